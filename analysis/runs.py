@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads metrics.jsonl of run directories."""
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.errors import UserError
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory and how plots and tables call it."""
+
+    path: Path
+    label: str
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The lines of metrics.jsonl in order of steps; a repeated step stands once."""
+
+    run: Run
+    rows: list[dict[str, Any]]
+
+    def column(self, key: str) -> FloatArray:
+        """One value per step, NaN where the key is absent or null."""
+        values = [row.get(key) for row in self.rows]
+        if any(isinstance(value, (str, list, dict)) for value in values):
+            raise UserError(f"{self.run.path}/metrics.jsonl: `{key}` is not a number on every line")
+        return np.array([math.nan if value is None else float(value) for value in values])
+
+    @property
+    def steps(self) -> FloatArray:
+        return self.column("step")
+
+    def perplexity(self, prefix: str = "") -> FloatArray:
+        """As recorded; where it was not, the exponential of the loss."""
+        recorded = self.column(f"{prefix}perplexity")
+        from_loss = np.exp(np.minimum(self.column(f"{prefix}loss"), 700.0))
+        return np.where(np.isnan(recorded), from_loss, recorded)
+
+
+def find_runs(names: Sequence[str]) -> list[Run]:
+    """Each name is a run directory, or the name of one under runs/."""
+    paths: list[Path] = []
+    for name in names:
+        candidates = [Path(name), Path("runs") / name]
+        path = next((candidate for candidate in candidates if candidate.is_dir()), None)
+        if path is None:
+            raise UserError(f"no run directory {name} (nor {candidates[1]}); name a folder "
+                            "that `hyperslab train` wrote")
+        paths.append(path)
+    short = [path.resolve().name for path in paths]
+    return [Run(path, name if short.count(name) == 1 else str(path))
+            for path, name in zip(paths, short)]
+
+
+def parse_line(path: Path, index: int, line: str) -> dict[str, Any]:
+    place = f"{path}:{index + 1}"
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{place}: not JSON ({error.msg}); remove the line") from error
+    if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+        raise UserError(f"{place}: a line needs an integer `step`; remove the line")
+    return row
+
+
+def read_metrics(run: Run) -> Metrics:
+    """Where a resumed run wrote step s again, what was written from s on before is void."""
+    path = run.path / "metrics.jsonl"
+    if not path.is_file():
+        raise UserError(f"{path} is missing; has the run finished its first step?")
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    if not lines[-1].endswith("}"):
+        lines.pop()  # a line that the end of the job cut off, or the nothing after the last newline
+    rows: list[dict[str, Any]] = []
+    for index, line in enumerate(lines):
+        if not line.strip():
+            continue
+        row = parse_line(path, index, line)
+        while rows and rows[-1]["step"] >= row["step"]:
+            rows.pop()
+        rows.append(row)
+    if not rows:
+        raise UserError(f"{path} holds no step; has the run finished its first step?")
+    return Metrics(run, rows)
+
+
+def last_value(values: FloatArray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known[-1]) if known.size else math.nan
+
+
+def first_value(values: FloatArray) -> float:
+    return last_value(values[::-1])
+
+
+def best_value(values: FloatArray) -> float:
+    return float(np.nanmin(values)) if not np.isnan(values).all() else math.nan
+
+
+def typical_rate(metrics: Metrics) -> float:
+    """Median tokens per second, without the first two steps where there are more."""
+    rates = metrics.column("tokens_per_second")
+    steady = rates[2:] if rates.size > 2 else rates
+    return float(np.nanmedian(steady)) if not np.isnan(steady).all() else math.nan

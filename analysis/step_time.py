@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`time`: where the time of a median step went on each rank."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Sequence
+
+import numpy as np
+from matplotlib.patches import Patch
+
+from analysis.runs import find_runs
+from analysis.style import Axes, plt, save
+from analysis.tables import output_folder, text_table
+from analysis.timings import PARTS, WAITING, Layout, RankSteps, read_layouts
+
+COLOURS: dict[str, str] = {
+    "data": "#F0E442", "forward": "#56B4E9", "backward": "#0072B2", "optimizer": "#009E73",
+    "reduce exposed": "#D55E00", "tensor": "#E69F00", "pipeline": "#CC79A7", "idle": "#EDEDED",
+    "checkpoint": "#000000", "other": "#999999",
+}
+HATCHES: dict[str, str] = {"idle": "////"}
+MIB = float(1 << 20)
+MAX_LABELLED_RANKS = 32
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """Medians over steps in seconds; `parts` ends with what the step has beyond its other parts."""
+
+    steps: RankSteps
+    step_seconds: float
+    parts: dict[str, float]
+    reduce_seconds: float
+    own_seconds: float
+    checkpoint_mean_seconds: float
+    peak_bytes: float
+
+
+def rank_time(steps: RankSteps) -> RankTime:
+    columns = steps.columns
+    step_seconds = float(np.median(columns["step_seconds"]))
+    parts = {label: float(np.median(columns[name])) for name, label in PARTS.items()}
+    parts["other"] = max(0.0, step_seconds - sum(parts.values()))
+    own = columns["step_seconds"] - sum(columns[name] for name in WAITING)
+    return RankTime(steps, step_seconds, parts, float(np.median(columns["reduce_seconds"])),
+                    float(np.median(own)), float(np.mean(columns["checkpoint_seconds"])),
+                    float(np.max(columns["memory_peak_bytes"])))
+
+
+def rank_name(steps: RankSteps) -> str:
+    data, pipeline, context, tensor = steps.coordinates
+    name = f"{steps.rank} (d{data} p{pipeline} t{tensor}"
+    return f"{name} c{context})" if context else f"{name})"
+
+
+def slowest(times: Sequence[RankTime]) -> str:
+    """Steps last equally long on all ranks, so the rank with the most work of its own is named."""
+    worst = max(times, key=lambda time: time.own_seconds)
+    typical = float(np.median([time.own_seconds for time in times]))
+    excess = 100.0 * (worst.own_seconds / typical - 1.0) if typical > 0 else 0.0
+    return (f"Slowest: rank {rank_name(worst.steps)} on {worst.steps.host}, "
+            f"{1e3 * worst.own_seconds:.2f} ms of own work (step less communication and idle), "
+            f"{excess:.1f} % above the median rank.")
+
+
+def layout_table(layout: Layout) -> str:
+    times = [rank_time(steps) for steps in layout.ranks]
+    labels = list(times[0].parts)
+    names = [rank_name(time.steps) for time in times]
+    header = ["rank", "host", "step", *labels, "reduce*", "checkpoint**", "own work", "peak MiB"]
+    rows = [[name, time.steps.host, *(f"{1e3 * value:.2f}" for value in (
+        time.step_seconds, *time.parts.values(), time.reduce_seconds,
+        time.checkpoint_mean_seconds, time.own_seconds)), f"{time.peak_bytes / MIB:,.1f}"]
+        for name, time in zip(names, times)]
+    shares = [[name, *(f"{100 * value / max(time.step_seconds, 1e-12):.1f}"
+                       for value in time.parts.values())] for name, time in zip(names, times)]
+    peak = max(times, key=lambda time: time.peak_bytes)
+    step_count = layout.ranks[0].columns["step"].size
+    return "\n".join([
+        f"{layout.label}: median of {step_count} steps, in ms", "", text_table(header, rows), "",
+        "Share of the step in %", "", text_table(["rank", *labels], shares), "", slowest(times),
+        f"Memory peak: {peak.peak_bytes / MIB:,.1f} MiB on rank {rank_name(peak.steps)}.",
+    ])
+
+
+NOTES = """* Length of the gradient reductions; they run beside backward, so no part of the sum.
+** Mean over steps, since most steps write no checkpoint.
+d, p, t, c: coordinates on the data, pipeline, tensor and context axes."""
+
+
+def draw_layout(axes: Axes, layout: Layout) -> None:
+    times = [rank_time(steps) for steps in layout.ranks]
+    x = np.arange(len(times))
+    base = np.zeros(len(times))
+    for label in times[0].parts:
+        height = np.array([1e3 * time.parts[label] for time in times])
+        axes.bar(x - 0.08, height, 0.6, bottom=base, color=COLOURS[label],
+                 hatch=HATCHES.get(label), edgecolor="#888888" if label in HATCHES else "white",
+                 linewidth=0.4)
+        base += height
+    reduce_ms = [1e3 * time.reduce_seconds for time in times]
+    axes.bar(x + 0.31, reduce_ms, 0.12, color="white", edgecolor="#D55E00", hatch="....",
+             linewidth=0.8)
+    every = -(-len(times) // MAX_LABELLED_RANKS)
+    names = [rank_name(time.steps).replace(" (", "\n(") if len(times) <= 10
+             else str(time.steps.rank) for time in times]
+    axes.set_xticks(x[::every], names[::every])
+    axes.set_xlim(-0.6, max(len(times), 3) - 0.4)
+    axes.grid(axis="x", visible=False)
+    axes.set_xlabel("rank")
+    axes.set_ylabel("time of a median step (ms)")
+    axes.set_title(layout.label, loc="left")
+
+
+def legend_patches() -> list[Patch]:
+    patches = [Patch(facecolor=colour, hatch=HATCHES.get(label), label=label,
+                     edgecolor="#888888" if label in HATCHES else "white")
+               for label, colour in COLOURS.items()]
+    patches.append(Patch(facecolor="white", edgecolor="#D55E00", hatch="....",
+                         label="reduce (beside\nbackward)"))
+    return patches[-2::-1] + patches[-1:]
+
+
+def draw(layouts: Sequence[Layout], path: Path) -> Path:
+    most = max(len(layout.ranks) for layout in layouts)
+    width = min(18.0, max(8.5, 3.5 + 0.75 * most))
+    figure, panels = plt.subplots(len(layouts), 1, figsize=(width, 0.3 + 4.3 * len(layouts)),
+                                  squeeze=False, sharey=True)
+    for axes, layout in zip(panels[:, 0], layouts):
+        draw_layout(axes, layout)
+    figure.tight_layout(rect=(0.0, 0.0, 1.0 - 1.8 / width, 1.0), h_pad=2.0)
+    figure.legend(handles=legend_patches(), loc="upper left", labelspacing=0.6,
+                  bbox_to_anchor=(1.0 - 1.8 / width, 0.97))
+    return save(figure, path)
+
+
+def time_per_rank(names: Sequence[str], output: Path, skip: int) -> list[str]:
+    """Writes time_per_rank.png and time_per_rank.txt; returns their paths and any notes."""
+    layouts: list[Layout] = []
+    notes: list[str] = []
+    for run in find_runs(names):
+        more_layouts, more_notes = read_layouts(run, skip)
+        layouts += more_layouts
+        notes += more_notes
+    folder = output_folder(output)
+    picture = draw(layouts, folder / "time_per_rank.png")
+    table = folder / "time_per_rank.txt"
+    text = "\n\n".join([*(layout_table(layout) for layout in layouts), NOTES, *notes])
+    table.write_text(text + "\n", encoding="utf-8")
+    return [str(picture), str(table), *notes]

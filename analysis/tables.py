@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain text tables and the output folder."""
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Sequence
+
+from analysis.errors import UserError
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns parted by two spaces, the first aligned left, the others right."""
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+
+    def join(line: Sequence[str]) -> str:
+        cells = [line[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:])]
+        return "  ".join(cells).rstrip()
+
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join([join(lines[0]), rule, *(join(line) for line in lines[1:])])
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number with `digits` decimals, or a dash where there is none."""
+    return "-" if math.isnan(value) else f"{value:,.{digits}f}"
+
+
+def output_folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the output folder {path}: {error.strerror}; "
+                        "name another with --output") from error
+    return path

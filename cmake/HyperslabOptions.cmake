@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+option(HYPERSLAB_TESTS "Build the tests" ON)
+option(HYPERSLAB_CUDA "Build the CUDA backend" OFF)
+option(HYPERSLAB_NATIVE "Compile for this machine's processor (-march=native)" ON)
+option(HYPERSLAB_WERROR "Treat warnings as errors" OFF)
+option(HYPERSLAB_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
+
+if(HYPERSLAB_CUDA)
+  message(FATAL_ERROR "this version has no CUDA backend yet: configure with -DHYPERSLAB_CUDA=OFF")
+endif()
+if(PROJECT_BINARY_DIR STREQUAL PROJECT_SOURCE_DIR)
+  message(FATAL_ERROR "configure into a folder of its own: cmake -S . -B build")
+endif()
+if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
+   OR (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 16))
+  message(FATAL_ERROR "${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}: GCC 12 "
+                      "or Clang 16 is the oldest that will do; set CXX or load a newer module")
+endif()
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+
+find_program(HYPERSLAB_CCACHE ccache)
+if(HYPERSLAB_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${HYPERSLAB_CCACHE}")
+endif()
+
+include(CheckCXXCompilerFlag)
+if(HYPERSLAB_NATIVE)
+  check_cxx_compiler_flag(-march=native HYPERSLAB_HAS_MARCH_NATIVE)
+endif()
+
+# Warnings, sanitizers and processor flags of our own code; no dependency sees them.
+add_library(hyperslab_flags INTERFACE)
+target_compile_options(hyperslab_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-sign-compare
+  $<$<BOOL:${HYPERSLAB_WERROR}>:-Werror>
+  $<$<AND:$<BOOL:${HYPERSLAB_NATIVE}>,$<BOOL:${HYPERSLAB_HAS_MARCH_NATIVE}>>:-march=native>
+  $<$<BOOL:${HYPERSLAB_SANITIZE}>:-fsanitize=address,undefined -fno-sanitize-recover=all
+    -fno-omit-frame-pointer>)
+target_link_options(hyperslab_flags INTERFACE
+  $<$<BOOL:${HYPERSLAB_SANITIZE}>:-fsanitize=address,undefined>
+  $<$<BOOL:${BUILD_SHARED_LIBS}>:-Wl,--no-undefined>)

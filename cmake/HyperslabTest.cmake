@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+include(GoogleTest)
+
+set(HYPERSLAB_TEST_ENVIRONMENT
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+  OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none)
+
+# hyperslab_add_test(name SOURCES a.cpp LINK hyperslab_x [RANKS 1 2 4] [LABELS unit] [TIMEOUT s])
+#   Without RANKS every TEST becomes a CTest test. With RANKS the program runs once under mpirun for
+#   each number of ranks; a failed check on any rank fails the test.
+function(hyperslab_add_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;RANKS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 60)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  if(ARG_RANKS)
+    target_link_libraries(${name} PRIVATE ${ARG_LINK} hyperslab_test_support hyperslab_test_mpi_main
+                                          hyperslab_flags)
+    foreach(ranks ${ARG_RANKS})
+      add_test(NAME ${name}_${ranks}_ranks
+        COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${name}>)
+      math(EXPR processors "${ranks}")
+      set_tests_properties(${name}_${ranks}_ranks PROPERTIES
+        LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${processors}
+        ENVIRONMENT "OMP_NUM_THREADS=1;${HYPERSLAB_TEST_ENVIRONMENT}")
+    endforeach()
+  else()
+    target_link_libraries(${name} PRIVATE ${ARG_LINK} hyperslab_test_support GTest::gtest_main
+                                          GTest::gmock hyperslab_flags)
+    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 30
+      PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "OMP_NUM_THREADS=2")
+  endif()
+endfunction()

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hyperslab/core/view.hpp"
+
+namespace hyperslab {
+
+/// Bytes on a device, released on destruction. On `meta` there is a size and no memory.
+class Buffer {
+ public:
+  Buffer() = default;
+  /// CPU memory is aligned to 4096 bytes and not initialized. Throws Error(device) with the bytes
+  /// asked for where memory runs out.
+  Buffer(Device device, std::size_t bytes);
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+
+  [[nodiscard]] void* data() const { return data_; }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  [[nodiscard]] Device device() const { return device_; }
+
+ private:
+  void release() noexcept;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  Device device_ = Device::cpu;
+};
+
+/// An owning tensor for setup, tests and input/output; a step uses views into arenas.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(Device device, DType dtype, Shape shape);  ///< contents are undefined
+  [[nodiscard]] Tensor clone() const;
+  [[nodiscard]] View view() { return view_; }
+  [[nodiscard]] CView view() const { return view_; }
+
+ private:
+  Buffer buffer_;
+  View view_;
+};
+
+/// One allocation of an arena, for `--shapes` and for error messages.
+struct Allocation {
+  std::string label;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::size_t offset_bytes = 0;
+  std::size_t bytes = 0;
+};
+
+/// Memory with fixed addresses, handed out once at setup and never given back. The same setup code
+/// runs first on `meta`, where an arena of unlimited capacity measures, then on a real device with
+/// exactly the measured capacity.
+class Arena {
+ public:
+  static constexpr std::size_t kAlignment = 256;  ///< bytes, of every allocation
+
+  /// A measuring arena on `meta`.
+  explicit Arena(std::string name);
+  /// A real arena of exactly `capacity_bytes`. `canary` fills it (and a guard behind it) with a
+  /// pattern, so that `highest_touched()` can find the highest byte ever written.
+  Arena(std::string name, Device device, std::size_t capacity_bytes, bool canary = false);
+
+  /// The next view; throws an internal Error where the plan is exceeded.
+  View take(DType dtype, const Shape& shape, std::string label);
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] Device device() const { return buffer_.device(); }
+  [[nodiscard]] std::size_t used_bytes() const { return used_; }
+  [[nodiscard]] const std::vector<Allocation>& allocations() const { return allocations_; }
+  /// Offset behind the highest byte that no longer holds the canary, guard included. CPU only.
+  [[nodiscard]] std::size_t highest_touched() const;
+
+ private:
+  std::string name_;
+  Buffer buffer_;
+  std::size_t capacity_ = 0;
+  std::size_t used_ = 0;
+  bool canary_ = false;
+  std::vector<Allocation> allocations_;
+};
+
+}  // namespace hyperslab

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+
+namespace hyperslab {
+
+/// What the process ends with; the numbers are a promise to users' scripts.
+enum class ExitCode : std::uint8_t {
+  ok = 0,
+  internal = 1,     ///< a broken promise of our own code
+  usage = 2,        ///< deck, command line, layout
+  data = 3,         ///< token files, vocabularies, text
+  checkpoint = 4,   ///< missing, damaged or foreign checkpoint
+  storage = 5,      ///< unwritable, full or failing storage
+  device = 6,       ///< GPU, driver or NCCL environment
+  numerics = 7,     ///< not-a-number or infinity that does not go away
+  hang = 8,         ///< a lost or silent peer, found by our watchdog
+  preempted = 75,   ///< stopped on request after a checkpoint
+};
+
+/// The only exception type of the project. `what()` is one line for the user: what happened, where,
+/// what was wanted and found, what to do. Only main() turns it into an exit.
+class Error : public std::runtime_error {
+ public:
+  explicit Error(ExitCode code, const std::string& message,
+                 std::source_location where = std::source_location::current());
+
+  [[nodiscard]] ExitCode code() const { return code_; }
+  /// Marks an error that every rank throws alike, at the same point: it is printed once, and ranks
+  /// leave in peace instead of aborting each other.
+  [[nodiscard]] Error on_all_ranks() const {
+    Error copy = *this;
+    copy.on_all_ranks_ = true;
+    return copy;
+  }
+  [[nodiscard]] bool is_on_all_ranks() const { return on_all_ranks_; }
+  /// Where it was thrown; shown to the user only for internal errors.
+  [[nodiscard]] const std::source_location& where() const { return where_; }
+
+ private:
+  ExitCode code_;
+  std::source_location where_;
+  bool on_all_ranks_ = false;
+};
+
+/// Throws an internal Error where `condition` is false.
+void require(bool condition, const char* message,
+             std::source_location where = std::source_location::current());
+
+}  // namespace hyperslab

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace hyperslab {
+
+/// What a moment of a step is spent on. Phases partition the step: entering an inner phase pauses
+/// the outer one, so their seconds add up to the step.
+enum class Phase : std::uint8_t {
+  other,
+  data,
+  forward,
+  backward,
+  optimizer,
+  reduce_exposed,
+  tensor_comm,
+  pipeline_comm,
+  pipeline_idle,
+  checkpoint,
+};
+inline constexpr int kPhases = 10;
+
+/// The part of the model that the work belongs to, for `bench --components`.
+enum class Component : std::uint8_t {
+  other,
+  embedding,
+  attention,
+  ffn,
+  norms,
+  head,
+  optimizer,
+  communication,
+};
+inline constexpr int kComponents = 8;
+
+[[nodiscard]] std::string_view name_of(Phase phase);
+[[nodiscard]] std::string_view name_of(Component component);
+
+/// Seconds on the monotonic clock.
+[[nodiscard]] double now_seconds();
+
+/// An interval on a traced step, in seconds since the step began.
+struct TraceEvent {
+  std::string_view name;  ///< a literal
+  std::string_view stream;
+  int microbatch = -1;
+  double start_seconds = 0;
+  double end_seconds = 0;
+};
+
+/// What one step cost on this rank.
+struct StepTimes {
+  std::int64_t step = 0;
+  double step_seconds = 0;
+  std::array<double, kPhases> phase_seconds{};
+  std::array<double, kComponents> component_seconds{};
+  double reduce_seconds = 0;  ///< start of the first to end of the last, per reduction, summed
+  [[nodiscard]] double phase(Phase p) const {
+    return phase_seconds[static_cast<std::size_t>(p)];
+  }
+};
+
+/// Stamps of the current step. Everyone may record; only io/timing writes to disk. Fixed storage:
+/// recording allocates nothing. On the CPU a stamp is the monotonic clock; a CUDA context stamps
+/// through its device ring.
+class Recorder {
+ public:
+  explicit Recorder(std::size_t trace_capacity = 1 << 16);
+
+  void begin_step(std::int64_t step, bool traced);
+  /// Closes the step and returns its times; events() stays valid until the next begin_step.
+  const StepTimes& end_step();
+
+  void enter(Phase phase);
+  void leave_phase();
+  void enter(Component component);
+  void leave_component();
+  void set_microbatch(int microbatch) { microbatch_ = microbatch; }
+  /// A finished asynchronous reduction, counted in reduce_seconds.
+  void add_reduction(double start_seconds, double end_seconds);
+  void add_event(std::string_view name, std::string_view stream, double start, double end);
+
+  [[nodiscard]] Phase phase() const { return phases_[static_cast<std::size_t>(phase_depth_)]; }
+  [[nodiscard]] Component component() const {
+    return components_[static_cast<std::size_t>(component_depth_)];
+  }
+  [[nodiscard]] bool traced() const { return traced_; }
+  [[nodiscard]] std::int64_t step() const { return times_.step; }
+  [[nodiscard]] double step_start() const { return step_start_; }
+  [[nodiscard]] const std::vector<TraceEvent>& events() const { return events_; }
+
+ private:
+  static constexpr int kMaxDepth = 8;
+  void charge_phase(double now);
+  void charge_component(double now);
+
+  std::array<Phase, kMaxDepth> phases_{};
+  std::array<double, kMaxDepth> phase_entered_{};
+  std::array<Component, kMaxDepth> components_{};
+  std::array<double, kMaxDepth> component_entered_{};
+  int phase_depth_ = 0;
+  int component_depth_ = 0;
+  double phase_mark_ = 0;
+  double component_mark_ = 0;
+  double step_start_ = 0;
+  int microbatch_ = -1;
+  bool traced_ = false;
+  StepTimes times_;
+  std::vector<TraceEvent> events_;
+};
+
+/// Enters a phase or a component for the life of the object.
+template <class Label>
+class Scope {
+ public:
+  Scope(Recorder& recorder, Label label) : recorder_(recorder) { recorder_.enter(label); }
+  ~Scope() {
+    if constexpr (std::is_same_v<Label, Phase>) {
+      recorder_.leave_phase();
+    } else {
+      recorder_.leave_component();
+    }
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+  Scope(Scope&&) = delete;
+  Scope& operator=(Scope&&) = delete;
+
+ private:
+  Recorder& recorder_;
+};
+
+}  // namespace hyperslab

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "hyperslab/core/device.hpp"
+#include "hyperslab/train/config.hpp"
+
+namespace hyperslab::deck {
+
+/// What the rules are judged against besides the deck itself.
+struct Surroundings {
+  int ranks = 1;  ///< that were started
+  bool has_cuda_device = false;
+  bool for_training = true;  ///< false: eval, generate, bench need no train files or steps
+  bool has_cuda_build = kHasCuda;
+};
+
+/// One row of the table of what combines. The deck reader, the planner, the tests and the README's
+/// table read the same rows.
+struct Rule {
+  std::string_view key;  ///< the deck key that the message points at, "parallel.data"
+  std::string_view
+      reads;  ///< other keys that it reads, parted by blanks; bad ones leave it unjudged
+  std::string_view name;  ///< one sentence for the table: what must hold
+  bool (*holds)(const train::Config&, const Surroundings&);
+  /// The numbers found and the nearest legal value.
+  std::string (*message)(const train::Config&, const Surroundings&);
+};
+[[nodiscard]] std::span<const Rule> rules();
+
+/// The rules as a markdown table: key, what must hold.
+[[nodiscard]] std::string rules_table();
+/// All keys of a deck as a markdown table: key, values, default (of family gpt2).
+[[nodiscard]] std::string keys_table();
+
+/// Reads a deck from text; `file` is its name in messages. `overrides` are "path.to.key=value" and
+/// win over the text before anything is validated. Every problem - unknown and duplicate keys,
+/// wrong types, octal-looking numbers, values out of range, violated rules - is found and reported
+/// in one Error(usage), a line each: "deck.yaml:12:3: key: text" (overrides: "--set key=value:
+/// text").
+[[nodiscard]] train::Config read_deck(const std::string& text, const std::string& file,
+                                      std::span<const std::string> overrides,
+                                      const Surroundings& surroundings);
+
+/// The resolved deck as YAML, every key with its value; reads back to an equal Config.
+[[nodiscard]] std::string to_yaml(const train::Config& config);
+
+}  // namespace hyperslab::deck

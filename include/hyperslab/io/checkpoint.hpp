@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hyperslab/comm/world.hpp"
+#include "hyperslab/core/view.hpp"
+
+namespace hyperslab::io {
+
+/// A part of a named global tensor: `count` elements from `offset` in every dimension. The data are
+/// contiguous f32 of shape `count`.
+struct Slab {
+  std::string tensor;  ///< "model/blocks.0.attention.query.weight", "optimizer/exp_avg/..."
+  Shape global_shape;
+  Shape offset;
+  Shape count;
+  CView data;
+};
+/// The same with memory to fill.
+struct SlabTarget {
+  std::string tensor;
+  Shape global_shape;
+  Shape offset;
+  Shape count;
+  View data;
+};
+
+/// What a checkpoint holds besides tensors.
+struct CheckpointMeta {
+  std::int64_t step = 0;
+  std::int64_t samples_seen = 0;  ///< position in the global order of samples
+  std::int64_t tokens_seen = 0;
+  std::int64_t adam_step = 0;
+  std::int64_t skipped_steps = 0;
+  double loss_scale = 1;
+  std::int64_t good_steps = 0;
+  double wall_seconds = 0;  ///< of training so far, over all starts
+  std::uint64_t data_fingerprint = 0;
+  std::string layout;   ///< "data 4 x tensor 1 x pipeline 1"
+  std::string deck;     ///< the resolved deck
+  std::string version;  ///< of the program that wrote it
+};
+
+/// Writes <directory>/step_<8 digits>/ as one collective of the world: every rank writes
+/// rank_<5 digits>.h5 with its slabs into step_N.tmp (HDF5 lays the file out, bytes go by pwrite
+/// with a CRC32C per block of at most 64 MiB, then fsync), all ranks agree, rank 0 writes
+/// manifest.json, renames, and points `latest` to it. `meta` is rank 0's. Slabs are on the CPU;
+/// empty ones are skipped; together they cover every tensor exactly once. A step that exists is
+/// replaced. On failure the temporary folder is removed, `latest` is untouched and every rank
+/// throws the same Error(storage) with the first cause: rank, path, errno text.
+void save_checkpoint(comm::World& world, const std::string& directory, const CheckpointMeta& meta,
+                     std::span<const Slab> slabs);
+
+/// Removes what the policy does not keep: all complete steps but the newest `keep` (0: all stay),
+/// the one `latest` names and multiples of `keep_every` (0: none). Stale .tmp folders go too.
+/// Folders that are damaged stay for their owner to look at. Rank 0 only; failures throw
+/// Error(storage).
+void prune_checkpoints(const std::string& directory, std::int64_t keep, std::int64_t keep_every);
+
+/// Complete steps (a sound manifest, every file there with its size), ascending.
+[[nodiscard]] std::vector<std::int64_t> list_checkpoints(const std::string& directory);
+
+/// One complete checkpoint, opened for reading; cheap until tensors are read.
+class CheckpointReader {
+ public:
+  /// `path` is a step folder or a directory of checkpoints, of which `step` is opened, or else the
+  /// one that `latest` names; where that is torn or not complete, the next older complete one, with
+  /// the reason as a warning in the log. Throws Error(checkpoint): missing, torn or damaged
+  /// manifest, a format newer than this program's, files that are missing or of another size. In a
+  /// job rank 0 opens the directory and the others its folder(), so that all fall back alike.
+  explicit CheckpointReader(const std::string& path,
+                            std::optional<std::int64_t> step = std::nullopt);
+
+  [[nodiscard]] const CheckpointMeta& meta() const { return meta_; }
+  [[nodiscard]] const std::string& folder() const { return folder_; }
+  /// Of all files of the step but the manifest.
+  [[nodiscard]] std::uint64_t bytes() const;
+  struct Piece {
+    std::string file;
+    std::string dataset;
+    Shape offset;
+    Shape count;
+    std::uint64_t file_offset = 0;
+    std::vector<std::uint32_t> crc32c;  ///< per block of block_bytes()
+  };
+  struct TensorEntry {
+    Shape global_shape;
+    std::vector<Piece> pieces;
+  };
+  /// A part of a file that is HDF5's own: groups, headers, attributes.
+  struct Structure {
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+    std::uint32_t crc32c = 0;
+  };
+  struct FileEntry {
+    std::string name;
+    std::uint64_t bytes = 0;
+    std::vector<Structure> structure;
+  };
+  [[nodiscard]] const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
+  [[nodiscard]] const std::vector<FileEntry>& files() const { return files_; }
+  [[nodiscard]] std::uint64_t block_bytes() const { return block_bytes_; }
+
+  /// Fills the targets (CPU, f32) from whichever slabs meet them, any layout from any layout,
+  /// checking the CRC32C of every block read; a block is read once. Throws Error(checkpoint) that
+  /// lists tensors that are missing or have another shape, all at once, or names tensor and block
+  /// of a damaged byte.
+  void read(std::span<const SlabTarget> targets) const;
+  /// Checks every block, HDF5's structure included, and that the pieces of every tensor cover it
+  /// exactly once. Returns the problems, one line each; none: sound.
+  [[nodiscard]] std::vector<std::string> verify() const;
+
+  static constexpr std::size_t kBlockBytes = 64ULL << 20;
+  static constexpr int kFormatVersion = 1;
+
+ private:
+  std::string folder_;
+  CheckpointMeta meta_;
+  std::map<std::string, TensorEntry> tensors_;
+  std::vector<FileEntry> files_;
+  std::uint64_t block_bytes_ = kBlockBytes;
+};
+
+/// What `hyperslab checkpoint info` shows: folder, step, layout, tokens, version, sizes, and a line
+/// per tensor of the model with its shape and pieces.
+[[nodiscard]] std::string describe(const CheckpointReader& reader);
+
+}  // namespace hyperslab::io

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hyperslab/core/recorder.hpp"
+
+namespace hyperslab::io {
+
+/// Attributes of a rank's timing file.
+struct RankInfo {
+  int rank = 0;
+  int world_size = 1;
+  std::string host;
+  std::string device;
+  int data = 0;
+  int pipeline = 0;
+  int context = 0;
+  int tensor = 0;
+  std::string commit;
+  std::string start_time;  ///< ISO 8601, UTC: a label, never used for differences
+};
+
+/// A row of /steps: the recorder's times and what only the trainer knows.
+struct TimingRow {
+  StepTimes times;
+  std::int64_t tokens = 0;  ///< of this rank
+  std::int64_t memory_peak_bytes = 0;
+  std::int64_t memory_now_bytes = 0;
+};
+
+/// Writes rank_<5 digits>.h5 in a folder of this start: group /steps with one dataset per column of
+/// contract, /events and /memory for traced steps. Rows are buffered and appended every
+/// `flush_rows`, so that a crash loses little. Columns: step, step_seconds, data_seconds,
+/// forward_seconds, backward_seconds, optimizer_seconds, reduce_seconds, reduce_exposed_seconds,
+/// tensor_comm_seconds, pipeline_comm_seconds, pipeline_idle_seconds, checkpoint_seconds, tokens,
+/// memory_peak_bytes, memory_now_bytes. The first failure of the disk is thrown as Error(storage)
+/// by the call that meets it; after it nothing more is written and no call throws. Without locks:
+/// other programs may read the file up to the last flush while the run goes on.
+class TimingWriter {
+ public:
+  TimingWriter(const std::string& folder, const RankInfo& info, std::size_t flush_rows = 50);
+  TimingWriter(TimingWriter&&) noexcept;
+  TimingWriter& operator=(TimingWriter&&) noexcept;
+  TimingWriter(const TimingWriter&) = delete;
+  TimingWriter& operator=(const TimingWriter&) = delete;
+  ~TimingWriter();  ///< flushes; failures are logged
+
+  void append(const TimingRow& row);
+  void append_events(std::int64_t step, const std::vector<TraceEvent>& events);
+  /// A change of memory in use on a traced step; seconds since the step began.
+  void append_memory(std::int64_t step, double seconds, std::int64_t bytes,
+                     const std::string& label);
+  void flush();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// runs/<name>/timing/start_NNNN for the next start; creates it. Rank 0 only.
+[[nodiscard]] std::string next_start_folder(const std::string& run_directory);
+
+/// A line of metrics.jsonl, see the README for the keys.
+struct MetricsLine {
+  std::int64_t step = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  double lr = 0;
+  std::int64_t tokens = 0;  ///< seen so far, over all starts
+  double step_seconds = 0;
+  double tokens_per_second = 0;
+  double mfu = 0;
+  double mfu_full = 0;
+  double perplexity = 0;
+  double token_accuracy = 0;
+  double wall_seconds = 0;
+  std::int64_t skipped_steps = 0;
+  struct Validation {
+    double loss = 0;
+    double perplexity = 0;
+    double token_accuracy = 0;
+  };
+  std::optional<Validation> validation;
+};
+
+/// Appends lines to metrics.jsonl; on a resume lines of steps that will be done again are cut off
+/// first. Not-a-number is written as null. Rank 0 only.
+class MetricsLog {
+ public:
+  MetricsLog(const std::string& path, std::int64_t first_step);
+  void append(const MetricsLine& line);
+
+ private:
+  std::string path_;
+  std::ofstream out_;
+};
+
+}  // namespace hyperslab::io

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "hyperslab/nn/norm.hpp"
+#include "hyperslab/ops/attention.hpp"
+
+namespace hyperslab::nn {
+
+/// What a transformer block is made of.
+struct BlockConfig {
+  Dim width = 0;
+  ops::HeadLayout heads;
+  Dim ffn_width = 0;
+  ops::Activation activation = ops::Activation::gelu_tanh;
+  ops::NormKind norm = ops::NormKind::layernorm;
+  bool pre_norm = true;  ///< false: normalize after the residual addition
+  float norm_eps = 1e-5F;
+  bool bias = true;
+  bool rope = false;
+  bool keep_probabilities = false;  ///< the reference attention
+  float dropout = 0;
+  std::uint64_t seed = 0;           ///< of the dropout masks
+  float init_std = 0.02F;
+  float residual_init_std = 0.02F;
+};
+
+/// Rotary tables shared by all layers: (T_max, Dh / 2); absent without rotary positions.
+struct RopeTables {
+  CView cosines;
+  CView sines;
+};
+
+/// What differs from microbatch to microbatch and is not an activation.
+struct BatchInfo {
+  CView sample_position;                  ///< (B) i64
+  const ops::StepState* state = nullptr;  ///< on the device
+  bool dropout = false;                   ///< whether dropout acts in this pass
+};
+
+/// Memory shared by all blocks of a stage, for one microbatch at a time.
+struct Scratch {
+  View delta;            ///< (B, T, C) output of attention or mlp on its way into the residual
+  View d_mid;            ///< (B, T, C) gradient of a sublayer's input
+  View d_masked;         ///< (B, T, C) gradient through dropout; absent without dropout
+  View d_attention;      ///< (B, T, H Dh)
+  View d_qkv;            ///< (B, T, packed)
+  View d_activated;      ///< (B, T, F); gated activations only
+  View d_probabilities;  ///< (B, H, T, T); reference attention only
+};
+/// `training`: also takes what backward needs.
+[[nodiscard]] Scratch plan_scratch(Arena& scratch, const BlockConfig& config, Dim B, Dim T,
+                                   DType compute, bool training);
+
+/// Keys and values of the tokens seen so far, for generation.
+struct CacheSlot {
+  View keys;    ///< (B, T_max, H_kv Dh)
+  View values;  ///< (B, T_max, H_kv Dh)
+};
+
+/// Causal self-attention with packed queries, keys and values.
+class Attention {
+ public:
+  struct Slot {
+    View qkv;            ///< (B, T, packed), rotated
+    View out;            ///< (B, T, H Dh)
+    View log_sum_exp;    ///< (B, H, T); absent in the reference path
+    View probabilities;  ///< (B, H, T, T); reference path only
+  };
+  Attention() = default;
+  Attention(ParamTable& params, const std::string& name, const BlockConfig& config, int layer);
+
+  Slot plan(Arena& activations, Dim B, Dim T, DType compute, DType statistics,
+            const std::string& label) const;
+  /// x: (B, T, C) -> y: (B, T, C). Enqueues on ctx.
+  void forward(Context& ctx, CView x, const RopeTables& rope, const BatchInfo& batch, Slot& slot,
+               View y) const;
+  /// dy -> dx, both (B, T, C), not aliased. x is forward's input.
+  void backward(Context& ctx, CView dy, CView x, const RopeTables& rope, const BatchInfo& batch,
+                const Slot& slot, const Scratch& scratch, View dx, Accumulate accumulate) const;
+  /// Attends from T_new new tokens to the cache and to each other.
+  void decode(Context& ctx, CView x, const RopeTables& rope, Dim past, const CacheSlot& cache,
+              const Slot& slot, View y) const;
+
+ private:
+  [[nodiscard]] ops::Dropout probability_dropout(const BatchInfo& batch) const;
+  BlockConfig config_;
+  int layer_ = 0;
+  Linear qkv_;
+  Linear output_;
+};
+
+/// The feed-forward network, gated or not.
+class Mlp {
+ public:
+  struct Slot {
+    View pre;        ///< (B, T, F) before the activation, gated: (B, T, 2F); backward overwrites it
+    View activated;  ///< (B, T, F)
+  };
+  Mlp() = default;
+  Mlp(ParamTable& params, const std::string& name, const BlockConfig& config);
+
+  Slot plan(Arena& activations, Dim B, Dim T, DType compute, const std::string& label) const;
+  void forward(Context& ctx, CView x, const Slot& slot, View y) const;
+  void backward(Context& ctx, CView dy, CView x, const Slot& slot, const Scratch& scratch, View dx,
+                Accumulate accumulate) const;
+
+ private:
+  BlockConfig config_;
+  Linear up_;
+  Linear down_;
+};
+
+/// The residual stream between two blocks: its value is residual + delta. delta is absent, or lies
+/// in Scratch::delta and is added by the next norm.
+struct ResidualStream {
+  CView residual;
+  CView delta;
+};
+
+/// Attention and mlp with their norms and residual additions.
+class Block {
+ public:
+  struct Slot {
+    Norm::Slot norm1;
+    Attention::Slot attention;
+    Norm::Slot norm2;
+    Mlp::Slot mlp;
+  };
+  Block(ParamTable& params, const std::string& name, const BlockConfig& config, int layer);
+
+  /// `adds`: the stream that enters has a delta.
+  Slot plan(Arena& activations, Dim B, Dim T, DType compute, DType statistics, bool adds,
+            const std::string& label) const;
+  [[nodiscard]] ResidualStream forward(Context& ctx, ResidualStream in, const RopeTables& rope, const BatchInfo& batch,
+                               const Scratch& scratch, Slot& slot) const;
+  /// d: (B, T, C), the gradient of the stream that leaves, replaced by that of the one that enters.
+  /// input: the residual that entered forward (read only with norms after the sublayers).
+  void backward(Context& ctx, const RopeTables& rope, const BatchInfo& batch,
+                const Scratch& scratch, const Slot& slot, CView input, View d,
+                Accumulate accumulate) const;
+  /// Generation: as forward, with a cache; slot views have T_new rows.
+  [[nodiscard]] ResidualStream decode(Context& ctx, ResidualStream in, const RopeTables& rope, Dim past,
+                              const CacheSlot& cache, const Scratch& scratch, Slot& slot) const;
+
+ private:
+  enum class Place : std::uint8_t { attention = 0, mlp = 1 };
+  void drop(Context& ctx, const BatchInfo& batch, Place place, CView x, View y) const;
+  [[nodiscard]] CView masked(Context& ctx, const BatchInfo& batch, Place place,
+                             const Scratch& scratch, CView d) const;
+  BlockConfig config_;
+  int layer_ = 0;
+  Norm norm1_;
+  Attention attention_;
+  Norm norm2_;
+  Mlp mlp_;
+};
+
+/// Site numbers of ops::Dropout: four places a layer; the embedding counts as the layer -1.
+[[nodiscard]] constexpr std::uint32_t dropout_site(int layer, int place) {
+  return static_cast<std::uint32_t>((layer + 1) * 4 + place);
+}
+
+}  // namespace hyperslab::nn

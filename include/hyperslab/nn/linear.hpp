@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hyperslab/nn/param.hpp"
+#include "hyperslab/ops/matmul.hpp"
+
+namespace hyperslab::nn {
+
+using ops::Accumulate;
+
+/// y = x W^T + b, where W may be several named tensors that lie one behind the other.
+class Linear {
+ public:
+  struct Output {
+    std::string name;  ///< "blocks.0.attention.query"
+    Dim width = 0;
+  };
+  Linear() = default;
+  Linear(ParamTable& params, const std::vector<Output>& outputs, Dim input_width, bool bias,
+         float init_std);
+
+  /// x: (..., C_in) -> y: (..., C_out). Enqueues on ctx.
+  void forward(Context& ctx, CView x, View y) const;
+  /// pre = x W^T + b, y = act(pre).
+  void forward_activated(Context& ctx, CView x, ops::Activation activation, View pre,
+                         View y) const;
+  /// dy: (..., C_out) -> dx: (..., C_in), overwritten. It goes before the weight gradient, so that its
+  /// collective can start early.
+  void backward_input(Context& ctx, CView dy, View dx) const;
+  /// Of a layer whose input was act(pre): dpre = (dy W) * act'(pre); dpre may alias pre.
+  void backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,
+                                View dpre) const;
+  /// Adds to (or, on the first microbatch, overwrites) the gradients of W and b.
+  void backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate) const;
+
+ private:
+  [[nodiscard]] CView bias_value() const { return bias_ ? bias_.value() : CView(); }
+  Pack weight_;
+  Pack bias_;
+};
+
+}  // namespace hyperslab::nn

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/core/context.hpp"
+
+namespace hyperslab::ops {
+
+enum class Activation : std::uint8_t {
+  gelu,          ///< x Phi(x), exact (Hendrycks & Gimpel 2016)
+  gelu_tanh,     ///< its tanh approximation, as in GPT-2
+  relu,
+  silu,          ///< x sigmoid(x)
+  relu_squared,  ///< max(x, 0)^2 (So et al. 2021)
+  swiglu,        ///< silu(gate) * up (Shazeer 2020)
+  geglu,         ///< gelu(gate) * up, exact gelu (Shazeer 2020)
+};
+
+[[nodiscard]] constexpr bool is_gated(Activation activation) {
+  return activation == Activation::swiglu || activation == Activation::geglu;
+}
+
+/// y = act(x), any equal shapes; y may alias x. Not for gated activations.
+void activation_forward(Context& ctx, Activation activation, CView x, View y);
+
+/// dx = dy * act'(x), any equal shapes; dx may alias dy or x.
+void activation_backward(Context& ctx, Activation activation, CView x, CView dy, View dx);
+
+/// y = act(gate) * up. gate_up: (..., 2F), the gate in the first F columns; y: (..., F).
+void gated_forward(Context& ctx, Activation activation, CView gate_up, View y);
+
+/// dy: (..., F); gate_up, dgate_up: (..., 2F), which may alias.
+void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy, View dgate_up);
+
+}  // namespace hyperslab::ops

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/core/context.hpp"
+#include "hyperslab/ops/step_state.hpp"
+
+namespace hyperslab::ops {
+
+/// One place where dropout acts. The mask is a function of (seed, step, site, index in the global
+/// batch): element e of sample b has global index sample_position[b] * elements_per_sample + e.
+struct Dropout {
+  float probability = 0;           ///< 0: nothing is dropped, all views may be absent
+  std::uint64_t seed = 0;
+  std::uint32_t site = 0;          ///< layer * 4 + place in the layer
+  CView sample_position;           ///< (B) i64: place of each sample in the global batch
+  const StepState* state = nullptr;  ///< for the step, on the device
+  [[nodiscard]] bool active() const { return probability > 0; }
+};
+
+/// y = x * keep / (1 - p). x, y: (B, ...), may alias; the same call on the gradient is backward.
+/// The word of global index g is lane g % 4 of philox({g / 4 as 64 bits, step as 32 bits, site},
+/// seed ^ name_hash("dropout")); an element is kept where its uniform is >= p.
+void dropout(Context& ctx, const Dropout& dropout, CView x, View y);
+
+}  // namespace hyperslab::ops

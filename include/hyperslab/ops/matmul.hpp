@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/core/context.hpp"
+#include "hyperslab/ops/activation.hpp"
+
+namespace hyperslab::ops {
+
+enum class Trans : std::uint8_t { no, yes };
+/// Whether a result is added to what the output holds. Parameter gradients are overwritten by the
+/// first microbatch of a step and added to by later ones.
+enum class Accumulate : std::uint8_t { no, yes };
+
+/// c = op(a) op(b), or c += where `accumulate`. op(a): (M, K), op(b): (K, N), c: (M, N); two
+/// dimensions each. c may be f32 where a and b are bf16 or f16. No operand may alias c.
+void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumulate accumulate,
+            View c);
+
+/// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
+void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y);
+
+/// pre = x weight^T + bias, y = act(pre), fused where the backend can. Shapes as linear_forward;
+/// pre is kept for backward. Not for gated activations.
+void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
+                               Activation activation, View pre, View y);
+
+/// dx = dy weight, or dx += where `accumulate`. dy: (..., M); weight: (M, K); dx: (..., K).
+void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accumulate, View dx);
+
+/// dpre = (dy weight) * act'(pre): the input gradient of the linear layer that follows an
+/// activation, taken through the activation. dy: (..., M); weight: (M, K); pre, dpre: (..., K).
+/// dpre may alias pre.
+void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
+                                      Activation activation, View dpre);
+
+/// dweight (+)= dy^T x and, where present, dbias (+)= column sums of dy. dy: (..., M);
+/// x: (..., K); dweight: (M, K) and dbias: (M) in f32 (f64 for f64).
+void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,
+                            View dbias);
+
+}  // namespace hyperslab::ops

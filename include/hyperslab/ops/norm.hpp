@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/ops/matmul.hpp"
+
+namespace hyperslab::ops {
+
+enum class NormKind : std::uint8_t { layernorm, rmsnorm, none };
+
+/// Residual addition and normalization in one pass:
+///   sum = residual + delta          (delta absent: sum is residual itself and `sum` may be absent)
+///   y   = (sum - mean) * rstd * weight + bias   layernorm (Ba et al. 2016, eq. 4)
+///   y   = sum * rstd * weight                   rmsnorm (Zhang & Sennrich 2019, eq. 4)
+///   y   = sum                                   none; weight, bias, mean and rstd are absent
+/// residual, delta, sum, y: (..., C); sum may alias residual or delta. weight: (C); bias: (C) or
+/// absent. mean, rstd: (...) in f32 (f64 for f64), kept for backward; mean is absent for rmsnorm.
+/// Statistics are summed in f32 or better; eps is inside the root.
+void add_norm_forward(Context& ctx, NormKind kind, CView residual, CView delta, CView weight,
+                      CView bias, float eps, View sum, View y, View mean, View rstd);
+
+/// dsum (+)= gradient with respect to `sum`; dweight, dbias (+)= sums over rows, deterministic.
+/// dy, sum, dsum: (..., C); with accumulate_input::yes dsum holds the gradient that arrived over
+/// the residual path and is added to. dsum may alias dy where accumulate_input is no. dweight,
+/// dbias: (C) in f32 (f64 for f64); dbias absent where there is no bias.
+void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weight, CView mean,
+                   CView rstd, Accumulate accumulate_input, View dsum, Accumulate accumulate_weight,
+                   View dweight, View dbias);
+
+}  // namespace hyperslab::ops

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+
+#include "hyperslab/core/context.hpp"
+#include "hyperslab/ops/step_state.hpp"
+
+namespace hyperslab::ops {
+
+/// A run of a flat span with one treatment; segments are sorted, disjoint and cover what is updated.
+struct Segment {
+  Dim begin = 0;  ///< elements from the start of the flat span
+  Dim end = 0;
+  float weight_decay = 0;
+};
+
+struct AdamWConstants {
+  float beta1 = 0.9F;
+  float beta2 = 0.95F;
+  float eps = 1e-8F;
+};
+
+/// One AdamW update (Loshchilov & Hutter 2019, algorithm 2, decay decoupled and scaled by the
+/// learning rate) of every element in `segments`:
+///   g = gradient * clip_scale; m, v as Adam; master -= lr * (m_hat / (sqrt(v_hat) + eps) + decay * master)
+/// All scalars come from `state`; where state->skip is 1 nothing changes. master, gradient, exp_avg,
+/// exp_avg_sq: flat, f32 (f64 for f64), equal sizes; value: flat compute copy in the compute dtype,
+/// or absent where the masters are computed with.
+void adamw(Context& ctx, const AdamWConstants& constants, std::span<const Segment> segments,
+           const StepState* state, View master, CView gradient, View exp_avg, View exp_avg_sq,
+           View value);
+
+/// sums[kSumNormSquared] += sum of squares, sums[kSumNonFinite] += count of non-finite elements of
+/// the flat view; deterministic.
+void add_norm_squared(Context& ctx, CView gradient, View sums);
+
+/// Writes the host's input, derives gradient_scale, clears `sums` and sets its stop request.
+void begin_step(Context& ctx, const StepInput& input, StepState* state, View sums);
+
+struct JudgeConstants {
+  float clip_norm = 0;  ///< 0: no clipping
+  float beta1 = 0.9F;
+  float beta2 = 0.95F;
+  bool scale_loss = false;       ///< fp16: halve on non-finite, double after growth_interval
+  std::int32_t growth_interval = 2000;
+};
+/// From the all-reduced sums: skip where anything is not finite, else clip_scale =
+/// min(1, clip_norm / norm) / loss_scale (Pascanu et al. 2013), advance adam_step and the bias
+/// corrections; adjust the loss scale; write `result`.
+void judge_step(Context& ctx, const JudgeConstants& constants, CView sums, StepState* state,
+                StepResult* result);
+
+}  // namespace hyperslab::ops

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "hyperslab/io/config.hpp"
+#include "hyperslab/mesh/parallel_config.hpp"
+#include "hyperslab/model/spec.hpp"
+#include "hyperslab/optim/config.hpp"
+
+namespace hyperslab::train {
+
+/// Deck section `run`.
+struct RunConfig {
+  std::string name = "run";
+  std::string directory;          ///< empty: runs/<name>
+  std::uint64_t seed = 1234;
+  std::string device = "auto";    ///< auto | cpu | cuda
+  bool deterministic = false;
+  friend bool operator==(const RunConfig&, const RunConfig&) = default;
+};
+
+/// Deck section `precision`.
+struct PrecisionConfig {
+  std::string compute = "fp32";   ///< fp32 | tf32 | bf16 | fp16
+  friend bool operator==(const PrecisionConfig&, const PrecisionConfig&) = default;
+};
+
+/// Deck section `memory`.
+struct MemoryConfig {
+  std::string recompute = "none";  ///< none | selective | full
+  friend bool operator==(const MemoryConfig&, const MemoryConfig&) = default;
+};
+
+/// Deck section `train`.
+struct TrainConfig {
+  std::int64_t steps = 0;          ///< exactly one of steps and epochs is given
+  std::int64_t epochs = 0;
+  std::int64_t global_batch = 0;   ///< samples
+  std::int64_t microbatch = 0;     ///< samples; 0 in the deck: global_batch / data ranks
+  std::int64_t validate_every = 0; ///< steps; 0: only at the end
+  std::int64_t validate_batches = 0;  ///< microbatches over all ranks; 0: the whole file once
+  std::int64_t log_norms = 0;      ///< steps between records; 0: never
+  std::int64_t log_every = 10;     ///< steps between plain log lines
+  bool overfit_one_batch = false;
+  friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
+};
+
+/// A whole deck: the plain structs of the modules.
+struct Config {
+  RunConfig run;
+  model::ModelSpec model;
+  io::DataConfig data;
+  mesh::ParallelConfig parallel;
+  PrecisionConfig precision;
+  MemoryConfig memory;
+  optim::OptimizerConfig optimizer;
+  optim::ScheduleConfig schedule;
+  TrainConfig train;
+  io::CheckpointConfig checkpoint;
+  io::TimingConfig timing;
+
+  /// Microbatches of one rank in one step.
+  [[nodiscard]] std::int64_t microbatches() const {
+    return train.global_batch / (train.microbatch * parallel.data);
+  }
+  friend bool operator==(const Config&, const Config&) = default;
+};
+
+}  // namespace hyperslab::train

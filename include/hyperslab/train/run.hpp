@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "hyperslab/comm/world.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/train/trainer.hpp"
+
+namespace hyperslab::train {
+
+struct RunOptions {
+  std::string resume;            ///< empty: the deck's checkpoint.resume; auto | never | STEP
+  std::int64_t stop_after = 0;   ///< stop cleanly with a checkpoint after this step; 0: never
+  std::string deck_yaml;         ///< the resolved deck, for the run directory and checkpoints
+  const volatile int* stop_signal = nullptr;  ///< not zero: stop, checkpoint, exit code 75
+};
+
+/// Trains as the deck says: data, resume, steps, validation, checkpoints, records. Collective over
+/// the world. Returns ok or preempted; throws Error.
+ExitCode run_training(comm::World& world, const Config& config, const RunOptions& options);
+
+/// Runs `work`, which must not communicate, on every rank. If it throws on any, every rank throws the
+/// error of the first such rank, marked as thrown everywhere.
+void agree(comm::World& world, const std::function<void()>& work);
+
+/// Throws Error(storage) where `directory` cannot be made or a file in it cannot be created,
+/// synced, renamed and removed.
+void probe_directory(const std::string& directory);
+
+/// fp32 FLOP/s that this rank's share of the machine reaches in a matrix product of n x n x n.
+[[nodiscard]] double measure_matmul_rate(Context& ctx, Dim n, int repeats);
+
+/// Epochs to steps, and back-filled defaults that depend on the data.
+[[nodiscard]] std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch);
+
+}  // namespace hyperslab::train

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/layout.hpp"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "hdf5/sparse_file.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+using hdf5::Handle;
+using hdf5::SparseFile;
+
+constexpr hsize_t kAlignFrom = 64 << 10;  // datasets of this size and more begin on a page
+constexpr hsize_t kAlignment = 4096;
+constexpr hsize_t kStructureBytes = 64 << 10;  // keeps the structure together, in few blocks
+
+void check(bool good, const std::string& what) {
+  hdf5::check(good, ExitCode::storage, "laying out a checkpoint file: " + what);
+}
+
+Handle create(SparseFile& memory) {
+  const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  check(hdf5::use_backing(access, memory), "driver");
+  check(H5Pset_alignment(access.get(), kAlignFrom, kAlignment) >= 0, "alignment");
+  check(H5Pset_meta_block_size(access.get(), kStructureBytes) >= 0, "block size");
+  check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0, "format bounds");
+  Handle file(H5Fcreate("checkpoint", H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose);
+  check(static_cast<bool>(file), "creating the file");
+  return file;
+}
+
+Handle dataspace_of(const Shape& shape) {
+  if (shape.rank() == 0) return {H5Screate(H5S_SCALAR), H5Sclose};
+  std::array<hsize_t, kMaxRank> dims{};
+  std::ranges::copy(shape.dims(), dims.begin());
+  return {H5Screate_simple(shape.rank(), dims.data(), nullptr), H5Sclose};
+}
+
+void write_attribute(const Handle& dataset, const char* name, const Shape& value) {
+  const hsize_t size = static_cast<hsize_t>(value.rank());
+  const Handle space(size == 0 ? H5Screate(H5S_NULL) : H5Screate_simple(1, &size, nullptr),
+                     H5Sclose);
+  const Handle attribute(
+      H5Acreate2(dataset.get(), name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT),
+      H5Aclose);
+  check(static_cast<bool>(attribute), name);
+  if (size == 0) return;
+  check(H5Awrite(attribute.get(), H5T_NATIVE_INT64, value.dims().data()) >= 0, name);
+}
+
+void add_dataset(const Handle& file, const Handle& link, const Handle& creation, Dataset& data) {
+  const std::string path = data.tensor + "/" + data.name;
+  const Handle space = dataspace_of(data.count);
+  const Handle dataset(H5Dcreate2(file.get(), path.c_str(), H5T_IEEE_F32LE, space.get(), link.get(),
+                                  creation.get(), H5P_DEFAULT),
+                       H5Dclose);
+  check(static_cast<bool>(dataset), path);
+  write_attribute(dataset, "global_shape", data.global_shape);
+  write_attribute(dataset, "offset", data.offset);
+  write_attribute(dataset, "count", data.count);
+  const haddr_t address = H5Dget_offset(dataset.get());
+  check(address != HADDR_UNDEF, path + ": no place was given");
+  data.file_offset = address;
+}
+
+void write_file(SparseFile& memory, std::vector<Dataset>& datasets) {
+  static std::mutex hdf5_mutex;  // serial HDF5 libraries are often not thread-safe
+  const std::lock_guard lock(hdf5_mutex);
+  hdf5::be_quiet();
+  Handle file = create(memory);
+  {
+    const Handle link(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
+    const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    check(H5Pset_create_intermediate_group(link.get(), 1) >= 0, "intermediate groups");
+    check(H5Pset_layout(creation.get(), H5D_CONTIGUOUS) >= 0, "contiguous datasets");
+    check(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY) >= 0, "early allocation");
+    check(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER) >= 0, "no fill values");
+    for (Dataset& dataset : datasets) add_dataset(file, link, creation, dataset);
+  }
+  check(file.close() >= 0, "closing the file");
+}
+
+std::string bytes_of(SparseFile& file, std::uint64_t begin, std::uint64_t end) {
+  std::string bytes(end - begin, '\0');
+  file.read(begin, bytes.data(), bytes.size());
+  return bytes;
+}
+
+/// What HDF5 wrote, in whole pages, less the ranges of the raw data in them.
+std::vector<StructureBlock> structure_of(SparseFile& file, std::vector<Dataset> datasets) {
+  std::ranges::sort(datasets, {}, &Dataset::file_offset);
+  std::vector<StructureBlock> structure;
+  auto next = datasets.begin();
+  for (const auto& [begin, end] : file.written()) {
+    std::uint64_t from = begin;
+    const auto keep_until = [&](std::uint64_t to) {
+      if (to > from) structure.push_back({from, bytes_of(file, from, to)});
+    };
+    for (; next != datasets.end() && next->file_offset < end; ++next) {
+      keep_until(next->file_offset);
+      const auto bytes = static_cast<std::uint64_t>(next->count.numel()) * sizeof(float);
+      from = std::max(from, next->file_offset + bytes);
+      if (from >= end) break;  // this dataset may reach into the next written pages
+    }
+    keep_until(end);
+  }
+  return structure;
+}
+
+}  // namespace
+
+Layout lay_out(std::vector<Dataset>& datasets) {
+  SparseFile file;
+  write_file(file, datasets);
+  return {file.size(), structure_of(file, datasets)};
+}
+
+}  // namespace hyperslab::io

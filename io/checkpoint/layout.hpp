@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hyperslab/core/view.hpp"
+
+namespace hyperslab::io {
+
+/// One contiguous f32 dataset of a rank's file.
+struct Dataset {
+  std::string tensor;  ///< path of the group, made with its parents
+  std::string name;    ///< "slab_0"
+  Shape global_shape;
+  Shape offset;
+  Shape count;
+  std::uint64_t file_offset = 0;  ///< set by lay_out: where the raw data begin
+};
+
+/// Bytes that HDF5 itself wants in the file: superblock, groups, headers, attributes.
+struct StructureBlock {
+  std::uint64_t offset = 0;
+  std::string bytes;
+};
+
+struct Layout {
+  std::uint64_t file_bytes = 0;
+  std::vector<StructureBlock> structure;  ///< ascending, without the raw data
+};
+
+/// Lets HDF5 lay out a file with these datasets and tells where everything goes. HDF5 works on a
+/// sparse file in memory and never touches the disk: it has no crash consistency, and
+/// version 1.10 crashes at exit when a close failed for lack of space. Who calls writes the
+/// structure and the data with calls whose errors can be trusted. No dataset is empty. Throws
+/// Error(storage).
+[[nodiscard]] Layout lay_out(std::vector<Dataset>& datasets);
+
+}  // namespace hyperslab::io

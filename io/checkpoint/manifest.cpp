@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/manifest.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "checkpoint/boxes.hpp"
+#include "checkpoint/crc32c.hpp"
+#include "checkpoint/storage.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/philox.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+using nlohmann::json;
+using Piece = CheckpointReader::Piece;
+using TensorEntry = CheckpointReader::TensorEntry;
+using FileEntry = CheckpointReader::FileEntry;
+
+std::string dump(const json& value, int indent = -1) {
+  return value.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
+std::uint32_t checksum(const json& value) {
+  const std::string text = dump(value);
+  return crc32c(text.data(), text.size());
+}
+
+json json_of(const Shape& shape) {
+  return std::vector<Dim>(shape.dims().begin(), shape.dims().end());
+}
+
+Shape shape_of(const json& value) {
+  const auto dims = value.get<std::vector<Dim>>();
+  if (dims.size() > kMaxRank) throw std::invalid_argument("a shape of too many dimensions");
+  Dim numel = 1;
+  for (const Dim dim : dims) {
+    if (dim < 0 || __builtin_mul_overflow(numel, dim, &numel)) {
+      throw std::invalid_argument("a size that is not possible");
+    }
+  }
+  return Shape(std::span<const Dim>(dims));
+}
+
+json json_of(const Piece& piece) {
+  return {{"file", piece.file},
+          {"dataset", piece.dataset},
+          {"offset", json_of(piece.offset)},
+          {"count", json_of(piece.count)},
+          {"file_offset", piece.file_offset},
+          {"crc32c", piece.crc32c}};
+}
+
+Piece piece_of(const json& value) {
+  return {value.at("file"),
+          value.at("dataset"),
+          shape_of(value.at("offset")),
+          shape_of(value.at("count")),
+          value.at("file_offset"),
+          value.at("crc32c")};
+}
+
+json json_of(const FileEntry& file) {
+  json structure = json::array();
+  for (const auto& part : file.structure) {
+    structure.push_back({part.offset, part.bytes, part.crc32c});
+  }
+  return {{"name", file.name}, {"bytes", file.bytes}, {"structure", structure}};
+}
+
+FileEntry file_of(const json& value) {
+  FileEntry file{value.at("name"), value.at("bytes"), {}};
+  for (const json& part : value.at("structure")) {
+    file.structure.push_back({part.at(0), part.at(1), part.at(2)});
+  }
+  return file;
+}
+
+json tables_of(const Manifest& manifest) {
+  json tensors = json::object();
+  for (const auto& [name, entry] : manifest.tensors) {
+    json pieces = json::array();
+    for (const Piece& piece : entry.pieces) pieces.push_back(json_of(piece));
+    tensors[name] = {
+        {"dtype", "f32"}, {"global_shape", json_of(entry.global_shape)}, {"pieces", pieces}};
+  }
+  json files = json::array();
+  for (const FileEntry& file : manifest.files) files.push_back(json_of(file));
+  return {{"tensors", tensors}, {"files", files}};
+}
+
+/// Adds the tensors and files of `value`.
+void add_tables(Manifest& manifest, const json& value) {
+  for (const auto& [name, tensor] : value.at("tensors").items()) {
+    const Shape shape = shape_of(tensor.at("global_shape"));
+    if (tensor.at("dtype") != "f32") {
+      throw std::invalid_argument("tensor " + name + " is not of dtype f32");
+    }
+    TensorEntry& entry = manifest.tensors.try_emplace(name, TensorEntry{shape, {}}).first->second;
+    if (!(entry.global_shape == shape)) {
+      throw std::invalid_argument(fmt::format("tensor {} has the shapes {} and {}", name,
+                                              entry.global_shape.str(), shape.str()));
+    }
+    for (const json& piece : tensor.at("pieces")) entry.pieces.push_back(piece_of(piece));
+  }
+  for (const json& file : value.at("files")) manifest.files.push_back(file_of(file));
+}
+
+json json_of(const CheckpointMeta& meta) {
+  return {{"step", meta.step},
+          {"samples_seen", meta.samples_seen},
+          {"tokens_seen", meta.tokens_seen},
+          {"adam_step", meta.adam_step},
+          {"skipped_steps", meta.skipped_steps},
+          {"loss_scale", meta.loss_scale},
+          {"good_steps", meta.good_steps},
+          {"wall_seconds", meta.wall_seconds},
+          {"data_fingerprint", meta.data_fingerprint},
+          {"layout", meta.layout},
+          {"deck", meta.deck},
+          {"deck_hash", fmt::format("{:016x}", name_hash(meta.deck))},
+          {"version", meta.version}};
+}
+
+CheckpointMeta meta_of(const json& value) {
+  CheckpointMeta meta;
+  value.at("step").get_to(meta.step);
+  value.at("samples_seen").get_to(meta.samples_seen);
+  value.at("tokens_seen").get_to(meta.tokens_seen);
+  value.at("adam_step").get_to(meta.adam_step);
+  value.at("skipped_steps").get_to(meta.skipped_steps);
+  value.at("loss_scale").get_to(meta.loss_scale);
+  value.at("good_steps").get_to(meta.good_steps);
+  value.at("wall_seconds").get_to(meta.wall_seconds);
+  value.at("data_fingerprint").get_to(meta.data_fingerprint);
+  value.at("layout").get_to(meta.layout);
+  value.at("deck").get_to(meta.deck);
+  value.at("version").get_to(meta.version);
+  return meta;
+}
+
+/// Throws where a piece points outside of its tensor or file, so that readers need not look again.
+void check_piece(const Manifest& manifest, const TensorEntry& entry, const Piece& piece,
+                 const std::map<std::string, std::uint64_t>& sizes) {
+  const std::string outside = problem_of({piece.offset, piece.count}, entry.global_shape);
+  if (!outside.empty()) throw std::invalid_argument(outside);
+  const auto file = sizes.find(piece.file);
+  if (file == sizes.end()) throw std::invalid_argument(piece.file + " is not in its list of files");
+  const auto bytes = static_cast<std::uint64_t>(piece.count.numel()) * sizeof(float);
+  if (piece.file_offset > file->second || bytes > file->second - piece.file_offset) {
+    throw std::invalid_argument("a piece reaches behind the end of " + piece.file);
+  }
+  if (piece.crc32c.size() != (bytes + manifest.block_bytes - 1) / manifest.block_bytes) {
+    throw std::invalid_argument("a piece has another number of blocks than checksums");
+  }
+}
+
+void check(const Manifest& manifest) {
+  if (manifest.block_bytes == 0 || manifest.block_bytes % sizeof(float) != 0 ||
+      manifest.block_bytes > CheckpointReader::kBlockBytes) {
+    throw std::invalid_argument("block_bytes is not possible");
+  }
+  std::map<std::string, std::uint64_t> sizes;
+  for (const FileEntry& file : manifest.files) {
+    if (file.name.empty() || file.name.find('/') != std::string::npos) {
+      throw std::invalid_argument("a file name that is not possible");
+    }
+    sizes[file.name] = file.bytes;
+    for (const auto& part : file.structure) {
+      if (part.offset > file.bytes || part.bytes > file.bytes - part.offset) {
+        throw std::invalid_argument("a part reaches behind the end of " + file.name);
+      }
+    }
+  }
+  for (const auto& [name, entry] : manifest.tensors) {
+    for (const Piece& piece : entry.pieces) {
+      try {
+        check_piece(manifest, entry, piece, sizes);
+      } catch (const std::invalid_argument& error) {
+        throw std::invalid_argument("tensor " + name + ": " + error.what());
+      }
+    }
+  }
+}
+
+Manifest parse(const std::string& text) {
+  json value = json::parse(text);
+  const auto format = value.at("format").get<std::int64_t>();
+  if (format > CheckpointReader::kFormatVersion) {
+    throw std::invalid_argument(fmt::format("written by format {}, this program reads up to {}",
+                                            format, CheckpointReader::kFormatVersion));
+  }
+  const auto wanted = value.at("crc32c").get<std::uint32_t>();
+  value.erase("crc32c");
+  if (const std::uint32_t found = checksum(value); found != wanted) {
+    throw std::invalid_argument(
+        fmt::format("it was changed: CRC32C is {:08x}, wanted {:08x}", found, wanted));
+  }
+  Manifest manifest;
+  manifest.meta = meta_of(value);
+  value.at("block_bytes").get_to(manifest.block_bytes);
+  add_tables(manifest, value);
+  check(manifest);
+  return manifest;
+}
+
+}  // namespace
+
+std::string to_text(const Manifest& manifest) {
+  json value = json_of(manifest.meta);
+  value["format"] = CheckpointReader::kFormatVersion;
+  value["block_bytes"] = manifest.block_bytes;
+  value.update(tables_of(manifest));
+  value["crc32c"] = checksum(json::parse(dump(value)));
+  return dump(value, 1) + "\n";
+}
+
+Manifest manifest_of_text(const std::string& text, const std::string& path) {
+  try {
+    return parse(text);
+  } catch (const std::exception& error) {
+    throw Error(ExitCode::checkpoint, path + ": " + error.what());
+  }
+}
+
+Manifest open_manifest(const std::string& folder) {
+  const std::string path = folder + "/" + kManifestName;
+  std::string text;
+  try {
+    text = storage::read_text(path);
+  } catch (const Error& error) {
+    throw Error(ExitCode::checkpoint, error.what());
+  }
+  Manifest manifest = manifest_of_text(text, path);
+  for (const FileEntry& file : manifest.files) {
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(folder + "/" + file.name, error);
+    if (error) {
+      throw Error(ExitCode::checkpoint, folder + "/" + file.name + ": " + error.message());
+    }
+    if (bytes != file.bytes) {
+      throw Error(ExitCode::checkpoint, fmt::format("{}/{}: it has {} bytes, wanted {}", folder,
+                                                    file.name, bytes, file.bytes));
+    }
+  }
+  return manifest;
+}
+
+std::string table_text(const Manifest& mine) { return dump(tables_of(mine)); }
+
+void add_table(Manifest& all, const std::string& text) { add_tables(all, json::parse(text)); }
+
+}  // namespace hyperslab::io

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hyperslab/io/checkpoint.hpp"
+
+namespace hyperslab::io {
+
+inline constexpr const char* kManifestName = "manifest.json";
+
+/// What manifest.json says.
+struct Manifest {
+  CheckpointMeta meta;
+  std::uint64_t block_bytes = CheckpointReader::kBlockBytes;
+  std::map<std::string, CheckpointReader::TensorEntry> tensors;
+  std::vector<CheckpointReader::FileEntry> files;
+};
+
+/// JSON with a CRC32C of itself, so that a changed digit is found.
+[[nodiscard]] std::string to_text(const Manifest& manifest);
+/// Throws Error(checkpoint) that names `path`: torn, changed, of a newer format, contradicting
+/// itself.
+[[nodiscard]] Manifest manifest_of_text(const std::string& text, const std::string& path);
+/// Reads the manifest of a step folder and checks that every file is there with its size.
+[[nodiscard]] Manifest open_manifest(const std::string& folder);
+
+/// What one rank wrote, as a line of JSON for rank 0, and back into the manifest.
+[[nodiscard]] std::string table_text(const Manifest& mine);
+void add_table(Manifest& all, const std::string& text);
+
+}  // namespace hyperslab::io

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "checkpoint/boxes.hpp"
+#include "checkpoint/crc32c.hpp"
+#include "checkpoint/layout.hpp"
+#include "checkpoint/save.hpp"
+#include "checkpoint/storage.hpp"
+#include "checkpoint/workers.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+void check(const Slab& slab) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ExitCode::internal, "slab of tensor " + slab.tensor + ": " + why);
+  };
+  if (slab.tensor.empty() || slab.tensor.front() == '/' || slab.tensor.back() == '/') {
+    refuse("its name is not one of a tensor");
+  }
+  const std::string outside = problem_of({slab.offset, slab.count}, slab.global_shape);
+  if (!outside.empty()) refuse(outside);
+  if (slab.data.numel() != slab.count.numel()) refuse("its data are not of the shape it counts");
+  if (slab.data.dtype() != DType::f32 || slab.data.device() != Device::cpu) {
+    refuse(fmt::format("its data are {} on {}, wanted f32 on cpu", name_of(slab.data.dtype()),
+                       name_of(slab.data.device())));
+  }
+}
+
+std::vector<Dataset> datasets_of(const std::vector<const Slab*>& slabs) {
+  std::map<std::string, int> numbers;
+  std::vector<Dataset> datasets;
+  for (const Slab* slab : slabs) {
+    const int number = numbers[slab->tensor]++;
+    datasets.push_back({slab->tensor, fmt::format("slab_{}", number), slab->global_shape,
+                        slab->offset, slab->count, 0});
+  }
+  return datasets;
+}
+
+/// A block of a slab on its way to the file.
+struct Block {
+  const char* data = nullptr;
+  std::size_t bytes = 0;
+  std::uint64_t file_offset = 0;
+  std::uint32_t* crc32c = nullptr;
+};
+
+void add_blocks(std::vector<Block>& blocks, const Slab& slab, CheckpointReader::Piece& piece,
+                std::size_t block_bytes) {
+  const auto* data = reinterpret_cast<const char*>(slab.data.data<float>());
+  const std::size_t bytes = slab.data.bytes();
+  piece.crc32c.resize((bytes + block_bytes - 1) / block_bytes);
+  for (std::size_t k = 0; k < piece.crc32c.size(); ++k) {
+    const std::size_t begin = k * block_bytes;
+    blocks.push_back({data + begin, std::min(block_bytes, bytes - begin), piece.file_offset + begin,
+                      &piece.crc32c[k]});
+  }
+}
+
+void write(storage::File& file, const std::vector<Block>& blocks, int writers) {
+  run_jobs(blocks.size(), writers, [&](std::size_t i) {
+    const Block& block = blocks[i];
+    *block.crc32c = crc32c(block.data, block.bytes);
+    file.write_at(block.file_offset, block.data, block.bytes);
+  });
+}
+
+}  // namespace
+
+Manifest write_rank_file(const std::string& folder, int rank, std::span<const Slab> slabs,
+                         const SaveOptions& options) {
+  std::vector<const Slab*> stored;
+  for (const Slab& slab : slabs) {
+    if (slab.count.numel() == 0) continue;
+    check(slab);
+    stored.push_back(&slab);
+  }
+  std::vector<Dataset> datasets = datasets_of(stored);
+  const Layout layout = lay_out(datasets);
+  const std::string name = fmt::format("rank_{:05d}.h5", rank);
+
+  Manifest mine;
+  mine.block_bytes = options.block_bytes;
+  mine.files.push_back({name, layout.file_bytes, {}});
+  std::vector<std::pair<const Slab*, CheckpointReader::Piece>> pieces;
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    const Dataset& dataset = datasets[i];
+    pieces.push_back(
+        {stored[i], {name, dataset.name, dataset.offset, dataset.count, dataset.file_offset, {}}});
+  }
+  std::vector<Block> blocks;
+  for (auto& [slab, piece] : pieces) add_blocks(blocks, *slab, piece, options.block_bytes);
+
+  storage::File file = storage::File::create(folder + "/" + name);
+  file.set_size(layout.file_bytes);
+  for (const StructureBlock& part : layout.structure) {
+    file.write_at(part.offset, part.bytes.data(), part.bytes.size());
+    mine.files.back().structure.push_back(
+        {part.offset, part.bytes.size(), crc32c(part.bytes.data(), part.bytes.size())});
+  }
+  write(file, blocks, options.writers);
+  file.sync();
+  file.close();
+  storage::sync_folder(folder);
+
+  for (auto& [slab, piece] : pieces) {
+    auto& entry = mine.tensors.try_emplace(slab->tensor).first->second;
+    entry.global_shape = slab->global_shape;
+    entry.pieces.push_back(std::move(piece));
+  }
+  return mine;
+}
+
+}  // namespace hyperslab::io

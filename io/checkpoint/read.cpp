@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include "checkpoint/blocks.hpp"
+#include "checkpoint/boxes.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/io/checkpoint.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+using Piece = CheckpointReader::Piece;
+using TensorEntry = CheckpointReader::TensorEntry;
+using Tensors = std::map<std::string, TensorEntry>;
+
+constexpr std::size_t kShownLines = 20;
+
+std::string joined(const std::vector<std::string>& lines) {
+  const std::size_t shown = std::min(lines.size(), kShownLines);
+  std::string text = fmt::format(
+      "{}", fmt::join(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(shown), "\n  "));
+  if (shown < lines.size()) text += fmt::format("\n  and {} more", lines.size() - shown);
+  return text;
+}
+
+/// "optimizer/exp_avg/" of "optimizer/exp_avg/head.weight": tensors of one kind.
+std::string kind_of(const std::string& tensor) {
+  const std::size_t slash = tensor.rfind('/');
+  return slash == std::string::npos ? "" : tensor.substr(0, slash + 1);
+}
+
+/// Tensors of the kinds that are asked for which nobody asks for; other stages may own them, so
+/// they matter only as a hint where something is missing.
+void add_unexpected(std::vector<std::string>& lines, const Tensors& tensors,
+                    std::span<const SlabTarget> targets) {
+  std::set<std::string> names;
+  std::set<std::string> kinds;
+  for (const SlabTarget& target : targets) {
+    names.insert(target.tensor);
+    kinds.insert(kind_of(target.tensor));
+  }
+  for (const auto& [name, entry] : tensors) {
+    if (names.contains(name) || !kinds.contains(kind_of(name))) continue;
+    lines.push_back(fmt::format("unexpected: {} {} is there and not asked for", name,
+                                entry.global_shape.str()));
+  }
+}
+
+/// Throws one Error that lists all tensors which cannot be given.
+void check_targets(const std::string& folder, const Tensors& tensors,
+                   std::span<const SlabTarget> targets) {
+  std::vector<std::string> missing;
+  std::vector<std::string> mismatched;
+  std::set<std::string> seen;
+  for (const SlabTarget& target : targets) {
+    const bool empty = target.global_shape.numel() == 0;  // nothing of it is ever stored
+    if (empty || !seen.insert(target.tensor).second) continue;
+    const auto found = tensors.find(target.tensor);
+    if (found == tensors.end()) {
+      missing.push_back(fmt::format("missing: {} {}", target.tensor, target.global_shape.str()));
+    } else if (!(found->second.global_shape == target.global_shape)) {
+      mismatched.push_back(fmt::format("other shape: {} is {}, wanted {}", target.tensor,
+                                       found->second.global_shape.str(),
+                                       target.global_shape.str()));
+    }
+  }
+  if (missing.empty() && mismatched.empty()) return;
+  std::vector<std::string> lines = mismatched;
+  lines.insert(lines.end(), missing.begin(), missing.end());
+  if (!missing.empty()) add_unexpected(lines, tensors, targets);
+  throw Error(ExitCode::checkpoint,
+              fmt::format("{}: it does not fit this model ({} missing, {} of another shape):\n  {}",
+                          folder, missing.size(), mismatched.size(), joined(lines)));
+}
+
+void check_memory(const SlabTarget& target) {
+  const std::string outside = problem_of({target.offset, target.count}, target.global_shape);
+  if (!outside.empty()) throw Error(ExitCode::internal, target.tensor + ": " + outside);
+  if (target.data.numel() != target.count.numel() || target.data.dtype() != DType::f32 ||
+      target.data.device() != Device::cpu) {
+    throw Error(ExitCode::internal,
+                target.tensor + ": targets are f32 on cpu of the shape `count`");
+  }
+}
+
+/// What a piece gives to one target.
+struct Copy {
+  Runs runs;
+  float* target = nullptr;
+};
+struct Source {
+  const std::string* tensor = nullptr;
+  const Piece* piece = nullptr;
+  std::vector<Copy> copies;
+};
+
+/// Every piece that some target needs, with what to copy from it.
+std::vector<Source> sources_of(const std::string& folder, const Tensors& tensors,
+                               std::span<const SlabTarget> targets) {
+  std::map<const Piece*, Source> sources;
+  for (const SlabTarget& target : targets) {
+    if (target.count.numel() == 0) continue;
+    const auto& [name, entry] = *tensors.find(target.tensor);
+    const Box wanted{target.offset, target.count};
+    Dim found = 0;
+    for (const Piece& piece : entry.pieces) {
+      const Box stored{piece.offset, piece.count};
+      const auto common = intersection(stored, wanted);
+      if (!common) continue;
+      found += common->count.numel();
+      Source& source = sources.try_emplace(&piece, Source{&name, &piece, {}}).first->second;
+      source.copies.push_back({Runs(stored, wanted, *common), target.data.data<float>()});
+    }
+    if (found != target.count.numel()) {
+      throw Error(ExitCode::checkpoint,
+                  fmt::format("{}: tensor {} has {} of the {} elements from offset {}", folder,
+                              name, found, target.count.numel(), target.offset.str()));
+    }
+  }
+  std::vector<Source> out;
+  for (auto& [piece, source] : sources) out.push_back(std::move(source));
+  return out;
+}
+
+/// Elements [begin, end) of a piece's array.
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+bool touches(const Copy& copy, const Range& range) {
+  const std::int64_t first = copy.runs.first_behind(range.begin);
+  return first < copy.runs.size() && copy.runs[first].source < range.end;
+}
+
+/// Copies the parts of the runs that are within `range`, whose elements are at `bytes`.
+void copy_range(const Copy& copy, const Range& range, const char* bytes) {
+  for (std::int64_t i = copy.runs.first_behind(range.begin); i < copy.runs.size(); ++i) {
+    const Runs::Run run = copy.runs[i];
+    if (run.source >= range.end) break;
+    const std::int64_t from = std::max(run.source, range.begin);
+    const std::int64_t to = std::min(run.source + copy.runs.length(), range.end);
+    std::memcpy(copy.target + run.target + (from - run.source),
+                bytes + static_cast<std::size_t>(from - range.begin) * sizeof(float),
+                static_cast<std::size_t>(to - from) * sizeof(float));
+  }
+}
+
+Range range_of(const Piece& piece, const StoredBlock& block) {
+  constexpr auto size = static_cast<std::int64_t>(sizeof(float));
+  const auto begin = static_cast<std::int64_t>(block.file_offset - piece.file_offset) / size;
+  return {begin, begin + static_cast<std::int64_t>(block.bytes) / size};
+}
+
+std::vector<StoredBlock> touched_blocks(const std::vector<Source>& sources,
+                                        std::uint64_t block_bytes) {
+  std::vector<StoredBlock> blocks;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const Source& source = sources[i];
+    for (std::size_t k = 0; k < source.piece->crc32c.size(); ++k) {
+      StoredBlock block = stored_block(*source.tensor, *source.piece, k, block_bytes);
+      const Range range = range_of(*source.piece, block);
+      if (std::ranges::none_of(source.copies, [&](const Copy& c) { return touches(c, range); })) {
+        continue;
+      }
+      block.tag = i;
+      blocks.push_back(std::move(block));
+    }
+  }
+  return blocks;
+}
+
+}  // namespace
+
+void CheckpointReader::read(std::span<const SlabTarget> targets) const {
+  check_targets(folder_, tensors_, targets);
+  for (const SlabTarget& target : targets) {
+    if (target.count.numel() > 0) check_memory(target);
+  }
+  const std::vector<Source> sources = sources_of(folder_, tensors_, targets);
+  const auto use = [&](const StoredBlock& block, const char* bytes, const std::string& problem) {
+    if (bytes == nullptr) {
+      throw Error(
+          ExitCode::checkpoint,
+          fmt::format("{}: {}; load an older step, or copy the file again", folder_, problem));
+    }
+    const Source& source = sources[block.tag];
+    const Range range = range_of(*source.piece, block);
+    for (const Copy& copy : source.copies) copy_range(copy, range, bytes);
+  };
+  read_blocks(folder_, touched_blocks(sources, block_bytes_), use);
+}
+
+std::vector<std::string> CheckpointReader::verify() const {
+  std::vector<std::string> problems;
+  std::vector<StoredBlock> blocks;
+  for (const auto& [name, entry] : tensors_) {
+    std::vector<Box> boxes;
+    for (const Piece& piece : entry.pieces) {
+      boxes.push_back({piece.offset, piece.count});
+      for (std::size_t k = 0; k < piece.crc32c.size(); ++k) {
+        blocks.push_back(stored_block(name, piece, k, block_bytes_));
+      }
+    }
+    const std::string problem = coverage_problem(boxes, entry.global_shape);
+    if (!problem.empty()) problems.push_back("tensor " + name + ": " + problem);
+  }
+  for (const FileEntry& file : files_) {
+    for (const Structure& part : file.structure) {
+      blocks.push_back({fmt::format("structure of {} at byte {}", file.name, part.offset),
+                        &file.name, part.offset, part.bytes, part.crc32c, 0});
+    }
+  }
+  std::mutex mutex;
+  std::vector<std::string> damaged;
+  read_blocks(folder_, std::move(blocks),
+              [&](const StoredBlock&, const char* bytes, const std::string& problem) {
+                if (bytes != nullptr) return;
+                const std::lock_guard lock(mutex);
+                damaged.push_back(problem);
+              });
+  std::ranges::sort(damaged);
+  problems.insert(problems.end(), damaged.begin(), damaged.end());
+  return problems;
+}
+
+}  // namespace hyperslab::io

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/save.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "checkpoint/boxes.hpp"
+#include "checkpoint/steps.hpp"
+#include "checkpoint/storage.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+/// How one rank's part of a phase went. As text: code, message, the rest is the result.
+struct Outcome {
+  int code = 0;
+  std::string message;
+  std::string result;
+
+  [[nodiscard]] std::string text() const {
+    return fmt::format("{}\n{}\n{}", code, message, result);
+  }
+  static Outcome of_text(const std::string& text) {
+    const std::size_t first = text.find('\n');
+    const std::size_t second = first == std::string::npos ? first : text.find('\n', first + 1);
+    require(second != std::string::npos, "ranks do not agree on the phases of a checkpoint");
+    return {std::stoi(text), text.substr(first + 1, second - first - 1), text.substr(second + 1)};
+  }
+};
+
+Outcome attempt(const std::function<std::string()>& work) {
+  const auto failed = [](ExitCode code, std::string message) {
+    std::ranges::replace(message, '\n', ' ');
+    return Outcome{static_cast<int>(code), std::move(message), ""};
+  };
+  try {
+    return {0, "", work()};
+  } catch (const Error& error) {
+    return failed(error.code(), error.what());
+  } catch (const std::exception& error) {
+    return failed(ExitCode::internal, error.what());
+  }
+}
+
+/// Runs `work` on this rank and returns the results of all. Where it failed on any rank, rank 0
+/// runs `undo` and every rank throws the error of the lowest rank that failed.
+std::vector<std::string> agree(Peers& peers, std::int64_t step,
+                               const std::function<std::string()>& work,
+                               const std::function<void()>& undo) {
+  const std::vector<std::string> texts = peers.all_gather(attempt(work).text());
+  std::vector<std::string> results;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    Outcome outcome = Outcome::of_text(texts[rank]);
+    if (outcome.code != 0) {
+      if (peers.rank() == 0) undo();
+      throw Error(
+          static_cast<ExitCode>(outcome.code),
+          fmt::format("checkpoint of step {} was not saved: rank {}: {}; earlier checkpoints "
+                      "are untouched",
+                      step, rank, outcome.message));
+    }
+    results.push_back(std::move(outcome.result));
+  }
+  return results;
+}
+
+std::string bytes_needed(std::span<const Slab> slabs) {
+  constexpr std::uint64_t structure = 64 << 10;  // HDF5's own, and about as much per dataset:
+  constexpr std::uint64_t header = 1 << 10;
+  std::uint64_t bytes = structure;
+  for (const Slab& slab : slabs) bytes += header + slab.data.bytes();
+  return std::to_string(bytes);
+}
+
+void prepare(const std::string& directory, const std::string& temporary, std::uint64_t bytes) {
+  storage::make_folder(directory);
+  remove_stale(directory);
+  require_space(directory, bytes);
+  storage::make_folder(temporary);
+  storage::sync_folder(directory);
+}
+
+/// All ranks' tables in one manifest. Throws where the slabs do not cover the tensors exactly once.
+Manifest merge(const CheckpointMeta& meta, std::span<const std::string> tables,
+               std::size_t block_bytes) {
+  Manifest manifest;
+  manifest.meta = meta;
+  manifest.block_bytes = block_bytes;
+  for (const std::string& table : tables) add_table(manifest, table);
+  for (const auto& [name, entry] : manifest.tensors) {
+    std::vector<Box> boxes;
+    for (const auto& piece : entry.pieces) boxes.push_back({piece.offset, piece.count});
+    const std::string problem = coverage_problem(boxes, entry.global_shape);
+    if (!problem.empty()) throw Error(ExitCode::internal, "tensor " + name + ": " + problem);
+  }
+  return manifest;
+}
+
+void remove_quietly(const std::string& path) {
+  try {
+    storage::remove_tree(path);
+  } catch (const Error& error) {
+    log::warn(fmt::format("{}; the next save removes it", error.what()));
+  }
+}
+
+/// Moves the complete folder `from` to `to`; a folder that is there goes to `from` (or, where the
+/// file system cannot exchange, to `<to>.replaced`). Returns where the old one is, or nothing.
+std::string move_in(const std::string& from, const std::string& to, bool replaces) {
+  if (!replaces) {
+    storage::rename(from, to);
+    return "";
+  }
+  if (storage::exchange(from, to)) return from;
+  const std::string old = to + kReplaced;
+  storage::rename(to, old);
+  try {
+    storage::rename(from, to);
+  } catch (const Error&) {
+    storage::rename(old, to);
+    throw;
+  }
+  return old;
+}
+
+void move_back(const std::string& from, const std::string& to, const std::string& old) {
+  try {
+    if (old == from) {
+      if (!storage::exchange(from, to)) log::warn(to + ": the earlier one could not be put back");
+      return;
+    }
+    storage::rename(to, from);
+    if (!old.empty()) storage::rename(old, to);
+  } catch (const Error& error) {
+    log::warn(fmt::format("{}; {} is complete all the same", error.what(), to));
+  }
+}
+
+/// What `latest` says, or nothing.
+std::string latest_text(const std::string& path) {
+  try {
+    return storage::read_text(path);
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+/// Points `latest` back; false where that fails.
+bool restore_latest(const std::string& path, const std::string& text) {
+  try {
+    if (latest_text(path) == text) return true;
+    text.empty() ? storage::remove_tree(path) : storage::replace_text(path, text);
+    return true;
+  } catch (const Error& error) {
+    log::warn(error.what());
+    return false;
+  }
+}
+
+bool exists(const std::string& directory, const std::string& name) {
+  const std::vector<StepFolder> steps = find_steps(directory);
+  return std::ranges::find(steps, directory + "/" + name, &StepFolder::path) != steps.end();
+}
+
+}  // namespace
+
+void require_space(const std::string& path, std::uint64_t bytes) {
+  const std::uint64_t free = storage::free_bytes(path);
+  if (free >= bytes) return;
+  constexpr double mib = 1 << 20;
+  throw Error(
+      ExitCode::storage,
+      fmt::format("{}: a checkpoint needs {:.1f} MiB and {:.1f} MiB are free; make room, keep "
+                  "fewer (checkpoint.keep), or set checkpoint.directory",
+                  path, static_cast<double>(bytes) / mib, static_cast<double>(free) / mib));
+}
+
+void publish(const std::string& directory, const std::string& name, const Manifest& manifest) {
+  const std::string folder = directory + "/" + name;
+  const std::string temporary = folder + kTemporary;
+  const std::string text = to_text(manifest);
+  (void)manifest_of_text(text, name);  // what cannot be read back must not replace anything
+  storage::write_text(temporary + "/" + kManifestName, text);
+  storage::sync_folder(temporary);
+  const std::string latest = directory + "/" + kLatestName;
+  const std::string latest_before = latest_text(latest);
+  const std::string old = move_in(temporary, folder, exists(directory, name));
+  try {
+    storage::sync_folder(directory);
+    storage::replace_text(latest, name + "\n");
+  } catch (const Error&) {
+    if (restore_latest(latest, latest_before)) move_back(temporary, folder, old);
+    throw;
+  }
+  if (!old.empty()) remove_quietly(old);
+  remove_quietly(folder + kReplaced);  // of a replacement that was interrupted
+}
+
+void save_checkpoint(Peers& peers, const std::string& directory, const CheckpointMeta& meta,
+                     std::span<const Slab> slabs, const SaveOptions& options) {
+  const std::string name = step_name(meta.step);
+  const std::string temporary = directory + "/" + name + kTemporary;
+  const bool first = peers.rank() == 0;
+  const auto nothing = [] {};
+  const auto remove = [&] { remove_quietly(temporary); };
+
+  const auto sizes = agree(
+      peers, meta.step, [&] { return bytes_needed(slabs); }, nothing);
+  const auto make_room = [&]() -> std::string {
+    const auto sum = [](std::uint64_t total, const std::string& text) {
+      return total + std::stoull(text);
+    };
+    if (first) {
+      prepare(directory, temporary, std::accumulate(sizes.begin(), sizes.end(), 0ULL, sum));
+    }
+    return "";
+  };
+  agree(peers, meta.step, make_room, remove);
+  const auto write_mine = [&] {
+    return table_text(write_rank_file(temporary, peers.rank(), slabs, options));
+  };
+  const auto tables = agree(peers, meta.step, write_mine, remove);
+  const auto commit = [&]() -> std::string {
+    if (first) publish(directory, name, merge(meta, tables, options.block_bytes));
+    return "";
+  };
+  agree(peers, meta.step, commit, remove);
+}
+
+}  // namespace hyperslab::io

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/manifest.hpp"
+
+namespace hyperslab::io {
+
+/// The ranks that save together; all that saving needs of a world.
+class Peers {
+ public:
+  Peers() = default;
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+  Peers(Peers&&) = delete;
+  Peers& operator=(Peers&&) = delete;
+  virtual ~Peers() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  /// The texts of all ranks in rank order, on every rank.
+  [[nodiscard]] virtual std::vector<std::string> all_gather(const std::string& text) = 0;
+};
+
+struct SaveOptions {
+  std::size_t block_bytes = CheckpointReader::kBlockBytes;  ///< a multiple of 4
+  int writers = 2;                                          ///< threads of this rank that write
+};
+
+/// save_checkpoint of the public header over any peers.
+void save_checkpoint(Peers& peers, const std::string& directory, const CheckpointMeta& meta,
+                     std::span<const Slab> slabs, const SaveOptions& options);
+
+/// Writes this rank's file into `folder` and puts it on the disk. Returns its entry and its pieces.
+[[nodiscard]] Manifest write_rank_file(const std::string& folder, int rank,
+                                       std::span<const Slab> slabs, const SaveOptions& options);
+
+/// Throws Error(storage) with both numbers where the file system of `path` has less than `bytes`
+/// free.
+void require_space(const std::string& path, std::uint64_t bytes);
+
+/// Writes the manifest into `<folder>.tmp`, gives it its name in one step, and points `latest` to
+/// it. Where something fails the step that was there before is there again.
+void publish(const std::string& directory, const std::string& name, const Manifest& manifest);
+
+}  // namespace hyperslab::io

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/steps.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "checkpoint/manifest.hpp"
+#include "checkpoint/storage.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/io/checkpoint.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+/// The step of "<step name><suffix>".
+std::optional<std::int64_t> step_before(const std::string& name, const std::string& suffix) {
+  if (!name.ends_with(suffix)) return std::nullopt;
+  return step_of_name(name.substr(0, name.size() - suffix.size()));
+}
+
+bool complete(const StepFolder& folder) {
+  try {
+    (void)open_manifest(folder.path);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::vector<StepFolder> complete_steps(const std::string& directory) {
+  std::vector<StepFolder> steps = find_steps(directory);
+  std::erase_if(steps, [](const StepFolder& folder) { return !complete(folder); });
+  return steps;
+}
+
+}  // namespace
+
+std::string step_name(std::int64_t step) { return fmt::format("step_{:08d}", step); }
+
+std::optional<std::int64_t> step_of_name(const std::string& name) {
+  constexpr std::string_view prefix = "step_";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  std::int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, step);
+  if (error != std::errc() || stop != end || step < 0 || step_name(step) != name) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+std::vector<StepFolder> find_steps(const std::string& directory) {
+  std::map<std::int64_t, std::string> found;
+  for (const std::string& name : names_in(directory)) {
+    if (const auto step = step_before(name, kReplaced)) found.try_emplace(*step, name);
+    if (const auto step = step_of_name(name)) found[*step] = name;
+  }
+  std::vector<StepFolder> steps;
+  for (const auto& [step, name] : found) steps.push_back({step, directory + "/" + name});
+  return steps;
+}
+
+std::optional<std::int64_t> latest_step(const std::string& directory) {
+  std::string name;
+  try {
+    name = storage::read_text(directory + "/" + kLatestName);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) name.pop_back();
+  return step_of_name(name);
+}
+
+void remove_stale(const std::string& directory) {
+  const std::vector<std::string> names = names_in(directory);
+  const std::set<std::string> all(names.begin(), names.end());
+  for (const std::string& name : names) {
+    const auto replaced = step_before(name, kReplaced);
+    const bool stale = step_before(name, kTemporary) ||
+                       name == std::string(kLatestName) + kTemporary ||
+                       (replaced && all.contains(step_name(*replaced)));
+    if (stale) storage::remove_tree(directory + "/" + name);
+  }
+}
+
+std::vector<std::int64_t> list_checkpoints(const std::string& directory) {
+  std::vector<std::int64_t> steps;
+  for (const StepFolder& folder : complete_steps(directory)) steps.push_back(folder.step);
+  return steps;
+}
+
+void prune_checkpoints(const std::string& directory, std::int64_t keep, std::int64_t keep_every) {
+  remove_stale(directory);
+  if (keep <= 0) return;
+  const std::vector<StepFolder> steps = complete_steps(directory);
+  const auto latest = latest_step(directory);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < steps.size(); ++i) {
+    const std::int64_t step = steps[i].step;
+    if (latest == step || (keep_every > 0 && step % keep_every == 0)) continue;
+    // Under another name first: a half-deleted step must never look like a complete one.
+    const std::string doomed = directory + "/" + step_name(step) + kTemporary;
+    storage::rename(steps[i].path, doomed);
+    storage::sync_folder(directory);
+    storage::remove_tree(doomed);
+    log::debug("removed checkpoint " + steps[i].path);
+  }
+}
+
+}  // namespace hyperslab::io

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace hyperslab::io {
+
+inline constexpr const char* kLatestName = "latest";
+inline constexpr const char* kTemporary = ".tmp";      ///< suffix of what was never complete
+inline constexpr const char* kReplaced = ".replaced";  ///< suffix of a step while it is replaced
+
+[[nodiscard]] std::string step_name(std::int64_t step);  ///< "step_00000120"
+/// The step of such a name; nothing for other names.
+[[nodiscard]] std::optional<std::int64_t> step_of_name(const std::string& name);
+
+/// A folder that has the name of a step; whether it is complete only its manifest can say.
+struct StepFolder {
+  std::int64_t step = 0;
+  std::string path;
+};
+/// Ascending. A step that was being replaced when the program ended counts where its successor is
+/// not there.
+[[nodiscard]] std::vector<StepFolder> find_steps(const std::string& directory);
+
+/// The step that the file `latest` names; nothing where it is missing or torn.
+[[nodiscard]] std::optional<std::int64_t> latest_step(const std::string& directory);
+
+/// Removes what an ended program left: unfinished steps, half-deleted ones, a half-written
+/// `latest`.
+void remove_stale(const std::string& directory);
+
+}  // namespace hyperslab::io

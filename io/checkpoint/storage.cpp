@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/storage.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <vector>
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::io::storage {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::atomic<Hook> current_hook{nullptr};
+
+int ask_hook(Call call, const std::string& path) {
+  const Hook hook = current_hook.load();
+  return hook == nullptr ? 0 : hook(call, path);
+}
+
+[[noreturn]] void fail(const std::string& path, const char* what, int error) {
+  throw Error(ExitCode::storage,
+              fmt::format("{}: {}: {}", path, what, std::generic_category().message(error)));
+}
+
+/// Throws where the hook wants the call to fail.
+void before(Call call, const std::string& path, const char* what) {
+  const int error = ask_hook(call, path);
+  if (error > 0) fail(path, what, error);
+}
+
+std::string parent_of(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+}  // namespace
+
+void set_hook(Hook hook) { current_hook.store(hook); }
+
+File File::create(const std::string& path) {
+  before(Call::create, path, "creating it failed");
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) fail(path, "creating it failed", errno);
+  return {path, fd};
+}
+
+File File::open(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail(path, "opening it failed", errno);
+  return {path, fd};
+}
+
+File::~File() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void File::set_size(std::uint64_t bytes) {
+  before(Call::truncate, path_, "setting its size failed");
+  if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) {
+    fail(path_, "setting its size failed", errno);
+  }
+}
+
+void File::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
+  const auto* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const int wanted = ask_hook(Call::pwrite, path_);
+    if (wanted > 0) fail(path_, "writing failed", wanted);
+    const std::size_t some = wanted == kShortWrite ? (bytes + 1) / 2 : bytes;
+    const ssize_t done = ::pwrite(fd_, next, some, static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail(path_, "writing failed", errno);
+    if (done == 0) fail(path_, "writing failed", EIO);
+    next += done;
+    offset += static_cast<std::uint64_t>(done);
+    bytes -= static_cast<std::size_t>(done);
+  }
+}
+
+std::size_t File::read_at(std::uint64_t offset, void* data, std::size_t bytes) const {
+  std::size_t total = 0;
+  while (total < bytes) {
+    const ssize_t done = ::pread(fd_, static_cast<char*>(data) + total, bytes - total,
+                                 static_cast<off_t>(offset + total));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail(path_, "reading failed", errno);
+    if (done == 0) break;
+    total += static_cast<std::size_t>(done);
+  }
+  return total;
+}
+
+void File::sync() {
+  before(Call::fsync, path_, "fsync failed");
+  if (::fsync(fd_) != 0) fail(path_, "fsync failed", errno);
+}
+
+void File::close() {
+  if (::close(std::exchange(fd_, -1)) != 0) fail(path_, "closing failed", errno);
+}
+
+void make_folder(const std::string& path) {
+  before(Call::mkdir, path, "making the folder failed");
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail(path, "making the folder failed", error.value());
+}
+
+void sync_folder(const std::string& path) {
+  before(Call::fsync, path, "fsync of the folder failed");
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail(path, "opening the folder failed", errno);
+  const int error = ::fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  if (error != 0 && error != EINVAL) fail(path, "fsync of the folder failed", error);
+}
+
+void rename(const std::string& from, const std::string& to) {
+  const std::string what = "renaming it to " + to + " failed";
+  before(Call::rename, from, what.c_str());
+  if (std::rename(from.c_str(), to.c_str()) != 0) fail(from, what.c_str(), errno);
+}
+
+bool exchange(const std::string& a, const std::string& b) {
+  const std::string what = "exchanging it with " + b + " failed";
+  const int wanted = ask_hook(Call::rename, a);
+  if (wanted == EINVAL) return false;
+  if (wanted > 0) fail(a, what.c_str(), wanted);
+#ifdef RENAME_EXCHANGE
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) fail(a, what.c_str(), errno);
+#endif
+  return false;
+}
+
+void remove_tree(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(fs::symlink_status(path, error))) {
+    // Names first: entries may not be removed while the folder is being walked.
+    std::vector<std::string> entries;
+    for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+      entries.push_back(it->path().string());
+    }
+    std::ranges::sort(entries);
+    for (const std::string& entry : entries) remove_tree(entry);
+  }
+  before(Call::remove, path, "removing it failed");
+  fs::remove(path, error);
+  if (error) fail(path, "removing it failed", error.value());
+}
+
+std::string read_text(const std::string& path) {
+  const File file = File::open(path);
+  std::string text;
+  std::size_t done = 0;
+  do {
+    text.resize(done + (1U << 16));
+    const std::size_t some = file.read_at(done, text.data() + done, text.size() - done);
+    if (some == 0) break;
+    done += some;
+  } while (true);
+  text.resize(done);
+  return text;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  File file = File::create(path);
+  file.write_at(0, text.data(), text.size());
+  file.sync();
+  file.close();
+}
+
+void replace_text(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".tmp";
+  try {
+    write_text(temporary, text);
+    rename(temporary, path);
+  } catch (const Error&) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  sync_folder(parent_of(path));
+}
+
+std::uint64_t free_bytes(const std::string& path) {
+  struct statvfs info {};
+  if (::statvfs(path.c_str(), &info) != 0 || info.f_blocks == 0) {
+    return std::numeric_limits<std::uint64_t>::max();
+  }
+  return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+}  // namespace hyperslab::io::storage

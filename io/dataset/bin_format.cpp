@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Token files of llm.c (karpathy/llm.c, dev/data/data_common.py: 256 int32 of header: magic,
+// version, token count, zeros; then the tokens) and .bin files without a header.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "dataset/llmc_header.hpp"
+#include "dataset/shard.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+using Header = std::array<std::int32_t, kLlmcHeaderWords>;
+
+Header header_of(const Shard& shard) {
+  Header words{};
+  const auto bytes = shard.file.bytes();
+  std::memcpy(words.data(), bytes.data(), std::min(bytes.size(), sizeof(words)));
+  return words;
+}
+
+bool is_known_magic(std::int32_t word) { return word == kLlmcMagic16 || word == kLlmcMagic32; }
+
+std::int32_t swapped(std::int32_t word) {
+  return static_cast<std::int32_t>(__builtin_bswap32(static_cast<std::uint32_t>(word)));
+}
+
+bool zeros_from(const Header& words, std::size_t first) {
+  return std::all_of(words.begin() + static_cast<std::ptrdiff_t>(first), words.end(),
+                     [](std::int32_t word) { return word == 0; });
+}
+
+/// Tokens do not look like this: a magic number that is a date, as in all files of llm.c, or a
+/// token count that fits the file, and zeros to the end of the header.
+bool resembles_header(const Shard& shard, const Header& words) {
+  if (shard.file.size() < kLlmcHeaderBytes || words[0] == 0) return false;
+  const bool dated = words[0] >= 20230101 && words[0] <= 20991231;
+  if (dated && zeros_from(words, 16)) return true;
+  const std::int64_t body = shard.file.size() - kLlmcHeaderBytes;
+  const bool count_fits = words[2] > 0 && (body == 2LL * words[2] || body == 4LL * words[2]);
+  return count_fits && zeros_from(words, 3);
+}
+
+}  // namespace
+
+bool has_llmc_header(const Shard& shard) {
+  const Header words = header_of(shard);
+  return is_known_magic(words[0]) || is_known_magic(swapped(words[0])) ||
+         resembles_header(shard, words);
+}
+
+void read_llmc_header(Shard& shard) {
+  const Header words = header_of(shard);
+  if (is_known_magic(swapped(words[0]))) {
+    fail_file(shard.path, "little-endian tokens", "llm.c's magic number in big-endian order",
+              "write the file again on a little-endian machine");
+  }
+  if (!is_known_magic(words[0])) {
+    fail_file(
+        shard.path,
+        fmt::format("llm.c's magic number {} (uint16) or {} (uint32)", kLlmcMagic16, kLlmcMagic32),
+        fmt::format("a header with {}", words[0]), "give a token file, or tokenize again");
+  }
+  const bool wide = words[0] == kLlmcMagic32;
+  const std::int32_t version = wide ? kLlmcVersion32 : kLlmcVersion16;
+  if (words[1] != version) {
+    fail_file(shard.path, fmt::format("version {} with magic number {}", version, words[0]),
+              fmt::format("version {}", words[1]), "tokenize again");
+  }
+  shard.type = wide ? IdType::u32 : IdType::u16;
+  shard.format = fmt::format("llm.c {}", name_of(shard.type));
+  shard.count = words[2];
+  shard.offset = kLlmcHeaderBytes;
+  const std::int64_t wanted = kLlmcHeaderBytes + shard.bytes();
+  if (shard.count < 0 || shard.file.size() != wanted) {
+    fail_file(shard.path,
+              fmt::format("{} bytes (header {} + {} tokens of {} bytes)", wanted, kLlmcHeaderBytes,
+                          shard.count, size_of(shard.type)),
+              fmt::format("{} bytes", shard.file.size()), "copy or tokenize the file again");
+  }
+}
+
+void read_raw(Shard& shard, const std::string& raw_dtype) {
+  if (raw_dtype != "uint16" && raw_dtype != "uint32") {
+    fail_file(shard.path, "data.dtype uint16 or uint32 for a file without a header",
+              "'" + raw_dtype + "'", "correct data.dtype");
+  }
+  shard.type = raw_dtype == "uint16" ? IdType::u16 : IdType::u32;
+  shard.format = "raw " + raw_dtype;
+  shard.count = shard.file.size() / size_of(shard.type);
+  if (shard.file.size() % size_of(shard.type) != 0) {
+    fail_file(
+        shard.path,
+        fmt::format("a multiple of {} bytes ({} without a header)", size_of(shard.type), raw_dtype),
+        fmt::format("{} bytes", shard.file.size()), "correct data.dtype, or copy the file again");
+  }
+}
+
+}  // namespace hyperslab::io

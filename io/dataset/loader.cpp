@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/io/dataset.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+using Ids = std::span<const std::int32_t>;
+constexpr int kDigitBits = 11;
+
+/// One stable pass of a radix sort: places by the digit of their token at `shift`. An empty `from`
+/// stands for 0, 1, 2, ...
+void sort_by_digit(Ids tokens, Ids from, int shift, int bits, std::int32_t* to) {
+  const std::uint32_t mask = (1U << bits) - 1;
+  const auto digit = [&](std::size_t place) {
+    return (static_cast<std::uint32_t>(tokens[place]) >> shift) & mask;
+  };
+  std::array<std::int32_t, 1 << kDigitBits> next;
+  std::fill_n(next.begin(), mask + 1, 0);
+  for (std::size_t i = 0; i < tokens.size(); ++i) ++next[digit(i)];
+  std::int32_t sum = 0;
+  for (std::uint32_t d = 0; d <= mask; ++d) sum += std::exchange(next[d], sum);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const std::int32_t place = from.empty() ? static_cast<std::int32_t>(i) : from[i];
+    to[next[digit(static_cast<std::size_t>(place))]++] = place;
+  }
+}
+
+/// order: the places of `tokens` sorted by token, equal tokens by place. Two passes serve ids
+/// below 2^22, three any id.
+void sort_places(Ids tokens, std::span<std::int32_t> order, std::span<std::int32_t> scratch) {
+  std::uint32_t largest = 1;
+  for (const std::int32_t id : tokens) largest = std::max(largest, static_cast<std::uint32_t>(id));
+  const int width = std::bit_width(largest);
+  const int passes = width <= 2 * kDigitBits ? 2 : 3;
+  const int bits = (width + passes - 1) / passes;
+  Ids from;
+  for (int pass = 0; pass < passes; ++pass) {
+    const auto to = (passes - pass) % 2 == 1 ? order : scratch;
+    sort_by_digit(tokens, from, pass * bits, bits, to.data());
+    from = to;
+  }
+}
+
+}  // namespace
+
+Loader::Loader(const Samples& samples, std::int64_t global_batch, int data_rank, int data_ranks,
+               bool overfit_one_batch)
+    : samples_(samples),
+      global_batch_(global_batch),
+      data_rank_(data_rank),
+      data_ranks_(data_ranks),
+      overfit_one_batch_(overfit_one_batch) {
+  require(data_rank >= 0 && data_rank < data_ranks, "loader of an impossible data rank");
+  require(global_batch > 0 && global_batch % data_ranks == 0,
+          "a global batch that does not divide among the data ranks");
+}
+
+void Loader::load(std::int64_t step, int microbatch, const Microbatch& out) {
+  const auto [B, T] = out.tokens.dims<2>("microbatch tokens");
+  require_shape(out.targets, out.tokens.shape(), "microbatch targets");
+  require(out.order.numel() == B * T && out.sample_position.numel() == B,
+          "order or sample_position of another size than the microbatch");
+  const std::int64_t first = (std::int64_t{microbatch} * data_ranks_ + data_rank_) * B;
+  require(step >= 1 && microbatch >= 0 && first + B <= global_batch_,
+          "microbatch outside the global batch");
+  const std::int64_t base = overfit_one_batch_ ? 0 : (step - 1) * global_batch_;
+  const auto tokens = out.tokens.span<std::int32_t>();
+  const auto targets = out.targets.span<std::int32_t>();
+  const auto positions = out.sample_position.span<std::int64_t>();
+  for (std::int64_t b = 0; b < B; ++b) {
+    const auto row = static_cast<std::size_t>(b * T);
+    samples_.read(base + first + b, tokens.subspan(row, static_cast<std::size_t>(T)),
+                  targets.subspan(row, static_cast<std::size_t>(T)));
+    positions[static_cast<std::size_t>(b)] = first + b;
+  }
+  if (scratch_.size() < tokens.size()) scratch_.resize(tokens.size());
+  sort_places(tokens, out.order.span<std::int32_t>(), scratch_);
+}
+
+}  // namespace hyperslab::io

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dataset/mapped_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "dataset/shard.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+void require_regular_file(const std::string& path) {
+  struct stat status {};
+  // Before open(), which would wait for ever on a named pipe.
+  if (::stat(path.c_str(), &status) != 0) {
+    fail_file(path, "a readable file", std::strerror(errno), "correct the path in the deck");
+  }
+  if (S_ISDIR(status.st_mode)) {
+    fail_file(path, "a file", "a directory", "name its files, for example " + path + "/*.bin");
+  }
+  if (!S_ISREG(status.st_mode)) {
+    fail_file(path, "a regular file", "a device, pipe or socket", "copy the tokens to a file");
+  }
+}
+
+std::size_t size_of_open_file(int fd, const std::string& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) {
+    fail_file(path, "a readable file", std::strerror(errno), "check the file system");
+  }
+  if (status.st_size == 0) {
+    fail_file(path, "tokens", "an empty file (0 bytes)", "write or copy the file again");
+  }
+  return static_cast<std::size_t>(status.st_size);
+}
+
+struct Descriptor {
+  int fd;
+  ~Descriptor() { ::close(fd); }
+};
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) {
+  require_regular_file(path);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    fail_file(path, "a readable file", std::strerror(errno), "check owner and permissions");
+  }
+  const Descriptor guard{fd};
+  const std::size_t size = size_of_open_file(fd, path);
+  void* mapped = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) {
+    fail_file(path, "a file that can be mapped to memory", std::strerror(errno),
+              "check the limits of this process (ulimit -v)");
+  }
+  data_ = static_cast<const std::byte*>(mapped);
+  size_ = size;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void MappedFile::expect(Access access) const {
+  if (data_ == nullptr) return;
+  // Advice only: a kernel that refuses it still reads correctly.
+  (void)::madvise(const_cast<std::byte*>(data_), size_,
+                  access == Access::sequential ? MADV_SEQUENTIAL : MADV_RANDOM);
+}
+
+}  // namespace hyperslab::io

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/philox.hpp"
+#include "hyperslab/io/dataset.hpp"
+
+namespace hyperslab::io {
+
+Samples::Samples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
+                 bool shuffle)
+    : source_(source), sampling_(sampling), T_(T), seed_(seed), shuffle_(shuffle) {
+  require(T > 0, "samples of no tokens");
+  if (source.size() <= T) {
+    throw Error(ExitCode::data,
+                fmt::format("{}: wanted at least {} tokens (one sample of {} and its last target), "
+                            "found {}; give more text or a smaller model.context",
+                            source.description(), T + 1, T, source.size()));
+  }
+}
+
+std::int64_t Samples::size() const { return (source_.size() - 1) / T_; }
+
+std::int64_t Samples::start(std::int64_t index) const {
+  require(index >= 0, "negative sample index");
+  const std::int64_t n = size();
+  if (!shuffle_) return index % n * T_;
+  if (sampling_ == Sampling::blocks) {
+    const auto block =
+        permuted_index(static_cast<std::uint64_t>(index % n), static_cast<std::uint64_t>(n), seed_,
+                       static_cast<std::uint64_t>(index / n));
+    return static_cast<std::int64_t>(block) * T_;
+  }
+  static const std::uint64_t stream = name_hash("sample windows");
+  const PhiloxCounter words =
+      philox(philox_counter(static_cast<std::uint64_t>(index), stream), seed_);
+  const std::uint64_t word = words.x[0] | static_cast<std::uint64_t>(words.x[1]) << 32;
+  return static_cast<std::int64_t>(word % static_cast<std::uint64_t>(source_.size() - T_));
+}
+
+void Samples::read(std::int64_t index, std::span<std::int32_t> tokens,
+                   std::span<std::int32_t> targets) const {
+  require(static_cast<Dim>(tokens.size()) == T_ && static_cast<Dim>(targets.size()) == T_,
+          "tokens and targets of another length than the samples");
+  const std::int64_t first = start(index);
+  source_.read(first, tokens);
+  std::ranges::copy(tokens.subspan(1), targets.begin());
+  source_.read(first + T_, targets.last(1));
+}
+
+}  // namespace hyperslab::io

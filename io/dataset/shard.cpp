@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dataset/shard.hpp"
+
+#include <bit>
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::io {
+
+static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
+
+void fail_file(const std::string& path, const std::string& wanted, const std::string& found,
+               const std::string& remedy, std::source_location where) {
+  throw Error(ExitCode::data,
+              "token file '" + path + "': wanted " + wanted + ", found " + found + "; " + remedy,
+              where);
+}
+
+std::int64_t size_of(IdType type) {
+  switch (type) {
+    case IdType::u16: return 2;
+    case IdType::u32:
+    case IdType::i32: return 4;
+    case IdType::i64: return 8;
+  }
+  return 0;
+}
+
+const char* name_of(IdType type) {
+  switch (type) {
+    case IdType::u16: return "uint16";
+    case IdType::u32: return "uint32";
+    case IdType::i32: return "int32";
+    case IdType::i64: return "int64";
+  }
+  return "";
+}
+
+Shard open_shard(const std::string& path, const std::string& raw_dtype) {
+  Shard shard;
+  shard.path = path;
+  shard.file = MappedFile(path);
+  if (has_npy_magic(shard) || path.ends_with(".npy")) {
+    read_npy_header(shard);
+  } else if (has_hdf5_signature(shard) || path.ends_with(".h5") || path.ends_with(".hdf5")) {
+    read_hdf5_tokens(shard);
+  } else if (has_llmc_header(shard)) {
+    read_llmc_header(shard);
+  } else if (path.ends_with(".bin")) {
+    read_raw(shard, raw_dtype);
+  } else {
+    fail_file(path, "a token file (.bin, .npy or .h5)", "none of these formats",
+              "tokenize text first: hyperslab tokenize --vocab bytes --input " + path +
+                  " --output tokens.bin");
+  }
+  if (shard.count == 0) {
+    fail_file(path, "tokens", "a " + shard.format + " file with 0 tokens", "tokenize again");
+  }
+  return shard;
+}
+
+}  // namespace hyperslab::io

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dataset/shard.hpp"
+#include "hyperslab/io/dataset.hpp"
+
+namespace hyperslab::io {
+
+/// The tokens of several files, one after the other.
+class TokenFiles final : public TokenSource {
+ public:
+  /// Checks every id now where all files together hold at most 1 GiB of tokens; read() checks what
+  /// it returns in any case. Throws Error(data).
+  TokenFiles(std::vector<Shard> shards, std::int64_t vocabulary);
+
+  [[nodiscard]] std::int64_t size() const override { return ends_.back(); }
+  void read(std::int64_t first, std::span<std::int32_t> out) const override;
+  [[nodiscard]] std::string description() const override;
+  [[nodiscard]] std::uint64_t fingerprint() const override;
+
+ private:
+  void check_all_ids() const;
+  [[noreturn]] void fail_id(const Shard& shard, std::int64_t first, std::int64_t count) const;
+
+  std::vector<Shard> shards_;
+  std::vector<std::int64_t> ends_;  ///< tokens up to the end of each shard
+  std::int64_t vocabulary_;
+};
+
+}  // namespace hyperslab::io

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dataset/token_writer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "dataset/llmc_header.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+constexpr std::size_t kBufferBytes = 1 << 20;
+constexpr std::int64_t kNpyHeaderBytes = 128;  // a multiple of 64, as the format asks for
+
+template <class T>
+void encode(std::span<const std::int32_t> ids, std::vector<std::byte>& buffer) {
+  const std::size_t begin = buffer.size();
+  buffer.resize(begin + ids.size() * sizeof(T));
+  std::byte* out = buffer.data() + begin;
+  for (const std::int32_t id : ids) {
+    const auto value = static_cast<T>(id);
+    std::memcpy(out, &value, sizeof(T));
+    out += sizeof(T);
+  }
+}
+
+}  // namespace
+
+TokenWriter::Format TokenWriter::format_of(const std::string& path) {
+  if (path.ends_with(".bin")) return Format::bin;
+  if (path.ends_with(".npy")) return Format::npy;
+  if (path.ends_with(".h5") || path.ends_with(".hdf5")) return Format::hdf5;
+  throw Error(ExitCode::usage, fmt::format("output '{}': wanted a name that ends in .bin, .npy or "
+                                           ".h5, found none of these; rename the output",
+                                           path));
+}
+
+TokenWriter::TokenWriter(const std::string& path, std::int64_t vocabulary, std::int32_t end_of_text)
+    : path_(path),
+      format_(format_of(path)),
+      vocabulary_(vocabulary),
+      end_of_text_(end_of_text),
+      width_(vocabulary <= 65536 ? 2 : 4),
+      file_(path, format_ == Format::hdf5 ? "ids" : "tmp") {
+  buffer_.reserve(2 * kBufferBytes);
+  if (format_ == Format::bin) buffer_.resize(kLlmcHeaderBytes);
+  if (format_ == Format::npy) buffer_.resize(kNpyHeaderBytes);
+}
+
+void TokenWriter::append(std::span<const std::int32_t> ids) {
+  for (const std::int32_t id : ids) {
+    require(id >= 0 && id < vocabulary_, "token writer: an id outside the vocabulary");
+    if (document_begins_) ++documents_;
+    document_begins_ = id == end_of_text_;
+  }
+  count_ += static_cast<std::int64_t>(ids.size());
+  const std::size_t piece = kBufferBytes / static_cast<std::size_t>(width_);
+  while (!ids.empty()) {
+    const auto now = ids.first(std::min(piece, ids.size()));
+    width_ == 2 ? encode<std::uint16_t>(now, buffer_) : encode<std::uint32_t>(now, buffer_);
+    if (buffer_.size() >= kBufferBytes) flush();
+    ids = ids.subspan(now.size());
+  }
+}
+
+void TokenWriter::flush() {
+  file_.append(buffer_);
+  buffer_.clear();
+}
+
+std::int64_t TokenWriter::finish() {
+  flush();
+  switch (format_) {
+    case Format::bin: finish_bin(); break;
+    case Format::npy: finish_npy(); break;
+    case Format::hdf5: finish_hdf5(); break;
+  }
+  return count_;
+}
+
+void TokenWriter::finish_bin() {
+  if (count_ > std::numeric_limits<std::int32_t>::max()) {
+    throw Error(ExitCode::usage,
+                fmt::format("output '{}': wanted at most 2147483647 tokens (32 bits in llm.c's "
+                            "header), found {}; write .npy or .h5, or several files",
+                            path_, count_));
+  }
+  std::array<std::int32_t, kLlmcHeaderWords> header{};
+  header[0] = width_ == 2 ? kLlmcMagic16 : kLlmcMagic32;
+  header[1] = width_ == 2 ? kLlmcVersion16 : kLlmcVersion32;
+  header[2] = static_cast<std::int32_t>(count_);
+  file_.write_at(0, std::as_bytes(std::span(header)));
+  file_.commit();
+}
+
+void TokenWriter::finish_npy() {
+  const auto dict_bytes = static_cast<std::size_t>(kNpyHeaderBytes - 10);
+  std::string header("\x93NUMPY\x01\x00", 8);
+  header += static_cast<char>(dict_bytes);
+  header += '\0';
+  header +=
+      fmt::format("{{'descr': '<u{}', 'fortran_order': False, 'shape': ({},), }}", width_, count_);
+  header.resize(static_cast<std::size_t>(kNpyHeaderBytes) - 1, ' ');
+  header += '\n';
+  file_.write_at(0, std::as_bytes(std::span(header)));
+  file_.commit();
+}
+
+void write_token_file(const std::string& path, std::span<const std::int32_t> ids,
+                      std::int64_t vocabulary, std::int32_t end_of_text) {
+  TokenWriter writer(path, vocabulary, end_of_text);
+  writer.append(ids);
+  writer.finish();
+}
+
+}  // namespace hyperslab::io

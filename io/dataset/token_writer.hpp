@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dataset/atomic_file.hpp"
+
+namespace hyperslab::io {
+
+/// Writes a token file of the format that the suffix of its path names: .bin (llm.c), .npy, .h5 or
+/// .hdf5. Ids are uint16 where the vocabulary has at most 65,536 ids, else uint32. Nothing is seen
+/// under `path` before finish().
+class TokenWriter {
+ public:
+  /// `end_of_text` (or -1) parts the documents of HDF5 files. Throws Error(usage) for another
+  /// suffix, Error(storage) where the file cannot be made.
+  TokenWriter(const std::string& path, std::int64_t vocabulary, std::int32_t end_of_text);
+
+  /// Throws Error(storage) where writing fails, an internal Error for ids outside the vocabulary.
+  void append(std::span<const std::int32_t> ids);
+  /// Completes and renames the file; returns its tokens.
+  std::int64_t finish();
+
+ private:
+  enum class Format : std::uint8_t { bin, npy, hdf5 };
+  static Format format_of(const std::string& path);
+
+  void flush();
+  void finish_bin();
+  void finish_npy();
+  void finish_hdf5();
+
+  std::string path_;
+  Format format_;
+  std::int64_t vocabulary_;
+  std::int32_t end_of_text_;
+  std::int64_t width_;  ///< bytes of an id
+  std::int64_t count_ = 0;
+  std::int64_t documents_ = 0;
+  bool document_begins_ = true;
+  std::vector<std::byte> buffer_;
+  AtomicFile file_;  ///< of .h5: the ids alone, copied to their place at the end
+};
+
+/// Writes `ids` as one file, as above.
+void write_token_file(const std::string& path, std::span<const std::int32_t> ids,
+                      std::int64_t vocabulary, std::int32_t end_of_text = -1);
+
+}  // namespace hyperslab::io

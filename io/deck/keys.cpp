@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "keys.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "hyperslab/deck/deck.hpp"
+#include "schema.hpp"
+
+namespace hyperslab::deck {
+namespace {
+
+template <std::size_t N, class Enum>
+std::vector<std::string_view> names_of(const std::array<Name<Enum>, N>& table) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, value] : table) names.push_back(name);
+  return names;
+}
+
+/// Visits the description and keeps a row per key; defaults are those of the structs.
+class KeyLister {
+ public:
+  std::vector<KnownSection> sections;
+
+  void section(std::string_view name) { sections.push_back({name, {}, {}}); }
+  void word(std::string_view key, const std::string& value, Words names) {
+    add(key, listed(std::span(names.begin(), names.size()), "`"), value);
+  }
+  template <class Enum, std::size_t N>
+  void named(std::string_view key, Enum value, const std::array<Name<Enum>, N>& table) {
+    const auto found = std::ranges::find(table, value, &Name<Enum>::second);
+    add(key, listed(names_of(table), "`"), std::string(found->first));
+  }
+  void text(std::string_view key, const std::string& value) { add(key, "text", value); }
+  void maybe_text(std::string_view key, const std::string&) { add(key, "text or `null`", "null"); }
+  void flag(std::string_view key, bool value) {
+    add(key, "`true` or `false`", value ? "true" : "false");
+  }
+  template <class Integer>
+  void integer(std::string_view key, Integer value, const IntegerRange& range) {
+    add(key, "whole number, " + range_text(range), fmt::format("{}", value));
+  }
+  void real(std::string_view key, double value, const RealRange& range) {
+    add(key, "number, " + range_text(range), fmt::format("{}", value));
+  }
+  void texts(std::string_view key, const std::vector<std::string>&) {
+    add(key, "list of texts", "[]");
+  }
+  void integers(std::string_view key, const std::vector<std::int64_t>&, const IntegerRange& range) {
+    add(key, "list of whole numbers, each " + range_text(range), "[]");
+  }
+  void reals(std::string_view key, const std::array<double, 2>& value, const RealRange& range) {
+    add(key, "two numbers, each " + range_text(range), fmt::format("[{}, {}]", value[0], value[1]));
+  }
+  void keep(std::string_view key, std::int64_t value) {
+    add(key, "whole number, at least 2, or `all`", fmt::format("{}", value));
+  }
+  void resume(std::string_view key, const std::string& value) {
+    add(key, "`auto`, `never` or a step", value);
+  }
+
+ private:
+  void add(std::string_view key, std::string values, std::string_view fallback) {
+    auto& section = sections.back();
+    section.keys.push_back(key);
+    auto full = fmt::format("{}.{}", section.name, key);
+    const bool required = std::ranges::find(kRequiredKeys, full) != kRequiredKeys.end();
+    section.rows.push_back({std::move(full), std::move(values),
+                            required ? "required" : fmt::format("`{}`", fallback)});
+  }
+};
+
+std::vector<KnownSection> list_sections() {
+  const train::Config defaults;
+  KeyLister lister;
+  visit_keys(lister, defaults);
+  return std::move(lister.sections);
+}
+
+}  // namespace
+
+std::string range_text(const IntegerRange& range) {
+  if (range.most == std::numeric_limits<std::int64_t>::max()) {
+    return fmt::format("at least {}", range.least);
+  }
+  return fmt::format("between {} and {}", range.least, range.most);
+}
+
+std::string range_text(const RealRange& range) {
+  const auto least = fmt::format("{} {}", range.open_least ? "more than" : "at least", range.least);
+  if (range.most == std::numeric_limits<double>::infinity()) return least;
+  return fmt::format("{} and {} {}", least, range.open_most ? "less than" : "at most", range.most);
+}
+
+bool contains(const RealRange& range, double value) {
+  const bool above = range.open_least ? value > range.least : value >= range.least;
+  const bool below = range.open_most ? value < range.most : value <= range.most;
+  return above && below;
+}
+
+std::span<const KnownSection> known_sections() {
+  static const std::vector<KnownSection> sections = list_sections();
+  return sections;
+}
+
+const KnownSection* find_section(std::string_view name) {
+  const auto sections = known_sections();
+  const auto found = std::ranges::find(sections, name, &KnownSection::name);
+  return found == sections.end() ? nullptr : &*found;
+}
+
+std::span<const std::string_view> section_names() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> made;
+    for (const auto& section : known_sections()) made.push_back(section.name);
+    return made;
+  }();
+  return names;
+}
+
+std::span<const std::string_view> full_keys() {
+  static const std::vector<std::string_view> keys = [] {
+    std::vector<std::string_view> made;
+    for (const auto& section : known_sections()) {
+      for (const auto& row : section.rows) made.push_back(row.key);
+    }
+    return made;
+  }();
+  return keys;
+}
+
+std::string listed(std::span<const std::string_view> words, std::string_view mark) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
+    text += fmt::format("{}{}{}", mark, words[i], mark);
+  }
+  return text;
+}
+
+std::string keys_table() {
+  std::string table = "| key | values | default |\n|---|---|---|\n";
+  for (const auto& section : known_sections()) {
+    for (const auto& [key, values, fallback] : section.rows) {
+      table += fmt::format("| `{}` | {} | {} |\n", key, values, fallback);
+    }
+  }
+  return table;
+}
+
+}  // namespace hyperslab::deck

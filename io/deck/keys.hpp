@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hyperslab::deck {
+
+/// Keys without a default; `train.global_batch` is one only for training.
+inline constexpr std::array<std::string_view, 6> kRequiredKeys = {
+    "model.layers",     "model.width",   "model.heads",
+    "model.vocabulary", "model.context", "train.global_batch"};
+
+/// One key as the table of keys shows it.
+struct KeyRow {
+  std::string key;
+  std::string values;    ///< "at least 1", "`auto`, `cpu` or `cuda`"
+  std::string fallback;  ///< the default
+};
+struct KnownSection {
+  std::string_view name;
+  std::vector<std::string_view> keys;
+  std::vector<KeyRow> rows;  ///< one per key
+};
+
+[[nodiscard]] std::span<const KnownSection> known_sections();
+[[nodiscard]] const KnownSection* find_section(std::string_view name);
+/// "run", "model", ...
+[[nodiscard]] std::span<const std::string_view> section_names();
+/// "run.name", ...: every key with its section.
+[[nodiscard]] std::span<const std::string_view> full_keys();
+
+/// "`a`, `b` or `c`" with a mark around each word.
+[[nodiscard]] std::string listed(std::span<const std::string_view> words, std::string_view mark);
+
+}  // namespace hyperslab::deck

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace hyperslab::deck {
+
+/// Insertions, deletions, replacements and swaps of neighbours between two words (optimal string
+/// alignment distance).
+[[nodiscard]] int edit_distance(std::string_view a, std::string_view b);
+
+/// The known word nearest to `word`; empty where none is near enough to be meant.
+[[nodiscard]] std::string_view nearest_word(std::string_view word,
+                                            std::span<const std::string_view> known);
+
+/// "6 or 8": the divisors of `number` next below and above `near`, for which `fits` holds.
+[[nodiscard]] std::string nearest_divisors(std::int64_t number, std::int64_t near,
+                                           bool (*fits)(std::int64_t number, std::int64_t divisor));
+
+/// "24 or 32": the positive multiples of `unit` next below and above `near`.
+[[nodiscard]] std::string nearest_multiples(std::int64_t unit, std::int64_t near);
+
+}  // namespace hyperslab::deck

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "problems.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::deck {
+
+namespace {
+
+/// A problem is one line, whatever the deck's keys and texts hold.
+std::string one_line(std::string text) {
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < 0x20 || c == 0x7F; }, ' ');
+  return text;
+}
+
+}  // namespace
+
+void Problems::add(Place place, std::string key, std::string text) {
+  problems_.push_back({place, one_line(std::move(key)), one_line(std::move(text))});
+}
+
+void Problems::raise(const std::string& file, std::span<const std::string> overrides) const {
+  if (problems_.empty()) return;
+  auto sorted = problems_;
+  std::ranges::stable_sort(sorted, {}, &Problem::place);
+  std::string report;
+  for (const auto& [place, key, text] : sorted) {
+    if (!report.empty()) report += '\n';
+    if (place.override_index >= 0) {
+      report += fmt::format("--set {}: {}",
+                            overrides[static_cast<std::size_t>(place.override_index)], text);
+    } else {
+      report += fmt::format("{}:{}:{}: {}{}{}", file, place.line, place.column, key,
+                            key.empty() ? "" : ": ", text);
+    }
+  }
+  throw Error(ExitCode::usage, report);
+}
+
+}  // namespace hyperslab::deck

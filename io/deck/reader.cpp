@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reader.hpp"
+
+#include "hyperslab/deck/deck.hpp"
+
+namespace hyperslab::deck {
+namespace {
+
+/// The family's defaults come before any other key of the model, wherever it stands.
+void start_from_family(Node& root, train::Config& config) {
+  auto* section = find_entry(root, "model");
+  auto* family = section == nullptr ? nullptr : find_entry(section->value, "family");
+  if (family == nullptr) return;
+  const auto& name = family->value.text;
+  if (name == "gpt2" || name == "llama") config.model = model::preset(name);
+}
+
+void require_keys(Reader& reader, const Surroundings& surroundings) {
+  for (const auto key : kRequiredKeys) {
+    if (key == "train.global_batch" && !surroundings.for_training) continue;
+    reader.require(key);
+  }
+}
+
+Dim default_ffn_width(const model::ModelSpec& spec) {
+  constexpr Dim kMultiple = 64;
+  if (!ops::is_gated(spec.activation)) return 4 * spec.width;
+  const Dim unit = 3 * kMultiple;
+  return (8 * spec.width + unit - 1) / unit * kMultiple;
+}
+
+/// Fills what the deck left to be derived from other keys.
+void resolve(train::Config& config) {
+  if (config.run.directory.empty()) config.run.directory = "runs/" + config.run.name;
+  auto& spec = config.model;
+  if (spec.kv_heads == 0) spec.kv_heads = spec.heads;
+  if (spec.ffn_width == 0) spec.ffn_width = default_ffn_width(spec);
+  auto& train = config.train;
+  const std::int64_t data = config.parallel.data;
+  if (train.global_batch == 0)
+    train.global_batch = std::max<std::int64_t>(1, train.microbatch) * data;
+  if (train.microbatch == 0 && train.global_batch % data == 0) {
+    train.microbatch = train.global_batch / data;
+  }
+}
+
+bool reads_bad_key(const Rule& rule, const Reader& reader) {
+  if (reader.is_bad(rule.key)) return true;
+  for (const auto word : std::views::split(rule.reads, ' ')) {
+    const std::string_view key(word.begin(), word.end());
+    if (reader.is_bad(key)) return true;
+  }
+  return false;
+}
+
+void judge_rules(const train::Config& config, const Surroundings& surroundings,
+                 const Reader& reader, Problems& problems) {
+  for (const auto& rule : rules()) {
+    if (reads_bad_key(rule, reader) || rule.holds(config, surroundings)) continue;
+    problems.add(reader.place_of(rule.key), std::string(rule.key),
+                 rule.message(config, surroundings));
+  }
+}
+
+}  // namespace
+
+train::Config read_deck(const std::string& text, const std::string& file,
+                        std::span<const std::string> overrides, const Surroundings& surroundings) {
+  Problems problems;
+  auto root = parse_yaml(text, -1, problems);
+  if (root && root->kind == Node::Kind::null) {
+    problems.add(root->place, "", "the deck is empty");
+  } else if (root && root->kind != Node::Kind::map) {
+    problems.add(root->place, "",
+                 fmt::format("a deck is a map of the sections {}", listed(section_names(), "")));
+  }
+  if (!root || root->kind != Node::Kind::map) problems.raise(file, overrides);
+
+  BadKeys bad;
+  check_structure(*root, problems, bad);
+  apply_overrides(overrides, *root, problems, bad);
+  train::Config config;
+  start_from_family(*root, config);
+  Reader reader(*root, problems, bad);
+  visit_keys(reader, config);
+  require_keys(reader, surroundings);
+  resolve(config);
+  judge_rules(config, surroundings, reader, problems);
+  problems.raise(file, overrides);
+  if (config.model.attention == model::AttentionPath::cudnn) {
+    config.model.attention = model::AttentionPath::fused;
+  }
+  return config;
+}
+
+}  // namespace hyperslab::deck

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "hyperslab/deck/deck.hpp"
+#include "nearest.hpp"
+
+namespace hyperslab::deck {
+namespace {
+
+using model::AttentionPath;
+using model::NormPlace;
+using model::Position;
+using train::Config;
+
+/// Only for rules whose `holds` has found the sizes positive.
+bool divides(std::int64_t divisor, std::int64_t number) {
+  return divisor > 0 && number % divisor == 0;
+}
+bool divides_number(std::int64_t number, std::int64_t divisor) { return divides(divisor, number); }
+bool leaves_even(std::int64_t number, std::int64_t divisor) {
+  return divides(divisor, number) && number / divisor % 2 == 0;
+}
+
+bool on_gpu(const Config& c, const Surroundings& s) {
+  return c.run.device == "cuda" ||
+         (c.run.device == "auto" && s.has_cuda_build && s.has_cuda_device);
+}
+
+std::int64_t wanted_ranks(const Config& c) {
+  return std::int64_t{c.parallel.data} * c.parallel.tensor * c.parallel.pipeline;
+}
+
+std::string ranks_message(const Config& c, const Surroundings& s) {
+  const auto& p = c.parallel;
+  const std::int64_t others = std::int64_t{p.tensor} * p.pipeline;
+  auto text = fmt::format(
+      "needs {} ranks ({} x {} x {}, data x tensor x pipeline), {} were started; start {}",
+      wanted_ranks(c), p.data, p.tensor, p.pipeline, s.ranks, wanted_ranks(c));
+  if (divides(others, s.ranks))
+    text += fmt::format(" or set parallel.data to {}", s.ranks / others);
+  return text;
+}
+
+std::string batch_unit_text(const Config& c) {
+  if (c.train.microbatch == 0) return fmt::format("{} data ranks", c.parallel.data);
+  return fmt::format("{} (data {} x microbatch {})", c.parallel.data * c.train.microbatch,
+                     c.parallel.data, c.train.microbatch);
+}
+/// Samples that all ranks take in one round of microbatches.
+std::int64_t batch_unit(const Config& c) {
+  return c.parallel.data * std::max<std::int64_t>(1, c.train.microbatch);
+}
+std::string batch_message(const Config& c, const Surroundings&) {
+  return fmt::format("{} is no multiple of {}; nearest: {}", c.train.global_batch,
+                     batch_unit_text(c), nearest_multiples(batch_unit(c), c.train.global_batch));
+}
+
+bool synthetic_alone(const std::vector<std::string>& paths) {
+  return paths.size() < 2 || std::ranges::find(paths, "synthetic") == paths.end();
+}
+std::string synthetic_message(const Config&, const Surroundings&) {
+  return "synthetic stands alone; leave the other paths out";
+}
+
+std::int64_t decay_steps(const Config& c) {
+  return std::llround(c.schedule.decay_fraction * static_cast<double>(c.train.steps));
+}
+
+constexpr std::array kLayoutRules = {
+    Rule{"parallel.data", "parallel.tensor parallel.pipeline",
+         "data x tensor x pipeline is the number of ranks",
+         [](const Config& c, const Surroundings& s) { return s.ranks == 0 || wanted_ranks(c) == s.ranks; },
+         ranks_message},
+    Rule{"parallel.tensor", "", "1 (tensor parallelism is not available yet)",
+         [](const Config& c, const Surroundings&) { return c.parallel.tensor == 1; },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "tensor parallelism is not available yet, found {}: set "
+               "parallel.tensor to 1",
+               c.parallel.tensor);
+         }},
+    Rule{"parallel.pipeline", "", "1 (pipeline parallelism is not available yet)",
+         [](const Config& c, const Surroundings&) { return c.parallel.pipeline == 1; },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "pipeline parallelism is not available yet, found {}: set "
+               "parallel.pipeline to 1",
+               c.parallel.pipeline);
+         }},
+    Rule{"parallel.sequence", "", "false (sequence parallelism is not available yet)",
+         [](const Config& c, const Surroundings&) { return !c.parallel.sequence; },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "sequence parallelism is not available yet: set parallel.sequence to false";
+         }},
+    Rule{"parallel.schedule", "", "gpipe or 1f1b (the others are not available yet)",
+         [](const Config& c, const Surroundings&) {
+           return c.parallel.schedule == "gpipe" || c.parallel.schedule == "1f1b";
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format("schedule {} is not available yet: set parallel.schedule to 1f1b",
+                              c.parallel.schedule);
+         }},
+    Rule{"parallel.virtual_stages", "", "1 (virtual stages are not available yet)",
+         [](const Config& c, const Surroundings&) { return c.parallel.virtual_stages == 1; },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "virtual stages are not available yet, found {}: set "
+               "parallel.virtual_stages to 1",
+               c.parallel.virtual_stages);
+         }},
+    Rule{"parallel.zero", "", "0 (sharded optimizer state is not available yet)",
+         [](const Config& c, const Surroundings&) { return c.parallel.zero == 0; },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "sharded optimizer state is not available yet, found {}: set "
+               "parallel.zero to 0",
+               c.parallel.zero);
+         }},
+};
+
+constexpr std::array kModelRules = {
+    Rule{"model.heads", "model.width", "divides model.width",
+         [](const Config& c, const Surroundings&) { return divides(c.model.heads, c.model.width); },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format("{} heads do not divide width {}; nearest: {}", c.model.heads,
+                              c.model.width,
+                              nearest_divisors(c.model.width, c.model.heads, divides_number));
+         }},
+    Rule{"model.heads", "model.width model.position",
+         "the width of a head, model.width / model.heads, is even with rope",
+         [](const Config& c, const Surroundings&) {
+           return c.model.position != Position::rope || !divides(c.model.heads, c.model.width) ||
+                  leaves_even(c.model.width, c.model.heads);
+         },
+         [](const Config& c, const Surroundings&) {
+           const auto nearest = nearest_divisors(c.model.width, c.model.heads, leaves_even);
+           return fmt::format("rope turns pairs, and the head width {} ({} / {}) is odd; {}",
+                              c.model.head_width(), c.model.width, c.model.heads,
+                              nearest == "0" ? "use an even width" : "nearest heads: " + nearest);
+         }},
+    Rule{"model.width", "model.position", "even with sinusoidal positions",
+         [](const Config& c, const Surroundings&) {
+           return c.model.position != Position::sinusoidal || c.model.width % 2 == 0;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format("sinusoidal positions need an even width, found {}; nearest: {}",
+                              c.model.width, nearest_multiples(2, c.model.width));
+         }},
+    Rule{"model.kv_heads", "model.heads", "divides model.heads",
+         [](const Config& c, const Surroundings&) {
+           return divides(c.model.kv_heads, c.model.heads);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format("{} key-value heads do not divide {} heads; nearest: {}",
+                              c.model.kv_heads, c.model.heads,
+                              nearest_divisors(c.model.heads, c.model.kv_heads, divides_number));
+         }},
+    Rule{"model.norm_place", "model.norm", "pre where there is no norm",
+         [](const Config& c, const Surroundings&) {
+           return c.model.norm_place == NormPlace::pre || c.model.norm != ops::NormKind::none;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "post needs a norm, and model.norm is none: set model.norm to layernorm or "
+                  "rmsnorm";
+         }},
+    Rule{"model.attention", "run.device", "cudnn only on a GPU",
+         [](const Config& c, const Surroundings& s) {
+           return c.model.attention != AttentionPath::cudnn || on_gpu(c, s);
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "cudnn needs a GPU, and this run is on the CPU: set model.attention to auto, "
+                  "fused or reference";
+         }},
+    Rule{"model.vocabulary", "data.vocabulary", "at least 257 where data.vocabulary is bytes",
+         [](const Config& c, const Surroundings&) {
+           return c.data.vocabulary != "bytes" || c.model.vocabulary >= 257;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "data.vocabulary bytes has 257 ids (256 bytes and end of text), "
+               "found {}; nearest: 257",
+               c.model.vocabulary);
+         }},
+};
+
+constexpr std::array kRunRules = {
+    Rule{"run.name", "", "a file name: no '/', not '.' or '..'",
+         [](const Config& c, const Surroundings&) {
+           const auto& name = c.run.name;
+           return name.find('/') == std::string::npos && name != "." && name != "..";
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format("must be a file name, found '{}'; a path goes into run.directory",
+                              c.run.name);
+         }},
+    Rule{"run.device", "", "cuda only in a build with CUDA",
+         [](const Config& c, const Surroundings& s) {
+           return c.run.device != "cuda" || s.has_cuda_build;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "this program was built without CUDA (-DHYPERSLAB_CUDA=ON): set run.device to "
+                  "cpu or auto";
+         }},
+    Rule{"run.device", "", "cuda only where there is a CUDA device",
+         [](const Config& c, const Surroundings& s) {
+           return c.run.device != "cuda" || !s.has_cuda_build || s.has_cuda_device;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "no CUDA device was found: set run.device to cpu or auto";
+         }},
+    Rule{"precision.compute", "run.device", "fp32 on the CPU",
+         [](const Config& c, const Surroundings& s) {
+           return c.precision.compute == "fp32" || on_gpu(c, s);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} needs a GPU, and this run is on the CPU: set precision.compute "
+               "to fp32",
+               c.precision.compute);
+         }},
+    Rule{"memory.recompute", "", "none (recomputation is not available yet)",
+         [](const Config& c, const Surroundings&) { return c.memory.recompute == "none"; },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "recomputation is not available yet, found {}: set "
+               "memory.recompute to none",
+               c.memory.recompute);
+         }},
+    Rule{"data.train", "", "names files or `synthetic` for training",
+         [](const Config& c, const Surroundings& s) {
+           return !s.for_training || !c.data.train.empty();
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "training needs token files: give paths, globs or synthetic";
+         }},
+    Rule{"data.train", "", "`synthetic` stands alone",
+         [](const Config& c, const Surroundings&) { return synthetic_alone(c.data.train); },
+         synthetic_message},
+    Rule{"data.validation", "", "`synthetic` stands alone",
+         [](const Config& c, const Surroundings&) { return synthetic_alone(c.data.validation); },
+         synthetic_message},
+};
+
+constexpr std::array kTrainingRules = {
+    Rule{"train.steps", "train.epochs", "for training, exactly one of steps and epochs is given",
+         [](const Config& c, const Surroundings& s) {
+           return !s.for_training || (c.train.steps > 0) != (c.train.epochs > 0);
+         },
+         [](const Config& c, const Surroundings&) -> std::string {
+           if (c.train.steps == 0) return "give train.steps or train.epochs, at least 1";
+           return fmt::format("give one of train.steps ({}) and train.epochs ({}), not both",
+                              c.train.steps, c.train.epochs);
+         }},
+    Rule{"train.global_batch", "train.microbatch parallel.data",
+         "a multiple of parallel.data x train.microbatch",
+         [](const Config& c, const Surroundings&) {
+           return divides(batch_unit(c), c.train.global_batch);
+         },
+         batch_message},
+    Rule{"train.validate_every", "data.validation", "0 where data.validation is empty",
+         [](const Config& c, const Surroundings&) {
+           return c.train.validate_every == 0 || !c.data.validation.empty();
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "validation every {} steps needs data.validation: give paths or "
+               "synthetic, or set train.validate_every to 0",
+               c.train.validate_every);
+         }},
+    Rule{"schedule.warmup_steps", "train.steps", "at most train.steps",
+         [](const Config& c, const Surroundings&) {
+           return c.train.steps == 0 || c.schedule.warmup_steps <= c.train.steps;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format("{} warm-up steps are more than the {} steps of the run; nearest: {}",
+                              c.schedule.warmup_steps, c.train.steps, c.train.steps);
+         }},
+    Rule{"schedule.decay_fraction", "schedule.name schedule.warmup_steps train.steps",
+         "with wsd, warm-up and decay fit into train.steps",
+         [](const Config& c, const Surroundings&) {
+           return c.schedule.name != "wsd" || c.train.steps == 0 ||
+                  c.schedule.warmup_steps > c.train.steps ||
+                  c.schedule.warmup_steps + decay_steps(c) <= c.train.steps;
+         },
+         [](const Config& c, const Surroundings&) {
+           const auto room = static_cast<double>(c.train.steps - c.schedule.warmup_steps);
+           return fmt::format(
+               "{} warm-up and {} decay steps are more than the {} steps of the "
+               "run; nearest: {:.6g}",
+               c.schedule.warmup_steps, decay_steps(c), c.train.steps,
+               room / static_cast<double>(c.train.steps));
+         }},
+    Rule{"checkpoint.keep_every", "checkpoint.every", "a multiple of checkpoint.every",
+         [](const Config& c, const Surroundings&) {
+           const auto& keep = c.checkpoint;
+           return keep.keep_every == 0 || divides(keep.every, keep.keep_every);
+         },
+         [](const Config& c, const Surroundings&) -> std::string {
+           const auto& [directory, every, keep, keep_every, resume] = c.checkpoint;
+           if (every == 0) return "milestones need checkpoints: set checkpoint.every";
+           return fmt::format(
+               "milestones are checkpoints, and {} is no multiple of "
+               "checkpoint.every {}; nearest: {}",
+               keep_every, every, nearest_multiples(every, keep_every));
+         }},
+};
+
+}  // namespace
+
+std::span<const Rule> rules() {
+  static const std::vector<Rule> all = [] {
+    std::vector<Rule> made;
+    for (const std::span<const Rule> part :
+         {std::span<const Rule>(kLayoutRules), std::span<const Rule>(kModelRules),
+          std::span<const Rule>(kRunRules), std::span<const Rule>(kTrainingRules)}) {
+      made.insert(made.end(), part.begin(), part.end());
+    }
+    return made;
+  }();
+  return all;
+}
+
+std::string rules_table() {
+  std::string table = "| key | must be |\n|---|---|\n";
+  for (const auto& rule : rules()) table += fmt::format("| `{}` | {} |\n", rule.key, rule.name);
+  return table;
+}
+
+}  // namespace hyperslab::deck

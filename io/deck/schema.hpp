@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "hyperslab/train/config.hpp"
+
+namespace hyperslab::deck {
+
+struct IntegerRange {
+  std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  std::int64_t most = std::numeric_limits<std::int64_t>::max();
+};
+/// [least, most], without an end that is open.
+struct RealRange {
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  bool open_least = false;
+  bool open_most = false;
+};
+/// "at least 1", "between 1 and 65536".
+[[nodiscard]] std::string range_text(const IntegerRange& range);
+/// "more than 0", "at least 0 and less than 1".
+[[nodiscard]] std::string range_text(const RealRange& range);
+[[nodiscard]] bool contains(const RealRange& range, double value);
+
+/// Bounds that keep products of sizes inside 64 bits.
+inline constexpr std::int64_t kMostRanks = 65536;
+inline constexpr std::int64_t kMostSize = 1 << 24;
+inline constexpr std::int64_t kMostSteps = 1'000'000'000'000;
+inline constexpr IntegerRange kRanks = {1, kMostRanks};
+inline constexpr IntegerRange kSize = {1, kMostSize};
+inline constexpr IntegerRange kSizeOrDefault = {0, kMostSize};
+inline constexpr IntegerRange kSteps = {0, kMostSteps};
+inline constexpr RealRange kPositive = {.least = 0, .open_least = true};
+inline constexpr RealRange kNotNegative = {.least = 0};
+inline constexpr RealRange kFraction = {.least = 0, .most = 1};
+inline constexpr RealRange kBelowOne = {.least = 0, .most = 1, .open_most = true};
+
+template <class Enum>
+using Name = std::pair<std::string_view, Enum>;
+
+inline constexpr std::array<Name<model::Position>, 4> kPositions = {{
+    {"learned", model::Position::learned},
+    {"sinusoidal", model::Position::sinusoidal},
+    {"rope", model::Position::rope},
+    {"none", model::Position::none},
+}};
+inline constexpr std::array<Name<ops::NormKind>, 3> kNorms = {{
+    {"layernorm", ops::NormKind::layernorm},
+    {"rmsnorm", ops::NormKind::rmsnorm},
+    {"none", ops::NormKind::none},
+}};
+inline constexpr std::array<Name<model::NormPlace>, 2> kNormPlaces = {{
+    {"pre", model::NormPlace::pre},
+    {"post", model::NormPlace::post},
+}};
+inline constexpr std::array<Name<ops::Activation>, 7> kActivations = {{
+    {"gelu", ops::Activation::gelu},
+    {"gelu_tanh", ops::Activation::gelu_tanh},
+    {"relu", ops::Activation::relu},
+    {"silu", ops::Activation::silu},
+    {"relu_squared", ops::Activation::relu_squared},
+    {"swiglu", ops::Activation::swiglu},
+    {"geglu", ops::Activation::geglu},
+}};
+inline constexpr std::array<Name<model::AttentionPath>, 4> kAttentionPaths = {{
+    {"auto", model::AttentionPath::automatic},
+    {"cudnn", model::AttentionPath::cudnn},
+    {"fused", model::AttentionPath::fused},
+    {"reference", model::AttentionPath::reference},
+}};
+
+using Words = std::initializer_list<std::string_view>;
+
+/// Every key of a deck, once: what reads, writes and documents decks visits this description. A
+/// visitor has
+///   section(name)
+///   word(key, string, names)            one of the names
+///   named(key, enum, table)             the same for an enumeration
+///   text(key, string)                   not empty
+///   maybe_text(key, string)             null or empty: the default
+///   flag(key, bool), integer(key, integer, range), real(key, double, range)
+///   texts(key, strings), integers(key, integers, range), reals(key, array of two, range)
+///   keep(key, integer)                  a number from 2, or `all`
+///   resume(key, string)                 auto, never or a step
+/// `config` is a train::Config, const for visitors that only look.
+template <class Visitor, class Config>
+void visit_run(Visitor& v, Config& config) {
+  auto& run = config.run;
+  v.section("run");
+  v.text("name", run.name);
+  v.maybe_text("directory", run.directory);
+  v.integer("seed", run.seed, IntegerRange{.least = 0});
+  v.word("device", run.device, Words{"auto", "cpu", "cuda"});
+  v.flag("deterministic", run.deterministic);
+}
+
+template <class Visitor, class Config>
+void visit_model(Visitor& v, Config& config) {
+  auto& spec = config.model;
+  v.section("model");
+  v.word("family", spec.family, Words{"gpt2", "llama"});
+  v.integer("layers", spec.layers, kSize);
+  v.integer("width", spec.width, kSize);
+  v.integer("heads", spec.heads, kSize);
+  v.integer("kv_heads", spec.kv_heads, kSizeOrDefault);
+  v.integer("ffn_width", spec.ffn_width, kSizeOrDefault);
+  v.integer("vocabulary", spec.vocabulary, IntegerRange{2, std::numeric_limits<int>::max()});
+  v.integer("context", spec.context, kSize);
+  v.named("position", spec.position, kPositions);
+  v.real("rope_theta", spec.rope_theta, kPositive);
+  v.named("norm", spec.norm, kNorms);
+  v.named("norm_place", spec.norm_place, kNormPlaces);
+  v.real("norm_eps", spec.norm_eps, kPositive);
+  v.named("activation", spec.activation, kActivations);
+  v.flag("bias", spec.bias);
+  v.flag("tie_embeddings", spec.tie_embeddings);
+  v.real("dropout", spec.dropout, kBelowOne);
+  v.named("attention", spec.attention, kAttentionPaths);
+  v.real("init_std", spec.init_std, kPositive);
+  v.flag("scale_residual_init", spec.scale_residual_init);
+}
+
+template <class Visitor, class Config>
+void visit_data(Visitor& v, Config& config) {
+  auto& data = config.data;
+  v.section("data");
+  v.texts("train", data.train);
+  v.texts("validation", data.validation);
+  v.word("sampling", data.sampling, Words{"blocks", "windows"});
+  v.word("dtype", data.dtype, Words{"uint16", "uint32"});
+  v.maybe_text("vocabulary", data.vocabulary);
+}
+
+template <class Visitor, class Config>
+void visit_layout(Visitor& v, Config& config) {
+  auto& parallel = config.parallel;
+  v.section("parallel");
+  v.integer("data", parallel.data, kRanks);
+  v.integer("tensor", parallel.tensor, kRanks);
+  v.integer("pipeline", parallel.pipeline, kRanks);
+  v.flag("sequence", parallel.sequence);
+  v.word("schedule", parallel.schedule, Words{"gpipe", "1f1b", "interleaved", "zero_bubble"});
+  v.integer("virtual_stages", parallel.virtual_stages, kRanks);
+  v.integer("zero", parallel.zero, IntegerRange{0, 2});
+  v.real("bucket_mib", parallel.bucket_mib, kPositive);
+  v.section("precision");
+  v.word("compute", config.precision.compute, Words{"fp32", "tf32", "bf16", "fp16"});
+  v.section("memory");
+  v.word("recompute", config.memory.recompute, Words{"none", "selective", "full"});
+}
+
+template <class Visitor, class Config>
+void visit_training(Visitor& v, Config& config) {
+  auto& optimizer = config.optimizer;
+  v.section("optimizer");
+  v.word("name", optimizer.name, Words{"adamw"});
+  v.real("lr", optimizer.lr, kPositive);
+  v.reals("betas", optimizer.betas, kBelowOne);
+  v.real("eps", optimizer.eps, kPositive);
+  v.real("weight_decay", optimizer.weight_decay, kNotNegative);
+  v.flag("decay_embeddings", optimizer.decay_embeddings);
+  v.real("clip_norm", optimizer.clip_norm, kNotNegative);
+  auto& schedule = config.schedule;
+  v.section("schedule");
+  v.word("name", schedule.name, Words{"constant", "linear", "cosine", "wsd"});
+  v.integer("warmup_steps", schedule.warmup_steps, kSteps);
+  v.real("final_fraction", schedule.final_fraction, kFraction);
+  v.real("decay_fraction", schedule.decay_fraction, kFraction);
+  auto& train = config.train;
+  v.section("train");
+  v.integer("steps", train.steps, kSteps);
+  v.integer("epochs", train.epochs, kSteps);
+  v.integer("global_batch", train.global_batch, kSize);
+  v.integer("microbatch", train.microbatch, kSizeOrDefault);
+  v.integer("validate_every", train.validate_every, kSteps);
+  v.integer("validate_batches", train.validate_batches, kSteps);
+  v.integer("log_norms", train.log_norms, kSteps);
+  v.integer("log_every", train.log_every, IntegerRange{1, kMostSteps});
+  v.flag("overfit_one_batch", train.overfit_one_batch);
+}
+
+template <class Visitor, class Config>
+void visit_records(Visitor& v, Config& config) {
+  auto& checkpoint = config.checkpoint;
+  v.section("checkpoint");
+  v.maybe_text("directory", checkpoint.directory);
+  v.integer("every", checkpoint.every, kSteps);
+  v.keep("keep", checkpoint.keep);
+  v.integer("keep_every", checkpoint.keep_every, kSteps);
+  v.resume("resume", checkpoint.resume);
+  auto& timing = config.timing;
+  v.section("timing");
+  v.integer("every", timing.every, kSteps);
+  v.integers("trace_steps", timing.trace_steps, IntegerRange{1, kMostSteps});
+}
+
+template <class Visitor, class Config>
+void visit_keys(Visitor& v, Config& config) {
+  visit_run(v, config);
+  visit_model(v, config);
+  visit_data(v, config);
+  visit_layout(v, config);
+  visit_training(v, config);
+  visit_records(v, config);
+}
+
+}  // namespace hyperslab::deck

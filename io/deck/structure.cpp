@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "structure.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "keys.hpp"
+#include "nearest.hpp"
+#include "scalar.hpp"
+
+namespace hyperslab::deck {
+namespace {
+
+/// "section.key" of the first section that has this key; empty where none has.
+std::string key_anywhere(std::string_view key) {
+  for (const auto& section : known_sections()) {
+    if (std::ranges::find(section.keys, key) != section.keys.end()) {
+      return fmt::format("{}.{}", section.name, key);
+    }
+  }
+  return "";
+}
+
+/// The known key, "section.key", that an unknown one may mean; empty where none is near. The same
+/// key in another section comes first.
+std::string meant_key(std::string_view section, std::string_view key) {
+  const auto elsewhere = key_anywhere(key);
+  if (!elsewhere.empty()) return elsewhere;
+  const auto near = nearest_word(key, find_section(section)->keys);
+  if (!near.empty()) return fmt::format("{}.{}", section, near);
+  return std::string(nearest_word(fmt::format("{}.{}", section, key), full_keys()));
+}
+
+std::string did_you_mean(std::string_view word, std::span<const std::string_view> known) {
+  if (!word.empty()) return fmt::format("did you mean '{}'?", word);
+  return fmt::format("known are {}", listed(known, ""));
+}
+
+void complain_of_key(const std::string& section, const Entry& entry, Problems& problems,
+                     BadKeys& bad) {
+  const auto meant = meant_key(section, entry.key);
+  const bool same_section = meant.starts_with(section + ".");
+  const auto word = same_section ? meant.substr(section.size() + 1) : meant;
+  problems.add(entry.place, fmt::format("{}.{}", section, entry.key),
+               fmt::format("unknown key '{}' ({})", entry.key,
+                           did_you_mean(word, find_section(section)->keys)));
+  if (!meant.empty()) bad.insert(meant);
+}
+
+/// Keys that stand twice in one map; `prefix` is "" or "section.".
+void check_duplicates(const Node& map, const std::string& prefix, Problems& problems,
+                      BadKeys& bad) {
+  std::map<std::string_view, int> first_lines;
+  for (const auto& entry : map.entries) {
+    const auto [first, is_new] = first_lines.emplace(entry.key, entry.place.line);
+    if (is_new) continue;
+    const auto full = prefix + entry.key;
+    problems.add(entry.place, full,
+                 fmt::format("given twice, on line {} and on line {}; delete one", first->second,
+                             entry.place.line));
+    bad.insert(full);
+  }
+}
+
+void check_section(const Entry& section, Problems& problems, BadKeys& bad) {
+  const auto* known = find_section(section.key);
+  if (known == nullptr) {
+    const auto near = nearest_word(section.key, section_names());
+    problems.add(
+        section.place, section.key,
+        fmt::format("unknown section '{}' ({})", section.key, did_you_mean(near, section_names())));
+    if (!near.empty()) bad.insert(std::string(near));
+    return;
+  }
+  if (section.value.kind == Node::Kind::null) return;
+  if (section.value.kind != Node::Kind::map) {
+    problems.add(section.place, section.key,
+                 fmt::format("must be a map of keys, found {}", shown(section.value)));
+    bad.insert(section.key);
+    return;
+  }
+  for (const auto& entry : section.value.entries) {
+    const bool is_known = std::ranges::find(known->keys, entry.key) != known->keys.end();
+    if (!is_known) complain_of_key(section.key, entry, problems, bad);
+  }
+  check_duplicates(section.value, section.key + ".", problems, bad);
+}
+
+/// The entry of a map with this key, added where it is not there yet.
+Entry& entry_of(Node& map, std::string_view key, Place place) {
+  map.kind = Node::Kind::map;
+  if (auto* found = find_entry(map, key)) return *found;
+  map.entries.push_back({std::string(key), place, Node{}});
+  return map.entries.back();
+}
+
+/// The value of an override. An empty one is an empty text.
+std::optional<Node> override_value(const std::string& text, int index, Problems& problems) {
+  if (text.find_first_not_of(" \t") != std::string::npos) return parse_yaml(text, index, problems);
+  Node empty;
+  empty.kind = Node::Kind::scalar;
+  empty.place = {index, 1, 1};
+  return empty;
+}
+
+void complain_of_path(const std::string& path, Place place, Problems& problems, BadKeys& bad) {
+  const auto dot = path.find('.');
+  const auto section = path.substr(0, dot);
+  const bool in_section = dot != std::string::npos && find_section(section) != nullptr;
+  auto meant = in_section ? meant_key(section, path.substr(dot + 1)) : key_anywhere(path);
+  if (meant.empty()) meant = nearest_word(path, full_keys());
+  problems.add(place, path,
+               fmt::format("unknown key '{}' ({})", path,
+                           meant.empty() ? "a key is section.key, as in model.heads"
+                                         : fmt::format("did you mean '{}'?", meant)));
+  if (!meant.empty()) bad.insert(meant);
+}
+
+void apply_override(const std::string& text, int index, Node& root, Problems& problems,
+                    BadKeys& bad) {
+  const Place place = {index, 1, 1};
+  const auto equals = text.find('=');
+  if (equals == std::string::npos) {
+    problems.add(place, "", "an override is section.key=value");
+    return;
+  }
+  const auto path = text.substr(0, equals);
+  if (std::ranges::find(full_keys(), path) == full_keys().end()) {
+    complain_of_path(path, place, problems, bad);
+    return;
+  }
+  auto value = override_value(text.substr(equals + 1), index, problems);
+  if (!value) {
+    bad.insert(path);
+    return;
+  }
+  const auto section = path.substr(0, path.find('.'));
+  if (bad.contains(section)) return;
+  auto& section_map = entry_of(root, section, place).value;
+  auto& entry = entry_of(section_map, path.substr(section.size() + 1), place);
+  entry.place = place;
+  entry.value = std::move(*value);
+}
+
+}  // namespace
+
+void check_structure(const Node& root, Problems& problems, BadKeys& bad) {
+  for (const auto& section : root.entries) check_section(section, problems, bad);
+  check_duplicates(root, "", problems, bad);
+}
+
+void apply_overrides(std::span<const std::string> overrides, Node& root, Problems& problems,
+                     BadKeys& bad) {
+  for (std::size_t i = 0; i < overrides.size(); ++i) {
+    apply_override(overrides[i], static_cast<int>(i), root, problems, bad);
+  }
+}
+
+}  // namespace hyperslab::deck

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "timing/columns.hpp"
+
+#include <type_traits>
+
+namespace hyperslab::io {
+namespace {
+
+using hdf5::Handle;
+
+constexpr hsize_t kChunkRows = 512;
+
+Handle string_type() {
+  Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+  H5Tset_size(type.get(), H5T_VARIABLE);
+  H5Tset_cset(type.get(), H5T_CSET_UTF8);
+  return type;
+}
+
+Handle copy_of(hid_t type) { return {H5Tcopy(type), H5Tclose}; }
+
+Handle type_of(const Column& column, bool in_memory) {
+  if (std::holds_alternative<std::vector<double>>(column.values)) {
+    return copy_of(in_memory ? H5T_NATIVE_DOUBLE : H5T_IEEE_F64LE);
+  }
+  if (std::holds_alternative<std::vector<std::int64_t>>(column.values)) {
+    return copy_of(in_memory ? H5T_NATIVE_INT64 : H5T_STD_I64LE);
+  }
+  return string_type();
+}
+
+std::size_t size_of(const Column& column) {
+  return std::visit([](const auto& values) { return values.size(); }, column.values);
+}
+
+Handle create(const Handle& group, const Column& column) {
+  const hsize_t none = 0;
+  const hsize_t unlimited = H5S_UNLIMITED;
+  const Handle space(H5Screate_simple(1, &none, &unlimited), H5Sclose);
+  const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+  H5Pset_chunk(creation.get(), 1, &kChunkRows);
+  return {H5Dcreate2(group.get(), column.name.c_str(), type_of(column, false).get(), space.get(),
+                     H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+          H5Dclose};
+}
+
+/// Writes the values behind the first `rows` rows; false where HDF5 failed.
+bool append(const Handle& dataset, const Column& column, hsize_t rows) {
+  const hsize_t count = size_of(column);
+  const hsize_t total = rows + count;
+  if (H5Dset_extent(dataset.get(), &total) < 0) return false;
+  const Handle file_space(H5Dget_space(dataset.get()), H5Sclose);
+  const Handle memory_space(H5Screate_simple(1, &count, nullptr), H5Sclose);
+  if (H5Sselect_hyperslab(file_space.get(), H5S_SELECT_SET, &rows, nullptr, &count, nullptr) < 0) {
+    return false;
+  }
+  const Handle type = type_of(column, true);
+  const auto write = [&](const void* data) {
+    return H5Dwrite(dataset.get(), type.get(), memory_space.get(), file_space.get(), H5P_DEFAULT,
+                    data) >= 0;
+  };
+  return std::visit(
+      [&](const auto& values) {
+        using Value = typename std::decay_t<decltype(values)>::value_type;
+        if constexpr (std::is_same_v<Value, std::string>) {
+          std::vector<const char*> texts;
+          for (const std::string& text : values) texts.push_back(text.c_str());
+          return write(texts.data());
+        } else {
+          return write(values.data());
+        }
+      },
+      column.values);
+}
+
+}  // namespace
+
+Table::Table(const Handle& file, const std::string& path, const std::string& group,
+             std::vector<Column> columns)
+    : where_(path + ": /" + group), columns_(std::move(columns)) {
+  const Handle made(H5Gcreate2(file.get(), group.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+                    H5Gclose);
+  hdf5::check(static_cast<bool>(made), ExitCode::storage, where_);
+  for (const Column& column : columns_) {
+    datasets_.push_back(create(made, column));
+    hdf5::check(static_cast<bool>(datasets_.back()), ExitCode::storage, where_ + "/" + column.name);
+  }
+}
+
+std::size_t Table::pending() const { return size_of(columns_.front()); }
+
+void Table::write() {
+  const std::size_t count = pending();
+  if (count == 0) return;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    hdf5::check(append(datasets_[i], columns_[i], rows_), ExitCode::storage,
+                where_ + "/" + columns_[i].name + ": writing failed");
+  }
+  rows_ += count;
+  for (Column& column : columns_) std::visit([](auto& values) { values.clear(); }, column.values);
+}
+
+}  // namespace hyperslab::io

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "hdf5/handles.hpp"
+
+namespace hyperslab::io {
+
+/// A column and the values that are not in the file yet.
+struct Column {
+  std::string name;
+  std::variant<std::vector<double>, std::vector<std::int64_t>, std::vector<std::string>> values;
+};
+
+/// A group of one-dimensional datasets of equal length that grow. Values are pushed into all
+/// columns and appended to the file together.
+class Table {
+ public:
+  /// Makes the group and empty datasets. Throws Error(storage) naming `path`, the file.
+  Table(const hdf5::Handle& file, const std::string& path, const std::string& group,
+        std::vector<Column> columns);
+
+  template <class T>
+  void push(std::size_t column, T value) {
+    std::get<std::vector<T>>(columns_[column].values).push_back(std::move(value));
+  }
+  [[nodiscard]] std::size_t pending() const;
+  /// Appends what is pending; throws Error(storage).
+  void write();
+
+ private:
+  std::string where_;  ///< file and group, for messages
+  std::vector<Column> columns_;
+  std::vector<hdf5::Handle> datasets_;
+  hsize_t rows_ = 0;
+};
+
+}  // namespace hyperslab::io

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "checkpoint/storage.hpp"
+#include "hdf5/backing.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/io/timing.hpp"
+#include "timing/columns.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+using hdf5::Handle;
+using Seconds = std::vector<double>;
+using Integers = std::vector<std::int64_t>;
+using Texts = std::vector<std::string>;
+
+/// The file on the disk. HDF5 never hears of a failure; it is kept here, and nothing more is
+/// written.
+class DiskFile final : public hdf5::Backing {
+ public:
+  explicit DiskFile(const std::string& path) : file_(storage::File::create(path)) {}
+
+  void read(std::uint64_t offset, char* out, std::size_t bytes) override {
+    std::fill_n(out, bytes, '\0');
+    attempt([&] { (void)file_.read_at(offset, out, bytes); });
+  }
+  void write(std::uint64_t offset, const char* data, std::size_t bytes) override {
+    attempt([&] { file_.write_at(offset, data, bytes); });
+    size_ = std::max(size_, offset + bytes);
+  }
+  void set_size(std::uint64_t bytes) override {
+    attempt([&] { file_.set_size(bytes); });
+    size_ = bytes;
+  }
+  [[nodiscard]] std::uint64_t size() const override { return size_; }
+  /// Throws the Error(storage) of the first call that failed.
+  void check() const {
+    if (!failure_.empty()) throw Error(ExitCode::storage, failure_);
+  }
+
+ private:
+  template <class Call>
+  void attempt(Call call) {
+    if (!failure_.empty()) return;
+    try {
+      call();
+    } catch (const Error& error) {
+      failure_ = error.what();
+    }
+  }
+  storage::File file_;
+  std::uint64_t size_ = 0;
+  std::string failure_;
+};
+
+Handle create(const std::string& path, DiskFile& disk) {
+  hdf5::be_quiet();
+  const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  hdf5::check(hdf5::use_backing(access, disk), ExitCode::storage, path);
+  Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose);
+  hdf5::check(static_cast<bool>(file), ExitCode::storage, path);
+  return file;
+}
+
+void set_attribute(const Handle& file, const char* name, std::int64_t value) {
+  const Handle space(H5Screate(H5S_SCALAR), H5Sclose);
+  const Handle attribute(
+      H5Acreate2(file.get(), name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+  hdf5::check(H5Awrite(attribute.get(), H5T_NATIVE_INT64, &value) >= 0, ExitCode::storage,
+              std::string("timing file: attribute ") + name);
+}
+
+void set_attribute(const Handle& file, const char* name, const std::string& value) {
+  const Handle space(H5Screate(H5S_SCALAR), H5Sclose);
+  const Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+  H5Tset_size(type.get(), H5T_VARIABLE);
+  H5Tset_cset(type.get(), H5T_CSET_UTF8);
+  const Handle attribute(
+      H5Acreate2(file.get(), name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+  const char* text = value.c_str();
+  hdf5::check(H5Awrite(attribute.get(), type.get(), &text) >= 0, ExitCode::storage,
+              std::string("timing file: attribute ") + name);
+}
+
+void set_attributes(const Handle& file, const RankInfo& info) {
+  set_attribute(file, "rank", info.rank);
+  set_attribute(file, "world_size", info.world_size);
+  set_attribute(file, "data", info.data);
+  set_attribute(file, "pipeline", info.pipeline);
+  set_attribute(file, "context", info.context);
+  set_attribute(file, "tensor", info.tensor);
+  set_attribute(file, "host", info.host);
+  set_attribute(file, "device", info.device);
+  set_attribute(file, "commit", info.commit);
+  set_attribute(file, "start_time", info.start_time);
+}
+
+/// A phase's column; the phases that have none are part of step_seconds alone.
+struct PhaseColumn {
+  const char* name;
+  Phase phase;
+};
+constexpr PhaseColumn kBeforeReduce[] = {{"data_seconds", Phase::data},
+                                         {"forward_seconds", Phase::forward},
+                                         {"backward_seconds", Phase::backward},
+                                         {"optimizer_seconds", Phase::optimizer}};
+constexpr PhaseColumn kAfterReduce[] = {{"reduce_exposed_seconds", Phase::reduce_exposed},
+                                        {"tensor_comm_seconds", Phase::tensor_comm},
+                                        {"pipeline_comm_seconds", Phase::pipeline_comm},
+                                        {"pipeline_idle_seconds", Phase::pipeline_idle},
+                                        {"checkpoint_seconds", Phase::checkpoint}};
+
+std::vector<Column> step_columns() {
+  std::vector<Column> columns{{"step", Integers{}}, {"step_seconds", Seconds{}}};
+  for (const PhaseColumn& phase : kBeforeReduce) columns.push_back({phase.name, Seconds{}});
+  columns.push_back({"reduce_seconds", Seconds{}});
+  for (const PhaseColumn& phase : kAfterReduce) columns.push_back({phase.name, Seconds{}});
+  for (const char* name : {"tokens", "memory_peak_bytes", "memory_now_bytes"}) {
+    columns.push_back({name, Integers{}});
+  }
+  return columns;
+}
+
+std::vector<Column> event_columns() {
+  return {{"step", Integers{}},         {"name", Texts{}},
+          {"stream", Texts{}},          {"microbatch", Integers{}},
+          {"start_seconds", Seconds{}}, {"end_seconds", Seconds{}}};
+}
+
+std::vector<Column> memory_columns() {
+  return {
+      {"step", Integers{}}, {"time_seconds", Seconds{}}, {"bytes", Integers{}}, {"label", Texts{}}};
+}
+
+}  // namespace
+
+struct TimingWriter::Impl {
+  Impl(const std::string& file_path, const RankInfo& info, std::size_t rows)
+      : path(file_path), disk(file_path), file(create(file_path, disk)), flush_rows(rows) {
+    set_attributes(file, info);
+  }
+  void flush() {
+    if (failed) return;
+    failed = true;
+    steps.write();
+    events.write();
+    memory.write();
+    hdf5::check(H5Fflush(file.get(), H5F_SCOPE_GLOBAL) >= 0, ExitCode::storage,
+                path + ": flushing failed");
+    disk.check();
+    failed = false;
+  }
+
+  std::string path;
+  DiskFile disk;
+  Handle file;
+  std::size_t flush_rows;
+  bool failed = false;  ///< said once; nothing more is kept
+  Table steps{file, path, "steps", step_columns()};
+  Table events{file, path, "events", event_columns()};
+  Table memory{file, path, "memory", memory_columns()};
+};
+
+TimingWriter::TimingWriter(const std::string& folder, const RankInfo& info,
+                           std::size_t flush_rows) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw Error(ExitCode::storage, folder + ": " + error.message());
+  impl_ =
+      std::make_unique<Impl>(fmt::format("{}/rank_{:05d}.h5", folder, info.rank), info, flush_rows);
+  impl_->flush();
+}
+
+TimingWriter::TimingWriter(TimingWriter&&) noexcept = default;
+TimingWriter& TimingWriter::operator=(TimingWriter&&) noexcept = default;
+
+TimingWriter::~TimingWriter() {
+  if (!impl_) return;
+  try {
+    impl_->flush();
+  } catch (const std::exception& error) {
+    log::error(error.what());
+  }
+}
+
+void TimingWriter::append(const TimingRow& row) {
+  if (impl_->failed) return;
+  Table& steps = impl_->steps;
+  const StepTimes& times = row.times;
+  std::size_t column = 0;
+  steps.push(column++, times.step);
+  steps.push(column++, times.step_seconds);
+  for (const PhaseColumn& phase : kBeforeReduce) steps.push(column++, times.phase(phase.phase));
+  steps.push(column++, times.reduce_seconds);
+  for (const PhaseColumn& phase : kAfterReduce) steps.push(column++, times.phase(phase.phase));
+  steps.push(column++, row.tokens);
+  steps.push(column++, row.memory_peak_bytes);
+  steps.push(column++, row.memory_now_bytes);
+  if (steps.pending() >= impl_->flush_rows) impl_->flush();
+}
+
+void TimingWriter::append_events(std::int64_t step, const std::vector<TraceEvent>& events) {
+  if (impl_->failed) return;
+  Table& table = impl_->events;
+  for (const TraceEvent& event : events) {
+    table.push(0, step);
+    table.push(1, std::string(event.name));
+    table.push(2, std::string(event.stream));
+    table.push(3, static_cast<std::int64_t>(event.microbatch));
+    table.push(4, event.start_seconds);
+    table.push(5, event.end_seconds);
+  }
+}
+
+void TimingWriter::append_memory(std::int64_t step, double seconds, std::int64_t bytes,
+                                 const std::string& label) {
+  if (impl_->failed) return;
+  Table& table = impl_->memory;
+  table.push(0, step);
+  table.push(1, seconds);
+  table.push(2, bytes);
+  table.push(3, label);
+}
+
+void TimingWriter::flush() { impl_->flush(); }
+
+std::string next_start_folder(const std::string& run_directory) {
+  namespace fs = std::filesystem;
+  const fs::path timing = fs::path(run_directory) / "timing";
+  std::error_code error;
+  fs::create_directories(timing, error);
+  int last = 0;
+  for (fs::directory_iterator it(timing, error), end; !error && it != end; it.increment(error)) {
+    int number = 0;
+    const std::string name = it->path().filename().string();
+    if (std::sscanf(name.c_str(), "start_%d", &number) == 1) last = std::max(last, number);
+  }
+  const fs::path folder = timing / fmt::format("start_{:04d}", last + 1);
+  if (!error) fs::create_directory(folder, error);
+  if (error) throw Error(ExitCode::storage, folder.string() + ": " + error.message());
+  return folder.string();
+}
+
+}  // namespace hyperslab::io

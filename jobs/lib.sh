@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# What the scripts in jobs/ share: sourced, it goes to the repository's root and defines functions
+# and package lists. HYPERSLAB_NO_INSTALL=1 (or the scripts' --no-install) trusts the environment
+# as it is: loaded modules, Spack, CMAKE_PREFIX_PATH.
+set -euo pipefail
+
+hs_root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+# Where the user stands: relative paths on the command line start there.
+# shellcheck disable=SC2034
+hs_started_in=$PWD
+cd -- "$hs_root"
+: "${HYPERSLAB_NO_INSTALL:=0}"
+
+# Names are equal in Debian 12 and Ubuntu 24.04 (universe).
+# The scripts that source this file read the lists.
+# shellcheck disable=SC2034
+{
+  hs_build_packages=(build-essential cmake ninja-build git pkg-config libopenmpi-dev openmpi-bin
+    libhdf5-dev libopenblas-openmp-dev libyaml-cpp-dev libboost-program-options-dev libspdlog-dev
+    libfmt-dev nlohmann-json3-dev ccache)
+  hs_analysis_packages=(python3 python3-h5py python3-numpy python3-matplotlib)
+  # bible-kjv unpacks the text of bible-kjv-text, which is stored in a format of its own.
+  hs_text_packages=(bible-kjv bible-kjv-text)
+  hs_test_packages=(python3 libgtest-dev libgmock-dev librapidcheck-dev hdf5-tools)
+  # Only checks of style need these, and not every release has them under these names (Ubuntu may
+  # carry clang-*-18 alone): what cannot be had is skipped and named.
+  hs_lint_packages=(clang-format-16 clang-tidy-16 libomp-16-dev codespell shellcheck yamllint)
+}
+
+hs_say() { printf '== %s\n' "$*"; }
+hs_die() {
+  printf 'hyperslab: %s\n' "$2" >&2
+  exit "$1"
+}
+
+# hs_as_root COMMAND...: runs it as root, at once or through sudo without a password.
+hs_as_root() {
+  if [[ $(id -u) -eq 0 ]]; then "$@"; else sudo -n -- "$@"; fi
+}
+hs_can_be_root() {
+  [[ $(id -u) -eq 0 ]] || { command -v sudo >/dev/null && sudo -n true 2>/dev/null; }
+}
+
+# hs_missing PACKAGE...: the names of those that are not installed, one a line.
+hs_missing() {
+  local package
+  for package in "$@"; do
+    # shellcheck disable=SC2016  # the format is dpkg's
+    [[ $(dpkg-query -W -f '${Status}' "$package" 2>/dev/null || true) == "install ok installed" ]] ||
+      printf '%s\n' "$package"
+  done
+}
+
+hs_apt() {
+  hs_as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
+    -o Dpkg::Use-Pty=0 -o Acquire::Retries=3 "$@" >&2
+}
+
+# Lists of packages are brought up to date once a script.
+hs_apt_updated=0
+hs_apt_install() {
+  if ((hs_apt_updated == 0)); then
+    hs_apt update
+    hs_apt_updated=1
+  fi
+  hs_apt install --no-install-recommends "$@"
+}
+
+# hs_install PACKAGE...: installs those that are missing. Without root, or where packages are not
+# Debian's, says what is missing and ends with 2.
+hs_install() {
+  [[ $HYPERSLAB_NO_INSTALL == 1 ]] && return 0
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    hs_require_tools
+    return 0
+  fi
+  local missing
+  mapfile -t missing < <(hs_missing "$@")
+  ((${#missing[@]} == 0)) && return 0
+  if ! hs_can_be_root; then
+    hs_die 2 "missing packages: ${missing[*]}
+They need root: apt-get install --no-install-recommends ${missing[*]}
+or load modules for: GCC 12 or newer, CMake 3.25, MPI, HDF5, OpenBLAS, yaml-cpp, Boost, spdlog, fmt,
+nlohmann_json, Python with h5py, NumPy and matplotlib (tests: GoogleTest, RapidCheck), and run this
+again with HYPERSLAB_NO_INSTALL=1."
+  fi
+  hs_say "installing ${missing[*]}"
+  hs_apt_install "${missing[@]}" || hs_die 2 "apt-get could not install: ${missing[*]}"
+}
+
+# Another system than Debian: modules must have brought these; CMake finds the rest or names it.
+hs_require_tools() {
+  local tool missing=()
+  for tool in cmake c++ mpicxx mpirun git; do
+    command -v "$tool" >/dev/null || missing+=("$tool")
+  done
+  ((${#missing[@]} == 0)) || hs_die 2 "not found: ${missing[*]}; load modules for: GCC 12 or newer, \
+CMake 3.25, MPI, HDF5, OpenBLAS, yaml-cpp, Boost, spdlog, fmt, nlohmann_json"
+}
+
+# hs_install_optional PACKAGE...: installs those that can be had, one by one; never an error.
+hs_install_optional() {
+  [[ $HYPERSLAB_NO_INSTALL == 1 ]] && return 0
+  command -v dpkg-query >/dev/null && command -v apt-get >/dev/null && hs_can_be_root || return 0
+  local missing package
+  mapfile -t missing < <(hs_missing "$@")
+  ((${#missing[@]} == 0)) && return 0
+  hs_say "installing ${missing[*]}"
+  hs_apt_install "${missing[@]}" && return 0
+  for package in "${missing[@]}"; do
+    hs_apt_install "$package" || hs_say "not to be had here: $package"
+  done
+}
+
+# Cores that this process may use: affinity, and the CPU quota of a container.
+hs_cores() {
+  local cores quota period
+  cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+  if read -r quota period 2>/dev/null </sys/fs/cgroup/cpu.max && [[ $quota != max ]]; then
+    local allowed=$(((quota + period - 1) / period))
+    ((allowed < cores)) && cores=$allowed
+  fi
+  printf '%d\n' "$cores"
+}
+
+# Compilers at once: as many as cores, but each needs about 1 GiB.
+hs_jobs() {
+  local jobs memory_gib
+  jobs=$(hs_cores)
+  memory_gib=$(awk '/^MemAvailable:/ {print int($2 / 1048576)}' /proc/meminfo)
+  ((memory_gib < jobs)) && jobs=$memory_gib
+  printf '%d\n' $((jobs > 0 ? jobs : 1))
+}
+
+# ON where CUDA code can be built and run: this version has kernels, there is a driver, and nvcc.
+hs_cuda() {
+  if compgen -G 'src/ops/cuda/*.cu' >/dev/null && [[ -n $(hs_nvcc) ]] &&
+    { [[ -e /proc/driver/nvidia/version ]] || nvidia-smi >/dev/null 2>&1; }; then
+    printf 'ON\n'
+  else
+    printf 'OFF\n'
+  fi
+}
+hs_nvcc() {
+  command -v nvcc || { [[ -x /usr/local/cuda/bin/nvcc ]] && printf '/usr/local/cuda/bin/nvcc\n'; } ||
+    true
+}
+
+# hs_fresh FOLDER: --fresh where FOLDER was configured for another place (a copied tree).
+hs_fresh() {
+  if [[ -f $1/CMakeCache.txt ]] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$hs_root" \
+    "$1/CMakeCache.txt"; then
+    printf -- '--fresh\n'
+  fi
+}
+
+# hs_configure FOLDER [CMAKE-OPTION...]: Release, Ninja where it is.
+hs_configure() {
+  local folder=$1 options=()
+  shift
+  mapfile -t options < <(hs_fresh "$folder")
+  if ((${#options[@]} > 0)) || [[ ! -f $folder/CMakeCache.txt ]]; then
+    command -v ninja >/dev/null && options+=(-G Ninja)
+  fi
+  if [[ $(hs_cuda) == ON ]]; then
+    options+=(-DHYPERSLAB_CUDA=ON "-DCMAKE_CUDA_COMPILER=$(hs_nvcc)")
+  else
+    options+=(-DHYPERSLAB_CUDA=OFF)
+  fi
+  cmake -S . -B "$folder" -DCMAKE_BUILD_TYPE=Release "${options[@]}" "$@"
+}
+
+# hs_compile FOLDER [TARGET...]
+hs_compile() {
+  local folder=$1 target=()
+  shift
+  (($# > 0)) && target=(--target "$@")
+  cmake --build "$folder" --parallel "$(hs_jobs)" "${target[@]}"
+}
+
+# The first python3 that has what analysis/ needs; ends with 2 where there is none.
+hs_python() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    if "$python" -c 'import h5py, matplotlib, numpy' >/dev/null 2>&1; then
+      command -v "$python"
+      return 0
+    fi
+  done
+  hs_die 2 "no python3 with h5py, NumPy and matplotlib: install python3-h5py python3-numpy \
+python3-matplotlib or load a module"
+}
+
+# hs_mpirun RANKS COMMAND...: on this machine, as root too, with more ranks than cores too.
+hs_mpirun() {
+  local ranks=$1 cores threads idle=0
+  shift
+  cores=$(hs_cores)
+  threads=$((cores / ranks > 0 ? cores / ranks : 1))
+  ((ranks > cores)) && idle=1
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none \
+    OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_yield_when_idle=$idle \
+    OMP_NUM_THREADS=$threads mpirun --quiet -np "$ranks" "$@" </dev/null
+}
+
+# hs_part NAME: begins a part of the work; its seconds are kept for hs_parts, which prints them all.
+hs_part_names=()
+hs_part_starts=()
+hs_part() {
+  hs_part_names+=("$1")
+  hs_part_starts+=("$SECONDS")
+  hs_say "$1"
+}
+hs_parts() {
+  local i end
+  hs_part_starts+=("$SECONDS")
+  for i in "${!hs_part_names[@]}"; do
+    end=${hs_part_starts[i + 1]}
+    printf '%6d s  %s\n' $((end - hs_part_starts[i])) "${hs_part_names[i]}"
+  done
+  printf '%6d s  total\n' "$SECONDS"
+}

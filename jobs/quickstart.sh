@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# jobs/quickstart.sh [--text FILE] [--prompt TEXT] [--steps N] [--ranks N] [--resume-ranks N]
+#                    [--no-install]
+# Installs what is missing, builds, trains a small language model of bytes on English text with 4
+# ranks, stops half-way, resumes with 2, reports the validation loss beside what a model without
+# context could reach, generates text and draws plots. Everything is left in runs/quickstart; an
+# earlier runs/quickstart is renamed to runs/quickstart.old.N, never deleted.
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
+
+text=
+prompt="In the beginning"
+steps=
+ranks=4
+resume_ranks=2
+deck=inputs/quickstart.yaml
+while (($# > 0)); do
+  case $1 in
+    --text | --prompt | --steps | --ranks | --resume-ranks)
+      (($# > 1)) || hs_die 2 "jobs/quickstart.sh: $1 needs a value"
+      name=${1#--}
+      printf -v "${name//-/_}" '%s' "$2"
+      shift
+      ;;
+    --no-install) HYPERSLAB_NO_INSTALL=1 ;;
+    -h | --help)
+      sed -n '3,8s/^# //p' "$hs_root/jobs/quickstart.sh"
+      exit 0
+      ;;
+    *) hs_die 2 "jobs/quickstart.sh: unknown option $1; see jobs/quickstart.sh --help" ;;
+  esac
+  shift
+done
+[[ -z $text || $text == /* ]] || text=$hs_started_in/$text
+[[ -z $text || -s $text ]] || hs_die 2 "jobs/quickstart.sh: --text $text: no such file, or empty"
+for number in "$ranks" "$resume_ranks" "${steps:-2}"; do
+  [[ $number =~ ^[1-9][0-9]*$ ]] || hs_die 2 "jobs/quickstart.sh: '$number' is no number from 1 on"
+done
+
+run=runs/quickstart
+hyperslab=build/bin/hyperslab
+
+# The deck's train.steps, in block or flow style.
+deck_steps() {
+  awk '/^[^ #]/ {inside = /^train:/}
+       inside && match($0, /(^|[ {,])steps: *[0-9]+/) {
+         value = substr($0, RSTART, RLENGTH); sub(/.*: */, "", value); print value; exit
+       }' "$deck"
+}
+
+prepare_text() {
+  local lines
+  mkdir -p "$run/data" "$run/report"
+  if [[ -n $text ]]; then
+    cp -- "$text" "$run/data/text.txt"
+  else
+    # A line is "Ge1:1 In the beginning ...": the text is what follows the reference.
+    bible -f gen1:1-rev22:21 | sed 's/^[^ ]* //' >"$run/data/text.txt"
+  fi
+  lines=$(wc -l <"$run/data/text.txt")
+  ((lines >= 10)) || hs_die 3 "the text has $lines lines; at least 10 are needed to keep a tenth for validation"
+  head -n $((lines - lines / 10)) "$run/data/text.txt" >"$run/data/train.txt"
+  tail -n $((lines / 10)) "$run/data/text.txt" >"$run/data/validation.txt"
+  for part in train validation; do
+    "$hyperslab" tokenize --vocab bytes --input "$run/data/$part.txt" --output "$run/data/$part.bin"
+  done
+}
+
+# Prints the loss and what no model without context can beat, nats per byte; ends with 1 unless the
+# difference is at least 0.5.
+judge() {
+  "$python" - "$run/report/eval.json" "$run/data/validation.txt" <<'PYTHON'
+import collections, json, math, pathlib, sys
+report = json.loads(pathlib.Path(sys.argv[1]).read_text())
+loss = report["loss"]
+counts = collections.Counter(pathlib.Path(sys.argv[2]).read_bytes())
+total = sum(counts.values())
+entropy = -sum(n / total * math.log(n / total) for n in counts.values())
+print(f"validation loss          {loss:.4f} nats per byte")
+print(f"unigram byte entropy     {entropy:.4f} nats per byte")
+print(f"bits saved by context    {(entropy - loss) / math.log(2):.4f} per byte")
+sys.exit(0 if loss <= entropy - 0.5 else 1)
+PYTHON
+}
+
+hs_part "install"
+packages=("${hs_build_packages[@]}" "${hs_analysis_packages[@]}")
+[[ -n $text ]] || packages+=("${hs_text_packages[@]}")
+hs_install "${packages[@]}"
+if [[ -z $text ]] && ! command -v bible >/dev/null; then
+  hs_die 2 "the program bible is missing (Debian's bible-kjv): install it, or give a text with --text FILE"
+fi
+python=$(hs_python)
+settings=()
+# Another length than the deck's warms up for a tenth of it, as the deck does.
+[[ -z $steps ]] || settings+=(--set "train.steps=$steps" --set "schedule.warmup_steps=$((steps / 10))")
+steps=${steps:-$(deck_steps)}
+[[ -n $steps ]] || hs_die 2 "$deck has no train.steps: give --steps N"
+((steps >= 2)) || hs_die 2 "the run is stopped half-way: --steps must be at least 2"
+
+hs_part "build"
+options=()
+[[ -f build/CMakeCache.txt ]] || options+=(-DHYPERSLAB_TESTS=OFF)
+hs_configure build "${options[@]}"
+hs_compile build hyperslab
+
+hs_part "text"
+if [[ -e $run ]]; then
+  old=1
+  while [[ -e $run.old.$old ]]; do old=$((old + 1)); done
+  mv -- "$run" "$run.old.$old"
+  hs_say "the earlier run is now in $run.old.$old"
+fi
+prepare_text
+
+hs_part "train: steps 1 to $((steps / 2)) of $steps, $ranks ranks"
+hs_mpirun "$ranks" "$hyperslab" train "$deck" "${settings[@]}" --set "parallel.data=$ranks" \
+  --stop-after $((steps / 2))
+hs_part "resume: steps $((steps / 2 + 1)) to $steps, $resume_ranks ranks"
+settings+=(--set "parallel.data=$resume_ranks")
+hs_mpirun "$resume_ranks" "$hyperslab" train "$deck" "${settings[@]}" --resume auto
+hs_part "evaluate"
+hs_mpirun "$resume_ranks" "$hyperslab" eval "$deck" "${settings[@]}" \
+  --checkpoint "$run/checkpoints" --json "$run/report/eval.json"
+learned=yes
+judge || learned=no
+hs_part "generate"
+"$hyperslab" generate --checkpoint "$run/checkpoints" --prompt "$prompt" --max-tokens 200 \
+  --temperature 0.8 --top-k 40 --seed 1 | tee "$run/report/generated.txt"
+printf '\n'
+hs_part "plots"
+"$python" -m analysis learning "$run" --output "$run/report"
+"$python" -m analysis time "$run" --output "$run/report"
+
+printf '\n'
+hs_parts
+for plot in "$run"/report/*.png; do printf 'plot: %s\n' "$hs_root/$plot"; done
+[[ $learned == yes ]] ||
+  hs_die 1 "the validation loss is not 0.5 nats per byte below the unigram entropy: train longer (--steps)"

@@ -1,0 +1,201 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# jobs/test.sh [--slow] [--tidy] [--no-install]
+# Installs what is missing, builds, and runs every test that this machine can run: CTest, the checks
+# of the repository, the modules as shared libraries, analysis/ and lint. --slow adds the tests with
+# that label; --tidy runs clang-tidy over every source, not over those that changed (slow).
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
+
+# clang-tidy takes 5 to 10 s a source: so many at most, spread evenly, without --tidy.
+max_tidy=24
+passed=0
+failed=0
+failures=()
+skipped=()
+not_slow=(-LE "slow|repository")
+tidy_all=0
+while (($# > 0)); do
+  case $1 in
+    --slow) not_slow=(-LE repository) ;;
+    --tidy) tidy_all=1 ;;
+    --no-install) HYPERSLAB_NO_INSTALL=1 ;;
+    -h | --help)
+      sed -n '3,6s/^# //p' "$hs_root/jobs/test.sh"
+      exit 0
+      ;;
+    *) hs_die 2 "jobs/test.sh: unknown option $1; see jobs/test.sh --help" ;;
+  esac
+  shift
+done
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+
+joined() {
+  local all
+  printf -v all '%s, ' "$@"
+  printf '%s' "${all%, }"
+}
+
+# count NAME PASSED FAILED
+count() {
+  passed=$((passed + $2))
+  failed=$((failed + $3))
+  (($3 == 0)) || failures+=("$1 ($3)")
+}
+# try NAME COMMAND...: one test, passed when the command ends with 0.
+try() {
+  local name=$1
+  shift
+  if "$@"; then count "$name" 1 0; else count "$name" 0 1; fi
+}
+# try_lint TOOL COMMAND...: the same, where the tool is.
+try_lint() {
+  local tool=$1
+  shift
+  if command -v "$tool" >/dev/null; then
+    hs_say "$tool"
+    try "$tool" "$@"
+  else
+    skipped+=("$tool")
+  fi
+}
+
+# attribute NAME: a number of the file that CTest left (JUnit).
+attribute() {
+  local value
+  value=$(grep -o "\b$1=\"[0-9]*\"" "$scratch/junit.xml" 2>/dev/null | head -n 1 | tr -cd '0-9') || true
+  printf '%d\n' "${value:-0}"
+}
+# run_ctest NAME OPTION...: CTest's own words are shown, its counts kept.
+run_ctest() {
+  local name=$1 status=0 all bad unrun
+  shift
+  rm -f "$scratch/junit.xml"
+  ctest --test-dir build -j "$(hs_cores)" --output-on-failure --no-tests=error \
+    --output-junit "$scratch/junit.xml" "$@" || status=$?
+  all=$(attribute tests)
+  bad=$(attribute failures)
+  unrun=$(($(attribute skipped) + $(attribute disabled)))
+  ((unrun == 0)) || skipped+=("$unrun of $name")
+  ((status == 0 || bad > 0)) || bad=1
+  count "$name" $((all > bad + unrun ? all - bad - unrun : 0)) "$bad"
+}
+
+configure_and_build() {
+  hs_configure build -DHYPERSLAB_TESTS=ON -DHYPERSLAB_WERROR=ON -DBUILD_SHARED_LIBS=OFF && hs_compile build
+}
+
+build_layers() {
+  local fresh
+  mapfile -t fresh < <(hs_fresh build-layers)
+  cmake --preset layers "${fresh[@]}" && cmake --build --preset layers --parallel "$(hs_jobs)"
+}
+
+run_python_tests() {
+  local python ran bad
+  python=$(hs_python) || {
+    count analysis 0 1
+    return
+  }
+  PYTHONDONTWRITEBYTECODE=1 "$python" -m unittest discover -s analysis/tests -t . 2>&1 |
+    tee "$scratch/unittest" || true
+  ran=$(sed -n 's/^Ran \([0-9]*\) test.*/\1/p' "$scratch/unittest")
+  bad=$(sed -n 's/^FAILED (\(.*\))$/\1/p' "$scratch/unittest" |
+    { grep -oE '(failures|errors|unexpected successes)=[0-9]+' || true; } |
+    awk -F= '{sum += $2} END {print sum + 0}')
+  if ! grep -q -E '^(OK|FAILED)' "$scratch/unittest" || ((${ran:-0} == 0)); then
+    bad=1
+  fi
+  count analysis $((${ran:-0} > bad ? ran - bad : 0)) "$bad"
+}
+
+# sources PATTERN...: files that git knows or would add.
+sources() {
+  git ls-files --cached --others --exclude-standard -- "$@" | while IFS= read -r file; do
+    [[ ! -f $file ]] || printf '%s\n' "$file"
+  done
+}
+
+check_format() {
+  local files
+  mapfile -t files < <(sources '*.cpp' '*.hpp' '*.cu' '*.cuh')
+  clang-format-16 --dry-run -Werror "${files[@]}"
+}
+
+# What changed since the main branch, or, on it, since its previous commit; the working tree counts.
+changed_sources() {
+  local base main=main
+  git rev-parse -q --verify origin/main >/dev/null && main=origin/main
+  base=$(git merge-base HEAD "$main" 2>/dev/null) || base=
+  if [[ -z $base || $base == $(git rev-parse HEAD) ]]; then
+    base=$(git rev-parse -q --verify HEAD~1) || base=
+  fi
+  if [[ -z $base ]]; then
+    sources '*.cpp'
+  else
+    {
+      git diff --name-only --diff-filter=d "$base" -- '*.cpp'
+      git ls-files --others --exclude-standard -- '*.cpp'
+    } | sort -u
+  fi
+}
+
+check_tidy() {
+  local files every
+  if ((tidy_all)); then
+    mapfile -t files < <(sources '*.cpp')
+  else
+    mapfile -t files < <(changed_sources)
+    every=$(((${#files[@]} + max_tidy - 1) / max_tidy))
+    mapfile -t files < <(printf '%s\n' "${files[@]}" | awk -v n="$every" 'NF && NR % n == 0')
+  fi
+  # Only what the build compiles has its flags on record.
+  mapfile -t files < <(printf '%s\n' "${files[@]}" |
+    while IFS= read -r file; do
+      if grep -qF "\"file\": \"$hs_root/$file\"" build/compile_commands.json; then
+        printf '%s\n' "$file"
+      fi
+    done)
+  hs_say "clang-tidy over ${#files[@]} sources"
+  ((${#files[@]} > 0)) || return 0
+  printf '%s\0' "${files[@]}" |
+    xargs -0 -n 1 -P "$(hs_jobs)" clang-tidy-16 --quiet -p build >"$scratch/tidy" 2>/dev/null && return 0
+  # A fault of a header is found again in every source that includes it.
+  grep -E ' (error|warning): ' "$scratch/tidy" | sort -u | head -n 100
+  return 1
+}
+
+hs_part "install"
+hs_install "${hs_build_packages[@]}" "${hs_test_packages[@]}" "${hs_analysis_packages[@]}"
+hs_install_optional "${hs_lint_packages[@]}"
+
+hs_part "build"
+try build configure_and_build
+hs_part "tests"
+run_ctest ctest "${not_slow[@]}"
+hs_part "repository"
+run_ctest repository -L repository
+hs_part "layers"
+try layers build_layers
+hs_part "analysis"
+run_python_tests
+if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+  hs_part "lint"
+  try_lint clang-format-16 check_format
+  mapfile -t scripts < <(sources 'jobs/*.sh' .ci/run)
+  try_lint shellcheck shellcheck -x "${scripts[@]}"
+  try_lint yamllint yamllint --strict inputs .yamllint .clang-format .clang-tidy .pre-commit-config.yaml
+  mapfile -t texts < <(sources)
+  try_lint codespell codespell "${texts[@]}"
+  hs_part "tidy"
+  try_lint clang-tidy-16 check_tidy
+else
+  skipped+=("lint: not a checkout of git")
+fi
+
+printf '\n'
+hs_parts
+((${#skipped[@]} == 0)) || printf 'skipped: %s\n' "$(joined "${skipped[@]}")"
+((${#failures[@]} == 0)) || printf 'failed: %s\n' "$(joined "${failures[@]}")"
+printf '%d passed, %d failed\n' "$passed" "$failed"
+((failed == 0))

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "hyperslab/comm/communicator.hpp"
+
+namespace hyperslab::comm {
+namespace {
+
+void copy(CView from, View to) {
+  if (from.bytes() > 0 && from.raw() != to.raw()) std::memcpy(to.raw(), from.raw(), from.bytes());
+}
+
+class SelfCommunicator final : public Communicator {
+ public:
+  explicit SelfCommunicator(const std::string& name) : Communicator(name, 0, 1, Device::cpu) {}
+
+  void progress() override {}
+  std::unique_ptr<Communicator> split(int color, int /*key*/, const std::string& name) override {
+    if (color < 0) refuse("split", fmt::format("color {} of {} is negative", color, name));
+    return make_self_communicator(name);
+  }
+
+ private:
+  void do_all_reduce(Context&, View, ReduceOp, Ticket) override {}
+  void do_reduce_scatter(Context&, View full, View shard, Ticket) override { copy(full, shard); }
+  void do_all_gather(Context&, CView shard, View full, Ticket) override { copy(shard, full); }
+  void do_broadcast(Context&, View, int, Ticket) override {}
+  void do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) override;
+  double do_wait(Context&, Ticket) override { return 0; }
+  void do_barrier() override {}
+};
+
+/// The n-th send meets the n-th receive.
+void SelfCommunicator::do_exchange(Context&, std::span<const Message> messages, Ticket) {
+  const auto is_send = [](const Message& message) { return static_cast<bool>(message.send); };
+  const auto is_recv = [](const Message& message) { return static_cast<bool>(message.recv); };
+  const auto sends = std::ranges::count_if(messages, is_send);
+  const auto recvs = std::ranges::count_if(messages, is_recv);
+  if (sends != recvs) {
+    refuse("group_end", fmt::format("{} sends to itself and {} receives", sends, recvs));
+  }
+  auto recv = messages.begin();
+  for (const Message& message : messages) {
+    if (!message.send) continue;
+    recv = std::find_if(recv, messages.end(), is_recv);
+    if (message.send.dtype() != recv->recv.dtype() || message.send.numel() != recv->recv.numel()) {
+      refuse("group_end",
+             fmt::format("a send of {} {} meets a receive of {} {}", message.send.numel(),
+                         hyperslab::name_of(message.send.dtype()), recv->recv.numel(),
+                         hyperslab::name_of(recv->recv.dtype())));
+    }
+    copy(message.send, recv->recv);
+    ++recv;
+  }
+}
+
+/// The base class only counts on meta, so nothing is left to do.
+class MetaCommunicator final : public Communicator {
+ public:
+  MetaCommunicator(const std::string& name, int rank, int size)
+      : Communicator(name, rank, size, Device::meta) {}
+
+  void progress() override {}
+  std::unique_ptr<Communicator> split(int color, int /*key*/, const std::string& name) override {
+    if (size() > 1 || color < 0) {
+      refuse("split", fmt::format("{} cannot be found without its members; make it by its rank "
+                                  "and size",
+                                  name));
+    }
+    return make_meta_communicator(name, 0, 1);
+  }
+
+ private:
+  void do_all_reduce(Context&, View, ReduceOp, Ticket) override {}
+  void do_reduce_scatter(Context&, View, View, Ticket) override {}
+  void do_all_gather(Context&, CView, View, Ticket) override {}
+  void do_broadcast(Context&, View, int, Ticket) override {}
+  void do_exchange(Context&, std::span<const Message>, Ticket) override {}
+  double do_wait(Context&, Ticket) override { return 0; }
+  void do_barrier() override {}
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_self_communicator(const std::string& name) {
+  return std::make_unique<SelfCommunicator>(name);
+}
+
+std::unique_ptr<Communicator> make_meta_communicator(const std::string& name, int rank, int size) {
+  return std::make_unique<MetaCommunicator>(name, rank, size);
+}
+
+}  // namespace hyperslab::comm

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mpi.h>
+
+#include <source_location>
+#include <string>
+#include <string_view>
+
+namespace hyperslab::comm {
+
+/// Throws where `code` is not MPI_SUCCESS: "communicator <name>: <call> failed: <MPI's text>".
+/// Wrong arguments are internal errors, everything else is the environment's (device).
+void check_mpi(int code, std::string_view call, std::string_view communicator,
+               std::source_location where = std::source_location::current());
+
+/// False before MPI_Init, after MPI_Finalize, and while an exception unwinds the stack, when peers
+/// may sit in another call: handles are then left to the end of the process.
+[[nodiscard]] bool may_free_mpi_handles();
+
+}  // namespace hyperslab::comm
+
+/// HS_MPI(name, MPI_Barrier(comm)): the call, checked.
+#define HS_MPI(communicator, expression) \
+  ::hyperslab::comm::check_mpi((expression), #expression, (communicator))

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/comm/world.hpp"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <numeric>
+
+#include "hyperslab/core/error.hpp"
+#include "mpi_check.hpp"
+#include "mpi_communicator.hpp"
+
+namespace hyperslab::comm {
+namespace {
+
+const std::string kName = "world";
+
+bool has_launcher() {
+  constexpr std::array kVariables = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"};
+  return std::ranges::any_of(kVariables, [](const char* name) { return std::getenv(name); });
+}
+
+/// Without a launcher Open MPI would start a daemon and open the network, for nobody.
+void stay_alone() {
+  constexpr int kKeepTheUsers = 0;
+  ::setenv("OMPI_MCA_ess_singleton_isolated", "1", kKeepTheUsers);
+  ::setenv("OMPI_MCA_pml", "ob1", kKeepTheUsers);
+  ::setenv("OMPI_MCA_btl", "self", kKeepTheUsers);
+}
+
+/// srun without a common PMI starts tasks that each believe to be alone.
+void check_srun(bool launcher, int size) {
+  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  if (launcher || size > 1 || tasks == nullptr || std::atoi(tasks) < 2) return;
+  throw Error(ExitCode::device,
+              fmt::format("srun started {} tasks, but each is an MPI world of its own; start with "
+                          "srun --mpi=pmix or with mpirun",
+                          tasks));
+}
+
+std::int64_t checked_length(std::size_t length) {
+  if (length > INT_MAX) {
+    throw Error(ExitCode::internal,
+                fmt::format("world: a text of {} bytes is beyond {}", length, INT_MAX));
+  }
+  return static_cast<std::int64_t>(length);
+}
+
+}  // namespace
+
+struct World::Impl {
+  MPI_Comm comm = MPI_COMM_NULL;  ///< a duplicate for host-side messages
+  std::shared_ptr<MpiEngine> engine;
+  std::atomic<bool> aborted = false;
+};
+
+World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  require(initialized == 0, "a process has one World");
+  const bool launcher = has_launcher();
+  if (launcher) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // mpirun killed by SIGKILL leaves its ranks behind
+  } else {
+    stay_alone();
+  }
+  int provided = 0;
+  HS_MPI(kName, MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
+  if (provided < MPI_THREAD_FUNNELED) {
+    throw Error(ExitCode::device, "the MPI library has no MPI_THREAD_FUNNELED; use another one");
+  }
+  HS_MPI(kName, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  HS_MPI(kName, MPI_Comm_dup(MPI_COMM_WORLD, &impl_->comm));
+  HS_MPI(kName, MPI_Comm_set_name(impl_->comm, kName.c_str()));
+  HS_MPI(kName, MPI_Comm_rank(impl_->comm, &rank_));
+  HS_MPI(kName, MPI_Comm_size(impl_->comm, &size_));
+  check_srun(launcher, size_);
+
+  MPI_Comm local = MPI_COMM_NULL;
+  HS_MPI(kName,
+         MPI_Comm_split_type(impl_->comm, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &local));
+  HS_MPI(kName, MPI_Comm_rank(local, &local_rank_));
+  HS_MPI(kName, MPI_Comm_size(local, &local_size_));
+  HS_MPI(kName, MPI_Comm_free(&local));
+  std::array<char, MPI_MAX_PROCESSOR_NAME> host{};
+  int length = 0;
+  HS_MPI(kName, MPI_Get_processor_name(host.data(), &length));
+  host_.assign(host.data(), static_cast<std::size_t>(length));
+  impl_->engine = std::make_shared<MpiEngine>();
+}
+
+World::~World() {
+  if (impl_->aborted || !may_free_mpi_handles()) return;
+  impl_->engine.reset();
+  MPI_Comm_free(&impl_->comm);
+  MPI_Finalize();
+}
+
+std::unique_ptr<Communicator> World::communicator(Device device, const std::string& name) {
+  if (device == Device::meta) return make_meta_communicator(name, rank_, size_);
+  if (device != Device::cpu) {
+    throw Error(ExitCode::device, fmt::format("communicator {}: none for {} in this build", name,
+                                              hyperslab::name_of(device)));
+  }
+  if (size_ == 1) return make_self_communicator(name);
+  return make_mpi_communicator(impl_->engine, impl_->comm, name);
+}
+
+void World::barrier() { HS_MPI(kName, MPI_Barrier(impl_->comm)); }
+
+std::string World::broadcast(const std::string& text, int root) {
+  std::int64_t length = rank_ == root ? checked_length(text.size()) : 0;
+  HS_MPI(kName, MPI_Bcast(&length, 1, MPI_INT64_T, root, impl_->comm));
+  std::string out = rank_ == root ? text : std::string(static_cast<std::size_t>(length), '\0');
+  HS_MPI(kName, MPI_Bcast(out.data(), static_cast<int>(length), MPI_CHAR, root, impl_->comm));
+  return out;
+}
+
+std::vector<std::string> World::all_gather(const std::string& text) {
+  const auto mine = static_cast<int>(checked_length(text.size()));
+  std::vector<int> lengths(static_cast<std::size_t>(size_));
+  HS_MPI(kName, MPI_Allgather(&mine, 1, MPI_INT, lengths.data(), 1, MPI_INT, impl_->comm));
+  const auto total = std::accumulate(lengths.begin(), lengths.end(), std::size_t{0});
+  checked_length(total);
+  std::vector<int> begins(lengths.size());
+  std::exclusive_scan(lengths.begin(), lengths.end(), begins.begin(), 0);
+  std::string joined(total, '\0');
+  HS_MPI(kName, MPI_Allgatherv(text.data(), mine, MPI_CHAR, joined.data(), lengths.data(),
+                               begins.data(), MPI_CHAR, impl_->comm));
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    texts.push_back(
+        joined.substr(static_cast<std::size_t>(begins[i]), static_cast<std::size_t>(lengths[i])));
+  }
+  return texts;
+}
+
+bool World::all(bool mine) { return max(mine ? 0 : 1) == 0; }
+
+std::int64_t World::max(std::int64_t mine) {
+  HS_MPI(kName, MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_INT64_T, MPI_MAX, impl_->comm));
+  return mine;
+}
+
+double World::sum(double mine) {
+  HS_MPI(kName, MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_DOUBLE, MPI_SUM, impl_->comm));
+  return mine;
+}
+
+void World::abort(int code) noexcept {
+  constexpr unsigned kPatienceSeconds = 3;
+  const bool first = !impl_->aborted.exchange(true);
+  if (!first) ::sleep(kPatienceSeconds);
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  // Alone there is nobody to end, and MPI_Abort would only print.
+  if (first && finalized == 0 && size_ > 1) MPI_Abort(MPI_COMM_WORLD, code);
+  ::_exit(code);
+}
+
+std::string library_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  HS_MPI(kName, MPI_Get_library_version(text.data(), &length));
+  const std::string_view all(text.data(), static_cast<std::size_t>(length));
+  return std::string(all.substr(0, all.find_first_of(",\n")));
+}
+
+}  // namespace hyperslab::comm

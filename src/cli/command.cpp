@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "hyperslab/deck/deck.hpp"
+#include "hyperslab/train/run.hpp"
+
+namespace hyperslab::cli {
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> all = {
+      {"train", "train a model as a deck says", run_train},
+      {"eval", "loss, perplexity and token accuracy of a checkpoint", run_eval},
+      {"generate", "continue a text", run_generate},
+      {"bench", "time forward, forward-backward or whole steps", run_bench},
+      {"tokenize", "turn text files into token files", run_tokenize},
+      {"checkpoint", "look at and verify checkpoints", run_checkpoint},
+  };
+  return all;
+}
+
+Arguments::Arguments(std::string usage) : usage_(std::move(usage)) {
+  visible_.add_options()("help", "show this text");
+}
+
+void Arguments::positional(const std::string& name, bool many) {
+  hidden_.add_options()(name.c_str(), po::value<std::vector<std::string>>());
+  places_.add(name.c_str(), many ? -1 : 1);
+  required_.push_back(name);
+}
+
+bool Arguments::parse(const comm::World& world, const std::vector<std::string>& arguments) {
+  po::options_description all;
+  all.add(visible_).add(hidden_);
+  try {
+    po::store(po::command_line_parser(arguments).options(all).positional(places_).run(), values_);
+    po::notify(values_);
+  } catch (const po::error& error) {
+    throw Error(ExitCode::usage, fmt::format("{}; {}", error.what(), usage_)).on_all_ranks();
+  }
+  if (has("help")) {
+    if (world.rank() == 0) std::cout << usage_ << "\n\n" << visible_ << std::flush;
+    return false;
+  }
+  for (const std::string& name : required_) {
+    if (!has(name)) {
+      throw Error(ExitCode::usage, fmt::format("{} is missing; {}", name, usage_)).on_all_ranks();
+    }
+  }
+  return true;
+}
+
+std::vector<std::string> Arguments::list(const std::string& name) const {
+  return has(name) ? get<std::vector<std::string>>(name) : std::vector<std::string>();
+}
+
+void add_deck_options(Arguments& arguments) {
+  arguments.add()("set", po::value<std::vector<std::string>>()->composing(),
+                  "override a deck key: path.to.key=value (may be repeated)");
+}
+
+train::Config read_config(comm::World& world, const DeckSource& source) {
+  std::string text;
+  train::agree(world, [&] {
+    if (world.rank() != 0) return;
+    std::ifstream file(source.path, std::ios::binary);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+    if (!file) {
+      throw Error(ExitCode::usage, fmt::format("{}: cannot read this deck: {}", source.path,
+                                               std::strerror(errno)));
+    }
+  });
+  text = world.broadcast(text);
+  deck::Surroundings surroundings;
+  surroundings.ranks = source.any_ranks ? 0 : world.size();
+  surroundings.for_training = source.for_training;
+  try {
+    return deck::read_deck(text, source.path, source.overrides, surroundings);
+  } catch (const Error& error) {
+    throw error.on_all_ranks();
+  }
+}
+
+}  // namespace hyperslab::cli

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "command.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/core/version.hpp"
+
+namespace hyperslab::cli {
+namespace {
+
+std::string overview() {
+  std::string text =
+      "hyperslab trains transformers on one core or on a cluster of GPUs.\n\n"
+      "usage: [mpirun -np N] hyperslab COMMAND [arguments]; hyperslab COMMAND --help explains.\n\n";
+  for (const Command& command : commands()) {
+    text += fmt::format("  {:<12}{}\n", command.name, command.summary);
+  }
+  return text;
+}
+
+/// One line (a deck error: one a problem), from one rank where all ranks failed alike.
+void report(const comm::World& world, const Error& error) {
+  if (error.is_on_all_ranks() && world.rank() != 0) return;
+  const bool which = !error.is_on_all_ranks() && world.size() > 1;
+  const std::string who =
+      which ? fmt::format("rank {} host {}: ", world.rank(), world.host()) : std::string();
+  std::string where;
+  if (error.code() == ExitCode::internal) {
+    where = fmt::format(" ({}:{}); this is a fault of the program, please report it",
+                        error.where().file_name(), error.where().line());
+  }
+  fmt::print(stderr, "hyperslab: {}{}{}\n", who, error.what(), where);
+  std::fflush(stderr);
+}
+
+int run(comm::World& world, const Command& command, const std::vector<std::string>& arguments) {
+  try {
+    return static_cast<int>(command.run(world, arguments));
+  } catch (const Error& error) {
+    report(world, error);
+    const int code = static_cast<int>(error.code());
+    if (!error.is_on_all_ranks() && world.size() > 1) world.abort(code);
+    return code;
+  } catch (const std::exception& error) {
+    report(world, Error(ExitCode::internal, error.what()));
+    if (world.size() > 1) world.abort(static_cast<int>(ExitCode::internal));
+    return static_cast<int>(ExitCode::internal);
+  }
+}
+
+int start(int argc, char** argv) {
+  const std::string name = argc > 1 ? argv[1] : "";
+  if (name == "--version") {
+    fmt::print("hyperslab {} ({})\n", version(), commit());
+    return 0;
+  }
+  if (name == "--help" || name == "help") {
+    fmt::print("{}", overview());
+    return 0;
+  }
+  for (const Command& command : commands()) {
+    if (command.name != name) continue;
+    comm::World world(&argc, &argv);
+    log::setup(world.rank(), world.rank() == 0 ? "" : fmt::format("[r{}]", world.rank()));
+    return run(world, command, {argv + 2, argv + argc});
+  }
+  fmt::print(stderr, "hyperslab: {}\n\n{}",
+             name.empty() ? "which command?" : "there is no command '" + name + "'", overview());
+  return static_cast<int>(ExitCode::usage);
+}
+
+}  // namespace
+}  // namespace hyperslab::cli
+
+int main(int argc, char** argv) {
+  try {
+    return hyperslab::cli::start(argc, argv);
+  } catch (const std::exception& error) {  // MPI itself could not be started
+    fmt::print(stderr, "hyperslab: {}\n", error.what());
+    return 1;
+  }
+}

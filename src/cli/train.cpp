@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <csignal>
+
+#include "command.hpp"
+#include "hyperslab/deck/deck.hpp"
+#include "hyperslab/train/run.hpp"
+
+namespace hyperslab::cli {
+namespace {
+
+volatile int stop_signal = 0;  // the handler only sets it; ranks agree on it once a step
+
+void request_stop(int signal) { stop_signal = signal; }
+
+double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+
+/// What a run of this deck would hold and compute, on one rank.
+void print_plan(const train::Config& config, bool shapes) {
+  const train::Plan plan = train::make_plan(config, {}, 0);
+  if (shapes) {
+    fmt::print("{:<12} {:<36} {:<24} {:<5} {:>14}\n", "arena", "name", "shape", "type", "bytes");
+    for (const auto& [arena, allocation] : plan.allocations) {
+      fmt::print("{:<12} {:<36} {:<24} {:<5} {:>14}\n", arena, allocation.label,
+                 allocation.shape.str(), name_of(allocation.dtype), allocation.bytes);
+    }
+    fmt::print("\n");
+  }
+  const model::MemoryPlan& memory = plan.memory;
+  fmt::print("parameters            {}\n", model::parameter_count(config.model));
+  fmt::print("in matrix products    {}\n", model::matmul_parameter_count(config.model));
+  fmt::print("memory of a rank      {:.1f} MiB: parameters {:.1f}, gradients {:.1f}, optimizer "
+             "{:.1f}, activations {:.1f}, scratch {:.1f}, workspace {:.1f}\n",
+             mebibytes(memory.total()), mebibytes(memory.parameters), mebibytes(memory.gradients),
+             mebibytes(memory.optimizer), mebibytes(memory.activations), mebibytes(memory.scratch),
+             mebibytes(memory.workspace));
+  const Work work = plan.ledger.total();
+  fmt::print("work of a rank's step {:.3f} GFLOP, {:.3f} GB through memory, {} ops\n",
+             1e-9 * work.flops, 1e-9 * work.bytes, work.calls);
+}
+
+}  // namespace
+
+ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments) {
+  Arguments args("usage: [mpirun -np N] hyperslab train DECK [--set k=v]... trains as DECK says");
+  add_deck_options(args);
+  args.add()("resume", po::value<std::string>()->default_value(""),
+             "auto: newest checkpoint where there is one; never; or a step (default: the deck's)")(
+      "stop-after", po::value<std::int64_t>()->default_value(0),
+      "stop cleanly with a checkpoint after this step")(
+      "dry-run", "read the deck, print parameters, memory and work, train nothing")(
+      "shapes", "with --dry-run: every intermediate's shape, type and bytes");
+  args.positional("DECK");
+  if (!args.parse(world, arguments)) return ExitCode::ok;
+  const bool dry = args.has("dry-run");
+  const train::Config config =
+      read_config(world, {args.list("DECK").front(), args.list("set"), true, dry});
+  if (dry) {
+    if (world.rank() == 0) print_plan(config, args.has("shapes"));
+    return ExitCode::ok;
+  }
+  std::signal(SIGUSR1, request_stop);
+  std::signal(SIGTERM, request_stop);
+  train::RunOptions options;
+  options.resume = args.get<std::string>("resume");
+  options.stop_after = args.get<std::int64_t>("stop-after");
+  options.deck_yaml = deck::to_yaml(config);
+  options.stop_signal = &stop_signal;
+  return train::run_training(world, config, options);
+}
+
+}  // namespace hyperslab::cli

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/core/context.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab {
+
+Context::Context(Device device, std::size_t workspace_bytes)
+    : device_(device), workspace_(device, workspace_bytes), threads_(omp_get_max_threads()) {}
+
+void* Context::workspace(std::string_view op, std::size_t bytes) {
+  workspace_high_water_ = std::max(workspace_high_water_, bytes);
+  if (device_ != Device::meta && bytes > workspace_.bytes()) {
+    throw Error(ExitCode::internal, std::string(op) + " needs a workspace of " +
+                                        std::to_string(bytes) + " bytes, planned were " +
+                                        std::to_string(workspace_.bytes()));
+  }
+  return workspace_.data();
+}
+
+void Context::add_work(std::string_view op, double flops, double bytes) {
+  ledger_.add(name_of(recorder_.component()), op, flops, bytes);
+}
+
+}  // namespace hyperslab

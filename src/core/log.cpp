@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/core/log.hpp"
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+namespace hyperslab::log {
+namespace {
+
+spdlog::logger& logger() {
+  static const auto instance = [] {
+    auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    auto made = std::make_shared<spdlog::logger>("hyperslab", std::move(sink));
+    made->set_level(spdlog::level::debug);
+    made->set_pattern("%v");
+    made->sinks().front()->set_level(spdlog::level::info);
+    return made;
+  }();
+  return *instance;
+}
+
+}  // namespace
+
+void setup(int rank, const std::string& prefix) {
+  logger().sinks().front()->set_pattern(prefix.empty() ? "%v" : prefix + " %v");
+  logger().sinks().front()->set_level(rank == 0 ? spdlog::level::info : spdlog::level::warn);
+}
+
+void add_file(const std::string& path) {
+  auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
+  sink->set_level(spdlog::level::debug);
+  sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
+  logger().sinks().push_back(std::move(sink));
+  logger().flush_on(spdlog::level::info);
+}
+
+void debug(const std::string& text) { logger().debug(text); }
+void info(const std::string& text) { logger().info(text); }
+void warn(const std::string& text) { logger().warn(text); }
+void error(const std::string& text) { logger().error(text); }
+
+}  // namespace hyperslab::log

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/model/arenas.hpp"
+
+namespace hyperslab::model {
+
+Arenas Arenas::measuring() {
+  return {Arena("parameters"), Arena("gradients"), Arena("optimizer"), Arena("activations"),
+          Arena("scratch")};
+}
+
+Arenas Arenas::real(Device device, const MemoryPlan& plan, bool canary) {
+  return {Arena("parameters", device, plan.parameters, canary),
+          Arena("gradients", device, plan.gradients, canary),
+          Arena("optimizer", device, plan.optimizer, canary),
+          Arena("activations", device, plan.activations, canary),
+          Arena("scratch", device, plan.scratch, canary)};
+}
+
+MemoryPlan Arenas::used() const {
+  return {parameters.used_bytes(), gradients.used_bytes(),   optimizer.used_bytes(),
+          activations.used_bytes(), scratch.used_bytes(), 0};
+}
+
+}  // namespace hyperslab::model

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/model/spec.hpp"
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::model {
+namespace {
+
+/// Matrices of one block: query, key, value, output, and the feed-forward network.
+std::int64_t block_matrices(const ModelSpec& spec) {
+  const std::int64_t C = spec.width;
+  const std::int64_t kv_width = spec.head_width() * spec.kv_heads;
+  const std::int64_t ffn_matrices = ops::is_gated(spec.activation) ? 3 : 2;
+  return 2 * C * C + 2 * C * kv_width + ffn_matrices * C * spec.ffn_width;
+}
+
+std::int64_t block_biases(const ModelSpec& spec) {
+  if (!spec.bias) return 0;
+  const std::int64_t kv_width = spec.head_width() * spec.kv_heads;
+  const std::int64_t inner_vectors = ops::is_gated(spec.activation) ? 2 : 1;
+  return 3 * spec.width + 2 * kv_width + inner_vectors * spec.ffn_width;
+}
+
+std::int64_t norm_parameters(const ModelSpec& spec) {
+  switch (spec.norm) {
+    case ops::NormKind::none: return 0;
+    case ops::NormKind::rmsnorm: return spec.width;
+    case ops::NormKind::layernorm: return spec.bias ? 2 * spec.width : spec.width;
+  }
+  return 0;
+}
+
+}  // namespace
+
+ModelSpec preset(const std::string& family) {
+  ModelSpec spec;
+  spec.family = family;
+  if (family == "gpt2") return spec;
+  if (family != "llama") {
+    throw Error(ExitCode::usage, "unknown model family '" + family + "'; known are gpt2 and llama");
+  }
+  spec.position = Position::rope;
+  spec.norm = ops::NormKind::rmsnorm;
+  spec.activation = ops::Activation::swiglu;
+  spec.bias = false;
+  spec.tie_embeddings = false;
+  return spec;
+}
+
+std::int64_t parameter_count(const ModelSpec& spec) {
+  const std::int64_t table = spec.vocabulary * spec.width;
+  const std::int64_t tables = spec.tie_embeddings ? table : 2 * table;
+  const std::int64_t positions = spec.position == Position::learned ? spec.context * spec.width : 0;
+  const std::int64_t final_norms = spec.norm_place == NormPlace::pre ? 1 : 0;
+  const std::int64_t block = block_matrices(spec) + block_biases(spec);
+  return spec.layers * block + (2 * spec.layers + final_norms) * norm_parameters(spec) + tables +
+         positions;
+}
+
+std::int64_t matmul_parameter_count(const ModelSpec& spec) {
+  return spec.layers * block_matrices(spec) + spec.vocabulary * spec.width;
+}
+
+double flops_per_token(const ModelSpec& spec, Dim T, bool causal) {
+  const double attention = (causal ? 6.0 : 12.0) * static_cast<double>(spec.layers) *
+                           static_cast<double>(spec.width) * static_cast<double>(T);
+  return 6.0 * static_cast<double>(matmul_parameter_count(spec)) + attention;
+}
+
+}  // namespace hyperslab::model

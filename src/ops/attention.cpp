@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/attention.hpp"
+
+#include "backend.hpp"
+#include "checks.hpp"
+#include "dropout_checks.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+/// (B, T) of a packed qkv after checking it against the layout.
+std::array<Dim, 2> require_packed(const Context& ctx, const HeadLayout& layout, CView qkv,
+                                  std::string_view what) {
+  require(layout.heads > 0 && layout.kv_heads > 0 && layout.head_width > 0 &&
+              layout.heads % layout.kv_heads == 0,
+          "attention layout: wanted positive sizes and heads a multiple of kv_heads");
+  require_here(ctx, qkv, what);
+  const auto [B, T, width] = qkv.dims<3>(what);
+  require_shape(qkv, {B, T, layout.packed_width()}, what);
+  return {B, T};
+}
+
+/// FLOPs of one product of queries and keys over a full square of T x T scores.
+double square_flops(const HeadLayout& layout, Dim B, Dim T) {
+  return 2.0 * static_cast<double>(B * layout.heads * layout.head_width) * static_cast<double>(T) *
+         static_cast<double>(T);
+}
+
+/// Cosines and sines of rotary positions: (T_max, Dh / 2) each.
+void require_tables(const Context& ctx, CView cosines, CView sines, Dim T_max, Dim half) {
+  require_here(ctx, cosines, "rope cosines");
+  require_operand(ctx, cosines, {T_max, half}, statistic_dtype(cosines.dtype()), "rope cosines");
+  require_operand(ctx, sines, {T_max, half}, cosines.dtype(), "rope sines");
+}
+
+}  // namespace
+
+void rope_table(Context& ctx, float theta, View cosines, View sines) {
+  const auto [T_max, half] = cosines.dims<2>("rope_table cosines");
+  require_tables(ctx, cosines, sines, T_max, half);
+  if (on_meta(ctx, "rope_table", 10.0 * static_cast<double>(T_max * half), {cosines, sines})) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) return cuda::rope_table(ctx, theta, cosines, sines);
+  }
+  cpu::rope_table(ctx, theta, cosines, sines);
+}
+
+void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Dim first_position,
+          Rotation rotation, View qkv) {
+  const auto [B, T] = require_packed(ctx, layout, qkv, "rope qkv");
+  require(layout.head_width % 2 == 0, "rope layout: wanted an even head width");
+  const Dim T_max = cosines.dims<2>("rope cosines")[0];
+  require_tables(ctx, cosines, sines, T_max, layout.head_width / 2);
+  require_dtype(ctx, cosines, statistic_dtype(qkv.dtype()), "rope cosines");
+  require(first_position >= 0 && first_position + T <= T_max,
+          "rope first_position: the table of angles ends before the sequence");
+  const double pairs =
+      static_cast<double>(B * T * (layout.heads + layout.kv_heads) * (layout.head_width / 2));
+  if (on_meta(ctx, "rope", 6.0 * pairs, {qkv, cosines, sines})) return;
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::rope(ctx, layout, cosines, sines, first_position, rotation, qkv);
+    }
+  }
+  cpu::rope(ctx, layout, cosines, sines, first_position, rotation, qkv);
+}
+
+void attention_forward(Context& ctx, const HeadLayout& layout, CView qkv, View out,
+                       View log_sum_exp) {
+  const auto [B, T] = require_packed(ctx, layout, qkv, "attention_forward qkv");
+  require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
+                  "attention_forward out");
+  require_operand(ctx, log_sum_exp, {B, layout.heads, T}, statistic_dtype(qkv.dtype()),
+                  "attention_forward log_sum_exp");
+  if (on_meta(ctx, "attention_forward", square_flops(layout, B, T), {qkv, out, log_sum_exp},
+              cpu::attention_forward_workspace(ctx.threads(), layout, T, qkv.dtype()))) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::attention_forward(ctx, layout, qkv, out, log_sum_exp);
+    }
+  }
+  cpu::attention_forward(ctx, layout, qkv, out, log_sum_exp);
+}
+
+void attention_backward(Context& ctx, const HeadLayout& layout, CView dout, CView qkv, CView out,
+                        CView log_sum_exp, View dqkv) {
+  const auto [B, T] = require_packed(ctx, layout, qkv, "attention_backward qkv");
+  const Shape out_shape = {B, T, layout.heads * layout.head_width};
+  require_operand(ctx, dout, out_shape, qkv.dtype(), "attention_backward dout");
+  require_operand(ctx, out, out_shape, qkv.dtype(), "attention_backward out");
+  require_operand(ctx, log_sum_exp, {B, layout.heads, T}, statistic_dtype(qkv.dtype()),
+                  "attention_backward log_sum_exp");
+  require_operand(ctx, dqkv, qkv.shape(), qkv.dtype(), "attention_backward dqkv");
+  if (on_meta(ctx, "attention_backward", 2.5 * square_flops(layout, B, T),
+              {dout, qkv, out, log_sum_exp, dqkv},
+              cpu::attention_backward_workspace(ctx.threads(), layout, T, qkv.dtype()))) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::attention_backward(ctx, layout, dout, qkv, out, log_sum_exp, dqkv);
+    }
+  }
+  cpu::attention_backward(ctx, layout, dout, qkv, out, log_sum_exp, dqkv);
+}
+
+void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView qkv,
+                                 const Dropout& dropout, View out, View probabilities) {
+  const auto [B, T] = require_packed(ctx, layout, qkv, "attention_reference_forward qkv");
+  require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
+                  "attention_reference_forward out");
+  require_operand(ctx, probabilities, {B, layout.heads, T, T}, qkv.dtype(),
+                  "attention_reference_forward probabilities");
+  require_dropout(ctx, dropout, B);
+  if (on_meta(ctx, "attention_reference_forward", 2 * square_flops(layout, B, T),
+              {qkv, out, probabilities},
+              cpu::attention_reference_workspace(ctx.threads(), T, qkv.dtype()))) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::attention_reference_forward(ctx, layout, qkv, dropout, out, probabilities);
+    }
+  }
+  cpu::attention_reference_forward(ctx, layout, qkv, dropout, out, probabilities);
+}
+
+void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView dout, CView qkv,
+                                  CView probabilities, const Dropout& dropout, View dprobabilities,
+                                  View dqkv) {
+  const auto [B, T] = require_packed(ctx, layout, qkv, "attention_reference_backward qkv");
+  const Shape square = {B, layout.heads, T, T};
+  require_operand(ctx, dout, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
+                  "attention_reference_backward dout");
+  require_operand(ctx, probabilities, square, qkv.dtype(),
+                  "attention_reference_backward probabilities");
+  require_operand(ctx, dprobabilities, square, qkv.dtype(),
+                  "attention_reference_backward dprobabilities");
+  require_operand(ctx, dqkv, qkv.shape(), qkv.dtype(), "attention_reference_backward dqkv");
+  require_dropout(ctx, dropout, B);
+  if (on_meta(ctx, "attention_reference_backward", 4 * square_flops(layout, B, T),
+              {dout, qkv, probabilities, dprobabilities, dqkv},
+              cpu::attention_reference_workspace(ctx.threads(), T, qkv.dtype()))) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::attention_reference_backward(ctx, layout, dout, qkv, probabilities, dropout,
+                                                dprobabilities, dqkv);
+    }
+  }
+  cpu::attention_reference_backward(ctx, layout, dout, qkv, probabilities, dropout, dprobabilities,
+                                    dqkv);
+}
+
+void attention_cached_forward(Context& ctx, const HeadLayout& layout, CView qkv, Dim past,
+                              View key_cache, View value_cache, View out) {
+  const auto [B, T] = require_packed(ctx, layout, qkv, "attention_cached_forward qkv");
+  const Dim width = layout.kv_heads * layout.head_width;
+  require_here(ctx, key_cache, "attention_cached_forward key_cache");
+  const Dim T_max = key_cache.dims<3>("attention_cached_forward key_cache")[1];
+  const Shape cache = {B, T_max, width};
+  require_operand(ctx, key_cache, cache, qkv.dtype(), "attention_cached_forward key_cache");
+  require_operand(ctx, value_cache, cache, qkv.dtype(), "attention_cached_forward value_cache");
+  require(past >= 0 && past + T <= T_max,
+          "attention_cached_forward past: the cache ends before the new tokens");
+  require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
+                  "attention_cached_forward out");
+  const double scores =
+      static_cast<double>(T) * (static_cast<double>(past) + 0.5 * static_cast<double>(T + 1));
+  const double flops = 4.0 * static_cast<double>(B * layout.heads * layout.head_width) * scores;
+  if (on_meta(ctx, "attention_cached_forward", flops, {qkv, key_cache, value_cache, out},
+              cpu::attention_forward_workspace(ctx.threads(), layout, T_max, qkv.dtype()))) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::attention_cached_forward(ctx, layout, qkv, past, key_cache, value_cache, out);
+    }
+  }
+  cpu::attention_cached_forward(ctx, layout, qkv, past, key_cache, value_cache, out);
+}
+
+}  // namespace hyperslab::ops

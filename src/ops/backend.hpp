@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/ops/activation.hpp"
+#include "hyperslab/ops/attention.hpp"
+#include "hyperslab/ops/dropout.hpp"
+#include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/ops/embedding.hpp"
+#include "hyperslab/ops/loss.hpp"
+#include "hyperslab/ops/matmul.hpp"
+#include "hyperslab/ops/norm.hpp"
+#include "hyperslab/ops/optimizer.hpp"
+
+// Every op has a twin per device with the signature of the public function, which has checked
+// shapes and dtypes before.
+
+namespace hyperslab::ops::cpu {
+
+decltype(ops::activation_forward) activation_forward;
+decltype(ops::activation_backward) activation_backward;
+decltype(ops::gated_forward) gated_forward;
+decltype(ops::gated_backward) gated_backward;
+decltype(ops::rope_table) rope_table;
+decltype(ops::rope) rope;
+decltype(ops::attention_forward) attention_forward;
+decltype(ops::attention_backward) attention_backward;
+decltype(ops::attention_reference_forward) attention_reference_forward;
+decltype(ops::attention_reference_backward) attention_reference_backward;
+decltype(ops::attention_cached_forward) attention_cached_forward;
+decltype(ops::dropout) dropout;
+decltype(ops::add) add;
+decltype(ops::fill) fill;
+decltype(ops::cast) cast;
+decltype(ops::root_mean_square) root_mean_square;
+decltype(ops::embedding_forward) embedding_forward;
+decltype(ops::embedding_backward) embedding_backward;
+decltype(ops::position_backward) position_backward;
+decltype(ops::sinusoidal_table) sinusoidal_table;
+decltype(ops::softmax_cross_entropy) softmax_cross_entropy;
+decltype(ops::matmul) matmul;
+decltype(ops::linear_forward) linear_forward;
+decltype(ops::linear_activation_forward) linear_activation_forward;
+decltype(ops::linear_backward_input) linear_backward_input;
+decltype(ops::linear_activation_backward_input) linear_activation_backward_input;
+decltype(ops::linear_backward_weight) linear_backward_weight;
+decltype(ops::add_norm_forward) add_norm_forward;
+decltype(ops::norm_backward) norm_backward;
+decltype(ops::adamw) adamw;
+decltype(ops::add_norm_squared) add_norm_squared;
+decltype(ops::begin_step) begin_step;
+decltype(ops::judge_step) judge_step;
+
+// Bytes of scratch memory, for the plan on `meta` and for the op itself.
+[[nodiscard]] std::size_t attention_forward_workspace(int threads, const HeadLayout& layout,
+                                                      Dim keys, DType dtype);
+[[nodiscard]] std::size_t attention_backward_workspace(int threads, const HeadLayout& layout,
+                                                       Dim keys, DType dtype);
+[[nodiscard]] std::size_t attention_reference_workspace(int threads, Dim keys, DType dtype);
+[[nodiscard]] std::size_t linear_activation_backward_input_workspace(Dim rows, Dim width,
+                                                                     DType dtype);
+[[nodiscard]] std::size_t norm_backward_workspace(int threads, Dim width, DType dtype);
+[[nodiscard]] std::size_t softmax_cross_entropy_workspace(int threads);
+[[nodiscard]] std::size_t sum_of_squares_workspace(Dim count);
+
+}  // namespace hyperslab::ops::cpu
+
+namespace hyperslab::ops::cuda {
+
+decltype(ops::activation_forward) activation_forward;
+decltype(ops::activation_backward) activation_backward;
+decltype(ops::gated_forward) gated_forward;
+decltype(ops::gated_backward) gated_backward;
+decltype(ops::rope_table) rope_table;
+decltype(ops::rope) rope;
+decltype(ops::attention_forward) attention_forward;
+decltype(ops::attention_backward) attention_backward;
+decltype(ops::attention_reference_forward) attention_reference_forward;
+decltype(ops::attention_reference_backward) attention_reference_backward;
+decltype(ops::attention_cached_forward) attention_cached_forward;
+decltype(ops::dropout) dropout;
+decltype(ops::add) add;
+decltype(ops::fill) fill;
+decltype(ops::cast) cast;
+decltype(ops::root_mean_square) root_mean_square;
+decltype(ops::embedding_forward) embedding_forward;
+decltype(ops::embedding_backward) embedding_backward;
+decltype(ops::position_backward) position_backward;
+decltype(ops::sinusoidal_table) sinusoidal_table;
+decltype(ops::softmax_cross_entropy) softmax_cross_entropy;
+decltype(ops::matmul) matmul;
+decltype(ops::linear_forward) linear_forward;
+decltype(ops::linear_activation_forward) linear_activation_forward;
+decltype(ops::linear_backward_input) linear_backward_input;
+decltype(ops::linear_activation_backward_input) linear_activation_backward_input;
+decltype(ops::linear_backward_weight) linear_backward_weight;
+decltype(ops::add_norm_forward) add_norm_forward;
+decltype(ops::norm_backward) norm_backward;
+decltype(ops::adamw) adamw;
+decltype(ops::add_norm_squared) add_norm_squared;
+decltype(ops::begin_step) begin_step;
+decltype(ops::judge_step) judge_step;
+
+}  // namespace hyperslab::ops::cuda

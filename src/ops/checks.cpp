@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks.hpp"
+
+#include <string>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/ops/step_state.hpp"
+
+namespace hyperslab::ops {
+
+Dim leading(const Shape& shape) {
+  Dim product = 1;
+  for (int i = 0; i + 1 < shape.rank(); ++i) product *= shape[i];
+  return product;
+}
+
+Dim last(CView view, std::string_view what, std::source_location where) {
+  if (view.shape().rank() == 0) throw_shape_error(what, view.shape(), "(..., size)", where);
+  return view.shape().back();
+}
+
+DType statistic_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+void require_here(const Context& ctx, CView view, std::string_view what,
+                  std::source_location where) {
+  if (!view) throw Error(ExitCode::internal, std::string(what) + ": the view is absent", where);
+  if (view.device() != ctx.device()) {
+    throw Error(ExitCode::internal,
+                std::string(what) + ": is on " + std::string(name_of(view.device())) +
+                    ", the context on " + std::string(name_of(ctx.device())),
+                where);
+  }
+}
+
+void require_dtype(const Context& ctx, CView view, DType dtype, std::string_view what,
+                   std::source_location where) {
+  require_here(ctx, view, what, where);
+  if (view.dtype() != dtype) {
+    throw Error(ExitCode::internal,
+                std::string(what) + ": holds " + std::string(name_of(view.dtype())) + ", wanted " +
+                    std::string(name_of(dtype)),
+                where);
+  }
+}
+
+void require_operand(const Context& ctx, CView view, const Shape& wanted, DType dtype,
+                     std::string_view what, std::source_location where) {
+  require_dtype(ctx, view, dtype, what, where);
+  require_shape(view, wanted, what, where);
+}
+
+void require_rows(const Context& ctx, CView view, Dim rows, Dim last, DType dtype,
+                  std::string_view what, std::source_location where) {
+  require_dtype(ctx, view, dtype, what, where);
+  const Shape& shape = view.shape();
+  if (shape.rank() == 0 || shape.back() != last || leading(shape) != rows) {
+    throw_shape_error(what, shape, std::to_string(rows) + " rows of " + std::to_string(last),
+                      where);
+  }
+}
+
+void require_count(const Context& ctx, CView view, Dim count, DType dtype, std::string_view what,
+                   std::source_location where) {
+  require_dtype(ctx, view, dtype, what, where);
+  if (view.numel() != count) {
+    throw_shape_error(what, view.shape(), std::to_string(count) + " elements", where);
+  }
+}
+
+void require_sums(const Context& ctx, CView sums, std::string_view what,
+                  std::source_location where) {
+  require_here(ctx, sums, what, where);
+  require_operand(ctx, sums, {kSumCount}, statistic_dtype(sums.dtype()), what, where);
+}
+
+bool on_meta(Context& ctx, std::string_view op, double flops, std::initializer_list<CView> operands,
+             std::size_t workspace_bytes) {
+  if (ctx.device() != Device::meta) return false;
+  double bytes = 0;
+  for (const CView& operand : operands) bytes += static_cast<double>(operand.bytes());
+  ctx.add_work(op, flops, bytes);
+  if (workspace_bytes > 0) ctx.workspace(op, workspace_bytes);
+  return true;
+}
+
+}  // namespace hyperslab::ops

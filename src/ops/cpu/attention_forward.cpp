@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "../backend.hpp"
+#include "../checks.hpp"
+#include "attention_pack.hpp"
+#include "math.hpp"
+
+namespace hyperslab::ops::cpu {
+namespace {
+
+/// One thread's scratch memory: packed keys and values of a head, the scores of a block of queries
+/// against all keys, and the block's output.
+template <class T>
+struct ForwardScratch {
+  Dim width;      // head width, rounded up to vectors
+  Dim score_row;  // not a power of two, so that columns do not share cache sets
+  T* keys;
+  T* values;
+  T* scores;
+  T* out;
+  Dim count;
+
+  ForwardScratch(T* base, const HeadLayout& layout, Dim max_keys)
+      : width(round_up(layout.head_width, kLanes<T>)),
+        score_row(round_up(max_keys, kPanel<T>) + kLanes<T>) {
+    Carver<T> carver(base);
+    keys = carver.take(round_up(max_keys, kPanel<T>) * layout.head_width);
+    values = carver.take(max_keys * width);
+    scores = carver.take(kQueryBlock * score_row);
+    out = carver.take(kQueryBlock * width);
+    count = carver.used();
+  }
+};
+
+/// The largest of the first `valid` scores. Whole vectors are read, what is behind is not looked
+/// at.
+template <class T>
+T largest_score(const T* scores, Dim valid) {
+  constexpr int kWidth = kLanes<T>;
+  T top[kWidth];
+  std::fill_n(top, kWidth, -std::numeric_limits<T>::infinity());
+  for (Dim j = 0; j < valid; j += kWidth) {
+    const int here = static_cast<int>(std::min<Dim>(kWidth, valid - j));
+#pragma omp simd
+    for (int lane = 0; lane < kWidth; ++lane) {
+      const T score = lane < here ? scores[j + lane] : top[lane];
+      top[lane] = score > top[lane] ? score : top[lane];
+    }
+  }
+  T result = top[0];
+#pragma omp simd reduction(max : result)
+  for (int lane = 0; lane < kWidth; ++lane) result = top[lane] > result ? top[lane] : result;
+  return result;
+}
+
+/// Replaces the first `valid` scores by e^(scale * (s - max)), the others up to `padded` by zero.
+/// Returns the sum; `log_sum` becomes the logarithm of the sum of e^(scale * s).
+template <class T>
+T exponentiate(T* scores, Dim valid, Dim padded, T scale, T& log_sum) {
+  constexpr int kWidth = kLanes<T>;
+  const T top = largest_score(scores, valid);
+  T sums[kWidth] = {};
+  for (Dim j = 0; j < valid; j += kWidth) {
+    const int here = static_cast<int>(std::min<Dim>(kWidth, valid - j));
+#pragma omp simd
+    for (int lane = 0; lane < kWidth; ++lane) {
+      const T term = exponential(scale * (scores[j + lane] - top));
+      scores[j + lane] = lane < here ? term : T(0);
+      sums[lane] += lane < here ? term : T(0);
+    }
+  }
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int lane = 0; lane < kWidth; ++lane) sum += sums[lane];
+  const Dim written = round_up(valid, kWidth);
+  std::fill(scores + written, scores + padded, T(0));
+  log_sum = scale * top + std::log(sum);
+  return sum;
+}
+
+/// The rows of one query head and where its results go.
+template <class T>
+struct QueryHead {
+  HeadRows<const T> q;
+  HeadRows<T> out;
+  T* log_sum_exp;  // null where nobody asks
+};
+
+/// Attention of `queries` rows at positions past, past + 1, ... on packed keys and values.
+template <class T>
+void attend(const QueryHead<T>& head, Dim queries, Dim past, Dim head_width,
+            const ForwardScratch<T>& scratch, Right<T> keys, Right<T> values) {
+  const T scale = T(1) / std::sqrt(static_cast<T>(head_width));
+  for (Dim first = 0; first < queries; first += kQueryBlock) {
+    const Dim rows = std::min(kQueryBlock, queries - first);
+    const Dim visible = past + first + rows;
+    const Dim padded = round_up(visible, kPanel<T>);
+    product<T>(rows, padded, head_width, {head.q.row(first), head.q.stride, 1}, keys,
+               {scratch.scores, scratch.score_row, false});
+    T inverse[kQueryBlock];
+    for (Dim i = 0; i < rows; ++i) {
+      T log_sum = 0;
+      inverse[i] = T(1) / exponentiate(scratch.scores + i * scratch.score_row, past + first + i + 1,
+                                       padded, scale, log_sum);
+      if (head.log_sum_exp != nullptr) head.log_sum_exp[first + i] = log_sum;
+    }
+    product<T>(rows, scratch.width, visible, {scratch.scores, scratch.score_row, 1}, values,
+               {scratch.out, scratch.width, false});
+    for (Dim i = 0; i < rows; ++i) {
+      const T* source = scratch.out + i * scratch.width;
+      T* target = head.out.row(first + i);
+#pragma omp simd
+      for (Dim d = 0; d < head_width; ++d) target[d] = source[d] * inverse[i];
+    }
+  }
+}
+
+/// What one call of attention reads and writes, over all samples and heads.
+template <class T>
+struct ForwardCall {
+  HeadLayout layout;
+  Dim queries;
+  Dim past;
+  const T* qkv;
+  const T* keys;  // (B, rows, ...) with the key heads of a row side by side
+  const T* values;
+  Dim key_sample;  // elements from one sample's keys to the next
+  Dim key_row;
+  T* out;
+  T* log_sum_exp;
+};
+
+/// The query heads that share key-value head `kv` of sample b.
+template <class T>
+void attend_group(const ForwardCall<T>& call, Dim b, Dim kv, const ForwardScratch<T>& scratch) {
+  const HeadLayout& layout = call.layout;
+  const Dim D = layout.head_width;
+  const Dim group = layout.heads / layout.kv_heads;
+  const Dim visible = call.past + call.queries;
+  const Dim key_offset = b * call.key_sample + kv * D;
+  const Right<T> keys =
+      pack_transposed<T>({call.keys + key_offset, call.key_row}, visible, D, scratch.keys);
+  const Right<T> values = pack_rows<T>({call.values + key_offset, call.key_row}, visible, D,
+                                       scratch.width, scratch.values);
+  const Dim packed = layout.packed_width();
+  const Dim out_row = layout.heads * D;
+  for (Dim h = kv * group; h < (kv + 1) * group; ++h) {
+    const QueryHead<T> head = {
+        {call.qkv + b * call.queries * packed + h * D, packed},
+        {call.out + b * call.queries * out_row + h * D, out_row},
+        call.log_sum_exp ? call.log_sum_exp + (b * layout.heads + h) * call.queries : nullptr};
+    attend(head, call.queries, call.past, D, scratch, keys, values);
+  }
+}
+
+template <class T>
+void attend_all(Context& ctx, const char* op, const ForwardCall<T>& call, Dim B, Dim max_keys) {
+  const HeadLayout& layout = call.layout;
+  auto* base = static_cast<T*>(
+      ctx.workspace(op, attention_forward_workspace(ctx.threads(), layout, max_keys, dtype_of<T>)));
+  const Dim work = (call.past + call.queries) * layout.head_width;
+  parallel_chunks(ctx.threads(), B * layout.kv_heads, work, [&](int chunk, Dim begin, Dim end) {
+    const Dim stride = ForwardScratch<T>(nullptr, layout, max_keys).count;
+    const ForwardScratch<T> scratch(base + chunk * stride, layout, max_keys);
+    for (Dim i = begin; i < end; ++i) {
+      attend_group(call, i / layout.kv_heads, i % layout.kv_heads, scratch);
+    }
+  });
+}
+
+/// Appends the key or value heads of the new tokens, `first_column` on in qkv, to a cache.
+template <class T>
+void append(const HeadLayout& layout, CView qkv, Dim first_column, Dim past, View cache) {
+  const auto [B, T_new, packed] = qkv.dims<3>("attention_cached_forward qkv");
+  const auto [B_cache, T_max, width] = cache.dims<3>("attention_cached_forward cache");
+  for (Dim row = 0; row < B * T_new; ++row) {
+    const Dim b = row / T_new;
+    std::copy_n(qkv.data<T>() + row * layout.packed_width() + first_column, width,
+                cache.data<T>() + (b * T_max + past + row % T_new) * width);
+  }
+}
+
+}  // namespace
+
+std::size_t attention_forward_workspace(int threads, const HeadLayout& layout, Dim keys,
+                                        DType dtype) {
+  const Dim count = dtype == DType::f64 ? ForwardScratch<double>(nullptr, layout, keys).count
+                                        : ForwardScratch<float>(nullptr, layout, keys).count;
+  return static_cast<std::size_t>(threads * count) * size_of(statistic_dtype(dtype));
+}
+
+void attention_forward(Context& ctx, const HeadLayout& layout, CView qkv, View out,
+                       View log_sum_exp) {
+  with_real(qkv.dtype(), "attention_forward", [&]<class T>(T) {
+    const auto [B, tokens, packed] = qkv.dims<3>("attention_forward qkv");
+    const T* keys = qkv.data<T>() + layout.heads * layout.head_width;
+    const ForwardCall<T> call = {layout,
+                                 tokens,
+                                 0,
+                                 qkv.data<T>(),
+                                 keys,
+                                 keys + layout.kv_heads * layout.head_width,
+                                 tokens * packed,
+                                 packed,
+                                 out.data<T>(),
+                                 log_sum_exp.data<T>()};
+    attend_all(ctx, "attention_forward", call, B, tokens);
+  });
+}
+
+void attention_cached_forward(Context& ctx, const HeadLayout& layout, CView qkv, Dim past,
+                              View key_cache, View value_cache, View out) {
+  with_real(qkv.dtype(), "attention_cached_forward", [&]<class T>(T) {
+    const auto [B, T_max, width] = key_cache.dims<3>("attention_cached_forward key_cache");
+    const Dim key_column = layout.heads * layout.head_width;
+    append<T>(layout, qkv, key_column, past, key_cache);
+    append<T>(layout, qkv, key_column + width, past, value_cache);
+    const ForwardCall<T> call = {layout,
+                                 qkv.shape()[1],
+                                 past,
+                                 qkv.data<T>(),
+                                 key_cache.data<T>(),
+                                 value_cache.data<T>(),
+                                 T_max * width,
+                                 width,
+                                 out.data<T>(),
+                                 nullptr};
+    attend_all(ctx, "attention_cached_forward", call, B, T_max);
+  });
+}
+
+}  // namespace hyperslab::ops::cpu

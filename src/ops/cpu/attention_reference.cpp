@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "../backend.hpp"
+#include "../checks.hpp"
+#include "dropout_mask.hpp"
+#include "gemm.hpp"
+#include "math.hpp"
+#include "parallel.hpp"
+
+namespace hyperslab::ops::cpu {
+namespace {
+
+constexpr Dim kRowBlock = 64;  // rows of dropped probabilities that are remade at once
+
+/// The masked softmax of row i of the scores, in place.
+template <class T>
+void masked_softmax(T* row, Dim i, Dim tokens) {
+  T top = -std::numeric_limits<T>::infinity();
+#pragma omp simd reduction(max : top)
+  for (Dim j = 0; j <= i; ++j) top = row[j] > top ? row[j] : top;
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (Dim j = 0; j <= i; ++j) {
+    row[j] = exponential(row[j] - top);
+    sum += row[j];
+  }
+  const T inverse = T(1) / sum;
+#pragma omp simd
+  for (Dim j = 0; j <= i; ++j) row[j] *= inverse;
+  std::fill(row + i + 1, row + tokens, T(0));
+}
+
+/// One query head of one sample: its columns in the packed matrices and its square of scores.
+template <class T>
+struct Head {
+  Dim tokens, width, packed, out_row;
+  const T *q, *k, *v;
+  std::uint64_t first;  // global index of its first probability
+  const Dropout* dropout;
+  T scale;
+};
+
+template <class T>
+Head<T> head_of(const HeadLayout& layout, CView qkv, const Dropout& dropout, Dim b, Dim h) {
+  const Dim tokens = qkv.shape()[1];
+  const Dim D = layout.head_width;
+  const Dim kv = h / (layout.heads / layout.kv_heads);
+  const T* sample = qkv.data<T>() + b * tokens * layout.packed_width();
+  const T* keys = sample + layout.heads * D;
+  const std::int64_t position =
+      dropout.active() ? dropout.sample_position.data<std::int64_t>()[b] : 0;
+  const Dim first = (position * layout.heads + h) * tokens * tokens;
+  return {tokens,
+          D,
+          layout.packed_width(),
+          layout.heads * D,
+          sample + h * D,
+          keys + kv * D,
+          keys + (layout.kv_heads + kv) * D,
+          static_cast<std::uint64_t>(first),
+          &dropout,
+          T(1) / std::sqrt(static_cast<T>(D))};
+}
+
+/// Rows [row, row + count) of the dropped probabilities: remade in scratch, or the kept ones.
+template <class T>
+const T* dropped_rows(const Head<T>& head, const T* probabilities, Dim row, Dim count, T* scratch) {
+  const T* rows = probabilities + row * head.tokens;
+  if (!head.dropout->active()) return rows;
+  apply_dropout(*head.dropout, head.first + static_cast<std::uint64_t>(row * head.tokens),
+                count * head.tokens, rows, scratch);
+  return scratch;
+}
+
+template <class T>
+void forward_head(const Head<T>& head, T* probabilities, T* out, T* scratch) {
+  const Dim tokens = head.tokens;
+  gemm<T>({tokens, tokens, head.width}, head.scale, {head.q, head.packed},
+          {head.k, head.packed, Trans::yes}, {probabilities, tokens, T(0)});
+  for (Dim i = 0; i < tokens; ++i) masked_softmax(probabilities + i * tokens, i, tokens);
+  for (Dim row = 0; row < tokens; row += kRowBlock) {
+    const Dim count = std::min(kRowBlock, tokens - row);
+    const T* dropped = dropped_rows(head, probabilities, row, count, scratch);
+    gemm<T>({count, head.width, tokens}, T(1), {dropped, tokens}, {head.v, head.packed},
+            {out + row * head.out_row, head.out_row, T(0)});
+  }
+}
+
+/// dprobabilities of row i become dscores.
+template <class T>
+void softmax_gradient(const T* probabilities, T* row, Dim tokens, T scale) {
+  T dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (Dim j = 0; j < tokens; ++j) dot += probabilities[j] * row[j];
+#pragma omp simd
+  for (Dim j = 0; j < tokens; ++j) row[j] = probabilities[j] * (row[j] - dot) * scale;
+}
+
+/// Where the gradients of one query head go; `first_of_group` overwrites dk and dv.
+template <class T>
+struct HeadGradient {
+  const T* dout;
+  T *dscores, *dq, *dk, *dv;
+  bool first_of_group;
+};
+
+template <class T>
+void backward_head(const Head<T>& head, const T* probabilities, const HeadGradient<T>& g,
+                   T* scratch) {
+  const Dim tokens = head.tokens;
+  const Dim D = head.width;
+  for (Dim row = 0; row < tokens; row += kRowBlock) {
+    const Dim count = std::min(kRowBlock, tokens - row);
+    const T* dropped = dropped_rows(head, probabilities, row, count, scratch);
+    const T beta = g.first_of_group && row == 0 ? T(0) : T(1);
+    gemm<T>({tokens, D, count}, T(1), {dropped, tokens, Trans::yes},
+            {g.dout + row * head.out_row, head.out_row}, {g.dv, head.packed, beta});
+  }
+  gemm<T>({tokens, tokens, D}, T(1), {g.dout, head.out_row}, {head.v, head.packed, Trans::yes},
+          {g.dscores, tokens, T(0)});
+  if (head.dropout->active()) {
+    apply_dropout(*head.dropout, head.first, tokens * tokens, g.dscores, g.dscores);
+  }
+  for (Dim i = 0; i < tokens; ++i) {
+    softmax_gradient(probabilities + i * tokens, g.dscores + i * tokens, tokens, head.scale);
+  }
+  gemm<T>({tokens, D, tokens}, T(1), {g.dscores, tokens}, {head.k, head.packed},
+          {g.dq, head.packed, T(0)});
+  gemm<T>({tokens, D, tokens}, T(1), {g.dscores, tokens, Trans::yes}, {head.q, head.packed},
+          {g.dk, head.packed, g.first_of_group ? T(0) : T(1)});
+}
+
+}  // namespace
+
+std::size_t attention_reference_workspace(int threads, Dim keys, DType dtype) {
+  return static_cast<std::size_t>(threads * kRowBlock * keys) * size_of(statistic_dtype(dtype));
+}
+
+void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView qkv,
+                                 const Dropout& dropout, View out, View probabilities) {
+  with_real(qkv.dtype(), "attention_reference_forward", [&]<class T>(T) {
+    const Dim tokens = qkv.shape()[1];
+    const Dim H = layout.heads;
+    auto* base = static_cast<T*>(
+        ctx.workspace("attention_reference_forward",
+                      attention_reference_workspace(ctx.threads(), tokens, qkv.dtype())));
+    const auto heads = [&](int chunk, Dim begin, Dim end) {
+      for (Dim i = begin; i < end; ++i) {
+        T* head_out = out.data<T>() + (i / H * tokens * H + i % H) * layout.head_width;
+        forward_head(head_of<T>(layout, qkv, dropout, i / H, i % H),
+                     probabilities.data<T>() + i * tokens * tokens, head_out,
+                     base + chunk * kRowBlock * tokens);
+      }
+    };
+    parallel_chunks(ctx.threads(), qkv.shape()[0] * H, tokens * tokens, heads);
+  });
+}
+
+void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView dout, CView qkv,
+                                  CView probabilities, const Dropout& dropout, View dprobabilities,
+                                  View dqkv) {
+  with_real(qkv.dtype(), "attention_reference_backward", [&]<class T>(T) {
+    const Dim tokens = qkv.shape()[1];
+    const Dim H = layout.heads;
+    const Dim D = layout.head_width;
+    const Dim group = H / layout.kv_heads;
+    auto* base = static_cast<T*>(
+        ctx.workspace("attention_reference_backward",
+                      attention_reference_workspace(ctx.threads(), tokens, qkv.dtype())));
+    const auto groups = [&](int chunk, Dim begin, Dim end) {
+      for (Dim i = begin * group; i < end * group; ++i) {
+        const Dim b = i / H;
+        const Dim h = i % H;
+        T* sample = dqkv.data<T>() + b * tokens * layout.packed_width();
+        T* dk = sample + (H + h / group) * D;
+        const HeadGradient<T> gradient = {dout.data<T>() + (b * tokens * H + h) * D,
+                                          dprobabilities.data<T>() + i * tokens * tokens,
+                                          sample + h * D,
+                                          dk,
+                                          dk + layout.kv_heads * D,
+                                          h % group == 0};
+        backward_head(head_of<T>(layout, qkv, dropout, b, h),
+                      probabilities.data<T>() + i * tokens * tokens, gradient,
+                      base + chunk * kRowBlock * tokens);
+      }
+    };
+    parallel_chunks(ctx.threads(), qkv.shape()[0] * layout.kv_heads, tokens * tokens, groups);
+  });
+}
+
+}  // namespace hyperslab::ops::cpu

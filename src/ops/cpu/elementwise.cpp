@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "../backend.hpp"
+#include "parallel.hpp"
+#include "reduction.hpp"
+
+namespace hyperslab::ops::cpu {
+namespace {
+
+inline double load(double value) { return value; }
+inline float load(float value) { return value; }
+inline float load(bf16 value) { return to_float(value); }
+inline float load(f16 value) { return to_float(value); }
+
+template <class To, class From>
+To convert(From value) {
+  if constexpr (std::is_same_v<To, bf16>) {
+    return to_bf16(static_cast<float>(load(value)));
+  } else if constexpr (std::is_same_v<To, f16>) {
+    return to_f16(static_cast<float>(load(value)));
+  } else {
+    return static_cast<To>(load(value));
+  }
+}
+
+/// Calls body with a value of the element type.
+template <class Body>
+void with_floating(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::bf16: return body(bf16());
+    case DType::f16: return body(f16());
+    default: return with_real(dtype, "cast", body);
+  }
+}
+
+}  // namespace
+
+void add(Context& ctx, CView a, CView b, View y) {
+  with_real(a.dtype(), "add", [&]<class T>(T) {
+    const T* left = a.data<T>();
+    const T* right = b.data<T>();
+    T* out = y.data<T>();
+    parallel_chunks(ctx.threads(), y.numel(), 1, [=](int, Dim begin, Dim end) {
+#pragma omp simd
+      for (Dim i = begin; i < end; ++i) out[i] = left[i] + right[i];
+    });
+  });
+}
+
+void fill(Context& ctx, float value, View y) {
+  if (value == 0) {
+    auto* bytes = static_cast<unsigned char*>(y.raw());
+    parallel_chunks(ctx.threads(), static_cast<Dim>(y.bytes()), 1, [=](int, Dim begin, Dim end) {
+      std::memset(bytes + begin, 0, static_cast<std::size_t>(end - begin));
+    });
+    return;
+  }
+  with_real(y.dtype(), "fill", [&]<class T>(T) {
+    T* out = y.data<T>();
+    parallel_chunks(ctx.threads(), y.numel(), 1, [=](int, Dim begin, Dim end) {
+      std::fill(out + begin, out + end, static_cast<T>(value));
+    });
+  });
+}
+
+void cast(Context& ctx, CView x, View y) {
+  with_floating(x.dtype(), [&]<class From>(From) {
+    with_floating(y.dtype(), [&]<class To>(To) {
+      const From* in = x.data<From>();
+      To* out = y.data<To>();
+      parallel_chunks(ctx.threads(), x.numel(), 1, [=](int, Dim begin, Dim end) {
+        if constexpr (std::is_same_v<From, To>) {
+          std::memmove(out + begin, in + begin, static_cast<std::size_t>(end - begin) * sizeof(To));
+        } else {
+          for (Dim i = begin; i < end; ++i) out[i] = convert<To>(in[i]);
+        }
+      });
+    });
+  });
+}
+
+void root_mean_square(Context& ctx, CView x, View out) {
+  const SquareSum sum = sum_of_squares(ctx, "root_mean_square", x);
+  const auto count = static_cast<double>(std::max<Dim>(x.numel(), 1));
+  out.data<float>()[0] = static_cast<float>(std::sqrt(sum.squares / count));
+}
+
+}  // namespace hyperslab::ops::cpu

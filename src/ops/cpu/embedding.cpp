@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "../backend.hpp"
+#include "parallel.hpp"
+
+namespace hyperslab::ops::cpu {
+namespace {
+
+using Tokens = std::span<const std::int32_t>;
+
+void require_tokens(Tokens tokens, Dim V, const char* what) {
+  for (std::size_t place = 0; place < tokens.size(); ++place) {
+    if (tokens[place] < 0 || tokens[place] >= V) {
+      throw Error(ExitCode::data, std::string(what) + ": place " + std::to_string(place) +
+                                      " holds token " + std::to_string(tokens[place]) +
+                                      ", wanted less than " + std::to_string(V) +
+                                      "; compare model.vocabulary with the token files");
+    }
+  }
+}
+
+/// Throws unless `order` lists every place once, by token and then by place.
+void require_order(Tokens tokens, Tokens order) {
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const bool inside = order[i] >= 0 && static_cast<std::size_t>(order[i]) < tokens.size();
+    require(inside, "embedding_backward order: a place is outside the tokens");
+    if (i == 0) continue;
+    const std::int32_t before = tokens[order[i - 1]];
+    const std::int32_t here = tokens[order[i]];
+    require(before < here || (before == here && order[i - 1] < order[i]),
+            "embedding_backward order: the places are not sorted by token and place");
+  }
+}
+
+/// The first index from `i` on where a token's run begins.
+Dim run_start(Tokens tokens, Tokens order, Dim i) {
+  const Dim count = static_cast<Dim>(order.size());
+  while (i > 0 && i < count && tokens[order[i]] == tokens[order[i - 1]]) ++i;
+  return i;
+}
+
+template <class T>
+struct TableGradient {
+  const T* dy;
+  T* dtable;
+  Dim C;
+  T scale;
+  bool accumulate;
+};
+
+/// The table rows [row, row_end), whose tokens are at order[i] and after.
+template <class T>
+void sum_rows(const TableGradient<T>& g, Tokens tokens, Tokens order, Dim i, Dim row, Dim row_end) {
+  const Dim count = static_cast<Dim>(order.size());
+  for (; row < row_end; ++row) {
+    T* out = g.dtable + row * g.C;
+    if (!g.accumulate) std::fill_n(out, g.C, T(0));
+    for (; i < count && tokens[order[i]] == row; ++i) {
+      const T* dy = g.dy + order[i] * g.C;
+#pragma omp simd
+      for (Dim c = 0; c < g.C; ++c) out[c] += g.scale * dy[c];
+    }
+  }
+}
+
+}  // namespace
+
+void embedding_forward(Context& ctx, CView tokens, CView table, CView positions, Dim first_position,
+                       float scale, View y) {
+  const auto ids = tokens.span<std::int32_t>();
+  require_tokens(ids, table.shape()[0], "embedding_forward tokens");
+  with_real(table.dtype(), "embedding_forward", [&]<class T>(T) {
+    const Dim C = table.shape()[1];
+    const Dim T_tokens = tokens.shape()[1];
+    const T* place = optional_data<T>(positions);
+    parallel_chunks(ctx.threads(), tokens.numel(), C, [&](int, Dim begin, Dim end) {
+      for (Dim i = begin; i < end; ++i) {
+        const T* row = table.data<T>() + ids[i] * C;
+        T* out = y.data<T>() + i * C;
+        if (place != nullptr) {
+          const T* at = place + (first_position + i % T_tokens) * C;
+#pragma omp simd
+          for (Dim c = 0; c < C; ++c) out[c] = T(scale) * row[c] + at[c];
+        } else {
+#pragma omp simd
+          for (Dim c = 0; c < C; ++c) out[c] = T(scale) * row[c];
+        }
+      }
+    });
+  });
+}
+
+void embedding_backward(Context& ctx, CView tokens, CView order, CView dy, float scale,
+                        Accumulate accumulate, View dtable) {
+  const Dim V = dtable.shape()[0];
+  const Dim C = dtable.shape()[1];
+  const auto ids = tokens.span<std::int32_t>();
+  const auto places = order.span<std::int32_t>();
+  require_tokens(ids, V, "embedding_backward tokens");
+  require_order(ids, places);
+  with_real(dy.dtype(), "embedding_backward", [&]<class T>(T) {
+    const TableGradient<T> gradient = {dy.data<T>(), dtable.data<T>(), C, T(scale),
+                                       accumulate == Accumulate::yes};
+    const Dim count = tokens.numel();
+    const int threads = ctx.threads();
+    // A chunk begins where a token's places begin, and owns the table rows up to the next chunk's.
+    const auto begin_of = [&](int chunk) {
+      return run_start(ids, places, count * chunk / threads);
+    };
+    const auto row_of = [&](int chunk) -> Dim {
+      const Dim i = begin_of(chunk);
+      return chunk == 0 ? 0 : i < count ? ids[places[i]] : V;
+    };
+    parallel_chunks(threads, threads, count * C / threads, [&](int chunk, Dim, Dim) {
+      sum_rows(gradient, ids, places, begin_of(chunk), row_of(chunk),
+               chunk + 1 == threads ? V : row_of(chunk + 1));
+    });
+  });
+}
+
+void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dpositions) {
+  with_real(dy.dtype(), "position_backward", [&]<class T>(T) {
+    const auto [B, T_tokens, C] = dy.dims<3>("position_backward dy");
+    const T* gradient = dy.data<T>();
+    T* out = dpositions.data<T>();
+    const bool clear = accumulate == Accumulate::no;
+    const auto rows = [=, B = B, T_tokens = T_tokens, C = C](int, Dim begin, Dim end) {
+      for (Dim t = begin; t < end; ++t) {
+        T* row = out + t * C;
+        if (clear) std::fill_n(row, C, T(0));
+        for (Dim b = 0; t < T_tokens && b < B; ++b) {
+          const T* source = gradient + (b * T_tokens + t) * C;
+#pragma omp simd
+          for (Dim c = 0; c < C; ++c) row[c] += source[c];
+        }
+      }
+    };
+    parallel_chunks(ctx.threads(), dpositions.shape()[0], B * C, rows);
+  });
+}
+
+void sinusoidal_table(Context&, View table) {
+  with_real(table.dtype(), "sinusoidal_table", [&]<class T>(T) {
+    const Dim C = table.shape()[1];
+    for (Dim t = 0; t < table.shape()[0]; ++t) {
+      for (Dim c = 0; c < C; ++c) {
+        const auto pair = static_cast<double>(c - c % 2);
+        const double angle =
+            static_cast<double>(t) * std::pow(10000.0, -pair / static_cast<double>(C));
+        table.data<T>()[t * C + c] = static_cast<T>(c % 2 == 0 ? std::sin(angle) : std::cos(angle));
+      }
+    }
+  });
+}
+
+}  // namespace hyperslab::ops::cpu

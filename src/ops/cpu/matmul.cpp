@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "../backend.hpp"
+#include "../checks.hpp"
+#include "activation_functions.hpp"
+#include "gemm.hpp"
+#include "parallel.hpp"
+
+namespace hyperslab::ops::cpu {
+namespace {
+
+constexpr Dim kRowBlock = 512;    // rows of a product that wait for their activation's derivative
+constexpr Dim kColumnBlock = 64;  // columns summed at once, kept in registers and L1
+constexpr Dim kPartialRows = 64;  // rows per partial sum, so that long columns keep their digits
+
+template <class T>
+T beta_of(Accumulate accumulate) {
+  return accumulate == Accumulate::yes ? T(1) : T(0);
+}
+
+/// Every row of y becomes the bias: a product with beta 1 then costs no pass of its own.
+template <class T>
+void fill_rows(int threads, Dim rows, Dim M, const T* bias, T* y) {
+  parallel_chunks(threads, rows, M, [=](int, Dim begin, Dim end) {
+    for (Dim row = begin; row < end; ++row) std::copy_n(bias, M, y + row * M);
+  });
+}
+
+/// out (+)= sums over rows of the (rows, M) matrix; a fixed order for every column.
+template <class T>
+void column_sums(int threads, Dim rows, Dim M, const T* matrix, bool accumulate, T* out) {
+  const Dim blocks = (M + kColumnBlock - 1) / kColumnBlock;
+  parallel_chunks(threads, blocks, rows * kColumnBlock, [=](int, Dim begin, Dim end) {
+    for (Dim block = begin; block < end; ++block) {
+      const Dim first = block * kColumnBlock;
+      const Dim width = std::min(kColumnBlock, M - first);
+      T total[kColumnBlock] = {};
+      for (Dim row0 = 0; row0 < rows; row0 += kPartialRows) {
+        T partial[kColumnBlock] = {};
+        for (Dim row = row0; row < std::min(rows, row0 + kPartialRows); ++row) {
+          const T* source = matrix + row * M + first;
+#pragma omp simd
+          for (Dim i = 0; i < width; ++i) partial[i] += source[i];
+        }
+        for (Dim i = 0; i < width; ++i) total[i] += partial[i];
+      }
+      for (Dim i = 0; i < width; ++i) {
+        out[first + i] = accumulate ? out[first + i] + total[i] : total[i];
+      }
+    }
+  });
+}
+
+}  // namespace
+
+std::size_t linear_activation_backward_input_workspace(Dim rows, Dim width, DType dtype) {
+  return static_cast<std::size_t>(std::min(rows, kRowBlock) * width) * size_of(dtype);
+}
+
+void matmul(Context&, CView a, Trans trans_a, CView b, Trans trans_b, Accumulate accumulate,
+            View c) {
+  with_real(a.dtype(), "matmul", [&]<class T>(T) {
+    const Dim K = a.shape()[trans_a == Trans::no ? 1 : 0];
+    gemm<T>({c.shape()[0], c.shape()[1], K}, T(1), {a.data<T>(), a.shape()[1], trans_a},
+            {b.data<T>(), b.shape()[1], trans_b},
+            {c.data<T>(), c.shape()[1], beta_of<T>(accumulate)});
+  });
+}
+
+void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
+  with_real(x.dtype(), "linear_forward", [&]<class T>(T) {
+    const Dim rows = leading(x.shape());
+    const Dim M = weight.shape()[0];
+    const Dim K = weight.shape()[1];
+    if (bias) fill_rows(ctx.threads(), rows, M, bias.data<T>(), y.data<T>());
+    gemm<T>({rows, M, K}, T(1), {x.data<T>(), K}, {weight.data<T>(), K, Trans::yes},
+            {y.data<T>(), M, bias ? T(1) : T(0)});
+  });
+}
+
+void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
+                               Activation activation, View pre, View y) {
+  linear_forward(ctx, x, weight, bias, pre);
+  cpu::activation_forward(ctx, activation, pre, y);
+}
+
+void linear_backward_input(Context&, CView dy, CView weight, Accumulate accumulate, View dx) {
+  with_real(dy.dtype(), "linear_backward_input", [&]<class T>(T) {
+    const Dim M = weight.shape()[0];
+    const Dim K = weight.shape()[1];
+    gemm<T>({leading(dy.shape()), K, M}, T(1), {dy.data<T>(), M}, {weight.data<T>(), K},
+            {dx.data<T>(), K, beta_of<T>(accumulate)});
+  });
+}
+
+void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
+                                      Activation activation, View dpre) {
+  const Dim rows = leading(dy.shape());
+  const Dim M = weight.shape()[0];
+  const Dim K = weight.shape()[1];
+  void* scratch = ctx.workspace("linear_activation_backward_input",
+                                linear_activation_backward_input_workspace(rows, K, dy.dtype()));
+  const CView dy_rows = dy.reshaped({rows, M});
+  const CView pre_rows = pre.reshaped({rows, K});
+  const View dpre_rows = dpre.reshaped({rows, K});
+  // The product goes to scratch memory first, because dpre may be where pre is.
+  for (Dim row = 0; row < rows; row += kRowBlock) {
+    const Dim count = std::min(kRowBlock, rows - row);
+    const View product(scratch, dy.dtype(), Device::cpu, {count, K});
+    cpu::linear_backward_input(ctx, dy_rows.slice(row, count), weight, Accumulate::no, product);
+    cpu::activation_backward(ctx, activation, pre_rows.slice(row, count), product,
+                             dpre_rows.slice(row, count));
+  }
+}
+
+void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,
+                            View dbias) {
+  with_real(dy.dtype(), "linear_backward_weight", [&]<class T>(T) {
+    const Dim rows = leading(dy.shape());
+    const Dim M = dweight.shape()[0];
+    const Dim K = dweight.shape()[1];
+    gemm<T>({M, K, rows}, T(1), {dy.data<T>(), M, Trans::yes}, {x.data<T>(), K},
+            {dweight.data<T>(), K, beta_of<T>(accumulate)});
+    if (dbias) {
+      column_sums(ctx.threads(), rows, M, dy.data<T>(), accumulate == Accumulate::yes,
+                  dbias.data<T>());
+    }
+  });
+}
+
+}  // namespace hyperslab::ops::cpu

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "../backend.hpp"
+#include "../checks.hpp"
+#include "parallel.hpp"
+
+namespace hyperslab::ops::cpu {
+namespace {
+
+template <class T>
+struct RowStatistics {
+  T mean;
+  T rstd;
+};
+
+/// Mean first and deviations second: the row is in the nearest cache, and no digits cancel.
+template <class T>
+RowStatistics<T> layernorm_statistics(const T* x, Dim C, T eps) {
+  T total = 0;
+#pragma omp simd reduction(+ : total)
+  for (Dim i = 0; i < C; ++i) total += x[i];
+  const T mean = total / static_cast<T>(C);
+  T squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (Dim i = 0; i < C; ++i) squares += (x[i] - mean) * (x[i] - mean);
+  return {mean, T(1) / std::sqrt(squares / static_cast<T>(C) + eps)};
+}
+
+template <class T>
+RowStatistics<T> rmsnorm_statistics(const T* x, Dim C, T eps) {
+  T squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (Dim i = 0; i < C; ++i) squares += x[i] * x[i];
+  return {T(0), T(1) / std::sqrt(squares / static_cast<T>(C) + eps)};
+}
+
+/// The pointers of one row of the forward pass; absent ones are null.
+template <class T>
+struct ForwardRow {
+  const T* residual;
+  const T* delta;
+  T* sum;
+  T* y;
+};
+
+/// sum = residual + delta, and where the statistics may read it.
+template <class T>
+const T* add_row(const ForwardRow<T>& row, Dim C) {
+  if (row.sum == nullptr) return row.residual;
+  if (row.delta != nullptr) {
+#pragma omp simd
+    for (Dim i = 0; i < C; ++i) row.sum[i] = row.residual[i] + row.delta[i];
+  } else if (row.sum != row.residual) {
+    std::copy_n(row.residual, C, row.sum);
+  }
+  return row.sum;
+}
+
+template <class T>
+void scale_row(const T* x, Dim C, RowStatistics<T> s, const T* weight, const T* bias, T* y) {
+  if (bias != nullptr) {
+#pragma omp simd
+    for (Dim i = 0; i < C; ++i) y[i] = (x[i] - s.mean) * s.rstd * weight[i] + bias[i];
+  } else {
+#pragma omp simd
+    for (Dim i = 0; i < C; ++i) y[i] = (x[i] - s.mean) * s.rstd * weight[i];
+  }
+}
+
+/// The pointers of one row of the backward pass.
+template <class T>
+struct BackwardRow {
+  const T* dy;
+  const T* x;
+  T* dx;
+};
+
+/// One chunk's sums; dbias is null where there is no bias.
+template <class T>
+struct WeightSums {
+  T* dweight;
+  T* dbias;
+};
+
+template <class T, bool kCentered>
+void backward_row(const BackwardRow<T>& row, const T* weight, RowStatistics<T> s, Dim C,
+                  bool accumulate, WeightSums<T> sums) {
+  const auto [dy, x, dx] = row;
+  T dot = 0;
+  T total = 0;
+#pragma omp simd reduction(+ : dot, total)
+  for (Dim i = 0; i < C; ++i) {
+    const T normalized = (x[i] - s.mean) * s.rstd;
+    const T g = dy[i] * weight[i];
+    dot += g * normalized;
+    total += g;
+    sums.dweight[i] += dy[i] * normalized;
+  }
+  if (sums.dbias != nullptr) {
+#pragma omp simd
+    for (Dim i = 0; i < C; ++i) sums.dbias[i] += dy[i];
+  }
+  const T mean_dot = dot / static_cast<T>(C);
+  const T mean_g = kCentered ? total / static_cast<T>(C) : T(0);
+  const auto gradient = [=](Dim i) {
+    const T normalized = (x[i] - s.mean) * s.rstd;
+    return s.rstd * (dy[i] * weight[i] - mean_g - normalized * mean_dot);
+  };
+  if (accumulate) {
+#pragma omp simd
+    for (Dim i = 0; i < C; ++i) dx[i] += gradient(i);
+  } else {
+#pragma omp simd
+    for (Dim i = 0; i < C; ++i) dx[i] = gradient(i);
+  }
+}
+
+/// out (+)= partial[0] + partial[1] + ..., in this order; `stride` elements from one to the next.
+template <class T>
+void sum_partials(const T* partial, int chunks, Dim stride, Dim C, Accumulate accumulate, T* out) {
+  for (Dim i = 0; i < C; ++i) {
+    T total = 0;
+    for (int chunk = 0; chunk < chunks; ++chunk) total += partial[chunk * stride + i];
+    out[i] = accumulate == Accumulate::yes ? out[i] + total : total;
+  }
+}
+
+/// Elements of one chunk's sums of dweight and dbias.
+Dim partial_stride(Dim C) { return round_up(2 * C, 16); }
+
+template <class T>
+void copy_or_add(int threads, Dim count, const T* dy, Accumulate accumulate, T* dsum) {
+  parallel_chunks(threads, count, 1, [=](int, Dim begin, Dim end) {
+    if (accumulate == Accumulate::yes) {
+#pragma omp simd
+      for (Dim i = begin; i < end; ++i) dsum[i] += dy[i];
+    } else if (dsum != dy) {
+      std::copy(dy + begin, dy + end, dsum + begin);
+    }
+  });
+}
+
+}  // namespace
+
+std::size_t norm_backward_workspace(int threads, Dim width, DType dtype) {
+  return static_cast<std::size_t>(threads * partial_stride(width)) * size_of(dtype);
+}
+
+void add_norm_forward(Context& ctx, NormKind kind, CView residual, CView delta, CView weight,
+                      CView bias, float eps, View sum, View y, View mean, View rstd) {
+  with_real(residual.dtype(), "add_norm_forward", [&]<class T>(T) {
+    const Dim C = residual.shape().back();
+    const ForwardRow<T> first = {residual.data<T>(), optional_data<T>(delta), optional_data<T>(sum),
+                                 y.data<T>()};
+    const T* w = optional_data<T>(weight);
+    const T* b = kind == NormKind::layernorm ? optional_data<T>(bias) : nullptr;
+    T* means = kind == NormKind::layernorm ? mean.data<T>() : nullptr;
+    T* rstds = kind == NormKind::none ? nullptr : rstd.data<T>();
+    const auto rows = [&](int, Dim begin, Dim end) {
+      for (Dim r = begin; r < end; ++r) {
+        const T* x =
+            add_row<T>({first.residual + r * C, first.delta ? first.delta + r * C : nullptr,
+                        first.sum ? first.sum + r * C : nullptr, nullptr},
+                       C);
+        T* out = first.y + r * C;
+        if (kind == NormKind::none) {
+          if (out != x) std::copy_n(x, C, out);
+          continue;
+        }
+        const auto statistics = kind == NormKind::layernorm
+                                    ? layernorm_statistics(x, C, static_cast<T>(eps))
+                                    : rmsnorm_statistics(x, C, static_cast<T>(eps));
+        if (means != nullptr) means[r] = statistics.mean;
+        rstds[r] = statistics.rstd;
+        scale_row(x, C, statistics, w, b, out);
+      }
+    };
+    parallel_chunks(ctx.threads(), leading(residual.shape()), 4 * C, rows);
+  });
+}
+
+void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weight, CView mean,
+                   CView rstd, Accumulate accumulate_input, View dsum, Accumulate accumulate_weight,
+                   View dweight, View dbias) {
+  with_real(dy.dtype(), "norm_backward", [&]<class T>(T) {
+    if (kind == NormKind::none) {
+      return copy_or_add(ctx.threads(), dy.numel(), dy.data<T>(), accumulate_input, dsum.data<T>());
+    }
+    const Dim C = dy.shape().back();
+    const Dim stride = partial_stride(C);
+    const int threads = ctx.threads();
+    auto* partial = static_cast<T*>(
+        ctx.workspace("norm_backward", norm_backward_workspace(threads, C, dy.dtype())));
+    std::fill_n(partial, threads * stride, T(0));
+    const bool centered = kind == NormKind::layernorm;
+    const T* means = centered ? mean.data<T>() : nullptr;
+    const bool with_bias = centered && dbias;
+    const auto rows = [&](int chunk, Dim begin, Dim end) {
+      T* dweights = partial + chunk * stride;
+      const WeightSums<T> sums = {dweights, with_bias ? dweights + C : nullptr};
+      const auto backward = centered ? backward_row<T, true> : backward_row<T, false>;
+      for (Dim r = begin; r < end; ++r) {
+        backward({dy.data<T>() + r * C, sum.data<T>() + r * C, dsum.data<T>() + r * C},
+                 weight.data<T>(), {means ? means[r] : T(0), rstd.data<T>()[r]}, C,
+                 accumulate_input == Accumulate::yes, sums);
+      }
+    };
+    parallel_chunks(threads, leading(dy.shape()), 4 * C, rows);
+    sum_partials(partial, threads, stride, C, accumulate_weight, dweight.data<T>());
+    if (with_bias) {
+      sum_partials(partial + C, threads, stride, C, accumulate_weight, dbias.data<T>());
+    }
+  });
+}
+
+}  // namespace hyperslab::ops::cpu

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "../backend.hpp"
+#include "parallel.hpp"
+#include "reduction.hpp"
+
+namespace hyperslab::ops::cpu {
+namespace {
+
+constexpr Dim kSumChunk = 1 << 16;  // elements per partial sum
+
+template <class T>
+SquareSum sum_chunk(const T* x, Dim count) {
+  double squares = 0;
+  double non_finite = 0;
+#pragma omp simd reduction(+ : squares, non_finite)
+  for (Dim i = 0; i < count; ++i) {
+    const auto value = static_cast<double>(x[i]);
+    squares += value * value;
+    non_finite += std::fabs(x[i]) <= std::numeric_limits<T>::max() ? 0.0 : 1.0;
+  }
+  return {squares, non_finite};
+}
+
+/// The flat spans that AdamW reads and writes.
+template <class T>
+struct Spans {
+  T* master;
+  const T* gradient;
+  T* exp_avg;
+  T* exp_avg_sq;
+};
+
+/// The scalars of one update.
+template <class T>
+struct Scalars {
+  T beta1, beta2, eps, clip_scale, learning_rate;
+  T inverse_correction1, inverse_correction2;
+};
+
+template <class T>
+Scalars<T> scalars_of(const AdamWConstants& constants, const StepState& state) {
+  return {T(constants.beta1),
+          T(constants.beta2),
+          T(constants.eps),
+          T(state.clip_scale),
+          T(state.input.learning_rate),
+          T(1) / T(state.bias_correction1),
+          T(1) / T(state.bias_correction2)};
+}
+
+template <class T>
+void update(const Spans<T>& spans, const Scalars<T>& s, T decay, Dim begin, Dim end) {
+  T* master = spans.master;
+  const T* gradient = spans.gradient;
+  T* exp_avg = spans.exp_avg;
+  T* exp_avg_sq = spans.exp_avg_sq;
+  const Scalars<T> k = s;
+#pragma omp simd
+  for (Dim i = begin; i < end; ++i) {
+    const T g = gradient[i] * k.clip_scale;
+    const T m = k.beta1 * exp_avg[i] + (T(1) - k.beta1) * g;
+    const T v = k.beta2 * exp_avg_sq[i] + (T(1) - k.beta2) * g * g;
+    const T direction = m * k.inverse_correction1 / (std::sqrt(v * k.inverse_correction2) + k.eps);
+    exp_avg[i] = m;
+    exp_avg_sq[i] = v;
+    master[i] -= k.learning_rate * (direction + decay * master[i]);
+  }
+}
+
+}  // namespace
+
+std::size_t sum_of_squares_workspace(Dim count) {
+  return static_cast<std::size_t>((count + kSumChunk - 1) / kSumChunk) * sizeof(SquareSum);
+}
+
+SquareSum sum_of_squares(Context& ctx, const char* op, CView x) {
+  const Dim count = x.numel();
+  const Dim chunks = (count + kSumChunk - 1) / kSumChunk;
+  auto* partial = static_cast<SquareSum*>(ctx.workspace(op, sum_of_squares_workspace(count)));
+  with_real(x.dtype(), op, [&]<class T>(T) {
+    const T* data = x.data<T>();
+    parallel_chunks(ctx.threads(), chunks, kSumChunk, [=](int, Dim begin, Dim end) {
+      for (Dim i = begin; i < end; ++i) {
+        partial[i] = sum_chunk(data + i * kSumChunk, std::min(kSumChunk, count - i * kSumChunk));
+      }
+    });
+  });
+  SquareSum total;
+  for (Dim i = 0; i < chunks; ++i) {
+    total.squares += partial[i].squares;
+    total.non_finite += partial[i].non_finite;
+  }
+  return total;
+}
+
+void add_norm_squared(Context& ctx, CView gradient, View sums) {
+  const SquareSum sum = sum_of_squares(ctx, "add_norm_squared", gradient);
+  add_to_sums(sums, kSumNormSquared, sum.squares);
+  add_to_sums(sums, kSumNonFinite, sum.non_finite);
+}
+
+void adamw(Context& ctx, const AdamWConstants& constants, std::span<const Segment> segments,
+           const StepState* state, View master, CView gradient, View exp_avg, View exp_avg_sq,
+           View value) {
+  if (state->skip != 0 || segments.empty()) return;
+  with_real(master.dtype(), "adamw", [&]<class T>(T) {
+    const Spans<T> spans = {master.data<T>(), gradient.data<T>(), exp_avg.data<T>(),
+                            exp_avg_sq.data<T>()};
+    const Scalars<T> scalars = scalars_of<T>(constants, *state);
+    const Dim first = segments.front().begin;
+    // One parallel loop over the whole span, however many segments there are.
+    parallel_chunks(ctx.threads(), segments.back().end - first, 4, [&](int, Dim begin, Dim end) {
+      for (const Segment& segment : segments) {
+        update(spans, scalars, T(segment.weight_decay), std::max(segment.begin, first + begin),
+               std::min(segment.end, first + end));
+      }
+    });
+  });
+  if (!value) return;
+  for (const Segment& segment : segments) {
+    const Dim count = segment.end - segment.begin;
+    cast(ctx, master.slice(segment.begin, count), value.slice(segment.begin, count));
+  }
+}
+
+}  // namespace hyperslab::ops::cpu

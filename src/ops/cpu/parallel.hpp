@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/view.hpp"
+
+namespace hyperslab::ops::cpu {
+
+/// Below this much work a loop is not worth waking the other threads.
+inline constexpr Dim kSerialWork = 8192;
+
+/// Cuts [0, count) into `threads` equal ranges and calls body(chunk, begin, end) for each that is
+/// not empty. The ranges depend on `threads` alone, so partial sums have the same bits in every
+/// run. `work_per_item` is in elements touched.
+template <class Body>
+void parallel_chunks(int threads, Dim count, Dim work_per_item, Body&& body) {
+  const bool worth_it = count * work_per_item > kSerialWork;
+#pragma omp parallel for num_threads(threads) schedule(static, 1) if (worth_it)
+  for (int chunk = 0; chunk < threads; ++chunk) {
+    const Dim begin = count * chunk / threads;
+    const Dim end = count * (chunk + 1) / threads;
+    if (begin < end) body(chunk, begin, end);
+  }
+}
+
+/// Calls body(float()) or body(double()).
+template <class Body>
+void with_real(DType dtype, const char* op, Body&& body) {
+  switch (dtype) {
+    case DType::f32: return std::forward<Body>(body)(float());
+    case DType::f64: return std::forward<Body>(body)(double());
+    default:
+      throw Error(ExitCode::internal,
+                  std::string(op) + ": CPU ranks compute in f32 or f64, found " +
+                      std::string(name_of(dtype)) + "; set precision.compute: fp32");
+  }
+}
+
+/// The elements, or null where the view is absent.
+template <class T>
+const T* optional_data(CView view) {
+  return view ? view.data<T>() : nullptr;
+}
+template <class T>
+T* optional_data(View view) {
+  return view ? view.data<T>() : nullptr;
+}
+
+[[nodiscard]] constexpr Dim round_up(Dim value, Dim unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+/// sums[place] += value, whether the vector is f32 or f64.
+inline void add_to_sums(View sums, int place, double value) {
+  if (sums.dtype() == DType::f64) {
+    sums.data<double>()[place] += value;
+  } else {
+    sums.data<float>()[place] += static_cast<float>(value);
+  }
+}
+[[nodiscard]] inline double read_sums(CView sums, int place) {
+  return sums.dtype() == DType::f64 ? sums.data<double>()[place]
+                                    : static_cast<double>(sums.data<float>()[place]);
+}
+
+}  // namespace hyperslab::ops::cpu

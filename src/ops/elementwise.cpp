@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/elementwise.hpp"
+
+#include "backend.hpp"
+#include "checks.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+void require_floating(CView view, const char* message) {
+  const DType dtype = view.dtype();
+  require(dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
+          message);
+}
+
+}  // namespace
+
+void add(Context& ctx, CView a, CView b, View y) {
+  require_here(ctx, a, "add a");
+  require_operand(ctx, b, a.shape(), a.dtype(), "add b");
+  require_operand(ctx, y, a.shape(), a.dtype(), "add y");
+  if (on_meta(ctx, "add", static_cast<double>(y.numel()), {a, b, y})) return;
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) return cuda::add(ctx, a, b, y);
+  }
+  cpu::add(ctx, a, b, y);
+}
+
+void fill(Context& ctx, float value, View y) {
+  require_here(ctx, y, "fill y");
+  require(value == 0 || y.dtype() == DType::f32 || y.dtype() == DType::f64,
+          "fill y: a value other than zero needs f32 or f64");
+  if (on_meta(ctx, "fill", 0, {y})) return;
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) return cuda::fill(ctx, value, y);
+  }
+  cpu::fill(ctx, value, y);
+}
+
+void cast(Context& ctx, CView x, View y) {
+  require_here(ctx, x, "cast x");
+  require_here(ctx, y, "cast y");
+  require_shape(y, x.shape(), "cast y");
+  require_floating(x, "cast x: wanted f64, f32, bf16 or f16");
+  require_floating(y, "cast y: wanted f64, f32, bf16 or f16");
+  if (on_meta(ctx, "cast", static_cast<double>(x.numel()), {x, y})) return;
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) return cuda::cast(ctx, x, y);
+  }
+  cpu::cast(ctx, x, y);
+}
+
+void root_mean_square(Context& ctx, CView x, View out) {
+  require_here(ctx, x, "root_mean_square x");
+  require_operand(ctx, out, {1}, DType::f32, "root_mean_square out");
+  if (on_meta(ctx, "root_mean_square", 2.0 * static_cast<double>(x.numel()), {x, out},
+              cpu::sum_of_squares_workspace(x.numel()))) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) return cuda::root_mean_square(ctx, x, out);
+  }
+  cpu::root_mean_square(ctx, x, out);
+}
+
+}  // namespace hyperslab::ops

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/embedding.hpp"
+
+#include <algorithm>
+
+#include "backend.hpp"
+#include "checks.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::ops {
+
+void embedding_forward(Context& ctx, CView tokens, CView table, CView positions, Dim first_position,
+                       float scale, View y) {
+  require_dtype(ctx, tokens, DType::i32, "embedding_forward tokens");
+  const auto [B, T] = tokens.dims<2>("embedding_forward tokens");
+  require_here(ctx, table, "embedding_forward table");
+  const Dim C = table.dims<2>("embedding_forward table")[1];
+  if (positions) {
+    require_dtype(ctx, positions, table.dtype(), "embedding_forward positions");
+    const Dim T_max = positions.dims<2>("embedding_forward positions")[0];
+    require_shape(positions, {T_max, C}, "embedding_forward positions");
+    require(first_position >= 0 && first_position + T <= T_max,
+            "embedding_forward first_position: the table of positions ends before the sequence");
+  }
+  require_operand(ctx, y, {B, T, C}, table.dtype(), "embedding_forward y");
+  const CView rows = table.slice(0, std::min(table.shape()[0], B * T));
+  if (on_meta(ctx, "embedding_forward", 2.0 * static_cast<double>(y.numel()),
+              {tokens, rows, positions, y})) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::embedding_forward(ctx, tokens, table, positions, first_position, scale, y);
+    }
+  }
+  cpu::embedding_forward(ctx, tokens, table, positions, first_position, scale, y);
+}
+
+void embedding_backward(Context& ctx, CView tokens, CView order, CView dy, float scale,
+                        Accumulate accumulate, View dtable) {
+  require_dtype(ctx, tokens, DType::i32, "embedding_backward tokens");
+  const auto [B, T] = tokens.dims<2>("embedding_backward tokens");
+  require_operand(ctx, order, {B * T}, DType::i32, "embedding_backward order");
+  require_here(ctx, dy, "embedding_backward dy");
+  require_dtype(ctx, dtable, statistic_dtype(dy.dtype()), "embedding_backward dtable");
+  const Dim C = dtable.dims<2>("embedding_backward dtable")[1];
+  require_shape(dy, {B, T, C}, "embedding_backward dy");
+  const View rows =
+      accumulate == Accumulate::yes ? dtable.slice(0, std::min(dtable.shape()[0], B * T)) : dtable;
+  if (on_meta(ctx, "embedding_backward", 2.0 * static_cast<double>(dy.numel()),
+              {tokens, order, dy, rows})) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::embedding_backward(ctx, tokens, order, dy, scale, accumulate, dtable);
+    }
+  }
+  cpu::embedding_backward(ctx, tokens, order, dy, scale, accumulate, dtable);
+}
+
+void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dpositions) {
+  require_here(ctx, dy, "position_backward dy");
+  const auto [B, T, C] = dy.dims<3>("position_backward dy");
+  require_dtype(ctx, dpositions, statistic_dtype(dy.dtype()), "position_backward dpositions");
+  const Dim T_max = dpositions.dims<2>("position_backward dpositions")[0];
+  require_shape(dpositions, {std::max(T, T_max), C}, "position_backward dpositions");
+  if (on_meta(ctx, "position_backward", static_cast<double>(dy.numel()), {dy, dpositions})) return;
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::position_backward(ctx, dy, accumulate, dpositions);
+    }
+  }
+  cpu::position_backward(ctx, dy, accumulate, dpositions);
+}
+
+void sinusoidal_table(Context& ctx, View table) {
+  require_here(ctx, table, "sinusoidal_table table");
+  static_cast<void>(table.dims<2>("sinusoidal_table table"));
+  require_dtype(ctx, table, statistic_dtype(table.dtype()), "sinusoidal_table table");
+  if (on_meta(ctx, "sinusoidal_table", 10.0 * static_cast<double>(table.numel()), {table})) return;
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) return cuda::sinusoidal_table(ctx, table);
+  }
+  cpu::sinusoidal_table(ctx, table);
+}
+
+}  // namespace hyperslab::ops

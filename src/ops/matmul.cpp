@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/matmul.hpp"
+
+#include "backend.hpp"
+#include "checks.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+double product_flops(Dim M, Dim N, Dim K) {
+  return 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K);
+}
+
+}  // namespace
+
+void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumulate accumulate,
+            View c) {
+  require_here(ctx, a, "matmul a");
+  require_dtype(ctx, b, a.dtype(), "matmul b");
+  const auto [a0, a1] = a.dims<2>("matmul a");
+  const Dim M = trans_a == Trans::no ? a0 : a1;
+  const Dim K = trans_a == Trans::no ? a1 : a0;
+  const auto [b0, b1] = b.dims<2>("matmul b");
+  const Dim N = trans_b == Trans::no ? b1 : b0;
+  require_shape(b, trans_b == Trans::no ? Shape{K, N} : Shape{N, K}, "matmul b");
+  require_here(ctx, c, "matmul c");
+  if (c.dtype() != a.dtype()) require_dtype(ctx, c, statistic_dtype(a.dtype()), "matmul c");
+  require_shape(c, {M, N}, "matmul c");
+  if (on_meta(ctx, "matmul", product_flops(M, N, K), {a, b, c})) return;
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::matmul(ctx, a, trans_a, b, trans_b, accumulate, c);
+    }
+  }
+  cpu::matmul(ctx, a, trans_a, b, trans_b, accumulate, c);
+}
+
+void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
+  require_here(ctx, x, "linear_forward x");
+  require_dtype(ctx, weight, x.dtype(), "linear_forward weight");
+  const auto [M, K] = weight.dims<2>("linear_forward weight");
+  const Dim rows = leading(x.shape());
+  require_rows(ctx, x, rows, K, x.dtype(), "linear_forward x");
+  if (bias) require_operand(ctx, bias, {M}, x.dtype(), "linear_forward bias");
+  require_rows(ctx, y, rows, M, x.dtype(), "linear_forward y");
+  if (on_meta(ctx, "linear_forward", product_flops(rows, M, K), {x, weight, bias, y})) return;
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) return cuda::linear_forward(ctx, x, weight, bias, y);
+  }
+  cpu::linear_forward(ctx, x, weight, bias, y);
+}
+
+void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
+                               Activation activation, View pre, View y) {
+  require(!is_gated(activation), "linear_activation_forward: not for gated activations");
+  require_here(ctx, x, "linear_activation_forward x");
+  require_dtype(ctx, weight, x.dtype(), "linear_activation_forward weight");
+  const auto [M, K] = weight.dims<2>("linear_activation_forward weight");
+  const Dim rows = leading(x.shape());
+  require_rows(ctx, x, rows, K, x.dtype(), "linear_activation_forward x");
+  if (bias) require_operand(ctx, bias, {M}, x.dtype(), "linear_activation_forward bias");
+  require_rows(ctx, pre, rows, M, x.dtype(), "linear_activation_forward pre");
+  require_rows(ctx, y, rows, M, x.dtype(), "linear_activation_forward y");
+  const double flops = product_flops(rows, M, K) + 10.0 * static_cast<double>(rows * M);
+  if (on_meta(ctx, "linear_activation_forward", flops, {x, weight, bias, pre, y})) return;
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::linear_activation_forward(ctx, x, weight, bias, activation, pre, y);
+    }
+  }
+  cpu::linear_activation_forward(ctx, x, weight, bias, activation, pre, y);
+}
+
+void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accumulate, View dx) {
+  require_here(ctx, dy, "linear_backward_input dy");
+  require_dtype(ctx, weight, dy.dtype(), "linear_backward_input weight");
+  const auto [M, K] = weight.dims<2>("linear_backward_input weight");
+  const Dim rows = leading(dy.shape());
+  require_rows(ctx, dy, rows, M, dy.dtype(), "linear_backward_input dy");
+  require_rows(ctx, dx, rows, K, dy.dtype(), "linear_backward_input dx");
+  if (on_meta(ctx, "linear_backward_input", product_flops(rows, M, K), {dy, weight, dx})) return;
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::linear_backward_input(ctx, dy, weight, accumulate, dx);
+    }
+  }
+  cpu::linear_backward_input(ctx, dy, weight, accumulate, dx);
+}
+
+void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
+                                      Activation activation, View dpre) {
+  require(!is_gated(activation), "linear_activation_backward_input: not for gated activations");
+  require_here(ctx, dy, "linear_activation_backward_input dy");
+  require_dtype(ctx, weight, dy.dtype(), "linear_activation_backward_input weight");
+  const auto [M, K] = weight.dims<2>("linear_activation_backward_input weight");
+  const Dim rows = leading(dy.shape());
+  require_rows(ctx, dy, rows, M, dy.dtype(), "linear_activation_backward_input dy");
+  require_rows(ctx, pre, rows, K, dy.dtype(), "linear_activation_backward_input pre");
+  require_rows(ctx, dpre, rows, K, dy.dtype(), "linear_activation_backward_input dpre");
+  const double flops = product_flops(rows, M, K) + 15.0 * static_cast<double>(rows * K);
+  if (on_meta(ctx, "linear_activation_backward_input", flops, {dy, weight, pre, dpre},
+              cpu::linear_activation_backward_input_workspace(rows, K, dy.dtype()))) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::linear_activation_backward_input(ctx, dy, weight, pre, activation, dpre);
+    }
+  }
+  cpu::linear_activation_backward_input(ctx, dy, weight, pre, activation, dpre);
+}
+
+void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,
+                            View dbias) {
+  require_here(ctx, dy, "linear_backward_weight dy");
+  const DType statistic = statistic_dtype(dy.dtype());
+  require_dtype(ctx, dweight, statistic, "linear_backward_weight dweight");
+  const auto [M, K] = dweight.dims<2>("linear_backward_weight dweight");
+  const Dim rows = leading(dy.shape());
+  require_rows(ctx, dy, rows, M, dy.dtype(), "linear_backward_weight dy");
+  require_rows(ctx, x, rows, K, dy.dtype(), "linear_backward_weight x");
+  if (dbias) require_operand(ctx, dbias, {M}, statistic, "linear_backward_weight dbias");
+  const double bias_flops = dbias ? static_cast<double>(rows * M) : 0;
+  if (on_meta(ctx, "linear_backward_weight", product_flops(rows, M, K) + bias_flops,
+              {dy, x, dweight, dbias})) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::linear_backward_weight(ctx, dy, x, accumulate, dweight, dbias);
+    }
+  }
+  cpu::linear_backward_weight(ctx, dy, x, accumulate, dweight, dbias);
+}
+
+}  // namespace hyperslab::ops

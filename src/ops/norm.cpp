@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/norm.hpp"
+
+#include "backend.hpp"
+#include "checks.hpp"
+
+namespace hyperslab::ops {
+
+void add_norm_forward(Context& ctx, NormKind kind, CView residual, CView delta, CView weight,
+                      CView bias, float eps, View sum, View y, View mean, View rstd) {
+  require_here(ctx, residual, "add_norm_forward residual");
+  const DType dtype = residual.dtype();
+  const DType statistic = statistic_dtype(dtype);
+  const Dim C = last(residual, "add_norm_forward residual");
+  const Dim rows = leading(residual.shape());
+  if (delta) require_rows(ctx, delta, rows, C, dtype, "add_norm_forward delta");
+  if (delta || sum) require_rows(ctx, sum, rows, C, dtype, "add_norm_forward sum");
+  require_rows(ctx, y, rows, C, dtype, "add_norm_forward y");
+  if (kind != NormKind::none) {
+    require_operand(ctx, weight, {C}, dtype, "add_norm_forward weight");
+    require_count(ctx, rstd, rows, statistic, "add_norm_forward rstd");
+  }
+  if (kind == NormKind::layernorm) {
+    if (bias) require_operand(ctx, bias, {C}, dtype, "add_norm_forward bias");
+    require_count(ctx, mean, rows, statistic, "add_norm_forward mean");
+  }
+  const double flops = 8.0 * static_cast<double>(residual.numel());
+  if (on_meta(ctx, "add_norm_forward", flops,
+              {residual, delta, weight, bias, sum, y, mean, rstd})) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::add_norm_forward(ctx, kind, residual, delta, weight, bias, eps, sum, y, mean,
+                                    rstd);
+    }
+  }
+  cpu::add_norm_forward(ctx, kind, residual, delta, weight, bias, eps, sum, y, mean, rstd);
+}
+
+void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weight, CView mean,
+                   CView rstd, Accumulate accumulate_input, View dsum, Accumulate accumulate_weight,
+                   View dweight, View dbias) {
+  require_here(ctx, dy, "norm_backward dy");
+  const DType dtype = dy.dtype();
+  const DType statistic = statistic_dtype(dtype);
+  const Dim C = last(dy, "norm_backward dy");
+  const Dim rows = leading(dy.shape());
+  require_rows(ctx, dsum, rows, C, dtype, "norm_backward dsum");
+  if (kind != NormKind::none) {
+    require_rows(ctx, sum, rows, C, dtype, "norm_backward sum");
+    require_operand(ctx, weight, {C}, dtype, "norm_backward weight");
+    require_count(ctx, rstd, rows, statistic, "norm_backward rstd");
+    require_operand(ctx, dweight, {C}, statistic, "norm_backward dweight");
+  }
+  if (kind == NormKind::layernorm) {
+    require_count(ctx, mean, rows, statistic, "norm_backward mean");
+    if (dbias) require_operand(ctx, dbias, {C}, statistic, "norm_backward dbias");
+  }
+  const double flops = 14.0 * static_cast<double>(dy.numel());
+  if (on_meta(ctx, "norm_backward", flops, {dy, sum, weight, mean, rstd, dsum, dweight, dbias},
+              cpu::norm_backward_workspace(ctx.threads(), C, dtype))) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::norm_backward(ctx, kind, dy, sum, weight, mean, rstd, accumulate_input, dsum,
+                                 accumulate_weight, dweight, dbias);
+    }
+  }
+  cpu::norm_backward(ctx, kind, dy, sum, weight, mean, rstd, accumulate_input, dsum,
+                     accumulate_weight, dweight, dbias);
+}
+
+}  // namespace hyperslab::ops

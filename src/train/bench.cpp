@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/train/bench.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "hyperslab/train/run.hpp"
+
+namespace hyperslab::train {
+namespace {
+
+/// Share of 6 N (and of attention) that a mode computes: forward is one third of a step.
+double work_fraction(BenchMode mode) { return mode == BenchMode::forward ? 1.0 / 3.0 : 1.0; }
+
+void summarize(BenchResult& result) {
+  std::vector<double> sorted = result.step_seconds;
+  std::ranges::sort(sorted);
+  const std::size_t n = sorted.size();
+  result.mean = std::accumulate(sorted.begin(), sorted.end(), 0.0) / static_cast<double>(n);
+  result.median = n % 2 == 1 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
+  double squares = 0;
+  for (const double x : sorted) squares += (x - result.mean) * (x - result.mean);
+  result.standard_deviation = n > 1 ? std::sqrt(squares / static_cast<double>(n - 1)) : 0.0;
+}
+
+/// The trainer of a bench, with one microbatch of generated tokens in its slot.
+class Bench {
+ public:
+  Bench(comm::World& world, const Config& config, const BenchOptions& options);
+  BenchResult run();
+
+ private:
+  void set_up();
+  const StepTimes& one_step(std::int64_t step);
+  void add_components(BenchResult& result) const;
+
+  comm::World& world_;
+  Config config_;
+  BenchOptions options_;
+  TrainerOptions trainer_options_;
+  std::unique_ptr<mesh::Mesh> mesh_;
+  std::unique_ptr<Trainer> trainer_;
+  Plan plan_;
+  std::array<double, kComponents> component_seconds_{};
+};
+
+Bench::Bench(comm::World& world, const Config& config, const BenchOptions& options)
+    : world_(world), config_(config), options_(options) {
+  trainer_options_.training = options.mode != BenchMode::forward;
+}
+
+void Bench::set_up() {
+  mesh_ = std::make_unique<mesh::Mesh>(world_, Device::cpu, config_.parallel);
+  plan_ = make_plan(config_, trainer_options_, world_.rank());
+  trainer_ = std::make_unique<Trainer>(config_, *mesh_, trainer_options_, &plan_.memory);
+  trainer_->initialize();
+  const auto tokens = io::open_tokens({"synthetic"}, config_.data.dtype, config_.model.vocabulary,
+                                      config_.run.seed);
+  const io::Samples samples(*tokens, io::Sampling::blocks, trainer_->T(), config_.run.seed);
+  io::Loader loader(samples, config_.train.global_batch, mesh_->at().data, config_.parallel.data);
+  const model::BatchViews& batch = trainer_->stage().batch(0);
+  loader.load(1, 0, {batch.tokens, batch.targets, batch.order, batch.sample_position});
+}
+
+const StepTimes& Bench::one_step(std::int64_t step) {
+  Trainer::Order order;
+  order.step = step;
+  order.learning_rate = config_.optimizer.lr;
+  switch (options_.mode) {
+    case BenchMode::forward: return trainer_->forward(order);
+    case BenchMode::forward_backward: return trainer_->forward_backward(order);
+    case BenchMode::step: break;
+  }
+  return trainer_->step(order, nullptr);
+}
+
+BenchResult Bench::run() {
+  world_.barrier();
+  const double start = now_seconds();
+  set_up();
+  BenchResult result;
+  const int warmup = options_.cold ? 0 : options_.warmup;
+  for (int i = 0; i < warmup + options_.steps; ++i) {
+    world_.barrier();
+    const double step_start = options_.cold && i == 0 ? start : now_seconds();
+    const StepTimes& times = one_step(i + 1);
+    const double seconds = now_seconds() - step_start;
+    if (i < warmup) continue;
+    result.step_seconds.push_back(1e-9 * static_cast<double>(
+        world_.max(static_cast<std::int64_t>(seconds * 1e9))));
+    for (std::size_t c = 0; c < kComponents; ++c) {
+      component_seconds_[c] += times.component_seconds[c] / options_.steps;
+    }
+  }
+  summarize(result);
+  result.tokens = static_cast<double>(config_.train.global_batch * trainer_->T());
+  const double work = work_fraction(options_.mode) * result.tokens;
+  result.model_flops = work * model::flops_per_token(config_.model, trainer_->T(), true);
+  result.model_flops_full = work * model::flops_per_token(config_.model, trainer_->T(), false);
+  world_.barrier();
+  result.matmul_rate = world_.sum(measure_matmul_rate(trainer_->context(), 2048, 3));
+  result.memory_peak_bytes = world_.max(static_cast<std::int64_t>(plan_.memory.total()));
+  add_components(result);
+  return result;
+}
+
+void Bench::add_components(BenchResult& result) const {
+  double seconds = 0;
+  for (const double part : component_seconds_) seconds += part;
+  const double flops = plan_.ledger.total().flops;
+  for (int c = 0; c < kComponents; ++c) {
+    BenchComponent row;
+    row.name = name_of(static_cast<Component>(c));
+    row.seconds = component_seconds_[static_cast<std::size_t>(c)];
+    row.flops = plan_.ledger.component(row.name).flops;
+    row.share = row.seconds / seconds;
+    row.expected_share = row.flops / flops;
+    result.components.push_back(row);
+  }
+}
+
+}  // namespace
+
+BenchResult run_bench(comm::World& world, const Config& config, const BenchOptions& options) {
+  return Bench(world, config, options).run();
+}
+
+}  // namespace hyperslab::train

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/train/run.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/core/version.hpp"
+#include "hyperslab/optim/schedule.hpp"
+#include "norms.hpp"
+#include "report.hpp"
+
+namespace hyperslab::train {
+namespace {
+
+constexpr std::int64_t kLag = 2;  // the host acts on step s at the start of step s + 2
+constexpr int kMaxSkippedInARow = 10;
+
+std::string utc_now() {
+  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  const std::size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return {text.data(), length};
+}
+
+/// One start of a run, from open files to the last checkpoint.
+class TrainingRun {
+ public:
+  TrainingRun(comm::World& world, const Config& config, const RunOptions& options);
+  ExitCode run();
+
+ private:
+  void open_data();
+  void open_records();
+  void resume();
+  void check_resumable(const io::CheckpointMeta& meta) const;
+  void one_step(std::int64_t step);
+  void record(std::int64_t step, const StepTimes& times);
+  void collect(std::int64_t step);
+  void validate(std::int64_t step);
+  void checkpoint(std::int64_t step);
+  [[nodiscard]] bool is_due(std::int64_t step, std::int64_t every) const {
+    return (every > 0 && step % every == 0) || step == last_step_;
+  }
+  [[nodiscard]] bool is_first() const { return world_.rank() == 0; }
+  [[nodiscard]] double wall_seconds() const { return earlier_seconds_ + now_seconds() - started_; }
+
+  comm::World& world_;
+  Config config_;
+  RunOptions options_;
+  std::string checkpoints_;
+  std::unique_ptr<io::TokenSource> train_tokens_;
+  std::unique_ptr<io::TokenSource> validation_tokens_;
+  std::unique_ptr<io::Samples> train_samples_;
+  std::unique_ptr<io::Samples> validation_samples_;
+  std::unique_ptr<io::Loader> loader_;
+  std::unique_ptr<mesh::Mesh> mesh_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<io::MetricsLog> metrics_;
+  std::unique_ptr<io::TimingWriter> timing_;
+  std::unique_ptr<Progress> progress_;
+  std::array<double, kLag + 2> step_seconds_{};
+  std::optional<io::MetricsLine::Validation> validation_;
+  std::int64_t first_step_ = 1;
+  std::int64_t last_step_ = 0;
+  std::int64_t collected_ = 0;   // the newest step whose result the host has read
+  double matmul_rate_ = 0;       // FLOP/s of all ranks together
+  double flops_causal_ = 0;      // of a step
+  double flops_full_ = 0;
+  double started_ = 0;
+  double earlier_seconds_ = 0;   // of earlier starts
+  double checkpoint_seconds_ = 0;
+  int skipped_in_a_row_ = 0;
+  bool stop_ = false;
+};
+
+TrainingRun::TrainingRun(comm::World& world, const Config& config, const RunOptions& options)
+    : world_(world), config_(config), options_(options) {
+  checkpoints_ = config_.checkpoint.directory.empty() ? config_.run.directory + "/checkpoints"
+                                                      : config_.checkpoint.directory;
+  agree(world_, [&] { open_data(); });
+  agree(world_, [&] {
+    if (!is_first()) return;
+    probe_directory(config_.run.directory);
+    probe_directory(checkpoints_);
+  });
+  mesh_ = std::make_unique<mesh::Mesh>(world_, Device::cpu, config_.parallel);
+  loader_ = std::make_unique<io::Loader>(*train_samples_, config_.train.global_batch,
+                                         mesh_->at().data, config_.parallel.data,
+                                         config_.train.overfit_one_batch);
+  agree(world_, [&] {
+    const TrainerOptions trainer_options;
+    const model::MemoryPlan plan = make_plan(config_, trainer_options, world_.rank()).memory;
+    trainer_ = std::make_unique<Trainer>(config_, *mesh_, trainer_options, &plan);
+    trainer_->initialize();
+  });
+  resume();
+  open_records();
+}
+
+void TrainingRun::open_data() {
+  const io::DataConfig& data = config_.data;
+  const Dim T = config_.model.context;
+  const auto sampling =
+      data.sampling == "windows" ? io::Sampling::windows : io::Sampling::blocks;
+  const std::uint64_t seed = config_.run.seed;
+  train_tokens_ = io::open_tokens(data.train, data.dtype, config_.model.vocabulary, seed);
+  train_samples_ = std::make_unique<io::Samples>(*train_tokens_, sampling, T, seed);
+  last_step_ = total_steps(config_, train_samples_->size());
+  if (!data.validation.empty()) {
+    validation_tokens_ =
+        io::open_tokens(data.validation, data.dtype, config_.model.vocabulary, seed + 1);
+    validation_samples_ = std::make_unique<io::Samples>(*validation_tokens_,
+                                                        io::Sampling::blocks, T, seed, false);
+  }
+}
+
+void TrainingRun::check_resumable(const io::CheckpointMeta& meta) const {
+  const std::int64_t expected = meta.step * config_.train.global_batch;
+  if (meta.samples_seen != expected) {
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: step {} had seen {} samples, with train.global_batch {} it would "
+                            "be {}; resume with the batch it was trained with",
+                            checkpoints_, meta.step, meta.samples_seen,
+                            config_.train.global_batch, expected));
+  }
+  if (meta.data_fingerprint != train_tokens_->fingerprint()) {
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: the training data changed since step {} (fingerprint {:016x}, now "
+                            "{:016x}); resume with the same files in the same order",
+                            checkpoints_, meta.step, meta.data_fingerprint,
+                            train_tokens_->fingerprint()));
+  }
+}
+
+void TrainingRun::resume() {
+  const std::string& wanted =
+      options_.resume.empty() ? config_.checkpoint.resume : options_.resume;
+  if (wanted == "never") return;
+  // Rank 0 chooses, so that all ranks load the same step.
+  std::string choice;
+  agree(world_, [&] {
+    if (!is_first()) return;
+    if (wanted != "auto") {
+      choice = wanted;
+    } else if (!io::list_checkpoints(checkpoints_).empty()) {
+      choice = std::to_string(io::CheckpointReader(checkpoints_).meta().step);
+    }
+  });
+  choice = world_.broadcast(choice);
+  if (choice.empty()) return;
+  agree(world_, [&] {
+    const io::CheckpointReader reader(checkpoints_, std::stoll(choice));
+    check_resumable(reader.meta());
+    trainer_->load(reader);
+    first_step_ = reader.meta().step + 1;
+    earlier_seconds_ = reader.meta().wall_seconds;
+    if (is_first()) {
+      log::info(fmt::format("resumed from {} (step {}, written by {})", reader.folder(),
+                            reader.meta().step, reader.meta().layout));
+    }
+  });
+}
+
+void TrainingRun::open_records() {
+  const std::string& directory = config_.run.directory;
+  std::string folder;
+  agree(world_, [&] {
+    if (!is_first()) return;
+    std::ofstream(directory + "/deck.yaml") << options_.deck_yaml;
+    metrics_ = std::make_unique<io::MetricsLog>(directory + "/metrics.jsonl", first_step_);
+    folder = io::next_start_folder(directory);
+  });
+  folder = world_.broadcast(folder);
+  const mesh::Coordinates& at = mesh_->at();
+  agree(world_, [&] {
+    timing_ = std::make_unique<io::TimingWriter>(
+        folder, io::RankInfo{world_.rank(), world_.size(), world_.host(), "cpu", at.data,
+                             at.pipeline, at.context, at.tensor, commit(), utc_now()});
+  });
+  const auto tokens = static_cast<double>(config_.train.global_batch * config_.model.context);
+  flops_causal_ = tokens * model::flops_per_token(config_.model, config_.model.context, true);
+  flops_full_ = tokens * model::flops_per_token(config_.model, config_.model.context, false);
+  world_.barrier();
+  matmul_rate_ = world_.sum(measure_matmul_rate(trainer_->context(), 1024, 3));
+  progress_ = std::make_unique<Progress>(is_first(), last_step_, config_.train.log_every);
+  if (is_first()) {
+    log::info(fmt::format(
+        "{}: {:.3f} M parameters, {} on {} rank(s), {} thread(s) each; {}; {:.2f} GiB a rank; "
+        "matmul rate of all ranks {:.1f} GFLOP/s",
+        config_.run.name, 1e-6 * static_cast<double>(model::parameter_count(config_.model)),
+        mesh::describe(config_.parallel), world_.size(), trainer_->context().threads(),
+        train_tokens_->description(),
+        static_cast<double>(trainer_->memory_plan().total()) / 1073741824.0, 1e-9 * matmul_rate_));
+  }
+}
+
+ExitCode TrainingRun::run() {
+  started_ = now_seconds();
+  collected_ = first_step_ - 1;
+  std::int64_t step = first_step_ - 1;
+  const std::int64_t stop_after =
+      options_.stop_after > 0 ? std::min(options_.stop_after, last_step_) : last_step_;
+  while (step < stop_after && !stop_) {
+    one_step(++step);
+    collect(step - kLag);
+  }
+  collect(step);
+  const bool saved = is_due(step, config_.checkpoint.every);
+  if (step >= first_step_ && !saved) checkpoint(step);
+  progress_->finish_line();
+  timing_->flush();
+  if (is_first()) log::info(fmt::format("stopped behind step {} of {}", step, last_step_));
+  return stop_ ? ExitCode::preempted : ExitCode::ok;
+}
+
+void TrainingRun::one_step(std::int64_t step) {
+  Trainer::Order order;
+  order.step = step;
+  order.learning_rate =
+      optim::learning_rate(config_.schedule, config_.optimizer.lr, step, last_step_);
+  order.stop_requested = options_.stop_signal != nullptr && *options_.stop_signal != 0;
+  order.traced = std::ranges::find(config_.timing.trace_steps, step) !=
+                 config_.timing.trace_steps.end();
+  const StepTimes& times = trainer_->step(order, loader_.get());
+  step_seconds_[static_cast<std::size_t>(step) % step_seconds_.size()] = times.step_seconds;
+  if (config_.train.log_norms > 0 && step % config_.train.log_norms == 0 && is_first()) {
+    append_norms(config_.run.directory + "/norms.jsonl", step, *trainer_);
+  }
+  if (validation_samples_ && is_due(step, config_.train.validate_every)) validate(step);
+  checkpoint_seconds_ = 0;
+  if (is_due(step, config_.checkpoint.every)) checkpoint(step);
+  record(step, times);
+}
+
+void TrainingRun::record(std::int64_t step, const StepTimes& times) {
+  if (step % config_.timing.every == 0) {
+    io::TimingRow row;
+    row.times = times;
+    row.times.phase_seconds[static_cast<std::size_t>(Phase::checkpoint)] += checkpoint_seconds_;
+    row.times.step_seconds += checkpoint_seconds_;
+    row.tokens = config_.train.global_batch / config_.parallel.data * config_.model.context;
+    row.memory_peak_bytes = trainer_->memory().peak_bytes();
+    row.memory_now_bytes = trainer_->memory().now_bytes();
+    timing_->append(row);
+  }
+  const Recorder& recorder = trainer_->context().recorder();
+  if (!recorder.traced()) return;
+  timing_->append_events(step, recorder.events());
+  for (const MemoryMeter::Change& change : trainer_->memory().changes()) {
+    timing_->append_memory(step, change.seconds - recorder.step_start(), change.bytes,
+                           std::string(change.label));
+  }
+}
+
+void TrainingRun::collect(std::int64_t step) {
+  while (collected_ < step) {
+    const ops::StepResult& result = trainer_->result(++collected_);
+    stop_ = stop_ || result.stop != 0;
+    skipped_in_a_row_ = result.skipped != 0 ? skipped_in_a_row_ + 1 : 0;
+    if (skipped_in_a_row_ > kMaxSkippedInARow) {
+      throw Error(ExitCode::numerics,
+                  fmt::format("the gradients of the last {} steps were not finite (step {}, loss "
+                              "{}); lower optimizer.lr or resume from an earlier checkpoint",
+                              skipped_in_a_row_, result.step, result.loss_sum / result.tokens))
+          .on_all_ranks();
+    }
+    if (!is_first()) continue;
+    io::MetricsLine line;
+    line.step = result.step;
+    line.loss = result.loss_sum / result.tokens;
+    line.grad_norm = result.gradient_norm;
+    line.lr = result.learning_rate;
+    line.tokens = result.step * config_.train.global_batch * config_.model.context;
+    line.step_seconds = step_seconds_[static_cast<std::size_t>(result.step) % step_seconds_.size()];
+    line.tokens_per_second =
+        static_cast<double>(config_.train.global_batch * config_.model.context) / line.step_seconds;
+    line.mfu = flops_causal_ / line.step_seconds / matmul_rate_;
+    line.mfu_full = flops_full_ / line.step_seconds / matmul_rate_;
+    line.perplexity = std::exp(line.loss);
+    line.token_accuracy = result.correct / result.tokens;
+    line.wall_seconds = wall_seconds();
+    line.skipped_steps = trainer_->state().skipped_steps;
+    line.validation = std::exchange(validation_, std::nullopt);
+    metrics_->append(line);
+    progress_->show(line);
+  }
+}
+
+void TrainingRun::validate(std::int64_t step) {
+  collect(step - 1);
+  std::int64_t count = validation_samples_->size();
+  if (config_.train.validate_batches > 0) {
+    count = std::min(count, config_.train.validate_batches * config_.train.microbatch);
+  }
+  const Evaluation evaluation = trainer_->evaluate(*validation_samples_, count, world_);
+  validation_ = {evaluation.loss(), evaluation.perplexity(), evaluation.token_accuracy()};
+  collect(step);
+}
+
+void TrainingRun::checkpoint(std::int64_t step) {
+  collect(step);
+  const double start = now_seconds();
+  io::CheckpointMeta meta;
+  meta.step = step;
+  meta.samples_seen = step * config_.train.global_batch;
+  meta.tokens_seen = meta.samples_seen * config_.model.context;
+  meta.wall_seconds = wall_seconds();
+  meta.data_fingerprint = train_tokens_->fingerprint();
+  meta.layout = mesh::describe(config_.parallel);
+  meta.deck = options_.deck_yaml;
+  meta.version = version() + " (" + commit() + ")";
+  trainer_->fill_meta(meta);
+  const std::vector<io::Slab> slabs = trainer_->slabs();
+  io::save_checkpoint(world_, checkpoints_, meta, slabs);
+  if (is_first()) {
+    io::prune_checkpoints(checkpoints_, config_.checkpoint.keep, config_.checkpoint.keep_every);
+    progress_->finish_line();
+    log::info(fmt::format("checkpoint of step {} in {}", step, checkpoints_));
+  }
+  checkpoint_seconds_ = now_seconds() - start;
+}
+
+}  // namespace
+
+ExitCode run_training(comm::World& world, const Config& config, const RunOptions& options) {
+  return TrainingRun(world, config, options).run();
+}
+
+}  // namespace hyperslab::train

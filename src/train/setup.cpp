@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/train/run.hpp"
+
+namespace hyperslab::train {
+
+void agree(comm::World& world, const std::function<void()>& work) {
+  std::string mine;  // "<code> <message>", empty where all is well
+  try {
+    work();
+  } catch (const Error& error) {
+    mine = std::to_string(static_cast<int>(error.code())) + " " + error.what();
+  } catch (const std::exception& error) {
+    mine = "1 " + std::string(error.what());
+  }
+  const std::vector<std::string> all = world.all_gather(mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
+    const std::size_t space = all[rank].find(' ');
+    const auto code = static_cast<ExitCode>(std::stoi(all[rank].substr(0, space)));
+    const std::string from = rank == 0 ? "" : "rank " + std::to_string(rank) + ": ";
+    throw Error(code, from + all[rank].substr(space + 1)).on_all_ranks();
+  }
+}
+
+void probe_directory(const std::string& directory) {
+  const auto fail = [&](const std::string& what) {
+    const std::string reason = std::strerror(errno);
+    throw Error(ExitCode::storage, directory + ": " + what + ": " + reason +
+                                       "; choose another run.directory or make it writable");
+  };
+  std::error_code made;
+  std::filesystem::create_directories(directory, made);
+  if (made) {
+    errno = made.value();
+    fail("cannot make this directory");
+  }
+  const std::string first = directory + "/.probe." + std::to_string(getpid());
+  const std::string second = first + ".renamed";
+  const int file = open(first.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) fail("cannot create a file");
+  const bool written = write(file, "probe\n", 6) == 6 && fsync(file) == 0;
+  if (close(file) != 0 || !written) fail("cannot write to a file");
+  if (rename(first.c_str(), second.c_str()) != 0) fail("cannot rename a file");
+  if (unlink(second.c_str()) != 0) fail("cannot remove a file");
+}
+
+double measure_matmul_rate(Context& ctx, Dim n, int repeats) {
+  Tensor a(ctx.device(), DType::f32, {n, n});
+  Tensor b(ctx.device(), DType::f32, {n, n});
+  Tensor c(ctx.device(), DType::f32, {n, n});
+  ops::fill(ctx, 0.5F, a.view());
+  ops::fill(ctx, 0.25F, b.view());
+  const auto product = [&] {
+    ops::matmul(ctx, a.view(), ops::Trans::no, b.view(), ops::Trans::yes, ops::Accumulate::no,
+                c.view());
+  };
+  product();
+  double best = 0;
+  for (int i = 0; i < repeats; ++i) {
+    const double start = now_seconds();
+    product();
+    const auto size = static_cast<double>(n);
+    best = std::max(best, 2.0 * size * size * size / (now_seconds() - start));
+  }
+  return best;
+}
+
+std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch) {
+  if (config.train.steps > 0) return config.train.steps;
+  const std::int64_t samples = config.train.epochs * samples_per_epoch;
+  const std::int64_t steps = samples / config.train.global_batch;
+  if (steps == 0) {
+    throw Error(ExitCode::data,
+                "the training data hold " + std::to_string(samples_per_epoch) +
+                    " samples, fewer than one train.global_batch of " +
+                    std::to_string(config.train.global_batch) + "; give more data or a smaller batch");
+  }
+  return steps;
+}
+
+}  // namespace hyperslab::train

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole model against an independent float64 NumPy reference: activations, loss, gradients, and
+// weights after two AdamW steps, in f64 and f32.
+#include <gtest/gtest.h>
+#include <hdf5.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "hyperslab/model/stage.hpp"
+#include "hyperslab/ops/loss.hpp"
+#include "hyperslab/ops/optimizer.hpp"
+#include "hyperslab/optim/adamw.hpp"
+#include "support/tensors.hpp"
+
+namespace hyperslab {
+namespace {
+
+/// Reads attributes and datasets of one golden file.
+class Golden {
+ public:
+  explicit Golden(const std::string& name)
+      : file_(H5Fopen((HYPERSLAB_GOLDEN "/" + name + ".h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT)) {
+  }
+  ~Golden() { H5Fclose(file_); }
+  Golden(const Golden&) = delete;
+  Golden& operator=(const Golden&) = delete;
+
+  [[nodiscard]] double number(const char* name) const {
+    double value = 0;
+    const hid_t attribute = H5Aopen(file_, name, H5P_DEFAULT);
+    EXPECT_GE(H5Aread(attribute, H5T_NATIVE_DOUBLE, &value), 0) << name;
+    H5Aclose(attribute);
+    return value;
+  }
+  [[nodiscard]] Dim dim(const char* name) const { return static_cast<Dim>(number(name)); }
+  [[nodiscard]] std::string text(const char* name) const {
+    const hid_t attribute = H5Aopen(file_, name, H5P_DEFAULT);
+    const hid_t type = H5Aget_type(attribute);
+    std::string value(H5Tget_size(type), '\0');
+    EXPECT_GE(H5Aread(attribute, type, value.data()), 0) << name;
+    H5Tclose(type);
+    H5Aclose(attribute);
+    return value.c_str();
+  }
+  [[nodiscard]] bool has(const std::string& path) const {
+    return H5Lexists(file_, path.c_str(), H5P_DEFAULT) > 0;
+  }
+  [[nodiscard]] Tensor read(const std::string& path, DType dtype = DType::f64) const {
+    const hid_t dataset = H5Dopen2(file_, path.c_str(), H5P_DEFAULT);
+    const hid_t space = H5Dget_space(dataset);
+    std::array<hsize_t, kMaxRank> sizes{};
+    const int rank = H5Sget_simple_extent_dims(space, sizes.data(), nullptr);
+    std::array<Dim, kMaxRank> dims{};
+    std::copy(sizes.begin(), sizes.end(), dims.begin());
+    Tensor out(Device::cpu, dtype, Shape(std::span<const Dim>(dims.data(), static_cast<std::size_t>(rank))));
+    const hid_t type = dtype == DType::i32 ? H5T_NATIVE_INT32 : H5T_NATIVE_DOUBLE;
+    EXPECT_GE(H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out.view().raw()), 0) << path;
+    H5Sclose(space);
+    H5Dclose(dataset);
+    return out;
+  }
+
+ private:
+  hid_t file_;
+};
+
+template <class T>
+T choose(const std::map<std::string, T>& choices, const std::string& name) {
+  return choices.at(name);
+}
+
+model::ModelSpec spec_of(const Golden& golden) {
+  using ops::Activation;
+  using ops::NormKind;
+  model::ModelSpec spec;
+  spec.layers = golden.dim("layers");
+  spec.width = golden.dim("width");
+  spec.heads = golden.dim("heads");
+  spec.kv_heads = golden.dim("kv_heads");
+  spec.ffn_width = golden.dim("ffn_width");
+  spec.vocabulary = golden.dim("vocabulary");
+  spec.context = golden.dim("context");
+  spec.position = choose<model::Position>({{"learned", model::Position::learned},
+                                           {"sinusoidal", model::Position::sinusoidal},
+                                           {"rope", model::Position::rope},
+                                           {"none", model::Position::none}},
+                                          golden.text("position"));
+  spec.rope_theta = golden.number("rope_theta");
+  spec.norm = choose<NormKind>({{"layernorm", NormKind::layernorm},
+                                {"rmsnorm", NormKind::rmsnorm},
+                                {"none", NormKind::none}},
+                               golden.text("norm"));
+  spec.norm_place =
+      golden.text("norm_place") == "post" ? model::NormPlace::post : model::NormPlace::pre;
+  spec.norm_eps = golden.number("norm_eps");
+  spec.activation = choose<Activation>({{"gelu", Activation::gelu},
+                                        {"gelu_tanh", Activation::gelu_tanh},
+                                        {"relu", Activation::relu},
+                                        {"silu", Activation::silu},
+                                        {"relu_squared", Activation::relu_squared},
+                                        {"swiglu", Activation::swiglu},
+                                        {"geglu", Activation::geglu}},
+                                       golden.text("activation"));
+  spec.bias = golden.number("bias") != 0;
+  spec.tie_embeddings = golden.number("tie_embeddings") != 0;
+  return spec;
+}
+
+struct Case {
+  std::string file;
+  DType compute;
+  model::AttentionPath attention;
+};
+
+std::string name_of_case(const testing::TestParamInfo<Case>& info) {
+  const bool reference = info.param.attention == model::AttentionPath::reference;
+  return info.param.file + "_" + std::string(name_of(info.param.compute)) +
+         (reference ? "_reference" : "_fused");
+}
+
+/// A stage that holds the golden weights and one golden batch.
+class GoldenModel : public testing::TestWithParam<Case> {
+ protected:
+  GoldenModel() : golden_(GetParam().file) {
+    spec_ = spec_of(golden_);
+    spec_.attention = GetParam().attention;
+    const Tensor tokens = golden_.read("tokens", DType::i32);
+    options_.B = tokens.view().shape()[0];
+    options_.T = tokens.view().shape()[1];
+    options_.compute = GetParam().compute;
+    options_.logits_bytes = 7 * 29 * size_of(options_.compute);  // several chunks
+    model::Arenas measuring = model::Arenas::measuring();
+    Context meta(Device::meta);
+    run_on_meta(measuring, meta);
+    plan_ = measuring.used();
+    arenas_.emplace(model::Arenas::real(Device::cpu, plan_, true));
+    ctx_ = std::make_unique<Context>(Device::cpu, meta.workspace_high_water());
+    stage_ = std::make_unique<model::Stage>(spec_, options_, *arenas_);
+    adamw_ = std::make_unique<optim::AdamW>(optimizer_config(), stage_->params(),
+                                            arenas_->optimizer);
+    stage_->initialize(*ctx_);
+    adamw_->initialize(*ctx_);
+    sums_ = Tensor(Device::cpu, statistics(), {ops::kSumCount});
+    load();
+  }
+
+  [[nodiscard]] DType statistics() const {
+    return options_.compute == DType::f64 ? DType::f64 : DType::f32;
+  }
+  void run_on_meta(model::Arenas& arenas, Context& meta) {
+    model::Stage stage(spec_, options_, arenas);
+    optim::AdamW adamw(optimizer_config(), stage.params(), arenas.optimizer);
+    const View sums(nullptr, statistics(), Device::meta, {ops::kSumCount});
+    pass(stage, meta, {nullptr, sums});
+    ops::add_norm_squared(meta, stage.params().gradient(), sums);
+    adamw.update(meta, nullptr);
+  }
+  [[nodiscard]] optim::OptimizerConfig optimizer_config() const {
+    optim::OptimizerConfig config;
+    config.betas = {golden_.number("beta1"), golden_.number("beta2")};
+    config.eps = golden_.number("adam_eps");
+    config.weight_decay = golden_.number("weight_decay");
+    config.clip_norm = golden_.number("clip_norm");
+    config.decay_embeddings = golden_.number("decay_embeddings") != 0;
+    return config;
+  }
+  /// Copies f64 golden values into a view of the model.
+  static void assign(const Tensor& from, View to) {
+    const std::vector<double> values = test::to_doubles(from.view());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (to.dtype() == DType::f64) to.data<double>()[i] = values[i];
+      else to.data<float>()[i] = static_cast<float>(values[i]);
+    }
+  }
+  void load() {
+    for (const nn::Param& param : stage_->params().params()) {
+      assign(golden_.read("weights/" + param.name), param.master);
+    }
+    const model::BatchViews& batch = stage_->batch(0);
+    const Tensor tokens = golden_.read("tokens", DType::i32);
+    const Tensor targets = golden_.read("targets", DType::i32);
+    std::ranges::copy(tokens.view().span<std::int32_t>(), batch.tokens.data<std::int32_t>());
+    std::ranges::copy(targets.view().span<std::int32_t>(), batch.targets.data<std::int32_t>());
+    const auto order = batch.order.span<std::int32_t>();
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
+    const auto* ids = batch.tokens.data<std::int32_t>();
+    std::ranges::stable_sort(order, {}, [&](std::int32_t place) { return ids[place]; });
+    const auto positions = batch.sample_position.span<std::int64_t>();
+    for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
+    double counted = 0;
+    for (const std::int32_t target : targets.view().span<std::int32_t>()) {
+      counted += target >= 0 ? 1 : 0;
+    }
+    input_.inverse_tokens = static_cast<float>(1.0 / counted);
+    input_.learning_rate = static_cast<float>(golden_.number("lr"));
+  }
+  static void pass(model::Stage& stage, Context& ctx, const model::Stage::StepViews& step) {
+    for (int unit = 0; unit < stage.units(); ++unit) {
+      stage.forward(ctx, 0, unit, model::Pass::train, step, nn::Accumulate::no);
+    }
+    for (int unit = stage.units() - 1; unit >= 0; --unit) {
+      stage.backward(ctx, 0, unit, step, nn::Accumulate::no);
+    }
+  }
+  [[nodiscard]] double sum(int index) const {
+    return test::to_doubles(sums_.view())[static_cast<std::size_t>(index)];
+  }
+  /// The golden files divide by the count in double; the state holds it in f32, hence 1e-7 in f64.
+  [[nodiscard]] double tolerance() const {
+    return options_.compute == DType::f64 ? 2e-7 : test::tolerance(DType::f32);
+  }
+
+  Golden golden_;
+  model::ModelSpec spec_;
+  model::StageOptions options_;
+  model::MemoryPlan plan_;
+  std::optional<model::Arenas> arenas_;
+  std::unique_ptr<Context> ctx_;
+  std::unique_ptr<model::Stage> stage_;
+  std::unique_ptr<optim::AdamW> adamw_;
+  Tensor sums_;
+  ops::StepInput input_;
+  ops::StepState state_;
+};
+
+TEST_P(GoldenModel, ActivationsLossAndGradients) {
+  const model::Stage::StepViews step = {&state_, sums_.view()};
+  input_.step = 1;
+  ops::begin_step(*ctx_, input_, &state_, sums_.view());
+
+  for (int unit = 0; unit < stage_->units(); ++unit) {
+    stage_->forward(*ctx_, 0, unit, model::Pass::train, step, nn::Accumulate::no);
+  }
+  const double tokens = golden_.read("counted_tokens").view().data<double>()[0];
+  EXPECT_EQ(sum(ops::kSumTokens), tokens);
+  EXPECT_EQ(sum(ops::kSumCorrect), golden_.read("correct_tokens").view().data<double>()[0]);
+  const double loss = golden_.read("loss").view().data<double>()[0];
+  EXPECT_NEAR(sum(ops::kSumLoss) / tokens, loss, loss * tolerance());
+  for (int unit = 0; unit + 1 < stage_->units(); ++unit) {
+    const std::string place =
+        unit == 0 ? "embedding" : "blocks." + std::to_string(unit - 1) + ".output";
+    const Tensor wanted = golden_.read("activations/" + place);
+    EXPECT_LE(test::relative_difference(stage_->activation(0, unit), wanted.view()), tolerance())
+        << place;
+  }
+
+  for (int unit = stage_->units() - 1; unit >= 0; --unit) {
+    stage_->backward(*ctx_, 0, unit, step, nn::Accumulate::no);
+  }
+  for (const nn::Param& param : stage_->params().params()) {
+    const Tensor wanted = golden_.read("gradients/" + param.name);
+    // The key bias has no gradient in theory where nothing depends on its place.
+    const double floor = param.name.ends_with("key.bias") ? 1e-2 : 1e-30;
+    EXPECT_LE(test::relative_difference(param.gradient, wanted.view(), floor), tolerance())
+        << param.name;
+  }
+}
+
+TEST_P(GoldenModel, AccumulatingTwiceDoublesTheGradient) {
+  const model::Stage::StepViews step = {&state_, sums_.view()};
+  ops::begin_step(*ctx_, input_, &state_, sums_.view());
+  pass(*stage_, *ctx_, step);
+  const Tensor once = [&] {
+    Tensor copy(Device::cpu, statistics(), stage_->params().gradient().shape());
+    std::memcpy(copy.view().raw(), stage_->params().gradient().raw(), copy.view().bytes());
+    return copy;
+  }();
+
+  for (int unit = 0; unit < stage_->units(); ++unit) {
+    stage_->forward(*ctx_, 0, unit, model::Pass::train, step, nn::Accumulate::yes);
+  }
+  for (int unit = stage_->units() - 1; unit >= 0; --unit) {
+    stage_->backward(*ctx_, 0, unit, step, nn::Accumulate::yes);
+  }
+
+  for (const nn::Param& param : stage_->params().params()) {
+    const std::vector<double> twice = test::to_doubles(param.gradient);
+    const CView single = once.view().slice(param.flat_begin, param.numel());
+    const std::vector<double> one = test::to_doubles(single);
+    double largest = 1e-3;
+    for (const double g : one) largest = std::max(largest, std::abs(g));
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      ASSERT_NEAR(twice[i], 2 * one[i], 1e-5 * largest) << param.name;
+    }
+  }
+}
+
+TEST_P(GoldenModel, TwoAdamWSteps) {
+  const Tensor losses = golden_.read("adamw/losses");
+  const Tensor norms = golden_.read("adamw/gradient_norms");
+  for (std::int64_t i = 0; i < golden_.dim("adam_steps"); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    input_.step = i + 1;
+    ops::begin_step(*ctx_, input_, &state_, sums_.view());
+    pass(*stage_, *ctx_, {&state_, sums_.view()});
+    ops::add_norm_squared(*ctx_, stage_->params().gradient(), sums_.view());
+    ops::StepResult result;
+    ops::judge_step(*ctx_, adamw_->judge_constants(), sums_.view(), &state_, &result);
+    adamw_->update(*ctx_, &state_);
+
+    const double slack = i == 0 ? 1 : 20;  // Adam divides small gradients by themselves
+    EXPECT_NEAR(result.loss_sum / result.tokens, losses.view().data<double>()[at],
+                slack * tolerance() * losses.view().data<double>()[at]);
+    EXPECT_NEAR(result.gradient_norm, norms.view().data<double>()[at],
+                slack * 5 * tolerance() * norms.view().data<double>()[at]);
+  }
+  for (const nn::Param& param : stage_->params().params()) {
+    if (param.name.ends_with("key.bias")) continue;  // noise over noise, see above
+    const Tensor wanted = golden_.read("adamw/weights/" + param.name);
+    const double limit = options_.compute == DType::f64 ? 2e-6 : 2e-3;
+    EXPECT_LE(test::relative_difference(param.master, wanted.view()), limit) << param.name;
+  }
+}
+
+TEST_P(GoldenModel, TouchesExactlyThePlannedMemory) {
+  ops::begin_step(*ctx_, input_, &state_, sums_.view());
+  pass(*stage_, *ctx_, {&state_, sums_.view()});
+  ops::add_norm_squared(*ctx_, stage_->params().gradient(), sums_.view());
+  ops::StepResult result;
+  ops::judge_step(*ctx_, adamw_->judge_constants(), sums_.view(), &state_, &result);
+  adamw_->update(*ctx_, &state_);
+
+  const model::MemoryPlan used = arenas_->used();
+  EXPECT_EQ(arenas_->parameters.highest_touched(), plan_.parameters);
+  EXPECT_EQ(arenas_->optimizer.highest_touched(), plan_.optimizer);
+  EXPECT_EQ(arenas_->activations.highest_touched(), plan_.activations);
+  EXPECT_EQ(arenas_->scratch.highest_touched(), plan_.scratch);
+  EXPECT_EQ(used.total(), plan_.total());
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (const char* file : {"gpt2", "llama", "postnorm_sinusoidal_relu", "none_relu_squared",
+                           "geglu_rmsnorm", "silu_layernorm", "gelu_layernorm"}) {
+    for (const DType compute : {DType::f64, DType::f32}) {
+      out.push_back({file, compute, model::AttentionPath::fused});
+      out.push_back({file, compute, model::AttentionPath::reference});
+    }
+  }
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, GoldenModel, testing::ValuesIn(cases()), name_of_case);
+
+}  // namespace
+}  // namespace hyperslab

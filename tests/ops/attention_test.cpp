@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention_case.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::ops::test;
+
+class Attention : public OpsTest {};
+
+/// Element (b, t, column) of a packed or unpacked matrix.
+double at(const Tensor& tensor, Dim b, Dim t, Dim column) {
+  const Shape shape = tensor.view().shape();
+  return tensor.view().data<double>()[(b * shape[1] + t) * shape[2] + column];
+}
+
+/// softmax(q k^T / sqrt(Dh)) v of one query by the definition; returns the log-sum-exp.
+double attend_by_definition(const AttentionCase& c, Dim b, Dim h, Dim t, std::vector<double>& out) {
+  const HeadLayout& layout = c.size.layout;
+  const Dim D = layout.head_width;
+  const Dim key = (layout.heads + h / (layout.heads / layout.kv_heads)) * D;
+  const Dim value = key + layout.kv_heads * D;
+  std::vector<double> weight(static_cast<std::size_t>(t + 1));
+  double sum = 0;
+  for (Dim j = 0; j <= t; ++j) {
+    double score = 0;
+    for (Dim d = 0; d < D; ++d) score += at(c.qkv, b, t, h * D + d) * at(c.qkv, b, j, key + d);
+    weight[j] = std::exp(score / std::sqrt(double(D)));
+    sum += weight[j];
+  }
+  out.assign(static_cast<std::size_t>(D), 0.0);
+  for (Dim j = 0; j <= t; ++j) {
+    for (Dim d = 0; d < D; ++d) out[d] += weight[j] / sum * at(c.qkv, b, j, value + d);
+  }
+  return std::log(sum);
+}
+
+TEST_F(Attention, MatchesTheDefinition) {
+  for (const AttentionSize& size : awkward_sizes()) {
+    AttentionCase c(size, DType::f64);
+    c.forward(ctx);
+    std::vector<double> wanted;
+    for (Dim b = 0; b < size.B; ++b) {
+      for (Dim h = 0; h < size.layout.heads; ++h) {
+        for (Dim t = 0; t < size.T; ++t) {
+          const double log_sum = attend_by_definition(c, b, h, t, wanted);
+          const Dim row = (b * size.layout.heads + h) * size.T + t;
+          ASSERT_NEAR(c.log_sum_exp.view().data<double>()[row], log_sum, 1e-11);
+          for (Dim d = 0; d < size.layout.head_width; ++d) {
+            ASSERT_NEAR(at(c.out, b, t, h * size.layout.head_width + d), wanted[d], 1e-11);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Attention, RecomputingPathEqualsReferencePath) {
+  for (const AttentionSize& size : awkward_sizes()) {
+    AttentionCase fused(size, DType::f64);
+    AttentionCase reference(size, DType::f64);
+
+    fused.forward(ctx);
+    fused.backward(ctx);
+    reference.reference_forward(ctx);
+    reference.reference_backward(ctx);
+
+    expect_matches_oracle(fused.out.view(), reference.out.view(), "out");
+    expect_matches_oracle(fused.dqkv.view(), reference.dqkv.view(), "dqkv");
+  }
+}
+
+TEST_F(Attention, FloatMatchesTheOracleAndRepeatsItsBits) {
+  for (const AttentionSize& size : awkward_sizes()) {
+    AttentionCase oracle(size, DType::f64);
+    AttentionCase single(size, DType::f32);
+    AttentionCase again(size, DType::f32);
+    AttentionCase reference(size, DType::f32);
+    oracle.forward(ctx);
+    oracle.backward(ctx);
+    for (AttentionCase* c : {&single, &again}) {
+      c->forward(ctx);
+      c->backward(ctx);
+    }
+    reference.reference_forward(ctx);
+    reference.reference_backward(ctx);
+
+    expect_matches_oracle(single.out.view(), oracle.out.view(), "out");
+    expect_matches_oracle(single.log_sum_exp.view(), oracle.log_sum_exp.view(), "log_sum_exp");
+    expect_matches_oracle(single.dqkv.view(), oracle.dqkv.view(), "dqkv");
+    expect_matches_oracle(reference.out.view(), oracle.out.view(), "reference out");
+    expect_matches_oracle(reference.dqkv.view(), oracle.dqkv.view(), "reference dqkv");
+    EXPECT_TRUE(same_bits(single.out.view(), again.out.view()));
+    EXPECT_TRUE(same_bits(single.dqkv.view(), again.dqkv.view()));
+  }
+}
+
+TEST_F(Attention, TheFutureChangesNothing) {
+  const AttentionSize size = {1, 70, {4, 2, 16}};
+  const Dim cut = 37;
+  AttentionCase before(size, DType::f32);
+  AttentionCase after(size, DType::f32);
+  const Dim width = size.layout.packed_width();
+  for (Dim i = cut * width; i < size.T * width; ++i) after.qkv.view().data<float>()[i] = 1e3F;
+  for (const bool reference : {false, true}) {
+    for (AttentionCase* c : {&before, &after}) {
+      reference ? c->reference_forward(ctx) : c->forward(ctx);
+    }
+
+    const View past = before.out.view().reshaped({size.T, 64}).slice(0, cut);
+    EXPECT_TRUE(same_bits(past, after.out.view().reshaped({size.T, 64}).slice(0, cut)));
+    EXPECT_FALSE(same_bits(before.out.view(), after.out.view()));
+  }
+}
+
+TEST_F(Attention, LargeScoresDoNotOverflow) {
+  const AttentionSize size = {1, 40, {1, 1, 8}};
+  AttentionCase single(size, DType::f32);
+  for (float& v : single.qkv.view().span<float>()) v *= 30;
+  AttentionCase oracle(size, DType::f64);
+  oracle.qkv = converted(single.qkv.view(), DType::f64);
+
+  single.forward(ctx);
+  single.backward(ctx);
+  oracle.forward(ctx);
+  oracle.backward(ctx);
+
+  expect_matches_oracle(single.out.view(), oracle.out.view(), "out", 10);
+  expect_matches_oracle(single.dqkv.view(), oracle.dqkv.view(), "dqkv", 50);
+}
+
+TEST_F(Attention, ProbabilitiesAreKeptBeforeDropout) {
+  const AttentionSize size = {2, 21, {2, 1, 8}};
+  AttentionCase plain(size, DType::f64);
+  AttentionCase dropped(size, DType::f64);
+  const StepState state = {.input = {.step = 3}};
+  const Tensor position = tensor_of(DType::i64, {2}, {4, 9});
+
+  plain.reference_forward(ctx);
+  dropped.reference_forward(ctx, {0.5F, 1, 2, position.view(), &state});
+
+  EXPECT_TRUE(same_bits(plain.probabilities.view(), dropped.probabilities.view()));
+  EXPECT_FALSE(same_bits(plain.out.view(), dropped.out.view()));
+}
+
+TEST_F(Attention, DropoutActsOnProbabilitiesByGlobalIndex) {
+  const AttentionSize size = {2, 67, {2, 1, 4}};
+  const Dim T = size.T;
+  AttentionCase c(size, DType::f64);
+  const StepState state = {.input = {.step = 3}};
+  const Tensor position = tensor_of(DType::i64, {2}, {4, 9});
+  const Dropout spec = {0.5F, 1, 2, position.view(), &state};
+  c.reference_forward(ctx, spec);
+  // The public op drops (B, H, T, T) by the same global index: position * (H T T) + (h T + i) T +
+  // j.
+  Tensor masked = poisoned(DType::f64, size.square());
+  dropout(ctx, spec, c.probabilities.view(), masked.view());
+
+  for (Dim b = 0; b < 2; ++b) {
+    for (Dim h = 0; h < 2; ++h) {
+      for (Dim i = 0; i < T; ++i) {
+        const double* row = masked.view().data<double>() + ((b * 2 + h) * T + i) * T;
+        for (Dim d = 0; d < 4; ++d) {
+          double wanted = 0;
+          for (Dim j = 0; j < T; ++j) wanted += row[j] * at(c.qkv, b, j, 12 + d);
+          ASSERT_NEAR(at(c.out, b, i, h * 4 + d), wanted, 1e-11);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Attention, WrongOperandsAreNamed) {
+  AttentionCase c({1, 5, {4, 2, 8}}, DType::f32);
+  const HeadLayout other = {4, 4, 8};
+  expect_error_naming("attention_forward qkv", [&] {
+    attention_forward(ctx, other, c.qkv.view(), c.out.view(), c.log_sum_exp.view());
+  });
+  expect_error_naming("attention_forward out", [&] {
+    attention_forward(ctx, c.size.layout, c.qkv.view(), c.qkv.view(), c.log_sum_exp.view());
+  });
+  expect_error_naming("attention_backward dout", [&] {
+    attention_backward(ctx, c.size.layout, c.qkv.view(), c.qkv.view(), c.out.view(),
+                       c.log_sum_exp.view(), c.dqkv.view());
+  });
+  expect_error_naming("attention_reference_forward probabilities", [&] {
+    attention_reference_forward(ctx, c.size.layout, c.qkv.view(), {}, c.out.view(), c.out.view());
+  });
+  expect_error_naming("attention_reference_backward dqkv", [&] {
+    attention_reference_backward(ctx, c.size.layout, c.dout.view(), c.qkv.view(),
+                                 c.probabilities.view(), {}, c.dprobabilities.view(), c.out.view());
+  });
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

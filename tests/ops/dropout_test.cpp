@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/dropout.hpp"
+
+#include "hyperslab/core/philox.hpp"
+#include "ops_test.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+
+class DropoutOp : public OpsTest {
+ protected:
+  StepState state{.input = {.step = 7}};
+  Dropout active(float probability, CView sample_position) const {
+    return {probability, 42, 13, sample_position, &state};
+  }
+};
+
+/// The documented mask: 0 or 1 for the element of global index g.
+bool kept(const Dropout& dropout, std::uint64_t g) {
+  const std::uint64_t block = g / 4;
+  const PhiloxCounter counter = {
+      {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+       static_cast<std::uint32_t>(dropout.state->input.step), dropout.site}};
+  const PhiloxCounter words = philox(counter, dropout.seed ^ name_hash("dropout"));
+  return philox_uniform(words.x[g % 4]) >= dropout.probability;
+}
+
+TEST_F(DropoutOp, FollowsTheDocumentedMask) {
+  // 7 * 91 elements a sample: not a multiple of a Philox block nor of a batch of blocks.
+  const Tensor position = tensor_of(DType::i64, {3}, {5, 0, 7000000});
+  const Dropout dropout_spec = active(0.25F, position.view());
+  const Tensor x = random_tensor(DType::f32, {3, 7, 91}, 1);
+  Tensor y = poisoned(DType::f32, {3, 7, 91});
+
+  dropout(ctx, dropout_spec, x.view(), y.view());
+
+  const auto* places = position.view().data<std::int64_t>();
+  for (Dim i = 0; i < x.view().numel(); ++i) {
+    const auto g = static_cast<std::uint64_t>(places[i / 637] * 637 + i % 637);
+    const float wanted = kept(dropout_spec, g) ? x.view().data<float>()[i] * (1 / 0.75F) : 0.0F;
+    ASSERT_EQ(y.view().data<float>()[i], wanted) << i;
+  }
+}
+
+TEST_F(DropoutOp, IsAFunctionOfThePlaceInTheGlobalBatch) {
+  const Tensor x = random_tensor(DType::f64, {4, 33}, 1);
+  const Tensor all = tensor_of(DType::i64, {4}, {8, 9, 10, 11});
+  const Tensor last = tensor_of(DType::i64, {2}, {10, 11});
+  Tensor whole = poisoned(DType::f64, {4, 33});
+  Tensor part = poisoned(DType::f64, {2, 33});
+
+  dropout(ctx, active(0.5F, all.view()), x.view(), whole.view());
+  dropout(ctx, active(0.5F, last.view()), x.view().slice(2, 2), part.view());
+
+  EXPECT_TRUE(same_bits(part.view(), whole.view().slice(2, 2)));
+}
+
+TEST_F(DropoutOp, DropsTheRightShareAndDiffersByStepAndSite) {
+  const Tensor x = filled_tensor(DType::f32, {1, 100000}, 1);
+  const Tensor position = tensor_of(DType::i64, {1}, {0});
+  Tensor first = poisoned(DType::f32, {1, 100000});
+  Tensor second = poisoned(DType::f32, {1, 100000});
+  Dropout spec = active(0.1F, position.view());
+
+  dropout(ctx, spec, x.view(), first.view());
+  spec.site = 14;
+  dropout(ctx, spec, x.view(), second.view());
+
+  double dropped = 0;
+  double equal = 0;
+  for (Dim i = 0; i < 100000; ++i) {
+    const float a = first.view().data<float>()[i];
+    dropped += a == 0 ? 1 : 0;
+    equal += (a == 0) == (second.view().data<float>()[i] == 0) ? 1 : 0;
+  }
+  EXPECT_NEAR(dropped, 10000, 400);  // four standard deviations
+  EXPECT_NEAR(equal, 82000, 500);    // 0.9^2 + 0.1^2
+  spec.site = 13;
+  state.input.step = 8;
+  dropout(ctx, spec, x.view(), second.view());
+  EXPECT_FALSE(same_bits(first.view(), second.view()));
+}
+
+TEST_F(DropoutOp, WorksInPlaceAndRepeatsItsBits) {
+  const Tensor position = tensor_of(DType::i64, {2}, {3, 4});
+  Tensor x = random_tensor(DType::f32, {2, 5001}, 1);
+  Tensor y = poisoned(DType::f32, {2, 5001});
+  const Dropout spec = active(0.3F, position.view());
+
+  dropout(ctx, spec, x.view(), y.view());
+  dropout(ctx, spec, x.view(), x.view());
+
+  EXPECT_TRUE(same_bits(x.view(), y.view()));
+}
+
+TEST_F(DropoutOp, WithoutProbabilityItCopies) {
+  const Tensor x = random_tensor(DType::f32, {2, 5}, 1);
+  Tensor y = poisoned(DType::f32, {2, 5});
+
+  dropout(ctx, {}, x.view(), y.view());
+
+  EXPECT_TRUE(same_bits(x.view(), y.view()));
+}
+
+TEST_F(DropoutOp, WrongOperandsAreNamed) {
+  Tensor x = filled_tensor(DType::f32, {2, 5}, 1);
+  const Tensor position = tensor_of(DType::i64, {3}, {0, 0, 0});
+  expect_error_naming("dropout sample_position",
+                      [&] { dropout(ctx, active(0.5F, position.view()), x.view(), x.view()); });
+  expect_error_naming("dropout probability", [&] {
+    dropout(ctx, active(1.0F, position.view().slice(0, 2)), x.view(), x.view());
+  });
+  Dropout stateless = active(0.5F, position.view().slice(0, 2));
+  stateless.state = nullptr;
+  expect_error_naming("dropout state", [&] { dropout(ctx, stateless, x.view(), x.view()); });
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/elementwise.hpp"
+
+#include "ops_test.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+
+class Elementwise : public OpsTest {};
+
+TEST_F(Elementwise, AddsAlsoInPlace) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    Tensor a = random_tensor(dtype, {3, 17}, 1);
+    Tensor b = random_tensor(dtype, {3, 17}, 2);
+    Tensor y = poisoned(dtype, {3, 17});
+    auto wanted = to_doubles(a.view());
+    const auto right = to_doubles(b.view());
+    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += right[i];
+
+    add(ctx, a.view(), b.view(), y.view());
+    Tensor over_a = a.clone();
+    add(ctx, over_a.view(), b.view(), over_a.view());
+    add(ctx, a.view(), b.view(), b.view());
+
+    expect_values(y.view(), wanted);
+    EXPECT_TRUE(same_bits(over_a.view(), y.view()));
+    EXPECT_TRUE(same_bits(b.view(), y.view()));
+  }
+}
+
+TEST_F(Elementwise, FillsAnyDtypeWithZeroAndFloatsWithAnything) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64, DType::i32,
+                            DType::u16, DType::u8}) {
+    Tensor y = filled_tensor(dtype, {5, 7}, 3);
+    fill(ctx, 0, y.view());
+    expect_values(y.view(), std::vector<double>(35, 0.0), 0);
+  }
+  Tensor y = poisoned(DType::f32, {9001});
+  fill(ctx, -2.5F, y.view());
+  expect_values(y.view(), std::vector<double>(9001, -2.5), 0);
+  Tensor whole = filled_tensor(DType::i32, {3}, 0);
+  expect_error_naming("fill y", [&] { fill(ctx, 1, whole.view()); });
+}
+
+TEST_F(Elementwise, CastsBetweenAllFloatingTypesToNearestEven) {
+  // 1 + 2^-8 and 1 + 3 * 2^-8 lie between two bf16 numbers each: ties go to the even one.
+  const std::vector<double> values = {1 + 0x1p-8, 1 + 3 * 0x1p-8, -0.333333343267440796, 65504};
+  const std::vector<double> in_bf16 = {1, 1 + 4 * 0x1p-8, -0.333984375, 65536};
+  const std::vector<double> in_f16 = {1 + 0x1p-8, 1 + 3 * 0x1p-8, -0.333251953125, 65504};
+  for (const DType from : {DType::f64, DType::f32}) {
+    const Tensor x = tensor_of(from, {4}, values);
+    Tensor brain = poisoned(DType::bf16, {4});
+    Tensor half = poisoned(DType::f16, {4});
+    Tensor back = poisoned(DType::f64, {4});
+
+    cast(ctx, x.view(), brain.view());
+    cast(ctx, x.view(), half.view());
+    expect_values(brain.view(), in_bf16, 0);
+    expect_values(half.view(), in_f16, 0);
+
+    cast(ctx, half.view(), back.view());
+    expect_values(back.view(), in_f16, 0);
+    cast(ctx, x.view(), back.view());
+    expect_values(back.view(), values, 0);
+  }
+}
+
+TEST_F(Elementwise, RootMeanSquare) {
+  Tensor out = poisoned(DType::f32, {1});
+  root_mean_square(ctx, tensor_of(DType::f32, {1, 2}, {3, -4}).view(), out.view());
+  expect_values(out.view(), {std::sqrt(12.5)});
+
+  const Tensor large = filled_tensor(DType::f64, {200001}, -7);
+  root_mean_square(ctx, large.view(), out.view());
+  expect_values(out.view(), {7});
+
+  const Tensor none(Device::cpu, DType::f32, {0});
+  root_mean_square(ctx, none.view(), out.view());
+  expect_values(out.view(), {0});
+}
+
+TEST_F(Elementwise, WrongOperandsAreNamed) {
+  Tensor a = filled_tensor(DType::f32, {2}, 0);
+  Tensor b = filled_tensor(DType::f32, {3}, 0);
+  Tensor whole = filled_tensor(DType::i32, {2}, 0);
+  expect_error_naming("add b", [&] { add(ctx, a.view(), b.view(), a.view()); });
+  expect_error_naming("add y", [&] { add(ctx, a.view(), a.view(), whole.view()); });
+  expect_error_naming("cast y", [&] { cast(ctx, a.view(), b.view()); });
+  expect_error_naming("cast x", [&] { cast(ctx, whole.view(), a.view()); });
+  expect_error_naming("root_mean_square out", [&] { root_mean_square(ctx, a.view(), b.view()); });
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/embedding.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "finite_difference.hpp"
+#include "ops_test.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+
+class EmbeddingOps : public OpsTest {};
+
+Tensor order_of(CView tokens) {
+  std::vector<std::int32_t> order(static_cast<std::size_t>(tokens.numel()));
+  std::iota(order.begin(), order.end(), 0);
+  const auto* id = tokens.data<std::int32_t>();
+  std::ranges::stable_sort(order, {}, [=](std::int32_t place) { return id[place]; });
+  return int_tensor({tokens.numel()}, order);
+}
+
+TEST_F(EmbeddingOps, ForwardByHand) {
+  const Tensor tokens = int_tensor({2, 2}, {2, 0, 1, 2});
+  const Tensor table = tensor_of(DType::f32, {3, 2}, {1, 2, 3, 4, 5, 6});
+  const Tensor positions = tensor_of(DType::f32, {3, 2}, {100, 100, 10, 20, 30, 40});
+  Tensor y = poisoned(DType::f32, {2, 2, 2});
+
+  embedding_forward(ctx, tokens.view(), table.view(), {}, 0, 1, y.view());
+  expect_values(y.view(), {5, 6, 1, 2, 3, 4, 5, 6});
+
+  embedding_forward(ctx, tokens.view(), table.view(), positions.view(), 1, 2, y.view());
+  expect_values(y.view(), {20, 32, 32, 44, 16, 28, 40, 52});
+}
+
+TEST_F(EmbeddingOps, GradientsMatchDifferences) {
+  const Tensor tokens = int_tensor({2, 3}, {4, 1, 4, 0, 4, 2});
+  Tensor table = random_tensor(DType::f64, {5, 3}, 1);
+  Tensor positions = random_tensor(DType::f64, {4, 3}, 2);
+  const Tensor dy = random_tensor(DType::f64, {2, 3, 3}, 3);
+  Tensor y = poisoned(DType::f64, {2, 3, 3});
+  Tensor dtable = poisoned(DType::f64, {5, 3});
+  Tensor dpositions = poisoned(DType::f64, {4, 3});
+  const auto value = [&] {
+    embedding_forward(ctx, tokens.view(), table.view(), positions.view(), 0, 0.5F, y.view());
+    return inner_product(dy.view(), y.view());
+  };
+
+  embedding_backward(ctx, tokens.view(), order_of(tokens.view()).view(), dy.view(), 0.5F,
+                     Accumulate::no, dtable.view());
+  position_backward(ctx, dy.view(), Accumulate::no, dpositions.view());
+
+  expect_gradient("dtable", table.view(), dtable.view(), value);
+  expect_gradient("dpositions", positions.view(), dpositions.view(), value);
+}
+
+TEST_F(EmbeddingOps, BackwardClearsOrAddsWhateverTheTokensAre) {
+  const Dim V = 37;
+  const Dim C = 19;
+  const std::vector<std::vector<std::int32_t>> cases = {
+      std::vector<std::int32_t>(30, 17),  // one token everywhere
+      std::vector<std::int32_t>(30, 36),
+      {5, 5,  0,  0,  36, 36, 1,  2, 3, 4, 0, 5, 6, 7,  8,
+       9, 10, 11, 12, 13, 14, 15, 0, 0, 0, 0, 0, 0, 36, 0}};
+  for (const auto& ids : cases) {
+    const Tensor tokens = int_tensor({3, 10}, ids);
+    const Tensor order = order_of(tokens.view());
+    const Tensor dy = random_tensor(DType::f32, {3, 10, C}, 3);
+    std::vector<double> wanted(static_cast<std::size_t>(V * C), 0.0);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      for (Dim c = 0; c < C; ++c) {
+        wanted[ids[i] * C + c] += 2.0 * dy.view().data<float>()[static_cast<Dim>(i) * C + c];
+      }
+    }
+    Tensor dtable = poisoned(DType::f32, {V, C});
+
+    embedding_backward(ctx, tokens.view(), order.view(), dy.view(), 2, Accumulate::no,
+                       dtable.view());
+    expect_values(dtable.view(), wanted, 2e-5);
+
+    embedding_backward(ctx, tokens.view(), order.view(), dy.view(), 2, Accumulate::yes,
+                       dtable.view());
+    for (double& v : wanted) v *= 2;
+    expect_values(dtable.view(), wanted, 4e-5);
+  }
+}
+
+TEST_F(EmbeddingOps, BackwardDoesNotDependOnTheNumberOfChunks) {
+  std::vector<std::int32_t> ids(4096);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<std::int32_t>((i * i * 7919) % 101);
+  }
+  const Tensor tokens = int_tensor({4, 1024}, ids);
+  const Tensor order = order_of(tokens.view());
+  const Tensor dy = random_tensor(DType::f32, {4, 1024, 5}, 3);
+  // The documented order is ascending by place, one element at a time.
+  Tensor wanted = filled_tensor(DType::f32, {101, 5}, 0);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    for (Dim c = 0; c < 5; ++c) {
+      wanted.view().data<float>()[ids[i] * 5 + c] +=
+          dy.view().data<float>()[static_cast<Dim>(i) * 5 + c];
+    }
+  }
+  Tensor dtable = poisoned(DType::f32, {101, 5});
+
+  embedding_backward(ctx, tokens.view(), order.view(), dy.view(), 1, Accumulate::no, dtable.view());
+
+  EXPECT_TRUE(same_bits(dtable.view(), wanted.view()));
+}
+
+TEST_F(EmbeddingOps, PositionBackwardAdds) {
+  const Tensor dy = random_tensor(DType::f64, {2, 3, 4}, 3);
+  Tensor once = poisoned(DType::f64, {5, 4});
+  Tensor twice = poisoned(DType::f64, {5, 4});
+
+  position_backward(ctx, dy.view(), Accumulate::no, once.view());
+  position_backward(ctx, dy.view(), Accumulate::no, twice.view());
+  position_backward(ctx, dy.view(), Accumulate::yes, twice.view());
+
+  auto doubled = to_doubles(once.view());
+  for (double& v : doubled) v *= 2;
+  expect_values(twice.view(), doubled, 1e-12);
+  expect_values(once.view().slice(3, 2), std::vector<double>(8, 0.0), 0);
+}
+
+TEST_F(EmbeddingOps, EmptyBatchesClear) {
+  const Tensor tokens(Device::cpu, DType::i32, {0, 4});
+  const Tensor order(Device::cpu, DType::i32, {0});
+  const Tensor dy(Device::cpu, DType::f32, {0, 4, 3});
+  Tensor dtable = poisoned(DType::f32, {5, 3});
+
+  embedding_backward(ctx, tokens.view(), order.view(), dy.view(), 1, Accumulate::no, dtable.view());
+
+  expect_values(dtable.view(), std::vector<double>(15, 0.0), 0);
+}
+
+TEST_F(EmbeddingOps, SinusoidalTableByHand) {
+  Tensor table = poisoned(DType::f64, {3, 4});
+
+  sinusoidal_table(ctx, table.view());
+
+  expect_values(table.view(),
+                {0, 1, 0, 1, std::sin(1.0), std::cos(1.0), std::sin(0.01), std::cos(0.01),
+                 std::sin(2.0), std::cos(2.0), std::sin(0.02), std::cos(0.02)},
+                1e-12);
+}
+
+TEST_F(EmbeddingOps, WrongOperandsAreNamed) {
+  const Tensor tokens = int_tensor({1, 2}, {0, 3});
+  const Tensor table = filled_tensor(DType::f32, {3, 2}, 0);
+  const Tensor positions = filled_tensor(DType::f32, {2, 2}, 0);
+  Tensor y = filled_tensor(DType::f32, {1, 2, 2}, 0);
+  Tensor dtable = filled_tensor(DType::f32, {4, 2}, 0);
+  expect_error_naming("embedding_forward tokens", [&] {
+    embedding_forward(ctx, tokens.view(), table.view(), {}, 0, 1, y.view());
+  });
+  expect_error_naming("embedding_forward first_position", [&] {
+    embedding_forward(ctx, tokens.view(), dtable.view(), positions.view(), 1, 1, y.view());
+  });
+  expect_error_naming("embedding_forward y", [&] {
+    embedding_forward(ctx, tokens.view(), dtable.view(), {}, 0, 1, dtable.view());
+  });
+  expect_error_naming("embedding_backward order", [&] {
+    embedding_backward(ctx, tokens.view(), int_tensor({2}, {1, 0}).view(), y.view(), 1,
+                       Accumulate::no, dtable.view());
+  });
+  expect_error_naming("embedding_backward dy", [&] {
+    embedding_backward(ctx, tokens.view(), int_tensor({2}, {0, 1}).view(), table.view(), 1,
+                       Accumulate::no, dtable.view());
+  });
+  expect_error_naming("position_backward dpositions", [&] {
+    position_backward(ctx, y.view(), Accumulate::no, dtable.view().slice(0, 1));
+  });
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/matmul.hpp"
+
+#include "finite_difference.hpp"
+#include "ops_test.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+
+class Matmul : public OpsTest {};
+
+Shape stored(Dim rows, Dim columns, Trans trans) {
+  return trans == Trans::no ? Shape{rows, columns} : Shape{columns, rows};
+}
+
+/// op(a) op(b) by the definition, in double.
+std::vector<double> product_by_definition(CView a, Trans trans_a, CView b, Trans trans_b, Dim M,
+                                          Dim N, Dim K) {
+  const auto x = to_doubles(a);
+  const auto y = to_doubles(b);
+  std::vector<double> c(static_cast<std::size_t>(M * N));
+  for (Dim i = 0; i < M; ++i) {
+    for (Dim j = 0; j < N; ++j) {
+      for (Dim k = 0; k < K; ++k) {
+        c[i * N + j] += x[trans_a == Trans::no ? i * K + k : k * M + i] *
+                        y[trans_b == Trans::no ? k * N + j : j * K + k];
+      }
+    }
+  }
+  return c;
+}
+
+TEST_F(Matmul, MatchesTheDefinitionForAllLayoutsAndAwkwardSizes) {
+  for (const auto& [M, N, K] : {std::array<Dim, 3>{1, 1, 1}, {2, 3, 4}, {7, 13, 5}, {17, 1, 31}}) {
+    for (const Trans trans_a : {Trans::no, Trans::yes}) {
+      for (const Trans trans_b : {Trans::no, Trans::yes}) {
+        const Tensor a = random_tensor(DType::f32, stored(M, K, trans_a), 1);
+        const Tensor b = random_tensor(DType::f32, stored(K, N, trans_b), 2);
+        Tensor c = poisoned(DType::f32, {M, N});
+
+        matmul(ctx, a.view(), trans_a, b.view(), trans_b, Accumulate::no, c.view());
+
+        const Tensor wanted =
+            tensor_of(DType::f64, {M, N},
+                      product_by_definition(a.view(), trans_a, b.view(), trans_b, M, N, K));
+        expect_matches_oracle(c.view(), wanted.view(), "c");
+      }
+    }
+  }
+}
+
+TEST_F(Matmul, AccumulatesWhereAsked) {
+  const Tensor a = tensor_of(DType::f64, {1, 2}, {1, 2});
+  const Tensor b = tensor_of(DType::f64, {2, 1}, {3, 4});
+  Tensor c = filled_tensor(DType::f64, {1, 1}, 100);
+
+  matmul(ctx, a.view(), Trans::no, b.view(), Trans::no, Accumulate::yes, c.view());
+
+  expect_values(c.view(), {111});
+}
+
+TEST_F(Matmul, EmptySizesAreLegal) {
+  const Tensor a(Device::cpu, DType::f32, {2, 0});
+  const Tensor b(Device::cpu, DType::f32, {0, 3});
+  Tensor c = poisoned(DType::f32, {2, 3});
+  Tensor none(Device::cpu, DType::f32, {0, 0});
+
+  matmul(ctx, a.view(), Trans::no, b.view(), Trans::no, Accumulate::no, c.view());
+  matmul(ctx, b.view(), Trans::no, b.view(), Trans::yes, Accumulate::no, none.view());
+
+  expect_values(c.view(), std::vector<double>(6, 0.0));
+}
+
+TEST_F(Matmul, WrongOperandsAreNamed) {
+  const Tensor a = filled_tensor(DType::f32, {2, 3}, 0);
+  const Tensor b = filled_tensor(DType::f32, {4, 5}, 0);
+  Tensor c = filled_tensor(DType::f32, {2, 5}, 0);
+  expect_error_naming("matmul b", [&] {
+    matmul(ctx, a.view(), Trans::no, b.view(), Trans::no, Accumulate::no, c.view());
+  });
+  expect_error_naming("matmul c", [&] {
+    matmul(ctx, a.view(), Trans::yes, a.view(), Trans::no, Accumulate::no, c.view());
+  });
+  const Tensor half = filled_tensor(DType::bf16, {2, 2}, 0);
+  Tensor single = filled_tensor(DType::f32, {2, 2}, 0);
+  expect_error_naming("CPU ranks compute in f32 or f64", [&] {
+    matmul(ctx, half.view(), Trans::no, half.view(), Trans::no, Accumulate::no, single.view());
+  });
+}
+
+class Linear : public OpsTest {};
+
+TEST_F(Linear, ForwardByHand) {
+  const Tensor x = tensor_of(DType::f32, {1, 2}, {1, 2});
+  const Tensor weight = tensor_of(DType::f32, {3, 2}, {1, 0, 0, 1, 1, 1});
+  const Tensor bias = tensor_of(DType::f32, {3}, {10, 20, 30});
+  Tensor y = poisoned(DType::f32, {1, 3});
+
+  linear_forward(ctx, x.view(), weight.view(), bias.view(), y.view());
+  expect_values(y.view(), {11, 22, 33});
+
+  linear_forward(ctx, x.view(), weight.view(), {}, y.view());
+  expect_values(y.view(), {1, 2, 3});
+}
+
+TEST_F(Linear, GradientsMatchDifferences) {
+  Tensor x = random_tensor(DType::f64, {2, 3, 5}, 1);
+  Tensor weight = random_tensor(DType::f64, {7, 5}, 2);
+  Tensor bias = random_tensor(DType::f64, {7}, 3);
+  const Tensor dy = random_tensor(DType::f64, {2, 3, 7}, 4);
+  Tensor y = poisoned(DType::f64, {2, 3, 7});
+  const auto value = [&] {
+    linear_forward(ctx, x.view(), weight.view(), bias.view(), y.view());
+    return inner_product(dy.view(), y.view());
+  };
+  Tensor dx = poisoned(DType::f64, {2, 3, 5});
+  Tensor dweight = poisoned(DType::f64, {7, 5});
+  Tensor dbias = poisoned(DType::f64, {7});
+
+  linear_backward_input(ctx, dy.view(), weight.view(), Accumulate::no, dx.view());
+  linear_backward_weight(ctx, dy.view(), x.view(), Accumulate::no, dweight.view(), dbias.view());
+
+  expect_gradient("dx", x.view(), dx.view(), value);
+  expect_gradient("dweight", weight.view(), dweight.view(), value);
+  expect_gradient("dbias", bias.view(), dbias.view(), value);
+}
+
+TEST_F(Linear, GradientsAccumulate) {
+  const Tensor x = random_tensor(DType::f64, {131, 5}, 1);
+  const Tensor weight = random_tensor(DType::f64, {67, 5}, 2);
+  const Tensor dy = random_tensor(DType::f64, {131, 67}, 4);
+  std::vector<Tensor> once;
+  std::vector<Tensor> twice;
+  for (auto* list : {&once, &twice}) {
+    list->push_back(poisoned(DType::f64, {131, 5}));
+    list->push_back(poisoned(DType::f64, {67, 5}));
+    list->push_back(poisoned(DType::f64, {67}));
+  }
+  const auto backward = [&](Accumulate accumulate, std::vector<Tensor>& out) {
+    linear_backward_input(ctx, dy.view(), weight.view(), accumulate, out[0].view());
+    linear_backward_weight(ctx, dy.view(), x.view(), accumulate, out[1].view(), out[2].view());
+  };
+
+  backward(Accumulate::no, once);
+  backward(Accumulate::no, twice);
+  backward(Accumulate::yes, twice);
+
+  for (std::size_t i = 0; i < once.size(); ++i) {
+    auto doubled = to_doubles(once[i].view());
+    for (double& v : doubled) v *= 2;
+    expect_values(twice[i].view(), doubled, 1e-9);
+  }
+}
+
+TEST_F(Linear, FloatMatchesTheOracleAndRepeatsItsBits) {
+  const Shape x_shape = {3, 67, 33};
+  const Tensor x = random_tensor(DType::f32, x_shape, 1);
+  const Tensor weight = random_tensor(DType::f32, {129, 33}, 2);
+  const Tensor bias = random_tensor(DType::f32, {129}, 3);
+  const Tensor dy = random_tensor(DType::f32, {3, 67, 129}, 4);
+  const auto run = [&](DType dtype) {
+    std::vector<Tensor> out;
+    out.push_back(poisoned(dtype, {3, 67, 129}));
+    out.push_back(poisoned(dtype, x_shape));
+    out.push_back(poisoned(dtype, {129, 33}));
+    out.push_back(poisoned(dtype, {129}));
+    const Tensor xx = converted(x.view(), dtype);
+    const Tensor ww = converted(weight.view(), dtype);
+    const Tensor bb = converted(bias.view(), dtype);
+    const Tensor dd = converted(dy.view(), dtype);
+    linear_forward(ctx, xx.view(), ww.view(), bb.view(), out[0].view());
+    linear_backward_input(ctx, dd.view(), ww.view(), Accumulate::no, out[1].view());
+    linear_backward_weight(ctx, dd.view(), xx.view(), Accumulate::no, out[2].view(), out[3].view());
+    return out;
+  };
+
+  const auto single = run(DType::f32);
+  const auto again = run(DType::f32);
+  const auto oracle = run(DType::f64);
+
+  for (std::size_t i = 0; i < single.size(); ++i) {
+    expect_matches_oracle(single[i].view(), oracle[i].view(), std::to_string(i));
+    EXPECT_TRUE(same_bits(single[i].view(), again[i].view())) << i;
+  }
+}
+
+TEST_F(Linear, ActivationIsTheLinearLayerFollowedByTheActivation) {
+  const Tensor x = random_tensor(DType::f32, {19, 11}, 1);
+  const Tensor weight = random_tensor(DType::f32, {23, 11}, 2);
+  const Tensor bias = random_tensor(DType::f32, {23}, 3);
+  Tensor pre = poisoned(DType::f32, {19, 23});
+  Tensor y = poisoned(DType::f32, {19, 23});
+  Tensor pre_wanted = poisoned(DType::f32, {19, 23});
+  Tensor y_wanted = poisoned(DType::f32, {19, 23});
+
+  linear_activation_forward(ctx, x.view(), weight.view(), bias.view(), Activation::gelu, pre.view(),
+                            y.view());
+  linear_forward(ctx, x.view(), weight.view(), bias.view(), pre_wanted.view());
+  activation_forward(ctx, Activation::gelu, pre_wanted.view(), y_wanted.view());
+
+  EXPECT_TRUE(same_bits(pre.view(), pre_wanted.view()));
+  EXPECT_TRUE(same_bits(y.view(), y_wanted.view()));
+}
+
+TEST_F(Linear, ActivationGradientMatchesDifferencesAndMayAliasPre) {
+  Tensor pre = random_tensor(DType::f64, {6, 5}, 1);
+  const Tensor weight = random_tensor(DType::f64, {3, 5}, 2);
+  const Tensor dy = random_tensor(DType::f64, {6, 3}, 3);
+  Tensor act = poisoned(DType::f64, {6, 5});
+  Tensor y = poisoned(DType::f64, {6, 3});
+  const auto value = [&] {
+    activation_forward(ctx, Activation::gelu_tanh, pre.view(), act.view());
+    linear_forward(ctx, act.view(), weight.view(), {}, y.view());
+    return inner_product(dy.view(), y.view());
+  };
+  Tensor dpre = poisoned(DType::f64, {6, 5});
+
+  linear_activation_backward_input(ctx, dy.view(), weight.view(), pre.view(), Activation::gelu_tanh,
+                                   dpre.view());
+
+  expect_gradient("dpre", pre.view(), dpre.view(), value);
+  linear_activation_backward_input(ctx, dy.view(), weight.view(), pre.view(), Activation::gelu_tanh,
+                                   pre.view());
+  EXPECT_TRUE(same_bits(pre.view(), dpre.view()));
+}
+
+TEST_F(Linear, ActivationGradientWorksInBlocksOfRows) {
+  const Tensor pre = random_tensor(DType::f64, {1031, 3}, 1);
+  const Tensor weight = random_tensor(DType::f64, {2, 3}, 2);
+  const Tensor dy = random_tensor(DType::f64, {1031, 2}, 3);
+  Tensor through = poisoned(DType::f64, {1031, 3});
+  Tensor wanted = poisoned(DType::f64, {1031, 3});
+  Tensor dpre = poisoned(DType::f64, {1031, 3});
+  linear_backward_input(ctx, dy.view(), weight.view(), Accumulate::no, through.view());
+  activation_backward(ctx, Activation::silu, pre.view(), through.view(), wanted.view());
+
+  linear_activation_backward_input(ctx, dy.view(), weight.view(), pre.view(), Activation::silu,
+                                   dpre.view());
+
+  expect_close(dpre.view(), wanted.view(), "dpre");
+}
+
+TEST_F(Linear, WrongOperandsAreNamed) {
+  const Tensor x = filled_tensor(DType::f32, {2, 3}, 0);
+  const Tensor weight = filled_tensor(DType::f32, {4, 3}, 0);
+  const Tensor bias = filled_tensor(DType::f32, {5}, 0);
+  Tensor y = filled_tensor(DType::f32, {2, 4}, 0);
+  Tensor dweight = filled_tensor(DType::f32, {4, 3}, 0);
+  expect_error_naming("linear_forward bias",
+                      [&] { linear_forward(ctx, x.view(), weight.view(), bias.view(), y.view()); });
+  expect_error_naming("linear_forward x",
+                      [&] { linear_forward(ctx, y.view(), weight.view(), {}, y.view()); });
+  expect_error_naming("linear_forward weight",
+                      [&] { linear_forward(ctx, x.view(), {}, {}, y.view()); });
+  expect_error_naming("linear_backward_input dx", [&] {
+    linear_backward_input(ctx, y.view(), weight.view(), Accumulate::no, y.view());
+  });
+  expect_error_naming("linear_backward_weight x", [&] {
+    linear_backward_weight(ctx, y.view(), y.view(), Accumulate::no, dweight.view(), {});
+  });
+  expect_error_naming("gated", [&] {
+    linear_activation_forward(ctx, x.view(), weight.view(), {}, Activation::swiglu, y.view(),
+                              y.view());
+  });
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

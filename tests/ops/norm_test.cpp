@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/norm.hpp"
+
+#include "finite_difference.hpp"
+#include "ops_test.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+
+constexpr float kEps = 1e-5F;
+
+class Norm : public OpsTest {};
+
+/// One norm of (rows, C) with everything it reads and writes.
+struct NormCase {
+  Tensor residual, delta, weight, bias;
+  Tensor sum, y, mean, rstd;
+
+  NormCase(DType dtype, Dim rows, Dim C)
+      : residual(converted(random_tensor(DType::f32, {rows, C}, 1).view(), dtype)),
+        delta(converted(random_tensor(DType::f32, {rows, C}, 2).view(), dtype)),
+        weight(converted(random_tensor(DType::f32, {C}, 3).view(), dtype)),
+        bias(converted(random_tensor(DType::f32, {C}, 4).view(), dtype)),
+        sum(poisoned(dtype, {rows, C})),
+        y(poisoned(dtype, {rows, C})),
+        mean(poisoned(dtype, {rows})),
+        rstd(poisoned(dtype, {rows})) {}
+
+  void forward(Context& ctx, NormKind kind) {
+    const bool centered = kind == NormKind::layernorm;
+    add_norm_forward(ctx, kind, residual.view(), delta.view(), weight.view(),
+                     centered ? bias.view() : View(), kEps, sum.view(), y.view(),
+                     centered ? mean.view() : View(), rstd.view());
+  }
+};
+
+TEST_F(Norm, ForwardByHand) {
+  const Tensor x = tensor_of(DType::f64, {1, 4}, {1, 2, 3, 6});
+  const Tensor weight = tensor_of(DType::f64, {4}, {1, 1, 2, 1});
+  const Tensor bias = tensor_of(DType::f64, {4}, {0, 1, 0, 0});
+  Tensor y = poisoned(DType::f64, {1, 4});
+  Tensor mean = poisoned(DType::f64, {1});
+  Tensor rstd = poisoned(DType::f64, {1});
+
+  add_norm_forward(ctx, NormKind::layernorm, x.view(), {}, weight.view(), bias.view(), 0, {},
+                   y.view(), mean.view(), rstd.view());
+  const double r = 1 / std::sqrt(3.5);
+  expect_values(mean.view(), {3}, 1e-12);
+  expect_values(rstd.view(), {r}, 1e-12);
+  expect_values(y.view(), {-2 * r, -r + 1, 0, 3 * r}, 1e-12);
+
+  add_norm_forward(ctx, NormKind::rmsnorm, x.view(), {}, weight.view(), {}, 0.5F, {}, y.view(), {},
+                   rstd.view());
+  const double q = 1 / std::sqrt(12.5 + 0.5);
+  expect_values(rstd.view(), {q}, 1e-12);
+  expect_values(y.view(), {q, 2 * q, 6 * q, 6 * q}, 1e-12);
+}
+
+TEST_F(Norm, WithoutANormOnlyTheSumRemains) {
+  const Tensor a = tensor_of(DType::f32, {1, 2}, {1, 2});
+  const Tensor b = tensor_of(DType::f32, {1, 2}, {10, 20});
+  Tensor sum = poisoned(DType::f32, {1, 2});
+  Tensor y = poisoned(DType::f32, {1, 2});
+
+  add_norm_forward(ctx, NormKind::none, a.view(), b.view(), {}, {}, 0, sum.view(), y.view(), {},
+                   {});
+  expect_values(sum.view(), {11, 22});
+  expect_values(y.view(), {11, 22});
+
+  norm_backward(ctx, NormKind::none, a.view(), {}, {}, {}, {}, Accumulate::yes, y.view(),
+                Accumulate::no, {}, {});
+  expect_values(y.view(), {12, 24});
+}
+
+TEST_F(Norm, GradientsMatchDifferences) {
+  for (const NormKind kind : {NormKind::layernorm, NormKind::rmsnorm}) {
+    NormCase c(DType::f64, 5, 7);
+    const Tensor dy = random_tensor(DType::f64, {5, 7}, 9);
+    Tensor dsum = poisoned(DType::f64, {5, 7});
+    Tensor dweight = poisoned(DType::f64, {7});
+    Tensor dbias = poisoned(DType::f64, {7});
+    const bool centered = kind == NormKind::layernorm;
+    const auto value = [&] {
+      c.forward(ctx, kind);
+      return inner_product(dy.view(), c.y.view());
+    };
+
+    c.forward(ctx, kind);
+    norm_backward(ctx, kind, dy.view(), c.sum.view(), c.weight.view(),
+                  centered ? c.mean.view() : View(), c.rstd.view(), Accumulate::no, dsum.view(),
+                  Accumulate::no, dweight.view(), centered ? dbias.view() : View());
+
+    expect_gradient("dsum by residual", c.residual.view(), dsum.view(), value);
+    expect_gradient("dsum by delta", c.delta.view(), dsum.view(), value);
+    expect_gradient("dweight", c.weight.view(), dweight.view(), value);
+    if (centered) expect_gradient("dbias", c.bias.view(), dbias.view(), value);
+  }
+}
+
+TEST_F(Norm, BackwardAddsWhereAskedAndMayAlias) {
+  NormCase c(DType::f64, 3, 5);
+  c.forward(ctx, NormKind::layernorm);
+  const Tensor dy = random_tensor(DType::f64, {3, 5}, 9);
+  const auto backward = [&](CView upstream, Accumulate input, View dsum, Accumulate weight,
+                            Tensor& dweight, Tensor& dbias) {
+    norm_backward(ctx, NormKind::layernorm, upstream, c.sum.view(), c.weight.view(), c.mean.view(),
+                  c.rstd.view(), input, dsum, weight, dweight.view(), dbias.view());
+  };
+  Tensor plain = poisoned(DType::f64, {3, 5});
+  Tensor dweight = poisoned(DType::f64, {5});
+  Tensor dbias = poisoned(DType::f64, {5});
+  backward(dy.view(), Accumulate::no, plain.view(), Accumulate::no, dweight, dbias);
+
+  Tensor added = filled_tensor(DType::f64, {3, 5}, 100);
+  Tensor dweight_added = filled_tensor(DType::f64, {5}, 10);
+  Tensor dbias_added = filled_tensor(DType::f64, {5}, 10);
+  backward(dy.view(), Accumulate::yes, added.view(), Accumulate::yes, dweight_added, dbias_added);
+  Tensor in_place = dy.clone();
+  backward(in_place.view(), Accumulate::no, in_place.view(), Accumulate::no, dweight, dbias);
+
+  const auto plus = [](CView view, double offset) {
+    auto values = to_doubles(view);
+    for (double& v : values) v += offset;
+    return values;
+  };
+  expect_values(added.view(), plus(plain.view(), 100), 1e-12);
+  expect_values(dweight_added.view(), plus(dweight.view(), 10), 1e-12);
+  expect_values(dbias_added.view(), plus(dbias.view(), 10), 1e-12);
+  EXPECT_TRUE(same_bits(in_place.view(), plain.view()));
+}
+
+TEST_F(Norm, SumMayAliasResidualOrDelta) {
+  for (const bool over_residual : {true, false}) {
+    NormCase separate(DType::f32, 9, 21);
+    NormCase aliased(DType::f32, 9, 21);
+    const View sum = over_residual ? aliased.residual.view() : aliased.delta.view();
+
+    separate.forward(ctx, NormKind::rmsnorm);
+    add_norm_forward(ctx, NormKind::rmsnorm, aliased.residual.view(), aliased.delta.view(),
+                     aliased.weight.view(), {}, kEps, sum, aliased.y.view(), {},
+                     aliased.rstd.view());
+
+    EXPECT_TRUE(same_bits(sum, separate.sum.view()));
+    EXPECT_TRUE(same_bits(aliased.y.view(), separate.y.view()));
+  }
+}
+
+TEST_F(Norm, FloatMatchesTheOracleForAwkwardSizesAndRepeatsItsBits) {
+  for (const auto& [rows, C] : {std::array<Dim, 2>{1, 5}, {3, 17}, {131, 67}, {257, 128}, {0, 4}}) {
+    for (const NormKind kind : {NormKind::layernorm, NormKind::rmsnorm}) {
+      const bool centered = kind == NormKind::layernorm;
+      const auto run = [&, rows = rows, C = C](DType dtype) {
+        NormCase c(dtype, rows, C);
+        const Tensor dy = converted(random_tensor(DType::f32, {rows, C}, 9).view(), dtype);
+        std::vector<Tensor> out;
+        out.push_back(poisoned(dtype, {rows, C}));
+        out.push_back(poisoned(dtype, {C}));
+        out.push_back(poisoned(dtype, {C}));
+        c.forward(ctx, kind);
+        norm_backward(ctx, kind, dy.view(), c.sum.view(), c.weight.view(),
+                      centered ? c.mean.view() : View(), c.rstd.view(), Accumulate::no,
+                      out[0].view(), Accumulate::no, out[1].view(),
+                      centered ? out[2].view() : View());
+        if (!centered) out.pop_back();
+        out.push_back(std::move(c.y));
+        out.push_back(std::move(c.sum));
+        out.push_back(std::move(c.rstd));
+        return out;
+      };
+
+      const auto single = run(DType::f32);
+      const auto again = run(DType::f32);
+      const auto oracle = run(DType::f64);
+
+      for (std::size_t i = 0; i < single.size(); ++i) {
+        expect_matches_oracle(single[i].view(), oracle[i].view(), std::to_string(i));
+        EXPECT_TRUE(same_bits(single[i].view(), again[i].view())) << i;
+      }
+    }
+  }
+}
+
+TEST_F(Norm, ARowOfOneElementHasItsSignAndNoGradient) {
+  const Tensor x = tensor_of(DType::f64, {2, 1}, {-3, 5});
+  const Tensor weight = tensor_of(DType::f64, {1}, {2});
+  Tensor y = poisoned(DType::f64, {2, 1});
+  Tensor rstd = poisoned(DType::f64, {2});
+  Tensor dweight = poisoned(DType::f64, {1});
+
+  add_norm_forward(ctx, NormKind::rmsnorm, x.view(), {}, weight.view(), {}, 0, {}, y.view(), {},
+                   rstd.view());
+  expect_values(y.view(), {-2, 2}, 1e-14);
+
+  norm_backward(ctx, NormKind::rmsnorm, x.view(), x.view(), weight.view(), {}, rstd.view(),
+                Accumulate::no, y.view(), Accumulate::no, dweight.view(), {});
+  expect_values(y.view(), {0, 0}, 1e-14);
+  expect_values(dweight.view(), {3 + 5}, 1e-14);
+}
+
+TEST_F(Norm, ALargeMeanCostsNoDigits) {
+  std::vector<double> values(64);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = 4096 + static_cast<double>(i % 7);
+  const Tensor x = tensor_of(DType::f32, {1, 64}, values);
+  const Tensor x64 = converted(x.view(), DType::f64);
+  const Tensor weight = filled_tensor(DType::f32, {64}, 1);
+  const Tensor weight64 = filled_tensor(DType::f64, {64}, 1);
+  Tensor y = poisoned(DType::f32, {1, 64});
+  Tensor y64 = poisoned(DType::f64, {1, 64});
+  Tensor statistic = poisoned(DType::f32, {2, 1});
+  Tensor statistic64 = poisoned(DType::f64, {2, 1});
+
+  add_norm_forward(ctx, NormKind::layernorm, x.view(), {}, weight.view(), {}, kEps, {}, y.view(),
+                   statistic.view().slice(0, 1), statistic.view().slice(1, 1));
+  add_norm_forward(ctx, NormKind::layernorm, x64.view(), {}, weight64.view(), {}, kEps, {},
+                   y64.view(), statistic64.view().slice(0, 1), statistic64.view().slice(1, 1));
+
+  expect_matches_oracle(y.view(), y64.view(), "y", 10);
+}
+
+TEST_F(Norm, WrongOperandsAreNamed) {
+  NormCase c(DType::f32, 2, 3);
+  const Tensor weight = filled_tensor(DType::f32, {4}, 0);
+  Tensor dweight = filled_tensor(DType::f64, {3}, 0);
+  expect_error_naming("add_norm_forward weight", [&] {
+    add_norm_forward(ctx, NormKind::rmsnorm, c.residual.view(), {}, weight.view(), {}, kEps, {},
+                     c.y.view(), {}, c.rstd.view());
+  });
+  expect_error_naming("add_norm_forward sum", [&] {
+    add_norm_forward(ctx, NormKind::rmsnorm, c.residual.view(), c.delta.view(), c.weight.view(), {},
+                     kEps, {}, c.y.view(), {}, c.rstd.view());
+  });
+  expect_error_naming("add_norm_forward mean", [&] {
+    add_norm_forward(ctx, NormKind::layernorm, c.residual.view(), {}, c.weight.view(), {}, kEps, {},
+                     c.y.view(), {}, c.rstd.view());
+  });
+  expect_error_naming("norm_backward dweight", [&] {
+    norm_backward(ctx, NormKind::rmsnorm, c.y.view(), c.residual.view(), c.weight.view(), {},
+                  c.rstd.view(), Accumulate::no, c.sum.view(), Accumulate::no, dweight.view(), {});
+  });
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/optimizer.hpp"
+
+#include "ops_test.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+
+class Optimizer : public OpsTest {
+ protected:
+  AdamWConstants constants{.beta1 = 0.5F, .beta2 = 0.75F, .eps = 0.125F};
+  StepState state{.input = {.learning_rate = 0.25F},
+                  .clip_scale = 0.5F,
+                  .bias_correction1 = 0.75F,
+                  .bias_correction2 = 0.4375F};
+};
+
+/// The four flat spans of an update.
+struct Flat {
+  Tensor master, gradient, exp_avg, exp_avg_sq;
+
+  Flat(DType dtype, Dim size)
+      : master(converted(random_tensor(DType::f32, {size}, 1).view(), dtype)),
+        gradient(converted(random_tensor(DType::f32, {size}, 2).view(), dtype)),
+        exp_avg(converted(random_tensor(DType::f32, {size}, 3).view(), dtype)),
+        exp_avg_sq(converted(random_tensor(DType::f32, {size}, 4).view(), dtype)) {
+    auto values = to_doubles(exp_avg_sq.view());
+    for (double& v : values) v = v * v;
+    exp_avg_sq = converted(tensor_of(DType::f32, {size}, values).view(), dtype);
+  }
+
+  void update(Context& ctx, const AdamWConstants& constants, std::span<const Segment> segments,
+              const StepState& state, View value = {}) {
+    adamw(ctx, constants, segments, &state, master.view(), gradient.view(), exp_avg.view(),
+          exp_avg_sq.view(), value);
+  }
+};
+
+TEST_F(Optimizer, AdamwByHand) {
+  Tensor master = tensor_of(DType::f64, {1}, {2});
+  const Tensor gradient = tensor_of(DType::f64, {1}, {4});
+  Tensor exp_avg = tensor_of(DType::f64, {1}, {1});
+  Tensor exp_avg_sq = tensor_of(DType::f64, {1}, {3});
+  const Segment segments[] = {{0, 1, 0.5F}};
+
+  adamw(ctx, constants, segments, &state, master.view(), gradient.view(), exp_avg.view(),
+        exp_avg_sq.view(), {});
+
+  // g = 2, m = 0.5 + 1 = 1.5, v = 2.25 + 1 = 3.25
+  const double m_hat = 1.5 / 0.75;
+  const double v_hat = 3.25 / 0.4375;
+  expect_values(exp_avg.view(), {1.5}, 1e-14);
+  expect_values(exp_avg_sq.view(), {3.25}, 1e-14);
+  expect_values(master.view(), {2 - 0.25 * (m_hat / (std::sqrt(v_hat) + 0.125) + 0.5 * 2)}, 1e-14);
+}
+
+TEST_F(Optimizer, OnlySegmentsChangeEachWithItsDecay) {
+  Flat flat(DType::f32, 40);
+  const Flat before(DType::f32, 40);
+  const Segment segments[] = {{3, 10, 0.0F}, {10, 10, 9.0F}, {17, 40, 0.5F}};
+
+  flat.update(ctx, constants, segments, state);
+
+  for (Dim i = 0; i < 40; ++i) {
+    const bool inside = (i >= 3 && i < 10) || i >= 17;
+    const double decay = i >= 17 ? 0.5 : 0.0;
+    const auto at = [i](const Tensor& t) { return static_cast<double>(t.view().data<float>()[i]); };
+    if (!inside) {
+      EXPECT_EQ(at(flat.master), at(before.master));
+      EXPECT_EQ(at(flat.exp_avg), at(before.exp_avg));
+      continue;
+    }
+    const double direction =
+        at(flat.exp_avg) / 0.75 / (std::sqrt(at(flat.exp_avg_sq) / 0.4375) + 0.125);
+    EXPECT_NEAR(at(flat.master), at(before.master) - 0.25 * (direction + decay * at(before.master)),
+                2e-6)
+        << i;
+  }
+}
+
+TEST_F(Optimizer, FloatMatchesTheOracleAndRepeatsItsBits) {
+  const Dim size = 20011;
+  const Segment segments[] = {{0, 7777, 0.1F}, {7777, size, 0.0F}};
+  Flat single(DType::f32, size);
+  Flat again(DType::f32, size);
+  Flat oracle(DType::f64, size);
+
+  single.update(ctx, constants, segments, state);
+  again.update(ctx, constants, segments, state);
+  oracle.update(ctx, constants, segments, state);
+
+  expect_matches_oracle(single.master.view(), oracle.master.view(), "master");
+  expect_matches_oracle(single.exp_avg.view(), oracle.exp_avg.view(), "exp_avg");
+  expect_matches_oracle(single.exp_avg_sq.view(), oracle.exp_avg_sq.view(), "exp_avg_sq");
+  EXPECT_TRUE(same_bits(single.master.view(), again.master.view()));
+}
+
+TEST_F(Optimizer, WritesTheComputeCopyOfSegments) {
+  Flat flat(DType::f32, 20);
+  const Segment segments[] = {{4, 20, 0.0F}};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    Tensor value = filled_tensor(dtype, {20}, 77);
+
+    flat.update(ctx, constants, segments, state, value.view());
+
+    expect_values(value.view().slice(0, 4), std::vector<double>(4, 77.0), 0);
+    expect_close(value.view().slice(4, 16),
+                 converted(flat.master.view().slice(4, 16), dtype).view(), "value", 1e-9);
+  }
+}
+
+TEST_F(Optimizer, ASkippedStepChangesNothing) {
+  Flat flat(DType::f32, 20);
+  const Flat before(DType::f32, 20);
+  const Segment segments[] = {{0, 20, 0.1F}};
+  state.skip = 1;
+
+  flat.update(ctx, constants, segments, state);
+
+  EXPECT_TRUE(same_bits(flat.master.view(), before.master.view()));
+  EXPECT_TRUE(same_bits(flat.exp_avg.view(), before.exp_avg.view()));
+  EXPECT_TRUE(same_bits(flat.exp_avg_sq.view(), before.exp_avg_sq.view()));
+}
+
+TEST_F(Optimizer, NormSquaredAddsToTheSums) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    std::vector<double> values(150000, 0.5);
+    values[149999] = -3;
+    const Tensor gradient = tensor_of(dtype, {150000}, values);
+    Tensor sums = filled_tensor(dtype, {kSumCount}, 1);
+
+    add_norm_squared(ctx, gradient.view(), sums.view());
+
+    expect_values(sums.view(), {1 + 149999 * 0.25 + 9, 1, 1, 1, 1, 1, 1, 1}, 4e-3);
+  }
+}
+
+TEST_F(Optimizer, NormSquaredIsAsExactAsTheSumCanHold) {
+  const Tensor gradient = random_tensor(DType::f32, {1000003}, 5);
+  Tensor sums = filled_tensor(DType::f64, {kSumCount}, 0);
+  double wanted = 0;
+  for (const double v : to_doubles(gradient.view())) wanted += v * v;
+
+  add_norm_squared(ctx, gradient.view(), sums.view());
+
+  EXPECT_NEAR(to_doubles(sums.view())[kSumNormSquared], wanted, 1e-12 * wanted);
+}
+
+TEST_F(Optimizer, NonFiniteGradientsAreCounted) {
+  Tensor gradient = filled_tensor(DType::f32, {70001}, 1);
+  auto* g = gradient.view().data<float>();
+  g[0] = std::numeric_limits<float>::infinity();
+  g[13] = -std::numeric_limits<float>::infinity();
+  g[70000] = std::numeric_limits<float>::quiet_NaN();
+  g[5] = std::numeric_limits<float>::max();
+  Tensor sums = filled_tensor(DType::f32, {kSumCount}, 0);
+
+  add_norm_squared(ctx, gradient.view(), sums.view());
+
+  EXPECT_EQ(to_doubles(sums.view())[kSumNonFinite], 3);
+}
+
+TEST_F(Optimizer, WrongOperandsAreNamed) {
+  Flat flat(DType::f32, 6);
+  const Segment past_the_end[] = {{0, 7, 0.0F}};
+  const Segment overlapping[] = {{0, 4, 0.0F}, {3, 6, 0.0F}};
+  expect_error_naming("adamw segments", [&] { flat.update(ctx, constants, past_the_end, state); });
+  expect_error_naming("adamw segments", [&] { flat.update(ctx, constants, overlapping, state); });
+  Tensor value = filled_tensor(DType::bf16, {5}, 0);
+  expect_error_naming("adamw value", [&] { flat.update(ctx, constants, {}, state, value.view()); });
+  flat.exp_avg = filled_tensor(DType::f64, {6}, 0);
+  expect_error_naming("adamw exp_avg", [&] { flat.update(ctx, constants, {}, state); });
+  expect_error_naming("add_norm_squared sums",
+                      [&] { add_norm_squared(ctx, flat.master.view(), flat.master.view()); });
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

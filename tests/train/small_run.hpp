@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small deck and a trainer on generated tokens, for the tests of this folder.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hyperslab/deck/deck.hpp"
+#include "hyperslab/optim/schedule.hpp"
+#include "hyperslab/train/trainer.hpp"
+
+namespace hyperslab::test {
+
+inline constexpr const char* kSmallDeck = R"(
+run: {name: test, seed: 11}
+model: {family: gpt2, layers: 3, width: 24, heads: 4, vocabulary: 67, context: 12}
+data: {train: [synthetic]}
+optimizer: {lr: 3.0e-3, clip_norm: 0.5}
+schedule: {name: cosine, warmup_steps: 3}
+train: {steps: 60, global_batch: 12, microbatch: 2}
+)";
+
+inline train::Config small_config(const std::vector<std::string>& overrides, int ranks) {
+  deck::Surroundings surroundings;
+  surroundings.ranks = ranks;
+  return deck::read_deck(kSmallDeck, "small.yaml", overrides, surroundings);
+}
+
+/// A trainer with its own tokens; the mesh must outlive it.
+class SmallRun {
+ public:
+  SmallRun(const train::Config& config, const mesh::Mesh& mesh, int world_rank,
+           train::TrainerOptions options = {})
+      : config_(config),
+        tokens_(io::open_tokens({"synthetic"}, "uint16", config.model.vocabulary, config.run.seed)),
+        samples_(*tokens_, io::Sampling::blocks, config.model.context, config.run.seed),
+        loader_(samples_, config.train.global_batch, mesh.at().data, config.parallel.data),
+        plan_(train::make_plan(config, options, world_rank)),
+        trainer_(config, mesh, options, &plan_.memory) {
+    trainer_.initialize();
+  }
+  /// Mean loss of the step.
+  double step(std::int64_t step) {
+    train::Trainer::Order order;
+    order.step = step;
+    order.learning_rate =
+        optim::learning_rate(config_.schedule, config_.optimizer.lr, step, config_.train.steps);
+    trainer_.step(order, &loader_);
+    const ops::StepResult& result = trainer_.result(step);
+    return result.loss_sum / result.tokens;
+  }
+  [[nodiscard]] train::Trainer& trainer() { return trainer_; }
+  [[nodiscard]] const train::Plan& plan() const { return plan_; }
+
+ private:
+  train::Config config_;
+  std::unique_ptr<io::TokenSource> tokens_;
+  io::Samples samples_;
+  io::Loader loader_;
+  train::Plan plan_;
+  train::Trainer trainer_;
+};
+
+}  // namespace hyperslab::test

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+
+#include "fixtures.hpp"
+
+namespace hyperslab::test {
+namespace {
+
+namespace fs = std::filesystem;
+using io::CheckpointReader;
+using Steps = std::vector<std::int64_t>;
+
+class StepsOnDisk : public testing::Test {
+ protected:
+  void save(std::int64_t step) { save_well(directory(), step, globals(step)); }
+  static Globals globals(std::int64_t step) {
+    return make_globals({{"model/a", {5, 3}}}, static_cast<float>(step));
+  }
+  [[nodiscard]] const std::string& directory() const { return folder_.path(); }
+  [[nodiscard]] std::string path(const std::string& name) const { return directory() + "/" + name; }
+  [[nodiscard]] Steps listed() const { return io::list_checkpoints(directory()); }
+  void expect_opens(std::int64_t step) const {
+    const CheckpointReader reader(directory());
+    EXPECT_EQ(reader.meta().step, step);
+    expect_same(read_whole(reader), globals(step));
+  }
+
+ private:
+  TempFolder folder_;
+};
+
+TEST_F(StepsOnDisk, LatestIsOpenedAndStepsByNumber) {
+  for (const std::int64_t step : {10, 20, 30}) save(step);
+
+  EXPECT_EQ(listed(), (Steps{10, 20, 30}));
+  expect_opens(30);
+  EXPECT_EQ(CheckpointReader(directory(), 10).meta().step, 10);
+  EXPECT_EQ(CheckpointReader(path("step_00000020/")).meta().step, 20);
+  const auto text =
+      error_of(ExitCode::checkpoint, [&] { const CheckpointReader reader(directory(), 15); });
+  EXPECT_NE(text.find("no checkpoint of step 15; there are: 10 20 30"), std::string::npos) << text;
+}
+
+TEST_F(StepsOnDisk, LatestMayNameAnOlderStep) {
+  for (const std::int64_t step : {10, 20, 30}) save(step);
+  write_file(path("latest"), "step_00000010\n");
+
+  expect_opens(10);
+}
+
+TEST_F(StepsOnDisk, LatestThatIsOfNoUseGivesTheNewestCompleteStep) {
+  for (const std::int64_t step : {10, 20, 30}) save(step);
+  for (const char* text : {"", "step_0000", "step_00000040\n", "\xff\xff", "../step_00000010"}) {
+    write_file(path("latest"), text);
+    expect_opens(30);
+  }
+  fs::remove(path("latest"));
+  expect_opens(30);
+}
+
+TEST_F(StepsOnDisk, DamagedStepsGiveTheNextOlder) {
+  for (const std::int64_t step : {10, 20, 30}) save(step);
+  write_file(path("step_00000030/manifest.json"), "{\"format\": 1,");
+  expect_opens(20);
+  fs::remove(path("step_00000020/rank_00000.h5"));
+  expect_opens(10);
+  EXPECT_EQ(listed(), Steps{10});
+
+  fs::resize_file(path("step_00000010/rank_00000.h5"), 3);
+  const auto text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader r(directory()); });
+  EXPECT_NE(text.find("none of 3 checkpoints is complete"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank_00000.h5: it has 3 bytes"), std::string::npos) << text;
+}
+
+TEST_F(StepsOnDisk, NothingThereIsSaid) {
+  auto text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader r(directory()); });
+  EXPECT_NE(text.find("there is no checkpoint in it"), std::string::npos) << text;
+  text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader r(path("none")); });
+  EXPECT_NE(text.find("there is no such folder"), std::string::npos) << text;
+  EXPECT_EQ(io::list_checkpoints(path("none")), Steps{});
+}
+
+TEST_F(StepsOnDisk, TemporaryFoldersAreIgnoredAndRemovedByTheNextSave) {
+  save(10);
+  fs::copy(path("step_00000010"), path("step_00000099.tmp"));
+  fs::create_directory(path("step_00000050.tmp"));
+  write_file(path("latest.tmp"), "step");
+  expect_opens(10);
+  EXPECT_EQ(listed(), Steps{10});
+
+  save(20);
+
+  EXPECT_FALSE(fs::exists(path("step_00000099.tmp")));
+  EXPECT_FALSE(fs::exists(path("step_00000050.tmp")));
+  EXPECT_FALSE(fs::exists(path("latest.tmp")));
+  expect_opens(20);
+}
+
+TEST_F(StepsOnDisk, AStepThatExistsIsReplaced) {
+  save(10);
+  const Globals other = make_globals({{"model/other", {7}}}, 5);
+  save_well(directory(), 10, other);
+
+  EXPECT_EQ(listed(), Steps{10});
+  expect_same(read_whole(CheckpointReader(directory())), other);
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory()), {}), 2);  // the step and latest
+}
+
+TEST_F(StepsOnDisk, AnInterruptedReplacementIsStillThere) {
+  save(10);
+  fs::rename(path("step_00000010"), path("step_00000010.replaced"));
+  expect_opens(10);
+
+  save(10);
+  save(20);
+  EXPECT_FALSE(fs::exists(path("step_00000010.replaced")));
+  EXPECT_EQ(listed(), (Steps{10, 20}));
+}
+
+TEST_F(StepsOnDisk, PruneKeepsTheNewestAndMilestones) {
+  for (const std::int64_t step : {10, 20, 30, 40, 50, 60}) save(step);
+  io::prune_checkpoints(directory(), 0, 0);
+  EXPECT_EQ(listed(), (Steps{10, 20, 30, 40, 50, 60}));
+
+  io::prune_checkpoints(directory(), 2, 30);
+  EXPECT_EQ(listed(), (Steps{30, 50, 60}));
+
+  io::prune_checkpoints(directory(), 1, 0);
+  EXPECT_EQ(listed(), Steps{60});
+  io::prune_checkpoints(directory(), 1, 0);
+  EXPECT_EQ(listed(), Steps{60});
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory()), {}), 2);
+}
+
+TEST_F(StepsOnDisk, PruneCountsOnlyCompleteStepsAndSparesLatest) {
+  for (const std::int64_t step : {10, 20, 30, 40}) save(step);
+  write_file(path("latest"), "step_00000010\n");
+  write_file(path("step_00000040/manifest.json"), "");
+  fs::create_directory(path("step_00000035.tmp"));
+
+  io::prune_checkpoints(directory(), 1, 0);
+
+  EXPECT_EQ(listed(), (Steps{10, 30}));
+  EXPECT_TRUE(fs::exists(path("step_00000040")));
+  EXPECT_FALSE(fs::exists(path("step_00000035.tmp")));
+}
+
+}  // namespace
+}  // namespace hyperslab::test

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "hyperslab/io/checkpoint.hpp"
+#include "support/mpi_world.hpp"
+#include "support/tensors.hpp"
+
+namespace hyperslab::test {
+namespace {
+
+TEST(CheckpointWorld, RanksSaveRowsAndLoadColumns) {
+  std::string directory;
+  if (world().rank() == 0) {
+    std::string name = testing::TempDir() + "world_XXXXXX";
+    directory = mkdtemp(name.data());
+  }
+  directory = world().broadcast(directory);
+  const Dim size = world().size();
+  const Dim rank = world().rank();
+  const Shape global{3 * size, 2 * size};
+  Tensor rows(Device::cpu, DType::f32, {3, 2 * size});
+  for (Dim i = 0; i < rows.view().numel(); ++i) {
+    rows.view().data<float>()[i] = static_cast<float>(rank * rows.view().numel() + i);
+  }
+  io::CheckpointMeta meta;
+  meta.step = 42;
+  const io::Slab slab{"model/a", global, {3 * rank, 0}, {3, 2 * size}, rows.view()};
+
+  io::save_checkpoint(world(), directory, meta, std::span(&slab, 1));
+
+  Tensor columns = filled_tensor(DType::f32, {3 * size, 2}, -1);
+  const io::SlabTarget target{"model/a", global, {0, 2 * rank}, {3 * size, 2}, columns.view()};
+  const io::CheckpointReader reader(directory);
+  EXPECT_EQ(reader.meta().step, 42);
+  EXPECT_EQ(reader.files().size(), static_cast<std::size_t>(size));
+  reader.read(std::span(&target, 1));
+  for (Dim r = 0; r < 3 * size; ++r) {
+    for (Dim c = 0; c < 2; ++c) {
+      EXPECT_EQ(columns.view().data<float>()[2 * r + c],
+                static_cast<float>(r * 2 * size + 2 * rank + c));
+    }
+  }
+  world().barrier();
+  if (rank == 0) std::filesystem::remove_all(directory);
+}
+
+}  // namespace
+}  // namespace hyperslab::test

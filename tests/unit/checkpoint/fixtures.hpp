@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "checkpoint/boxes.hpp"
+#include "checkpoint/save.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/io/checkpoint.hpp"
+
+namespace hyperslab::test {
+
+/// A new folder, in memory where the machine has such a file system, removed at the end.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  TempFolder(TempFolder&&) = delete;
+  TempFolder& operator=(TempFolder&&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// A whole tensor on this process.
+struct Global {
+  Shape shape;
+  std::vector<float> values;
+};
+using Globals = std::map<std::string, Global>;
+
+/// Values that say where they belong: `seed`, the tensor, and the element.
+[[nodiscard]] Globals make_globals(const std::map<std::string, Shape>& shapes, float seed);
+
+/// The box's part of a tensor, row-major.
+[[nodiscard]] std::vector<float> cut(const Global& global, const io::Box& box);
+
+/// Disjoint boxes that cover the shape: `cuts` random cuts, as a tree.
+[[nodiscard]] std::vector<io::Box> random_partition(const Shape& shape, int cuts,
+                                                    std::mt19937& rng);
+
+/// Memory of the slabs of one rank.
+struct RankSlabs {
+  std::vector<std::vector<float>> memory;
+  std::vector<io::Slab> slabs;
+  void add(const std::string& tensor, const Global& global, const io::Box& box);
+};
+
+/// Every tensor in `cuts` + 1 slabs, dealt to the ranks at random.
+[[nodiscard]] std::vector<RankSlabs> scatter(const Globals& globals, int ranks, int cuts,
+                                             std::mt19937& rng);
+
+/// One rank holds every tensor as a whole.
+[[nodiscard]] std::vector<RankSlabs> whole(const Globals& globals);
+
+/// Saves as that many ranks, each a thread. Returns the error of each rank, "" where it had none.
+std::vector<std::string> save_all(const std::string& directory, const io::CheckpointMeta& meta,
+                                  const std::vector<RankSlabs>& ranks,
+                                  const io::SaveOptions& options = {});
+/// The same, which has to work.
+void save_well(const std::string& directory, std::int64_t step, const Globals& globals);
+
+/// Reads tensors as a whole; the reader's errors come through.
+[[nodiscard]] Globals read_whole(const io::CheckpointReader& reader);
+void expect_same(const Globals& found, const Globals& wanted);
+
+[[nodiscard]] std::string read_file(const std::string& path);
+void write_file(const std::string& path, const std::string& bytes);
+/// What the Error with `code` says that `action` throws; a failure where there is none.
+template <class Action>
+std::string error_of(ExitCode code, Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+}  // namespace hyperslab::test

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "decks.hpp"
+
+namespace hyperslab::deck::test {
+namespace {
+
+/// Every key with a value that is not its default, so that a swapped field shows.
+constexpr const char* kEveryKey = R"(
+run: {name: all-keys, directory: out/here, seed: 7, device: cpu, deterministic: true}
+model:
+  scale_residual_init: false
+  init_std: 0.03
+  attention: reference
+  dropout: 0.125
+  tie_embeddings: true
+  bias: true
+  activation: relu_squared
+  norm_eps: 1.0e-4
+  norm_place: post
+  norm: layernorm
+  rope_theta: 500.5
+  position: none
+  context: 17
+  vocabulary: 301
+  ffn_width: 72
+  kv_heads: 3
+  heads: 6
+  width: 60
+  layers: 5
+  family: llama
+data: {train: [a.bin, b/*.npy], validation: [c.h5], sampling: windows, dtype: uint32,
+       vocabulary: vocab/dir}
+parallel: {data: 2, tensor: 1, pipeline: 1, sequence: false, schedule: gpipe, virtual_stages: 1,
+           zero: 0, bucket_mib: 2.5}
+precision: {compute: fp32}
+memory: {recompute: none}
+optimizer: {name: adamw, lr: 1.5e-3, betas: [0.8, 0.99], eps: 1.0e-6, weight_decay: 0.05,
+            decay_embeddings: false, clip_norm: 2}
+schedule: {name: wsd, warmup_steps: 11, final_fraction: 0.25, decay_fraction: 0.375}
+train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 12,
+        validate_batches: 13, log_norms: 14, log_every: 15, overfit_one_batch: true}
+checkpoint: {directory: scratch/ckpt, every: 16, keep: 4, keep_every: 32, resume: 48}
+timing: {every: 18, trace_steps: [19, 20]}
+)";
+
+constexpr Surroundings kTwoRanks = {.ranks = 2};
+
+TEST(Fields, RunAndModel) {
+  const auto config = read(kEveryKey, {}, kTwoRanks);
+
+  EXPECT_EQ(config.run, (train::RunConfig{"all-keys", "out/here", 7, "cpu", true}));
+  const model::ModelSpec expected = {.family = "llama",
+                                     .layers = 5,
+                                     .width = 60,
+                                     .heads = 6,
+                                     .kv_heads = 3,
+                                     .ffn_width = 72,
+                                     .vocabulary = 301,
+                                     .context = 17,
+                                     .position = model::Position::none,
+                                     .rope_theta = 500.5,
+                                     .norm = ops::NormKind::layernorm,
+                                     .norm_place = model::NormPlace::post,
+                                     .norm_eps = 1e-4,
+                                     .activation = ops::Activation::relu_squared,
+                                     .bias = true,
+                                     .tie_embeddings = true,
+                                     .dropout = 0.125,
+                                     .attention = model::AttentionPath::reference,
+                                     .init_std = 0.03,
+                                     .scale_residual_init = false};
+  EXPECT_EQ(config.model, expected);
+}
+
+TEST(Fields, DataAndLayout) {
+  const auto config = read(kEveryKey, {}, kTwoRanks);
+
+  EXPECT_EQ(config.data,
+            (io::DataConfig{{"a.bin", "b/*.npy"}, {"c.h5"}, "windows", "uint32", "vocab/dir"}));
+  EXPECT_EQ(config.parallel, (mesh::ParallelConfig{2, 1, 1, false, "gpipe", 1, 0, 2.5}));
+  EXPECT_EQ(config.precision.compute, "fp32");
+  EXPECT_EQ(config.memory.recompute, "none");
+}
+
+TEST(Fields, LayoutValuesThatAreNotAvailableYetAreRead) {
+  const std::string layout =
+      "parallel: {tensor: 3, pipeline: 4, sequence: true, virtual_stages: 5, zero: 2}\n";
+
+  const auto message = refusal(layout + kValid, {}, {.ranks = 12});
+
+  EXPECT_THAT(message, testing::HasSubstr("found 3: set parallel.tensor to 1"));
+  EXPECT_THAT(message, testing::HasSubstr("found 4: set parallel.pipeline to 1"));
+  EXPECT_THAT(message, testing::HasSubstr("set parallel.sequence to false"));
+  EXPECT_THAT(message, testing::HasSubstr("found 5: set parallel.virtual_stages to 1"));
+  EXPECT_THAT(message, testing::HasSubstr("found 2: set parallel.zero to 0"));
+}
+
+TEST(Fields, OptimizerScheduleAndTraining) {
+  const auto config = read(kEveryKey, {}, kTwoRanks);
+
+  EXPECT_EQ(config.optimizer,
+            (optim::OptimizerConfig{"adamw", 1.5e-3, {0.8, 0.99}, 1e-6, 0.05, false, 2}));
+  EXPECT_EQ(config.schedule, (optim::ScheduleConfig{"wsd", 11, 0.25, 0.375}));
+  EXPECT_EQ(config.train, (train::TrainConfig{101, 0, 24, 3, 12, 13, 14, 15, true}));
+  EXPECT_EQ(config.microbatches(), 4);
+  EXPECT_EQ(read(kEveryKey, {"train.steps=0", "train.epochs=3"}, kTwoRanks).train.epochs, 3);
+}
+
+TEST(Fields, CheckpointAndTiming) {
+  const auto config = read(kEveryKey, {}, kTwoRanks);
+
+  EXPECT_EQ(config.checkpoint, (io::CheckpointConfig{"scratch/ckpt", 16, 4, 32, "48"}));
+  EXPECT_EQ(config.timing, (io::TimingConfig{18, {19, 20}}));
+}
+
+TEST(Fields, EveryNameOfAChoiceIsTaken) {
+  for (const auto* setting :
+       {"model.family=gpt2",      "model.position=learned",  "model.position=sinusoidal",
+        "model.position=rope",    "model.norm=rmsnorm",      "model.norm=none",
+        "model.norm_place=pre",   "model.activation=gelu",   "model.activation=gelu_tanh",
+        "model.activation=relu",  "model.activation=silu",   "model.activation=swiglu",
+        "model.activation=geglu", "model.attention=auto",    "model.attention=fused",
+        "data.sampling=blocks",   "data.dtype=uint16",       "schedule.name=constant",
+        "schedule.name=linear",   "schedule.name=cosine",    "parallel.schedule=1f1b",
+        "checkpoint.resume=auto", "checkpoint.resume=never", "checkpoint.keep=all",
+        "run.device=auto"}) {
+    const std::string text = setting;
+    const auto dot = text.find('.');
+    const auto equals = text.find('=');
+    const auto line =
+        "  " + text.substr(dot + 1, equals - dot - 1) + ": " + text.substr(equals + 1);
+
+    const auto written = to_yaml(read(kValid, {text}));
+
+    EXPECT_THAT(written, testing::HasSubstr("\n" + line + "\n"));
+  }
+}
+
+TEST(Defaults, DerivedValuesAreResolved) {
+  const auto config = read(kValid);
+
+  EXPECT_EQ(config.run.directory, "runs/tiny");
+  EXPECT_EQ(config.model.kv_heads, 4);
+  EXPECT_EQ(config.model.ffn_width, 128);  // 8/3 of 48 is 128
+  EXPECT_EQ(config.train.microbatch, 8);
+  EXPECT_EQ(config.checkpoint.directory, "");
+  EXPECT_EQ(config.optimizer, optim::OptimizerConfig{});
+}
+
+TEST(Defaults, FeedForwardWidths) {
+  EXPECT_EQ(read(kValid, {"model.width=56"}).model.ffn_width, 192);  // 149.3 up to 3 x 64
+  EXPECT_EQ(read(kValid, {"model.family=gpt2"}).model.ffn_width, 192);
+  EXPECT_EQ(read(kValid, {"model.activation=relu"}).model.ffn_width, 192);
+}
+
+TEST(Defaults, MicrobatchIsTheShareOfADataRank) {
+  const auto config = read(kValid, {"parallel.data=4"}, {.ranks = 4});
+
+  EXPECT_EQ(config.train.microbatch, 2);
+}
+
+TEST(Defaults, FamilyGivesTheDefaultsWhereverItStands) {
+  const auto last = with(with(kValid, "  family: llama\n", ""), "context: 16",
+                         "context: 16\n  bias: true\n  family: llama");
+
+  const auto config = read(last);
+
+  auto expected = read(kValid).model;
+  expected.bias = true;
+  EXPECT_EQ(config.model, expected);
+}
+
+TEST(Defaults, EmptySectionsAndByteOrderMarksAndWindowsLineEndsAreTaken) {
+  std::string dos = "\xEF\xBB\xBF";
+  for (const char c : kValid + "optimizer:\n")
+    dos += c == '\n' ? std::string("\r\n") : std::string(1, c);
+
+  EXPECT_EQ(read(dos), read(kValid));
+}
+
+TEST(Defaults, ScalarsStandForListsOfOne) {
+  const auto config = read(with(kValid, "[synthetic]", "synthetic\ntiming: {trace_steps: 3}"));
+
+  EXPECT_EQ(config.data.train, std::vector<std::string>{"synthetic"});
+  EXPECT_EQ(config.timing.trace_steps, std::vector<std::int64_t>{3});
+}
+
+}  // namespace
+}  // namespace hyperslab::deck::test

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <ostream>
+
+#include "decks.hpp"
+
+namespace hyperslab::deck::test {
+namespace {
+
+constexpr Surroundings kCpu = {};
+constexpr Surroundings kTwelveRanks = {.ranks = 12};
+constexpr Surroundings kGpu = {.has_cuda_device = true, .has_cuda_build = true};
+constexpr Surroundings kNoBuild = {.has_cuda_device = true, .has_cuda_build = false};
+constexpr Surroundings kNoDevice = {.has_cuda_device = false, .has_cuda_build = true};
+
+struct BrokenRule {
+  std::string key;
+  std::string from;  ///< of kValid
+  std::string to;
+  Surroundings surroundings;
+  std::string message;  ///< without file and key
+  friend std::ostream& operator<<(std::ostream& out, const BrokenRule& rule) {
+    return out << rule.to;
+  }
+};
+
+const std::vector<BrokenRule>& broken_rules() {
+  static const std::vector<BrokenRule> all = {
+      {"parallel.data", "data:", "parallel: {data: 4}\ndata:", kTwelveRanks,
+       "10:12|needs 4 ranks (4 x 1 x 1, data x tensor x pipeline), 12 were started; start 4 or "
+       "set parallel.data to 12"},
+      {"parallel.tensor", "data:", "parallel: {tensor: 12}\ndata:", kTwelveRanks,
+       "10:12|tensor parallelism is not available yet, found 12: set parallel.tensor to 1"},
+      {"parallel.pipeline", "data:", "parallel: {pipeline: 12}\ndata:", kTwelveRanks,
+       "10:12|pipeline parallelism is not available yet, found 12: set parallel.pipeline to 1"},
+      {"parallel.sequence", "data:", "parallel: {sequence: true}\ndata:", kCpu,
+       "10:12|sequence parallelism is not available yet: set parallel.sequence to false"},
+      {"parallel.schedule", "data:", "parallel: {schedule: zero_bubble}\ndata:", kCpu,
+       "10:12|schedule zero_bubble is not available yet: set parallel.schedule to 1f1b"},
+      {"parallel.virtual_stages", "data:", "parallel: {virtual_stages: 2}\ndata:", kCpu,
+       "10:12|virtual stages are not available yet, found 2: set parallel.virtual_stages to 1"},
+      {"parallel.zero", "data:", "parallel: {zero: 1}\ndata:", kCpu,
+       "10:12|sharded optimizer state is not available yet, found 1: set parallel.zero to 0"},
+      {"model.heads", "heads: 4", "heads: 5", kCpu,
+       "7:3|5 heads do not divide width 48; nearest: 4 or 6"},
+      {"model.heads", "heads: 4", "heads: 16", kCpu,
+       "7:3|rope turns pairs, and the head width 3 (48 / 16) is odd; nearest heads: 12 or 24"},
+      {"model.width", "width: 48\n  heads: 4", "width: 45\n  heads: 5\n  position: sinusoidal",
+       kCpu, "6:3|sinusoidal positions need an even width, found 45; nearest: 44 or 46"},
+      {"model.kv_heads", "heads: 4", "heads: 4\n  kv_heads: 3", kCpu,
+       "8:3|3 key-value heads do not divide 4 heads; nearest: 2 or 4"},
+      {"model.norm_place", "heads: 4", "heads: 4\n  norm: none\n  norm_place: post", kCpu,
+       "9:3|post needs a norm, and model.norm is none: set model.norm to layernorm or rmsnorm"},
+      {"model.attention", "heads: 4", "heads: 4\n  attention: cudnn", kNoBuild,
+       "8:3|cudnn needs a GPU, and this run is on the CPU: set model.attention to auto, fused or "
+       "reference"},
+      {"model.vocabulary", "vocabulary: 300\n  context: 16\ndata:\n",
+       "vocabulary: 256\n  context: 16\ndata:\n  vocabulary: bytes\n", kCpu,
+       "8:3|data.vocabulary bytes has 257 ids (256 bytes and end of text), found 256; nearest: "
+       "257"},
+      {"run.name", "name: tiny", "name: runs/tiny", kCpu,
+       "2:3|must be a file name, found 'runs/tiny'; a path goes into run.directory"},
+      {"run.device", "name: tiny", "device: cuda", kNoBuild,
+       "2:3|this program was built without CUDA (-DHYPERSLAB_CUDA=ON): set run.device to cpu or "
+       "auto"},
+      {"run.device", "name: tiny", "device: cuda", kNoDevice,
+       "2:3|no CUDA device was found: set run.device to cpu or auto"},
+      {"precision.compute", "data:", "precision: {compute: bf16}\ndata:", kNoDevice,
+       "10:13|bf16 needs a GPU, and this run is on the CPU: set precision.compute to fp32"},
+      {"memory.recompute", "data:", "memory: {recompute: full}\ndata:", kGpu,
+       "10:10|recomputation is not available yet, found full: set memory.recompute to none"},
+      {"data.train", "  train: [synthetic]\n", "", kCpu,
+       "10:1|training needs token files: give paths, globs or synthetic"},
+      {"data.train", "[synthetic]", "[a.bin, synthetic]", kCpu,
+       "11:3|synthetic stands alone; leave the other paths out"},
+      {"data.validation", "[synthetic]", "synthetic\n  validation: [synthetic, a.bin]", kCpu,
+       "12:3|synthetic stands alone; leave the other paths out"},
+      {"train.steps", "  steps: 10\n", "", kCpu,
+       "12:1|give train.steps or train.epochs, at least 1"},
+      {"train.steps", "steps: 10", "steps: 10\n  epochs: 2", kCpu,
+       "13:3|give one of train.steps (10) and train.epochs (2), not both"},
+      {"train.global_batch", "global_batch: 8", "global_batch: 30\n  microbatch: 8", kCpu,
+       "14:3|30 is no multiple of 8 (data 1 x microbatch 8); nearest: 24 or 32"},
+      {"train.global_batch", "data:", "parallel: {data: 12}\ndata:", kTwelveRanks,
+       "15:3|8 is no multiple of 12 data ranks; nearest: 12"},
+      {"train.validate_every", "steps: 10", "steps: 10\n  validate_every: 5", kCpu,
+       "14:3|validation every 5 steps needs data.validation: give paths or synthetic, or set "
+       "train.validate_every to 0"},
+      {"schedule.warmup_steps", "data:", "schedule: {warmup_steps: 11}\ndata:", kCpu,
+       "10:12|11 warm-up steps are more than the 10 steps of the run; nearest: 10"},
+      {"schedule.decay_fraction",
+       "data:", "schedule: {name: wsd, warmup_steps: 6, decay_fraction: 0.5}\ndata:", kCpu,
+       "10:40|6 warm-up and 5 decay steps are more than the 10 steps of the run; nearest: 0.4"},
+      {"checkpoint.keep_every", "data:", "checkpoint: {every: 20, keep_every: 50}\ndata:", kCpu,
+       "10:25|milestones are checkpoints, and 50 is no multiple of checkpoint.every 20; nearest: "
+       "40 or 60"},
+      {"checkpoint.keep_every", "data:", "checkpoint: {keep_every: 50}\ndata:", kCpu,
+       "10:14|milestones need checkpoints: set checkpoint.every"},
+  };
+  return all;
+}
+
+class Rules : public testing::TestWithParam<BrokenRule> {};
+
+TEST_P(Rules, SayTheNumbersAndTheNearestLegalValue) {
+  const auto& [key, from, to, surroundings, message] = GetParam();
+  const auto bar = message.find('|');
+  const auto expected =
+      "deck.yaml:" + message.substr(0, bar) + ": " + key + ": " + message.substr(bar + 1);
+
+  EXPECT_EQ(refusal(with(kValid, from, to), {}, surroundings), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, Rules, testing::ValuesIn(broken_rules()));
+
+TEST(RulesTable, EveryRowHasATestThatBreaksIt) {
+  std::map<std::string_view, int> rows;
+  std::map<std::string_view, int> tests;
+  for (const auto& rule : rules()) ++rows[rule.key];
+  for (const auto& broken : broken_rules()) ++tests[broken.key];
+
+  for (const auto& [key, count] : rows) EXPECT_GE(tests[key], count) << key;
+}
+
+TEST(RulesTable, AllKeysOfTheRowsAreKeysOfTheDeck) {
+  const auto keys = keys_table();
+
+  for (const auto& rule : rules()) {
+    EXPECT_THAT(keys, testing::HasSubstr("| `" + std::string(rule.key) + "` |"));
+    std::string reads(rule.reads);
+    while (!reads.empty()) {
+      const auto blank = std::min(reads.find(' '), reads.size());
+      EXPECT_THAT(keys, testing::HasSubstr("| `" + reads.substr(0, blank) + "` |")) << rule.key;
+      reads.erase(0, blank + 1);
+    }
+  }
+}
+
+TEST(RulesTable, MarkdownHasARowPerRule) {
+  const auto table = rules_table();
+
+  EXPECT_EQ(std::ranges::count(table, '\n'), static_cast<long>(rules().size()) + 2);
+  EXPECT_THAT(table, testing::HasSubstr("| `model.kv_heads` | divides model.heads |\n"));
+}
+
+TEST(Rules, GpuChoicesAreTakenOnAGpu) {
+  const auto config =
+      read(kValid, {"precision.compute=bf16", "model.attention=cudnn", "run.device=cuda"}, kGpu);
+
+  EXPECT_EQ(config.precision.compute, "bf16");
+  EXPECT_EQ(config.model.attention, model::AttentionPath::fused);
+}
+
+TEST(Rules, CpuOnAGpuMachineIsTheCpu) {
+  EXPECT_EQ(refusal(kValid, {"precision.compute=bf16", "run.device=cpu"}, kGpu),
+            "--set precision.compute=bf16: bf16 needs a GPU, and this run is on the CPU: set "
+            "precision.compute to fp32");
+}
+
+TEST(Rules, WithoutTrainingNoFilesStepsOrBatchAreNeeded) {
+  const auto deck = kValid.substr(0, kValid.find("data:"));
+  const Surroundings evaluation = {.ranks = 3, .for_training = false};
+
+  const auto config = read(deck, {"parallel.data=3", "train.microbatch=2"}, evaluation);
+
+  EXPECT_EQ(config.train.global_batch, 6);
+  EXPECT_EQ(config.train.microbatch, 2);
+}
+
+}  // namespace
+}  // namespace hyperslab::deck::test

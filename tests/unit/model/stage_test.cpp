@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/model/stage.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "hyperslab/core/philox.hpp"
+#include "hyperslab/ops/loss.hpp"
+#include "hyperslab/ops/optimizer.hpp"
+#include "support/tensors.hpp"
+
+namespace hyperslab::model {
+namespace {
+
+ModelSpec small(const std::string& family) {
+  ModelSpec spec = preset(family);
+  spec.layers = 3;
+  spec.width = 32;
+  spec.heads = 4;
+  spec.kv_heads = family == "llama" ? 2 : 4;
+  spec.ffn_width = 48;
+  spec.vocabulary = 101;
+  spec.context = 16;
+  return spec;
+}
+
+/// A stage with its memory, planned on meta first.
+class Harness {
+ public:
+  Harness(const ModelSpec& spec, StageOptions options) : options_(options) {
+    Arenas measuring = Arenas::measuring();
+    Context meta(Device::meta);
+    Stage planned(spec, options, measuring);
+    run_once(planned, meta);
+    arenas_.emplace(Arenas::real(Device::cpu, measuring.used(), false));
+    ctx = std::make_unique<Context>(Device::cpu, meta.workspace_high_water());
+    stage.emplace(spec, options, *arenas_);
+    stage->initialize(*ctx);
+    sums = Tensor(Device::cpu, DType::f32, {ops::kSumCount});
+    input.step = 1;
+    input.inverse_tokens = 1.0F / static_cast<float>(options.B * options.T);
+    random_batch(7);
+  }
+
+  void random_batch(std::uint64_t seed) {
+    const BatchViews& batch = stage->batch(0);
+    const auto vocabulary = static_cast<std::uint32_t>(stage->spec().vocabulary);
+    const auto tokens = batch.tokens.span<std::int32_t>();
+    const auto targets = batch.targets.span<std::int32_t>();
+    const auto order = batch.order.span<std::int32_t>();
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const PhiloxCounter words = philox(philox_counter(i, 1), seed);
+      tokens[i] = static_cast<std::int32_t>(words.x[0] % vocabulary);
+      targets[i] = static_cast<std::int32_t>(words.x[1] % vocabulary);
+      order[i] = static_cast<std::int32_t>(i);
+    }
+    std::ranges::stable_sort(
+        order, {}, [&](std::int32_t place) { return tokens[static_cast<std::size_t>(place)]; });
+    const auto positions = batch.sample_position.span<std::int64_t>();
+    for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
+  }
+  /// Mean loss of a forward pass.
+  double forward(Pass pass) {
+    ops::begin_step(*ctx, input, &state, sums.view());
+    for (int unit = 0; unit < stage->units(); ++unit) {
+      stage->forward(*ctx, 0, unit, pass, {&state, sums.view()}, nn::Accumulate::no);
+    }
+    const float* sum = sums.view().data<float>();
+    return sum[ops::kSumLoss] / sum[ops::kSumTokens];
+  }
+  void backward() {
+    for (int unit = stage->units() - 1; unit >= 0; --unit) {
+      stage->backward(*ctx, 0, unit, {&state, sums.view()}, nn::Accumulate::no);
+    }
+  }
+
+  std::unique_ptr<Context> ctx;
+  std::optional<Stage> stage;
+  Tensor sums;
+  ops::StepInput input;
+  ops::StepState state;
+
+ private:
+  void run_once(Stage& planned, Context& meta) const {
+    const View none(nullptr, DType::f32, Device::meta, {ops::kSumCount});
+    for (int unit = 0; unit < planned.units(); ++unit) {
+      planned.forward(meta, 0, unit, options_.training ? Pass::train : Pass::evaluate,
+                      {nullptr, none}, nn::Accumulate::no);
+    }
+    for (int unit = planned.units() - 1; unit >= 0 && options_.training; --unit) {
+      planned.backward(meta, 0, unit, {nullptr, none}, nn::Accumulate::no);
+    }
+    if (!options_.cache) return;
+    const View tokens(nullptr, DType::i32, Device::meta, {options_.B, options_.T});
+    const View logits(nullptr, DType::f32, Device::meta, {options_.B, planned.spec().vocabulary});
+    planned.decode(meta, tokens, 0, logits);
+  }
+  StageOptions options_;
+  std::optional<Arenas> arenas_;
+};
+
+StageOptions options(Dim B, Dim T, bool training) {
+  StageOptions out;
+  out.B = B;
+  out.T = T;
+  out.training = training;
+  out.cache = !training;
+  out.seed = 3;
+  out.logits_bytes = 4096;
+  return out;
+}
+
+class Family : public testing::TestWithParam<std::string> {};
+
+TEST_P(Family, LossAtInitializationIsTheLogarithmOfTheVocabulary) {
+  ModelSpec spec = small(GetParam());
+  spec.vocabulary = 1000;
+  Harness harness(spec, options(8, 16, true));
+
+  EXPECT_NEAR(harness.forward(Pass::evaluate) / std::log(1000.0), 1.0, 0.01);
+}
+
+TEST_P(Family, TrainingPassAndEvaluationAgreeWithoutDropout) {
+  Harness harness(small(GetParam()), options(2, 16, true));
+
+  const double training = harness.forward(Pass::train);
+
+  EXPECT_EQ(training, harness.forward(Pass::evaluate));
+}
+
+TEST_P(Family, ForwardOnlyStageGivesTheSameLoss) {
+  Harness with(small(GetParam()), options(2, 16, true));
+  Harness without(small(GetParam()), options(2, 16, false));
+
+  EXPECT_EQ(with.forward(Pass::evaluate), without.forward(Pass::evaluate));
+}
+
+/// What stands behind a place must not change what the model says at it.
+TEST_P(Family, TheFutureDoesNotChangeThePast) {
+  Harness harness(small(GetParam()), options(1, 16, true));
+  harness.forward(Pass::evaluate);
+  const int last = harness.stage->units() - 2;
+  const auto before = test::to_doubles(harness.stage->activation(0, last));
+
+  const auto tokens = harness.stage->batch(0).tokens.span<std::int32_t>();
+  for (std::size_t t = 9; t < 16; ++t) tokens[t] = (tokens[t] + 1) % 101;
+  harness.forward(Pass::evaluate);
+  const auto after = test::to_doubles(harness.stage->activation(0, last));
+
+  const std::size_t border = 9 * 32;
+  for (std::size_t i = 0; i < border; ++i) ASSERT_EQ(before[i], after[i]) << "element " << i;
+  EXPECT_NE(before[border], after[border]);
+}
+
+TEST_P(Family, CacheGivesTheLogitsOfRecomputation) {
+  Harness harness(small(GetParam()), options(1, 16, false));
+  const CView tokens = harness.stage->batch(0).tokens;
+  Tensor whole(Device::cpu, DType::f32, {1, 101});
+  Tensor piecewise(Device::cpu, DType::f32, {1, 101});
+  for (const Dim length : {1, 2, 7, 16}) {
+    const auto part = [&](Dim first, Dim count) {
+      return CView(tokens.data<std::int32_t>() + first, DType::i32, Device::cpu, {1, count});
+    };
+
+    harness.stage->decode(*harness.ctx, part(0, length), 0, whole.view());
+    for (Dim t = 0; t < length; ++t) {
+      harness.stage->decode(*harness.ctx, part(t, 1), t, piecewise.view());
+    }
+
+    test::expect_close(piecewise.view(), whole.view(), "logits", 0.5);
+  }
+}
+
+/// Adam on one batch must learn it by heart.
+TEST_P(Family, OverfitsOneBatch) {
+  Harness harness(small(GetParam()), options(4, 16, true));
+  const nn::ParamTable& params = harness.stage->params();
+  Tensor m = test::filled_tensor(DType::f32, {params.flat_size()}, 0);
+  Tensor v = test::filled_tensor(DType::f32, {params.flat_size()}, 0);
+  std::memset(params.gradient().raw(), 0, params.gradient().bytes());
+  const ops::Segment all = {0, params.flat_size(), 0.0F};
+  harness.input.learning_rate = 5e-3F;
+  double loss = 0;
+  for (int step = 1; step <= 150; ++step) {
+    loss = harness.forward(Pass::train);
+    harness.backward();
+    ops::StepResult result;
+    ops::judge_step(*harness.ctx, {1.0F, 0.9F, 0.95F}, harness.sums.view(), &harness.state,
+                    &result);
+    ops::adamw(*harness.ctx, {}, {&all, 1}, &harness.state, params.master(), params.gradient(),
+               m.view(), v.view(), {});
+  }
+
+  EXPECT_LT(loss, 0.05);
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets, Family, testing::Values("gpt2", "llama"));
+
+TEST(Dropout, ActsInTrainingOnlyAndDependsOnTheStep) {
+  ModelSpec spec = small("gpt2");
+  spec.dropout = 0.3;
+  Harness harness(spec, options(2, 16, true));
+
+  const double first = harness.forward(Pass::train);
+  EXPECT_EQ(first, harness.forward(Pass::train));
+  EXPECT_NE(first, harness.forward(Pass::evaluate));
+  harness.input.step = 2;
+  EXPECT_NE(first, harness.forward(Pass::train));
+}
+
+/// With dropout, backward must use the masks of forward: a finite difference along a random
+/// direction in the embedding table, in double.
+TEST(Dropout, GradientMatchesAFiniteDifference) {
+  for (const AttentionPath path : {AttentionPath::fused, AttentionPath::reference}) {
+    ModelSpec spec = small("llama");
+    spec.dropout = 0.2;
+    spec.attention = path;
+    Harness harness(spec, options(2, 16, true));
+    harness.forward(Pass::train);
+    harness.backward();
+    const nn::Param& param = harness.stage->params().params()[1];
+    const auto gradient = test::to_doubles(param.gradient);
+    const auto direction = test::to_doubles(
+        test::random_tensor(DType::f32, param.count, 5).view());
+    double expected = 0;
+    for (std::size_t i = 0; i < gradient.size(); ++i) expected += gradient[i] * direction[i];
+
+    const auto moved = [&](double by) {
+      const auto weight = param.master.span<float>();
+      for (std::size_t i = 0; i < weight.size(); ++i) {
+        weight[i] += static_cast<float>(by * direction[i]);
+      }
+      return harness.forward(Pass::train);
+    };
+    const double up = moved(1e-2);
+    const double down = moved(-2e-2);
+
+    EXPECT_NEAR((up - down) / 2e-2, expected, 2e-2 * std::abs(expected) + 1e-4);
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab::model

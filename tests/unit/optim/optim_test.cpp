@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "hyperslab/optim/adamw.hpp"
+#include "hyperslab/optim/schedule.hpp"
+
+namespace hyperslab::optim {
+namespace {
+
+ScheduleConfig schedule(const std::string& name, std::int64_t warmup, double final_fraction) {
+  ScheduleConfig config;
+  config.name = name;
+  config.warmup_steps = warmup;
+  config.final_fraction = final_fraction;
+  return config;
+}
+
+TEST(Schedule, WarmsUpInAStraightLine) {
+  for (const char* name : {"constant", "linear", "cosine", "wsd"}) {
+    const ScheduleConfig config = schedule(name, 10, 0.1);
+    EXPECT_DOUBLE_EQ(learning_rate(config, 2.0, 1, 100), 0.2) << name;
+    EXPECT_DOUBLE_EQ(learning_rate(config, 2.0, 5, 100), 1.0) << name;
+    EXPECT_DOUBLE_EQ(learning_rate(config, 2.0, 10, 100), 2.0) << name;
+  }
+}
+
+TEST(Schedule, EndsExactlyAtTheLastStep) {
+  for (const char* name : {"linear", "cosine", "wsd"}) {
+    const ScheduleConfig config = schedule(name, 10, 0.1);
+    EXPECT_DOUBLE_EQ(learning_rate(config, 2.0, 100, 100), 0.2) << name;
+    EXPECT_GT(learning_rate(config, 2.0, 99, 100), 0.2) << name;
+  }
+  EXPECT_DOUBLE_EQ(learning_rate(schedule("constant", 10, 0.1), 2.0, 100, 100), 2.0);
+}
+
+TEST(Schedule, HandValuesHalfWay) {
+  EXPECT_DOUBLE_EQ(learning_rate(schedule("linear", 0, 0.0), 1.0, 50, 100), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule("cosine", 0, 0.0), 1.0, 50, 100), 0.5);
+  EXPECT_NEAR(learning_rate(schedule("cosine", 0, 0.0), 1.0, 25, 100),
+              0.5 * (1 + std::cos(M_PI / 4)), 1e-15);
+  // The last fifth of 100 steps decays: nothing until 80, half at 90.
+  EXPECT_DOUBLE_EQ(learning_rate(schedule("wsd", 0, 0.0), 1.0, 80, 100), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule("wsd", 0, 0.0), 1.0, 90, 100), 0.5);
+}
+
+TEST(Schedule, WarmUpOverTheWholeRunReachesThePeak) {
+  EXPECT_DOUBLE_EQ(learning_rate(schedule("constant", 100, 0.1), 1.0, 100, 100), 1.0);
+}
+
+TEST(Decay, ActsOnMatricesAndByChoiceOnTables) {
+  OptimizerConfig config;
+  EXPECT_TRUE(decays(config, nn::ParamKind::matrix));
+  EXPECT_TRUE(decays(config, nn::ParamKind::token_table));
+  EXPECT_FALSE(decays(config, nn::ParamKind::norm));
+  EXPECT_FALSE(decays(config, nn::ParamKind::bias));
+  config.decay_embeddings = false;
+  EXPECT_FALSE(decays(config, nn::ParamKind::token_table));
+  EXPECT_FALSE(decays(config, nn::ParamKind::position_table));
+}
+
+TEST(AdamW, SegmentsCoverEveryParameterOnce) {
+  nn::ParamTable table;
+  table.begin_unit();
+  table.declare({"matrix", {5, 7}, nn::ParamKind::matrix, nn::Init::normal, 0.1F});
+  table.declare({"norm", {7}, nn::ParamKind::norm, nn::Init::ones, 0});
+  table.begin_unit();
+  table.declare({"other", {3, 3}, nn::ParamKind::matrix, nn::Init::normal, 0.1F});
+  table.lay_out(2, 1 << 20, false);
+  Arena arena("parameters");
+  table.bind(arena, &arena, DType::f32, DType::f32);
+
+  const AdamW adamw(OptimizerConfig(), table, arena);
+
+  ASSERT_EQ(adamw.segments().size(), 3U);
+  Dim covered = 0;
+  Dim last = 0;
+  for (const ops::Segment& segment : adamw.segments()) {
+    EXPECT_GE(segment.begin, last);
+    covered += segment.end - segment.begin;
+    last = segment.end;
+  }
+  EXPECT_EQ(covered, 35 + 7 + 9);
+  EXPECT_EQ(adamw.segments()[0].weight_decay, 0.1F);
+  EXPECT_EQ(adamw.segments()[1].weight_decay, 0.0F);
+}
+
+}  // namespace
+}  // namespace hyperslab::optim

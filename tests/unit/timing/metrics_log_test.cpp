@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/io/timing.hpp"
+#include "temp_folder.hpp"
+
+namespace hyperslab::test {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::vector<std::int64_t> steps_of(const std::string& path) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& line : lines_of(path)) {
+    steps.push_back(ordered_json::parse(line).at("step"));
+  }
+  return steps;
+}
+
+io::MetricsLine line_of(std::int64_t step) {
+  io::MetricsLine line;
+  line.step = step;
+  line.loss = 0.1 + static_cast<double>(step);
+  return line;
+}
+
+void append_steps(const std::string& path, std::int64_t first, std::int64_t last) {
+  io::MetricsLog log(path, first);
+  for (std::int64_t step = first; step <= last; ++step) log.append(line_of(step));
+}
+
+TEST(MetricsLog, KeysAreThoseOfTheContract) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  io::MetricsLog log(path, 1);
+  log.append(line_of(1));
+  io::MetricsLine validated = line_of(2);
+  validated.loss = std::nan("");
+  validated.grad_norm = INFINITY;
+  validated.tokens = std::int64_t{1} << 60;
+  validated.validation = {3.5, 33.1, 0.25};
+  log.append(validated);
+
+  const auto lines = lines_of(path);  // while the log is open: every line is flushed
+  ASSERT_EQ(lines.size(), 2U);
+  std::vector<std::string> keys;
+  const ordered_json first = ordered_json::parse(lines[0]);
+  for (const auto& [key, value] : first.items()) keys.push_back(key);
+  EXPECT_EQ(keys,
+            (std::vector<std::string>{"step", "loss", "grad_norm", "lr", "tokens", "step_seconds",
+                                      "tokens_per_second", "mfu", "mfu_full", "perplexity",
+                                      "token_accuracy", "wall_seconds", "skipped_steps"}));
+  EXPECT_EQ(first.at("loss").get<double>(), 1.1);
+  const ordered_json second = ordered_json::parse(lines[1]);
+  EXPECT_EQ(second.size(), 16U);
+  EXPECT_TRUE(second.at("loss").is_null());
+  EXPECT_TRUE(second.at("grad_norm").is_null());
+  EXPECT_EQ(second.at("tokens"), std::int64_t{1} << 60);
+  EXPECT_EQ(second.at("validation_loss"), 3.5);
+  EXPECT_EQ(second.at("validation_perplexity"), 33.1);
+  EXPECT_EQ(second.at("validation_token_accuracy"), 0.25);
+}
+
+TEST(MetricsLog, AResumeCutsWhatWillBeDoneAgain) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  append_steps(path, 1, 9);
+  const auto before = lines_of(path);
+
+  append_steps(path, 6, 7);
+
+  EXPECT_EQ(steps_of(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(lines_of(path).at(4), before.at(4));
+  append_steps(path, 8, 8);
+  EXPECT_EQ(steps_of(path).size(), 8U);
+  append_steps(path, 1, 1);
+  EXPECT_EQ(steps_of(path), std::vector<std::int64_t>{1});
+}
+
+TEST(MetricsLog, ATornLastLineIsRemovedAtAnyLength) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  append_steps(path, 1, 3);
+  const auto size = std::filesystem::file_size(path);
+  const auto last = lines_of(path).back().size();
+  for (std::size_t cut = 2; cut <= last; cut += 13) {
+    std::filesystem::resize_file(path, size - cut);
+    append_steps(path, 3, 3);
+    ASSERT_EQ(steps_of(path), (std::vector<std::int64_t>{1, 2, 3})) << cut;
+  }
+  // Whole but for its end of line: kept, and what follows goes on a line of its own.
+  std::filesystem::resize_file(path, size - 1);
+  append_steps(path, 4, 4);
+  EXPECT_EQ(steps_of(path), (std::vector<std::int64_t>{1, 2, 3, 4}));
+}
+
+TEST(MetricsLog, APathThatCannotBeWrittenIsNamed) {
+  try {
+    const io::MetricsLog log("/dev/null/metrics.jsonl", 1);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::storage);
+    EXPECT_NE(std::string(error.what()).find("Not a directory"), std::string::npos) << error.what();
+  }
+}
+
+TEST(MetricsLog, AFullDiskIsAnError) {
+  const TempFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {  // a limit on the size of files acts like a disk that fills up
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1000, 1000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      append_steps(folder.path() + "/metrics.jsonl", 1, 20);
+    } catch (const Error& error) {
+      ::_exit(static_cast<int>(error.code()));
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::storage));
+}
+
+}  // namespace
+}  // namespace hyperslab::test

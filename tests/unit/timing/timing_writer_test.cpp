@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+
+#include "hdf5/handles.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/io/timing.hpp"
+#include "temp_folder.hpp"
+
+namespace hyperslab::test {
+namespace {
+
+using io::hdf5::Handle;
+
+Handle open_dataset(const Handle& file, const std::string& path) {
+  return {H5Dopen2(file.get(), path.c_str(), H5P_DEFAULT), H5Dclose};
+}
+
+std::size_t rows_of(const Handle& dataset) {
+  const Handle space(H5Dget_space(dataset.get()), H5Sclose);
+  EXPECT_EQ(H5Sget_simple_extent_ndims(space.get()), 1);
+  return static_cast<std::size_t>(H5Sget_simple_extent_npoints(space.get()));
+}
+
+std::vector<double> numbers(const Handle& file, const std::string& path) {
+  const Handle dataset = open_dataset(file, path);
+  EXPECT_TRUE(dataset) << path;
+  std::vector<double> values(rows_of(dataset));
+  EXPECT_GE(H5Dread(dataset.get(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
+            0)
+      << path;
+  return values;
+}
+
+std::vector<std::string> texts(const Handle& file, const std::string& path) {
+  const Handle dataset = open_dataset(file, path);
+  std::vector<char*> values(rows_of(dataset));
+  const Handle type(H5Dget_type(dataset.get()), H5Tclose);
+  const Handle space(H5Dget_space(dataset.get()), H5Sclose);
+  EXPECT_GE(H5Dread(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+  std::vector<std::string> out(values.begin(), values.end());
+  H5Dvlen_reclaim(type.get(), space.get(), H5P_DEFAULT, values.data());
+  return out;
+}
+
+std::int64_t integer_attribute(const Handle& file, const char* name) {
+  const Handle attribute(H5Aopen(file.get(), name, H5P_DEFAULT), H5Aclose);
+  std::int64_t value = -1;
+  EXPECT_GE(H5Aread(attribute.get(), H5T_NATIVE_INT64, &value), 0) << name;
+  return value;
+}
+
+std::string text_attribute(const Handle& file, const char* name) {
+  const Handle attribute(H5Aopen(file.get(), name, H5P_DEFAULT), H5Aclose);
+  const Handle type(H5Aget_type(attribute.get()), H5Tclose);
+  char* value = nullptr;
+  EXPECT_GE(H5Aread(attribute.get(), type.get(), &value), 0) << name;
+  std::string text = value == nullptr ? "" : value;
+  H5free_memory(value);
+  return text;
+}
+
+io::RankInfo some_info() {
+  return {.rank = 3,
+          .world_size = 8,
+          .host = "n12",
+          .device = "cpu",
+          .data = 1,
+          .pipeline = 2,
+          .context = 0,
+          .tensor = 1,
+          .commit = "abc",
+          .start_time = "2026-01-02T03:04:05Z"};
+}
+
+io::TimingRow row_of(int step) {
+  io::TimingRow row;
+  row.times.step = step;
+  row.times.step_seconds = step + 0.5;
+  for (std::size_t p = 0; p < row.times.phase_seconds.size(); ++p) {
+    row.times.phase_seconds[p] = step * 100.0 + static_cast<double>(p);
+  }
+  row.times.reduce_seconds = step + 0.25;
+  row.tokens = 4096;
+  row.memory_peak_bytes = (std::int64_t{1} << 40) + step;
+  row.memory_now_bytes = step;
+  return row;
+}
+
+TEST(TimingWriter, EveryColumnComesBackWithEqualLength) {
+  const TempFolder folder;
+  constexpr int steps = 1203;  // more than two chunks, not a multiple of flush_rows
+  {
+    io::TimingWriter writer(folder.path(), some_info());
+    for (int step = 1; step <= steps; ++step) writer.append(row_of(step));
+  }
+  const Handle file = io::hdf5::open_file(folder.path() + "/rank_00003.h5");
+  ASSERT_TRUE(file);
+  const auto at_7 = [&](const char* column) {
+    const auto values = numbers(file, std::string("/steps/") + column);
+    EXPECT_EQ(values.size(), static_cast<std::size_t>(steps)) << column;
+    return values.at(6);
+  };
+  const auto phase = [](Phase p) { return 700.0 + static_cast<double>(p); };
+  EXPECT_EQ(at_7("step"), 7);
+  EXPECT_EQ(at_7("step_seconds"), 7.5);
+  EXPECT_EQ(at_7("data_seconds"), phase(Phase::data));
+  EXPECT_EQ(at_7("forward_seconds"), phase(Phase::forward));
+  EXPECT_EQ(at_7("backward_seconds"), phase(Phase::backward));
+  EXPECT_EQ(at_7("optimizer_seconds"), phase(Phase::optimizer));
+  EXPECT_EQ(at_7("reduce_seconds"), 7.25);
+  EXPECT_EQ(at_7("reduce_exposed_seconds"), phase(Phase::reduce_exposed));
+  EXPECT_EQ(at_7("tensor_comm_seconds"), phase(Phase::tensor_comm));
+  EXPECT_EQ(at_7("pipeline_comm_seconds"), phase(Phase::pipeline_comm));
+  EXPECT_EQ(at_7("pipeline_idle_seconds"), phase(Phase::pipeline_idle));
+  EXPECT_EQ(at_7("checkpoint_seconds"), phase(Phase::checkpoint));
+  EXPECT_EQ(at_7("tokens"), 4096);
+  EXPECT_EQ(at_7("memory_peak_bytes"), 0x1p40 + 7);
+  EXPECT_EQ(at_7("memory_now_bytes"), 7);
+  EXPECT_EQ(numbers(file, "/steps/step").back(), steps);
+}
+
+TEST(TimingWriter, AttributesSayWhichRankItIs) {
+  const TempFolder folder;
+  { const io::TimingWriter writer(folder.path() + "/start_0001", some_info()); }
+
+  const Handle file = io::hdf5::open_file(folder.path() + "/start_0001/rank_00003.h5");
+  ASSERT_TRUE(file);
+  EXPECT_EQ(integer_attribute(file, "rank"), 3);
+  EXPECT_EQ(integer_attribute(file, "world_size"), 8);
+  EXPECT_EQ(integer_attribute(file, "data"), 1);
+  EXPECT_EQ(integer_attribute(file, "pipeline"), 2);
+  EXPECT_EQ(integer_attribute(file, "context"), 0);
+  EXPECT_EQ(integer_attribute(file, "tensor"), 1);
+  EXPECT_EQ(text_attribute(file, "host"), "n12");
+  EXPECT_EQ(text_attribute(file, "device"), "cpu");
+  EXPECT_EQ(text_attribute(file, "commit"), "abc");
+  EXPECT_EQ(text_attribute(file, "start_time"), "2026-01-02T03:04:05Z");
+  EXPECT_TRUE(numbers(file, "/steps/step").empty());
+}
+
+TEST(TimingWriter, EventsAndMemoryOfTracedSteps) {
+  const TempFolder folder;
+  io::TimingWriter first(folder.path(), some_info());
+  first.append_events(5, {{"forward", "compute", 0, 0.5, 1.5}, {"reduce", "data", -1, 1, 2}});
+  first.append_memory(5, 0.75, 123456789012, "blocks.0.attention scores");
+  io::TimingWriter writer = std::move(first);
+  writer.append_events(9, {{"backward", "compute", 1, 3, 4}});
+  writer.flush();
+
+  // As another process sees it while it is written.
+  std::filesystem::copy(folder.path() + "/rank_00003.h5", folder.path() + "/copy.h5");
+  const Handle file = io::hdf5::open_file(folder.path() + "/copy.h5");
+  ASSERT_TRUE(file);
+  EXPECT_EQ(numbers(file, "/events/step"), (std::vector<double>{5, 5, 9}));
+  EXPECT_EQ(texts(file, "/events/name"),
+            (std::vector<std::string>{"forward", "reduce", "backward"}));
+  EXPECT_EQ(texts(file, "/events/stream"),
+            (std::vector<std::string>{"compute", "data", "compute"}));
+  EXPECT_EQ(numbers(file, "/events/microbatch"), (std::vector<double>{0, -1, 1}));
+  EXPECT_EQ(numbers(file, "/events/start_seconds"), (std::vector<double>{0.5, 1, 3}));
+  EXPECT_EQ(numbers(file, "/events/end_seconds"), (std::vector<double>{1.5, 2, 4}));
+  EXPECT_EQ(numbers(file, "/memory/step"), std::vector<double>{5});
+  EXPECT_EQ(numbers(file, "/memory/time_seconds"), std::vector<double>{0.75});
+  EXPECT_EQ(numbers(file, "/memory/bytes"), std::vector<double>{123456789012});
+  EXPECT_EQ(texts(file, "/memory/label"), std::vector<std::string>{"blocks.0.attention scores"});
+}
+
+TEST(TimingWriter, AKilledRunLosesAtMostTheRowsSinceTheLastFlush) {
+  const TempFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    io::TimingWriter writer(folder.path(), some_info(), 10);
+    for (int step = 1; step <= 27; ++step) writer.append(row_of(step));
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+
+  const Handle file = io::hdf5::open_file(folder.path() + "/rank_00003.h5");
+  ASSERT_TRUE(file);
+  EXPECT_EQ(numbers(file, "/steps/step").size(), 20U);
+  EXPECT_EQ(numbers(file, "/steps/memory_now_bytes").back(), 20);
+}
+
+TEST(TimingWriter, AFullDiskIsAnErrorOnceAndTheProgramEndsWell) {
+  const TempFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {  // a limit on the size of files acts like a disk that fills up
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{100'000, 100'000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    int errors = 0;
+    {
+      io::TimingWriter writer(folder.path(), some_info(), 10);
+      for (int step = 1; step <= 5000; ++step) {
+        try {
+          writer.append(row_of(step));
+        } catch (const Error& error) {
+          errors += error.code() == ExitCode::storage ? 1 : 100;
+        }
+      }
+    }
+    std::exit(errors);  // with HDF5's own handler, which must not crash
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+TEST(TimingWriter, AFolderThatCannotBeMadeIsNamed) {
+  try {
+    const io::TimingWriter writer("/dev/null/start_0001", some_info());
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::storage);
+    EXPECT_EQ(std::string(error.what()), "/dev/null/start_0001: Not a directory");
+  }
+}
+
+TEST(NextStartFolder, CountsUpAndNeverGivesOneTwice) {
+  const TempFolder folder;
+  EXPECT_EQ(io::next_start_folder(folder.path()), folder.path() + "/timing/start_0001");
+  EXPECT_EQ(io::next_start_folder(folder.path()), folder.path() + "/timing/start_0002");
+  std::filesystem::create_directory(folder.path() + "/timing/start_0007");
+  EXPECT_EQ(io::next_start_folder(folder.path()), folder.path() + "/timing/start_0008");
+  EXPECT_TRUE(std::filesystem::is_directory(folder.path() + "/timing/start_0008"));
+}
+
+}  // namespace
+}  // namespace hyperslab::test
