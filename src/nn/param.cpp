@@ -11,7 +11,7 @@
 namespace hyperslab::nn {
 namespace {
 
-constexpr Dim kPackAlignment = 64;       // elements: 128 bytes in the narrowest dtype
+constexpr Dim kPackAlignment = 32;       // elements: 64 bytes in the narrowest dtype
 constexpr Dim kBucketGranule = 128 / 4;  // elements of f32 for each rank
 
 Dim round_up(Dim value, Dim unit) { return (value + unit - 1) / unit * unit; }

@@ -6,26 +6,8 @@
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::ops {
-namespace {
-
-/// Elements in `segments`; throws where they are not sorted, disjoint and inside the flat span.
-Dim checked_count(std::span<const Segment> segments, Dim size) {
-  Dim count = 0;
-  Dim end = 0;
-  for (const Segment& segment : segments) {
-    require(segment.begin >= end && segment.end >= segment.begin && segment.end <= size,
-            "adamw segments: wanted sorted, disjoint and inside master");
-    count += segment.end - segment.begin;
-    end = segment.end;
-  }
-  return count;
-}
-
-}  // namespace
-
-void adamw(Context& ctx, const AdamWConstants& constants, std::span<const Segment> segments,
-           const StepState* state, View master, CView gradient, View exp_avg, View exp_avg_sq,
-           View value) {
+void adamw(Context& ctx, const AdamWConstants& constants, CView decay, const StepState* state,
+           View master, CView gradient, View exp_avg, View exp_avg_sq, View value) {
   require_here(ctx, master, "adamw master");
   const DType dtype = statistic_dtype(master.dtype());
   const Dim size = master.numel();
@@ -35,21 +17,21 @@ void adamw(Context& ctx, const AdamWConstants& constants, std::span<const Segmen
   require_operand(ctx, exp_avg_sq, {size}, dtype, "adamw exp_avg_sq");
   if (value) require_operand(ctx, value, {size}, value.dtype(), "adamw value");
   require(state != nullptr || ctx.device() == Device::meta, "adamw state: is absent");
-  const Dim count = checked_count(segments, size);
+  const Dim granules = (size + kDecayGranule - 1) / kDecayGranule;
+  require_operand(ctx, decay, {granules}, DType::f32, "adamw decay");
   if (ctx.device() == Device::meta) {
     const double bytes_per_element = 7.0 * static_cast<double>(size_of(dtype)) +
                                      (value ? static_cast<double>(size_of(value.dtype())) : 0);
-    ctx.add_work("adamw", 15.0 * static_cast<double>(count),
-                 bytes_per_element * static_cast<double>(count));
+    ctx.add_work("adamw", 15.0 * static_cast<double>(size),
+                 bytes_per_element * static_cast<double>(size) + static_cast<double>(decay.bytes()));
     return;
   }
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) {
-      return cuda::adamw(ctx, constants, segments, state, master, gradient, exp_avg, exp_avg_sq,
-                         value);
+      return cuda::adamw(ctx, constants, decay, state, master, gradient, exp_avg, exp_avg_sq, value);
     }
   }
-  cpu::adamw(ctx, constants, segments, state, master, gradient, exp_avg, exp_avg_sq, value);
+  cpu::adamw(ctx, constants, decay, state, master, gradient, exp_avg, exp_avg_sq, value);
 }
 
 void add_norm_squared(Context& ctx, CView gradient, View sums) {
@@ -78,15 +60,15 @@ void begin_step(Context& ctx, const StepInput& input, StepState* state, View sum
 }
 
 void judge_step(Context& ctx, const JudgeConstants& constants, CView sums, StepState* state,
-                StepResult* result) {
+                StepResult* results) {
   require_sums(ctx, sums, "judge_step sums");
   if (on_meta(ctx, "judge_step", 0, {sums})) return;
   require(state != nullptr, "judge_step state: is absent");
-  require(result != nullptr, "judge_step result: is absent");
+  require(results != nullptr, "judge_step results: is absent");
   if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::judge_step(ctx, constants, sums, state, result);
+    if (ctx.device() == Device::cuda) return cuda::judge_step(ctx, constants, sums, state, results);
   }
-  cpu::judge_step(ctx, constants, sums, state, result);
+  cpu::judge_step(ctx, constants, sums, state, results);
 }
 
 }  // namespace hyperslab::ops

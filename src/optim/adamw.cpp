@@ -21,22 +21,20 @@ AdamW::AdamW(const OptimizerConfig& config, const nn::ParamTable& params, Arena&
   const DType dtype = params.master().dtype();
   exp_avg_ = optimizer.take(dtype, {params.flat_size()}, "exp_avg");
   exp_avg_sq_ = optimizer.take(dtype, {params.flat_size()}, "exp_avg_sq");
-  for (const nn::Param& param : params.params()) {
-    const float decay = decays(config, param.kind) ? static_cast<float>(config.weight_decay) : 0.0F;
-    const Dim end = param.flat_begin + param.numel();
-    const bool joins = !segments_.empty() && segments_.back().end == param.flat_begin &&
-                       segments_.back().weight_decay == decay;
-    if (joins) {
-      segments_.back().end = end;
-    } else {
-      segments_.push_back({param.flat_begin, end, decay});
-    }
-  }
+  decay_ = optimizer.take(DType::f32, {params.flat_size() / ops::kDecayGranule}, "weight decay");
 }
 
 void AdamW::initialize(Context& ctx) const {
   ops::fill(ctx, 0, exp_avg_);
   ops::fill(ctx, 0, exp_avg_sq_);
+  ops::fill(ctx, 0, decay_);
+  for (const nn::Param& param : params_.params()) {
+    if (!decays(config_, param.kind)) continue;
+    // A pack's members are of one kind, so no granule is shared by different decays.
+    const Dim first = param.flat_begin / ops::kDecayGranule;
+    const Dim last = (param.flat_begin + param.numel() - 1) / ops::kDecayGranule;
+    ops::fill(ctx, static_cast<float>(config_.weight_decay), decay_.slice(first, last - first + 1));
+  }
 }
 
 ops::JudgeConstants AdamW::judge_constants() const {
@@ -53,7 +51,7 @@ void AdamW::update(Context& ctx, const ops::StepState* state) const {
                                          static_cast<float>(config_.betas[1]),
                                          static_cast<float>(config_.eps)};
   const bool own_value = params_.value().dtype() != params_.master().dtype();
-  ops::adamw(ctx, constants, segments_, state, params_.master(), params_.gradient(), exp_avg_,
+  ops::adamw(ctx, constants, decay_, state, params_.master(), params_.gradient(), exp_avg_,
              exp_avg_sq_, own_value ? params_.value() : View());
 }
 

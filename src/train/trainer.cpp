@@ -84,7 +84,7 @@ const StepTimes& Trainer::step(const Order& order, io::Loader* loader) {
     const Scope phase(ctx_->recorder(), Phase::reduce_exposed);
     reducer_->finish(*ctx_);
   }
-  judge(order.step);
+  judge();
   {
     const Scope phase(ctx_->recorder(), Phase::optimizer);
     optimizer_->update(*ctx_, state_);
@@ -136,7 +136,7 @@ void Trainer::run_backward(nn::Accumulate accumulate, bool last) {
   memory_.change(-static_cast<std::int64_t>(used.activations + used.scratch), "activations");
 }
 
-void Trainer::judge(std::int64_t step) {
+void Trainer::judge() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   const View gradient = stage_.params().gradient();
   const Dim begin = reducer_->norm_begin();
@@ -150,11 +150,11 @@ void Trainer::judge(std::int64_t step) {
     world.wait(*ctx_, world.all_reduce(*ctx_, sums_, comm::ReduceOp::sum));
   }
   ops::judge_step(*ctx_, optimizer_->judge_constants(), sums_, state_,
-                  &results_[static_cast<std::size_t>(step) % kResults]);
+                  results_.data());
 }
 
 const ops::StepResult& Trainer::result(std::int64_t step) const {
-  const ops::StepResult& found = results_[static_cast<std::size_t>(step) % kResults];
+  const ops::StepResult& found = results_[static_cast<std::size_t>(step % ops::kResultRing)];
   require(found.step == step, "the result of that step is gone or not there yet");
   return found;
 }

@@ -130,7 +130,8 @@ TEST_F(Meta, LookupsLossAndOptimizerCountWhatTheyTouch) {
   const View sums = view({kSumCount});
   EXPECT_EQ(work("embedding_forward",
                  [&] {
-                   embedding_forward(ctx, tokens, view({V, C}), {}, 0, 1, x);
+                   embedding_forward(ctx, view({B, T}, DType::i32), view({V, C}), {}, 0, 1,
+                                     view({B, T, C}));
                  })
                 .bytes,
             4.0 * (2 * kRows * C + kRows));
@@ -142,14 +143,13 @@ TEST_F(Meta, LookupsLossAndOptimizerCountWhatTheyTouch) {
                 .bytes,
             4.0 * (16 * V + 16 + kSumCount));
   const View flat = view({100});
-  const Segment segments[] = {{0, 40, 0.0F}};
+  const View decay = view({4});
   EXPECT_EQ(work("adamw",
                  [&] {
-                   adamw(ctx, {}, segments, nullptr, flat, flat, flat, flat,
-                         view({100}, DType::bf16));
+                   adamw(ctx, {}, decay, nullptr, flat, flat, flat, flat, view({100}, DType::bf16));
                  })
                 .bytes,
-            40 * (7 * 4.0 + 2));
+            100 * (7 * 4.0 + 2) + 4 * 4.0);
   begin_step(ctx, {}, nullptr, sums);
   judge_step(ctx, {}, sums, nullptr, nullptr);
 }

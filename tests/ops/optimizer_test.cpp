@@ -19,10 +19,11 @@ class Optimizer : public OpsTest {
 
 /// The four flat spans of an update.
 struct Flat {
-  Tensor master, gradient, exp_avg, exp_avg_sq;
+  Tensor decay, master, gradient, exp_avg, exp_avg_sq;
 
   Flat(DType dtype, Dim size)
-      : master(converted(random_tensor(DType::f32, {size}, 1).view(), dtype)),
+      : decay(filled_tensor(DType::f32, {(size + kDecayGranule - 1) / kDecayGranule}, 0)),
+        master(converted(random_tensor(DType::f32, {size}, 1).view(), dtype)),
         gradient(converted(random_tensor(DType::f32, {size}, 2).view(), dtype)),
         exp_avg(converted(random_tensor(DType::f32, {size}, 3).view(), dtype)),
         exp_avg_sq(converted(random_tensor(DType::f32, {size}, 4).view(), dtype)) {
@@ -31,9 +32,9 @@ struct Flat {
     exp_avg_sq = converted(tensor_of(DType::f32, {size}, values).view(), dtype);
   }
 
-  void update(Context& ctx, const AdamWConstants& constants, std::span<const Segment> segments,
-              const StepState& state, View value = {}) {
-    adamw(ctx, constants, segments, &state, master.view(), gradient.view(), exp_avg.view(),
+  void update(Context& ctx, const AdamWConstants& constants, const StepState& state,
+              View value = {}) {
+    adamw(ctx, constants, decay.view(), &state, master.view(), gradient.view(), exp_avg.view(),
           exp_avg_sq.view(), value);
   }
 };
@@ -43,9 +44,9 @@ TEST_F(Optimizer, AdamwByHand) {
   const Tensor gradient = tensor_of(DType::f64, {1}, {4});
   Tensor exp_avg = tensor_of(DType::f64, {1}, {1});
   Tensor exp_avg_sq = tensor_of(DType::f64, {1}, {3});
-  const Segment segments[] = {{0, 1, 0.5F}};
+  const Tensor decay = tensor_of(DType::f32, {1}, {0.5});
 
-  adamw(ctx, constants, segments, &state, master.view(), gradient.view(), exp_avg.view(),
+  adamw(ctx, constants, decay.view(), &state, master.view(), gradient.view(), exp_avg.view(),
         exp_avg_sq.view(), {});
 
   // g = 2, m = 0.5 + 1 = 1.5, v = 2.25 + 1 = 3.25
@@ -56,22 +57,17 @@ TEST_F(Optimizer, AdamwByHand) {
   expect_values(master.view(), {2 - 0.25 * (m_hat / (std::sqrt(v_hat) + 0.125) + 0.5 * 2)}, 1e-14);
 }
 
-TEST_F(Optimizer, OnlySegmentsChangeEachWithItsDecay) {
-  Flat flat(DType::f32, 40);
-  const Flat before(DType::f32, 40);
-  const Segment segments[] = {{3, 10, 0.0F}, {10, 10, 9.0F}, {17, 40, 0.5F}};
+TEST_F(Optimizer, EveryGranuleHasItsDecay) {
+  Flat flat(DType::f32, 150);
+  const Flat before(DType::f32, 150);
+  const std::vector<double> decays = {0.0, 0.5, 0.5, 0.25, 0.125};
+  flat.decay = tensor_of(DType::f32, {5}, decays);
 
-  flat.update(ctx, constants, segments, state);
+  flat.update(ctx, constants, state);
 
-  for (Dim i = 0; i < 40; ++i) {
-    const bool inside = (i >= 3 && i < 10) || i >= 17;
-    const double decay = i >= 17 ? 0.5 : 0.0;
+  for (Dim i = 0; i < 150; ++i) {
+    const double decay = decays[static_cast<std::size_t>(i / kDecayGranule)];
     const auto at = [i](const Tensor& t) { return static_cast<double>(t.view().data<float>()[i]); };
-    if (!inside) {
-      EXPECT_EQ(at(flat.master), at(before.master));
-      EXPECT_EQ(at(flat.exp_avg), at(before.exp_avg));
-      continue;
-    }
     const double direction =
         at(flat.exp_avg) / 0.75 / (std::sqrt(at(flat.exp_avg_sq) / 0.4375) + 0.125);
     EXPECT_NEAR(at(flat.master), at(before.master) - 0.25 * (direction + decay * at(before.master)),
@@ -82,14 +78,17 @@ TEST_F(Optimizer, OnlySegmentsChangeEachWithItsDecay) {
 
 TEST_F(Optimizer, FloatMatchesTheOracleAndRepeatsItsBits) {
   const Dim size = 20011;
-  const Segment segments[] = {{0, 7777, 0.1F}, {7777, size, 0.0F}};
   Flat single(DType::f32, size);
   Flat again(DType::f32, size);
   Flat oracle(DType::f64, size);
+  for (Flat* flat : {&single, &again, &oracle}) {
+    for (Dim i = 0; i < flat->decay.view().numel(); i += 3)
+      flat->decay.view().data<float>()[i] = 0.1F;
+  }
 
-  single.update(ctx, constants, segments, state);
-  again.update(ctx, constants, segments, state);
-  oracle.update(ctx, constants, segments, state);
+  single.update(ctx, constants, state);
+  again.update(ctx, constants, state);
+  oracle.update(ctx, constants, state);
 
   expect_matches_oracle(single.master.view(), oracle.master.view(), "master");
   expect_matches_oracle(single.exp_avg.view(), oracle.exp_avg.view(), "exp_avg");
@@ -97,27 +96,23 @@ TEST_F(Optimizer, FloatMatchesTheOracleAndRepeatsItsBits) {
   EXPECT_TRUE(same_bits(single.master.view(), again.master.view()));
 }
 
-TEST_F(Optimizer, WritesTheComputeCopyOfSegments) {
+TEST_F(Optimizer, WritesTheComputeCopy) {
   Flat flat(DType::f32, 20);
-  const Segment segments[] = {{4, 20, 0.0F}};
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     Tensor value = filled_tensor(dtype, {20}, 77);
 
-    flat.update(ctx, constants, segments, state, value.view());
+    flat.update(ctx, constants, state, value.view());
 
-    expect_values(value.view().slice(0, 4), std::vector<double>(4, 77.0), 0);
-    expect_close(value.view().slice(4, 16),
-                 converted(flat.master.view().slice(4, 16), dtype).view(), "value", 1e-9);
+    expect_close(value.view(), converted(flat.master.view(), dtype).view(), "value", 1e-9);
   }
 }
 
 TEST_F(Optimizer, ASkippedStepChangesNothing) {
   Flat flat(DType::f32, 20);
   const Flat before(DType::f32, 20);
-  const Segment segments[] = {{0, 20, 0.1F}};
   state.skip = 1;
 
-  flat.update(ctx, constants, segments, state);
+  flat.update(ctx, constants, state);
 
   EXPECT_TRUE(same_bits(flat.master.view(), before.master.view()));
   EXPECT_TRUE(same_bits(flat.exp_avg.view(), before.exp_avg.view()));
@@ -164,14 +159,13 @@ TEST_F(Optimizer, NonFiniteGradientsAreCounted) {
 
 TEST_F(Optimizer, WrongOperandsAreNamed) {
   Flat flat(DType::f32, 6);
-  const Segment past_the_end[] = {{0, 7, 0.0F}};
-  const Segment overlapping[] = {{0, 4, 0.0F}, {3, 6, 0.0F}};
-  expect_error_naming("adamw segments", [&] { flat.update(ctx, constants, past_the_end, state); });
-  expect_error_naming("adamw segments", [&] { flat.update(ctx, constants, overlapping, state); });
+  Flat short_table(DType::f32, 40);
+  short_table.decay = filled_tensor(DType::f32, {1}, 0);
+  expect_error_naming("adamw decay", [&] { short_table.update(ctx, constants, state); });
   Tensor value = filled_tensor(DType::bf16, {5}, 0);
-  expect_error_naming("adamw value", [&] { flat.update(ctx, constants, {}, state, value.view()); });
+  expect_error_naming("adamw value", [&] { flat.update(ctx, constants, state, value.view()); });
   flat.exp_avg = filled_tensor(DType::f64, {6}, 0);
-  expect_error_naming("adamw exp_avg", [&] { flat.update(ctx, constants, {}, state); });
+  expect_error_naming("adamw exp_avg", [&] { flat.update(ctx, constants, state); });
   expect_error_naming("add_norm_squared sums",
                       [&] { add_norm_squared(ctx, flat.master.view(), flat.master.view()); });
 }

@@ -10,14 +10,16 @@ using namespace hyperslab::test;
 class Step : public OpsTest {
  protected:
   StepState state;
-  StepResult result;
+  std::array<StepResult, kResultRing> results{};
+  StepResult result;  ///< of the step that was judged last
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 9);
 
   void begin(std::int64_t step, float stop = 0) {
     begin_step(ctx, {step, 0.125F, 0.5F, stop}, &state, sums.view());
   }
   void judge(const JudgeConstants& constants) {
-    judge_step(ctx, constants, sums.view(), &state, &result);
+    judge_step(ctx, constants, sums.view(), &state, results.data());
+    result = results[static_cast<std::size_t>(state.input.step % kResultRing)];
   }
   void set(SumIndex index, double value) {
     sums.view().data<float>()[index] = static_cast<float>(value);
@@ -134,7 +136,8 @@ TEST_F(Step, DoubleSumsAreRead) {
 
   begin_step(ctx, {1, 0, 1, 0}, &state, sums64.view());
   sums64.view().data<double>()[kSumNormSquared] = 2;
-  judge_step(ctx, {}, sums64.view(), &state, &result);
+  judge_step(ctx, {}, sums64.view(), &state, results.data());
+  result = results[1];
 
   EXPECT_EQ(result.gradient_norm, std::sqrt(2.0));
   EXPECT_EQ(result.tokens, 0);
@@ -144,7 +147,7 @@ TEST_F(Step, WrongOperandsAreNamed) {
   expect_error_naming("begin_step sums",
                       [&] { begin_step(ctx, {}, &state, sums.view().slice(0, 2)); });
   expect_error_naming("begin_step state", [&] { begin_step(ctx, {}, nullptr, sums.view()); });
-  expect_error_naming("judge_step result",
+  expect_error_naming("judge_step results",
                       [&] { judge_step(ctx, {}, sums.view(), &state, nullptr); });
 }
 

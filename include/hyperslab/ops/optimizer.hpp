@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <span>
-
 #include "hyperslab/core/context.hpp"
 #include "hyperslab/ops/step_state.hpp"
 
 namespace hyperslab::ops {
 
-/// A run of a flat span with one treatment; segments are sorted, disjoint and cover what is updated.
-struct Segment {
-  Dim begin = 0;  ///< elements from the start of the flat span
-  Dim end = 0;
-  float weight_decay = 0;
-};
+/// Elements of a flat span that share one entry of its table of weight decays; tensors start at
+/// multiples of it.
+inline constexpr Dim kDecayGranule = 32;
 
 struct AdamWConstants {
   float beta1 = 0.9F;
@@ -22,14 +17,14 @@ struct AdamWConstants {
 };
 
 /// One AdamW update (Loshchilov & Hutter 2019, algorithm 2, decay decoupled and scaled by the
-/// learning rate) of every element in `segments`:
+/// learning rate) of every element:
 ///   g = gradient * clip_scale; m, v as Adam; master -= lr * (m_hat / (sqrt(v_hat) + eps) + decay * master)
 /// All scalars come from `state`; where state->skip is 1 nothing changes. master, gradient, exp_avg,
-/// exp_avg_sq: flat, f32 (f64 for f64), equal sizes; value: flat compute copy in the compute dtype,
-/// or absent where the masters are computed with.
-void adamw(Context& ctx, const AdamWConstants& constants, std::span<const Segment> segments,
-           const StepState* state, View master, CView gradient, View exp_avg, View exp_avg_sq,
-           View value);
+/// exp_avg_sq: flat, f32 (f64 for f64), equal sizes; decay: f32, one weight decay for every
+/// kDecayGranule elements; value: flat compute copy in the compute dtype, or absent where the masters
+/// are computed with.
+void adamw(Context& ctx, const AdamWConstants& constants, CView decay, const StepState* state,
+           View master, CView gradient, View exp_avg, View exp_avg_sq, View value);
 
 /// sums[kSumNormSquared] += sum of squares, sums[kSumNonFinite] += count of non-finite elements of
 /// the flat view; deterministic.
@@ -47,8 +42,10 @@ struct JudgeConstants {
 };
 /// From the all-reduced sums: skip where anything is not finite, else clip_scale =
 /// min(1, clip_norm / norm) / loss_scale (Pascanu et al. 2013), advance adam_step and the bias
-/// corrections; adjust the loss scale; write `result`.
+/// corrections; adjust the loss scale; write results[step % kResultRing]. `results`: kResultRing
+/// entries that the host can read and the device can write.
+inline constexpr std::int64_t kResultRing = 4;
 void judge_step(Context& ctx, const JudgeConstants& constants, CView sums, StepState* state,
-                StepResult* result);
+                StepResult* results);
 
 }  // namespace hyperslab::ops

@@ -10,6 +10,7 @@
 #include "hyperslab/io/dataset.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/model/stage.hpp"
+#include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/optim/adamw.hpp"
 #include "hyperslab/train/config.hpp"
 #include "hyperslab/train/memory_meter.hpp"
@@ -94,9 +95,8 @@ class Trainer {
   void load_batch(io::Loader* loader, std::int64_t step, int microbatch);
   void run_forward(model::Pass pass, nn::Accumulate accumulate);
   void run_backward(nn::Accumulate accumulate, bool last);
-  void judge(std::int64_t step);
+  void judge();
 
-  static constexpr std::size_t kResults = 4;  // steps whose results the host has not yet read
   Config config_;
   const mesh::Mesh& mesh_;
   TrainerOptions options_;
@@ -109,7 +109,7 @@ class Trainer {
   View state_memory_;
   View sums_;
   ops::StepState* state_ = nullptr;
-  std::array<ops::StepResult, kResults> results_{};
+  std::array<ops::StepResult, ops::kResultRing> results_{};
 };
 
 /// Memory and work of one rank, without any of it: setup and one step on `meta`.

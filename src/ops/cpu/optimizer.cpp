@@ -52,6 +52,7 @@ Scalars<T> scalars_of(const AdamWConstants& constants, const StepState& state) {
           T(1) / T(state.bias_correction2)};
 }
 
+/// Elements [begin, end), which share one weight decay.
 template <class T>
 void update(const Spans<T>& spans, const Scalars<T>& s, T decay, Dim begin, Dim end) {
   T* master = spans.master;
@@ -103,28 +104,27 @@ void add_norm_squared(Context& ctx, CView gradient, View sums) {
   add_to_sums(sums, kSumNonFinite, sum.non_finite);
 }
 
-void adamw(Context& ctx, const AdamWConstants& constants, std::span<const Segment> segments,
-           const StepState* state, View master, CView gradient, View exp_avg, View exp_avg_sq,
-           View value) {
-  if (state->skip != 0 || segments.empty()) return;
+void adamw(Context& ctx, const AdamWConstants& constants, CView decay, const StepState* state,
+           View master, CView gradient, View exp_avg, View exp_avg_sq, View value) {
+  if (state->skip != 0) return;
+  const float* decays = decay.data<float>();
+  const Dim granules = decay.numel();
+  const Dim size = master.numel();
   with_real(master.dtype(), "adamw", [&]<class T>(T) {
     const Spans<T> spans = {master.data<T>(), gradient.data<T>(), exp_avg.data<T>(),
                             exp_avg_sq.data<T>()};
     const Scalars<T> scalars = scalars_of<T>(constants, *state);
-    const Dim first = segments.front().begin;
-    // One parallel loop over the whole span, however many segments there are.
-    parallel_chunks(ctx.threads(), segments.back().end - first, 4, [&](int, Dim begin, Dim end) {
-      for (const Segment& segment : segments) {
-        update(spans, scalars, T(segment.weight_decay), std::max(segment.begin, first + begin),
-               std::min(segment.end, first + end));
+    parallel_chunks(ctx.threads(), granules, 4 * kDecayGranule, [&](int, Dim begin, Dim end) {
+      while (begin < end) {  // runs of equal decay, so that the inner loop is long
+        Dim next = begin + 1;
+        while (next < end && decays[next] == decays[begin]) ++next;
+        update(spans, scalars, T(decays[begin]), begin * kDecayGranule,
+               std::min(next * kDecayGranule, size));
+        begin = next;
       }
     });
   });
-  if (!value) return;
-  for (const Segment& segment : segments) {
-    const Dim count = segment.end - segment.begin;
-    cast(ctx, master.slice(segment.begin, count), value.slice(segment.begin, count));
-  }
+  if (value) cast(ctx, master, value);
 }
 
 }  // namespace hyperslab::ops::cpu

@@ -44,13 +44,14 @@ void begin_step(Context&, const StepInput& input, StepState* state, View sums) {
 }
 
 void judge_step(Context&, const JudgeConstants& constants, CView sums, StepState* state,
-                StepResult* result) {
+                StepResult* results) {
   const double norm_squared = read_sums(sums, kSumNormSquared);
   const double loss = read_sums(sums, kSumLoss);
   const double norm = std::sqrt(norm_squared) / static_cast<double>(state->loss_scale);
   const bool finite =
       read_sums(sums, kSumNonFinite) == 0 && std::isfinite(norm_squared) && std::isfinite(loss);
-  *result = {.step = state->input.step,
+  results[state->input.step % kResultRing] = {
+             .step = state->input.step,
              .loss_sum = loss,
              .tokens = read_sums(sums, kSumTokens),
              .correct = read_sums(sums, kSumCorrect),

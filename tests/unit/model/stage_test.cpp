@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -183,16 +184,17 @@ TEST_P(Family, OverfitsOneBatch) {
   Tensor m = test::filled_tensor(DType::f32, {params.flat_size()}, 0);
   Tensor v = test::filled_tensor(DType::f32, {params.flat_size()}, 0);
   std::memset(params.gradient().raw(), 0, params.gradient().bytes());
-  const ops::Segment all = {0, params.flat_size(), 0.0F};
+  const Tensor decay =
+      test::filled_tensor(DType::f32, {params.flat_size() / ops::kDecayGranule}, 0);
   harness.input.learning_rate = 5e-3F;
   double loss = 0;
   for (int step = 1; step <= 150; ++step) {
     loss = harness.forward(Pass::train);
     harness.backward();
-    ops::StepResult result;
+    std::array<ops::StepResult, ops::kResultRing> results{};
     ops::judge_step(*harness.ctx, {1.0F, 0.9F, 0.95F}, harness.sums.view(), &harness.state,
-                    &result);
-    ops::adamw(*harness.ctx, {}, {&all, 1}, &harness.state, params.master(), params.gradient(),
+                    results.data());
+    ops::adamw(*harness.ctx, {}, decay.view(), &harness.state, params.master(), params.gradient(),
                m.view(), v.view(), {});
   }
 
