@@ -73,7 +73,9 @@ std::int64_t decay_steps(const Config& c) {
 constexpr std::array kLayoutRules = {
     Rule{"parallel.data", "parallel.tensor parallel.pipeline",
          "data x tensor x pipeline is the number of ranks",
-         [](const Config& c, const Surroundings& s) { return s.ranks == 0 || wanted_ranks(c) == s.ranks; },
+         [](const Config& c, const Surroundings& s) {
+           return s.ranks == 0 || wanted_ranks(c) == s.ranks;
+         },
          ranks_message},
     Rule{"parallel.tensor", "", "1 (tensor parallelism is not available yet)",
          [](const Config& c, const Surroundings&) { return c.parallel.tensor == 1; },

@@ -28,6 +28,7 @@ Mesh::Mesh(const ParallelConfig& config, int world_rank)
 Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config)
     : Mesh(config, world.rank()) {
   world_ = world.communicator(device, "world");
+  world_->report_reductions(false);  // the step's sums, not gradients
   const int color = world_rank_of(config, {0, at_.pipeline, at_.context, at_.tensor});
   data_ = world_->split(color, at_.data, "data");
 }

@@ -16,10 +16,13 @@ namespace {
 train::BenchOptions bench_options(const Arguments& args) {
   train::BenchOptions options;
   const auto mode = args.get<std::string>("mode");
-  if (mode == "forward") options.mode = train::BenchMode::forward;
-  else if (mode == "forward-backward") options.mode = train::BenchMode::forward_backward;
+  if (mode == "forward")
+    options.mode = train::BenchMode::forward;
+  else if (mode == "forward-backward")
+    options.mode = train::BenchMode::forward_backward;
   else if (mode != "step") {
-    throw Error(ExitCode::usage, "--mode is '" + mode + "'; it can be forward, forward-backward, step")
+    throw Error(ExitCode::usage,
+                "--mode is '" + mode + "'; it can be forward, forward-backward, step")
         .on_all_ranks();
   }
   options.warmup = args.get<int>("warmup");
@@ -32,9 +35,10 @@ train::BenchOptions bench_options(const Arguments& args) {
 }
 
 void print(const train::BenchResult& result, bool components) {
-  fmt::print("step             {:.3f} ms mean, {:.3f} ms standard deviation, {:.3f} ms median of {}\n",
-             1e3 * result.mean, 1e3 * result.standard_deviation, 1e3 * result.median,
-             result.step_seconds.size());
+  fmt::print(
+      "step             {:.3f} ms mean, {:.3f} ms standard deviation, {:.3f} ms median of {}\n",
+      1e3 * result.mean, 1e3 * result.standard_deviation, 1e3 * result.median,
+      result.step_seconds.size());
   fmt::print("tokens           {:.0f} a step, {:.1f} a second\n", result.tokens,
              result.tokens_per_second());
   fmt::print("model FLOPs      {:.3f} GFLOP a step, {:.2f} GFLOP/s\n", 1e-9 * result.model_flops,
@@ -84,7 +88,8 @@ nlohmann::ordered_json to_json(const train::BenchResult& result, const std::stri
 
 ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args(
-      "usage: [mpirun -np N] hyperslab bench DECK --mode forward|forward-backward|step times steps of "
+      "usage: [mpirun -np N] hyperslab bench DECK --mode forward|forward-backward|step times steps "
+      "of "
       "DECK on generated tokens");
   add_deck_options(args);
   args.add()("mode", po::value<std::string>()->default_value("step"),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/io/checkpoint.hpp"
+
 #include <fmt/format.h>
 
 #include "command.hpp"
-#include "hyperslab/io/checkpoint.hpp"
 
 namespace hyperslab::cli {
 
@@ -15,8 +16,8 @@ ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& argu
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const std::string action = args.list("ACTION").front();
   if (action != "info" && action != "verify") {
-    throw Error(ExitCode::usage, "checkpoint: there is no action '" + action +
-                                     "'; the actions are info and verify")
+    throw Error(ExitCode::usage,
+                "checkpoint: there is no action '" + action + "'; the actions are info and verify")
         .on_all_ranks();
   }
   if (world.rank() != 0) return ExitCode::ok;

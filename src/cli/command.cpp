@@ -73,8 +73,8 @@ train::Config read_config(comm::World& world, const DeckSource& source) {
     std::ifstream file(source.path, std::ios::binary);
     text.assign(std::istreambuf_iterator<char>(file), {});
     if (!file) {
-      throw Error(ExitCode::usage, fmt::format("{}: cannot read this deck: {}", source.path,
-                                               std::strerror(errno)));
+      throw Error(ExitCode::usage,
+                  fmt::format("{}: cannot read this deck: {}", source.path, std::strerror(errno)));
     }
   });
   text = world.broadcast(text);

@@ -63,9 +63,10 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
       "usage: [mpirun -np N] hyperslab eval DECK --checkpoint DIR [--set k=v]... prints loss, "
       "perplexity and token accuracy of the deck's validation files");
   add_deck_options(args);
-  args.add()("checkpoint", po::value<std::vector<std::string>>()->composing()->required(),
-             "a step's folder, or a directory of them, of which the newest is taken; several make a "
-             "table")("json", po::value<std::string>(), "also write the figures to this file");
+  args.add()(
+      "checkpoint", po::value<std::vector<std::string>>()->composing()->required(),
+      "a step's folder, or a directory of them, of which the newest is taken; several make a "
+      "table")("json", po::value<std::string>(), "also write the figures to this file");
   args.positional("DECK");
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const train::Config config =

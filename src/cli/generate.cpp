@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/train/generate.hpp"
+
 #include <fmt/format.h>
 
 #include "command.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/io/tokenizer.hpp"
-#include "hyperslab/train/generate.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -31,9 +32,10 @@ train::SamplingOptions sampling_options(const Arguments& args, const io::Tokeniz
 std::vector<std::int32_t> encode_prompt(const io::Tokenizer& tokenizer, const std::string& text,
                                         std::int64_t model_vocabulary) {
   if (tokenizer.vocabulary() > model_vocabulary) {
-    throw Error(ExitCode::data, fmt::format("the vocabulary has {} ids, the model only {}; give the "
-                                            "--vocab that the training text was tokenized with",
-                                            tokenizer.vocabulary(), model_vocabulary));
+    throw Error(ExitCode::data,
+                fmt::format("the vocabulary has {} ids, the model only {}; give the "
+                            "--vocab that the training text was tokenized with",
+                            tokenizer.vocabulary(), model_vocabulary));
   }
   std::vector<std::int32_t> prompt = tokenizer.encode(text);
   if (prompt.empty()) {

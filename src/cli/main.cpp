@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -65,6 +66,7 @@ int start(int argc, char** argv) {
   }
   for (const Command& command : commands()) {
     if (command.name != name) continue;
+    std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit becomes an error of write
     comm::World world(&argc, &argv);
     log::setup(world.rank(), world.rank() == 0 ? "" : fmt::format("[r{}]", world.rank()));
     return run(world, command, {argv + 2, argv + argc});

@@ -30,11 +30,12 @@ void print_plan(const train::Config& config, bool shapes) {
   const model::MemoryPlan& memory = plan.memory;
   fmt::print("parameters            {}\n", model::parameter_count(config.model));
   fmt::print("in matrix products    {}\n", model::matmul_parameter_count(config.model));
-  fmt::print("memory of a rank      {:.1f} MiB: parameters {:.1f}, gradients {:.1f}, optimizer "
-             "{:.1f}, activations {:.1f}, scratch {:.1f}, workspace {:.1f}\n",
-             mebibytes(memory.total()), mebibytes(memory.parameters), mebibytes(memory.gradients),
-             mebibytes(memory.optimizer), mebibytes(memory.activations), mebibytes(memory.scratch),
-             mebibytes(memory.workspace));
+  fmt::print(
+      "memory of a rank      {:.1f} MiB: parameters {:.1f}, gradients {:.1f}, optimizer "
+      "{:.1f}, activations {:.1f}, scratch {:.1f}, workspace {:.1f}\n",
+      mebibytes(memory.total()), mebibytes(memory.parameters), mebibytes(memory.gradients),
+      mebibytes(memory.optimizer), mebibytes(memory.activations), mebibytes(memory.scratch),
+      mebibytes(memory.workspace));
   const Work work = plan.ledger.total();
   fmt::print("work of a rank's step {:.3f} GFLOP, {:.3f} GB through memory, {} ops\n",
              1e-9 * work.flops, 1e-9 * work.bytes, work.calls);

@@ -17,8 +17,8 @@ Arenas Arenas::real(Device device, const MemoryPlan& plan, bool canary) {
 }
 
 MemoryPlan Arenas::used() const {
-  return {parameters.used_bytes(), gradients.used_bytes(),   optimizer.used_bytes(),
-          activations.used_bytes(), scratch.used_bytes(), 0};
+  return {parameters.used_bytes(),  gradients.used_bytes(), optimizer.used_bytes(),
+          activations.used_bytes(), scratch.used_bytes(),   0};
 }
 
 }  // namespace hyperslab::model

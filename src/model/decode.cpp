@@ -19,8 +19,11 @@ View shortened(View view, Dim T_new) {
 }
 
 nn::Norm::Slot shortened(const nn::Norm::Slot& slot, Dim T_new) {
-  return {shortened(slot.sum, T_new), shortened(slot.out, T_new), shortened(slot.mean, T_new),
-          shortened(slot.rstd, T_new), {}};
+  return {shortened(slot.sum, T_new),
+          shortened(slot.out, T_new),
+          shortened(slot.mean, T_new),
+          shortened(slot.rstd, T_new),
+          {}};
 }
 
 nn::Block::Slot shortened(const nn::Block::Slot& slot, Dim T_new) {

@@ -162,8 +162,8 @@ void Stage::forward(Context& ctx, int slot_index, int unit, Pass pass, const Ste
     const CView x = head_input(ctx, slot).as_matrix();
     const CView targets = slot.batch.targets.flat();
     if (pass == Pass::train) {
-      head_->loss_and_gradient(ctx, x, targets, step.state, logits_, step.sums,
-                               slot.d.as_matrix(), accumulate);
+      head_->loss_and_gradient(ctx, x, targets, step.state, logits_, step.sums, slot.d.as_matrix(),
+                               accumulate);
     } else {
       head_->loss(ctx, x, targets, step.state, logits_, step.sums);
     }

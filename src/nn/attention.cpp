@@ -8,9 +8,10 @@ Attention::Attention(ParamTable& params, const std::string& name, const BlockCon
     : config_(config), layer_(layer) {
   const Dim query_width = config.heads.heads * config.heads.head_width;
   const Dim kv_width = config.heads.kv_heads * config.heads.head_width;
-  qkv_ = Linear(params,
-                {{name + ".query", query_width}, {name + ".key", kv_width}, {name + ".value", kv_width}},
-                config.width, config.bias, config.init_std);
+  qkv_ = Linear(
+      params,
+      {{name + ".query", query_width}, {name + ".key", kv_width}, {name + ".value", kv_width}},
+      config.width, config.bias, config.init_std);
   output_ = Linear(params, {{name + ".output", config.width}}, query_width, config.bias,
                    config.residual_init_std);
 }
@@ -78,8 +79,7 @@ void Attention::decode(Context& ctx, CView x, const RopeTables& rope, Dim past,
   const Scope scope(ctx.recorder(), Component::attention);
   qkv_.forward(ctx, x, slot.qkv);
   if (config_.rope) {
-    ops::rope(ctx, config_.heads, rope.cosines, rope.sines, past, ops::Rotation::forward,
-              slot.qkv);
+    ops::rope(ctx, config_.heads, rope.cosines, rope.sines, past, ops::Rotation::forward, slot.qkv);
   }
   ops::attention_cached_forward(ctx, config_.heads, slot.qkv, past, cache.keys, cache.values,
                                 slot.out);

@@ -20,8 +20,7 @@ Scratch plan_scratch(Arena& scratch, const BlockConfig& config, Dim B, Dim T, DT
     out.d_activated = scratch.take(compute, {B, T, config.ffn_width}, "d_activated");
   }
   if (config.keep_probabilities) {
-    out.d_probabilities =
-        scratch.take(compute, {B, config.heads.heads, T, T}, "d_probabilities");
+    out.d_probabilities = scratch.take(compute, {B, config.heads.heads, T, T}, "d_probabilities");
   }
   return out;
 }
@@ -41,8 +40,7 @@ Block::Slot Block::plan(Arena& activations, Dim B, Dim T, DType compute, DType s
   Slot slot;
   slot.norm1 = norm1_.plan(activations, width, compute, statistics, !config_.pre_norm || adds,
                            label + ".norm1");
-  slot.attention =
-      attention_.plan(activations, B, T, compute, statistics, label + ".attention");
+  slot.attention = attention_.plan(activations, B, T, compute, statistics, label + ".attention");
   slot.norm2 = norm2_.plan(activations, width, compute, statistics, true, label + ".norm2");
   slot.mlp = mlp_.plan(activations, B, T, compute, label + ".mlp");
   return slot;

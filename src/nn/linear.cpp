@@ -32,8 +32,8 @@ void Linear::backward_input(Context& ctx, CView dy, View dx) const {
   ops::linear_backward_input(ctx, dy, weight_.value(), Accumulate::no, dx);
 }
 
-void Linear::backward_input_activated(Context& ctx, CView dy, CView pre,
-                                      ops::Activation activation, View dpre) const {
+void Linear::backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,
+                                      View dpre) const {
   ops::linear_activation_backward_input(ctx, dy, weight_.value(), pre, activation, dpre);
 }
 

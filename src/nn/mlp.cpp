@@ -3,8 +3,7 @@
 
 namespace hyperslab::nn {
 
-Mlp::Mlp(ParamTable& params, const std::string& name, const BlockConfig& config)
-    : config_(config) {
+Mlp::Mlp(ParamTable& params, const std::string& name, const BlockConfig& config) : config_(config) {
   std::vector<Linear::Output> up = {{name + ".up", config.ffn_width}};
   if (ops::is_gated(config.activation)) up.insert(up.begin(), {name + ".gate", config.ffn_width});
   up_ = Linear(params, up, config.width, config.bias, config.init_std);

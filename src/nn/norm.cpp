@@ -45,8 +45,10 @@ void Norm::backward(Context& ctx, const Slot& slot, CView dy, Accumulate through
                     Accumulate accumulate) const {
   const Scope scope(ctx.recorder(), Component::norms);
   if (kind_ == NormKind::none) {
-    if (through == Accumulate::yes) ops::add(ctx, dsum, dy, dsum);
-    else if (dsum.raw() != dy.raw()) ops::cast(ctx, dy, dsum);
+    if (through == Accumulate::yes)
+      ops::add(ctx, dsum, dy, dsum);
+    else if (dsum.raw() != dy.raw())
+      ops::cast(ctx, dy, dsum);
     return;
   }
   ops::norm_backward(ctx, kind_, dy, slot.x, weight_.value(), slot.mean, slot.rstd, through, dsum,

@@ -74,7 +74,8 @@ void ParamTable::lay_out(int ranks, std::size_t bucket_bytes, bool separate_firs
     open_size += unit_size[static_cast<std::size_t>(unit)];
     const bool full = static_cast<std::size_t>(open_size) * 4 >= bucket_bytes;
     if (full || unit == 0 || (unit == 1 && separate_first_unit)) {
-      reversed.push_back({unit, last, 0, round_up(open_size, std::max<Dim>(ranks, 1) * kBucketGranule)});
+      reversed.push_back(
+          {unit, last, 0, round_up(open_size, std::max<Dim>(ranks, 1) * kBucketGranule)});
       open_size = 0;
       last = unit - 1;
     }

@@ -22,13 +22,15 @@ void adamw(Context& ctx, const AdamWConstants& constants, CView decay, const Ste
   if (ctx.device() == Device::meta) {
     const double bytes_per_element = 7.0 * static_cast<double>(size_of(dtype)) +
                                      (value ? static_cast<double>(size_of(value.dtype())) : 0);
-    ctx.add_work("adamw", 15.0 * static_cast<double>(size),
-                 bytes_per_element * static_cast<double>(size) + static_cast<double>(decay.bytes()));
+    ctx.add_work(
+        "adamw", 15.0 * static_cast<double>(size),
+        bytes_per_element * static_cast<double>(size) + static_cast<double>(decay.bytes()));
     return;
   }
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) {
-      return cuda::adamw(ctx, constants, decay, state, master, gradient, exp_avg, exp_avg_sq, value);
+      return cuda::adamw(ctx, constants, decay, state, master, gradient, exp_avg, exp_avg_sq,
+                         value);
     }
   }
   cpu::adamw(ctx, constants, decay, state, master, gradient, exp_avg, exp_avg_sq, value);

@@ -87,8 +87,8 @@ BenchResult Bench::run() {
     const StepTimes& times = one_step(i + 1);
     const double seconds = now_seconds() - step_start;
     if (i < warmup) continue;
-    result.step_seconds.push_back(1e-9 * static_cast<double>(
-        world_.max(static_cast<std::int64_t>(seconds * 1e9))));
+    result.step_seconds.push_back(
+        1e-9 * static_cast<double>(world_.max(static_cast<std::int64_t>(seconds * 1e9))));
     for (std::size_t c = 0; c < kComponents; ++c) {
       component_seconds_[c] += times.component_seconds[c] / options_.steps;
     }

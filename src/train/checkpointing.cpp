@@ -14,7 +14,8 @@ struct Stored {
   View flat;
 };
 
-std::vector<Stored> stored(const model::Stage& stage, const std::optional<optim::AdamW>& optimizer) {
+std::vector<Stored> stored(const model::Stage& stage,
+                           const std::optional<optim::AdamW>& optimizer) {
   std::vector<Stored> all = {{"model/", stage.params().master()}};
   if (optimizer) {
     all.push_back({"optimizer/exp_avg/", optimizer->exp_avg()});

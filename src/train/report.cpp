@@ -37,9 +37,8 @@ std::string Progress::text(const io::MetricsLine& line) const {
 
 void Progress::show(const io::MetricsLine& line) {
   if (!enabled_) return;
-  mean_step_seconds_ = mean_step_seconds_ == 0
-                           ? line.step_seconds
-                           : 0.9 * mean_step_seconds_ + 0.1 * line.step_seconds;
+  mean_step_seconds_ = mean_step_seconds_ == 0 ? line.step_seconds
+                                               : 0.9 * mean_step_seconds_ + 0.1 * line.step_seconds;
   if (terminal_) {
     fmt::print(stderr, "\r\x1b[K{}", text(line));
     std::fflush(stderr);
@@ -49,10 +48,11 @@ void Progress::show(const io::MetricsLine& line) {
   }
   if (line.validation) {
     finish_line();
-    log::info(fmt::format("step {}/{}  validation loss {:.4f}  perplexity {:.3f}  token accuracy "
-                          "{:.2f} %",
-                          line.step, total_steps_, line.validation->loss,
-                          line.validation->perplexity, 100.0 * line.validation->token_accuracy));
+    log::info(
+        fmt::format("step {}/{}  validation loss {:.4f}  perplexity {:.3f}  token accuracy "
+                    "{:.2f} %",
+                    line.step, total_steps_, line.validation->loss, line.validation->perplexity,
+                    100.0 * line.validation->token_accuracy));
   }
 }
 

@@ -70,12 +70,12 @@ class TrainingRun {
   std::optional<io::MetricsLine::Validation> validation_;
   std::int64_t first_step_ = 1;
   std::int64_t last_step_ = 0;
-  std::int64_t collected_ = 0;   // the newest step whose result the host has read
-  double matmul_rate_ = 0;       // FLOP/s of all ranks together
-  double flops_causal_ = 0;      // of a step
+  std::int64_t collected_ = 0;  // the newest step whose result the host has read
+  double matmul_rate_ = 0;      // FLOP/s of all ranks together
+  double flops_causal_ = 0;     // of a step
   double flops_full_ = 0;
   double started_ = 0;
-  double earlier_seconds_ = 0;   // of earlier starts
+  double earlier_seconds_ = 0;  // of earlier starts
   double checkpoint_seconds_ = 0;
   int skipped_in_a_row_ = 0;
   bool stop_ = false;
@@ -92,9 +92,9 @@ TrainingRun::TrainingRun(comm::World& world, const Config& config, const RunOpti
     probe_directory(checkpoints_);
   });
   mesh_ = std::make_unique<mesh::Mesh>(world_, Device::cpu, config_.parallel);
-  loader_ = std::make_unique<io::Loader>(*train_samples_, config_.train.global_batch,
-                                         mesh_->at().data, config_.parallel.data,
-                                         config_.train.overfit_one_batch);
+  loader_ =
+      std::make_unique<io::Loader>(*train_samples_, config_.train.global_batch, mesh_->at().data,
+                                   config_.parallel.data, config_.train.overfit_one_batch);
   agree(world_, [&] {
     const TrainerOptions trainer_options;
     const model::MemoryPlan plan = make_plan(config_, trainer_options, world_.rank()).memory;
@@ -108,8 +108,7 @@ TrainingRun::TrainingRun(comm::World& world, const Config& config, const RunOpti
 void TrainingRun::open_data() {
   const io::DataConfig& data = config_.data;
   const Dim T = config_.model.context;
-  const auto sampling =
-      data.sampling == "windows" ? io::Sampling::windows : io::Sampling::blocks;
+  const auto sampling = data.sampling == "windows" ? io::Sampling::windows : io::Sampling::blocks;
   const std::uint64_t seed = config_.run.seed;
   train_tokens_ = io::open_tokens(data.train, data.dtype, config_.model.vocabulary, seed);
   train_samples_ = std::make_unique<io::Samples>(*train_tokens_, sampling, T, seed);
@@ -117,8 +116,8 @@ void TrainingRun::open_data() {
   if (!data.validation.empty()) {
     validation_tokens_ =
         io::open_tokens(data.validation, data.dtype, config_.model.vocabulary, seed + 1);
-    validation_samples_ = std::make_unique<io::Samples>(*validation_tokens_,
-                                                        io::Sampling::blocks, T, seed, false);
+    validation_samples_ =
+        std::make_unique<io::Samples>(*validation_tokens_, io::Sampling::blocks, T, seed, false);
   }
 }
 
@@ -128,21 +127,20 @@ void TrainingRun::check_resumable(const io::CheckpointMeta& meta) const {
     throw Error(ExitCode::checkpoint,
                 fmt::format("{}: step {} had seen {} samples, with train.global_batch {} it would "
                             "be {}; resume with the batch it was trained with",
-                            checkpoints_, meta.step, meta.samples_seen,
-                            config_.train.global_batch, expected));
+                            checkpoints_, meta.step, meta.samples_seen, config_.train.global_batch,
+                            expected));
   }
   if (meta.data_fingerprint != train_tokens_->fingerprint()) {
-    throw Error(ExitCode::checkpoint,
-                fmt::format("{}: the training data changed since step {} (fingerprint {:016x}, now "
-                            "{:016x}); resume with the same files in the same order",
-                            checkpoints_, meta.step, meta.data_fingerprint,
-                            train_tokens_->fingerprint()));
+    throw Error(
+        ExitCode::checkpoint,
+        fmt::format("{}: the training data changed since step {} (fingerprint {:016x}, now "
+                    "{:016x}); resume with the same files in the same order",
+                    checkpoints_, meta.step, meta.data_fingerprint, train_tokens_->fingerprint()));
   }
 }
 
 void TrainingRun::resume() {
-  const std::string& wanted =
-      options_.resume.empty() ? config_.checkpoint.resume : options_.resume;
+  const std::string& wanted = options_.resume.empty() ? config_.checkpoint.resume : options_.resume;
   if (wanted == "never") return;
   // Rank 0 chooses, so that all ranks load the same step.
   std::string choice;
@@ -227,8 +225,8 @@ void TrainingRun::one_step(std::int64_t step) {
   order.learning_rate =
       optim::learning_rate(config_.schedule, config_.optimizer.lr, step, last_step_);
   order.stop_requested = options_.stop_signal != nullptr && *options_.stop_signal != 0;
-  order.traced = std::ranges::find(config_.timing.trace_steps, step) !=
-                 config_.timing.trace_steps.end();
+  order.traced =
+      std::ranges::find(config_.timing.trace_steps, step) != config_.timing.trace_steps.end();
   const StepTimes& times = trainer_->step(order, loader_.get());
   step_seconds_[static_cast<std::size_t>(step) % step_seconds_.size()] = times.step_seconds;
   if (config_.train.log_norms > 0 && step % config_.train.log_norms == 0 && is_first()) {

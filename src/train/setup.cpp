@@ -79,10 +79,10 @@ std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch) {
   const std::int64_t samples = config.train.epochs * samples_per_epoch;
   const std::int64_t steps = samples / config.train.global_batch;
   if (steps == 0) {
-    throw Error(ExitCode::data,
-                "the training data hold " + std::to_string(samples_per_epoch) +
-                    " samples, fewer than one train.global_batch of " +
-                    std::to_string(config.train.global_batch) + "; give more data or a smaller batch");
+    throw Error(ExitCode::data, "the training data hold " + std::to_string(samples_per_epoch) +
+                                    " samples, fewer than one train.global_batch of " +
+                                    std::to_string(config.train.global_batch) +
+                                    "; give more data or a smaller batch");
   }
   return steps;
 }

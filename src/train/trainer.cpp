@@ -45,8 +45,8 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   }
   const DType sums = options.compute == DType::f64 ? DType::f64 : DType::f32;
   sums_ = arenas_.scratch.take(sums, {ops::kSumCount}, "sums");
-  state_memory_ = arenas_.scratch.take(DType::u8, {static_cast<Dim>(sizeof(ops::StepState))},
-                                       "step state");
+  state_memory_ =
+      arenas_.scratch.take(DType::u8, {static_cast<Dim>(sizeof(ops::StepState))}, "step state");
   if (device == Device::cpu) state_ = new (state_memory_.raw()) ops::StepState();
   const model::MemoryPlan used = arenas_.used();
   memory_.change(static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer),
@@ -98,8 +98,7 @@ void Trainer::begin(const Order& order) {
   ops::StepInput input;
   input.step = order.step;
   input.learning_rate = static_cast<float>(order.learning_rate);
-  input.inverse_tokens =
-      1.0F / static_cast<float>(config_.train.global_batch * stage_.options().T);
+  input.inverse_tokens = 1.0F / static_cast<float>(config_.train.global_batch * stage_.options().T);
   input.stop_request = order.stop_requested ? 1.0F : 0.0F;
   ops::begin_step(*ctx_, input, state_, sums_);
 }
@@ -109,8 +108,7 @@ void Trainer::load_batch(io::Loader* loader, std::int64_t step, int microbatch) 
   if (loader == nullptr) return;
   const Scope phase(ctx_->recorder(), Phase::data);
   const model::BatchViews& batch = stage_.batch(0);
-  loader->load(step, microbatch,
-               {batch.tokens, batch.targets, batch.order, batch.sample_position});
+  loader->load(step, microbatch, {batch.tokens, batch.targets, batch.order, batch.sample_position});
 }
 
 void Trainer::run_forward(model::Pass pass, nn::Accumulate accumulate) {
@@ -149,8 +147,7 @@ void Trainer::judge() {
     const Scope exposed(ctx_->recorder(), Phase::reduce_exposed);
     world.wait(*ctx_, world.all_reduce(*ctx_, sums_, comm::ReduceOp::sum));
   }
-  ops::judge_step(*ctx_, optimizer_->judge_constants(), sums_, state_,
-                  results_.data());
+  ops::judge_step(*ctx_, optimizer_->judge_constants(), sums_, state_, results_.data());
 }
 
 const ops::StepResult& Trainer::result(std::int64_t step) const {

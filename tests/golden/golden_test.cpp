@@ -58,7 +58,8 @@ class Golden {
     const int rank = H5Sget_simple_extent_dims(space, sizes.data(), nullptr);
     std::array<Dim, kMaxRank> dims{};
     std::copy(sizes.begin(), sizes.end(), dims.begin());
-    Tensor out(Device::cpu, dtype, Shape(std::span<const Dim>(dims.data(), static_cast<std::size_t>(rank))));
+    Tensor out(Device::cpu, dtype,
+               Shape(std::span<const Dim>(dims.data(), static_cast<std::size_t>(rank))));
     const hid_t type = dtype == DType::i32 ? H5T_NATIVE_INT32 : H5T_NATIVE_DOUBLE;
     EXPECT_GE(H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out.view().raw()), 0) << path;
     H5Sclose(space);
@@ -142,8 +143,8 @@ class GoldenModel : public testing::TestWithParam<Case> {
     arenas_.emplace(model::Arenas::real(Device::cpu, plan_, true));
     ctx_ = std::make_unique<Context>(Device::cpu, meta.workspace_high_water());
     stage_ = std::make_unique<model::Stage>(spec_, options_, *arenas_);
-    adamw_ = std::make_unique<optim::AdamW>(optimizer_config(), stage_->params(),
-                                            arenas_->optimizer);
+    adamw_ =
+        std::make_unique<optim::AdamW>(optimizer_config(), stage_->params(), arenas_->optimizer);
     stage_->initialize(*ctx_);
     adamw_->initialize(*ctx_);
     sums_ = Tensor(Device::cpu, statistics(), {ops::kSumCount});
@@ -174,8 +175,10 @@ class GoldenModel : public testing::TestWithParam<Case> {
   static void assign(const Tensor& from, View to) {
     const std::vector<double> values = test::to_doubles(from.view());
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (to.dtype() == DType::f64) to.data<double>()[i] = values[i];
-      else to.data<float>()[i] = static_cast<float>(values[i]);
+      if (to.dtype() == DType::f64)
+        to.data<double>()[i] = values[i];
+      else
+        to.data<float>()[i] = static_cast<float>(values[i]);
     }
   }
   void load() {
@@ -301,8 +304,7 @@ TEST_P(GoldenModel, TwoAdamWSteps) {
     pass(*stage_, *ctx_, {&state_, sums_.view()});
     ops::add_norm_squared(*ctx_, stage_->params().gradient(), sums_.view());
     std::array<ops::StepResult, ops::kResultRing> results{};
-    ops::judge_step(*ctx_, adamw_->judge_constants(), sums_.view(), &state_,
-                    results.data());
+    ops::judge_step(*ctx_, adamw_->judge_constants(), sums_.view(), &state_, results.data());
     adamw_->update(*ctx_, &state_);
 
     const ops::StepResult& result = results[static_cast<std::size_t>(i + 1)];
@@ -325,8 +327,7 @@ TEST_P(GoldenModel, TouchesExactlyThePlannedMemory) {
   pass(*stage_, *ctx_, {&state_, sums_.view()});
   ops::add_norm_squared(*ctx_, stage_->params().gradient(), sums_.view());
   std::array<ops::StepResult, ops::kResultRing> results{};
-  ops::judge_step(*ctx_, adamw_->judge_constants(), sums_.view(), &state_,
-                    results.data());
+  ops::judge_step(*ctx_, adamw_->judge_constants(), sums_.view(), &state_, results.data());
   adamw_->update(*ctx_, &state_);
 
   const model::MemoryPlan used = arenas_->used();

@@ -98,8 +98,8 @@ double relative_difference(CView a, CView b, double floor) {
 }
 
 void expect_close(CView a, CView b, std::string_view what, double slack) {
-  ASSERT_TRUE(a.shape() == b.shape()) << what << ": " << a.shape().str() << " and "
-                                      << b.shape().str();
+  ASSERT_TRUE(a.shape() == b.shape())
+      << what << ": " << a.shape().str() << " and " << b.shape().str();
   EXPECT_LE(relative_difference(a, b), slack * tolerance(a.dtype())) << what;
 }
 

@@ -34,8 +34,7 @@ namespace {
 TEST(Step, AllocatesNothingAfterTheFirst) {
   for (const char* family : {"model.family=gpt2", "model.family=llama"}) {
     for (const char* attention : {"model.attention=fused", "model.attention=reference"}) {
-      const train::Config config =
-          test::small_config({family, attention, "model.dropout=0.1"}, 1);
+      const train::Config config = test::small_config({family, attention, "model.dropout=0.1"}, 1);
       const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0);
       test::SmallRun run(config, mesh, 0);
       run.step(1);

@@ -116,8 +116,7 @@ TEST(DataParallel, TrafficEqualsTheClosedForm) {
   const auto padded = [&](std::int64_t n) { return (n + granule - 1) / granule * granule; };
   // Buckets of at least 0.02 MiB = 5243 floats: a block fills one, the final norm joins the last
   // block, the tied table is alone.
-  const std::int64_t elements =
-      padded(final_norm + block) + 2 * padded(block) + padded(embedding);
+  const std::int64_t elements = padded(final_norm + block) + 2 * padded(block) + padded(embedding);
   const comm::Traffic data = test::pmpi::traffic("data");
   const comm::Traffic sums = test::pmpi::traffic("world");
   const auto kind = static_cast<std::size_t>(comm::Call::all_reduce);

@@ -9,8 +9,8 @@
 namespace hyperslab::data {
 
 /// Sums gradients over the data group, bucket by bucket, while backward still runs. In the last
-/// microbatch of a step the caller says which unit is done; the all-reduce of a bucket starts as soon
-/// as all its units are.
+/// microbatch of a step the caller says which unit is done; the all-reduce of a bucket starts as
+/// soon as all its units are.
 class GradientReducer {
  public:
   GradientReducer(const nn::ParamTable& params, comm::Communicator& group);

@@ -9,21 +9,21 @@ namespace hyperslab::io {
 
 /// Deck section `data`.
 struct DataConfig {
-  std::vector<std::string> train;       ///< `synthetic`, paths or globs of token files
+  std::vector<std::string> train;  ///< `synthetic`, paths or globs of token files
   std::vector<std::string> validation;
-  std::string sampling = "blocks";      ///< blocks | windows
-  std::string dtype = "uint16";         ///< of raw .bin files without a header: uint16 | uint32
-  std::string vocabulary;               ///< folder of a vocabulary, or `bytes`; for generate
+  std::string sampling = "blocks";  ///< blocks | windows
+  std::string dtype = "uint16";     ///< of raw .bin files without a header: uint16 | uint32
+  std::string vocabulary;           ///< folder of a vocabulary, or `bytes`; for generate
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
 
 /// Deck section `checkpoint`.
 struct CheckpointConfig {
-  std::string directory;       ///< empty (null): <run.directory>/checkpoints
-  std::int64_t every = 0;      ///< steps; 0: only at the end
-  std::int64_t keep = 3;       ///< newest kept, at least 2; 0 (`all`): every one
-  std::int64_t keep_every = 0; ///< milestones: steps that are multiples stay
-  std::string resume = "auto"; ///< auto | never | STEP
+  std::string directory;        ///< empty (null): <run.directory>/checkpoints
+  std::int64_t every = 0;       ///< steps; 0: only at the end
+  std::int64_t keep = 3;        ///< newest kept, at least 2; 0 (`all`): every one
+  std::int64_t keep_every = 0;  ///< milestones: steps that are multiples stay
+  std::string resume = "auto";  ///< auto | never | STEP
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 

@@ -10,11 +10,11 @@ struct ParallelConfig {
   int data = 1;
   int tensor = 1;
   int pipeline = 1;
-  bool sequence = false;           ///< sequence parallelism in the tensor group
-  std::string schedule = "1f1b";   ///< gpipe | 1f1b | interleaved | zero_bubble
+  bool sequence = false;          ///< sequence parallelism in the tensor group
+  std::string schedule = "1f1b";  ///< gpipe | 1f1b | interleaved | zero_bubble
   int virtual_stages = 1;
-  int zero = 0;                    ///< 0 all-reduce | 1 sharded state | 2 sharded state and gradients
-  double bucket_mib = 16;          ///< least size of a gradient bucket
+  int zero = 0;            ///< 0 all-reduce | 1 sharded state | 2 sharded state and gradients
+  double bucket_mib = 16;  ///< least size of a gradient bucket
   [[nodiscard]] int ranks() const { return data * tensor * pipeline; }
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };

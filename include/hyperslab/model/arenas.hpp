@@ -25,7 +25,7 @@ struct MemoryPlan {
 
 /// The memory of a rank, by how long it lives and who shares it.
 struct Arenas {
-  Arena parameters;   ///< masters and compute copies
+  Arena parameters;  ///< masters and compute copies
   Arena gradients;
   Arena optimizer;    ///< moments of AdamW
   Arena activations;  ///< inputs and saved activations, a ring of microbatch slots

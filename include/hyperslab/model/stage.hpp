@@ -14,14 +14,14 @@ namespace hyperslab::model {
 using nn::Accumulate;
 
 struct StageOptions {
-  Dim B = 1;              ///< microbatch
-  Dim T = 1;              ///< sequence
-  int slots = 1;          ///< microbatches whose activations are kept at once
-  bool training = true;   ///< false: no gradients are planned and all blocks share one slot
-  bool cache = false;     ///< keys and values of T tokens are kept for decode()
+  Dim B = 1;             ///< microbatch
+  Dim T = 1;             ///< sequence
+  int slots = 1;         ///< microbatches whose activations are kept at once
+  bool training = true;  ///< false: no gradients are planned and all blocks share one slot
+  bool cache = false;    ///< keys and values of T tokens are kept for decode()
   DType compute = DType::f32;
-  std::uint64_t seed = 0; ///< of initial values and dropout
-  int data_ranks = 1;     ///< buckets divide by them
+  std::uint64_t seed = 0;  ///< of initial values and dropout
+  int data_ranks = 1;      ///< buckets divide by them
   std::size_t bucket_bytes = 16U << 20;
   std::size_t logits_bytes = 32U << 20;  ///< largest chunk of logits
 };
@@ -36,8 +36,8 @@ struct BatchViews {
 
 enum class Pass : std::uint8_t { evaluate, train };
 
-/// The layers of a model that this rank holds, cut into units: the embedding, every block, the head.
-/// Forward runs units in order, backward in reverse; between units the caller may start
+/// The layers of a model that this rank holds, cut into units: the embedding, every block, the
+/// head. Forward runs units in order, backward in reverse; between units the caller may start
 /// collectives. The stage keeps no activations outside its slots.
 class Stage {
  public:
@@ -74,11 +74,11 @@ class Stage {
  private:
   struct Slot {
     BatchViews batch;
-    View embedded;                         ///< (B, T, C)
-    std::vector<nn::Block::Slot> blocks;   ///< one for all blocks where not training
+    View embedded;                        ///< (B, T, C)
+    std::vector<nn::Block::Slot> blocks;  ///< one for all blocks where not training
     nn::Norm::Slot final_norm;
-    View d;                                ///< (B, T, C) gradient of the residual stream
-    nn::ResidualStream stream;             ///< between two units of forward
+    View d;                     ///< (B, T, C) gradient of the residual stream
+    nn::ResidualStream stream;  ///< between two units of forward
   };
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] nn::BlockConfig block_config() const;

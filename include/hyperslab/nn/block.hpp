@@ -21,7 +21,7 @@ struct BlockConfig {
   bool rope = false;
   bool keep_probabilities = false;  ///< the reference attention
   float dropout = 0;
-  std::uint64_t seed = 0;           ///< of the dropout masks
+  std::uint64_t seed = 0;  ///< of the dropout masks
   float init_std = 0.02F;
   float residual_init_std = 0.02F;
 };
@@ -133,16 +133,18 @@ class Block {
   /// `adds`: the stream that enters has a delta.
   Slot plan(Arena& activations, Dim B, Dim T, DType compute, DType statistics, bool adds,
             const std::string& label) const;
-  [[nodiscard]] ResidualStream forward(Context& ctx, ResidualStream in, const RopeTables& rope, const BatchInfo& batch,
-                               const Scratch& scratch, Slot& slot) const;
+  [[nodiscard]] ResidualStream forward(Context& ctx, ResidualStream in, const RopeTables& rope,
+                                       const BatchInfo& batch, const Scratch& scratch,
+                                       Slot& slot) const;
   /// d: (B, T, C), the gradient of the stream that leaves, replaced by that of the one that enters.
   /// input: the residual that entered forward (read only with norms after the sublayers).
   void backward(Context& ctx, const RopeTables& rope, const BatchInfo& batch,
                 const Scratch& scratch, const Slot& slot, CView input, View d,
                 Accumulate accumulate) const;
   /// Generation: as forward, with a cache; slot views have T_new rows.
-  [[nodiscard]] ResidualStream decode(Context& ctx, ResidualStream in, const RopeTables& rope, Dim past,
-                              const CacheSlot& cache, const Scratch& scratch, Slot& slot) const;
+  [[nodiscard]] ResidualStream decode(Context& ctx, ResidualStream in, const RopeTables& rope,
+                                      Dim past, const CacheSlot& cache, const Scratch& scratch,
+                                      Slot& slot) const;
 
  private:
   enum class Place : std::uint8_t { attention = 0, mlp = 1 };

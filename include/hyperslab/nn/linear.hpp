@@ -25,10 +25,9 @@ class Linear {
   /// x: (..., C_in) -> y: (..., C_out). Enqueues on ctx.
   void forward(Context& ctx, CView x, View y) const;
   /// pre = x W^T + b, y = act(pre).
-  void forward_activated(Context& ctx, CView x, ops::Activation activation, View pre,
-                         View y) const;
-  /// dy: (..., C_out) -> dx: (..., C_in), overwritten. It goes before the weight gradient, so that its
-  /// collective can start early.
+  void forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y) const;
+  /// dy: (..., C_out) -> dx: (..., C_in), overwritten. It goes before the weight gradient, so that
+  /// its collective can start early.
   void backward_input(Context& ctx, CView dy, View dx) const;
   /// Of a layer whose input was act(pre): dpre = (dy W) * act'(pre); dpre may alias pre.
   void backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,

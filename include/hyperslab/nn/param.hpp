@@ -13,21 +13,21 @@ namespace hyperslab::nn {
 enum class ParamKind : std::uint8_t { matrix, bias, norm, token_table, position_table };
 enum class Init : std::uint8_t { normal, zeros, ones };
 
-/// A part of a named global tensor that this rank owns, and where it lives. The three views have the
-/// shape `count`; they are bound by ParamTable::bind.
+/// A part of a named global tensor that this rank owns, and where it lives. The three views have
+/// the shape `count`; they are bound by ParamTable::bind.
 struct Param {
-  std::string name;      ///< of the model: "blocks.0.attention.query.weight"
+  std::string name;  ///< of the model: "blocks.0.attention.query.weight"
   Shape global_shape;
-  Shape offset;          ///< of this rank's hyperslab
+  Shape offset;  ///< of this rank's hyperslab
   Shape count;
   ParamKind kind = ParamKind::matrix;
   Init init = Init::zeros;
   float init_std = 0;
-  int unit = 0;          ///< embedding, block or head that it belongs to
-  Dim flat_begin = 0;    ///< elements from the start of the flat space
-  View master;           ///< f32 (f64 for f64)
-  View value;            ///< compute dtype; the master itself where that is f32
-  View gradient;         ///< f32 (f64 for f64); absent in a forward-only run
+  int unit = 0;        ///< embedding, block or head that it belongs to
+  Dim flat_begin = 0;  ///< elements from the start of the flat space
+  View master;         ///< f32 (f64 for f64)
+  View value;          ///< compute dtype; the master itself where that is f32
+  View gradient;       ///< f32 (f64 for f64); absent in a forward-only run
   [[nodiscard]] Dim numel() const { return count.numel(); }
 };
 

@@ -13,18 +13,18 @@ struct OptimizerConfig {
   double lr = 3e-4;
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
-  double weight_decay = 0.1;      ///< never on norms and biases
-  bool decay_embeddings = true;   ///< token and position tables
-  double clip_norm = 1.0;         ///< 0: no clipping
+  double weight_decay = 0.1;     ///< never on norms and biases
+  bool decay_embeddings = true;  ///< token and position tables
+  double clip_norm = 1.0;        ///< 0: no clipping
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
 
 /// Deck section `schedule`.
 struct ScheduleConfig {
-  std::string name = "cosine";    ///< constant | linear | cosine | wsd (warm-up, stable, decay)
+  std::string name = "cosine";  ///< constant | linear | cosine | wsd (warm-up, stable, decay)
   std::int64_t warmup_steps = 0;
-  double final_fraction = 0.1;    ///< of lr, reached exactly at the last step
-  double decay_fraction = 0.2;    ///< wsd: share of the steps that decay, at the end
+  double final_fraction = 0.1;  ///< of lr, reached exactly at the last step
+  double decay_fraction = 0.2;  ///< wsd: share of the steps that decay, at the end
   friend bool operator==(const ScheduleConfig&, const ScheduleConfig&) = default;
 };
 

@@ -33,10 +33,10 @@ struct BenchResult {
   double mean = 0;
   double standard_deviation = 0;  ///< of the sample, n - 1
   double median = 0;
-  double tokens = 0;              ///< of a step, all ranks
-  double model_flops = 0;         ///< of a step, all ranks, causal
+  double tokens = 0;       ///< of a step, all ranks
+  double model_flops = 0;  ///< of a step, all ranks, causal
   double model_flops_full = 0;
-  double matmul_rate = 0;         ///< FLOP/s of all ranks together, 2048-cube, measured after the steps
+  double matmul_rate = 0;  ///< FLOP/s of all ranks together, 2048-cube, measured after the steps
   std::int64_t memory_peak_bytes = 0;
   std::vector<BenchComponent> components;
   [[nodiscard]] double tokens_per_second() const { return tokens / mean; }

@@ -14,16 +14,16 @@ namespace hyperslab::train {
 /// Deck section `run`.
 struct RunConfig {
   std::string name = "run";
-  std::string directory;          ///< empty: runs/<name>
+  std::string directory;  ///< empty: runs/<name>
   std::uint64_t seed = 1234;
-  std::string device = "auto";    ///< auto | cpu | cuda
+  std::string device = "auto";  ///< auto | cpu | cuda
   bool deterministic = false;
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };
 
 /// Deck section `precision`.
 struct PrecisionConfig {
-  std::string compute = "fp32";   ///< fp32 | tf32 | bf16 | fp16
+  std::string compute = "fp32";  ///< fp32 | tf32 | bf16 | fp16
   friend bool operator==(const PrecisionConfig&, const PrecisionConfig&) = default;
 };
 
@@ -35,14 +35,14 @@ struct MemoryConfig {
 
 /// Deck section `train`.
 struct TrainConfig {
-  std::int64_t steps = 0;          ///< exactly one of steps and epochs is given
+  std::int64_t steps = 0;  ///< exactly one of steps and epochs is given
   std::int64_t epochs = 0;
-  std::int64_t global_batch = 0;   ///< samples
-  std::int64_t microbatch = 0;     ///< samples; 0 in the deck: global_batch / data ranks
-  std::int64_t validate_every = 0; ///< steps; 0: only at the end
+  std::int64_t global_batch = 0;      ///< samples
+  std::int64_t microbatch = 0;        ///< samples; 0 in the deck: global_batch / data ranks
+  std::int64_t validate_every = 0;    ///< steps; 0: only at the end
   std::int64_t validate_batches = 0;  ///< microbatches over all ranks; 0: the whole file once
-  std::int64_t log_norms = 0;      ///< steps between records; 0: never
-  std::int64_t log_every = 10;     ///< steps between plain log lines
+  std::int64_t log_norms = 0;         ///< steps between records; 0: never
+  std::int64_t log_every = 10;        ///< steps between plain log lines
   bool overfit_one_batch = false;
   friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
 };

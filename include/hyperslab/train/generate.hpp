@@ -13,9 +13,9 @@ namespace hyperslab::train {
 
 struct SamplingOptions {
   std::int64_t max_tokens = 200;
-  double temperature = 1.0;     ///< 0: the most likely token
-  std::int64_t top_k = 0;       ///< 0: all
-  double top_p = 1.0;           ///< nucleus (Holtzman et al. 2020); 1: all
+  double temperature = 1.0;  ///< 0: the most likely token
+  std::int64_t top_k = 0;    ///< 0: all
+  double top_p = 1.0;        ///< nucleus (Holtzman et al. 2020); 1: all
   std::uint64_t seed = 1;
   std::int32_t stop_token = -1;
 };
@@ -32,8 +32,8 @@ struct GenerateStats {
   double seconds = 0;
 };
 
-/// Continues `prompt` with a key-value cache; `emit` gets every token as it comes. Where the context
-/// is full, the newer half of it is read again as a prompt. One rank.
+/// Continues `prompt` with a key-value cache; `emit` gets every token as it comes. Where the
+/// context is full, the newer half of it is read again as a prompt. One rank.
 GenerateStats generate(const Config& config, const io::CheckpointReader& reader,
                        const std::vector<std::int32_t>& prompt, const SamplingOptions& options,
                        const std::function<void(std::int32_t)>& emit);

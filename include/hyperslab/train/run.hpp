@@ -12,9 +12,9 @@
 namespace hyperslab::train {
 
 struct RunOptions {
-  std::string resume;            ///< empty: the deck's checkpoint.resume; auto | never | STEP
-  std::int64_t stop_after = 0;   ///< stop cleanly with a checkpoint after this step; 0: never
-  std::string deck_yaml;         ///< the resolved deck, for the run directory and checkpoints
+  std::string resume;           ///< empty: the deck's checkpoint.resume; auto | never | STEP
+  std::int64_t stop_after = 0;  ///< stop cleanly with a checkpoint after this step; 0: never
+  std::string deck_yaml;        ///< the resolved deck, for the run directory and checkpoints
   const volatile int* stop_signal = nullptr;  ///< not zero: stop, checkpoint, exit code 75
 };
 
@@ -22,8 +22,8 @@ struct RunOptions {
 /// the world. Returns ok or preempted; throws Error.
 ExitCode run_training(comm::World& world, const Config& config, const RunOptions& options);
 
-/// Runs `work`, which must not communicate, on every rank. If it throws on any, every rank throws the
-/// error of the first such rank, marked as thrown everywhere.
+/// Runs `work`, which must not communicate, on every rank. If it throws on any, every rank throws
+/// the error of the first such rank, marked as thrown everywhere.
 void agree(comm::World& world, const std::function<void()>& work);
 
 /// Throws Error(storage) where `directory` cannot be made or a file in it cannot be created,

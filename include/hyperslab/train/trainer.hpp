@@ -20,12 +20,12 @@ namespace hyperslab::train {
 /// What a trainer is made for; the deck says the rest.
 struct TrainerOptions {
   Device device = Device::cpu;
-  bool training = true;   ///< false: forward only, no gradients and no optimizer state
-  bool cache = false;     ///< for generation: a key-value cache of `T` tokens
-  bool canary = false;    ///< fill arenas with a pattern, to see what is touched
+  bool training = true;  ///< false: forward only, no gradients and no optimizer state
+  bool cache = false;    ///< for generation: a key-value cache of `T` tokens
+  bool canary = false;   ///< fill arenas with a pattern, to see what is touched
   DType compute = DType::f32;
-  Dim B = 0;              ///< 0: the deck's microbatch
-  Dim T = 0;              ///< 0: the deck's context
+  Dim B = 0;  ///< 0: the deck's microbatch
+  Dim T = 0;  ///< 0: the deck's context
 };
 
 /// Loss and accuracy as sums over counted tokens.
@@ -68,7 +68,8 @@ class Trainer {
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
 
   /// Mean loss over samples [0, count) in their order, the same number for every layout: samples
-  /// are dealt out in microbatches, rests are filled with ignored targets. Collective over the world.
+  /// are dealt out in microbatches, rests are filled with ignored targets. Collective over the
+  /// world.
   Evaluation evaluate(const io::Samples& samples, std::int64_t count, comm::World& world);
 
   /// Everything a checkpoint needs of this rank; every element of every tensor is given by exactly
@@ -115,9 +116,9 @@ class Trainer {
 /// Memory and work of one rank, without any of it: setup and one step on `meta`.
 struct Plan {
   model::MemoryPlan memory;
-  Ledger ledger;                          ///< of one step
+  Ledger ledger;                                                ///< of one step
   std::vector<std::pair<std::string, Allocation>> allocations;  ///< with the arena's name
-  comm::Traffic data_traffic;             ///< of one step
+  comm::Traffic data_traffic;                                   ///< of one step
 };
 [[nodiscard]] Plan make_plan(const Config& config, const TrainerOptions& options, int world_rank);
 

@@ -40,8 +40,7 @@ TEST(Arena, RefusesMoreThanThePlan) {
     arena.take(DType::f32, {8}, "does not fit");
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "arena scratch: does not fit needs 288 bytes, planned were 64");
+    EXPECT_STREQ(error.what(), "arena scratch: does not fit needs 288 bytes, planned were 64");
   }
 }
 
