@@ -39,6 +39,8 @@ add_library(hyperslab_blas INTERFACE)
 target_include_directories(hyperslab_blas SYSTEM INTERFACE "${OPENBLAS_INCLUDE_DIR}")
 target_link_libraries(hyperslab_blas INTERFACE "${OPENBLAS_LIBRARY}")
 
+include(HyperslabCuda)
+
 if(HYPERSLAB_TESTS)
   find_package(GTest REQUIRED)
 endif()

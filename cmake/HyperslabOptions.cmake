@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 option(HYPERSLAB_TESTS "Build the tests" ON)
-option(HYPERSLAB_CUDA "Build the CUDA backend" OFF)
+set(HYPERSLAB_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (where a toolkit and a driver are)")
+set_property(CACHE HYPERSLAB_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(HYPERSLAB_NATIVE "Compile for this machine's processor (-march=native)" ON)
 option(HYPERSLAB_WERROR "Treat warnings as errors" OFF)
 option(HYPERSLAB_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 
-if(HYPERSLAB_CUDA)
-  message(FATAL_ERROR "this version has no CUDA backend yet: configure with -DHYPERSLAB_CUDA=OFF")
-endif()
 if(PROJECT_BINARY_DIR STREQUAL PROJECT_SOURCE_DIR)
   message(FATAL_ERROR "configure into a folder of its own: cmake -S . -B build")
 endif()
@@ -42,11 +40,13 @@ endif()
 # Warnings, sanitizers and processor flags of our own code; no dependency sees them.
 add_library(hyperslab_flags INTERFACE)
 target_compile_options(hyperslab_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-sign-compare
-  $<$<BOOL:${HYPERSLAB_WERROR}>:-Werror>
-  $<$<AND:$<BOOL:${HYPERSLAB_NATIVE}>,$<BOOL:${HYPERSLAB_HAS_MARCH_NATIVE}>>:-march=native>
-  $<$<BOOL:${HYPERSLAB_SANITIZE}>:-fsanitize=address,undefined -fno-sanitize-recover=all
-    -fno-omit-frame-pointer>)
+  "$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-sign-compare>"
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor;-Woverloaded-virtual>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra,-Wno-sign-compare>"
+  "$<$<AND:$<BOOL:${HYPERSLAB_WERROR}>,$<COMPILE_LANGUAGE:C,CXX>>:-Werror>"
+  "$<$<AND:$<BOOL:${HYPERSLAB_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings>"
+  "$<$<AND:$<BOOL:${HYPERSLAB_NATIVE}>,$<BOOL:${HYPERSLAB_HAS_MARCH_NATIVE}>,$<COMPILE_LANGUAGE:C,CXX>>:-march=native>"
+  "$<$<AND:$<BOOL:${HYPERSLAB_SANITIZE}>,$<COMPILE_LANGUAGE:C,CXX>>:-fsanitize=address,undefined;-fno-sanitize-recover=all;-fno-omit-frame-pointer>")
 target_link_options(hyperslab_flags INTERFACE
   $<$<BOOL:${HYPERSLAB_SANITIZE}>:-fsanitize=address,undefined>
   $<$<BOOL:${BUILD_SHARED_LIBS}>:-Wl,--no-undefined>)

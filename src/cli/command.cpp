@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -41,7 +42,7 @@ bool Arguments::parse(const comm::World& world, const std::vector<std::string>& 
   all.add(visible_).add(hidden_);
   try {
     po::store(po::command_line_parser(arguments).options(all).positional(places_).run(), values_);
-    po::notify(values_);
+    if (!has("help")) po::notify(values_);  // which complains about what is missing
   } catch (const po::error& error) {
     throw Error(ExitCode::usage, fmt::format("{}; {}", error.what(), usage_)).on_all_ranks();
   }
@@ -70,6 +71,10 @@ train::Config read_config(comm::World& world, const DeckSource& source) {
   std::string text;
   train::agree(world, [&] {
     if (world.rank() != 0) return;
+    std::error_code unknown;
+    if (std::filesystem::is_directory(source.path, unknown)) {
+      throw Error(ExitCode::usage, source.path + ": this is a folder, wanted a deck (a YAML file)");
+    }
     std::ifstream file(source.path, std::ios::binary);
     text.assign(std::istreambuf_iterator<char>(file), {});
     if (!file) {

@@ -72,14 +72,14 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
   const train::Config config =
       read_config(world, {args.list("DECK").front(), args.list("set"), false, false});
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  if (world.rank() == 0) {
-    fmt::print("{:>8} {:>10} {:>12} {:>15} {:>12}  {}\n", "step", "loss", "perplexity",
-               "token accuracy", "tokens", "checkpoint");
-  }
   for (const std::string& checkpoint : args.list("checkpoint")) {
     const Result result = evaluate(world, config, checkpoint);
     all.push_back(to_json(result));
     if (world.rank() != 0) continue;
+    if (all.size() == 1) {
+      fmt::print("{:>8} {:>10} {:>12} {:>15} {:>12}  {}\n", "step", "loss", "perplexity",
+                 "token accuracy", "tokens", "checkpoint");
+    }
     fmt::print("{:>8} {:>10.6f} {:>12.4f} {:>13.2f} % {:>12.0f}  {}\n", result.step,
                result.evaluation.loss(), result.evaluation.perplexity(),
                100.0 * result.evaluation.token_accuracy(), result.evaluation.tokens, checkpoint);

@@ -10,7 +10,8 @@
 namespace hyperslab::cli {
 namespace {
 
-train::SamplingOptions sampling_options(const Arguments& args, const io::Tokenizer& tokenizer) {
+train::SamplingOptions sampling_options(const Arguments& args, const io::Tokenizer& tokenizer,
+                                        std::int64_t model_vocabulary) {
   train::SamplingOptions options;
   options.max_tokens = args.get<std::int64_t>("max-tokens");
   options.temperature = args.get<double>("temperature");
@@ -22,10 +23,13 @@ train::SamplingOptions sampling_options(const Arguments& args, const io::Tokeniz
   const auto refuse = [](const std::string& text) {
     throw Error(ExitCode::usage, text).on_all_ranks();
   };
-  if (options.temperature < 0) refuse("--temperature must be 0 (the likeliest token) or more");
-  if (options.top_p <= 0 || options.top_p > 1) refuse("--top-p must be above 0 and at most 1");
+  if (!(options.temperature >= 0)) refuse("--temperature must be 0 (the likeliest token) or more");
+  if (!(options.top_p > 0 && options.top_p <= 1)) refuse("--top-p must be above 0 and at most 1");
   if (options.top_k < 0) refuse("--top-k must be 0 (all tokens) or more");
   if (options.max_tokens < 1) refuse("--max-tokens must be 1 or more");
+  if (options.stop_token < -1 || options.stop_token >= model_vocabulary) {
+    refuse(fmt::format("--stop-token must be an id below {}, or -1 (none)", model_vocabulary));
+  }
   return options;
 }
 
@@ -60,7 +64,7 @@ void generate(const Arguments& args) {
     throw Error(ExitCode::usage, "the checkpoint's deck names no data.vocabulary; give --vocab");
   }
   const auto tokenizer = io::open_tokenizer(vocabulary);
-  const train::SamplingOptions options = sampling_options(args, *tokenizer);
+  const train::SamplingOptions options = sampling_options(args, *tokenizer, config.model.vocabulary);
   const auto text = args.get<std::string>("prompt");
   const auto prompt = encode_prompt(*tokenizer, text, config.model.vocabulary);
   fmt::print("{}", text);
@@ -90,7 +94,7 @@ ExitCode run_generate(comm::World& world, const std::vector<std::string>& argume
       "top-p", po::value<double>()->default_value(1.0),
       "sample among the likeliest tokens that hold this mass")(
       "seed", po::value<std::uint64_t>()->default_value(1), "of the sampling")(
-      "stop-token", po::value<std::int32_t>(), "id that ends the text (default: end of text)");
+      "stop-token", po::value<std::int32_t>(), "id that ends the text; -1: none (default: end of text)");
   if (!args.parse(world, arguments)) return ExitCode::ok;
   if (world.size() > 1) {
     throw Error(ExitCode::usage, "generate runs on one rank; start it without mpirun")

@@ -10,6 +10,7 @@
 #include "command.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/version.hpp"
+#include "hyperslab/deck/deck.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -21,6 +22,9 @@ std::string overview() {
   for (const Command& command : commands()) {
     text += fmt::format("  {:<12}{}\n", command.name, command.summary);
   }
+  text += "\n  --keys      every key of a deck, its values and default\n";
+  text += "  --rules     what must hold between keys\n";
+  text += "  --version   of this program\n";
   return text;
 }
 
@@ -60,6 +64,10 @@ int start(int argc, char** argv) {
     fmt::print("hyperslab {} ({})\n", version(), commit());
     return 0;
   }
+  if (name == "--keys" || name == "--rules") {
+    fmt::print("{}", name == "--keys" ? deck::keys_table() : deck::rules_table());
+    return 0;
+  }
   if (name == "--help" || name == "help") {
     fmt::print("{}", overview());
     return 0;
@@ -71,8 +79,11 @@ int start(int argc, char** argv) {
     log::setup(world.rank(), world.rank() == 0 ? "" : fmt::format("[r{}]", world.rank()));
     return run(world, command, {argv + 2, argv + argc});
   }
-  fmt::print(stderr, "hyperslab: {}\n\n{}",
-             name.empty() ? "which command?" : "there is no command '" + name + "'", overview());
+  const comm::World world(&argc, &argv);  // so that only one rank says it
+  if (world.rank() == 0) {
+    fmt::print(stderr, "hyperslab: {}\n\n{}",
+               name.empty() ? "which command?" : "there is no command '" + name + "'", overview());
+  }
   return static_cast<int>(ExitCode::usage);
 }
 

@@ -16,6 +16,23 @@ void request_stop(int signal) { stop_signal = signal; }
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
+train::RunOptions run_options(const Arguments& args) {
+  train::RunOptions options;
+  options.resume = args.get<std::string>("resume");
+  options.stop_after = args.get<std::int64_t>("stop-after");
+  options.stop_signal = &stop_signal;
+  const auto refuse = [](const std::string& text) {
+    throw Error(ExitCode::usage, text).on_all_ranks();
+  };
+  const std::string& resume = options.resume;
+  const bool step = resume.size() <= 18 && resume.find_first_not_of("0123456789") == resume.npos;
+  if (!step && resume != "auto" && resume != "never") {
+    refuse("--resume is '" + resume + "'; it can be auto, never or a step");
+  }
+  if (options.stop_after < 0) refuse("--stop-after must be a step, or 0 (to the end)");
+  return options;
+}
+
 /// What a run of this deck would hold and compute, on one rank.
 void print_plan(const train::Config& config, bool shapes) {
   const train::Plan plan = train::make_plan(config, {}, 0);
@@ -54,6 +71,7 @@ ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments
       "shapes", "with --dry-run: every intermediate's shape, type and bytes");
   args.positional("DECK");
   if (!args.parse(world, arguments)) return ExitCode::ok;
+  train::RunOptions options = run_options(args);
   const bool dry = args.has("dry-run");
   const train::Config config =
       read_config(world, {args.list("DECK").front(), args.list("set"), true, dry});
@@ -63,11 +81,7 @@ ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments
   }
   std::signal(SIGUSR1, request_stop);
   std::signal(SIGTERM, request_stop);
-  train::RunOptions options;
-  options.resume = args.get<std::string>("resume");
-  options.stop_after = args.get<std::int64_t>("stop-after");
   options.deck_yaml = deck::to_yaml(config);
-  options.stop_signal = &stop_signal;
   return train::run_training(world, config, options);
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "cuda.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab {
@@ -15,23 +16,50 @@ namespace {
 constexpr std::size_t kPage = 4096;
 constexpr unsigned char kCanary = 0xA5;
 constexpr std::size_t kGuardBytes = 65536;
+constexpr std::size_t kReadBytes = 1U << 24;  // of an arena, looked at at once
 
 std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
+}
+
+void* allocate_on_host(std::size_t bytes) {
+  void* memory = std::aligned_alloc(kPage, round_up(bytes, kPage));
+  if (memory == nullptr) {
+    throw Error(ExitCode::device,
+                "out of memory: " + std::to_string(bytes) +
+                    " bytes were asked for; reduce train.microbatch, model.context or "
+                    "memory.recompute, or use more ranks");
+  }
+  return memory;
+}
+
+void require_cuda_in_build() {
+  if constexpr (!kHasCuda) {
+    throw Error(ExitCode::device,
+                "memory of a GPU was asked for, but this build has no CUDA; configure with "
+                "-DHYPERSLAB_CUDA=ON or set run.device: cpu");
+  }
+}
+
+/// Copies from memory of the device to memory of the device or the host.
+void copy_from(Device device, void* to, const void* from, std::size_t bytes) {
+  if constexpr (kHasCuda) {
+    if (device == Device::cuda) return cuda_runtime::copy_blocking(to, from, bytes);
+  }
+  require(device == Device::cpu, "there is no memory to read on that device");
+  std::memcpy(to, from, bytes);
 }
 
 }  // namespace
 
 Buffer::Buffer(Device device, std::size_t bytes) : bytes_(bytes), device_(device) {
   if (device == Device::meta || bytes == 0) return;
-  require(device == Device::cpu, "this build has no memory on that device");
-  data_ = std::aligned_alloc(kPage, round_up(bytes, kPage));
-  if (data_ == nullptr) {
-    throw Error(ExitCode::device,
-                "out of memory: " + std::to_string(bytes) +
-                    " bytes were asked for; reduce train.microbatch, model.context or "
-                    "memory.recompute, or use more ranks");
+  if (device == Device::cuda) {
+    require_cuda_in_build();
+    if constexpr (kHasCuda) data_ = cuda_runtime::allocate(bytes);
+    return;
   }
+  data_ = allocate_on_host(bytes);
 }
 
 Buffer::Buffer(Buffer&& other) noexcept
@@ -51,7 +79,55 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() { release(); }
 
-void Buffer::release() noexcept { std::free(data_); }
+void Buffer::release() noexcept {
+  if (data_ == nullptr) return;
+  if constexpr (kHasCuda) {
+    if (device_ == Device::cuda) return cuda_runtime::release(data_);
+  }
+  std::free(data_);
+}
+
+PinnedBuffer::PinnedBuffer(Device device, std::size_t bytes) : bytes_(bytes), device_(device) {
+  if (device == Device::meta || bytes == 0) return;
+  if (device == Device::cuda) {
+    require_cuda_in_build();
+    if constexpr (kHasCuda) {
+      data_ = cuda_runtime::allocate_pinned(bytes);
+      device_data_ = cuda_runtime::device_address(data_);
+    }
+  } else {
+    data_ = allocate_on_host(bytes);
+    device_data_ = data_;
+  }
+  std::memset(data_, 0, bytes);
+}
+
+PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      device_data_(std::exchange(other.device_data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      device_(other.device_) {}
+
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  if (this != &other) {
+    release();
+    data_ = std::exchange(other.data_, nullptr);
+    device_data_ = std::exchange(other.device_data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    device_ = other.device_;
+  }
+  return *this;
+}
+
+PinnedBuffer::~PinnedBuffer() { release(); }
+
+void PinnedBuffer::release() noexcept {
+  if (data_ == nullptr) return;
+  if constexpr (kHasCuda) {
+    if (device_ == Device::cuda) return cuda_runtime::release_pinned(data_);
+  }
+  std::free(data_);
+}
 
 Tensor::Tensor(Device device, DType dtype, Shape shape)
     : buffer_(device, static_cast<std::size_t>(shape.numel()) * size_of(dtype)),
@@ -59,8 +135,8 @@ Tensor::Tensor(Device device, DType dtype, Shape shape)
 
 Tensor Tensor::clone() const {
   Tensor copy(view_.device(), view_.dtype(), view_.shape());
-  if (view_.device() == Device::cpu && view_.bytes() > 0) {
-    std::memcpy(copy.view_.raw(), view_.raw(), view_.bytes());
+  if (view_.device() != Device::meta && view_.bytes() > 0) {
+    copy_from(view_.device(), copy.view_.raw(), view_.raw(), view_.bytes());
   }
   return copy;
 }
@@ -75,7 +151,13 @@ Arena::Arena(std::string name, Device device, std::size_t capacity_bytes, bool c
       buffer_(device, capacity_bytes + (canary ? kGuardBytes : 0)),
       capacity_(capacity_bytes),
       canary_(canary) {
-  if (canary_) std::memset(buffer_.data(), kCanary, buffer_.bytes());
+  if (!canary_ || device == Device::meta) return;
+  if constexpr (kHasCuda) {
+    if (device == Device::cuda) {
+      return cuda_runtime::fill_blocking(buffer_.data(), kCanary, buffer_.bytes());
+    }
+  }
+  std::memset(buffer_.data(), kCanary, buffer_.bytes());
 }
 
 View Arena::take(DType dtype, const Shape& shape, std::string label) {
@@ -87,16 +169,25 @@ View Arena::take(DType dtype, const Shape& shape, std::string label) {
                                         std::to_string(capacity_));
   }
   used_ = offset + bytes;
-  auto* address = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(buffer_.data()) + offset);
+  auto* address =
+      reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(buffer_.data()) + offset);
   allocations_.push_back({std::move(label), dtype, shape, offset, bytes});
   return {address, dtype, buffer_.device(), shape};
 }
 
 std::size_t Arena::highest_touched() const {
-  require(canary_ && device() == Device::cpu, "only a CPU arena with a canary knows what it held");
+  require(canary_ && device() != Device::meta, "only an arena with a canary knows what it held");
   const auto* begin = static_cast<const unsigned char*>(buffer_.data());
+  std::vector<unsigned char> block(std::min(kReadBytes, buffer_.bytes()));
   std::size_t end = buffer_.bytes();
-  while (end > 0 && begin[end - 1] == kCanary) --end;
+  while (end > 0) {
+    const std::size_t count = std::min(block.size(), end);
+    copy_from(device(), block.data(), begin + end - count, count);
+    std::size_t touched = count;
+    while (touched > 0 && block[touched - 1] == kCanary) --touched;
+    end -= count - touched;
+    if (touched > 0) break;
+  }
   return end;
 }
 

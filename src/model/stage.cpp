@@ -131,7 +131,7 @@ void Stage::initialize(Context& ctx) {
     ops::rope_table(ctx, static_cast<float>(spec_.rope_theta), rope_cosines_, rope_sines_);
   }
   if (fixed_positions_) ops::sinusoidal_table(ctx, fixed_positions_);
-  nn::initialize(params_, options_.seed);
+  nn::initialize(params_, options_.seed, params_.master());
 }
 
 nn::Block::Slot& Stage::block_slot(Slot& slot, int block) const {

@@ -140,7 +140,7 @@ namespace {
 
 /// Normals of a hyperslab: every contiguous run of it is a run of global indices.
 template <class T>
-void fill_normal_hyperslab(const Param& param, std::uint64_t seed) {
+void fill_normal_hyperslab(const Param& param, std::uint64_t seed, T* master) {
   const std::uint64_t stream = name_hash(param.name);
   const bool matrix = param.global_shape.rank() == 2;
   const Dim width = matrix ? param.global_shape[1] : param.global_shape[0];
@@ -154,30 +154,30 @@ void fill_normal_hyperslab(const Param& param, std::uint64_t seed) {
     const Dim row = matrix ? param.offset[0] + run : 0;
     const auto first = static_cast<std::uint64_t>(row * width + param.offset.back());
     fill_normal(normals.data(), first, normals.size(), seed, stream, param.init_std);
-    std::copy(normals.begin(), normals.end(), param.master.data<T>() + run * length);
+    std::copy(normals.begin(), normals.end(), master + run * length);
   }
 }
 
 template <class T>
-void initialize_param(const Param& param, std::uint64_t seed) {
-  const auto master = param.master.span<T>();
+void initialize_param(const Param& param, std::uint64_t seed, View masters) {
+  const auto master = masters.slice(param.flat_begin, param.numel()).span<T>();
   switch (param.init) {
     case Init::zeros: std::ranges::fill(master, T(0)); break;
     case Init::ones: std::ranges::fill(master, T(1)); break;
-    case Init::normal: fill_normal_hyperslab<T>(param, seed); break;
+    case Init::normal: fill_normal_hyperslab<T>(param, seed, master.data()); break;
   }
 }
 
 }  // namespace
 
-void initialize(const ParamTable& table, std::uint64_t seed) {
-  require(table.master().device() == Device::cpu, "initial values are made on the CPU");
-  std::memset(table.master().raw(), 0, table.master().bytes());  // padding stays zero
+void initialize(const ParamTable& table, std::uint64_t seed, View masters) {
+  require(masters.device() == Device::cpu, "initial values are made on the CPU");
+  std::memset(masters.raw(), 0, masters.bytes());
   for (const Param& param : table.params()) {
-    if (param.master.dtype() == DType::f64) {
-      initialize_param<double>(param, seed);
+    if (masters.dtype() == DType::f64) {
+      initialize_param<double>(param, seed, masters);
     } else {
-      initialize_param<float>(param, seed);
+      initialize_param<float>(param, seed, masters);
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -30,6 +31,16 @@ std::string utc_now() {
   return {text.data(), length};
 }
 
+/// Whether `directory` holds steps, complete or not.
+bool holds_steps(const std::string& directory) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step_") && !name.ends_with(".tmp")) return true;
+  }
+  return false;
+}
+
 /// One start of a run, from open files to the last checkpoint.
 class TrainingRun {
  public:
@@ -40,6 +51,9 @@ class TrainingRun {
   void open_data();
   void open_records();
   void resume();
+  [[nodiscard]] std::string chosen_step(const std::string& wanted);
+  [[nodiscard]] std::string older_than_damaged(const std::string& step);
+  void load(const std::string& step);
   void check_resumable(const io::CheckpointMeta& meta) const;
   void one_step(std::int64_t step);
   void record(std::int64_t step, const StepTimes& times);
@@ -142,20 +156,50 @@ void TrainingRun::check_resumable(const io::CheckpointMeta& meta) const {
 void TrainingRun::resume() {
   const std::string& wanted = options_.resume.empty() ? config_.checkpoint.resume : options_.resume;
   if (wanted == "never") return;
-  // Rank 0 chooses, so that all ranks load the same step.
-  std::string choice;
+  for (std::string step = chosen_step(wanted); !step.empty();) {
+    try {
+      return load(step);
+    } catch (const Error& error) {  // which every rank throws alike
+      const std::string older = wanted == "auto" ? older_than_damaged(step) : "";
+      if (older.empty()) throw;
+      if (is_first()) log::warn(fmt::format("{}; falling back to step {}", error.what(), older));
+      step = older;
+    }
+  }
+}
+
+/// Rank 0 chooses, so that all ranks load the same step; empty: nothing to resume from.
+std::string TrainingRun::chosen_step(const std::string& wanted) {
+  std::string step = wanted == "auto" ? "" : wanted;
   agree(world_, [&] {
-    if (!is_first()) return;
-    if (wanted != "auto") {
-      choice = wanted;
-    } else if (!io::list_checkpoints(checkpoints_).empty()) {
-      choice = std::to_string(io::CheckpointReader(checkpoints_).meta().step);
+    if (!is_first() || !step.empty() || !holds_steps(checkpoints_)) return;
+    try {
+      step = std::to_string(io::CheckpointReader(checkpoints_).meta().step);
+    } catch (const Error& error) {  // never from the start over what may still be saved
+      throw Error(error.code(), fmt::format("{}\n  restore one of them, or start from step 1 with "
+                                            "--resume never", error.what()));
     }
   });
-  choice = world_.broadcast(choice);
-  if (choice.empty()) return;
+  return world_.broadcast(step);
+}
+
+/// The newest complete step before `step`, empty where `step` has no damaged byte.
+std::string TrainingRun::older_than_damaged(const std::string& step) {
+  std::string older;
   agree(world_, [&] {
-    const io::CheckpointReader reader(checkpoints_, std::stoll(choice));
+    if (!is_first()) return;
+    const std::int64_t damaged = std::stoll(step);
+    if (io::CheckpointReader(checkpoints_, damaged).verify().empty()) return;
+    for (const std::int64_t other : io::list_checkpoints(checkpoints_)) {
+      if (other < damaged) older = std::to_string(other);
+    }
+  });
+  return world_.broadcast(older);
+}
+
+void TrainingRun::load(const std::string& step) {
+  agree(world_, [&] {
+    const io::CheckpointReader reader(checkpoints_, std::stoll(step));
     check_resumable(reader.meta());
     trainer_->load(reader);
     first_step_ = reader.meta().step + 1;
@@ -285,7 +329,7 @@ void TrainingRun::collect(std::int64_t step) {
     line.perplexity = std::exp(line.loss);
     line.token_accuracy = result.correct / result.tokens;
     line.wall_seconds = wall_seconds();
-    line.skipped_steps = trainer_->state().skipped_steps;
+    line.skipped_steps = result.skipped_steps;
     line.validation = std::exchange(validation_, std::nullopt);
     metrics_->append(line);
     progress_->show(line);

@@ -13,8 +13,8 @@ namespace hyperslab {
 class Buffer {
  public:
   Buffer() = default;
-  /// CPU memory is aligned to 4096 bytes and not initialized. Throws Error(device) with the bytes
-  /// asked for where memory runs out.
+  /// CPU memory is aligned to 4096 bytes, CUDA memory (of the GPU in use) to 256; neither is
+  /// initialized. Throws Error(device) with the bytes asked for where memory runs out.
   Buffer(Device device, std::size_t bytes);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
@@ -33,11 +33,39 @@ class Buffer {
   Device device_ = Device::cpu;
 };
 
+/// Bytes of the host that both the host and kernels on `device` read and write: page-locked and
+/// mapped for `cuda`, plain memory for `cpu`, none on `meta`. Zeroed, aligned to 4096 bytes.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  PinnedBuffer(Device device, std::size_t bytes);
+  PinnedBuffer(PinnedBuffer&& other) noexcept;
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+  ~PinnedBuffer();
+
+  /// The address for the host.
+  [[nodiscard]] void* data() const { return data_; }
+  /// The address for kernels.
+  [[nodiscard]] void* device_data() const { return device_data_; }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  [[nodiscard]] Device device() const { return device_; }
+
+ private:
+  void release() noexcept;
+  void* data_ = nullptr;
+  void* device_data_ = nullptr;
+  std::size_t bytes_ = 0;
+  Device device_ = Device::cpu;
+};
+
 /// An owning tensor for setup, tests and input/output; a step uses views into arenas.
 class Tensor {
  public:
   Tensor() = default;
   Tensor(Device device, DType dtype, Shape shape);  ///< contents are undefined
+  /// On a GPU it waits for everything before it.
   [[nodiscard]] Tensor clone() const;
   [[nodiscard]] View view() { return view_; }
   [[nodiscard]] CView view() const { return view_; }
@@ -76,7 +104,8 @@ class Arena {
   [[nodiscard]] Device device() const { return buffer_.device(); }
   [[nodiscard]] std::size_t used_bytes() const { return used_; }
   [[nodiscard]] const std::vector<Allocation>& allocations() const { return allocations_; }
-  /// Offset behind the highest byte that no longer holds the canary, guard included. CPU only.
+  /// Offset behind the highest byte that no longer holds the canary, guard included. On a GPU it
+  /// waits for everything before it.
   [[nodiscard]] std::size_t highest_touched() const;
 
  private:

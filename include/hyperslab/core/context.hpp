@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <string_view>
 
 #include "hyperslab/core/arena.hpp"
@@ -12,7 +13,7 @@ struct CUstream_st;  // the only thing that public headers know of CUDA
 namespace hyperslab {
 
 /// Where enqueued work runs in order. On the CPU work is done when the call returns; a CUDA stream
-/// is a non-blocking stream owned by the composition root.
+/// is a non-blocking stream owned by a Context.
 class Stream {
  public:
   Stream() = default;
@@ -27,8 +28,11 @@ class Stream {
 /// made by the composition root and passed down; there are no globals.
 class Context {
  public:
-  /// `workspace_bytes` is what the plan on `meta` found to be the largest need of any op.
+  /// `workspace_bytes` is what the plan on `meta` found to be the largest need of any op. On `cuda`
+  /// it makes a stream of its own on the GPU in use.
   explicit Context(Device device, std::size_t workspace_bytes = 0);
+  /// A context on `meta` that plans for `planned`: workspaces are those that its ops will need.
+  Context(Device device, std::size_t workspace_bytes, Device planned);
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
   Context(Context&&) = delete;
@@ -36,11 +40,26 @@ class Context {
   ~Context() = default;
 
   [[nodiscard]] Device device() const { return device_; }
+  /// The device that the numbers of a plan are for; `device()` where nothing is planned.
+  [[nodiscard]] Device planned() const { return planned_; }
   [[nodiscard]] Stream& stream() { return stream_; }
   [[nodiscard]] Recorder& recorder() { return recorder_; }
   [[nodiscard]] Ledger& ledger() { return ledger_; }
   /// Threads that CPU ops use; fixed for the life of the context.
   [[nodiscard]] int threads() const { return threads_; }
+
+  /// Products of f32 operands on a GPU may round them to TF32 (10 bits of mantissa). Off by
+  /// default.
+  void set_tf32(bool tf32) { tf32_ = tf32; }
+  [[nodiscard]] bool tf32() const { return tf32_; }
+  /// The same call gives the same bits in every run: algorithms are not chosen by their time, and
+  /// none that adds in a changing order. Set before the first op.
+  void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
+  [[nodiscard]] bool deterministic() const { return deterministic_; }
+
+  /// What the ops of a device keep between calls (library handles, chosen algorithms); made at the
+  /// first use, destroyed before the stream. For ops alone.
+  [[nodiscard]] std::shared_ptr<void>& backend() { return backend_; }
 
   /// Scratch memory for the op `op`, valid until the next call. On `meta` it only raises
   /// `workspace_high_water()`; on a device it throws an internal Error beyond the planned size.
@@ -52,12 +71,17 @@ class Context {
 
  private:
   Device device_;
+  Device planned_;
+  bool tf32_ = false;
+  bool deterministic_ = false;
+  std::shared_ptr<CUstream_st> cuda_stream_;
   Stream stream_;
   Recorder recorder_;
   Ledger ledger_;
   Buffer workspace_;
   std::size_t workspace_high_water_ = 0;
   int threads_ = 1;
+  std::shared_ptr<void> backend_;
 };
 
 }  // namespace hyperslab

@@ -50,7 +50,7 @@ class Stage {
   [[nodiscard]] int units() const { return static_cast<int>(blocks_.size()) + 2; }
   [[nodiscard]] const BatchViews& batch(int slot) const { return slots_.at(index(slot)).batch; }
 
-  /// Fills constants and, on the CPU, the parameters' initial values.
+  /// Fills constants and the masters' initial values.
   void initialize(Context& ctx);
 
   /// Scalars and sums of the step, shared by all microbatches.

@@ -112,8 +112,9 @@ struct Hyperslab {
 /// row, whole rows, part of a row. One or two dimensions.
 [[nodiscard]] std::vector<Hyperslab> hyperslabs_of_range(const Shape& shape, Dim begin, Dim end);
 
-/// Fills the masters by their rules: normals are Philox of (seed, name, global element index), so
-/// every layout starts from the same weights. CPU views only.
-void initialize(const ParamTable& table, std::uint64_t seed);
+/// Fills `masters`, a flat CPU view laid out as the table's, by the parameters' rules: normals are
+/// Philox of (seed, name, global element index), so every layout starts from the same weights.
+/// Padding becomes zero.
+void initialize(const ParamTable& table, std::uint64_t seed, View masters);
 
 }  // namespace hyperslab::nn

@@ -51,6 +51,7 @@ struct StepResult {
   double gradient_norm = 0;  ///< of the true gradient, before clipping
   float learning_rate = 0;
   float loss_scale = 1;
+  std::int64_t skipped_steps = 0;  ///< up to here, over the whole run
   std::int32_t skipped = 0;
   std::int32_t stop = 0;
 };

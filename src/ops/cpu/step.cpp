@@ -65,6 +65,7 @@ void judge_step(Context&, const JudgeConstants& constants, CView sums, StepState
   } else {
     ++state->skipped_steps;
   }
+  results[state->input.step % kResultRing].skipped_steps = state->skipped_steps;
   if (constants.scale_loss) adjust_loss_scale(constants, *state);
 }
 

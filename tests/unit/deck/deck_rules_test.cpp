@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <ostream>
 
@@ -169,6 +171,14 @@ TEST(Rules, WithoutTrainingNoFilesStepsOrBatchAreNeeded) {
 
   EXPECT_EQ(config.train.global_batch, 6);
   EXPECT_EQ(config.train.microbatch, 2);
+}
+
+TEST(Readme, ShowsTheTableOfRules) {
+  std::ifstream file(HYPERSLAB_README);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+
+  EXPECT_NE(text.find(rules_table()), std::string::npos)
+      << "README.md does not hold what `hyperslab --rules` prints";
 }
 
 }  // namespace

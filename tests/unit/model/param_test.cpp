@@ -73,7 +73,7 @@ TEST(Initialize, IsAFunctionOfNameAndGlobalIndex) {
   Arena arena("parameters", Device::cpu, measuring.used_bytes());
   table.bind(arena, nullptr, DType::f32, DType::f32);
 
-  initialize(table, 99);
+  initialize(table, 99, table.master());
 
   for (Dim row = 0; row < 2; ++row) {
     for (Dim column = 0; column < 3; ++column) {

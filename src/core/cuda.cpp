@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+
+namespace hyperslab::cuda_runtime {
+namespace {
+
+std::string text_of(cudaError_t status) {
+  return std::string(cudaGetErrorName(status)) + " (" + cudaGetErrorString(status) + ")";
+}
+
+void check(cudaError_t status, const char* call,
+           std::source_location where = std::source_location::current()) {
+  if (status == cudaSuccess) return;
+  (void)cudaGetLastError();
+  throw Error(ExitCode::device, "CUDA: " + std::string(call) + ": " + text_of(status), where);
+}
+
+/// For destructors, which cannot throw. A process that ends may have unloaded the driver before.
+void log_if_failed(cudaError_t status, const char* call) noexcept {
+  if (status == cudaSuccess || status == cudaErrorCudartUnloading) return;
+  (void)cudaGetLastError();
+  try {
+    log::warn("CUDA: " + std::string(call) + ": " + text_of(status));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): there is nobody left to tell
+  }
+}
+
+}  // namespace
+
+void* allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t status = cudaMalloc(&memory, bytes);
+  if (status != cudaErrorMemoryAllocation) {
+    check(status, "cudaMalloc");
+    return memory;
+  }
+  (void)cudaGetLastError();
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  throw Error(ExitCode::device,
+              "out of memory on " + device_name() + ": " + std::to_string(bytes) +
+                  " bytes were asked for, " + std::to_string(free) + " of " +
+                  std::to_string(total) +
+                  " are free; reduce train.microbatch, model.context or memory.recompute, or use "
+                  "more ranks");
+}
+
+void release(void* memory) noexcept { log_if_failed(cudaFree(memory), "cudaFree"); }
+
+void* allocate_pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t status =
+      cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable);
+  if (status == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    throw Error(ExitCode::device,
+                "out of page-locked host memory: " + std::to_string(bytes) +
+                    " bytes were asked for; raise the limit of locked memory (ulimit -l)");
+  }
+  check(status, "cudaHostAlloc");
+  return memory;
+}
+
+void* device_address(void* pinned) {
+  void* address = nullptr;
+  check(cudaHostGetDevicePointer(&address, pinned, 0), "cudaHostGetDevicePointer");
+  return address;
+}
+
+void release_pinned(void* memory) noexcept { log_if_failed(cudaFreeHost(memory), "cudaFreeHost"); }
+
+CUstream_st* make_stream() {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return stream;
+}
+
+void destroy_stream(CUstream_st* stream) noexcept {
+  log_if_failed(cudaStreamDestroy(stream), "cudaStreamDestroy");
+}
+
+void synchronize(CUstream_st* stream) {
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+}
+
+void copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+}
+
+void copy_blocking(void* to, const void* from, std::size_t bytes) {
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "cudaMemcpy");
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+void fill_blocking(void* to, unsigned char value, std::size_t bytes) {
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  check(cudaMemset(to, value, bytes), "cudaMemset");
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+int device_count() noexcept {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  (void)cudaGetLastError();
+  return 0;
+}
+
+void use_device(int index) {
+  const int count = device_count();
+  if (index < 0 || index >= count) {
+    throw Error(ExitCode::device, "GPU " + std::to_string(index) +
+                                      " was asked for, this process "
+                                      "sees " +
+                                      std::to_string(count) +
+                                      "; see CUDA_VISIBLE_DEVICES, or set run.device: cpu");
+  }
+  check(cudaSetDevice(index), "cudaSetDevice");
+}
+
+std::string device_name() {
+  if (device_count() == 0) return {};
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return properties.name;
+}
+
+}  // namespace hyperslab::cuda_runtime

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+struct CUstream_st;
+
+// What core needs of the CUDA runtime; defined only in builds with CUDA, so calls stand behind
+// `if constexpr (kHasCuda)`. Failures throw Error(device).
+
+namespace hyperslab::cuda_runtime {
+
+/// Memory of the GPU in use; the error of a full GPU names the bytes asked for and free.
+[[nodiscard]] void* allocate(std::size_t bytes);
+void release(void* memory) noexcept;
+
+/// Page-locked memory of the host, and its address on the GPU.
+[[nodiscard]] void* allocate_pinned(std::size_t bytes);
+[[nodiscard]] void* device_address(void* pinned);
+void release_pinned(void* memory) noexcept;
+
+/// A stream that does not wait for the default stream.
+[[nodiscard]] CUstream_st* make_stream();
+void destroy_stream(CUstream_st* stream) noexcept;
+void synchronize(CUstream_st* stream);
+
+/// Enqueues a copy between any of host and GPU.
+void copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes);
+/// The same, ordered after and before everything else on the GPU. Setup and tests only.
+void copy_blocking(void* to, const void* from, std::size_t bytes);
+/// Sets every byte; ordered as copy_blocking.
+void fill_blocking(void* to, unsigned char value, std::size_t bytes);
+
+[[nodiscard]] int device_count() noexcept;
+void use_device(int index);
+[[nodiscard]] std::string device_name();
+
+}  // namespace hyperslab::cuda_runtime

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/core/transfer.hpp"
+
+#include <cstring>
+
+#include "cuda.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab {
+
+void copy(Context& ctx, CView from, View to) {
+  require(from && to, "copy: a view is absent");
+  require(from.dtype() == to.dtype() && from.numel() == to.numel(),
+          "copy: wanted equal dtypes and numbers of elements");
+  if (ctx.device() == Device::meta || from.numel() == 0) return;
+  require(from.device() != Device::meta && to.device() != Device::meta,
+          "copy: a view on meta has no memory");
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda_runtime::copy(ctx.stream().cuda(), to.raw(), from.raw(), from.bytes());
+    }
+  }
+  require(from.device() == Device::cpu && to.device() == Device::cpu,
+          "copy: views of a GPU need its context");
+  std::memcpy(to.raw(), from.raw(), from.bytes());
+}
+
+void synchronize(Context& ctx) {
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) cuda_runtime::synchronize(ctx.stream().cuda());
+  }
+}
+
+int cuda_device_count() noexcept {
+  if constexpr (kHasCuda) return cuda_runtime::device_count();
+  return 0;
+}
+
+void use_cuda_device(int index) {
+  if constexpr (kHasCuda) return cuda_runtime::use_device(index);
+  throw Error(ExitCode::device, "GPU " + std::to_string(index) +
+                                    " was asked for, but this build has no CUDA; configure with "
+                                    "-DHYPERSLAB_CUDA=ON or set run.device: cpu");
+}
+
+std::string device_name() {
+  if constexpr (kHasCuda) return cuda_runtime::device_name();
+  return {};
+}
+
+}  // namespace hyperslab
