@@ -64,7 +64,8 @@ void generate(const Arguments& args) {
     throw Error(ExitCode::usage, "the checkpoint's deck names no data.vocabulary; give --vocab");
   }
   const auto tokenizer = io::open_tokenizer(vocabulary);
-  const train::SamplingOptions options = sampling_options(args, *tokenizer, config.model.vocabulary);
+  const train::SamplingOptions options =
+      sampling_options(args, *tokenizer, config.model.vocabulary);
   const auto text = args.get<std::string>("prompt");
   const auto prompt = encode_prompt(*tokenizer, text, config.model.vocabulary);
   fmt::print("{}", text);
@@ -94,7 +95,8 @@ ExitCode run_generate(comm::World& world, const std::vector<std::string>& argume
       "top-p", po::value<double>()->default_value(1.0),
       "sample among the likeliest tokens that hold this mass")(
       "seed", po::value<std::uint64_t>()->default_value(1), "of the sampling")(
-      "stop-token", po::value<std::int32_t>(), "id that ends the text; -1: none (default: end of text)");
+      "stop-token", po::value<std::int32_t>(),
+      "id that ends the text; -1: none (default: end of text)");
   if (!args.parse(world, arguments)) return ExitCode::ok;
   if (world.size() > 1) {
     throw Error(ExitCode::usage, "generate runs on one rank; start it without mpirun")

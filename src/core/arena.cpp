@@ -50,6 +50,16 @@ void copy_from(Device device, void* to, const void* from, std::size_t bytes) {
   std::memcpy(to, from, bytes);
 }
 
+void fill_with_canary(const Buffer& buffer) {
+  if (buffer.device() == Device::meta) return;
+  if constexpr (kHasCuda) {
+    if (buffer.device() == Device::cuda) {
+      return cuda_runtime::fill_blocking(buffer.data(), kCanary, buffer.bytes());
+    }
+  }
+  std::memset(buffer.data(), kCanary, buffer.bytes());
+}
+
 }  // namespace
 
 Buffer::Buffer(Device device, std::size_t bytes) : bytes_(bytes), device_(device) {
@@ -151,13 +161,7 @@ Arena::Arena(std::string name, Device device, std::size_t capacity_bytes, bool c
       buffer_(device, capacity_bytes + (canary ? kGuardBytes : 0)),
       capacity_(capacity_bytes),
       canary_(canary) {
-  if (!canary_ || device == Device::meta) return;
-  if constexpr (kHasCuda) {
-    if (device == Device::cuda) {
-      return cuda_runtime::fill_blocking(buffer_.data(), kCanary, buffer_.bytes());
-    }
-  }
-  std::memset(buffer_.data(), kCanary, buffer_.bytes());
+  if (canary_) fill_with_canary(buffer_);
 }
 
 View Arena::take(DType dtype, const Shape& shape, std::string label) {

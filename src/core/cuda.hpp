@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 struct CUstream_st;
@@ -31,6 +32,13 @@ void copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes);
 void copy_blocking(void* to, const void* from, std::size_t bytes);
 /// Sets every byte; ordered as copy_blocking.
 void fill_blocking(void* to, unsigned char value, std::size_t bytes);
+
+/// A stream's work from now on goes into a graph instead of the GPU (thread-local capture).
+void begin_capture(CUstream_st* stream);
+void abandon_capture(CUstream_st* stream) noexcept;
+/// The captured work, ready to launch.
+[[nodiscard]] std::shared_ptr<void> end_capture(CUstream_st* stream);
+void launch_graph(void* graph, CUstream_st* stream);
 
 [[nodiscard]] int device_count() noexcept;
 void use_device(int index);

@@ -67,11 +67,16 @@ const StepTimes& Recorder::end_step() {
 }
 
 void Recorder::charge_phase(double now) {
+  if (timer_ != nullptr) return timer_->charge(static_cast<int>(phase()));
   times_.phase_seconds[static_cast<std::size_t>(phase())] += now - phase_mark_;
   phase_mark_ = now;
 }
 
 void Recorder::charge_component(double now) {
+  if (timer_ != nullptr) {
+    if (timer_components_) timer_->charge(kPhases + static_cast<int>(component()));
+    return;
+  }
   times_.component_seconds[static_cast<std::size_t>(component())] += now - component_mark_;
   component_mark_ = now;
 }

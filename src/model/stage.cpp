@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/transfer.hpp"
 
 namespace hyperslab::model {
 namespace {
@@ -131,7 +132,14 @@ void Stage::initialize(Context& ctx) {
     ops::rope_table(ctx, static_cast<float>(spec_.rope_theta), rope_cosines_, rope_sines_);
   }
   if (fixed_positions_) ops::sinusoidal_table(ctx, fixed_positions_);
-  nn::initialize(params_, options_.seed, params_.master());
+  if (ctx.device() == Device::cpu) {
+    nn::initialize(params_, options_.seed, params_.master());
+    return;
+  }
+  Tensor host(Device::cpu, statistics_, {params_.flat_size()});
+  nn::initialize(params_, options_.seed, host.view());
+  copy(ctx, host.view(), params_.master());
+  synchronize(ctx);  // before the host's copy goes
 }
 
 nn::Block::Slot& Stage::block_slot(Slot& slot, int block) const {

@@ -26,6 +26,12 @@ double square_flops(const HeadLayout& layout, Dim B, Dim T) {
          static_cast<double>(T);
 }
 
+std::size_t reference_workspace(const Context& ctx, const HeadLayout& layout, Dim T, DType dtype,
+                                const Dropout& dropout) {
+  return workspace_for(ctx, cpu::attention_reference_workspace(ctx.threads(), T, dtype),
+                       cuda::attention_reference_workspace(layout, T, dtype, dropout.active()));
+}
+
 /// Cosines and sines of rotary positions: (T_max, Dh / 2) each.
 void require_tables(const Context& ctx, CView cosines, CView sines, Dim T_max, Dim half) {
   require_here(ctx, cosines, "rope cosines");
@@ -75,7 +81,9 @@ void attention_forward(Context& ctx, const HeadLayout& layout, CView qkv, View o
   require_operand(ctx, log_sum_exp, {B, layout.heads, T}, statistic_dtype(qkv.dtype()),
                   "attention_forward log_sum_exp");
   if (on_meta(ctx, "attention_forward", square_flops(layout, B, T), {qkv, out, log_sum_exp},
-              cpu::attention_forward_workspace(ctx.threads(), layout, T, qkv.dtype()))) {
+              workspace_for(ctx,
+                            cpu::attention_forward_workspace(ctx.threads(), layout, T, qkv.dtype()),
+                            cuda::attention_forward_workspace(layout, B, T)))) {
     return;
   }
   if constexpr (kHasCuda) {
@@ -97,7 +105,9 @@ void attention_backward(Context& ctx, const HeadLayout& layout, CView dout, CVie
   require_operand(ctx, dqkv, qkv.shape(), qkv.dtype(), "attention_backward dqkv");
   if (on_meta(ctx, "attention_backward", 2.5 * square_flops(layout, B, T),
               {dout, qkv, out, log_sum_exp, dqkv},
-              cpu::attention_backward_workspace(ctx.threads(), layout, T, qkv.dtype()))) {
+              workspace_for(
+                  ctx, cpu::attention_backward_workspace(ctx.threads(), layout, T, qkv.dtype()),
+                  cuda::attention_backward_workspace(layout, B, T, ctx.deterministic())))) {
     return;
   }
   if constexpr (kHasCuda) {
@@ -118,7 +128,7 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView q
   require_dropout(ctx, dropout, B);
   if (on_meta(ctx, "attention_reference_forward", 2 * square_flops(layout, B, T),
               {qkv, out, probabilities},
-              cpu::attention_reference_workspace(ctx.threads(), T, qkv.dtype()))) {
+              reference_workspace(ctx, layout, T, qkv.dtype(), dropout))) {
     return;
   }
   if constexpr (kHasCuda) {
@@ -144,7 +154,7 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView 
   require_dropout(ctx, dropout, B);
   if (on_meta(ctx, "attention_reference_backward", 4 * square_flops(layout, B, T),
               {dout, qkv, probabilities, dprobabilities, dqkv},
-              cpu::attention_reference_workspace(ctx.threads(), T, qkv.dtype()))) {
+              reference_workspace(ctx, layout, T, qkv.dtype(), dropout))) {
     return;
   }
   if constexpr (kHasCuda) {
@@ -174,7 +184,9 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, CView qkv,
       static_cast<double>(T) * (static_cast<double>(past) + 0.5 * static_cast<double>(T + 1));
   const double flops = 4.0 * static_cast<double>(B * layout.heads * layout.head_width) * scores;
   if (on_meta(ctx, "attention_cached_forward", flops, {qkv, key_cache, value_cache, out},
-              cpu::attention_forward_workspace(ctx.threads(), layout, T_max, qkv.dtype()))) {
+              workspace_for(
+                  ctx, cpu::attention_forward_workspace(ctx.threads(), layout, T_max, qkv.dtype()),
+                  0))) {
     return;
   }
   if constexpr (kHasCuda) {

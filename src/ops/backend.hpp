@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/library_workspace.hpp"
+#include "cuda/workspace.hpp"
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/attention.hpp"
+#include "hyperslab/ops/clock.hpp"
 #include "hyperslab/ops/dropout.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/embedding.hpp"
@@ -50,7 +53,8 @@ decltype(ops::add_norm_squared) add_norm_squared;
 decltype(ops::begin_step) begin_step;
 decltype(ops::judge_step) judge_step;
 
-// Bytes of scratch memory, for the plan on `meta` and for the op itself.
+// Bytes of scratch memory, for the plan on `meta` and for the op itself. Those of the GPU are in
+// cuda/workspace.hpp and cuda/library_workspace.hpp.
 [[nodiscard]] std::size_t attention_forward_workspace(int threads, const HeadLayout& layout,
                                                       Dim keys, DType dtype);
 [[nodiscard]] std::size_t attention_backward_workspace(int threads, const HeadLayout& layout,
@@ -66,6 +70,8 @@ decltype(ops::judge_step) judge_step;
 
 namespace hyperslab::ops::cuda {
 
+decltype(ops::mark_clock) mark_clock;
+decltype(ops::publish_clock) publish_clock;
 decltype(ops::activation_forward) activation_forward;
 decltype(ops::activation_backward) activation_backward;
 decltype(ops::gated_forward) gated_forward;

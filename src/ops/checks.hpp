@@ -38,6 +38,12 @@ void require_count(const Context& ctx, CView view, Dim count, DType dtype, std::
 void require_sums(const Context& ctx, CView sums, std::string_view what,
                   std::source_location where = std::source_location::current());
 
+/// Scratch memory of an op on the device that the numbers of a plan are for.
+[[nodiscard]] inline std::size_t workspace_for(const Context& ctx, std::size_t cpu_bytes,
+                                               std::size_t cuda_bytes) {
+  return ctx.planned() == Device::cuda ? cuda_bytes : cpu_bytes;
+}
+
 /// On `meta`: accounts for the work, where every operand is touched once, and for the workspace.
 /// Returns whether the op is done.
 [[nodiscard]] bool on_meta(Context& ctx, std::string_view op, double flops,

@@ -55,7 +55,8 @@ void root_mean_square(Context& ctx, CView x, View out) {
   require_here(ctx, x, "root_mean_square x");
   require_operand(ctx, out, {1}, DType::f32, "root_mean_square out");
   if (on_meta(ctx, "root_mean_square", 2.0 * static_cast<double>(x.numel()), {x, out},
-              cpu::sum_of_squares_workspace(x.numel()))) {
+              workspace_for(ctx, cpu::sum_of_squares_workspace(x.numel()),
+                            cuda::sum_of_squares_workspace(x.numel())))) {
     return;
   }
   if constexpr (kHasCuda) {

@@ -17,7 +17,9 @@ void softmax_cross_entropy(Context& ctx, View logits, CView targets, const StepS
           "softmax_cross_entropy state: the gradient needs the step's state");
   const double per_element = gradient == WithGradient::yes ? 12 : 10;
   if (on_meta(ctx, "softmax_cross_entropy", per_element * static_cast<double>(N * V),
-              {logits, targets, sums}, cpu::softmax_cross_entropy_workspace(ctx.threads()))) {
+              {logits, targets, sums},
+              workspace_for(ctx, cpu::softmax_cross_entropy_workspace(ctx.threads()),
+                            cuda::softmax_cross_entropy_workspace(N)))) {
     return;
   }
   if constexpr (kHasCuda) {

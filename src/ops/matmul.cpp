@@ -99,8 +99,10 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
   require_rows(ctx, pre, rows, K, dy.dtype(), "linear_activation_backward_input pre");
   require_rows(ctx, dpre, rows, K, dy.dtype(), "linear_activation_backward_input dpre");
   const double flops = product_flops(rows, M, K) + 15.0 * static_cast<double>(rows * K);
-  if (on_meta(ctx, "linear_activation_backward_input", flops, {dy, weight, pre, dpre},
-              cpu::linear_activation_backward_input_workspace(rows, K, dy.dtype()))) {
+  if (on_meta(
+          ctx, "linear_activation_backward_input", flops, {dy, weight, pre, dpre},
+          workspace_for(ctx, cpu::linear_activation_backward_input_workspace(rows, K, dy.dtype()),
+                        cuda::linear_activation_backward_input_workspace(rows, K, dy.dtype())))) {
     return;
   }
   if constexpr (kHasCuda) {
@@ -123,7 +125,8 @@ void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumula
   if (dbias) require_operand(ctx, dbias, {M}, statistic, "linear_backward_weight dbias");
   const double bias_flops = dbias ? static_cast<double>(rows * M) : 0;
   if (on_meta(ctx, "linear_backward_weight", product_flops(rows, M, K) + bias_flops,
-              {dy, x, dweight, dbias})) {
+              {dy, x, dweight, dbias},
+              workspace_for(ctx, 0, dbias ? cuda::column_sums_workspace(rows, M) : 0))) {
     return;
   }
   if constexpr (kHasCuda) {

@@ -59,7 +59,8 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weigh
   }
   const double flops = 14.0 * static_cast<double>(dy.numel());
   if (on_meta(ctx, "norm_backward", flops, {dy, sum, weight, mean, rstd, dsum, dweight, dbias},
-              cpu::norm_backward_workspace(ctx.threads(), C, dtype))) {
+              workspace_for(ctx, cpu::norm_backward_workspace(ctx.threads(), C, dtype),
+                            cuda::norm_backward_workspace(rows, C)))) {
     return;
   }
   if constexpr (kHasCuda) {

@@ -42,7 +42,9 @@ void add_norm_squared(Context& ctx, CView gradient, View sums) {
                   "add_norm_squared gradient");
   require_sums(ctx, sums, "add_norm_squared sums");
   if (on_meta(ctx, "add_norm_squared", 3.0 * static_cast<double>(gradient.numel()),
-              {gradient, sums}, cpu::sum_of_squares_workspace(gradient.numel()))) {
+              {gradient, sums},
+              workspace_for(ctx, cpu::sum_of_squares_workspace(gradient.numel()),
+                            cuda::sum_of_squares_workspace(gradient.numel())))) {
     return;
   }
   if constexpr (kHasCuda) {

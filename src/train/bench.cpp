@@ -13,14 +13,19 @@ namespace {
 /// Share of 6 N (and of attention) that a mode computes: forward is one third of a step.
 double work_fraction(BenchMode mode) { return mode == BenchMode::forward ? 1.0 / 3.0 : 1.0; }
 
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
+}
+
 void summarize(BenchResult& result) {
-  std::vector<double> sorted = result.step_seconds;
-  std::ranges::sort(sorted);
-  const std::size_t n = sorted.size();
-  result.mean = std::accumulate(sorted.begin(), sorted.end(), 0.0) / static_cast<double>(n);
-  result.median = n % 2 == 1 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
+  const std::vector<double>& all = result.step_seconds;
+  const std::size_t n = all.size();
+  result.mean = std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(n);
+  result.median = median(all);
   double squares = 0;
-  for (const double x : sorted) squares += (x - result.mean) * (x - result.mean);
+  for (const double x : all) squares += (x - result.mean) * (x - result.mean);
   result.standard_deviation = n > 1 ? std::sqrt(squares / static_cast<double>(n - 1)) : 0.0;
 }
 
@@ -32,7 +37,7 @@ class Bench {
 
  private:
   void set_up();
-  const StepTimes& one_step(std::int64_t step);
+  StepTimes one_step(std::int64_t step);
   void add_components(BenchResult& result) const;
 
   comm::World& world_;
@@ -63,16 +68,16 @@ void Bench::set_up() {
   loader.load(1, 0, {batch.tokens, batch.targets, batch.order, batch.sample_position});
 }
 
-const StepTimes& Bench::one_step(std::int64_t step) {
+StepTimes Bench::one_step(std::int64_t step) {
   Trainer::Order order;
   order.step = step;
   order.learning_rate = config_.optimizer.lr;
   switch (options_.mode) {
-    case BenchMode::forward: return trainer_->forward(order);
-    case BenchMode::forward_backward: return trainer_->forward_backward(order);
-    case BenchMode::step: break;
+    case BenchMode::forward: trainer_->forward(order); break;
+    case BenchMode::forward_backward: trainer_->forward_backward(order); break;
+    case BenchMode::step: trainer_->step(order, nullptr); break;
   }
-  return trainer_->step(order, nullptr);
+  return trainer_->times(step);
 }
 
 BenchResult Bench::run() {
@@ -80,12 +85,15 @@ BenchResult Bench::run() {
   const double start = now_seconds();
   set_up();
   BenchResult result;
+  MatmulProbe probe(trainer_->context(), 2048);
+  std::vector<double> probe_seconds;
   const int warmup = options_.cold ? 0 : options_.warmup;
   for (int i = 0; i < warmup + options_.steps; ++i) {
     world_.barrier();
     const double step_start = options_.cold && i == 0 ? start : now_seconds();
-    const StepTimes& times = one_step(i + 1);
+    const StepTimes times = one_step(i + 1);
     const double seconds = now_seconds() - step_start;
+    probe_seconds.push_back(probe.run());
     if (i < warmup) continue;
     result.step_seconds.push_back(
         1e-9 * static_cast<double>(world_.max(static_cast<std::int64_t>(seconds * 1e9))));
@@ -98,8 +106,7 @@ BenchResult Bench::run() {
   const double work = work_fraction(options_.mode) * result.tokens;
   result.model_flops = work * model::flops_per_token(config_.model, trainer_->T(), true);
   result.model_flops_full = work * model::flops_per_token(config_.model, trainer_->T(), false);
-  world_.barrier();
-  result.matmul_rate = world_.sum(measure_matmul_rate(trainer_->context(), 2048, 3));
+  result.matmul_rate = world_.sum(probe.flops() / median(probe_seconds));
   result.memory_peak_bytes = world_.max(static_cast<std::int64_t>(plan_.memory.total()));
   add_components(result);
   return result;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "batch_feed.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/train/trainer.hpp"
+#include "step_records.hpp"
 
 namespace hyperslab::train {
 namespace {
 
 /// Microbatch `chunk` of samples [0, count); places beyond the end do not count.
-void fill(const model::BatchViews& batch, const io::Samples& samples, std::int64_t chunk,
+void fill(const io::Microbatch& batch, const io::Samples& samples, std::int64_t chunk,
           std::int64_t count) {
   const auto [B, T] = batch.tokens.dims<2>("tokens");
   for (Dim b = 0; b < B; ++b) {
@@ -24,26 +26,23 @@ void fill(const model::BatchViews& batch, const io::Samples& samples, std::int64
   }
 }
 
-double sum_at(CView sums, int index) {
-  const auto i = static_cast<std::size_t>(index);
-  return sums.dtype() == DType::f64 ? sums.span<double>()[i] : sums.span<float>()[i];
-}
-
 }  // namespace
 
 Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, comm::World& world) {
   const std::int64_t chunks = (count + B() - 1) / B();
   Evaluation mine;
   for (std::int64_t chunk = mesh_.at().data; chunk < chunks; chunk += config_.parallel.data) {
-    fill(stage_.batch(0), samples, chunk, count);
-    ops::begin_step(*ctx_, state_->input, state_, sums_);
+    fill(feed_->next(), samples, chunk, count);
+    feed_->upload(*ctx_);
+    ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
     for (int unit = 0; unit < stage_.units(); ++unit) {
       stage_.forward(*ctx_, 0, unit, model::Pass::evaluate, step_views(), nn::Accumulate::no);
     }
     // Summed in double on the host, so that the number does not depend on the layout.
-    mine.loss_sum += sum_at(sums_, ops::kSumLoss);
-    mine.tokens += sum_at(sums_, ops::kSumTokens);
-    mine.correct += sum_at(sums_, ops::kSumCorrect);
+    const auto sums = records_->read_sums();
+    mine.loss_sum += sums[ops::kSumLoss];
+    mine.tokens += sums[ops::kSumTokens];
+    mine.correct += sums[ops::kSumCorrect];
   }
   return {world.sum(mine.loss_sum), world.sum(mine.tokens), world.sum(mine.correct)};
 }

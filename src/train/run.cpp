@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::int64_t kLag = 2;  // the host acts on step s at the start of step s + 2
 constexpr int kMaxSkippedInARow = 10;
+constexpr int kProbes = 4;  // products that tell the matmul rate
 
 std::string utc_now() {
   const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -57,6 +58,9 @@ class TrainingRun {
   void check_resumable(const io::CheckpointMeta& meta) const;
   void one_step(std::int64_t step);
   void record(std::int64_t step, const StepTimes& times);
+  void record_trace(std::int64_t step);
+  void flush_row();
+  void report(const ops::StepResult& result, double step_seconds);
   void collect(std::int64_t step);
   void validate(std::int64_t step);
   void checkpoint(std::int64_t step);
@@ -80,7 +84,6 @@ class TrainingRun {
   std::unique_ptr<io::MetricsLog> metrics_;
   std::unique_ptr<io::TimingWriter> timing_;
   std::unique_ptr<Progress> progress_;
-  std::array<double, kLag + 2> step_seconds_{};
   std::optional<io::MetricsLine::Validation> validation_;
   std::int64_t first_step_ = 1;
   std::int64_t last_step_ = 0;
@@ -89,8 +92,8 @@ class TrainingRun {
   double flops_causal_ = 0;     // of a step
   double flops_full_ = 0;
   double started_ = 0;
-  double earlier_seconds_ = 0;  // of earlier starts
-  double checkpoint_seconds_ = 0;
+  double earlier_seconds_ = 0;        // of earlier starts
+  std::optional<io::TimingRow> row_;  // of the newest step whose result was read
   int skipped_in_a_row_ = 0;
   bool stop_ = false;
 };
@@ -177,7 +180,8 @@ std::string TrainingRun::chosen_step(const std::string& wanted) {
       step = std::to_string(io::CheckpointReader(checkpoints_).meta().step);
     } catch (const Error& error) {  // never from the start over what may still be saved
       throw Error(error.code(), fmt::format("{}\n  restore one of them, or start from step 1 with "
-                                            "--resume never", error.what()));
+                                            "--resume never",
+                                            error.what()));
     }
   });
   return world_.broadcast(step);
@@ -230,8 +234,11 @@ void TrainingRun::open_records() {
   const auto tokens = static_cast<double>(config_.train.global_batch * config_.model.context);
   flops_causal_ = tokens * model::flops_per_token(config_.model, config_.model.context, true);
   flops_full_ = tokens * model::flops_per_token(config_.model, config_.model.context, false);
+  MatmulProbe probe(trainer_->context(), 1024);
   world_.barrier();
-  matmul_rate_ = world_.sum(measure_matmul_rate(trainer_->context(), 1024, 3));
+  double seconds = 0;
+  for (int i = 0; i < kProbes; ++i) seconds += probe.run();
+  matmul_rate_ = world_.sum(kProbes * probe.flops() / seconds);
   progress_ = std::make_unique<Progress>(is_first(), last_step_, config_.train.log_every);
   if (is_first()) {
     log::info(fmt::format(
@@ -258,6 +265,7 @@ ExitCode TrainingRun::run() {
   const bool saved = is_due(step, config_.checkpoint.every);
   if (step >= first_step_ && !saved) checkpoint(step);
   progress_->finish_line();
+  flush_row();
   timing_->flush();
   if (is_first()) log::info(fmt::format("stopped behind step {} of {}", step, last_step_));
   return stop_ ? ExitCode::preempted : ExitCode::ok;
@@ -271,28 +279,31 @@ void TrainingRun::one_step(std::int64_t step) {
   order.stop_requested = options_.stop_signal != nullptr && *options_.stop_signal != 0;
   order.traced =
       std::ranges::find(config_.timing.trace_steps, step) != config_.timing.trace_steps.end();
-  const StepTimes& times = trainer_->step(order, loader_.get());
-  step_seconds_[static_cast<std::size_t>(step) % step_seconds_.size()] = times.step_seconds;
+  trainer_->step(order, loader_.get());
+  record_trace(step);
   if (config_.train.log_norms > 0 && step % config_.train.log_norms == 0 && is_first()) {
     append_norms(config_.run.directory + "/norms.jsonl", step, *trainer_);
   }
   if (validation_samples_ && is_due(step, config_.train.validate_every)) validate(step);
-  checkpoint_seconds_ = 0;
   if (is_due(step, config_.checkpoint.every)) checkpoint(step);
-  record(step, times);
 }
 
 void TrainingRun::record(std::int64_t step, const StepTimes& times) {
-  if (step % config_.timing.every == 0) {
-    io::TimingRow row;
-    row.times = times;
-    row.times.phase_seconds[static_cast<std::size_t>(Phase::checkpoint)] += checkpoint_seconds_;
-    row.times.step_seconds += checkpoint_seconds_;
-    row.tokens = config_.train.global_batch / config_.parallel.data * config_.model.context;
-    row.memory_peak_bytes = trainer_->memory().peak_bytes();
-    row.memory_now_bytes = trainer_->memory().now_bytes();
-    timing_->append(row);
-  }
+  if (step % config_.timing.every != 0) return;
+  flush_row();
+  row_.emplace();
+  row_->times = times;
+  row_->tokens = config_.train.global_batch / config_.parallel.data * config_.model.context;
+  row_->memory_peak_bytes = trainer_->memory().peak_bytes();
+  row_->memory_now_bytes = trainer_->memory().now_bytes();
+}
+
+void TrainingRun::flush_row() {
+  if (row_) timing_->append(*row_);
+  row_.reset();
+}
+
+void TrainingRun::record_trace(std::int64_t step) {
   const Recorder& recorder = trainer_->context().recorder();
   if (!recorder.traced()) return;
   timing_->append_events(step, recorder.events());
@@ -314,26 +325,31 @@ void TrainingRun::collect(std::int64_t step) {
                               skipped_in_a_row_, result.step, result.loss_sum / result.tokens))
           .on_all_ranks();
     }
-    if (!is_first()) continue;
-    io::MetricsLine line;
-    line.step = result.step;
-    line.loss = result.loss_sum / result.tokens;
-    line.grad_norm = result.gradient_norm;
-    line.lr = result.learning_rate;
-    line.tokens = result.step * config_.train.global_batch * config_.model.context;
-    line.step_seconds = step_seconds_[static_cast<std::size_t>(result.step) % step_seconds_.size()];
-    line.tokens_per_second =
-        static_cast<double>(config_.train.global_batch * config_.model.context) / line.step_seconds;
-    line.mfu = flops_causal_ / line.step_seconds / matmul_rate_;
-    line.mfu_full = flops_full_ / line.step_seconds / matmul_rate_;
-    line.perplexity = std::exp(line.loss);
-    line.token_accuracy = result.correct / result.tokens;
-    line.wall_seconds = wall_seconds();
-    line.skipped_steps = result.skipped_steps;
-    line.validation = std::exchange(validation_, std::nullopt);
-    metrics_->append(line);
-    progress_->show(line);
+    const StepTimes times = trainer_->times(collected_);
+    record(collected_, times);
+    if (is_first()) report(result, times.step_seconds);
   }
+}
+
+void TrainingRun::report(const ops::StepResult& result, double step_seconds) {
+  io::MetricsLine line;
+  line.step = result.step;
+  line.loss = result.loss_sum / result.tokens;
+  line.grad_norm = result.gradient_norm;
+  line.lr = result.learning_rate;
+  line.tokens = result.step * config_.train.global_batch * config_.model.context;
+  line.step_seconds = step_seconds;
+  line.tokens_per_second =
+      static_cast<double>(config_.train.global_batch * config_.model.context) / line.step_seconds;
+  line.mfu = flops_causal_ / line.step_seconds / matmul_rate_;
+  line.mfu_full = flops_full_ / line.step_seconds / matmul_rate_;
+  line.perplexity = std::exp(line.loss);
+  line.token_accuracy = result.correct / result.tokens;
+  line.wall_seconds = wall_seconds();
+  line.skipped_steps = result.skipped_steps;
+  line.validation = std::exchange(validation_, std::nullopt);
+  metrics_->append(line);
+  progress_->show(line);
 }
 
 void TrainingRun::validate(std::int64_t step) {
@@ -343,6 +359,7 @@ void TrainingRun::validate(std::int64_t step) {
     count = std::min(count, config_.train.validate_batches * config_.train.microbatch);
   }
   const Evaluation evaluation = trainer_->evaluate(*validation_samples_, count, world_);
+  trainer_->restart_clock();
   validation_ = {evaluation.loss(), evaluation.perplexity(), evaluation.token_accuracy()};
   collect(step);
 }
@@ -367,7 +384,12 @@ void TrainingRun::checkpoint(std::int64_t step) {
     progress_->finish_line();
     log::info(fmt::format("checkpoint of step {} in {}", step, checkpoints_));
   }
-  checkpoint_seconds_ = now_seconds() - start;
+  trainer_->restart_clock();
+  if (!row_) return;
+  // The row of this step waits for what its checkpoint cost.
+  const double seconds = now_seconds() - start;
+  row_->times.phase_seconds[static_cast<std::size_t>(Phase::checkpoint)] += seconds;
+  row_->times.step_seconds += seconds;
 }
 
 }  // namespace

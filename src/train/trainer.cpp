@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/train/trainer.hpp"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
+#include "batch_feed.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/optimizer.hpp"
+#include "step_records.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -37,26 +39,47 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
       arenas_(plan == nullptr ? model::Arenas::measuring()
                               : model::Arenas::real(options.device, *plan, options.canary)),
       stage_(config.model, stage_options(config, options), arenas_) {
-  const Device device = plan == nullptr ? Device::meta : options.device;
-  ctx_ = std::make_unique<Context>(device, plan == nullptr ? 0 : plan->workspace);
+  const bool real = plan != nullptr;
+  ctx_ = std::make_unique<Context>(real ? options.device : Device::meta, real ? plan->workspace : 0,
+                                   options.device);
+  ctx_->set_tf32(config.precision.compute == "tf32");
+  ctx_->set_deterministic(config.run.deterministic);
   if (options.training) {
     optimizer_.emplace(config.optimizer, stage_.params(), arenas_.optimizer);
     reducer_ = std::make_unique<data::GradientReducer>(stage_.params(), mesh.data_group());
   }
-  const DType sums = options.compute == DType::f64 ? DType::f64 : DType::f32;
-  sums_ = arenas_.scratch.take(sums, {ops::kSumCount}, "sums");
-  state_memory_ =
-      arenas_.scratch.take(DType::u8, {static_cast<Dim>(sizeof(ops::StepState))}, "step state");
-  if (device == Device::cpu) state_ = new (state_memory_.raw()) ops::StepState();
+  records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
+                                           options.compute == DType::f64 ? DType::f64 : DType::f32);
+  records_->start_clock(options.time_components);
+  // The host is at most two steps ahead of the device.
+  const auto depth = static_cast<std::size_t>(3 * std::max<std::int64_t>(1, config.microbatches()));
+  feed_ = std::make_unique<BatchFeed>(*ctx_, stage_.batch(0), depth);
   const model::MemoryPlan used = arenas_.used();
   memory_.change(static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer),
                  "parameters and state");
+  microbatch_bytes_ = static_cast<std::int64_t>(used.activations + used.scratch);
 }
+
+Trainer::~Trainer() = default;
 
 model::MemoryPlan Trainer::memory_plan() const {
   model::MemoryPlan plan = arenas_.used();
   plan.workspace = ctx_->workspace_high_water();
   return plan;
+}
+
+model::Stage::StepViews Trainer::step_views() const {
+  return {records_->state(), records_->sums()};
+}
+
+ops::StepState Trainer::state() const { return records_->read_state(); }
+const ops::StepResult& Trainer::result(std::int64_t step) const { return records_->result(step); }
+void Trainer::restart_clock() { records_->restart_clock(); }
+
+StepTimes Trainer::times(std::int64_t step) const {
+  const StepTimes& host = host_times_[static_cast<std::size_t>(step % ops::kResultRing)];
+  require(host.step == step, "the times of that step are gone or not there yet");
+  return records_->times(step, host);
 }
 
 void Trainer::initialize() {
@@ -71,55 +94,60 @@ void Trainer::initialize() {
   }
 }
 
-const StepTimes& Trainer::step(const Order& order, io::Loader* loader) {
+void Trainer::step(const Order& order, io::Loader* loader) {
   begin(order);
   const auto microbatches = static_cast<int>(config_.microbatches());
   for (int m = 0; m < microbatches; ++m) {
     const auto accumulate = m == 0 ? nn::Accumulate::no : nn::Accumulate::yes;
     load_batch(loader, order.step, m);
-    run_forward(model::Pass::train, accumulate);
-    run_backward(accumulate, m == microbatches - 1);
+    memory_.change(microbatch_bytes_, "activations");
+    GraphSegment& segment = m == 0 ? first_microbatch_ : later_microbatch_;
+    segment.run(*ctx_, options_.graphs, [&] {
+      run_forward(model::Pass::train, accumulate);
+      run_backward(accumulate, m == microbatches - 1);
+    });
+    memory_.change(-microbatch_bytes_, "activations");
   }
   {
     const Scope phase(ctx_->recorder(), Phase::reduce_exposed);
     reducer_->finish(*ctx_);
   }
-  judge();
-  {
-    const Scope phase(ctx_->recorder(), Phase::optimizer);
-    optimizer_->update(*ctx_, state_);
-  }
-  return ctx_->recorder().end_step();
+  update_.run(*ctx_, options_.graphs, [&] {
+    judge();
+    update();
+  });
+  end();
 }
 
 void Trainer::begin(const Order& order) {
   ctx_->recorder().begin_step(order.step, order.traced);
   memory_.begin_step();
-  ops::StepInput input;
-  input.step = order.step;
-  input.learning_rate = static_cast<float>(order.learning_rate);
-  input.inverse_tokens = 1.0F / static_cast<float>(config_.train.global_batch * stage_.options().T);
-  input.stop_request = order.stop_requested ? 1.0F : 0.0F;
-  ops::begin_step(*ctx_, input, state_, sums_);
+  input_.step = order.step;
+  input_.learning_rate = static_cast<float>(order.learning_rate);
+  input_.inverse_tokens =
+      1.0F / static_cast<float>(config_.train.global_batch * stage_.options().T);
+  input_.stop_request = order.stop_requested ? 1.0F : 0.0F;
+  ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
+}
+
+void Trainer::end() {
+  const StepTimes& times = ctx_->recorder().end_step();
+  host_times_[static_cast<std::size_t>(times.step % ops::kResultRing)] = times;
+  records_->publish_times();
 }
 
 void Trainer::load_batch(io::Loader* loader, std::int64_t step, int microbatch) {
   ctx_->recorder().set_microbatch(microbatch);
   if (loader == nullptr) return;
   const Scope phase(ctx_->recorder(), Phase::data);
-  const model::BatchViews& batch = stage_.batch(0);
-  loader->load(step, microbatch, {batch.tokens, batch.targets, batch.order, batch.sample_position});
+  loader->load(step, microbatch, feed_->next());
+  feed_->upload(*ctx_);
 }
 
 void Trainer::run_forward(model::Pass pass, nn::Accumulate accumulate) {
   const Scope phase(ctx_->recorder(), Phase::forward);
-  const model::MemoryPlan used = arenas_.used();
-  memory_.change(static_cast<std::int64_t>(used.activations + used.scratch), "activations");
   for (int unit = 0; unit < stage_.units(); ++unit) {
     stage_.forward(*ctx_, 0, unit, pass, step_views(), accumulate);
-  }
-  if (pass == model::Pass::evaluate) {
-    memory_.change(-static_cast<std::int64_t>(used.activations + used.scratch), "activations");
   }
 }
 
@@ -130,8 +158,6 @@ void Trainer::run_backward(nn::Accumulate accumulate, bool last) {
     if (last) reducer_->unit_done(*ctx_, unit);
     reducer_->progress();
   }
-  const model::MemoryPlan used = arenas_.used();
-  memory_.change(-static_cast<std::int64_t>(used.activations + used.scratch), "activations");
 }
 
 void Trainer::judge() {
@@ -140,38 +166,43 @@ void Trainer::judge() {
   const Dim begin = reducer_->norm_begin();
   {
     const Scope component(ctx_->recorder(), Component::optimizer);
-    ops::add_norm_squared(*ctx_, gradient.slice(begin, reducer_->norm_end() - begin), sums_);
+    ops::add_norm_squared(*ctx_, gradient.slice(begin, reducer_->norm_end() - begin),
+                          records_->sums());
   }
   comm::Communicator& world = mesh_.world_group();
   if (world.size() > 1) {
     const Scope exposed(ctx_->recorder(), Phase::reduce_exposed);
-    world.wait(*ctx_, world.all_reduce(*ctx_, sums_, comm::ReduceOp::sum));
+    world.wait(*ctx_, world.all_reduce(*ctx_, records_->sums(), comm::ReduceOp::sum));
   }
-  ops::judge_step(*ctx_, optimizer_->judge_constants(), sums_, state_, results_.data());
+  ops::judge_step(*ctx_, optimizer_->judge_constants(), records_->sums(), records_->state(),
+                  records_->results());
 }
 
-const ops::StepResult& Trainer::result(std::int64_t step) const {
-  const ops::StepResult& found = results_[static_cast<std::size_t>(step % ops::kResultRing)];
-  require(found.step == step, "the result of that step is gone or not there yet");
-  return found;
+void Trainer::update() {
+  const Scope phase(ctx_->recorder(), Phase::optimizer);
+  optimizer_->update(*ctx_, records_->state());
 }
 
-const StepTimes& Trainer::forward_backward(const Order& order) {
+void Trainer::forward_backward(const Order& order) {
   begin(order);
   for (std::int64_t m = 0; m < config_.microbatches(); ++m) {
     const auto accumulate = m == 0 ? nn::Accumulate::no : nn::Accumulate::yes;
-    run_forward(model::Pass::train, accumulate);
-    run_backward(accumulate, false);
+    GraphSegment& segment = m == 0 ? first_microbatch_ : later_microbatch_;
+    segment.run(*ctx_, options_.graphs, [&] {
+      run_forward(model::Pass::train, accumulate);
+      run_backward(accumulate, false);
+    });
   }
-  return ctx_->recorder().end_step();
+  end();
 }
 
-const StepTimes& Trainer::forward(const Order& order) {
+void Trainer::forward(const Order& order) {
   begin(order);
   for (std::int64_t m = 0; m < config_.microbatches(); ++m) {
-    run_forward(model::Pass::evaluate, nn::Accumulate::no);
+    first_microbatch_.run(*ctx_, options_.graphs,
+                          [&] { run_forward(model::Pass::evaluate, nn::Accumulate::no); });
   }
-  return ctx_->recorder().end_step();
+  end();
 }
 
 Plan make_plan(const Config& config, const TrainerOptions& options, int world_rank) {

@@ -65,12 +65,32 @@ struct StepTimes {
   }
 };
 
+/// Takes the recorder's charges where time passes on a device: the time since the last charge of
+/// the same kind belongs to `slot` (the phases, then the components).
+class DeviceTimer {
+ public:
+  DeviceTimer() = default;
+  virtual ~DeviceTimer() = default;
+  DeviceTimer(const DeviceTimer&) = delete;
+  DeviceTimer& operator=(const DeviceTimer&) = delete;
+  DeviceTimer(DeviceTimer&&) = delete;
+  DeviceTimer& operator=(DeviceTimer&&) = delete;
+  virtual void charge(int slot) = 0;
+};
+
 /// Stamps of the current step. Everyone may record; only io/timing writes to disk. Fixed storage:
 /// recording allocates nothing. On the CPU a stamp is the monotonic clock; a CUDA context stamps
 /// through its device ring.
 class Recorder {
  public:
   explicit Recorder(std::size_t trace_capacity = 1 << 16);
+
+  /// From now on charges go to `timer` (those of components only where asked for: a mark costs the
+  /// device some microseconds), and end_step gives host times without phases.
+  void use_timer(DeviceTimer* timer, bool components) {
+    timer_ = timer;
+    timer_components_ = components;
+  }
 
   void begin_step(std::int64_t step, bool traced);
   /// Closes the step and returns its times; events() stays valid until the next begin_step.
@@ -110,6 +130,8 @@ class Recorder {
   double step_start_ = 0;
   int microbatch_ = -1;
   bool traced_ = false;
+  bool timer_components_ = false;
+  DeviceTimer* timer_ = nullptr;
   StepTimes times_;
   std::vector<TraceEvent> events_;
 };

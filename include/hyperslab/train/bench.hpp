@@ -36,12 +36,15 @@ struct BenchResult {
   double tokens = 0;       ///< of a step, all ranks
   double model_flops = 0;  ///< of a step, all ranks, causal
   double model_flops_full = 0;
-  double matmul_rate = 0;  ///< FLOP/s of all ranks together, 2048-cube, measured after the steps
+  /// FLOP/s of all ranks together in an fp32 product of 2048 x 2048 x 2048: the median of one
+  /// product behind every measured step, so that both see the same machine.
+  double matmul_rate = 0;
   std::int64_t memory_peak_bytes = 0;
   std::vector<BenchComponent> components;
   [[nodiscard]] double tokens_per_second() const { return tokens / mean; }
   [[nodiscard]] double flops_per_second() const { return model_flops / mean; }
-  [[nodiscard]] double mfu() const { return flops_per_second() / matmul_rate; }
+  /// Of the median step, causal.
+  [[nodiscard]] double mfu() const { return model_flops / median / matmul_rate; }
 };
 
 /// Times steps of a deck on generated tokens. Collective over the world.

@@ -30,8 +30,21 @@ void agree(comm::World& world, const std::function<void()>& work);
 /// synced, renamed and removed.
 void probe_directory(const std::string& directory);
 
-/// fp32 FLOP/s that this rank's share of the machine reaches in a matrix product of n x n x n.
-[[nodiscard]] double measure_matmul_rate(Context& ctx, Dim n, int repeats);
+/// An fp32 matrix product of n x n x n, for what a core or a GPU can reach at best.
+class MatmulProbe {
+ public:
+  MatmulProbe(Context& ctx, Dim n);
+  /// Seconds of one product.
+  double run();
+  [[nodiscard]] double flops() const;
+
+ private:
+  Context& ctx_;
+  Dim n_;
+  Tensor a_;
+  Tensor b_;
+  Tensor c_;
+};
 
 /// Epochs to steps, and back-filled defaults that depend on the data.
 [[nodiscard]] std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "hyperslab/core/graph.hpp"
 #include "hyperslab/data/reducer.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/io/dataset.hpp"
@@ -17,11 +18,16 @@
 
 namespace hyperslab::train {
 
+class BatchFeed;
+class StepRecords;
+
 /// What a trainer is made for; the deck says the rest.
 struct TrainerOptions {
   Device device = Device::cpu;
   bool training = true;  ///< false: forward only, no gradients and no optimizer state
   bool cache = false;    ///< for generation: a key-value cache of `T` tokens
+  bool graphs = true;            ///< CUDA graphs where the device has them
+  bool time_components = false;  ///< also where marks cost the device time
   bool canary = false;   ///< fill arenas with a pattern, to see what is touched
   DType compute = DType::f32;
   Dim B = 0;  ///< 0: the deck's microbatch
@@ -46,26 +52,36 @@ class Trainer {
   /// arenas of exactly the planned sizes.
   Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOptions& options,
           const model::MemoryPlan* plan);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+  Trainer(Trainer&&) = delete;
+  Trainer& operator=(Trainer&&) = delete;
 
   /// Initial parameters, by (seed, name, global element index), and cleared moments.
   void initialize();
 
   /// One optimizer step: microbatches from the loader (absent: the slots keep what they hold),
-  /// forward and backward, reduction, judgement, update. Results come by result(), later.
+  /// forward and backward, reduction, judgement, update. Everything is only enqueued where the
+  /// device works beside the host; result() and times() of the step wait for it.
   struct Order {
     std::int64_t step = 1;
     double learning_rate = 0;
     bool stop_requested = false;
     bool traced = false;
   };
-  const StepTimes& step(const Order& order, io::Loader* loader);
+  void step(const Order& order, io::Loader* loader);
   /// Forward and backward of all microbatches without reduction and update, for bench.
-  const StepTimes& forward_backward(const Order& order);
+  void forward_backward(const Order& order);
   /// Forward of all microbatches with the loss, for bench.
-  const StepTimes& forward(const Order& order);
+  void forward(const Order& order);
 
-  /// Of a step that is not older than the ring (4 steps).
+  /// Of a step that is at most two older than the newest.
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
+  [[nodiscard]] StepTimes times(std::int64_t step) const;
+  /// Call behind work that belongs to no step (evaluation, checkpoints), so that the next step is
+  /// not charged with it.
+  void restart_clock();
 
   /// Mean loss over samples [0, count) in their order, the same number for every layout: samples
   /// are dealt out in microbatches, rests are filled with ignored targets. Collective over the
@@ -74,7 +90,7 @@ class Trainer {
 
   /// Everything a checkpoint needs of this rank; every element of every tensor is given by exactly
   /// one replica of the data group, in equal shares.
-  [[nodiscard]] std::vector<io::Slab> slabs() const;
+  [[nodiscard]] std::vector<io::Slab> slabs();
   void fill_meta(io::CheckpointMeta& meta) const;
   /// Loads parameters and, where training, moments and state.
   void load(const io::CheckpointReader& reader);
@@ -85,18 +101,22 @@ class Trainer {
   [[nodiscard]] const model::Arenas& arenas() const { return arenas_; }
   [[nodiscard]] const optim::AdamW& optimizer() const { return *optimizer_; }
   [[nodiscard]] const MemoryMeter& memory() const { return memory_; }
-  [[nodiscard]] const ops::StepState& state() const { return *state_; }
+  /// Waits for everything enqueued so far.
+  [[nodiscard]] ops::StepState state() const;
   [[nodiscard]] model::MemoryPlan memory_plan() const;
   [[nodiscard]] Dim B() const { return stage_.options().B; }
   [[nodiscard]] Dim T() const { return stage_.options().T; }
 
  private:
-  [[nodiscard]] model::Stage::StepViews step_views() const { return {state_, sums_}; }
+  [[nodiscard]] model::Stage::StepViews step_views() const;
   void begin(const Order& order);
   void load_batch(io::Loader* loader, std::int64_t step, int microbatch);
   void run_forward(model::Pass pass, nn::Accumulate accumulate);
   void run_backward(nn::Accumulate accumulate, bool last);
   void judge();
+  void update();
+  void end();
+  [[nodiscard]] View host_mirror(std::size_t which, View flat);
 
   Config config_;
   const mesh::Mesh& mesh_;
@@ -107,10 +127,15 @@ class Trainer {
   std::unique_ptr<data::GradientReducer> reducer_;
   std::unique_ptr<Context> ctx_;
   MemoryMeter memory_;
-  View state_memory_;
-  View sums_;
-  ops::StepState* state_ = nullptr;
-  std::array<ops::StepResult, ops::kResultRing> results_{};
+  std::int64_t microbatch_bytes_ = 0;  ///< activations and scratch while a microbatch is alive
+  std::unique_ptr<StepRecords> records_;
+  std::unique_ptr<BatchFeed> feed_;
+  ops::StepInput input_;  ///< of the newest step
+  std::array<StepTimes, ops::kResultRing> host_times_{};
+  std::array<Tensor, 3> mirrors_;  ///< of device memory, for checkpoints
+  GraphSegment first_microbatch_;  ///< gradients are overwritten
+  GraphSegment later_microbatch_;  ///< gradients are added to
+  GraphSegment update_;
 };
 
 /// Memory and work of one rank, without any of it: setup and one step on `meta`.

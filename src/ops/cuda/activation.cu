@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../checks.hpp"
+#include "kernels_common.cuh"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+struct ValueSlope {
+  float value;
+  float slope;
+};
+
+/// Accurate functions for f32; for 16-bit elements ones whose error is far below their rounding.
+template <bool kFast>
+__device__ float sigmoid(float x) {
+  if constexpr (kFast) return __fdividef(1.0F, 1.0F + __expf(-x));
+  return 1.0F / (1.0F + expf(-x));
+}
+
+template <bool kFast>
+struct Gelu {
+  __device__ static ValueSlope at(float x) {
+    const float cdf = kFast ? 0.5F + 0.5F * erff(0.70710678F * x) : normcdff(x);
+    const float square = -0.5F * x * x;
+    const float density = 0.398942280F * (kFast ? __expf(square) : expf(square));
+    return {x * cdf, cdf + x * density};
+  }
+};
+
+/// 0.5 (1 + tanh(u)) is sigmoid(2u), which does not cancel for negative u.
+template <bool kFast>
+struct GeluTanh {
+  __device__ static ValueSlope at(float x) {
+    constexpr float kScale = 1.59576912F;  // 2 sqrt(2 / pi)
+    const float gate = sigmoid<kFast>(kScale * (x + 0.044715F * x * x * x));
+    const float du = kScale * (1.0F + 3 * 0.044715F * x * x);
+    return {x * gate, gate + x * gate * (1.0F - gate) * du};
+  }
+};
+
+template <bool kFast>
+struct Relu {
+  __device__ static ValueSlope at(float x) {
+    return {x <= 0.0F ? 0.0F : x, x > 0.0F ? 1.0F : 0.0F};
+  }
+};
+
+template <bool kFast>
+struct Silu {
+  __device__ static ValueSlope at(float x) {
+    const float gate = sigmoid<kFast>(x);
+    return {x * gate, gate + x * gate * (1.0F - gate)};
+  }
+};
+
+template <bool kFast>
+struct ReluSquared {
+  __device__ static ValueSlope at(float x) {
+    const float positive = x <= 0.0F ? 0.0F : x;
+    return {positive * positive, 2.0F * positive};
+  }
+};
+
+/// Calls body with the function of `activation`, for gated ones that of the gate.
+template <bool kFast, class Body>
+void with_activation(Activation activation, Body&& body) {
+  switch (activation) {
+    case Activation::gelu:
+    case Activation::geglu: return body(Gelu<kFast>());
+    case Activation::gelu_tanh: return body(GeluTanh<kFast>());
+    case Activation::relu: return body(Relu<kFast>());
+    case Activation::silu:
+    case Activation::swiglu: return body(Silu<kFast>());
+    case Activation::relu_squared: return body(ReluSquared<kFast>());
+  }
+}
+
+template <class Function, class T>
+struct Forward {
+  static constexpr int kWidth = kVector<T>;
+  const T* x;
+  T* y;
+  template <int N>
+  __device__ void at(Dim i) const {
+    float value[N];
+    load<N>(x + i, value);
+#pragma unroll
+    for (int k = 0; k < N; ++k) value[k] = Function::at(value[k]).value;
+    store<N>(y + i, value);
+  }
+};
+
+template <class Function, class T>
+struct Backward {
+  static constexpr int kWidth = kVector<T>;
+  const T* x;
+  const T* dy;
+  T* dx;
+  template <int N>
+  __device__ void at(Dim i) const {
+    float value[N];
+    float gradient[N];
+    load<N>(x + i, value);
+    load<N>(dy + i, gradient);
+#pragma unroll
+    for (int k = 0; k < N; ++k) gradient[k] *= Function::at(value[k]).slope;
+    store<N>(dx + i, gradient);
+  }
+};
+
+/// Element i of y belongs to row i / F; its gate is at i + row * F, its up another F further.
+template <class Function, class T>
+struct Gated {
+  static constexpr int kWidth = kVector<T>;
+  Dim F;
+  const T* gate_up;
+  T* y;
+  template <int N>
+  __device__ void at(Dim i) const {
+    const T* from = gate_up + i + i / F * F;
+    float gate[N];
+    float up[N];
+    load<N>(from, gate);
+    load<N>(from + F, up);
+#pragma unroll
+    for (int k = 0; k < N; ++k) up[k] *= Function::at(gate[k]).value;
+    store<N>(y + i, up);
+  }
+};
+
+template <class Function, class T>
+struct GatedGradient {
+  static constexpr int kWidth = kVector<T>;
+  Dim F;
+  const T* gate_up;
+  const T* dy;
+  T* dgate_up;
+  template <int N>
+  __device__ void at(Dim i) const {
+    const Dim place = i + i / F * F;
+    float gate[N];
+    float up[N];
+    float gradient[N];
+    load<N>(gate_up + place, gate);
+    load<N>(gate_up + place + F, up);
+    load<N>(dy + i, gradient);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const ValueSlope f = Function::at(gate[k]);
+      gate[k] = gradient[k] * up[k] * f.slope;
+      up[k] = gradient[k] * f.value;
+    }
+    store<N>(dgate_up + place, gate);
+    store<N>(dgate_up + place + F, up);
+  }
+};
+
+}  // namespace
+
+void activation_forward(Context& ctx, Activation activation, CView x, View y) {
+  constexpr const char* kName = "activation_forward";
+  with_element(x.dtype(), kName, [&]<class T>(T) {
+    with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
+      const Forward<Function, T> op = {x.data<T>(), y.data<T>()};
+      for_each(ctx, kName, x.numel(), aligned(op.x, op.y), op);
+    });
+  });
+}
+
+void activation_backward(Context& ctx, Activation activation, CView x, CView dy, View dx) {
+  constexpr const char* kName = "activation_backward";
+  with_element(x.dtype(), kName, [&]<class T>(T) {
+    with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
+      const Backward<Function, T> op = {x.data<T>(), dy.data<T>(), dx.data<T>()};
+      for_each(ctx, kName, x.numel(), aligned(op.x, op.dy, op.dx), op);
+    });
+  });
+}
+
+void gated_forward(Context& ctx, Activation activation, CView gate_up, View y) {
+  constexpr const char* kName = "gated_forward";
+  with_element(y.dtype(), kName, [&]<class T>(T) {
+    with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
+      const Gated<Function, T> op = {y.shape().back(), gate_up.data<T>(), y.data<T>()};
+      for_each(ctx, kName, y.numel(), op.F % kVector<T> == 0 && aligned(op.gate_up, op.y), op);
+    });
+  });
+}
+
+void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy, View dgate_up) {
+  constexpr const char* kName = "gated_backward";
+  with_element(dy.dtype(), kName, [&]<class T>(T) {
+    with_activation<sizeof(T) == 2>(activation, [&]<class Function>(Function) {
+      const GatedGradient<Function, T> op = {dy.shape().back(), gate_up.data<T>(), dy.data<T>(),
+                                             dgate_up.data<T>()};
+      const bool vectors = op.F % kVector<T> == 0 && aligned(op.gate_up, op.dy, op.dgate_up);
+      for_each(ctx, kName, dy.numel(), vectors, op);
+    });
+  });
+}
+
+}  // namespace hyperslab::ops::cuda

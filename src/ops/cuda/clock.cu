@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels_common.cuh"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+__device__ std::uint64_t timer_ns() {
+  std::uint64_t now = 0;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+__global__ void mark_kernel(DeviceClock* clock, int slot) {
+  const std::uint64_t now = timer_ns();
+  if (slot < 0) {
+    clock->last_phase_ns = now;
+    clock->last_component_ns = now;
+    return;
+  }
+  std::uint64_t& last = slot < kPhases ? clock->last_phase_ns : clock->last_component_ns;
+  reinterpret_cast<std::uint64_t*>(&clock->ns)[slot] += now - last;
+  last = now;
+}
+
+__global__ void publish_kernel(DeviceClock* clock, const StepState* state, ClockReading* readings) {
+  ClockReading* reading = readings + state->input.step % kResultRing;
+  auto* from = reinterpret_cast<std::uint64_t*>(&clock->ns);
+  auto* to = reinterpret_cast<volatile std::uint64_t*>(&reading->ns);
+  for (int i = 0; i < kClockSlots; ++i) {
+    to[i] = from[i];
+    from[i] = 0;
+  }
+  __threadfence_system();
+  *reinterpret_cast<volatile std::int64_t*>(&reading->step) = state->input.step;
+}
+
+}  // namespace
+
+void mark_clock(Context& ctx, DeviceClock* clock, int slot) {
+  mark_kernel<<<1, 1, 0, ctx.stream().cuda()>>>(clock, slot);
+  HS_CUDA_LAUNCHED("mark_clock");
+}
+
+void publish_clock(Context& ctx, DeviceClock* clock, const StepState* state,
+                   ClockReading* readings) {
+  publish_kernel<<<1, 1, 0, ctx.stream().cuda()>>>(clock, state, readings);
+  HS_CUDA_LAUNCHED("publish_clock");
+}
+
+}  // namespace hyperslab::ops::cuda

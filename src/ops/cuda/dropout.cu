@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels_dropout.cuh"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+template <class T>
+struct Drop {
+  static constexpr int kWidth = kVector<T>;
+  DropoutMask mask;
+  Dim per_sample;
+  const T* x;
+  T* y;
+  template <int N>
+  __device__ void at(Dim i) const {
+    const Dim sample = i / per_sample;
+    const auto global = static_cast<std::uint64_t>(mask.sample_position[sample] * per_sample + i -
+                                                   sample * per_sample);
+    float factor[N];
+    mask.factors(global, true, factor);
+    float value[N];
+    load<N>(x + i, value);
+#pragma unroll
+    for (int k = 0; k < N; ++k) value[k] = factor[k] == 0 ? 0.0F : value[k] * factor[k];
+    store<N>(y + i, value);
+  }
+};
+
+}  // namespace
+
+void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
+  if (!dropout.active()) return cast(ctx, x, y);
+  if (x.numel() == 0) return;
+  with_element(x.dtype(), "dropout", [&]<class T>(T) {
+    const Drop<T> op = {mask_of(dropout), x.numel() / x.shape()[0], x.data<T>(), y.data<T>()};
+    // Vectors stay within a sample and begin at multiples of 4.
+    const bool vectors = op.per_sample % kVector<T> == 0 && aligned(op.x, op.y);
+    for_each(ctx, "dropout", x.numel(), vectors, op);
+  });
+}
+
+}  // namespace hyperslab::ops::cuda

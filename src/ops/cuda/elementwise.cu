@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels_common.cuh"
+#include "reduce.hpp"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+template <class T>
+struct Add {
+  static constexpr int kWidth = kVector<T>;
+  const T* a;
+  const T* b;
+  T* y;
+  template <int N>
+  __device__ void at(Dim i) const {
+    float left[N];
+    float right[N];
+    load<N>(a + i, left);
+    load<N>(b + i, right);
+#pragma unroll
+    for (int k = 0; k < N; ++k) left[k] += right[k];
+    store<N>(y + i, left);
+  }
+};
+
+struct Fill {
+  static constexpr int kWidth = 4;
+  float value;
+  float* y;
+  template <int N>
+  __device__ void at(Dim i) const {
+    float values[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) values[k] = value;
+    store<N>(y + i, values);
+  }
+};
+
+template <class From, class To>
+struct Cast {
+  static constexpr int kWidth = std::max(kVector<From>, kVector<To>);
+  const From* x;
+  To* y;
+  template <int N>
+  __device__ void at(Dim i) const {
+    float values[N];
+    load<N>(x + i, values);
+    store<N>(y + i, values);
+  }
+};
+
+/// The partial sums in double, in a fixed order; the result goes to all threads.
+__device__ double total_of(const SquareSum* partial, int parts, double* scratch) {
+  double squares = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < parts; i += static_cast<int>(blockDim.x)) {
+    squares += partial[i].squares;
+  }
+  return block_sum(squares, scratch);
+}
+
+__global__ void root_mean_square_kernel(const SquareSum* partial, int parts, double count,
+                                        float* out) {
+  __shared__ double scratch[32];
+  const double squares = total_of(partial, parts, scratch);
+  if (threadIdx.x == 0) *out = static_cast<float>(sqrt(squares / count));
+}
+
+}  // namespace
+
+void add(Context& ctx, CView a, CView b, View y) {
+  with_element(a.dtype(), "add", [&]<class T>(T) {
+    const Add<T> op = {a.data<T>(), b.data<T>(), y.data<T>()};
+    for_each(ctx, "add", y.numel(), aligned(op.a, op.b, op.y), op);
+  });
+}
+
+void fill(Context& ctx, float value, View y) {
+  if (value == 0) {
+    if (y.bytes() == 0) return;
+    return HS_CUDA("fill", cudaMemsetAsync(y.raw(), 0, y.bytes(), ctx.stream().cuda()));
+  }
+  with_element(y.dtype(), "fill", [&]<class T>(T) {
+    if constexpr (sizeof(T) == 4) {
+      const Fill op = {value, y.data<float>()};
+      for_each(ctx, "fill", y.numel(), aligned(op.y), op);
+    } else {
+      throw Error(ExitCode::internal, "fill y: a value other than zero needs f32");
+    }
+  });
+}
+
+void cast(Context& ctx, CView x, View y) {
+  with_element(x.dtype(), "cast", [&]<class From>(From) {
+    with_element(y.dtype(), "cast", [&]<class To>(To) {
+      if constexpr (std::is_same_v<From, To>) {
+        if (x.bytes() == 0 || x.raw() == y.raw()) return;
+        HS_CUDA("cast", cudaMemcpyAsync(y.raw(), x.raw(), x.bytes(), cudaMemcpyDeviceToDevice,
+                                        ctx.stream().cuda()));
+      } else {
+        const Cast<From, To> op = {x.data<From>(), y.data<To>()};
+        for_each(ctx, "cast", x.numel(), aligned(op.x, op.y), op);
+      }
+    });
+  });
+}
+
+void root_mean_square(Context& ctx, CView x, View out) {
+  const SquareSum* partial = sum_of_squares(ctx, "root_mean_square", x);
+  const auto count = static_cast<double>(std::max<Dim>(x.numel(), 1));
+  root_mean_square_kernel<<<1, 256, 0, ctx.stream().cuda()>>>(
+      partial, sum_of_squares_blocks(x.numel()), count, out.data<float>());
+  HS_CUDA_LAUNCHED("root_mean_square");
+}
+
+}  // namespace hyperslab::ops::cuda

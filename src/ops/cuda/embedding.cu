@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels_common.cuh"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+constexpr int kLongRun = 64;       // places of a token from which on a whole block sums them
+constexpr int kRunStep = 32;       // half of it: every long run holds a multiple
+constexpr int kPlacesInBlock = 8;  // one warp each
+
+/// A token outside the table gives not-a-number, which the judge of the step finds.
+template <class T>
+struct Lookup {
+  static constexpr int kWidth = kVector<T>;
+  const std::int32_t* tokens;
+  const T* table;
+  const T* positions;
+  Dim V;
+  Dim C;
+  Dim tokens_in_sample;
+  Dim first_position;
+  float scale;
+  T* y;
+  template <int N>
+  __device__ void at(Dim i) const {
+    const Dim place = i / C;
+    const Dim column = i - place * C;
+    const std::int32_t token = tokens[place];
+    const bool known = token >= 0 && token < V;
+    float value[N];
+    load<N>(table + (known ? token : 0) * C + column, value);
+#pragma unroll
+    for (int k = 0; k < N; ++k) value[k] = known ? scale * value[k] : nanf("");
+    if (positions != nullptr) {
+      float at_position[N];
+      load<N>(positions + (first_position + place % tokens_in_sample) * C + column, at_position);
+#pragma unroll
+      for (int k = 0; k < N; ++k) value[k] += at_position[k];
+    }
+    store<N>(y + i, value);
+  }
+};
+
+template <class T>
+struct TableGradient {
+  const std::int32_t* tokens;
+  const std::int32_t* order;
+  const T* dy;
+  float* dtable;
+  Dim places;
+  Dim V;
+  Dim C;
+  float scale;
+  bool accumulate;
+
+  [[nodiscard]] __device__ std::int32_t token(Dim i) const { return tokens[order[i]]; }
+  [[nodiscard]] __device__ bool is_long(Dim start, std::int32_t id) const {
+    return start + kLongRun <= places && token(start + kLongRun - 1) == id;
+  }
+  /// One behind the last place of the run that holds place i.
+  [[nodiscard]] __device__ Dim end_of(Dim i, std::int32_t id) const {
+    Dim inside = i;
+    Dim step = 1;
+    while (inside + step < places && token(inside + step) == id) {
+      inside += step;
+      step *= 2;
+    }
+    Dim outside = inside + step < places ? inside + step : places;
+    while (outside - inside > 1) {
+      const Dim middle = (inside + outside) / 2;
+      (token(middle) == id ? inside : outside) = middle;
+    }
+    return outside;
+  }
+  /// sum += dy of the places begin, begin + stride, ... in [begin, end).
+  template <int N>
+  __device__ void sum_places(Dim begin, Dim end, Dim stride, Dim column, float (&sum)[N]) const {
+#pragma unroll 4
+    for (Dim i = begin; i < end; i += stride) {
+      float value[N];
+      load<N>(dy + order[i] * C + column, value);
+#pragma unroll
+      for (int k = 0; k < N; ++k) sum[k] += scale * value[k];
+    }
+  }
+  template <int N>
+  __device__ void write(std::int32_t id, Dim column, float (&sum)[N]) const {
+    float* out = dtable + id * C + column;
+    if (accumulate) {
+      float old[N];
+      load<N>(out, old);
+#pragma unroll
+      for (int k = 0; k < N; ++k) sum[k] += old[k];
+    }
+    store<N>(out, sum);
+  }
+};
+
+/// A warp for every place that begins a run which is not long.
+template <int N, class T>
+__global__ void __launch_bounds__(32 * kPlacesInBlock) short_runs_kernel(TableGradient<T> g) {
+  const Dim start = static_cast<Dim>(blockIdx.x) * kPlacesInBlock + threadIdx.y;
+  if (start >= g.places) return;
+  const std::int32_t id = g.token(start);
+  if (id < 0 || id >= g.V || (start > 0 && g.token(start - 1) == id)) return;
+  if (g.is_long(start, id)) return;
+  const Dim end = g.end_of(start, id);
+  for (Dim column = threadIdx.x * N; column < g.C; column += 32 * N) {
+    float sum[N] = {};
+    g.template sum_places<N>(start, end, 1, column, sum);
+    g.template write<N>(id, column, sum);
+  }
+}
+
+/// A block for 32 * N columns of every long run; it is found by the first multiple of kRunStep in
+/// it.
+template <int N, class T>
+__global__ void __launch_bounds__(32 * kPlacesInBlock) long_runs_kernel(TableGradient<T> g) {
+  __shared__ float sums[kPlacesInBlock][N][32];
+  const Dim mark = static_cast<Dim>(blockIdx.x) * kRunStep;
+  const std::int32_t id = g.token(mark);
+  if (id < 0 || id >= g.V || (mark > 0 && g.token(mark - kRunStep) == id)) return;
+  Dim start = mark;
+  while (start > 0 && g.token(start - 1) == id) --start;
+  if (!g.is_long(start, id)) return;
+  const Dim end = g.end_of(start, id);
+  const Dim column = (static_cast<Dim>(blockIdx.y) * 32 + threadIdx.x) * N;
+  float sum[N] = {};
+  if (column < g.C) {
+    g.template sum_places<N>(start + threadIdx.y, end, kPlacesInBlock, column, sum);
+  }
+#pragma unroll
+  for (int k = 0; k < N; ++k) sums[threadIdx.y][k][threadIdx.x] = sum[k];
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= g.C) return;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    for (int row = 1; row < kPlacesInBlock; ++row) sum[k] += sums[row][k][threadIdx.x];
+  }
+  g.template write<N>(id, column, sum);
+}
+
+template <int N, class T>
+void launch_table_gradient(Context& ctx, const TableGradient<T>& gradient) {
+  const dim3 threads(32, kPlacesInBlock);
+  const auto blocks = static_cast<unsigned>(ceil_divide(gradient.places, kPlacesInBlock));
+  short_runs_kernel<N><<<blocks, threads, 0, ctx.stream().cuda()>>>(gradient);
+  HS_CUDA_LAUNCHED("embedding_backward");
+  const dim3 marks(static_cast<unsigned>(ceil_divide(gradient.places, kRunStep)),
+                   static_cast<unsigned>(ceil_divide(gradient.C, 32 * N)));
+  long_runs_kernel<N><<<marks, threads, 0, ctx.stream().cuda()>>>(gradient);
+  HS_CUDA_LAUNCHED("embedding_backward");
+}
+
+/// Element i of dpositions, summed over the samples in ascending order.
+template <class T>
+struct PositionGradient {
+  static constexpr int kWidth = kVector<T>;
+  const T* dy;
+  float* dpositions;
+  Dim B;
+  Dim sample;  // elements of one sample
+  bool accumulate;
+  template <int N>
+  __device__ void at(Dim i) const {
+    float sum[N] = {};
+    if (accumulate) load<N>(dpositions + i, sum);
+    if (i < sample) {
+#pragma unroll 4
+      for (Dim b = 0; b < B; ++b) {
+        float value[N];
+        load<N>(dy + b * sample + i, value);
+#pragma unroll
+        for (int k = 0; k < N; ++k) sum[k] += value[k];
+      }
+    }
+    store<N>(dpositions + i, sum);
+  }
+};
+
+struct Sinusoid {
+  static constexpr int kWidth = 1;
+  Dim C;
+  float* table;
+  template <int N>
+  __device__ void at(Dim i) const {
+    const Dim t = i / C;
+    const Dim c = i - t * C;
+    const double angle = static_cast<double>(t) *
+                         pow(10000.0, -static_cast<double>(c - c % 2) / static_cast<double>(C));
+    table[i] = static_cast<float>(c % 2 == 0 ? sin(angle) : cos(angle));
+  }
+};
+
+}  // namespace
+
+void embedding_forward(Context& ctx, CView tokens, CView table, CView positions, Dim first_position,
+                       float scale, View y) {
+  with_element(table.dtype(), "embedding_forward", [&]<class T>(T) {
+    const Lookup<T> op = {tokens.data<std::int32_t>(),
+                          table.data<T>(),
+                          optional_data<T>(positions),
+                          table.shape()[0],
+                          table.shape()[1],
+                          tokens.shape()[1],
+                          first_position,
+                          scale,
+                          y.data<T>()};
+    const bool vectors = op.C % kVector<T> == 0 && aligned(op.table, op.positions, op.y);
+    for_each(ctx, "embedding_forward", y.numel(), vectors, op);
+  });
+}
+
+void embedding_backward(Context& ctx, CView tokens, CView order, CView dy, float scale,
+                        Accumulate accumulate, View dtable) {
+  if (accumulate == Accumulate::no) fill(ctx, 0, dtable);
+  with_element(dy.dtype(), "embedding_backward", [&]<class T>(T) {
+    constexpr int N = kVector<T>;
+    const TableGradient<T> gradient = {tokens.data<std::int32_t>(),
+                                       order.data<std::int32_t>(),
+                                       dy.data<T>(),
+                                       dtable.data<float>(),
+                                       tokens.numel(),
+                                       dtable.shape()[0],
+                                       dtable.shape()[1],
+                                       scale,
+                                       accumulate == Accumulate::yes};
+    if (dy.numel() == 0) return;
+    if (gradient.C % N == 0 && aligned(gradient.dy, gradient.dtable)) {
+      launch_table_gradient<N>(ctx, gradient);
+    } else {
+      launch_table_gradient<1>(ctx, gradient);
+    }
+  });
+}
+
+void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dpositions) {
+  with_element(dy.dtype(), "position_backward", [&]<class T>(T) {
+    const auto [B, tokens, C] = dy.dims<3>("position_backward dy");
+    const PositionGradient<T> op = {dy.data<T>(), dpositions.data<float>(), B, tokens * C,
+                                    accumulate == Accumulate::yes};
+    const bool vectors = C % kVector<T> == 0 && aligned(op.dy, op.dpositions);
+    for_each(ctx, "position_backward", dpositions.numel(), vectors, op);
+  });
+}
+
+void sinusoidal_table(Context& ctx, View table) {
+  with_element(table.dtype(), "sinusoidal_table", [&]<class T>(T) {
+    const Sinusoid op = {table.shape()[1], table.data<float>()};
+    for_each(ctx, "sinusoidal_table", table.numel(), false, op);
+  });
+}
+
+}  // namespace hyperslab::ops::cuda

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <source_location>
+
+#include "hyperslab/core/context.hpp"
+
+namespace hyperslab::ops::cuda {
+
+/// Throws Error(device) naming the call and the library's own words.
+void require_ok(cublasStatus_t status, const char* call,
+                std::source_location where = std::source_location::current());
+
+/// A handle of a C library; a failed close is logged, because destructors do not throw.
+template <auto Close>
+struct Closer {
+  template <class H>
+  void operator()(H* handle) const noexcept {
+    (void)Close(handle);
+  }
+};
+using LtHandle = std::unique_ptr<cublasLtContext, Closer<&cublasLtDestroy>>;
+
+struct ProductTable;    // chosen algorithms, matmul_plan.cpp
+struct AttentionPlans;  // cuDNN's handle and graphs, attention_cudnn.cpp
+
+/// What the ops of one CUDA context keep between calls. Everything is made at the first use of a
+/// shape and has a fixed address from then on, so that captured graphs stay valid.
+struct Backend {
+  static constexpr std::size_t kLtWorkspaceBytes = 32U << 20;  ///< what cuBLAS advises for Hopper
+
+  explicit Backend(CUstream_st* context_stream);
+
+  CUstream_st* stream;
+  LtHandle lt;
+  Buffer lt_workspace;
+  std::shared_ptr<ProductTable> products;
+  std::shared_ptr<AttentionPlans> attention;
+};
+
+/// The context's backend, made at the first call.
+[[nodiscard]] Backend& backend_of(Context& ctx);
+
+/// Whether the stream records a graph, when nothing may be timed or waited for.
+[[nodiscard]] bool is_capturing(const Backend& backend);
+
+}  // namespace hyperslab::ops::cuda

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "../backend.hpp"
+#include "check.hpp"
+#include "workspace.hpp"
+
+namespace hyperslab::ops::cuda {
+
+/// N elements that travel in accesses of at most 16 bytes.
+template <class T, int N>
+struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vec {
+  T at[N];
+};
+/// Elements of one 16-byte access.
+template <class T>
+inline constexpr int kVector = 16 / static_cast<int>(sizeof(T));
+
+__device__ inline float to_real(float value) { return value; }
+__device__ inline float to_real(bf16 value) {
+  return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
+}
+__device__ inline float to_real(f16 value) { return __half2float(__ushort_as_half(value.bits)); }
+
+/// Round to nearest even; NaN stays NaN.
+template <class T>
+__device__ T from_real(float value) {
+  if constexpr (sizeof(T) == 4) {
+    return value;
+  } else {
+    T out;
+    if constexpr (std::is_same_v<T, bf16>) {
+      out.bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+    } else {
+      out.bits = __half_as_ushort(__float2half_rn(value));
+    }
+    return out;
+  }
+}
+/// What is left of a value after it was stored as T.
+template <class T>
+__device__ float rounded(float value) {
+  return to_real(from_real<T>(value));
+}
+
+template <int N, class T>
+__device__ Vec<T, N> load_raw(const T* from) {
+  return *reinterpret_cast<const Vec<T, N>*>(from);
+}
+template <int N, class T>
+__device__ void load(const T* from, float (&to)[N]) {
+  const Vec<T, N> raw = load_raw<N>(from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = to_real(raw.at[i]);
+}
+template <int N, class T>
+__device__ void store(T* to, const float (&from)[N]) {
+  Vec<T, N> raw;
+#pragma unroll
+  for (int i = 0; i < N; ++i) raw.at[i] = from_real<T>(from[i]);
+  *reinterpret_cast<Vec<T, N>*>(to) = raw;
+}
+
+/// Whether all addresses allow 16-byte accesses; null does.
+template <class... Pointers>
+[[nodiscard]] bool aligned(const Pointers*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+/// Calls body(float()), body(bf16()) or body(f16()).
+template <class Body>
+void with_element(DType dtype, const char* op, Body&& body) {
+  switch (dtype) {
+    case DType::f32: return std::forward<Body>(body)(float());
+    case DType::bf16: return std::forward<Body>(body)(bf16());
+    case DType::f16: return std::forward<Body>(body)(f16());
+    case DType::f64:
+      throw Error(ExitCode::internal, std::string(op) + ": f64 runs on the CPU only");
+    default:
+      throw Error(ExitCode::internal, std::string(op) + ": wanted f32, bf16 or f16, found " +
+                                          std::string(name_of(dtype)));
+  }
+}
+
+/// The elements, or null where the view is absent.
+template <class T>
+const T* optional_data(CView view) {
+  return view ? view.data<T>() : nullptr;
+}
+template <class T>
+T* optional_data(View view) {
+  return view ? view.data<T>() : nullptr;
+}
+
+template <int N, class Op>
+__global__ void __launch_bounds__(256) each_kernel(Op op, Dim count) {
+  const Dim first = static_cast<Dim>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const Dim stride = static_cast<Dim>(gridDim.x) * blockDim.x;
+  const Dim vectors = count / N;
+  for (Dim v = first; v < vectors; v += stride) op.template at<N>(v * N);
+  if constexpr (N > 1) {
+    const Dim rest = vectors * N + first;
+    if (rest < count) op.template at<1>(rest);
+  }
+}
+
+/// Runs op.at<N>(i) on elements i to i + N, all of [0, count) once: with N = Op::kWidth where
+/// `vectors`, else one by one.
+template <class Op>
+void for_each(Context& ctx, const char* name, Dim count, bool vectors, const Op& op) {
+  if (count == 0) return;
+  constexpr Dim kThreads = 256;
+  constexpr Dim kMaxBlocks = Dim{1} << 20;
+  const Dim items = vectors ? ceil_divide(count, Op::kWidth) : count;
+  const auto blocks = static_cast<unsigned>(std::min(kMaxBlocks, ceil_divide(items, kThreads)));
+  if (vectors) {
+    each_kernel<Op::kWidth, Op><<<blocks, kThreads, 0, ctx.stream().cuda()>>>(op, count);
+  } else {
+    each_kernel<1, Op><<<blocks, kThreads, 0, ctx.stream().cuda()>>>(op, count);
+  }
+  HS_CUDA_LAUNCHED(name);
+}
+
+// Reductions by butterflies and then warp by warp: a fixed order, so that two runs give the same
+// bits, and the same bits in every thread.
+
+template <class T>
+__device__ T warp_sum(T value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    value += __shfl_xor_sync(0xFFFFFFFFU, value, offset);
+  }
+  return value;
+}
+
+/// The sum over a block of whole warps in one dimension. scratch: 32 values of shared memory, free
+/// for reuse at once.
+template <class T>
+__device__ T block_sum(T value, T* scratch) {
+  value = warp_sum(value);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  T total = scratch[0];
+  for (int warp = 1; warp < static_cast<int>(blockDim.x / 32); ++warp) total += scratch[warp];
+  return total;
+}
+
+}  // namespace hyperslab::ops::cuda

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "hyperslab/ops/attention.hpp"
+
+// Scratch memory of the ops that NVIDIA's libraries compute. What cuDNN asks for is known only on a
+// GPU, so its ops have a cap here, which a plan on `meta` reserves and a graph must keep to. The
+// functions need no CUDA, so that any build can plan for GPUs.
+
+namespace hyperslab::ops::cuda {
+
+inline constexpr std::size_t kCudnnSlack = std::size_t{16} << 20;
+
+/// Rows of a product that wait for their activation's derivative where dpre is in pre's place:
+/// 64 MiB of them, 1024 at least.
+[[nodiscard]] constexpr Dim activation_block_rows(Dim rows, Dim K, DType dtype) {
+  constexpr Dim kBytes = Dim{64} << 20;
+  const Dim fitting = kBytes / std::max<Dim>(1, K * static_cast<Dim>(size_of(dtype)));
+  return std::min(rows, std::max<Dim>(1024, fitting));
+}
+[[nodiscard]] constexpr std::size_t linear_activation_backward_input_workspace(Dim rows, Dim K,
+                                                                               DType dtype) {
+  return static_cast<std::size_t>(activation_block_rows(rows, K, dtype) * K) * size_of(dtype);
+}
+
+[[nodiscard]] constexpr std::size_t padded_to(Dim value, Dim unit) {
+  return static_cast<std::size_t>((value + unit - 1) / unit * unit);
+}
+
+/// cuDNN's forward keeps next to nothing: the slack and one f32 a row.
+[[nodiscard]] constexpr std::size_t attention_forward_workspace(const HeadLayout& layout, Dim B,
+                                                                Dim T) {
+  const auto heads = static_cast<std::size_t>(B * layout.heads);
+  return kCudnnSlack + heads * padded_to(T, 128) * sizeof(float);
+}
+
+/// cuDNN's backward sums dq in f32, (B, H, T, Dh); keeps the sum of dout * out of each row, twice;
+/// with grouped queries dk and dv of every query head in f32; and, where it is to be
+/// deterministic, the 16-bit gradient of the probabilities, (B, H, T, T). T is rounded up to 128.
+[[nodiscard]] constexpr std::size_t attention_backward_workspace(const HeadLayout& layout, Dim B,
+                                                                 Dim T, bool deterministic) {
+  const auto heads = static_cast<std::size_t>(B * layout.heads);
+  const std::size_t rows = heads * padded_to(T, 128);
+  const std::size_t head_bytes = rows * padded_to(layout.head_width, 64) * sizeof(float);
+  const std::size_t copies = layout.heads == layout.kv_heads ? 1 : 3;
+  return kCudnnSlack + copies * head_bytes + 2 * rows * sizeof(float) +
+         (deterministic ? rows * padded_to(T, 128) * 2 : 0);
+}
+
+/// The reference path needs none without dropout, with it one sample's dropped probabilities.
+[[nodiscard]] constexpr std::size_t attention_reference_workspace(const HeadLayout& layout, Dim T,
+                                                                  DType dtype, bool dropout) {
+  return dropout ? static_cast<std::size_t>(layout.heads * T * T) * size_of(dtype) : 0;
+}
+
+}  // namespace hyperslab::ops::cuda

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime_api.h>
+
+#include "../backend.hpp"
+#include "../checks.hpp"
+#include "check.hpp"
+#include "library_workspace.hpp"
+#include "matmul_plan.hpp"
+#include "reduce.hpp"
+#include "workspace.hpp"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+/// c (M, N) = op(a) op(b) of contiguous matrices.
+Product product_of(std::string_view op, CView a, Trans trans_a, CView b, Trans trans_b, Dim M,
+                   Dim N, Dim K, View c) {
+  Product p;
+  p.op = op;
+  p.M = M;
+  p.N = N;
+  p.K = K;
+  p.in = a.dtype();
+  p.out = c.dtype();
+  p.a = {a.raw(), trans_a == Trans::no ? K : M, trans_a};
+  p.b = {b.raw(), trans_b == Trans::no ? N : K, trans_b};
+  p.c = c.raw();
+  p.ldc = N;
+  return p;
+}
+
+void set_zero(Context& ctx, View view) {
+  if (view.bytes() == 0) return;
+  HS_CUDA("cudaMemsetAsync", cudaMemsetAsync(view.raw(), 0, view.bytes(), ctx.stream().cuda()));
+}
+
+/// A sum over nothing is zero; cuBLASLt refuses to compute it.
+void multiply_or_clear(Context& ctx, const Product& p, View c) {
+  if (p.K > 0) {
+    (void)multiply(ctx, p);
+  } else if (!p.accumulate) {
+    set_zero(ctx, c);
+  }
+}
+
+/// cuBLASLt's GELU is the tanh approximation, with a fast tanh that is too coarse for f32; aux
+/// needs rows of a multiple of 8 elements and 16-byte addresses.
+bool can_fuse(Activation activation, DType dtype, Dim columns, CView aux) {
+  return activation == Activation::gelu_tanh && dtype != DType::f32 && columns % 8 == 0 &&
+         reinterpret_cast<std::uintptr_t>(aux.raw()) % 16 == 0;
+}
+
+void* address(CView view) { return const_cast<void*>(view.raw()); }
+
+Product input_gradient(CView dy, CView weight, View dx) {
+  const auto [M, K] = weight.dims<2>("linear_backward_input weight");
+  return product_of("linear_backward_input", dy, Trans::no, weight, Trans::no, leading(dy.shape()),
+                    K, M, dx);
+}
+
+/// Through scratch memory, block by block, because dpre is where pre is.
+void activation_backward_in_place(Context& ctx, CView dy, CView weight, CView pre,
+                                  Activation activation, View dpre) {
+  const auto [M, K] = weight.dims<2>("linear_activation_backward_input weight");
+  const Dim rows = leading(dy.shape());
+  void* scratch = ctx.workspace("linear_activation_backward_input",
+                                linear_activation_backward_input_workspace(rows, K, dy.dtype()));
+  const Dim block = activation_block_rows(rows, K, dy.dtype());
+  const CView dy_rows = dy.reshaped({rows, M});
+  const CView pre_rows = pre.reshaped({rows, K});
+  const View dpre_rows = dpre.reshaped({rows, K});
+  for (Dim row = 0; row < rows; row += block) {
+    const Dim count = std::min(block, rows - row);
+    const View product(scratch, dy.dtype(), Device::cuda, {count, K});
+    cuda::linear_backward_input(ctx, dy_rows.slice(row, count), weight, Accumulate::no, product);
+    cuda::activation_backward(ctx, activation, pre_rows.slice(row, count), product,
+                              dpre_rows.slice(row, count));
+  }
+}
+
+/// dweight and dbias in one product; false where cuBLASLt cannot.
+bool weight_and_bias_gradient(Context& ctx, Product p, Accumulate accumulate, View dbias) {
+  p.epilogue = Epilogue::bias_gradient;
+  if (accumulate == Accumulate::no) {
+    p.bias = dbias.raw();
+    return multiply(ctx, p);
+  }
+  // The epilogue can only overwrite: the sums wait in scratch memory.
+  const View sums(ctx.workspace("linear_backward_weight", column_sums_workspace(p.K, p.M)),
+                  dbias.dtype(), Device::cuda, dbias.shape());
+  p.bias = sums.raw();
+  if (!multiply(ctx, p)) return false;
+  cuda::add(ctx, dbias, sums, dbias);
+  return true;
+}
+
+}  // namespace
+
+void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumulate accumulate,
+            View c) {
+  const auto [M, N] = c.dims<2>("matmul c");
+  const Dim K = a.shape()[trans_a == Trans::no ? 1 : 0];
+  Product p = product_of("matmul", a, trans_a, b, trans_b, M, N, K, c);
+  p.accumulate = accumulate == Accumulate::yes;
+  multiply_or_clear(ctx, p, c);
+}
+
+void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
+  const auto [M, K] = weight.dims<2>("linear_forward weight");
+  Product p =
+      product_of("linear_forward", x, Trans::no, weight, Trans::yes, leading(x.shape()), M, K, y);
+  if (!bias) return multiply_or_clear(ctx, p, y);
+  p.epilogue = Epilogue::bias;
+  p.bias = address(bias);
+  if (!multiply(ctx, p)) {
+    throw Error(ExitCode::device, "linear_forward: cuBLASLt cannot add a bias of " +
+                                      std::to_string(M) + " " + std::string(name_of(bias.dtype())));
+  }
+}
+
+void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
+                               Activation activation, View pre, View y) {
+  const auto [M, K] = weight.dims<2>("linear_activation_forward weight");
+  if (can_fuse(activation, x.dtype(), M, pre)) {
+    Product p = product_of("linear_activation_forward", x, Trans::no, weight, Trans::yes,
+                           leading(x.shape()), M, K, y);
+    p.epilogue = bias ? Epilogue::gelu_bias : Epilogue::gelu;
+    p.bias = bias ? address(bias) : nullptr;
+    p.aux = pre.raw();
+    if (multiply(ctx, p)) return;
+  }
+  cuda::linear_forward(ctx, x, weight, bias, pre);
+  cuda::activation_forward(ctx, activation, pre, y);
+}
+
+void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accumulate, View dx) {
+  Product p = input_gradient(dy, weight, dx);
+  p.accumulate = accumulate == Accumulate::yes;
+  multiply_or_clear(ctx, p, dx);
+}
+
+void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
+                                      Activation activation, View dpre) {
+  const bool in_place = pre.raw() == dpre.raw();
+  if (can_fuse(activation, dy.dtype(), weight.shape()[1], pre)) {
+    Product p = input_gradient(dy, weight, dpre);
+    p.op = "linear_activation_backward_input";
+    p.epilogue = Epilogue::dgelu;
+    p.aux = address(pre);
+    p.in_place = in_place;
+    if (multiply(ctx, p)) return;
+  }
+  if (in_place) return activation_backward_in_place(ctx, dy, weight, pre, activation, dpre);
+  cuda::linear_backward_input(ctx, dy, weight, Accumulate::no, dpre);
+  cuda::activation_backward(ctx, activation, pre, dpre, dpre);
+}
+
+void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,
+                            View dbias) {
+  const auto [M, K] = dweight.dims<2>("linear_backward_weight dweight");
+  const Dim rows = leading(dy.shape());
+  Product p =
+      product_of("linear_backward_weight", dy, Trans::yes, x, Trans::no, M, K, rows, dweight);
+  p.accumulate = accumulate == Accumulate::yes;
+  if (dbias && rows > 0 && K > 0 && weight_and_bias_gradient(ctx, p, accumulate, dbias)) return;
+  multiply_or_clear(ctx, p, dweight);
+  if (dbias) column_sums(ctx, dy, accumulate, dbias);
+}
+
+}  // namespace hyperslab::ops::cuda

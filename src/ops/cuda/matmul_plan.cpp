@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "matmul_plan.hpp"
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "check.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+constexpr int kCandidates = 12;          // algorithms that are timed
+constexpr int kRepetitions = 3;          // timed runs of an algorithm that may win
+constexpr float kHopeless = 1.3F;        // times the best: not run again
+constexpr float kWorthChanging = 0.98F;  // times the heuristic's own order
+
+using Desc = std::unique_ptr<cublasLtMatmulDescOpaque_t, Closer<&cublasLtMatmulDescDestroy>>;
+using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Closer<&cublasLtMatrixLayoutDestroy>>;
+using Preference =
+    std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Closer<&cublasLtMatmulPreferenceDestroy>>;
+using Event = std::unique_ptr<CUevent_st, Closer<&cudaEventDestroy>>;
+
+/// Everything that decides about the algorithm, as numbers.
+using Key = std::array<std::int64_t, 12>;
+
+struct KeyHash {
+  std::size_t operator()(const Key& key) const {
+    std::uint64_t hash = 0xCBF29CE484222325ULL;
+    for (const std::int64_t part : key) {
+      hash = (hash ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15ULL;
+      hash ^= hash >> 32;
+    }
+    return hash;
+  }
+};
+
+/// Descriptors and the algorithm of one kind of product. Absent: cuBLASLt has none.
+struct Plan {
+  Desc desc;
+  Layout a, b, c;
+  std::optional<cublasLtMatmulAlgo_t> algorithm;
+};
+
+/// log2 of the alignment of an address, up to the 256 bytes that cuBLASLt makes use of.
+int alignment(const void* pointer) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer) | 256U;
+  return std::countr_zero(address);
+}
+
+Key key_of(Context& ctx, const Product& p) {
+  std::int64_t flags = 0;
+  const auto add = [&](std::int64_t value, int bits) { flags = flags << bits | value; };
+  add(static_cast<int>(p.in), 4);
+  add(static_cast<int>(p.out), 4);
+  add(static_cast<int>(p.epilogue), 4);
+  add(p.a.trans == Trans::yes, 1);
+  add(p.b.trans == Trans::yes, 1);
+  add(p.accumulate, 1);
+  add(p.in_place, 1);
+  add(ctx.tf32(), 1);
+  add(ctx.deterministic(), 1);
+  for (const void* pointer : {p.a.data, p.b.data, static_cast<const void*>(p.c)}) {
+    add(alignment(pointer), 4);
+  }
+  return {p.M,        p.N,        p.K,        p.a.ld,  p.b.ld, p.ldc,
+          p.a.stride, p.b.stride, p.stride_c, p.batch, flags,  alignment(p.aux)};
+}
+
+cudaDataType_t cuda_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return CUDA_R_32F;
+    case DType::bf16: return CUDA_R_16BF;
+    case DType::f16: return CUDA_R_16F;
+    default:
+      throw Error(ExitCode::internal,
+                  "products on a GPU take f32, bf16 or f16, found " + std::string(name_of(dtype)));
+  }
+}
+
+cublasLtEpilogue_t lt_epilogue(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::none: return CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::bias: return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::gelu: return CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::gelu_bias: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::dgelu: return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::bias_gradient: return CUBLASLT_EPILOGUE_BGRADB;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+bool has_bias(Epilogue e) {
+  return e == Epilogue::bias || e == Epilogue::gelu_bias || e == Epilogue::bias_gradient;
+}
+bool has_aux(Epilogue e) {
+  return e == Epilogue::gelu || e == Epilogue::gelu_bias || e == Epilogue::dgelu;
+}
+
+template <class T>
+void set(const Desc& desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  require_ok(cublasLtMatmulDescSetAttribute(desc.get(), attribute, &value, sizeof value),
+             "cublasLtMatmulDescSetAttribute");
+}
+
+template <class T>
+void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const T& value) {
+  require_ok(
+      cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
+      "cublasLtMatmulPreferenceSetAttribute");
+}
+
+/// Where the epilogue reads and writes; the only part of a descriptor that changes from call to
+/// call.
+void set_pointers(const Desc& desc, Epilogue epilogue, void* bias, void* aux) {
+  if (has_bias(epilogue)) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  if (has_aux(epilogue)) set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+}
+
+Desc make_desc(Context& ctx, const Product& p) {
+  cublasLtMatmulDesc_t raw = nullptr;
+  const bool tf32 = p.in == DType::f32 && ctx.tf32();
+  require_ok(cublasLtMatmulDescCreate(
+                 &raw, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+             "cublasLtMatmulDescCreate");
+  Desc desc(raw);
+  // Row-major c = a b is column-major c^T = b^T a^T: b goes first, and nothing else changes.
+  const auto operation = [](Trans trans) {
+    return trans == Trans::yes ? CUBLAS_OP_T : CUBLAS_OP_N;
+  };
+  set(desc, CUBLASLT_MATMUL_DESC_TRANSA, operation(p.b.trans));
+  set(desc, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.a.trans));
+  set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, lt_epilogue(p.epilogue));
+  if (has_bias(p.epilogue)) {
+    const DType dtype = p.epilogue == Epilogue::bias_gradient ? p.out : p.in;
+    set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(dtype));
+  }
+  if (has_aux(p.epilogue)) {
+    set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::int64_t{p.N});
+    set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, cuda_type(p.in));
+  }
+  set_pointers(desc, p.epilogue, p.bias, p.aux);
+  return desc;
+}
+
+/// The column-major layout of a row-major (rows, columns) matrix as it is stored.
+Layout make_layout(DType dtype, Dim rows, Dim columns, Dim ld, int batch, Dim stride) {
+  cublasLtMatrixLayout_t raw = nullptr;
+  require_ok(cublasLtMatrixLayoutCreate(&raw, cuda_type(dtype), static_cast<std::uint64_t>(columns),
+                                        static_cast<std::uint64_t>(rows), ld),
+             "cublasLtMatrixLayoutCreate");
+  Layout layout(raw);
+  const std::int64_t offset = stride;
+  require_ok(cublasLtMatrixLayoutSetAttribute(raw, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+                                              sizeof batch),
+             "cublasLtMatrixLayoutSetAttribute");
+  require_ok(cublasLtMatrixLayoutSetAttribute(raw, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                              &offset, sizeof offset),
+             "cublasLtMatrixLayoutSetAttribute");
+  return layout;
+}
+
+Layout operand_layout(const Product& p, const Operand& operand, Dim rows, Dim columns) {
+  if (operand.trans == Trans::yes) std::swap(rows, columns);
+  return make_layout(p.in, rows, columns, operand.ld, p.batch, operand.stride);
+}
+
+std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(Context& ctx, const Backend& backend,
+                                                           const Product& p, const Plan& plan) {
+  cublasLtMatmulPreference_t raw = nullptr;
+  require_ok(cublasLtMatmulPreferenceCreate(&raw), "cublasLtMatmulPreferenceCreate");
+  const Preference preference(raw);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+      std::uint64_t{backend.lt_workspace.bytes()});
+  const auto bytes = [](const void* pointer) { return std::uint32_t{1} << alignment(pointer); };
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, bytes(p.b.data));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, bytes(p.a.data));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, bytes(p.c));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, bytes(p.c));
+  // Split sums may be added in a changing order, and may pass through c before aux is read.
+  if (ctx.deterministic() || p.in_place) {
+    set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
+  }
+  std::vector<cublasLtMatmulHeuristicResult_t> found(kCandidates);
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      backend.lt.get(), plan.desc.get(), plan.a.get(), plan.b.get(), plan.c.get(), plan.c.get(),
+      raw, kCandidates, found.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+    count = 0;
+  } else {
+    require_ok(status, "cublasLtMatmulAlgoGetHeuristic");
+  }
+  found.resize(static_cast<std::size_t>(count));
+  std::erase_if(found, [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
+  return found;
+}
+
+cublasStatus_t enqueue(const Backend& backend, const Product& p, const Plan& plan, void* c,
+                       const cublasLtMatmulAlgo_t& algorithm) {
+  const float beta = p.accumulate ? 1.0F : 0.0F;
+  return cublasLtMatmul(backend.lt.get(), plan.desc.get(), &p.alpha, p.b.data, plan.a.get(),
+                        p.a.data, plan.b.get(), &beta, c, plan.c.get(), c, plan.c.get(), &algorithm,
+                        backend.lt_workspace.data(), backend.lt_workspace.bytes(), backend.stream);
+}
+
+Event make_event() {
+  cudaEvent_t raw = nullptr;
+  HS_CUDA("cudaEventCreate", cudaEventCreate(&raw));
+  return Event(raw);
+}
+
+/// Times algorithms on the real operands, writing into scratch memory.
+class Stopwatch {
+ public:
+  Stopwatch(Backend& backend, const Product& p, const Plan& plan)
+      : backend_(backend), product_(p), plan_(plan), start_(make_event()), stop_(make_event()) {
+    const Dim last = (p.batch - 1) * p.stride_c + (p.M - 1) * p.ldc + p.N;
+    c_ = Buffer(Device::cuda, static_cast<std::size_t>(last) * size_of(p.out));
+    void* aux = p.aux;
+    if (p.epilogue == Epilogue::gelu || p.epilogue == Epilogue::gelu_bias) {
+      aux_ = Buffer(Device::cuda, static_cast<std::size_t>(p.M * p.N) * size_of(p.in));
+      aux = aux_.data();
+    }
+    void* bias = p.bias;
+    if (p.epilogue == Epilogue::bias_gradient) {
+      bias_ = Buffer(Device::cuda, static_cast<std::size_t>(p.M) * size_of(p.out));
+      bias = bias_.data();
+    }
+    set_pointers(plan.desc, p.epilogue, bias, aux);
+  }
+
+  /// Milliseconds of one run, or infinity where it fails or cannot be better than `best`.
+  float milliseconds(const cublasLtMatmulAlgo_t& algorithm, float best) {
+    constexpr float kNever = std::numeric_limits<float>::infinity();
+    // The first run loads the kernel.
+    if (!run(algorithm, 1)) return kNever;
+    const std::optional<float> once = run(algorithm, 1);
+    if (!once || *once > kHopeless * best) return kNever;
+    return run(algorithm, kRepetitions).value_or(kNever);
+  }
+
+ private:
+  std::optional<float> run(const cublasLtMatmulAlgo_t& algorithm, int repetitions) {
+    HS_CUDA("cudaEventRecord", cudaEventRecord(start_.get(), backend_.stream));
+    for (int i = 0; i < repetitions; ++i) {
+      if (enqueue(backend_, product_, plan_, c_.data(), algorithm) != CUBLAS_STATUS_SUCCESS) {
+        return std::nullopt;
+      }
+    }
+    HS_CUDA("cudaEventRecord", cudaEventRecord(stop_.get(), backend_.stream));
+    HS_CUDA("cudaEventSynchronize", cudaEventSynchronize(stop_.get()));
+    float elapsed = 0;
+    HS_CUDA("cudaEventElapsedTime", cudaEventElapsedTime(&elapsed, start_.get(), stop_.get()));
+    return elapsed / static_cast<float>(repetitions);
+  }
+
+  Backend& backend_;
+  const Product& product_;
+  const Plan& plan_;
+  Buffer c_, aux_, bias_;
+  Event start_, stop_;
+};
+
+/// Scratch for timing, unless the memory is not there: then cuBLASLt's own order decides.
+std::unique_ptr<Stopwatch> make_stopwatch(Backend& backend, const Product& p, const Plan& plan) {
+  try {
+    return std::make_unique<Stopwatch>(backend, p, plan);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+std::optional<cublasLtMatmulAlgo_t> choose(Context& ctx, Backend& backend, const Product& p,
+                                           const Plan& plan) {
+  const auto candidates = candidates_of(ctx, backend, p, plan);
+  if (candidates.empty()) return std::nullopt;
+  if (candidates.size() == 1 || ctx.deterministic() || is_capturing(backend)) {
+    return candidates.front().algo;
+  }
+  const auto stopwatch = make_stopwatch(backend, p, plan);
+  if (!stopwatch) return candidates.front().algo;
+  std::optional<cublasLtMatmulAlgo_t> chosen;
+  float best = std::numeric_limits<float>::infinity();
+  for (const auto& candidate : candidates) {
+    const float time = stopwatch->milliseconds(candidate.algo, best);
+    if (time < kWorthChanging * best) {
+      best = time;
+      chosen = candidate.algo;
+    }
+  }
+  return chosen;
+}
+
+}  // namespace
+
+struct ProductTable {
+  std::unordered_map<Key, Plan, KeyHash> plans;
+};
+
+namespace {
+
+const Plan& plan_of(Context& ctx, Backend& backend, const Product& p) {
+  if (!backend.products) backend.products = std::make_shared<ProductTable>();
+  const Key key = key_of(ctx, p);
+  const auto found = backend.products->plans.find(key);
+  if (found != backend.products->plans.end()) return found->second;
+  Plan plan;
+  plan.desc = make_desc(ctx, p);
+  plan.a = operand_layout(p, p.b, p.K, p.N);
+  plan.b = operand_layout(p, p.a, p.M, p.K);
+  plan.c = make_layout(p.out, p.M, p.N, p.ldc, p.batch, p.stride_c);
+  plan.algorithm = choose(ctx, backend, p, plan);
+  return backend.products->plans.emplace(key, std::move(plan)).first->second;
+}
+
+}  // namespace
+
+bool multiply(Context& ctx, const Product& p) {
+  if (p.M == 0 || p.N == 0 || p.batch == 0) return true;
+  require(p.K > 0, "multiply: wanted something to sum over");
+  Backend& backend = backend_of(ctx);
+  const Plan& plan = plan_of(ctx, backend, p);
+  if (!plan.algorithm) {
+    if (p.epilogue != Epilogue::none) return false;
+    throw Error(ExitCode::device, std::string(p.op) + ": cuBLASLt has no algorithm for " +
+                                      std::to_string(p.M) + " x " + std::to_string(p.N) + " x " +
+                                      std::to_string(p.K) + " of " + std::string(name_of(p.in)) +
+                                      " to " + std::string(name_of(p.out)));
+  }
+  set_pointers(plan.desc, p.epilogue, p.bias, p.aux);
+  require_ok(enqueue(backend, p, plan, p.c, *plan.algorithm), "cublasLtMatmul");
+  return true;
+}
+
+}  // namespace hyperslab::ops::cuda

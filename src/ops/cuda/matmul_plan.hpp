@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+#include "handles.hpp"
+#include "hyperslab/ops/matmul.hpp"
+
+namespace hyperslab::ops::cuda {
+
+/// A row-major matrix, or `batch` of them `stride` elements apart; a stride of 0 is the same matrix
+/// each time. `ld`: elements from row to row as stored.
+struct Operand {
+  const void* data = nullptr;
+  Dim ld = 0;
+  Trans trans = Trans::no;
+  Dim stride = 0;
+};
+
+/// What cuBLASLt does with a product on its way out. Columns are those of c.
+enum class Epilogue : std::uint8_t {
+  none,
+  bias,           ///< + bias (N)
+  gelu,           ///< aux = product, c = gelu_tanh(aux)
+  gelu_bias,      ///< aux = product + bias (N), c = gelu_tanh(aux)
+  dgelu,          ///< c = product * gelu_tanh'(aux)
+  bias_gradient,  ///< bias (M) = sums of the rows of op(a), in c's dtype
+};
+
+/// c = alpha op(a) op(b), or c += where `accumulate`, then the epilogue. op(a): (M, K), op(b):
+/// (K, N), c: (M, N). Sums are in f32.
+struct Product {
+  std::string_view op;  ///< for messages
+  Dim M = 0, N = 0, K = 0;
+  DType in = DType::f32;   ///< of a, b, bias and aux: f32, bf16 or f16
+  DType out = DType::f32;  ///< of c: `in` or f32
+  Operand a, b;
+  void* c = nullptr;
+  Dim ldc = 0;
+  Dim stride_c = 0;
+  int batch = 1;
+  float alpha = 1;
+  bool accumulate = false;
+  Epilogue epilogue = Epilogue::none;
+  void* bias = nullptr;
+  void* aux = nullptr;    ///< (M, N) contiguous
+  bool in_place = false;  ///< c is where aux is
+};
+
+/// Enqueues the product. The first call of a kind of product asks cuBLASLt for algorithms and times
+/// them into scratch memory; later calls only enqueue. Returns false, and enqueues nothing, where
+/// cuBLASLt has no algorithm with that epilogue; without an epilogue that throws.
+bool multiply(Context& ctx, const Product& product);
+
+}  // namespace hyperslab::ops::cuda

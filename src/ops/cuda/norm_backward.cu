@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../checks.hpp"
+#include "kernels_common.cuh"
+#include "reduce.hpp"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+template <class T>
+struct BackwardCall {
+  Dim rows;
+  Dim C;
+  const T* dy;
+  const T* x;
+  const T* weight;
+  const float* mean;
+  const float* rstd;
+  T* dx;
+  bool accumulate;
+  float* partial;  ///< per block C sums of dweight, then C of dbias
+};
+
+/// Sums of two values over one row, whose threads are whole warps of the block. Two scratches take
+/// turns, so that one barrier per row is enough.
+__device__ float2 row_sums(float2 value, float2* scratch) {
+  value.x = warp_sum(value.x);
+  value.y = warp_sum(value.y);
+  if (blockDim.x == 32) return value;
+  const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x;
+  if (thread % 32 == 0) scratch[thread / 32] = value;
+  __syncthreads();
+  const unsigned first = threadIdx.y * (blockDim.x / 32);
+  float2 total = scratch[first];
+  for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) {
+    total.x += scratch[first + warp].x;
+    total.y += scratch[first + warp].y;
+  }
+  return total;
+}
+
+/// Adds the sums of the block's row groups in order and writes them to its partial sums.
+template <int N, int K>
+__device__ void write_partials(const float (&dweight)[K][N], const float (&dbias)[K][N], Dim C,
+                               float* partial) {
+  extern __shared__ float sums[];
+  float* out = blockDim.y == 1 ? partial : sums;
+  for (unsigned group = 0; group < blockDim.y; ++group) {
+    if (threadIdx.y == group) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        const Dim column = static_cast<Dim>(threadIdx.x + k * blockDim.x) * N;
+        if (column >= C) continue;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          out[column + i] = (group == 0 ? 0.0F : out[column + i]) + dweight[k][i];
+          out[C + column + i] = (group == 0 ? 0.0F : out[C + column + i]) + dbias[k][i];
+        }
+      }
+    }
+    __syncthreads();
+  }
+  if (blockDim.y == 1) return;
+  const Dim thread = threadIdx.y * blockDim.x + threadIdx.x;
+  for (Dim i = thread; i < 2 * C; i += blockDim.x * blockDim.y) partial[i] = sums[i];
+}
+
+/// Rows blockIdx.x * blockDim.y + threadIdx.y and so on by the size of the grid. A thread owns the
+/// same columns in all rows and sums their dweight and dbias in registers.
+template <int N, bool kCentered, int kThreads, int kBlocks, class T>
+__global__ void __launch_bounds__(kThreads, kBlocks) norm_backward_kernel(BackwardCall<T> call) {
+  constexpr int K = static_cast<int>(kNormBackwardHeld) / N;
+  __shared__ float2 scratch[2][32];
+  const auto column = [&](int k) { return static_cast<Dim>(threadIdx.x + k * blockDim.x) * N; };
+  float dweight[K][N] = {};
+  float dbias[K][N] = {};
+  Vec<T, N> weight[K];
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (column(k) < call.C) weight[k] = load_raw<N>(call.weight + column(k));
+  }
+  int turn = 0;
+  for (Dim first = static_cast<Dim>(blockIdx.x) * blockDim.y; first < call.rows;
+       first += static_cast<Dim>(gridDim.x) * blockDim.y) {
+    const Dim row = first + threadIdx.y;
+    const bool live = row < call.rows;
+    const Dim offset = row * call.C;
+    Vec<T, N> dy[K];
+    Vec<T, N> x[K];
+    Vec<T, N> old[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (!live || column(k) >= call.C) continue;
+      dy[k] = load_raw<N>(call.dy + offset + column(k));
+      x[k] = load_raw<N>(call.x + offset + column(k));
+      if (call.accumulate) old[k] = load_raw<N>(call.dx + offset + column(k));
+    }
+    const float mean = kCentered && live ? call.mean[row] : 0.0F;
+    const float rstd = live ? call.rstd[row] : 0.0F;
+    float2 sums = {0, 0};
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (!live || column(k) >= call.C) continue;
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const float normalized = (to_real(x[k].at[i]) - mean) * rstd;
+        const float gradient = to_real(dy[k].at[i]);
+        const float g = gradient * to_real(weight[k].at[i]);
+        sums.x += g * normalized;
+        sums.y += g;
+        dweight[k][i] += gradient * normalized;
+        if constexpr (kCentered) dbias[k][i] += gradient;
+      }
+    }
+    sums = row_sums(sums, scratch[turn]);
+    turn ^= 1;
+    const float mean_dot = sums.x / static_cast<float>(call.C);
+    const float mean_g = kCentered ? sums.y / static_cast<float>(call.C) : 0.0F;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (!live || column(k) >= call.C) continue;
+      float dx[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const float normalized = (to_real(x[k].at[i]) - mean) * rstd;
+        const float g = to_real(dy[k].at[i]) * to_real(weight[k].at[i]);
+        dx[i] = rstd * (g - mean_g - normalized * mean_dot);
+        if (call.accumulate) dx[i] += to_real(old[k].at[i]);
+      }
+      store<N>(call.dx + offset + column(k), dx);
+    }
+  }
+  write_partials<N, K>(dweight, dbias, call.C, call.partial + blockIdx.x * 2 * call.C);
+}
+
+template <int N, bool kCentered, class T>
+void launch_rows(Context& ctx, const BackwardCall<T>& call) {
+  const NormBackwardShape shape = norm_backward_shape(call.rows, call.C);
+  const dim3 threads(static_cast<unsigned>(shape.threads), static_cast<unsigned>(shape.groups));
+  const auto blocks = static_cast<unsigned>(shape.blocks);
+  const std::size_t shared =
+      shape.groups == 1 ? 0 : static_cast<std::size_t>(2 * call.C) * sizeof(float);
+  cudaStream_t stream = ctx.stream().cuda();
+  if (shape.threads <= 256) {
+    norm_backward_kernel<N, kCentered, 256, 2><<<blocks, threads, shared, stream>>>(call);
+  } else if (shape.threads <= 512) {
+    norm_backward_kernel<N, kCentered, 512, 1><<<blocks, threads, shared, stream>>>(call);
+  } else {
+    norm_backward_kernel<N, kCentered, 1024, 1><<<blocks, threads, shared, stream>>>(call);
+  }
+  HS_CUDA_LAUNCHED("norm_backward");
+}
+
+template <bool kCentered, class T>
+void launch_rows(Context& ctx, const BackwardCall<T>& call) {
+  constexpr int N = kVector<T>;
+  if (call.C % N == 0 && aligned(call.dy, call.x, call.weight, call.dx)) {
+    launch_rows<N, kCentered>(ctx, call);
+  } else {
+    launch_rows<1, kCentered>(ctx, call);
+  }
+}
+
+void copy_or_add(Context& ctx, CView dy, Accumulate accumulate, View dsum) {
+  if (accumulate == Accumulate::yes) return add(ctx, dsum, dy, dsum);
+  cast(ctx, dy, dsum);
+}
+
+}  // namespace
+
+void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weight, CView mean,
+                   CView rstd, Accumulate accumulate_input, View dsum, Accumulate accumulate_weight,
+                   View dweight, View dbias) {
+  constexpr const char* kName = "norm_backward";
+  if (kind == NormKind::none) return copy_or_add(ctx, dy, accumulate_input, dsum);
+  const Dim C = dy.shape().back();
+  const Dim rows = leading(dy.shape());
+  if (C == 0) return;
+  require(C <= kMaxNormWidth, "norm_backward: rows on a GPU are at most 16384 wide");
+  const bool centered = kind == NormKind::layernorm;
+  auto* partial = static_cast<float*>(ctx.workspace(kName, norm_backward_workspace(rows, C)));
+  with_element(dy.dtype(), kName, [&]<class T>(T) {
+    const BackwardCall<T> call = {rows,
+                                  C,
+                                  dy.data<T>(),
+                                  sum.data<T>(),
+                                  weight.data<T>(),
+                                  centered ? mean.data<float>() : nullptr,
+                                  rstd.data<float>(),
+                                  dsum.data<T>(),
+                                  accumulate_input == Accumulate::yes,
+                                  partial};
+    if (centered) {
+      launch_rows<true>(ctx, call);
+    } else {
+      launch_rows<false>(ctx, call);
+    }
+  });
+  sum_partials(
+      ctx, kName,
+      {partial, norm_backward_shape(rows, C).blocks, 2 * C, C, accumulate_weight == Accumulate::yes,
+       dweight.data<float>(), centered ? optional_data<float>(dbias) : nullptr});
+}
+
+}  // namespace hyperslab::ops::cuda

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels_common.cuh"
+#include "reduce.hpp"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+static_assert(kDecayGranule % 4 == 0, "four elements share a weight decay");
+
+/// Four elements per thread; V is the dtype of the compute copy, which may be absent.
+template <class V>
+struct Update {
+  static constexpr int kWidth = 4;
+  AdamWConstants constants;
+  const float* decay;
+  const StepState* state;
+  float* master;
+  const float* gradient;
+  float* exp_avg;
+  float* exp_avg_sq;
+  V* value;
+
+  template <int N>
+  __device__ void at(Dim i) const {
+    if (state->skip != 0) return;
+    float x[N];
+    float g[N];
+    float m[N];
+    float v[N];
+    load<N>(gradient + i, g);
+    load<N>(exp_avg + i, m);
+    load<N>(exp_avg_sq + i, v);
+    load<N>(master + i, x);
+    const float clip_scale = state->clip_scale;
+    const float learning_rate = state->input.learning_rate;
+    const float inverse1 = 1.0F / state->bias_correction1;
+    const float inverse2 = 1.0F / state->bias_correction2;
+    const float weight_decay = decay[i / kDecayGranule];
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      g[k] *= clip_scale;
+      m[k] = constants.beta1 * m[k] + (1.0F - constants.beta1) * g[k];
+      v[k] = constants.beta2 * v[k] + (1.0F - constants.beta2) * g[k] * g[k];
+      const float direction = m[k] * inverse1 / (sqrtf(v[k] * inverse2) + constants.eps);
+      x[k] -= learning_rate * (direction + weight_decay * x[k]);
+    }
+    store<N>(exp_avg + i, m);
+    store<N>(exp_avg_sq + i, v);
+    store<N>(master + i, x);
+    if (value != nullptr) store<N>(value + i, x);
+  }
+};
+
+/// sums of the gradient (+)= the partial sums, in a fixed order. One block.
+__global__ void add_squares_kernel(const SquareSum* partial, int parts, float* sums) {
+  __shared__ double scratch[32];
+  double squares = 0;
+  double non_finite = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < parts; i += static_cast<int>(blockDim.x)) {
+    squares += partial[i].squares;
+    non_finite += partial[i].non_finite;
+  }
+  squares = block_sum(squares, scratch);
+  non_finite = block_sum(non_finite, scratch);
+  if (threadIdx.x != 0) return;
+  sums[kSumNormSquared] += static_cast<float>(squares);
+  sums[kSumNonFinite] += static_cast<float>(non_finite);
+}
+
+}  // namespace
+
+void adamw(Context& ctx, const AdamWConstants& constants, CView decay, const StepState* state,
+           View master, CView gradient, View exp_avg, View exp_avg_sq, View value) {
+  with_element(value ? value.dtype() : DType::f32, "adamw", [&]<class V>(V) {
+    const Update<V> op = {constants,
+                          decay.data<float>(),
+                          state,
+                          master.data<float>(),
+                          gradient.data<float>(),
+                          exp_avg.data<float>(),
+                          exp_avg_sq.data<float>(),
+                          optional_data<V>(value)};
+    const bool vectors = aligned(op.master, op.gradient, op.exp_avg, op.exp_avg_sq) &&
+                         reinterpret_cast<std::uintptr_t>(op.value) % (4 * sizeof(V)) == 0;
+    for_each(ctx, "adamw", master.numel(), vectors, op);
+  });
+}
+
+void add_norm_squared(Context& ctx, CView gradient, View sums) {
+  auto* out = sums.data<float>();
+  const SquareSum* partial = sum_of_squares(ctx, "add_norm_squared", gradient);
+  add_squares_kernel<<<1, 256, 0, ctx.stream().cuda()>>>(
+      partial, sum_of_squares_blocks(gradient.numel()), out);
+  HS_CUDA_LAUNCHED("add_norm_squared");
+}
+
+}  // namespace hyperslab::ops::cuda

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/ops/matmul.hpp"
+#include "workspace.hpp"
+
+namespace hyperslab::ops::cuda {
+
+/// dbias (+)= column sums of dy, for the gradient of a bias; deterministic. dy: (..., M) in f32,
+/// bf16 or f16; dbias: (M) f32. Uses column_sums_workspace(rows, M) bytes of the context's
+/// workspace, in stream order, so it may follow a product that used it too.
+void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias);
+
+/// Where sum_partials writes: columns [0, C) to first, [C, 2C) to second, which may be null.
+struct PartialSums {
+  const float* partial;  ///< `parts` rows, `stride` elements apart
+  int parts;
+  Dim stride;
+  Dim C;
+  bool accumulate;
+  float* first;
+  float* second;
+};
+/// out (+)= partial[0] + partial[1] + ... column by column in a fixed order.
+void sum_partials(Context& ctx, const char* op, const PartialSums& sums);
+
+/// Partial sums of squares of a flat view in double, sum_of_squares_blocks(count) of them, in the
+/// context's workspace.
+const SquareSum* sum_of_squares(Context& ctx, const char* op, CView x);
+
+}  // namespace hyperslab::ops::cuda

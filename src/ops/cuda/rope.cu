@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels_common.cuh"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+struct RopeTable {
+  static constexpr int kWidth = 1;
+  double theta;
+  Dim half;
+  float* cosines;
+  float* sines;
+  template <int N>
+  __device__ void at(Dim i) const {
+    const Dim t = i / half;
+    const double angle = static_cast<double>(t) *
+                         pow(theta, -static_cast<double>(i - t * half) / static_cast<double>(half));
+    cosines[i] = static_cast<float>(cos(angle));
+    sines[i] = static_cast<float>(sin(angle));
+  }
+};
+
+/// Pair i of all: column i % half of rotated head i / half.
+template <class T>
+struct Rotate {
+  static constexpr int kWidth = kVector<T>;
+  Dim half;
+  Dim rotated;  // heads and kv_heads
+  Dim tokens;
+  Dim packed;
+  Dim first_position;
+  float sign;
+  const float* cosines;
+  const float* sines;
+  T* qkv;
+  template <int N>
+  __device__ void at(Dim i) const {
+    const Dim head_of_all = i / half;
+    const Dim column = i - head_of_all * half;
+    const Dim row = head_of_all / rotated;
+    const Dim head = head_of_all - row * rotated;
+    const Dim angle = (first_position + row % tokens) * half + column;
+    T* low = qkv + row * packed + head * 2 * half + column;
+    float a[N];
+    float b[N];
+    float cosine[N];
+    float sine[N];
+    load<N>(low, a);
+    load<N>(low + half, b);
+    load<N>(cosines + angle, cosine);
+    load<N>(sines + angle, sine);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float before = a[k];
+      a[k] = before * cosine[k] - b[k] * (sign * sine[k]);
+      b[k] = b[k] * cosine[k] + before * (sign * sine[k]);
+    }
+    store<N>(low, a);
+    store<N>(low + half, b);
+  }
+};
+
+}  // namespace
+
+void rope_table(Context& ctx, float theta, View cosines, View sines) {
+  with_element(cosines.dtype(), "rope_table", [&]<class T>(T) {
+    const RopeTable op = {static_cast<double>(theta), cosines.shape()[1], cosines.data<float>(),
+                          sines.data<float>()};
+    for_each(ctx, "rope_table", cosines.numel(), false, op);
+  });
+}
+
+void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Dim first_position,
+          Rotation rotation, View qkv) {
+  with_element(qkv.dtype(), "rope", [&]<class T>(T) {
+    constexpr int N = kVector<T>;
+    const auto [B, tokens, packed] = qkv.dims<3>("rope qkv");
+    const Dim half = layout.head_width / 2;
+    const Rotate<T> op = {half,
+                          layout.heads + layout.kv_heads,
+                          tokens,
+                          packed,
+                          first_position,
+                          rotation == Rotation::forward ? 1.0F : -1.0F,
+                          cosines.data<float>(),
+                          sines.data<float>(),
+                          qkv.data<T>()};
+    const bool vectors = half % N == 0 && aligned(op.qkv, op.cosines, op.sines);
+    for_each(ctx, "rope", B * tokens * op.rotated * half, vectors, op);
+  });
+}
+
+}  // namespace hyperslab::ops::cuda

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels_dropout.cuh"
+#include "kernels_softmax.cuh"
+#include "softmax.hpp"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+constexpr Dim kWarpTokens = 1024;  // keys up to which a warp takes a row
+
+template <class T>
+struct SoftmaxCall {
+  Dim rows;
+  Dim tokens;
+  Dim per_sample;  ///< elements of H squares
+  float scale;
+  DropoutMask mask;
+  const T* probabilities;  ///< backward only
+  T* x;                    ///< scores, or gradients of probabilities
+  T* dropped;              ///< null where dropout is not active
+};
+
+/// One row of keys: which of them are seen, and the place of its first element in the dropout mask.
+template <class T>
+struct Keys {
+  Dim offset;
+  Dim seen;  ///< keys 0 to seen - 1
+  std::uint64_t global = 0;
+  __device__ Keys(const SoftmaxCall<T>& call, Dim row)
+      : offset(row * call.tokens), seen(row % call.tokens + 1) {
+    if (call.dropped == nullptr) return;
+    const Dim sample = offset / call.per_sample;
+    global = static_cast<std::uint64_t>(call.mask.sample_position[sample] * call.per_sample +
+                                        offset - sample * call.per_sample);
+  }
+};
+
+/// dropped = probability * factor, for N keys from `first` on.
+template <int N, class T>
+__device__ void write_dropped(T* to, const float (&probability)[N], const float (&factor)[N]) {
+  float value[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k) value[k] = factor[k] == 0 ? 0.0F : probability[k] * factor[k];
+  store<N>(to, value);
+}
+
+/// One row per block where kBlock, else per warp.
+template <int N, bool kBlock, class T>
+__global__ void __launch_bounds__(256) masked_softmax_kernel(SoftmaxCall<T> call) {
+  __shared__ SoftmaxScratch scratch;
+  constexpr bool kFast = sizeof(T) == 2;
+  const Dim row = static_cast<Dim>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (row >= call.rows) return;
+  const Keys<T> keys(call, row);
+  T* x = call.x + keys.offset;
+  const Dim first = static_cast<Dim>(threadIdx.x) * N;
+  const Dim stride = static_cast<Dim>(blockDim.x) * N;
+  OnlineSum<kFast> mine;
+  for (Dim j = first; j < keys.seen; j += stride) {
+    float score[N];
+    load<N>(x + j, score);
+#pragma unroll
+    for (int k = 0; k < N; ++k) score[k] = j + k < keys.seen ? call.scale * score[k] : -INFINITY;
+    mine.add(score);
+  }
+  const auto total = row_total<kBlock>(mine, scratch);
+  const float inverse = 1.0F / total.sum;
+  for (Dim j = first; j < call.tokens; j += stride) {
+    float value[N] = {};
+    if (j < keys.seen) {
+      load<N>(x + j, value);
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        value[k] = j + k < keys.seen
+                       ? exponential<kFast>(call.scale * value[k] - total.top) * inverse
+                       : 0.0F;
+      }
+    }
+    store<N>(x + j, value);
+    if (call.dropped == nullptr) continue;
+    float factor[N];
+    call.mask.factors(keys.global + j, true, factor);
+    write_dropped<N>(call.dropped + keys.offset + j, value, factor);
+  }
+}
+
+/// The gradient of N probabilities from that of the dropped ones; 0 for masked keys.
+template <int N, class T>
+__device__ void load_gradient(const SoftmaxCall<T>& call, const Keys<T>& keys, Dim j,
+                              float (&gradient)[N], float (&factor)[N]) {
+  load<N>(call.x + keys.offset + j, gradient);
+  if (call.dropped != nullptr) call.mask.factors(keys.global + j, true, factor);
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    if (call.dropped == nullptr) factor[k] = 1;
+    gradient[k] = j + k < keys.seen && factor[k] != 0 ? gradient[k] * factor[k] : 0.0F;
+  }
+}
+
+template <int N, bool kBlock, class T>
+__global__ void __launch_bounds__(256) masked_softmax_backward_kernel(SoftmaxCall<T> call) {
+  __shared__ float scratch[32];
+  const Dim row = static_cast<Dim>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (row >= call.rows) return;
+  const Keys<T> keys(call, row);
+  const Dim first = static_cast<Dim>(threadIdx.x) * N;
+  const Dim stride = static_cast<Dim>(blockDim.x) * N;
+  float dot = 0;
+  for (Dim j = first; j < keys.seen; j += stride) {
+    float probability[N];
+    float gradient[N];
+    float factor[N];
+    load<N>(call.probabilities + keys.offset + j, probability);
+    load_gradient(call, keys, j, gradient, factor);
+#pragma unroll
+    for (int k = 0; k < N; ++k) dot += probability[k] * gradient[k];
+  }
+  dot = row_sum<kBlock>(dot, scratch);
+  for (Dim j = first; j < call.tokens; j += stride) {
+    float probability[N];
+    float gradient[N];
+    float factor[N];
+    load<N>(call.probabilities + keys.offset + j, probability);
+    load_gradient(call, keys, j, gradient, factor);
+    if (call.dropped != nullptr) {
+      write_dropped<N>(call.dropped + keys.offset + j, probability, factor);
+    }
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      gradient[k] = j + k < keys.seen ? probability[k] * (gradient[k] - dot) * call.scale : 0.0F;
+    }
+    store<N>(call.x + keys.offset + j, gradient);
+  }
+}
+
+template <int N, bool kBlock, class T>
+void launch(Context& ctx, const SoftmaxCall<T>& call) {
+  const dim3 threads = kBlock ? dim3(256, 1) : dim3(32, 8);
+  const auto blocks = static_cast<unsigned>(ceil_divide(call.rows, threads.y));
+  cudaStream_t stream = ctx.stream().cuda();
+  if (call.probabilities == nullptr) {
+    masked_softmax_kernel<N, kBlock><<<blocks, threads, 0, stream>>>(call);
+  } else {
+    masked_softmax_backward_kernel<N, kBlock><<<blocks, threads, 0, stream>>>(call);
+  }
+  HS_CUDA_LAUNCHED("masked_softmax");
+}
+
+template <class T>
+void launch(Context& ctx, const SoftmaxCall<T>& call) {
+  constexpr int N = kVector<T>;
+  const bool vectors = call.tokens % N == 0 && aligned(call.probabilities, call.x, call.dropped);
+  if (call.tokens > kWarpTokens) {
+    vectors ? launch<N, true>(ctx, call) : launch<1, true>(ctx, call);
+  } else {
+    vectors ? launch<N, false>(ctx, call) : launch<1, false>(ctx, call);
+  }
+}
+
+template <class T>
+SoftmaxCall<T> call_of(float scale, const Dropout& dropout, const T* probabilities, View x,
+                       View dropped) {
+  const auto [B, H, tokens, keys] = x.dims<4>("masked_softmax scores");
+  require(tokens == keys, "masked_softmax scores: wanted squares");
+  SoftmaxCall<T> call = {B * H * tokens, tokens, H * tokens * tokens, scale, {}, probabilities,
+                         x.data<T>(),    nullptr};
+  if (dropout.active()) {
+    call.mask = mask_of(dropout);
+    call.dropped = dropped.data<T>();
+  }
+  return call;
+}
+
+}  // namespace
+
+void masked_softmax_forward(Context& ctx, float scale, const Dropout& dropout, View scores,
+                            View dropped) {
+  if (scores.numel() == 0) return;
+  with_element(scores.dtype(), "masked_softmax_forward", [&]<class T>(T) {
+    launch(ctx, call_of<T>(scale, dropout, nullptr, scores, dropped));
+  });
+}
+
+void masked_softmax_backward(Context& ctx, float scale, const Dropout& dropout, CView probabilities,
+                             View dprobabilities, View dropped) {
+  if (dprobabilities.numel() == 0) return;
+  with_element(dprobabilities.dtype(), "masked_softmax_backward", [&]<class T>(T) {
+    launch(ctx, call_of<T>(scale, dropout, probabilities.data<T>(), dprobabilities, dropped));
+  });
+}
+
+}  // namespace hyperslab::ops::cuda

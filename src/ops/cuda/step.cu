@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels_common.cuh"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+__global__ void begin_step_kernel(StepInput input, StepState* state, float* sums) {
+  if (threadIdx.x < kSumCount) {
+    sums[threadIdx.x] = threadIdx.x == kSumStop ? input.stop_request : 0.0F;
+  }
+  if (threadIdx.x != 0) return;
+  state->input = input;
+  state->gradient_scale = input.inverse_tokens * state->loss_scale;
+}
+
+/// Halves the loss scale after a step that is not finite, doubles it after enough that are.
+__device__ void adjust_loss_scale(const JudgeConstants& constants, StepState& state) {
+  if (state.skip != 0) {
+    state.loss_scale *= 0.5F;
+    state.good_steps = 0;
+  } else if (++state.good_steps >= constants.growth_interval) {
+    state.loss_scale *= 2.0F;
+    state.good_steps = 0;
+  }
+}
+
+__device__ void accept(const JudgeConstants& constants, double norm, StepState& state) {
+  const double clip = constants.clip_norm > 0 && norm > constants.clip_norm
+                          ? static_cast<double>(constants.clip_norm) / norm
+                          : 1.0;
+  state.clip_scale = static_cast<float>(clip / static_cast<double>(state.loss_scale));
+  ++state.adam_step;
+  const auto step = static_cast<double>(state.adam_step);
+  state.bias_correction1 =
+      static_cast<float>(1.0 - pow(static_cast<double>(constants.beta1), step));
+  state.bias_correction2 =
+      static_cast<float>(1.0 - pow(static_cast<double>(constants.beta2), step));
+}
+
+/// The host may read while the device writes: the step's number comes last and makes it valid.
+__device__ void publish(const StepResult& result, StepResult* to) {
+  volatile StepResult* out = to;
+  out->step = 0;
+  __threadfence_system();
+  out->loss_sum = result.loss_sum;
+  out->tokens = result.tokens;
+  out->correct = result.correct;
+  out->gradient_norm = result.gradient_norm;
+  out->learning_rate = result.learning_rate;
+  out->loss_scale = result.loss_scale;
+  out->skipped = result.skipped;
+  out->stop = result.stop;
+  __threadfence_system();
+  out->step = result.step;
+  __threadfence_system();
+}
+
+__global__ void judge_step_kernel(JudgeConstants constants, const float* sums, StepState* device,
+                                  StepResult* results) {
+  StepState state = *device;
+  const double norm_squared = sums[kSumNormSquared];
+  const double loss = sums[kSumLoss];
+  const double norm = sqrt(norm_squared) / static_cast<double>(state.loss_scale);
+  const bool finite = sums[kSumNonFinite] == 0 && isfinite(norm_squared) && isfinite(loss);
+  publish({.step = state.input.step,
+           .loss_sum = loss,
+           .tokens = sums[kSumTokens],
+           .correct = sums[kSumCorrect],
+           .gradient_norm = norm,
+           .learning_rate = state.input.learning_rate,
+           .loss_scale = state.loss_scale,
+           .skipped = finite ? 0 : 1,
+           .stop = sums[kSumStop] > 0 ? 1 : 0},
+          results + state.input.step % kResultRing);
+  state.skip = finite ? 0 : 1;
+  if (finite) {
+    accept(constants, norm, state);
+  } else {
+    ++state.skipped_steps;
+  }
+  if (constants.scale_loss) adjust_loss_scale(constants, state);
+  *device = state;
+}
+
+}  // namespace
+
+void begin_step(Context& ctx, const StepInput& input, StepState* state, View sums) {
+  begin_step_kernel<<<1, 32, 0, ctx.stream().cuda()>>>(input, state, sums.data<float>());
+  HS_CUDA_LAUNCHED("begin_step");
+}
+
+void judge_step(Context& ctx, const JudgeConstants& constants, CView sums, StepState* state,
+                StepResult* results) {
+  judge_step_kernel<<<1, 1, 0, ctx.stream().cuda()>>>(constants, sums.data<float>(), state,
+                                                      results);
+  HS_CUDA_LAUNCHED("judge_step");
+}
+
+}  // namespace hyperslab::ops::cuda

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "hyperslab/core/view.hpp"
+
+// Launch shapes that decide how much scratch memory an op needs. They depend on sizes alone, never
+// on the device, so that a plan on `meta` is exact and results have the same bits everywhere; and
+// they need no CUDA, so that any build can plan for GPUs.
+
+namespace hyperslab::ops::cuda {
+
+[[nodiscard]] constexpr Dim ceil_divide(Dim value, Dim unit) { return (value + unit - 1) / unit; }
+
+/// Columns of one thread in norm_backward, and the widest row it and add_norm_forward take.
+inline constexpr Dim kNormBackwardHeld = 16;
+inline constexpr Dim kMaxNormWidth = 16384;
+
+/// How norm_backward cuts rows of width C: `threads` per row, `groups` rows at once in a block.
+struct NormBackwardShape {
+  int threads;
+  int groups;
+  int blocks;  ///< each leaves one partial sum of dweight and dbias
+};
+[[nodiscard]] constexpr NormBackwardShape norm_backward_shape(Dim rows, Dim C) {
+  const Dim threads = std::max<Dim>(1, ceil_divide(ceil_divide(C, kNormBackwardHeld), 32)) * 32;
+  const Dim groups = std::max<Dim>(1, 256 / threads);
+  const Dim most = threads <= 256 ? 264 : 132;
+  const Dim blocks = std::max<Dim>(1, std::min(most, ceil_divide(rows, groups)));
+  return {static_cast<int>(threads), static_cast<int>(groups), static_cast<int>(blocks)};
+}
+[[nodiscard]] constexpr std::size_t norm_backward_workspace(Dim rows, Dim C) {
+  return static_cast<std::size_t>(norm_backward_shape(rows, C).blocks * 2 * C) * sizeof(float);
+}
+
+/// Parts into which column_sums cuts the rows; each leaves one partial sum per column.
+[[nodiscard]] constexpr int column_sums_parts(Dim rows, Dim C) {
+  const Dim wanted = std::max<Dim>(1, 1056 / std::max<Dim>(1, ceil_divide(C, 256)));
+  return static_cast<int>(std::max<Dim>(1, std::min(wanted, ceil_divide(rows, 64))));
+}
+[[nodiscard]] constexpr std::size_t column_sums_workspace(Dim rows, Dim C) {
+  return static_cast<std::size_t>(column_sums_parts(rows, C) * C) * sizeof(float);
+}
+
+/// One block's sum of squares and count of elements that are not finite.
+struct SquareSum {
+  double squares;
+  double non_finite;
+};
+[[nodiscard]] constexpr int sum_of_squares_blocks(Dim count) {
+  return static_cast<int>(std::max<Dim>(1, std::min<Dim>(1056, ceil_divide(count, 4096))));
+}
+[[nodiscard]] constexpr std::size_t sum_of_squares_workspace(Dim count) {
+  return static_cast<std::size_t>(sum_of_squares_blocks(count)) * sizeof(SquareSum);
+}
+
+/// What one row of logits adds to the sums.
+struct RowLoss {
+  double loss;
+  float tokens;
+  float correct;
+};
+[[nodiscard]] constexpr std::size_t softmax_cross_entropy_workspace(Dim rows) {
+  return static_cast<std::size_t>(rows) * sizeof(RowLoss);
+}
+
+}  // namespace hyperslab::ops::cuda

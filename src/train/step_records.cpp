@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step_records.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/transfer.hpp"
+
+namespace hyperslab::train {
+namespace {
+
+constexpr double kPatienceSeconds = 600;  // for a step that never ends
+
+/// Waits until the device has written `wanted` to the step number at `place`.
+void wait_for(const std::int64_t& place, std::int64_t wanted) {
+  const volatile std::int64_t& seen = place;
+  const double deadline = now_seconds() + kPatienceSeconds;
+  while (seen != wanted) {
+    require(seen < wanted, "the record of that step is gone");
+    if (now_seconds() > deadline) {
+      throw Error(ExitCode::hang, "step " + std::to_string(wanted) + " has not ended after " +
+                                      std::to_string(static_cast<int>(kPatienceSeconds)) + " s");
+    }
+    sched_yield();
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+}
+
+View bytes_of(void* memory, std::size_t size, Device device) {
+  return {memory, DType::u8, device, {static_cast<Dim>(size)}};
+}
+
+}  // namespace
+
+StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype)
+    : ctx_(ctx),
+      sums_(scratch.take(dtype, {ops::kSumCount}, "sums")),
+      state_memory_(
+          scratch.take(DType::u8, {static_cast<Dim>(sizeof(ops::StepState))}, "step state")),
+      clock_memory_(
+          scratch.take(DType::u8, {static_cast<Dim>(sizeof(ops::DeviceClock))}, "device clock")),
+      results_(ctx.device(), sizeof(ops::StepResult) * ops::kResultRing),
+      readings_(ctx.device(), sizeof(ops::ClockReading) * ops::kResultRing) {
+  if (ctx.device() == Device::meta) return;
+  state_ = static_cast<ops::StepState*>(state_memory_.raw());
+  write_state({});
+  const ops::DeviceClock cleared;
+  copy(ctx_, bytes_of(const_cast<ops::DeviceClock*>(&cleared), sizeof cleared, Device::cpu),
+       clock_memory_);
+  synchronize(ctx_);
+}
+
+ops::StepState StepRecords::read_state() const {
+  ops::StepState state;
+  copy(ctx_, state_memory_, bytes_of(&state, sizeof state, Device::cpu));
+  synchronize(ctx_);
+  return state;
+}
+
+void StepRecords::write_state(const ops::StepState& state) const {
+  ops::StepState kept = state;
+  copy(ctx_, bytes_of(&kept, sizeof kept, Device::cpu), state_memory_);
+  synchronize(ctx_);
+}
+
+std::array<double, ops::kSumCount> StepRecords::read_sums() const {
+  std::array<double, ops::kSumCount> out{};
+  if (sums_.dtype() == DType::f64) {
+    copy(ctx_, sums_, View(out.data(), DType::f64, Device::cpu, sums_.shape()));
+    synchronize(ctx_);
+    return out;
+  }
+  std::array<float, ops::kSumCount> narrow{};
+  copy(ctx_, sums_, View(narrow.data(), DType::f32, Device::cpu, sums_.shape()));
+  synchronize(ctx_);
+  std::ranges::copy(narrow, out.begin());
+  return out;
+}
+
+void StepRecords::start_clock(bool components) {
+  if (ctx_.device() != Device::cuda) return;
+  clock_ = static_cast<ops::DeviceClock*>(clock_memory_.raw());
+  ctx_.recorder().use_timer(this, components);
+  restart_clock();
+}
+
+void StepRecords::charge(int slot) { ops::mark_clock(ctx_, clock_, slot); }
+
+void StepRecords::restart_clock() {
+  if (clock_ != nullptr) ops::mark_clock(ctx_, clock_, -1);
+}
+
+void StepRecords::publish_times() {
+  if (clock_ == nullptr) return;
+  ops::publish_clock(ctx_, clock_, state_,
+                     static_cast<ops::ClockReading*>(readings_.device_data()));
+}
+
+const ops::StepResult& StepRecords::result(std::int64_t step) const {
+  const auto* all = static_cast<const ops::StepResult*>(results_.data());
+  const ops::StepResult& found = all[step % ops::kResultRing];
+  wait_for(found.step, step);
+  return found;
+}
+
+StepTimes StepRecords::times(std::int64_t step, const StepTimes& host) const {
+  if (clock_ == nullptr) return host;
+  const auto* all = static_cast<const ops::ClockReading*>(readings_.data());
+  const ops::ClockReading& reading = all[step % ops::kResultRing];
+  wait_for(reading.step, step);
+  StepTimes times = host;
+  for (std::size_t i = 0; i < kPhases; ++i) {
+    times.phase_seconds[i] = 1e-9 * static_cast<double>(reading.ns[i]);
+  }
+  for (std::size_t i = 0; i < kComponents; ++i) {
+    times.component_seconds[i] = 1e-9 * static_cast<double>(reading.ns[kPhases + i]);
+  }
+  times.step_seconds = std::accumulate(times.phase_seconds.begin(), times.phase_seconds.end(), 0.0);
+  return times;
+}
+
+}  // namespace hyperslab::train

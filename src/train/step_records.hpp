@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the device tells the host about steps, and the device's clock.
+#pragma once
+
+#include <array>
+
+#include "hyperslab/core/context.hpp"
+#include "hyperslab/ops/clock.hpp"
+#include "hyperslab/ops/optimizer.hpp"
+
+namespace hyperslab::train {
+
+/// StepState, sums and clock in device memory; results and times in memory that the device writes
+/// and the host reads, two steps later and without a call.
+class StepRecords : public DeviceTimer {
+ public:
+  /// `scratch` gives the device memory. dtype: of the sums.
+  StepRecords(Context& ctx, Arena& scratch, DType dtype);
+
+  [[nodiscard]] ops::StepState* state() const { return state_; }  ///< on the device
+  [[nodiscard]] View sums() const { return sums_; }
+  [[nodiscard]] ops::StepResult* results() const {  ///< for the device
+    return static_cast<ops::StepResult*>(results_.device_data());
+  }
+  /// The state as it is after everything enqueued so far; waits for it.
+  [[nodiscard]] ops::StepState read_state() const;
+  void write_state(const ops::StepState& state) const;
+  /// Sums as doubles; waits for everything enqueued so far.
+  [[nodiscard]] std::array<double, ops::kSumCount> read_sums() const;
+
+  /// On a GPU time is read from its own timer from now on; `components` too.
+  void start_clock(bool components);
+  void charge(int slot) override;
+  /// Behind the last op of a step.
+  void publish_times();
+  /// Forgets the time since the last mark, which belongs to no step.
+  void restart_clock();
+
+  /// Of a step not older than the ring; waits until the device has written it.
+  [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
+  [[nodiscard]] StepTimes times(std::int64_t step, const StepTimes& host) const;
+
+ private:
+  Context& ctx_;
+  View sums_;
+  View state_memory_;
+  View clock_memory_;
+  ops::StepState* state_ = nullptr;
+  ops::DeviceClock* clock_ = nullptr;  ///< null where the host's clock is the device's
+  PinnedBuffer results_;
+  PinnedBuffer readings_;
+};
+
+}  // namespace hyperslab::train

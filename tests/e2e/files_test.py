@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tokenize, checkpoint info and checkpoint verify."""
+
+import json
+import struct
+
+import support
+
+TENSOR = "model/blocks.1.mlp.up.weight"
+
+
+class Tokenize(support.Case):
+    """Text to token files and back into training."""
+
+    def tokenize(self, output, *inputs):
+        """Tokenizes with the bytes vocabulary."""
+        result = self.run_program("tokenize", "--vocab", "bytes", "--input", *inputs, "--output", output)
+        self.assertEqual(result.code, 0, result.err)
+        return result
+
+    def test_bytes_become_ids_and_files_end_documents(self):
+        self.tokenize("out.bin", "text.txt", "text.txt")
+
+        data = (self.folder / "out.bin").read_bytes()
+        document = [*support.text().encode(), 256]
+        self.assertEqual(struct.unpack("<3i", data[:12]), (20240520, 1, 2 * len(document)))
+        self.assertEqual(list(struct.unpack(f"<{2 * len(document)}H", data[1024:])), 2 * document)
+
+    def test_a_line_ends_a_document(self):
+        (self.folder / "two.txt").write_text("one\n<|endoftext|>\ntwo\n", encoding="utf-8")
+
+        self.tokenize("two.bin", "two.txt")
+
+        ids = (self.folder / "two.bin").read_bytes()[1024:]
+        found = struct.unpack(f"<{len(ids) // 2}H", ids)
+        self.assertEqual(found.count(256), 2)
+        self.assertEqual(bytes(i for i in found if i != 256).split(), [b"one", b"two"])
+
+    def test_every_format_trains_alike(self):
+        losses = []
+        for name in ("same.bin", "same.npy", "same.h5"):
+            self.tokenize(name, "text.txt")
+            run = f"run_{name[5:]}"
+            self.train(run, f"data.train=[{name}]", "train.steps=5", ranks=2)
+            losses.append(support.column(self.folder / run, "loss"))
+
+        self.assertEqual(losses[1:], losses[:1] * 2)
+
+    def test_refusals_leave_nothing_behind(self):
+        common = ("tokenize", "--vocab", "bytes")
+        cases = [
+            (2, ["--vocab"], ("tokenize", "--input", "text.txt", "--output", "x.bin")),
+            (3, ["none.txt"], (*common, "--input", "none.txt", "--output", "x.bin")),
+            (3, ["nowhere"], ("tokenize", "--vocab", "nowhere", "--input", "text.txt", "--output", "x.bin")),
+            (5, ["text.txt/x.bin"], (*common, "--input", "text.txt", "--output", "text.txt/x.bin")),
+        ]
+        before = support.snapshot(self.folder)
+        for code, words, arguments in cases:
+            with self.subTest(arguments=arguments):
+                self.assert_refused(self.run_program(*arguments), code, *words)
+        self.assertEqual(support.snapshot(self.folder), before)
+
+    def test_two_ranks_are_refused(self):
+        result = self.run_program("tokenize", "--vocab", "bytes", "--input", "text.txt", "--output", "x.bin",
+                                  ranks=2)
+
+        self.assert_refused(result, 2, "one rank")
+
+
+class Checkpoint(support.Case):
+    """A checkpoint of two ranks, sound and damaged in every way."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.train("run", ranks=2)
+
+    def damaged(self, name):
+        """A copy of the last step to damage."""
+        return self.copy_of("run", name) / "checkpoints/step_00000020"
+
+    def verify(self, folder):
+        """Result of `checkpoint verify`, which must not change anything."""
+        before = support.snapshot(folder)
+        result = self.run_program("checkpoint", "verify", folder)
+        self.assertEqual(support.snapshot(folder), before)
+        self.assertLess(result.seconds, 10)
+        return result
+
+    def test_sound(self):
+        result = self.run_program("checkpoint", "verify", "run/checkpoints/step_00000010", "run/checkpoints")
+
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual([line.split(":")[0] for line in result.out.splitlines()],
+                         ["run/checkpoints/step_00000010", "run/checkpoints/step_00000020"])
+
+    def test_info_tells_what_is_in_it(self):
+        result = self.run_program("checkpoint", "info", "run/checkpoints")
+
+        self.assertEqual(result.code, 0, result.err)
+        for word in ("step_00000020", "data 2 x tensor 1 x pipeline 1", TENSOR, "(128, 32)"):
+            self.assertIn(word, result.out)
+        self.assertRegex(result.out, r"(?m)^tokens +7680$")
+
+    def test_a_flipped_byte_of_a_tensor_is_named(self):
+        folder = self.damaged("flipped")
+        support.flip_byte(folder, TENSOR)
+
+        result = self.verify(folder)
+
+        self.assertEqual(result.code, 4)
+        self.assertEqual(len(result.out.splitlines()), 1, result.out)
+        self.assertIn(TENSOR, result.out)
+
+    def test_a_flipped_byte_of_any_part_is_found(self):
+        folder = self.damaged("anywhere")
+        path = folder / "rank_00001.h5"
+        sound = path.read_bytes()
+        entry = next(file for file in support.manifest(folder)["files"] if file["name"] == path.name)
+        parts = [(offset, size) for offset, size, _ in entry["structure"]]
+        parts += support.pieces(folder, path.name)
+        covered = bytearray(len(sound))
+        for offset, size in parts:
+            covered[offset:offset + size] = bytes([1]) * size
+        self.assertEqual(set(byte for byte, part in zip(sound, covered) if not part), {0})
+
+        for offset, size in parts[::8]:
+            for place in (offset, offset + size - 1):
+                with self.subTest(place=place):
+                    damaged = bytearray(sound)
+                    damaged[place] ^= 0x10
+                    path.write_bytes(damaged)
+                    self.assertEqual(self.verify(folder).code, 4)
+
+    def test_a_truncated_file(self):
+        folder = self.damaged("truncated")
+        support.cut(folder / "rank_00001.h5", 9)
+
+        self.assert_refused(self.verify(folder), 4, "rank_00001.h5", "bytes, wanted")
+
+    def test_a_missing_file(self):
+        folder = self.damaged("missing")
+        (folder / "rank_00000.h5").unlink()
+
+        self.assert_refused(self.verify(folder), 4, "rank_00000.h5", "No such file")
+
+    def test_a_changed_manifest(self):
+        folder = self.damaged("changed")
+        path = folder / "manifest.json"
+        path.write_text(path.read_text().replace('"adam_step": 20', '"adam_step": 21'))
+
+        self.assert_refused(self.verify(folder), 4, "manifest.json", "CRC32C")
+
+    def test_a_truncated_manifest(self):
+        folder = self.damaged("torn")
+        support.cut(folder / "manifest.json", 100)
+
+        self.assert_refused(self.verify(folder), 4, "manifest.json")
+
+    def test_a_newer_format(self):
+        folder = self.damaged("newer")
+        content = support.manifest(folder)
+        content["format"] = 99
+        (folder / "manifest.json").write_text(json.dumps(content))
+
+        self.assert_refused(self.verify(folder), 4, "format 99", "reads up to")
+
+    def test_refusals(self):
+        for code, words, arguments in [(2, ["ACTION"], ()), (2, ["DIR"], ("verify",)),
+                                       (2, ["mend", "info", "verify"], ("mend", "run/checkpoints")),
+                                       (4, ["nowhere"], ("verify", "nowhere")),
+                                       (4, ["run/timing"], ("info", "run/timing"))]:
+            with self.subTest(arguments=arguments):
+                self.assert_refused(self.run_program("checkpoint", *arguments), code, *words)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""generate: a function of checkpoint, prompt, options and seed; always valid UTF-8."""
+
+import re
+
+import support
+
+PROMPT = "The red "
+
+
+class Generate(support.Case):
+    """A model that has seen a little English."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.train("run", "train.steps=30")
+
+    def generate(self, *arguments, prompt=PROMPT, tokens=60, stop="-1"):
+        """What follows the prompt; without a stop token exactly `tokens` are generated."""
+        result = self.run_program("generate", "--checkpoint", "run/checkpoints", "--prompt", prompt,
+                                  "--max-tokens", tokens, "--stop-token", stop, *arguments)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertTrue(result.out.startswith(prompt))
+        self.assertTrue(result.out.endswith("\n"))
+        counted = re.search(r"generated: (\d+) tokens", result.err)
+        self.assertIsNotNone(counted, result.err)
+        if stop == "-1":
+            self.assertEqual(int(counted[1]), tokens)
+        return result.out[len(prompt):-1]
+
+    def test_a_seed_decides(self):
+        first = self.generate("--seed", 3)
+
+        self.assertEqual(self.generate("--seed", 3), first)
+        self.assertNotEqual(self.generate("--seed", 4), first)
+
+    def test_temperature_zero_is_top_k_one_whatever_the_seed(self):
+        greedy = self.generate("--temperature", 0)
+
+        self.assertEqual(self.generate("--temperature", 0, "--seed", 9), greedy)
+        self.assertEqual(self.generate("--top-k", 1, "--seed", 5), greedy)
+        self.assertEqual(self.generate("--top-p", "1e-9", "--seed", 6), greedy)
+        self.assertTrue(greedy.isascii(), greedy)
+
+    def test_max_tokens_cuts_the_same_text(self):
+        long = self.generate("--temperature", 0, tokens=20)
+
+        self.assertEqual(self.generate("--temperature", 0, tokens=7), long[:7])
+
+    def test_stop_token_ends_the_text_before_it(self):
+        greedy = self.generate("--temperature", 0)
+        last = greedy[max(greedy.index(letter) for letter in set(greedy))]
+
+        stopped = self.generate("--temperature", 0, stop=str(ord(last)))
+
+        self.assertEqual(stopped, greedy[:greedy.index(last)])
+
+    def test_text_longer_than_the_context(self):
+        greedy = self.generate("--temperature", 0, tokens=150)
+
+        self.assertEqual(self.generate("--temperature", 0, tokens=40), greedy[:40])
+
+    def test_a_prompt_longer_than_the_context_counts_by_its_end(self):
+        prompt = support.text()[:77]
+
+        self.assertEqual(self.generate("--temperature", 0, prompt=prompt),
+                         self.generate("--temperature", 0, prompt=prompt[-32:]))
+
+    def test_output_is_utf8_even_of_bytes_that_are_not(self):
+        text = self.generate("--temperature", 100, tokens=300, prompt="é€😀")
+
+        self.assertIn("\N{REPLACEMENT CHARACTER}", text)
+
+    def test_an_empty_prompt_begins_a_document(self):
+        self.assertEqual(len(self.generate("--temperature", 0, prompt="", tokens=5).encode()), 5)
+
+    def test_a_step_folder_and_one_rank_under_mpirun(self):
+        result = self.run_program("generate", "--checkpoint", "run/checkpoints/step_00000020",
+                                  "--prompt", PROMPT, "--max-tokens", 5, ranks=1)
+
+        self.assertEqual(result.code, 0, result.err)
+        self.assertTrue(result.out.startswith(PROMPT))
+
+    def test_refusals(self):
+        ours = ("--checkpoint", "run/checkpoints")
+        cases = [
+            (2, ["--checkpoint"], ()),
+            (2, ["--temperature"], (*ours, "--temperature", "-1")),
+            (2, ["--temperature"], (*ours, "--temperature", "nan")),
+            (2, ["--temperature"], (*ours, "--temperature", "warm")),
+            (2, ["--top-p"], (*ours, "--top-p", "0")),
+            (2, ["--top-p"], (*ours, "--top-p", "1.5")),
+            (2, ["--top-p"], (*ours, "--top-p", "nan")),
+            (2, ["--top-k"], (*ours, "--top-k", "-1")),
+            (2, ["--max-tokens"], (*ours, "--max-tokens", "0")),
+            (2, ["--stop-token", "257"], (*ours, "--stop-token", "257")),
+            (2, ["--nonsense"], (*ours, "--nonsense", "1")),
+            (3, ["nowhere"], (*ours, "--vocab", "nowhere")),
+            (4, ["nowhere"], ("--checkpoint", "nowhere")),
+        ]
+        for code, words, arguments in cases:
+            with self.subTest(arguments=arguments):
+                self.assert_refused(self.run_program("generate", *arguments), code, *words)
+
+    def test_two_ranks_are_refused(self):
+        result = self.run_program("generate", "--checkpoint", "run/checkpoints", ranks=2)
+
+        self.assert_refused(result, 2, "one rank")
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to stop, and ranks that are killed."""
+
+import os
+import pathlib
+import signal
+import time
+
+import support
+
+
+def children(parent):
+    """Process ids of the children of a process."""
+    found = []
+    for folder in pathlib.Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def alive(process):
+    """Whether a process runs (one that ended but is not waited for does not)."""
+    try:
+        text = pathlib.Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return text.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+class Signals(support.Case):
+    """A run without end on two ranks."""
+
+    def start_endless(self, run, *settings, ranks=2):
+        """Starts it and waits until it has done some steps."""
+        process = self.start("train", "deck.yaml", *support.overrides(
+            *support.ENDLESS, f"run.directory={run}", f"parallel.data={max(ranks, 1)}", *settings),
+            ranks=ranks)
+        path = self.folder / run / "metrics.jsonl"
+        self.addCleanup(self.end, process)
+        self.assertTrue(support.wait_until(
+            lambda: path.exists() and path.read_bytes().count(b"\n") >= 30, 30))
+        return process
+
+    def end(self, process):
+        """Nothing stays behind, whatever a test has met."""
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+    def resume(self, run, steps, *settings, ranks=2):
+        """Goes on for some steps."""
+        last = int((self.folder / run / "checkpoints/latest").read_text()[5:])
+        result = self.train(run, *support.ENDLESS, *settings, ranks=ranks,
+                            options=("--stop-after", last + steps))
+        self.assertIn(f"(step {last},", result.err)
+        self.assertEqual(support.column(self.folder / run, "step"), list(range(1, last + steps + 1)))
+        return last + steps
+
+    def test_usr1_finishes_the_step_saves_and_asks_for_a_requeue(self):
+        process = self.start_endless("asked")
+
+        process.send_signal(signal.SIGUSR1)
+        process.send_signal(signal.SIGUSR1)
+        _, err = process.communicate(timeout=20)
+
+        self.assertEqual(process.returncode, 75, err)
+        last = support.column(self.folder / "asked", "step")[-1]
+        self.assertEqual((self.folder / "asked/checkpoints/latest").read_text().strip(), f"step_{last:08d}")
+        end = self.resume("asked", 5)
+        self.train("whole", *support.ENDLESS, ranks=2, options=("--stop-after", end))
+        self.assertEqual(support.column(self.folder / "asked", "loss"),
+                         support.column(self.folder / "whole", "loss"))
+
+    def test_term_of_one_rank_does_the_same(self):
+        process = self.start_endless("term", ranks=0)
+
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+
+        self.assertEqual(process.returncode, 75, err)
+        self.resume("term", 3, ranks=1)
+
+    def test_one_rank_asked_is_enough(self):
+        process = self.start_endless("one")
+
+        os.kill(children(process.pid)[-1], signal.SIGUSR1)
+        _, err = process.communicate(timeout=20)
+
+        self.assertEqual(process.returncode, 75, err)
+
+    def test_a_killed_rank_ends_the_others(self):
+        settings = ("checkpoint.every=20",)
+        process = self.start_endless("killed", *settings, ranks=3)
+        ranks = children(process.pid)
+        self.assertEqual(len(ranks), 3)
+
+        os.kill(ranks[1], signal.SIGKILL)
+        begin = time.monotonic()
+        process.communicate(timeout=20)
+
+        self.assertTrue(support.wait_until(lambda: not any(map(alive, ranks)), 1))
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertEqual(process.returncode, 137)
+        done = len((self.folder / "killed/metrics.jsonl").read_bytes().splitlines())
+        latest = int((self.folder / "killed/checkpoints/latest").read_text()[5:])
+        self.assertLessEqual(done - latest, 21)
+        self.resume("killed", 5, *settings)
+
+    def test_a_killed_mpirun_leaves_no_rank_behind(self):
+        process = self.start_endless("orphans")
+        ranks = children(process.pid)
+
+        process.kill()
+
+        self.assertTrue(support.wait_until(lambda: not any(map(alive, ranks)), 5))
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the end-to-end tests share: starting the program, a tiny text and deck, reading its files."""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+_PROGRAM = {"binary": "hyperslab", "mpiexec": "mpirun"}
+
+DECK = """\
+run: {name: tiny, directory: run, seed: 7, device: cpu}
+model: {family: llama, layers: 2, width: 32, heads: 2, vocabulary: 257, context: 32}
+data: {train: [text.bin], validation: [text.bin], vocabulary: bytes}
+parallel: {data: 1}
+optimizer: {lr: 1.0e-2}
+schedule: {name: cosine, warmup_steps: 2, final_fraction: 0.1}
+train: {steps: 20, global_batch: 12, validate_every: 10, validate_batches: 5}
+checkpoint: {every: 10}
+"""
+
+# (run.directory, other overrides) of a run that goes on until it is stopped
+ENDLESS = ("train.steps=1000000", "train.validate_every=0", "data.validation=[]",
+           "checkpoint.every=0")
+
+_H5_TO_JSON = """
+import json, sys, h5py
+plain = lambda v: v.decode() if isinstance(v, bytes) else v.tolist() if hasattr(v, "tolist") else v
+found = {"": {"attributes": {k: plain(v) for k, v in h5py.File(sys.argv[1]).attrs.items()}}}
+def visit(name, node):
+    found[name] = {"attributes": {k: plain(v) for k, v in node.attrs.items()}}
+    if isinstance(node, h5py.Dataset) and node.dtype.kind in "iuf":
+        found[name]["values"] = node[()].tolist()
+h5py.File(sys.argv[1]).visititems(visit)
+print(json.dumps(found))
+"""
+
+
+@dataclasses.dataclass
+class Result:
+    """How a start of the program ended."""
+
+    code: int
+    raw: bytes
+    err: str
+    seconds: float
+
+    @property
+    def out(self):
+        """Standard output as text."""
+        return self.raw.decode("utf-8")
+
+    @property
+    def messages(self):
+        """Lines in which the program says why it ends."""
+        return [line for line in self.err.splitlines() if line.startswith("hyperslab: ")]
+
+
+# Open MPI waits so long before it kills the other ranks of a job that failed; they have ended by then.
+QUICK_END = {"OMPI_MCA_odls_base_sigkill_timeout": "0"}
+
+
+def command(*arguments, ranks=0):
+    """The command line; ranks 0: without mpirun."""
+    start = [_PROGRAM["mpiexec"], "-np", str(ranks)] if ranks else []
+    return [*start, _PROGRAM["binary"], *map(str, arguments)]
+
+
+def overrides(*settings):
+    """`--set` for every key=value."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def text():
+    """English enough to be learned: 5.5 kB."""
+    animals = ["cat", "dog", "cow", "hen"]
+    colours = ["red", "blue", "green", "old", "new", "wet"]
+    pairs = [(colour, animal) for colour in colours for animal in animals * 8]
+    return "".join(f"The {c} {a} sat on line {i}.\n" for i, (c, a) in enumerate(pairs))
+
+
+def write_tokens(path, ids):
+    """A token file with llm.c's header, uint16."""
+    header = struct.pack("<256i", 20240520, 1, len(ids), *([0] * 253))
+    pathlib.Path(path).write_bytes(header + struct.pack(f"<{len(ids)}H", *ids))
+
+
+def metrics(run):
+    """The lines of metrics.jsonl."""
+    lines = (pathlib.Path(run) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def column(run, key):
+    """One column of metrics.jsonl."""
+    return [line[key] for line in metrics(run)]
+
+
+def manifest(step_folder):
+    """manifest.json of a checkpoint."""
+    return json.loads((pathlib.Path(step_folder) / "manifest.json").read_text(encoding="utf-8"))
+
+
+def _place(tensor, shape, piece, data):
+    """Puts the rows of a piece into the whole tensor."""
+    width = shape[-1] if len(shape) == 2 else 1
+    first = piece["offset"] + [0] * (2 - len(shape))
+    rows, columns = (piece["count"] + [1])[:2]
+    for row in range(rows):
+        begin = 4 * ((first[0] + row) * width + first[1])
+        tensor[begin:begin + 4 * columns] = data[4 * row * columns:4 * (row + 1) * columns]
+
+
+def tensors(step_folder):
+    """Name -> bytes of every tensor, whatever layout wrote the checkpoint."""
+    folder = pathlib.Path(step_folder)
+    files = {file.name: file.read_bytes() for file in folder.glob("rank_*.h5")}
+    found = {}
+    for name, entry in manifest(folder)["tensors"].items():
+        size = 4
+        for dim in entry["global_shape"]:
+            size *= dim
+        found[name] = bytearray(size)
+        for piece in entry["pieces"]:
+            data = files[piece["file"]][piece["file_offset"]:]
+            _place(found[name], entry["global_shape"], piece, data)
+    return found
+
+
+def pieces(step_folder, file):
+    """(offset, bytes) of every piece of a tensor in a file."""
+    found = []
+    for entry in manifest(step_folder)["tensors"].values():
+        for piece in entry["pieces"]:
+            count = 4
+            for dim in piece["count"]:
+                count *= dim
+            if piece["file"] == file:
+                found.append((piece["file_offset"], count))
+    return sorted(found)
+
+
+def flip_byte(step_folder, tensor):
+    """Damages one byte of a tensor."""
+    piece = manifest(step_folder)["tensors"][tensor]["pieces"][0]
+    path = pathlib.Path(step_folder) / piece["file"]
+    data = bytearray(path.read_bytes())
+    data[piece["file_offset"] + 5] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path, count):
+    """Cuts bytes off the end of a file."""
+    data = pathlib.Path(path).read_bytes()
+    pathlib.Path(path).write_bytes(data[:-count])
+
+
+def snapshot(folder):
+    """Path -> content of every file and folder below."""
+    root = pathlib.Path(folder)
+    return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
+            for path in sorted(root.rglob("*"))}
+
+
+def h5(path):
+    """Path -> {attributes, values} of an HDF5 file, None where there is no h5py."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        if subprocess.run([python, "-c", "import h5py"], capture_output=True, check=False).returncode == 0:
+            found = subprocess.run([python, "-c", _H5_TO_JSON, str(path)], capture_output=True, check=True)
+            return json.loads(found.stdout)
+    return None
+
+
+class Case(unittest.TestCase):
+    """A test case with a folder of its own that holds text.txt, text.bin and deck.yaml."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls._folder = tempfile.TemporaryDirectory(prefix="hyperslab_e2e_")
+        cls.folder = pathlib.Path(cls._folder.name)
+        (cls.folder / "text.txt").write_text(text(), encoding="utf-8")
+        (cls.folder / "deck.yaml").write_text(DECK, encoding="utf-8")
+        write_tokens(cls.folder / "text.bin", [*text().encode(), 256])
+
+    @classmethod
+    def tearDownClass(cls):
+        cls._folder.cleanup()
+
+    @classmethod
+    def start(cls, *arguments, ranks=0, **options):
+        """Starts the program and goes on; the caller waits."""
+        return subprocess.Popen(command(*arguments, ranks=ranks), cwd=cls.folder, stdin=subprocess.DEVNULL,
+                                **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
+
+    @classmethod
+    def run_program(cls, *arguments, ranks=0, timeout=60):
+        """Runs the program to its end."""
+        begin = time.monotonic()
+        process = cls.start(*arguments, ranks=ranks, env={**os.environ, **QUICK_END})
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
+        return Result(process.returncode, out, err.decode("utf-8", "replace"), time.monotonic() - begin)
+
+    @classmethod
+    def train(cls, run, *settings, ranks=1, options=(), code=0):
+        """Trains the tiny deck into the run directory `run`, with an expected exit code."""
+        layout = (f"run.directory={run}", f"parallel.data={ranks}")
+        result = cls.run_program("train", "deck.yaml", *overrides(*layout, *settings), *options,
+                                 ranks=0 if ranks == 1 else ranks)
+        if result.code != code:
+            raise AssertionError(f"exit code {result.code}, wanted {code}:\n{result.err}")
+        return result
+
+    def copy_of(self, run, name):
+        """A copy of a run directory, to be damaged."""
+        shutil.copytree(self.folder / run, self.folder / name)
+        return self.folder / name
+
+    def assert_refused(self, result, code, *words):
+        """The exit code, one message with these words, no fault of the program, in 10 s."""
+        self.assertEqual(result.code, code, result.err)
+        self.assertEqual(len(result.messages), 1, result.err)
+        for word in words:
+            self.assertIn(word, result.err)
+        self.assertNotIn("fault of the program", result.err)
+        self.assertNotIn("terminate called", result.err)
+        self.assertLess(result.seconds, 10)
+
+    def assert_close(self, found, wanted, relative):
+        """Two curves agree at every step."""
+        self.assertEqual(len(found), len(wanted))
+        for step, (a, b) in enumerate(zip(found, wanted), 1):
+            self.assertLessEqual(abs(a - b), relative * abs(b), f"value {step}: {a}, wanted {b}")
+
+
+def wait_until(condition, seconds):
+    """Whether the condition came true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def main():
+    """Runs the tests of the calling script with --binary and --mpiexec."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--binary", required=True)
+    parser.add_argument("--mpiexec", default="mpirun")
+    known, rest = parser.parse_known_args()
+    _PROGRAM["binary"] = str(pathlib.Path(known.binary).resolve())
+    _PROGRAM["mpiexec"] = known.mpiexec
+    for key, value in {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                       "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMP_NUM_THREADS": "1"}.items():
+        os.environ.setdefault(key, value)
+    unittest.main(argv=[sys.argv[0], *rest], module="__main__")
