@@ -199,6 +199,33 @@ constexpr std::array kRunRules = {
            return fmt::format("must be a file name, found '{}'; a path goes into run.directory",
                               c.run.name);
          }},
+    Rule{"parallel.data", "parallel.tensor parallel.pipeline run.device",
+         "1 rank on a GPU (NCCL is not available yet)",
+         [](const Config& c, const Surroundings& s) {
+           return !on_gpu(c, s) || wanted_ranks(c) == 1;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} ranks on GPUs are not available yet; set parallel.data: 1, or run.device: cpu",
+               wanted_ranks(c));
+         }},
+    Rule{"model.attention", "precision.compute model.width model.heads run.device",
+         "on a GPU, fused or cudnn only with bf16 or fp16 and head widths in multiples of 8 up to "
+         "256",
+         [](const Config& c, const Surroundings& s) {
+           const bool fused = c.model.attention == AttentionPath::fused ||
+                              c.model.attention == AttentionPath::cudnn;
+           const bool half = c.precision.compute == "bf16" || c.precision.compute == "fp16";
+           return !fused || !on_gpu(c, s) ||
+                  (half && c.model.head_width() % 8 == 0 && c.model.head_width() <= 256);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "the fused attention of a GPU takes bf16 or fp16 and head widths in multiples of 8 "
+               "up to "
+               "256, not {} with {}; set it to auto or reference",
+               c.precision.compute, c.model.head_width());
+         }},
     Rule{"run.device", "", "cuda only in a build with CUDA",
          [](const Config& c, const Surroundings& s) {
            return c.run.device != "cuda" || s.has_cuda_build;

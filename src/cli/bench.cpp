@@ -28,6 +28,7 @@ train::BenchOptions bench_options(const Arguments& args) {
   options.warmup = args.get<int>("warmup");
   options.steps = args.get<int>("steps");
   options.cold = args.has("cold");
+  options.components = args.has("components");
   if (options.warmup < 0 || options.steps < 1) {
     throw Error(ExitCode::usage, "--warmup must be 0 or more and --steps 1 or more").on_all_ranks();
   }

@@ -4,8 +4,32 @@
 #include <fmt/format.h>
 
 #include "command.hpp"
+#include "hyperslab/train/run.hpp"
 
 namespace hyperslab::cli {
+namespace {
+
+/// False where a checkpoint is damaged.
+bool act(const std::string& action, const std::vector<std::string>& directories) {
+  bool sound = true;
+  for (const std::string& directory : directories) {
+    const io::CheckpointReader reader(directory);
+    if (action == "info") {
+      fmt::print("{}", io::describe(reader));
+      continue;
+    }
+    const std::vector<std::string> problems = reader.verify();
+    for (const std::string& problem : problems) fmt::print("{}\n", problem);
+    if (problems.empty()) {
+      fmt::print("{}: sound, {} tensors, {} bytes\n", reader.folder(), reader.tensors().size(),
+                 reader.bytes());
+    }
+    sound = sound && problems.empty();
+  }
+  return sound;
+}
+
+}  // namespace
 
 ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args(
@@ -20,23 +44,11 @@ ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& argu
                 "checkpoint: there is no action '" + action + "'; the actions are info and verify")
         .on_all_ranks();
   }
-  if (world.rank() != 0) return ExitCode::ok;
   bool sound = true;
-  for (const std::string& directory : args.list("DIR")) {
-    const io::CheckpointReader reader(directory);
-    if (action == "info") {
-      fmt::print("{}", io::describe(reader));
-      continue;
-    }
-    const std::vector<std::string> problems = reader.verify();
-    for (const std::string& problem : problems) fmt::print("{}\n", problem);
-    if (problems.empty()) {
-      fmt::print("{}: sound, {} tensors, {} bytes\n", reader.folder(), reader.tensors().size(),
-                 reader.bytes());
-    }
-    sound = sound && problems.empty();
-  }
-  return sound ? ExitCode::ok : ExitCode::checkpoint;
+  train::agree(world, [&] {
+    if (world.rank() == 0) sound = act(action, args.list("DIR"));
+  });
+  return world.all(sound) ? ExitCode::ok : ExitCode::checkpoint;
 }
 
 }  // namespace hyperslab::cli

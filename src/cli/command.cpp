@@ -10,6 +10,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/train/run.hpp"
 
@@ -86,6 +87,7 @@ train::Config read_config(comm::World& world, const DeckSource& source) {
   deck::Surroundings surroundings;
   surroundings.ranks = source.any_ranks ? 0 : world.size();
   surroundings.for_training = source.for_training;
+  surroundings.has_cuda_device = cuda_device_count() > 0;
   try {
     return deck::read_deck(text, source.path, source.overrides, surroundings);
   } catch (const Error& error) {

@@ -22,9 +22,9 @@ Result evaluate(comm::World& world, const train::Config& config, const std::stri
   std::unique_ptr<io::Samples> samples;
   std::unique_ptr<train::Trainer> trainer;
   std::int64_t step = 0;
-  const mesh::Mesh mesh(world, Device::cpu, config.parallel);
   train::TrainerOptions options;
-  options.training = false;
+  train::agree(world, [&] { options = train::trainer_options(config, world.local_rank(), false); });
+  const mesh::Mesh mesh(world, options.device, config.parallel);
   train::agree(world, [&] {
     const bool own = !config.data.validation.empty();
     tokens = io::open_tokens(own ? config.data.validation : config.data.train, config.data.dtype,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "command.hpp"
+#include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 
@@ -56,6 +57,7 @@ void generate(const Arguments& args) {
   deck::Surroundings surroundings;
   surroundings.ranks = 0;
   surroundings.for_training = false;
+  surroundings.has_cuda_device = cuda_device_count() > 0;
   const train::Config config =
       deck::read_deck(reader.meta().deck, reader.folder() + " (its deck)", {}, surroundings);
   const std::string vocabulary =

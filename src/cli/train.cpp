@@ -35,7 +35,8 @@ train::RunOptions run_options(const Arguments& args) {
 
 /// What a run of this deck would hold and compute, on one rank.
 void print_plan(const train::Config& config, bool shapes) {
-  const train::Plan plan = train::make_plan(config, {}, 0);
+  const train::TrainerOptions options = train::trainer_options(config, 0, true);
+  const train::Plan plan = train::make_plan(config, options, 0);
   if (shapes) {
     fmt::print("{:<12} {:<36} {:<24} {:<5} {:>14}\n", "arena", "name", "shape", "type", "bytes");
     for (const auto& [arena, allocation] : plan.allocations) {

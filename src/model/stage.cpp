@@ -42,7 +42,9 @@ nn::BlockConfig Stage::block_config() const {
   config.norm_eps = static_cast<float>(spec_.norm_eps);
   config.bias = spec_.bias;
   config.rope = spec_.position == Position::rope;
-  config.keep_probabilities = spec_.attention == AttentionPath::reference;
+  config.keep_probabilities =
+      spec_.attention == AttentionPath::reference ||
+      (spec_.attention == AttentionPath::automatic && !options_.fused_attention);
   config.dropout = static_cast<float>(spec_.dropout);
   config.seed = options_.seed;
   config.init_std = static_cast<float>(spec_.init_std);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "hyperslab/core/transfer.hpp"
 #include "hyperslab/train/run.hpp"
 
 namespace hyperslab::train {
@@ -37,6 +38,7 @@ class Bench {
 
  private:
   void set_up();
+  [[nodiscard]] bool on_gpu() const { return trainer_options_.device == Device::cuda; }
   StepTimes one_step(std::int64_t step);
   void add_components(BenchResult& result) const;
 
@@ -51,12 +53,16 @@ class Bench {
 };
 
 Bench::Bench(comm::World& world, const Config& config, const BenchOptions& options)
-    : world_(world), config_(config), options_(options) {
-  trainer_options_.training = options.mode != BenchMode::forward;
-}
+    : world_(world), config_(config), options_(options) {}
 
 void Bench::set_up() {
-  mesh_ = std::make_unique<mesh::Mesh>(world_, Device::cpu, config_.parallel);
+  agree(world_, [&] {
+    const bool training = options_.mode != BenchMode::forward;
+    trainer_options_ = trainer_options(config_, world_.local_rank(), training);
+    trainer_options_.graphs = !options_.components;
+    trainer_options_.time_components = options_.components;
+  });
+  mesh_ = std::make_unique<mesh::Mesh>(world_, trainer_options_.device, config_.parallel);
   plan_ = make_plan(config_, trainer_options_, world_.rank());
   trainer_ = std::make_unique<Trainer>(config_, *mesh_, trainer_options_, &plan_.memory);
   trainer_->initialize();
@@ -64,8 +70,8 @@ void Bench::set_up() {
                                       config_.run.seed);
   const io::Samples samples(*tokens, io::Sampling::blocks, trainer_->T(), config_.run.seed);
   io::Loader loader(samples, config_.train.global_batch, mesh_->at().data, config_.parallel.data);
-  const model::BatchViews& batch = trainer_->stage().batch(0);
-  loader.load(1, 0, {batch.tokens, batch.targets, batch.order, batch.sample_position});
+  trainer_->load_batch(&loader, 1, 0);
+  synchronize(trainer_->context());  // before the loader goes
 }
 
 StepTimes Bench::one_step(std::int64_t step) {
@@ -92,7 +98,7 @@ BenchResult Bench::run() {
     world_.barrier();
     const double step_start = options_.cold && i == 0 ? start : now_seconds();
     const StepTimes times = one_step(i + 1);
-    const double seconds = now_seconds() - step_start;
+    const double seconds = on_gpu() ? times.step_seconds : now_seconds() - step_start;
     probe_seconds.push_back(probe.run());
     if (i < warmup) continue;
     result.step_seconds.push_back(
@@ -106,7 +112,9 @@ BenchResult Bench::run() {
   const double work = work_fraction(options_.mode) * result.tokens;
   result.model_flops = work * model::flops_per_token(config_.model, trainer_->T(), true);
   result.model_flops_full = work * model::flops_per_token(config_.model, trainer_->T(), false);
-  result.matmul_rate = world_.sum(probe.flops() / median(probe_seconds));
+  result.matmul_rate = on_gpu()
+                           ? world_.size() * peak_flops(device_name(), config_.precision.compute)
+                           : world_.sum(probe.flops() / median(probe_seconds));
   result.memory_peak_bytes = world_.max(static_cast<std::int64_t>(plan_.memory.total()));
   add_components(result);
   return result;

@@ -7,6 +7,8 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/philox.hpp"
+#include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::train {
@@ -25,41 +27,54 @@ class Generator {
   Generator(const Config& config, const io::CheckpointReader& reader);
   /// Appends tokens and leaves the logits of the next one.
   void feed(std::span<const std::int32_t> tokens);
-  [[nodiscard]] std::span<const float> logits() const { return logits_.view().span<float>(); }
+  [[nodiscard]] std::span<const float> logits() const { return host_.view().span<float>(); }
   [[nodiscard]] Dim past() const { return past_; }
   void forget() { past_ = 0; }
   [[nodiscard]] Dim context() const { return trainer_.T(); }
 
  private:
-  static TrainerOptions options();
+  static TrainerOptions options(const Config& config);
+  TrainerOptions options_;
   mesh::Mesh mesh_;
   model::MemoryPlan plan_;
   Trainer trainer_;
-  Tensor logits_;
+  Tensor tokens_;   // (1, T) on the device
+  Tensor logits_;   // (1, V) on the device, in the compute dtype
+  Tensor widened_;  // the same in f32
+  Tensor host_;
   Dim past_ = 0;
 };
 
-TrainerOptions Generator::options() {
-  TrainerOptions options;
-  options.training = false;
+TrainerOptions Generator::options(const Config& config) {
+  TrainerOptions options = trainer_options(config, 0, false);
   options.cache = true;
   options.B = 1;
   return options;
 }
 
 Generator::Generator(const Config& config, const io::CheckpointReader& reader)
-    : mesh_(mesh::Mesh::plan(config.parallel, 0)),
-      plan_(make_plan(config, options(), 0).memory),
-      trainer_(config, mesh_, options(), &plan_),
-      logits_(Device::cpu, DType::f32, {1, config.model.vocabulary}) {
+    : options_(options(config)),
+      mesh_(mesh::Mesh::plan(config.parallel, 0)),
+      plan_(make_plan(config, options_, 0).memory),
+      trainer_(config, mesh_, options_, &plan_),
+      tokens_(options_.device, DType::i32, {1, trainer_.T()}),
+      logits_(options_.device, options_.compute, {1, config.model.vocabulary}),
+      widened_(options_.device, DType::f32, {1, config.model.vocabulary}),
+      host_(Device::cpu, DType::f32, {1, config.model.vocabulary}) {
   trainer_.initialize();
   trainer_.load(reader);
 }
 
 void Generator::feed(std::span<const std::int32_t> tokens) {
-  const CView view(tokens.data(), DType::i32, Device::cpu, {1, static_cast<Dim>(tokens.size())});
-  trainer_.stage().decode(trainer_.context(), view, past_, logits_.view());
-  past_ += static_cast<Dim>(tokens.size());
+  Context& ctx = trainer_.context();
+  const auto count = static_cast<Dim>(tokens.size());
+  const View place(tokens_.view().raw(), DType::i32, options_.device, {1, count});
+  copy(ctx, CView(tokens.data(), DType::i32, Device::cpu, {1, count}), place);
+  trainer_.stage().decode(ctx, place, past_, logits_.view());
+  ops::cast(ctx, logits_.view(), widened_.view());
+  copy(ctx, widened_.view(), host_.view());
+  synchronize(ctx);
+  past_ += count;
 }
 
 }  // namespace

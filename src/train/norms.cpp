@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::train {
@@ -12,9 +13,12 @@ namespace hyperslab::train {
 void append_norms(const std::string& path, std::int64_t step, Trainer& trainer) {
   Context& ctx = trainer.context();
   Tensor one(ctx.device(), DType::f32, {1});
+  Tensor host(Device::cpu, DType::f32, {1});
   const auto rms = [&](CView view) {
     ops::root_mean_square(ctx, view, one.view());
-    return static_cast<double>(one.view().data<float>()[0]);
+    copy(ctx, one.view(), host.view());
+    synchronize(ctx);
+    return static_cast<double>(host.view().data<float>()[0]);
   };
   nlohmann::ordered_json line;
   line["step"] = step;

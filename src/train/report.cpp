@@ -29,8 +29,9 @@ Progress::Progress(bool enabled, std::int64_t total_steps, std::int64_t log_ever
 std::string Progress::text(const io::MetricsLine& line) const {
   const double left = mean_step_seconds_ * static_cast<double>(total_steps_ - line.step);
   return fmt::format(
-      "step {}/{}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  {:.1f} % of the "
-      "matmul rate  {} left",
+      "step {}/{}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  utilization {:.1f} % "
+      " "
+      "{} left",
       line.step, total_steps_, line.loss, line.grad_norm, line.lr, line.tokens_per_second,
       100.0 * line.mfu, duration(left));
 }

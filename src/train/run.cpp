@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/train/run.hpp"
-
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/core/transfer.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/optim/schedule.hpp"
 #include "norms.hpp"
-#include "report.hpp"
+#include "training_run.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -32,93 +32,33 @@ std::string utc_now() {
   return {text.data(), length};
 }
 
-/// Whether `directory` holds steps, complete or not.
-bool holds_steps(const std::string& directory) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("step_") && !name.ends_with(".tmp")) return true;
-  }
-  return false;
-}
-
-/// One start of a run, from open files to the last checkpoint.
-class TrainingRun {
- public:
-  TrainingRun(comm::World& world, const Config& config, const RunOptions& options);
-  ExitCode run();
-
- private:
-  void open_data();
-  void open_records();
-  void resume();
-  [[nodiscard]] std::string chosen_step(const std::string& wanted);
-  [[nodiscard]] std::string older_than_damaged(const std::string& step);
-  void load(const std::string& step);
-  void check_resumable(const io::CheckpointMeta& meta) const;
-  void one_step(std::int64_t step);
-  void record(std::int64_t step, const StepTimes& times);
-  void record_trace(std::int64_t step);
-  void flush_row();
-  void report(const ops::StepResult& result, double step_seconds);
-  void collect(std::int64_t step);
-  void validate(std::int64_t step);
-  void checkpoint(std::int64_t step);
-  [[nodiscard]] bool is_due(std::int64_t step, std::int64_t every) const {
-    return (every > 0 && step % every == 0) || step == last_step_;
-  }
-  [[nodiscard]] bool is_first() const { return world_.rank() == 0; }
-  [[nodiscard]] double wall_seconds() const { return earlier_seconds_ + now_seconds() - started_; }
-
-  comm::World& world_;
-  Config config_;
-  RunOptions options_;
-  std::string checkpoints_;
-  std::unique_ptr<io::TokenSource> train_tokens_;
-  std::unique_ptr<io::TokenSource> validation_tokens_;
-  std::unique_ptr<io::Samples> train_samples_;
-  std::unique_ptr<io::Samples> validation_samples_;
-  std::unique_ptr<io::Loader> loader_;
-  std::unique_ptr<mesh::Mesh> mesh_;
-  std::unique_ptr<Trainer> trainer_;
-  std::unique_ptr<io::MetricsLog> metrics_;
-  std::unique_ptr<io::TimingWriter> timing_;
-  std::unique_ptr<Progress> progress_;
-  std::optional<io::MetricsLine::Validation> validation_;
-  std::int64_t first_step_ = 1;
-  std::int64_t last_step_ = 0;
-  std::int64_t collected_ = 0;  // the newest step whose result the host has read
-  double matmul_rate_ = 0;      // FLOP/s of all ranks together
-  double flops_causal_ = 0;     // of a step
-  double flops_full_ = 0;
-  double started_ = 0;
-  double earlier_seconds_ = 0;        // of earlier starts
-  std::optional<io::TimingRow> row_;  // of the newest step whose result was read
-  int skipped_in_a_row_ = 0;
-  bool stop_ = false;
-};
+}  // namespace
 
 TrainingRun::TrainingRun(comm::World& world, const Config& config, const RunOptions& options)
     : world_(world), config_(config), options_(options) {
   checkpoints_ = config_.checkpoint.directory.empty() ? config_.run.directory + "/checkpoints"
                                                       : config_.checkpoint.directory;
   agree(world_, [&] { open_data(); });
-  agree(world_, [&] {
-    if (!is_first()) return;
-    probe_directory(config_.run.directory);
-    probe_directory(checkpoints_);
-  });
-  mesh_ = std::make_unique<mesh::Mesh>(world_, Device::cpu, config_.parallel);
+  TrainerOptions trainer_options;
+  agree(world_,
+        [&] { trainer_options = train::trainer_options(config_, world_.local_rank(), true); });
+  device_ = trainer_options.device == Device::cuda ? device_name() : "cpu";
+  mesh_ = std::make_unique<mesh::Mesh>(world_, trainer_options.device, config_.parallel);
   loader_ =
       std::make_unique<io::Loader>(*train_samples_, config_.train.global_batch, mesh_->at().data,
                                    config_.parallel.data, config_.train.overfit_one_batch);
   agree(world_, [&] {
-    const TrainerOptions trainer_options;
     const model::MemoryPlan plan = make_plan(config_, trainer_options, world_.rank()).memory;
     trainer_ = std::make_unique<Trainer>(config_, *mesh_, trainer_options, &plan);
     trainer_->initialize();
   });
   resume();
+  // Only now anything on disk changes: whatever is wrong with the input was found before.
+  agree(world_, [&] {
+    if (!is_first()) return;
+    probe_directory(config_.run.directory);
+    probe_directory(checkpoints_);
+  });
   open_records();
 }
 
@@ -138,83 +78,6 @@ void TrainingRun::open_data() {
   }
 }
 
-void TrainingRun::check_resumable(const io::CheckpointMeta& meta) const {
-  const std::int64_t expected = meta.step * config_.train.global_batch;
-  if (meta.samples_seen != expected) {
-    throw Error(ExitCode::checkpoint,
-                fmt::format("{}: step {} had seen {} samples, with train.global_batch {} it would "
-                            "be {}; resume with the batch it was trained with",
-                            checkpoints_, meta.step, meta.samples_seen, config_.train.global_batch,
-                            expected));
-  }
-  if (meta.data_fingerprint != train_tokens_->fingerprint()) {
-    throw Error(
-        ExitCode::checkpoint,
-        fmt::format("{}: the training data changed since step {} (fingerprint {:016x}, now "
-                    "{:016x}); resume with the same files in the same order",
-                    checkpoints_, meta.step, meta.data_fingerprint, train_tokens_->fingerprint()));
-  }
-}
-
-void TrainingRun::resume() {
-  const std::string& wanted = options_.resume.empty() ? config_.checkpoint.resume : options_.resume;
-  if (wanted == "never") return;
-  for (std::string step = chosen_step(wanted); !step.empty();) {
-    try {
-      return load(step);
-    } catch (const Error& error) {  // which every rank throws alike
-      const std::string older = wanted == "auto" ? older_than_damaged(step) : "";
-      if (older.empty()) throw;
-      if (is_first()) log::warn(fmt::format("{}; falling back to step {}", error.what(), older));
-      step = older;
-    }
-  }
-}
-
-/// Rank 0 chooses, so that all ranks load the same step; empty: nothing to resume from.
-std::string TrainingRun::chosen_step(const std::string& wanted) {
-  std::string step = wanted == "auto" ? "" : wanted;
-  agree(world_, [&] {
-    if (!is_first() || !step.empty() || !holds_steps(checkpoints_)) return;
-    try {
-      step = std::to_string(io::CheckpointReader(checkpoints_).meta().step);
-    } catch (const Error& error) {  // never from the start over what may still be saved
-      throw Error(error.code(), fmt::format("{}\n  restore one of them, or start from step 1 with "
-                                            "--resume never",
-                                            error.what()));
-    }
-  });
-  return world_.broadcast(step);
-}
-
-/// The newest complete step before `step`, empty where `step` has no damaged byte.
-std::string TrainingRun::older_than_damaged(const std::string& step) {
-  std::string older;
-  agree(world_, [&] {
-    if (!is_first()) return;
-    const std::int64_t damaged = std::stoll(step);
-    if (io::CheckpointReader(checkpoints_, damaged).verify().empty()) return;
-    for (const std::int64_t other : io::list_checkpoints(checkpoints_)) {
-      if (other < damaged) older = std::to_string(other);
-    }
-  });
-  return world_.broadcast(older);
-}
-
-void TrainingRun::load(const std::string& step) {
-  agree(world_, [&] {
-    const io::CheckpointReader reader(checkpoints_, std::stoll(step));
-    check_resumable(reader.meta());
-    trainer_->load(reader);
-    first_step_ = reader.meta().step + 1;
-    earlier_seconds_ = reader.meta().wall_seconds;
-    if (is_first()) {
-      log::info(fmt::format("resumed from {} (step {}, written by {})", reader.folder(),
-                            reader.meta().step, reader.meta().layout));
-    }
-  });
-}
-
 void TrainingRun::open_records() {
   const std::string& directory = config_.run.directory;
   std::string folder;
@@ -228,27 +91,34 @@ void TrainingRun::open_records() {
   const mesh::Coordinates& at = mesh_->at();
   agree(world_, [&] {
     timing_ = std::make_unique<io::TimingWriter>(
-        folder, io::RankInfo{world_.rank(), world_.size(), world_.host(), "cpu", at.data,
+        folder, io::RankInfo{world_.rank(), world_.size(), world_.host(), device_, at.data,
                              at.pipeline, at.context, at.tensor, commit(), utc_now()});
   });
   const auto tokens = static_cast<double>(config_.train.global_batch * config_.model.context);
   flops_causal_ = tokens * model::flops_per_token(config_.model, config_.model.context, true);
   flops_full_ = tokens * model::flops_per_token(config_.model, config_.model.context, false);
+  rate_ = machine_rate();
+  progress_ = std::make_unique<Progress>(is_first(), last_step_, config_.train.log_every);
+  if (is_first()) {
+    log::info(fmt::format(
+        "{}: {:.3f} M parameters, {} on {} rank(s) ({}), {} thread(s) each; {}; {:.2f} GiB a rank; "
+        "utilization against {:.1f} GFLOP/s",
+        config_.run.name, 1e-6 * static_cast<double>(model::parameter_count(config_.model)),
+        mesh::describe(config_.parallel), world_.size(), device_, trainer_->context().threads(),
+        train_tokens_->description(),
+        static_cast<double>(trainer_->memory_plan().total()) / 1073741824.0, 1e-9 * rate_));
+  }
+}
+
+double TrainingRun::machine_rate() {
+  if (trainer_->context().device() == Device::cuda) {
+    return world_.size() * peak_flops(device_, config_.precision.compute);
+  }
   MatmulProbe probe(trainer_->context(), 1024);
   world_.barrier();
   double seconds = 0;
   for (int i = 0; i < kProbes; ++i) seconds += probe.run();
-  matmul_rate_ = world_.sum(kProbes * probe.flops() / seconds);
-  progress_ = std::make_unique<Progress>(is_first(), last_step_, config_.train.log_every);
-  if (is_first()) {
-    log::info(fmt::format(
-        "{}: {:.3f} M parameters, {} on {} rank(s), {} thread(s) each; {}; {:.2f} GiB a rank; "
-        "matmul rate of all ranks {:.1f} GFLOP/s",
-        config_.run.name, 1e-6 * static_cast<double>(model::parameter_count(config_.model)),
-        mesh::describe(config_.parallel), world_.size(), trainer_->context().threads(),
-        train_tokens_->description(),
-        static_cast<double>(trainer_->memory_plan().total()) / 1073741824.0, 1e-9 * matmul_rate_));
-  }
+  return world_.sum(kProbes * probe.flops() / seconds);
 }
 
 ExitCode TrainingRun::run() {
@@ -341,8 +211,8 @@ void TrainingRun::report(const ops::StepResult& result, double step_seconds) {
   line.step_seconds = step_seconds;
   line.tokens_per_second =
       static_cast<double>(config_.train.global_batch * config_.model.context) / line.step_seconds;
-  line.mfu = flops_causal_ / line.step_seconds / matmul_rate_;
-  line.mfu_full = flops_full_ / line.step_seconds / matmul_rate_;
+  line.mfu = flops_causal_ / line.step_seconds / rate_;
+  line.mfu_full = flops_full_ / line.step_seconds / rate_;
   line.perplexity = std::exp(line.loss);
   line.token_accuracy = result.correct / result.tokens;
   line.wall_seconds = wall_seconds();
@@ -391,8 +261,6 @@ void TrainingRun::checkpoint(std::int64_t step) {
   row_->times.phase_seconds[static_cast<std::size_t>(Phase::checkpoint)] += seconds;
   row_->times.step_seconds += seconds;
 }
-
-}  // namespace
 
 ExitCode run_training(comm::World& world, const Config& config, const RunOptions& options) {
   return TrainingRun(world, config, options).run();

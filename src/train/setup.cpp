@@ -5,8 +5,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/train/run.hpp"
 
@@ -53,6 +55,35 @@ void probe_directory(const std::string& directory) {
   if (unlink(second.c_str()) != 0) fail("cannot remove a file");
 }
 
+TrainerOptions trainer_options(const Config& config, int local_rank, bool training) {
+  TrainerOptions options;
+  options.training = training;
+  const std::string& wanted = config.run.device;
+  const int gpus = wanted == "cpu" ? 0 : cuda_device_count();
+  if (gpus > 0) {
+    use_cuda_device(local_rank % gpus);
+    options.device = Device::cuda;
+  } else if (wanted == "cuda") {
+    throw Error(ExitCode::device,
+                "run.device is cuda, but this process sees no GPU; see nvidia-smi and "
+                "CUDA_VISIBLE_DEVICES, or set run.device: cpu");
+  }
+  if (config.precision.compute == "bf16") options.compute = DType::bf16;
+  if (config.precision.compute == "fp16") options.compute = DType::f16;
+  return options;
+}
+
+double peak_flops(const std::string& gpu, const std::string& precision) {
+  const bool half = precision == "bf16" || precision == "fp16";
+  if (gpu.find("H100") != std::string::npos || gpu.find("H200") != std::string::npos) {
+    return half ? 989e12 : precision == "tf32" ? 494e12 : 67e12;
+  }
+  if (gpu.find("A100") != std::string::npos) {
+    return half ? 312e12 : precision == "tf32" ? 156e12 : 19.5e12;
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
 MatmulProbe::MatmulProbe(Context& ctx, Dim n)
     : ctx_(ctx),
       n_(n),
@@ -68,6 +99,7 @@ double MatmulProbe::run() {
   const double start = now_seconds();
   ops::matmul(ctx_, a_.view(), ops::Trans::no, b_.view(), ops::Trans::yes, ops::Accumulate::no,
               c_.view());
+  synchronize(ctx_);
   return now_seconds() - start;
 }
 

@@ -14,6 +14,8 @@
 namespace hyperslab::train {
 namespace {
 
+constexpr float kFirstLossScale = 65536;  // of fp16; halved until gradients are finite
+
 model::StageOptions stage_options(const Config& config, const TrainerOptions& options) {
   model::StageOptions stage;
   stage.B = options.B > 0 ? options.B : config.train.microbatch;
@@ -21,6 +23,10 @@ model::StageOptions stage_options(const Config& config, const TrainerOptions& op
   stage.training = options.training;
   stage.cache = options.cache;
   stage.compute = options.compute;
+  stage.fused_attention =
+      options.device != Device::cuda ||
+      ops::has_fused_attention_on_gpu(options.compute, config.model.head_width());
+  if (options.device == Device::cuda) stage.logits_bytes = std::size_t{1} << 30;
   stage.seed = config.run.seed;
   stage.data_ranks = config.parallel.data;
   stage.bucket_bytes = static_cast<std::size_t>(config.parallel.bucket_mib * 1048576.0);
@@ -50,6 +56,11 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   }
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
                                            options.compute == DType::f64 ? DType::f64 : DType::f32);
+  if (config.precision.compute == "fp16" && ctx_->device() != Device::meta) {
+    ops::StepState state;
+    state.loss_scale = kFirstLossScale;
+    records_->write_state(state);
+  }
   records_->start_clock(options.time_components);
   // The host is at most two steps ahead of the device.
   const auto depth = static_cast<std::size_t>(3 * std::max<std::int64_t>(1, config.microbatches()));
@@ -174,8 +185,9 @@ void Trainer::judge() {
     const Scope exposed(ctx_->recorder(), Phase::reduce_exposed);
     world.wait(*ctx_, world.all_reduce(*ctx_, records_->sums(), comm::ReduceOp::sum));
   }
-  ops::judge_step(*ctx_, optimizer_->judge_constants(), records_->sums(), records_->state(),
-                  records_->results());
+  ops::JudgeConstants constants = optimizer_->judge_constants();
+  constants.scale_loss = config_.precision.compute == "fp16";
+  ops::judge_step(*ctx_, constants, records_->sums(), records_->state(), records_->results());
 }
 
 void Trainer::update() {

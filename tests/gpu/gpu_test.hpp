@@ -85,8 +85,9 @@ class Problem {
   [[nodiscard]] std::vector<Tensor> on_gpu(const Call& call, Dim offset = 0) const;
   /// The operands after the call in double.
   [[nodiscard]] std::vector<Tensor> on_oracle(const Call& call) const;
-  /// EXPECTs the outputs on the GPU to match the oracle's, aligned and not, and two runs to give the
-  /// same bits. The tolerance is that of the compute dtype or the result's, whichever is larger.
+  /// EXPECTs the outputs on the GPU to match the oracle's, aligned and not, and two runs to give
+  /// the same bits. The tolerance is that of the compute dtype or the result's, whichever is
+  /// larger.
   void expect_match(const Call& call, const std::string& what, double slack = 1.0) const;
 
  private:
@@ -127,6 +128,7 @@ inline Tensor Problem::guarded(const Operand& operand, Dim offset) const {
 
 inline std::size_t Problem::planned_workspace(const Call& call, Device device, bool oracle) const {
   Context meta(Device::meta, 0, device);
+  meta.set_deterministic(true);
   std::vector<Tensor> tensors;
   Views views;
   for (const Operand& operand : operands_) {
@@ -145,6 +147,7 @@ inline std::size_t Problem::planned_workspace(const Call& call, Device device, b
 
 inline std::vector<Tensor> Problem::on_gpu(const Call& call, Dim offset) const {
   Context ctx(Device::cuda, planned_workspace(call, Device::cuda, false));
+  ctx.set_deterministic(true);
   std::vector<Tensor> sources;
   std::vector<Tensor> devices;
   Views views;
@@ -160,8 +163,7 @@ inline std::vector<Tensor> Problem::on_gpu(const Call& call, Dim offset) const {
     sources.push_back(guarded(operand, first));
     devices.emplace_back(Device::cuda, value.dtype(), sources.back().view().shape());
     copy(ctx, sources.back().view(), devices.back().view());
-    views.push_back(
-        devices.back().view().slice(first, value.numel()).reshaped(value.shape()));
+    views.push_back(devices.back().view().slice(first, value.numel()).reshaped(value.shape()));
   }
   call(ctx, views);
   std::vector<Tensor> out;

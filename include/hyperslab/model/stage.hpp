@@ -20,6 +20,7 @@ struct StageOptions {
   bool training = true;  ///< false: no gradients are planned and all blocks share one slot
   bool cache = false;    ///< keys and values of T tokens are kept for decode()
   DType compute = DType::f32;
+  bool fused_attention = true;  ///< where the deck leaves the choice: scores are not kept
   std::uint64_t seed = 0;  ///< of initial values and dropout
   int data_ranks = 1;      ///< buckets divide by them
   std::size_t bucket_bytes = 16U << 20;

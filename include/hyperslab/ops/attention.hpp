@@ -26,6 +26,13 @@ enum class Rotation : std::uint8_t { forward, inverse };
 void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Dim first_position,
           Rotation rotation, View qkv);
 
+/// Whether attention_forward and attention_backward take these operands on a GPU (cuDNN does not take
+/// fp32, and head widths only in multiples of 8 up to 256).
+[[nodiscard]] constexpr bool has_fused_attention_on_gpu(DType compute, Dim head_width) {
+  return (compute == DType::bf16 || compute == DType::f16) && head_width % 8 == 0 &&
+         head_width <= 256;
+}
+
 /// Causal attention, softmax(q k^T / sqrt(Dh)) v (Vaswani et al. 2017, eq. 1), without keeping the
 /// scores. qkv: (B, T, packed); out: (B, T, H * Dh); log_sum_exp: (B, H, T) f32 (f64 for f64), kept
 /// for backward.

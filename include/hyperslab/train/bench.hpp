@@ -17,6 +17,8 @@ struct BenchOptions {
   int steps = 10;
   /// No warm-up; the first step holds the setup: plan building, memory, first calls.
   bool cold = false;
+  /// Also time the parts of the model; on a GPU this turns graphs off.
+  bool components = false;
 };
 
 struct BenchComponent {

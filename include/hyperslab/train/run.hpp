@@ -30,6 +30,10 @@ void agree(comm::World& world, const std::function<void()>& work);
 /// synced, renamed and removed.
 void probe_directory(const std::string& directory);
 
+/// FLOP/s that the maker states for dense products of a GPU in a precision of the deck; not a
+/// number for GPUs that are not in the table.
+[[nodiscard]] double peak_flops(const std::string& gpu, const std::string& precision);
+
 /// An fp32 matrix product of n x n x n, for what a core or a GPU can reach at best.
 class MatmulProbe {
  public:

@@ -24,15 +24,19 @@ class StepRecords;
 /// What a trainer is made for; the deck says the rest.
 struct TrainerOptions {
   Device device = Device::cpu;
-  bool training = true;  ///< false: forward only, no gradients and no optimizer state
-  bool cache = false;    ///< for generation: a key-value cache of `T` tokens
+  bool training = true;          ///< false: forward only, no gradients and no optimizer state
+  bool cache = false;            ///< for generation: a key-value cache of `T` tokens
   bool graphs = true;            ///< CUDA graphs where the device has them
   bool time_components = false;  ///< also where marks cost the device time
-  bool canary = false;   ///< fill arenas with a pattern, to see what is touched
+  bool canary = false;           ///< fill arenas with a pattern, to see what is touched
   DType compute = DType::f32;
   Dim B = 0;  ///< 0: the deck's microbatch
   Dim T = 0;  ///< 0: the deck's context
 };
+
+/// The device that the deck means here and the dtype that its precision computes in. On a GPU it
+/// also makes the one of this rank the one in use.
+[[nodiscard]] TrainerOptions trainer_options(const Config& config, int local_rank, bool training);
 
 /// Loss and accuracy as sums over counted tokens.
 struct Evaluation {
@@ -71,6 +75,8 @@ class Trainer {
     bool traced = false;
   };
   void step(const Order& order, io::Loader* loader);
+  /// The next microbatch into the slot, as step() does; nothing where there is no loader.
+  void load_batch(io::Loader* loader, std::int64_t step, int microbatch);
   /// Forward and backward of all microbatches without reduction and update, for bench.
   void forward_backward(const Order& order);
   /// Forward of all microbatches with the loss, for bench.
@@ -110,7 +116,6 @@ class Trainer {
  private:
   [[nodiscard]] model::Stage::StepViews step_views() const;
   void begin(const Order& order);
-  void load_batch(io::Loader* loader, std::int64_t step, int microbatch);
   void run_forward(model::Pass pass, nn::Accumulate accumulate);
   void run_backward(nn::Accumulate accumulate, bool last);
   void judge();

@@ -48,6 +48,7 @@ __device__ void publish(const StepResult& result, StepResult* to) {
   out->gradient_norm = result.gradient_norm;
   out->learning_rate = result.learning_rate;
   out->loss_scale = result.loss_scale;
+  out->skipped_steps = result.skipped_steps;
   out->skipped = result.skipped;
   out->stop = result.stop;
   __threadfence_system();
@@ -62,22 +63,24 @@ __global__ void judge_step_kernel(JudgeConstants constants, const float* sums, S
   const double loss = sums[kSumLoss];
   const double norm = sqrt(norm_squared) / static_cast<double>(state.loss_scale);
   const bool finite = sums[kSumNonFinite] == 0 && isfinite(norm_squared) && isfinite(loss);
-  publish({.step = state.input.step,
-           .loss_sum = loss,
-           .tokens = sums[kSumTokens],
-           .correct = sums[kSumCorrect],
-           .gradient_norm = norm,
-           .learning_rate = state.input.learning_rate,
-           .loss_scale = state.loss_scale,
-           .skipped = finite ? 0 : 1,
-           .stop = sums[kSumStop] > 0 ? 1 : 0},
-          results + state.input.step % kResultRing);
+  const float loss_scale = state.loss_scale;
   state.skip = finite ? 0 : 1;
   if (finite) {
     accept(constants, norm, state);
   } else {
     ++state.skipped_steps;
   }
+  publish({.step = state.input.step,
+           .loss_sum = loss,
+           .tokens = sums[kSumTokens],
+           .correct = sums[kSumCorrect],
+           .gradient_norm = norm,
+           .learning_rate = state.input.learning_rate,
+           .loss_scale = loss_scale,
+           .skipped_steps = state.skipped_steps,
+           .skipped = finite ? 0 : 1,
+           .stop = sums[kSumStop] > 0 ? 1 : 0},
+          results + state.input.step % kResultRing);
   if (constants.scale_loss) adjust_loss_scale(constants, state);
   *device = state;
 }

@@ -16,6 +16,7 @@ namespace {
 constexpr Surroundings kCpu = {};
 constexpr Surroundings kTwelveRanks = {.ranks = 12};
 constexpr Surroundings kGpu = {.has_cuda_device = true, .has_cuda_build = true};
+constexpr Surroundings kTwoOnGpus = {.ranks = 2, .has_cuda_device = true, .has_cuda_build = true};
 constexpr Surroundings kNoBuild = {.has_cuda_device = true, .has_cuda_build = false};
 constexpr Surroundings kNoDevice = {.has_cuda_device = false, .has_cuda_build = true};
 
@@ -35,6 +36,8 @@ const std::vector<BrokenRule>& broken_rules() {
       {"parallel.data", "data:", "parallel: {data: 4}\ndata:", kTwelveRanks,
        "10:12|needs 4 ranks (4 x 1 x 1, data x tensor x pipeline), 12 were started; start 4 or "
        "set parallel.data to 12"},
+      {"parallel.data", "data:", "parallel: {data: 2}\ndata:", kTwoOnGpus,
+       "10:12|2 ranks on GPUs are not available yet; set parallel.data: 1, or run.device: cpu"},
       {"parallel.tensor", "data:", "parallel: {tensor: 12}\ndata:", kTwelveRanks,
        "10:12|tensor parallelism is not available yet, found 12: set parallel.tensor to 1"},
       {"parallel.pipeline", "data:", "parallel: {pipeline: 12}\ndata:", kTwelveRanks,
@@ -57,6 +60,10 @@ const std::vector<BrokenRule>& broken_rules() {
        "8:3|3 key-value heads do not divide 4 heads; nearest: 2 or 4"},
       {"model.norm_place", "heads: 4", "heads: 4\n  norm: none\n  norm_place: post", kCpu,
        "9:3|post needs a norm, and model.norm is none: set model.norm to layernorm or rmsnorm"},
+      {"model.attention", "heads: 4", "heads: 4\n  attention: fused", kGpu,
+       "8:3|the fused attention of a GPU takes bf16 or fp16 and head widths in multiples of 8 up "
+       "to "
+       "256, not fp32 with 12; set it to auto or reference"},
       {"model.attention", "heads: 4", "heads: 4\n  attention: cudnn", kNoBuild,
        "8:3|cudnn needs a GPU, and this run is on the CPU: set model.attention to auto, fused or "
        "reference"},
@@ -151,7 +158,9 @@ TEST(RulesTable, MarkdownHasARowPerRule) {
 
 TEST(Rules, GpuChoicesAreTakenOnAGpu) {
   const auto config =
-      read(kValid, {"precision.compute=bf16", "model.attention=cudnn", "run.device=cuda"}, kGpu);
+      read(kValid,
+           {"precision.compute=bf16", "model.attention=cudnn", "model.heads=6", "run.device=cuda"},
+           kGpu);
 
   EXPECT_EQ(config.precision.compute, "bf16");
   EXPECT_EQ(config.model.attention, model::AttentionPath::fused);

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "hyperslab/train/run.hpp"
+#include "report.hpp"
+
+namespace hyperslab::train {
+
+/// One start of a run, from open files to the last checkpoint.
+class TrainingRun {
+ public:
+  TrainingRun(comm::World& world, const Config& config, const RunOptions& options);
+  ExitCode run();
+
+ private:
+  void open_data();
+  void open_records();
+  [[nodiscard]] double machine_rate();
+  void resume();
+  [[nodiscard]] std::string chosen_step(const std::string& wanted);
+  [[nodiscard]] std::string older_than_damaged(const std::string& step);
+  void load(const std::string& step);
+  void check_resumable(const io::CheckpointMeta& meta) const;
+  void one_step(std::int64_t step);
+  void record(std::int64_t step, const StepTimes& times);
+  void record_trace(std::int64_t step);
+  void flush_row();
+  void report(const ops::StepResult& result, double step_seconds);
+  void collect(std::int64_t step);
+  void validate(std::int64_t step);
+  void checkpoint(std::int64_t step);
+  [[nodiscard]] bool is_due(std::int64_t step, std::int64_t every) const {
+    return (every > 0 && step % every == 0) || step == last_step_;
+  }
+  [[nodiscard]] bool is_first() const { return world_.rank() == 0; }
+  [[nodiscard]] double wall_seconds() const { return earlier_seconds_ + now_seconds() - started_; }
+
+  comm::World& world_;
+  Config config_;
+  RunOptions options_;
+  std::string checkpoints_;
+  std::string device_;  // "cpu", or the name of the GPU
+  std::unique_ptr<io::TokenSource> train_tokens_;
+  std::unique_ptr<io::TokenSource> validation_tokens_;
+  std::unique_ptr<io::Samples> train_samples_;
+  std::unique_ptr<io::Samples> validation_samples_;
+  std::unique_ptr<io::Loader> loader_;
+  std::unique_ptr<mesh::Mesh> mesh_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<io::MetricsLog> metrics_;
+  std::unique_ptr<io::TimingWriter> timing_;
+  std::unique_ptr<Progress> progress_;
+  std::optional<io::MetricsLine::Validation> validation_;
+  std::int64_t first_step_ = 1;
+  std::int64_t last_step_ = 0;
+  std::int64_t collected_ = 0;  // the newest step whose result the host has read
+  double rate_ = 0;             // FLOP/s of all ranks together
+  double flops_causal_ = 0;     // of a step
+  double flops_full_ = 0;
+  double started_ = 0;
+  double earlier_seconds_ = 0;        // of earlier starts
+  std::optional<io::TimingRow> row_;  // of the newest step whose result was read
+  int skipped_in_a_row_ = 0;
+  bool stop_ = false;
+};
+
+}  // namespace hyperslab::train

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/attention.hpp"
+
+#include <gmock/gmock.h>
+
+#include "gpu_test.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/ops/step_state.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+using Views = Problem::Views;
+
+struct Size {
+  Dim B, T;
+  HeadLayout layout;
+  [[nodiscard]] Shape packed() const { return {B, T, layout.packed_width()}; }
+  [[nodiscard]] Shape out() const { return {B, T, layout.heads * layout.head_width}; }
+  [[nodiscard]] Shape statistics() const { return {B, layout.heads, T}; }
+  [[nodiscard]] Shape square() const { return {B, layout.heads, T, T}; }
+  [[nodiscard]] std::string str() const {
+    return "B " + std::to_string(B) + " T " + std::to_string(T) + " heads " +
+           std::to_string(layout.heads) + "/" + std::to_string(layout.kv_heads) + " x " +
+           std::to_string(layout.head_width);
+  }
+};
+
+void expect_oracle(const Tensor& found, const Tensor& oracle, double within,
+                   const std::string& what) {
+  EXPECT_LE(relative_difference(found.view(), oracle.view()), within) << what;
+}
+
+class GpuFusedAttention : public GpuTest, public testing::WithParamInterface<Size> {};
+
+/// qkv, dout, out, log_sum_exp, dqkv.
+Problem fused_problem(const Size& size, DType dtype) {
+  Problem problem(dtype);
+  problem.input(random_tensor(dtype, size.packed(), 1))
+      .input(random_tensor(dtype, size.out(), 2))
+      .output(dtype, size.out())
+      .output(DType::f32, size.statistics())
+      .output(dtype, size.packed());
+  return problem;
+}
+
+Problem::Call fused_call(const Size& size, bool deterministic) {
+  return [=](Context& ctx, const Views& v) {
+    ctx.set_deterministic(deterministic);
+    attention_forward(ctx, size.layout, v[0], v[2], v[3]);
+    attention_backward(ctx, size.layout, v[1], v[0], v[2], v[3], v[4]);
+  };
+}
+
+TEST_P(GpuFusedAttention, MatchesTheOracle) {
+  const Size size = GetParam();
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const Problem problem = fused_problem(size, dtype);
+    const auto oracle = problem.on_oracle(fused_call(size, false));
+
+    const auto found = problem.on_gpu(fused_call(size, false));
+
+    const std::string what = size.str() + " in " + std::string(name_of(dtype));
+    expect_oracle(found[2], oracle[2], tolerance(dtype), what + ", out");
+    expect_oracle(found[3], oracle[3], 1e-3, what + ", log_sum_exp");
+    expect_oracle(found[4], oracle[4], 2 * tolerance(dtype), what + ", dqkv");
+  }
+}
+
+TEST_P(GpuFusedAttention, DeterministicBackwardRepeatsItsBits) {
+  const Size size = GetParam();
+  const Problem problem = fused_problem(size, DType::bf16);
+  const auto oracle = problem.on_oracle(fused_call(size, true));
+
+  const auto first = problem.on_gpu(fused_call(size, true));
+  const auto second = problem.on_gpu(fused_call(size, true));
+
+  EXPECT_TRUE(same_bits(first[4].view(), second[4].view())) << size.str();
+  expect_oracle(first[4], oracle[4], 2 * tolerance(DType::bf16), size.str());
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, GpuFusedAttention,
+                         testing::Values(Size{2, 128, {4, 4, 64}}, Size{1, 129, {4, 2, 64}},
+                                         Size{3, 77, {3, 3, 32}}, Size{2, 200, {6, 2, 128}},
+                                         Size{1, 384, {8, 1, 80}}, Size{1, 96, {2, 1, 256}},
+                                         Size{1, 1024, {2, 2, 64}}));
+
+TEST_F(GpuTest, FusedAttentionNamesWhatItCannotDo) {
+  const auto refused = [](const HeadLayout& layout, DType dtype) -> std::string {
+    Context ctx(Device::cuda, 0);
+    Tensor qkv(Device::cuda, dtype, {1, 16, layout.packed_width()});
+    Tensor out(Device::cuda, dtype, {1, 16, layout.heads * layout.head_width});
+    Tensor statistics(Device::cuda, DType::f32, {1, layout.heads, 16});
+    try {
+      attention_forward(ctx, layout, qkv.view(), out.view(), statistics.view());
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_THAT(refused({2, 2, 64}, DType::f32), testing::HasSubstr("f32"));
+  EXPECT_THAT(refused({2, 2, 12}, DType::bf16), testing::HasSubstr("12"));
+  EXPECT_THAT(refused({2, 2, 264}, DType::bf16), testing::HasSubstr("264"));
+}
+
+class GpuReferenceAttention : public GpuTest, public testing::WithParamInterface<Size> {};
+
+/// qkv, dout, out, probabilities, dprobabilities (scratch), dqkv, positions, state.
+Problem reference_problem(const Size& size, DType dtype) {
+  std::vector<double> positions;
+  for (Dim b = 0; b < size.B; ++b) positions.push_back(static_cast<double>(5 * b + 3));
+  StepState state;
+  state.input.step = 11;
+  Problem problem(dtype);
+  problem.input(random_tensor(dtype, size.packed(), 1))
+      .input(random_tensor(dtype, size.out(), 2))
+      .output(dtype, size.out())
+      .output(dtype, size.square())
+      .input(poisoned(dtype, size.square()))
+      .output(dtype, size.packed())
+      .fixed(tensor_of(DType::i64, {size.B}, positions))
+      .fixed(bytes_of(state));
+  return problem;
+}
+
+Problem::Call reference_call(const Size& size, float probability) {
+  return [=](Context& ctx, const Views& v) {
+    ctx.set_deterministic(true);
+    Dropout dropout;
+    dropout.probability = probability;
+    dropout.seed = 77;
+    dropout.site = 6;
+    dropout.sample_position = v[6];
+    dropout.state = struct_at<StepState>(v[7]);
+    attention_reference_forward(ctx, size.layout, v[0], dropout, v[2], v[3]);
+    attention_reference_backward(ctx, size.layout, v[1], v[0], v[3], dropout, v[4], v[5]);
+  };
+}
+
+TEST_P(GpuReferenceAttention, MatchesTheOracleWithAndWithoutDropout) {
+  const Size size = GetParam();
+  for (const DType dtype : kGpuTypes) {
+    for (const float probability : {0.0F, 0.25F}) {
+      const Problem problem = reference_problem(size, dtype);
+      // Scores and probabilities are rounded to 16 bits between the products.
+      problem.expect_match(reference_call(size, probability), size.str(),
+                           dtype == DType::f32 ? 1.0 : 3.0);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, GpuReferenceAttention,
+                         testing::Values(Size{1, 1, {1, 1, 1}}, Size{2, 7, {3, 3, 5}},
+                                         Size{2, 33, {4, 2, 17}}, Size{3, 64, {4, 1, 16}},
+                                         Size{1, 131, {2, 2, 32}}, Size{8, 40, {6, 3, 24}},
+                                         Size{1, 128, {4, 4, 64}}, Size{1, 65, {2, 1, 288}}));
+
+TEST_F(GpuTest, ReferenceAttentionInTf32IsCloseToTheOracle) {
+  const Size size = {2, 96, {4, 2, 48}};
+  const Problem problem = reference_problem(size, DType::f32);
+  const auto oracle = problem.on_oracle(reference_call(size, 0));
+  const auto found = problem.on_gpu([&](Context& ctx, const Views& v) {
+    ctx.set_tf32(true);
+    reference_call(size, 0)(ctx, v);
+  });
+  expect_oracle(found[2], oracle[2], 5e-3, "out");
+  expect_oracle(found[5], oracle[5], 1e-2, "dqkv");
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/gpu_test.hpp"
+#include "hyperslab/ops/attention.hpp"
+#include "hyperslab/ops/matmul.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+
+class GpuAttentionKernels : public GpuTest {};
+
+TEST_F(GpuAttentionKernels, CachedForward) {
+  struct Case {
+    Dim B, new_tokens, past;
+    HeadLayout layout;
+  };
+  for (const DType dtype : kGpuTypes) {
+    for (const auto& [B, tokens, past, layout] : std::vector<Case>{{1, 1, 0, {1, 1, 1}},
+                                                                   {2, 1, 6, {4, 2, 64}},
+                                                                   {2, 5, 40, {6, 2, 17}},
+                                                                   {1, 33, 0, {2, 1, 40}},
+                                                                   {1, 2, 1000, {3, 3, 80}},
+                                                                   {1, 1, 9, {2, 2, 300}}}) {
+      const Dim rows = past + tokens + 3;
+      const Shape cache = {B, rows, layout.kv_heads * layout.head_width};
+      Problem problem(dtype);
+      problem.input(random_tensor(dtype, {B, tokens, layout.packed_width()}, 1))
+          .in_out(random_tensor(dtype, cache, 2))
+          .in_out(random_tensor(dtype, cache, 3))
+          .output(dtype, {B, tokens, layout.heads * layout.head_width});
+      problem.expect_match(
+          [=, layout = layout, past = past](Context& ctx, const Problem::Views& v) {
+            attention_cached_forward(ctx, layout, v[0], past, v[1], v[2], v[3]);
+          },
+          "attention_cached_forward");
+    }
+  }
+}
+
+/// Squares that a warp's rows make, and ones that take a block's; even and odd.
+struct Square {
+  Dim B, T;
+  HeadLayout layout;
+};
+const std::vector<Square> kSquares = {
+    {1, 1, {1, 1, 8}}, {2, 17, {2, 1, 16}}, {2, 64, {2, 2, 32}}, {1, 1096, {1, 1, 8}}};
+
+TEST_F(GpuAttentionKernels, MaskedSoftmaxWithDropout) {
+  StepState state;
+  state.input.step = 3;
+  for (const DType dtype : kGpuTypes) {
+    for (const auto& [B, T, layout] : kSquares) {
+      for (const float probability : {0.0F, 0.25F}) {
+        std::vector<double> positions(static_cast<std::size_t>(B));
+        for (Dim b = 0; b < B; ++b) positions[b] = static_cast<double>(9 - 4 * b);
+        const Shape square = {B, layout.heads, T, T};
+        Problem problem(dtype);
+        problem.input(random_tensor(dtype, {B, T, layout.packed_width()}, 1))
+            .input(random_tensor(dtype, {B, T, layout.heads * layout.head_width}, 2))
+            .fixed(tensor_of(DType::i64, {B}, positions))
+            .fixed(bytes_of(state))
+            .output(dtype, {B, T, layout.heads * layout.head_width})
+            .output(dtype, square)
+            .output(dtype, square)
+            .output(dtype, {B, T, layout.packed_width()});
+        problem.expect_match(
+            [=, layout = layout](Context& ctx, const Problem::Views& v) {
+              const Dropout dropout = {probability, 42, 6, v[2], struct_at<StepState>(v[3])};
+              attention_reference_forward(ctx, layout, v[0], dropout, v[4], v[5]);
+              attention_reference_backward(ctx, layout, v[1], v[0], v[5], dropout, v[6], v[7]);
+            },
+            "attention_reference", 3);
+      }
+    }
+  }
+}
+
+TEST_F(GpuAttentionKernels, BiasGradients) {
+  struct Size {
+    Dim rows, M;
+  };
+  for (const DType dtype : kGpuTypes) {
+    for (const auto& [rows, M] :
+         std::vector<Size>{{1, 1}, {7, 13}, {1000, 72}, {4099, 257}, {70, 2048}}) {
+      for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+        const auto gradient = [&](const Shape& shape, std::uint64_t seed) {
+          return accumulate == Accumulate::yes ? random_tensor(DType::f32, shape, seed)
+                                               : poisoned(DType::f32, shape);
+        };
+        Problem problem(dtype);
+        problem.input(random_tensor(dtype, {rows, M}, 1))
+            .input(random_tensor(dtype, {rows, 5}, 2))
+            .in_out(gradient({M, 5}, 3))
+            .in_out(gradient({M}, 4));
+        problem.expect_match(
+            [=](Context& ctx, const Problem::Views& v) {
+              linear_backward_weight(ctx, v[0], v[1], accumulate, v[2], v[3]);
+            },
+            "linear_backward_weight");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

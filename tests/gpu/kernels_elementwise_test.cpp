@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/gpu_test.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/philox.hpp"
+#include "hyperslab/ops/activation.hpp"
+#include "hyperslab/ops/dropout.hpp"
+#include "hyperslab/ops/elementwise.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+
+class GpuElementwise : public GpuTest {};
+
+const std::vector<Activation> kPlain = {Activation::gelu, Activation::gelu_tanh, Activation::relu,
+                                        Activation::silu, Activation::relu_squared};
+
+TEST_F(GpuElementwise, Activations) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Activation activation : kPlain) {
+      for (const Dim count : {1, 7, 1031, 4096}) {
+        const std::string what = "activation " + std::to_string(static_cast<int>(activation)) +
+                                 " of " + std::to_string(count);
+        Problem forward(dtype);
+        forward.input(random_tensor(dtype, {count}, 1, 3.0)).output(dtype, {count});
+        forward.expect_match(
+            [=](Context& ctx, const Problem::Views& v) {
+              activation_forward(ctx, activation, v[0], v[1]);
+            },
+            what + " forward");
+        Problem backward(dtype);
+        backward.input(random_tensor(dtype, {count}, 1, 3.0))
+            .input(random_tensor(dtype, {count}, 2))
+            .output(dtype, {count});
+        backward.expect_match(
+            [=](Context& ctx, const Problem::Views& v) {
+              activation_backward(ctx, activation, v[0], v[1], v[2]);
+            },
+            what + " backward");
+      }
+    }
+  }
+}
+
+TEST_F(GpuElementwise, ActivationsInPlace) {
+  for (const DType dtype : kGpuTypes) {
+    Problem forward(dtype);
+    forward.in_out(random_tensor(dtype, {3, 67}, 1, 2.0));
+    forward.expect_match(
+        [](Context& ctx, const Problem::Views& v) {
+          activation_forward(ctx, Activation::gelu, v[0], v[0]);
+        },
+        "y in x's place");
+    Problem over_x(dtype);
+    over_x.in_out(random_tensor(dtype, {3, 67}, 1)).input(random_tensor(dtype, {3, 67}, 2));
+    over_x.expect_match(
+        [](Context& ctx, const Problem::Views& v) {
+          activation_backward(ctx, Activation::gelu_tanh, v[0], v[1], v[0]);
+        },
+        "dx in x's place");
+    Problem over_dy(dtype);
+    over_dy.input(random_tensor(dtype, {3, 67}, 1)).in_out(random_tensor(dtype, {3, 67}, 2));
+    over_dy.expect_match(
+        [](Context& ctx, const Problem::Views& v) {
+          activation_backward(ctx, Activation::silu, v[0], v[1], v[1]);
+        },
+        "dx in dy's place");
+  }
+}
+
+TEST_F(GpuElementwise, LargeMagnitudesStayFinite) {
+  const std::vector<double> values = {-60000, -120, -89, -40, -1e-4, 0, 1e-4, 40, 89, 120, 60000};
+  const auto count = static_cast<Dim>(values.size());
+  for (const DType dtype : kGpuTypes) {
+    for (const Activation activation :
+         {Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
+      Problem forward(dtype);
+      forward.input(tensor_of(dtype, {count}, values)).output(dtype, {count});
+      forward.expect_match(
+          [=](Context& ctx, const Problem::Views& v) {
+            activation_forward(ctx, activation, v[0], v[1]);
+          },
+          "large x");
+      Problem backward(dtype);
+      backward.input(tensor_of(dtype, {count}, values))
+          .input(filled_tensor(dtype, {count}, 1))
+          .output(dtype, {count});
+      backward.expect_match(
+          [=](Context& ctx, const Problem::Views& v) {
+            activation_backward(ctx, activation, v[0], v[1], v[2]);
+          },
+          "slope of large x");
+    }
+  }
+}
+
+TEST_F(GpuElementwise, GatedActivations) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Activation activation : {Activation::swiglu, Activation::geglu}) {
+      for (const auto& [rows, F] :
+           std::vector<std::array<Dim, 2>>{{1, 1}, {3, 13}, {5, 64}, {33, 136}}) {
+        Problem forward(dtype);
+        forward.input(random_tensor(dtype, {rows, 2 * F}, 1, 2.0)).output(dtype, {rows, F});
+        forward.expect_match(
+            [=](Context& ctx, const Problem::Views& v) {
+              gated_forward(ctx, activation, v[0], v[1]);
+            },
+            "gated_forward");
+        Problem backward(dtype);
+        backward.input(random_tensor(dtype, {rows, 2 * F}, 1, 2.0))
+            .input(random_tensor(dtype, {rows, F}, 2))
+            .output(dtype, {rows, 2 * F});
+        backward.expect_match(
+            [=](Context& ctx, const Problem::Views& v) {
+              gated_backward(ctx, activation, v[0], v[1], v[2]);
+            },
+            "gated_backward");
+        Problem in_place(dtype);
+        in_place.in_out(random_tensor(dtype, {rows, 2 * F}, 1, 2.0))
+            .input(random_tensor(dtype, {rows, F}, 2));
+        in_place.expect_match(
+            [=](Context& ctx, const Problem::Views& v) {
+              gated_backward(ctx, activation, v[0], v[1], v[0]);
+            },
+            "gated_backward in place");
+      }
+    }
+  }
+}
+
+TEST_F(GpuElementwise, AddAndFill) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Dim count : {1, 13, 100003}) {
+      Problem sum(dtype);
+      sum.input(random_tensor(dtype, {count}, 1))
+          .input(random_tensor(dtype, {count}, 2))
+          .output(dtype, {count});
+      sum.expect_match([](Context& ctx, const Problem::Views& v) { add(ctx, v[0], v[1], v[2]); },
+                       "add");
+      Problem zero(dtype);
+      zero.output(dtype, {count});
+      const auto found =
+          zero.on_gpu([](Context& ctx, const Problem::Views& v) { fill(ctx, 0, v[0]); }, 1);
+      EXPECT_TRUE(same_bits(found[0].view(), filled_tensor(dtype, {count}, 0).view()));
+    }
+  }
+  Problem values(DType::f32);
+  values.output(DType::f32, {1037});
+  values.expect_match([](Context& ctx, const Problem::Views& v) { fill(ctx, 2.5F, v[0]); }, "fill");
+}
+
+TEST_F(GpuElementwise, CastRoundsAsTheCpu) {
+  Context cpu(Device::cpu);
+  for (const DType from : kGpuTypes) {
+    for (const DType to : kGpuTypes) {
+      for (const Dim count : {1, 15, 4099}) {
+        Problem problem(to);
+        Tensor wanted(Device::cpu, to, {count});
+        const Tensor x = random_tensor(from, {count}, 3, 1000.0);
+        cast(cpu, x.view(), wanted.view());
+        problem.input(x.clone()).output(to, {count});
+        for (const Dim offset : {0, 1}) {
+          const auto found = problem.on_gpu(
+              [](Context& ctx, const Problem::Views& v) { cast(ctx, v[0], v[1]); }, offset);
+          EXPECT_TRUE(same_bits(found[1].view(), wanted.view()))
+              << name_of(from) << " to " << name_of(to);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuElementwise, RootMeanSquare) {
+  for (const Dim count : {1, 1023, 300007}) {
+    Problem problem(DType::f32);
+    problem.input(random_tensor(DType::f32, {count}, 4, 3.0))
+        .fixed_output(poisoned(DType::f32, {1}));
+    problem.expect_match(
+        [](Context& ctx, const Problem::Views& v) { root_mean_square(ctx, v[0], v[1]); },
+        "root_mean_square");
+  }
+}
+
+TEST_F(GpuElementwise, DropoutHasTheMaskOfTheCpu) {
+  StepState state;
+  state.input.step = 5000000007;  // more than 32 bits: the mask takes the lower ones
+  for (const DType dtype : kGpuTypes) {
+    for (const Dim per_sample : {1, 637, 640}) {
+      Problem problem(dtype);
+      problem.input(filled_tensor(dtype, {3, per_sample}, 1))
+          .output(dtype, {3, per_sample})
+          .fixed(tensor_of(DType::i64, {3}, {5, 0, 7000000}))
+          .fixed(bytes_of(state));
+      problem.expect_match(
+          [](Context& ctx, const Problem::Views& v) {
+            const Dropout spec = {0.25F, 42, 13, v[2], struct_at<StepState>(v[3])};
+            dropout(ctx, spec, v[0], v[1]);
+          },
+          "dropout");
+    }
+  }
+}
+
+TEST_F(GpuElementwise, WithoutDropoutAllIsKept) {
+  for (const DType dtype : kGpuTypes) {
+    Problem problem(dtype);
+    problem.input(random_tensor(dtype, {2, 9}, 1)).output(dtype, {2, 9});
+    problem.expect_match(
+        [](Context& ctx, const Problem::Views& v) { dropout(ctx, Dropout{}, v[0], v[1]); },
+        "inactive dropout");
+  }
+}
+
+TEST_F(GpuElementwise, DoubleIsRefused) {
+  Problem problem(DType::f64);
+  problem.input(random_tensor(DType::f64, {3}, 1)).output(DType::f64, {3});
+  EXPECT_THROW(
+      {
+        const auto found = problem.on_gpu(
+            [](Context& ctx, const Problem::Views& v) { add(ctx, v[0], v[0], v[1]); });
+      },
+      Error);
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

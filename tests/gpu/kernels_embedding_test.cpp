@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <numeric>
+
+#include "gpu/gpu_test.hpp"
+#include "hyperslab/ops/attention.hpp"
+#include "hyperslab/ops/embedding.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+
+class GpuEmbedding : public GpuTest {};
+
+using Ids = std::vector<std::int32_t>;
+
+Ids tokens_of(Dim count, Dim V, Dim stride) {
+  Ids ids(static_cast<std::size_t>(count));
+  for (Dim i = 0; i < count; ++i) ids[i] = static_cast<std::int32_t>(i * stride % V);
+  return ids;
+}
+
+Tensor order_of(const Ids& ids) {
+  Ids order(ids.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](std::int32_t place) { return ids[place]; });
+  return int_tensor({static_cast<Dim>(ids.size())}, order);
+}
+
+TEST_F(GpuEmbedding, Forward) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Dim C : {1, 13, 64, 200}) {
+      for (const bool with_positions : {false, true}) {
+        Problem problem(dtype);
+        problem.fixed(int_tensor({3, 7}, tokens_of(21, 50, 17)))
+            .input(random_tensor(dtype, {50, C}, 1))
+            .output(dtype, {3, 7, C});
+        if (with_positions) problem.input(random_tensor(dtype, {12, C}, 2));
+        problem.expect_match(
+            [=](Context& ctx, const Problem::Views& v) {
+              embedding_forward(ctx, v[0], v[1], with_positions ? CView(v[3]) : CView(),
+                                with_positions ? 4 : 0, 1.5F, v[2]);
+            },
+            "embedding_forward");
+      }
+    }
+  }
+}
+
+TEST_F(GpuEmbedding, ATokenOutsideTheTableGivesNotANumber) {
+  Problem problem(DType::f32);
+  problem.fixed(int_tensor({1, 3}, {1, 5, -1}))
+      .input(random_tensor(DType::f32, {5, 8}, 1))
+      .output(DType::f32, {1, 3, 8});
+  const auto found = problem.on_gpu([](Context& ctx, const Problem::Views& v) {
+    embedding_forward(ctx, v[0], v[1], {}, 0, 1, v[2]);
+  });
+  const auto values = to_doubles(found[2].view());
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i >= 8) << i;
+}
+
+TEST_F(GpuEmbedding, BackwardSumsRunsOfAnyLength) {
+  struct Case {
+    Dim T, V, stride;
+  };
+  // All different; few tokens, so long runs; one token alone; runs of 63, 64 and 65.
+  for (const auto& [T, V, stride] :
+       std::vector<Case>{{1, 3, 1}, {30, 101, 1}, {700, 5, 3}, {500, 1, 1}, {96, 3, 1}}) {
+    for (const DType dtype : kGpuTypes) {
+      for (const Dim C : {1, 8, 37, 520}) {
+        for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+          Ids ids = tokens_of(2 * T, V, stride);
+          if (T == 96) ids[1] = 0;  // runs of 65, 63 and 64
+          Problem problem(dtype);
+          problem.fixed(int_tensor({2, T}, ids))
+              .fixed(order_of(ids))
+              .input(random_tensor(dtype, {2, T, C}, 1))
+              .in_out(accumulate == Accumulate::yes ? random_tensor(DType::f32, {V, C}, 2)
+                                                    : poisoned(DType::f32, {V, C}));
+          const auto call = [=](Context& ctx, const Problem::Views& v) {
+            embedding_backward(ctx, v[0], v[1], v[2], 0.5F, accumulate, v[3]);
+          };
+          problem.expect_match(call, "embedding_backward");
+          EXPECT_LE(relative_difference(problem.on_gpu(call)[3].view(),
+                                        problem.on_oracle(call)[3].view()),
+                    tolerance(DType::f32))
+              << "sums are f32 whatever dy is";
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuEmbedding, PositionBackward) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Dim C : {1, 24, 37}) {
+      for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+        Problem problem(dtype);
+        problem.input(random_tensor(dtype, {5, 11, C}, 1))
+            .in_out(accumulate == Accumulate::yes ? random_tensor(DType::f32, {16, C}, 2)
+                                                  : poisoned(DType::f32, {16, C}));
+        problem.expect_match(
+            [=](Context& ctx, const Problem::Views& v) {
+              position_backward(ctx, v[0], accumulate, v[1]);
+            },
+            "position_backward");
+      }
+    }
+  }
+}
+
+TEST_F(GpuEmbedding, Tables) {
+  Problem sinusoids(DType::f32);
+  sinusoids.output(DType::f32, {300, 37});
+  sinusoids.expect_match([](Context& ctx, const Problem::Views& v) { sinusoidal_table(ctx, v[0]); },
+                         "sinusoids");
+  Problem angles(DType::f32);
+  angles.output(DType::f32, {3000, 24}).output(DType::f32, {3000, 24});
+  angles.expect_match(
+      [](Context& ctx, const Problem::Views& v) { rope_table(ctx, 10000.0F, v[0], v[1]); },
+      "angles");
+}
+
+TEST_F(GpuEmbedding, Rope) {
+  for (const DType dtype : kGpuTypes) {
+    for (const HeadLayout& layout :
+         std::vector<HeadLayout>{{1, 1, 2}, {3, 3, 6}, {4, 2, 64}, {8, 1, 16}}) {
+      for (const Rotation rotation : {Rotation::forward, Rotation::inverse}) {
+        const Shape table = {20, layout.head_width / 2};
+        Problem problem(dtype);
+        problem.input(random_tensor(DType::f32, table, 1))
+            .input(random_tensor(DType::f32, table, 2))
+            .in_out(random_tensor(dtype, {2, 13, layout.packed_width()}, 3));
+        problem.expect_match(
+            [=](Context& ctx, const Problem::Views& v) {
+              rope(ctx, layout, v[0], v[1], 5, rotation, v[2]);
+            },
+            "rope");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "gpu/gpu_test.hpp"
+#include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/ops/norm.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+
+struct Size {
+  Dim rows;
+  Dim C;
+};
+/// One element, odd widths, a warp's row, several warps, the widest.
+const std::vector<Size> kSizes = {{1, 1},     {3, 7},     {5, 32},   {9, 250},  {701, 768},
+                                  {17, 1024}, {13, 1032}, {6, 1603}, {5, 4096}, {3, 6144},
+                                  {2, 16384}, {2, 9001},  {0, 64}};
+
+class GpuNorm : public GpuTest {
+ protected:
+  static Tensor around(DType dtype, const Shape& shape, std::uint64_t seed, double center) {
+    auto values = to_doubles(random_tensor(DType::f32, shape, seed).view());
+    for (double& value : values) value += center;
+    return tensor_of(dtype, shape, values);
+  }
+};
+
+TEST_F(GpuNorm, Forward) {
+  for (const DType dtype : kGpuTypes) {
+    for (const auto& [rows, C] : kSizes) {
+      for (const NormKind kind : {NormKind::layernorm, NormKind::rmsnorm}) {
+        Problem problem(dtype);
+        problem.input(random_tensor(dtype, {rows, C}, 1))
+            .input(random_tensor(dtype, {rows, C}, 2))
+            .input(around(dtype, {C}, 3, 1))
+            .input(random_tensor(dtype, {C}, 4))
+            .output(dtype, {rows, C})
+            .output(dtype, {rows, C})
+            .output(DType::f32, {rows})
+            .output(DType::f32, {rows});
+        const bool centered = kind == NormKind::layernorm;
+        // rmsnorm has no mean: then the operand would stay poisoned.
+        const auto call = [=](Context& ctx, const Problem::Views& v) {
+          add_norm_forward(ctx, kind, v[0], v[1], v[2], centered ? CView(v[3]) : CView(), 1e-5F,
+                           v[4], v[5], centered ? v[6] : View(), v[7]);
+          if (!centered) ops::fill(ctx, 0, v[6]);
+        };
+        problem.expect_match(call, "add_norm_forward " + std::to_string(C), C == 1 ? 50 : 4);
+      }
+    }
+  }
+}
+
+TEST_F(GpuNorm, ForwardWithoutDeltaAndInPlace) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Dim C : {5, 768, 2056}) {
+      Problem plain(dtype);
+      plain.input(random_tensor(dtype, {4, C}, 1))
+          .input(around(dtype, {C}, 3, 1))
+          .output(dtype, {4, C})
+          .output(dtype, {4, C})
+          .output(DType::f32, {4});
+      plain.expect_match(
+          [](Context& ctx, const Problem::Views& v) {
+            add_norm_forward(ctx, NormKind::rmsnorm, v[0], {}, v[1], {}, 1e-5F, v[2], v[3], {},
+                             v[4]);
+          },
+          "sum is a copy");
+      Problem in_place(dtype);
+      in_place.input(random_tensor(dtype, {4, C}, 1))
+          .in_out(random_tensor(dtype, {4, C}, 2))
+          .input(around(dtype, {C}, 3, 1))
+          .output(dtype, {4, C})
+          .output(DType::f32, {4})
+          .output(DType::f32, {4});
+      in_place.expect_match(
+          [](Context& ctx, const Problem::Views& v) {
+            add_norm_forward(ctx, NormKind::layernorm, v[0], v[1], v[2], {}, 1e-5F, v[1], v[3],
+                             v[4], v[5]);
+          },
+          "sum in delta's place", 2);
+    }
+  }
+}
+
+TEST_F(GpuNorm, AMeanFarFromZeroDoesNotCancel) {
+  Problem problem(DType::f32);
+  problem.input(around(DType::f32, {3, 1000}, 1, 1000))
+      .input(filled_tensor(DType::f32, {1000}, 1))
+      .output(DType::f32, {3, 1000})
+      .output(DType::f32, {3})
+      .output(DType::f32, {3});
+  problem.expect_match(
+      [](Context& ctx, const Problem::Views& v) {
+        add_norm_forward(ctx, NormKind::layernorm, v[0], {}, v[1], {}, 1e-5F, {}, v[2], v[3], v[4]);
+      },
+      "mean 1000", 5);
+}
+
+TEST_F(GpuNorm, NoneAdds) {
+  for (const DType dtype : kGpuTypes) {
+    Problem forward(dtype);
+    forward.input(random_tensor(dtype, {3, 37}, 1))
+        .input(random_tensor(dtype, {3, 37}, 2))
+        .output(dtype, {3, 37})
+        .output(dtype, {3, 37});
+    forward.expect_match(
+        [](Context& ctx, const Problem::Views& v) {
+          add_norm_forward(ctx, NormKind::none, v[0], v[1], {}, {}, 0, v[2], v[3], {}, {});
+        },
+        "none");
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+      Problem backward(dtype);
+      backward.input(random_tensor(dtype, {3, 37}, 1)).in_out(random_tensor(dtype, {3, 37}, 2));
+      backward.expect_match(
+          [=](Context& ctx, const Problem::Views& v) {
+            norm_backward(ctx, NormKind::none, v[0], {}, {}, {}, {}, accumulate, v[1],
+                          Accumulate::no, {}, {});
+          },
+          "none backward");
+    }
+  }
+}
+
+/// Operands of a backward call, statistics made by the double oracle.
+Problem backward_problem(DType dtype, const Size& size, NormKind kind, bool accumulate) {
+  const auto [rows, C] = size;
+  const Tensor x = random_tensor(dtype, {rows, C}, 1, 2.0);
+  const auto values = to_doubles(x.view());
+  std::vector<double> means(static_cast<std::size_t>(rows));
+  std::vector<double> rstds(means.size());
+  for (Dim row = 0; row < rows; ++row) {
+    double mean = 0;
+    double squares = 0;
+    for (Dim c = 0; c < C; ++c) mean += values[row * C + c] / static_cast<double>(C);
+    if (kind == NormKind::rmsnorm) mean = 0;
+    for (Dim c = 0; c < C; ++c) {
+      const double centered = values[row * C + c] - mean;
+      squares += centered * centered / static_cast<double>(C);
+    }
+    means[row] = mean;
+    rstds[row] = 1 / std::sqrt(squares + 1e-2);
+  }
+  const auto gradient = [&](DType type, const Shape& shape, std::uint64_t seed) {
+    return accumulate ? random_tensor(type, shape, seed) : poisoned(type, shape);
+  };
+  Problem problem(dtype);
+  problem.input(random_tensor(dtype, {rows, C}, 2))
+      .input(x.clone())
+      .input(random_tensor(dtype, {C}, 3))
+      .input(tensor_of(DType::f32, {rows}, means))
+      .input(tensor_of(DType::f32, {rows}, rstds))
+      .in_out(gradient(dtype, {rows, C}, 4))
+      .in_out(gradient(DType::f32, {C}, 5))
+      .in_out(gradient(DType::f32, {C}, 6));
+  return problem;
+}
+
+TEST_F(GpuNorm, Backward) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Size& size : kSizes) {
+      for (const bool accumulate : {false, true}) {
+        const Accumulate add = accumulate ? Accumulate::yes : Accumulate::no;
+        const std::string what = "norm_backward " + std::to_string(size.C);
+        backward_problem(dtype, size, NormKind::layernorm, accumulate)
+            .expect_match(
+                [=](Context& ctx, const Problem::Views& v) {
+                  norm_backward(ctx, NormKind::layernorm, v[0], v[1], v[2], v[3], v[4], add, v[5],
+                                add, v[6], v[7]);
+                },
+                what, 4);
+        backward_problem(dtype, size, NormKind::rmsnorm, accumulate)
+            .expect_match(
+                [=](Context& ctx, const Problem::Views& v) {
+                  norm_backward(ctx, NormKind::rmsnorm, v[0], v[1], v[2], {}, v[4], add, v[5], add,
+                                v[6], {});
+                  ops::fill(ctx, 0, v[7]);  // rmsnorm has no bias
+                },
+                what + " of rmsnorm", 4);
+      }
+    }
+  }
+}
+
+TEST_F(GpuNorm, WeightGradientsOf16BitRowsAreAsExactAsF32) {
+  const auto problem = backward_problem(DType::bf16, {3001, 200}, NormKind::layernorm, false);
+  const auto call = [](Context& ctx, const Problem::Views& v) {
+    norm_backward(ctx, NormKind::layernorm, v[0], v[1], v[2], v[3], v[4], Accumulate::no, v[5],
+                  Accumulate::no, v[6], v[7]);
+  };
+  const auto found = problem.on_gpu(call);
+  const auto oracle = problem.on_oracle(call);
+  EXPECT_LE(relative_difference(found[6].view(), oracle[6].view()), tolerance(DType::f32));
+  EXPECT_LE(relative_difference(found[7].view(), oracle[7].view()), tolerance(DType::f32));
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

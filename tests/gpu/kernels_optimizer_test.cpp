@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cmath>
+
+#include "gpu/gpu_test.hpp"
+#include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/ops/optimizer.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+
+class GpuOptimizer : public GpuTest {
+ protected:
+  StepState state;
+  void SetUp() override {
+    GpuTest::SetUp();
+    state.input.learning_rate = 1e-2F;
+    state.clip_scale = 0.5F;
+    state.bias_correction1 = 0.19F;
+    state.bias_correction2 = 0.0975F;
+  }
+  /// decay, state, master, gradient, exp_avg, exp_avg_sq, value.
+  Problem update(Dim size, DType value) const {
+    const Dim granules = (size + kDecayGranule - 1) / kDecayGranule;
+    std::vector<double> decays(static_cast<std::size_t>(granules));
+    for (std::size_t i = 0; i < decays.size(); ++i) decays[i] = i % 3 == 0 ? 0.1 : 0.0;
+    auto squares = to_doubles(random_tensor(DType::f32, {size}, 4).view());
+    for (double& square : squares) square *= square;
+    Problem problem(DType::f32);
+    problem.fixed(tensor_of(DType::f32, {granules}, decays))
+        .fixed(bytes_of(state))
+        .in_out(random_tensor(DType::f32, {size}, 1))
+        .input(random_tensor(DType::f32, {size}, 2))
+        .in_out(random_tensor(DType::f32, {size}, 3))
+        .in_out(tensor_of(DType::f32, {size}, squares))
+        .output(value, {size});
+    return problem;
+  }
+};
+
+void update_call(Context& ctx, const Problem::Views& v) {
+  adamw(ctx, {}, v[0], struct_at<StepState>(v[1]), v[2], v[3], v[4], v[5], v[6]);
+}
+
+TEST_F(GpuOptimizer, AdamW) {
+  for (const DType value : kGpuTypes) {
+    for (const Dim size : {1, 31, 64, 4097, 100000}) {
+      update(size, value).expect_match(update_call, "adamw with " + std::string(name_of(value)));
+    }
+  }
+}
+
+TEST_F(GpuOptimizer, AdamWWithoutACopy) {
+  const auto call = [](Context& ctx, const Problem::Views& v) {
+    adamw(ctx, {}, v[0], struct_at<StepState>(v[1]), v[2], v[3], v[4], v[5], {});
+    cast(ctx, v[2], v[6]);  // compared too
+  };
+  update(777, DType::f32).expect_match(call, "adamw");
+}
+
+TEST_F(GpuOptimizer, ASkippedStepChangesNothing) {
+  state.skip = 1;
+  const auto problem = update(100, DType::bf16);
+  const auto found = problem.on_gpu(update_call);
+  const auto master = random_tensor(DType::f32, {100}, 1);
+  EXPECT_TRUE(same_bits(found[2].view(), master.view()));
+  EXPECT_TRUE(same_bits(found[6].view(), poisoned(DType::bf16, {100}).view()));
+}
+
+TEST_F(GpuOptimizer, NormSquaredAndNonFinite) {
+  for (const Dim size : {1, 1000, 70001, 5000011}) {
+    Problem problem(DType::f32);
+    problem.input(random_tensor(DType::f32, {size}, 1, 10.0))
+        .in_out(filled_tensor(DType::f32, {kSumCount}, 3));
+    problem.expect_match(
+        [](Context& ctx, const Problem::Views& v) { add_norm_squared(ctx, v[0], v[1]); },
+        "add_norm_squared", 0.1);
+  }
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  Tensor gradient = filled_tensor(DType::f32, {301}, 1);
+  for (const std::size_t i : {0, 100, 300}) {
+    gradient.view().data<float>()[i] = static_cast<float>(i == 100 ? NAN : kInfinity);
+  }
+  Problem problem(DType::f32);
+  problem.input(std::move(gradient)).in_out(filled_tensor(DType::f32, {kSumCount}, 0));
+  const auto found = problem.on_gpu(
+      [](Context& ctx, const Problem::Views& v) { add_norm_squared(ctx, v[0], v[1]); });
+  EXPECT_EQ(to_doubles(found[1].view())[kSumNonFinite], 3);
+}
+
+/// One step of begin, sums from the reduction, judge; on both devices.
+struct Judged {
+  StepState state;
+  StepResult result;
+  std::vector<double> sums;
+};
+
+Judged judged(const std::vector<Tensor>& out, std::int64_t step) {
+  using Ring = std::array<StepResult, kResultRing>;
+  const auto ring = from_bytes<Ring>(out[1].view());
+  return {from_bytes<StepState>(out[0].view()), ring[static_cast<std::size_t>(step % kResultRing)],
+          to_doubles(out[2].view())};
+}
+
+void expect_same(const Judged& a, const Judged& b) {
+  constexpr double kWithin = 1e-6;
+  EXPECT_EQ(a.state.input.step, b.state.input.step);
+  EXPECT_EQ(a.state.adam_step, b.state.adam_step);
+  EXPECT_EQ(a.state.gradient_scale, b.state.gradient_scale);
+  EXPECT_EQ(a.state.loss_scale, b.state.loss_scale);
+  EXPECT_NEAR(a.state.clip_scale, b.state.clip_scale, kWithin * b.state.clip_scale);
+  EXPECT_NEAR(a.state.bias_correction1, b.state.bias_correction1, kWithin);
+  EXPECT_NEAR(a.state.bias_correction2, b.state.bias_correction2, kWithin);
+  EXPECT_EQ(a.state.skip, b.state.skip);
+  EXPECT_EQ(a.state.good_steps, b.state.good_steps);
+  EXPECT_EQ(a.state.skipped_steps, b.state.skipped_steps);
+  EXPECT_EQ(a.result.step, b.result.step);
+  EXPECT_EQ(a.result.tokens, b.result.tokens);
+  EXPECT_EQ(a.result.correct, b.result.correct);
+  EXPECT_EQ(a.result.learning_rate, b.result.learning_rate);
+  EXPECT_EQ(a.result.loss_scale, b.result.loss_scale);
+  EXPECT_EQ(a.result.skipped, b.result.skipped);
+  EXPECT_EQ(a.result.stop, b.result.stop);
+  if (b.result.skipped == 1) return;
+  EXPECT_NEAR(a.result.loss_sum, b.result.loss_sum, kWithin * b.result.loss_sum);
+  EXPECT_NEAR(a.result.gradient_norm, b.result.gradient_norm, kWithin * b.result.gradient_norm);
+}
+
+TEST_F(GpuOptimizer, StepsAreJudgedAsOnTheCpu) {
+  struct Case {
+    double norm_squared, non_finite, loss;
+    JudgeConstants constants;
+    std::int32_t good_steps;
+    float stop;
+  };
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::vector<Case> cases = {
+      {16, 0, 7, {}, 0, 0},
+      {16, 0, 7, {.clip_norm = 1}, 0, 1},
+      {0.25, 0, 7, {.clip_norm = 1, .beta1 = 0.9F, .beta2 = 0.999F}, 5, 0},
+      {16, 2, 7, {.clip_norm = 1}, 5, 0},
+      {kInfinity, 0, 7, {.scale_loss = true}, 5, 0},
+      {16, 0, kInfinity, {.scale_loss = true}, 5, 0},
+      {16, 0, 7, {.scale_loss = true, .growth_interval = 6}, 5, 0},
+      {16, 0, 7, {.scale_loss = true}, 5, 0}};
+  for (const Case& c : cases) {
+    StepState before;
+    before.loss_scale = 1024;
+    before.adam_step = 12345;
+    before.good_steps = c.good_steps;
+    const StepInput input = {7, 0.125F, 0.5F, c.stop};
+    Tensor reduced =
+        tensor_of(DType::f32, {kSumCount},
+                  {c.norm_squared, c.non_finite, c.loss, 5, 2, static_cast<double>(c.stop), 0, 0});
+    Problem problem(DType::f32);
+    problem.fixed_output(bytes_of(before))
+        .fixed_output(bytes_of(std::array<StepResult, kResultRing>{}))
+        .output(DType::f32, {kSumCount})
+        .input(std::move(reduced));
+    const auto call = [&](Context& ctx, const Problem::Views& v) {
+      begin_step(ctx, input, struct_at<StepState>(v[0]), v[2]);
+      judge_step(ctx, c.constants, v[3], struct_at<StepState>(v[0]), struct_at<StepResult>(v[1]));
+    };
+    const auto gpu = judged(problem.on_gpu(call), input.step);
+    const auto cpu = judged(problem.on_oracle(call), input.step);
+    expect_same(gpu, cpu);
+    EXPECT_EQ(gpu.sums, cpu.sums);
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

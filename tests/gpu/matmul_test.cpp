@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/matmul.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cmath>
+
+#include "gpu_test.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+using Views = Problem::Views;
+
+class GpuMatmul : public GpuTest {};
+class GpuLinear : public GpuTest {};
+
+/// Sizes of one, primes, multiples of 8, and more than a tile.
+const std::vector<std::array<Dim, 3>> kSizes = {{1, 1, 1},     {2, 3, 4},      {7, 13, 5},
+                                                {17, 1, 31},   {64, 64, 64},   {72, 40, 24},
+                                                {33, 65, 257}, {256, 136, 520}};
+
+/// Standard normals in the dtype, divided so that sums over K are of order one.
+Tensor operand(DType dtype, const Shape& shape, std::uint64_t seed, Dim K = 1) {
+  return random_tensor(dtype, shape, seed, 1.0 / std::sqrt(static_cast<double>(K)));
+}
+
+/// Runs with the pinned algorithms, which must repeat their bits, and with the timed ones.
+void expect_both_modes(const Problem& problem, const Problem::Call& call, const std::string& what,
+                       const std::vector<std::size_t>& outputs, DType compute) {
+  const auto pinned = [&](Context& ctx, const Views& v) {
+    ctx.set_deterministic(true);
+    call(ctx, v);
+  };
+  problem.expect_match(pinned, what + ", deterministic");
+  const auto oracle = problem.on_oracle(call);
+  const auto timed = problem.on_gpu(call);
+  for (const std::size_t i : outputs) {
+    if (oracle[i].view().numel() == 0) continue;
+    EXPECT_LE(relative_difference(timed[i].view(), oracle[i].view()),
+              std::max(tolerance(compute), tolerance(timed[i].view().dtype())))
+        << what << ", timed, in " << name_of(compute) << ", operand " << i;
+  }
+}
+
+Shape stored(Dim rows, Dim columns, Trans trans) {
+  return trans == Trans::no ? Shape{rows, columns} : Shape{columns, rows};
+}
+
+TEST_F(GpuMatmul, AllLayoutsDtypesAndAwkwardSizes) {
+  for (const DType dtype : kGpuTypes) {
+    for (const auto& [M, N, K] : kSizes) {
+      for (const auto& [trans_a, trans_b] : {std::pair{Trans::no, Trans::no},
+                                             {Trans::no, Trans::yes},
+                                             {Trans::yes, Trans::no},
+                                             {Trans::yes, Trans::yes}}) {
+        Problem problem(dtype);
+        problem.input(operand(dtype, stored(M, K, trans_a), 1, K))
+            .input(operand(dtype, stored(K, N, trans_b), 2))
+            .output(dtype, {M, N});
+        problem.expect_match(
+            [&, a = trans_a, b = trans_b](Context& ctx, const Views& v) {
+              ctx.set_deterministic(true);
+              matmul(ctx, v[0], a, v[1], b, Accumulate::no, v[2]);
+            },
+            "matmul " + std::to_string(M) + " " + std::to_string(N) + " " + std::to_string(K));
+      }
+    }
+  }
+}
+
+TEST_F(GpuMatmul, TimedAlgorithmsAndAccumulation) {
+  for (const DType dtype : kGpuTypes) {
+    for (const DType out : {dtype, DType::f32}) {
+      for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+        Problem problem(dtype);
+        problem.input(operand(dtype, {129, 264}, 1, 264))
+            .input(operand(dtype, {264, 72}, 2))
+            .in_out(operand(out, {129, 72}, 3));
+        expect_both_modes(
+            problem,
+            [&](Context& ctx, const Views& v) {
+              matmul(ctx, v[0], Trans::no, v[1], Trans::no, accumulate, v[2]);
+            },
+            "matmul", {2}, dtype);
+      }
+    }
+  }
+}
+
+TEST_F(GpuMatmul, EmptySizesAreLegal) {
+  Problem problem(DType::bf16);
+  problem.input(Tensor(Device::cpu, DType::bf16, {2, 0}))
+      .input(Tensor(Device::cpu, DType::bf16, {0, 3}))
+      .output(DType::bf16, {2, 3})
+      .output(DType::bf16, {0, 0})
+      .in_out(operand(DType::f32, {2, 3}, 1));
+  problem.expect_match(
+      [](Context& ctx, const Views& v) {
+        matmul(ctx, v[0], Trans::no, v[1], Trans::no, Accumulate::no, v[2]);
+        matmul(ctx, v[1], Trans::no, v[1], Trans::yes, Accumulate::no, v[3]);
+        matmul(ctx, v[0], Trans::no, v[1], Trans::no, Accumulate::yes, v[4]);
+      },
+      "empty");
+}
+
+/// The error of a long f32 product against the oracle.
+double error_of_f32(bool tf32) {
+  Problem problem(DType::f32);
+  problem.input(operand(DType::f32, {64, 4096}, 1, 4096))
+      .input(operand(DType::f32, {4096, 64}, 2))
+      .output(DType::f32, {64, 64});
+  const auto call = [&](Context& ctx, const Views& v) {
+    ctx.set_tf32(tf32);
+    matmul(ctx, v[0], Trans::no, v[1], Trans::no, Accumulate::no, v[2]);
+  };
+  return relative_difference(problem.on_gpu(call)[2].view(), problem.on_oracle(call)[2].view());
+}
+
+TEST_F(GpuMatmul, F32UsesTf32OnlyWhereAsked) {
+  EXPECT_LT(error_of_f32(false), 5e-6);
+  EXPECT_GT(error_of_f32(true), 2e-5);
+  EXPECT_LT(error_of_f32(true), 5e-3);
+}
+
+TEST_F(GpuMatmul, DoubleIsRefused) {
+  Context ctx(Device::cuda, 0);
+  Tensor a(Device::cuda, DType::f64, {2, 2});
+  Tensor c(Device::cuda, DType::f64, {2, 2});
+  EXPECT_THROW(matmul(ctx, a.view(), Trans::no, a.view(), Trans::no, Accumulate::no, c.view()),
+               Error);
+}
+
+TEST_F(GpuMatmul, SecondCallCanBeCapturedAndReplayed) {
+  Context ctx(Device::cuda, 0);
+  const Tensor host_a = operand(DType::bf16, {64, 96}, 1, 96);
+  const Tensor host_b = operand(DType::bf16, {96, 80}, 2);
+  Tensor a(Device::cuda, DType::bf16, {64, 96});
+  Tensor b(Device::cuda, DType::bf16, {96, 80});
+  Tensor c(Device::cuda, DType::f32, {64, 80});
+  copy(ctx, host_a.view(), a.view());
+  copy(ctx, host_b.view(), b.view());
+  const auto product = [&](Accumulate accumulate) {
+    matmul(ctx, a.view(), Trans::no, b.view(), Trans::no, accumulate, c.view());
+  };
+  product(Accumulate::yes);
+  product(Accumulate::no);
+  synchronize(ctx);
+  Tensor once(Device::cpu, DType::f32, {64, 80});
+  copy(ctx, c.view(), once.view());
+  synchronize(ctx);
+
+  cudaStream_t stream = ctx.stream().cuda();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  product(Accumulate::yes);
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  Tensor thrice(Device::cpu, DType::f32, {64, 80});
+  copy(ctx, c.view(), thrice.view());
+  synchronize(ctx);
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+
+  auto wanted = to_doubles(once.view());
+  for (double& value : wanted) value *= 3;
+  EXPECT_LE(relative_difference(thrice.view(), tensor_of(DType::f64, {64, 80}, wanted).view()),
+            2e-5);
+}
+
+TEST_F(GpuLinear, ForwardWithAndWithoutBias) {
+  for (const DType dtype : kGpuTypes) {
+    for (const auto& [rows, M, K] : kSizes) {
+      for (const bool with_bias : {false, true}) {
+        Problem problem(dtype);
+        problem.input(operand(dtype, {rows, K}, 1, K)).input(operand(dtype, {M, K}, 2));
+        with_bias ? problem.input(operand(dtype, {M}, 3)) : problem.absent();
+        problem.output(dtype, {rows, M});
+        expect_both_modes(
+            problem,
+            [](Context& ctx, const Views& v) { linear_forward(ctx, v[0], v[1], v[2], v[3]); },
+            "linear_forward", {3}, dtype);
+      }
+    }
+  }
+}
+
+TEST_F(GpuLinear, VocabularyThatNoTileDivides) {
+  constexpr Dim kVocabulary = 50257;
+  for (const DType dtype : kGpuTypes) {
+    Problem problem(dtype);
+    problem.input(operand(dtype, {9, 64}, 1, 64))
+        .input(operand(dtype, {kVocabulary, 64}, 2))
+        .output(dtype, {9, kVocabulary})
+        .input(operand(dtype, {9, kVocabulary}, 3, kVocabulary))
+        .output(dtype, {9, 64})
+        .output(DType::f32, {kVocabulary, 64});
+    expect_both_modes(
+        problem,
+        [](Context& ctx, const Views& v) {
+          linear_forward(ctx, v[0], v[1], {}, v[2]);
+          linear_backward_input(ctx, v[3], v[1], Accumulate::no, v[4]);
+          linear_backward_weight(ctx, v[3], v[0], Accumulate::no, v[5], {});
+        },
+        "vocabulary", {2, 4, 5}, dtype);
+  }
+}
+
+TEST_F(GpuLinear, ActivationForward) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Activation activation :
+         {Activation::gelu_tanh, Activation::gelu, Activation::silu}) {
+      for (const Dim M : {128, 72, 37}) {
+        for (const bool with_bias : {false, true}) {
+          Problem problem(dtype);
+          problem.input(operand(dtype, {67, 80}, 1, 80)).input(operand(dtype, {M, 80}, 2));
+          with_bias ? problem.input(operand(dtype, {M}, 3)) : problem.absent();
+          problem.output(dtype, {67, M}).output(dtype, {67, M});
+          expect_both_modes(
+              problem,
+              [&](Context& ctx, const Views& v) {
+                linear_activation_forward(ctx, v[0], v[1], v[2], activation, v[3], v[4]);
+              },
+              "linear_activation_forward", {3, 4}, dtype);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuLinear, BackwardInput) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+      for (const auto& [rows, M, K] : kSizes) {
+        Problem problem(dtype);
+        problem.input(operand(dtype, {rows, M}, 1, M))
+            .input(operand(dtype, {M, K}, 2))
+            .in_out(operand(dtype, {rows, K}, 3));
+        expect_both_modes(
+            problem,
+            [&](Context& ctx, const Views& v) {
+              linear_backward_input(ctx, v[0], v[1], accumulate, v[2]);
+            },
+            "linear_backward_input", {2}, dtype);
+      }
+    }
+  }
+}
+
+TEST_F(GpuLinear, ActivationBackwardInputBesideAndInPlaceOfPre) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Activation activation : {Activation::gelu_tanh, Activation::relu_squared}) {
+      for (const Dim K : {256, 72, 37}) {
+        Problem problem(dtype);
+        problem.input(operand(dtype, {300, 40}, 1, 40))
+            .input(operand(dtype, {40, K}, 2))
+            .input(operand(dtype, {300, K}, 3))
+            .output(dtype, {300, K})
+            .in_out(operand(dtype, {300, K}, 3));
+        expect_both_modes(
+            problem,
+            [&](Context& ctx, const Views& v) {
+              linear_activation_backward_input(ctx, v[0], v[1], v[2], activation, v[3]);
+              linear_activation_backward_input(ctx, v[0], v[1], v[4], activation, v[4]);
+            },
+            "linear_activation_backward_input", {3, 4}, dtype);
+      }
+    }
+  }
+}
+
+TEST_F(GpuLinear, BackwardWeightAndBias) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+      for (const bool with_bias : {false, true}) {
+        for (const auto& [rows, M, K] : kSizes) {
+          Problem problem(dtype);
+          problem.input(operand(dtype, {rows, M}, 1, rows))
+              .input(operand(dtype, {rows, K}, 2))
+              .in_out(operand(DType::f32, {M, K}, 3));
+          with_bias ? problem.in_out(operand(DType::f32, {M}, 4)) : problem.absent();
+          expect_both_modes(
+              problem,
+              [&](Context& ctx, const Views& v) {
+                linear_backward_weight(ctx, v[0], v[1], accumulate, v[2], v[3]);
+              },
+              "linear_backward_weight",
+              with_bias ? std::vector<std::size_t>{2, 3} : std::vector<std::size_t>{2}, dtype);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuLinear, WeightGradientsOfHalfOperandsHaveTheDigitsOfF32) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    Problem problem(dtype);
+    problem.input(operand(dtype, {1024, 64}, 1, 1024))
+        .input(operand(dtype, {1024, 96}, 2))
+        .in_out(operand(DType::f32, {64, 96}, 3))
+        .in_out(operand(DType::f32, {64}, 4));
+    const auto call = [](Context& ctx, const Views& v) {
+      linear_backward_weight(ctx, v[0], v[1], Accumulate::yes, v[2], v[3]);
+    };
+    const auto oracle = problem.on_oracle(call);
+    const auto found = problem.on_gpu(call);
+    for (const std::size_t i : {2, 3}) {
+      EXPECT_LE(relative_difference(found[i].view(), oracle[i].view()), tolerance(DType::f32))
+          << name_of(dtype) << ", operand " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab::ops
