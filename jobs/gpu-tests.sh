@@ -89,7 +89,7 @@ done < <(grep . "$folder/gpu_tests.txt")
 
 mkdir -p -- "$(dirname -- "$output")"
 "${start[@]}" python3 - "$scratch" "$output" "$hash" "$commit" <<'EOF_PYTHON'
-import ctypes, datetime, json, pathlib, subprocess, sys
+import ctypes, datetime, json, pathlib, shutil, subprocess, sys
 
 scratch, output, sources, commit = sys.argv[1:]
 
@@ -115,8 +115,10 @@ def cuda_version():
     return next((text for text in found if text), None)
 
 
-smi = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-                     capture_output=True, text=True, check=False).stdout.strip().splitlines()
+query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+smi = []
+if shutil.which(query[0]):
+    smi = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().splitlines()
 device, driver = (smi[0].split(", ") + [""])[:2] if smi else ("", "")
 tests = []
 for status in sorted(pathlib.Path(scratch).glob("*.status")):

@@ -133,20 +133,6 @@ hs_jobs() {
   printf '%d\n' $((jobs > 0 ? jobs : 1))
 }
 
-# ON where CUDA code can be built and run: this version has kernels, there is a driver, and nvcc.
-hs_cuda() {
-  if compgen -G 'src/ops/cuda/*.cu' >/dev/null && [[ -n $(hs_nvcc) ]] &&
-    { [[ -e /proc/driver/nvidia/version ]] || nvidia-smi >/dev/null 2>&1; }; then
-    printf 'ON\n'
-  else
-    printf 'OFF\n'
-  fi
-}
-hs_nvcc() {
-  command -v nvcc || { [[ -x /usr/local/cuda/bin/nvcc ]] && printf '/usr/local/cuda/bin/nvcc\n'; } ||
-    true
-}
-
 # hs_fresh FOLDER: --fresh where FOLDER was configured for another place (a copied tree).
 hs_fresh() {
   if [[ -f $1/CMakeCache.txt ]] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$hs_root" \
@@ -163,11 +149,9 @@ hs_configure() {
   if ((${#options[@]} > 0)) || [[ ! -f $folder/CMakeCache.txt ]]; then
     command -v ninja >/dev/null && options+=(-G Ninja)
   fi
-  if [[ $(hs_cuda) == ON ]]; then
-    options+=(-DHYPERSLAB_CUDA=ON "-DCMAKE_CUDA_COMPILER=$(hs_nvcc)")
-  else
-    options+=(-DHYPERSLAB_CUDA=OFF)
-  fi
+  # AUTO builds the CUDA backend where a toolkit and a driver are; it is nobody's default before it
+  # has been confirmed on a GPU.
+  options+=("-DHYPERSLAB_CUDA=${HYPERSLAB_CUDA:-OFF}")
   cmake -S . -B "$folder" -DCMAKE_BUILD_TYPE=Release "${options[@]}" "$@"
 }
 

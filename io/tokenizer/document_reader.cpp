@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "hyperslab/core/error.hpp"
+#include "tokenizer/cuts.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -19,13 +20,10 @@ constexpr std::size_t kBufferBytes = 4 << 20;
                                   "; correct --input");
 }
 
-bool is_space(char c) { return std::strchr(" \t\n\v\f\r", c) != nullptr; }  // and NUL
-
 /// Where to cut `text`, of which more follows; the last line stays, as it may become a marker.
 std::size_t cut_of(std::string_view text) {
-  for (std::size_t i = text.size() - 1; i >= 2; --i) {
-    if (text[i - 1] == '\n' && !is_space(text[i - 2]) && !is_space(text[i])) return i;
-  }
+  const std::size_t after_line = last_cut(text, 2);
+  if (after_line != text.npos) return after_line;
   std::size_t cut = text.size() - kMarker.size() - 2;
   while (cut > 1 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
   return cut;
@@ -33,7 +31,7 @@ std::size_t cut_of(std::string_view text) {
 
 }  // namespace
 
-DocumentReader::DocumentReader(const std::string& path) : path_(path) {
+TextFile::TextFile(const std::string& path) : path_(path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) fail_input(path, std::strerror(errno));
   if (S_ISDIR(status.st_mode)) fail_input(path, "a directory");
@@ -41,16 +39,23 @@ DocumentReader::DocumentReader(const std::string& path) : path_(path) {
   if (!file_) fail_input(path, std::strerror(errno));
 }
 
+bool TextFile::fill(std::string& buffer, std::size_t bytes) {
+  const std::size_t kept = buffer.size();
+  if (kept >= bytes) return file_.eof();
+  buffer.resize(bytes);
+  file_.read(buffer.data() + kept, static_cast<std::streamsize>(bytes - kept));
+  if (file_.bad()) fail_input(path_, std::strerror(errno));
+  buffer.resize(kept + static_cast<std::size_t>(file_.gcount()));
+  return file_.eof();
+}
+
+DocumentReader::DocumentReader(const std::string& path) : file_(path) {}
+
 void DocumentReader::fill() {
   if (at_end_ || buffer_.size() - begin_ >= kBufferBytes) return;
   buffer_.erase(0, begin_);
   begin_ = 0;
-  const std::size_t kept = buffer_.size();
-  buffer_.resize(2 * kBufferBytes);
-  file_.read(buffer_.data() + kept, static_cast<std::streamsize>(buffer_.size() - kept));
-  if (file_.bad()) fail_input(path_, std::strerror(errno));
-  at_end_ = file_.eof();
-  buffer_.resize(kept + static_cast<std::size_t>(file_.gcount()));
+  at_end_ = file_.fill(buffer_, 2 * kBufferBytes);
 }
 
 /// The next line that is only the marker: its place, and `end` behind its line break.

@@ -8,10 +8,23 @@
 
 namespace hyperslab::io {
 
+/// A text file read from its beginning to its end.
+class TextFile {
+ public:
+  /// Throws Error(data) where `path` is not a readable file.
+  explicit TextFile(const std::string& path);
+  /// Appends to `buffer` up to `bytes` in all; true where the file has ended.
+  bool fill(std::string& buffer, std::size_t bytes);
+
+ private:
+  std::string path_;
+  std::ifstream file_;
+};
+
 /// Cuts a text file into pieces of at most a few MiB and into documents, in bounded memory. A piece
-/// ends where a document does or, in longer documents, after a line break between two characters
-/// that are not white space, so that vocabularies that merge white space see no difference; only
-/// text without such a place in 4 MiB is cut between two UTF-8 sequences.
+/// ends where a document does or, in longer documents, where last_cut() (cuts.hpp) says that no
+/// vocabulary sees a difference; only text without such a place in 4 MiB is cut between two UTF-8
+/// sequences.
 class DocumentReader {
  public:
   /// Throws Error(data) where `path` is not a readable file.
@@ -30,8 +43,7 @@ class DocumentReader {
   [[nodiscard]] std::size_t find_marker(std::size_t from, std::size_t& end) const;
   Piece take(std::size_t text_bytes, std::size_t all_bytes, bool ends_document);
 
-  std::string path_;
-  std::ifstream file_;
+  TextFile file_;
   std::string buffer_;
   std::size_t begin_ = 0;    ///< of what was not yet given out
   bool line_begins_ = true;  ///< at begin_

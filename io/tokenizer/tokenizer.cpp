@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/io/tokenizer.hpp"
 
+#include <filesystem>
+
 #include "hyperslab/core/error.hpp"
+#include "tokenizer/bpe_tokenizer.hpp"
+#include "tokenizer/bpe_vocabulary.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -24,8 +28,15 @@ class ByteTokenizer final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary) {
   if (vocabulary == "bytes") return std::make_unique<ByteTokenizer>();
-  throw Error(ExitCode::data,
-              "vocabulary '" + vocabulary + "': wanted 'bytes', found another name; use bytes");
+  std::error_code ignored;
+  if (!std::filesystem::exists(vocabulary, ignored)) {
+    throw Error(ExitCode::data,
+                "vocabulary '" + vocabulary + "': wanted 'bytes', a folder or a tokenizer.json, " +
+                    "found nothing under this path; correct it or train one with tokenize " +
+                    "--train-vocab");
+  }
+  return std::make_unique<BpeTokenizer>(read_vocabulary(vocabulary),
+                                        "vocabulary '" + vocabulary + "'");
 }
 
 }  // namespace hyperslab::io

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tokenizer/utf8.hpp"
+
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 
 #include "hyperslab/io/tokenizer.hpp"
 
@@ -31,21 +35,45 @@ bool may_follow(unsigned char lead, std::size_t place, unsigned char byte) {
   return byte >= low && byte <= high;
 }
 
+/// Bytes from `at` on that belong to one sequence, at most `length`.
+std::size_t sequence_bytes(std::string_view text, std::size_t at, std::size_t length) {
+  const auto lead = static_cast<unsigned char>(text[at]);
+  const std::size_t available = std::min(length, text.size() - at);
+  std::size_t valid = std::min<std::size_t>(length, 1);
+  while (valid < available &&
+         may_follow(lead, valid, static_cast<unsigned char>(text[at + valid]))) {
+    ++valid;
+  }
+  return valid;
+}
+
 }  // namespace
+
+std::size_t valid_utf8_prefix(std::string_view text) {
+  std::size_t i = 0;
+  while (i < text.size()) {
+    std::uint64_t eight = 0;
+    if (i + sizeof eight <= text.size()) {
+      std::memcpy(&eight, text.data() + i, sizeof eight);
+      if ((eight & 0x8080808080808080U) == 0) {
+        i += sizeof eight;
+        continue;
+      }
+    }
+    const std::size_t length = length_of(static_cast<unsigned char>(text[i]));
+    if (length == 0 || sequence_bytes(text, i, length) < length) break;
+    i += length;
+  }
+  return i;
+}
 
 std::string Utf8Stream::push(std::string_view bytes) {
   pending_ += bytes;
   std::string out;
   std::size_t i = 0;
   while (i < pending_.size()) {
-    const auto lead = static_cast<unsigned char>(pending_[i]);
-    const std::size_t length = length_of(lead);
-    const std::size_t available = std::min(length, pending_.size() - i);
-    std::size_t valid = std::min<std::size_t>(length, 1);
-    while (valid < available &&
-           may_follow(lead, valid, static_cast<unsigned char>(pending_[i + valid]))) {
-      ++valid;
-    }
+    const std::size_t length = length_of(static_cast<unsigned char>(pending_[i]));
+    const std::size_t valid = sequence_bytes(pending_, i, length);
     if (length > 0 && valid == length) {
       out.append(pending_, i, length);
     } else if (length > 0 && valid == pending_.size() - i) {

@@ -3,14 +3,14 @@
 
 #include <fmt/format.h>
 
-#include "command.hpp"
+#include "exchange.hpp"
 #include "hyperslab/train/run.hpp"
 
 namespace hyperslab::cli {
 namespace {
 
 /// False where a checkpoint is damaged.
-bool act(const std::string& action, const std::vector<std::string>& directories) {
+bool look_at(const std::string& action, const std::vector<std::string>& directories) {
   bool sound = true;
   for (const std::string& directory : directories) {
     const io::CheckpointReader reader(directory);
@@ -29,24 +29,43 @@ bool act(const std::string& action, const std::vector<std::string>& directories)
   return sound;
 }
 
+void exchange(comm::World& world, const std::string& action, const Arguments& args) {
+  if (world.size() > 1) {
+    throw Error(ExitCode::usage, "checkpoint " + action +
+                                     " runs on one rank; start it without "
+                                     "mpirun")
+        .on_all_ranks();
+  }
+  action == "export" ? export_checkpoint(args) : import_checkpoint(world, args);
+}
+
 }  // namespace
 
 ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args(
       "usage: hyperslab checkpoint info|verify DIR... shows what checkpoints hold, or checks every "
-      "block and that every tensor is covered exactly once");
+      "block and that every tensor is covered exactly once\n"
+      "       hyperslab checkpoint export DIR --output FOLDER [--dtype fp32|bf16|fp16] "
+      "[--vocab DIR] makes a folder of transformers\n"
+      "       hyperslab checkpoint import FOLDER --output DIR [--deck DECK] makes a checkpoint of "
+      "such a folder (gpt2 or llama)");
   args.positional("ACTION");
   args.positional("DIR", true);
+  add_exchange_options(args);
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const std::string action = args.list("ACTION").front();
+  if (action == "export" || action == "import") {
+    exchange(world, action, args);
+    return ExitCode::ok;
+  }
   if (action != "info" && action != "verify") {
-    throw Error(ExitCode::usage,
-                "checkpoint: there is no action '" + action + "'; the actions are info and verify")
+    throw Error(ExitCode::usage, "checkpoint: there is no action '" + action +
+                                     "'; the actions are info, verify, export and import")
         .on_all_ranks();
   }
   bool sound = true;
   train::agree(world, [&] {
-    if (world.rank() == 0) sound = act(action, args.list("DIR"));
+    if (world.rank() == 0) sound = look_at(action, args.list("DIR"));
   });
   return world.all(sound) ? ExitCode::ok : ExitCode::checkpoint;
 }

@@ -38,10 +38,14 @@ void print_plan(const train::Config& config, bool shapes) {
   const train::TrainerOptions options = train::trainer_options(config, 0, true);
   const train::Plan plan = train::make_plan(config, options, 0);
   if (shapes) {
-    fmt::print("{:<12} {:<36} {:<24} {:<5} {:>14}\n", "arena", "name", "shape", "type", "bytes");
+    constexpr const char* kRow = "{:<12} {:<36} {:<24} {:<5} {:>14}\n";
+    fmt::print(kRow, "arena", "name", "shape", "type", "bytes");
+    for (const auto& [name, shape] : plan.parameters) {
+      fmt::print(kRow, "masters", name, shape.str(), "f32", shape.numel() * 4);
+    }
     for (const auto& [arena, allocation] : plan.allocations) {
-      fmt::print("{:<12} {:<36} {:<24} {:<5} {:>14}\n", arena, allocation.label,
-                 allocation.shape.str(), name_of(allocation.dtype), allocation.bytes);
+      fmt::print(kRow, arena, allocation.label, allocation.shape.str(), name_of(allocation.dtype),
+                 allocation.bytes);
     }
     fmt::print("\n");
   }

@@ -16,8 +16,7 @@ void check(cudaError_t status, const char* call) {
 }  // namespace
 
 void begin_capture(CUstream_st* stream) {
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-        "cudaStreamBeginCapture");
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
 }
 
 void abandon_capture(CUstream_st* stream) noexcept {
@@ -35,9 +34,8 @@ std::shared_ptr<void> end_capture(CUstream_st* stream) {
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
   (void)cudaGraphDestroy(graph);
   check(status, "cudaGraphInstantiate");
-  return {executable, [](void* exec) {
-            (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(exec));
-          }};
+  return {executable,
+          [](void* exec) { (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(exec)); }};
 }
 
 void launch_graph(void* graph, CUstream_st* stream) {

@@ -62,7 +62,8 @@ f16 to_f16(float value) {
   if (magnitude >= 0x477FF000U) return {static_cast<std::uint16_t>(sign | 0x7C00U)};
   if (magnitude < 0x38800000U) {  // subnormal: adding 0.5 aligns and rounds the mantissa
     const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
-    return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3F000000U))};
+    return {
+        static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3F000000U))};
   }
   const std::uint32_t rounded = magnitude + 0xFFFU + ((magnitude >> 13) & 1U);
   return {static_cast<std::uint16_t>(sign | ((rounded - 0x38000000U) >> 13))};

@@ -32,8 +32,8 @@ void shared_sincos_2pi(float u, float& sine, float& cosine) {
   const float quadrant = std::floor(std::fmaf(u, 4.0F, 0.5F));
   const float x = std::fmaf(quadrant, -0.25F, u) * 6.28318530718F;  // [-pi/4, pi/4]
   const float z = x * x;
-  const float s_poly = std::fmaf(std::fmaf(-1.9515295891e-4F, z, 8.3321608736e-3F), z,
-                                 -1.6666654611e-1F);
+  const float s_poly =
+      std::fmaf(std::fmaf(-1.9515295891e-4F, z, 8.3321608736e-3F), z, -1.6666654611e-1F);
   const float c_poly = std::fmaf(std::fmaf(2.443315711809948e-5F, z, -1.388731625493765e-3F), z,
                                  4.166664568298827e-2F);
   const float s = std::fmaf(s_poly * z, x, x);

@@ -118,8 +118,7 @@ void Recorder::add_reduction(double start_seconds, double end_seconds) {
   add_event("reduce", "data", start_seconds, end_seconds);
 }
 
-void Recorder::add_event(std::string_view name, std::string_view stream, double start,
-                         double end) {
+void Recorder::add_event(std::string_view name, std::string_view stream, double start, double end) {
   if (!traced_ || events_.size() == events_.capacity()) return;
   events_.push_back({name, stream, microbatch_, start - step_start_, end - step_start_});
 }

@@ -38,10 +38,10 @@ void throw_shape_error(std::string_view what, const Shape& found, std::string_vi
 
 template <bool IsConst>
 void BasicView<IsConst>::throw_dtype_error(DType wanted, DType found, std::source_location where) {
-  throw Error(ExitCode::internal,
-              "view holds " + std::string(name_of(found)) + ", wanted " +
-                  std::string(name_of(wanted)),
-              where);
+  throw Error(
+      ExitCode::internal,
+      "view holds " + std::string(name_of(found)) + ", wanted " + std::string(name_of(wanted)),
+      where);
 }
 
 template class BasicView<false>;

@@ -2,6 +2,7 @@
 #include "hyperslab/model/stage.hpp"
 
 #include <cmath>
+#include <utility>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
@@ -55,8 +56,8 @@ nn::BlockConfig Stage::block_config() const {
   return config;
 }
 
-Stage::Stage(const ModelSpec& spec, const StageOptions& options, Arenas& arenas)
-    : spec_(spec),
+Stage::Stage(ModelSpec spec, const StageOptions& options, Arenas& arenas)
+    : spec_(std::move(spec)),
       options_(options),
       statistics_(options.compute == DType::f64 ? DType::f64 : DType::f32) {
   declare();
@@ -76,7 +77,7 @@ Stage::Stage(const ModelSpec& spec, const StageOptions& options, Arenas& arenas)
 
 void Stage::declare() {
   params_.begin_unit();
-  embedding_.emplace(params_, embedding_config(spec_, options_.seed));
+  embedding_ = std::make_unique<nn::Embedding>(params_, embedding_config(spec_, options_.seed));
   const nn::BlockConfig config = block_config();
   blocks_.reserve(index(static_cast<int>(spec_.layers)));
   for (int layer = 0; layer < spec_.layers; ++layer) {
@@ -88,8 +89,9 @@ void Stage::declare() {
     final_norm_ =
         nn::Norm(params_, "final_norm", spec_.norm, spec_.width, config.norm_eps, spec_.bias);
   }
-  head_.emplace(params_, spec_.vocabulary, spec_.width,
-                spec_.tie_embeddings ? &embedding_->table() : nullptr, config.init_std);
+  head_ = std::make_unique<nn::Head>(params_, spec_.vocabulary, spec_.width,
+                                     spec_.tie_embeddings ? &embedding_->table() : nullptr,
+                                     config.init_std);
 }
 
 void Stage::plan_constants(Arenas& arenas) {

@@ -68,7 +68,7 @@ void Bench::set_up() {
   trainer_->initialize();
   const auto tokens = io::open_tokens({"synthetic"}, config_.data.dtype, config_.model.vocabulary,
                                       config_.run.seed);
-  const io::Samples samples(*tokens, io::Sampling::blocks, trainer_->T(), config_.run.seed);
+  const io::Samples samples(*tokens, io::Sampling::blocks, trainer_->sequence(), config_.run.seed);
   io::Loader loader(samples, config_.train.global_batch, mesh_->at().data, config_.parallel.data);
   trainer_->load_batch(&loader, 1, 0);
   synchronize(trainer_->context());  // before the loader goes
@@ -108,10 +108,11 @@ BenchResult Bench::run() {
     }
   }
   summarize(result);
-  result.tokens = static_cast<double>(config_.train.global_batch * trainer_->T());
+  result.tokens = static_cast<double>(config_.train.global_batch * trainer_->sequence());
   const double work = work_fraction(options_.mode) * result.tokens;
-  result.model_flops = work * model::flops_per_token(config_.model, trainer_->T(), true);
-  result.model_flops_full = work * model::flops_per_token(config_.model, trainer_->T(), false);
+  result.model_flops = work * model::flops_per_token(config_.model, trainer_->sequence(), true);
+  result.model_flops_full =
+      work * model::flops_per_token(config_.model, trainer_->sequence(), false);
   result.matmul_rate = on_gpu()
                            ? world_.size() * peak_flops(device_name(), config_.precision.compute)
                            : world_.sum(probe.flops() / median(probe_seconds));

@@ -17,10 +17,9 @@ struct Stored {
   View flat;
 };
 
-std::vector<Stored> stored(const model::Stage& stage,
-                           const std::optional<optim::AdamW>& optimizer) {
+std::vector<Stored> stored(const model::Stage& stage, const optim::AdamW* optimizer) {
   std::vector<Stored> all = {{"model/", stage.params().master()}};
-  if (optimizer) {
+  if (optimizer != nullptr) {
     all.push_back({"optimizer/exp_avg/", optimizer->exp_avg()});
     all.push_back({"optimizer/exp_avg_sq/", optimizer->exp_avg_sq()});
   }
@@ -50,7 +49,7 @@ std::vector<io::Slab> Trainer::slabs() {
   const Dim share_end = size * (mesh_.at().data + 1) / ranks;
   std::vector<io::Slab> out;
   std::size_t which = 0;
-  for (const Stored& source : stored(stage_, optimizer_)) {
+  for (const Stored& source : stored(stage_, optimizer_.get())) {
     const View flat = host_mirror(which++, source.flat);
     if (flat.raw() != source.flat.raw()) copy(*ctx_, source.flat, flat);
     for (const nn::Param& param : stage_.params().params()) {
@@ -78,7 +77,7 @@ void Trainer::fill_meta(io::CheckpointMeta& meta) const {
 
 void Trainer::load(const io::CheckpointReader& reader) {
   std::vector<io::SlabTarget> targets;
-  const std::vector<Stored> all = stored(stage_, optimizer_);
+  const std::vector<Stored> all = stored(stage_, optimizer_.get());
   for (std::size_t which = 0; which < all.size(); ++which) {
     const Stored& target = all[which];
     const View flat = host_mirror(which, target.flat);

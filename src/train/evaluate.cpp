@@ -29,7 +29,7 @@ void fill(const io::Microbatch& batch, const io::Samples& samples, std::int64_t 
 }  // namespace
 
 Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, comm::World& world) {
-  const std::int64_t chunks = (count + B() - 1) / B();
+  const std::int64_t chunks = (count + microbatch() - 1) / microbatch();
   Evaluation mine;
   for (std::int64_t chunk = mesh_.at().data; chunk < chunks; chunk += config_.parallel.data) {
     fill(feed_->next(), samples, chunk, count);

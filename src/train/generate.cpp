@@ -30,7 +30,7 @@ class Generator {
   [[nodiscard]] std::span<const float> logits() const { return host_.view().span<float>(); }
   [[nodiscard]] Dim past() const { return past_; }
   void forget() { past_ = 0; }
-  [[nodiscard]] Dim context() const { return trainer_.T(); }
+  [[nodiscard]] Dim context() const { return trainer_.sequence(); }
 
  private:
   static TrainerOptions options(const Config& config);
@@ -57,7 +57,7 @@ Generator::Generator(const Config& config, const io::CheckpointReader& reader)
       mesh_(mesh::Mesh::plan(config.parallel, 0)),
       plan_(make_plan(config, options_, 0).memory),
       trainer_(config, mesh_, options_, &plan_),
-      tokens_(options_.device, DType::i32, {1, trainer_.T()}),
+      tokens_(options_.device, DType::i32, {1, trainer_.sequence()}),
       logits_(options_.device, options_.compute, {1, config.model.vocabulary}),
       widened_(options_.device, DType::f32, {1, config.model.vocabulary}),
       host_(Device::cpu, DType::f32, {1, config.model.vocabulary}) {

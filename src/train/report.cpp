@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 
 #include "hyperslab/core/log.hpp"
@@ -12,7 +13,7 @@ namespace hyperslab::train {
 namespace {
 
 std::string duration(double seconds) {
-  const auto total = static_cast<std::int64_t>(seconds + 0.5);
+  const auto total = std::llround(seconds);
   if (total < 60) return fmt::format("{} s", total);
   if (total < 3600) return fmt::format("{} min {:02} s", total / 60, total % 60);
   return fmt::format("{} h {:02} min", total / 3600, total / 60 % 60);

@@ -34,8 +34,8 @@ std::string utc_now() {
 
 }  // namespace
 
-TrainingRun::TrainingRun(comm::World& world, const Config& config, const RunOptions& options)
-    : world_(world), config_(config), options_(options) {
+TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
+    : world_(world), config_(std::move(config)), options_(std::move(options)) {
   checkpoints_ = config_.checkpoint.directory.empty() ? config_.run.directory + "/checkpoints"
                                                       : config_.checkpoint.directory;
   agree(world_, [&] { open_data(); });

@@ -51,7 +51,8 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   ctx_->set_tf32(config.precision.compute == "tf32");
   ctx_->set_deterministic(config.run.deterministic);
   if (options.training) {
-    optimizer_.emplace(config.optimizer, stage_.params(), arenas_.optimizer);
+    optimizer_ =
+        std::make_unique<optim::AdamW>(config.optimizer, stage_.params(), arenas_.optimizer);
     reducer_ = std::make_unique<data::GradientReducer>(stage_.params(), mesh.data_group());
   }
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
@@ -221,8 +222,10 @@ Plan make_plan(const Config& config, const TrainerOptions& options, int world_ra
   const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, world_rank);
   Trainer trainer(config, mesh, options, nullptr);
   if (options.cache) {
-    View tokens(nullptr, DType::i32, Device::meta, {trainer.B(), trainer.T()});
-    View logits(nullptr, options.compute, Device::meta, {trainer.B(), config.model.vocabulary});
+    const View tokens(nullptr, DType::i32, Device::meta,
+                      {trainer.microbatch(), trainer.sequence()});
+    const View logits(nullptr, options.compute, Device::meta,
+                      {trainer.microbatch(), config.model.vocabulary});
     trainer.stage().decode(trainer.context(), tokens, 0, logits);
   }
   if (options.training) {
@@ -234,6 +237,9 @@ Plan make_plan(const Config& config, const TrainerOptions& options, int world_ra
   plan.memory = trainer.memory_plan();
   plan.ledger = trainer.context().ledger();
   plan.data_traffic = mesh.data_group().traffic();
+  for (const nn::Param& param : trainer.stage().params().params()) {
+    plan.parameters.emplace_back(param.name, param.count);
+  }
   for (const Arena* arena : trainer.arenas().all()) {
     for (const Allocation& allocation : arena->allocations()) {
       plan.allocations.emplace_back(arena->name(), allocation);

@@ -13,7 +13,7 @@ namespace hyperslab::train {
 /// One start of a run, from open files to the last checkpoint.
 class TrainingRun {
  public:
-  TrainingRun(comm::World& world, const Config& config, const RunOptions& options);
+  TrainingRun(comm::World& world, Config config, RunOptions options);
   ExitCode run();
 
  private:

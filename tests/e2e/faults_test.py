@@ -94,7 +94,7 @@ class Decks(Refused):
         self.refuse_train(2, ["3 heads", "width 32", "nearest"], "model.heads=3")
 
     def test_command_lines(self):
-        for words, arguments in [(["no command 'trian'"], ["trian", "deck.yaml"]),
+        for words, arguments in [(["no command 'teach'"], ["teach", "deck.yaml"]),
                                  (["which command"], []),
                                  (["--nonsense"], ["train", "deck.yaml", "--nonsense"]),
                                  (["--resume", "yes"], ["train", "deck.yaml", "--resume", "yes"]),
@@ -105,7 +105,7 @@ class Decks(Refused):
                 self.refuse(2, words, *arguments, ranks=0)
 
     def test_ranks_refuse_a_command_line_once(self):
-        self.refuse(2, ["no command 'trian'"], "trian", "deck.yaml")
+        self.refuse(2, ["no command 'teach'"], "teach", "deck.yaml")
         self.refuse(2, ["--set optimizer.lr=abc"], "train", "deck.yaml", "--set", "optimizer.lr=abc")
 
 

@@ -11,15 +11,15 @@ namespace hyperslab {
 /// What the process ends with; the numbers are a promise to users' scripts.
 enum class ExitCode : std::uint8_t {
   ok = 0,
-  internal = 1,     ///< a broken promise of our own code
-  usage = 2,        ///< deck, command line, layout
-  data = 3,         ///< token files, vocabularies, text
-  checkpoint = 4,   ///< missing, damaged or foreign checkpoint
-  storage = 5,      ///< unwritable, full or failing storage
-  device = 6,       ///< GPU, driver or NCCL environment
-  numerics = 7,     ///< not-a-number or infinity that does not go away
-  hang = 8,         ///< a lost or silent peer, found by our watchdog
-  preempted = 75,   ///< stopped on request after a checkpoint
+  internal = 1,    ///< a broken promise of our own code
+  usage = 2,       ///< deck, command line, layout
+  data = 3,        ///< token files, vocabularies, text
+  checkpoint = 4,  ///< missing, damaged or foreign checkpoint
+  storage = 5,     ///< unwritable, full or failing storage
+  device = 6,      ///< GPU, driver or NCCL environment
+  numerics = 7,    ///< not-a-number or infinity that does not go away
+  hang = 8,        ///< a lost or silent peer, found by our watchdog
+  preempted = 75,  ///< stopped on request after a checkpoint
 };
 
 /// The only exception type of the project. `what()` is one line for the user: what happened, where,

@@ -25,10 +25,9 @@ HS_HOST_DEVICE inline PhiloxCounter philox(PhiloxCounter counter, std::uint64_t 
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t p0 = 0xD2511F53ULL * counter.x[0];
     const std::uint64_t p1 = 0xCD9E8D57ULL * counter.x[2];
-    const PhiloxCounter next = {{static_cast<std::uint32_t>(p1 >> 32) ^ counter.x[1] ^ k0,
-                                 static_cast<std::uint32_t>(p1),
-                                 static_cast<std::uint32_t>(p0 >> 32) ^ counter.x[3] ^ k1,
-                                 static_cast<std::uint32_t>(p0)}};
+    const PhiloxCounter next = {
+        {static_cast<std::uint32_t>(p1 >> 32) ^ counter.x[1] ^ k0, static_cast<std::uint32_t>(p1),
+         static_cast<std::uint32_t>(p0 >> 32) ^ counter.x[3] ^ k1, static_cast<std::uint32_t>(p0)}};
     counter = next;
     k0 += 0x9E3779B9U;
     k1 += 0xBB67AE85U;

@@ -60,9 +60,7 @@ struct StepTimes {
   std::array<double, kPhases> phase_seconds{};
   std::array<double, kComponents> component_seconds{};
   double reduce_seconds = 0;  ///< start of the first to end of the last, per reduction, summed
-  [[nodiscard]] double phase(Phase p) const {
-    return phase_seconds[static_cast<std::size_t>(p)];
-  }
+  [[nodiscard]] double phase(Phase p) const { return phase_seconds[static_cast<std::size_t>(p)]; }
 };
 
 /// Takes the recorder's charges where time passes on a device: the time since the last charge of

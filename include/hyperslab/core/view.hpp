@@ -108,9 +108,8 @@ class BasicView {
   [[nodiscard]] BasicView as_matrix() const { return reshaped({rows(), shape_.back()}); }
   [[nodiscard]] BasicView flat() const { return reshaped({numel()}); }
   /// Entries [begin, begin + count) of the first dimension.
-  [[nodiscard]] BasicView slice(Dim begin, Dim count,
-                                std::source_location where =
-                                    std::source_location::current()) const {
+  [[nodiscard]] BasicView slice(
+      Dim begin, Dim count, std::source_location where = std::source_location::current()) const {
     if (shape_.rank() == 0 || begin < 0 || count < 0 || begin + count > shape_[0]) {
       throw_shape_error("slice", shape_, std::to_string(begin) + "+" + std::to_string(count),
                         where);
@@ -127,14 +126,13 @@ class BasicView {
     const auto offset = static_cast<std::size_t>(begin * inner) * size_of(dtype_);
     // Meta views carry offsets from a null base, so the sum is done on integers.
     auto* moved = reinterpret_cast<Byte*>(reinterpret_cast<std::uintptr_t>(start) + offset);
-    return BasicView(moved, dtype_, device_,
-                     Shape(std::span<const Dim>(dims.data(),
-                                                static_cast<std::size_t>(shape_.rank()))));
+    return BasicView(
+        moved, dtype_, device_,
+        Shape(std::span<const Dim>(dims.data(), static_cast<std::size_t>(shape_.rank()))));
   }
 
  private:
-  [[noreturn]] static void throw_dtype_error(DType wanted, DType found,
-                                             std::source_location where);
+  [[noreturn]] static void throw_dtype_error(DType wanted, DType found, std::source_location where);
 
   Pointer data_ = nullptr;
   Shape shape_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "hyperslab/model/arenas.hpp"
@@ -21,8 +21,8 @@ struct StageOptions {
   bool cache = false;    ///< keys and values of T tokens are kept for decode()
   DType compute = DType::f32;
   bool fused_attention = true;  ///< where the deck leaves the choice: scores are not kept
-  std::uint64_t seed = 0;  ///< of initial values and dropout
-  int data_ranks = 1;      ///< buckets divide by them
+  std::uint64_t seed = 0;       ///< of initial values and dropout
+  int data_ranks = 1;           ///< buckets divide by them
   std::size_t bucket_bytes = 16U << 20;
   std::size_t logits_bytes = 32U << 20;  ///< largest chunk of logits
 };
@@ -42,7 +42,7 @@ enum class Pass : std::uint8_t { evaluate, train };
 /// collectives. The stage keeps no activations outside its slots.
 class Stage {
  public:
-  Stage(const ModelSpec& spec, const StageOptions& options, Arenas& arenas);
+  Stage(ModelSpec spec, const StageOptions& options, Arenas& arenas);
 
   [[nodiscard]] const ModelSpec& spec() const { return spec_; }
   [[nodiscard]] const StageOptions& options() const { return options_; }
@@ -96,10 +96,10 @@ class Stage {
   StageOptions options_;
   DType statistics_;  ///< of norms and attention: f32, or f64 where computing in f64
   nn::ParamTable params_;
-  std::optional<nn::Embedding> embedding_;
+  std::unique_ptr<nn::Embedding> embedding_;
   std::vector<nn::Block> blocks_;
   nn::Norm final_norm_;
-  std::optional<nn::Head> head_;
+  std::unique_ptr<nn::Head> head_;
   View rope_cosines_;
   View rope_sines_;
   View fixed_positions_;

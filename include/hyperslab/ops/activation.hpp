@@ -6,8 +6,8 @@
 namespace hyperslab::ops {
 
 enum class Activation : std::uint8_t {
-  gelu,          ///< x Phi(x), exact (Hendrycks & Gimpel 2016)
-  gelu_tanh,     ///< its tanh approximation, as in GPT-2
+  gelu,       ///< x Phi(x), exact (Hendrycks & Gimpel 2016)
+  gelu_tanh,  ///< its tanh approximation, as in GPT-2
   relu,
   silu,          ///< x sigmoid(x)
   relu_squared,  ///< max(x, 0)^2 (So et al. 2021)

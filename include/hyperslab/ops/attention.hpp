@@ -26,8 +26,8 @@ enum class Rotation : std::uint8_t { forward, inverse };
 void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Dim first_position,
           Rotation rotation, View qkv);
 
-/// Whether attention_forward and attention_backward take these operands on a GPU (cuDNN does not take
-/// fp32, and head widths only in multiples of 8 up to 256).
+/// Whether attention_forward and attention_backward take these operands on a GPU (cuDNN does not
+/// take fp32, and head widths only in multiples of 8 up to 256).
 [[nodiscard]] constexpr bool has_fused_attention_on_gpu(DType compute, Dim head_width) {
   return (compute == DType::bf16 || compute == DType::f16) && head_width % 8 == 0 &&
          head_width <= 256;
@@ -49,8 +49,8 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView q
                                  const Dropout& dropout, View out, View probabilities);
 /// dprobabilities: (B, H, T, T), scratch.
 void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView dout, CView qkv,
-                                  CView probabilities, const Dropout& dropout,
-                                  View dprobabilities, View dqkv);
+                                  CView probabilities, const Dropout& dropout, View dprobabilities,
+                                  View dqkv);
 
 /// Attention of new tokens on a cache, for generation: appends the keys and values of qkv to the
 /// cache at rows [past, past + T_new), then attends causally. qkv: (B, T_new, packed), rotated

@@ -9,10 +9,10 @@ namespace hyperslab::ops {
 /// One place where dropout acts. The mask is a function of (seed, step, site, index in the global
 /// batch): element e of sample b has global index sample_position[b] * elements_per_sample + e.
 struct Dropout {
-  float probability = 0;           ///< 0: nothing is dropped, all views may be absent
+  float probability = 0;  ///< 0: nothing is dropped, all views may be absent
   std::uint64_t seed = 0;
-  std::uint32_t site = 0;          ///< layer * 4 + place in the layer
-  CView sample_position;           ///< (B) i64: place of each sample in the global batch
+  std::uint32_t site = 0;            ///< layer * 4 + place in the layer
+  CView sample_position;             ///< (B) i64: place of each sample in the global batch
   const StepState* state = nullptr;  ///< for the step, on the device
   [[nodiscard]] bool active() const { return probability > 0; }
 };

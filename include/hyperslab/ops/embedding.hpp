@@ -7,8 +7,8 @@ namespace hyperslab::ops {
 
 /// y[b, t] = scale * table[tokens[b, t]] + positions[first_position + t].
 /// tokens: (B, T) i32 below V; table: (V, C); positions: (T_max, C) or absent; y: (B, T, C).
-void embedding_forward(Context& ctx, CView tokens, CView table, CView positions,
-                       Dim first_position, float scale, View y);
+void embedding_forward(Context& ctx, CView tokens, CView table, CView positions, Dim first_position,
+                       float scale, View y);
 
 /// dtable[v] (+)= scale * sum of dy over the places of token v, in ascending order of place, so
 /// that the result is deterministic. order: (B * T) i32, the places sorted by token, stable (the

@@ -18,11 +18,12 @@ struct AdamWConstants {
 
 /// One AdamW update (Loshchilov & Hutter 2019, algorithm 2, decay decoupled and scaled by the
 /// learning rate) of every element:
-///   g = gradient * clip_scale; m, v as Adam; master -= lr * (m_hat / (sqrt(v_hat) + eps) + decay * master)
-/// All scalars come from `state`; where state->skip is 1 nothing changes. master, gradient, exp_avg,
-/// exp_avg_sq: flat, f32 (f64 for f64), equal sizes; decay: f32, one weight decay for every
-/// kDecayGranule elements; value: flat compute copy in the compute dtype, or absent where the masters
-/// are computed with.
+///   g = gradient * clip_scale; m, v as Adam; master -= lr * (m_hat / (sqrt(v_hat) + eps) + decay *
+///   master)
+/// All scalars come from `state`; where state->skip is 1 nothing changes. master, gradient,
+/// exp_avg, exp_avg_sq: flat, f32 (f64 for f64), equal sizes; decay: f32, one weight decay for
+/// every kDecayGranule elements; value: flat compute copy in the compute dtype, or absent where the
+/// masters are computed with.
 void adamw(Context& ctx, const AdamWConstants& constants, CView decay, const StepState* state,
            View master, CView gradient, View exp_avg, View exp_avg_sq, View value);
 
@@ -37,7 +38,7 @@ struct JudgeConstants {
   float clip_norm = 0;  ///< 0: no clipping
   float beta1 = 0.9F;
   float beta2 = 0.95F;
-  bool scale_loss = false;       ///< fp16: halve on non-finite, double after growth_interval
+  bool scale_loss = false;  ///< fp16: halve on non-finite, double after growth_interval
   std::int32_t growth_interval = 2000;
 };
 /// From the all-reduced sums: skip where anything is not finite, else clip_scale =

@@ -8,28 +8,28 @@ namespace hyperslab::ops {
 /// What the host decides for one step, written to device memory before the step's first op. No
 /// kernel takes these by value, so that a captured graph can be replayed.
 struct StepInput {
-  std::int64_t step = 0;       ///< counts from 1; keys the dropout masks
+  std::int64_t step = 0;  ///< counts from 1; keys the dropout masks
   float learning_rate = 0;
-  float inverse_tokens = 0;    ///< 1 / counted tokens of the global batch
-  float stop_request = 0;      ///< 1 where this rank was asked to stop
+  float inverse_tokens = 0;  ///< 1 / counted tokens of the global batch
+  float stop_request = 0;    ///< 1 where this rank was asked to stop
 };
 
 /// What the device decides and keeps from step to step.
 struct StepState {
   StepInput input;
-  std::int64_t adam_step = 0;  ///< updates done; a skipped step does not advance it
-  float gradient_scale = 1;    ///< inverse_tokens * loss_scale, multiplies dlogits
-  float loss_scale = 1;        ///< 1 but for fp16
-  float clip_scale = 1;        ///< multiplies gradients in the update; holds 1 / loss_scale too
-  float bias_correction1 = 1;  ///< 1 - beta1^adam_step
-  float bias_correction2 = 1;  ///< 1 - beta2^adam_step
-  std::int32_t skip = 0;       ///< 1: this step's gradients are not finite, nothing is updated
-  std::int32_t good_steps = 0; ///< finite steps since the loss scale last changed
+  std::int64_t adam_step = 0;   ///< updates done; a skipped step does not advance it
+  float gradient_scale = 1;     ///< inverse_tokens * loss_scale, multiplies dlogits
+  float loss_scale = 1;         ///< 1 but for fp16
+  float clip_scale = 1;         ///< multiplies gradients in the update; holds 1 / loss_scale too
+  float bias_correction1 = 1;   ///< 1 - beta1^adam_step
+  float bias_correction2 = 1;   ///< 1 - beta2^adam_step
+  std::int32_t skip = 0;        ///< 1: this step's gradients are not finite, nothing is updated
+  std::int32_t good_steps = 0;  ///< finite steps since the loss scale last changed
   std::int64_t skipped_steps = 0;
 };
 
-/// Places in the vector that is all-reduced over the world once a step. dtype: f32, or f64 where the
-/// model computes in f64.
+/// Places in the vector that is all-reduced over the world once a step. dtype: f32, or f64 where
+/// the model computes in f64.
 enum SumIndex : int {
   kSumNormSquared = 0,  ///< of the gradients, each element counted once
   kSumNonFinite,        ///< gradients that are not finite

@@ -50,7 +50,7 @@ class MatmulProbe {
   Tensor c_;
 };
 
-/// Epochs to steps, and back-filled defaults that depend on the data.
+/// Steps of the run: those of the deck, or of its epochs over so many samples.
 [[nodiscard]] std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch);
 
 }  // namespace hyperslab::train

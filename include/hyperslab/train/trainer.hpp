@@ -110,8 +110,8 @@ class Trainer {
   /// Waits for everything enqueued so far.
   [[nodiscard]] ops::StepState state() const;
   [[nodiscard]] model::MemoryPlan memory_plan() const;
-  [[nodiscard]] Dim B() const { return stage_.options().B; }
-  [[nodiscard]] Dim T() const { return stage_.options().T; }
+  [[nodiscard]] Dim microbatch() const { return stage_.options().B; }  ///< samples
+  [[nodiscard]] Dim sequence() const { return stage_.options().T; }    ///< tokens
 
  private:
   [[nodiscard]] model::Stage::StepViews step_views() const;
@@ -128,7 +128,7 @@ class Trainer {
   TrainerOptions options_;
   model::Arenas arenas_;
   model::Stage stage_;
-  std::optional<optim::AdamW> optimizer_;
+  std::unique_ptr<optim::AdamW> optimizer_;
   std::unique_ptr<data::GradientReducer> reducer_;
   std::unique_ptr<Context> ctx_;
   MemoryMeter memory_;
@@ -148,6 +148,7 @@ struct Plan {
   model::MemoryPlan memory;
   Ledger ledger;                                                ///< of one step
   std::vector<std::pair<std::string, Allocation>> allocations;  ///< with the arena's name
+  std::vector<std::pair<std::string, Shape>> parameters;        ///< of this rank
   comm::Traffic data_traffic;                                   ///< of one step
 };
 [[nodiscard]] Plan make_plan(const Config& config, const TrainerOptions& options, int world_rank);

@@ -50,7 +50,7 @@ const std::vector<Input>& inputs() {
 }
 
 std::string text_of(const std::string& name) {
-  std::ifstream file(std::string(HYPERSLAB_INPUTS) + "/" + name + ".yaml");
+  const std::ifstream file(std::string(HYPERSLAB_INPUTS) + "/" + name + ".yaml");
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();

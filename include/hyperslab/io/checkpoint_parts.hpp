@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hyperslab/io/checkpoint.hpp"
+
+namespace hyperslab::io {
+
+/// A checkpoint that one rank alone writes in parts, a file for each, so that only one part is in
+/// memory. It is complete with commit(); without one the destructor removes what was written. All
+/// failures throw Error(storage).
+class CheckpointParts {
+ public:
+  /// Writes into <directory>/step_<8 digits>.tmp; `bytes` of tensors must be free there.
+  CheckpointParts(std::string directory, CheckpointMeta meta, std::uint64_t bytes);
+  CheckpointParts(const CheckpointParts&) = delete;
+  CheckpointParts& operator=(const CheckpointParts&) = delete;
+  CheckpointParts(CheckpointParts&&) = delete;
+  CheckpointParts& operator=(CheckpointParts&&) = delete;
+  ~CheckpointParts();
+
+  /// Whole tensors (CPU, f32), each in one part of the checkpoint only.
+  void add(std::span<const Slab> slabs);
+  /// Gives the step its name and points `latest` to it.
+  void commit();
+
+ private:
+  std::string directory_;
+  CheckpointMeta meta_;
+  std::vector<std::string> tables_;  ///< a part's pieces, as text
+  bool committed_ = false;
+};
+
+}  // namespace hyperslab::io

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models to and from folders of Hugging Face's transformers: GPT2LMHeadModel and LlamaForCausalLM.
+#pragma once
+
+#include <string>
+
+#include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/io/safetensors.hpp"
+#include "hyperslab/train/config.hpp"
+
+namespace hyperslab::train {
+
+struct ExportOptions {
+  std::string output;        ///< the folder to make
+  DType dtype = DType::f32;  ///< f32, bf16 or f16
+  std::string vocabulary;    ///< folder whose tokenizer files go along; empty: that of the deck
+  std::uint64_t shard_bytes = io::ModelFolder::kShardBytes;
+};
+
+/// Writes config.json, generation_config.json, model.safetensors (in parts above 5 GB) and the
+/// tokenizer's files. One tensor is in memory at a time. Throws Error(usage) that lists every
+/// choice of the model that the family has no counterpart for, Error(checkpoint), Error(storage).
+void export_huggingface(const Config& config, const io::CheckpointReader& reader,
+                        const ExportOptions& options);
+
+/// The model that config.json of a folder describes. Throws Error(checkpoint): no such folder, a
+/// model type other than gpt2 and llama, or a setting that changes results and that our models do
+/// not have; all of them at once.
+[[nodiscard]] model::ModelSpec huggingface_model(const std::string& folder);
+
+/// Turns the tensors of a folder into a checkpoint of step 0 under `directory`, with cleared
+/// moments and `deck_yaml` inside. `spec` is huggingface_model(folder), with rotary positions of
+/// any context. About 1 GB of memory, more where one tensor is larger. Throws Error(checkpoint)
+/// for tensors that are missing, unknown or of another shape; Error(storage), also where
+/// `directory` holds checkpoints already.
+void import_huggingface(const std::string& folder, const model::ModelSpec& spec,
+                        const std::string& directory, const std::string& deck_yaml);
+
+}  // namespace hyperslab::train

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/save.hpp"
+#include "checkpoint/steps.hpp"
+#include "checkpoint/storage.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/io/checkpoint_parts.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+std::string temporary_of(const std::string& directory, std::int64_t step) {
+  return directory + "/" + step_name(step) + kTemporary;
+}
+
+}  // namespace
+
+CheckpointParts::CheckpointParts(std::string directory, CheckpointMeta meta, std::uint64_t bytes)
+    : directory_(std::move(directory)), meta_(std::move(meta)) {
+  storage::make_folder(directory_);
+  remove_stale(directory_);
+  require_space(directory_, bytes);
+  storage::make_folder(temporary_of(directory_, meta_.step));
+  storage::sync_folder(directory_);
+}
+
+CheckpointParts::~CheckpointParts() {
+  if (committed_) return;
+  try {
+    storage::remove_tree(temporary_of(directory_, meta_.step));
+  } catch (const Error& error) {
+    log::warn(error.what());
+  }
+}
+
+void CheckpointParts::add(std::span<const Slab> slabs) {
+  for (const Slab& slab : slabs) {
+    require(slab.count == slab.global_shape, "parts of a checkpoint hold whole tensors");
+  }
+  const std::string folder = temporary_of(directory_, meta_.step);
+  const int part = static_cast<int>(tables_.size());
+  tables_.push_back(table_text(write_rank_file(folder, part, slabs, SaveOptions{})));
+}
+
+void CheckpointParts::commit() {
+  Manifest manifest;
+  manifest.meta = meta_;
+  manifest.block_bytes = SaveOptions{}.block_bytes;
+  for (const std::string& table : tables_) add_table(manifest, table);
+  for (const auto& [name, entry] : manifest.tensors) {
+    require(entry.pieces.size() == 1, "a tensor belongs into one part of a checkpoint");
+  }
+  publish(directory_, step_name(meta_.step), manifest);
+  committed_ = true;
+}
+
+}  // namespace hyperslab::io

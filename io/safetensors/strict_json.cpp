@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "safetensors/strict_json.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <set>
+#include <vector>
+
+#include "checkpoint/storage.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::io {
+
+using nlohmann::json;
+
+std::string shown(const std::string& name) {
+  constexpr std::size_t kMost = 160;
+  const std::string text = name.size() > kMost ? name.substr(0, kMost) + "..." : name;
+  return json(text).dump(-1, ' ', true, json::error_handler_t::replace);
+}
+
+json strict_json(const std::string& text, const std::string& file) {
+  constexpr int kDeepest = 16;
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto watch = [&](int depth, json::parse_event_t event, const json& parsed) {
+    if (depth > kDeepest) throw Error(ExitCode::checkpoint, file + ": its JSON is nested too deep");
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key &&
+        !keys.back().insert(parsed.get_ref<const std::string&>()).second) {
+      throw Error(ExitCode::checkpoint,
+                  fmt::format("{}: {} stands twice in its JSON; the file is damaged", file,
+                              shown(parsed.get_ref<const std::string&>())));
+    }
+    return true;
+  };
+  json value;
+  try {
+    value = json::parse(text, watch);
+  } catch (const json::exception& error) {
+    throw Error(ExitCode::checkpoint, fmt::format("{}: damaged JSON: {}", file, error.what()));
+  }
+  if (!value.is_object()) {
+    throw Error(ExitCode::checkpoint, file + ": wanted a JSON object, found something else");
+  }
+  return value;
+}
+
+std::string foreign_text(const std::string& path, std::uint64_t most) {
+  std::error_code error;
+  const std::uint64_t bytes = std::filesystem::file_size(path, error);
+  if (error) {
+    throw Error(ExitCode::checkpoint, fmt::format("{}: cannot read it: {}", path, error.message()));
+  }
+  if (bytes > most) {
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: {} bytes, wanted at most {}", path, bytes, most));
+  }
+  return storage::read_text(path);
+}
+
+}  // namespace hyperslab::io

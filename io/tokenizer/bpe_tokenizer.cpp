@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tokenizer/bpe_tokenizer.hpp"
+
+#include <utility>
+
+#include "tokenizer/markers.hpp"
+
+namespace hyperslab::io {
+
+BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary, const std::string& name)
+    : vocabulary_(std::move(vocabulary)),
+      pattern_(vocabulary_.pattern, name),
+      tables_(vocabulary_) {
+  for (const std::int32_t id : vocabulary_.added) {
+    added_.push_back(vocabulary_.tokens[static_cast<std::size_t>(id)]);
+  }
+}
+
+/// A worker for the time of one call.
+class BpeTokenizer::Loan {
+ public:
+  explicit Loan(const BpeTokenizer& owner) : owner_(owner) {
+    {
+      const std::lock_guard lock(owner_.mutex_);
+      if (!owner_.idle_.empty()) {
+        worker_ = std::move(owner_.idle_.back());
+        owner_.idle_.pop_back();
+      }
+    }
+    if (worker_) return;
+    worker_ = std::make_unique<Worker>(
+        Worker{Splitter(owner_.pattern_), PieceEncoder(owner_.tables_)});
+  }
+  ~Loan() {
+    const std::lock_guard lock(owner_.mutex_);
+    owner_.idle_.push_back(std::move(worker_));
+  }
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
+  Worker& worker() { return *worker_; }
+
+ private:
+  const BpeTokenizer& owner_;
+  std::unique_ptr<Worker> worker_;
+};
+
+void BpeTokenizer::append(std::string_view text, Worker& worker,
+                          std::vector<std::int32_t>& ids) const {
+  worker.splitter.start(text);
+  for (auto piece = worker.splitter.next(); !piece.empty(); piece = worker.splitter.next()) {
+    worker.encoder.append(piece, ids);
+  }
+}
+
+std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text) const {
+  std::vector<std::int32_t> ids;
+  ids.reserve(text.size() / 3);
+  Loan loan(*this);
+  MarkerSearch search(added_, text);
+  while (true) {
+    const MarkerSearch::Part part = search.next();
+    append(part.before, loan.worker(), ids);
+    if (part.marker < 0) return ids;
+    ids.push_back(vocabulary_.added[static_cast<std::size_t>(part.marker)]);
+  }
+}
+
+std::string BpeTokenizer::decode(std::int32_t id) const {
+  if (id < 0 || id >= vocabulary()) return {};
+  return vocabulary_.tokens[static_cast<std::size_t>(id)];
+}
+
+}  // namespace hyperslab::io

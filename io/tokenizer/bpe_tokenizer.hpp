@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hyperslab/io/tokenizer.hpp"
+#include "tokenizer/bpe_vocabulary.hpp"
+#include "tokenizer/pattern.hpp"
+#include "tokenizer/piece_encoder.hpp"
+
+namespace hyperslab::io {
+
+/// Byte-level BPE (Sennrich et al. 2016 on bytes, as GPT-2). Threads may encode at the same time.
+class BpeTokenizer final : public Tokenizer {
+ public:
+  /// `name` begins the messages about the vocabulary.
+  BpeTokenizer(BpeVocabulary vocabulary, const std::string& name);
+
+  [[nodiscard]] std::int64_t vocabulary() const override {
+    return static_cast<std::int64_t>(vocabulary_.tokens.size());
+  }
+  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const override;
+  [[nodiscard]] std::string decode(std::int32_t id) const override;
+  [[nodiscard]] std::int32_t end_of_text() const override { return vocabulary_.end_of_text; }
+
+ private:
+  /// What one thread works with; kept from call to call.
+  struct Worker {
+    Splitter splitter;
+    PieceEncoder encoder;
+  };
+  class Loan;
+  void append(std::string_view text, Worker& worker, std::vector<std::int32_t>& ids) const;
+
+  BpeVocabulary vocabulary_;
+  Pattern pattern_;
+  BpeTables tables_;
+  std::vector<std::string> added_;  ///< texts of vocabulary_.added
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Worker>> idle_;
+};
+
+}  // namespace hyperslab::io

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tokenizer/bpe_vocabulary.hpp"
+#include "tokenizer/merge_table.hpp"
+
+namespace hyperslab::io {
+
+/// What all threads read.
+struct BpeTables {
+  explicit BpeTables(const BpeVocabulary& vocabulary);
+  std::array<std::int32_t, 256> byte_ids;
+  MergeTable merges;
+  /// Ids by the bytes of the token, where a piece that is a token is not merged; else empty.
+  std::unordered_map<std::string_view, std::int32_t> whole;
+};
+
+/// Ids of single pieces, one thread at a time. Short pieces are kept in a cache of fixed size.
+class PieceEncoder {
+ public:
+  explicit PieceEncoder(const BpeTables& tables);
+  /// Appends the ids of `piece`, which is not empty.
+  void append(std::string_view piece, std::vector<std::int32_t>& ids);
+
+ private:
+  static constexpr std::size_t kKeyWords = 3;
+  static constexpr std::size_t kMaxIds = 9;
+  static constexpr std::size_t kSlots = std::size_t{1} << 15;
+  struct Slot {
+    std::array<std::uint64_t, kKeyWords> key{};  ///< bytes, zeros, and the length in the last byte
+    std::uint32_t count = 0;                     ///< 0: empty
+    std::array<std::int32_t, kMaxIds> ids{};
+  };
+
+  void merge(std::string_view piece);
+  void merge_short();
+  void merge_long();
+  void compact(std::span<const std::uint32_t> next);
+
+  const BpeTables& tables_;
+  std::vector<Slot> cache_;
+  std::vector<std::int32_t> ids_;  ///< of the piece being merged
+  std::vector<std::uint32_t> ranks_;
+};
+
+}  // namespace hyperslab::io

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <string_view>
+
+#include "hyperslab/core/error.hpp"
+#include "tokenizer/pattern.hpp"
+#include "tokenizer/vocabulary_parts.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+constexpr std::string_view kVocab = "vocab.json";
+constexpr std::string_view kMerges = "merges.txt";
+
+/// "LEFT RIGHT" a line; a first line "#version..." is left out.
+void add_merges(const std::string& path, VocabularyBuilder& builder) {
+  const std::string text = read_text_file(path);
+  std::string_view rest = text;
+  for (std::size_t number = 1; !rest.empty(); ++number) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty() || (number == 1 && line.starts_with("#version"))) continue;
+    const std::string place = fmt::format("line {}", number);
+    const std::size_t space = line.find(' ');
+    const bool two = space != line.npos && space > 0 && space + 1 < line.size() &&
+                     line.find(' ', space + 1) == line.npos;
+    if (!two) {
+      fail_vocabulary(path, fmt::format("{}: wanted two tokens parted by a space, found {}; copy "
+                                        "the file again",
+                                        place, quoted(line)));
+    }
+    builder.add_merge(std::string(line.substr(0, space)), std::string(line.substr(space + 1)), path,
+                      place);
+  }
+}
+
+BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::json& tokens) {
+  if (!path.ends_with(kVocab)) {
+    fail_vocabulary(path, "wanted a tokenizer.json, or a file that ends in vocab.json beside its "
+                          "merges.txt, found JSON of another name; rename it or give its folder");
+  }
+  VocabularyBuilder builder(path);
+  builder.add_tokens(tokens);
+  add_merges(path.substr(0, path.size() - kVocab.size()).append(kMerges), builder);
+  BpeVocabulary vocabulary = builder.finish();
+  vocabulary.pattern = kGpt2Pattern;
+  return vocabulary;
+}
+
+std::string find_in_folder(const std::filesystem::path& folder) {
+  constexpr std::array kNames = {"tokenizer.json", "vocab.json", "gpt2_vocab.json"};
+  for (const char* name : kNames) {
+    std::error_code ignored;
+    if (std::filesystem::exists(folder / name, ignored)) return (folder / name).string();
+  }
+  throw Error(ExitCode::data, fmt::format("vocabulary '{}': wanted a folder with tokenizer.json or "
+                                          "with vocab.json and merges.txt, found neither; give "
+                                          "another folder",
+                                          folder.string()));
+}
+
+}  // namespace
+
+BpeVocabulary read_vocabulary(const std::string& path) {
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
+  const std::string file = is_folder ? find_in_folder(path) : path;
+  const nlohmann::json content = read_json_file(file);
+  const bool is_tokenizer = content.is_object() && content.contains("model") &&
+                            content["model"].is_object();
+  return is_tokenizer ? read_tokenizer_json(file, content) : read_vocab_and_merges(file, content);
+}
+
+}  // namespace hyperslab::io

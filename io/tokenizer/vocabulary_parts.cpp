@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tokenizer/vocabulary_parts.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+
+#include "hyperslab/core/error.hpp"
+#include "tokenizer/byte_text.hpp"
+
+namespace hyperslab::io {
+
+using nlohmann::json;
+
+void fail_vocabulary(const std::string& path, const std::string& text) {
+  throw Error(ExitCode::data, fmt::format("vocabulary file '{}': {}", path, text));
+}
+
+std::string quoted(std::string_view text) {
+  constexpr std::size_t kShown = 60;
+  std::string out = "'";
+  for (const char c : text.substr(0, kShown)) out += (c >= 0 && c < ' ') || c == 0x7F ? '?' : c;
+  return out + (text.size() > kShown ? "...'" : "'");
+}
+
+std::string read_text_file(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    fail_vocabulary(path, "wanted a file, found a folder; give its files");
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file) {
+    fail_vocabulary(path, fmt::format("wanted a readable file, found: {}; correct the path",
+                                      std::strerror(errno)));
+  }
+  return text;
+}
+
+json read_json_file(const std::string& path) {
+  const std::string text = read_text_file(path);
+  try {
+    return json::parse(text);
+  } catch (const json::exception& error) {
+    const std::string_view what = error.what();
+    const std::size_t prefix = what.find("] ");
+    fail_vocabulary(path, fmt::format("wanted JSON, found a {}; copy the file again",
+                                      what.substr(prefix == what.npos ? 0 : prefix + 2)));
+  }
+}
+
+void VocabularyBuilder::add(const std::string& text, const json& id, std::string bytes) {
+  const bool fits = id.is_number_integer() && id.get<std::int64_t>() >= 0 &&
+                    id.get<std::int64_t>() < std::numeric_limits<std::int32_t>::max();
+  if (!fits) {
+    fail_vocabulary(path_, fmt::format("token {}: wanted an id from 0 on, found {}; copy the file "
+                                       "again",
+                                       quoted(text), quoted(id.dump())));
+  }
+  index_.emplace(text, entries_.size());
+  entries_.push_back({id.get<std::int64_t>(), text, std::move(bytes)});
+}
+
+void VocabularyBuilder::add_tokens(const json& tokens) {
+  if (!tokens.is_object()) {
+    fail_vocabulary(path_, fmt::format("wanted an object of tokens and ids, found {}; give a "
+                                       "vocab.json or tokenizer.json of a byte-level BPE",
+                                       tokens.type_name()));
+  }
+  for (const auto& [text, id] : tokens.items()) add(text, id, text_to_bytes(text).value_or(text));
+}
+
+void VocabularyBuilder::add_literal(const std::string& text, const json& id) {
+  const auto known = index_.find(text);
+  if (known == index_.end()) return add(text, id, text);
+  Entry& entry = entries_[known->second];
+  if (id != entry.id) {
+    fail_vocabulary(path_, fmt::format("token {}: wanted one id, found {} and {}; correct one",
+                                       quoted(text), entry.id, quoted(id.dump())));
+  }
+  entry.bytes = text;
+}
+
+std::int32_t VocabularyBuilder::find(const std::string& text, const std::string& file,
+                                     const std::string& place) const {
+  const auto found = index_.find(text);
+  if (found == index_.end()) {
+    fail_vocabulary(file, fmt::format("{}: wanted tokens of the vocabulary, found {}; take tokens "
+                                      "and merges of one model",
+                                      place, quoted(text)));
+  }
+  return static_cast<std::int32_t>(entries_[found->second].id);
+}
+
+void VocabularyBuilder::add_merge(const std::string& left, const std::string& right,
+                                  const std::string& file, const std::string& place) {
+  const BpeVocabulary::Merge merge{find(left, file, place), find(right, file, place),
+                                   find(left + right, file, place)};
+  const auto key = (std::uint64_t{static_cast<std::uint32_t>(merge.left)} << 32) |
+                   static_cast<std::uint32_t>(merge.right);
+  const auto [known, is_new] = merge_index_.emplace(key, merges_.size());
+  if (!is_new) {
+    fail_vocabulary(file, fmt::format("{}: wanted each merge once, found {} {} again (first as "
+                                      "merge {}); delete one",
+                                      place, quoted(left), quoted(right), known->second + 1));
+  }
+  merges_.push_back(merge);
+}
+
+BpeVocabulary VocabularyBuilder::finish() {
+  constexpr std::array kEnds = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
+  BpeVocabulary out;
+  out.tokens.resize(entries_.size());
+  out.byte_ids.fill(-1);
+  std::vector<const Entry*> by_id(entries_.size());
+  for (const Entry& entry : entries_) {
+    if (entry.id >= static_cast<std::int64_t>(entries_.size())) {
+      fail_vocabulary(path_, fmt::format("wanted the ids 0 to {} for its {} tokens, found id {} of "
+                                         "token {}; copy the file again",
+                                         entries_.size() - 1, entries_.size(), entry.id,
+                                         quoted(entry.text)));
+    }
+    const auto id = static_cast<std::size_t>(entry.id);
+    if (by_id[id] != nullptr) {
+      fail_vocabulary(path_, fmt::format("id {}: wanted one token, found {} and {}; copy the file "
+                                         "again",
+                                         id, quoted(std::min(by_id[id]->text, entry.text)),
+                                         quoted(std::max(by_id[id]->text, entry.text))));
+    }
+    by_id[id] = &entry;
+    out.tokens[id] = entry.bytes;
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string text = bytes_to_text(std::string(1, static_cast<char>(byte)));
+    const auto found = index_.find(text);
+    if (found == index_.end()) {
+      fail_vocabulary(path_, fmt::format("wanted a token for each byte, found none for byte 0x{:02x} "
+                                         "('{}'); give a byte-level vocabulary with all bytes",
+                                         byte, text));
+    }
+    out.byte_ids[static_cast<std::size_t>(byte)] =
+        static_cast<std::int32_t>(entries_[found->second].id);
+  }
+  for (const char* name : kEnds) {
+    const auto found = index_.find(name);
+    if (found == index_.end()) continue;
+    out.end_of_text = static_cast<std::int32_t>(entries_[found->second].id);
+    break;
+  }
+  out.merges = std::move(merges_);
+  return out;
+}
+
+}  // namespace hyperslab::io

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the readers of vocab.json with merges.txt and of tokenizer.json share.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tokenizer/bpe_vocabulary.hpp"
+
+namespace hyperslab::io {
+
+/// Throws Error(data) "vocabulary file 'PATH': TEXT".
+[[noreturn]] void fail_vocabulary(const std::string& path, const std::string& text);
+
+/// `text` in quotes, on one line and not too long.
+[[nodiscard]] std::string quoted(std::string_view text);
+
+[[nodiscard]] std::string read_text_file(const std::string& path);
+/// Throws Error(data) with line and column where it is broken.
+[[nodiscard]] nlohmann::json read_json_file(const std::string& path);
+
+/// Collects tokens and merges of one vocabulary and checks them.
+class VocabularyBuilder {
+ public:
+  explicit VocabularyBuilder(std::string path) : path_(std::move(path)) {}
+  /// All entries of {"token": id}, in GPT-2's writing of bytes.
+  void add_tokens(const nlohmann::json& tokens);
+  /// A token whose text is meant literally; it may be known already, under the same id.
+  void add_literal(const std::string& text, const nlohmann::json& id);
+  /// `file` and `place` ("line 7") say where the merge stands.
+  void add_merge(const std::string& left, const std::string& right, const std::string& file,
+                 const std::string& place);
+  /// Checks that ids have no gaps and that each byte has one.
+  [[nodiscard]] BpeVocabulary finish();
+
+ private:
+  struct Entry {
+    std::int64_t id;
+    std::string text;
+    std::string bytes;
+  };
+  void add(const std::string& text, const nlohmann::json& id, std::string bytes);
+  [[nodiscard]] std::int32_t find(const std::string& text, const std::string& file,
+                                  const std::string& place) const;
+
+  std::string path_;
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, std::size_t> index_;  ///< of entries_ by text
+  std::unordered_map<std::uint64_t, std::size_t> merge_index_;
+  std::vector<BpeVocabulary::Merge> merges_;
+};
+
+/// Hugging Face's file of one tokenizer, read from `path`.
+[[nodiscard]] BpeVocabulary read_tokenizer_json(const std::string& path,
+                                                const nlohmann::json& file);
+
+}  // namespace hyperslab::io

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "exchange_config.hpp"
+#include "exchange_names.hpp"
+#include "hyperslab/core/arena.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/version.hpp"
+#include "hyperslab/io/checkpoint_parts.hpp"
+#include "hyperslab/train/exchange.hpp"
+
+namespace hyperslab::train {
+namespace {
+
+constexpr Dim kPartElements = 64 << 20;  // 256 MiB of f32
+
+/// Buffers of GPT-2's masks and Llama's angles that older versions saved beside the parameters.
+bool is_buffer(const std::string& name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with(".rotary_emb.inv_freq");
+}
+
+/// Where a folder has each tensor: models that were saved without their head leave out the first
+/// word of the names.
+std::vector<std::string> find_names(const std::string& folder, const io::SafetensorsReader& reader,
+                                    const std::vector<ExchangedTensor>& tensors, bool tied) {
+  std::vector<std::string> names;
+  std::vector<std::string> missing;
+  std::set<std::string> unknown;
+  for (const auto& [name, entry] : reader.tensors()) {
+    if (!is_buffer(name) && !(tied && name == "lm_head.weight")) unknown.insert(name);
+  }
+  for (const ExchangedTensor& tensor : tensors) {
+    const std::string bare = tensor.name.substr(tensor.name.find('.') + 1);
+    const bool full = reader.tensors().contains(tensor.name) || tensor.name == "lm_head.weight";
+    names.push_back(full ? tensor.name : bare);
+    if (!reader.tensors().contains(names.back())) missing.push_back(tensor.name);
+    unknown.erase(names.back());
+  }
+  if (missing.empty() && unknown.empty()) return names;
+  const auto some = [](auto& list) {
+    const std::vector<std::string> first(list.begin(),
+                                         std::next(list.begin(), std::min<long>(5, list.size())));
+    return fmt::format("{} ({}{})", list.size(), fmt::join(first, ", "),
+                       list.size() > 5 ? ", ..." : "");
+  };
+  throw Error(ExitCode::checkpoint,
+              fmt::format("{}: config.json and tensors do not belong together: missing {}, unknown "
+                          "{}",
+                          folder, some(missing), some(unknown)));
+}
+
+/// Tensors of a part of the checkpoint with their memory.
+class Part {
+ public:
+  [[nodiscard]] bool is_full_with(const ExchangedTensor& tensor) const {
+    return !memory_.empty() && elements_ + tensor.numel() > kPartElements;
+  }
+  [[nodiscard]] bool is_empty() const { return memory_.empty(); }
+  /// Reads a tensor and takes it apart into ours.
+  void read(const io::SafetensorsReader& reader, const std::string& name,
+            const ExchangedTensor& tensor);
+  /// Writes the parameters and, for each, two moments of zeros.
+  void write(io::CheckpointParts& checkpoint) const;
+
+ private:
+  struct Piece {
+    NamedShape ours;
+    CView data;
+  };
+  std::vector<Tensor> memory_;
+  std::vector<Piece> pieces_;
+  Dim elements_ = 0;
+};
+
+void Part::read(const io::SafetensorsReader& reader, const std::string& name,
+                const ExchangedTensor& tensor) {
+  Tensor memory(Device::cpu, DType::f32, tensor.shape);
+  reader.read(name, memory.view());
+  if (tensor.transposed) {
+    Tensor rows(Device::cpu, DType::f32, {tensor.shape[1], tensor.shape[0]});
+    transpose(memory.view().data<float>(), tensor.shape[0], tensor.shape[1],
+              rows.view().data<float>());
+    memory = std::move(rows);
+  }
+  Dim begin = 0;
+  for (const NamedShape& ours : tensor.ours) {
+    const View place = memory.view().flat().slice(begin, ours.shape.numel());
+    pieces_.push_back({ours, place.reshaped(ours.shape)});
+    begin += ours.shape.numel();
+  }
+  elements_ += tensor.numel();
+  memory_.push_back(std::move(memory));
+}
+
+void Part::write(io::CheckpointParts& checkpoint) const {
+  Dim largest = 0;
+  for (const Piece& piece : pieces_) largest = std::max(largest, piece.data.numel());
+  const std::vector<float> zeros(static_cast<std::size_t>(largest), 0.0F);
+  std::vector<io::Slab> slabs;
+  for (const Piece& piece : pieces_) {
+    const Shape& shape = piece.ours.shape;
+    const Shape origin = shape.rank() == 1 ? Shape{0} : Shape{0, 0};
+    const CView cleared(zeros.data(), DType::f32, Device::cpu, shape);
+    const std::string name = piece.ours.name.substr(piece.ours.name.find('/') + 1);
+    slabs.push_back({"model/" + name, shape, origin, shape, piece.data});
+    slabs.push_back({"optimizer/exp_avg/" + name, shape, origin, shape, cleared});
+    slabs.push_back({"optimizer/exp_avg_sq/" + name, shape, origin, shape, cleared});
+  }
+  checkpoint.add(slabs);
+}
+
+}  // namespace
+
+model::ModelSpec huggingface_model(const std::string& folder) {
+  const std::string path = (std::filesystem::path(folder) / "config.json").string();
+  std::ifstream file(path, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file) {
+    throw Error(ExitCode::checkpoint,
+                path + ": cannot read it; wanted a folder that save_pretrained made");
+  }
+  return spec_of_config(text, path);
+}
+
+void import_huggingface(const std::string& folder, const model::ModelSpec& spec,
+                        const std::string& directory, const std::string& deck_yaml) {
+  if (!io::list_checkpoints(directory).empty()) {
+    throw Error(ExitCode::storage,
+                directory + ": there are checkpoints already; choose another directory");
+  }
+  const std::vector<ExchangedTensor> tensors = exchanged_tensors(spec);
+  const io::SafetensorsReader reader(folder);
+  const std::vector<std::string> names = find_names(folder, reader, tensors, spec.tie_embeddings);
+  io::CheckpointMeta meta;
+  meta.layout = "imported from " + folder;
+  meta.deck = deck_yaml;
+  meta.version = std::string(version());
+  const auto bytes = 3 * sizeof(float) * static_cast<std::uint64_t>(model::parameter_count(spec));
+  io::CheckpointParts checkpoint(directory, meta, bytes);
+  Part part;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (part.is_full_with(tensors[i])) {
+      part.write(checkpoint);
+      part = Part();
+    }
+    part.read(reader, names[i], tensors[i]);
+  }
+  if (!part.is_empty()) part.write(checkpoint);
+  checkpoint.commit();
+}
+
+}  // namespace hyperslab::train
