@@ -120,6 +120,8 @@ json json_of(const CheckpointMeta& meta) {
           {"good_steps", meta.good_steps},
           {"wall_seconds", meta.wall_seconds},
           {"data_fingerprint", meta.data_fingerprint},
+          {"model", meta.model},
+          {"order", meta.order},
           {"layout", meta.layout},
           {"deck", meta.deck},
           {"deck_hash", fmt::format("{:016x}", name_hash(meta.deck))},
@@ -137,6 +139,8 @@ CheckpointMeta meta_of(const json& value) {
   value.at("good_steps").get_to(meta.good_steps);
   value.at("wall_seconds").get_to(meta.wall_seconds);
   value.at("data_fingerprint").get_to(meta.data_fingerprint);
+  value.at("model").get_to(meta.model);
+  value.at("order").get_to(meta.order);
   value.at("layout").get_to(meta.layout);
   value.at("deck").get_to(meta.deck);
   value.at("version").get_to(meta.version);

@@ -300,6 +300,16 @@ constexpr std::array kTrainingRules = {
                "synthetic, or set train.validate_every to 0",
                c.train.validate_every);
          }},
+    Rule{"train.validate_batches", "data.validation", "above 0 where data.validation is synthetic",
+         [](const Config& c, const Surroundings&) {
+           return c.train.validate_batches > 0 || c.data.validation.size() != 1 ||
+                  c.data.validation.front() != "synthetic";
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "0 means all of the validation tokens, and generated ones have no end: set it to "
+                  "20, "
+                  "say";
+         }},
     Rule{"schedule.warmup_steps", "train.steps", "at most train.steps",
          [](const Config& c, const Surroundings&) {
            return c.train.steps == 0 || c.schedule.warmup_steps <= c.train.steps;

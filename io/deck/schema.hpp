@@ -198,7 +198,7 @@ void visit_records(Visitor& v, Config& config) {
   v.resume("resume", checkpoint.resume);
   auto& timing = config.timing;
   v.section("timing");
-  v.integer("every", timing.every, kSteps);
+  v.integer("every", timing.every, IntegerRange{1, kMostSteps});
   v.integers("trace_steps", timing.trace_steps, IntegerRange{1, kMostSteps});
 }
 

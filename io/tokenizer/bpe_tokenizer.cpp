@@ -28,15 +28,15 @@ class BpeTokenizer::Loan {
       }
     }
     if (worker_) return;
-    worker_ = std::make_unique<Worker>(
-        Worker{Splitter(owner_.pattern_), PieceEncoder(owner_.tables_)});
+    worker_ =
+        std::make_unique<Worker>(Worker{Splitter(owner_.pattern_), PieceEncoder(owner_.tables_)});
   }
   ~Loan() {
     const std::lock_guard lock(owner_.mutex_);
     owner_.idle_.push_back(std::move(worker_));
   }
-  Loan(const Loan&) = delete;
-  Loan& operator=(const Loan&) = delete;
+  Loan(Loan&&) = delete;
+  Loan& operator=(Loan&&) = delete;
   Worker& worker() { return *worker_; }
 
  private:

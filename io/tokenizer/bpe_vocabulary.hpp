@@ -15,12 +15,12 @@ struct BpeVocabulary {
     std::int32_t right;
     std::int32_t result;
   };
-  std::vector<std::string> tokens;          ///< bytes by id
+  std::vector<std::string> tokens;           ///< bytes by id
   std::array<std::int32_t, 256> byte_ids{};  ///< id of each single byte
-  std::vector<Merge> merges;                ///< the first has the highest priority
-  std::string pattern;                      ///< what pieces match; merges stay within a piece
-  bool whole_pieces = false;                ///< a piece that is a token is not merged
-  std::vector<std::int32_t> added;          ///< tokens found in text before it is split
+  std::vector<Merge> merges;                 ///< the first has the highest priority
+  std::string pattern;                       ///< what pieces match; merges stay within a piece
+  bool whole_pieces = false;                 ///< a piece that is a token is not merged
+  std::vector<std::int32_t> added;           ///< tokens found in text before it is split
   std::int32_t end_of_text = -1;
 };
 

@@ -15,7 +15,7 @@ class MarkerSearch {
   MarkerSearch(const std::vector<std::string>& markers, std::string_view text);
 
   struct Part {
-    std::string_view before;  ///< text up to the marker, or to the end
+    std::string_view before;     ///< text up to the marker, or to the end
     std::ptrdiff_t marker = -1;  ///< its index; -1: none is left
   };
   Part next();

@@ -61,7 +61,7 @@ class PairTable {
 
 class Learner {
  public:
-  explicit Learner(PieceCounts pieces) : heap_(Later{*this}) {
+  explicit Learner(const PieceCounts& pieces) : heap_(Later{*this}) {
     for (const std::uint8_t byte : byte_order()) {
       ids_[byte] = static_cast<std::int32_t>(learned_.tokens.size());
       learned_.tokens.emplace_back(1, static_cast<char>(byte));
@@ -132,8 +132,9 @@ void Learner::lay_out(const PieceCounts& pieces) {
   std::size_t places = 1;
   for (const PieceCounts::Entry& entry : pieces.entries()) places += entry.bytes + 1;
   if (places > std::numeric_limits<std::uint32_t>::max()) {
-    throw Error(ExitCode::data, "vocabulary to train: wanted distinct pieces of at most 4 GiB, "
-                                "found more; give less text to --input");
+    throw Error(ExitCode::data,
+                "vocabulary to train: wanted distinct pieces of at most 4 GiB, "
+                "found more; give less text to --input");
   }
   symbols_.reserve(places);
   begins_.reserve(places);
@@ -206,7 +207,9 @@ void Learner::merge_at(std::uint32_t at, std::int32_t left, std::int32_t right,
 }  // namespace
 
 LearnedMerges learn_merges(PieceCounts pieces, std::int64_t merges) {
-  return Learner(std::move(pieces)).learn(merges);
+  Learner learner(pieces);
+  pieces = {};  // frees them
+  return learner.learn(merges);
 }
 
 }  // namespace hyperslab::io

@@ -67,8 +67,8 @@ std::size_t contraction(std::string_view text) {
   const char c = text[1];
   if (c == 's' || c == 't' || c == 'm' || c == 'd') return 2;
   if (text.size() < 3) return 0;
-  const bool two = (c == 'r' && text[2] == 'e') || (c == 'v' && text[2] == 'e') ||
-                   (c == 'l' && text[2] == 'l');
+  const bool two =
+      (c == 'r' && text[2] == 'e') || (c == 'v' && text[2] == 'e') || (c == 'l' && text[2] == 'l');
   return two ? 3 : 0;
 }
 
@@ -162,7 +162,7 @@ std::string_view Splitter::match() {
   const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(found_.get());
   match_begin_ = stretch_begin_ + bounds[0];
   match_end_ = stretch_begin_ + bounds[1];
-  return match();
+  return take((next_ < match_begin_ ? match_begin_ : match_end_) - next_);
 }
 
 }  // namespace hyperslab::io

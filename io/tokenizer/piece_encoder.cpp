@@ -75,8 +75,8 @@ void PieceEncoder::merge_short() {
     ids_.erase(ids_.begin() + i + 1);
     ranks_.erase(best + 1);
     if (at > 0) ranks_[at - 1] = tables_.merges.find(ids_[at - 1], ids_[at]).rank;
-    ranks_[at] = at + 1 < ids_.size() ? tables_.merges.find(ids_[at], ids_[at + 1]).rank
-                                      : MergeTable::kNone;
+    ranks_[at] =
+        at + 1 < ids_.size() ? tables_.merges.find(ids_[at], ids_[at + 1]).rank : MergeTable::kNone;
   }
 }
 

@@ -32,7 +32,7 @@ class TokenizerFile {
   [[noreturn]] void refuse(const std::string& key, const std::string& wanted, const json& found) {
     fail_vocabulary(path_, fmt::format("{}: wanted {}, found {}; give the tokenizer.json of a "
                                        "byte-level BPE such as GPT-2's or Llama 3's",
-                                       key, wanted, quoted(found.dump())));
+                                       key, wanted, shown(found.dump())));
   }
 
   /// `key` of `object` must be absent, null or `wanted`.

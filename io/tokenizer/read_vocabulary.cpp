@@ -32,7 +32,7 @@ void add_merges(const std::string& path, VocabularyBuilder& builder) {
     if (!two) {
       fail_vocabulary(path, fmt::format("{}: wanted two tokens parted by a space, found {}; copy "
                                         "the file again",
-                                        place, quoted(line)));
+                                        place, shown(line)));
     }
     builder.add_merge(std::string(line.substr(0, space)), std::string(line.substr(space + 1)), path,
                       place);
@@ -41,8 +41,9 @@ void add_merges(const std::string& path, VocabularyBuilder& builder) {
 
 BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::json& tokens) {
   if (!path.ends_with(kVocab)) {
-    fail_vocabulary(path, "wanted a tokenizer.json, or a file that ends in vocab.json beside its "
-                          "merges.txt, found JSON of another name; rename it or give its folder");
+    fail_vocabulary(path,
+                    "wanted a tokenizer.json, or a file that ends in vocab.json beside its "
+                    "merges.txt, found JSON of another name; rename it or give its folder");
   }
   VocabularyBuilder builder(path);
   builder.add_tokens(tokens);
@@ -69,10 +70,15 @@ std::string find_in_folder(const std::filesystem::path& folder) {
 BpeVocabulary read_vocabulary(const std::string& path) {
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(path, ignored);
+  if (!is_folder && !path.ends_with(".json")) {
+    fail_vocabulary(path,
+                    "wanted a folder, a tokenizer.json or a vocab.json, found another file; "
+                    "give the folder that it is in");
+  }
   const std::string file = is_folder ? find_in_folder(path) : path;
   const nlohmann::json content = read_json_file(file);
-  const bool is_tokenizer = content.is_object() && content.contains("model") &&
-                            content["model"].is_object();
+  const bool is_tokenizer =
+      content.is_object() && content.contains("model") && content["model"].is_object();
   return is_tokenizer ? read_tokenizer_json(file, content) : read_vocab_and_merges(file, content);
 }
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -22,11 +22,13 @@ void fail_vocabulary(const std::string& path, const std::string& text) {
   throw Error(ExitCode::data, fmt::format("vocabulary file '{}': {}", path, text));
 }
 
-std::string quoted(std::string_view text) {
+std::string shown(std::string_view text) {
   constexpr std::size_t kShown = 60;
   std::string out = "'";
-  for (const char c : text.substr(0, kShown)) out += (c >= 0 && c < ' ') || c == 0x7F ? '?' : c;
-  return out + (text.size() > kShown ? "...'" : "'");
+  std::size_t end = std::min(text.size(), kShown);
+  while (end > 0 && end < text.size() && (text[end] & 0xC0) == 0x80) --end;
+  for (const char c : text.substr(0, end)) out += (c >= 0 && c < ' ') || c == 0x7F ? '?' : c;
+  return out + (text.size() > end ? "...'" : "'");
 }
 
 std::string read_text_file(const std::string& path) {
@@ -61,7 +63,7 @@ void VocabularyBuilder::add(const std::string& text, const json& id, std::string
   if (!fits) {
     fail_vocabulary(path_, fmt::format("token {}: wanted an id from 0 on, found {}; copy the file "
                                        "again",
-                                       quoted(text), quoted(id.dump())));
+                                       shown(text), shown(id.dump())));
   }
   index_.emplace(text, entries_.size());
   entries_.push_back({id.get<std::int64_t>(), text, std::move(bytes)});
@@ -82,7 +84,7 @@ void VocabularyBuilder::add_literal(const std::string& text, const json& id) {
   Entry& entry = entries_[known->second];
   if (id != entry.id) {
     fail_vocabulary(path_, fmt::format("token {}: wanted one id, found {} and {}; correct one",
-                                       quoted(text), entry.id, quoted(id.dump())));
+                                       shown(text), entry.id, shown(id.dump())));
   }
   entry.bytes = text;
 }
@@ -93,7 +95,7 @@ std::int32_t VocabularyBuilder::find(const std::string& text, const std::string&
   if (found == index_.end()) {
     fail_vocabulary(file, fmt::format("{}: wanted tokens of the vocabulary, found {}; take tokens "
                                       "and merges of one model",
-                                      place, quoted(text)));
+                                      place, shown(text)));
   }
   return static_cast<std::int32_t>(entries_[found->second].id);
 }
@@ -108,50 +110,55 @@ void VocabularyBuilder::add_merge(const std::string& left, const std::string& ri
   if (!is_new) {
     fail_vocabulary(file, fmt::format("{}: wanted each merge once, found {} {} again (first as "
                                       "merge {}); delete one",
-                                      place, quoted(left), quoted(right), known->second + 1));
+                                      place, shown(left), shown(right), known->second + 1));
   }
   merges_.push_back(merge);
 }
 
-BpeVocabulary VocabularyBuilder::finish() {
-  constexpr std::array kEnds = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
-  BpeVocabulary out;
-  out.tokens.resize(entries_.size());
-  out.byte_ids.fill(-1);
+std::vector<std::string> VocabularyBuilder::take_tokens() {
+  std::vector<std::string> tokens(entries_.size());
   std::vector<const Entry*> by_id(entries_.size());
-  for (const Entry& entry : entries_) {
+  for (Entry& entry : entries_) {
     if (entry.id >= static_cast<std::int64_t>(entries_.size())) {
-      fail_vocabulary(path_, fmt::format("wanted the ids 0 to {} for its {} tokens, found id {} of "
-                                         "token {}; copy the file again",
-                                         entries_.size() - 1, entries_.size(), entry.id,
-                                         quoted(entry.text)));
+      fail_vocabulary(
+          path_, fmt::format("wanted the ids 0 to {} for its {} tokens, found id {} of "
+                             "token {}; copy the file again",
+                             entries_.size() - 1, entries_.size(), entry.id, shown(entry.text)));
     }
     const auto id = static_cast<std::size_t>(entry.id);
     if (by_id[id] != nullptr) {
-      fail_vocabulary(path_, fmt::format("id {}: wanted one token, found {} and {}; copy the file "
-                                         "again",
-                                         id, quoted(std::min(by_id[id]->text, entry.text)),
-                                         quoted(std::max(by_id[id]->text, entry.text))));
+      fail_vocabulary(
+          path_, fmt::format("id {}: wanted one token, found {} and {}; copy the file again", id,
+                             shown(std::min(by_id[id]->text, entry.text)),
+                             shown(std::max(by_id[id]->text, entry.text))));
     }
     by_id[id] = &entry;
-    out.tokens[id] = entry.bytes;
+    tokens[id] = std::move(entry.bytes);
   }
-  for (int byte = 0; byte < 256; ++byte) {
-    const std::string text = bytes_to_text(std::string(1, static_cast<char>(byte)));
-    const auto found = index_.find(text);
-    if (found == index_.end()) {
-      fail_vocabulary(path_, fmt::format("wanted a token for each byte, found none for byte 0x{:02x} "
-                                         "('{}'); give a byte-level vocabulary with all bytes",
-                                         byte, text));
-    }
-    out.byte_ids[static_cast<std::size_t>(byte)] =
-        static_cast<std::int32_t>(entries_[found->second].id);
+  return tokens;
+}
+
+std::int32_t VocabularyBuilder::id_of_byte(std::uint8_t byte) const {
+  const std::string text = bytes_to_text(std::string(1, static_cast<char>(byte)));
+  const auto found = index_.find(text);
+  if (found == index_.end()) {
+    fail_vocabulary(path_, fmt::format("wanted a token for each byte, found none for byte 0x{:02x} "
+                                       "('{}'); give a byte-level vocabulary with all bytes",
+                                       byte, text));
   }
-  for (const char* name : kEnds) {
+  return static_cast<std::int32_t>(entries_[found->second].id);
+}
+
+BpeVocabulary VocabularyBuilder::finish() {
+  BpeVocabulary out;
+  out.tokens = take_tokens();
+  for (std::size_t byte = 0; byte < out.byte_ids.size(); ++byte) {
+    out.byte_ids[byte] = id_of_byte(static_cast<std::uint8_t>(byte));
+  }
+  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>"}) {
     const auto found = index_.find(name);
-    if (found == index_.end()) continue;
+    if (found == index_.end() || out.end_of_text >= 0) continue;
     out.end_of_text = static_cast<std::int32_t>(entries_[found->second].id);
-    break;
   }
   out.merges = std::move(merges_);
   return out;

@@ -17,7 +17,7 @@ namespace hyperslab::io {
 [[noreturn]] void fail_vocabulary(const std::string& path, const std::string& text);
 
 /// `text` in quotes, on one line and not too long.
-[[nodiscard]] std::string quoted(std::string_view text);
+[[nodiscard]] std::string shown(std::string_view text);
 
 [[nodiscard]] std::string read_text_file(const std::string& path);
 /// Throws Error(data) with line and column where it is broken.
@@ -34,7 +34,7 @@ class VocabularyBuilder {
   /// `file` and `place` ("line 7") say where the merge stands.
   void add_merge(const std::string& left, const std::string& right, const std::string& file,
                  const std::string& place);
-  /// Checks that ids have no gaps and that each byte has one.
+  /// Checks that ids have no gaps and that each byte has one. Ends the collection.
   [[nodiscard]] BpeVocabulary finish();
 
  private:
@@ -46,6 +46,8 @@ class VocabularyBuilder {
   void add(const std::string& text, const nlohmann::json& id, std::string bytes);
   [[nodiscard]] std::int32_t find(const std::string& text, const std::string& file,
                                   const std::string& place) const;
+  [[nodiscard]] std::vector<std::string> take_tokens();
+  [[nodiscard]] std::int32_t id_of_byte(std::uint8_t byte) const;
 
   std::string path_;
   std::vector<Entry> entries_;

@@ -43,12 +43,11 @@ void exchange(comm::World& world, const std::string& action, const Arguments& ar
 
 ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args(
-      "usage: hyperslab checkpoint info|verify DIR... shows what checkpoints hold, or checks every "
-      "block and that every tensor is covered exactly once\n"
-      "       hyperslab checkpoint export DIR --output FOLDER [--dtype fp32|bf16|fp16] "
-      "[--vocab DIR] makes a folder of transformers\n"
-      "       hyperslab checkpoint import FOLDER --output DIR [--deck DECK] makes a checkpoint of "
-      "such a folder (gpt2 or llama)");
+      "usage: hyperslab checkpoint info|verify DIR... | export DIR --output FOLDER [options] | "
+      "import FOLDER --output DIR [--deck DECK] shows what checkpoints hold, checks every block "
+      "and "
+      "that every tensor is covered exactly once, makes a folder of transformers "
+      "(GPT2LMHeadModel, LlamaForCausalLM), or makes a checkpoint of such a folder");
   args.positional("ACTION");
   args.positional("DIR", true);
   add_exchange_options(args);

@@ -23,7 +23,7 @@ const std::vector<Command>& commands() {
       {"generate", "continue a text", run_generate},
       {"bench", "time forward, forward-backward or whole steps", run_bench},
       {"tokenize", "turn text files into token files", run_tokenize},
-      {"checkpoint", "look at and verify checkpoints", run_checkpoint},
+      {"checkpoint", "look at, verify, export and import checkpoints", run_checkpoint},
   };
   return all;
 }

@@ -29,6 +29,11 @@ Result evaluate(comm::World& world, const train::Config& config, const std::stri
     const bool own = !config.data.validation.empty();
     tokens = io::open_tokens(own ? config.data.validation : config.data.train, config.data.dtype,
                              config.model.vocabulary, config.run.seed + (own ? 1 : 0));
+    const bool generated = tokens->description().starts_with("synthetic");
+    if (generated && config.train.validate_batches == 0) {
+      throw Error(ExitCode::usage,
+                  "eval of synthetic tokens has no end: set train.validate_batches");
+    }
     samples = std::make_unique<io::Samples>(*tokens, io::Sampling::blocks, config.model.context,
                                             config.run.seed, false);
     const io::CheckpointReader reader(checkpoint);
@@ -36,7 +41,8 @@ Result evaluate(comm::World& world, const train::Config& config, const std::stri
     const model::MemoryPlan plan = train::make_plan(config, options, world.rank()).memory;
     trainer = std::make_unique<train::Trainer>(config, mesh, options, &plan);
     trainer->initialize();
-    trainer->load(reader);
+    trainer->load(reader);  // which names every tensor of another shape
+    train::require_same_model(reader.meta(), config.model, reader.folder());
   });
   std::int64_t count = samples->size();
   if (config.train.validate_batches > 0) {

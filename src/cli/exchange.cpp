@@ -48,7 +48,8 @@ deck::Surroundings anywhere() {
 
 /// The folder's own tokenizer where this program can read it, else nothing.
 std::string vocabulary_of(const std::string& folder, Dim model_vocabulary) {
-  if (!std::filesystem::exists(folder + "/vocab.json")) return "";
+  const auto has = [&](const char* name) { return std::filesystem::exists(folder + name); };
+  if (!has("/tokenizer.json") && !has("/vocab.json")) return "";
   try {
     const std::string path = std::filesystem::absolute(folder).string();
     const bool fits = io::open_tokenizer(path)->vocabulary() <= model_vocabulary;
@@ -142,7 +143,10 @@ void import_checkpoint(comm::World& world, const Arguments& args) {
     require_same_model(config, spec, path);
   }
   const std::string yaml = deck::to_yaml(config);
-  train::import_huggingface(folder, spec, output, yaml);
+  io::CheckpointMeta meta;
+  meta.deck = yaml;
+  meta.model = model::identity(config.model);
+  train::import_huggingface(folder, spec, output, meta);
   write_deck(output + "/deck.yaml", yaml);
   fmt::print(
       "{}: {} parameters; try: hyperslab eval {}/deck.yaml --checkpoint {} --set "

@@ -32,10 +32,16 @@ std::string overview() {
 void report(const comm::World& world, const Error& error) {
   if (error.is_on_all_ranks() && world.rank() != 0) return;
   const bool which = !error.is_on_all_ranks() && world.size() > 1;
-  const std::string who =
-      which ? fmt::format("rank {} host {}: ", world.rank(), world.host()) : std::string();
+  std::string who;
+  if (which) {
+    who = fmt::format("rank {}{} host {}", world.rank(),
+                      error.coordinates().empty() ? "" : " (" + error.coordinates() + ")",
+                      world.host());
+  }
+  if (error.step() > 0) who += fmt::format("{}step {}", who.empty() ? "" : " ", error.step());
+  if (!who.empty()) who += ": ";
   std::string where;
-  if (error.code() == ExitCode::internal) {
+  if (error.code() == ExitCode::internal && !error.is_on_all_ranks()) {
     where = fmt::format(" ({}:{}); this is a fault of the program, please report it",
                         error.where().file_name(), error.where().line());
   }

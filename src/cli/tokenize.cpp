@@ -6,25 +6,73 @@
 #include "hyperslab/io/tokenizer.hpp"
 
 namespace hyperslab::cli {
+namespace {
+
+std::string required(const Arguments& args, const std::string& name) {
+  if (args.has(name)) return args.get<std::string>(name);
+  throw Error(ExitCode::usage,
+              fmt::format("the option '--{}' is required but missing; see hyperslab "
+                          "tokenize --help",
+                          name));
+}
+
+/// Options of the other use are a mistake, not to be passed over.
+void refuse(const Arguments& args, std::initializer_list<const char*> names, const char* use) {
+  for (const char* name : names) {
+    if (!args.has(name)) continue;
+    throw Error(ExitCode::usage,
+                fmt::format("--{} does not go with {}; leave one of them out", name, use));
+  }
+}
+
+void train_vocabulary(const Arguments& args) {
+  refuse(args, {"vocab", "output"}, "--train-vocab");
+  io::VocabularyTraining training;
+  training.size = args.get<std::int64_t>("train-vocab");
+  training.inputs = args.list("input");
+  if (args.has("special")) training.specials = args.list("special");
+  training.output = required(args, "output-vocab");
+  const double start = now_seconds();
+  const std::int64_t ids = io::train_vocabulary(training);
+  fmt::print("{}: a vocabulary of {} in {:.2f} s{}\n", training.output, ids, now_seconds() - start,
+             ids < training.size ? "; the text has no more pairs to merge" : "");
+}
+
+void tokenize(const Arguments& args) {
+  const auto vocab = required(args, "vocab");
+  refuse(args, {"special", "output-vocab"}, "--vocab");
+  const auto output = required(args, "output");
+  const auto tokenizer = io::open_tokenizer(vocab);
+  const double start = now_seconds();
+  const std::int64_t tokens = io::tokenize_files(*tokenizer, args.list("input"), output);
+  fmt::print("{}: {} tokens of a vocabulary of {} in {:.2f} s\n", output, tokens,
+             tokenizer->vocabulary(), now_seconds() - start);
+}
+
+}  // namespace
 
 ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& arguments) {
-  Arguments args("usage: hyperslab tokenize --vocab bytes --input FILE... --output FILE");
-  args.add()("vocab", po::value<std::string>()->required(),
-             "vocabulary; `bytes`: 256 bytes and an end-of-text id")(
+  Arguments args(
+      "usage: hyperslab tokenize --vocab DIR|bytes --input FILE... --output FILE, or "
+      "--train-vocab SIZE --input FILE... [--special TEXT...] --output-vocab DIR");
+  args.add()("vocab", po::value<std::string>(),
+             "vocabulary; `bytes`: 256 bytes and an end-of-text id; else a tokenizer.json, or a "
+             "folder with one or with vocab.json and merges.txt")(
       "input", po::value<std::vector<std::string>>()->multitoken()->required(),
       "text files; each ends a document, as does a line <|endoftext|>")(
-      "output", po::value<std::string>()->required(), "token file: .bin, .npy or .h5");
+      "output", po::value<std::string>(), "token file: .bin, .npy or .h5")(
+      "train-vocab", po::value<std::int64_t>(),
+      "train a byte-level BPE of so many ids: 256 bytes, merges, special tokens")(
+      "special", po::value<std::vector<std::string>>()->multitoken()->composing(),
+      "special tokens: split the text, get the last ids (default: <|endoftext|>)")(
+      "output-vocab", po::value<std::string>(),
+      "folder for the trained vocab.json, merges.txt and tokenizer.json");
   if (!args.parse(world, arguments)) return ExitCode::ok;
   if (world.size() > 1) {
     throw Error(ExitCode::usage, "tokenize runs on one rank; start it without mpirun")
         .on_all_ranks();
   }
-  const auto tokenizer = io::open_tokenizer(args.get<std::string>("vocab"));
-  const auto output = args.get<std::string>("output");
-  const double start = now_seconds();
-  const std::int64_t tokens = io::tokenize_files(*tokenizer, args.list("input"), output);
-  fmt::print("{}: {} tokens of a vocabulary of {} in {:.2f} s\n", output, tokens,
-             tokenizer->vocabulary(), now_seconds() - start);
+  args.has("train-vocab") ? train_vocabulary(args) : tokenize(args);
   return ExitCode::ok;
 }
 

@@ -41,7 +41,7 @@ void print_plan(const train::Config& config, bool shapes) {
     constexpr const char* kRow = "{:<12} {:<36} {:<24} {:<5} {:>14}\n";
     fmt::print(kRow, "arena", "name", "shape", "type", "bytes");
     for (const auto& [name, shape] : plan.parameters) {
-      fmt::print(kRow, "masters", name, shape.str(), "f32", shape.numel() * 4);
+      fmt::print(kRow, "parameters", name, shape.str(), "f32", shape.numel() * 4);
     }
     for (const auto& [arena, allocation] : plan.allocations) {
       fmt::print(kRow, arena, allocation.label, allocation.shape.str(), name_of(allocation.dtype),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/core/log.hpp"
 
-#include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -25,14 +24,6 @@ spdlog::logger& logger() {
 void setup(int rank, const std::string& prefix) {
   logger().sinks().front()->set_pattern(prefix.empty() ? "%v" : prefix + " %v");
   logger().sinks().front()->set_level(rank == 0 ? spdlog::level::info : spdlog::level::warn);
-}
-
-void add_file(const std::string& path) {
-  auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
-  sink->set_level(spdlog::level::debug);
-  sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
-  logger().sinks().push_back(std::move(sink));
-  logger().flush_on(spdlog::level::info);
 }
 
 void debug(const std::string& text) { logger().debug(text); }

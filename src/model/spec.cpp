@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/model/spec.hpp"
 
+#include <sstream>
+#include <utility>
+#include <vector>
+
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::model {
@@ -65,6 +69,35 @@ double flops_per_token(const ModelSpec& spec, Dim T, bool causal) {
   const double attention = (causal ? 6.0 : 12.0) * static_cast<double>(spec.layers) *
                            static_cast<double>(spec.width) * static_cast<double>(T);
   return 6.0 * static_cast<double>(matmul_parameter_count(spec)) + attention;
+}
+
+std::string identity(const ModelSpec& spec) {
+  const auto number = [](double value) {
+    std::ostringstream text;
+    text << value;
+    return text.str();
+  };
+  const std::vector<std::pair<const char*, std::string>> choices = {
+      {"layers", std::to_string(spec.layers)},
+      {"width", std::to_string(spec.width)},
+      {"heads", std::to_string(spec.heads)},
+      {"kv_heads", std::to_string(spec.kv_heads)},
+      {"ffn_width", std::to_string(spec.ffn_width)},
+      {"vocabulary", std::to_string(spec.vocabulary)},
+      {"position", std::to_string(static_cast<int>(spec.position))},
+      {"rope_theta", spec.position == Position::rope ? number(spec.rope_theta) : "-"},
+      {"norm", std::to_string(static_cast<int>(spec.norm))},
+      {"norm_place", std::to_string(static_cast<int>(spec.norm_place))},
+      {"norm_eps", spec.norm == ops::NormKind::none ? "-" : number(spec.norm_eps)},
+      {"activation", std::to_string(static_cast<int>(spec.activation))},
+      {"bias", spec.bias ? "true" : "false"},
+      {"tie_embeddings", spec.tie_embeddings ? "true" : "false"}};
+  std::string out;
+  for (const auto& [key, value] : choices) {
+    if (!out.empty()) out += ' ';
+    out.append(key).append("=").append(value);
+  }
+  return out;
 }
 
 }  // namespace hyperslab::model

@@ -124,12 +124,17 @@ BenchResult Bench::run() {
 void Bench::add_components(BenchResult& result) const {
   double seconds = 0;
   for (const double part : component_seconds_) seconds += part;
-  const double flops = plan_.ledger.total().flops;
+  const auto flops_of = [&](Component component) {
+    const bool runs = component != Component::optimizer || options_.mode == BenchMode::step;
+    return runs ? plan_.ledger.component(name_of(component)).flops : 0.0;
+  };
+  double flops = 0;
+  for (int c = 0; c < kComponents; ++c) flops += flops_of(static_cast<Component>(c));
   for (int c = 0; c < kComponents; ++c) {
     BenchComponent row;
     row.name = name_of(static_cast<Component>(c));
     row.seconds = component_seconds_[static_cast<std::size_t>(c)];
-    row.flops = plan_.ledger.component(row.name).flops;
+    row.flops = flops_of(static_cast<Component>(c));
     row.share = row.seconds / seconds;
     row.expected_share = row.flops / flops;
     result.components.push_back(row);

@@ -237,7 +237,7 @@ ModelSpec spec_of_config(const std::string& text, const std::string& file) {
   }
   Complaints complaints;
   complaints.unless(config.find("quantization_config") == nullptr, "the model is quantized");
-  const ModelSpec spec =
+  ModelSpec spec =
       type == "gpt2" ? read_gpt2(config, complaints) : read_llama(config, file, complaints);
   complaints.raise(ExitCode::checkpoint, file + ": this model cannot be imported");
   return spec;

@@ -3,6 +3,9 @@
 
 #include <array>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "exchange_config.hpp"
 #include "exchange_names.hpp"
@@ -17,56 +20,79 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array kTokenizerFiles = {
-    "tokenizer.json", "tokenizer_config.json",   "vocab.json",       "merges.txt",
-    "vocab.txt",      "special_tokens_map.json", "added_tokens.json"};
+/// Files of a vocabulary's folder, and their names among transformers' own.
+constexpr std::array<std::pair<const char*, const char*>, 9> kTokenizerFiles = {{
+    {"tokenizer.json", "tokenizer.json"},
+    {"tokenizer_config.json", "tokenizer_config.json"},
+    {"vocab.json", "vocab.json"},
+    {"merges.txt", "merges.txt"},
+    {"gpt2_vocab.json", "vocab.json"},
+    {"gpt2_merges.txt", "merges.txt"},
+    {"vocab.txt", "vocab.txt"},
+    {"special_tokens_map.json", "special_tokens_map.json"},
+    {"added_tokens.json", "added_tokens.json"},
+}};
 
 bool is_file(const std::string& path) {
   std::error_code error;
   return fs::is_regular_file(path, error);
 }
 
-/// Copies what a tokenizer of transformers reads; false where there is nothing.
-bool copy_tokenizer(const std::string& vocabulary, io::ModelFolder& folder) {
-  bool any = false;
-  for (const char* name : kTokenizerFiles) {
-    const std::string path = vocabulary + "/" + name;
-    if (!is_file(path)) continue;
-    folder.copy_file(path, name);
-    any = true;
-  }
-  if (is_file(vocabulary + "/vocab.json") && !is_file(vocabulary + "/tokenizer_config.json")) {
-    folder.write_text("tokenizer_config.json", "{\"tokenizer_class\": \"GPT2Tokenizer\"}\n");
-  }
-  return any;
-}
+/// What is exported with the model: where its vocabulary is, and the token that ends a document.
+struct Vocabulary {
+  std::string folder;  ///< empty: none
+  std::int64_t end_of_text = -1;
+  std::string end_text;
+};
 
-void add_tokenizer(const Config& config, const ExportOptions& options, io::ModelFolder& folder) {
-  const bool asked = !options.vocabulary.empty();
-  const std::string& vocabulary = asked ? options.vocabulary : config.data.vocabulary;
-  if (vocabulary.empty() || vocabulary == "bytes") return;
-  if (copy_tokenizer(vocabulary, folder)) return;
-  const std::string text =
-      fmt::format("{}: there are no tokenizer files (tokenizer.json, or vocab.json and merges.txt)",
-                  vocabulary);
-  if (asked) throw Error(ExitCode::data, text);
-  log::warn(text + "; the folder is made without them, --vocab names another");
-}
-
-/// The id that ends a document, or -1.
-std::int64_t end_of_text(const Config& config, const ExportOptions& options) {
-  const std::string& vocabulary =
+Vocabulary find_vocabulary(const Config& config, const ExportOptions& options) {
+  const std::string& path =
       options.vocabulary.empty() ? config.data.vocabulary : options.vocabulary;
   constexpr Dim kGpt2Vocabulary = 50257;
-  std::int64_t id = config.model.vocabulary == kGpt2Vocabulary ? kGpt2Vocabulary - 1 : -1;
-  if (!vocabulary.empty()) {
-    try {
-      id = io::open_tokenizer(vocabulary)->end_of_text();
-    } catch (const Error& error) {
-      log::debug(error.what());  // a tokenizer of another kind may still be copied
-    }
+  Vocabulary found;
+  if (config.model.vocabulary == kGpt2Vocabulary) found.end_of_text = kGpt2Vocabulary - 1;
+  if (path.empty()) return found;
+  if (path != "bytes") found.folder = is_file(path) ? fs::path(path).parent_path().string() : path;
+  try {
+    const auto tokenizer = io::open_tokenizer(path);
+    found.end_of_text = tokenizer->end_of_text();
+    found.end_text = tokenizer->decode(found.end_of_text);
+  } catch (const Error& error) {
+    log::debug(error.what());  // a tokenizer of another kind may still be copied
   }
-  return id < config.model.vocabulary ? id : -1;
+  if (found.end_of_text >= config.model.vocabulary) found.end_of_text = -1;
+  return found;
+}
+
+std::string tokenizer_config_json(const Vocabulary& vocabulary, bool whole, Dim context) {
+  nlohmann::ordered_json config;
+  config["tokenizer_class"] = whole ? "PreTrainedTokenizerFast" : "GPT2Tokenizer";
+  config["model_max_length"] = context;
+  config["clean_up_tokenization_spaces"] = false;
+  if (!vocabulary.end_text.empty()) {
+    for (const char* key : {"bos_token", "eos_token"}) config[key] = vocabulary.end_text;
+  }
+  return config.dump(2) + "\n";
+}
+
+/// Copies what a tokenizer of transformers reads.
+void add_tokenizer(const Vocabulary& vocabulary, bool asked, Dim context, io::ModelFolder& folder) {
+  if (vocabulary.folder.empty()) return;
+  std::set<std::string> there;
+  for (const auto& [from, to] : kTokenizerFiles) {
+    const std::string path = vocabulary.folder + "/" + from;
+    if (is_file(path) && there.insert(to).second) folder.copy_file(path, to);
+  }
+  if (there.empty()) {
+    const std::string text = fmt::format(
+        "{}: there are no tokenizer files (tokenizer.json, or vocab.json and merges.txt)",
+        vocabulary.folder);
+    if (asked) throw Error(ExitCode::data, text);
+    return log::warn(text + "; the folder is made without them, --vocab names another");
+  }
+  const bool whole = there.contains("tokenizer.json");
+  if (there.contains("tokenizer_config.json") || !(whole || there.contains("vocab.json"))) return;
+  folder.write_text("tokenizer_config.json", tokenizer_config_json(vocabulary, whole, context));
 }
 
 /// The tensors of ours that `tensor` holds, one below the other in `out`.
@@ -89,10 +115,12 @@ void export_huggingface(const Config& config, const io::CheckpointReader& reader
   require_counterpart(config.model);
   const std::vector<ExchangedTensor> tensors = exchanged_tensors(config.model);
   std::vector<io::SafetensorsSpec> specs;
+  specs.reserve(tensors.size());
   for (const ExchangedTensor& tensor : tensors) specs.push_back({tensor.name, tensor.shape});
   io::ModelFolder folder(options.output);
-  add_tokenizer(config, options, folder);
-  const std::int64_t end = end_of_text(config, options);
+  const Vocabulary vocabulary = find_vocabulary(config, options);
+  add_tokenizer(vocabulary, !options.vocabulary.empty(), config.model.context, folder);
+  const std::int64_t end = vocabulary.end_of_text;
   folder.write_text("config.json", config_json(config.model, options.dtype, end));
   folder.write_text("generation_config.json", generation_config_json(end));
   const auto fill = [&](std::size_t index, View out) {

@@ -131,7 +131,7 @@ model::ModelSpec huggingface_model(const std::string& folder) {
 }
 
 void import_huggingface(const std::string& folder, const model::ModelSpec& spec,
-                        const std::string& directory, const std::string& deck_yaml) {
+                        const std::string& directory, io::CheckpointMeta meta) {
   if (!io::list_checkpoints(directory).empty()) {
     throw Error(ExitCode::storage,
                 directory + ": there are checkpoints already; choose another directory");
@@ -139,10 +139,8 @@ void import_huggingface(const std::string& folder, const model::ModelSpec& spec,
   const std::vector<ExchangedTensor> tensors = exchanged_tensors(spec);
   const io::SafetensorsReader reader(folder);
   const std::vector<std::string> names = find_names(folder, reader, tensors, spec.tie_embeddings);
-  io::CheckpointMeta meta;
   meta.layout = "imported from " + folder;
-  meta.deck = deck_yaml;
-  meta.version = std::string(version());
+  meta.version = version() + " (" + commit() + ")";
   const auto bytes = 3 * sizeof(float) * static_cast<std::uint64_t>(model::parameter_count(spec));
   io::CheckpointParts checkpoint(directory, meta, bytes);
   Part part;

@@ -2,15 +2,28 @@
 #include "norms.hpp"
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::train {
 
-void append_norms(const std::string& path, std::int64_t step, Trainer& trainer) {
+NormsLog::NormsLog(std::string path, std::int64_t first_step) : path_(std::move(path)) {
+  std::string kept;
+  std::ifstream earlier(path_);
+  for (std::string line; std::getline(earlier, line);) {
+    const auto record = nlohmann::json::parse(line, nullptr, false);
+    if (record.is_object() && record.value("step", first_step) < first_step) kept += line + "\n";
+  }
+  out_.open(path_, std::ios::trunc);
+  out_ << kept << std::flush;
+  if (!out_) throw Error(ExitCode::storage, path_ + ": cannot write this file");
+}
+
+void NormsLog::append(std::int64_t step, Trainer& trainer) {
   Context& ctx = trainer.context();
   Tensor one(ctx.device(), DType::f32, {1});
   Tensor host(Device::cpu, DType::f32, {1});
@@ -32,7 +45,8 @@ void append_norms(const std::string& path, std::int64_t step, Trainer& trainer) 
     line["weight_norm"][param.name] = root * rms(param.master);
     line["gradient_norm"][param.name] = root * rms(param.gradient);
   }
-  std::ofstream(path, std::ios::app) << line.dump() << '\n';
+  out_ << line.dump() << std::endl;  // a crash loses no record
+  if (!out_) throw Error(ExitCode::storage, path_ + ": cannot write to this file");
 }
 
 }  // namespace hyperslab::train

@@ -20,7 +20,7 @@ class Progress {
  private:
   [[nodiscard]] std::string text(const io::MetricsLine& line) const;
   bool enabled_;
-  bool terminal_;
+  int columns_;  ///< of the terminal; 0: there is none
   bool open_ = false;
   std::int64_t total_steps_;
   std::int64_t log_every_;

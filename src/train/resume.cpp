@@ -23,7 +23,20 @@ bool holds_steps(const std::string& directory) {
 
 }  // namespace
 
+std::string TrainingRun::sample_order() const {
+  return fmt::format("seed={} sampling={} context={}", config_.run.seed, config_.data.sampling,
+                     config_.model.context);
+}
+
 void TrainingRun::check_resumable(const io::CheckpointMeta& meta) const {
+  if (meta.samples_seen == 0) return;  // an import: nothing was trained on yet
+  if (meta.order != sample_order()) {
+    throw Error(
+        ExitCode::checkpoint,
+        fmt::format("{}: the order of samples changed since step {} ({}): found in the deck "
+                    "{}; set run.seed, data.sampling and model.context as they were",
+                    checkpoints_, meta.step, meta.order, sample_order()));
+  }
   const std::int64_t expected = meta.step * config_.train.global_batch;
   if (meta.samples_seen != expected) {
     throw Error(ExitCode::checkpoint,
@@ -42,7 +55,7 @@ void TrainingRun::check_resumable(const io::CheckpointMeta& meta) const {
 }
 
 void TrainingRun::resume() {
-  const std::string& wanted = options_.resume.empty() ? config_.checkpoint.resume : options_.resume;
+  const std::string& wanted = wanted_resume();
   if (wanted == "never") return;
   for (std::string step = chosen_step(wanted); !step.empty();) {
     try {
@@ -54,6 +67,18 @@ void TrainingRun::resume() {
       step = older;
     }
   }
+}
+
+/// A fresh start must not mix its steps with those of an earlier run, nor lose them.
+void TrainingRun::set_earlier_checkpoints_aside() const {
+  if (!holds_steps(checkpoints_)) return;
+  std::string aside;
+  for (int n = 1; aside.empty() || std::filesystem::exists(aside); ++n) {
+    aside = fmt::format("{}.old.{}", checkpoints_, n);
+  }
+  std::filesystem::rename(checkpoints_, aside);
+  std::filesystem::create_directories(checkpoints_);
+  log::info(fmt::format("the checkpoints of the earlier run are now in {}", aside));
 }
 
 /// Rank 0 chooses, so that all ranks load the same step; empty: nothing to resume from.
@@ -90,7 +115,8 @@ void TrainingRun::load(const std::string& step) {
   agree(world_, [&] {
     const io::CheckpointReader reader(checkpoints_, std::stoll(step));
     check_resumable(reader.meta());
-    trainer_->load(reader);
+    trainer_->load(reader);  // which names every tensor of another shape
+    require_same_model(reader.meta(), config_.model, reader.folder());
     first_step_ = reader.meta().step + 1;
     earlier_seconds_ = reader.meta().wall_seconds;
     if (is_first()) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -21,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kLag = 2;  // the host acts on step s at the start of step s + 2
 constexpr int kMaxSkippedInARow = 10;
-constexpr int kProbes = 4;  // products that tell the matmul rate
+constexpr int kProbes = 3;  // products that tell the matmul rate
 
 std::string utc_now() {
   const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -57,7 +58,14 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
   agree(world_, [&] {
     if (!is_first()) return;
     probe_directory(config_.run.directory);
-    probe_directory(checkpoints_);
+    try {
+      probe_directory(checkpoints_);
+    } catch (const Error&) {  // nothing is left behind: this removes only an empty directory
+      std::error_code ignored;
+      std::filesystem::remove(config_.run.directory, ignored);
+      throw;
+    }
+    if (wanted_resume() == "never") set_earlier_checkpoints_aside();
   });
   open_records();
 }
@@ -70,6 +78,14 @@ void TrainingRun::open_data() {
   train_tokens_ = io::open_tokens(data.train, data.dtype, config_.model.vocabulary, seed);
   train_samples_ = std::make_unique<io::Samples>(*train_tokens_, sampling, T, seed);
   last_step_ = total_steps(config_, train_samples_->size());
+  if (config_.schedule.warmup_steps > last_step_) {
+    throw Error(
+        ExitCode::usage,
+        fmt::format("schedule.warmup_steps is {}, but the run has only {} steps ({} epochs of {} "
+                    "samples); nearest: {}",
+                    config_.schedule.warmup_steps, last_step_, config_.train.epochs,
+                    train_samples_->size(), last_step_));
+  }
   if (!data.validation.empty()) {
     validation_tokens_ =
         io::open_tokens(data.validation, data.dtype, config_.model.vocabulary, seed + 1);
@@ -83,7 +99,12 @@ void TrainingRun::open_records() {
   std::string folder;
   agree(world_, [&] {
     if (!is_first()) return;
-    std::ofstream(directory + "/deck.yaml") << options_.deck_yaml;
+    std::ofstream deck(directory + "/deck.yaml");
+    deck << options_.deck_yaml << std::flush;
+    if (!deck) throw Error(ExitCode::storage, directory + "/deck.yaml: cannot write this file");
+    if (config_.train.log_norms > 0) {
+      norms_ = std::make_unique<NormsLog>(directory + "/norms.jsonl", first_step_);
+    }
     metrics_ = std::make_unique<io::MetricsLog>(directory + "/metrics.jsonl", first_step_);
     folder = io::next_start_folder(directory);
   });
@@ -114,7 +135,7 @@ double TrainingRun::machine_rate() {
   if (trainer_->context().device() == Device::cuda) {
     return world_.size() * peak_flops(device_, config_.precision.compute);
   }
-  MatmulProbe probe(trainer_->context(), 1024);
+  MatmulProbe probe(trainer_->context(), 2048);
   world_.barrier();
   double seconds = 0;
   for (int i = 0; i < kProbes; ++i) seconds += probe.run();
@@ -138,10 +159,11 @@ ExitCode TrainingRun::run() {
   flush_row();
   timing_->flush();
   if (is_first()) log::info(fmt::format("stopped behind step {} of {}", step, last_step_));
-  return stop_ ? ExitCode::preempted : ExitCode::ok;
+  return stop_ && step < last_step_ ? ExitCode::preempted : ExitCode::ok;
 }
 
 void TrainingRun::one_step(std::int64_t step) {
+  step_ = step;
   Trainer::Order order;
   order.step = step;
   order.learning_rate =
@@ -152,15 +174,15 @@ void TrainingRun::one_step(std::int64_t step) {
   trainer_->step(order, loader_.get());
   record_trace(step);
   if (config_.train.log_norms > 0 && step % config_.train.log_norms == 0 && is_first()) {
-    append_norms(config_.run.directory + "/norms.jsonl", step, *trainer_);
+    norms_->append(step, *trainer_);
   }
   if (validation_samples_ && is_due(step, config_.train.validate_every)) validate(step);
   if (is_due(step, config_.checkpoint.every)) checkpoint(step);
 }
 
 void TrainingRun::record(std::int64_t step, const StepTimes& times) {
-  if (step % config_.timing.every != 0) return;
   flush_row();
+  if (step % config_.timing.every != 0) return;
   row_.emplace();
   row_->times = times;
   row_->tokens = config_.train.global_batch / config_.parallel.data * config_.model.context;
@@ -243,6 +265,8 @@ void TrainingRun::checkpoint(std::int64_t step) {
   meta.tokens_seen = meta.samples_seen * config_.model.context;
   meta.wall_seconds = wall_seconds();
   meta.data_fingerprint = train_tokens_->fingerprint();
+  meta.model = model::identity(config_.model);
+  meta.order = sample_order();
   meta.layout = mesh::describe(config_.parallel);
   meta.deck = options_.deck_yaml;
   meta.version = version() + " (" + commit() + ")";
@@ -262,8 +286,16 @@ void TrainingRun::checkpoint(std::int64_t step) {
   row_->times.step_seconds += seconds;
 }
 
+ExitCode TrainingRun::run_and_say_where() {
+  try {
+    return run();
+  } catch (const Error& error) {
+    throw error.in_run(mesh::describe(mesh_->at()), step_);
+  }
+}
+
 ExitCode run_training(comm::World& world, const Config& config, const RunOptions& options) {
-  return TrainingRun(world, config, options).run();
+  return TrainingRun(world, config, options).run_and_say_where();
 }
 
 }  // namespace hyperslab::train

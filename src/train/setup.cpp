@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/train/setup.hpp"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -6,11 +8,12 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <sstream>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
-#include "hyperslab/train/run.hpp"
+#include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::train {
 
@@ -20,6 +23,10 @@ void agree(comm::World& world, const std::function<void()>& work) {
     work();
   } catch (const Error& error) {
     mine = std::to_string(static_cast<int>(error.code())) + " " + error.what();
+    if (error.code() == ExitCode::internal) {  // the place is lost when it is thrown again
+      mine += std::string(" (") + error.where().file_name() + ":" +
+              std::to_string(error.where().line()) + ")";
+    }
   } catch (const std::exception& error) {
     mine = "1 " + std::string(error.what());
   }
@@ -33,9 +40,28 @@ void agree(comm::World& world, const std::function<void()>& work) {
   }
 }
 
+void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& spec,
+                        const std::string& where) {
+  std::istringstream stored(meta.model);
+  std::istringstream wanted(model::identity(spec));
+  std::string differences;
+  std::string was;
+  std::string is;
+  while (stored >> was && wanted >> is) {
+    if (was != is) differences += (differences.empty() ? "" : ", ") + was + " here " + is;
+  }
+  if (differences.empty()) return;
+  throw Error(ExitCode::checkpoint, where + ": the checkpoint is of another model (" + differences +
+                                        "); use the deck it was trained with");
+}
+
 void probe_directory(const std::string& directory) {
+  const std::string first = directory + "/.probe." + std::to_string(getpid());
+  const std::string second = first + ".renamed";
   const auto fail = [&](const std::string& what) {
     const std::string reason = std::strerror(errno);
+    (void)unlink(first.c_str());
+    (void)unlink(second.c_str());
     throw Error(ExitCode::storage, directory + ": " + what + ": " + reason +
                                        "; choose another run.directory or make it writable");
   };
@@ -45,8 +71,6 @@ void probe_directory(const std::string& directory) {
     errno = made.value();
     fail("cannot make this directory");
   }
-  const std::string first = directory + "/.probe." + std::to_string(getpid());
-  const std::string second = first + ".renamed";
   const int file = open(first.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) fail("cannot create a file");
   const bool written = write(file, "probe\n", 6) == 6 && fsync(file) == 0;

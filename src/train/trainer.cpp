@@ -48,6 +48,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   const bool real = plan != nullptr;
   ctx_ = std::make_unique<Context>(real ? options.device : Device::meta, real ? plan->workspace : 0,
                                    options.device);
+  planned_workspace_ = real ? plan->workspace : 0;
   ctx_->set_tf32(config.precision.compute == "tf32");
   ctx_->set_deterministic(config.run.deterministic);
   if (options.training) {
@@ -76,7 +77,7 @@ Trainer::~Trainer() = default;
 
 model::MemoryPlan Trainer::memory_plan() const {
   model::MemoryPlan plan = arenas_.used();
-  plan.workspace = ctx_->workspace_high_water();
+  plan.workspace = std::max(planned_workspace_, ctx_->workspace_high_water());
   return plan;
 }
 

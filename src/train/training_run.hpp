@@ -6,6 +6,7 @@
 #include <string>
 
 #include "hyperslab/train/run.hpp"
+#include "norms.hpp"
 #include "report.hpp"
 
 namespace hyperslab::train {
@@ -14,16 +15,23 @@ namespace hyperslab::train {
 class TrainingRun {
  public:
   TrainingRun(comm::World& world, Config config, RunOptions options);
-  ExitCode run();
+  /// Errors carry the rank's coordinates and the step.
+  ExitCode run_and_say_where();
 
  private:
+  ExitCode run();
   void open_data();
   void open_records();
   [[nodiscard]] double machine_rate();
+  [[nodiscard]] const std::string& wanted_resume() const {
+    return options_.resume.empty() ? config_.checkpoint.resume : options_.resume;
+  }
   void resume();
+  void set_earlier_checkpoints_aside() const;
   [[nodiscard]] std::string chosen_step(const std::string& wanted);
   [[nodiscard]] std::string older_than_damaged(const std::string& step);
   void load(const std::string& step);
+  [[nodiscard]] std::string sample_order() const;
   void check_resumable(const io::CheckpointMeta& meta) const;
   void one_step(std::int64_t step);
   void record(std::int64_t step, const StepTimes& times);
@@ -52,11 +60,13 @@ class TrainingRun {
   std::unique_ptr<mesh::Mesh> mesh_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<io::MetricsLog> metrics_;
+  std::unique_ptr<NormsLog> norms_;
   std::unique_ptr<io::TimingWriter> timing_;
   std::unique_ptr<Progress> progress_;
   std::optional<io::MetricsLine::Validation> validation_;
   std::int64_t first_step_ = 1;
   std::int64_t last_step_ = 0;
+  std::int64_t step_ = 0;       // under way
   std::int64_t collected_ = 0;  // the newest step whose result the host has read
   double rate_ = 0;             // FLOP/s of all ranks together
   double flops_causal_ = 0;     // of a step

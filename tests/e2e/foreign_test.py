@@ -29,6 +29,25 @@ class Resume(support.Case):
                     "model.width=64")
         self.refuse("run", ["model/blocks.2.mlp.up.weight", "missing"], "model.layers=3")
 
+    def test_another_model_of_equal_shapes(self):
+        self.refuse("run", ["another model", "heads=", "here heads=8"], "model.heads=8")
+        self.refuse("run", ["another model", "norm_eps=1e-05 here norm_eps=0.1"], "model.norm_eps=0.1")
+
+    def test_another_order_of_samples(self):
+        self.refuse("run", ["order of samples changed", "seed=77"], "run.seed=77")
+        self.refuse("run", ["order of samples changed", "sampling=windows"], "data.sampling=windows")
+
+    def test_a_fresh_start_sets_earlier_checkpoints_aside(self):
+        run = self.copy_of("run", "anew")
+        result = self.run_program("train", "deck.yaml", *support.overrides(
+            "run.directory=anew", "parallel.data=2"), "--resume", "never", "--stop-after", "5", ranks=2)
+
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("checkpoints.old.1", result.err)
+        self.assertEqual([path.name for path in sorted(run.glob("checkpoints/step_*"))], ["step_00000005"])
+        self.assertEqual([path.name for path in sorted(run.glob("checkpoints.old.1/step_*"))],
+                         ["step_00000010", "step_00000020"])
+
     def test_changed_training_data(self):
         support.write_tokens(self.folder / "other.bin", [*support.text().encode(), 10, 256])
 

@@ -5,6 +5,7 @@
 #include <source_location>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace hyperslab {
 
@@ -38,6 +39,16 @@ class Error : public std::runtime_error {
     return copy;
   }
   [[nodiscard]] bool is_on_all_ranks() const { return on_all_ranks_; }
+  /// Where in a run it happened, "data 0, pipeline 1, tensor 1" and the step (0: none).
+  [[nodiscard]] Error in_run(std::string coordinates, std::int64_t step) const {
+    Error copy = *this;
+    copy.coordinates_ = std::move(coordinates);
+    copy.step_ = step;
+    return copy;
+  }
+  [[nodiscard]] const std::string& coordinates() const { return coordinates_; }
+  [[nodiscard]] std::int64_t step() const { return step_; }
+
   /// Where it was thrown; shown to the user only for internal errors.
   [[nodiscard]] const std::source_location& where() const { return where_; }
 
@@ -45,6 +56,8 @@ class Error : public std::runtime_error {
   ExitCode code_;
   std::source_location where_;
   bool on_all_ranks_ = false;
+  std::string coordinates_;
+  std::int64_t step_ = 0;
 };
 
 /// Throws an internal Error where `condition` is false.

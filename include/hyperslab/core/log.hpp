@@ -8,8 +8,6 @@ namespace hyperslab::log {
 /// Sets the prefix "[r5 dp0 tp1 pp2]" and the levels: rank 0 shows info and worse on stderr, other
 /// ranks warnings and worse.
 void setup(int rank, const std::string& prefix);
-/// Also writes everything, debug included, to `path` (one file per rank).
-void add_file(const std::string& path);
 
 void debug(const std::string& text);
 void info(const std::string& text);

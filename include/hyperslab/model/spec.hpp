@@ -45,6 +45,10 @@ struct ModelSpec {
 /// The defaults of a family: gpt2 (Radford et al. 2019) or llama (Touvron et al. 2023).
 [[nodiscard]] ModelSpec preset(const std::string& family);
 
+/// Every choice that decides what the model computes, "key=value key=value ...": two models are the
+/// same where this is. Dropout, initial values and the attention path are not part of it.
+[[nodiscard]] std::string identity(const ModelSpec& spec);
+
 /// Number of parameters, tied tables counted once.
 [[nodiscard]] std::int64_t parameter_count(const ModelSpec& spec);
 /// Parameters in matrix products: without an untied input table and positions, a tied table once.

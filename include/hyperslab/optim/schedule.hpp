@@ -5,14 +5,12 @@
 
 namespace hyperslab::optim {
 
-/// Learning rate of `step` (from 1) of `total_steps`: lr * step / warmup_steps while warming up,
-/// then
-///   constant: lr
-///   linear:   straight to final_fraction * lr at the last step
-///   cosine:   half a cosine to final_fraction * lr at the last step (Loshchilov & Hutter 2017, eq.
-///   5) wsd:      lr, then straight to final_fraction * lr over the last decay_fraction of all
-///   steps
-///             (Hu et al. 2024)
+/// Learning rate of `step` (from 1) of `total_steps`: lr * step / warmup_steps while warming up;
+/// then, by name,
+/// - constant: lr;
+/// - linear: straight to final_fraction * lr at the last step;
+/// - cosine: half a cosine to the same (Loshchilov & Hutter 2017, eq. 5);
+/// - wsd: lr, then straight to the same over the last decay_fraction of all steps (Hu et al. 2024).
 [[nodiscard]] double learning_rate(const ScheduleConfig& schedule, double lr, std::int64_t step,
                                    std::int64_t total_steps);
 

@@ -43,10 +43,10 @@ struct BenchResult {
   double matmul_rate = 0;
   std::int64_t memory_peak_bytes = 0;
   std::vector<BenchComponent> components;
-  [[nodiscard]] double tokens_per_second() const { return tokens / mean; }
-  [[nodiscard]] double flops_per_second() const { return model_flops / mean; }
-  /// Of the median step, causal.
-  [[nodiscard]] double mfu() const { return model_flops / median / matmul_rate; }
+  [[nodiscard]] double tokens_per_second() const { return tokens / median; }
+  [[nodiscard]] double flops_per_second() const { return model_flops / median; }
+  /// Causal. Rates are those of the median step.
+  [[nodiscard]] double mfu() const { return flops_per_second() / matmul_rate; }
 };
 
 /// Times steps of a deck on generated tokens. Collective over the world.

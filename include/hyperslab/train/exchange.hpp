@@ -29,11 +29,11 @@ void export_huggingface(const Config& config, const io::CheckpointReader& reader
 [[nodiscard]] model::ModelSpec huggingface_model(const std::string& folder);
 
 /// Turns the tensors of a folder into a checkpoint of step 0 under `directory`, with cleared
-/// moments and `deck_yaml` inside. `spec` is huggingface_model(folder), with rotary positions of
-/// any context. About 1 GB of memory, more where one tensor is larger. Throws Error(checkpoint)
-/// for tensors that are missing, unknown or of another shape; Error(storage), also where
-/// `directory` holds checkpoints already.
+/// moments; of `meta`, deck and fingerprint of the data are the caller's. `spec` is
+/// huggingface_model(folder). About 1 GB of memory, more where one tensor is larger. Throws
+/// Error(checkpoint) for tensors that are missing, unknown or of another shape; Error(storage),
+/// also where `directory` holds checkpoints already.
 void import_huggingface(const std::string& folder, const model::ModelSpec& spec,
-                        const std::string& directory, const std::string& deck_yaml);
+                        const std::string& directory, io::CheckpointMeta meta);
 
 }  // namespace hyperslab::train

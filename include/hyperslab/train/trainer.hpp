@@ -131,6 +131,7 @@ class Trainer {
   std::unique_ptr<optim::AdamW> optimizer_;
   std::unique_ptr<data::GradientReducer> reducer_;
   std::unique_ptr<Context> ctx_;
+  std::size_t planned_workspace_ = 0;
   MemoryMeter memory_;
   std::int64_t microbatch_bytes_ = 0;  ///< activations and scratch while a microbatch is alive
   std::unique_ptr<StepRecords> records_;

@@ -38,6 +38,10 @@ const std::vector<BrokenRule>& broken_rules() {
        "set parallel.data to 12"},
       {"parallel.data", "data:", "parallel: {data: 2}\ndata:", kTwoOnGpus,
        "10:12|2 ranks on GPUs are not available yet; set parallel.data: 1, or run.device: cpu"},
+      {"train.validate_batches", "  train: [synthetic]",
+       "  train: [synthetic]\n  validation: [synthetic]", kCpu,
+       "13:1|0 means all of the validation tokens, and generated ones have no end: set it to 20, "
+       "say"},
       {"parallel.tensor", "data:", "parallel: {tensor: 12}\ndata:", kTwelveRanks,
        "10:12|tensor parallelism is not available yet, found 12: set parallel.tensor to 1"},
       {"parallel.pipeline", "data:", "parallel: {pipeline: 12}\ndata:", kTwelveRanks,

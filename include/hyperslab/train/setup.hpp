@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "hyperslab/comm/world.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/train/config.hpp"
+
+namespace hyperslab::train {
+
+/// Runs `work`, which must not communicate, on every rank. If it throws on any, every rank throws
+/// the error of the first such rank, marked as thrown everywhere.
+void agree(comm::World& world, const std::function<void()>& work);
+
+/// Throws Error(checkpoint) where the checkpoint holds another model than `spec`; names the choices
+/// that differ. `where`: of the checkpoint, for the message.
+void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& spec,
+                        const std::string& where);
+
+/// Throws Error(storage) where `directory` cannot be made or a file in it cannot be created,
+/// synced, renamed and removed.
+void probe_directory(const std::string& directory);
+
+/// FLOP/s that the maker states for dense products of a GPU in a precision of the deck; not a
+/// number for GPUs that are not in the table.
+[[nodiscard]] double peak_flops(const std::string& gpu, const std::string& precision);
+
+/// An fp32 matrix product of n x n x n, for what a core or a GPU can reach at best.
+class MatmulProbe {
+ public:
+  MatmulProbe(Context& ctx, Dim n);
+  /// Seconds of one product.
+  double run();
+  [[nodiscard]] double flops() const;
+
+ private:
+  Context& ctx_;
+  Dim n_;
+  Tensor a_;
+  Tensor b_;
+  Tensor c_;
+};
+
+/// Steps of the run: those of the deck, or of its epochs over so many samples.
+[[nodiscard]] std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch);
+
+}  // namespace hyperslab::train

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""checkpoint export and import from the command line: there and back, and what is refused."""
+
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "e2e"))
+
+import support
+
+
+class Exchange(support.Case):
+    """A run of each family, exported."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        for family in ("llama", "gpt2"):
+            cls.train(family, "train.steps=20", f"model.family={family}")
+            result = cls.run_program("checkpoint", "export", f"{family}/checkpoints", "--output", f"{family}_hf")
+            assert result.code == 0, result.err
+
+    def evaluate(self, deck, checkpoint):
+        """The loss of text.bin."""
+        result = self.run_program("eval", deck, "--checkpoint", checkpoint, "--json", "eval.json",
+                                  *support.overrides("data.validation=[text.bin]", "train.validate_batches=0"))
+        self.assertEqual(result.code, 0, result.err)
+        return json.loads((self.folder / "eval.json").read_text())["loss"]
+
+    def imported(self, *arguments):
+        """Runs an import that must succeed."""
+        result = self.run_program("checkpoint", "import", *arguments)
+        self.assertEqual(result.code, 0, result.err)
+
+    def test_there_and_back_is_the_same_model(self):
+        for family in ("llama", "gpt2"):
+            with self.subTest(family):
+                self.imported(f"{family}_hf", "--output", f"{family}_back")
+
+                self.assertAlmostEqual(self.evaluate(f"{family}_back/deck.yaml", f"{family}_back"),
+                                       self.evaluate(f"{family}/deck.yaml", f"{family}/checkpoints"), delta=1e-6)
+                texts = [self.run_program("generate", "--checkpoint", checkpoint, "--prompt", "The red", "--vocab",
+                                          "bytes", "--temperature", 0, "--max-tokens", 40).out
+                         for checkpoint in (f"{family}/checkpoints", f"{family}_back")]
+                self.assertEqual(texts[0], texts[1])
+                before = support.tensors(self.folder / family / "checkpoints" / "step_00000020")
+                after = support.tensors(self.folder / f"{family}_back" / "step_00000000")
+                self.assertEqual(before.keys(), after.keys())
+                for name, values in before.items():
+                    self.assertEqual(after[name], values if name.startswith("model/") else bytearray(len(values)))
+
+    def test_a_deck_goes_on_with_the_import(self):
+        deck = support.DECK.replace("directory: run", "directory: more").replace("steps: 20", "steps: 3")
+        (self.folder / "more.yaml").write_text(deck, encoding="utf-8")
+
+        self.imported("llama_hf", "--output", "more/checkpoints", "--deck", "more.yaml")
+        result = self.run_program("train", "more.yaml", "--set", "train.validate_every=0")
+
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("resumed from", result.err)
+        learned = self.evaluate("llama/deck.yaml", "llama/checkpoints")
+        self.assertEqual(support.column(self.folder / "more", "step"), [1, 2, 3])
+        self.assertLess(abs(support.column(self.folder / "more", "loss")[0] - learned), 0.3)
+
+    def test_a_deck_of_another_model_is_refused(self):
+        for setting, words in ((("width: 32", "width: 64"), ["width: 64", "width: 32"]),
+                               (("context: 32", "context: 64"), ["context: 64"]),
+                               (("heads: 2", "heads: 2, rope_theta: 77"), ["rope_theta: 77"])):
+            (self.folder / "other.yaml").write_text(support.DECK.replace(*setting), encoding="utf-8")
+
+            result = self.run_program("checkpoint", "import", "llama_hf", "--output", "other", "--deck", "other.yaml")
+
+            self.assert_refused(result, 2, "other.yaml", *words)
+            self.assertFalse((self.folder / "other").exists())
+
+    def test_a_shorter_context_is_the_same_model(self):
+        deck = support.DECK.replace("context: 32", "context: 16").replace("heads: 2", "heads: 2, init_std: 0.1")
+        (self.folder / "short.yaml").write_text(deck, encoding="utf-8")
+
+        self.imported("llama_hf", "--output", "short", "--deck", "short.yaml")
+
+        self.assertLess(self.evaluate("short/deck.yaml", "short"), 5)
+
+    def test_refusals(self):
+        (self.folder / "full").mkdir(exist_ok=True)
+        (self.folder / "full" / "file").write_text("here", encoding="utf-8")
+        before = support.snapshot(self.folder)
+        cases = [
+            (2, ["--output"], ("export", "llama/checkpoints")),
+            (2, ["--output"], ("import", "llama_hf")),
+            (2, ["--format"], ("export", "llama/checkpoints", "--output", "x", "--format", "gguf")),
+            (2, ["--dtype"], ("export", "llama/checkpoints", "--output", "x", "--dtype", "fp8")),
+            (2, ["one folder"], ("export", "llama/checkpoints", "gpt2/checkpoints", "--output", "x")),
+            (3, ["nowhere"], ("export", "llama/checkpoints", "--output", "x", "--vocab", "nowhere")),
+            (4, ["nowhere"], ("export", "nowhere", "--output", "x")),
+            (4, ["nowhere/config.json"], ("import", "nowhere", "--output", "x")),
+            (5, ["full", "exists already"], ("export", "llama/checkpoints", "--output", "full")),
+            (5, ["checkpoints already"], ("import", "llama_hf", "--output", "llama/checkpoints")),
+        ]
+        for code, words, arguments in cases:
+            with self.subTest(arguments=arguments):
+                self.assert_refused(self.run_program("checkpoint", *arguments), code, *words)
+        self.assertEqual(support.snapshot(self.folder), before)
+
+    def test_models_without_a_counterpart_are_refused(self):
+        self.train("odd", "train.steps=2", "train.validate_every=0", "model.activation=relu", "model.norm=layernorm")
+
+        result = self.run_program("checkpoint", "export", "odd/checkpoints", "--output", "odd_hf")
+
+        self.assert_refused(result, 2, "LlamaForCausalLM", "model.activation", "model.norm must be rmsnorm")
+        self.assertFalse((self.folder / "odd_hf").exists())
+
+    def test_several_ranks_are_refused(self):
+        result = self.run_program("checkpoint", "export", "llama/checkpoints", "--output", "x", ranks=2)
+
+        self.assert_refused(result, 2, "one rank")
+
+
+if __name__ == "__main__":
+    support.main()

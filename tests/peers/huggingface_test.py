@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""checkpoint export and import against transformers: the same losses and the same greedy text."""
+
+import json
+import os
+import pathlib
+import random
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "e2e"))
+os.environ.update(TRANSFORMERS_OFFLINE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
+
+import support
+
+try:
+    import numpy
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+CONTEXT = 32
+VOCABULARY = 257
+
+# name -> overrides of the tiny deck
+OURS = {
+    "llama": ("model.heads=4", "model.kv_heads=2", "model.rope_theta=5000", "model.norm_eps=1e-6"),
+    "llama_tied_bias": ("model.tie_embeddings=true", "model.bias=true"),
+    "gpt2": ("model.family=gpt2", "model.ffn_width=72"),
+    "gpt2_untied": ("model.family=gpt2", "model.tie_embeddings=false"),
+}
+
+GPT2 = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": CONTEXT,
+        "initializer_range": 0.3, "bos_token_id": 256, "eos_token_id": 256}
+LLAMA = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 88, "num_attention_heads": 4,
+         "vocab_size": VOCABULARY, "max_position_embeddings": CONTEXT, "initializer_range": 0.3}
+
+# name -> (model, configuration, dtype, size of a file)
+THEIRS = {
+    "gpt2": (GPT2LMHeadModel, GPT2Config(**GPT2), torch.float32, "5GB"),
+    "gpt2_untied": (GPT2LMHeadModel, GPT2Config(**GPT2, n_inner=48, tie_word_embeddings=False),
+                    torch.bfloat16, "20KB"),
+    "llama": (LlamaForCausalLM, LlamaConfig(**LLAMA, num_key_value_heads=2, rope_theta=700.0),
+              torch.float32, "30KB"),
+    "llama_tied_bias": (LlamaForCausalLM, LlamaConfig(**LLAMA, tie_word_embeddings=True, rms_norm_eps=1e-5,
+                                                      attention_bias=True, mlp_bias=True),
+                        torch.float16, "5GB"),
+}
+
+
+def blocks(ids):
+    """Inputs and targets of every whole sample."""
+    count = (len(ids) - 1) // CONTEXT
+    inputs = torch.tensor(ids[:count * CONTEXT]).view(count, CONTEXT)
+    targets = torch.tensor(ids[1:count * CONTEXT + 1]).view(count, CONTEXT)
+    return inputs, targets
+
+
+@torch.no_grad()
+def loss_of(model, ids):
+    """Mean loss over a file."""
+    inputs, targets = blocks(ids)
+    logits = model(inputs).logits.double()
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
+
+
+@torch.no_grad()
+def greedy(model, prompt, count):
+    """What the likeliest tokens make of a prompt."""
+    ids = torch.tensor([prompt])
+    for _ in range(count):
+        ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
+    return ids[0, len(prompt):].tolist()
+
+
+def randomize(model):
+    """Norms and biases away from one and zero, so that a wrong place shows."""
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, parameter.mean().item(), 0.3)
+
+
+class HuggingFace(support.Case):
+    """Both directions, each family, tied and untied."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        rng = random.Random(5)
+        cls.text_ids = [*support.text().encode(), 256]
+        cls.noise_ids = [rng.randrange(VOCABULARY) for _ in range(20 * CONTEXT + 1)]
+        support.write_tokens(cls.folder / "noise.bin", cls.noise_ids)
+
+    def run_well(self, *arguments):
+        """Runs the program, which must succeed."""
+        result = self.run_program(*arguments)
+        self.assertEqual(result.code, 0, result.err)
+        return result
+
+    def our_loss(self, deck, checkpoint, tokens):
+        """What eval says about a whole token file."""
+        self.run_well("eval", deck, "--checkpoint", checkpoint, "--json", "eval.json",
+                      *support.overrides(f"data.validation=[{tokens}]", "train.validate_batches=0"))
+        return json.loads((self.folder / "eval.json").read_text())["loss"]
+
+    def assert_same_model(self, deck, checkpoint, model):
+        """Losses on text and noise within 1e-5 (relative above 1), and the same greedy continuation."""
+        for tokens, ids in (("text.bin", self.text_ids), ("noise.bin", self.noise_ids)):
+            wanted = loss_of(model, ids)
+            self.assertAlmostEqual(self.our_loss(deck, checkpoint, tokens), wanted, delta=1e-5 * max(1, wanted))
+        for prompt in ("The ", "The old cow", "x"):
+            count = CONTEXT - len(prompt)
+            result = self.run_well("generate", "--checkpoint", checkpoint, "--prompt", prompt, "--max-tokens",
+                                   count, "--temperature", 0, "--vocab", "bytes", "--stop-token", "-1")
+            wanted = bytes(id for id in greedy(model, list(prompt.encode()), count) if id < 256)
+            self.assertEqual(result.out[len(prompt):-1], wanted.decode("utf-8", "replace"))
+
+    def test_export(self):
+        for name, settings in OURS.items():
+            with self.subTest(name):
+                self.train(name, "train.steps=30", "train.validate_every=0", *settings)
+                self.run_well("checkpoint", "export", "--format", "huggingface", f"{name}/checkpoints",
+                              "--output", f"{name}_folder")
+
+                model, report = AutoModelForCausalLM.from_pretrained(
+                    self.folder / f"{name}_folder", output_loading_info=True)
+
+                self.assertFalse(any(report.values()), report)
+                self.assertEqual(model.config.eos_token_id, 256)
+                self.assert_same_model(f"{name}/deck.yaml", f"{name}/checkpoints", model.float().eval())
+
+    def test_export_narrowed(self):
+        self.train("narrow", "train.steps=2", "train.validate_every=0", "model.family=gpt2")
+        self.run_well("checkpoint", "export", "narrow/checkpoints", "--output", "fp32")
+        wide = load_file(self.folder / "fp32" / "model.safetensors")
+        for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+            self.run_well("checkpoint", "export", "narrow/checkpoints", "--output", name, "--dtype", name)
+
+            found = load_file(self.folder / name / "model.safetensors")
+            model = AutoModelForCausalLM.from_pretrained(self.folder / name)
+
+            self.assertEqual(model.dtype, dtype)
+            self.assertEqual(found.keys(), wide.keys())
+            for tensor, values in wide.items():
+                self.assertTrue(torch.equal(found[tensor], values.to(dtype)), tensor)
+
+    def test_import_and_back(self):
+        for name, (kind, config, dtype, shard) in THEIRS.items():
+            with self.subTest(name):
+                torch.manual_seed(3)
+                model = kind(config).eval()
+                randomize(model)
+                model = model.to(dtype)
+                model.save_pretrained(self.folder / f"theirs_{name}", max_shard_size=shard)
+
+                self.run_well("checkpoint", "import", f"theirs_{name}", "--output", f"import_{name}")
+                self.run_well("checkpoint", "verify", f"import_{name}")
+                self.run_well("checkpoint", "export", f"import_{name}", "--output", f"back_{name}")
+
+                back = AutoModelForCausalLM.from_pretrained(self.folder / f"back_{name}")
+                for tensor, values in model.float().state_dict().items():
+                    self.assertTrue(torch.equal(back.state_dict()[tensor], values), tensor)
+                self.assert_same_model(f"import_{name}/deck.yaml", f"import_{name}", model.float())
+
+    def test_a_vocabulary_goes_along(self):
+        self.run_well("tokenize", "--train-vocab", 300, "--input", "text.txt", "--output-vocab", "vocab")
+        self.run_well("tokenize", "--vocab", "vocab", "--input", "text.txt", "--output", "words.npy")
+        wanted = numpy.load(self.folder / "words.npy").tolist()
+        for family in ("llama", "gpt2"):
+            self.train(f"words_{family}", "train.steps=2", "train.validate_every=0", f"model.family={family}",
+                       "model.vocabulary=320", "data.train=[words.npy]", "data.validation=[words.npy]",
+                       "data.vocabulary=vocab")
+            self.run_well("checkpoint", "export", f"words_{family}/checkpoints", "--output", f"with_{family}")
+            self.run_well("checkpoint", "import", f"with_{family}", "--output", f"again_{family}")
+
+            tokenizer = AutoTokenizer.from_pretrained(self.folder / f"with_{family}")
+            model = AutoModelForCausalLM.from_pretrained(self.folder / f"with_{family}")
+            result = self.run_well("generate", "--checkpoint", f"again_{family}", "--prompt", "The cow",
+                                   "--temperature", 0, "--max-tokens", 5, "--stop-token", "-1")
+
+            self.assertEqual(tokenizer.encode(support.text()) + [tokenizer.eos_token_id], wanted)
+            self.assertEqual(model.config.eos_token_id, tokenizer.eos_token_id)
+            self.assertEqual(result.out[:-1], "The cow" + tokenizer.decode(
+                greedy(model, tokenizer.encode("The cow"), 5)))
+
+    def test_models_that_have_no_counterpart_here_are_refused(self):
+        config = LlamaConfig(**LLAMA, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4})
+        LlamaForCausalLM(config).save_pretrained(self.folder / "stretched")
+
+        result = self.run_program("checkpoint", "import", "stretched", "--output", "nothing")
+
+        self.assert_refused(result, 4, "rope_parameters", "linear")
+        self.assertFalse((self.folder / "nothing").exists())
+
+
+if __name__ == "__main__":
+    support.main()
