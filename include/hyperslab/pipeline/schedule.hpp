@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace hyperslab::pipeline {
+
+/// Orders of the forward and backward passes of a step's microbatches.
+enum class Schedule : std::uint8_t {
+  gpipe,                     ///< all forwards, then all backwards (Huang et al. 2019)
+  one_forward_one_backward,  ///< "1f1b", PipeDream-flush (Narayanan et al. 2021, fig. 4 top)
+  interleaved,               ///< 1f1b over several chunks a rank (Narayanan et al. 2021, fig. 4)
+  zero_bubble,               ///< ZB-H1 (Qi et al. 2023, fig. 3): weight gradients fill the gaps
+  forward_only,              ///< evaluation
+};
+
+/// "gpipe", "1f1b", "interleaved", "zero_bubble", "forward_only".
+[[nodiscard]] std::string_view name_of(Schedule schedule);
+/// Throws Error(usage) for other names.
+[[nodiscard]] Schedule parse_schedule(std::string_view name);
+
+enum class Kind : std::uint8_t { forward, backward, backward_input, backward_weight, exchange };
+enum class Payload : std::uint8_t { activation, gradient };
+
+/// One message of a rank.
+struct Transfer {
+  bool sends = false;
+  Payload payload = Payload::activation;
+  int chunk = 0;  ///< of this rank: whose output or input it is
+  int microbatch = 0;
+  int slot = 0;  ///< of this rank's chunk
+  int peer = 0;  ///< pipeline rank
+  friend bool operator==(const Transfer&, const Transfer&) = default;
+};
+
+/// What a rank does next: compute one pass of one microbatch through one chunk, or start one group
+/// of transfers.
+struct Action {
+  Kind kind = Kind::forward;
+  int chunk = 0;  ///< chunk, microbatch and slot are -1 for an exchange
+  int microbatch = 0;
+  int slot = 0;
+  std::vector<Transfer> transfers;  ///< exchange: at least one, started together
+};
+
+/// A schedule as data. The model is cut into stages * virtual_stages global stages; chunk c of rank
+/// r is global stage c * stages + r.
+///
+/// A slot of a chunk holds what one microbatch needs there, from the moment its activation receive
+/// is posted (global stage 0: from its forward) to the end of its last backward part (forward_only:
+/// of its forward). A receive of an activation is never posted before its slot is free in this
+/// sense; what the slot's last occupant sends may still be under way then, see Worker in
+/// executor.hpp.
+struct Program {
+  Schedule schedule = Schedule::gpipe;
+  int stages = 1;  ///< ranks of the pipeline group
+  int virtual_stages = 1;
+  int microbatches = 1;
+  std::vector<std::vector<Action>> ranks;  ///< what each rank does, in order
+  std::vector<std::vector<int>> slots;     ///< [rank][chunk]
+
+  [[nodiscard]] int global_stages() const { return stages * virtual_stages; }
+  [[nodiscard]] int global_stage(int rank, int chunk) const { return chunk * stages + rank; }
+  [[nodiscard]] bool is_first(int rank, int chunk) const { return global_stage(rank, chunk) == 0; }
+  [[nodiscard]] bool is_last(int rank, int chunk) const {
+    return global_stage(rank, chunk) == global_stages() - 1;
+  }
+  [[nodiscard]] int slot_count(int rank, int chunk) const {
+    return slots[static_cast<std::size_t>(rank)][static_cast<std::size_t>(chunk)];
+  }
+};
+
+/// The program of every rank. Microbatches go forward and backward in ascending order through every
+/// chunk; slots are rings. With m microbatches, rank s of p needs
+///   gpipe         m slots,
+///   1f1b          min(m, p - s),
+///   interleaved   no more than the in-flight microbatches of its order, counted per chunk,
+///   zero_bubble   at most min(m, p) on every rank (what rank 0 of 1f1b needs), counted until the
+///                 weight gradient is done,
+///   forward_only  min(m, 2) per chunk.
+/// Transfers are placed by a simulation with unit costs (forward 1, backward 2; zero_bubble: 1
+/// each). A transfer belongs to the instant at which its producer ends or, if that is later, its
+/// slot becomes free. All transfers of a rank at one instant are one exchange; exchanges of a rank
+/// are in the order of their instants, which is one global order, so that in-order communication
+/// queues cannot deadlock even where a group ends only when every peer has started its own. An
+/// exchange stands right behind the computation that ends at its instant, else before the one that
+/// runs then.
+/// Throws Error(usage) unless 1 <= stages, virtual_stages, microbatches; virtual_stages is 1 where
+/// stages is 1 and where the schedule is gpipe, 1f1b or zero_bubble; and interleaved with
+/// virtual_stages > 1 has a multiple of `stages` microbatches. (interleaved with virtual_stages 1
+/// is 1f1b.)
+[[nodiscard]] Program make_program(Schedule schedule, int stages, int virtual_stages,
+                                   int microbatches);
+
+}  // namespace hyperslab::pipeline

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order of computations of every rank, without transfers and slots.
+#pragma once
+
+#include <vector>
+
+#include "hyperslab/pipeline/schedule.hpp"
+
+namespace hyperslab::pipeline {
+
+struct Layout {
+  Schedule schedule = Schedule::gpipe;
+  int stages = 1;
+  int virtual_stages = 1;
+  int microbatches = 1;
+};
+
+struct Pass {
+  Kind kind = Kind::forward;
+  int chunk = 0;
+  int microbatch = 0;
+};
+
+/// Units of time that a pass takes in the schedule's own clock.
+[[nodiscard]] int unit_cost(Kind kind);
+
+/// The passes of a rank in order. The layout must be legal.
+[[nodiscard]] std::vector<std::vector<Pass>> compute_orders(const Layout& layout);
+
+}  // namespace hyperslab::pipeline

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/pipeline/schedule.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+#include "timeline.hpp"
+
+namespace hyperslab::pipeline {
+namespace {
+
+constexpr std::array kNames = {
+    std::pair{Schedule::gpipe, std::string_view("gpipe")},
+    std::pair{Schedule::one_forward_one_backward, std::string_view("1f1b")},
+    std::pair{Schedule::interleaved, std::string_view("interleaved")},
+    std::pair{Schedule::zero_bubble, std::string_view("zero_bubble")},
+    std::pair{Schedule::forward_only, std::string_view("forward_only")},
+};
+
+[[noreturn]] void refuse(const Layout& layout, std::string_view reason) {
+  throw Error(ExitCode::usage,
+              fmt::format("pipeline schedule {} with {} stages x {} virtual stages and {} "
+                          "microbatches: {}",
+                          name_of(layout.schedule), layout.stages, layout.virtual_stages,
+                          layout.microbatches, reason));
+}
+
+void check(const Layout& layout) {
+  if (layout.stages < 1 || layout.virtual_stages < 1 || layout.microbatches < 1) {
+    refuse(layout, "all three must be at least 1");
+  }
+  const bool chunks =
+      layout.schedule == Schedule::interleaved || layout.schedule == Schedule::forward_only;
+  if (layout.virtual_stages == 1) return;
+  if (layout.stages == 1) refuse(layout, "one stage takes 1 virtual stage");
+  if (!chunks) refuse(layout, "it takes 1 virtual stage; choose interleaved for more");
+  if (layout.schedule == Schedule::interleaved && layout.microbatches % layout.stages != 0) {
+    refuse(layout, fmt::format("wanted a multiple of {} microbatches", layout.stages));
+  }
+}
+
+/// Puts one rank's passes and messages into one sequence.
+class RankProgram {
+ public:
+  RankProgram(const Layout& layout, const std::vector<int>& slots, int rank)
+      : layout_(layout), slots_(slots), rank_(rank) {}
+
+  void add(const Pass& pass) {
+    const int slot = pass.microbatch % slots_[static_cast<std::size_t>(pass.chunk)];
+    actions_.push_back({pass.kind, pass.chunk, pass.microbatch, slot, {}});
+    instant_ = -1;
+  }
+
+  /// Messages come in the order of their instants.
+  void add(const Message& message, bool sends) {
+    if (instant_ != message.instant) {
+      actions_.push_back({Kind::exchange, -1, -1, -1, {}});
+      instant_ = message.instant;
+    }
+    const int mine = sends ? message.from : message.to;
+    const int theirs = sends ? message.to : message.from;
+    const int chunk = mine / layout_.stages;
+    const int slot = message.microbatch % slots_[static_cast<std::size_t>(chunk)];
+    actions_.back().transfers.push_back({.sends = sends,
+                                         .payload = message.payload,
+                                         .chunk = chunk,
+                                         .microbatch = message.microbatch,
+                                         .slot = slot,
+                                         .peer = theirs % layout_.stages});
+  }
+
+  [[nodiscard]] bool has(int stage) const { return stage % layout_.stages == rank_; }
+  [[nodiscard]] std::vector<Action> take() { return std::move(actions_); }
+
+ private:
+  const Layout& layout_;
+  const std::vector<int>& slots_;
+  int rank_;
+  int instant_ = -1;  ///< of the exchange at the end
+  std::vector<Action> actions_;
+};
+
+/// A message stands before the first pass that ends after its instant.
+std::vector<Action> merge(RankProgram rank, const std::vector<Pass>& passes,
+                          const std::vector<int>& ends, const std::vector<Message>& messages) {
+  std::size_t next = 0;
+  for (const Message& message : messages) {
+    const bool sends = rank.has(message.from);
+    if (!sends && !rank.has(message.to)) continue;
+    while (next < passes.size() && ends[next] <= message.instant) rank.add(passes[next++]);
+    rank.add(message, sends);
+  }
+  while (next < passes.size()) rank.add(passes[next++]);
+  return rank.take();
+}
+
+}  // namespace
+
+std::string_view name_of(Schedule schedule) {
+  for (const auto& [value, name] : kNames) {
+    if (value == schedule) return name;
+  }
+  return "?";
+}
+
+Schedule parse_schedule(std::string_view name) {
+  std::string known;
+  for (const auto& [value, text] : kNames) {
+    if (text == name) return value;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", text);
+  }
+  throw Error(ExitCode::usage,
+              fmt::format("there is no pipeline schedule '{}'; it can be {}", name, known));
+}
+
+Program make_program(Schedule schedule, int stages, int virtual_stages, int microbatches) {
+  const Layout layout{schedule, stages, virtual_stages, microbatches};
+  check(layout);
+  const auto orders = compute_orders(layout);
+  Program program{schedule, stages, virtual_stages, microbatches, {}, slots_of(layout, orders)};
+  const Timeline timeline = make_timeline(layout, orders, program.slots);
+  for (int rank = 0; rank < stages; ++rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    program.ranks.push_back(merge(RankProgram(layout, program.slots[r], rank), orders[r],
+                                  timeline.ends[r], timeline.messages));
+  }
+  return program;
+}
+
+}  // namespace hyperslab::pipeline

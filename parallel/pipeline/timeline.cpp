@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "timeline.hpp"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::pipeline {
+namespace {
+
+constexpr int kUnknown = -1;
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+/// Ends of passes per (global stage, microbatch), filled in as ranks advance.
+class Clock {
+ public:
+  Clock(const Layout& layout, const std::vector<std::vector<Pass>>& orders,
+        const std::vector<std::vector<int>>& slots)
+      : layout_(layout),
+        orders_(orders),
+        slots_(slots),
+        stages_(layout.stages * layout.virtual_stages),
+        forward_(cells(), kUnknown),
+        gradient_(cells(), kUnknown),
+        release_(cells(), kUnknown),
+        ends_(orders.size()) {}
+
+  Timeline run() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (int rank = 0; rank < layout_.stages; ++rank) moved = advance(rank) || moved;
+    }
+    for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
+      require(ends_[rank].size() == orders_[rank].size(), "a pipeline order blocks itself");
+    }
+    Timeline timeline{.ends = std::move(ends_), .messages = messages()};
+    return timeline;
+  }
+
+ private:
+  [[nodiscard]] std::size_t cells() const {
+    return at(layout_.stages * layout_.virtual_stages) * at(layout_.microbatches);
+  }
+  [[nodiscard]] std::size_t cell(int stage, int microbatch) const {
+    return at(stage) * at(layout_.microbatches) + at(microbatch);
+  }
+  [[nodiscard]] int slots(int stage) const {
+    return slots_[at(stage % layout_.stages)][at(stage / layout_.stages)];
+  }
+
+  /// When stage's activation can leave for the next one; kUnknown so far.
+  [[nodiscard]] int activation_instant(int stage, int microbatch) const {
+    const int made = forward_[cell(stage, microbatch)];
+    const int before = microbatch - slots(stage + 1);
+    if (made == kUnknown || before < 0) return made;
+    const int free = release_[cell(stage + 1, before)];
+    return free == kUnknown ? kUnknown : std::max(made, free);
+  }
+
+  /// When everything that the pass needs is there, but for its rank.
+  [[nodiscard]] int ready(int stage, const Pass& pass) const {
+    const int i = pass.microbatch;
+    if (pass.kind == Kind::backward_weight) return gradient_[cell(stage, i)];
+    if (pass.kind != Kind::forward) {
+      return stage == stages_ - 1 ? forward_[cell(stage, i)] : gradient_[cell(stage + 1, i)];
+    }
+    const int input = stage == 0 ? 0 : activation_instant(stage - 1, i);
+    const int before = i - slots(stage);
+    const int sent = stage == stages_ - 1 || before < 0 ? 0 : activation_instant(stage, before);
+    return input == kUnknown || sent == kUnknown ? kUnknown : std::max(input, sent);
+  }
+
+  void record(int stage, const Pass& pass, int end) {
+    const std::size_t here = cell(stage, pass.microbatch);
+    if (pass.kind == Kind::forward) forward_[here] = end;
+    if (pass.kind == Kind::backward || pass.kind == Kind::backward_input) gradient_[here] = end;
+    const Kind last =
+        layout_.schedule == Schedule::forward_only ? Kind::forward : Kind::backward_weight;
+    if (pass.kind == last || pass.kind == Kind::backward) release_[here] = end;
+  }
+
+  bool advance(int rank) {
+    const std::vector<Pass>& order = orders_[at(rank)];
+    std::vector<int>& ends = ends_[at(rank)];
+    const std::size_t before = ends.size();
+    while (ends.size() < order.size()) {
+      const Pass& pass = order[ends.size()];
+      const int stage = pass.chunk * layout_.stages + rank;
+      const int start = ready(stage, pass);
+      if (start == kUnknown) break;
+      const int end = std::max(start, ends.empty() ? 0 : ends.back()) + unit_cost(pass.kind);
+      ends.push_back(end);
+      record(stage, pass, end);
+    }
+    return ends.size() > before;
+  }
+
+  [[nodiscard]] std::vector<Message> messages() const {
+    std::vector<Message> all;
+    const bool trains = layout_.schedule != Schedule::forward_only;
+    for (int stage = 0; stage + 1 < stages_; ++stage) {
+      for (int i = 0; i < layout_.microbatches; ++i) {
+        all.push_back({activation_instant(stage, i), Payload::activation, stage, stage + 1, i});
+        if (!trains) continue;
+        all.push_back({gradient_[cell(stage + 1, i)], Payload::gradient, stage + 1, stage, i});
+      }
+    }
+    const auto key = [](const Message& m) {
+      return std::tuple(m.instant, m.payload, m.from, m.microbatch);
+    };
+    std::ranges::sort(all, {}, key);
+    return all;
+  }
+
+  const Layout& layout_;
+  const std::vector<std::vector<Pass>>& orders_;
+  const std::vector<std::vector<int>>& slots_;
+  int stages_;
+  std::vector<int> forward_;   ///< its activation is made
+  std::vector<int> gradient_;  ///< its input gradient is made
+  std::vector<int> release_;   ///< its slot is free
+  std::vector<std::vector<int>> ends_;
+};
+
+int most_in_flight(const std::vector<Pass>& passes, int chunk) {
+  int in_flight = 0;
+  int most = 0;
+  for (const Pass& pass : passes) {
+    if (pass.chunk != chunk || pass.kind == Kind::backward_input) continue;
+    in_flight += pass.kind == Kind::forward ? 1 : -1;
+    most = std::max(most, in_flight);
+  }
+  return most;
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> slots_of(const Layout& layout,
+                                       const std::vector<std::vector<Pass>>& orders) {
+  std::vector<std::vector<int>> slots;
+  for (const std::vector<Pass>& passes : orders) {
+    std::vector<int>& of_rank = slots.emplace_back();
+    for (int chunk = 0; chunk < layout.virtual_stages; ++chunk) {
+      of_rank.push_back(layout.schedule == Schedule::forward_only ? std::min(layout.microbatches, 2)
+                                                                  : most_in_flight(passes, chunk));
+    }
+  }
+  return slots;
+}
+
+Timeline make_timeline(const Layout& layout, const std::vector<std::vector<Pass>>& orders,
+                       const std::vector<std::vector<int>>& slots) {
+  return Clock(layout, orders, slots).run();
+}
+
+}  // namespace hyperslab::pipeline
