@@ -3,6 +3,7 @@
 # part an error; AUTO builds it where a toolkit and a driver are, and says what it does.
 #   hyperslab_cudnn           headers of cuDNN; its library is opened at run time
 #   hyperslab_cudnn_frontend  headers of cudnn-frontend
+#   hyperslab_nccl            NCCL
 set(HYPERSLAB_CUDA_ENABLED OFF)
 if(NOT HYPERSLAB_CUDA)
   return()
@@ -30,7 +31,8 @@ if(hyperslab_cuda_wish STREQUAL AUTO AND (hyperslab_cuda_missing OR NOT hypersla
   return()
 endif()
 
-# The wheels nvidia-cudnn-cu* and nvidia-cudnn-frontend unpack below a Python's site-packages.
+# The wheels nvidia-cudnn-cu*, nvidia-cudnn-frontend and nvidia-nccl-cu* unpack below a Python's
+# site-packages.
 set(hyperslab_site_packages "")
 find_program(hyperslab_python NAMES python3)
 mark_as_advanced(hyperslab_python)
@@ -40,8 +42,10 @@ if(hyperslab_python)
     OUTPUT_VARIABLE hyperslab_site_packages OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 endif()
 set(hyperslab_cudnn_roots ${CUDNN_ROOT} $ENV{CUDNN_ROOT})
+set(hyperslab_nccl_roots ${NCCL_ROOT} $ENV{NCCL_ROOT} $ENV{NCCL_HOME})
 foreach(folder IN LISTS hyperslab_site_packages)
   list(APPEND hyperslab_cudnn_roots "${folder}/nvidia/cudnn")
+  list(APPEND hyperslab_nccl_roots "${folder}/nvidia/nccl")
 endforeach()
 list(TRANSFORM hyperslab_site_packages APPEND "/include" OUTPUT_VARIABLE hyperslab_site_includes)
 
@@ -50,6 +54,14 @@ find_path(CUDNN_INCLUDE_DIR cudnn_version.h
 find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9
   HINTS ${hyperslab_cudnn_roots} ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES lib lib64)
 find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${hyperslab_site_includes})
+find_path(NCCL_INCLUDE_DIR nccl.h
+  HINTS ${hyperslab_nccl_roots} ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2
+  HINTS ${hyperslab_nccl_roots} ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES lib lib64)
+if(NOT NCCL_INCLUDE_DIR OR NOT NCCL_LIBRARY)
+  list(APPEND hyperslab_cuda_missing
+    "NCCL 2.28 or newer (libnccl-dev, pip install nvidia-nccl-cu13, NCCL_ROOT, or NCCL_INCLUDE_DIR and NCCL_LIBRARY)")
+endif()
 if(NOT CUDNN_INCLUDE_DIR OR NOT CUDNN_LIBRARY)
   list(APPEND hyperslab_cuda_missing "cuDNN 9 (CUDNN_ROOT, or CUDNN_INCLUDE_DIR and CUDNN_LIBRARY)")
 endif()
@@ -99,6 +111,9 @@ target_link_libraries(hyperslab_cudnn INTERFACE ${CMAKE_DL_LIBS})
 add_library(hyperslab_cudnn_frontend INTERFACE)
 target_include_directories(hyperslab_cudnn_frontend SYSTEM INTERFACE "${CUDNN_FRONTEND_INCLUDE_DIR}")
 target_link_libraries(hyperslab_cudnn_frontend INTERFACE hyperslab_cudnn)
+add_library(hyperslab_nccl INTERFACE)
+target_include_directories(hyperslab_nccl SYSTEM INTERFACE "${NCCL_INCLUDE_DIR}")
+target_link_libraries(hyperslab_nccl INTERFACE "${NCCL_LIBRARY}")
 
 message(STATUS "CUDA backend: on, toolkit ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}, "
-               "cuDNN ${CUDNN_LIBRARY}, cudnn-frontend ${CUDNN_FRONTEND_INCLUDE_DIR}")
+               "cuDNN ${CUDNN_LIBRARY}, cudnn-frontend ${CUDNN_FRONTEND_INCLUDE_DIR}, NCCL ${NCCL_LIBRARY}")

@@ -77,14 +77,14 @@ hs_compile "$build" hyperslab gpu_tests
 hs_part "bundle"
 rm -rf -- "${bundle:?}/bin" "${bundle:?}/lib" "${bundle:?}/inputs"
 mkdir -p -- "$bundle/bin" "$bundle/lib"
-mapfile -t programs < <(printf 'hyperslab\n' && grep . "$build/gpu_tests.txt")
+mapfile -t programs < <(printf 'hyperslab\n' && grep . "$build/gpu_tests.txt" | cut -d ' ' -f 1)
 for program in "${programs[@]}"; do
   cp -- "$build/bin/$program" "$bundle/bin/$program"
   strip -- "$bundle/bin/$program"
 done
 cp -r -- inputs "$bundle/inputs"
 carry "${programs[@]/#/$bundle/bin/}"
-printf '%s\n' "${programs[@]:1}" >"$bundle/gpu_tests.txt"
+cp -- "$build/gpu_tests.txt" "$bundle/gpu_tests.txt"
 jobs/gpu-tests.sh --hash >"$bundle/sources.sha256"
 { git describe --always --abbrev=12 --dirty=+ 2>/dev/null || printf 'unknown\n'; } >"$bundle/commit"
 

@@ -77,14 +77,30 @@ fi
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 failed=0
-while IFS= read -r program; do
-  hs_say "$program"
-  # A program that dies leaves no file and is counted by its name.
-  status=0
-  HYPERSLAB_REQUIRE_GPU=1 timeout 900 "${start[@]}" "$folder/bin/$program" --gtest_brief=1 \
-    "--gtest_output=json:$scratch/$program.json" || status=$?
-  printf '%d\n' "$status" >"$scratch/$program.status"
+
+# run NAME COMMAND...: a test program; one that dies leaves no file and is counted by its name.
+run() {
+  local name=$1 status=0
+  shift
+  hs_say "$name"
+  HYPERSLAB_REQUIRE_GPU=1 "$@" --gtest_brief=1 "--gtest_output=json:$scratch/$name.json" </dev/null ||
+    status=$?
+  printf '%d\n' "$status" >"$scratch/$name.status"
   ((status == 0)) || failed=$((failed + 1))
+}
+
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
+# Several ranks have a GPU each, as far as they go.
+while read -r program ranks; do
+  for count in ${ranks:-1}; do
+    if ((count == 1)); then
+      run "$program" timeout 900 "${start[@]}" "$folder/bin/$program"
+    elif ((count <= gpus)); then
+      run "$program.$count" hs_mpirun "$count" --timeout 900 "${start[@]}" "$folder/bin/$program"
+    else
+      hs_say "$program with $count ranks: not run, $gpus GPUs here"
+    fi
+  done
 done < <(grep . "$folder/gpu_tests.txt")
 
 mkdir -p -- "$(dirname -- "$output")"
@@ -100,12 +116,15 @@ def version(library, function):
         call = getattr(ctypes.CDLL(library), function)
     except OSError:
         return None
+    if function == "cudnnGetVersion":
+        call.restype = ctypes.c_size_t
+        number = call()
+    else:
+        value = ctypes.c_int()
+        call(ctypes.byref(value))
+        number = value.value
     if function == "cudaRuntimeGetVersion":
-        number = ctypes.c_int()
-        call(ctypes.byref(number))
-        return f"{number.value // 1000}.{number.value % 1000 // 10}"
-    call.restype = ctypes.c_size_t
-    number = call()
+        return f"{number // 1000}.{number % 1000 // 10}"
     return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
 
 
@@ -139,6 +158,7 @@ for status in sorted(pathlib.Path(scratch).glob("*.status")):
 summary = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
            "commit": commit, "sources_sha256": sources, "device": device, "driver": driver,
            "cuda": cuda_version(), "cudnn": version("libcudnn.so.9", "cudnnGetVersion"),
+           "nccl": version("libnccl.so.2", "ncclGetVersion"),
            "passed": sum(t["result"] == "passed" for t in tests),
            "failed": sum(t["result"].startswith("failed") for t in tests),
            "skipped": sum(t["result"] == "skipped" for t in tests)}

@@ -207,7 +207,8 @@ void Communicator::wait(Context& ctx, Ticket ticket) {
   const double end = std::max(do_wait(ctx, ticket), slot.start_seconds);
   traffic_.exposed_seconds += now_seconds() - begin;
   const bool reduction = slot.call == Call::all_reduce || slot.call == Call::reduce_scatter;
-  if (reduction && report_reductions_) ctx.recorder().add_reduction(slot.start_seconds, end);
+  if (!reduction || !report_reductions_ || device_ == Device::cuda) return;
+  ctx.recorder().add_reduction(slot.start_seconds, end);
 }
 
 void Communicator::barrier() {

@@ -2,31 +2,36 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/transfer.hpp"
 
 namespace hyperslab::comm {
 namespace {
 
-void copy(CView from, View to) {
-  if (from.bytes() > 0 && from.raw() != to.raw()) std::memcpy(to.raw(), from.raw(), from.bytes());
+void copy_unless_same(Context& ctx, CView from, View to) {
+  if (from.raw() != to.raw()) copy(ctx, from, to);
 }
 
 class SelfCommunicator final : public Communicator {
  public:
-  explicit SelfCommunicator(const std::string& name) : Communicator(name, 0, 1, Device::cpu) {}
+  SelfCommunicator(const std::string& name, Device device) : Communicator(name, 0, 1, device) {}
 
   void progress() override {}
   std::unique_ptr<Communicator> split(int color, int /*key*/, const std::string& name) override {
     if (color < 0) refuse("split", fmt::format("color {} of {} is negative", color, name));
-    return make_self_communicator(name);
+    return make_self_communicator(name, device());
   }
 
  private:
   void do_all_reduce(Context&, View, ReduceOp, Ticket) override {}
-  void do_reduce_scatter(Context&, View full, View shard, Ticket) override { copy(full, shard); }
-  void do_all_gather(Context&, CView shard, View full, Ticket) override { copy(shard, full); }
+  void do_reduce_scatter(Context& ctx, View full, View shard, Ticket) override {
+    copy_unless_same(ctx, full, shard);
+  }
+  void do_all_gather(Context& ctx, CView shard, View full, Ticket) override {
+    copy_unless_same(ctx, shard, full);
+  }
   void do_broadcast(Context&, View, int, Ticket) override {}
   void do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) override;
   double do_wait(Context&, Ticket) override { return 0; }
@@ -34,7 +39,7 @@ class SelfCommunicator final : public Communicator {
 };
 
 /// The n-th send meets the n-th receive.
-void SelfCommunicator::do_exchange(Context&, std::span<const Message> messages, Ticket) {
+void SelfCommunicator::do_exchange(Context& ctx, std::span<const Message> messages, Ticket) {
   const auto is_send = [](const Message& message) { return static_cast<bool>(message.send); };
   const auto is_recv = [](const Message& message) { return static_cast<bool>(message.recv); };
   const auto sends = std::ranges::count_if(messages, is_send);
@@ -52,7 +57,7 @@ void SelfCommunicator::do_exchange(Context&, std::span<const Message> messages, 
                          hyperslab::name_of(message.send.dtype()), recv->recv.numel(),
                          hyperslab::name_of(recv->recv.dtype())));
     }
-    copy(message.send, recv->recv);
+    copy_unless_same(ctx, message.send, recv->recv);
     ++recv;
   }
 }
@@ -85,8 +90,9 @@ class MetaCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_self_communicator(const std::string& name) {
-  return std::make_unique<SelfCommunicator>(name);
+std::unique_ptr<Communicator> make_self_communicator(const std::string& name, Device device) {
+  require(device != Device::meta, "a self communicator is on the CPU or on CUDA");
+  return std::make_unique<SelfCommunicator>(name, device);
 }
 
 std::unique_ptr<Communicator> make_meta_communicator(const std::string& name, int rank, int size) {

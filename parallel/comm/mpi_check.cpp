@@ -55,4 +55,16 @@ bool may_free_mpi_handles() {
   return initialized != 0 && finalized == 0 && std::uncaught_exceptions() == 0;
 }
 
+int rank_in(MPI_Comm comm, std::string_view communicator) {
+  int rank = 0;
+  HS_MPI(communicator, MPI_Comm_rank(comm, &rank));
+  return rank;
+}
+
+int size_of_group(MPI_Comm comm, std::string_view communicator) {
+  int size = 0;
+  HS_MPI(communicator, MPI_Comm_size(comm, &size));
+  return size;
+}
+
 }  // namespace hyperslab::comm

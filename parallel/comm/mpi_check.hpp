@@ -18,6 +18,10 @@ void check_mpi(int code, std::string_view call, std::string_view communicator,
 /// may sit in another call: handles are then left to the end of the process.
 [[nodiscard]] bool may_free_mpi_handles();
 
+/// The caller's rank in `comm`, and its size; `communicator` is the name for errors.
+[[nodiscard]] int rank_in(MPI_Comm comm, std::string_view communicator);
+[[nodiscard]] int size_of_group(MPI_Comm comm, std::string_view communicator);
+
 }  // namespace hyperslab::comm
 
 /// HS_MPI(name, MPI_Barrier(comm)): the call, checked.

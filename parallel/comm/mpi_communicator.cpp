@@ -15,18 +15,6 @@ namespace {
 
 constexpr int kTag = 0;  // messages between two members match by order alone
 
-int rank_in(MPI_Comm comm, const std::string& name) {
-  int rank = 0;
-  HS_MPI(name, MPI_Comm_rank(comm, &rank));
-  return rank;
-}
-
-int size_of_group(MPI_Comm comm, const std::string& name) {
-  int size = 0;
-  HS_MPI(name, MPI_Comm_size(comm, &size));
-  return size;
-}
-
 /// Elements [begin, begin + count) of a view as one dimension.
 template <class AnyView>
 AnyView part(AnyView view, Dim begin, Dim count) {

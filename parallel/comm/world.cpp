@@ -8,20 +8,26 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cctype>
 #include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <numeric>
+#include <utility>
 
+#include "hyperslab/comm/gpus.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/transfer.hpp"
 #include "mpi_check.hpp"
 #include "mpi_communicator.hpp"
+#include "nccl.hpp"
 
 namespace hyperslab::comm {
 namespace {
 
 const std::string kName = "world";
+constexpr int kGatherTag = 1;
 
 bool has_launcher() {
   constexpr std::array kVariables = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"};
@@ -46,6 +52,8 @@ void check_srun(bool launcher, int size) {
                           tasks));
 }
 
+char to_lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
+
 std::int64_t checked_length(std::size_t length) {
   if (length > INT_MAX) {
     throw Error(ExitCode::internal,
@@ -57,9 +65,17 @@ std::int64_t checked_length(std::size_t length) {
 }  // namespace
 
 struct World::Impl {
-  MPI_Comm comm = MPI_COMM_NULL;  ///< a duplicate for host-side messages
-  std::shared_ptr<MpiEngine> engine;
-  std::atomic<bool> aborted = false;
+  /// What a world and its parts have in common.
+  struct Process {
+    std::shared_ptr<MpiEngine> engine;
+    std::atomic<bool> aborted = false;
+    bool alone = true;          ///< one rank was started
+    bool nccl_started = false;  ///< NCCL has read its variables
+  };
+  MPI_Comm comm = MPI_COMM_NULL;  ///< nobody else's, for host-side messages
+  std::shared_ptr<Process> process = std::make_shared<Process>();
+  bool is_part = false;
+  bool gpus_checked = false;
 };
 
 World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
@@ -94,24 +110,74 @@ World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
   int length = 0;
   HS_MPI(kName, MPI_Get_processor_name(host.data(), &length));
   host_.assign(host.data(), static_cast<std::size_t>(length));
-  impl_->engine = std::make_shared<MpiEngine>();
+  impl_->process->engine = std::make_shared<MpiEngine>();
+  impl_->process->alone = size_ == 1;
+}
+
+World::World(const World& whole, std::unique_ptr<Impl> impl)
+    : impl_(std::move(impl)),
+      local_rank_(whole.local_rank_),
+      local_size_(whole.local_size_),
+      host_(whole.host_) {
+  HS_MPI(kName, MPI_Comm_rank(impl_->comm, &rank_));
+  HS_MPI(kName, MPI_Comm_size(impl_->comm, &size_));
 }
 
 World::~World() {
-  if (impl_->aborted || !may_free_mpi_handles()) return;
-  impl_->engine.reset();
+  if (impl_->process->aborted || !may_free_mpi_handles()) return;
   MPI_Comm_free(&impl_->comm);
+  if (impl_->is_part) return;
+  impl_->process->engine.reset();
   MPI_Finalize();
+}
+
+std::unique_ptr<World> World::part(int color) {
+  auto impl = std::make_unique<Impl>();
+  impl->process = impl_->process;
+  impl->is_part = true;
+  const int mpi_color = color < 0 ? MPI_UNDEFINED : color;
+  HS_MPI(kName, MPI_Comm_split(impl_->comm, mpi_color, rank_, &impl->comm));
+  if (impl->comm == MPI_COMM_NULL) return nullptr;
+  HS_MPI(kName, MPI_Comm_set_errhandler(impl->comm, MPI_ERRORS_RETURN));
+  HS_MPI(kName, MPI_Comm_set_name(impl->comm, "part of the world"));
+  return std::unique_ptr<World>(new World(*this, std::move(impl)));
 }
 
 std::unique_ptr<Communicator> World::communicator(Device device, const std::string& name) {
   if (device == Device::meta) return make_meta_communicator(name, rank_, size_);
-  if (device != Device::cpu) {
-    throw Error(ExitCode::device, fmt::format("communicator {}: none for {} in this build", name,
-                                              hyperslab::name_of(device)));
+  if (size_ == 1 && (device == Device::cpu || kHasCuda))
+    return make_self_communicator(name, device);
+  if (device == Device::cpu)
+    return make_mpi_communicator(impl_->process->engine, impl_->comm, name);
+  if constexpr (kHasCuda) {
+    if (!impl_->gpus_checked) {
+      require_distinct_gpus(*this, device_bus_id());
+      require_one_nccl(*this);
+    }
+    impl_->gpus_checked = true;
+    impl_->process->nccl_started = true;
+    return make_nccl_communicator(impl_->comm, name);
   }
-  if (size_ == 1) return make_self_communicator(name);
-  return make_mpi_communicator(impl_->engine, impl_->comm, name);
+  throw Error(ExitCode::device,
+              fmt::format("communicator {}: none for {} in this build; configure with "
+                          "-DHYPERSLAB_CUDA=ON or set run.device: cpu",
+                          name, hyperslab::name_of(device)));
+}
+
+void World::set_deterministic() {
+  require(!impl_->process->nccl_started, "set_deterministic: NCCL was started before");
+  constexpr const char* kVariable = "NCCL_ALGO";
+  constexpr std::string_view kRing = "Ring";
+  const char* users = std::getenv(kVariable);
+  const bool mine = users == nullptr ||
+                    std::ranges::equal(std::string_view(users), kRing, {}, to_lower, to_lower);
+  if (!mine) {
+    throw Error(ExitCode::device,
+                fmt::format("{}={} is set on rank {}, but deterministic runs want {}; unset it or "
+                            "set run.deterministic: false",
+                            kVariable, users, rank_, kRing));
+  }
+  ::setenv(kVariable, kRing.data(), 1);
 }
 
 void World::barrier() { HS_MPI(kName, MPI_Barrier(impl_->comm)); }
@@ -143,6 +209,40 @@ std::vector<std::string> World::all_gather(const std::string& text) {
   return texts;
 }
 
+std::vector<std::string> World::gather(const std::string& bytes, int root,
+                                       std::size_t message_bytes) {
+  require(message_bytes > 0 && message_bytes <= INT_MAX, "gather: messages of 1 to 2^31-1 bytes");
+  const auto mine = static_cast<long long>(bytes.size());
+  std::vector<long long> sizes(static_cast<std::size_t>(size_));
+  HS_MPI(kName,
+         MPI_Allgather(&mine, 1, MPI_LONG_LONG, sizes.data(), 1, MPI_LONG_LONG, impl_->comm));
+  const auto for_messages = [&](std::size_t size, auto&& visit) {
+    for (std::size_t begin = 0; begin < size; begin += message_bytes) {
+      visit(begin, static_cast<int>(std::min(size - begin, message_bytes)));
+    }
+  };
+  if (rank_ != root) {
+    for_messages(bytes.size(), [&](std::size_t begin, int count) {
+      HS_MPI(kName, MPI_Send(bytes.data() + begin, count, MPI_BYTE, root, kGatherTag, impl_->comm));
+    });
+    return {};
+  }
+  std::vector<std::string> payloads;
+  for (int source = 0; source < size_; ++source) {
+    if (source == rank_) {
+      payloads.push_back(bytes);
+      continue;
+    }
+    std::string payload(static_cast<std::size_t>(sizes[static_cast<std::size_t>(source)]), '\0');
+    for_messages(payload.size(), [&](std::size_t begin, int count) {
+      HS_MPI(kName, MPI_Recv(payload.data() + begin, count, MPI_BYTE, source, kGatherTag,
+                             impl_->comm, MPI_STATUS_IGNORE));
+    });
+    payloads.push_back(std::move(payload));
+  }
+  return payloads;
+}
+
 bool World::all(bool mine) { return max(mine ? 0 : 1) == 0; }
 
 std::int64_t World::max(std::int64_t mine) {
@@ -157,12 +257,12 @@ double World::sum(double mine) {
 
 void World::abort(int code) noexcept {
   constexpr unsigned kPatienceSeconds = 3;
-  const bool first = !impl_->aborted.exchange(true);
+  const bool first = !impl_->process->aborted.exchange(true);
   if (!first) ::sleep(kPatienceSeconds);
   int finalized = 0;
   MPI_Finalized(&finalized);
   // Alone there is nobody to end, and MPI_Abort would only print.
-  if (first && finalized == 0 && size_ > 1) MPI_Abort(MPI_COMM_WORLD, code);
+  if (first && finalized == 0 && !impl_->process->alone) MPI_Abort(MPI_COMM_WORLD, code);
   ::_exit(code);
 }
 

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
+
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 
@@ -131,6 +133,15 @@ std::string device_name() {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   return properties.name;
+}
+
+std::string device_bus_id() {
+  if (device_count() == 0) return {};
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  std::array<char, 32> text{};
+  check(cudaDeviceGetPCIBusId(text.data(), text.size(), device), "cudaDeviceGetPCIBusId");
+  return text.data();
 }
 
 }  // namespace hyperslab::cuda_runtime

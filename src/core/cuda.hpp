@@ -43,5 +43,6 @@ void launch_graph(void* graph, CUstream_st* stream);
 [[nodiscard]] int device_count() noexcept;
 void use_device(int index);
 [[nodiscard]] std::string device_name();
+[[nodiscard]] std::string device_bus_id();
 
 }  // namespace hyperslab::cuda_runtime

@@ -48,4 +48,9 @@ std::string device_name() {
   return {};
 }
 
+std::string device_bus_id() {
+  if constexpr (kHasCuda) return cuda_runtime::device_bus_id();
+  return {};
+}
+
 }  // namespace hyperslab

@@ -76,6 +76,35 @@ TEST_F(GpuAttentionKernels, MaskedSoftmaxWithDropout) {
   }
 }
 
+TEST_F(GpuAttentionKernels, ARankDrawsTheMaskOfItsHeads) {
+  StepState state;
+  state.input.step = 3;
+  for (const DType dtype : kGpuTypes) {
+    for (const Dim T : {17, 64}) {
+      const HeadLayout layout = {2, 1, 16};
+      const Shape square = {2, 2, T, T};
+      Problem problem(dtype);
+      problem.input(random_tensor(dtype, {2, T, layout.packed_width()}, 1))
+          .input(random_tensor(dtype, {2, T, 32}, 2))
+          .fixed(tensor_of(DType::i64, {2}, {9, 500}))
+          .fixed(bytes_of(state))
+          .output(dtype, {2, T, 32})
+          .output(dtype, square)
+          .output(dtype, square)
+          .output(dtype, {2, T, layout.packed_width()});
+      problem.expect_match(
+          [=](Context& ctx, const Problem::Views& v) {
+            Dropout dropout = {0.25F, 42, 6, v[2], struct_at<StepState>(v[3])};
+            dropout.first_head = 3;
+            dropout.total_heads = 6;
+            attention_reference_forward(ctx, layout, v[0], dropout, v[4], v[5]);
+            attention_reference_backward(ctx, layout, v[1], v[0], v[5], dropout, v[6], v[7]);
+          },
+          "attention_reference of some heads", 3);
+    }
+  }
+}
+
 TEST_F(GpuAttentionKernels, BiasGradients) {
   struct Size {
     Dim rows, M;

@@ -202,6 +202,32 @@ TEST_F(GpuElementwise, DropoutHasTheMaskOfTheCpu) {
   }
 }
 
+TEST_F(GpuElementwise, APartOfTheMicrobatchHasItsPartOfTheMask) {
+  StepState state;
+  state.input.step = 11;
+  for (const DType dtype : kGpuTypes) {
+    for (const Dim C : {1, 91, 640}) {
+      // Rows of 7 in a sample, 3 samples.
+      for (const auto& [first, count] :
+           std::vector<std::array<Dim, 2>>{{0, 21}, {2, 9}, {6, 1}, {7, 14}, {20, 1}, {5, 0}}) {
+        Problem problem(dtype);
+        problem.input(filled_tensor(dtype, {count, C}, 1))
+            .output(dtype, {count, C})
+            .fixed(tensor_of(DType::i64, {3}, {5, 0, 7000000}))
+            .fixed(bytes_of(state));
+        problem.expect_match(
+            [C = C, first = first](Context& ctx, const Problem::Views& v) {
+              Dropout spec = {0.25F, 42, 13, v[2], struct_at<StepState>(v[3])};
+              spec.elements_per_sample = 7 * C;
+              spec.first_element = first * C;
+              dropout(ctx, spec, v[0], v[1]);
+            },
+            "dropout of a part");
+      }
+    }
+  }
+}
+
 TEST_F(GpuElementwise, WithoutDropoutAllIsKept) {
   for (const DType dtype : kGpuTypes) {
     Problem problem(dtype);

@@ -5,11 +5,13 @@
 #include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/embedding.hpp"
+#include "ops/shards.hpp"
 
 namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
+using namespace hyperslab::ops::test;
 
 class GpuEmbedding : public GpuTest {};
 
@@ -39,10 +41,50 @@ TEST_F(GpuEmbedding, Forward) {
         if (with_positions) problem.input(random_tensor(dtype, {12, C}, 2));
         problem.expect_match(
             [=](Context& ctx, const Problem::Views& v) {
-              embedding_forward(ctx, v[0], v[1], with_positions ? CView(v[3]) : CView(),
-                                with_positions ? 4 : 0, 1.5F, v[2]);
+              embedding_forward(ctx, v[0], v[1], whole_vocabulary(50),
+                                with_positions ? CView(v[3]) : CView(), with_positions ? 4 : 0,
+                                1.5F, v[2]);
             },
             "embedding_forward");
+      }
+    }
+  }
+}
+
+TEST_F(GpuEmbedding, ARankHasItsOwnRowsAlone) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Sharding& sharding : awkward_shardings()) {
+      const Ids ids = tokens_of(300, sharding.V, 1);
+      for (Dim rank = 0; rank < sharding.ranks; ++rank) {
+        const VocabularyShard shard = sharding.of(rank);
+        for (const Dim C : {5, 24}) {
+          Problem forward(dtype);
+          forward.fixed(int_tensor({3, 100}, ids))
+              .input(random_tensor(dtype, {sharding.size, C}, 1))
+              .input(random_tensor(dtype, {100, C}, 2))
+              .output(dtype, {3, 100, C})
+              .output(dtype, {3, 100, C});
+          forward.expect_match(
+              [=](Context& ctx, const Problem::Views& v) {
+                embedding_forward(ctx, v[0], v[1], shard, {}, 0, 1.5F, v[3]);
+                embedding_forward(ctx, v[0], v[1], shard, v[2], 0, 1.5F, v[4]);
+              },
+              "embedding_forward of a shard");
+          for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+            Problem backward(dtype);
+            backward.fixed(int_tensor({3, 100}, ids))
+                .fixed(order_of(ids))
+                .input(random_tensor(dtype, {3, 100, C}, 1))
+                .in_out(accumulate == Accumulate::yes
+                            ? random_tensor(DType::f32, {sharding.size, C}, 2)
+                            : poisoned(DType::f32, {sharding.size, C}));
+            backward.expect_match(
+                [=](Context& ctx, const Problem::Views& v) {
+                  embedding_backward(ctx, v[0], v[1], v[2], shard, 0.5F, accumulate, v[3]);
+                },
+                "embedding_backward of a shard");
+          }
+        }
       }
     }
   }
@@ -54,7 +96,7 @@ TEST_F(GpuEmbedding, ATokenOutsideTheTableGivesNotANumber) {
       .input(random_tensor(DType::f32, {5, 8}, 1))
       .output(DType::f32, {1, 3, 8});
   const auto found = problem.on_gpu([](Context& ctx, const Problem::Views& v) {
-    embedding_forward(ctx, v[0], v[1], {}, 0, 1, v[2]);
+    embedding_forward(ctx, v[0], v[1], whole_vocabulary(5), {}, 0, 1, v[2]);
   });
   const auto values = to_doubles(found[2].view());
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i >= 8) << i;
@@ -78,8 +120,8 @@ TEST_F(GpuEmbedding, BackwardSumsRunsOfAnyLength) {
               .input(random_tensor(dtype, {2, T, C}, 1))
               .in_out(accumulate == Accumulate::yes ? random_tensor(DType::f32, {V, C}, 2)
                                                     : poisoned(DType::f32, {V, C}));
-          const auto call = [=](Context& ctx, const Problem::Views& v) {
-            embedding_backward(ctx, v[0], v[1], v[2], 0.5F, accumulate, v[3]);
+          const auto call = [=, V = V](Context& ctx, const Problem::Views& v) {
+            embedding_backward(ctx, v[0], v[1], v[2], whole_vocabulary(V), 0.5F, accumulate, v[3]);
           };
           problem.expect_match(call, "embedding_backward");
           EXPECT_LE(relative_difference(problem.on_gpu(call)[3].view(),

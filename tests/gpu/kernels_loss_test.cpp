@@ -3,11 +3,13 @@
 
 #include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/loss.hpp"
+#include "ops/shards.hpp"
 
 namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
+using namespace hyperslab::ops::test;
 
 class GpuLoss : public GpuTest {
  protected:
@@ -34,10 +36,23 @@ class GpuLoss : public GpuTest {
   }
 };
 
-Problem::Call loss_call(WithGradient gradient) {
-  return [gradient](Context& ctx, const Problem::Views& v) {
-    softmax_cross_entropy(ctx, v[0], v[1], struct_at<StepState>(v[2]), gradient, v[3]);
+/// `padding`: columns beyond the vocabulary.
+Problem::Call loss_call(WithGradient gradient, Dim padding = 0) {
+  return [=](Context& ctx, const Problem::Views& v) {
+    const VocabularyShard shard = whole_vocabulary(v[0].shape()[1] - padding);
+    softmax_cross_entropy(ctx, v[0], shard, v[1], struct_at<StepState>(v[2]), gradient, v[3]);
   };
+}
+
+/// (N, columns) of which the first `count` are logits; padding is poisoned.
+Tensor padded_logits(DType dtype, Dim N, Dim columns, Dim count, std::uint64_t seed) {
+  auto values = to_doubles(random_tensor(dtype, {N, columns}, seed, 3.0).view());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (static_cast<Dim>(i) % columns >= count) {
+      values[i] = std::numeric_limits<double>::quiet_NaN();
+    }
+  }
+  return tensor_of(dtype, {N, columns}, values);
 }
 
 double place(const Tensor& sums, SumIndex index) {
@@ -66,6 +81,138 @@ TEST_F(GpuLoss, MatchesTheOracle) {
       }
       const double loss = place(oracle[3], kSumLoss);
       EXPECT_NEAR(place(found[3], kSumLoss), loss, 1e-5 * loss) << V;
+    }
+  }
+}
+
+TEST_F(GpuLoss, ColumnsOfPaddingTakeNoPart) {
+  for (const DType dtype : kGpuTypes) {
+    for (const auto& [V, padding] :
+         std::vector<std::array<Dim, 2>>{{13, 3}, {2048, 1}, {2051, 125}, {50257, 47}}) {
+      const Problem p = problem(dtype, padded_logits(dtype, 5, V + padding, V, 1), targets(5, V));
+      const auto call = loss_call(WithGradient::yes, padding);
+      p.expect_match(call, "padded loss of " + std::to_string(V), 2);
+      const auto found = to_doubles(p.on_gpu(call)[0].view());
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        const bool is_padding = static_cast<Dim>(i) % (V + padding) >= V;
+        ASSERT_TRUE(!is_padding || found[i] == 0) << i;
+      }
+    }
+  }
+}
+
+/// Vocabularies whose parts a warp's row holds, and ones that take a block's.
+std::vector<Sharding> shardings() {
+  auto out = awkward_shardings();
+  out.insert(out.end(), {{10007, 5056, 2}, {9000, 2250, 4}, {50257, 12608, 4}});
+  return out;
+}
+
+TEST_F(GpuLoss, StatisticsMatchTheOracle) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Sharding& sharding : shardings()) {
+      for (Dim rank = 0; rank < sharding.ranks; ++rank) {
+        const VocabularyShard shard = sharding.of(rank);
+        Problem p(dtype);
+        p.input(padded_logits(dtype, 6, sharding.size, shard.count, 1 + rank))
+            .fixed(targets(6, sharding.V))
+            .output(DType::f32, {6, kRowStatisticCount});
+        const auto call = [=](Context& ctx, const Problem::Views& v) {
+          softmax_statistics(ctx, v[0], shard, v[1], v[2]);
+        };
+        const auto oracle = to_doubles(p.on_oracle(call)[2].view());
+        for (const Dim offset : {0, 1}) {
+          const auto found = to_doubles(p.on_gpu(call, offset)[2].view());
+          for (std::size_t i = 0; i < found.size(); ++i) {
+            if (i % kRowStatisticCount == kRowExponentials) {
+              EXPECT_NEAR(found[i], oracle[i], 1e-4 * oracle[i]) << sharding.V << ": " << i;
+            } else {
+              EXPECT_EQ(found[i], oracle[i]) << sharding.V << ": " << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Logits and sums of every rank, then targets, state and what the ranks gather.
+Problem shared_problem(DType dtype, const Sharding& sharding, Dim N, const StepState& state,
+                       Tensor ids) {
+  Problem p(dtype);
+  for (Dim rank = 0; rank < sharding.ranks; ++rank) {
+    p.in_out(padded_logits(dtype, N, sharding.size, sharding.of(rank).count, 1 + rank))
+        .in_out(filled_tensor(DType::f32, {kSumCount}, 1));
+  }
+  p.fixed(std::move(ids))
+      .fixed(bytes_of(state))
+      .input(poisoned(DType::f32, {sharding.ranks, N, kRowStatisticCount}));
+  return p;
+}
+
+Problem::Call shared_call(const Sharding& sharding, WithGradient gradient) {
+  return [=](Context& ctx, const Problem::Views& v) {
+    const auto after = static_cast<std::size_t>(2 * sharding.ranks);
+    const View gathered = v[after + 2];
+    for (Dim rank = 0; rank < sharding.ranks; ++rank) {
+      const View part = gathered.slice(rank, 1);
+      softmax_statistics(ctx, v[2 * rank], sharding.of(rank), v[after],
+                         part.reshaped({part.shape()[1], kRowStatisticCount}));
+    }
+    for (Dim rank = 0; rank < sharding.ranks; ++rank) {
+      vocabulary_cross_entropy(ctx, v[2 * rank], sharding.of(rank), v[after], gathered,
+                               struct_at<StepState>(v[after + 1]), gradient, v[2 * rank + 1]);
+    }
+  };
+}
+
+TEST_F(GpuLoss, AVocabularyOverRanksMatchesTheOracle) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Sharding& sharding : shardings()) {
+      const Problem p = shared_problem(dtype, sharding, 6, state, targets(6, sharding.V));
+      const auto call = shared_call(sharding, WithGradient::yes);
+      // One logit alone has no gradient but rounding.
+      p.expect_match(call, "shared loss of " + std::to_string(sharding.V),
+                     sharding.V == 1 ? 1e30 : 2);
+      const auto found = p.on_gpu(call);
+      const auto oracle = p.on_oracle(call);
+      const auto without = p.on_gpu(shared_call(sharding, WithGradient::no));
+      for (Dim rank = 0; rank < sharding.ranks; ++rank) {
+        const Tensor& sums = found[2 * rank + 1];
+        for (const SumIndex index : {kSumTokens, kSumCorrect, kSumStop}) {
+          EXPECT_EQ(place(sums, index), place(oracle[2 * rank + 1], index)) << sharding.V;
+        }
+        const double loss = place(oracle[2 * rank + 1], kSumLoss);
+        EXPECT_NEAR(place(sums, kSumLoss), loss, 1e-5 * loss) << sharding.V;
+        EXPECT_TRUE(same_bits(without[2 * rank + 1].view(), sums.view()));
+        const VocabularyShard shard = sharding.of(rank);
+        EXPECT_TRUE(same_bits(without[2 * rank].view(),
+                              padded_logits(dtype, 6, sharding.size, shard.count, 1 + rank).view()))
+            << "without gradient nothing is written";
+      }
+    }
+  }
+}
+
+TEST_F(GpuLoss, OfEqualLargestLogitsOnTwoRanksTheLowestTokenIsTheAnswer) {
+  const Sharding sharding = {6000, 2500, 3};
+  for (const Dim target : {7, 2499, 2500, 5999}) {
+    for (const Dim other : {7, 2499, 2500, 5999}) {
+      Problem p(DType::f32);
+      for (Dim rank = 0; rank < 3; ++rank) {
+        Tensor logits = filled_tensor(DType::f32, {1, 2500}, -1);
+        for (const Dim token : {target, other}) {
+          if (token / 2500 == rank) logits.view().data<float>()[token % 2500] = 2;
+        }
+        p.in_out(std::move(logits)).in_out(filled_tensor(DType::f32, {kSumCount}, 0));
+      }
+      p.fixed(int_tensor({1}, {static_cast<std::int32_t>(target)}))
+          .fixed(bytes_of(state))
+          .input(poisoned(DType::f32, {3, 1, kRowStatisticCount}));
+      for (const Dim offset : {0, 1}) {
+        const auto found = p.on_gpu(shared_call(sharding, WithGradient::yes), offset);
+        EXPECT_EQ(place(found[1], kSumCorrect), target <= other ? 1 : 0) << target << ", " << other;
+      }
     }
   }
 }

@@ -86,6 +86,42 @@ TEST_F(GpuNorm, ForwardWithoutDeltaAndInPlace) {
   }
 }
 
+TEST_F(GpuNorm, TheKeptSumGivesTheSameBits) {
+  for (const DType dtype : kGpuTypes) {
+    for (const auto& [rows, C] : kSizes) {
+      for (const NormKind kind : {NormKind::layernorm, NormKind::rmsnorm, NormKind::none}) {
+        const bool centered = kind == NormKind::layernorm;
+        const bool scales = kind != NormKind::none;
+        Problem problem(dtype);
+        problem.input(random_tensor(dtype, {rows, C}, 1))
+            .input(random_tensor(dtype, {rows, C}, 2))
+            .input(around(dtype, {C}, 3, 1))
+            .input(random_tensor(dtype, {C}, 4))
+            .output(dtype, {rows, C});
+        for (int twice = 0; twice < 2; ++twice) {
+          problem.output(dtype, {rows, C}).output(DType::f32, {rows}).output(DType::f32, {rows});
+        }
+        const auto call = [=](Context& ctx, const Problem::Views& v) {
+          const auto norm = [&](CView residual, CView delta, View sum, std::size_t out) {
+            add_norm_forward(ctx, kind, residual, delta, scales ? CView(v[2]) : CView(),
+                             centered ? CView(v[3]) : CView(), 1e-5F, sum, v[out],
+                             centered ? v[out + 1] : View(), scales ? v[out + 2] : View());
+          };
+          norm(v[0], v[1], v[4], 5);
+          norm(v[4], {}, {}, 8);
+        };
+        for (const Dim offset : {0, 1}) {
+          const auto found = problem.on_gpu(call, offset);
+          for (const std::size_t i : {5, 6, 7}) {
+            EXPECT_TRUE(same_bits(found[i].view(), found[i + 3].view()))
+                << name_of(dtype) << ' ' << rows << " x " << C << ", operand " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_F(GpuNorm, AMeanFarFromZeroDoesNotCancel) {
   Problem problem(DType::f32);
   problem.input(around(DType::f32, {3, 1000}, 1, 1000))

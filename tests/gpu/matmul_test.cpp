@@ -234,6 +234,25 @@ TEST_F(GpuLinear, ActivationForward) {
   }
 }
 
+TEST_F(GpuLinear, TheKeptInputOfAnActivationThatIsNotFusedGivesTheSameBits) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Activation activation : {Activation::gelu, Activation::gelu_tanh, Activation::relu,
+                                        Activation::silu, Activation::relu_squared}) {
+      if (activation == Activation::gelu_tanh && dtype != DType::f32) continue;
+      for (const Dim M : {128, 37}) {
+        Problem problem(dtype);
+        problem.input(operand(dtype, {67, 80}, 1, 80)).input(operand(dtype, {M, 80}, 2));
+        problem.output(dtype, {67, M}).output(dtype, {67, M}).output(dtype, {67, M});
+        const auto found = problem.on_gpu([&](Context& ctx, const Views& v) {
+          linear_activation_forward(ctx, v[0], v[1], {}, activation, v[2], v[3]);
+          activation_forward(ctx, activation, v[2], v[4]);
+        });
+        EXPECT_TRUE(same_bits(found[3].view(), found[4].view())) << static_cast<int>(activation);
+      }
+    }
+  }
+}
+
 TEST_F(GpuLinear, BackwardInput) {
   for (const DType dtype : kGpuTypes) {
     for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {

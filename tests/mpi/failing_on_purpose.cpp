@@ -21,5 +21,11 @@ TEST(Failing, Exception) {
   world().barrier();
 }
 
+TEST(Failing, Part) {
+  const auto part = world().part(is_last() ? 1 : 0);
+  if (is_last()) part->abort(1);
+  world().barrier();
+}
+
 }  // namespace
 }  // namespace hyperslab::test

@@ -32,7 +32,10 @@ int run(int argc, char** argv) {
   the_world = &scope;
   testing::InitGoogleTest(&argc, argv);
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
-  if (scope.rank() != 0) delete listeners.Release(listeners.default_result_printer());
+  if (scope.rank() != 0) {
+    delete listeners.Release(listeners.default_result_printer());
+    delete listeners.Release(listeners.default_xml_generator());  // one file, of rank 0
+  }
   listeners.Append(new RankListener);
   return static_cast<int>(scope.max(RUN_ALL_TESTS()));
 }

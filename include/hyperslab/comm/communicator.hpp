@@ -34,7 +34,9 @@ inline constexpr int kCalls = 7;
 struct Traffic {
   std::array<std::int64_t, kCalls> calls{};
   std::array<std::int64_t, kCalls> bytes{};
-  double exposed_seconds = 0;  ///< spent in wait() and barrier()
+  /// The host's time in wait() and barrier(). On CUDA a wait costs the host nothing: what its
+  /// stream waits for is charged by the recorder's device timer to the phase around wait().
+  double exposed_seconds = 0;
 };
 
 /// Names an enqueued operation of one communicator; tickets start at 1 and grow by one per
@@ -54,6 +56,8 @@ struct Message {
 /// bf16, f16, i64, i32 (u16 and u8 where nothing is reduced). Sums of bf16 and f16 round once per
 /// addition. Operations of one communicator complete in any order, but every one of them must be
 /// waited for, once, and at most kMaxUnderWay may be under way. On `meta` calls are only counted.
+/// On CUDA an operation may be captured into a graph (GraphSegment), by all members alike, together
+/// with its wait; graphs are to be destroyed before the communicators in them.
 /// A call that breaks these rules throws an internal Error and enqueues nothing.
 class Communicator {
  public:
@@ -103,9 +107,14 @@ class Communicator {
   [[nodiscard]] virtual std::unique_ptr<Communicator> split(int color, int key,
                                                             const std::string& name) = 0;
 
-  /// Whether wait() adds all_reduce and reduce_scatter to the recorder's reduce_seconds (from the
-  /// call to the moment the operation was first seen complete); on unless switched off.
+  /// Whether all_reduce and reduce_scatter are timed; on unless switched off. On the CPU wait()
+  /// adds them to the recorder's reduce_seconds (from the call to the moment the operation was
+  /// first seen complete), on CUDA collect_seconds() tells.
   void report_reductions(bool report) { report_reductions_ = report; }
+  /// CUDA: device seconds of the reductions that the GPU finished since the last call, in graphs or
+  /// not: from the moment their stream came to them to their end, waiting for other members
+  /// included. Never blocks; what is still under way is told by a later call. Elsewhere 0.
+  [[nodiscard]] virtual double collect_seconds() { return 0; }
 
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
   void clear_traffic() { traffic_ = {}; }
@@ -113,6 +122,7 @@ class Communicator {
  protected:
   Communicator(std::string name, int rank, int size, Device device);
 
+  [[nodiscard]] bool reports_reductions() const { return report_reductions_; }
   /// Operations not yet waited for.
   [[nodiscard]] std::size_t under_way() const { return under_way_; }
   /// Throws an internal Error that names the communicator, the member and the call.
@@ -133,7 +143,8 @@ class Communicator {
   virtual void do_all_gather(Context& ctx, CView shard, View full, Ticket ticket) = 0;
   virtual void do_broadcast(Context& ctx, View buffer, int root, Ticket ticket) = 0;
   virtual void do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) = 0;
-  /// Returns when the operation finished on the monotonic clock, 0 where it did so at its call.
+  /// Returns when the operation finished on the monotonic clock, 0 where it did so at its call or
+  /// the host does not see its end (CUDA).
   virtual double do_wait(Context& ctx, Ticket ticket) = 0;
   virtual void do_barrier() = 0;
 
@@ -158,9 +169,11 @@ class Communicator {
   Traffic traffic_;
 };
 
-/// A group of one on the CPU: every collective is the identity (or a copy). What a group sends to
-/// itself it must receive in the same group, in order.
-[[nodiscard]] std::unique_ptr<Communicator> make_self_communicator(const std::string& name);
+/// A group of one on the CPU or on CUDA, where copies go to the context's stream: every collective
+/// is the identity (or a copy). What a group sends to itself it must receive in the same group, in
+/// order.
+[[nodiscard]] std::unique_ptr<Communicator> make_self_communicator(const std::string& name,
+                                                                   Device device = Device::cpu);
 
 /// Member `rank` of a group of `size` that exists only in a plan: takes contexts on `meta`, counts
 /// calls and moves nothing. It cannot be split, except into itself where size is 1: a plan makes

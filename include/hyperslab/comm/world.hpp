@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -32,10 +33,22 @@ class World {
   [[nodiscard]] int local_size() const { return local_size_; }
   [[nodiscard]] const std::string& host() const { return host_; }
 
-  /// A communicator over all ranks for the data of a step; collective. On the CPU it is MPI, or
-  /// the self communicator for a single rank; on Device::meta it only counts. To be destroyed
-  /// before the world.
+  /// A world of the ranks that give the same color, in the order of their ranks here; null for a
+  /// negative color. Collective. Place and number of ranks on a host stay those of the program, as
+  /// GPUs and cores are shared by all of them. To be destroyed before this world, which alone ends
+  /// MPI; abort() of a part ends every rank of the program.
+  [[nodiscard]] std::unique_ptr<World> part(int color);
+
+  /// A communicator over all ranks for the data of a step; collective. On the CPU it is MPI, on
+  /// CUDA NCCL on the GPU in use (the first one checks the GPUs and versions of all ranks; see
+  /// gpus.hpp), or the self communicator for a single rank; on Device::meta it only counts. To be
+  /// destroyed before the world, by all members in the same order.
   [[nodiscard]] std::unique_ptr<Communicator> communicator(Device device, const std::string& name);
+
+  /// Communicators give the same bits in every run on the same ranks, also on CUDA, where NCCL is
+  /// held to its ring (NCCL_ALGO=Ring). To be called by all ranks before the first communicator on
+  /// CUDA. Throws Error(device) where NCCL_ALGO asks for something else.
+  void set_deterministic();
 
   /// Collective host-side helpers over all ranks.
   void barrier();
@@ -43,16 +56,21 @@ class World {
   [[nodiscard]] std::string broadcast(const std::string& text, int root = 0);
   /// The texts of all ranks in rank order, on every rank.
   [[nodiscard]] std::vector<std::string> all_gather(const std::string& text);
+  /// The payloads of all ranks in rank order on `root`, nothing on the others. Of any size: they
+  /// go in messages of at most `message_bytes`, which is equal on all ranks.
+  [[nodiscard]] std::vector<std::string> gather(const std::string& bytes, int root = 0,
+                                                std::size_t message_bytes = std::size_t{1} << 30);
   [[nodiscard]] bool all(bool mine);
   [[nodiscard]] std::int64_t max(std::int64_t mine);
   [[nodiscard]] double sum(double mine);
 
-  /// Ends every rank with `code` at once: MPI_Abort on the first call; never returns. Nothing is
-  /// flushed.
+  /// Ends every rank of the program with `code` at once: MPI_Abort on the first call; never
+  /// returns. Nothing is flushed.
   [[noreturn]] void abort(int code) noexcept;
 
  private:
   struct Impl;  ///< what needs mpi.h
+  World(const World& whole, std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
   int rank_ = 0;
   int size_ = 1;

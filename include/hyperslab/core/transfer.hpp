@@ -26,4 +26,7 @@ void use_cuda_device(int index);
 /// Name of the GPU in use, such as "NVIDIA H200"; empty where there is none.
 [[nodiscard]] std::string device_name();
 
+/// Where the GPU in use sits, such as "0000:1B:00.0"; empty where there is none.
+[[nodiscard]] std::string device_bus_id();
+
 }  // namespace hyperslab

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <vector>
+
+namespace hyperslab::comm {
+
+/// CUDA events for ordering streams. It makes an event only where all are taken, so a step makes
+/// none once it has seen a step's most operations under way. An event may go from a graph's capture
+/// to another use: recording it anew forgets the capture.
+class EventPool {
+ public:
+  /// `communicator`: its name, for errors.
+  EventPool(std::string communicator, std::size_t most);
+  ~EventPool();
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+  EventPool(EventPool&&) = delete;
+  EventPool& operator=(EventPool&&) = delete;
+
+  [[nodiscard]] cudaEvent_t take();
+  /// What already waits for the event is not disturbed when it is recorded again.
+  void give_back(cudaEvent_t event) { free_.push_back(event); }
+
+ private:
+  std::string communicator_;
+  std::vector<cudaEvent_t> all_;
+  std::vector<cudaEvent_t> free_;
+};
+
+}  // namespace hyperslab::comm

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl_communicator.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "mpi_check.hpp"
+#include "nccl.hpp"
+#include "nccl_check.hpp"
+
+namespace hyperslab::comm {
+namespace {
+
+/// How a kind of communicator shares the GPU with the arithmetic.
+struct Share {
+  std::string_view name;  ///< what the communicator's name begins with
+  int max_ctas;           ///< thread blocks of an operation; NCCL_MAX_CTAS overrides
+  bool urgent;            ///< its blocks go before all others that wait for a place
+};
+/// Tensor groups stand in the way of every layer and take what NCCL finds best. What runs beside
+/// arithmetic takes few of the GPU's multiprocessors (132 on an H200), enough for several ten GB/s:
+/// gradients and stage boundaries need no more while backward runs. The world only adds up scalars.
+/// All kinds together fit on the GPU, so that no two of them can wait for each other's place.
+constexpr std::array kShares = {
+    Share{"world", 2, false},
+    Share{"data", 8, true},
+    Share{"pipeline", 8, true},
+    Share{"tied", 8, true},
+};
+constexpr Share kOthers = {"", NCCL_CONFIG_UNDEF_INT, true};
+
+Share share_of(const std::string& name) {
+  const auto* found = std::ranges::find_if(
+      kShares, [&](const Share& share) { return name.starts_with(share.name); });
+  return found == kShares.end() ? kOthers : *found;
+}
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return ncclFloat64;
+    case DType::f32: return ncclFloat32;
+    case DType::bf16: return ncclBfloat16;
+    case DType::f16: return ncclFloat16;
+    case DType::i64: return ncclInt64;
+    case DType::i32: return ncclInt32;
+    case DType::u16:
+    case DType::u8: break;
+  }
+  return ncclUint8;  // only moved, as bytes
+}
+
+std::size_t count_of(CView view) { return static_cast<std::size_t>(view.numel()); }
+
+cudaStream_t make_stream(const std::string& name, bool urgent) {
+  int least = 0;
+  int greatest = 0;
+  HS_COMM_CUDA(name, cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  HS_COMM_CUDA(name, cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                                  urgent ? greatest : least));
+  return stream;
+}
+
+void warn_if_failed(const std::string& name, std::string_view call, bool failed) {
+  if (failed) log::warn(fmt::format("communicator {}: {} failed", name, call));
+}
+
+/// Takes over `own`.
+std::unique_ptr<Communicator> adopt(MPI_Comm own, const std::string& name) {
+  HS_MPI(name, MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN));
+  if (size_of_group(own, name) > 1) return std::make_unique<NcclCommunicator>(own, name);
+  HS_MPI(name, MPI_Comm_free(&own));
+  return make_self_communicator(name, Device::cuda);
+}
+
+}  // namespace
+
+NcclCommunicator::NcclCommunicator(MPI_Comm own, const std::string& name)
+    : Communicator(name, rank_in(own, name), size_of_group(own, name), Device::cuda),
+      comm_(own),
+      stream_(make_stream(name, share_of(name).urgent)),
+      events_(std::make_unique<EventPool>(name, kMaxUnderWay + 1)),
+      clock_(std::make_unique<BusyClock>()),
+      operations_(kMaxUnderWay) {
+  HS_MPI(name, MPI_Comm_set_name(comm_, name.substr(0, MPI_MAX_OBJECT_NAME - 1).c_str()));
+  fork_ = events_->take();
+  HS_COMM_CUDA(name, clock_->clear(stream_));
+  meet();
+}
+
+/// All members learn whether the first one got an id: nobody waits for one that never comes.
+void NcclCommunicator::meet() {
+  struct Invitation {
+    ncclUniqueId id;
+    int status;
+  } invitation = {};
+  if (rank() == 0) invitation.status = ncclGetUniqueId(&invitation.id);
+  HS_MPI(name(), MPI_Bcast(&invitation, sizeof invitation, MPI_BYTE, 0, comm_));
+  check_nccl(static_cast<ncclResult_t>(invitation.status), "ncclGetUniqueId", name(), nullptr);
+
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  config.maxCTAs = share_of(name()).max_ctas;
+  config.commName = name().c_str();
+  HS_NCCL(name(), nullptr, ncclCommInitRankConfig(&nccl_, size(), invitation.id, rank(), &config));
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (!may_free_mpi_handles()) {
+    // Freeing device memory waits for the GPU, which may wait for members that are elsewhere.
+    (void)events_.release();
+    (void)clock_.release();
+    return;
+  }
+  if (under_way() > 0) {
+    log::warn(fmt::format("communicator {}: destroyed with {} operations not waited for", name(),
+                          under_way()));
+  }
+  warn_if_failed(name(), "cudaStreamSynchronize", cudaStreamSynchronize(stream_) != cudaSuccess);
+  warn_if_failed(name(), "ncclCommDestroy", ncclCommDestroy(nccl_) != ncclSuccess);
+  warn_if_failed(name(), "cudaStreamDestroy", cudaStreamDestroy(stream_) != cudaSuccess);
+  warn_if_failed(name(), "MPI_Comm_free", MPI_Comm_free(&comm_) != MPI_SUCCESS);
+}
+
+std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key, const std::string& name) {
+  if (color < 0) refuse("split", fmt::format("color {} of {} is negative", color, name));
+  MPI_Comm own = MPI_COMM_NULL;
+  HS_MPI(this->name(), MPI_Comm_split(comm_, color, key, &own));
+  return adopt(own, name);
+}
+
+unsigned long long NcclCommunicator::capture_of(cudaStream_t stream) const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  HS_COMM_CUDA(name(), cudaStreamGetCaptureInfo(stream, &status, &id));
+  return status == cudaStreamCaptureStatusNone ? 0 : id;
+}
+
+/// The own stream waits for everything that is enqueued on the context's.
+void NcclCommunicator::fork(Context& ctx, Ticket ticket) {
+  const cudaStream_t stream = ctx.stream().cuda();
+  operation(ticket) = {events_->take(), capture_of(stream)};
+  HS_COMM_CUDA(name(), cudaEventRecord(fork_, stream));
+  HS_COMM_CUDA(name(), cudaStreamWaitEvent(stream_, fork_, 0));
+}
+
+void NcclCommunicator::finish(Ticket ticket) {
+  HS_COMM_CUDA(name(), cudaEventRecord(operation(ticket).done, stream_));
+}
+
+template <class Issue>
+void NcclCommunicator::reduce(Context& ctx, Ticket ticket, Issue&& issue) {
+  fork(ctx, ticket);
+  if (reports_reductions()) HS_COMM_CUDA(name(), clock_->start(stream_));
+  issue();
+  if (reports_reductions()) HS_COMM_CUDA(name(), clock_->stop(stream_));
+  finish(ticket);
+}
+
+void NcclCommunicator::do_all_reduce(Context& ctx, View buffer, ReduceOp op, Ticket ticket) {
+  reduce(ctx, ticket, [&] {
+    HS_NCCL(name(), nccl_,
+            ncclAllReduce(buffer.raw(), buffer.raw(), count_of(buffer), type_of(buffer.dtype()),
+                          op == ReduceOp::sum ? ncclSum : ncclMax, nccl_, stream_));
+  });
+}
+
+void NcclCommunicator::do_reduce_scatter(Context& ctx, View full, View shard, Ticket ticket) {
+  reduce(ctx, ticket, [&] {
+    HS_NCCL(name(), nccl_,
+            ncclReduceScatter(full.raw(), shard.raw(), count_of(shard), type_of(full.dtype()),
+                              ncclSum, nccl_, stream_));
+  });
+}
+
+void NcclCommunicator::do_all_gather(Context& ctx, CView shard, View full, Ticket ticket) {
+  fork(ctx, ticket);
+  HS_NCCL(name(), nccl_,
+          ncclAllGather(shard.raw(), full.raw(), shard.bytes(), ncclUint8, nccl_, stream_));
+  finish(ticket);
+}
+
+void NcclCommunicator::do_broadcast(Context& ctx, View buffer, int root, Ticket ticket) {
+  fork(ctx, ticket);
+  HS_NCCL(
+      name(), nccl_,
+      ncclBroadcast(buffer.raw(), buffer.raw(), buffer.bytes(), ncclUint8, root, nccl_, stream_));
+  finish(ticket);
+}
+
+void NcclCommunicator::do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) {
+  fork(ctx, ticket);
+  HS_NCCL(name(), nccl_, ncclGroupStart());
+  for (const auto& [send, recv, peer] : messages) {
+    if (send && send.bytes() > 0) {
+      HS_NCCL(name(), nccl_, ncclSend(send.raw(), send.bytes(), ncclUint8, peer, nccl_, stream_));
+    } else if (recv && recv.bytes() > 0) {
+      HS_NCCL(name(), nccl_, ncclRecv(recv.raw(), recv.bytes(), ncclUint8, peer, nccl_, stream_));
+    }
+  }
+  HS_NCCL(name(), nccl_, ncclGroupEnd());
+  finish(ticket);
+}
+
+double NcclCommunicator::do_wait(Context& ctx, Ticket ticket) {
+  const Operation mine = std::exchange(operation(ticket), {});
+  const cudaStream_t stream = ctx.stream().cuda();
+  if (capture_of(stream) != mine.capture) {
+    refuse("wait", fmt::format("ticket {} and its wait are not captured into the same graph (called"
+                               " in capture {}, waited for in {}; 0: none)",
+                               ticket, mine.capture, capture_of(stream)));
+  }
+  HS_COMM_CUDA(name(), cudaStreamWaitEvent(stream, mine.done, 0));
+  events_->give_back(mine.done);
+  check_peers();
+  return 0;
+}
+
+/// What NCCL's own threads found since the last look, such as a broken connection.
+void NcclCommunicator::check_peers() const {
+  ncclResult_t state = ncclSuccess;
+  HS_NCCL(name(), nccl_, ncclCommGetAsyncError(nccl_, &state));
+  if (state != ncclInProgress) check_nccl(state, "an operation under way", name(), nccl_);
+}
+
+void NcclCommunicator::do_barrier() { HS_MPI(name(), MPI_Barrier(comm_)); }
+
+double NcclCommunicator::collect_seconds() {
+  const double now = clock_->seconds();
+  return now - std::exchange(collected_seconds_, now);
+}
+
+std::unique_ptr<Communicator> make_nccl_communicator(MPI_Comm parent, const std::string& name) {
+  MPI_Comm own = MPI_COMM_NULL;
+  HS_MPI(name, MPI_Comm_dup(parent, &own));
+  return adopt(own, name);
+}
+
+int nccl_library_version() {
+  int version = 0;
+  HS_NCCL("NCCL", nullptr, ncclGetVersion(&version));
+  return version;
+}
+
+int nccl_header_version() { return NCCL_VERSION_CODE; }
+
+}  // namespace hyperslab::comm

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mpi.h>
+#include <nccl.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "busy_clock.hpp"
+#include "event_pool.hpp"
+#include "hyperslab/comm/communicator.hpp"
+
+namespace hyperslab::comm {
+
+/// Blocking NCCL on the GPU that was in use when it was made, on a stream of its own. An operation
+/// waits by an event for the context's stream, and the context's stream by another for the
+/// operation; the host waits for nothing. Both work while the context's stream is being captured:
+/// the own stream then joins the capture. Members meet over MPI alone: in barriers, and with a new
+/// unique id for every group, so that a split asks nothing of the operations under way. Never
+/// aborted: a lost member is the watchdog's matter.
+class NcclCommunicator final : public Communicator {
+ public:
+  /// Takes over `own`, which has at least two members and nobody else may use; collective.
+  NcclCommunicator(MPI_Comm own, const std::string& name);
+  /// Collective; leaves everything to the end of the process while an exception unwinds.
+  ~NcclCommunicator() override;
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+  NcclCommunicator(NcclCommunicator&&) = delete;
+  NcclCommunicator& operator=(NcclCommunicator&&) = delete;
+
+  void progress() override {}
+  /// The self communicator where a group has one member.
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
+  [[nodiscard]] double collect_seconds() override;
+
+ private:
+  /// Between its call and its wait.
+  struct Operation {
+    cudaEvent_t done = nullptr;
+    unsigned long long capture = 0;  ///< the id of the capture it is part of, 0 for none
+  };
+
+  void do_all_reduce(Context& ctx, View buffer, ReduceOp op, Ticket ticket) override;
+  void do_reduce_scatter(Context& ctx, View full, View shard, Ticket ticket) override;
+  void do_all_gather(Context& ctx, CView shard, View full, Ticket ticket) override;
+  void do_broadcast(Context& ctx, View buffer, int root, Ticket ticket) override;
+  void do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) override;
+  double do_wait(Context& ctx, Ticket ticket) override;
+  void do_barrier() override;
+
+  Operation& operation(Ticket ticket) { return operations_[ticket % kMaxUnderWay]; }
+  void meet();
+  void fork(Context& ctx, Ticket ticket);
+  void finish(Ticket ticket);
+  template <class Issue>
+  void reduce(Context& ctx, Ticket ticket, Issue&& issue);
+  unsigned long long capture_of(cudaStream_t stream) const;
+  void check_peers() const;
+
+  MPI_Comm comm_;
+  ncclComm_t nccl_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t fork_ = nullptr;
+  std::unique_ptr<EventPool> events_;
+  std::unique_ptr<BusyClock> clock_;
+  double collected_seconds_ = 0;
+  std::vector<Operation> operations_;  ///< by ticket
+};
+
+}  // namespace hyperslab::comm

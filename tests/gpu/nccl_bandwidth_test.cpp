@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+
+#include "nccl_group.hpp"
+
+// All-reduce through a Communicator beside plain ncclAllReduce in the same process, in turns.
+namespace hyperslab::test {
+namespace {
+
+constexpr int kRounds = 9;
+constexpr int kCalls = 10;
+constexpr double kLeastShare = 0.95;
+
+/// A communicator with all of NCCL's own defaults.
+class PlainNccl {
+ public:
+  PlainNccl() {
+    ncclUniqueId id{};
+    if (world().rank() == 0) {
+      EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+    }
+    const std::string text = world().broadcast(std::string(id.internal, sizeof id.internal));
+    std::memcpy(id.internal, text.data(), sizeof id.internal);
+    EXPECT_EQ(ncclCommInitRank(&comm_, world().size(), id, world().rank()), ncclSuccess);
+  }
+  ~PlainNccl() { ncclCommDestroy(comm_); }
+  PlainNccl(const PlainNccl&) = delete;
+  PlainNccl& operator=(const PlainNccl&) = delete;
+  PlainNccl(PlainNccl&&) = delete;
+  PlainNccl& operator=(PlainNccl&&) = delete;
+
+  void all_reduce(Context& ctx, View x) {
+    ASSERT_EQ(ncclAllReduce(x.raw(), x.raw(), static_cast<std::size_t>(x.numel()), ncclFloat32,
+                            ncclSum, comm_, ctx.stream().cuda()),
+              ncclSuccess);
+  }
+
+ private:
+  ncclComm_t comm_ = nullptr;
+};
+
+class NcclBandwidth : public NcclGroup {
+ protected:
+  static void SetUpTestSuite() {
+    NcclGroup::SetUpTestSuite();
+    (void)cudaEventCreate(&begin_event);
+    (void)cudaEventCreate(&end_event);
+  }
+
+  /// Device seconds of one call, the slowest rank's.
+  static double seconds(const std::function<void()>& call) {
+    group().barrier();
+    EXPECT_EQ(cudaEventRecord(begin_event, ctx().stream().cuda()), cudaSuccess);
+    for (int i = 0; i < kCalls; ++i) call();
+    EXPECT_EQ(cudaEventRecord(end_event, ctx().stream().cuda()), cudaSuccess);
+    EXPECT_EQ(cudaEventSynchronize(end_event), cudaSuccess);
+    float milliseconds = 0;
+    EXPECT_EQ(cudaEventElapsedTime(&milliseconds, begin_event, end_event), cudaSuccess);
+    constexpr double kNanoseconds = 1e6;
+    return static_cast<double>(
+               world().max(static_cast<std::int64_t>(milliseconds * kNanoseconds))) *
+           1e-9 / kCalls;
+  }
+  /// Bytes a link carries per second: all-reduce moves 2 (n - 1) / n of the buffer.
+  static double bus_bandwidth(std::size_t bytes, double call_seconds) {
+    return static_cast<double>(bytes) * 2 * (size() - 1) / size() / call_seconds;
+  }
+
+ private:
+  static inline cudaEvent_t begin_event = nullptr;
+  static inline cudaEvent_t end_event = nullptr;
+};
+
+TEST_F(NcclBandwidth, IsThatOfPlainNccl) {
+  if (size() == 1) GTEST_SKIP() << "one rank moves nothing";
+  PlainNccl plain;
+  const auto data = group().split(0, rank(), "data");
+  constexpr std::array<Dim, 3> kMebibytes = {16, 64, 256};
+  for (const Dim mebibytes : kMebibytes) {
+    Tensor x = filled(DType::f32, (mebibytes << 20) / 4, 0);
+    const auto through = [&](comm::Communicator& comm) {
+      return [&] { comm.wait(ctx(), comm.all_reduce(ctx(), x.view(), comm::ReduceOp::sum)); };
+    };
+    std::vector<double> plain_seconds;
+    std::vector<double> our_seconds;
+    std::vector<double> data_seconds;
+    for (int round = 0; round < kRounds; ++round) {
+      plain_seconds.push_back(seconds([&] { plain.all_reduce(ctx(), x.view()); }));
+      our_seconds.push_back(seconds(through(group())));
+      data_seconds.push_back(seconds(through(*data)));
+    }
+    // The first round connects.
+    const auto median = [](std::vector<double>& times) {
+      std::sort(times.begin() + 1, times.end());
+      return times[1 + times.size() / 2];
+    };
+    const double plain_rate = bus_bandwidth(x.view().bytes(), median(plain_seconds));
+    const double our_rate = bus_bandwidth(x.view().bytes(), median(our_seconds));
+    const double data_rate = bus_bandwidth(x.view().bytes(), median(data_seconds));
+    if (world().rank() == 0) {
+      std::printf(
+          "all_reduce of %ld MiB f32 over %d: plain NCCL %.1f GB/s, tensor %.1f (%.3f), "
+          "data %.1f (%.3f)\n",
+          static_cast<long>(mebibytes), size(), plain_rate * 1e-9, our_rate * 1e-9,
+          our_rate / plain_rate, data_rate * 1e-9, data_rate / plain_rate);
+    }
+
+    EXPECT_GE(our_rate, kLeastShare * plain_rate) << mebibytes << " MiB";
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab::test
