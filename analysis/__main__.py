@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from analysis.errors import UserError
 
@@ -14,6 +15,41 @@ def count(text: str) -> int:
     if value < 0:
         raise ValueError(text)
     return value
+
+
+def at_least_one(text: str) -> int:
+    value = count(text)
+    if value == 0:
+        raise ValueError(text)
+    return value
+
+
+def share(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(text)
+    return value
+
+
+def add_report(commands: Any, many: argparse.ArgumentParser) -> None:
+    report = commands.add_parser("report", parents=[many], help="how runs scale with ranks")
+    report.add_argument("--base", type=at_least_one, metavar="N",
+                        help="ranks that speed-ups refer to (default: the fewest)")
+    report.add_argument("--skip", type=count, default=5, metavar="N",
+                        help="steps left out at each start (default 5)")
+
+
+def add_check(commands: Any) -> None:
+    check = commands.add_parser("check", help="exit code 1 where a share is above a limit")
+    kinds = check.add_subparsers(dest="what", required=True, metavar="WHAT")
+    overlap = kinds.add_parser("overlap", help="exposed share of the gradient reductions")
+    idle = kinds.add_parser("idle", help="share of the step in which pipeline stages are idle")
+    overlap.add_argument("--limit", type=share, default=0.2, help="0 to 1 (default 0.2)")
+    idle.add_argument("--limit", type=share, required=True, help="0 to 1")
+    for kind in (overlap, idle):
+        kind.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
+        kind.add_argument("--skip", type=count, default=5, metavar="N",
+                          help="steps left out at each start (default 5)")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -28,6 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
     time = commands.add_parser("time", parents=[many], help="where the time of a step went")
     time.add_argument("--skip", type=count, default=2, metavar="N",
                       help="steps left out at each start (default 2)")
+    add_report(commands, many)
+    add_check(commands)
     summary = commands.add_parser("summary", help="a few lines on one run")
     summary.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
     entropy = commands.add_parser("entropy", help="unigram entropy of a text or of tokens, nats")
@@ -38,8 +76,18 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def execute(arguments: argparse.Namespace) -> str:
-    """Runs one command; each imports only what it needs. Returns what to print."""
+def execute(arguments: argparse.Namespace) -> tuple[str, int]:
+    """Runs one command; each imports only what it needs. Returns what to print, and exit code."""
+    if arguments.command == "check":
+        from analysis.checks import check
+        return check(arguments.what, arguments.run, arguments.limit, arguments.skip)
+    return describe(arguments), 0
+
+
+def describe(arguments: argparse.Namespace) -> str:
+    if arguments.command == "report":
+        from analysis.report import report
+        return report(arguments.runs, arguments.output, arguments.base, arguments.skip)
     if arguments.command == "entropy":
         from analysis.entropy import entropy
         return entropy(arguments.file, arguments.tokens, arguments.dtype)
@@ -61,7 +109,8 @@ def fail(message: str) -> int:
 def main(words: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(words)
     try:
-        print(execute(arguments))
+        text, code = execute(arguments)
+        print(text)
     except UserError as error:
         return fail(str(error))
     except ModuleNotFoundError as error:
@@ -69,7 +118,7 @@ def main(words: list[str] | None = None) -> int:
                     "python3-h5py python3-matplotlib")
     except OSError as error:
         return fail(f"{error.filename}: {error.strerror}")
-    return 0
+    return code
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 """Reads the per-rank timing files of run directories."""
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 
 from analysis.errors import UserError
 from analysis.runs import FloatArray, Run
@@ -28,8 +31,14 @@ WAITING = ("reduce_exposed_seconds", "tensor_comm_seconds", "pipeline_comm_secon
            "pipeline_idle_seconds")
 COLUMNS = ("step", "step_seconds", "reduce_seconds", "tokens", "memory_peak_bytes", *PARTS)
 AXES = ("data", "pipeline", "context", "tensor")
+# Parts may add up to this much more than their step, as a share of it and in seconds: rounding.
+PARTITION_SHARE, PARTITION_SECONDS = 1e-3, 1e-6
 
 Coordinates = tuple[int, int, int, int]
+
+
+class ShortStartError(UserError):
+    """A start that ended before there was a step to measure."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,9 @@ class RankSteps:
 
     rank: int
     host: str
+    device: str
+    commit: str
+    start_time: str
     world_size: int
     coordinates: Coordinates
     columns: dict[str, FloatArray]
@@ -45,6 +57,14 @@ class RankSteps:
     def skip(self, count: int) -> RankSteps:
         kept = {name: values[count:] for name, values in self.columns.items()}
         return replace(self, columns=kept)
+
+    def only(self, steps: FloatArray) -> RankSteps:
+        """Without the rows of other steps."""
+        rows = np.isin(self.columns["step"], steps)
+        return replace(self, columns={name: values[rows] for name, values in self.columns.items()})
+
+    def with_column(self, name: str, values: FloatArray) -> RankSteps:
+        return replace(self, columns=self.columns | {name: values})
 
 
 @dataclass(frozen=True)
@@ -56,10 +76,20 @@ class Layout:
     ranks: list[RankSteps]
 
     @property
+    def sizes(self) -> Coordinates:
+        """Ranks along each of AXES."""
+        data, pipeline, context, tensor = (1 + max(rank.coordinates[axis] for rank in self.ranks)
+                                           for axis in range(4))
+        return data, pipeline, context, tensor
+
+    @property
+    def shape(self) -> str:
+        return " x ".join(f"{name} {size}" for name, size in zip(AXES, self.sizes)
+                          if size > 1) or "one rank"
+
+    @property
     def label(self) -> str:
-        sizes = [1 + max(rank.coordinates[axis] for rank in self.ranks) for axis in range(4)]
-        shape = " x ".join(f"{name} {size}" for name, size in zip(AXES, sizes) if size > 1)
-        return f"{self.run.label} ({shape or 'one rank'}; {', '.join(self.starts)})"
+        return f"{self.run.label} ({self.shape}; {', '.join(self.starts)})"
 
 
 def attribute(file: h5py.File, name: str) -> str:
@@ -71,6 +101,31 @@ def attribute(file: h5py.File, name: str) -> str:
     return item.decode() if isinstance(item, bytes) else str(item)
 
 
+def check_values(path: str, columns: dict[str, FloatArray]) -> None:
+    """Whole rows only: numbers, steps that rise, and parts that fit into their step."""
+    for name, values in columns.items():
+        if not np.all(np.isfinite(values) & (values >= 0)):
+            row = int(np.argmin(np.isfinite(values) & (values >= 0)))
+            raise UserError(f"{path}: {name} is {values[row]} in row {row}, wanted a number that "
+                            "is not negative; was the job killed while it wrote?")
+    steps, seconds = columns["step"], columns["step_seconds"]
+    falls = np.flatnonzero(np.diff(steps) <= 0)
+    if falls.size:
+        raise UserError(f"{path}: step {steps[falls[0] + 1]:.0f} follows step "
+                        f"{steps[falls[0]]:.0f}; was the job killed while it wrote?")
+    total = sum_of(columns, PARTS)
+    over = np.flatnonzero(total > seconds * (1 + PARTITION_SHARE) + PARTITION_SECONDS)
+    if over.size:
+        row = over[0]
+        raise UserError(f"{path}: the parts of step {steps[row]:.0f} add up to "
+                        f"{1e3 * total[row]:.3f} ms, the step lasted {1e3 * seconds[row]:.3f} ms; "
+                        "was the file written by this version?")
+
+
+def sum_of(columns: dict[str, FloatArray], names: tuple[str, ...] | dict[str, str]) -> FloatArray:
+    return np.sum([columns[name] for name in names], axis=0)
+
+
 def read_columns(file: h5py.File) -> dict[str, FloatArray]:
     missing = [name for name in COLUMNS if f"steps/{name}" not in file]
     if missing:
@@ -79,7 +134,9 @@ def read_columns(file: h5py.File) -> dict[str, FloatArray]:
     columns = {name: np.asarray(file[f"steps/{name}"], dtype=np.float64) for name in COLUMNS}
     # A job that ended while it wrote can leave columns of unequal length.
     length = min(values.size for values in columns.values())
-    return {name: values[:length] for name, values in columns.items()}
+    columns = {name: values[:length] for name, values in columns.items()}
+    check_values(file.filename, columns)
+    return columns
 
 
 def read_rank(path: Path) -> RankSteps:
@@ -87,7 +144,8 @@ def read_rank(path: Path) -> RankSteps:
         with h5py.File(path, "r") as file:
             data, pipeline, context, tensor = (int(attribute(file, axis)) for axis in AXES)
             return RankSteps(int(attribute(file, "rank")), attribute(file, "host"),
-                             int(attribute(file, "world_size")),
+                             attribute(file, "device"), attribute(file, "commit"),
+                             attribute(file, "start_time"), int(attribute(file, "world_size")),
                              (data, pipeline, context, tensor), read_columns(file))
     except (OSError, KeyError, ValueError) as error:
         reason = str(error).splitlines()[0]
@@ -95,46 +153,109 @@ def read_rank(path: Path) -> RankSteps:
                         ) from error
 
 
+def both(first: str, second: str) -> str:
+    """Names of two starts; a job that went on elsewhere has several hosts."""
+    names = first.split(", ")
+    return first if second in names else f"{first}, {second}"
+
+
 def join(first: RankSteps, second: RankSteps) -> RankSteps:
     columns = {name: np.concatenate([values, second.columns[name]])
                for name, values in first.columns.items()}
-    return replace(first, columns=columns)
+    return replace(first, host=both(first.host, second.host), columns=columns)
 
 
-def places(ranks: list[RankSteps]) -> list[tuple[int, Coordinates]]:
-    return [(rank.rank, rank.coordinates) for rank in ranks]
+Place = tuple[int, Coordinates, str, str, tuple[float, ...]]
 
 
-def read_start(start: Path, skip: int) -> list[RankSteps]:
-    """All ranks of one start, in order."""
-    ranks = sorted((read_rank(path).skip(skip) for path in start.glob("rank_*.h5")),
-                   key=lambda rank: rank.rank)
+def places(ranks: list[RankSteps]) -> list[Place]:
+    """What starts have in common that may be joined: layout, device, commit, tokens of a step."""
+    return [(rank.rank, rank.coordinates, rank.device, rank.commit,
+             tuple(np.unique(rank.columns["tokens"]))) for rank in ranks]
+
+
+def some(names: list[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def check_ranks(start: Path, ranks: list[RankSteps]) -> None:
+    """Every rank is there once, and the coordinates fill the layout."""
+    size = ranks[0].world_size
+    found = {rank.rank for rank in ranks}
+    missing = [f"rank_{rank:05d}.h5" for rank in range(size) if rank not in found]
+    if missing:
+        raise UserError(f"{start} holds {len(ranks)} of {size} rank_*.h5; copy the others there: "
+                        f"{some(missing)}")
+    if len(ranks) != size or any(rank.world_size != size for rank in ranks):
+        raise UserError(f"{start} holds {len(ranks)} rank_*.h5 for {size} ranks; are files of "
+                        "another start among them?")
+    sizes = [1 + max(rank.coordinates[axis] for rank in ranks) for axis in range(4)]
+    if len({rank.coordinates for rank in ranks}) != size or int(np.prod(sizes)) != size:
+        raise UserError(f"{start}: the coordinates of its {size} ranks fill no layout "
+                        f"({' x '.join(map(str, sizes))}); are files of another start among them?")
+
+
+def read_files(start: Path) -> list[RankSteps]:
+    """All files that can be read, or an error that names every one that cannot."""
+    ranks: list[RankSteps] = []
+    problems: dict[str, str] = {}
+    for path in sorted(start.glob("rank_*.h5")):
+        try:
+            ranks.append(read_rank(path))
+        except UserError as error:
+            problems[path.name] = str(error)
+    if problems:
+        others = list(problems)[1:]
+        raise UserError(next(iter(problems.values())) +
+                        (f" (nor is {some(others)} whole)" if others else ""))
     if not ranks:
         raise UserError(f"{start} holds no rank_*.h5; was the job killed before it wrote?")
-    if len(ranks) != ranks[0].world_size:
-        raise UserError(f"{start} holds {len(ranks)} of {ranks[0].world_size} rank_*.h5; copy the "
-                        "others there")
-    if any(rank.columns["step"].size == 0 for rank in ranks):
-        raise UserError(f"{start} has no more than {skip} steps; run longer, or lower --skip or "
-                        "the deck's timing.every")
-    return ranks
+    return sorted(ranks, key=lambda rank: rank.rank)
 
 
-def read_layouts(run: Run, skip: int) -> tuple[list[Layout], list[str]]:
-    """The layouts of a run, and why starts were left out.
+def read_start(start: Path, skip: int) -> tuple[list[RankSteps], list[str]]:
+    """All ranks of one start with the steps that all of them have, in order; and notes."""
+    ranks = read_files(start)
+    check_ranks(start, ranks)
+    common: npt.NDArray[np.float64] = reduce(np.intersect1d,
+                                             [rank.columns["step"] for rank in ranks])
+    longest = max(rank.columns["step"].size for rank in ranks)
+    cut = [f"rank_{rank.rank:05d}.h5" for rank in ranks if rank.columns["step"].size < longest]
+    notes = [f"{start}: only the {common.size} steps that all ranks have, of {longest}; short: "
+             f"{some(cut)}"] if common.size < longest else []
+    ranks = [rank.only(common).skip(skip) for rank in ranks]
+    if common.size <= skip:
+        raise ShortStartError(f"{start} has no more than {skip} steps; run longer, or lower --skip "
+                              "or the deck's timing.every")
+    return ranks, notes
+
+
+def start_folders(run: Run) -> list[Path]:
+    """In the order of the starts: start_9999 comes before start_10000."""
+    folders = [path for path in (run.path / "timing").glob("start_*") if path.is_dir()]
+    return sorted(folders, key=lambda path: (int(re.sub(r"\D", "", path.name) or 0), path.name))
+
+
+def read_layouts(run: Run, skip: int, strict: bool = False) -> tuple[list[Layout], list[str]]:
+    """The layouts of a run, and why starts or steps were left out.
 
     Starts are taken in order, without the first `skip` steps of each; neighbours with one layout
-    are joined. It is an error where no start is left.
+    on one kind of device are joined. It is an error where no start is left; with `strict` also
+    where one is damaged, but not where one is only short.
     """
-    folder = run.path / "timing"
     layouts: list[Layout] = []
+    notes: list[str] = []
     problems: list[str] = []
-    for start in sorted(path for path in folder.glob("start_*") if path.is_dir()):
+    for start in start_folders(run):
         try:
-            ranks = read_start(start, skip)
+            ranks, more = read_start(start, skip)
         except UserError as error:
+            if strict and not isinstance(error, ShortStartError):
+                raise
             problems.append(str(error))
             continue
+        notes += more
         if layouts and places(layouts[-1].ranks) == places(ranks):
             last = layouts.pop()
             joined = [join(old, new) for old, new in zip(last.ranks, ranks)]
@@ -143,5 +264,6 @@ def read_layouts(run: Run, skip: int) -> tuple[list[Layout], list[str]]:
             layouts.append(Layout(run, [start.name], ranks))
     if not layouts:
         raise UserError(problems[-1] if problems else
-                        f"{folder} holds no start_*; has the run finished its first step?")
-    return layouts, [f"left out: {problem}" for problem in problems]
+                        f"{run.path / 'timing'} holds no start_*; has the run finished its first "
+                        "step?")
+    return layouts, [f"left out: {problem}" for problem in problems] + notes

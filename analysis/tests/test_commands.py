@@ -1,56 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import contextlib
-import io
 import math
-import struct
-import tempfile
 import unittest
 from pathlib import Path
 
 import numpy as np
 
-from analysis.__main__ import main
 from analysis.learning import smooth
+from analysis.tests.commands import CommandTest, cells, run_command
 from analysis.tests.fake_runs import metrics_row, write_metrics, write_rank
-
-
-def run_command(*words: object) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main([str(word) for word in words])
-    return code, out.getvalue(), err.getvalue()
-
-
-def cells(text: str, first: str) -> list[str]:
-    """The cells behind the first cell `first` of the first such line."""
-    line = next(line for line in text.splitlines() if line.startswith(first + "  "))
-    return line[len(first):].split()
-
-
-class CommandTest(unittest.TestCase):
-    def setUp(self) -> None:
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = Path(temporary.name)
-        self.output = self.folder / "report"
-
-    def expect_png(self, path: Path, at_least: int = 20_000) -> None:
-        content = path.read_bytes()
-        self.assertEqual(content[:8], b"\x89PNG\r\n\x1a\n")
-        width, height = struct.unpack(">II", content[16:24])
-        self.assertGreater(width, 800)
-        self.assertGreater(height, 400)
-        self.assertGreater(len(content), at_least)
-
-    def expect_error(self, *words: object, says: str) -> None:
-        code, out, err = run_command(*words)
-        self.assertEqual(code, 2)
-        self.assertEqual(out, "")
-        self.assertRegex(err, r"\Aanalysis: [^\n]+\n\Z")
-        self.assertIn(says, err)
 
 
 class Learning(CommandTest):

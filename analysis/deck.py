@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads deck.yaml of run directories: resolved, so a section and its keys, a value per line."""
+from __future__ import annotations
+
+import re
+from typing import Sequence
+
+from analysis.errors import UserError
+from analysis.runs import Run
+
+Deck = dict[str, str]
+
+# Names and places: they differ between any two runs and say nothing about them.
+NAMES = ("run.name", "run.directory", "checkpoint.directory")
+# The layout is read from the timing files, since the deck is that of the newest start.
+LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.context")
+# Keys that say how a run is spread over ranks or what it writes: runs may differ in them and still
+# be compared. The batch is judged by the tokens of a step.
+FREE_SECTIONS = ("run", "data", "parallel", "schedule", "train", "checkpoint", "timing")
+FREE_KEYS = ("model.init_std", "model.scale_residual_init", "optimizer.lr", "optimizer.betas",
+             "optimizer.eps", "optimizer.weight_decay", "optimizer.decay_embeddings",
+             "optimizer.clip_norm")
+BOUND_KEYS = ("run.deterministic",)
+
+_LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>.*\S))?\s*\Z")
+
+
+def read_deck(run: Run) -> Deck:
+    """Values as they are written, by "section.key"."""
+    path = run.path / "deck.yaml"
+    if not path.is_file():
+        raise UserError(f"{path} is missing; copy it there, runs are compared by their decks")
+    deck: Deck = {}
+    section = ""
+    for index, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n")):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _LINE.match(line)
+        if match is None or (match["indent"] and (not section or match["value"] is None)):
+            raise UserError(f"{path}:{index + 1}: wanted `section:` or `  key: value`, found "
+                            f"`{line.strip()[:60]}`; give the deck.yaml that `hyperslab train` "
+                            "wrote")
+        if match["indent"]:
+            deck[f"{section}.{match['key']}"] = match["value"]
+        elif match["value"] is None:
+            section = match["key"]
+        else:
+            raise UserError(f"{path}:{index + 1}: `{match['key']}` stands in no section; give the "
+                            "deck.yaml that `hyperslab train` wrote")
+    if not deck:
+        raise UserError(f"{path} is empty; copy it there again, runs are compared by their decks")
+    return deck
+
+
+def number_in(deck: Deck, key: str, run: Run) -> int:
+    text = deck.get(key, "")
+    if not text.isdecimal():
+        raise UserError(f"{run.path / 'deck.yaml'}: {key} is `{text}`, wanted a number; give the "
+                        "deck.yaml that `hyperslab train` wrote")
+    return int(text)
+
+
+def is_bound(key: str) -> bool:
+    """Runs that differ in this key do different work: they are not compared."""
+    free = key.split(".")[0] in FREE_SECTIONS or key in FREE_KEYS
+    return not free or key in BOUND_KEYS
+
+
+def bound(deck: Deck) -> Deck:
+    return {key: value for key, value in deck.items() if is_bound(key)}
+
+
+def differences(decks: Sequence[Deck]) -> dict[str, list[str]]:
+    """Keys whose values differ, without names and the layout; a dash where a deck lacks the key."""
+    keys = dict.fromkeys(key for deck in decks for key in deck)
+    rows = {key: [deck.get(key, "-") for deck in decks] for key in keys
+            if key not in NAMES and key not in LAYOUT}
+    return {key: values for key, values in rows.items() if len(set(values)) > 1}

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of `report`: a header and rows of text, each row one layout of one run."""
+from __future__ import annotations
+
+from typing import Sequence
+
+from analysis.deck import differences
+from analysis.runs import Run
+from analysis.scaling import COMPUTE, EXPOSED, Case, Group
+from analysis.step_time import MIB, rank_name
+from analysis.tables import number
+
+Table = tuple[list[str], list[list[str]]]
+
+# Columns of the table of parts: together they are the whole step.
+PART_COLUMNS: dict[str, tuple[str, ...]] = {
+    "compute": COMPUTE, "optimizer": ("optimizer",), "reduce exposed": ("reduce exposed",),
+    "tensor": ("tensor",), "pipeline": ("pipeline",), "pipeline idle": ("idle",),
+    "data": ("data",), "checkpoint": ("checkpoint",), "other": ("other",), "skew": ("skew",),
+}
+TITLES = {
+    "strong": "strong scaling: the same work on more ranks",
+    "weak": "weak scaling: work grows with the ranks",
+    "single": "one rank count, so no scaling",
+}
+
+
+def milliseconds(seconds: float, digits: int = 2) -> str:
+    return number(1e3 * seconds, digits)
+
+
+def percent(share: float) -> str:
+    return number(100.0 * share, 1)
+
+
+def title(group_number: int, group: Group) -> str:
+    return f"Group {group_number}, {TITLES[group.kind]}"
+
+
+def work_text(group: Group) -> str:
+    if group.kind == "weak":
+        return f"{group.base.tokens_per_step / group.base.ranks:,.0f} tokens per step and rank"
+    return f"{group.base.tokens_per_step:,} tokens per step"
+
+
+def base_text(group: Group) -> str:
+    base = group.base
+    ranks = "1 rank" if base.ranks == 1 else f"{base.ranks} ranks"
+    return (f"{work_text(group)}; base: {ranks} ({base.shape}) of {base.layout.run.label}, "
+            f"{milliseconds(base.step_seconds)} ms per step")
+
+
+def first_cells(case: Case) -> list[str]:
+    return [case.layout.run.label, str(case.ranks), case.shape]
+
+
+FIRST_HEADER = ["run", "ranks", "data x pipeline x tensor"]
+
+
+def scaling_rows(group: Group) -> Table:
+    header = [*FIRST_HEADER, "hosts", "steps", "step (ms)", "quartiles (ms)", "tokens/s",
+              "tokens/s per rank", "speed-up", "efficiency (%)", "MFU (%)", "peak MiB",
+              "checkpoints (ms per step)"]
+    rows = [[*first_cells(case), str(len(case.hosts)), str(case.steps),
+             milliseconds(case.step_seconds),
+             f"{milliseconds(case.quartiles[0])} - {milliseconds(case.quartiles[1])}",
+             number(case.tokens_per_second, 0), number(case.tokens_per_second / case.ranks, 0),
+             number(group.speed_up(case), 3), percent(group.efficiency(case)),
+             percent(case.mfu), number(case.peak_bytes / MIB, 1),
+             milliseconds(case.checkpoint_mean_seconds)] for case in group.cases]
+    return header, rows
+
+
+def part_rows(group: Group) -> Table:
+    """Milliseconds and, in brackets, per cent of the step."""
+    header = [*FIRST_HEADER, "step (ms)", *(f"{name} (ms, %)" for name in PART_COLUMNS)]
+    rows = [[*first_cells(case), milliseconds(case.step_seconds),
+             *(f"{milliseconds(seconds)} ({percent(seconds / case.step_seconds)})"
+               for seconds in map(case.seconds, PART_COLUMNS.values()))] for case in group.cases]
+    return header, rows
+
+
+def communication_rows(group: Group) -> Table:
+    header = [*FIRST_HEADER, "reductions (ms)", "of them exposed (ms)", "exposed (% of reductions)",
+              "tensor (ms)", "pipeline (ms)", "total (ms)", "exposed (ms)", "exposed (% of step)"]
+    rows = []
+    for case in group.cases:
+        reduce, exposed = case.reduce_seconds, case.parts["reduce exposed"]
+        others = case.parts["tensor"] + case.parts["pipeline"]
+        rows.append([*first_cells(case), milliseconds(reduce), milliseconds(exposed),
+                     percent(exposed / reduce) if reduce > 0 else "-",
+                     milliseconds(case.parts["tensor"]), milliseconds(case.parts["pipeline"]),
+                     milliseconds(reduce + others), milliseconds(case.seconds(EXPOSED)),
+                     percent(case.seconds(EXPOSED) / case.step_seconds)])
+    return header, rows
+
+
+def slowest_rows(group: Group) -> Table:
+    header = [*FIRST_HEADER, "slowest rank", "host", "its own work (ms)", "above the median (%)"]
+    rows = [[*first_cells(case), rank_name(case.slowest.steps), case.slowest.steps.host,
+             milliseconds(case.slowest.own_seconds), percent(case.slowest.excess)]
+            for case in group.cases]
+    return header, rows
+
+
+def machine_rows(cases: Sequence[Case]) -> Table:
+    header = [*FIRST_HEADER, "starts", "started", "device", "hosts", "commit"]
+    rows = [[*first_cells(case), ", ".join(case.layout.starts), case.layout.ranks[0].start_time,
+             ", ".join(case.devices), ", ".join(case.hosts), ", ".join(case.commits)]
+            for case in cases]
+    return header, rows
+
+
+def deck_rows(runs: Sequence[Run], cases: Sequence[Case]) -> Table:
+    decks = {case.layout.run.label: case.deck for case in cases}
+    found = differences([decks[run.label] for run in runs])
+    return ["deck key", *(run.label for run in runs)], [[key, *row] for key, row in found.items()]

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numbers of `report`: what a step costs by rank count, and which runs may be compared."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Hashable, Iterable, Sequence
+
+import numpy as np
+
+from analysis.deck import Deck, bound, number_in, read_deck
+from analysis.errors import UserError
+from analysis.runs import Run, read_metrics
+from analysis.timings import PARTS, WAITING, Layout, RankSteps, read_layouts, some, sum_of
+
+# Parts of the bar of a job's step, from the bottom. `skew`: from the mean rank's end to the last's.
+STACK = (*PARTS.values(), "other", "skew")
+COMPUTE = ("forward", "backward")
+EXPOSED = ("reduce exposed", "tensor", "pipeline")
+RATE_TOLERANCE = 0.1
+ROUNDING = 1e-9
+SUPERLINEAR = 1.1  # efficiency from which the base is doubted
+
+
+@dataclass(frozen=True)
+class Slowest:
+    """The rank with the most work of its own, the step less what it waits for others."""
+
+    steps: RankSteps
+    own_seconds: float
+    excess: float  # above the median rank, as a share of it
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layout of one run. Seconds are of a median step; `parts`, by STACK, add up to it."""
+
+    layout: Layout
+    deck: Deck
+    tokens_per_step: int
+    steps: int
+    step_seconds: float
+    quartiles: tuple[float, float]
+    parts: dict[str, float]
+    reduce_seconds: float
+    checkpoint_mean_seconds: float
+    slowest: Slowest
+    peak_bytes: float
+    mfu: float
+
+    @property
+    def ranks(self) -> int:
+        return len(self.layout.ranks)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens_per_step / self.step_seconds
+
+    @property
+    def name(self) -> str:
+        return f"{self.layout.run.label} ({self.ranks}: {self.shape})"
+
+    @property
+    def shape(self) -> str:
+        """data x pipeline x tensor; context where it is used."""
+        data, pipeline, context, tensor = self.layout.sizes
+        middle = f"{pipeline} x {context} (context)" if context > 1 else f"{pipeline}"
+        return f"{data} x {middle} x {tensor}"
+
+    @property
+    def hosts(self) -> list[str]:
+        return sorted({rank.host for rank in self.layout.ranks})
+
+    @property
+    def devices(self) -> list[str]:
+        return sorted({rank.device for rank in self.layout.ranks})
+
+    @property
+    def commits(self) -> list[str]:
+        return sorted({rank.commit for rank in self.layout.ranks})
+
+    def seconds(self, names: Iterable[str]) -> float:
+        return sum(self.parts[name] for name in names)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases that may be compared: `strong`, `weak`, or `single` with one rank count."""
+
+    kind: str
+    cases: list[Case]
+    base: Case
+
+    def speed_up(self, case: Case) -> float:
+        """In tokens per second; of strong scaling that is the base's step time over this one's."""
+        return case.tokens_per_second / self.base.tokens_per_second
+
+    def efficiency(self, case: Case) -> float:
+        return self.speed_up(case) * self.base.ranks / case.ranks
+
+    @property
+    def best(self) -> list[Case]:
+        """The fastest case of each rank count."""
+        return [fastest(case for case in self.cases if case.ranks == ranks)
+                for ranks in sorted({case.ranks for case in self.cases})]
+
+
+def fastest(cases: Iterable[Case]) -> Case:
+    return max(cases, key=lambda case: case.tokens_per_second)
+
+
+def slowest_rank(layout: Layout) -> Slowest:
+    own = [float(np.median(rank.columns["step_seconds"] - sum_of(rank.columns, WAITING)))
+           for rank in layout.ranks]
+    worst = int(np.argmax(own))
+    typical = float(np.median(own))
+    return Slowest(layout.ranks[worst], own[worst],
+                   own[worst] / typical - 1.0 if typical > 0 else 0.0)
+
+
+def tokens_per_step(layout: Layout) -> int:
+    """Ranks that differ only in pipeline and tensor work on the same tokens."""
+    tokens = np.sum([rank.columns["tokens"] for rank in layout.ranks
+                     if not any(rank.coordinates[1:])], axis=0)
+    if np.unique(tokens).size != 1 or tokens[0] <= 0:
+        raise UserError(f"{layout.run.path}/timing: steps of {layout.label} have between "
+                        f"{tokens.min():.0f} and {tokens.max():.0f} tokens, wanted one number "
+                        "above 0; report runs of one batch")
+    return int(tokens[0])
+
+
+def measure(layout: Layout, deck: Deck, mfu: float) -> Case:
+    """A step lasts until its slowest rank ends. The parts are means over ranks and over the steps
+    between the quartiles, scaled from the mean of these steps to the median of all."""
+    matrix = {name: np.array([rank.columns[name] for rank in layout.ranks])
+              for name in ("step_seconds", "reduce_seconds", *PARTS)}
+    job = matrix["step_seconds"].max(axis=0)
+    if not np.all(job > 0):
+        raise UserError(f"{layout.run.path}/timing: a step of {layout.label} lasted 0 s; was the "
+                        "job killed while it wrote?")
+    low, median, high = (float(value) for value in np.percentile(job, (25, 50, 75)))
+    typical = (job >= low * (1 - ROUNDING)) & (job <= high * (1 + ROUNDING))
+    scale = median / float(job[typical].mean())
+    means = {name: scale * float(values[:, typical].mean()) for name, values in matrix.items()}
+    parts = {label: means[name] for name, label in PARTS.items()}
+    parts["other"] = means["step_seconds"] - sum(parts.values())
+    parts["skew"] = median - means["step_seconds"]
+    return Case(layout, deck, tokens_per_step(layout), job.size, median, (low, high), parts,
+                means["reduce_seconds"], float(matrix["checkpoint_seconds"].mean()),
+                slowest_rank(layout),
+                max(float(rank.columns["memory_peak_bytes"].max()) for rank in layout.ranks), mfu)
+
+
+def metrics_of(run: Run, layout: Layout) -> tuple[float, float]:
+    """Medians of rank 0's tokens/s and MFU over the measured steps; NaN where there are none."""
+    metrics = read_metrics(run)
+    measured = np.isin(metrics.steps, layout.ranks[0].columns["step"])
+
+    def median(key: str) -> float:
+        values = metrics.column(key)[measured]
+        return float(np.nanmedian(values)) if np.any(~np.isnan(values)) else math.nan
+
+    return median("tokens_per_second"), median("mfu")
+
+
+def metrics_notes(case: Case, rate: float) -> list[str]:
+    if math.isnan(rate) or abs(rate / case.tokens_per_second - 1.0) <= RATE_TOLERANCE:
+        return []
+    return [f"{case.name}: metrics.jsonl says {rate:,.0f} tokens/s, the timing files "
+            f"{case.tokens_per_second:,.0f}"]
+
+
+def case_notes(case: Case, newest: bool) -> list[str]:
+    notes = []
+    deck_tokens = (number_in(case.deck, "train.global_batch", case.layout.run)
+                   * number_in(case.deck, "model.context", case.layout.run))
+    if deck_tokens != case.tokens_per_step:
+        notes.append(f"{case.name}: a step has {case.tokens_per_step:,} tokens in the timing files "
+                     f"and {deck_tokens:,} in deck.yaml; the timing files count")
+    if not newest:
+        notes.append(f"{case.name}: deck.yaml is of the run's newest start, not of "
+                     f"{some(case.layout.starts)}; layout and tokens are of the timing files")
+    for what, values in (("commits", case.commits), ("devices", case.devices)):
+        if len(values) > 1:
+            notes.append(f"{case.name}: ranks have different {what}: {some(values)}")
+    return notes
+
+
+def read_cases(run: Run, skip: int) -> tuple[list[Case], list[str]]:
+    deck = read_deck(run)
+    layouts, notes = read_layouts(run, skip)
+    cases: list[Case] = []
+    for layout in layouts:
+        newest = layout is layouts[-1]
+        # Of steps that were done again metrics.jsonl keeps only the last time.
+        known = newest and (run.path / "metrics.jsonl").is_file()
+        rate, mfu = metrics_of(run, layout) if known else (math.nan, math.nan)
+        cases.append(measure(layout, deck, mfu))
+        notes += metrics_notes(cases[-1], rate) + case_notes(cases[-1], newest)
+    if not (run.path / "metrics.jsonl").is_file():
+        notes.append(f"{run.label}: metrics.jsonl is missing; no MFU, and no check of the rate")
+    return cases, notes
+
+
+def family(case: Case) -> Hashable:
+    return (tuple(sorted(bound(case.deck).items())), tuple(case.devices))
+
+
+def gather(cases: Sequence[Case], key: str) -> list[list[Case]]:
+    """By tokens of a step, or by tokens of a step and rank."""
+    found: dict[Fraction, list[Case]] = {}
+    for case in cases:
+        value = Fraction(case.tokens_per_step, case.ranks if key == "weak" else 1)
+        found.setdefault(value, []).append(case)
+    return [found[value] for value in sorted(found)]
+
+
+def has_scaling(cases: Sequence[Case]) -> bool:
+    return len({case.ranks for case in cases}) > 1
+
+
+def make_group(kind: str, cases: Sequence[Case], base_ranks: int | None) -> Group:
+    ordered = sorted(cases, key=lambda case: (case.ranks, case.layout.sizes, case.layout.run.label))
+    counts = {case.ranks for case in ordered}
+    start = base_ranks if base_ranks in counts else min(counts)
+    return Group(kind, ordered, fastest(case for case in ordered if case.ranks == start))
+
+
+def make_groups(cases: Sequence[Case], base_ranks: int | None) -> list[Group]:
+    """Runs that do different work, or on other devices, never share a group."""
+    if base_ranks is not None and base_ranks not in {case.ranks for case in cases}:
+        counts = ", ".join(str(count) for count in sorted({case.ranks for case in cases}))
+        raise UserError(f"--base {base_ranks}: no run has {base_ranks} ranks, found {counts}")
+    families: dict[Hashable, list[Case]] = {}
+    for case in cases:
+        families.setdefault(family(case), []).append(case)
+    groups: list[Group] = []
+    for members in families.values():
+        scaled: list[Case] = []
+        for kind in ("strong", "weak"):
+            for some_cases in gather(members, kind):
+                if has_scaling(some_cases):
+                    groups.append(make_group(kind, some_cases, base_ranks))
+                    scaled += some_cases
+        alone = [case for case in members if not any(case is other for other in scaled)]
+        groups += [make_group("single", rest, base_ranks) for rest in gather(alone, "strong")]
+    return groups
+
+
+def why_apart(first: Group, other: Group) -> str:
+    """What keeps two groups apart: deck keys that change the work, devices, the batch."""
+    one, two = first.base, other.base
+    reasons = [f"{key} {one.deck.get(key, '-')} against {two.deck.get(key, '-')}"
+               for key in dict.fromkeys([*bound(one.deck), *bound(two.deck)])
+               if one.deck.get(key) != two.deck.get(key)]
+    if one.devices != two.devices:
+        reasons.append(f"device {some(one.devices)} against {some(two.devices)}")
+    if not reasons and {first.kind, other.kind} == {"strong", "weak"}:
+        return "the one is strong scaling, the other weak scaling"
+    if one.tokens_per_step != two.tokens_per_step:
+        reasons.append(f"tokens of a step {one.tokens_per_step:,} against {two.tokens_per_step:,} "
+                       f"(train.global_batch {one.deck.get('train.global_batch', '-')} against "
+                       f"{two.deck.get('train.global_batch', '-')})")
+    return "; ".join(reasons)
+
+
+def group_notes(groups: Sequence[Group], base_ranks: int | None) -> list[str]:
+    notes = []
+    for number, group in enumerate(groups, 1):
+        if number > 1:
+            notes.append(f"group {number} is not compared with group 1: "
+                         f"{why_apart(groups[0], group)}")
+        if base_ranks is not None and group.base.ranks != base_ranks:
+            notes.append(f"group {number} has no run of {base_ranks} ranks; its base has "
+                         f"{group.base.ranks}")
+        best = max(group.cases, key=group.efficiency)
+        if group.efficiency(best) > SUPERLINEAR:
+            notes.append(f"group {number}: {best.name} has an efficiency of "
+                         f"{100 * group.efficiency(best):.0f} %; did its base {group.base.name} "
+                         "have the same threads per rank, and its machine to itself?")
+        commits = sorted({commit for case in group.cases for commit in case.commits})
+        if len(commits) > 1:
+            notes.append(f"group {number} has runs of different commits ({some(commits)}): its "
+                         "speed-ups are also those of the changes between them")
+    return notes
