@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// HDF5 files with a 1-D integer dataset `tokens`.
+// HDF5 files with a 1-D integer dataset `tokens`, and perhaps `documents` and `loss_mask`.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <new>
 
 #include "dataset/shard.hpp"
@@ -20,28 +22,51 @@ struct Layout {
   hsize_t count = 0;
 };
 
-Layout open_dataset(const Shard& shard, const Handle& file) {
+bool has_dataset(const Handle& file, const char* name) {
+  return H5Lexists(file.get(), name, H5P_DEFAULT) > 0;
+}
+
+Layout open_dataset(const Shard& shard, const Handle& file, const char* name) {
   Layout layout;
-  if (H5Lexists(file.get(), "tokens", H5P_DEFAULT) > 0) {
-    layout.dataset = Handle(H5Dopen2(file.get(), "tokens", H5P_DEFAULT), H5Dclose);
+  if (has_dataset(file, name)) {
+    layout.dataset = Handle(H5Dopen2(file.get(), name, H5P_DEFAULT), H5Dclose);
   }
   if (!layout.dataset) {
-    fail_file(shard.path, "a dataset named tokens", "none (" + hdf5::last_error() + ")", kRemedy);
+    fail_file(shard.path, fmt::format("a dataset named {}", name),
+              "none (" + hdf5::last_error() + ")", kRemedy);
   }
   layout.type = Handle(H5Dget_type(layout.dataset.get()), H5Tclose);
-  if (H5Tget_class(layout.type.get()) != H5T_INTEGER || H5Tget_size(layout.type.get()) > 8) {
-    fail_file(shard.path, "integers in the dataset tokens", "another type of element", kRemedy);
-  }
   const Handle space(H5Dget_space(layout.dataset.get()), H5Sclose);
   const int rank = H5Sget_simple_extent_ndims(space.get());
   if (rank != 1) {
-    fail_file(shard.path, "a 1-D dataset tokens", fmt::format("{} dimensions", rank), kRemedy);
+    fail_file(shard.path, fmt::format("a 1-D dataset {}", name), fmt::format("{} dimensions", rank),
+              kRemedy);
   }
   H5Sget_simple_extent_dims(space.get(), &layout.count, nullptr);
   return layout;
 }
 
+Layout open_integers(const Shard& shard, const Handle& file, const char* name) {
+  Layout layout = open_dataset(shard, file, name);
+  if (H5Tget_class(layout.type.get()) != H5T_INTEGER || H5Tget_size(layout.type.get()) > 8) {
+    fail_file(shard.path, fmt::format("integers in the dataset {}", name),
+              "another type of element", kRemedy);
+  }
+  return layout;
+}
+
 bool is(const Handle& type, hid_t other) { return H5Tequal(type.get(), other) > 0; }
+
+/// Where the elements lie in the file in one piece, or -1.
+std::int64_t offset_in_file(const Layout& layout) {
+  const Handle properties(H5Dget_create_plist(layout.dataset.get()), H5Pclose);
+  if (H5Pget_layout(properties.get()) != H5D_CONTIGUOUS ||
+      H5Pget_external_count(properties.get()) != 0) {
+    return -1;
+  }
+  const haddr_t address = H5Dget_offset(layout.dataset.get());
+  return address == HADDR_UNDEF ? -1 : static_cast<std::int64_t>(address);
+}
 
 /// Sets type and offset where the ids lie in the file in one piece and in this machine's order.
 bool map_in_place(Shard& shard, const Layout& layout) {
@@ -56,14 +81,8 @@ bool map_in_place(Shard& shard, const Layout& layout) {
   } else {
     return false;
   }
-  const Handle properties(H5Dget_create_plist(layout.dataset.get()), H5Pclose);
-  if (H5Pget_layout(properties.get()) != H5D_CONTIGUOUS ||
-      H5Pget_external_count(properties.get()) != 0) {
-    return false;
-  }
-  const haddr_t address = H5Dget_offset(layout.dataset.get());
-  if (address == HADDR_UNDEF) return false;
-  shard.offset = static_cast<std::int64_t>(address);
+  shard.offset = offset_in_file(layout);
+  if (shard.offset < 0) return false;
   if (shard.count > (shard.file.size() - shard.offset) / size_of(shard.type)) {
     fail_file(shard.path,
               fmt::format("{} tokens of {} bytes from byte {} on", shard.count, size_of(shard.type),
@@ -73,15 +92,22 @@ bool map_in_place(Shard& shard, const Layout& layout) {
   return true;
 }
 
-void allocate(Shard& shard) {
-  constexpr std::int64_t kLargest = 1LL << 44;  // beyond the memory of any machine
+void allocate(const Shard& shard, std::int64_t bytes, std::vector<std::byte>& memory) {
+  constexpr std::int64_t kMostTokens = 1LL << 44;  // beyond the memory of any machine
   try {
-    if (shard.count > kLargest) throw std::bad_alloc();
-    shard.memory.resize(static_cast<std::size_t>(shard.bytes()));
+    if (shard.count > kMostTokens) throw std::bad_alloc();
+    memory.resize(static_cast<std::size_t>(bytes));
   } catch (const std::bad_alloc&) {
     fail_file(shard.path, "a chunked dataset that fits in memory",
               fmt::format("{} tokens", shard.count),
               "write it contiguous and little-endian, or as .bin");
+  }
+}
+
+void read_all(const Shard& shard, const Layout& layout, hid_t type, void* out) {
+  if (H5Dread(layout.dataset.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0) {
+    fail_file(shard.path, fmt::format("{} readable elements", layout.count),
+              "HDF5's error '" + hdf5::last_error() + "'", "copy or write the file again");
   }
 }
 
@@ -98,13 +124,38 @@ void read_to_memory(Shard& shard, const Layout& layout) {
     shard.type = is_signed ? IdType::i32 : IdType::u32;
   }
   shard.offset = -1;
-  allocate(shard);
-  if (H5Dread(layout.dataset.get(), native, H5S_ALL, H5S_ALL, H5P_DEFAULT, shard.memory.data()) <
-      0) {
-    fail_file(shard.path, fmt::format("{} readable tokens", shard.count),
-              "HDF5's error '" + hdf5::last_error() + "'", "copy or write the file again");
+  allocate(shard, shard.bytes(), shard.memory);
+  read_all(shard, layout, native, shard.memory.data());
+}
+
+/// One byte a token: integers or, as h5py writes bool, an enumeration.
+void read_mask(Shard& shard, const Handle& file) {
+  const Layout layout = open_dataset(shard, file, "loss_mask");
+  const H5T_class_t kind = H5Tget_class(layout.type.get());
+  const std::size_t bytes = H5Tget_size(layout.type.get());
+  if ((kind != H5T_INTEGER && kind != H5T_ENUM) || bytes != 1) {
+    fail_file(shard.path, "a dataset loss_mask of uint8",
+              fmt::format("elements of {} bytes of another type", bytes), "write it as uint8");
   }
-  shard.file = MappedFile();
+  if (static_cast<std::int64_t>(layout.count) != shard.count) {
+    fail_file(shard.path, fmt::format("a dataset loss_mask of {} bytes, one a token", shard.count),
+              fmt::format("{}", layout.count), "write tokens and mask again");
+  }
+  shard.has_mask = true;
+  shard.mask_offset = offset_in_file(layout);
+  if (shard.mask_offset >= 0 && shard.count <= shard.file.size() - shard.mask_offset) return;
+  shard.mask_offset = -1;
+  allocate(shard, shard.count, shard.mask_memory);
+  read_all(shard, layout, layout.type.get(), shard.mask_memory.data());
+}
+
+Handle open_hdf5(const Shard& shard) {
+  Handle file = hdf5::open_file(shard.path);
+  if (!file) {
+    fail_file(shard.path, "an HDF5 file", "HDF5's error '" + hdf5::last_error() + "'",
+              "copy or write the file again");
+  }
+  return file;
 }
 
 }  // namespace
@@ -115,16 +166,32 @@ bool has_hdf5_signature(const Shard& shard) {
   return bytes.size() >= 8 && std::memcmp(bytes.data(), kSignature, 8) == 0;
 }
 
-void read_hdf5_tokens(Shard& shard) {
-  const Handle file = hdf5::open_file(shard.path);
-  if (!file) {
-    fail_file(shard.path, "an HDF5 file", "HDF5's error '" + hdf5::last_error() + "'",
-              "copy or write the file again");
-  }
-  const Layout layout = open_dataset(shard, file);
+void read_hdf5_tokens(Shard& shard, bool loss_mask) {
+  const Handle file = open_hdf5(shard);
+  const Layout layout = open_integers(shard, file, "tokens");
   shard.count = static_cast<std::int64_t>(layout.count);
   if (!map_in_place(shard, layout)) read_to_memory(shard, layout);
+  if (loss_mask && has_dataset(file, "loss_mask")) read_mask(shard, file);
+  if (shard.offset < 0 && shard.mask_offset < 0) shard.file = MappedFile();
   shard.format = fmt::format("HDF5 {}", name_of(shard.type));
+}
+
+std::vector<std::int64_t> read_hdf5_documents(const Shard& shard) {
+  const Handle file = open_hdf5(shard);
+  if (!has_dataset(file, "documents")) return {};
+  const Layout layout = open_integers(shard, file, "documents");
+  std::vector<std::int64_t> starts;  // left empty where more documents than tokens are damage
+  if (static_cast<std::int64_t>(layout.count) <= shard.count) {
+    starts.resize(layout.count);
+    read_all(shard, layout, H5T_NATIVE_INT64, starts.data());
+  }
+  const bool ascending = std::ranges::adjacent_find(starts, std::greater_equal()) == starts.end();
+  if (starts.empty() || starts.front() != 0 || starts.back() >= shard.count || !ascending) {
+    fail_file(shard.path,
+              fmt::format("places of documents that ascend from 0 and are below {}", shard.count),
+              fmt::format("{} other numbers in the dataset documents", layout.count), kRemedy);
+  }
+  return starts;
 }
 
 }  // namespace hyperslab::io

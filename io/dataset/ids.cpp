@@ -77,6 +77,17 @@ std::int64_t find_bad_id(const Shard& shard, std::int64_t first, std::int64_t co
   return -1;
 }
 
+std::vector<std::int64_t> documents_by_end(const Shard& shard, std::int32_t end_token) {
+  std::vector<std::int64_t> starts = {0};
+  with_width(shard.type, [&](auto width) {
+    for (std::int64_t i = 0; i + 1 < shard.count; ++i) {
+      const std::uint64_t id = load<decltype(width)>(shard.ids(), i);
+      if (id == static_cast<std::uint64_t>(end_token)) starts.push_back(i + 1);
+    }
+  });
+  return starts;
+}
+
 std::int64_t id_at(const Shard& shard, std::int64_t place) {
   const std::byte* ids = shard.ids();
   switch (shard.type) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "dataset/shard.hpp"
 
@@ -19,6 +20,10 @@ std::uint64_t copy_ids(const Shard& shard, std::int64_t first, std::span<std::in
 /// The first place in [first, first + count) whose id is not in [0, vocabulary), or -1.
 [[nodiscard]] std::int64_t find_bad_id(const Shard& shard, std::int64_t first, std::int64_t count,
                                        std::int64_t vocabulary);
+
+/// 0 and the place behind every `end_token` but a last one.
+[[nodiscard]] std::vector<std::int64_t> documents_by_end(const Shard& shard,
+                                                         std::int32_t end_token);
 
 [[nodiscard]] std::int64_t id_at(const Shard& shard, std::int64_t place);
 

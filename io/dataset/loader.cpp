@@ -64,12 +64,12 @@ Loader::Loader(const Samples& samples, std::int64_t global_batch, int data_rank,
 void Loader::load(std::int64_t step, int microbatch, const Microbatch& out) {
   const auto [B, T] = out.tokens.dims<2>("microbatch tokens");
   require_shape(out.targets, out.tokens.shape(), "microbatch targets");
-  require(out.order.numel() == B * T && out.sample_position.numel() == B,
+  require((!out.order || out.order.numel() == B * T) && out.sample_position.numel() == B,
           "order or sample_position of another size than the microbatch");
   const std::int64_t first = (std::int64_t{microbatch} * data_ranks_ + data_rank_) * B;
   require(step >= 1 && microbatch >= 0 && first + B <= global_batch_,
           "microbatch outside the global batch");
-  const std::int64_t base = overfit_one_batch_ ? 0 : (step - 1) * global_batch_;
+  const std::int64_t base = first_sample(step);
   const auto tokens = out.tokens.span<std::int32_t>();
   const auto targets = out.targets.span<std::int32_t>();
   const auto positions = out.sample_position.span<std::int64_t>();
@@ -79,8 +79,25 @@ void Loader::load(std::int64_t step, int microbatch, const Microbatch& out) {
                   targets.subspan(row, static_cast<std::size_t>(T)));
     positions[static_cast<std::size_t>(b)] = first + b;
   }
+  if (!out.order) return;
+  const std::lock_guard lock(scratch_mutex_);
   if (scratch_.size() < tokens.size()) scratch_.resize(tokens.size());
   sort_places(tokens, out.order.span<std::int32_t>(), scratch_);
+}
+
+std::int64_t Loader::counted_tokens(std::int64_t step) {
+  require(step >= 1, "counted tokens of a step before the first");
+  if (!samples_.may_ignore()) return global_batch_ * samples_.length();
+  if (overfit_one_batch_) step = 1;
+  // Held while counting, so that a second thread waits for the number instead of reading as well.
+  const std::lock_guard lock(count_mutex_);
+  Count& count = counts_[static_cast<std::size_t>(step) % counts_.size()];
+  if (count.step == step) return count.tokens;
+  std::int64_t tokens = 0;
+  const std::int64_t base = first_sample(step);
+  for (std::int64_t i = 0; i < global_batch_; ++i) tokens += samples_.counted(base + i);
+  count = {step, tokens};
+  return tokens;
 }
 
 }  // namespace hyperslab::io

@@ -48,9 +48,13 @@ std::vector<std::string> expanded(const std::string& path) {
 
 std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
                                          const std::string& raw_dtype, std::int64_t vocabulary,
-                                         std::uint64_t seed) {
+                                         std::uint64_t seed, bool loss_mask) {
   require(vocabulary > 0 && vocabulary <= (1LL << 31), "tokens need a vocabulary");
   if (paths == std::vector<std::string>{"synthetic"}) {
+    if (loss_mask) {
+      throw Error(ExitCode::data,
+                  "synthetic tokens: wanted a loss mask, found none; set data.loss_mask to false");
+    }
     return std::make_unique<Synthetic>(vocabulary, seed);
   }
   if (paths.empty()) {
@@ -64,7 +68,9 @@ std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
       throw Error(ExitCode::data,
                   "synthetic tokens: wanted 'synthetic' alone, found it beside files; remove one");
     }
-    for (const std::string& file : expanded(path)) shards.push_back(open_shard(file, raw_dtype));
+    for (const std::string& file : expanded(path)) {
+      shards.push_back(open_shard(file, raw_dtype, loss_mask));
+    }
   }
   return std::make_unique<TokenFiles>(std::move(shards), vocabulary);
 }

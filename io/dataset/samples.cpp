@@ -2,16 +2,28 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/philox.hpp"
 #include "hyperslab/io/dataset.hpp"
+#include "hyperslab/ops/loss.hpp"
 
 namespace hyperslab::io {
+namespace {
+
+constexpr std::size_t kPiece = 2048;  // ids or masks on the stack at once
+
+}  // namespace
 
 Samples::Samples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
-                 bool shuffle)
-    : source_(source), sampling_(sampling), T_(T), seed_(seed), shuffle_(shuffle) {
+                 bool shuffle, std::int32_t ignore_token)
+    : source_(source),
+      sampling_(sampling),
+      T_(T),
+      seed_(seed),
+      shuffle_(shuffle),
+      ignore_token_(ignore_token) {
   require(T > 0, "samples of no tokens");
   if (source.size() <= T) {
     throw Error(ExitCode::data,
@@ -48,6 +60,43 @@ void Samples::read(std::int64_t index, std::span<std::int32_t> tokens,
   source_.read(first, tokens);
   std::ranges::copy(tokens.subspan(1), targets.begin());
   source_.read(first + T_, targets.last(1));
+  if (may_ignore()) ignore(first + 1, targets);
+}
+
+/// targets: the tokens from `first` on; those that do not count are replaced.
+void Samples::ignore(std::int64_t first, std::span<std::int32_t> targets) const {
+  if (ignore_token_ >= 0) {
+    for (std::int32_t& target : targets) {
+      target = target == ignore_token_ ? ops::kIgnoredTarget : target;
+    }
+  }
+  if (!source_.has_mask()) return;
+  std::array<std::uint8_t, kPiece> mask;
+  while (!targets.empty()) {
+    const std::size_t count = std::min(kPiece, targets.size());
+    source_.read_mask(first, std::span(mask).first(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      targets[i] = mask[i] == 0 ? ops::kIgnoredTarget : targets[i];
+    }
+    targets = targets.subspan(count);
+    first += static_cast<std::int64_t>(count);
+  }
+}
+
+std::int64_t Samples::counted(std::int64_t index) const {
+  if (!may_ignore()) return T_;
+  std::array<std::int32_t, kPiece> piece;
+  std::int64_t first = start(index) + 1;
+  std::int64_t counted = 0;
+  for (const std::int64_t end = first + T_; first < end;) {
+    const auto count = std::min(static_cast<std::int64_t>(kPiece), end - first);
+    const auto targets = std::span(piece).first(static_cast<std::size_t>(count));
+    source_.read(first, targets);
+    ignore(first, targets);
+    counted += count - std::ranges::count(targets, ops::kIgnoredTarget);
+    first += count;
+  }
+  return counted;
 }
 
 }  // namespace hyperslab::io

@@ -3,6 +3,7 @@
 
 #include <bit>
 
+#include "dataset/ids.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::io {
@@ -36,14 +37,14 @@ const char* name_of(IdType type) {
   return "";
 }
 
-Shard open_shard(const std::string& path, const std::string& raw_dtype) {
+Shard open_shard(const std::string& path, const std::string& raw_dtype, bool loss_mask) {
   Shard shard;
   shard.path = path;
   shard.file = MappedFile(path);
   if (has_npy_magic(shard) || path.ends_with(".npy")) {
     read_npy_header(shard);
   } else if (has_hdf5_signature(shard) || path.ends_with(".h5") || path.ends_with(".hdf5")) {
-    read_hdf5_tokens(shard);
+    read_hdf5_tokens(shard, loss_mask);
   } else if (has_llmc_header(shard)) {
     read_llmc_header(shard);
   } else if (path.ends_with(".bin")) {
@@ -56,7 +57,23 @@ Shard open_shard(const std::string& path, const std::string& raw_dtype) {
   if (shard.count == 0) {
     fail_file(path, "tokens", "a " + shard.format + " file with 0 tokens", "tokenize again");
   }
+  if (loss_mask && !shard.has_mask) {
+    fail_file(path, "a dataset loss_mask, one byte a token",
+              "none in this " + shard.format + " file",
+              "set data.loss_mask to false, or write tokens and mask as HDF5");
+  }
   return shard;
+}
+
+std::vector<std::int64_t> documents_of(const Shard& shard, std::int32_t end_token) {
+  std::vector<std::int64_t> starts;
+  if (shard.format.starts_with("HDF5")) starts = read_hdf5_documents(shard);
+  if (!starts.empty()) return starts;
+  if (end_token < 0) {
+    fail_file(shard.path, "a list of its documents", "a " + shard.format + " file without one",
+              "set data.end_token to the id that ends documents, or tokenize to .h5");
+  }
+  return documents_by_end(shard, end_token);
 }
 
 }  // namespace hyperslab::io

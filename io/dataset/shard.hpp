@@ -32,16 +32,28 @@ struct Shard {
   std::int64_t offset = 0;  ///< bytes from the file's start to the first token; -1: not mapped
   MappedFile file;
   std::vector<std::byte> memory;
+  bool has_mask = false;          ///< a byte a token, 0: does not count as a target
+  std::int64_t mask_offset = -1;  ///< bytes from the file's start; -1: in mask_memory
+  std::vector<std::byte> mask_memory;
 
   [[nodiscard]] const std::byte* ids() const {
     return offset >= 0 ? file.bytes().data() + offset : memory.data();
   }
   [[nodiscard]] std::int64_t bytes() const { return count * size_of(type); }
+  [[nodiscard]] const std::byte* mask() const {
+    return mask_offset >= 0 ? file.bytes().data() + mask_offset : mask_memory.data();
+  }
 };
 
 /// Opens one file of any format; `raw_dtype` (uint16 or uint32) is that of .bin files without a
-/// header. Checks the header against the file, not the ids. Throws Error(data).
-[[nodiscard]] Shard open_shard(const std::string& path, const std::string& raw_dtype);
+/// header. Checks the header against the file, not the ids. `loss_mask`: the file must have one.
+/// Throws Error(data).
+[[nodiscard]] Shard open_shard(const std::string& path, const std::string& raw_dtype,
+                               bool loss_mask = false);
+
+/// First token of every document in the file, ascending from 0, by its own list or else by
+/// `end_token`; as TokenSource::documents().
+[[nodiscard]] std::vector<std::int64_t> documents_of(const Shard& shard, std::int32_t end_token);
 
 [[nodiscard]] bool has_llmc_header(const Shard& shard);  ///< also a damaged or big-endian one
 void read_llmc_header(Shard& shard);
@@ -49,6 +61,9 @@ void read_raw(Shard& shard, const std::string& raw_dtype);
 [[nodiscard]] bool has_npy_magic(const Shard& shard);
 void read_npy_header(Shard& shard);
 [[nodiscard]] bool has_hdf5_signature(const Shard& shard);
-void read_hdf5_tokens(Shard& shard);
+void read_hdf5_tokens(Shard& shard, bool loss_mask);
+/// The dataset `documents`; empty where there is none. Throws Error(data) where its places are not
+/// ascending from 0 within the tokens.
+[[nodiscard]] std::vector<std::int64_t> read_hdf5_documents(const Shard& shard);
 
 }  // namespace hyperslab::io

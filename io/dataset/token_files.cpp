@@ -6,39 +6,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dataset/fingerprint.hpp"
 #include "dataset/ids.hpp"
 #include "hyperslab/core/error.hpp"
-#include "hyperslab/core/philox.hpp"
 
 namespace hyperslab::io {
 namespace {
 
 constexpr std::int64_t kScanBytes = 1LL << 30;
-constexpr std::int64_t kWholeHashBytes = 1 << 20;
-constexpr std::int64_t kHashSamples = 256;
-constexpr std::int64_t kHashSampleBytes = 64;
-
-std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
-  const PhiloxCounter words = philox(philox_counter(value, 0), hash);
-  return words.x[0] | static_cast<std::uint64_t>(words.x[1]) << 32;
-}
-
-std::uint64_t hash_of(const Shard& shard, std::int64_t begin, std::int64_t end) {
-  const auto* text = reinterpret_cast<const char*>(shard.ids());
-  return name_hash({text + begin, static_cast<std::size_t>(end - begin)});
-}
-
-/// All of a small shard; of a large one places at equal distances, first and last included.
-std::uint64_t content_hash(const Shard& shard) {
-  const std::int64_t bytes = shard.bytes();
-  if (bytes <= kWholeHashBytes) return hash_of(shard, 0, bytes);
-  std::uint64_t hash = 0;
-  for (std::int64_t i = 0; i < kHashSamples; ++i) {
-    const std::int64_t begin = (bytes - kHashSampleBytes) / (kHashSamples - 1) * i;
-    hash = mixed(hash, hash_of(shard, begin, begin + kHashSampleBytes));
-  }
-  return mixed(hash, hash_of(shard, bytes - kHashSampleBytes, bytes));
-}
 
 }  // namespace
 
@@ -74,7 +49,8 @@ void TokenFiles::fail_id(const Shard& shard, std::int64_t first, std::int64_t co
                         raw ? " or data.dtype" : ""));
 }
 
-void TokenFiles::read(std::int64_t first, std::span<std::int32_t> out) const {
+template <class T, class Action>
+void TokenFiles::for_each_part(std::int64_t first, std::span<T> out, Action action) const {
   require(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size(),
           "tokens beyond the end of the source");
   auto index = static_cast<std::size_t>(std::ranges::upper_bound(ends_, first) - ends_.begin());
@@ -83,13 +59,37 @@ void TokenFiles::read(std::int64_t first, std::span<std::int32_t> out) const {
     const std::int64_t place = first - (ends_[index] - shard.count);
     const std::int64_t count = std::min(static_cast<std::int64_t>(out.size()), shard.count - place);
     const auto here = out.first(static_cast<std::size_t>(count));
-    if (copy_ids(shard, place, here) >= static_cast<std::uint64_t>(vocabulary_)) {
-      fail_id(shard, place, count);
-    }
+    action(shard, place, here);
     out = out.subspan(here.size());
     first += count;
     ++index;
   }
+}
+
+void TokenFiles::read(std::int64_t first, std::span<std::int32_t> out) const {
+  for_each_part(first, out, [&](const Shard& shard, std::int64_t place, auto here) {
+    if (copy_ids(shard, place, here) >= static_cast<std::uint64_t>(vocabulary_)) {
+      fail_id(shard, place, static_cast<std::int64_t>(here.size()));
+    }
+  });
+}
+
+void TokenFiles::read_mask(std::int64_t first, std::span<std::uint8_t> out) const {
+  for_each_part(first, out, [](const Shard& shard, std::int64_t place, auto here) {
+    std::memcpy(here.data(), shard.mask() + place, here.size());
+  });
+}
+
+std::vector<std::int64_t> TokenFiles::documents(std::int32_t end_token) const {
+  std::vector<std::int64_t> all;
+  std::int64_t before = 0;
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    for (const std::int64_t start : documents_of(shards_[i], end_token)) {
+      all.push_back(before + start);
+    }
+    before = ends_[i];
+  }
+  return all;
 }
 
 std::string TokenFiles::description() const {
@@ -105,13 +105,8 @@ std::string TokenFiles::description() const {
 }
 
 std::uint64_t TokenFiles::fingerprint() const {
-  std::uint64_t hash = name_hash("token files");
-  for (const Shard& shard : shards_) {
-    hash = mixed(hash, static_cast<std::uint64_t>(shard.count));
-    hash = mixed(hash, name_hash(shard.format));
-    hash = mixed(hash, content_hash(shard));
-  }
-  return hash;
+  std::call_once(fingerprint_once_, [this] { fingerprint_ = fingerprint_of(shards_); });
+  return fingerprint_;
 }
 
 }  // namespace hyperslab::io

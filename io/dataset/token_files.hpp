@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,14 +23,23 @@ class TokenFiles final : public TokenSource {
   void read(std::int64_t first, std::span<std::int32_t> out) const override;
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] std::uint64_t fingerprint() const override;
+  [[nodiscard]] bool has_mask() const override { return shards_.front().has_mask; }
+  /// Only where has_mask().
+  void read_mask(std::int64_t first, std::span<std::uint8_t> out) const override;
+  [[nodiscard]] std::vector<std::int64_t> documents(std::int32_t end_token) const override;
 
  private:
+  /// action(shard, place in it, part of out) for every shard that [first, ...) meets.
+  template <class T, class Action>
+  void for_each_part(std::int64_t first, std::span<T> out, Action action) const;
   void check_all_ids() const;
   [[noreturn]] void fail_id(const Shard& shard, std::int64_t first, std::int64_t count) const;
 
   std::vector<Shard> shards_;
   std::vector<std::int64_t> ends_;  ///< tokens up to the end of each shard
   std::int64_t vocabulary_;
+  mutable std::once_flag fingerprint_once_;
+  mutable std::uint64_t fingerprint_ = 0;
 };
 
 }  // namespace hyperslab::io

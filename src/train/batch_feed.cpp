@@ -1,53 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "batch_feed.hpp"
 
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 
 namespace hyperslab::train {
 namespace {
 
-/// The views of a microbatch in `memory`, one behind the other, the widest elements first.
-io::Microbatch views_in(void* memory, const model::BatchViews& like) {
-  auto* place = static_cast<std::byte*>(memory);
-  const auto take = [&](const View& view) {
-    const View host(place, view.dtype(), Device::cpu, view.shape());
-    place += view.bytes();
-    return host;
-  };
-  io::Microbatch out;
-  out.sample_position = take(like.sample_position);
-  out.tokens = take(like.tokens);
-  out.targets = take(like.targets);
-  out.order = take(like.order);
-  return out;
+constexpr std::size_t kAhead = 8;  // microbatches
+
+void copy_present(Context& ctx, const View& from, const View& to) {
+  if (from && to && from.raw() != to.raw()) copy(ctx, from, to);
+}
+
+void copy_batch(Context& ctx, const io::Microbatch& from, const model::BatchViews& to) {
+  copy_present(ctx, from.tokens, to.tokens);
+  copy_present(ctx, from.targets, to.targets);
+  copy_present(ctx, from.order, to.order);
+  copy_present(ctx, from.sample_position, to.sample_position);
 }
 
 }  // namespace
 
-BatchFeed::BatchFeed(Context& ctx, const model::BatchViews& destination, std::size_t depth)
-    : destination_(destination) {
-  if (ctx.device() != Device::cuda) return;
-  const std::size_t bytes = destination.sample_position.bytes() + destination.tokens.bytes() +
-                            destination.targets.bytes() + destination.order.bytes();
-  for (std::size_t i = 0; i < depth; ++i) staging_.emplace_back(Device::cuda, bytes);
+BatchFeed::BatchFeed(Context& ctx, const model::BatchViews& like, std::size_t depth,
+                     int microbatches, bool with_order)
+    : like_(like),
+      device_(ctx.device()),
+      depth_(depth),
+      microbatches_(microbatches),
+      with_order_(with_order) {
+  require(depth > 0 && microbatches > 0, "a batch feed without room or microbatches");
+}
+
+Dim BatchFeed::samples() const {
+  return (like_.tokens ? like_.tokens : like_.targets).dims<2>("batch views")[0];
+}
+Dim BatchFeed::length() const {
+  return (like_.tokens ? like_.tokens : like_.targets).dims<2>("batch views")[1];
+}
+
+void BatchFeed::load(Context& ctx, io::Loader& loader, std::int64_t step, int microbatch,
+                     const model::BatchViews& destination) {
+  if (device_ == Device::meta) return;
+  if (!prefetcher_) {
+    // A CPU's copy is done on return; a step of several chunks comes back to its microbatches.
+    const std::size_t held =
+        device_ == Device::cuda ? depth_ : static_cast<std::size_t>(microbatches_);
+    prefetcher_ = std::make_unique<Prefetcher>(device_, samples(), length(), with_order_,
+                                               microbatches_, kAhead, held);
+  }
+  copy_batch(ctx, prefetcher_->take(loader, {step, microbatch}), destination);
+}
+
+void BatchFeed::release() {
+  if (prefetcher_) prefetcher_->release();
 }
 
 io::Microbatch BatchFeed::next() {
-  if (staging_.empty()) {
-    return {destination_.tokens, destination_.targets, destination_.order,
-            destination_.sample_position};
+  if (device_ != Device::cuda) {
+    return {like_.tokens, like_.targets, like_.order, like_.sample_position};
+  }
+  for (std::size_t i = staging_.size(); i < depth_; ++i) {
+    staging_.emplace_back(device_, samples(), length(), static_cast<bool>(like_.order));
   }
   at_ = (at_ + 1) % staging_.size();
-  return views_in(staging_[at_].data(), destination_);
+  return staging_[at_].views();
 }
 
-void BatchFeed::upload(Context& ctx) const {
-  if (staging_.empty()) return;
-  const io::Microbatch host = views_in(staging_[at_].data(), destination_);
-  copy(ctx, host.tokens, destination_.tokens);
-  copy(ctx, host.targets, destination_.targets);
-  copy(ctx, host.order, destination_.order);
-  copy(ctx, host.sample_position, destination_.sample_position);
+void BatchFeed::upload(Context& ctx) const { upload(ctx, like_); }
+
+void BatchFeed::upload(Context& ctx, const model::BatchViews& destination) const {
+  if (device_ == Device::cuda) return copy_batch(ctx, staging_[at_].views(), destination);
+  copy_batch(ctx, {like_.tokens, like_.targets, like_.order, like_.sample_position}, destination);
 }
 
 }  // namespace hyperslab::train

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,7 +14,8 @@
 
 namespace hyperslab::io {
 
-/// A sequence of token ids, usually memory-mapped files, one after the other.
+/// A sequence of token ids, usually memory-mapped files, one after the other. Every function but
+/// documents() may be called by several threads at once.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
@@ -22,56 +25,102 @@ class TokenSource {
   virtual void read(std::int64_t first, std::span<std::int32_t> out) const = 0;
   /// One line for logs: files, tokens, format.
   [[nodiscard]] virtual std::string description() const = 0;
-  /// Changes where a file changes: sizes, formats and a checksum of samples of the content.
+  /// A number that a change of the files, their order or their format changes. Files of up to 1 GiB
+  /// of tokens (and masks) together are read whole, so that any changed byte shows. Of larger sets
+  /// every file of more than 16 MiB gives 1024 blocks of 4 KiB, first and last included: other
+  /// sizes always show, and so does other text; edits that touch a share f of the blocks stay
+  /// unseen with a probability near (1 - f)^1024. Computed once.
   [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
+  /// Whether the tokens carry a loss mask, which read_mask() gives.
+  [[nodiscard]] virtual bool has_mask() const { return false; }
+  /// Mask of tokens [first, first + out.size()): 0 where a token does not count as a target.
+  virtual void read_mask(std::int64_t first, std::span<std::uint8_t> out) const;
+  /// First token of every document, ascending from 0: a file begins one, and further ones begin
+  /// where the file's own list says so (HDF5 `documents`), else behind every `end_token`. Throws
+  /// Error(data) where there is no list and `end_token` is negative.
+  [[nodiscard]] virtual std::vector<std::int64_t> documents(std::int32_t end_token) const;
 };
 
 /// Opens `synthetic` (2^31 ids of a Markov chain, a function of seed and index), or every file that
 /// the paths and globs name, in the order given (globs sorted). Formats, by content then suffix:
 /// llm.c's header, .npy (1-D unsigned 16/32, signed 32/64 bit), HDF5 (1-D integer dataset
-/// `tokens`), raw .bin of `raw_dtype`. Checked against the vocabulary. Throws Error(data) that
-/// names the file, what was wanted and found.
+/// `tokens`), raw .bin of `raw_dtype`. Checked against the vocabulary. `loss_mask`: every file has
+/// a mask (HDF5: dataset `loss_mask` of one byte a token). Throws Error(data) that names the file,
+/// what was wanted and found.
 [[nodiscard]] std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
                                                        const std::string& raw_dtype,
-                                                       std::int64_t vocabulary, std::uint64_t seed);
+                                                       std::int64_t vocabulary, std::uint64_t seed,
+                                                       bool loss_mask = false);
+
+/// The sources of a deck's section `data`.
+struct DataTokens {
+  std::unique_ptr<TokenSource> train;
+  std::unique_ptr<TokenSource> validation;  ///< absent where the deck has none
+};
+enum class DataPart : std::uint8_t { both, validation };
+
+/// Opens what a deck names for training and validation; synthetic validation has the seed after
+/// `seed`. With validation_fraction the documents of the training files are parted, as
+/// split_documents() does. DataPart::validation leaves `train` absent where that saves work. Throws
+/// Error(data).
+[[nodiscard]] DataTokens open_data(const DataConfig& data, std::int64_t vocabulary,
+                                   std::uint64_t seed, DataPart part = DataPart::both);
+
+/// Parts the documents of `all` by a hash of their ids, so that a document stays on its side
+/// whatever file and place it is in, and equal documents stay together: those whose hash is in the
+/// lowest `fraction` of all hashes are for validation, the others for training, each in their
+/// order. Reads everything once. Throws Error(data) where a side would be empty.
+[[nodiscard]] DataTokens split_documents(const std::shared_ptr<const TokenSource>& all,
+                                         double fraction, std::int32_t end_token);
 
 enum class Sampling : std::uint8_t { blocks, windows };
 
 /// Samples of T + 1 tokens out of a source. With `blocks` sample g is block perm(g mod n, epoch) of
 /// the n = (size - 1) / T blocks that share a border token, each once an epoch, reshuffled by
 /// (seed, epoch). With `windows` it starts anywhere, by Philox of (seed, g). Without `shuffle`
-/// sample g is block g mod n in file order, for validation.
+/// sample g is block g mod n in file order, for validation. Every function may be called by several
+/// threads at once.
 class Samples {
  public:
+  /// Targets equal to `ignore_token` do not count, nor do those that the source's mask leaves out.
   /// Throws Error(data) where the source holds less than one sample.
   Samples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
-          bool shuffle = true);
+          bool shuffle = true, std::int32_t ignore_token = -1);
   /// Samples of one epoch, n.
   [[nodiscard]] std::int64_t size() const;
   /// First token of sample `index`, any index >= 0.
   [[nodiscard]] std::int64_t start(std::int64_t index) const;
-  /// tokens and targets: T each; targets are the tokens one place on.
+  /// tokens and targets: T each; targets are the tokens one place on, or ops::kIgnoredTarget.
   void read(std::int64_t index, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets) const;
+  [[nodiscard]] Dim length() const { return T_; }
+  /// Whether some targets may not count.
+  [[nodiscard]] bool may_ignore() const { return ignore_token_ >= 0 || source_.has_mask(); }
+  /// Targets of sample `index` that count; T without reading where !may_ignore().
+  [[nodiscard]] std::int64_t counted(std::int64_t index) const;
 
  private:
+  void ignore(std::int64_t first, std::span<std::int32_t> targets) const;
+
   const TokenSource& source_;
   Sampling sampling_;
   Dim T_;
   std::uint64_t seed_;
   bool shuffle_;
+  std::int32_t ignore_token_;
 };
 
 /// Host memory of one microbatch.
 struct Microbatch {
   View tokens;           ///< (B, T) i32
   View targets;          ///< (B, T) i32, ops::kIgnoredTarget where a place does not count
-  View order;            ///< (B * T) i32: places sorted by token, stable
+  View order;            ///< (B * T) i32: places sorted by token, stable; absent: not wanted
   View sample_position;  ///< (B) i64: place of each sample in the global batch
 };
 
 /// Cuts the stream of samples into global batches: step s (from 1) is samples [(s - 1) G, s G), and
-/// data rank d of D takes places (m D + d) B ... + B of it in its microbatch m.
+/// data rank d of D takes places (m D + d) B ... + B of it in its microbatch m. Every function may
+/// be called by several threads at once.
 class Loader {
  public:
   /// `overfit_one_batch`: every step is step 1.
@@ -79,14 +128,29 @@ class Loader {
          bool overfit_one_batch = false);
   /// Fills the views of `out`, which give B and T. Allocates nothing after the first call.
   void load(std::int64_t step, int microbatch, const Microbatch& out);
+  /// Targets that count in the whole global batch of `step`, of all ranks; may be 0. Known without
+  /// reading where every target counts; otherwise the first call for a step reads the whole batch,
+  /// and later ones remember it for a few steps.
+  [[nodiscard]] std::int64_t counted_tokens(std::int64_t step);
 
  private:
+  struct Count {
+    std::int64_t step = 0;
+    std::int64_t tokens = 0;
+  };
+  [[nodiscard]] std::int64_t first_sample(std::int64_t step) const {
+    return overfit_one_batch_ ? 0 : (step - 1) * global_batch_;
+  }
+
   const Samples& samples_;
   std::int64_t global_batch_;
   int data_rank_;
   int data_ranks_;
   bool overfit_one_batch_;
+  std::mutex scratch_mutex_;
   std::vector<std::int32_t> scratch_;  ///< of the sort of `order`
+  std::mutex count_mutex_;
+  std::array<Count, 16> counts_;  ///< of step s at s mod 16
 };
 
 }  // namespace hyperslab::io

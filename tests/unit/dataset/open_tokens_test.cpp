@@ -106,6 +106,47 @@ TEST_F(OpenTokens, FingerprintFollowsContentFormatAndOrder) {
   EXPECT_NE(print({"large.bin"}), print({"changed.bin"}));
 }
 
+TEST_F(OpenTokens, FingerprintSeesAnyChangedByteOfUpToAGibibyte) {
+  io::write_token_file(path("a.bin"), Ids(3 << 20, 1), 257);
+  const std::uint64_t before = open({path("a.bin")})->fingerprint();
+  std::fstream file(path("a.bin"), std::ios::in | std::ios::out | std::ios::binary);
+  for (const int token : {0, 12345, 1 << 20, 2000003, (3 << 20) - 1}) {
+    const auto write = [&](char id) {
+      file.seekp(1024 + 2 * token);
+      file.write(&id, 1);
+      file.flush();
+    };
+    write(2);
+    EXPECT_NE(open({path("a.bin")})->fingerprint(), before) << token;
+    write(1);
+    EXPECT_EQ(open({path("a.bin")})->fingerprint(), before) << token;
+  }
+}
+
+TEST_F(OpenTokens, FingerprintOfMoreThanAGibibyteSeesSizesEndsAndOtherText) {
+  const auto make = [&](const std::string& name, std::int64_t bytes) {
+    std::ofstream(path(name)) << "";
+    std::filesystem::resize_file(path(name), static_cast<std::uintmax_t>(bytes));  // a hole
+    return path(name);
+  };
+  constexpr std::int64_t kBytes = (1LL << 30) + (64 << 20);
+  const std::uint64_t before = open({make("a.bin", kBytes)})->fingerprint();
+  const auto changed = [&](std::int64_t first, std::int64_t bytes) {
+    make("b.bin", kBytes);
+    std::fstream file(path("b.bin"), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(first);
+    file << std::string(static_cast<std::size_t>(bytes), '\1');
+    file.close();
+    return open({path("b.bin")}, 258)->fingerprint();
+  };
+
+  EXPECT_EQ(changed(0, 0), before);
+  EXPECT_NE(changed(0, 2), before);
+  EXPECT_NE(changed(kBytes - 2, 2), before);
+  EXPECT_NE(changed(kBytes / 2, 8 << 20), before);
+  EXPECT_NE(open({make("c.bin", kBytes + 2)})->fingerprint(), before);
+}
+
 TEST_F(OpenTokens, ChecksIdsOfReadEvenAfterTheFileChanged) {
   io::write_token_file(path("a.bin"), Ids(100, 1), 257);
   const auto source = open({path("a.bin")});

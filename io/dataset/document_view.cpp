@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dataset/document_view.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "checkpoint/crc32c.hpp"
+#include "dataset/fingerprint.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::io {
+
+DocumentView::DocumentView(std::shared_ptr<const TokenSource> all, std::string name)
+    : all_(std::move(all)), name_(std::move(name)) {}
+
+void DocumentView::append(std::int64_t begin, std::int64_t end) {
+  require(begin < end, "an empty run of documents");
+  const bool goes_on =
+      !begins_.empty() &&
+      begins_.back() + ends_.back() - (ends_.size() > 1 ? *(ends_.end() - 2) : 0) == begin;
+  const std::int64_t size_then = size() + end - begin;
+  if (goes_on) {
+    ends_.back() = size_then;
+  } else {
+    begins_.push_back(begin);
+    ends_.push_back(size_then);
+  }
+}
+
+template <class T, class Action>
+void DocumentView::for_each_part(std::int64_t first, std::span<T> out, Action action) const {
+  require(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size(),
+          "tokens beyond the end of the source");
+  auto run = static_cast<std::size_t>(std::ranges::upper_bound(ends_, first) - ends_.begin());
+  for (; !out.empty(); ++run) {
+    const std::int64_t run_first = run == 0 ? 0 : ends_[run - 1];
+    const auto count = std::min(static_cast<std::int64_t>(out.size()), ends_[run] - first);
+    action(begins_[run] + first - run_first, out.first(static_cast<std::size_t>(count)));
+    out = out.subspan(static_cast<std::size_t>(count));
+    first += count;
+  }
+}
+
+void DocumentView::read(std::int64_t first, std::span<std::int32_t> out) const {
+  for_each_part(first, out, [this](std::int64_t place, auto part) { all_->read(place, part); });
+}
+
+void DocumentView::read_mask(std::int64_t first, std::span<std::uint8_t> out) const {
+  for_each_part(first, out,
+                [this](std::int64_t place, auto part) { all_->read_mask(place, part); });
+}
+
+std::string DocumentView::description() const {
+  return fmt::format("{} tokens for {} out of {}", size(), name_, all_->description());
+}
+
+std::uint64_t DocumentView::fingerprint() const {
+  const std::size_t bytes = ends_.size() * sizeof(std::int64_t);
+  return mixed(mixed(all_->fingerprint(), crc32c(begins_.data(), bytes)),
+               crc32c(ends_.data(), bytes));
+}
+
+}  // namespace hyperslab::io

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hyperslab/io/dataset.hpp"
+
+namespace hyperslab::io {
+
+/// Some documents of another source, one after the other.
+class DocumentView final : public TokenSource {
+ public:
+  /// `name`: "training", for messages. Neighbours are to be appended as one run: fewer runs are
+  /// faster.
+  DocumentView(std::shared_ptr<const TokenSource> all, std::string name);
+  /// Tokens [begin, end) of `all`, behind what was appended before.
+  void append(std::int64_t begin, std::int64_t end);
+
+  [[nodiscard]] std::int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
+  void read(std::int64_t first, std::span<std::int32_t> out) const override;
+  [[nodiscard]] std::string description() const override;
+  [[nodiscard]] std::uint64_t fingerprint() const override;
+  [[nodiscard]] bool has_mask() const override { return all_->has_mask(); }
+  void read_mask(std::int64_t first, std::span<std::uint8_t> out) const override;
+
+ private:
+  template <class T, class Action>
+  void for_each_part(std::int64_t first, std::span<T> out, Action action) const;
+
+  std::shared_ptr<const TokenSource> all_;
+  std::string name_;
+  std::vector<std::int64_t> begins_;  ///< of each run, in all_
+  std::vector<std::int64_t> ends_;    ///< of each run, in this
+};
+
+}  // namespace hyperslab::io

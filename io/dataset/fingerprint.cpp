@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dataset/fingerprint.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "checkpoint/crc32c.hpp"
+#include "hyperslab/core/philox.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+constexpr std::int64_t kWholeSetBytes = 1LL << 30;
+constexpr std::int64_t kWholeFileBytes = 16 << 20;
+constexpr std::int64_t kPieceBytes = 1 << 20;  // of what is read whole
+constexpr std::int64_t kBlockBytes = 4 << 10;
+constexpr std::int64_t kBlocks = 1024;
+
+/// Checksums of `count` pieces of `piece` bytes; piece i begins at place(i).
+template <class Place>
+std::uint64_t hash_pieces(std::span<const std::byte> bytes, std::int64_t count, std::int64_t piece,
+                          Place place) {
+  std::vector<std::uint32_t> sums(static_cast<std::size_t>(count));
+  const auto size = static_cast<std::int64_t>(bytes.size());
+#pragma omp parallel for schedule(static)
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t begin = place(i);
+    sums[static_cast<std::size_t>(i)] =
+        crc32c(bytes.data() + begin, static_cast<std::size_t>(std::min(piece, size - begin)));
+  }
+  std::uint64_t hash = 0;
+  for (const std::uint32_t sum : sums) hash = mixed(hash, sum);
+  return hash;
+}
+
+std::uint64_t hash_whole(std::span<const std::byte> bytes) {
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  return hash_pieces(bytes, (size + kPieceBytes - 1) / kPieceBytes, kPieceBytes,
+                     [](std::int64_t i) { return i * kPieceBytes; });
+}
+
+/// First and last block, and one at a place of its own in each of the equal parts between them.
+std::uint64_t hash_blocks(std::span<const std::byte> bytes) {
+  const std::int64_t last = static_cast<std::int64_t>(bytes.size()) - kBlockBytes;
+  const std::int64_t part = last / (kBlocks - 1);
+  return hash_pieces(bytes, kBlocks, kBlockBytes, [=](std::int64_t i) {
+    if (i == 0 || i == kBlocks - 1) return i == 0 ? std::int64_t{0} : last;
+    const std::uint64_t jitter = mixed(static_cast<std::uint64_t>(i), 1);
+    return i * part +
+           static_cast<std::int64_t>(jitter % static_cast<std::uint64_t>(part - kBlockBytes));
+  });
+}
+
+std::int64_t bytes_of(const Shard& shard) {
+  return shard.bytes() + (shard.has_mask ? shard.count : 0);
+}
+
+}  // namespace
+
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
+  const PhiloxCounter words = philox(philox_counter(value, 0), hash);
+  return words.x[0] | static_cast<std::uint64_t>(words.x[1]) << 32;
+}
+
+std::uint64_t fingerprint_of(std::span<const Shard> shards) {
+  std::int64_t all = 0;
+  for (const Shard& shard : shards) all += bytes_of(shard);
+  const auto hash_of = [all](const std::byte* begin, std::int64_t size) {
+    const std::span bytes(begin, static_cast<std::size_t>(size));
+    return all <= kWholeSetBytes || size <= kWholeFileBytes ? hash_whole(bytes)
+                                                            : hash_blocks(bytes);
+  };
+  std::uint64_t hash = name_hash("token files");
+  for (const Shard& shard : shards) {
+    hash = mixed(hash, static_cast<std::uint64_t>(shard.count));
+    hash = mixed(hash, name_hash(shard.format));
+    hash = mixed(hash, hash_of(shard.ids(), shard.bytes()));
+    if (shard.has_mask) hash = mixed(hash, hash_of(shard.mask(), shard.count));
+  }
+  return hash;
+}
+
+}  // namespace hyperslab::io

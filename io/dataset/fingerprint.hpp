@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers that tell contents apart; private to io.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "dataset/shard.hpp"
+
+namespace hyperslab::io {
+
+/// Another number for another hash, value or order of calls.
+[[nodiscard]] std::uint64_t mixed(std::uint64_t hash, std::uint64_t value);
+
+/// Of counts, formats, ids and masks of the shards in this order; what of large ones is read is
+/// said at TokenSource::fingerprint(). Uses all OpenMP threads.
+[[nodiscard]] std::uint64_t fingerprint_of(std::span<const Shard> shards);
+
+}  // namespace hyperslab::io

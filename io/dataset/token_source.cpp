@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/io/dataset.hpp"
+
+namespace hyperslab::io {
+
+void TokenSource::read_mask(std::int64_t /*first*/, std::span<std::uint8_t> out) const {
+  std::ranges::fill(out, std::uint8_t{1});
+}
+
+std::vector<std::int64_t> TokenSource::documents(std::int32_t /*end_token*/) const {
+  throw Error(ExitCode::data, description() +
+                                  ": wanted documents, found none; set data.validation_fraction "
+                                  "to 0, or give token files");
+}
+
+}  // namespace hyperslab::io

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "prefetcher.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace hyperslab::train {
+
+HostBatch::HostBatch(Device device, Dim B, Dim T, bool with_order) {
+  const auto ids = static_cast<std::size_t>(B * T) * sizeof(std::int32_t);
+  const auto positions = static_cast<std::size_t>(B) * sizeof(std::int64_t);
+  memory_ = PinnedBuffer(device, positions + (with_order ? 3 : 2) * ids);
+  auto* place = static_cast<std::byte*>(memory_.data());
+  // The widest elements first, so that all are aligned.
+  views_.sample_position = View(place, DType::i64, Device::cpu, {B});
+  views_.tokens = View(place + positions, DType::i32, Device::cpu, {B, T});
+  views_.targets = View(place + positions + ids, DType::i32, Device::cpu, {B, T});
+  if (with_order) {
+    views_.order = View(place + positions + 2 * ids, DType::i32, Device::cpu, {B * T});
+  }
+}
+
+Prefetcher::Prefetcher(Device device, Dim B, Dim T, bool with_order, int microbatches,
+                       std::size_t ahead, std::size_t held)
+    : microbatches_(microbatches), ahead_(ahead), held_(held) {
+  ring_.reserve(ahead + held);
+  for (std::size_t i = 0; i < ahead + held; ++i) ring_.emplace_back(device, B, T, with_order);
+  thread_ = std::thread([this] { run(); });
+}
+
+Prefetcher::~Prefetcher() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wanted_.notify_one();
+  thread_.join();
+}
+
+BatchPlace Prefetcher::after(BatchPlace place) const {
+  if (place.microbatch + 1 < microbatches_) return {place.step, place.microbatch + 1};
+  return {place.step + 1, 0};
+}
+
+/// The microbatches before head_ are those before first_, as long as loading did not start over.
+const HostBatch* Prefetcher::kept(BatchPlace place) const {
+  BatchPlace at = first_;
+  for (std::size_t back = 1; back <= taken_; ++back) {
+    at = at.microbatch > 0 ? BatchPlace{at.step, at.microbatch - 1}
+                           : BatchPlace{at.step - 1, microbatches_ - 1};
+    if (at.step != place.step) break;
+    if (at == place) return &ring_[(head_ + ring_.size() - back) % ring_.size()];
+  }
+  return nullptr;
+}
+
+const io::Microbatch& Prefetcher::take(io::Loader& loader, BatchPlace place) {
+  std::unique_lock lock(mutex_);
+  if (loader_ == &loader && first_ != place) {
+    if (const HostBatch* batch = kept(place)) return batch->views();
+  }
+  if (loader_ != &loader || first_ != place) start_over(lock, &loader, place);
+  loaded_.wait(lock, [this] { return ready_ > 0 || error_ != nullptr; });
+  if (ready_ == 0) {
+    loader_ = nullptr;
+    std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+  const io::Microbatch& batch = ring_[head_].views();
+  head_ = (head_ + 1) % ring_.size();
+  first_ = after(place);
+  taken_ = std::min(taken_ + 1, held_);
+  const bool wake = --ready_ <= ahead_ / 4;  // once for several: it can cost this thread its core
+  lock.unlock();
+  if (wake) wanted_.notify_one();
+  return batch;
+}
+
+void Prefetcher::release() {
+  std::unique_lock lock(mutex_);
+  start_over(lock, nullptr, {});
+}
+
+/// What is loaded and was not taken is loaded over.
+void Prefetcher::start_over(std::unique_lock<std::mutex>& lock, io::Loader* loader,
+                            BatchPlace place) {
+  loader_ = nullptr;  // so that the thread begins nothing behind what it is at
+  loaded_.wait(lock, [this] { return !busy_; });
+  ready_ = taken_ = 0;
+  error_ = nullptr;
+  first_ = next_ = place;
+  loader_ = loader;
+  if (loader != nullptr) wanted_.notify_one();
+}
+
+void Prefetcher::run() {
+  // A batch thread does not push the thread that wakes it from its core. Advice only.
+  const sched_param priority{};
+  (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &priority);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wanted_.wait(lock, [this] {
+      return stop_ || (loader_ != nullptr && ready_ < ahead_ && error_ == nullptr);
+    });
+    if (stop_) return;
+    io::Loader& loader = *loader_;
+    const BatchPlace place = next_;
+    const io::Microbatch& out = ring_[(head_ + ready_) % ring_.size()].views();
+    busy_ = true;
+    lock.unlock();
+    std::exception_ptr error = load(loader, place, out);
+    lock.lock();
+    busy_ = false;
+    if (error == nullptr) {
+      ++ready_;
+      next_ = after(place);
+    }
+    error_ = std::move(error);
+    loaded_.notify_one();
+  }
+}
+
+std::exception_ptr Prefetcher::load(io::Loader& loader, BatchPlace place,
+                                    const io::Microbatch& out) const {
+  try {
+    // The trainer asks for the count when the step begins, and shall not wait for it.
+    if (place.microbatch == 0) (void)loader.counted_tokens(place.step);
+    loader.load(place.step, place.microbatch, out);
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+}  // namespace hyperslab::train
