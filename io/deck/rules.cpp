@@ -7,6 +7,7 @@
 
 #include "hyperslab/deck/deck.hpp"
 #include "nearest.hpp"
+#include "predicates.hpp"
 
 namespace hyperslab::deck {
 namespace {
@@ -16,33 +17,8 @@ using model::NormPlace;
 using model::Position;
 using train::Config;
 
-/// Only for rules whose `holds` has found the sizes positive.
-bool divides(std::int64_t divisor, std::int64_t number) {
-  return divisor > 0 && number % divisor == 0;
-}
-bool divides_number(std::int64_t number, std::int64_t divisor) { return divides(divisor, number); }
 bool leaves_even(std::int64_t number, std::int64_t divisor) {
   return divides(divisor, number) && number / divisor % 2 == 0;
-}
-
-bool on_gpu(const Config& c, const Surroundings& s) {
-  return c.run.device == "cuda" ||
-         (c.run.device == "auto" && s.has_cuda_build && s.has_cuda_device);
-}
-
-std::int64_t wanted_ranks(const Config& c) {
-  return std::int64_t{c.parallel.data} * c.parallel.tensor * c.parallel.pipeline;
-}
-
-std::string ranks_message(const Config& c, const Surroundings& s) {
-  const auto& p = c.parallel;
-  const std::int64_t others = std::int64_t{p.tensor} * p.pipeline;
-  auto text = fmt::format(
-      "needs {} ranks ({} x {} x {}, data x tensor x pipeline), {} were started; start {}",
-      wanted_ranks(c), p.data, p.tensor, p.pipeline, s.ranks, wanted_ranks(c));
-  if (divides(others, s.ranks))
-    text += fmt::format(" or set parallel.data to {}", s.ranks / others);
-  return text;
 }
 
 std::string batch_unit_text(const Config& c) {
@@ -66,63 +42,17 @@ std::string synthetic_message(const Config&, const Surroundings&) {
   return "synthetic stands alone; leave the other paths out";
 }
 
+bool is_synthetic(const std::vector<std::string>& paths) {
+  return paths.size() == 1 && paths.front() == "synthetic";
+}
+std::string id_message(std::int32_t id, const Config& c) {
+  return fmt::format("{} is no id of the {} of model.vocabulary; give one below, or -1 for none",
+                     id, c.model.vocabulary);
+}
+
 std::int64_t decay_steps(const Config& c) {
   return std::llround(c.schedule.decay_fraction * static_cast<double>(c.train.steps));
 }
-
-constexpr std::array kLayoutRules = {
-    Rule{"parallel.data", "parallel.tensor parallel.pipeline",
-         "data x tensor x pipeline is the number of ranks",
-         [](const Config& c, const Surroundings& s) {
-           return s.ranks == 0 || wanted_ranks(c) == s.ranks;
-         },
-         ranks_message},
-    Rule{"parallel.tensor", "", "1 (tensor parallelism is not available yet)",
-         [](const Config& c, const Surroundings&) { return c.parallel.tensor == 1; },
-         [](const Config& c, const Surroundings&) {
-           return fmt::format(
-               "tensor parallelism is not available yet, found {}: set "
-               "parallel.tensor to 1",
-               c.parallel.tensor);
-         }},
-    Rule{"parallel.pipeline", "", "1 (pipeline parallelism is not available yet)",
-         [](const Config& c, const Surroundings&) { return c.parallel.pipeline == 1; },
-         [](const Config& c, const Surroundings&) {
-           return fmt::format(
-               "pipeline parallelism is not available yet, found {}: set "
-               "parallel.pipeline to 1",
-               c.parallel.pipeline);
-         }},
-    Rule{"parallel.sequence", "", "false (sequence parallelism is not available yet)",
-         [](const Config& c, const Surroundings&) { return !c.parallel.sequence; },
-         [](const Config&, const Surroundings&) -> std::string {
-           return "sequence parallelism is not available yet: set parallel.sequence to false";
-         }},
-    Rule{"parallel.schedule", "", "gpipe or 1f1b (the others are not available yet)",
-         [](const Config& c, const Surroundings&) {
-           return c.parallel.schedule == "gpipe" || c.parallel.schedule == "1f1b";
-         },
-         [](const Config& c, const Surroundings&) {
-           return fmt::format("schedule {} is not available yet: set parallel.schedule to 1f1b",
-                              c.parallel.schedule);
-         }},
-    Rule{"parallel.virtual_stages", "", "1 (virtual stages are not available yet)",
-         [](const Config& c, const Surroundings&) { return c.parallel.virtual_stages == 1; },
-         [](const Config& c, const Surroundings&) {
-           return fmt::format(
-               "virtual stages are not available yet, found {}: set "
-               "parallel.virtual_stages to 1",
-               c.parallel.virtual_stages);
-         }},
-    Rule{"parallel.zero", "", "0 (sharded optimizer state is not available yet)",
-         [](const Config& c, const Surroundings&) { return c.parallel.zero == 0; },
-         [](const Config& c, const Surroundings&) {
-           return fmt::format(
-               "sharded optimizer state is not available yet, found {}: set "
-               "parallel.zero to 0",
-               c.parallel.zero);
-         }},
-};
 
 constexpr std::array kModelRules = {
     Rule{"model.heads", "model.width", "divides model.width",
@@ -251,12 +181,14 @@ constexpr std::array kRunRules = {
                "to fp32",
                c.precision.compute);
          }},
-    Rule{"memory.recompute", "", "none (recomputation is not available yet)",
-         [](const Config& c, const Surroundings&) { return c.memory.recompute == "none"; },
+    Rule{"memory.recompute", "parallel.schedule", "none with zero_bubble",
+         [](const Config& c, const Surroundings&) {
+           return c.memory.recompute == "none" || c.parallel.schedule != "zero_bubble";
+         },
          [](const Config& c, const Surroundings&) {
            return fmt::format(
-               "recomputation is not available yet, found {}: set "
-               "memory.recompute to none",
+               "{} computes activations again just before both halves of backward, and zero_bubble "
+               "parts them: set memory.recompute to none, or parallel.schedule to 1f1b",
                c.memory.recompute);
          }},
     Rule{"data.train", "", "names files or `synthetic` for training",
@@ -272,6 +204,41 @@ constexpr std::array kRunRules = {
     Rule{"data.validation", "", "`synthetic` stands alone",
          [](const Config& c, const Surroundings&) { return synthetic_alone(c.data.validation); },
          synthetic_message},
+    Rule{"data.ignore_token", "model.vocabulary", "below model.vocabulary",
+         [](const Config& c, const Surroundings&) {
+           return c.data.ignore_token < c.model.vocabulary;
+         },
+         [](const Config& c, const Surroundings&) { return id_message(c.data.ignore_token, c); }},
+    Rule{"data.end_token", "model.vocabulary", "below model.vocabulary",
+         [](const Config& c, const Surroundings&) { return c.data.end_token < c.model.vocabulary; },
+         [](const Config& c, const Surroundings&) { return id_message(c.data.end_token, c); }},
+    Rule{"data.loss_mask", "data.train data.validation",
+         "false where data.train or data.validation is synthetic",
+         [](const Config& c, const Surroundings&) {
+           return !c.data.loss_mask ||
+                  (!is_synthetic(c.data.train) && !is_synthetic(c.data.validation));
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "synthetic tokens have no loss mask: set data.loss_mask to false";
+         }},
+    Rule{"data.validation_fraction", "data.validation", "0 where data.validation is given",
+         [](const Config& c, const Surroundings&) {
+           return c.data.validation_fraction == 0 || c.data.validation.empty();
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} of the training documents and data.validation cannot both be for validation; "
+               "leave one out",
+               c.data.validation_fraction);
+         }},
+    Rule{"data.validation_fraction", "data.train", "0 where data.train is synthetic",
+         [](const Config& c, const Surroundings&) {
+           return c.data.validation_fraction == 0 || !is_synthetic(c.data.train);
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "synthetic tokens have no documents to part: set it to 0 and data.validation to "
+                  "synthetic";
+         }},
 };
 
 constexpr std::array kTrainingRules = {
@@ -290,20 +257,33 @@ constexpr std::array kTrainingRules = {
            return divides(batch_unit(c), c.train.global_batch);
          },
          batch_message},
-    Rule{"train.validate_every", "data.validation", "0 where data.validation is empty",
+    Rule{"train.log_norms", "parallel.tensor parallel.pipeline parallel.zero",
+         "0 unless every rank holds the whole model: tensor 1, pipeline 1, zero 0",
          [](const Config& c, const Surroundings&) {
-           return c.train.validate_every == 0 || !c.data.validation.empty();
+           const auto& p = c.parallel;
+           return c.train.log_norms == 0 || (p.tensor == 1 && p.pipeline == 1 && p.zero == 0);
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(
-               "validation every {} steps needs data.validation: give paths or "
-               "synthetic, or set train.validate_every to 0",
+               "norms are logged where every rank holds the whole model, not with tensor {}, "
+               "pipeline {}, zero {}; set it to 0",
+               c.parallel.tensor, c.parallel.pipeline, c.parallel.zero);
+         }},
+    Rule{"train.validate_every", "data.validation data.validation_fraction",
+         "0 where there is neither data.validation nor data.validation_fraction",
+         [](const Config& c, const Surroundings&) {
+           return c.train.validate_every == 0 || !c.data.validation.empty() ||
+                  c.data.validation_fraction > 0;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "validation every {} steps needs data.validation: give paths or synthetic, or "
+               "data.validation_fraction, or set train.validate_every to 0",
                c.train.validate_every);
          }},
     Rule{"train.validate_batches", "data.validation", "above 0 where data.validation is synthetic",
          [](const Config& c, const Surroundings&) {
-           return c.train.validate_batches > 0 || c.data.validation.size() != 1 ||
-                  c.data.validation.front() != "synthetic";
+           return c.train.validate_batches > 0 || !is_synthetic(c.data.validation);
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "0 means all of the validation tokens, and generated ones have no end: set it to "
@@ -354,8 +334,8 @@ std::span<const Rule> rules() {
   static const std::vector<Rule> all = [] {
     std::vector<Rule> made;
     for (const std::span<const Rule> part :
-         {std::span<const Rule>(kLayoutRules), std::span<const Rule>(kModelRules),
-          std::span<const Rule>(kRunRules), std::span<const Rule>(kTrainingRules)}) {
+         {layout_rules(), std::span<const Rule>(kModelRules), std::span<const Rule>(kRunRules),
+          std::span<const Rule>(kTrainingRules)}) {
       made.insert(made.end(), part.begin(), part.end());
     }
     return made;

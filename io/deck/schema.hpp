@@ -37,10 +37,12 @@ inline constexpr std::int64_t kMostSteps = 1'000'000'000'000;
 inline constexpr IntegerRange kRanks = {1, kMostRanks};
 inline constexpr IntegerRange kSize = {1, kMostSize};
 inline constexpr IntegerRange kSizeOrDefault = {0, kMostSize};
+inline constexpr IntegerRange kIdOrNone = {-1, std::numeric_limits<std::int32_t>::max() - 1};
 inline constexpr IntegerRange kSteps = {0, kMostSteps};
 inline constexpr RealRange kPositive = {.least = 0, .open_least = true};
 inline constexpr RealRange kNotNegative = {.least = 0};
 inline constexpr RealRange kFraction = {.least = 0, .most = 1};
+inline constexpr RealRange kUpToHalf = {.least = 0, .most = 0.5};
 inline constexpr RealRange kBelowOne = {.least = 0, .most = 1, .open_most = true};
 
 template <class Enum>
@@ -137,6 +139,10 @@ void visit_data(Visitor& v, Config& config) {
   v.word("sampling", data.sampling, Words{"blocks", "windows"});
   v.word("dtype", data.dtype, Words{"uint16", "uint32"});
   v.maybe_text("vocabulary", data.vocabulary);
+  v.integer("ignore_token", data.ignore_token, kIdOrNone);
+  v.flag("loss_mask", data.loss_mask);
+  v.real("validation_fraction", data.validation_fraction, kUpToHalf);
+  v.integer("end_token", data.end_token, kIdOrNone);
 }
 
 template <class Visitor, class Config>
@@ -149,6 +155,7 @@ void visit_layout(Visitor& v, Config& config) {
   v.flag("sequence", parallel.sequence);
   v.word("schedule", parallel.schedule, Words{"gpipe", "1f1b", "interleaved", "zero_bubble"});
   v.integer("virtual_stages", parallel.virtual_stages, kRanks);
+  v.integers("stage_layers", parallel.stage_layers, IntegerRange{0, kMostSize});
   v.integer("zero", parallel.zero, IntegerRange{0, 2});
   v.real("bucket_mib", parallel.bucket_mib, kPositive);
   v.section("precision");

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/mesh/mesh.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace hyperslab::mesh {
 
 Coordinates coordinates_of(const ParallelConfig& config, int world_rank) {
@@ -22,22 +26,86 @@ std::string describe(const ParallelConfig& config) {
          " x pipeline " + std::to_string(config.pipeline);
 }
 
-Mesh::Mesh(const ParallelConfig& config, int world_rank)
-    : config_(config), at_(coordinates_of(config, world_rank)) {}
-
-Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config)
-    : Mesh(config, world.rank()) {
-  world_ = world.communicator(device, "world");
-  world_->report_reductions(false);  // the step's sums, not gradients
-  const int color = world_rank_of(config, {0, at_.pipeline, at_.context, at_.tensor});
-  data_ = world_->split(color, at_.data, "data");
+Mesh::Mesh(const ParallelConfig& config, int world_rank, const GroupNeeds& needs)
+    : config_(config), needs_(needs), at_(coordinates_of(config, world_rank)) {
+  needs_.tied_ends = needs.tied_ends && config.pipeline > 1;
 }
 
-Mesh Mesh::plan(const ParallelConfig& config, int world_rank) {
-  Mesh mesh(config, world_rank);
-  mesh.world_ = comm::make_meta_communicator("world", world_rank, config.ranks());
-  mesh.data_ = comm::make_meta_communicator("data", mesh.at_.data, config.data);
+Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, const GroupNeeds& needs)
+    : Mesh(config, world.rank(), needs) {
+  world_ = world.communicator(device, "world");
+  world_->report_reductions(false);  // the step's sums, not gradients
+  const auto [data, pipeline, context, tensor] = at_;
+  const auto color = [&](const Coordinates& first) { return world_rank_of(config, first); };
+  data_ = world_->split(color({0, pipeline, context, tensor}), data, "data");
+  tensor_ = world_->split(color({data, pipeline, context, 0}), tensor, "tensor");
+  tensor_->report_reductions(false);
+  pipeline_ = world_->split(color({data, 0, context, tensor}), pipeline, "pipeline");
+  if (needs_.tied_ends) {
+    const bool end = is_first_stage() || is_last_stage();
+    // The ranks between make groups of their own, which they drop.
+    tied_ = world_->split(color({data, end ? 0 : pipeline, context, tensor}), pipeline, "tied");
+    if (!end) tied_.reset();
+  }
+  if (needs_.key_value_replicas > 1) {
+    const int first = tensor / needs_.key_value_replicas * needs_.key_value_replicas;
+    key_value_ = world_->split(color({data, pipeline, context, first}), tensor, "key_value");
+  }
+}
+
+Mesh Mesh::plan(const ParallelConfig& config, int world_rank, const GroupNeeds& needs) {
+  Mesh mesh(config, world_rank, needs);
+  const Coordinates& at = mesh.at_;
+  const auto group = [](const char* name, int rank, int size) {
+    return comm::make_meta_communicator(name, rank, size);
+  };
+  mesh.world_ = group("world", world_rank, config.ranks());
+  mesh.data_ = group("data", at.data, config.data);
+  mesh.tensor_ = group("tensor", at.tensor, config.tensor);
+  mesh.pipeline_ = group("pipeline", at.pipeline, config.pipeline);
+  if (mesh.needs_.tied_ends && (mesh.is_first_stage() || mesh.is_last_stage())) {
+    mesh.tied_ = group("tied", mesh.is_first_stage() ? 0 : 1, 2);
+  }
+  if (needs.key_value_replicas > 1) {
+    mesh.key_value_ =
+        group("key_value", at.tensor % needs.key_value_replicas, needs.key_value_replicas);
+  }
   return mesh;
+}
+
+std::vector<const comm::Communicator*> Mesh::groups() const {
+  std::vector<const comm::Communicator*> all = {data_.get(), tensor_.get(), pipeline_.get()};
+  if (tied_) all.push_back(tied_.get());
+  if (key_value_) all.push_back(key_value_.get());
+  return all;
+}
+
+std::string placement_table(comm::World& world, const ParallelConfig& config,
+                            const std::string& device) {
+  const std::vector<std::string> places = world.all_gather(world.host() + "  " + device);
+  std::string table = "rank  data  pipeline  tensor  host  device";
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const Coordinates at = coordinates_of(config, rank);
+    table += fmt::format("\n{:>4}  {:>4}  {:>8}  {:>6}  {}", rank, at.data, at.pipeline, at.tensor,
+                         places[static_cast<std::size_t>(rank)]);
+  }
+  return table;
+}
+
+std::string placement_warning(comm::World& world, const ParallelConfig& config) {
+  const std::vector<std::string> hosts = world.all_gather(world.host());
+  std::string groups;
+  for (int first = 0; first < world.size(); first += config.tensor) {
+    const auto begin = hosts.begin() + first;
+    if (std::all_of(begin, begin + config.tensor, [&](const auto& host) { return host == *begin; }))
+      continue;
+    groups += fmt::format("{}{}-{}", groups.empty() ? "" : ", ", first, first + config.tensor - 1);
+  }
+  if (groups.empty()) return {};
+  return fmt::format(
+      "the tensor groups of ranks {} have members on several hosts, so that every layer waits for "
+      "the network; let parallel.tensor divide the ranks of a host",
+      groups);
 }
 
 }  // namespace hyperslab::mesh

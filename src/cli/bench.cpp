@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bench_data.hpp"
 #include "command.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/train/run.hpp"
@@ -20,9 +21,9 @@ train::BenchOptions bench_options(const Arguments& args) {
     options.mode = train::BenchMode::forward;
   else if (mode == "forward-backward")
     options.mode = train::BenchMode::forward_backward;
-  else if (mode != "step") {
+  else if (mode != "step" && mode != "data") {
     throw Error(ExitCode::usage,
-                "--mode is '" + mode + "'; it can be forward, forward-backward, step")
+                "--mode is '" + mode + "'; it can be forward, forward-backward, step, data")
         .on_all_ranks();
   }
   options.warmup = args.get<int>("warmup");
@@ -89,12 +90,12 @@ nlohmann::ordered_json to_json(const train::BenchResult& result, const std::stri
 
 ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args(
-      "usage: [mpirun -np N] hyperslab bench DECK --mode forward|forward-backward|step times steps "
-      "of "
-      "DECK on generated tokens");
+      "usage: [mpirun -np N] hyperslab bench DECK --mode forward|forward-backward|step|data times "
+      "steps of DECK on generated tokens, or the loader of its training files");
   add_deck_options(args);
-  args.add()("mode", po::value<std::string>()->default_value("step"),
-             "forward (with the loss), forward-backward, or step (with optimizer)")(
+  args.add()(
+      "mode", po::value<std::string>()->default_value("step"),
+      "forward (with the loss), forward-backward, step (with optimizer), or data (loader alone)")(
       "warmup", po::value<int>()->default_value(5), "steps before the measured ones")(
       "steps", po::value<int>()->default_value(10), "measured steps")(
       "components", "time, FLOPs and share of every part of the model")(
@@ -105,6 +106,10 @@ ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments
   const train::BenchOptions options = bench_options(args);
   const std::string deck = args.list("DECK").front();
   const train::Config config = read_config(world, {deck, args.list("set"), false, false});
+  if (args.get<std::string>("mode") == "data") {
+    run_bench_of_data(world, args, config, options.warmup, options.steps);
+    return ExitCode::ok;
+  }
   const train::BenchResult result = train::run_bench(world, config, options);
   if (world.rank() == 0) print(result, args.has("components"));
   if (args.has("json")) {

@@ -24,6 +24,8 @@ const std::vector<Command>& commands() {
       {"bench", "time forward, forward-backward or whole steps", run_bench},
       {"tokenize", "turn text files into token files", run_tokenize},
       {"checkpoint", "look at, verify, export and import checkpoints", run_checkpoint},
+      {"parity", "train under two layouts and compare them tensor by tensor", run_parity},
+      {"plan", "layout, memory and pipeline schedule of a run that is not started", run_plan},
   };
   return all;
 }
@@ -85,7 +87,7 @@ train::Config read_config(comm::World& world, const DeckSource& source) {
   });
   text = world.broadcast(text);
   deck::Surroundings surroundings;
-  surroundings.ranks = source.any_ranks ? 0 : world.size();
+  surroundings.ranks = source.any_ranks ? 0 : source.ranks > 0 ? source.ranks : world.size();
   surroundings.for_training = source.for_training;
   surroundings.has_cuda_device = cuda_device_count() > 0;
   try {

@@ -28,6 +28,8 @@ ExitCode run_generate(comm::World& world, const std::vector<std::string>& argume
 ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& arguments);
+ExitCode run_parity(comm::World& world, const std::vector<std::string>& arguments);
+ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments);
 
 /// Options of a subcommand and its positional arguments.
 class Arguments {
@@ -62,6 +64,7 @@ struct DeckSource {
   std::vector<std::string> overrides;
   bool for_training = false;
   bool any_ranks = false;  ///< the layout need not fit the ranks that were started
+  int ranks = 0;           ///< that the layout must fit instead of those; 0: none
 };
 [[nodiscard]] train::Config read_config(comm::World& world, const DeckSource& source);
 

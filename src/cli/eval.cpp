@@ -24,18 +24,21 @@ Result evaluate(comm::World& world, const train::Config& config, const std::stri
   std::int64_t step = 0;
   train::TrainerOptions options;
   train::agree(world, [&] { options = train::trainer_options(config, world.local_rank(), false); });
-  const mesh::Mesh mesh(world, options.device, config.parallel);
+  const mesh::Mesh mesh(world, options.device, config.parallel, config.groups());
   train::agree(world, [&] {
-    const bool own = !config.data.validation.empty();
-    tokens = io::open_tokens(own ? config.data.validation : config.data.train, config.data.dtype,
-                             config.model.vocabulary, config.run.seed + (own ? 1 : 0));
+    io::DataTokens data = io::open_data(config.data, config.model.vocabulary, config.run.seed,
+                                        io::DataPart::validation);
+    if (!data.validation) {  // nothing is set aside: the training tokens themselves
+      data = io::open_data(config.data, config.model.vocabulary, config.run.seed);
+    }
+    tokens = std::move(data.validation ? data.validation : data.train);
     const bool generated = tokens->description().starts_with("synthetic");
     if (generated && config.train.validate_batches == 0) {
       throw Error(ExitCode::usage,
                   "eval of synthetic tokens has no end: set train.validate_batches");
     }
     samples = std::make_unique<io::Samples>(*tokens, io::Sampling::blocks, config.model.context,
-                                            config.run.seed, false);
+                                            config.run.seed, false, config.data.ignore_token);
     const io::CheckpointReader reader(checkpoint);
     step = reader.meta().step;
     const model::MemoryPlan plan = train::make_plan(config, options, world.rank()).memory;
@@ -44,6 +47,7 @@ Result evaluate(comm::World& world, const train::Config& config, const std::stri
     trainer->load(reader);  // which names every tensor of another shape
     train::require_same_model(reader.meta(), config.model, reader.folder());
   });
+  trainer->share_values();
   std::int64_t count = samples->size();
   if (config.train.validate_batches > 0) {
     count = std::min(count, config.train.validate_batches * config.train.microbatch);

@@ -3,13 +3,19 @@
 
 #include <fmt/format.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "command.hpp"
+#include "completions.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
-#include "hyperslab/io/tokenizer.hpp"
+#include "npy_file.hpp"
 
 namespace hyperslab::cli {
 namespace {
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
 
 train::SamplingOptions sampling_options(const Arguments& args, const io::Tokenizer& tokenizer,
                                         std::int64_t model_vocabulary) {
@@ -18,68 +24,149 @@ train::SamplingOptions sampling_options(const Arguments& args, const io::Tokeniz
   options.temperature = args.get<double>("temperature");
   options.top_k = args.get<std::int64_t>("top-k");
   options.top_p = args.get<double>("top-p");
+  options.repetition_penalty = args.get<double>("repetition-penalty");
   options.seed = args.get<std::uint64_t>("seed");
   options.stop_token =
       args.has("stop-token") ? args.get<std::int32_t>("stop-token") : tokenizer.end_of_text();
-  const auto refuse = [](const std::string& text) {
-    throw Error(ExitCode::usage, text).on_all_ranks();
-  };
   if (!(options.temperature >= 0)) refuse("--temperature must be 0 (the likeliest token) or more");
   if (!(options.top_p > 0 && options.top_p <= 1)) refuse("--top-p must be above 0 and at most 1");
+  if (!(options.repetition_penalty > 0 && options.repetition_penalty <= 1e6)) {
+    refuse("--repetition-penalty must be above 0 and at most 1e6; 1 is none");
+  }
   if (options.top_k < 0) refuse("--top-k must be 0 (all tokens) or more");
   if (options.max_tokens < 1) refuse("--max-tokens must be 1 or more");
+  if (args.get<std::int64_t>("batch") < 1) refuse("--batch must be 1 or more");
   if (options.stop_token < -1 || options.stop_token >= model_vocabulary) {
     refuse(fmt::format("--stop-token must be an id below {}, or -1 (none)", model_vocabulary));
+  }
+  for (const std::string& stop : args.list("stop")) {
+    if (stop.empty()) refuse("--stop must not be empty");
   }
   return options;
 }
 
-std::vector<std::int32_t> encode_prompt(const io::Tokenizer& tokenizer, const std::string& text,
-                                        std::int64_t model_vocabulary) {
+std::vector<std::string> prompt_texts(const Arguments& args) {
+  if (!args.has("prompt-file")) {
+    return args.has("prompt") ? args.list("prompt") : std::vector<std::string>{""};
+  }
+  if (args.has("prompt")) refuse("--prompt does not go with --prompt-file; leave one of them out");
+  return read_prompt_file(args.get<std::string>("prompt-file"));
+}
+
+train::Prompts encode_prompts(const io::Tokenizer& tokenizer, const std::vector<std::string>& texts,
+                              std::int64_t model_vocabulary) {
   if (tokenizer.vocabulary() > model_vocabulary) {
     throw Error(ExitCode::data,
                 fmt::format("the vocabulary has {} ids, the model only {}; give the "
                             "--vocab that the training text was tokenized with",
                             tokenizer.vocabulary(), model_vocabulary));
   }
-  std::vector<std::int32_t> prompt = tokenizer.encode(text);
-  if (prompt.empty()) {
+  train::Prompts prompts;
+  for (const std::string& text : texts) {
+    prompts.push_back(tokenizer.encode(text));
+    if (!prompts.back().empty()) continue;
     if (tokenizer.end_of_text() < 0) {
-      throw Error(ExitCode::usage, "--prompt is empty and the vocabulary has no end-of-text id");
+      refuse("a prompt is empty and the vocabulary has no end-of-text id to begin with");
     }
-    prompt.push_back(tokenizer.end_of_text());  // a new document begins
+    prompts.back().push_back(tokenizer.end_of_text());  // a new document begins
   }
-  return prompt;
+  return prompts;
 }
 
-void generate(const Arguments& args) {
-  const io::CheckpointReader reader(args.get<std::string>("checkpoint"));
+void write_logits(const std::string& path, train::Generator& generator,
+                  const train::Prompts& prompts) {
+  const auto tokens = static_cast<std::int64_t>(prompts.front().size());
+  if (prompts.size() != 1 || tokens > generator.context()) {
+    refuse(
+        fmt::format("--logits takes one prompt of at most {} tokens (the context), found {} "
+                    "prompts, the first of {} tokens",
+                    generator.context(), prompts.size(), tokens));
+  }
+  NpyFile file(path, tokens, generator.vocabulary());
+  generator.prompt_logits(prompts.front(), [&](std::span<const float> row) { file.append(row); });
+  file.finish();
+}
+
+double rate(std::int64_t tokens, double seconds) {
+  return static_cast<double>(tokens) / std::max(seconds, 1e-9);
+}
+
+void write_json(const std::string& path, const Completions& completions,
+                const train::Prompts& prompts, const train::GenerateStats& stats) {
+  nlohmann::ordered_json out;
+  out["completions"] = completions.to_json(prompts);
+  out["prompt_tokens"] = stats.prompt_tokens;
+  out["prompt_seconds"] = stats.prompt_seconds;
+  out["prompt_tokens_per_second"] = rate(stats.prompt_tokens, stats.prompt_seconds);
+  out["tokens"] = stats.tokens;
+  out["seconds"] = stats.seconds;
+  out["tokens_per_second"] = rate(stats.tokens, stats.seconds);
+  std::ofstream file(path);
+  file << out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+  file.close();
+  if (!file) throw Error(ExitCode::storage, path + ": cannot write this file");
+}
+
+train::Config config_of(const io::CheckpointReader& reader) {
   deck::Surroundings surroundings;
   surroundings.ranks = 0;
   surroundings.for_training = false;
   surroundings.has_cuda_device = cuda_device_count() > 0;
-  const train::Config config =
-      deck::read_deck(reader.meta().deck, reader.folder() + " (its deck)", {}, surroundings);
+  return deck::read_deck(reader.meta().deck, reader.folder() + " (its deck)", {}, surroundings);
+}
+
+void generate(const Arguments& args) {
+  const io::CheckpointReader reader(args.get<std::string>("checkpoint"));
+  const train::Config config = config_of(reader);
   const std::string vocabulary =
       args.has("vocab") ? args.get<std::string>("vocab") : config.data.vocabulary;
   if (vocabulary.empty()) {
-    throw Error(ExitCode::usage, "the checkpoint's deck names no data.vocabulary; give --vocab");
+    refuse("the checkpoint's deck names no data.vocabulary; give --vocab");
   }
   const auto tokenizer = io::open_tokenizer(vocabulary);
   const train::SamplingOptions options =
       sampling_options(args, *tokenizer, config.model.vocabulary);
-  const auto text = args.get<std::string>("prompt");
-  const auto prompt = encode_prompt(*tokenizer, text, config.model.vocabulary);
-  fmt::print("{}", text);
-  io::Utf8Stream stream;
-  const auto stats = train::generate(config, reader, prompt, options, [&](std::int32_t token) {
-    fmt::print("{}", stream.push(tokenizer->decode(token)));
-    std::fflush(stdout);
-  });
-  fmt::print("{}\n", stream.finish());
+  const auto texts = prompt_texts(args);
+  const auto prompts = encode_prompts(*tokenizer, texts, config.model.vocabulary);
+  train::Generator generator(config, reader,
+                             train::Generator::rows_for(prompts, args.get<std::int64_t>("batch")));
+  if (args.has("logits")) write_logits(args.get<std::string>("logits"), generator, prompts);
+  Completions completions(*tokenizer, texts, args.list("stop"), options.max_tokens);
+  const auto stats = generator.generate(prompts, options, completions);
+  if (args.has("json")) {
+    write_json(args.get<std::string>("json"), completions, prompts, stats);
+  }
   fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s; generated: {} tokens, {:.1f} tokens/s\n",
-             stats.prompt_tokens, static_cast<double>(stats.prompt_tokens) / stats.prompt_seconds,
-             stats.tokens, static_cast<double>(stats.tokens) / std::max(stats.seconds, 1e-9));
+             stats.prompt_tokens, rate(stats.prompt_tokens, stats.prompt_seconds), stats.tokens,
+             rate(stats.tokens, stats.seconds));
+}
+
+void add_options(Arguments& args) {
+  args.add()("checkpoint", po::value<std::string>()->required(),
+             "a step's folder, or a directory of them, of which the newest is taken")(
+      "prompt", po::value<std::vector<std::string>>()->composing(),
+      "text to continue (may be repeated; default: the beginning of a document)")(
+      "prompt-file", po::value<std::string>(),
+      "file of prompts: parted by blank lines where it has any, else one a line")(
+      "vocab", po::value<std::string>(), "vocabulary (default: data.vocabulary of the deck)")(
+      "max-tokens", po::value<std::int64_t>()->default_value(200), "tokens to generate")(
+      "temperature", po::value<double>()->default_value(1.0), "0: always the likeliest token")(
+      "top-k", po::value<std::int64_t>()->default_value(0), "sample among the k likeliest; 0: all")(
+      "top-p", po::value<double>()->default_value(1.0),
+      "sample among the likeliest tokens that hold this mass")(
+      "repetition-penalty", po::value<double>()->default_value(1.0),
+      "weaken tokens that the text has by this factor; 1: none")(
+      "seed", po::value<std::uint64_t>()->default_value(1),
+      "of the sampling; prompt i, from 0, draws from the stream of seed + i")(
+      "stop", po::value<std::vector<std::string>>()->composing(),
+      "text that ends a text, itself left out (may be repeated)")(
+      "stop-token", po::value<std::int32_t>(),
+      "id that ends a text; -1: none (default: end of text)")(
+      "batch", po::value<std::int64_t>()->default_value(8),
+      "prompts of an equal number of tokens that run together at most")(
+      "logits", po::value<std::string>(),
+      "also write the prompt's logits (T, V) to this .npy, f32; one prompt")(
+      "json", po::value<std::string>(), "also write texts, ids and rates to this file");
 }
 
 }  // namespace
@@ -87,18 +174,7 @@ void generate(const Arguments& args) {
 ExitCode run_generate(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args(
       "usage: hyperslab generate --checkpoint DIR --prompt TEXT [options] continues TEXT");
-  args.add()("checkpoint", po::value<std::string>()->required(),
-             "a step's folder, or a directory of them, of which the newest is taken")(
-      "prompt", po::value<std::string>()->default_value(""), "text to continue")(
-      "vocab", po::value<std::string>(), "vocabulary (default: data.vocabulary of the deck)")(
-      "max-tokens", po::value<std::int64_t>()->default_value(200), "tokens to generate")(
-      "temperature", po::value<double>()->default_value(1.0), "0: always the likeliest token")(
-      "top-k", po::value<std::int64_t>()->default_value(0), "sample among the k likeliest; 0: all")(
-      "top-p", po::value<double>()->default_value(1.0),
-      "sample among the likeliest tokens that hold this mass")(
-      "seed", po::value<std::uint64_t>()->default_value(1), "of the sampling")(
-      "stop-token", po::value<std::int32_t>(),
-      "id that ends the text; -1: none (default: end of text)");
+  add_options(args);
   if (!args.parse(world, arguments)) return ExitCode::ok;
   if (world.size() > 1) {
     throw Error(ExitCode::usage, "generate runs on one rank; start it without mpirun")

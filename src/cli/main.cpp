@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "command.hpp"
+#include "hyperslab/comm/gpus.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/deck/deck.hpp"
@@ -49,8 +50,30 @@ void report(const comm::World& world, const Error& error) {
   std::fflush(stderr);
 }
 
+/// Ranks of one job run one program with one command line and the same libraries; throws
+/// Error(usage) that names the first rank which differs, and in what.
+void require_one_program(comm::World& world, const std::vector<std::string>& arguments) {
+  const std::vector<std::pair<const char*, std::string>> mine = {
+      {"version", fmt::format("{} ({})", version(), commit())},
+      {"MPI library", comm::library_version()},
+      {"NCCL library", comm::nccl_version()},
+      {"command line", fmt::format("{}", fmt::join(arguments, " "))}};
+  for (const auto& [what, value] : mine) {
+    const std::vector<std::string> all = world.all_gather(value);
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank] == all.front()) continue;
+      throw Error(ExitCode::usage,
+                  fmt::format("the ranks were started differently: {} of rank 0 is '{}', of rank "
+                              "{} '{}'; start one program with one command line on all hosts",
+                              what, all.front(), rank, all[rank]))
+          .on_all_ranks();
+    }
+  }
+}
+
 int run(comm::World& world, const Command& command, const std::vector<std::string>& arguments) {
   try {
+    require_one_program(world, arguments);
     return static_cast<int>(command.run(world, arguments));
   } catch (const Error& error) {
     report(world, error);

@@ -26,7 +26,7 @@ void refuse(const Arguments& args, std::initializer_list<const char*> names, con
 }
 
 void train_vocabulary(const Arguments& args) {
-  refuse(args, {"vocab", "output"}, "--train-vocab");
+  refuse(args, {"vocab", "output", "document-separator"}, "--train-vocab");
   io::VocabularyTraining training;
   training.size = args.get<std::int64_t>("train-vocab");
   training.inputs = args.list("input");
@@ -38,13 +38,29 @@ void train_vocabulary(const Arguments& args) {
              ids < training.size ? "; the text has no more pairs to merge" : "");
 }
 
+io::DocumentSeparator separator(const Arguments& args) {
+  if (!args.has("document-separator")) return {};
+  return io::parse_document_separator(args.get<std::string>("document-separator"));
+}
+
+void decode(const Arguments& args) {
+  const auto vocab = required(args, "vocab");
+  refuse(args, {"special", "output-vocab", "train-vocab"}, "--decode");
+  const auto tokenizer = io::open_tokenizer(vocab);
+  const auto output = args.has("output") ? args.get<std::string>("output") : std::string();
+  const std::int64_t tokens =
+      io::decode_files(*tokenizer, args.list("input"), output, separator(args));
+  if (!output.empty()) fmt::print("{}: the text of {} tokens\n", output, tokens);
+}
+
 void tokenize(const Arguments& args) {
   const auto vocab = required(args, "vocab");
   refuse(args, {"special", "output-vocab"}, "--vocab");
   const auto output = required(args, "output");
   const auto tokenizer = io::open_tokenizer(vocab);
   const double start = now_seconds();
-  const std::int64_t tokens = io::tokenize_files(*tokenizer, args.list("input"), output);
+  const std::int64_t tokens =
+      io::tokenize_files(*tokenizer, args.list("input"), output, separator(args));
   fmt::print("{}: {} tokens of a vocabulary of {} in {:.2f} s\n", output, tokens,
              tokenizer->vocabulary(), now_seconds() - start);
 }
@@ -53,14 +69,19 @@ void tokenize(const Arguments& args) {
 
 ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args(
-      "usage: hyperslab tokenize --vocab DIR|bytes --input FILE... --output FILE, or "
-      "--train-vocab SIZE --input FILE... [--special TEXT...] --output-vocab DIR");
+      "usage: hyperslab tokenize --vocab DIR|bytes --input FILE... --output FILE, or --decode "
+      "--vocab DIR|bytes --input FILE... [--output FILE], or --train-vocab SIZE --input FILE... "
+      "[--special TEXT...] --output-vocab DIR");
   args.add()("vocab", po::value<std::string>(),
              "vocabulary; `bytes`: 256 bytes and an end-of-text id; else a tokenizer.json, or a "
              "folder with one or with vocab.json and merges.txt")(
       "input", po::value<std::vector<std::string>>()->multitoken()->required(),
-      "text files; each ends a document, as does a line <|endoftext|>")(
-      "output", po::value<std::string>(), "token file: .bin, .npy or .h5")(
+      "text files, each of which ends a document; with --decode token files")(
+      "output", po::value<std::string>(),
+      "token file: .bin, .npy or .h5; with --decode a text file (default: standard output)")(
+      "document-separator", po::value<std::string>(),
+      "what else ends a document: a text with \\n, \\r, \\t, \\\\, \\xHH, or blank-lines "
+      "(default: a line <|endoftext|>)")("decode", "token files back to text, byte for byte")(
       "train-vocab", po::value<std::int64_t>(),
       "train a byte-level BPE of so many ids: 256 bytes, merges, special tokens")(
       "special", po::value<std::vector<std::string>>()->multitoken()->composing(),
@@ -72,7 +93,13 @@ ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& argume
     throw Error(ExitCode::usage, "tokenize runs on one rank; start it without mpirun")
         .on_all_ranks();
   }
-  args.has("train-vocab") ? train_vocabulary(args) : tokenize(args);
+  if (args.has("decode")) {
+    decode(args);
+  } else if (args.has("train-vocab")) {
+    train_vocabulary(args);
+  } else {
+    tokenize(args);
+  }
   return ExitCode::ok;
 }
 

@@ -27,10 +27,11 @@ nn::Norm::Slot shortened(const nn::Norm::Slot& slot, Dim T_new) {
 }
 
 nn::Block::Slot shortened(const nn::Block::Slot& slot, Dim T_new) {
-  return {shortened(slot.norm1, T_new),
-          {shortened(slot.attention.qkv, T_new), shortened(slot.attention.out, T_new), {}, {}},
-          shortened(slot.norm2, T_new),
-          {shortened(slot.mlp.pre, T_new), shortened(slot.mlp.activated, T_new)}};
+  return {
+      shortened(slot.norm1, T_new),
+      {shortened(slot.attention.qkv, T_new), shortened(slot.attention.out, T_new), {}, {}, {}, {}},
+      shortened(slot.norm2, T_new),
+      {shortened(slot.mlp.pre, T_new), shortened(slot.mlp.activated, T_new), {}}};
 }
 
 }  // namespace
@@ -49,15 +50,15 @@ void Stage::plan_cache(Arenas& arenas) {
 void Stage::decode(Context& ctx, CView tokens, Dim past, View logits) {
   require(options_.cache && !options_.training, "this stage was planned without a cache");
   const auto [B, T_new] = tokens.dims<2>("decode tokens");
-  Slot& full = slots_.front();
+  Slot& full = slot({0, 0});
   nn::Scratch scratch;
   scratch.delta = shortened(scratch_.delta, T_new);
-  nn::Block::Slot slot = shortened(full.blocks.front(), T_new);
-  const View embedded = shortened(full.embedded, T_new);
-  embedding_->forward(ctx, tokens, past, {}, embedded);
+  nn::Block::Slot block = shortened(shared_block_, T_new);
+  const View embedded = shortened(full.entry, T_new);
+  embedding_->forward(ctx, tokens, past, {}, scratch, embedded);
   nn::ResidualStream stream = {embedded, {}};
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    stream = blocks_[i].decode(ctx, stream, rope_, past, cache_[i], scratch, slot);
+    stream = blocks_[i].decode(ctx, stream, rope_, past, cache_[i], scratch, block);
   }
   CView x = stream.residual;
   nn::Norm::Slot final_slot = shortened(full.final_norm, T_new);

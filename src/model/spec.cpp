@@ -65,6 +65,15 @@ std::int64_t matmul_parameter_count(const ModelSpec& spec) {
   return spec.layers * block_matrices(spec) + spec.vocabulary * spec.width;
 }
 
+std::vector<double> unit_costs(const ModelSpec& spec) {
+  const auto attention = static_cast<double>(spec.width * spec.context);
+  const double block = static_cast<double>(block_matrices(spec)) + attention;
+  std::vector<double> costs(static_cast<std::size_t>(spec.layers) + 2, block);
+  costs.front() = 0;
+  costs.back() = static_cast<double>(spec.vocabulary * spec.width);
+  return costs;
+}
+
 double flops_per_token(const ModelSpec& spec, Dim T, bool causal) {
   const double attention = (causal ? 6.0 : 12.0) * static_cast<double>(spec.layers) *
                            static_cast<double>(spec.width) * static_cast<double>(T);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/model/stage.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::model {
 namespace {
@@ -18,19 +20,25 @@ nn::PositionTable position_table(Position position) {
   }
 }
 
-nn::EmbeddingConfig embedding_config(const ModelSpec& spec, std::uint64_t seed) {
-  const bool fixed = spec.position == Position::sinusoidal;
-  return {spec.vocabulary,
-          spec.width,
-          spec.context,
-          position_table(spec.position),
-          fixed ? std::sqrt(static_cast<float>(spec.width)) : 1.0F,
-          static_cast<float>(spec.dropout),
-          seed,
-          static_cast<float>(spec.init_std)};
-}
-
 }  // namespace
+
+nn::EmbeddingConfig Stage::embedding_config() const {
+  nn::EmbeddingConfig config;
+  config.vocabulary = spec_.vocabulary;
+  config.width = spec_.width;
+  config.context = spec_.context;
+  config.positions = position_table(spec_.position);
+  if (spec_.position == Position::sinusoidal) {
+    config.scale = std::sqrt(static_cast<float>(spec_.width));
+  }
+  config.dropout = static_cast<float>(spec_.dropout);
+  config.seed = options_.seed;
+  config.init_std = static_cast<float>(spec_.init_std);
+  config.tied = spec_.tie_embeddings;
+  config.group = options_.tensor;
+  config.cut = vocabulary_;
+  return config;
+}
 
 nn::BlockConfig Stage::block_config() const {
   nn::BlockConfig config;
@@ -53,45 +61,81 @@ nn::BlockConfig Stage::block_config() const {
       spec_.scale_residual_init
           ? config.init_std / std::sqrt(2.0F * static_cast<float>(spec_.layers))
           : config.init_std;
+  config.group = options_.tensor;
+  config.recompute = options_.training ? options_.recompute : nn::Recompute::none;
+  config.split_backward = options_.split_backward;
   return config;
 }
 
 Stage::Stage(ModelSpec spec, const StageOptions& options, Arenas& arenas)
     : spec_(std::move(spec)),
       options_(options),
-      statistics_(options.compute == DType::f64 ? DType::f64 : DType::f32) {
+      statistics_(options.compute == DType::f64 ? DType::f64 : DType::f32),
+      vocabulary_(options.tensor, spec_.vocabulary, options.vocabulary_multiple) {
+  if (options_.chunks.empty()) options_.chunks = {{0, static_cast<int>(spec_.layers) + 2, 1}};
   declare();
-  // The tied table is finished only by the embedding's backward, long after the head's.
-  params_.lay_out(options_.data_ranks, options_.bucket_bytes, spec_.tie_embeddings);
+  params_.lay_out(options_.sharding.ranks, options_.bucket_bytes);
   params_.bind(arenas.parameters, options_.training ? &arenas.gradients : nullptr, statistics_,
-               options_.compute);
+               options_.compute, options_.sharding);
   plan_constants(arenas);
-  scratch_ = nn::plan_scratch(arenas.scratch, block_config(), options_.B, options_.T,
-                              options_.compute, options_.training);
-  logits_ = nn::Head::plan_logits(arenas.scratch, options_.B * options_.T, spec_.vocabulary,
-                                  options_.compute, options_.logits_bytes);
-  slots_.resize(index(options_.slots));
-  for (Slot& slot : slots_) plan_slot(arenas, slot);
+  plan_shared(arenas);
+  for (int chunk = 0; chunk < chunks(); ++chunk) {
+    std::vector<Slot>& slots = slots_.emplace_back(index(options_.chunks[index(chunk)].slots));
+    const std::size_t before = arenas.activations.used_bytes();
+    for (Slot& slot : slots) plan_slot(arenas, chunk, slot);
+    const std::size_t taken = arenas.activations.used_bytes() - before;
+    slot_bytes_.push_back(static_cast<std::int64_t>(taken / slots.size()));
+  }
   if (options_.cache) plan_cache(arenas);
 }
 
 void Stage::declare() {
+  std::size_t blocks = 0;
+  for (const Chunk& chunk : options_.chunks) blocks += index(chunk.units);
+  blocks_.reserve(blocks);
+  for (int chunk = 0; chunk < chunks(); ++chunk) {
+    const Chunk& range = options_.chunks[index(chunk)];
+    for (int i = 0; i < range.units; ++i) declare_unit(chunk, range.first_unit + i);
+  }
+}
+
+void Stage::declare_unit(int chunk, int global_unit) {
   params_.begin_unit();
-  embedding_ = std::make_unique<nn::Embedding>(params_, embedding_config(spec_, options_.seed));
   const nn::BlockConfig config = block_config();
-  blocks_.reserve(index(static_cast<int>(spec_.layers)));
-  for (int layer = 0; layer < spec_.layers; ++layer) {
-    params_.begin_unit();
-    blocks_.emplace_back(params_, "blocks." + std::to_string(layer), config, layer);
+  Unit unit;
+  unit.chunk = chunk;
+  unit.layer = global_unit - 1;
+  if (global_unit == 0) {
+    unit.kind = UnitKind::embedding;
+    embedding_ = std::make_unique<nn::Embedding>(params_, embedding_config());
+  } else if (global_unit <= spec_.layers) {
+    unit.block = static_cast<int>(blocks_.size());
+    blocks_.emplace_back(params_, "blocks." + std::to_string(unit.layer), config, unit.layer);
+  } else {
+    unit.kind = UnitKind::head;
+    if (has_final_norm()) {
+      final_norm_ = nn::Norm(params_, options_.tensor, "final_norm",
+                             {spec_.norm, spec_.width, config.norm_eps, spec_.bias});
+    }
+    const bool has_table = spec_.tie_embeddings && embedding_ != nullptr;
+    head_ = std::make_unique<nn::Head>(params_, embedding_config(),
+                                       has_table ? &embedding_->table() : nullptr);
   }
-  params_.begin_unit();
-  if (has_final_norm()) {
-    final_norm_ =
-        nn::Norm(params_, "final_norm", spec_.norm, spec_.width, config.norm_eps, spec_.bias);
-  }
-  head_ = std::make_unique<nn::Head>(params_, spec_.vocabulary, spec_.width,
-                                     spec_.tie_embeddings ? &embedding_->table() : nullptr,
-                                     config.init_std);
+  units_.push_back(unit);
+}
+
+Stage::UnitRange Stage::units(int chunk) const {
+  UnitRange range;
+  for (int i = 0; i < chunk; ++i) range.first += options_.chunks[index(i)].units;
+  range.last = range.first + options_.chunks[index(chunk)].units;
+  return range;
+}
+
+bool Stage::has_embedding(int chunk) const { return options_.chunks[index(chunk)].first_unit == 0; }
+
+bool Stage::has_head(int chunk) const {
+  const Chunk& range = options_.chunks[index(chunk)];
+  return range.first_unit + range.units == spec_.layers + 2;
 }
 
 void Stage::plan_constants(Arenas& arenas) {
@@ -101,33 +145,55 @@ void Stage::plan_constants(Arenas& arenas) {
     rope_sines_ = arenas.parameters.take(statistics_, angles, "rope.sines");
     rope_ = {rope_cosines_, rope_sines_};
   }
-  if (spec_.position == Position::sinusoidal) {
+  if (spec_.position == Position::sinusoidal && embedding_) {
     fixed_positions_ = arenas.parameters.take(options_.compute, {spec_.context, spec_.width},
                                               "sinusoidal positions");
     embedding_->set_fixed_positions(fixed_positions_);
   }
 }
 
-void Stage::plan_slot(Arenas& arenas, Slot& slot) const {
+void Stage::plan_shared(Arenas& arenas) {
+  scratch_ = nn::plan_scratch(arenas.scratch, block_config(), options_.B, options_.T,
+                              options_.compute, options_.training);
+  if (head_) {
+    head_memory_ = head_->plan(arenas.scratch, options_.B * options_.T, options_.compute,
+                               statistics_, options_.logits_bytes);
+  }
+  if (!shares_block_slot() || blocks_.empty()) return;
+  shared_block_ = blocks_.front().plan(arenas.scratch, scratch_, options_.B, options_.T,
+                                       options_.compute, statistics_, !options_.training, "block");
+}
+
+void Stage::plan_slot(Arenas& arenas, int chunk, Slot& slot) const {
   Arena& arena = arenas.activations;
   const Dim B = options_.B;
   const Dim T = options_.T;
+  const DType compute = options_.compute;
   slot.batch = {arena.take(DType::i32, {B, T}, "tokens"), arena.take(DType::i32, {B, T}, "targets"),
                 arena.take(DType::i32, {B * T}, "token order"),
                 arena.take(DType::i64, {B}, "sample positions")};
-  const Shape width = {B, T, spec_.width};
-  slot.embedded = arena.take(options_.compute, width, "embedding.output");
-  const std::size_t kept = options_.training ? blocks_.size() : 1;
-  for (std::size_t i = 0; i < kept && !blocks_.empty(); ++i) {
-    const bool adds = i > 0 || !options_.training;
-    slot.blocks.push_back(blocks_[i].plan(arena, B, T, options_.compute, statistics_, adds,
-                                          "blocks." + std::to_string(i)));
+  slot.entry = arena.take(compute, stream_shape(),
+                          has_embedding(chunk) ? "embedding.output" : "stage input");
+  const UnitRange range = units(chunk);
+  for (int i = range.first; i < range.last; ++i) {
+    const Unit& unit = units_[index(i)];
+    if (unit.kind != UnitKind::block) continue;
+    const std::string label = "blocks." + std::to_string(unit.layer);
+    const bool enters = place(unit) == 0;  // with the chunk's entry, to which nothing is added
+    if (!shares_block_slot()) {
+      slot.blocks.push_back(blocks_[index(unit.block)].plan(arena, scratch_, B, T, compute,
+                                                            statistics_, !enters, label));
+    } else if (options_.training) {
+      slot.inputs.push_back(enters ? slot.entry
+                                   : arena.take(compute, stream_shape(), label + ".input"));
+    }
   }
-  if (has_final_norm()) {
+  if (has_head(chunk) && has_final_norm()) {
     slot.final_norm =
-        final_norm_.plan(arena, width, options_.compute, statistics_, true, "final_norm");
+        final_norm_.plan(arena, {stream_shape(), compute, statistics_, true}, "final_norm");
   }
-  if (options_.training) slot.d = arena.take(options_.compute, width, "d_residual");
+  if (!has_head(chunk)) slot.output = arena.take(compute, stream_shape(), "stage output");
+  if (options_.training) slot.d = arena.take(compute, stream_shape(), "d_residual");
 }
 
 void Stage::initialize(Context& ctx) {
@@ -136,18 +202,37 @@ void Stage::initialize(Context& ctx) {
     ops::rope_table(ctx, static_cast<float>(spec_.rope_theta), rope_cosines_, rope_sines_);
   }
   if (fixed_positions_) ops::sinusoidal_table(ctx, fixed_positions_);
-  if (ctx.device() == Device::cpu) {
-    nn::initialize(params_, options_.seed, params_.master());
-    return;
-  }
-  Tensor host(Device::cpu, statistics_, {params_.flat_size()});
-  nn::initialize(params_, options_.seed, host.view());
-  copy(ctx, host.view(), params_.master());
-  synchronize(ctx);  // before the host's copy goes
+  for (const nn::Bucket& bucket : params_.buckets()) initialize_bucket(ctx, bucket);
 }
 
-nn::Block::Slot& Stage::block_slot(Slot& slot, int block) const {
-  return slot.blocks[options_.training ? index(block) : 0];
+void Stage::initialize_bucket(Context& ctx, const nn::Bucket& bucket) const {
+  Tensor masters(Device::cpu, statistics_, {bucket.size()});
+  nn::initialize(params_, bucket, options_.seed, masters.view());
+  if (params_.masters_are_sharded()) {
+    const Dim size = params_.shard_size(bucket);
+    copy(ctx, masters.view().slice(params_.sharding().rank * size, size),
+         params_.master().slice(params_.shard_in_space(bucket), size));
+  } else {
+    copy(ctx, masters.view(), params_.master().slice(bucket.begin, bucket.size()));
+  }
+  Tensor values;
+  if (options_.compute != statistics_) {
+    Context host(Device::cpu);
+    values = Tensor(Device::cpu, options_.compute, {bucket.size()});
+    ops::cast(host, masters.view(), values.view());
+    copy(ctx, values.view(), params_.value().slice(bucket.begin, bucket.size()));
+  }
+  synchronize(ctx);  // before the host's copies go
+}
+
+/// Which of its chunk's blocks a block is.
+int Stage::place(const Unit& unit) const {
+  const int first_layer = std::max(options_.chunks[index(unit.chunk)].first_unit - 1, 0);
+  return unit.layer - first_layer;
+}
+
+nn::Block::Slot& Stage::block_slot(Slot& slot, const Unit& unit) {
+  return shares_block_slot() ? shared_block_ : slot.blocks[index(place(unit))];
 }
 
 nn::BatchInfo Stage::info(const Slot& slot, Pass pass, const StepViews& step) const {
@@ -160,55 +245,116 @@ CView Stage::head_input(Context& ctx, Slot& slot) const {
   return slot.final_norm.y();
 }
 
-void Stage::forward(Context& ctx, int slot_index, int unit, Pass pass, const StepViews& step,
-                    Accumulate accumulate) {
-  Slot& slot = slots_.at(index(slot_index));
-  const nn::BatchInfo batch = info(slot, pass, step);
-  if (unit == 0) {
-    embedding_->forward(ctx, slot.batch.tokens, 0, batch, slot.embedded);
-    slot.stream = {slot.embedded, {}};
-  } else if (unit < units() - 1) {
-    slot.stream = blocks_[index(unit - 1)].forward(ctx, slot.stream, rope_, batch, scratch_,
-                                                   block_slot(slot, unit - 1));
+void Stage::head_forward(Context& ctx, Slot& slot, Pass pass, const StepViews& step,
+                         Accumulate accumulate) {
+  const CView x = head_input(ctx, slot);
+  const CView targets = slot.batch.targets.flat();
+  if (pass == Pass::train) {
+    head_->loss_and_gradient(ctx, x, targets, step.state, head_memory_, scratch_, step.sums, slot.d,
+                             accumulate);
   } else {
-    const CView x = head_input(ctx, slot).as_matrix();
-    const CView targets = slot.batch.targets.flat();
-    if (pass == Pass::train) {
-      head_->loss_and_gradient(ctx, x, targets, step.state, logits_, step.sums, slot.d.as_matrix(),
-                               accumulate);
-    } else {
-      head_->loss(ctx, x, targets, step.state, logits_, step.sums);
-    }
+    head_->loss(ctx, x, targets, step.state, head_memory_, scratch_, step.sums);
   }
 }
 
-void Stage::backward(Context& ctx, int slot_index, int unit, const StepViews& step,
-                     Accumulate accumulate) {
+/// With full recomputation the stream is added up and kept where a block begins.
+void Stage::keep_input(Context& ctx, Slot& slot, const Unit& unit) const {
+  const View kept = slot.inputs[index(place(unit))];
+  if (slot.stream.delta) {
+    ops::add(ctx, slot.stream.residual, slot.stream.delta, kept);
+  } else if (slot.stream.residual.raw() != kept.raw()) {
+    ops::cast(ctx, slot.stream.residual, kept);
+  }
+  slot.stream = {kept, {}};
+}
+
+void Stage::forward(Context& ctx, SlotId id, int unit_index, Pass pass, const StepViews& step,
+                    Accumulate accumulate) {
+  Slot& slot = this->slot(id);
+  const Unit& unit = units_.at(index(unit_index));
+  const nn::BatchInfo batch = info(slot, pass, step);
+  if (unit_index == units(id.chunk).first) slot.stream = {slot.entry, {}};
+  switch (unit.kind) {
+    case UnitKind::embedding:
+      embedding_->forward(ctx, slot.batch.tokens, 0, batch, scratch_, slot.entry);
+      return;
+    case UnitKind::block:
+      if (!slot.inputs.empty()) keep_input(ctx, slot, unit);
+      slot.stream = blocks_[index(unit.block)].forward(ctx, slot.stream, rope_, batch, scratch_,
+                                                       block_slot(slot, unit));
+      return;
+    case UnitKind::head: return head_forward(ctx, slot, pass, step, accumulate);
+  }
+}
+
+void Stage::finish_forward(Context& ctx, SlotId id) {
+  Slot& slot = this->slot(id);
+  if (slot.stream.delta) {
+    ops::add(ctx, slot.stream.residual, slot.stream.delta, slot.output);
+  } else {
+    ops::cast(ctx, slot.stream.residual, slot.output);
+  }
+}
+
+void Stage::block_backward(Context& ctx, SlotId id, int unit_index, const nn::BatchInfo& batch,
+                           Accumulate accumulate, nn::Half half) {
+  Slot& slot = this->slot(id);
+  const Unit& unit = units_[index(unit_index)];
+  const nn::Block& block = blocks_[index(unit.block)];
+  nn::Block::Slot& saved = block_slot(slot, unit);
+  const CView input = block_input(id, unit_index);
+  if (half == nn::Half::weight) {
+    return block.backward_weight(ctx, scratch_, saved, input, accumulate);
+  }
+  if (options_.recompute == nn::Recompute::full) {
+    (void)block.forward(ctx, {input, {}}, rope_, batch, scratch_, saved);
+  }
+  block.backward(ctx, rope_, batch, scratch_, saved, input, slot.d, accumulate, half);
+}
+
+void Stage::backward(Context& ctx, SlotId id, int unit_index, const StepViews& step,
+                     Accumulate accumulate, nn::Half half) {
   require(options_.training, "this stage was planned without gradients");
-  Slot& slot = slots_.at(index(slot_index));
+  Slot& slot = this->slot(id);
+  const Unit& unit = units_.at(index(unit_index));
   const nn::BatchInfo batch = info(slot, Pass::train, step);
-  if (unit == units() - 1) {
+  if (unit.kind == UnitKind::block) {
+    return block_backward(ctx, id, unit_index, batch, accumulate, half);
+  }
+  if (half == nn::Half::weight) return;  // done with the input's half
+  if (unit.kind == UnitKind::head) {
     if (has_final_norm()) {
       final_norm_.backward(ctx, slot.final_norm, slot.d, Accumulate::no, slot.d, accumulate);
     }
-  } else if (unit > 0) {
-    const int block = unit - 1;
-    blocks_[index(block)].backward(ctx, rope_, batch, scratch_, block_slot(slot, block),
-                                   activation(slot_index, unit - 1), slot.d, accumulate);
-  } else {
-    const Accumulate table = spec_.tie_embeddings ? Accumulate::yes : accumulate;
-    embedding_->backward(ctx, slot.batch.tokens, slot.batch.order, batch, slot.d, table,
-                         accumulate);
+    return;
   }
+  const bool head_wrote = spec_.tie_embeddings && head_ != nullptr;
+  embedding_->backward(ctx, slot.batch.tokens, slot.batch.order, batch, scratch_, slot.d,
+                       head_wrote ? Accumulate::yes : accumulate, accumulate);
 }
 
-CView Stage::activation(int slot_index, int unit) const {
-  const Slot& slot = slots_.at(index(slot_index));
-  if (unit == 0 || blocks_.empty()) return slot.embedded;
+CView Stage::block_input(SlotId id, int unit) const {
+  const Slot& slot = this->slot(id);
+  if (!slot.inputs.empty()) return slot.inputs[index(place(units_[index(unit)]))];
+  return unit == units(id.chunk).first ? CView(slot.entry) : activation(id, unit - 1);
+}
+
+CView Stage::activation(SlotId id, int unit) const {
+  const Slot& slot = this->slot(id);
+  const UnitRange range = units(id.chunk);
   require(options_.training, "a forward-only stage keeps no activations");
-  if (spec_.norm_place == NormPlace::post) return slot.blocks[index(unit - 1)].norm2.y();
+  if (unit + 1 == range.last && !has_head(id.chunk)) return slot.output;
+  if (units_[index(unit)].kind == UnitKind::embedding) return slot.entry;
+  const Unit& next = units_.at(index(unit + 1));
+  if (!slot.inputs.empty() && next.kind == UnitKind::block) {
+    return slot.inputs[index(place(next))];
+  }
+  if (spec_.norm_place == NormPlace::post) {
+    return (slot.inputs.empty() ? slot.blocks[index(place(units_[index(unit)]))] : shared_block_)
+        .norm2.y();
+  }
   // Before the sublayers, the next norm holds the sum that the block left.
-  return index(unit) < blocks_.size() ? slot.blocks[index(unit)].norm1.x : slot.final_norm.x;
+  return next.kind == UnitKind::block ? slot.blocks[index(place(next))].norm1.x : slot.final_norm.x;
 }
 
 }  // namespace hyperslab::model

@@ -1,77 +1,137 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/block.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::nn {
+namespace {
+
+/// Key-value heads of this rank: an equal part, or one that `replicas` ranks share.
+struct KeyValueHeads {
+  Dim count = 1;
+  Part part;  ///< rows of the key and value matrices
+  int replicas = 1;
+  int replica = 0;
+};
+
+KeyValueHeads key_value_heads(const ops::HeadLayout& heads, const TensorGroup& group) {
+  if (heads.kv_heads % group.size() == 0) {
+    return {heads.kv_heads / group.size(), group.part(0, heads.kv_heads * heads.head_width), 1, 0};
+  }
+  const int replicas = group.size() / static_cast<int>(heads.kv_heads);
+  const Dim first = group.rank() / replicas * heads.head_width;
+  return {1, {0, first, heads.head_width, 0}, replicas, group.rank() % replicas};
+}
+
+}  // namespace
 
 Attention::Attention(ParamTable& params, const std::string& name, const BlockConfig& config,
                      int layer)
     : config_(config), layer_(layer) {
+  const TensorGroup& group = config.group;
   const Dim query_width = config.heads.heads * config.heads.head_width;
   const Dim kv_width = config.heads.kv_heads * config.heads.head_width;
-  qkv_ = Linear(
-      params,
-      {{name + ".query", query_width}, {name + ".key", kv_width}, {name + ".value", kv_width}},
-      config.width, config.bias, config.init_std);
-  output_ = Linear(params, {{name + ".output", config.width}}, query_width, config.bias,
-                   config.residual_init_std);
+  const KeyValueHeads kv = key_value_heads(config.heads, group);
+  heads_ = {config.heads.heads / group.size(), kv.count, config.heads.head_width};
+  qkv_ = Linear(params, group,
+                {{name + ".query", query_width, group.part(0, query_width)},
+                 {name + ".key", kv_width, kv.part, kv.replicas, kv.replica},
+                 {name + ".value", kv_width, kv.part, kv.replicas, kv.replica}},
+                {config.width, config.bias, config.init_std});
+  output_ = Linear(params, group, {{name + ".output", config.width}},
+                   {query_width, config.bias, config.residual_init_std, Cut::rows});
 }
 
 Attention::Slot Attention::plan(Arena& activations, Dim B, Dim T, DType compute, DType statistics,
                                 const std::string& label) const {
-  const ops::HeadLayout& heads = config_.heads;
   Slot slot;
-  slot.qkv = activations.take(compute, {B, T, heads.packed_width()}, label + ".qkv");
-  slot.out = activations.take(compute, {B, T, heads.heads * heads.head_width}, label + ".output");
+  slot.qkv = activations.take(compute, {B, T, heads_.packed_width()}, label + ".qkv");
+  slot.out = activations.take(compute, {B, T, heads_.heads * heads_.head_width}, label + ".output");
   if (config_.keep_probabilities) {
     slot.probabilities =
-        activations.take(compute, {B, heads.heads, T, T}, label + ".probabilities");
+        activations.take(compute, {B, heads_.heads, T, T}, label + ".probabilities");
   } else {
-    slot.log_sum_exp = activations.take(statistics, {B, heads.heads, T}, label + ".log_sum_exp");
+    slot.log_sum_exp = activations.take(statistics, {B, heads_.heads, T}, label + ".log_sum_exp");
+  }
+  if (config_.split_backward) {
+    slot.dy =
+        activations.take(compute, config_.group.stream_shape(B, T, config_.width), label + ".dy");
+    slot.d_qkv = activations.take(compute, {B, T, heads_.packed_width()}, label + ".d_qkv");
   }
   return slot;
 }
 
 ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
-  return {batch.dropout ? config_.dropout : 0.0F, config_.seed, dropout_site(layer_, 2),
-          batch.sample_position, batch.state};
+  ops::Dropout dropout = {batch.dropout ? config_.dropout : 0.0F, config_.seed,
+                          dropout_site(layer_, 2), batch.sample_position, batch.state};
+  dropout.first_head = config_.group.rank() * heads_.heads;
+  dropout.total_heads = config_.heads.heads;
+  return dropout;
 }
 
 void Attention::forward(Context& ctx, CView x, const RopeTables& rope, const BatchInfo& batch,
-                        Slot& slot, View y) const {
+                        const Scratch& scratch, Slot& slot, View y) const {
   const Scope scope(ctx.recorder(), Component::attention);
-  qkv_.forward(ctx, x, slot.qkv);
+  const TensorGroup& group = config_.group;
+  qkv_.forward(ctx, group.gather(ctx, x, scratch.gathered), slot.qkv);
   if (config_.rope) {
-    ops::rope(ctx, config_.heads, rope.cosines, rope.sines, 0, ops::Rotation::forward, slot.qkv);
+    ops::rope(ctx, heads_, rope.cosines, rope.sines, 0, ops::Rotation::forward, slot.qkv);
   }
   if (config_.keep_probabilities) {
-    ops::attention_reference_forward(ctx, config_.heads, slot.qkv, probability_dropout(batch),
-                                     slot.out, slot.probabilities);
+    ops::attention_reference_forward(ctx, heads_, slot.qkv, probability_dropout(batch), slot.out,
+                                     slot.probabilities);
   } else {
-    ops::attention_forward(ctx, config_.heads, slot.qkv, slot.out, slot.log_sum_exp);
+    ops::attention_forward(ctx, heads_, slot.qkv, slot.out, slot.log_sum_exp);
   }
-  output_.forward(ctx, slot.out, y);
+  const View term = group.term(y, scratch.partial);
+  output_.forward(ctx, slot.out, term);
+  group.sum(ctx, term, y);
+}
+
+/// d_attention in scratch -> d_qkv, rotated back.
+void Attention::core_backward(Context& ctx, const RopeTables& rope, const BatchInfo& batch,
+                              const Slot& slot, const Scratch& scratch, View d_qkv) const {
+  if (config_.keep_probabilities) {
+    ops::attention_reference_backward(ctx, heads_, scratch.d_attention, slot.qkv,
+                                      slot.probabilities, probability_dropout(batch),
+                                      scratch.d_probabilities, d_qkv);
+  } else {
+    ops::attention_backward(ctx, heads_, scratch.d_attention, slot.qkv, slot.out, slot.log_sum_exp,
+                            d_qkv);
+  }
+  if (config_.rope) {
+    ops::rope(ctx, heads_, rope.cosines, rope.sines, 0, ops::Rotation::inverse, d_qkv);
+  }
 }
 
 void Attention::backward(Context& ctx, CView dy, CView x, const RopeTables& rope,
                          const BatchInfo& batch, const Slot& slot, const Scratch& scratch, View dx,
-                         Accumulate accumulate) const {
+                         Accumulate accumulate, Half half) const {
   const Scope scope(ctx.recorder(), Component::attention);
-  output_.backward_input(ctx, dy, scratch.d_attention);
-  output_.backward_weight(ctx, dy, slot.out, accumulate);
-  if (config_.keep_probabilities) {
-    ops::attention_reference_backward(ctx, config_.heads, scratch.d_attention, slot.qkv,
-                                      slot.probabilities, probability_dropout(batch),
-                                      scratch.d_probabilities, scratch.d_qkv);
-  } else {
-    ops::attention_backward(ctx, config_.heads, scratch.d_attention, slot.qkv, slot.out,
-                            slot.log_sum_exp, scratch.d_qkv);
+  const TensorGroup& group = config_.group;
+  const View d_qkv = config_.split_backward ? slot.d_qkv : scratch.d_qkv;
+  if (half == Half::weight) {
+    output_.backward_weight(ctx, group.gather(ctx, slot.dy, scratch.gathered), slot.out,
+                            accumulate);
+    qkv_.backward_weight(ctx, d_qkv, group.gather(ctx, x, scratch.gathered), accumulate);
+    return;
   }
-  if (config_.rope) {
-    ops::rope(ctx, config_.heads, rope.cosines, rope.sines, 0, ops::Rotation::inverse,
-              scratch.d_qkv);
+  if (half == Half::input) ops::cast(ctx, dy, slot.dy);
+  const CView all_dy = group.gather(ctx, dy, scratch.gathered);
+  output_.backward_input(ctx, all_dy, scratch.d_attention);
+  comm::Ticket rows = 0;
+  if (half == Half::both) {
+    output_.backward_weight(ctx, all_dy, slot.out, accumulate);
+    rows = group.start_gather(ctx, x, scratch.gathered);
   }
-  qkv_.backward_input(ctx, scratch.d_qkv, dx);
-  qkv_.backward_weight(ctx, scratch.d_qkv, x, accumulate);
+  core_backward(ctx, rope, batch, slot, scratch, d_qkv);
+  const View term = group.term(dx, scratch.partial);
+  qkv_.backward_input(ctx, d_qkv, term);
+  const comm::Ticket sum = group.start_sum(ctx, term, dx);
+  if (half == Half::both) {
+    group.wait(ctx, rows);
+    qkv_.backward_weight(ctx, d_qkv, group.cuts_rows() ? CView(scratch.gathered) : x, accumulate);
+  }
+  group.wait(ctx, sum);
 }
 
 void Attention::decode(Context& ctx, CView x, const RopeTables& rope, Dim past,
@@ -79,10 +139,9 @@ void Attention::decode(Context& ctx, CView x, const RopeTables& rope, Dim past,
   const Scope scope(ctx.recorder(), Component::attention);
   qkv_.forward(ctx, x, slot.qkv);
   if (config_.rope) {
-    ops::rope(ctx, config_.heads, rope.cosines, rope.sines, past, ops::Rotation::forward, slot.qkv);
+    ops::rope(ctx, heads_, rope.cosines, rope.sines, past, ops::Rotation::forward, slot.qkv);
   }
-  ops::attention_cached_forward(ctx, config_.heads, slot.qkv, past, cache.keys, cache.values,
-                                slot.out);
+  ops::attention_cached_forward(ctx, heads_, slot.qkv, past, cache.keys, cache.values, slot.out);
   output_.forward(ctx, slot.out, y);
 }
 

@@ -1,48 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/block.hpp"
 
+#include <algorithm>
+
 #include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::nn {
 
+namespace {
+
+Norm::Options norm_options(const BlockConfig& config) {
+  return {config.norm, config.width, config.norm_eps, config.bias};
+}
+
+}  // namespace
+
 Scratch plan_scratch(Arena& scratch, const BlockConfig& config, Dim B, Dim T, DType compute,
                      bool training) {
-  const Shape width = {B, T, config.width};
-  const Dim query_width = config.heads.heads * config.heads.head_width;
+  const TensorGroup& group = config.group;
+  const Shape stream = group.stream_shape(B, T, config.width);
+  const Dim heads = config.heads.heads / group.size();
+  const Dim kv_heads = std::max<Dim>(1, config.heads.kv_heads / group.size());
+  const Dim packed_width = (heads + 2 * kv_heads) * config.heads.head_width;
+  const Dim ffn_width = config.ffn_width / group.size();
   Scratch out;
-  out.delta = scratch.take(compute, width, "delta");
+  out.delta = scratch.take(compute, stream, "delta");
+  if (group.cuts_rows()) {
+    out.gathered = scratch.take(compute, {B, T, config.width}, "gathered rows");
+    out.partial = scratch.take(compute, {B, T, config.width}, "partial sums");
+  }
   if (!training) return out;
-  out.d_mid = scratch.take(compute, width, "d_mid");
-  if (config.dropout > 0) out.d_masked = scratch.take(compute, width, "d_masked");
-  out.d_attention = scratch.take(compute, {B, T, query_width}, "d_attention");
-  out.d_qkv = scratch.take(compute, {B, T, config.heads.packed_width()}, "d_qkv");
+  if (config.recompute == Recompute::selective) {
+    if (config.pre_norm) out.norm_out = scratch.take(compute, stream, "norm output");
+    out.activated = scratch.take(compute, {B, T, ffn_width}, "activated");
+  }
+  out.d_mid = scratch.take(compute, stream, "d_mid");
+  if (config.dropout > 0) out.d_masked = scratch.take(compute, stream, "d_masked");
+  out.d_attention = scratch.take(compute, {B, T, heads * config.heads.head_width}, "d_attention");
+  if (!config.split_backward) out.d_qkv = scratch.take(compute, {B, T, packed_width}, "d_qkv");
   if (ops::is_gated(config.activation)) {
-    out.d_activated = scratch.take(compute, {B, T, config.ffn_width}, "d_activated");
+    out.d_activated = scratch.take(compute, {B, T, ffn_width}, "d_activated");
   }
   if (config.keep_probabilities) {
-    out.d_probabilities = scratch.take(compute, {B, config.heads.heads, T, T}, "d_probabilities");
+    out.d_probabilities = scratch.take(compute, {B, heads, T, T}, "d_probabilities");
   }
   return out;
+}
+
+ops::Dropout on_stream(const TensorGroup& group, ops::Dropout dropout, CView x) {
+  if (!group.cuts_rows() || !dropout.active()) return dropout;
+  dropout.elements_per_sample = x.numel() * group.size() / dropout.sample_position.numel();
+  dropout.first_element = group.rank() * x.numel();
+  return dropout;
 }
 
 Block::Block(ParamTable& params, const std::string& name, const BlockConfig& config, int layer)
     : config_(config),
       layer_(layer),
-      norm1_(params, name + ".norm1", config.norm, config.width, config.norm_eps, config.bias),
+      norm1_(params, config.group, name + ".norm1", norm_options(config)),
       attention_(params, name + ".attention", config, layer),
-      norm2_(params, name + ".norm2", config.norm, config.width, config.norm_eps, config.bias),
+      norm2_(params, config.group, name + ".norm2", norm_options(config)),
       mlp_(params, name + ".mlp", config) {}
 
-Block::Slot Block::plan(Arena& activations, Dim B, Dim T, DType compute, DType statistics,
-                        bool adds, const std::string& label) const {
-  const Shape width = {B, T, config_.width};
+Block::Slot Block::plan(Arena& activations, const Scratch& scratch, Dim B, Dim T, DType compute,
+                        DType statistics, bool adds, const std::string& label) const {
+  const Shape stream = config_.group.stream_shape(B, T, config_.width);
   // Norms before the sublayers add what the previous sublayer left; norms after them add always.
   Slot slot;
-  slot.norm1 = norm1_.plan(activations, width, compute, statistics, !config_.pre_norm || adds,
-                           label + ".norm1");
+  slot.norm1 = norm1_.plan(
+      activations, {stream, compute, statistics, !config_.pre_norm || adds, scratch.norm_out},
+      label + ".norm1");
   slot.attention = attention_.plan(activations, B, T, compute, statistics, label + ".attention");
-  slot.norm2 = norm2_.plan(activations, width, compute, statistics, true, label + ".norm2");
-  slot.mlp = mlp_.plan(activations, B, T, compute, label + ".mlp");
+  slot.norm2 = norm2_.plan(activations, {stream, compute, statistics, true, scratch.norm_out},
+                           label + ".norm2");
+  slot.mlp = mlp_.plan(activations, scratch, B, T, compute, label + ".mlp");
   return slot;
 }
 
@@ -50,7 +81,9 @@ void Block::drop(Context& ctx, const BatchInfo& batch, Place place, CView x, Vie
   const ops::Dropout dropout = {config_.dropout, config_.seed,
                                 dropout_site(layer_, static_cast<int>(place)),
                                 batch.sample_position, batch.state};
-  if (batch.dropout && dropout.active()) ops::dropout(ctx, dropout, x, y);
+  if (batch.dropout && dropout.active()) {
+    ops::dropout(ctx, on_stream(config_.group, dropout, x), x, y);
+  }
 }
 
 CView Block::masked(Context& ctx, const BatchInfo& batch, Place place, const Scratch& scratch,
@@ -65,17 +98,17 @@ ResidualStream Block::forward(Context& ctx, ResidualStream in, const RopeTables&
   const View delta = scratch.delta;
   if (config_.pre_norm) {
     norm1_.forward(ctx, in.residual, in.delta, slot.norm1);
-    attention_.forward(ctx, slot.norm1.y(), rope, batch, slot.attention, delta);
+    attention_.forward(ctx, slot.norm1.y(), rope, batch, scratch, slot.attention, delta);
     drop(ctx, batch, Place::attention, delta, delta);
     norm2_.forward(ctx, slot.norm1.x, delta, slot.norm2);
-    mlp_.forward(ctx, slot.norm2.y(), slot.mlp, delta);
+    mlp_.forward(ctx, slot.norm2.y(), scratch, slot.mlp, delta);
     drop(ctx, batch, Place::mlp, delta, delta);
     return {slot.norm2.x, delta};
   }
-  attention_.forward(ctx, in.residual, rope, batch, slot.attention, delta);
+  attention_.forward(ctx, in.residual, rope, batch, scratch, slot.attention, delta);
   drop(ctx, batch, Place::attention, delta, delta);
   norm1_.forward(ctx, in.residual, delta, slot.norm1);
-  mlp_.forward(ctx, slot.norm1.y(), slot.mlp, delta);
+  mlp_.forward(ctx, slot.norm1.y(), scratch, slot.mlp, delta);
   drop(ctx, batch, Place::mlp, delta, delta);
   norm2_.forward(ctx, slot.norm1.y(), delta, slot.norm2);
   return {slot.norm2.y(), {}};
@@ -83,26 +116,39 @@ ResidualStream Block::forward(Context& ctx, ResidualStream in, const RopeTables&
 
 void Block::backward(Context& ctx, const RopeTables& rope, const BatchInfo& batch,
                      const Scratch& scratch, const Slot& slot, CView input, View d,
-                     Accumulate accumulate) const {
+                     Accumulate accumulate, Half half) const {
+  const View d_mid = scratch.d_mid;
+  const bool again = config_.recompute == Recompute::selective;
   if (config_.pre_norm) {
     CView dy = masked(ctx, batch, Place::mlp, scratch, d);
-    mlp_.backward(ctx, dy, slot.norm2.y(), slot.mlp, scratch, scratch.d_mid, accumulate);
-    norm2_.backward(ctx, slot.norm2, scratch.d_mid, Accumulate::yes, d, accumulate);
+    if (again) norm2_.again(ctx, slot.norm2);
+    mlp_.backward(ctx, dy, slot.norm2.y(), slot.mlp, scratch, d_mid, accumulate, half);
+    norm2_.backward(ctx, slot.norm2, d_mid, Accumulate::yes, d, accumulate);
     dy = masked(ctx, batch, Place::attention, scratch, d);
-    attention_.backward(ctx, dy, slot.norm1.y(), rope, batch, slot.attention, scratch,
-                        scratch.d_mid, accumulate);
-    norm1_.backward(ctx, slot.norm1, scratch.d_mid, Accumulate::yes, d, accumulate);
+    if (again) norm1_.again(ctx, slot.norm1);
+    attention_.backward(ctx, dy, slot.norm1.y(), rope, batch, slot.attention, scratch, d_mid,
+                        accumulate, half);
+    norm1_.backward(ctx, slot.norm1, d_mid, Accumulate::yes, d, accumulate);
     return;
   }
   norm2_.backward(ctx, slot.norm2, d, Accumulate::no, d, accumulate);
   CView dy = masked(ctx, batch, Place::mlp, scratch, d);
-  mlp_.backward(ctx, dy, slot.norm1.y(), slot.mlp, scratch, scratch.d_mid, accumulate);
-  ops::add(ctx, d, scratch.d_mid, d);
+  mlp_.backward(ctx, dy, slot.norm1.y(), slot.mlp, scratch, d_mid, accumulate, half);
+  ops::add(ctx, d, d_mid, d);
   norm1_.backward(ctx, slot.norm1, d, Accumulate::no, d, accumulate);
   dy = masked(ctx, batch, Place::attention, scratch, d);
-  attention_.backward(ctx, dy, input, rope, batch, slot.attention, scratch, scratch.d_mid,
-                      accumulate);
-  ops::add(ctx, d, scratch.d_mid, d);
+  attention_.backward(ctx, dy, input, rope, batch, slot.attention, scratch, d_mid, accumulate,
+                      half);
+  ops::add(ctx, d, d_mid, d);
+}
+
+void Block::backward_weight(Context& ctx, const Scratch& scratch, const Slot& slot, CView input,
+                            Accumulate accumulate) const {
+  const CView mlp_x = config_.pre_norm ? slot.norm2.y() : slot.norm1.y();
+  const CView attention_x = config_.pre_norm ? slot.norm1.y() : input;
+  mlp_.backward(ctx, {}, mlp_x, slot.mlp, scratch, {}, accumulate, Half::weight);
+  attention_.backward(ctx, {}, attention_x, {}, {}, slot.attention, scratch, {}, accumulate,
+                      Half::weight);
 }
 
 ResidualStream Block::decode(Context& ctx, ResidualStream in, const RopeTables& rope, Dim past,
@@ -112,12 +158,12 @@ ResidualStream Block::decode(Context& ctx, ResidualStream in, const RopeTables& 
     norm1_.forward(ctx, in.residual, in.delta, slot.norm1);
     attention_.decode(ctx, slot.norm1.y(), rope, past, cache, slot.attention, delta);
     norm2_.forward(ctx, slot.norm1.x, delta, slot.norm2);
-    mlp_.forward(ctx, slot.norm2.y(), slot.mlp, delta);
+    mlp_.forward(ctx, slot.norm2.y(), scratch, slot.mlp, delta);
     return {slot.norm2.x, delta};
   }
   attention_.decode(ctx, in.residual, rope, past, cache, slot.attention, delta);
   norm1_.forward(ctx, in.residual, delta, slot.norm1);
-  mlp_.forward(ctx, slot.norm1.y(), slot.mlp, delta);
+  mlp_.forward(ctx, slot.norm1.y(), scratch, slot.mlp, delta);
   norm2_.forward(ctx, slot.norm1.y(), delta, slot.norm2);
   return {slot.norm2.y(), {}};
 }

@@ -5,51 +5,90 @@
 
 namespace hyperslab::nn {
 
-Head::Head(ParamTable& params, Dim vocabulary, Dim width, const Pack* tied, float init_std) {
+Head::Head(ParamTable& params, const EmbeddingConfig& config, const Pack* tied)
+    : group_(config.group), cut_(config.cut) {
   if (tied != nullptr) {
+    params.use_again(*tied);
     weight_ = *tied;
     return;
   }
-  const ParamSpec weight = {
-      "head.weight", {vocabulary, width}, ParamKind::matrix, Init::normal, init_std};
+  ParamSpec weight = token_table(config);
+  if (!config.tied) {
+    weight.name = "head.weight";
+    weight.kind = ParamKind::matrix;
+  }
   weight_ = params.declare(std::span(&weight, 1));
 }
 
-View Head::plan_logits(Arena& scratch, Dim N, Dim V, DType compute, std::size_t max_bytes) {
-  const std::size_t row_bytes = static_cast<std::size_t>(V) * size_of(compute);
+Head::Memory Head::plan(Arena& scratch, Dim N, DType compute, DType statistics,
+                        std::size_t max_bytes) const {
+  const std::size_t row_bytes = static_cast<std::size_t>(columns()) * size_of(compute);
   const Dim most = std::max<Dim>(1, static_cast<Dim>(max_bytes / row_bytes));
   const Dim chunks = (N + most - 1) / most;
-  return scratch.take(compute, {(N + chunks - 1) / chunks, V}, "logits");
+  const Dim rows = (N + chunks - 1) / chunks;
+  Memory memory;
+  memory.logits = scratch.take(compute, {rows, columns()}, "logits");
+  if (group_.is_alone()) return memory;
+  memory.statistics = scratch.take(statistics, {rows, ops::kRowStatisticCount}, "row statistics");
+  memory.gathered = scratch.take(statistics, {group_.size(), rows, ops::kRowStatisticCount},
+                                 "row statistics of all ranks");
+  memory.discarded = scratch.take(statistics, {ops::kSumCount}, "discarded sums");
+  return memory;
 }
 
-void Head::loss(Context& ctx, CView x, CView targets, const ops::StepState* state, View logits,
-                View sums) const {
+/// Logits of the chunk `x` and their loss; with a gradient the logits are replaced by it.
+void Head::chunk_loss(Context& ctx, CView x, CView targets, const ops::StepState* state,
+                      const Memory& memory, ops::WithGradient gradient, View sums) const {
+  const Dim rows = x.shape()[0];
+  const View logits = memory.logits.slice(0, rows);
+  ops::linear_forward(ctx, x, weight_.value(), {}, logits);
+  if (group_.is_alone()) {
+    ops::softmax_cross_entropy(ctx, logits, cut_.shard, targets, state, gradient, sums);
+    return;
+  }
+  const View statistics = memory.statistics.slice(0, rows);
+  const View gathered = memory.gathered.flat()
+                            .slice(0, group_.size() * statistics.numel())
+                            .reshaped({group_.size(), rows, ops::kRowStatisticCount});
+  ops::softmax_statistics(ctx, logits, cut_.shard, targets, statistics);
+  group_.all_gather(ctx, statistics, gathered);
+  ops::vocabulary_cross_entropy(ctx, logits, cut_.shard, targets, gathered, state, gradient,
+                                group_.is_first() ? sums : memory.discarded);
+}
+
+void Head::loss(Context& ctx, CView x, CView targets, const ops::StepState* state,
+                const Memory& memory, const Scratch& scratch, View sums) const {
   const Scope scope(ctx.recorder(), Component::head);
-  const Dim N = x.shape()[0];
-  for (Dim row = 0; row < N; row += logits.shape()[0]) {
-    const Dim rows = std::min(logits.shape()[0], N - row);
-    const View part = logits.slice(0, rows);
-    ops::linear_forward(ctx, x.slice(row, rows), weight_.value(), {}, part);
-    ops::softmax_cross_entropy(ctx, part, targets.slice(row, rows), state, ops::WithGradient::no,
-                               sums);
+  const CView all_x = group_.gather(ctx, x, scratch.gathered).as_matrix();
+  const Dim N = all_x.shape()[0];
+  const Dim most = memory.logits.shape()[0];
+  for (Dim row = 0; row < N; row += most) {
+    const Dim rows = std::min(most, N - row);
+    chunk_loss(ctx, all_x.slice(row, rows), targets.slice(row, rows), state, memory,
+               ops::WithGradient::no, sums);
   }
 }
 
 void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const ops::StepState* state,
-                             View logits, View sums, View dx, Accumulate accumulate) const {
+                             const Memory& memory, const Scratch& scratch, View sums, View dx,
+                             Accumulate accumulate) const {
   const Scope scope(ctx.recorder(), Component::head);
-  const Dim N = x.shape()[0];
-  for (Dim row = 0; row < N; row += logits.shape()[0]) {
-    const Dim rows = std::min(logits.shape()[0], N - row);
-    const View part = logits.slice(0, rows);
-    ops::linear_forward(ctx, x.slice(row, rows), weight_.value(), {}, part);
-    ops::softmax_cross_entropy(ctx, part, targets.slice(row, rows), state, ops::WithGradient::yes,
-                               sums);
+  const CView all_x = group_.gather(ctx, x, scratch.gathered).as_matrix();
+  const View term = group_.term(dx, scratch.partial);
+  const Dim N = all_x.shape()[0];
+  const Dim most = memory.logits.shape()[0];
+  for (Dim row = 0; row < N; row += most) {
+    const Dim rows = std::min(most, N - row);
+    const CView part = all_x.slice(row, rows);
+    chunk_loss(ctx, part, targets.slice(row, rows), state, memory, ops::WithGradient::yes, sums);
     const Scope backward(ctx.recorder(), Phase::backward);
-    ops::linear_backward_input(ctx, part, weight_.value(), Accumulate::no, dx.slice(row, rows));
-    ops::linear_backward_weight(ctx, part, x.slice(row, rows),
-                                row == 0 ? accumulate : Accumulate::yes, weight_.gradient(), {});
+    const View d_logits = memory.logits.slice(0, rows);
+    ops::linear_backward_input(ctx, d_logits, weight_.value(), Accumulate::no,
+                               term.as_matrix().slice(row, rows));
+    ops::linear_backward_weight(ctx, d_logits, part, row == 0 ? accumulate : Accumulate::yes,
+                                weight_.gradient(), {});
   }
+  group_.sum(ctx, term, dx);
 }
 
 void Head::logits(Context& ctx, CView x, View logits) const {

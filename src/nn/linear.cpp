@@ -3,20 +3,29 @@
 
 namespace hyperslab::nn {
 
-Linear::Linear(ParamTable& params, const std::vector<Output>& outputs, Dim input_width, bool bias,
-               float init_std) {
+Linear::Linear(ParamTable& params, const TensorGroup& group, const std::vector<Output>& outputs,
+               const Options& options)
+    : adds_bias_(options.cut == Cut::columns || group.is_first()) {
+  const bool by_rows = options.cut == Cut::rows;
   std::vector<ParamSpec> weights;
   std::vector<ParamSpec> biases;
   for (const Output& output : outputs) {
-    weights.push_back({output.name + ".weight",
-                       {output.width, input_width},
-                       ParamKind::matrix,
-                       Init::normal,
-                       init_std});
-    biases.push_back({output.name + ".bias", {output.width}, ParamKind::bias, Init::zeros, 0});
+    ParamSpec weight = {output.name + ".weight", {output.width, options.input_width}};
+    weight.init_std = options.init_std;
+    weight.part = by_rows ? group.part(1, options.input_width) : output.part;
+    weight.replicas = output.replicas;
+    weight.replica = output.replica;
+    weights.push_back(weight);
+    ParamSpec bias = {output.name + ".bias", {output.width}, ParamKind::bias, Init::zeros};
+    bias.part = output.part;
+    bias.replicas = output.replicas;
+    bias.replica = output.replica;
+    // Every rank sees all of dy, and so computes the whole gradient.
+    if (by_rows) bias.holding = group.whole(Holding::equal);
+    biases.push_back(bias);
   }
   weight_ = params.declare(weights);
-  if (bias) bias_ = params.declare(biases);
+  if (options.bias) bias_ = params.declare(biases);
 }
 
 void Linear::forward(Context& ctx, CView x, View y) const {

@@ -1,49 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/block.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::nn {
 
-Mlp::Mlp(ParamTable& params, const std::string& name, const BlockConfig& config) : config_(config) {
-  std::vector<Linear::Output> up = {{name + ".up", config.ffn_width}};
-  if (ops::is_gated(config.activation)) up.insert(up.begin(), {name + ".gate", config.ffn_width});
-  up_ = Linear(params, up, config.width, config.bias, config.init_std);
-  down_ = Linear(params, {{name + ".down", config.width}}, config.ffn_width, config.bias,
-                 config.residual_init_std);
+Mlp::Mlp(ParamTable& params, const std::string& name, const BlockConfig& config)
+    : config_(config), ffn_width_(config.ffn_width / config.group.size()) {
+  const Part part = config.group.part(0, config.ffn_width);
+  std::vector<Linear::Output> up = {{name + ".up", config.ffn_width, part}};
+  if (ops::is_gated(config.activation)) {
+    up.insert(up.begin(), {name + ".gate", config.ffn_width, part});
+  }
+  up_ = Linear(params, config.group, up, {config.width, config.bias, config.init_std});
+  down_ = Linear(params, config.group, {{name + ".down", config.width}},
+                 {config.ffn_width, config.bias, config.residual_init_std, Cut::rows});
 }
 
-Mlp::Slot Mlp::plan(Arena& activations, Dim B, Dim T, DType compute,
+Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, Dim B, Dim T, DType compute,
                     const std::string& label) const {
-  const Dim F = config_.ffn_width;
+  const Dim F = ffn_width_;
   const Dim pre_width = ops::is_gated(config_.activation) ? 2 * F : F;
-  return {activations.take(compute, {B, T, pre_width}, label + ".pre"),
-          activations.take(compute, {B, T, F}, label + ".activated")};
+  Slot slot;
+  slot.pre = activations.take(compute, {B, T, pre_width}, label + ".pre");
+  slot.activated = scratch.activated ? scratch.activated
+                                     : activations.take(compute, {B, T, F}, label + ".activated");
+  if (config_.split_backward) {
+    slot.dy =
+        activations.take(compute, config_.group.stream_shape(B, T, config_.width), label + ".dy");
+  }
+  return slot;
 }
 
-void Mlp::forward(Context& ctx, CView x, const Slot& slot, View y) const {
-  const Scope scope(ctx.recorder(), Component::ffn);
+void Mlp::activate(Context& ctx, const Slot& slot) const {
   if (ops::is_gated(config_.activation)) {
-    up_.forward(ctx, x, slot.pre);
     ops::gated_forward(ctx, config_.activation, slot.pre, slot.activated);
   } else {
-    up_.forward_activated(ctx, x, config_.activation, slot.pre, slot.activated);
+    ops::activation_forward(ctx, config_.activation, slot.pre, slot.activated);
   }
-  down_.forward(ctx, slot.activated, y);
+}
+
+void Mlp::forward(Context& ctx, CView x, const Scratch& scratch, const Slot& slot, View y) const {
+  const Scope scope(ctx.recorder(), Component::ffn);
+  const TensorGroup& group = config_.group;
+  const CView all_x = group.gather(ctx, x, scratch.gathered);
+  if (ops::is_gated(config_.activation)) {
+    up_.forward(ctx, all_x, slot.pre);
+    activate(ctx, slot);
+  } else {
+    up_.forward_activated(ctx, all_x, config_.activation, slot.pre, slot.activated);
+  }
+  const View term = group.term(y, scratch.partial);
+  down_.forward(ctx, slot.activated, term);
+  group.sum(ctx, term, y);
 }
 
 void Mlp::backward(Context& ctx, CView dy, CView x, const Slot& slot, const Scratch& scratch,
-                   View dx, Accumulate accumulate) const {
+                   View dx, Accumulate accumulate, Half half) const {
   const Scope scope(ctx.recorder(), Component::ffn);
-  // The activation's input is not needed again: its gradient takes its place.
-  const View d_pre = slot.pre;
+  const TensorGroup& group = config_.group;
+  const View d_pre = slot.pre;  // the activation's input is not needed again
+  if (half == Half::weight) {
+    down_.backward_weight(ctx, group.gather(ctx, slot.dy, scratch.gathered), slot.activated,
+                          accumulate);
+    up_.backward_weight(ctx, d_pre, group.gather(ctx, x, scratch.gathered), accumulate);
+    return;
+  }
+  if (half == Half::input) ops::cast(ctx, dy, slot.dy);
+  const CView all_dy = group.gather(ctx, dy, scratch.gathered);
+  if (config_.recompute == Recompute::selective) activate(ctx, slot);
   if (ops::is_gated(config_.activation)) {
-    down_.backward_input(ctx, dy, scratch.d_activated);
+    down_.backward_input(ctx, all_dy, scratch.d_activated);
     ops::gated_backward(ctx, config_.activation, slot.pre, scratch.d_activated, d_pre);
   } else {
-    down_.backward_input_activated(ctx, dy, slot.pre, config_.activation, d_pre);
+    down_.backward_input_activated(ctx, all_dy, slot.pre, config_.activation, d_pre);
   }
-  down_.backward_weight(ctx, dy, slot.activated, accumulate);
-  up_.backward_input(ctx, d_pre, dx);
-  up_.backward_weight(ctx, d_pre, x, accumulate);
+  comm::Ticket rows = 0;
+  if (half == Half::both) {
+    down_.backward_weight(ctx, all_dy, slot.activated, accumulate);
+    rows = group.start_gather(ctx, x, scratch.gathered);
+  }
+  const View term = group.term(dx, scratch.partial);
+  up_.backward_input(ctx, d_pre, term);
+  const comm::Ticket sum = group.start_sum(ctx, term, dx);
+  if (half == Half::both) {
+    group.wait(ctx, rows);
+    up_.backward_weight(ctx, d_pre, group.cuts_rows() ? CView(scratch.gathered) : x, accumulate);
+  }
+  group.wait(ctx, sum);
 }
 
 }  // namespace hyperslab::nn

@@ -7,26 +7,35 @@ namespace hyperslab::nn {
 
 using ops::NormKind;
 
-Norm::Norm(ParamTable& params, const std::string& name, NormKind kind, Dim width, float eps,
-           bool bias)
-    : kind_(kind), eps_(eps) {
-  if (kind == NormKind::none) return;
-  const ParamSpec weight = {name + ".weight", {width}, ParamKind::norm, Init::ones, 0};
-  const ParamSpec shift = {name + ".bias", {width}, ParamKind::norm, Init::zeros, 0};
+Norm::Norm(ParamTable& params, const TensorGroup& group, const std::string& name,
+           const Options& options)
+    : kind_(options.kind), eps_(options.eps) {
+  if (kind_ == NormKind::none) return;
+  ParamSpec weight = {name + ".weight", {options.width}, ParamKind::norm, Init::ones};
+  ParamSpec shift = {name + ".bias", {options.width}, ParamKind::norm, Init::zeros};
+  // A rank that sees only its rows computes only their share of the gradient.
+  weight.holding = group.whole(group.cuts_rows() ? Holding::summed : Holding::equal);
+  shift.holding = weight.holding;
   weight_ = params.declare(std::span(&weight, 1));
-  if (kind == NormKind::layernorm && bias) bias_ = params.declare(std::span(&shift, 1));
+  if (kind_ == NormKind::layernorm && options.bias) bias_ = params.declare(std::span(&shift, 1));
 }
 
-Norm::Slot Norm::plan(Arena& activations, const Shape& shape, DType compute, DType statistics,
-                      bool adds, const std::string& label) const {
+Norm::Slot Norm::plan(Arena& activations, const Plan& plan, const std::string& label) const {
   Slot slot;
-  const Shape rows = {shape[0], shape[1]};
-  if (adds) slot.sum = activations.take(compute, shape, label + ".sum");
+  const Shape rows = {plan.shape[0], plan.shape[1]};
+  if (plan.adds) slot.sum = activations.take(plan.compute, plan.shape, label + ".sum");
   if (kind_ == NormKind::none) return slot;
-  slot.out = activations.take(compute, shape, label + ".output");
-  if (kind_ == NormKind::layernorm) slot.mean = activations.take(statistics, rows, label + ".mean");
-  slot.rstd = activations.take(statistics, rows, label + ".rstd");
+  slot.out = plan.out ? plan.out : activations.take(plan.compute, plan.shape, label + ".output");
+  if (kind_ == NormKind::layernorm) {
+    slot.mean = activations.take(plan.statistics, rows, label + ".mean");
+  }
+  slot.rstd = activations.take(plan.statistics, rows, label + ".rstd");
   return slot;
+}
+
+void Norm::normalize(Context& ctx, CView residual, CView delta, View sum, const Slot& slot) const {
+  ops::add_norm_forward(ctx, kind_, residual, delta, weight_.value(),
+                        bias_ ? bias_.value() : CView(), eps_, sum, slot.out, slot.mean, slot.rstd);
 }
 
 void Norm::forward(Context& ctx, CView residual, CView delta, Slot& slot) const {
@@ -36,9 +45,12 @@ void Norm::forward(Context& ctx, CView residual, CView delta, Slot& slot) const 
     if (delta) ops::add(ctx, residual, delta, slot.sum);
     return;
   }
-  ops::add_norm_forward(ctx, kind_, residual, delta, weight_.value(),
-                        bias_ ? bias_.value() : CView(), eps_, delta ? slot.sum : View(), slot.out,
-                        slot.mean, slot.rstd);
+  normalize(ctx, residual, delta, delta ? slot.sum : View(), slot);
+}
+
+void Norm::again(Context& ctx, const Slot& slot) const {
+  const Scope scope(ctx.recorder(), Component::norms);
+  if (kind_ != NormKind::none) normalize(ctx, slot.x, {}, {}, slot);
 }
 
 void Norm::backward(Context& ctx, const Slot& slot, CView dy, Accumulate through, View dsum,

@@ -2,11 +2,10 @@
 #include "hyperslab/nn/param.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <vector>
 
 #include "hyperslab/core/error.hpp"
-#include "hyperslab/core/philox.hpp"
 
 namespace hyperslab::nn {
 namespace {
@@ -19,16 +18,39 @@ Dim round_up(Dim value, Dim unit) { return (value + unit - 1) / unit * unit; }
 template <class ViewType>
 ViewType joined(const std::vector<Param*>& members, ViewType first) {
   if (!first) return {};
+  const Shape& shape = members.front()->count;
   std::array<Dim, kMaxRank> dims{};
-  const Shape& shape = first.shape();
   std::copy(shape.dims().begin(), shape.dims().end(), dims.begin());
   dims[0] = 0;
-  for (const Param* member : members) dims[0] += member->count[0];
+  for (const Param* member : members) dims[0] += member->stored_rows;
   return ViewType(first.raw(), first.dtype(), first.device(),
                   Shape(std::span<const Dim>(dims.data(), shape.dims().size())));
 }
 
+/// The shape of `spec`'s tensor with `dimension` replaced.
+Shape with(const Shape& shape, int dimension, Dim size) {
+  std::array<Dim, kMaxRank> dims{};
+  std::copy(shape.dims().begin(), shape.dims().end(), dims.begin());
+  if (dimension >= 0) dims[static_cast<std::size_t>(dimension)] = size;
+  return Shape(std::span<const Dim>(dims.data(), shape.dims().size()));
+}
+
+BucketKind kind_of(const ParamSpec& spec) {
+  if (spec.tied) return BucketKind::tied;
+  switch (spec.holding) {
+    case Holding::summed: return BucketKind::summed;
+    case Holding::equal: return BucketKind::equal;
+    case Holding::parts: break;
+  }
+  return BucketKind::parts;
+}
+
 }  // namespace
+
+Dim Param::stored_numel() const {
+  return count[0] == 0 ? stored_rows * (count.rank() == 2 ? count[1] : 1)
+                       : count.numel() / count[0] * stored_rows;
+}
 
 CView Pack::value() const { return joined<CView>(members, members.front()->value); }
 View Pack::gradient() const { return joined<View>(members, members.front()->gradient); }
@@ -37,18 +59,24 @@ void ParamTable::begin_unit() { ++unit_; }
 
 Pack ParamTable::declare(std::span<const ParamSpec> specs) {
   require(unit_ >= 0, "a parameter was declared before the first unit");
-  runs_.push_back({params_.size(), specs.size(), unit_});
+  runs_.push_back({params_.size(), specs.size(), unit_, unit_, kind_of(specs.front())});
   Pack pack;
   for (const ParamSpec& spec : specs) {
+    require(kind_of(spec) == runs_.back().kind, "the members of a pack are held alike");
+    const std::array<Dim, kMaxRank> zeros{};
+    const Part& part = spec.part;
+    const Shape origin(std::span<const Dim>(zeros.data(), spec.shape.dims().size()));
     Param& param = params_.emplace_back();
     param.name = spec.name;
     param.global_shape = spec.shape;
-    param.count = spec.shape;
-    const std::array<Dim, kMaxRank> zeros{};
-    param.offset = Shape(std::span<const Dim>(zeros.data(), spec.shape.dims().size()));
+    param.offset = with(origin, part.dimension, part.first);
+    param.count = with(spec.shape, part.dimension, part.count);
+    param.stored_rows = part.dimension == 0 && part.stored > 0 ? part.stored : param.count[0];
     param.kind = spec.kind;
     param.init = spec.init;
     param.init_std = spec.init_std;
+    param.replicas = spec.replicas;
+    param.replica = spec.replica;
     param.unit = unit_;
     pack.members.push_back(&param);
   }
@@ -59,56 +87,129 @@ Param& ParamTable::declare(const ParamSpec& spec) {
   return *declare(std::span<const ParamSpec>(&spec, 1)).members.front();
 }
 
-void ParamTable::lay_out(int ranks, std::size_t bucket_bytes, bool separate_first_unit) {
+void ParamTable::use_again(const Pack& pack) {
+  for (Run& run : runs_) {
+    if (&params_[run.first] == pack.members.front()) run.last_unit = unit_;
+  }
+}
+
+Dim ParamTable::size_of(const Run& run) const {
+  Dim size = 0;
+  for (std::size_t i = 0; i < run.count; ++i) size += params_[run.first + i].stored_numel();
+  return round_up(size, kPackAlignment);
+}
+
+void ParamTable::form_buckets(int ranks, std::size_t bucket_bytes) {
+  const Dim granule = ranks * kBucketGranule;
   std::vector<Dim> unit_size(static_cast<std::size_t>(unit_ + 1), 0);
+  std::array<Bucket, 3> first = {};  // tied, summed, equal
+  for (std::size_t kind = 0; kind < first.size(); ++kind) {
+    first[kind] = {unit_ + 1, -1, 0, 0, static_cast<BucketKind>(kind)};
+  }
   for (const Run& run : runs_) {
-    Dim size = 0;
-    for (std::size_t i = 0; i < run.count; ++i) size += params_[run.first + i].numel();
-    unit_size[static_cast<std::size_t>(run.unit)] += round_up(size, kPackAlignment);
+    if (run.kind == BucketKind::parts) {
+      unit_size[static_cast<std::size_t>(run.unit)] += size_of(run);
+      continue;
+    }
+    Bucket& bucket = first[static_cast<std::size_t>(run.kind)];
+    bucket.first_unit = std::min(bucket.first_unit, run.unit);
+    bucket.last_unit = std::max(bucket.last_unit, run.last_unit);
+    bucket.end += size_of(run);
   }
   // Buckets close in the order in which backward finishes units: last unit first.
   std::vector<Bucket> reversed;
   Dim open_size = 0;
+  int first_filled = unit_;
   int last = unit_;
   for (int unit = unit_; unit >= 0; --unit) {
-    open_size += unit_size[static_cast<std::size_t>(unit)];
-    const bool full = static_cast<std::size_t>(open_size) * 4 >= bucket_bytes;
-    if (full || unit == 0 || (unit == 1 && separate_first_unit)) {
-      reversed.push_back(
-          {unit, last, 0, round_up(open_size, std::max<Dim>(ranks, 1) * kBucketGranule)});
-      open_size = 0;
-      last = unit - 1;
-    }
+    const Dim size = unit_size[static_cast<std::size_t>(unit)];
+    open_size += size;
+    if (size > 0) first_filled = unit;
+    const bool full = open_size > 0 && static_cast<std::size_t>(open_size) * 4 >= bucket_bytes;
+    if (!full && (unit > 0 || open_size == 0)) continue;
+    reversed.push_back({first_filled, last, 0, round_up(open_size, granule), BucketKind::parts});
+    open_size = 0;
+    last = unit - 1;
   }
-  buckets_.assign(reversed.rbegin(), reversed.rend());
+  buckets_.clear();
+  for (Bucket& bucket : first) {
+    bucket.end = round_up(bucket.end, granule);
+    if (bucket.end > 0) buckets_.push_back(bucket);
+  }
+  buckets_.insert(buckets_.end(), reversed.rbegin(), reversed.rend());
   flat_size_ = 0;
   for (Bucket& bucket : buckets_) {
     bucket.begin = flat_size_;
     bucket.end = flat_size_ += bucket.end;
   }
-  auto bucket = buckets_.begin();
-  Dim next = 0;
+}
+
+void ParamTable::lay_out(int ranks, std::size_t bucket_bytes) {
+  form_buckets(std::max(ranks, 1), bucket_bytes);
+  std::vector<Dim> next;
+  for (const Bucket& bucket : buckets_) next.push_back(bucket.begin);
   for (const Run& run : runs_) {
-    while (run.unit > bucket->last_unit) next = (++bucket)->begin;
+    const auto home = std::ranges::find_if(buckets_, [&](const Bucket& bucket) {
+      return bucket.kind == run.kind && run.unit >= bucket.first_unit &&
+             run.unit <= bucket.last_unit;
+    });
+    Dim& place = next[static_cast<std::size_t>(home - buckets_.begin())];
     for (std::size_t i = 0; i < run.count; ++i) {
-      params_[run.first + i].flat_begin = next;
-      next += params_[run.first + i].numel();
+      params_[run.first + i].flat_begin = place;
+      place += params_[run.first + i].stored_numel();
     }
-    next = round_up(next, kPackAlignment);
+    place = round_up(place, kPackAlignment);
   }
 }
 
-void ParamTable::bind(Arena& parameters, Arena* gradients, DType master, DType compute) {
+void ParamTable::bind(Arena& parameters, Arena* gradients, DType master, DType compute,
+                      const Sharding& sharding) {
+  sharding_ = sharding;
   const bool own_value = compute != master;
-  master_ = parameters.take(master, {flat_size_}, "masters");
+  masters_are_sharded_ = own_value && sharding.zero > 0;
+  master_ = parameters.take(master, {masters_are_sharded_ ? shard_size() : flat_size_}, "masters");
   value_ = own_value ? parameters.take(compute, {flat_size_}, "values") : master_;
-  if (gradients != nullptr) gradient_ = gradients->take(master, {flat_size_}, "gradients");
-  for (Param& param : params_) {
-    param.master = master_.slice(param.flat_begin, param.numel()).reshaped(param.count);
-    param.value = value_.slice(param.flat_begin, param.numel()).reshaped(param.count);
-    if (gradient_) {
-      param.gradient = gradient_.slice(param.flat_begin, param.numel()).reshaped(param.count);
-    }
+  if (gradients != nullptr && sharding.zero < 2) {
+    gradient_ = gradients->take(master, {flat_size_}, "gradients");
+  } else if (gradients != nullptr) {
+    gradient_shards_ = gradients->take(master, {shard_size()}, "gradient shards");
+    take_ring(*gradients, master);
+  }
+  for (Param& param : params_) bind_views(param);
+}
+
+void ParamTable::take_ring(Arena& gradients, DType dtype) {
+  Dim largest = 0;
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.kind == BucketKind::parts) largest = std::max(largest, bucket.size());
+  }
+  const std::array<View, 2> buffers = {gradients.take(dtype, {largest}, "gradient bucket 0"),
+                                       gradients.take(dtype, {largest}, "gradient bucket 1")};
+  std::size_t turn = 0;
+  for (const Bucket& bucket : buckets_) {
+    ring_.push_back(bucket.kind == BucketKind::parts
+                        ? buffers[turn++ % 2].slice(0, bucket.size())
+                        : gradients.take(dtype, {bucket.size()}, "gradient bucket"));
+  }
+}
+
+View ParamTable::gradient(const Bucket& bucket) const {
+  const auto index = static_cast<std::size_t>(&bucket - buckets_.data());
+  if (!ring_.empty()) return ring_.at(index);
+  return gradient_ ? gradient_.slice(bucket.begin, bucket.size()) : View();
+}
+
+void ParamTable::bind_views(Param& param) {
+  const auto bucket = std::ranges::find_if(buckets_, [&](const Bucket& candidate) {
+    return param.flat_begin >= candidate.begin && param.flat_begin < candidate.end;
+  });
+  const auto part_of = [&](View flat, Dim begin) {
+    return flat.slice(begin, param.numel()).reshaped(param.count);
+  };
+  if (!masters_are_sharded_) param.master = part_of(master_, param.flat_begin);
+  param.value = part_of(value_, param.flat_begin);
+  if (const View home = gradient(*bucket)) {
+    param.gradient = part_of(home, param.flat_begin - bucket->begin);
   }
 }
 
@@ -136,50 +237,21 @@ std::vector<Hyperslab> hyperslabs_of_range(const Shape& shape, Dim begin, Dim en
   return out;
 }
 
-namespace {
-
-/// Normals of a hyperslab: every contiguous run of it is a run of global indices.
-template <class T>
-void fill_normal_hyperslab(const Param& param, std::uint64_t seed, T* master) {
-  const std::uint64_t stream = name_hash(param.name);
-  const bool matrix = param.global_shape.rank() == 2;
-  const Dim width = matrix ? param.global_shape[1] : param.global_shape[0];
-  const Dim rows = matrix ? param.count[0] : 1;
-  const Dim columns = param.count.back();
-  const bool whole_rows = columns == width;
-  const Dim runs = whole_rows ? 1 : rows;
-  const Dim length = whole_rows ? rows * columns : columns;
-  std::vector<float> normals(static_cast<std::size_t>(length));
-  for (Dim run = 0; run < runs; ++run) {
-    const Dim row = matrix ? param.offset[0] + run : 0;
-    const auto first = static_cast<std::uint64_t>(row * width + param.offset.back());
-    fill_normal(normals.data(), first, normals.size(), seed, stream, param.init_std);
-    std::copy(normals.begin(), normals.end(), master + run * length);
-  }
-}
-
-template <class T>
-void initialize_param(const Param& param, std::uint64_t seed, View masters) {
-  const auto master = masters.slice(param.flat_begin, param.numel()).span<T>();
-  switch (param.init) {
-    case Init::zeros: std::ranges::fill(master, T(0)); break;
-    case Init::ones: std::ranges::fill(master, T(1)); break;
-    case Init::normal: fill_normal_hyperslab<T>(param, seed, master.data()); break;
-  }
-}
-
-}  // namespace
-
-void initialize(const ParamTable& table, std::uint64_t seed, View masters) {
-  require(masters.device() == Device::cpu, "initial values are made on the CPU");
-  std::memset(masters.raw(), 0, masters.bytes());
-  for (const Param& param : table.params()) {
-    if (masters.dtype() == DType::f64) {
-      initialize_param<double>(param, seed, masters);
-    } else {
-      initialize_param<float>(param, seed, masters);
+std::vector<ShardPiece> shard_pieces(const ParamTable& table) {
+  std::vector<ShardPiece> out;
+  for (const Bucket& bucket : table.buckets()) {
+    const Dim first = table.shard_in_flat(bucket);
+    const Dim last = first + table.shard_size(bucket);
+    for (const Param& param : table.params()) {
+      const Dim begin = std::max(first - param.flat_begin, Dim{0});
+      const Dim end = std::min(last - param.flat_begin, param.numel());
+      for (const Hyperslab& piece : hyperslabs_of_range(param.count, begin, end)) {
+        const Dim in_flat = param.flat_begin + piece.first;
+        out.push_back({&param, piece, in_flat, table.shard_in_space(bucket) + in_flat - first});
+      }
     }
   }
+  return out;
 }
 
 }  // namespace hyperslab::nn

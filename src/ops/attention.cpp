@@ -126,6 +126,7 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView q
   require_operand(ctx, probabilities, {B, layout.heads, T, T}, qkv.dtype(),
                   "attention_reference_forward probabilities");
   require_dropout(ctx, dropout, B);
+  require_heads(dropout, layout.heads);
   if (on_meta(ctx, "attention_reference_forward", 2 * square_flops(layout, B, T),
               {qkv, out, probabilities},
               reference_workspace(ctx, layout, T, qkv.dtype(), dropout))) {
@@ -152,6 +153,7 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView 
                   "attention_reference_backward dprobabilities");
   require_operand(ctx, dqkv, qkv.shape(), qkv.dtype(), "attention_reference_backward dqkv");
   require_dropout(ctx, dropout, B);
+  require_heads(dropout, layout.heads);
   if (on_meta(ctx, "attention_reference_backward", 4 * square_flops(layout, B, T),
               {dout, qkv, probabilities, dprobabilities, dqkv},
               reference_workspace(ctx, layout, T, qkv.dtype(), dropout))) {

@@ -40,6 +40,8 @@ decltype(ops::embedding_backward) embedding_backward;
 decltype(ops::position_backward) position_backward;
 decltype(ops::sinusoidal_table) sinusoidal_table;
 decltype(ops::softmax_cross_entropy) softmax_cross_entropy;
+decltype(ops::softmax_statistics) softmax_statistics;
+decltype(ops::vocabulary_cross_entropy) vocabulary_cross_entropy;
 decltype(ops::matmul) matmul;
 decltype(ops::linear_forward) linear_forward;
 decltype(ops::linear_activation_forward) linear_activation_forward;
@@ -63,7 +65,7 @@ decltype(ops::judge_step) judge_step;
 [[nodiscard]] std::size_t linear_activation_backward_input_workspace(Dim rows, Dim width,
                                                                      DType dtype);
 [[nodiscard]] std::size_t norm_backward_workspace(int threads, Dim width, DType dtype);
-[[nodiscard]] std::size_t softmax_cross_entropy_workspace(int threads);
+[[nodiscard]] std::size_t loss_workspace(int threads);
 [[nodiscard]] std::size_t sum_of_squares_workspace(Dim count);
 
 }  // namespace hyperslab::ops::cpu
@@ -93,6 +95,8 @@ decltype(ops::embedding_backward) embedding_backward;
 decltype(ops::position_backward) position_backward;
 decltype(ops::sinusoidal_table) sinusoidal_table;
 decltype(ops::softmax_cross_entropy) softmax_cross_entropy;
+decltype(ops::softmax_statistics) softmax_statistics;
+decltype(ops::vocabulary_cross_entropy) vocabulary_cross_entropy;
 decltype(ops::matmul) matmul;
 decltype(ops::linear_forward) linear_forward;
 decltype(ops::linear_activation_forward) linear_activation_forward;

@@ -73,6 +73,20 @@ void require_sums(const Context& ctx, CView sums, std::string_view what,
   require_operand(ctx, sums, {kSumCount}, statistic_dtype(sums.dtype()), what, where);
 }
 
+void require_shard(const VocabularyShard& shard, Dim size, std::string_view what,
+                   std::source_location where) {
+  const auto [first, count, vocabulary] = shard;
+  if (first >= 0 && count >= 0 && count <= size && vocabulary > 0 &&
+      (count == 0 || first + count <= vocabulary)) {
+    return;
+  }
+  throw Error(ExitCode::internal,
+              std::string(what) + " shard: tokens " + std::to_string(first) + "+" +
+                  std::to_string(count) + " of " + std::to_string(vocabulary) +
+                  ", wanted inside the vocabulary and at most " + std::to_string(size),
+              where);
+}
+
 bool on_meta(Context& ctx, std::string_view op, double flops, std::initializer_list<CView> operands,
              std::size_t workspace_bytes) {
   if (ctx.device() != Device::meta) return false;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "hyperslab/core/context.hpp"
+#include "hyperslab/ops/vocabulary.hpp"
 
 namespace hyperslab::ops {
 
@@ -37,6 +38,10 @@ void require_count(const Context& ctx, CView view, Dim count, DType dtype, std::
 /// The vector of SumIndex places, f32 or f64.
 void require_sums(const Context& ctx, CView sums, std::string_view what,
                   std::source_location where = std::source_location::current());
+
+/// The shard lies in its vocabulary and the table or logits have `size` rows or columns for it.
+void require_shard(const VocabularyShard& shard, Dim size, std::string_view what,
+                   std::source_location where = std::source_location::current());
 
 /// Scratch memory of an op on the device that the numbers of a plan are for.
 [[nodiscard]] inline std::size_t workspace_for(const Context& ctx, std::size_t cpu_bytes,

@@ -6,11 +6,26 @@
 
 namespace hyperslab::ops {
 
+namespace {
+
+/// Throws unless x is whole or a range of the samples' elements.
+void require_range(const Context& ctx, const Dropout& dropout, CView x) {
+  const Dim each = dropout.elements_per_sample;
+  const Dim B = each == 0 ? x.shape()[0] : dropout.sample_position.numel();
+  require_dropout(ctx, dropout, B);
+  if (!dropout.active()) return;
+  const Dim all = each == 0 ? x.numel() : B * each;
+  require(each >= 0 && dropout.first_element >= 0 && dropout.first_element + x.numel() <= all,
+          "dropout first_element: x ends behind the last sample");
+}
+
+}  // namespace
+
 void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
   require_here(ctx, x, "dropout x");
   require(x.shape().rank() > 0, "dropout x: wanted (B, ...)");
   require_operand(ctx, y, x.shape(), x.dtype(), "dropout y");
-  require_dropout(ctx, dropout, x.shape()[0]);
+  require_range(ctx, dropout, x);
   if (on_meta(ctx, "dropout", 10.0 * static_cast<double>(x.numel()),
               {x, y, dropout.sample_position})) {
     return;

@@ -7,7 +7,17 @@
 
 namespace hyperslab::ops {
 
-/// Throws where an active dropout lacks what its mask is a function of. B: samples.
+/// Elements of one sample of x, which is not empty, in the mask of `dropout`.
+[[nodiscard]] inline Dim sample_elements(const Dropout& dropout, CView x) {
+  return dropout.elements_per_sample != 0 ? dropout.elements_per_sample : x.numel() / x.shape()[0];
+}
+/// Heads of one sample in the mask of `dropout`.
+[[nodiscard]] inline Dim mask_heads(const Dropout& dropout, Dim heads) {
+  return dropout.total_heads != 0 ? dropout.total_heads : heads;
+}
+
+/// Throws where an active dropout lacks what its mask is a function of. B: samples, all of them
+/// where x is a part of a microbatch.
 inline void require_dropout(const Context& ctx, const Dropout& dropout, Dim B) {
   require(dropout.probability >= 0 && dropout.probability < 1,
           "dropout probability: wanted at least 0 and less than 1");
@@ -15,6 +25,13 @@ inline void require_dropout(const Context& ctx, const Dropout& dropout, Dim B) {
   require_operand(ctx, dropout.sample_position, {B}, DType::i64, "dropout sample_position");
   require(ctx.device() == Device::meta || dropout.state != nullptr,
           "dropout state: the step's state is absent");
+}
+
+/// The `heads` here are among all heads.
+inline void require_heads(const Dropout& dropout, Dim heads) {
+  const Dim total = mask_heads(dropout, heads);
+  require(!dropout.active() || (dropout.first_head >= 0 && dropout.first_head + heads <= total),
+          "dropout first_head: the heads are not among total_heads");
 }
 
 }  // namespace hyperslab::ops

@@ -9,12 +9,13 @@
 
 namespace hyperslab::ops {
 
-void embedding_forward(Context& ctx, CView tokens, CView table, CView positions, Dim first_position,
-                       float scale, View y) {
+void embedding_forward(Context& ctx, CView tokens, CView table, const VocabularyShard& shard,
+                       CView positions, Dim first_position, float scale, View y) {
   require_dtype(ctx, tokens, DType::i32, "embedding_forward tokens");
   const auto [B, T] = tokens.dims<2>("embedding_forward tokens");
   require_here(ctx, table, "embedding_forward table");
-  const Dim C = table.dims<2>("embedding_forward table")[1];
+  const auto [table_rows, C] = table.dims<2>("embedding_forward table");
+  require_shard(shard, table_rows, "embedding_forward");
   if (positions) {
     require_dtype(ctx, positions, table.dtype(), "embedding_forward positions");
     const Dim T_max = positions.dims<2>("embedding_forward positions")[0];
@@ -23,40 +24,43 @@ void embedding_forward(Context& ctx, CView tokens, CView table, CView positions,
             "embedding_forward first_position: the table of positions ends before the sequence");
   }
   require_operand(ctx, y, {B, T, C}, table.dtype(), "embedding_forward y");
-  const CView rows = table.slice(0, std::min(table.shape()[0], B * T));
+  const CView rows = table.slice(0, std::min(shard.count, B * T));
   if (on_meta(ctx, "embedding_forward", 2.0 * static_cast<double>(y.numel()),
               {tokens, rows, positions, y})) {
     return;
   }
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) {
-      return cuda::embedding_forward(ctx, tokens, table, positions, first_position, scale, y);
+      return cuda::embedding_forward(ctx, tokens, table, shard, positions, first_position, scale,
+                                     y);
     }
   }
-  cpu::embedding_forward(ctx, tokens, table, positions, first_position, scale, y);
+  cpu::embedding_forward(ctx, tokens, table, shard, positions, first_position, scale, y);
 }
 
-void embedding_backward(Context& ctx, CView tokens, CView order, CView dy, float scale,
-                        Accumulate accumulate, View dtable) {
+void embedding_backward(Context& ctx, CView tokens, CView order, CView dy,
+                        const VocabularyShard& shard, float scale, Accumulate accumulate,
+                        View dtable) {
   require_dtype(ctx, tokens, DType::i32, "embedding_backward tokens");
   const auto [B, T] = tokens.dims<2>("embedding_backward tokens");
   require_operand(ctx, order, {B * T}, DType::i32, "embedding_backward order");
   require_here(ctx, dy, "embedding_backward dy");
   require_dtype(ctx, dtable, statistic_dtype(dy.dtype()), "embedding_backward dtable");
-  const Dim C = dtable.dims<2>("embedding_backward dtable")[1];
+  const auto [table_rows, C] = dtable.dims<2>("embedding_backward dtable");
+  require_shard(shard, table_rows, "embedding_backward");
   require_shape(dy, {B, T, C}, "embedding_backward dy");
   const View rows =
-      accumulate == Accumulate::yes ? dtable.slice(0, std::min(dtable.shape()[0], B * T)) : dtable;
+      accumulate == Accumulate::yes ? dtable.slice(0, std::min(shard.count, B * T)) : dtable;
   if (on_meta(ctx, "embedding_backward", 2.0 * static_cast<double>(dy.numel()),
               {tokens, order, dy, rows})) {
     return;
   }
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) {
-      return cuda::embedding_backward(ctx, tokens, order, dy, scale, accumulate, dtable);
+      return cuda::embedding_backward(ctx, tokens, order, dy, shard, scale, accumulate, dtable);
     }
   }
-  cpu::embedding_backward(ctx, tokens, order, dy, scale, accumulate, dtable);
+  cpu::embedding_backward(ctx, tokens, order, dy, shard, scale, accumulate, dtable);
 }
 
 void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dpositions) {

@@ -1,33 +1,126 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/loss.hpp"
 
+#include <algorithm>
+
 #include "backend.hpp"
 #include "checks.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::ops {
+namespace {
 
-void softmax_cross_entropy(Context& ctx, View logits, CView targets, const StepState* state,
-                           WithGradient gradient, View sums) {
-  require_here(ctx, logits, "softmax_cross_entropy logits");
-  const auto [N, V] = logits.dims<2>("softmax_cross_entropy logits");
-  require_operand(ctx, targets, {N}, DType::i32, "softmax_cross_entropy targets");
-  require_sums(ctx, sums, "softmax_cross_entropy sums");
+constexpr double kStatisticFlops = 10;     // of one logit: largest, difference, exponential, sum
+constexpr double kScaleFlops = 2;          // its gradient from the exponential
+constexpr Dim kMostTokens = Dim{1} << 24;  // f32 holds every integer up to here
+
+/// What errors call an op and its operands.
+struct Names {
+  const char* op;
+  const char* logits;
+  const char* targets;
+  const char* sums;
+  const char* state;
+};
+constexpr Names kCrossEntropy = {
+    "softmax_cross_entropy", "softmax_cross_entropy logits", "softmax_cross_entropy targets",
+    "softmax_cross_entropy sums",
+    "softmax_cross_entropy state: the gradient needs the step's state"};
+constexpr Names kStatistics = {"softmax_statistics", "softmax_statistics logits",
+                               "softmax_statistics targets", "", ""};
+constexpr Names kVocabulary = {
+    "vocabulary_cross_entropy", "vocabulary_cross_entropy logits",
+    "vocabulary_cross_entropy targets", "vocabulary_cross_entropy sums",
+    "vocabulary_cross_entropy state: the gradient needs the step's state"};
+
+/// N after checking what all losses read.
+Dim require_logits(const Context& ctx, CView logits, const VocabularyShard& shard, CView targets,
+                   const Names& names) {
+  require_here(ctx, logits, names.logits);
+  const auto [N, columns] = logits.dims<2>(names.logits);
+  require_shard(shard, columns, names.op);
+  require_operand(ctx, targets, {N}, DType::i32, names.targets);
+  return N;
+}
+
+void require_results(const Context& ctx, const StepState* state, WithGradient gradient, CView sums,
+                     const Names& names) {
+  require_sums(ctx, sums, names.sums);
   require(gradient == WithGradient::no || state != nullptr || ctx.device() == Device::meta,
-          "softmax_cross_entropy state: the gradient needs the step's state");
-  const double per_element = gradient == WithGradient::yes ? 12 : 10;
-  if (on_meta(ctx, "softmax_cross_entropy", per_element * static_cast<double>(N * V),
-              {logits, targets, sums},
-              workspace_for(ctx, cpu::softmax_cross_entropy_workspace(ctx.threads()),
-                            cuda::softmax_cross_entropy_workspace(N)))) {
+          names.state);
+}
+
+double elements(Dim N, const VocabularyShard& shard) {
+  return static_cast<double>(N) * static_cast<double>(shard.count);
+}
+
+std::size_t workspace(const Context& ctx, Dim N) {
+  return workspace_for(ctx, cpu::loss_workspace(ctx.threads()), cuda::loss_workspace(N));
+}
+
+}  // namespace
+
+void softmax_cross_entropy(Context& ctx, View logits, const VocabularyShard& shard, CView targets,
+                           const StepState* state, WithGradient gradient, View sums) {
+  const Dim N = require_logits(ctx, logits, shard, targets, kCrossEntropy);
+  require(shard.first == 0 && shard.count == shard.vocabulary,
+          "softmax_cross_entropy shard: wanted the whole vocabulary");
+  require_results(ctx, state, gradient, sums, kCrossEntropy);
+  const double flops = kStatisticFlops + (gradient == WithGradient::yes ? kScaleFlops : 0);
+  if (on_meta(ctx, kCrossEntropy.op, flops * elements(N, shard), {logits, targets, sums},
+              workspace(ctx, N))) {
     return;
   }
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) {
-      return cuda::softmax_cross_entropy(ctx, logits, targets, state, gradient, sums);
+      return cuda::softmax_cross_entropy(ctx, logits, shard, targets, state, gradient, sums);
     }
   }
-  cpu::softmax_cross_entropy(ctx, logits, targets, state, gradient, sums);
+  cpu::softmax_cross_entropy(ctx, logits, shard, targets, state, gradient, sums);
+}
+
+void softmax_statistics(Context& ctx, CView logits, const VocabularyShard& shard, CView targets,
+                        View statistics) {
+  const Dim N = require_logits(ctx, logits, shard, targets, kStatistics);
+  const DType dtype = statistic_dtype(logits.dtype());
+  require_operand(ctx, statistics, {N, kRowStatisticCount}, dtype, "softmax_statistics statistics");
+  require(dtype == DType::f64 || shard.vocabulary <= kMostTokens,
+          "softmax_statistics shard: f32 does not hold every token of the vocabulary");
+  if (on_meta(ctx, kStatistics.op, kStatisticFlops * elements(N, shard),
+              {logits, targets, statistics})) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::softmax_statistics(ctx, logits, shard, targets, statistics);
+    }
+  }
+  cpu::softmax_statistics(ctx, logits, shard, targets, statistics);
+}
+
+void vocabulary_cross_entropy(Context& ctx, View logits, const VocabularyShard& shard,
+                              CView targets, CView gathered, const StepState* state,
+                              WithGradient gradient, View sums) {
+  const Dim N = require_logits(ctx, logits, shard, targets, kVocabulary);
+  require_here(ctx, gathered, "vocabulary_cross_entropy gathered");
+  const Dim ranks = gathered.dims<3>("vocabulary_cross_entropy gathered")[0];
+  require_operand(ctx, gathered, {std::max<Dim>(1, ranks), N, kRowStatisticCount},
+                  statistic_dtype(logits.dtype()), "vocabulary_cross_entropy gathered");
+  require_results(ctx, state, gradient, sums, kVocabulary);
+  const bool writes = gradient == WithGradient::yes;
+  const double flops = kStatisticFlops * static_cast<double>(N * ranks) +
+                       (writes ? (kStatisticFlops + kScaleFlops) * elements(N, shard) : 0);
+  if (on_meta(ctx, kVocabulary.op, flops,
+              {writes ? CView(logits) : CView(), targets, gathered, sums}, workspace(ctx, N))) {
+    return;
+  }
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::vocabulary_cross_entropy(ctx, logits, shard, targets, gathered, state, gradient,
+                                            sums);
+    }
+  }
+  cpu::vocabulary_cross_entropy(ctx, logits, shard, targets, gathered, state, gradient, sums);
 }
 
 }  // namespace hyperslab::ops

@@ -62,7 +62,8 @@ void Bench::set_up() {
     trainer_options_.graphs = !options_.components;
     trainer_options_.time_components = options_.components;
   });
-  mesh_ = std::make_unique<mesh::Mesh>(world_, trainer_options_.device, config_.parallel);
+  mesh_ = std::make_unique<mesh::Mesh>(world_, trainer_options_.device, config_.parallel,
+                                       config_.groups());
   plan_ = make_plan(config_, trainer_options_, world_.rank());
   trainer_ = std::make_unique<Trainer>(config_, *mesh_, trainer_options_, &plan_.memory);
   trainer_->initialize();
@@ -70,8 +71,7 @@ void Bench::set_up() {
                                       config_.run.seed);
   const io::Samples samples(*tokens, io::Sampling::blocks, trainer_->sequence(), config_.run.seed);
   io::Loader loader(samples, config_.train.global_batch, mesh_->at().data, config_.parallel.data);
-  trainer_->load_batch(&loader, 1, 0);
-  synchronize(trainer_->context());  // before the loader goes
+  trainer_->fill_slots(loader, 1);
 }
 
 StepTimes Bench::one_step(std::int64_t step) {

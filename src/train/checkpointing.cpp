@@ -9,22 +9,16 @@
 #include "step_records.hpp"
 
 namespace hyperslab::train {
-namespace {
 
-/// A flat buffer that holds a value for every parameter, and the prefix of its tensors' names.
-struct Stored {
+/// A value for every parameter, in the flat space or in this rank's shards of it, and the prefix
+/// of the tensors' names.
+struct Trainer::Stored {
   const char* prefix;
-  View flat;
+  View view;
+  bool in_shards = false;
 };
 
-std::vector<Stored> stored(const model::Stage& stage, const optim::AdamW* optimizer) {
-  std::vector<Stored> all = {{"model/", stage.params().master()}};
-  if (optimizer != nullptr) {
-    all.push_back({"optimizer/exp_avg/", optimizer->exp_avg()});
-    all.push_back({"optimizer/exp_avg_sq/", optimizer->exp_avg_sq()});
-  }
-  return all;
-}
+namespace {
 
 /// `local` is relative to this rank's hyperslab of the parameter.
 Shape shifted(const Shape& offset, const Shape& local) {
@@ -34,37 +28,65 @@ Shape shifted(const Shape& offset, const Shape& local) {
 
 }  // namespace
 
+std::vector<Trainer::Stored> Trainer::stored() const {
+  const nn::ParamTable& params = stage_.params();
+  std::vector<Stored> all = {{"model/", params.master(), params.masters_are_sharded()}};
+  if (optimizer_ != nullptr) {
+    all.push_back({"optimizer/exp_avg/", optimizer_->exp_avg(), optimizer_->is_sharded()});
+    all.push_back({"optimizer/exp_avg_sq/", optimizer_->exp_avg_sq(), optimizer_->is_sharded()});
+  }
+  return all;
+}
+
 View Trainer::host_mirror(std::size_t which, View flat) {
   if (flat.device() == Device::cpu) return flat;
   Tensor& mirror = mirrors_.at(which);
-  if (!mirror.view()) mirror = Tensor(Device::cpu, flat.dtype(), flat.shape());
-  return mirror.view();
+  if (!mirror.view() || mirror.view().numel() < flat.numel()) {
+    mirror = Tensor(Device::cpu, flat.dtype(), flat.shape());
+  }
+  return mirror.view().slice(0, flat.numel());
 }
 
-std::vector<io::Slab> Trainer::slabs() {
-  // All replicas hold the same values: each gives an equal share of the flat space.
-  const Dim size = stage_.params().flat_size();
-  const auto ranks = static_cast<Dim>(config_.parallel.data);
-  const Dim share_begin = size * mesh_.at().data / ranks;
-  const Dim share_end = size * (mesh_.at().data + 1) / ranks;
+/// Of the ranks that hold the same part of a tensor, one gives it.
+bool Trainer::gives(const nn::Param& param) const {
+  const auto bucket =
+      std::ranges::find_if(stage_.params().buckets(), [&](const nn::Bucket& candidate) {
+        return param.flat_begin >= candidate.begin && param.flat_begin < candidate.end;
+      });
+  switch (bucket->kind) {
+    case nn::BucketKind::tied: return mesh_.is_first_stage();
+    case nn::BucketKind::summed:
+    case nn::BucketKind::equal: return mesh_.at().tensor == 0;
+    case nn::BucketKind::parts: break;
+  }
+  return param.replica == 0;
+}
+
+std::vector<io::Slab> Trainer::slabs_of(const std::vector<Stored>& all) {
   std::vector<io::Slab> out;
   std::size_t which = 0;
-  for (const Stored& source : stored(stage_, optimizer_.get())) {
-    const View flat = host_mirror(which++, source.flat);
-    if (flat.raw() != source.flat.raw()) copy(*ctx_, source.flat, flat);
-    for (const nn::Param& param : stage_.params().params()) {
-      const Dim begin = std::max(share_begin - param.flat_begin, Dim{0});
-      const Dim end = std::min(share_end - param.flat_begin, param.numel());
-      for (const nn::Hyperslab& piece : nn::hyperslabs_of_range(param.count, begin, end)) {
-        const CView data = flat.slice(param.flat_begin + piece.first, piece.count.numel());
-        out.push_back({source.prefix + param.name, param.global_shape,
-                       shifted(param.offset, piece.offset), piece.count,
-                       data.reshaped(piece.count)});
-      }
+  for (const Stored& source : all) {
+    const View host = host_mirror(which++, source.view);
+    if (host.raw() != source.view.raw()) copy(*ctx_, source.view, host);
+    for (const auto& [param, piece, in_flat, in_space] : nn::shard_pieces(stage_.params())) {
+      if (!gives(*param)) continue;
+      const CView data = host.slice(source.in_shards ? in_space : in_flat, piece.count.numel());
+      out.push_back({source.prefix + param->name, param->global_shape,
+                     shifted(param->offset, piece.offset), piece.count,
+                     data.reshaped(piece.count)});
     }
   }
   synchronize(*ctx_);
   return out;
+}
+
+std::vector<io::Slab> Trainer::slabs() { return slabs_of(stored()); }
+
+std::vector<io::Slab> Trainer::gradient_slabs() {
+  const nn::ParamTable& params = stage_.params();
+  const bool in_shards = static_cast<bool>(params.gradient_shards());
+  return slabs_of(
+      {{"gradient/", in_shards ? params.gradient_shards() : params.gradient(), in_shards}});
 }
 
 void Trainer::fill_meta(io::CheckpointMeta& meta) const {
@@ -76,25 +98,35 @@ void Trainer::fill_meta(io::CheckpointMeta& meta) const {
 }
 
 void Trainer::load(const io::CheckpointReader& reader) {
+  const nn::ParamTable& params = stage_.params();
   std::vector<io::SlabTarget> targets;
-  const std::vector<Stored> all = stored(stage_, optimizer_.get());
+  const std::vector<Stored> all = stored();
   for (std::size_t which = 0; which < all.size(); ++which) {
     const Stored& target = all[which];
-    const View flat = host_mirror(which, target.flat);
-    if (flat.raw() != target.flat.raw()) std::memset(flat.raw(), 0, flat.bytes());  // padding
-    for (const nn::Param& param : stage_.params().params()) {
-      const View data = flat.slice(param.flat_begin, param.numel()).reshaped(param.count);
-      targets.push_back(
-          {target.prefix + param.name, param.global_shape, param.offset, param.count, data});
+    const View host = host_mirror(which, target.view);
+    if (host.raw() != target.view.raw()) std::memset(host.raw(), 0, host.bytes());  // padding
+    const auto add = [&](const nn::Param& param, const Shape& offset, const Shape& count,
+                         Dim place) {
+      if (count.numel() == 0) return;
+      targets.push_back({target.prefix + param.name, param.global_shape, offset, count,
+                         host.slice(place, count.numel()).reshaped(count)});
+    };
+    if (!target.in_shards) {
+      for (const nn::Param& param : params.params()) {
+        add(param, param.offset, param.count, param.flat_begin);
+      }
+      continue;
+    }
+    for (const auto& [param, piece, in_flat, in_space] : nn::shard_pieces(params)) {
+      add(*param, shifted(param->offset, piece.offset), piece.count, in_space);
     }
   }
   reader.read(targets);
   for (std::size_t which = 0; which < all.size(); ++which) {
-    const View flat = host_mirror(which, all[which].flat);
-    if (flat.raw() != all[which].flat.raw()) copy(*ctx_, flat, all[which].flat);
+    const View host = host_mirror(which, all[which].view);
+    if (host.raw() != all[which].view.raw()) copy(*ctx_, host, all[which].view);
   }
-  const nn::ParamTable& params = stage_.params();
-  if (params.value().dtype() != params.master().dtype()) {
+  if (!params.masters_are_sharded() && params.value().dtype() != params.master().dtype()) {
     ops::cast(*ctx_, params.master(), params.value());
   }
   ops::StepState now;
@@ -103,6 +135,19 @@ void Trainer::load(const io::CheckpointReader& reader) {
   now.loss_scale = static_cast<float>(reader.meta().loss_scale);
   now.good_steps = static_cast<std::int32_t>(reader.meta().good_steps);
   records_->write_state(now);
+}
+
+void Trainer::share_values() {
+  const nn::ParamTable& params = stage_.params();
+  if (!params.masters_are_sharded()) return;
+  for (std::size_t i = 0; i < params.buckets().size(); ++i) {
+    const nn::Bucket& bucket = params.buckets()[i];
+    const Dim size = params.shard_size(bucket);
+    ops::cast(*ctx_, params.master().slice(params.shard_in_space(bucket), size),
+              params.value().slice(params.shard_in_flat(bucket), size));
+    gather_->start(*ctx_, i);
+  }
+  gather_->finish(*ctx_);
 }
 
 }  // namespace hyperslab::train

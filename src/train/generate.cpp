@@ -2,11 +2,9 @@
 #include "hyperslab/train/generate.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
+#include <map>
 
 #include "hyperslab/core/error.hpp"
-#include "hyperslab/core/philox.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/train/trainer.hpp"
@@ -14,140 +12,210 @@
 namespace hyperslab::train {
 namespace {
 
-/// Uniform on [0, 1) of draw `index`, a function of the seed.
-double draw(std::uint64_t seed, std::int64_t index) {
-  const PhiloxCounter words =
-      philox(philox_counter(static_cast<std::uint64_t>(index), name_hash("sampling")), seed);
-  return (static_cast<double>(words.x[0]) + static_cast<double>(words.x[1]) * 0x1p-32) * 0x1p-32;
+/// The training layout does not matter to one rank that only generates.
+Config on_one_rank(Config config) {
+  config.parallel = mesh::ParallelConfig();
+  return config;
 }
 
-/// A model that continues text, token by token.
-class Generator {
- public:
-  Generator(const Config& config, const io::CheckpointReader& reader);
-  /// Appends tokens and leaves the logits of the next one.
-  void feed(std::span<const std::int32_t> tokens);
-  [[nodiscard]] std::span<const float> logits() const { return host_.view().span<float>(); }
-  [[nodiscard]] Dim past() const { return past_; }
-  void forget() { past_ = 0; }
-  [[nodiscard]] Dim context() const { return trainer_.sequence(); }
-
- private:
-  static TrainerOptions options(const Config& config);
-  TrainerOptions options_;
-  mesh::Mesh mesh_;
-  model::MemoryPlan plan_;
-  Trainer trainer_;
-  Tensor tokens_;   // (1, T) on the device
-  Tensor logits_;   // (1, V) on the device, in the compute dtype
-  Tensor widened_;  // the same in f32
-  Tensor host_;
-  Dim past_ = 0;
-};
-
-TrainerOptions Generator::options(const Config& config) {
+TrainerOptions cached_options(const Config& config, Dim rows) {
   TrainerOptions options = trainer_options(config, 0, false);
   options.cache = true;
-  options.B = 1;
+  options.B = rows;
   return options;
 }
 
-Generator::Generator(const Config& config, const io::CheckpointReader& reader)
-    : options_(options(config)),
-      mesh_(mesh::Mesh::plan(config.parallel, 0)),
-      plan_(make_plan(config, options_, 0).memory),
-      trainer_(config, mesh_, options_, &plan_),
-      tokens_(options_.device, DType::i32, {1, trainer_.sequence()}),
-      logits_(options_.device, options_.compute, {1, config.model.vocabulary}),
-      widened_(options_.device, DType::f32, {1, config.model.vocabulary}),
-      host_(Device::cpu, DType::f32, {1, config.model.vocabulary}) {
-  trainer_.initialize();
-  trainer_.load(reader);
-}
+/// A text that grows.
+struct Text {
+  Text(std::size_t number, std::vector<std::int32_t> first, const SamplingOptions& options,
+       std::int64_t V)
+      : prompt(number), tokens(std::move(first)), sampler(options, number, V) {
+    sampler.see(tokens);
+  }
+  std::size_t prompt;  ///< its number
+  std::vector<std::int32_t> tokens;
+  Sampler sampler;
+  std::int64_t generated = 0;
+  bool ended = false;
+};
 
-void Generator::feed(std::span<const std::int32_t> tokens) {
-  Context& ctx = trainer_.context();
-  const auto count = static_cast<Dim>(tokens.size());
-  const View place(tokens_.view().raw(), DType::i32, options_.device, {1, count});
-  copy(ctx, CView(tokens.data(), DType::i32, Device::cpu, {1, count}), place);
-  trainer_.stage().decode(ctx, place, past_, logits_.view());
-  ops::cast(ctx, logits_.view(), widened_.view());
-  copy(ctx, widened_.view(), host_.view());
-  synchronize(ctx);
-  past_ += count;
+/// Numbers of the prompts by length, at most `rows` together.
+std::vector<std::vector<std::size_t>> groups_of(const Prompts& prompts, std::size_t rows) {
+  std::map<std::size_t, std::size_t> open;  // length -> group
+  std::vector<std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const auto [place, is_new] = open.try_emplace(prompts[i].size(), groups.size());
+    if (!is_new && groups[place->second].size() == rows) place->second = groups.size();
+    if (place->second == groups.size()) groups.emplace_back();
+    groups[place->second].push_back(i);
+  }
+  return groups;
 }
 
 }  // namespace
 
-std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
-                          std::int64_t index, std::vector<std::int32_t>& scratch) {
-  if (options.temperature == 0) {
-    return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
+class Generator::Model {
+ public:
+  Model(const Config& config, const io::CheckpointReader& reader, Dim rows);
+
+  /// The newest `count` tokens of texts of one length, into all rows; leaves the next logits.
+  void feed(std::span<const Text> texts, std::size_t count);
+  /// One token into all rows.
+  void feed(std::int32_t token);
+  [[nodiscard]] std::span<const float> logits(std::size_t row) const {
+    return host_.view().slice(static_cast<Dim>(row), 1).span<float>();
   }
-  scratch.resize(logits.size());
-  std::iota(scratch.begin(), scratch.end(), 0);
-  const auto likelier = [&](std::int32_t a, std::int32_t b) {
-    const float x = logits[static_cast<std::size_t>(a)];
-    const float y = logits[static_cast<std::size_t>(b)];
-    return x != y ? x > y : a < b;
-  };
-  std::ranges::sort(scratch, likelier);
-  auto kept = scratch.size();
-  if (options.top_k > 0) kept = std::min(kept, static_cast<std::size_t>(options.top_k));
-  const double top = logits[static_cast<std::size_t>(scratch.front())];
-  const auto weight = [&](std::size_t place) {
-    const double logit = logits[static_cast<std::size_t>(scratch[place])];
-    return std::exp((logit - top) / options.temperature);
-  };
-  double total = 0;
-  for (std::size_t i = 0; i < kept; ++i) total += weight(i);
-  if (options.top_p < 1) {  // the smallest set of likeliest tokens that holds top_p
-    double mass = 0;
-    std::size_t nucleus = 0;
-    while (nucleus < kept && mass < options.top_p * total) mass += weight(nucleus++);
-    kept = std::max<std::size_t>(nucleus, 1);
-    total = mass;
-  }
-  double rest = draw(options.seed, index) * total;
-  for (std::size_t i = 0; i + 1 < kept; ++i) {
-    rest -= weight(i);
-    if (rest < 0) return scratch[i];
-  }
-  return scratch[kept - 1];
+  [[nodiscard]] std::size_t rows() const { return static_cast<std::size_t>(options_.B); }
+  [[nodiscard]] Dim past() const { return past_; }
+  void forget() { past_ = 0; }
+  [[nodiscard]] Dim context() const { return trainer_.sequence(); }
+  [[nodiscard]] Dim vocabulary() const { return config_.model.vocabulary; }
+
+  void run(std::vector<Text>& texts, const SamplingOptions& options, TokenListener& listener,
+           GenerateStats& stats);
+
+ private:
+  void decode(std::size_t count);
+  bool choose(std::vector<Text>& texts, const SamplingOptions& options, TokenListener& listener,
+              GenerateStats& stats);
+
+  Config config_;
+  TrainerOptions options_;
+  mesh::Mesh mesh_;
+  model::MemoryPlan plan_;
+  Trainer trainer_;
+  Tensor tokens_;                   // (rows, T) on the device
+  Tensor logits_;                   // (rows, V) on the device, in the compute dtype
+  Tensor widened_;                  // the same in f32
+  Tensor host_;                     // the same
+  std::vector<std::int32_t> next_;  // (rows, count)
+  Dim past_ = 0;
+};
+
+Generator::Model::Model(const Config& config, const io::CheckpointReader& reader, Dim rows)
+    : config_(on_one_rank(config)),
+      options_(cached_options(config_, rows)),
+      mesh_(mesh::Mesh::plan(config_.parallel, 0)),
+      plan_(make_plan(config_, options_, 0).memory),
+      trainer_(config_, mesh_, options_, &plan_),
+      tokens_(options_.device, DType::i32, {rows, trainer_.sequence()}),
+      logits_(options_.device, options_.compute, {rows, config.model.vocabulary}),
+      widened_(options_.device, DType::f32, {rows, config.model.vocabulary}),
+      host_(Device::cpu, DType::f32, {rows, config.model.vocabulary}) {
+  trainer_.initialize();
+  trainer_.load(reader);
 }
 
-GenerateStats generate(const Config& config, const io::CheckpointReader& reader,
-                       const std::vector<std::int32_t>& prompt, const SamplingOptions& options,
-                       const std::function<void(std::int32_t)>& emit) {
-  Generator generator(config, reader);
-  const auto context = static_cast<std::size_t>(generator.context());
-  std::vector<std::int32_t> tokens = prompt;
-  const auto newest = [&](std::size_t count) {
-    return std::span(tokens).last(std::min(count, tokens.size()));
-  };
-  GenerateStats stats;
-  stats.prompt_tokens = static_cast<std::int64_t>(prompt.size());
+void Generator::Model::feed(std::span<const Text> texts, std::size_t count) {
+  next_.clear();
+  for (std::size_t row = 0; row < rows(); ++row) {  // rows without a text repeat the first
+    const auto& tokens = texts[row < texts.size() ? row : 0].tokens;
+    next_.insert(next_.end(), tokens.end() - static_cast<std::ptrdiff_t>(count), tokens.end());
+  }
+  decode(count);
+}
+
+void Generator::Model::feed(std::int32_t token) {
+  next_.assign(rows(), token);
+  decode(1);
+}
+
+void Generator::Model::decode(std::size_t count) {
+  Context& ctx = trainer_.context();
+  const Shape shape = {options_.B, static_cast<Dim>(count)};
+  const View place(tokens_.view().raw(), DType::i32, options_.device, shape);
+  copy(ctx, CView(next_.data(), DType::i32, Device::cpu, shape), place);
+  trainer_.stage().decode(ctx, place, past_, logits_.view());
+  ops::cast(ctx, logits_.view(), widened_.view());
+  copy(ctx, widened_.view(), host_.view());
+  synchronize(ctx);
+  past_ += static_cast<Dim>(count);
+}
+
+/// The next token of every text, any in those that have ended; false where all have.
+bool Generator::Model::choose(std::vector<Text>& texts, const SamplingOptions& options,
+                              TokenListener& listener, GenerateStats& stats) {
+  bool goes_on = false;
+  for (std::size_t row = 0; row < texts.size(); ++row) {
+    Text& text = texts[row];
+    if (text.ended) {
+      text.tokens.push_back(0);
+      continue;
+    }
+    const std::int32_t token = text.sampler.next(logits(row));
+    text.tokens.push_back(token);
+    text.sampler.see({&token, 1});
+    text.ended = token == options.stop_token;
+    if (!text.ended) {
+      ++stats.tokens;
+      ++text.generated;
+      text.ended = !listener.token(text.prompt, token) || text.generated == options.max_tokens;
+    }
+    if (text.ended) listener.end(text.prompt);
+    goes_on = goes_on || !text.ended;
+  }
+  return goes_on;
+}
+
+void Generator::Model::run(std::vector<Text>& texts, const SamplingOptions& options,
+                           TokenListener& listener, GenerateStats& stats) {
+  const std::size_t length = texts.front().tokens.size();
+  forget();
   double mark = now_seconds();
-  generator.feed(newest(context));
-  stats.prompt_seconds = now_seconds() - mark;
+  feed(texts, std::min(static_cast<std::size_t>(context()), length));
+  stats.prompt_tokens += static_cast<std::int64_t>(texts.size() * length);
+  stats.prompt_seconds += now_seconds() - mark;
   mark = now_seconds();
-  std::vector<std::int32_t> scratch;
-  while (stats.tokens < options.max_tokens) {
-    const std::int32_t token = sample_token(generator.logits(), options, stats.tokens, scratch);
-    if (token == options.stop_token) break;
-    tokens.push_back(token);
-    ++stats.tokens;
-    emit(token);
-    if (stats.tokens == options.max_tokens) break;
-    if (generator.past() == generator.context()) {
-      generator.forget();
-      generator.feed(newest(std::max<std::size_t>(context / 2, 1)));
+  while (choose(texts, options, listener, stats)) {
+    if (past() == context()) {
+      forget();
+      feed(texts, std::max<std::size_t>(static_cast<std::size_t>(context()) / 2, 1));
     } else {
-      generator.feed(newest(1));
+      feed(texts, 1);
     }
   }
-  stats.seconds = now_seconds() - mark;
+  stats.seconds += now_seconds() - mark;
+}
+
+Generator::Generator(const Config& config, const io::CheckpointReader& reader, Dim rows)
+    : model_(std::make_unique<Model>(config, reader, rows)) {}
+
+Generator::~Generator() = default;
+
+std::int64_t Generator::context() const { return model_->context(); }
+
+std::int64_t Generator::vocabulary() const { return model_->vocabulary(); }
+
+Dim Generator::rows_for(const Prompts& prompts, Dim most) {
+  std::size_t rows = 1;
+  for (const auto& group : groups_of(prompts, static_cast<std::size_t>(most))) {
+    rows = std::max(rows, group.size());
+  }
+  return static_cast<Dim>(rows);
+}
+
+GenerateStats Generator::generate(const Prompts& prompts, const SamplingOptions& options,
+                                  TokenListener& listener) {
+  GenerateStats stats;
+  for (const auto& group : groups_of(prompts, model_->rows())) {
+    std::vector<Text> texts;
+    for (const std::size_t i : group) {
+      texts.emplace_back(i, prompts[i], options, model_->vocabulary());
+    }
+    model_->run(texts, options, listener, stats);
+  }
   return stats;
+}
+
+void Generator::prompt_logits(std::span<const std::int32_t> prompt,
+                              const std::function<void(std::span<const float>)>& row) {
+  require(static_cast<Dim>(prompt.size()) <= model_->context(),
+          "prompt_logits: the prompt is longer than the context");
+  model_->forget();
+  for (const std::int32_t token : prompt) {
+    model_->feed(token);
+    row(model_->logits(0));
+  }
 }
 
 }  // namespace hyperslab::train

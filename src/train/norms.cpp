@@ -38,7 +38,7 @@ void NormsLog::append(std::int64_t step, Trainer& trainer) {
   const model::Stage& stage = trainer.stage();
   for (int unit = 0; unit + 1 < stage.units(); ++unit) {
     const std::string name = unit == 0 ? "embedding" : "blocks." + std::to_string(unit - 1);
-    line["activation_rms"][name] = rms(stage.activation(0, unit));
+    line["activation_rms"][name] = rms(stage.activation({}, unit));
   }
   for (const nn::Param& param : stage.params().params()) {
     const double root = std::sqrt(static_cast<double>(param.numel()));

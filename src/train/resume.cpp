@@ -124,6 +124,7 @@ void TrainingRun::load(const std::string& step) {
                             reader.meta().step, reader.meta().layout));
     }
   });
+  trainer_->share_values();
 }
 
 }  // namespace hyperslab::train

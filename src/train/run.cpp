@@ -44,7 +44,9 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
   agree(world_,
         [&] { trainer_options = train::trainer_options(config_, world_.local_rank(), true); });
   device_ = trainer_options.device == Device::cuda ? device_name() : "cpu";
-  mesh_ = std::make_unique<mesh::Mesh>(world_, trainer_options.device, config_.parallel);
+  if (config_.run.deterministic) world_.set_deterministic();
+  mesh_ = std::make_unique<mesh::Mesh>(world_, trainer_options.device, config_.parallel,
+                                       config_.groups());
   loader_ =
       std::make_unique<io::Loader>(*train_samples_, config_.train.global_batch, mesh_->at().data,
                                    config_.parallel.data, config_.train.overfit_one_batch);
@@ -75,8 +77,11 @@ void TrainingRun::open_data() {
   const Dim T = config_.model.context;
   const auto sampling = data.sampling == "windows" ? io::Sampling::windows : io::Sampling::blocks;
   const std::uint64_t seed = config_.run.seed;
-  train_tokens_ = io::open_tokens(data.train, data.dtype, config_.model.vocabulary, seed);
-  train_samples_ = std::make_unique<io::Samples>(*train_tokens_, sampling, T, seed);
+  io::DataTokens tokens = io::open_data(data, config_.model.vocabulary, seed);
+  train_tokens_ = std::move(tokens.train);
+  validation_tokens_ = std::move(tokens.validation);
+  train_samples_ =
+      std::make_unique<io::Samples>(*train_tokens_, sampling, T, seed, true, data.ignore_token);
   last_step_ = total_steps(config_, train_samples_->size());
   if (config_.schedule.warmup_steps > last_step_) {
     throw Error(
@@ -86,11 +91,9 @@ void TrainingRun::open_data() {
                     config_.schedule.warmup_steps, last_step_, config_.train.epochs,
                     train_samples_->size(), last_step_));
   }
-  if (!data.validation.empty()) {
-    validation_tokens_ =
-        io::open_tokens(data.validation, data.dtype, config_.model.vocabulary, seed + 1);
-    validation_samples_ =
-        std::make_unique<io::Samples>(*validation_tokens_, io::Sampling::blocks, T, seed, false);
+  if (validation_tokens_) {
+    validation_samples_ = std::make_unique<io::Samples>(*validation_tokens_, io::Sampling::blocks,
+                                                        T, seed, false, data.ignore_token);
   }
 }
 
@@ -120,6 +123,7 @@ void TrainingRun::open_records() {
   flops_full_ = tokens * model::flops_per_token(config_.model, config_.model.context, false);
   rate_ = machine_rate();
   progress_ = std::make_unique<Progress>(is_first(), last_step_, config_.train.log_every);
+  report_placement();
   if (is_first()) {
     log::info(fmt::format(
         "{}: {:.3f} M parameters, {} on {} rank(s) ({}), {} thread(s) each; {}; {:.2f} GiB a rank; "
@@ -129,6 +133,15 @@ void TrainingRun::open_records() {
         train_tokens_->description(),
         static_cast<double>(trainer_->memory_plan().total()) / 1073741824.0, 1e-9 * rate_));
   }
+}
+
+void TrainingRun::report_placement() {
+  if (world_.size() == 1) return;
+  const std::string table = mesh::placement_table(world_, config_.parallel, device_);
+  const std::string warning = mesh::placement_warning(world_, config_.parallel);
+  if (!is_first()) return;
+  log::info(table);
+  if (!warning.empty()) log::warn(warning);
 }
 
 double TrainingRun::machine_rate() {

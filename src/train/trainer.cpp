@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 
 #include "batch_feed.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/optimizer.hpp"
+#include "passes.hpp"
+#include "stages.hpp"
 #include "step_records.hpp"
 
 namespace hyperslab::train {
@@ -16,19 +20,41 @@ namespace {
 
 constexpr float kFirstLossScale = 65536;  // of fp16; halved until gradients are finite
 
-model::StageOptions stage_options(const Config& config, const TrainerOptions& options) {
+/// Rows of a table and columns of logits divide by this on a GPU: whole 16-byte vectors, and the
+/// tile of a matrix product.
+constexpr Dim kVocabularyMultipleOnGpu = 128;
+
+pipeline::Program program_of(const Config& config, bool training) {
+  const mesh::ParallelConfig& parallel = config.parallel;
+  const auto microbatches = static_cast<int>(std::max<std::int64_t>(1, config.microbatches()));
+  const auto schedule =
+      training ? pipeline::parse_schedule(parallel.schedule) : pipeline::Schedule::forward_only;
+  return pipeline::make_program(schedule, parallel.pipeline, parallel.virtual_stages, microbatches);
+}
+
+model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
+                                  const TrainerOptions& options, const pipeline::Program& program) {
   model::StageOptions stage;
   stage.B = options.B > 0 ? options.B : config.train.microbatch;
   stage.T = options.T > 0 ? options.T : config.model.context;
+  stage.chunks = chunks_of(config, program, mesh.at().pipeline);
   stage.training = options.training;
   stage.cache = options.cache;
+  stage.split_backward = options.training && program.schedule == pipeline::Schedule::zero_bubble;
+  if (config.memory.recompute == "selective") stage.recompute = nn::Recompute::selective;
+  if (config.memory.recompute == "full") stage.recompute = nn::Recompute::full;
   stage.compute = options.compute;
   stage.fused_attention =
       options.device != Device::cuda ||
       ops::has_fused_attention_on_gpu(options.compute, config.model.head_width());
-  if (options.device == Device::cuda) stage.logits_bytes = std::size_t{1} << 30;
+  if (options.device == Device::cuda) {
+    stage.logits_bytes = std::size_t{1} << 30;
+    stage.vocabulary_multiple = kVocabularyMultipleOnGpu;
+  }
   stage.seed = config.run.seed;
-  stage.data_ranks = config.parallel.data;
+  stage.tensor = nn::TensorGroup(&mesh.tensor_group(), config.parallel.sequence);
+  stage.sharding = {options.training ? config.parallel.zero : 0, mesh.at().data,
+                    config.parallel.data};
   stage.bucket_bytes = static_cast<std::size_t>(config.parallel.bucket_mib * 1048576.0);
   return stage;
 }
@@ -42,20 +68,17 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
     : config_(config),
       mesh_(mesh),
       options_(options),
+      program_(program_of(config, options.training)),
       arenas_(plan == nullptr ? model::Arenas::measuring()
                               : model::Arenas::real(options.device, *plan, options.canary)),
-      stage_(config.model, stage_options(config, options), arenas_) {
+      stage_(config.model, stage_options(config, mesh, options, program_), arenas_) {
   const bool real = plan != nullptr;
   ctx_ = std::make_unique<Context>(real ? options.device : Device::meta, real ? plan->workspace : 0,
                                    options.device);
   planned_workspace_ = real ? plan->workspace : 0;
   ctx_->set_tf32(config.precision.compute == "tf32");
   ctx_->set_deterministic(config.run.deterministic);
-  if (options.training) {
-    optimizer_ =
-        std::make_unique<optim::AdamW>(config.optimizer, stage_.params(), arenas_.optimizer);
-    reducer_ = std::make_unique<data::GradientReducer>(stage_.params(), mesh.data_group());
-  }
+  if (options.training) set_up_training();
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
                                            options.compute == DType::f64 ? DType::f64 : DType::f32);
   if (config.precision.compute == "fp16" && ctx_->device() != Device::meta) {
@@ -65,15 +88,41 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   }
   records_->start_clock(options.time_components);
   // The host is at most two steps ahead of the device.
-  const auto depth = static_cast<std::size_t>(3 * std::max<std::int64_t>(1, config.microbatches()));
-  feed_ = std::make_unique<BatchFeed>(*ctx_, stage_.batch(0), depth);
+  const auto depth = static_cast<std::size_t>(3 * program_.microbatches * stage_.chunks());
+  feed_ = std::make_unique<BatchFeed>(*ctx_, stage_.batch({}), depth, program_.microbatches,
+                                      stage_.has_embedding(0));
+  passes_ = std::make_unique<Passes>(
+      Passes::Parts{*ctx_, stage_, *feed_, memory_, reducer_.get(), gather_.get(), options.graphs});
+  comm::Communicator* group = &mesh.pipeline_group();
+  executor_ = std::make_unique<pipeline::Executor>(program_, mesh.at().pipeline, group);
+  evaluation_ = std::make_unique<pipeline::Executor>(
+      pipeline::make_program(pipeline::Schedule::forward_only, program_.stages,
+                             program_.virtual_stages, 1),
+      mesh.at().pipeline, group);
   const model::MemoryPlan used = arenas_.used();
-  memory_.change(static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer),
-                 "parameters and state");
-  microbatch_bytes_ = static_cast<std::int64_t>(used.activations + used.scratch);
+  memory_.change(
+      static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer + used.scratch),
+      "parameters, state and scratch");
 }
 
-Trainer::~Trainer() = default;
+void Trainer::set_up_training() {
+  optimizer_ =
+      std::make_unique<optim::AdamW>(config_.optimizer, stage_.params(), arenas_.optimizer);
+  data::GradientGroups groups;
+  groups.data = &mesh_.data_group();
+  groups.tensor = &mesh_.tensor_group();
+  groups.key_value = mesh_.key_value_group();
+  groups.tied = mesh_.tied_group();
+  groups.counts_tied = mesh_.is_first_stage();
+  reducer_ = std::make_unique<data::GradientReducer>(stage_.params(), groups);
+  gather_ = std::make_unique<data::ParameterGather>(stage_.params(), mesh_.data_group());
+}
+
+Trainer::~Trainer() {
+  if (std::uncaught_exceptions() > 0) return;  // peers may be elsewhere by now
+  executor_->finish(*ctx_);
+  if (gather_) gather_->finish(*ctx_);
+}
 
 model::MemoryPlan Trainer::memory_plan() const {
   model::MemoryPlan plan = arenas_.used();
@@ -97,90 +146,81 @@ StepTimes Trainer::times(std::int64_t step) const {
 
 void Trainer::initialize() {
   stage_.initialize(*ctx_);
+  if (!optimizer_) return;
   const nn::ParamTable& params = stage_.params();
-  if (params.value().dtype() != params.master().dtype()) {
-    ops::cast(*ctx_, params.master(), params.value());
+  for (const nn::Bucket& bucket : params.buckets()) {  // gaps between tensors must be finite
+    ops::fill(*ctx_, 0, params.gradient(bucket));
   }
-  if (optimizer_) {
-    ops::fill(*ctx_, 0, params.gradient());  // padding between tensors must be finite
-    optimizer_->initialize(*ctx_);
-  }
+  optimizer_->initialize(*ctx_);
 }
 
 void Trainer::step(const Order& order, io::Loader* loader) {
-  begin(order);
-  const auto microbatches = static_cast<int>(config_.microbatches());
-  for (int m = 0; m < microbatches; ++m) {
-    const auto accumulate = m == 0 ? nn::Accumulate::no : nn::Accumulate::yes;
-    load_batch(loader, order.step, m);
-    memory_.change(microbatch_bytes_, "activations");
-    GraphSegment& segment = m == 0 ? first_microbatch_ : later_microbatch_;
-    segment.run(*ctx_, options_.graphs, [&] {
-      run_forward(model::Pass::train, accumulate);
-      run_backward(accumulate, m == microbatches - 1);
-    });
-    memory_.change(-microbatch_bytes_, "activations");
-  }
+  begin(order, loader == nullptr ? batch_tokens() : loader->counted_tokens(order.step));
+  reducer_->begin_step();
+  run_program(order, loader, true);
   {
     const Scope phase(ctx_->recorder(), Phase::reduce_exposed);
     reducer_->finish(*ctx_);
   }
-  update_.run(*ctx_, options_.graphs, [&] {
+  const bool alone = mesh_.world_group().size() == 1;
+  update_.run(*ctx_, options_.graphs && alone, [&] {
     judge();
     update();
   });
   end();
 }
 
-void Trainer::begin(const Order& order) {
+void Trainer::run_program(const Order& order, io::Loader* loader, bool reduces) {
+  Passes::Run run;
+  run.pass = options_.training ? model::Pass::train : model::Pass::evaluate;
+  run.step_views = step_views();
+  run.step = order.step;
+  run.loader = loader;
+  run.microbatches = program_.microbatches;
+  run.reduces = reduces;
+  passes_->begin(run);
+  executor_->run(*ctx_, *passes_);
+}
+
+void Trainer::fill_slots(io::Loader& loader, std::int64_t step) {
+  Passes::Run run;
+  run.step = step;
+  run.loader = &loader;
+  passes_->begin(run);
+  for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
+    const int slots = program_.slot_count(mesh_.at().pipeline, chunk);
+    for (int slot = 0; slot < slots; ++slot) passes_->load({chunk, slot}, 0);
+  }
+  synchronize(*ctx_);
+  release_loader();
+}
+
+void Trainer::release_loader() { feed_->release(); }
+
+void Trainer::begin(const Order& order, std::int64_t tokens) {
   ctx_->recorder().begin_step(order.step, order.traced);
   memory_.begin_step();
   input_.step = order.step;
   input_.learning_rate = static_cast<float>(order.learning_rate);
-  input_.inverse_tokens =
-      1.0F / static_cast<float>(config_.train.global_batch * stage_.options().T);
+  input_.inverse_tokens = 1.0F / static_cast<float>(std::max<std::int64_t>(1, tokens));
   input_.stop_request = order.stop_requested ? 1.0F : 0.0F;
   ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
 }
 
 void Trainer::end() {
-  const StepTimes& times = ctx_->recorder().end_step();
+  StepTimes times = ctx_->recorder().end_step();
+  times.reduce_seconds += mesh_.data_group().collect_seconds();
   host_times_[static_cast<std::size_t>(times.step % ops::kResultRing)] = times;
   records_->publish_times();
 }
 
-void Trainer::load_batch(io::Loader* loader, std::int64_t step, int microbatch) {
-  ctx_->recorder().set_microbatch(microbatch);
-  if (loader == nullptr) return;
-  const Scope phase(ctx_->recorder(), Phase::data);
-  loader->load(step, microbatch, feed_->next());
-  feed_->upload(*ctx_);
-}
-
-void Trainer::run_forward(model::Pass pass, nn::Accumulate accumulate) {
-  const Scope phase(ctx_->recorder(), Phase::forward);
-  for (int unit = 0; unit < stage_.units(); ++unit) {
-    stage_.forward(*ctx_, 0, unit, pass, step_views(), accumulate);
-  }
-}
-
-void Trainer::run_backward(nn::Accumulate accumulate, bool last) {
-  const Scope phase(ctx_->recorder(), Phase::backward);
-  for (int unit = stage_.units() - 1; unit >= 0; --unit) {
-    stage_.backward(*ctx_, 0, unit, step_views(), accumulate);
-    if (last) reducer_->unit_done(*ctx_, unit);
-    reducer_->progress();
-  }
-}
-
 void Trainer::judge() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
-  const View gradient = stage_.params().gradient();
-  const Dim begin = reducer_->norm_begin();
   {
     const Scope component(ctx_->recorder(), Component::optimizer);
-    ops::add_norm_squared(*ctx_, gradient.slice(begin, reducer_->norm_end() - begin),
-                          records_->sums());
+    for (const View& gradient : reducer_->norm_views()) {
+      ops::add_norm_squared(*ctx_, gradient, records_->sums());
+    }
   }
   comm::Communicator& world = mesh_.world_group();
   if (world.size() > 1) {
@@ -194,39 +234,34 @@ void Trainer::judge() {
 
 void Trainer::update() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
-  optimizer_->update(*ctx_, records_->state());
+  if (!optimizer_->is_sharded()) return optimizer_->update(*ctx_, records_->state());
+  const std::vector<nn::Bucket>& buckets = stage_.params().buckets();
+  for (std::size_t i = 0; i < buckets.size(); ++i) {  // in the order of the next forward pass
+    optimizer_->update(*ctx_, records_->state(), buckets[i]);
+    gather_->start(*ctx_, i);
+  }
 }
 
 void Trainer::forward_backward(const Order& order) {
-  begin(order);
-  for (std::int64_t m = 0; m < config_.microbatches(); ++m) {
-    const auto accumulate = m == 0 ? nn::Accumulate::no : nn::Accumulate::yes;
-    GraphSegment& segment = m == 0 ? first_microbatch_ : later_microbatch_;
-    segment.run(*ctx_, options_.graphs, [&] {
-      run_forward(model::Pass::train, accumulate);
-      run_backward(accumulate, false);
-    });
-  }
+  begin(order, batch_tokens());
+  run_program(order, nullptr, false);
   end();
 }
 
 void Trainer::forward(const Order& order) {
-  begin(order);
-  for (std::int64_t m = 0; m < config_.microbatches(); ++m) {
-    first_microbatch_.run(*ctx_, options_.graphs,
-                          [&] { run_forward(model::Pass::evaluate, nn::Accumulate::no); });
-  }
+  begin(order, batch_tokens());
+  run_program(order, nullptr, false);
   end();
 }
 
 Plan make_plan(const Config& config, const TrainerOptions& options, int world_rank) {
-  const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, world_rank);
+  const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, world_rank, config.groups());
   Trainer trainer(config, mesh, options, nullptr);
   if (options.cache) {
     const View tokens(nullptr, DType::i32, Device::meta,
                       {trainer.microbatch(), trainer.sequence()});
     const View logits(nullptr, options.compute, Device::meta,
-                      {trainer.microbatch(), config.model.vocabulary});
+                      {trainer.microbatch(), trainer.stage().logits_columns()});
     trainer.stage().decode(trainer.context(), tokens, 0, logits);
   }
   if (options.training) {
@@ -237,7 +272,8 @@ Plan make_plan(const Config& config, const TrainerOptions& options, int world_ra
   Plan plan;
   plan.memory = trainer.memory_plan();
   plan.ledger = trainer.context().ledger();
-  plan.data_traffic = mesh.data_group().traffic();
+  for (const comm::Communicator* group : mesh.groups())
+    plan.traffic[group->name()] = group->traffic();
   for (const nn::Param& param : trainer.stage().params().params()) {
     plan.parameters.emplace_back(param.name, param.count);
   }

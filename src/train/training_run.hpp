@@ -22,6 +22,7 @@ class TrainingRun {
   ExitCode run();
   void open_data();
   void open_records();
+  void report_placement();
   [[nodiscard]] double machine_rate();
   [[nodiscard]] const std::string& wanted_resume() const {
     return options_.resume.empty() ? config_.checkpoint.resume : options_.resume;

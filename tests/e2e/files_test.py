@@ -37,6 +37,27 @@ class Tokenize(support.Case):
         self.assertEqual(found.count(256), 2)
         self.assertEqual(bytes(i for i in found if i != 256).split(), [b"one", b"two"])
 
+    def test_a_separator_ends_a_document(self):
+        (self.folder / "parts.txt").write_bytes(b"one\0two\0")
+
+        result = self.run_program("tokenize", "--vocab", "bytes", "--input", "parts.txt", "--output", "parts.bin",
+                                  "--document-separator", r"\x00")
+
+        self.assertEqual(result.code, 0, result.err)
+        ids = (self.folder / "parts.bin").read_bytes()[1024:]
+        self.assertEqual(list(struct.unpack("<8H", ids)), [*b"one", 256, *b"two", 256])
+
+    def test_tokens_come_back_as_bytes(self):
+        data = bytes(range(256)) * 3 + "é😀 שלום\n".encode() + b"\xff\xfe"
+        (self.folder / "any.dat").write_bytes(data)
+        for name in ("any.bin", "any.npy", "any.h5"):
+            self.tokenize(name, "any.dat")
+            decode = ("tokenize", "--decode", "--vocab", "bytes", "--input", name)
+            self.assertEqual(self.run_program(*decode).raw, data)
+            result = self.run_program(*decode, "--output", "back.dat")
+            self.assertEqual(result.code, 0, result.err)
+            self.assertEqual((self.folder / "back.dat").read_bytes(), data)
+
     def test_every_format_trains_alike(self):
         losses = []
         for name in ("same.bin", "same.npy", "same.h5"):
@@ -53,8 +74,16 @@ class Tokenize(support.Case):
             (2, ["--vocab"], ("tokenize", "--input", "text.txt", "--output", "x.bin")),
             (3, ["none.txt"], (*common, "--input", "none.txt", "--output", "x.bin")),
             (3, ["nowhere"], ("tokenize", "--vocab", "nowhere", "--input", "text.txt", "--output", "x.bin")),
+            (3, ["empty.txt", "empty"], (*common, "--input", "empty.txt", "--output", "x.bin")),
+            (3, [".", "directory"], (*common, "--input", ".", "--output", "x.bin")),
+            (2, ["--document-separator"], (*common, "--input", "text.txt", "--output", "x.bin",
+                                           "--document-separator", "")),
+            (2, ["--special"], (*common, "--decode", "--input", "text.bin", "--special", "<a>")),
+            (3, ["text.txt"], (*common, "--decode", "--input", "text.txt", "--output", "x.txt")),
+            (5, ["none/x.txt"], (*common, "--decode", "--input", "text.bin", "--output", "none/x.txt")),
             (5, ["text.txt/x.bin"], (*common, "--input", "text.txt", "--output", "text.txt/x.bin")),
         ]
+        (self.folder / "empty.txt").write_bytes(b"")
         before = support.snapshot(self.folder)
         for code, words, arguments in cases:
             with self.subTest(arguments=arguments):

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """generate: a function of checkpoint, prompt, options and seed; always valid UTF-8."""
 
+import array
+import json
 import re
 
 import support
@@ -83,6 +85,70 @@ class Generate(support.Case):
         self.assertEqual(result.code, 0, result.err)
         self.assertTrue(result.out.startswith(PROMPT))
 
+    def several(self, *arguments, prompts=()):
+        """The JSON report of several prompts, and what was printed."""
+        prompt_options = [word for prompt in prompts for word in ("--prompt", prompt)]
+        result = self.run_program("generate", "--checkpoint", "run/checkpoints", *prompt_options, "--stop-token", "-1",
+                                  "--json", "report.json", *arguments)
+        self.assertEqual(result.code, 0, result.err)
+        return json.loads((self.folder / "report.json").read_text(encoding="utf-8")), result.out
+
+    def test_prompts_do_not_see_their_batch(self):
+        prompts = ["The red ", "The old ", "A", "The wet "]
+        options = ("--max-tokens", 40, "--seed", 5)
+
+        together, printed = self.several(*options, prompts=prompts)
+        apart, _ = self.several(*options, "--batch", 1, prompts=prompts)
+
+        self.assertEqual(together["completions"], apart["completions"])
+        self.assertEqual([c["prompt"] for c in together["completions"]], prompts)
+        self.assertEqual(printed, "\n".join(f"{c['prompt']}{c['text']}\n" for c in together["completions"]))
+        self.assertEqual(together["tokens"], 160)
+        self.assertEqual(together["prompt_tokens"], sum(map(len, prompts)))
+        for rate in ("prompt_tokens_per_second", "tokens_per_second"):
+            self.assertGreater(together[rate], 0)
+
+    def test_prompt_i_draws_from_seed_plus_i(self):
+        both, _ = self.several("--max-tokens", 30, "--seed", 5, "--temperature", 1, prompts=["The ", "The "])
+        second, _ = self.several("--max-tokens", 30, "--seed", 6, "--temperature", 1, prompts=["The "])
+
+        self.assertEqual(both["completions"][1], second["completions"][0])
+        self.assertNotEqual(both["completions"][0]["ids"], both["completions"][1]["ids"])
+
+    def test_prompt_files(self):
+        for text, prompts in [("one\ntwo\n", ["one", "two"]), ("one\ntwo\n\n\nthree\r\n", ["one\ntwo", "three"]),
+                              ("one\r\ntwo\n\n", ["one", "two"])]:
+            (self.folder / "prompts.txt").write_text(text, encoding="utf-8", newline="")
+            report, _ = self.several("--prompt-file", "prompts.txt", "--max-tokens", 2)
+            self.assertEqual([c["prompt"] for c in report["completions"]], prompts)
+
+    def test_stop_texts_end_a_text_before_them(self):
+        greedy = self.generate("--temperature", 0)
+        report, printed = self.several("--temperature", 0, "--max-tokens", 60, "--stop", "never", "--stop", greedy[20:24],
+                                       prompts=[PROMPT])
+
+        completion = report["completions"][0]
+        self.assertEqual(completion["text"], greedy[:greedy.index(greedy[20:24])])
+        self.assertEqual(completion["finish"], "stop")
+        self.assertEqual(printed, f"{PROMPT}{completion['text']}\n")
+
+    def test_repetition_penalty(self):
+        plain = self.generate("--temperature", 0, tokens=30)
+        penalized = self.generate("--temperature", 0, "--repetition-penalty", 3, tokens=30)
+
+        self.assertEqual(self.generate("--temperature", 0, "--repetition-penalty", 1, tokens=30), plain)
+        self.assertGreater(len(set(penalized)), len(set(plain)))
+
+    def test_logits_of_the_prompt(self):
+        report, _ = self.several("--logits", "logits.npy", "--temperature", 0, "--max-tokens", 1, prompts=[PROMPT])
+
+        data = (self.folder / "logits.npy").read_bytes()
+        self.assertIn(f"'shape': ({len(PROMPT)}, 257)".encode(), data[:128])
+        rows = array.array("f", data[128:])
+        self.assertEqual(len(rows), 257 * len(PROMPT))
+        last = rows[-257:]
+        self.assertEqual(max(range(257), key=last.__getitem__), report["completions"][0]["ids"][0])
+
     def test_refusals(self):
         ours = ("--checkpoint", "run/checkpoints")
         cases = [
@@ -96,6 +162,17 @@ class Generate(support.Case):
             (2, ["--top-k"], (*ours, "--top-k", "-1")),
             (2, ["--max-tokens"], (*ours, "--max-tokens", "0")),
             (2, ["--stop-token", "257"], (*ours, "--stop-token", "257")),
+            (2, ["--repetition-penalty"], (*ours, "--repetition-penalty", "0")),
+            (2, ["--repetition-penalty"], (*ours, "--repetition-penalty", "nan")),
+            (2, ["--batch"], (*ours, "--batch", "0")),
+            (2, ["--stop"], (*ours, "--stop", "")),
+            (2, ["--prompt-file"], (*ours, "--prompt", "a", "--prompt-file", "text.txt")),
+            (3, ["none.txt"], (*ours, "--prompt-file", "none.txt")),
+            (3, ["run"], (*ours, "--prompt-file", "run")),
+            (2, ["--logits"], (*ours, "--logits", "x.npy", "--prompt", "a", "--prompt", "b")),
+            (2, ["--logits"], (*ours, "--logits", "x.npy", "--prompt", "a" * 33)),
+            (5, ["none/x.npy"], (*ours, "--logits", "none/x.npy", "--prompt", "a")),
+            (5, ["none/x.json"], (*ours, "--json", "none/x.json", "--max-tokens", "1")),
             (2, ["--nonsense"], (*ours, "--nonsense", "1")),
             (3, ["nowhere"], (*ours, "--vocab", "nowhere")),
             (4, ["nowhere"], ("--checkpoint", "nowhere")),

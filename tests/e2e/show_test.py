@@ -8,7 +8,7 @@ import re
 
 import support
 
-COMMANDS = ("train", "eval", "generate", "bench", "tokenize", "checkpoint")
+COMMANDS = ("train", "eval", "generate", "bench", "tokenize", "checkpoint", "plan")
 
 
 class Help(support.Case):

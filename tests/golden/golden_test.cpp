@@ -185,7 +185,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
     for (const nn::Param& param : stage_->params().params()) {
       assign(golden_.read("weights/" + param.name), param.master);
     }
-    const model::BatchViews& batch = stage_->batch(0);
+    const model::BatchViews& batch = stage_->batch({});
     const Tensor tokens = golden_.read("tokens", DType::i32);
     const Tensor targets = golden_.read("targets", DType::i32);
     std::ranges::copy(tokens.view().span<std::int32_t>(), batch.tokens.data<std::int32_t>());
@@ -205,10 +205,10 @@ class GoldenModel : public testing::TestWithParam<Case> {
   }
   static void pass(model::Stage& stage, Context& ctx, const model::Stage::StepViews& step) {
     for (int unit = 0; unit < stage.units(); ++unit) {
-      stage.forward(ctx, 0, unit, model::Pass::train, step, nn::Accumulate::no);
+      stage.forward(ctx, {}, unit, model::Pass::train, step, nn::Accumulate::no);
     }
     for (int unit = stage.units() - 1; unit >= 0; --unit) {
-      stage.backward(ctx, 0, unit, step, nn::Accumulate::no);
+      stage.backward(ctx, {}, unit, step, nn::Accumulate::no);
     }
   }
   [[nodiscard]] double sum(int index) const {
@@ -238,7 +238,7 @@ TEST_P(GoldenModel, ActivationsLossAndGradients) {
   ops::begin_step(*ctx_, input_, &state_, sums_.view());
 
   for (int unit = 0; unit < stage_->units(); ++unit) {
-    stage_->forward(*ctx_, 0, unit, model::Pass::train, step, nn::Accumulate::no);
+    stage_->forward(*ctx_, {}, unit, model::Pass::train, step, nn::Accumulate::no);
   }
   const double tokens = golden_.read("counted_tokens").view().data<double>()[0];
   EXPECT_EQ(sum(ops::kSumTokens), tokens);
@@ -249,12 +249,12 @@ TEST_P(GoldenModel, ActivationsLossAndGradients) {
     const std::string place =
         unit == 0 ? "embedding" : "blocks." + std::to_string(unit - 1) + ".output";
     const Tensor wanted = golden_.read("activations/" + place);
-    EXPECT_LE(test::relative_difference(stage_->activation(0, unit), wanted.view()), tolerance())
+    EXPECT_LE(test::relative_difference(stage_->activation({}, unit), wanted.view()), tolerance())
         << place;
   }
 
   for (int unit = stage_->units() - 1; unit >= 0; --unit) {
-    stage_->backward(*ctx_, 0, unit, step, nn::Accumulate::no);
+    stage_->backward(*ctx_, {}, unit, step, nn::Accumulate::no);
   }
   for (const nn::Param& param : stage_->params().params()) {
     const Tensor wanted = golden_.read("gradients/" + param.name);
@@ -276,10 +276,10 @@ TEST_P(GoldenModel, AccumulatingTwiceDoublesTheGradient) {
   }();
 
   for (int unit = 0; unit < stage_->units(); ++unit) {
-    stage_->forward(*ctx_, 0, unit, model::Pass::train, step, nn::Accumulate::yes);
+    stage_->forward(*ctx_, {}, unit, model::Pass::train, step, nn::Accumulate::yes);
   }
   for (int unit = stage_->units() - 1; unit >= 0; --unit) {
-    stage_->backward(*ctx_, 0, unit, step, nn::Accumulate::yes);
+    stage_->backward(*ctx_, {}, unit, step, nn::Accumulate::yes);
   }
 
   for (const nn::Param& param : stage_->params().params()) {

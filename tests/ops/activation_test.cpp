@@ -2,6 +2,7 @@
 #include "hyperslab/ops/activation.hpp"
 
 #include "finite_difference.hpp"
+#include "hyperslab/ops/matmul.hpp"
 #include "ops_test.hpp"
 
 namespace hyperslab::ops {
@@ -38,6 +39,30 @@ TEST_F(ActivationOps, GatedForwardByHand) {
 
   gated_forward(ctx, Activation::geglu, gate_up.view(), y.view());
   expect_values(y.view(), {5 * 0.8413447461, 7 * -0.0455002639, 0, -2.9959503206}, 4e-6);
+}
+
+TEST_F(ActivationOps, TheKeptInputGivesTheSameBits) {
+  for (const Activation activation : kPlain) {
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      for (const auto& [rows, K, M] : {std::array<Dim, 3>{1, 1, 1}, {7, 13, 37}, {301, 9, 67}}) {
+        const Tensor x = random_tensor(dtype, {rows, K}, 1, 2.0);
+        const Tensor weight = random_tensor(dtype, {M, K}, 2);
+        const Tensor bias = random_tensor(dtype, {M}, 3);
+        for (const bool with_bias : {false, true}) {
+          Tensor pre = poisoned(dtype, {rows, M});
+          Tensor y = poisoned(dtype, {rows, M});
+          Tensor again = poisoned(dtype, {rows, M});
+
+          linear_activation_forward(ctx, x.view(), weight.view(),
+                                    with_bias ? CView(bias.view()) : CView(), activation,
+                                    pre.view(), y.view());
+          activation_forward(ctx, activation, pre.view(), again.view());
+
+          EXPECT_TRUE(same_bits(y.view(), again.view())) << static_cast<int>(activation);
+        }
+      }
+    }
+  }
 }
 
 TEST_F(ActivationOps, GradientsMatchDifferences) {

@@ -57,6 +57,32 @@ TEST_F(DropoutOp, IsAFunctionOfThePlaceInTheGlobalBatch) {
   EXPECT_TRUE(same_bits(part.view(), whole.view().slice(2, 2)));
 }
 
+TEST_F(DropoutOp, APartOfTheMicrobatchHasItsPartOfTheMask) {
+  // Parts that begin and end inside samples, of one element, of several samples, empty.
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const Tensor x = random_tensor(dtype, {3, 7, 91}, 1);
+    const Tensor position = tensor_of(DType::i64, {3}, {5, 0, 7000000});
+    Dropout spec = active(0.25F, position.view());
+    Tensor whole = poisoned(dtype, {3, 7, 91});
+    dropout(ctx, spec, x.view(), whole.view());
+    spec.elements_per_sample = 7 * 91;
+    for (const auto& [first, count] : std::vector<std::array<Dim, 2>>{
+             {0, 3}, {2, 9}, {6, 1}, {7, 14}, {20, 1}, {5, 0}, {0, 21}}) {
+      spec.first_element = first * 91;
+      Tensor part = poisoned(dtype, {count, 91});
+
+      dropout(ctx, spec, x.view().reshaped({21, 91}).slice(first, count), part.view());
+
+      EXPECT_TRUE(same_bits(part.view(), whole.view().reshaped({21, 91}).slice(first, count)))
+          << first << "+" << count;
+    }
+    spec.first_element = 636;
+    Tensor two = poisoned(dtype, {2});
+    dropout(ctx, spec, x.view().flat().slice(636, 2), two.view());
+    EXPECT_TRUE(same_bits(two.view(), whole.view().flat().slice(636, 2)));
+  }
+}
+
 TEST_F(DropoutOp, DropsTheRightShareAndDiffersByStepAndSite) {
   const Tensor x = filled_tensor(DType::f32, {1, 100000}, 1);
   const Tensor position = tensor_of(DType::i64, {1}, {0});
@@ -112,6 +138,13 @@ TEST_F(DropoutOp, WrongOperandsAreNamed) {
   expect_error_naming("dropout probability", [&] {
     dropout(ctx, active(1.0F, position.view().slice(0, 2)), x.view(), x.view());
   });
+  Dropout outside = active(0.5F, position.view());
+  outside.elements_per_sample = 5;
+  outside.first_element = 6;
+  expect_error_naming("dropout first_element", [&] { dropout(ctx, outside, x.view(), x.view()); });
+  Dropout whole = active(0.5F, position.view().slice(0, 2));
+  whole.first_element = 1;
+  expect_error_naming("dropout first_element", [&] { dropout(ctx, whole, x.view(), x.view()); });
   Dropout stateless = active(0.5F, position.view().slice(0, 2));
   stateless.state = nullptr;
   expect_error_naming("dropout state", [&] { dropout(ctx, stateless, x.view(), x.view()); });

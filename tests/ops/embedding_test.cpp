@@ -6,13 +6,17 @@
 
 #include "finite_difference.hpp"
 #include "ops_test.hpp"
+#include "shards.hpp"
 
 namespace hyperslab::ops {
 namespace {
 
 using namespace hyperslab::test;
+using namespace hyperslab::ops::test;
 
 class EmbeddingOps : public OpsTest {};
+
+VocabularyShard whole(const Tensor& table) { return whole_vocabulary(table.view().shape()[0]); }
 
 Tensor order_of(CView tokens) {
   std::vector<std::int32_t> order(static_cast<std::size_t>(tokens.numel()));
@@ -28,10 +32,11 @@ TEST_F(EmbeddingOps, ForwardByHand) {
   const Tensor positions = tensor_of(DType::f32, {3, 2}, {100, 100, 10, 20, 30, 40});
   Tensor y = poisoned(DType::f32, {2, 2, 2});
 
-  embedding_forward(ctx, tokens.view(), table.view(), {}, 0, 1, y.view());
+  embedding_forward(ctx, tokens.view(), table.view(), whole(table), {}, 0, 1, y.view());
   expect_values(y.view(), {5, 6, 1, 2, 3, 4, 5, 6});
 
-  embedding_forward(ctx, tokens.view(), table.view(), positions.view(), 1, 2, y.view());
+  embedding_forward(ctx, tokens.view(), table.view(), whole(table), positions.view(), 1, 2,
+                    y.view());
   expect_values(y.view(), {20, 32, 32, 44, 16, 28, 40, 52});
 }
 
@@ -44,12 +49,13 @@ TEST_F(EmbeddingOps, GradientsMatchDifferences) {
   Tensor dtable = poisoned(DType::f64, {5, 3});
   Tensor dpositions = poisoned(DType::f64, {4, 3});
   const auto value = [&] {
-    embedding_forward(ctx, tokens.view(), table.view(), positions.view(), 0, 0.5F, y.view());
+    embedding_forward(ctx, tokens.view(), table.view(), whole(table), positions.view(), 0, 0.5F,
+                      y.view());
     return inner_product(dy.view(), y.view());
   };
 
-  embedding_backward(ctx, tokens.view(), order_of(tokens.view()).view(), dy.view(), 0.5F,
-                     Accumulate::no, dtable.view());
+  embedding_backward(ctx, tokens.view(), order_of(tokens.view()).view(), dy.view(), whole(dtable),
+                     0.5F, Accumulate::no, dtable.view());
   position_backward(ctx, dy.view(), Accumulate::no, dpositions.view());
 
   expect_gradient("dtable", table.view(), dtable.view(), value);
@@ -76,12 +82,12 @@ TEST_F(EmbeddingOps, BackwardClearsOrAddsWhateverTheTokensAre) {
     }
     Tensor dtable = poisoned(DType::f32, {V, C});
 
-    embedding_backward(ctx, tokens.view(), order.view(), dy.view(), 2, Accumulate::no,
-                       dtable.view());
+    embedding_backward(ctx, tokens.view(), order.view(), dy.view(), whole(dtable), 2,
+                       Accumulate::no, dtable.view());
     expect_values(dtable.view(), wanted, 2e-5);
 
-    embedding_backward(ctx, tokens.view(), order.view(), dy.view(), 2, Accumulate::yes,
-                       dtable.view());
+    embedding_backward(ctx, tokens.view(), order.view(), dy.view(), whole(dtable), 2,
+                       Accumulate::yes, dtable.view());
     for (double& v : wanted) v *= 2;
     expect_values(dtable.view(), wanted, 4e-5);
   }
@@ -105,7 +111,8 @@ TEST_F(EmbeddingOps, BackwardDoesNotDependOnTheNumberOfChunks) {
   }
   Tensor dtable = poisoned(DType::f32, {101, 5});
 
-  embedding_backward(ctx, tokens.view(), order.view(), dy.view(), 1, Accumulate::no, dtable.view());
+  embedding_backward(ctx, tokens.view(), order.view(), dy.view(), whole(dtable), 1, Accumulate::no,
+                     dtable.view());
 
   EXPECT_TRUE(same_bits(dtable.view(), wanted.view()));
 }
@@ -131,9 +138,103 @@ TEST_F(EmbeddingOps, EmptyBatchesClear) {
   const Tensor dy(Device::cpu, DType::f32, {0, 4, 3});
   Tensor dtable = poisoned(DType::f32, {5, 3});
 
-  embedding_backward(ctx, tokens.view(), order.view(), dy.view(), 1, Accumulate::no, dtable.view());
+  embedding_backward(ctx, tokens.view(), order.view(), dy.view(), whole(dtable), 1, Accumulate::no,
+                     dtable.view());
 
   expect_values(dtable.view(), std::vector<double>(15, 0.0), 0);
+}
+
+constexpr Dim kWidth = 19;
+
+/// Rows of `table` as a rank holds them; padding is poisoned.
+Tensor rows_of(const Tensor& table, const VocabularyShard& shard, Dim rows) {
+  Tensor out = poisoned(DType::f32, {rows, kWidth});
+  const CView here = table.view().slice(shard.count == 0 ? 0 : shard.first, shard.count);
+  std::copy_n(here.data<float>(), here.numel(), out.view().data<float>());
+  return out;
+}
+
+TEST_F(EmbeddingOps, RanksThatShareAVocabularyAddUp) {
+  for (const Sharding& sharding : awkward_shardings()) {
+    const auto [V, rows, ranks] = sharding;
+    std::vector<std::int32_t> ids(14);
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 5 % V);
+    const Tensor tokens = int_tensor({2, 7}, ids);
+    const Tensor table = random_tensor(DType::f32, {V, kWidth}, 1);
+    const Tensor positions = random_tensor(DType::f32, {9, kWidth}, 2);
+    Tensor wanted = poisoned(DType::f32, {2, 7, kWidth});
+    embedding_forward(ctx, tokens.view(), table.view(), whole(table), positions.view(), 2, 1.5F,
+                      wanted.view());
+    std::vector<double> sum(static_cast<std::size_t>(wanted.view().numel()), 0.0);
+
+    for (Dim rank = 0; rank < ranks; ++rank) {
+      const VocabularyShard shard = sharding.of(rank);
+      Tensor y = poisoned(DType::f32, {2, 7, kWidth});
+      embedding_forward(ctx, tokens.view(), rows_of(table, shard, rows).view(), shard,
+                        rank == 0 ? CView(positions.view()) : CView(), 2, 1.5F, y.view());
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        const auto here = static_cast<double>(y.view().data<float>()[i]);
+        const Dim token = ids[i / kWidth];
+        if (rank > 0 && (token < shard.first || token >= shard.first + shard.count)) {
+          ASSERT_EQ(here, 0) << "of another rank's token nothing is left";
+        }
+        sum[i] += here;
+      }
+    }
+
+    expect_values(wanted.view(), sum, 1e-6);
+  }
+}
+
+TEST_F(EmbeddingOps, ARankHasTheGradientOfItsRowsAlone) {
+  for (const Sharding& sharding : awkward_shardings()) {
+    const auto [V, rows, ranks] = sharding;
+    std::vector<std::int32_t> ids(700);
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * i % V);
+    const Tensor tokens = int_tensor({7, 100}, ids);
+    const Tensor order = order_of(tokens.view());
+    const Tensor dy = random_tensor(DType::f32, {7, 100, kWidth}, 3);
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+      const bool adds = accumulate == Accumulate::yes;
+      const auto before = [&](Dim size) {
+        return adds ? filled_tensor(DType::f32, {size, kWidth}, 2)
+                    : poisoned(DType::f32, {size, kWidth});
+      };
+      Tensor wanted = before(V);
+      embedding_backward(ctx, tokens.view(), order.view(), dy.view(), whole(wanted), 0.5F,
+                         accumulate, wanted.view());
+
+      for (Dim rank = 0; rank < ranks; ++rank) {
+        const VocabularyShard shard = sharding.of(rank);
+        Tensor dtable = before(rows);
+        embedding_backward(ctx, tokens.view(), order.view(), dy.view(), shard, 0.5F, accumulate,
+                           dtable.view());
+
+        const Dim first = shard.count == 0 ? 0 : shard.first;
+        EXPECT_TRUE(same_bits(dtable.view().slice(0, shard.count),
+                              wanted.view().slice(first, shard.count)));
+        const CView padding = dtable.view().slice(shard.count, rows - shard.count);
+        const std::vector<double> left(static_cast<std::size_t>(padding.numel()), adds ? 2.0 : 0.0);
+        expect_values(padding, left, 0);
+      }
+    }
+  }
+}
+
+TEST_F(EmbeddingOps, PaddingStandsForNoTokenAlsoWhereMoreTokensFollow) {
+  const VocabularyShard shard = {1, 2, 6};
+  const Tensor tokens = int_tensor({1, 4}, {2, 3, 4, 0});
+  const Tensor table = tensor_of(DType::f32, {4, 1}, {10, 20, 30, 40});
+  const Tensor dy = tensor_of(DType::f32, {1, 4, 1}, {1, 2, 3, 4});
+  Tensor y = poisoned(DType::f32, {1, 4, 1});
+  Tensor dtable = poisoned(DType::f32, {4, 1});
+
+  embedding_forward(ctx, tokens.view(), table.view(), shard, {}, 0, 1, y.view());
+  embedding_backward(ctx, tokens.view(), order_of(tokens.view()).view(), dy.view(), shard, 1,
+                     Accumulate::no, dtable.view());
+
+  expect_values(y.view(), {20, 0, 0, 0});
+  expect_values(dtable.view(), {0, 1, 0, 0});
 }
 
 TEST_F(EmbeddingOps, SinusoidalTableByHand) {
@@ -154,21 +255,32 @@ TEST_F(EmbeddingOps, WrongOperandsAreNamed) {
   Tensor y = filled_tensor(DType::f32, {1, 2, 2}, 0);
   Tensor dtable = filled_tensor(DType::f32, {4, 2}, 0);
   expect_error_naming("embedding_forward tokens", [&] {
-    embedding_forward(ctx, tokens.view(), table.view(), {}, 0, 1, y.view());
+    embedding_forward(ctx, tokens.view(), table.view(), whole(table), {}, 0, 1, y.view());
+  });
+  expect_error_naming("embedding_forward tokens: place 1 holds token 3, wanted less than 2", [&] {
+    embedding_forward(ctx, tokens.view(), table.view(), {0, 1, 2}, {}, 0, 1, y.view());
+  });
+  expect_error_naming("embedding_forward shard: tokens 1+3 of 4", [&] {
+    embedding_forward(ctx, tokens.view(), table.view().slice(0, 2), {1, 3, 4}, {}, 0, 1, y.view());
+  });
+  expect_error_naming("embedding_backward shard: tokens 2+3 of 4", [&] {
+    embedding_backward(ctx, tokens.view(), int_tensor({2}, {0, 1}).view(), y.view(), {2, 3, 4}, 1,
+                       Accumulate::no, dtable.view());
   });
   expect_error_naming("embedding_forward first_position", [&] {
-    embedding_forward(ctx, tokens.view(), dtable.view(), positions.view(), 1, 1, y.view());
+    embedding_forward(ctx, tokens.view(), dtable.view(), whole(dtable), positions.view(), 1, 1,
+                      y.view());
   });
   expect_error_naming("embedding_forward y", [&] {
-    embedding_forward(ctx, tokens.view(), dtable.view(), {}, 0, 1, dtable.view());
+    embedding_forward(ctx, tokens.view(), dtable.view(), whole(dtable), {}, 0, 1, dtable.view());
   });
   expect_error_naming("embedding_backward order", [&] {
-    embedding_backward(ctx, tokens.view(), int_tensor({2}, {1, 0}).view(), y.view(), 1,
-                       Accumulate::no, dtable.view());
+    embedding_backward(ctx, tokens.view(), int_tensor({2}, {1, 0}).view(), y.view(), whole(dtable),
+                       1, Accumulate::no, dtable.view());
   });
   expect_error_naming("embedding_backward dy", [&] {
-    embedding_backward(ctx, tokens.view(), int_tensor({2}, {0, 1}).view(), table.view(), 1,
-                       Accumulate::no, dtable.view());
+    embedding_backward(ctx, tokens.view(), int_tensor({2}, {0, 1}).view(), table.view(),
+                       whole(dtable), 1, Accumulate::no, dtable.view());
   });
   expect_error_naming("position_backward dpositions", [&] {
     position_backward(ctx, y.view(), Accumulate::no, dtable.view().slice(0, 1));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/loss.hpp"
 
+#include <algorithm>
+
 #include "finite_difference.hpp"
 #include "ops_test.hpp"
 
@@ -15,6 +17,13 @@ class Loss : public OpsTest {
   void SetUp() override { state.gradient_scale = 0.5F; }
 };
 
+VocabularyShard whole(const Tensor& logits) { return whole_vocabulary(logits.view().shape()[1]); }
+
+void copy_row(const Tensor& from, Dim row, Dim count, Tensor& to, Dim columns) {
+  std::copy_n(from.view().data<float>() + row * count, count,
+              to.view().data<float>() + row * columns);
+}
+
 double place(const Tensor& sums, SumIndex index) {
   return to_doubles(sums.view())[static_cast<std::size_t>(index)];
 }
@@ -24,7 +33,8 @@ TEST_F(Loss, ByHand) {
   const Tensor targets = int_tensor({3}, {1, 1, kIgnoredTarget});
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 1);
 
-  softmax_cross_entropy(ctx, logits.view(), targets.view(), &state, WithGradient::yes, sums.view());
+  softmax_cross_entropy(ctx, logits.view(), whole(logits), targets.view(), &state,
+                        WithGradient::yes, sums.view());
 
   EXPECT_NEAR(place(sums, kSumLoss), 1 + std::log(2.0) + std::log(4.0 / 3.0), 1e-6);
   EXPECT_EQ(place(sums, kSumTokens), 3);
@@ -42,15 +52,15 @@ TEST_F(Loss, GradientMatchesDifferences) {
   const auto value = [&] {
     Tensor scratch = logits.clone();
     Tensor fresh = filled_tensor(DType::f64, {kSumCount}, 0);
-    softmax_cross_entropy(ctx, scratch.view(), targets.view(), nullptr, WithGradient::no,
-                          fresh.view());
+    softmax_cross_entropy(ctx, scratch.view(), whole(scratch), targets.view(), nullptr,
+                          WithGradient::no, fresh.view());
     EXPECT_TRUE(same_bits(scratch.view(), logits.view())) << "without gradient nothing is written";
     return 0.5 * place(fresh, kSumLoss);
   };
   Tensor dlogits = logits.clone();
 
-  softmax_cross_entropy(ctx, dlogits.view(), targets.view(), &state, WithGradient::yes,
-                        sums.view());
+  softmax_cross_entropy(ctx, dlogits.view(), whole(dlogits), targets.view(), &state,
+                        WithGradient::yes, sums.view());
 
   expect_gradient("dlogits", logits.view(), dlogits.view(), value);
 }
@@ -65,8 +75,8 @@ TEST_F(Loss, FloatMatchesTheOracleAndRepeatsItsBits) {
       std::vector<Tensor> out;
       out.push_back(converted(logits.view(), dtype));
       out.push_back(filled_tensor(dtype, {kSumCount}, 0));
-      softmax_cross_entropy(ctx, out[0].view(), targets.view(), &state, WithGradient::yes,
-                            out[1].view());
+      softmax_cross_entropy(ctx, out[0].view(), whole(out[0]), targets.view(), &state,
+                            WithGradient::yes, out[1].view());
       return out;
     };
 
@@ -87,8 +97,8 @@ TEST_F(Loss, FloatMatchesTheOracleAndRepeatsItsBits) {
 TEST_F(Loss, LargeLogitsDoNotOverflowAndNansAreSeen) {
   Tensor logits = tensor_of(DType::f32, {1, 3}, {3e38, -3e38, 0});
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 0);
-  softmax_cross_entropy(ctx, logits.view(), int_tensor({1}, {0}).view(), &state, WithGradient::yes,
-                        sums.view());
+  softmax_cross_entropy(ctx, logits.view(), whole(logits), int_tensor({1}, {0}).view(), &state,
+                        WithGradient::yes, sums.view());
   EXPECT_EQ(place(sums, kSumLoss), 0);
   expect_values(logits.view(), {0, 0, 0}, 0);
 
@@ -96,8 +106,8 @@ TEST_F(Loss, LargeLogitsDoNotOverflowAndNansAreSeen) {
     Tensor bad = filled_tensor(DType::f32, {1, 3}, 1);
     bad.view().data<float>()[at] = std::numeric_limits<float>::quiet_NaN();
     Tensor bad_sums = filled_tensor(DType::f32, {kSumCount}, 0);
-    softmax_cross_entropy(ctx, bad.view(), int_tensor({1}, {0}).view(), &state, WithGradient::yes,
-                          bad_sums.view());
+    softmax_cross_entropy(ctx, bad.view(), whole(bad), int_tensor({1}, {0}).view(), &state,
+                          WithGradient::yes, bad_sums.view());
     EXPECT_TRUE(std::isnan(place(bad_sums, kSumLoss))) << at;
   }
 }
@@ -107,9 +117,44 @@ TEST_F(Loss, NoRowsAreLegal) {
   const Tensor targets(Device::cpu, DType::i32, {0});
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 2);
 
-  softmax_cross_entropy(ctx, logits.view(), targets.view(), &state, WithGradient::yes, sums.view());
+  softmax_cross_entropy(ctx, logits.view(), whole(logits), targets.view(), &state,
+                        WithGradient::yes, sums.view());
 
   expect_values(sums.view(), std::vector<double>(kSumCount, 2.0), 0);
+}
+
+TEST_F(Loss, ColumnsOfPaddingTakeNoPart) {
+  const Dim V = 13;
+  const Tensor logits = random_tensor(DType::f32, {7, V}, 1, 3.0);
+  const Tensor targets = int_tensor({7}, {0, 12, kIgnoredTarget, 5, 6, 7, 8});
+  for (const Dim columns : {V, V + 1, V + 51}) {
+    for (const WithGradient gradient : {WithGradient::no, WithGradient::yes}) {
+      Tensor exact = logits.clone();
+      Tensor padded = poisoned(DType::f32, {7, columns});
+      for (Dim row = 0; row < 7; ++row) copy_row(logits, row, V, padded, columns);
+      Tensor sums = filled_tensor(DType::f32, {kSumCount}, 0);
+      Tensor padded_sums = filled_tensor(DType::f32, {kSumCount}, 0);
+
+      softmax_cross_entropy(ctx, exact.view(), whole(exact), targets.view(), &state, gradient,
+                            sums.view());
+      softmax_cross_entropy(ctx, padded.view(), whole_vocabulary(V), targets.view(), &state,
+                            gradient, padded_sums.view());
+
+      EXPECT_TRUE(same_bits(sums.view(), padded_sums.view()));
+      for (Dim row = 0; row < 7; ++row) {
+        for (Dim i = 0; i < columns; ++i) {
+          const float found = padded.view().data<float>()[row * columns + i];
+          if (i < V) {
+            ASSERT_EQ(found, exact.view().data<float>()[row * V + i]);
+          } else if (gradient == WithGradient::yes) {
+            ASSERT_EQ(found, 0);
+          } else {
+            ASSERT_TRUE(std::isnan(found));
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_F(Loss, WrongOperandsAreNamed) {
@@ -117,20 +162,28 @@ TEST_F(Loss, WrongOperandsAreNamed) {
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 0);
   const Tensor targets = int_tensor({2}, {0, 3});
   expect_error_naming("softmax_cross_entropy targets: row 1 holds token 3", [&] {
-    softmax_cross_entropy(ctx, logits.view(), targets.view(), &state, WithGradient::yes,
-                          sums.view());
+    softmax_cross_entropy(ctx, logits.view(), whole(logits), targets.view(), &state,
+                          WithGradient::yes, sums.view());
   });
   expect_error_naming("softmax_cross_entropy targets", [&] {
-    softmax_cross_entropy(ctx, logits.view(), targets.view().slice(0, 1), &state, WithGradient::yes,
+    softmax_cross_entropy(ctx, logits.view(), whole(logits), targets.view().slice(0, 1), &state,
+                          WithGradient::yes, sums.view());
+  });
+  expect_error_naming("softmax_cross_entropy shard: wanted the whole vocabulary", [&] {
+    softmax_cross_entropy(ctx, logits.view(), {1, 2, 3}, targets.view(), &state, WithGradient::yes,
                           sums.view());
+  });
+  expect_error_naming("softmax_cross_entropy shard: tokens 0+4 of 4", [&] {
+    softmax_cross_entropy(ctx, logits.view(), whole_vocabulary(4), targets.view(), &state,
+                          WithGradient::yes, sums.view());
   });
   expect_error_naming("softmax_cross_entropy sums", [&] {
-    softmax_cross_entropy(ctx, logits.view(), targets.view(), &state, WithGradient::yes,
-                          sums.view().slice(0, 3));
+    softmax_cross_entropy(ctx, logits.view(), whole(logits), targets.view(), &state,
+                          WithGradient::yes, sums.view().slice(0, 3));
   });
   expect_error_naming("softmax_cross_entropy state", [&] {
-    softmax_cross_entropy(ctx, logits.view(), targets.view(), nullptr, WithGradient::yes,
-                          sums.view());
+    softmax_cross_entropy(ctx, logits.view(), whole(logits), targets.view(), nullptr,
+                          WithGradient::yes, sums.view());
   });
 }
 

@@ -130,15 +130,15 @@ TEST_F(Meta, LookupsLossAndOptimizerCountWhatTheyTouch) {
   const View sums = view({kSumCount});
   EXPECT_EQ(work("embedding_forward",
                  [&] {
-                   embedding_forward(ctx, view({B, T}, DType::i32), view({V, C}), {}, 0, 1,
-                                     view({B, T, C}));
+                   embedding_forward(ctx, view({B, T}, DType::i32), view({V, C}),
+                                     whole_vocabulary(V), {}, 0, 1, view({B, T, C}));
                  })
                 .bytes,
             4.0 * (2 * kRows * C + kRows));
   EXPECT_EQ(work("softmax_cross_entropy",
                  [&] {
-                   softmax_cross_entropy(ctx, view({16, V}), view({16}, DType::i32), nullptr,
-                                         WithGradient::yes, sums);
+                   softmax_cross_entropy(ctx, view({16, V}), whole_vocabulary(V),
+                                         view({16}, DType::i32), nullptr, WithGradient::yes, sums);
                  })
                 .bytes,
             4.0 * (16 * V + 16 + kSumCount));
@@ -152,6 +152,47 @@ TEST_F(Meta, LookupsLossAndOptimizerCountWhatTheyTouch) {
             100 * (7 * 4.0 + 2) + 4 * 4.0);
   begin_step(ctx, {}, nullptr, sums);
   judge_step(ctx, {}, sums, nullptr, nullptr);
+}
+
+TEST_F(Meta, APartOfTheVocabularyCountsItsOwn) {
+  const VocabularyShard shard = {10, 7, V};
+  const View tokens = view({B, T}, DType::i32);
+  const View targets = view({16}, DType::i32);
+  const View logits = view({16, 8});
+  const View gathered = view({4, 16, kRowStatisticCount});
+  const double table_rows = 7.0 * C;  // fewer than the tokens
+  const auto backward_bytes = [&](Accumulate accumulate) {
+    return work("embedding_backward",
+                [&] {
+                  embedding_backward(ctx, tokens, view({B * T}, DType::i32), view({B, T, C}), shard,
+                                     1, accumulate, view({8, C}));
+                })
+        .bytes;
+  };
+  const auto loss = [&](WithGradient gradient) {
+    return work("vocabulary_cross_entropy", [&] {
+      vocabulary_cross_entropy(ctx, logits, shard, targets, gathered, nullptr, gradient,
+                               view({kSumCount}));
+    });
+  };
+
+  EXPECT_EQ(work("embedding_forward",
+                 [&] {
+                   embedding_forward(ctx, tokens, view({8, C}), shard, {}, 0, 1, view({B, T, C}));
+                 })
+                .bytes,
+            4.0 * (kRows * C + table_rows + kRows));
+  EXPECT_EQ(backward_bytes(Accumulate::yes), 4.0 * (kRows * C + table_rows + 2 * kRows));
+  EXPECT_EQ(backward_bytes(Accumulate::no), 4.0 * (kRows * C + 8 * C + 2 * kRows));
+  const Work statistics = work("softmax_statistics", [&] {
+    softmax_statistics(ctx, logits, shard, targets, view({16, kRowStatisticCount}));
+  });
+  EXPECT_EQ(statistics.bytes, 4.0 * (16 * 8 + 16 + 16 * 4));
+  EXPECT_EQ(statistics.flops, 10.0 * 16 * 7);
+  const double read = 4.0 * (16 + 4 * 16 * 4 + kSumCount);
+  EXPECT_EQ(loss(WithGradient::no).bytes, read) << "the logits are not touched";
+  EXPECT_EQ(loss(WithGradient::yes).bytes, read + 4.0 * 16 * 8);
+  EXPECT_GT(ctx.workspace_high_water(), 0U);
 }
 
 TEST_F(Meta, ThePlannedWorkspaceIsWhatTheCpuNeeds) {

@@ -182,6 +182,49 @@ TEST_F(Norm, FloatMatchesTheOracleForAwkwardSizesAndRepeatsItsBits) {
   }
 }
 
+/// residual + delta with its sum, then the norm of that sum alone, `offset` elements behind an
+/// aligned address.
+void expect_equal_bits_from_the_sum(Context& ctx, NormKind kind, DType dtype, Dim rows, Dim C,
+                                    Dim offset) {
+  NormCase c(dtype, rows, C);
+  const bool centered = kind == NormKind::layernorm;
+  const bool scales = kind != NormKind::none;
+  const auto norm = [&](CView residual, CView delta, View sum, Tensor& y, Tensor& mean,
+                        Tensor& rstd) {
+    add_norm_forward(ctx, kind, residual, delta, scales ? c.weight.view() : View(),
+                     centered ? c.bias.view() : View(), kEps, sum, y.view(),
+                     centered ? mean.view() : View(), scales ? rstd.view() : View());
+  };
+  norm(c.residual.view(), c.delta.view(), c.sum.view(), c.y, c.mean, c.rstd);
+  Tensor room = poisoned(dtype, {offset + rows * C});
+  const View kept = room.view().slice(offset, rows * C).reshaped({rows, C});
+  if (kept.bytes() > 0) std::memcpy(kept.raw(), c.sum.view().raw(), kept.bytes());
+  Tensor y = poisoned(dtype, {rows, C});
+  Tensor mean = poisoned(dtype, {rows});
+  Tensor rstd = poisoned(dtype, {rows});
+
+  norm(kept, {}, {}, y, mean, rstd);
+
+  const std::string what =
+      std::to_string(rows) + " x " + std::to_string(C) + " + " + std::to_string(offset);
+  EXPECT_TRUE(same_bits(y.view(), c.y.view())) << what;
+  EXPECT_TRUE(same_bits(mean.view(), c.mean.view())) << what;
+  EXPECT_TRUE(same_bits(rstd.view(), c.rstd.view())) << what;
+}
+
+TEST_F(Norm, TheKeptSumGivesTheSameBits) {
+  for (const NormKind kind : {NormKind::layernorm, NormKind::rmsnorm, NormKind::none}) {
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      for (const auto& [rows, C] :
+           {std::array<Dim, 2>{1, 1}, {3, 17}, {131, 67}, {257, 128}, {5, 1603}, {0, 4}}) {
+        for (const Dim offset : {0, 1, 3}) {
+          expect_equal_bits_from_the_sum(ctx, kind, dtype, rows, C, offset);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(Norm, ARowOfOneElementHasItsSignAndNoGradient) {
   const Tensor x = tensor_of(DType::f64, {2, 1}, {-3, 5});
   const Tensor weight = tensor_of(DType::f64, {1}, {2});

@@ -52,7 +52,7 @@ TEST_P(DataParallel, AgreesWithOneRankTensorByTensor) {
   const train::Config config = parallel_config(more);
   const train::Config single =
       small_config({"train.microbatch=1", "model.family=" + GetParam(), "model.dropout=0.1"}, 1);
-  const mesh::Mesh mesh(world(), Device::cpu, config.parallel);
+  const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
   const mesh::Mesh alone = mesh::Mesh::plan(single.parallel, 0);
   SmallRun many(config, mesh, world().rank());
   SmallRun one(single, alone, 0);
@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(Families, DataParallel, testing::Values("gpt2", "llama"
 
 TEST(DataParallel, TheSameRanksGiveTheSameBits) {
   const train::Config config = parallel_config({});
-  const mesh::Mesh mesh(world(), Device::cpu, config.parallel);
+  const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
   SmallRun a(config, mesh, world().rank());
   SmallRun b(config, mesh, world().rank());
   for (int step = 1; step <= 5; ++step) EXPECT_EQ(a.step(step), b.step(step));
@@ -88,7 +88,7 @@ TEST(DataParallel, TheSameRanksGiveTheSameBits) {
 
 TEST(DataParallel, ReplicasStayEqualBitForBit) {
   const train::Config config = parallel_config({});
-  const mesh::Mesh mesh(world(), Device::cpu, config.parallel);
+  const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
   SmallRun run(config, mesh, world().rank());
   for (int step = 1; step <= 5; ++step) run.step(step);
 
@@ -101,7 +101,7 @@ TEST(DataParallel, ReplicasStayEqualBitForBit) {
 TEST(DataParallel, TrafficEqualsTheClosedForm) {
   constexpr int kSteps = 3;
   const train::Config config = parallel_config({});
-  const mesh::Mesh mesh(world(), Device::cpu, config.parallel);
+  const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
   SmallRun run(config, mesh, world().rank());
   test::pmpi::clear();
   for (int step = 1; step <= kSteps; ++step) run.step(step);
@@ -110,22 +110,24 @@ TEST(DataParallel, TrafficEqualsTheClosedForm) {
   const auto packed = [](std::int64_t n) { return (n + 31) / 32 * 32; };
   const std::int64_t block = packed(3 * 576) + packed(72) + packed(576) + 3 * packed(24) +
                              2 * packed(24) + 2 * packed(4 * 576) + packed(96) + packed(24);
-  const std::int64_t embedding = packed(67 * 24) + packed(12 * 24);
+  const std::int64_t table = packed(67 * 24);
+  const std::int64_t positions = packed(12 * 24);
   const std::int64_t final_norm = 2 * packed(24);
   const std::int64_t granule = 32L * world().size();
   const auto padded = [&](std::int64_t n) { return (n + granule - 1) / granule * granule; };
   // Buckets of at least 0.02 MiB = 5243 floats: a block fills one, the final norm joins the last
-  // block, the tied table is alone.
-  const std::int64_t elements = padded(final_norm + block) + 2 * padded(block) + padded(embedding);
+  // block, the tied table is alone, and what is left of the embedding comes last.
+  const std::int64_t elements =
+      padded(final_norm + block) + 2 * padded(block) + padded(positions) + padded(table);
   const comm::Traffic data = test::pmpi::traffic("data");
   const comm::Traffic sums = test::pmpi::traffic("world");
   const auto kind = static_cast<std::size_t>(comm::Call::all_reduce);
   const bool alone = world().size() == 1;
-  EXPECT_EQ(data.calls[kind], alone ? 0 : kSteps * 4);
+  EXPECT_EQ(data.calls[kind], alone ? 0 : kSteps * 5);
   EXPECT_EQ(data.bytes[kind], alone ? 0 : kSteps * 4 * elements);
   EXPECT_EQ(sums.calls[kind], alone ? 0 : kSteps);
   EXPECT_EQ(sums.bytes[kind], alone ? 0 : kSteps * 32);
-  EXPECT_EQ(run.plan().data_traffic.bytes[kind], alone ? 0 : 4 * elements);
+  EXPECT_EQ(run.plan().traffic.at("data").bytes[kind], alone ? 0 : 4 * elements);
   EXPECT_EQ(mesh.data_group().traffic().bytes[kind], data.bytes[kind]);
   for (int call = 0; call < comm::kCalls; ++call) {
     if (static_cast<comm::Call>(call) == comm::Call::all_reduce) continue;

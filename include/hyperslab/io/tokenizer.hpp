@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace hyperslab::io {
@@ -31,15 +32,39 @@ class Tokenizer {
 /// missing, broken or more than byte-level BPE.
 [[nodiscard]] std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary);
 
-/// Encodes the files one after the other, each ended by the end-of-text id, in bounded memory. A
-/// line that is only `<|endoftext|>` becomes the end-of-text id; documents without text get none.
-/// Formats by the suffix of `output`: .bin with llm.c's header (uint16 up to 65,536 ids, else
-/// uint32 under magic 20240801), .npy, .h5 (`tokens`, and `documents`, the int64 place of each
-/// document's first token). Written under a temporary name, synced and renamed. Returns the number
-/// of tokens. Throws Error(data) for inputs, Error(usage) for another suffix, Error(storage) for
+/// What parts the documents of a text file; it belongs to neither.
+struct DocumentSeparator {
+  enum class Kind : std::uint8_t {
+    marker_line,  ///< a line that is only `<|endoftext|>`
+    blank_lines,  ///< one or more empty lines
+    text,
+  };
+  Kind kind = Kind::marker_line;
+  std::string text;  ///< of Kind::text
+};
+
+/// `blank-lines`, or a text in which \n, \r, \t, \\ and \xHH stand for bytes. Throws Error(usage)
+/// for other escapes, an empty text and one of more than 4096 bytes.
+[[nodiscard]] DocumentSeparator parse_document_separator(const std::string& option);
+
+/// Encodes the files one after the other, in bounded memory. The end of a file ends a document, as
+/// does the separator; the end-of-text id follows each document. Documents without text are left
+/// out, but every file gives at least an end of text. Formats by the suffix of `output`: .bin with
+/// llm.c's header (uint16 up to 65,536 ids, else uint32 under magic 20240801), .npy, .h5 (`tokens`,
+/// and `documents`, the int64 place of each document's first token). Written under a temporary
+/// name, synced and renamed. Returns the number of tokens. Throws Error(data) for inputs, also
+/// empty ones and ones that change meanwhile, Error(usage) for another suffix, Error(storage) for
 /// what cannot be written; then nothing is left of the output.
 std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::string> inputs,
-                            const std::string& output);
+                            const std::string& output, const DocumentSeparator& separator = {});
+
+/// Writes the bytes of all tokens of token files (paths as open_tokens() takes them), exactly. In
+/// place of an end-of-text id between two documents stands the separator, on a line of its own
+/// where it is one; an end-of-text id at the very end gives nothing. `output`: a path, written as
+/// by tokenize_files(), or empty for standard output. Returns the number of tokens. Throws
+/// Error(data) for inputs, Error(storage) for what cannot be written.
+std::int64_t decode_files(const Tokenizer& tokenizer, const std::vector<std::string>& inputs,
+                          const std::string& output, const DocumentSeparator& separator = {});
 
 /// What train_vocabulary() makes of which texts.
 struct VocabularyTraining {
@@ -65,6 +90,24 @@ class Utf8Stream {
 
  private:
   std::string pending_;
+};
+
+/// Finds the first of some texts in a byte stream and gives what comes before it.
+class StopSearch {
+ public:
+  /// `stops`: none of them empty.
+  explicit StopSearch(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  /// Bytes that surely stand before a stop: what may be the beginning of one is held back. Nothing
+  /// once one was found.
+  [[nodiscard]] std::string push(std::string_view bytes);
+  /// What was held back.
+  [[nodiscard]] std::string finish();
+  [[nodiscard]] bool found() const { return found_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string pending_;
+  bool found_ = false;
 };
 
 }  // namespace hyperslab::io

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace hyperslab::mesh {
 
@@ -13,6 +15,8 @@ struct ParallelConfig {
   bool sequence = false;          ///< sequence parallelism in the tensor group
   std::string schedule = "1f1b";  ///< gpipe | 1f1b | interleaved | zero_bubble
   int virtual_stages = 1;
+  /// Blocks of every stage of the pipeline, virtual ones too; empty: cut by cost.
+  std::vector<std::int64_t> stage_layers = {};
   int zero = 0;            ///< 0 all-reduce | 1 sharded state | 2 sharded state and gradients
   double bucket_mib = 16;  ///< least size of a gradient bucket
   [[nodiscard]] int ranks() const { return data * tensor * pipeline; }

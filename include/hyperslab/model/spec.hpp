@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "hyperslab/core/view.hpp"
 #include "hyperslab/ops/activation.hpp"
@@ -53,6 +54,9 @@ struct ModelSpec {
 [[nodiscard]] std::int64_t parameter_count(const ModelSpec& spec);
 /// Parameters in matrix products: without an untied input table and positions, a tied table once.
 [[nodiscard]] std::int64_t matmul_parameter_count(const ModelSpec& spec);
+/// Multiplications per token of the embedding (none), every block and the head, for cutting a model
+/// into stages of equal cost; attention at the full context, causal.
+[[nodiscard]] std::vector<double> unit_costs(const ModelSpec& spec);
 /// Model FLOPs of forward and backward per token at sequence length T: 6 N + 6 L C T counting the
 /// causal half of attention, 6 N + 12 L C T counting all of it.
 [[nodiscard]] double flops_per_token(const ModelSpec& spec, Dim T, bool causal);

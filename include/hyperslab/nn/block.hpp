@@ -8,7 +8,17 @@
 
 namespace hyperslab::nn {
 
-/// What a transformer block is made of.
+/// What forward keeps for backward, and what backward computes again (Korthikanti et al. 2022).
+enum class Recompute : std::uint8_t {
+  none,
+  selective,  ///< outputs of norms (those before sublayers) and of activation functions
+  full,       ///< everything but the input of a block
+};
+
+/// What a backward pass computes: gradients of inputs, of weights, or both as they come.
+enum class Half : std::uint8_t { both, input, weight };
+
+/// What a transformer block is made of. Sizes are those of the whole model.
 struct BlockConfig {
   Dim width = 0;
   ops::HeadLayout heads;
@@ -24,6 +34,9 @@ struct BlockConfig {
   std::uint64_t seed = 0;  ///< of the dropout masks
   float init_std = 0.02F;
   float residual_init_std = 0.02F;
+  TensorGroup group;
+  Recompute recompute = Recompute::none;
+  bool split_backward = false;  ///< slots keep what the weight half of backward needs
 };
 
 /// Rotary tables shared by all layers: (T_max, Dh / 2); absent without rotary positions.
@@ -39,19 +52,28 @@ struct BatchInfo {
   bool dropout = false;                   ///< whether dropout acts in this pass
 };
 
-/// Memory shared by all blocks of a stage, for one microbatch at a time.
+/// Memory shared by all blocks of a stage, for one microbatch at a time. "Stream" stands for the
+/// shape of the residual stream, (B, T, C) or this rank's rows of it; H, F and packed widths are
+/// this rank's.
 struct Scratch {
-  View delta;            ///< (B, T, C) output of attention or mlp on its way into the residual
-  View d_mid;            ///< (B, T, C) gradient of a sublayer's input
-  View d_masked;         ///< (B, T, C) gradient through dropout; absent without dropout
+  View delta;            ///< stream: output of attention or mlp on its way into the residual
+  View d_mid;            ///< stream: gradient of a sublayer's input
+  View d_masked;         ///< stream: gradient through dropout; absent without dropout
   View d_attention;      ///< (B, T, H Dh)
   View d_qkv;            ///< (B, T, packed)
   View d_activated;      ///< (B, T, F); gated activations only
   View d_probabilities;  ///< (B, H, T, T); reference attention only
+  View gathered;         ///< (B, T, C): all rows; only where the stream is cut by rows
+  View partial;          ///< (B, T, C): a term of a sum over the tensor group; likewise
+  View norm_out;         ///< stream: only with Recompute::selective
+  View activated;        ///< (B, T, F): only with Recompute::selective
 };
 /// `training`: also takes what backward needs.
 [[nodiscard]] Scratch plan_scratch(Arena& scratch, const BlockConfig& config, Dim B, Dim T,
                                    DType compute, bool training);
+
+/// The dropout of elements that lie in the residual stream, whose rows may be cut.
+[[nodiscard]] ops::Dropout on_stream(const TensorGroup& group, ops::Dropout dropout, CView x);
 
 /// Keys and values of the tokens seen so far, for generation.
 struct CacheSlot {
@@ -59,7 +81,8 @@ struct CacheSlot {
   View values;  ///< (B, T_max, H_kv Dh)
 };
 
-/// Causal self-attention with packed queries, keys and values.
+/// Causal self-attention with packed queries, keys and values. The heads are dealt out over the
+/// tensor group; where there are fewer key-value heads than ranks, several ranks hold the same one.
 class Attention {
  public:
   struct Slot {
@@ -67,47 +90,59 @@ class Attention {
     View out;            ///< (B, T, H Dh)
     View log_sum_exp;    ///< (B, H, T); absent in the reference path
     View probabilities;  ///< (B, H, T, T); reference path only
+    View dy;             ///< stream; with a split backward only
+    View d_qkv;          ///< (B, T, packed); with a split backward only
   };
   Attention() = default;
   Attention(ParamTable& params, const std::string& name, const BlockConfig& config, int layer);
 
   Slot plan(Arena& activations, Dim B, Dim T, DType compute, DType statistics,
             const std::string& label) const;
-  /// x: (B, T, C) -> y: (B, T, C). Enqueues on ctx.
-  void forward(Context& ctx, CView x, const RopeTables& rope, const BatchInfo& batch, Slot& slot,
-               View y) const;
-  /// dy -> dx, both (B, T, C), not aliased. x is forward's input.
+  /// x and y have the shape of the stream. Enqueues on ctx.
+  void forward(Context& ctx, CView x, const RopeTables& rope, const BatchInfo& batch,
+               const Scratch& scratch, Slot& slot, View y) const;
+  /// dy -> dx, not aliased. x is forward's input. Half::weight reads x and the slot only.
   void backward(Context& ctx, CView dy, CView x, const RopeTables& rope, const BatchInfo& batch,
-                const Slot& slot, const Scratch& scratch, View dx, Accumulate accumulate) const;
+                const Slot& slot, const Scratch& scratch, View dx, Accumulate accumulate,
+                Half half) const;
   /// Attends from T_new new tokens to the cache and to each other.
   void decode(Context& ctx, CView x, const RopeTables& rope, Dim past, const CacheSlot& cache,
               const Slot& slot, View y) const;
+  /// Heads of this rank.
+  [[nodiscard]] const ops::HeadLayout& heads() const { return heads_; }
 
  private:
   [[nodiscard]] ops::Dropout probability_dropout(const BatchInfo& batch) const;
+  void core_backward(Context& ctx, const RopeTables& rope, const BatchInfo& batch, const Slot& slot,
+                     const Scratch& scratch, View d_qkv) const;
   BlockConfig config_;
+  ops::HeadLayout heads_;
   int layer_ = 0;
   Linear qkv_;
   Linear output_;
 };
 
-/// The feed-forward network, gated or not.
+/// The feed-forward network, gated or not; its inner width is dealt out over the tensor group.
 class Mlp {
  public:
   struct Slot {
     View pre;        ///< (B, T, F) before the activation, gated: (B, T, 2F); backward overwrites it
     View activated;  ///< (B, T, F)
+    View dy;         ///< stream; with a split backward only
   };
   Mlp() = default;
   Mlp(ParamTable& params, const std::string& name, const BlockConfig& config);
 
-  Slot plan(Arena& activations, Dim B, Dim T, DType compute, const std::string& label) const;
-  void forward(Context& ctx, CView x, const Slot& slot, View y) const;
+  Slot plan(Arena& activations, const Scratch& scratch, Dim B, Dim T, DType compute,
+            const std::string& label) const;
+  void forward(Context& ctx, CView x, const Scratch& scratch, const Slot& slot, View y) const;
   void backward(Context& ctx, CView dy, CView x, const Slot& slot, const Scratch& scratch, View dx,
-                Accumulate accumulate) const;
+                Accumulate accumulate, Half half) const;
 
  private:
+  void activate(Context& ctx, const Slot& slot) const;
   BlockConfig config_;
+  Dim ffn_width_ = 0;  ///< of this rank
   Linear up_;
   Linear down_;
 };
@@ -131,16 +166,19 @@ class Block {
   Block(ParamTable& params, const std::string& name, const BlockConfig& config, int layer);
 
   /// `adds`: the stream that enters has a delta.
-  Slot plan(Arena& activations, Dim B, Dim T, DType compute, DType statistics, bool adds,
-            const std::string& label) const;
+  Slot plan(Arena& activations, const Scratch& scratch, Dim B, Dim T, DType compute,
+            DType statistics, bool adds, const std::string& label) const;
   [[nodiscard]] ResidualStream forward(Context& ctx, ResidualStream in, const RopeTables& rope,
                                        const BatchInfo& batch, const Scratch& scratch,
                                        Slot& slot) const;
-  /// d: (B, T, C), the gradient of the stream that leaves, replaced by that of the one that enters.
-  /// input: the residual that entered forward (read only with norms after the sublayers).
+  /// d: the gradient of the stream that leaves, replaced by that of the one that enters. input: the
+  /// residual that entered forward (read only with norms after the sublayers).
   void backward(Context& ctx, const RopeTables& rope, const BatchInfo& batch,
                 const Scratch& scratch, const Slot& slot, CView input, View d,
-                Accumulate accumulate) const;
+                Accumulate accumulate, Half half = Half::both) const;
+  /// The second half of a split backward: what Half::input left to do.
+  void backward_weight(Context& ctx, const Scratch& scratch, const Slot& slot, CView input,
+                       Accumulate accumulate) const;
   /// Generation: as forward, with a cache; slot views have T_new rows.
   [[nodiscard]] ResidualStream decode(Context& ctx, ResidualStream in, const RopeTables& rope,
                                       Dim past, const CacheSlot& cache, const Scratch& scratch,

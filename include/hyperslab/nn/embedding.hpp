@@ -4,6 +4,7 @@
 #include <string>
 
 #include "hyperslab/nn/block.hpp"
+#include "hyperslab/nn/vocabulary.hpp"
 #include "hyperslab/ops/embedding.hpp"
 
 namespace hyperslab::nn {
@@ -20,27 +21,35 @@ struct EmbeddingConfig {
   float dropout = 0;
   std::uint64_t seed = 0;
   float init_std = 0.02F;
+  bool tied = false;  ///< the head computes with the same table
+  TensorGroup group;
+  VocabularyCut cut;
 };
 
-/// Token ids to vectors, plus positions, plus dropout.
+/// The table of token vectors as a head or an embedding declares it.
+[[nodiscard]] ParamSpec token_table(const EmbeddingConfig& config);
+
+/// Token ids to vectors, plus positions, plus dropout. The vocabulary is dealt out over the tensor
+/// group; every rank holds all positions.
 class Embedding {
  public:
   Embedding(ParamTable& params, const EmbeddingConfig& config);
 
   /// The fixed table (T_max, C) is given by the owner of the constants; absent otherwise.
   void set_fixed_positions(CView table) { fixed_positions_ = table; }
-  /// tokens: (B, T) i32 -> y: (B, T, C).
+  /// tokens: (B, T) i32 -> y: the stream.
   void forward(Context& ctx, CView tokens, Dim first_position, const BatchInfo& batch,
-               View y) const;
-  /// dy: (B, T, C), overwritten by its masked self where dropout acts. order: see
+               const Scratch& scratch, View y) const;
+  /// dy: the stream's gradient, overwritten by its masked self where dropout acts. order: see
   /// ops::embedding_backward. `table_accumulate` differs from `accumulate` where the head has
   /// already written to a tied table.
-  void backward(Context& ctx, CView tokens, CView order, const BatchInfo& batch, View dy,
-                Accumulate table_accumulate, Accumulate accumulate) const;
+  void backward(Context& ctx, CView tokens, CView order, const BatchInfo& batch,
+                const Scratch& scratch, View dy, Accumulate table_accumulate,
+                Accumulate accumulate) const;
   [[nodiscard]] const Pack& table() const { return table_; }
 
  private:
-  [[nodiscard]] ops::Dropout dropout(const BatchInfo& batch) const;
+  [[nodiscard]] ops::Dropout dropout(const BatchInfo& batch, CView x) const;
   EmbeddingConfig config_;
   Pack table_;
   Pack positions_;

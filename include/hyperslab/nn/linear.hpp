@@ -4,25 +4,39 @@
 #include <string>
 #include <vector>
 
-#include "hyperslab/nn/param.hpp"
+#include "hyperslab/nn/tensor_group.hpp"
 #include "hyperslab/ops/matmul.hpp"
 
 namespace hyperslab::nn {
 
 using ops::Accumulate;
 
+/// How a tensor group cuts a weight: by its outputs (every rank computes other columns of y from
+/// all of x), or by its inputs (every rank computes a term of y from its columns of x; the caller
+/// sums).
+enum class Cut : std::uint8_t { columns, rows };
+
 /// y = x W^T + b, where W may be several named tensors that lie one behind the other.
 class Linear {
  public:
   struct Output {
     std::string name;  ///< "blocks.0.attention.query"
-    Dim width = 0;
+    Dim width = 0;     ///< of the global tensor
+    Part part = {};    ///< with Cut::columns: which outputs this rank computes
+    int replicas = 1;  ///< ranks that compute the same ones
+    int replica = 0;
+  };
+  struct Options {
+    Dim input_width = 0;  ///< of the global tensor
+    bool bias = true;
+    float init_std = 0;
+    Cut cut = Cut::columns;
   };
   Linear() = default;
-  Linear(ParamTable& params, const std::vector<Output>& outputs, Dim input_width, bool bias,
-         float init_std);
+  Linear(ParamTable& params, const TensorGroup& group, const std::vector<Output>& outputs,
+         const Options& options);
 
-  /// x: (..., C_in) -> y: (..., C_out). Enqueues on ctx.
+  /// x: (..., C_in) -> y: (..., C_out), of this rank. Enqueues on ctx.
   void forward(Context& ctx, CView x, View y) const;
   /// pre = x W^T + b, y = act(pre).
   void forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y) const;
@@ -36,9 +50,10 @@ class Linear {
   void backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate) const;
 
  private:
-  [[nodiscard]] CView bias_value() const { return bias_ ? bias_.value() : CView(); }
+  [[nodiscard]] CView bias_value() const { return bias_ && adds_bias_ ? bias_.value() : CView(); }
   Pack weight_;
   Pack bias_;
+  bool adds_bias_ = true;  ///< with Cut::rows only the first rank's term holds the bias
 };
 
 }  // namespace hyperslab::nn

@@ -11,28 +11,44 @@ namespace hyperslab::nn {
 class Norm {
  public:
   struct Slot {
-    View sum;   ///< (B, T, C); absent where nothing is ever added here
-    View out;   ///< (B, T, C); absent for NormKind::none
-    View mean;  ///< (B, T), layernorm only
-    View rstd;  ///< (B, T)
+    View sum;   ///< stream; absent where nothing is ever added here
+    View out;   ///< stream; absent for NormKind::none
+    View mean;  ///< rows of the stream, layernorm only
+    View rstd;  ///< rows of the stream
     CView x;    ///< what was normalized: the sum, or the residual where there was no delta
     [[nodiscard]] CView y() const { return out ? CView(out) : x; }
   };
   Norm() = default;
-  Norm(ParamTable& params, const std::string& name, ops::NormKind kind, Dim width, float eps,
-       bool bias);
+  struct Options {
+    ops::NormKind kind = ops::NormKind::none;
+    Dim width = 0;
+    float eps = 0;
+    bool bias = true;
+  };
+  Norm(ParamTable& params, const TensorGroup& group, const std::string& name,
+       const Options& options);
 
-  /// `adds`: forward will be given a delta.
-  Slot plan(Arena& activations, const Shape& shape, DType compute, DType statistics, bool adds,
-            const std::string& label) const;
+  /// `adds`: forward will be given a delta. `out`: where results go that live only until their
+  /// use; absent: they are kept.
+  struct Plan {
+    Shape shape;
+    DType compute = DType::f32;
+    DType statistics = DType::f32;
+    bool adds = false;
+    View out = {};
+  };
+  Slot plan(Arena& activations, const Plan& plan, const std::string& label) const;
   /// delta may be absent.
   void forward(Context& ctx, CView residual, CView delta, Slot& slot) const;
+  /// Computes slot.out again from slot.x, to the same bits.
+  void again(Context& ctx, const Slot& slot) const;
   /// dsum = gradient through the norm, or added to dsum where `through` says that it already holds
   /// the gradient of the residual path. dy may alias dsum with Accumulate::no.
   void backward(Context& ctx, const Slot& slot, CView dy, Accumulate through, View dsum,
                 Accumulate accumulate) const;
 
  private:
+  void normalize(Context& ctx, CView residual, CView delta, View sum, const Slot& slot) const;
   ops::NormKind kind_ = ops::NormKind::none;
   float eps_ = 0;
   Pack weight_;

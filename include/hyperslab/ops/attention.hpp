@@ -44,7 +44,9 @@ void attention_backward(Context& ctx, const HeadLayout& layout, CView dout, CVie
                         CView log_sum_exp, View dqkv);
 
 /// The reference path: batched products, a masked softmax as a pass of its own, probabilities kept.
-/// probabilities: (B, H, T, T), before dropout. Dropout acts on the probabilities.
+/// probabilities: (B, H, T, T), before dropout. Dropout acts on the probabilities, of which row i,
+/// key j of head h has element ((first_head + h) * T + i) * T + j of total_heads * T * T in a
+/// sample; elements_per_sample and first_element are not read.
 void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView qkv,
                                  const Dropout& dropout, View out, View probabilities);
 /// dprobabilities: (B, H, T, T), scratch.

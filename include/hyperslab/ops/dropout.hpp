@@ -14,10 +14,22 @@ struct Dropout {
   std::uint32_t site = 0;            ///< layer * 4 + place in the layer
   CView sample_position;             ///< (B) i64: place of each sample in the global batch
   const StepState* state = nullptr;  ///< for the step, on the device
+
+  /// A rank's part of the microbatch, for `dropout`: x is elements
+  /// [first_element, first_element + x.numel()) of the flattened (B, elements_per_sample) and may
+  /// begin and end inside a sample. 0: x is whole, (B, ...).
+  Dim elements_per_sample = 0;
+  Dim first_element = 0;
+  /// A rank's part of the heads, for attention_reference_*: its head h is head first_head + h of
+  /// total_heads. 0: all heads are here.
+  Dim first_head = 0;
+  Dim total_heads = 0;
+
   [[nodiscard]] bool active() const { return probability > 0; }
 };
 
-/// y = x * keep / (1 - p). x, y: (B, ...), may alias; the same call on the gradient is backward.
+/// y = x * keep / (1 - p). x, y: equal shapes, (B, ...) where elements_per_sample is 0; may alias;
+/// the same call on the gradient is backward.
 /// The word of global index g is lane g % 4 of philox({g / 4 as 64 bits, step as 32 bits, site},
 /// seed ^ name_hash("dropout")); an element is kept where its uniform is >= p.
 void dropout(Context& ctx, const Dropout& dropout, CView x, View y);

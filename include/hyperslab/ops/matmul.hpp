@@ -20,7 +20,9 @@ void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumu
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y);
 
 /// pre = x weight^T + bias, y = act(pre), fused where the backend can. Shapes as linear_forward;
-/// pre is kept for backward. Not for gated activations.
+/// pre is kept for backward. Not for gated activations. activation_forward of the kept pre gives
+/// the bits of y again on the CPU, and on a GPU but for gelu_tanh in bf16 and f16: where that is
+/// fused, y comes from the unrounded pre and another tanh, and may differ by its rounding.
 void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                Activation activation, View pre, View y);
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "hyperslab/io/config.hpp"
-#include "hyperslab/mesh/parallel_config.hpp"
+#include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/model/spec.hpp"
 #include "hyperslab/optim/config.hpp"
 
@@ -64,6 +64,11 @@ struct Config {
   /// Microbatches of one rank in one step.
   [[nodiscard]] std::int64_t microbatches() const {
     return train.global_batch / (train.microbatch * parallel.data);
+  }
+  /// Groups that the model needs besides those of the axes.
+  [[nodiscard]] mesh::GroupNeeds groups() const {
+    const auto heads = static_cast<int>(model.kv_heads);
+    return {model.tie_embeddings, parallel.tensor > heads ? parallel.tensor / heads : 1};
   }
   friend bool operator==(const Config&, const Config&) = default;
 };

@@ -3,27 +3,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/train/config.hpp"
+#include "hyperslab/train/sampling.hpp"
 
 namespace hyperslab::train {
-
-struct SamplingOptions {
-  std::int64_t max_tokens = 200;
-  double temperature = 1.0;  ///< 0: the most likely token
-  std::int64_t top_k = 0;    ///< 0: all
-  double top_p = 1.0;        ///< nucleus (Holtzman et al. 2020); 1: all
-  std::uint64_t seed = 1;
-  std::int32_t stop_token = -1;
-};
-
-/// The id that `options` and the draw `index` choose from logits: (V). `scratch` grows once.
-[[nodiscard]] std::int32_t sample_token(std::span<const float> logits,
-                                        const SamplingOptions& options, std::int64_t index,
-                                        std::vector<std::int32_t>& scratch);
 
 struct GenerateStats {
   std::int64_t prompt_tokens = 0;
@@ -32,10 +20,47 @@ struct GenerateStats {
   double seconds = 0;
 };
 
-/// Continues `prompt` with a key-value cache; `emit` gets every token as it comes. Where the
-/// context is full, the newer half of it is read again as a prompt. One rank.
-GenerateStats generate(const Config& config, const io::CheckpointReader& reader,
-                       const std::vector<std::int32_t>& prompt, const SamplingOptions& options,
-                       const std::function<void(std::int32_t)>& emit);
+/// Who gets the texts as they grow.
+class TokenListener {
+ public:
+  virtual ~TokenListener() = default;
+  /// The next token of the text of prompt `prompt`; false ends this text.
+  virtual bool token(std::size_t prompt, std::int32_t id) = 0;
+  /// No more tokens come for this prompt.
+  virtual void end(std::size_t prompt) = 0;
+};
+
+using Prompts = std::vector<std::vector<std::int32_t>>;
+
+/// A model with a key-value cache that continues texts. One rank.
+class Generator {
+ public:
+  /// `rows`: texts at once at most.
+  Generator(const Config& config, const io::CheckpointReader& reader, Dim rows);
+  ~Generator();
+  Generator(Generator&&) = delete;
+  Generator& operator=(Generator&&) = delete;
+
+  /// Rows that `prompts` can use: the most of one length, at most `most`.
+  [[nodiscard]] static Dim rows_for(const Prompts& prompts, Dim most);
+
+  /// Continues all prompts, none of them empty; those of equal length together. What a prompt gets
+  /// is a function of the options, its tokens and its place in `prompts`, up to the rounding of
+  /// logits. Of prompts longer than the context the end counts; where the context is full, the
+  /// newer half of it is read again as a prompt.
+  GenerateStats generate(const Prompts& prompts, const SamplingOptions& options,
+                         TokenListener& listener);
+
+  /// Gives the logits (V) behind each token of one prompt that fits into the context.
+  void prompt_logits(std::span<const std::int32_t> prompt,
+                     const std::function<void(std::span<const float>)>& row);
+
+  [[nodiscard]] std::int64_t context() const;
+  [[nodiscard]] std::int64_t vocabulary() const;
+
+ private:
+  class Model;
+  std::unique_ptr<Model> model_;
+};
 
 }  // namespace hyperslab::train

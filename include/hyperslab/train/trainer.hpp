@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "hyperslab/core/graph.hpp"
@@ -13,12 +15,14 @@
 #include "hyperslab/model/stage.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/optim/adamw.hpp"
+#include "hyperslab/pipeline/executor.hpp"
 #include "hyperslab/train/config.hpp"
 #include "hyperslab/train/memory_meter.hpp"
 
 namespace hyperslab::train {
 
 class BatchFeed;
+class Passes;
 class StepRecords;
 
 /// What a trainer is made for; the deck says the rest.
@@ -65,9 +69,9 @@ class Trainer {
   /// Initial parameters, by (seed, name, global element index), and cleared moments.
   void initialize();
 
-  /// One optimizer step: microbatches from the loader (absent: the slots keep what they hold),
-  /// forward and backward, reduction, judgement, update. Everything is only enqueued where the
-  /// device works beside the host; result() and times() of the step wait for it.
+  /// One optimizer step: microbatches from the loader (absent: the slots keep what they hold)
+  /// through the pipeline's program, reduction, judgement, update. Everything is only enqueued
+  /// where the device works beside the host; result() and times() of the step wait for it.
   struct Order {
     std::int64_t step = 1;
     double learning_rate = 0;
@@ -75,8 +79,11 @@ class Trainer {
     bool traced = false;
   };
   void step(const Order& order, io::Loader* loader);
-  /// The next microbatch into the slot, as step() does; nothing where there is no loader.
-  void load_batch(io::Loader* loader, std::int64_t step, int microbatch);
+  /// The first microbatch of `step` into every slot, for steps without a loader. On return the
+  /// loader is not needed any more.
+  void fill_slots(io::Loader& loader, std::int64_t step);
+  /// Waits until no thread reads from the loader of earlier steps.
+  void release_loader();
   /// Forward and backward of all microbatches without reduction and update, for bench.
   void forward_backward(const Order& order);
   /// Forward of all microbatches with the loss, for bench.
@@ -95,11 +102,16 @@ class Trainer {
   Evaluation evaluate(const io::Samples& samples, std::int64_t count, comm::World& world);
 
   /// Everything a checkpoint needs of this rank; every element of every tensor is given by exactly
-  /// one replica of the data group, in equal shares.
+  /// one rank of the world, in equal shares over the data group.
   [[nodiscard]] std::vector<io::Slab> slabs();
+  /// The reduced gradients of the newest step, as "gradient/<name>", in the same way.
+  [[nodiscard]] std::vector<io::Slab> gradient_slabs();
   void fill_meta(io::CheckpointMeta& meta) const;
   /// Loads parameters and, where training, moments and state.
   void load(const io::CheckpointReader& reader);
+  /// Behind load() on every rank: brings values that were loaded in shards to all data ranks.
+  /// Collective over the data group.
+  void share_values();
 
   [[nodiscard]] Context& context() { return *ctx_; }
   [[nodiscard]] model::Stage& stage() { return stage_; }
@@ -115,32 +127,42 @@ class Trainer {
 
  private:
   [[nodiscard]] model::Stage::StepViews step_views() const;
-  void begin(const Order& order);
-  void run_forward(model::Pass pass, nn::Accumulate accumulate);
-  void run_backward(nn::Accumulate accumulate, bool last);
+  void set_up_training();
+  /// `tokens`: of the global batch that count.
+  void begin(const Order& order, std::int64_t tokens);
+  [[nodiscard]] std::int64_t batch_tokens() const {
+    return config_.train.global_batch * sequence();
+  }
+  void run_program(const Order& order, io::Loader* loader, bool reduces);
   void judge();
   void update();
   void end();
+  struct Stored;  ///< a flat buffer that checkpoints hold
+  [[nodiscard]] std::vector<Stored> stored() const;
+  [[nodiscard]] std::vector<io::Slab> slabs_of(const std::vector<Stored>& all);
+  [[nodiscard]] bool gives(const nn::Param& param) const;
   [[nodiscard]] View host_mirror(std::size_t which, View flat);
 
   Config config_;
   const mesh::Mesh& mesh_;
   TrainerOptions options_;
+  pipeline::Program program_;
   model::Arenas arenas_;
   model::Stage stage_;
   std::unique_ptr<optim::AdamW> optimizer_;
   std::unique_ptr<data::GradientReducer> reducer_;
+  std::unique_ptr<data::ParameterGather> gather_;
   std::unique_ptr<Context> ctx_;
   std::size_t planned_workspace_ = 0;
   MemoryMeter memory_;
-  std::int64_t microbatch_bytes_ = 0;  ///< activations and scratch while a microbatch is alive
   std::unique_ptr<StepRecords> records_;
   std::unique_ptr<BatchFeed> feed_;
-  ops::StepInput input_;  ///< of the newest step
+  std::unique_ptr<Passes> passes_;
+  std::unique_ptr<pipeline::Executor> executor_;    ///< of a step
+  std::unique_ptr<pipeline::Executor> evaluation_;  ///< of one microbatch, forward only
+  ops::StepInput input_;                            ///< of the newest step
   std::array<StepTimes, ops::kResultRing> host_times_{};
   std::array<Tensor, 3> mirrors_;  ///< of device memory, for checkpoints
-  GraphSegment first_microbatch_;  ///< gradients are overwritten
-  GraphSegment later_microbatch_;  ///< gradients are added to
   GraphSegment update_;
 };
 
@@ -150,7 +172,7 @@ struct Plan {
   Ledger ledger;                                                ///< of one step
   std::vector<std::pair<std::string, Allocation>> allocations;  ///< with the arena's name
   std::vector<std::pair<std::string, Shape>> parameters;        ///< of this rank
-  comm::Traffic data_traffic;                                   ///< of one step
+  std::map<std::string, comm::Traffic> traffic;                 ///< of one step, by group
 };
 [[nodiscard]] Plan make_plan(const Config& config, const TrainerOptions& options, int world_rank);
 

@@ -5,6 +5,7 @@
 
 #include "../backend.hpp"
 #include "../checks.hpp"
+#include "../dropout_checks.hpp"
 #include "dropout_mask.hpp"
 #include "gemm.hpp"
 #include "math.hpp"
@@ -52,7 +53,8 @@ Head<T> head_of(const HeadLayout& layout, CView qkv, const Dropout& dropout, Dim
   const T* keys = sample + layout.heads * D;
   const std::int64_t position =
       dropout.active() ? dropout.sample_position.data<std::int64_t>()[b] : 0;
-  const Dim first = (position * layout.heads + h) * tokens * tokens;
+  const Dim first =
+      (position * mask_heads(dropout, layout.heads) + dropout.first_head + h) * tokens * tokens;
   return {tokens,
           D,
           layout.packed_width(),

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "../backend.hpp"
+#include "../dropout_checks.hpp"
 #include "dropout_mask.hpp"
 #include "hyperslab/core/philox.hpp"
 #include "parallel.hpp"
@@ -78,15 +79,16 @@ template void apply_dropout(const Dropout&, std::uint64_t, Dim, const double*, d
 
 void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
   if (!dropout.active()) return x.raw() == y.raw() ? void() : cast(ctx, x, y);
+  if (x.numel() == 0) return;
   with_real(x.dtype(), "dropout", [&]<class T>(T) {
-    const Dim B = x.shape()[0];
-    const Dim per_sample = B == 0 ? 0 : x.numel() / B;
+    const Dim first = dropout.first_element;
+    const Dim per_sample = sample_elements(dropout, x);
     const auto* position = dropout.sample_position.data<std::int64_t>();
     parallel_chunks(ctx.threads(), x.numel(), 8, [&](int, Dim begin, Dim end) {
       for (Dim i = begin; i < end;) {
-        const Dim sample = i / per_sample;
-        const Dim stop = std::min(end, (sample + 1) * per_sample);
-        const Dim global = position[sample] * per_sample + i % per_sample;
+        const Dim sample = (first + i) / per_sample;
+        const Dim stop = std::min(end, (sample + 1) * per_sample - first);
+        const Dim global = position[sample] * per_sample + (first + i) % per_sample;
         apply_dropout(dropout, static_cast<std::uint64_t>(global), stop - i, x.data<T>() + i,
                       y.data<T>() + i);
         i = stop;

@@ -42,11 +42,21 @@ Dim run_start(Tokens tokens, Tokens order, Dim i) {
   return i;
 }
 
+/// The part of `order` whose tokens are the shard's.
+Tokens places_of(const VocabularyShard& shard, Tokens tokens, Tokens order) {
+  const auto token = [=](std::int32_t place) { return Dim{tokens[place]}; };
+  const auto begin = std::ranges::lower_bound(order, shard.first, {}, token);
+  const auto end =
+      std::ranges::lower_bound(begin, order.end(), shard.first + shard.count, {}, token);
+  return {begin, end};
+}
+
 template <class T>
 struct TableGradient {
   const T* dy;
   T* dtable;
   Dim C;
+  Dim first;  // token of row 0
   T scale;
   bool accumulate;
 };
@@ -58,7 +68,7 @@ void sum_rows(const TableGradient<T>& g, Tokens tokens, Tokens order, Dim i, Dim
   for (; row < row_end; ++row) {
     T* out = g.dtable + row * g.C;
     if (!g.accumulate) std::fill_n(out, g.C, T(0));
-    for (; i < count && tokens[order[i]] == row; ++i) {
+    for (; i < count && tokens[order[i]] == g.first + row; ++i) {
       const T* dy = g.dy + order[i] * g.C;
 #pragma omp simd
       for (Dim c = 0; c < g.C; ++c) out[c] += g.scale * dy[c];
@@ -66,45 +76,54 @@ void sum_rows(const TableGradient<T>& g, Tokens tokens, Tokens order, Dim i, Dim
   }
 }
 
+/// out = scale * row + position; what is null counts as zero.
+template <class T>
+void look_up(const T* row, const T* position, Dim C, T scale, T* out) {
+  if (row == nullptr) {
+    position == nullptr ? std::fill_n(out, C, T(0)) : std::copy_n(position, C, out);
+  } else if (position == nullptr) {
+#pragma omp simd
+    for (Dim c = 0; c < C; ++c) out[c] = scale * row[c];
+  } else {
+#pragma omp simd
+    for (Dim c = 0; c < C; ++c) out[c] = scale * row[c] + position[c];
+  }
+}
+
 }  // namespace
 
-void embedding_forward(Context& ctx, CView tokens, CView table, CView positions, Dim first_position,
-                       float scale, View y) {
+void embedding_forward(Context& ctx, CView tokens, CView table, const VocabularyShard& shard,
+                       CView positions, Dim first_position, float scale, View y) {
   const auto ids = tokens.span<std::int32_t>();
-  require_tokens(ids, table.shape()[0], "embedding_forward tokens");
+  require_tokens(ids, shard.vocabulary, "embedding_forward tokens");
   with_real(table.dtype(), "embedding_forward", [&]<class T>(T) {
     const Dim C = table.shape()[1];
     const Dim T_tokens = tokens.shape()[1];
     const T* place = optional_data<T>(positions);
     parallel_chunks(ctx.threads(), tokens.numel(), C, [&](int, Dim begin, Dim end) {
       for (Dim i = begin; i < end; ++i) {
-        const T* row = table.data<T>() + ids[i] * C;
-        T* out = y.data<T>() + i * C;
-        if (place != nullptr) {
-          const T* at = place + (first_position + i % T_tokens) * C;
-#pragma omp simd
-          for (Dim c = 0; c < C; ++c) out[c] = T(scale) * row[c] + at[c];
-        } else {
-#pragma omp simd
-          for (Dim c = 0; c < C; ++c) out[c] = T(scale) * row[c];
-        }
+        const Dim row = ids[i] - shard.first;
+        const bool here = row >= 0 && row < shard.count;
+        const T* at = place == nullptr ? nullptr : place + (first_position + i % T_tokens) * C;
+        look_up(here ? table.data<T>() + row * C : nullptr, at, C, T(scale), y.data<T>() + i * C);
       }
     });
   });
 }
 
-void embedding_backward(Context& ctx, CView tokens, CView order, CView dy, float scale,
-                        Accumulate accumulate, View dtable) {
-  const Dim V = dtable.shape()[0];
+void embedding_backward(Context& ctx, CView tokens, CView order, CView dy,
+                        const VocabularyShard& shard, float scale, Accumulate accumulate,
+                        View dtable) {
+  const Dim rows = dtable.shape()[0];
   const Dim C = dtable.shape()[1];
   const auto ids = tokens.span<std::int32_t>();
-  const auto places = order.span<std::int32_t>();
-  require_tokens(ids, V, "embedding_backward tokens");
-  require_order(ids, places);
+  require_tokens(ids, shard.vocabulary, "embedding_backward tokens");
+  require_order(ids, order.span<std::int32_t>());
+  const Tokens places = places_of(shard, ids, order.span<std::int32_t>());
   with_real(dy.dtype(), "embedding_backward", [&]<class T>(T) {
-    const TableGradient<T> gradient = {dy.data<T>(), dtable.data<T>(), C, T(scale),
-                                       accumulate == Accumulate::yes};
-    const Dim count = tokens.numel();
+    const TableGradient<T> gradient = {
+        dy.data<T>(), dtable.data<T>(), C, shard.first, T(scale), accumulate == Accumulate::yes};
+    const Dim count = static_cast<Dim>(places.size());
     const int threads = ctx.threads();
     // A chunk begins where a token's places begin, and owns the table rows up to the next chunk's.
     const auto begin_of = [&](int chunk) {
@@ -112,11 +131,11 @@ void embedding_backward(Context& ctx, CView tokens, CView order, CView dy, float
     };
     const auto row_of = [&](int chunk) -> Dim {
       const Dim i = begin_of(chunk);
-      return chunk == 0 ? 0 : i < count ? ids[places[i]] : V;
+      return chunk == 0 ? 0 : i < count ? ids[places[i]] - shard.first : rows;
     };
     parallel_chunks(threads, threads, count * C / threads, [&](int chunk, Dim, Dim) {
       sum_rows(gradient, ids, places, begin_of(chunk), row_of(chunk),
-               chunk + 1 == threads ? V : row_of(chunk + 1));
+               chunk + 1 == threads ? rows : row_of(chunk + 1));
     });
   });
 }

@@ -11,6 +11,8 @@
 namespace hyperslab::ops::cpu {
 namespace {
 
+constexpr Dim kSearchBlock = 512;  // columns among which the first of the largest is looked for
+
 /// One chunk's sums, alone on its cache line.
 struct alignas(64) LossSums {
   double loss = 0;
@@ -18,11 +20,20 @@ struct alignas(64) LossSums {
   double correct = 0;
 };
 
-void require_targets(std::span<const std::int32_t> targets, Dim V) {
+/// What the loss of a row needs of its logits; the fields of RowStatistic.
+template <class T>
+struct RowTotal {
+  T largest;
+  T exponentials;
+  T target;
+  Dim answer;
+};
+
+void require_targets(std::span<const std::int32_t> targets, Dim V, const char* op) {
   for (std::size_t row = 0; row < targets.size(); ++row) {
     const std::int32_t target = targets[row];
     if (target != kIgnoredTarget && (target < 0 || target >= V)) {
-      throw Error(ExitCode::data, "softmax_cross_entropy targets: row " + std::to_string(row) +
+      throw Error(ExitCode::data, std::string(op) + " targets: row " + std::to_string(row) +
                                       " holds token " + std::to_string(target) +
                                       ", wanted less than " + std::to_string(V) +
                                       "; compare model.vocabulary with the token files");
@@ -31,22 +42,40 @@ void require_targets(std::span<const std::int32_t> targets, Dim V) {
 }
 
 template <class T>
-T largest(const T* x, Dim count) {
-  T result = -std::numeric_limits<T>::infinity();
-#pragma omp simd reduction(max : result)
-  for (Dim i = 0; i < count; ++i) result = x[i] > result ? x[i] : result;
-  return result;
+constexpr T kNothing = -std::numeric_limits<T>::infinity();
+
+/// The largest logit, and of equal ones the first.
+template <class T>
+struct Largest {
+  T value = kNothing<T>;
+  Dim column = 0;
+};
+template <class T>
+Largest<T> largest(const T* x, Dim count) {
+  Largest<T> found;
+  for (Dim begin = 0; begin < count; begin += kSearchBlock) {
+    const Dim end = std::min(count, begin + kSearchBlock);
+    T top = kNothing<T>;
+#pragma omp simd reduction(max : top)
+    for (Dim i = begin; i < end; ++i) top = x[i] > top ? x[i] : top;
+    if (top > found.value) found = {top, begin};
+  }
+  if (found.value == kNothing<T>) return found;
+  const T* first = x + found.column;
+  found.column = std::find(first, x + count, found.value) - x;
+  return found;
 }
 
-/// The sum of e^(x - shift); with `store` the terms replace x.
+/// The sum of e^(x - shift); where `terms` is not null they go there, which may be x.
 template <class T>
-T sum_of_exponentials(T* x, Dim count, T shift, bool store) {
+T sum_of_exponentials(const T* x, Dim count, T shift, T* terms) {
   T sum = 0;
-  if (store) {
+  if (terms != nullptr) {
 #pragma omp simd reduction(+ : sum)
     for (Dim i = 0; i < count; ++i) {
-      x[i] = exponential(x[i] - shift);
-      sum += x[i];
+      const T term = exponential(x[i] - shift);
+      terms[i] = term;
+      sum += term;
     }
   } else {
 #pragma omp simd reduction(+ : sum)
@@ -55,61 +84,156 @@ T sum_of_exponentials(T* x, Dim count, T shift, bool store) {
   return sum;
 }
 
+/// The column of a token of this shard, else -1.
+Dim column_of(const VocabularyShard& shard, std::int32_t token) {
+  const Dim column = token - shard.first;
+  return column >= 0 && column < shard.count ? column : -1;
+}
+
 template <class T>
-void loss_row(T* x, Dim V, std::int32_t target, bool gradient, T gradient_scale, LossSums& sums) {
-  if (target == kIgnoredTarget) {
-    if (gradient) std::fill_n(x, V, T(0));
-    return;
+RowTotal<T> total_of_row(const T* x, const VocabularyShard& shard, std::int32_t target, T* terms) {
+  if (shard.count == 0) return {kNothing<T>, T(0), kNothing<T>, shard.vocabulary};
+  const Dim column = column_of(shard, target);
+  const T at_target = column < 0 ? kNothing<T> : x[column];
+  const Largest<T> top = largest(x, shard.count);
+  // Logits that are all -infinity add nothing, but what is not a number shows.
+  const T shift = top.value == kNothing<T> ? T(0) : top.value;
+  const T sum = sum_of_exponentials(x, shard.count, shift, terms);
+  return {top.value, sum, at_target, shard.first + top.column};
+}
+
+/// The whole row from the statistics of all ranks, `stride` elements from one to the next.
+template <class T>
+RowTotal<T> total_of_ranks(const T* statistics, Dim ranks, Dim stride, Dim vocabulary) {
+  RowTotal<T> total = {kNothing<T>, T(0), kNothing<T>, vocabulary};
+  for (Dim rank = 0; rank < ranks; ++rank) {
+    const T* of_rank = statistics + rank * stride;
+    total.largest = std::max(total.largest, of_rank[kRowLargest]);
+    total.target = std::max(total.target, of_rank[kRowTarget]);
   }
-  const T top = largest(x, V);
-  const T at_target = x[target];
-  // Of equal largest logits the first is the answer.
-  const bool correct = at_target == top && std::find(x, x + target, top) == x + target;
-  const T sum = sum_of_exponentials(x, V, top, gradient);
-  sums.loss += std::log(static_cast<double>(sum)) + static_cast<double>(top) -
-               static_cast<double>(at_target);
+  for (Dim rank = 0; rank < ranks; ++rank) {
+    const T* of_rank = statistics + rank * stride;
+    const bool leads = of_rank[kRowLargest] == total.largest;
+    const T factor = leads ? T(1) : std::exp(of_rank[kRowLargest] - total.largest);
+    total.exponentials += of_rank[kRowExponentials] * factor;
+    if (leads) total.answer = std::min(total.answer, static_cast<Dim>(of_rank[kRowAnswer]));
+  }
+  return total;
+}
+
+template <class T>
+void add_row(const RowTotal<T>& total, std::int32_t target, LossSums& sums) {
+  sums.loss += std::log(static_cast<double>(total.exponentials)) +
+               static_cast<double>(total.largest) - static_cast<double>(total.target);
   sums.tokens += 1;
-  sums.correct += correct ? 1 : 0;
-  if (!gradient) return;
-  const T factor = gradient_scale / sum;
+  sums.correct += total.target == total.largest && total.answer == target ? 1 : 0;
+}
+
+/// Exponentials become dlogits.
+template <class T>
+void scale_row(T* x, const VocabularyShard& shard, std::int32_t target, T exponentials, T scale) {
+  const T factor = scale / exponentials;
 #pragma omp simd
-  for (Dim i = 0; i < V; ++i) x[i] *= factor;
-  x[target] -= gradient_scale;
+  for (Dim i = 0; i < shard.count; ++i) x[i] *= factor;
+  const Dim column = column_of(shard, target);
+  if (column >= 0) x[column] -= scale;
 }
 
-}  // namespace
-
-std::size_t softmax_cross_entropy_workspace(int threads) {
-  return static_cast<std::size_t>(threads) * sizeof(LossSums);
-}
-
-void softmax_cross_entropy(Context& ctx, View logits, CView targets, const StepState* state,
-                           WithGradient gradient, View sums) {
-  const Dim N = logits.shape()[0];
-  const Dim V = logits.shape()[1];
-  require_targets(targets.span<std::int32_t>(), V);
+/// Calls row(x, r, sums) for every row that counts and adds to `sums`; with gradient, ignored rows
+/// and columns of padding are cleared.
+template <class T, class Row>
+void each_row(Context& ctx, const char* op, View logits, const VocabularyShard& shard,
+              CView targets, bool gradient, View sums, Row&& body) {
+  const auto [N, columns] = logits.dims<2>("loss logits");
   const int threads = ctx.threads();
-  auto* partial = static_cast<LossSums*>(
-      ctx.workspace("softmax_cross_entropy", softmax_cross_entropy_workspace(threads)));
+  auto* partial = static_cast<LossSums*>(ctx.workspace(op, loss_workspace(threads)));
   std::fill_n(partial, threads, LossSums());
-  with_real(logits.dtype(), "softmax_cross_entropy", [&]<class T>(T) {
-    T* x = logits.data<T>();
-    const auto* target = targets.data<std::int32_t>();
-    const bool with_gradient = gradient == WithGradient::yes;
-    const T scale = with_gradient ? T(state->gradient_scale) : T(0);
-    parallel_chunks(threads, N, 8 * V, [=](int chunk, Dim begin, Dim end) {
-      LossSums chunk_sums;
-      for (Dim row = begin; row < end; ++row) {
-        loss_row(x + row * V, V, target[row], with_gradient, scale, chunk_sums);
-      }
-      partial[chunk] = chunk_sums;
-    });
+  const auto* target = targets.data<std::int32_t>();
+  T* data = logits.data<T>();
+  parallel_chunks(threads, N, 8 * columns, [&, columns = columns](int chunk, Dim begin, Dim end) {
+    LossSums chunk_sums;
+    for (Dim row = begin; row < end; ++row) {
+      T* x = data + row * columns;
+      const bool counts = target[row] != kIgnoredTarget;
+      if (counts) body(x, row, target[row], chunk_sums);
+      const Dim clear_from = counts ? shard.count : 0;
+      if (gradient) std::fill(x + clear_from, x + columns, T(0));
+    }
+    partial[chunk] = chunk_sums;
   });
   for (int chunk = 0; chunk < threads; ++chunk) {
     add_to_sums(sums, kSumLoss, partial[chunk].loss);
     add_to_sums(sums, kSumTokens, partial[chunk].tokens);
     add_to_sums(sums, kSumCorrect, partial[chunk].correct);
   }
+}
+
+}  // namespace
+
+std::size_t loss_workspace(int threads) {
+  return static_cast<std::size_t>(threads) * sizeof(LossSums);
+}
+
+void softmax_cross_entropy(Context& ctx, View logits, const VocabularyShard& shard, CView targets,
+                           const StepState* state, WithGradient gradient, View sums) {
+  constexpr const char* kName = "softmax_cross_entropy";
+  require_targets(targets.span<std::int32_t>(), shard.vocabulary, kName);
+  with_real(logits.dtype(), kName, [&]<class T>(T) {
+    const bool writes = gradient == WithGradient::yes;
+    const T scale = writes ? T(state->gradient_scale) : T(0);
+    each_row<T>(ctx, kName, logits, shard, targets, writes, sums,
+                [&](T* x, Dim, std::int32_t target, LossSums& chunk_sums) {
+                  const auto total = total_of_row(x, shard, target, writes ? x : nullptr);
+                  add_row(total, target, chunk_sums);
+                  if (writes) scale_row(x, shard, target, total.exponentials, scale);
+                });
+  });
+}
+
+void softmax_statistics(Context& ctx, CView logits, const VocabularyShard& shard, CView targets,
+                        View statistics) {
+  constexpr const char* kName = "softmax_statistics";
+  require_targets(targets.span<std::int32_t>(), shard.vocabulary, kName);
+  with_real(logits.dtype(), kName, [&]<class T>(T) {
+    const auto [N, columns] = logits.dims<2>(kName);
+    const auto rows = [&, columns = columns](int, Dim begin, Dim end) {
+      for (Dim row = begin; row < end; ++row) {
+        const std::int32_t target = targets.data<std::int32_t>()[row];
+        const auto total =
+            total_of_row<T>(logits.data<T>() + row * columns, shard, target, nullptr);
+        T* out = statistics.data<T>() + row * kRowStatisticCount;
+        out[kRowLargest] = total.largest;
+        out[kRowExponentials] = total.exponentials;
+        out[kRowTarget] = total.target;
+        out[kRowAnswer] = static_cast<T>(total.answer);
+      }
+    };
+    parallel_chunks(ctx.threads(), N, 8 * columns, rows);
+  });
+}
+
+void vocabulary_cross_entropy(Context& ctx, View logits, const VocabularyShard& shard,
+                              CView targets, CView gathered, const StepState* state,
+                              WithGradient gradient, View sums) {
+  constexpr const char* kName = "vocabulary_cross_entropy";
+  require_targets(targets.span<std::int32_t>(), shard.vocabulary, kName);
+  with_real(logits.dtype(), kName, [&]<class T>(T) {
+    const bool writes = gradient == WithGradient::yes;
+    const T scale = writes ? T(state->gradient_scale) : T(0);
+    const Dim ranks = gathered.shape()[0];
+    const Dim stride = gathered.shape()[1] * kRowStatisticCount;
+    const T* statistics = gathered.data<T>();
+    each_row<T>(ctx, kName, logits, shard, targets, writes, sums,
+                [&](T* x, Dim row, std::int32_t target, LossSums& chunk_sums) {
+                  const auto total = total_of_ranks(statistics + row * kRowStatisticCount, ranks,
+                                                    stride, shard.vocabulary);
+                  add_row(total, target, chunk_sums);
+                  if (!writes) return;
+                  const T shift = total.largest;
+                  (void)sum_of_exponentials(x, shard.count, shift, x);
+                  scale_row(x, shard, target, total.exponentials, scale);
+                });
+  });
 }
 
 }  // namespace hyperslab::ops::cpu

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../dropout_checks.hpp"
 #include "kernels_dropout.cuh"
 
 namespace hyperslab::ops::cuda {
@@ -9,13 +10,15 @@ struct Drop {
   static constexpr int kWidth = kVector<T>;
   DropoutMask mask;
   Dim per_sample;
+  Dim first_element;
   const T* x;
   T* y;
   template <int N>
   __device__ void at(Dim i) const {
-    const Dim sample = i / per_sample;
-    const auto global = static_cast<std::uint64_t>(mask.sample_position[sample] * per_sample + i -
-                                                   sample * per_sample);
+    const Dim place = first_element + i;
+    const Dim sample = place / per_sample;
+    const auto global = static_cast<std::uint64_t>(mask.sample_position[sample] * per_sample +
+                                                   place - sample * per_sample);
     float factor[N];
     mask.factors(global, true, factor);
     float value[N];
@@ -32,9 +35,11 @@ void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
   if (!dropout.active()) return cast(ctx, x, y);
   if (x.numel() == 0) return;
   with_element(x.dtype(), "dropout", [&]<class T>(T) {
-    const Drop<T> op = {mask_of(dropout), x.numel() / x.shape()[0], x.data<T>(), y.data<T>()};
+    const Drop<T> op = {mask_of(dropout), sample_elements(dropout, x), dropout.first_element,
+                        x.data<T>(), y.data<T>()};
     // Vectors stay within a sample and begin at multiples of 4.
-    const bool vectors = op.per_sample % kVector<T> == 0 && aligned(op.x, op.y);
+    const bool vectors = op.per_sample % kVector<T> == 0 && op.first_element % kVector<T> == 0 &&
+                         aligned(op.x, op.y);
     for_each(ctx, "dropout", x.numel(), vectors, op);
   });
 }

@@ -8,14 +8,15 @@ constexpr int kLongRun = 64;       // places of a token from which on a whole bl
 constexpr int kRunStep = 32;       // half of it: every long run holds a multiple
 constexpr int kPlacesInBlock = 8;  // one warp each
 
-/// A token outside the table gives not-a-number, which the judge of the step finds.
+/// A token of another shard gives zero, one outside the vocabulary not-a-number, which the judge of
+/// the step finds.
 template <class T>
 struct Lookup {
   static constexpr int kWidth = kVector<T>;
   const std::int32_t* tokens;
   const T* table;
   const T* positions;
-  Dim V;
+  VocabularyShard shard;
   Dim C;
   Dim tokens_in_sample;
   Dim first_position;
@@ -25,12 +26,18 @@ struct Lookup {
   __device__ void at(Dim i) const {
     const Dim place = i / C;
     const Dim column = i - place * C;
-    const std::int32_t token = tokens[place];
-    const bool known = token >= 0 && token < V;
+    const Dim token = tokens[place];
+    const Dim row = token - shard.first;
+    const bool known = token >= 0 && token < shard.vocabulary;
     float value[N];
-    load<N>(table + (known ? token : 0) * C + column, value);
+    if (known && row >= 0 && row < shard.count) {
+      load<N>(table + row * C + column, value);
 #pragma unroll
-    for (int k = 0; k < N; ++k) value[k] = known ? scale * value[k] : nanf("");
+      for (int k = 0; k < N; ++k) value[k] *= scale;
+    } else {
+#pragma unroll
+      for (int k = 0; k < N; ++k) value[k] = known ? 0.0F : nanf("");
+    }
     if (positions != nullptr) {
       float at_position[N];
       load<N>(positions + (first_position + place % tokens_in_sample) * C + column, at_position);
@@ -48,12 +55,15 @@ struct TableGradient {
   const T* dy;
   float* dtable;
   Dim places;
-  Dim V;
+  VocabularyShard shard;
   Dim C;
   float scale;
   bool accumulate;
 
   [[nodiscard]] __device__ std::int32_t token(Dim i) const { return tokens[order[i]]; }
+  [[nodiscard]] __device__ bool is_here(std::int32_t id) const {
+    return id >= shard.first && id < shard.first + shard.count;
+  }
   [[nodiscard]] __device__ bool is_long(Dim start, std::int32_t id) const {
     return start + kLongRun <= places && token(start + kLongRun - 1) == id;
   }
@@ -85,7 +95,7 @@ struct TableGradient {
   }
   template <int N>
   __device__ void write(std::int32_t id, Dim column, float (&sum)[N]) const {
-    float* out = dtable + id * C + column;
+    float* out = dtable + (id - shard.first) * C + column;
     if (accumulate) {
       float old[N];
       load<N>(out, old);
@@ -102,7 +112,7 @@ __global__ void __launch_bounds__(32 * kPlacesInBlock) short_runs_kernel(TableGr
   const Dim start = static_cast<Dim>(blockIdx.x) * kPlacesInBlock + threadIdx.y;
   if (start >= g.places) return;
   const std::int32_t id = g.token(start);
-  if (id < 0 || id >= g.V || (start > 0 && g.token(start - 1) == id)) return;
+  if (!g.is_here(id) || (start > 0 && g.token(start - 1) == id)) return;
   if (g.is_long(start, id)) return;
   const Dim end = g.end_of(start, id);
   for (Dim column = threadIdx.x * N; column < g.C; column += 32 * N) {
@@ -119,7 +129,7 @@ __global__ void __launch_bounds__(32 * kPlacesInBlock) long_runs_kernel(TableGra
   __shared__ float sums[kPlacesInBlock][N][32];
   const Dim mark = static_cast<Dim>(blockIdx.x) * kRunStep;
   const std::int32_t id = g.token(mark);
-  if (id < 0 || id >= g.V || (mark > 0 && g.token(mark - kRunStep) == id)) return;
+  if (!g.is_here(id) || (mark > 0 && g.token(mark - kRunStep) == id)) return;
   Dim start = mark;
   while (start > 0 && g.token(start - 1) == id) --start;
   if (!g.is_long(start, id)) return;
@@ -194,13 +204,13 @@ struct Sinusoid {
 
 }  // namespace
 
-void embedding_forward(Context& ctx, CView tokens, CView table, CView positions, Dim first_position,
-                       float scale, View y) {
+void embedding_forward(Context& ctx, CView tokens, CView table, const VocabularyShard& shard,
+                       CView positions, Dim first_position, float scale, View y) {
   with_element(table.dtype(), "embedding_forward", [&]<class T>(T) {
     const Lookup<T> op = {tokens.data<std::int32_t>(),
                           table.data<T>(),
                           optional_data<T>(positions),
-                          table.shape()[0],
+                          shard,
                           table.shape()[1],
                           tokens.shape()[1],
                           first_position,
@@ -211,8 +221,9 @@ void embedding_forward(Context& ctx, CView tokens, CView table, CView positions,
   });
 }
 
-void embedding_backward(Context& ctx, CView tokens, CView order, CView dy, float scale,
-                        Accumulate accumulate, View dtable) {
+void embedding_backward(Context& ctx, CView tokens, CView order, CView dy,
+                        const VocabularyShard& shard, float scale, Accumulate accumulate,
+                        View dtable) {
   if (accumulate == Accumulate::no) fill(ctx, 0, dtable);
   with_element(dy.dtype(), "embedding_backward", [&]<class T>(T) {
     constexpr int N = kVector<T>;
@@ -221,11 +232,11 @@ void embedding_backward(Context& ctx, CView tokens, CView order, CView dy, float
                                        dy.data<T>(),
                                        dtable.data<float>(),
                                        tokens.numel(),
-                                       dtable.shape()[0],
+                                       shard,
                                        dtable.shape()[1],
                                        scale,
                                        accumulate == Accumulate::yes};
-    if (dy.numel() == 0) return;
+    if (dy.numel() == 0 || shard.count == 0) return;
     if (gradient.C % N == 0 && aligned(gradient.dy, gradient.dtable)) {
       launch_table_gradient<N>(ctx, gradient);
     } else {

@@ -48,10 +48,11 @@ struct OnlineSum {
   }
 };
 
-/// Shared memory of row_total, for up to 32 warps.
+/// Shared memory of row_total and row_min, for up to 32 warps.
 struct SoftmaxScratch {
   float top[32];
   float sum[32];
+  int least[32];
 };
 
 // The threads of a row: the block where kBlock, else the warp.
@@ -65,10 +66,21 @@ __device__ void row_barrier() {
   }
 }
 
+/// The smallest value of the row, in thread 0 of it.
 template <bool kBlock>
-__device__ bool row_any(bool value) {
-  if constexpr (kBlock) return __syncthreads_or(value ? 1 : 0) != 0;
-  return __any_sync(0xFFFFFFFFU, value) != 0;
+__device__ int row_min(int value, SoftmaxScratch& scratch) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    value = min(value, __shfl_xor_sync(0xFFFFFFFFU, value, offset));
+  }
+  if constexpr (kBlock) {
+    if (threadIdx.x % 32 == 0) scratch.least[threadIdx.x / 32] = value;
+    __syncthreads();
+    for (int warp = 0; threadIdx.x == 0 && warp < static_cast<int>(blockDim.x / 32); ++warp) {
+      value = min(value, scratch.least[warp]);
+    }
+  }
+  return value;
 }
 
 template <bool kBlock>

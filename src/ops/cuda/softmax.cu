@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../dropout_checks.hpp"
 #include "kernels_dropout.cuh"
 #include "kernels_softmax.cuh"
 #include "softmax.hpp"
@@ -10,14 +11,16 @@ constexpr Dim kWarpTokens = 1024;  // keys up to which a warp takes a row
 
 template <class T>
 struct SoftmaxCall {
-  Dim rows;
-  Dim tokens;
-  Dim per_sample;  ///< elements of H squares
-  float scale;
+  Dim rows = 0;
+  Dim tokens = 0;
+  Dim per_sample = 0;   ///< elements of H squares
+  Dim mask_sample = 0;  ///< elements of a sample in the mask, where all heads count
+  Dim mask_first = 0;   ///< of them, those before the first head here
+  float scale = 1;
   DropoutMask mask;
-  const T* probabilities;  ///< backward only
-  T* x;                    ///< scores, or gradients of probabilities
-  T* dropped;              ///< null where dropout is not active
+  const T* probabilities = nullptr;  ///< backward only
+  T* x = nullptr;                    ///< scores, or gradients of probabilities
+  T* dropped = nullptr;              ///< null where dropout is not active
 };
 
 /// One row of keys: which of them are seen, and the place of its first element in the dropout mask.
@@ -30,8 +33,8 @@ struct Keys {
       : offset(row * call.tokens), seen(row % call.tokens + 1) {
     if (call.dropped == nullptr) return;
     const Dim sample = offset / call.per_sample;
-    global = static_cast<std::uint64_t>(call.mask.sample_position[sample] * call.per_sample +
-                                        offset - sample * call.per_sample);
+    global = static_cast<std::uint64_t>(call.mask.sample_position[sample] * call.mask_sample +
+                                        call.mask_first + offset - sample * call.per_sample);
   }
 };
 
@@ -162,9 +165,16 @@ SoftmaxCall<T> call_of(float scale, const Dropout& dropout, const T* probabiliti
                        View dropped) {
   const auto [B, H, tokens, keys] = x.dims<4>("masked_softmax scores");
   require(tokens == keys, "masked_softmax scores: wanted squares");
-  SoftmaxCall<T> call = {B * H * tokens, tokens, H * tokens * tokens, scale, {}, probabilities,
-                         x.data<T>(),    nullptr};
+  SoftmaxCall<T> call;
+  call.rows = B * H * tokens;
+  call.tokens = tokens;
+  call.per_sample = H * tokens * tokens;
+  call.scale = scale;
+  call.probabilities = probabilities;
+  call.x = x.data<T>();
   if (dropout.active()) {
+    call.mask_sample = mask_heads(dropout, H) * tokens * tokens;
+    call.mask_first = dropout.first_head * tokens * tokens;
     call.mask = mask_of(dropout);
     call.dropped = dropped.data<T>();
   }

@@ -61,7 +61,7 @@ struct RowLoss {
   float tokens;
   float correct;
 };
-[[nodiscard]] constexpr std::size_t softmax_cross_entropy_workspace(Dim rows) {
+[[nodiscard]] constexpr std::size_t loss_workspace(Dim rows) {
   return static_cast<std::size_t>(rows) * sizeof(RowLoss);
 }
 

@@ -32,7 +32,7 @@ model:
   layers: 5
   family: llama
 data: {train: [a.bin, b/*.npy], validation: [c.h5], sampling: windows, dtype: uint32,
-       vocabulary: vocab/dir}
+       vocabulary: vocab/dir, ignore_token: 6, loss_mask: true, validation_fraction: 0, end_token: 8}
 parallel: {data: 2, tensor: 1, pipeline: 1, sequence: false, schedule: gpipe, virtual_stages: 1,
            zero: 0, bucket_mib: 2.5}
 precision: {compute: fp32}
@@ -79,23 +79,27 @@ TEST(Fields, DataAndLayout) {
   const auto config = read(kEveryKey, {}, kTwoRanks);
 
   EXPECT_EQ(config.data,
-            (io::DataConfig{{"a.bin", "b/*.npy"}, {"c.h5"}, "windows", "uint32", "vocab/dir"}));
-  EXPECT_EQ(config.parallel, (mesh::ParallelConfig{2, 1, 1, false, "gpipe", 1, 0, 2.5}));
+            (io::DataConfig{
+                {"a.bin", "b/*.npy"}, {"c.h5"}, "windows", "uint32", "vocab/dir", 6, true, 0, 8}));
+  const auto parted =
+      read(kEveryKey, {"data.validation=[]", "data.validation_fraction=0.25"}, kTwoRanks);
+  EXPECT_EQ(parted.data.validation_fraction, 0.25);
+  EXPECT_EQ(config.parallel, (mesh::ParallelConfig{2, 1, 1, false, "gpipe", 1, {}, 0, 2.5}));
   EXPECT_EQ(config.precision.compute, "fp32");
   EXPECT_EQ(config.memory.recompute, "none");
 }
 
-TEST(Fields, LayoutValuesThatAreNotAvailableYetAreRead) {
+TEST(Fields, Layouts) {
   const std::string layout =
-      "parallel: {tensor: 3, pipeline: 4, sequence: true, virtual_stages: 5, zero: 2}\n";
+      "parallel: {data: 1, tensor: 2, pipeline: 2, sequence: true, schedule: interleaved, "
+      "virtual_stages: 2, stage_layers: [0, 1, 1, 0], zero: 1, bucket_mib: 3}\n"
+      "memory: {recompute: selective}\n";
 
-  const auto message = refusal(layout + kValid, {}, {.ranks = 12});
+  const auto config = read(layout + kValid, {"train.microbatch=2"}, {.ranks = 4});
 
-  EXPECT_THAT(message, testing::HasSubstr("found 3: set parallel.tensor to 1"));
-  EXPECT_THAT(message, testing::HasSubstr("found 4: set parallel.pipeline to 1"));
-  EXPECT_THAT(message, testing::HasSubstr("set parallel.sequence to false"));
-  EXPECT_THAT(message, testing::HasSubstr("found 5: set parallel.virtual_stages to 1"));
-  EXPECT_THAT(message, testing::HasSubstr("found 2: set parallel.zero to 0"));
+  EXPECT_EQ(config.parallel,
+            (mesh::ParallelConfig{1, 2, 2, true, "interleaved", 2, {0, 1, 1, 0}, 1, 3}));
+  EXPECT_EQ(config.memory.recompute, "selective");
 }
 
 TEST(Fields, OptimizerScheduleAndTraining) {

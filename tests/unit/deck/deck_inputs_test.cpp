@@ -28,7 +28,7 @@ struct Input {
 
 const std::vector<Input>& inputs() {
   static const std::vector<Input> all = {
-      {"quickstart", 1'869'888, Needs::cpu, 4},
+      {"quickstart", 3'344'064, Needs::cpu, 4},
       {"small", 128'625'408, Needs::cpu, 1},
       {"medium", 423'183'360, Needs::cpu, 1},
       {"large", 969'411'840, Needs::cpu, 1},
@@ -45,6 +45,9 @@ const std::vector<Input>& inputs() {
       {"llama-8b", 8'030'261'248, Needs::gpu, 1},
       {"wikitext103-12l", 123'653'376, Needs::gpu, 1},
       {"wikitext103-12l-1024", 123'653'376, Needs::gpu, 1},
+      {"tinystories-17m", 22'696'448, Needs::gpu, 1},
+      {"openwebtext-124m", 124'439'808, Needs::gpu, 1},
+      {"fineweb-124m", 124'439'808, Needs::gpu, 1},
   };
   return all;
 }

@@ -14,6 +14,9 @@ namespace hyperslab::deck::test {
 namespace {
 
 constexpr Surroundings kCpu = {};
+constexpr Surroundings kTwoRanks = {.ranks = 2};
+constexpr Surroundings kThreeRanks = {.ranks = 3};
+constexpr Surroundings kFourRanks = {.ranks = 4};
 constexpr Surroundings kTwelveRanks = {.ranks = 12};
 constexpr Surroundings kGpu = {.has_cuda_device = true, .has_cuda_build = true};
 constexpr Surroundings kTwoOnGpus = {.ranks = 2, .has_cuda_device = true, .has_cuda_build = true};
@@ -42,18 +45,46 @@ const std::vector<BrokenRule>& broken_rules() {
        "  train: [synthetic]\n  validation: [synthetic]", kCpu,
        "13:1|0 means all of the validation tokens, and generated ones have no end: set it to 20, "
        "say"},
-      {"parallel.tensor", "data:", "parallel: {tensor: 12}\ndata:", kTwelveRanks,
-       "10:12|tensor parallelism is not available yet, found 12: set parallel.tensor to 1"},
-      {"parallel.pipeline", "data:", "parallel: {pipeline: 12}\ndata:", kTwelveRanks,
-       "10:12|pipeline parallelism is not available yet, found 12: set parallel.pipeline to 1"},
+      {"parallel.tensor", "data:", "parallel: {tensor: 3}\ndata:", kThreeRanks,
+       "10:12|3 ranks cannot share 4 heads; nearest: 2 or 4\ndeck.yaml:10:12: parallel.tensor: 3 "
+       "ranks cannot share 4 key-value heads; nearest: 2 or 4\ndeck.yaml:10:12: parallel.tensor: "
+       "3 ranks cannot share a feed-forward width of 128; nearest: 2 or 4"},
+      {"parallel.tensor", "heads: 4\n  vocabulary: 300\n  context: 16\n",
+       "heads: 12\n  kv_heads: 6\n  vocabulary: 300\n  context: 16\nparallel: {tensor: 4}\n",
+       kFourRanks, "11:12|4 ranks cannot share 6 key-value heads; nearest: 3 or 6"},
+      {"parallel.tensor", "heads: 4\n  vocabulary: 300\n  context: 16\n",
+       "heads: 4\n  ffn_width: 66\n  vocabulary: 300\n  context: 16\nparallel: {tensor: 4}\n",
+       kFourRanks, "11:12|4 ranks cannot share a feed-forward width of 66; nearest: 3 or 6"},
       {"parallel.sequence", "data:", "parallel: {sequence: true}\ndata:", kCpu,
-       "10:12|sequence parallelism is not available yet: set parallel.sequence to false"},
-      {"parallel.schedule", "data:", "parallel: {schedule: zero_bubble}\ndata:", kCpu,
-       "10:12|schedule zero_bubble is not available yet: set parallel.schedule to 1f1b"},
+       "10:12|sequences are cut over the tensor group, which has one rank: set parallel.sequence "
+       "to false, or parallel.tensor to 2"},
+      {"parallel.sequence",
+       "context: 16\ndata:\n  train: [synthetic]\ntrain:\n  steps: 10\n  global_batch: 8",
+       "context: 15\nparallel: {sequence: true, tensor: 4}\ndata:\n  train: [synthetic]\ntrain:\n  "
+       "steps: 10\n  global_batch: 2",
+       kFourRanks,
+       "10:12|4 ranks cannot share the 30 rows (samples x tokens) of a microbatch; nearest tensor: "
+       "3 or 5"},
+      {"parallel.pipeline", "data:", "parallel: {pipeline: 12}\ndata:", kTwelveRanks,
+       "10:12|12 stages (12 x 1 virtual) are more than the 2 blocks, embedding and head; nearest: "
+       "4"},
+      {"parallel.stage_layers",
+       "data:", "parallel: {pipeline: 2, stage_layers: [1, 2]}\ndata:", kTwoRanks,
+       "10:25|wanted 2 numbers that add up to 2, 0 only at the ends; found 2 that add up to 3; "
+       "leave it out to cut by cost"},
       {"parallel.virtual_stages", "data:", "parallel: {virtual_stages: 2}\ndata:", kCpu,
-       "10:12|virtual stages are not available yet, found 2: set parallel.virtual_stages to 1"},
-      {"parallel.zero", "data:", "parallel: {zero: 1}\ndata:", kCpu,
-       "10:12|sharded optimizer state is not available yet, found 1: set parallel.zero to 0"},
+       "10:12|2 virtual stages need schedule interleaved and a pipeline, found 1f1b with pipeline "
+       "1; set it to 1"},
+      {"parallel.schedule", "data:",
+       "parallel: {schedule: interleaved, virtual_stages: 2, pipeline: 2}\ndata:", kTwoRanks,
+       "10:12|interleaved sends microbatches in rounds of 2, and a step has 1; nearest "
+       "train.global_batch: 16"},
+      {"parallel.zero", "data:", "parallel: {zero: 2, pipeline: 2}\ndata:", kTwoRanks,
+       "10:12|zero 2 sums gradients in every microbatch, 1 times a step, while a pipeline waits; "
+       "nearest: 1"},
+      {"parallel.zero", "data:", "parallel: {zero: 2, schedule: gpipe}\ndata:", kCpu,
+       "10:12|zero 2 holds the gradients of two buckets at a time, and gpipe has more under way: "
+       "set parallel.schedule to 1f1b; nearest: 1"},
       {"model.heads", "heads: 4", "heads: 5", kCpu,
        "7:3|5 heads do not divide width 48; nearest: 4 or 6"},
       {"model.heads", "heads: 4", "heads: 16", kCpu,
@@ -84,8 +115,14 @@ const std::vector<BrokenRule>& broken_rules() {
        "2:3|no CUDA device was found: set run.device to cpu or auto"},
       {"precision.compute", "data:", "precision: {compute: bf16}\ndata:", kNoDevice,
        "10:13|bf16 needs a GPU, and this run is on the CPU: set precision.compute to fp32"},
-      {"memory.recompute", "data:", "memory: {recompute: full}\ndata:", kGpu,
-       "10:10|recomputation is not available yet, found full: set memory.recompute to none"},
+      {"memory.recompute",
+       "data:", "parallel: {schedule: zero_bubble}\nmemory: {recompute: full}\ndata:", kCpu,
+       "11:10|full computes activations again just before both halves of backward, and zero_bubble "
+       "parts them: set memory.recompute to none, or parallel.schedule to 1f1b"},
+      {"train.log_norms", "global_batch: 8", "global_batch: 8\n  log_norms: 5\nparallel: {zero: 1}",
+       kCpu,
+       "15:3|norms are logged where every rank holds the whole model, not with tensor 1, pipeline "
+       "1, zero 1; set it to 0"},
       {"data.train", "  train: [synthetic]\n", "", kCpu,
        "10:1|training needs token files: give paths, globs or synthetic"},
       {"data.train", "[synthetic]", "[a.bin, synthetic]", kCpu,
@@ -101,8 +138,21 @@ const std::vector<BrokenRule>& broken_rules() {
       {"train.global_batch", "data:", "parallel: {data: 12}\ndata:", kTwelveRanks,
        "15:3|8 is no multiple of 12 data ranks; nearest: 12"},
       {"train.validate_every", "steps: 10", "steps: 10\n  validate_every: 5", kCpu,
-       "14:3|validation every 5 steps needs data.validation: give paths or synthetic, or set "
-       "train.validate_every to 0"},
+       "14:3|validation every 5 steps needs data.validation: give paths or synthetic, or "
+       "data.validation_fraction, or set train.validate_every to 0"},
+      {"data.ignore_token", "[synthetic]", "[a.bin]\n  ignore_token: 300", kCpu,
+       "12:3|300 is no id of the 300 of model.vocabulary; give one below, or -1 for none"},
+      {"data.end_token", "[synthetic]", "[a.bin]\n  end_token: 301", kCpu,
+       "12:3|301 is no id of the 300 of model.vocabulary; give one below, or -1 for none"},
+      {"data.loss_mask", "[synthetic]", "[synthetic]\n  loss_mask: true", kCpu,
+       "12:3|synthetic tokens have no loss mask: set data.loss_mask to false"},
+      {"data.validation_fraction", "[synthetic]",
+       "[a.h5]\n  validation: [b.h5]\n  validation_fraction: 0.125", kCpu,
+       "13:3|0.125 of the training documents and data.validation cannot both be for validation; "
+       "leave one out"},
+      {"data.validation_fraction", "[synthetic]", "[synthetic]\n  validation_fraction: 0.125", kCpu,
+       "12:3|synthetic tokens have no documents to part: set it to 0 and data.validation to "
+       "synthetic"},
       {"schedule.warmup_steps", "data:", "schedule: {warmup_steps: 11}\ndata:", kCpu,
        "10:12|11 warm-up steps are more than the 10 steps of the run; nearest: 10"},
       {"schedule.decay_fraction",

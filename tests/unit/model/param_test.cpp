@@ -20,9 +20,9 @@ TEST(ParamTable, PacksLieOneBehindTheOther) {
   const std::vector<ParamSpec> specs = {matrix("query", 4, 3), matrix("key", 2, 3),
                                         matrix("value", 2, 3)};
   const Pack pack = table.declare(specs);
-  table.lay_out(1, 0, false);
+  table.lay_out(1, 0);
   Arena arena("parameters");
-  table.bind(arena, &arena, DType::f32, DType::f32);
+  table.bind(arena, &arena, DType::f32, DType::f32, {});
 
   EXPECT_EQ(pack.value().shape(), (Shape{8, 3}));
   EXPECT_EQ(pack.value().raw(), pack.members[0]->value.raw());
@@ -35,9 +35,11 @@ TEST(ParamTable, BucketsHoldWholeUnitsAndDivideByRanks) {
     ParamTable table;
     for (int unit = 0; unit < 6; ++unit) {
       table.begin_unit();
-      table.declare(matrix("unit" + std::to_string(unit), 10, 37));
+      ParamSpec spec = matrix("unit" + std::to_string(unit), 10, 37);
+      spec.tied = unit == 0;
+      table.declare(spec);
     }
-    table.lay_out(ranks, 2 * 10 * 37 * sizeof(float), true);
+    table.lay_out(ranks, 2 * 10 * 37 * sizeof(float));
 
     Dim end = 0;
     int unit = 0;
@@ -55,7 +57,7 @@ TEST(ParamTable, BucketsHoldWholeUnitsAndDivideByRanks) {
     }
     EXPECT_EQ(unit, 6);
     EXPECT_EQ(end, table.flat_size());
-    EXPECT_EQ(table.buckets().front().last_unit, 0) << "the first unit is alone";
+    EXPECT_EQ(table.buckets().front().last_unit, 0) << "the tied table is alone";
   }
 }
 
@@ -63,22 +65,23 @@ TEST(Initialize, IsAFunctionOfNameAndGlobalIndex) {
   ParamTable table;
   table.begin_unit();
   Param& whole = table.declare(matrix("w", 6, 5));
-  Param& part = table.declare(matrix("w", 2, 3));
-  part.global_shape = {6, 5};
-  part.offset = {3, 1};
-  table.lay_out(1, 0, false);
+  ParamSpec columns = matrix("w", 6, 5);
+  columns.part = {1, 1, 3};
+  Param& part = table.declare(columns);
+  table.lay_out(1, 0);
   Arena measuring("parameters");
   ParamTable copy = table;
-  copy.bind(measuring, nullptr, DType::f32, DType::f32);
+  copy.bind(measuring, nullptr, DType::f32, DType::f32, {});
   Arena arena("parameters", Device::cpu, measuring.used_bytes());
-  table.bind(arena, nullptr, DType::f32, DType::f32);
+  table.bind(arena, nullptr, DType::f32, DType::f32, {});
 
-  initialize(table, 99, table.master());
+  const Bucket& bucket = table.buckets().front();
+  initialize(table, bucket, 99, table.master());
 
-  for (Dim row = 0; row < 2; ++row) {
+  for (Dim row = 0; row < 6; ++row) {
     for (Dim column = 0; column < 3; ++column) {
       EXPECT_EQ(part.master.data<float>()[row * 3 + column],
-                whole.master.data<float>()[(row + 3) * 5 + column + 1]);
+                whole.master.data<float>()[row * 5 + column + 1]);
     }
   }
   std::vector<float> expected(30);

@@ -49,7 +49,7 @@ class Harness {
   }
 
   void random_batch(std::uint64_t seed) {
-    const BatchViews& batch = stage->batch(0);
+    const BatchViews& batch = stage->batch({});
     const auto vocabulary = static_cast<std::uint32_t>(stage->spec().vocabulary);
     const auto tokens = batch.tokens.span<std::int32_t>();
     const auto targets = batch.targets.span<std::int32_t>();
@@ -69,14 +69,14 @@ class Harness {
   double forward(Pass pass) {
     ops::begin_step(*ctx, input, &state, sums.view());
     for (int unit = 0; unit < stage->units(); ++unit) {
-      stage->forward(*ctx, 0, unit, pass, {&state, sums.view()}, nn::Accumulate::no);
+      stage->forward(*ctx, {}, unit, pass, {&state, sums.view()}, nn::Accumulate::no);
     }
     const float* sum = sums.view().data<float>();
     return sum[ops::kSumLoss] / sum[ops::kSumTokens];
   }
   void backward() {
     for (int unit = stage->units() - 1; unit >= 0; --unit) {
-      stage->backward(*ctx, 0, unit, {&state, sums.view()}, nn::Accumulate::no);
+      stage->backward(*ctx, {}, unit, {&state, sums.view()}, nn::Accumulate::no);
     }
   }
 
@@ -90,11 +90,11 @@ class Harness {
   void run_once(Stage& planned, Context& meta) const {
     const View none(nullptr, DType::f32, Device::meta, {ops::kSumCount});
     for (int unit = 0; unit < planned.units(); ++unit) {
-      planned.forward(meta, 0, unit, options_.training ? Pass::train : Pass::evaluate,
+      planned.forward(meta, {}, unit, options_.training ? Pass::train : Pass::evaluate,
                       {nullptr, none}, nn::Accumulate::no);
     }
     for (int unit = planned.units() - 1; unit >= 0 && options_.training; --unit) {
-      planned.backward(meta, 0, unit, {nullptr, none}, nn::Accumulate::no);
+      planned.backward(meta, {}, unit, {nullptr, none}, nn::Accumulate::no);
     }
     if (!options_.cache) return;
     const View tokens(nullptr, DType::i32, Device::meta, {options_.B, options_.T});
@@ -146,12 +146,12 @@ TEST_P(Family, TheFutureDoesNotChangeThePast) {
   Harness harness(small(GetParam()), options(1, 16, true));
   harness.forward(Pass::evaluate);
   const int last = harness.stage->units() - 2;
-  const auto before = test::to_doubles(harness.stage->activation(0, last));
+  const auto before = test::to_doubles(harness.stage->activation({}, last));
 
-  const auto tokens = harness.stage->batch(0).tokens.span<std::int32_t>();
+  const auto tokens = harness.stage->batch({}).tokens.span<std::int32_t>();
   for (std::size_t t = 9; t < 16; ++t) tokens[t] = (tokens[t] + 1) % 101;
   harness.forward(Pass::evaluate);
-  const auto after = test::to_doubles(harness.stage->activation(0, last));
+  const auto after = test::to_doubles(harness.stage->activation({}, last));
 
   const std::size_t border = 9 * 32;
   for (std::size_t i = 0; i < border; ++i) ASSERT_EQ(before[i], after[i]) << "element " << i;
@@ -160,7 +160,7 @@ TEST_P(Family, TheFutureDoesNotChangeThePast) {
 
 TEST_P(Family, CacheGivesTheLogitsOfRecomputation) {
   Harness harness(small(GetParam()), options(1, 16, false));
-  const CView tokens = harness.stage->batch(0).tokens;
+  const CView tokens = harness.stage->batch({}).tokens;
   Tensor whole(Device::cpu, DType::f32, {1, 101});
   Tensor piecewise(Device::cpu, DType::f32, {1, 101});
   for (const Dim length : {1, 2, 7, 16}) {

@@ -68,10 +68,10 @@ TEST(AdamW, TableOfDecaysFollowsTheParameters) {
   table.declare({"norm", {7}, nn::ParamKind::norm, nn::Init::ones, 0});
   table.begin_unit();
   table.declare({"other", {3, 3}, nn::ParamKind::matrix, nn::Init::normal, 0.1F});
-  table.lay_out(2, 1 << 20, false);
+  table.lay_out(2, 1 << 20);
   Context ctx(Device::cpu);
   Arena arena("parameters", Device::cpu, 8192);
-  table.bind(arena, &arena, DType::f32, DType::f32);
+  table.bind(arena, &arena, DType::f32, DType::f32, {});
 
   const AdamW adamw(OptimizerConfig(), table, arena);
 

@@ -180,6 +180,25 @@ TEST_F(BpeTokenizer, FilesGiveTheIdsOfTheirTextWhateverTheThreads) {
   omp_set_num_threads(before);
 }
 
+TEST_F(BpeTokenizer, AnyBytesOfAFileComeBack) {
+  const auto tokenizer = io::open_tokenizer(path("vocab"));
+  std::mt19937 random(7);
+  std::string mixed;
+  while (mixed.size() < (1 << 20)) mixed += random_bytes(random, 500);
+  const std::vector<std::string> texts = {
+      mixed,
+      std::string(9 << 20, 'x'),
+      std::string(9 << 20, ' '),
+      std::string(9 << 20, '\n'),
+      std::string(3 << 20, '\0') + "\xFF\xFE\xC0\xAF\xED\xA0\x80",
+      "e\xCC\x81\xCC\x88\xE2\x80\x8D \xD7\xA9\xD7\x9C\xD7\x95\xD7\x9D \xF0\x9F\x91\xA8"};
+  for (const std::string& text : texts) {
+    io::tokenize_files(*tokenizer, std::vector{write("in.txt", text)}, path("ids.npy"));
+    io::decode_files(*tokenizer, {path("ids.npy")}, path("back.txt"));
+    EXPECT_TRUE(content("back.txt") == text) << text.substr(0, 20);
+  }
+}
+
 TEST_F(BpeTokenizer, CutsChangeNoIds) {
   const auto gpt2 = io::open_tokenizer(path("vocab"));
   const auto llama3 = io::open_tokenizer(with_pattern("vocab", kLlama3));
@@ -198,6 +217,32 @@ TEST_F(BpeTokenizer, CutsChangeNoIds) {
     }
   }
   EXPECT_GT(parts, 1000U);
+}
+
+TEST(Cuts, NoneBeforeACharacterThatIsNotWhole) {
+  EXPECT_EQ(io::last_cut("a\n\xE3", 2), std::string_view::npos);  // may become U+3000, a space
+  EXPECT_EQ(io::last_cut("a\n\xE3\x80", 2), std::string_view::npos);
+  EXPECT_EQ(io::last_cut("a\n\xE3\x81", 2), 2U);  // may become hiragana
+}
+
+TEST_F(BpeTokenizer, CutsBetweenWordsOfAnyKindChangeNoIds) {
+  const auto gpt2 = io::open_tokenizer(path("vocab"));
+  const auto llama3 = io::open_tokenizer(with_pattern("vocab", kLlama3));
+  std::mt19937 random(8);
+  constexpr std::string_view kCharacters = "a1'.(s ";
+  for (int i = 0; i < 300; ++i) {
+    std::string text;
+    for (int j = 0; j < 300; ++j) text += kCharacters[random() % kCharacters.size()];
+    const auto parts = io::cut_into_parts(text, 30);
+    EXPECT_GT(parts.size(), 3U);
+    for (const auto* tokenizer : {gpt2.get(), llama3.get()}) {
+      std::vector<std::int32_t> joined;
+      for (const auto part : parts) {
+        for (const std::int32_t id : tokenizer->encode(part)) joined.push_back(id);
+      }
+      EXPECT_EQ(joined, tokenizer->encode(text)) << text;
+    }
+  }
 }
 
 TEST(Splitter, GivesGpt2sPieces) {

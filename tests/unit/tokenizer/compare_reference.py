@@ -207,7 +207,7 @@ def main():
         against = references(comparison.data, comparison.folder)
         compare_training(comparison)
         rng = random.Random(20)
-        for words in (0, 1, 100, 5000, 50000):
+        for words in (1, 100, 5000, 50000):
             path = comparison.folder / "nasty.txt"
             path.write_bytes(nasty_text(rng, words).encode())
             comparison.compare_file(f"{words} random words", path, against)

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
+#include <thread>
 
+#include "hdf5/handles.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 #include "tokenizer/document_reader.hpp"
 #include "unit/dataset/files.hpp"
@@ -12,12 +15,13 @@ namespace {
 
 class TokenizeFiles : public FilesTest {
  protected:
-  std::int64_t tokenize(const std::vector<std::string>& inputs, const std::string& output) {
-    return io::tokenize_files(*io::open_tokenizer("bytes"), inputs, path(output));
+  std::int64_t tokenize(const std::vector<std::string>& inputs, const std::string& output,
+                        const io::DocumentSeparator& separator = {}) {
+    return io::tokenize_files(*io::open_tokenizer("bytes"), inputs, path(output), separator);
   }
   /// What the reader gives, with | for the end of a document.
-  std::string pieces(const std::string& text) {
-    io::DocumentReader reader(write("in.txt", text));
+  std::string pieces(const std::string& text, const io::DocumentSeparator& separator = {}) {
+    io::DocumentReader reader(write("in.txt", text), separator);
     std::string out;
     for (io::DocumentReader::Piece piece; !piece.ends_file;) {
       piece = reader.next();
@@ -34,11 +38,32 @@ class TokenizeFiles : public FilesTest {
     }
     return text;
   }
-  std::string documents(const std::string& text) {
-    tokenize({write("in.txt", text)}, "documents.bin");
+  std::string documents(const std::string& text, const io::DocumentSeparator& separator = {}) {
+    tokenize({write("in.txt", text)}, "documents.bin", separator);
     return text_of("documents.bin");
   }
+  [[nodiscard]] std::int64_t read_size(const std::string& name) const {
+    return io::open_tokens({path(name)}, "uint16", 257, 1)->size();
+  }
+  /// The dataset of document starts.
+  [[nodiscard]] std::vector<std::int64_t> starts_in(const std::string& name) const {
+    const io::hdf5::Handle file(H5Fopen(path(name).c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+    const io::hdf5::Handle dataset(H5Dopen2(file.get(), "documents", H5P_DEFAULT), H5Dclose);
+    const io::hdf5::Handle space(H5Dget_space(dataset.get()), H5Sclose);
+    std::vector<std::int64_t> out(
+        static_cast<std::size_t>(H5Sget_simple_extent_npoints(space.get())));
+    H5Dread(dataset.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data());
+    return out;
+  }
+  /// The text of a token file.
+  std::string decoded_file(const std::string& name, const io::DocumentSeparator& separator = {}) {
+    io::decode_files(*io::open_tokenizer("bytes"), {path(name)}, path("back.txt"), separator);
+    return content("back.txt");
+  }
 };
+
+const io::DocumentSeparator kBlankLines{io::DocumentSeparator::Kind::blank_lines, ""};
+const io::DocumentSeparator kText{io::DocumentSeparator::Kind::text, "<s>"};
 
 /// Files may not grow beyond `bytes` while this lives: writing fails as on a full disk.
 class FileSizeLimit {
@@ -75,7 +100,6 @@ TEST_F(TokenizeFiles, AMarkerLineEndsADocument) {
   EXPECT_EQ(documents("one\r\n<|endoftext|>\r\ntwo"), "one\r\n|two|");
   EXPECT_EQ(documents("one\n<|endoftext|>"), "one\n|");
   EXPECT_EQ(documents("<|endoftext|>\n<|endoftext|>\none"), "one|");
-  EXPECT_EQ(documents(""), "|");
   EXPECT_EQ(documents("<|endoftext|>\n"), "|");
 }
 
@@ -83,6 +107,58 @@ TEST_F(TokenizeFiles, AMarkerWithinALineIsText) {
   EXPECT_EQ(documents("x <|endoftext|>\ny"), "x <|endoftext|>\ny|");
   EXPECT_EQ(documents("<|endoftext|> y\n"), "<|endoftext|> y\n|");
   EXPECT_EQ(documents("<|endoftext|><|endoftext|>\n"), "<|endoftext|><|endoftext|>\n|");
+}
+
+TEST_F(TokenizeFiles, BlankLinesEndADocument) {
+  EXPECT_EQ(documents("one\ntwo\n\nthree", kBlankLines), "one\ntwo\n|three|");
+  EXPECT_EQ(documents("\n\none\r\n\r\n\r\ntwo\n\n\n", kBlankLines), "one\r\n|two\n|");
+  EXPECT_EQ(documents("one\n \ntwo\n", kBlankLines), "one\n \ntwo\n|");
+  EXPECT_EQ(documents("\n", kBlankLines), "|");
+  EXPECT_EQ(documents("a\n<|endoftext|>\nb", kBlankLines), "a\n<|endoftext|>\nb|");
+}
+
+TEST_F(TokenizeFiles, ATextEndsADocument) {
+  EXPECT_EQ(documents("one<s>two\n<s>\nthree<s>", kText), "one|two\n|\nthree|");
+  EXPECT_EQ(documents("<s><s>one<s><s>two", kText), "one|two|");
+  EXPECT_EQ(documents("<s", kText), "<s|");
+  const io::DocumentSeparator nul{io::DocumentSeparator::Kind::text, std::string(1, '\0')};
+  EXPECT_EQ(documents(std::string("a\0b", 3), nul), "a|b|");
+}
+
+TEST_F(TokenizeFiles, DocumentStartsAreInTheHdf5File) {
+  tokenize({write("in.txt", "one<s>three<s>x"), write("more.txt", "y")}, "t.h5", kText);
+
+  EXPECT_EQ(starts_in("t.h5"), (std::vector<std::int64_t>{0, 4, 10, 12}));
+}
+
+TEST_F(TokenizeFiles, DecodingGivesTheBytesBack) {
+  std::string every;
+  for (int byte = 0; byte < 256; ++byte) every += static_cast<char>(byte);
+  for (const std::string& text : {every, std::string("a"), std::string("a\n"), std::string(1, '\0'),
+                                  std::string("one\n<|endoftext|>\ntwo\n<|endoftext|>\nthree")}) {
+    for (const char* output : {"t.bin", "t.npy", "t.h5"}) {
+      const auto tokens = tokenize({write("in.txt", text)}, output);
+      EXPECT_EQ(tokens, read_size(output));
+      EXPECT_EQ(decoded_file(output), text);
+    }
+  }
+}
+
+TEST_F(TokenizeFiles, DecodingPartsDocumentsByTheSeparator) {
+  tokenize({write("one.txt", "one"), write("two.txt", "two\n"), write("three.txt", "three")},
+           "t.bin");
+
+  EXPECT_EQ(decoded_file("t.bin"), "one\n<|endoftext|>\ntwo\n<|endoftext|>\nthree");
+  EXPECT_EQ(decoded_file("t.bin", kBlankLines), "one\n\ntwo\n\nthree");
+  EXPECT_EQ(decoded_file("t.bin", kText), "one<s>two\n<s>three");
+  EXPECT_EQ(documents(decoded_file("t.bin", kText), kText), "one|two\n|three|");
+}
+
+TEST_F(TokenizeFiles, DecodingRefusesIdsOfAnotherVocabulary) {
+  const auto input = write("t.bin", llmc(20240520, 1, 2, {7, 999}));
+
+  expect_error(ExitCode::data, {input, "999"}, [&] { decoded_file("t.bin"); });
+  EXPECT_EQ(number_of_files(), 1U);
 }
 
 TEST_F(TokenizeFiles, MarkersAreFoundWhereverTheBufferEnds) {
@@ -97,6 +173,10 @@ TEST_F(TokenizeFiles, MarkersAreFoundWhereverTheBufferEnds) {
 
       EXPECT_TRUE(pieces(text) == expected) << before << " of " << int(filler);
     }
+    const std::string filler(before - 1, 'a');
+    const std::string lines = filler + "\n\r\n\n\nlast\n\n";
+    EXPECT_TRUE(pieces(lines, kBlankLines) == filler + "\n|last\n|") << before;
+    EXPECT_TRUE(pieces(filler + "<s>one<s>", kText) == filler + "|one|") << before;
   }
 }
 
@@ -128,6 +208,51 @@ TEST_F(TokenizeFiles, NamesInputsThatCannotBeRead) {
                [&] { tokenize({folder_.string()}, "t.bin"); });
   expect_error(ExitCode::usage, {"--input"}, [&] { tokenize({}, "t.bin"); });
   EXPECT_EQ(number_of_files(), 0U);
+}
+
+TEST_F(TokenizeFiles, NamesEmptyInputs) {
+  const auto good = write("good.txt", "text");
+  const auto empty = write("empty.txt", "");
+
+  expect_error(ExitCode::data, {empty, "an empty file"}, [&] { tokenize({good, empty}, "t.bin"); });
+  EXPECT_EQ(number_of_files(), 2U);
+}
+
+TEST_F(TokenizeFiles, NamesAnInputThatChangesWhileItIsRead) {
+  constexpr std::size_t kBytes = 20 << 20;
+  const auto input = write("in.txt", std::string(kBytes, 'x'));
+  const auto change = [&](const std::function<void()>& how) {
+    io::DocumentReader reader(input);
+    (void)reader.next();
+    how();
+    for (io::DocumentReader::Piece piece; !piece.ends_file;) piece = reader.next();
+  };
+
+  expect_error(ExitCode::data, {input, "20971520 bytes", "10485760 bytes now"},
+               [&] { change([&] { std::filesystem::resize_file(input, kBytes / 2); }); });
+  expect_error(ExitCode::data, {input, "stays as it is", "10485761 bytes now"},
+               [&] { change([&] { std::ofstream(input, std::ios::app) << 'y'; }); });
+  expect_error(ExitCode::data, {input, "stays as it is"}, [&] {
+    change([&] { std::fstream(input, std::ios::in | std::ios::out) << "other"; });
+  });
+}
+
+TEST_F(TokenizeFiles, ReadsPipes) {
+  const auto input = path("pipe");
+  ASSERT_EQ(::mkfifo(input.c_str(), 0600), 0);
+  std::jthread writer([&] { std::ofstream(input) << "one\n<|endoftext|>\ntwo"; });
+
+  tokenize({input}, "t.bin");
+
+  EXPECT_EQ(text_of("t.bin"), "one\n|two|");
+}
+
+TEST_F(TokenizeFiles, DecodingLeavesNothingWhereStorageIsFull) {
+  tokenize({write("in.txt", std::string(6 << 20, 'x'))}, "t.bin");
+  const FileSizeLimit full(rlim_t{1} << 20);
+
+  expect_error(ExitCode::storage, {path("back.txt"), "free space"}, [&] { decoded_file("t.bin"); });
+  EXPECT_EQ(number_of_files(), 2U);
 }
 
 TEST_F(TokenizeFiles, LeavesNothingWhereStorageIsFull) {

@@ -86,5 +86,55 @@ TEST(Utf8Stream, ReplacesWhatIsNotUtf8) {
   EXPECT_EQ(all("ab\xF0\x9F\x98"), "ab" + kBad);
 }
 
+TEST(StopSearch, GivesWhatStandsBeforeTheFirstStopHoweverItIsSplit) {
+  const std::string text = "one end two <end> three";
+
+  for (std::size_t i = 0; i <= text.size(); ++i) {
+    for (std::size_t j = i; j <= text.size(); ++j) {
+      io::StopSearch search({"<end>", "nd t", "three"});
+      std::string out = search.push(text.substr(0, i));
+      out += search.push(text.substr(i, j - i));
+      out += search.push(text.substr(j));
+      EXPECT_TRUE(search.found());
+      EXPECT_EQ(out + search.finish(), "one e");
+    }
+  }
+}
+
+TEST(StopSearch, HoldsBackOnlyWhatMayBecomeAStop) {
+  io::StopSearch search({"abac"});
+
+  EXPECT_EQ(search.push("xab"), "x");
+  EXPECT_EQ(search.push("a"), "");
+  EXPECT_EQ(search.push("b"), "ab");  // "abab" ends like a beginning of the stop
+  EXPECT_EQ(search.push("z"), "abz");
+  EXPECT_EQ(search.push("aba"), "");
+  EXPECT_FALSE(search.found());
+  EXPECT_EQ(search.finish(), "aba");
+}
+
+TEST(StopSearch, PassesEverythingWithoutStops) {
+  io::StopSearch search({});
+
+  EXPECT_EQ(search.push("any"), "any");
+  EXPECT_EQ(search.finish(), "");
+}
+
+TEST(DocumentSeparator, ReadsEscapesAndTheBlankLineRule) {
+  using io::parse_document_separator;
+  using Kind = io::DocumentSeparator::Kind;
+
+  EXPECT_EQ(parse_document_separator("blank-lines").kind, Kind::blank_lines);
+  EXPECT_EQ(parse_document_separator("<s>").kind, Kind::text);
+  EXPECT_EQ(parse_document_separator(R"(a\n\r\t\\x\x00\xfF.)").text,
+            std::string("a\n\r\t\\x\0\xff.", 9));
+  for (const char* wrong : {"", "\\", "\\q", "\\x1", "\\xg0"}) {
+    expect_error(ExitCode::usage, {"--document-separator", "blank-lines"},
+                 [&] { (void)parse_document_separator(wrong); });
+  }
+  expect_error(ExitCode::usage, {"5000 bytes"},
+               [] { (void)io::parse_document_separator(std::string(5000, 'x')); });
+}
+
 }  // namespace
 }  // namespace hyperslab::test

@@ -56,7 +56,7 @@ TEST_F(TrainVocabulary, EndsWhereNoPairIsLeft) {
 }
 
 TEST_F(TrainVocabulary, NothingToLearnGivesBytes) {
-  EXPECT_EQ(merges("", 10), "");
+  EXPECT_EQ(merges("a", 10), "");
   EXPECT_EQ(merges("a b c", 0), "");
   const auto tokenizer = io::open_tokenizer(path("vocab"));
   EXPECT_EQ(tokenizer->vocabulary(), 257);
@@ -82,7 +82,7 @@ TEST_F(TrainVocabulary, ThreadsAndTheOrderOfFilesDoNotMatter) {
   io::VocabularyTraining training;
   training.size = 700;
   training.inputs = {write("a.txt", random_bytes(random, 3 << 20)),
-                     write("b.txt", random_bytes(random, 1 << 20)), write("c.txt", "")};
+                     write("b.txt", random_bytes(random, 1 << 20)), write("c.txt", "\n")};
   const int before = omp_get_max_threads();
 
   for (const int threads : {1, 2, 5}) {
@@ -126,6 +126,9 @@ TEST_F(TrainVocabulary, RefusesWhatCannotBe) {
   training = good;
   training.inputs.push_back(path("missing.txt"));
   expect_refused(ExitCode::data, {path("missing.txt"), "No such file"}, training);
+  training = good;
+  training.inputs.push_back(write("empty.txt", ""));
+  expect_refused(ExitCode::data, {path("empty.txt"), "an empty file"}, training);
 }
 
 TEST_F(TrainVocabulary, LeavesNothingWhereItCannotWrite) {

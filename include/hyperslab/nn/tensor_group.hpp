@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/nn/param.hpp"
+
+namespace hyperslab::nn {
+
+/// The ranks that share every layer (Shoeybi et al. 2019), as the layers see them. A group of one
+/// is the trivial case: sums are what they are, and nothing is sent.
+///
+/// With sequence parallelism (Korthikanti et al. 2022, section 4.2.2) the residual stream is cut by
+/// rows: of the N = B T rows of a microbatch, in order of (b, t), rank r of t holds rows
+/// [r N / t, (r + 1) N / t) as (1, N / t, C). A column-parallel product begins with an all-gather
+/// of rows, a row-parallel one ends with a reduce-scatter, in place of one all-reduce.
+class TensorGroup {
+ public:
+  TensorGroup() = default;
+  TensorGroup(comm::Communicator* group, bool sequence)
+      : group_(group),
+        rank_(group == nullptr ? 0 : group->rank()),
+        size_(group == nullptr ? 1 : group->size()),
+        sequence_(sequence && size_ > 1) {}
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] bool is_alone() const { return size_ == 1; }
+  [[nodiscard]] bool is_first() const { return rank_ == 0; }
+  /// Whether the residual stream is cut by rows.
+  [[nodiscard]] bool cuts_rows() const { return sequence_; }
+  /// Shape of the residual stream on this rank.
+  [[nodiscard]] Shape stream_shape(Dim B, Dim T, Dim C) const {
+    return sequence_ ? Shape{1, B * T / size_, C} : Shape{B, T, C};
+  }
+  /// This rank's part of `n` rows or columns, which the group's size divides.
+  [[nodiscard]] Part part(int dimension, Dim n) const;
+  /// How a tensor that every rank holds whole is held: as `Holding::parts` where there is one rank.
+  [[nodiscard]] Holding whole(Holding holding) const {
+    return size_ == 1 ? Holding::parts : holding;
+  }
+
+  /// All rows: `x` itself, or gathered into `full` where rows are cut.
+  CView gather(Context& ctx, CView x, View full) const;
+  /// The same in two halves, so that work can be enqueued in between.
+  [[nodiscard]] comm::Ticket start_gather(Context& ctx, CView x, View full) const;
+  /// Sums over the group what every rank has in `partial`: in place (`out` is `partial`), or this
+  /// rank's rows of the sum into `out` where rows are cut.
+  [[nodiscard]] comm::Ticket start_sum(Context& ctx, View partial, View out) const;
+  void sum(Context& ctx, View partial, View out) const;
+  /// Where a row-parallel product puts its term: `scratch` where rows are cut, else `out` itself.
+  [[nodiscard]] View term(View out, View scratch) const { return sequence_ ? scratch : out; }
+  /// The views of all ranks, one behind the other.
+  void all_gather(Context& ctx, CView mine, View all) const;
+  /// Ticket 0 stands for nothing to wait for.
+  void wait(Context& ctx, comm::Ticket ticket) const;
+
+ private:
+  comm::Communicator* group_ = nullptr;
+  int rank_ = 0;
+  int size_ = 1;
+  bool sequence_ = false;
+};
+
+}  // namespace hyperslab::nn

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "nearest.hpp"
+#include "predicates.hpp"
+
+namespace hyperslab::deck {
+namespace {
+
+using train::Config;
+
+std::string ranks_message(const Config& c, const Surroundings& s) {
+  const auto& p = c.parallel;
+  const std::int64_t others = std::int64_t{p.tensor} * p.pipeline;
+  auto text = fmt::format(
+      "needs {} ranks ({} x {} x {}, data x tensor x pipeline), {} were started; start {}",
+      wanted_ranks(c), p.data, p.tensor, p.pipeline, s.ranks, wanted_ranks(c));
+  if (divides(others, s.ranks))
+    text += fmt::format(" or set parallel.data to {}", s.ranks / others);
+  return text;
+}
+
+/// Every rank has whole key-value heads, or several ranks share each.
+bool shares_out(std::int64_t kv_heads, std::int64_t tensor) {
+  return divides(tensor, kv_heads) || divides(kv_heads, tensor);
+}
+
+std::int64_t stages(const Config& c) {
+  return std::int64_t{c.parallel.pipeline} * c.parallel.virtual_stages;
+}
+
+/// Rows of the residual stream of one microbatch.
+std::int64_t rows(const Config& c) {
+  const std::int64_t samples = c.train.microbatch > 0
+                                   ? c.train.microbatch
+                                   : c.train.global_batch / std::max(1, c.parallel.data);
+  return samples * c.model.context;
+}
+
+bool fits_stages(const Config& c) {
+  const auto& layers = c.parallel.stage_layers;
+  const bool inner_are_filled = std::all_of(layers.begin(), layers.end(), [&](const auto& n) {
+    return n > 0 || &n == &layers.front() || &n == &layers.back();
+  });
+  return std::ssize(layers) == stages(c) && inner_are_filled &&
+         std::accumulate(layers.begin(), layers.end(), std::int64_t{0}) == c.model.layers;
+}
+
+constexpr std::array kLayoutRules = {
+    Rule{"parallel.data", "parallel.tensor parallel.pipeline",
+         "data x tensor x pipeline is the number of ranks",
+         [](const Config& c, const Surroundings& s) {
+           return s.ranks == 0 || wanted_ranks(c) == s.ranks;
+         },
+         ranks_message},
+    Rule{"parallel.tensor", "model.heads", "divides model.heads",
+         [](const Config& c, const Surroundings&) {
+           return divides(c.parallel.tensor, c.model.heads);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format("{} ranks cannot share {} heads; nearest: {}", c.parallel.tensor,
+                              c.model.heads,
+                              nearest_divisors(c.model.heads, c.parallel.tensor, divides_number));
+         }},
+    Rule{"parallel.tensor", "model.kv_heads", "divides model.kv_heads, or is a multiple of it",
+         [](const Config& c, const Surroundings&) {
+           return !divides(c.model.kv_heads, c.model.heads) ||
+                  shares_out(c.model.kv_heads, c.parallel.tensor);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} ranks cannot share {} key-value heads; nearest: {}", c.parallel.tensor,
+               c.model.kv_heads,
+               nearest_divisors(c.model.kv_heads, c.parallel.tensor, divides_number));
+         }},
+    Rule{"parallel.tensor", "model.ffn_width", "divides model.ffn_width",
+         [](const Config& c, const Surroundings&) {
+           return divides(c.parallel.tensor, c.model.ffn_width);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} ranks cannot share a feed-forward width of {}; nearest: {}", c.parallel.tensor,
+               c.model.ffn_width,
+               nearest_divisors(c.model.ffn_width, c.parallel.tensor, divides_number));
+         }},
+    Rule{"parallel.sequence", "parallel.tensor", "false where parallel.tensor is 1",
+         [](const Config& c, const Surroundings&) {
+           return !c.parallel.sequence || c.parallel.tensor > 1;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "sequences are cut over the tensor group, which has one rank: set "
+                  "parallel.sequence to false, or parallel.tensor to 2";
+         }},
+    Rule{"parallel.sequence", "parallel.tensor train.microbatch model.context",
+         "false unless parallel.tensor divides train.microbatch x model.context",
+         [](const Config& c, const Surroundings&) {
+           return !c.parallel.sequence || divides(c.parallel.tensor, rows(c));
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} ranks cannot share the {} rows (samples x tokens) of a microbatch; nearest "
+               "tensor: {}",
+               c.parallel.tensor, rows(c),
+               nearest_divisors(rows(c), c.parallel.tensor, divides_number));
+         }},
+    Rule{"parallel.pipeline", "parallel.virtual_stages model.layers",
+         "pipeline x virtual_stages is at most model.layers + 2, the blocks with embedding and "
+         "head",
+         [](const Config& c, const Surroundings&) { return stages(c) <= c.model.layers + 2; },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} stages ({} x {} virtual) are more than the {} blocks, embedding and head; "
+               "nearest: {}",
+               stages(c), c.parallel.pipeline, c.parallel.virtual_stages, c.model.layers,
+               std::max<std::int64_t>(1, (c.model.layers + 2) / c.parallel.virtual_stages));
+         }},
+    Rule{"parallel.stage_layers", "parallel.pipeline parallel.virtual_stages model.layers",
+         "empty, or the blocks of every stage: pipeline x virtual_stages numbers whose sum is "
+         "model.layers, 0 only at the ends",
+         [](const Config& c, const Surroundings&) {
+           return c.parallel.stage_layers.empty() || fits_stages(c);
+         },
+         [](const Config& c, const Surroundings&) {
+           const auto& layers = c.parallel.stage_layers;
+           return fmt::format(
+               "wanted {} numbers that add up to {}, 0 only at the ends; found {} that add up to "
+               "{}; leave it out to cut by cost",
+               stages(c), c.model.layers, layers.size(),
+               std::accumulate(layers.begin(), layers.end(), std::int64_t{0}));
+         }},
+    Rule{"parallel.virtual_stages", "parallel.schedule parallel.pipeline",
+         "1 unless parallel.schedule is interleaved and parallel.pipeline above 1",
+         [](const Config& c, const Surroundings&) {
+           return c.parallel.virtual_stages == 1 ||
+                  (c.parallel.schedule == "interleaved" && c.parallel.pipeline > 1);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} virtual stages need schedule interleaved and a pipeline, found {} with pipeline "
+               "{}; set it to 1",
+               c.parallel.virtual_stages, c.parallel.schedule, c.parallel.pipeline);
+         }},
+    Rule{"parallel.schedule", "parallel.pipeline train.global_batch train.microbatch parallel.data",
+         "interleaved only where the microbatches of a step are a multiple of parallel.pipeline",
+         [](const Config& c, const Surroundings&) {
+           return c.parallel.virtual_stages == 1 || c.train.microbatch == 0 ||
+                  !divides(std::int64_t{c.parallel.data} * c.train.microbatch,
+                           c.train.global_batch) ||
+                  divides(c.parallel.pipeline, c.microbatches());
+         },
+         [](const Config& c, const Surroundings&) {
+           const std::int64_t unit =
+               c.train.microbatch * c.parallel.data * std::int64_t{c.parallel.pipeline};
+           return fmt::format(
+               "interleaved sends microbatches in rounds of {}, and a step has {}; nearest "
+               "train.global_batch: {}",
+               c.parallel.pipeline, c.microbatches(),
+               nearest_multiples(unit, c.train.global_batch));
+         }},
+    Rule{
+        "parallel.zero", "parallel.schedule", "at most 1 unless parallel.schedule is 1f1b",
+        [](const Config& c, const Surroundings&) {
+          return c.parallel.zero < 2 || c.parallel.schedule == "1f1b";
+        },
+        [](const Config& c, const Surroundings&) {
+          return fmt::format(
+              "zero 2 holds the gradients of two buckets at a time, and {} has more under way: set "
+              "parallel.schedule to 1f1b; nearest: 1",
+              c.parallel.schedule);
+        }},
+    Rule{
+        "parallel.zero", "parallel.pipeline", "at most 1 with a pipeline",
+        [](const Config& c, const Surroundings&) {
+          return c.parallel.zero < 2 || c.parallel.pipeline == 1;
+        },
+        [](const Config& c, const Surroundings&) {
+          return fmt::format(
+              "zero 2 sums gradients in every microbatch, {} times a step, while a pipeline waits; "
+              "nearest: 1",
+              c.train.microbatch > 0 ? c.microbatches() : 1);
+        }},
+};
+
+}  // namespace
+
+std::span<const Rule> layout_rules() { return kLayoutRules; }
+
+}  // namespace hyperslab::deck

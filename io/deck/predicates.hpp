@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What several rules ask.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "hyperslab/deck/deck.hpp"
+
+namespace hyperslab::deck {
+
+/// Only for rules whose `holds` has found the sizes positive.
+[[nodiscard]] inline bool divides(std::int64_t divisor, std::int64_t number) {
+  return divisor > 0 && number % divisor == 0;
+}
+[[nodiscard]] inline bool divides_number(std::int64_t number, std::int64_t divisor) {
+  return divides(divisor, number);
+}
+
+[[nodiscard]] inline bool on_gpu(const train::Config& c, const Surroundings& s) {
+  return c.run.device == "cuda" ||
+         (c.run.device == "auto" && s.has_cuda_build && s.has_cuda_device);
+}
+
+[[nodiscard]] inline std::int64_t wanted_ranks(const train::Config& c) {
+  return std::int64_t{c.parallel.data} * c.parallel.tensor * c.parallel.pipeline;
+}
+
+/// Those of deck section `parallel`.
+[[nodiscard]] std::span<const Rule> layout_rules();
+
+}  // namespace hyperslab::deck

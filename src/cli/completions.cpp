@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "completions.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::cli {
+
+std::vector<std::string> read_prompt_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    lines.push_back(line);
+  }
+  if (!file.eof()) {
+    throw Error(ExitCode::data, fmt::format("prompt file '{}': wanted a readable file, found: {}; "
+                                            "correct --prompt-file",
+                                            path, std::strerror(errno)));
+  }
+  while (!lines.empty() && lines.back().empty()) lines.pop_back();
+  const bool by_blank_lines = std::ranges::find(lines, "") != lines.end();
+  std::vector<std::string> prompts;
+  bool open = false;
+  for (const std::string& line : lines) {
+    if (open && by_blank_lines && !line.empty()) {
+      prompts.back() += '\n' + line;
+    } else if (!line.empty()) {
+      prompts.push_back(line);
+    }
+    open = !line.empty();
+  }
+  if (prompts.empty()) {
+    throw Error(
+        ExitCode::data,
+        fmt::format("prompt file '{}': wanted prompts, found none; write one a line", path));
+  }
+  return prompts;
+}
+
+Completions::Completions(const io::Tokenizer& tokenizer, const std::vector<std::string>& prompts,
+                         const std::vector<std::string>& stops, std::int64_t max_tokens)
+    : tokenizer_(tokenizer), max_tokens_(max_tokens) {
+  for (const std::string& prompt : prompts) {
+    completions_.push_back({prompt, io::StopSearch(stops), {}, {}, 0, {}, false});
+  }
+}
+
+bool Completions::token(std::size_t prompt, std::int32_t id) {
+  Completion& completion = completions_[prompt];
+  completion.ids.push_back(id);
+  completion.text += completion.stream.push(completion.search.push(tokenizer_.decode(id)));
+  if (prompt == current_) print();
+  return !completion.search.found();
+}
+
+void Completions::end(std::size_t prompt) {
+  Completion& completion = completions_[prompt];
+  completion.text += completion.stream.push(completion.search.finish());
+  completion.text += completion.stream.finish();
+  completion.ended = true;
+  while (current_ < completions_.size() && completions_[current_].ended) {
+    print();
+    fmt::print("\n");
+    begun_ = false;
+    ++current_;
+  }
+  if (current_ < completions_.size()) print();
+}
+
+void Completions::print() {
+  Completion& completion = completions_[current_];
+  if (!begun_) fmt::print("{}{}", current_ == 0 ? "" : "\n", completion.prompt);
+  begun_ = true;
+  fmt::print("{}", std::string_view(completion.text).substr(completion.printed));
+  completion.printed = completion.text.size();
+  if (std::fflush(stdout) != 0) {
+    throw Error(ExitCode::storage,
+                fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+  }
+}
+
+nlohmann::ordered_json Completions::to_json(const train::Prompts& prompts) const {
+  auto out = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < completions_.size(); ++i) {
+    const Completion& completion = completions_[i];
+    const bool stopped =
+        completion.search.found() || static_cast<std::int64_t>(completion.ids.size()) < max_tokens_;
+    out.push_back({{"prompt", completion.prompt},
+                   {"text", completion.text},
+                   {"prompt_ids", prompts[i]},
+                   {"ids", completion.ids},
+                   {"finish", stopped ? "stop" : "count"}});
+  }
+  return out;
+}
+
+}  // namespace hyperslab::cli

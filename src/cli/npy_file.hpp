@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <span>
+#include <string>
+
+namespace hyperslab::cli {
+
+/// A new .npy file of f32 (rows, columns), row by row. Written under a temporary name; finish()
+/// renames it, without that nothing is left. All functions throw Error(storage).
+class NpyFile {
+ public:
+  NpyFile(std::string path, std::int64_t rows, std::int64_t columns);
+  ~NpyFile();
+  NpyFile(NpyFile&&) = delete;
+  NpyFile& operator=(NpyFile&&) = delete;
+
+  void append(std::span<const float> row);
+  void finish();
+
+ private:
+  void check();
+  std::string path_;
+  std::string temporary_;
+  std::ofstream file_;
+};
+
+}  // namespace hyperslab::cli

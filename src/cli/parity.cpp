@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/train/parity.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "command.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/train/setup.hpp"
+
+namespace hyperslab::cli {
+namespace {
+
+/// One layout to compare with the reference.
+struct Candidate {
+  std::string name;
+  train::Config config;
+};
+
+/// Lines of `--set` overrides, parted by blanks; '#' begins a comment.
+std::vector<Candidate> read_matrix(comm::World& world, const std::string& deck,
+                                   const std::vector<std::string>& overrides,
+                                   const std::string& path) {
+  std::string text;
+  train::agree(world, [&] {
+    if (world.rank() != 0) return;
+    std::ifstream file(path);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+    if (!file) throw Error(ExitCode::usage, path + ": cannot read this file");
+  });
+  std::istringstream lines(world.broadcast(text));
+  std::vector<Candidate> out;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::vector<std::string> sets = overrides;
+    std::string name;
+    for (std::string word; words >> word; name += (name.empty() ? "" : " ") + word) {
+      sets.push_back(word);
+    }
+    if (name.empty()) continue;
+    out.push_back({name, read_config(world, {deck, sets, true, true})});
+  }
+  if (out.empty()) throw Error(ExitCode::usage, path + ": holds no layout").on_all_ranks();
+  return out;
+}
+
+void print_report(const Candidate& candidate, const train::ParityReport& report,
+                  std::int64_t rows) {
+  fmt::print("{}: {}  largest gradient difference {:.2e} ({}), loss {:.2e} (step {})\n",
+             report.agrees ? "agrees " : "DIFFERS", candidate.name,
+             report.rows.empty() ? 0.0 : report.rows.front().difference,
+             report.rows.empty() ? "-" : report.rows.front().tensor, report.loss_difference,
+             report.worst_step);
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(rows, std::ssize(report.rows)); ++i) {
+    const auto& row = report.rows[static_cast<std::size_t>(i)];
+    fmt::print("  {:.2e}  {}\n", row.difference, row.tensor);
+  }
+}
+
+}  // namespace
+
+ExitCode run_parity(comm::World& world, const std::vector<std::string>& arguments) {
+  Arguments args(
+      "usage: mpirun -np N hyperslab parity DECK_A DECK_B [--steps n] [--set k=v]...\n"
+      "       mpirun -np N hyperslab parity DECK --matrix FILE [--steps n] [--set k=v]...\n"
+      "trains under both layouts from one seed and compares, tensor by tensor, the gradients of "
+      "step 1 and the losses; every line of FILE is a layout as overrides of DECK, such as "
+      "`parallel.data=2 parallel.tensor=2`");
+  add_deck_options(args);
+  args.add()("matrix", po::value<std::string>(), "layouts to compare DECK with, a line each")(
+      "steps", po::value<std::int64_t>()->default_value(10), "steps to train")(
+      "rows", po::value<std::int64_t>()->default_value(10), "tensors to list, of a pair");
+  args.positional("DECK", true);
+  if (!args.parse(world, arguments)) return ExitCode::ok;
+  const std::vector<std::string> decks = args.list("DECK");
+  const bool matrix = args.has("matrix");
+  if (decks.size() != (matrix ? 1U : 2U)) {
+    throw Error(ExitCode::usage, "parity compares two decks, or one deck with --matrix FILE")
+        .on_all_ranks();
+  }
+  const std::vector<std::string> sets = args.list("set");
+  const auto config_of = [&](const std::string& deck) {
+    return read_config(world, {deck, sets, true, true});
+  };
+  const train::Config reference = config_of(decks.front());
+  std::vector<Candidate> candidates;
+  if (matrix) {
+    candidates = read_matrix(world, decks.front(), sets, args.get<std::string>("matrix"));
+  } else {
+    candidates.push_back({decks.back(), config_of(decks.back())});
+  }
+  const auto steps = args.get<std::int64_t>("steps");
+  const train::LayoutTrace wanted = train::trace_layout(world, reference, steps);
+  bool agrees = true;
+  for (const Candidate& candidate : candidates) {
+    const train::LayoutTrace found = train::trace_layout(world, candidate.config, steps);
+    if (world.rank() != 0) continue;
+    const train::ParityReport report =
+        train::compare(wanted, found, train::parity_tolerance(candidate.config.precision.compute));
+    agrees = agrees && report.agrees;
+    print_report(candidate, report, matrix && report.agrees ? 0 : args.get<std::int64_t>("rows"));
+  }
+  if (!world.all(agrees)) {
+    throw Error(ExitCode::numerics, "the layouts do not agree within tolerance").on_all_ranks();
+  }
+  return ExitCode::ok;
+}
+
+}  // namespace hyperslab::cli

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/nn/tensor_group.hpp"
+
+namespace hyperslab::nn {
+
+Part TensorGroup::part(int dimension, Dim n) const {
+  if (size_ == 1) return {};
+  const Dim count = n / size_;
+  return {dimension, rank_ * count, count, 0};
+}
+
+comm::Ticket TensorGroup::start_gather(Context& ctx, CView x, View full) const {
+  if (!sequence_) return 0;
+  const Scope phase(ctx.recorder(), Phase::tensor_comm);
+  return group_->all_gather(ctx, x, full);
+}
+
+CView TensorGroup::gather(Context& ctx, CView x, View full) const {
+  if (!sequence_) return x;
+  wait(ctx, start_gather(ctx, x, full));
+  return full;
+}
+
+comm::Ticket TensorGroup::start_sum(Context& ctx, View partial, View out) const {
+  if (size_ == 1) return 0;
+  const Scope phase(ctx.recorder(), Phase::tensor_comm);
+  if (sequence_) return group_->reduce_scatter(ctx, partial, out);
+  return group_->all_reduce(ctx, out, comm::ReduceOp::sum);
+}
+
+void TensorGroup::sum(Context& ctx, View partial, View out) const {
+  wait(ctx, start_sum(ctx, partial, out));
+}
+
+void TensorGroup::all_gather(Context& ctx, CView mine, View all) const {
+  const Scope phase(ctx.recorder(), Phase::tensor_comm);
+  group_->wait(ctx, group_->all_gather(ctx, mine, all));
+}
+
+void TensorGroup::wait(Context& ctx, comm::Ticket ticket) const {
+  if (ticket == 0) return;
+  const Scope phase(ctx.recorder(), Phase::tensor_comm);
+  group_->wait(ctx, ticket);
+}
+
+}  // namespace hyperslab::nn

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/nn/vocabulary.hpp"
+
+#include <algorithm>
+
+namespace hyperslab::nn {
+
+VocabularyCut::VocabularyCut(const TensorGroup& group, Dim vocabulary, Dim multiple) {
+  const Dim unit = group.size() * multiple;
+  rows = (vocabulary + unit - 1) / unit * multiple;
+  const Dim first = std::min(vocabulary, group.rank() * rows);
+  const Dim count = std::min(rows, vocabulary - first);
+  shard = {first, count, vocabulary};
+  if (count != vocabulary || rows != vocabulary) part = {0, first, count, rows};
+}
+
+}  // namespace hyperslab::nn

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <limits>
+
+#include "kernels_common.cuh"
+#include "kernels_softmax.cuh"
+
+namespace hyperslab::ops::cuda {
+
+/// A shard whose counts fit an int, and how far rows are apart.
+struct Columns {
+  Dim stride;
+  Dim first;
+  int count;
+  Dim vocabulary;
+  Columns(CView logits, const VocabularyShard& shard)
+      : stride(logits.shape()[1]),
+        first(shard.first),
+        count(static_cast<int>(shard.count)),
+        vocabulary(shard.vocabulary) {
+    require(stride < std::numeric_limits<int>::max() / 2, "loss logits: too wide");
+  }
+  [[nodiscard]] __device__ bool is_here(std::int32_t token) const {
+    return token >= first && token < first + count;
+  }
+};
+
+/// The row in three parts: scalars up to the first 16-byte boundary, vectors, scalars.
+template <class T>
+struct RowParts {
+  int count;
+  int head;
+  int vectors;
+  int tail;  ///< where the last scalars begin
+  __device__ RowParts(const T* row, int size) : count(size) {
+    constexpr int N = kVector<T>;
+    const auto past = static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(T));
+    head = min((N - past) % N, count);
+    vectors = (count - head) / N;
+    tail = head + vectors * N;
+  }
+};
+
+inline constexpr int kNoColumn = std::numeric_limits<int>::max();
+
+/// What one thread has seen of a row, in ascending order.
+template <class T>
+struct Seen {
+  OnlineSum<sizeof(T) == 2> sum;
+  int largest_at = kNoColumn;  ///< of equal largest logits the first
+
+  /// Elements first to first + N.
+  template <int N>
+  __device__ void add(const float (&value)[N], int first) {
+    const float before = sum.top;
+    const float largest = sum.add(value);
+    if (!(largest > before)) return;
+#pragma unroll
+    for (int i = N - 1; i >= 0; --i) {
+      if (value[i] == largest) largest_at = first + i;
+    }
+  }
+};
+
+template <class T>
+__device__ Seen<T> read_row(const T* row, const RowParts<T>& parts, bool keep,
+                            Vec<T, kVector<T>>* kept) {
+  constexpr int N = kVector<T>;
+  Seen<T> seen;
+  const auto scalars = [&](int begin, int end) {
+    for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += blockDim.x) {
+      const float value[1] = {to_real(row[i])};
+      seen.add(value, i);
+    }
+  };
+  scalars(0, parts.head);
+#pragma unroll 4
+  for (int v = static_cast<int>(threadIdx.x); v < parts.vectors; v += blockDim.x) {
+    const int first = parts.head + v * N;
+    const Vec<T, N> raw = load_raw<N>(row + first);
+    if (keep) kept[v] = raw;
+    float value[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) value[k] = to_real(raw.at[k]);
+    seen.add(value, first);
+  }
+  scalars(parts.tail, parts.count);
+  return seen;
+}
+
+/// x becomes e^(x - top) * factor.
+template <class T>
+__device__ void write_row(T* row, const RowParts<T>& parts, float top, float factor, bool keep,
+                          const Vec<T, kVector<T>>* kept) {
+  constexpr int N = kVector<T>;
+  constexpr bool kFast = sizeof(T) == 2;
+#pragma unroll 2
+  for (int v = static_cast<int>(threadIdx.x); v < parts.vectors; v += blockDim.x) {
+    T* at = row + parts.head + v * N;
+    const Vec<T, N> raw = keep ? kept[v] : load_raw<N>(at);
+    float value[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) value[k] = exponential<kFast>(to_real(raw.at[k]) - top) * factor;
+    store<N>(at, value);
+  }
+  const auto scalars = [&](int begin, int end) {
+    for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += blockDim.x) {
+      row[i] = from_real<T>(exponential<kFast>(to_real(row[i]) - top) * factor);
+    }
+  };
+  scalars(0, parts.head);
+  scalars(parts.tail, parts.count);
+}
+
+template <class T>
+__device__ void clear_row(T* row, Dim begin, Dim end) {
+  for (Dim i = begin + threadIdx.x; i < end; i += blockDim.x) row[i] = from_real<T>(0.0F);
+}
+
+/// The fields of RowStatistic.
+struct RowTotal {
+  float largest;
+  float exponentials;
+  float target;
+  float answer;
+};
+
+/// What the threads have seen together. `answer` holds for thread 0 alone.
+template <bool kBlock, class T>
+__device__ RowTotal total_of_row(const Seen<T>& seen, const Columns& columns, float at_target,
+                                 SoftmaxScratch& scratch) {
+  const auto total = row_total<kBlock>(seen.sum, scratch);
+  const int mine = seen.sum.top == total.top ? seen.largest_at : kNoColumn;
+  const int column = row_min<kBlock>(mine, scratch);
+  const Dim none = columns.count == 0 ? columns.vocabulary : columns.first;
+  const Dim answer = column == kNoColumn ? none : columns.first + column;
+  return {total.top, total.sum, at_target, static_cast<float>(answer)};
+}
+
+/// The whole row from the statistics of all ranks, `stride` elements from one to the next.
+__device__ inline RowTotal total_of_ranks(const float* statistics, Dim ranks, Dim stride,
+                                          Dim vocabulary) {
+  RowTotal total = {-INFINITY, 0, -INFINITY, static_cast<float>(vocabulary)};
+  for (Dim rank = 0; rank < ranks; ++rank) {
+    const float* of_rank = statistics + rank * stride;
+    total.largest = fmaxf(total.largest, of_rank[kRowLargest]);
+    total.target = fmaxf(total.target, of_rank[kRowTarget]);
+  }
+  for (Dim rank = 0; rank < ranks; ++rank) {
+    const float* of_rank = statistics + rank * stride;
+    const bool leads = of_rank[kRowLargest] == total.largest;
+    const float factor = leads ? 1.0F : expf(of_rank[kRowLargest] - total.largest);
+    total.exponentials += of_rank[kRowExponentials] * factor;
+    if (leads) total.answer = fminf(total.answer, of_rank[kRowAnswer]);
+  }
+  return total;
+}
+
+}  // namespace hyperslab::ops::cuda

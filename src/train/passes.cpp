@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes.hpp"
+
+#include <algorithm>
+
+#include "hyperslab/ops/loss.hpp"
+
+namespace hyperslab::train {
+namespace {
+
+/// Microbatch `chunk` of samples [0, count); places beyond the end do not count.
+void fill(const io::Microbatch& batch, const io::Samples& samples, std::int64_t chunk,
+          std::int64_t count) {
+  const auto [B, T] = batch.tokens.dims<2>("tokens");
+  for (Dim b = 0; b < B; ++b) {
+    const auto tokens = batch.tokens.slice(b, 1).span<std::int32_t>();
+    const auto targets = batch.targets.slice(b, 1).span<std::int32_t>();
+    if (chunk * B + b < count) {
+      samples.read(chunk * B + b, tokens, targets);
+    } else {
+      std::ranges::fill(tokens, 0);
+      std::ranges::fill(targets, ops::kIgnoredTarget);
+    }
+  }
+}
+
+}  // namespace
+
+void Passes::load(model::SlotId id, int microbatch) {
+  model::Stage& stage = parts_.stage;
+  const bool reads_tokens = stage.has_embedding(id.chunk) || stage.has_head(id.chunk);
+  const bool drops = stage.spec().dropout > 0 && run_.pass == model::Pass::train;
+  if (!reads_tokens && !drops) return;
+  const Scope phase(parts_.ctx.recorder(), Phase::data);
+  model::BatchViews destination = stage.batch(id);
+  if (run_.samples != nullptr) {
+    fill(parts_.feed.next(), *run_.samples, run_.chunk, run_.count);
+    parts_.feed.upload(parts_.ctx, destination);
+  } else if (run_.loader != nullptr) {
+    if (!reads_tokens) destination = {{}, {}, {}, destination.sample_position};
+    parts_.feed.load(parts_.ctx, *run_.loader, run_.step, microbatch, destination);
+  }
+}
+
+/// The host's own device has nothing to gain from segments, and lets reductions advance in between.
+bool Passes::by_unit() const { return parts_.ctx.device() != Device::cuda || !parts_.graphs; }
+
+bool Passes::reduces(int microbatch) const {
+  const bool last = microbatch == run_.microbatches - 1;
+  return run_.reduces && parts_.reducer != nullptr && (last || parts_.reducer->every_microbatch());
+}
+
+nn::Accumulate Passes::accumulate(int microbatch) const {
+  const bool fresh = parts_.reducer != nullptr && parts_.reducer->every_microbatch();
+  return microbatch == 0 || fresh ? nn::Accumulate::no : nn::Accumulate::yes;
+}
+
+GraphSegment& Passes::segment(Work work, model::SlotId id, int first, int last,
+                              nn::Accumulate accumulate) {
+  return segments_[{work, id.chunk, id.slot, first, last, accumulate == nn::Accumulate::yes}];
+}
+
+/// Before units [first, last) of a microbatch are enqueued: their values are here, and the memory
+/// for their gradients is free.
+void Passes::prepare(int first, int last, int microbatch) {
+  for (int unit = first; unit < last; ++unit) {
+    if (parts_.gather != nullptr) parts_.gather->wait_for(parts_.ctx, unit);
+    if (run_.reduces && run_.pass == model::Pass::train && parts_.reducer != nullptr) {
+      parts_.reducer->before_unit(parts_.ctx, unit, microbatch);
+    }
+  }
+}
+
+void Passes::forward(int chunk, int slot, int microbatch) {
+  const model::SlotId id = {chunk, slot};
+  model::Stage& stage = parts_.stage;
+  parts_.ctx.recorder().set_microbatch(microbatch);
+  parts_.memory.change(stage.slot_bytes(chunk), "activations");
+  load(id, microbatch);
+  const Scope phase(parts_.ctx.recorder(), Phase::forward);
+  const bool trains = run_.pass == model::Pass::train;
+  const nn::Accumulate add = accumulate(microbatch);
+  const auto [begin, end] = stage.units(chunk);
+  const bool gathers = parts_.gather != nullptr && parts_.gather->is_needed() && microbatch == 0;
+  const int stride = by_unit() || gathers ? 1 : end - begin;
+  for (int first = begin; first < end; first += stride) {
+    const int last = std::min(first + stride, end);
+    const bool has_head = last == end && stage.has_head(chunk);
+    if (has_head) {
+      prepare(first, last, microbatch);  // the head already writes gradients
+    } else if (parts_.gather != nullptr) {
+      for (int unit = first; unit < last; ++unit) parts_.gather->wait_for(parts_.ctx, unit);
+    }
+    segment(trains ? Work::forward : Work::evaluate, id, first, last, add)
+        .run(parts_.ctx, parts_.graphs, [&] {
+          for (int unit = first; unit < last; ++unit) {
+            stage.forward(parts_.ctx, id, unit, run_.pass, run_.step_views, add);
+          }
+          if (last == end && !has_head) stage.finish_forward(parts_.ctx, id);
+        });
+  }
+  if (!trains) parts_.memory.change(-stage.slot_bytes(chunk), "activations");
+}
+
+void Passes::run_backward(model::SlotId id, int microbatch, nn::Half half) {
+  model::Stage& stage = parts_.stage;
+  parts_.ctx.recorder().set_microbatch(microbatch);
+  const Scope phase(parts_.ctx.recorder(), Phase::backward);
+  const nn::Accumulate add = accumulate(microbatch);
+  const bool sums = reduces(microbatch) && half != nn::Half::input;
+  const bool is_last = microbatch == run_.microbatches - 1;
+  const Work work = half == nn::Half::both    ? Work::backward
+                    : half == nn::Half::input ? Work::input
+                                              : Work::weight;
+  const auto [begin, end] = stage.units(id.chunk);
+  for (int last = end; last > begin;) {
+    int first = last - 1;
+    const auto ends_here = [&] {
+      return by_unit() || (sums && parts_.reducer->closes(first, is_last));
+    };
+    while (first > begin && !ends_here()) --first;
+    prepare(first, last, microbatch);
+    segment(work, id, first, last, add).run(parts_.ctx, parts_.graphs, [&] {
+      for (int unit = last - 1; unit >= first; --unit) {
+        stage.backward(parts_.ctx, id, unit, run_.step_views, add, half);
+      }
+    });
+    if (sums) parts_.reducer->unit_done(parts_.ctx, first, microbatch, is_last);
+    if (parts_.reducer != nullptr) parts_.reducer->progress();
+    last = first;
+  }
+  if (half != nn::Half::input) {
+    parts_.memory.change(-stage.slot_bytes(id.chunk), "activations");
+  }
+}
+
+void Passes::backward(int chunk, int slot, int microbatch) {
+  run_backward({chunk, slot}, microbatch, nn::Half::both);
+}
+void Passes::backward_input(int chunk, int slot, int microbatch) {
+  run_backward({chunk, slot}, microbatch, nn::Half::input);
+}
+void Passes::backward_weight(int chunk, int slot, int microbatch) {
+  run_backward({chunk, slot}, microbatch, nn::Half::weight);
+}
+
+View Passes::input(int chunk, int slot) { return parts_.stage.input({chunk, slot}); }
+CView Passes::output(int chunk, int slot) { return parts_.stage.output({chunk, slot}); }
+View Passes::output_gradient(int chunk, int slot) { return parts_.stage.gradient({chunk, slot}); }
+CView Passes::input_gradient(int chunk, int slot) { return parts_.stage.gradient({chunk, slot}); }
+
+}  // namespace hyperslab::train

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one rank computes of one microbatch, with its loads, reductions and gathers.
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "batch_feed.hpp"
+#include "hyperslab/core/graph.hpp"
+#include "hyperslab/data/reducer.hpp"
+#include "hyperslab/io/dataset.hpp"
+#include "hyperslab/model/stage.hpp"
+#include "hyperslab/pipeline/executor.hpp"
+#include "hyperslab/train/memory_meter.hpp"
+
+namespace hyperslab::train {
+
+/// The passes of a stage as the pipeline's executor drives them. On a GPU the units between two
+/// collectives are a graph segment.
+class Passes final : public pipeline::Worker {
+ public:
+  struct Parts {
+    Context& ctx;
+    model::Stage& stage;
+    BatchFeed& feed;
+    MemoryMeter& memory;
+    data::GradientReducer* reducer = nullptr;  ///< null where forward only
+    data::ParameterGather* gather = nullptr;
+    bool graphs = true;
+  };
+  explicit Passes(const Parts& parts) : parts_(parts) {}
+
+  /// What the next passes are part of.
+  struct Run {
+    model::Pass pass = model::Pass::train;
+    model::Stage::StepViews step_views;
+    std::int64_t step = 0;
+    io::Loader* loader = nullptr;          ///< training data; absent: the slots keep what they hold
+    const io::Samples* samples = nullptr;  ///< evaluation: microbatch `chunk` of the first `count`
+    std::int64_t chunk = 0;
+    std::int64_t count = 0;
+    int microbatches = 1;
+    bool reduces = true;  ///< gradients are summed over ranks in this run
+  };
+  void begin(const Run& run) { run_ = run; }
+  /// The next microbatch's tokens into a slot, where its chunk needs them.
+  void load(model::SlotId id, int microbatch);
+
+  void forward(int chunk, int slot, int microbatch) override;
+  void backward(int chunk, int slot, int microbatch) override;
+  void backward_input(int chunk, int slot, int microbatch) override;
+  void backward_weight(int chunk, int slot, int microbatch) override;
+  [[nodiscard]] View input(int chunk, int slot) override;
+  [[nodiscard]] CView output(int chunk, int slot) override;
+  [[nodiscard]] View output_gradient(int chunk, int slot) override;
+  [[nodiscard]] CView input_gradient(int chunk, int slot) override;
+
+ private:
+  enum class Work : std::uint8_t { forward, evaluate, backward, input, weight };
+  using Key = std::tuple<Work, int, int, int, int, bool>;
+  [[nodiscard]] bool by_unit() const;
+  [[nodiscard]] bool reduces(int microbatch) const;
+  [[nodiscard]] nn::Accumulate accumulate(int microbatch) const;
+  [[nodiscard]] GraphSegment& segment(Work work, model::SlotId id, int first, int last,
+                                      nn::Accumulate accumulate);
+  void prepare(int first, int last, int microbatch);
+  void run_backward(model::SlotId id, int microbatch, nn::Half half);
+
+  Parts parts_;
+  Run run_;
+  std::map<Key, GraphSegment> segments_;
+};
+
+}  // namespace hyperslab::train

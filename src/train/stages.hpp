@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a model is cut along the pipeline.
+#pragma once
+
+#include <vector>
+
+#include "hyperslab/model/stage.hpp"
+#include "hyperslab/pipeline/schedule.hpp"
+#include "hyperslab/train/config.hpp"
+
+namespace hyperslab::train {
+
+/// Blocks of every global stage of the pipeline: those of parallel.stage_layers, or the cut whose
+/// most costly stage takes the fewest FLOPs, the head and its loss counted.
+[[nodiscard]] std::vector<model::Chunk> cut_model(const Config& config, int global_stages);
+
+/// What rank `pipeline_rank` holds of it, with the slots that the program asks for.
+[[nodiscard]] std::vector<model::Chunk> chunks_of(const Config& config,
+                                                  const pipeline::Program& program,
+                                                  int pipeline_rank);
+
+}  // namespace hyperslab::train

@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""jobs/data/*.sh without a network: files of the data sets' names under file://."""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+
+import support
+
+JOBS = pathlib.Path(__file__).resolve().parents[2] / "jobs" / "data"
+GPT2 = "openai-community/gpt2/resolve/main"
+
+# A stand-in for the package: its parquet files are lists of texts in JSON.
+FAKE_PARQUET = """
+import json
+class Column(list):
+    def to_pylist(self):
+        return list(self)
+class Batch(list):
+    def column(self, _):
+        return Column(self)
+class ParquetFile:
+    def __init__(self, path):
+        self.rows = json.load(open(path, encoding="utf-8"))
+    def iter_batches(self, columns):
+        assert columns == ["text"]
+        for begin in range(0, len(self.rows), 2):
+            yield Batch(self.rows[begin:begin + 2])
+"""
+
+
+def sha256(data):
+    """Hexadecimal SHA-256."""
+    return hashlib.sha256(data).hexdigest()
+
+
+@support.unittest.skipIf(shutil.which("curl") is None, "no curl")
+class Data(support.Case):
+    """Each script in a folder of its own, on files that the test serves."""
+
+    def setUp(self):
+        shutil.rmtree(self.folder / "www", ignore_errors=True)
+        shutil.rmtree(self.folder / "data", ignore_errors=True)
+        (self.folder / "www").mkdir()
+        package = self.folder / "fake" / "pyarrow"
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").write_text("", encoding="utf-8")
+        (package / "parquet.py").write_text(FAKE_PARQUET, encoding="utf-8")
+        # GPT-2's vocabulary is checked by its published sum, which a made-up one does not have.
+        vocabulary = self.folder / "data" / "gpt2"
+        self.checked(self.run_program("tokenize", "--train-vocab", 300, "--input", "text.txt", "--output-vocab",
+                                      self.folder / "vocabulary"))
+        shutil.copytree(self.folder / "vocabulary", vocabulary)
+        self.jobs = self.folder / "tree" / "jobs"
+        shutil.rmtree(self.folder / "tree", ignore_errors=True)
+        shutil.copytree(JOBS.parent, self.jobs)
+        library = self.jobs / "data" / "lib.sh"
+        text = library.read_text(encoding="utf-8")
+        for name, sha in [("vocab.json", "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"),
+                          ("merges.txt", "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5")]:
+            self.assertIn(sha, text)
+            text = text.replace(sha, sha256((vocabulary / name).read_bytes()))
+        library.write_text(text, encoding="utf-8")
+
+    def checked(self, result):
+        """The result of what must end well."""
+        self.assertEqual(result.code, 0, result.err)
+        return result
+
+    def serve(self, path, data):
+        """Puts a file under the base URL."""
+        file = self.folder / "www" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+    def serve_tables(self, repository, below, tables, published=True):
+        """Tables of texts, and their listing."""
+        listing = [{"type": "directory", "path": f"{below}/more", "size": 0}]
+        for name, rows in tables.items():
+            data = json.dumps(rows).encode()
+            path = f"{below}/{name}" if below else name
+            self.serve(f"datasets/{repository}/resolve/main/{path}", data)
+            lfs = {"lfs": {"oid": sha256(data)}} if published else {}
+            listing.append({"type": "file", "path": path, "size": len(data), **lfs})
+        self.serve(f"api/datasets/{repository}/tree/main" + (f"/{below}" if below else ""), json.dumps(listing).encode())
+
+    def job(self, name, *options, code=0, url=None, **environment):
+        """Runs a script; its words."""
+        url = url or f"file://{self.folder}/www"
+        binary = support.command()[-1]
+        result = subprocess.run(
+            ["bash", str(self.jobs / "data" / f"{name}.sh"), *options], capture_output=True, check=False, timeout=60,
+            cwd=self.folder, stdin=subprocess.DEVNULL,
+            env={**os.environ, "HYPERSLAB_DATA_URL": url, "HYPERSLAB_DATA": str(self.folder / "data"),
+                 "HYPERSLAB_BINARY": binary, "HYPERSLAB_PYTHON": sys.executable, "PYTHONPATH": str(self.folder / "fake"),
+                 "no_proxy": "*", **environment})
+        words = (result.stdout + result.stderr).decode("utf-8", "replace")
+        self.assertEqual(result.returncode, code, words)
+        return words
+
+    def documents(self, file, vocabulary="data/gpt2"):
+        """The documents of a token file."""
+        result = self.checked(self.run_program("tokenize", "--decode", "--vocab", vocabulary, "--input", file,
+                                               "--document-separator", r"\x00"))
+        return result.out.split("\0")
+
+    def test_fineweb_becomes_a_token_file_for_each_table(self):
+        first = [f"document {i}" for i in range(15003)]
+        self.serve_tables("HuggingFaceFW/fineweb", "sample/10BT",
+                          {"000.parquet": first, "001.parquet": ["other", "with\0nul", None, "<|endoftext|>\nlast"]})
+
+        words = self.job("fineweb")
+
+        self.assertEqual(self.documents("data/fineweb/validation_0000.bin"), first[:15000])
+        self.assertEqual(self.documents("data/fineweb/train_0000.bin"), first[15000:])
+        self.assertEqual(self.documents("data/fineweb/train_0001.bin"), ["other", "with nul", "<|endoftext|>\nlast"])
+        self.assertIn("inputs/fineweb-124m.yaml", words)
+        self.assertFalse(list((self.folder / "data/fineweb/source").iterdir()))
+
+    def test_what_is_tokenized_is_not_fetched_again(self):
+        self.serve_tables("Skylion007/openwebtext", "plain_text",
+                          {"train-00000-of-2.parquet": ["a"] * 4001, "train-00001-of-2.parquet": ["b"]})
+        self.job("openwebtext", "--small")
+        self.assertFalse((self.folder / "data/openwebtext-small/train_0001.bin").exists())
+        shutil.rmtree(self.folder / "www/datasets")
+
+        words = self.job("openwebtext", "--small")
+
+        self.assertNotIn("fetching", words)
+        self.assertIn("data.train=", words)
+
+    def test_openwebtext_is_found_under_its_other_name(self):
+        self.serve_tables("Skylion007/openwebtext", "data", {"train-00000-of-1.parquet": ["a"] * 4001})
+
+        self.job("openwebtext")
+
+        self.assertEqual(self.documents("data/openwebtext/train_0000.bin"), ["a"])
+
+    def test_fineweb_that_others_tokenized(self):
+        ids = struct.pack("<256i", 20240520, 1, 2, *([0] * 253)) + struct.pack("<2H", 5, 6)
+        listing = []
+        for name in ("fineweb_train_000001.bin", "fineweb_train_000002.bin", "fineweb_val_000000.bin"):
+            self.serve(f"datasets/kjj0/fineweb10B-gpt2/resolve/main/{name}", ids)
+            listing.append({"type": "file", "path": name, "size": len(ids), "lfs": {"oid": sha256(ids)}})
+        self.serve("api/datasets/kjj0/fineweb10B-gpt2/tree/main", json.dumps(listing).encode())
+
+        self.job("fineweb", "--tokenized")
+
+        found = sorted(path.name for path in (self.folder / "data/fineweb").glob("*.bin"))
+        self.assertEqual(found, ["train_000001.bin", "train_000002.bin", "validation_000000.bin"])
+
+    def test_wikitext_keeps_lines_and_both_tables_in_order(self):
+        for name in ("wikitext-103-raw-v1", "wikitext-2-v1"):
+            self.serve_tables("Salesforce/wikitext", name, {
+                "train-00000-of-2.parquet": ["", " = Title = \n", ""], "train-00001-of-2.parquet": [" text \n"],
+                "validation-00000-of-1.parquet": [" valid \n"], "test-00000-of-1.parquet": [" test \n"]})
+
+        self.job("wikitext103")
+        self.job("wikitext103", "--small", "--unk")
+
+        self.assertEqual(self.documents("data/wikitext103/train.bin"), [" \n = Title = \n \n text \n"])
+        self.assertEqual(self.documents("data/wikitext103/test.bin"), [" test \n"])
+        self.assertEqual(self.documents("data/wikitext103-small/validation.bin"), [" valid \n"])
+
+    def test_tinystories_trains_its_vocabulary(self):
+        stories = "".join(f"Once upon a time {i} cats sat.\n<|endoftext|>\n" for i in range(20)).encode()
+        script = self.jobs / "data" / "tinystories.sh"
+        text = script.read_text(encoding="utf-8")
+        for name, sha in [("train", "6418d412de72888f52b5142c761ac21a582f7d1166f0bfbdb5f03ccfdec90443"),
+                          ("valid", "6874bae9a4c1a4e7edcf0e53b86c17817e9cf881fc75ff2368da457b80c0585d")]:
+            self.assertIn(sha, text)
+            text = text.replace(sha, sha256(stories)).replace("5 << 30", "1 << 20")
+            self.serve(f"datasets/roneneldan/TinyStories/resolve/main/TinyStoriesV2-GPT4-{name}.txt", stories)
+        script.write_text(text, encoding="utf-8")
+
+        self.job("tinystories")
+        self.job("tinystories", "--small")
+
+        vocabulary = "data/tinystories/vocabulary"
+        self.assertEqual(len(self.documents("data/tinystories/train.bin", vocabulary)), 20)
+        small = "data/tinystories-small/"
+        self.assertEqual(len(self.documents(small + "train.bin", small + "vocabulary")), 18)
+        self.assertEqual(len(self.documents(small + "validation.bin", small + "vocabulary")), 2)
+
+    def test_downloads_go_on_where_they_stopped(self):
+        rows = ["a"] * 4001
+        self.serve_tables("Skylion007/openwebtext", "plain_text", {"train-0.parquet": rows})
+        source = self.folder / "data/openwebtext/source"
+        for size in (7, None):  # a part, and all of it
+            shutil.rmtree(source.parent, ignore_errors=True)
+            source.mkdir(parents=True)
+            (source / "train-0.parquet.part").write_bytes(json.dumps(rows).encode()[:size])
+            self.job("openwebtext", "--keep")
+            self.assertEqual((source / "train-0.parquet").read_bytes(), json.dumps(rows).encode())
+            self.assertFalse((source / "train-0.parquet.part").exists())
+
+    def test_another_checksum_is_refused(self):
+        self.serve_tables("Skylion007/openwebtext", "plain_text", {"train-0.parquet": ["a"] * 4001})
+        self.serve("datasets/Skylion007/openwebtext/resolve/main/plain_text/train-0.parquet", b"damaged")
+
+        words = self.job("openwebtext", code=3)
+
+        self.assertIn("SHA-256", words)
+        self.assertIn("published", words)
+        self.assertFalse(list((self.folder / "data/openwebtext").rglob("*.p*")))
+
+    def test_the_first_checksum_is_kept_where_none_is_published(self):
+        tables = {"train-0.parquet": ["a"] * 4001}
+        self.serve_tables("Skylion007/openwebtext", "plain_text", tables, published=False)
+        self.assertIn("is recorded in", self.job("openwebtext", "--keep"))
+        folder = self.folder / "data/openwebtext"
+        (folder / "train_0000.bin").unlink()
+        self.job("openwebtext", "--keep")
+        (folder / "train_0000.bin").unlink()
+        (folder / "source/train-0.parquet").write_bytes(b"[]")
+
+        self.assertIn("of the first download", self.job("openwebtext", "--keep", code=3))
+
+    def test_failures_say_why(self):
+        self.assertIn("on the internet", self.job("fineweb", code=3, url="http://127.0.0.1:9"))
+        self.assertIn("cannot fetch", self.job("wikitext103", code=3))
+        self.assertIn("unknown option --tiny", self.job("fineweb", "--tiny", code=2))
+        self.assertIn("run jobs/build.sh", self.job("fineweb", code=2, HYPERSLAB_BINARY="/nowhere"))
+        self.serve_tables("HuggingFaceFW/fineweb", "sample/10BT", {"0.txt": []})
+        self.assertIn("has no sample/10BT", self.job("fineweb", code=3))
+        self.assertIn("--tokenized", self.job("fineweb", "--help"))
+
+    def test_a_full_disk_is_seen_before_anything_is_fetched(self):
+        self.serve_tables("HuggingFaceFW/fineweb", "sample/10BT", {"0.parquet": ["a"]})
+        listing = self.folder / "www/api/datasets/HuggingFaceFW/fineweb/tree/main/sample/10BT"
+        files = json.loads(listing.read_bytes())
+        files[-1]["size"] = 1 << 60
+        listing.write_text(json.dumps(files), encoding="utf-8")
+
+        words = self.job("fineweb", code=5)
+
+        self.assertIn("MiB are free", words)
+        self.assertNotIn("0.parquet", words)
+
+
+if __name__ == "__main__":
+    support.main()

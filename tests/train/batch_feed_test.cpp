@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "batch_feed.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/transfer.hpp"
+#include "support/tensors.hpp"
+#include "unit/dataset/allocations.hpp"
+
+namespace hyperslab::test {
+namespace {
+
+using train::BatchFeed;
+constexpr Dim kB = 2;
+constexpr Dim kT = 6;
+constexpr int kMicrobatches = 3;
+constexpr std::int64_t kG = kB * kMicrobatches * 2;  // two data ranks
+
+/// Tokens that tell their place; reading may take time, and fail beyond a place.
+class Source final : public io::TokenSource {
+ public:
+  explicit Source(std::int64_t size) : size_(size) {}
+  [[nodiscard]] std::int64_t size() const override { return size_; }
+  void read(std::int64_t first, std::span<std::int32_t> out) const override {
+    ++reads;
+    if (slow) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    for (std::int32_t& id : out) {
+      id = static_cast<std::int32_t>(first * 31 % 97);
+      if (first++ >= bad_from) throw Error(ExitCode::data, "bad token");
+    }
+  }
+  [[nodiscard]] std::string description() const override { return "source"; }
+  [[nodiscard]] std::uint64_t fingerprint() const override { return 0; }
+
+  mutable std::atomic<int> reads = 0;
+  std::atomic<bool> slow = false;
+  std::atomic<std::int64_t> bad_from = 1LL << 40;
+
+ private:
+  std::int64_t size_;
+};
+
+struct Batch {
+  Batch()
+      : tokens(Device::cpu, DType::i32, {kB, kT}),
+        targets(Device::cpu, DType::i32, {kB, kT}),
+        order(Device::cpu, DType::i32, {kB * kT}),
+        position(Device::cpu, DType::i64, {kB}) {}
+  [[nodiscard]] model::BatchViews views() {
+    return {tokens.view(), targets.view(), order.view(), position.view()};
+  }
+  [[nodiscard]] std::vector<double> content() const {
+    std::vector<double> all;
+    for (const CView view : {tokens.view(), targets.view(), order.view(), position.view()}) {
+      const auto part = to_doubles(view);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }
+  Tensor tokens, targets, order, position;
+};
+
+class Feed : public testing::Test {
+ protected:
+  Feed()
+      : source_(2000),
+        samples_(source_, io::Sampling::blocks, kT, 42, true, 5),
+        loader_(samples_, kG, 1, 2),
+        ctx_(Device::cpu),
+        feed_(ctx_, batch_.views(), 3 * kMicrobatches, kMicrobatches) {}
+
+  std::vector<double> direct(io::Loader& loader, std::int64_t step, int microbatch) {
+    Batch batch;
+    const auto views = batch.views();
+    loader.load(step, microbatch,
+                {views.tokens, views.targets, views.order, views.sample_position});
+    return batch.content();
+  }
+  void expect_like_direct(std::int64_t step, int microbatch) {
+    io::Loader own(samples_, kG, 1, 2);
+    feed_.load(ctx_, loader_, step, microbatch, batch_.views());
+    EXPECT_EQ(batch_.content(), direct(own, step, microbatch)) << step << ", " << microbatch;
+  }
+
+  Source source_;
+  io::Samples samples_;
+  io::Loader loader_;
+  Context ctx_;
+  Batch batch_;
+  BatchFeed feed_;
+};
+
+TEST_F(Feed, GivesWhatLoadingGivesAcrossEpochs) {
+  for (std::int64_t step = 1; step <= 100; ++step) {  // 332 samples an epoch
+    for (int m = 0; m < kMicrobatches; ++m) expect_like_direct(step, m);
+  }
+}
+
+TEST_F(Feed, GivesWhatLoadingGivesInAnyOrderOfCalls) {
+  std::mt19937 random(3);
+  std::int64_t step = 1;
+  int microbatch = 0;
+  for (int i = 0; i < 600; ++i) {
+    source_.slow = i % 100 == 0;
+    switch (random() % 4) {
+      case 0: step = 1 + static_cast<std::int64_t>(random() % 90); [[fallthrough]];
+      case 1: microbatch = static_cast<int>(random() % kMicrobatches); break;
+      case 2: break;  // once more
+      default:
+        microbatch = (microbatch + 1) % kMicrobatches;
+        if (microbatch == 0) ++step;
+    }
+    if (random() % 20 == 0) feed_.release();
+    expect_like_direct(step, microbatch);
+  }
+}
+
+TEST_F(Feed, GoesToTheViewsItIsGivenAndLeavesOutAbsentOnes) {
+  Batch other;
+  auto views = other.views();
+  views.targets = View();
+  const auto before = to_doubles(other.targets.view());
+
+  feed_.load(ctx_, loader_, 4, 1, views);
+  expect_like_direct(4, 1);
+
+  EXPECT_EQ(to_doubles(other.tokens.view()), to_doubles(batch_.tokens.view()));
+  EXPECT_EQ(to_doubles(other.order.view()), to_doubles(batch_.order.view()));
+  EXPECT_EQ(to_doubles(other.targets.view()), before);
+}
+
+TEST_F(Feed, GivesMicrobatchesOfTheStepAgainWithoutReading) {
+  const auto settle = [this] {
+    for (int before = -1; before != source_.reads;) {
+      before = source_.reads;
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    }
+    return source_.reads.load();
+  };
+  Batch batches[kMicrobatches];
+  for (int m = 0; m < kMicrobatches; ++m) feed_.load(ctx_, loader_, 2, m, batches[m].views());
+  const int reads = settle();
+
+  for (const int m : {0, 1, 2, 0}) {
+    feed_.load(ctx_, loader_, 2, m, batch_.views());
+    EXPECT_EQ(batch_.content(), batches[m].content()) << m;
+  }
+  EXPECT_EQ(settle(), reads);
+  expect_like_direct(3, 0);
+}
+
+TEST_F(Feed, WithoutAnEmbeddingDoesNotSort) {
+  BatchFeed feed(ctx_, batch_.views(), 3, kMicrobatches, false);
+  for (std::int32_t& place : batch_.order.view().span<std::int32_t>()) place = -7;
+
+  feed.load(ctx_, loader_, 1, 0, batch_.views());
+
+  EXPECT_EQ(to_doubles(batch_.order.view()), std::vector<double>(kB * kT, -7));
+}
+
+TEST_F(Feed, ChangesLoaders) {
+  const io::Samples others(source_, io::Sampling::windows, kT, 43);
+  io::Loader other(others, kG, 0, 2);
+  io::Loader same(others, kG, 0, 2);
+  expect_like_direct(1, 0);
+
+  feed_.load(ctx_, other, 1, 1, batch_.views());
+
+  EXPECT_EQ(batch_.content(), direct(same, 1, 1));
+  feed_.release();  // before `other` goes
+  expect_like_direct(1, 1);
+}
+
+TEST_F(Feed, LoadsAheadOnlySoFarAndCountsBeforeTheStepAsks) {
+  expect_like_direct(1, 0);
+  const auto settled = [this] {
+    for (int before = -1; before != source_.reads;) {
+      before = source_.reads;
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    }
+    return source_.reads.load();
+  };
+  const int reads = settled();
+
+  EXPECT_EQ(settled(), reads);  // it sleeps
+  (void)loader_.counted_tokens(1);
+  (void)loader_.counted_tokens(2);
+  (void)loader_.counted_tokens(3);
+  EXPECT_EQ(source_.reads, reads);  // the thread has read them
+  (void)loader_.counted_tokens(4);
+  EXPECT_GT(source_.reads, reads);
+}
+
+TEST_F(Feed, ThrowsAnErrorInTheLoadThatMeetsItAndGoesOn) {
+  const io::Samples in_order(source_, io::Sampling::blocks, kT, 42, false);
+  io::Loader loader(in_order, kB, 0, 1);  // step s: tokens from (s - 1) B T
+  BatchFeed feed(ctx_, batch_.views(), 3, 1);
+  source_.bad_from = 4 * kB * kT + 1;  // step 5
+
+  for (std::int64_t step = 1; step <= 4; ++step) {
+    EXPECT_NO_THROW(feed.load(ctx_, loader, step, 0, batch_.views()));
+  }
+  EXPECT_THROW(feed.load(ctx_, loader, 5, 0, batch_.views()), Error);
+  EXPECT_THROW(feed.load(ctx_, loader, 5, 0, batch_.views()), Error);
+  EXPECT_NO_THROW(feed.load(ctx_, loader, 2, 0, batch_.views()));
+  source_.bad_from = 1LL << 40;
+  EXPECT_NO_THROW(feed.load(ctx_, loader, 5, 0, batch_.views()));
+  EXPECT_EQ(to_doubles(batch_.tokens.view()).front(), 4 * kB * kT * 31 % 97);
+}
+
+TEST_F(Feed, AllocatesNothingAfterTheFirstStep) {
+  const auto step = [this](std::int64_t s) {
+    for (int m = 0; m < kMicrobatches; ++m) feed_.load(ctx_, loader_, s, m, batch_.views());
+  };
+  step(1);
+
+  const long before = allocations();
+  for (std::int64_t s = 2; s < 60; ++s) step(s);
+  step(1);  // a jump
+
+  EXPECT_EQ(allocations(), before);
+  EXPECT_GT(before, 0);
+}
+
+TEST_F(Feed, EndsWhileItsThreadReads) {
+  source_.slow = true;
+  for (int i = 0; i < 20; ++i) {
+    BatchFeed feed(ctx_, batch_.views(), 3, kMicrobatches);
+    feed.load(ctx_, loader_, 1, 0, batch_.views());
+  }
+  source_.slow = false;
+  expect_like_direct(1, 0);
+}
+
+TEST_F(Feed, UploadsWhatTheCallerFilled) {
+  Batch other;
+  const io::Microbatch host = feed_.next();
+  std::ranges::fill(host.tokens.span<std::int32_t>(), 9);
+  feed_.upload(ctx_);
+  feed_.upload(ctx_, other.views());
+
+  EXPECT_EQ(to_doubles(batch_.tokens.view()), std::vector<double>(kB * kT, 9));
+  EXPECT_EQ(to_doubles(other.tokens.view()), std::vector<double>(kB * kT, 9));
+}
+
+}  // namespace
+}  // namespace hyperslab::test
