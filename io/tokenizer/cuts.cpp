@@ -8,6 +8,7 @@ namespace {
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_visible(char c) { return c > ' ' && c < 127; }
 bool is_ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 /// Whether the three bytes from `at` on may hold a Unicode space (U+0085, U+00A0, U+1680, U+2000 to
@@ -27,12 +28,15 @@ bool ends_in_space(std::string_view text) {
 
 bool is_after_line(std::string_view text, std::size_t i) {
   if (text[i - 1] != '\n') return false;
-  const bool begins = is_letter(text[i]) || is_digit(text[i]) || (text[i] & 0xC0) == 0xC0;
+  // Two bytes tell a space from another character: where `text` ends too early nothing is known.
+  const bool begins =
+      is_letter(text[i]) || is_digit(text[i]) || ((text[i] & 0xC0) == 0xC0 && i + 1 < text.size());
   return begins && !may_be_space(text, i) && !ends_in_space(text.substr(0, i - 1));
 }
 
 bool is_between_words(std::string_view text, std::size_t i) {
-  return text[i] == ' ' && is_letter(text[i - 1]) && i + 1 < text.size() && is_letter(text[i + 1]);
+  return text[i] == ' ' && is_visible(text[i - 1]) && i + 1 < text.size() &&
+         is_visible(text[i + 1]);
 }
 
 }  // namespace

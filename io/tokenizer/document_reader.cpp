@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tokenizer/document_reader.hpp"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "hyperslab/core/error.hpp"
 #include "tokenizer/cuts.hpp"
@@ -15,41 +20,79 @@ namespace {
 constexpr std::string_view kMarker = "<|endoftext|>";
 constexpr std::size_t kBufferBytes = 4 << 20;
 
-[[noreturn]] void fail_input(const std::string& path, const std::string& found) {
-  throw Error(ExitCode::data, "text file '" + path + "': wanted a readable file, found: " + found +
-                                  "; correct --input");
+[[noreturn]] void fail_input(const std::string& path, const std::string& wanted,
+                             const std::string& found, const std::string& remedy) {
+  throw Error(ExitCode::data,
+              fmt::format("text file '{}': wanted {}, found: {}; {}", path, wanted, found, remedy));
 }
 
-/// Where to cut `text`, of which more follows; the last line stays, as it may become a marker.
+[[noreturn]] void fail_open(const std::string& path, const std::string& found) {
+  fail_input(path, "a readable file", found, "correct --input");
+}
+
+/// Where to cut `text`, of which more follows.
 std::size_t cut_of(std::string_view text) {
   const std::size_t after_line = last_cut(text, 2);
   if (after_line != text.npos) return after_line;
-  std::size_t cut = text.size() - kMarker.size() - 2;
+  std::size_t cut = text.size() - 1;
   while (cut > 1 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
   return cut;
 }
 
 }  // namespace
 
-TextFile::TextFile(const std::string& path) : path_(path) {
+TextFile::TextFile(std::string path) : path_(std::move(path)) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) fail_input(path, std::strerror(errno));
-  if (S_ISDIR(status.st_mode)) fail_input(path, "a directory");
-  file_.open(path, std::ios::binary);
-  if (!file_) fail_input(path, std::strerror(errno));
+  if (::stat(path_.c_str(), &status) != 0) fail_open(path_, std::strerror(errno));
+  if (S_ISDIR(status.st_mode)) fail_open(path_, "a directory");
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0 || ::fstat(fd_, &status) != 0) fail_open(path_, std::strerror(errno));
+  is_regular_ = S_ISREG(status.st_mode);
+  size_ = status.st_size;
+  changed_ = status.st_mtim;
+}
+
+TextFile::~TextFile() {
+  if (fd_ >= 0) ::close(fd_);
 }
 
 bool TextFile::fill(std::string& buffer, std::size_t bytes) {
   const std::size_t kept = buffer.size();
-  if (kept >= bytes) return file_.eof();
+  if (kept >= bytes) return false;
   buffer.resize(bytes);
-  file_.read(buffer.data() + kept, static_cast<std::streamsize>(bytes - kept));
-  if (file_.bad()) fail_input(path_, std::strerror(errno));
-  buffer.resize(kept + static_cast<std::size_t>(file_.gcount()));
-  return file_.eof();
+  std::size_t filled = kept;
+  while (filled < bytes) {
+    const ssize_t got = ::read(fd_, buffer.data() + filled, bytes - filled);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      fail_input(path_, "a readable file", fmt::format("byte {}: {}", done_, std::strerror(errno)),
+                 "check the storage");
+    }
+    if (got == 0) break;
+    filled += static_cast<std::size_t>(got);
+    done_ += got;
+  }
+  buffer.resize(filled);
+  if (filled == bytes) return false;
+  check_end();
+  return true;
 }
 
-DocumentReader::DocumentReader(const std::string& path) : file_(path) {}
+void TextFile::check_end() const {
+  if (done_ == 0) fail_input(path_, "text", "an empty file (0 bytes)", "write or copy it again");
+  struct stat status {};
+  if (!is_regular_ || ::fstat(fd_, &status) != 0) return;
+  const bool same = done_ == size_ && status.st_size == size_ &&
+                    status.st_mtim.tv_sec == changed_.tv_sec &&
+                    status.st_mtim.tv_nsec == changed_.tv_nsec;
+  if (same) return;
+  fail_input(path_, fmt::format("a file that stays as it is while it is read ({} bytes)", size_),
+             fmt::format("a change before byte {}, {} bytes now", done_, status.st_size),
+             "run this again when it is complete");
+}
+
+DocumentReader::DocumentReader(const std::string& path, DocumentSeparator separator)
+    : file_(path), separator_(std::move(separator)) {}
 
 void DocumentReader::fill() {
   if (at_end_ || buffer_.size() - begin_ >= kBufferBytes) return;
@@ -58,19 +101,53 @@ void DocumentReader::fill() {
   at_end_ = file_.fill(buffer_, 2 * kBufferBytes);
 }
 
-/// The next line that is only the marker: its place, and `end` behind its line break.
-std::size_t DocumentReader::find_marker(std::size_t from, std::size_t& end) const {
-  for (std::size_t at = buffer_.find(kMarker, from); at != buffer_.npos;
+/// The next line that is only the marker, with its line break.
+DocumentReader::Place DocumentReader::find_marker_line() const {
+  for (std::size_t at = buffer_.find(kMarker, begin_); at != buffer_.npos;
        at = buffer_.find(kMarker, at + 1)) {
     const bool begins = at == begin_ ? line_begins_ : buffer_[at - 1] == '\n';
-    end = at + kMarker.size();
+    std::size_t end = at + kMarker.size();
     if (end < buffer_.size() && buffer_[end] == '\r') ++end;
     const bool ends = end == buffer_.size() ? at_end_ : buffer_[end] == '\n';
-    if (!begins || !ends) continue;
-    if (end < buffer_.size()) ++end;
-    return at;
+    if (begins && ends) return {at, std::min(end + 1, buffer_.size())};
   }
-  return buffer_.npos;
+  return {};
+}
+
+/// The next line that is empty, behind the line break that the document keeps.
+DocumentReader::Place DocumentReader::find_empty_line() const {
+  for (std::size_t at = buffer_.find('\n', begin_); at != buffer_.npos;
+       at = buffer_.find('\n', at + 1)) {
+    const std::string_view rest = std::string_view(buffer_).substr(at + 1);
+    if (rest.starts_with('\n')) return {at + 1, at + 2};
+    if (rest.starts_with("\r\n")) return {at + 1, at + 3};
+  }
+  return {};
+}
+
+DocumentReader::Place DocumentReader::find_separator() const {
+  if (separator_.kind == DocumentSeparator::Kind::marker_line) return find_marker_line();
+  if (separator_.kind == DocumentSeparator::Kind::blank_lines) return find_empty_line();
+  const std::size_t at = buffer_.find(separator_.text, begin_);
+  if (at == buffer_.npos) return {};
+  return {at, at + separator_.text.size()};
+}
+
+/// Bytes from begin_ on in which no separator begins that goes on behind the buffer.
+std::size_t DocumentReader::safe_bytes() const {
+  std::size_t longest = kMarker.size() + 2;  // a line break before it, and a carriage return
+  if (separator_.kind == DocumentSeparator::Kind::blank_lines) longest = 3;
+  if (separator_.kind == DocumentSeparator::Kind::text) longest = separator_.text.size();
+  return buffer_.size() - begin_ - longest + 1;
+}
+
+void DocumentReader::skip_empty_lines() {
+  while (true) {
+    fill();
+    const std::string_view rest = std::string_view(buffer_).substr(begin_);
+    if (!rest.starts_with('\n') && !rest.starts_with("\r\n")) return;
+    begin_ += rest.front() == '\n' ? 1 : 2;
+  }
 }
 
 DocumentReader::Piece DocumentReader::take(std::size_t text_bytes, std::size_t all_bytes,
@@ -78,17 +155,20 @@ DocumentReader::Piece DocumentReader::take(std::size_t text_bytes, std::size_t a
   const std::string_view text(buffer_.data() + begin_, text_bytes);
   begin_ += all_bytes;
   line_begins_ = all_bytes == 0 ? line_begins_ : buffer_[begin_ - 1] == '\n';
+  document_begins_ = ends_document;
   return {text, ends_document, at_end_ && begin_ == buffer_.size()};
 }
 
 DocumentReader::Piece DocumentReader::next() {
   fill();
-  std::size_t end = 0;
-  const std::size_t marker = find_marker(begin_, end);
-  if (marker != buffer_.npos) return take(marker - begin_, end - begin_, true);
+  if (document_begins_ && separator_.kind == DocumentSeparator::Kind::blank_lines) {
+    skip_empty_lines();
+  }
+  const Place place = find_separator();
+  if (place.begin != buffer_.npos) return take(place.begin - begin_, place.end - begin_, true);
   const std::size_t rest = buffer_.size() - begin_;
   if (at_end_) return take(rest, rest, false);
-  const std::size_t cut = cut_of(std::string_view(buffer_).substr(begin_));
+  const std::size_t cut = cut_of(std::string_view(buffer_).substr(begin_, safe_bytes()));
   return take(cut, cut, false);
 }
 

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
+#include <ctime>
 #include <string>
 #include <string_view>
+
+#include "hyperslab/io/tokenizer.hpp"
 
 namespace hyperslab::io {
 
@@ -12,13 +14,24 @@ namespace hyperslab::io {
 class TextFile {
  public:
   /// Throws Error(data) where `path` is not a readable file.
-  explicit TextFile(const std::string& path);
-  /// Appends to `buffer` up to `bytes` in all; true where the file has ended.
+  explicit TextFile(std::string path);
+  ~TextFile();
+  TextFile(TextFile&&) = delete;
+  TextFile& operator=(TextFile&&) = delete;
+  /// Appends to `buffer` up to `bytes` in all; true where the file has ended. Throws Error(data)
+  /// where reading fails, where the file is empty, and at its end where it has changed since it was
+  /// opened.
   bool fill(std::string& buffer, std::size_t bytes);
 
  private:
+  void check_end() const;
+
   std::string path_;
-  std::ifstream file_;
+  int fd_ = -1;
+  bool is_regular_ = false;  ///< else a pipe or device, whose size says nothing
+  std::int64_t size_ = 0;    ///< when it was opened
+  timespec changed_{};       ///< last change before it was opened
+  std::int64_t done_ = 0;    ///< bytes
 };
 
 /// Cuts a text file into pieces of at most a few MiB and into documents, in bounded memory. A piece
@@ -28,7 +41,7 @@ class TextFile {
 class DocumentReader {
  public:
   /// Throws Error(data) where `path` is not a readable file.
-  explicit DocumentReader(const std::string& path);
+  explicit DocumentReader(const std::string& path, DocumentSeparator separator = {});
 
   struct Piece {
     std::string_view text;  ///< valid until the next call
@@ -39,15 +52,26 @@ class DocumentReader {
   Piece next();
 
  private:
+  /// Where a document ends and the next begins, in the buffer.
+  struct Place {
+    std::size_t begin = std::string::npos;  ///< npos: not in the buffer
+    std::size_t end = 0;
+  };
   void fill();
-  [[nodiscard]] std::size_t find_marker(std::size_t from, std::size_t& end) const;
+  void skip_empty_lines();
+  [[nodiscard]] Place find_marker_line() const;
+  [[nodiscard]] Place find_empty_line() const;
+  [[nodiscard]] Place find_separator() const;
+  [[nodiscard]] std::size_t safe_bytes() const;
   Piece take(std::size_t text_bytes, std::size_t all_bytes, bool ends_document);
 
   TextFile file_;
+  DocumentSeparator separator_;
   std::string buffer_;
-  std::size_t begin_ = 0;    ///< of what was not yet given out
-  bool line_begins_ = true;  ///< at begin_
-  bool at_end_ = false;      ///< the buffer holds the rest of the file
+  std::size_t begin_ = 0;        ///< of what was not yet given out
+  bool line_begins_ = true;      ///< at begin_
+  bool at_end_ = false;          ///< the buffer holds the rest of the file
+  bool document_begins_ = true;  ///< at begin_
 };
 
 }  // namespace hyperslab::io

@@ -90,8 +90,9 @@ class Batch {
 };
 
 /// Documents without text are left out, but every file gives at least an end of text.
-void append_file(const Tokenizer& tokenizer, const std::string& path, Batch& batch) {
-  DocumentReader reader(path);
+void append_file(const Tokenizer& tokenizer, const std::string& path,
+                 const DocumentSeparator& separator, Batch& batch) {
+  DocumentReader reader(path, separator);
   bool open = true;  // something is to be ended at the end of the file
   bool has_text = false;
   for (DocumentReader::Piece piece; !piece.ends_file;) {
@@ -108,14 +109,14 @@ void append_file(const Tokenizer& tokenizer, const std::string& path, Batch& bat
 }  // namespace
 
 std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::string> inputs,
-                            const std::string& output) {
+                            const std::string& output, const DocumentSeparator& separator) {
   if (inputs.empty()) {
     throw Error(ExitCode::usage,
                 "tokenize: wanted at least one text file, found none; use --input");
   }
   TokenWriter writer(output, tokenizer.vocabulary(), tokenizer.end_of_text());
   Batch batch(tokenizer, writer);
-  for (const std::string& path : inputs) append_file(tokenizer, path, batch);
+  for (const std::string& path : inputs) append_file(tokenizer, path, separator, batch);
   batch.write();
   return writer.finish();
 }

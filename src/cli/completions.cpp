@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -70,6 +71,7 @@ void Completions::end(std::size_t prompt) {
   while (current_ < completions_.size() && completions_[current_].ended) {
     print();
     fmt::print("\n");
+    std::fflush(stdout);
     begun_ = false;
     ++current_;
   }

@@ -199,6 +199,7 @@ GenerateStats Generator::generate(const Prompts& prompts, const SamplingOptions&
   GenerateStats stats;
   for (const auto& group : groups_of(prompts, model_->rows())) {
     std::vector<Text> texts;
+    texts.reserve(group.size());
     for (const std::size_t i : group) {
       texts.emplace_back(i, prompts[i], options, model_->vocabulary());
     }

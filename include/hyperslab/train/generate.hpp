@@ -38,6 +38,8 @@ class Generator {
   /// `rows`: texts at once at most.
   Generator(const Config& config, const io::CheckpointReader& reader, Dim rows);
   ~Generator();
+  Generator(const Generator&) = delete;
+  Generator& operator=(const Generator&) = delete;
   Generator(Generator&&) = delete;
   Generator& operator=(Generator&&) = delete;
 

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include "dataset/atomic_file.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/io/dataset.hpp"
+#include "hyperslab/io/tokenizer.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+constexpr std::int64_t kChunkTokens = 1 << 18;
+
+/// A file that appears when it is complete, or standard output.
+class TextOutput {
+ public:
+  explicit TextOutput(const std::string& path) {
+    if (!path.empty()) file_.emplace(path);
+  }
+  void append(const std::string& text) {
+    if (file_) return file_->append(std::as_bytes(std::span(text)));
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) fail();
+  }
+  void finish() {
+    if (file_) return file_->commit();
+    if (std::fflush(stdout) != 0) fail();
+  }
+
+ private:
+  [[noreturn]] static void fail() { fail_write("standard output", errno); }
+  std::optional<AtomicFile> file_;
+};
+
+/// Text with the separator in place of each end-of-text id, once it is clear that more follows.
+class Decoder {
+ public:
+  Decoder(const Tokenizer& tokenizer, const DocumentSeparator& separator)
+      : tokenizer_(tokenizer), separator_(separator) {}
+
+  void append(std::span<const std::int32_t> ids, std::string& out) {
+    for (const std::int32_t id : ids) {
+      if (ended_) append_separator(out);
+      ended_ = id == tokenizer_.end_of_text();
+      if (!ended_) append_text(tokenizer_.decode(id), out);
+    }
+  }
+
+ private:
+  void append_text(const std::string& text, std::string& out) {
+    if (text.empty()) return;
+    out += text;
+    line_begins_ = text.back() == '\n';
+  }
+  void append_separator(std::string& out) {
+    if (separator_.kind == DocumentSeparator::Kind::text) return append_text(separator_.text, out);
+    if (!line_begins_) out += '\n';
+    append_text(separator_.kind == DocumentSeparator::Kind::blank_lines ? "\n" : "<|endoftext|>\n",
+                out);
+  }
+
+  const Tokenizer& tokenizer_;
+  const DocumentSeparator& separator_;
+  bool ended_ = false;       ///< an end-of-text id was last
+  bool line_begins_ = true;  ///< at the end of the text
+};
+
+}  // namespace
+
+std::int64_t decode_files(const Tokenizer& tokenizer, const std::vector<std::string>& inputs,
+                          const std::string& output, const DocumentSeparator& separator) {
+  const auto tokens = open_tokens(inputs, "uint16", tokenizer.vocabulary(), 0);
+  TextOutput file(output);
+  Decoder decoder(tokenizer, separator);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(tokens->size(), kChunkTokens)));
+  std::string text;
+  for (std::int64_t done = 0; done < tokens->size();) {
+    const auto count = std::min(kChunkTokens, tokens->size() - done);
+    const auto chunk = std::span(ids).first(static_cast<std::size_t>(count));
+    tokens->read(done, chunk);
+    text.clear();
+    decoder.append(chunk, text);
+    file.append(text);
+    done += count;
+  }
+  file.finish();
+  return tokens->size();
+}
+
+}  // namespace hyperslab::io

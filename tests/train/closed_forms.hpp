@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a layout holds and sends, by hand: written from the description of the axes, without a call
+// into the program.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace hyperslab::test {
+
+/// A deck in numbers. `layers` is that of every stage of the pipeline, virtual ones too; fp32.
+struct Numbers {
+  int data = 1;
+  int pipeline = 1;
+  int tensor = 1;
+  std::vector<int> layers = {3};
+  bool sequence = false;
+  const char* schedule = "1f1b";
+  int zero = 0;
+  bool gpt2 = true;  ///< biases, layernorm, learned positions, 2 matrices; else llama: none, 3
+  bool tied = true;
+  std::int64_t kv_heads = 4;
+  std::int64_t microbatches = 1;
+  const char* recompute = "none";
+  bool tiny_buckets = true;  ///< a bucket for every unit; else one for all
+  std::int64_t B = 2;
+  std::int64_t T = 8;
+  std::int64_t C = 16;
+  std::int64_t heads = 4;
+  std::int64_t F = 24;
+  std::int64_t V = 67;
+  std::int64_t head_chunks = 1;  ///< rows of logits at once: B T / head_chunks
+
+  [[nodiscard]] int ranks() const { return data * pipeline * tensor; }
+  [[nodiscard]] int virtual_stages() const { return static_cast<int>(layers.size()) / pipeline; }
+  [[nodiscard]] bool recomputes_all() const { return std::string(recompute) == "full"; }
+  [[nodiscard]] bool splits_backward() const { return std::string(schedule) == "zero_bubble"; }
+
+  [[nodiscard]] std::vector<std::string> overrides() const {
+    int total = 0;
+    for (const int n : layers) total += n;
+    const auto put = [](const char* key, const auto& value) {
+      return fmt::format("{}={}", key, value);
+    };
+    return {put("model.family", gpt2 ? "gpt2" : "llama"),
+            put("model.layers", total),
+            put("model.width", C),
+            put("model.heads", heads),
+            put("model.kv_heads", kv_heads),
+            put("model.ffn_width", F),
+            put("model.vocabulary", V),
+            put("model.context", T),
+            put("model.tie_embeddings", tied),
+            put("model.attention", "fused"),
+            put("train.microbatch", B),
+            put("train.global_batch", B * microbatches * data),
+            put("parallel.data", data),
+            put("parallel.pipeline", pipeline),
+            put("parallel.tensor", tensor),
+            put("parallel.sequence", sequence),
+            put("parallel.schedule", schedule),
+            put("parallel.virtual_stages", virtual_stages()),
+            fmt::format("parallel.stage_layers=[{}]", fmt::join(layers, ",")),
+            put("parallel.zero", zero),
+            put("parallel.bucket_mib", tiny_buckets ? 1e-6 : 64.0),
+            put("memory.recompute", recompute)};
+  }
+};
+
+/// Elements of this rank's parameters, packs rounded up to 32 each: what it holds alone (by unit),
+/// what the whole tensor group holds (equal), what it holds and sees only its rows of (summed), and
+/// the tied table.
+struct Held {
+  std::vector<std::int64_t> units;  ///< embedding, blocks, head, where they are on this rank
+  std::int64_t equal = 0;
+  std::int64_t summed = 0;
+  std::int64_t tied = 0;
+};
+
+/// The part of a pipeline rank in the model.
+struct Place {
+  bool first = false;
+  bool last = false;
+  std::vector<int> blocks;  ///< of every chunk
+  [[nodiscard]] std::int64_t layers() const {
+    std::int64_t sum = 0;
+    for (const int n : blocks) sum += n;
+    return sum;
+  }
+};
+
+inline Place place_of(const Numbers& n, int pipeline_rank) {
+  Place place;
+  place.first = pipeline_rank == 0;
+  place.last = pipeline_rank == n.pipeline - 1;
+  for (int chunk = 0; chunk < n.virtual_stages(); ++chunk) {
+    place.blocks.push_back(n.layers[static_cast<std::size_t>(chunk * n.pipeline + pipeline_rank)]);
+  }
+  return place;
+}
+
+inline std::int64_t up_to(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+inline std::int64_t packed(std::int64_t n) { return up_to(n, 32); }
+
+/// Rows of the key matrix on a rank: an equal part, or a whole head that several ranks share.
+inline std::int64_t kv_rows(const Numbers& n) {
+  return std::max<std::int64_t>(n.kv_heads / n.tensor, 1) * (n.C / n.heads);
+}
+
+inline std::int64_t norm_elements(const Numbers& n) { return (n.gpt2 ? 2 : 1) * packed(n.C); }
+
+/// Matrices of a block and the biases that are cut with them.
+inline std::int64_t block_parts(const Numbers& n) {
+  const std::int64_t t = n.tensor;
+  const std::int64_t inner = n.gpt2 ? n.F / t : 2 * n.F / t;
+  const std::int64_t qkv_rows = n.C / t + 2 * kv_rows(n);
+  const std::int64_t matrices = packed(qkv_rows * n.C) + packed(n.C * n.C / t) +
+                                packed(inner * n.C) + packed(n.C * n.F / t);
+  return matrices + (n.gpt2 ? packed(qkv_rows) + packed(inner) : 0);
+}
+
+inline Held held(const Numbers& n, const Place& place) {
+  const std::int64_t table = packed((n.V + n.tensor - 1) / n.tensor * n.C);
+  const std::int64_t row_biases = n.gpt2 ? 2 * packed(n.C) : 0;  // of output and down
+  const bool alone = n.tensor == 1;
+  Held out;
+  const auto replicated = [&](std::int64_t elements, bool sees_rows) {
+    if (alone) {
+      out.units.back() += elements;
+    } else if (sees_rows && n.sequence) {
+      out.summed += elements;
+    } else {
+      out.equal += elements;
+    }
+  };
+  if (place.first) {
+    out.units.push_back(n.tied ? 0 : table);
+    if (n.tied) out.tied = table;
+    if (n.gpt2) replicated(packed(n.T * n.C), false);
+  }
+  for (std::int64_t layer = 0; layer < place.layers(); ++layer) {
+    out.units.push_back(block_parts(n));
+    replicated(2 * norm_elements(n), true);
+    replicated(row_biases, false);
+  }
+  if (place.last) {
+    out.units.push_back(n.tied ? 0 : table);
+    if (n.tied) out.tied = table;
+    replicated(norm_elements(n), true);
+  }
+  return out;
+}
+
+/// Sizes of the gradient buckets in elements: padded to data ranks x 32.
+struct Buckets {
+  std::int64_t tied = 0;
+  std::int64_t summed = 0;
+  std::int64_t equal = 0;
+  std::vector<std::int64_t> parts;
+  [[nodiscard]] std::vector<std::int64_t> all() const {
+    std::vector<std::int64_t> out = parts;
+    for (const std::int64_t size : {tied, summed, equal}) {
+      if (size > 0) out.push_back(size);
+    }
+    return out;
+  }
+  [[nodiscard]] std::int64_t total() const {
+    std::int64_t sum = 0;
+    for (const std::int64_t size : all()) sum += size;
+    return sum;
+  }
+};
+
+inline Buckets buckets(const Numbers& n, const Place& place) {
+  const Held mine = held(n, place);
+  const auto padded = [&](std::int64_t size) { return up_to(size, 32L * n.data); };
+  Buckets out = {padded(mine.tied), padded(mine.summed), padded(mine.equal), {}};
+  std::int64_t sum = 0;
+  for (const std::int64_t unit : mine.units) {
+    sum += unit;
+    if (n.tiny_buckets && unit > 0) out.parts.push_back(padded(unit));
+  }
+  if (!n.tiny_buckets && sum > 0) out.parts.push_back(padded(sum));
+  return out;
+}
+
+/// Calls and bytes of one kind.
+struct Flow {
+  std::int64_t calls = 0;
+  std::int64_t bytes = 0;
+  void add(std::int64_t more_calls, std::int64_t bytes_each) {
+    calls += more_calls;
+    bytes += more_calls * bytes_each;
+  }
+  friend bool operator==(const Flow&, const Flow&) = default;
+};
+
+/// What goes through one group in a step; the bytes are those of the whole buffer.
+struct Flows {
+  Flow all_reduce;
+  Flow reduce_scatter;
+  Flow all_gather;
+  Flow send;
+  Flow recv;
+};
+
+/// The tensor group (Shoeybi et al. 2019; Korthikanti et al. 2022).
+inline Flows tensor_flows(const Numbers& n, const Place& place) {
+  Flows out;
+  if (n.tensor == 1) return out;
+  const std::int64_t stream = 4 * n.B * n.T * n.C;
+  const std::int64_t m = n.microbatches;
+  const std::int64_t sublayers = 2 * place.layers() * m;
+  const std::int64_t forwards = (n.recomputes_all() ? 2 : 1) * sublayers;
+  Flow& sums = n.sequence ? out.reduce_scatter : out.all_reduce;
+  sums.add(forwards + sublayers, stream);   // outputs, then gradients of inputs
+  if (place.first) sums.add(m, stream);     // the vectors of tokens, each on one rank
+  if (place.last) {
+    sums.add(m, stream);                    // the gradient of the head's input
+    const std::int64_t rows = n.B * n.T / n.head_chunks;
+    out.all_gather.add(m * n.head_chunks, n.tensor * rows * 4 * 4);  // four statistics a row
+  }
+  if (!n.sequence) return out;
+  // Rows of the input again, and of the output's gradient, which a split backward needs twice.
+  out.all_gather.add(forwards + (n.splits_backward() ? 3 : 2) * sublayers, stream);
+  out.all_gather.add((place.first ? m : 0) + (place.last ? m : 0), stream);
+  const std::int64_t times = n.zero == 2 ? m : 1;
+  const std::int64_t summed = buckets(n, place).summed;
+  if (summed > 0) out.all_reduce.add(times, 4 * summed);
+  return out;
+}
+
+/// Activations go to the next stage, gradients back.
+inline Flows pipeline_flows(const Numbers& n, const Place& place) {
+  Flows out;
+  if (n.pipeline == 1) return out;
+  const std::int64_t message = 4 * n.B * n.T * n.C / (n.sequence ? n.tensor : 1);
+  const std::int64_t chunks = n.virtual_stages();
+  const std::int64_t before = chunks - (place.first ? 1 : 0);  // chunks with a stage before them
+  const std::int64_t behind = chunks - (place.last ? 1 : 0);
+  out.send.add(n.microbatches * (before + behind), message);
+  out.recv.add(n.microbatches * (before + behind), message);
+  return out;
+}
+
+inline Flows data_flows(const Numbers& n, const Place& place) {
+  Flows out;
+  if (n.data == 1) return out;
+  for (const std::int64_t size : buckets(n, place).all()) {
+    if (n.zero == 0) out.all_reduce.add(1, 4 * size);
+    if (n.zero == 0) continue;
+    out.reduce_scatter.add(n.zero == 2 ? n.microbatches : 1, 4 * size);
+    out.all_gather.add(1, 4 * size);
+  }
+  return out;
+}
+
+/// Both ends of a tied table, each data rank its shard of it where state is sharded.
+inline Flows tied_flows(const Numbers& n, const Place& place) {
+  Flows out;
+  if (!n.tied || n.pipeline == 1 || (!place.first && !place.last)) return out;
+  out.all_reduce.add(1, 4 * buckets(n, place).tied / (n.zero == 0 ? 1 : n.data));
+  return out;
+}
+
+/// Ranks that share a key-value head: keys and values of a layer by one call, and their biases.
+inline Flows key_value_flows(const Numbers& n, const Place& place) {
+  Flows out;
+  if (n.tensor <= n.kv_heads) return out;
+  const std::int64_t times = (n.zero == 2 ? n.microbatches : 1) * place.layers();
+  out.all_reduce.add(times, 4 * 2 * kv_rows(n) * n.C);
+  if (n.gpt2) out.all_reduce.add(times, 4 * 2 * kv_rows(n));
+  return out;
+}
+
+/// One vector of eight sums a step.
+inline Flows world_flows(const Numbers& n) {
+  Flows out;
+  if (n.ranks() > 1) out.all_reduce.add(1, 32);
+  return out;
+}
+
+inline std::map<std::string, Flows> flows(const Numbers& n, int pipeline_rank) {
+  const Place place = place_of(n, pipeline_rank);
+  return {{"tensor", tensor_flows(n, place)},
+          {"pipeline", pipeline_flows(n, place)},
+          {"data", data_flows(n, place)},
+          {"tied", tied_flows(n, place)},
+          {"key_value", key_value_flows(n, place)},
+          {"world", world_flows(n)}};
+}
+
+}  // namespace hyperslab::test

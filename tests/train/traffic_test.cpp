@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls and bytes of a step: by hand, as MPI saw them, as the communicators counted them, and as
+// the plan on `meta` foretells them for every rank.
+#include <gtest/gtest.h>
+
+#include "hyperslab/train/trainer.hpp"
+#include "mpi/pmpi_counter.hpp"
+#include "support/mpi_world.hpp"
+#include "train/closed_forms.hpp"
+#include "train/small_run.hpp"
+
+namespace hyperslab {
+namespace {
+
+using comm::Call;
+using test::Flows;
+using test::Numbers;
+using test::world;
+
+constexpr int kSteps = 2;
+
+// clang-format off
+const std::vector<Numbers> kDecks = {
+    // Two ranks.
+    {.tensor = 2},
+    {.tensor = 2, .sequence = true, .gpt2 = false, .tied = false},
+    {.pipeline = 2, .layers = {1, 2}, .microbatches = 4},
+    {.data = 2, .zero = 2, .microbatches = 3},
+    // Four: one axis.
+    {.tensor = 4, .microbatches = 2},
+    {.tensor = 4, .sequence = true, .kv_heads = 2, .microbatches = 2},
+    {.tensor = 4, .gpt2 = false, .kv_heads = 1, .microbatches = 3, .recompute = "full"},
+    {.tensor = 4, .sequence = true, .tied = false, .microbatches = 2, .recompute = "full"},
+    {.tensor = 4, .microbatches = 2, .recompute = "selective"},
+    {.pipeline = 4, .layers = {0, 1, 2, 1}, .microbatches = 7},
+    {.pipeline = 4, .layers = {1, 1, 1, 1}, .schedule = "gpipe", .gpt2 = false, .tied = false,
+     .microbatches = 3},
+    {.pipeline = 4, .layers = {1, 1, 1, 1}, .schedule = "zero_bubble", .microbatches = 5},
+    {.data = 4, .tied = false, .microbatches = 2},
+    {.data = 4, .zero = 1, .microbatches = 2, .tiny_buckets = false},
+    {.data = 4, .zero = 2, .gpt2 = false, .tied = false, .microbatches = 3},
+    // Four: two axes.
+    {.data = 2, .tensor = 2, .sequence = true, .zero = 1, .microbatches = 2},
+    {.data = 2, .tensor = 2, .sequence = true, .zero = 2, .kv_heads = 1, .microbatches = 3},
+    {.data = 2, .pipeline = 2, .layers = {2, 1}, .zero = 1, .microbatches = 4},
+    {.pipeline = 2, .tensor = 2, .layers = {1, 2}, .sequence = true, .schedule = "zero_bubble",
+     .microbatches = 3},
+    {.pipeline = 2, .tensor = 2, .layers = {1, 0, 1, 1}, .schedule = "interleaved",
+     .microbatches = 4},
+    {.pipeline = 2, .tensor = 2, .layers = {0, 1, 1, 1, 1, 0}, .sequence = true,
+     .schedule = "interleaved", .gpt2 = false, .kv_heads = 1, .microbatches = 2},
+    // 512 x 20000 logits of a rank are more than 32 MiB, and so two chunks.
+    {.data = 2, .tensor = 2, .layers = {1}, .sequence = true, .B = 32, .T = 16, .C = 8, .V = 39999,
+     .head_chunks = 2},
+    // Eight: all axes.
+    {.data = 2, .pipeline = 2, .tensor = 2, .layers = {1, 2}, .zero = 1, .microbatches = 4},
+    {.data = 2, .pipeline = 2, .tensor = 2, .layers = {2, 1}, .sequence = true, .zero = 1,
+     .kv_heads = 1, .microbatches = 5, .recompute = "full"},
+    {.data = 2, .pipeline = 2, .tensor = 2, .layers = {1, 1, 1, 1}, .sequence = true,
+     .schedule = "interleaved", .zero = 1, .microbatches = 6, .tiny_buckets = false},
+    {.pipeline = 2, .tensor = 4, .layers = {2, 1}, .sequence = true, .schedule = "zero_bubble",
+     .kv_heads = 2, .microbatches = 7},
+    {.data = 2, .tensor = 4, .sequence = true, .zero = 2, .gpt2 = false, .kv_heads = 2,
+     .microbatches = 2},
+    {.pipeline = 8, .layers = {0, 1, 1, 1, 1, 1, 1, 0}, .microbatches = 9},
+};
+// clang-format on
+
+class Traffic : public testing::TestWithParam<Numbers> {};
+
+void expect_equal(const comm::Traffic& found, const Flows& wanted, std::int64_t times,
+                  const std::string& what) {
+  const std::array<std::pair<Call, test::Flow>, 7> all = {{{Call::all_reduce, wanted.all_reduce},
+                                                           {Call::reduce_scatter,
+                                                            wanted.reduce_scatter},
+                                                           {Call::all_gather, wanted.all_gather},
+                                                           {Call::send, wanted.send},
+                                                           {Call::recv, wanted.recv},
+                                                           {Call::broadcast, {}},
+                                                           {Call::barrier, {}}}};
+  for (const auto& [call, flow] : all) {
+    const auto i = static_cast<std::size_t>(call);
+    EXPECT_EQ(found.calls[i], times * flow.calls) << what << " calls of " << name_of(call);
+    EXPECT_EQ(found.bytes[i], times * flow.bytes) << what << " bytes of " << name_of(call);
+  }
+}
+
+TEST_P(Traffic, EqualsTheClosedForm) {
+  const Numbers& numbers = GetParam();
+  if (numbers.ranks() != world().size()) return;
+  const train::Config config = test::small_config(numbers.overrides(), world().size());
+  const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
+  test::SmallRun run(config, mesh, world().rank());
+  test::pmpi::clear();
+  for (int step = 1; step <= kSteps; ++step) run.step(step);
+
+  const auto wanted = test::flows(numbers, mesh.at().pipeline);
+  for (const auto& [group, flows] : wanted) {
+    expect_equal(test::pmpi::traffic(group), flows, kSteps, "MPI, " + group);
+  }
+  for (const std::string& name : test::pmpi::communicators()) {
+    EXPECT_TRUE(wanted.contains(name)) << name;
+  }
+  for (const comm::Communicator* group : mesh.groups()) {
+    expect_equal(group->traffic(), wanted.at(group->name()), kSteps, "counted, " + group->name());
+  }
+}
+
+TEST_P(Traffic, IsForetoldForEveryRank) {
+  const Numbers& numbers = GetParam();
+  if (numbers.ranks() != world().size() || world().rank() != 0) return;
+  const train::Config config = test::small_config(numbers.overrides(), world().size());
+  for (int rank = 0; rank < numbers.ranks(); ++rank) {
+    const int stage = rank / numbers.tensor % numbers.pipeline;
+    const train::Plan plan = train::make_plan(config, {}, rank);
+    const auto wanted = test::flows(numbers, stage);
+    for (const auto& [group, traffic] : plan.traffic) {
+      expect_equal(traffic, wanted.at(group), 1, fmt::format("rank {}, {}", rank, group));
+    }
+    EXPECT_EQ(plan.traffic.contains("tied"), wanted.at("tied").all_reduce.calls > 0);
+    EXPECT_EQ(plan.traffic.contains("key_value"), numbers.tensor > numbers.kv_heads);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Decks, Traffic, testing::ValuesIn(kDecks));
+
+}  // namespace
+}  // namespace hyperslab
