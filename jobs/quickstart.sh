@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# jobs/quickstart.sh [--text FILE] [--prompt TEXT] [--steps N] [--ranks N] [--resume-ranks N]
-#                    [--no-install]
+# jobs/quickstart.sh [--text FILE] [--prompt TEXT] [--steps N] [--no-install]
+#                    [--layout "data=2 tensor=2"] [--resume-layout "data=2 pipeline=2"]
 # Installs what is missing, builds, trains a vocabulary of 4,096 on English text and then a small
-# language model with 4 ranks, stops half-way, resumes with 2, reports the validation loss beside
-# what a model without context could reach, generates text and draws plots. Everything is left in
-# runs/quickstart; an earlier runs/quickstart is renamed to runs/quickstart.old.N, never deleted.
+# language model under one layout, stops half-way, resumes under another, reports the validation
+# loss beside what a model without context could reach, generates text and draws plots. All is left
+# in runs/quickstart; an earlier runs/quickstart is renamed to runs/quickstart.old.N, never deleted.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 text=
 prompt="In the beginning"
 steps=
-ranks=4
-resume_ranks=2
+layout="data=2 tensor=2"
+resume_layout="data=2 pipeline=2"
 deck=inputs/quickstart.yaml
 while (($# > 0)); do
   case $1 in
-    --text | --prompt | --steps | --ranks | --resume-ranks)
+    --text | --prompt | --steps | --layout | --resume-layout)
       (($# > 1)) || hs_die 2 "jobs/quickstart.sh: $1 needs a value"
       name=${1#--}
       printf -v "${name//-/_}" '%s' "$2"
@@ -33,9 +33,22 @@ while (($# > 0)); do
 done
 [[ -z $text || $text == /* ]] || text=$hs_started_in/$text
 [[ -z $text || -s $text ]] || hs_die 2 "jobs/quickstart.sh: --text $text: no such file, or empty"
-for number in "$ranks" "$resume_ranks" "${steps:-2}"; do
-  [[ $number =~ ^[1-9][0-9]*$ ]] || hs_die 2 "jobs/quickstart.sh: '$number' is no number from 1 on"
-done
+[[ ${steps:-2} =~ ^[1-9][0-9]*$ ]] || hs_die 2 "jobs/quickstart.sh: '$steps' is no number from 1 on"
+
+# Sets `ranks` and `axes`, the deck's settings, from a layout such as "data=2 tensor=2".
+read_layout() {
+  local axis
+  ranks=1
+  axes=()
+  for axis in $1; do
+    [[ $axis =~ ^(data|tensor|pipeline)=([1-9][0-9]*)$ ]] ||
+      hs_die 2 "jobs/quickstart.sh: '$axis' is no axis; a layout is such as \"data=2 tensor=2\""
+    ranks=$((ranks * BASH_REMATCH[2]))
+    axes+=(--set "parallel.${BASH_REMATCH[1]}=${BASH_REMATCH[2]}")
+  done
+}
+read_layout "$resume_layout" # wrong ones are refused before anything is done
+read_layout "$layout"
 
 run=runs/quickstart
 hyperslab=build/bin/hyperslab
@@ -123,14 +136,15 @@ if [[ -e $run ]]; then
 fi
 prepare_text
 
-hs_part "train: steps 1 to $((steps / 2)) of $steps, $ranks ranks"
-hs_mpirun "$ranks" "$hyperslab" train "$deck" "${settings[@]}" --set "parallel.data=$ranks" \
-  --stop-after $((steps / 2))
-hs_part "resume: steps $((steps / 2 + 1)) to $steps, $resume_ranks ranks"
-settings+=(--set "parallel.data=$resume_ranks")
-hs_mpirun "$resume_ranks" "$hyperslab" train "$deck" "${settings[@]}" --resume auto
+settings+=(--set parallel.data=1 --set parallel.tensor=1)
+hs_part "train: steps 1 to $((steps / 2)) of $steps, $layout"
+hs_mpirun "$ranks" "$hyperslab" train "$deck" "${settings[@]}" "${axes[@]}" --stop-after $((steps / 2))
+read_layout "$resume_layout"
+settings+=("${axes[@]}")
+hs_part "resume: steps $((steps / 2 + 1)) to $steps, $resume_layout"
+hs_mpirun "$ranks" "$hyperslab" train "$deck" "${settings[@]}" --resume auto
 hs_part "evaluate"
-hs_mpirun "$resume_ranks" "$hyperslab" eval "$deck" "${settings[@]}" \
+hs_mpirun "$ranks" "$hyperslab" eval "$deck" "${settings[@]}" \
   --checkpoint "$run/checkpoints" --json "$run/report/eval.json"
 learned=yes
 judge || learned=no

@@ -63,7 +63,8 @@ class Generator::Model {
   /// One token into all rows.
   void feed(std::int32_t token);
   [[nodiscard]] std::span<const float> logits(std::size_t row) const {
-    return host_.view().slice(static_cast<Dim>(row), 1).span<float>();
+    const auto columns = host_.view().slice(static_cast<Dim>(row), 1).span<float>();
+    return columns.first(static_cast<std::size_t>(vocabulary()));  // the rest is padding
   }
   [[nodiscard]] std::size_t rows() const { return static_cast<std::size_t>(options_.B); }
   [[nodiscard]] Dim past() const { return past_; }
@@ -85,7 +86,7 @@ class Generator::Model {
   model::MemoryPlan plan_;
   Trainer trainer_;
   Tensor tokens_;                   // (rows, T) on the device
-  Tensor logits_;                   // (rows, V) on the device, in the compute dtype
+  Tensor logits_;                   // (rows, V and padding) on the device, in the compute dtype
   Tensor widened_;                  // the same in f32
   Tensor host_;                     // the same
   std::vector<std::int32_t> next_;  // (rows, count)
@@ -99,9 +100,9 @@ Generator::Model::Model(const Config& config, const io::CheckpointReader& reader
       plan_(make_plan(config_, options_, 0).memory),
       trainer_(config_, mesh_, options_, &plan_),
       tokens_(options_.device, DType::i32, {rows, trainer_.sequence()}),
-      logits_(options_.device, options_.compute, {rows, config.model.vocabulary}),
-      widened_(options_.device, DType::f32, {rows, config.model.vocabulary}),
-      host_(Device::cpu, DType::f32, {rows, config.model.vocabulary}) {
+      logits_(options_.device, options_.compute, {rows, trainer_.stage().logits_columns()}),
+      widened_(options_.device, DType::f32, logits_.view().shape()),
+      host_(Device::cpu, DType::f32, logits_.view().shape()) {
   trainer_.initialize();
   trainer_.load(reader);
 }

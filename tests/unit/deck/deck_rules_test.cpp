@@ -34,7 +34,7 @@ struct BrokenRule {
   }
 };
 
-const std::vector<BrokenRule>& broken_rules() {
+const std::vector<BrokenRule>& broken_layout_rules() {
   static const std::vector<BrokenRule> all = {
       {"parallel.data", "data:", "parallel: {data: 4}\ndata:", kTwelveRanks,
        "10:12|needs 4 ranks (4 x 1 x 1, data x tensor x pipeline), 12 were started; start 4 or "
@@ -85,6 +85,12 @@ const std::vector<BrokenRule>& broken_rules() {
       {"parallel.zero", "data:", "parallel: {zero: 2, schedule: gpipe}\ndata:", kCpu,
        "10:12|zero 2 holds the gradients of two buckets at a time, and gpipe has more under way: "
        "set parallel.schedule to 1f1b; nearest: 1"},
+  };
+  return all;
+}
+
+const std::vector<BrokenRule>& broken_model_rules() {
+  static const std::vector<BrokenRule> all = {
       {"model.heads", "heads: 4", "heads: 5", kCpu,
        "7:3|5 heads do not divide width 48; nearest: 4 or 6"},
       {"model.heads", "heads: 4", "heads: 16", kCpu,
@@ -123,6 +129,12 @@ const std::vector<BrokenRule>& broken_rules() {
        kCpu,
        "15:3|norms are logged where every rank holds the whole model, not with tensor 1, pipeline "
        "1, zero 1; set it to 0"},
+  };
+  return all;
+}
+
+const std::vector<BrokenRule>& broken_run_rules() {
+  static const std::vector<BrokenRule> all = {
       {"data.train", "  train: [synthetic]\n", "", kCpu,
        "10:1|training needs token files: give paths, globs or synthetic"},
       {"data.train", "[synthetic]", "[a.bin, synthetic]", kCpu,
@@ -164,6 +176,17 @@ const std::vector<BrokenRule>& broken_rules() {
       {"checkpoint.keep_every", "data:", "checkpoint: {keep_every: 50}\ndata:", kCpu,
        "10:14|milestones need checkpoints: set checkpoint.every"},
   };
+  return all;
+}
+
+const std::vector<BrokenRule>& broken_rules() {
+  static const std::vector<BrokenRule> all = [] {
+    std::vector<BrokenRule> joined;
+    for (const auto* part : {&broken_layout_rules(), &broken_model_rules(), &broken_run_rules()}) {
+      joined.insert(joined.end(), part->begin(), part->end());
+    }
+    return joined;
+  }();
   return all;
 }
 
