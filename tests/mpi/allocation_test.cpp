@@ -1,22 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
-#include <new>
-
 #include "mpi/comm_test.hpp"
-
-namespace {
-
-std::int64_t allocations = 0;  // MPI has its own, which are not ours to count
-
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t /*bytes*/) noexcept { std::free(memory); }
+#include "support/allocations.hpp"
 
 namespace hyperslab::test {
 namespace {
@@ -50,10 +34,10 @@ TEST(Allocation, NoneAfterTheFirstStep) {
   Tensor full = filled_tensor(DType::f32, {kShard * world().size() * kBuckets}, 0);
   Tensor other = filled_tensor(DType::f32, {200}, 0);
   step(ctx, *data, full.view(), other.view());
-  const std::int64_t before = allocations;
+  const std::int64_t before = allocations();
 
   for (int s = 0; s < 200; ++s) step(ctx, *data, full.view(), other.view());
-  const std::int64_t after = allocations;
+  const std::int64_t after = allocations();
 
   EXPECT_GT(before, 0);
   EXPECT_EQ(after - before, 0);

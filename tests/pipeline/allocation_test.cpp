@@ -1,25 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
-
 #include "pipeline/arithmetic_worker.hpp"
+#include "support/allocations.hpp"
 #include "support/mpi_world.hpp"
-
-namespace {
-
-std::int64_t allocations = 0;  // MPI has its own, which are not ours to count
-
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t /*bytes*/) noexcept { std::free(memory); }
 
 namespace hyperslab::test {
 namespace {
@@ -36,11 +20,11 @@ TEST(Allocation, NoneAfterTheFirstRun) {
     ArithmeticWorker worker(program, world().rank(), 1000, true);
     pipeline::Executor executor(program, world().rank(), group.get());
     executor.run(ctx, worker);
-    const std::int64_t before = allocations;
+    const std::int64_t before = allocations();
 
     for (int run = 0; run < 50; ++run) executor.run(ctx, worker);
     executor.finish(ctx);
-    const std::int64_t after = allocations;
+    const std::int64_t after = allocations();
 
     EXPECT_GT(before, 0);
     EXPECT_EQ(after - before, 0) << pipeline::name_of(schedule);

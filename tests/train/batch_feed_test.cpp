@@ -11,7 +11,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "support/tensors.hpp"
-#include "unit/dataset/allocations.hpp"
+#include "support/allocations.hpp"
 
 namespace hyperslab::test {
 namespace {

@@ -52,17 +52,6 @@ Shape with(const Shape& shape, int dim, Dim value) {
 
 }  // namespace
 
-TempFolder::TempFolder() {
-  const bool in_memory = fs::is_directory("/dev/shm");
-  std::string name = (in_memory ? std::string("/dev/shm/") : testing::TempDir()) + "ckpt_XXXXXX";
-  path_ = mkdtemp(name.data());
-}
-
-TempFolder::~TempFolder() {
-  std::error_code error;
-  fs::remove_all(path_, error);
-}
-
 Globals make_globals(const std::map<std::string, Shape>& shapes, float seed) {
   Globals globals;
   for (const auto& [name, shape] : shapes) {

@@ -13,23 +13,9 @@
 #include "checkpoint/save.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/checkpoint.hpp"
+#include "support/temp_folder.hpp"
 
 namespace hyperslab::test {
-
-/// A new folder, in memory where the machine has such a file system, removed at the end.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  TempFolder(TempFolder&&) = delete;
-  TempFolder& operator=(TempFolder&&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// A whole tensor on this process.
 struct Global {

@@ -7,8 +7,8 @@
 
 #include "dataset/token_writer.hpp"
 #include "hyperslab/core/philox.hpp"
+#include "support/allocations.hpp"
 #include "support/tensors.hpp"
-#include "unit/dataset/allocations.hpp"
 #include "unit/dataset/files.hpp"
 
 namespace hyperslab::test {

@@ -16,31 +16,9 @@
 #include <vector>
 
 #include "hyperslab/core/error.hpp"
+#include "support/temp_folder.hpp"
 
 namespace hyperslab::test {
-
-/// A new folder, in memory where the machine has such a file system, removed at the end.
-class TempFolder {
- public:
-  TempFolder() {
-    path_ = "/dev/shm/safetensors_XXXXXX";
-    if (mkdtemp(path_.data()) != nullptr) return;
-    path_ = testing::TempDir() + "safetensors_XXXXXX";
-    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no temporary folder");
-  }
-  ~TempFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  TempFolder(TempFolder&&) = delete;
-  TempFolder& operator=(TempFolder&&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 inline void put_file(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;

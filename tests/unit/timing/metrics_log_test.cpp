@@ -10,7 +10,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/timing.hpp"
-#include "temp_folder.hpp"
+#include "support/temp_folder.hpp"
 
 namespace hyperslab::test {
 namespace {

@@ -5,14 +5,19 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 
 namespace hyperslab::test {
 
-/// A new folder that is removed at the end.
+/// A new folder, in memory where the machine has such a file system, removed at the end.
 class TempFolder {
  public:
-  TempFolder() : path_(testing::TempDir() + "timing_XXXXXX") { mkdtemp(path_.data()); }
+  TempFolder() : path_("/dev/shm/hyperslab_XXXXXX") {
+    if (mkdtemp(path_.data()) != nullptr) return;
+    path_ = testing::TempDir() + "hyperslab_XXXXXX";
+    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no temporary folder");
+  }
   ~TempFolder() {
     std::error_code error;
     std::filesystem::remove_all(path_, error);
