@@ -11,7 +11,7 @@ from analysis.deck import Deck, number_in, read_deck
 from analysis.errors import UserError
 from analysis.runs import find_runs
 from analysis.step_time import rank_name
-from analysis.timings import Layout, RankSteps, read_layouts
+from analysis.timings import BUSY, Layout, RankSteps, read_layouts
 
 ABOVE = 1
 
@@ -74,8 +74,22 @@ def traced_text(layout: Layout) -> str:
             "steps of ranks")
 
 
+def busy_overlap_of(layout: Layout) -> Finding | None:
+    """The time with at least one reduction under way is the whole."""
+    exposed, whole = total(layout.ranks, "reduce_exposed_seconds"), total(layout.ranks, BUSY)
+    if whole <= 0:
+        return None
+    ratio = exposed / whole
+    return Finding(ratio, f"{steps_text(layout)}, exposed {ratio:.4f} of the time with a gradient "
+                          f"reduction under way ({exposed:.4f} s of {whole:.4f} s over all ranks); "
+                          f"{worst_rank(layout.ranks, 'reduce_exposed_seconds', BUSY)}")
+
+
 def overlap_of(layout: Layout) -> Finding | None:
-    """Reductions under way at once are counted each, but never as longer than their step."""
+    """Where files do not tell for how long any reduction was under way, those under way at once are
+    counted each, but never as longer than their step."""
+    if all(BUSY in rank.columns for rank in layout.ranks):
+        return busy_overlap_of(layout)
     exposed = total(layout.ranks, "reduce_exposed_seconds")
     ranks = [rank.with_column("reduce_seconds", np.minimum(rank.columns["reduce_seconds"],
                                                            rank.columns["step_seconds"]))

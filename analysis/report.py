@@ -40,7 +40,10 @@ def record(number: int, group: Group, case: Case) -> dict[str, Any]:
         "speed_up": group.speed_up(case), "efficiency": group.efficiency(case),
         "compute_seconds": case.seconds(COMPUTE),
         **{f"{name.replace(' ', '_')}_seconds": case.parts[name] for name in STACK},
-        "reduce_seconds": case.reduce_seconds, "communication_seconds": in_flight,
+        "threads_per_rank": " ".join(map(str, case.threads)),
+        "reduce_seconds": case.reduce_seconds,
+        "reduce_busy_seconds": None if math.isnan(case.busy_seconds) else case.busy_seconds,
+        "communication_seconds": in_flight,
         "communication_exposed_seconds": exposed,
         "checkpoint_mean_seconds": case.checkpoint_mean_seconds,
         "slowest_rank": slowest.steps.rank, "slowest_place": rank_name(slowest.steps),
@@ -66,7 +69,10 @@ def json_text(groups: Sequence[Group], records: Sequence[dict[str, Any]], runs: 
         "groups": [{"number": number, "scaling": group.kind, "base_ranks": group.base.ranks,
                     "base_run": group.base.layout.run.label,
                     "base_step_seconds": group.base.step_seconds,
-                    "rows": [row for row in records if row["group"] == number]}
+                    "rows": [row for row in records if row["group"] == number],
+                    "traffic": [{"run": case.layout.run.label, "ranks": case.ranks,
+                                 "layout": case.shape, "groups": case.traffic}
+                                for case in group.cases]}
                    for number, group in enumerate(groups, 1)],
         "decks": decks, "deck_differences": differences([decks[run.label] for run in runs]),
         "runs": [run.label for run in runs], "notes": list(notes),

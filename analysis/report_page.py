@@ -7,7 +7,7 @@ from typing import Sequence
 
 from analysis.report_tables import (
     Table, base_text, communication_rows, deck_rows, machine_rows, part_rows, scaling_rows,
-    slowest_rows, title,
+    slowest_rows, title, traffic_rows,
 )
 from analysis.runs import Run
 from analysis.scaling import Case, Group
@@ -49,8 +49,10 @@ METHOD = (
     "Speed-up is the ratio of tokens per second to the base, efficiency the speed-up divided by "
     "the ratio of ranks. The base is the fastest run with its rank count.",
     "Reductions are counted from start to end, each by itself: where several are under way at "
-    "once their sum can exceed the step. What of them is waited for is exposed, and part of the "
-    "step. Tensor and pipeline communication is counted where a rank waits for it.",
+    "once their sum can exceed the step, the time with one or more under way cannot. What of it is "
+    "waited for is exposed, and part of the step. Tensor and pipeline communication is counted where a rank waits for it. "
+    "Traffic is the mean over steps and over the ranks of a group: bytes of the buffers handed in, "
+    "time in flight from each call to its end, and the time that the host waits.",
     "The slowest rank is the one with the most work of its own: its step without the time that it "
     "waits for other ranks, which ranks share.",
 )
@@ -74,6 +76,7 @@ def html_table(caption: str, table: Table, text: bool = False, base: int = -1) -
 
 def group_section(number: int, group: Group, drawing: str) -> str:
     base = next(index for index, case in enumerate(group.cases) if case is group.base)
+    traffic = traffic_rows(group)
     tables = {
         "Time per step, rate, speed-up": scaling_rows(group),
         "Parts of a step, adding up to it": part_rows(group),
@@ -88,6 +91,7 @@ def group_section(number: int, group: Group, drawing: str) -> str:
         "median step went. Filled marks: the fastest layout of a rank count; hollow marks: others."
         "</figcaption></figure>",
         *(html_table(caption, table, base=base) for caption, table in tables.items()),
+        *([html_table("Traffic of a step and rank, by group", traffic)] if traffic[1] else []),
         "</section>"])
 
 

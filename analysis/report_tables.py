@@ -2,6 +2,7 @@
 """The tables of `report`: a header and rows of text, each row one layout of one run."""
 from __future__ import annotations
 
+import math
 from typing import Sequence
 
 from analysis.deck import differences
@@ -81,17 +82,26 @@ def part_rows(group: Group) -> Table:
 
 
 def communication_rows(group: Group) -> Table:
-    header = [*FIRST_HEADER, "reductions (ms)", "of them exposed (ms)", "exposed (% of reductions)",
-              "tensor (ms)", "pipeline (ms)", "total (ms)", "exposed (ms)", "exposed (% of step)"]
+    header = [*FIRST_HEADER, "reductions (ms)", "one or more under way (ms)",
+              "of that exposed (ms)", "exposed (% of it)", "tensor (ms)", "pipeline (ms)", "total (ms)", "exposed (ms)", "exposed (% of step)"]
     rows = []
     for case in group.cases:
         reduce, exposed = case.reduce_seconds, case.parts["reduce exposed"]
         others = case.parts["tensor"] + case.parts["pipeline"]
-        rows.append([*first_cells(case), milliseconds(reduce), milliseconds(exposed),
-                     percent(exposed / reduce) if reduce > 0 else "-",
+        busy = reduce if math.isnan(case.busy_seconds) else case.busy_seconds
+        rows.append([*first_cells(case), milliseconds(reduce), milliseconds(case.busy_seconds),
+                     milliseconds(exposed), percent(exposed / busy) if busy > 0 else "-",
                      milliseconds(case.parts["tensor"]), milliseconds(case.parts["pipeline"]),
                      milliseconds(reduce + others), milliseconds(case.seconds(EXPOSED)),
                      percent(case.seconds(EXPOSED) / case.step_seconds)])
+    return header, rows
+
+
+def traffic_rows(group: Group) -> Table:
+    header = [*FIRST_HEADER, "group", "calls", "MiB", "in flight (ms)", "exposed (ms)"]
+    rows = [[*first_cells(case), name, number(each["calls"], 1), number(each["bytes"] / MIB, 2),
+             milliseconds(each["seconds"]), milliseconds(each["exposed_seconds"])]
+            for case in group.cases for name, each in case.traffic.items() if each["calls"] > 0]
     return header, rows
 
 
@@ -104,9 +114,10 @@ def slowest_rows(group: Group) -> Table:
 
 
 def machine_rows(cases: Sequence[Case]) -> Table:
-    header = [*FIRST_HEADER, "starts", "started", "device", "hosts", "commit"]
+    header = [*FIRST_HEADER, "starts", "started", "device", "threads per rank", "hosts", "commit"]
     rows = [[*first_cells(case), ", ".join(case.layout.starts), case.layout.ranks[0].start_time,
-             ", ".join(case.devices), ", ".join(case.hosts), ", ".join(case.commits)]
+             ", ".join(case.devices), ", ".join(map(str, case.threads)) or "-",
+             ", ".join(case.hosts), ", ".join(case.commits)]
             for case in cases]
     return header, rows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Hashable, Iterable, Sequence
 
@@ -12,7 +12,8 @@ import numpy as np
 from analysis.deck import Deck, bound, number_in, read_deck
 from analysis.errors import UserError
 from analysis.runs import Run, read_metrics
-from analysis.timings import PARTS, WAITING, Layout, RankSteps, read_layouts, some, sum_of
+from analysis.timings import (BUSY, PARTS, TRAFFIC, WAITING, Layout, RankSteps, read_layouts, some,
+                              sum_of)
 
 # Parts of the bar of a job's step, from the bottom. `skew`: from the mean rank's end to the last's.
 STACK = (*PARTS.values(), "other", "skew")
@@ -48,6 +49,8 @@ class Case:
     slowest: Slowest
     peak_bytes: float
     mfu: float
+    busy_seconds: float = math.nan  # with a reduction under way
+    traffic: dict[str, dict[str, float]] = field(default_factory=dict)  # by group and TRAFFIC
 
     @property
     def ranks(self) -> int:
@@ -79,6 +82,11 @@ class Case:
     @property
     def commits(self) -> list[str]:
         return sorted({rank.commit for rank in self.layout.ranks})
+
+    @property
+    def threads(self) -> list[int]:
+        """Per rank; empty where files do not tell."""
+        return sorted({rank.threads for rank in self.layout.ranks} - {0})
 
     def seconds(self, names: Iterable[str]) -> float:
         return sum(self.parts[name] for name in names)
@@ -130,11 +138,20 @@ def tokens_per_step(layout: Layout) -> int:
     return int(tokens[0])
 
 
+def traffic_of(layout: Layout) -> dict[str, dict[str, float]]:
+    """By group, means over the ranks that are in it and over steps."""
+    groups = dict.fromkeys(group for rank in layout.ranks for group in rank.groups)
+    return {group: {name: float(np.mean([rank.columns[f"{group}/{name}"].mean()
+                                         for rank in layout.ranks if group in rank.groups]))
+                    for name in TRAFFIC} for group in groups}
+
+
 def measure(layout: Layout, deck: Deck, mfu: float) -> Case:
     """A step lasts until its slowest rank ends. The parts are means over ranks and over the steps
     between the quartiles, scaled from the mean of these steps to the median of all."""
+    has_busy = all(BUSY in rank.columns for rank in layout.ranks)
     matrix = {name: np.array([rank.columns[name] for rank in layout.ranks])
-              for name in ("step_seconds", "reduce_seconds", *PARTS)}
+              for name in ("step_seconds", "reduce_seconds", *([BUSY] if has_busy else []), *PARTS)}
     job = matrix["step_seconds"].max(axis=0)
     if not np.all(job > 0):
         raise UserError(f"{layout.run.path}/timing: a step of {layout.label} lasted 0 s; was the "
@@ -149,7 +166,8 @@ def measure(layout: Layout, deck: Deck, mfu: float) -> Case:
     return Case(layout, deck, tokens_per_step(layout), job.size, median, (low, high), parts,
                 means["reduce_seconds"], float(matrix["checkpoint_seconds"].mean()),
                 slowest_rank(layout),
-                max(float(rank.columns["memory_peak_bytes"].max()) for rank in layout.ranks), mfu)
+                max(float(rank.columns["memory_peak_bytes"].max()) for rank in layout.ranks), mfu,
+                means.get(BUSY, math.nan), traffic_of(layout))
 
 
 def metrics_of(run: Run, layout: Layout) -> tuple[float, float]:
@@ -279,6 +297,10 @@ def group_notes(groups: Sequence[Group], base_ranks: int | None) -> list[str]:
             notes.append(f"group {number}: {best.name} has an efficiency of "
                          f"{100 * group.efficiency(best):.0f} %; did its base {group.base.name} "
                          "have the same threads per rank, and its machine to itself?")
+        threads = sorted({count for case in group.cases for count in case.threads})
+        if len(threads) > 1:
+            notes.append(f"group {number} has runs with different threads per rank "
+                         f"({some([str(count) for count in threads])})")
         commits = sorted({commit for case in group.cases for commit in case.commits})
         if len(commits) > 1:
             notes.append(f"group {number} has runs of different commits ({some(commits)}): its "

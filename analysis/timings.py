@@ -30,6 +30,9 @@ PARTS: dict[str, str] = {
 WAITING = ("reduce_exposed_seconds", "tensor_comm_seconds", "pipeline_comm_seconds",
            "pipeline_idle_seconds")
 COLUMNS = ("step", "step_seconds", "reduce_seconds", "tokens", "memory_peak_bytes", *PARTS)
+# Columns and groups that older files lack.
+BUSY = "reduce_busy_seconds"
+TRAFFIC = ("calls", "bytes", "seconds", "exposed_seconds")
 AXES = ("data", "pipeline", "context", "tensor")
 # Parts may add up to this much more than their step, as a share of it and in seconds: rounding.
 PARTITION_SHARE, PARTITION_SECONDS = 1e-3, 1e-6
@@ -43,7 +46,8 @@ class ShortStartError(UserError):
 
 @dataclass(frozen=True)
 class RankSteps:
-    """The steps of one rank in one start; coordinates in the order of AXES."""
+    """The steps of one rank in one start; coordinates in the order of AXES. A column "data/bytes" is
+    of a group of ranks; newer files have such columns."""
 
     rank: int
     host: str
@@ -53,6 +57,7 @@ class RankSteps:
     world_size: int
     coordinates: Coordinates
     columns: dict[str, FloatArray]
+    threads: int = 0  # 0: not in the file
 
     def skip(self, count: int) -> RankSteps:
         kept = {name: values[count:] for name, values in self.columns.items()}
@@ -62,6 +67,10 @@ class RankSteps:
         """Without the rows of other steps."""
         rows = np.isin(self.columns["step"], steps)
         return replace(self, columns={name: values[rows] for name, values in self.columns.items()})
+
+    @property
+    def groups(self) -> list[str]:
+        return [name.split("/")[0] for name in self.columns if name.endswith("/calls")]
 
     def with_column(self, name: str, values: FloatArray) -> RankSteps:
         return replace(self, columns=self.columns | {name: values})
@@ -131,7 +140,11 @@ def read_columns(file: h5py.File) -> dict[str, FloatArray]:
     if missing:
         raise UserError(f"{file.filename}: /steps has no column {', '.join(missing)}; was the file "
                         "written by this version?")
-    columns = {name: np.asarray(file[f"steps/{name}"], dtype=np.float64) for name in COLUMNS}
+    names = [*COLUMNS, *([BUSY] if f"steps/{BUSY}" in file else [])]
+    columns = {name: np.asarray(file[f"steps/{name}"], dtype=np.float64) for name in names}
+    for group in file.get("groups", ()):
+        columns |= {f"{group}/{name}": np.asarray(file[f"groups/{group}/{name}"], dtype=np.float64)
+                    for name in TRAFFIC}
     # A job that ended while it wrote can leave columns of unequal length.
     length = min(values.size for values in columns.values())
     columns = {name: values[:length] for name, values in columns.items()}
@@ -146,7 +159,8 @@ def read_rank(path: Path) -> RankSteps:
             return RankSteps(int(attribute(file, "rank")), attribute(file, "host"),
                              attribute(file, "device"), attribute(file, "commit"),
                              attribute(file, "start_time"), int(attribute(file, "world_size")),
-                             (data, pipeline, context, tensor), read_columns(file))
+                             (data, pipeline, context, tensor), read_columns(file),
+                             int(file.attrs.get("threads", 0)))
     except (OSError, KeyError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot read {path} ({reason}); was the job killed while it wrote?"
@@ -161,16 +175,17 @@ def both(first: str, second: str) -> str:
 
 def join(first: RankSteps, second: RankSteps) -> RankSteps:
     columns = {name: np.concatenate([values, second.columns[name]])
-               for name, values in first.columns.items()}
+               for name, values in first.columns.items() if name in second.columns}
     return replace(first, host=both(first.host, second.host), columns=columns)
 
 
-Place = tuple[int, Coordinates, str, str, tuple[float, ...]]
+Place = tuple[int, Coordinates, str, str, int, tuple[float, ...]]
 
 
 def places(ranks: list[RankSteps]) -> list[Place]:
-    """What starts have in common that may be joined: layout, device, commit, tokens of a step."""
-    return [(rank.rank, rank.coordinates, rank.device, rank.commit,
+    """What starts have in common that may be joined: layout, device, commit, threads, tokens of a
+    step."""
+    return [(rank.rank, rank.coordinates, rank.device, rank.commit, rank.threads,
              tuple(np.unique(rank.columns["tokens"]))) for rank in ranks]
 
 

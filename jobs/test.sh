@@ -3,7 +3,8 @@
 # jobs/test.sh [--slow] [--tidy] [--no-install]
 # Installs what is missing, builds, and runs every test that this machine can run: CTest, the checks
 # of the repository, the modules as shared libraries, analysis/ and lint. --slow adds the tests with
-# that label; --tidy runs clang-tidy over every source, not over those that changed (slow).
+# that label, such as every layout of every axis against one rank (an hour on 2 cores); --tidy runs
+# clang-tidy over every source, not over those that changed (slow).
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 # clang-tidy takes 5 to 10 s a source: so many at most, spread evenly, without --tidy.
@@ -20,7 +21,7 @@ while (($# > 0)); do
     --tidy) tidy_all=1 ;;
     --no-install) HYPERSLAB_NO_INSTALL=1 ;;
     -h | --help)
-      sed -n '3,6s/^# //p' "$hs_root/jobs/test.sh"
+      sed -n '3,7s/^# //p' "$hs_root/jobs/test.sh"
       exit 0
       ;;
     *) hs_die 2 "jobs/test.sh: unknown option $1; see jobs/test.sh --help" ;;

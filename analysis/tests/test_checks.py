@@ -73,6 +73,28 @@ class Overlap(CommandTest):
 
         self.assertIn("0.2500 of the time with a reduction under way on 2 traced", out)
 
+    def test_the_time_with_any_under_way_is_the_whole_where_files_have_it(self) -> None:
+        start = write_scaled(self.folder / "a", (2, 1, 1, 1), REDUCED | {"reduce": 400.0})
+        for rank, times in enumerate((2, 3)):
+            with h5py.File(start / f"rank_{rank:05d}.h5", "r+") as file:
+                exposed = file["steps/reduce_exposed_seconds"][()]
+                file["steps/reduce_busy_seconds"] = times * exposed
+
+        for limit, code in ((0.41, 0), (0.39, 1)):
+            found, out, _ = run_command("check", "overlap", self.folder / "a", "--limit", limit)
+            self.assertEqual(found, code)
+        self.assertIn("exposed 0.4000 of the time with a gradient reduction under way", out)
+        self.assertIn("most on rank 0 (d0 p0 t0) of n0: 0.5000", out)
+
+    def test_one_rank_without_the_column_is_as_before(self) -> None:
+        start = write_scaled(self.folder / "a", (2, 1, 1, 1), REDUCED)
+        with h5py.File(start / "rank_00001.h5", "r+") as file:
+            file["steps/reduce_busy_seconds"] = np.full(file["steps/step"].size, 1e-3)
+
+        _, out, _ = run_command("check", "overlap", self.folder / "a")
+
+        self.assertIn("exposed 0.2000 of the gradient reductions", out)
+
     def test_intervals_are_counted_once(self) -> None:
         starts, ends = np.array([5.0, 0.0, 1.0, 1.5]), np.array([6.0, 3.0, 2.0, 4.0])
         self.assertEqual(union_seconds(starts, ends), 5.0)

@@ -142,6 +142,51 @@ class Strong(ReportTest):
             self.assertIn(text, html)
 
 
+class Traffic(ReportTest):
+    def add_traffic(self, run: Path) -> None:
+        for path in sorted((run / "timing").glob("*/rank_*.h5")):
+            with h5py.File(path, "r+") as file:
+                whole = np.ones(file["steps/step"].size)
+                file["steps/reduce_busy_seconds"] = 0.25 * file["steps/reduce_seconds"][()]
+                groups = ("data", "tied") if file.attrs["rank"] == 0 else ("data",)
+                for group in groups:
+                    for name, value in (("calls", 5), ("bytes", 3 << 20), ("seconds", 0.02),
+                                        ("exposed_seconds", 0.004)):
+                        scale = 1 + file.attrs["rank"] if name == "seconds" else 1
+                        file[f"groups/{group}/{name}"] = scale * value * whole
+
+    def test_groups_are_means_over_their_ranks(self) -> None:
+        run = self.write("two", (2, 1, 1, 1), TWO, threads=3)
+        self.add_traffic(run)
+
+        out, content = self.report(run, self.write("one", (1, 1, 1, 1), ONE))
+
+        layouts = {each["run"]: each["groups"] for each in content["groups"][0]["traffic"]}
+        self.assertEqual(layouts["one"], {})
+        self.assert_row(layouts["two"]["tied"], calls=5.0, bytes=float(3 << 20), seconds=0.02,
+                        exposed_seconds=0.004)
+        self.assertAlmostEqual(layouts["two"]["data"]["seconds"], 0.03)
+        rows = {row["run"]: row for row in content["groups"][0]["rows"]}
+        self.assert_row(rows["two"], reduce_busy_seconds=0.005)
+        self.assertIsNone(rows["one"]["reduce_busy_seconds"])
+        self.assertEqual((rows["one"]["threads_per_rank"], rows["two"]["threads_per_rank"]),
+                         ("", "3"))
+        page = (self.output / "scaling.html").read_text(encoding="utf-8")
+        self.assertIn("<td>data</td>\n<td>5.0</td>\n<td>3.00</td>\n<td>30.00</td>\n<td>4.00</td>",
+                      page)
+        self.assertNotIn("threads per rank (", out)
+
+    def test_other_threads_are_told_and_not_joined(self) -> None:
+        run = self.write("two", (2, 1, 1, 1), TWO, threads=1)
+        write_scaled(run, (2, 1, 1, 1), TWO, start="start_0002", threads=2)
+
+        out, content = self.report(run)
+
+        self.assertEqual([row["starts"] for row in content["groups"][0]["rows"]],
+                         ["start_0001", "start_0002"])
+        self.assertIn("different threads per rank (1, 2)", out)
+
+
 class Page(ReportTest):
     draws = True
 

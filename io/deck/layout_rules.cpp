@@ -87,14 +87,6 @@ constexpr std::array kLayoutRules = {
                c.model.ffn_width,
                nearest_divisors(c.model.ffn_width, c.parallel.tensor, divides_number));
          }},
-    Rule{"parallel.sequence", "parallel.tensor", "false where parallel.tensor is 1",
-         [](const Config& c, const Surroundings&) {
-           return !c.parallel.sequence || c.parallel.tensor > 1;
-         },
-         [](const Config&, const Surroundings&) -> std::string {
-           return "sequences are cut over the tensor group, which has one rank: set "
-                  "parallel.sequence to false, or parallel.tensor to 2";
-         }},
     Rule{"parallel.sequence", "parallel.tensor train.microbatch model.context",
          "false unless parallel.tensor divides train.microbatch x model.context",
          [](const Config& c, const Surroundings&) {

@@ -87,6 +87,12 @@ Table::Table(const Handle& file, const std::string& path, const std::string& gro
   }
 }
 
+void Table::reserve(std::size_t rows) {
+  for (Column& column : columns_) {
+    std::visit([rows](auto& values) { values.reserve(rows); }, column.values);
+  }
+}
+
 std::size_t Table::pending() const { return size_of(columns_.front()); }
 
 void Table::write() {

@@ -24,6 +24,8 @@ class Table {
   Table(const hdf5::Handle& file, const std::string& path, const std::string& group,
         std::vector<Column> columns);
 
+  /// Memory for so many pending rows.
+  void reserve(std::size_t rows);
   template <class T>
   void push(std::size_t column, T value) {
     std::get<std::vector<T>>(columns_[column].values).push_back(std::move(value));

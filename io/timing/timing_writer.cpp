@@ -99,6 +99,10 @@ void set_attributes(const Handle& file, const RankInfo& info) {
   set_attribute(file, "device", info.device);
   set_attribute(file, "commit", info.commit);
   set_attribute(file, "start_time", info.start_time);
+  set_attribute(file, "threads", info.threads);
+  set_attribute(file, "schedule", info.schedule);
+  set_attribute(file, "zero", info.zero);
+  set_attribute(file, "sequence", info.sequence ? 1 : 0);
 }
 
 /// A phase's column; the phases that have none are part of step_seconds alone.
@@ -124,7 +128,15 @@ std::vector<Column> step_columns() {
   for (const char* name : {"tokens", "memory_peak_bytes", "memory_now_bytes"}) {
     columns.push_back({name, Integers{}});
   }
+  columns.push_back({"reduce_busy_seconds", Seconds{}});
   return columns;
+}
+
+std::vector<Column> traffic_columns() {
+  return {{"calls", Integers{}},
+          {"bytes", Integers{}},
+          {"seconds", Seconds{}},
+          {"exposed_seconds", Seconds{}}};
 }
 
 std::vector<Column> event_columns() {
@@ -144,11 +156,26 @@ struct TimingWriter::Impl {
   Impl(const std::string& file_path, const RankInfo& info, std::size_t rows)
       : path(file_path), disk(file_path), file(create(file_path, disk)), flush_rows(rows) {
     set_attributes(file, info);
+    steps.reserve(rows);
+    add_groups(info.groups);
+  }
+  void add_groups(const std::vector<GroupInfo>& wanted) {
+    require(wanted.size() <= kMostGroups, "a rank is in more groups than its timing file takes");
+    const Handle made(H5Gcreate2(file.get(), "groups", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+                      H5Gclose);
+    hdf5::check(static_cast<bool>(made), ExitCode::storage, path + ": /groups");
+    for (const GroupInfo& group : wanted) {
+      Table& table = groups.emplace_back(file, path, "groups/" + group.name, traffic_columns());
+      table.reserve(flush_rows);
+      const Handle place(H5Gopen2(made.get(), group.name.c_str(), H5P_DEFAULT), H5Gclose);
+      set_attribute(place, "size", group.size);
+    }
   }
   void flush() {
     if (failed) return;
     failed = true;
     steps.write();
+    for (Table& group : groups) group.write();
     events.write();
     memory.write();
     hdf5::check(H5Fflush(file.get(), H5F_SCOPE_GLOBAL) >= 0, ExitCode::storage,
@@ -165,6 +192,7 @@ struct TimingWriter::Impl {
   Table steps{file, path, "steps", step_columns()};
   Table events{file, path, "events", event_columns()};
   Table memory{file, path, "memory", memory_columns()};
+  std::vector<Table> groups;
 };
 
 TimingWriter::TimingWriter(const std::string& folder, const RankInfo& info,
@@ -202,6 +230,14 @@ void TimingWriter::append(const TimingRow& row) {
   steps.push(column++, row.tokens);
   steps.push(column++, row.memory_peak_bytes);
   steps.push(column++, row.memory_now_bytes);
+  steps.push(column++, times.reduce_busy_seconds);
+  for (std::size_t i = 0; i < impl_->groups.size(); ++i) {
+    const GroupTraffic& traffic = row.groups[i];
+    impl_->groups[i].push(0, traffic.calls);
+    impl_->groups[i].push(1, traffic.bytes);
+    impl_->groups[i].push(2, traffic.seconds);
+    impl_->groups[i].push(3, traffic.exposed_seconds);
+  }
   if (steps.pending() >= impl_->flush_rows) impl_->flush();
 }
 

@@ -206,6 +206,7 @@ void Communicator::wait(Context& ctx, Ticket ticket) {
   const double begin = now_seconds();
   const double end = std::max(do_wait(ctx, ticket), slot.start_seconds);
   traffic_.exposed_seconds += now_seconds() - begin;
+  traffic_.seconds += end - slot.start_seconds;
   const bool reduction = slot.call == Call::all_reduce || slot.call == Call::reduce_scatter;
   if (!reduction || !report_reductions_ || device_ == Device::cuda) return;
   ctx.recorder().add_reduction(slot.start_seconds, end);
@@ -216,7 +217,15 @@ void Communicator::barrier() {
   count(Call::barrier, 0);
   const double begin = now_seconds();
   do_barrier();
-  traffic_.exposed_seconds += now_seconds() - begin;
+  const double seconds = now_seconds() - begin;
+  traffic_.seconds += seconds;
+  traffic_.exposed_seconds += seconds;
+}
+
+double Communicator::collect_seconds() {
+  const double seconds = do_collect_seconds();
+  traffic_.seconds += seconds;
+  return seconds;
 }
 
 }  // namespace hyperslab::comm

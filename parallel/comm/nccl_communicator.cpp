@@ -231,7 +231,7 @@ void NcclCommunicator::check_peers() const {
 
 void NcclCommunicator::do_barrier() { HS_MPI(name(), MPI_Barrier(comm_)); }
 
-double NcclCommunicator::collect_seconds() {
+double NcclCommunicator::do_collect_seconds() {
   const double now = clock_->seconds();
   return now - std::exchange(collected_seconds_, now);
 }

@@ -34,7 +34,6 @@ class NcclCommunicator final : public Communicator {
   void progress() override {}
   /// The self communicator where a group has one member.
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
-  [[nodiscard]] double collect_seconds() override;
 
  private:
   /// Between its call and its wait.
@@ -50,6 +49,7 @@ class NcclCommunicator final : public Communicator {
   void do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) override;
   double do_wait(Context& ctx, Ticket ticket) override;
   void do_barrier() override;
+  [[nodiscard]] double do_collect_seconds() override;
 
   Operation& operation(Ticket ticket) { return operations_[ticket % kMaxUnderWay]; }
   void meet();

@@ -45,11 +45,13 @@ Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, cons
     const bool end = is_first_stage() || is_last_stage();
     // The ranks between make groups of their own, which they drop.
     tied_ = world_->split(color({data, end ? 0 : pipeline, context, tensor}), pipeline, "tied");
+    tied_->report_reductions(false);
     if (!end) tied_.reset();
   }
   if (needs_.key_value_replicas > 1) {
     const int first = tensor / needs_.key_value_replicas * needs_.key_value_replicas;
     key_value_ = world_->split(color({data, pipeline, context, first}), tensor, "key_value");
+    key_value_->report_reductions(false);
   }
 }
 
@@ -83,11 +85,11 @@ std::vector<const comm::Communicator*> Mesh::groups() const {
 std::string placement_table(comm::World& world, const ParallelConfig& config,
                             const std::string& device) {
   const std::vector<std::string> places = world.all_gather(world.host() + "  " + device);
-  std::string table = "rank  data  pipeline  tensor  host  device";
+  std::string table = "rank  data  pipeline  context  tensor  host  device";
   for (int rank = 0; rank < world.size(); ++rank) {
     const Coordinates at = coordinates_of(config, rank);
-    table += fmt::format("\n{:>4}  {:>4}  {:>8}  {:>6}  {}", rank, at.data, at.pipeline, at.tensor,
-                         places[static_cast<std::size_t>(rank)]);
+    table += fmt::format("\n{:>4}  {:>4}  {:>8}  {:>7}  {:>6}  {}", rank, at.data, at.pipeline,
+                         at.context, at.tensor, places[static_cast<std::size_t>(rank)]);
   }
   return table;
 }

@@ -4,124 +4,220 @@
 #include <fmt/format.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <map>
+#include <optional>
 
 #include "bench_data.hpp"
+#include "bench_print.hpp"
 #include "command.hpp"
 #include "hyperslab/core/version.hpp"
-#include "hyperslab/train/run.hpp"
+#include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::cli {
 namespace {
 
-train::BenchOptions bench_options(const Arguments& args) {
-  train::BenchOptions options;
-  const auto mode = args.get<std::string>("mode");
-  if (mode == "forward")
-    options.mode = train::BenchMode::forward;
-  else if (mode == "forward-backward")
-    options.mode = train::BenchMode::forward_backward;
-  else if (mode != "step" && mode != "data") {
-    throw Error(ExitCode::usage,
-                "--mode is '" + mode + "'; it can be forward, forward-backward, step, data")
-        .on_all_ranks();
+using nlohmann::ordered_json;
+using train::BenchMode;
+
+/// The modes that --mode names: one, or all three that compute.
+std::vector<std::pair<std::string, BenchMode>> modes_of(const std::string& mode) {
+  const std::vector<std::pair<std::string, BenchMode>> all = {
+      {"forward", BenchMode::forward},
+      {"forward-backward", BenchMode::forward_backward},
+      {"step", BenchMode::step}};
+  if (mode == "all") return all;
+  if (mode == "data") return {{mode, BenchMode::step}};
+  for (const auto& one : all) {
+    if (one.first == mode) return {one};
   }
+  throw Error(ExitCode::usage,
+              "--mode is '" + mode + "'; it can be forward, forward-backward, step, all, data")
+      .on_all_ranks();
+}
+
+bool is_file_of(const std::string& path, const char* suffix) { return path.ends_with(suffix); }
+
+void require_usable(const Arguments& args) {
+  const auto refuse = [](const std::string& text) {
+    throw Error(ExitCode::usage, text).on_all_ranks();
+  };
+  if (args.get<int>("warmup") < 0 || args.get<int>("steps") < 1) {
+    refuse("--warmup must be 0 or more and --steps 1 or more");
+  }
+  if (args.has("memory")) {
+    const auto path = args.get<std::string>("memory");
+    if (!is_file_of(path, ".csv") && !is_file_of(path, ".json")) {
+      refuse("--memory is '" + path + "'; the file must end in .csv or .json");
+    }
+  }
+  const auto mode = args.get<std::string>("mode");
+  for (const char* option : {"kernels", "memory", "dtypes", "ranges"}) {
+    if (!args.has(option) || (mode != "all" && mode != "data")) continue;
+    refuse(fmt::format("--{} goes with one mode: forward, forward-backward or step, not {}", option,
+                       mode));
+  }
+}
+
+train::BenchOptions bench_options(const Arguments& args, BenchMode mode) {
+  train::BenchOptions options;
+  options.mode = mode;
   options.warmup = args.get<int>("warmup");
   options.steps = args.get<int>("steps");
   options.cold = args.has("cold");
   options.components = args.has("components");
-  if (options.warmup < 0 || options.steps < 1) {
-    throw Error(ExitCode::usage, "--warmup must be 0 or more and --steps 1 or more").on_all_ranks();
-  }
+  options.kernels = args.has("kernels");
+  options.ranges = args.has("ranges");
   return options;
 }
 
-void print(const train::BenchResult& result, bool components) {
-  fmt::print(
-      "step             {:.3f} ms mean, {:.3f} ms standard deviation, {:.3f} ms median of {}\n",
-      1e3 * result.mean, 1e3 * result.standard_deviation, 1e3 * result.median,
-      result.step_seconds.size());
-  fmt::print("tokens           {:.0f} a step, {:.1f} a second\n", result.tokens,
-             result.tokens_per_second());
-  fmt::print("model FLOPs      {:.3f} GFLOP a step, {:.2f} GFLOP/s\n", 1e-9 * result.model_flops,
-             1e-9 * result.flops_per_second());
-  fmt::print("matmul rate      {:.2f} GFLOP/s of all ranks together, fp32, 2048 x 2048 x 2048\n",
-             1e-9 * result.matmul_rate);
-  fmt::print("utilization      {:.1f} % causal, {:.1f} % full\n", 100.0 * result.mfu(),
-             100.0 * result.mfu() * result.model_flops_full / result.model_flops);
-  fmt::print("memory           {:.1f} MiB on the fullest rank\n",
-             static_cast<double>(result.memory_peak_bytes) / 1048576.0);
-  if (!components) return;
-  fmt::print("\n{:<14} {:>12} {:>12} {:>8} {:>16}\n", "component", "ms", "GFLOP", "share",
-             "share of FLOPs");
-  for (const train::BenchComponent& row : result.components) {
-    fmt::print("{:<14} {:>12.3f} {:>12.3f} {:>6.1f} % {:>14.1f} %\n", row.name, 1e3 * row.seconds,
-               1e-9 * row.flops, 100.0 * row.share, 100.0 * row.expected_share);
-  }
+/// `text` is that of the first rank.
+void write(comm::World& world, const std::string& path, const std::string& text) {
+  train::agree(world, [&] {
+    if (world.rank() != 0) return;
+    std::ofstream file(path);
+    file << text;
+    if (!file.flush()) throw Error(ExitCode::storage, path + ": cannot write this file");
+  });
 }
 
-nlohmann::ordered_json to_json(const train::BenchResult& result, const std::string& deck,
-                               const std::string& mode, int ranks) {
-  nlohmann::ordered_json out;
-  out["deck"] = deck;
-  out["mode"] = mode;
-  out["ranks"] = ranks;
-  out["commit"] = commit();
-  out["step_seconds"] = result.step_seconds;
-  out["mean_seconds"] = result.mean;
-  out["standard_deviation_seconds"] = result.standard_deviation;
-  out["median_seconds"] = result.median;
-  out["tokens_per_second"] = result.tokens_per_second();
-  out["model_flops"] = result.model_flops;
-  out["flops_per_second"] = result.flops_per_second();
-  out["matmul_rate"] = result.matmul_rate;
-  out["mfu"] = result.mfu();
-  out["memory_peak_bytes"] = result.memory_peak_bytes;
-  for (const train::BenchComponent& row : result.components) {
-    out["components"][row.name] = {{"seconds", row.seconds},
-                                   {"flops", row.flops},
-                                   {"share", row.share},
-                                   {"expected_share", row.expected_share}};
+/// What ranks hold, all in one file.
+void write_memory(comm::World& world, const std::string& path, const train::BenchMemory& memory) {
+  const bool json = is_file_of(path, ".json");
+  const std::vector<std::string> all =
+      world.gather(json ? to_json(memory, world.rank()).dump() : to_csv(memory, world.rank()));
+  std::string text = json ? "" : csv_header();
+  ordered_json ranks;
+  for (const std::string& one : all) {
+    if (json) {
+      ranks["ranks"].push_back(ordered_json::parse(one));
+    } else {
+      text += one;
+    }
   }
-  return out;
+  write(world, path, json ? ranks.dump(2) + "\n" : text);
+}
+
+ordered_json head_of(const Arguments& args, int ranks) {
+  return {{"deck", args.list("DECK").front()},
+          {"mode", args.get<std::string>("mode")},
+          {"ranks", ranks},
+          {"commit", commit()}};
+}
+
+ExitCode run_counts(comm::World& world, const Arguments& args, const train::Config& config) {
+  const train::CallCounts counts = train::count_calls(world, config);
+  if (world.rank() == 0) print_counts(counts);
+  if (args.has("json")) {
+    ordered_json out = head_of(args, world.size());
+    out["mode"] = "count";
+    out["count"] = to_json(counts);
+    write(world, args.get<std::string>("json"), out.dump(2) + "\n");
+  }
+  return counts.passes() ? ExitCode::ok : ExitCode::internal;
+}
+
+void print(const train::BenchResult& result, const Arguments& args) {
+  print_times(result);
+  if (args.has("components")) print_components(result);
+  if (args.has("kernels")) print_kernels(result);
+  if (args.has("dtypes")) print_dtypes(result);
+  if (args.has("memory")) print_memory(result.memory);
+}
+
+/// Backward alone is its phase in forward-backward, to which the gradient of the loss belongs.
+struct Summary {
+  double forward = 0;
+  double backward = 0;
+  double both = 0;
+  double step = 0;
+  explicit Summary(std::map<std::string, train::BenchResult>& results)
+      : forward(results["forward"].mean),
+        backward(
+            results["forward-backward"].phase_seconds[static_cast<std::size_t>(Phase::backward)]),
+        both(results["forward-backward"].mean),
+        step(results["step"].mean) {}
+  [[nodiscard]] double ratio() const { return both / forward; }
+};
+
+ExitCode run_all_modes(comm::World& world, const Arguments& args, const train::Config& config) {
+  std::map<std::string, train::BenchResult> results;
+  ordered_json out = head_of(args, world.size());
+  for (const auto& [name, mode] : modes_of("all")) {
+    results[name] = train::run_bench(world, config, bench_options(args, mode));
+    out["modes"][name] = to_json(results[name]);
+    if (world.rank() != 0) continue;
+    fmt::print("{}{}\n", name == "forward" ? "" : "\n", name);
+    print(results[name], args);
+  }
+  const Summary summary(results);
+  if (world.rank() == 0) {
+    fmt::print(
+        "\nforward {:.3f} ms, backward alone {:.3f} ms, step {:.3f} ms, (forward + "
+        "backward) / forward {:.2f}\n",
+        1e3 * summary.forward, 1e3 * summary.backward, 1e3 * summary.step, summary.ratio());
+  }
+  out["forward_seconds"] = summary.forward;
+  out["backward_seconds"] = summary.backward;
+  out["step_seconds"] = summary.step;
+  out["forward_backward_over_forward"] = summary.ratio();
+  if (args.has("json")) write(world, args.get<std::string>("json"), out.dump(2) + "\n");
+  return ExitCode::ok;
+}
+
+ExitCode run_one_mode(comm::World& world, const Arguments& args, const train::Config& config,
+                      BenchMode mode) {
+  const train::BenchResult result = train::run_bench(world, config, bench_options(args, mode));
+  if (world.rank() == 0) print(result, args);
+  if (args.has("memory")) write_memory(world, args.get<std::string>("memory"), result.memory);
+  if (args.has("json")) {
+    ordered_json out = head_of(args, world.size());
+    out.update(to_json(result));
+    write(world, args.get<std::string>("json"), out.dump(2) + "\n");
+  }
+  return ExitCode::ok;
+}
+
+void add_options(Arguments& args) {
+  add_deck_options(args);
+  args.add()(
+      "mode", po::value<std::string>()->default_value("step"),
+      "forward (with the loss), forward-backward, step (with optimizer), all (these three, and how "
+      "they compare), or data (loader alone)")("warmup", po::value<int>()->default_value(5),
+                                               "steps before the measured ones")(
+      "steps", po::value<int>()->default_value(10), "measured steps")(
+      "components", "time, FLOPs and share of every part of the model; graphs off")(
+      "kernels", "every kernel of the measured steps, by CUPTI; graphs off")(
+      "count",
+      "instead of times: allocations, synchronizations and launches of steps 5 to 15, by CUPTI; "
+      "ends with 1 where a step needs the host")("dtypes",
+                                                 "what tensors are stored in and computed in")(
+      "memory", po::value<std::string>(), "write every planned allocation to this .csv or .json")(
+      "ranges", "name phases and layers for NVIDIA's profilers (NVTX); graphs off")(
+      "cold", "no warm-up: setup, plan building and first calls fall into step 1")(
+      "json", po::value<std::string>(), "also write all figures, every step, to this file");
 }
 
 }  // namespace
 
 ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args(
-      "usage: [mpirun -np N] hyperslab bench DECK --mode forward|forward-backward|step|data times "
-      "steps of DECK on generated tokens, or the loader of its training files");
-  add_deck_options(args);
-  args.add()(
-      "mode", po::value<std::string>()->default_value("step"),
-      "forward (with the loss), forward-backward, step (with optimizer), or data (loader alone)")(
-      "warmup", po::value<int>()->default_value(5), "steps before the measured ones")(
-      "steps", po::value<int>()->default_value(10), "measured steps")(
-      "components", "time, FLOPs and share of every part of the model")(
-      "cold", "no warm-up: setup, plan building and first calls fall into step 1")(
-      "json", po::value<std::string>(), "also write all figures, every step, to this file");
+      "usage: [mpirun -np N] hyperslab bench DECK --mode forward|forward-backward|step|all|data "
+      "times steps of DECK on generated tokens, or the loader of its training files");
+  add_options(args);
   args.positional("DECK");
   if (!args.parse(world, arguments)) return ExitCode::ok;
-  const train::BenchOptions options = bench_options(args);
-  const std::string deck = args.list("DECK").front();
-  const train::Config config = read_config(world, {deck, args.list("set"), false, false});
-  if (args.get<std::string>("mode") == "data") {
-    run_bench_of_data(world, args, config, options.warmup, options.steps);
+  require_usable(args);
+  const auto mode = args.get<std::string>("mode");
+  const auto modes = modes_of(mode);
+  const train::Config config =
+      read_config(world, {args.list("DECK").front(), args.list("set"), false, false});
+  if (mode == "data") {
+    run_bench_of_data(world, args, config, args.get<int>("warmup"), args.get<int>("steps"));
     return ExitCode::ok;
   }
-  const train::BenchResult result = train::run_bench(world, config, options);
-  if (world.rank() == 0) print(result, args.has("components"));
-  if (args.has("json")) {
-    train::agree(world, [&] {
-      if (world.rank() != 0) return;
-      const auto path = args.get<std::string>("json");
-      std::ofstream file(path);
-      file << to_json(result, deck, args.get<std::string>("mode"), world.size()).dump(2) << '\n';
-      if (!file.flush()) throw Error(ExitCode::storage, path + ": cannot write this file");
-    });
-  }
-  return ExitCode::ok;
+  if (args.has("count")) return run_counts(world, args, config);
+  if (mode == "all") return run_all_modes(world, args, config);
+  return run_one_mode(world, args, config, modes.front().second);
 }
 
 }  // namespace hyperslab::cli

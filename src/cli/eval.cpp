@@ -20,11 +20,11 @@ struct Result {
 Result evaluate(comm::World& world, const train::Config& config, const std::string& checkpoint) {
   std::unique_ptr<io::TokenSource> tokens;
   std::unique_ptr<io::Samples> samples;
-  std::unique_ptr<train::Trainer> trainer;
   std::int64_t step = 0;
   train::TrainerOptions options;
   train::agree(world, [&] { options = train::trainer_options(config, world.local_rank(), false); });
-  const mesh::Mesh mesh(world, options.device, config.parallel, config.groups());
+  const std::unique_ptr<mesh::Mesh> mesh = train::make_mesh(world, config, options.device);
+  std::unique_ptr<train::Trainer> trainer;  // goes before the mesh
   train::agree(world, [&] {
     io::DataTokens data = io::open_data(config.data, config.model.vocabulary, config.run.seed,
                                         io::DataPart::validation);
@@ -42,7 +42,7 @@ Result evaluate(comm::World& world, const train::Config& config, const std::stri
     const io::CheckpointReader reader(checkpoint);
     step = reader.meta().step;
     const model::MemoryPlan plan = train::make_plan(config, options, world.rank()).memory;
-    trainer = std::make_unique<train::Trainer>(config, mesh, options, &plan);
+    trainer = std::make_unique<train::Trainer>(config, *mesh, options, &plan);
     trainer->initialize();
     trainer->load(reader);  // which names every tensor of another shape
     train::require_same_model(reader.meta(), config.model, reader.folder());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -52,12 +53,12 @@ void report(const comm::World& world, const Error& error) {
 
 /// Ranks of one job run one program with one command line and the same libraries; throws
 /// Error(usage) that names the first rank which differs, and in what.
-void require_one_program(comm::World& world, const std::vector<std::string>& arguments) {
+void require_one_program(comm::World& world, const std::vector<std::string>& words) {
   const std::vector<std::pair<const char*, std::string>> mine = {
       {"version", fmt::format("{} ({})", version(), commit())},
       {"MPI library", comm::library_version()},
       {"NCCL library", comm::nccl_version()},
-      {"command line", fmt::format("{}", fmt::join(arguments, " "))}};
+      {"command line", fmt::format("{}", fmt::join(words, " "))}};
   for (const auto& [what, value] : mine) {
     const std::vector<std::string> all = world.all_gather(value);
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
@@ -71,10 +72,21 @@ void require_one_program(comm::World& world, const std::vector<std::string>& arg
   }
 }
 
-int run(comm::World& world, const Command& command, const std::vector<std::string>& arguments) {
+ExitCode refuse_command(const comm::World& world, const std::vector<std::string>& words) {
+  if (world.rank() == 0) {
+    fmt::print(stderr, "hyperslab: {}\n\n{}",
+               words.empty() ? "which command?" : "there is no command '" + words.front() + "'",
+               overview());
+  }
+  return ExitCode::usage;
+}
+
+/// `words`: the name of the command and its arguments; `command` is null where there is none.
+int run(comm::World& world, const Command* command, const std::vector<std::string>& words) {
   try {
-    require_one_program(world, arguments);
-    return static_cast<int>(command.run(world, arguments));
+    require_one_program(world, words);
+    if (command == nullptr) return static_cast<int>(refuse_command(world, words));
+    return static_cast<int>(command->run(world, {words.begin() + 1, words.end()}));
   } catch (const Error& error) {
     report(world, error);
     const int code = static_cast<int>(error.code());
@@ -101,19 +113,12 @@ int start(int argc, char** argv) {
     fmt::print("{}", overview());
     return 0;
   }
-  for (const Command& command : commands()) {
-    if (command.name != name) continue;
-    std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit becomes an error of write
-    comm::World world(&argc, &argv);
-    log::setup(world.rank(), world.rank() == 0 ? "" : fmt::format("[r{}]", world.rank()));
-    return run(world, command, {argv + 2, argv + argc});
-  }
-  const comm::World world(&argc, &argv);  // so that only one rank says it
-  if (world.rank() == 0) {
-    fmt::print(stderr, "hyperslab: {}\n\n{}",
-               name.empty() ? "which command?" : "there is no command '" + name + "'", overview());
-  }
-  return static_cast<int>(ExitCode::usage);
+  const auto command = std::ranges::find(commands(), name, &Command::name);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit becomes an error of write
+  comm::World world(&argc, &argv);
+  log::setup(world.rank(), world.rank() == 0 ? "" : fmt::format("[r{}]", world.rank()));
+  return run(world, command == commands().end() ? nullptr : &*command,
+             {argv + std::min(argc, 1), argv + argc});
 }
 
 }  // namespace

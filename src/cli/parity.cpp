@@ -61,6 +61,53 @@ void print_report(const Candidate& candidate, const train::ParityReport& report,
   }
 }
 
+/// Throws Error(usage) where the decks would train different models or on different batches.
+void require_comparable(const train::Config& reference, const Candidate& candidate) {
+  const train::Config& other = candidate.config;
+  const auto refuse = [&](const std::string& what, const std::string& a, const std::string& b) {
+    throw Error(ExitCode::usage,
+                fmt::format("{}: parity compares layouts of one training run, and {} differs: '{}' "
+                            "and '{}'",
+                            candidate.name, what, a, b))
+        .on_all_ranks();
+  };
+  const std::string model = model::identity(reference.model);
+  if (model::identity(other.model) != model) {
+    refuse("the model", model, model::identity(other.model));
+  }
+  if (other.train.global_batch != reference.train.global_batch) {
+    refuse("train.global_batch", std::to_string(reference.train.global_batch),
+           std::to_string(other.train.global_batch));
+  }
+  if (other.data.train != reference.data.train) {
+    refuse("data.train", fmt::format("{}", fmt::join(reference.data.train, " ")),
+           fmt::format("{}", fmt::join(other.data.train, " ")));
+  }
+}
+
+/// Whether all candidates agree with the reference; rank 0 reports.
+bool compare_all(comm::World& world, const Arguments& args, const train::Config& reference,
+                 const std::vector<Candidate>& candidates) {
+  const auto steps = args.get<std::int64_t>("steps");
+  if (steps < 1) {
+    throw Error(ExitCode::usage, fmt::format("--steps is {}, wanted 1 or more", steps))
+        .on_all_ranks();
+  }
+  for (const Candidate& candidate : candidates) require_comparable(reference, candidate);
+  const train::LayoutTrace wanted = train::trace_layout(world, reference, steps);
+  bool agrees = true;
+  for (const Candidate& candidate : candidates) {
+    const train::LayoutTrace found = train::trace_layout(world, candidate.config, steps);
+    if (world.rank() != 0) continue;
+    const train::ParityReport report =
+        train::compare(wanted, found, train::parity_tolerance(candidate.config.precision.compute));
+    agrees = agrees && report.agrees;
+    const bool brief = args.has("matrix") && report.agrees;
+    print_report(candidate, report, brief ? 0 : args.get<std::int64_t>("rows"));
+  }
+  return world.all(agrees);
+}
+
 }  // namespace
 
 ExitCode run_parity(comm::World& world, const std::vector<std::string>& arguments) {
@@ -93,18 +140,7 @@ ExitCode run_parity(comm::World& world, const std::vector<std::string>& argument
   } else {
     candidates.push_back({decks.back(), config_of(decks.back())});
   }
-  const auto steps = args.get<std::int64_t>("steps");
-  const train::LayoutTrace wanted = train::trace_layout(world, reference, steps);
-  bool agrees = true;
-  for (const Candidate& candidate : candidates) {
-    const train::LayoutTrace found = train::trace_layout(world, candidate.config, steps);
-    if (world.rank() != 0) continue;
-    const train::ParityReport report =
-        train::compare(wanted, found, train::parity_tolerance(candidate.config.precision.compute));
-    agrees = agrees && report.agrees;
-    print_report(candidate, report, matrix && report.agrees ? 0 : args.get<std::int64_t>("rows"));
-  }
-  if (!world.all(agrees)) {
+  if (!compare_all(world, args, reference, candidates)) {
     throw Error(ExitCode::numerics, "the layouts do not agree within tolerance").on_all_ranks();
   }
   return ExitCode::ok;

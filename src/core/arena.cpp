@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <utility>
 
 #include "cuda.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/profiler.hpp"
 
 namespace hyperslab {
 namespace {
@@ -24,13 +26,24 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
 
 void* allocate_on_host(std::size_t bytes) {
   void* memory = std::aligned_alloc(kPage, round_up(bytes, kPage));
-  if (memory == nullptr) {
-    throw Error(ExitCode::device,
-                "out of memory: " + std::to_string(bytes) +
-                    " bytes were asked for; reduce train.microbatch, model.context or "
-                    "memory.recompute, or use more ranks");
-  }
+  if (memory == nullptr) throw OutOfMemory("", bytes, device_memory(Device::cpu).free);
   return memory;
+}
+
+std::string facts_of(const std::string& where, std::size_t asked, std::size_t free,
+                     const std::string& arena) {
+  return "out of memory" + (where.empty() ? "" : " " + where) + ": " + std::to_string(asked) +
+         " bytes were asked for" + (arena.empty() ? "" : " (" + arena + ")") + ", " +
+         std::to_string(free) + " are free";
+}
+
+/// The memory of an arena; where it runs out, the error names the arena.
+Buffer buffer_of(const std::string& arena, Device device, std::size_t bytes) {
+  try {
+    return {device, bytes};
+  } catch (const OutOfMemory& error) {
+    throw error.in_arena(arena);
+  }
 }
 
 void require_cuda_in_build() {
@@ -60,7 +73,21 @@ void fill_with_canary(const Buffer& buffer) {
   std::memset(buffer.data(), kCanary, buffer.bytes());
 }
 
+/// A GPU frees memory only when its kernels have ended, and a kernel of NCCL may wait for a peer
+/// that is lost. While an error is on its way out the memory goes with the process.
+[[maybe_unused]] bool leaves_to_process() { return std::uncaught_exceptions() > 0; }
+
 }  // namespace
+
+OutOfMemory::OutOfMemory(const std::string& where, std::size_t asked_bytes, std::size_t free_bytes,
+                         const std::string& arena)
+    : Error(ExitCode::device, facts_of(where, asked_bytes, free_bytes, arena) +
+                                  "; reduce train.microbatch or model.context, set "
+                                  "memory.recompute, or use more ranks"),
+      where_(where),
+      asked_bytes_(asked_bytes),
+      free_bytes_(free_bytes),
+      facts_(facts_of(where, asked_bytes, free_bytes, arena)) {}
 
 Buffer::Buffer(Device device, std::size_t bytes) : bytes_(bytes), device_(device) {
   if (device == Device::meta || bytes == 0) return;
@@ -91,10 +118,10 @@ Buffer::~Buffer() { release(); }
 
 void Buffer::release() noexcept {
   if (data_ == nullptr) return;
+  if (device_ != Device::cuda) return std::free(data_);
   if constexpr (kHasCuda) {
-    if (device_ == Device::cuda) return cuda_runtime::release(data_);
+    if (!leaves_to_process()) cuda_runtime::release(data_);
   }
-  std::free(data_);
 }
 
 PinnedBuffer::PinnedBuffer(Device device, std::size_t bytes) : bytes_(bytes), device_(device) {
@@ -133,10 +160,10 @@ PinnedBuffer::~PinnedBuffer() { release(); }
 
 void PinnedBuffer::release() noexcept {
   if (data_ == nullptr) return;
+  if (device_ != Device::cuda) return std::free(data_);
   if constexpr (kHasCuda) {
-    if (device_ == Device::cuda) return cuda_runtime::release_pinned(data_);
+    if (!leaves_to_process()) cuda_runtime::release_pinned(data_);
   }
-  std::free(data_);
 }
 
 Tensor::Tensor(Device device, DType dtype, Shape shape)
@@ -158,7 +185,7 @@ Arena::Arena(std::string name)
 
 Arena::Arena(std::string name, Device device, std::size_t capacity_bytes, bool canary)
     : name_(std::move(name)),
-      buffer_(device, capacity_bytes + (canary ? kGuardBytes : 0)),
+      buffer_(buffer_of(name_, device, capacity_bytes + (canary ? kGuardBytes : 0))),
       capacity_(capacity_bytes),
       canary_(canary) {
   if (canary_) fill_with_canary(buffer_);

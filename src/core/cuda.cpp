@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 
@@ -45,12 +46,7 @@ void* allocate(std::size_t bytes) {
   std::size_t free = 0;
   std::size_t total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  throw Error(ExitCode::device,
-              "out of memory on " + device_name() + ": " + std::to_string(bytes) +
-                  " bytes were asked for, " + std::to_string(free) + " of " +
-                  std::to_string(total) +
-                  " are free; reduce train.microbatch, model.context or memory.recompute, or use "
-                  "more ranks");
+  throw OutOfMemory("on " + device_name() + " of " + std::to_string(total) + " bytes", bytes, free);
 }
 
 void release(void* memory) noexcept { log_if_failed(cudaFree(memory), "cudaFree"); }

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/core/recorder.hpp"
 
+#include <algorithm>
 #include <chrono>
 
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab {
+namespace {
+
+constexpr std::size_t kMostIntervals = 256;  // kept apart within a step
+
+}  // namespace
 
 std::string_view name_of(Phase phase) {
   switch (phase) {
@@ -33,6 +39,9 @@ std::string_view name_of(Component component) {
     case Component::head: return "head";
     case Component::optimizer: return "optimizer";
     case Component::communication: return "communication";
+    case Component::attention_scores: return "attention.scores";
+    case Component::attention_softmax: return "attention.softmax";
+    case Component::attention_values: return "attention.values";
   }
   return "?";
 }
@@ -42,13 +51,18 @@ double now_seconds() {
   return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-Recorder::Recorder(std::size_t trace_capacity) { events_.reserve(trace_capacity); }
+Recorder::Recorder(std::size_t trace_capacity) {
+  events_.reserve(trace_capacity);
+  reducing_.reserve(kMostIntervals);
+}
 
 void Recorder::begin_step(std::int64_t step, bool traced) {
   times_ = {};
   times_.step = step;
   traced_ = traced;
   events_.clear();
+  reducing_.clear();
+  counted_until_ = 0;
   phase_depth_ = 0;
   component_depth_ = 0;
   phases_[0] = Phase::other;
@@ -63,6 +77,8 @@ const StepTimes& Recorder::end_step() {
   charge_phase(now);
   charge_component(now);
   times_.step_seconds = now - step_start_;
+  for (const Interval& each : reducing_) times_.reduce_busy_seconds += each.end - each.start;
+  reducing_.clear();
   return times_;
 }
 
@@ -83,7 +99,9 @@ void Recorder::charge_component(double now) {
 
 void Recorder::enter(Phase phase) {
   const double now = now_seconds();
-  charge_phase(now);
+  if (has_ranges_) nvtx::push(name_of(phase));
+  // On a device a mark is a launch; what lies between two phases goes to the later one instead.
+  if (timer_ == nullptr || phase_depth_ > 0) charge_phase(now);
   require(phase_depth_ + 1 < kMaxDepth, "phases are nested too deeply");
   const auto depth = static_cast<std::size_t>(++phase_depth_);
   phases_[depth] = phase;
@@ -93,12 +111,14 @@ void Recorder::enter(Phase phase) {
 void Recorder::leave_phase() {
   const double now = now_seconds();
   charge_phase(now);
+  if (has_ranges_) nvtx::pop();
   const auto depth = static_cast<std::size_t>(phase_depth_--);
   add_event(name_of(phases_[depth]), "compute", phase_entered_[depth], now);
 }
 
 void Recorder::enter(Component component) {
   const double now = now_seconds();
+  if (has_ranges_) nvtx::push(name_of(component));
   charge_component(now);
   require(component_depth_ + 1 < kMaxDepth, "components are nested too deeply");
   const auto depth = static_cast<std::size_t>(++component_depth_);
@@ -109,13 +129,38 @@ void Recorder::enter(Component component) {
 void Recorder::leave_component() {
   const double now = now_seconds();
   charge_component(now);
+  if (has_ranges_) nvtx::pop();
   const auto depth = static_cast<std::size_t>(component_depth_--);
   add_event(name_of(components_[depth]), "compute", component_entered_[depth], now);
 }
 
 void Recorder::add_reduction(double start_seconds, double end_seconds) {
   times_.reduce_seconds += end_seconds - start_seconds;
+  cover(start_seconds, end_seconds);
   add_event("reduce", "data", start_seconds, end_seconds);
+}
+
+/// Joins the interval with those that it meets. Where there is no place for one more, the oldest is
+/// counted, and nothing that comes later counts before its end.
+void Recorder::cover(double start, double end) {
+  start = std::max(start, counted_until_);
+  if (start >= end) return;
+  const auto first = std::ranges::lower_bound(reducing_, start, {}, &Interval::end);
+  auto last = first;
+  for (; last != reducing_.end() && last->start <= end; ++last) {
+    start = std::min(start, last->start);
+    end = std::max(end, last->end);
+  }
+  if (first != last) {
+    *first = {start, end};
+    reducing_.erase(first + 1, last);
+    return;
+  }
+  reducing_.insert(first, {start, end});
+  if (reducing_.size() < kMostIntervals) return;
+  times_.reduce_busy_seconds += reducing_.front().end - reducing_.front().start;
+  counted_until_ = reducing_.front().end;
+  reducing_.erase(reducing_.begin());
 }
 
 void Recorder::add_event(std::string_view name, std::string_view stream, double start, double end) {

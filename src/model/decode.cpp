@@ -49,6 +49,7 @@ void Stage::plan_cache(Arenas& arenas) {
 
 void Stage::decode(Context& ctx, CView tokens, Dim past, View logits) {
   require(options_.cache && !options_.training, "this stage was planned without a cache");
+  require(options_.tensor.is_alone() && embedding_ && head_, "generation takes the whole model");
   const auto [B, T_new] = tokens.dims<2>("decode tokens");
   Slot& full = slot({0, 0});
   nn::Scratch scratch;

@@ -153,15 +153,11 @@ void Stage::plan_constants(Arenas& arenas) {
 }
 
 void Stage::plan_shared(Arenas& arenas) {
-  scratch_ = nn::plan_scratch(arenas.scratch, block_config(), options_.B, options_.T,
-                              options_.compute, options_.training);
-  if (head_) {
-    head_memory_ = head_->plan(arenas.scratch, options_.B * options_.T, options_.compute,
-                               statistics_, options_.logits_bytes);
-  }
+  const nn::ActivationSpec spec = activation_spec();
+  scratch_ = nn::plan_scratch(arenas.scratch, block_config(), spec, options_.training);
+  if (head_) head_memory_ = head_->plan(arenas.scratch, spec, scratch_, options_.logits_bytes);
   if (!shares_block_slot() || blocks_.empty()) return;
-  shared_block_ = blocks_.front().plan(arenas.scratch, scratch_, options_.B, options_.T,
-                                       options_.compute, statistics_, !options_.training, "block");
+  shared_block_ = blocks_.front().plan(arenas.scratch, scratch_, spec, !options_.training, "block");
 }
 
 void Stage::plan_slot(Arenas& arenas, int chunk, Slot& slot) const {
@@ -181,8 +177,8 @@ void Stage::plan_slot(Arenas& arenas, int chunk, Slot& slot) const {
     const std::string label = "blocks." + std::to_string(unit.layer);
     const bool enters = place(unit) == 0;  // with the chunk's entry, to which nothing is added
     if (!shares_block_slot()) {
-      slot.blocks.push_back(blocks_[index(unit.block)].plan(arena, scratch_, B, T, compute,
-                                                            statistics_, !enters, label));
+      slot.blocks.push_back(
+          blocks_[index(unit.block)].plan(arena, scratch_, activation_spec(), !enters, label));
     } else if (options_.training) {
       slot.inputs.push_back(enters ? slot.entry
                                    : arena.take(compute, stream_shape(), label + ".input"));
@@ -250,10 +246,9 @@ void Stage::head_forward(Context& ctx, Slot& slot, Pass pass, const StepViews& s
   const CView x = head_input(ctx, slot);
   const CView targets = slot.batch.targets.flat();
   if (pass == Pass::train) {
-    head_->loss_and_gradient(ctx, x, targets, step.state, head_memory_, scratch_, step.sums, slot.d,
-                             accumulate);
+    head_->loss_and_gradient(ctx, x, targets, step, head_memory_, slot.d, accumulate);
   } else {
-    head_->loss(ctx, x, targets, step.state, head_memory_, scratch_, step.sums);
+    head_->loss(ctx, x, targets, step, head_memory_);
   }
 }
 
@@ -296,20 +291,16 @@ void Stage::finish_forward(Context& ctx, SlotId id) {
   }
 }
 
-void Stage::block_backward(Context& ctx, SlotId id, int unit_index, const nn::BatchInfo& batch,
-                           Accumulate accumulate, nn::Half half) {
+void Stage::block_backward(Context& ctx, SlotId id, int unit_index, const nn::BackwardPass& pass) {
   Slot& slot = this->slot(id);
   const Unit& unit = units_[index(unit_index)];
   const nn::Block& block = blocks_[index(unit.block)];
   nn::Block::Slot& saved = block_slot(slot, unit);
   const CView input = block_input(id, unit_index);
-  if (half == nn::Half::weight) {
-    return block.backward_weight(ctx, scratch_, saved, input, accumulate);
-  }
   if (options_.recompute == nn::Recompute::full) {
-    (void)block.forward(ctx, {input, {}}, rope_, batch, scratch_, saved);
+    (void)block.forward(ctx, {input, {}}, rope_, pass.batch, scratch_, saved);
   }
-  block.backward(ctx, rope_, batch, scratch_, saved, input, slot.d, accumulate, half);
+  block.backward(ctx, pass, saved, input, slot.d);
 }
 
 void Stage::backward(Context& ctx, SlotId id, int unit_index, const StepViews& step,
@@ -318,9 +309,8 @@ void Stage::backward(Context& ctx, SlotId id, int unit_index, const StepViews& s
   Slot& slot = this->slot(id);
   const Unit& unit = units_.at(index(unit_index));
   const nn::BatchInfo batch = info(slot, Pass::train, step);
-  if (unit.kind == UnitKind::block) {
-    return block_backward(ctx, id, unit_index, batch, accumulate, half);
-  }
+  const nn::BackwardPass pass = {rope_, batch, scratch_, accumulate, half};
+  if (unit.kind == UnitKind::block) return block_backward(ctx, id, unit_index, pass);
   if (half == nn::Half::weight) return;  // done with the input's half
   if (unit.kind == UnitKind::head) {
     if (has_final_norm()) {
@@ -329,8 +319,8 @@ void Stage::backward(Context& ctx, SlotId id, int unit_index, const StepViews& s
     return;
   }
   const bool head_wrote = spec_.tie_embeddings && head_ != nullptr;
-  embedding_->backward(ctx, slot.batch.tokens, slot.batch.order, batch, scratch_, slot.d,
-                       head_wrote ? Accumulate::yes : accumulate, accumulate);
+  embedding_->backward(ctx, slot.batch.tokens, slot.batch.order, pass, slot.d,
+                       head_wrote ? Accumulate::yes : accumulate);
 }
 
 CView Stage::block_input(SlotId id, int unit) const {

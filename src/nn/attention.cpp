@@ -41,8 +41,9 @@ Attention::Attention(ParamTable& params, const std::string& name, const BlockCon
                    {query_width, config.bias, config.residual_init_std, Cut::rows});
 }
 
-Attention::Slot Attention::plan(Arena& activations, Dim B, Dim T, DType compute, DType statistics,
+Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
                                 const std::string& label) const {
+  const auto& [B, T, compute, statistics] = spec;
   Slot slot;
   slot.qkv = activations.take(compute, {B, T, heads_.packed_width()}, label + ".qkv");
   slot.out = activations.take(compute, {B, T, heads_.heads * heads_.head_width}, label + ".output");
@@ -88,50 +89,54 @@ void Attention::forward(Context& ctx, CView x, const RopeTables& rope, const Bat
 }
 
 /// d_attention in scratch -> d_qkv, rotated back.
-void Attention::core_backward(Context& ctx, const RopeTables& rope, const BatchInfo& batch,
-                              const Slot& slot, const Scratch& scratch, View d_qkv) const {
+void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot,
+                              View d_qkv) const {
+  const Scratch& scratch = pass.scratch;
   if (config_.keep_probabilities) {
     ops::attention_reference_backward(ctx, heads_, scratch.d_attention, slot.qkv,
-                                      slot.probabilities, probability_dropout(batch),
+                                      slot.probabilities, probability_dropout(pass.batch),
                                       scratch.d_probabilities, d_qkv);
   } else {
     ops::attention_backward(ctx, heads_, scratch.d_attention, slot.qkv, slot.out, slot.log_sum_exp,
                             d_qkv);
   }
   if (config_.rope) {
-    ops::rope(ctx, heads_, rope.cosines, rope.sines, 0, ops::Rotation::inverse, d_qkv);
+    ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, 0, ops::Rotation::inverse, d_qkv);
   }
 }
 
-void Attention::backward(Context& ctx, CView dy, CView x, const RopeTables& rope,
-                         const BatchInfo& batch, const Slot& slot, const Scratch& scratch, View dx,
-                         Accumulate accumulate, Half half) const {
+void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass,
+                         const Slot& slot, View dx) const {
   const Scope scope(ctx.recorder(), Component::attention);
+  if (pass.half == Half::weight) return backward_weight(ctx, x, pass, slot);
   const TensorGroup& group = config_.group;
-  const View d_qkv = config_.split_backward ? slot.d_qkv : scratch.d_qkv;
-  if (half == Half::weight) {
-    output_.backward_weight(ctx, group.gather(ctx, slot.dy, scratch.gathered), slot.out,
-                            accumulate);
-    qkv_.backward_weight(ctx, d_qkv, group.gather(ctx, x, scratch.gathered), accumulate);
-    return;
-  }
-  if (half == Half::input) ops::cast(ctx, dy, slot.dy);
-  const CView all_dy = group.gather(ctx, dy, scratch.gathered);
-  output_.backward_input(ctx, all_dy, scratch.d_attention);
+  const View gathered = pass.scratch.gathered;
+  const View d_qkv = config_.split_backward ? slot.d_qkv : pass.scratch.d_qkv;
+  if (pass.half == Half::input) ops::cast(ctx, dy, slot.dy);
+  const CView all_dy = group.gather(ctx, dy, gathered);
+  output_.backward_input(ctx, all_dy, pass.scratch.d_attention);
   comm::Ticket rows = 0;
-  if (half == Half::both) {
-    output_.backward_weight(ctx, all_dy, slot.out, accumulate);
-    rows = group.start_gather(ctx, x, scratch.gathered);
+  if (pass.half == Half::both) {
+    output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate);
+    rows = group.start_gather(ctx, x, gathered);
   }
-  core_backward(ctx, rope, batch, slot, scratch, d_qkv);
-  const View term = group.term(dx, scratch.partial);
+  core_backward(ctx, pass, slot, d_qkv);
+  const View term = group.term(dx, pass.scratch.partial);
   qkv_.backward_input(ctx, d_qkv, term);
   const comm::Ticket sum = group.start_sum(ctx, term, dx);
-  if (half == Half::both) {
+  if (pass.half == Half::both) {
     group.wait(ctx, rows);
-    qkv_.backward_weight(ctx, d_qkv, group.cuts_rows() ? CView(scratch.gathered) : x, accumulate);
+    qkv_.backward_weight(ctx, d_qkv, group.cuts_rows() ? CView(gathered) : x, pass.accumulate);
   }
   group.wait(ctx, sum);
+}
+
+void Attention::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
+                                const Slot& slot) const {
+  const TensorGroup& group = config_.group;
+  const View gathered = pass.scratch.gathered;
+  output_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.out, pass.accumulate);
+  qkv_.backward_weight(ctx, slot.d_qkv, group.gather(ctx, x, gathered), pass.accumulate);
 }
 
 void Attention::decode(Context& ctx, CView x, const RopeTables& rope, Dim past,

@@ -15,8 +15,9 @@ Norm::Options norm_options(const BlockConfig& config) {
 
 }  // namespace
 
-Scratch plan_scratch(Arena& scratch, const BlockConfig& config, Dim B, Dim T, DType compute,
+Scratch plan_scratch(Arena& scratch, const BlockConfig& config, const ActivationSpec& spec,
                      bool training) {
+  const auto& [B, T, compute, statistics] = spec;
   const TensorGroup& group = config.group;
   const Shape stream = group.stream_shape(B, T, config.width);
   const Dim heads = config.heads.heads / group.size();
@@ -62,18 +63,19 @@ Block::Block(ParamTable& params, const std::string& name, const BlockConfig& con
       norm2_(params, config.group, name + ".norm2", norm_options(config)),
       mlp_(params, name + ".mlp", config) {}
 
-Block::Slot Block::plan(Arena& activations, const Scratch& scratch, Dim B, Dim T, DType compute,
-                        DType statistics, bool adds, const std::string& label) const {
+Block::Slot Block::plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
+                        bool adds, const std::string& label) const {
+  const auto& [B, T, compute, statistics] = spec;
   const Shape stream = config_.group.stream_shape(B, T, config_.width);
   // Norms before the sublayers add what the previous sublayer left; norms after them add always.
   Slot slot;
   slot.norm1 = norm1_.plan(
       activations, {stream, compute, statistics, !config_.pre_norm || adds, scratch.norm_out},
       label + ".norm1");
-  slot.attention = attention_.plan(activations, B, T, compute, statistics, label + ".attention");
+  slot.attention = attention_.plan(activations, spec, label + ".attention");
   slot.norm2 = norm2_.plan(activations, {stream, compute, statistics, true, scratch.norm_out},
                            label + ".norm2");
-  slot.mlp = mlp_.plan(activations, scratch, B, T, compute, label + ".mlp");
+  slot.mlp = mlp_.plan(activations, scratch, spec, label + ".mlp");
   return slot;
 }
 
@@ -114,41 +116,47 @@ ResidualStream Block::forward(Context& ctx, ResidualStream in, const RopeTables&
   return {slot.norm2.y(), {}};
 }
 
-void Block::backward(Context& ctx, const RopeTables& rope, const BatchInfo& batch,
-                     const Scratch& scratch, const Slot& slot, CView input, View d,
-                     Accumulate accumulate, Half half) const {
-  const View d_mid = scratch.d_mid;
-  const bool again = config_.recompute == Recompute::selective;
-  if (config_.pre_norm) {
-    CView dy = masked(ctx, batch, Place::mlp, scratch, d);
-    if (again) norm2_.again(ctx, slot.norm2);
-    mlp_.backward(ctx, dy, slot.norm2.y(), slot.mlp, scratch, d_mid, accumulate, half);
-    norm2_.backward(ctx, slot.norm2, d_mid, Accumulate::yes, d, accumulate);
-    dy = masked(ctx, batch, Place::attention, scratch, d);
-    if (again) norm1_.again(ctx, slot.norm1);
-    attention_.backward(ctx, dy, slot.norm1.y(), rope, batch, slot.attention, scratch, d_mid,
-                        accumulate, half);
-    norm1_.backward(ctx, slot.norm1, d_mid, Accumulate::yes, d, accumulate);
-    return;
+void Block::backward(Context& ctx, const BackwardPass& pass, const Slot& slot, CView input,
+                     View d) const {
+  if (pass.half == Half::weight) {
+    const CView mlp_x = config_.pre_norm ? slot.norm2.y() : slot.norm1.y();
+    mlp_.backward(ctx, {}, mlp_x, pass, slot.mlp, {});
+    attention_.backward(ctx, {}, config_.pre_norm ? slot.norm1.y() : input, pass, slot.attention,
+                        {});
+  } else if (config_.pre_norm) {
+    backward_before(ctx, pass, slot, d);
+  } else {
+    backward_after(ctx, pass, slot, input, d);
   }
-  norm2_.backward(ctx, slot.norm2, d, Accumulate::no, d, accumulate);
-  CView dy = masked(ctx, batch, Place::mlp, scratch, d);
-  mlp_.backward(ctx, dy, slot.norm1.y(), slot.mlp, scratch, d_mid, accumulate, half);
-  ops::add(ctx, d, d_mid, d);
-  norm1_.backward(ctx, slot.norm1, d, Accumulate::no, d, accumulate);
-  dy = masked(ctx, batch, Place::attention, scratch, d);
-  attention_.backward(ctx, dy, input, rope, batch, slot.attention, scratch, d_mid, accumulate,
-                      half);
-  ops::add(ctx, d, d_mid, d);
 }
 
-void Block::backward_weight(Context& ctx, const Scratch& scratch, const Slot& slot, CView input,
-                            Accumulate accumulate) const {
-  const CView mlp_x = config_.pre_norm ? slot.norm2.y() : slot.norm1.y();
-  const CView attention_x = config_.pre_norm ? slot.norm1.y() : input;
-  mlp_.backward(ctx, {}, mlp_x, slot.mlp, scratch, {}, accumulate, Half::weight);
-  attention_.backward(ctx, {}, attention_x, {}, {}, slot.attention, scratch, {}, accumulate,
-                      Half::weight);
+/// With norms before the sublayers.
+void Block::backward_before(Context& ctx, const BackwardPass& pass, const Slot& slot,
+                            View d) const {
+  const View d_mid = pass.scratch.d_mid;
+  const bool again = config_.recompute == Recompute::selective;
+  CView dy = masked(ctx, pass.batch, Place::mlp, pass.scratch, d);
+  if (again) norm2_.again(ctx, slot.norm2);
+  mlp_.backward(ctx, dy, slot.norm2.y(), pass, slot.mlp, d_mid);
+  norm2_.backward(ctx, slot.norm2, d_mid, Accumulate::yes, d, pass.accumulate);
+  dy = masked(ctx, pass.batch, Place::attention, pass.scratch, d);
+  if (again) norm1_.again(ctx, slot.norm1);
+  attention_.backward(ctx, dy, slot.norm1.y(), pass, slot.attention, d_mid);
+  norm1_.backward(ctx, slot.norm1, d_mid, Accumulate::yes, d, pass.accumulate);
+}
+
+/// With norms after them.
+void Block::backward_after(Context& ctx, const BackwardPass& pass, const Slot& slot, CView input,
+                           View d) const {
+  const View d_mid = pass.scratch.d_mid;
+  norm2_.backward(ctx, slot.norm2, d, Accumulate::no, d, pass.accumulate);
+  CView dy = masked(ctx, pass.batch, Place::mlp, pass.scratch, d);
+  mlp_.backward(ctx, dy, slot.norm1.y(), pass, slot.mlp, d_mid);
+  ops::add(ctx, d, d_mid, d);
+  norm1_.backward(ctx, slot.norm1, d, Accumulate::no, d, pass.accumulate);
+  dy = masked(ctx, pass.batch, Place::attention, pass.scratch, d);
+  attention_.backward(ctx, dy, input, pass, slot.attention, d_mid);
+  ops::add(ctx, d, d_mid, d);
 }
 
 ResidualStream Block::decode(Context& ctx, ResidualStream in, const RopeTables& rope, Dim past,

@@ -48,16 +48,15 @@ void Embedding::forward(Context& ctx, CView tokens, Dim first_position, const Ba
   if (mask.active()) ops::dropout(ctx, mask, y, y);
 }
 
-void Embedding::backward(Context& ctx, CView tokens, CView order, const BatchInfo& batch,
-                         const Scratch& scratch, View dy, Accumulate table_accumulate,
-                         Accumulate accumulate) const {
+void Embedding::backward(Context& ctx, CView tokens, CView order, const BackwardPass& pass, View dy,
+                         Accumulate table_accumulate) const {
   const Scope scope(ctx.recorder(), Component::embedding);
-  const ops::Dropout mask = dropout(batch, dy);
+  const ops::Dropout mask = dropout(pass.batch, dy);
   if (mask.active()) ops::dropout(ctx, mask, dy, dy);
-  const CView all_dy = config_.group.gather(ctx, dy, scratch.gathered);
+  const CView all_dy = config_.group.gather(ctx, dy, pass.scratch.gathered);
   ops::embedding_backward(ctx, tokens, order, all_dy, config_.cut.shard, config_.scale,
                           table_accumulate, table_.gradient());
-  if (positions_) ops::position_backward(ctx, all_dy, accumulate, positions_.gradient());
+  if (positions_) ops::position_backward(ctx, all_dy, pass.accumulate, positions_.gradient());
 }
 
 }  // namespace hyperslab::nn

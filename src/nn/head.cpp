@@ -20,14 +20,18 @@ Head::Head(ParamTable& params, const EmbeddingConfig& config, const Pack* tied)
   weight_ = params.declare(std::span(&weight, 1));
 }
 
-Head::Memory Head::plan(Arena& scratch, Dim N, DType compute, DType statistics,
+Head::Memory Head::plan(Arena& scratch, const ActivationSpec& spec, const Scratch& blocks,
                         std::size_t max_bytes) const {
-  const std::size_t row_bytes = static_cast<std::size_t>(columns()) * size_of(compute);
+  const Dim N = spec.B * spec.T;
+  const std::size_t row_bytes = static_cast<std::size_t>(columns()) * size_of(spec.compute);
   const Dim most = std::max<Dim>(1, static_cast<Dim>(max_bytes / row_bytes));
   const Dim chunks = (N + most - 1) / most;
   const Dim rows = (N + chunks - 1) / chunks;
+  const DType statistics = spec.statistics;
   Memory memory;
-  memory.logits = scratch.take(compute, {rows, columns()}, "logits");
+  memory.all_rows = blocks.gathered;
+  memory.partial = blocks.partial;
+  memory.logits = scratch.take(spec.compute, {rows, columns()}, "logits");
   if (group_.is_alone()) return memory;
   memory.statistics = scratch.take(statistics, {rows, ops::kRowStatisticCount}, "row statistics");
   memory.gathered = scratch.take(statistics, {group_.size(), rows, ops::kRowStatisticCount},
@@ -37,13 +41,13 @@ Head::Memory Head::plan(Arena& scratch, Dim N, DType compute, DType statistics,
 }
 
 /// Logits of the chunk `x` and their loss; with a gradient the logits are replaced by it.
-void Head::chunk_loss(Context& ctx, CView x, CView targets, const ops::StepState* state,
-                      const Memory& memory, ops::WithGradient gradient, View sums) const {
+void Head::chunk_loss(Context& ctx, CView x, CView targets, const Step& step, const Memory& memory,
+                      ops::WithGradient gradient) const {
   const Dim rows = x.shape()[0];
   const View logits = memory.logits.slice(0, rows);
   ops::linear_forward(ctx, x, weight_.value(), {}, logits);
   if (group_.is_alone()) {
-    ops::softmax_cross_entropy(ctx, logits, cut_.shard, targets, state, gradient, sums);
+    ops::softmax_cross_entropy(ctx, logits, cut_.shard, targets, step.state, gradient, step.sums);
     return;
   }
   const View statistics = memory.statistics.slice(0, rows);
@@ -52,35 +56,34 @@ void Head::chunk_loss(Context& ctx, CView x, CView targets, const ops::StepState
                             .reshaped({group_.size(), rows, ops::kRowStatisticCount});
   ops::softmax_statistics(ctx, logits, cut_.shard, targets, statistics);
   group_.all_gather(ctx, statistics, gathered);
-  ops::vocabulary_cross_entropy(ctx, logits, cut_.shard, targets, gathered, state, gradient,
-                                group_.is_first() ? sums : memory.discarded);
+  ops::vocabulary_cross_entropy(ctx, logits, cut_.shard, targets, gathered, step.state, gradient,
+                                group_.is_first() ? step.sums : memory.discarded);
 }
 
-void Head::loss(Context& ctx, CView x, CView targets, const ops::StepState* state,
-                const Memory& memory, const Scratch& scratch, View sums) const {
+void Head::loss(Context& ctx, CView x, CView targets, const Step& step,
+                const Memory& memory) const {
   const Scope scope(ctx.recorder(), Component::head);
-  const CView all_x = group_.gather(ctx, x, scratch.gathered).as_matrix();
+  const CView all_x = group_.gather(ctx, x, memory.all_rows).as_matrix();
   const Dim N = all_x.shape()[0];
   const Dim most = memory.logits.shape()[0];
   for (Dim row = 0; row < N; row += most) {
     const Dim rows = std::min(most, N - row);
-    chunk_loss(ctx, all_x.slice(row, rows), targets.slice(row, rows), state, memory,
-               ops::WithGradient::no, sums);
+    chunk_loss(ctx, all_x.slice(row, rows), targets.slice(row, rows), step, memory,
+               ops::WithGradient::no);
   }
 }
 
-void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const ops::StepState* state,
-                             const Memory& memory, const Scratch& scratch, View sums, View dx,
-                             Accumulate accumulate) const {
+void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& step,
+                             const Memory& memory, View dx, Accumulate accumulate) const {
   const Scope scope(ctx.recorder(), Component::head);
-  const CView all_x = group_.gather(ctx, x, scratch.gathered).as_matrix();
-  const View term = group_.term(dx, scratch.partial);
+  const CView all_x = group_.gather(ctx, x, memory.all_rows).as_matrix();
+  const View term = group_.term(dx, memory.partial);
   const Dim N = all_x.shape()[0];
   const Dim most = memory.logits.shape()[0];
   for (Dim row = 0; row < N; row += most) {
     const Dim rows = std::min(most, N - row);
     const CView part = all_x.slice(row, rows);
-    chunk_loss(ctx, part, targets.slice(row, rows), state, memory, ops::WithGradient::yes, sums);
+    chunk_loss(ctx, part, targets.slice(row, rows), step, memory, ops::WithGradient::yes);
     const Scope backward(ctx.recorder(), Phase::backward);
     const View d_logits = memory.logits.slice(0, rows);
     ops::linear_backward_input(ctx, d_logits, weight_.value(), Accumulate::no,

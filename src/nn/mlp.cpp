@@ -16,8 +16,9 @@ Mlp::Mlp(ParamTable& params, const std::string& name, const BlockConfig& config)
                  {config.ffn_width, config.bias, config.residual_init_std, Cut::rows});
 }
 
-Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, Dim B, Dim T, DType compute,
+Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
                     const std::string& label) const {
+  const auto& [B, T, compute, statistics] = spec;
   const Dim F = ffn_width_;
   const Dim pre_width = ops::is_gated(config_.activation) ? 2 * F : F;
   Slot slot;
@@ -54,39 +55,42 @@ void Mlp::forward(Context& ctx, CView x, const Scratch& scratch, const Slot& slo
   group.sum(ctx, term, y);
 }
 
-void Mlp::backward(Context& ctx, CView dy, CView x, const Slot& slot, const Scratch& scratch,
-                   View dx, Accumulate accumulate, Half half) const {
+void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
+                   View dx) const {
   const Scope scope(ctx.recorder(), Component::ffn);
+  if (pass.half == Half::weight) return backward_weight(ctx, x, pass, slot);
   const TensorGroup& group = config_.group;
+  const View gathered = pass.scratch.gathered;
   const View d_pre = slot.pre;  // the activation's input is not needed again
-  if (half == Half::weight) {
-    down_.backward_weight(ctx, group.gather(ctx, slot.dy, scratch.gathered), slot.activated,
-                          accumulate);
-    up_.backward_weight(ctx, d_pre, group.gather(ctx, x, scratch.gathered), accumulate);
-    return;
-  }
-  if (half == Half::input) ops::cast(ctx, dy, slot.dy);
-  const CView all_dy = group.gather(ctx, dy, scratch.gathered);
+  if (pass.half == Half::input) ops::cast(ctx, dy, slot.dy);
+  const CView all_dy = group.gather(ctx, dy, gathered);
   if (config_.recompute == Recompute::selective) activate(ctx, slot);
   if (ops::is_gated(config_.activation)) {
-    down_.backward_input(ctx, all_dy, scratch.d_activated);
-    ops::gated_backward(ctx, config_.activation, slot.pre, scratch.d_activated, d_pre);
+    down_.backward_input(ctx, all_dy, pass.scratch.d_activated);
+    ops::gated_backward(ctx, config_.activation, slot.pre, pass.scratch.d_activated, d_pre);
   } else {
     down_.backward_input_activated(ctx, all_dy, slot.pre, config_.activation, d_pre);
   }
   comm::Ticket rows = 0;
-  if (half == Half::both) {
-    down_.backward_weight(ctx, all_dy, slot.activated, accumulate);
-    rows = group.start_gather(ctx, x, scratch.gathered);
+  if (pass.half == Half::both) {
+    down_.backward_weight(ctx, all_dy, slot.activated, pass.accumulate);
+    rows = group.start_gather(ctx, x, gathered);
   }
-  const View term = group.term(dx, scratch.partial);
+  const View term = group.term(dx, pass.scratch.partial);
   up_.backward_input(ctx, d_pre, term);
   const comm::Ticket sum = group.start_sum(ctx, term, dx);
-  if (half == Half::both) {
+  if (pass.half == Half::both) {
     group.wait(ctx, rows);
-    up_.backward_weight(ctx, d_pre, group.cuts_rows() ? CView(scratch.gathered) : x, accumulate);
+    up_.backward_weight(ctx, d_pre, group.cuts_rows() ? CView(gathered) : x, pass.accumulate);
   }
   group.wait(ctx, sum);
+}
+
+void Mlp::backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const {
+  const TensorGroup& group = config_.group;
+  const View gathered = pass.scratch.gathered;
+  down_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.activated, pass.accumulate);
+  up_.backward_weight(ctx, slot.pre, group.gather(ctx, x, gathered), pass.accumulate);
 }
 
 }  // namespace hyperslab::nn

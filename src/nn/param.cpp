@@ -99,25 +99,31 @@ Dim ParamTable::size_of(const Run& run) const {
   return round_up(size, kPackAlignment);
 }
 
-void ParamTable::form_buckets(int ranks, std::size_t bucket_bytes) {
-  const Dim granule = ranks * kBucketGranule;
-  std::vector<Dim> unit_size(static_cast<std::size_t>(unit_ + 1), 0);
-  std::array<Bucket, 3> first = {};  // tied, summed, equal
-  for (std::size_t kind = 0; kind < first.size(); ++kind) {
-    first[kind] = {unit_ + 1, -1, 0, 0, static_cast<BucketKind>(kind)};
+/// A bucket for each kind of parameters that does not come in parts; empty where there are none.
+std::vector<Bucket> ParamTable::whole_buckets() const {
+  std::vector<Bucket> buckets;
+  for (const BucketKind kind : {BucketKind::tied, BucketKind::summed, BucketKind::equal}) {
+    Bucket bucket = {unit_ + 1, -1, 0, 0, kind};
+    for (const Run& run : runs_) {
+      if (run.kind != kind) continue;
+      bucket.first_unit = std::min(bucket.first_unit, run.unit);
+      bucket.last_unit = std::max(bucket.last_unit, run.last_unit);
+      bucket.end += size_of(run);
+    }
+    if (bucket.end > 0) buckets.push_back(bucket);
   }
+  return buckets;
+}
+
+/// Buckets close in the order in which backward finishes units: last unit first.
+std::vector<Bucket> ParamTable::part_buckets(std::size_t bucket_bytes) const {
+  std::vector<Dim> unit_size(static_cast<std::size_t>(unit_ + 1), 0);
   for (const Run& run : runs_) {
     if (run.kind == BucketKind::parts) {
       unit_size[static_cast<std::size_t>(run.unit)] += size_of(run);
-      continue;
     }
-    Bucket& bucket = first[static_cast<std::size_t>(run.kind)];
-    bucket.first_unit = std::min(bucket.first_unit, run.unit);
-    bucket.last_unit = std::max(bucket.last_unit, run.last_unit);
-    bucket.end += size_of(run);
   }
-  // Buckets close in the order in which backward finishes units: last unit first.
-  std::vector<Bucket> reversed;
+  std::vector<Bucket> buckets;
   Dim open_size = 0;
   int first_filled = unit_;
   int last = unit_;
@@ -127,20 +133,23 @@ void ParamTable::form_buckets(int ranks, std::size_t bucket_bytes) {
     if (size > 0) first_filled = unit;
     const bool full = open_size > 0 && static_cast<std::size_t>(open_size) * 4 >= bucket_bytes;
     if (!full && (unit > 0 || open_size == 0)) continue;
-    reversed.push_back({first_filled, last, 0, round_up(open_size, granule), BucketKind::parts});
+    buckets.push_back({first_filled, last, 0, open_size, BucketKind::parts});
     open_size = 0;
     last = unit - 1;
   }
-  buckets_.clear();
-  for (Bucket& bucket : first) {
-    bucket.end = round_up(bucket.end, granule);
-    if (bucket.end > 0) buckets_.push_back(bucket);
-  }
-  buckets_.insert(buckets_.end(), reversed.rbegin(), reversed.rend());
+  std::ranges::reverse(buckets);
+  return buckets;
+}
+
+void ParamTable::form_buckets(int ranks, std::size_t bucket_bytes) {
+  buckets_ = whole_buckets();
+  const std::vector<Bucket> parts = part_buckets(bucket_bytes);
+  buckets_.insert(buckets_.end(), parts.begin(), parts.end());
   flat_size_ = 0;
   for (Bucket& bucket : buckets_) {
+    const Dim size = round_up(bucket.end, ranks * kBucketGranule);
     bucket.begin = flat_size_;
-    bucket.end = flat_size_ += bucket.end;
+    bucket.end = flat_size_ += size;
   }
 }
 

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/tensor_group.hpp"
 
+#include "hyperslab/core/error.hpp"
+
 namespace hyperslab::nn {
 
 Part TensorGroup::part(int dimension, Dim n) const {
   if (size_ == 1) return {};
+  require(n % size_ == 0, "the ranks of a tensor group do not divide what they share");
   const Dim count = n / size_;
   return {dimension, rank_ * count, count, 0};
 }
 
 comm::Ticket TensorGroup::start_gather(Context& ctx, CView x, View full) const {
   if (!sequence_) return 0;
-  const Scope phase(ctx.recorder(), Phase::tensor_comm);
   return group_->all_gather(ctx, x, full);
 }
 
@@ -23,7 +25,6 @@ CView TensorGroup::gather(Context& ctx, CView x, View full) const {
 
 comm::Ticket TensorGroup::start_sum(Context& ctx, View partial, View out) const {
   if (size_ == 1) return 0;
-  const Scope phase(ctx.recorder(), Phase::tensor_comm);
   if (sequence_) return group_->reduce_scatter(ctx, partial, out);
   return group_->all_reduce(ctx, out, comm::ReduceOp::sum);
 }

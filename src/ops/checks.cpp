@@ -89,7 +89,10 @@ void require_shard(const VocabularyShard& shard, Dim size, std::string_view what
 
 bool on_meta(Context& ctx, std::string_view op, double flops, std::initializer_list<CView> operands,
              std::size_t workspace_bytes) {
-  if (ctx.device() != Device::meta) return false;
+  if (ctx.device() != Device::meta) {
+    ctx.give_turn();
+    return false;
+  }
   double bytes = 0;
   for (const CView& operand : operands) bytes += static_cast<double>(operand.bytes());
   ctx.add_work(op, flops, bytes);

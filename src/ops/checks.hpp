@@ -50,7 +50,7 @@ void require_shard(const VocabularyShard& shard, Dim size, std::string_view what
 }
 
 /// On `meta`: accounts for the work, where every operand is touched once, and for the workspace.
-/// Returns whether the op is done.
+/// Returns whether the op is done. Elsewhere the context's background gets a turn first.
 [[nodiscard]] bool on_meta(Context& ctx, std::string_view op, double flops,
                            std::initializer_list<CView> operands, std::size_t workspace_bytes = 0);
 

@@ -4,15 +4,22 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
+#include "bench_rig.hpp"
+#include "hyperslab/core/nvtx.hpp"
 #include "hyperslab/core/transfer.hpp"
-#include "hyperslab/train/run.hpp"
+#include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::train {
 namespace {
 
 /// Share of 6 N (and of attention) that a mode computes: forward is one third of a step.
 double work_fraction(BenchMode mode) { return mode == BenchMode::forward ? 1.0 / 3.0 : 1.0; }
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -23,122 +30,187 @@ double median(std::vector<double> values) {
 void summarize(BenchResult& result) {
   const std::vector<double>& all = result.step_seconds;
   const std::size_t n = all.size();
-  result.mean = std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(n);
+  result.mean = mean(all);
   result.median = median(all);
   double squares = 0;
   for (const double x : all) squares += (x - result.mean) * (x - result.mean);
   result.standard_deviation = n > 1 ? std::sqrt(squares / static_cast<double>(n - 1)) : 0.0;
 }
 
-/// The trainer of a bench, with one microbatch of generated tokens in its slot.
 class Bench {
  public:
-  Bench(comm::World& world, const Config& config, const BenchOptions& options);
+  Bench(comm::World& world, const Config& config, const BenchOptions& options)
+      : world_(world), config_(config), options_(options) {}
   BenchResult run();
 
  private:
-  void set_up();
-  [[nodiscard]] bool on_gpu() const { return trainer_options_.device == Device::cuda; }
-  StepTimes one_step(std::int64_t step);
-  void add_components(BenchResult& result) const;
+  [[nodiscard]] int first() const { return options_.cold ? 1 : options_.warmup + 1; }
+  [[nodiscard]] int last() const { return first() + options_.steps - 1; }
+  [[nodiscard]] bool is_profiled() const { return options_.ranges || options_.kernels; }
+  void run_on_cpu();
+  void run_on_gpu();
+  void begin_measuring();
+  void end_measuring();
+  void take(int step);
+  void add(int step, double seconds, const StepTimes& times);
+  void fill(BenchResult& result) const;
 
   comm::World& world_;
   Config config_;
   BenchOptions options_;
-  TrainerOptions trainer_options_;
-  std::unique_ptr<mesh::Mesh> mesh_;
-  std::unique_ptr<Trainer> trainer_;
-  Plan plan_;
+  double start_ = 0;  ///< of everything
+  std::unique_ptr<BenchRig> rig_;
+  std::optional<Profiler> profiler_;
+  std::optional<nvtx::Range> range_;
+  double ended_ = 0;  ///< when the newest step was seen to have ended
+  std::vector<double> step_seconds_;
+  std::vector<double> host_seconds_;
+  std::vector<double> device_seconds_;  ///< empty on the CPU
+  std::vector<double> event_seconds_;   ///< empty on the CPU
+  double matmul_rate_ = 0;
+  std::string no_profiler_;
+  BenchKernels kernels_;
+  std::array<double, kPhases> phase_seconds_{};
   std::array<double, kComponents> component_seconds_{};
 };
 
-Bench::Bench(comm::World& world, const Config& config, const BenchOptions& options)
-    : world_(world), config_(config), options_(options) {}
-
-void Bench::set_up() {
-  agree(world_, [&] {
-    const bool training = options_.mode != BenchMode::forward;
-    trainer_options_ = trainer_options(config_, world_.local_rank(), training);
-    trainer_options_.graphs = !options_.components;
-    trainer_options_.time_components = options_.components;
-  });
-  mesh_ = std::make_unique<mesh::Mesh>(world_, trainer_options_.device, config_.parallel,
-                                       config_.groups());
-  plan_ = make_plan(config_, trainer_options_, world_.rank());
-  trainer_ = std::make_unique<Trainer>(config_, *mesh_, trainer_options_, &plan_.memory);
-  trainer_->initialize();
-  const auto tokens = io::open_tokens({"synthetic"}, config_.data.dtype, config_.model.vocabulary,
-                                      config_.run.seed);
-  const io::Samples samples(*tokens, io::Sampling::blocks, trainer_->sequence(), config_.run.seed);
-  io::Loader loader(samples, config_.train.global_batch, mesh_->at().data, config_.parallel.data);
-  trainer_->fill_slots(loader, 1);
+void Bench::add(int step, double seconds, const StepTimes& times) {
+  if (step < first()) return;
+  step_seconds_.push_back(seconds);
+  for (std::size_t i = 0; i < kPhases; ++i) {
+    phase_seconds_[i] += times.phase_seconds[i] / options_.steps;
+  }
+  for (std::size_t i = 0; i < kComponents; ++i) {
+    component_seconds_[i] += times.component_seconds[i] / options_.steps;
+  }
 }
 
-StepTimes Bench::one_step(std::int64_t step) {
-  Trainer::Order order;
-  order.step = step;
-  order.learning_rate = config_.optimizer.lr;
-  switch (options_.mode) {
-    case BenchMode::forward: trainer_->forward(order); break;
-    case BenchMode::forward_backward: trainer_->forward_backward(order); break;
-    case BenchMode::step: trainer_->step(order, nullptr); break;
+void Bench::run_on_cpu() {
+  MatmulProbe probe(rig_->trainer().context(), 2048);
+  std::vector<double> probe_seconds;
+  for (int step = 1; step <= last(); ++step) {
+    world_.barrier();
+    const double begin = options_.cold && step == 1 ? start_ : now_seconds();
+    rig_->run(options_.mode, step);
+    const StepTimes times = rig_->trainer().times(step);
+    const double seconds = now_seconds() - begin;
+    if (step >= first()) host_seconds_.push_back(seconds);
+    probe_seconds.push_back(probe.run());
+    add(step, seconds, times);
   }
-  return trainer_->times(step);
+  matmul_rate_ = world_.sum(probe.flops() / median(probe_seconds));
+}
+
+/// Profilers look at the measured steps alone, so the device must be done with what was before.
+void Bench::begin_measuring() {
+  if (is_profiled()) {
+    synchronize(rig_->trainer().context());
+    world_.barrier();
+    rig_->trainer().restart_clock();
+    ended_ = now_seconds();
+  }
+  if (profiler_) profiler_->start();
+  if (options_.ranges) start_capture_range();
+  range_.emplace(nvtx::enabled(), "measured steps");
+}
+
+void Bench::end_measuring() {
+  synchronize(rig_->trainer().context());
+  range_.reset();
+  if (options_.ranges) stop_capture_range();
+  if (!profiler_) return;
+  profiler_->stop();
+  kernels_ = train::summarize(profiler_->kernels(),
+                              options_.steps * static_cast<int>(config_.microbatches()));
+}
+
+/// Waits until a step has ended.
+void Bench::take(int step) {
+  const StepTimes times = rig_->trainer().times(step);
+  const double now = now_seconds();
+  const bool holds_setup = options_.cold && step == 1;
+  const double host = now - (holds_setup ? start_ : ended_);
+  ended_ = now;
+  if (step < first()) return;
+  host_seconds_.push_back(host);
+  device_seconds_.push_back(times.step_seconds);
+  add(step, holds_setup ? host : times.step_seconds, times);
+}
+
+void Bench::run_on_gpu() {
+  Context& ctx = rig_->trainer().context();
+  EventTimer events(ctx, options_.steps);
+  range_.emplace(nvtx::enabled(), "warm-up");
+  world_.barrier();
+  rig_->trainer().restart_clock();
+  ended_ = now_seconds();
+  int taken = 0;
+  for (int step = 1; step <= last(); ++step) {
+    if (step == first()) {
+      if (is_profiled()) {
+        while (taken < step - 1) take(++taken);
+      }
+      range_.reset();
+      begin_measuring();
+    }
+    if (step >= first()) events.begin();
+    rig_->run(options_.mode, step);
+    if (step >= first()) events.end();
+    // One step waits on the device while the host looks at the one before.
+    while (taken < step - 1) take(++taken);
+  }
+  take(last());
+  end_measuring();
+  event_seconds_ = events.seconds();
+  matmul_rate_ = world_.size() * peak_flops(device_name(), config_.precision.compute);
+}
+
+void Bench::fill(BenchResult& result) const {
+  const Trainer& trainer = rig_->trainer();
+  result.tokens = static_cast<double>(config_.train.global_batch * trainer.sequence());
+  const double work = work_fraction(options_.mode) * result.tokens;
+  result.model_flops = work * model::flops_per_token(config_.model, trainer.sequence(), true);
+  result.model_flops_full = work * model::flops_per_token(config_.model, trainer.sequence(), false);
+  result.matmul_rate = matmul_rate_;
+  result.rate_is_measured = !rig_->on_gpu();
+  result.graphs = rig_->on_gpu() && options_.graphs();
+  result.phase_seconds = phase_seconds_;
+  result.clocks.host = mean(host_seconds_);
+  if (rig_->on_gpu()) {
+    result.clocks.device = mean(device_seconds_);
+    result.clocks.events = mean(event_seconds_);
+  }
+  result.kernels = kernels_;
+  result.kernels.unavailable = no_profiler_;
+  if (!kernels_.rows.empty()) {
+    result.clocks.cupti_kernels = kernels_.seconds() / options_.steps;
+  }
+  result.components = components_of(component_seconds_, rig_->plan().ledger, options_.mode);
+  result.dtypes = dtypes_of(trainer, config_);
+  result.memory = rig_->memory();
 }
 
 BenchResult Bench::run() {
   world_.barrier();
-  const double start = now_seconds();
-  set_up();
+  start_ = now_seconds();
+  rig_ = std::make_unique<BenchRig>(world_, config_, options_);
+  if (options_.kernels) {
+    no_profiler_ = rig_->on_gpu() ? Profiler::unavailable() : "--kernels needs a GPU";
+    agree(world_, [&] {
+      if (!no_profiler_.empty()) return;
+      profiler_.emplace(rig_->trainer().context().recorder(), Profiler::Watch::calls_and_kernels);
+    });
+  }
+  rig_->on_gpu() ? run_on_gpu() : run_on_cpu();
   BenchResult result;
-  MatmulProbe probe(trainer_->context(), 2048);
-  std::vector<double> probe_seconds;
-  const int warmup = options_.cold ? 0 : options_.warmup;
-  for (int i = 0; i < warmup + options_.steps; ++i) {
-    world_.barrier();
-    const double step_start = options_.cold && i == 0 ? start : now_seconds();
-    const StepTimes times = one_step(i + 1);
-    const double seconds = on_gpu() ? times.step_seconds : now_seconds() - step_start;
-    probe_seconds.push_back(probe.run());
-    if (i < warmup) continue;
+  for (const double seconds : step_seconds_) {
     result.step_seconds.push_back(
         1e-9 * static_cast<double>(world_.max(static_cast<std::int64_t>(seconds * 1e9))));
-    for (std::size_t c = 0; c < kComponents; ++c) {
-      component_seconds_[c] += times.component_seconds[c] / options_.steps;
-    }
   }
   summarize(result);
-  result.tokens = static_cast<double>(config_.train.global_batch * trainer_->sequence());
-  const double work = work_fraction(options_.mode) * result.tokens;
-  result.model_flops = work * model::flops_per_token(config_.model, trainer_->sequence(), true);
-  result.model_flops_full =
-      work * model::flops_per_token(config_.model, trainer_->sequence(), false);
-  result.matmul_rate = on_gpu()
-                           ? world_.size() * peak_flops(device_name(), config_.precision.compute)
-                           : world_.sum(probe.flops() / median(probe_seconds));
-  result.memory_peak_bytes = world_.max(static_cast<std::int64_t>(plan_.memory.total()));
-  add_components(result);
+  fill(result);
+  result.memory_peak_bytes = world_.max(static_cast<std::int64_t>(rig_->plan().memory.total()));
   return result;
-}
-
-void Bench::add_components(BenchResult& result) const {
-  double seconds = 0;
-  for (const double part : component_seconds_) seconds += part;
-  const auto flops_of = [&](Component component) {
-    const bool runs = component != Component::optimizer || options_.mode == BenchMode::step;
-    return runs ? plan_.ledger.component(name_of(component)).flops : 0.0;
-  };
-  double flops = 0;
-  for (int c = 0; c < kComponents; ++c) flops += flops_of(static_cast<Component>(c));
-  for (int c = 0; c < kComponents; ++c) {
-    BenchComponent row;
-    row.name = name_of(static_cast<Component>(c));
-    row.seconds = component_seconds_[static_cast<std::size_t>(c)];
-    row.flops = flops_of(static_cast<Component>(c));
-    row.share = row.seconds / seconds;
-    row.expected_share = row.flops / flops;
-    result.components.push_back(row);
-  }
 }
 
 }  // namespace

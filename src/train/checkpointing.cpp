@@ -132,7 +132,11 @@ void Trainer::load(const io::CheckpointReader& reader) {
   ops::StepState now;
   now.adam_step = reader.meta().adam_step;
   now.skipped_steps = reader.meta().skipped_steps;
-  now.loss_scale = static_cast<float>(reader.meta().loss_scale);
+  // Checkpoints of runs that did not scale their losses hold 1.
+  if (config_.precision.compute == "fp16") {
+    const auto stored = static_cast<float>(reader.meta().loss_scale);
+    now.loss_scale = stored > 1 ? stored : kFirstLossScale;
+  }
   now.good_steps = static_cast<std::int32_t>(reader.meta().good_steps);
   records_->write_state(now);
 }

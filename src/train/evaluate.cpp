@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/train/trainer.hpp"
 #include "passes.hpp"
@@ -15,12 +16,16 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
   run.samples = &samples;
   run.count = count;
   Evaluation mine;
+  int unread = 0;
   const bool has_head = stage_.has_head(stage_.chunks() - 1);
   for (run.chunk = mesh_.at().data; run.chunk < chunks; run.chunk += config_.parallel.data) {
     ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
     passes_->begin(run);
     evaluation_->run(*ctx_, *passes_);
-    if (!has_head) continue;
+    if (!has_head) {  // nothing is read here, and the feed's memory is used again
+      if (++unread % program_.microbatches == 0) synchronize(*ctx_);
+      continue;
+    }
     // Summed in double on the host, so that the number does not depend on the layout.
     const auto sums = records_->read_sums();
     mine.loss_sum += sums[ops::kSumLoss];

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <optional>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/optim/schedule.hpp"
@@ -41,7 +43,7 @@ class Unpacker {
   explicit Unpacker(const std::string& bytes) : at_(bytes.data()), end_(at_ + bytes.size()) {}
   [[nodiscard]] bool at_end() const { return at_ == end_; }
   /// Copies the next slab to its place in `all`, counting every element.
-  void next(GlobalTensors& all, std::map<std::string, std::size_t>& covered) {
+  void next(GlobalTensors& all, std::map<std::string, std::vector<std::uint8_t>>& hits) {
     const auto length = static_cast<std::size_t>(number());
     const std::string name(at_, length);
     at_ += length;
@@ -53,13 +55,15 @@ class Unpacker {
     const Dim rows = rank == 2 ? count[0] : 1;
     std::vector<float>& tensor = all[name];
     tensor.resize(static_cast<std::size_t>(rank == 2 ? shape[0] * width : width));
+    std::vector<std::uint8_t>& hit = hits[name];
+    hit.resize(tensor.size());
     for (Dim row = 0; row < rows; ++row) {
       const Dim first = (rank == 2 ? (offset[0] + row) * width : 0) + offset.back();
       const std::size_t bytes = static_cast<std::size_t>(count.back()) * sizeof(float);
       std::memcpy(tensor.data() + first, at_, bytes);
       at_ += bytes;
+      for (Dim i = 0; i < count.back(); ++i) ++hit[static_cast<std::size_t>(first + i)];
     }
-    covered[name] += static_cast<std::size_t>(rows * count.back());
   }
 
  private:
@@ -91,8 +95,7 @@ class Tracer {
       samples_ = std::make_unique<io::Samples>(*tokens_, sampling, config_.model.context,
                                                config_.run.seed, true, config_.data.ignore_token);
     });
-    mesh_ =
-        std::make_unique<mesh::Mesh>(world_, options.device, config_.parallel, config_.groups());
+    mesh_ = make_mesh(world_, config_, options.device);
     agree(world_, [&] {
       loader_ = std::make_unique<io::Loader>(*samples_, config_.train.global_batch,
                                              mesh_->at().data, config_.parallel.data);
@@ -143,12 +146,12 @@ GlobalTensors gather_tensors(comm::World& world, const std::vector<io::Slab>& sl
   std::string mine;
   for (const io::Slab& slab : slabs) put(mine, slab);
   GlobalTensors all;
-  std::map<std::string, std::size_t> covered;
+  std::map<std::string, std::vector<std::uint8_t>> hits;
   for (const std::string& bytes : world.gather(mine)) {
-    for (Unpacker unpacker(bytes); !unpacker.at_end();) unpacker.next(all, covered);
+    for (Unpacker unpacker(bytes); !unpacker.at_end();) unpacker.next(all, hits);
   }
-  for (const auto& [name, elements] : covered) {
-    if (elements != all[name].size()) {
+  for (const auto& [name, hit] : hits) {
+    if (std::ranges::any_of(hit, [](std::uint8_t times) { return times != 1; })) {
       throw Error(ExitCode::internal, "the slabs of " + name + " do not cover it once");
     }
   }
@@ -165,8 +168,16 @@ LayoutTrace trace_layout(comm::World& world, const Config& config, std::int64_t 
   }
   const std::unique_ptr<comm::World> part = world.part(world.rank() < ranks ? 0 : -1);
   LayoutTrace trace;
-  if (part) trace = Tracer(*part, config).run(steps);
-  world.barrier();
+  std::optional<Error> failed;  // alike on all ranks of the part, which the others do not know yet
+  try {
+    if (part) trace = Tracer(*part, config).run(steps);
+  } catch (const Error& error) {
+    if (!error.is_on_all_ranks()) throw;
+    failed = error;
+  }
+  agree(world, [&] {
+    if (failed) throw *failed;
+  });
   return trace;
 }
 
@@ -194,7 +205,8 @@ ParityReport compare(const LayoutTrace& a, const LayoutTrace& b, const ParityTol
     double difference = 0;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       const double apart = std::abs(static_cast<double>(wanted[i]) - found->second[i]);
-      difference = apart <= difference ? difference : apart;  // not-a-number counts
+      difference =
+          std::isnan(apart) ? std::numeric_limits<double>::infinity() : std::max(difference, apart);
     }
     const double scale = std::max(largest(wanted), kKindShare * largest_of_kind[kind_of(name)]);
     report.rows.push_back({name, difference == 0 ? 0 : difference / scale});

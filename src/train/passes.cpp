@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "hyperslab/core/nvtx.hpp"
 #include "hyperslab/ops/loss.hpp"
 
 namespace hyperslab::train {
@@ -57,17 +58,21 @@ nn::Accumulate Passes::accumulate(int microbatch) const {
 
 GraphSegment& Passes::segment(Work work, model::SlotId id, int first, int last,
                               nn::Accumulate accumulate) {
+  ++segments_run_;
   return segments_[{work, id.chunk, id.slot, first, last, accumulate == nn::Accumulate::yes}];
 }
 
-/// Before units [first, last) of a microbatch are enqueued: their values are here, and the memory
-/// for their gradients is free.
-void Passes::prepare(int first, int last, int microbatch) {
+/// What is enqueued from now on sees the values of units [first, last).
+void Passes::await_values(int first, int last) {
+  if (parts_.gather == nullptr) return;
+  for (int unit = first; unit < last; ++unit) parts_.gather->wait_for(parts_.ctx, unit);
+}
+
+/// What is enqueued from now on may write the gradients of units [first, last).
+void Passes::free_gradients(int first, int last, int microbatch) {
+  if (!run_.reduces || run_.pass != model::Pass::train || parts_.reducer == nullptr) return;
   for (int unit = first; unit < last; ++unit) {
-    if (parts_.gather != nullptr) parts_.gather->wait_for(parts_.ctx, unit);
-    if (run_.reduces && run_.pass == model::Pass::train && parts_.reducer != nullptr) {
-      parts_.reducer->before_unit(parts_.ctx, unit, microbatch);
-    }
+    parts_.reducer->before_unit(parts_.ctx, unit, microbatch);
   }
 }
 
@@ -86,14 +91,12 @@ void Passes::forward(int chunk, int slot, int microbatch) {
   for (int first = begin; first < end; first += stride) {
     const int last = std::min(first + stride, end);
     const bool has_head = last == end && stage.has_head(chunk);
-    if (has_head) {
-      prepare(first, last, microbatch);  // the head already writes gradients
-    } else if (parts_.gather != nullptr) {
-      for (int unit = first; unit < last; ++unit) parts_.gather->wait_for(parts_.ctx, unit);
-    }
+    await_values(first, last);
+    if (has_head) free_gradients(last - 1, last, microbatch);  // the head already writes them
     segment(trains ? Work::forward : Work::evaluate, id, first, last, add)
         .run(parts_.ctx, parts_.graphs, [&] {
           for (int unit = first; unit < last; ++unit) {
+            const nvtx::Range range(parts_.ctx.recorder().has_ranges(), "unit", unit);
             stage.forward(parts_.ctx, id, unit, run_.pass, run_.step_views, add);
           }
           if (last == end && !has_head) stage.finish_forward(parts_.ctx, id);
@@ -119,9 +122,10 @@ void Passes::run_backward(model::SlotId id, int microbatch, nn::Half half) {
       return by_unit() || (sums && parts_.reducer->closes(first, is_last));
     };
     while (first > begin && !ends_here()) --first;
-    prepare(first, last, microbatch);
+    free_gradients(first, last, microbatch);
     segment(work, id, first, last, add).run(parts_.ctx, parts_.graphs, [&] {
       for (int unit = last - 1; unit >= first; --unit) {
+        const nvtx::Range range(parts_.ctx.recorder().has_ranges(), "unit", unit);
         stage.backward(parts_.ctx, id, unit, run_.step_views, add, half);
       }
     });

@@ -42,7 +42,12 @@ class Passes final : public pipeline::Worker {
     int microbatches = 1;
     bool reduces = true;  ///< gradients are summed over ranks in this run
   };
-  void begin(const Run& run) { run_ = run; }
+  void begin(const Run& run) {
+    run_ = run;
+    segments_run_ = 0;
+  }
+  /// Segments that ran since begin().
+  [[nodiscard]] int segments() const { return segments_run_; }
   /// The next microbatch's tokens into a slot, where its chunk needs them.
   void load(model::SlotId id, int microbatch);
 
@@ -61,14 +66,18 @@ class Passes final : public pipeline::Worker {
   [[nodiscard]] bool by_unit() const;
   [[nodiscard]] bool reduces(int microbatch) const;
   [[nodiscard]] nn::Accumulate accumulate(int microbatch) const;
+  /// A replayed segment sets nothing on the host: what a pass keeps there (Slot::stream, the x of a
+  /// norm's slot) was set when the same segment was captured, to the same addresses.
   [[nodiscard]] GraphSegment& segment(Work work, model::SlotId id, int first, int last,
                                       nn::Accumulate accumulate);
-  void prepare(int first, int last, int microbatch);
+  void await_values(int first, int last);
+  void free_gradients(int first, int last, int microbatch);
   void run_backward(model::SlotId id, int microbatch, nn::Half half);
 
   Parts parts_;
   Run run_;
   std::map<Key, GraphSegment> segments_;
+  int segments_run_ = 0;
 };
 
 }  // namespace hyperslab::train

@@ -59,7 +59,8 @@ void TrainingRun::resume() {
   if (wanted == "never") return;
   for (std::string step = chosen_step(wanted); !step.empty();) {
     try {
-      return load(step);
+      load(step);
+      break;
     } catch (const Error& error) {  // which every rank throws alike
       const std::string older = wanted == "auto" ? older_than_damaged(step) : "";
       if (older.empty()) throw;
@@ -67,6 +68,7 @@ void TrainingRun::resume() {
       step = older;
     }
   }
+  trainer_->share_values();
 }
 
 /// A fresh start must not mix its steps with those of an earlier run, nor lose them.
@@ -124,7 +126,6 @@ void TrainingRun::load(const std::string& step) {
                             reader.meta().step, reader.meta().layout));
     }
   });
-  trainer_->share_values();
 }
 
 }  // namespace hyperslab::train

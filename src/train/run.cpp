@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
@@ -44,15 +45,14 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
   agree(world_,
         [&] { trainer_options = train::trainer_options(config_, world_.local_rank(), true); });
   device_ = trainer_options.device == Device::cuda ? device_name() : "cpu";
-  if (config_.run.deterministic) world_.set_deterministic();
-  mesh_ = std::make_unique<mesh::Mesh>(world_, trainer_options.device, config_.parallel,
-                                       config_.groups());
+  mesh_ = make_mesh(world_, config_, trainer_options.device);
   loader_ =
       std::make_unique<io::Loader>(*train_samples_, config_.train.global_batch, mesh_->at().data,
                                    config_.parallel.data, config_.train.overfit_one_batch);
   agree(world_, [&] {
-    const model::MemoryPlan plan = make_plan(config_, trainer_options, world_.rank()).memory;
-    trainer_ = std::make_unique<Trainer>(config_, *mesh_, trainer_options, &plan);
+    const Plan plan = make_plan(config_, trainer_options, world_.rank());
+    trainer_ = std::make_unique<Trainer>(config_, *mesh_, trainer_options, &plan.memory);
+    planned_traffic_ = plan.traffic;
     trainer_->initialize();
   });
   resume();
@@ -113,10 +113,13 @@ void TrainingRun::open_records() {
   });
   folder = world_.broadcast(folder);
   const mesh::Coordinates& at = mesh_->at();
+  const mesh::ParallelConfig& parallel = config_.parallel;
   agree(world_, [&] {
     timing_ = std::make_unique<io::TimingWriter>(
-        folder, io::RankInfo{world_.rank(), world_.size(), world_.host(), device_, at.data,
-                             at.pipeline, at.context, at.tensor, commit(), utc_now()});
+        folder,
+        io::RankInfo{world_.rank(), world_.size(), world_.host(), device_, at.data, at.pipeline,
+                     at.context, at.tensor, commit(), utc_now(), trainer_->context().threads(),
+                     parallel.schedule, parallel.zero, parallel.sequence, trainer_->groups()});
   });
   const auto tokens = static_cast<double>(config_.train.global_batch * config_.model.context);
   flops_causal_ = tokens * model::flops_per_token(config_.model, config_.model.context, true);
@@ -201,6 +204,20 @@ void TrainingRun::record(std::int64_t step, const StepTimes& times) {
   row_->tokens = config_.train.global_batch / config_.parallel.data * config_.model.context;
   row_->memory_peak_bytes = trainer_->memory().peak_bytes();
   row_->memory_now_bytes = trainer_->memory().now_bytes();
+  row_->groups = trainer_->traffic(step);
+  if (trainer_->context().device() == Device::cuda) count_as_planned(row_->groups);
+}
+
+/// Calls that a graph repeats pass no communicator, so their number is the plan's.
+void TrainingRun::count_as_planned(io::GroupTraffics& traffic) const {
+  const std::vector<io::GroupInfo> groups = trainer_->groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const auto planned = planned_traffic_.find(groups[i].name);
+    if (planned == planned_traffic_.end()) continue;
+    const comm::Traffic& step = planned->second;
+    traffic[i].calls = std::accumulate(step.calls.begin(), step.calls.end(), std::int64_t{0});
+    traffic[i].bytes = std::accumulate(step.bytes.begin(), step.bytes.end(), std::int64_t{0});
+  }
 }
 
 void TrainingRun::flush_row() {
@@ -303,6 +320,8 @@ ExitCode TrainingRun::run_and_say_where() {
   try {
     return run();
   } catch (const Error& error) {
+    // Ranks that fail alike leave in peace: nothing of theirs may still move data.
+    if (error.is_on_all_ranks()) trainer_->settle();
     throw error.in_run(mesh::describe(mesh_->at()), step_);
   }
 }

@@ -40,6 +40,11 @@ void agree(comm::World& world, const std::function<void()>& work) {
   }
 }
 
+std::unique_ptr<mesh::Mesh> make_mesh(comm::World& world, const Config& config, Device device) {
+  if (config.run.deterministic) world.set_deterministic();
+  return std::make_unique<mesh::Mesh>(world, device, config.parallel, config.groups());
+}
+
 void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& spec,
                         const std::string& where) {
   std::istringstream stored(meta.model);

@@ -6,19 +6,20 @@
 #include <exception>
 
 #include "batch_feed.hpp"
+#include "group_meter.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/optimizer.hpp"
+#include "hyperslab/pipeline/validate.hpp"
+#include "hyperslab/train/out_of_memory.hpp"
 #include "passes.hpp"
 #include "stages.hpp"
 #include "step_records.hpp"
 
 namespace hyperslab::train {
 namespace {
-
-constexpr float kFirstLossScale = 65536;  // of fp16; halved until gradients are finite
 
 /// Rows of a table and columns of logits divide by this on a GPU: whole 16-byte vectors, and the
 /// tile of a matrix product.
@@ -29,7 +30,10 @@ pipeline::Program program_of(const Config& config, bool training) {
   const auto microbatches = static_cast<int>(std::max<std::int64_t>(1, config.microbatches()));
   const auto schedule =
       training ? pipeline::parse_schedule(parallel.schedule) : pipeline::Schedule::forward_only;
-  return pipeline::make_program(schedule, parallel.pipeline, parallel.virtual_stages, microbatches);
+  pipeline::Program program =
+      pipeline::make_program(schedule, parallel.pipeline, parallel.virtual_stages, microbatches);
+  pipeline::validate(program);
+  return program;
 }
 
 model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
@@ -59,6 +63,13 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   return stage;
 }
 
+model::Arenas arenas_of(const Config& config, const mesh::Mesh& mesh, const TrainerOptions& options,
+                        const model::MemoryPlan* plan) {
+  if (plan == nullptr) return model::Arenas::measuring();
+  return advised(config, options, mesh::world_rank_of(config.parallel, mesh.at()),
+                 [&] { return model::Arenas::real(options.device, *plan, options.canary); });
+}
+
 }  // namespace
 
 double Evaluation::perplexity() const { return std::exp(loss()); }
@@ -69,15 +80,18 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
       mesh_(mesh),
       options_(options),
       program_(program_of(config, options.training)),
-      arenas_(plan == nullptr ? model::Arenas::measuring()
-                              : model::Arenas::real(options.device, *plan, options.canary)),
+      arenas_(arenas_of(config, mesh, options, plan)),
       stage_(config.model, stage_options(config, mesh, options, program_), arenas_) {
   const bool real = plan != nullptr;
-  ctx_ = std::make_unique<Context>(real ? options.device : Device::meta, real ? plan->workspace : 0,
-                                   options.device);
+  ctx_ = advised(config, options, mesh::world_rank_of(config.parallel, mesh.at()), [&] {
+    return std::make_unique<Context>(real ? options.device : Device::meta,
+                                     real ? plan->workspace : 0, options.device);
+  });
   planned_workspace_ = real ? plan->workspace : 0;
   ctx_->set_tf32(config.precision.compute == "tf32");
   ctx_->set_deterministic(config.run.deterministic);
+  const bool host_moves_data = ctx_->device() == Device::cpu && mesh.world_group().size() > 1;
+  if (host_moves_data) ctx_->set_background(&mesh.world_group());
   if (options.training) set_up_training();
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
                                            options.compute == DType::f64 ? DType::f64 : DType::f32);
@@ -87,6 +101,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
     records_->write_state(state);
   }
   records_->start_clock(options.time_components);
+  meter_ = std::make_unique<GroupMeter>(mesh);
   // The host is at most two steps ahead of the device.
   const auto depth = static_cast<std::size_t>(3 * program_.microbatches * stage_.chunks());
   feed_ = std::make_unique<BatchFeed>(*ctx_, stage_.batch({}), depth, program_.microbatches,
@@ -119,7 +134,10 @@ void Trainer::set_up_training() {
 }
 
 Trainer::~Trainer() {
-  if (std::uncaught_exceptions() > 0) return;  // peers may be elsewhere by now
+  if (std::uncaught_exceptions() == 0) settle();  // else peers may be elsewhere by now
+}
+
+void Trainer::settle() {
   executor_->finish(*ctx_);
   if (gather_) gather_->finish(*ctx_);
 }
@@ -137,12 +155,16 @@ model::Stage::StepViews Trainer::step_views() const {
 ops::StepState Trainer::state() const { return records_->read_state(); }
 const ops::StepResult& Trainer::result(std::int64_t step) const { return records_->result(step); }
 void Trainer::restart_clock() { records_->restart_clock(); }
+int Trainer::segments() const { return passes_->segments() + 1; }
 
 StepTimes Trainer::times(std::int64_t step) const {
   const StepTimes& host = host_times_[static_cast<std::size_t>(step % ops::kResultRing)];
   require(host.step == step, "the times of that step are gone or not there yet");
   return records_->times(step, host);
 }
+
+const io::GroupTraffics& Trainer::traffic(std::int64_t step) const { return meter_->of(step); }
+std::vector<io::GroupInfo> Trainer::groups() const { return meter_->groups(); }
 
 void Trainer::initialize() {
   stage_.initialize(*ctx_);
@@ -200,6 +222,7 @@ void Trainer::release_loader() { feed_->release(); }
 void Trainer::begin(const Order& order, std::int64_t tokens) {
   ctx_->recorder().begin_step(order.step, order.traced);
   memory_.begin_step();
+  meter_->begin_step();
   input_.step = order.step;
   input_.learning_rate = static_cast<float>(order.learning_rate);
   input_.inverse_tokens = 1.0F / static_cast<float>(std::max<std::int64_t>(1, tokens));
@@ -209,7 +232,10 @@ void Trainer::begin(const Order& order, std::int64_t tokens) {
 
 void Trainer::end() {
   StepTimes times = ctx_->recorder().end_step();
-  times.reduce_seconds += mesh_.data_group().collect_seconds();
+  const double on_device = mesh_.data_group().collect_seconds();  // one after the other
+  times.reduce_seconds += on_device;
+  times.reduce_busy_seconds += on_device;
+  meter_->end_step(times.step);
   host_times_[static_cast<std::size_t>(times.step % ops::kResultRing)] = times;
   records_->publish_times();
 }
@@ -249,9 +275,8 @@ void Trainer::forward_backward(const Order& order) {
 }
 
 void Trainer::forward(const Order& order) {
-  begin(order, batch_tokens());
-  run_program(order, nullptr, false);
-  end();
+  require(!options_.training, "a trainer with gradients has no forward pass alone");
+  forward_backward(order);  // whose program is forward only here
 }
 
 Plan make_plan(const Config& config, const TrainerOptions& options, int world_rank) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,7 @@ class TrainingRun {
   void record(std::int64_t step, const StepTimes& times);
   void record_trace(std::int64_t step);
   void flush_row();
+  void count_as_planned(io::GroupTraffics& traffic) const;
   void report(const ops::StepResult& result, double step_seconds);
   void collect(std::int64_t step);
   void validate(std::int64_t step);
@@ -60,6 +62,7 @@ class TrainingRun {
   std::unique_ptr<io::Loader> loader_;
   std::unique_ptr<mesh::Mesh> mesh_;
   std::unique_ptr<Trainer> trainer_;
+  std::map<std::string, comm::Traffic> planned_traffic_;  // of one step, by group
   std::unique_ptr<io::MetricsLog> metrics_;
   std::unique_ptr<NormsLog> norms_;
   std::unique_ptr<io::TimingWriter> timing_;

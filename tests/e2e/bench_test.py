@@ -57,6 +57,19 @@ class Bench(support.Case):
         self.assertAlmostEqual(found["tokens_per_second"] * found["median_seconds"], 12 * 32, places=6)
         peak = found["matmul_rate"] * found["median_seconds"]
         self.assertAlmostEqual(found["mfu"] * peak / found["model_flops"], 1, places=9)
+        self.assertGreater(found["mfu_full"], found["mfu"])
+
+    def test_clocks_and_phases(self):
+        _, found = self.two
+        clocks, phases = found["clocks"], found["phases"]
+
+        self.assertGreater(clocks["host_seconds"], 0)
+        for name in ("device_seconds", "event_seconds", "cupti_kernel_seconds"):
+            self.assertIsNone(clocks[name])
+        self.assertGreater(phases["forward"], 0)
+        self.assertGreater(phases["backward"], 0)
+        self.assertLess(sum(phases.values()), 1.05 * clocks["host_seconds"])
+        self.assertFalse(found["graphs"])
 
     def test_components_add_up(self):
         out, found = self.step
@@ -73,6 +86,85 @@ class Bench(support.Case):
             self.assertGreater(parts[name]["seconds"], 0, name)
             self.assertIn(f"\n{name} ", out)
 
+    def test_inside_of_attention(self):
+        def attention(path):
+            out, found = self.bench("--components", "--set", f"model.attention={path}")
+            return out, found["components"]["attention"]
+
+        out, reference = attention("reference")
+        _, fused = attention("fused")
+        parts = reference["parts"]
+
+        self.assertNotIn("parts", fused)
+        self.assertIn("one kernel", fused["fused"])
+        self.assertEqual(set(parts), {"scores", "mask", "softmax", "values"})
+        self.assertIn("softmax", parts["mask"]["fused"])
+        self.assertEqual(parts["scores"]["flops"], parts["values"]["flops"])
+        self.assertLess(parts["scores"]["flops"] + parts["values"]["flops"], reference["flops"])
+        inside = sum(part["seconds"] for part in parts.values())
+        self.assertGreater(inside, 0)
+        self.assertLess(inside, reference["seconds"])
+        for name in ("scores", "softmax", "values"):
+            self.assertGreater(parts[name]["seconds"], 0, name)
+            self.assertIn(f"\n  {name} ", out)
+
+    def test_all_modes(self):
+        out, found = self.bench("--mode", "all")
+        modes = found["modes"]
+
+        self.assertEqual(set(modes), {"forward", "forward-backward", "step"})
+        self.assertEqual(found["forward_seconds"], modes["forward"]["mean_seconds"])
+        self.assertEqual(found["backward_seconds"], modes["forward-backward"]["phases"]["backward"])
+        self.assertLess(found["backward_seconds"], modes["forward-backward"]["mean_seconds"])
+        self.assertEqual(found["step_seconds"], modes["step"]["mean_seconds"])
+        both = modes["forward-backward"]["mean_seconds"]
+        self.assertAlmostEqual(found["forward_backward_over_forward"] * found["forward_seconds"] / both, 1,
+                               places=9)
+        self.assertIn("(forward + backward) / forward", out)
+
+    def test_dtypes(self):
+        out, found = self.bench("--dtypes")
+        _, forward = self.bench("--mode", "forward", "--dtypes")
+
+        for name in ("parameters", "masters", "layer outputs", "norm statistics", "logits", "loss",
+                     "gradients"):
+            self.assertEqual(found["dtypes"][name]["storage"], "f32", name)
+            self.assertTrue(found["dtypes"][name]["compute"].startswith("f32"), name)
+            self.assertIn(f"\n{name} ", out)
+        self.assertNotIn("gradients", forward["dtypes"])
+
+    def test_memory(self):
+        def rows(path):
+            lines = (self.folder / path).read_text(encoding="utf-8").splitlines()
+            keys = lines[0].split(",")
+            return [dict(zip(keys, line.split(","), strict=True)) for line in lines[1:]]
+
+        _, found = self.bench("--memory", "memory.csv", ranks=2)
+        self.bench("--memory", "memory.json", ranks=2)
+        table = rows("memory.csv")
+        ranks = json.loads((self.folder / "memory.json").read_text(encoding="utf-8"))["ranks"]
+
+        self.assertEqual([rank["rank"] for rank in ranks], [0, 1])
+        for rank in ranks:
+            mine = [row for row in table if row["rank"] == str(rank["rank"])]
+            totals = {row["label"]: int(row["bytes"]) for row in mine if row["arena"] == "total"}
+            self.assertEqual(totals, rank["totals"])
+            self.assertEqual(totals["total"], found["memory_peak_bytes"])
+            self.assertEqual(sum(b for name, b in totals.items() if name != "total"), totals["total"])
+            allocations = [row for row in mine if row["arena"] != "total"]
+            self.assertEqual([row["label"] for row in allocations],
+                             [row["label"] for row in rank["allocations"]])
+            for arena in ("parameters", "gradients", "optimizer", "activations", "scratch"):
+                ends = [int(row["offset"]) + int(row["bytes"]) for row in allocations if row["arena"] == arena]
+                self.assertEqual(max(ends), totals[arena])
+                self.assertEqual(ends, sorted(ends))
+
+    def test_kernels_need_a_gpu(self):
+        out, found = self.bench("--kernels")
+
+        self.assertIn("no table of kernels: --kernels needs a GPU", out)
+        self.assertIn("GPU", found["kernels"]["unavailable"])
+
     def test_two_ranks_share_the_work(self):
         one, two = self.step[1], self.two[1]
 
@@ -87,17 +179,26 @@ class Bench(support.Case):
         self.assertEqual(len(seconds), 4)
         self.assertEqual(max(seconds), seconds[0])
 
-    def test_nothing_but_the_json_is_written(self):
-        self.assertEqual(set(support.snapshot(self.folder)) - self.before, {"out.json"})
+    def test_nothing_but_what_was_asked_for_is_written(self):
+        asked_for = {"out.json", "memory.csv", "memory.json"}
+
+        self.assertLessEqual(set(support.snapshot(self.folder)) - self.before, asked_for)
 
     def test_unwritable_json(self):
         result = self.run_program("bench", "deck.yaml", "--steps", 1, "--json", "text.txt/a.json")
 
         self.assert_refused(result, 5, "text.txt/a.json")
 
+    def test_count_needs_a_gpu(self):
+        result = self.run_program("bench", "deck.yaml", "--count", "--set", "parallel.data=2", ranks=2)
+
+        self.assert_refused(result, 6, "--count", "run.device: cuda")
+
     def test_refusals(self):
         for words, arguments in [(["--mode", "backward"], ("--mode", "backward")),
-                                 (["--steps"], ("--steps", "0")), (["--warmup"], ("--warmup", "-1"))]:
+                                 (["--steps"], ("--steps", "0")), (["--warmup"], ("--warmup", "-1")),
+                                 (["--memory", ".csv"], ("--memory", "a.txt")),
+                                 (["--kernels", "all"], ("--mode", "all", "--kernels"))]:
             with self.subTest(arguments=arguments):
                 result = self.run_program("bench", "deck.yaml", "--set", "parallel.data=2", *arguments,
                                           ranks=2)

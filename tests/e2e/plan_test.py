@@ -39,6 +39,42 @@ class Plan(support.Case):
         self.assertRegex(out, r"(?m)^slots +3 ")
         self.assertIn("rank 0 F0 F1 F2 B0 =  B1 =  B2 =\n", out)
 
+    def test_pipeline(self):
+        out = self.plan("parallel.pipeline=4", "train.microbatch=1", options=("--schedule", "--ranks", 4))
+
+        self.assertRegex(out, r"(?m)^layout +data 1 x tensor 1 x pipeline 4, 4 ranks$")
+        self.assertRegex(out, r"(?m)^schedule +1f1b, 4 stages x 1 chunks, 12 microbatches$")
+        self.assertRegex(out, r"(?m)^idle +25\.00 % of the busy time in theory, 25\.00 % simulated$")
+        self.assertRegex(out, r"(?m)^slots +4 3 2 1 ")
+        self.assertEqual(re.findall(r"(?m)^pipeline (\d)", out), ["0", "1", "2", "3"])
+        for rank in range(4):
+            self.assertRegex(out, rf"(?m)^rank {rank} [F0-9 .]")
+
+    def test_chunks(self):
+        out = self.plan("parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2",
+                        "train.microbatch=3", options=("--schedule",))
+
+        self.assertRegex(out, r"(?m)^schedule +interleaved, 2 stages x 2 chunks, 4 microbatches$")
+        self.assertRegex(out, r"(?m)^idle +12\.50 % of the busy time in theory, 12\.50 % simulated$")
+        self.assertRegex(out, r"(?m)^slots +\d\+\d \d\+\d ")
+        self.assertIn("F0a", out)
+        self.assertIn("B3b", out)
+
+    def test_sharding_and_recomputation_take_less(self):
+        def row(*settings):
+            out = self.plan("model.width=256", *settings)
+            return [float(value) for value in re.search(r"(?m)^pipeline 0 +([\d. ]+)$", out)[1].split()]
+
+        whole = row("parallel.data=4", "train.microbatch=1")
+        state = row("parallel.data=4", "train.microbatch=1", "parallel.zero=1")
+        again = row("parallel.data=4", "train.microbatch=1", "memory.recompute=full")
+        split = row("parallel.tensor=2")
+
+        self.assertAlmostEqual(state[2], whole[2] / 4, delta=0.1)
+        self.assertEqual(state[:2], whole[:2])
+        self.assertLess(again[3], whole[3] / 2)
+        self.assertLess(split[0], 0.6 * whole[0])
+
     def test_refusals(self):
         other = self.run_program("plan", "deck.yaml", "--ranks", 4)
         none = self.run_program("plan", "deck.yaml", "--ranks", 0)

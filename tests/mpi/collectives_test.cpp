@@ -221,6 +221,7 @@ TEST_P(Collectives, ProgressFinishesWithoutWait) {
   EXPECT_EQ(to_doubles(x.view()), std::vector<double>(10007, size()));
   EXPECT_LT(waited, 0.2);
   EXPECT_LT(times.reduce_seconds, times.step_seconds - 0.35) << "the end is when progress saw it";
+  EXPECT_EQ(comm_->traffic().seconds, times.reduce_seconds);
 }
 
 TEST_P(Collectives, WaitIsRecorded) {
@@ -239,6 +240,7 @@ TEST_P(Collectives, WaitIsRecorded) {
   if (rank() != 0) {  // the others waited for rank 0
     EXPECT_GT(first.component_seconds[static_cast<std::size_t>(Component::communication)], 0.05);
     EXPECT_GT(comm_->traffic().exposed_seconds, 0.05);
+    EXPECT_GT(comm_->traffic().seconds, 0.05);
     EXPECT_GT(first.reduce_seconds, 0.05);
   }
   EXPECT_GT(first.component_seconds[static_cast<std::size_t>(Component::communication)], 0);

@@ -3,14 +3,14 @@
 // into the program.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
-
-#include <fmt/format.h>
 
 namespace hyperslab::test {
 
@@ -105,7 +105,9 @@ inline Place place_of(const Numbers& n, int pipeline_rank) {
   return place;
 }
 
-inline std::int64_t up_to(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+inline std::int64_t up_to(std::int64_t n, std::int64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
 inline std::int64_t packed(std::int64_t n) { return up_to(n, 32); }
 
 /// Rows of the key matrix on a rank: an equal part, or a whole head that several ranks share.
@@ -120,8 +122,8 @@ inline std::int64_t block_parts(const Numbers& n) {
   const std::int64_t t = n.tensor;
   const std::int64_t inner = n.gpt2 ? n.F / t : 2 * n.F / t;
   const std::int64_t qkv_rows = n.C / t + 2 * kv_rows(n);
-  const std::int64_t matrices = packed(qkv_rows * n.C) + packed(n.C * n.C / t) +
-                                packed(inner * n.C) + packed(n.C * n.F / t);
+  const std::int64_t matrices =
+      packed(qkv_rows * n.C) + packed(n.C * n.C / t) + packed(inner * n.C) + packed(n.C * n.F / t);
   return matrices + (n.gpt2 ? packed(qkv_rows) + packed(inner) : 0);
 }
 
@@ -219,10 +221,10 @@ inline Flows tensor_flows(const Numbers& n, const Place& place) {
   const std::int64_t sublayers = 2 * place.layers() * m;
   const std::int64_t forwards = (n.recomputes_all() ? 2 : 1) * sublayers;
   Flow& sums = n.sequence ? out.reduce_scatter : out.all_reduce;
-  sums.add(forwards + sublayers, stream);   // outputs, then gradients of inputs
-  if (place.first) sums.add(m, stream);     // the vectors of tokens, each on one rank
+  sums.add(forwards + sublayers, stream);  // outputs, then gradients of inputs
+  if (place.first) sums.add(m, stream);    // the vectors of tokens, each on one rank
   if (place.last) {
-    sums.add(m, stream);                    // the gradient of the head's input
+    sums.add(m, stream);  // the gradient of the head's input
     const std::int64_t rows = n.B * n.T / n.head_chunks;
     out.all_gather.add(m * n.head_chunks, n.tensor * rows * 4 * 4);  // four statistics a row
   }
@@ -288,12 +290,9 @@ inline Flows world_flows(const Numbers& n) {
 
 inline std::map<std::string, Flows> flows(const Numbers& n, int pipeline_rank) {
   const Place place = place_of(n, pipeline_rank);
-  return {{"tensor", tensor_flows(n, place)},
-          {"pipeline", pipeline_flows(n, place)},
-          {"data", data_flows(n, place)},
-          {"tied", tied_flows(n, place)},
-          {"key_value", key_value_flows(n, place)},
-          {"world", world_flows(n)}};
+  return {{"tensor", tensor_flows(n, place)},       {"pipeline", pipeline_flows(n, place)},
+          {"data", data_flows(n, place)},           {"tied", tied_flows(n, place)},
+          {"key_value", key_value_flows(n, place)}, {"world", world_flows(n)}};
 }
 
 }  // namespace hyperslab::test

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every axis against one rank, tensor by tensor, over layouts drawn with a fixed seed.
 // HYPERSLAB_TEST_LAYOUTS says how many (default: 40 for each number of ranks).
+#include "train/layouts.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
 #include "hyperslab/train/parity.hpp"
 #include "support/mpi_world.hpp"
-#include "train/layouts.hpp"
 
 namespace hyperslab {
 namespace {

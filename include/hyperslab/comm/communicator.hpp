@@ -34,6 +34,11 @@ inline constexpr int kCalls = 7;
 struct Traffic {
   std::array<std::int64_t, kCalls> calls{};
   std::array<std::int64_t, kCalls> bytes{};
+  /// From an operation's call to the moment it was first seen complete (by progress(), wait() or
+  /// barrier()), summed over operations and added at wait(); those under way together count each.
+  /// On CUDA the host sees no end: seconds of the device, of reductions alone, where they are
+  /// reported, as far as collect_seconds() has told them.
+  double seconds = 0;
   /// The host's time in wait() and barrier(). On CUDA a wait costs the host nothing: what its
   /// stream waits for is charged by the recorder's device timer to the phase around wait().
   double exposed_seconds = 0;
@@ -59,11 +64,11 @@ struct Message {
 /// On CUDA an operation may be captured into a graph (GraphSegment), by all members alike, together
 /// with its wait; graphs are to be destroyed before the communicators in them.
 /// A call that breaks these rules throws an internal Error and enqueues nothing.
-class Communicator {
+class Communicator : public Background {
  public:
   static constexpr std::size_t kMaxUnderWay = 1024;
 
-  virtual ~Communicator() = default;
+  ~Communicator() override = default;
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   Communicator(Communicator&&) = delete;
@@ -98,8 +103,8 @@ class Communicator {
   /// What is enqueued on ctx's stream after this call runs after the operation; on the CPU it
   /// blocks, progressing everything that is under way. Recorded as Component::communication.
   void wait(Context& ctx, Ticket ticket);
-  /// Lets nonblocking operations advance; called between layers on the CPU, never blocks.
-  virtual void progress() = 0;
+  /// Lets nonblocking operations advance; on the CPU called between ops, never blocks.
+  void progress() override = 0;
   /// Blocks the host until every member has arrived.
   void barrier();
 
@@ -114,7 +119,8 @@ class Communicator {
   /// CUDA: device seconds of the reductions that the GPU finished since the last call, in graphs or
   /// not: from the moment their stream came to them to their end, waiting for other members
   /// included. Never blocks; what is still under way is told by a later call. Elsewhere 0.
-  [[nodiscard]] virtual double collect_seconds() { return 0; }
+  /// They are added to traffic().seconds.
+  [[nodiscard]] double collect_seconds();
 
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
   void clear_traffic() { traffic_ = {}; }
@@ -147,6 +153,7 @@ class Communicator {
   /// the host does not see its end (CUDA).
   virtual double do_wait(Context& ctx, Ticket ticket) = 0;
   virtual void do_barrier() = 0;
+  [[nodiscard]] virtual double do_collect_seconds() { return 0; }
 
   void check_view(const Context& ctx, Call call, CView view, std::string_view what) const;
   void check_reducible(Call call, CView view) const;

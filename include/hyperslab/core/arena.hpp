@@ -5,16 +5,37 @@
 #include <string>
 #include <vector>
 
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/core/view.hpp"
 
 namespace hyperslab {
+
+/// Memory ran out: what was asked for and what was free. Error(device).
+class OutOfMemory : public Error {
+ public:
+  /// `where`: "on NVIDIA H200", or empty for the host's memory. `arena`: that asked, where known.
+  OutOfMemory(const std::string& where, std::size_t asked_bytes, std::size_t free_bytes,
+              const std::string& arena = {});
+  /// The same, asked for by an arena.
+  [[nodiscard]] OutOfMemory in_arena(const std::string& name) const {
+    return {where_, asked_bytes_, free_bytes_, name};
+  }
+  /// The message without what to do.
+  [[nodiscard]] const std::string& facts() const { return facts_; }
+
+ private:
+  std::string where_;
+  std::size_t asked_bytes_;
+  std::size_t free_bytes_;
+  std::string facts_;
+};
 
 /// Bytes on a device, released on destruction. On `meta` there is a size and no memory.
 class Buffer {
  public:
   Buffer() = default;
   /// CPU memory is aligned to 4096 bytes, CUDA memory (of the GPU in use) to 256; neither is
-  /// initialized. Throws Error(device) with the bytes asked for where memory runs out.
+  /// initialized. Throws OutOfMemory.
   Buffer(Device device, std::size_t bytes);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;

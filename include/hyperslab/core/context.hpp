@@ -24,6 +24,20 @@ class Stream {
   CUstream_st* cuda_ = nullptr;
 };
 
+/// Something under way that goes on only while the host gives it a turn, as MPI's nonblocking calls
+/// do.
+class Background {
+ public:
+  Background() = default;
+  virtual ~Background() = default;
+  Background(const Background&) = delete;
+  Background& operator=(const Background&) = delete;
+  Background(Background&&) = delete;
+  Background& operator=(Background&&) = delete;
+  /// Never blocks.
+  virtual void progress() = 0;
+};
+
 /// What an op needs besides its views: device, stream, workspace, ledger, recorder. One per rank,
 /// made by the composition root and passed down; there are no globals.
 class Context {
@@ -57,6 +71,14 @@ class Context {
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   [[nodiscard]] bool deterministic() const { return deterministic_; }
 
+  /// Gets a turn at the start of every op on the CPU, from the thread that calls the op; null:
+  /// nobody. It must outlive the context's last op.
+  void set_background(Background* background) { background_ = background; }
+  /// Ops call it; costs nothing where nothing is under way.
+  void give_turn() {
+    if (background_ != nullptr) background_->progress();
+  }
+
   /// What the ops of a device keep between calls (library handles, chosen algorithms); made at the
   /// first use, destroyed before the stream. For ops alone.
   [[nodiscard]] std::shared_ptr<void>& backend() { return backend_; }
@@ -81,6 +103,7 @@ class Context {
   Buffer workspace_;
   std::size_t workspace_high_water_ = 0;
   int threads_ = 1;
+  Background* background_ = nullptr;
   std::shared_ptr<void> backend_;
 };
 

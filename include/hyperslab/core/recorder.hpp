@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "hyperslab/core/nvtx.hpp"
+
 namespace hyperslab {
 
 /// What a moment of a step is spent on. Phases partition the step: entering an inner phase pauses
@@ -35,8 +37,11 @@ enum class Component : std::uint8_t {
   head,
   optimizer,
   communication,
+  attention_scores,   ///< inside the reference attention: products of queries and keys
+  attention_softmax,  ///< mask, softmax, dropout
+  attention_values,   ///< products with the values
 };
-inline constexpr int kComponents = 8;
+inline constexpr int kComponents = 11;
 
 [[nodiscard]] std::string_view name_of(Phase phase);
 [[nodiscard]] std::string_view name_of(Component component);
@@ -59,7 +64,8 @@ struct StepTimes {
   double step_seconds = 0;
   std::array<double, kPhases> phase_seconds{};
   std::array<double, kComponents> component_seconds{};
-  double reduce_seconds = 0;  ///< start of the first to end of the last, per reduction, summed
+  double reduce_seconds = 0;       ///< start of the first to end of the last, per reduction, summed
+  double reduce_busy_seconds = 0;  ///< with at least one reduction under way
   [[nodiscard]] double phase(Phase p) const { return phase_seconds[static_cast<std::size_t>(p)]; }
 };
 
@@ -99,7 +105,8 @@ class Recorder {
   void enter(Component component);
   void leave_component();
   void set_microbatch(int microbatch) { microbatch_ = microbatch; }
-  /// A finished asynchronous reduction, counted in reduce_seconds.
+  /// A finished asynchronous reduction, counted in reduce_seconds and reduce_busy_seconds; in any
+  /// order.
   void add_reduction(double start_seconds, double end_seconds);
   void add_event(std::string_view name, std::string_view stream, double start, double end);
 
@@ -108,6 +115,8 @@ class Recorder {
     return components_[static_cast<std::size_t>(component_depth_)];
   }
   [[nodiscard]] bool traced() const { return traced_; }
+  /// Whether labels are NVTX ranges, too; see nvtx::enabled.
+  [[nodiscard]] bool has_ranges() const { return has_ranges_; }
   [[nodiscard]] std::int64_t step() const { return times_.step; }
   [[nodiscard]] double step_start() const { return step_start_; }
   [[nodiscard]] const std::vector<TraceEvent>& events() const { return events_; }
@@ -116,6 +125,7 @@ class Recorder {
   static constexpr int kMaxDepth = 8;
   void charge_phase(double now);
   void charge_component(double now);
+  void cover(double start, double end);
 
   std::array<Phase, kMaxDepth> phases_{};
   std::array<double, kMaxDepth> phase_entered_{};
@@ -129,8 +139,15 @@ class Recorder {
   int microbatch_ = -1;
   bool traced_ = false;
   bool timer_components_ = false;
+  bool has_ranges_ = nvtx::enabled();
   DeviceTimer* timer_ = nullptr;
+  struct Interval {
+    double start = 0;
+    double end = 0;
+  };
   StepTimes times_;
+  std::vector<Interval> reducing_;  ///< parted from each other, ascending
+  double counted_until_ = 0;        ///< what lies before is in reduce_busy_seconds
   std::vector<TraceEvent> events_;
 };
 

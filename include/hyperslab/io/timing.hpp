@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <fstream>
 #include <memory>
@@ -11,6 +12,25 @@
 #include "hyperslab/core/recorder.hpp"
 
 namespace hyperslab::io {
+
+/// Ranks that communicate, as the mesh names them: data, tensor, pipeline, world, and where the
+/// rank has them tied and key_value.
+struct GroupInfo {
+  std::string name;
+  int size = 1;  ///< ranks
+};
+inline constexpr std::size_t kMostGroups = 6;
+
+/// What went through one group in a step, all kinds of calls together. Bytes are those of the
+/// buffers handed in; seconds from calls to their ends, of operations that were waited for in the
+/// step; exposed_seconds the host's time in waits (see comm::Traffic).
+struct GroupTraffic {
+  std::int64_t calls = 0;
+  std::int64_t bytes = 0;
+  double seconds = 0;
+  double exposed_seconds = 0;
+};
+using GroupTraffics = std::array<GroupTraffic, kMostGroups>;
 
 /// Attributes of a rank's timing file.
 struct RankInfo {
@@ -24,6 +44,11 @@ struct RankInfo {
   int tensor = 0;
   std::string commit;
   std::string start_time;  ///< ISO 8601, UTC: a label, never used for differences
+  int threads = 1;         ///< of the rank's CPU ops
+  std::string schedule;    ///< of the pipeline
+  int zero = 0;
+  bool sequence = false;
+  std::vector<GroupInfo> groups;  ///< at most kMostGroups
 };
 
 /// A row of /steps: the recorder's times and what only the trainer knows.
@@ -32,16 +57,19 @@ struct TimingRow {
   std::int64_t tokens = 0;  ///< of this rank
   std::int64_t memory_peak_bytes = 0;
   std::int64_t memory_now_bytes = 0;
+  GroupTraffics groups{};  ///< in the order of RankInfo::groups
 };
 
 /// Writes rank_<5 digits>.h5 in a folder of this start: group /steps with one dataset per column of
 /// contract, /events and /memory for traced steps. Rows are buffered and appended every
 /// `flush_rows`, so that a crash loses little. Columns: step, step_seconds, data_seconds,
 /// forward_seconds, backward_seconds, optimizer_seconds, reduce_seconds, reduce_exposed_seconds,
-/// tensor_comm_seconds, pipeline_comm_seconds, pipeline_idle_seconds, checkpoint_seconds, tokens,
-/// memory_peak_bytes, memory_now_bytes. The first failure of the disk is thrown as Error(storage)
-/// by the call that meets it; after it nothing more is written and no call throws. Without locks:
-/// other programs may read the file up to the last flush while the run goes on.
+/// reduce_busy_seconds (with at least one reduction under way), tensor_comm_seconds,
+/// pipeline_comm_seconds, pipeline_idle_seconds, checkpoint_seconds, tokens, memory_peak_bytes,
+/// memory_now_bytes. /groups/<name>, with the attribute `size`, has a row for each row of /steps in
+/// calls, bytes, seconds, exposed_seconds. The first failure of the disk is thrown as
+/// Error(storage) by the call that meets it; after it nothing more is written and no call throws.
+/// Without locks: other programs may read the file up to the last flush while the run goes on.
 class TimingWriter {
  public:
   TimingWriter(const std::string& folder, const RankInfo& info, std::size_t flush_rows = 50);

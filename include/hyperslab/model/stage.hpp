@@ -87,10 +87,7 @@ class Stage {
   void initialize(Context& ctx);
 
   /// Scalars and sums of the step, shared by all microbatches.
-  struct StepViews {
-    const ops::StepState* state = nullptr;
-    View sums;  ///< (ops::kSumCount)
-  };
+  using StepViews = nn::Head::Step;
   /// Pass::train leaves in the slot what backward needs and, in the head, already computes the
   /// gradient of its input and weight (logits live for one row chunk only).
   void forward(Context& ctx, SlotId id, int unit, Pass pass, const StepViews& step,
@@ -144,6 +141,9 @@ class Stage {
   [[nodiscard]] bool shares_block_slot() const {
     return !options_.training || options_.recompute == nn::Recompute::full;
   }
+  [[nodiscard]] nn::ActivationSpec activation_spec() const {
+    return {options_.B, options_.T, options_.compute, statistics_};
+  }
   [[nodiscard]] Shape stream_shape() const {
     return options_.tensor.stream_shape(options_.B, options_.T, spec_.width);
   }
@@ -162,8 +162,7 @@ class Stage {
   [[nodiscard]] CView head_input(Context& ctx, Slot& slot) const;
   void head_forward(Context& ctx, Slot& slot, Pass pass, const StepViews& step,
                     Accumulate accumulate);
-  void block_backward(Context& ctx, SlotId id, int unit, const nn::BatchInfo& batch,
-                      Accumulate accumulate, nn::Half half);
+  void block_backward(Context& ctx, SlotId id, int unit, const nn::BackwardPass& pass);
 
   ModelSpec spec_;
   StageOptions options_;

@@ -68,9 +68,26 @@ struct Scratch {
   View norm_out;         ///< stream: only with Recompute::selective
   View activated;        ///< (B, T, F): only with Recompute::selective
 };
+/// Sizes and types of one microbatch's activations.
+struct ActivationSpec {
+  Dim B = 1;
+  Dim T = 1;
+  DType compute = DType::f32;
+  DType statistics = DType::f32;  ///< of norms and attention
+};
+
 /// `training`: also takes what backward needs.
-[[nodiscard]] Scratch plan_scratch(Arena& scratch, const BlockConfig& config, Dim B, Dim T,
-                                   DType compute, bool training);
+[[nodiscard]] Scratch plan_scratch(Arena& scratch, const BlockConfig& config,
+                                   const ActivationSpec& spec, bool training);
+
+/// What a backward pass takes besides its operands.
+struct BackwardPass {
+  const RopeTables& rope;
+  const BatchInfo& batch;
+  const Scratch& scratch;
+  Accumulate accumulate = Accumulate::no;  ///< of parameter gradients
+  Half half = Half::both;
+};
 
 /// The dropout of elements that lie in the residual stream, whose rows may be cut.
 [[nodiscard]] ops::Dropout on_stream(const TensorGroup& group, ops::Dropout dropout, CView x);
@@ -96,15 +113,13 @@ class Attention {
   Attention() = default;
   Attention(ParamTable& params, const std::string& name, const BlockConfig& config, int layer);
 
-  Slot plan(Arena& activations, Dim B, Dim T, DType compute, DType statistics,
-            const std::string& label) const;
+  Slot plan(Arena& activations, const ActivationSpec& spec, const std::string& label) const;
   /// x and y have the shape of the stream. Enqueues on ctx.
   void forward(Context& ctx, CView x, const RopeTables& rope, const BatchInfo& batch,
                const Scratch& scratch, Slot& slot, View y) const;
   /// dy -> dx, not aliased. x is forward's input. Half::weight reads x and the slot only.
-  void backward(Context& ctx, CView dy, CView x, const RopeTables& rope, const BatchInfo& batch,
-                const Slot& slot, const Scratch& scratch, View dx, Accumulate accumulate,
-                Half half) const;
+  void backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
+                View dx) const;
   /// Attends from T_new new tokens to the cache and to each other.
   void decode(Context& ctx, CView x, const RopeTables& rope, Dim past, const CacheSlot& cache,
               const Slot& slot, View y) const;
@@ -113,8 +128,8 @@ class Attention {
 
  private:
   [[nodiscard]] ops::Dropout probability_dropout(const BatchInfo& batch) const;
-  void core_backward(Context& ctx, const RopeTables& rope, const BatchInfo& batch, const Slot& slot,
-                     const Scratch& scratch, View d_qkv) const;
+  void core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d_qkv) const;
+  void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
   BlockConfig config_;
   ops::HeadLayout heads_;
   int layer_ = 0;
@@ -133,13 +148,14 @@ class Mlp {
   Mlp() = default;
   Mlp(ParamTable& params, const std::string& name, const BlockConfig& config);
 
-  Slot plan(Arena& activations, const Scratch& scratch, Dim B, Dim T, DType compute,
+  Slot plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
             const std::string& label) const;
   void forward(Context& ctx, CView x, const Scratch& scratch, const Slot& slot, View y) const;
-  void backward(Context& ctx, CView dy, CView x, const Slot& slot, const Scratch& scratch, View dx,
-                Accumulate accumulate, Half half) const;
+  void backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
+                View dx) const;
 
  private:
+  void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
   void activate(Context& ctx, const Slot& slot) const;
   BlockConfig config_;
   Dim ffn_width_ = 0;  ///< of this rank
@@ -166,19 +182,16 @@ class Block {
   Block(ParamTable& params, const std::string& name, const BlockConfig& config, int layer);
 
   /// `adds`: the stream that enters has a delta.
-  Slot plan(Arena& activations, const Scratch& scratch, Dim B, Dim T, DType compute,
-            DType statistics, bool adds, const std::string& label) const;
+  Slot plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec, bool adds,
+            const std::string& label) const;
   [[nodiscard]] ResidualStream forward(Context& ctx, ResidualStream in, const RopeTables& rope,
                                        const BatchInfo& batch, const Scratch& scratch,
                                        Slot& slot) const;
   /// d: the gradient of the stream that leaves, replaced by that of the one that enters. input: the
-  /// residual that entered forward (read only with norms after the sublayers).
-  void backward(Context& ctx, const RopeTables& rope, const BatchInfo& batch,
-                const Scratch& scratch, const Slot& slot, CView input, View d,
-                Accumulate accumulate, Half half = Half::both) const;
-  /// The second half of a split backward: what Half::input left to do.
-  void backward_weight(Context& ctx, const Scratch& scratch, const Slot& slot, CView input,
-                       Accumulate accumulate) const;
+  /// residual that entered forward (read only with norms after the sublayers). Half::weight does
+  /// what Half::input left to do, and leaves d alone.
+  void backward(Context& ctx, const BackwardPass& pass, const Slot& slot, CView input,
+                View d) const;
   /// Generation: as forward, with a cache; slot views have T_new rows.
   [[nodiscard]] ResidualStream decode(Context& ctx, ResidualStream in, const RopeTables& rope,
                                       Dim past, const CacheSlot& cache, const Scratch& scratch,
@@ -187,6 +200,9 @@ class Block {
  private:
   enum class Place : std::uint8_t { attention = 0, mlp = 1 };
   void drop(Context& ctx, const BatchInfo& batch, Place place, CView x, View y) const;
+  void backward_before(Context& ctx, const BackwardPass& pass, const Slot& slot, View d) const;
+  void backward_after(Context& ctx, const BackwardPass& pass, const Slot& slot, CView input,
+                      View d) const;
   [[nodiscard]] CView masked(Context& ctx, const BatchInfo& batch, Place place,
                              const Scratch& scratch, CView d) const;
   BlockConfig config_;

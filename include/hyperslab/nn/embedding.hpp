@@ -41,11 +41,10 @@ class Embedding {
   void forward(Context& ctx, CView tokens, Dim first_position, const BatchInfo& batch,
                const Scratch& scratch, View y) const;
   /// dy: the stream's gradient, overwritten by its masked self where dropout acts. order: see
-  /// ops::embedding_backward. `table_accumulate` differs from `accumulate` where the head has
+  /// ops::embedding_backward. `table_accumulate` differs from the pass's where the head has
   /// already written to a tied table.
-  void backward(Context& ctx, CView tokens, CView order, const BatchInfo& batch,
-                const Scratch& scratch, View dy, Accumulate table_accumulate,
-                Accumulate accumulate) const;
+  void backward(Context& ctx, CView tokens, CView order, const BackwardPass& pass, View dy,
+                Accumulate table_accumulate) const;
   [[nodiscard]] const Pack& table() const { return table_; }
 
  private:

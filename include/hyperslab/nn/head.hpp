@@ -19,24 +19,31 @@ class Head {
     View statistics;  ///< (rows of a chunk, ops::kRowStatisticCount); with several ranks only
     View gathered;    ///< (ranks, rows of a chunk, ops::kRowStatisticCount); likewise
     View discarded;   ///< (ops::kSumCount): sums that another rank counts; likewise
+    View all_rows;    ///< (B, T, C): Scratch::gathered
+    View partial;     ///< (B, T, C): Scratch::partial
   };
-  /// For N rows, with chunks of at most `max_bytes` of logits.
-  Memory plan(Arena& scratch, Dim N, DType compute, DType statistics, std::size_t max_bytes) const;
+  /// For spec.B * spec.T rows, with chunks of at most `max_bytes` of logits; `blocks`: scratch that
+  /// the head shares with the blocks.
+  Memory plan(Arena& scratch, const ActivationSpec& spec, const Scratch& blocks,
+              std::size_t max_bytes) const;
 
-  /// Adds the loss of x, the stream, against targets: (N) to `sums` (on one rank of the group).
-  void loss(Context& ctx, CView x, CView targets, const ops::StepState* state, const Memory& memory,
-            const Scratch& scratch, View sums) const;
+  /// The step's scalars, and where its sums go.
+  struct Step {
+    const ops::StepState* state = nullptr;
+    View sums;  ///< (ops::kSumCount)
+  };
+  /// Adds the loss of x, the stream, against targets: (N) to the sums (on one rank of the group).
+  void loss(Context& ctx, CView x, CView targets, const Step& step, const Memory& memory) const;
   /// The same, and dx: the stream's gradient, overwritten, and the weight gradient.
-  void loss_and_gradient(Context& ctx, CView x, CView targets, const ops::StepState* state,
-                         const Memory& memory, const Scratch& scratch, View sums, View dx,
-                         Accumulate accumulate) const;
+  void loss_and_gradient(Context& ctx, CView x, CView targets, const Step& step,
+                         const Memory& memory, View dx, Accumulate accumulate) const;
   /// x: (N, C) -> logits: (N, columns of this rank with padding).
   void logits(Context& ctx, CView x, View logits) const;
   [[nodiscard]] Dim columns() const { return cut_.rows; }
 
  private:
-  void chunk_loss(Context& ctx, CView x, CView targets, const ops::StepState* state,
-                  const Memory& memory, ops::WithGradient gradient, View sums) const;
+  void chunk_loss(Context& ctx, CView x, CView targets, const Step& step, const Memory& memory,
+                  ops::WithGradient gradient) const;
   TensorGroup group_;
   VocabularyCut cut_;
   Pack weight_;

@@ -160,6 +160,8 @@ class ParamTable {
     BucketKind kind = BucketKind::parts;
   };
   [[nodiscard]] Dim size_of(const Run& run) const;
+  [[nodiscard]] std::vector<Bucket> whole_buckets() const;
+  [[nodiscard]] std::vector<Bucket> part_buckets(std::size_t bucket_bytes) const;
   void form_buckets(int ranks, std::size_t bucket_bytes);
   void take_ring(Arena& gradients, DType dtype);
   void bind_views(Param& param);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "hyperslab/comm/world.hpp"
@@ -14,6 +15,11 @@ namespace hyperslab::train {
 /// Runs `work`, which must not communicate, on every rank. If it throws on any, every rank throws
 /// the error of the first such rank, marked as thrown everywhere.
 void agree(comm::World& world, const std::function<void()>& work);
+
+/// The groups that a deck asks for, over the ranks of `world`; collective. With run.deterministic
+/// they add in a fixed order.
+[[nodiscard]] std::unique_ptr<mesh::Mesh> make_mesh(comm::World& world, const Config& config,
+                                                    Device device);
 
 /// Throws Error(checkpoint) where the checkpoint holds another model than `spec`; names the choices
 /// that differ. `where`: of the checkpoint, for the message.

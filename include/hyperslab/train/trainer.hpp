@@ -11,6 +11,7 @@
 #include "hyperslab/data/reducer.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/io/dataset.hpp"
+#include "hyperslab/io/timing.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/model/stage.hpp"
 #include "hyperslab/ops/optimizer.hpp"
@@ -22,8 +23,12 @@
 namespace hyperslab::train {
 
 class BatchFeed;
+class GroupMeter;
 class Passes;
 class StepRecords;
+
+/// Of fp16; halved until gradients are finite.
+inline constexpr float kFirstLossScale = 65536;
 
 /// What a trainer is made for; the deck says the rest.
 struct TrainerOptions {
@@ -82,6 +87,8 @@ class Trainer {
   /// The first microbatch of `step` into every slot, for steps without a loader. On return the
   /// loader is not needed any more.
   void fill_slots(io::Loader& loader, std::int64_t step);
+  /// Waits for all transfers of earlier steps that are still under way; collective.
+  void settle();
   /// Waits until no thread reads from the loader of earlier steps.
   void release_loader();
   /// Forward and backward of all microbatches without reduction and update, for bench.
@@ -92,9 +99,15 @@ class Trainer {
   /// Of a step that is at most two older than the newest.
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
   [[nodiscard]] StepTimes times(std::int64_t step) const;
+  /// What this rank's groups moved in such a step, in the order of groups(). On a GPU calls within
+  /// graphs count only where they are captured: Plan::traffic has what a step moves.
+  [[nodiscard]] const io::GroupTraffics& traffic(std::int64_t step) const;
+  [[nodiscard]] std::vector<io::GroupInfo> groups() const;
   /// Call behind work that belongs to no step (evaluation, checkpoints), so that the next step is
   /// not charged with it.
   void restart_clock();
+  /// Graph segments that the newest step ran, the update among them.
+  [[nodiscard]] int segments() const;
 
   /// Mean loss over samples [0, count) in their order, the same number for every layout: samples
   /// are dealt out in microbatches, rests are filled with ignored targets. Collective over the
@@ -157,6 +170,7 @@ class Trainer {
   MemoryMeter memory_;
   std::unique_ptr<StepRecords> records_;
   std::unique_ptr<BatchFeed> feed_;
+  std::unique_ptr<GroupMeter> meter_;
   std::unique_ptr<Passes> passes_;
   std::unique_ptr<pipeline::Executor> executor_;    ///< of a step
   std::unique_ptr<pipeline::Executor> evaluation_;  ///< of one microbatch, forward only

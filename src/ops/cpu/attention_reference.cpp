@@ -78,11 +78,15 @@ const T* dropped_rows(const Head<T>& head, const T* probabilities, Dim row, Dim 
 }
 
 template <class T>
-void forward_head(const Head<T>& head, T* probabilities, T* out, T* scratch) {
+void head_scores(const Head<T>& head, T* scores) {
   const Dim tokens = head.tokens;
   gemm<T>({tokens, tokens, head.width}, head.scale, {head.q, head.packed},
-          {head.k, head.packed, Trans::yes}, {probabilities, tokens, T(0)});
-  for (Dim i = 0; i < tokens; ++i) masked_softmax(probabilities + i * tokens, i, tokens);
+          {head.k, head.packed, Trans::yes}, {scores, tokens, T(0)});
+}
+
+template <class T>
+void head_values(const Head<T>& head, const T* probabilities, T* out, T* scratch) {
+  const Dim tokens = head.tokens;
   for (Dim row = 0; row < tokens; row += kRowBlock) {
     const Dim count = std::min(kRowBlock, tokens - row);
     const T* dropped = dropped_rows(head, probabilities, row, count, scratch);
@@ -109,9 +113,10 @@ struct HeadGradient {
   bool first_of_group;
 };
 
+/// dv, and the gradient of the probabilities.
 template <class T>
-void backward_head(const Head<T>& head, const T* probabilities, const HeadGradient<T>& g,
-                   T* scratch) {
+void head_values_gradient(const Head<T>& head, const T* probabilities, const HeadGradient<T>& g,
+                          T* scratch) {
   const Dim tokens = head.tokens;
   const Dim D = head.width;
   for (Dim row = 0; row < tokens; row += kRowBlock) {
@@ -123,12 +128,24 @@ void backward_head(const Head<T>& head, const T* probabilities, const HeadGradie
   }
   gemm<T>({tokens, tokens, D}, T(1), {g.dout, head.out_row}, {head.v, head.packed, Trans::yes},
           {g.dscores, tokens, T(0)});
+}
+
+template <class T>
+void head_softmax_gradient(const Head<T>& head, const T* probabilities, const HeadGradient<T>& g) {
+  const Dim tokens = head.tokens;
   if (head.dropout->active()) {
     apply_dropout(*head.dropout, head.first, tokens * tokens, g.dscores, g.dscores);
   }
   for (Dim i = 0; i < tokens; ++i) {
     softmax_gradient(probabilities + i * tokens, g.dscores + i * tokens, tokens, head.scale);
   }
+}
+
+/// dq and dk.
+template <class T>
+void head_scores_gradient(const Head<T>& head, const HeadGradient<T>& g) {
+  const Dim tokens = head.tokens;
+  const Dim D = head.width;
   gemm<T>({tokens, D, tokens}, T(1), {g.dscores, tokens}, {head.k, head.packed},
           {g.dq, head.packed, T(0)});
   gemm<T>({tokens, D, tokens}, T(1), {g.dscores, tokens, Trans::yes}, {head.q, head.packed},
@@ -149,15 +166,26 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView q
     auto* base = static_cast<T*>(
         ctx.workspace("attention_reference_forward",
                       attention_reference_workspace(ctx.threads(), tokens, qkv.dtype())));
-    const auto heads = [&](int chunk, Dim begin, Dim end) {
-      for (Dim i = begin; i < end; ++i) {
-        T* head_out = out.data<T>() + (i / H * tokens * H + i % H) * layout.head_width;
-        forward_head(head_of<T>(layout, qkv, dropout, i / H, i % H),
-                     probabilities.data<T>() + i * tokens * tokens, head_out,
-                     base + chunk * kRowBlock * tokens);
-      }
+    // pass(head, its probabilities, which head of all, scratch)
+    const auto each_head = [&](Component part, auto&& pass) {
+      const Scope scope(ctx.recorder(), part);
+      const auto heads = [&](int chunk, Dim begin, Dim end) {
+        for (Dim i = begin; i < end; ++i) {
+          pass(head_of<T>(layout, qkv, dropout, i / H, i % H),
+               probabilities.data<T>() + i * tokens * tokens, i, base + chunk * kRowBlock * tokens);
+        }
+      };
+      parallel_chunks(ctx.threads(), qkv.shape()[0] * H, tokens * tokens, heads);
     };
-    parallel_chunks(ctx.threads(), qkv.shape()[0] * H, tokens * tokens, heads);
+    each_head(Component::attention_scores,
+              [](const Head<T>& head, T* scores, Dim, T*) { head_scores(head, scores); });
+    each_head(Component::attention_softmax, [&](const Head<T>&, T* scores, Dim, T*) {
+      for (Dim i = 0; i < tokens; ++i) masked_softmax(scores + i * tokens, i, tokens);
+    });
+    each_head(Component::attention_values, [&](const Head<T>& head, T* kept, Dim i, T* scratch) {
+      T* head_out = out.data<T>() + (i / H * tokens * H + i % H) * layout.head_width;
+      head_values(head, kept, head_out, scratch);
+    });
   });
 }
 
@@ -172,24 +200,39 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView 
     auto* base = static_cast<T*>(
         ctx.workspace("attention_reference_backward",
                       attention_reference_workspace(ctx.threads(), tokens, qkv.dtype())));
-    const auto groups = [&](int chunk, Dim begin, Dim end) {
-      for (Dim i = begin * group; i < end * group; ++i) {
-        const Dim b = i / H;
-        const Dim h = i % H;
-        T* sample = dqkv.data<T>() + b * tokens * layout.packed_width();
-        T* dk = sample + (H + h / group) * D;
-        const HeadGradient<T> gradient = {dout.data<T>() + (b * tokens * H + h) * D,
-                                          dprobabilities.data<T>() + i * tokens * tokens,
-                                          sample + h * D,
-                                          dk,
-                                          dk + layout.kv_heads * D,
-                                          h % group == 0};
-        backward_head(head_of<T>(layout, qkv, dropout, b, h),
-                      probabilities.data<T>() + i * tokens * tokens, gradient,
-                      base + chunk * kRowBlock * tokens);
-      }
+    const auto gradient_of = [&](Dim b, Dim h) -> HeadGradient<T> {
+      T* sample = dqkv.data<T>() + b * tokens * layout.packed_width();
+      T* dk = sample + (H + h / group) * D;
+      return {dout.data<T>() + (b * tokens * H + h) * D,
+              dprobabilities.data<T>() + (b * H + h) * tokens * tokens,
+              sample + h * D,
+              dk,
+              dk + layout.kv_heads * D,
+              h % group == 0};
     };
-    parallel_chunks(ctx.threads(), qkv.shape()[0] * layout.kv_heads, tokens * tokens, groups);
+    // pass(head, its probabilities, its gradients, scratch); a thread has whole groups
+    const auto each_head = [&](Component part, auto&& pass) {
+      const Scope scope(ctx.recorder(), part);
+      const auto groups = [&](int chunk, Dim begin, Dim end) {
+        for (Dim i = begin * group; i < end * group; ++i) {
+          pass(head_of<T>(layout, qkv, dropout, i / H, i % H),
+               probabilities.data<T>() + i * tokens * tokens, gradient_of(i / H, i % H),
+               base + chunk * kRowBlock * tokens);
+        }
+      };
+      parallel_chunks(ctx.threads(), qkv.shape()[0] * layout.kv_heads, tokens * tokens, groups);
+    };
+    using Gradient = HeadGradient<T>;
+    each_head(Component::attention_values,
+              [](const Head<T>& head, const T* kept, const Gradient& g, T* scratch) {
+                head_values_gradient(head, kept, g, scratch);
+              });
+    each_head(Component::attention_softmax,
+              [](const Head<T>& head, const T* kept, const Gradient& g, T*) {
+                head_softmax_gradient(head, kept, g);
+              });
+    each_head(Component::attention_scores, [](const Head<T>& head, const T*, const Gradient& g,
+                                              T*) { head_scores_gradient(head, g); });
   });
 }
 

@@ -60,6 +60,7 @@ struct Problem {
 /// Sizes of the product of one head, c (M, N) = alpha op(a) op(b).
 struct Step {
   const char* op;
+  Component part;
   Dim M, N, K;
   Trans trans_a, trans_b;
   float alpha = 1;
@@ -70,6 +71,7 @@ struct Step {
 /// whichever are fewer.
 void each_head(Context& ctx, const Problem& problem, const Step& step, const Heads& a,
                const Heads& b, const Heads& c) {
+  const Scope scope(ctx.recorder(), step.part);
   const bool samples_at_once = problem.B >= problem.layout.kv_heads;
   const Dim calls = samples_at_once ? problem.layout.kv_heads : problem.B;
   Product p;
@@ -139,10 +141,14 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView q
     const CView packed = chunk.of(qkv);
     const View scores = chunk.of(probabilities);
     // Scaled before they are rounded: unscaled ones may not fit f16.
-    each_head(ctx, part, {kOp, T, T, D, Trans::no, Trans::yes, part.scale()}, part.queries(packed),
-              part.keys(packed), part.squares(scores));
-    masked_softmax_forward(ctx, 1.0F, chunk.dropout, scores, chunk.dropped);
-    each_head(ctx, part, {kOp, T, D, T, Trans::no, Trans::no},
+    each_head(ctx, part,
+              {kOp, Component::attention_scores, T, T, D, Trans::no, Trans::yes, part.scale()},
+              part.queries(packed), part.keys(packed), part.squares(scores));
+    {
+      const Scope scope(ctx.recorder(), Component::attention_softmax);
+      masked_softmax_forward(ctx, 1.0F, chunk.dropout, scores, chunk.dropped);
+    }
+    each_head(ctx, part, {kOp, Component::attention_values, T, D, T, Trans::no, Trans::no},
               part.squares(chunk.dropped ? chunk.dropped : scores), part.values(packed),
               part.outputs(chunk.of(out)));
   });
@@ -163,16 +169,21 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView 
     const CView kept = chunk.of(probabilities);
     const View scores = chunk.of(dprobabilities);
     const View result = chunk.of(dqkv);
-    each_head(ctx, part, {kOp, T, T, D, Trans::no, Trans::yes}, part.outputs(gradient),
-              part.values(packed), part.squares(scores));
-    masked_softmax_backward(ctx, part.scale(), chunk.dropout, kept, scores, chunk.dropped);
-    each_head(ctx, part, {kOp, T, D, T, Trans::yes, Trans::no, 1, true},
+    each_head(ctx, part, {kOp, Component::attention_values, T, T, D, Trans::no, Trans::yes},
+              part.outputs(gradient), part.values(packed), part.squares(scores));
+    {
+      const Scope scope(ctx.recorder(), Component::attention_softmax);
+      masked_softmax_backward(ctx, part.scale(), chunk.dropout, kept, scores, chunk.dropped);
+    }
+    each_head(ctx, part,
+              {kOp, Component::attention_values, T, D, T, Trans::yes, Trans::no, 1, true},
               part.squares(chunk.dropped ? CView(chunk.dropped) : kept), part.outputs(gradient),
               part.values(result));
-    each_head(ctx, part, {kOp, T, D, T, Trans::no, Trans::no}, part.squares(scores),
-              part.keys(packed), part.queries(result));
-    each_head(ctx, part, {kOp, T, D, T, Trans::yes, Trans::no, 1, true}, part.squares(scores),
-              part.queries(packed), part.keys(result));
+    each_head(ctx, part, {kOp, Component::attention_scores, T, D, T, Trans::no, Trans::no},
+              part.squares(scores), part.keys(packed), part.queries(result));
+    each_head(ctx, part,
+              {kOp, Component::attention_scores, T, D, T, Trans::yes, Trans::no, 1, true},
+              part.squares(scores), part.queries(packed), part.keys(result));
   });
 }
 

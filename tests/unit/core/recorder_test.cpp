@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
+#include <vector>
 
 namespace hyperslab {
 namespace {
@@ -53,6 +55,41 @@ TEST(Recorder, TracesOnlyWhereAsked) {
   EXPECT_EQ(recorder.events()[0].microbatch, 3);
   EXPECT_LE(recorder.events()[0].start_seconds, recorder.events()[0].end_seconds);
   EXPECT_NEAR(times.reduce_seconds, 2.0, 1e-9);
+}
+
+double busy_seconds(const std::vector<std::array<double, 2>>& reductions) {
+  Recorder recorder;
+  recorder.begin_step(1, false);
+  const double start = recorder.step_start();
+  for (const auto& [begin, end] : reductions) recorder.add_reduction(start + begin, start + end);
+  return recorder.end_step().reduce_busy_seconds;
+}
+
+TEST(Recorder, TimeWithSeveralReductionsUnderWayCountsOnce) {
+  EXPECT_EQ(busy_seconds({}), 0);
+  EXPECT_NEAR(busy_seconds({{1, 2}, {3, 5}}), 3, 1e-9);
+  EXPECT_NEAR(busy_seconds({{1, 4}, {3, 5}, {2, 3}}), 4, 1e-9);
+  EXPECT_NEAR(busy_seconds({{6, 7}, {3, 5}, {1, 2}, {1.5, 6.5}}), 6, 1e-9) << "in any order";
+  EXPECT_NEAR(busy_seconds({{2, 2}, {5, 6}, {1, 7}, {6, 8}}), 7, 1e-9);
+}
+
+TEST(Recorder, BusyTimeStartsAnewWithEveryStep) {
+  Recorder recorder;
+  for (int step = 1; step <= 2; ++step) {
+    recorder.begin_step(step, false);
+    recorder.add_reduction(recorder.step_start(), recorder.step_start() + step);
+    EXPECT_NEAR(recorder.end_step().reduce_busy_seconds, step, 1e-9);
+  }
+}
+
+TEST(Recorder, ManyReductionsApartAreAllCounted) {
+  std::vector<std::array<double, 2>> reductions;
+  for (int i = 0; i < 2000; ++i) reductions.push_back({2.0 * i, 2.0 * i + 1});
+  EXPECT_NEAR(busy_seconds(reductions), 2000, 1e-6);
+  reductions.push_back({0, 4000});
+  const double seen = busy_seconds(reductions);
+  EXPECT_LE(seen, 4000);
+  EXPECT_GE(seen, 2000);
 }
 
 }  // namespace

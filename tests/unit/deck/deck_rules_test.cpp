@@ -55,9 +55,6 @@ const std::vector<BrokenRule>& broken_layout_rules() {
       {"parallel.tensor", "heads: 4\n  vocabulary: 300\n  context: 16\n",
        "heads: 4\n  ffn_width: 66\n  vocabulary: 300\n  context: 16\nparallel: {tensor: 4}\n",
        kFourRanks, "11:12|4 ranks cannot share a feed-forward width of 66; nearest: 3 or 6"},
-      {"parallel.sequence", "data:", "parallel: {sequence: true}\ndata:", kCpu,
-       "10:12|sequences are cut over the tensor group, which has one rank: set parallel.sequence "
-       "to false, or parallel.tensor to 2"},
       {"parallel.sequence",
        "context: 16\ndata:\n  train: [synthetic]\ntrain:\n  steps: 10\n  global_batch: 8",
        "context: 15\nparallel: {sequence: true, tensor: 4}\ndata:\n  train: [synthetic]\ntrain:\n  "
@@ -127,8 +124,8 @@ const std::vector<BrokenRule>& broken_model_rules() {
        "parts them: set memory.recompute to none, or parallel.schedule to 1f1b"},
       {"train.log_norms", "global_batch: 8", "global_batch: 8\n  log_norms: 5\nparallel: {zero: 1}",
        kCpu,
-       "15:3|norms are logged where every rank holds the whole model, not with tensor 1, pipeline "
-       "1, zero 1; set it to 0"},
+       "15:3|norms are logged where every rank holds the whole model and its activations, not with "
+       "tensor 1, pipeline 1, zero 1, recompute none; set it to 0"},
   };
   return all;
 }

@@ -75,7 +75,12 @@ io::RankInfo some_info() {
           .context = 0,
           .tensor = 1,
           .commit = "abc",
-          .start_time = "2026-01-02T03:04:05Z"};
+          .start_time = "2026-01-02T03:04:05Z",
+          .threads = 6,
+          .schedule = "zero_bubble",
+          .zero = 1,
+          .sequence = true,
+          .groups = {{"data", 2}, {"world", 8}}};
 }
 
 io::TimingRow row_of(int step) {
@@ -86,6 +91,9 @@ io::TimingRow row_of(int step) {
     row.times.phase_seconds[p] = step * 100.0 + static_cast<double>(p);
   }
   row.times.reduce_seconds = step + 0.25;
+  row.times.reduce_busy_seconds = step + 0.125;
+  row.groups[0] = {step, std::int64_t{1} << 41, step + 0.5, step + 0.75};
+  row.groups[1] = {1, 32, 0.5, step * 2.0};
   row.tokens = 4096;
   row.memory_peak_bytes = (std::int64_t{1} << 40) + step;
   row.memory_now_bytes = step;
@@ -114,6 +122,7 @@ TEST(TimingWriter, EveryColumnComesBackWithEqualLength) {
   EXPECT_EQ(at_7("backward_seconds"), phase(Phase::backward));
   EXPECT_EQ(at_7("optimizer_seconds"), phase(Phase::optimizer));
   EXPECT_EQ(at_7("reduce_seconds"), 7.25);
+  EXPECT_EQ(at_7("reduce_busy_seconds"), 7.125);
   EXPECT_EQ(at_7("reduce_exposed_seconds"), phase(Phase::reduce_exposed));
   EXPECT_EQ(at_7("tensor_comm_seconds"), phase(Phase::tensor_comm));
   EXPECT_EQ(at_7("pipeline_comm_seconds"), phase(Phase::pipeline_comm));
@@ -123,6 +132,31 @@ TEST(TimingWriter, EveryColumnComesBackWithEqualLength) {
   EXPECT_EQ(at_7("memory_peak_bytes"), 0x1p40 + 7);
   EXPECT_EQ(at_7("memory_now_bytes"), 7);
   EXPECT_EQ(numbers(file, "/steps/step").back(), steps);
+}
+
+TEST(TimingWriter, EveryGroupHasARowForEveryStep) {
+  const TempFolder folder;
+  {
+    io::TimingWriter writer(folder.path(), some_info(), 10);
+    for (int step = 1; step <= 23; ++step) writer.append(row_of(step));
+  }
+  const Handle file = io::hdf5::open_file(folder.path() + "/rank_00003.h5");
+  ASSERT_TRUE(file);
+  const auto at_7 = [&](const char* column) {
+    const auto values = numbers(file, std::string("/groups/") + column);
+    EXPECT_EQ(values.size(), 23U) << column;
+    return values.at(6);
+  };
+  EXPECT_EQ(at_7("data/calls"), 7);
+  EXPECT_EQ(at_7("data/bytes"), 0x1p41);
+  EXPECT_EQ(at_7("data/seconds"), 7.5);
+  EXPECT_EQ(at_7("data/exposed_seconds"), 7.75);
+  EXPECT_EQ(at_7("world/calls"), 1);
+  EXPECT_EQ(at_7("world/bytes"), 32);
+  EXPECT_EQ(at_7("world/seconds"), 0.5);
+  EXPECT_EQ(at_7("world/exposed_seconds"), 14);
+  const Handle data(H5Gopen2(file.get(), "/groups/data", H5P_DEFAULT), H5Gclose);
+  EXPECT_EQ(integer_attribute(data, "size"), 2);
 }
 
 TEST(TimingWriter, AttributesSayWhichRankItIs) {
@@ -141,6 +175,10 @@ TEST(TimingWriter, AttributesSayWhichRankItIs) {
   EXPECT_EQ(text_attribute(file, "device"), "cpu");
   EXPECT_EQ(text_attribute(file, "commit"), "abc");
   EXPECT_EQ(text_attribute(file, "start_time"), "2026-01-02T03:04:05Z");
+  EXPECT_EQ(integer_attribute(file, "threads"), 6);
+  EXPECT_EQ(text_attribute(file, "schedule"), "zero_bubble");
+  EXPECT_EQ(integer_attribute(file, "zero"), 1);
+  EXPECT_EQ(integer_attribute(file, "sequence"), 1);
   EXPECT_TRUE(numbers(file, "/steps/step").empty());
 }
 

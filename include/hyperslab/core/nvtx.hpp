@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+namespace hyperslab::nvtx {
+
+/// Whether named ranges are told to NVIDIA's profilers. Off unless HYPERSLAB_NVTX=1 is in the
+/// environment or enable() was called; without CUDA it stays off. Contexts keep the answer of the
+/// moment when they are made, so enable() comes before them.
+[[nodiscard]] bool enabled();
+void enable();
+
+/// Opens and closes a range of this thread. `name` ends with a zero, as literals do.
+void push(std::string_view name);
+void pop();
+
+/// A range for the life of the object, where `on`.
+class Range {
+ public:
+  Range(bool on, std::string_view name) : on_(on) {
+    if (on_) push(name);
+  }
+  /// "name number"
+  Range(bool on, std::string_view name, int number) : on_(on) {
+    if (on_) push_numbered(name, number);
+  }
+  ~Range() {
+    if (on_) pop();
+  }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+  Range(Range&&) = delete;
+  Range& operator=(Range&&) = delete;
+
+ private:
+  static void push_numbered(std::string_view name, int number);
+  bool on_;
+};
+
+}  // namespace hyperslab::nvtx

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hyperslab/core/context.hpp"
+
+namespace hyperslab {
+
+/// What a call of the host to CUDA does to a step that should need none of the first two.
+enum class CallKind : std::uint8_t {
+  other,
+  allocation,       ///< takes, registers or gives back memory, or instantiates a graph
+  synchronization,  ///< the host waits, also in a copy that is not asynchronous
+  launch,           ///< of a kernel
+  graph_launch,
+};
+[[nodiscard]] std::string_view name_of(CallKind kind);
+/// The kind of a function of CUDA's runtime or driver by its name, such as "cudaMalloc_v3020".
+[[nodiscard]] CallKind kind_of_call(std::string_view name);
+
+/// What a kernel computes, as far as its name says.
+enum class KernelClass : std::uint8_t {
+  matmul,
+  attention,
+  softmax,
+  elementwise,
+  reduction,
+  optimizer,
+  communication,
+  other,
+};
+inline constexpr int kKernelClasses = 8;
+[[nodiscard]] std::string_view name_of(KernelClass kernel_class);
+/// `name`: as readable_kernel gives it.
+[[nodiscard]] KernelClass class_of_kernel(std::string_view name);
+/// A kernel's name as C++ writes it, without return type, parameters and namespaces of our own.
+[[nodiscard]] std::string readable_kernel(const std::string& name);
+
+/// Calls of one function.
+struct CallCount {
+  std::string name;
+  CallKind kind = CallKind::other;
+  std::int64_t calls = 0;
+};
+
+/// One kernel in one phase.
+struct KernelTime {
+  std::string name;  ///< readable
+  KernelClass kernel_class = KernelClass::other;
+  Phase phase = Phase::other;  ///< in which the host launched it
+  std::int64_t calls = 0;
+  double seconds = 0;  ///< on the device, of all calls together
+};
+
+/// Sees calls of the host to CUDA and kernels on the device through CUPTI, which is opened at run
+/// time: nothing else needs it. One at a time in a process; other profilers exclude it.
+class Profiler {
+ public:
+  enum class Watch : std::uint8_t { calls, calls_and_kernels };
+
+  /// Why there can be none here, with what to do; empty where CUPTI was opened. It may still refuse
+  /// to work beside another profiler.
+  [[nodiscard]] static std::string unavailable();
+
+  /// `recorder` says in which phase a kernel is launched; only launches of the thread that makes
+  /// the profiler are asked for. Throws Error(device) where CUPTI is missing or refuses. What is
+  /// launched before start() or inside a graph has no phase.
+  Profiler(const Recorder& recorder, Watch watch);
+  ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+  Profiler(Profiler&&) = delete;
+  Profiler& operator=(Profiler&&) = delete;
+
+  void start();
+  /// Kernels are counted that ended before this call: wait for the stream first.
+  void stop();
+
+  /// Since start(), by name. A call inside another call of CUDA does not count.
+  [[nodiscard]] std::vector<CallCount> calls() const;
+  /// Since start(), the longest first.
+  [[nodiscard]] std::vector<KernelTime> kernels() const;
+
+  class Backend {
+   public:
+    Backend() = default;
+    virtual ~Backend() = default;
+    Backend(const Backend&) = delete;
+    Backend& operator=(const Backend&) = delete;
+    Backend(Backend&&) = delete;
+    Backend& operator=(Backend&&) = delete;
+    virtual void start() = 0;
+    virtual void stop() = 0;
+    [[nodiscard]] virtual std::vector<CallCount> calls() const = 0;
+    [[nodiscard]] virtual std::vector<KernelTime> kernels() const = 0;
+  };
+
+ private:
+  std::unique_ptr<Backend> backend_;
+};
+
+/// Time between two places of a context's stream by CUDA events; on the CPU by the clock. All
+/// events are made at once, and reading waits only in seconds().
+class EventTimer {
+ public:
+  EventTimer(Context& ctx, int intervals);
+  void begin();
+  void end();
+  /// Of every interval that was ended. Waits for the stream.
+  [[nodiscard]] std::vector<double> seconds() const;
+
+ private:
+  Context& ctx_;
+  std::vector<std::shared_ptr<void>> events_;  ///< two an interval; empty on the CPU
+  std::vector<double> times_;                  ///< two an interval, on the CPU
+  std::size_t capacity_;
+  std::size_t marks_ = 0;
+  void mark();
+};
+
+/// Memory that can still be taken, and all there is: of the GPU in use, or of the host.
+struct DeviceMemory {
+  std::size_t free = 0;
+  std::size_t total = 0;
+};
+[[nodiscard]] DeviceMemory device_memory(Device device);
+
+/// The part of a run that `nsys profile --capture-range=cudaProfilerApi` looks at; elsewhere
+/// nothing.
+void start_capture_range();
+void stop_capture_range();
+
+}  // namespace hyperslab

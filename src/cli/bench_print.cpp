@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench_print.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace hyperslab::cli {
+namespace {
+
+constexpr std::size_t kKernelRows = 40;
+constexpr std::size_t kKernelWidth = 72;
+
+double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+
+void print_component(const train::BenchComponent& row, const std::string& name) {
+  if (row.seconds == 0 && row.flops == 0 && !row.fused.empty() && name != row.name) {
+    fmt::print("{:<14} {:>12} {:>12} {:>8} {:>16}   {}\n", name, "-", "-", "-", "-", row.fused);
+    return;
+  }
+  fmt::print("{:<14} {:>12.3f} {:>12.3f} {:>6.1f} % {:>14.1f} %{}{}\n", name, 1e3 * row.seconds,
+             1e-9 * row.flops, 100.0 * row.share, 100.0 * row.expected_share,
+             row.fused.empty() ? "" : "   ", row.fused);
+}
+
+void print_kernel(const train::BenchKernel& row, const train::BenchKernels& all, int steps) {
+  std::string name = row.name;
+  if (name.size() > kKernelWidth) name.replace(kKernelWidth - 3, std::string::npos, "...");
+  const auto ms = [&](Phase phase) {
+    return 1e3 * row.phase_seconds[static_cast<std::size_t>(phase)] / steps;
+  };
+  fmt::print("{:<14} {:>8.1f} {:>10.4f} {:>6.1f} % {:>10.4f} {:>10.4f} {:>10.4f}   {}\n",
+             name_of(row.kernel_class), static_cast<double>(row.calls) / steps,
+             1e3 * row.seconds / steps, 100.0 * row.seconds / all.seconds(), ms(Phase::forward),
+             ms(Phase::backward), ms(Phase::optimizer), name);
+}
+
+void print_kernel_classes(const train::BenchKernels& kernels, int steps) {
+  fmt::print("\n{:<14} {:>10} {:>8} {:>12} {:>12}\n", "class", "ms", "share", "of forward",
+             "of backward");
+  for (int i = 0; i < kKernelClasses; ++i) {
+    const auto kernel_class = static_cast<KernelClass>(i);
+    const auto share = [&](Phase phase) {
+      return kernels.seconds(phase) > 0 ? 100.0 * kernels.share(kernel_class, phase) : 0.0;
+    };
+    fmt::print("{:<14} {:>10.4f} {:>6.1f} % {:>10.1f} % {:>10.1f} %\n", name_of(kernel_class),
+               1e3 * kernels.share(kernel_class) * kernels.seconds() / steps,
+               100.0 * kernels.share(kernel_class), share(Phase::forward), share(Phase::backward));
+  }
+}
+
+}  // namespace
+
+void print_times(const train::BenchResult& result) {
+  fmt::print(
+      "step             {:.3f} ms mean, {:.3f} ms standard deviation, {:.3f} ms median of {}\n",
+      1e3 * result.mean, 1e3 * result.standard_deviation, 1e3 * result.median,
+      result.step_seconds.size());
+  if (!std::isnan(result.clocks.events)) {
+    fmt::print("clocks           {:.3f} ms stamps, {:.3f} ms CUDA events, {:.3f} ms host",
+               1e3 * result.clocks.device, 1e3 * result.clocks.events, 1e3 * result.clocks.host);
+    if (!std::isnan(result.clocks.cupti_kernels)) {
+      fmt::print(", {:.3f} ms in kernels by CUPTI", 1e3 * result.clocks.cupti_kernels);
+    }
+    fmt::print("; graphs {}\n", result.graphs ? "on" : "off");
+  }
+  fmt::print("tokens           {:.0f} a step, {:.1f} a second\n", result.tokens,
+             result.tokens_per_second());
+  fmt::print("model FLOPs      {:.3f} GFLOP a step, {:.2f} GFLOP/s\n", 1e-9 * result.model_flops,
+             1e-9 * result.flops_per_second());
+  fmt::print("matmul rate      {:.2f} GFLOP/s of all ranks together, {}\n",
+             1e-9 * result.matmul_rate,
+             result.rate_is_measured ? "fp32, 2048 x 2048 x 2048" : "as the maker states");
+  fmt::print("utilization      {:.1f} % causal, {:.1f} % full\n", 100.0 * result.mfu(),
+             100.0 * result.mfu_full());
+  fmt::print("memory           {:.1f} MiB on the fullest rank\n",
+             static_cast<double>(result.memory_peak_bytes) / 1048576.0);
+}
+
+void print_components(const train::BenchResult& result) {
+  fmt::print("\n{:<14} {:>12} {:>12} {:>8} {:>16}   {}\n", "component", "ms", "GFLOP", "share",
+             "share of FLOPs", "in the same kernels");
+  for (const train::BenchComponent& row : result.components) {
+    print_component(row, row.name);
+    for (const train::BenchComponent& part : row.parts) print_component(part, "  " + part.name);
+  }
+}
+
+void print_kernels(const train::BenchResult& result) {
+  const train::BenchKernels& kernels = result.kernels;
+  if (kernels.rows.empty()) {
+    fmt::print("\nno table of kernels: {}\n",
+               kernels.unavailable.empty() ? "none ran" : kernels.unavailable);
+    return;
+  }
+  const auto steps = static_cast<int>(result.step_seconds.size());
+  fmt::print("\n{:<14} {:>8} {:>10} {:>8} {:>10} {:>10} {:>10}   {}\n", "class", "calls", "ms",
+             "share", "forward", "backward", "optimizer", "kernel (of a step)");
+  for (std::size_t i = 0; i < std::min(kKernelRows, kernels.rows.size()); ++i) {
+    print_kernel(kernels.rows[i], kernels, steps);
+  }
+  if (kernels.rows.size() > kKernelRows) {
+    fmt::print("{} more kernels are in the file of --json\n", kernels.rows.size() - kKernelRows);
+  }
+  print_kernel_classes(kernels, steps);
+  const train::BenchKernel& top = kernels.rows.front();
+  fmt::print("\ntop kernel       {}, {:.1f} calls a forward pass\n", top.name,
+             kernels.calls_per_forward(top));
+  fmt::print("matmul share     {:.1f} % of forward, {:.1f} % of all\n",
+             100.0 * kernels.share(KernelClass::matmul, Phase::forward),
+             100.0 * kernels.share(KernelClass::matmul));
+}
+
+void print_dtypes(const train::BenchResult& result) {
+  fmt::print("\n{:<24} {:<8} {}\n", "tensor", "storage", "compute");
+  for (const train::BenchDType& row : result.dtypes) {
+    fmt::print("{:<24} {:<8} {}\n", row.what, row.storage, row.compute);
+  }
+}
+
+void print_memory(const train::BenchMemory& memory) {
+  const model::MemoryPlan& plan = memory.plan;
+  fmt::print(
+      "\nplanned MiB      {:.1f} parameters, {:.1f} gradients, {:.1f} optimizer, {:.1f} "
+      "activations, {:.1f} scratch, {:.1f} workspace, {:.1f} in all\n",
+      mebibytes(plan.parameters), mebibytes(plan.gradients), mebibytes(plan.optimizer),
+      mebibytes(plan.activations), mebibytes(plan.scratch), mebibytes(plan.workspace),
+      mebibytes(plan.total()));
+  if (!memory.measured) return;
+  fmt::print(
+      "device MiB       {:.1f} predicted ({:.1f} before, {:.1f} libraries), {:.1f} measured, "
+      "{:+.2f} %\n",
+      mebibytes(memory.predicted_bytes()), mebibytes(memory.before_bytes),
+      mebibytes(memory.library_bytes), mebibytes(memory.device_bytes), 100.0 * memory.difference());
+}
+
+void print_counts(const train::CallCounts& counts) {
+  using train::CallCounts;
+  const auto per_step = [&](CallKind kind) {
+    return static_cast<double>(counts.count(kind)) / CallCounts::kSteps;
+  };
+  fmt::print("steps {} to {}, rank {}\n", CallCounts::kFirstStep, CallCounts::kLastStep,
+             counts.rank);
+  fmt::print("allocations      {}\n", counts.count(CallKind::allocation));
+  fmt::print("synchronizations {}\n", counts.count(CallKind::synchronization));
+  fmt::print("launches         {:.1f} kernels and {:.1f} graphs a step\n",
+             per_step(CallKind::launch), per_step(CallKind::graph_launch));
+  fmt::print("segments         {} a step, {:.2f} launches each, at most {:.0f}\n", counts.segments,
+             counts.launches_per_segment(), CallCounts::kLaunchesPerSegment);
+  fmt::print("\n{:>10} {:<16} {}\n", "a step", "kind", "call");
+  for (const CallCount& call : counts.calls) {
+    fmt::print("{:>10.2f} {:<16} {}\n", static_cast<double>(call.calls) / CallCounts::kSteps,
+               name_of(call.kind), call.name);
+  }
+  fmt::print("{}\n", counts.passes() ? "no host in the loop" : "the host is in the loop");
+}
+
+}  // namespace hyperslab::cli

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/core/nvtx.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+
+#include "hyperslab/core/device.hpp"
+#ifdef HYPERSLAB_WITH_CUDA
+#include <nvtx3/nvToolsExt.h>
+#endif
+
+namespace hyperslab::nvtx {
+namespace {
+
+std::atomic<bool>& flag() {
+  static std::atomic<bool> on = [] {
+    const char* wish = std::getenv("HYPERSLAB_NVTX");
+    return kHasCuda && wish != nullptr && std::string_view(wish) == "1";
+  }();
+  return on;
+}
+
+}  // namespace
+
+bool enabled() { return flag(); }
+void enable() { flag() = kHasCuda; }
+
+void push([[maybe_unused]] std::string_view name) {
+#ifdef HYPERSLAB_WITH_CUDA
+  (void)nvtxRangePushA(name.data());
+#endif
+}
+
+void pop() {
+#ifdef HYPERSLAB_WITH_CUDA
+  (void)nvtxRangePop();
+#endif
+}
+
+void Range::push_numbered(std::string_view name, int number) {
+  push(std::string(name) + " " + std::to_string(number));
+}
+
+}  // namespace hyperslab::nvtx

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/core/profiler.hpp"
+
+#include <unistd.h>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/transfer.hpp"
+#include "profiler_cuda.hpp"
+
+namespace hyperslab {
+namespace {
+
+std::size_t pages(int name) {
+  return static_cast<std::size_t>(sysconf(name)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+std::string Profiler::unavailable() {
+  if constexpr (kHasCuda) return cupti::unavailable();
+  return "CUPTI watches GPUs, and this program was built without CUDA (-DHYPERSLAB_CUDA=ON)";
+}
+
+Profiler::Profiler(const Recorder& recorder, Watch watch) {
+  const std::string reason = unavailable();
+  if (!reason.empty()) throw Error(ExitCode::device, reason);
+  if constexpr (kHasCuda) backend_ = cupti::make_backend(recorder, watch);
+}
+
+Profiler::~Profiler() = default;
+void Profiler::start() { backend_->start(); }
+void Profiler::stop() { backend_->stop(); }
+std::vector<CallCount> Profiler::calls() const { return backend_->calls(); }
+std::vector<KernelTime> Profiler::kernels() const { return backend_->kernels(); }
+
+EventTimer::EventTimer(Context& ctx, int intervals)
+    : ctx_(ctx), capacity_(2 * static_cast<std::size_t>(intervals)) {
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      for (std::size_t i = 0; i < capacity_; ++i) events_.push_back(cuda_runtime::make_event());
+      return;
+    }
+  }
+  times_.resize(capacity_);
+}
+
+void EventTimer::mark() {
+  require(marks_ < capacity_, "more intervals than the timer has room for");
+  if constexpr (kHasCuda) {
+    if (!events_.empty()) {
+      cuda_runtime::record_event(events_[marks_++].get(), ctx_.stream().cuda());
+      return;
+    }
+  }
+  times_[marks_++] = now_seconds();
+}
+
+void EventTimer::begin() {
+  require(marks_ % 2 == 0, "an interval begins inside another");
+  mark();
+}
+
+void EventTimer::end() {
+  require(marks_ % 2 == 1, "an interval ends that did not begin");
+  mark();
+}
+
+std::vector<double> EventTimer::seconds() const {
+  synchronize(ctx_);
+  std::vector<double> out;
+  for (std::size_t i = 0; i + 1 < marks_; i += 2) {
+    if constexpr (kHasCuda) {
+      if (!events_.empty()) {
+        out.push_back(cuda_runtime::seconds_between(events_[i].get(), events_[i + 1].get()));
+        continue;
+      }
+    }
+    out.push_back(times_[i + 1] - times_[i]);
+  }
+  return out;
+}
+
+DeviceMemory device_memory(Device device) {
+  if constexpr (kHasCuda) {
+    if (device == Device::cuda) return cuda_runtime::memory_info();
+  }
+  require(device == Device::cpu, "no memory is there on that device");
+  return {pages(_SC_AVPHYS_PAGES), pages(_SC_PHYS_PAGES)};
+}
+
+void start_capture_range() {
+  if constexpr (kHasCuda) {
+    if (cuda_device_count() > 0) cuda_runtime::start_profiler();
+  }
+}
+
+void stop_capture_range() {
+  if constexpr (kHasCuda) {
+    if (cuda_device_count() > 0) cuda_runtime::stop_profiler();
+  }
+}
+
+}  // namespace hyperslab

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench_rig.hpp"
+
+#include "hyperslab/core/nvtx.hpp"
+#include "hyperslab/train/setup.hpp"
+
+namespace hyperslab::train {
+namespace {
+
+// cuBLASLt's own, beside the planned one; see ops::cuda::Backend.
+constexpr std::size_t kLibraryBytes = std::size_t{32} << 20;
+
+std::size_t bytes_in_use(Device device) {
+  if (device != Device::cuda) return 0;
+  const DeviceMemory memory = device_memory(device);
+  return memory.total - memory.free;
+}
+
+}  // namespace
+
+BenchRig::BenchRig(comm::World& world, const Config& config, const BenchOptions& options)
+    : config_(config) {
+  if (options.ranges) nvtx::enable();
+  agree(world, [&] {
+    trainer_options_ =
+        trainer_options(config_, world.local_rank(), options.mode != BenchMode::forward);
+    trainer_options_.graphs = options.graphs();
+    trainer_options_.time_components = options.components;
+    plan_ = make_plan(config_, trainer_options_, world.rank());
+  });
+  if (config_.run.deterministic) world.set_deterministic();
+  mesh_ = make_mesh(world, config_, trainer_options_.device);
+  agree(world, [&] {
+    bytes_before_ = bytes_in_use(trainer_options_.device);
+    trainer_ = std::make_unique<Trainer>(config_, *mesh_, trainer_options_, &plan_.memory);
+    trainer_->initialize();
+    tokens_ = io::open_tokens({"synthetic"}, config_.data.dtype, config_.model.vocabulary,
+                              config_.run.seed);
+    samples_ = std::make_unique<io::Samples>(*tokens_, io::Sampling::blocks, trainer_->sequence(),
+                                             config_.run.seed);
+    loader_ = std::make_unique<io::Loader>(*samples_, config_.train.global_batch, mesh_->at().data,
+                                           config_.parallel.data);
+    trainer_->fill_slots(*loader_, 1);
+  });
+}
+
+void BenchRig::run(BenchMode mode, std::int64_t step, bool loads) {
+  Trainer::Order order;
+  order.step = step;
+  order.learning_rate = config_.optimizer.lr;
+  switch (mode) {
+    case BenchMode::forward: return trainer_->forward(order);
+    case BenchMode::forward_backward: return trainer_->forward_backward(order);
+    case BenchMode::step: return trainer_->step(order, loads ? loader_.get() : nullptr);
+  }
+}
+
+BenchMemory BenchRig::memory() const {
+  BenchMemory memory;
+  memory.allocations = plan_.allocations;
+  memory.plan = plan_.memory;
+  if (!on_gpu()) return memory;
+  memory.measured = true;
+  memory.before_bytes = bytes_before_;
+  memory.library_bytes = kLibraryBytes;
+  memory.device_bytes = bytes_in_use(Device::cuda);
+  return memory;
+}
+
+}  // namespace hyperslab::train

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trainer with generated tokens, for benches.
+#pragma once
+
+#include <memory>
+
+#include "hyperslab/comm/world.hpp"
+#include "hyperslab/train/bench.hpp"
+#include "hyperslab/train/trainer.hpp"
+
+namespace hyperslab::train {
+
+class BenchRig {
+ public:
+  /// Collective over the world. Every slot holds the first microbatch.
+  BenchRig(comm::World& world, const Config& config, const BenchOptions& options);
+
+  /// Enqueues a step on what the slots hold, or on the loader's next microbatches.
+  void run(BenchMode mode, std::int64_t step, bool loads = false);
+
+  [[nodiscard]] Trainer& trainer() { return *trainer_; }
+  [[nodiscard]] const Trainer& trainer() const { return *trainer_; }
+  [[nodiscard]] const Plan& plan() const { return plan_; }
+  [[nodiscard]] bool on_gpu() const { return trainer_options_.device == Device::cuda; }
+  /// Of this rank; on a GPU what is in use now is read from it.
+  [[nodiscard]] BenchMemory memory() const;
+
+ private:
+  Config config_;
+  TrainerOptions trainer_options_;
+  std::unique_ptr<mesh::Mesh> mesh_;
+  Plan plan_;
+  std::size_t bytes_before_ = 0;
+  std::unique_ptr<io::TokenSource> tokens_;
+  std::unique_ptr<io::Samples> samples_;
+  std::unique_ptr<io::Loader> loader_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+/// Rows for the parts of the model, from seconds of this rank and the plan.
+[[nodiscard]] std::vector<BenchComponent> components_of(
+    const std::array<double, kComponents>& seconds, const Ledger& ledger, BenchMode mode);
+
+}  // namespace hyperslab::train

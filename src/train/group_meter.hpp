@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each group of a rank moved in a step.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "hyperslab/io/timing.hpp"
+#include "hyperslab/mesh/mesh.hpp"
+#include "hyperslab/ops/optimizer.hpp"
+
+namespace hyperslab::train {
+
+/// Takes the traffic of a mesh's communicators between the begin and the end of each step. What
+/// moves between two steps (evaluation, checkpoints) is in none. Allocates nothing in a step.
+class GroupMeter {
+ public:
+  /// The mesh must outlive the meter.
+  explicit GroupMeter(const mesh::Mesh& mesh);
+
+  void begin_step();
+  void end_step(std::int64_t step);
+  /// Of a step that the ring of results still holds, in the order of groups().
+  [[nodiscard]] const io::GroupTraffics& of(std::int64_t step) const {
+    return steps_[static_cast<std::size_t>(step % ops::kResultRing)];
+  }
+  [[nodiscard]] std::vector<io::GroupInfo> groups() const;
+
+ private:
+  [[nodiscard]] io::GroupTraffics totals() const;
+
+  std::vector<const comm::Communicator*> groups_;
+  io::GroupTraffics begin_{};
+  std::array<io::GroupTraffics, ops::kResultRing> steps_{};
+};
+
+}  // namespace hyperslab::train

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/train/out_of_memory.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace hyperslab::train {
+namespace {
+
+struct Change {
+  std::string setting;
+  Config config;
+};
+
+std::string gibibytes(std::int64_t bytes) {
+  const double gib = static_cast<double>(bytes) / 1073741824.0;
+  return gib < 0.1 ? fmt::format("{:.1f} MiB", 1024.0 * gib) : fmt::format("{:.2f} GiB", gib);
+}
+
+// The conditions below are those of the deck's rules that a change could break.
+
+void add_microbatch(const Config& config, const TrainerOptions& options, std::vector<Change>& to) {
+  const std::int64_t half = config.train.microbatch / 2;
+  const std::int64_t rows = half * config.model.context;
+  if (options.B > 0 || half == 0 || config.train.microbatch % 2 != 0) return;
+  if (config.parallel.sequence && rows % config.parallel.tensor != 0) return;
+  Change& change = to.emplace_back(Change{fmt::format("train.microbatch: {}", half), config});
+  change.config.train.microbatch = half;
+}
+
+void add_recompute(const Config& config, std::vector<Change>& to) {
+  if (config.parallel.schedule == "zero_bubble") return;
+  for (const std::string choice : {"selective", "full"}) {
+    if (config.memory.recompute == "full" || config.memory.recompute == choice) continue;
+    Change& change = to.emplace_back(Change{"memory.recompute: " + choice, config});
+    change.config.memory.recompute = choice;
+  }
+}
+
+void add_zero(const Config& config, std::vector<Change>& to) {
+  const mesh::ParallelConfig& parallel = config.parallel;
+  if (parallel.data == 1) return;
+  const bool allows_two = parallel.schedule == "1f1b" && parallel.pipeline == 1;
+  for (int zero = parallel.zero + 1; zero <= (allows_two ? 2 : 1); ++zero) {
+    Change& change = to.emplace_back(Change{fmt::format("parallel.zero: {}", zero), config});
+    change.config.parallel.zero = zero;
+  }
+}
+
+void add_tensor(const Config& config, std::vector<Change>& to) {
+  const model::ModelSpec& model = config.model;
+  const int tensor = 2 * config.parallel.tensor;
+  const bool shares_keys = model.kv_heads % tensor == 0 || tensor % model.kv_heads == 0;
+  if (model.heads % tensor != 0 || model.ffn_width % tensor != 0 || !shares_keys) return;
+  if (config.parallel.sequence && config.train.microbatch * model.context % tensor != 0) return;
+  Change& change = to.emplace_back(
+      Change{fmt::format("parallel.tensor: {} with {} ranks", tensor, 2 * config.parallel.ranks()),
+             config});
+  change.config.parallel.tensor = tensor;
+}
+
+}  // namespace
+
+std::vector<MemorySaving> memory_savings(const Config& config, const TrainerOptions& options,
+                                         int world_rank) {
+  std::vector<Change> changes;
+  add_microbatch(config, options, changes);
+  if (options.training) {
+    add_recompute(config, changes);
+    add_zero(config, changes);
+  }
+  if (!options.cache) add_tensor(config, changes);
+  const mesh::Coordinates at = mesh::coordinates_of(config.parallel, world_rank);
+  const auto now = make_plan(config, options, world_rank).memory.total();
+  std::vector<MemorySaving> savings;
+  for (const Change& change : changes) {
+    const int rank = mesh::world_rank_of(change.config.parallel, at);
+    const std::size_t then = make_plan(change.config, options, rank).memory.total();
+    if (then < now)
+      savings.push_back({change.setting, then, static_cast<std::int64_t>(now - then)});
+  }
+  std::ranges::stable_sort(savings, std::greater<>(), &MemorySaving::saved_bytes);
+  return savings;
+}
+
+std::string out_of_memory_advice(const Config& config, const TrainerOptions& options,
+                                 int world_rank) {
+  const std::size_t now = make_plan(config, options, world_rank).memory.total();
+  std::string text =
+      "this rank needs " + gibibytes(static_cast<std::int64_t>(now)) + " in all; what would help: ";
+  for (const MemorySaving& saving : memory_savings(config, options, world_rank)) {
+    text += fmt::format("{} (saves {}), ", saving.setting, gibibytes(saving.saved_bytes));
+  }
+  return text + "or a smaller model.context";
+}
+
+Error with_advice(const OutOfMemory& error, const Config& config, const TrainerOptions& options,
+                  int world_rank) {
+  return Error(ExitCode::device,
+               error.facts() + "; " + out_of_memory_advice(config, options, world_rank));
+}
+
+}  // namespace hyperslab::train

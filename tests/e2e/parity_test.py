@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""parity: two decks or a matrix of layouts; and ranks that were not started alike."""
+
+import subprocess
+
+import support
+
+MATRIX = """\
+# layouts of four ranks and fewer
+parallel.data=4 parallel.zero=2
+
+parallel.tensor=2 parallel.pipeline=2   # with a remark
+parallel.tensor=2 parallel.sequence=true
+"""
+
+
+class Parity(support.Case):
+    """The tiny deck, under another layout and with another seed."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        deck = support.DECK
+        layout = "parallel: {data: 2, tensor: 2, sequence: true, zero: 1}"
+        cls.write("layout.yaml", deck.replace("parallel: {data: 1}", layout))
+        cls.write("seed.yaml", deck.replace("seed: 7", "seed: 8"))
+        cls.write("layers.yaml", deck.replace("layers: 2", "layers: 3"))
+        cls.write("matrix.txt", MATRIX)
+        cls.write("empty.txt", "# nothing\n\n")
+
+    @classmethod
+    def write(cls, name, text):
+        """A file beside the deck."""
+        (cls.folder / name).write_text(text, encoding="utf-8")
+
+    def parity(self, *arguments, ranks=4):
+        """A comparison over three steps."""
+        return self.run_program("parity", *arguments, "--steps", 3, ranks=ranks)
+
+    def test_two_layouts_agree_and_leave_nothing_behind(self):
+        before = support.snapshot(self.folder)
+
+        result = self.parity("deck.yaml", "layout.yaml", "--rows", 100)
+
+        self.assertEqual((result.code, result.messages), (0, []), result.err)
+        first, *rows = result.out.splitlines()
+        self.assertRegex(first, r"^agrees : layout\.yaml +largest gradient difference \S+ \(gradient/\S+\), ")
+        differences = [float(row.split()[0]) for row in rows]
+        self.assertEqual(len(rows), 2 * 9 + 3)  # of two blocks, two tables and a norm
+        self.assertEqual(differences, sorted(differences, reverse=True))
+        self.assertLessEqual(differences[0], 2e-6)
+        self.assertEqual(support.snapshot(self.folder), before)
+
+    def test_another_seed_differs(self):
+        result = self.parity("deck.yaml", "seed.yaml", ranks=1)
+
+        self.assert_refused(result, 7, "the layouts do not agree within tolerance")
+        self.assertRegex(result.out, r"(?m)^DIFFERS: seed\.yaml +largest gradient difference ")
+
+    def test_another_model_differs(self):
+        result = self.parity("deck.yaml", "layers.yaml", ranks=1)
+
+        self.assert_refused(result, 7, "do not agree")
+
+    def test_matrix(self):
+        result = self.parity("deck.yaml", "--matrix", "matrix.txt")
+
+        self.assertEqual(result.code, 0, result.err)
+        names = [line.split("  ")[0] for line in result.out.splitlines()]
+        self.assertEqual(names, ["agrees : parallel.data=4 parallel.zero=2",
+                                 "agrees : parallel.tensor=2 parallel.pipeline=2",
+                                 "agrees : parallel.tensor=2 parallel.sequence=true"])
+
+    def test_matrix_names_the_layout_that_differs(self):
+        self.write("differs.txt", "parallel.tensor=2\nparallel.tensor=2 run.seed=8\nparallel.data=2\n")
+
+        result = self.parity("deck.yaml", "--matrix", "differs.txt", "--rows", 0, ranks=2)
+
+        self.assert_refused(result, 7, "do not agree")
+        self.assertEqual([line.split(":")[0].strip() for line in result.out.splitlines()],
+                         ["agrees", "DIFFERS", "agrees"])
+
+    def test_refusals(self):
+        cases = [
+            (["needs 4 ranks, 2 were started"], ("deck.yaml", "layout.yaml")),
+            (["needs 4 ranks, 2 were started"], ("deck.yaml", "--matrix", "matrix.txt")),
+            (["none.txt", "cannot read"], ("deck.yaml", "--matrix", "none.txt")),
+            (["empty.txt", "holds no layout"], ("deck.yaml", "--matrix", "empty.txt")),
+            (["none.yaml"], ("deck.yaml", "none.yaml")),
+            (["compares two decks"], ("deck.yaml",)),
+            (["compares two decks"], ("deck.yaml", "deck.yaml", "--matrix", "matrix.txt")),
+            (["parallel.tensor"], ("deck.yaml", "deck.yaml", "--set", "parallel.tensor=3")),
+            (["--steps is 0"], ("deck.yaml", "deck.yaml", "--steps", 0)),
+        ]
+        for words, arguments in cases:
+            with self.subTest(arguments=arguments):
+                self.assert_refused(self.run_program("parity", *arguments, ranks=2), 2, *words)
+
+
+class UnlikeRanks(support.Case):
+    """Ranks of one job with different command lines end at once."""
+
+    def start_both(self, first, second):
+        """Rank 0 with the first arguments, rank 1 with the second."""
+        line = [*support.command(*first, ranks=1), ":", *support.command(*second, ranks=1)[1:]]
+        result = subprocess.run(line, cwd=self.folder, capture_output=True, timeout=30, check=False)
+        messages = [text for text in result.stderr.decode().splitlines() if text.startswith("hyperslab: ")]
+        return result.returncode, messages
+
+    def test_they_are_refused(self):
+        two = support.overrides("parallel.data=2")
+        train = ("train", "deck.yaml", *two)
+        others = (("train", "other.yaml", *two), ("plan", "deck.yaml", *two), ("nothing", "deck.yaml", *two),
+                  (*train, "--set", "run.seed=8"))
+        for other in others:
+            with self.subTest(other=other):
+                code, messages = self.start_both(train, other)
+                self.assertEqual(code, 2)
+                self.assertEqual(len(messages), 1, messages)
+                self.assertIn("the ranks were started differently", messages[0])
+                self.assertIn(f"of rank 1 '{' '.join(other)}'", messages[0])
+        self.assertFalse((self.folder / "run").exists())
+
+
+if __name__ == "__main__":
+    support.main()

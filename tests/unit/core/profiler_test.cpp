@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/core/profiler.hpp"
+
+#include <gmock/gmock.h>
+
+#include "hyperslab/core/arena.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab {
+namespace {
+
+using testing::Each;
+using testing::Gt;
+using testing::HasSubstr;
+
+TEST(CallKind, GoesByTheNameOfTheFunction) {
+  for (const char* name : {"cudaMalloc_v3020", "cudaMallocAsync", "cudaHostAlloc", "cudaFree",
+                           "cuMemAlloc_v2", "cuMemCreate", "cudaGraphInstantiate_v12000"}) {
+    EXPECT_EQ(kind_of_call(name), CallKind::allocation) << name;
+  }
+  for (const char* name :
+       {"cudaStreamSynchronize_ptsz", "cudaDeviceSynchronize", "cuEventSynchronize",
+        "cuCtxSynchronize", "cudaMemcpy", "cuMemcpyDtoH_v2", "cudaMemset_v3020"}) {
+    EXPECT_EQ(kind_of_call(name), CallKind::synchronization) << name;
+  }
+  for (const char* name :
+       {"cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaLaunchCooperativeKernel"}) {
+    EXPECT_EQ(kind_of_call(name), CallKind::launch) << name;
+  }
+  EXPECT_EQ(kind_of_call("cudaGraphLaunch_v10000"), CallKind::graph_launch);
+  for (const char* name :
+       {"cudaMemcpyAsync_v3020", "cuMemcpyHtoDAsync_v2", "cudaMemsetAsync", "cudaEventRecord",
+        "cudaStreamWaitEvent", "cudaEventQuery", "cudaGetLastError", "cudaStreamIsCapturing"}) {
+    EXPECT_EQ(kind_of_call(name), CallKind::other) << name;
+  }
+}
+
+TEST(KernelNames, AreThoseOfTheSource) {
+  EXPECT_EQ(readable_kernel("void hyperslab::ops::cuda::(anonymous namespace)::each_kernel<4, "
+                            "hyperslab::ops::cuda::(anonymous namespace)::Update<float> "
+                            ">(hyperslab::ops::cuda::(anonymous namespace)::Update<float>, long)"),
+            "each_kernel<4, Update<float> >");
+  EXPECT_EQ(
+      readable_kernel("_ZN9hyperslab3ops4cuda12_GLOBAL__N_111mark_kernelEPNS0_11DeviceClockEi"),
+      "mark_kernel");
+  EXPECT_EQ(readable_kernel("sm90_xmma_gemm_bf16"), "sm90_xmma_gemm_bf16");
+}
+
+TEST(KernelClass, GoesByTheName) {
+  const std::vector<std::pair<const char*, KernelClass>> wanted = {
+      {"nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT", KernelClass::matmul},
+      {"cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", KernelClass::matmul},
+      {"cublasLt::splitKreduce_kernel<32, 16, int>", KernelClass::matmul},
+      {"cudnn_generated_fort_native_sdpa_sm90_flash_fprop", KernelClass::attention},
+      {"ncclDevKernel_AllReduce_Sum_f32_RING_LL", KernelClass::communication},
+      {"masked_softmax_backward_kernel<8, true>", KernelClass::softmax},
+      {"loss_kernel<float>", KernelClass::softmax},
+      {"vocabulary_loss_kernel<__nv_bfloat16>", KernelClass::softmax},
+      {"sum_losses_kernel", KernelClass::reduction},
+      {"add_norm_kernel<float>", KernelClass::reduction},
+      {"norm_backward_kernel<float>", KernelClass::reduction},
+      {"add_squares_kernel", KernelClass::reduction},
+      {"each_kernel<8, Update<__nv_bfloat16> >", KernelClass::optimizer},
+      {"each_kernel<8, Rotate<__nv_bfloat16> >", KernelClass::elementwise},
+      {"judge_step_kernel", KernelClass::optimizer},
+      {"mark_kernel", KernelClass::other},
+      {"something_else", KernelClass::other},
+  };
+  for (const auto& [name, kernel_class] : wanted) {
+    EXPECT_EQ(class_of_kernel(name), kernel_class) << name;
+  }
+}
+
+TEST(Profiler, SaysWhyThereIsNone) {
+  if (Profiler::unavailable().empty()) GTEST_SKIP() << "CUPTI is here";
+  const Recorder recorder;
+  try {
+    const Profiler profiler(recorder, Profiler::Watch::calls);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::device);
+    EXPECT_THAT(error.what(), HasSubstr("CUPTI"));
+  }
+}
+
+TEST(EventTimer, TimesEveryInterval) {
+  Context ctx(Device::cpu);
+  EventTimer timer(ctx, 2);
+  for (int i = 0; i < 2; ++i) {
+    timer.begin();
+    const double end = now_seconds() + 0.002;
+    while (now_seconds() < end) {
+    }
+    timer.end();
+  }
+
+  const std::vector<double> seconds = timer.seconds();
+
+  ASSERT_EQ(seconds.size(), 2U);
+  EXPECT_THAT(seconds, Each(Gt(0.0019)));
+  EXPECT_THROW(timer.begin(), Error);
+}
+
+TEST(OutOfMemory, NamesTheArenaTheBytesAndWhatIsFree) {
+  constexpr std::size_t kTooMuch = std::size_t{1} << 60;
+  try {
+    const Arena arena("activations", Device::cpu, kTooMuch);
+    FAIL() << "nothing was thrown";
+  } catch (const OutOfMemory& error) {
+    EXPECT_EQ(error.code(), ExitCode::device);
+    EXPECT_THAT(error.facts(), HasSubstr(std::to_string(kTooMuch) + " bytes were asked for"));
+    EXPECT_THAT(error.facts(), HasSubstr("(activations)"));
+    EXPECT_THAT(error.facts(), HasSubstr(" are free"));
+  }
+  EXPECT_GT(device_memory(Device::cpu).total, device_memory(Device::cpu).free);
+}
+
+}  // namespace
+}  // namespace hyperslab
