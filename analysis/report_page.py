@@ -50,7 +50,8 @@ METHOD = (
     "the ratio of ranks. The base is the fastest run with its rank count.",
     "Reductions are counted from start to end, each by itself: where several are under way at "
     "once their sum can exceed the step, the time with one or more under way cannot. What of it is "
-    "waited for is exposed, and part of the step. Tensor and pipeline communication is counted where a rank waits for it. "
+    "waited for is exposed, and part of the step. Tensor and pipeline communication is counted "
+    "where a rank waits for it. "
     "Traffic is the mean over steps and over the ranks of a group: bytes of the buffers handed in, "
     "time in flight from each call to its end, and the time that the host waits.",
     "The slowest rank is the one with the most work of its own: its step without the time that it "

@@ -83,7 +83,8 @@ def part_rows(group: Group) -> Table:
 
 def communication_rows(group: Group) -> Table:
     header = [*FIRST_HEADER, "reductions (ms)", "one or more under way (ms)",
-              "of that exposed (ms)", "exposed (% of it)", "tensor (ms)", "pipeline (ms)", "total (ms)", "exposed (ms)", "exposed (% of step)"]
+              "of that exposed (ms)", "exposed (% of it)", "tensor (ms)", "pipeline (ms)",
+              "total (ms)", "exposed (ms)", "exposed (% of step)"]
     rows = []
     for case in group.cases:
         reduce, exposed = case.reduce_seconds, case.parts["reduce exposed"]

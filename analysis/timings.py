@@ -46,8 +46,8 @@ class ShortStartError(UserError):
 
 @dataclass(frozen=True)
 class RankSteps:
-    """The steps of one rank in one start; coordinates in the order of AXES. A column "data/bytes" is
-    of a group of ranks; newer files have such columns."""
+    """The steps of one rank in one start; coordinates in the order of AXES. Newer files have columns
+    "data/bytes" of groups of ranks, too."""
 
     rank: int
     host: str

@@ -144,7 +144,6 @@ void GradientReducer::close(Context& ctx, std::size_t index) {
   const Bucket& mine = bucket(index);
   const View gradients = params_.gradient(mine);
   for (const View& part : state.key_values) sum(ctx, *groups_.key_value, part);
-  if (mine.kind == BucketKind::summed) sum(ctx, *groups_.tensor, gradients);
   state.pending = true;
   if (groups_.data->size() == 1) return;
   state.ticket = zero_ == 0 ? groups_.data->all_reduce(ctx, gradients, comm::ReduceOp::sum)
@@ -160,6 +159,7 @@ void GradientReducer::settle(Context& ctx, std::size_t index) {
   if (state.ticket != 0) groups_.data->wait(ctx, state.ticket);
   state.ticket = 0;
   const View reduced = zero_ == 0 ? params_.gradient(mine) : shard(mine);
+  if (mine.kind == BucketKind::summed) sum(ctx, *groups_.tensor, reduced);
   if (mine.kind == BucketKind::tied && groups_.tied != nullptr) sum(ctx, *groups_.tied, reduced);
   if (zero_ < 2) return;
   const View kept =

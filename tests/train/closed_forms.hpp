@@ -234,7 +234,7 @@ inline Flows tensor_flows(const Numbers& n, const Place& place) {
   out.all_gather.add((place.first ? m : 0) + (place.last ? m : 0), stream);
   const std::int64_t times = n.zero == 2 ? m : 1;
   const std::int64_t summed = buckets(n, place).summed;
-  if (summed > 0) out.all_reduce.add(times, 4 * summed);
+  if (summed > 0) out.all_reduce.add(times, 4 * summed / (n.zero == 0 ? 1 : n.data));
   return out;
 }
 

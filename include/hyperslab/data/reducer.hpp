@@ -20,10 +20,12 @@ struct GradientGroups {
 /// Sums gradients while backward still runs. A bucket starts as soon as the backward passes of all
 /// its units are enqueued: with zero 0 and 1 in the last microbatch of a step, with zero 2 in every
 /// microbatch. By kind and parameter it is summed
-/// - over the tensor group, where ranks saw only their rows (BucketKind::summed);
 /// - over the ranks with the same key-value heads;
 /// - over the data group: all-reduced with zero 0, else reduced to this rank's shard;
-/// - over the two ends of a tied table, so that both have equal bits.
+/// - then over the tensor group, where ranks saw only their rows (BucketKind::summed), and over the
+///   two ends of a tied table, so that all of them have equal bits.
+/// Copies that several tensor ranks hold (BucketKind::equal, shared key-value heads) go through data
+/// groups of their own: they have equal bits where those groups add in one order, as MPI does.
 class GradientReducer {
  public:
   GradientReducer(const nn::ParamTable& params, const GradientGroups& groups);
