@@ -23,7 +23,9 @@ Samples::Samples(const TokenSource& source, Sampling sampling, Dim T, std::uint6
       T_(T),
       seed_(seed),
       shuffle_(shuffle),
-      ignore_token_(ignore_token) {
+      ignore_token_(ignore_token),
+      stride_(T),
+      targets_(source.size() - 1) {
   require(T > 0, "samples of no tokens");
   if (source.size() <= T) {
     throw Error(ExitCode::data,
@@ -31,14 +33,30 @@ Samples::Samples(const TokenSource& source, Sampling sampling, Dim T, std::uint6
                             "found {}; give more text or a smaller model.context",
                             source.description(), T + 1, T, source.size()));
   }
+  targets_ -= targets_ % T;
 }
 
-std::int64_t Samples::size() const { return (source_.size() - 1) / T_; }
+Samples Samples::strided(const TokenSource& source, Dim T, Dim stride, std::int64_t targets,
+                         std::int32_t ignore_token) {
+  Samples samples(source, Sampling::blocks, T, 0, false, ignore_token);
+  require(stride > 0 && stride <= T && targets >= T && targets < source.size(),
+          "strided samples without a stride or beyond their source");
+  samples.stride_ = stride;
+  samples.targets_ = targets;
+  return samples;
+}
+
+std::int64_t Samples::size() const { return 1 + (targets_ - T_ + stride_ - 1) / stride_; }
+
+std::int64_t Samples::repeated(std::int64_t index) const {
+  if (shuffle_ || index % size() == 0) return 0;
+  return T_ + (index % size() - 1) * stride_ - start(index);
+}
 
 std::int64_t Samples::start(std::int64_t index) const {
   require(index >= 0, "negative sample index");
   const std::int64_t n = size();
-  if (!shuffle_) return index % n * T_;
+  if (!shuffle_) return std::min(index % n * stride_, targets_ - T_);
   if (sampling_ == Sampling::blocks) {
     const auto block =
         permuted_index(static_cast<std::uint64_t>(index % n), static_cast<std::uint64_t>(n), seed_,
@@ -60,7 +78,8 @@ void Samples::read(std::int64_t index, std::span<std::int32_t> tokens,
   source_.read(first, tokens);
   std::ranges::copy(tokens.subspan(1), targets.begin());
   source_.read(first + T_, targets.last(1));
-  if (may_ignore()) ignore(first + 1, targets);
+  if (reads_to_ignore()) ignore(first + 1, targets);
+  std::ranges::fill(targets.first(static_cast<std::size_t>(repeated(index))), ops::kIgnoredTarget);
 }
 
 /// targets: the tokens from `first` on; those that do not count are replaced.
@@ -84,11 +103,12 @@ void Samples::ignore(std::int64_t first, std::span<std::int32_t> targets) const 
 }
 
 std::int64_t Samples::counted(std::int64_t index) const {
-  if (!may_ignore()) return T_;
+  const std::int64_t own = T_ - repeated(index);
+  if (!reads_to_ignore()) return own;
   std::array<std::int32_t, kPiece> piece;
-  std::int64_t first = start(index) + 1;
+  std::int64_t first = start(index) + T_ - own + 1;
   std::int64_t counted = 0;
-  for (const std::int64_t end = first + T_; first < end;) {
+  for (const std::int64_t end = first + own; first < end;) {
     const auto count = std::min(static_cast<std::int64_t>(kPiece), end - first);
     const auto targets = std::span(piece).first(static_cast<std::size_t>(count));
     source_.read(first, targets);

@@ -132,7 +132,7 @@ constexpr std::array kRunRules = {
     Rule{"parallel.data", "parallel.tensor parallel.pipeline run.device",
          "1 rank on a GPU (NCCL is not available yet)",
          [](const Config& c, const Surroundings& s) {
-           return !on_gpu(c, s) || wanted_ranks(c) == 1;
+           return s.planning || !on_gpu(c, s) || wanted_ranks(c) == 1;
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(

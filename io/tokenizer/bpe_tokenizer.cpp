@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tokenizer/bpe_tokenizer.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "tokenizer/markers.hpp"
@@ -68,6 +69,11 @@ std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text) const {
 std::string BpeTokenizer::decode(std::int32_t id) const {
   if (id < 0 || id >= vocabulary()) return {};
   return vocabulary_.tokens[static_cast<std::size_t>(id)];
+}
+
+bool BpeTokenizer::is_special(std::int32_t id) const {
+  return (id >= 0 && id == vocabulary_.end_of_text) ||
+         std::ranges::find(vocabulary_.special, id) != vocabulary_.special.end();
 }
 
 }  // namespace hyperslab::io

@@ -25,6 +25,7 @@ class BpeTokenizer final : public Tokenizer {
   }
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const override;
   [[nodiscard]] std::string decode(std::int32_t id) const override;
+  [[nodiscard]] bool is_special(std::int32_t id) const override;
   [[nodiscard]] std::int32_t end_of_text() const override { return vocabulary_.end_of_text; }
 
  private:

@@ -21,6 +21,7 @@ struct BpeVocabulary {
   std::string pattern;                       ///< what pieces match; merges stay within a piece
   bool whole_pieces = false;                 ///< a piece that is a token is not merged
   std::vector<std::int32_t> added;           ///< tokens found in text before it is split
+  std::vector<std::int32_t> special;         ///< tokens marked as no text
   std::int32_t end_of_text = -1;
 };
 

@@ -25,6 +25,7 @@ class TokenizerFile {
     vocabulary.pattern = pattern;
     vocabulary.whole_pieces = model.value("ignore_merges", json()) == json(true);
     vocabulary.added = std::move(added_);
+    vocabulary.special = std::move(special_);
     return vocabulary;
   }
 
@@ -108,11 +109,15 @@ class TokenizerFile {
                          !token["content"].get_ref<const std::string&>().empty();
       if (!named) refuse(key, "an object with content and id", token);
       builder_.add_literal(token["content"], token.value("id", json()));
-      if (token.value("special", json(false)) == json(true)) continue;
+      const auto id = token["id"].get<std::int32_t>();
+      if (token.value("special", json(false)) == json(true)) {
+        special_.push_back(id);
+        continue;
+      }
       for (const char* flag : {"single_word", "lstrip", "rstrip"}) {
         if (token.value(flag, json(false)) != json(false)) refuse(key + "." + flag, "false", token);
       }
-      added_.push_back(token["id"].get<std::int32_t>());
+      added_.push_back(id);
     }
   }
 
@@ -120,6 +125,7 @@ class TokenizerFile {
   const json& file_;
   VocabularyBuilder builder_;
   std::vector<std::int32_t> added_;
+  std::vector<std::int32_t> special_;
 };
 
 }  // namespace

@@ -21,6 +21,7 @@ class ByteTokenizer final : public Tokenizer {
   [[nodiscard]] std::string decode(std::int32_t id) const override {
     return id >= 0 && id < 256 ? std::string(1, static_cast<char>(id)) : std::string();
   }
+  [[nodiscard]] bool is_special(std::int32_t id) const override { return id == 256; }
   [[nodiscard]] std::int32_t end_of_text() const override { return 256; }
 };
 

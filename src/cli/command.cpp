@@ -89,9 +89,13 @@ train::Config read_config(comm::World& world, const DeckSource& source) {
   deck::Surroundings surroundings;
   surroundings.ranks = source.any_ranks ? 0 : source.ranks > 0 ? source.ranks : world.size();
   surroundings.for_training = source.for_training;
-  surroundings.has_cuda_device = cuda_device_count() > 0;
+  surroundings.has_cuda_device = source.device == "cuda" || cuda_device_count() > 0;
+  surroundings.has_cuda_build = source.device == "cuda" || kHasCuda;
+  surroundings.planning = source.planning;
+  std::vector<std::string> overrides = source.overrides;
+  if (!source.device.empty()) overrides.push_back("run.device=" + source.device);
   try {
-    return deck::read_deck(text, source.path, source.overrides, surroundings);
+    return deck::read_deck(text, source.path, overrides, surroundings);
   } catch (const Error& error) {
     throw error.on_all_ranks();
   }

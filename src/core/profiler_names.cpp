@@ -114,6 +114,8 @@ std::string_view name_of(CallKind kind) {
 }
 
 CallKind kind_of_call(std::string_view name) {
+  // <<<>>> of CUDA 13 calls __cudaLaunchKernel.
+  name.remove_prefix(std::min(name.find_first_not_of('_'), name.size()));
   if (starts_with_any(name, kAllocations)) return CallKind::allocation;
   if (starts_with_any(name, kWaits)) return CallKind::synchronization;
   // Host memory that is not page-locked makes an asynchronous copy wait, too; names cannot tell.

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <numbers>
+
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/train/trainer.hpp"
@@ -6,6 +9,16 @@
 #include "step_records.hpp"
 
 namespace hyperslab::train {
+
+double Evaluation::perplexity() const { return std::exp(loss()); }
+
+double Evaluation::bits_per_byte(const TextAmount& text) const {
+  return loss_sum / std::numbers::ln2 / text.bytes;
+}
+
+double Evaluation::word_perplexity(const TextAmount& text) const {
+  return std::exp(loss_sum / (text.words + text.line_ends));
+}
 
 Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, comm::World& world) {
   const std::int64_t chunks = (count + microbatch() - 1) / microbatch();

@@ -2,7 +2,6 @@
 #include "hyperslab/train/trainer.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 
 #include "batch_feed.hpp"
@@ -71,8 +70,6 @@ model::Arenas arenas_of(const Config& config, const mesh::Mesh& mesh, const Trai
 }
 
 }  // namespace
-
-double Evaluation::perplexity() const { return std::exp(loss()); }
 
 Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOptions& options,
                  const model::MemoryPlan* plan)

@@ -86,6 +86,13 @@ class Samples {
   /// Throws Error(data) where the source holds less than one sample.
   Samples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
           bool shuffle = true, std::int32_t ignore_token = -1);
+  /// For evaluation with more context: samples in file order that begin `stride` tokens apart, 1 <=
+  /// stride <= T, over the first `targets` targets of the source, T <= targets < size. The first
+  /// counts all its targets, every other those that none before it has: its last `stride`. The last
+  /// begins earlier where the text ends. So each target counts once, predicted from at least
+  /// T - stride + 1 tokens, or from all before it. Throws as the constructor.
+  [[nodiscard]] static Samples strided(const TokenSource& source, Dim T, Dim stride,
+                                       std::int64_t targets, std::int32_t ignore_token = -1);
   /// Samples of one epoch, n.
   [[nodiscard]] std::int64_t size() const;
   /// First token of sample `index`, any index >= 0.
@@ -95,12 +102,17 @@ class Samples {
             std::span<std::int32_t> targets) const;
   [[nodiscard]] Dim length() const { return T_; }
   /// Whether some targets may not count.
-  [[nodiscard]] bool may_ignore() const { return ignore_token_ >= 0 || source_.has_mask(); }
-  /// Targets of sample `index` that count; T without reading where !may_ignore().
+  [[nodiscard]] bool may_ignore() const {
+    return size() * T_ > targets_ || reads_to_ignore();
+  }
+  /// Targets of sample `index` that count; without reading where the source ignores none.
   [[nodiscard]] std::int64_t counted(std::int64_t index) const;
 
  private:
+  [[nodiscard]] bool reads_to_ignore() const { return ignore_token_ >= 0 || source_.has_mask(); }
   void ignore(std::int64_t first, std::span<std::int32_t> targets) const;
+  /// Targets at the front of sample `index` that an earlier one counts.
+  [[nodiscard]] std::int64_t repeated(std::int64_t index) const;
 
   const TokenSource& source_;
   Sampling sampling_;
@@ -108,6 +120,8 @@ class Samples {
   std::uint64_t seed_;
   bool shuffle_;
   std::int32_t ignore_token_;
+  Dim stride_;            ///< of samples in file order
+  std::int64_t targets_;  ///< that the samples of an epoch cover
 };
 
 /// Host memory of one microbatch.

@@ -19,6 +19,9 @@ class Tokenizer {
   [[nodiscard]] virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
   /// The bytes of one id; ids outside the vocabulary give nothing.
   [[nodiscard]] virtual std::string decode(std::int32_t id) const = 0;
+  /// Whether an id is no text: the one that ends a document, and those that a tokenizer.json marks
+  /// as special. decode() may give them a name.
+  [[nodiscard]] virtual bool is_special(std::int32_t id) const = 0;
   /// The id that ends a document, or -1.
   [[nodiscard]] virtual std::int32_t end_of_text() const = 0;
 };

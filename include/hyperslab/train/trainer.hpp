@@ -18,6 +18,7 @@
 #include "hyperslab/optim/adamw.hpp"
 #include "hyperslab/pipeline/executor.hpp"
 #include "hyperslab/train/config.hpp"
+#include "hyperslab/train/evaluation.hpp"
 #include "hyperslab/train/memory_meter.hpp"
 
 namespace hyperslab::train {
@@ -46,16 +47,6 @@ struct TrainerOptions {
 /// The device that the deck means here and the dtype that its precision computes in. On a GPU it
 /// also makes the one of this rank the one in use.
 [[nodiscard]] TrainerOptions trainer_options(const Config& config, int local_rank, bool training);
-
-/// Loss and accuracy as sums over counted tokens.
-struct Evaluation {
-  double loss_sum = 0;
-  double tokens = 0;
-  double correct = 0;
-  [[nodiscard]] double loss() const { return loss_sum / tokens; }
-  [[nodiscard]] double perplexity() const;
-  [[nodiscard]] double token_accuracy() const { return correct / tokens; }
-};
 
 /// One rank's share of a model with its gradients, optimizer state and memory, and the step over
 /// them. The same class runs on `meta` to find memory and work.
@@ -109,9 +100,9 @@ class Trainer {
   /// Graph segments that the newest step ran, the update among them.
   [[nodiscard]] int segments() const;
 
-  /// Mean loss over samples [0, count) in their order, the same number for every layout: samples
-  /// are dealt out in microbatches, rests are filled with ignored targets. Collective over the
-  /// world.
+  /// Loss and accuracy over the counted targets of samples [0, count), the same numbers for every
+  /// layout: samples are dealt out in microbatches, rests are filled with ignored targets.
+  /// Collective over the world.
   Evaluation evaluate(const io::Samples& samples, std::int64_t count, comm::World& world);
 
   /// Everything a checkpoint needs of this rank; every element of every tensor is given by exactly

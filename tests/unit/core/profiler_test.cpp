@@ -24,7 +24,8 @@ TEST(CallKind, GoesByTheNameOfTheFunction) {
     EXPECT_EQ(kind_of_call(name), CallKind::synchronization) << name;
   }
   for (const char* name :
-       {"cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaLaunchCooperativeKernel"}) {
+       {"cudaLaunchKernel_v7000", "__cudaLaunchKernel_v13000", "cudaLaunchKernelExC_v11060",
+        "cuLaunchKernelEx", "cudaLaunchCooperativeKernel"}) {
     EXPECT_EQ(kind_of_call(name), CallKind::launch) << name;
   }
   EXPECT_EQ(kind_of_call("cudaGraphLaunch_v10000"), CallKind::graph_launch);
