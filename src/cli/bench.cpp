@@ -209,8 +209,10 @@ ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments
   require_usable(args);
   const auto mode = args.get<std::string>("mode");
   const auto modes = modes_of(mode);
-  const train::Config config =
-      read_config(world, {args.list("DECK").front(), args.list("set"), false, false});
+  DeckSource source;
+  source.path = args.list("DECK").front();
+  source.overrides = args.list("set");
+  const train::Config config = read_config(world, source);
   if (mode == "data") {
     run_bench_of_data(world, args, config, args.get<int>("warmup"), args.get<int>("steps"));
     return ExitCode::ok;

@@ -113,6 +113,25 @@ struct HeadGradient {
   bool first_of_group;
 };
 
+/// Of query head `i` of all samples' heads.
+template <class T>
+HeadGradient<T> gradient_of(const HeadLayout& layout, CView dout, View dprobabilities, View dqkv,
+                            Dim i) {
+  const Dim tokens = dqkv.shape()[1];
+  const Dim D = layout.head_width;
+  const Dim group = layout.heads / layout.kv_heads;
+  const Dim b = i / layout.heads;
+  const Dim h = i % layout.heads;
+  T* sample = dqkv.data<T>() + b * tokens * layout.packed_width();
+  T* dk = sample + (layout.heads + h / group) * D;
+  return {dout.data<T>() + (b * tokens * layout.heads + h) * D,
+          dprobabilities.data<T>() + i * tokens * tokens,
+          sample + h * D,
+          dk,
+          dk + layout.kv_heads * D,
+          h % group == 0};
+}
+
 /// dv, and the gradient of the probabilities.
 template <class T>
 void head_values_gradient(const Head<T>& head, const T* probabilities, const HeadGradient<T>& g,
@@ -195,28 +214,18 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView 
   with_real(qkv.dtype(), "attention_reference_backward", [&]<class T>(T) {
     const Dim tokens = qkv.shape()[1];
     const Dim H = layout.heads;
-    const Dim D = layout.head_width;
     const Dim group = H / layout.kv_heads;
     auto* base = static_cast<T*>(
         ctx.workspace("attention_reference_backward",
                       attention_reference_workspace(ctx.threads(), tokens, qkv.dtype())));
-    const auto gradient_of = [&](Dim b, Dim h) -> HeadGradient<T> {
-      T* sample = dqkv.data<T>() + b * tokens * layout.packed_width();
-      T* dk = sample + (H + h / group) * D;
-      return {dout.data<T>() + (b * tokens * H + h) * D,
-              dprobabilities.data<T>() + (b * H + h) * tokens * tokens,
-              sample + h * D,
-              dk,
-              dk + layout.kv_heads * D,
-              h % group == 0};
-    };
     // pass(head, its probabilities, its gradients, scratch); a thread has whole groups
     const auto each_head = [&](Component part, auto&& pass) {
       const Scope scope(ctx.recorder(), part);
       const auto groups = [&](int chunk, Dim begin, Dim end) {
         for (Dim i = begin * group; i < end * group; ++i) {
           pass(head_of<T>(layout, qkv, dropout, i / H, i % H),
-               probabilities.data<T>() + i * tokens * tokens, gradient_of(i / H, i % H),
+               probabilities.data<T>() + i * tokens * tokens,
+               gradient_of<T>(layout, dout, dprobabilities, dqkv, i),
                base + chunk * kRowBlock * tokens);
         }
       };
