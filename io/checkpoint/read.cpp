@@ -178,8 +178,12 @@ std::vector<StoredBlock> touched_blocks(const std::vector<Source>& sources,
 
 }  // namespace
 
-void CheckpointReader::read(std::span<const SlabTarget> targets) const {
+void CheckpointReader::check(std::span<const SlabTarget> targets) const {
   check_targets(folder_, tensors_, targets);
+}
+
+void CheckpointReader::read(std::span<const SlabTarget> targets) const {
+  check(targets);
   for (const SlabTarget& target : targets) {
     if (target.count.numel() > 0) check_memory(target);
   }

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "command.hpp"
+#include "hyperslab/core/log.hpp"
 #include "hyperslab/train/run.hpp"
 
 namespace hyperslab::cli {
@@ -16,93 +20,227 @@ struct Result {
   train::Evaluation evaluation;
 };
 
-/// Loss of the deck's validation files, or of its training files where it has no others.
-Result evaluate(comm::World& world, const train::Config& config, const std::string& checkpoint) {
-  std::unique_ptr<io::TokenSource> tokens;
-  std::unique_ptr<io::Samples> samples;
-  std::int64_t step = 0;
-  train::TrainerOptions options;
-  train::agree(world, [&] { options = train::trainer_options(config, world.local_rank(), false); });
-  const std::unique_ptr<mesh::Mesh> mesh = train::make_mesh(world, config, options.device);
-  std::unique_ptr<train::Trainer> trainer;  // goes before the mesh
-  train::agree(world, [&] {
-    io::DataTokens data = io::open_data(config.data, config.model.vocabulary, config.run.seed,
+/// The deck's validation files, or its training files where it has no others, as samples, and the
+/// trainers that measure checkpoints on them.
+class Evaluator {
+ public:
+  /// `stride`: tokens between windows; 0: the deck's context, and no context is read twice.
+  Evaluator(comm::World& world, const train::Config& config, std::int64_t stride)
+      : world_(world), config_(config) {
+    train::agree(world_, [&] {
+      open_tokens();
+      make_samples(stride);
+      if (!config_.data.vocabulary.empty()) {
+        tokenizer_ = io::open_tokenizer(config_.data.vocabulary);
+      }
+    });
+    if (tokenizer_) text_ = train::count_text(*samples_, count_, *tokenizer_, world_);
+    train::agree(world_,
+                 [&] { options_ = train::trainer_options(config_, world_.local_rank(), false); });
+    mesh_ = train::make_mesh(world_, config_, options_.device);
+  }
+
+  Result measure(const std::string& checkpoint) {
+    Result result = {checkpoint, 0, {}};
+    train::agree(world_, [&] {
+      const io::CheckpointReader reader(checkpoint);
+      result.step = reader.meta().step;
+      if (!trainer_) {
+        const train::Plan plan = train::make_plan(config_, options_, world_.rank());
+        trainer_ = std::make_unique<train::Trainer>(config_, *mesh_, options_, &plan.memory);
+        trainer_->initialize();
+      }
+      trainer_->load(reader);  // which names every tensor of another shape
+      train::require_same_model(reader.meta(), config_.model, reader.folder());
+    });
+    trainer_->share_values();
+    result.evaluation = trainer_->evaluate(*samples_, count_, world_);
+    if (result.evaluation.tokens == 0) {
+      throw Error(ExitCode::data, tokens_->description() +
+                                      ": no evaluated token counts as a target; see "
+                                      "data.ignore_token and data.loss_mask")
+          .on_all_ranks();
+    }
+    return result;
+  }
+
+  /// Absent where the deck names no vocabulary.
+  [[nodiscard]] const std::optional<train::TextAmount>& text() const { return text_; }
+
+ private:
+  void open_tokens() {
+    io::DataTokens data = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed,
                                         io::DataPart::validation);
     if (!data.validation) {  // nothing is set aside: the training tokens themselves
-      data = io::open_data(config.data, config.model.vocabulary, config.run.seed);
+      data = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed);
     }
-    tokens = std::move(data.validation ? data.validation : data.train);
-    const bool generated = tokens->description().starts_with("synthetic");
-    if (generated && config.train.validate_batches == 0) {
+    tokens_ = std::move(data.validation ? data.validation : data.train);
+    const bool generated = tokens_->description().starts_with("synthetic");
+    if (generated && config_.train.validate_batches == 0) {
       throw Error(ExitCode::usage,
                   "eval of synthetic tokens has no end: set train.validate_batches");
     }
-    samples = std::make_unique<io::Samples>(*tokens, io::Sampling::blocks, config.model.context,
-                                            config.run.seed, false, config.data.ignore_token);
-    const io::CheckpointReader reader(checkpoint);
-    step = reader.meta().step;
-    const model::MemoryPlan plan = train::make_plan(config, options, world.rank()).memory;
-    trainer = std::make_unique<train::Trainer>(config, *mesh, options, &plan);
-    trainer->initialize();
-    trainer->load(reader);  // which names every tensor of another shape
-    train::require_same_model(reader.meta(), config.model, reader.folder());
-  });
-  trainer->share_values();
-  std::int64_t count = samples->size();
-  if (config.train.validate_batches > 0) {
-    count = std::min(count, config.train.validate_batches * config.train.microbatch);
   }
-  return {checkpoint, step, trainer->evaluate(*samples, count, world)};
+
+  /// Without a stride the samples that train validates on; with one the same targets, and the rest
+  /// that makes no whole sample.
+  void make_samples(std::int64_t stride) {
+    const Dim T = config_.model.context;
+    const std::int32_t ignored = config_.data.ignore_token;
+    samples_ = std::make_unique<io::Samples>(*tokens_, io::Sampling::blocks, T, config_.run.seed,
+                                             false, ignored);
+    count_ = samples_->size();
+    const std::int64_t limit = config_.train.validate_batches * config_.train.microbatch;
+    const bool limited = limit > 0 && limit < count_;
+    if (limited) count_ = limit;
+    if (stride == 0) return;
+    const std::int64_t targets = limited ? limit * T : tokens_->size() - 1;
+    samples_ =
+        std::make_unique<io::Samples>(io::Samples::strided(*tokens_, T, stride, targets, ignored));
+    count_ = samples_->size();
+  }
+
+  comm::World& world_;
+  const train::Config& config_;
+  std::unique_ptr<io::TokenSource> tokens_;
+  std::unique_ptr<io::Samples> samples_;
+  std::int64_t count_ = 0;
+  std::unique_ptr<io::Tokenizer> tokenizer_;
+  std::optional<train::TextAmount> text_;
+  train::TrainerOptions options_;
+  std::unique_ptr<mesh::Mesh> mesh_;
+  std::unique_ptr<train::Trainer> trainer_;  // goes before the mesh
+};
+
+/// What is printed of the text; not-a-number or infinite where there is none.
+struct TextFigures {
+  double bits_per_byte = std::numeric_limits<double>::quiet_NaN();
+  double word_perplexity = std::numeric_limits<double>::quiet_NaN();
+};
+
+TextFigures text_figures(const train::Evaluation& evaluation,
+                         const std::optional<train::TextAmount>& text) {
+  if (!text) return {};
+  return {evaluation.bits_per_byte(*text), evaluation.word_perplexity(*text)};
 }
 
-nlohmann::ordered_json to_json(const Result& result) {
+nlohmann::ordered_json to_json(const Result& result, std::int64_t stride,
+                               const std::optional<train::TextAmount>& text, bool words) {
+  const train::Evaluation& evaluation = result.evaluation;
+  const TextFigures figures = text_figures(evaluation, text);
   nlohmann::ordered_json line;
   line["checkpoint"] = result.checkpoint;
   line["step"] = result.step;
-  line["loss"] = result.evaluation.loss();
-  line["perplexity"] = result.evaluation.perplexity();
-  line["token_accuracy"] = result.evaluation.token_accuracy();
-  line["tokens"] = result.evaluation.tokens;
+  line["loss"] = evaluation.loss();
+  line["perplexity"] = evaluation.perplexity();
+  line["bits_per_byte"] = figures.bits_per_byte;  // null where it is no number
+  if (words) line["word_perplexity"] = figures.word_perplexity;
+  line["token_accuracy"] = evaluation.token_accuracy();
+  line["tokens"] = evaluation.tokens;
+  line["loss_sum"] = evaluation.loss_sum;
+  line["stride"] = stride;
+  if (text) line["bytes"] = text->bytes;
+  if (text && words) line["words"] = text->words;
+  if (text && words) line["line_ends"] = text->line_ends;
   return line;
+}
+
+std::string number_or_dash(double value) {
+  return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-";
+}
+
+void print_row(const Result& result, const std::optional<train::TextAmount>& text, bool words) {
+  const train::Evaluation& evaluation = result.evaluation;
+  const TextFigures figures = text_figures(evaluation, text);
+  fmt::print("{:>8} {:>10.6f} {:>12.4f} {:>10} ", result.step, evaluation.loss(),
+             evaluation.perplexity(), number_or_dash(figures.bits_per_byte));
+  if (words) fmt::print("{:>15} ", number_or_dash(figures.word_perplexity));
+  fmt::print("{:>13.2f} % {:>12.0f}  {}\n", 100.0 * evaluation.token_accuracy(), evaluation.tokens,
+             result.checkpoint);
+}
+
+void print_header(bool words) {
+  fmt::print("{:>8} {:>10} {:>12} {:>10} ", "step", "loss", "perplexity", "bits/byte");
+  if (words) fmt::print("{:>15} ", "word perplexity");
+  fmt::print("{:>15} {:>12}  {}\n", "token accuracy", "tokens", "checkpoint");
+}
+
+void add_options(Arguments& args) {
+  add_deck_options(args);
+  args.add()(
+      "checkpoint", po::value<std::vector<std::string>>()->composing()->required(),
+      "a step's folder, or a directory of them, of which the newest is taken; several make a "
+      "table")(
+      "stride", po::value<std::int64_t>(),
+      "windows of model.context tokens begin so many tokens apart (1 to model.context), and each "
+      "counts only the targets that none before it has: every target once, predicted from at least "
+      "context - stride + 1 tokens (fewer only at the beginning), to the end of the text; costs "
+      "context / stride times the work. Without it windows follow each other as in training, and a "
+      "rest that fills none is left out")(
+      "words",
+      "also print the perplexity per word, exp(sum of losses / (words + line ends)): words are "
+      "runs of bytes other than white space (ASCII) in the text of the evaluated tokens, and each "
+      "line end is one, as <eos> is for WikiText; needs data.vocabulary")(
+      "json", po::value<std::string>(), "also write the figures to this file");
+  args.positional("DECK");
+}
+
+/// --stride, or 0 where it is not given; also refuses --words without a vocabulary.
+std::int64_t check_options(const Arguments& args, const train::Config& config) {
+  if (args.has("words") && config.data.vocabulary.empty()) {
+    throw Error(ExitCode::usage,
+                "--words needs the text of the tokens: set data.vocabulary to the vocabulary that "
+                "made the token files (a folder, or bytes)")
+        .on_all_ranks();
+  }
+  if (!args.has("stride")) return 0;
+  const auto stride = args.get<std::int64_t>("stride");
+  if (stride < 1 || stride > config.model.context) {
+    throw Error(ExitCode::usage, fmt::format("--stride must be 1 to {} (model.context), found {}",
+                                             config.model.context, stride))
+        .on_all_ranks();
+  }
+  return stride;
+}
+
+void write_json(comm::World& world, const std::string& path, const nlohmann::ordered_json& all) {
+  train::agree(world, [&] {
+    if (world.rank() != 0) return;
+    std::ofstream file(path);
+    file << (all.size() == 1 ? all[0] : all).dump(2) << '\n';
+    if (!file.flush()) throw Error(ExitCode::storage, path + ": cannot write this file");
+  });
 }
 
 }  // namespace
 
 ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args(
-      "usage: [mpirun -np N] hyperslab eval DECK --checkpoint DIR [--set k=v]... prints loss, "
-      "perplexity and token accuracy of the deck's validation files");
-  add_deck_options(args);
-  args.add()(
-      "checkpoint", po::value<std::vector<std::string>>()->composing()->required(),
-      "a step's folder, or a directory of them, of which the newest is taken; several make a "
-      "table")("json", po::value<std::string>(), "also write the figures to this file");
-  args.positional("DECK");
+      "usage: [mpirun -np N] hyperslab eval DECK --checkpoint DIR [--set k=v]... prints loss (nats "
+      "a token), perplexity, bits per byte and token accuracy of the deck's validation files, the "
+      "same numbers on every layout. Bytes are those of the counted tokens in data.vocabulary; end "
+      "of text and other special tokens have none. train.validate_batches limits the text, 0 "
+      "takes all");
+  add_options(args);
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const train::Config config =
       read_config(world, {args.list("DECK").front(), args.list("set"), false, false});
+  const std::int64_t stride = check_options(args, config);
+  const bool words = args.has("words");
+  Evaluator evaluator(world, config, stride);
+  if (!evaluator.text() && world.rank() == 0) {
+    log::info("no bits per byte: the deck has no data.vocabulary that tells the bytes of a token");
+  }
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const std::string& checkpoint : args.list("checkpoint")) {
-    const Result result = evaluate(world, config, checkpoint);
-    all.push_back(to_json(result));
+    const Result result = evaluator.measure(checkpoint);
+    all.push_back(
+        to_json(result, stride > 0 ? stride : config.model.context, evaluator.text(), words));
     if (world.rank() != 0) continue;
-    if (all.size() == 1) {
-      fmt::print("{:>8} {:>10} {:>12} {:>15} {:>12}  {}\n", "step", "loss", "perplexity",
-                 "token accuracy", "tokens", "checkpoint");
-    }
-    fmt::print("{:>8} {:>10.6f} {:>12.4f} {:>13.2f} % {:>12.0f}  {}\n", result.step,
-               result.evaluation.loss(), result.evaluation.perplexity(),
-               100.0 * result.evaluation.token_accuracy(), result.evaluation.tokens, checkpoint);
+    if (all.size() == 1) print_header(words);
+    print_row(result, evaluator.text(), words);
   }
-  if (args.has("json")) {
-    train::agree(world, [&] {
-      if (world.rank() != 0) return;
-      const auto path = args.get<std::string>("json");
-      std::ofstream file(path);
-      file << (all.size() == 1 ? all[0] : all).dump(2) << '\n';
-      if (!file.flush()) throw Error(ExitCode::storage, path + ": cannot write this file");
-    });
-  }
+  if (args.has("json")) write_json(world, args.get<std::string>("json"), all);
   return ExitCode::ok;
 }
 

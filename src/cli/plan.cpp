@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "command.hpp"
+#include "hyperslab/core/transfer.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/pipeline/diagram.hpp"
 #include "hyperslab/pipeline/validate.hpp"
@@ -10,16 +14,59 @@
 namespace hyperslab::cli {
 namespace {
 
-double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+/// What the numbers of a table are counted in.
+struct Unit {
+  const char* name;
+  double size;
+};
+Unit byte_unit(double largest) {
+  constexpr double kGiB = 1073741824.0;
+  return largest >= kGiB ? Unit{"GiB", kGiB} : Unit{"MiB", 1048576.0};
+}
+Unit flop_unit(double largest) {
+  if (largest >= 1e15) return {"PFLOP", 1e15};
+  return largest >= 1e12 ? Unit{"TFLOP", 1e12} : Unit{"GFLOP", 1e9};
+}
+/// MiB with one decimal, larger units with three.
+std::string in(const Unit& unit, double amount) {
+  return fmt::format("{:.{}f}", amount / unit.size, unit.size > 1048576.0 ? 3 : 1);
+}
+
+/// The device that the deck means here, unless the option says another.
+Device planned_device(const train::Config& config) {
+  if (config.run.device == "auto") return cuda_device_count() > 0 ? Device::cuda : Device::cpu;
+  return config.run.device == "cuda" ? Device::cuda : Device::cpu;
+}
+
+/// Plans of the ranks of one pipeline; ranks along the other axes hold and do the same.
+std::vector<train::Plan> make_plans(const train::Config& config) {
+  train::Config elsewhere = config;  // no GPU is touched, whether there is one or not
+  elsewhere.run.device = "cpu";
+  train::TrainerOptions options = train::trainer_options(elsewhere, 0, true);
+  options.device = planned_device(config);
+  std::vector<train::Plan> plans;
+  for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
+    const int rank = mesh::world_rank_of(config.parallel, {.pipeline = stage});
+    plans.push_back(train::make_plan(config, options, rank));
+  }
+  return plans;
+}
 
 void print_layout(const train::Config& config) {
   fmt::print("layout        {}, {} ranks\n", mesh::describe(config.parallel),
              config.parallel.ranks());
+  fmt::print("device        {}, {}\n", name_of(planned_device(config)), config.precision.compute);
   fmt::print("step          {} samples: {} on each data rank, of {} samples x {} tokens\n",
              config.train.global_batch,
              config.microbatches() == 1 ? "1 microbatch"
                                         : fmt::format("{} microbatches", config.microbatches()),
              config.train.microbatch, config.model.context);
+  const auto tokens = static_cast<double>(config.train.global_batch * config.model.context);
+  const double flops = tokens * model::flops_per_token(config.model, config.model.context, true);
+  const double each = flops / config.parallel.ranks();
+  fmt::print("model         {} {} a step with causal attention, {} {} a rank\n",
+             in(flop_unit(flops), flops), flop_unit(flops).name, in(flop_unit(each), each),
+             flop_unit(each).name);
 }
 
 /// "4 3 2 1"; with several chunks "5+4 4+3 ..."
@@ -46,43 +93,135 @@ void print_schedule(const pipeline::Program& program) {
   fmt::print("{}\n", pipeline::diagram(program));
 }
 
-/// One row for each pipeline rank; ranks along the other axes hold the same.
-void print_memory(const train::Config& config) {
-  const train::TrainerOptions options = train::trainer_options(config, 0, true);
-  fmt::print("{:<10} {:>10} {:>10} {:>10} {:>11} {:>10} {:>10} {:>10}\n", "MiB", "parameters",
+std::array<double, 7> columns_of(const model::MemoryPlan& memory) {
+  const auto number = [](std::size_t bytes) { return static_cast<double>(bytes); };
+  return {number(memory.parameters),  number(memory.gradients), number(memory.optimizer),
+          number(memory.activations), number(memory.scratch),   number(memory.workspace),
+          number(memory.total())};
+}
+
+void print_memory_row(const std::string& name, const Unit& unit,
+                      const std::array<double, 7>& columns) {
+  fmt::print("{:<10}", name);
+  for (const double column : columns) fmt::print(" {:>11}", in(unit, column));
+  fmt::print("\n");
+}
+
+/// A row for each pipeline rank, the sum over all ranks, and which holds most.
+void print_memory(const mesh::ParallelConfig& parallel, const std::vector<train::Plan>& plans) {
+  const auto total = [](const train::Plan& plan) { return plan.memory.total(); };
+  const auto largest = std::ranges::max_element(plans, {}, total);
+  const Unit unit = byte_unit(static_cast<double>(total(*largest)));
+  fmt::print("{:<10} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n", unit.name, "parameters",
              "gradients", "optimizer", "activations", "scratch", "workspace", "total");
-  for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
-    const int rank = mesh::world_rank_of(config.parallel, {.pipeline = stage});
-    const model::MemoryPlan memory = train::make_plan(config, options, rank).memory;
-    fmt::print("{:<10} {:>10.1f} {:>10.1f} {:>10.1f} {:>11.1f} {:>10.1f} {:>10.1f} {:>10.1f}\n",
-               fmt::format("pipeline {}", stage), mebibytes(memory.parameters),
-               mebibytes(memory.gradients), mebibytes(memory.optimizer),
-               mebibytes(memory.activations), mebibytes(memory.scratch),
-               mebibytes(memory.workspace), mebibytes(memory.total()));
+  std::array<double, 7> sum{};
+  for (std::size_t stage = 0; stage < plans.size(); ++stage) {
+    const std::array<double, 7> columns = columns_of(plans[stage].memory);
+    print_memory_row(fmt::format("pipeline {}", stage), unit, columns);
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      sum[i] += columns[i] * parallel.data * parallel.tensor;
+    }
   }
+  print_memory_row("all ranks", unit, sum);
+  fmt::print("largest       pipeline {}: {} {} on each of its {} ranks\n\n",
+             largest - plans.begin(), in(unit, static_cast<double>(total(*largest))), unit.name,
+             parallel.data * parallel.tensor);
+}
+
+/// What a member of a group of `size` sends where collectives go around a ring.
+double bytes_sent(const comm::Traffic& traffic, int size) {
+  const auto bytes = [&](comm::Call call) {
+    return static_cast<double>(traffic.bytes[static_cast<std::size_t>(call)]);
+  };
+  const double others = static_cast<double>(size - 1) / size;
+  return others * (2 * bytes(comm::Call::all_reduce) + bytes(comm::Call::reduce_scatter) +
+                   bytes(comm::Call::all_gather)) +
+         bytes(comm::Call::send);
+}
+
+/// Names and sizes of the groups that have anybody to talk to.
+std::vector<std::pair<std::string, int>> groups_of(const train::Config& config) {
+  const mesh::ParallelConfig& parallel = config.parallel;
+  const mesh::GroupNeeds needs = config.groups();
+  std::vector<std::pair<std::string, int>> groups = {
+      {"data", parallel.data},
+      {"tensor", parallel.tensor},
+      {"pipeline", parallel.pipeline},
+      {"tied", needs.tied_ends && parallel.pipeline > 1 ? 2 : 1},
+      {"key_value", needs.key_value_replicas}};
+  std::erase_if(groups, [](const auto& group) { return group.second == 1; });
+  return groups;
+}
+
+/// Work and messages of a step, a row for each pipeline rank.
+void print_work(const train::Config& config, const std::vector<train::Plan>& plans) {
+  const auto groups = groups_of(config);
+  double most_flops = 0;
+  double most_bytes = 0;
+  std::vector<std::vector<double>> sent;
+  for (const train::Plan& plan : plans) {
+    most_flops = std::max(most_flops, plan.ledger.total().flops);
+    std::vector<double>& row = sent.emplace_back();
+    for (const auto& [name, size] : groups) {
+      const auto found = plan.traffic.find(name);
+      row.push_back(found == plan.traffic.end() ? 0 : bytes_sent(found->second, size));
+      most_bytes = std::max(most_bytes, row.back());
+    }
+  }
+  const Unit flops = flop_unit(most_flops);
+  const Unit bytes = byte_unit(most_bytes);
+  fmt::print("{:<10} {:>11}", "a step", flops.name);
+  for (const auto& [name, size] : groups) {
+    fmt::print(" {:>13}", fmt::format("{} {}", name, bytes.name));
+  }
+  for (std::size_t stage = 0; stage < plans.size(); ++stage) {
+    fmt::print("\n{:<10} {:>11}", fmt::format("pipeline {}", stage),
+               in(flops, plans[stage].ledger.total().flops));
+    for (const double amount : sent[stage]) fmt::print(" {:>13}", in(bytes, amount));
+  }
+  fmt::print("\n");
+  if (groups.empty()) return;
+  fmt::print(
+      "sent by a rank around rings: of n ranks, all-reduce 2 (n-1)/n of a buffer, "
+      "reduce-scatter and all-gather (n-1)/n\n");
+}
+
+/// The deck for the ranks and the device that are asked for, not those that are here.
+train::Config planned_config(comm::World& world, const Arguments& args) {
+  const int ranks = args.has("ranks") ? args.get<int>("ranks") : 0;
+  if (args.has("ranks") && ranks < 1) {
+    throw Error(ExitCode::usage, fmt::format("--ranks is {}, wanted 1 or more", ranks))
+        .on_all_ranks();
+  }
+  const auto device = args.has("device") ? args.get<std::string>("device") : "";
+  if (args.has("device") && device != "cpu" && device != "cuda") {
+    throw Error(ExitCode::usage, fmt::format("--device is {}, wanted cpu or cuda", device))
+        .on_all_ranks();
+  }
+  return read_config(world, {.path = args.list("DECK").front(),
+                             .overrides = args.list("set"),
+                             .for_training = true,
+                             .any_ranks = ranks == 0,
+                             .ranks = ranks,
+                             .planning = true,
+                             .device = device});
 }
 
 }  // namespace
 
 ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args(
-      "usage: hyperslab plan DECK [--ranks N] [--schedule] [--set k=v]... shows what a run would "
-      "hold and do, without starting it");
+      "usage: hyperslab plan DECK [--ranks N] [--device cpu|cuda] [--schedule] [--set k=v]... "
+      "shows "
+      "what a run would hold, compute and send, without starting it");
   add_deck_options(args);
   args.add()("ranks", po::value<int>(), "ranks of the run (default: as many as the deck's layout)")(
+      "device", po::value<std::string>(),
+      "cpu or cuda: plan for it, whatever this machine has (default: what the deck means here)")(
       "schedule", "draw the pipeline's passes in time: F forward, B backward, I and W its parts");
   args.positional("DECK");
   if (!args.parse(world, arguments)) return ExitCode::ok;
-  const int ranks = args.has("ranks") ? args.get<int>("ranks") : 0;
-  if (args.has("ranks") && ranks < 1) {
-    throw Error(ExitCode::usage, fmt::format("--ranks is {}, wanted 1 or more", ranks))
-        .on_all_ranks();
-  }
-  const train::Config config = read_config(world, {.path = args.list("DECK").front(),
-                                                   .overrides = args.list("set"),
-                                                   .for_training = true,
-                                                   .any_ranks = ranks == 0,
-                                                   .ranks = ranks});
+  const train::Config config = planned_config(world, args);
   if (world.rank() != 0) return ExitCode::ok;
   print_layout(config);
   const mesh::ParallelConfig& parallel = config.parallel;
@@ -91,7 +230,9 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
                                           parallel.pipeline, parallel.virtual_stages,
                                           static_cast<int>(config.microbatches())));
   }
-  print_memory(config);
+  const std::vector<train::Plan> plans = make_plans(config);
+  print_memory(parallel, plans);
+  print_work(config, plans);
   return ExitCode::ok;
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstring>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/train/trainer.hpp"
+#include "staging.hpp"
 #include "step_records.hpp"
 
 namespace hyperslab::train {
@@ -19,6 +19,8 @@ struct Trainer::Stored {
 };
 
 namespace {
+
+constexpr std::size_t kStagingBytes = std::size_t{1} << 30;  // of the host, while a GPU loads
 
 /// `local` is relative to this rank's hyperslab of the parameter.
 Shape shifted(const Shape& offset, const Shape& local) {
@@ -38,15 +40,6 @@ std::vector<Trainer::Stored> Trainer::stored() const {
   return all;
 }
 
-View Trainer::host_mirror(std::size_t which, View flat) {
-  if (flat.device() == Device::cpu) return flat;
-  Tensor& mirror = mirrors_.at(which);
-  if (!mirror.view() || mirror.view().numel() < flat.numel()) {
-    mirror = Tensor(Device::cpu, flat.dtype(), flat.shape());
-  }
-  return mirror.view().slice(0, flat.numel());
-}
-
 /// Of the ranks that hold the same part of a tensor, one gives it.
 bool Trainer::gives(const nn::Param& param) const {
   const auto bucket =
@@ -64,19 +57,16 @@ bool Trainer::gives(const nn::Param& param) const {
 
 std::vector<io::Slab> Trainer::slabs_of(const std::vector<Stored>& all) {
   std::vector<io::Slab> out;
-  std::size_t which = 0;
   for (const Stored& source : all) {
-    const View host = host_mirror(which++, source.view);
-    if (host.raw() != source.view.raw()) copy(*ctx_, source.view, host);
     for (const auto& [param, piece, in_flat, in_space] : nn::shard_pieces(stage_.params())) {
       if (!gives(*param)) continue;
-      const CView data = host.slice(source.in_shards ? in_space : in_flat, piece.count.numel());
+      const Dim place = source.in_shards ? in_space : in_flat;
+      const CView data = source.view.slice(place, piece.count.numel()).reshaped(piece.count);
       out.push_back({source.prefix + param->name, param->global_shape,
-                     shifted(param->offset, piece.offset), piece.count,
-                     data.reshaped(piece.count)});
+                     shifted(param->offset, piece.offset), piece.count, data});
     }
   }
-  synchronize(*ctx_);
+  if (ctx_->device() != Device::cpu) copy_to_host(*ctx_, out);
   return out;
 }
 
@@ -97,34 +87,38 @@ void Trainer::fill_meta(io::CheckpointMeta& meta) const {
   meta.good_steps = now.good_steps;
 }
 
-void Trainer::load(const io::CheckpointReader& reader) {
+/// What this rank holds of every tensor, where it lies.
+std::vector<io::SlabTarget> Trainer::targets_of(const Stored& stored) const {
   const nn::ParamTable& params = stage_.params();
   std::vector<io::SlabTarget> targets;
-  const std::vector<Stored> all = stored();
-  for (std::size_t which = 0; which < all.size(); ++which) {
-    const Stored& target = all[which];
-    const View host = host_mirror(which, target.view);
-    if (host.raw() != target.view.raw()) std::memset(host.raw(), 0, host.bytes());  // padding
-    const auto add = [&](const nn::Param& param, const Shape& offset, const Shape& count,
-                         Dim place) {
-      if (count.numel() == 0) return;
-      targets.push_back({target.prefix + param.name, param.global_shape, offset, count,
-                         host.slice(place, count.numel()).reshaped(count)});
-    };
-    if (!target.in_shards) {
-      for (const nn::Param& param : params.params()) {
-        add(param, param.offset, param.count, param.flat_begin);
-      }
-      continue;
-    }
+  const auto add = [&](const nn::Param& param, const Shape& offset, const Shape& count, Dim place) {
+    if (count.numel() == 0) return;
+    targets.push_back({stored.prefix + param.name, param.global_shape, offset, count,
+                       stored.view.slice(place, count.numel()).reshaped(count)});
+  };
+  if (stored.in_shards) {
     for (const auto& [param, piece, in_flat, in_space] : nn::shard_pieces(params)) {
       add(*param, shifted(param->offset, piece.offset), piece.count, in_space);
     }
+  } else {
+    for (const nn::Param& param : params.params()) {
+      add(param, param.offset, param.count, param.flat_begin);
+    }
   }
-  reader.read(targets);
-  for (std::size_t which = 0; which < all.size(); ++which) {
-    const View host = host_mirror(which, all[which].view);
-    if (host.raw() != all[which].view.raw()) copy(*ctx_, host, all[which].view);
+  return targets;
+}
+
+void Trainer::load(const io::CheckpointReader& reader) {
+  const nn::ParamTable& params = stage_.params();
+  std::vector<io::SlabTarget> targets;
+  for (const Stored& target : stored()) {
+    const std::vector<io::SlabTarget> more = targets_of(target);
+    targets.insert(targets.end(), more.begin(), more.end());
+  }
+  if (ctx_->device() == Device::cpu) {
+    reader.read(targets);
+  } else {
+    read_staged(*ctx_, reader, targets, kStagingBytes);
   }
   if (!params.masters_are_sharded() && params.value().dtype() != params.master().dtype()) {
     ops::cast(*ctx_, params.master(), params.value());

@@ -4,6 +4,8 @@
 
 import json
 import math
+import re
+import struct
 
 import support
 
@@ -18,11 +20,11 @@ class Evaluate(support.Case):
         cls.train("run", *cls.settings)
         cls.lines = support.metrics(cls.folder / "run")
 
-    def evaluate(self, *arguments, ranks=1, settings=()):
-        """Figures from --json."""
+    def evaluate(self, *arguments, ranks=1, layout=None, settings=()):
+        """Output, and figures from --json."""
+        layout = layout or (f"parallel.data={ranks}",)
         result = self.run_program("eval", "deck.yaml", *arguments, "--json", "out.json",
-                                  *support.overrides(f"parallel.data={ranks}", *self.settings, *settings),
-                                  ranks=ranks)
+                                  *support.overrides(*layout, *self.settings, *settings), ranks=ranks)
         self.assertEqual(result.code, 0, result.err)
         return result, json.loads((self.folder / "out.json").read_text(encoding="utf-8"))
 
@@ -57,6 +59,70 @@ class Evaluate(support.Case):
                           [self.lines[9]["validation_loss"], self.lines[19]["validation_loss"]], 1e-6)
         self.assert_close([float(row[1]) for row in rows[1:]], [entry["loss"] for entry in found], 1e-5)
 
+    def test_every_layout_gives_the_same_figures(self):
+        data, tensor, pipeline = "parallel.data=2", "parallel.tensor=2", "parallel.pipeline=2"
+        layouts = ((data,), (tensor,), (pipeline,), (data, tensor), (data, pipeline), (tensor, pipeline))
+        for option in ((), ("--stride", 11)):
+            arguments = ("--checkpoint", "run/checkpoints", "--words", *option)
+            _, one = self.evaluate(*arguments)
+            for layout in layouts:
+                with self.subTest(layout=layout, option=option):
+                    _, found = self.evaluate(*arguments, ranks=2 ** len(layout), layout=layout)
+                    self.assertEqual(found.keys(), one.keys())
+                    for key in one.keys() - {"checkpoint"}:
+                        self.assertAlmostEqual(found[key], one[key], delta=1e-6 * one[key])
+
+    def test_figures_of_the_text(self):
+        text, covered = support.text(), 10 * 32  # targets: the bytes behind the first one
+        words = sum(1 <= word.start() <= covered for word in re.finditer(r"\S+", text))
+        lines = text[1:covered + 1].count("\n")
+
+        for option in ((), ("--stride", 7)):
+            result, found = self.evaluate("--checkpoint", "run/checkpoints", "--words", *option)
+            nats = found["loss_sum"]
+            self.assertEqual([found[key] for key in ("tokens", "bytes", "words", "line_ends")],
+                             [covered, covered, words, lines])
+            self.assertEqual(found["stride"], option[1] if option else 32)
+            self.assertAlmostEqual(found["loss"], nats / covered)
+            self.assertAlmostEqual(found["bits_per_byte"], nats / covered / math.log(2))
+            self.assertAlmostEqual(found["word_perplexity"] / math.exp(nats / (words + lines)), 1)
+            row = [float(cell) for cell in result.out.splitlines()[1].split()[1:5]]
+            self.assert_close(row, [found[key] for key in ("loss", "perplexity", "bits_per_byte",
+                                                           "word_perplexity")], 1e-3)
+
+    def test_strides_reach_the_end_of_the_text(self):
+        whole = ("train.validate_batches=0",)
+        _, found = self.evaluate("--checkpoint", "run/checkpoints", "--stride", 32, ranks=2, settings=whole)
+
+        self.assertEqual(found["tokens"], len(support.text()))
+        self.assertEqual(found["bytes"], len(support.text()) - 1)  # the last target ends the text
+
+    def test_bytes_of_a_trained_vocabulary(self):
+        for arguments in (("--train-vocab", 300, "--output-vocab", "v"), ("--vocab", "v", "--output", "v.bin")):
+            self.assertEqual(self.run_program("tokenize", "--input", "text.txt", *arguments).code, 0)
+        ids = struct.unpack("<H", (self.folder / "v.bin").read_bytes()[1024:1026])
+        names = json.loads((self.folder / "v" / "vocab.json").read_text(encoding="utf-8"))
+        first = next(name for name, id in names.items() if id == ids[0])
+        settings = ("data.train=[v.bin]", "data.validation=[v.bin]", "data.vocabulary=v", "model.vocabulary=300",
+                    "train.validate_batches=0")
+        self.train("bpe", *self.settings, *settings, "train.steps=2")
+
+        _, found = self.evaluate("--checkpoint", "bpe/checkpoints", "--stride", 16, "--words", settings=settings)
+
+        self.assertEqual(found["bytes"], len(support.text()) - len(first))
+        words = [word.start() for word in re.finditer(r"\S+", support.text())]
+        self.assertEqual(found["words"], sum(start >= len(first) for start in words))
+        self.assertEqual(found["line_ends"], support.text().count("\n"))
+        self.assertAlmostEqual(found["bits_per_byte"], found["loss_sum"] / math.log(2) / found["bytes"])
+
+    def test_without_a_vocabulary_there_are_no_bytes(self):
+        result, found = self.evaluate("--checkpoint", "run/checkpoints", settings=("data.vocabulary=null",))
+
+        self.assertIsNone(found["bits_per_byte"])
+        self.assertNotIn("bytes", found)
+        self.assertEqual(result.out.splitlines()[1].split()[3], "-")
+        self.assertIn("data.vocabulary", result.err)
+
     def test_checkpoint_of_four_ranks_is_read(self):
         self.train("four", *self.settings, "train.microbatch=1", ranks=4)
 
@@ -67,6 +133,7 @@ class Evaluate(support.Case):
     def test_refusals(self):
         deck = ("eval", "deck.yaml")
         two = support.overrides("parallel.data=2")
+        support.write_tokens(self.folder / "same.bin", [32] * 100)
         before = support.snapshot(self.folder / "run")
         cases = [
             (2, ["--checkpoint"], deck, ()),
@@ -76,6 +143,15 @@ class Evaluate(support.Case):
              ("--checkpoint", "run/checkpoints", "--set", "model.layers=3")),
             (5, ["text.txt/out.json", "cannot write"], deck,
              ("--checkpoint", "run/checkpoints", "--json", "text.txt/out.json")),
+            (2, ["--stride", "1 to 32", "found 0"], deck, ("--checkpoint", "run/checkpoints", "--stride", "0")),
+            (2, ["--stride", "found 33"], deck, ("--checkpoint", "run/checkpoints", "--stride", "33")),
+            (2, ["--words", "data.vocabulary"], deck,
+             ("--checkpoint", "run/checkpoints", "--words", "--set", "data.vocabulary=null")),
+            (3, ["vocabulary", "nowhere"], deck,
+             ("--checkpoint", "run/checkpoints", "--set", "data.vocabulary=nowhere")),
+            (3, ["no evaluated token counts"], deck,
+             ("--checkpoint", "run/checkpoints", "--set", "data.validation=[same.bin]",
+              "--set", "data.ignore_token=32")),
             (3, ["none.bin"], deck,
              ("--checkpoint", "run/checkpoints", "--set", "data.validation=[none.bin]")),
         ]

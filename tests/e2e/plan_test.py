@@ -2,9 +2,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """plan: layout, schedule and memory of a run that is not started."""
 
+import pathlib
 import re
 
 import support
+
+GIB = 2.0**30
+LLAMA_8B = pathlib.Path(__file__).resolve().parents[2] / "inputs" / "llama-8b.yaml"
+TABLE = 128256 * 4096
+NORM = 4096
+# Query and output, key and value of 8 of 32 heads, gate, up and down.
+MATRICES = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+LAYER = MATRICES + 2 * NORM
+ROTATIONS = 2 * 4 * 4096 * 64  # cosines and sines in bytes, which every rank holds
+
+
+def rows(out, title):
+    """The numbers of a table by their rows' names."""
+    found = {}
+    for line in out[re.search(rf"(?m)^{title} ", out).start():].splitlines()[1:]:
+        row = re.fullmatch(r"(\S+ \S+) +([\d. ]+)", line)
+        if row is None:
+            break
+        found[row[1]] = [float(value) for value in row[2].split()]
+    return found
 
 
 class Plan(support.Case):
@@ -46,7 +67,7 @@ class Plan(support.Case):
         self.assertRegex(out, r"(?m)^schedule +1f1b, 4 stages x 1 chunks, 12 microbatches$")
         self.assertRegex(out, r"(?m)^idle +25\.00 % of the busy time in theory, 25\.00 % simulated$")
         self.assertRegex(out, r"(?m)^slots +4 3 2 1 ")
-        self.assertEqual(re.findall(r"(?m)^pipeline (\d)", out), ["0", "1", "2", "3"])
+        self.assertEqual(list(rows(out, "MiB")), [f"pipeline {rank}" for rank in range(4)] + ["all ranks"])
         for rank in range(4):
             self.assertRegex(out, rf"(?m)^rank {rank} [F0-9 .]")
 
@@ -74,6 +95,84 @@ class Plan(support.Case):
         self.assertEqual(state[:2], whole[:2])
         self.assertLess(again[3], whole[3] / 2)
         self.assertLess(split[0], 0.6 * whole[0])
+
+    def test_tables_of_all_ranks(self):
+        out = self.plan("parallel.pipeline=2", "parallel.data=3", "train.microbatch=2")
+
+        memory = rows(out, "MiB")
+        for column in range(7):
+            held = memory["pipeline 0"][column] + memory["pipeline 1"][column]
+            self.assertAlmostEqual(memory["all ranks"][column], 3 * held, delta=0.4)
+        largest = max(("pipeline 0", "pipeline 1"), key=lambda name: memory[name][-1])
+        self.assertRegex(out, rf"(?m)^largest +{largest}: {memory[largest][-1]} MiB on each of its 3 ranks$")
+        self.assertEqual(list(rows(out, "a step")), ["pipeline 0", "pipeline 1"])
+
+    def plan_8b(self, *settings):
+        """Tables of the 8 billion parameters on 8 GPUs, whatever this machine has."""
+        before = support.snapshot(self.folder)
+        result = self.run_program("plan", LLAMA_8B, "--ranks", 8, "--device", "cuda",
+                                  *support.overrides(*settings))
+        self.assertEqual((result.code, result.err), (0, ""))
+        self.assertEqual(support.snapshot(self.folder), before)
+        self.assertRegex(result.out, r"(?m)^device +cuda, bf16$")
+        # 6 for every weight of a product, 6 L C T for causal attention; 2^20 tokens.
+        flops = 2**20 * (6 * (32 * MATRICES + TABLE) + 6 * 32 * 4096 * 4096)
+        self.assertIn(f"{flops / 1e15:.3f} PFLOP a step with causal attention", result.out)
+        self.assertIn(f"{flops / 8e15:.3f} PFLOP a rank", result.out)
+        return rows(result.out, "GiB"), rows(result.out, "a step")
+
+    def expect_state(self, row, elements, state, gradients=None):
+        """bf16 values of `elements` with f32 masters and two moments of `state` of them."""
+        decay = state / 32 * 4
+        values = [2 * elements + 4 * state + ROTATIONS,
+                  4 * elements if gradients is None else gradients, 8 * state + decay]
+        for found, wanted in zip(row, values):
+            self.assertAlmostEqual(found, wanted / GIB, delta=0.001)
+
+    def test_tensor_ranks(self):
+        memory, work = self.plan_8b("parallel.tensor=8")
+
+        # Norms are whole on every rank, 16032 rows of a table fill up to 16128.
+        elements = 2 * 16128 * 4096 + 32 * (MATRICES / 8 + 2 * NORM) + NORM
+        self.expect_state(memory["pipeline 0"], elements, elements)
+        self.assertAlmostEqual(memory["all ranks"][-1], 8 * memory["pipeline 0"][-1], delta=0.005)
+        # Two sums in each pass of a layer, one of the embedding, one of the head's input gradient;
+        # and four numbers of every row for the loss.
+        stream = 2 * 2 * 4096 * 4096
+        sent = 128 * 7 / 8 * (2 * stream * (4 * 32 + 2) + 8 * 2 * 4096 * 16)
+        self.assertAlmostEqual(work["pipeline 0"][1], sent / GIB, delta=0.001)
+
+    def test_pipeline_and_data_ranks(self):
+        memory, work = self.plan_8b("parallel.pipeline=4", "parallel.data=2", "parallel.zero=1",
+                                    "parallel.stage_layers=[8,9,9,6]")
+
+        elements = [TABLE + 8 * LAYER, 9 * LAYER, 9 * LAYER, 6 * LAYER + NORM + TABLE]
+        message = 2 * 2 * 4096 * 4096
+        for stage, held in enumerate(elements):
+            row = work[f"pipeline {stage}"]
+            self.expect_state(memory[f"pipeline {stage}"], held, held / 2)
+            # f32 gradients to their owners, bf16 values back, each half of them.
+            self.assertAlmostEqual(row[1], (4 + 2) * held / 2 / GIB, delta=0.001)
+            self.assertAlmostEqual(row[2], 64 * (1 if stage in (0, 3) else 2) * message / GIB, delta=0.001)
+        self.assertAlmostEqual(sum(elements), 8.03e9, delta=1e6)
+
+    def test_sharded_gradients(self):
+        memory, work = self.plan_8b("parallel.data=8", "parallel.zero=2")
+
+        elements = 2 * TABLE + 32 * LAYER + NORM
+        buckets = 2 * 4 * (TABLE + NORM)  # the two largest at a time: the head's
+        self.expect_state(memory["pipeline 0"], elements, elements / 8, 4 * elements / 8 + buckets)
+        # A reduce-scatter in each of 16 microbatches, an all-gather of values a step.
+        self.assertAlmostEqual(work["pipeline 0"][1], 7 / 8 * (16 * 4 + 2) * elements / GIB, delta=0.001)
+
+    def test_device(self):
+        none = self.run_program("plan", "deck.yaml", "--device", "gpu")
+        here = self.run_program("plan", LLAMA_8B, "--device", "cpu")
+
+        self.assert_refused(none, 2, "--device is gpu, wanted cpu or cuda")
+        self.assert_refused(here, 2, "precision.compute", "bf16 needs a GPU")
+        self.assertRegex(self.plan("run.device=cpu", options=("--device", "cuda")), r"(?m)^device +cuda, fp32$")
+        self.assertRegex(self.plan("run.device=cuda", options=("--device", "cpu")), r"(?m)^device +cpu, fp32$")
 
     def test_refusals(self):
         other = self.run_program("plan", "deck.yaml", "--ranks", 4)

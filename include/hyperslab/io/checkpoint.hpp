@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +22,7 @@ struct Slab {
   Shape offset;
   Shape count;
   CView data;
+  std::shared_ptr<const void> owner = {};  ///< of the data, where they are not someone else's
 };
 /// The same with memory to fill.
 struct SlabTarget {
@@ -110,6 +112,9 @@ class CheckpointReader {
   [[nodiscard]] const std::vector<FileEntry>& files() const { return files_; }
   [[nodiscard]] std::uint64_t block_bytes() const { return block_bytes_; }
 
+  /// Throws the Error(checkpoint) of read() where tensors are missing or have another shape; the
+  /// targets' data play no part.
+  void check(std::span<const SlabTarget> targets) const;
   /// Fills the targets (CPU, f32) from whichever slabs meet them, any layout from any layout,
   /// checking the CRC32C of every block read; a block is read once. Throws Error(checkpoint) that
   /// lists tensors that are missing or have another shape, all at once, or names tensor and block

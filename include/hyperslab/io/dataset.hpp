@@ -102,9 +102,7 @@ class Samples {
             std::span<std::int32_t> targets) const;
   [[nodiscard]] Dim length() const { return T_; }
   /// Whether some targets may not count.
-  [[nodiscard]] bool may_ignore() const {
-    return size() * T_ > targets_ || reads_to_ignore();
-  }
+  [[nodiscard]] bool may_ignore() const { return size() * T_ > targets_ || reads_to_ignore(); }
   /// Targets of sample `index` that count; without reading where the source ignores none.
   [[nodiscard]] std::int64_t counted(std::int64_t index) const;
 

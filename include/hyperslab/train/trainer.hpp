@@ -106,7 +106,8 @@ class Trainer {
   Evaluation evaluate(const io::Samples& samples, std::int64_t count, comm::World& world);
 
   /// Everything a checkpoint needs of this rank; every element of every tensor is given by exactly
-  /// one rank of the world, in equal shares over the data group.
+  /// one rank of the world, in equal shares over the data group. On the CPU slabs are views of the
+  /// trainer's memory, to be used before the next step; of a GPU's they own copies on the host.
   [[nodiscard]] std::vector<io::Slab> slabs();
   /// The reduced gradients of the newest step, as "gradient/<name>", in the same way.
   [[nodiscard]] std::vector<io::Slab> gradient_slabs();
@@ -145,7 +146,7 @@ class Trainer {
   [[nodiscard]] std::vector<Stored> stored() const;
   [[nodiscard]] std::vector<io::Slab> slabs_of(const std::vector<Stored>& all);
   [[nodiscard]] bool gives(const nn::Param& param) const;
-  [[nodiscard]] View host_mirror(std::size_t which, View flat);
+  [[nodiscard]] std::vector<io::SlabTarget> targets_of(const Stored& stored) const;
 
   Config config_;
   const mesh::Mesh& mesh_;
@@ -167,7 +168,6 @@ class Trainer {
   std::unique_ptr<pipeline::Executor> evaluation_;  ///< of one microbatch, forward only
   ops::StepInput input_;                            ///< of the newest step
   std::array<StepTimes, ops::kResultRing> host_times_{};
-  std::array<Tensor, 3> mirrors_;  ///< of device memory, for checkpoints
   GraphSegment update_;
 };
 

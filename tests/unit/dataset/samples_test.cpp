@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "dataset/token_writer.hpp"
+#include "hyperslab/ops/loss.hpp"
 #include "unit/dataset/files.hpp"
 
 namespace hyperslab::test {
@@ -85,6 +86,36 @@ TEST(Samples, WithoutShuffleBlocksFollowTheFile) {
   for (const Sampling sampling : {Sampling::blocks, Sampling::windows}) {
     const Samples samples(source, sampling, 10, 42, false);
     EXPECT_EQ(starts(samples, 0, 7), (std::vector<std::int64_t>{0, 10, 20, 0, 10, 20, 0}));
+  }
+}
+
+TEST(Samples, StridedOnesCountEveryTargetOnceWithTheContextThatIsPromised) {
+  const Counting source(101);
+  constexpr Dim kT = 10;
+  for (const Dim stride : {1, 3, 7, 10}) {
+    for (const std::int64_t covered : {10, 11, 20, 93, 100}) {
+      const Samples samples = Samples::strided(source, kT, stride, covered);
+      Ids seen;
+      Ids tokens(kT);
+      Ids targets(kT);
+      for (std::int64_t g = 0; g < samples.size(); ++g) {
+        samples.read(g, tokens, targets);
+        std::int64_t counted = 0;
+        for (Dim t = 0; t < kT; ++t) {
+          const std::int32_t target = targets[static_cast<std::size_t>(t)];
+          if (target == ops::kIgnoredTarget) continue;
+          EXPECT_EQ(target, tokens[static_cast<std::size_t>(t)] + 1);
+          EXPECT_TRUE(t + 1 >= kT - stride + 1 || tokens.front() == 0) << stride << " " << t;
+          seen.push_back(target);
+          ++counted;
+        }
+        EXPECT_EQ(samples.counted(g), counted);
+        EXPECT_TRUE(counted == kT || samples.may_ignore());
+      }
+      Ids all(static_cast<std::size_t>(covered));
+      std::iota(all.begin(), all.end(), 1);
+      EXPECT_EQ(seen, all) << stride << " " << covered;
+    }
   }
 }
 

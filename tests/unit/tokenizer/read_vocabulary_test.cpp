@@ -137,6 +137,18 @@ TEST_F(ReadVocabulary, ReadsMergesAsPairsAndLiteralTokens) {
 
   EXPECT_EQ(tokenizer->encode("the cat"), io::open_tokenizer(path("v"))->encode("the cat"));
   EXPECT_EQ(tokenizer->decode(260), "<é 世>");
+  for (const std::int32_t id : {-1, 0, 258, 261}) EXPECT_FALSE(tokenizer->is_special(id)) << id;
+  for (const std::int32_t id : {259, 260}) EXPECT_TRUE(tokenizer->is_special(id)) << id;
+}
+
+TEST_F(ReadVocabulary, OnlyTheEndOfTextIsSpecialWhereNoFileSaysMore) {
+  for (const auto& [name, end] :
+       {std::pair(path("v"), 259), std::pair(std::string("bytes"), 256)}) {
+    const auto tokenizer = io::open_tokenizer(name);
+    for (std::int32_t id = -1; id <= tokenizer->vocabulary(); ++id) {
+      EXPECT_EQ(tokenizer->is_special(id), id == end) << name << " " << id;
+    }
+  }
 }
 
 TEST_F(ReadVocabulary, FindsTheTokenThatEndsADocument) {

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "hyperslab/comm/world.hpp"
+#include "hyperslab/io/dataset.hpp"
+#include "hyperslab/io/tokenizer.hpp"
+
+namespace hyperslab::train {
+
+/// How much text the counted targets of some samples are.
+struct TextAmount {
+  double bytes = 0;      ///< of all tokens; special ones, end of text among them, have none
+  double words = 0;      ///< runs of other bytes than white space that begin in a counted target
+  double line_ends = 0;  ///< line feeds
+};
+
+/// Of samples [0, count). White space is ASCII's six characters; a special token parts words, too.
+/// Each rank reads its share; collective over the world, and so are errors: Error(data) of the
+/// source, or where a target is no id of the vocabulary.
+[[nodiscard]] TextAmount count_text(const io::Samples& samples, std::int64_t count,
+                                    const io::Tokenizer& tokenizer, comm::World& world);
+
+/// Loss and accuracy as sums over counted tokens.
+struct Evaluation {
+  double loss_sum = 0;  ///< nats
+  double tokens = 0;
+  double correct = 0;
+  [[nodiscard]] double loss() const { return loss_sum / tokens; }
+  [[nodiscard]] double perplexity() const;
+  [[nodiscard]] double token_accuracy() const { return correct / tokens; }
+  /// Bits that the model spends on a byte of text.
+  [[nodiscard]] double bits_per_byte(const TextAmount& text) const;
+  /// As WikiText's leaderboards count: a line end is a word, its <eos>.
+  [[nodiscard]] double word_perplexity(const TextAmount& text) const;
+};
+
+}  // namespace hyperslab::train

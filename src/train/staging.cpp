@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "staging.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include "hyperslab/core/transfer.hpp"
+
+namespace hyperslab::train {
+namespace {
+
+using Targets = std::span<const io::SlabTarget>;
+
+Dim elements(Targets targets) {
+  Dim sum = 0;
+  for (const io::SlabTarget& target : targets) sum += target.data.numel();
+  return sum;
+}
+
+/// Targets of one tensor stay together, so that no block of a file is read twice.
+std::vector<Targets> batches_of(Targets targets, std::size_t bytes) {
+  std::vector<Targets> batches;
+  std::size_t first = 0;
+  for (std::size_t begin = 0; begin < targets.size();) {
+    std::size_t end = begin + 1;
+    while (end < targets.size() && targets[end].tensor == targets[begin].tensor) ++end;
+    const Targets with = targets.subspan(first, end - first);
+    if (begin > first && static_cast<std::size_t>(elements(with)) * sizeof(float) > bytes) {
+      batches.push_back(targets.subspan(first, begin - first));
+      first = begin;
+    }
+    begin = end;
+  }
+  if (first < targets.size()) batches.push_back(targets.subspan(first));
+  return batches;
+}
+
+}  // namespace
+
+void copy_to_host(Context& ctx, std::vector<io::Slab>& slabs) {
+  Dim sum = 0;
+  for (const io::Slab& slab : slabs) sum += slab.data.numel();
+  const auto memory = std::make_shared<Tensor>(Device::cpu, DType::f32, Shape{sum});
+  Dim place = 0;
+  for (io::Slab& slab : slabs) {
+    const View copied = memory->view().slice(place, slab.data.numel()).reshaped(slab.count);
+    copy(ctx, slab.data, copied);
+    place += slab.data.numel();
+    slab.data = copied;
+    slab.owner = memory;
+  }
+  synchronize(ctx);
+}
+
+void read_staged(Context& ctx, const io::CheckpointReader& reader, Targets targets,
+                 std::size_t staging_bytes) {
+  reader.check(targets);
+  const std::vector<Targets> batches = batches_of(targets, staging_bytes);
+  Dim largest = 0;
+  for (const Targets& batch : batches) largest = std::max(largest, elements(batch));
+  Tensor staging(Device::cpu, DType::f32, {largest});
+  for (const Targets& batch : batches) {
+    std::vector<io::SlabTarget> on_host(batch.begin(), batch.end());
+    Dim place = 0;
+    for (io::SlabTarget& target : on_host) {
+      const Dim size = target.data.numel();
+      target.data = staging.view().slice(place, size).reshaped(target.count);
+      place += size;
+    }
+    reader.read(on_host);
+    for (std::size_t i = 0; i < batch.size(); ++i) copy(ctx, on_host[i].data, batch[i].data);
+    synchronize(ctx);  // before the next batch takes the buffer
+  }
+}
+
+}  // namespace hyperslab::train

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way between memory of a GPU and checkpoints, which are read and written from the host's.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "hyperslab/core/context.hpp"
+#include "hyperslab/io/checkpoint.hpp"
+
+namespace hyperslab::train {
+
+/// Puts copies on the host in place of the slabs' data; the slabs own them together. On return the
+/// copies are there.
+void copy_to_host(Context& ctx, std::vector<io::Slab>& slabs);
+
+/// reader.read(targets) for targets on the context's device, through one buffer of the host:
+/// whole tensors at a time, of together at most `staging_bytes` or else one.
+void read_staged(Context& ctx, const io::CheckpointReader& reader,
+                 std::span<const io::SlabTarget> targets, std::size_t staging_bytes);
+
+}  // namespace hyperslab::train
