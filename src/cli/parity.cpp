@@ -71,9 +71,10 @@ void require_comparable(const train::Config& reference, const Candidate& candida
                             candidate.name, what, a, b))
         .on_all_ranks();
   };
-  const std::string model = model::identity(reference.model);
-  if (model::identity(other.model) != model) {
-    refuse("the model", model, model::identity(other.model));
+  std::istringstream mine(model::identity(reference.model));
+  std::istringstream theirs(model::identity(other.model));
+  for (std::string a, b; mine >> a && theirs >> b;) {
+    if (a != b) refuse("the model", a, b);
   }
   if (other.train.global_batch != reference.train.global_batch) {
     refuse("train.global_batch", std::to_string(reference.train.global_batch),

@@ -61,7 +61,7 @@ class Parity(support.Case):
     def test_another_model_differs(self):
         result = self.parity("deck.yaml", "layers.yaml", ranks=1)
 
-        self.assert_refused(result, 7, "do not agree")
+        self.assert_refused(result, 2, "the model differs: 'layers=2' and 'layers=3'")
 
     def test_matrix(self):
         result = self.parity("deck.yaml", "--matrix", "matrix.txt")
