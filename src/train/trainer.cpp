@@ -99,22 +99,26 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   }
   records_->start_clock(options.time_components);
   meter_ = std::make_unique<GroupMeter>(mesh);
-  // The host is at most two steps ahead of the device.
-  const auto depth = static_cast<std::size_t>(3 * program_.microbatches * stage_.chunks());
-  feed_ = std::make_unique<BatchFeed>(*ctx_, stage_.batch({}), depth, program_.microbatches,
-                                      stage_.has_embedding(0));
-  passes_ = std::make_unique<Passes>(
-      Passes::Parts{*ctx_, stage_, *feed_, memory_, reducer_.get(), gather_.get(), options.graphs});
-  comm::Communicator* group = &mesh.pipeline_group();
-  executor_ = std::make_unique<pipeline::Executor>(program_, mesh.at().pipeline, group);
-  evaluation_ = std::make_unique<pipeline::Executor>(
-      pipeline::make_program(pipeline::Schedule::forward_only, program_.stages,
-                             program_.virtual_stages, 1),
-      mesh.at().pipeline, group);
+  set_up_passes();
   const model::MemoryPlan used = arenas_.used();
   memory_.change(
       static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer + used.scratch),
       "parameters, state and scratch");
+}
+
+void Trainer::set_up_passes() {
+  // The host is at most two steps ahead of the device.
+  const auto depth = static_cast<std::size_t>(3 * program_.microbatches * stage_.chunks());
+  feed_ = std::make_unique<BatchFeed>(*ctx_, stage_.batch({}), depth, program_.microbatches,
+                                      stage_.has_embedding(0));
+  passes_ = std::make_unique<Passes>(Passes::Parts{*ctx_, stage_, *feed_, memory_, reducer_.get(),
+                                                   gather_.get(), options_.graphs});
+  comm::Communicator* group = &mesh_.pipeline_group();
+  executor_ = std::make_unique<pipeline::Executor>(program_, mesh_.at().pipeline, group);
+  evaluation_ = std::make_unique<pipeline::Executor>(
+      pipeline::make_program(pipeline::Schedule::forward_only, program_.stages,
+                             program_.virtual_stages, 1),
+      mesh_.at().pipeline, group);
 }
 
 void Trainer::set_up_training() {

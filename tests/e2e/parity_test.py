@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """parity: two decks or a matrix of layouts; and ranks that were not started alike."""
 
+import pathlib
 import subprocess
 
 import support
@@ -71,6 +72,14 @@ class Parity(support.Case):
         self.assertEqual(names, ["agrees : parallel.data=4 parallel.zero=2",
                                  "agrees : parallel.tensor=2 parallel.pipeline=2",
                                  "agrees : parallel.tensor=2 parallel.sequence=true"])
+
+    def test_matrix_of_the_inputs(self):
+        inputs = pathlib.Path(__file__).parents[2] / "inputs"
+
+        result = self.parity(inputs / "parity-16h.yaml", "--matrix", inputs / "layouts-4-ranks.txt")
+
+        self.assertEqual(result.code, 0, result.err + result.out)
+        self.assertEqual(result.out.count("agrees"), 14, result.out)
 
     def test_matrix_names_the_layout_that_differs(self):
         self.write("differs.txt", "parallel.tensor=2\nparallel.tensor=2 run.seed=8\nparallel.data=2\n")

@@ -10,8 +10,8 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
-#include "support/tensors.hpp"
 #include "support/allocations.hpp"
+#include "support/tensors.hpp"
 
 namespace hyperslab::test {
 namespace {

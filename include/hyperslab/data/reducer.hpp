@@ -24,8 +24,8 @@ struct GradientGroups {
 /// - over the data group: all-reduced with zero 0, else reduced to this rank's shard;
 /// - then over the tensor group, where ranks saw only their rows (BucketKind::summed), and over the
 ///   two ends of a tied table, so that all of them have equal bits.
-/// Copies that several tensor ranks hold (BucketKind::equal, shared key-value heads) go through data
-/// groups of their own: they have equal bits where those groups add in one order, as MPI does.
+/// Copies that several tensor ranks hold (BucketKind::equal, shared key-value heads) go through
+/// data groups of their own: they have equal bits where those groups add in one order, as MPI does.
 class GradientReducer {
  public:
   GradientReducer(const nn::ParamTable& params, const GradientGroups& groups);

@@ -133,6 +133,7 @@ class Trainer {
  private:
   [[nodiscard]] model::Stage::StepViews step_views() const;
   void set_up_training();
+  void set_up_passes();
   /// `tokens`: of the global batch that count.
   void begin(const Order& order, std::int64_t tokens);
   [[nodiscard]] std::int64_t batch_tokens() const {
