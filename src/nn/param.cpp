@@ -156,6 +156,7 @@ void ParamTable::form_buckets(int ranks, std::size_t bucket_bytes) {
 void ParamTable::lay_out(int ranks, std::size_t bucket_bytes) {
   form_buckets(std::max(ranks, 1), bucket_bytes);
   std::vector<Dim> next;
+  next.reserve(buckets_.size());
   for (const Bucket& bucket : buckets_) next.push_back(bucket.begin);
   for (const Run& run : runs_) {
     const auto home = std::ranges::find_if(buckets_, [&](const Bucket& bucket) {
