@@ -5,23 +5,13 @@
 
 #include <array>
 
+#include "cuda_check.hpp"
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 
 namespace hyperslab::cuda_runtime {
 namespace {
-
-std::string text_of(cudaError_t status) {
-  return std::string(cudaGetErrorName(status)) + " (" + cudaGetErrorString(status) + ")";
-}
-
-void check(cudaError_t status, const char* call,
-           std::source_location where = std::source_location::current()) {
-  if (status == cudaSuccess) return;
-  (void)cudaGetLastError();
-  throw Error(ExitCode::device, "CUDA: " + std::string(call) + ": " + text_of(status), where);
-}
 
 /// For destructors, which cannot throw. A process that ends may have unloaded the driver before.
 void log_if_failed(cudaError_t status, const char* call) noexcept {

@@ -2,19 +2,9 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda.hpp"
-#include "hyperslab/core/error.hpp"
+#include "cuda_check.hpp"
 
 namespace hyperslab::cuda_runtime {
-namespace {
-
-void check(cudaError_t status, const char* call) {
-  if (status == cudaSuccess) return;
-  (void)cudaGetLastError();
-  throw Error(ExitCode::device, std::string("CUDA: ") + call + ": " + cudaGetErrorString(status));
-}
-
-}  // namespace
-
 void begin_capture(CUstream_st* stream) {
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
 }

@@ -4,19 +4,9 @@
 #include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 
-#include "hyperslab/core/error.hpp"
+#include "cuda_check.hpp"
 
 namespace hyperslab::cuda_runtime {
-namespace {
-
-void check(cudaError_t status, const char* call) {
-  if (status == cudaSuccess) return;
-  (void)cudaGetLastError();
-  throw Error(ExitCode::device, std::string("CUDA: ") + call + ": " + cudaGetErrorString(status));
-}
-
-}  // namespace
-
 std::shared_ptr<void> make_event() {
   cudaEvent_t event = nullptr;
   check(cudaEventCreate(&event), "cudaEventCreate");
