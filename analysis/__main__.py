@@ -61,6 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     many.add_argument("--output", type=Path, required=True, metavar="DIR")
     commands.add_parser("learning", parents=[many],
                         help="loss, perplexity, accuracy against steps and time")
+    commands.add_parser("sweep", parents=[many], help="final loss against the learning rate")
     time = commands.add_parser("time", parents=[many], help="where the time of a step went")
     time.add_argument("--skip", type=count, default=2, metavar="N",
                       help="steps left out at each start (default 2)")
@@ -94,6 +95,9 @@ def describe(arguments: argparse.Namespace) -> str:
     if arguments.command == "summary":
         from analysis.learning import summary
         return summary(arguments.run)
+    if arguments.command == "sweep":
+        from analysis.sweep import sweep
+        return sweep(arguments.runs, arguments.output)
     if arguments.command == "learning":
         from analysis.learning import learning
         return "\n".join(map(str, learning(arguments.runs, arguments.output)))

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of hyperslab trains, from its resolved deck, and the weights in its checkpoints; NumPy alone."""
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.compare.samples import Order, Tokens
+from analysis.deck import Deck, read_deck
+from analysis.errors import UserError
+from analysis.runs import Run
+
+Weights = dict[str, npt.NDArray[np.float32]]
+
+# Keys that the PyTorch side knows in one way only.
+ONLY = {
+    "model.norm_place": ("pre",), "model.dropout": ("0",), "model.position": ("learned", "rope", "none"),
+    "model.norm": ("layernorm", "rmsnorm"), "model.activation": ("gelu_tanh", "swiglu"),
+    "data.ignore_token": ("-1",), "data.loss_mask": ("false",), "data.validation_fraction": ("0",),
+    "optimizer.name": ("adamw",), "precision.compute": ("fp32", "tf32", "bf16"),
+    "train.overfit_one_batch": ("false",),
+}
+
+
+def words(text: str) -> list[str]:
+    """["a b", c] as the program writes lists."""
+    parts = re.findall(r'"((?:[^"\\]|\\.)*)"|([^\s,\[\]"]+)', text)
+    return [re.sub(r"\\(.)", r"\1", quoted) if quoted else plain for quoted, plain in parts]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The resolved deck, by "section.key", with typed access."""
+
+    deck: Deck
+    place: str
+
+    def text(self, key: str) -> str:
+        if key not in self.deck:
+            raise UserError(f"{self.place}: no key {key}; give the deck.yaml that `hyperslab train` wrote")
+        return self.deck[key].strip('"')
+
+    def integer(self, key: str) -> int:
+        return int(self.real(key))
+
+    def real(self, key: str) -> float:
+        try:
+            return float(self.text(key))
+        except ValueError as error:
+            raise UserError(f"{self.place}: {key} is `{self.text(key)}`, wanted a number") from error
+
+    def flag(self, key: str) -> bool:
+        return self.text(key) == "true"
+
+    def files(self, part: str) -> list[str]:
+        return words(self.deck.get(f"data.{part}", ""))
+
+    @property
+    def ranks(self) -> int:
+        return math.prod(self.integer(f"parallel.{axis}") for axis in ("data", "tensor", "pipeline"))
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.integer("train.global_batch") * self.integer("model.context")
+
+    def check(self) -> None:
+        """Refuses what the PyTorch side does not do."""
+        for key, values in ONLY.items():
+            if self.text(key) not in values:
+                raise UserError(f"{self.place}: {key} is {self.text(key)}, the comparison does only "
+                                f"{', '.join(values)}")
+        for part in ("train", "validation"):
+            if "synthetic" in self.files(part):
+                raise UserError(f"{self.place}: data.{part} is synthetic, the comparison wants token files")
+
+    def order(self, tokens: Tokens) -> Order:
+        return Order(self.text("data.sampling"), len(tokens), self.integer("model.context"),
+                     self.integer("run.seed"))
+
+    def steps(self, order: Order) -> int:
+        """Steps of the whole run, of which the schedule knows."""
+        steps = self.integer("train.steps")
+        return steps or self.integer("train.epochs") * order.epoch // self.integer("train.global_batch")
+
+    def learning_rate(self, step: int, steps: int) -> float:
+        """optim::learning_rate of step 1 to steps."""
+        peak, warmup = self.real("optimizer.lr"), self.integer("schedule.warmup_steps")
+        if step < warmup:
+            return peak * step / warmup
+
+        def progress(start: float) -> float:
+            return min(max((step - start) / (steps - start), 0.0), 1.0) if steps > start else 1.0
+
+        low, name = peak * self.real("schedule.final_fraction"), self.text("schedule.name")
+        if name == "linear":
+            return peak + (low - peak) * progress(warmup)
+        if name == "cosine":
+            return low + 0.5 * (peak - low) * (1.0 + math.cos(math.pi * progress(warmup)))
+        if name == "wsd":
+            start = max(warmup, steps * (1.0 - self.real("schedule.decay_fraction")))
+            return peak if step <= start else peak + (low - peak) * progress(start)
+        return peak
+
+    def validates(self, step: int, steps: int) -> bool:
+        """Whether the run measures the validation loss behind this step."""
+        every = self.integer("train.validate_every")
+        return bool(self.files("validation")) and (step == steps or (every > 0 and step % every == 0))
+
+    def validation_samples(self, order: Order) -> int:
+        """Samples from the front of the validation text that a measurement takes."""
+        batches = self.integer("train.validate_batches")
+        return min(order.epoch, batches * self.integer("train.microbatch") or order.epoch)
+
+
+def read_recipe(run: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The deck of a run directory with key=value overrides."""
+    deck = read_deck(Run(run, run.name))
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or key not in deck:
+            raise UserError(f"--set {override}: wanted key=value with a key of {run / 'deck.yaml'}")
+        deck[key] = value
+    recipe = Recipe(deck, str(run / "deck.yaml"))
+    recipe.check()
+    return recipe
+
+
+def step_folder(path: Path) -> Path:
+    """The newest checkpoint of a run, of a folder of checkpoints, or the checkpoint itself."""
+    for folder in (path, path / "checkpoints"):
+        if (folder / "manifest.json").is_file():
+            return folder
+        if steps := sorted(folder.glob("step_*/manifest.json")):
+            return steps[-1].parent
+    raise UserError(f"no checkpoint in {path}; name the folder of one")
+
+
+def read_weights(path: Path) -> Weights:
+    """The parameters of a checkpoint of any layout as whole tensors, by their names without `model/`."""
+    folder = step_folder(path)
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    weights: Weights = {}
+    for name, entry in manifest["tensors"].items():
+        if not name.startswith("model/"):
+            continue
+        if entry["dtype"] != "f32":
+            raise UserError(f"{folder}: {name} is {entry['dtype']}, wanted f32; give a checkpoint of a training run")
+        whole = np.full(entry["global_shape"], np.nan, np.float32)
+        for piece in entry["pieces"]:
+            count = piece["count"]
+            data = np.fromfile(folder / piece["file"], "<f4", math.prod(count), offset=piece["file_offset"])
+            place = tuple(slice(first, first + size) for first, size in zip(piece["offset"], count))
+            whole[place] = data.reshape(count)
+        if not np.isfinite(whole).all():
+            raise UserError(f"{folder}: {name} is not whole or not finite in float32; give another checkpoint")
+        weights[name.removeprefix("model/")] = whole
+    return weights

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import csv
+import unittest
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import Any
+
+from analysis.tests.commands import CommandTest, run_command
+from analysis.tests.fake_runs import write_deck, write_metrics
+
+
+class Sweep(CommandTest):
+    def write(self, rate: float, losses: list[float | None], validation: float | None = -1.0,
+              name: str = "", **deck: Any) -> Path:
+        """A run of 4 steps by its deck; `validation` below 0: not measured, None: not finite."""
+        run = self.folder / (name or f"lr_{rate:g}")
+        write_deck(run, optimizer__lr=rate, train__steps=4, **deck)
+        rows: list[dict[str, Any]] = [{"step": step, "loss": loss}
+                                      for step, loss in enumerate(losses, 1)]
+        if validation is None or validation >= 0:
+            rows[-1]["validation_loss"] = validation
+        write_metrics(run, rows)
+        return run
+
+    def sweep(self, *runs: Path) -> tuple[str, dict[str, dict[str, str]]]:
+        code, out, err = run_command("sweep", *runs, "--output", self.output)
+        self.assertEqual((code, err), (0, ""))
+        with (self.output / "sweep.csv").open(encoding="utf-8") as file:
+            return out, {row["run"]: row for row in csv.DictReader(file)}
+
+    def test_best_rate_and_diverged_runs(self) -> None:
+        good = [8.0, 6.0, 5.0, 4.5]
+        out, rows = self.sweep(
+            self.write(3e-3, good, 4.0), self.write(1e-3, good, 4.25),
+            self.write(1e-2, [8.0, 9.0, None, None]), self.write(3e-2, [8.0, 7.0, 7.0, 7.0], None),
+            self.write(1e-1, [8.0, 9.0, 20.0, 30.0], 31.0), self.write(2e-3, good[:3], 5.5))
+
+        self.assertEqual({name: row["state"] for name, row in rows.items()},
+                         {"lr_0.001": "finished", "lr_0.002": "unfinished", "lr_0.003": "finished",
+                          "lr_0.01": "diverged", "lr_0.03": "diverged", "lr_0.1": "diverged"})
+        self.assertEqual(list(rows), sorted(rows, key=lambda name: float(name[3:])))
+        self.assertEqual(rows["lr_0.003"]["final_loss"], "4.0")
+        self.assertEqual(rows["lr_0.01"]["best_validation_loss"], "")
+        self.assertIn("lowest final loss 4.0000 at learning rate 0.003 (lr_0.003); 3 of 6 diverged",
+                      out)
+        self.expect_png(self.output / "sweep.png")
+        page = (self.output / "sweep.html").read_text(encoding="utf-8")
+        xml.etree.ElementTree.fromstring(page.replace("<!DOCTYPE html>", "").replace(
+            '<meta charset="utf-8">', "").replace(
+            '<meta name="viewport" content="width=device-width, initial-scale=1">', ""))
+        self.assertIn("<td>best</td>", page)
+        self.assertEqual(page.count("<td>diverged</td>"), 3)
+
+    def test_without_validation_the_last_training_losses_count(self) -> None:
+        _, rows = self.sweep(self.write(1e-3, [8.0, 6.0, 5.0, 3.0]))
+
+        self.assertEqual(rows["lr_0.001"]["final_loss"], "5.5")
+        self.assertEqual(rows["lr_0.001"]["validated"], "False")
+
+    def test_models_are_series_of_their_own(self) -> None:
+        runs = [self.write(rate, [8.0, 6.0, 5.0, 4.0], loss, f"w{width}_{rate}", model__width=width)
+                for width, rate, loss in ((64, 1e-3, 4.5), (64, 3e-3, 4.4), (128, 1e-3, 3.9),
+                                          (128, 3e-3, 4.1))]
+
+        out, rows = self.sweep(*runs)
+
+        self.assertEqual({row["series"] for row in rows.values()},
+                         {"model.width 64", "model.width 128"})
+        self.assertIn("model.width 64: lowest final loss 4.4000 at learning rate 0.003", out)
+        self.assertIn("model.width 128: lowest final loss 3.9000 at learning rate 0.001", out)
+
+    def test_only_diverged_runs_still_draw(self) -> None:
+        out, _ = self.sweep(self.write(1.0, [8.0, None, None, None]))
+
+        self.assertIn("no run finished; 1 of 1 diverged", out)
+        self.expect_png(self.output / "sweep.png", at_least=5_000)
+
+    def test_errors_are_one_line(self) -> None:
+        self.expect_error("sweep", self.folder / "none", "--output", self.output,
+                          says="no run directory")
+        run = self.write(1e-3, [8.0])
+        write_deck(run, optimizer__lr="fast")
+        self.expect_error("sweep", run, "--output", self.output, says="optimizer.lr is `fast`")
+        (run / "deck.yaml").unlink()
+        self.expect_error("sweep", run, "--output", self.output, says="deck.yaml is missing")
+
+
+if __name__ == "__main__":
+    unittest.main()
