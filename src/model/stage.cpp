@@ -202,23 +202,24 @@ void Stage::initialize(Context& ctx) {
 }
 
 void Stage::initialize_bucket(Context& ctx, const nn::Bucket& bucket) const {
-  Tensor masters(Device::cpu, statistics_, {bucket.size()});
-  nn::initialize(params_, bucket, options_.seed, masters.view());
+  Tensor whole;
+  View masters;
+  if (params_.masters_are_sharded()) {
+    whole = Tensor(ctx.device(), statistics_, {bucket.size()});
+    masters = whole.view();
+  } else {
+    masters = params_.master().slice(bucket.begin, bucket.size());
+  }
+  nn::initialize(ctx, params_, bucket, options_.seed, masters);
   if (params_.masters_are_sharded()) {
     const Dim size = params_.shard_size(bucket);
-    copy(ctx, masters.view().slice(params_.sharding().rank * size, size),
+    copy(ctx, masters.slice(params_.sharding().rank * size, size),
          params_.master().slice(params_.shard_in_space(bucket), size));
-  } else {
-    copy(ctx, masters.view(), params_.master().slice(bucket.begin, bucket.size()));
   }
-  Tensor values;
   if (options_.compute != statistics_) {
-    Context host(Device::cpu);
-    values = Tensor(Device::cpu, options_.compute, {bucket.size()});
-    ops::cast(host, masters.view(), values.view());
-    copy(ctx, values.view(), params_.value().slice(bucket.begin, bucket.size()));
+    ops::cast(ctx, masters, params_.value().slice(bucket.begin, bucket.size()));
   }
-  synchronize(ctx);  // before the host's copies go
+  synchronize(ctx);  // before `whole` goes
 }
 
 /// Which of its chunk's blocks a block is.

@@ -83,9 +83,7 @@ void Attention::forward(Context& ctx, CView x, const RopeTables& rope, const Bat
   } else {
     ops::attention_forward(ctx, heads_, slot.qkv, slot.out, slot.log_sum_exp);
   }
-  const View term = group.term(y, scratch.partial);
-  output_.forward(ctx, slot.out, term);
-  group.sum(ctx, term, y);
+  output_.forward_summed(ctx, group, slot.out, group.term(y, scratch.partial), y);
 }
 
 /// d_attention in scratch -> d_qkv, rotated back.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/linear.hpp"
 
+#include <algorithm>
+#include <array>
+
 namespace hyperslab::nn {
 
 Linear::Linear(ParamTable& params, const TensorGroup& group, const std::vector<Output>& outputs,
@@ -30,6 +33,28 @@ Linear::Linear(ParamTable& params, const TensorGroup& group, const std::vector<O
 
 void Linear::forward(Context& ctx, CView x, View y) const {
   ops::linear_forward(ctx, x, weight_.value(), bias_value(), y);
+}
+
+void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, View term,
+                            View y) const {
+  const Dim width = y.shape().back();
+  const Dim rows = term.numel() / std::max<Dim>(1, width);
+  const int pieces = group.pieces(ctx, rows);
+  if (pieces == 1) {
+    forward(ctx, x, term);
+    return group.sum(ctx, term, y);
+  }
+  const CView x_rows = x.reshaped({rows, x.shape().back()});
+  const View y_rows = y.reshaped({rows, width});
+  std::array<comm::Ticket, TensorGroup::kMostPieces> sums{};
+  for (int i = 0; i < pieces; ++i) {
+    const Dim begin = rows * i / pieces;
+    const Dim count = rows * (i + 1) / pieces - begin;
+    const View part = y_rows.slice(begin, count);
+    forward(ctx, x_rows.slice(begin, count), part);
+    sums[static_cast<std::size_t>(i)] = group.start_sum(ctx, part, part);
+  }
+  for (const comm::Ticket sum : sums) group.wait(ctx, sum);
 }
 
 void Linear::forward_activated(Context& ctx, CView x, ops::Activation activation, View pre,

@@ -50,9 +50,14 @@ void Mlp::forward(Context& ctx, CView x, const Scratch& scratch, const Slot& slo
   } else {
     up_.forward_activated(ctx, all_x, config_.activation, slot.pre, slot.activated);
   }
-  const View term = group.term(y, scratch.partial);
-  down_.forward(ctx, slot.activated, term);
-  group.sum(ctx, term, y);
+  down_.forward_summed(ctx, group, slot.activated, group.term(y, scratch.partial), y);
+}
+
+View Mlp::gradient_of_pre(Half half, const Slot& slot) const {
+  // A whole backward has no more use for the activated values, and a product runs faster into
+  // memory that it does not read; the weight gradients of a later half need them.
+  const bool free = half == Half::both && !ops::is_gated(config_.activation);
+  return free ? slot.activated : slot.pre;
 }
 
 void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
@@ -61,10 +66,13 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
   if (pass.half == Half::weight) return backward_weight(ctx, x, pass, slot);
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
-  const View d_pre = slot.pre;  // the activation's input is not needed again
   if (pass.half == Half::input) ops::cast(ctx, dy, slot.dy);
   const CView all_dy = group.gather(ctx, dy, gathered);
   if (config_.recompute == Recompute::selective) activate(ctx, slot);
+  if (pass.half == Half::both) {
+    down_.backward_weight(ctx, all_dy, slot.activated, pass.accumulate);
+  }
+  const View d_pre = gradient_of_pre(pass.half, slot);
   if (ops::is_gated(config_.activation)) {
     down_.backward_input(ctx, all_dy, pass.scratch.d_activated);
     ops::gated_backward(ctx, config_.activation, slot.pre, pass.scratch.d_activated, d_pre);
@@ -72,10 +80,7 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
     down_.backward_input_activated(ctx, all_dy, slot.pre, config_.activation, d_pre);
   }
   comm::Ticket rows = 0;
-  if (pass.half == Half::both) {
-    down_.backward_weight(ctx, all_dy, slot.activated, pass.accumulate);
-    rows = group.start_gather(ctx, x, gathered);
-  }
+  if (pass.half == Half::both) rows = group.start_gather(ctx, x, gathered);
   const View term = group.term(dx, pass.scratch.partial);
   up_.backward_input(ctx, d_pre, term);
   const comm::Ticket sum = group.start_sum(ctx, term, dx);

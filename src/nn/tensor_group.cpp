@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/tensor_group.hpp"
 
+#include <algorithm>
+
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::nn {
@@ -31,6 +33,12 @@ comm::Ticket TensorGroup::start_sum(Context& ctx, View partial, View out) const 
 
 void TensorGroup::sum(Context& ctx, View partial, View out) const {
   wait(ctx, start_sum(ctx, partial, out));
+}
+
+int TensorGroup::pieces(const Context& ctx, Dim rows) const {
+  constexpr Dim kLeastRows = 1024;  // of a piece: a product of fewer leaves processors idle
+  if (size_ == 1 || sequence_ || ctx.planned() != Device::cuda) return 1;
+  return static_cast<int>(std::clamp<Dim>(rows / kLeastRows, 1, kMostPieces));
 }
 
 void TensorGroup::all_gather(Context& ctx, CView mine, View all) const {

@@ -13,6 +13,7 @@
 #include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/ops/norm.hpp"
 #include "hyperslab/ops/optimizer.hpp"
+#include "hyperslab/ops/products.hpp"
 
 // Every op has a twin per device with the signature of the public function, which has checked
 // shapes and dtypes before.
@@ -33,6 +34,7 @@ decltype(ops::attention_cached_forward) attention_cached_forward;
 decltype(ops::dropout) dropout;
 decltype(ops::add) add;
 decltype(ops::fill) fill;
+decltype(ops::fill_normal) fill_normal;
 decltype(ops::cast) cast;
 decltype(ops::root_mean_square) root_mean_square;
 decltype(ops::embedding_forward) embedding_forward;
@@ -88,6 +90,7 @@ decltype(ops::attention_cached_forward) attention_cached_forward;
 decltype(ops::dropout) dropout;
 decltype(ops::add) add;
 decltype(ops::fill) fill;
+decltype(ops::fill_normal) fill_normal;
 decltype(ops::cast) cast;
 decltype(ops::root_mean_square) root_mean_square;
 decltype(ops::embedding_forward) embedding_forward;
@@ -103,6 +106,10 @@ decltype(ops::linear_activation_forward) linear_activation_forward;
 decltype(ops::linear_backward_input) linear_backward_input;
 decltype(ops::linear_activation_backward_input) linear_activation_backward_input;
 decltype(ops::linear_backward_weight) linear_backward_weight;
+decltype(ops::product_place) product_place;
+decltype(ops::products_of) products_of;
+decltype(ops::adopt_products) adopt_products;
+decltype(ops::chosen_products) chosen_products;
 decltype(ops::add_norm_forward) add_norm_forward;
 decltype(ops::norm_backward) norm_backward;
 decltype(ops::adamw) adamw;

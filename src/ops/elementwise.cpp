@@ -38,6 +38,17 @@ void fill(Context& ctx, float value, View y) {
   cpu::fill(ctx, value, y);
 }
 
+void fill_normal(Context& ctx, const NormalSpec& spec, std::uint64_t first, std::uint64_t pitch,
+                 View y) {
+  require_here(ctx, y, "fill_normal y");
+  (void)y.dims<2>("fill_normal y");
+  if (on_meta(ctx, "fill_normal", 0, {y})) return;
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) return cuda::fill_normal(ctx, spec, first, pitch, y);
+  }
+  cpu::fill_normal(ctx, spec, first, pitch, y);
+}
+
 void cast(Context& ctx, CView x, View y) {
   require_here(ctx, x, "cast x");
   require_here(ctx, y, "cast y");

@@ -2,6 +2,7 @@
 #include "hyperslab/ops/elementwise.hpp"
 
 #include "ops_test.hpp"
+#include "support/hundredths.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -65,6 +66,14 @@ TEST_F(Elementwise, CastsBetweenAllFloatingTypesToNearestEven) {
     cast(ctx, x.view(), back.view());
     expect_values(back.view(), values, 0);
   }
+}
+
+TEST_F(Elementwise, FourWaysOfAddingAHundredthAThousandTimes) {
+  Hundredths hundredths(ctx);
+  expect_eight_decimals(hundredths.all_f32(), 10.00013351);
+  expect_eight_decimals(hundredths.stored_in_f16(), 9.95312500);
+  expect_eight_decimals(hundredths.mixed(), 10.00213623);
+  expect_eight_decimals(hundredths.converted(), 10.00213623);
 }
 
 TEST_F(Elementwise, RootMeanSquare) {

@@ -47,14 +47,11 @@ HS_HOST_DEVICE inline float philox_uniform(std::uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1p-24F;
 }
 
-/// Two standard normals from two words by Box and Muller, computed with explicit fused
-/// multiply-adds and without contraction, so that CPU and GPU give the same bits.
-void philox_normal_pair(std::uint32_t word0, std::uint32_t word1, float& normal0, float& normal1);
-
 /// 64-bit FNV-1a, the stream number of a tensor's name.
 [[nodiscard]] std::uint64_t name_hash(std::string_view name);
 
-/// out[i] = mean + std * normal of global element `first + i` of the stream `stream`.
+/// out[i] = std * normal of global element `first + i` of the stream `stream`; the same
+/// bits on every device.
 void fill_normal(float* out, std::uint64_t first, std::uint64_t count, std::uint64_t seed,
                  std::uint64_t stream, float std_deviation);
 

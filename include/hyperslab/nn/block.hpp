@@ -157,6 +157,7 @@ class Mlp {
  private:
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
   void activate(Context& ctx, const Slot& slot) const;
+  [[nodiscard]] View gradient_of_pre(Half half, const Slot& slot) const;
   BlockConfig config_;
   Dim ffn_width_ = 0;  ///< of this rank
   Linear up_;

@@ -38,6 +38,8 @@ class Linear {
 
   /// x: (..., C_in) -> y: (..., C_out), of this rank. Enqueues on ctx.
   void forward(Context& ctx, CView x, View y) const;
+  /// The same with Cut::rows, summed over the group into y; `term` is what group.term() gives.
+  void forward_summed(Context& ctx, const TensorGroup& group, CView x, View term, View y) const;
   /// pre = x W^T + b, y = act(pre).
   void forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y) const;
   /// dy: (..., C_out) -> dx: (..., C_in), overwritten. It goes before the weight gradient, so that

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hyperslab/core/arena.hpp"
+#include "hyperslab/core/context.hpp"
 
 namespace hyperslab::nn {
 
@@ -190,10 +191,11 @@ struct Hyperslab {
 /// row, whole rows, part of a row. One or two dimensions.
 [[nodiscard]] std::vector<Hyperslab> hyperslabs_of_range(const Shape& shape, Dim begin, Dim end);
 
-/// Fills `masters`, the bucket's part of a flat CPU view, by the parameters' rules: normals are
-/// Philox of (seed, name, global element index), so every layout starts from the same weights.
-/// Padding becomes zero.
-void initialize(const ParamTable& table, const Bucket& bucket, std::uint64_t seed, View masters);
+/// Fills `masters`, the bucket's part of a flat view in f32 or f64, by the parameters' rules:
+/// normals are Philox of (seed, name, global element index), so every layout starts from the same
+/// weights. Padding becomes zero.
+void initialize(Context& ctx, const ParamTable& table, const Bucket& bucket, std::uint64_t seed,
+                View masters);
 
 /// Every part of every parameter that lies in this rank's shards: the unit of checkpoints, which
 /// each element of a tensor reaches from exactly one data rank.

@@ -47,6 +47,11 @@ class TensorGroup {
   /// rank's rows of the sum into `out` where rows are cut.
   [[nodiscard]] comm::Ticket start_sum(Context& ctx, View partial, View out) const;
   void sum(Context& ctx, View partial, View out) const;
+  /// Pieces, by rows, of a row-parallel product whose sum overlaps it: the sum of one piece travels
+  /// while the next is computed (Wang et al. 2023, "Overlap communication with dependent
+  /// computation via decomposition"). One on a CPU, and where the sum cuts rows.
+  static constexpr int kMostPieces = 4;
+  [[nodiscard]] int pieces(const Context& ctx, Dim rows) const;
   /// Where a row-parallel product puts its term: `scratch` where rows are cut, else `out` itself.
   [[nodiscard]] View term(View out, View scratch) const { return sequence_ ? scratch : out; }
   /// The views of all ranks, one behind the other.

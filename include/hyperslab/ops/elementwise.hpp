@@ -11,6 +11,18 @@ void add(Context& ctx, CView a, CView b, View y);
 void fill(Context& ctx, float value, View y);
 /// y = x, converting between f64, f32, bf16 and f16 with rounding to nearest even.
 void cast(Context& ctx, CView x, View y);
+
+/// Which normals: standard normals of stream `stream` under `seed`, times `std_deviation`.
+struct NormalSpec {
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
+  float std_deviation = 1;
+};
+/// y (R, C), f32, on a CPU also f64: the normal of global element first + r * pitch + c at (r, c).
+/// The same bits on every device (Philox; Box & Muller 1958).
+void fill_normal(Context& ctx, const NormalSpec& spec, std::uint64_t first, std::uint64_t pitch,
+                 View y);
+
 /// Root mean square of all elements into out: (1) f32. For looking inside (`train.log_norms`).
 void root_mean_square(Context& ctx, CView x, View out);
 

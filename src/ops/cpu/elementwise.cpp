@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "../backend.hpp"
+#include "hyperslab/core/philox.hpp"
 #include "parallel.hpp"
 #include "reduction.hpp"
 
@@ -63,6 +65,31 @@ void fill(Context& ctx, float value, View y) {
     parallel_chunks(ctx.threads(), y.numel(), 1, [=](int, Dim begin, Dim end) {
       std::fill(out + begin, out + end, static_cast<T>(value));
     });
+  });
+}
+
+void fill_normal(Context&, const NormalSpec& spec, std::uint64_t first, std::uint64_t pitch,
+                 View y) {
+  const auto [rows, columns] = y.dims<2>("fill_normal y");
+  const bool one_run = pitch == static_cast<std::uint64_t>(columns);
+  const Dim runs = one_run ? std::min<Dim>(rows, 1) : rows;
+  const Dim length = one_run ? rows * columns : columns;
+  with_real(y.dtype(), "fill_normal", [&]<class T>(T) {
+    std::vector<float> wide(std::is_same_v<T, float> ? 0 : static_cast<std::size_t>(length));
+    for (Dim run = 0; run < runs; ++run) {
+      T* out = y.data<T>() + run * length;
+      const std::uint64_t begin = first + static_cast<std::uint64_t>(run) * pitch;
+      const auto fill = [&](float* to) {
+        hyperslab::fill_normal(to, begin, static_cast<std::uint64_t>(length), spec.seed,
+                               spec.stream, spec.std_deviation);
+      };
+      if constexpr (std::is_same_v<T, float>) {
+        fill(out);
+      } else {
+        fill(wide.data());
+        std::ranges::copy(wide, out);
+      }
+    }
   });
 }
 

@@ -4,8 +4,7 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
-constexpr int kWarpWidth = 2048;                 // logits up to which a warp takes a row
-constexpr std::size_t kHalfShared = 112 * 1024;  // shared memory that lets two blocks fit on Hopper
+constexpr int kWarpWidth = 2048;  // logits up to which a warp takes a row
 
 template <class T>
 struct LossCall {
@@ -15,7 +14,6 @@ struct LossCall {
   const std::int32_t* targets;
   const StepState* state;
   bool gradient;
-  bool keep;  ///< the row's vectors stay in shared memory between the passes
   RowLoss* out;
 };
 
@@ -44,11 +42,10 @@ __device__ void write_loss(const LossCall<T>& call, Dim row, std::int32_t target
 /// dlogits of a row that counts.
 template <bool kBlock, class T>
 __device__ void write_gradient(const LossCall<T>& call, T* x, const RowParts<T>& parts,
-                               std::int32_t target, const RowTotal& total,
-                               const Vec<T, kVector<T>>* kept) {
+                               std::int32_t target, const RowTotal& total) {
   const float scale = call.state->gradient_scale;
   const float factor = scale / total.exponentials;
-  write_row(x, parts, total.largest, factor, call.keep, kept);
+  write_row(x, parts, total.largest, factor);
   clear_row(x, call.columns.count, call.columns.stride);
   row_barrier<kBlock>();
   if (threadIdx.x == 0 && call.columns.is_here(target)) {
@@ -60,12 +57,11 @@ __device__ void write_gradient(const LossCall<T>& call, T* x, const RowParts<T>&
 
 // One row per block, or per warp where blockDim.x is 32.
 
-/// The whole vocabulary is here.
+/// The whole vocabulary is here. The second pass over a row finds it in L2: that beats keeping it
+/// in shared memory, which leaves room for half as many rows.
 template <bool kBlock, class T>
-__global__ void __launch_bounds__(1024) loss_kernel(LossCall<T> call) {
-  extern __shared__ uint4 shared[];
+__global__ void __launch_bounds__(512, 4) loss_kernel(LossCall<T> call) {
   __shared__ SoftmaxScratch scratch;
-  auto* kept = reinterpret_cast<Vec<T, kVector<T>>*>(shared);
   const Dim row = static_cast<Dim>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= call.rows) return;
   const std::int32_t target = call.targets[row];
@@ -73,10 +69,10 @@ __global__ void __launch_bounds__(1024) loss_kernel(LossCall<T> call) {
   T* x = call.logits + row * call.columns.stride;
   const RowParts<T> parts(x, call.columns.count);
   const float at_target = to_real(x[target]);
-  const Seen<T> seen = read_row(x, parts, call.keep, kept);
+  const Seen<T> seen = read_row(x, parts);
   const RowTotal total = total_of_row<kBlock>(seen, call.columns, at_target, scratch);
   write_loss(call, row, target, total);
-  if (call.gradient) write_gradient<kBlock>(call, x, parts, target, total, kept);
+  if (call.gradient) write_gradient<kBlock>(call, x, parts, target, total);
 }
 
 template <class T>
@@ -96,7 +92,7 @@ __global__ void __launch_bounds__(512) statistics_kernel(StatisticsCall<T> call)
   const std::int32_t target = call.targets[row];
   const T* x = call.logits + row * call.columns.stride;
   const RowParts<T> parts(x, call.columns.count);
-  const Seen<T> seen = read_row<T>(x, parts, false, nullptr);
+  const Seen<T> seen = read_row(x, parts);
   const float at_target =
       call.columns.is_here(target) ? to_real(x[target - call.columns.first]) : -INFINITY;
   const RowTotal total = total_of_row<kBlock>(seen, call.columns, at_target, scratch);
@@ -122,7 +118,7 @@ __global__ void __launch_bounds__(512)
   if (!call.gradient) return;
   T* x = call.logits + row * call.columns.stride;
   const RowParts<T> parts(x, call.columns.count);
-  write_gradient<kBlock, T>(call, x, parts, target, total, nullptr);
+  write_gradient<kBlock>(call, x, parts, target, total);
 }
 
 /// Adds the rows to sums in a fixed order. One block.
@@ -158,22 +154,6 @@ RowLoss* row_losses(Context& ctx, const char* op, Dim rows) {
   return static_cast<RowLoss*>(ctx.workspace(op, loss_workspace(rows)));
 }
 
-/// Lets a block of loss_kernel have this much shared memory; false where the device has less.
-template <class T>
-bool allow_shared(const char* op, std::size_t bytes) {
-  constexpr std::size_t kReserved = 2048;  // the kernel's own and the driver's
-  int device = 0;
-  int most = 0;
-  HS_CUDA(op, cudaGetDevice(&device));
-  HS_CUDA(op, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const std::size_t limit = static_cast<std::size_t>(most) - kReserved;
-  if (bytes > limit) return false;
-  HS_CUDA(op, cudaFuncSetAttribute(reinterpret_cast<const void*>(&loss_kernel<true, T>),
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(limit)));
-  return true;
-}
-
 /// Calls warps(blocks, threads) or blocks(blocks, threads), whichever a row of `count` logits
 /// takes.
 template <class Warps, class Blocks>
@@ -188,7 +168,7 @@ void launch_rows(const char* op, Dim rows, int count, Warps&& warps, Blocks&& bl
 }
 
 template <class T>
-void launch_loss(Context& ctx, const char* op, LossCall<T> call) {
+void launch_loss(Context& ctx, const char* op, const LossCall<T>& call) {
   cudaStream_t stream = ctx.stream().cuda();
   launch_rows(
       op, call.rows, call.columns.count,
@@ -196,10 +176,7 @@ void launch_loss(Context& ctx, const char* op, LossCall<T> call) {
         loss_kernel<false><<<blocks, threads, 0, stream>>>(call);
       },
       [&](unsigned blocks, dim3 threads) {
-        const auto bytes = static_cast<std::size_t>(call.columns.count) * sizeof(T);
-        if (bytes > kHalfShared) threads.x = 1024;
-        call.keep = call.gradient && allow_shared<T>(op, bytes);
-        loss_kernel<true><<<blocks, threads, call.keep ? bytes : 0, stream>>>(call);
+        loss_kernel<true><<<blocks, threads, 0, stream>>>(call);
       });
 }
 
@@ -241,7 +218,6 @@ LossCall<T> call_of(View logits, const VocabularyShard& shard, CView targets,
           targets.data<std::int32_t>(),
           state,
           gradient == WithGradient::yes,
-          false,
           rows};
 }
 

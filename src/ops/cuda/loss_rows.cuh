@@ -64,8 +64,7 @@ struct Seen {
 };
 
 template <class T>
-__device__ Seen<T> read_row(const T* row, const RowParts<T>& parts, bool keep,
-                            Vec<T, kVector<T>>* kept) {
+__device__ Seen<T> read_row(const T* row, const RowParts<T>& parts) {
   constexpr int N = kVector<T>;
   Seen<T> seen;
   const auto scalars = [&](int begin, int end) {
@@ -78,11 +77,8 @@ __device__ Seen<T> read_row(const T* row, const RowParts<T>& parts, bool keep,
 #pragma unroll 4
   for (int v = static_cast<int>(threadIdx.x); v < parts.vectors; v += blockDim.x) {
     const int first = parts.head + v * N;
-    const Vec<T, N> raw = load_raw<N>(row + first);
-    if (keep) kept[v] = raw;
     float value[N];
-#pragma unroll
-    for (int k = 0; k < N; ++k) value[k] = to_real(raw.at[k]);
+    load<N>(row + first, value);
     seen.add(value, first);
   }
   scalars(parts.tail, parts.count);
@@ -91,17 +87,16 @@ __device__ Seen<T> read_row(const T* row, const RowParts<T>& parts, bool keep,
 
 /// x becomes e^(x - top) * factor.
 template <class T>
-__device__ void write_row(T* row, const RowParts<T>& parts, float top, float factor, bool keep,
-                          const Vec<T, kVector<T>>* kept) {
+__device__ void write_row(T* row, const RowParts<T>& parts, float top, float factor) {
   constexpr int N = kVector<T>;
   constexpr bool kFast = sizeof(T) == 2;
 #pragma unroll 2
   for (int v = static_cast<int>(threadIdx.x); v < parts.vectors; v += blockDim.x) {
     T* at = row + parts.head + v * N;
-    const Vec<T, N> raw = keep ? kept[v] : load_raw<N>(at);
     float value[N];
+    load<N>(at, value);
 #pragma unroll
-    for (int k = 0; k < N; ++k) value[k] = exponential<kFast>(to_real(raw.at[k]) - top) * factor;
+    for (int k = 0; k < N; ++k) value[k] = exponential<kFast>(value[k] - top) * factor;
     store<N>(at, value);
   }
   const auto scalars = [&](int begin, int end) {

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "matmul_plan.hpp"
 
-#include <array>
 #include <bit>
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "check.hpp"
 #include "hyperslab/core/error.hpp"
+#include "product_plans.hpp"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -21,32 +20,9 @@ constexpr int kRepetitions = 3;          // timed runs of an algorithm that may 
 constexpr float kHopeless = 1.3F;        // times the best: not run again
 constexpr float kWorthChanging = 0.98F;  // times the heuristic's own order
 
-using Desc = std::unique_ptr<cublasLtMatmulDescOpaque_t, Closer<&cublasLtMatmulDescDestroy>>;
-using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Closer<&cublasLtMatrixLayoutDestroy>>;
 using Preference =
     std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Closer<&cublasLtMatmulPreferenceDestroy>>;
 using Event = std::unique_ptr<CUevent_st, Closer<&cudaEventDestroy>>;
-
-/// Everything that decides about the algorithm, as numbers.
-using Key = std::array<std::int64_t, 12>;
-
-struct KeyHash {
-  std::size_t operator()(const Key& key) const {
-    std::uint64_t hash = 0xCBF29CE484222325ULL;
-    for (const std::int64_t part : key) {
-      hash = (hash ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15ULL;
-      hash ^= hash >> 32;
-    }
-    return hash;
-  }
-};
-
-/// Descriptors and the algorithm of one kind of product. Absent: cuBLASLt has none.
-struct Plan {
-  Desc desc;
-  Layout a, b, c;
-  std::optional<cublasLtMatmulAlgo_t> algorithm;
-};
 
 /// log2 of the alignment of an address, up to the 256 bytes that cuBLASLt makes use of.
 int alignment(const void* pointer) {
@@ -54,7 +30,8 @@ int alignment(const void* pointer) {
   return std::countr_zero(address);
 }
 
-Key key_of(Context& ctx, const Product& p) {
+/// These numbers are kept in files: whatever changes their meaning raises ProductTable::kFormat.
+Kind kind_of(Context& ctx, const Product& p) {
   std::int64_t flags = 0;
   const auto add = [&](std::int64_t value, int bits) { flags = flags << bits | value; };
   add(static_cast<int>(p.in), 4);
@@ -63,7 +40,6 @@ Key key_of(Context& ctx, const Product& p) {
   add(p.a.trans == Trans::yes, 1);
   add(p.b.trans == Trans::yes, 1);
   add(p.accumulate, 1);
-  add(p.in_place, 1);
   add(ctx.tf32(), 1);
   add(ctx.deterministic(), 1);
   for (const void* pointer : {p.a.data, p.b.data, static_cast<const void*>(p.c)}) {
@@ -91,14 +67,11 @@ cublasLtEpilogue_t lt_epilogue(Epilogue epilogue) {
     case Epilogue::gelu: return CUBLASLT_EPILOGUE_GELU_AUX;
     case Epilogue::gelu_bias: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case Epilogue::dgelu: return CUBLASLT_EPILOGUE_DGELU;
-    case Epilogue::bias_gradient: return CUBLASLT_EPILOGUE_BGRADB;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-bool has_bias(Epilogue e) {
-  return e == Epilogue::bias || e == Epilogue::gelu_bias || e == Epilogue::bias_gradient;
-}
+bool has_bias(Epilogue e) { return e == Epilogue::bias || e == Epilogue::gelu_bias; }
 bool has_aux(Epilogue e) {
   return e == Epilogue::gelu || e == Epilogue::gelu_bias || e == Epilogue::dgelu;
 }
@@ -139,8 +112,7 @@ Desc make_desc(Context& ctx, const Product& p) {
   set(desc, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.a.trans));
   set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, lt_epilogue(p.epilogue));
   if (has_bias(p.epilogue)) {
-    const DType dtype = p.epilogue == Epilogue::bias_gradient ? p.out : p.in;
-    set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(dtype));
+    set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.in));
   }
   if (has_aux(p.epilogue)) {
     set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::int64_t{p.N});
@@ -184,8 +156,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(Context& ctx, const B
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, bytes(p.a.data));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, bytes(p.c));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, bytes(p.c));
-  // Split sums may be added in a changing order, and may pass through c before aux is read.
-  if (ctx.deterministic() || p.in_place) {
+  // Split sums may be added in a changing order.
+  if (ctx.deterministic()) {
     set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
   }
@@ -230,12 +202,7 @@ class Stopwatch {
       aux_ = Buffer(Device::cuda, static_cast<std::size_t>(p.M * p.N) * size_of(p.in));
       aux = aux_.data();
     }
-    void* bias = p.bias;
-    if (p.epilogue == Epilogue::bias_gradient) {
-      bias_ = Buffer(Device::cuda, static_cast<std::size_t>(p.M) * size_of(p.out));
-      bias = bias_.data();
-    }
-    set_pointers(plan.desc, p.epilogue, bias, aux);
+    set_pointers(plan.desc, p.epilogue, p.bias, aux);
   }
 
   /// Milliseconds of one run, or infinity where it fails or cannot be better than `best`.
@@ -266,7 +233,7 @@ class Stopwatch {
   Backend& backend_;
   const Product& product_;
   const Plan& plan_;
-  Buffer c_, aux_, bias_;
+  Buffer c_, aux_;
   Event start_, stop_;
 };
 
@@ -300,26 +267,22 @@ std::optional<cublasLtMatmulAlgo_t> choose(Context& ctx, Backend& backend, const
   return chosen;
 }
 
-}  // namespace
-
-struct ProductTable {
-  std::unordered_map<Key, Plan, KeyHash> plans;
-};
-
-namespace {
-
 const Plan& plan_of(Context& ctx, Backend& backend, const Product& p) {
-  if (!backend.products) backend.products = std::make_shared<ProductTable>();
-  const Key key = key_of(ctx, p);
-  const auto found = backend.products->plans.find(key);
-  if (found != backend.products->plans.end()) return found->second;
+  ProductPlans& products = plans_of(backend);
+  const Kind kind = kind_of(ctx, p);
+  const auto found = products.plans.find(kind);
+  if (found != products.plans.end()) return found->second;
   Plan plan;
   plan.desc = make_desc(ctx, p);
   plan.a = operand_layout(p, p.b, p.K, p.N);
   plan.b = operand_layout(p, p.a, p.M, p.K);
   plan.c = make_layout(p.out, p.M, p.N, p.ldc, p.batch, p.stride_c);
-  plan.algorithm = choose(ctx, backend, p, plan);
-  return backend.products->plans.emplace(key, std::move(plan)).first->second;
+  plan.algorithm = kept_algorithm(backend, kind, plan);
+  if (!plan.algorithm) {
+    plan.algorithm = choose(ctx, backend, p, plan);
+    if (plan.algorithm) ++products.chosen;
+  }
+  return products.plans.emplace(kind, std::move(plan)).first->second;
 }
 
 }  // namespace

@@ -20,11 +20,10 @@ struct Operand {
 /// What cuBLASLt does with a product on its way out. Columns are those of c.
 enum class Epilogue : std::uint8_t {
   none,
-  bias,           ///< + bias (N)
-  gelu,           ///< aux = product, c = gelu_tanh(aux)
-  gelu_bias,      ///< aux = product + bias (N), c = gelu_tanh(aux)
-  dgelu,          ///< c = product * gelu_tanh'(aux)
-  bias_gradient,  ///< bias (M) = sums of the rows of op(a), in c's dtype
+  bias,       ///< + bias (N)
+  gelu,       ///< aux = product, c = gelu_tanh(aux)
+  gelu_bias,  ///< aux = product + bias (N), c = gelu_tanh(aux)
+  dgelu,      ///< c = product * gelu_tanh'(aux)
 };
 
 /// c = alpha op(a) op(b), or c += where `accumulate`, then the epilogue. op(a): (M, K), op(b):
@@ -43,13 +42,13 @@ struct Product {
   bool accumulate = false;
   Epilogue epilogue = Epilogue::none;
   void* bias = nullptr;
-  void* aux = nullptr;    ///< (M, N) contiguous
-  bool in_place = false;  ///< c is where aux is
+  void* aux = nullptr;  ///< (M, N) contiguous, elsewhere than c
 };
 
-/// Enqueues the product. The first call of a kind of product asks cuBLASLt for algorithms and times
-/// them into scratch memory; later calls only enqueue. Returns false, and enqueues nothing, where
-/// cuBLASLt has no algorithm with that epilogue; without an epilogue that throws.
+/// Enqueues the product. The first call of a kind of product takes its algorithm from the table
+/// that was adopted (ops::adopt_products), or asks cuBLASLt for algorithms and times them into
+/// scratch memory; later calls only enqueue. Returns false, and enqueues nothing, where cuBLASLt
+/// has no algorithm with that epilogue; without an epilogue that throws.
 bool multiply(Context& ctx, const Product& product);
 
 }  // namespace hyperslab::ops::cuda

@@ -66,9 +66,8 @@ __device__ void write_partials(const float (&dweight)[K][N], const float (&dbias
 
 /// Rows blockIdx.x * blockDim.y + threadIdx.y and so on by the size of the grid. A thread owns the
 /// same columns in all rows and sums their dweight and dbias in registers.
-template <int N, bool kCentered, int kThreads, int kBlocks, class T>
+template <int N, int K, bool kCentered, int kThreads, int kBlocks, class T>
 __global__ void __launch_bounds__(kThreads, kBlocks) norm_backward_kernel(BackwardCall<T> call) {
-  constexpr int K = static_cast<int>(kNormBackwardHeld) / N;
   __shared__ float2 scratch[2][32];
   const auto column = [&](int k) { return static_cast<Dim>(threadIdx.x + k * blockDim.x) * N; };
   float dweight[K][N] = {};
@@ -140,12 +139,15 @@ void launch_rows(Context& ctx, const BackwardCall<T>& call) {
   const std::size_t shared =
       shape.groups == 1 ? 0 : static_cast<std::size_t>(2 * call.C) * sizeof(float);
   cudaStream_t stream = ctx.stream().cuda();
-  if (shape.threads <= 256) {
-    norm_backward_kernel<N, kCentered, 256, 2><<<blocks, threads, shared, stream>>>(call);
+  constexpr int K = 8 / N;
+  if (shape.held == 8) {
+    norm_backward_kernel<N, K, kCentered, 256, 4><<<blocks, threads, shared, stream>>>(call);
+  } else if (shape.threads <= 256) {
+    norm_backward_kernel<N, 2 * K, kCentered, 256, 2><<<blocks, threads, shared, stream>>>(call);
   } else if (shape.threads <= 512) {
-    norm_backward_kernel<N, kCentered, 512, 1><<<blocks, threads, shared, stream>>>(call);
+    norm_backward_kernel<N, 2 * K, kCentered, 512, 1><<<blocks, threads, shared, stream>>>(call);
   } else {
-    norm_backward_kernel<N, kCentered, 1024, 1><<<blocks, threads, shared, stream>>>(call);
+    norm_backward_kernel<N, 2 * K, kCentered, 1024, 1><<<blocks, threads, shared, stream>>>(call);
   }
   HS_CUDA_LAUNCHED("norm_backward");
 }

@@ -13,22 +13,25 @@ namespace hyperslab::ops::cuda {
 
 [[nodiscard]] constexpr Dim ceil_divide(Dim value, Dim unit) { return (value + unit - 1) / unit; }
 
-/// Columns of one thread in norm_backward, and the widest row it and add_norm_forward take.
-inline constexpr Dim kNormBackwardHeld = 16;
+/// The widest row of norm_backward and add_norm_forward.
 inline constexpr Dim kMaxNormWidth = 16384;
 
-/// How norm_backward cuts rows of width C: `threads` per row, `groups` rows at once in a block.
+/// How norm_backward cuts rows of width C: `threads` per row with at most `held` columns each,
+/// `groups` rows at once in a block. Few columns leave registers for more rows on their way.
 struct NormBackwardShape {
+  int held;  ///< 8 or 16
   int threads;
   int groups;
   int blocks;  ///< each leaves one partial sum of dweight and dbias
 };
 [[nodiscard]] constexpr NormBackwardShape norm_backward_shape(Dim rows, Dim C) {
-  const Dim threads = std::max<Dim>(1, ceil_divide(ceil_divide(C, kNormBackwardHeld), 32)) * 32;
+  const Dim held = C <= 2048 ? 8 : 16;
+  const Dim threads = std::max<Dim>(1, ceil_divide(ceil_divide(C, held), 32)) * 32;
   const Dim groups = std::max<Dim>(1, 256 / threads);
-  const Dim most = threads <= 256 ? 264 : 132;
+  const Dim most = held == 8 ? 528 : threads <= 256 ? 264 : 132;
   const Dim blocks = std::max<Dim>(1, std::min(most, ceil_divide(rows, groups)));
-  return {static_cast<int>(threads), static_cast<int>(groups), static_cast<int>(blocks)};
+  return {static_cast<int>(held), static_cast<int>(threads), static_cast<int>(groups),
+          static_cast<int>(blocks)};
 }
 [[nodiscard]] constexpr std::size_t norm_backward_workspace(Dim rows, Dim C) {
   return static_cast<std::size_t>(norm_backward_shape(rows, C).blocks * 2 * C) * sizeof(float);

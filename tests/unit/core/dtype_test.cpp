@@ -58,10 +58,11 @@ TEST(Precision, FourWaysOfAddingAHundredth) {
     converted += static_cast<float>(to_float(addend));
   }
 
-  EXPECT_FLOAT_EQ(all_f32, 10.00013351F);
-  EXPECT_FLOAT_EQ(to_float(all_f16), 9.95312500F);
-  EXPECT_FLOAT_EQ(mixed, 10.00213623F);
-  EXPECT_FLOAT_EQ(converted, 10.00213623F);
+  constexpr double kEightDecimals = 5e-9;
+  EXPECT_NEAR(all_f32, 10.00013351, kEightDecimals);
+  EXPECT_NEAR(to_float(all_f16), 9.95312500, kEightDecimals);
+  EXPECT_NEAR(mixed, 10.00213623, kEightDecimals);
+  EXPECT_NEAR(converted, 10.00213623, kEightDecimals);
 }
 
 }  // namespace

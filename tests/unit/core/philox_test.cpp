@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/core/philox.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 #include <vector>
+
+#include "hyperslab/core/philox_normal.hpp"
 
 namespace hyperslab {
 namespace {

@@ -56,9 +56,10 @@ ops::StepState state_of(int step) {
 
 /// Masters of all buckets, or this rank's shards of them, as one rank alone begins with them.
 void set_masters(const nn::ParamTable& table) {
+  Context ctx(Device::cpu);
   for (const nn::Bucket& bucket : table.buckets()) {
     Tensor all(Device::cpu, DType::f32, {bucket.size()});
-    nn::initialize(table, bucket, 7, all.view());
+    nn::initialize(ctx, table, bucket, 7, all.view());
     const bool cut = table.masters_are_sharded();
     const Dim size = cut ? table.shard_size(bucket) : bucket.size();
     const Dim first = cut ? table.shard_in_flat(bucket) - bucket.begin : 0;

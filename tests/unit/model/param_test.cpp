@@ -76,7 +76,8 @@ TEST(Initialize, IsAFunctionOfNameAndGlobalIndex) {
   table.bind(arena, nullptr, DType::f32, DType::f32, {});
 
   const Bucket& bucket = table.buckets().front();
-  initialize(table, bucket, 99, table.master());
+  Context ctx(Device::cpu);
+  initialize(ctx, table, bucket, 99, table.master());
 
   for (Dim row = 0; row < 6; ++row) {
     for (Dim column = 0; column < 3; ++column) {
