@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 option(HYPERSLAB_TESTS "Build the tests" ON)
-set(HYPERSLAB_CUDA OFF CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (where a toolkit and a driver are)")
+set(HYPERSLAB_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (where a toolkit and a driver are)")
 set_property(CACHE HYPERSLAB_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(HYPERSLAB_NATIVE "Compile for this machine's processor (-march=native)" ON)
 option(HYPERSLAB_WERROR "Treat warnings as errors" OFF)

@@ -149,9 +149,8 @@ hs_configure() {
   if ((${#options[@]} > 0)) || [[ ! -f $folder/CMakeCache.txt ]]; then
     command -v ninja >/dev/null && options+=(-G Ninja)
   fi
-  # AUTO builds the CUDA backend where a toolkit and a driver are; it is nobody's default before it
-  # has been confirmed on a GPU.
-  options+=("-DHYPERSLAB_CUDA=${HYPERSLAB_CUDA:-OFF}")
+  # AUTO builds the CUDA backend where a toolkit and a driver are.
+  options+=("-DHYPERSLAB_CUDA=${HYPERSLAB_CUDA:-AUTO}")
   cmake -S . -B "$folder" -DCMAKE_BUILD_TYPE=Release "${options[@]}" "$@"
 }
 
@@ -187,6 +186,34 @@ hs_mpirun() {
     OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none \
     OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_yield_when_idle=$idle \
     OMP_NUM_THREADS=$threads mpirun --quiet -np "$ranks" "$@" </dev/null
+}
+
+# hs_sources_hash PATH...: of the files there that git knows or would add; all of them where there is
+# no checkout.
+hs_sources_hash() {
+  if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+    git ls-files --cached --others --exclude-standard -- "$@"
+  else
+    find "$@" -type f
+  fi | LC_ALL=C sort -u | while IFS= read -r file; do
+    [[ ! -f $file ]] || printf '%s\0' "$file"
+  done | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1
+}
+# hs_commit: of the checkout, "+" behind it where something is not committed.
+hs_commit() { git describe --always --abbrev=12 --dirty=+ 2>/dev/null || printf 'unknown\n'; }
+# hs_check_record FILE HASH REMEDY: whether recorded results are of the sources with that hash.
+hs_check_record() {
+  local found
+  if [[ ! -f $1 ]]; then
+    printf 'STALE: there is no %s; %s\n' "$1" "$3"
+    return 0
+  fi
+  found=$(sed -n 's/.*"sources_sha256": "\([0-9a-f]*\)".*/\1/p' "$1")
+  if [[ $found == "$2" ]]; then
+    printf 'current: %s is of the present sources\n' "$1"
+  else
+    printf 'STALE: %s is of other sources; %s\n' "$1" "$3"
+  fi
 }
 
 # hs_part NAME: begins a part of the work; its seconds are kept for hs_parts, which prints them all.

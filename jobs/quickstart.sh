@@ -48,7 +48,9 @@ read_layout() {
   done
 }
 read_layout "$resume_layout" # wrong ones are refused before anything is done
+most_ranks=$ranks
 read_layout "$layout"
+((ranks <= most_ranks)) || most_ranks=$ranks
 
 run=runs/quickstart
 hyperslab=build/bin/hyperslab
@@ -115,6 +117,9 @@ if [[ -z $text ]] && ! command -v bible >/dev/null; then
 fi
 python=$(hs_python)
 settings=()
+# A GPU per rank, or none.
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
+((gpus >= most_ranks)) || settings+=(--set run.device=cpu)
 # Another length than the deck's warms up for a tenth of it, as the deck does.
 [[ -z $steps ]] || settings+=(--set "train.steps=$steps" --set "schedule.warmup_steps=$((steps / 10))")
 steps=${steps:-$(deck_steps)}

@@ -178,8 +178,9 @@ hs_part "repository"
 run_ctest repository -L repository
 hs_part "layers"
 try layers build_layers
-hs_part "gpu evidence"
+hs_part "evidence"
 jobs/gpu-tests.sh --check
+jobs/huggingface.sh --check
 hs_part "analysis"
 run_python_tests
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then

@@ -125,7 +125,8 @@ json json_of(const CheckpointMeta& meta) {
           {"layout", meta.layout},
           {"deck", meta.deck},
           {"deck_hash", fmt::format("{:016x}", name_hash(meta.deck))},
-          {"version", meta.version}};
+          {"version", meta.version},
+          {"products", meta.products}};
 }
 
 CheckpointMeta meta_of(const json& value) {
@@ -144,6 +145,7 @@ CheckpointMeta meta_of(const json& value) {
   value.at("layout").get_to(meta.layout);
   value.at("deck").get_to(meta.deck);
   value.at("version").get_to(meta.version);
+  meta.products = value.value("products", "");  // which earlier programs did not write
   return meta;
 }
 

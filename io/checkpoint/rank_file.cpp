@@ -62,11 +62,12 @@ void add_blocks(std::vector<Block>& blocks, const Slab& slab, CheckpointReader::
   }
 }
 
-void write(storage::File& file, const std::vector<Block>& blocks, int writers) {
-  run_jobs(blocks.size(), writers, [&](std::size_t i) {
+void write(storage::File& file, const std::vector<Block>& blocks, const SaveOptions& options) {
+  run_jobs(blocks.size(), options.writers, [&](std::size_t i) {
     const Block& block = blocks[i];
     *block.crc32c = crc32c(block.data, block.bytes);
     file.write_at(block.file_offset, block.data, block.bytes);
+    if (options.activity != nullptr) options.activity->beat();
   });
 }
 
@@ -103,7 +104,7 @@ Manifest write_rank_file(const std::string& folder, int rank, std::span<const Sl
     mine.files.back().structure.push_back(
         {part.offset, part.bytes.size(), crc32c(part.bytes.data(), part.bytes.size())});
   }
-  write(file, blocks, options.writers);
+  write(file, blocks, options);
   file.sync();
   file.close();
   storage::sync_folder(folder);

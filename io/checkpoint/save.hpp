@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.hpp"
+#include "hyperslab/core/activity.hpp"
 
 namespace hyperslab::io {
 
@@ -27,6 +28,7 @@ class Peers {
 struct SaveOptions {
   std::size_t block_bytes = CheckpointReader::kBlockBytes;  ///< a multiple of 4
   int writers = 2;                                          ///< threads of this rank that write
+  Activity* activity = nullptr;                             ///< gets a beat with every block
 };
 
 /// save_checkpoint of the public header over any peers.

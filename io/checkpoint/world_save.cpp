@@ -22,7 +22,9 @@ class WorldPeers final : public Peers {
 void save_checkpoint(comm::World& world, const std::string& directory, const CheckpointMeta& meta,
                      std::span<const Slab> slabs) {
   WorldPeers peers(world);
-  save_checkpoint(peers, directory, meta, slabs, SaveOptions{});
+  SaveOptions options;
+  options.activity = &world.activity();
+  save_checkpoint(peers, directory, meta, slabs, options);
 }
 
 }  // namespace hyperslab::io

@@ -129,16 +129,6 @@ constexpr std::array kRunRules = {
            return fmt::format("must be a file name, found '{}'; a path goes into run.directory",
                               c.run.name);
          }},
-    Rule{"parallel.data", "parallel.tensor parallel.pipeline run.device",
-         "1 rank on a GPU (NCCL is not available yet)",
-         [](const Config& c, const Surroundings& s) {
-           return s.planning || !on_gpu(c, s) || wanted_ranks(c) == 1;
-         },
-         [](const Config& c, const Surroundings&) {
-           return fmt::format(
-               "{} ranks on GPUs are not available yet; set parallel.data: 1, or run.device: cpu",
-               wanted_ranks(c));
-         }},
     Rule{"model.attention", "precision.compute model.width model.heads run.device",
          "on a GPU, fused or cudnn only with bf16 or fp16 and head widths in multiples of 8 up to "
          "256",

@@ -102,6 +102,7 @@ void visit_run(Visitor& v, Config& config) {
   v.integer("seed", run.seed, IntegerRange{.least = 0});
   v.word("device", run.device, Words{"auto", "cpu", "cuda"});
   v.flag("deterministic", run.deterministic);
+  v.real("hang_timeout_seconds", run.hang_timeout_seconds, kNotNegative);
 }
 
 template <class Visitor, class Config>

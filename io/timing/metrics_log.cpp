@@ -62,6 +62,8 @@ ordered_json json_of(const MetricsLine& line) {
     value["validation_loss"] = line.validation->loss;
     value["validation_perplexity"] = line.validation->perplexity;
     value["validation_token_accuracy"] = line.validation->token_accuracy;
+    const std::optional<double>& bits = line.validation->bits_per_byte;
+    if (bits) value["validation_bits_per_byte"] = *bits;
   }
   return value;
 }

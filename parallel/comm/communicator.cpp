@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
+#include "trail.hpp"
 
 namespace hyperslab::comm {
 namespace {
@@ -107,6 +108,7 @@ Ticket Communicator::open(const Context& ctx, Call call) {
   }
   slot = {next_ticket_, call, ctx.device(), now_seconds()};
   ++under_way_;
+  if (trail_) trail_->called(call, next_ticket_);
   return next_ticket_++;
 }
 
@@ -204,7 +206,9 @@ void Communicator::wait(Context& ctx, Ticket ticket) {
 
   const Scope<Component> scope(ctx.recorder(), Component::communication);
   const double begin = now_seconds();
+  if (trail_) trail_->waits(slot.call, ticket);
   const double end = std::max(do_wait(ctx, ticket), slot.start_seconds);
+  if (trail_) trail_->arrived();
   traffic_.exposed_seconds += now_seconds() - begin;
   traffic_.seconds += end - slot.start_seconds;
   const bool reduction = slot.call == Call::all_reduce || slot.call == Call::reduce_scatter;
@@ -216,7 +220,9 @@ void Communicator::barrier() {
   if (in_group_) refuse("barrier", "called between group_begin and group_end");
   count(Call::barrier, 0);
   const double begin = now_seconds();
+  if (trail_) trail_->waits(Call::barrier, next_ticket_ - 1);
   do_barrier();
+  if (trail_) trail_->arrived();
   const double seconds = now_seconds() - begin;
   traffic_.seconds += seconds;
   traffic_.exposed_seconds += seconds;

@@ -3,22 +3,15 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "hyperslab/core/error.hpp"
+#include "machine.hpp"
 #include "nccl.hpp"
 
 namespace hyperslab::comm {
 namespace {
-
-/// Equal for all processes of a machine, in containers too, where host names may differ or repeat.
-std::string machine_id(const std::string& host) {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  return std::getline(file, id) ? id : host;
-}
 
 std::string text_of(int version) {
   return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);

@@ -67,4 +67,17 @@ int size_of_group(MPI_Comm comm, std::string_view communicator) {
   return size;
 }
 
+int leader_of(MPI_Comm comm, std::string_view communicator) {
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Group world = MPI_GROUP_NULL;
+  HS_MPI(communicator, MPI_Comm_group(comm, &group));
+  HS_MPI(communicator, MPI_Comm_group(MPI_COMM_WORLD, &world));
+  const int first = 0;
+  int leader = 0;
+  HS_MPI(communicator, MPI_Group_translate_ranks(group, 1, &first, world, &leader));
+  HS_MPI(communicator, MPI_Group_free(&group));
+  HS_MPI(communicator, MPI_Group_free(&world));
+  return leader;
+}
+
 }  // namespace hyperslab::comm

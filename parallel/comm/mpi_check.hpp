@@ -21,6 +21,8 @@ void check_mpi(int code, std::string_view call, std::string_view communicator,
 /// The caller's rank in `comm`, and its size; `communicator` is the name for errors.
 [[nodiscard]] int rank_in(MPI_Comm comm, std::string_view communicator);
 [[nodiscard]] int size_of_group(MPI_Comm comm, std::string_view communicator);
+/// The rank in MPI_COMM_WORLD of the first member of `comm`.
+[[nodiscard]] int leader_of(MPI_Comm comm, std::string_view communicator);
 
 }  // namespace hyperslab::comm
 

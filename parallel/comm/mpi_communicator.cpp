@@ -44,6 +44,7 @@ MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm own
   HS_MPI(name, MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
   HS_MPI(name, MPI_Comm_set_name(comm_, name.substr(0, MPI_MAX_OBJECT_NAME - 1).c_str()));
   for (Operation& each : operations_) each.communicator = &this->name();
+  leave_trail(engine_->board().add(name, leader_of(comm_, name)));
 }
 
 MpiCommunicator::~MpiCommunicator() {

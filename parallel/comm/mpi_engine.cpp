@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "hyperslab/core/error.hpp"
 #include "mpi_check.hpp"
@@ -17,7 +18,7 @@ constexpr std::size_t kUsualRequests = 256;
 
 }  // namespace
 
-MpiEngine::MpiEngine() {
+MpiEngine::MpiEngine(std::shared_ptr<TrailBoard> board) : board_(std::move(board)) {
   requests_.reserve(kUsualRequests);
   pending_.reserve(kUsualRequests);
   indices_.reserve(kUsualRequests);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mpi_types.hpp"
+#include "trail.hpp"
 
 namespace hyperslab::comm {
 
@@ -31,9 +32,11 @@ struct Operation {
 /// sees the end of every other one. Allocates nothing once it has seen a step's most requests.
 class MpiEngine {
  public:
-  MpiEngine();
+  explicit MpiEngine(std::shared_ptr<TrailBoard> board = std::make_shared<TrailBoard>());
 
   [[nodiscard]] const MpiTypes& types() const { return types_; }
+  /// Where communicators on this engine leave their trails.
+  [[nodiscard]] TrailBoard& board() { return *board_; }
   /// Takes over the request. `recv_bytes`: what a receive must bring, -1 for other calls.
   void add(MPI_Request request, Operation& operation, std::int64_t recv_bytes = -1);
   /// The operation's result goes to scratch memory first and to `target` when it is complete.
@@ -53,6 +56,7 @@ class MpiEngine {
   void complete(const Pending& pending, const MPI_Status& status, double now);
   void remove_completed();
 
+  std::shared_ptr<TrailBoard> board_;
   MpiTypes types_;
   std::vector<MPI_Request> requests_;
   std::vector<Pending> pending_;  ///< beside requests_

@@ -22,6 +22,7 @@
 #include "mpi_check.hpp"
 #include "mpi_communicator.hpp"
 #include "nccl.hpp"
+#include "trail.hpp"
 
 namespace hyperslab::comm {
 namespace {
@@ -75,6 +76,7 @@ std::int64_t checked_length(std::size_t length) {
 struct World::Impl {
   /// What a world and its parts have in common.
   struct Process {
+    std::shared_ptr<TrailBoard> board = std::make_shared<TrailBoard>();
     std::shared_ptr<MpiEngine> engine;
     std::atomic<bool> aborted = false;
     bool alone = true;          ///< one rank was started
@@ -84,6 +86,28 @@ struct World::Impl {
   std::shared_ptr<Process> process = std::make_shared<Process>();
   bool is_part = false;
   bool gpus_checked = false;
+  std::shared_ptr<Trail> trail;  ///< of the host-side messages
+  std::uint64_t messages = 0;    ///< so many of them
+
+  void set_up_trail() { trail = process->board->add("host", leader_of(comm, kName)); }
+};
+
+/// Notes a host-side message for the life of the object.
+class World::Note {
+ public:
+  Note(const World& world, Call kind) : trail_(*world.impl_->trail) {
+    const std::uint64_t number = ++world.impl_->messages;
+    trail_.called(kind, number);
+    trail_.waits(kind, number);
+  }
+  ~Note() { trail_.arrived(); }
+  Note(const Note&) = delete;
+  Note& operator=(const Note&) = delete;
+  Note(Note&&) = delete;
+  Note& operator=(Note&&) = delete;
+
+ private:
+  Trail& trail_;
 };
 
 World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
@@ -119,8 +143,9 @@ World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
   int length = 0;
   HS_MPI(kName, MPI_Get_processor_name(host.data(), &length));
   host_.assign(host.data(), static_cast<std::size_t>(length));
-  impl_->process->engine = std::make_shared<MpiEngine>();
+  impl_->process->engine = std::make_shared<MpiEngine>(impl_->process->board);
   impl_->process->alone = size_ == 1;
+  impl_->set_up_trail();
 }
 
 World::World(const World& whole, std::unique_ptr<Impl> impl)
@@ -130,7 +155,11 @@ World::World(const World& whole, std::unique_ptr<Impl> impl)
       host_(whole.host_) {
   HS_MPI(kName, MPI_Comm_rank(impl_->comm, &rank_));
   HS_MPI(kName, MPI_Comm_size(impl_->comm, &size_));
+  impl_->set_up_trail();
 }
+
+Activity& World::activity() { return impl_->process->board->activity(); }
+std::shared_ptr<TrailBoard> World::trails() const { return impl_->process->board; }
 
 World::~World() {
   if (impl_->process->aborted || !may_free_mpi_handles()) return;
@@ -165,7 +194,7 @@ std::unique_ptr<Communicator> World::communicator(Device device, const std::stri
     }
     impl_->gpus_checked = true;
     impl_->process->nccl_started = true;
-    return make_nccl_communicator(impl_->comm, name);
+    return make_nccl_communicator(impl_->comm, name, impl_->process->board);
   }
   throw Error(ExitCode::device,
               fmt::format("communicator {}: none for {} in this build; configure with "
@@ -189,9 +218,13 @@ void World::set_deterministic() {
   ::setenv(kVariable, kRing.data(), 1);
 }
 
-void World::barrier() { HS_MPI(kName, MPI_Barrier(impl_->comm)); }
+void World::barrier() {
+  const Note note(*this, Call::barrier);
+  HS_MPI(kName, MPI_Barrier(impl_->comm));
+}
 
 std::string World::broadcast(const std::string& text, int root) {
+  const Note note(*this, Call::broadcast);
   std::int64_t length = rank_ == root ? checked_length(text.size()) : 0;
   HS_MPI(kName, MPI_Bcast(&length, 1, MPI_INT64_T, root, impl_->comm));
   std::string out = rank_ == root ? text : std::string(static_cast<std::size_t>(length), '\0');
@@ -200,6 +233,7 @@ std::string World::broadcast(const std::string& text, int root) {
 }
 
 std::vector<std::string> World::all_gather(const std::string& text) {
+  const Note note(*this, Call::all_gather);
   const auto mine = static_cast<int>(checked_length(text.size()));
   std::vector<int> lengths(static_cast<std::size_t>(size_));
   HS_MPI(kName, MPI_Allgather(&mine, 1, MPI_INT, lengths.data(), 1, MPI_INT, impl_->comm));
@@ -221,6 +255,7 @@ std::vector<std::string> World::all_gather(const std::string& text) {
 std::vector<std::string> World::gather(const std::string& bytes, int root,
                                        std::size_t message_bytes) {
   require(message_bytes > 0 && message_bytes <= INT_MAX, "gather: messages of 1 to 2^31-1 bytes");
+  const Note note(*this, Call::all_gather);
   const auto mine = static_cast<long long>(bytes.size());
   std::vector<long long> sizes(static_cast<std::size_t>(size_));
   HS_MPI(kName,
@@ -255,11 +290,13 @@ std::vector<std::string> World::gather(const std::string& bytes, int root,
 bool World::all(bool mine) { return max(mine ? 0 : 1) == 0; }
 
 std::int64_t World::max(std::int64_t mine) {
+  const Note note(*this, Call::all_reduce);
   HS_MPI(kName, MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_INT64_T, MPI_MAX, impl_->comm));
   return mine;
 }
 
 double World::sum(double mine) {
+  const Note note(*this, Call::all_reduce);
   HS_MPI(kName, MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_DOUBLE, MPI_SUM, impl_->comm));
   return mine;
 }

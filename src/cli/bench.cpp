@@ -217,6 +217,7 @@ ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments
     run_bench_of_data(world, args, config, args.get<int>("warmup"), args.get<int>("steps"));
     return ExitCode::ok;
   }
+  const comm::Watchdog watchdog = train::watch(world, config);
   if (args.has("count")) return run_counts(world, args, config);
   if (mode == "all") return run_all_modes(world, args, config);
   return run_one_mode(world, args, config, modes.front().second);

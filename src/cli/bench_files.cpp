@@ -59,6 +59,10 @@ ordered_json kernels_json(const train::BenchKernels& kernels) {
   out["seconds"] = kernels.seconds();
   out["top"] = kernels.rows.front().name;
   out["top_calls_per_forward"] = kernels.calls_per_forward(kernels.rows.front());
+  if (const train::BenchKernel* forward = kernels.top(Phase::forward)) {
+    out["top_of_forward"] = forward->name;
+    out["top_of_forward_calls_per_forward"] = kernels.calls_per_forward(*forward);
+  }
   out["matmul_share_of_forward"] = number(kernels.share(KernelClass::matmul, Phase::forward));
   out["matmul_share"] = kernels.share(KernelClass::matmul);
   for (int i = 0; i < kKernelClasses; ++i) {

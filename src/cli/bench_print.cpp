@@ -104,8 +104,12 @@ void print_kernels(const train::BenchResult& result) {
   }
   print_kernel_classes(kernels, steps);
   const train::BenchKernel& top = kernels.rows.front();
-  fmt::print("\ntop kernel       {}, {:.1f} calls a forward pass\n", top.name,
-             kernels.calls_per_forward(top));
+  if (const train::BenchKernel* forward = kernels.top(Phase::forward)) {
+    fmt::print("\ntop of forward   {}, {:.1f} calls a forward pass", forward->name,
+               kernels.calls_per_forward(*forward));
+  }
+  fmt::print("\ntop of all       {}, {:.1f} calls a step\n", top.name,
+             static_cast<double>(top.calls) / steps);
   fmt::print("matmul share     {:.1f} % of forward, {:.1f} % of all\n",
              100.0 * kernels.share(KernelClass::matmul, Phase::forward),
              100.0 * kernels.share(KernelClass::matmul));

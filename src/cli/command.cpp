@@ -91,7 +91,6 @@ train::Config read_config(comm::World& world, const DeckSource& source) {
   surroundings.for_training = source.for_training;
   surroundings.has_cuda_device = source.device == "cuda" || cuda_device_count() > 0;
   surroundings.has_cuda_build = source.device == "cuda" || kHasCuda;
-  surroundings.planning = source.planning;
   std::vector<std::string> overrides = source.overrides;
   if (!source.device.empty()) overrides.push_back("run.device=" + source.device);
   try {

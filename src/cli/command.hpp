@@ -65,7 +65,6 @@ struct DeckSource {
   bool for_training = false;
   bool any_ranks = false;   ///< the layout need not fit the ranks that were started
   int ranks = 0;            ///< that the layout must fit instead of those; 0: none
-  bool planning = false;    ///< nothing is started
   std::string device = {};  ///< cpu | cuda: planned for whatever is here; empty: as the deck says
 };
 [[nodiscard]] train::Config read_config(comm::World& world, const DeckSource& source);

@@ -10,6 +10,7 @@
 #include "command.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/train/run.hpp"
+#include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -37,12 +38,14 @@ class Evaluator {
     if (tokenizer_) text_ = train::count_text(*samples_, count_, *tokenizer_, world_);
     train::agree(world_,
                  [&] { options_ = train::trainer_options(config_, world_.local_rank(), false); });
+    options_.activity = &world_.activity();
     mesh_ = train::make_mesh(world_, config_, options_.device);
   }
 
   Result measure(const std::string& checkpoint) {
     Result result = {checkpoint, 0, {}};
     train::agree(world_, [&] {
+      const Pause pause(world_.activity());
       const io::CheckpointReader reader(checkpoint);
       result.step = reader.meta().step;
       if (!trainer_) {
@@ -226,6 +229,7 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
   const train::Config config =
       read_config(world, {args.list("DECK").front(), args.list("set"), false, false});
   const std::int64_t stride = check_options(args, config);
+  const comm::Watchdog watchdog = train::watch(world, config);
   const bool words = args.has("words");
   Evaluator evaluator(world, config, stride);
   if (!evaluator.text() && world.rank() == 0) {

@@ -135,6 +135,7 @@ ExitCode run_parity(comm::World& world, const std::vector<std::string>& argument
     return read_config(world, {deck, sets, true, true});
   };
   const train::Config reference = config_of(decks.front());
+  const comm::Watchdog watchdog(world, {reference.run.hang_timeout_seconds, ""});  // many layouts
   std::vector<Candidate> candidates;
   if (matrix) {
     candidates = read_matrix(world, decks.front(), sets, args.get<std::string>("matrix"));

@@ -203,7 +203,6 @@ train::Config planned_config(comm::World& world, const Arguments& args) {
                              .for_training = true,
                              .any_ranks = ranks == 0,
                              .ranks = ranks,
-                             .planning = true,
                              .device = device});
 }
 

@@ -67,7 +67,11 @@ void Recorder::begin_step(std::int64_t step, bool traced) {
   component_depth_ = 0;
   phases_[0] = Phase::other;
   components_[0] = Component::other;
-  microbatch_ = -1;
+  set_microbatch(-1);
+  if (activity_ != nullptr) {
+    activity_->begin_step(step);
+    activity_->enter(Phase::other);
+  }
   step_start_ = now_seconds();
   phase_mark_ = component_mark_ = step_start_;
 }
@@ -106,6 +110,7 @@ void Recorder::enter(Phase phase) {
   const auto depth = static_cast<std::size_t>(++phase_depth_);
   phases_[depth] = phase;
   phase_entered_[depth] = now;
+  if (activity_ != nullptr) activity_->enter(phase);
 }
 
 void Recorder::leave_phase() {
@@ -114,6 +119,7 @@ void Recorder::leave_phase() {
   if (has_ranges_) nvtx::pop();
   const auto depth = static_cast<std::size_t>(phase_depth_--);
   add_event(name_of(phases_[depth]), "compute", phase_entered_[depth], now);
+  if (activity_ != nullptr) activity_->enter(this->phase());
 }
 
 void Recorder::enter(Component component) {

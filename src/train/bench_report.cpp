@@ -130,6 +130,12 @@ double BenchKernels::share(KernelClass kernel_class, Phase phase) const {
   return sum / seconds(phase);
 }
 
+const BenchKernel* BenchKernels::top(Phase phase) const {
+  const auto seconds_of = [&](const BenchKernel& row) { return row.phase_seconds[index(phase)]; };
+  const auto found = std::ranges::max_element(rows, {}, seconds_of);
+  return found != rows.end() && seconds_of(*found) > 0 ? &*found : nullptr;
+}
+
 double BenchKernels::calls_per_forward(const BenchKernel& kernel) const {
   return static_cast<double>(kernel.phase_calls[index(Phase::forward)]) / forwards;
 }

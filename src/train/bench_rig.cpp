@@ -26,6 +26,7 @@ BenchRig::BenchRig(comm::World& world, const Config& config, const BenchOptions&
         trainer_options(config_, world.local_rank(), options.mode != BenchMode::forward);
     trainer_options_.graphs = options.graphs();
     trainer_options_.time_components = options.components;
+    trainer_options_.activity = &world.activity();
     plan_ = make_plan(config_, trainer_options_, world.rank());
   });
   if (config_.run.deterministic) world.set_deterministic();

@@ -89,6 +89,7 @@ class Tracer {
     TrainerOptions options;
     agree(world_, [&] {
       options = trainer_options(config_, world_.local_rank(), true);
+      options.activity = &world_.activity();
       tokens_ = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed).train;
       const auto sampling =
           config_.data.sampling == "windows" ? io::Sampling::windows : io::Sampling::blocks;
@@ -113,10 +114,15 @@ class Tracer {
       order.step = step;
       order.learning_rate =
           optim::learning_rate(config_.schedule, config_.optimizer.lr, step, total);
+      const double loss_scale = step == 1 ? trainer_->state().loss_scale : 1;
       trainer_->step(order, loader_.get());
       const ops::StepResult& result = trainer_->result(step);
       trace.losses.push_back(result.loss_sum / result.tokens);
-      if (step == 1) trace.gradients = gather_tensors(world_, trainer_->gradient_slabs());
+      if (step > 1) continue;
+      trace.gradients = gather_tensors(world_, trainer_->gradient_slabs());
+      for (auto& [name, gradient] : trace.gradients) {
+        for (float& value : gradient) value = static_cast<float>(value / loss_scale);
+      }
     }
     return trace;
   }

@@ -44,7 +44,7 @@ void Passes::load(model::SlotId id, int microbatch) {
 }
 
 /// The host's own device has nothing to gain from segments, and lets reductions advance in between.
-bool Passes::by_unit() const { return parts_.ctx.device() != Device::cuda || !parts_.graphs; }
+bool Passes::by_unit() const { return parts_.ctx.device() != Device::cuda || !graphs(); }
 
 bool Passes::reduces(int microbatch) const {
   const bool last = microbatch == run_.microbatches - 1;
@@ -94,7 +94,7 @@ void Passes::forward(int chunk, int slot, int microbatch) {
     await_values(first, last);
     if (has_head) free_gradients(last - 1, last, microbatch);  // the head already writes them
     segment(trains ? Work::forward : Work::evaluate, id, first, last, add)
-        .run(parts_.ctx, parts_.graphs, [&] {
+        .run(parts_.ctx, graphs(), [&] {
           for (int unit = first; unit < last; ++unit) {
             const nvtx::Range range(parts_.ctx.recorder().has_ranges(), "unit", unit);
             stage.forward(parts_.ctx, id, unit, run_.pass, run_.step_views, add);
@@ -123,7 +123,7 @@ void Passes::run_backward(model::SlotId id, int microbatch, nn::Half half) {
     };
     while (first > begin && !ends_here()) --first;
     free_gradients(first, last, microbatch);
-    segment(work, id, first, last, add).run(parts_.ctx, parts_.graphs, [&] {
+    segment(work, id, first, last, add).run(parts_.ctx, graphs(), [&] {
       for (int unit = last - 1; unit >= first; --unit) {
         const nvtx::Range range(parts_.ctx.recorder().has_ranges(), "unit", unit);
         stage.backward(parts_.ctx, id, unit, run_.step_views, add, half);

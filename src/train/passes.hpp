@@ -41,6 +41,7 @@ class Passes final : public pipeline::Worker {
     std::int64_t count = 0;
     int microbatches = 1;
     bool reduces = true;  ///< gradients are summed over ranks in this run
+    bool eager = false;   ///< no graph is captured or replayed
   };
   void begin(const Run& run) {
     run_ = run;
@@ -63,6 +64,7 @@ class Passes final : public pipeline::Worker {
  private:
   enum class Work : std::uint8_t { forward, evaluate, backward, input, weight };
   using Key = std::tuple<Work, int, int, int, int, bool>;
+  [[nodiscard]] bool graphs() const { return parts_.graphs && !run_.eager; }
   [[nodiscard]] bool by_unit() const;
   [[nodiscard]] bool reduces(int microbatch) const;
   [[nodiscard]] nn::Accumulate accumulate(int microbatch) const;

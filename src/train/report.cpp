@@ -79,11 +79,13 @@ void Progress::show(const io::MetricsLine& line) {
   }
   if (line.validation) {
     finish_line();
+    const std::optional<double>& bits = line.validation->bits_per_byte;
     log::info(
         fmt::format("step {}/{}  validation loss {:.4f}  perplexity {:.3f}  token accuracy "
-                    "{:.2f} %",
+                    "{:.2f} %{}",
                     line.step, total_steps_, line.validation->loss, line.validation->perplexity,
-                    100.0 * line.validation->token_accuracy));
+                    100.0 * line.validation->token_accuracy,
+                    bits ? fmt::format("  bits per byte {:.4f}", *bits) : ""));
   }
 }
 

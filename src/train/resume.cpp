@@ -6,6 +6,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
+#include "products.hpp"
 #include "training_run.hpp"
 
 namespace hyperslab::train {
@@ -104,6 +105,7 @@ std::string TrainingRun::older_than_damaged(const std::string& step) {
   std::string older;
   agree(world_, [&] {
     if (!is_first()) return;
+    const Pause pause(world_.activity());
     const std::int64_t damaged = std::stoll(step);
     if (io::CheckpointReader(checkpoints_, damaged).verify().empty()) return;
     for (const std::int64_t other : io::list_checkpoints(checkpoints_)) {
@@ -115,12 +117,14 @@ std::string TrainingRun::older_than_damaged(const std::string& step) {
 
 void TrainingRun::load(const std::string& step) {
   agree(world_, [&] {
+    const Pause pause(world_.activity());
     const io::CheckpointReader reader(checkpoints_, std::stoll(step));
     check_resumable(reader.meta());
     trainer_->load(reader);  // which names every tensor of another shape
     require_same_model(reader.meta(), config_.model, reader.folder());
     first_step_ = reader.meta().step + 1;
     earlier_seconds_ = reader.meta().wall_seconds;
+    if (is_first()) products_ = read_products(reader.meta().products, reader.folder());
     if (is_first()) {
       log::info(fmt::format("resumed from {} (step {}, written by {})", reader.folder(),
                             reader.meta().step, reader.meta().layout));

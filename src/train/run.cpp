@@ -44,6 +44,7 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
   TrainerOptions trainer_options;
   agree(world_,
         [&] { trainer_options = train::trainer_options(config_, world_.local_rank(), true); });
+  trainer_options.activity = &world_.activity();
   device_ = trainer_options.device == Device::cuda ? device_name() : "cpu";
   mesh_ = make_mesh(world_, config_, trainer_options.device);
   loader_ =
@@ -69,10 +70,12 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
     }
     if (wanted_resume() == "never") set_earlier_checkpoints_aside();
   });
+  count_validation_text();
   open_records();
 }
 
 void TrainingRun::open_data() {
+  const Pause pause(world_.activity());
   const io::DataConfig& data = config_.data;
   const Dim T = config_.model.context;
   const auto sampling = data.sampling == "windows" ? io::Sampling::windows : io::Sampling::blocks;
@@ -94,6 +97,29 @@ void TrainingRun::open_data() {
   if (validation_tokens_) {
     validation_samples_ = std::make_unique<io::Samples>(*validation_tokens_, io::Sampling::blocks,
                                                         T, seed, false, data.ignore_token);
+  }
+}
+
+std::int64_t TrainingRun::validation_count() const {
+  const std::int64_t all = validation_samples_->size();
+  const std::int64_t limit = config_.train.validate_batches * config_.train.microbatch;
+  return limit > 0 ? std::min(all, limit) : all;
+}
+
+/// Bits per byte are a help beside the loss: a run goes on without them.
+void TrainingRun::count_validation_text() {
+  if (!validation_samples_ || config_.data.vocabulary.empty()) return;
+  try {
+    std::unique_ptr<io::Tokenizer> tokenizer;
+    agree(world_, [&] { tokenizer = io::open_tokenizer(config_.data.vocabulary); });
+    const TextAmount text =
+        count_text(*validation_samples_, validation_count(), *tokenizer, world_);
+    if (text.bytes > 0) validation_text_ = text;
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::data) throw;
+    if (is_first()) {
+      log::warn(std::string("validation without bits per byte: ") + error.what());
+    }
   }
 }
 
@@ -161,6 +187,7 @@ double TrainingRun::machine_rate() {
 ExitCode TrainingRun::run() {
   started_ = now_seconds();
   collected_ = first_step_ - 1;
+  settle_products();
   std::int64_t step = first_step_ - 1;
   const std::int64_t stop_after =
       options_.stop_after > 0 ? std::min(options_.stop_after, last_step_) : last_step_;
@@ -276,13 +303,11 @@ void TrainingRun::report(const ops::StepResult& result, double step_seconds) {
 
 void TrainingRun::validate(std::int64_t step) {
   collect(step - 1);
-  std::int64_t count = validation_samples_->size();
-  if (config_.train.validate_batches > 0) {
-    count = std::min(count, config_.train.validate_batches * config_.train.microbatch);
-  }
-  const Evaluation evaluation = trainer_->evaluate(*validation_samples_, count, world_);
+  const Evaluation evaluation =
+      trainer_->evaluate(*validation_samples_, validation_count(), world_);
   trainer_->restart_clock();
-  validation_ = {evaluation.loss(), evaluation.perplexity(), evaluation.token_accuracy()};
+  validation_ = {evaluation.loss(), evaluation.perplexity(), evaluation.token_accuracy(), {}};
+  if (validation_text_) validation_->bits_per_byte = evaluation.bits_per_byte(*validation_text_);
   collect(step);
 }
 
@@ -300,10 +325,12 @@ void TrainingRun::checkpoint(std::int64_t step) {
   meta.layout = mesh::describe(config_.parallel);
   meta.deck = options_.deck_yaml;
   meta.version = version() + " (" + commit() + ")";
+  if (products_.size() > 0) meta.products = products_.text();
   trainer_->fill_meta(meta);
   const std::vector<io::Slab> slabs = trainer_->slabs();
   io::save_checkpoint(world_, checkpoints_, meta, slabs);
   if (is_first()) {
+    const Pause pause(world_.activity());
     io::prune_checkpoints(checkpoints_, config_.checkpoint.keep, config_.checkpoint.keep_every);
     progress_->finish_line();
     log::info(fmt::format("checkpoint of step {} in {}", step, checkpoints_));
@@ -327,6 +354,7 @@ ExitCode TrainingRun::run_and_say_where() {
 }
 
 ExitCode run_training(comm::World& world, const Config& config, const RunOptions& options) {
+  const comm::Watchdog watchdog = watch(world, config);
   return TrainingRun(world, config, options).run_and_say_where();
 }
 

@@ -40,6 +40,11 @@ void agree(comm::World& world, const std::function<void()>& work) {
   }
 }
 
+comm::Watchdog watch(comm::World& world, const Config& config) {
+  const mesh::Coordinates at = mesh::coordinates_of(config.parallel, world.rank());
+  return {world, {config.run.hang_timeout_seconds, mesh::describe(at)}};
+}
+
 std::unique_ptr<mesh::Mesh> make_mesh(comm::World& world, const Config& config, Device device) {
   if (config.run.deterministic) world.set_deterministic();
   return std::make_unique<mesh::Mesh>(world, device, config.parallel, config.groups());

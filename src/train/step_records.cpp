@@ -13,18 +13,33 @@
 namespace hyperslab::train {
 namespace {
 
-constexpr double kPatienceSeconds = 600;  // for a step that never ends
+/// Notes for the watchdog, which alone sets a deadline, that the host waits for a step.
+class Awaiting {
+ public:
+  Awaiting(Activity* activity, std::int64_t step) : activity_(activity) {
+    if (activity_ != nullptr) activity_->awaited_step.store(step, std::memory_order_relaxed);
+  }
+  ~Awaiting() {
+    if (activity_ == nullptr) return;
+    activity_->awaited_step.store(0, std::memory_order_relaxed);
+    activity_->beat();
+  }
+  Awaiting(const Awaiting&) = delete;
+  Awaiting& operator=(const Awaiting&) = delete;
+  Awaiting(Awaiting&&) = delete;
+  Awaiting& operator=(Awaiting&&) = delete;
+
+ private:
+  Activity* activity_;
+};
 
 /// Waits until the device has written `wanted` to the step number at `place`.
-void wait_for(const std::int64_t& place, std::int64_t wanted) {
-  const volatile std::int64_t& seen = place;
-  const double deadline = now_seconds() + kPatienceSeconds;
-  while (seen != wanted) {
+void wait_for(const std::int64_t& place, std::int64_t wanted, Activity* activity) {
+  const Awaiting note(activity, wanted);
+  const volatile std::int64_t& written = place;
+  // Read once a round: the device may write between two reads.
+  for (std::int64_t seen = written; seen != wanted; seen = written) {
     require(seen < wanted, "the record of that step is gone");
-    if (now_seconds() > deadline) {
-      throw Error(ExitCode::hang, "step " + std::to_string(wanted) + " has not ended after " +
-                                      std::to_string(static_cast<int>(kPatienceSeconds)) + " s");
-    }
     sched_yield();
   }
   std::atomic_thread_fence(std::memory_order_acquire);
@@ -103,7 +118,9 @@ void StepRecords::publish_times() {
 const ops::StepResult& StepRecords::result(std::int64_t step) const {
   const auto* all = static_cast<const ops::StepResult*>(results_.data());
   const ops::StepResult& found = all[step % ops::kResultRing];
-  wait_for(found.step, step);
+  Activity* activity = ctx_.recorder().activity();
+  wait_for(found.step, step, activity);
+  if (activity != nullptr) activity->ended_step.store(step, std::memory_order_relaxed);
   return found;
 }
 
@@ -111,7 +128,7 @@ StepTimes StepRecords::times(std::int64_t step, const StepTimes& host) const {
   if (clock_ == nullptr) return host;
   const auto* all = static_cast<const ops::ClockReading*>(readings_.data());
   const ops::ClockReading& reading = all[step % ops::kResultRing];
-  wait_for(reading.step, step);
+  wait_for(reading.step, step, ctx_.recorder().activity());
   StepTimes times = host;
   for (std::size_t i = 0; i < kPhases; ++i) {
     times.phase_seconds[i] = 1e-9 * static_cast<double>(reading.ns[i]);

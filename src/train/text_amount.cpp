@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/train/evaluation.hpp"
@@ -69,6 +70,7 @@ TextAmount count_text(const io::Samples& samples, std::int64_t count,
                       const io::Tokenizer& tokenizer, comm::World& world) {
   TextAmount mine;
   agree(world, [&] {
+    const Pause pause(world.activity());  // the source may be large
     const TokenTexts texts(tokenizer);
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(samples.length()));
     std::vector<std::int32_t> targets(tokens.size());

@@ -89,6 +89,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   ctx_->set_deterministic(config.run.deterministic);
   const bool host_moves_data = ctx_->device() == Device::cpu && mesh.world_group().size() > 1;
   if (host_moves_data) ctx_->set_background(&mesh.world_group());
+  if (real) ctx_->recorder().tell(options.activity);
   if (options.training) set_up_training();
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
                                            options.compute == DType::f64 ? DType::f64 : DType::f32);
@@ -216,6 +217,29 @@ void Trainer::fill_slots(io::Loader& loader, std::int64_t step) {
   }
   synchronize(*ctx_);
   release_loader();
+}
+
+void Trainer::rehearse(io::Loader& loader, std::int64_t step) {
+  fill_slots(loader, step);
+  Order order;
+  order.step = step - 1;  // the host must not find the records of `step` there before it is
+  begin(order, batch_tokens());
+  Passes::Run run;
+  run.step_views = step_views();
+  run.step = order.step;
+  run.microbatches = program_.microbatches;
+  run.reduces = false;
+  run.eager = true;
+  passes_->begin(run);
+  executor_->run(*ctx_, *passes_);
+  executor_->finish(*ctx_);
+  run.pass = model::Pass::evaluate;
+  passes_->begin(run);
+  evaluation_->run(*ctx_, *passes_);
+  evaluation_->finish(*ctx_);
+  end();
+  synchronize(*ctx_);
+  restart_clock();
 }
 
 void Trainer::release_loader() { feed_->release(); }

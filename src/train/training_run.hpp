@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "hyperslab/ops/products.hpp"
 #include "hyperslab/train/run.hpp"
 #include "norms.hpp"
 #include "report.hpp"
@@ -22,6 +23,7 @@ class TrainingRun {
  private:
   ExitCode run();
   void open_data();
+  void count_validation_text();
   void open_records();
   void report_placement();
   [[nodiscard]] double machine_rate();
@@ -30,6 +32,7 @@ class TrainingRun {
   }
   void resume();
   void set_earlier_checkpoints_aside() const;
+  void settle_products();
   [[nodiscard]] std::string chosen_step(const std::string& wanted);
   [[nodiscard]] std::string older_than_damaged(const std::string& step);
   void load(const std::string& step);
@@ -44,6 +47,7 @@ class TrainingRun {
   void collect(std::int64_t step);
   void validate(std::int64_t step);
   void checkpoint(std::int64_t step);
+  [[nodiscard]] std::int64_t validation_count() const;
   [[nodiscard]] bool is_due(std::int64_t step, std::int64_t every) const {
     return (every > 0 && step % every == 0) || step == last_step_;
   }
@@ -67,7 +71,9 @@ class TrainingRun {
   std::unique_ptr<NormsLog> norms_;
   std::unique_ptr<io::TimingWriter> timing_;
   std::unique_ptr<Progress> progress_;
+  ops::ProductTable products_;  // of all ranks, settled before the first step
   std::optional<io::MetricsLine::Validation> validation_;
+  std::optional<TextAmount> validation_text_;  // where the vocabulary tells
   std::int64_t first_step_ = 1;
   std::int64_t last_step_ = 0;
   std::int64_t step_ = 0;       // under way

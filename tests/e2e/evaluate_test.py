@@ -35,6 +35,7 @@ class Evaluate(support.Case):
                 _, found = self.evaluate("--checkpoint", "run/checkpoints", ranks=ranks)
                 self.assertEqual((found["step"], found["tokens"]), (20, 10 * 32))
                 self.assertAlmostEqual(found["loss"] / last["validation_loss"], 1, delta=1e-6)
+                self.assertAlmostEqual(found["bits_per_byte"] / last["validation_bits_per_byte"], 1, delta=1e-6)
                 self.assertEqual(found["token_accuracy"], last["validation_token_accuracy"])
                 self.assertAlmostEqual(found["perplexity"], math.exp(found["loss"]), places=6)
 
@@ -106,6 +107,11 @@ class Evaluate(support.Case):
         settings = ("data.train=[v.bin]", "data.validation=[v.bin]", "data.vocabulary=v", "model.vocabulary=300",
                     "train.validate_batches=0")
         self.train("bpe", *self.settings, *settings, "train.steps=2")
+
+        _, blocks = self.evaluate("--checkpoint", "bpe/checkpoints", settings=settings)
+        logged = support.metrics(self.folder / "bpe")[-1]["validation_bits_per_byte"]
+        self.assertLess(blocks["bytes"], len(support.text()))
+        self.assertAlmostEqual(blocks["bits_per_byte"] / logged, 1, delta=1e-9)
 
         _, found = self.evaluate("--checkpoint", "bpe/checkpoints", "--stride", 16, "--words", settings=settings)
 

@@ -9,7 +9,7 @@ import support
 
 METRICS = {"step", "loss", "grad_norm", "lr", "tokens", "step_seconds", "tokens_per_second", "mfu",
            "mfu_full", "perplexity", "token_accuracy", "wall_seconds"}
-VALIDATION = {"validation_loss", "validation_perplexity", "validation_token_accuracy"}
+VALIDATION = {"validation_loss", "validation_perplexity", "validation_token_accuracy", "validation_bits_per_byte"}
 COLUMNS = {"step", "step_seconds", "data_seconds", "forward_seconds", "backward_seconds",
            "optimizer_seconds", "reduce_seconds", "reduce_exposed_seconds", "tensor_comm_seconds",
            "pipeline_comm_seconds", "pipeline_idle_seconds", "checkpoint_seconds", "tokens",
@@ -105,7 +105,7 @@ class TwoRanks(support.Case):
         self.assertNotIn("\r", self.result.err)
         self.assertNotIn("\x1b", self.result.err)
         self.assertIn("step 10/20  loss", self.result.err)
-        self.assertIn("validation loss", self.result.err)
+        self.assertRegex(self.result.err, r"validation loss .* perplexity .* accuracy .* bits per byte \d")
         self.assertEqual(self.result.raw, b"")
 
 
@@ -169,6 +169,23 @@ class Settings(support.Case):
         for line, wanted in zip((self.folder / "sums/norms.jsonl").read_text().splitlines(), logged):
             squares = sum(value ** 2 for value in json.loads(line)["gradient_norm"].values())
             self.assertAlmostEqual(math.sqrt(squares) / wanted, 1, delta=1e-5)
+
+    def test_bits_per_byte_need_a_vocabulary_that_tells(self):
+        settings = ("train.steps=2", "checkpoint.every=0")
+        support.write_tokens(self.folder / "beyond.bin", [1, 2, 299] * 100)
+        cases = [((), None),
+                 (("data.vocabulary=null",), ""),
+                 (("data.vocabulary=nowhere",), "nowhere"),
+                 (("data.validation=[beyond.bin]", "model.vocabulary=300"), "299")]
+        for number, (changes, warning) in enumerate(cases):
+            with self.subTest(changes=changes):
+                result = self.train(f"bits{number}", *settings, *changes, ranks=2)
+
+                last = support.metrics(self.folder / f"bits{number}")[-1]
+                self.assertTrue(math.isfinite(last["validation_loss"]))
+                self.assertEqual("validation_bits_per_byte" in last, warning is None)
+                self.assertEqual("without bits per byte" in result.err, bool(warning))
+                self.assertIn(warning or "", result.err)
 
     def test_one_batch_is_learned_by_heart(self):
         self.train("overfit", "train.steps=150", "train.global_batch=2", "train.overfit_one_batch=true",

@@ -1,10 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""checkpoint export and import against transformers: the same losses and the same greedy text."""
+"""checkpoint export and import against transformers: the same logits, losses and greedy text.
 
+huggingface_test.py --binary FILE [--record FILE --commit COMMIT --sources HASH]
+--record writes the largest differences of the logits, with versions, to a file.
+"""
+
+import argparse
+import datetime
 import json
 import os
 import pathlib
+import platform
 import random
 import sys
 
@@ -16,6 +23,7 @@ import support
 try:
     import numpy
     import torch
+    import transformers
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 except ImportError as error:
@@ -24,6 +32,8 @@ except ImportError as error:
 
 CONTEXT = 32
 VOCABULARY = 257
+LOGITS_WITHIN = 1e-4
+SEED = random.SystemRandom().randrange(2 ** 32)  # of the inputs: new ones every time
 
 # name -> overrides of the tiny deck
 OURS = {
@@ -86,6 +96,8 @@ def randomize(model):
 class HuggingFace(support.Case):
     """Both directions, each family, tied and untied."""
 
+    differences = []  # a row for each model whose logits were compared
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -105,6 +117,26 @@ class HuggingFace(support.Case):
         self.run_well("eval", deck, "--checkpoint", checkpoint, "--json", "eval.json",
                       *support.overrides(f"data.validation=[{tokens}]", "train.validate_batches=0"))
         return json.loads((self.folder / "eval.json").read_text())["loss"]
+
+    @torch.no_grad()
+    def assert_same_logits(self, case, checkpoint, model):
+        """Random bytes, from one to a whole context, give the same logits within 1e-4 in fp32."""
+        rng = random.Random(f"{SEED} {case}")
+        largest = difference = 0.0
+        lengths = [1, rng.randrange(2, CONTEXT), CONTEXT]
+        for length in lengths:
+            ids = [rng.randrange(1, 256) for _ in range(length)]  # an argument has no byte 0
+            prompt = bytes(ids).decode("utf-8", "surrogateescape")
+            self.run_well("generate", "--checkpoint", checkpoint, f"--prompt={prompt}", "--logits", "logits.npy",
+                          "--max-tokens", 1, "--vocab", "bytes", "--stop-token", "-1")
+            found = numpy.load(self.folder / "logits.npy")
+            wanted = model(torch.tensor([ids])).logits[0].numpy()
+            self.assertEqual((found.dtype, found.shape), (wanted.dtype, (length, VOCABULARY)))
+            difference = max(difference, float(numpy.abs(found - wanted).max()))
+            largest = max(largest, float(numpy.abs(wanted).max()))
+        self.differences.append({"case": case, "tokens": lengths, "largest_logit": largest,
+                                 "max_difference": difference})
+        self.assertLessEqual(difference, LOGITS_WITHIN, f"{case}, inputs of seed {SEED}")
 
     def assert_same_model(self, deck, checkpoint, model):
         """Losses on text and noise within 1e-5 (relative above 1), and the same greedy continuation."""
@@ -131,6 +163,7 @@ class HuggingFace(support.Case):
                 self.assertFalse(any(report.values()), report)
                 self.assertEqual(model.config.eos_token_id, 256)
                 self.assert_same_model(f"{name}/deck.yaml", f"{name}/checkpoints", model.float().eval())
+                self.assert_same_logits(f"export {name}", f"{name}/checkpoints", model)
 
     def test_export_narrowed(self):
         self.train("narrow", "train.steps=2", "train.validate_every=0", "model.family=gpt2")
@@ -164,6 +197,9 @@ class HuggingFace(support.Case):
                 for tensor, values in model.float().state_dict().items():
                     self.assertTrue(torch.equal(back.state_dict()[tensor], values), tensor)
                 self.assert_same_model(f"import_{name}/deck.yaml", f"import_{name}", model.float())
+                # Read anew: narrowing `model` has rounded its rotary frequencies, too.
+                theirs = AutoModelForCausalLM.from_pretrained(self.folder / f"theirs_{name}", dtype=torch.float32)
+                self.assert_same_logits(f"import {name}", f"import_{name}", theirs.eval())
 
     def test_a_vocabulary_goes_along(self):
         self.run_well("tokenize", "--train-vocab", 300, "--input", "text.txt", "--output-vocab", "vocab")
@@ -196,5 +232,33 @@ class HuggingFace(support.Case):
         self.assertFalse((self.folder / "nothing").exists())
 
 
+def write_record(path, commit, sources):
+    """What was compared, with which versions."""
+    record = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+              "commit": commit, "sources_sha256": sources, "python": platform.python_version(),
+              "torch": torch.__version__, "transformers": transformers.__version__, "dtype": "float32",
+              "seed_of_inputs": SEED, "wanted_within": LOGITS_WITHIN,
+              "max_difference": max(row["max_difference"] for row in HuggingFace.differences)}
+    rows = ",\n".join("    " + json.dumps(row) for row in HuggingFace.differences)
+    text = json.dumps(record, indent=2)[:-2] + ',\n  "logits": [\n' + rows + "\n  ]\n}\n"
+    pathlib.Path(path).write_text(text, encoding="utf-8")
+
+
+def main():
+    """Runs the tests; only when all pass is a record written."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--record")
+    parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--sources", default="unknown")
+    known, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
+    try:
+        support.main()
+    except SystemExit as end:
+        if known.record and not end.code:
+            write_record(known.record, known.commit, known.sources)
+        raise
+
+
 if __name__ == "__main__":
-    support.main()
+    main()

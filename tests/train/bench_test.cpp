@@ -115,6 +115,10 @@ TEST(BenchKernels, SumOverPhases) {
   EXPECT_EQ(kernels.share(KernelClass::matmul), 8.0 / 18.0);
   EXPECT_EQ(kernels.share(KernelClass::matmul, Phase::forward), 0.75);
   EXPECT_EQ(kernels.calls_per_forward(kernels.rows[1]), 2.0);
+  EXPECT_EQ(kernels.top(Phase::forward), &kernels.rows[1]);
+  EXPECT_EQ(kernels.top(Phase::optimizer), &kernels.rows[0]);
+  EXPECT_EQ(kernels.top(Phase::data), nullptr);
+  EXPECT_EQ(train::BenchKernels().top(Phase::forward), nullptr);
 }
 
 TEST(CallCounts, TheRuleIsNoHostInTheLoop) {

@@ -50,6 +50,7 @@ class SmallRun {
     const ops::StepResult& result = trainer_.result(step);
     return result.loss_sum / result.tokens;
   }
+  void rehearse(std::int64_t step) { trainer_.rehearse(loader_, step); }
   [[nodiscard]] train::Trainer& trainer() { return trainer_; }
   [[nodiscard]] const train::Plan& plan() const { return plan_; }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hyperslab/core/context.hpp"
@@ -47,6 +48,8 @@ struct Traffic {
 /// Names an enqueued operation of one communicator; tickets start at 1 and grow by one per
 /// operation.
 using Ticket = std::uint64_t;
+
+class Trail;  ///< what the watchdog sees of a communicator
 
 /// One send or receive of a group; exactly one of the two views is present.
 struct Message {
@@ -131,6 +134,8 @@ class Communicator : public Background {
   [[nodiscard]] bool reports_reductions() const { return report_reductions_; }
   /// Operations not yet waited for.
   [[nodiscard]] std::size_t under_way() const { return under_way_; }
+  /// Notes every call and wait there from now on.
+  void leave_trail(std::shared_ptr<Trail> trail) { trail_ = std::move(trail); }
   /// Throws an internal Error that names the communicator, the member and the call.
   [[noreturn]] void refuse(std::string_view call, const std::string& reason) const;
 
@@ -174,6 +179,7 @@ class Communicator : public Background {
   std::vector<Open> open_;
   std::vector<Message> messages_;
   Traffic traffic_;
+  std::shared_ptr<Trail> trail_;  ///< null where there is nobody to wait for
 };
 
 /// A group of one on the CPU or on CUDA, where copies go to the context's stream: every collective

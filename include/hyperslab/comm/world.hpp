@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/core/activity.hpp"
 
 namespace hyperslab::comm {
+
+class TrailBoard;
 
 /// The ranks that mpirun or srun started, and the host-side messages of setup and shutdown. One
 /// object in main(); a program started without a launcher is a world of one rank.
@@ -64,12 +67,19 @@ class World {
   [[nodiscard]] std::int64_t max(std::int64_t mine);
   [[nodiscard]] double sum(double mine);
 
+  /// What this process is doing, for the watchdog; one for a world and its parts.
+  [[nodiscard]] Activity& activity();
+
   /// Ends every rank of the program with `code` at once: MPI_Abort on the first call; never
   /// returns. Nothing is flushed.
   [[noreturn]] void abort(int code) noexcept;
 
  private:
+  friend class Watchdog;
+  class Note;
   struct Impl;  ///< what needs mpi.h
+  /// Where the communicators of this process note their calls.
+  [[nodiscard]] std::shared_ptr<TrailBoard> trails() const;
   World(const World& whole, std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
   int rank_ = 0;

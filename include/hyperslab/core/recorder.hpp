@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/nvtx.hpp"
 
 namespace hyperslab {
@@ -95,6 +96,9 @@ class Recorder {
     timer_ = timer;
     timer_components_ = components;
   }
+  /// From now on steps, phases and microbatches are noted there, too; null: nowhere.
+  void tell(Activity* activity) { activity_ = activity; }
+  [[nodiscard]] Activity* activity() const { return activity_; }
 
   void begin_step(std::int64_t step, bool traced);
   /// Closes the step and returns its times; events() stays valid until the next begin_step.
@@ -104,7 +108,12 @@ class Recorder {
   void leave_phase();
   void enter(Component component);
   void leave_component();
-  void set_microbatch(int microbatch) { microbatch_ = microbatch; }
+  void set_microbatch(int microbatch) {
+    microbatch_ = microbatch;
+    if (activity_ != nullptr) {
+      activity_->microbatch.store(microbatch, std::memory_order_relaxed);
+    }
+  }
   /// A finished asynchronous reduction, counted in reduce_seconds and reduce_busy_seconds; in any
   /// order.
   void add_reduction(double start_seconds, double end_seconds);
@@ -141,6 +150,7 @@ class Recorder {
   bool timer_components_ = false;
   bool has_ranges_ = nvtx::enabled();
   DeviceTimer* timer_ = nullptr;
+  Activity* activity_ = nullptr;
   struct Interval {
     double start = 0;
     double end = 0;

@@ -16,7 +16,6 @@ struct Surroundings {
   bool has_cuda_device = false;
   bool for_training = true;  ///< false: eval, generate, bench need no train files or steps
   bool has_cuda_build = kHasCuda;
-  bool planning = false;  ///< nothing is started: what has not run anywhere yet may be planned
 };
 
 /// One row of the table of what combines. The deck reader, the planner, the tests and the README's

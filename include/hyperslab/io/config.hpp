@@ -13,11 +13,11 @@ struct DataConfig {
   std::vector<std::string> validation;
   std::string sampling = "blocks";  ///< blocks | windows
   std::string dtype = "uint16";     ///< of raw .bin files without a header: uint16 | uint32
-  std::string vocabulary;           ///< folder of a vocabulary, or `bytes`; for generate and eval
-  std::int32_t ignore_token = -1;   ///< targets of this id do not count; -1: all do
-  bool loss_mask = false;           ///< the files' loss_mask says which tokens count as targets
-  double validation_fraction = 0;   ///< of the training documents, by hash, for validation
-  std::int32_t end_token = -1;      ///< ends documents in files without a list of them; -1: none
+  std::string vocabulary;  ///< folder of a vocabulary, or `bytes`; for texts and bits per byte
+  std::int32_t ignore_token = -1;  ///< targets of this id do not count; -1: all do
+  bool loss_mask = false;          ///< the files' loss_mask says which tokens count as targets
+  double validation_fraction = 0;  ///< of the training documents, by hash, for validation
+  std::int32_t end_token = -1;     ///< ends documents in files without a list of them; -1: none
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
 

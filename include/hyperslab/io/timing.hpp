@@ -113,6 +113,7 @@ struct MetricsLine {
     double loss = 0;
     double perplexity = 0;
     double token_accuracy = 0;
+    std::optional<double> bits_per_byte;  ///< where the vocabulary tells the bytes of the text
   };
   std::optional<Validation> validation;
 };

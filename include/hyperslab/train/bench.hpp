@@ -72,6 +72,8 @@ struct BenchKernels {
   /// Share of a class in all kernels, and in those of a phase.
   [[nodiscard]] double share(KernelClass kernel_class) const;
   [[nodiscard]] double share(KernelClass kernel_class, Phase phase) const;
+  /// The kernel that takes longest in a phase; null where none ran in it.
+  [[nodiscard]] const BenchKernel* top(Phase phase) const;
   /// Calls of a kernel in the forward pass of one microbatch.
   [[nodiscard]] double calls_per_forward(const BenchKernel& kernel) const;
 };

@@ -18,6 +18,7 @@ struct RunConfig {
   std::uint64_t seed = 1234;
   std::string device = "auto";  ///< auto | cpu | cuda
   bool deterministic = false;
+  double hang_timeout_seconds = 600;  ///< without any progress; 0: nobody watches
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "hyperslab/comm/watchdog.hpp"
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/checkpoint.hpp"
@@ -15,6 +16,10 @@ namespace hyperslab::train {
 /// Runs `work`, which must not communicate, on every rank. If it throws on any, every rank throws
 /// the error of the first such rank, marked as thrown everywhere.
 void agree(comm::World& world, const std::function<void()>& work);
+
+/// Watches the ranks of `world`, laid out as the deck says, with its timeout; collective. To be
+/// destroyed behind everything that communicates.
+[[nodiscard]] comm::Watchdog watch(comm::World& world, const Config& config);
 
 /// The groups that a deck asks for, over the ranks of `world`; collective. With run.deterministic
 /// they add in a fixed order.

@@ -40,8 +40,9 @@ struct TrainerOptions {
   bool time_components = false;  ///< also where marks cost the device time
   bool canary = false;           ///< fill arenas with a pattern, to see what is touched
   DType compute = DType::f32;
-  Dim B = 0;  ///< 0: the deck's microbatch
-  Dim T = 0;  ///< 0: the deck's context
+  Dim B = 0;                     ///< 0: the deck's microbatch
+  Dim T = 0;                     ///< 0: the deck's context
+  Activity* activity = nullptr;  ///< where a real trainer notes what it does; null: nowhere
 };
 
 /// The device that the deck means here and the dtype that its precision computes in. On a GPU it
@@ -78,6 +79,9 @@ class Trainer {
   /// The first microbatch of `step` into every slot, for steps without a loader. On return the
   /// loader is not needed any more.
   void fill_slots(io::Loader& loader, std::int64_t step);
+  /// The passes of `step` and of an evaluation, without graphs and without consequence, so that
+  /// libraries choose their algorithms now. Collective; waits for the device.
+  void rehearse(io::Loader& loader, std::int64_t step);
   /// Waits for all transfers of earlier steps that are still under way; collective.
   void settle();
   /// Waits until no thread reads from the loader of earlier steps.

@@ -25,6 +25,7 @@ io::CheckpointMeta full_meta() {
   meta.layout = "data 2 x tensor 2 x pipeline 1";
   meta.deck = "run: {name: \"a\"}\n# \xC3\xA9\n";
   meta.version = "0.1.0 (abc)";
+  meta.products = "first\nsecond\n";
   return meta;
 }
 
@@ -61,6 +62,7 @@ TEST(RoundTrip, EveryFieldOfTheMetaComesBack) {
   EXPECT_EQ(found.layout, meta.layout);
   EXPECT_EQ(found.deck, meta.deck);
   EXPECT_EQ(found.version, meta.version);
+  EXPECT_EQ(found.products, meta.products);
   EXPECT_EQ(reader.files().size(), 3U);
   EXPECT_GE(reader.bytes(), (31 * 8 * 2 + 64 + 17 + 1) * 4U);
   EXPECT_EQ(reader.verify(), std::vector<std::string>{});

@@ -204,8 +204,8 @@ TEST(Refuses, ReportsAreOneLineEach) {
   const auto deck = with(kValid, "name: tiny", "name: tiny\n  \"a\\nb\": 1");
 
   EXPECT_EQ(refusal(deck),
-            "deck.yaml:3:3: run.a b: unknown key 'a b' (known are name, directory, seed, device or "
-            "deterministic)");
+            "deck.yaml:3:3: run.a b: unknown key 'a b' (known are name, directory, seed, device, "
+            "deterministic or hang_timeout_seconds)");
 }
 
 }  // namespace

@@ -19,7 +19,6 @@ constexpr Surroundings kThreeRanks = {.ranks = 3};
 constexpr Surroundings kFourRanks = {.ranks = 4};
 constexpr Surroundings kTwelveRanks = {.ranks = 12};
 constexpr Surroundings kGpu = {.has_cuda_device = true, .has_cuda_build = true};
-constexpr Surroundings kTwoOnGpus = {.ranks = 2, .has_cuda_device = true, .has_cuda_build = true};
 constexpr Surroundings kNoBuild = {.has_cuda_device = true, .has_cuda_build = false};
 constexpr Surroundings kNoDevice = {.has_cuda_device = false, .has_cuda_build = true};
 
@@ -39,8 +38,6 @@ const std::vector<BrokenRule>& broken_layout_rules() {
       {"parallel.data", "data:", "parallel: {data: 4}\ndata:", kTwelveRanks,
        "10:12|needs 4 ranks (4 x 1 x 1, data x tensor x pipeline), 12 were started; start 4 or "
        "set parallel.data to 12"},
-      {"parallel.data", "data:", "parallel: {data: 2}\ndata:", kTwoOnGpus,
-       "10:12|2 ranks on GPUs are not available yet; set parallel.data: 1, or run.device: cpu"},
       {"train.validate_batches", "  train: [synthetic]",
        "  train: [synthetic]\n  validation: [synthetic]", kCpu,
        "13:1|0 means all of the validation tokens, and generated ones have no end: set it to 20, "

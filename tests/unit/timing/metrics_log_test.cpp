@@ -53,11 +53,13 @@ TEST(MetricsLog, KeysAreThoseOfTheContract) {
   validated.loss = std::nan("");
   validated.grad_norm = INFINITY;
   validated.tokens = std::int64_t{1} << 60;
-  validated.validation = {3.5, 33.1, 0.25};
+  validated.validation = {3.5, 33.1, 0.25, {}};
+  log.append(validated);
+  validated.validation->bits_per_byte = 1.25;
   log.append(validated);
 
   const auto lines = lines_of(path);  // while the log is open: every line is flushed
-  ASSERT_EQ(lines.size(), 2U);
+  ASSERT_EQ(lines.size(), 3U);
   std::vector<std::string> keys;
   const ordered_json first = ordered_json::parse(lines[0]);
   for (const auto& [key, value] : first.items()) keys.push_back(key);
@@ -74,6 +76,9 @@ TEST(MetricsLog, KeysAreThoseOfTheContract) {
   EXPECT_EQ(second.at("validation_loss"), 3.5);
   EXPECT_EQ(second.at("validation_perplexity"), 33.1);
   EXPECT_EQ(second.at("validation_token_accuracy"), 0.25);
+  const ordered_json third = ordered_json::parse(lines[2]);
+  EXPECT_EQ(third.size(), 17U);
+  EXPECT_EQ(third.at("validation_bits_per_byte"), 1.25);
 }
 
 TEST(MetricsLog, AResumeCutsWhatWillBeDoneAgain) {

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "watch_verdict.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <utility>
+
+namespace hyperslab::comm {
+namespace {
+
+constexpr double kPatienceAtFirst = 3;
+constexpr std::size_t kMostTold = 4;  // culprits and calls in the line
+
+using Ranks = std::vector<int>;
+
+std::string text_of(const std::array<char, 16>& name) {
+  return {name.data(), std::find(name.begin(), name.end(), '\0')};
+}
+
+std::string call_text(const CallState& state, Call kind, std::uint64_t number) {
+  return fmt::format("{} {} {}", text_of(state.group), name_of(kind), number);
+}
+
+const CallState* awaited(const Status& status) {
+  const auto calls = status.group_calls();
+  const auto found = std::ranges::find_if(calls, &CallState::waits);
+  return found == calls.end() ? nullptr : &*found;
+}
+
+/// "in step 41, backward of microbatch 3, newest calls data all_reduce 96, world all_reduce 40"
+std::string place_of(const Status& status) {
+  std::string text =
+      status.step == 0 ? "before the first step" : fmt::format("in step {}", status.step);
+  const bool passes = status.phase == Phase::forward || status.phase == Phase::backward;
+  if (status.phase != Phase::other) text += fmt::format(", {}", hyperslab::name_of(status.phase));
+  if (passes && status.microbatch >= 0) text += fmt::format(" of microbatch {}", status.microbatch);
+  if (status.awaited_step > 0) {
+    text += fmt::format(", waiting for the device to end step {}", status.awaited_step);
+  }
+  if (const CallState* call = awaited(status)) {
+    text += ", waiting in " + call_text(*call, call->awaited_kind, call->awaited);
+  }
+  std::string calls;
+  for (const CallState& call : status.group_calls()) {
+    if (call.called == 0) continue;
+    calls += (calls.empty() ? "" : ", ") + call_text(call, call.last, call.called);
+  }
+  return calls.empty() ? text : text + ", newest calls " + calls;
+}
+
+/// "rank 3", "ranks 0-2, 5"
+std::string list_of(const Ranks& ranks) {
+  constexpr std::size_t kMostRuns = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  std::size_t runs = 0;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (runs++ == kMostRuns) return text + ", ...";
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    if (end - i > 1) text += fmt::format("-{}", ranks[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+bool takes_part(const Peer& peer) {
+  return peer.link == Link::connected || peer.link == Link::broken;
+}
+
+/// Ranks by what they do.
+struct Findings {
+  Ranks broken;
+  Ranks silent;
+  Ranks working;
+  std::map<std::string, Ranks> waiting;  ///< by what they wait for
+  Ranks all;                             ///< that take part
+};
+
+Findings look(std::span<const Peer> peers, const Limits& limits, double now) {
+  Findings found;
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    const Peer& peer = peers[i];
+    const int rank = static_cast<int>(i);
+    if (!takes_part(peer)) continue;
+    found.all.push_back(rank);
+    const CallState* call = awaited(peer.status);
+    if (peer.link == Link::broken) {
+      found.broken.push_back(rank);
+    } else if (now - peer.heard > limits.silence) {
+      found.silent.push_back(rank);
+    } else if (call != nullptr) {
+      found.waiting["in " + call_text(*call, call->awaited_kind, call->awaited)].push_back(rank);
+    } else if (peer.status.awaited_step > 0) {
+      const std::string what =
+          fmt::format("for the device to end step {}", peer.status.awaited_step);
+      found.waiting[what].push_back(rank);
+    } else {
+      found.working.push_back(rank);
+    }
+  }
+  return found;
+}
+
+/// Ranks whose devices have not ended a step that others have.
+Ranks behind_on_devices(std::span<const Peer> peers, const Ranks& ranks) {
+  const auto awaits = [&](int rank) {
+    return peers[static_cast<std::size_t>(rank)].status.awaited_step;
+  };
+  std::int64_t newest = 0;
+  for (const int rank : ranks) newest = std::max(newest, awaits(rank));
+  Ranks found;
+  std::ranges::copy_if(ranks, std::back_inserter(found),
+                       [&](int rank) { return awaits(rank) > 0 && awaits(rank) < newest; });
+  return found;
+}
+
+/// Members of groups that made fewer calls there than another member waits for.
+Ranks behind(std::span<const Peer> peers, const Ranks& ranks) {
+  std::map<std::pair<std::string, int>, std::uint64_t> wanted;
+  for (const int rank : ranks) {
+    const CallState* call = awaited(peers[static_cast<std::size_t>(rank)].status);
+    if (call == nullptr) continue;
+    std::uint64_t& most = wanted[{text_of(call->group), call->leader}];
+    most = std::max(most, call->awaited);
+  }
+  Ranks found;
+  for (const int rank : ranks) {
+    const auto calls = peers[static_cast<std::size_t>(rank)].status.group_calls();
+    const bool misses = std::ranges::any_of(calls, [&](const CallState& call) {
+      const auto most = wanted.find({text_of(call.group), call.leader});
+      return most != wanted.end() && call.called < most->second;
+    });
+    if (misses) found.push_back(rank);
+  }
+  return found;
+}
+
+/// The first few with all that is known, the rest by number.
+std::string told(std::span<const Peer> peers, const Ranks& ranks, std::string_view what) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMostTold); ++i) {
+    const Peer& peer = peers[static_cast<std::size_t>(ranks[i])];
+    text += fmt::format("{}{} {} {}", i == 0 ? "" : "; ", peer.name, what, place_of(peer.status));
+  }
+  if (ranks.size() > kMostTold) {
+    text += fmt::format("; as {}", list_of({ranks.begin() + kMostTold, ranks.end()}));
+  }
+  return text;
+}
+
+std::string waits_of(const Findings& found) {
+  std::string text;
+  std::size_t count = 0;
+  for (const auto& [what, ranks] : found.waiting) {
+    if (count++ == kMostTold) return text + "; ...";
+    text += fmt::format("; {} {} {}", list_of(ranks), ranks.size() == 1 ? "waits" : "wait", what);
+  }
+  return text;
+}
+
+std::string failures_of(std::span<const Peer> peers) {
+  Ranks failed;
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    if (peers[i].link == Link::failed) failed.push_back(static_cast<int>(i));
+  }
+  return failed.empty() ? "" : fmt::format("; {} left behind an error", list_of(failed));
+}
+
+constexpr std::string_view kIsGone = "is gone (killed, or crashed), last heard of";
+constexpr std::string_view kIsSilent =
+    "does not answer (stopped, or its machine is down), last heard of";
+
+std::string culprits_of(std::span<const Peer> peers, const Findings& found) {
+  if (!found.broken.empty()) return told(peers, found.broken, kIsGone);
+  if (!found.silent.empty()) {
+    return told(peers, found.silent, kIsSilent);
+  }
+  if (!found.working.empty()) return told(peers, found.working, "is stuck");
+  const Ranks late = behind(peers, found.all);
+  if (!late.empty()) return told(peers, late, "has not made the call that others wait in, it is");
+  const Ranks slow = behind_on_devices(peers, found.all);
+  if (!slow.empty()) return told(peers, slow, "has a device that is behind, it is");
+  return told(peers, found.all, "is");
+}
+
+/// The time since any rank got something done, or left; infinite where none takes part.
+double standstill(std::span<const Peer> peers, const Limits& limits, double now) {
+  double least = std::numeric_limits<double>::infinity();
+  if (std::ranges::none_of(peers, takes_part)) return least;
+  for (const Peer& peer : peers) {
+    if (peer.link == Link::none) continue;
+    const bool pauses =
+        peer.link == Link::connected && peer.status.pauses && now - peer.heard <= limits.silence;
+    least = std::min(least, pauses ? 0 : now - peer.moved);
+  }
+  return least;
+}
+
+bool is_broken(std::span<const Peer> peers, const Limits& limits, double now) {
+  const auto excused = [&](double when) {
+    return std::ranges::any_of(
+        peers, [&](const Peer& peer) { return peer.link == Link::failed && peer.moved <= when; });
+  };
+  return std::ranges::any_of(peers, [&](const Peer& peer) {
+    return peer.link == Link::broken && now - peer.broken >= limits.grief && !excused(peer.broken);
+  });
+}
+
+}  // namespace
+
+Status Status::of(TrailBoard& board) {
+  const Activity& activity = board.activity();
+  Status status;
+  status.beats = activity.beats.load(std::memory_order_relaxed);
+  status.step = activity.step.load(std::memory_order_relaxed);
+  status.ended_step = activity.ended_step.load(std::memory_order_relaxed);
+  status.awaited_step = activity.awaited_step.load(std::memory_order_relaxed);
+  status.microbatch = activity.microbatch.load(std::memory_order_relaxed);
+  status.phase = activity.phase.load(std::memory_order_relaxed);
+  status.pauses = activity.pauses.load(std::memory_order_relaxed) > 0;
+  status.groups = static_cast<std::uint8_t>(board.look(status.calls));
+  return status;
+}
+
+void Peer::hear(const Status& told, double now) {
+  if (told.beats != status.beats) moved = now;
+  heard = now;
+  status = told;
+}
+
+double patience(std::span<const Peer> peers, const Limits& limits) {
+  const bool first = std::ranges::any_of(
+      peers, [](const Peer& peer) { return takes_part(peer) && peer.status.ended_step == 0; });
+  return limits.timeout * (first ? kPatienceAtFirst : 1);
+}
+
+Verdict judge(std::span<const Peer> peers, const Limits& limits, double now) {
+  Verdict verdict;
+  const bool broken = is_broken(peers, limits, now);
+  const double still = standstill(peers, limits, now);
+  verdict.ends = broken || (std::isfinite(still) && still >= patience(peers, limits));
+  if (!verdict.ends) return verdict;
+  const Findings found = look(peers, limits, now);
+  if (broken) {
+    verdict.line = told(peers, found.broken, kIsGone) + waits_of(found) +
+                   "; the job ends, see that rank's log and its machine's";
+    return verdict;
+  }
+  verdict.silent = found.silent;
+  verdict.line = fmt::format(
+      "no rank got anything done for {:g} s: {}{}{}; the job ends (longer pauses: "
+      "run.hang_timeout_seconds, now {:g})",
+      patience(peers, limits), culprits_of(peers, found), waits_of(found), failures_of(peers),
+      limits.timeout);
+  return verdict;
+}
+
+}  // namespace hyperslab::comm

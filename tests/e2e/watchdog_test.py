@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that hang or are lost in the middle of a training: found, named, and nobody stays behind."""
+
+import os
+import pathlib
+import signal
+import time
+
+import support
+
+TIMEOUT = 2
+
+
+def children(parent):
+    """Process ids of the ranks that mpirun started, in the order of the ranks."""
+    listing = pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="utf-8")
+    return sorted(map(int, listing.split()))
+
+
+def alive(process):
+    """Whether a process runs (one that ended but is not waited for does not)."""
+    try:
+        text = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return text.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+class Watchdog(support.Case):
+    """A run without end on four ranks, watched closely."""
+
+    def start_watched(self, run, *settings, ranks=4):
+        """Starts it and waits until it has trained for a second or so."""
+        process = self.start("train", "deck.yaml", *support.overrides(
+            *support.ENDLESS, f"run.directory={run}", f"run.hang_timeout_seconds={TIMEOUT}", *settings),
+            ranks=ranks)
+        self.addCleanup(self.end, process)
+        path = self.folder / run / "metrics.jsonl"
+        self.assertTrue(support.wait_until(
+            lambda: path.exists() and path.read_bytes().count(b"\n") >= 20, 30))
+        time.sleep(1)
+        return process
+
+    def end(self, process):
+        """Nothing stays behind, whatever a test has met."""
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+    def hit(self, process, rank, kind):
+        """Sends a signal to one rank; the exit code, the one line and the seconds it took."""
+        ranks = children(process.pid)
+        begin = time.monotonic()
+        os.kill(ranks[rank], kind)
+        _, err = process.communicate(timeout=30)
+        seconds = time.monotonic() - begin
+        lines = [line for line in err.decode().splitlines() if line.startswith("hyperslab: ")]
+        self.assertEqual(len(lines), 1, err)
+        self.assertTrue(support.wait_until(lambda: not any(map(alive, ranks)), 3))
+        return process.returncode, lines[0], seconds
+
+    def test_a_stopped_rank_is_named_with_its_last_collectives(self):
+        process = self.start_watched("stopped", "parallel.data=2", "parallel.tensor=2")
+
+        code, line, seconds = self.hit(process, 2, signal.SIGSTOP)
+
+        self.assertEqual(code, 8, line)
+        self.assertLess(seconds, TIMEOUT + 5)
+        self.assertRegex(line, r"no rank got anything done for 2 s: rank 2 \(data 1, pipeline 0, tensor 0\) host \S+ "
+                               r"does not answer .*, last heard of in step \d+,.* newest calls .*world all_reduce \d+, "
+                               r".*data all_reduce \d+, .*tensor all_reduce \d+")
+        self.assertRegex(line, r"ranks? [\d, -]+ waits? in (data|tensor|world) all_reduce \d+")
+        self.assertIn("run.hang_timeout_seconds", line)
+
+    def test_rank_0_is_named_as_well(self):
+        process = self.start_watched("first", "parallel.pipeline=2", ranks=2)
+
+        code, line, seconds = self.hit(process, 0, signal.SIGSTOP)
+
+        self.assertEqual(code, 8, line)
+        self.assertLess(seconds, TIMEOUT + 5)
+        self.assertRegex(line, r": rank 0 \(data 0, pipeline 0, tensor 0\) .*; rank 1 waits in (pipeline|world) ")
+
+    def test_a_killed_rank_is_named_at_once(self):
+        process = self.start_watched("killed", "parallel.data=4")
+
+        code, line, seconds = self.hit(process, 3, signal.SIGKILL)
+
+        self.assertEqual(code, 137, line)
+        self.assertLess(seconds, 5)
+        self.assertRegex(line, r"hyperslab: rank 3 \(data 3, pipeline 0, tensor 0\) host \S+ is gone .* in step \d+")
+
+    def test_a_short_timeout_lets_a_run_with_checkpoints_and_validation_end(self):
+        settings = ("run.hang_timeout_seconds=1", "train.validate_every=5", "checkpoint.every=5")
+
+        result = self.train("ends", *settings, ranks=2)
+        again = self.train("ends", *settings, "train.steps=30", ranks=2)
+
+        self.assertEqual(result.messages + again.messages, [])
+        self.assertEqual(support.column(self.folder / "ends", "step"), list(range(1, 31)))
+
+    def test_a_job_that_was_stopped_as_a_whole_goes_on(self):
+        process = self.start_watched("paused", "parallel.data=2", ranks=2)
+        ranks = children(process.pid)
+
+        for rank in ranks:
+            os.kill(rank, signal.SIGSTOP)
+        time.sleep(2 * TIMEOUT)
+        for rank in ranks:
+            os.kill(rank, signal.SIGCONT)
+        time.sleep(1)
+        process.send_signal(signal.SIGUSR1)
+        _, err = process.communicate(timeout=20)
+
+        self.assertEqual(process.returncode, 75, err)
+        self.assertNotIn(b"hyperslab: ", err)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "watch_verdict.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace hyperslab::test {
+namespace {
+
+using comm::Call;
+using comm::CallState;
+using comm::Link;
+using comm::Peer;
+using comm::Status;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr double kNow = 100;
+constexpr comm::Limits kLimits = {.timeout = 10, .silence = 5, .grief = 0.5};
+
+CallState call(const std::string& group, std::uint64_t called, std::uint64_t awaited) {
+  CallState state;
+  group.copy(state.group.data(), state.group.size() - 1);
+  state.leader = 0;
+  state.called = called;
+  state.awaited = awaited;
+  state.last = state.awaited_kind = Call::all_reduce;
+  state.waits = awaited > 0;
+  return state;
+}
+
+/// Four ranks in step 7 that answer and wait in call 31 of "data", without progress for 10 s.
+std::vector<Peer> waiting_ranks() {
+  std::vector<Peer> peers(4);
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    Peer& peer = peers[i];
+    peer.name = "rank " + std::to_string(i) + " host n1";
+    peer.link = Link::connected;
+    peer.heard = kNow - 1;
+    peer.moved = kNow - 10;
+    peer.status.step = 7;
+    peer.status.ended_step = 6;
+    peer.status.groups = 1;
+    peer.status.calls[0] = call("data", 31, 31);
+  }
+  return peers;
+}
+
+std::string line(const std::vector<Peer>& peers) {
+  const comm::Verdict verdict = comm::judge(peers, kLimits, kNow);
+  EXPECT_TRUE(verdict.ends);
+  EXPECT_THAT(verdict.line, Not(HasSubstr("\n")));
+  return verdict.line;
+}
+
+TEST(Verdict, NamesWhoDoesNotAnswer) {
+  auto peers = waiting_ranks();
+  peers[2].heard = kNow - 6;
+  peers[2].status.phase = Phase::backward;
+  peers[2].status.microbatch = 3;
+  peers[2].status.calls[0] = call("data", 30, 0);
+
+  const comm::Verdict verdict = comm::judge(peers, kLimits, kNow);
+
+  EXPECT_EQ(verdict.silent, std::vector<int>{2});
+  EXPECT_EQ(verdict.line,
+            "no rank got anything done for 10 s: rank 2 host n1 does not answer (stopped, or its "
+            "machine is down), last heard of in step 7, backward of microbatch 3, newest calls "
+            "data all_reduce 30; ranks 0-1, 3 wait in data all_reduce 31; the job ends (longer "
+            "pauses: run.hang_timeout_seconds, now 10)");
+}
+
+TEST(Verdict, NamesWhoWaitsForNobody) {
+  auto peers = waiting_ranks();
+  peers[1].status.calls[0] = call("data", 30, 0);
+  peers[1].status.phase = Phase::forward;
+
+  EXPECT_THAT(line(peers), HasSubstr("rank 1 host n1 is stuck in step 7, forward, newest calls "
+                                     "data all_reduce 30; ranks 0, 2-3 wait in data all_reduce"));
+}
+
+TEST(Verdict, NamesWhoWaitsElsewhereAndMadeFewerCalls) {
+  auto peers = waiting_ranks();
+  peers[3].status.groups = 2;
+  peers[3].status.calls[0] = call("data", 30, 0);
+  peers[3].status.calls[1] = call("tensor", 4, 4);
+
+  EXPECT_THAT(line(peers), HasSubstr("rank 3 host n1 has not made the call that others wait in, it "
+                                     "is in step 7, waiting in tensor all_reduce 4, newest calls "
+                                     "data all_reduce 30, tensor all_reduce 4"));
+}
+
+TEST(Verdict, NamesTheDeviceThatIsBehind) {
+  auto peers = waiting_ranks();
+  for (Peer& peer : peers) {
+    peer.status.calls[0] = call("data", 31, 0);
+    peer.status.awaited_step = 6;
+  }
+  const std::string equal = line(peers);
+  peers[1].status.awaited_step = 5;
+
+  EXPECT_THAT(equal, HasSubstr("ranks 0-3 wait for the device to end step 6"));
+  EXPECT_THAT(equal,
+              HasSubstr("rank 0 host n1 is in step 7, waiting for the device to end step 6"));
+  EXPECT_THAT(line(peers), HasSubstr("s: rank 1 host n1 has a device that is behind"));
+}
+
+TEST(Verdict, NoneWhileOneRankGetsOn) {
+  auto peers = waiting_ranks();
+  peers[1].moved = kNow - 9.9;
+  peers[2].heard = kNow - 90;
+
+  EXPECT_FALSE(comm::judge(peers, kLimits, kNow).ends);
+}
+
+TEST(Verdict, APauseCountsWhileItsRankAnswers) {
+  auto peers = waiting_ranks();
+  peers[1].status.pauses = true;
+  peers[1].moved = kNow - 90;
+  const bool answers = comm::judge(peers, kLimits, kNow).ends;
+  peers[1].heard = kNow - 90;
+  const bool stopped = comm::judge(peers, kLimits, kNow).ends;
+
+  EXPECT_FALSE(answers);
+  EXPECT_TRUE(stopped);
+}
+
+TEST(Verdict, IsPatientUntilEveryRankHasEndedAStep) {
+  auto peers = waiting_ranks();
+  peers[3].status.ended_step = 0;
+  const bool early = comm::judge(peers, kLimits, kNow).ends;
+  const bool late = comm::judge(peers, kLimits, kNow + 20).ends;
+
+  EXPECT_FALSE(early);
+  EXPECT_TRUE(late);
+}
+
+TEST(Verdict, ABrokenConnectionIsALostRank) {
+  auto peers = waiting_ranks();
+  for (Peer& peer : peers) peer.moved = kNow;
+  peers[1].link = peers[2].link = Link::broken;
+  peers[1].broken = peers[2].broken = kNow - 0.4;
+  const bool at_once = comm::judge(peers, kLimits, kNow).ends;
+  peers[1].broken = kNow - 0.5;
+
+  EXPECT_FALSE(at_once);
+  EXPECT_THAT(line(peers),
+              HasSubstr("rank 1 host n1 is gone (killed, or crashed), last heard of in "
+                        "step 7, waiting in data all_reduce 31"));
+  EXPECT_THAT(line(peers), HasSubstr("; rank 2 host n1 is gone"));
+}
+
+TEST(Verdict, WhoLeftBehindAnErrorExcusesLaterBreaksButNoHang) {
+  auto peers = waiting_ranks();
+  for (Peer& peer : peers) peer.moved = kNow - 5;
+  peers[1].link = Link::failed;
+  peers[2].link = Link::broken;
+  peers[2].broken = kNow - 4;
+  const bool now = comm::judge(peers, kLimits, kNow).ends;
+  peers[2].broken = kNow - 6;
+  const bool before = comm::judge(peers, kLimits, kNow).ends;
+  peers[2].broken = kNow - 4;
+  for (Peer& peer : peers) peer.moved = kNow - 10;
+
+  EXPECT_FALSE(now);
+  EXPECT_TRUE(before);
+  EXPECT_THAT(line(peers), HasSubstr("rank 2 host n1 is gone"));
+  EXPECT_THAT(line(peers), HasSubstr("rank 1 left behind an error"));
+}
+
+TEST(Verdict, NoneRightAfterTheRankThatGotOnHasLeft) {
+  auto peers = waiting_ranks();
+  peers[1].link = Link::left;
+  peers[1].moved = kNow - 1;
+
+  EXPECT_FALSE(comm::judge(peers, kLimits, kNow).ends);
+  EXPECT_TRUE(comm::judge(peers, kLimits, kNow + 9).ends);
+}
+
+TEST(Verdict, RanksThatLeftAreNobodysHang) {
+  auto peers = waiting_ranks();
+  for (Peer& peer : peers) peer.link = Link::left;
+
+  EXPECT_FALSE(comm::judge(peers, kLimits, kNow).ends);
+}
+
+TEST(Verdict, ManyRanksMakeOneShortLine) {
+  std::vector<Peer> peers = waiting_ranks();
+  peers.resize(1000, peers[0]);
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    if (i % 3 == 0) peers[i].heard = 0;
+    if (i % 3 == 1) peers[i].status.calls[0].awaited = i;
+  }
+
+  EXPECT_LT(line(peers).size(), 2000);
+}
+
+TEST(Trails, TellWhatWasCalledAndWhatIsAwaited) {
+  comm::TrailBoard board;
+  const auto data = board.add("a name that is too long", 4);
+  auto gone = board.add("gone", 0);
+  gone.reset();
+  data->called(Call::send, 1);
+  data->called(Call::all_gather, 2);
+  data->waits(Call::send, 1);
+  const Status waiting = Status::of(board);
+  data->arrived();
+  const Status after = Status::of(board);
+
+  ASSERT_EQ(waiting.groups, 1);
+  EXPECT_STREQ(waiting.calls[0].group.data(), "a name that is ");
+  EXPECT_EQ(waiting.calls[0].leader, 4);
+  EXPECT_EQ(waiting.calls[0].last, Call::all_gather);
+  EXPECT_EQ(waiting.calls[0].called, 2U);
+  EXPECT_EQ(waiting.calls[0].awaited_kind, Call::send);
+  EXPECT_TRUE(waiting.calls[0].waits);
+  EXPECT_FALSE(after.calls[0].waits);
+  EXPECT_GT(after.beats, waiting.beats);
+}
+
+TEST(Peer, MovesWithItsBeatsAlone) {
+  Peer peer;
+  Status status;
+  status.beats = 5;
+  peer.hear(status, 1);
+  status.step = 2;
+  peer.hear(status, 2);
+
+  EXPECT_EQ(peer.moved, 1);
+  EXPECT_EQ(peer.heard, 2);
+}
+
+}  // namespace
+}  // namespace hyperslab::test
