@@ -86,7 +86,7 @@ cp -r -- inputs "$bundle/inputs"
 carry "${programs[@]/#/$bundle/bin/}"
 cp -- "$build/gpu_tests.txt" "$bundle/gpu_tests.txt"
 jobs/gpu-tests.sh --hash >"$bundle/sources.sha256"
-{ git describe --always --abbrev=12 --dirty=+ 2>/dev/null || printf 'unknown\n'; } >"$bundle/commit"
+hs_commit >"$bundle/commit"
 
 cat >"$bundle/with-libraries" <<'SCRIPT'
 #!/usr/bin/env bash

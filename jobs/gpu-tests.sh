@@ -1,38 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # jobs/gpu-tests.sh [--output FILE] [BUNDLE] | --check | --hash
-# Runs every GPU test of build/ (or of a folder that jobs/bundle.sh made) on this machine's GPU and
+# Runs every GPU test of build/ (or of a folder that jobs/bundle.sh made) on this machine's GPUs,
+# layouts and overlap as far as there are GPUs, training beside PyTorch where it is installed, and
 # writes analysis/results/gpu-tests.json. --check says whether that file is of the present sources:
 # it prints STALE where it is not. --hash prints the hash of the sources that the tests cover.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 results=analysis/results/gpu-tests.json
-covered=(include src parallel tests/gpu)
-
-# The sources that git knows or would add; all files where there is no checkout.
-covered_files() {
-  if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-    git ls-files --cached --others --exclude-standard -- "${covered[@]}"
-  else
-    find "${covered[@]}" -type f
-  fi | LC_ALL=C sort -u | while IFS= read -r file; do
-    [[ ! -f $file ]] || printf '%s\n' "$file"
-  done
-}
-sources_hash() { covered_files | tr '\n' '\0' | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1; }
-
-check() {
-  local found
-  if [[ ! -f $results ]]; then
-    printf 'STALE: there is no %s; run jobs/gpu-tests.sh on a machine with a GPU\n' "$results"
-    return 0
-  fi
-  found=$(sed -n 's/.*"sources_sha256": "\([0-9a-f]*\)".*/\1/p' "$results")
-  if [[ $found == "$(sources_hash)" ]]; then
-    printf 'current: %s is of the present sources\n' "$results"
-  else
-    printf 'STALE: %s is of other sources; run jobs/gpu-tests.sh on a machine with a GPU\n' "$results"
-  fi
+hash_of_sources() {
+  hs_sources_hash include src parallel io tests/gpu tests/support inputs/parity-16h.yaml \
+    inputs/layouts-4-ranks.txt inputs/layouts-8-ranks.txt
 }
 
 output=$hs_root/$results
@@ -40,11 +18,11 @@ bundle=
 while (($# > 0)); do
   case $1 in
     --check)
-      check
+      hs_check_record "$results" "$(hash_of_sources)" "run jobs/gpu-tests.sh on a machine with a GPU"
       exit 0
       ;;
     --hash)
-      sources_hash
+      hash_of_sources
       exit 0
       ;;
     --output)
@@ -53,7 +31,7 @@ while (($# > 0)); do
       shift
       ;;
     -h | --help)
-      sed -n '3,6s/^# //p' "$hs_root/jobs/gpu-tests.sh"
+      sed -n '3,7s/^# //p' "$hs_root/jobs/gpu-tests.sh"
       exit 0
       ;;
     -*) hs_die 2 "jobs/gpu-tests.sh: unknown option $1; see jobs/gpu-tests.sh --help" ;;
@@ -67,41 +45,105 @@ start=()
 [[ -z $bundle ]] || start=("$bundle/with-libraries")
 [[ -f $folder/gpu_tests.txt ]] ||
   hs_die 2 "no GPU tests in $folder: build with -DHYPERSLAB_CUDA=ON or give a folder of jobs/bundle.sh"
-if [[ -f $folder/sources.sha256 ]]; then hash=$(<"$folder/sources.sha256"); else hash=$(sources_hash); fi
+if [[ -f $folder/sources.sha256 ]]; then hash=$(<"$folder/sources.sha256"); else hash=$(hash_of_sources); fi
 if [[ -f $folder/commit ]]; then
   commit=$(<"$folder/commit")
 else
-  commit=$(git describe --always --abbrev=12 --dirty=+ 2>/dev/null || printf 'unknown')
+  commit=$(hs_commit)
 fi
 
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
-failed=0
 
-# run NAME COMMAND...: a test program; one that dies leaves no file and is counted by its name.
-run() {
-  local name=$1 status=0
+# record NAME COMMAND...: a test that ends with 0 (passed), 77 (skipped) or otherwise (failed).
+record() {
+  local name=$1 status=0 begin=${EPOCHREALTIME/./}
   shift
   hs_say "$name"
-  HYPERSLAB_REQUIRE_GPU=1 "$@" --gtest_brief=1 "--gtest_output=json:$scratch/$name.json" </dev/null ||
-    status=$?
-  printf '%d\n' "$status" >"$scratch/$name.status"
-  ((status == 0)) || failed=$((failed + 1))
+  "$@" </dev/null || status=$?
+  printf '%d %d\n' "$status" $((${EPOCHREALTIME/./} - begin)) >"$scratch/$name.status"
 }
 
-gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
+# run NAME COMMAND...: a test program, all of whose tests are recorded; one that dies leaves an empty
+# report and is counted by its name.
+run() {
+  local name=$1
+  shift
+  : >"$scratch/$name.json"
+  HYPERSLAB_REQUIRE_GPU=1 record "$name" "$@" --gtest_brief=1 \
+    "--gtest_output=json:$scratch/$name.json"
+}
+
+# parity RANKS PRECISION: every layout of a matrix beside one rank.
+parity() {
+  hs_mpirun "$1" --timeout 120 "${start[@]}" "$folder/bin/hyperslab" parity inputs/parity-16h.yaml \
+    --matrix "inputs/layouts-$1-ranks.txt" --set run.device=cuda --set "precision.compute=$2"
+}
+
+# overlap RANKS: the share of the gradient reductions that training GPT-2 124M waits for.
+overlap() {
+  local directory=$scratch/overlap python
+  python=$(hs_python) || return 77
+  hs_mpirun "$1" --timeout 120 "${start[@]}" "$folder/bin/hyperslab" train inputs/gpt2-124m.yaml \
+    --set run.device=cuda --set "run.directory=$directory" --set "parallel.data=$1" \
+    --set 'data.train=[synthetic]' --set 'data.validation=[]' --set schedule.warmup_steps=5 \
+    --set train.steps=15 --set train.validate_every=0 --set checkpoint.every=0 \
+    --set checkpoint.keep_every=0 || return
+  rm -rf -- "$directory/checkpoints"
+  timeout 60 "$python" -m analysis check overlap "$directory"
+}
+
+export OMP_NUM_THREADS=4 # of programs without a launcher
+if [[ -n ${CUDA_VISIBLE_DEVICES:-} ]]; then
+  IFS=, read -ra devices <<<"$CUDA_VISIBLE_DEVICES"
+else
+  mapfile -t devices < <(nvidia-smi -L 2>/dev/null | sed -n 's/^GPU \([0-9]*\):.*/\1/p')
+fi
+gpus=${#devices[@]}
+
+# Programs of one GPU: all GPUs at once, a program at a time on each. Without a GPU they fail.
+training_beside_pytorch() {
+  record training_beside_pytorch timeout 180 python3 tests/peers/training_test.py --device cuda \
+    --precisions fp32,bf16 --binary "${bundle:-$folder/bin}/hyperslab"
+}
+one_gpu() { run "$1" timeout 400 "${start[@]}" "$folder/bin/$1"; }
+mapfile -t alone < <(grep . "$folder/gpu_tests.txt" | cut -d ' ' -f 1 | grep -v '^gpu_model_test$')
+jobs=("one_gpu gpu_model_test" training_beside_pytorch "${alone[@]/#/one_gpu }") # the longest first
+workers=$((gpus > 0 ? gpus : 1))
+for ((worker = 0; worker < workers; worker++)); do
+  (
+    export CUDA_VISIBLE_DEVICES=${devices[worker]:-}
+    for ((i = worker; i < ${#jobs[@]}; i += workers)); do
+      read -ra job <<<"${jobs[i]}"
+      "${job[@]}"
+    done
+  ) &
+done
+wait
+
 # Several ranks have a GPU each, as far as they go.
 while read -r program ranks; do
-  for count in ${ranks:-1}; do
-    if ((count == 1)); then
-      run "$program" timeout 900 "${start[@]}" "$folder/bin/$program"
-    elif ((count <= gpus)); then
-      run "$program.$count" hs_mpirun "$count" --timeout 900 "${start[@]}" "$folder/bin/$program"
+  for count in $ranks; do
+    ((count > 1)) || continue
+    if ((count <= gpus)); then
+      run "$program.$count" hs_mpirun "$count" --timeout 300 "${start[@]}" "$folder/bin/$program"
     else
       hs_say "$program with $count ranks: not run, $gpus GPUs here"
     fi
   done
 done < <(grep . "$folder/gpu_tests.txt")
+for count in 4 8; do
+  if ((count <= gpus)); then
+    record "parity.$count.fp32" parity "$count" fp32
+    record "parity.$count.bf16" parity "$count" bf16
+  else
+    hs_say "layouts of $count ranks: not run, $gpus GPUs here"
+  fi
+done
+if ((gpus >= 2)); then
+  count=$((gpus < 4 ? 2 : 4))
+  record "overlap.$count" overlap "$count"
+fi
 
 mkdir -p -- "$(dirname -- "$output")"
 "${start[@]}" python3 - "$scratch" "$output" "$hash" "$commit" <<'EOF_PYTHON'
@@ -144,16 +186,19 @@ for status in sorted(pathlib.Path(scratch).glob("*.status")):
     program = status.stem
     found = []
     report = status.with_suffix(".json")
-    if report.is_file():
-        for suite in json.loads(report.read_text())["testsuites"]:
+    text = report.read_text() if report.is_file() else ""
+    if text:
+        for suite in json.loads(text)["testsuites"]:
             for test in suite["testsuite"]:
                 skipped = test["result"] == "SKIPPED" or test["status"] == "NOTRUN"
                 result = "failed" if test.get("failures") else "skipped" if skipped else "passed"
                 found.append({"name": f"{program}.{suite['name']}.{test['name']}", "result": result,
                               "seconds": float(test["time"].rstrip("s"))})
-    code = int(status.read_text())
-    if code != 0 and not any(test["result"] == "failed" for test in found):
-        found.append({"name": program, "result": f"failed: ended with {code}", "seconds": 0.0})
+    code, microseconds = map(int, status.read_text().split())
+    if not found or (code != 0 and not any(test["result"] == "failed" for test in found)):
+        results = {} if report.is_file() else {0: "passed", 77: "skipped"}
+        result = results.get(code, f"failed: ended with {code}")
+        found.append({"name": program, "result": result, "seconds": microseconds / 1e6})
     tests += found
 summary = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
            "commit": commit, "sources_sha256": sources, "device": device, "driver": driver,
@@ -166,5 +211,5 @@ rows = ",\n".join("    " + json.dumps(test) for test in tests)
 text = json.dumps(summary, indent=2)[:-2] + ',\n  "tests": [\n' + rows + "\n  ]\n}\n"
 pathlib.Path(output).write_text(text, encoding="utf-8")
 print(f"{summary['passed']} passed, {summary['failed']} failed, {summary['skipped']} skipped: {output}")
+sys.exit(summary["failed"] > 0)
 EOF_PYTHON
-((failed == 0))

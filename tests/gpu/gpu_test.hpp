@@ -70,11 +70,16 @@ class Problem {
   using Views = std::vector<View>;
   using Call = std::function<void(Context&, const Views&)>;
 
+  static constexpr double kFloor = 1e-30;
+
   explicit Problem(DType compute) : compute_(compute) {}
 
   Problem& input(Tensor value) { return append({std::move(value), false, false, true}); }
   Problem& output(DType dtype, const Shape& shape) { return in_out(poisoned(dtype, shape)); }
-  Problem& in_out(Tensor value) { return append({std::move(value), true, false, true}); }
+  /// `floor`: differences are relative to at least this magnitude, for results that cancel to zero.
+  Problem& in_out(Tensor value, double floor = kFloor) {
+    return append({std::move(value), true, false, true, floor});
+  }
   /// Of the same dtype for the oracle: tokens, positions, structs, tables in f32.
   Problem& fixed(Tensor value) { return append({std::move(value), false, true, true}); }
   Problem& fixed_output(Tensor value) { return append({std::move(value), true, true, true}); }
@@ -96,6 +101,7 @@ class Problem {
     bool compared;
     bool fixed;
     bool present;
+    double floor = kFloor;
   };
   static constexpr Dim kGuard = 16;  // elements behind an operand
 
@@ -217,7 +223,7 @@ inline void Problem::expect_close_to(const std::vector<Tensor>& oracle,
     if (!operands_[i].compared || oracle[i].view().numel() == 0) continue;
     const DType dtype = found[i].view().dtype();
     const double wanted = slack * std::max(tolerance(dtype), tolerance(compute_));
-    EXPECT_LE(relative_difference(found[i].view(), oracle[i].view()), wanted)
+    EXPECT_LE(relative_difference(found[i].view(), oracle[i].view(), operands_[i].floor), wanted)
         << what << " in " << name_of(compute_) << ", operand " << i << " "
         << oracle[i].view().shape().str();
   }

@@ -5,6 +5,7 @@
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/dropout.hpp"
 #include "hyperslab/ops/elementwise.hpp"
+#include "support/hundredths.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -39,6 +40,25 @@ TEST_F(GpuElementwise, Activations) {
             },
             what + " backward");
       }
+    }
+  }
+}
+
+TEST_F(GpuElementwise, NormalsHaveTheBitsOfTheCpu) {
+  const auto normals = [](Device device, const Shape& shape, std::uint64_t first) {
+    Context ctx(device, 0);
+    Tensor y(device, DType::f32, shape);
+    fill_normal(ctx, {17, 3, 0.02F}, first, static_cast<std::uint64_t>(shape[1]) + 5, y.view());
+    Tensor host(Device::cpu, DType::f32, shape);
+    copy(ctx, y.view(), host.view());
+    synchronize(ctx);
+    return host;
+  };
+  for (const Shape& shape : {Shape{1, 1}, Shape{3, 7}, Shape{70000, 3}, Shape{2, 1 << 20}}) {
+    for (const std::uint64_t first : {0, 1, 6}) {
+      EXPECT_TRUE(same_bits(normals(Device::cuda, shape, first).view(),
+                            normals(Device::cpu, shape, first).view()))
+          << shape.str() << " from " << first;
     }
   }
 }
@@ -169,6 +189,16 @@ TEST_F(GpuElementwise, CastRoundsAsTheCpu) {
       }
     }
   }
+}
+
+TEST_F(GpuElementwise, FourWaysOfAddingAHundredthAThousandTimes) {
+  Context ctx(Device::cuda, 0);
+  Hundredths hundredths(ctx);
+  expect_eight_decimals(hundredths.all_f32(), 10.00013351);
+  expect_eight_decimals(hundredths.all_f16(), 9.95312500);
+  expect_eight_decimals(hundredths.stored_in_f16(), 9.95312500);
+  expect_eight_decimals(hundredths.mixed(), 10.00213623);
+  expect_eight_decimals(hundredths.converted(), 10.00213623);
 }
 
 TEST_F(GpuElementwise, RootMeanSquare) {

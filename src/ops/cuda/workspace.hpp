@@ -34,7 +34,7 @@ struct NormBackwardShape {
           static_cast<int>(blocks)};
 }
 [[nodiscard]] constexpr std::size_t norm_backward_workspace(Dim rows, Dim C) {
-  return static_cast<std::size_t>(norm_backward_shape(rows, C).blocks * 2 * C) * sizeof(float);
+  return static_cast<std::size_t>(Dim{norm_backward_shape(rows, C).blocks} * 2 * C) * sizeof(float);
 }
 
 /// Parts into which column_sums cuts the rows; each leaves one partial sum per column.

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Losses and gradients of whole models on a GPU against the same models on the CPU, in every
+// precision, for both families and every choice that a deck has.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <ostream>
+
+#include "gpu/model_run.hpp"
+#include "hyperslab/ops/attention.hpp"
+#include "hyperslab/train/parity.hpp"
+
+namespace hyperslab {
+namespace {
+
+using test::Overrides;
+using test::world;
+
+// Two microbatches a step. The first step runs eagerly, the second is captured, the others replay.
+constexpr const char* kDeck = R"(
+run: {name: model, seed: 5}
+model: {family: gpt2, layers: 2, width: 64, heads: 4, vocabulary: 211, context: 72, init_std: 0.06}
+data: {train: [synthetic]}
+optimizer: {lr: 1.0e-3, clip_norm: 1.0}
+schedule: {name: constant}
+train: {steps: 4, global_batch: 8, microbatch: 4}
+)";
+constexpr std::int64_t kSteps = 4;
+constexpr double kZeroShare = 1e-2;
+constexpr double kRelu = 0.15;
+
+struct Model {
+  const char* name;
+  Overrides overrides;
+  friend std::ostream& operator<<(std::ostream& out, const Model& model) {
+    for (const std::string& set : model.overrides) out << set << " ";
+    return out;
+  }
+};
+
+struct Precision {
+  const char* name;
+  DType compute;
+  train::ParityTolerance tolerance;
+};
+// Rounding of both devices in fp32, else that of the precision.
+const std::vector<Precision> kPrecisions = {{"fp32", DType::f32, {1e-5, 1e-5, 1e-5}},
+                                            {"tf32", DType::f32, {1e-2, 1e-3, 1e-3}},
+                                            {"bf16", DType::bf16, {6e-2, 5e-3, 5e-3}},
+                                            {"fp16", DType::f16, {1e-2, 1e-3, 1e-3}}};
+
+double largest(const std::vector<float>& values) {
+  double most = 0;
+  for (const float value : values) most = std::max(most, std::abs(static_cast<double>(value)));
+  return most;
+}
+
+/// Without rotation a key's bias moves all scores of a query alike, so that its gradient is
+/// rounding alone: held against those of the other biases and left out.
+void drop_key_biases(train::LayoutTrace& trace, const std::string& what) {
+  double most = 0;
+  double keys = 0;
+  std::erase_if(trace.gradients, [&](const auto& item) {
+    const auto& [name, values] = item;
+    const bool is_key = name.ends_with("attention.key.bias");
+    double& kind = is_key ? keys : most;
+    if (name.ends_with(".bias")) kind = std::max(kind, largest(values));
+    return is_key;
+  });
+  EXPECT_LE(keys, kZeroShare * most) << what;
+}
+
+class GpuModel : public test::GpuTest, public testing::WithParamInterface<Model> {
+ protected:
+  [[nodiscard]] static train::Config read(const Overrides& more) {
+    using test::operator+;
+    return test::read_model(kDeck, GetParam().overrides + more);
+  }
+  [[nodiscard]] static bool asks(const std::string& override) {
+    return std::ranges::find(GetParam().overrides, override) != GetParam().overrides.end();
+  }
+  /// Relu's derivative jumps where rounding changes a sign.
+  [[nodiscard]] static train::ParityTolerance tolerance(const Precision& precision) {
+    train::ParityTolerance out = precision.tolerance;
+    const bool rounds = std::string(precision.name) != "fp32";
+    if (rounds && asks("model.activation=relu")) out.gradient = kRelu;
+    return out;
+  }
+  /// The model on the CPU with the attention that a GPU takes in a precision: only the reference
+  /// path drops probabilities.
+  const train::LayoutTrace& on_cpu(DType compute) {
+    const Overrides here = {"run.device=cpu", "precision.compute=fp32", "model.attention=auto"};
+    train::Config config = read(here);
+    const bool fused = !asks("model.attention=reference") &&
+                       ops::has_fused_attention_on_gpu(compute, config.model.head_width());
+    config.model.attention = fused ? model::AttentionPath::fused : model::AttentionPath::reference;
+    const auto [at, is_new] = traces_.try_emplace(fused);
+    if (!is_new) return at->second;
+    at->second = train::trace_layout(world(), config, kSteps);
+    if (config.model.position != model::Position::rope) drop_key_biases(at->second, "on the CPU");
+    return at->second;
+  }
+
+ private:
+  std::map<bool, train::LayoutTrace> traces_;
+};
+
+TEST_P(GpuModel, GradientsAreThoseOfTheCpu) {
+  for (const Precision& precision : kPrecisions) {
+    if (precision.compute == DType::f32 && asks("model.attention=cudnn")) continue;
+    const train::Config config =
+        read({"run.device=cuda", std::string("precision.compute=") + precision.name});
+    const train::LayoutTrace& wanted = on_cpu(precision.compute);
+
+    train::LayoutTrace found = train::trace_layout(world(), config, kSteps);
+    if (config.model.position != model::Position::rope) drop_key_biases(found, precision.name);
+
+    const auto report = train::compare(wanted, found, tolerance(precision));
+    ASSERT_FALSE(report.rows.empty());
+    const train::ParityReport::Row& worst = report.rows.front();
+    std::printf("%s in %s: gradients %.1e (%s), losses %.1e\n", GetParam().name, precision.name,
+                worst.difference, worst.tensor.c_str(), report.loss_difference);
+    EXPECT_TRUE(report.agrees) << precision.name << ": " << worst.tensor << " " << worst.difference
+                               << ", loss " << report.loss_difference << " at step "
+                               << report.worst_step;
+    if (precision.compute != DType::f32) {  // and it was not the CPU that computed
+      EXPECT_GT(worst.difference, 1e-5) << precision.name;
+    }
+  }
+}
+
+const std::vector<Model> kGpt2 = {
+    {"gpt2", {}},
+    {"whole_batch", {"train.microbatch=8"}},
+    {"sinusoidal", {"model.position=sinusoidal"}},
+    {"rope", {"model.position=rope"}},
+    {"no_position", {"model.position=none"}},
+    {"rmsnorm", {"model.norm=rmsnorm"}},
+    {"no_norm", {"model.norm=none"}},
+    {"post_layernorm", {"model.norm_place=post"}},
+    {"post_rmsnorm", {"model.norm_place=post", "model.norm=rmsnorm"}},
+    {"gelu", {"model.activation=gelu"}},
+    {"relu",
+     {"model.activation=relu", "model.position=rope", "train.global_batch=32",
+      "train.microbatch=16"}},
+    {"silu", {"model.activation=silu", "model.bias=false"}},
+    {"relu_squared", {"model.activation=relu_squared"}},
+    {"swiglu", {"model.activation=swiglu"}},
+    {"geglu", {"model.activation=geglu"}},
+    {"no_bias", {"model.bias=false"}},
+    {"untied", {"model.tie_embeddings=false"}},
+    {"grouped_query", {"model.kv_heads=2"}},
+    {"one_key_value_head", {"model.kv_heads=1", "model.attention=reference"}},
+    {"dropout", {"model.dropout=0.1"}},
+    {"dropout_reference", {"model.dropout=0.2", "model.attention=reference"}},
+    {"reference", {"model.attention=reference"}},
+    {"cudnn", {"model.attention=cudnn"}},
+    {"head_width_8", {"model.heads=8", "model.kv_heads=4"}},
+    {"head_width_15", {"model.width=60"}},
+    {"head_width_80", {"model.width=160", "model.heads=2"}},
+    {"head_width_256", {"model.width=256", "model.heads=1"}},
+    {"head_width_288", {"model.width=288", "model.heads=1", "model.init_std=0.04"}},
+};
+const std::vector<Model> kLlama = {
+    {"llama", {"model.family=llama"}},
+    {"llama_grouped_query", {"model.family=llama", "model.kv_heads=2", "model.rope_theta=500000"}},
+    {"llama_one_key_value_head", {"model.family=llama", "model.kv_heads=1"}},
+    {"llama_tied", {"model.family=llama", "model.tie_embeddings=true"}},
+    {"llama_bias", {"model.family=llama", "model.bias=true"}},
+    {"llama_learned", {"model.family=llama", "model.position=learned"}},
+    {"llama_layernorm", {"model.family=llama", "model.norm=layernorm"}},
+    {"llama_post", {"model.family=llama", "model.norm_place=post"}},
+    {"llama_geglu_dropout", {"model.family=llama", "model.activation=geglu", "model.dropout=0.1"}},
+    {"llama_gelu", {"model.family=llama", "model.activation=gelu_tanh", "model.kv_heads=2"}},
+    {"llama_reference", {"model.family=llama", "model.attention=reference", "model.kv_heads=2"}},
+    {"llama_cudnn", {"model.family=llama", "model.attention=cudnn", "model.kv_heads=2"}},
+    {"llama_head_width_64", {"model.family=llama", "model.width=128", "model.heads=2"}},
+    {"llama_head_width_128",
+     {"model.family=llama", "model.width=256", "model.heads=2", "model.kv_heads=1"}},
+};
+
+std::string name_of_model(const testing::TestParamInfo<Model>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(Gpt2, GpuModel, testing::ValuesIn(kGpt2), name_of_model);
+INSTANTIATE_TEST_SUITE_P(Llama, GpuModel, testing::ValuesIn(kLlama), name_of_model);
+
+}  // namespace
+}  // namespace hyperslab
