@@ -81,7 +81,6 @@ void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dposi
 void sinusoidal_table(Context& ctx, View table) {
   require_here(ctx, table, "sinusoidal_table table");
   static_cast<void>(table.dims<2>("sinusoidal_table table"));
-  require_dtype(ctx, table, statistic_dtype(table.dtype()), "sinusoidal_table table");
   if (on_meta(ctx, "sinusoidal_table", 10.0 * static_cast<double>(table.numel()), {table})) return;
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) return cuda::sinusoidal_table(ctx, table);

@@ -28,7 +28,7 @@ void embedding_backward(Context& ctx, CView tokens, CView order, CView dy,
 void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dpositions);
 
 /// The fixed table of Vaswani et al. 2017, section 3.5: sin in even, cos in odd columns.
-/// table: (T_max, C), f32 or f64. Setup only.
+/// table: (T_max, C), f32 or f64; on a GPU f32, bf16 or f16. Setup only.
 void sinusoidal_table(Context& ctx, View table);
 
 }  // namespace hyperslab::ops

@@ -105,7 +105,8 @@ void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
 void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                Activation activation, View pre, View y) {
   const auto [M, K] = weight.dims<2>("linear_activation_forward weight");
-  if (can_fuse(activation, x.dtype(), M, pre)) {
+  // A recomputed activation must have the same bits, and the epilogue's comes from the sums in f32.
+  if (!ctx.deterministic() && can_fuse(activation, x.dtype(), M, pre)) {
     Product p = product_of("linear_activation_forward", x, Trans::no, weight, Trans::yes,
                            leading(x.shape()), M, K, y);
     p.epilogue = bias ? Epilogue::gelu_bias : Epilogue::gelu;
