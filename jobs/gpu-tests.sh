@@ -88,8 +88,7 @@ overlap() {
     --set run.device=cuda --set "run.directory=$directory" --set "parallel.data=$1" \
     --set 'data.train=[synthetic]' --set 'data.validation=[]' --set schedule.warmup_steps=5 \
     --set train.steps=15 --set train.validate_every=0 --set checkpoint.every=0 \
-    --set checkpoint.keep_every=0 || return
-  rm -rf -- "$directory/checkpoints"
+    --set checkpoint.keep_every=0 --set checkpoint.final=false || return
   timeout 60 "$python" -m analysis check overlap "$directory"
 }
 

@@ -62,7 +62,8 @@ std::vector<std::string> agree(Peers& peers, std::int64_t step,
           static_cast<ExitCode>(outcome.code),
           fmt::format("checkpoint of step {} was not saved: rank {}: {}; earlier checkpoints "
                       "are untouched",
-                      step, rank, outcome.message));
+                      step, rank, outcome.message))
+          .on_all_ranks();
     }
     results.push_back(std::move(outcome.result));
   }

@@ -313,7 +313,8 @@ constexpr std::array kTrainingRules = {
            return keep.keep_every == 0 || divides(keep.every, keep.keep_every);
          },
          [](const Config& c, const Surroundings&) -> std::string {
-           const auto& [directory, every, keep, keep_every, resume] = c.checkpoint;
+           const std::int64_t every = c.checkpoint.every;
+           const std::int64_t keep_every = c.checkpoint.keep_every;
            if (every == 0) return "milestones need checkpoints: set checkpoint.every";
            return fmt::format(
                "milestones are checkpoints, and {} is no multiple of "

@@ -201,6 +201,7 @@ void visit_records(Visitor& v, Config& config) {
   v.section("checkpoint");
   v.maybe_text("directory", checkpoint.directory);
   v.integer("every", checkpoint.every, kSteps);
+  v.flag("final", checkpoint.final);
   v.keep("keep", checkpoint.keep);
   v.integer("keep_every", checkpoint.keep_every, kSteps);
   v.resume("resume", checkpoint.resume);

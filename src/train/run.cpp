@@ -197,7 +197,8 @@ ExitCode TrainingRun::run() {
   }
   collect(step);
   const bool saved = is_due(step, config_.checkpoint.every);
-  if (step >= first_step_ && !saved) checkpoint(step);
+  const bool wanted = config_.checkpoint.final || step < last_step_;
+  if (step >= first_step_ && !saved && wanted) checkpoint(step);
   progress_->finish_line();
   flush_row();
   timing_->flush();

@@ -132,6 +132,11 @@ class Settings(support.Case):
 
         self.assertEqual(self.kept("last"), [7])
 
+    def test_a_finished_run_leaves_none_where_none_is_wanted(self):
+        self.train("none", "train.steps=4", "checkpoint.every=0", "checkpoint.final=false")
+
+        self.assertFalse((self.folder / "none/checkpoints/latest").exists())
+
     def test_checkpoints_go_where_the_deck_says(self):
         self.train("apart", "train.steps=4", "checkpoint.directory=elsewhere/steps")
 

@@ -153,10 +153,12 @@ TEST_F(GpuEmbedding, PositionBackward) {
 }
 
 TEST_F(GpuEmbedding, Tables) {
-  Problem sinusoids(DType::f32);
-  sinusoids.output(DType::f32, {300, 37});
-  sinusoids.expect_match([](Context& ctx, const Problem::Views& v) { sinusoidal_table(ctx, v[0]); },
-                         "sinusoids");
+  for (const DType dtype : kGpuTypes) {
+    Problem sinusoids(dtype);
+    sinusoids.output(dtype, {300, 37});
+    sinusoids.expect_match(
+        [](Context& ctx, const Problem::Views& v) { sinusoidal_table(ctx, v[0]); }, "sinusoids");
+  }
   Problem angles(DType::f32);
   angles.output(DType::f32, {3000, 24}).output(DType::f32, {3000, 24});
   angles.expect_match(

@@ -57,7 +57,7 @@ std::vector<std::int32_t> structured_tokens() {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(kTokens));
   std::int32_t last = 0;
   for (std::int32_t& token : tokens) {
-    const bool follows = random() % 2 == 0;
+    const bool follows = random() % 8 == 0;
     token = last = follows ? follower[static_cast<std::size_t>(last)] : zipf.draw(random);
   }
   return tokens;
@@ -90,7 +90,7 @@ TEST_F(GpuModelCurve, Gpt2InBf16FollowsFp32) {
   std::printf("124M, 100 steps: loss %.4f to %.4f in fp32, to %.4f in bf16; at most %.4f apart\n",
               fp32.front(), fp32.back(), bf16.back(), worst);
   EXPECT_NEAR(fp32.front(), std::log(static_cast<double>(kVocabulary)), 0.3);
-  EXPECT_LT(fp32.back(), fp32.front() - 2.0);  // something was learned
+  EXPECT_LT(fp32.back(), fp32.front() - 1.5);  // something was learned
   EXPECT_NE(bf16, fp32);
 }
 

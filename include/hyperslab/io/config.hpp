@@ -24,7 +24,8 @@ struct DataConfig {
 /// Deck section `checkpoint`.
 struct CheckpointConfig {
   std::string directory;        ///< empty (null): <run.directory>/checkpoints
-  std::int64_t every = 0;       ///< steps; 0: only at the end
+  std::int64_t every = 0;       ///< steps; 0: none on the way
+  bool final = true;            ///< whether a run that has come to its end leaves one
   std::int64_t keep = 3;        ///< newest kept, at least 2; 0 (`all`): every one
   std::int64_t keep_every = 0;  ///< milestones: steps that are multiples stay
   std::string resume = "auto";  ///< auto | never | STEP

@@ -188,17 +188,18 @@ struct PositionGradient {
   }
 };
 
+template <class T>
 struct Sinusoid {
   static constexpr int kWidth = 1;
   Dim C;
-  float* table;
+  T* table;
   template <int N>
   __device__ void at(Dim i) const {
     const Dim t = i / C;
     const Dim c = i - t * C;
     const double angle = static_cast<double>(t) *
                          pow(10000.0, -static_cast<double>(c - c % 2) / static_cast<double>(C));
-    table[i] = static_cast<float>(c % 2 == 0 ? sin(angle) : cos(angle));
+    table[i] = from_real<T>(static_cast<float>(c % 2 == 0 ? sin(angle) : cos(angle)));
   }
 };
 
@@ -257,7 +258,7 @@ void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dposi
 
 void sinusoidal_table(Context& ctx, View table) {
   with_element(table.dtype(), "sinusoidal_table", [&]<class T>(T) {
-    const Sinusoid op = {table.shape()[1], table.data<float>()};
+    const Sinusoid<T> op = {table.shape()[1], table.data<T>()};
     for_each(ctx, "sinusoidal_table", table.numel(), false, op);
   });
 }

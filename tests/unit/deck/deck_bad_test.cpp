@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "'train.global_batch'?)"},
         BadDeck{"name: tiny", "name: tiny\n  colour: red",
                 "deck.yaml:3:3: run.colour: unknown key 'colour' (known are name, directory, seed, "
-                "device or deterministic)"},
+                "device, deterministic or hang_timeout_seconds)"},
         BadDeck{
             "data:", "dta:", "deck.yaml:10:1: dta: unknown section 'dta' (did you mean 'data'?)"},
         BadDeck{"data:", "<<: {a: 1}\ndata:",

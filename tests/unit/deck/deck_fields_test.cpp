@@ -42,7 +42,7 @@ optimizer: {name: adamw, lr: 1.5e-3, betas: [0.8, 0.99], eps: 1.0e-6, weight_dec
 schedule: {name: wsd, warmup_steps: 11, final_fraction: 0.25, decay_fraction: 0.375}
 train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 12,
         validate_batches: 13, log_norms: 14, log_every: 15, overfit_one_batch: true}
-checkpoint: {directory: scratch/ckpt, every: 16, keep: 4, keep_every: 32, resume: 48}
+checkpoint: {directory: scratch/ckpt, every: 16, final: false, keep: 4, keep_every: 32, resume: 48}
 timing: {every: 18, trace_steps: [19, 20]}
 )";
 
@@ -116,7 +116,7 @@ TEST(Fields, OptimizerScheduleAndTraining) {
 TEST(Fields, CheckpointAndTiming) {
   const auto config = read(kEveryKey, {}, kTwoRanks);
 
-  EXPECT_EQ(config.checkpoint, (io::CheckpointConfig{"scratch/ckpt", 16, 4, 32, "48"}));
+  EXPECT_EQ(config.checkpoint, (io::CheckpointConfig{"scratch/ckpt", 16, false, 4, 32, "48"}));
   EXPECT_EQ(config.timing, (io::TimingConfig{18, {19, 20}}));
 }
 
