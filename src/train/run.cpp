@@ -196,9 +196,8 @@ ExitCode TrainingRun::run() {
     collect(step - kLag);
   }
   collect(step);
-  const bool saved = is_due(step, config_.checkpoint.every);
-  const bool wanted = config_.checkpoint.final || step < last_step_;
-  if (step >= first_step_ && !saved && wanted) checkpoint(step);
+  const bool stopped_early = step >= first_step_ && step < last_step_;
+  if (stopped_early && !saves_behind(step)) checkpoint(step);
   progress_->finish_line();
   flush_row();
   timing_->flush();
@@ -221,7 +220,7 @@ void TrainingRun::one_step(std::int64_t step) {
     norms_->append(step, *trainer_);
   }
   if (validation_samples_ && is_due(step, config_.train.validate_every)) validate(step);
-  if (is_due(step, config_.checkpoint.every)) checkpoint(step);
+  if (saves_behind(step)) checkpoint(step);
 }
 
 void TrainingRun::record(std::int64_t step, const StepTimes& times) {

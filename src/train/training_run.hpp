@@ -51,6 +51,10 @@ class TrainingRun {
   [[nodiscard]] bool is_due(std::int64_t step, std::int64_t every) const {
     return (every > 0 && step % every == 0) || step == last_step_;
   }
+  [[nodiscard]] bool saves_behind(std::int64_t step) const {
+    const io::CheckpointConfig& wanted = config_.checkpoint;
+    return (wanted.every > 0 && step % wanted.every == 0) || (wanted.final && step == last_step_);
+  }
   [[nodiscard]] bool is_first() const { return world_.rank() == 0; }
   [[nodiscard]] double wall_seconds() const { return earlier_seconds_ + now_seconds() - started_; }
 
