@@ -95,6 +95,7 @@ Manifest merge(const CheckpointMeta& meta, std::span<const std::string> tables,
   for (const std::string& table : tables) add_table(manifest, table);
   for (const auto& [name, entry] : manifest.tensors) {
     std::vector<Box> boxes;
+    boxes.reserve(entry.pieces.size());
     for (const auto& piece : entry.pieces) boxes.push_back({piece.offset, piece.count});
     const std::string problem = coverage_problem(boxes, entry.global_shape);
     if (!problem.empty()) throw Error(ExitCode::internal, "tensor " + name + ": " + problem);
@@ -118,7 +119,7 @@ std::string move_in(const std::string& from, const std::string& to, bool replace
     return "";
   }
   if (storage::exchange(from, to)) return from;
-  const std::string old = to + kReplaced;
+  std::string old = to + kReplaced;
   storage::rename(to, old);
   try {
     storage::rename(from, to);

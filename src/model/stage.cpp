@@ -284,7 +284,7 @@ void Stage::forward(Context& ctx, SlotId id, int unit_index, Pass pass, const St
 }
 
 void Stage::finish_forward(Context& ctx, SlotId id) {
-  Slot& slot = this->slot(id);
+  const Slot& slot = this->slot(id);
   if (slot.stream.delta) {
     ops::add(ctx, slot.stream.residual, slot.stream.delta, slot.output);
   } else {
@@ -307,7 +307,7 @@ void Stage::block_backward(Context& ctx, SlotId id, int unit_index, const nn::Ba
 void Stage::backward(Context& ctx, SlotId id, int unit_index, const StepViews& step,
                      Accumulate accumulate, nn::Half half) {
   require(options_.training, "this stage was planned without gradients");
-  Slot& slot = this->slot(id);
+  const Slot& slot = this->slot(id);
   const Unit& unit = units_.at(index(unit_index));
   const nn::BatchInfo batch = info(slot, Pass::train, step);
   const nn::BackwardPass pass = {rope_, batch, scratch_, accumulate, half};

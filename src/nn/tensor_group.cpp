@@ -16,6 +16,7 @@ Part TensorGroup::part(int dimension, Dim n) const {
 
 comm::Ticket TensorGroup::start_gather(Context& ctx, CView x, View full) const {
   if (!sequence_) return 0;
+  ctx.enter_collective(processors_);
   return group_->all_gather(ctx, x, full);
 }
 
@@ -27,6 +28,7 @@ CView TensorGroup::gather(Context& ctx, CView x, View full) const {
 
 comm::Ticket TensorGroup::start_sum(Context& ctx, View partial, View out) const {
   if (size_ == 1) return 0;
+  ctx.enter_collective(processors_);
   if (sequence_) return group_->reduce_scatter(ctx, partial, out);
   return group_->all_reduce(ctx, out, comm::ReduceOp::sum);
 }
@@ -48,6 +50,7 @@ void TensorGroup::all_gather(Context& ctx, CView mine, View all) const {
 
 void TensorGroup::wait(Context& ctx, comm::Ticket ticket) const {
   if (ticket == 0) return;
+  ctx.leave_collective();
   const Scope phase(ctx.recorder(), Phase::tensor_comm);
   group_->wait(ctx, ticket);
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/optim/schedule.hpp"
@@ -85,7 +86,7 @@ class Unpacker {
 /// The deck's training tokens and a trainer on them, for as long as a trace takes.
 class Tracer {
  public:
-  Tracer(comm::World& world, const Config& config) : world_(world), config_(config) {
+  Tracer(comm::World& world, Config config) : world_(world), config_(std::move(config)) {
     TrainerOptions options;
     agree(world_, [&] {
       options = trainer_options(config_, world_.local_rank(), true);
@@ -182,7 +183,7 @@ LayoutTrace trace_layout(comm::World& world, const Config& config, std::int64_t 
     failed = error;
   }
   agree(world, [&] {
-    if (failed) throw *failed;
+    if (failed) throw Error(*failed);
   });
   return trace;
 }

@@ -42,6 +42,8 @@ class Prefetcher {
              std::size_t held);
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
+  Prefetcher(Prefetcher&&) = delete;
+  Prefetcher& operator=(Prefetcher&&) = delete;
   ~Prefetcher();
 
   /// The microbatch, after waiting for the thread. One of the newest step that the ring still keeps

@@ -55,7 +55,8 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
     stage.vocabulary_multiple = kVocabularyMultipleOnGpu;
   }
   stage.seed = config.run.seed;
-  stage.tensor = nn::TensorGroup(&mesh.tensor_group(), config.parallel.sequence);
+  stage.tensor =
+      nn::TensorGroup(&mesh.tensor_group(), config.parallel.sequence, config.parallel.tensor_ctas);
   stage.sharding = {options.training ? config.parallel.zero : 0, mesh.at().data,
                     config.parallel.data};
   stage.bucket_bytes = static_cast<std::size_t>(config.parallel.bucket_mib * 1048576.0);
@@ -109,7 +110,8 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
 
 void Trainer::set_up_passes() {
   // The host is at most two steps ahead of the device.
-  const auto depth = static_cast<std::size_t>(3 * program_.microbatches * stage_.chunks());
+  const std::size_t depth = std::size_t{3} * static_cast<std::size_t>(program_.microbatches) *
+                            static_cast<std::size_t>(stage_.chunks());
   feed_ = std::make_unique<BatchFeed>(*ctx_, stage_.batch({}), depth, program_.microbatches,
                                       stage_.has_embedding(0));
   passes_ = std::make_unique<Passes>(Passes::Parts{*ctx_, stage_, *feed_, memory_, reducer_.get(),

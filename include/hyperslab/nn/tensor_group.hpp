@@ -16,11 +16,13 @@ namespace hyperslab::nn {
 class TensorGroup {
  public:
   TensorGroup() = default;
-  TensorGroup(comm::Communicator* group, bool sequence)
+  /// `processors`: what products leave free on a GPU for a sum or gather of the group beside them.
+  TensorGroup(comm::Communicator* group, bool sequence, int processors = 0)
       : group_(group),
         rank_(group == nullptr ? 0 : group->rank()),
         size_(group == nullptr ? 1 : group->size()),
-        sequence_(sequence && size_ > 1) {}
+        sequence_(sequence && size_ > 1),
+        processors_(processors) {}
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
@@ -64,6 +66,7 @@ class TensorGroup {
   int rank_ = 0;
   int size_ = 1;
   bool sequence_ = false;
+  int processors_ = 0;
 };
 
 }  // namespace hyperslab::nn
