@@ -111,10 +111,12 @@ TEST(ProductTable, EveryCutAndEveryChangedByteIsRefused) {
 TEST(ProductTable, RefusalsNameTheLineAndWhatToDo) {
   const std::string text = two_places().text();
 
-  EXPECT_THAT(refusal(replaced(text, "products 1", "products 9")),
-              testing::AllOf(testing::StartsWith("products.txt:1: wanted 'hyperslab products 1'"),
-                             testing::HasSubstr("found 'hyperslab products 9'"),
-                             testing::HasSubstr("without this table")));
+  const std::string title = "products " + std::to_string(ProductTable::kFormat);
+  EXPECT_THAT(
+      refusal(replaced(text, title, "products 9")),
+      testing::AllOf(testing::StartsWith("products.txt:1: wanted 'hyperslab " + title + "'"),
+                     testing::HasSubstr("found 'hyperslab products 9'"),
+                     testing::HasSubstr("without this table")));
   EXPECT_THAT(refusal("1\n2\n"), testing::HasSubstr("found '1'"));
   EXPECT_THAT(refusal(replaced(text, "\n1 2 3", "\n1 x 3")),
               testing::HasSubstr("found no entry of 12 numbers and 8 words"));
