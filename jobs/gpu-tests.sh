@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # jobs/gpu-tests.sh [--output FILE] [BUNDLE] | --check | --hash
 # Runs every GPU test of build/ (or of a folder that jobs/bundle.sh made) on this machine's GPUs,
-# layouts and overlap as far as there are GPUs, training beside PyTorch where it is installed, and
+# layouts and overlaps as far as there are GPUs, training beside PyTorch where it is installed, and
 # writes analysis/results/gpu-tests.json. --check says whether that file is of the present sources:
 # it prints STALE where it is not. --hash prints the hash of the sources that the tests cover.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
@@ -92,6 +92,26 @@ overlap() {
   timeout 60 "$python" -m analysis check overlap "$directory"
 }
 
+# tensor_overlap: the share of the communication of two tensor ranks that layers of llama-8b wait for.
+tensor_overlap() {
+  local file=$scratch/tensor_overlap.bench
+  hs_mpirun 2 --timeout 120 "${start[@]}" "$folder/bin/hyperslab" bench inputs/llama-8b.yaml \
+    --set run.device=cuda --set parallel.tensor=2 --set model.layers=8 --set train.microbatch=1 \
+    --set train.global_batch=1 --set 'data.train=[synthetic]' --set 'data.validation=[]' \
+    --set train.validate_every=0 --steps 10 --kernels --json "$file" || return
+  python3 - "$file" <<'EOF_CHECK'
+import json, sys
+
+kernels = json.load(open(sys.argv[1], encoding="utf-8"))["kernels"]
+if "rows" not in kernels:
+    print(kernels["unavailable"])
+    sys.exit(77)
+share = kernels["communication_exposed_seconds"] / kernels["communication_seconds"]
+print(f"{share:.3f} of the communication of two tensor ranks is exposed (0.5 allowed)")
+sys.exit(share > 0.5)
+EOF_CHECK
+}
+
 export OMP_NUM_THREADS=4 # of programs without a launcher
 if [[ -n ${CUDA_VISIBLE_DEVICES:-} ]]; then
   IFS=, read -ra devices <<<"$CUDA_VISIBLE_DEVICES"
@@ -142,6 +162,7 @@ done
 if ((gpus >= 2)); then
   count=$((gpus < 4 ? 2 : 4))
   record "overlap.$count" overlap "$count"
+  record tensor_overlap.2 tensor_overlap
 fi
 
 mkdir -p -- "$(dirname -- "$output")"

@@ -65,6 +65,8 @@ ordered_json kernels_json(const train::BenchKernels& kernels) {
   }
   out["matmul_share_of_forward"] = number(kernels.share(KernelClass::matmul, Phase::forward));
   out["matmul_share"] = kernels.share(KernelClass::matmul);
+  out["communication_seconds"] = kernels.communication.seconds;
+  out["communication_exposed_seconds"] = kernels.communication.exposed_seconds;
   for (int i = 0; i < kKernelClasses; ++i) {
     const auto kernel_class = static_cast<KernelClass>(i);
     out["classes"][std::string(name_of(kernel_class))] = kernels.share(kernel_class);

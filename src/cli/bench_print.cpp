@@ -113,6 +113,11 @@ void print_kernels(const train::BenchResult& result) {
   fmt::print("matmul share     {:.1f} % of forward, {:.1f} % of all\n",
              100.0 * kernels.share(KernelClass::matmul, Phase::forward),
              100.0 * kernels.share(KernelClass::matmul));
+  const auto& [busy, exposed] = kernels.communication;
+  if (busy > 0) {
+    fmt::print("communication    {:.3f} ms a step, {:.3f} ms of it exposed ({:.1f} %)\n",
+               1e3 * busy / steps, 1e3 * exposed / steps, 100.0 * exposed / busy);
+  }
 }
 
 void print_dtypes(const train::BenchResult& result) {

@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "profiler_cuda.hpp"
@@ -32,6 +34,26 @@ void Profiler::start() { backend_->start(); }
 void Profiler::stop() { backend_->stop(); }
 std::vector<CallCount> Profiler::calls() const { return backend_->calls(); }
 std::vector<KernelTime> Profiler::kernels() const { return backend_->kernels(); }
+CommunicationTime Profiler::communication() const { return backend_->communication(); }
+
+CommunicationTime communication_time(std::vector<KernelSpan> spans) {
+  std::ranges::sort(spans, {}, &KernelSpan::begin_ns);
+  std::uint64_t busy = 0;
+  std::uint64_t hidden = 0;
+  // How far communication and everything else are known to last; what lies before is counted.
+  std::uint64_t communicates_until = 0;
+  std::uint64_t computes_until = 0;
+  for (const KernelSpan& span : spans) {
+    std::uint64_t& mine = span.communicates ? communicates_until : computes_until;
+    const std::uint64_t others = span.communicates ? computes_until : communicates_until;
+    const std::uint64_t begin = std::max(span.begin_ns, mine);
+    if (span.end_ns <= begin) continue;
+    if (span.communicates) busy += span.end_ns - begin;
+    if (others > begin) hidden += std::min(others, span.end_ns) - begin;
+    mine = span.end_ns;
+  }
+  return {1e-9 * static_cast<double>(busy), 1e-9 * static_cast<double>(busy - hidden)};
+}
 
 EventTimer::EventTimer(Context& ctx, int intervals)
     : ctx_(ctx), capacity_(2 * static_cast<std::size_t>(intervals)) {

@@ -126,6 +126,7 @@ class Watcher final : public Profiler::Backend {
   void stop() override;
   [[nodiscard]] std::vector<CallCount> calls() const override;
   [[nodiscard]] std::vector<KernelTime> kernels() const override;
+  [[nodiscard]] CommunicationTime communication() const override;
 
  private:
   static void CUPTIAPI on_call(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId id,
@@ -146,6 +147,7 @@ class Watcher final : public Profiler::Backend {
   std::unordered_map<const char*, std::int64_t> calls_;          // names are constants of CUPTI
   std::unordered_map<std::uint32_t, Phase> phases_;              // of launches, by correlation
   std::map<std::pair<std::string, Phase>, KernelTime> kernels_;  // by name in the record
+  std::vector<KernelSpan> spans_;
 };
 
 Watcher::Watcher(const Recorder& recorder, Profiler::Watch watch)
@@ -191,6 +193,7 @@ void Watcher::start() {
     calls_.clear();
     phases_.clear();
     kernels_.clear();
+    spans_.clear();
   }
   running_ = true;
   if (watch_ == Profiler::Watch::calls_and_kernels) {
@@ -263,10 +266,17 @@ void Watcher::add(const KernelRecord& record) {
   const std::scoped_lock lock(mutex_);
   const auto found = phases_.find(record.correlationId);
   const Phase phase = found == phases_.end() ? Phase::other : found->second;
-  KernelTime& row = kernels_[{record.name == nullptr ? "?" : record.name, phase}];
-  row.phase = phase;
+  const std::string name = record.name == nullptr ? "?" : record.name;
+  const auto [place, is_new] = kernels_.try_emplace({name, phase});
+  KernelTime& row = place->second;
+  if (is_new) {
+    row.name = readable_kernel(name);
+    row.kernel_class = class_of_kernel(row.name);
+    row.phase = phase;
+  }
   ++row.calls;
   row.seconds += 1e-9 * static_cast<double>(record.end - record.start);
+  spans_.push_back({record.start, record.end, row.kernel_class == KernelClass::communication});
 }
 
 std::vector<CallCount> Watcher::calls() const {
@@ -284,14 +294,14 @@ std::vector<CallCount> Watcher::calls() const {
 std::vector<KernelTime> Watcher::kernels() const {
   const std::scoped_lock lock(mutex_);
   std::vector<KernelTime> out;
-  for (const auto& [key, row] : kernels_) {
-    KernelTime kernel = row;
-    kernel.name = readable_kernel(key.first);
-    kernel.kernel_class = class_of_kernel(kernel.name);
-    out.push_back(std::move(kernel));
-  }
+  for (const auto& [key, row] : kernels_) out.push_back(row);
   std::ranges::sort(out, std::greater<>(), &KernelTime::seconds);
   return out;
+}
+
+CommunicationTime Watcher::communication() const {
+  const std::scoped_lock lock(mutex_);
+  return communication_time(spans_);
 }
 
 }  // namespace

@@ -122,6 +122,7 @@ void Bench::end_measuring() {
   profiler_->stop();
   kernels_ = train::summarize(profiler_->kernels(),
                               options_.steps * static_cast<int>(config_.microbatches()));
+  kernels_.communication = profiler_->communication();
 }
 
 /// Waits until a step has ended.

@@ -58,6 +58,21 @@ struct KernelTime {
   double seconds = 0;  ///< on the device, of all calls together
 };
 
+/// Kernels of communication in time.
+struct CommunicationTime {
+  double seconds = 0;          ///< with at least one of them on the device
+  double exposed_seconds = 0;  ///< of these, with no other kernel beside them
+};
+
+/// When a kernel was on the device.
+struct KernelSpan {
+  std::uint64_t begin_ns = 0;
+  std::uint64_t end_ns = 0;
+  bool communicates = false;
+};
+/// `spans` in any order.
+[[nodiscard]] CommunicationTime communication_time(std::vector<KernelSpan> spans);
+
 /// Sees calls of the host to CUDA and kernels on the device through CUPTI, which is opened at run
 /// time: nothing else needs it. One at a time in a process; other profilers exclude it.
 class Profiler {
@@ -86,6 +101,7 @@ class Profiler {
   [[nodiscard]] std::vector<CallCount> calls() const;
   /// Since start(), the longest first.
   [[nodiscard]] std::vector<KernelTime> kernels() const;
+  [[nodiscard]] CommunicationTime communication() const;
 
   class Backend {
    public:
@@ -99,6 +115,7 @@ class Profiler {
     virtual void stop() = 0;
     [[nodiscard]] virtual std::vector<CallCount> calls() const = 0;
     [[nodiscard]] virtual std::vector<KernelTime> kernels() const = 0;
+    [[nodiscard]] virtual CommunicationTime communication() const = 0;
   };
 
  private:

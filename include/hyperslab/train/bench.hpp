@@ -64,9 +64,10 @@ struct BenchKernel {
 
 /// Kernels of the first rank.
 struct BenchKernels {
-  std::string unavailable;        ///< why there are none, where they were asked for
-  int forwards = 0;               ///< of a microbatch, in all measured steps
-  std::vector<BenchKernel> rows;  ///< the longest first
+  std::string unavailable;          ///< why there are none, where they were asked for
+  int forwards = 0;                 ///< of a microbatch, in all measured steps
+  CommunicationTime communication;  ///< in all measured steps, on this rank
+  std::vector<BenchKernel> rows;    ///< the longest first
   [[nodiscard]] double seconds() const;
   [[nodiscard]] double seconds(Phase phase) const;
   /// Share of a class in all kernels, and in those of a phase.

@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <utility>
+
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
 
@@ -70,6 +73,26 @@ TEST(KernelClass, GoesByTheName) {
   for (const auto& [name, kernel_class] : wanted) {
     EXPECT_EQ(class_of_kernel(name), kernel_class) << name;
   }
+}
+
+TEST(CommunicationTime, IsExposedWhereNothingElseRuns) {
+  constexpr bool kCommunicates = true;
+  const auto seconds = [](std::vector<KernelSpan> spans) {
+    const auto [busy, exposed] = communication_time(std::move(spans));
+    return std::pair(std::lround(1e9 * busy), std::lround(1e9 * exposed));
+  };
+  const KernelSpan sum = {10, 30, kCommunicates};
+
+  EXPECT_EQ(seconds({}), std::pair(0L, 0L));
+  EXPECT_EQ(seconds({{10, 30, false}}), std::pair(0L, 0L));
+  EXPECT_EQ(seconds({sum}), std::pair(20L, 20L));
+  EXPECT_EQ(seconds({{30, 40, false}, sum, {0, 10, false}}), std::pair(20L, 20L));
+  EXPECT_EQ(seconds({sum, {5, 12, false}}), std::pair(20L, 18L));
+  EXPECT_EQ(seconds({sum, {25, 40, false}}), std::pair(20L, 15L));
+  EXPECT_EQ(seconds({sum, {12, 14, false}, {13, 16, false}}), std::pair(20L, 16L));
+  EXPECT_EQ(seconds({sum, {0, 100, false}}), std::pair(20L, 0L));
+  EXPECT_EQ(seconds({sum, {20, 40, kCommunicates}, {35, 50, false}}), std::pair(30L, 25L));
+  EXPECT_EQ(seconds({sum, {12, 20, kCommunicates}, {15, 25, false}}), std::pair(20L, 10L));
 }
 
 TEST(Profiler, SaysWhyThereIsNone) {
