@@ -71,7 +71,10 @@ def json_text(groups: Sequence[Group], records: Sequence[dict[str, Any]], runs: 
                     "base_step_seconds": group.base.step_seconds,
                     "rows": [row for row in records if row["group"] == number],
                     "traffic": [{"run": case.layout.run.label, "ranks": case.ranks,
-                                 "layout": case.shape, "groups": case.traffic}
+                                 "layout": case.shape, "groups": {
+                                     name: {key: None if math.isnan(value) else value
+                                            for key, value in each.items()}
+                                     for name, each in case.traffic.items()}}
                                 for case in group.cases]}
                    for number, group in enumerate(groups, 1)],
         "decks": decks, "deck_differences": differences([decks[run.label] for run in runs]),

@@ -155,6 +155,19 @@ class Traffic(ReportTest):
                         scale = 1 + file.attrs["rank"] if name == "seconds" else 1
                         file[f"groups/{group}/{name}"] = scale * value * whole
 
+    def test_seconds_that_nobody_measured_are_not_there(self) -> None:
+        run = self.write("gpus", (2, 1, 1, 1), TWO)
+        self.add_traffic(run)
+        for path in sorted((run / "timing").glob("*/rank_*.h5")):
+            with h5py.File(path, "r+") as file:
+                file["groups/data/seconds"][...] = np.nan
+
+        _, content = self.report(run)
+
+        self.assertIsNone(content["groups"][0]["traffic"][0]["groups"]["data"]["seconds"])
+        page = (self.output / "scaling.html").read_text(encoding="utf-8")
+        self.assertIn("<td>data</td>\n<td>5.0</td>\n<td>3.00</td>\n<td>-</td>\n<td>4.00</td>", page)
+
     def test_groups_are_means_over_their_ranks(self) -> None:
         run = self.write("two", (2, 1, 1, 1), TWO, threads=3)
         self.add_traffic(run)

@@ -210,6 +210,7 @@ void visit_records(Visitor& v, Config& config) {
   v.section("timing");
   v.integer("every", timing.every, IntegerRange{1, kMostSteps});
   v.integers("trace_steps", timing.trace_steps, IntegerRange{1, kMostSteps});
+  v.flag("groups", timing.groups);
 }
 
 template <class Visitor, class Config>

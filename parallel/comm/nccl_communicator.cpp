@@ -160,21 +160,17 @@ void NcclCommunicator::fork(Context& ctx, Ticket ticket) {
   HS_COMM_CUDA(name(), cudaStreamWaitEvent(stream_, fork_, 0));
 }
 
-void NcclCommunicator::finish(Ticket ticket) {
+template <class Issue>
+void NcclCommunicator::run(Context& ctx, Call call, Ticket ticket, Issue&& issue) {
+  fork(ctx, ticket);
+  if (times(call)) HS_COMM_CUDA(name(), clock_->start(stream_));
+  issue();
+  if (times(call)) HS_COMM_CUDA(name(), clock_->stop(stream_));
   HS_COMM_CUDA(name(), cudaEventRecord(operation(ticket).done, stream_));
 }
 
-template <class Issue>
-void NcclCommunicator::reduce(Context& ctx, Ticket ticket, Issue&& issue) {
-  fork(ctx, ticket);
-  if (reports_reductions()) HS_COMM_CUDA(name(), clock_->start(stream_));
-  issue();
-  if (reports_reductions()) HS_COMM_CUDA(name(), clock_->stop(stream_));
-  finish(ticket);
-}
-
 void NcclCommunicator::do_all_reduce(Context& ctx, View buffer, ReduceOp op, Ticket ticket) {
-  reduce(ctx, ticket, [&] {
+  run(ctx, Call::all_reduce, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclAllReduce(buffer.raw(), buffer.raw(), count_of(buffer), type_of(buffer.dtype()),
                           op == ReduceOp::sum ? ncclSum : ncclMax, nccl_, stream_));
@@ -182,7 +178,7 @@ void NcclCommunicator::do_all_reduce(Context& ctx, View buffer, ReduceOp op, Tic
 }
 
 void NcclCommunicator::do_reduce_scatter(Context& ctx, View full, View shard, Ticket ticket) {
-  reduce(ctx, ticket, [&] {
+  run(ctx, Call::reduce_scatter, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclReduceScatter(full.raw(), shard.raw(), count_of(shard), type_of(full.dtype()),
                               ncclSum, nccl_, stream_));
@@ -190,32 +186,32 @@ void NcclCommunicator::do_reduce_scatter(Context& ctx, View full, View shard, Ti
 }
 
 void NcclCommunicator::do_all_gather(Context& ctx, CView shard, View full, Ticket ticket) {
-  fork(ctx, ticket);
-  HS_NCCL(name(), nccl_,
-          ncclAllGather(shard.raw(), full.raw(), shard.bytes(), ncclUint8, nccl_, stream_));
-  finish(ticket);
+  run(ctx, Call::all_gather, ticket, [&] {
+    HS_NCCL(name(), nccl_,
+            ncclAllGather(shard.raw(), full.raw(), shard.bytes(), ncclUint8, nccl_, stream_));
+  });
 }
 
 void NcclCommunicator::do_broadcast(Context& ctx, View buffer, int root, Ticket ticket) {
-  fork(ctx, ticket);
-  HS_NCCL(
-      name(), nccl_,
-      ncclBroadcast(buffer.raw(), buffer.raw(), buffer.bytes(), ncclUint8, root, nccl_, stream_));
-  finish(ticket);
+  run(ctx, Call::broadcast, ticket, [&] {
+    HS_NCCL(
+        name(), nccl_,
+        ncclBroadcast(buffer.raw(), buffer.raw(), buffer.bytes(), ncclUint8, root, nccl_, stream_));
+  });
 }
 
 void NcclCommunicator::do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) {
-  fork(ctx, ticket);
-  HS_NCCL(name(), nccl_, ncclGroupStart());
-  for (const auto& [send, recv, peer] : messages) {
-    if (send && send.bytes() > 0) {
-      HS_NCCL(name(), nccl_, ncclSend(send.raw(), send.bytes(), ncclUint8, peer, nccl_, stream_));
-    } else if (recv && recv.bytes() > 0) {
-      HS_NCCL(name(), nccl_, ncclRecv(recv.raw(), recv.bytes(), ncclUint8, peer, nccl_, stream_));
+  run(ctx, Call::send, ticket, [&] {
+    HS_NCCL(name(), nccl_, ncclGroupStart());
+    for (const auto& [send, recv, peer] : messages) {
+      if (send && send.bytes() > 0) {
+        HS_NCCL(name(), nccl_, ncclSend(send.raw(), send.bytes(), ncclUint8, peer, nccl_, stream_));
+      } else if (recv && recv.bytes() > 0) {
+        HS_NCCL(name(), nccl_, ncclRecv(recv.raw(), recv.bytes(), ncclUint8, peer, nccl_, stream_));
+      }
     }
-  }
-  HS_NCCL(name(), nccl_, ncclGroupEnd());
-  finish(ticket);
+    HS_NCCL(name(), nccl_, ncclGroupEnd());
+  });
 }
 
 double NcclCommunicator::do_wait(Context& ctx, Ticket ticket) {

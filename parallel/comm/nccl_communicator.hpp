@@ -56,9 +56,8 @@ class NcclCommunicator final : public Communicator {
   Operation& operation(Ticket ticket) { return operations_[ticket % kMaxUnderWay]; }
   void meet();
   void fork(Context& ctx, Ticket ticket);
-  void finish(Ticket ticket);
   template <class Issue>
-  void reduce(Context& ctx, Ticket ticket, Issue&& issue);
+  void run(Context& ctx, Call call, Ticket ticket, Issue&& issue);
   unsigned long long capture_of(cudaStream_t stream) const;
   void check_peers() const;
 

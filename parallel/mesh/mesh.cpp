@@ -53,6 +53,11 @@ Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, cons
     key_value_ = world_->split(color({data, pipeline, context, first}), tensor, "key_value");
     key_value_->report_reductions(false);
   }
+  for (comm::Communicator* group : groups()) {
+    // The clock of the data group adds up gradient reductions alone.
+    if (group != data_.get()) group->time_operations(needs_.timed);
+  }
+  world_->time_operations(needs_.timed);
 }
 
 Mesh Mesh::plan(const ParallelConfig& config, int world_rank, const GroupNeeds& needs) {
@@ -75,8 +80,8 @@ Mesh Mesh::plan(const ParallelConfig& config, int world_rank, const GroupNeeds& 
   return mesh;
 }
 
-std::vector<const comm::Communicator*> Mesh::groups() const {
-  std::vector<const comm::Communicator*> all = {data_.get(), tensor_.get(), pipeline_.get()};
+std::vector<comm::Communicator*> Mesh::groups() const {
+  std::vector<comm::Communicator*> all = {data_.get(), tensor_.get(), pipeline_.get()};
   if (tied_) all.push_back(tied_.get());
   if (key_value_) all.push_back(key_value_.get());
   return all;

@@ -20,6 +20,7 @@ class GroupMeter {
   explicit GroupMeter(const mesh::Mesh& mesh);
 
   void begin_step();
+  /// Takes what devices have told of their seconds so far.
   void end_step(std::int64_t step);
   /// Of a step that the ring of results still holds, in the order of groups().
   [[nodiscard]] const io::GroupTraffics& of(std::int64_t step) const {
@@ -30,7 +31,7 @@ class GroupMeter {
  private:
   [[nodiscard]] io::GroupTraffics totals() const;
 
-  std::vector<const comm::Communicator*> groups_;
+  std::vector<comm::Communicator*> groups_;  ///< the data group first
   io::GroupTraffics begin_{};
   std::array<io::GroupTraffics, ops::kResultRing> steps_{};
 };

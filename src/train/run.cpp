@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -232,18 +233,32 @@ void TrainingRun::record(std::int64_t step, const StepTimes& times) {
   row_->memory_peak_bytes = trainer_->memory().peak_bytes();
   row_->memory_now_bytes = trainer_->memory().now_bytes();
   row_->groups = trainer_->traffic(step);
-  if (trainer_->context().device() == Device::cuda) count_as_planned(row_->groups);
+  if (trainer_->context().device() == Device::cuda) account_on_gpu(*row_);
 }
 
-/// Calls that a graph repeats pass no communicator, so their number is the plan's.
-void TrainingRun::count_as_planned(io::GroupTraffics& traffic) const {
+/// On a GPU the host sees neither calls that a graph repeats, whose number is the plan's, nor what
+/// a stream waits for, which its phases tell of three groups.
+void TrainingRun::account_on_gpu(io::TimingRow& row) const {
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  const auto waits = [&](const std::string& name) {
+    if (name == "data") return row.times.phase(Phase::reduce_exposed);
+    if (name == "tensor") return row.times.phase(Phase::tensor_comm);
+    if (name == "pipeline") return row.times.phase(Phase::pipeline_comm);
+    return kUnknown;
+  };
   const std::vector<io::GroupInfo> groups = trainer_->groups();
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    const auto planned = planned_traffic_.find(groups[i].name);
-    if (planned == planned_traffic_.end()) continue;
-    const comm::Traffic& step = planned->second;
-    traffic[i].calls = std::accumulate(step.calls.begin(), step.calls.end(), std::int64_t{0});
-    traffic[i].bytes = std::accumulate(step.bytes.begin(), step.bytes.end(), std::int64_t{0});
+    const auto& [name, size] = groups[i];
+    io::GroupTraffic& traffic = row.groups[i];
+    const auto planned = planned_traffic_.find(name);
+    if (planned != planned_traffic_.end()) {
+      const auto& [calls, bytes, seconds, exposed_seconds] = planned->second;
+      traffic.calls = std::accumulate(calls.begin(), calls.end(), std::int64_t{0});
+      traffic.bytes = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+    }
+    if (size == 1) continue;
+    traffic.exposed_seconds = waits(name);
+    if (name != "data" && !config_.timing.groups) traffic.seconds = kUnknown;
   }
 }
 

@@ -259,10 +259,10 @@ void Trainer::begin(const Order& order, std::int64_t tokens) {
 
 void Trainer::end() {
   StepTimes times = ctx_->recorder().end_step();
-  const double on_device = mesh_.data_group().collect_seconds();  // one after the other
-  times.reduce_seconds += on_device;
-  times.reduce_busy_seconds += on_device;
   meter_->end_step(times.step);
+  if (ctx_->device() == Device::cuda) {  // one reduction after the other
+    times.reduce_seconds = times.reduce_busy_seconds = meter_->of(times.step).front().seconds;
+  }
   host_times_[static_cast<std::size_t>(times.step % ops::kResultRing)] = times;
   records_->publish_times();
 }

@@ -42,7 +42,7 @@ class TrainingRun {
   void record(std::int64_t step, const StepTimes& times);
   void record_trace(std::int64_t step);
   void flush_row();
-  void count_as_planned(io::GroupTraffics& traffic) const;
+  void account_on_gpu(io::TimingRow& row) const;
   void report(const ops::StepResult& result, double step_seconds);
   void collect(std::int64_t step);
   void validate(std::int64_t step);

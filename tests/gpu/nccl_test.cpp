@@ -311,6 +311,29 @@ TEST_F(Nccl, TellsTheDeviceTimeOfReductions) {
   EXPECT_EQ(group().collect_seconds(), 0);
 }
 
+TEST_F(Nccl, TellsTheDeviceTimeOfEveryOperationWhereAskedTo) {
+  if (size() == 1) GTEST_SKIP() << "one rank moves nothing";
+  Tensor x = filled(DType::f32, 1 << 20, 1);
+  Tensor all = filled(DType::f32, (1 << 20) * size(), 0);
+  const auto seconds = [&] {
+    group().wait(ctx(), group().all_gather(ctx(), x.view(), all.view()));
+    group().wait(ctx(), group().broadcast(ctx(), x.view(), 0));
+    group().group_begin();
+    group().send(ctx(), x.view(), (rank() + 1) % size());
+    group().recv(ctx(), all.view().slice(0, 1 << 20), (rank() + size() - 1) % size());
+    group().wait(ctx(), group().group_end(ctx()));
+    synchronize(ctx());
+    return group().collect_seconds();
+  };
+  (void)seconds();
+
+  EXPECT_EQ(seconds(), 0);
+  group().time_operations(true);
+  EXPECT_GE(seconds(), 3e-6);
+  group().time_operations(false);
+  EXPECT_EQ(seconds(), 0);
+}
+
 TEST_F(Nccl, EveryRankHasAGpuOfItsOwn) {
   EXPECT_EQ(comm::nccl_version().substr(0, 7), "NCCL 2.");
   EXPECT_FALSE(device_bus_id().empty());

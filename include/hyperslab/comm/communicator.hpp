@@ -37,8 +37,8 @@ struct Traffic {
   std::array<std::int64_t, kCalls> bytes{};
   /// From an operation's call to the moment it was first seen complete (by progress(), wait() or
   /// barrier()), summed over operations and added at wait(); those under way together count each.
-  /// On CUDA the host sees no end: seconds of the device, of reductions alone, where they are
-  /// reported, as far as collect_seconds() has told them.
+  /// On CUDA the host sees no end: seconds of the device, of the operations that are timed, as far
+  /// as collect_seconds() has told them.
   double seconds = 0;
   /// The host's time in wait() and barrier(). On CUDA a wait costs the host nothing: what its
   /// stream waits for is charged by the recorder's device timer to the phase around wait().
@@ -119,9 +119,12 @@ class Communicator : public Background {
   /// adds them to the recorder's reduce_seconds (from the call to the moment the operation was
   /// first seen complete), on CUDA collect_seconds() tells.
   void report_reductions(bool report) { report_reductions_ = report; }
-  /// CUDA: device seconds of the reductions that the GPU finished since the last call, in graphs or
-  /// not: from the moment their stream came to them to their end, waiting for other members
-  /// included. Never blocks; what is still under way is told by a later call. Elsewhere 0.
+  /// CUDA: whether every operation is timed; off unless switched on. The two marks of one cost
+  /// about 10 us.
+  void time_operations(bool time) { time_operations_ = time; }
+  /// CUDA: device seconds of the timed operations that the GPU finished since the last call, in
+  /// graphs or not: from the moment their stream came to them to their end, waiting for other
+  /// members included. Never blocks; what is still under way is told by a later call. Elsewhere 0.
   /// They are added to traffic().seconds.
   [[nodiscard]] double collect_seconds();
 
@@ -131,7 +134,10 @@ class Communicator : public Background {
  protected:
   Communicator(std::string name, int rank, int size, Device device);
 
-  [[nodiscard]] bool reports_reductions() const { return report_reductions_; }
+  [[nodiscard]] bool times(Call call) const {
+    const bool reduction = call == Call::all_reduce || call == Call::reduce_scatter;
+    return time_operations_ || (reduction && report_reductions_);
+  }
   /// Operations not yet waited for.
   [[nodiscard]] std::size_t under_way() const { return under_way_; }
   /// Notes every call and wait there from now on.
@@ -173,6 +179,7 @@ class Communicator : public Background {
   int size_;
   Device device_;
   bool report_reductions_ = true;
+  bool time_operations_ = false;
   bool in_group_ = false;
   Ticket next_ticket_ = 1;
   std::size_t under_way_ = 0;

@@ -36,6 +36,7 @@ struct CheckpointConfig {
 struct TimingConfig {
   std::int64_t every = 1;
   std::vector<std::int64_t> trace_steps;
+  bool groups = false;  ///< GPUs: time the operations of all groups, about 10 us each
   friend bool operator==(const TimingConfig&, const TimingConfig&) = default;
 };
 

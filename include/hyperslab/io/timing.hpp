@@ -22,8 +22,11 @@ struct GroupInfo {
 inline constexpr std::size_t kMostGroups = 6;
 
 /// What went through one group in a step, all kinds of calls together. Bytes are those of the
-/// buffers handed in; seconds from calls to their ends, of operations that were waited for in the
-/// step; exposed_seconds the host's time in waits (see comm::Traffic).
+/// buffers handed in. On the CPU seconds are from calls to their ends, of operations that were
+/// waited for in the step, and exposed_seconds the host's in waits (see comm::Traffic). On a GPU
+/// seconds are the device's, of gradient reductions for the data group and of all operations for
+/// the others where timing.groups asks for them, told some steps late; exposed_seconds those of the
+/// phases reduce_exposed, tensor_comm and pipeline_comm; NaN where nobody measures.
 struct GroupTraffic {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;

@@ -28,10 +28,11 @@ struct Coordinates {
 /// "data 2 x tensor 2 x pipeline 1"
 [[nodiscard]] std::string describe(const ParallelConfig& config);
 
-/// What a model asks for beyond the axes.
+/// What a model and a deck ask for beyond the axes.
 struct GroupNeeds {
   bool tied_ends = false;      ///< the first and the last pipeline stage hold the same table
   int key_value_replicas = 1;  ///< ranks of a tensor group that hold the same key-value head
+  bool timed = false;          ///< GPUs: all operations, not the data group's reductions alone
 };
 
 /// The groups of one rank, made once by splitting the world.
@@ -59,7 +60,7 @@ class Mesh {
   /// Ranks that hold the same key-value heads; null where every rank has its own.
   [[nodiscard]] comm::Communicator* key_value_group() const { return key_value_.get(); }
   /// All of these but the world's, for counting.
-  [[nodiscard]] std::vector<const comm::Communicator*> groups() const;
+  [[nodiscard]] std::vector<comm::Communicator*> groups() const;
 
  private:
   Mesh(const ParallelConfig& config, int world_rank, const GroupNeeds& needs);

@@ -66,10 +66,11 @@ struct Config {
   [[nodiscard]] std::int64_t microbatches() const {
     return train.global_batch / (train.microbatch * parallel.data);
   }
-  /// Groups that the model needs besides those of the axes.
+  /// What groups are needed besides those of the axes, and which are timed.
   [[nodiscard]] mesh::GroupNeeds groups() const {
     const auto heads = static_cast<int>(model.kv_heads);
-    return {model.tie_embeddings, parallel.tensor > heads ? parallel.tensor / heads : 1};
+    return {model.tie_embeddings, parallel.tensor > heads ? parallel.tensor / heads : 1,
+            timing.groups};
   }
   friend bool operator==(const Config&, const Config&) = default;
 };

@@ -43,7 +43,7 @@ schedule: {name: wsd, warmup_steps: 11, final_fraction: 0.25, decay_fraction: 0.
 train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 12,
         validate_batches: 13, log_norms: 14, log_every: 15, overfit_one_batch: true}
 checkpoint: {directory: scratch/ckpt, every: 16, final: false, keep: 4, keep_every: 32, resume: 48}
-timing: {every: 18, trace_steps: [19, 20]}
+timing: {every: 18, trace_steps: [19, 20], groups: true}
 )";
 
 constexpr Surroundings kTwoRanks = {.ranks = 2};
@@ -118,7 +118,7 @@ TEST(Fields, CheckpointAndTiming) {
   const auto config = read(kEveryKey, {}, kTwoRanks);
 
   EXPECT_EQ(config.checkpoint, (io::CheckpointConfig{"scratch/ckpt", 16, false, 4, 32, "48"}));
-  EXPECT_EQ(config.timing, (io::TimingConfig{18, {19, 20}}));
+  EXPECT_EQ(config.timing, (io::TimingConfig{18, {19, 20}, true}));
 }
 
 TEST(Fields, EveryNameOfAChoiceIsTaken) {
