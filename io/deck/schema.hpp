@@ -159,7 +159,6 @@ void visit_layout(Visitor& v, Config& config) {
   v.integers("stage_layers", parallel.stage_layers, IntegerRange{0, kMostSize});
   v.integer("zero", parallel.zero, IntegerRange{0, 2});
   v.real("bucket_mib", parallel.bucket_mib, kPositive);
-  v.integer("tensor_ctas", parallel.tensor_ctas, IntegerRange{0, 64});
   v.section("precision");
   v.word("compute", config.precision.compute, Words{"fp32", "tf32", "bf16", "fp16"});
   v.section("memory");

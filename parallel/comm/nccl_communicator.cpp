@@ -23,8 +23,7 @@ struct Share {
   int max_ctas;           ///< thread blocks of an operation; NCCL_MAX_CTAS overrides
   bool urgent;            ///< its blocks go before all others that wait for a place
 };
-/// Tensor groups stand in the way of every layer and take what NCCL finds best, or as many
-/// blocks as NcclShared says. What runs beside
+/// Tensor groups stand in the way of every layer and take what NCCL finds best. What runs beside
 /// arithmetic takes few of the GPU's multiprocessors (132 on an H200): 8 blocks move 189 GB/s of
 /// 340 in an all-reduce over 4 GPUs, and gradients get twice as many. The world only adds up
 /// scalars. All kinds together fit on the GPU, so that no two of them can wait for each other's
@@ -75,19 +74,20 @@ void warn_if_failed(const std::string& name, std::string_view call, bool failed)
 
 /// Takes over `own`.
 std::unique_ptr<Communicator> adopt(MPI_Comm own, const std::string& name,
-                                    const NcclShared& shared) {
+                                    const std::shared_ptr<TrailBoard>& board) {
   HS_MPI(name, MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN));
-  if (size_of_group(own, name) > 1) return std::make_unique<NcclCommunicator>(own, name, shared);
+  if (size_of_group(own, name) > 1) return std::make_unique<NcclCommunicator>(own, name, board);
   HS_MPI(name, MPI_Comm_free(&own));
   return make_self_communicator(name, Device::cuda);
 }
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(MPI_Comm own, const std::string& name, const NcclShared& shared)
+NcclCommunicator::NcclCommunicator(MPI_Comm own, const std::string& name,
+                                   std::shared_ptr<TrailBoard> board)
     : Communicator(name, rank_in(own, name), size_of_group(own, name), Device::cuda),
       comm_(own),
-      shared_(shared),
+      board_(std::move(board)),
       stream_(make_stream(name, share_of(name).urgent)),
       events_(std::make_unique<EventPool>(name, kMaxUnderWay + 1)),
       clock_(std::make_unique<BusyClock>()),
@@ -95,7 +95,7 @@ NcclCommunicator::NcclCommunicator(MPI_Comm own, const std::string& name, const 
   HS_MPI(name, MPI_Comm_set_name(comm_, name.substr(0, MPI_MAX_OBJECT_NAME - 1).c_str()));
   fork_ = events_->take();
   HS_COMM_CUDA(name, clock_->clear(stream_));
-  const std::shared_ptr<Trail> trail = shared_.board->add(name, leader_of(comm_, name));
+  const std::shared_ptr<Trail> trail = board_->add(name, leader_of(comm_, name));
   leave_trail(trail);
   trail->waits(Call::barrier, 0);
   meet();
@@ -114,9 +114,7 @@ void NcclCommunicator::meet() {
 
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  const bool of_tensors = name().starts_with("tensor") || name().starts_with("key_value");
-  config.maxCTAs =
-      of_tensors && shared_.tensor_ctas > 0 ? shared_.tensor_ctas : share_of(name()).max_ctas;
+  config.maxCTAs = share_of(name()).max_ctas;
   config.commName = name().c_str();
   HS_NCCL(name(), nullptr, ncclCommInitRankConfig(&nccl_, size(), invitation.id, rank(), &config));
 }
@@ -142,7 +140,7 @@ std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key, const 
   if (color < 0) refuse("split", fmt::format("color {} of {} is negative", color, name));
   MPI_Comm own = MPI_COMM_NULL;
   HS_MPI(this->name(), MPI_Comm_split(comm_, color, key, &own));
-  return adopt(own, name, shared_);
+  return adopt(own, name, board_);
 }
 
 unsigned long long NcclCommunicator::capture_of(cudaStream_t stream) const {
@@ -243,10 +241,10 @@ double NcclCommunicator::do_collect_seconds() {
 }
 
 std::unique_ptr<Communicator> make_nccl_communicator(MPI_Comm parent, const std::string& name,
-                                                     const NcclShared& shared) {
+                                                     const std::shared_ptr<TrailBoard>& board) {
   MPI_Comm own = MPI_COMM_NULL;
   HS_MPI(name, MPI_Comm_dup(parent, &own));
-  return adopt(own, name, shared);
+  return adopt(own, name, board);
 }
 
 int nccl_library_version() {

@@ -11,7 +11,6 @@
 #include "busy_clock.hpp"
 #include "event_pool.hpp"
 #include "hyperslab/comm/communicator.hpp"
-#include "nccl.hpp"
 #include "trail.hpp"
 
 namespace hyperslab::comm {
@@ -25,7 +24,7 @@ namespace hyperslab::comm {
 class NcclCommunicator final : public Communicator {
  public:
   /// Takes over `own`, which has at least two members and nobody else may use; collective.
-  NcclCommunicator(MPI_Comm own, const std::string& name, const NcclShared& shared);
+  NcclCommunicator(MPI_Comm own, const std::string& name, std::shared_ptr<TrailBoard> board);
   /// Collective; leaves everything to the end of the process while an exception unwinds.
   ~NcclCommunicator() override;
   NcclCommunicator(const NcclCommunicator&) = delete;
@@ -62,7 +61,7 @@ class NcclCommunicator final : public Communicator {
   void check_peers() const;
 
   MPI_Comm comm_;
-  NcclShared shared_;  ///< with groups that are split off, too
+  std::shared_ptr<TrailBoard> board_;  ///< for groups that are split off, too
   ncclComm_t nccl_ = nullptr;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t fork_ = nullptr;

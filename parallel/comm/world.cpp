@@ -81,7 +81,6 @@ struct World::Impl {
     std::atomic<bool> aborted = false;
     bool alone = true;          ///< one rank was started
     bool nccl_started = false;  ///< NCCL has read its variables
-    int tensor_ctas = 0;
   };
   MPI_Comm comm = MPI_COMM_NULL;  ///< nobody else's, for host-side messages
   std::shared_ptr<Process> process = std::make_shared<Process>();
@@ -195,16 +194,13 @@ std::unique_ptr<Communicator> World::communicator(Device device, const std::stri
     }
     impl_->gpus_checked = true;
     impl_->process->nccl_started = true;
-    return make_nccl_communicator(impl_->comm, name,
-                                  {impl_->process->board, impl_->process->tensor_ctas});
+    return make_nccl_communicator(impl_->comm, name, impl_->process->board);
   }
   throw Error(ExitCode::device,
               fmt::format("communicator {}: none for {} in this build; configure with "
                           "-DHYPERSLAB_CUDA=ON or set run.device: cpu",
                           name, hyperslab::name_of(device)));
 }
-
-void World::limit_tensor_ctas(int most) { impl_->process->tensor_ctas = most; }
 
 void World::set_deterministic() {
   require(!impl_->process->nccl_started, "set_deterministic: NCCL was started before");

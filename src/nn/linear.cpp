@@ -39,7 +39,7 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
                             View y) const {
   const Dim width = y.shape().back();
   const Dim rows = term.numel() / std::max<Dim>(1, width);
-  const int pieces = group.pieces(ctx, rows);
+  const int pieces = group.pieces(ctx, rows, x.shape().back());
   if (pieces == 1) {
     forward(ctx, x, term);
     return group.sum(ctx, term, y);

@@ -47,7 +47,6 @@ comm::Watchdog watch(comm::World& world, const Config& config) {
 
 std::unique_ptr<mesh::Mesh> make_mesh(comm::World& world, const Config& config, Device device) {
   if (config.run.deterministic) world.set_deterministic();
-  world.limit_tensor_ctas(config.parallel.tensor_ctas);
   return std::make_unique<mesh::Mesh>(world, device, config.parallel, config.groups());
 }
 

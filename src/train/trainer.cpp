@@ -55,8 +55,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
     stage.vocabulary_multiple = kVocabularyMultipleOnGpu;
   }
   stage.seed = config.run.seed;
-  stage.tensor =
-      nn::TensorGroup(&mesh.tensor_group(), config.parallel.sequence, config.parallel.tensor_ctas);
+  stage.tensor = nn::TensorGroup(&mesh.tensor_group(), config.parallel.sequence);
   stage.sharding = {options.training ? config.parallel.zero : 0, mesh.at().data,
                     config.parallel.data};
   stage.bucket_bytes = static_cast<std::size_t>(config.parallel.bucket_mib * 1048576.0);

@@ -52,9 +52,6 @@ class World {
   /// held to its ring (NCCL_ALGO=Ring). To be called by all ranks before the first communicator on
   /// CUDA. Throws Error(device) where NCCL_ALGO asks for something else.
   void set_deterministic();
-  /// Thread blocks of the operations of groups named "tensor..." and "key_value..." of
-  /// communicators on CUDA that are made from now on; 0: NCCL's choice.
-  void limit_tensor_ctas(int most);
 
   /// Collective host-side helpers over all ranks.
   void barrier();

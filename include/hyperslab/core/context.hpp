@@ -71,15 +71,6 @@ class Context {
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   [[nodiscard]] bool deterministic() const { return deterministic_; }
 
-  /// From here to the matching leave_collective(), products on a GPU leave so many multiprocessors
-  /// free, for a collective that runs beside them.
-  void enter_collective(int processors) {
-    ++collectives_;
-    beside_ = processors;
-  }
-  void leave_collective() { --collectives_; }
-  [[nodiscard]] int reserved_processors() const { return collectives_ > 0 ? beside_ : 0; }
-
   /// Gets a turn at the start of every op on the CPU, from the thread that calls the op; null:
   /// nobody. It must outlive the context's last op.
   void set_background(Background* background) { background_ = background; }
@@ -112,8 +103,6 @@ class Context {
   Buffer workspace_;
   std::size_t workspace_high_water_ = 0;
   int threads_ = 1;
-  int collectives_ = 0;
-  int beside_ = 0;
   Background* background_ = nullptr;
   std::shared_ptr<void> backend_;
 };

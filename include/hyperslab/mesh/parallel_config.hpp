@@ -19,9 +19,6 @@ struct ParallelConfig {
   std::vector<std::int64_t> stage_layers = {};
   int zero = 0;            ///< 0 all-reduce | 1 sharded state | 2 sharded state and gradients
   double bucket_mib = 16;  ///< least size of a gradient bucket
-  /// GPUs: thread blocks of a tensor group's operations, and multiprocessors that products beside
-  /// them leave free; 0: as many as NCCL takes, and none left free.
-  int tensor_ctas = 0;
   [[nodiscard]] int ranks() const { return data * tensor * pipeline; }
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };

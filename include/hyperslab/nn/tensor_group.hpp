@@ -16,13 +16,11 @@ namespace hyperslab::nn {
 class TensorGroup {
  public:
   TensorGroup() = default;
-  /// `processors`: what products leave free on a GPU for a sum or gather of the group beside them.
-  TensorGroup(comm::Communicator* group, bool sequence, int processors = 0)
+  TensorGroup(comm::Communicator* group, bool sequence)
       : group_(group),
         rank_(group == nullptr ? 0 : group->rank()),
         size_(group == nullptr ? 1 : group->size()),
-        sequence_(sequence && size_ > 1),
-        processors_(processors) {}
+        sequence_(sequence && size_ > 1) {}
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
@@ -51,9 +49,10 @@ class TensorGroup {
   void sum(Context& ctx, View partial, View out) const;
   /// Pieces, by rows, of a row-parallel product whose sum overlaps it: the sum of one piece travels
   /// while the next is computed (Wang et al. 2023, "Overlap communication with dependent
-  /// computation via decomposition"). One on a CPU, and where the sum cuts rows.
+  /// computation via decomposition"). `inner`: the length of the product's sums on this rank. One
+  /// on a CPU, where the sum cuts rows, and where a piece takes less time than the sum before it.
   static constexpr int kMostPieces = 4;
-  [[nodiscard]] int pieces(const Context& ctx, Dim rows) const;
+  [[nodiscard]] int pieces(const Context& ctx, Dim rows, Dim inner) const;
   /// Where a row-parallel product puts its term: `scratch` where rows are cut, else `out` itself.
   [[nodiscard]] View term(View out, View scratch) const { return sequence_ ? scratch : out; }
   /// The views of all ranks, one behind the other.
@@ -66,7 +65,6 @@ class TensorGroup {
   int rank_ = 0;
   int size_ = 1;
   bool sequence_ = false;
-  int processors_ = 0;
 };
 
 }  // namespace hyperslab::nn

@@ -21,7 +21,7 @@ class ProductTable {
   /// The library's own words.
   using Algorithm = std::array<std::uint64_t, 8>;
   /// Of text(), and of what the numbers of a kind mean.
-  static constexpr int kFormat = 2;
+  static constexpr int kFormat = 1;
 
   /// Keeps what is already there for that kind.
   void add(const std::string& place, const Kind& kind, const Algorithm& algorithm);

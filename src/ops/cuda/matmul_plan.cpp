@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "matmul_plan.hpp"
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -43,22 +42,11 @@ Kind kind_of(Context& ctx, const Product& p) {
   add(p.accumulate, 1);
   add(ctx.tf32(), 1);
   add(ctx.deterministic(), 1);
-  add(ctx.reserved_processors(), 8);
   for (const void* pointer : {p.a.data, p.b.data, static_cast<const void*>(p.c)}) {
     add(alignment(pointer), 4);
   }
   return {p.M,        p.N,        p.K,        p.a.ld,  p.b.ld, p.ldc,
           p.a.stride, p.b.stride, p.stride_c, p.batch, flags,  alignment(p.aux)};
-}
-
-/// Of the GPU in use.
-std::int32_t multiprocessors() {
-  int device = 0;
-  int count = 0;
-  HS_CUDA("cudaGetDevice", cudaGetDevice(&device));
-  HS_CUDA("cudaDeviceGetAttribute",
-          cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
 }
 
 cudaDataType_t cuda_type(DType dtype) {
@@ -123,9 +111,6 @@ Desc make_desc(Context& ctx, const Product& p) {
   set(desc, CUBLASLT_MATMUL_DESC_TRANSA, operation(p.b.trans));
   set(desc, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.a.trans));
   set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, lt_epilogue(p.epilogue));
-  if (const int reserved = ctx.reserved_processors(); reserved > 0) {
-    set(desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, std::max(1, multiprocessors() - reserved));
-  }
   if (has_bias(p.epilogue)) {
     set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.in));
   }

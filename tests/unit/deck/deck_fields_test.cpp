@@ -34,7 +34,7 @@ model:
 data: {train: [a.bin, b/*.npy], validation: [c.h5], sampling: windows, dtype: uint32,
        vocabulary: vocab/dir, ignore_token: 6, loss_mask: true, validation_fraction: 0, end_token: 8}
 parallel: {data: 2, tensor: 1, pipeline: 1, sequence: false, schedule: gpipe, virtual_stages: 1,
-           zero: 0, bucket_mib: 2.5, tensor_ctas: 0}
+           zero: 0, bucket_mib: 2.5}
 precision: {compute: fp32}
 memory: {recompute: none}
 optimizer: {name: adamw, lr: 1.5e-3, betas: [0.8, 0.99], eps: 1.0e-6, weight_decay: 0.05,
@@ -92,14 +92,13 @@ TEST(Fields, DataAndLayout) {
 TEST(Fields, Layouts) {
   const std::string layout =
       "parallel: {data: 1, tensor: 2, pipeline: 2, sequence: true, schedule: interleaved, "
-      "virtual_stages: 2, stage_layers: [0, 1, 1, 0], zero: 1, bucket_mib: 3, "
-      "tensor_ctas: 16}\n"
+      "virtual_stages: 2, stage_layers: [0, 1, 1, 0], zero: 1, bucket_mib: 3}\n"
       "memory: {recompute: selective}\n";
 
   const auto config = read(layout + kValid, {"train.microbatch=2"}, {.ranks = 4});
 
   EXPECT_EQ(config.parallel,
-            (mesh::ParallelConfig{1, 2, 2, true, "interleaved", 2, {0, 1, 1, 0}, 1, 3, 16}));
+            (mesh::ParallelConfig{1, 2, 2, true, "interleaved", 2, {0, 1, 1, 0}, 1, 3}));
   EXPECT_EQ(config.memory.recompute, "selective");
 }
 
