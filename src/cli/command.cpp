@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "hyperslab/core/philox.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/train/run.hpp"
@@ -70,22 +72,67 @@ void add_deck_options(Arguments& arguments) {
                   "override a deck key: path.to.key=value (may be repeated)");
 }
 
+std::string differences(const std::vector<std::string>& values) {
+  std::vector<std::pair<std::string_view, std::vector<std::size_t>>> groups;
+  for (std::size_t rank = 0; rank < values.size(); ++rank) {
+    auto found =
+        std::ranges::find(groups, values[rank], [](const auto& each) { return each.first; });
+    if (found == groups.end()) found = groups.insert(found, {values[rank], {}});
+    found->second.push_back(rank);
+  }
+  if (groups.size() < 2) return {};
+  std::string text;
+  for (const auto& [value, ranks] : groups) {
+    text +=
+        fmt::format("{}of rank{} {} {}'{}'", text.empty() ? "" : ", ", ranks.size() == 1 ? "" : "s",
+                    fmt::join(ranks, ", "), text.empty() ? "is " : "", value);
+  }
+  return text;
+}
+
+namespace {
+
+std::string read_deck_text(const std::string& path) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown)) {
+    throw Error(ExitCode::usage, path + ": this is a folder, wanted a deck (a YAML file)");
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file) {
+    throw Error(ExitCode::usage,
+                fmt::format("{}: cannot read this deck: {}", path, std::strerror(errno)));
+  }
+  return text;
+}
+
+/// Hosts need not share a disk, but where they have the deck, it is the same.
+void require_one_deck(comm::World& world, const std::string& path, const std::string& text) {
+  std::string mine = text;
+  try {
+    if (world.rank() != 0) mine = read_deck_text(path);
+  } catch (const Error&) {
+    mine = text;
+  }
+  const std::string differs =
+      differences(world.all_gather(fmt::format("{:016x}", name_hash(mine))));
+  if (differs.empty()) return;
+  throw Error(ExitCode::usage,
+              fmt::format("{}: the ranks find different decks (hash {}); bring one "
+                          "deck to all hosts",
+                          path, differs))
+      .on_all_ranks();
+}
+
+}  // namespace
+
 train::Config read_config(comm::World& world, const DeckSource& source) {
   std::string text;
   train::agree(world, [&] {
-    if (world.rank() != 0) return;
-    std::error_code unknown;
-    if (std::filesystem::is_directory(source.path, unknown)) {
-      throw Error(ExitCode::usage, source.path + ": this is a folder, wanted a deck (a YAML file)");
-    }
-    std::ifstream file(source.path, std::ios::binary);
-    text.assign(std::istreambuf_iterator<char>(file), {});
-    if (!file) {
-      throw Error(ExitCode::usage,
-                  fmt::format("{}: cannot read this deck: {}", source.path, std::strerror(errno)));
-    }
+    if (world.rank() == 0) text = read_deck_text(source.path);
   });
   text = world.broadcast(text);
+  require_one_deck(world, source.path, text);
   deck::Surroundings surroundings;
   surroundings.ranks = source.any_ranks ? 0 : source.ranks > 0 ? source.ranks : world.size();
   surroundings.for_training = source.for_training;

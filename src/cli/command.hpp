@@ -31,6 +31,10 @@ ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& argu
 ExitCode run_parity(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments);
 
+/// "of rank 0 is 'a', of ranks 1, 3 'b', of rank 2 'c'" where values, one a rank, differ; else
+/// empty.
+[[nodiscard]] std::string differences(const std::vector<std::string>& values);
+
 /// Options of a subcommand and its positional arguments.
 class Arguments {
  public:
@@ -67,6 +71,8 @@ struct DeckSource {
   int ranks = 0;            ///< that the layout must fit instead of those; 0: none
   std::string device = {};  ///< cpu | cuda: planned for whatever is here; empty: as the deck says
 };
+/// Throws Error(usage) also where another rank finds another text at the path; one that finds none
+/// takes rank 0's.
 [[nodiscard]] train::Config read_config(comm::World& world, const DeckSource& source);
 
 /// --set as the option that every command with a deck has.

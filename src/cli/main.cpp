@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,8 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/deck/deck.hpp"
+#include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/ops/products.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -51,24 +55,40 @@ void report(const comm::World& world, const Error& error) {
   std::fflush(stderr);
 }
 
+/// A number that tells builds apart; 0 where the system does not show the program's file.
+std::uint64_t program_hash() {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  std::vector<std::uint64_t> words(1 << 17);
+  std::uint64_t hash = 0;
+  while (file) {
+    std::ranges::fill(words, 0);
+    file.read(reinterpret_cast<char*>(words.data()),
+              static_cast<std::streamsize>(words.size() * sizeof words.front()));
+    for (const std::uint64_t word : words) hash = (hash ^ word) * 0x9E3779B97F4A7C15ULL;
+  }
+  return hash;
+}
+
 /// Ranks of one job run one program with one command line and the same libraries; throws
-/// Error(usage) that names the first rank which differs, and in what.
+/// Error(usage) that names all ranks which differ from the first, and in what.
 void require_one_program(comm::World& world, const std::vector<std::string>& words) {
+  if (world.size() == 1) return;
   const std::vector<std::pair<const char*, std::string>> mine = {
       {"version", fmt::format("{} ({})", version(), commit())},
       {"MPI library", comm::library_version()},
       {"NCCL library", comm::nccl_version()},
-      {"command line", fmt::format("{}", fmt::join(words, " "))}};
+      {"matrix library", ops::product_library()},
+      {"HDF5 library", io::hdf5_version()},
+      {"command line", fmt::format("{}", fmt::join(words, " "))},
+      {"build", fmt::format("{:016x}", program_hash())}};
   for (const auto& [what, value] : mine) {
-    const std::vector<std::string> all = world.all_gather(value);
-    for (std::size_t rank = 1; rank < all.size(); ++rank) {
-      if (all[rank] == all.front()) continue;
-      throw Error(ExitCode::usage,
-                  fmt::format("the ranks were started differently: {} of rank 0 is '{}', of rank "
-                              "{} '{}'; start one program with one command line on all hosts",
-                              what, all.front(), rank, all[rank]))
-          .on_all_ranks();
-    }
+    const std::string differs = differences(world.all_gather(value));
+    if (differs.empty()) continue;
+    throw Error(ExitCode::usage,
+                fmt::format("the ranks were started differently: {} {}; start one program with one "
+                            "command line on all hosts",
+                            what, differs))
+        .on_all_ranks();
   }
 }
 

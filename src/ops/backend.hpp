@@ -106,6 +106,7 @@ decltype(ops::linear_activation_forward) linear_activation_forward;
 decltype(ops::linear_backward_input) linear_backward_input;
 decltype(ops::linear_activation_backward_input) linear_activation_backward_input;
 decltype(ops::linear_backward_weight) linear_backward_weight;
+decltype(ops::product_library) product_library;
 decltype(ops::product_place) product_place;
 decltype(ops::products_of) products_of;
 decltype(ops::adopt_products) adopt_products;

@@ -126,6 +126,11 @@ ProductTable ProductTable::of_text(const std::string& text, const std::string& w
   return std::move(reading.table);
 }
 
+std::string product_library() {
+  if constexpr (kHasCuda) return cuda::product_library();
+  return {};
+}
+
 std::string product_place(Context& ctx) {
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) return cuda::product_place(ctx);

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layouts of every axis: one curve, checkpoints that all of them read, one evaluation."""
 
+import itertools
 import json
+import re
 
 import support
 
@@ -50,6 +52,16 @@ class Axes(support.Case):
             raise AssertionError(f"{layout}: exit code {result.code}:\n{result.err}")
         return result
 
+    def assert_placed(self, layout, text):
+        """A row a rank with its coordinates, tensor varying fastest, then pipeline, then data."""
+        ranks, settings = LAYOUTS[layout]
+        sizes = dict(setting.split("=") for setting in settings)
+        axes = [range(int(sizes.get(f"parallel.{axis}", 1))) for axis in ("data", "pipeline", "tensor")]
+        rows = re.findall(r"^ *(\d+) +(\d+) +(\d+) +0 +(\d+)  \S+  cpu$", text, re.MULTILINE)
+        wanted = [] if ranks == 1 else [tuple(map(str, (rank, *place)))
+                                        for rank, place in enumerate(itertools.product(*axes))]
+        self.assertEqual(rows, wanted)
+
     def test_every_layout_gives_the_same_curve(self):
         wanted = support.metrics(self.folder / "one")
         for name in STARTS:
@@ -69,6 +81,7 @@ class Axes(support.Case):
                 result = self.train_on(after, run.name, options=("--resume", "4"))
 
                 self.assertIn("resumed from", result.err)
+                self.assert_placed(after, result.err)
                 found = support.column(run, "loss")
                 self.assertEqual(found[:4], self.losses[before][:4])
                 # The same samples from the same weights and moments.

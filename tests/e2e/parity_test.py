@@ -79,7 +79,7 @@ class Parity(support.Case):
         result = self.parity(inputs / "parity-16h.yaml", "--matrix", inputs / "layouts-4-ranks.txt")
 
         self.assertEqual(result.code, 0, result.err + result.out)
-        self.assertEqual(result.out.count("agrees"), 14, result.out)
+        self.assertEqual(result.out.count("agrees"), 22, result.out)
 
     def test_matrix_names_the_layout_that_differs(self):
         self.write("differs.txt", "parallel.tensor=2\nparallel.tensor=2 run.seed=8\nparallel.data=2\n")
@@ -110,9 +110,10 @@ class Parity(support.Case):
 class UnlikeRanks(support.Case):
     """Ranks of one job with different command lines end at once."""
 
-    def start_both(self, first, second):
-        """Rank 0 with the first arguments, rank 1 with the second."""
-        line = [*support.command(*first, ranks=1), ":", *support.command(*second, ranks=1)[1:]]
+    def start_each(self, *arguments):
+        """One rank for each list of arguments."""
+        first, *others = (support.command(*each, ranks=1) for each in arguments)
+        line = [*first, *(word for other in others for word in (":", *other[1:]))]
         result = subprocess.run(line, cwd=self.folder, capture_output=True, timeout=30, check=False)
         messages = [text for text in result.stderr.decode().splitlines() if text.startswith("hyperslab: ")]
         return result.returncode, messages
@@ -124,12 +125,33 @@ class UnlikeRanks(support.Case):
                   (*train, "--set", "run.seed=8"))
         for other in others:
             with self.subTest(other=other):
-                code, messages = self.start_both(train, other)
+                code, messages = self.start_each(train, other)
                 self.assertEqual(code, 2)
                 self.assertEqual(len(messages), 1, messages)
                 self.assertIn("the ranks were started differently", messages[0])
                 self.assertIn(f"of rank 1 '{' '.join(other)}'", messages[0])
         self.assertFalse((self.folder / "run").exists())
+
+    def test_all_that_differ_are_named(self):
+        two = ("train", "deck.yaml", *support.overrides("parallel.data=4"))
+        other = (*two, "--set", "run.seed=8")
+        code, messages = self.start_each(two, other, two, other)
+        self.assertEqual(code, 2)
+        self.assertEqual(len(messages), 1, messages)
+        self.assertIn("of ranks 0, 2 is 'train", messages[0])
+        self.assertIn("of ranks 1, 3 'train", messages[0])
+
+    def test_other_decks_at_the_same_path_are_refused(self):
+        folder = self.folder / "elsewhere"
+        folder.mkdir()
+        deck = (self.folder / "deck.yaml").read_text(encoding="utf-8")
+        (folder / "deck.yaml").write_text(deck.replace("seed: 7", "seed: 8"), encoding="utf-8")
+        two = support.command("train", "deck.yaml", *support.overrides("parallel.data=2"), ranks=1)
+        line = [*two, ":", *two[1:3], "--wdir", str(folder), *two[3:]]
+        result = subprocess.run(line, cwd=self.folder, capture_output=True, timeout=30, check=False)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn(b"deck.yaml: the ranks find different decks", result.stderr)
+        self.assertIn(b"of rank 1 '", result.stderr)
 
 
 if __name__ == "__main__":

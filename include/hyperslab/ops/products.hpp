@@ -21,7 +21,7 @@ class ProductTable {
   /// The library's own words.
   using Algorithm = std::array<std::uint64_t, 8>;
   /// Of text(), and of what the numbers of a kind mean.
-  static constexpr int kFormat = 1;
+  static constexpr int kFormat = 3;
 
   /// Keeps what is already there for that kind.
   void add(const std::string& place, const Kind& kind, const Algorithm& algorithm);
@@ -45,6 +45,9 @@ class ProductTable {
  private:
   std::map<std::string, std::map<Kind, Algorithm>> places_;
 };
+
+/// The library that multiplies on GPUs with its version; empty in builds without CUDA.
+[[nodiscard]] std::string product_library();
 
 /// Version of the library and model of GPU that the context's products run on; empty where its
 /// device has one way to multiply, and the functions below do nothing.

@@ -21,8 +21,7 @@ std::size_t ProductPlans::Hash::operator()(const Kind& kind) const {
 ProductPlans& plans_of(Backend& backend) {
   if (!backend.products) {
     backend.products = std::make_shared<ProductPlans>();
-    backend.products->place =
-        "cuBLASLt " + std::to_string(cublasLtGetVersion()) + ", " + device_name();
+    backend.products->place = product_library() + ", " + device_name();
   }
   return *backend.products;
 }
@@ -44,6 +43,8 @@ std::optional<cublasLtMatmulAlgo_t> kept_algorithm(Backend& backend, const Kind&
   }
   return algorithm;
 }
+
+std::string product_library() { return "cuBLASLt " + std::to_string(cublasLtGetVersion()); }
 
 std::string product_place(Context& ctx) { return plans_of(backend_of(ctx)).place; }
 
