@@ -141,9 +141,15 @@ def tokens_per_step(layout: Layout) -> int:
 def traffic_of(layout: Layout) -> dict[str, dict[str, float]]:
     """By group, means over the ranks that are in it and over steps."""
     groups = dict.fromkeys(group for rank in layout.ranks for group in rank.groups)
-    return {group: {name: float(np.mean([rank.columns[f"{group}/{name}"].mean()
-                                         for rank in layout.ranks if group in rank.groups]))
+    return {group: {name: known_mean(np.concatenate([rank.columns[f"{group}/{name}"]
+                                                     for rank in layout.ranks if group in rank.groups]))
                     for name in TRAFFIC} for group in groups}
+
+
+def known_mean(values: FloatArray) -> float:
+    """Over what was measured; NaN where nothing was."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else math.nan
 
 
 def measure(layout: Layout, deck: Deck, mfu: float) -> Case:

@@ -75,7 +75,9 @@ constexpr std::array kLayoutRules = {
            return fmt::format(
                "{} ranks cannot share {} key-value heads; nearest: {}", c.parallel.tensor,
                c.model.kv_heads,
-               nearest_divisors(c.model.kv_heads, c.parallel.tensor, divides_number));
+               c.parallel.tensor < c.model.kv_heads
+                   ? nearest_divisors(c.model.kv_heads, c.parallel.tensor, divides_number)
+                   : nearest_multiples(c.model.kv_heads, c.parallel.tensor));
          }},
     Rule{"parallel.tensor", "model.ffn_width", "divides model.ffn_width",
          [](const Config& c, const Surroundings&) {

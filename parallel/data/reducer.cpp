@@ -156,7 +156,10 @@ void GradientReducer::settle(Context& ctx, std::size_t index) {
   if (!state.pending) return;
   state.pending = false;
   const Bucket& mine = bucket(index);
-  if (state.ticket != 0) groups_.data->wait(ctx, state.ticket);
+  if (state.ticket != 0) {
+    const Scope exposed(ctx.recorder(), Phase::reduce_exposed);  // zero 2 comes here in backward
+    groups_.data->wait(ctx, state.ticket);
+  }
   state.ticket = 0;
   const View reduced = zero_ == 0 ? params_.gradient(mine) : shard(mine);
   if (mine.kind == BucketKind::summed) sum(ctx, *groups_.tensor, reduced);

@@ -69,7 +69,7 @@ std::vector<double> unit_costs(const ModelSpec& spec) {
   const auto attention = static_cast<double>(spec.width * spec.context);
   const double block = static_cast<double>(block_matrices(spec)) + attention;
   std::vector<double> costs(static_cast<std::size_t>(spec.layers) + 2, block);
-  costs.front() = 0;
+  costs.front() = 0;  // the embedding copies rows, a ten-thousandth of a block's work
   costs.back() = static_cast<double>(spec.vocabulary * spec.width);
   return costs;
 }

@@ -25,6 +25,10 @@ io::GroupTraffics GroupMeter::totals() const {
 
 void GroupMeter::begin_step() { begin_ = totals(); }
 
+void GroupMeter::forget() {
+  for (comm::Communicator* group : groups_) (void)group->collect_seconds();
+}
+
 void GroupMeter::end_step(std::int64_t step) {
   for (comm::Communicator* group : groups_) (void)group->collect_seconds();
   io::GroupTraffics& mine = steps_[static_cast<std::size_t>(step % ops::kResultRing)];

@@ -157,7 +157,10 @@ model::Stage::StepViews Trainer::step_views() const {
 
 ops::StepState Trainer::state() const { return records_->read_state(); }
 const ops::StepResult& Trainer::result(std::int64_t step) const { return records_->result(step); }
-void Trainer::restart_clock() { records_->restart_clock(); }
+void Trainer::restart_clock() {
+  records_->restart_clock();
+  meter_->forget();
+}
 int Trainer::segments() const { return passes_->segments() + 1; }
 
 StepTimes Trainer::times(std::int64_t step) const {

@@ -63,17 +63,6 @@ TEST(Traffic, UsesOnlyNonblockingCalls) {
   EXPECT_EQ(pmpi::counts("data").at("MPI_Iallreduce").bytes, 7 * (8 + 4 + 2 + 2 + 8 + 4));
 }
 
-TEST(Traffic, CanBeCleared) {
-  Context ctx(Device::cpu);
-  const auto data = world().communicator(Device::cpu, "data");
-  talk(ctx, *data);
-
-  data->clear_traffic();
-
-  EXPECT_EQ(data->traffic().calls, comm::Traffic{}.calls);
-  EXPECT_EQ(data->traffic().exposed_seconds, 0);
-}
-
 TEST(Traffic, OnMetaIsTheSameAndMovesNothing) {
   Context ctx(Device::cpu);
   Context plan(Device::meta);

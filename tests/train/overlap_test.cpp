@@ -67,13 +67,19 @@ TEST(Overlap, EveryStepCountsWhatThePlanFound) {
     const comm::Traffic& plan = run.plan().traffic.at("data");
     const auto calls = std::accumulate(plan.calls.begin(), plan.calls.end(), std::int64_t{0});
     const auto bytes = std::accumulate(plan.bytes.begin(), plan.bytes.end(), std::int64_t{0});
+    double exposed = 0;
+    double waited = 0;
     for (int step = 1; step <= 5; ++step) {
       run.step(step);
       const io::GroupTraffics& traffic = run.trainer().traffic(step);
       EXPECT_EQ(traffic[0].calls, calls) << zero;
       EXPECT_EQ(traffic[0].bytes, bytes) << zero;
       EXPECT_GT(traffic[0].seconds, 0) << zero;
+      exposed += run.trainer().times(step).phase(Phase::reduce_exposed);
+      waited += traffic[0].exposed_seconds;
     }
+    // Of the waits for the data group only those for gathered parameters are in other phases.
+    EXPECT_GE(exposed, 0.5 * waited) << zero;
     const std::vector<io::GroupInfo> groups = run.trainer().groups();
     ASSERT_EQ(groups.front().name, "data");
     ASSERT_EQ(groups.back().name, "world");

@@ -129,7 +129,6 @@ class Communicator : public Background {
   [[nodiscard]] double collect_seconds();
 
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
-  void clear_traffic() { traffic_ = {}; }
 
  protected:
   Communicator(std::string name, int rank, int size, Device device);

@@ -24,9 +24,10 @@ inline constexpr std::size_t kMostGroups = 6;
 /// What went through one group in a step, all kinds of calls together. Bytes are those of the
 /// buffers handed in. On the CPU seconds are from calls to their ends, of operations that were
 /// waited for in the step, and exposed_seconds the host's in waits (see comm::Traffic). On a GPU
-/// seconds are the device's, of gradient reductions for the data group and of all operations for
-/// the others where timing.groups asks for them, told some steps late; exposed_seconds those of the
-/// phases reduce_exposed, tensor_comm and pipeline_comm; NaN where nobody measures.
+/// seconds are the device's, told some steps late: of gradient reductions for the data group, of
+/// all operations for the others where timing.groups asks for them; exposed_seconds are those of
+/// phases: reduce_exposed for data (with the sums of the world and of tied tables in it),
+/// tensor_comm for tensor, pipeline_comm and pipeline_idle for pipeline. NaN where nobody measures.
 struct GroupTraffic {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;

@@ -32,7 +32,7 @@ struct Coordinates {
 struct GroupNeeds {
   bool tied_ends = false;      ///< the first and the last pipeline stage hold the same table
   int key_value_replicas = 1;  ///< ranks of a tensor group that hold the same key-value head
-  bool timed = false;          ///< GPUs: all operations, not the data group's reductions alone
+  bool timed = false;          ///< GPUs: every group but data, whose reductions always are
 };
 
 /// The groups of one rank, made once by splitting the world.
