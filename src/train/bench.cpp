@@ -46,7 +46,6 @@ class Bench {
  private:
   [[nodiscard]] int first() const { return options_.cold ? 1 : options_.warmup + 1; }
   [[nodiscard]] int last() const { return first() + options_.steps - 1; }
-  [[nodiscard]] bool is_profiled() const { return options_.ranges || options_.kernels; }
   void run_on_cpu();
   void run_on_gpu();
   void begin_measuring();
@@ -101,9 +100,10 @@ void Bench::run_on_cpu() {
   matmul_rate_ = world_.sum(probe.flops() / median(probe_seconds));
 }
 
-/// Profilers look at the measured steps alone, so the device must be done with what was before.
+/// Without graphs the measured steps begin on an idle device: profilers look at them alone, and the
+/// host, which is slower, sees their time and none of the warm-up's.
 void Bench::begin_measuring() {
-  if (is_profiled()) {
+  if (!options_.graphs()) {
     synchronize(rig_->trainer().context());
     world_.barrier();
     rig_->trainer().restart_clock();
@@ -148,7 +148,7 @@ void Bench::run_on_gpu() {
   int taken = 0;
   for (int step = 1; step <= last(); ++step) {
     if (step == first()) {
-      if (is_profiled()) {
+      if (!options_.graphs()) {
         while (taken < step - 1) take(++taken);
       }
       range_.reset();
@@ -186,7 +186,8 @@ void Bench::fill(BenchResult& result) const {
   if (!kernels_.rows.empty()) {
     result.clocks.cupti_kernels = kernels_.seconds() / options_.steps;
   }
-  result.components = components_of(component_seconds_, rig_->plan().ledger, options_.mode);
+  result.components = components_of(component_seconds_, rig_->plan().ledger,
+                                    {config_, rig_->options(), options_.mode});
   result.dtypes = dtypes_of(trainer, config_);
   result.memory = rig_->memory();
 }

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "bench_rig.hpp"
+#include "hyperslab/ops/matmul.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -14,41 +15,121 @@ bool has_op(const Ledger& ledger, Component component, std::string_view op) {
   return ledger.rows().contains({std::string(name_of(component)), std::string(op)});
 }
 
-double flops_of_op(const Ledger& ledger, Component component, const std::string& op) {
-  const auto row = ledger.rows().find({std::string(name_of(component)), op});
+/// Of the products of reference attention.
+double reference_flops(const Ledger& ledger, Phase phase) {
+  const char* op =
+      phase == Phase::forward ? "attention_reference_forward" : "attention_reference_backward";
+  const auto row = ledger.rows().find({std::string(name_of(Component::attention)), op});
   return row == ledger.rows().end() ? 0.0 : row->second.flops;
 }
 
-/// What shares kernels, by the operations that the plan has seen.
-std::string fused(const Ledger& ledger, Component component) {
+/// "a, b and c"
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 < names.size() ? ", " : " and ") + names[i];
+  }
+  return text;
+}
+
+std::string fused_in_embedding(const BenchRun& run) {
+  const model::Position position = run.config.model.position;
+  if (position == model::Position::rope || position == model::Position::none) return "";
+  const bool two = position == model::Position::learned && run.mode != BenchMode::forward;
+  return two ? "tokens and positions in one pass, their gradients in one each"
+             : "tokens and positions in one pass";
+}
+
+std::string fused_in_attention(const BenchRun& run, const Ledger& ledger) {
+  const std::string biases = run.config.model.bias ? "biases in the products" : "";
+  if (has_op(ledger, Component::attention, "attention_reference_forward")) return biases;
+  return "scores, mask, softmax and value product in one kernel" +
+         (biases.empty() ? "" : "; " + biases);
+}
+
+std::string fused_in_ffn(const BenchRun& run) {
+  const model::ModelSpec& model = run.config.model;
+  std::vector<std::string> in_products;
+  std::vector<std::string> alone;
+  if (model.bias) in_products.emplace_back("biases");
+  if (!ops::is_gated(model.activation)) {
+    const bool fuses =
+        run.options.device == Device::cuda &&
+        ops::has_fused_activation_on_gpu(model.activation, run.options.compute,
+                                         model.ffn_width / run.config.parallel.tensor);
+    const bool forward = fuses && !run.config.run.deterministic;
+    // The halves of a split backward keep what was activated, and so work in place.
+    const bool backward = fuses && run.config.parallel.schedule != "zero_bubble";
+    (forward ? in_products : alone).emplace_back("activation");
+    if (run.mode != BenchMode::forward) {
+      (backward ? in_products : alone)
+          .emplace_back(forward == backward ? "its derivative" : "the activation's derivative");
+    }
+  }
+  const std::string text = in_products.empty() ? "" : joined(in_products) + " in the products";
+  std::string rest;
+  if (ops::is_gated(model.activation)) {
+    rest = "gate and activation in one pass";
+  } else if (!alone.empty()) {
+    rest =
+        joined(alone) + (alone.size() == 1 ? " in a pass of its own" : " in passes of their own");
+  }
+  return text + (text.empty() || rest.empty() ? "" : "; ") + rest;
+}
+
+std::string fused_in_head(const BenchRun& run) {
+  const bool forward = run.mode == BenchMode::forward;
+  if (run.config.parallel.tensor > 1) {
+    return forward ? "maximum and sum of a row in one pass, loss in another"
+                   : "maximum and sum of a row in one pass, loss and gradient of the logits in "
+                     "another";
+  }
+  return forward ? "softmax and loss in one pass"
+                 : "softmax, loss and gradient of the logits in one pass";
+}
+
+/// What shares kernels on this rank.
+std::string fused(const BenchRun& run, const Ledger& ledger, Component component) {
+  if (ledger.component(name_of(component)).calls == 0) return "";
   switch (component) {
-    case Component::embedding: return "tokens and positions in one pass";
-    case Component::attention:
-      return has_op(ledger, component, "attention_reference_forward")
-                 ? "biases in their products"
-                 : "scores, mask, softmax and value product in one kernel; biases in their "
-                   "products";
-    case Component::ffn:
-      return has_op(ledger, component, "linear_activation_forward")
-                 ? "biases, activation and its derivative in the products beside them"
-                 : "biases in their products; gate and activation in one pass";
-    case Component::norms: return "the residual addition before each norm";
-    case Component::head: return "softmax, loss and gradient of the logits in one pass";
-    case Component::optimizer: return "update, moments and rounded copy in one pass";
+    case Component::embedding: return fused_in_embedding(run);
+    case Component::attention: return fused_in_attention(run, ledger);
+    case Component::ffn: return fused_in_ffn(run);
+    case Component::norms:
+      return run.config.model.norm == ops::NormKind::none
+                 ? ""
+                 : "the residual addition before each norm";
+    case Component::head: return fused_in_head(run);
+    case Component::optimizer:
+      if (run.mode != BenchMode::step) return "";
+      return run.options.compute == DType::f32 ? "update and moments in one pass"
+                                               : "update, moments and rounded copy in one pass";
     default: return "";
   }
 }
 
+// FLOPs of the row softmax for every score that the mask keeps, without the scale: forward maximum,
+// difference, exponential, sum and quotient, backward product, sum, difference and product.
+constexpr double kSoftmaxFlops = 5;
+constexpr double kSoftmaxBackwardFlops = 4;
+
+/// FLOPs of the row softmax as a pass of its own, which is not in the plan. A product over a full
+/// square has 2 Dh FLOPs a score; there are two forward and four backward.
+double softmax_flops(const Ledger& ledger, const Config& config) {
+  const auto Dh = static_cast<double>(config.model.head_width());
+  const auto T = static_cast<double>(config.model.context);
+  const double kept = (T + 1) / (2 * T);
+  return kept * (kSoftmaxFlops / (4 * Dh) * reference_flops(ledger, Phase::forward) +
+                 kSoftmaxBackwardFlops / (8 * Dh) * reference_flops(ledger, Phase::backward));
+}
+
 /// Scores, mask, softmax, value product; empty where one kernel does them all. Both products have
-/// half of the FLOPs, forward (one each) and backward (two each).
+/// half of the plan's FLOPs, forward (one each) and backward (two each).
 std::vector<BenchComponent> parts_of_attention(const std::array<double, kComponents>& seconds,
-                                               const Ledger& ledger, BenchMode mode) {
-  constexpr Component kAttention = Component::attention;
-  if (!has_op(ledger, kAttention, "attention_reference_forward")) return {};
-  double flops = flops_of_op(ledger, kAttention, "attention_reference_forward");
-  if (mode != BenchMode::forward) {
-    flops += flops_of_op(ledger, kAttention, "attention_reference_backward");
-  }
+                                               const Ledger& ledger, const Config& config) {
+  if (!has_op(ledger, Component::attention, "attention_reference_forward")) return {};
+  const double flops =
+      reference_flops(ledger, Phase::forward) + reference_flops(ledger, Phase::backward);
   const auto part = [&](const char* name, Component component, double work) {
     BenchComponent row;
     row.name = name;
@@ -60,7 +141,7 @@ std::vector<BenchComponent> parts_of_attention(const std::array<double, kCompone
   mask.name = "mask";
   mask.fused = "in softmax, which leaves out the keys beyond a row";
   return {part("scores", Component::attention_scores, 0.5 * flops), mask,
-          part("softmax", Component::attention_softmax, 0),
+          part("softmax", Component::attention_softmax, softmax_flops(ledger, config)),
           part("values", Component::attention_values, 0.5 * flops)};
 }
 
@@ -81,22 +162,23 @@ std::string products_of(const Config& config, DType storage) {
 }  // namespace
 
 std::vector<BenchComponent> components_of(const std::array<double, kComponents>& seconds,
-                                          const Ledger& ledger, BenchMode mode) {
+                                          const Ledger& ledger, const BenchRun& run) {
   double all_seconds = 0;
   for (const double part : seconds) all_seconds += part;
   double all_flops = 0;
   std::vector<BenchComponent> rows;
   for (int c = 0; c <= static_cast<int>(Component::communication); ++c) {
     const auto component = static_cast<Component>(c);
-    const bool runs = component != Component::optimizer || mode == BenchMode::step;
+    const bool runs = component != Component::optimizer || run.mode == BenchMode::step;
     BenchComponent& row = rows.emplace_back();
     row.name = name_of(component);
     row.seconds = seconds[static_cast<std::size_t>(c)];
     row.flops = runs ? ledger.component(row.name).flops : 0.0;
-    row.fused = fused(ledger, component);
+    row.fused = fused(run, ledger, component);
     if (component == Component::attention) {
-      row.parts = parts_of_attention(seconds, ledger, mode);
+      row.parts = parts_of_attention(seconds, ledger, run.config);
       for (const BenchComponent& part : row.parts) row.seconds += part.seconds;
+      if (!row.parts.empty()) row.flops += softmax_flops(ledger, run.config);
     }
     all_flops += row.flops;
   }

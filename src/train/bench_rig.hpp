@@ -20,6 +20,7 @@ class BenchRig {
 
   [[nodiscard]] Trainer& trainer() { return *trainer_; }
   [[nodiscard]] const Trainer& trainer() const { return *trainer_; }
+  [[nodiscard]] const TrainerOptions& options() const { return trainer_options_; }
   [[nodiscard]] const Plan& plan() const { return plan_; }
   [[nodiscard]] bool on_gpu() const { return trainer_options_.device == Device::cuda; }
   /// Of this rank; on a GPU what is in use now is read from it.
@@ -37,8 +38,14 @@ class BenchRig {
   std::unique_ptr<Trainer> trainer_;
 };
 
+/// What decides which work shares kernels.
+struct BenchRun {
+  const Config& config;
+  const TrainerOptions& options;
+  BenchMode mode = BenchMode::step;
+};
 /// Rows for the parts of the model, from seconds of this rank and the plan.
 [[nodiscard]] std::vector<BenchComponent> components_of(
-    const std::array<double, kComponents>& seconds, const Ledger& ledger, BenchMode mode);
+    const std::array<double, kComponents>& seconds, const Ledger& ledger, const BenchRun& run);
 
 }  // namespace hyperslab::train

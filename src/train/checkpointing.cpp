@@ -28,6 +28,14 @@ Shape shifted(const Shape& offset, const Shape& local) {
                             : Shape{offset[0] + local[0], offset[1] + local[1]};
 }
 
+/// Whether the run that wrote a checkpoint scaled its losses: the others hold a scale of 1, as do
+/// imports, and scaled runs whose scale has fallen so far. Decks are kept as they are written out,
+/// a key per line.
+bool scaled_losses(const io::CheckpointMeta& meta) {
+  const bool of_fp16 = meta.deck.find("\n  compute: fp16\n") != std::string::npos;
+  return meta.loss_scale != 1 || (of_fp16 && meta.samples_seen > 0);
+}
+
 }  // namespace
 
 std::vector<Trainer::Stored> Trainer::stored() const {
@@ -126,12 +134,11 @@ void Trainer::load(const io::CheckpointReader& reader) {
   ops::StepState now;
   now.adam_step = reader.meta().adam_step;
   now.skipped_steps = reader.meta().skipped_steps;
-  // Checkpoints of runs that did not scale their losses hold 1.
   if (config_.precision.compute == "fp16") {
-    const auto stored = static_cast<float>(reader.meta().loss_scale);
-    now.loss_scale = stored > 1 ? stored : kFirstLossScale;
+    const bool goes_on = scaled_losses(reader.meta());
+    now.loss_scale = goes_on ? static_cast<float>(reader.meta().loss_scale) : kFirstLossScale;
+    now.good_steps = goes_on ? static_cast<std::int32_t>(reader.meta().good_steps) : 0;
   }
-  now.good_steps = static_cast<std::int32_t>(reader.meta().good_steps);
   records_->write_state(now);
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "hyperslab/ops/attention.hpp"
+
 namespace hyperslab::train {
 namespace {
 
@@ -20,6 +22,24 @@ std::string gibibytes(std::int64_t bytes) {
 
 // The conditions below are those of the deck's rules that a change could break.
 
+/// Norms are logged where every rank holds the whole model and its activations.
+bool logs_norms(const Config& config) { return config.train.log_norms > 0; }
+
+/// Attention that does not keep its probabilities; it has no dropout of them.
+void add_attention(const Config& config, const TrainerOptions& options, std::vector<Change>& to) {
+  if (config.model.attention != model::AttentionPath::reference) return;
+  if (options.device != Device::cuda ||
+      !ops::has_fused_attention_on_gpu(options.compute, config.model.head_width())) {
+    return;
+  }
+  const bool drops = options.training && config.model.dropout > 0;
+  Change& change =
+      to.emplace_back(Change{std::string("model.attention: auto") +
+                                 (drops ? " with no dropout of attention's probabilities" : ""),
+                             config});
+  change.config.model.attention = model::AttentionPath::automatic;
+}
+
 void add_microbatch(const Config& config, const TrainerOptions& options, std::vector<Change>& to) {
   const std::int64_t half = config.train.microbatch / 2;
   const std::int64_t rows = half * config.model.context;
@@ -33,6 +53,7 @@ void add_recompute(const Config& config, std::vector<Change>& to) {
   if (config.parallel.schedule == "zero_bubble") return;
   for (const std::string choice : {"selective", "full"}) {
     if (config.memory.recompute == "full" || config.memory.recompute == choice) continue;
+    if (choice == "full" && logs_norms(config)) continue;
     Change& change = to.emplace_back(Change{"memory.recompute: " + choice, config});
     change.config.memory.recompute = choice;
   }
@@ -40,7 +61,7 @@ void add_recompute(const Config& config, std::vector<Change>& to) {
 
 void add_zero(const Config& config, std::vector<Change>& to) {
   const mesh::ParallelConfig& parallel = config.parallel;
-  if (parallel.data == 1) return;
+  if (parallel.data == 1 || logs_norms(config)) return;
   const bool allows_two = parallel.schedule == "1f1b" && parallel.pipeline == 1;
   for (int zero = parallel.zero + 1; zero <= (allows_two ? 2 : 1); ++zero) {
     Change& change = to.emplace_back(Change{fmt::format("parallel.zero: {}", zero), config});
@@ -52,6 +73,7 @@ void add_tensor(const Config& config, std::vector<Change>& to) {
   const model::ModelSpec& model = config.model;
   const int tensor = 2 * config.parallel.tensor;
   const bool shares_keys = model.kv_heads % tensor == 0 || tensor % model.kv_heads == 0;
+  if (logs_norms(config)) return;
   if (model.heads % tensor != 0 || model.ffn_width % tensor != 0 || !shares_keys) return;
   if (config.parallel.sequence && config.train.microbatch * model.context % tensor != 0) return;
   Change& change = to.emplace_back(
@@ -66,6 +88,7 @@ std::vector<MemorySaving> memory_savings(const Config& config, const TrainerOpti
                                          int world_rank) {
   std::vector<Change> changes;
   add_microbatch(config, options, changes);
+  add_attention(config, options, changes);
   if (options.training) {
     add_recompute(config, changes);
     add_zero(config, changes);

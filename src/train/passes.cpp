@@ -25,6 +25,15 @@ void fill(const io::Microbatch& batch, const io::Samples& samples, std::int64_t 
   }
 }
 
+/// Named as decks and checkpoints count: "embedding", "block 0", "head".
+nvtx::Range range_of(Context& ctx, const model::Stage& stage, int unit) {
+  const bool on = ctx.recorder().has_ranges();
+  const int of_model = stage.unit_of_model(unit);
+  if (of_model == 0) return {on, "embedding"};
+  if (of_model > stage.spec().layers) return {on, "head"};
+  return {on, "block", of_model - 1};
+}
+
 }  // namespace
 
 void Passes::load(model::SlotId id, int microbatch) {
@@ -96,7 +105,7 @@ void Passes::forward(int chunk, int slot, int microbatch) {
     segment(trains ? Work::forward : Work::evaluate, id, first, last, add)
         .run(parts_.ctx, graphs(), [&] {
           for (int unit = first; unit < last; ++unit) {
-            const nvtx::Range range(parts_.ctx.recorder().has_ranges(), "unit", unit);
+            const nvtx::Range range = range_of(parts_.ctx, stage, unit);
             stage.forward(parts_.ctx, id, unit, run_.pass, run_.step_views, add);
           }
           if (last == end && !has_head) stage.finish_forward(parts_.ctx, id);
@@ -125,7 +134,7 @@ void Passes::run_backward(model::SlotId id, int microbatch, nn::Half half) {
     free_gradients(first, last, microbatch);
     segment(work, id, first, last, add).run(parts_.ctx, graphs(), [&] {
       for (int unit = last - 1; unit >= first; --unit) {
-        const nvtx::Range range(parts_.ctx.recorder().has_ranges(), "unit", unit);
+        const nvtx::Range range = range_of(parts_.ctx, stage, unit);
         stage.backward(parts_.ctx, id, unit, run_.step_views, add, half);
       }
     });

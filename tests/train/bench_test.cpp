@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "bench_rig.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/train/out_of_memory.hpp"
 #include "small_run.hpp"
@@ -13,6 +14,7 @@ namespace {
 using namespace hyperslab::test;
 using testing::HasSubstr;
 using testing::Not;
+using train::BenchMode;
 
 std::size_t planned(const std::vector<std::string>& overrides, int ranks) {
   return train::make_plan(small_config(overrides, ranks), {}, 0).memory.total();
@@ -56,7 +58,8 @@ TEST(MemorySavings, KeepToTheRules) {
            {"parallel.schedule=zero_bubble", "parallel.pipeline=2"},
            {"parallel.data=2", "parallel.pipeline=2"},
            {"parallel.data=2", "parallel.zero=1", "memory.recompute=full"},
-           {"parallel.tensor=4", "parallel.sequence=true"}}) {
+           {"parallel.tensor=4", "parallel.sequence=true"},
+           {"parallel.data=2", "train.log_norms=5"}}) {
     const train::Config asked = small_config(overrides, 0);
     for (const train::MemorySaving& saving : train::memory_savings(asked, {}, 0)) {
       std::string change = saving.setting.substr(0, saving.setting.find(" with "));
@@ -73,6 +76,33 @@ TEST(MemorySavings, KeepToTheRules) {
     EXPECT_THAT(saving.setting, Not(HasSubstr("recompute")));
     EXPECT_THAT(saving.setting, Not(HasSubstr("zero")));
   }
+}
+
+TEST(MemorySavings, FusedAttentionWhereAGpuHasIt) {
+  train::TrainerOptions options;
+  options.device = Device::cuda;
+  const std::vector<std::string> deck = {"model.context=2048", "model.width=32"};
+  const auto found = [&](DType compute, const std::vector<std::string>& changes) {
+    options.compute = compute;
+    std::vector<std::string> overrides = deck;
+    overrides.insert(overrides.end(), changes.begin(), changes.end());
+    std::map<std::string, std::size_t> bytes;
+    for (const auto& saving : train::memory_savings(small_config(overrides, 1), options, 0)) {
+      bytes[saving.setting] = saving.planned_bytes;
+    }
+    return bytes;
+  };
+  const std::string fused = "model.attention: auto";
+  const std::string kept = "model.attention=reference";
+
+  const auto half = found(DType::bf16, {kept});
+  ASSERT_TRUE(half.contains(fused));
+  EXPECT_EQ(half.at(fused), train::make_plan(small_config(deck, 1), options, 0).memory.total());
+  EXPECT_TRUE(found(DType::f16, {kept, "model.dropout=0.1"})
+                  .contains(fused + " with no dropout of attention's probabilities"));
+  EXPECT_FALSE(found(DType::bf16, {}).contains(fused));
+  EXPECT_FALSE(found(DType::f32, {kept}).contains(fused));
+  EXPECT_FALSE(found(DType::bf16, {kept, "model.width=48"}).contains(fused));
 }
 
 /// More than addresses reach: the activations of many long samples.
@@ -95,6 +125,103 @@ TEST(OutOfMemory, OfATrainerSaysWhatWouldHelp) {
     EXPECT_THAT(error.what(), HasSubstr("memory.recompute: full (saves "));
     EXPECT_THAT(error.what(), Not(HasSubstr("parallel.zero")));
   }
+}
+
+/// The rows of a bench that took a second for every part.
+std::map<std::string, train::BenchComponent> components(const std::vector<std::string>& overrides,
+                                                        BenchMode mode = BenchMode::step,
+                                                        Device device = Device::cpu,
+                                                        DType compute = DType::f32) {
+  const train::Config config = small_config(overrides, 0);
+  train::TrainerOptions options;
+  options.device = device;
+  options.compute = compute;
+  options.training = mode != BenchMode::forward;
+  std::array<double, kComponents> seconds{};
+  seconds.fill(1);
+  const train::Plan plan = train::make_plan(config, options, 0);
+  std::map<std::string, train::BenchComponent> rows;
+  for (auto& row : train::components_of(seconds, plan.ledger, {config, options, mode})) {
+    rows[row.name] = row;
+  }
+  return rows;
+}
+
+TEST(BenchComponents, SayWhereTheActivationIs) {
+  const auto ffn = [](const std::vector<std::string>& overrides, Device device, DType compute,
+                      BenchMode mode = BenchMode::step) {
+    return components(overrides, mode, device, compute)["ffn"].fused;
+  };
+  constexpr Device kGpu = Device::cuda;
+  const std::string fused = "biases, activation and its derivative in the products";
+  const std::string alone =
+      "biases in the products; activation and its derivative in passes of their own";
+
+  EXPECT_EQ(ffn({}, kGpu, DType::bf16), fused);
+  EXPECT_EQ(ffn({}, kGpu, DType::f16), fused);
+  EXPECT_EQ(ffn({}, Device::cpu, DType::f32), alone);
+  EXPECT_EQ(ffn({}, kGpu, DType::f32), alone);
+  EXPECT_EQ(ffn({"model.activation=relu"}, kGpu, DType::bf16), alone);
+  EXPECT_EQ(ffn({"model.ffn_width=100"}, kGpu, DType::bf16), alone);
+  EXPECT_EQ(ffn({"parallel.tensor=2", "model.ffn_width=104"}, kGpu, DType::bf16), alone);
+  EXPECT_EQ(ffn({"run.deterministic=true"}, kGpu, DType::bf16),
+            "biases and the activation's derivative in the products; activation in a pass of its "
+            "own");
+  EXPECT_EQ(ffn({"parallel.schedule=zero_bubble"}, kGpu, DType::bf16),
+            "biases and activation in the products; the activation's derivative in a pass of its "
+            "own");
+  EXPECT_EQ(ffn({}, kGpu, DType::bf16, BenchMode::forward),
+            "biases and activation in the products");
+  EXPECT_EQ(ffn({"model.activation=swiglu", "model.bias=false"}, kGpu, DType::bf16),
+            "gate and activation in one pass");
+}
+
+TEST(BenchComponents, NameNothingThatDoesNotRun) {
+  for (const auto& [name, row] : components({}, BenchMode::forward)) {
+    for (const char* absent : {"gradient", "derivative", "update"}) {
+      EXPECT_THAT(row.fused, Not(HasSubstr(absent))) << name;
+    }
+  }
+  EXPECT_EQ(components({}, BenchMode::forward_backward)["optimizer"].fused, "");
+  for (const auto& [name, row] : components({"model.bias=false"})) {
+    EXPECT_THAT(row.fused, Not(HasSubstr("bias"))) << name;
+  }
+  EXPECT_EQ(components({"model.position=none"})["embedding"].fused, "");
+  EXPECT_EQ(components({"model.family=llama", "model.position=rope"})["embedding"].fused, "");
+  EXPECT_EQ(components({"model.norm=none"})["norms"].fused, "");
+  EXPECT_EQ(components({})["optimizer"].fused, "update and moments in one pass");
+  EXPECT_EQ(components({}, BenchMode::step, Device::cuda, DType::bf16)["optimizer"].fused,
+            "update, moments and rounded copy in one pass");
+  EXPECT_THAT(components({})["head"].fused, HasSubstr("gradient of the logits in one pass"));
+  EXPECT_THAT(components({"parallel.tensor=2"})["head"].fused, HasSubstr("in another"));
+}
+
+/// 3 layers, 4 heads, 12 samples of 12 tokens.
+TEST(BenchComponents, CountTheRowSoftmax) {
+  const double kept = 3 * 4 * 12 * (12 * 13 / 2);
+  const std::vector<std::string> reference = {"model.attention=reference"};
+
+  auto step = components(reference);
+  auto forward = components(reference, BenchMode::forward);
+  auto fused = components({"model.attention=fused"});
+
+  const auto& parts = step["attention"].parts;
+  ASSERT_EQ(parts.size(), 4U);
+  EXPECT_EQ(parts[2].name, "softmax");
+  EXPECT_NEAR(parts[2].flops, 9 * kept, 1e-6 * kept);
+  EXPECT_NEAR(forward["attention"].parts[2].flops, 5 * kept, 1e-6 * kept);
+  EXPECT_TRUE(fused["attention"].parts.empty());
+  double flops = 0;
+  double shares = 0;
+  for (const auto& [name, row] : step) {
+    flops += row.flops;
+    shares += row.expected_share;
+  }
+  EXPECT_NEAR(shares, 1, 1e-12);
+  EXPECT_NEAR(parts[2].expected_share, 9 * kept / flops, 1e-12);
+  // 24 wide, forward and backward: four products inside, 6 FLOPs a token and parameter outside.
+  const double inside = 3 * 12 * 12 * 12 * 12 * 24.0;
+  EXPECT_GT(step["attention"].flops, inside + parts[2].flops + 6.0 * 12 * 12 * 3 * 4 * 24 * 24);
 }
 
 TEST(BenchKernels, SumOverPhases) {

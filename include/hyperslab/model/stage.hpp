@@ -74,6 +74,8 @@ class Stage {
     int last = 0;
   };
   [[nodiscard]] UnitRange units(int chunk) const;
+  /// Which unit of the model a unit of this rank is.
+  [[nodiscard]] int unit_of_model(int unit) const { return units_.at(index(unit)).layer + 1; }
   [[nodiscard]] int chunks() const { return static_cast<int>(options_.chunks.size()); }
   [[nodiscard]] bool has_embedding(int chunk) const;
   [[nodiscard]] bool has_head(int chunk) const;

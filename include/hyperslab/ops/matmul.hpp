@@ -19,6 +19,15 @@ void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumu
 /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y);
 
+/// Whether the two ops below can put an activation of rows of `columns` into their product on a
+/// GPU: cuBLASLt has the tanh approximation of GELU, too coarse for f32. Forward does so unless the
+/// context is deterministic, backward where dpre is not pre.
+[[nodiscard]] constexpr bool has_fused_activation_on_gpu(Activation activation, DType compute,
+                                                         Dim columns) {
+  return activation == Activation::gelu_tanh && (compute == DType::bf16 || compute == DType::f16) &&
+         columns % 8 == 0;
+}
+
 /// pre = x weight^T + bias, y = act(pre), fused where the backend can. Shapes as linear_forward;
 /// pre is kept for backward. Not for gated activations. activation_forward of the kept pre gives
 /// the bits of y again on the CPU, and on a GPU but for gelu_tanh in bf16 and f16: where that is

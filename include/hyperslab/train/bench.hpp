@@ -33,8 +33,10 @@ struct BenchOptions {
 
 struct BenchComponent {
   std::string name;
-  double seconds = 0;         ///< mean of a step
-  double flops = 0;           ///< of a step, from the plan
+  double seconds = 0;  ///< mean of a step
+  /// Of a step, from the plan. A row softmax that is a pass of its own counts 5 a score that the
+  /// mask keeps, and 4 backward.
+  double flops = 0;
   double share = 0;           ///< of the step's seconds
   double expected_share = 0;  ///< of the step's FLOPs
   /// Inside attention; empty where one kernel does it all. They are counted in the component, too.

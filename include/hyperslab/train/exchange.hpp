@@ -18,8 +18,9 @@ struct ExportOptions {
 };
 
 /// Writes config.json, generation_config.json, model.safetensors (in parts above 5 GB) and the
-/// tokenizer's files. One tensor is in memory at a time. Throws Error(usage) that lists every
-/// choice of the model that the family has no counterpart for, Error(checkpoint), Error(storage).
+/// tokenizer's files, made where the vocabulary is `bytes`. One tensor is in memory at a time.
+/// Throws Error(usage) that lists every choice of the model that the family has no counterpart for,
+/// Error(data) for a vocabulary with more tokens than the model, Error(checkpoint), Error(storage).
 void export_huggingface(const Config& config, const io::CheckpointReader& reader,
                         const ExportOptions& options);
 

@@ -19,8 +19,9 @@ struct MemorySaving {
 };
 
 /// The changes that would save memory on a rank, the largest saving first: half the microbatch,
-/// memory.recompute, parallel.zero, twice the tensor ranks, as far as the deck's rules allow each
-/// alone. Each is a plan on `meta`, so this takes as long as a few setups without memory.
+/// fused attention on a GPU, memory.recompute, parallel.zero, twice the tensor ranks, as far as the
+/// deck's rules allow each alone. Each is a plan on `meta`, so this takes as long as a few setups
+/// without memory.
 [[nodiscard]] std::vector<MemorySaving> memory_savings(const Config& config,
                                                        const TrainerOptions& options,
                                                        int world_rank);

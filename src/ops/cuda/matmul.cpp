@@ -43,10 +43,9 @@ void multiply_or_clear(Context& ctx, const Product& p, View c) {
   }
 }
 
-/// cuBLASLt's GELU is the tanh approximation, with a fast tanh that is too coarse for f32; aux
-/// needs rows of a multiple of 8 elements and 16-byte addresses.
+/// aux needs 16-byte addresses.
 bool can_fuse(Activation activation, DType dtype, Dim columns, CView aux) {
-  return activation == Activation::gelu_tanh && dtype != DType::f32 && columns % 8 == 0 &&
+  return has_fused_activation_on_gpu(activation, dtype, columns) &&
          reinterpret_cast<std::uintptr_t>(aux.raw()) % 16 == 0;
 }
 

@@ -203,6 +203,19 @@ TEST_P(Family, OverfitsOneBatch) {
 
 INSTANTIATE_TEST_SUITE_P(Presets, Family, testing::Values("gpt2", "llama"));
 
+TEST(Stage, KnowsItsUnitsInTheModel) {
+  const ModelSpec spec = small("gpt2");  // three blocks
+  StageOptions of_rank = options(1, 16, true);
+  of_rank.chunks = {{0, 2, 1}, {3, 2, 1}};
+  Arenas measuring = Arenas::measuring();
+  const Stage stage(spec, of_rank, measuring);
+
+  std::vector<int> found;
+  for (int unit = 0; unit < stage.units(); ++unit) found.push_back(stage.unit_of_model(unit));
+
+  EXPECT_EQ(found, (std::vector<int>{0, 1, 3, 4}));
+}
+
 TEST(Dropout, ActsInTrainingOnlyAndDependsOnTheStep) {
   ModelSpec spec = small("gpt2");
   spec.dropout = 0.3;

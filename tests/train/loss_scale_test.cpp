@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loss scale of fp16 over a checkpoint, with the arithmetic of the CPU.
+#include <gtest/gtest.h>
+
+#include "support/mpi_world.hpp"
+#include "support/temp_folder.hpp"
+#include "train/small_run.hpp"
+
+namespace hyperslab::train {
+namespace {
+
+Config fp16_config() {
+  Config config = test::small_config({}, 1);
+  config.precision.compute = "fp16";  // which decks allow on a GPU only
+  return config;
+}
+
+/// What a trainer goes on with behind a checkpoint of such a run.
+ops::StepState loaded(const io::CheckpointMeta& meta) {
+  const Config config = fp16_config();
+  const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0);
+  test::SmallRun run(config, mesh, 0);
+  const test::TempFolder folder;
+  io::save_checkpoint(test::world(), folder.path(), meta, run.trainer().slabs());
+  run.trainer().load(io::CheckpointReader(folder.path()));
+  return run.trainer().state();
+}
+
+/// A checkpoint of step 2 of a run with `compute`.
+io::CheckpointMeta trained_in(const char* compute) {
+  Config config = fp16_config();
+  config.precision.compute = compute;
+  io::CheckpointMeta meta;
+  meta.step = 2;
+  meta.samples_seen = 24;
+  meta.deck = deck::to_yaml(config);
+  return meta;
+}
+
+TEST(LossScale, GoesOnWhereverItStood) {
+  for (const double scale : {0.125, 1.0, 2048.0}) {
+    io::CheckpointMeta meta = trained_in("fp16");
+    meta.loss_scale = scale;
+    meta.good_steps = 7;
+
+    const ops::StepState state = loaded(meta);
+
+    EXPECT_EQ(state.loss_scale, static_cast<float>(scale));
+    EXPECT_EQ(state.good_steps, 7);
+  }
+}
+
+TEST(LossScale, ARunThatDidNotScaleHandsOnNone) {
+  io::CheckpointMeta unscaled = trained_in("bf16");
+  unscaled.good_steps = 7;  // left by earlier programs behind fp16
+  io::CheckpointMeta import = trained_in("fp16");
+  import.samples_seen = 0;
+
+  EXPECT_EQ(loaded(unscaled).loss_scale, kFirstLossScale);
+  EXPECT_EQ(loaded(unscaled).good_steps, 0);
+  EXPECT_EQ(loaded(import).loss_scale, kFirstLossScale);
+}
+
+/// The weights behind a stop and a start are those of one run, at a scale of 1, too.
+TEST(LossScale, AResumedRunIsTheUninterruptedOne) {
+  const Config config = fp16_config();
+  const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0);
+  const test::TempFolder folder;
+  io::CheckpointMeta meta = trained_in("fp16");
+  test::SmallRun whole(config, mesh, 0);
+  io::save_checkpoint(test::world(), folder.path(), meta, whole.trainer().slabs());
+  whole.trainer().load(io::CheckpointReader(folder.path()));  // with a scale of 1
+  whole.step(1);
+  whole.step(2);
+  whole.trainer().fill_meta(meta);
+  ASSERT_EQ(meta.loss_scale, 1);
+  ASSERT_EQ(meta.good_steps, 2);
+  io::save_checkpoint(test::world(), folder.path(), meta, whole.trainer().slabs());
+  test::SmallRun resumed(config, mesh, 0);
+  resumed.trainer().load(io::CheckpointReader(folder.path()));
+
+  EXPECT_EQ(whole.step(3), resumed.step(3));
+  EXPECT_EQ(whole.step(4), resumed.step(4));
+  EXPECT_EQ(resumed.trainer().state().loss_scale, whole.trainer().state().loss_scale);
+  EXPECT_EQ(resumed.trainer().state().good_steps, 4);
+}
+
+}  // namespace
+}  // namespace hyperslab::train
