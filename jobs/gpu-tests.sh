@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# jobs/gpu-tests.sh [--output FILE] [BUNDLE] | --check | --hash
+# jobs/gpu-tests.sh [--output FILE] [--without-sanitizers] [BUNDLE] | --check | --hash
 # Runs every GPU test of build/ (or of a folder that jobs/bundle.sh made) on this machine's GPUs,
-# layouts and overlaps as far as there are GPUs, training beside PyTorch where it is installed, and
-# writes analysis/results/gpu-tests.json. --check says whether that file is of the present sources:
-# it prints STALE where it is not. --hash prints the hash of the sources that the tests cover.
+# layouts and overlaps as far as there are GPUs, training beside PyTorch where it is installed, the
+# kernels under compute-sanitizer where that is (minutes, on one GPU), and writes
+# analysis/results/gpu-tests.json. --check says whether that file is of the present sources: it
+# prints STALE where it is not. --hash prints the hash of the sources that the tests cover.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 results=analysis/results/gpu-tests.json
 hash_of_sources() {
-  hs_sources_hash include src parallel io tests/gpu tests/support inputs/parity-16h.yaml \
-    inputs/layouts-4-ranks.txt inputs/layouts-8-ranks.txt
+  hs_sources_hash CMakeLists.txt cmake include src parallel io tests/CMakeLists.txt tests/gpu \
+    tests/ops/shards.hpp tests/peers tests/support inputs/parity-16h.yaml \
+    inputs/layouts-4-ranks.txt inputs/layouts-8-ranks.txt inputs/gpt2-124m.yaml \
+    inputs/llama-8b.yaml inputs/small.yaml
 }
 
 output=$hs_root/$results
 bundle=
+sanitizers=1
 while (($# > 0)); do
   case $1 in
     --check)
@@ -30,8 +34,9 @@ while (($# > 0)); do
       [[ $output == /* ]] || output=$hs_started_in/$output
       shift
       ;;
+    --without-sanitizers) sanitizers=0 ;;
     -h | --help)
-      sed -n '3,7s/^# //p' "$hs_root/jobs/gpu-tests.sh"
+      sed -n '3,8s/^# //p' "$hs_root/jobs/gpu-tests.sh"
       exit 0
       ;;
     -*) hs_die 2 "jobs/gpu-tests.sh: unknown option $1; see jobs/gpu-tests.sh --help" ;;
@@ -74,10 +79,11 @@ run() {
     "--gtest_output=json:$scratch/$name.json"
 }
 
-# parity RANKS PRECISION: every layout of a matrix beside one rank.
+# parity RANKS PRECISION OPTION...: every layout of a matrix beside one rank.
 parity() {
   hs_mpirun "$1" --timeout 120 "${start[@]}" "$folder/bin/hyperslab" parity inputs/parity-16h.yaml \
-    --matrix "inputs/layouts-$1-ranks.txt" --set run.device=cuda --set "precision.compute=$2"
+    --matrix "inputs/layouts-$1-ranks.txt" --set run.device=cuda \
+    --set "precision.compute=$2" "${@:3}"
 }
 
 # overlap RANKS: the share of the gradient reductions that training GPT-2 124M waits for.
@@ -112,6 +118,73 @@ sys.exit(share > 0.5)
 EOF_CHECK
 }
 
+# bench DECK OPTION...: on one GPU, on generated tokens.
+bench() {
+  timeout 150 "${start[@]}" "$folder/bin/hyperslab" bench "inputs/$1.yaml" --set run.device=cuda \
+    --set 'data.train=[synthetic]' --set 'data.validation=[]' --set train.validate_every=0 "${@:2}"
+}
+
+# count: no step of training GPT-2 124M allocates, waits for the device or launches more than a few
+# graphs and kernels.
+count() { bench gpt2-124m --set train.global_batch=64 --count; }
+
+# components: the parts of the model have times, and these add up to the step's.
+components() {
+  local file=$scratch/components.bench
+  bench small --set precision.compute=bf16 --set model.attention=reference --components \
+    --json "$file" || return
+  python3 - "$file" <<'EOF_CHECK'
+import json, sys
+
+figures = json.load(open(sys.argv[1], encoding="utf-8"))
+rows = figures["components"]
+parts = rows["attention"]["parts"]
+share = sum(row["seconds"] for row in rows.values()) / figures["mean_seconds"]
+untimed = [name for name in ("embedding", "attention", "ffn", "norms", "head", "optimizer")
+           if not rows[name]["seconds"] > 0]
+untimed += [name for name in ("scores", "softmax", "values") if not parts[name]["seconds"] > 0]
+print(f"components are {share:.4f} of the step (within 0.05 of 1), "
+      f"without time: {', '.join(untimed) or 'none'}")
+sys.exit(bool(untimed) or not abs(share - 1) <= 0.05)
+EOF_CHECK
+}
+
+# memory: what training GPT-2 124M holds on a GPU is what was planned, in the dtypes of bf16.
+memory() {
+  local plan=$scratch/memory-plan.json file=$scratch/memory.bench
+  bench gpt2-124m --set train.global_batch=64 --set train.microbatch=64 --memory "$plan" --dtypes \
+    --json "$file" || return
+  python3 - "$plan" "$file" <<'EOF_CHECK'
+import json, sys
+
+plan, figures = (json.load(open(path, encoding="utf-8")) for path in sys.argv[1:])
+totals = plan["ranks"][0]["totals"]
+predicted, measured = totals["device predicted"], totals["device measured"]
+difference = measured / predicted - 1
+stored = {what: row["storage"] for what, row in figures["dtypes"].items()}
+wanted = {"parameters": "bf16", "masters": "f32", "optimizer state": "f32"}
+wrong = [what for what, dtype in wanted.items() if stored[what] != dtype]
+print(f"{measured / 2**20:.1f} MiB measured, {predicted / 2**20:.1f} predicted: "
+      f"{100 * difference:+.2f} % (2 allowed); of another dtype: {', '.join(wrong) or 'none'}")
+sys.exit(bool(wrong) or not abs(difference) <= 0.02)
+EOF_CHECK
+}
+
+# sanitizer TOOL NAME [FILTER]: a kernel test under compute-sanitizer; skipped where there is none
+# or where it cannot work with the GPU.
+sanitizer() {
+  local tool=$1 name=$2 log=$scratch/$1.$2.log status=0 program options=(--error-exitcode 9)
+  program=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v compute-sanitizer) || return 77
+  # Our own failed calls fail the test without its help; libraries make calls that may fail.
+  [[ $tool != memcheck ]] || options+=(--report-api-errors no)
+  HYPERSLAB_REQUIRE_GPU=1 timeout 150 "${start[@]}" "$program" --tool "$tool" "${options[@]}" \
+    "$folder/bin/gpu_kernels_${name}_test" --gtest_brief=1 "--gtest_filter=${3:-*}" \
+    >"$log" 2>&1 || status=$?
+  tail -n 20 -- "$log"
+  if ((status != 0)) && grep -q 'Device not supported' "$log"; then return 77; fi
+  return "$status"
+}
+
 export OMP_NUM_THREADS=4 # of programs without a launcher
 if [[ -n ${CUDA_VISIBLE_DEVICES:-} ]]; then
   IFS=, read -ra devices <<<"$CUDA_VISIBLE_DEVICES"
@@ -126,13 +199,26 @@ training_beside_pytorch() {
     --precisions fp32,bf16 --binary "${bundle:-$folder/bin}/hyperslab"
 }
 one_gpu() { run "$1" timeout 400 "${start[@]}" "$folder/bin/$1"; }
+sanitized() { record "$1.$2" sanitizer "$@"; }
 mapfile -t alone < <(grep . "$folder/gpu_tests.txt" | cut -d ' ' -f 1 | grep -v '^gpu_model_test$')
-jobs=("one_gpu gpu_model_test" training_beside_pytorch "${alone[@]/#/one_gpu }") # the longest first
+jobs=("one_gpu gpu_model_test" training_beside_pytorch) # the longest first
+if ((sanitizers)); then
+  # Under racecheck the largest problems take more minutes than they are worth.
+  jobs=("sanitized racecheck loss -*.ManyRows:*.MatchesTheOracle" "${jobs[@]}"
+    "sanitized racecheck attention *.CachedForward:*.ARank*" "sanitized racecheck norm"
+    "sanitized racecheck embedding" "sanitized racecheck optimizer")
+  for name in attention norm loss embedding elementwise optimizer; do
+    jobs+=("sanitized memcheck $name")
+  done
+fi
+jobs+=("${alone[@]/#/one_gpu }")
+for name in memory count components; do jobs+=("record $name $name"); done
 workers=$((gpus > 0 ? gpus : 1))
 for ((worker = 0; worker < workers; worker++)); do
   (
     export CUDA_VISIBLE_DEVICES=${devices[worker]:-}
-    for ((i = worker; i < ${#jobs[@]}; i += workers)); do
+    for i in "${!jobs[@]}"; do
+      mkdir -- "$scratch/job.$i" 2>/dev/null || continue # another worker has it
       read -ra job <<<"${jobs[i]}"
       "${job[@]}"
     done
@@ -155,6 +241,9 @@ for count in 4 8; do
   if ((count <= gpus)); then
     record "parity.$count.fp32" parity "$count" fp32
     record "parity.$count.bf16" parity "$count" bf16
+    # Tables that two stages share, key-value heads that ranks share, a vocabulary that does not divide.
+    record "parity.$count.shared" parity "$count" fp32 --set model.family=gpt2 \
+      --set model.tie_embeddings=true --set model.kv_heads=2 --set model.vocabulary=509
   else
     hs_say "layouts of $count ranks: not run, $gpus GPUs here"
   fi

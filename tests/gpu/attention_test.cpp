@@ -70,14 +70,17 @@ TEST_P(GpuFusedAttention, MatchesTheOracle) {
 
 TEST_P(GpuFusedAttention, DeterministicBackwardRepeatsItsBits) {
   const Size size = GetParam();
-  const Problem problem = fused_problem(size, DType::bf16);
-  const auto oracle = problem.on_oracle(fused_call(size, true));
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const Problem problem = fused_problem(size, dtype);
+    const auto oracle = problem.on_oracle(fused_call(size, true));
 
-  const auto first = problem.on_gpu(fused_call(size, true));
-  const auto second = problem.on_gpu(fused_call(size, true));
+    const auto first = problem.on_gpu(fused_call(size, true));
+    const auto second = problem.on_gpu(fused_call(size, true));
 
-  EXPECT_TRUE(same_bits(first[4].view(), second[4].view())) << size.str();
-  expect_oracle(first[4], oracle[4], 2 * tolerance(DType::bf16), size.str());
+    const std::string what = size.str() + " in " + std::string(name_of(dtype));
+    EXPECT_TRUE(same_bits(first[4].view(), second[4].view())) << what;
+    expect_oracle(first[4], oracle[4], 2 * tolerance(dtype), what);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, GpuFusedAttention,
@@ -102,6 +105,54 @@ TEST_F(GpuTest, FusedAttentionNamesWhatItCannotDo) {
   EXPECT_THAT(refused({2, 2, 64}, DType::f32), testing::HasSubstr("f32"));
   EXPECT_THAT(refused({2, 2, 12}, DType::bf16), testing::HasSubstr("12"));
   EXPECT_THAT(refused({2, 2, 264}, DType::bf16), testing::HasSubstr("264"));
+}
+
+/// Operands of a call, of which one may begin an element behind an aligned address.
+class OffByOne {
+ public:
+  OffByOne(const Size& size, std::size_t misaligned) : misaligned_(misaligned) {
+    take(DType::bf16, size.packed());
+    take(DType::bf16, size.out());
+    take(DType::f32, size.statistics());
+    take(DType::bf16, size.out());
+    take(DType::bf16, size.packed());
+  }
+  [[nodiscard]] const Views& views() const { return views_; }
+
+ private:
+  void take(DType dtype, const Shape& shape) {
+    const Dim first = views_.size() == misaligned_ ? 1 : 0;
+    tensors_.emplace_back(Device::cuda, dtype, Shape{first + shape.numel()});
+    views_.push_back(tensors_.back().view().slice(first, shape.numel()).reshaped(shape));
+  }
+  std::size_t misaligned_;
+  std::vector<Tensor> tensors_;
+  Views views_;
+};
+
+TEST_F(GpuTest, FusedAttentionRefusesMisalignedViews) {
+  const Size size = {1, 16, {2, 2, 64}};
+  const std::vector<std::string> names = {"qkv", "out", "log_sum_exp", "dout", "dqkv"};
+  Context ctx(Device::cuda, 0);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const OffByOne operands(size, i);
+    const Views& v = operands.views();
+    const auto expect_refused = [&](const std::string& op, const auto& call) {
+      try {
+        call();
+        ADD_FAILURE() << op << " " << names[i] << ": nothing was thrown";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::internal) << error.what();
+        EXPECT_THAT(error.what(), testing::HasSubstr(op + " " + names[i] + ": begins"));
+      }
+    };
+    if (i < 3) {
+      expect_refused("attention_forward",
+                     [&] { attention_forward(ctx, size.layout, v[0], v[1], v[2]); });
+    }
+    expect_refused("attention_backward",
+                   [&] { attention_backward(ctx, size.layout, v[3], v[0], v[1], v[2], v[4]); });
+  }
 }
 
 class GpuReferenceAttention : public GpuTest, public testing::WithParamInterface<Size> {};

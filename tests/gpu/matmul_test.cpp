@@ -23,26 +23,56 @@ const std::vector<std::array<Dim, 3>> kSizes = {{1, 1, 1},     {2, 3, 4},      {
                                                 {17, 1, 31},   {64, 64, 64},   {72, 40, 24},
                                                 {33, 65, 257}, {256, 136, 520}};
 
+/// What operands are stored in, and how products of f32 are computed.
+struct Precision {
+  DType dtype;
+  bool tf32 = false;
+  [[nodiscard]] std::string str() const { return tf32 ? "tf32" : std::string(name_of(dtype)); }
+  /// tf32 has the digits of f16.
+  [[nodiscard]] double slack() const {
+    return tf32 ? tolerance(DType::f16) / tolerance(DType::f32) : 1.0;
+  }
+};
+const std::vector<Precision> kPrecisions = {
+    {DType::f32}, {DType::bf16}, {DType::f16}, {DType::f32, true}};
+
+/// The call with pinned algorithms or with timed ones.
+Problem::Call in_mode(const Problem::Call& call, const Precision& precision, bool pinned) {
+  return [=](Context& ctx, const Views& v) {
+    ctx.set_tf32(precision.tf32);
+    ctx.set_deterministic(pinned);
+    call(ctx, v);
+  };
+}
+
 /// Standard normals in the dtype, divided so that sums over K are of order one.
 Tensor operand(DType dtype, const Shape& shape, std::uint64_t seed, Dim K = 1) {
   return random_tensor(dtype, shape, seed, 1.0 / std::sqrt(static_cast<double>(K)));
 }
 
-/// Runs with the pinned algorithms, which must repeat their bits, and with the timed ones.
+/// What a product is added to; poison where it is written over.
+Tensor target(DType dtype, const Shape& shape, std::uint64_t seed, Accumulate accumulate) {
+  return accumulate == Accumulate::yes ? operand(dtype, shape, seed) : poisoned(dtype, shape);
+}
+
+/// Runs with the pinned algorithms, which must repeat their bits.
+void expect_pinned(const Problem& problem, const Problem::Call& call, const std::string& what,
+                   const Precision& precision) {
+  problem.expect_match(in_mode(call, precision, true), what + ", deterministic, " + precision.str(),
+                       precision.slack());
+}
+
+/// Runs with the pinned algorithms and with the timed ones.
 void expect_both_modes(const Problem& problem, const Problem::Call& call, const std::string& what,
-                       const std::vector<std::size_t>& outputs, DType compute) {
-  const auto pinned = [&](Context& ctx, const Views& v) {
-    ctx.set_deterministic(true);
-    call(ctx, v);
-  };
-  problem.expect_match(pinned, what + ", deterministic");
+                       const std::vector<std::size_t>& outputs, const Precision& precision) {
+  expect_pinned(problem, call, what, precision);
   const auto oracle = problem.on_oracle(call);
-  const auto timed = problem.on_gpu(call);
+  const auto timed = problem.on_gpu(in_mode(call, precision, false));
   for (const std::size_t i : outputs) {
     if (oracle[i].view().numel() == 0) continue;
-    EXPECT_LE(relative_difference(timed[i].view(), oracle[i].view()),
-              std::max(tolerance(compute), tolerance(timed[i].view().dtype())))
-        << what << ", timed, in " << name_of(compute) << ", operand " << i;
+    const double wanted = std::max(tolerance(precision.dtype), tolerance(timed[i].view().dtype()));
+    EXPECT_LE(relative_difference(timed[i].view(), oracle[i].view()), precision.slack() * wanted)
+        << what << ", timed, in " << precision.str() << ", operand " << i;
   }
 }
 
@@ -51,7 +81,8 @@ Shape stored(Dim rows, Dim columns, Trans trans) {
 }
 
 TEST_F(GpuMatmul, AllLayoutsDtypesAndAwkwardSizes) {
-  for (const DType dtype : kGpuTypes) {
+  for (const Precision& precision : kPrecisions) {
+    const DType dtype = precision.dtype;
     for (const auto& [M, N, K] : kSizes) {
       for (const auto& [trans_a, trans_b] : {std::pair{Trans::no, Trans::no},
                                              {Trans::no, Trans::yes},
@@ -61,31 +92,33 @@ TEST_F(GpuMatmul, AllLayoutsDtypesAndAwkwardSizes) {
         problem.input(operand(dtype, stored(M, K, trans_a), 1, K))
             .input(operand(dtype, stored(K, N, trans_b), 2))
             .output(dtype, {M, N});
-        problem.expect_match(
+        expect_pinned(
+            problem,
             [&, a = trans_a, b = trans_b](Context& ctx, const Views& v) {
-              ctx.set_deterministic(true);
               matmul(ctx, v[0], a, v[1], b, Accumulate::no, v[2]);
             },
-            "matmul " + std::to_string(M) + " " + std::to_string(N) + " " + std::to_string(K));
+            "matmul " + std::to_string(M) + " " + std::to_string(N) + " " + std::to_string(K),
+            precision);
       }
     }
   }
 }
 
 TEST_F(GpuMatmul, TimedAlgorithmsAndAccumulation) {
-  for (const DType dtype : kGpuTypes) {
+  for (const Precision& precision : kPrecisions) {
+    const DType dtype = precision.dtype;
     for (const DType out : {dtype, DType::f32}) {
       for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
         Problem problem(dtype);
         problem.input(operand(dtype, {129, 264}, 1, 264))
             .input(operand(dtype, {264, 72}, 2))
-            .in_out(operand(out, {129, 72}, 3));
+            .in_out(target(out, {129, 72}, 3, accumulate));
         expect_both_modes(
             problem,
             [&](Context& ctx, const Views& v) {
               matmul(ctx, v[0], Trans::no, v[1], Trans::no, accumulate, v[2]);
             },
-            "matmul", {2}, dtype);
+            "matmul", {2}, precision);
       }
     }
   }
@@ -175,7 +208,8 @@ TEST_F(GpuMatmul, SecondCallCanBeCapturedAndReplayed) {
 }
 
 TEST_F(GpuLinear, ForwardWithAndWithoutBias) {
-  for (const DType dtype : kGpuTypes) {
+  for (const Precision& precision : kPrecisions) {
+    const DType dtype = precision.dtype;
     for (const auto& [rows, M, K] : kSizes) {
       for (const bool with_bias : {false, true}) {
         Problem problem(dtype);
@@ -185,7 +219,7 @@ TEST_F(GpuLinear, ForwardWithAndWithoutBias) {
         expect_both_modes(
             problem,
             [](Context& ctx, const Views& v) { linear_forward(ctx, v[0], v[1], v[2], v[3]); },
-            "linear_forward", {3}, dtype);
+            "linear_forward", {3}, precision);
       }
     }
   }
@@ -193,7 +227,8 @@ TEST_F(GpuLinear, ForwardWithAndWithoutBias) {
 
 TEST_F(GpuLinear, VocabularyThatNoTileDivides) {
   constexpr Dim kVocabulary = 50257;
-  for (const DType dtype : kGpuTypes) {
+  for (const Precision& precision : kPrecisions) {
+    const DType dtype = precision.dtype;
     Problem problem(dtype);
     problem.input(operand(dtype, {9, 64}, 1, 64))
         .input(operand(dtype, {kVocabulary, 64}, 2))
@@ -208,12 +243,13 @@ TEST_F(GpuLinear, VocabularyThatNoTileDivides) {
           linear_backward_input(ctx, v[3], v[1], Accumulate::no, v[4]);
           linear_backward_weight(ctx, v[3], v[0], Accumulate::no, v[5], {});
         },
-        "vocabulary", {2, 4, 5}, dtype);
+        "vocabulary", {2, 4, 5}, precision);
   }
 }
 
 TEST_F(GpuLinear, ActivationForward) {
-  for (const DType dtype : kGpuTypes) {
+  for (const Precision& precision : kPrecisions) {
+    const DType dtype = precision.dtype;
     for (const Activation activation :
          {Activation::gelu_tanh, Activation::gelu, Activation::silu}) {
       for (const Dim M : {128, 72, 37}) {
@@ -227,7 +263,7 @@ TEST_F(GpuLinear, ActivationForward) {
               [&](Context& ctx, const Views& v) {
                 linear_activation_forward(ctx, v[0], v[1], v[2], activation, v[3], v[4]);
               },
-              "linear_activation_forward", {3, 4}, dtype);
+              "linear_activation_forward", {3, 4}, precision);
         }
       }
     }
@@ -254,26 +290,28 @@ TEST_F(GpuLinear, TheKeptInputOfAnActivationThatIsNotFusedGivesTheSameBits) {
 }
 
 TEST_F(GpuLinear, BackwardInput) {
-  for (const DType dtype : kGpuTypes) {
+  for (const Precision& precision : kPrecisions) {
+    const DType dtype = precision.dtype;
     for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
       for (const auto& [rows, M, K] : kSizes) {
         Problem problem(dtype);
         problem.input(operand(dtype, {rows, M}, 1, M))
             .input(operand(dtype, {M, K}, 2))
-            .in_out(operand(dtype, {rows, K}, 3));
+            .in_out(target(dtype, {rows, K}, 3, accumulate));
         expect_both_modes(
             problem,
             [&](Context& ctx, const Views& v) {
               linear_backward_input(ctx, v[0], v[1], accumulate, v[2]);
             },
-            "linear_backward_input", {2}, dtype);
+            "linear_backward_input", {2}, precision);
       }
     }
   }
 }
 
 TEST_F(GpuLinear, ActivationBackwardInputBesideAndInPlaceOfPre) {
-  for (const DType dtype : kGpuTypes) {
+  for (const Precision& precision : kPrecisions) {
+    const DType dtype = precision.dtype;
     for (const Activation activation : {Activation::gelu_tanh, Activation::relu_squared}) {
       for (const Dim K : {256, 72, 37}) {
         Problem problem(dtype);
@@ -288,29 +326,30 @@ TEST_F(GpuLinear, ActivationBackwardInputBesideAndInPlaceOfPre) {
               linear_activation_backward_input(ctx, v[0], v[1], v[2], activation, v[3]);
               linear_activation_backward_input(ctx, v[0], v[1], v[4], activation, v[4]);
             },
-            "linear_activation_backward_input", {3, 4}, dtype);
+            "linear_activation_backward_input", {3, 4}, precision);
       }
     }
   }
 }
 
 TEST_F(GpuLinear, BackwardWeightAndBias) {
-  for (const DType dtype : kGpuTypes) {
+  for (const Precision& precision : kPrecisions) {
+    const DType dtype = precision.dtype;
     for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
       for (const bool with_bias : {false, true}) {
         for (const auto& [rows, M, K] : kSizes) {
           Problem problem(dtype);
           problem.input(operand(dtype, {rows, M}, 1, rows))
               .input(operand(dtype, {rows, K}, 2))
-              .in_out(operand(DType::f32, {M, K}, 3));
-          with_bias ? problem.in_out(operand(DType::f32, {M}, 4)) : problem.absent();
+              .in_out(target(DType::f32, {M, K}, 3, accumulate));
+          with_bias ? problem.in_out(target(DType::f32, {M}, 4, accumulate)) : problem.absent();
           expect_both_modes(
               problem,
               [&](Context& ctx, const Views& v) {
                 linear_backward_weight(ctx, v[0], v[1], accumulate, v[2], v[3]);
               },
               "linear_backward_weight",
-              with_bias ? std::vector<std::size_t>{2, 3} : std::vector<std::size_t>{2}, dtype);
+              with_bias ? std::vector<std::size_t>{2, 3} : std::vector<std::size_t>{2}, precision);
         }
       }
     }

@@ -28,6 +28,7 @@ using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 constexpr Dim kMaxHeadWidth = 256;
 constexpr Dim kHeadWidthUnit = 8;
+constexpr std::uintptr_t kAlignment = 16;  // bytes: what the frontend takes operands to have
 
 enum class Direction : std::uint8_t { forward, backward };
 /// What a graph is good for: B, T, H, H_kv, Dh, dtype, direction, deterministic.
@@ -86,6 +87,15 @@ void require_supported(const HeadLayout& layout, DType dtype, const char* op) {
                   std::to_string(kHeadWidthUnit) + " up to " + std::to_string(kMaxHeadWidth) +
                   ", found " + std::string(name_of(dtype)) + " and " +
                   std::to_string(layout.head_width) + "; set model.attention: reference");
+}
+
+/// Heads begin at multiples of kHeadWidthUnit elements, so a packed view's parts follow its begin.
+void require_aligned(CView view, const char* what) {
+  const auto past = reinterpret_cast<std::uintptr_t>(view.raw()) % kAlignment;
+  if (past == 0) return;
+  throw Error(ExitCode::internal, std::string(what) + ": begins " + std::to_string(past) +
+                                      " bytes past a multiple of " + std::to_string(kAlignment) +
+                                      ", and cuDNN wants addresses that are such multiples");
 }
 
 /// Sizes of one problem, and its tensors as cuDNN wants them: (B, heads, T, Dh) by strides.
@@ -247,6 +257,9 @@ void attention_forward(Context& ctx, const HeadLayout& layout, CView qkv, View o
   require_supported(layout, qkv.dtype(), "attention_forward");
   const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, qkv.dtype()};
   if (p.B == 0 || p.T == 0) return;
+  require_aligned(qkv, "attention_forward qkv");
+  require_aligned(out, "attention_forward out");
+  require_aligned(log_sum_exp, "attention_forward log_sum_exp");
   Plan& plan = plan_of(ctx, p, Direction::forward);
   set_packed(plan.pointers, layout, qkv, {kQ, kK, kV});
   plan.pointers[kOut] = address(out);
@@ -259,6 +272,11 @@ void attention_backward(Context& ctx, const HeadLayout& layout, CView dout, CVie
   require_supported(layout, qkv.dtype(), "attention_backward");
   const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, qkv.dtype()};
   if (p.B == 0 || p.T == 0) return;
+  require_aligned(dout, "attention_backward dout");
+  require_aligned(qkv, "attention_backward qkv");
+  require_aligned(out, "attention_backward out");
+  require_aligned(log_sum_exp, "attention_backward log_sum_exp");
+  require_aligned(dqkv, "attention_backward dqkv");
   Plan& plan = plan_of(ctx, p, Direction::backward);
   set_packed(plan.pointers, layout, qkv, {kQ, kK, kV});
   set_packed(plan.pointers, layout, dqkv, {kDq, kDk, kDv});

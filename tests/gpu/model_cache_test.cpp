@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generation on a GPU: keys and values in the cache give the logits of recomputation.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "gpu/model_run.hpp"
+
+namespace hyperslab {
+namespace {
+
+using test::operator+;
+
+constexpr Dim kVocabulary = 503;
+constexpr Dim kContext = 40;
+
+constexpr const char* kDeck = R"(
+run: {name: cache, seed: 5, device: cuda}
+model: {family: gpt2, layers: 3, width: 64, heads: 4, vocabulary: 503, context: 40}
+data: {train: [synthetic]}
+train: {steps: 1, global_batch: 1, microbatch: 1}
+)";
+
+/// A model with a cache for one text.
+class CachedModel {
+ public:
+  explicit CachedModel(const train::Config& config)
+      : options_(cached(config)),
+        mesh_(mesh::Mesh::plan(config.parallel, 0)),
+        plan_(train::make_plan(config, options_, 0).memory),
+        trainer_(config, mesh_, options_, &plan_),
+        logits_(Device::cuda, options_.compute, {1, trainer_.stage().logits_columns()}) {
+    trainer_.initialize();
+  }
+  /// Logits of the last of `tokens`, which follow `past` others that are in the cache.
+  Tensor decode(std::vector<std::int32_t> tokens, Dim past) {
+    Context& ctx = trainer_.context();
+    const Shape shape = {1, static_cast<Dim>(tokens.size())};
+    Tensor place(Device::cuda, DType::i32, shape);
+    copy(ctx, CView(tokens.data(), DType::i32, Device::cpu, shape), place.view());
+    trainer_.stage().decode(ctx, place.view(), past, logits_.view());
+    Tensor host(Device::cpu, options_.compute, {kVocabulary});  // the rest is padding
+    copy(ctx, logits_.view().reshaped({logits_.view().numel()}).slice(0, kVocabulary), host.view());
+    synchronize(ctx);
+    return host;
+  }
+
+ private:
+  static train::TrainerOptions cached(const train::Config& config) {
+    train::TrainerOptions options =
+        train::trainer_options(config, test::world().local_rank(), false);
+    options.cache = true;
+    options.B = 1;
+    return options;
+  }
+  train::TrainerOptions options_;
+  mesh::Mesh mesh_;
+  model::MemoryPlan plan_;
+  train::Trainer trainer_;
+  Tensor logits_;
+};
+
+class GpuModelCache : public test::GpuTest {};
+
+TEST_F(GpuModelCache, GivesTheLogitsOfRecomputation) {
+  std::vector<std::int32_t> tokens(kContext);
+  std::iota(tokens.begin(), tokens.end(), 100);
+  for (const test::Overrides& family :
+       {test::Overrides{"model.family=gpt2"},
+        test::Overrides{"model.family=llama", "model.kv_heads=2"}}) {
+    for (const char* compute : {"fp32", "bf16"}) {
+      CachedModel model(test::read_model(
+          kDeck, family + test::Overrides{std::string("precision.compute=") + compute}));
+      const double wanted = compute == std::string("fp32") ? 1e-5 : 0.03;
+      const std::string what = family.front() + " in " + compute;
+      (void)model.decode({tokens.begin(), tokens.begin() + 7}, 0);
+      Tensor piecewise = model.decode({tokens.begin() + 7, tokens.begin() + 20}, 7);
+      for (Dim t = 20; t < kContext; ++t) {
+        piecewise = model.decode({tokens[static_cast<std::size_t>(t)]}, t);
+      }
+      const Tensor whole = model.decode(tokens, 0);
+      EXPECT_LE(test::relative_difference(piecewise.view(), whole.view()), wanted) << what;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab
