@@ -23,13 +23,14 @@ from analysis.tables import number, output_folder, text_table
 
 FINISHED, SHORT, DIVERGED = "finished", "unfinished", "diverged"
 LAST_STEPS = 20
+DIVERGED_AT = 2.0  # times the initial loss, at any step
 
 METHOD = (
     "The final loss is the last validation loss of a run; where none was measured, the mean training loss of its last "
     f"{LAST_STEPS} steps. The initial loss is the training loss of step 1.",
-    "A run has diverged where its last loss is not finite (the program ends with exit code 7 after ten such steps in a "
-    "row), where a validation was not finite, or where its final loss is above the initial one. A run is unfinished "
-    "where it has fewer steps than its deck wants; it is drawn hollow.",
+    "A run has diverged where a training or validation loss behind step 1 was not finite or above twice the initial "
+    "loss, even if it came back later, or where its final loss is above the initial one. A run is unfinished where it "
+    "has fewer steps than its deck wants; it is drawn hollow.",
 )
 
 
@@ -53,9 +54,11 @@ class Point:
         return self.state == DIVERGED
 
 
-def state_of(losses: np.ndarray, final: float, broken: bool, unfinished: bool) -> str:
-    initial = first_value(losses[:1])
-    if broken or math.isnan(losses[-1]) or math.isnan(final) or final > initial:
+def state_of(losses: Sequence[float], final: float, unfinished: bool) -> str:
+    """`losses`: every training and validation loss, that of step 1 first."""
+    initial = losses[0]
+    sound = all(loss <= DIVERGED_AT * initial < math.inf for loss in losses)  # no NaN is
+    if not sound or not final <= initial:
         return DIVERGED
     return SHORT if unfinished else FINISHED
 
@@ -74,12 +77,13 @@ def learning_rate_of(run: Run, deck: Deck) -> float:
 def read_point(run: Run, deck: Deck, series: str) -> Point:
     metrics = read_metrics(run)
     losses, validation = metrics.column("loss"), metrics.column("validation_loss")
-    measured = [row["validation_loss"] for row in metrics.rows if "validation_loss" in row]
+    measured = [math.nan if row["validation_loss"] is None else row["validation_loss"]
+                for row in metrics.rows if "validation_loss" in row]
     tail = losses[-LAST_STEPS:]
     tail_mean = float(np.nanmean(tail)) if not np.isnan(tail).all() else math.nan
     final = last_value(validation) if measured else tail_mean
     step, steps = int(metrics.steps[-1]), int(deck.get("train.steps", "0"))
-    state = state_of(losses, final, None in measured, step < steps)
+    state = state_of([*losses, *measured], final, step < steps)
     return Point(series, run.label, learning_rate_of(run, deck), first_value(losses[:1]), final,
                  best_value(validation), bool(measured), step, steps, state)
 
@@ -141,7 +145,7 @@ def legend_handles(points: Sequence[Point]) -> list[Line2D]:
                               label="unfinished"))
     if any(point.has_diverged for point in points):
         handles.append(Line2D([], [], color="#555555", linestyle="none", marker="x", markersize=8,
-                              label="diverged (at the upper edge)"))
+                              label="diverged at some step (at the upper edge)"))
     return handles
 
 

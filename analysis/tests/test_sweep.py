@@ -53,6 +53,18 @@ class Sweep(CommandTest):
         self.assertIn("<td>best</td>", page)
         self.assertEqual(page.count("<td>diverged</td>"), 3)
 
+    def test_a_loss_that_came_back_has_diverged_still(self) -> None:
+        validated = self.write(4e-2, [8.0, 7.0, 6.0, 4.0], 4.0)
+        write_metrics(validated, [{"step": 1, "loss": 8.0}, {"step": 2, "loss": 7.0, "validation_loss": 16.1},
+                                  {"step": 3, "loss": 6.0}, {"step": 4, "loss": 4.0, "validation_loss": 4.0}])
+
+        out, rows = self.sweep(self.write(1e-2, [8.0, 16.0, 6.0, 4.0], 4.5), self.write(2e-2, [8.0, 16.1, 6.0, 4.0], 4.0),
+                               self.write(3e-2, [8.0, None, 6.0, 4.0], 4.0), validated,
+                               self.write(5e-2, [None, 7.0, 6.0, 4.0], 4.0))
+
+        self.assertEqual([row["state"] for row in rows.values()], ["finished"] + ["diverged"] * 4)
+        self.assertIn("learning rate 0.01 (lr_0.01); 4 of 5 diverged", out)
+
     def test_without_validation_the_last_training_losses_count(self) -> None:
         _, rows = self.sweep(self.write(1e-3, [8.0, 6.0, 5.0, 3.0]))
 

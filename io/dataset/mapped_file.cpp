@@ -29,7 +29,11 @@ void require_regular_file(const std::string& path) {
   }
 }
 
-std::size_t size_of_open_file(int fd, const std::string& path) {
+FileStamp stamp_in(const struct stat& status) {
+  return {status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+}
+
+FileStamp stamp_of_open_file(int fd, const std::string& path) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) {
     fail_file(path, "a readable file", std::strerror(errno), "check the file system");
@@ -37,7 +41,7 @@ std::size_t size_of_open_file(int fd, const std::string& path) {
   if (status.st_size == 0) {
     fail_file(path, "tokens", "an empty file (0 bytes)", "write or copy the file again");
   }
-  return static_cast<std::size_t>(status.st_size);
+  return stamp_in(status);
 }
 
 struct Descriptor {
@@ -47,6 +51,12 @@ struct Descriptor {
 
 }  // namespace
 
+std::optional<FileStamp> stamp_of(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return {};
+  return stamp_in(status);
+}
+
 MappedFile::MappedFile(const std::string& path) {
   require_regular_file(path);
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -54,7 +64,8 @@ MappedFile::MappedFile(const std::string& path) {
     fail_file(path, "a readable file", std::strerror(errno), "check owner and permissions");
   }
   const Descriptor guard{fd};
-  const std::size_t size = size_of_open_file(fd, path);
+  stamp_ = stamp_of_open_file(fd, path);
+  const auto size = static_cast<std::size_t>(stamp_.bytes);
   void* mapped = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) {
     fail_file(path, "a file that can be mapped to memory", std::strerror(errno),
@@ -62,18 +73,25 @@ MappedFile::MappedFile(const std::string& path) {
   }
   data_ = static_cast<const std::byte*>(mapped);
   size_ = size;
+  bus_error_line_ = std::make_unique<BusErrorLine>(bytes(), path);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      stamp_(other.stamp_),
+      bus_error_line_(std::move(other.bus_error_line_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(stamp_, other.stamp_);
+  std::swap(bus_error_line_, other.bus_error_line_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
+  bus_error_line_.reset();  // before other memory may be where the file was
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 

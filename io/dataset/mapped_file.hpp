@@ -3,12 +3,28 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "dataset/bus_errors.hpp"
+
 namespace hyperslab::io {
 
-/// A regular, non-empty file mapped for reading as long as this lives.
+/// What tells a changed file from the one before without reading it.
+struct FileStamp {
+  std::int64_t bytes = 0;
+  std::int64_t seconds = 0;  ///< of the last modification
+  std::int64_t nanoseconds = 0;
+  bool operator==(const FileStamp&) const = default;
+};
+
+/// Of the file at `path` now; nothing where it cannot be looked at.
+[[nodiscard]] std::optional<FileStamp> stamp_of(const std::string& path);
+
+/// A regular, non-empty file mapped for reading as long as this lives. Where it is shortened in
+/// that time, reading it ends the process; see BusErrorLine.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -23,6 +39,9 @@ class MappedFile {
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(size_); }
 
+  /// When it was opened.
+  [[nodiscard]] const FileStamp& stamp() const { return stamp_; }
+
   enum class Access : std::uint8_t { sequential, random };
   /// Tells the kernel whether to read ahead.
   void expect(Access access) const;
@@ -30,6 +49,8 @@ class MappedFile {
  private:
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  FileStamp stamp_;
+  std::unique_ptr<const BusErrorLine> bus_error_line_;
 };
 
 }  // namespace hyperslab::io

@@ -41,6 +41,7 @@ Shard open_shard(const std::string& path, const std::string& raw_dtype, bool los
   Shard shard;
   shard.path = path;
   shard.file = MappedFile(path);
+  shard.opened = shard.file.stamp();
   if (has_npy_magic(shard) || path.ends_with(".npy")) {
     read_npy_header(shard);
   } else if (has_hdf5_signature(shard) || path.ends_with(".h5") || path.ends_with(".hdf5")) {

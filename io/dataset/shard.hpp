@@ -31,6 +31,7 @@ struct Shard {
   std::int64_t count = 0;   ///< tokens
   std::int64_t offset = 0;  ///< bytes from the file's start to the first token; -1: not mapped
   MappedFile file;
+  FileStamp opened;  ///< the file when it was opened, mapped or not
   std::vector<std::byte> memory;
   bool has_mask = false;          ///< a byte a token, 0: does not count as a target
   std::int64_t mask_offset = -1;  ///< bytes from the file's start; -1: in mask_memory

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "dataset/fingerprint.hpp"
 #include "dataset/ids.hpp"
@@ -107,6 +108,22 @@ std::string TokenFiles::description() const {
 std::uint64_t TokenFiles::fingerprint() const {
   std::call_once(fingerprint_once_, [this] { fingerprint_ = fingerprint_of(shards_); });
   return fingerprint_;
+}
+
+void TokenFiles::require_unchanged() const {
+  for (const Shard& shard : shards_) {
+    const std::optional<FileStamp> now = stamp_of(shard.path);
+    if (!now || *now == shard.opened) continue;
+    const std::string remedy =
+        "do not change token files under a run; put the file back as it was, and resume";
+    if (now->bytes != shard.opened.bytes) {
+      fail_file(shard.path,
+                fmt::format("the {} bytes that it had at the start", shard.opened.bytes),
+                fmt::format("{} bytes", now->bytes), remedy);
+    }
+    fail_file(shard.path, "the file as it was at the start", "another time of modification",
+              remedy);
+  }
 }
 
 }  // namespace hyperslab::io

@@ -15,6 +15,7 @@ namespace hyperslab::io {
 namespace {
 
 constexpr std::size_t kBufferBytes = 1 << 20;
+constexpr std::int64_t kMostBinTokens = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kNpyHeaderBytes = 128;  // a multiple of 64, as the format asks for
 
 template <class T>
@@ -53,12 +54,14 @@ TokenWriter::TokenWriter(const std::string& path, std::int64_t vocabulary, std::
 }
 
 void TokenWriter::append(std::span<const std::int32_t> ids) {
+  const std::int64_t wanted = count_ + static_cast<std::int64_t>(ids.size());
+  if (format_ == Format::bin && wanted > kMostBinTokens) fail_length();
   for (const std::int32_t id : ids) {
     require(id >= 0 && id < vocabulary_, "token writer: an id outside the vocabulary");
     if (document_begins_) ++documents_;
     document_begins_ = id == end_of_text_;
   }
-  count_ += static_cast<std::int64_t>(ids.size());
+  count_ = wanted;
   const std::size_t piece = kBufferBytes / static_cast<std::size_t>(width_);
   while (!ids.empty()) {
     const auto now = ids.first(std::min(piece, ids.size()));
@@ -66,6 +69,14 @@ void TokenWriter::append(std::span<const std::int32_t> ids) {
     if (buffer_.size() >= kBufferBytes) flush();
     ids = ids.subspan(now.size());
   }
+}
+
+void TokenWriter::fail_length() const {
+  throw Error(
+      ExitCode::data,
+      fmt::format("output '{}': wanted at most {} tokens (32 bits in llm.c's header), found "
+                  "more; name the output .npy or .h5, or write several files",
+                  path_, kMostBinTokens));
 }
 
 void TokenWriter::flush() {
@@ -84,12 +95,6 @@ std::int64_t TokenWriter::finish() {
 }
 
 void TokenWriter::finish_bin() {
-  if (count_ > std::numeric_limits<std::int32_t>::max()) {
-    throw Error(ExitCode::usage,
-                fmt::format("output '{}': wanted at most 2147483647 tokens (32 bits in llm.c's "
-                            "header), found {}; write .npy or .h5, or several files",
-                            path_, count_));
-  }
   std::array<std::int32_t, kLlmcHeaderWords> header{};
   header[0] = width_ == 2 ? kLlmcMagic16 : kLlmcMagic32;
   header[1] = width_ == 2 ? kLlmcVersion16 : kLlmcVersion32;

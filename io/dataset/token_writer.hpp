@@ -19,7 +19,8 @@ class TokenWriter {
   /// suffix, Error(storage) where the file cannot be made.
   TokenWriter(const std::string& path, std::int64_t vocabulary, std::int32_t end_of_text);
 
-  /// Throws Error(storage) where writing fails, an internal Error for ids outside the vocabulary.
+  /// Throws Error(storage) where writing fails, an internal Error for ids outside the vocabulary,
+  /// and Error(data) before a .bin has more tokens than its header can tell: 2^31 - 1.
   void append(std::span<const std::int32_t> ids);
   /// Completes and renames the file; returns its tokens.
   std::int64_t finish();
@@ -28,6 +29,7 @@ class TokenWriter {
   enum class Format : std::uint8_t { bin, npy, hdf5 };
   static Format format_of(const std::string& path);
 
+  [[noreturn]] void fail_length() const;
   void flush();
   void finish_bin();
   void finish_npy();

@@ -17,8 +17,7 @@ namespace hyperslab::io {
 /// Byte-level BPE (Sennrich et al. 2016 on bytes, as GPT-2). Threads may encode at the same time.
 class BpeTokenizer final : public Tokenizer {
  public:
-  /// `name` begins the messages about the vocabulary.
-  BpeTokenizer(BpeVocabulary vocabulary, const std::string& name);
+  explicit BpeTokenizer(BpeVocabulary vocabulary);
 
   [[nodiscard]] std::int64_t vocabulary() const override {
     return static_cast<std::int64_t>(vocabulary_.tokens.size());

@@ -50,6 +50,7 @@ BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::jso
   add_merges(path.substr(0, path.size() - kVocab.size()).append(kMerges), builder);
   BpeVocabulary vocabulary = builder.finish();
   vocabulary.pattern = kGpt2Pattern;
+  vocabulary.pattern_place = fmt::format("vocabulary file '{}': the split pattern", path);
   return vocabulary;
 }
 

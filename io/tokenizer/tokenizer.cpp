@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/io/tokenizer.hpp"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 
 #include "hyperslab/core/error.hpp"
@@ -36,8 +38,16 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary) {
                     "found nothing under this path; correct it or train one with tokenize " +
                     "--train-vocab");
   }
-  return std::make_unique<BpeTokenizer>(read_vocabulary(vocabulary),
-                                        "vocabulary '" + vocabulary + "'");
+  return std::make_unique<BpeTokenizer>(read_vocabulary(vocabulary));
+}
+
+void require_fits_model(const Tokenizer& tokenizer, const std::string& vocabulary,
+                        std::int64_t model_vocabulary) {
+  if (tokenizer.vocabulary() <= model_vocabulary) return;
+  throw Error(ExitCode::data,
+              fmt::format("vocabulary '{}': wanted at most {} tokens (model.vocabulary), found {}; "
+                          "give the vocabulary that the model's tokens were made with",
+                          vocabulary, model_vocabulary, tokenizer.vocabulary()));
 }
 
 }  // namespace hyperslab::io

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "dataset/atomic_file.hpp"
+#include "hyperslab/io/tokenizer.hpp"
 #include "tokenizer/byte_text.hpp"
 
 namespace hyperslab::io {
@@ -77,15 +78,8 @@ ordered_json added_tokens(std::size_t first_id, const std::vector<std::string>& 
   return out;
 }
 
-}  // namespace
-
-void write_vocabulary(const LearnedMerges& learned, const std::vector<std::string>& specials,
-                      const std::string& folder) {
-  const NewFolder guard(folder);
-  const std::filesystem::path path(folder);
-  AtomicFile vocab_file((path / "vocab.json").string());
-  AtomicFile merges_file((path / "merges.txt").string());
-  AtomicFile tokenizer_file((path / "tokenizer.json").string());
+ordered_json tokenizer_json(const LearnedMerges& learned,
+                            const std::vector<std::string>& specials) {
   const ordered_json byte_level = {{"type", "ByteLevel"},
                                    {"add_prefix_space", false},
                                    {"trim_offsets", true},
@@ -105,7 +99,26 @@ void write_vocabulary(const LearnedMerges& learned, const std::vector<std::strin
                    {"ignore_merges", false},
                    {"vocab", tokens_by_text(learned, specials)},
                    {"merges", merge_lines(learned)}};
-  append(vocab_file, file["model"]["vocab"].dump() + '\n');
+  return file;
+}
+
+}  // namespace
+
+std::string byte_tokenizer_json() {
+  LearnedMerges bytes;
+  for (int byte = 0; byte < 256; ++byte) bytes.tokens.emplace_back(1, static_cast<char>(byte));
+  return tokenizer_json(bytes, {"<|endoftext|>"}).dump() + '\n';
+}
+
+void write_vocabulary(const LearnedMerges& learned, const std::vector<std::string>& specials,
+                      const std::string& folder) {
+  const NewFolder guard(folder);
+  const std::filesystem::path path(folder);
+  AtomicFile vocab_file((path / "vocab.json").string());
+  AtomicFile merges_file((path / "merges.txt").string());
+  AtomicFile tokenizer_file((path / "tokenizer.json").string());
+  const ordered_json file = tokenizer_json(learned, specials);
+  append(vocab_file, file.at("model").at("vocab").dump() + '\n');
   append(merges_file, "#version: 0.2\n");
   for (const std::string& line : merge_lines(learned)) append(merges_file, line + '\n');
   append(tokenizer_file, file.dump() + '\n');

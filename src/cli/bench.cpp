@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <map>
 #include <optional>
 
@@ -11,6 +10,7 @@
 #include "bench_print.hpp"
 #include "command.hpp"
 #include "hyperslab/core/version.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::cli {
@@ -73,10 +73,7 @@ train::BenchOptions bench_options(const Arguments& args, BenchMode mode) {
 /// `text` is that of the first rank.
 void write(comm::World& world, const std::string& path, const std::string& text) {
   train::agree(world, [&] {
-    if (world.rank() != 0) return;
-    std::ofstream file(path);
-    file << text;
-    if (!file.flush()) throw Error(ExitCode::storage, path + ": cannot write this file");
+    if (world.rank() == 0) io::write_text_file(path, text);
   });
 }
 

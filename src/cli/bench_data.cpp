@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "hyperslab/core/version.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/bench_data.hpp"
 #include "hyperslab/train/setup.hpp"
 
@@ -59,10 +59,8 @@ void run_bench_of_data(comm::World& world, const Arguments& args, const train::C
     if (world.rank() != 0) return;
     print(result, static_cast<std::size_t>(world.size()));
     if (!args.has("json")) return;
-    const auto path = args.get<std::string>("json");
-    std::ofstream file(path);
-    file << to_json(result, args.list("DECK").front(), world.size()).dump(2) << '\n';
-    if (!file.flush()) throw Error(ExitCode::storage, path + ": cannot write this file");
+    const auto figures = to_json(result, args.list("DECK").front(), world.size());
+    io::write_text_file(args.get<std::string>("json"), figures.dump(2) + '\n');
   });
 }
 

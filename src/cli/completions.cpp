@@ -14,6 +14,15 @@
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::cli {
+namespace {
+
+std::string valid_utf8(const std::string& text) {
+  io::Utf8Stream stream;
+  std::string valid = stream.push(text);
+  return valid + stream.finish();
+}
+
+}  // namespace
 
 std::vector<std::string> read_prompt_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -51,7 +60,7 @@ Completions::Completions(const io::Tokenizer& tokenizer, const std::vector<std::
                          const std::vector<std::string>& stops, std::int64_t max_tokens)
     : tokenizer_(tokenizer), max_tokens_(max_tokens) {
   for (const std::string& prompt : prompts) {
-    completions_.push_back({prompt, io::StopSearch(stops), {}, {}, 0, {}, false});
+    completions_.push_back({valid_utf8(prompt), io::StopSearch(stops), {}, {}, 0, {}, false});
   }
 }
 

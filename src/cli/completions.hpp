@@ -16,8 +16,8 @@ namespace hyperslab::cli {
 [[nodiscard]] std::vector<std::string> read_prompt_file(const std::string& path);
 
 /// Prints texts to stdout, each prompt and what follows it, in the order of the prompts: the first
-/// one that has not ended as it comes, the others when it is their turn. Only valid UTF-8 follows a
-/// prompt.
+/// one that has not ended as it comes, the others when it is their turn. All of it is valid
+/// UTF-8.
 class Completions final : public train::TokenListener {
  public:
   /// `stops`: texts that end a text. `tokenizer` must outlive this.
@@ -32,7 +32,7 @@ class Completions final : public train::TokenListener {
 
  private:
   struct Completion {
-    std::string prompt;
+    std::string prompt;  ///< valid UTF-8
     io::StopSearch search;
     io::Utf8Stream stream;
     std::string text;         ///< behind the prompt, valid UTF-8

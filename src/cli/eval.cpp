@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "command.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/run.hpp"
 #include "hyperslab/train/setup.hpp"
 
@@ -33,6 +33,7 @@ class Evaluator {
       make_samples(stride);
       if (!config_.data.vocabulary.empty()) {
         tokenizer_ = io::open_tokenizer(config_.data.vocabulary);
+        io::require_fits_model(*tokenizer_, config_.data.vocabulary, config_.model.vocabulary);
       }
     });
     if (tokenizer_) text_ = train::count_text(*samples_, count_, *tokenizer_, world_);
@@ -208,10 +209,9 @@ std::int64_t check_options(const Arguments& args, const train::Config& config) {
 
 void write_json(comm::World& world, const std::string& path, const nlohmann::ordered_json& all) {
   train::agree(world, [&] {
-    if (world.rank() != 0) return;
-    std::ofstream file(path);
-    file << (all.size() == 1 ? all[0] : all).dump(2) << '\n';
-    if (!file.flush()) throw Error(ExitCode::storage, path + ": cannot write this file");
+    if (world.rank() == 0) {
+      io::write_text_file(path, (all.size() == 1 ? all[0] : all).dump(2) + '\n');
+    }
   });
 }
 

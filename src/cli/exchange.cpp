@@ -5,12 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 #include "hyperslab/train/exchange.hpp"
 
@@ -97,12 +97,6 @@ void require_same_model(const train::Config& config, const model::ModelSpec& spe
                      fmt::join(differences, ", ")));
 }
 
-void write_deck(const std::string& path, const std::string& yaml) {
-  std::ofstream file(path, std::ios::binary);
-  file << yaml;
-  if (!file.flush()) throw Error(ExitCode::storage, path + ": cannot write this file");
-}
-
 }  // namespace
 
 void add_exchange_options(Arguments& args) {
@@ -147,7 +141,7 @@ void import_checkpoint(comm::World& world, const Arguments& args) {
   meta.deck = yaml;
   meta.model = model::identity(config.model);
   train::import_huggingface(folder, spec, output, meta);
-  write_deck(output + "/deck.yaml", yaml);
+  io::write_text_file(output + "/deck.yaml", yaml);
   fmt::print(
       "{}: {} parameters; try: hyperslab eval {}/deck.yaml --checkpoint {} --set "
       "data.validation=[TOKENS]\n",

@@ -4,13 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "command.hpp"
 #include "completions.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "npy_file.hpp"
 
 namespace hyperslab::cli {
@@ -54,14 +54,8 @@ std::vector<std::string> prompt_texts(const Arguments& args) {
   return read_prompt_file(args.get<std::string>("prompt-file"));
 }
 
-train::Prompts encode_prompts(const io::Tokenizer& tokenizer, const std::vector<std::string>& texts,
-                              std::int64_t model_vocabulary) {
-  if (tokenizer.vocabulary() > model_vocabulary) {
-    throw Error(ExitCode::data,
-                fmt::format("the vocabulary has {} ids, the model only {}; give the "
-                            "--vocab that the training text was tokenized with",
-                            tokenizer.vocabulary(), model_vocabulary));
-  }
+train::Prompts encode_prompts(const io::Tokenizer& tokenizer,
+                              const std::vector<std::string>& texts) {
   train::Prompts prompts;
   for (const std::string& text : texts) {
     prompts.push_back(tokenizer.encode(text));
@@ -102,10 +96,8 @@ void write_json(const std::string& path, const Completions& completions,
   out["tokens"] = stats.tokens;
   out["seconds"] = stats.seconds;
   out["tokens_per_second"] = rate(stats.tokens, stats.seconds);
-  std::ofstream file(path);
-  file << out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
-  file.close();
-  if (!file) throw Error(ExitCode::storage, path + ": cannot write this file");
+  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
+  io::write_text_file(path, out.dump(2, ' ', false, kReplace) + '\n');
 }
 
 train::Config config_of(const io::CheckpointReader& reader) {
@@ -125,10 +117,11 @@ void generate(const Arguments& args) {
     refuse("the checkpoint's deck names no data.vocabulary; give --vocab");
   }
   const auto tokenizer = io::open_tokenizer(vocabulary);
+  io::require_fits_model(*tokenizer, vocabulary, config.model.vocabulary);
   const train::SamplingOptions options =
       sampling_options(args, *tokenizer, config.model.vocabulary);
   const auto texts = prompt_texts(args);
-  const auto prompts = encode_prompts(*tokenizer, texts, config.model.vocabulary);
+  const auto prompts = encode_prompts(*tokenizer, texts);
   train::Generator generator(config, reader,
                              train::Generator::rows_for(prompts, args.get<std::int64_t>("batch")));
   if (args.has("logits")) write_logits(args.get<std::string>("logits"), generator, prompts);

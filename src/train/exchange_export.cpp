@@ -3,6 +3,7 @@
 
 #include <array>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -33,6 +34,8 @@ constexpr std::array<std::pair<const char*, const char*>, 9> kTokenizerFiles = {
     {"added_tokens.json", "added_tokens.json"},
 }};
 
+constexpr const char* kBytes = "bytes";  // the vocabulary without files
+
 bool is_file(const std::string& path) {
   std::error_code error;
   return fs::is_regular_file(path, error);
@@ -40,7 +43,8 @@ bool is_file(const std::string& path) {
 
 /// What is exported with the model: where its vocabulary is, and the token that ends a document.
 struct Vocabulary {
-  std::string folder;  ///< empty: none
+  std::string path;    ///< as given; empty: none
+  std::string folder;  ///< of its files; empty: it has none
   std::int64_t end_of_text = -1;
   std::string end_text;
 };
@@ -51,16 +55,19 @@ Vocabulary find_vocabulary(const Config& config, const ExportOptions& options) {
   constexpr Dim kGpt2Vocabulary = 50257;
   Vocabulary found;
   if (config.model.vocabulary == kGpt2Vocabulary) found.end_of_text = kGpt2Vocabulary - 1;
+  found.path = path;
   if (path.empty()) return found;
-  if (path != "bytes") found.folder = is_file(path) ? fs::path(path).parent_path().string() : path;
+  if (path != kBytes) found.folder = is_file(path) ? fs::path(path).parent_path().string() : path;
+  std::unique_ptr<io::Tokenizer> tokenizer;
   try {
-    const auto tokenizer = io::open_tokenizer(path);
-    found.end_of_text = tokenizer->end_of_text();
-    found.end_text = tokenizer->decode(found.end_of_text);
+    tokenizer = io::open_tokenizer(path);
   } catch (const Error& error) {
     log::debug(error.what());  // a tokenizer of another kind may still be copied
+    return found;
   }
-  if (found.end_of_text >= config.model.vocabulary) found.end_of_text = -1;
+  io::require_fits_model(*tokenizer, path, config.model.vocabulary);
+  found.end_of_text = tokenizer->end_of_text();
+  found.end_text = path == kBytes ? "<|endoftext|>" : tokenizer->decode(found.end_of_text);
   return found;
 }
 
@@ -75,8 +82,12 @@ std::string tokenizer_config_json(const Vocabulary& vocabulary, bool whole, Dim 
   return config.dump(2) + "\n";
 }
 
-/// Copies what a tokenizer of transformers reads.
+/// Copies what a tokenizer of transformers reads, or writes it.
 void add_tokenizer(const Vocabulary& vocabulary, bool asked, Dim context, io::ModelFolder& folder) {
+  if (vocabulary.path == kBytes) {
+    folder.write_text("tokenizer.json", io::byte_tokenizer_json());
+    folder.write_text("tokenizer_config.json", tokenizer_config_json(vocabulary, true, context));
+  }
   if (vocabulary.folder.empty()) return;
   std::set<std::string> there;
   for (const auto& [from, to] : kTokenizerFiles) {

@@ -3,13 +3,13 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <vector>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "training_run.hpp"
 
 namespace hyperslab::train {
@@ -40,12 +40,7 @@ ops::ProductTable read_products_file(const std::string& path) {
 void write_products_file(const std::string& path, const ops::ProductTable& table) {
   const std::string text = table.text();
   if (text_of_file(path) == text) return;
-  const std::string temporary = path + ".tmp";
-  std::ofstream file(temporary);
-  file << text << std::flush;
-  std::error_code renamed;
-  if (file) std::filesystem::rename(temporary, path, renamed);
-  if (!file || renamed) throw Error(ExitCode::storage, path + ": cannot write this file");
+  io::write_text_file(path, text);
 }
 
 ops::ProductTable merge_products(comm::World& world, const ops::ProductTable& mine,

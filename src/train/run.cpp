@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/core/version.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "hyperslab/optim/schedule.hpp"
 #include "norms.hpp"
 #include "training_run.hpp"
@@ -42,12 +42,14 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
   checkpoints_ = config_.checkpoint.directory.empty() ? config_.run.directory + "/checkpoints"
                                                       : config_.checkpoint.directory;
   agree(world_, [&] { open_data(); });
+  open_vocabulary();
   TrainerOptions trainer_options;
   agree(world_,
         [&] { trainer_options = train::trainer_options(config_, world_.local_rank(), true); });
   trainer_options.activity = &world_.activity();
   device_ = trainer_options.device == Device::cuda ? device_name() : "cpu";
   mesh_ = make_mesh(world_, config_, trainer_options.device);
+  report_placement();
   loader_ =
       std::make_unique<io::Loader>(*train_samples_, config_.train.global_batch, mesh_->at().data,
                                    config_.parallel.data, config_.train.overfit_one_batch);
@@ -84,6 +86,7 @@ void TrainingRun::open_data() {
   io::DataTokens tokens = io::open_data(data, config_.model.vocabulary, seed);
   train_tokens_ = std::move(tokens.train);
   validation_tokens_ = std::move(tokens.validation);
+  (void)train_tokens_->fingerprint();  // of what the first step reads, not the first checkpoint
   train_samples_ =
       std::make_unique<io::Samples>(*train_tokens_, sampling, T, seed, true, data.ignore_token);
   last_step_ = total_steps(config_, train_samples_->size());
@@ -107,31 +110,12 @@ std::int64_t TrainingRun::validation_count() const {
   return limit > 0 ? std::min(all, limit) : all;
 }
 
-/// Bits per byte are a help beside the loss: a run goes on without them.
-void TrainingRun::count_validation_text() {
-  if (!validation_samples_ || config_.data.vocabulary.empty()) return;
-  try {
-    std::unique_ptr<io::Tokenizer> tokenizer;
-    agree(world_, [&] { tokenizer = io::open_tokenizer(config_.data.vocabulary); });
-    const TextAmount text =
-        count_text(*validation_samples_, validation_count(), *tokenizer, world_);
-    if (text.bytes > 0) validation_text_ = text;
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::data) throw;
-    if (is_first()) {
-      log::warn(std::string("validation without bits per byte: ") + error.what());
-    }
-  }
-}
-
 void TrainingRun::open_records() {
   const std::string& directory = config_.run.directory;
   std::string folder;
   agree(world_, [&] {
     if (!is_first()) return;
-    std::ofstream deck(directory + "/deck.yaml");
-    deck << options_.deck_yaml << std::flush;
-    if (!deck) throw Error(ExitCode::storage, directory + "/deck.yaml: cannot write this file");
+    io::write_text_file(directory + "/deck.yaml", options_.deck_yaml);
     if (config_.train.log_norms > 0) {
       norms_ = std::make_unique<NormsLog>(directory + "/norms.jsonl", first_step_);
     }
@@ -153,7 +137,6 @@ void TrainingRun::open_records() {
   flops_full_ = tokens * model::flops_per_token(config_.model, config_.model.context, false);
   rate_ = machine_rate();
   progress_ = std::make_unique<Progress>(is_first(), last_step_, config_.train.log_every);
-  report_placement();
   if (is_first()) {
     log::info(fmt::format(
         "{}: {:.3f} M parameters, {} on {} rank(s) ({}), {} thread(s) each; {}; {:.2f} GiB a rank; "
@@ -237,13 +220,15 @@ void TrainingRun::record(std::int64_t step, const StepTimes& times) {
 }
 
 /// On a GPU the host sees neither calls that a graph repeats, whose number is the plan's, nor what
-/// a stream waits for, which its phases tell of three groups.
+/// a stream waits for, which phases tell of the groups of three axes.
 void TrainingRun::account_on_gpu(io::TimingRow& row) const {
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   const auto waits = [&](const std::string& name) {
     if (name == "data") return row.times.phase(Phase::reduce_exposed);
     if (name == "tensor") return row.times.phase(Phase::tensor_comm);
-    if (name == "pipeline") return row.times.phase(Phase::pipeline_comm);
+    if (name == "pipeline") {
+      return row.times.phase(Phase::pipeline_comm) + row.times.phase(Phase::pipeline_idle);
+    }
     return kUnknown;
   };
   const std::vector<io::GroupInfo> groups = trainer_->groups();
@@ -329,6 +314,10 @@ void TrainingRun::validate(std::int64_t step) {
 void TrainingRun::checkpoint(std::int64_t step) {
   collect(step);
   const double start = now_seconds();
+  agree(world_, [&] {
+    train_tokens_->require_unchanged();
+    if (validation_tokens_) validation_tokens_->require_unchanged();
+  });
   io::CheckpointMeta meta;
   meta.step = step;
   meta.samples_seen = step * config_.train.global_batch;

@@ -23,6 +23,8 @@ class TrainingRun {
  private:
   ExitCode run();
   void open_data();
+  void warn_of_missing_bytes(const Error& error) const;
+  void open_vocabulary();
   void count_validation_text();
   void open_records();
   void report_placement();
@@ -67,6 +69,7 @@ class TrainingRun {
   std::unique_ptr<io::TokenSource> validation_tokens_;
   std::unique_ptr<io::Samples> train_samples_;
   std::unique_ptr<io::Samples> validation_samples_;
+  std::unique_ptr<io::Tokenizer> tokenizer_;  // absent where the deck names none that can be read
   std::unique_ptr<io::Loader> loader_;
   std::unique_ptr<mesh::Mesh> mesh_;
   std::unique_ptr<Trainer> trainer_;

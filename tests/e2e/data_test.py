@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""jobs/data/*.sh without a network: files of the data sets' names under file://."""
+"""jobs/data/*.sh without a network: files of the data sets' names under file://. Token files that change."""
 
 import hashlib
 import json
 import os
 import pathlib
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -242,6 +243,78 @@ class Data(support.Case):
 
         self.assertIn("MiB are free", words)
         self.assertNotIn("0.parquet", words)
+
+
+class ChangedFiles(support.Case):
+    """Token files that change while a run without end reads them."""
+
+    def start_endless(self, run, ranks):
+        """Its process, behind some steps, and its file of tokens."""
+        tokens = self.folder / f"{run}.bin"
+        if not tokens.exists():
+            shutil.copy(self.folder / "text.bin", tokens)
+        self.settings = (*support.ENDLESS, f"data.train=[{run}.bin]", "data.sampling=windows")
+        process = self.start("train", "deck.yaml", *support.overrides(
+            f"run.directory={run}", f"parallel.data={max(ranks, 1)}", *self.settings), ranks=ranks)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        path = self.folder / run / "metrics.jsonl"
+        before = path.read_bytes().count(b"\n") if path.exists() else 0
+        self.assertTrue(support.wait_until(
+            lambda: path.exists() and path.read_bytes().count(b"\n") >= before + 10, 30))
+        return process, tokens
+
+    def ended(self, process, code):
+        """What it wrote to stderr."""
+        err = process.communicate(timeout=20)[1].decode()
+        self.assertEqual(process.returncode, code, err)
+        return err
+
+    def test_a_shortened_file_ends_the_run_with_a_line_that_names_it(self):
+        for ranks in (0, 2):
+            with self.subTest(ranks=ranks):
+                process, tokens = self.start_endless(f"shortened{ranks}", ranks)
+                size = tokens.stat().st_size
+
+                os.truncate(tokens, 1024)
+
+                err = self.ended(process, 3)
+                lines = [line for line in err.splitlines() if line.startswith("hyperslab: ")]
+                self.assertIn(len(lines), range(1, max(ranks, 1) + 1), err)
+                for line in lines:
+                    self.assertRegex(line, f"token file '{tokens.name}': wanted the {size} bytes .* shortened while it "
+                                           "was read.* do not change token files under a run")
+                self.assertNotIn("Bus error", err)
+
+    def test_a_file_that_changed_since_it_was_opened_is_no_checkpoint(self):
+        process, _ = self.start_endless("touched", 2)
+        process.send_signal(signal.SIGUSR1)
+        self.ended(process, 75)
+        earlier = self.folder / "touched/checkpoints"
+        before = support.snapshot(earlier)
+        process, tokens = self.start_endless("touched", 2)
+
+        os.utime(tokens)
+        process.send_signal(signal.SIGUSR1)
+
+        err = self.ended(process, 3)
+        self.assertIn(f"token file '{tokens.name}': wanted the file as it was at the start", err)
+        self.assertEqual(err.count("hyperslab: "), 1, err)
+        self.assertEqual(support.snapshot(earlier), before)
+
+    def test_a_resume_sees_what_changed_before_the_first_checkpoint(self):
+        process, tokens = self.start_endless("edited", 0)
+        status = tokens.stat()
+        with tokens.open("r+b") as file:
+            file.seek(2000)
+            file.write(b"\x01")
+        os.utime(tokens, ns=(status.st_atime_ns, status.st_mtime_ns))  # as a copy with its times
+
+        process.send_signal(signal.SIGUSR1)
+        self.ended(process, 75)
+
+        result = self.train("edited", *self.settings, options=("--stop-after", "1"), code=4)
+        self.assert_refused(result, 4, "the training data changed")
 
 
 if __name__ == "__main__":

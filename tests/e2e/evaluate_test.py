@@ -140,6 +140,7 @@ class Evaluate(support.Case):
         deck = ("eval", "deck.yaml")
         two = support.overrides("parallel.data=2")
         support.write_tokens(self.folder / "same.bin", [32] * 100)
+        support.write_vocabulary(self.folder / "large", 300)
         before = support.snapshot(self.folder / "run")
         cases = [
             (2, ["--checkpoint"], deck, ()),
@@ -147,7 +148,7 @@ class Evaluate(support.Case):
             (4, ["no checkpoint in it"], deck, ("--checkpoint", "run/timing")),
             (4, ["blocks.2.", "missing"], deck,
              ("--checkpoint", "run/checkpoints", "--set", "model.layers=3")),
-            (5, ["text.txt/out.json", "cannot write"], deck,
+            (5, ["text.txt/out.json", "cannot write", "Not a directory"], deck,
              ("--checkpoint", "run/checkpoints", "--json", "text.txt/out.json")),
             (2, ["--stride", "1 to 32", "found 0"], deck, ("--checkpoint", "run/checkpoints", "--stride", "0")),
             (2, ["--stride", "found 33"], deck, ("--checkpoint", "run/checkpoints", "--stride", "33")),
@@ -155,6 +156,8 @@ class Evaluate(support.Case):
              ("--checkpoint", "run/checkpoints", "--words", "--set", "data.vocabulary=null")),
             (3, ["vocabulary", "nowhere"], deck,
              ("--checkpoint", "run/checkpoints", "--set", "data.vocabulary=nowhere")),
+            (3, ["vocabulary 'large'", "at most 257", "found 300"], deck,
+             ("--checkpoint", "run/checkpoints", "--set", "data.vocabulary=large")),
             (3, ["no evaluated token counts"], deck,
              ("--checkpoint", "run/checkpoints", "--set", "data.validation=[same.bin]",
               "--set", "data.ignore_token=32")),

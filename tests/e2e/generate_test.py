@@ -149,7 +149,16 @@ class Generate(support.Case):
         last = rows[-257:]
         self.assertEqual(max(range(257), key=last.__getitem__), report["completions"][0]["ids"][0])
 
+    def test_a_prompt_that_is_not_utf8_is_printed_as_utf8(self):
+        report, printed = self.several("--temperature", 0, "--max-tokens", 3, prompts=["The \udcff\udcc3 "])
+
+        completion = report["completions"][0]
+        self.assertEqual(completion["prompt"], "The \ufffd\ufffd ")
+        self.assertEqual(completion["prompt_ids"], [*b"The \xff\xc3 "])
+        self.assertEqual(printed, f"{completion['prompt']}{completion['text']}\n")
+
     def test_refusals(self):
+        support.write_vocabulary(self.folder / "large", 300)
         ours = ("--checkpoint", "run/checkpoints")
         cases = [
             (2, ["--checkpoint"], ()),
@@ -172,9 +181,10 @@ class Generate(support.Case):
             (2, ["--logits"], (*ours, "--logits", "x.npy", "--prompt", "a", "--prompt", "b")),
             (2, ["--logits"], (*ours, "--logits", "x.npy", "--prompt", "a" * 33)),
             (5, ["none/x.npy"], (*ours, "--logits", "none/x.npy", "--prompt", "a")),
-            (5, ["none/x.json"], (*ours, "--json", "none/x.json", "--max-tokens", "1")),
+            (5, ["none/x.json", "No such file"], (*ours, "--json", "none/x.json", "--max-tokens", "1")),
             (2, ["--nonsense"], (*ours, "--nonsense", "1")),
             (3, ["nowhere"], (*ours, "--vocab", "nowhere")),
+            (3, ["vocabulary 'large'", "at most 257", "found 300"], (*ours, "--vocab", "large")),
             (4, ["nowhere"], ("--checkpoint", "nowhere")),
         ]
         for code, words, arguments in cases:

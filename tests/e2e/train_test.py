@@ -192,6 +192,17 @@ class Settings(support.Case):
                 self.assertEqual("without bits per byte" in result.err, bool(warning))
                 self.assertIn(warning or "", result.err)
 
+    def test_a_vocabulary_beyond_the_model_is_refused(self):
+        support.write_vocabulary(self.folder / "large", 300)
+        for changes in ((), ("data.validation=[]", "train.validate_every=0")):
+            with self.subTest(changes=changes):
+                result = self.run_program("train", "deck.yaml", *support.overrides(
+                    "run.directory=refused", "parallel.data=2", "data.vocabulary=large", *changes), ranks=2)
+
+                self.assert_refused(result, 3, "vocabulary 'large'", "at most 257", "model.vocabulary", "found 300")
+                self.assertFalse((self.folder / "refused").exists())
+        self.train("padded", "train.steps=2", "model.vocabulary=320", "data.vocabulary=large")
+
     def test_one_batch_is_learned_by_heart(self):
         self.train("overfit", "train.steps=150", "train.global_batch=2", "train.overfit_one_batch=true",
                    "train.validate_every=0", "data.validation=[]", "checkpoint.every=0")

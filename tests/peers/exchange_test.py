@@ -51,6 +51,17 @@ class Exchange(support.Case):
                 for name, values in before.items():
                     self.assertEqual(after[name], values if name.startswith("model/") else bytearray(len(values)))
 
+    def test_bytes_go_along_as_a_vocabulary(self):
+        files = {path.name: json.loads(path.read_text(encoding="utf-8"))
+                 for path in (self.folder / "llama_hf").glob("*.json")}
+
+        tokens = files["tokenizer.json"]["model"]["vocab"]
+        self.assertEqual([tokens[name] for name in ("\u0100", "\u010a", "\u0120", "A", "\u00ff", "<|endoftext|>")],
+                         [0, 10, 32, 65, 255, 256])
+        self.assertEqual(sorted(tokens.values()), list(range(257)))
+        self.assertEqual(files["tokenizer_config.json"]["eos_token"], "<|endoftext|>")
+        self.assertEqual(files["config.json"]["eos_token_id"], 256)
+
     def test_a_deck_goes_on_with_the_import(self):
         deck = support.DECK.replace("directory: run", "directory: more").replace("steps: 20", "steps: 3")
         (self.folder / "more.yaml").write_text(deck, encoding="utf-8")
@@ -86,6 +97,7 @@ class Exchange(support.Case):
     def test_refusals(self):
         (self.folder / "full").mkdir(exist_ok=True)
         (self.folder / "full" / "file").write_text("here", encoding="utf-8")
+        support.write_vocabulary(self.folder / "large", 300)
         before = support.snapshot(self.folder)
         cases = [
             (2, ["--output"], ("export", "llama/checkpoints")),
@@ -94,6 +106,8 @@ class Exchange(support.Case):
             (2, ["--dtype"], ("export", "llama/checkpoints", "--output", "x", "--dtype", "fp8")),
             (2, ["one folder"], ("export", "llama/checkpoints", "gpt2/checkpoints", "--output", "x")),
             (3, ["nowhere"], ("export", "llama/checkpoints", "--output", "x", "--vocab", "nowhere")),
+            (3, ["vocabulary 'large'", "at most 257", "found 300"],
+             ("export", "llama/checkpoints", "--output", "x", "--vocab", "large")),
             (4, ["nowhere"], ("export", "nowhere", "--output", "x")),
             (4, ["nowhere/config.json"], ("import", "nowhere", "--output", "x")),
             (5, ["full", "exists already"], ("export", "llama/checkpoints", "--output", "full")),

@@ -222,6 +222,16 @@ class HuggingFace(support.Case):
             self.assertEqual(result.out[:-1], "The cow" + tokenizer.decode(
                 greedy(model, tokenizer.encode("The cow"), 5)))
 
+    def test_bytes_go_along(self):
+        self.train("of_bytes", "train.steps=2", "train.validate_every=0", "model.vocabulary=320")
+        self.run_well("checkpoint", "export", "of_bytes/checkpoints", "--output", "with_bytes")
+
+        tokenizer = AutoTokenizer.from_pretrained(self.folder / "with_bytes")
+        for text in (support.text(), "é€😀 \t\r\n\x00", "".join(map(chr, range(256)))):
+            self.assertEqual(tokenizer.encode(text), list(text.encode()))
+            self.assertEqual(tokenizer.decode(list(text.encode())), text)
+        self.assertEqual((len(tokenizer), tokenizer.eos_token_id), (257, 256))
+
     def test_models_that_have_no_counterpart_here_are_refused(self):
         config = LlamaConfig(**LLAMA, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4})
         LlamaForCausalLM(config).save_pretrained(self.folder / "stretched")

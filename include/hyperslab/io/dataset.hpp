@@ -29,8 +29,12 @@ class TokenSource {
   /// of tokens (and masks) together are read whole, so that any changed byte shows. Of larger sets
   /// every file of more than 16 MiB gives 1024 blocks of 4 KiB, first and last included: other
   /// sizes always show, and so does other text; edits that touch a share f of the blocks stay
-  /// unseen with a probability near (1 - f)^1024. Computed once.
+  /// unseen with a probability near (1 - f)^1024. Computed once, at the first call.
   [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
+  /// Throws Error(data) that names a file whose size or time of modification is not what it was
+  /// when it was opened. Files that are gone by now do not count: what was opened is still there to
+  /// read.
+  virtual void require_unchanged() const {}
   /// Whether the tokens carry a loss mask, which read_mask() gives.
   [[nodiscard]] virtual bool has_mask() const { return false; }
   /// Mask of tokens [first, first + out.size()): 0 where a token does not count as a target.

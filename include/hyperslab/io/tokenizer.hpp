@@ -35,6 +35,15 @@ class Tokenizer {
 /// missing, broken or more than byte-level BPE.
 [[nodiscard]] std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary);
 
+/// Throws Error(data) with the path `vocabulary`, which gave `tokenizer`, where it has more tokens
+/// than the model has rows (`model_vocabulary`). It may have fewer: tables are padded.
+void require_fits_model(const Tokenizer& tokenizer, const std::string& vocabulary,
+                        std::int64_t model_vocabulary);
+
+/// The vocabulary `bytes` as a tokenizer.json of Hugging Face's: a byte-level BPE without merges
+/// whose ids are the bytes, and <|endoftext|> as id 256.
+[[nodiscard]] std::string byte_tokenizer_json();
+
 /// What parts the documents of a text file; it belongs to neither.
 struct DocumentSeparator {
   enum class Kind : std::uint8_t {

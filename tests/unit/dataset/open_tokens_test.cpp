@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -158,6 +159,32 @@ TEST_F(OpenTokens, ChecksIdsOfReadEvenAfterTheFileChanged) {
   Ids out(50);
   expect_error(ExitCode::data, {path("a.bin"), "id 511", "token 40,"},
                [&] { source->read(20, out); });
+}
+
+TEST_F(OpenTokens, NamesAFileThatIsNotWhatWasOpened) {
+  io::write_token_file(path("a.bin"), Ids(100, 1), 257);
+  for (const char* name : {"b.bin", "b.h5"}) {
+    io::write_token_file(path(name), Ids(100, 1), 257);
+    const auto source = open({path("a.bin"), path(name)});
+    const auto modified = std::filesystem::last_write_time(path(name));
+    const auto size = std::filesystem::file_size(path(name));
+    const auto refused = [&](const std::string& found) {
+      expect_error(ExitCode::data, {path(name), found, "do not change"},
+                   [&] { source->require_unchanged(); });
+    };
+
+    EXPECT_NO_THROW(source->require_unchanged());
+    std::filesystem::last_write_time(path(name), modified + std::chrono::nanoseconds(1));
+    refused("another time of modification");
+    std::filesystem::resize_file(path(name), size + 2);
+    refused(std::to_string(size + 2) + " bytes");
+    std::filesystem::resize_file(path(name), size);
+    std::filesystem::last_write_time(path(name), modified);
+    EXPECT_NO_THROW(source->require_unchanged());
+    std::filesystem::remove(path(name));
+    EXPECT_NO_THROW(source->require_unchanged());
+    EXPECT_EQ(read_all(*source), Ids(200, 1));
+  }
 }
 
 TEST(Synthetic, IsAFunctionOfSeedAndIndexAlone) {

@@ -2,7 +2,9 @@
 #include "dataset/token_writer.hpp"
 
 #include <hdf5.h>
+#include <sys/mman.h>
 
+#include <limits>
 #include <numeric>
 
 #include "unit/dataset/files.hpp"
@@ -64,6 +66,21 @@ TEST_F(TokenWriter, Hdf5HoldsTheStartsOfDocuments) {
   H5Dclose(set), H5Fclose(file);
 
   EXPECT_EQ(starts, (std::vector<std::int64_t>{0, 3, 5, 6}));
+}
+
+TEST_F(TokenWriter, RefusesMoreTokensThanABinHeaderCanTellBeforeReadingThem) {
+  constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
+  constexpr std::size_t kBytes = kMost * sizeof(std::int32_t);  // of addresses, not of memory
+  void* unreadable =
+      ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(unreadable, MAP_FAILED);
+  const std::span ids(static_cast<const std::int32_t*>(unreadable), kMost);
+  io::TokenWriter writer(path("a.bin"), 257, -1);
+  writer.append(Ids{1, 2, 3});
+
+  expect_error(ExitCode::data, {path("a.bin"), "2147483647 tokens", ".npy or .h5"},
+               [&] { writer.append(ids.first(kMost - 2)); });
+  ::munmap(unreadable, kBytes);
 }
 
 TEST_F(TokenWriter, RefusesOtherSuffixesAndIdsOutsideTheVocabulary) {

@@ -126,6 +126,15 @@ TEST_F(ReadVocabulary, RefusesTokenizersThatAreNotPlainByteLevelBpe) {
                       "added_tokens[0]: wanted an object with content and id, found '7'");
 }
 
+TEST_F(ReadVocabulary, NamesTheFileOfABrokenPattern) {
+  write("v/tokenizer.json", tokenizer_.dump());
+  std::filesystem::rename(with_pattern("v", "(a"), path("v/tokenizer.json"));
+
+  expect_refused("v", fmt::format("vocabulary file '{}': pre_tokenizer: wanted a regular "
+                                  "expression of PCRE2, found '(a'",
+                                  path("v/tokenizer.json")));
+}
+
 TEST_F(ReadVocabulary, ReadsMergesAsPairsAndLiteralTokens) {
   auto file = tokenizer_;
   for (auto& merge : file["model"]["merges"]) {

@@ -36,6 +36,27 @@ TEST(OpenTokenizer, RefusesOtherNames) {
   expect_error(ExitCode::data, {"'words'", "bytes"}, [] { (void)io::open_tokenizer("words"); });
 }
 
+using ByteTokenizerFile = FilesTest;
+
+TEST_F(ByteTokenizerFile, GoesAlongAsAVocabularyWithoutMerges) {
+  const auto tokenizer = io::open_tokenizer(write("tokenizer.json", io::byte_tokenizer_json()));
+  std::string text;
+  for (int i = 0; i < 256; ++i) text += static_cast<char>(i);
+
+  EXPECT_EQ(tokenizer->encode(text), io::open_tokenizer("bytes")->encode(text));
+  EXPECT_EQ(tokenizer->vocabulary(), 257);
+  EXPECT_EQ(tokenizer->end_of_text(), 256);
+}
+
+TEST(OpenTokenizer, MayHaveFewerTokensThanTheModelButNotMore) {
+  const auto tokenizer = io::open_tokenizer("bytes");
+
+  for (const std::int64_t rows : {257, 320}) io::require_fits_model(*tokenizer, "bytes", rows);
+  expect_error(ExitCode::data,
+               {"vocabulary 'some/bytes': wanted at most 256 tokens (model.vocabulary), found 257"},
+               [&] { io::require_fits_model(*tokenizer, "some/bytes", 256); });
+}
+
 TEST(Utf8Stream, GivesTheSameTextHoweverItIsSplit) {
   const std::string text = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80z";  // 1 to 4 bytes each
 

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace hyperslab::io {
+
+/// Writes all of a small file: under a temporary name beside it, synced and renamed, so that `path`
+/// is either untouched or complete. What is no regular file (a device, a pipe, a symbolic link) is
+/// written in place. Throws Error(storage) with path and reason.
+void write_text_file(const std::string& path, std::string_view text);
+
+}  // namespace hyperslab::io

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/io/text_file.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <span>
+
+#include "dataset/atomic_file.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+/// A rename would put a file in the place of what is there.
+bool is_written_in_place(const std::string& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::symlink_status(path, ignored);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
+}
+
+void write_in_place(const std::string& path, std::string_view text) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) fail_write(path, errno);
+  int error_number = 0;
+  while (!text.empty() && error_number == 0) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written >= 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno != EINTR) {
+      error_number = errno;
+    }
+  }
+  if (::close(fd) != 0 && error_number == 0) error_number = errno;
+  if (error_number != 0) fail_write(path, error_number);
+}
+
+}  // namespace
+
+void write_text_file(const std::string& path, std::string_view text) {
+  if (is_written_in_place(path)) return write_in_place(path, text);
+  AtomicFile file(path);
+  file.append(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+}  // namespace hyperslab::io
