@@ -51,7 +51,8 @@ const std::vector<BrokenRule>& broken_layout_rules() {
        "heads: 12\n  kv_heads: 6\n  vocabulary: 300\n  context: 16\nparallel: {tensor: 4}\n",
        kFourRanks, "11:12|4 ranks cannot share 6 key-value heads; nearest: 3 or 6"},
       {"parallel.tensor", "heads: 4\n  vocabulary: 300\n  context: 16\n",
-       "heads: 12\n  kv_heads: 4\n  ffn_width: 132\n  vocabulary: 300\n  context: 16\nparallel: {tensor: 6}\n",
+       "heads: 12\n  kv_heads: 4\n  ffn_width: 132\n  vocabulary: 300\n  context: 16\nparallel: "
+       "{tensor: 6}\n",
        kSixRanks, "12:12|6 ranks cannot share 4 key-value heads; nearest: 4 or 8"},
       {"parallel.tensor", "heads: 4\n  vocabulary: 300\n  context: 16\n",
        "heads: 4\n  ffn_width: 66\n  vocabulary: 300\n  context: 16\nparallel: {tensor: 4}\n",
