@@ -19,7 +19,7 @@ from analysis.scaling import (
 )
 from analysis.step_time import rank_name
 from analysis.style import save
-from analysis.tables import output_folder, text_table
+from analysis.tables import output_folder, sanitized, text_table
 
 
 def record(number: int, group: Group, case: Case) -> dict[str, Any]:
@@ -71,16 +71,13 @@ def json_text(groups: Sequence[Group], records: Sequence[dict[str, Any]], runs: 
                     "base_step_seconds": group.base.step_seconds,
                     "rows": [row for row in records if row["group"] == number],
                     "traffic": [{"run": case.layout.run.label, "ranks": case.ranks,
-                                 "layout": case.shape, "groups": {
-                                     name: {key: None if math.isnan(value) else value
-                                            for key, value in each.items()}
-                                     for name, each in case.traffic.items()}}
+                                 "layout": case.shape, "groups": case.traffic}
                                 for case in group.cases]}
                    for number, group in enumerate(groups, 1)],
         "decks": decks, "deck_differences": differences([decks[run.label] for run in runs]),
         "runs": [run.label for run in runs], "notes": list(notes),
     }
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    return json.dumps(sanitized(content), indent=2, allow_nan=False) + "\n"
 
 
 def group_text(number: int, group: Group) -> str:

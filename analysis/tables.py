@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain text tables and the output folder."""
+"""Plain text tables, values for JSON and the output folder."""
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Sequence
+from typing import Any, Sequence
 
 from analysis.errors import UserError
 
@@ -26,6 +26,15 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def number(value: float, digits: int = 4) -> str:
     """A number with `digits` decimals, or a dash where there is none."""
     return "-" if math.isnan(value) else f"{value:,.{digits}f}"
+
+
+def sanitized(value: Any) -> Any:
+    """Dictionaries and lists of numbers and texts, with None for numbers that are not finite: JSON has none."""
+    if isinstance(value, dict):
+        return {key: sanitized(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [sanitized(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def output_folder(path: Path) -> Path:

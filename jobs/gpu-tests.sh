@@ -98,7 +98,8 @@ overlap() {
   timeout 60 "$python" -m analysis check overlap "$directory"
 }
 
-# tensor_overlap: the share of the communication of two tensor ranks that layers of llama-8b wait for.
+# tensor_overlap: the share of the communication of two tensor ranks that layers of llama-8b wait
+# for, by the kernels of the first rank without graphs.
 tensor_overlap() {
   local file=$scratch/tensor_overlap.bench
   hs_mpirun 2 --timeout 120 "${start[@]}" "$folder/bin/hyperslab" bench inputs/llama-8b.yaml \

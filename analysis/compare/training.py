@@ -27,7 +27,7 @@ import numpy as np
 from analysis.compare.recipe import Recipe, Weights, read_recipe, read_weights
 from analysis.errors import UserError
 from analysis.runs import Metrics, Run, read_metrics, typical_rate
-from analysis.tables import number, text_table
+from analysis.tables import number, sanitized, text_table
 
 # A rate that changes no weight but zeros, and those by less than anything sees.
 NO_STEP = "1e-30"
@@ -79,15 +79,6 @@ def tail(losses: list[float]) -> float:
     """Mean of the last 20."""
     known = [loss for loss in losses[-20:] if not math.isnan(loss)]
     return float(np.mean(known)) if known else math.nan
-
-
-def sanitized(value: Any) -> Any:
-    """Without what JSON cannot say."""
-    if isinstance(value, dict):
-        return {key: sanitized(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [sanitized(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Comparison:

@@ -437,6 +437,17 @@ class Damage(ReportTest):
         self.assertEqual(content["groups"][0]["rows"][0]["starts"], "start_0002")
         self.assertRegex(out, r"note: left out: .*start_0001 holds 1 of 2 .*rank_00001\.h5")
 
+    def test_only_seconds_of_groups_may_be_missing(self) -> None:
+        for name in ("groups/data/calls", "steps/forward_seconds"):
+            with self.subTest(name=name):
+                run = self.write(name.replace("/", "_"), (1, 1, 1, 1), ONE)
+                with h5py.File(self.rank(run, 0), "r+") as file:
+                    steps = file["steps/step"].size
+                    for column in ("calls", "bytes", "seconds", "exposed_seconds"):
+                        file[f"groups/data/{column}"] = np.ones(steps)
+                    file[name][...] = np.nan * np.ones(steps)
+                self.expect_report_error(run, "is nan in row 0, wanted a number")
+
     def test_decks(self) -> None:
         run = self.folder / "run"
         write_scaled(run, (1, 1, 1, 1), ONE)
