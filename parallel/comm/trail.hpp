@@ -18,15 +18,16 @@ namespace hyperslab::comm {
 
 /// How far one rank is on one communicator. It goes from rank to rank as it lies in memory.
 struct CallState {
-  std::array<char, 16> group{};  ///< the communicator's name, cut, with a zero behind it
-  std::int32_t leader = -1;      ///< world rank of the group's first member
+  std::array<char, 16> group{};  ///< the communicator's name, cut, with a zero after it
   std::uint64_t called = 0;      ///< number of the newest call
   std::uint64_t awaited = 0;     ///< number of the call that the host waits for
+  std::int32_t leader = -1;      ///< world rank of the group's first member
   Call last = Call::barrier;     ///< kind of the newest call
   Call awaited_kind = Call::barrier;
   bool waits = false;
+  std::uint8_t unused = 0;
 };
-static_assert(std::is_trivially_copyable_v<CallState>);
+static_assert(std::has_unique_object_representations_v<CallState>);
 
 /// The calls of one communicator, noted by the thread that makes them for the one that watches.
 class Trail {

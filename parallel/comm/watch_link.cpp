@@ -19,36 +19,11 @@ namespace hyperslab::comm {
 namespace {
 
 constexpr int kBacklog = 4096;
-constexpr int kConnectMilliseconds = 5000;
 
 sockaddr* generic(sockaddr_in& address) { return reinterpret_cast<sockaddr*>(&address); }
 
 Descriptor new_socket() {
   return Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-}
-
-/// A connection that is being made.
-struct Attempt {
-  std::string address;
-  Descriptor socket;
-  bool failed = false;
-};
-
-/// Starts a connection to an address; errno, 0 where it may come about.
-int start(const Attempt& attempt, int port) {
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  if (::inet_pton(AF_INET, attempt.address.c_str(), &address.sin_addr) != 1) return EINVAL;
-  if (::connect(attempt.socket.get(), generic(address), sizeof address) == 0) return 0;
-  return errno == EINPROGRESS ? 0 : errno;
-}
-
-int outcome_of(const Attempt& attempt) {
-  int reason = 0;
-  socklen_t length = sizeof reason;
-  const int socket = attempt.socket.get();
-  return ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &reason, &length) == 0 ? reason : errno;
 }
 
 }  // namespace
@@ -58,11 +33,11 @@ void Descriptor::close() noexcept {
   number_ = -1;
 }
 
-void Connection::send(const Frame& frame) {
+void Connection::send(const Packet& packet) {
   if (!is_open()) return;
   const bool idle = out_begin_ == out_.size();
   if (idle) {
-    std::memcpy(out_.data(), &frame, sizeof frame);
+    std::memcpy(out_.data(), &packet, sizeof packet);
     out_begin_ = 0;
   }
   const auto flush = [this] {
@@ -72,7 +47,7 @@ void Connection::send(const Frame& frame) {
     return out_begin_ == out_.size();
   };
   if (!flush() || idle) return;
-  std::memcpy(out_.data(), &frame, sizeof frame);  // the one before is on its way now
+  std::memcpy(out_.data(), &packet, sizeof packet);  // the one before is on its way now
   out_begin_ = 0;
   flush();
 }
@@ -81,7 +56,7 @@ void Connection::finish() {
   if (is_open()) ::shutdown(socket_.get(), SHUT_WR);
 }
 
-bool Connection::receive(Frame& frame) {
+bool Connection::receive(Packet& packet) {
   while (is_open()) {
     const ssize_t got = ::recv(socket_.get(), in_.data() + in_bytes_, in_.size() - in_bytes_, 0);
     if (got < 0 && errno == EINTR) continue;
@@ -93,7 +68,7 @@ bool Connection::receive(Frame& frame) {
     in_bytes_ += static_cast<std::size_t>(got);
     if (in_bytes_ < in_.size()) continue;
     in_bytes_ = 0;
-    std::memcpy(&frame, in_.data(), sizeof frame);
+    std::memcpy(&packet, in_.data(), sizeof packet);
     return true;
   }
   return false;
@@ -137,39 +112,39 @@ std::vector<std::string> own_addresses() {
   return found;
 }
 
-Connection connect_to(const std::vector<std::string>& addresses, int port, std::string& problem) {
-  std::vector<Attempt> attempts;
-  const auto fail = [&](Attempt& attempt, int reason) {
-    attempt.failed = true;
-    problem = attempt.address + ":" + std::to_string(port) + ": " + std::strerror(reason);
-  };
-  problem = "it has no address";
-  for (const std::string& address : addresses) {
-    attempts.push_back({address, new_socket()});
-    if (const int reason = start(attempts.back(), port)) fail(attempts.back(), reason);
+std::vector<std::string> addresses_to_call(std::vector<std::string> there,
+                                           const std::vector<std::string>& own, bool near) {
+  if (near) return {"127.0.0.1"};
+  std::erase_if(there,
+                [&](const std::string& each) { return std::ranges::find(own, each) != own.end(); });
+  return there;
+}
+
+PendingConnection start_connection(const std::string& address, int port) {
+  const std::string name = address + ":" + std::to_string(port);
+  sockaddr_in where = {};
+  where.sin_family = AF_INET;
+  where.sin_port = htons(static_cast<std::uint16_t>(port));
+  if (::inet_pton(AF_INET, address.c_str(), &where.sin_addr) != 1) {
+    return {name, Descriptor(), EINVAL};
   }
-  const double end = now_seconds() + 1e-3 * kConnectMilliseconds;
-  while (true) {
-    std::vector<pollfd> waiting;
-    waiting.reserve(attempts.size());
-    for (const Attempt& each : attempts) {
-      waiting.push_back({each.failed ? -1 : each.socket.get(), POLLOUT, 0});
-    }
-    if (std::ranges::all_of(attempts, &Attempt::failed)) break;
-    const double left = end - now_seconds();
-    if (left <= 0 ||
-        ::poll(waiting.data(), waiting.size(), static_cast<int>(1e3 * left) + 1) == 0) {
-      problem = attempts.front().address + ":" + std::to_string(port) + ": no answer";
-      break;
-    }
-    for (std::size_t i = 0; i < attempts.size(); ++i) {
-      if (attempts[i].failed || waiting[i].revents == 0) continue;
-      const int reason = outcome_of(attempts[i]);
-      if (reason == 0) return Connection(std::move(attempts[i].socket));
-      fail(attempts[i], reason);
-    }
+  Descriptor socket = new_socket();
+  if (!socket) return {name, Descriptor(), errno};
+  const bool starts = ::connect(socket.get(), generic(where), sizeof where) == 0;
+  return {name, std::move(socket), starts || errno == EINPROGRESS ? 0 : errno};
+}
+
+PendingConnection::State PendingConnection::look(std::string& problem) {
+  pollfd waiting = {socket_.get(), POLLOUT, 0};
+  int reason = error_;
+  if (reason == 0) {
+    if (::poll(&waiting, 1, 0) == 0) return State::waits;
+    socklen_t length = sizeof reason;
+    if (::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &reason, &length) != 0) reason = errno;
   }
-  return Connection(Descriptor());
+  if (reason == 0) return State::made;
+  problem = name_ + ": " + std::strerror(reason);
+  return State::failed;
 }
 
 }  // namespace hyperslab::comm

@@ -16,7 +16,8 @@
 namespace hyperslab::comm {
 
 enum class Notice : std::uint8_t {
-  hello,     ///< the first on a connection: who calls, with the job's token
+  hello,     ///< the first on a connection: the sender's nonce
+  proof,     ///< the second: the sender knows the secret
   status,    ///< how far the sender is
   farewell,  ///< the sender leaves
   failure,   ///< the sender leaves behind an exception
@@ -26,11 +27,21 @@ enum class Notice : std::uint8_t {
 
 struct Frame {
   Notice notice = Notice::status;
-  std::int32_t rank = 0;    ///< the sender's, or whom it is about
-  std::uint64_t token = 0;  ///< of the job
+  std::array<std::uint8_t, 3> unused{};
+  std::int32_t rank = 0;  ///< the sender's, or whom it is about
   Status status;
 };
+// It goes from rank to rank as it lies in memory, so it has no bytes that nothing has written.
 static_assert(std::is_trivially_copyable_v<Frame>);
+static_assert(std::has_unique_object_representations_v<Frame>);
+
+/// What travels: Session says how.
+struct Packet {
+  Frame frame;
+  std::uint64_t number = 0;             ///< counts the sender's frames; 0: a hello
+  std::array<std::uint8_t, 16> seal{};  ///< keyed hash of the rest; in a hello the nonce
+};
+static_assert(std::has_unique_object_representations_v<Packet>);
 
 /// A file descriptor that closes.
 class Descriptor {
@@ -54,26 +65,26 @@ class Descriptor {
   int number_ = -1;
 };
 
-/// One connection. Nothing blocks: a frame for which there is no place is left out.
+/// One connection. Nothing blocks: a packet for which there is no room is left out.
 class Connection {
  public:
   explicit Connection(Descriptor socket) : socket_(std::move(socket)) {}
   [[nodiscard]] int get() const { return socket_.get(); }
   [[nodiscard]] bool is_open() const { return static_cast<bool>(socket_); }
   void close() { socket_.close(); }
-  void send(const Frame& frame);
-  /// Says that no frame follows.
+  void send(const Packet& packet);
+  /// Says that no packet follows.
   void finish();
-  /// Whether another frame has arrived whole, which `frame` then is; closes where the other side
+  /// Whether another packet has arrived whole, which `packet` then is; closes if the other side
   /// did.
-  [[nodiscard]] bool receive(Frame& frame);
+  [[nodiscard]] bool receive(Packet& packet);
 
  private:
   Descriptor socket_;
-  std::array<char, sizeof(Frame)> in_{};
-  std::array<char, sizeof(Frame)> out_{};
+  std::array<char, sizeof(Packet)> in_{};
+  std::array<char, sizeof(Packet)> out_{};
   std::size_t in_bytes_ = 0;
-  std::size_t out_begin_ = sizeof(Frame);  ///< what lies behind is still to be sent
+  std::size_t out_begin_ = sizeof(Packet);  ///< what lies behind is still to be sent
 };
 
 /// Where connections come in.
@@ -83,13 +94,34 @@ struct Listener {
 };
 /// `everywhere`: on all interfaces, else on the loopback. Empty where the system refuses.
 [[nodiscard]] Listener listen_on(bool everywhere);
-/// The next connection that waits, if any.
+/// The next connection that waits, if any; none either if this process may open no more files.
 [[nodiscard]] std::optional<Connection> accept_from(const Listener& listener);
 /// Addresses of this machine's interfaces that are up, the loopback left out.
 [[nodiscard]] std::vector<std::string> own_addresses();
-/// Tries all addresses at once, for some seconds. Closed where none answers, with the last reason
-/// in `problem`.
-[[nodiscard]] Connection connect_to(const std::vector<std::string>& addresses, int port,
-                                    std::string& problem);
+/// Where to call a rank: on the loopback if it is `near`, else at its addresses `there` without
+/// those that the caller's own machine has too. Each host with containers has the same bridge, and
+/// there any user of the caller's machine could answer.
+[[nodiscard]] std::vector<std::string> addresses_to_call(std::vector<std::string> there,
+                                                         const std::vector<std::string>& own,
+                                                         bool near);
+
+/// A connection that is being made.
+class PendingConnection {
+ public:
+  enum class State : std::uint8_t { waits, made, failed };
+  PendingConnection(std::string name, Descriptor socket, int error)
+      : name_(std::move(name)), socket_(std::move(socket)), error_(error) {}
+  [[nodiscard]] int get() const { return socket_.get(); }
+  [[nodiscard]] const std::string& name() const { return name_; }  ///< "10.0.0.1:4711"
+  /// Does not block. If it failed, `problem` says where and why.
+  [[nodiscard]] State look(std::string& problem);
+  [[nodiscard]] Connection take() { return Connection(std::move(socket_)); }
+
+ private:
+  std::string name_;
+  Descriptor socket_;
+  int error_ = 0;  ///< errno of the start
+};
+[[nodiscard]] PendingConnection start_connection(const std::string& address, int port);
 
 }  // namespace hyperslab::comm

@@ -25,6 +25,7 @@ struct Status {
   Phase phase = Phase::other;
   bool pauses = false;
   std::uint8_t groups = 0;
+  std::uint8_t unused = 0;
   std::array<CallState, kMostGroups> calls{};
 
   [[nodiscard]] static Status of(TrailBoard& board);
@@ -32,7 +33,7 @@ struct Status {
     return {calls.data(), std::min<std::size_t>(groups, kMostGroups)};
   }
 };
-static_assert(std::is_trivially_copyable_v<Status>);
+static_assert(std::has_unique_object_representations_v<Status>);
 
 /// How a rank is connected to the one that judges.
 enum class Link : std::uint8_t {

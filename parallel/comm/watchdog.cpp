@@ -11,7 +11,7 @@
 #include <csignal>
 #include <exception>
 #include <iterator>
-#include <random>
+#include <mutex>
 #include <ranges>
 #include <sstream>
 #include <thread>
@@ -20,16 +20,18 @@
 #include "hyperslab/core/log.hpp"
 #include "machine.hpp"
 #include "watch_end.hpp"
-#include "watch_link.hpp"
+#include "watch_session.hpp"
 
 namespace hyperslab::comm {
 namespace {
 
-constexpr int kTowers = 2;  // ranks that everyone reports to
+constexpr int kMonitors = 2;                // ranks that everyone reports to
+constexpr std::size_t kMostStrangers = 16;  // connections beyond those of the ranks
 constexpr double kMostIntervalSeconds = 1;
 constexpr double kStatusesInTimeout = 8;
 constexpr double kSilentIntervals = 5;
 constexpr double kFarewellSeconds = 1;
+constexpr auto kRestAfterRefusal = std::chrono::milliseconds(10);
 
 /// Where a rank is, known to all.
 struct Contact {
@@ -37,23 +39,12 @@ struct Contact {
   int process = 0;
 };
 
-/// A connection that came in, and of whom; -1: of nobody known yet.
-struct Caller {
-  Connection link;
-  int rank = -1;
-};
-
 /// A rank that this one reports to.
-struct Tower {
+struct Monitor {
   int rank = 0;
-  Connection link;
+  Session link;
   double heard = 0;
 };
-
-std::uint64_t new_token() {
-  std::random_device source;
-  return (static_cast<std::uint64_t>(source()) << 32) | source();
-}
 
 }  // namespace
 
@@ -69,17 +60,22 @@ class Watchdog::Guard {
 
  private:
   void introduce(World& world, const std::string& coordinates);
+  void listen();
   void connect(World& world);
-  [[nodiscard]] std::string report_to(int tower, const std::string& address);
+  [[nodiscard]] Session call(int monitor, const std::string& address, std::string& problem) const;
   void start_thread();
+  void leave(bool fails);
 
   void run();
   void advance_clock();
   void tell();
   void wait(double seconds);
   void receive();
-  void hear(Caller& caller, const Frame& frame);
-  void hear(Tower& tower, const Frame& frame);
+  void accept_clients();
+  void end_connecting();
+  void look_after(Session& client);
+  void hear(Session& client, const Frame& frame);
+  void hear(Monitor& monitor, const Frame& frame);
   [[nodiscard]] bool judges() const;
   [[nodiscard]] bool grieves() const;
   [[noreturn]] void end_job(const Verdict& verdict);
@@ -93,12 +89,17 @@ class Watchdog::Guard {
   std::shared_ptr<TrailBoard> board_;
   Limits limits_;
   double interval_;
-  std::uint64_t token_ = 0;
+  Secret secret_;
   std::vector<Contact> contacts_;
   std::vector<Peer> peers_;
   Listener listener_;
-  std::vector<Caller> callers_;
-  std::vector<Tower> towers_;
+  int port_ = 0;                  ///< of listener_
+  std::vector<Session> clients_;  ///< connections that came in, of ranks and of strangers
+  std::vector<Monitor> monitors_;
+  std::mutex called_mutex_;
+  std::vector<Monitor> called_;           ///< made by the main thread, for monitors_
+  std::atomic<bool> all_called_ = false;  ///< every rank has called its monitors
+  bool connects_ = true;                  ///< all_called_ is still to be acted on
   std::vector<pollfd> polled_;
   Descriptor wake_;
   std::atomic<bool> leaves_ = false;
@@ -117,13 +118,19 @@ Watchdog::Guard::Guard(World& world, const WatchdogOptions& options)
   limits_.timeout = options.timeout_seconds;
   limits_.silence = kSilentIntervals * interval_;
   introduce(world, options.coordinates);
-  connect(world);
   peers_[static_cast<std::size_t>(rank_)].link = Link::connected;
+  listen();
   start_thread();
+  try {
+    connect(world);
+  } catch (...) {
+    leave(true);
+    throw;
+  }
 }
 
 void Watchdog::Guard::introduce(World& world, const std::string& coordinates) {
-  token_ = std::stoull(world.broadcast(std::to_string(new_token())));
+  secret_ = Secret::of_text(world.broadcast(Secret::random().text()));
   const auto places = world.all_gather(neighbourhood_id(world.host()));
   const auto processes = world.all_gather(std::to_string(::getpid()));
   const auto hosts = world.all_gather(world.host());
@@ -136,25 +143,39 @@ void Watchdog::Guard::introduce(World& world, const std::string& coordinates) {
   }
 }
 
-void Watchdog::Guard::connect(World& world) {
+/// Monitors answer calls from their thread, which starts next.
+void Watchdog::Guard::listen() {
   const Contact& mine = contacts_[static_cast<std::size_t>(rank_)];
   const bool together = std::ranges::all_of(
       contacts_, [&](const Contact& each) { return each.neighbourhood == mine.neighbourhood; });
+  if (rank_ >= kMonitors || contacts_.size() < 2) return;
+  listener_ = listen_on(!together);
+  port_ = listener_.port;
+}
+
+void Watchdog::Guard::connect(World& world) {
   std::string address;
-  if (rank_ < kTowers && world.size() > 1) {
-    listener_ = listen_on(!together);
-    address = fmt::format("{} {}", listener_.port, fmt::join(own_addresses(), " "));
-  }
+  if (port_ > 0) address = fmt::format("{} {}", port_, fmt::join(own_addresses(), " "));
   const auto addresses = world.all_gather(address);
   std::string problems;
-  for (int tower = 0; tower < std::min(kTowers, world.size()); ++tower) {
-    if (tower == rank_) continue;
-    const std::string problem = report_to(tower, addresses[static_cast<std::size_t>(tower)]);
-    if (problem.empty()) continue;
-    problems += fmt::format("rank {} on {} cannot reach rank {} ({}) ", rank_, world.host(), tower,
-                            problem);
+  std::vector<Monitor> called;
+  for (int monitor = 0; monitor < std::min(kMonitors, world.size()); ++monitor) {
+    if (monitor == rank_) continue;
+    std::string problem;
+    Session link = call(monitor, addresses[static_cast<std::size_t>(monitor)], problem);
+    if (!link.is_open()) {
+      problems += fmt::format("rank {} on {} cannot reach rank {} ({}) ", rank_, world.host(),
+                              monitor, problem);
+    }
+    called.push_back({monitor, std::move(link)});
   }
   const auto all = world.all_gather(problems);
+  {
+    const std::lock_guard lock(called_mutex_);
+    called_ = std::move(called);
+  }
+  all_called_ = true;
+  ::eventfd_write(wake_.get(), 1);
   const auto first = std::ranges::find_if(all, [](const auto& each) { return !each.empty(); });
   if (first == all.end() || rank_ != 0) return;
   log::warn(
@@ -163,20 +184,14 @@ void Watchdog::Guard::connect(World& world) {
                   *first));
 }
 
-/// `address`: the port, then the addresses. Returns what went wrong, or nothing.
-std::string Watchdog::Guard::report_to(int tower, const std::string& address) {
+/// `address`: the port, then the addresses.
+Session Watchdog::Guard::call(int monitor, const std::string& address, std::string& problem) const {
   std::istringstream words(address);
   int port = 0;
   words >> port;
-  std::vector<std::string> wanted(std::istream_iterator<std::string>(words), {});
-  if (is_near(tower)) wanted = {"127.0.0.1"};
-  std::string problem;
-  towers_.push_back({tower, connect_to(wanted, port, problem)});
-  if (!towers_.back().link.is_open()) return problem;
-  Frame hello = frame_of(Notice::hello);
-  hello.token = token_ + static_cast<std::uint64_t>(tower);
-  towers_.back().link.send(hello);
-  return {};
+  const std::vector<std::string> all(std::istream_iterator<std::string>(words), {});
+  return call_monitor(addresses_to_call(all, own_addresses(), is_near(monitor)), port, secret_,
+                      rank_, monitor, problem);
 }
 
 /// Signals are the main thread's.
@@ -189,8 +204,10 @@ void Watchdog::Guard::start_thread() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-Watchdog::Guard::~Guard() {
-  fails_ = std::uncaught_exceptions() > 0;
+Watchdog::Guard::~Guard() { leave(std::uncaught_exceptions() > 0); }
+
+void Watchdog::Guard::leave(bool fails) {
+  fails_ = fails;
   leaves_ = true;
   ::eventfd_write(wake_.get(), 1);
   thread_.join();
@@ -204,7 +221,7 @@ void Watchdog::Guard::run() {
       tell();
       next = now_ + interval_;
     }
-    if (judges()) {
+    if (!connects_ && judges()) {
       const Verdict verdict = judge(peers_, limits_, now_);
       if (verdict.ends) end_job(verdict);
     }
@@ -235,8 +252,8 @@ Frame Watchdog::Guard::frame_of(Notice notice) const {
 void Watchdog::Guard::tell() {
   peers_[static_cast<std::size_t>(rank_)].hear(Status::of(*board_), now_);
   const Frame frame = frame_of(Notice::status);
-  for (Tower& tower : towers_) tower.link.send(frame);
-  for (Caller& caller : callers_) caller.link.send(frame);
+  for (Monitor& monitor : monitors_) monitor.link.send(frame);
+  for (Session& client : clients_) client.send(frame);
 }
 
 /// A break waits to be reported.
@@ -244,10 +261,11 @@ bool Watchdog::Guard::grieves() const {
   return std::ranges::any_of(peers_, [](const Peer& peer) { return peer.link == Link::broken; });
 }
 
-/// Whose turn it is: the first tower that lives.
+/// Whose turn it is: the first monitor that lives.
 bool Watchdog::Guard::judges() const {
-  return std::ranges::none_of(towers_, [this](const Tower& tower) {
-    return tower.rank < rank_ && tower.link.is_open() && now_ - tower.heard <= limits_.silence;
+  return std::ranges::none_of(monitors_, [this](const Monitor& monitor) {
+    return monitor.rank < rank_ && monitor.link.is_open() &&
+           now_ - monitor.heard <= limits_.silence;
   });
 }
 
@@ -255,66 +273,99 @@ void Watchdog::Guard::wait(double seconds) {
   polled_.clear();
   polled_.push_back({wake_.get(), POLLIN, 0});
   polled_.push_back({listener_.socket.get(), POLLIN, 0});
-  for (const Caller& caller : callers_) polled_.push_back({caller.link.get(), POLLIN, 0});
-  for (const Tower& tower : towers_) polled_.push_back({tower.link.get(), POLLIN, 0});
+  for (const Session& client : clients_) polled_.push_back({client.get(), POLLIN, 0});
+  for (const Monitor& monitor : monitors_) polled_.push_back({monitor.link.get(), POLLIN, 0});
   const int milliseconds = 1 + static_cast<int>(1e3 * std::max(0.0, seconds));
   (void)::poll(polled_.data(), polled_.size(), milliseconds);
 }
 
 void Watchdog::Guard::receive() {
   advance_clock();
-  if (listener_.socket) {
-    for (auto link = accept_from(listener_); link.has_value(); link = accept_from(listener_)) {
-      callers_.push_back({std::move(link.value()), -1});
-    }
-  }
+  if (listener_.socket) accept_clients();
+  for (Session& client : clients_) look_after(client);
+  std::erase_if(clients_, [](const Session& client) { return !client.is_open(); });
+  if (connects_ && all_called_) end_connecting();
   Frame frame;
-  for (Caller& caller : callers_) {
-    while (caller.link.receive(frame)) hear(caller, frame);
-    if (caller.link.is_open() || caller.rank < 0) continue;
-    Peer& peer = peers_[static_cast<std::size_t>(caller.rank)];
-    if (peer.link != Link::connected) continue;
-    peer.link = Link::broken;
-    peer.broken = now_;
-  }
-  std::erase_if(callers_, [](const Caller& caller) { return !caller.link.is_open(); });
-  for (Tower& tower : towers_) {
-    while (tower.link.receive(frame)) hear(tower, frame);
+  for (Monitor& monitor : monitors_) {
+    while (monitor.link.receive(frame)) hear(monitor, frame);
   }
 }
 
-void Watchdog::Guard::hear(Caller& caller, const Frame& frame) {
-  if (caller.rank < 0) {
-    const bool known = frame.notice == Notice::hello && frame.rank >= 0 &&
-                       frame.rank < static_cast<int>(peers_.size()) && frame.rank != rank_ &&
-                       frame.token == token_ + static_cast<std::uint64_t>(rank_);
-    if (!known) return caller.link.close();
-    caller.rank = frame.rank;
-    peers_[static_cast<std::size_t>(frame.rank)].link = Link::connected;
-    peers_[static_cast<std::size_t>(frame.rank)].moved = now_;
+/// Strangers who fill the line lose the oldest place, so that ranks, which prove themselves at
+/// once, come through.
+void Watchdog::Guard::accept_clients() {
+  std::size_t accepted = 0;
+  for (auto link = accept_from(listener_); link.has_value(); link = accept_from(listener_)) {
+    if (clients_.size() >= peers_.size() + kMostStrangers) {
+      const auto oldest = std::ranges::find_if_not(clients_, &Session::is_proven);
+      if (oldest != clients_.end()) clients_.erase(oldest);
+    }
+    clients_.push_back(Session::of_monitor(std::move(link.value()), secret_, rank_));
+    if (++accepted == kMostStrangers) return;  // first hear what these have to say
   }
-  Peer& peer = peers_[static_cast<std::size_t>(caller.rank)];
+  const bool refused = accepted == 0 && polled_.size() > 1 && polled_[1].revents != 0;
+  if (refused) std::this_thread::sleep_for(kRestAfterRefusal);  // no more files may be opened
+}
+
+/// No one has a reason to call any more.
+void Watchdog::Guard::end_connecting() {
+  eventfd_t woken = 0;
+  ::eventfd_read(wake_.get(), &woken);
+  connects_ = false;
+  listener_.socket.close();
+  std::erase_if(clients_, [](const Session& client) { return !client.is_proven(); });
+  const std::lock_guard lock(called_mutex_);
+  monitors_ = std::move(called_);
+  for (Monitor& monitor : monitors_) monitor.heard = now_;
+}
+
+void Watchdog::Guard::look_after(Session& client) {
+  bool is_known = client.is_proven();
+  const auto meet = [&] {
+    if (is_known || !client.is_proven()) return;
+    if (client.peer_rank() >= static_cast<int>(peers_.size())) return client.close();
+    is_known = true;
+    Peer& peer = peers_[static_cast<std::size_t>(client.peer_rank())];
+    peer.link = Link::connected;
+    peer.moved = now_;
+  };
+  Frame frame;
+  while (client.receive(frame)) {
+    meet();
+    if (is_known) hear(client, frame);
+  }
+  meet();
+  if (!is_known || client.is_open()) return;
+  Peer& peer = peers_[static_cast<std::size_t>(client.peer_rank())];
+  if (peer.link != Link::connected) return;
+  peer.link = Link::broken;
+  peer.broken = now_;
+}
+
+void Watchdog::Guard::hear(Session& client, const Frame& frame) {
+  Peer& peer = peers_[static_cast<std::size_t>(client.peer_rank())];
   peer.hear(frame.status, now_);
   if (frame.notice == Notice::end) end_process();
   if (frame.notice != Notice::farewell && frame.notice != Notice::failure) return;
   peer.link = frame.notice == Notice::farewell ? Link::left : Link::failed;
   peer.moved = now_;
-  caller.link.close();
+  client.close();
 }
 
-void Watchdog::Guard::hear(Tower& tower, const Frame& frame) {
+void Watchdog::Guard::hear(Monitor& monitor, const Frame& frame) {
   if (frame.rank < 0 || frame.rank >= static_cast<int>(peers_.size())) return;
-  tower.heard = now_;
-  if (rank_ >= kTowers) {  // the others' progress is the tower's matter until it falls silent
-    Peer& peer = peers_[static_cast<std::size_t>(tower.rank)];
+  monitor.heard = now_;
+  if (rank_ >= kMonitors) {  // the others' progress is the monitor's matter until it falls silent
+    Peer& peer = peers_[static_cast<std::size_t>(monitor.rank)];
     peer.link = Link::left;
     peer.moved = now_;
   }
   switch (frame.notice) {
     case Notice::hello:
+    case Notice::proof:
     case Notice::status: break;
     case Notice::farewell:
-    case Notice::failure: tower.link.close(); break;
+    case Notice::failure: monitor.link.close(); break;
     case Notice::kill: kill_later(contacts_[static_cast<std::size_t>(frame.rank)].process); break;
     case Notice::end: end_process();
   }
@@ -328,28 +379,28 @@ bool Watchdog::Guard::is_near(int rank) const {
 /// A rank on the machine of the silent one can end it.
 void Watchdog::Guard::ask_to_kill(int silent) {
   const std::string& there = contacts_[static_cast<std::size_t>(silent)].neighbourhood;
-  const auto helper = std::ranges::find_if(callers_, [&](const Caller& caller) {
-    return caller.link.is_open() && caller.rank >= 0 && caller.rank != silent &&
-           contacts_[static_cast<std::size_t>(caller.rank)].neighbourhood == there;
+  const auto helper = std::ranges::find_if(clients_, [&](const Session& client) {
+    return client.is_open() && client.is_proven() && client.peer_rank() != silent &&
+           contacts_[static_cast<std::size_t>(client.peer_rank())].neighbourhood == there;
   });
-  if (helper == callers_.end()) return;
+  if (helper == clients_.end()) return;
   Frame frame = frame_of(Notice::kill);
   frame.rank = silent;
-  helper->link.send(frame);
+  helper->send(frame);
 }
 
 /// A silent rank that mpirun wakes to end it must not report the others; nobody waits for it.
 void Watchdog::Guard::take_leave_of(int silent) {
   const Frame frame = frame_of(Notice::end);
-  for (Caller& caller : callers_) {
-    if (caller.rank != silent) continue;
-    caller.link.send(frame);
-    caller.link.close();
+  for (Session& client : clients_) {
+    if (client.peer_rank() != silent) continue;
+    client.send(frame);
+    client.close();
   }
-  for (Tower& tower : towers_) {
-    if (tower.rank != silent) continue;
-    tower.link.send(frame);
-    tower.link.close();
+  for (Monitor& monitor : monitors_) {
+    if (monitor.rank != silent) continue;
+    monitor.link.send(frame);
+    monitor.link.close();
   }
 }
 
@@ -368,26 +419,24 @@ void Watchdog::Guard::end_job(const Verdict& verdict) {
 
 /// Goes on until the others have closed: what they have not read may else be lost.
 void Watchdog::Guard::say_last(Notice notice) {
+  std::erase_if(clients_, [](const Session& client) { return !client.is_proven(); });
+  std::vector<Session*> links;
+  for (Session& client : clients_) links.push_back(&client);
+  for (Monitor& monitor : monitors_) links.push_back(&monitor.link);
   const Frame last = frame_of(notice);
-  const auto finish = [&](Connection& link) {
-    link.send(last);
-    link.finish();
-  };
-  const auto drain = [](Connection& link) {
-    Frame ignored;
-    while (link.receive(ignored)) {
-    }
-  };
-  for (Caller& caller : callers_) finish(caller.link);
-  for (Tower& tower : towers_) finish(tower.link);
+  for (Session* link : links) {
+    link->send(last);
+    link->finish();
+  }
   listener_.socket.close();
   const double end = now_seconds() + kFarewellSeconds;
-  const auto is_open = [](const auto& each) { return each.link.is_open(); };
-  while (now_seconds() < end &&
-         (std::ranges::any_of(callers_, is_open) || std::ranges::any_of(towers_, is_open))) {
+  while (now_seconds() < end && std::ranges::any_of(links, &Session::is_open)) {
     wait(kFarewellSeconds / 10);
-    for (Caller& caller : callers_) drain(caller.link);
-    for (Tower& tower : towers_) drain(tower.link);
+    Frame ignored;
+    for (Session* link : links) {
+      while (link->receive(ignored)) {
+      }
+    }
   }
 }
 

@@ -2,6 +2,11 @@
 #include "hyperslab/comm/watchdog.hpp"
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "mpi/comm_test.hpp"
@@ -66,6 +71,35 @@ TEST(Watchdog, ForgetsRanksThatLeft) {
   }
 }
 
+/// Sockets of this process that wait for connections over IPv4.
+std::ptrdiff_t listening_sockets() {
+  std::set<std::string> mine;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    mine.insert(std::filesystem::read_symlink(entry.path(), gone).string());
+  }
+  std::ifstream table("/proc/self/net/tcp");
+  std::string line;
+  std::getline(table, line);
+  std::ptrdiff_t count = 0;
+  while (std::getline(table, line)) {
+    std::istringstream words(line);
+    const std::vector<std::string> columns(std::istream_iterator<std::string>(words), {});
+    if (columns.size() > 9 && columns[3] == "0A")
+      count += mine.contains("socket:[" + columns[9] + "]");
+  }
+  return count;
+}
+
+TEST(Watchdog, ListensToNoOneOnceAllRanksHaveCalled) {
+  const std::ptrdiff_t before = listening_sockets();
+  const comm::Watchdog watchdog(world(), {60, ""});
+
+  for (int i = 0; i < 100 && listening_sockets() > before; ++i) sleep(0.05);
+  EXPECT_EQ(listening_sockets(), before);
+  world().barrier();
+}
+
 TEST(Watchdog, LeavesAtOnce) {
   const double begin = now_seconds();
   for (int i = 0; i < 10; ++i) {
@@ -75,7 +109,7 @@ TEST(Watchdog, LeavesAtOnce) {
   EXPECT_LT(now_seconds() - begin, 2);
 }
 
-TEST(Watchdog, AnErrorLeavesNobodyBehind) {
+TEST(Watchdog, AfterAnErrorNoRankWaits) {
   try {
     const comm::Watchdog watchdog(world(), {kTimeout, ""});
     throw Error(ExitCode::data, "on purpose");

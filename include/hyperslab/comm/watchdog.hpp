@@ -9,8 +9,8 @@
 namespace hyperslab::comm {
 
 struct WatchdogOptions {
-  /// Nobody on any rank gets anything done for so long: the job hangs. Three times as long until
-  /// every rank has read the result of a step. 0: nobody watches.
+  /// No rank gets anything done for so long: the job hangs. Three times as long until
+  /// every rank has read the result of a step. 0: no one watches.
   double timeout_seconds = 600;
   std::string coordinates;  ///< of this rank, "data 0, pipeline 1, tensor 1"; may be empty
 };
@@ -27,6 +27,11 @@ struct WatchdogOptions {
 /// on every communicator, and what the others wait for; every live rank ends by
 /// _exit(ExitCode::hang), and silent ranks are killed where a live one is on the same machine. Time
 /// in which the judging process itself was stopped does not count.
+///
+/// Ranks 0 and 1 listen only until every rank has called them: on the loopback if all ranks share a
+/// machine, else on all interfaces. Rank 0 draws a secret that MPI brings to the others; both sides
+/// of a connection prove that they know it before either tells or believes anything, and every
+/// frame carries a keyed hash. MPI's own network must be one that the job's owner trusts.
 class Watchdog {
  public:
   /// Collective over the world, which must outlive it and all of whose ranks give the same timeout.
@@ -42,7 +47,7 @@ class Watchdog {
 
  private:
   class Guard;
-  std::unique_ptr<Guard> guard_;  ///< null where nobody watches
+  std::unique_ptr<Guard> guard_;  ///< null if no one watches
 };
 
 }  // namespace hyperslab::comm
