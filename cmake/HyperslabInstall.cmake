@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake --install: the program, the reports' Python with a starter, decks, documents and completion.
+include(GNUInstallDirs)
+
+install(TARGETS hyperslab RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+set(hyperslab_share "${CMAKE_INSTALL_DATADIR}/hyperslab")
+install(DIRECTORY analysis DESTINATION "${hyperslab_share}"
+  PATTERN __pycache__ EXCLUDE PATTERN tests EXCLUDE PATTERN results EXCLUDE)
+install(DIRECTORY inputs DESTINATION "${hyperslab_share}")
+install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES README.md LICENSE CHANGELOG.md CITATION.cff DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+
+# hyperslab-analysis finds the package from where it stands itself, so that a prefix can be moved.
+file(RELATIVE_PATH hyperslab_share_from_bin
+  "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/${hyperslab_share}")
+configure_file("${PROJECT_SOURCE_DIR}/packaging/hyperslab-analysis.in"
+  "${PROJECT_BINARY_DIR}/hyperslab-analysis" @ONLY)
+install(PROGRAMS "${PROJECT_BINARY_DIR}/hyperslab-analysis" DESTINATION "${CMAKE_INSTALL_BINDIR}")
+
+# The program prints its completion; a cross-compiled one cannot run here and goes without.
+if(NOT CMAKE_CROSSCOMPILING)
+  set(hyperslab_completions "")
+  foreach(shell bash zsh)
+    set(script "${PROJECT_BINARY_DIR}/completion.${shell}")
+    add_custom_command(OUTPUT "${script}"
+      COMMAND "$<TARGET_FILE:hyperslab>" --completion ${shell} > "${script}"
+      DEPENDS hyperslab VERBATIM)
+    list(APPEND hyperslab_completions "${script}")
+  endforeach()
+  add_custom_target(hyperslab_completion ALL DEPENDS ${hyperslab_completions})
+  install(FILES "${PROJECT_BINARY_DIR}/completion.bash" RENAME hyperslab
+    DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+  install(FILES "${PROJECT_BINARY_DIR}/completion.zsh" RENAME _hyperslab
+    DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
+endif()

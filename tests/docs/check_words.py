@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_words.py PROGRAM [--self-test]: what the documents name exists.
+
+In every block of commands, those for clusters and GPUs too: commands and options of hyperslab, keys
+after --set, files below jobs/ and inputs/. Everywhere: relative links.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import pages
+
+README_LINES = 150
+_LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
+_PATH = re.compile(r"(?<![\w/.-])((?:jobs|inputs)/[\w./*-]*[\w*])")
+
+
+class Program:
+    """What the program says of itself."""
+
+    def __init__(self, path):
+        self.path = path
+        self._help = {}
+        self.keys = set(re.findall(r"`(\w+\.\w+)`", self.output("--keys", "--markdown")))
+
+    def output(self, *arguments):
+        """What it prints."""
+        return subprocess.run([self.path, *arguments], capture_output=True, text=True, check=False).stdout
+
+    def knows(self, command, option):
+        """Whether a command has an option."""
+        if command not in self._help:
+            self._help[command] = self.output(command, "--help")
+        return re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", self._help[command]) is not None
+
+
+def check_hyperslab(words, program):
+    """Complaints about the words after `hyperslab`."""
+    if not words or words[0].startswith("--"):
+        return
+    for i, word in enumerate(words[1:], 1):
+        if word == "--set" and i + 1 < len(words):
+            key = words[i + 1].split("=")[0].strip("'\"")
+            if "$" not in key and key not in program.keys:
+                yield f"there is no key '{key}'"
+        elif word.startswith("--") and not program.knows(words[0], word.split("=")[0]):
+            yield f"hyperslab {words[0]} has no option {word}"
+
+
+def check_commands(text, program, root):
+    """Complaints about all blocks of commands of a page."""
+    for block in pages.blocks(text, "sh", "console"):
+        for line in pages.commands(block):
+            for match in _PATH.finditer(line):
+                if not list(root.glob(match[1])):
+                    yield f"'{match[1]}' does not exist"
+            for part in re.split(r"[|;&]|\bdo\b", line):
+                words = part.split()
+                names = [i for i, word in enumerate(words) if word.split("/")[-1] == "hyperslab"]
+                if names and not {"spack", "docker", "apptainer"} & set(words):
+                    yield from check_hyperslab(words[names[0] + 1:], program)
+
+
+def check_page(page, text, program, root):
+    """Complaints about a page."""
+    for match in _LINK.finditer(text):
+        if "://" not in match[1] and not (root / page.parent / match[1]).exists():
+            yield f"{page}: the link to '{match[1]}' leads nowhere"
+    yield from (f"{page}: {complaint}" for complaint in check_commands(text, program, root))
+    if page == pathlib.Path("README.md") and text.count("\n") > README_LINES:
+        yield f"{page}: {text.count(chr(10))} lines, more than {README_LINES}: the rest belongs in docs/"
+
+
+def check(root, program):
+    """Complaints about all pages."""
+    return [complaint for page in pages.pages(root)
+            for complaint in check_page(page, (root / page).read_text(encoding="utf-8"), program, root)]
+
+
+BROKEN = [
+    ("```sh\nhyperslab train a --nothing\n```\n", "hyperslab train has no option --nothing"),
+    ("```console\nmpirun -np 2 hyperslab train a \\\n  --set model.heeds=2\n```\n", "there is no key 'model.heeds'"),
+    ("```sh\njobs/absent.sh\n```\n", "'jobs/absent.sh' does not exist"),
+    ("See [this](docs/absent.md#part).\n", "the link to 'docs/absent.md' leads nowhere"),
+    ("line\n" * (README_LINES + 1), "more than 150"),
+]
+CLEAN = ("See [it](docs/a.md) and [that](https://example.org/a).\n```sh\n"
+         "hyperslab train jobs/a.sh --resume never --set train.steps=1  # --no-option here\n```\n")
+
+
+def self_test(program):
+    """Proves that a clean page passes and that every kind of fault is found."""
+    failures = []
+    with tempfile.TemporaryDirectory() as name:
+        root = pathlib.Path(name)
+        for path in ("docs/a.md", "jobs/a.sh"):
+            (root / path).parent.mkdir(exist_ok=True)
+            (root / path).write_text("", encoding="utf-8")
+        for text, expected in [(CLEAN, None), *BROKEN]:
+            (root / "README.md").write_text(text, encoding="utf-8")
+            found = check(root, program)
+            if (found != []) if expected is None else not any(expected in each for each in found):
+                failures.append(f"{text[:60]!r}: expected {expected!r}, found {found}")
+    return failures
+
+
+if __name__ == "__main__":
+    PROGRAM = Program(sys.argv[1])
+    COMPLAINTS = self_test(PROGRAM) if "--self-test" in sys.argv else check(pages.ROOT, PROGRAM)
+    print("\n".join(COMPLAINTS) or "documents: nothing to complain about")
+    sys.exit(1 if COMPLAINTS else 0)
