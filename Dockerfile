@@ -9,12 +9,13 @@ FROM ${BASE} AS build
 ARG CUDA=OFF
 ARG MARCH=x86-64-v3
 COPY . /hyperslab
-RUN cd /hyperslab && packaging/container-build.sh "${CUDA}" "${MARCH}" /opt/hyperslab
+WORKDIR /hyperslab
+RUN packaging/container-build.sh "${CUDA}" "${MARCH}" /opt/hyperslab
 
 FROM ${BASE}
-COPY packaging/container-packages.sh /tmp/
-RUN /tmp/container-packages.sh && rm /tmp/container-packages.sh
 COPY --from=build /opt/hyperslab /usr/local
+COPY packaging/container-packages.sh /tmp/
+RUN /tmp/container-packages.sh /usr/local && rm /tmp/container-packages.sh
 # mpirun refuses to start as root, which is who runs in most containers, unless told so.
 ENV OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
     OMPI_MCA_btl_vader_single_copy_mechanism=none

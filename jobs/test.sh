@@ -188,7 +188,7 @@ run_python_tests
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
   hs_part "lint"
   try_lint clang-format-16 check_format
-  mapfile -t scripts < <(sources 'jobs/*.sh' .ci/run)
+  mapfile -t scripts < <(sources 'jobs/*.sh' 'packaging/*.sh' .ci/run)
   try_lint shellcheck shellcheck -x "${scripts[@]}"
   try_lint yamllint yamllint --strict inputs .yamllint .clang-format .clang-tidy .pre-commit-config.yaml
   mapfile -t texts < <(sources)

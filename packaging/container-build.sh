@@ -15,3 +15,11 @@ cmake -S . -B build-image -G Ninja -DCMAKE_BUILD_TYPE=Release -DHYPERSLAB_TESTS=
   "-DCMAKE_INSTALL_PREFIX=$prefix"
 hs_compile build-image
 cmake --install build-image --strip
+
+# The packages that own the libraries which the program loads: an image that only runs it needs these.
+runtime=$prefix/share/hyperslab/runtime-packages.txt
+ldd "$prefix/bin/hyperslab" | awk '$3 ~ /^\// {print $3}' | while IFS= read -r library; do
+  library=$(readlink -f -- "$library")
+  { dpkg-query -S "$library" || dpkg-query -S "${library#/usr}" || true; } 2>/dev/null | sed 's/[:,].*//'
+done | sort -u >"$runtime"
+hs_say "runtime packages: $(tr '\n' ' ' <"$runtime")"

@@ -1,15 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the installed program and its reports need in an image of Debian or Ubuntu. Libraries whose
-# names carry a version are found by pattern, for releases name them differently.
+# packaging/container-packages.sh PREFIX: installs what the program below PREFIX and its reports load,
+# as container-build.sh noted it, in an image of the same release.
 set -eu
+prefix=${1:?PREFIX}
 apt-get update
-newest() { apt-cache pkgnames "$1" | grep -E "^$1$2\$" | sort -V | tail -n 1; }
-export DEBIAN_FRONTEND=noninteractive
-apt-get install -y --no-install-recommends openmpi-bin openssh-client libopenblas0-openmp libpcre2-8-0 \
-  libgomp1 python3 python3-h5py python3-numpy python3-matplotlib \
-  "$(newest libhdf5- '[0-9]+(-[0-9]+)?(t64)?')" "$(newest libyaml-cpp '[0-9.]+')" \
-  "$(newest libboost-program-options '[0-9.]+')" "$(newest libfmt '[0-9]+')" \
-  "$(newest libspdlog '[0-9.]+(-fmt[0-9]+)?')" "$(newest libssl '[0-9.]+(t64)?')" \
-  "$(newest libopenmpi '[0-9]+(t64)?')"
+# shellcheck disable=SC2046  # a word a package
+DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openmpi-bin openssh-client \
+  python3 python3-h5py python3-numpy python3-matplotlib $(cat "$prefix/share/hyperslab/runtime-packages.txt")
 rm -rf /var/lib/apt/lists/*
