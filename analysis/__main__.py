@@ -67,13 +67,16 @@ def make_parser() -> argparse.ArgumentParser:
                       help="steps left out at each start (default 2)")
     add_report(commands, many)
     add_check(commands)
+    norms = commands.add_parser("norms", help="norms of activations, weights, gradients by layer")
+    norms.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
+    norms.add_argument("--output", type=Path, required=True, metavar="DIR")
     summary = commands.add_parser("summary", help="a few lines on one run")
     summary.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
     entropy = commands.add_parser("entropy", help="unigram entropy of a text or of tokens, nats")
     entropy.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a text: per byte")
-    entropy.add_argument("--tokens", type=Path, metavar="FILE.bin", help="raw tokens: per token")
+    entropy.add_argument("--tokens", type=Path, metavar="FILE", help="tokens: per token")
     entropy.add_argument("--dtype", choices=("uint8", "uint16", "uint32", "int32"),
-                         default="uint16", help="of the tokens (default uint16)")
+                         help="of tokens without a header (default uint16)")
     return parser
 
 
@@ -92,6 +95,9 @@ def describe(arguments: argparse.Namespace) -> str:
     if arguments.command == "entropy":
         from analysis.entropy import entropy
         return entropy(arguments.file, arguments.tokens, arguments.dtype)
+    if arguments.command == "norms":
+        from analysis.norms import norms
+        return norms(arguments.run, arguments.output)
     if arguments.command == "summary":
         from analysis.learning import summary
         return summary(arguments.run)
@@ -100,7 +106,7 @@ def describe(arguments: argparse.Namespace) -> str:
         return sweep(arguments.runs, arguments.output)
     if arguments.command == "learning":
         from analysis.learning import learning
-        return "\n".join(map(str, learning(arguments.runs, arguments.output)))
+        return "\n".join(learning(arguments.runs, arguments.output))
     from analysis.step_time import time_per_rank
     return "\n".join(time_per_rank(arguments.runs, arguments.output, arguments.skip))
 

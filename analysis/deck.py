@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Sequence
 
 from analysis.errors import UserError
@@ -21,13 +22,22 @@ FREE_KEYS = ("model.init_std", "model.scale_residual_init", "optimizer.lr", "opt
              "optimizer.eps", "optimizer.weight_decay", "optimizer.decay_embeddings",
              "optimizer.clip_norm")
 BOUND_KEYS = ("run.deterministic",)
+# Keys in which starts of one run may differ and still train the same: places, layout, kernels, how far
+# and how often. All others change what is trained, or what the validation loss measures.
+SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")
+SAME_TRAINING_KEYS = ("data.train", "data.vocabulary", "model.attention", "train.steps", "train.epochs",
+                      "train.microbatch", "train.validate_every", "train.log_norms", "train.log_every")
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>.*\S))?\s*\Z")
 
 
 def read_deck(run: Run) -> Deck:
+    """The deck of the run's newest start."""
+    return read_deck_file(run.path / "deck.yaml")
+
+
+def read_deck_file(path: Path) -> Deck:
     """Values as they are written, by "section.key"."""
-    path = run.path / "deck.yaml"
     if not path.is_file():
         raise UserError(f"{path} is missing; copy it there, runs are compared by their decks")
     deck: Deck = {}
@@ -64,6 +74,12 @@ def is_bound(key: str) -> bool:
     """Runs that differ in this key do different work: they are not compared."""
     free = key.split(".")[0] in FREE_SECTIONS or key in FREE_KEYS
     return not free or key in BOUND_KEYS
+
+
+def matters(key: str) -> bool:
+    """Starts of one run that differ in this key train differently: the run is mixed."""
+    same = key.split(".")[0] in SAME_TRAINING_SECTIONS or key in SAME_TRAINING_KEYS
+    return not same or key == "run.seed"
 
 
 def bound(deck: Deck) -> Deck:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.errors import UserError
+from analysis.token_files import Tokens, open_raw, open_tokens
 
 CHUNK_ITEMS = 1 << 24
 MAX_TOKEN = 1 << 24
@@ -15,25 +16,29 @@ MAX_TOKEN = 1 << 24
 Counts = npt.NDArray[np.int64]
 
 
-def count_items(path: Path, dtype: str) -> Counts:
-    """How often each value occurs in a raw little-endian file."""
+def count_items(items: Tokens, path: Path) -> Counts:
+    """How often each value occurs; `path` is for messages."""
+    counts: Counts = np.zeros(256, np.int64)
+    for first in range(0, items.size, CHUNK_ITEMS):
+        chunk = items[first:first + CHUNK_ITEMS]
+        if int(chunk.max()) >= MAX_TOKEN or int(chunk.min()) < 0:
+            raise UserError(f"{path} holds values that are no tokens (from {chunk.min()} to "
+                            f"{chunk.max()}); is --dtype right?")
+        found = np.bincount(chunk.astype(np.int64, copy=False))
+        counts.resize(max(counts.size, found.size), refcheck=False)
+        counts[:found.size] += found
+    return counts
+
+
+def token_counts(path: Path, dtype: str | None = None) -> Counts:
+    """Of a token file; its header, if it has one, is no token."""
+    return count_items(open_tokens(path, dtype), path)
+
+
+def byte_counts(path: Path) -> Counts:
     if not path.is_file():
         raise UserError(f"no file {path}; name a text file, or a token file with --tokens")
-    item = np.dtype(dtype).newbyteorder("<")
-    size = path.stat().st_size
-    if size == 0 or size % item.itemsize:
-        raise UserError(f"{path} holds {size} bytes, not a positive multiple of "
-                        f"{item.itemsize}; is --dtype {dtype} right?")
-    counts: Counts = np.zeros(256, np.int64)
-    with path.open("rb") as file:
-        while (items := np.fromfile(file, item, CHUNK_ITEMS)).size:
-            if int(items.max()) >= MAX_TOKEN or int(items.min()) < 0:
-                raise UserError(f"{path} holds values that are no tokens (from {items.min()} to "
-                                f"{items.max()}); is --dtype {dtype} right?")
-            chunk = np.bincount(items)
-            counts.resize(max(counts.size, chunk.size), refcheck=False)
-            counts[:chunk.size] += chunk
-    return counts
+    return count_items(open_raw(path, "uint8"), path)
 
 
 def unigram_entropy(counts: Counts) -> float:
@@ -42,15 +47,14 @@ def unigram_entropy(counts: Counts) -> float:
     return float(-(p * np.log(p)).sum()) + 0.0
 
 
-def entropy(text: Path | None, tokens: Path | None, dtype: str) -> str:
-    lines: list[str] = []
-    for path, item_dtype, item in ((text, "uint8", "byte"), (tokens, dtype, "token")):
-        if path is None:
-            continue
-        counts = count_items(path, item_dtype)
-        nats = unigram_entropy(counts)
-        lines.append(f"{path}: {nats:.4f} nats per {item} ({nats / np.log(2.0):.4f} bits), "
-                     f"{int(counts.sum()):,} {item}s, {int((counts > 0).sum())} different")
-    if not lines:
+def entropy(text: Path | None, tokens: Path | None, dtype: str | None) -> str:
+    counted: list[tuple[Path, str, Counts]] = []
+    if text is not None:
+        counted.append((text, "byte", byte_counts(text)))
+    if tokens is not None:
+        counted.append((tokens, "token", token_counts(tokens, dtype)))
+    if not counted:
         raise UserError("entropy needs a text file, or a token file with --tokens")
-    return "\n".join(lines)
+    return "\n".join(f"{path}: {nats:.4f} nats per {item} ({nats / np.log(2.0):.4f} bits), "
+                     f"{int(counts.sum()):,} {item}s, {int((counts > 0).sum())} different"
+                     for path, item, counts in counted for nats in (unigram_entropy(counts),))

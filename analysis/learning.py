@@ -9,15 +9,19 @@ from typing import Callable, Sequence
 
 import numpy as np
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from analysis.runs import (
-    FloatArray, Metrics, best_value, find_runs, first_value, last_value, read_metrics, typical_rate,
+    DIVERGED_AT, FloatArray, Metrics, best_value, find_runs, first_value, has_diverged, last_value,
+    mean_of_last, read_metrics, typical_rate,
 )
-from analysis.style import Axes, look_of_run, plt, save
+from analysis.starts import mixed_text
+from analysis.style import Axes, add_head, add_legend, look_of_run, plt, save
+from analysis.subject import subject_of_runs
 from analysis.tables import number, output_folder, text_table
+from analysis.ticks import round_log_axis, widened
 
 MAX_VALIDATION_ROWS = 25
+Limits = tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -61,28 +65,58 @@ def time_unit(seconds: float) -> tuple[float, str]:
     return (60.0, "minutes") if seconds > 300 else (1.0, "seconds")
 
 
+def panel_limits(panel: Panel, all_metrics: Sequence[Metrics]) -> Limits:
+    """Of the runs that did not diverge, or, where all did, of what they did before; None: no values."""
+    sound = [metrics for metrics in all_metrics if not has_diverged(metrics)]
+    values = np.concatenate([np.concatenate([panel.values(metrics, ""), panel.values(metrics, "validation_")])
+                             if sound else panel.values(metrics, "")[:diverging_row(metrics)]
+                             for metrics in sound or all_metrics])
+    values = values[np.isfinite(values) & ((values > 0) | (not panel.log))]
+    if values.size == 0:
+        return None
+    low, high = float(values.min()), float(values.max())
+    if panel.log:
+        return widened(low, high)
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - room, high + room
+
+
+def diverging_row(metrics: Metrics) -> int:
+    """The first row whose training loss is not finite or far above the initial one, from 1 on."""
+    losses = metrics.column("loss")
+    good = losses <= DIVERGED_AT * losses[0]
+    return max(1, losses.size if good.all() else int(np.argmin(good)))
+
+
 def draw_run(axes: Axes, x: FloatArray, metrics: Metrics, panel: Panel, index: int) -> None:
+    """A curve that is above the panel leaves it through its upper edge."""
     colour, dashes, marker = look_of_run(index)
-    training = panel.values(metrics, "")
+    top = axes.get_ylim()[1]
+    training = np.minimum(panel.values(metrics, ""), top * 10.0 if panel.log else top + abs(top))
     window = smoothing_window(training.size)
     if window > 1:
         axes.plot(x, training, color=colour, linewidth=0.7, alpha=0.3)
     axes.plot(x, smooth(training, window), color=colour, linestyle=dashes, linewidth=1.6)
     validation = panel.values(metrics, "validation_")
-    measured = ~np.isnan(validation)
-    axes.plot(x[measured], validation[measured], linestyle="none", marker=marker, markersize=5,
+    inside = validation <= top  # no NaN is
+    axes.plot(x[inside], validation[inside], linestyle="none", marker=marker, markersize=5,
               markerfacecolor=colour, markeredgecolor="white", markeredgewidth=0.8, zorder=3)
 
 
-def readable_log_axis(axes: Axes) -> None:
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    subs = (1.0, 2.0, 5.0) if high / low < 1000 else (1.0,)
-    axes.yaxis.set_major_locator(LogLocator(subs=subs))
-    plain = ScalarFormatter()
-    plain.set_scientific(high >= 1e5)
-    axes.yaxis.set_major_formatter(plain)
-    axes.yaxis.set_minor_formatter(NullFormatter())
+def mark_diverged(axes: Axes, x: FloatArray, metrics: Metrics, panel: Panel, index: int, row: int) -> None:
+    """A cross near the upper edge at the first step outside; rows keep those of several runs apart."""
+    training = panel.values(metrics, "")
+    outside = ~(training <= axes.get_ylim()[1])
+    if np.any(outside) and not np.all(np.isnan(training)):
+        axes.plot(x[np.argmax(outside)], 0.96 - 0.06 * (row % 6), linestyle="none", marker="x", markersize=8,
+                  markeredgewidth=2.0, color=look_of_run(index)[0],
+                  transform=axes.get_xaxis_transform(), zorder=4)
+
+
+def label_of(metrics: Metrics) -> str:
+    marks = [text for text, is_so in (("diverged", has_diverged(metrics)),
+                                      ("mixed", bool(mixed_text(metrics.run)))) if is_so]
+    return f"{metrics.run.label} ({', '.join(marks)})" if marks else metrics.run.label
 
 
 def legend_handles(all_metrics: Sequence[Metrics]) -> list[Line2D]:
@@ -90,7 +124,7 @@ def legend_handles(all_metrics: Sequence[Metrics]) -> list[Line2D]:
     for index, metrics in enumerate(all_metrics):
         colour, dashes, marker = look_of_run(index)
         handles.append(Line2D([], [], color=colour, linestyle=dashes, marker=marker, markersize=5,
-                              linewidth=1.6, label=metrics.run.label))
+                              linewidth=1.6, label=label_of(metrics)))
     if any(smoothing_window(len(metrics.rows)) > 1 for metrics in all_metrics):
         handles += [
             Line2D([], [], color="#555555", linewidth=1.6, label="training, smoothed"),
@@ -100,39 +134,50 @@ def legend_handles(all_metrics: Sequence[Metrics]) -> list[Line2D]:
         handles.append(Line2D([], [], color="#555555", linewidth=1.6, label="training"))
     handles.append(Line2D([], [], color="#555555", linestyle="none", marker="o", markersize=5,
                           label="validation (marks)"))
+    if any(has_diverged(metrics) for metrics in all_metrics):
+        handles.append(Line2D([], [], color="#555555", linestyle="none", marker="x", markersize=8,
+                              markeredgewidth=2.0, label="diverged: leaves the panel"))
     return handles
 
 
+def draw_panel(axes: Axes, panel: Panel, all_metrics: Sequence[Metrics],
+               axis_values: Sequence[FloatArray]) -> None:
+    limits = panel_limits(panel, all_metrics)
+    if limits and panel.log:
+        round_log_axis(axes, "y", *limits)
+    elif limits:
+        axes.set_ylim(*limits)
+    for index, (metrics, x) in enumerate(zip(all_metrics, axis_values)):
+        draw_run(axes, x, metrics, panel, index)
+    gone = [index for index, metrics in enumerate(all_metrics) if has_diverged(metrics)]
+    for row, index in enumerate(gone):
+        mark_diverged(axes, axis_values[index], all_metrics[index], panel, index, row)
+    axes.set_title(panel.label, loc="left")
+
+
 def draw(all_metrics: Sequence[Metrics], axis_values: Sequence[FloatArray], axis_label: str,
-         path: Path) -> Path:
-    figure, panels = plt.subplots(1, len(PANELS), figsize=(13.0, 4.6))
+         path: Path) -> list[Path]:
+    figure, panels = plt.subplots(1, len(PANELS), figsize=(13.0, 5.0))
     for axes, panel in zip(panels, PANELS):
-        for index, (metrics, x) in enumerate(zip(all_metrics, axis_values)):
-            draw_run(axes, x, metrics, panel, index)
+        draw_panel(axes, panel, all_metrics, axis_values)
         axes.set_xlabel(axis_label)
-        axes.set_title(panel.label, loc="left")
-        if panel.log:
-            readable_log_axis(axes)
-    handles = legend_handles(all_metrics)
-    columns = min(len(handles), 6)
-    rows = math.ceil(len(handles) / columns)
-    figure.tight_layout(rect=(0.0, 0.02 + 0.05 * rows, 1.0, 1.0), w_pad=2.5)
-    figure.legend(handles=handles, loc="lower center", ncol=columns)
+    top = add_head(figure, "Learning curves", subject_of_runs([metrics.run for metrics in all_metrics]))
+    bottom = add_legend(figure, legend_handles(all_metrics))
+    figure.tight_layout(rect=(0.0, bottom, 1.0, top), w_pad=2.5)
     return save(figure, path)
 
 
 def run_numbers(metrics: Metrics) -> dict[str, str]:
     """The table's lines for one run, in order."""
     loss, validation = metrics.column("loss"), metrics.column("validation_loss")
-    tail = loss[-min(20, loss.size):]
-    tail_mean = float(np.nanmean(tail)) if not np.isnan(tail).all() else math.nan
     accuracy = metrics.column("token_accuracy")
     validation_accuracy = metrics.column("validation_token_accuracy")
     return {
         "last step": str(metrics.rows[-1]["step"]),
+        "diverged": "yes" if has_diverged(metrics) else "no",
         "training loss, first (nats)": number(first_value(loss)),
         "training loss, last": number(last_value(loss)),
-        "training loss, mean of last 20 steps": number(tail_mean),
+        "training loss, mean of last 20 steps": number(mean_of_last(loss)),
         "training loss, best": number(best_value(loss)),
         "training perplexity, last": number(last_value(metrics.perplexity()), 2),
         "training token accuracy, last (%)": number(100 * last_value(accuracy), 2),
@@ -173,30 +218,38 @@ def learning_table(all_metrics: Sequence[Metrics]) -> str:
     return f"{text_table(header, rows)}\n\n{validation_table(all_metrics)}\n"
 
 
-def learning(names: Sequence[str], output: Path) -> list[Path]:
-    """Writes learning_steps.png, learning_wall.png and learning.txt; returns their paths."""
+def mixed_notes(all_metrics: Sequence[Metrics]) -> list[str]:
+    texts = [(metrics.run.label, mixed_text(metrics.run)) for metrics in all_metrics]
+    return [f"{label}: {text}" for label, text in texts if text]
+
+
+def learning(names: Sequence[str], output: Path) -> list[str]:
+    """Writes figures learning_steps and learning_wall, and learning.txt; returns paths and notes."""
     all_metrics = [read_metrics(run) for run in find_runs(names)]
+    notes = [f"note: {note}" for note in mixed_notes(all_metrics)]
     folder = output_folder(output)
     steps = [metrics.steps for metrics in all_metrics]
-    written = [draw(all_metrics, steps, "step", folder / "learning_steps.png")]
+    written = draw(all_metrics, steps, "step", folder / "learning_steps")
     wall = [metrics.column("wall_seconds") for metrics in all_metrics]
     longest = max((float(np.nanmax(times)) for times in wall if not np.isnan(times).all()),
                   default=0.0)
     seconds, unit = time_unit(longest)
-    written.append(draw(all_metrics, [times / seconds for times in wall], f"wall time ({unit})",
-                        folder / "learning_wall.png"))
+    written += draw(all_metrics, [times / seconds for times in wall], f"wall time ({unit})",
+                    folder / "learning_wall")
     table = folder / "learning.txt"
-    table.write_text(learning_table(all_metrics), encoding="utf-8")
-    return [*written, table]
+    table.write_text("\n".join([learning_table(all_metrics), *notes]), encoding="utf-8")
+    return [*notes, *map(str, written), str(table)]
 
 
 def summary(name: str) -> str:
     """A few lines on one run."""
     metrics = read_metrics(find_runs([name])[0])
     numbers = run_numbers(metrics)
+    diverged = ["diverged: a loss was not finite, far above that of step 1, or in the end above it"]
     return "\n".join([
         f"{metrics.run.label}: step {numbers['last step']}, {numbers['tokens']} tokens, "
         f"{numbers['tokens/s, median']} tokens/s, {numbers['wall time (s)']} s",
+        *mixed_notes([metrics]), *(diverged if has_diverged(metrics) else []),
         f"training:   loss {numbers['training loss, first (nats)']} -> "
         f"{numbers['training loss, last']}, perplexity {numbers['training perplexity, last']}, "
         f"token accuracy {numbers['training token accuracy, last (%)']} %",

@@ -120,21 +120,6 @@ def draw_bars(axes: Axes, group: Group, shares: bool) -> None:
                    loc="left")
 
 
-def inline_svg(figure: Figure, prefix: str, label: str) -> str:
-    """The figure as an element of a page: named for screen readers, its ids apart from others'."""
-    text = io.StringIO()
-    with plt.rc_context({"svg.hashsalt": prefix}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    svg = text.getvalue()
-    svg = svg[svg.index("<svg"):]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
-    for size in ("height", "width"):
-        svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
-
-
 def draw_group(number: int, group: Group) -> tuple[Figure, str]:
     """The figure, and the same as inline SVG."""
     width = min(20.0, max(11.5, 5.0 + 1.1 * len(group.cases)))

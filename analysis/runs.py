@@ -15,6 +15,9 @@ from analysis.errors import UserError
 
 FloatArray = npt.NDArray[np.float64]
 
+LAST_STEPS = 20
+DIVERGED_AT = 2.0  # times the initial loss, at any step
+
 
 @dataclass(frozen=True)
 class Run:
@@ -75,11 +78,11 @@ def parse_line(path: Path, index: int, line: str) -> dict[str, Any]:
     return row
 
 
-def read_metrics(run: Run) -> Metrics:
-    """Where a resumed run wrote step s again, what was written from s on before is void."""
-    path = run.path / "metrics.jsonl"
+def read_rows(path: Path, advice: str) -> list[dict[str, Any]]:
+    """The lines of a file of one JSON object per step. Where a resumed run wrote step s again, what
+    was written from s on before is void. `advice` ends the message where there is none."""
     if not path.is_file():
-        raise UserError(f"{path} is missing; has the run finished its first step?")
+        raise UserError(f"{path} is missing; {advice}")
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     if not lines[-1].endswith("}"):
         lines.pop()  # a line that the end of the job cut off, or the nothing after the last newline
@@ -92,8 +95,12 @@ def read_metrics(run: Run) -> Metrics:
             rows.pop()
         rows.append(row)
     if not rows:
-        raise UserError(f"{path} holds no step; has the run finished its first step?")
-    return Metrics(run, rows)
+        raise UserError(f"{path} holds no step; {advice}")
+    return rows
+
+
+def read_metrics(run: Run) -> Metrics:
+    return Metrics(run, read_rows(run.path / "metrics.jsonl", "has the run finished its first step?"))
 
 
 def last_value(values: FloatArray) -> float:
@@ -114,3 +121,29 @@ def typical_rate(metrics: Metrics) -> float:
     rates = metrics.column("tokens_per_second")
     steady = rates[2:] if rates.size > 2 else rates
     return float(np.nanmedian(steady)) if not np.isnan(steady).all() else math.nan
+
+
+def mean_of_last(losses: FloatArray) -> float:
+    tail = losses[-LAST_STEPS:]
+    return float(np.nanmean(tail)) if not np.isnan(tail).all() else math.nan
+
+
+def validation_losses(metrics: Metrics) -> list[float]:
+    """Those that were measured, NaN where one was not finite."""
+    return [math.nan if row["validation_loss"] is None else float(row["validation_loss"])
+            for row in metrics.rows if "validation_loss" in row]
+
+
+def final_loss(metrics: Metrics) -> float:
+    """The last finite validation loss; where none was measured the mean of the last training losses."""
+    if validation_losses(metrics):
+        return last_value(metrics.column("validation_loss"))
+    return mean_of_last(metrics.column("loss"))
+
+
+def has_diverged(metrics: Metrics) -> bool:
+    """Whether any loss was not finite or above DIVERGED_AT times that of step 1, or the final one is
+    above that of step 1."""
+    losses = [*metrics.column("loss"), *validation_losses(metrics)]
+    sound = all(loss <= DIVERGED_AT * losses[0] < math.inf for loss in losses)  # no NaN is
+    return not sound or not final_loss(metrics) <= losses[0]

@@ -2,7 +2,11 @@
 """One look for all plots: the colours of Okabe and Ito (2008), told apart by the colour-blind."""
 from __future__ import annotations
 
+import io
+import re
+import textwrap
 from pathlib import Path
+from typing import Sequence
 
 import matplotlib
 
@@ -10,6 +14,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (after the backend is chosen)
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.lines import Line2D  # noqa: E402
+from matplotlib.patches import Patch  # noqa: E402
 
 from analysis.errors import UserError  # noqa: E402
 
@@ -17,6 +23,11 @@ RUN_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
 RUN_LINES = ["-", "--", ":"]
 RUN_MARKERS = ["o", "s", "^", "D", "v"]
 DOTS_PER_INCH = 130
+# Suffixes of a saved figure, and what keeps dates out of its file: equal inputs give equal files.
+FORMATS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+TITLE_SIZE, SUBTITLE_SIZE = 12, 9.5
+LINE_INCHES, GAP_INCHES = 0.21, 0.12
+LETTERS_PER_INCH = 13.5  # of the subtitle and of legends, at least
 
 plt.rcParams.update({
     "font.size": 10,
@@ -24,14 +35,18 @@ plt.rcParams.update({
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.formatter.useoffset": False,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 9,
+    "pdf.fonttype": 42,  # TrueType, which publishers ask for
+    "svg.hashsalt": "hyperslab",
 })
 
-__all__ = ["Axes", "Figure", "RUN_COLOURS", "look_of_run", "plt", "save"]
+__all__ = ["Axes", "Figure", "RUN_COLOURS", "add_head", "add_legend", "inline_svg", "look_of_run",
+           "plt", "save"]
 
 
 def look_of_run(index: int) -> tuple[str, str, str]:
@@ -41,11 +56,54 @@ def look_of_run(index: int) -> tuple[str, str, str]:
             RUN_MARKERS[index % len(RUN_MARKERS)])
 
 
-def save(figure: Figure, path: Path) -> Path:
+def add_head(figure: Figure, title: str, subtitle: str) -> float:
+    """Writes title and subtitle at the top left; returns the height that is left, as a share."""
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(subtitle, int(LETTERS_PER_INCH * (width - 0.3)))
+    left = 0.12 / width
+    figure.text(left, 1.0 - GAP_INCHES / height, title, fontsize=TITLE_SIZE, va="top")
+    top = GAP_INCHES + 1.2 * LINE_INCHES
+    figure.text(left, 1.0 - top / height, "\n".join(lines), fontsize=SUBTITLE_SIZE, va="top",
+                color="#444444", linespacing=1.3)
+    return 1.0 - (top + LINE_INCHES * len(lines) + GAP_INCHES) / height
+
+
+def add_legend(figure: Figure, handles: Sequence[Line2D | Patch]) -> float:
+    """Writes a legend below all panels, in as many columns as fit; returns the height it takes."""
+    width, height = figure.get_size_inches()
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    columns = max(1, min(len(handles), 6, int(LETTERS_PER_INCH * (width - 0.4) / (longest + 7))))
+    rows = -(-len(handles) // columns)
+    figure.legend(handles=list(handles), loc="lower center", ncol=columns, borderaxespad=0.3)
+    return (GAP_INCHES + LINE_INCHES * rows) / height
+
+
+def write_figure(figure: Figure, path: Path) -> Path:
     try:
-        figure.savefig(path, dpi=DOTS_PER_INCH)
+        figure.savefig(path, dpi=DOTS_PER_INCH, metadata=FORMATS[path.suffix[1:]])
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name another --output") from error
+    return path
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """Writes a figure as `path`.png, .pdf and .svg and closes it; returns the three paths."""
+    try:
+        return [write_figure(figure, path.parent / f"{path.name}.{suffix}") for suffix in FORMATS]
     finally:
         plt.close(figure)
-    return path
+
+
+def inline_svg(figure: Figure, prefix: str, label: str) -> str:
+    """The figure as an element of a page: named for screen readers, its ids apart from others'."""
+    text = io.StringIO()
+    with plt.rc_context({"svg.hashsalt": prefix}):
+        figure.savefig(text, format="svg", metadata=FORMATS["svg"])
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg"):]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
+    for size in ("height", "width"):
+        svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

@@ -16,21 +16,29 @@ from matplotlib.lines import Line2D
 from analysis.deck import Deck, differences, read_deck
 from analysis.errors import UserError
 from analysis.report_page import STYLE, html_table
-from analysis.report_plot import inline_svg
-from analysis.runs import Run, best_value, find_runs, first_value, last_value, read_metrics
-from analysis.style import Axes, Figure, look_of_run, plt, save
+from analysis.runs import (
+    LAST_STEPS, Metrics, Run, best_value, final_loss, find_runs, first_value, has_diverged, read_metrics,
+    validation_losses,
+)
+from analysis.starts import mixed_text
+from analysis.style import Axes, Figure, add_head, add_legend, inline_svg, look_of_run, plt, save
+from analysis.subject import subject_of_runs
 from analysis.tables import number, output_folder, text_table
+from analysis.ticks import round_log_axis, widened
 
-FINISHED, SHORT, DIVERGED = "finished", "unfinished", "diverged"
-LAST_STEPS = 20
-DIVERGED_AT = 2.0  # times the initial loss, at any step
+FINISHED, SHORT, DIVERGED, MIXED = "finished", "unfinished", "diverged", "mixed"
+EDGE = 0.83  # height of a panel from which only diverged runs stand
+MARKS = {SHORT: ("o", "white", "unfinished"), MIXED: ("D", "white", "mixed: starts differ, on no curve"),
+         DIVERGED: ("x", "#555555", "diverged at some step (at the upper edge)")}
 
 METHOD = (
     "The final loss is the last validation loss of a run; where none was measured, the mean training loss of its last "
     f"{LAST_STEPS} steps. The initial loss is the training loss of step 1.",
     "A run has diverged where a training or validation loss behind step 1 was not finite or above twice the initial "
     "loss, even if it came back later, or where its final loss is above the initial one. A run is unfinished where it "
-    "has fewer steps than its deck wants; it is drawn hollow.",
+    "has fewer steps than its deck says; it is drawn hollow.",
+    "A run is mixed where its starts differ in more than names, layout, directories and steps: it has no one learning "
+    "rate, and no curve and no best run takes it in. It is drawn hollow at the rate of its newest start.",
 )
 
 
@@ -48,17 +56,21 @@ class Point:
     step: int
     steps: int
     state: str
+    mixed: str = ""
 
     @property
     def has_diverged(self) -> bool:
         return self.state == DIVERGED
 
+    @property
+    def is_on_curve(self) -> bool:
+        return self.state in (FINISHED, SHORT)
 
-def state_of(losses: Sequence[float], final: float, unfinished: bool) -> str:
-    """`losses`: every training and validation loss, that of step 1 first."""
-    initial = losses[0]
-    sound = all(loss <= DIVERGED_AT * initial < math.inf for loss in losses)  # no NaN is
-    if not sound or not final <= initial:
+
+def state_of(metrics: Metrics, mixed: str, unfinished: bool) -> str:
+    if mixed:
+        return MIXED
+    if has_diverged(metrics):
         return DIVERGED
     return SHORT if unfinished else FINISHED
 
@@ -76,16 +88,11 @@ def learning_rate_of(run: Run, deck: Deck) -> float:
 
 def read_point(run: Run, deck: Deck, series: str) -> Point:
     metrics = read_metrics(run)
-    losses, validation = metrics.column("loss"), metrics.column("validation_loss")
-    measured = [math.nan if row["validation_loss"] is None else row["validation_loss"]
-                for row in metrics.rows if "validation_loss" in row]
-    tail = losses[-LAST_STEPS:]
-    tail_mean = float(np.nanmean(tail)) if not np.isnan(tail).all() else math.nan
-    final = last_value(validation) if measured else tail_mean
     step, steps = int(metrics.steps[-1]), int(deck.get("train.steps", "0"))
-    state = state_of([*losses, *measured], final, step < steps)
-    return Point(series, run.label, learning_rate_of(run, deck), first_value(losses[:1]), final,
-                 best_value(validation), bool(measured), step, steps, state)
+    mixed = mixed_text(run)
+    return Point(series, run.label, learning_rate_of(run, deck), first_value(metrics.column("loss")[:1]),
+                 final_loss(metrics), best_value(metrics.column("validation_loss")),
+                 bool(validation_losses(metrics)), step, steps, state_of(metrics, mixed, step < steps), mixed)
 
 
 def series_keys(decks: Sequence[Deck]) -> list[str]:
@@ -121,47 +128,58 @@ def by_series(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 def draw_series(axes: Axes, points: Sequence[Point], index: int) -> None:
     colour, dashes, marker = look_of_run(index)
-    sound = [point for point in points if not point.has_diverged]
+    sound = [point for point in points if point.is_on_curve]
     axes.plot([point.learning_rate for point in sound], [point.final_loss for point in sound],
               color=colour, linestyle=dashes, linewidth=1.4)
-    for point in sound:
-        axes.plot(point.learning_rate, point.final_loss, marker=marker, color=colour, markersize=6, zorder=3,
+    for point in points:
+        if point.has_diverged or math.isnan(point.final_loss):
+            continue
+        axes.plot(point.learning_rate, point.final_loss, color=colour, markersize=6, zorder=3,
+                  marker=MARKS[MIXED][0] if point.state == MIXED else marker,
                   markerfacecolor=colour if point.state == FINISHED else "white")
-    if best := best_of(points):
-        axes.annotate(f"{best.final_loss:.4f}", (best.learning_rate, best.final_loss), textcoords="offset points",
-                      xytext=(0, -15), ha="center", fontsize=9, color=colour)
     rates = [point.learning_rate for point in points if point.has_diverged]
-    axes.plot(rates, [0.97 - 0.05 * (index % 8)] * len(rates), linestyle="none", marker="x", markersize=9,
+    axes.plot(rates, [0.97 - 0.04 * (index % 4)] * len(rates), linestyle="none", marker="x", markersize=9,
               markeredgewidth=2.0, color=colour, transform=axes.get_xaxis_transform(), zorder=4)
 
 
 def legend_handles(points: Sequence[Point]) -> list[Line2D]:
+    """The best runs are named here, away from the curves."""
     handles = []
-    for index, name in enumerate(by_series(points)):
+    for index, (name, members) in enumerate(by_series(points).items()):
         colour, dashes, marker = look_of_run(index)
-        handles.append(Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=name))
-    if any(point.state == SHORT for point in points):
-        handles.append(Line2D([], [], color="#555555", linestyle="none", marker="o", markerfacecolor="white",
-                              label="unfinished"))
-    if any(point.has_diverged for point in points):
-        handles.append(Line2D([], [], color="#555555", linestyle="none", marker="x", markersize=8,
-                              label="diverged at some step (at the upper edge)"))
+        best = best_of(members)
+        found = f": lowest {best.final_loss:.4f} at {best.learning_rate:.3g}" if best else ""
+        handles.append(Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=name + found))
+    for state, (marker, face, label) in MARKS.items():
+        if any(point.state == state for point in points):
+            handles.append(Line2D([], [], color="#555555", linestyle="none", marker=marker,
+                                  markerfacecolor=face, label=label))
     return handles
 
 
-def draw(points: Sequence[Point]) -> Figure:
-    figure, axes = plt.subplots(figsize=(9.0, 5.2))
+def set_loss_axis(axes: Axes, losses: Sequence[float]) -> None:
+    """Leaves room above the losses for the marks of diverged runs."""
+    if not losses:
+        axes.set_yticks([])
+        return
+    low, high = min(losses), max(losses)
+    span = (high - low) or 0.1 * abs(high) or 1.0
+    axes.set_ylim(low - 0.08 * span, low - 0.08 * span + 1.12 * span / EDGE)
+
+
+def draw(points: Sequence[Point], subject: str) -> Figure:
+    figure, axes = plt.subplots(figsize=(9.0, 5.8))
+    rates = [point.learning_rate for point in points]
+    round_log_axis(axes, "x", *widened(min(rates), max(rates), 0.08))
+    set_loss_axis(axes, [point.final_loss for point in points
+                         if not point.has_diverged and not math.isnan(point.final_loss)])
     for index, members in enumerate(by_series(points).values()):
         draw_series(axes, members, index)
-    axes.set_xscale("log")
-    axes.margins(x=0.08, y=0.15)
-    if all(point.has_diverged for point in points):
-        axes.set_yticks([])
     axes.set_xlabel("learning rate (peak)")
     kind = "validation loss" if all(point.validated or point.has_diverged for point in points) else "loss"
-    axes.set_title(f"final {kind} (nats per token)", loc="left")
-    axes.legend(handles=legend_handles(points), loc="best")
-    figure.tight_layout()
+    axes.set_ylabel(f"final {kind} (nats per token)")
+    top = add_head(figure, f"Final {kind} against learning rate", subject)
+    figure.tight_layout(rect=(0.0, add_legend(figure, legend_handles(points)), 1.0, top))
     return figure
 
 
@@ -182,7 +200,7 @@ def best_lines(points: Sequence[Point]) -> list[str]:
                  if best else "no run finished")
         gone = sum(point.has_diverged for point in members)
         lines.append(f"{name}: {found}; {gone} of {len(members)} diverged")
-    return lines
+    return lines + [f"{point.run}: {point.mixed}; left out of its curve" for point in points if point.mixed]
 
 
 def csv_text(points: Sequence[Point]) -> str:
@@ -208,16 +226,16 @@ def page(points: Sequence[Point], drawing: str) -> str:
 
 
 def sweep(names: Sequence[str], output: Path) -> str:
-    """Writes sweep.html, sweep.png and sweep.csv; returns what to print."""
+    """Writes sweep.html, sweep.csv and figure sweep; returns what to print."""
     runs = list({run.path.resolve(): run for run in find_runs(names)}.values())
     points = read_points(runs)
     folder = output_folder(output)
-    figure = draw(points)
+    figure = draw(points, subject_of_runs(runs))
     drawing = inline_svg(figure, "sweep", "Final loss against the learning rate; the tables hold the same numbers")
-    picture = save(figure, folder / "sweep.png")
+    pictures = save(figure, folder / "sweep")
     texts = {"sweep.html": page(points, drawing), "sweep.csv": csv_text(points)}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     tables = [text_table(*rows_of(members)) for members in by_series(points).values()]
-    written = [str(folder / name) for name in texts] + [str(picture)]
+    written = [str(folder / name) for name in texts] + list(map(str, pictures))
     return "\n".join(["\n\n".join(tables), "", *best_lines(points), *written])

@@ -2,7 +2,6 @@
 """Reads the per-rank timing files of run directories."""
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from analysis.errors import UserError
 from analysis.runs import FloatArray, Run
+from analysis.starts import same_work, start_folders
 
 # Parts of a step: they do not overlap, so they stack. Column of /steps -> name in plots and tables.
 PARTS: dict[str, str] = {
@@ -248,18 +248,12 @@ def read_start(start: Path, skip: int) -> tuple[list[RankSteps], list[str]]:
     return ranks, notes
 
 
-def start_folders(run: Run) -> list[Path]:
-    """In the order of the starts: start_9999 comes before start_10000."""
-    folders = [path for path in (run.path / "timing").glob("start_*") if path.is_dir()]
-    return sorted(folders, key=lambda path: (int(re.sub(r"\D", "", path.name) or 0), path.name))
-
-
 def read_layouts(run: Run, skip: int, strict: bool = False) -> tuple[list[Layout], list[str]]:
     """The layouts of a run, and why starts or steps were left out.
 
     Starts are taken in order, without the first `skip` steps of each; neighbours with one layout
-    on one kind of device are joined. It is an error where no start is left; with `strict` also
-    where one is damaged, but not where one is only short.
+    on one kind of device are joined, unless their decks do different work. It is an error where no
+    start is left; with `strict` also where one is damaged, but not where one is only short.
     """
     layouts: list[Layout] = []
     notes: list[str] = []
@@ -273,7 +267,8 @@ def read_layouts(run: Run, skip: int, strict: bool = False) -> tuple[list[Layout
             problems.append(str(error))
             continue
         notes += more
-        if layouts and places(layouts[-1].ranks) == places(ranks):
+        if (layouts and places(layouts[-1].ranks) == places(ranks)
+                and same_work(run, layouts[-1].starts[-1], start.name)):
             last = layouts.pop()
             joined = [join(old, new) for old, new in zip(last.ranks, ranks)]
             layouts.append(Layout(run, [*last.starts, start.name], joined))

@@ -94,13 +94,11 @@ prepare_text() {
 judge() {
   "$python" - "$run/report/eval.json" "$run/data/validation.bin" "$run/data/validation.txt" <<'PYTHON'
 import json, math, pathlib, sys
-import numpy
+from analysis.entropy import token_counts, unigram_entropy
 loss = json.loads(pathlib.Path(sys.argv[1]).read_text())["loss"]
-tokens = numpy.fromfile(sys.argv[2], dtype="<u2")[512:]  # behind the header
-counts = numpy.bincount(tokens)
-shares = counts[counts > 0] / len(tokens)
-entropy = -float((shares * numpy.log(shares)).sum())
-bytes_per_token = pathlib.Path(sys.argv[3]).stat().st_size / len(tokens)
+counts = token_counts(pathlib.Path(sys.argv[2]))
+entropy = unigram_entropy(counts)
+bytes_per_token = pathlib.Path(sys.argv[3]).stat().st_size / int(counts.sum())
 print(f"validation loss          {loss:.4f} nats per token, {loss / bytes_per_token:.4f} per byte")
 print(f"unigram token entropy    {entropy:.4f} nats per token, {entropy / bytes_per_token:.4f} per byte")
 print(f"bits saved by context    {(entropy - loss) / math.log(2):.4f} per token")

@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.errors import UserError
+from analysis.token_files import open_tokens
 
 Words = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
 
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
-LLMC_HEADER_WORDS = 256
-LLMC_KINDS = {20240520: (1, "<u2"), 20240801: (7, "<u4")}  # magic -> version, tokens
 
 
 def name_hash(name: str) -> int:
@@ -99,30 +98,11 @@ class Order:
         return out.astype(np.int64) * self.length
 
 
-def open_bin(path: Path, raw_dtype: str) -> npt.NDArray[np.integer]:
-    """Tokens of a .bin file with llm.c's header or none, mapped."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = np.frombuffer(file.read(12), "<i4") if size >= 12 else np.zeros(3, "<i4")
-    kind = LLMC_KINDS.get(int(head[0]))
-    if kind is None:
-        if raw_dtype not in ("uint16", "uint32"):
-            raise UserError(f"{path}: data.dtype is {raw_dtype}, wanted uint16 or uint32")
-        return np.memmap(path, np.dtype(raw_dtype).newbyteorder("<"), "r")
-    version, dtype = kind
-    count, header = int(head[2]), 4 * LLMC_HEADER_WORDS
-    if int(head[1]) != version or size != header + count * np.dtype(dtype).itemsize:
-        raise UserError(f"{path}: wanted version {version} and {count} tokens of {dtype[1:]}, found "
-                        f"version {int(head[1])} and {size} bytes; copy or tokenize it again")
-    return np.memmap(path, dtype, "r", header, (count,))
-
-
 def open_file(path: Path, raw_dtype: str) -> npt.NDArray[np.integer]:
-    if path.suffix == ".npy":
-        return np.load(path, mmap_mode="r")
-    if path.suffix in (".h5", ".hdf5"):
-        raise UserError(f"{path}: HDF5 tokens are not read here; tokenize to .bin or .npy")
-    return open_bin(path, raw_dtype)
+    """Tokens of a .bin or .npy file, mapped."""
+    if raw_dtype not in ("uint16", "uint32"):
+        raise UserError(f"{path}: data.dtype is {raw_dtype}, wanted uint16 or uint32")
+    return open_tokens(path, None, raw_dtype)
 
 
 class Tokens:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a figure is about, for its subtitle: model, precision and machine, as runs recorded them."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterable, Sequence
+
+from analysis.deck import Deck, read_deck
+from analysis.errors import UserError
+from analysis.runs import Run
+from analysis.starts import start_folders
+
+MOST_NAMES = 3
+# Keys of `model` from which parameters are counted, or that change no count: with others there is none.
+COUNTED = {"family", "layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context", "position",
+           "rope_theta", "norm", "norm_place", "norm_eps", "activation", "bias", "tie_embeddings", "dropout",
+           "attention", "init_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens"}
+SIZES = ("layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Of one start: its ranks, the devices and hosts they ran on."""
+
+    ranks: int
+    devices: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+
+def parameter_count(deck: Deck) -> int | None:
+    """As model::parameter_count of the program; None where the deck lacks keys or has unknown ones."""
+    model = {key.split(".")[1]: value for key, value in deck.items() if key.startswith("model.")}
+    if set(model) - COUNTED or not all(model.get(key, "").isdecimal() for key in SIZES):
+        return None
+    if not {"position", "norm", "norm_place", "activation", "bias", "tie_embeddings"} <= set(model):
+        return None
+    layers, width, heads, kv_heads, ffn, vocabulary, context = (int(model[key]) for key in SIZES)
+    kv_width = width // heads * kv_heads
+    gated = model["activation"] in ("swiglu", "geglu")
+    block = 2 * width * width + 2 * width * kv_width + (3 if gated else 2) * width * ffn
+    if model["bias"] == "true":
+        block += 3 * width + 2 * kv_width + (2 if gated else 1) * ffn
+    norm = {"none": 0, "rmsnorm": width}.get(model["norm"], 2 * width if model["bias"] == "true" else width)
+    norms = 2 * layers + (1 if model["norm_place"] == "pre" else 0)
+    tables = (1 if model["tie_embeddings"] == "true" else 2) * vocabulary * width
+    positions = context * width if model["position"] == "learned" else 0
+    return layers * block + norms * norm + tables + positions
+
+
+def model_text(deck: Deck) -> str:
+    """Such as "llama, 17.6M parameters"."""
+    family = deck.get("model.family", "")
+    count = parameter_count(deck)
+    if count is None:
+        return family
+    scale, letter = (1e9, "B") if count >= 1e9 else (1e6, "M") if count >= 1e5 else (1e3, "k")
+    return f"{family}, {count / scale:.3g}{letter} parameters" if count < 1e8 or count >= 1e9 else \
+        f"{family}, {count / scale:.0f}M parameters"
+
+
+def device_text(devices: Iterable[str]) -> str:
+    return " and ".join("CPU" if device == "cpu" else device for device in sorted(set(devices)))
+
+
+def host_text(hosts: Iterable[str]) -> str:
+    names = sorted(set(hosts))
+    if len(names) > MOST_NAMES:
+        return f"{len(names)} hosts"
+    return f"host{'s' if len(names) > 1 else ''} {', '.join(names)}" if names else ""
+
+
+def either(values: Sequence[str], many: str) -> str:
+    """The values that differ, or how to call so many of them; empty ones say nothing."""
+    known = list(dict.fromkeys(value for value in values if value))
+    return " or ".join(known) if len(known) <= MOST_NAMES else many
+
+
+def counts_text(counts: Iterable[int]) -> str:
+    numbers = sorted(set(counts))
+    return f"{', '.join(map(str, numbers))} rank{'' if numbers == [1] else 's'}" if numbers else ""
+
+
+def subject_text(decks: Sequence[Deck], machines: Sequence[Machine], ranks: bool = True) -> str:
+    """One line of what is known; `ranks`: with their number."""
+    model = either([model_text(deck) for deck in decks], "several models")
+    precision = either([deck.get("precision.compute", "") for deck in decks], "several precisions")
+    count = counts_text(machine.ranks for machine in machines) if ranks else ""
+    device = device_text(device for machine in machines for device in machine.devices)
+    hosts = host_text(host for machine in machines for host in machine.hosts)
+    return "; ".join(part for part in (model, precision, ", ".join(
+        part for part in (count, device, hosts) if part)) if part)
+
+
+def read_machine(folder: Path) -> Machine | None:
+    """None where no file of the start can be read."""
+    import h5py
+
+    from analysis.timings import attribute
+
+    found: list[tuple[int, str, str]] = []
+    for path in sorted(folder.glob("rank_*.h5")):
+        try:
+            with h5py.File(path, "r") as file:
+                found.append((int(attribute(file, "world_size")), attribute(file, "device"),
+                              attribute(file, "host")))
+        except (OSError, UserError, ValueError):
+            continue
+    if not found:
+        return None
+    sizes, devices, hosts = zip(*found)
+    return Machine(sizes[0], tuple(sorted(set(devices))), tuple(sorted(set(hosts))))
+
+
+def subject_of_runs(runs: Sequence[Run]) -> str:
+    """From decks and timing files, as far as they are there: a figure is drawn without them too."""
+    decks = [read_deck(run) for run in runs if (run.path / "deck.yaml").is_file()]
+    machines = [read_machine(folder) for run in runs for folder in start_folders(run)]
+    return subject_text(decks, [machine for machine in machines if machine])
