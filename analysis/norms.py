@@ -82,7 +82,7 @@ def draw_panel(axes: Axes, steps: FloatArray, values: dict[str, FloatArray],
         round_log_axis(axes, "y", *widened(float(known.min()), float(known.max())))
     for layer, curve in values.items():
         colour, dashes = looks[layer]
-        axes.plot(steps, curve, color=colour, linestyle=dashes, linewidth=1.4,
+        axes.plot(steps, np.where(curve > 0, curve, math.nan), color=colour, linestyle=dashes, linewidth=1.4,
                   marker="o" if steps.size == 1 else None)
     axes.set_xlabel("step")
 

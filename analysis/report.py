@@ -12,10 +12,10 @@ from typing import Any, Sequence
 from analysis.deck import differences
 from analysis.report_page import page
 from analysis.report_plot import draw_group
-from analysis.report_tables import base_text, scaling_rows, title
+from analysis.report_tables import base_text, numbered_title, scaling_rows
 from analysis.runs import Run, find_runs
 from analysis.scaling import (
-    COMPUTE, EXPOSED, STACK, Case, Group, group_notes, make_groups, read_cases,
+    COMPUTE, EXPOSED, STACK, Case, Group, group_notes, make_groups, named_decks, read_cases,
 )
 from analysis.step_time import rank_name
 from analysis.style import save
@@ -63,7 +63,7 @@ def csv_text(records: Sequence[dict[str, Any]]) -> str:
 
 def json_text(groups: Sequence[Group], records: Sequence[dict[str, Any]], runs: Sequence[Run],
               cases: Sequence[Case], notes: Sequence[str], skip: int) -> str:
-    decks = {case.layout.run.label: case.deck for case in cases}
+    decks = named_decks(cases)
     content = {
         "format": 1, "skipped_steps_of_each_start": skip,
         "groups": [{"number": number, "scaling": group.kind, "base_ranks": group.base.ranks,
@@ -74,7 +74,7 @@ def json_text(groups: Sequence[Group], records: Sequence[dict[str, Any]], runs: 
                                  "layout": case.shape, "groups": case.traffic}
                                 for case in group.cases]}
                    for number, group in enumerate(groups, 1)],
-        "decks": decks, "deck_differences": differences([decks[run.label] for run in runs]),
+        "decks": decks, "deck_differences": differences(list(decks.values())),
         "runs": [run.label for run in runs], "notes": list(notes),
     }
     return json.dumps(sanitized(content), indent=2, allow_nan=False) + "\n"
@@ -82,15 +82,15 @@ def json_text(groups: Sequence[Group], records: Sequence[dict[str, Any]], runs: 
 
 def group_text(number: int, group: Group) -> str:
     header, rows = scaling_rows(group)
-    return f"{title(number, group)}\n{base_text(group)}\n\n{text_table(header, rows)}"
+    return f"{numbered_title(number, group)}\n{base_text(group)}\n\n{text_table(header, rows)}"
 
 
 def picture_name(number: int) -> str:
-    return "scaling.png" if number == 1 else f"scaling_{number}.png"
+    return "scaling" if number == 1 else f"scaling_{number}"
 
 
 def report(names: Sequence[str], output: Path, base_ranks: int | None, skip: int) -> str:
-    """Writes scaling.html, scaling.csv, scaling.json and a PNG per group; returns what to print."""
+    """Writes scaling.html, scaling.csv, scaling.json and a figure per group; returns what to print."""
     runs = list({run.path.resolve(): run for run in find_runs(names)}.values())
     cases: list[Case] = []
     notes: list[str] = []
@@ -108,7 +108,7 @@ def report(names: Sequence[str], output: Path, base_ranks: int | None, skip: int
     for number, group in enumerate(groups, 1):
         figure, drawing = draw_group(number, group)
         drawings.append(drawing)
-        pictures.append(save(figure, folder / picture_name(number)))
+        pictures += save(figure, folder / picture_name(number))
     texts = {
         "scaling.html": page(groups, drawings, runs, cases, notes, skip),
         "scaling.csv": csv_text(records),

@@ -6,8 +6,8 @@ from html import escape
 from typing import Sequence
 
 from analysis.report_tables import (
-    Table, base_text, communication_rows, deck_rows, machine_rows, part_rows, scaling_rows,
-    slowest_rows, title, traffic_rows,
+    Table, base_text, communication_rows, deck_rows, machine_rows, numbered_title, part_rows, scaling_rows,
+    slowest_rows, traffic_rows,
 )
 from analysis.runs import Run
 from analysis.scaling import Case, Group
@@ -48,6 +48,9 @@ METHOD = (
     "is the time from the mean rank's end of a step to the slowest rank's.",
     "Speed-up is the ratio of tokens per second to the base, efficiency the speed-up divided by "
     "the ratio of ranks. The base is the fastest run with its rank count.",
+    "Runs of equal tokens per step are strong scaling. Runs of equal tokens per step and rank are weak "
+    "scaling if two rank counts have runs that are in no strong scaling, or one has and the runs begin at "
+    "the fewest ranks: between strong runs of several batches equal tokens per rank are chance.",
     "Reductions are counted from start to end, each by itself: where several are under way at "
     "once their sum can exceed the step, the time with one or more under way cannot. What of it is "
     "waited for is exposed, and part of the step. Tensor and pipeline communication is counted "
@@ -86,9 +89,9 @@ def group_section(number: int, group: Group, drawing: str) -> str:
     }
     return "\n".join([
         f'<section aria-labelledby="title-{number}">',
-        f'<h2 id="title-{number}">{escape(title(number, group))}</h2>',
+        f'<h2 id="title-{number}">{escape(numbered_title(number, group))}</h2>',
         f"<p>{escape(base_text(group))}</p>",
-        f"<figure>{drawing}<figcaption>Rate and efficiency by ranks, and where the time of a "
+        f"<figure>{drawing}<figcaption>Rate, speed-up and efficiency by ranks, and where the time of a "
         "median step went. Filled marks: the fastest layout of a rank count; hollow marks: others."
         "</figcaption></figure>",
         *(html_table(caption, table, base=base) for caption, table in tables.items()),
@@ -96,8 +99,8 @@ def group_section(number: int, group: Group, drawing: str) -> str:
         "</section>"])
 
 
-def deck_part(runs: Sequence[Run], cases: Sequence[Case]) -> str:
-    table = deck_rows(runs, cases)
+def deck_part(cases: Sequence[Case]) -> str:
+    table = deck_rows(cases)
     if not table[1]:
         return "<p>The decks differ in nothing but names and layout.</p>"
     return html_table("Deck keys that differ, without names and layout", table, text=True)
@@ -118,6 +121,6 @@ def page(groups: Sequence[Group], drawings: Sequence[str], runs: Sequence[Run],
           for number, (group, drawing) in enumerate(zip(groups, drawings), 1)),
         "<h2>Runs</h2>",
         html_table("Starts, hardware and commits", machine_rows(cases), text=True),
-        deck_part(runs, cases),
+        deck_part(cases),
         "<h2>How it is measured</h2>", *(f"<p>{escape(text)}</p>" for text in METHOD),
         "</main>", "</body>", "</html>", ""])

@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plot of a group of `report`: rate, efficiency, and where the time of a step went."""
+"""The plot of a group of `report`: rate, speed-up, efficiency, and where the time of a step went."""
 from __future__ import annotations
 
-import io
-import re
+import math
+from typing import Sequence
 
 import numpy as np
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.report_tables import title, work_text
+from analysis.report_tables import title
 from analysis.scaling import STACK, Case, Group
 from analysis.step_time import COLOURS, HATCHES
-from analysis.style import Axes, Figure, plt
+from analysis.style import Axes, Figure, add_head, inline_svg, plt
+from analysis.subject import Machine, subject_text
+from analysis.ticks import round_log_axis, set_ticks, widened
 
 SKEW_COLOUR, SKEW_HATCH = "#FFFFFF", "...."
 MANY_BARS = 7
 LINE, IDEAL = "#0072B2", "#767676"
 LONGEST_LABEL = 18
+MOST_RANK_LABELS = 8
+SMALLEST_PART = 1e-3  # of a step, to be named
+SIDE_INCHES = 1.6  # of the legends
 
 
 def colour_of(part: str) -> str:
@@ -31,25 +37,43 @@ def edge_of(part: str) -> str:
     return "#888888" if hatch_of(part) else "white"
 
 
-def rank_axis(axes: Axes, group: Group) -> None:
+def shown_counts(counts: Sequence[int]) -> list[int]:
+    """Rank counts whose labels fit beside each other, the largest always."""
+    apart = math.log2(counts[-1] / counts[0]) / MOST_RANK_LABELS
+    kept: list[int] = []
+    for count in reversed(counts):
+        if not kept or math.log2(kept[-1] / count) >= apart:
+            kept.append(count)
+    return kept[::-1]
+
+
+def rank_axis(axes: Axes, group: Group, values: dict[int, str] | None = None) -> None:
+    """`values`, by rank count, are written below the counts, away from lines."""
     counts = sorted({case.ranks for case in group.cases})
+    shown = shown_counts(counts)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [str(count) for count in counts])
-    axes.set_xticks([], minor=True)
     axes.set_xlim(counts[0] / 1.25, counts[-1] * 1.25)
-    axes.set_xlabel("ranks")
+    set_ticks(axes.xaxis, shown, [f"{count}\n{values[count]}" if values else str(count) for count in shown])
+    axes.set_xlabel("ranks, with the value of the fastest layout" if values else "ranks")
 
 
 def draw_points(axes: Axes, group: Group, values: dict[int, float]) -> None:
     """The fastest layout of each rank count on a line, the others as hollow marks beside it."""
     best = group.best
     axes.plot([case.ranks for case in best], [values[id(case)] for case in best], color=LINE,
-              marker="o", markersize=6, label="fastest layout", zorder=3)
+              marker="o", markersize=6, zorder=3)
     others = [case for case in group.cases if not any(case is one for one in best)]
-    if others:
-        axes.plot([case.ranks for case in others], [values[id(case)] for case in others],
-                  linestyle="none", marker="s", markersize=6, markerfacecolor="white",
-                  markeredgecolor=LINE, label="other layouts", zorder=3)
+    axes.plot([case.ranks for case in others], [values[id(case)] for case in others],
+              linestyle="none", marker="s", markersize=6, markerfacecolor="white",
+              markeredgecolor=LINE, zorder=3)
+
+
+def draw_ideal(axes: Axes, group: Group, one_rank: float) -> tuple[float, float]:
+    """The line on which so much per rank would lie; returns its ends."""
+    counts = [min(case.ranks for case in group.cases), max(case.ranks for case in group.cases)]
+    ends = [one_rank * count for count in counts]
+    axes.plot(counts, ends, color=IDEAL, linestyle="--")
+    return ends[0], ends[1]
 
 
 def draw_rate(axes: Axes, group: Group) -> None:
@@ -57,32 +81,36 @@ def draw_rate(axes: Axes, group: Group) -> None:
     slow, fast = ([case.tokens_per_step / case.quartiles[end] for case in group.cases]
                   for end in (1, 0))
     axes.vlines([case.ranks for case in group.cases], slow, fast, color=LINE, linewidth=1.2)
-    axes.plot([], [], linestyle="none", marker="|", markersize=11, color=LINE, label="quartiles")
-    counts = np.array(sorted({case.ranks for case in group.cases}), dtype=float)
-    per_rank = group.base.tokens_per_second / group.base.ranks
-    axes.plot(counts, per_rank * counts, color=IDEAL, linestyle="--", label="ideal")
+    ends = draw_ideal(axes, group, group.base.tokens_per_second / group.base.ranks)
     rank_axis(axes, group)
-    if counts.size > 1:
-        axes.set_yscale("log", base=2)
-    top = max(1.0, *(group.speed_up(case) for case in group.cases))
-    powers = range(max(int(np.log2(top * group.base.ranks)), int(np.log2(counts[-1]))) + 1)
-    ticks = [per_rank * 2.0 ** power for power in powers if 2.0 ** power >= counts[0] / 2.0]
-    axes.set_yticks(ticks, [f"{tick:,.0f}" if tick >= 100 else f"{tick:,.3g}" for tick in ticks])
-    axes.set_yticks([], minor=True)
+    round_log_axis(axes, "y", *widened(min(*ends, *slow), max(*ends, *fast)))
     axes.set_title("tokens per second", loc="left")
-    axes.legend(loc="upper left")
+
+
+def draw_speed_up(axes: Axes, group: Group) -> None:
+    values = {id(case): group.speed_up(case) for case in group.cases}
+    draw_points(axes, group, values)
+    ends = draw_ideal(axes, group, 1.0 / group.base.ranks)
+    rank_axis(axes, group, {case.ranks: f"{values[id(case)]:.2f}" for case in group.best})
+    low, high = widened(min(*ends, *values.values()), max(*ends, *values.values()))
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(low, high)
+    ticks = [2.0 ** power for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)]
+    set_ticks(axes.yaxis, ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_title(f"speed-up over {count_text(group.base.ranks)}", loc="left")
 
 
 def draw_efficiency(axes: Axes, group: Group) -> None:
     values = {id(case): 100.0 * group.efficiency(case) for case in group.cases}
     axes.axhline(100.0, color=IDEAL, linestyle="--")
     draw_points(axes, group, values)
-    for case in group.best:
-        axes.annotate(f"{values[id(case)]:.0f}", (case.ranks, values[id(case)]), fontsize=9,
-                      textcoords="offset points", xytext=(0, 7), ha="center")
-    rank_axis(axes, group)
+    rank_axis(axes, group, {case.ranks: f"{values[id(case)]:.0f} %" for case in group.best})
     axes.set_ylim(0.0, 1.15 * max(100.0, *values.values()))
     axes.set_title(f"efficiency (%), base {group.base.ranks} ({group.base.shape})", loc="left")
+
+
+def count_text(ranks: int) -> str:
+    return "1 rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def short(text: str) -> str:
@@ -107,7 +135,7 @@ def draw_bars(axes: Axes, group: Group, shares: bool) -> None:
                  edgecolor=edge_of(part), linewidth=0.4)
         base += height
     for place, top in zip(x, base if not shares else []):
-        axes.annotate(f"{top:,.4g}", (place, top), textcoords="offset points", xytext=(0, 3),
+        axes.annotate(f"{top:,.0f}" if top >= 1000 else f"{top:.4g}", (place, top), textcoords="offset points", xytext=(0, 3),
                       ha="center", fontsize=9)
     axes.set_ylim(0.0, 100.0 if shares else 1.12 * float(base.max()))
     many = len(group.cases) >= MANY_BARS
@@ -120,20 +148,58 @@ def draw_bars(axes: Axes, group: Group, shares: bool) -> None:
                    loc="left")
 
 
+def line_handles(group: Group) -> list[Line2D]:
+    handles = [Line2D([], [], color=LINE, marker="o", label="fastest layout")]
+    if len(group.best) < len(group.cases):
+        handles.append(Line2D([], [], linestyle="none", marker="s", markerfacecolor="white",
+                              color=LINE, label="other layouts"))
+    return handles + [Line2D([], [], linestyle="none", marker="|", markersize=11, color=LINE, label="quartiles"),
+                      Line2D([], [], color=IDEAL, linestyle="--", label="ideal")]
+
+
+def part_handles(group: Group) -> list[Patch]:
+    """Parts that can be seen in some bar, from the top."""
+    seen = [part for part in STACK
+            if any(case.parts[part] > SMALLEST_PART * case.step_seconds for case in group.cases)]
+    return [Patch(facecolor=colour_of(part), hatch=hatch_of(part), edgecolor="#888888", label=part)
+            for part in reversed(seen)]
+
+
+def subject(group: Group) -> str:
+    machines = [Machine(case.ranks, tuple(case.devices), tuple(case.hosts)) for case in group.cases]
+    return subject_text([case.deck for case in group.cases], machines, ranks=False)
+
+
+def draw_scaling(figure: Figure, group: Group) -> None:
+    """Three panels of curves above two of bars."""
+    grid = figure.add_gridspec(2, 6)
+    for place, draw in enumerate((draw_rate, draw_speed_up, draw_efficiency)):
+        draw(figure.add_subplot(grid[0, 2 * place:2 * place + 2]), group)
+    draw_bars(figure.add_subplot(grid[1, :3]), group, shares=False)
+    draw_bars(figure.add_subplot(grid[1, 3:]), group, shares=True)
+
+
+def draw_layouts(figure: Figure, group: Group) -> None:
+    """With one rank count there is no curve, only bars."""
+    grid = figure.add_gridspec(1, 2)
+    draw_bars(figure.add_subplot(grid[0, 0]), group, shares=False)
+    draw_bars(figure.add_subplot(grid[0, 1]), group, shares=True)
+
+
 def draw_group(number: int, group: Group) -> tuple[Figure, str]:
     """The figure, and the same as inline SVG."""
-    width = min(20.0, max(11.5, 5.0 + 1.1 * len(group.cases)))
-    figure, panels = plt.subplots(2, 2, figsize=(width, 9.0))
-    draw_rate(panels[0, 0], group)
-    draw_efficiency(panels[0, 1], group)
-    draw_bars(panels[1, 0], group, shares=False)
-    draw_bars(panels[1, 1], group, shares=True)
-    figure.suptitle(f"{title(number, group)} ({work_text(group)})", x=0.01, ha="left", fontsize=12)
-    figure.tight_layout(rect=(0.0, 0.0, 1.0 - 1.6 / width, 0.98), h_pad=2.0, w_pad=2.0)
-    patches = [Patch(facecolor=colour_of(part), hatch=hatch_of(part), edgecolor="#888888",
-                     label=part) for part in STACK]
-    figure.legend(handles=patches[::-1], loc="lower right", labelspacing=0.6,
-                  bbox_to_anchor=(0.995, 0.08))
-    label = (f"Rate, efficiency and parts of a step of group {number}; the tables below hold the "
-             "same numbers")
+    has_curves = group.kind != "single"
+    width = min(20.0, max(12.5, 5.0 + 1.1 * len(group.cases)))
+    figure = plt.figure(figsize=(width, 9.2 if has_curves else 5.2))
+    (draw_scaling if has_curves else draw_layouts)(figure, group)
+    top = add_head(figure, title(group), subject(group))
+    right = 1.0 - SIDE_INCHES / width
+    figure.tight_layout(rect=(0.0, 0.0, right, top), h_pad=2.0, w_pad=1.5)
+    place = {"loc": "upper left", "labelspacing": 0.6, "borderaxespad": 0.0}
+    if has_curves:
+        figure.legend(handles=line_handles(group), bbox_to_anchor=(right, figure.axes[0].get_position().y1), **place)
+    figure.legend(handles=part_handles(group), bbox_to_anchor=(right, figure.axes[-1].get_position().y1), **place)
+    label = (f"Rate, speed-up, efficiency and parts of a step of group {number}; the tables below hold the "
+             "same numbers" if has_curves else
+             f"Parts of a step of group {number}; the tables below hold the same numbers")
     return figure, inline_svg(figure, f"group{number}", label)

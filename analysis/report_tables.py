@@ -6,8 +6,7 @@ import math
 from typing import Sequence
 
 from analysis.deck import differences
-from analysis.runs import Run
-from analysis.scaling import COMPUTE, EXPOSED, Case, Group
+from analysis.scaling import COMPUTE, EXPOSED, Case, Group, named_decks
 from analysis.step_time import MIB, rank_name
 from analysis.tables import number
 
@@ -20,9 +19,9 @@ PART_COLUMNS: dict[str, tuple[str, ...]] = {
     "data": ("data",), "checkpoint": ("checkpoint",), "other": ("other",), "skew": ("skew",),
 }
 TITLES = {
-    "strong": "strong scaling: the same work on more ranks",
-    "weak": "weak scaling: work grows with the ranks",
-    "single": "one rank count, so no scaling",
+    "strong": "Strong scaling",
+    "weak": "Weak scaling",
+    "single": "Layouts of one rank count",
 }
 
 
@@ -34,8 +33,16 @@ def percent(share: float) -> str:
     return number(100.0 * share, 1)
 
 
-def title(group_number: int, group: Group) -> str:
-    return f"Group {group_number}, {TITLES[group.kind]}"
+def title(group: Group) -> str:
+    """What a figure shows: kind of scaling, ranks and work."""
+    counts = sorted({case.ranks for case in group.cases})
+    ranks = "1 rank" if counts == [1] else f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} ranks"
+    return f"{TITLES[group.kind]}: {ranks}, {work_text(group)}"
+
+
+def numbered_title(number: int, group: Group) -> str:
+    """Of text and page, so that notes can name a group by its number."""
+    return f"{number}. {title(group)}"
 
 
 def work_text(group: Group) -> str:
@@ -123,7 +130,7 @@ def machine_rows(cases: Sequence[Case]) -> Table:
     return header, rows
 
 
-def deck_rows(runs: Sequence[Run], cases: Sequence[Case]) -> Table:
-    decks = {case.layout.run.label: case.deck for case in cases}
-    found = differences([decks[run.label] for run in runs])
-    return ["deck key", *(run.label for run in runs)], [[key, *row] for key, row in found.items()]
+def deck_rows(cases: Sequence[Case]) -> Table:
+    decks = named_decks(cases)
+    found = differences(list(decks.values()))
+    return ["deck key", *decks], [[key, *row] for key, row in found.items()]

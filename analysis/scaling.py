@@ -9,9 +9,10 @@ from typing import Hashable, Iterable, Sequence
 
 import numpy as np
 
-from analysis.deck import Deck, bound, number_in, read_deck
+from analysis.deck import Deck, bound, number_in
 from analysis.errors import UserError
-from analysis.runs import Run, read_metrics
+from analysis.runs import FloatArray, Run, read_metrics
+from analysis.starts import deck_of_start, has_own_deck, mixed_text
 from analysis.timings import (BUSY, PARTS, TRAFFIC, WAITING, Layout, RankSteps, read_layouts, some,
                               sum_of)
 
@@ -202,7 +203,7 @@ def case_notes(case: Case, newest: bool) -> list[str]:
     if deck_tokens != case.tokens_per_step:
         notes.append(f"{case.name}: a step has {case.tokens_per_step:,} tokens in the timing files "
                      f"and {deck_tokens:,} in deck.yaml; the timing files count")
-    if not newest:
+    if not newest and not has_own_deck(case.layout.run, case.layout.starts[-1]):
         notes.append(f"{case.name}: deck.yaml is of the run's newest start, not of "
                      f"{some(case.layout.starts)}; layout and tokens are of the timing files")
     for what, values in (("commits", case.commits), ("devices", case.devices)):
@@ -212,15 +213,16 @@ def case_notes(case: Case, newest: bool) -> list[str]:
 
 
 def read_cases(run: Run, skip: int) -> tuple[list[Case], list[str]]:
-    deck = read_deck(run)
     layouts, notes = read_layouts(run, skip)
+    mixed = mixed_text(run)
+    notes += [f"{run.label}: {mixed}"] if mixed else []
     cases: list[Case] = []
     for layout in layouts:
         newest = layout is layouts[-1]
         # Of steps that were done again metrics.jsonl keeps only the last time.
         known = newest and (run.path / "metrics.jsonl").is_file()
         rate, mfu = metrics_of(run, layout) if known else (math.nan, math.nan)
-        cases.append(measure(layout, deck, mfu))
+        cases.append(measure(layout, deck_of_start(run, layout.starts[-1]), mfu))
         notes += metrics_notes(cases[-1], rate) + case_notes(cases[-1], newest)
     if not (run.path / "metrics.jsonl").is_file():
         notes.append(f"{run.label}: metrics.jsonl is missing; no MFU, and no check of the rate")
@@ -251,6 +253,28 @@ def make_group(kind: str, cases: Sequence[Case], base_ranks: int | None) -> Grou
     return Group(kind, ordered, fastest(case for case in ordered if case.ranks == start))
 
 
+def is_weak_study(cases: Sequence[Case], strong: Sequence[Case], fewest_ranks: int) -> bool:
+    """Whether work was made to grow with the ranks, and is not equal per rank by chance, as between
+    strong runs of several batches: two rank counts or more have a run that is part of no strong
+    scaling, or one has and the curve begins at the fewest ranks of all."""
+    own = {case.ranks for case in cases if not any(case is other for other in strong)}
+    return len(own) > 1 or (len(own) == 1 and min(case.ranks for case in cases) == fewest_ranks)
+
+
+def groups_of_family(members: Sequence[Case], base_ranks: int | None) -> list[Group]:
+    """Strong curves, then weak ones, then what is part of neither."""
+    strong = [cases for cases in gather(members, "strong") if has_scaling(cases)]
+    on_strong = [case for cases in strong for case in cases]
+    fewest = min(case.ranks for case in members)
+    weak = [cases for cases in gather(members, "weak")
+            if has_scaling(cases) and is_weak_study(cases, on_strong, fewest)]
+    scaled = [case for cases in [*strong, *weak] for case in cases]
+    alone = [case for case in members if not any(case is other for other in scaled)]
+    return [make_group(kind, cases, base_ranks)
+            for kind, found in (("strong", strong), ("weak", weak), ("single", gather(alone, "strong")))
+            for cases in found]
+
+
 def make_groups(cases: Sequence[Case], base_ranks: int | None) -> list[Group]:
     """Runs that do different work, or on other devices, never share a group."""
     if base_ranks is not None and base_ranks not in {case.ranks for case in cases}:
@@ -259,21 +283,24 @@ def make_groups(cases: Sequence[Case], base_ranks: int | None) -> list[Group]:
     families: dict[Hashable, list[Case]] = {}
     for case in cases:
         families.setdefault(family(case), []).append(case)
-    groups: list[Group] = []
-    for members in families.values():
-        scaled: list[Case] = []
-        for kind in ("strong", "weak"):
-            for some_cases in gather(members, kind):
-                if has_scaling(some_cases):
-                    groups.append(make_group(kind, some_cases, base_ranks))
-                    scaled += some_cases
-        alone = [case for case in members if not any(case is other for other in scaled)]
-        groups += [make_group("single", rest, base_ranks) for rest in gather(alone, "strong")]
-    return groups
+    return [group for members in families.values() for group in groups_of_family(members, base_ranks)]
+
+
+def named_decks(cases: Sequence[Case]) -> dict[str, Deck]:
+    """By run, or by run and start where starts of a run had different decks."""
+    by_run: dict[str, list[Case]] = {}
+    for case in cases:
+        by_run.setdefault(case.layout.run.label, []).append(case)
+    decks: dict[str, Deck] = {}
+    for label, members in by_run.items():
+        differ = any(case.deck != members[0].deck for case in members)
+        decks |= {f"{label}/{case.layout.starts[-1]}" if differ else label: case.deck for case in members}
+    return decks
 
 
 def why_apart(first: Group, other: Group) -> str:
-    """What keeps two groups apart: deck keys that change the work, devices, the batch."""
+    """What keeps two groups apart: deck keys that change the work, devices, the batch. Empty for
+    strong and weak scaling of the same work."""
     one, two = first.base, other.base
     reasons = [f"{key} {one.deck.get(key, '-')} against {two.deck.get(key, '-')}"
                for key in dict.fromkeys([*bound(one.deck), *bound(two.deck)])
@@ -281,7 +308,7 @@ def why_apart(first: Group, other: Group) -> str:
     if one.devices != two.devices:
         reasons.append(f"device {some(one.devices)} against {some(two.devices)}")
     if not reasons and {first.kind, other.kind} == {"strong", "weak"}:
-        return "the one is strong scaling, the other weak scaling"
+        return ""
     if one.tokens_per_step != two.tokens_per_step:
         reasons.append(f"tokens of a step {one.tokens_per_step:,} against {two.tokens_per_step:,} "
                        f"(train.global_batch {one.deck.get('train.global_batch', '-')} against "
@@ -292,9 +319,8 @@ def why_apart(first: Group, other: Group) -> str:
 def group_notes(groups: Sequence[Group], base_ranks: int | None) -> list[str]:
     notes = []
     for number, group in enumerate(groups, 1):
-        if number > 1:
-            notes.append(f"group {number} is not compared with group 1: "
-                         f"{why_apart(groups[0], group)}")
+        if number > 1 and (reason := why_apart(groups[0], group)):
+            notes.append(f"group {number} is not compared with group 1: {reason}")
         if base_ranks is not None and group.base.ranks != base_ranks:
             notes.append(f"group {number} has no run of {base_ranks} ranks; its base has "
                          f"{group.base.ranks}")

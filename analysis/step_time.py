@@ -10,7 +10,9 @@ import numpy as np
 from matplotlib.patches import Patch
 
 from analysis.runs import find_runs
-from analysis.style import Axes, plt, save
+from analysis.starts import deck_of_start, mixed_text
+from analysis.style import Axes, add_head, plt, save
+from analysis.subject import Machine, subject_text
 from analysis.tables import output_folder, text_table
 from analysis.timings import PARTS, WAITING, Layout, RankSteps, read_layouts
 
@@ -122,30 +124,40 @@ def legend_patches() -> list[Patch]:
     return patches[-2::-1] + patches[-1:]
 
 
-def draw(layouts: Sequence[Layout], path: Path) -> Path:
+def subject(layouts: Sequence[Layout]) -> str:
+    decks = [deck_of_start(layout.run, layout.starts[-1]) for layout in layouts
+             if (layout.run.path / "deck.yaml").is_file()]
+    return subject_text(decks, [Machine(len(layout.ranks), tuple(rank.device for rank in layout.ranks),
+                                        tuple(rank.host for rank in layout.ranks)) for layout in layouts])
+
+
+def draw(layouts: Sequence[Layout], path: Path) -> list[Path]:
     most = max(len(layout.ranks) for layout in layouts)
     width = min(18.0, max(8.5, 3.5 + 0.75 * most))
-    figure, panels = plt.subplots(len(layouts), 1, figsize=(width, 0.3 + 4.3 * len(layouts)),
+    figure, panels = plt.subplots(len(layouts), 1, figsize=(width, 0.9 + 4.3 * len(layouts)),
                                   squeeze=False, sharey=True)
     for axes, layout in zip(panels[:, 0], layouts):
         draw_layout(axes, layout)
-    figure.tight_layout(rect=(0.0, 0.0, 1.0 - 1.8 / width, 1.0), h_pad=2.0)
+    top = add_head(figure, "Time of a step by rank", subject(layouts))
+    figure.tight_layout(rect=(0.0, 0.0, 1.0 - 1.8 / width, top), h_pad=2.0)
     figure.legend(handles=legend_patches(), loc="upper left", labelspacing=0.6,
-                  bbox_to_anchor=(1.0 - 1.8 / width, 0.97))
+                  bbox_to_anchor=(1.0 - 1.8 / width, top))
     return save(figure, path)
 
 
 def time_per_rank(names: Sequence[str], output: Path, skip: int) -> list[str]:
-    """Writes time_per_rank.png and time_per_rank.txt; returns their paths and any notes."""
+    """Writes figure time_per_rank and time_per_rank.txt; returns their paths and any notes."""
     layouts: list[Layout] = []
     notes: list[str] = []
     for run in find_runs(names):
         more_layouts, more_notes = read_layouts(run, skip)
         layouts += more_layouts
         notes += more_notes
+        mixed = mixed_text(run)
+        notes += [f"{run.label}: {mixed}"] if mixed else []
     folder = output_folder(output)
-    picture = draw(layouts, folder / "time_per_rank.png")
+    pictures = draw(layouts, folder / "time_per_rank")
     table = folder / "time_per_rank.txt"
     text = "\n\n".join([*(layout_table(layout) for layout in layouts), NOTES, *notes])
     table.write_text(text + "\n", encoding="utf-8")
-    return [str(picture), str(table), *notes]
+    return [*map(str, pictures), str(table), *notes]

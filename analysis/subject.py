@@ -78,7 +78,10 @@ def either(values: Sequence[str], many: str) -> str:
 
 def counts_text(counts: Iterable[int]) -> str:
     numbers = sorted(set(counts))
-    return f"{', '.join(map(str, numbers))} rank{'' if numbers == [1] else 's'}" if numbers else ""
+    if not numbers:
+        return ""
+    listed = " and ".join([", ".join(map(str, numbers[:-1])), str(numbers[-1])][len(numbers) == 1:])
+    return "1 rank" if numbers == [1] else f"{listed} ranks"
 
 
 def subject_text(decks: Sequence[Deck], machines: Sequence[Machine], ranks: bool = True) -> str:

@@ -10,23 +10,27 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullFor
 
 from analysis.style import Axes
 
-UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
+UNITS = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
+LARGEST, SMALLEST = 1e12, 1e-3  # beyond them powers of ten
 LEADING = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0))
 FEWEST, MOST = 3, 8
 WIDE, NARROW = 1000.0, 1.6  # ratios of the ends of an axis
 
 
-def short_number(value: float) -> str:
-    """1,500 as 1500, 15,000 as 15k, 1,500,000 as 1.5M; small ones as powers of ten."""
-    for unit, letter in UNITS:
-        if abs(value) >= unit:
-            scale = 1e3 if letter == "k" else unit
-            return f"{value / scale:.4g}{letter}"
-    if value == 0.0 or abs(value) >= 1e-3:
-        return f"{value:.4g}"
+def power_text(value: float) -> str:
     power = math.floor(math.log10(abs(value)) + 1e-9)
     leading = f"{value / 10.0 ** power:.3g}"
     return f"$10^{{{power}}}$" if leading == "1" else f"${leading}\\times10^{{{power}}}$"
+
+
+def short_number(value: float) -> str:
+    """1,500 as 1500, 15,000 as 15k, 1,500,000 as 1.5M; very small and very large ones as powers."""
+    if value != 0.0 and not SMALLEST <= abs(value) < LARGEST:
+        return power_text(value)
+    for unit, letter in UNITS:
+        if abs(value) >= unit:
+            return f"{value / (1e3 if letter == 'k' else unit):.4g}{letter}"
+    return f"{value:.4g}"
 
 
 def of_leading(leading: Sequence[float], low: float, high: float) -> list[float]:

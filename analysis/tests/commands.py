@@ -7,6 +7,7 @@ import io
 import struct
 import tempfile
 import unittest
+import warnings
 from pathlib import Path
 
 from analysis.__main__ import main
@@ -15,7 +16,9 @@ from analysis.__main__ import main
 def run_command(*words: object) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
+          warnings.catch_warnings()):
+        warnings.simplefilter("error")
         code = main([str(word) for word in words])
     return code, out.getvalue(), err.getvalue()
 
@@ -40,6 +43,8 @@ class CommandTest(unittest.TestCase):
         self.assertGreater(width, 800)
         self.assertGreater(height, 400)
         self.assertGreater(len(content), at_least)
+        self.assertEqual(path.with_suffix(".pdf").read_bytes()[:5], b"%PDF-")
+        self.assertIn(b"<svg", path.with_suffix(".svg").read_bytes()[:1000])
 
     def expect_error(self, *words: object, says: str) -> None:
         code, out, err = run_command(*words)

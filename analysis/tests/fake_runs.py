@@ -73,6 +73,21 @@ def write_rank(start: Path, rank: int, coordinates: tuple[int, int, int, int], w
 def write_deck(run: Path, **changes: Any) -> Path:
     """`changes` name a key with two underlines for its dot: model__width=256."""
     run.mkdir(parents=True, exist_ok=True)
+    path = run / "deck.yaml"
+    path.write_text(deck_text(**changes), encoding="utf-8")
+    return path
+
+
+def write_start_deck(run: Path, number: int, **changes: Any) -> Path:
+    """The deck of one start, which is deck.yaml too until a later start writes its own."""
+    write_deck(run, **changes)
+    path = run / "decks" / f"start_{number:04d}.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(deck_text(**changes), encoding="utf-8")
+    return path
+
+
+def deck_text(**changes: Any) -> str:
     deck = DECK | {key.replace("__", "."): value for key, value in changes.items()}
     lines, section = [], ""
     for key, value in deck.items():
@@ -80,8 +95,19 @@ def write_deck(run: Path, **changes: Any) -> Path:
             section = key.split(".")[0]
             lines.append(f"{section}:")
         lines.append(f"  {key.split('.')[1]}: {value}")
-    path = run / "deck.yaml"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "\n".join(lines) + "\n"
+
+
+def write_steps(run: Path, number: int, first: int, last: int, **attributes: Any) -> Path:
+    """The timing file of a start of one rank with steps first to last, all alike; none if last < first."""
+    path = write_rank(run / "timing" / f"start_{number:04d}", 0, (0, 0, 0, 0), world_size=1)
+    with h5py.File(path, "r+") as file:
+        file.attrs.update(attributes)
+        for name in list(file["steps"]):
+            value = file[f"steps/{name}"][-1]
+            del file[f"steps/{name}"]
+            file[f"steps/{name}"] = np.full(last - first + 1, value)
+        file["steps/step"][...] = np.arange(first, last + 1)
     return path
 
 

@@ -21,7 +21,9 @@ class Learning(CommandTest):
                                    "--output", self.output)
 
         self.assertEqual(code, 0)
-        self.assertEqual(len(out.splitlines()), 3)
+        self.assertEqual([Path(line).name for line in out.splitlines()],
+                         ["learning_steps.png", "learning_steps.pdf", "learning_steps.svg",
+                          "learning_wall.png", "learning_wall.pdf", "learning_wall.svg", "learning.txt"])
         self.expect_png(self.output / "learning_steps.png")
         self.expect_png(self.output / "learning_wall.png")
         text = (self.output / "learning.txt").read_text()
@@ -167,6 +169,36 @@ class Entropy(CommandTest):
         self.assertEqual(code, 0)
         self.assertIn(f"{math.log(2):.4f} nats per byte (1.0000 bits), 400 bytes, 2 different", out)
         self.assertIn(f"{1.5 * math.log(2):.4f} nats per token (1.5000 bits), 4 tokens", out)
+
+    def write_llmc(self, tokens: np.ndarray, magic: int = 20240520, version: int = 1, count: int = -1) -> Path:
+        header = np.zeros(256, "<i4")
+        header[:3] = magic, version, tokens.size if count < 0 else count
+        path = self.folder / "tokens.bin"
+        path.write_bytes(header.tobytes() + tokens.tobytes())
+        return path
+
+    def test_the_header_of_a_token_file_is_no_token(self) -> None:
+        tokens = np.array([300, 301, 302, 300])
+        expected = f"{1.5 * math.log(2):.4f} nats per token (1.5000 bits), 4 tokens, 3 different"
+        narrow = self.write_llmc(tokens.astype("<u2"))
+        self.assertIn(expected, run_command("entropy", "--tokens", narrow)[1])
+        wide = self.write_llmc(tokens.astype("<u4"), 20240801, 7)
+        self.assertIn(expected, run_command("entropy", "--tokens", wide)[1])
+        self.assertIn(expected, run_command("entropy", "--tokens", wide, "--dtype", "uint32")[1])
+        np.save(self.folder / "tokens.npy", tokens)
+        self.assertIn(expected, run_command("entropy", "--tokens", self.folder / "tokens.npy")[1])
+
+    def test_a_header_that_does_not_fit_its_file_is_refused(self) -> None:
+        tokens = np.array([300, 301, 302, 300], "<u2")
+        for options, says in (({"count": 5}, "version 1 and 5 tokens of uint16, the file has 1032 bytes"),
+                              ({"version": 3}, "version 3 and 4 tokens"),
+                              ({"magic": 20240801, "version": 7}, "4 tokens of uint32")):
+            self.expect_error("entropy", "--tokens", self.write_llmc(tokens, **options), says=says)
+        self.expect_error("entropy", "--tokens", self.write_llmc(tokens), "--dtype", "uint32",
+                          says="header says uint16, not uint32")
+        self.expect_error("entropy", "--tokens", self.write_llmc(tokens[:0]), says="holds no tokens")
+        np.save(self.folder / "square.npy", np.zeros((2, 2), "<u2"))
+        self.expect_error("entropy", "--tokens", self.folder / "square.npy", says="shape (2, 2)")
 
     def test_one_symbol_has_no_entropy(self) -> None:
         (self.folder / "text").write_bytes(b"aaaa")

@@ -13,6 +13,7 @@ from unittest import mock
 
 import h5py
 import numpy as np
+from matplotlib.axis import Axis
 from matplotlib.patches import Rectangle
 
 from analysis.report_plot import draw_group
@@ -20,7 +21,9 @@ from analysis.runs import find_runs
 from analysis.scaling import STACK, make_groups, read_cases
 from analysis.style import Figure, plt
 from analysis.tests.commands import CommandTest, cells, run_command
-from analysis.tests.fake_runs import metrics_row, write_deck, write_metrics, write_scaled
+from analysis.tests.fake_runs import (
+    metrics_row, write_deck, write_metrics, write_scaled, write_start_deck,
+)
 
 # With the 1 ms beyond the parts a median step lasts 100, 60, 30 and 40 ms.
 ONE = {"forward": 33.0, "backward": 60.0, "optimizer": 5.0, "data": 1.0}
@@ -224,13 +227,37 @@ class Page(ReportTest):
 
         figure, _ = draw_group(1, group)
 
-        for axes, top in zip(figure.axes[2:], (40.0, 100.0)):
+        self.assertEqual(len(figure.axes), 2)
+        for axes, top in zip(figure.axes, (40.0, 100.0)):
             bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
             self.assertEqual(len(bars), len(STACK))
             ends = np.cumsum([bar.get_height() for bar in bars])
             np.testing.assert_allclose([bar.get_y() for bar in bars[1:]], ends[:-1], atol=1e-9)
             self.assertAlmostEqual(ends[-1], top, places=9)
         plt.close(figure)
+
+    def test_curves_have_round_ticks_an_ideal_line_and_no_labels_on_them(self) -> None:
+        runs = find_runs([str(run) for run in (self.write("one", (1, 1, 1, 1), ONE),
+                                               self.write("two", (2, 1, 1, 1), TWO),
+                                               self.write("four", (4, 1, 1, 1), FOUR))])
+        group = make_groups([case for run in runs for case in read_cases(run, 5)[0]], None)[0]
+
+        figure, _ = draw_group(1, group)
+
+        rate, speed_up, efficiency = figure.axes[:3]
+        self.assertEqual(self.labels(rate.yaxis), ["40k", "50k", "60k", "80k", "100k", "150k"])
+        self.assertEqual(self.labels(speed_up.yaxis), ["1", "2", "4"])
+        self.assertEqual(list(speed_up.lines[-1].get_ydata()), [1.0, 4.0])
+        self.assertEqual(self.labels(speed_up.xaxis), ["1\n1.00", "2\n1.67", "4\n3.33"])
+        self.assertEqual(self.labels(efficiency.xaxis), ["1\n100 %", "2\n83 %", "4\n83 %"])
+        self.assertEqual([len(axes.texts) for axes in figure.axes[:3]], [0, 0, 0])
+        texts = [text.get_text() for text in figure.texts]
+        self.assertEqual(texts, ["Strong scaling: 1 to 4 ranks, 4,096 tokens per step",
+                                 "llama; fp32; NVIDIA H200, host n0"])
+        plt.close(figure)
+
+    def labels(self, axis: Axis) -> list[str]:
+        return [label.get_text() for label in axis.get_ticklabels()]
 
     def test_the_page_needs_nothing_else(self) -> None:
         odd = self.write("a<b>&", (2, 1, 1, 1), TWO)
@@ -279,10 +306,40 @@ class Groups(ReportTest):
         out, content = self.report(one, two)
 
         self.assertEqual(self.kinds(content), [("weak", ["one", "two"])])
-        self.assertIn("weak scaling", out)
+        self.assertIn("Weak scaling: 1 to 2 ranks, 4,096 tokens per step and rank", out)
         self.assertIn("4,096 tokens per step and rank", out)
         row = content["groups"][0]["rows"][1]
         self.assert_row(row, step_seconds=0.125, efficiency=0.8, speed_up=1.6)
+
+    def write_batch(self, ranks: int, tokens: int) -> Path:
+        return self.write(f"r{ranks}_{tokens}", (ranks, 1, 1, 1), ONE, tokens=tokens,
+                          deck={"train__global_batch": tokens // 128})
+
+    def test_strong_runs_of_two_batches_are_no_weak_scaling(self) -> None:
+        runs = [self.write_batch(ranks, tokens) for tokens in (4096, 8192) for ranks in (1, 2, 4)]
+
+        out, content = self.report(*runs)
+
+        self.assertEqual(self.kinds(content), [("strong", ["r1_4096", "r2_4096", "r4_4096"]),
+                                               ("strong", ["r1_8192", "r2_8192", "r4_8192"])])
+        self.assertIn("1. Strong scaling: 1 to 4 ranks, 4,096 tokens per step", out)
+
+    def test_one_run_of_another_batch_is_no_weak_scaling(self) -> None:
+        runs = [self.write_batch(ranks, 4096) for ranks in (1, 2, 4)] + [self.write_batch(4, 8192)]
+
+        _, content = self.report(*runs)
+
+        self.assertEqual(self.kinds(content), [("strong", ["r1_4096", "r2_4096", "r4_4096"]),
+                                               ("single", ["r4_8192"])])
+
+    def test_weak_runs_beside_strong_ones_share_the_first(self) -> None:
+        runs = [self.write_batch(ranks, 4096) for ranks in (1, 2)] + [self.write_batch(2, 8192)]
+
+        out, content = self.report(*runs)
+
+        self.assertEqual(self.kinds(content), [("strong", ["r1_4096", "r2_4096"]),
+                                               ("weak", ["r1_4096", "r2_8192"])])
+        self.assertNotIn("is not compared", out)
 
     def test_other_batches_models_sequences_and_devices_stay_apart(self) -> None:
         one = self.write("one", (1, 1, 1, 1), ONE)
@@ -333,6 +390,21 @@ class Groups(ReportTest):
                          [("start_0001", 20), ("start_0002 start_0003", 40)])
         self.assertEqual(rows[1]["hosts"], "n0, far")
         self.assertIn("deck.yaml is of the run's newest start, not of start_0001", out)
+
+    def test_starts_have_decks_of_their_own(self) -> None:
+        run = self.write("run", (1, 1, 1, 1), ONE)
+        write_start_deck(run, 1, memory__recompute="full", optimizer__lr=0.1)
+        write_start_deck(run, 2, memory__recompute="none", optimizer__lr=0.1)
+        write_scaled(run, (1, 1, 1, 1), TWO, start="start_0002")
+
+        out, content = self.report(run)
+
+        self.assertEqual([group["rows"][0]["starts"] for group in content["groups"]],
+                         ["start_0001", "start_0002"])
+        self.assertEqual(content["deck_differences"], {"memory.recompute": ["full", "none"]})
+        self.assertEqual(list(content["decks"]), ["run/start_0001", "run/start_0002"])
+        self.assertNotIn("deck.yaml is of the run's newest start", out)
+        self.assertIn("group 2 is not compared with group 1: memory.recompute full against none", out)
 
     def test_the_timing_files_count_where_the_deck_says_otherwise(self) -> None:
         run = self.write("one", (1, 1, 1, 1), ONE, tokens=8192)

@@ -7,8 +7,11 @@ import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any
 
+from analysis.runs import find_runs
+from analysis.style import plt
+from analysis.sweep import draw, read_points
 from analysis.tests.commands import CommandTest, run_command
-from analysis.tests.fake_runs import write_deck, write_metrics
+from analysis.tests.fake_runs import write_deck, write_metrics, write_start_deck, write_steps
 
 
 class Sweep(CommandTest):
@@ -64,6 +67,38 @@ class Sweep(CommandTest):
 
         self.assertEqual([row["state"] for row in rows.values()], ["finished"] + ["diverged"] * 4)
         self.assertIn("learning rate 0.01 (lr_0.01); 4 of 5 diverged", out)
+
+    def test_a_run_whose_starts_differ_is_on_no_curve(self) -> None:
+        mixed = self.write(1e-2, [8.0, 6.0, 5.0, 4.0], 3.0, "resumed")
+        write_start_deck(mixed, 1, optimizer__lr=0.003, train__steps=2)
+        write_start_deck(mixed, 2, optimizer__lr=0.01, train__steps=4)
+        write_steps(mixed, 1, 1, 2)
+        write_steps(mixed, 2, 3, 4)
+
+        out, rows = self.sweep(mixed, self.write(3e-3, [8.0, 6.0, 5.0, 4.0], 4.0))
+
+        self.assertEqual((rows["resumed"]["state"], rows["resumed"]["mixed"]),
+                         ("mixed", "mixed: optimizer.lr 0.003 -> 0.01 at step 3"))
+        self.assertIn("lowest final loss 4.0000 at learning rate 0.003", out)
+        self.assertIn("resumed: mixed: optimizer.lr 0.003 -> 0.01 at step 3; left out of its curve", out)
+
+    def test_marks_and_legend_stand_apart_from_curves(self) -> None:
+        points = read_points(find_runs([str(self.write(*each)) for each in (
+            (1e-3, [8.0, 6.0, 5.0, 4.5], 4.5), (1e-2, [8.0, 6.0, 5.0, 4.0], 4.0), (1.0, [8.0, None], None))]))
+
+        figure = draw(points, "a model")
+
+        axes = figure.axes[0]
+        low, high = axes.get_ylim()
+        self.assertLess((4.5 - low) / (high - low), 0.9)
+        crosses = [line.get_ydata()[0] for line in axes.lines if line.get_marker() == "x" and line.get_ydata()]
+        self.assertEqual(crosses, [0.97])
+        self.assertIsNone(axes.get_legend())
+        figure.draw_without_rendering()
+        legend = figure.legends[0].get_window_extent()
+        self.assertLess(legend.y1, axes.get_window_extent().y0)
+        self.assertIn("lowest 4.0000 at 0.01", figure.legends[0].get_texts()[0].get_text())
+        plt.close(figure)
 
     def test_without_validation_the_last_training_losses_count(self) -> None:
         _, rows = self.sweep(self.write(1e-3, [8.0, 6.0, 5.0, 3.0]))
