@@ -16,7 +16,7 @@ from analysis.style import Axes, Figure, add_head, inline_svg, plt
 from analysis.subject import Machine, subject_text
 from analysis.ticks import round_log_axis, set_ticks, widened
 
-SKEW_COLOUR, SKEW_HATCH = "#FFFFFF", "...."
+SKEW_COLOUR, SKEW_HATCH = "#FFFFFF", "xx"
 MANY_BARS = 7
 LINE, IDEAL = "#0072B2", "#767676"
 LONGEST_LABEL = 18

@@ -10,7 +10,6 @@ from html import escape
 from pathlib import Path
 from typing import Sequence
 
-import numpy as np
 from matplotlib.lines import Line2D
 
 from analysis.deck import Deck, differences, read_deck
