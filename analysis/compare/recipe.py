@@ -16,6 +16,7 @@ from analysis.compare.samples import Order, Tokens
 from analysis.deck import Deck, read_deck
 from analysis.errors import UserError
 from analysis.runs import Run
+from analysis.starts import mixed_text
 
 Weights = dict[str, npt.NDArray[np.float32]]
 
@@ -120,7 +121,9 @@ class Recipe:
 
 
 def read_recipe(run: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The deck of a run directory with key=value overrides."""
+    """The deck of a run directory with key=value overrides; a run whose starts differ has none."""
+    if mixed := mixed_text(Run(run, run.name)):
+        raise UserError(f"{run}: {mixed}; compare a run that one deck trained from its first step on")
     deck = read_deck(Run(run, run.name))
     for override in overrides:
         key, equals, value = override.partition("=")

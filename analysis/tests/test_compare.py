@@ -14,7 +14,7 @@ import numpy as np
 from analysis.compare.recipe import Recipe, read_recipe, read_weights, step_folder, words
 from analysis.compare.samples import Order, Tokens, philox
 from analysis.errors import UserError
-from analysis.tests.fake_runs import write_deck
+from analysis.tests.fake_runs import write_deck, write_start_deck
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "sample_order.csv"
 
@@ -94,6 +94,13 @@ class Recipes(FolderTest):
     def recipe(self, *overrides: str) -> Recipe:
         write_deck(self.folder, **DECK)
         return read_recipe(self.folder, overrides)
+
+    def test_a_run_of_two_decks_is_refused(self) -> None:
+        write_start_deck(self.folder, 1, **DECK)
+        write_start_deck(self.folder, 2, **DECK | {"optimizer__lr": 0.5})
+
+        with self.assertRaisesRegex(UserError, "mixed: optimizer.lr .* in start_0002; compare a run that one deck"):
+            read_recipe(self.folder)
 
     def test_schedules(self) -> None:
         """By hand: warm-up to 0.01 at step 10, 0.001 at step 100."""
