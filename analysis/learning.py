@@ -157,8 +157,11 @@ def draw_panel(axes: Axes, panel: Panel, all_metrics: Sequence[Metrics],
 
 def draw(all_metrics: Sequence[Metrics], axis_values: Sequence[FloatArray], axis_label: str,
          path: Path) -> list[Path]:
-    figure, panels = plt.subplots(1, len(PANELS), figsize=(13.0, 5.0))
-    for axes, panel in zip(panels, PANELS):
+    """A panel for each of PANELS that some run has values for."""
+    shown = [panel for panel in PANELS if panel_limits(panel, all_metrics)] or PANELS[:1]
+    figure, panels = plt.subplots(1, len(shown), figsize=(max(8.0, 13.0 * len(shown) / len(PANELS)), 5.0),
+                                  squeeze=False)
+    for axes, panel in zip(panels[0], shown):
         draw_panel(axes, panel, all_metrics, axis_values)
         axes.set_xlabel(axis_label)
     top = add_head(figure, "Learning curves", subject_of_runs([metrics.run for metrics in all_metrics]))

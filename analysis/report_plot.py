@@ -135,7 +135,7 @@ def draw_bars(axes: Axes, group: Group, shares: bool) -> None:
                  edgecolor=edge_of(part), linewidth=0.4)
         base += height
     for place, top in zip(x, base if not shares else []):
-        axes.annotate(f"{top:,.0f}" if top >= 1000 else f"{top:.4g}", (place, top), textcoords="offset points", xytext=(0, 3),
+        axes.annotate(f"{top:,.0f}" if top >= 1000 else f"{top:.3g}", (place, top), textcoords="offset points", xytext=(0, 3),
                       ha="center", fontsize=9)
     axes.set_ylim(0.0, 100.0 if shares else 1.12 * float(base.max()))
     many = len(group.cases) >= MANY_BARS

@@ -120,6 +120,12 @@ def starts_that_count(run: Run) -> list[Start]:
     return kept
 
 
+def trained_deck(run: Run) -> Deck:
+    """Of the newest start that trained steps; of runs that kept no decks of starts, deck.yaml."""
+    starts = starts_that_count(run)
+    return starts[-1].deck if starts else read_deck(run)
+
+
 def changes_of(run: Run) -> list[Change]:
     """What starts of a run trained differently; a key that one of their decks lacks is no change."""
     starts = starts_that_count(run)

@@ -102,7 +102,7 @@ def draw_layout(axes: Axes, layout: Layout) -> None:
                  linewidth=0.4)
         base += height
     reduce_ms = [1e3 * time.reduce_seconds for time in times]
-    axes.bar(x + 0.31, reduce_ms, 0.12, color="white", edgecolor="#D55E00", hatch="....",
+    axes.bar(x + 0.31, reduce_ms, 0.12, color="white", edgecolor="#D55E00", hatch="..",
              linewidth=0.8)
     every = -(-len(times) // MAX_LABELLED_RANKS)
     names = [rank_name(time.steps).replace(" (", "\n(") if len(times) <= 10
@@ -119,7 +119,7 @@ def legend_patches() -> list[Patch]:
     patches = [Patch(facecolor=colour, hatch=HATCHES.get(label), label=label,
                      edgecolor="#888888" if label in HATCHES else "white")
                for label, colour in COLOURS.items()]
-    patches.append(Patch(facecolor="white", edgecolor="#D55E00", hatch="....",
+    patches.append(Patch(facecolor="white", edgecolor="#D55E00", hatch="..",
                          label="reduce (beside\nbackward)"))
     return patches[-2::-1] + patches[-1:]
 

@@ -12,14 +12,14 @@ from typing import Sequence
 
 from matplotlib.lines import Line2D
 
-from analysis.deck import Deck, differences, read_deck
+from analysis.deck import Deck, differences
 from analysis.errors import UserError
 from analysis.report_page import STYLE, html_table
 from analysis.runs import (
     LAST_STEPS, Metrics, Run, best_value, final_loss, find_runs, first_value, has_diverged, read_metrics,
     validation_losses,
 )
-from analysis.starts import mixed_text
+from analysis.starts import mixed_text, trained_deck
 from analysis.style import Axes, Figure, add_head, add_legend, inline_svg, look_of_run, plt, save
 from analysis.subject import subject_of_runs
 from analysis.tables import number, output_folder, text_table
@@ -105,7 +105,7 @@ def series_name(deck: Deck, keys: Sequence[str]) -> str:
 
 def read_points(runs: Sequence[Run]) -> list[Point]:
     """In order of series, then learning rate."""
-    decks = [read_deck(run) for run in runs]
+    decks = [trained_deck(run) for run in runs]
     keys = series_keys(decks)
     points = [read_point(run, deck, series_name(deck, keys)) for run, deck in zip(runs, decks)]
     order = list(dict.fromkeys(point.series for point in points))

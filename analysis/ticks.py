@@ -12,6 +12,7 @@ from analysis.style import Axes
 
 UNITS = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
 LARGEST, SMALLEST = 1e12, 1e-3  # beyond them powers of ten
+SUPERSCRIPTS = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 LEADING = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0))
 FEWEST, MOST = 3, 8
 WIDE, NARROW = 1000.0, 1.6  # ratios of the ends of an axis
@@ -20,7 +21,8 @@ WIDE, NARROW = 1000.0, 1.6  # ratios of the ends of an axis
 def power_text(value: float) -> str:
     power = math.floor(math.log10(abs(value)) + 1e-9)
     leading = f"{value / 10.0 ** power:.3g}"
-    return f"$10^{{{power}}}$" if leading == "1" else f"${leading}\\times10^{{{power}}}$"
+    ten = "10" + str(power).translate(SUPERSCRIPTS)
+    return ten if leading == "1" else f"{leading} \u00d7 {ten}"
 
 
 def short_number(value: float) -> str:

@@ -7,10 +7,11 @@ import math
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
-from analysis.learning import PANELS, draw_panel, legend_handles, panel_limits
+from analysis.learning import PANELS, draw, draw_panel, legend_handles, panel_limits
 from analysis.norms import legend_handles as norms_legend, looks_of
 from analysis.runs import Metrics, Run, has_diverged
 from analysis.style import FORMATS, plt
@@ -72,6 +73,15 @@ class Diverged(CommandTest):
         self.assertEqual([handle.get_label() for handle in legend_handles(runs)][:3],
                          ["huge (diverged)", "sound", "mild (diverged)"])
 
+    def test_what_no_run_measured_gets_no_panel(self) -> None:
+        rows = [{key: value for key, value in row.items() if not key.endswith("accuracy")} for row in self.sound.rows]
+        drawn: list[list[str]] = []
+        with mock.patch("analysis.learning.save", lambda figure, path: drawn.append(
+                [axes.get_title(loc="left") for axes in figure.axes]) or plt.close(figure) or [path]):
+            draw([Metrics(self.sound.run, rows)], [self.sound.steps], "step", self.output)
+
+        self.assertEqual(drawn, [["loss (nats per token)", "perplexity"]])
+
     def test_commands_say_so_without_warnings(self) -> None:
         for each in (self.sound, self.huge, self.mild):
             write_metrics(each.run.path, each.rows)
@@ -101,8 +111,8 @@ class Figures(CommandTest):
         self.assertEqual(round_ticks(1.01, 1.2), [1.05, 1.1, 1.15, 1.2])
         self.assertEqual(round_ticks(1.0, 1e20)[:3], [1.0, 1e3, 1e6])
         self.assertEqual(round_ticks(0.0003, 1.0), [0.001, 0.01, 0.1, 1.0])
-        for value, text in ((0.003, "0.003"), (2e-4, r"$2\times10^{-4}$"), (1e-5, "$10^{-5}$"), (5e3, "5000"),
-                            (5e4, "50k"), (1.5e6, "1.5M"), (2e9, "2G"), (1e15, "$10^{15}$"), (0.0, "0")):
+        for value, text in ((0.003, "0.003"), (2e-4, "2 \u00d7 10\u207b\u2074"), (1e-5, "10\u207b\u2075"), (5e3, "5000"),
+                            (5e4, "50k"), (1.5e6, "1.5M"), (2e9, "2G"), (1e15, "10\u00b9\u2075"), (0.0, "0")):
             self.assertEqual(short_number(value), text)
 
     def test_parameters_are_counted_as_the_program_does(self) -> None:

@@ -82,6 +82,17 @@ class Sweep(CommandTest):
         self.assertIn("lowest final loss 4.0000 at learning rate 0.003", out)
         self.assertIn("resumed: mixed: optimizer.lr 0.003 -> 0.01 at step 3; left out of its curve", out)
 
+    def test_a_start_that_trained_nothing_does_not_name_the_rate(self) -> None:
+        run = self.write(3e-3, [8.0, 6.0, 5.0, 4.0], 4.0)
+        write_start_deck(run, 1, optimizer__lr=0.003, train__steps=4)
+        write_start_deck(run, 2, optimizer__lr=1.0, train__steps=4)
+        write_steps(run, 1, 1, 4)
+        write_steps(run, 2, 5, 4)
+
+        _, rows = self.sweep(run)
+
+        self.assertEqual((rows["lr_0.003"]["learning_rate"], rows["lr_0.003"]["state"]), ("0.003", "finished"))
+
     def test_marks_and_legend_stand_apart_from_curves(self) -> None:
         points = read_points(find_runs([str(self.write(*each)) for each in (
             (1e-3, [8.0, 6.0, 5.0, 4.5], 4.5), (1e-2, [8.0, 6.0, 5.0, 4.0], 4.0), (1.0, [8.0, None], None))]))
