@@ -23,10 +23,11 @@ FREE_KEYS = ("model.init_std", "model.scale_residual_init", "optimizer.lr", "opt
              "optimizer.clip_norm")
 BOUND_KEYS = ("run.deterministic",)
 # Keys in which starts of one run may differ and still train the same: places, layout, kernels, how far
-# and how often. All others change what is trained, or what the validation loss measures.
+# and how often, and what is measured on the way. The program tells the same changes apart on resuming.
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")
-SAME_TRAINING_KEYS = ("data.train", "data.vocabulary", "model.attention", "train.steps", "train.epochs",
-                      "train.microbatch", "train.validate_every", "train.log_norms", "train.log_every")
+SAME_TRAINING_KEYS = ("model.attention", "data.train", "data.validation", "data.vocabulary", "train.steps",
+                      "train.epochs", "train.microbatch", "train.validate_every", "train.validate_batches",
+                      "train.log_norms", "train.log_every")
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>.*\S))?\s*\Z")
 

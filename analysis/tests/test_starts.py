@@ -29,9 +29,9 @@ class Starts(CommandTest):
                                           "train.global_batch 32 -> 64 at step 101")
 
     def test_names_layout_and_steps_do_not_mix(self) -> None:
-        run = self.write(((1, 100), {}), ((101, 200), {
+        run = self.write(((1, 100), {"train__validate_batches": 2}), ((101, 200), {
             "run__name": "b", "run__device": "cuda", "parallel__data": 2, "parallel__zero": 1, "train__steps": 500,
-            "train__microbatch": 4, "timing__every": 5, "memory__recompute": "full", "checkpoint__every": 10}))
+            "train__microbatch": 4, "train__validate_batches": 3, "timing__every": 5, "memory__recompute": "full", "checkpoint__every": 10}))
 
         self.assertEqual(mixed_text(run), "")
 
