@@ -16,7 +16,7 @@ Tokens = npt.NDArray[np.integer]
 
 
 def open_llmc(path: Path, magic: int, version: int, count: int) -> Tokens:
-    """The tokens behind a header whose first words are given, after it has been checked."""
+    """The tokens after a header whose first words are given, after it has been checked."""
     wanted, dtype = LLMC_KINDS[magic]
     size, item = path.stat().st_size, np.dtype(dtype).itemsize
     if version != wanted or count < 0 or size != LLMC_HEADER_BYTES + count * item:
