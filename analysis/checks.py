@@ -11,7 +11,7 @@ from analysis.deck import Deck, number_in, read_deck
 from analysis.errors import UserError
 from analysis.runs import find_runs
 from analysis.step_time import rank_name
-from analysis.timings import BUSY, Layout, RankSteps, read_layouts
+from analysis.timings import BUSY, EXPOSED, WAIT, Layout, RankSteps, read_layouts
 
 ABOVE = 1
 
@@ -40,6 +40,12 @@ def steps_text(layout: Layout) -> str:
     return f"{layout.label}: {layout.ranks[0].columns['step'].size} steps"
 
 
+def wait_text(layout: Layout) -> str:
+    ratio = total(layout.ranks, WAIT) / total(layout.ranks, "step_seconds")
+    return (f"; ranks wait for slower ones {ratio:.4f} of the step, "
+            f"{worst_rank(layout.ranks, WAIT, 'step_seconds')}")
+
+
 def union_seconds(starts: np.ndarray, ends: np.ndarray) -> float:
     """Length of what the intervals cover together."""
     order = np.argsort(starts)
@@ -66,23 +72,23 @@ def traced_text(layout: Layout) -> str:
             for step in np.intersect1d(step_of, measured):
                 rows = (step_of == step) & (names == b"reduce")
                 busy += union_seconds(begin[rows], end[rows])
-                exposed += float(rank.columns["reduce_exposed_seconds"][measured == step][0])
+                exposed += float(rank.columns[EXPOSED][measured == step][0])
                 count += 1
     if busy <= 0:
         return ""
-    return (f"; {exposed / busy:.4f} of the time with a reduction under way on {count} traced "
+    return (f"; {min(1.0, exposed / busy):.4f} of the time with a reduction under way on {count} traced "
             "steps of ranks")
 
 
 def busy_overlap_of(layout: Layout) -> Finding | None:
     """The time with at least one reduction under way is the whole."""
-    exposed, whole = total(layout.ranks, "reduce_exposed_seconds"), total(layout.ranks, BUSY)
+    exposed, whole = total(layout.ranks, EXPOSED), total(layout.ranks, BUSY)
     if whole <= 0:
         return None
     ratio = exposed / whole
     return Finding(ratio, f"{steps_text(layout)}, exposed {ratio:.4f} of the time with a gradient "
                           f"reduction under way ({exposed:.4f} s of {whole:.4f} s over all ranks); "
-                          f"{worst_rank(layout.ranks, 'reduce_exposed_seconds', BUSY)}")
+                          f"{worst_rank(layout.ranks, EXPOSED, BUSY)}{wait_text(layout)}")
 
 
 def overlap_of(layout: Layout) -> Finding | None:
@@ -90,7 +96,7 @@ def overlap_of(layout: Layout) -> Finding | None:
     counted each, but never as longer than their step."""
     if all(BUSY in rank.columns for rank in layout.ranks):
         return busy_overlap_of(layout)
-    exposed = total(layout.ranks, "reduce_exposed_seconds")
+    exposed = total(layout.ranks, EXPOSED)
     ranks = [rank.with_column("reduce_seconds", np.minimum(rank.columns["reduce_seconds"],
                                                            rank.columns["step_seconds"]))
              for rank in layout.ranks]
@@ -100,8 +106,8 @@ def overlap_of(layout: Layout) -> Finding | None:
     ratio = exposed / whole
     return Finding(ratio, f"{steps_text(layout)}, exposed {ratio:.4f} of the gradient reductions "
                           f"({exposed:.4f} s of {whole:.4f} s over all ranks); "
-                          f"{worst_rank(ranks, 'reduce_exposed_seconds', 'reduce_seconds')}"
-                          f"{traced_text(layout)}")
+                          f"{worst_rank(ranks, EXPOSED, 'reduce_seconds')}"
+                          f"{traced_text(layout)}{wait_text(layout)}")
 
 
 def bubble(deck: Deck, layout: Layout) -> str:

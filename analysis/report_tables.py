@@ -16,6 +16,7 @@ Table = tuple[list[str], list[list[str]]]
 PART_COLUMNS: dict[str, tuple[str, ...]] = {
     "compute": COMPUTE, "optimizer": ("optimizer",), "reduce exposed": ("reduce exposed",),
     "tensor": ("tensor",), "pipeline": ("pipeline",), "pipeline idle": ("idle",),
+    "wait": ("wait",),
     "data": ("data",), "checkpoint": ("checkpoint",), "other": ("other",), "skew": ("skew",),
 }
 TITLES = {

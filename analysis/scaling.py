@@ -14,14 +14,13 @@ from analysis.errors import UserError
 from analysis.runs import FloatArray, Run, read_metrics
 from analysis.starts import deck_of_start, has_own_deck, mixed_text
 from analysis.timings import (BUSY, PARTS, TRAFFIC, WAITING, Layout, RankSteps, read_layouts, some,
-                              sum_of)
+                              sum_of, typical_steps)
 
 # Parts of the bar of a job's step, from the bottom. `skew`: from the mean rank's end to the last's.
 STACK = (*PARTS.values(), "other", "skew")
 COMPUTE = ("forward", "backward")
 EXPOSED = ("reduce exposed", "tensor", "pipeline")
 RATE_TOLERANCE = 0.1
-ROUNDING = 1e-9
 SUPERLINEAR = 1.1  # efficiency from which the base is doubted
 
 
@@ -163,15 +162,13 @@ def measure(layout: Layout, deck: Deck, mfu: float) -> Case:
     if not np.all(job > 0):
         raise UserError(f"{layout.run.path}/timing: a step of {layout.label} lasted 0 s; was the "
                         "job killed while it wrote?")
-    low, median, high = (float(value) for value in np.percentile(job, (25, 50, 75)))
-    typical = (job >= low * (1 - ROUNDING)) & (job <= high * (1 + ROUNDING))
-    scale = median / float(job[typical].mean())
-    means = {name: scale * float(values[:, typical].mean()) for name, values in matrix.items()}
+    typical = typical_steps(job)
+    means = {name: typical.mean(values) for name, values in matrix.items()}
     parts = {label: means[name] for name, label in PARTS.items()}
     parts["other"] = means["step_seconds"] - sum(parts.values())
-    parts["skew"] = median - means["step_seconds"]
-    return Case(layout, deck, tokens_per_step(layout), job.size, median, (low, high), parts,
-                means["reduce_seconds"], float(matrix["checkpoint_seconds"].mean()),
+    parts["skew"] = typical.median - means["step_seconds"]
+    return Case(layout, deck, tokens_per_step(layout), job.size, typical.median, typical.quartiles,
+                parts, means["reduce_seconds"], float(matrix["checkpoint_seconds"].mean()),
                 slowest_rank(layout),
                 max(float(rank.columns["memory_peak_bytes"].max()) for rank in layout.ranks), mfu,
                 means.get(BUSY, math.nan), traffic_of(layout))

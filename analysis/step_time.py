@@ -14,21 +14,23 @@ from analysis.starts import deck_of_start, mixed_text
 from analysis.style import Axes, add_head, plt, save
 from analysis.subject import Machine, subject_text
 from analysis.tables import output_folder, text_table
-from analysis.timings import PARTS, WAITING, Layout, RankSteps, read_layouts
+from analysis.timings import PARTS, WAITING, Layout, RankSteps, read_layouts, typical_steps
 
 COLOURS: dict[str, str] = {
     "data": "#F0E442", "forward": "#56B4E9", "backward": "#0072B2", "optimizer": "#009E73",
     "reduce exposed": "#D55E00", "tensor": "#E69F00", "pipeline": "#CC79A7", "idle": "#EDEDED",
-    "checkpoint": "#000000", "other": "#999999",
+    "wait": "#C9C3E6", "checkpoint": "#000000", "other": "#999999",
 }
-HATCHES: dict[str, str] = {"idle": "////"}
+HATCHES: dict[str, str] = {"idle": "////", "wait": "\\\\\\\\"}
 MIB = float(1 << 20)
 MAX_LABELLED_RANKS = 32
 
 
 @dataclass(frozen=True)
 class RankTime:
-    """Medians over steps in seconds; `parts` ends with what the step has beyond its other parts."""
+    """Seconds of a rank's median step. `parts` add up to it: they are means over the steps between
+    the quartiles, scaled to the median, and end with what the step has beyond the others. So is
+    `reduce_seconds`, which is no part. `own_seconds`: the step without waiting for other ranks."""
 
     steps: RankSteps
     step_seconds: float
@@ -41,12 +43,12 @@ class RankTime:
 
 def rank_time(steps: RankSteps) -> RankTime:
     columns = steps.columns
-    step_seconds = float(np.median(columns["step_seconds"]))
-    parts = {label: float(np.median(columns[name])) for name, label in PARTS.items()}
-    parts["other"] = max(0.0, step_seconds - sum(parts.values()))
-    own = columns["step_seconds"] - sum(columns[name] for name in WAITING)
-    return RankTime(steps, step_seconds, parts, float(np.median(columns["reduce_seconds"])),
-                    float(np.median(own)), float(np.mean(columns["checkpoint_seconds"])),
+    typical = typical_steps(columns["step_seconds"])
+    parts = {label: typical.mean(columns[name]) for name, label in PARTS.items()}
+    parts["other"] = max(0.0, typical.median - sum(parts.values()))
+    own_seconds = typical.median - sum(parts[PARTS[name]] for name in WAITING)
+    return RankTime(steps, typical.median, parts, typical.mean(columns["reduce_seconds"]),
+                    own_seconds, float(np.mean(columns["checkpoint_seconds"])),
                     float(np.max(columns["memory_peak_bytes"])))
 
 
@@ -62,7 +64,7 @@ def slowest(times: Sequence[RankTime]) -> str:
     typical = float(np.median([time.own_seconds for time in times]))
     excess = 100.0 * (worst.own_seconds / typical - 1.0) if typical > 0 else 0.0
     return (f"Slowest: rank {rank_name(worst.steps)} on {worst.steps.host}, "
-            f"{1e3 * worst.own_seconds:.2f} ms of own work (step less communication and idle), "
+            f"{1e3 * worst.own_seconds:.2f} ms of own work (step less communication, idle and wait), "
             f"{excess:.1f} % above the median rank.")
 
 
@@ -80,7 +82,7 @@ def layout_table(layout: Layout) -> str:
     peak = max(times, key=lambda time: time.peak_bytes)
     step_count = layout.ranks[0].columns["step"].size
     return "\n".join([
-        f"{layout.label}: median of {step_count} steps, in ms", "", text_table(header, rows), "",
+        f"{layout.label}: median of {step_count} steps and its parts, in ms", "", text_table(header, rows), "",
         "Share of the step in %", "", text_table(["rank", *labels], shares), "", slowest(times),
         f"Memory peak: {peak.peak_bytes / MIB:,.1f} MiB on rank {rank_name(peak.steps)}.",
     ])
@@ -88,6 +90,8 @@ def layout_table(layout: Layout) -> str:
 
 NOTES = """* Length of the gradient reductions; they run beside backward, so no part of the sum.
 ** Mean over steps, since most steps write no checkpoint.
+Parts are means over the steps between the quartiles, scaled so that they add up to the median step.
+wait: for slower ranks; reduce exposed is without it.
 d, p, t, c: coordinates on the data, pipeline, tensor and context axes."""
 
 
@@ -138,6 +142,7 @@ def draw(layouts: Sequence[Layout], path: Path) -> list[Path]:
                                   squeeze=False, sharey=True)
     for axes, layout in zip(panels[:, 0], layouts):
         draw_layout(axes, layout)
+    panels[0, 0].set_ylim(0.0, 1.06 * max(axes.dataLim.y1 for axes in panels[:, 0]))
     top = add_head(figure, "Time of a step by rank", subject(layouts))
     figure.tight_layout(rect=(0.0, 0.0, 1.0 - 1.8 / width, top), h_pad=2.0)
     figure.legend(handles=legend_patches(), loc="upper left", labelspacing=0.6,

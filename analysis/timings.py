@@ -24,18 +24,22 @@ PARTS: dict[str, str] = {
     "tensor_comm_seconds": "tensor",
     "pipeline_comm_seconds": "pipeline",
     "pipeline_idle_seconds": "idle",
+    "wait_seconds": "wait",
     "checkpoint_seconds": "checkpoint",
 }
-# Waiting for other ranks: what is left of a step without these is a rank's own work.
-WAITING = ("reduce_exposed_seconds", "tensor_comm_seconds", "pipeline_comm_seconds",
-           "pipeline_idle_seconds")
-COLUMNS = ("step", "step_seconds", "reduce_seconds", "tokens", "memory_peak_bytes", *PARTS)
-# Columns and groups that older files lack.
-BUSY = "reduce_busy_seconds"
+# Columns that older files lack, and groups.
+BUSY, WAIT = "reduce_busy_seconds", "wait_seconds"
+# What is left of a step without these is a rank's own work.
+EXPOSED = "reduce_exposed_seconds"
+WAITING = (EXPOSED, "tensor_comm_seconds", "pipeline_comm_seconds", "pipeline_idle_seconds", WAIT)
+COLUMNS = ("step", "step_seconds", "reduce_seconds", "tokens", "memory_peak_bytes",
+           *(name for name in PARTS if name != WAIT))
 TRAFFIC = ("calls", "bytes", "seconds", "exposed_seconds")
 AXES = ("data", "pipeline", "context", "tensor")
 # Parts may add up to this much more than their step, as a share of it and in seconds: rounding.
 PARTITION_SHARE, PARTITION_SECONDS = 1e-3, 1e-6
+
+ROUNDING = 1e-9
 
 Coordinates = tuple[int, int, int, int]
 
@@ -58,6 +62,7 @@ class RankSteps:
     coordinates: Coordinates
     columns: dict[str, FloatArray]
     threads: int = 0  # 0: not in the file
+    has_wait: bool = True  # whether the file tells waiting for slower ranks
 
     def skip(self, count: int) -> RankSteps:
         kept = {name: values[count:] for name, values in self.columns.items()}
@@ -71,6 +76,11 @@ class RankSteps:
     @property
     def groups(self) -> list[str]:
         return [name.split("/")[0] for name in self.columns if name.endswith("/calls")]
+
+    @property
+    def tells_waits(self) -> bool:
+        """Whether the rank itself saw who was late in gradient reductions: no GPU does."""
+        return self.has_wait and self.device == "cpu"
 
     def with_column(self, name: str, values: FloatArray) -> RankSteps:
         return replace(self, columns=self.columns | {name: values})
@@ -133,6 +143,28 @@ def check_values(path: str, columns: dict[str, FloatArray]) -> None:
                         "was the file written by this version?")
 
 
+@dataclass(frozen=True)
+class Typical:
+    """The steps between the quartiles; `scale` takes their mean to the median of all. Means of parts
+    over these steps, scaled, add up to the median step, which medians of parts do not."""
+
+    quartiles: tuple[float, float]
+    median: float
+    rows: npt.NDArray[np.bool_]
+    scale: float
+
+    def mean(self, values: FloatArray) -> float:
+        """Of a part; the last axis of `values` is that of steps."""
+        return self.scale * float(values[..., self.rows].mean())
+
+
+def typical_steps(seconds: FloatArray) -> Typical:
+    low, median, high = (float(value) for value in np.percentile(seconds, (25, 50, 75)))
+    rows = (seconds >= low * (1 - ROUNDING)) & (seconds <= high * (1 + ROUNDING))
+    mean = float(seconds[rows].mean())
+    return Typical((low, high), median, rows, median / mean if mean > 0 else 1.0)
+
+
 def sum_of(columns: dict[str, FloatArray], names: tuple[str, ...] | dict[str, str]) -> FloatArray:
     return np.sum([columns[name] for name in names], axis=0)
 
@@ -142,8 +174,9 @@ def read_columns(file: h5py.File) -> dict[str, FloatArray]:
     if missing:
         raise UserError(f"{file.filename}: /steps has no column {', '.join(missing)}; was the file "
                         "written by this version?")
-    names = [*COLUMNS, *([BUSY] if f"steps/{BUSY}" in file else [])]
+    names = [*COLUMNS, *(name for name in (BUSY, WAIT) if f"steps/{name}" in file)]
     columns = {name: np.asarray(file[f"steps/{name}"], dtype=np.float64) for name in names}
+    columns.setdefault(WAIT, np.zeros_like(columns["step"]))
     for group in file.get("groups", ()):
         columns |= {f"{group}/{name}": np.asarray(file[f"groups/{group}/{name}"], dtype=np.float64)
                     for name in TRAFFIC}
@@ -162,7 +195,7 @@ def read_rank(path: Path) -> RankSteps:
                              attribute(file, "device"), attribute(file, "commit"),
                              attribute(file, "start_time"), int(attribute(file, "world_size")),
                              (data, pipeline, context, tensor), read_columns(file),
-                             int(file.attrs.get("threads", 0)))
+                             int(file.attrs.get("threads", 0)), f"steps/{WAIT}" in file)
     except (OSError, KeyError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot read {path} ({reason}); was the job killed while it wrote?"
@@ -231,6 +264,35 @@ def read_files(start: Path) -> list[RankSteps]:
     return sorted(ranks, key=lambda rank: rank.rank)
 
 
+def bounded(rank: RankSteps) -> RankSteps:
+    """Only time with a reduction under way can be exposed; the rest was waiting."""
+    limit = rank.columns.get(BUSY, rank.columns["reduce_seconds"])
+    return waiting_beyond(rank, limit)
+
+
+def waiting_beyond(rank: RankSteps, limit: FloatArray) -> RankSteps:
+    """Exposed time above `limit` goes to waiting."""
+    exposed = np.minimum(rank.columns[EXPOSED], limit)
+    wait = rank.columns[WAIT] + (rank.columns[EXPOSED] - exposed)
+    return rank.with_column(EXPOSED, exposed).with_column(WAIT, wait)
+
+
+def split_waits(ranks: list[RankSteps]) -> list[RankSteps]:
+    """Takes waiting for slower ranks out of exposed reductions if the files do not.
+
+    A reduction ends for all members of a data group at once, so what a rank has beyond the least
+    exposed of its group in a step is waiting for the last one to come. The ranks have equal steps.
+    """
+    if all(rank.tells_waits for rank in ranks):
+        return ranks
+    ranks = [bounded(rank) for rank in ranks]
+    least: dict[tuple[int, ...], FloatArray] = {}
+    for rank in ranks:
+        group, exposed = rank.coordinates[1:], rank.columns[EXPOSED]
+        least[group] = np.minimum(least.get(group, exposed), exposed)
+    return [waiting_beyond(rank, least[rank.coordinates[1:]]) for rank in ranks]
+
+
 def read_start(start: Path, skip: int) -> tuple[list[RankSteps], list[str]]:
     """All ranks of one start with the steps that all of them have, in order; and notes."""
     ranks = read_files(start)
@@ -241,7 +303,11 @@ def read_start(start: Path, skip: int) -> tuple[list[RankSteps], list[str]]:
     cut = [f"rank_{rank.rank:05d}.h5" for rank in ranks if rank.columns["step"].size < longest]
     notes = [f"{start}: only the {common.size} steps that all ranks have, of {longest}; short: "
              f"{some(cut)}"] if common.size < longest else []
-    ranks = [rank.only(common).skip(skip) for rank in ranks]
+    if not all(rank.has_wait for rank in ranks):
+        notes.append(f"{start}: its files have no {WAIT}; waiting for slower ranks is taken to be "
+                     "what a rank's exposed reductions have beyond the least of its data group, "
+                     "and beyond the time with a reduction under way")
+    ranks = [rank.skip(skip) for rank in split_waits([rank.only(common) for rank in ranks])]
     if common.size <= skip:
         raise ShortStartError(f"{start} has no more than {skip} steps; run longer, or lower --skip "
                               "or the deck's timing.every")

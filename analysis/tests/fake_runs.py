@@ -12,7 +12,7 @@ import numpy as np
 
 PARTS_MS = {"data": 1.0, "forward": 20.0, "backward": 40.0, "optimizer": 5.0,
             "reduce_exposed": 3.0, "tensor_comm": 6.0, "pipeline_comm": 2.0,
-            "pipeline_idle": 4.0, "checkpoint": 0.0}
+            "pipeline_idle": 4.0, "wait": 1.0, "checkpoint": 0.0}
 
 
 DECK: dict[str, Any] = {
@@ -121,7 +121,7 @@ def write_scaled(run: Path, sizes: tuple[int, int, int, int], parts_ms: dict[str
     for rank, place in enumerate(np.ndindex(*sizes)):
         parts = dict.fromkeys(PARTS_MS, 0.0) | {"reduce": 0.0} | parts_ms
         if slow is not None:
-            parts["backward" if rank == slow[0] else "reduce_exposed"] += slow[1]
+            parts["backward" if rank == slow[0] else "wait"] += slow[1]
         write_columns(folder, rank, place, parts, tokens // sizes[0], steps,
                       {"world_size": math.prod(sizes), "host": f"n{rank // 4}"} | attributes)
     return folder

@@ -118,8 +118,8 @@ class TimePerRank(CommandTest):
         self.expect_png(self.output / "time_per_rank.png")
         text = (self.output / "time_per_rank.txt").read_text()
         self.assertIn("a (data 2 x tensor 2; start_0001, start_0002): median of 20 steps", text)
-        expected = ["n0", "83.00", "1.00", "20.00", "40.00", "5.00", "3.00", "6.00", "2.00",
-                    "4.00", "0.00", "2.00", "12.00", "0.00", "68.00", "100.0"]
+        expected = ["n0", "84.00", "1.00", "20.00", "40.00", "5.00", "3.00", "6.00", "2.00",
+                    "4.00", "1.00", "0.00", "2.00", "12.00", "0.00", "68.00", "100.0"]
         self.assertEqual(cells(text, "0 (d0 p0 t0)"), expected)
         self.assertIn("Slowest: rank 2 (d1 p0 t0) on n1, 71.00 ms", text)
         self.assertIn("Memory peak: 103.0 MiB on rank 3", text)

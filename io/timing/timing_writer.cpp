@@ -118,6 +118,7 @@ constexpr PhaseColumn kAfterReduce[] = {{"reduce_exposed_seconds", Phase::reduce
                                         {"tensor_comm_seconds", Phase::tensor_comm},
                                         {"pipeline_comm_seconds", Phase::pipeline_comm},
                                         {"pipeline_idle_seconds", Phase::pipeline_idle},
+                                        {"wait_seconds", Phase::wait},
                                         {"checkpoint_seconds", Phase::checkpoint}};
 
 std::vector<Column> step_columns() {

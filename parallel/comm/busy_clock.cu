@@ -48,4 +48,8 @@ double BusyClock::seconds() const {
   return static_cast<double>(*published) * kNanosecond;
 }
 
+const std::uint64_t* BusyClock::device_nanoseconds() const {
+  return &static_cast<const Sums*>(sums_.data())->sum_ns;
+}
+
 }  // namespace hyperslab::comm

@@ -22,6 +22,8 @@ class BusyClock {
   [[nodiscard]] cudaError_t stop(cudaStream_t stream);
   /// All intervals that the GPU has finished so far; never blocks.
   [[nodiscard]] double seconds() const;
+  /// Where the GPU keeps the sum.
+  [[nodiscard]] const std::uint64_t* device_nanoseconds() const;
 
  private:
   Buffer sums_;             ///< on the GPU: begin of the open interval, sum

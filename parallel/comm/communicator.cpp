@@ -189,7 +189,14 @@ Ticket Communicator::group_end(Context& ctx) {
   return ticket;
 }
 
-void Communicator::wait(Context& ctx, Ticket ticket) {
+Ticket Communicator::arrive(Context& ctx) {
+  if (size_ == 1 || ctx.device() != Device::cpu || !tells_arrivals()) return 0;
+  const Ticket ticket = open(ctx, Call::barrier);
+  do_arrive(ticket);
+  return ticket;
+}
+
+double Communicator::wait(Context& ctx, Ticket ticket) {
   Open& slot = open_[ticket % kMaxUnderWay];
   if (ticket == 0 || slot.ticket != ticket) {
     refuse("wait", fmt::format("ticket {} is not under way (waited for already, or not of this "
@@ -202,18 +209,20 @@ void Communicator::wait(Context& ctx, Ticket ticket) {
   }
   slot.ticket = 0;
   --under_way_;
-  if (ctx.device() == Device::meta) return;
+  if (ctx.device() == Device::meta) return 0;
 
   const Scope<Component> scope(ctx.recorder(), Component::communication);
   const double begin = now_seconds();
   if (trail_) trail_->waits(slot.call, ticket);
   const double end = std::max(do_wait(ctx, ticket), slot.start_seconds);
   if (trail_) trail_->arrived();
+  if (slot.call == Call::barrier) return end;  // of arrive()
   traffic_.exposed_seconds += now_seconds() - begin;
   traffic_.seconds += end - slot.start_seconds;
   const bool reduction = slot.call == Call::all_reduce || slot.call == Call::reduce_scatter;
-  if (!reduction || !report_reductions_ || device_ == Device::cuda) return;
-  ctx.recorder().add_reduction(slot.start_seconds, end);
+  if (device_ == Device::cuda) return 0;
+  if (reduction && report_reductions_) ctx.recorder().add_reduction(slot.start_seconds, end);
+  return end;
 }
 
 void Communicator::barrier() {

@@ -176,6 +176,12 @@ double MpiCommunicator::do_wait(Context& /*ctx*/, Ticket ticket) {
   return std::exchange(mine.end_seconds, 0);
 }
 
+void MpiCommunicator::do_arrive(Ticket ticket) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  HS_MPI(name(), MPI_Ibarrier(comm_, &request));
+  engine_->add(request, operation(ticket));
+}
+
 void MpiCommunicator::do_barrier() {
   MPI_Request request = MPI_REQUEST_NULL;
   HS_MPI(name(), MPI_Ibarrier(comm_, &request));

@@ -39,6 +39,8 @@ class MpiCommunicator final : public Communicator {
   void do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) override;
   double do_wait(Context& ctx, Ticket ticket) override;
   void do_barrier() override;
+  [[nodiscard]] bool tells_arrivals() const override { return true; }
+  void do_arrive(Ticket ticket) override;
 
   Operation& operation(Ticket ticket) { return operations_[ticket % kMaxUnderWay]; }
   void reduce_to_owners(View full, View shard, Operation& operation);

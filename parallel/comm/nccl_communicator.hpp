@@ -35,6 +35,9 @@ class NcclCommunicator final : public Communicator {
   void progress() override {}
   /// The self communicator where a group has one member.
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
+  [[nodiscard]] const std::uint64_t* device_nanoseconds() const override {
+    return clock_->device_nanoseconds();
+  }
 
  private:
   /// Between its call and its wait.

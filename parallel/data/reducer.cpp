@@ -2,6 +2,7 @@
 #include "hyperslab/data/reducer.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "hyperslab/ops/elementwise.hpp"
 
@@ -110,7 +111,9 @@ void GradientReducer::before_unit(Context& ctx, int unit, int microbatch) {
     State& state = states_[i];
     if (unit < mine.first_unit || unit > mine.last_unit || state.microbatch == microbatch) continue;
     for (std::size_t other = 0; other < states_.size(); ++other) {
-      if (share_memory(bucket(other), mine)) settle(ctx, other);
+      if (!share_memory(bucket(other), mine)) continue;
+      if (states_[other].ticket != 0) data_point_ = arrivals_.come(ctx, *groups_.data);
+      settle(ctx, other);
     }
     state.microbatch = microbatch;
     ops::fill(ctx, 0, params_.gradient(mine));  // gaps between tensors hold another bucket's
@@ -135,7 +138,9 @@ void GradientReducer::unit_done(Context& ctx, int unit, int microbatch, bool las
   }
 }
 
+/// Over tensor ranks, which come together in every layer.
 void GradientReducer::sum(Context& ctx, comm::Communicator& group, View gradients) {
+  const Scope phase(ctx.recorder(), Phase::tensor_comm);
   group.wait(ctx, group.all_reduce(ctx, gradients, comm::ReduceOp::sum));
 }
 
@@ -150,20 +155,28 @@ void GradientReducer::close(Context& ctx, std::size_t index) {
                             : groups_.data->reduce_scatter(ctx, gradients, shard(mine));
 }
 
+void GradientReducer::await(Context& ctx, comm::Communicator& group, comm::Ticket ticket,
+                            Arrivals::Point point) {
+  const Scope exposed(ctx.recorder(), Phase::reduce_exposed);
+  const double begin = now_seconds();
+  group.wait(ctx, ticket);
+  arrivals_.waited(point, begin, now_seconds());
+}
+
 /// Waits for a bucket's sums and, with zero 2, adds them to what the rank keeps.
 void GradientReducer::settle(Context& ctx, std::size_t index) {
   State& state = states_[index];
   if (!state.pending) return;
   state.pending = false;
   const Bucket& mine = bucket(index);
-  if (state.ticket != 0) {
-    const Scope exposed(ctx.recorder(), Phase::reduce_exposed);  // zero 2 comes here in backward
-    groups_.data->wait(ctx, state.ticket);
-  }
+  if (state.ticket != 0) await(ctx, *groups_.data, state.ticket, data_point_);
   state.ticket = 0;
   const View reduced = zero_ == 0 ? params_.gradient(mine) : shard(mine);
   if (mine.kind == BucketKind::summed) sum(ctx, *groups_.tensor, reduced);
-  if (mine.kind == BucketKind::tied && groups_.tied != nullptr) sum(ctx, *groups_.tied, reduced);
+  if (mine.kind == BucketKind::tied && groups_.tied != nullptr) {
+    const Arrivals::Point point = arrivals_.come(ctx, *groups_.tied);
+    await(ctx, *groups_.tied, groups_.tied->all_reduce(ctx, reduced, comm::ReduceOp::sum), point);
+  }
   if (zero_ < 2) return;
   const View kept =
       params_.gradient_shards().slice(params_.shard_in_space(mine), params_.shard_size(mine));
@@ -180,7 +193,14 @@ void GradientReducer::progress() {
 }
 
 void GradientReducer::finish(Context& ctx) {
+  std::optional<Scope<Phase>> adds;  // with zero 2, which does the same within backward
+  if (zero_ == 2) adds.emplace(ctx.recorder(), Phase::backward);
+  data_point_ = arrivals_.come(ctx, *groups_.data);
   for (std::size_t i = states_.size(); i-- > 0;) settle(ctx, i);
+}
+
+void GradientReducer::tell_waits(Context& ctx) {
+  ctx.recorder().move(Phase::reduce_exposed, Phase::wait, arrivals_.take_late_seconds(ctx));
 }
 
 ParameterGather::ParameterGather(const nn::ParamTable& params, comm::Communicator& data)

@@ -45,7 +45,6 @@ Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, cons
     const bool end = is_first_stage() || is_last_stage();
     // The ranks between make groups of their own, which they drop.
     tied_ = world_->split(color({data, end ? 0 : pipeline, context, tensor}), pipeline, "tied");
-    tied_->report_reductions(false);
     if (!end) tied_.reset();
   }
   if (needs_.key_value_replicas > 1) {

@@ -24,6 +24,7 @@ std::string_view name_of(Phase phase) {
     case Phase::tensor_comm: return "tensor_comm";
     case Phase::pipeline_comm: return "pipeline_comm";
     case Phase::pipeline_idle: return "pipeline_idle";
+    case Phase::wait: return "wait";
     case Phase::checkpoint: return "checkpoint";
   }
   return "?";
@@ -49,6 +50,17 @@ std::string_view name_of(Component component) {
 double now_seconds() {
   using Seconds = std::chrono::duration<double>;
   return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void StepTimes::move(Phase from, Phase to, double seconds) {
+  double& source = phase_seconds[static_cast<std::size_t>(from)];
+  const double moved = std::clamp(seconds, 0.0, source);
+  source -= moved;
+  phase_seconds[static_cast<std::size_t>(to)] += moved;
+}
+
+void StepTimes::bound_exposed() {
+  move(Phase::reduce_exposed, Phase::wait, phase(Phase::reduce_exposed) - reduce_busy_seconds);
 }
 
 Recorder::Recorder(std::size_t trace_capacity) {
@@ -83,6 +95,7 @@ const StepTimes& Recorder::end_step() {
   times_.step_seconds = now - step_start_;
   for (const Interval& each : reducing_) times_.reduce_busy_seconds += each.end - each.start;
   reducing_.clear();
+  times_.bound_exposed();
   return times_;
 }
 

@@ -220,7 +220,7 @@ void TrainingRun::record(std::int64_t step, const StepTimes& times) {
 }
 
 /// On a GPU the host sees neither calls that a graph repeats, whose number is the plan's, nor what
-/// a stream waits for, which phases tell of the groups of three axes.
+/// a stream waits for, which phases tell of the groups of three axes and the world's.
 void TrainingRun::account_on_gpu(io::TimingRow& row) const {
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   const auto waits = [&](const std::string& name) {
@@ -229,6 +229,7 @@ void TrainingRun::account_on_gpu(io::TimingRow& row) const {
     if (name == "pipeline") {
       return row.times.phase(Phase::pipeline_comm) + row.times.phase(Phase::pipeline_idle);
     }
+    if (name == "world") return row.times.phase(Phase::wait);
     return kUnknown;
   };
   const std::vector<io::GroupInfo> groups = trainer_->groups();

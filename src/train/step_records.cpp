@@ -51,7 +51,7 @@ View bytes_of(void* memory, std::size_t size, Device device) {
 
 }  // namespace
 
-StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype)
+StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counters& reductions)
     : ctx_(ctx),
       sums_(scratch.take(dtype, {ops::kSumCount}, "sums")),
       state_memory_(
@@ -63,9 +63,9 @@ StepRecords::StepRecords(Context& ctx, Arena& scratch, DType dtype)
   if (ctx.device() == Device::meta) return;
   state_ = static_cast<ops::StepState*>(state_memory_.raw());
   write_state({});
-  const ops::DeviceClock cleared;
-  copy(ctx_, bytes_of(const_cast<ops::DeviceClock*>(&cleared), sizeof cleared, Device::cpu),
-       clock_memory_);
+  ops::DeviceClock cleared;
+  cleared.counters = reductions;
+  copy(ctx_, bytes_of(&cleared, sizeof cleared, Device::cpu), clock_memory_);
   synchronize(ctx_);
 }
 
@@ -136,6 +136,9 @@ StepTimes StepRecords::times(std::int64_t step, const StepTimes& host) const {
   for (std::size_t i = 0; i < kComponents; ++i) {
     times.component_seconds[i] = 1e-9 * static_cast<double>(reading.ns[kPhases + i]);
   }
+  times.reduce_seconds = 1e-9 * static_cast<double>(reading.counters_ns);
+  times.reduce_busy_seconds = times.reduce_seconds;  // one after the other on the group's stream
+  times.bound_exposed();
   times.step_seconds = std::accumulate(times.phase_seconds.begin(), times.phase_seconds.end(), 0.0);
   return times;
 }

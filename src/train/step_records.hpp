@@ -14,8 +14,11 @@ namespace hyperslab::train {
 /// and the host reads, two steps later and without a call.
 class StepRecords : public DeviceTimer {
  public:
+  /// What the device counts of its gradient reductions, see Communicator::device_nanoseconds.
+  using Counters = std::array<const std::uint64_t*, ops::DeviceClock::kCounters>;
+
   /// `scratch` gives the device memory. dtype: of the sums.
-  StepRecords(Context& ctx, Arena& scratch, DType dtype);
+  StepRecords(Context& ctx, Arena& scratch, DType dtype, const Counters& reductions);
 
   [[nodiscard]] ops::StepState* state() const { return state_; }  ///< on the device
   [[nodiscard]] View sums() const { return sums_; }
@@ -36,7 +39,8 @@ class StepRecords : public DeviceTimer {
   /// Forgets the time since the last mark, which belongs to no step.
   void restart_clock();
 
-  /// Of a step not older than the ring; waits until the device has written it.
+  /// Of a step not older than the ring; waits until the device has written it. On a GPU all of
+  /// `host` but its step number comes from the device.
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
   [[nodiscard]] StepTimes times(std::int64_t step, const StepTimes& host) const;
 

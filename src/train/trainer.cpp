@@ -62,6 +62,12 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   return stage;
 }
 
+StepRecords::Counters reduction_counters(const mesh::Mesh& mesh) {
+  const comm::Communicator* tied = mesh.tied_group();
+  return {mesh.data_group().device_nanoseconds(),
+          tied == nullptr ? nullptr : tied->device_nanoseconds()};
+}
+
 model::Arenas arenas_of(const Config& config, const mesh::Mesh& mesh, const TrainerOptions& options,
                         const model::MemoryPlan* plan) {
   if (plan == nullptr) return model::Arenas::measuring();
@@ -92,7 +98,8 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   if (real) ctx_->recorder().tell(options.activity);
   if (options.training) set_up_training();
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
-                                           options.compute == DType::f64 ? DType::f64 : DType::f32);
+                                           options.compute == DType::f64 ? DType::f64 : DType::f32,
+                                           reduction_counters(mesh));
   if (config.precision.compute == "fp16" && ctx_->device() != Device::meta) {
     ops::StepState state;
     state.loss_scale = kFirstLossScale;
@@ -186,10 +193,7 @@ void Trainer::step(const Order& order, io::Loader* loader) {
   begin(order, loader == nullptr ? batch_tokens() : loader->counted_tokens(order.step));
   reducer_->begin_step();
   run_program(order, loader, true);
-  {
-    const Scope phase(ctx_->recorder(), Phase::reduce_exposed);
-    reducer_->finish(*ctx_);
-  }
+  reducer_->finish(*ctx_);
   const bool alone = mesh_.world_group().size() == 1;
   update_.run(*ctx_, options_.graphs && alone, [&] {
     judge();
@@ -260,11 +264,8 @@ void Trainer::begin(const Order& order, std::int64_t tokens) {
 }
 
 void Trainer::end() {
-  StepTimes times = ctx_->recorder().end_step();
+  const StepTimes& times = ctx_->recorder().end_step();
   meter_->end_step(times.step);
-  if (ctx_->device() == Device::cuda) {  // one reduction after the other
-    times.reduce_seconds = times.reduce_busy_seconds = meter_->of(times.step).front().seconds;
-  }
   host_times_[static_cast<std::size_t>(times.step % ops::kResultRing)] = times;
   records_->publish_times();
 }
@@ -279,8 +280,9 @@ void Trainer::judge() {
   }
   comm::Communicator& world = mesh_.world_group();
   if (world.size() > 1) {
-    const Scope exposed(ctx_->recorder(), Phase::reduce_exposed);
+    const Scope waiting(ctx_->recorder(), Phase::wait);  // some scalars: only late ranks take long
     world.wait(*ctx_, world.all_reduce(*ctx_, records_->sums(), comm::ReduceOp::sum));
+    reducer_->tell_waits(*ctx_);
   }
   ops::JudgeConstants constants = optimizer_->judge_constants();
   constants.scale_loss = config_.precision.compute == "fp16";

@@ -103,9 +103,17 @@ class Communicator : public Background {
   void recv(Context& ctx, View buffer, int peer);
   Ticket group_end(Context& ctx);
 
+  /// Tells the other members that this one has come here. The operation of the ticket is complete
+  /// once all of them have: wait() says when, so that a late member can be told from a long
+  /// transfer. Moves no data and counts in no traffic. 0, with nothing to wait for, if members
+  /// cannot tell: in a group of one, on CUDA and on `meta`.
+  [[nodiscard]] Ticket arrive(Context& ctx);
+
   /// What is enqueued on ctx's stream after this call runs after the operation; on the CPU it
   /// blocks, progressing everything that is under way. Recorded as Component::communication.
-  void wait(Context& ctx, Ticket ticket);
+  /// Returns when the operation was first seen complete, on the monotonic clock; 0 if the host does
+  /// not see its end (CUDA, `meta`).
+  double wait(Context& ctx, Ticket ticket);
   /// Lets nonblocking operations advance; on the CPU called between ops, never blocks.
   void progress() override = 0;
   /// Blocks the host until every member has arrived.
@@ -127,6 +135,9 @@ class Communicator : public Background {
   /// members included. Never blocks; what is still under way is told by a later call. Elsewhere 0.
   /// They are added to traffic().seconds.
   [[nodiscard]] double collect_seconds();
+  /// CUDA: where the device keeps the nanoseconds of the timed operations that it has finished, in
+  /// device memory; complete for what reads it after wait(). Elsewhere null.
+  [[nodiscard]] virtual const std::uint64_t* device_nanoseconds() const { return nullptr; }
 
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
 
@@ -163,6 +174,9 @@ class Communicator : public Background {
   /// the host does not see its end (CUDA).
   virtual double do_wait(Context& ctx, Ticket ticket) = 0;
   virtual void do_barrier() = 0;
+  /// Whether do_arrive works.
+  [[nodiscard]] virtual bool tells_arrivals() const { return false; }
+  virtual void do_arrive(Ticket /*ticket*/) {}
   [[nodiscard]] virtual double do_collect_seconds() { return 0; }
 
   void check_view(const Context& ctx, Call call, CView view, std::string_view what) const;

@@ -20,13 +20,14 @@ enum class Phase : std::uint8_t {
   forward,
   backward,
   optimizer,
-  reduce_exposed,
+  reduce_exposed,  ///< waiting for reductions of gradients that are under way
   tensor_comm,
   pipeline_comm,
   pipeline_idle,
+  wait,  ///< for slower ranks, outside the tensor and pipeline groups
   checkpoint,
 };
-inline constexpr int kPhases = 10;
+inline constexpr int kPhases = 11;
 
 /// The part of the model that the work belongs to, for `bench --components`.
 enum class Component : std::uint8_t {
@@ -68,6 +69,11 @@ struct StepTimes {
   double reduce_seconds = 0;       ///< start of the first to end of the last, per reduction, summed
   double reduce_busy_seconds = 0;  ///< with at least one reduction under way
   [[nodiscard]] double phase(Phase p) const { return phase_seconds[static_cast<std::size_t>(p)]; }
+  /// Moves `seconds` of one phase to another, at most what the first one has.
+  void move(Phase from, Phase to, double seconds);
+  /// Only time with a reduction under way can be exposed: what reduce_exposed has beyond
+  /// reduce_busy_seconds goes to wait.
+  void bound_exposed();
 };
 
 /// Takes the recorder's charges where time passes on a device: the time since the last charge of
@@ -117,6 +123,9 @@ class Recorder {
   /// A finished asynchronous reduction, counted in reduce_seconds and reduce_busy_seconds; in any
   /// order.
   void add_reduction(double start_seconds, double end_seconds);
+  /// Seconds charged to one phase of this step turn out to be of another. Nothing where a timer
+  /// takes the charges.
+  void move(Phase from, Phase to, double seconds) { times_.move(from, to, seconds); }
   void add_event(std::string_view name, std::string_view stream, double start, double end);
 
   [[nodiscard]] Phase phase() const { return phases_[static_cast<std::size_t>(phase_depth_)]; }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/data/arrivals.hpp"
 #include "hyperslab/nn/param.hpp"
 
 namespace hyperslab::data {
@@ -48,6 +49,10 @@ class GradientReducer {
   void progress();
   /// What is enqueued on ctx after this call sees reduced gradients.
   void finish(Context& ctx);
+  /// After finish(), once all ranks have come this far: the time in which it waited for ranks that
+  /// had not yet come to it goes from Phase::reduce_exposed to Phase::wait. On the CPU alone: on a
+  /// GPU a late rank shows in what the others have beyond the least exposed of their data group.
+  void tell_waits(Context& ctx);
 
   /// Reduced gradients whose squares this rank adds to the norm, so that every element of the model
   /// counts once in the world.
@@ -72,9 +77,12 @@ class GradientReducer {
   void settle(Context& ctx, std::size_t index);
   [[nodiscard]] bool share_memory(const nn::Bucket& a, const nn::Bucket& b) const;
   static void sum(Context& ctx, comm::Communicator& group, View gradients);
+  void await(Context& ctx, comm::Communicator& group, comm::Ticket ticket, Arrivals::Point point);
 
   const nn::ParamTable& params_;
   GradientGroups groups_;
+  Arrivals arrivals_;
+  Arrivals::Point data_point_ = 0;  ///< at which this rank waits for the data group
   int zero_;
   int next_bucket_ = -1;  ///< counts down; buckets close from the last to the first
   int microbatch_ = -1;

@@ -26,8 +26,8 @@ inline constexpr std::size_t kMostGroups = 6;
 /// waited for in the step, and exposed_seconds the host's in waits (see comm::Traffic). On a GPU
 /// seconds are the device's, told some steps late: of gradient reductions for the data group, of
 /// all operations for the others where timing.groups asks for them; exposed_seconds are those of
-/// phases: reduce_exposed for data (with the sums of the world and of tied tables in it),
-/// tensor_comm for tensor, pipeline_comm and pipeline_idle for pipeline. NaN where nobody measures.
+/// phases: reduce_exposed for data (with the sums of tied tables in it), tensor_comm for tensor,
+/// pipeline_comm and pipeline_idle for pipeline, wait for the world. NaN if no one measures.
 struct GroupTraffic {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
@@ -68,9 +68,19 @@ struct TimingRow {
 /// contract, /events and /memory for traced steps. Rows are buffered and appended every
 /// `flush_rows`, so that a crash loses little. Columns: step, step_seconds, data_seconds,
 /// forward_seconds, backward_seconds, optimizer_seconds, reduce_seconds, reduce_exposed_seconds,
-/// reduce_busy_seconds (with at least one reduction under way), tensor_comm_seconds,
-/// pipeline_comm_seconds, pipeline_idle_seconds, checkpoint_seconds, tokens, memory_peak_bytes,
-/// memory_now_bytes. /groups/<name>, with the attribute `size`, has a row for each row of /steps in
+/// reduce_busy_seconds, tensor_comm_seconds, pipeline_comm_seconds, pipeline_idle_seconds,
+/// wait_seconds, checkpoint_seconds, tokens, memory_peak_bytes, memory_now_bytes.
+///
+/// Of gradients: reduce_busy_seconds is the time with at least one of their reductions under way,
+/// reduce_exposed_seconds the part of it in which the rank had nothing to do but wait for their
+/// ends, after all members of the group had come to the wait; never more than reduce_busy_seconds.
+/// wait_seconds: for slower ranks, that is in the sum of the step's scalars over all ranks, which
+/// moves next to nothing, and on the CPU in gradient reductions before all members had come. A GPU
+/// does not see who is late in a reduction: there such waiting is in reduce_exposed_seconds, and is
+/// what a rank has beyond the least of its data group in the same step (analysis/ splits it so).
+/// Waits for tensor and pipeline partners are in the columns of their own.
+///
+/// /groups/<name>, with the attribute `size`, has a row for each row of /steps in
 /// calls, bytes, seconds, exposed_seconds. The first failure of the disk is thrown as
 /// Error(storage) by the call that meets it; after it nothing more is written and no call throws.
 /// Without locks: other programs may read the file up to the last flush while the run goes on.

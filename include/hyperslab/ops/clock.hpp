@@ -12,8 +12,12 @@ namespace hyperslab::ops {
 inline constexpr int kClockSlots = kPhases + kComponents;
 
 /// Time as the device sees it, kept in device memory: a mark charges what passed since the last
-/// mark to a slot. Slots: the phases, then the components.
+/// mark to a slot. Slots: the phases, then the components. Besides it takes what other clocks of
+/// the device counted since a step before.
 struct DeviceClock {
+  static constexpr int kCounters = 2;
+  std::array<const std::uint64_t*, kCounters> counters{};  ///< null: none; they only grow
+  std::uint64_t counted_ns = 0;  ///< their sum when the step before was published
   std::uint64_t last_phase_ns = 0;
   std::uint64_t last_component_ns = 0;
   std::array<std::uint64_t, kClockSlots> ns{};
@@ -22,10 +26,12 @@ struct DeviceClock {
 /// The sums of a step, for the host.
 struct ClockReading {
   std::int64_t step = 0;
+  std::uint64_t counters_ns = 0;  ///< what DeviceClock::counters grew by
   std::array<std::uint64_t, kClockSlots> ns{};
 };
 
-/// Enqueues a mark by the device's nanosecond timer. slot < 0: restart, charging nothing.
+/// Enqueues a mark by the device's nanosecond timer. slot < 0: restart, charging and counting
+/// nothing of what was before.
 void mark_clock(Context& ctx, DeviceClock* clock, int slot);
 /// Enqueues readings[step % kResultRing] = sums, and clears them; the step number is written last.
 void publish_clock(Context& ctx, DeviceClock* clock, const StepState* state,

@@ -10,11 +10,22 @@ __device__ std::uint64_t timer_ns() {
   return now;
 }
 
+/// Kernels of other streams write the counters, so that they are read afresh.
+__device__ std::uint64_t counted_ns(const DeviceClock* clock) {
+  const auto* counters = reinterpret_cast<const volatile std::uint64_t* const*>(&clock->counters);
+  std::uint64_t sum = 0;
+  for (int i = 0; i < DeviceClock::kCounters; ++i) {
+    if (counters[i] != nullptr) sum += *counters[i];
+  }
+  return sum;
+}
+
 __global__ void mark_kernel(DeviceClock* clock, int slot) {
   const std::uint64_t now = timer_ns();
   if (slot < 0) {
     clock->last_phase_ns = now;
     clock->last_component_ns = now;
+    clock->counted_ns = counted_ns(clock);
     return;
   }
   std::uint64_t& last = slot < kPhases ? clock->last_phase_ns : clock->last_component_ns;
@@ -30,6 +41,9 @@ __global__ void publish_kernel(DeviceClock* clock, const StepState* state, Clock
     to[i] = from[i];
     from[i] = 0;
   }
+  const std::uint64_t counted = counted_ns(clock);
+  *static_cast<volatile std::uint64_t*>(&reading->counters_ns) = counted - clock->counted_ns;
+  clock->counted_ns = counted;
   __threadfence_system();
   *reinterpret_cast<volatile std::int64_t*>(&reading->step) = state->input.step;
 }

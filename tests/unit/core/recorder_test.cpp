@@ -37,6 +37,35 @@ TEST(Recorder, PhasesPartTheStep) {
   EXPECT_NEAR(sum, times.step_seconds, 1e-9);
 }
 
+TEST(Recorder, OnlyTimeWithAReductionUnderWayIsExposed) {
+  Recorder recorder;
+  recorder.begin_step(1, false);
+  const double begin = now_seconds();
+  {
+    const Scope exposed(recorder, Phase::reduce_exposed);
+    spend(0.02);
+  }
+  recorder.add_reduction(begin, begin + 0.005);
+  const StepTimes& times = recorder.end_step();
+
+  EXPECT_NEAR(times.phase(Phase::reduce_exposed), 0.005, 1e-9);
+  EXPECT_GE(times.phase(Phase::wait), 0.015);
+  const double sum = std::accumulate(times.phase_seconds.begin(), times.phase_seconds.end(), 0.0);
+  EXPECT_NEAR(sum, times.step_seconds, 1e-9);
+}
+
+TEST(Recorder, APhaseGivesNoMoreThanItHas) {
+  StepTimes times;
+  times.phase_seconds[static_cast<std::size_t>(Phase::backward)] = 3;
+
+  times.move(Phase::backward, Phase::wait, 1);
+  EXPECT_EQ(times.phase(Phase::backward), 2);
+  times.move(Phase::backward, Phase::wait, 5);
+  EXPECT_EQ(times.phase(Phase::backward), 0);
+  times.move(Phase::wait, Phase::backward, -1);
+  EXPECT_EQ(times.phase(Phase::wait), 3);
+}
+
 TEST(Recorder, TracesOnlyWhereAsked) {
   Recorder recorder;
   recorder.begin_step(1, false);

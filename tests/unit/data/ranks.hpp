@@ -136,6 +136,7 @@ class RankOfLayout {
       }
     }
     reducer->finish(ctx);
+    reducer->tell_waits(ctx);
   }
 
   Context ctx{Device::cpu};

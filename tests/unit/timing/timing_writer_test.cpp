@@ -127,6 +127,7 @@ TEST(TimingWriter, EveryColumnComesBackWithEqualLength) {
   EXPECT_EQ(at_7("tensor_comm_seconds"), phase(Phase::tensor_comm));
   EXPECT_EQ(at_7("pipeline_comm_seconds"), phase(Phase::pipeline_comm));
   EXPECT_EQ(at_7("pipeline_idle_seconds"), phase(Phase::pipeline_idle));
+  EXPECT_EQ(at_7("wait_seconds"), phase(Phase::wait));
   EXPECT_EQ(at_7("checkpoint_seconds"), phase(Phase::checkpoint));
   EXPECT_EQ(at_7("tokens"), 4096);
   EXPECT_EQ(at_7("memory_peak_bytes"), 0x1p40 + 7);

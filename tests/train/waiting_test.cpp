@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Waiting for a slow rank is told apart from reductions of gradients.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <numeric>
+#include <thread>
+
+#include "support/mpi_world.hpp"
+#include "train/small_run.hpp"
+
+namespace hyperslab {
+namespace {
+
+using test::small_config;
+using test::SmallRun;
+using test::world;
+
+constexpr double kSleepSeconds = 0.1;
+constexpr int kSteps = 4;
+
+/// Progress that takes long once in every backward pass.
+class Sleeper final : public Background {
+ public:
+  Sleeper(Recorder& recorder, Background& other) : recorder_(recorder), other_(other) {}
+  void progress() override {
+    other_.progress();
+    if (recorder_.phase() != Phase::backward || recorder_.step() == slept_) return;
+    slept_ = recorder_.step();
+    std::this_thread::sleep_for(std::chrono::duration<double>(kSleepSeconds));
+  }
+
+ private:
+  Recorder& recorder_;
+  Background& other_;
+  std::int64_t slept_ = 0;
+};
+
+/// Sums over steps, of which no part may be anything but a part.
+StepTimes total_of(SmallRun& run) {
+  StepTimes total;
+  for (int step = 1; step <= kSteps; ++step) {
+    run.step(step);
+    const StepTimes times = run.trainer().times(step);
+    const auto& parts = times.phase_seconds;
+    EXPECT_NEAR(std::accumulate(parts.begin(), parts.end(), 0.0), times.step_seconds, 1e-9);
+    EXPECT_LE(times.phase(Phase::reduce_exposed), times.reduce_busy_seconds * (1 + 1e-9));
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      EXPECT_GE(parts[i], 0) << name_of(static_cast<Phase>(i));
+      total.phase_seconds[i] += parts[i];
+    }
+    total.step_seconds += times.step_seconds;
+    total.reduce_busy_seconds += times.reduce_busy_seconds;
+  }
+  return total;
+}
+
+class OneSlowRank : public testing::TestWithParam<const char*> {};
+
+TEST_P(OneSlowRank, IsTheOthersWaitingAndNotTheirReductions) {
+  const train::Config config =
+      small_config({"parallel.data=2", GetParam(), "parallel.bucket_mib=0.02"}, world().size());
+  const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
+  SmallRun run(config, mesh, world().rank());
+  Context& ctx = run.trainer().context();
+  const bool slow = world().rank() == 1;
+  Sleeper sleeper(ctx.recorder(), mesh.world_group());
+  if (slow) ctx.set_background(&sleeper);
+
+  const StepTimes total = total_of(run);
+
+  constexpr double kSlept = kSteps * kSleepSeconds;
+  EXPECT_LT(total.phase(Phase::reduce_exposed), 0.3 * kSlept);
+  if (slow) {
+    EXPECT_GE(total.phase(Phase::backward), kSlept);
+    EXPECT_LT(total.phase(Phase::wait), 0.3 * kSlept);
+  } else {
+    EXPECT_GT(total.phase(Phase::wait), 0.7 * kSlept);
+    EXPECT_LT(total.phase(Phase::backward), 0.3 * kSlept);
+  }
+  EXPECT_GT(total.reduce_busy_seconds, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Zero, OneSlowRank,
+                         testing::Values("parallel.zero=0", "parallel.zero=1", "parallel.zero=2"));
+
+TEST(Waiting, AStepThatReducesNoGradientsHasNoTimeOfReductions) {
+  const train::Config config = small_config(
+      {"parallel.pipeline=2", "model.tie_embeddings=false", "model.layers=4"}, world().size());
+  const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
+  SmallRun run(config, mesh, world().rank());
+
+  const StepTimes total = total_of(run);
+
+  EXPECT_EQ(total.phase(Phase::reduce_exposed), 0);
+  EXPECT_EQ(total.reduce_busy_seconds, 0);
+  EXPECT_GT(total.phase(Phase::wait), 0);
+}
+
+TEST(Waiting, TheTwoEndsOfATiedTableReduceGradients) {
+  const train::Config config = small_config(
+      {"parallel.pipeline=2", "model.tie_embeddings=true", "model.layers=4"}, world().size());
+  const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
+  SmallRun run(config, mesh, world().rank());
+
+  EXPECT_GT(total_of(run).reduce_busy_seconds, 0);
+}
+
+TEST(Waiting, AMemberThatIsLateIsSeenWhereItComes) {
+  const auto comm = world().communicator(Device::cpu, "data");
+  Context ctx(Device::cpu);
+  ctx.recorder().begin_step(1, false);
+  const auto late = std::chrono::duration<double>(0.2);
+  if (comm->rank() == 1) std::this_thread::sleep_for(late);
+
+  const double begin = now_seconds();
+  const comm::Ticket ticket = comm->arrive(ctx);
+  const double seconds = comm->wait(ctx, ticket) - begin;
+
+  if (comm->rank() == 1) {
+    EXPECT_LT(seconds, 0.1);
+  } else {
+    EXPECT_GT(seconds, 0.1);
+  }
+  const comm::Traffic& traffic = comm->traffic();
+  EXPECT_EQ(std::accumulate(traffic.calls.begin(), traffic.calls.end(), std::int64_t{0}), 0);
+  EXPECT_EQ(ctx.recorder().end_step().reduce_seconds, 0);
+}
+
+}  // namespace
+}  // namespace hyperslab
