@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
 
 #include "hyperslab/core/graph.hpp"
 #include "nccl_group.hpp"
@@ -309,6 +310,29 @@ TEST_F(Nccl, TellsTheDeviceTimeOfReductions) {
   synchronize(ctx());
   group().report_reductions(true);
   EXPECT_EQ(group().collect_seconds(), 0);
+}
+
+TEST_F(Nccl, TheDeviceKeepsTheTimeThatTheHostIsTold) {
+  const std::uint64_t* there = group().device_nanoseconds();
+  if (size() == 1) {
+    EXPECT_EQ(there, nullptr);
+    return;
+  }
+  const auto kept = [&] {
+    std::uint64_t value = 0;
+    const CView on_device(there, DType::u8, Device::cuda, {sizeof value});
+    std::memcpy(&value, on_cpu(on_device).view().raw(), sizeof value);
+    return value;
+  };
+  Tensor x = filled(DType::f32, 1 << 20, 1);
+  (void)group().collect_seconds();
+  const std::uint64_t before = kept();
+
+  group().wait(ctx(), group().all_reduce(ctx(), x.view(), ReduceOp::max));
+  const std::uint64_t passed = kept() - before;
+
+  EXPECT_GT(passed, 1000U);
+  EXPECT_NEAR(group().collect_seconds(), 1e-9 * static_cast<double>(passed), 1e-9);
 }
 
 TEST_F(Nccl, TellsTheDeviceTimeOfEveryOperationWhereAskedTo) {
