@@ -13,7 +13,7 @@ VALIDATION = {"validation_loss", "validation_perplexity", "validation_token_accu
 COLUMNS = {"step", "step_seconds", "data_seconds", "forward_seconds", "backward_seconds",
            "optimizer_seconds", "reduce_seconds", "reduce_exposed_seconds", "tensor_comm_seconds",
            "pipeline_comm_seconds", "pipeline_idle_seconds", "wait_seconds", "checkpoint_seconds", "tokens",
-           "memory_peak_bytes", "memory_now_bytes"}
+           "memory_peak_bytes", "memory_now_bytes", "reduce_busy_seconds"}
 ATTRIBUTES = {"rank", "host", "device", "data", "pipeline", "context", "tensor", "world_size", "commit",
               "start_time"}
 
@@ -100,6 +100,8 @@ class TwoRanks(support.Case):
             self.assertTrue(all(n > 0 for n in steps["memory_peak_bytes"]))
             self.assertIn("events", found)
             self.assertIn("memory", found)
+            for exposed, busy in zip(steps["reduce_exposed_seconds"], steps["reduce_busy_seconds"]):
+                self.assertLessEqual(exposed, busy * (1 + 1e-9))
 
     def test_log_has_plain_lines(self):
         self.assertNotIn("\r", self.result.err)
@@ -107,6 +109,23 @@ class TwoRanks(support.Case):
         self.assertIn("step 10/20  loss", self.result.err)
         self.assertRegex(self.result.err, r"validation loss .* perplexity .* accuracy .* bits per byte \d")
         self.assertEqual(self.result.raw, b"")
+
+
+class OneReplica(support.Case):
+    """Two pipeline stages that share no parameter: there are no gradients to reduce."""
+
+    def test_waiting_is_no_reduction(self):
+        self.train("run", "parallel.data=1", "parallel.pipeline=2", "train.microbatch=3", "train.steps=6", ranks=2)
+
+        waits = []
+        for rank in range(2):
+            found = support.h5(self.folder / f"run/timing/start_0001/rank_{rank:05d}.h5")
+            if found is None:
+                self.skipTest("no h5py")
+            for name in ("reduce_seconds", "reduce_busy_seconds", "reduce_exposed_seconds"):
+                self.assertEqual(set(found[f"steps/{name}"]["values"]), {0.0}, name)
+            waits += found["steps/wait_seconds"]["values"]
+        self.assertGreater(sum(waits), 0)
 
 
 class Settings(support.Case):
