@@ -199,6 +199,7 @@ void Trainer::step(const Order& order, io::Loader* loader) {
     judge();
     update();
   });
+  reducer_->tell_waits(*ctx_);
   end();
 }
 
@@ -282,7 +283,6 @@ void Trainer::judge() {
   if (world.size() > 1) {
     const Scope waiting(ctx_->recorder(), Phase::wait);  // some scalars: only late ranks take long
     world.wait(*ctx_, world.all_reduce(*ctx_, records_->sums(), comm::ReduceOp::sum));
-    reducer_->tell_waits(*ctx_);
   }
   ops::JudgeConstants constants = optimizer_->judge_constants();
   constants.scale_loss = config_.precision.compute == "fp16";
