@@ -70,6 +70,10 @@ def make_parser() -> argparse.ArgumentParser:
     norms = commands.add_parser("norms", help="norms of activations, weights, gradients by layer")
     norms.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
     norms.add_argument("--output", type=Path, required=True, metavar="DIR")
+    peers = commands.add_parser("peers", help="speed as a multiple of another program's")
+    peers.add_argument("table", type=Path, metavar="TABLE.csv",
+                       help="measurements, as analysis/results/peers.csv")
+    peers.add_argument("--output", type=Path, required=True, metavar="DIR")
     summary = commands.add_parser("summary", help="a few lines on one run")
     summary.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
     entropy = commands.add_parser("entropy", help="unigram entropy of a text or of tokens, nats")
@@ -98,6 +102,9 @@ def describe(arguments: argparse.Namespace) -> str:
     if arguments.command == "norms":
         from analysis.norms import norms
         return norms(arguments.run, arguments.output)
+    if arguments.command == "peers":
+        from analysis.peers import compare_with_peers
+        return compare_with_peers(arguments.table, arguments.output)
     if arguments.command == "summary":
         from analysis.learning import summary
         return summary(arguments.run)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from analysis.errors import UserError
 from analysis.style import RUN_COLOURS, add_head, plt, save
+from analysis.tables import output_folder, text_table
 
 COLUMNS = ("work", "machine", "unit", "hyperslab", "source")
 HIGHER_IS_FASTER = {"tokens/s": True, "ms": False}
@@ -56,21 +57,20 @@ def read_table(path: Path) -> tuple[str, list[Row]]:
     return peers[0], rows
 
 
-def peers_command(path: Path, output: Path) -> None:
-    """Writes peers.png, .pdf and .svg to output and prints the ratios."""
+def compare_with_peers(path: Path, output: Path) -> str:
+    """Writes peers.png, .pdf and .svg to output; returns the ratios as a table."""
     peer, rows = read_table(path)
-    figure, axes = plt.subplots(figsize=(7.5, 0.9 + 0.38 * len(rows)))
-    top = add_head(figure, "Speed as a multiple of PyTorch's", "the same GPUs, the same run, bf16"
-                   if peer == "pytorch" else f"peer: {peer}")
-    positions = range(len(rows), 0, -1)
-    bars = axes.barh(list(positions), [row.ratio for row in rows], height=0.62, color=RUN_COLOURS[0])
+    name = {"pytorch": "PyTorch"}.get(peer, peer)
+    figure, axes = plt.subplots(figsize=(7.5, max(3.3, 1.2 + 0.38 * len(rows))))
+    top = add_head(figure, f"Speed as a multiple of {name}'s", "measured in the same run on the same GPUs")
+    positions = list(range(len(rows), 0, -1))
+    bars = axes.barh(positions, [row.ratio for row in rows], height=0.62, color=RUN_COLOURS[0])
     axes.bar_label(bars, [f"{row.ratio:.2f}" for row in rows], padding=4)
     axes.axvline(1.0, color="#000000", linewidth=1.0)
-    axes.set_yticks(list(positions), [row.label for row in rows])
+    axes.set_yticks(positions, [row.label for row in rows])
     axes.set_xlim(0.0, 1.1 * max(1.0, *(row.ratio for row in rows)))
     axes.grid(visible=False, axis="y")
     figure.tight_layout(rect=(0.0, 0.0, 1.0, top))
-    output.mkdir(parents=True, exist_ok=True)
+    output_folder(output)
     save(figure, output / "peers")
-    width = max(len(row.label) for row in rows)
-    print("\n".join(f"{row.label:<{width}}  {row.ratio:5.2f}" for row in rows))
+    return text_table(["work", f"times {name}"], [[row.label, f"{row.ratio:.2f}"] for row in rows])
