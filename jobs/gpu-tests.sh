@@ -227,6 +227,7 @@ for ((worker = 0; worker < workers; worker++)); do
 done
 wait
 
+unset OMP_NUM_THREADS # ranks share the cores
 # Several ranks have a GPU each, as far as they go.
 while read -r program ranks; do
   for count in $ranks; do

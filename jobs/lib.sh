@@ -175,17 +175,15 @@ hs_python() {
 python3-matplotlib or load a module"
 }
 
-# hs_mpirun RANKS COMMAND...: on this machine, as root too, with more ranks than cores too.
+# hs_mpirun RANKS COMMAND...: on this machine, as root too, with more ranks than cores too. Unbound
+# ranks share all cores: the program decides on threads and yielding. Containers may forbid a rank
+# to read another's memory.
 hs_mpirun() {
-  local ranks=$1 cores threads idle=0
+  local ranks=$1
   shift
-  cores=$(hs_cores)
-  threads=$((cores / ranks > 0 ? cores / ranks : 1))
-  ((ranks > cores)) && idle=1
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
     OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none \
-    OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_yield_when_idle=$idle \
-    OMP_NUM_THREADS=$threads mpirun --quiet -np "$ranks" "$@" </dev/null
+    OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun --quiet -np "$ranks" "$@" </dev/null
 }
 
 # hs_sources_hash PATH...: of the files there that git knows or would add; all of them where there is

@@ -2,6 +2,7 @@
 #include "hyperslab/comm/world.hpp"
 
 #include <fmt/format.h>
+#include <omp.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include <numeric>
 #include <utility>
 
+#include "cores.hpp"
 #include "hyperslab/comm/gpus.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
@@ -49,6 +51,13 @@ void stay_alone() {
 void send_far_ahead() {
   constexpr int kKeepTheUsers = 0;
   ::setenv("OMPI_MCA_pml_ob1_send_pipeline_depth", "256", kKeepTheUsers);
+}
+
+/// With more ranks than cores a rank that polls takes the core from one that computes. mpirun knows
+/// slots, not cores, and srun neither.
+void yield_if_crowded() {
+  constexpr int kKeepTheUsers = 0;
+  if (seems_crowded()) ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", kKeepTheUsers);
 }
 
 /// srun without a common PMI starts tasks that each believe to be alone.
@@ -118,6 +127,7 @@ World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
   if (launcher) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // mpirun killed by SIGKILL leaves its ranks behind
     send_far_ahead();
+    yield_if_crowded();
   } else {
     stay_alone();
   }
@@ -146,13 +156,26 @@ World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
   impl_->process->engine = std::make_shared<MpiEngine>(impl_->process->board);
   impl_->process->alone = size_ == 1;
   impl_->set_up_trail();
+  share_threads();
+}
+
+void World::share_threads() {
+  std::vector<CoreLimits> ranks;
+  for (const std::string& text : all_gather(to_text(core_limits(host_)))) {
+    ranks.push_back(limits_of_text(text));
+  }
+  threads_ = share_cores(ranks)[static_cast<std::size_t>(rank_)];
+  threads_.yields = mpi_yields();
+  // What OMP_NUM_THREADS says OpenMP has read already, lists and limits too.
+  if (threads_.requested_threads == 0) omp_set_num_threads(threads_.threads);
 }
 
 World::World(const World& whole, std::unique_ptr<Impl> impl)
     : impl_(std::move(impl)),
       local_rank_(whole.local_rank_),
       local_size_(whole.local_size_),
-      host_(whole.host_) {
+      host_(whole.host_),
+      threads_(whole.threads_) {
   HS_MPI(kName, MPI_Comm_rank(impl_->comm, &rank_));
   HS_MPI(kName, MPI_Comm_size(impl_->comm, &size_));
   impl_->set_up_trail();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/comm/threads.hpp"
 #include "hyperslab/core/activity.hpp"
 
 namespace hyperslab::comm {
@@ -19,8 +20,9 @@ class TrailBoard;
 class World {
  public:
   /// MPI_Init_thread with MPI_THREAD_FUNNELED and errors returned as codes. A rank that a launcher
-  /// started is killed when its launcher dies. Throws Error(device) where srun started several
-  /// tasks but MPI cannot connect them.
+  /// started is killed when its launcher dies. The ranks of a machine share its cores out among
+  /// their threads, and Open MPI yields if there are more of them than cores. Throws Error(device)
+  /// where srun started several tasks but MPI cannot connect them.
   World(int* argc, char*** argv);
   /// MPI_Finalize, unless the world was aborted or an exception is on its way through main.
   ~World();
@@ -35,6 +37,9 @@ class World {
   [[nodiscard]] int local_rank() const { return local_rank_; }
   [[nodiscard]] int local_size() const { return local_size_; }
   [[nodiscard]] const std::string& host() const { return host_; }
+  /// Threads that this rank computes with, and why. OpenMP's number of threads (and OpenBLAS's, if
+  /// it is built with OpenMP) is set to it for the thread that made the world.
+  [[nodiscard]] const ThreadShare& threads() const { return threads_; }
 
   /// A world of the ranks that give the same color, in the order of their ranks here; null for a
   /// negative color. Collective. Place and number of ranks on a host stay those of the program, as
@@ -81,12 +86,14 @@ class World {
   /// Where the communicators of this process note their calls.
   [[nodiscard]] std::shared_ptr<TrailBoard> trails() const;
   World(const World& whole, std::unique_ptr<Impl> impl);
+  void share_threads();
   std::unique_ptr<Impl> impl_;
   int rank_ = 0;
   int size_ = 1;
   int local_rank_ = 0;
   int local_size_ = 1;
   std::string host_;
+  ThreadShare threads_;
 };
 
 /// Name and version of the MPI library, one line.
