@@ -215,6 +215,7 @@ ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments
     return ExitCode::ok;
   }
   const comm::Watchdog watchdog = train::watch(world, config);
+  train::report_threads(world);
   if (args.has("count")) return run_counts(world, args, config);
   if (mode == "all") return run_all_modes(world, args, config);
   return run_one_mode(world, args, config, modes.front().second);

@@ -112,6 +112,8 @@ ordered_json to_json(const train::BenchResult& result) {
   out["model_flops"] = result.model_flops;
   out["flops_per_second"] = result.flops_per_second();
   out["matmul_rate"] = number(result.matmul_rate);
+  out["matmul_rate_is_measured"] = result.rate_is_measured;
+  out["matmul_rate_source"] = result.rate_source;
   out["mfu"] = number(result.mfu());
   out["mfu_full"] = number(result.mfu_full());
   out["memory_peak_bytes"] = result.memory_peak_bytes;

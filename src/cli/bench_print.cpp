@@ -68,11 +68,11 @@ void print_times(const train::BenchResult& result) {
              result.tokens_per_second());
   fmt::print("model FLOPs      {:.3f} GFLOP a step, {:.2f} GFLOP/s\n", 1e-9 * result.model_flops,
              1e-9 * result.flops_per_second());
-  fmt::print("matmul rate      {:.2f} GFLOP/s of all ranks together, {}\n",
-             1e-9 * result.matmul_rate,
-             result.rate_is_measured ? "fp32, 2048 x 2048 x 2048" : "as the maker states");
-  fmt::print("utilization      {:.1f} % causal, {:.1f} % full\n", 100.0 * result.mfu(),
-             100.0 * result.mfu_full());
+  fmt::print("matmul rate      {:.2f} GFLOP/s of all ranks together, {}: {}\n",
+             1e-9 * result.matmul_rate, result.rate_is_measured ? "measured" : "the peak",
+             result.rate_source);
+  fmt::print("utilization      {:.1f} % causal, {:.1f} % full of {}\n", 100.0 * result.mfu(),
+             100.0 * result.mfu_full(), result.rate_name);
   fmt::print("memory           {:.1f} MiB on the fullest rank\n",
              static_cast<double>(result.memory_peak_bytes) / 1048576.0);
 }

@@ -230,6 +230,7 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
       read_config(world, {args.list("DECK").front(), args.list("set"), false, false});
   const std::int64_t stride = check_options(args, config);
   const comm::Watchdog watchdog = train::watch(world, config);
+  train::report_threads(world);
   const bool words = args.has("words");
   Evaluator evaluator(world, config, stride);
   if (!evaluator.text() && world.rank() == 0) {

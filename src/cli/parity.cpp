@@ -136,6 +136,7 @@ ExitCode run_parity(comm::World& world, const std::vector<std::string>& argument
   };
   const train::Config reference = config_of(decks.front());
   const comm::Watchdog watchdog(world, {reference.run.hang_timeout_seconds, ""});  // many layouts
+  train::report_threads(world);
   std::vector<Candidate> candidates;
   if (matrix) {
     candidates = read_matrix(world, decks.front(), sets, args.get<std::string>("matrix"));

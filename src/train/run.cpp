@@ -16,6 +16,7 @@
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/optim/schedule.hpp"
+#include "hyperslab/train/machine_rate.hpp"
 #include "norms.hpp"
 #include "training_run.hpp"
 
@@ -24,7 +25,6 @@ namespace {
 
 constexpr std::int64_t kLag = 2;  // the host acts on step s at the start of step s + 2
 constexpr int kMaxSkippedInARow = 10;
-constexpr int kProbes = 3;  // products that tell the matmul rate
 
 std::string utc_now() {
   const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -135,37 +135,29 @@ void TrainingRun::open_records() {
   const auto tokens = static_cast<double>(config_.train.global_batch * config_.model.context);
   flops_causal_ = tokens * model::flops_per_token(config_.model, config_.model.context, true);
   flops_full_ = tokens * model::flops_per_token(config_.model, config_.model.context, false);
-  rate_ = machine_rate();
+  const MachineRate rate = machine_rate(world_, trainer_->context(), config_.precision.compute);
+  rate_ = rate.flops;
   progress_ = std::make_unique<Progress>(is_first(), last_step_, config_.train.log_every);
   if (is_first()) {
     log::info(fmt::format(
         "{}: {:.3f} M parameters, {} on {} rank(s) ({}), {} thread(s) each; {}; {:.2f} GiB a rank; "
-        "utilization against {:.1f} GFLOP/s",
+        "utilization against {}",
         config_.run.name, 1e-6 * static_cast<double>(model::parameter_count(config_.model)),
         mesh::describe(config_.parallel), world_.size(), device_, trainer_->context().threads(),
         train_tokens_->description(),
-        static_cast<double>(trainer_->memory_plan().total()) / 1073741824.0, 1e-9 * rate_));
+        static_cast<double>(trainer_->memory_plan().total()) / 1073741824.0,
+        rate.describe(world_.size())));
   }
 }
 
 void TrainingRun::report_placement() {
+  report_threads(world_);
   if (world_.size() == 1) return;
   const std::string table = mesh::placement_table(world_, config_.parallel, device_);
   const std::string warning = mesh::placement_warning(world_, config_.parallel);
   if (!is_first()) return;
   log::info(table);
   if (!warning.empty()) log::warn(warning);
-}
-
-double TrainingRun::machine_rate() {
-  if (trainer_->context().device() == Device::cuda) {
-    return world_.size() * peak_flops(device_, config_.precision.compute);
-  }
-  MatmulProbe probe(trainer_->context(), 2048);
-  world_.barrier();
-  double seconds = 0;
-  for (int i = 0; i < kProbes; ++i) seconds += probe.run();
-  return world_.sum(kProbes * probe.flops() / seconds);
 }
 
 ExitCode TrainingRun::run() {

@@ -7,12 +7,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <sstream>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
 #include "hyperslab/core/transfer.hpp"
-#include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::train {
@@ -107,39 +106,11 @@ TrainerOptions trainer_options(const Config& config, int local_rank, bool traini
   return options;
 }
 
-double peak_flops(const std::string& gpu, const std::string& precision) {
-  const bool half = precision == "bf16" || precision == "fp16";
-  if (gpu.find("H100") != std::string::npos || gpu.find("H200") != std::string::npos) {
-    return half ? 989e12 : precision == "tf32" ? 494e12 : 67e12;
-  }
-  if (gpu.find("A100") != std::string::npos) {
-    return half ? 312e12 : precision == "tf32" ? 156e12 : 19.5e12;
-  }
-  return std::numeric_limits<double>::quiet_NaN();
-}
-
-MatmulProbe::MatmulProbe(Context& ctx, Dim n)
-    : ctx_(ctx),
-      n_(n),
-      a_(ctx.device(), DType::f32, {n, n}),
-      b_(ctx.device(), DType::f32, {n, n}),
-      c_(ctx.device(), DType::f32, {n, n}) {
-  ops::fill(ctx, 0.5F, a_.view());
-  ops::fill(ctx, 0.25F, b_.view());
-  run();  // touches the memory and starts the threads
-}
-
-double MatmulProbe::run() {
-  const double start = now_seconds();
-  ops::matmul(ctx_, a_.view(), ops::Trans::no, b_.view(), ops::Trans::yes, ops::Accumulate::no,
-              c_.view());
-  synchronize(ctx_);
-  return now_seconds() - start;
-}
-
-double MatmulProbe::flops() const {
-  const auto size = static_cast<double>(n_);
-  return 2.0 * size * size * size;
+void report_threads(const comm::World& world) {
+  if (world.rank() != 0) return;
+  log::info(comm::describe(world.threads()));
+  const std::string warning = comm::warning_of(world.threads());
+  if (!warning.empty()) log::warn(warning);
 }
 
 std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch) {

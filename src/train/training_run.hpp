@@ -28,7 +28,6 @@ class TrainingRun {
   void count_validation_text();
   void open_records();
   void report_placement();
-  [[nodiscard]] double machine_rate();
   [[nodiscard]] const std::string& wanted_resume() const {
     return options_.resume.empty() ? config_.checkpoint.resume : options_.resume;
   }

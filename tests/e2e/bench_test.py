@@ -46,7 +46,7 @@ class Bench(support.Case):
         self.assertEqual(flops["forward-backward"], flops["step"])
 
     def test_json_keeps_every_step(self):
-        _, found = self.two
+        out, found = self.two
         seconds = found["step_seconds"]
 
         self.assertEqual(len(seconds), 3)
@@ -55,6 +55,9 @@ class Bench(support.Case):
         self.assertAlmostEqual(found["median_seconds"] / statistics.median(seconds), 1, places=9)
         self.assertAlmostEqual(found["standard_deviation_seconds"], statistics.stdev(seconds), places=9)
         self.assertAlmostEqual(found["tokens_per_second"] * found["median_seconds"], 12 * 32, places=6)
+        self.assertTrue(found["matmul_rate_is_measured"])
+        self.assertIn("fp32, 2048 x 2048 x 2048", found["matmul_rate_source"])
+        self.assertIn("full of the measured matrix rate", out)
         peak = found["matmul_rate"] * found["median_seconds"]
         self.assertAlmostEqual(found["mfu"] * peak / found["model_flops"], 1, places=9)
         self.assertGreater(found["mfu_full"], found["mfu"])

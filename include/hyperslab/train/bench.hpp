@@ -119,10 +119,12 @@ struct BenchResult {
   double model_flops = 0;  ///< of a step, all ranks, causal
   double model_flops_full = 0;
   /// FLOP/s of all ranks together: on the CPU in an fp32 product of 2048 x 2048 x 2048, the median
-  /// of one product behind every measured step, so that both see the same machine; on a GPU what
-  /// its maker states for the precision, not a number for GPUs that are not in the table.
+  /// of one product after every measured step, so that both see the same machine; on a GPU its
+  /// peak, or what was measured on it if it is not in the table; see machine_rate().
   double matmul_rate = 0;
   bool rate_is_measured = true;
+  std::string rate_name;    ///< of MachineRate
+  std::string rate_source;  ///< of MachineRate
   std::int64_t memory_peak_bytes = 0;
   bool graphs = false;                          ///< the steps ran as CUDA graphs
   std::array<double, kPhases> phase_seconds{};  ///< mean of a step, of the first rank

@@ -35,25 +35,8 @@ void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& 
 /// synced, renamed and removed.
 void probe_directory(const std::string& directory);
 
-/// FLOP/s that the maker states for dense products of a GPU in a precision of the deck; not a
-/// number for GPUs that are not in the table.
-[[nodiscard]] double peak_flops(const std::string& gpu, const std::string& precision);
-
-/// An fp32 matrix product of n x n x n, for what a core or a GPU can reach at best.
-class MatmulProbe {
- public:
-  MatmulProbe(Context& ctx, Dim n);
-  /// Seconds of one product.
-  double run();
-  [[nodiscard]] double flops() const;
-
- private:
-  Context& ctx_;
-  Dim n_;
-  Tensor a_;
-  Tensor b_;
-  Tensor c_;
-};
+/// The first rank logs how many threads ranks have, and why, and warns of too many.
+void report_threads(const comm::World& world);
 
 /// Steps of the run: those of the deck, or of its epochs over so many samples.
 [[nodiscard]] std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch);
