@@ -47,6 +47,7 @@ class Bench {
  private:
   [[nodiscard]] int first() const { return options_.cold ? 1 : options_.warmup + 1; }
   [[nodiscard]] int last() const { return first() + options_.steps - 1; }
+  void require_gpu_for_kernels();
   void run_on_cpu();
   void run_on_gpu();
   void begin_measuring();
@@ -83,6 +84,16 @@ void Bench::add(int step, double seconds, const StepTimes& times) {
   for (std::size_t i = 0; i < kComponents; ++i) {
     component_seconds_[i] += times.component_seconds[i] / options_.steps;
   }
+}
+
+void Bench::require_gpu_for_kernels() {
+  if (!options_.kernels) return;
+  agree(world_, [&] {
+    if (trainer_options(config_, world_.local_rank(), true).device == Device::cuda) return;
+    throw Error(ExitCode::device,
+                "--kernels lists kernels of a GPU, and this run is on the CPU; it needs a GPU and "
+                "run.device: cuda");
+  });
 }
 
 void Bench::run_on_cpu() {
@@ -198,11 +209,12 @@ void Bench::fill(BenchResult& result) const {
 }
 
 BenchResult Bench::run() {
+  require_gpu_for_kernels();
   world_.barrier();
   start_ = now_seconds();
   rig_ = std::make_unique<BenchRig>(world_, config_, options_);
   if (options_.kernels) {
-    no_profiler_ = rig_->on_gpu() ? Profiler::unavailable() : "--kernels needs a GPU";
+    no_profiler_ = Profiler::unavailable();
     agree(world_, [&] {
       if (!no_profiler_.empty()) return;
       profiler_.emplace(rig_->trainer().context().recorder(), Profiler::Watch::calls_and_kernels);

@@ -174,10 +174,11 @@ class Bench(support.Case):
                 self.assertEqual(ends, sorted(ends))
 
     def test_kernels_need_a_gpu(self):
-        out, found = self.bench("--kernels")
+        result = self.run_program("bench", "deck.yaml", "--kernels", "--steps", 100000, "--set",
+                                  "parallel.data=2", ranks=2)
 
-        self.assertIn("no table of kernels: --kernels needs a GPU", out)
-        self.assertIn("GPU", found["kernels"]["unavailable"])
+        self.assert_refused(result, 6, "--kernels", "run.device: cuda")
+        self.assertEqual(result.out, "")
 
     def test_two_ranks_share_the_work(self):
         one, two = self.step[1], self.two[1]
