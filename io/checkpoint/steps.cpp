@@ -20,6 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::uint64_t kMostLatestBytes = 4096;  // it holds one name
+
 std::vector<std::string> names_in(const std::string& directory) {
   std::vector<std::string> names;
   std::error_code error;
@@ -81,7 +83,7 @@ std::vector<StepFolder> find_steps(const std::string& directory) {
 std::optional<std::int64_t> latest_step(const std::string& directory) {
   std::string name;
   try {
-    name = storage::read_text(directory + "/" + kLatestName);
+    name = storage::read_text(directory + "/" + kLatestName, kMostLatestBytes);
   } catch (const Error&) {
     return std::nullopt;
   }

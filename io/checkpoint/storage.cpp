@@ -58,9 +58,15 @@ File File::create(const std::string& path) {
 }
 
 File File::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail(path, "opening it failed", errno);
-  return {path, fd};
+  File file(path, fd);
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) fail(path, "opening it failed", errno);
+  if (!S_ISREG(info.st_mode)) {
+    throw Error(ExitCode::storage, path + ": wanted a regular file, found something else");
+  }
+  return file;
 }
 
 File::~File() {
@@ -162,7 +168,7 @@ void remove_tree(const std::string& path) {
   if (error) fail(path, "removing it failed", error.value());
 }
 
-std::string read_text(const std::string& path) {
+std::string read_text(const std::string& path, std::uint64_t most) {
   const File file = File::open(path);
   std::string text;
   std::size_t done = 0;
@@ -171,6 +177,9 @@ std::string read_text(const std::string& path) {
     const std::size_t some = file.read_at(done, text.data() + done, text.size() - done);
     if (some == 0) break;
     done += some;
+    if (done > most) {
+      throw Error(ExitCode::storage, fmt::format("{}: it has more than {} bytes", path, most));
+    }
   } while (true);
   text.resize(done);
   return text;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -24,7 +25,8 @@ class File {
  public:
   /// A new or emptied file to write and read.
   [[nodiscard]] static File create(const std::string& path);
-  [[nodiscard]] static File open(const std::string& path);  ///< read-only
+  /// Read-only. What is no regular file (a pipe, a device) fails at once, without waiting for it.
+  [[nodiscard]] static File open(const std::string& path);
   File(File&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
   File& operator=(File&&) = delete;
   File(const File&) = delete;
@@ -54,7 +56,9 @@ void rename(const std::string& from, const std::string& to);
 /// Removes a file or folder with all that is in it; nothing there is fine.
 void remove_tree(const std::string& path);
 
-[[nodiscard]] std::string read_text(const std::string& path);
+/// A whole file; fails if it has more than `most` bytes.
+[[nodiscard]] std::string read_text(const std::string& path,
+                                    std::uint64_t most = std::numeric_limits<std::uint64_t>::max());
 /// Creates or empties the file, writes and syncs it.
 void write_text(const std::string& path, const std::string& text);
 /// Writes `<path>.tmp`, syncs it, renames it to `path` and syncs the folder.

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <span>
 
+#include "checkpoint/storage.hpp"
 #include "dataset/atomic_file.hpp"
 
 namespace hyperslab::io {
@@ -44,6 +45,10 @@ void write_text_file(const std::string& path, std::string_view text) {
   AtomicFile file(path);
   file.append(std::as_bytes(std::span(text)));
   file.commit();
+}
+
+std::string read_text_file(const std::string& path, std::uint64_t most) {
+  return storage::read_text(path, most);
 }
 
 }  // namespace hyperslab::io

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -10,5 +11,9 @@ namespace hyperslab::io {
 /// is either untouched or complete. What is no regular file (a device, a pipe, a symbolic link) is
 /// written in place. Throws Error(storage) with path and reason.
 void write_text_file(const std::string& path, std::string_view text);
+
+/// All of a regular file of at most `most` bytes. Throws Error(storage) with path and reason; a
+/// pipe or a device is refused without waiting for it.
+[[nodiscard]] std::string read_text_file(const std::string& path, std::uint64_t most);
 
 }  // namespace hyperslab::io

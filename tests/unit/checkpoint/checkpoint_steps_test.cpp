@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+
 #include <filesystem>
 
 #include "fixtures.hpp"
@@ -56,6 +58,20 @@ TEST_F(StepsOnDisk, LatestThatIsOfNoUseGivesTheNewestCompleteStep) {
   }
   fs::remove(path("latest"));
   expect_opens(30);
+}
+
+TEST_F(StepsOnDisk, LatestThatIsNoFileIsNotWaitedFor) {
+  for (const std::int64_t step : {10, 20}) save(step);
+  fs::remove(path("latest"));
+  ASSERT_EQ(mkfifo(path("latest").c_str(), 0600), 0);
+  expect_opens(20);
+  fs::remove(path("latest"));
+  fs::create_symlink("/dev/zero", path("latest"));
+  expect_opens(20);
+  fs::remove(path("latest"));
+  write_file(path("latest"), "");
+  fs::resize_file(path("latest"), std::uintmax_t{1} << 40);  // a hole
+  expect_opens(20);
 }
 
 TEST_F(StepsOnDisk, DamagedStepsGiveTheNextOlder) {
