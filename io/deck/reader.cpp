@@ -35,6 +35,7 @@ void resolve(train::Config& config) {
   auto& spec = config.model;
   if (spec.kv_heads == 0) spec.kv_heads = spec.heads;
   if (spec.ffn_width == 0) spec.ffn_width = default_ffn_width(spec);
+  spec.embedding_scale = spec.scale_of_embeddings();
   auto& train = config.train;
   const std::int64_t data = config.parallel.data;
   if (train.global_batch == 0)

@@ -45,9 +45,12 @@ std::string synthetic_message(const Config&, const Surroundings&) {
 bool is_synthetic(const std::vector<std::string>& paths) {
   return paths.size() == 1 && paths.front() == "synthetic";
 }
-std::string id_message(std::int32_t id, const Config& c) {
+std::string id_message(std::int64_t id, const Config& c) {
   return fmt::format("{} is no id of the {} of model.vocabulary; give one below, or -1 for none",
                      id, c.model.vocabulary);
+}
+std::int64_t largest_of(const std::vector<std::int64_t>& ids) {
+  return ids.empty() ? -1 : std::ranges::max(ids);
 }
 
 std::int64_t decay_steps(const Config& c) {
@@ -194,6 +197,18 @@ constexpr std::array kRunRules = {
     Rule{"data.validation", "", "`synthetic` stands alone",
          [](const Config& c, const Surroundings&) { return synthetic_alone(c.data.validation); },
          synthetic_message},
+    Rule{
+        "model.bos_token", "model.vocabulary", "below model.vocabulary",
+        [](const Config& c, const Surroundings&) { return c.model.bos_token < c.model.vocabulary; },
+        [](const Config& c, const Surroundings&) { return id_message(c.model.bos_token, c); }},
+    Rule{"model.eos_tokens", "model.vocabulary", "each below model.vocabulary",
+         [](const Config& c, const Surroundings&) {
+           return largest_of(c.model.eos_tokens) < c.model.vocabulary;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format("{} is no id of the {} of model.vocabulary; give ids below",
+                              largest_of(c.model.eos_tokens), c.model.vocabulary);
+         }},
     Rule{"data.ignore_token", "model.vocabulary", "below model.vocabulary",
          [](const Config& c, const Surroundings&) {
            return c.data.ignore_token < c.model.vocabulary;

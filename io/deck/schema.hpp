@@ -38,9 +38,11 @@ inline constexpr IntegerRange kRanks = {1, kMostRanks};
 inline constexpr IntegerRange kSize = {1, kMostSize};
 inline constexpr IntegerRange kSizeOrDefault = {0, kMostSize};
 inline constexpr IntegerRange kIdOrNone = {-1, std::numeric_limits<std::int32_t>::max() - 1};
+inline constexpr IntegerRange kId = {0, std::numeric_limits<std::int32_t>::max() - 1};
 inline constexpr IntegerRange kSteps = {0, kMostSteps};
 inline constexpr RealRange kPositive = {.least = 0, .open_least = true};
 inline constexpr RealRange kNotNegative = {.least = 0};
+inline constexpr RealRange kUpToMillion = {.least = 0, .most = 1e6};
 inline constexpr RealRange kFraction = {.least = 0, .most = 1};
 inline constexpr RealRange kUpToHalf = {.least = 0, .most = 0.5};
 inline constexpr RealRange kBelowOne = {.least = 0, .most = 1, .open_most = true};
@@ -119,6 +121,7 @@ void visit_model(Visitor& v, Config& config) {
   v.integer("context", spec.context, kSize);
   v.named("position", spec.position, kPositions);
   v.real("rope_theta", spec.rope_theta, kPositive);
+  v.real("embedding_scale", spec.embedding_scale, kUpToMillion);
   v.named("norm", spec.norm, kNorms);
   v.named("norm_place", spec.norm_place, kNormPlaces);
   v.real("norm_eps", spec.norm_eps, kPositive);
@@ -129,6 +132,8 @@ void visit_model(Visitor& v, Config& config) {
   v.named("attention", spec.attention, kAttentionPaths);
   v.real("init_std", spec.init_std, kPositive);
   v.flag("scale_residual_init", spec.scale_residual_init);
+  v.integer("bos_token", spec.bos_token, kIdOrNone);
+  v.integers("eos_tokens", spec.eos_tokens, kId);
 }
 
 template <class Visitor, class Config>
@@ -200,6 +205,7 @@ void visit_records(Visitor& v, Config& config) {
   auto& checkpoint = config.checkpoint;
   v.section("checkpoint");
   v.maybe_text("directory", checkpoint.directory);
+  v.maybe_text("initial", checkpoint.initial);
   v.integer("every", checkpoint.every, kSteps);
   v.flag("final", checkpoint.final);
   v.keep("keep", checkpoint.keep);

@@ -167,7 +167,10 @@ void add_options(Arguments& args) {
 
 ExitCode run_generate(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args(
-      "usage: hyperslab generate --checkpoint DIR --prompt TEXT [options] continues TEXT");
+      "usage: hyperslab generate --checkpoint DIR --prompt TEXT [options] continues TEXT. The "
+      "model "
+      "sees at most model.context tokens: of a longer prompt the last ones, and whenever the "
+      "context is full, it goes on from the last half of it");
   add_options(args);
   if (!args.parse(world, arguments)) return ExitCode::ok;
   if (world.size() > 1) {

@@ -71,10 +71,9 @@ void require_comparable(const train::Config& reference, const Candidate& candida
                             candidate.name, what, a, b))
         .on_all_ranks();
   };
-  std::istringstream mine(model::identity(reference.model));
-  std::istringstream theirs(model::identity(other.model));
-  for (std::string a, b; mine >> a && theirs >> b;) {
-    if (a != b) refuse("the model", a, b);
+  for (const auto& [a, b] :
+       model::differing_choices(model::identity(reference.model), model::identity(other.model))) {
+    refuse("the model", a, b);
   }
   if (other.train.global_batch != reference.train.global_batch) {
     refuse("train.global_batch", std::to_string(reference.train.global_batch),
@@ -117,7 +116,10 @@ ExitCode run_parity(comm::World& world, const std::vector<std::string>& argument
       "       mpirun -np N hyperslab parity DECK --matrix FILE [--steps n] [--set k=v]...\n"
       "trains under both layouts from one seed and compares, tensor by tensor, the gradients of "
       "step 1 and the losses; every line of FILE is a layout as overrides of DECK, such as "
-      "`parallel.data=2 parallel.tensor=2`");
+      "`parallel.data=2 parallel.tensor=2`. Differences are relative to the largest element of a "
+      "tensor, or to a thousandth of the largest of all weights or all biases: "
+      "attention.key.bias without rope has a gradient of zero in theory, as softmax does not see "
+      "what all keys share, so that what is left is rounding, which Adam scales up");
   add_deck_options(args);
   args.add()("matrix", po::value<std::string>(), "layouts to compare DECK with, a line each")(
       "steps", po::value<std::int64_t>()->default_value(10), "steps to train")(

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/model/spec.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -32,6 +35,10 @@ std::int64_t norm_parameters(const ModelSpec& spec) {
     case ops::NormKind::layernorm: return spec.bias ? 2 * spec.width : spec.width;
   }
   return 0;
+}
+
+double default_scale_of_embeddings(const ModelSpec& spec) {
+  return spec.position == Position::sinusoidal ? std::sqrt(static_cast<double>(spec.width)) : 1;
 }
 
 }  // namespace
@@ -80,13 +87,17 @@ double flops_per_token(const ModelSpec& spec, Dim T, bool causal) {
   return 6.0 * static_cast<double>(matmul_parameter_count(spec)) + attention;
 }
 
+double ModelSpec::scale_of_embeddings() const {
+  return embedding_scale > 0 ? embedding_scale : default_scale_of_embeddings(*this);
+}
+
 std::string identity(const ModelSpec& spec) {
   const auto number = [](double value) {
     std::ostringstream text;
     text << value;
     return text.str();
   };
-  const std::vector<std::pair<const char*, std::string>> choices = {
+  std::vector<std::pair<const char*, std::string>> choices = {
       {"layers", std::to_string(spec.layers)},
       {"width", std::to_string(spec.width)},
       {"heads", std::to_string(spec.heads)},
@@ -101,10 +112,39 @@ std::string identity(const ModelSpec& spec) {
       {"activation", std::to_string(static_cast<int>(spec.activation))},
       {"bias", spec.bias ? "true" : "false"},
       {"tie_embeddings", spec.tie_embeddings ? "true" : "false"}};
+  if (spec.scale_of_embeddings() != default_scale_of_embeddings(spec)) {
+    choices.emplace_back("embedding_scale", number(spec.embedding_scale));
+  }
   std::string out;
   for (const auto& [key, value] : choices) {
     if (!out.empty()) out += ' ';
     out.append(key).append("=").append(value);
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, std::string>> differing_choices(const std::string& a,
+                                                                   const std::string& b) {
+  const auto words_of = [](const std::string& text) {
+    std::istringstream words(text);
+    return std::vector<std::string>(std::istream_iterator<std::string>(words), {});
+  };
+  const std::vector<std::string> ours = words_of(a);
+  const std::vector<std::string> theirs = words_of(b);
+  const auto with_key_of = [](const std::vector<std::string>& words, const std::string& word) {
+    const std::string key = word.substr(0, word.find('=') + 1);
+    const auto found = std::ranges::find_if(
+        words, [&](const std::string& other) { return other.starts_with(key); });
+    return found == words.end() ? key + "default" : *found;
+  };
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const std::string& word : ours) {
+    const std::string other = with_key_of(theirs, word);
+    if (other != word) out.emplace_back(word, other);
+  }
+  for (const std::string& word : theirs) {
+    const std::string other = with_key_of(ours, word);
+    if (other.ends_with("=default")) out.emplace_back(other, word);
   }
   return out;
 }

@@ -28,9 +28,7 @@ nn::EmbeddingConfig Stage::embedding_config() const {
   config.width = spec_.width;
   config.context = spec_.context;
   config.positions = position_table(spec_.position);
-  if (spec_.position == Position::sinusoidal) {
-    config.scale = std::sqrt(static_cast<float>(spec_.width));
-  }
+  config.scale = static_cast<float>(spec_.scale_of_embeddings());
   config.dropout = static_cast<float>(spec_.dropout);
   config.seed = options_.seed;
   config.init_std = static_cast<float>(spec_.init_std);

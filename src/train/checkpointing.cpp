@@ -116,10 +116,10 @@ std::vector<io::SlabTarget> Trainer::targets_of(const Stored& stored) const {
   return targets;
 }
 
-void Trainer::load(const io::CheckpointReader& reader) {
+void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>& all) {
   const nn::ParamTable& params = stage_.params();
   std::vector<io::SlabTarget> targets;
-  for (const Stored& target : stored()) {
+  for (const Stored& target : all) {
     const std::vector<io::SlabTarget> more = targets_of(target);
     targets.insert(targets.end(), more.begin(), more.end());
   }
@@ -131,6 +131,14 @@ void Trainer::load(const io::CheckpointReader& reader) {
   if (!params.masters_are_sharded() && params.value().dtype() != params.master().dtype()) {
     ops::cast(*ctx_, params.master(), params.value());
   }
+}
+
+void Trainer::load_parameters(const io::CheckpointReader& reader) {
+  read(reader, {stored().front()});
+}
+
+void Trainer::load(const io::CheckpointReader& reader) {
+  read(reader, stored());
   ops::StepState now;
   now.adam_step = reader.meta().adam_step;
   now.skipped_steps = reader.meta().skipped_steps;

@@ -14,6 +14,7 @@
 #include "hyperslab/optim/schedule.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
+#include "initial.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -105,6 +106,7 @@ class Tracer {
       trainer_ = std::make_unique<Trainer>(config_, *mesh_, options, &plan);
       trainer_->initialize();
     });
+    start_from_initial(world_, config_, *trainer_);
   }
 
   LayoutTrace run(std::int64_t steps) {

@@ -6,6 +6,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
+#include "initial.hpp"
 #include "products.hpp"
 #include "training_run.hpp"
 
@@ -57,11 +58,12 @@ void TrainingRun::check_resumable(const io::CheckpointMeta& meta) const {
 
 void TrainingRun::resume() {
   const std::string& wanted = wanted_resume();
-  if (wanted == "never") return;
-  for (std::string step = chosen_step(wanted); !step.empty();) {
+  std::string step = wanted == "never" ? "" : chosen_step(wanted);
+  if (step.empty()) return start_from_initial(world_, config_, *trainer_);
+  for (bool loaded = false; !loaded;) {
     try {
       load(step);
-      break;
+      loaded = true;
     } catch (const Error& error) {  // which every rank throws alike
       const std::string older = wanted == "auto" ? older_than_damaged(step) : "";
       if (older.empty()) throw;

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <sstream>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
@@ -51,13 +50,9 @@ std::unique_ptr<mesh::Mesh> make_mesh(comm::World& world, const Config& config, 
 
 void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& spec,
                         const std::string& where) {
-  std::istringstream stored(meta.model);
-  std::istringstream wanted(model::identity(spec));
   std::string differences;
-  std::string was;
-  std::string is;
-  while (stored >> was && wanted >> is) {
-    if (was != is) differences += (differences.empty() ? "" : ", ") + was + " here " + is;
+  for (const auto& [was, is] : model::differing_choices(meta.model, model::identity(spec))) {
+    differences += (differences.empty() ? "" : ", ") + was + " here " + is;
   }
   if (differences.empty()) return;
   throw Error(ExitCode::checkpoint, where + ": the checkpoint is of another model (" + differences +

@@ -29,6 +29,7 @@ struct CheckpointConfig {
   std::int64_t keep = 3;        ///< newest kept, at least 2; 0 (`all`): every one
   std::int64_t keep_every = 0;  ///< milestones: steps that are multiples stay
   std::string resume = "auto";  ///< auto | never | STEP
+  std::string initial;          ///< checkpoint whose weights a new run starts from; empty: none
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 

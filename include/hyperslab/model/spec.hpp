@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hyperslab/core/view.hpp"
@@ -28,6 +29,9 @@ struct ModelSpec {
   Dim context = 0;
   Position position = Position::learned;
   double rope_theta = 10000;
+  /// Factor of the vectors that the token table gives, before positions are added; 0 in the deck:
+  /// sqrt(width) with sinusoidal positions (Vaswani et al. 2017, 3.4), else 1.
+  double embedding_scale = 0;
   ops::NormKind norm = ops::NormKind::layernorm;
   NormPlace norm_place = NormPlace::pre;
   double norm_eps = 1e-5;
@@ -38,8 +42,12 @@ struct ModelSpec {
   AttentionPath attention = AttentionPath::automatic;
   double init_std = 0.02;
   bool scale_residual_init = true;  ///< residual projections start with init_std / sqrt(2 layers)
+  std::int64_t bos_token = -1;  ///< id that begins a text, for exports; -1: as the vocabulary says
+  std::vector<std::int64_t> eos_tokens;  ///< ids that end one, likewise; empty: as it says
 
   [[nodiscard]] Dim head_width() const { return width / heads; }
+  /// embedding_scale, or what stands for its 0.
+  [[nodiscard]] double scale_of_embeddings() const;
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 
@@ -47,8 +55,13 @@ struct ModelSpec {
 [[nodiscard]] ModelSpec preset(const std::string& family);
 
 /// Every choice that decides what the model computes, "key=value key=value ...": two models are the
-/// same where this is. Dropout, initial values and the attention path are not part of it.
+/// same where this is. Dropout, initial values, the attention path and the ids for exports are not
+/// part of it. A scale of embeddings is named only where it is not the positions' own.
 [[nodiscard]] std::string identity(const ModelSpec& spec);
+/// The choices that differ between two identities, "key=value" of each; "key=default" where one
+/// does not name it.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> differing_choices(
+    const std::string& a, const std::string& b);
 
 /// Number of parameters, tied tables counted once.
 [[nodiscard]] std::int64_t parameter_count(const ModelSpec& spec);

@@ -17,7 +17,7 @@ struct EmbeddingConfig {
   Dim width = 0;
   Dim context = 0;
   PositionTable positions = PositionTable::none;
-  float scale = 1;  ///< of the token embedding: sqrt(C) with fixed positions (Vaswani et al. 3.4)
+  float scale = 1;  ///< of the token embedding, see model.embedding_scale
   float dropout = 0;
   std::uint64_t seed = 0;
   float init_std = 0.02F;

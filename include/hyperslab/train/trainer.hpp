@@ -118,8 +118,10 @@ class Trainer {
   void fill_meta(io::CheckpointMeta& meta) const;
   /// Loads parameters and, where training, moments and state.
   void load(const io::CheckpointReader& reader);
-  /// Behind load() on every rank: brings values that were loaded in shards to all data ranks.
-  /// Collective over the data group.
+  /// Loads parameters alone; moments and state stay those of initialize().
+  void load_parameters(const io::CheckpointReader& reader);
+  /// Behind load() and load_parameters() on every rank: brings values that were loaded in shards to
+  /// all data ranks. Collective over the data group.
   void share_values();
 
   [[nodiscard]] Context& context() { return *ctx_; }
@@ -152,6 +154,7 @@ class Trainer {
   [[nodiscard]] std::vector<io::Slab> slabs_of(const std::vector<Stored>& all);
   [[nodiscard]] bool gives(const nn::Param& param) const;
   [[nodiscard]] std::vector<io::SlabTarget> targets_of(const Stored& stored) const;
+  void read(const io::CheckpointReader& reader, const std::vector<Stored>& all);
 
   Config config_;
   const mesh::Mesh& mesh_;

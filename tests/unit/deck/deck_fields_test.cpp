@@ -22,6 +22,9 @@ model:
   norm_place: post
   norm: layernorm
   rope_theta: 500.5
+  embedding_scale: 2.5
+  bos_token: 299
+  eos_tokens: [300, 4]
   position: none
   context: 17
   vocabulary: 301
@@ -42,7 +45,7 @@ optimizer: {name: adamw, lr: 1.5e-3, betas: [0.8, 0.99], eps: 1.0e-6, weight_dec
 schedule: {name: wsd, warmup_steps: 11, final_fraction: 0.25, decay_fraction: 0.375}
 train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 12,
         validate_batches: 13, log_norms: 14, log_every: 15, overfit_one_batch: true}
-checkpoint: {directory: scratch/ckpt, every: 16, final: false, keep: 4, keep_every: 32, resume: 48}
+checkpoint: {directory: scratch/ckpt, initial: other/ckpt, every: 16, final: false, keep: 4, keep_every: 32, resume: 48}
 timing: {every: 18, trace_steps: [19, 20], groups: true}
 )";
 
@@ -62,6 +65,7 @@ TEST(Fields, RunAndModel) {
                                      .context = 17,
                                      .position = model::Position::none,
                                      .rope_theta = 500.5,
+                                     .embedding_scale = 2.5,
                                      .norm = ops::NormKind::layernorm,
                                      .norm_place = model::NormPlace::post,
                                      .norm_eps = 1e-4,
@@ -71,7 +75,9 @@ TEST(Fields, RunAndModel) {
                                      .dropout = 0.125,
                                      .attention = model::AttentionPath::reference,
                                      .init_std = 0.03,
-                                     .scale_residual_init = false};
+                                     .scale_residual_init = false,
+                                     .bos_token = 299,
+                                     .eos_tokens = {300, 4}};
   EXPECT_EQ(config.model, expected);
 }
 
@@ -116,7 +122,8 @@ TEST(Fields, OptimizerScheduleAndTraining) {
 TEST(Fields, CheckpointAndTiming) {
   const auto config = read(kEveryKey, {}, kTwoRanks);
 
-  EXPECT_EQ(config.checkpoint, (io::CheckpointConfig{"scratch/ckpt", 16, false, 4, 32, "48"}));
+  EXPECT_EQ(config.checkpoint,
+            (io::CheckpointConfig{"scratch/ckpt", 16, false, 4, 32, "48", "other/ckpt"}));
   EXPECT_EQ(config.timing, (io::TimingConfig{18, {19, 20}, true}));
 }
 
@@ -151,7 +158,18 @@ TEST(Defaults, DerivedValuesAreResolved) {
   EXPECT_EQ(config.model.ffn_width, 128);  // 8/3 of 48 is 128
   EXPECT_EQ(config.train.microbatch, 8);
   EXPECT_EQ(config.checkpoint.directory, "");
+  EXPECT_EQ(config.checkpoint.initial, "");
   EXPECT_EQ(config.optimizer, optim::OptimizerConfig{});
+}
+
+TEST(Defaults, ScaleOfEmbeddings) {
+  EXPECT_EQ(read(kValid).model.embedding_scale, 1);
+  EXPECT_EQ(read(kValid, {"model.position=learned"}).model.embedding_scale, 1);
+  const auto sinusoidal = read(kValid, {"model.position=sinusoidal", "model.width=64"});
+  EXPECT_EQ(sinusoidal.model.embedding_scale, 8);  // the root of the width
+  EXPECT_EQ(
+      read(kValid, {"model.position=sinusoidal", "model.embedding_scale=1"}).model.embedding_scale,
+      1);
 }
 
 TEST(Defaults, FeedForwardWidths) {

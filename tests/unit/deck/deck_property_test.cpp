@@ -44,12 +44,16 @@ train::Config random_config(Random& random) {
   config.model.bias = coin(random);
   config.model.dropout = small_number(random) / 2;
   config.model.rope_theta = 1 / small_number(random);
+  config.model.embedding_scale = 1 / (1e-6 + small_number(random));
+  config.model.bos_token = coin(random) ? -1 : static_cast<std::int64_t>(below(random, 300));
+  config.model.eos_tokens.assign(below(random, 3), 7);
   config.data.train = {odd_text(random), odd_text(random), odd_text(random)};
   config.data.vocabulary = coin(random) ? "" : odd_text(random);
   config.optimizer.lr = small_number(random);
   config.optimizer.betas = {small_number(random) / 2, 1 - small_number(random) / 2};
   config.optimizer.weight_decay = coin(random) ? 0 : 1e300 * small_number(random);
   config.checkpoint.directory = coin(random) ? "" : odd_text(random);
+  config.checkpoint.initial = coin(random) ? "" : odd_text(random);
   config.checkpoint.keep = coin(random) ? 0 : 2;
   config.checkpoint.resume = coin(random) ? "never" : "120";
   config.timing.trace_steps.assign(below(random, 4), 12345678901);

@@ -151,6 +151,10 @@ const std::vector<BrokenRule>& broken_run_rules() {
       {"train.validate_every", "steps: 10", "steps: 10\n  validate_every: 5", kCpu,
        "14:3|validation every 5 steps needs data.validation: give paths or synthetic, or "
        "data.validation_fraction, or set train.validate_every to 0"},
+      {"model.bos_token", "vocabulary: 300", "vocabulary: 300\n  bos_token: 300", kCpu,
+       "9:3|300 is no id of the 300 of model.vocabulary; give one below, or -1 for none"},
+      {"model.eos_tokens", "vocabulary: 300", "vocabulary: 300\n  eos_tokens: [1, 301]", kCpu,
+       "9:3|301 is no id of the 300 of model.vocabulary; give ids below"},
       {"data.ignore_token", "[synthetic]", "[a.bin]\n  ignore_token: 300", kCpu,
        "12:3|300 is no id of the 300 of model.vocabulary; give one below, or -1 for none"},
       {"data.end_token", "[synthetic]", "[a.bin]\n  end_token: 301", kCpu,

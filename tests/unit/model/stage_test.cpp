@@ -216,6 +216,56 @@ TEST(Stage, KnowsItsUnitsInTheModel) {
   EXPECT_EQ(found, (std::vector<int>{0, 1, 3, 4}));
 }
 
+TEST(Stage, TheScaleOfEmbeddingsActsLikeALargerTable) {
+  const ModelSpec plain = small("llama");
+  ModelSpec scaled = plain;
+  scaled.embedding_scale = 4;
+  Harness wanted(plain, options(2, 16, true));
+  Harness found(scaled, options(2, 16, true));
+  const nn::Param& table = wanted.stage->params().params()[0];
+  ASSERT_EQ(table.name, "embedding.token.weight");
+  for (float& value : table.master.span<float>()) value *= 4;
+
+  const double loss = wanted.forward(Pass::train);
+  wanted.backward();
+
+  EXPECT_EQ(found.forward(Pass::train), loss);  // powers of two are exact
+  found.backward();
+  std::vector<double> gradient = test::to_doubles(table.gradient);
+  for (double& value : gradient) value *= 4;
+  EXPECT_EQ(test::to_doubles(found.stage->params().params()[0].gradient), gradient);
+}
+
+TEST(Spec, SinusoidalPositionsScaleEmbeddingsUnlessTheDeckSaysOtherwise) {
+  ModelSpec spec = small("gpt2");
+  spec.width = 64;
+  EXPECT_EQ(spec.scale_of_embeddings(), 1);
+  spec.position = Position::sinusoidal;
+  EXPECT_EQ(spec.scale_of_embeddings(), 8);
+  spec.embedding_scale = 1;
+  EXPECT_EQ(spec.scale_of_embeddings(), 1);
+}
+
+TEST(Spec, IdentitiesNameTheChoicesThatDiffer) {
+  using Differences = std::vector<std::pair<std::string, std::string>>;
+  const ModelSpec plain = small("llama");
+  ModelSpec other = plain;
+  other.heads = 8;
+  other.embedding_scale = 2;
+  ModelSpec spelled = plain;
+  spelled.embedding_scale = 1;  // what its 0 stands for
+  spelled.bos_token = 5;
+
+  EXPECT_EQ(identity(plain), identity(spelled));
+  EXPECT_EQ(differing_choices(identity(plain), identity(plain)), Differences{});
+  EXPECT_EQ(
+      differing_choices(identity(plain), identity(other)),
+      (Differences{{"heads=4", "heads=8"}, {"embedding_scale=default", "embedding_scale=2"}}));
+  EXPECT_EQ(
+      differing_choices(identity(other), identity(plain)),
+      (Differences{{"heads=8", "heads=4"}, {"embedding_scale=2", "embedding_scale=default"}}));
+}
+
 TEST(Dropout, ActsInTrainingOnlyAndDependsOnTheStep) {
   ModelSpec spec = small("gpt2");
   spec.dropout = 0.3;
