@@ -207,6 +207,18 @@ std::int64_t check_options(const Arguments& args, const train::Config& config) {
   return stride;
 }
 
+/// The same on all ranks.
+void require_finite(const Result& result) {
+  const double loss = result.evaluation.loss();
+  if (std::isfinite(loss)) return;
+  throw Error(
+      ExitCode::numerics,
+      fmt::format("{}: the loss of step {} is {}, no finite number: the weights are damaged, "
+                  "or activations leave the range of precision.compute",
+                  result.checkpoint, result.step, loss))
+      .on_all_ranks();
+}
+
 void write_json(comm::World& world, const std::string& path, const nlohmann::ordered_json& all) {
   train::agree(world, [&] {
     if (world.rank() == 0) {
@@ -236,9 +248,10 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
   if (!evaluator.text() && world.rank() == 0) {
     log::info("no bits per byte: the deck has no data.vocabulary that tells the bytes of a token");
   }
+  std::vector<Result> results;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const std::string& checkpoint : args.list("checkpoint")) {
-    const Result result = evaluator.measure(checkpoint);
+    const Result& result = results.emplace_back(evaluator.measure(checkpoint));
     all.push_back(
         to_json(result, stride > 0 ? stride : config.model.context, evaluator.text(), words));
     if (world.rank() != 0) continue;
@@ -246,6 +259,7 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
     print_row(result, evaluator.text(), words);
   }
   if (args.has("json")) write_json(world, args.get<std::string>("json"), all);
+  for (const Result& result : results) require_finite(result);
   return ExitCode::ok;
 }
 

@@ -169,6 +169,19 @@ class Evaluate(support.Case):
                 self.assert_refused(self.run_program(*start, *two, *arguments, ranks=2), code, *words)
         self.assertEqual(support.snapshot(self.folder / "run"), before)
 
+    def test_a_loss_that_is_not_finite_is_an_error(self):
+        self.train("lost", "train.steps=1", "optimizer.lr=1.0e+30", "schedule.warmup_steps=0",
+                   "train.validate_every=0")
+        for ranks in (1, 2):
+            result = self.run_program("eval", "deck.yaml", "--checkpoint", "run/checkpoints", "--checkpoint",
+                                      "lost/checkpoints", "--json", "lost.json",
+                                      *support.overrides(f"parallel.data={ranks}"), ranks=ranks)
+
+            self.assert_refused(result, 7, "lost/checkpoints", "loss of step 1 is", "no finite number")
+            losses = [row["loss"] for row in json.loads((self.folder / "lost.json").read_text(encoding="utf-8"))]
+            self.assertGreater(losses[0], 0)
+            self.assertIsNone(losses[1])
+
 
 if __name__ == "__main__":
     support.main()
