@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+#include <system_error>
+
 #include "checkpoint/save.hpp"
 #include "checkpoint/steps.hpp"
 #include "checkpoint/storage.hpp"
@@ -13,10 +16,36 @@ std::string temporary_of(const std::string& directory, std::int64_t step) {
   return directory + "/" + step_name(step) + kTemporary;
 }
 
+/// The folder and its parents that are not there, the inner ones first.
+std::vector<std::string> missing_folders(const std::string& folder) {
+  std::vector<std::string> missing;
+  std::error_code ignored;
+  for (std::filesystem::path path = folder; !path.empty(); path = path.parent_path()) {
+    if (std::filesystem::exists(path, ignored) || path == path.parent_path()) break;
+    if (path.has_filename()) missing.push_back(path.string());
+  }
+  return missing;
+}
+
 }  // namespace
 
 CheckpointParts::CheckpointParts(std::string directory, CheckpointMeta meta, std::uint64_t bytes)
-    : directory_(std::move(directory)), meta_(std::move(meta)) {
+    : directory_(std::move(directory)),
+      meta_(std::move(meta)),
+      missing_(missing_folders(directory_)) {
+  try {
+    prepare(bytes);
+  } catch (...) {
+    clear();
+    throw;
+  }
+}
+
+CheckpointParts::~CheckpointParts() {
+  if (!committed_) clear();
+}
+
+void CheckpointParts::prepare(std::uint64_t bytes) {
   storage::make_folder(directory_);
   remove_stale(directory_);
   require_space(directory_, bytes);
@@ -24,12 +53,15 @@ CheckpointParts::CheckpointParts(std::string directory, CheckpointMeta meta, std
   storage::sync_folder(directory_);
 }
 
-CheckpointParts::~CheckpointParts() {
-  if (committed_) return;
+void CheckpointParts::clear() const noexcept {
   try {
     storage::remove_tree(temporary_of(directory_, meta_.step));
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     log::warn(error.what());
+  }
+  for (const std::string& folder : missing_) {
+    std::error_code ignored;  // another's file keeps its folder
+    std::filesystem::remove(folder, ignored);
   }
 }
 

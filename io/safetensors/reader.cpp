@@ -78,9 +78,10 @@ SafetensorsEntries read_folder(const std::string& folder) {
 }
 
 template <class T>
-void widen(const storage::File& file, const SafetensorsEntry& entry, std::span<float> out) {
+void widen(const storage::File& file, const SafetensorsEntry& entry, std::uint64_t first,
+           std::span<float> out) {
   std::vector<T> block(std::min(out.size(), kBlockElements));
-  std::uint64_t offset = entry.offset;
+  std::uint64_t offset = entry.offset + first * sizeof(T);
   while (!out.empty()) {
     const std::size_t some = std::min(out.size(), block.size());
     if (file.read_at(offset, block.data(), some * sizeof(T)) < some * sizeof(T)) {
@@ -93,10 +94,24 @@ void widen(const storage::File& file, const SafetensorsEntry& entry, std::span<f
   }
 }
 
-void read_f32(const storage::File& file, const SafetensorsEntry& entry, std::span<float> out) {
-  if (file.read_at(entry.offset, out.data(), out.size_bytes()) < out.size_bytes()) {
+void read_f32(const storage::File& file, const SafetensorsEntry& entry, std::uint64_t first,
+              std::span<float> out) {
+  const std::uint64_t offset = entry.offset + first * sizeof(float);
+  if (file.read_at(offset, out.data(), out.size_bytes()) < out.size_bytes()) {
     throw Error(ExitCode::checkpoint, entry.file + ": it was cut while it was being read");
   }
+}
+
+/// The elements of a tensor from `first` on, as many as `out` takes.
+void read_values(const storage::File& file, const std::string& name, const SafetensorsEntry& entry,
+                 std::uint64_t first, std::span<float> out) {
+  if (entry.dtype == "F32") return read_f32(file, entry, first, out);
+  if (entry.dtype == "F16") return widen<f16>(file, entry, first, out);
+  if (entry.dtype == "BF16") return widen<bf16>(file, entry, first, out);
+  throw Error(ExitCode::checkpoint,
+              fmt::format("{}: tensor {} is {}, wanted F32, F16 or BF16; save the model in one of "
+                          "these",
+                          entry.file, shown(name), entry.dtype));
 }
 
 }  // namespace
@@ -106,25 +121,44 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
   tensors_ = fs::is_directory(path, error) ? read_folder(path) : read_header(path);
 }
 
-void SafetensorsReader::read(const std::string& name, View out) const {
+const SafetensorsEntry& SafetensorsReader::entry(const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     throw Error(ExitCode::checkpoint, fmt::format("{}: there is no tensor {}", path_, shown(name)));
   }
-  const SafetensorsEntry& entry = found->second;
-  if (!std::ranges::equal(entry.shape, out.shape().dims())) {
+  return found->second;
+}
+
+void SafetensorsReader::read(const std::string& name, View out) const {
+  const SafetensorsEntry& tensor = entry(name);
+  if (!std::ranges::equal(tensor.shape, out.shape().dims())) {
     throw Error(ExitCode::checkpoint,
-                fmt::format("{}: tensor {} has shape ({}), wanted {}", entry.file, shown(name),
-                            fmt::join(entry.shape, ", "), out.shape().str()));
+                fmt::format("{}: tensor {} has shape ({}), wanted {}", tensor.file, shown(name),
+                            fmt::join(tensor.shape, ", "), out.shape().str()));
   }
-  const storage::File file = storage::File::open(entry.file);
-  if (entry.dtype == "F32") return read_f32(file, entry, out.span<float>());
-  if (entry.dtype == "F16") return widen<f16>(file, entry, out.span<float>());
-  if (entry.dtype == "BF16") return widen<bf16>(file, entry, out.span<float>());
-  throw Error(ExitCode::checkpoint,
-              fmt::format("{}: tensor {} is {}, wanted F32, F16 or BF16; save the model in one of "
-                          "these",
-                          entry.file, shown(name), entry.dtype));
+  read_values(storage::File::open(tensor.file), name, tensor, 0, out.span<float>());
+}
+
+bool SafetensorsReader::are_equal(const std::string& a, const std::string& b) const {
+  const SafetensorsEntry& first = entry(a);
+  const SafetensorsEntry& second = entry(b);
+  if (first.shape != second.shape) return false;
+  std::uint64_t elements = 1;
+  for (const Dim dim : first.shape) elements *= static_cast<std::uint64_t>(dim);
+  const storage::File first_file = storage::File::open(first.file);
+  const storage::File second_file = storage::File::open(second.file);
+  std::vector<float> block(std::min<std::uint64_t>(elements, kBlockElements));
+  std::vector<float> other(block.size());
+  for (std::uint64_t done = 0; done < elements;) {
+    const auto some = std::min<std::uint64_t>(elements - done, block.size());
+    const auto x = std::span(block).first(some);
+    const auto y = std::span(other).first(some);
+    read_values(first_file, a, first, done, x);
+    read_values(second_file, b, second, done, y);
+    if (!std::ranges::equal(x, y)) return false;
+    done += some;
+  }
+  return true;
 }
 
 }  // namespace hyperslab::io

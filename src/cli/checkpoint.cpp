@@ -44,10 +44,10 @@ void exchange(comm::World& world, const std::string& action, const Arguments& ar
 ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args(
       "usage: hyperslab checkpoint info|verify DIR... | export DIR --output FOLDER [options] | "
-      "import FOLDER --output DIR [--deck DECK] shows what checkpoints hold, checks every block "
-      "and "
-      "that every tensor is covered exactly once, makes a folder of transformers "
-      "(GPT2LMHeadModel, LlamaForCausalLM), or makes a checkpoint of such a folder");
+      "import FOLDER --output DIR [--deck DECK | --dropout P] shows what checkpoints hold, checks "
+      "every block and that every tensor is covered exactly once, makes a folder of transformers "
+      "(GPT2LMHeadModel, LlamaForCausalLM), or makes a checkpoint of such a folder, with a "
+      "deck.yaml that trains from its weights (checkpoint.initial) in DIR/run");
   args.positional("ACTION");
   args.positional("DIR", true);
   add_exchange_options(args);

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <optional>
 #include <sstream>
 
 #include "hyperslab/core/log.hpp"
@@ -46,23 +47,45 @@ deck::Surroundings anywhere() {
   return surroundings;
 }
 
-/// The folder's own tokenizer where this program can read it, else nothing.
+/// Says why the folder's tokenizer is not used.
+void warn_of_tokenizer(const std::string& text) {
+  log::warn(text + "; the deck names no data.vocabulary, generate will need --vocab");
+}
+
+/// The folder's own tokenizer if this program can read it and the model has its ids, else nothing.
 std::string vocabulary_of(const std::string& folder, Dim model_vocabulary) {
   const auto has = [&](const char* name) { return std::filesystem::exists(folder + name); };
-  if (!has("/tokenizer.json") && !has("/vocab.json")) return "";
+  if (!has("/tokenizer.json") && !has("/vocab.json")) {
+    warn_of_tokenizer(folder + (has("/tokenizer.model")
+                                    ? ": tokenizer.model (SentencePiece) is not read, wanted "
+                                      "tokenizer.json or vocab.json and merges.txt"
+                                    : ": there is no tokenizer.json or vocab.json"));
+    return "";
+  }
   try {
     const std::string path = std::filesystem::absolute(folder).string();
-    const bool fits = io::open_tokenizer(path)->vocabulary() <= model_vocabulary;
-    return fits ? path : "";
+    io::require_fits_model(*io::open_tokenizer(path), path, model_vocabulary);
+    return path;
   } catch (const Error& error) {
-    log::warn(fmt::format("{}; generate will need --vocab", error.what()));
+    warn_of_tokenizer(error.what());
     return "";
   }
 }
 
-train::Config config_for(const model::ModelSpec& spec, const std::string& folder) {
+/// The last name of a path, for the run that goes on from there.
+std::string last_name(const std::string& path) {
+  std::filesystem::path whole = std::filesystem::absolute(path).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();
+  const std::string name = whole.filename().string();
+  return name.empty() ? "imported" : name;
+}
+
+/// A deck for the import in `output`, with a run directory that no other import has.
+train::Config config_for(const model::ModelSpec& spec, const std::string& folder,
+                         const std::string& output) {
   train::Config config;
-  config.run.name = "imported";
+  config.run.name = last_name(output);
+  config.run.directory = (std::filesystem::absolute(output) / "run").lexically_normal().string();
   config.model = spec;
   config.data.vocabulary = vocabulary_of(folder, spec.vocabulary);
   config.train.global_batch = 1;
@@ -73,7 +96,7 @@ train::Config config_for(const model::ModelSpec& spec, const std::string& folder
 }
 
 /// The deck must mean the folder's model. What decides no result stays the deck's: dropout,
-/// kernels, initial values, and a shorter context where positions have no table.
+/// kernels, initial values, ids for exports, and a shorter context where positions have no table.
 void require_same_model(const train::Config& config, const model::ModelSpec& spec,
                         const std::string& deck_path) {
   train::Config wanted = config;
@@ -83,6 +106,8 @@ void require_same_model(const train::Config& config, const model::ModelSpec& spe
   wanted.model.attention = config.model.attention;
   wanted.model.init_std = config.model.init_std;
   wanted.model.scale_residual_init = config.model.scale_residual_init;
+  wanted.model.bos_token = config.model.bos_token;
+  wanted.model.eos_tokens = config.model.eos_tokens;
   if (spec.position == model::Position::rope && config.model.context < spec.context) {
     wanted.model.context = config.model.context;
   }
@@ -97,6 +122,31 @@ void require_same_model(const train::Config& config, const model::ModelSpec& spe
                      fmt::join(differences, ", ")));
 }
 
+struct Import {
+  model::ModelSpec spec;  ///< of the folder
+  train::Config config;   ///< the user's deck, which must mean the same model, or one made for it
+};
+
+Import describe_import(comm::World& world, const Arguments& args, const std::string& folder) {
+  if (!args.has("deck")) {
+    std::optional<double> dropout;
+    if (args.has("dropout")) dropout = args.get<double>("dropout");
+    if (dropout && !(*dropout >= 0 && *dropout < 1)) {
+      refuse(fmt::format("--dropout must be at least 0 and below 1, found {}", *dropout));
+    }
+    const model::ModelSpec spec = train::huggingface_model(folder, dropout);
+    return {spec, config_for(spec, folder, output_of(args))};
+  }
+  if (args.has("dropout")) refuse("--dropout does not go with --deck, whose model.dropout counts");
+  const auto path = args.get<std::string>("deck");
+  train::Config config = read_config(world, {path, {}, false, true});
+  const model::ModelSpec spec = train::huggingface_model(folder, config.model.dropout);
+  require_same_model(config, spec, path);
+  if (config.model.bos_token < 0) config.model.bos_token = spec.bos_token;
+  if (config.model.eos_tokens.empty()) config.model.eos_tokens = spec.eos_tokens;
+  return {spec, config};
+}
+
 }  // namespace
 
 void add_exchange_options(Arguments& args) {
@@ -107,7 +157,10 @@ void add_exchange_options(Arguments& args) {
       "vocab", po::value<std::string>(),
       "export: folder whose tokenizer files go along (default: data.vocabulary of the deck)")(
       "deck", po::value<std::string>(),
-      "import: deck to go on with; its model must be the folder's");
+      "import: deck to go on with; its model must be the folder's")(
+      "dropout", po::value<double>(),
+      "import: model.dropout in place of the dropouts of config.json, which are refused if one "
+      "probability cannot stand for them; they matter only to training");
 }
 
 void export_checkpoint(const Arguments& args) {
@@ -129,13 +182,8 @@ void export_checkpoint(const Arguments& args) {
 void import_checkpoint(comm::World& world, const Arguments& args) {
   const std::string folder = only_folder(args);
   const std::string output = output_of(args);
-  const model::ModelSpec spec = train::huggingface_model(folder);
-  train::Config config = config_for(spec, folder);
-  if (args.has("deck")) {
-    const auto path = args.get<std::string>("deck");
-    config = read_config(world, {path, {}, false, true});
-    require_same_model(config, spec, path);
-  }
+  auto [spec, config] = describe_import(world, args, folder);
+  config.checkpoint.initial = std::filesystem::absolute(output).lexically_normal().string();
   const std::string yaml = deck::to_yaml(config);
   io::CheckpointMeta meta;
   meta.deck = yaml;
@@ -143,9 +191,10 @@ void import_checkpoint(comm::World& world, const Arguments& args) {
   train::import_huggingface(folder, spec, output, meta);
   io::write_text_file(output + "/deck.yaml", yaml);
   fmt::print(
-      "{}: {} parameters; try: hyperslab eval {}/deck.yaml --checkpoint {} --set "
-      "data.validation=[TOKENS]\n",
-      output, model::parameter_count(spec), output, output);
+      "{0}: {1} parameters; try: hyperslab eval {0}/deck.yaml --checkpoint {0} --set "
+      "data.validation=[TOKENS], or train it: hyperslab train {0}/deck.yaml --set "
+      "data.train=[TOKENS] --set train.steps=N\n",
+      output, model::parameter_count(spec));
 }
 
 }  // namespace hyperslab::cli

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "hyperslab/model/spec.hpp"
 
@@ -12,13 +14,26 @@ namespace hyperslab::train {
 /// family has no counterpart for.
 void require_counterpart(const model::ModelSpec& spec);
 
-/// config.json of transformers. `end_of_text`: an id, or -1 where none is known.
-[[nodiscard]] std::string config_json(const model::ModelSpec& spec, DType dtype,
-                                      std::int64_t end_of_text);
-[[nodiscard]] std::string generation_config_json(std::int64_t end_of_text);
+/// Ids that transformers treats apart.
+struct SpecialIds {
+  std::int64_t bos = -1;          ///< -1: none
+  std::vector<std::int64_t> eos;  ///< empty: none
+};
 
-/// The model that the text of a config.json describes; `file` is its name in messages. Throws
-/// Error(checkpoint).
-[[nodiscard]] model::ModelSpec spec_of_config(const std::string& text, const std::string& file);
+/// config.json of transformers.
+[[nodiscard]] std::string config_json(const model::ModelSpec& spec, DType dtype,
+                                      const SpecialIds& ids);
+[[nodiscard]] std::string generation_config_json(const SpecialIds& ids);
+
+/// What a config.json says.
+struct ForeignConfig {
+  model::ModelSpec spec;
+  std::vector<std::string> warnings;  ///< keys that are not known, ids that cannot be
+};
+/// Reads the text of a config.json; `file` is its name in messages, `dropout` stands for the
+/// dropouts that it asks for. Throws Error(checkpoint) that names every key that asks for what is
+/// not done here.
+[[nodiscard]] ForeignConfig read_foreign_config(const std::string& text, const std::string& file,
+                                                std::optional<double> dropout = std::nullopt);
 
 }  // namespace hyperslab::train

@@ -35,26 +35,40 @@ constexpr std::array<std::pair<const char*, const char*>, 9> kTokenizerFiles = {
 }};
 
 constexpr const char* kBytes = "bytes";  // the vocabulary without files
+constexpr const char* kEndOfText = "<|endoftext|>";
 
 bool is_file(const std::string& path) {
   std::error_code error;
   return fs::is_regular_file(path, error);
 }
 
-/// What is exported with the model: where its vocabulary is, and the token that ends a document.
+/// What is exported with the model: where its vocabulary is, and the ids that begin and end texts.
 struct Vocabulary {
   std::string path;    ///< as given; empty: none
   std::string folder;  ///< of its files; empty: it has none
-  std::int64_t end_of_text = -1;
-  std::string end_text;
+  SpecialIds ids;
+  std::string bos_text;  ///< empty: not known
+  std::string eos_text;
 };
+
+/// Ids that the deck names, else those of the vocabulary. GPT-2's <|endoftext|> also begins texts.
+SpecialIds special_ids(const model::ModelSpec& spec, std::int64_t end_of_text,
+                       const std::string& end_text) {
+  SpecialIds ids = {spec.bos_token, spec.eos_tokens};
+  if (!ids.eos.empty() || end_of_text < 0) return ids;
+  ids.eos = {end_of_text};
+  if (ids.bos < 0 && end_text == kEndOfText) ids.bos = end_of_text;
+  return ids;
+}
 
 Vocabulary find_vocabulary(const Config& config, const ExportOptions& options) {
   const std::string& path =
       options.vocabulary.empty() ? config.data.vocabulary : options.vocabulary;
   constexpr Dim kGpt2Vocabulary = 50257;
   Vocabulary found;
-  if (config.model.vocabulary == kGpt2Vocabulary) found.end_of_text = kGpt2Vocabulary - 1;
+  const std::int64_t of_gpt2 =
+      config.model.vocabulary == kGpt2Vocabulary ? kGpt2Vocabulary - 1 : -1;
+  found.ids = special_ids(config.model, of_gpt2, kEndOfText);
   found.path = path;
   if (path.empty()) return found;
   if (path != kBytes) found.folder = is_file(path) ? fs::path(path).parent_path().string() : path;
@@ -66,8 +80,15 @@ Vocabulary find_vocabulary(const Config& config, const ExportOptions& options) {
     return found;
   }
   io::require_fits_model(*tokenizer, path, config.model.vocabulary);
-  found.end_of_text = tokenizer->end_of_text();
-  found.end_text = path == kBytes ? "<|endoftext|>" : tokenizer->decode(found.end_of_text);
+  const auto text_of = [&](std::int64_t wide) -> std::string {  // of tokens with a name
+    const auto id = static_cast<std::int32_t>(wide);
+    if (id < 0 || !tokenizer->is_special(id)) return "";
+    return path == kBytes ? kEndOfText : tokenizer->decode(id);
+  };
+  const std::int64_t end = tokenizer->end_of_text();
+  found.ids = special_ids(config.model, end, text_of(end));
+  found.bos_text = text_of(found.ids.bos);
+  if (!found.ids.eos.empty()) found.eos_text = text_of(found.ids.eos.front());
   return found;
 }
 
@@ -76,9 +97,8 @@ std::string tokenizer_config_json(const Vocabulary& vocabulary, bool whole, Dim 
   config["tokenizer_class"] = whole ? "PreTrainedTokenizerFast" : "GPT2Tokenizer";
   config["model_max_length"] = context;
   config["clean_up_tokenization_spaces"] = false;
-  if (!vocabulary.end_text.empty()) {
-    for (const char* key : {"bos_token", "eos_token"}) config[key] = vocabulary.end_text;
-  }
+  if (!vocabulary.bos_text.empty()) config["bos_token"] = vocabulary.bos_text;
+  if (!vocabulary.eos_text.empty()) config["eos_token"] = vocabulary.eos_text;
   return config.dump(2) + "\n";
 }
 
@@ -131,9 +151,8 @@ void export_huggingface(const Config& config, const io::CheckpointReader& reader
   io::ModelFolder folder(options.output);
   const Vocabulary vocabulary = find_vocabulary(config, options);
   add_tokenizer(vocabulary, !options.vocabulary.empty(), config.model.context, folder);
-  const std::int64_t end = vocabulary.end_of_text;
-  folder.write_text("config.json", config_json(config.model, options.dtype, end));
-  folder.write_text("generation_config.json", generation_config_json(end));
+  folder.write_text("config.json", config_json(config.model, options.dtype, vocabulary.ids));
+  folder.write_text("generation_config.json", generation_config_json(vocabulary.ids));
   const auto fill = [&](std::size_t index, View out) {
     const ExchangedTensor& tensor = tensors[index];
     if (!tensor.transposed) return read_ours(reader, tensor, out);

@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <set>
 
@@ -12,14 +12,18 @@
 #include "exchange_names.hpp"
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/io/checkpoint_parts.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/exchange.hpp"
 
 namespace hyperslab::train {
 namespace {
 
 constexpr Dim kPartElements = 64 << 20;  // 256 MiB of f32
+constexpr std::uint64_t kMostConfigBytes = 16 << 20;
+constexpr const char* kHead = "lm_head.weight";
 
 /// Buffers of GPT-2's masks and Llama's angles that older versions saved beside the parameters.
 bool is_buffer(const std::string& name) {
@@ -35,11 +39,11 @@ std::vector<std::string> find_names(const std::string& folder, const io::Safeten
   std::vector<std::string> missing;
   std::set<std::string> unknown;
   for (const auto& [name, entry] : reader.tensors()) {
-    if (!is_buffer(name) && !(tied && name == "lm_head.weight")) unknown.insert(name);
+    if (!is_buffer(name) && !(tied && name == kHead)) unknown.insert(name);
   }
   for (const ExchangedTensor& tensor : tensors) {
     const std::string bare = tensor.name.substr(tensor.name.find('.') + 1);
-    const bool full = reader.tensors().contains(tensor.name) || tensor.name == "lm_head.weight";
+    const bool full = reader.tensors().contains(tensor.name) || tensor.name == kHead;
     names.push_back(full ? tensor.name : bare);
     if (!reader.tensors().contains(names.back())) missing.push_back(tensor.name);
     unknown.erase(names.back());
@@ -55,6 +59,19 @@ std::vector<std::string> find_names(const std::string& folder, const io::Safeten
               fmt::format("{}: config.json and tensors do not belong together: missing {}, unknown "
                           "{}",
                           folder, some(missing), some(unknown)));
+}
+
+void require_finite(const io::SafetensorsReader& reader, const std::string& name, CView values) {
+  const auto all = values.span<float>();
+  const auto is_odd = [](float value) { return !std::isfinite(value); };
+  const auto count = std::ranges::count_if(all, is_odd);
+  if (count == 0) return;
+  const auto first = std::ranges::find_if(all, is_odd);
+  throw Error(ExitCode::checkpoint,
+              fmt::format("{}: tensor {} holds {} of {} values that are not finite, the first ({}) "
+                          "at element {}; the model is damaged",
+                          reader.tensors().at(name).file, name, count, all.size(), *first,
+                          first - all.begin()));
 }
 
 /// Tensors of a part of the checkpoint with their memory.
@@ -84,6 +101,7 @@ void Part::read(const io::SafetensorsReader& reader, const std::string& name,
                 const ExchangedTensor& tensor) {
   Tensor memory(Device::cpu, DType::f32, tensor.shape);
   reader.read(name, memory.view());
+  require_finite(reader, name, memory.view());
   if (tensor.transposed) {
     Tensor rows(Device::cpu, DType::f32, {tensor.shape[1], tensor.shape[0]});
     transpose(memory.view().data<float>(), tensor.shape[0], tensor.shape[1],
@@ -117,17 +135,38 @@ void Part::write(io::CheckpointParts& checkpoint) const {
   checkpoint.add(slabs);
 }
 
+/// Whether a folder whose config.json ties the head to the token embedding has a head of its own.
+/// Such a model is untied, as transformers 5 takes it.
+bool has_another_head(const std::string& folder, const model::ModelSpec& spec) {
+  const io::SafetensorsReader reader(folder);
+  if (!reader.tensors().contains(kHead)) return false;
+  const std::string table = exchanged_tensors(spec).front().name;
+  const std::string bare = table.substr(table.find('.') + 1);
+  const std::string& name = reader.tensors().contains(table) ? table : bare;
+  // Without a table the import says what is missing.
+  return reader.tensors().contains(name) && !reader.are_equal(kHead, name);
+}
+
 }  // namespace
 
-model::ModelSpec huggingface_model(const std::string& folder) {
+model::ModelSpec huggingface_model(const std::string& folder, std::optional<double> dropout) {
   const std::string path = (std::filesystem::path(folder) / "config.json").string();
-  std::ifstream file(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file) {
+  std::string text;
+  try {
+    text = io::read_text_file(path, kMostConfigBytes);
+  } catch (const Error& error) {
     throw Error(ExitCode::checkpoint,
-                path + ": cannot read it; wanted a folder that save_pretrained made");
+                fmt::format("{}; wanted a folder that save_pretrained made", error.what()));
   }
-  return spec_of_config(text, path);
+  ForeignConfig found = read_foreign_config(text, path, dropout);
+  if (found.spec.tie_embeddings && has_another_head(folder, found.spec)) {
+    found.spec.tie_embeddings = false;
+    found.warnings.push_back(path +
+                             ": tie_word_embeddings is true, but lm_head.weight differs from the "
+                             "token embedding: imported untied (model.tie_embeddings: false)");
+  }
+  for (const std::string& warning : found.warnings) log::warn(warning);
+  return found.spec;
 }
 
 void import_huggingface(const std::string& folder, const model::ModelSpec& spec,

@@ -4,6 +4,7 @@
 
 import json
 import pathlib
+import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "e2e"))
@@ -22,12 +23,17 @@ class Exchange(support.Case):
             result = cls.run_program("checkpoint", "export", f"{family}/checkpoints", "--output", f"{family}_hf")
             assert result.code == 0, result.err
 
-    def evaluate(self, deck, checkpoint):
-        """The loss of text.bin."""
+    def evaluate(self, deck, checkpoint, tokens="text.bin"):
+        """The loss of a token file."""
         result = self.run_program("eval", deck, "--checkpoint", checkpoint, "--json", "eval.json",
-                                  *support.overrides("data.validation=[text.bin]", "train.validate_batches=0"))
+                                  *support.overrides(f"data.validation=[{tokens}]", "train.validate_batches=0"))
         self.assertEqual(result.code, 0, result.err)
         return json.loads((self.folder / "eval.json").read_text())["loss"]
+
+    def change_config(self, folder, **values):
+        """Sets keys of a config.json."""
+        path = self.folder / folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
 
     def imported(self, *arguments):
         """Runs an import that must succeed."""
@@ -74,6 +80,84 @@ class Exchange(support.Case):
         learned = self.evaluate("llama/deck.yaml", "llama/checkpoints")
         self.assertEqual(support.column(self.folder / "more", "step"), [1, 2, 3])
         self.assertLess(abs(support.column(self.folder / "more", "loss")[0] - learned), 0.3)
+
+    def test_training_starts_from_the_import(self):
+        self.imported("llama_hf", "--output", "tuned")
+        self.imported("llama_hf", "--output", "other/tuned")
+        # 12 blocks are an epoch: the first step sees what eval sees.
+        ids = [*support.text().encode()][:12 * 32 + 1]
+        support.write_tokens(self.folder / "twelve.bin", ids)
+        wanted = self.evaluate("tuned/deck.yaml", "tuned", "twelve.bin")
+        for deck in ("tuned", "other/tuned"):
+            result = self.run_program("train", f"{deck}/deck.yaml", *support.overrides(
+                "data.train=[twelve.bin]", "train.steps=2", "train.global_batch=12", "train.microbatch=12"))
+
+            self.assertEqual(result.code, 0, result.err)
+            self.assertIn("starts from the weights of", result.err)
+            run = self.folder / deck / "run"
+            self.assertEqual(support.column(run, "step"), [1, 2])
+            self.assertAlmostEqual(support.column(run, "loss")[0], wanted, delta=1e-6)
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_a_head_of_its_own_is_kept(self):
+        self.train("untied", "train.steps=20", "model.tie_embeddings=false", "model.family=gpt2")
+        self.run_program("checkpoint", "export", "untied/checkpoints", "--output", "untied_hf")
+        self.change_config("untied_hf", tie_word_embeddings=True)
+
+        result = self.run_program("checkpoint", "import", "untied_hf", "--output", "untied_back")
+
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("tie_word_embeddings is true, but lm_head.weight differs", result.err)
+        self.assertAlmostEqual(self.evaluate("untied_back/deck.yaml", "untied_back"),
+                               self.evaluate("untied/deck.yaml", "untied/checkpoints"), delta=1e-6)
+
+    def test_begin_and_end_of_text_come_back(self):
+        shutil.copytree(self.folder / "llama_hf", self.folder / "ids_hf")
+        self.change_config("ids_hf", bos_token_id=0, eos_token_id=1)
+        self.imported("ids_hf", "--output", "ids")
+        result = self.run_program("train", "ids/deck.yaml", *support.overrides(
+            "data.train=[text.bin]", "train.steps=1", "train.global_batch=12", "train.microbatch=12"))
+        self.assertEqual(result.code, 0, result.err)
+
+        for checkpoint, output in (("ids", "ids_back"), ("ids/run/checkpoints", "ids_trained")):
+            result = self.run_program("checkpoint", "export", checkpoint, "--output", output)
+
+            self.assertEqual(result.code, 0, result.err)
+            for name in ("config.json", "generation_config.json"):
+                config = json.loads((self.folder / output / name).read_text(encoding="utf-8"))
+                self.assertEqual((config["bos_token_id"], config["eos_token_id"]), (0, 1))
+
+    def test_dropouts_that_are_not_done_here_need_an_answer(self):
+        shutil.copytree(self.folder / "gpt2_hf", self.folder / "drops_hf")
+        self.change_config("drops_hf", attn_pdrop=0.5)
+
+        result = self.run_program("checkpoint", "import", "drops_hf", "--output", "drops")
+        self.assert_refused(result, 4, "attn_pdrop 0.5", "--dropout")
+        self.assertFalse((self.folder / "drops").exists())
+        self.imported("drops_hf", "--output", "drops", "--dropout", 0.25)
+        result = self.run_program("checkpoint", "import", "drops_hf", "--output", "x", "--dropout", 1)
+
+        self.assertIn("  dropout: 0.25\n", (self.folder / "drops/deck.yaml").read_text(encoding="utf-8"))
+        self.assert_refused(result, 2, "--dropout", "below 1")
+
+    def test_a_tokenizer_that_is_not_used_is_named(self):
+        for name, words in (("none", ["no tokenizer.json"]), ("sentencepiece", ["tokenizer.model (SentencePiece)"]),
+                            ("large", ["at most 257", "found 300"])):
+            folder = self.folder / f"{name}_hf"
+            shutil.copytree(self.folder / "llama_hf", folder)
+            (folder / "tokenizer.json").unlink()
+            if name == "sentencepiece":
+                (folder / "tokenizer.model").write_bytes(b"model")
+            if name == "large":
+                support.write_vocabulary(self.folder / "vocabulary300", 300)
+                for file in (self.folder / "vocabulary300").iterdir():
+                    shutil.copy(file, folder)
+
+            result = self.run_program("checkpoint", "import", folder.name, "--output", name)
+
+            self.assertEqual(result.code, 0, result.err)
+            for word in (*words, "generate will need --vocab"):
+                self.assertIn(word, result.err)
 
     def test_a_deck_of_another_model_is_refused(self):
         for setting, words in ((("width: 32", "width: 64"), ["width: 64", "width: 32"]),

@@ -24,7 +24,7 @@ try:
     import numpy
     import torch
     import transformers
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 except ImportError as error:
     print(f"skipped: {error}")
@@ -200,6 +200,70 @@ class HuggingFace(support.Case):
                 # Read anew: narrowing `model` has rounded its rotary frequencies, too.
                 theirs = AutoModelForCausalLM.from_pretrained(self.folder / f"theirs_{name}", dtype=torch.float32)
                 self.assert_same_logits(f"import {name}", f"import_{name}", theirs.eval())
+
+    def save_changed(self, name, model, change, tensors=None):
+        """Saves a model, then changes its config.json and adds tensors to its file."""
+        folder = self.folder / name
+        model.save_pretrained(folder)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        change(config)
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        if tensors:
+            file = folder / "model.safetensors"
+            save_file({**load_file(file), **tensors}, file, metadata={"format": "pt"})
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def test_configurations_written_in_other_ways(self):
+        def other_names(config):
+            for key, name in GPT2Config.attribute_map.items():
+                config[key] = config.pop(name)
+
+        def old_rope(config):
+            config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
+            config["rope_scaling"] = None
+
+        torch.manual_seed(4)
+        head = torch.randn(VOCABULARY, 32) / 3
+        gpt2 = GPT2LMHeadModel(GPT2Config(**GPT2, resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.2))
+        llama = LlamaForCausalLM(LlamaConfig(**LLAMA, rope_parameters={"rope_type": "default", "rope_theta": 300.0}))
+        cases = {
+            "other_names": self.save_changed("other_names", gpt2, other_names),
+            "old_rope": self.save_changed("old_rope", llama, old_rope),
+            "own_head": self.save_changed("own_head", gpt2, lambda config: None, {"lm_head.weight": head}),
+            "own_head_llama": self.save_changed(
+                "own_head_llama", llama, lambda config: config.update(tie_word_embeddings=True)),
+        }
+        self.assertTrue(torch.equal(cases["own_head"].lm_head.weight, head))
+        for name, model in cases.items():
+            with self.subTest(name):
+                self.run_well("checkpoint", "import", name, "--output", f"import_{name}")
+
+                self.assert_same_logits(f"import {name}", f"import_{name}", model)
+
+    def test_every_key_is_known(self):
+        for name, model, warned in (("gpt2", GPT2LMHeadModel(GPT2Config(**GPT2)), False),
+                                    ("llama", LlamaForCausalLM(LlamaConfig(**LLAMA)), False),
+                                    ("odd", LlamaForCausalLM(LlamaConfig(**LLAMA, my_key=1)), True)):
+            model.save_pretrained(self.folder / f"keys_{name}")
+            path = self.folder / f"keys_{name}" / "config.json"
+            path.write_text(json.dumps({**model.config.to_dict(), **json.loads(path.read_text())}, default=str))
+
+            result = self.run_well("checkpoint", "import", f"keys_{name}", "--output", f"known_{name}")
+
+            self.assertEqual("my_key is not known" in result.err, warned)
+            self.assertEqual("not known" in result.err, warned)
+
+    def test_begin_and_end_of_text_come_back(self):
+        for name, bos, eos in (("apart", 0, 1), ("several", 5, [6, 7]), ("none", None, 9)):
+            model = LlamaForCausalLM(LlamaConfig(**LLAMA, bos_token_id=bos, eos_token_id=eos))
+            model.save_pretrained(self.folder / f"ids_{name}")
+            self.run_well("checkpoint", "import", f"ids_{name}", "--output", f"import_ids_{name}")
+            self.run_well("checkpoint", "export", f"import_ids_{name}", "--output", f"back_ids_{name}")
+
+            back = AutoModelForCausalLM.from_pretrained(self.folder / f"back_ids_{name}")
+
+            for config in (back.config, back.generation_config):
+                self.assertEqual((config.bos_token_id, config.eos_token_id), (bos, eos))
 
     def test_a_vocabulary_goes_along(self):
         self.run_well("tokenize", "--train-vocab", 300, "--input", "text.txt", "--output-vocab", "vocab")

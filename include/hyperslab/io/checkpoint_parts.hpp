@@ -10,8 +10,8 @@
 namespace hyperslab::io {
 
 /// A checkpoint that one rank alone writes in parts, a file for each, so that only one part is in
-/// memory. It is complete with commit(); without one the destructor removes what was written. All
-/// failures throw Error(storage).
+/// memory. It is complete with commit(); without one the destructor removes what was written, and
+/// the folders that were made for it. All failures throw Error(storage).
 class CheckpointParts {
  public:
   /// Writes into <directory>/step_<8 digits>.tmp; `bytes` of tensors must be free there.
@@ -28,9 +28,12 @@ class CheckpointParts {
   void commit();
 
  private:
+  void prepare(std::uint64_t bytes);
+  void clear() const noexcept;
   std::string directory_;
   CheckpointMeta meta_;
-  std::vector<std::string> tables_;  ///< a part's pieces, as text
+  std::vector<std::string> tables_;   ///< a part's pieces, as text
+  std::vector<std::string> missing_;  ///< folders that were not there before, the inner ones first
   bool committed_ = false;
 };
 

@@ -2,6 +2,7 @@
 // Models to and from folders of Hugging Face's transformers: GPT2LMHeadModel and LlamaForCausalLM.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "hyperslab/io/checkpoint.hpp"
@@ -24,16 +25,18 @@ struct ExportOptions {
 void export_huggingface(const Config& config, const io::CheckpointReader& reader,
                         const ExportOptions& options);
 
-/// The model that config.json of a folder describes. Throws Error(checkpoint): no such folder, a
-/// model type other than gpt2 and llama, or a setting that changes results and that our models do
-/// not have; all of them at once.
-[[nodiscard]] model::ModelSpec huggingface_model(const std::string& folder);
+/// The model that config.json of a folder describes; a head that is tied there and differs from the
+/// token embedding makes it untied. `dropout` stands for the dropouts of config.json. Warns of keys
+/// that are not known. Throws Error(checkpoint): no such folder, a model type other than gpt2 and
+/// llama, or a setting that changes results and that our models do not have; all of them at once.
+[[nodiscard]] model::ModelSpec huggingface_model(const std::string& folder,
+                                                 std::optional<double> dropout = std::nullopt);
 
 /// Turns the tensors of a folder into a checkpoint of step 0 under `directory`, with cleared
 /// moments; of `meta`, deck and fingerprint of the data are the caller's. `spec` is
 /// huggingface_model(folder). About 1 GB of memory, more where one tensor is larger. Throws
-/// Error(checkpoint) for tensors that are missing, unknown or of another shape; Error(storage),
-/// also where `directory` holds checkpoints already.
+/// Error(checkpoint) for tensors that are missing, unknown or of another shape, and values that are
+/// not finite; Error(storage), also where `directory` holds checkpoints already.
 void import_huggingface(const std::string& folder, const model::ModelSpec& spec,
                         const std::string& directory, io::CheckpointMeta meta);
 

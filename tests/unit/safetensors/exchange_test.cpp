@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <functional>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -36,6 +39,7 @@ ModelSpec small(const std::string& family) {
   spec.ffn_width = 12;
   spec.vocabulary = 20;
   spec.context = 6;
+  spec.embedding_scale = 1;
   return spec;
 }
 
@@ -251,6 +255,7 @@ TEST(Exchange, ChoicesWithoutACounterpartAreAllNamed) {
   gpt2.activation = ops::Activation::relu;
   gpt2.bias = false;
   gpt2.kv_heads = 2;
+  gpt2.embedding_scale = 0;  // with sinusoidal positions: the root of the width
   llama.position = model::Position::none;
   llama.norm = ops::NormKind::layernorm;
   llama.norm_place = model::NormPlace::post;
@@ -262,6 +267,7 @@ TEST(Exchange, ChoicesWithoutACounterpartAreAllNamed) {
             HasSubstr("model.position must be learned"), HasSubstr("model.norm must be layernorm"),
             HasSubstr("model.norm_place must be pre"),
             HasSubstr("model.activation must be gelu_tanh"), HasSubstr("model.bias must be true"),
+            HasSubstr("model.embedding_scale must be 1"),
             HasSubstr("model.kv_heads must be model.heads")));
   EXPECT_THAT(
       export_refusal(llama),
@@ -271,9 +277,11 @@ TEST(Exchange, ChoicesWithoutACounterpartAreAllNamed) {
             Not(HasSubstr("bias"))));
 }
 
+ModelSpec spec_of(const std::string& text) { return read_foreign_config(text, "").spec; }
+
 /// A config.json as transformers writes it, with one key changed.
 std::string changed(const std::string& family, const std::string& key, const json& value) {
-  json config = json::parse(config_json(small(family), DType::f32, -1));
+  json config = json::parse(config_json(small(family), DType::f32, {}));
   config[key] = value;
   return config.dump();
 }
@@ -302,34 +310,227 @@ TEST(Exchange, ForeignSettingsThatChangeResultsAreRefused) {
       {"llama", "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "type llama3"},
       {"llama", "rope_scaling", {{"type", "linear"}}, "type linear"},
       {"llama", "rope_parameters", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor"},
-      {"llama", "quantization_config", {{"bits", 4}}, "quantized"},
+      {"llama", "rope_parameters", {{"full_attention", {{"rope_theta", 7.0}}}}, "full_attention"},
+      {"llama", "rope_scaling", {{"factor", 8.0}}, "rope_scaling has factor"},
+      {"llama", "quantization_config", {{"bits", 4}}, "quantization_config is {\"bits\":4}"},
+      {"llama", "sliding_window", 4096, "sliding_window is 4096"},
+      {"llama", "attention_bias", true, "attention_bias and mlp_bias differ"},
+      {"llama", "logits_scaling", 8.0, "logits_scaling is 8.0, only 1 is done here"},
+      {"llama", "per_layer_config", {{"0", {{"hidden_size", 4}}}}, "per_layer_config"},
+      {"gpt2", "auto_map", {{"AutoModel", "own.Model"}}, "auto_map"},
+      {"gpt2", "pruned_heads", {{"1", {0}}}, "pruned_heads"},
+      {"gpt2", "is_encoder_decoder", true, "is_encoder_decoder"},
   };
   for (const Case& one : cases) {
     const std::string text = test::refusal(ExitCode::checkpoint, [&] {
-      (void)spec_of_config(changed(one.family, one.key, one.value), "hf/config.json");
+      (void)read_foreign_config(changed(one.family, one.key, one.value), "hf/config.json");
     });
     EXPECT_THAT(text, AllOf(HasSubstr(one.says), HasSubstr("hf/config.json"))) << one.key;
   }
   for (const char* text : {"", "{", "[]", "7"}) {
-    test::refusal(ExitCode::checkpoint, [&] { (void)spec_of_config(text, "config.json"); });
+    test::refusal(ExitCode::checkpoint, [&] { (void)read_foreign_config(text, "config.json"); });
   }
 }
 
 TEST(Exchange, ReadsBothSpellingsOfTheRotaryBase) {
   const json newer = {{"rope_theta", 7000.0}, {"rope_type", "default"}};
 
-  EXPECT_EQ(spec_of_config(changed("llama", "rope_theta", 5000.0), "").rope_theta, 5000);
-  EXPECT_EQ(spec_of_config(changed("llama", "rope_parameters", newer), "").rope_theta, 7000);
-  EXPECT_EQ(spec_of_config(changed("llama", "rope_scaling", nullptr), "").rope_theta, 10000);
+  EXPECT_EQ(spec_of(changed("llama", "rope_theta", 5000.0)).rope_theta, 5000);
+  EXPECT_EQ(spec_of(changed("llama", "rope_parameters", newer)).rope_theta, 7000);
+  EXPECT_EQ(spec_of(changed("llama", "rope_scaling", nullptr)).rope_theta, 10000);
 }
 
 TEST(Exchange, DefaultsAreThoseOfTransformers) {
-  const ModelSpec gpt2 = spec_of_config(R"({"model_type": "gpt2"})", "");
-  const ModelSpec llama = spec_of_config(R"({"model_type": "llama"})", "");
+  const ModelSpec gpt2 = spec_of(R"({"model_type": "gpt2"})");
+  const ModelSpec llama = spec_of(R"({"model_type": "llama"})");
 
   EXPECT_EQ(model::parameter_count(gpt2), 124'439'808);     // GPT-2 small
   EXPECT_EQ(model::parameter_count(llama), 6'738'415'616);  // Llama 7B
   EXPECT_EQ(llama.norm_eps, 1e-6);
+  EXPECT_EQ(gpt2.bos_token, 50256);
+  EXPECT_THAT(gpt2.eos_tokens, ElementsAre(50256));
+  EXPECT_EQ(llama.bos_token, 1);
+  EXPECT_THAT(llama.eos_tokens, ElementsAre(2));
+}
+
+/// The config.json of a small model with these keys changed or added.
+std::string with_keys(const std::string& family, const json& keys) {
+  json config = json::parse(config_json(small(family), DType::f32, {}));
+  config.update(keys);
+  return config.dump();
+}
+
+std::string import_refusal(const std::string& text) {
+  return test::refusal(ExitCode::checkpoint, [&] { (void)read_foreign_config(text, "c.json"); });
+}
+
+TEST(Exchange, Gpt2HasTwoNamesForItsSizes) {
+  const json other_names = {{"num_attention_heads", 2},
+                            {"hidden_size", 16},
+                            {"num_hidden_layers", 3},
+                            {"max_position_embeddings", 5}};
+  json config = json::parse(with_keys("gpt2", other_names));
+  for (const char* key : {"n_head", "n_embd", "n_layer", "n_positions"}) config.erase(key);
+
+  const ModelSpec spec = spec_of(config.dump());
+
+  EXPECT_EQ(spec.heads, 2);
+  EXPECT_EQ(spec.kv_heads, 2);
+  EXPECT_EQ(spec.width, 16);
+  EXPECT_EQ(spec.layers, 3);
+  EXPECT_EQ(spec.context, 5);
+  EXPECT_EQ(spec_of(with_keys("gpt2", {{"num_attention_heads", 4}})).heads, 4);
+  EXPECT_THAT(
+      import_refusal(with_keys("gpt2", other_names)),
+      AllOf(HasSubstr("n_head is 4 and num_attention_heads, its other name, is 2"),
+            HasSubstr("n_embd is 8"), HasSubstr("n_layer is 2"), HasSubstr("n_positions is 6")));
+}
+
+TEST(Exchange, DropoutsThatOneProbabilityStandsForAreTaken) {
+  const auto drops = [](double embedding, double residual, double probabilities) {
+    return with_keys(
+        "gpt2",
+        {{"embd_pdrop", embedding}, {"resid_pdrop", residual}, {"attn_pdrop", probabilities}});
+  };
+
+  const ModelSpec all = spec_of(drops(0.25, 0.25, 0.25));
+  const ModelSpec without_attention = spec_of(drops(0.25, 0.25, 0));
+  const ModelSpec none = spec_of(drops(0, 0, 0));
+
+  EXPECT_EQ(all.dropout, 0.25);
+  EXPECT_EQ(all.attention, model::AttentionPath::reference);  // which alone drops probabilities
+  EXPECT_EQ(without_attention.dropout, 0.25);
+  EXPECT_EQ(without_attention.attention, model::AttentionPath::automatic);
+  EXPECT_EQ(none.dropout, 0);
+  EXPECT_EQ(none.attention, model::AttentionPath::automatic);
+  for (const ModelSpec& spec : {all, without_attention, none}) {
+    const ModelSpec again = spec_of(config_json(spec, DType::f32, {}));
+    EXPECT_EQ(again.dropout, spec.dropout);
+    EXPECT_EQ(again.attention, spec.attention);
+  }
+}
+
+TEST(Exchange, OtherDropoutsAreRefusedByNameOrGivenByTheCaller) {
+  const std::vector<std::pair<std::string, const char*>> odd = {
+      {with_keys("gpt2", {{"embd_pdrop", 0.1}}), "embd_pdrop 0.1, resid_pdrop 0, attn_pdrop 0"},
+      {with_keys("gpt2", {{"resid_pdrop", 0.5}}), "embd_pdrop 0, resid_pdrop 0.5, attn_pdrop 0"},
+      {with_keys("gpt2", {{"attn_pdrop", 0.5}}), "embd_pdrop 0, resid_pdrop 0, attn_pdrop 0.5"},
+      {with_keys("llama", {{"attention_dropout", 0.5}}), "attention_dropout 0.5"}};
+  for (const auto& [text, says] : odd) {
+    EXPECT_THAT(import_refusal(text), AllOf(HasSubstr(says), HasSubstr("--dropout")));
+
+    const ModelSpec given = read_foreign_config(text, "", 0.25).spec;
+
+    EXPECT_EQ(given.dropout, 0.25);
+    EXPECT_EQ(given.attention, model::AttentionPath::automatic);
+  }
+}
+
+TEST(Exchange, BeginAndEndOfTextAreKeptApart) {
+  const auto again = [](const char* family, const json& bos, const json& eos) {
+    const ModelSpec spec =
+        spec_of(with_keys(family, {{"bos_token_id", bos}, {"eos_token_id", eos}}));
+    const json back = json::parse(config_json(spec, DType::f32, {spec.bos_token, spec.eos_tokens}));
+    return std::pair(back["bos_token_id"], back["eos_token_id"]);
+  };
+  for (const char* family : {"gpt2", "llama"}) {
+    EXPECT_EQ(again(family, 0, 1), std::pair(json(0), json(1)));
+    EXPECT_EQ(again(family, nullptr, 7), std::pair(json(nullptr), json(7)));
+    EXPECT_EQ(again(family, 3, {4, 5}), std::pair(json(3), json({4, 5})));
+    EXPECT_EQ(again(family, 3, nullptr), std::pair(json(3), json(nullptr)));
+  }
+  const json ids = json::parse(generation_config_json({0, {1, 2}}));
+  EXPECT_EQ(ids["bos_token_id"], 0);
+  EXPECT_EQ(ids["eos_token_id"], json({1, 2}));
+  const ForeignConfig outside =
+      read_foreign_config(with_keys("gpt2", {{"bos_token_id", 20}, {"eos_token_id", 19}}), "");
+  EXPECT_EQ(outside.spec.bos_token, -1);
+  EXPECT_THAT(outside.spec.eos_tokens, ElementsAre(19));
+  EXPECT_THAT(outside.warnings, ElementsAre(HasSubstr("bos_token_id [20] is not used")));
+  EXPECT_THAT(import_refusal(with_keys("gpt2", {{"eos_token_id", "x"}})),
+              HasSubstr("eos_token_id: wanted an id"));
+}
+
+TEST(Exchange, ExportsNameTheDecksIdsBeforeThoseOfTheVocabulary) {
+  const test::TempFolder temp;
+  ModelSpec spec = small("gpt2");
+  spec.vocabulary = 257;
+  write_checkpoint(spec, temp.path() + "/c");
+  const io::CheckpointReader reader(temp.path() + "/c");
+  const auto exported = [&](const ModelSpec& model, const char* name) {
+    Config config = config_of(model);
+    config.data.vocabulary = "bytes";
+    ExportOptions options;
+    options.output = temp.path() + "/" + name;
+    export_huggingface(config, reader, options);
+    const json written = json::parse(test::get_file(options.output + "/config.json"));
+    const json tokens = json::parse(test::get_file(options.output + "/tokenizer_config.json"));
+    return json({written["bos_token_id"], written["eos_token_id"], tokens.value("eos_token", "none")});
+  };
+  ModelSpec named = spec;
+  named.bos_token = 65;
+  named.eos_tokens = {66, 256};
+
+  EXPECT_EQ(exported(spec, "a"), json({256, 256, "<|endoftext|>"}));
+  EXPECT_EQ(exported(named, "b"), json({65, {66, 256}, "none"}));
+}
+
+TEST(Exchange, EveryKeyOfTransformersIsInATable) {
+  // to_dict() of GPT2Config and LlamaConfig of transformers 4.57 and 5.23, and older names.
+  const json common = {{"_name_or_path", "x"},
+                       {"architectures", {"GPT2LMHeadModel"}},
+                       {"dtype", "float32"},
+                       {"torch_dtype", "float16"},
+                       {"return_dict", true},
+                       {"output_hidden_states", false},
+                       {"chunk_size_feed_forward", 0},
+                       {"is_encoder_decoder", false},
+                       {"id2label", {{"0", "L"}}},
+                       {"label2id", {{"L", 0}}},
+                       {"problem_type", nullptr},
+                       {"use_cache", true},
+                       {"pad_token_id", 3},
+                       {"transformers_version", "5.23.0"},
+                       {"output_attentions", false},
+                       {"torchscript", false},
+                       {"use_bfloat16", false},
+                       {"pruned_heads", json::object()},
+                       {"tie_encoder_decoder", false},
+                       {"is_decoder", false},
+                       {"add_cross_attention", false},
+                       {"cross_attention_hidden_size", nullptr},
+                       {"max_length", 20},
+                       {"do_sample", true},
+                       {"temperature", 0.7},
+                       {"top_k", 50},
+                       {"num_beams", 1},
+                       {"tokenizer_class", nullptr},
+                       {"task_specific_params", {{"text-generation", {{"max_length", 50}}}}}};
+  json gpt2 = {{"summary_type", "cls_index"},
+               {"summary_use_proj", true},
+               {"summary_activation", nullptr},
+               {"summary_proj_to_labels", true},
+               {"summary_first_dropout", 0.1},
+               {"scale_attn_weights", true},
+               {"scale_attn_by_inverse_layer_idx", false},
+               {"reorder_and_upcast_attn", true},
+               {"n_ctx", 6},
+               {"n_special", 0},
+               {"predict_special_tokens", true}};
+  json llama = {{"pretraining_tp", 2}, {"rope_scaling", nullptr}, {"attention_dropout", 0.0}};
+  gpt2.update(common);
+  llama.update(common);
+
+  EXPECT_THAT(read_foreign_config(with_keys("gpt2", gpt2), "").warnings, ::testing::IsEmpty());
+  EXPECT_THAT(read_foreign_config(with_keys("llama", llama), "").warnings, ::testing::IsEmpty());
+}
+
+TEST(Exchange, KeysInNoTableAreNamed) {
+  const ForeignConfig found =
+      read_foreign_config(with_keys("llama", {{"my_key", 1}, {"other", {2}}}), "hf/config.json");
+
+  EXPECT_THAT(found.warnings, ElementsAre(AllOf(HasSubstr("hf/config.json"),
+                                                HasSubstr("my_key, other are not known"))));
 }
 
 /// A folder with the small GPT-2's config.json and these tensors of zeros.
@@ -338,9 +539,25 @@ std::string folder_with(const test::TempFolder& temp, const ModelSpec& spec,
   std::vector<io::SafetensorsSpec> specs;
   for (const auto& [name, shape] : tensors) specs.push_back({name, shape});
   io::ModelFolder folder(temp.path() + "/hf");
-  folder.write_text("config.json", config_json(spec, DType::f32, -1));
+  folder.write_text("config.json", config_json(spec, DType::f32, {}));
   folder.write_tensors(specs, DType::f32,
                        [](std::size_t, View out) { std::memset(out.raw(), 0, out.bytes()); });
+  folder.commit();
+  return temp.path() + "/hf";
+}
+
+/// The same with values that `fill` puts into the tensor of a name.
+std::string folder_filled(const test::TempFolder& temp, const ModelSpec& spec,
+                          const std::map<std::string, Shape>& tensors,
+                          const std::function<void(const std::string&, View)>& fill) {
+  std::vector<io::SafetensorsSpec> specs;
+  for (const auto& [name, shape] : tensors) specs.push_back({name, shape});
+  io::ModelFolder folder(temp.path() + "/hf");
+  folder.write_text("config.json", config_json(spec, DType::f32, {}));
+  folder.write_tensors(specs, DType::f32, [&](std::size_t index, View out) {
+    std::memset(out.raw(), 0, out.bytes());
+    fill(specs[index].name, out);
+  });
   folder.commit();
   return temp.path() + "/hf";
 }
@@ -388,6 +605,86 @@ TEST(Exchange, MissingUnknownAndMisshapenTensorsAreNamedAndNothingIsLeft) {
                                       HasSubstr("unknown 1 (transformer.h.1.adapter)")));
   EXPECT_THAT(refused(misshapen), AllOf(HasSubstr("transformer.h.1.mlp.c_fc.weight"),
                                         HasSubstr("has shape (12, 8), wanted (8, 12)")));
+}
+
+TEST(Exchange, AHeadThatDiffersFromTheTableUntiesAModel) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const bool bare : {false, true}) {
+      ModelSpec spec = small(family);
+      spec.tie_embeddings = true;
+      std::map<std::string, Shape> tensors = {{"lm_head.weight", {20, 8}}};
+      for (const auto& [name, shape] : tensors_of(spec)) {
+        tensors.emplace(bare ? name.substr(name.find('.') + 1) : name, shape);
+      }
+      const auto tied_with_head = [&](float last) {
+        const test::TempFolder temp;
+        const auto fill = [&](const std::string& name, View out) {
+          if (name == "lm_head.weight") out.data<float>()[159] = last;
+        };
+        return huggingface_model(folder_filled(temp, spec, tensors, fill)).tie_embeddings;
+      };
+
+      EXPECT_TRUE(tied_with_head(0)) << family << bare;
+      EXPECT_FALSE(tied_with_head(1e-7F)) << family << bare;
+    }
+  }
+}
+
+TEST(Exchange, AnUntiedModelKeepsItsHeadAndNeedsOne) {
+  ModelSpec spec = small("gpt2");
+  spec.tie_embeddings = false;
+  const test::TempFolder temp;
+  const std::string folder = folder_with(temp, spec, tensors_of(spec));
+  EXPECT_FALSE(huggingface_model(folder).tie_embeddings);  // equal heads stay two
+  const test::TempFolder other;
+  std::map<std::string, Shape> tensors = tensors_of(spec);
+  tensors.erase("lm_head.weight");
+  const std::string headless = folder_with(other, spec, tensors);
+
+  const std::string text = test::refusal(ExitCode::checkpoint, [&] {
+    import_huggingface(headless, huggingface_model(headless), other.path() + "/i", {});
+  });
+
+  EXPECT_THAT(text, HasSubstr("missing 1 (lm_head.weight)"));
+}
+
+TEST(Exchange, ValuesThatAreNotFiniteAreRefusedAndNothingIsLeft) {
+  const ModelSpec spec = small("gpt2");
+  for (const float odd :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    const test::TempFolder temp;
+    const auto fill = [&](const std::string& name, View out) {
+      if (name != "transformer.h.1.mlp.c_fc.weight") return;
+      out.data<float>()[7] = out.data<float>()[9] = odd;
+    };
+    const std::string folder = folder_filled(temp, spec, tensors_of(spec), fill);
+
+    const std::string text = test::refusal(ExitCode::checkpoint, [&] {
+      import_huggingface(folder, spec, temp.path() + "/deep/i", {});
+    });
+
+    EXPECT_THAT(text, AllOf(HasSubstr("model.safetensors"),
+                            HasSubstr("tensor transformer.h.1.mlp.c_fc.weight holds 2 of 96"),
+                            HasSubstr("at element 7")));
+    EXPECT_FALSE(std::filesystem::exists(temp.path() + "/deep"));
+  }
+}
+
+TEST(Exchange, AConfigThatIsNoFileIsRefusedAtOnce) {
+  const test::TempFolder temp;
+  const std::string path = temp.path() + "/config.json";
+  const auto refused = [&] {
+    return test::refusal(ExitCode::checkpoint, [&] { (void)huggingface_model(temp.path()); });
+  };
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(refused(), AllOf(HasSubstr(path), HasSubstr("wanted a regular file")));
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("/dev/zero", path);
+  EXPECT_THAT(refused(), HasSubstr("wanted a regular file"));
+  std::filesystem::remove(path);
+  test::put_file(path, "");
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 40);  // a hole
+  EXPECT_THAT(refused(), HasSubstr("it has more than"));
 }
 
 TEST(Exchange, ADirectoryWithCheckpointsIsNotImportedInto) {

@@ -13,6 +13,7 @@
 namespace hyperslab::io {
 namespace {
 
+using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -196,6 +197,40 @@ TEST(Safetensors, ValuesBeyondHalfAreRefusedButInfinityIsKept) {
   EXPECT_TRUE(names_in(temp.path()).empty());
   EXPECT_NO_THROW(write(70000.0F, DType::bf16));
   EXPECT_NO_THROW(write(std::numeric_limits<float>::infinity(), DType::f16));
+}
+
+TEST(Safetensors, ComparesTensorsOfAnyDtypeToTheLastElement) {
+  const test::TempFolder temp;
+  const std::string path = temp.path() + "/m.safetensors";
+  constexpr std::size_t kElements = 300'000;  // more than one block
+  std::vector<float> wide(kElements, 1.5F);
+  std::vector<float> changed = wide;
+  changed.back() = 2;
+  std::vector<std::uint16_t> narrow(kElements, 0x3FC0);  // 1.5 in bf16
+  const json header = {
+      {"a", {{"dtype", "F32"}, {"shape", {kElements}}, {"data_offsets", {0, 4 * kElements}}}},
+      {"b",
+       {{"dtype", "F32"},
+        {"shape", {kElements}},
+        {"data_offsets", {4 * kElements, 8 * kElements}}}},
+      {"c",
+       {{"dtype", "BF16"},
+        {"shape", {kElements}},
+        {"data_offsets", {8 * kElements, 10 * kElements}}}},
+      {"d",
+       {{"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {10 * kElements, 10 * kElements + 4}}}}};
+  test::put_file(path, test::file_of(header.dump(), test::bytes_of(wide) + test::bytes_of(changed) +
+                                                        test::bytes_of(narrow) +
+                                                        test::bytes_of(std::vector{1.5F})));
+  const SafetensorsReader reader(path);
+
+  EXPECT_TRUE(reader.are_equal("a", "a"));
+  EXPECT_TRUE(reader.are_equal("a", "c"));
+  EXPECT_FALSE(reader.are_equal("a", "b"));
+  EXPECT_FALSE(reader.are_equal("b", "c"));
+  EXPECT_FALSE(reader.are_equal("a", "d"));
+  EXPECT_THAT(test::refusal(ExitCode::checkpoint, [&] { (void)reader.are_equal("a", "e"); }),
+              HasSubstr("there is no tensor e"));
 }
 
 TEST(Safetensors, AFolderAppearsWholeOrNotAtAll) {
