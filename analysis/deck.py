@@ -18,7 +18,8 @@ LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.con
 # Keys that say how a run is spread over ranks or what it writes: runs may differ in them and still
 # be compared. The batch is judged by the tokens of a step.
 FREE_SECTIONS = ("run", "data", "parallel", "schedule", "train", "checkpoint", "timing")
-FREE_KEYS = ("model.init_std", "model.scale_residual_init", "optimizer.lr", "optimizer.betas",
+FREE_KEYS = ("model.init_std", "model.scale_residual_init", "model.embedding_scale",
+             "model.bos_token", "model.eos_tokens", "optimizer.lr", "optimizer.betas",
              "optimizer.eps", "optimizer.weight_decay", "optimizer.decay_embeddings",
              "optimizer.clip_norm")
 BOUND_KEYS = ("run.deterministic",)

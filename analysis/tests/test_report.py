@@ -370,13 +370,15 @@ class Groups(ReportTest):
     def test_learning_rates_and_names_do_not_part_runs(self) -> None:
         one = self.write("one", (1, 1, 1, 1), ONE)
         two = self.write("two", (2, 1, 1, 1), TWO,
-                         deck={"optimizer__lr": 0.1, "run__name": "two", "train__steps": 9})
+                         deck={"optimizer__lr": 0.1, "run__name": "two", "train__steps": 9,
+                               "model__bos_token": 0})
 
         _, content = self.report(one, two)
 
         self.assertEqual(self.kinds(content), [("strong", ["one", "two"])])
         self.assertEqual(content["deck_differences"],
-                         {"optimizer.lr": ["0.002", "0.1"], "train.steps": ["400", "9"]})
+                         {"optimizer.lr": ["0.002", "0.1"], "train.steps": ["400", "9"],
+                          "model.bos_token": ["-", "0"]})
 
     def test_starts_of_one_run_with_other_layouts_are_compared(self) -> None:
         run = self.write("run", (1, 1, 1, 1), ONE)
