@@ -48,7 +48,7 @@ class Initial(support.Case):
         self.assertEqual(support.column(self.folder / "twelve", "step"), [1, 2, 3])
 
     def test_only_weights_are_taken(self):
-        result = self.start_from("fresh", "train.steps=1", "checkpoint.final=true")
+        result = self.start_from("fresh", "train.steps=1", "schedule.warmup_steps=1")
 
         self.assertEqual(result.code, 0, result.err)
         meta = support.manifest(self.folder / "fresh/checkpoints/step_00000001")

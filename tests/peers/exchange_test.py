@@ -153,7 +153,7 @@ class Exchange(support.Case):
                 for file in (self.folder / "vocabulary300").iterdir():
                     shutil.copy(file, folder)
 
-            result = self.run_program("checkpoint", "import", folder.name, "--output", name)
+            result = self.run_program("checkpoint", "import", folder.name, "--output", f"from_{name}")
 
             self.assertEqual(result.code, 0, result.err)
             for word in (*words, "generate will need --vocab"):
