@@ -117,7 +117,7 @@ class Recipe:
     def validation_samples(self, order: Order) -> int:
         """Samples from the front of the validation text that a measurement takes."""
         batches = self.integer("train.validate_batches")
-        return min(order.epoch, batches * self.integer("train.microbatch") or order.epoch)
+        return min(order.epoch, batches * self.integer("train.global_batch") or order.epoch)
 
 
 def read_recipe(run: Path, overrides: Sequence[str] = ()) -> Recipe:

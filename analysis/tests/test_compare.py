@@ -119,8 +119,10 @@ class Recipes(FolderTest):
 
         self.assertEqual([step for step in range(1, 101) if recipe.validates(step, 100)],
                          [30, 60, 90, 100])
-        self.assertEqual(recipe.validation_samples(Order("blocks", 1281, 128, 0)), 4)
-        self.assertEqual(recipe.validation_samples(Order("blocks", 300, 128, 0)), 2)
+        for microbatch in (1, 3):
+            recipe = self.recipe("train.global_batch=3", f"train.microbatch={microbatch}")
+            self.assertEqual(recipe.validation_samples(Order("blocks", 1281, 128, 0)), 6)
+            self.assertEqual(recipe.validation_samples(Order("blocks", 300, 128, 0)), 2)
         every = self.recipe("train.validate_batches=0")
         self.assertEqual(every.validation_samples(Order("blocks", 1281, 128, 0)), 10)
 

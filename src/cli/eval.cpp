@@ -93,12 +93,9 @@ class Evaluator {
     const std::int32_t ignored = config_.data.ignore_token;
     samples_ = std::make_unique<io::Samples>(*tokens_, io::Sampling::blocks, T, config_.run.seed,
                                              false, ignored);
-    count_ = samples_->size();
-    const std::int64_t limit = config_.train.validate_batches * config_.train.microbatch;
-    const bool limited = limit > 0 && limit < count_;
-    if (limited) count_ = limit;
+    count_ = train::validation_samples(config_, samples_->size());
     if (stride == 0) return;
-    const std::int64_t targets = limited ? limit * T : tokens_->size() - 1;
+    const std::int64_t targets = count_ < samples_->size() ? count_ * T : tokens_->size() - 1;
     samples_ =
         std::make_unique<io::Samples>(io::Samples::strided(*tokens_, T, stride, targets, ignored));
     count_ = samples_->size();
@@ -234,8 +231,8 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
       "usage: [mpirun -np N] hyperslab eval DECK --checkpoint DIR [--set k=v]... prints loss (nats "
       "a token), perplexity, bits per byte and token accuracy of the deck's validation files, the "
       "same numbers on every layout. Bytes are those of the counted tokens in data.vocabulary; end "
-      "of text and other special tokens have none. train.validate_batches limits the text, 0 "
-      "takes all");
+      "of text and other special tokens have none. train.validate_batches limits the text "
+      "to so many batches of train.global_batch samples, 0 takes all");
   add_options(args);
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const train::Config config =

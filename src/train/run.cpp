@@ -105,9 +105,7 @@ void TrainingRun::open_data() {
 }
 
 std::int64_t TrainingRun::validation_count() const {
-  const std::int64_t all = validation_samples_->size();
-  const std::int64_t limit = config_.train.validate_batches * config_.train.microbatch;
-  return limit > 0 ? std::min(all, limit) : all;
+  return validation_samples(config_, validation_samples_->size());
 }
 
 void TrainingRun::open_records() {

@@ -121,4 +121,10 @@ std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch) {
   return steps;
 }
 
+std::int64_t validation_samples(const Config& config, std::int64_t available) {
+  const std::int64_t batches = config.train.validate_batches;
+  const std::int64_t batch = config.train.global_batch;
+  return batches > 0 && batches <= available / batch ? batches * batch : available;
+}
+
 }  // namespace hyperslab::train

@@ -33,11 +33,48 @@ class Evaluate(support.Case):
         for ranks in (1, 2, 3):
             with self.subTest(ranks=ranks):
                 _, found = self.evaluate("--checkpoint", "run/checkpoints", ranks=ranks)
-                self.assertEqual((found["step"], found["tokens"]), (20, 10 * 32))
+                self.assertEqual((found["step"], found["tokens"]), (20, 5 * 12 * 32))
                 self.assertAlmostEqual(found["loss"] / last["validation_loss"], 1, delta=1e-6)
                 self.assertAlmostEqual(found["bits_per_byte"] / last["validation_bits_per_byte"], 1, delta=1e-6)
                 self.assertEqual(found["token_accuracy"], last["validation_token_accuracy"])
                 self.assertAlmostEqual(found["perplexity"], math.exp(found["loss"]), places=6)
+
+    def test_microbatch_and_layout_play_no_part(self):
+        """validate_batches counts global batches; 20 of 12 samples are more than the file has."""
+        samples = len(support.text()) // 32
+        self.assertNotEqual(samples % 12, 0)
+        cases = {5: (("data=1", 4), ("data=2", 3), ("tensor=2", 3), ("pipeline=2", 6)),
+                 20: (("data=1", 12), ("data=2", 6), ("pipeline=2", 2), ("data=3", 1))}
+        for batches, expected in ((5, 60), (20, samples)):
+            _, first = self.evaluate("--checkpoint", "run/checkpoints",
+                                     settings=(f"train.validate_batches={batches}",))
+            self.assertEqual(first["tokens"], expected * 32)
+            for axis, microbatch in cases[batches]:
+                with self.subTest(batches=batches, axis=axis, microbatch=microbatch):
+                    _, found = self.evaluate(
+                        "--checkpoint", "run/checkpoints", ranks=int(axis[-1]), layout=(f"parallel.{axis}",),
+                        settings=(f"train.validate_batches={batches}", f"train.microbatch={microbatch}"))
+                    self.assertEqual(found["tokens"], first["tokens"])
+                    self.assertEqual(found["bytes"], first["bytes"])
+                    self.assertAlmostEqual(found["loss"] / first["loss"], 1, delta=1e-6)
+
+    def test_train_validates_on_as_many_samples_whatever_the_microbatch(self):
+        """Each start goes on from one checkpoint and takes a step too small to change anything."""
+        still = ("optimizer.lr=1.0e-30", "optimizer.weight_decay=0", "train.steps=21", "train.validate_batches=7")
+        losses = {}
+        for number, (axis, microbatch) in enumerate((("data=1", 12), ("data=1", 2), ("data=2", 3), ("tensor=2", 4),
+                                                     ("pipeline=2", 6))):
+            run = self.copy_of("run", f"still{number}")
+            result = self.run_program("train", "deck.yaml", *support.overrides(
+                *self.settings, *still, f"run.directory={run.name}", f"parallel.{axis}",
+                f"train.microbatch={microbatch}"), ranks=int(axis[-1]))
+            self.assertEqual(result.code, 0, result.err)
+            losses[axis, microbatch] = support.metrics(run)[-1]["validation_loss"]
+        _, found = self.evaluate("--checkpoint", "run/checkpoints", settings=("train.validate_batches=7",))
+
+        self.assertEqual(found["tokens"], 7 * 12 * 32)
+        for case, loss in losses.items():
+            self.assertAlmostEqual(loss / found["loss"], 1, delta=1e-6, msg=str(case))
 
     def test_whole_file_counts_every_sample_once(self):
         _, one = self.evaluate("--checkpoint", "run/checkpoints", settings=("train.validate_batches=0",))
@@ -74,7 +111,7 @@ class Evaluate(support.Case):
                         self.assertAlmostEqual(found[key], one[key], delta=1e-6 * one[key])
 
     def test_figures_of_the_text(self):
-        text, covered = support.text(), 10 * 32  # targets: the bytes behind the first one
+        text, covered = support.text(), 5 * 12 * 32  # targets: the bytes behind the first one
         words = sum(1 <= word.start() <= covered for word in re.finditer(r"\S+", text))
         lines = text[1:covered + 1].count("\n")
 

@@ -41,4 +41,8 @@ void report_threads(const comm::World& world);
 /// Steps of the run: those of the deck, or of its epochs over so many samples.
 [[nodiscard]] std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch);
 
+/// Samples that a validation takes from the front of the `available` ones: train.validate_batches
+/// of train.global_batch each, so that microbatch and layout play no part; 0 batches: all.
+[[nodiscard]] std::int64_t validation_samples(const Config& config, std::int64_t available);
+
 }  // namespace hyperslab::train
