@@ -2,6 +2,7 @@
 // What several rules ask.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -24,6 +25,11 @@ namespace hyperslab::deck {
 
 [[nodiscard]] inline std::int64_t wanted_ranks(const train::Config& c) {
   return std::int64_t{c.parallel.data} * c.parallel.tensor * c.parallel.pipeline;
+}
+
+/// Of a wsd schedule.
+[[nodiscard]] inline std::int64_t decay_steps(const train::Config& c) {
+  return std::llround(c.schedule.decay_fraction * static_cast<double>(c.train.steps));
 }
 
 /// Those of deck section `parallel`.

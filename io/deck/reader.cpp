@@ -2,6 +2,7 @@
 #include "reader.hpp"
 
 #include "hyperslab/deck/deck.hpp"
+#include "shorten.hpp"
 
 namespace hyperslab::deck {
 namespace {
@@ -66,7 +67,8 @@ void judge_rules(const train::Config& config, const Surroundings& surroundings,
 }  // namespace
 
 train::Config read_deck(const std::string& text, const std::string& file,
-                        std::span<const std::string> overrides, const Surroundings& surroundings) {
+                        std::span<const std::string> overrides, const Surroundings& surroundings,
+                        std::string* cuts) {
   Problems problems;
   auto root = parse_yaml(text, -1, problems);
   if (root && root->kind == Node::Kind::null) {
@@ -86,6 +88,8 @@ train::Config read_deck(const std::string& text, const std::string& file,
   visit_keys(reader, config);
   require_keys(reader, surroundings);
   resolve(config);
+  const std::string cut = shorten(config, reader);
+  if (cuts != nullptr) *cuts = cut;
   judge_rules(config, surroundings, reader, problems);
   problems.raise(file, overrides);
   if (config.model.attention == model::AttentionPath::cudnn) {

@@ -53,10 +53,6 @@ std::int64_t largest_of(const std::vector<std::int64_t>& ids) {
   return ids.empty() ? -1 : std::ranges::max(ids);
 }
 
-std::int64_t decay_steps(const Config& c) {
-  return std::llround(c.schedule.decay_fraction * static_cast<double>(c.train.steps));
-}
-
 constexpr std::array kModelRules = {
     Rule{"model.heads", "model.width", "divides model.width",
          [](const Config& c, const Surroundings&) { return divides(c.model.heads, c.model.width); },

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "hyperslab/core/log.hpp"
 #include "hyperslab/core/philox.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
@@ -141,7 +142,10 @@ train::Config read_config(comm::World& world, const DeckSource& source) {
   std::vector<std::string> overrides = source.overrides;
   if (!source.device.empty()) overrides.push_back("run.device=" + source.device);
   try {
-    return deck::read_deck(text, source.path, overrides, surroundings);
+    std::string cuts;
+    train::Config config = deck::read_deck(text, source.path, overrides, surroundings, &cuts);
+    if (!cuts.empty()) log::info("to fit --set: " + cuts);
+    return config;
   } catch (const Error& error) {
     throw error.on_all_ranks();
   }

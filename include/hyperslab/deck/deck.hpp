@@ -40,10 +40,12 @@ struct Rule {
 /// win over the text before anything is validated. Every problem - unknown and duplicate keys,
 /// wrong types, octal-looking numbers, values out of range, violated rules - is found and reported
 /// in one Error(usage), a line each: "deck.yaml:12:3: key: text" (overrides: "--set key=value:
-/// text").
+/// text"). What no longer fits into an override of train.steps, train.epochs or checkpoint.every is
+/// cut instead of refused; `cuts`, unless null, gets one line that says what, or nothing.
 [[nodiscard]] train::Config read_deck(const std::string& text, const std::string& file,
                                       std::span<const std::string> overrides,
-                                      const Surroundings& surroundings);
+                                      const Surroundings& surroundings,
+                                      std::string* cuts = nullptr);
 
 /// The resolved deck as YAML, every key with its value; reads back to an equal Config.
 [[nodiscard]] std::string to_yaml(const train::Config& config);

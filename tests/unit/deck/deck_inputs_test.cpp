@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -74,6 +75,28 @@ TEST_P(Inputs, AreReadAndHaveTheParametersTheyName) {
   EXPECT_EQ(config.run.name, input.name);
   EXPECT_EQ(model::parameter_count(config.model), input.parameters);
   EXPECT_EQ(read(to_yaml(config), {}, surroundings_of(input)), config);
+}
+
+/// With as few steps as a look at whether it runs takes.
+TEST_P(Inputs, FitIntoTenSteps) {
+  const auto& input = GetParam();
+  const Surroundings surroundings = surroundings_of(input);
+  const auto whole = read(text_of(input.name), {}, surroundings);
+
+  ASSERT_EQ(refusal(text_of(input.name), {"train.steps=10"}, surroundings), "accepted");
+  const auto config = read(text_of(input.name), {"train.steps=10"}, surroundings);
+  EXPECT_EQ(config.train.steps, 10);
+  EXPECT_EQ(config.train.epochs, 0);
+  EXPECT_EQ(config.schedule.warmup_steps, std::min<std::int64_t>(whole.schedule.warmup_steps, 10));
+  EXPECT_EQ(refusal(text_of(input.name), {"checkpoint.every=0"}, surroundings), "accepted");
+}
+
+/// Train and eval read validate_batches batches of global_batch samples: 10 million tokens at most.
+TEST_P(Inputs, ValidateInAShortTime) {
+  const auto config = read(text_of(GetParam().name), {}, surroundings_of(GetParam()));
+
+  EXPECT_LE(config.train.validate_batches * config.train.global_batch * config.model.context,
+            20 * 512 * 1024);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Inputs, testing::ValuesIn(inputs()));
