@@ -58,6 +58,7 @@ ordered_json json_of(const MetricsLine& line) {
   value["token_accuracy"] = line.token_accuracy;
   value["wall_seconds"] = line.wall_seconds;
   value["skipped_steps"] = line.skipped_steps;
+  value["memory_peak_bytes"] = line.memory_peak_bytes;
   if (line.validation) {
     value["validation_loss"] = line.validation->loss;
     value["validation_perplexity"] = line.validation->perplexity;

@@ -6,6 +6,7 @@
 #include "command.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/train/run.hpp"
+#include "start_command.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -87,6 +88,7 @@ ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments
   std::signal(SIGUSR1, request_stop);
   std::signal(SIGTERM, request_stop);
   options.deck_yaml = deck::to_yaml(config);
+  options.command = start_command(world, arguments);
   return train::run_training(world, config, options);
 }
 

@@ -16,13 +16,6 @@
 namespace hyperslab::train {
 namespace {
 
-std::string duration(double seconds) {
-  const auto total = std::llround(seconds);
-  if (total < 60) return fmt::format("{} s", total);
-  if (total < 3600) return fmt::format("{} min {:02} s", total / 60, total % 60);
-  return fmt::format("{} h {:02} min", total / 3600, total / 60 % 60);
-}
-
 /// The terminal that what we write to stderr ends on: stderr itself, or, where mpirun on this host
 /// passes it on through a pipe, mpirun's. Empty: none.
 std::string terminal() {
@@ -49,6 +42,13 @@ int terminal_columns() {
 }
 
 }  // namespace
+
+std::string duration(double seconds) {
+  const auto total = std::llround(seconds);
+  if (total < 60) return fmt::format("{} s", total);
+  if (total < 3600) return fmt::format("{} min {:02} s", total / 60, total % 60);
+  return fmt::format("{} h {:02} min", total / 3600, total / 60 % 60);
+}
 
 Progress::Progress(bool enabled, std::int64_t total_steps, std::int64_t log_every)
     : enabled_(enabled),

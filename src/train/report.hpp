@@ -9,6 +9,9 @@
 
 namespace hyperslab::train {
 
+/// "8 s", "2 min 21 s", "3 h 05 min".
+[[nodiscard]] std::string duration(double seconds);
+
 /// One live line on a terminal, plain lines every `log_every` steps elsewhere.
 class Progress {
  public:

@@ -131,6 +131,7 @@ void TrainingRun::load(const std::string& step) {
       log::info(fmt::format("resumed from {} (step {}, written by {})", reader.folder(),
                             reader.meta().step, reader.meta().layout));
     }
+    report_deck_changes(reader.meta());
   });
 }
 

@@ -42,6 +42,7 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
   checkpoints_ = config_.checkpoint.directory.empty() ? config_.run.directory + "/checkpoints"
                                                       : config_.checkpoint.directory;
   agree(world_, [&] { open_data(); });
+  report_data_amount();
   open_vocabulary();
   TrainerOptions trainer_options;
   agree(world_,
@@ -60,6 +61,7 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
     trainer_->initialize();
   });
   resume();
+  if (nothing_left()) return;
   // Only now anything on disk changes: whatever is wrong with the input was found before.
   agree(world_, [&] {
     if (!is_first()) return;
@@ -119,6 +121,7 @@ void TrainingRun::open_records() {
     }
     metrics_ = std::make_unique<io::MetricsLog>(directory + "/metrics.jsonl", first_step_);
     folder = io::next_start_folder(directory);
+    keep_deck(folder);
   });
   folder = world_.broadcast(folder);
   const mesh::Coordinates& at = mesh_->at();
@@ -159,13 +162,12 @@ void TrainingRun::report_placement() {
 }
 
 ExitCode TrainingRun::run() {
+  if (nothing_left()) return say_nothing_left();
   started_ = now_seconds();
   collected_ = first_step_ - 1;
   settle_products();
   std::int64_t step = first_step_ - 1;
-  const std::int64_t stop_after =
-      options_.stop_after > 0 ? std::min(options_.stop_after, last_step_) : last_step_;
-  while (step < stop_after && !stop_) {
+  while (step < final_step() && !stop_) {
     one_step(++step);
     collect(step - kLag);
   }
@@ -175,7 +177,7 @@ ExitCode TrainingRun::run() {
   progress_->finish_line();
   flush_row();
   timing_->flush();
-  if (is_first()) log::info(fmt::format("stopped behind step {} of {}", step, last_step_));
+  summarize(step);
   return stop_ && step < last_step_ ? ExitCode::preempted : ExitCode::ok;
 }
 
@@ -267,6 +269,8 @@ void TrainingRun::collect(std::int64_t step) {
     }
     const StepTimes times = trainer_->times(collected_);
     record(collected_, times);
+    memory_peak_ = std::max(memory_peak_, trainer_->memory().peak_bytes());
+    check_targets(result);
     if (is_first()) report(result, times.step_seconds);
   }
 }
@@ -287,7 +291,9 @@ void TrainingRun::report(const ops::StepResult& result, double step_seconds) {
   line.token_accuracy = result.correct / result.tokens;
   line.wall_seconds = wall_seconds();
   line.skipped_steps = result.skipped_steps;
+  line.memory_peak_bytes = trainer_->memory().peak_bytes();
   line.validation = std::exchange(validation_, std::nullopt);
+  last_loss_ = line.loss;
   metrics_->append(line);
   progress_->show(line);
 }

@@ -39,6 +39,16 @@ class TrainingRun {
   void load(const std::string& step);
   [[nodiscard]] std::string sample_order() const;
   void check_resumable(const io::CheckpointMeta& meta) const;
+  void report_deck_changes(const io::CheckpointMeta& meta) const;
+  /// Whether the checkpoint that was resumed from is at the last step of this start or beyond.
+  [[nodiscard]] bool nothing_left() const { return first_step_ > final_step(); }
+  ExitCode say_nothing_left() const;
+  /// Writes the deck of this start beside those of earlier ones.
+  void keep_deck(const std::string& start_folder) const;
+  void report_data_amount() const;
+  void check_targets(const ops::StepResult& result);
+  void summarize(std::int64_t step);
+  void name_next_commands(std::int64_t step) const;
   void one_step(std::int64_t step);
   void record(std::int64_t step, const StepTimes& times);
   void record_trace(std::int64_t step);
@@ -49,6 +59,11 @@ class TrainingRun {
   void validate(std::int64_t step);
   void checkpoint(std::int64_t step);
   [[nodiscard]] std::int64_t validation_count() const;
+  /// The last step of this start, unless it is asked to stop.
+  [[nodiscard]] std::int64_t final_step() const {
+    const std::int64_t stop_after = options_.stop_after;
+    return stop_after > 0 && stop_after < last_step_ ? stop_after : last_step_;
+  }
   [[nodiscard]] bool is_due(std::int64_t step, std::int64_t every) const {
     return (every > 0 && step % every == 0) || step == last_step_;
   }
@@ -80,6 +95,9 @@ class TrainingRun {
   ops::ProductTable products_;  // of all ranks, settled before the first step
   std::optional<io::MetricsLine::Validation> validation_;
   std::optional<TextAmount> validation_text_;  // where the vocabulary tells
+  double last_loss_ = 0;                       // of the newest step whose result was read
+  std::int64_t memory_peak_ = 0;               // bytes of this rank, over the steps of this start
+  int without_targets_in_a_row_ = 0;
   std::int64_t first_step_ = 1;
   std::int64_t last_step_ = 0;
   std::int64_t step_ = 0;       // under way

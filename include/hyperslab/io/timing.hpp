@@ -123,6 +123,7 @@ struct MetricsLine {
   double token_accuracy = 0;
   double wall_seconds = 0;
   std::int64_t skipped_steps = 0;
+  std::int64_t memory_peak_bytes = 0;  ///< of rank 0, as in its timing file
   struct Validation {
     double loss = 0;
     double perplexity = 0;

@@ -63,13 +63,13 @@ TEST(MetricsLog, KeysAreThoseOfTheContract) {
   std::vector<std::string> keys;
   const ordered_json first = ordered_json::parse(lines[0]);
   for (const auto& [key, value] : first.items()) keys.push_back(key);
-  EXPECT_EQ(keys,
-            (std::vector<std::string>{"step", "loss", "grad_norm", "lr", "tokens", "step_seconds",
-                                      "tokens_per_second", "mfu", "mfu_full", "perplexity",
-                                      "token_accuracy", "wall_seconds", "skipped_steps"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"step", "loss", "grad_norm", "lr", "tokens",
+                                            "step_seconds", "tokens_per_second", "mfu", "mfu_full",
+                                            "perplexity", "token_accuracy", "wall_seconds",
+                                            "skipped_steps", "memory_peak_bytes"}));
   EXPECT_EQ(first.at("loss").get<double>(), 1.1);
   const ordered_json second = ordered_json::parse(lines[1]);
-  EXPECT_EQ(second.size(), 16U);
+  EXPECT_EQ(second.size(), 17U);
   EXPECT_TRUE(second.at("loss").is_null());
   EXPECT_TRUE(second.at("grad_norm").is_null());
   EXPECT_EQ(second.at("tokens"), std::int64_t{1} << 60);
@@ -77,7 +77,7 @@ TEST(MetricsLog, KeysAreThoseOfTheContract) {
   EXPECT_EQ(second.at("validation_perplexity"), 33.1);
   EXPECT_EQ(second.at("validation_token_accuracy"), 0.25);
   const ordered_json third = ordered_json::parse(lines[2]);
-  EXPECT_EQ(third.size(), 17U);
+  EXPECT_EQ(third.size(), 18U);
   EXPECT_EQ(third.at("validation_bits_per_byte"), 1.25);
 }
 
