@@ -18,7 +18,7 @@ using test::small_config;
 using test::SmallRun;
 using test::world;
 
-constexpr double kSleepSeconds = 0.2;
+constexpr double kSleepSeconds = 0.3;
 constexpr int kSteps = 6;
 
 /// Progress that takes long once in every backward pass.
@@ -67,9 +67,8 @@ Extremes steps_of(SmallRun& run) {
 class OneSlowRank : public testing::TestWithParam<const char*> {};
 
 TEST_P(OneSlowRank, IsTheOthersWaitingAndNotTheirReductions) {
-  const train::Config config = small_config(
-      {"parallel.data=2", GetParam(), "parallel.bucket_mib=0.02", "train.microbatch=3"},
-      world().size());
+  const train::Config config =
+      small_config({"parallel.data=2", GetParam(), "train.microbatch=3"}, world().size());
   const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
   SmallRun run(config, mesh, world().rank());
   Context& ctx = run.trainer().context();
@@ -79,13 +78,13 @@ TEST_P(OneSlowRank, IsTheOthersWaitingAndNotTheirReductions) {
 
   const auto [least, most] = steps_of(run);
 
-  EXPECT_LT(least.phase(Phase::reduce_exposed), 0.3 * kSleepSeconds);
+  EXPECT_LT(least.phase(Phase::reduce_exposed), 0.5 * kSleepSeconds);
   if (slow) {
     EXPECT_GE(least.phase(Phase::backward), kSleepSeconds);
-    EXPECT_LT(least.phase(Phase::wait), 0.3 * kSleepSeconds);
+    EXPECT_LT(least.phase(Phase::wait), 0.5 * kSleepSeconds);
   } else {
     EXPECT_GT(most.phase(Phase::wait), 0.7 * kSleepSeconds);
-    EXPECT_LT(least.phase(Phase::backward), 0.3 * kSleepSeconds);
+    EXPECT_LT(least.phase(Phase::backward), 0.5 * kSleepSeconds);
   }
   EXPECT_GT(most.reduce_busy_seconds, 0);
 }
