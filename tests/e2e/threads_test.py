@@ -71,7 +71,7 @@ class ThreadsTest(support.Case):
                                  ranks > self.open_cores())
 
     def test_without_a_launcher(self):
-        threads, text = self.train_with("alone", 1, prefix=())
+        threads, text = self.train_with("alone", 1)
         alone = [self.open_cores()]
         known = {key: value for key, value in os.environ.items() if key not in ALONE}
         words = support.command("train", "deck.yaml", *support.overrides("run.directory=no_mpirun", *STEPS))
