@@ -24,6 +24,7 @@ class DocumentView final : public TokenSource {
   void read(std::int64_t first, std::span<std::int32_t> out) const override;
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] std::uint64_t fingerprint() const override;
+  [[nodiscard]] std::vector<TokenFileSummary> files() const override { return all_->files(); }
   void require_unchanged() const override { all_->require_unchanged(); }
   [[nodiscard]] bool has_mask() const override { return all_->has_mask(); }
   void read_mask(std::int64_t first, std::span<std::uint8_t> out) const override;

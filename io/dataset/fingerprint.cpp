@@ -51,8 +51,23 @@ std::uint64_t hash_blocks(std::span<const std::byte> bytes) {
   });
 }
 
-std::int64_t bytes_of(const Shard& shard) {
-  return shard.bytes() + (shard.has_mask ? shard.count : 0);
+std::int64_t bytes_of(std::span<const Shard> shards) {
+  std::int64_t all = 0;
+  for (const Shard& shard : shards) all += shard.bytes() + (shard.has_mask ? shard.count : 0);
+  return all;
+}
+
+/// `hash` and what the shard holds; `all`: bytes of the set that it belongs to.
+std::uint64_t mixed_with(std::uint64_t hash, const Shard& shard, std::int64_t all) {
+  const auto hash_of = [all](const std::byte* begin, std::int64_t size) {
+    const std::span bytes(begin, static_cast<std::size_t>(size));
+    return all <= kWholeSetBytes || size <= kWholeFileBytes ? hash_whole(bytes)
+                                                            : hash_blocks(bytes);
+  };
+  hash = mixed(hash, static_cast<std::uint64_t>(shard.count));
+  hash = mixed(hash, name_hash(shard.format));
+  hash = mixed(hash, hash_of(shard.ids(), shard.bytes()));
+  return shard.has_mask ? mixed(hash, hash_of(shard.mask(), shard.count)) : hash;
 }
 
 }  // namespace
@@ -63,21 +78,19 @@ std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
 }
 
 std::uint64_t fingerprint_of(std::span<const Shard> shards) {
-  std::int64_t all = 0;
-  for (const Shard& shard : shards) all += bytes_of(shard);
-  const auto hash_of = [all](const std::byte* begin, std::int64_t size) {
-    const std::span bytes(begin, static_cast<std::size_t>(size));
-    return all <= kWholeSetBytes || size <= kWholeFileBytes ? hash_whole(bytes)
-                                                            : hash_blocks(bytes);
-  };
+  const std::int64_t all = bytes_of(shards);
   std::uint64_t hash = name_hash("token files");
-  for (const Shard& shard : shards) {
-    hash = mixed(hash, static_cast<std::uint64_t>(shard.count));
-    hash = mixed(hash, name_hash(shard.format));
-    hash = mixed(hash, hash_of(shard.ids(), shard.bytes()));
-    if (shard.has_mask) hash = mixed(hash, hash_of(shard.mask(), shard.count));
-  }
+  for (const Shard& shard : shards) hash = mixed_with(hash, shard, all);
   return hash;
+}
+
+std::vector<std::uint64_t> fingerprints_of_each(std::span<const Shard> shards) {
+  const std::int64_t all = bytes_of(shards);
+  std::vector<std::uint64_t> hashes;
+  for (const Shard& shard : shards) {
+    hashes.push_back(mixed_with(name_hash("token files"), shard, all));
+  }
+  return hashes;
 }
 
 }  // namespace hyperslab::io

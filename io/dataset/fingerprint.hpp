@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "dataset/shard.hpp"
 
@@ -16,5 +17,8 @@ namespace hyperslab::io {
 /// Of counts, formats, ids and masks of the shards in this order; what of large ones is read is
 /// said at TokenSource::fingerprint(). Uses all OpenMP threads.
 [[nodiscard]] std::uint64_t fingerprint_of(std::span<const Shard> shards);
+
+/// The same of each shard alone, reading of it what fingerprint_of() of them all reads.
+[[nodiscard]] std::vector<std::uint64_t> fingerprints_of_each(std::span<const Shard> shards);
 
 }  // namespace hyperslab::io

@@ -110,6 +110,16 @@ std::uint64_t TokenFiles::fingerprint() const {
   return fingerprint_;
 }
 
+std::vector<TokenFileSummary> TokenFiles::files() const {
+  const std::vector<std::uint64_t> fingerprints = fingerprints_of_each(shards_);
+  std::vector<TokenFileSummary> out;
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    const Shard& shard = shards_[i];
+    out.push_back({shard.path, shard.format, shard.count, shard.opened.bytes, fingerprints[i]});
+  }
+  return out;
+}
+
 void TokenFiles::require_unchanged() const {
   for (const Shard& shard : shards_) {
     const std::optional<FileStamp> now = stamp_of(shard.path);

@@ -23,6 +23,7 @@ class TokenFiles final : public TokenSource {
   void read(std::int64_t first, std::span<std::int32_t> out) const override;
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] std::uint64_t fingerprint() const override;
+  [[nodiscard]] std::vector<TokenFileSummary> files() const override;
   void require_unchanged() const override;
   [[nodiscard]] bool has_mask() const override { return shards_.front().has_mask; }
   /// Only where has_mask().

@@ -10,6 +10,7 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/run.hpp"
+#include "hyperslab/train/same_tokens.hpp"
 #include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::cli {
@@ -36,6 +37,7 @@ class Evaluator {
         io::require_fits_model(*tokenizer_, config_.data.vocabulary, config_.model.vocabulary);
       }
     });
+    train::require_same_tokens(world_, {{"the evaluated tokens", tokens_.get()}});
     if (tokenizer_) text_ = train::count_text(*samples_, count_, *tokenizer_, world_);
     train::agree(world_,
                  [&] { options_ = train::trainer_options(config_, world_.local_rank(), false); });

@@ -17,6 +17,7 @@
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/optim/schedule.hpp"
 #include "hyperslab/train/machine_rate.hpp"
+#include "hyperslab/train/same_tokens.hpp"
 #include "norms.hpp"
 #include "training_run.hpp"
 
@@ -42,6 +43,8 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
   checkpoints_ = config_.checkpoint.directory.empty() ? config_.run.directory + "/checkpoints"
                                                       : config_.checkpoint.directory;
   agree(world_, [&] { open_data(); });
+  require_same_tokens(
+      world_, {{"data.train", train_tokens_.get()}, {"data.validation", validation_tokens_.get()}});
   report_data_amount();
   open_vocabulary();
   TrainerOptions trainer_options;

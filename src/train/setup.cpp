@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +15,20 @@
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::train {
+
+namespace {
+
+/// "rank 1 on host n2: " before the message of that rank. Nothing for rank 0, unless other ranks on
+/// other hosts have no such error.
+std::string origin(std::size_t rank, const std::vector<std::string>& errors,
+                   const std::vector<std::string>& hosts) {
+  const bool everywhere = std::ranges::count(errors, "") == 0;
+  const auto other_host = [&](const std::string& host) { return host != hosts[rank]; };
+  if (rank == 0 && (everywhere || std::ranges::none_of(hosts, other_host))) return "";
+  return "rank " + std::to_string(rank) + " on host " + hosts[rank] + ": ";
+}
+
+}  // namespace
 
 void agree(comm::World& world, const std::function<void()>& work) {
   std::string mine;  // "<code> <message>", empty where all is well
@@ -33,7 +48,7 @@ void agree(comm::World& world, const std::function<void()>& work) {
     if (all[rank].empty()) continue;
     const std::size_t space = all[rank].find(' ');
     const auto code = static_cast<ExitCode>(std::stoi(all[rank].substr(0, space)));
-    const std::string from = rank == 0 ? "" : "rank " + std::to_string(rank) + ": ";
+    const std::string from = origin(rank, all, world.all_gather(world.host()));
     throw Error(code, from + all[rank].substr(space + 1)).on_all_ranks();
   }
 }

@@ -14,6 +14,15 @@
 
 namespace hyperslab::io {
 
+/// One token file of a source, for messages.
+struct TokenFileSummary {
+  std::string path;
+  std::string format;  ///< "llm.c uint16"
+  std::int64_t tokens = 0;
+  std::int64_t file_bytes = 0;
+  std::uint64_t fingerprint = 0;  ///< of this file, in the way of TokenSource::fingerprint()
+};
+
 /// A sequence of token ids, usually memory-mapped files, one after the other. Every function but
 /// documents() may be called by several threads at once.
 class TokenSource {
@@ -31,6 +40,9 @@ class TokenSource {
   /// sizes always show, and so does other text; edits that touch a share f of the blocks stay
   /// unseen with a probability near (1 - f)^1024. Computed once, at the first call.
   [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
+  /// The files in their order; none for tokens that are not of files. Reads them again for their
+  /// fingerprints.
+  [[nodiscard]] virtual std::vector<TokenFileSummary> files() const { return {}; }
   /// Throws Error(data) that names a file whose size or time of modification is not what it was
   /// when it was opened. Files that are gone by now do not count: what was opened is still there to
   /// read.
@@ -48,8 +60,9 @@ class TokenSource {
 /// Opens `synthetic` (2^31 ids of a Markov chain, a function of seed and index), or every file that
 /// the paths and globs name, in the order given (globs sorted). Formats, by content then suffix:
 /// llm.c's header, .npy (1-D unsigned 16/32, signed 32/64 bit), HDF5 (1-D integer dataset
-/// `tokens`), raw .bin of `raw_dtype`. Checked against the vocabulary. `loss_mask`: every file has
-/// a mask (HDF5: dataset `loss_mask` of one byte a token). Throws Error(data) that names the file,
+/// `tokens`, all of it written and in that file), raw .bin of `raw_dtype` (refused if its bytes
+/// look like those of a wider type). Checked against the vocabulary. `loss_mask`: every file has a
+/// mask (HDF5: dataset `loss_mask` of one byte a token). Throws Error(data) that names the file,
 /// what was wanted and found.
 [[nodiscard]] std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
                                                        const std::string& raw_dtype,

@@ -107,6 +107,24 @@ TEST_F(OpenTokens, FingerprintFollowsContentFormatAndOrder) {
   EXPECT_NE(print({"large.bin"}), print({"changed.bin"}));
 }
 
+TEST_F(OpenTokens, FilesAreToldOneByOne) {
+  io::write_token_file(path("a.bin"), counted(0, 100), 257);
+  io::write_token_file(path("b.npy"), counted(1, 50), 257);
+  std::filesystem::copy(path("a.bin"), path("c.bin"));
+
+  const auto files = open({path("a.bin"), path("b.npy"), path("c.bin")})->files();
+
+  ASSERT_EQ(files.size(), 3U);
+  EXPECT_EQ(files[0].path, path("a.bin"));
+  EXPECT_EQ(files[0].format, "llm.c uint16");
+  EXPECT_EQ(files[0].tokens, 100);
+  EXPECT_EQ(files[0].file_bytes, 1024 + 200);
+  EXPECT_EQ(files[1].tokens, 50);
+  EXPECT_NE(files[0].fingerprint, files[1].fingerprint);
+  EXPECT_EQ(files[0].fingerprint, files[2].fingerprint);
+  EXPECT_TRUE(open({"synthetic"})->files().empty());
+}
+
 TEST_F(OpenTokens, FingerprintSeesAnyChangedByteOfUpToAGibibyte) {
   io::write_token_file(path("a.bin"), Ids(3 << 20, 1), 257);
   const std::uint64_t before = open({path("a.bin")})->fingerprint();
