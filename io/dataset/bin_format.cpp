@@ -44,6 +44,54 @@ bool resembles_header(const Shard& shard, const Header& words) {
   return count_fits && zeros_from(words, 3);
 }
 
+/// The high and the low half of a pair of ids that were read as half of their type.
+template <class T>
+struct Halves {
+  std::int64_t pairs = 0;
+  std::int64_t large_low = 0;  ///< pairs whose low half is too large for a high one
+  bool large_high = false;     ///< some high half is too large for a vocabulary
+
+  /// Counts `count` pairs from pair `first` on.
+  void add(const Shard& shard, std::int64_t first, std::int64_t count) {
+    constexpr T kMostHigh = 15;  // ids below 2^20, where halves have 16 bits
+    const std::byte* ids = shard.file.bytes().data();
+    for (std::int64_t i = first; i < first + count; ++i) {
+      std::array<T, 2> pair{};
+      std::memcpy(pair.data(), ids + 2 * i * static_cast<std::int64_t>(sizeof(T)), sizeof(pair));
+      large_low += pair[0] > kMostHigh ? 1 : 0;
+      large_high = large_high || pair[1] > kMostHigh;
+    }
+    pairs += count;
+  }
+};
+
+/// Whether the bytes look like ids of twice as many bytes: every second id is 0 or tiny, and the
+/// others are not. Tokens of a text do not; looks at the first and the last pairs.
+template <class T>
+bool resembles_wider_ids(const Shard& shard) {
+  constexpr std::int64_t kFewest = 16;
+  constexpr std::int64_t kMost = 4096;
+  const std::int64_t pairs = shard.file.size() / (2 * static_cast<std::int64_t>(sizeof(T)));
+  if (pairs < kFewest) return false;
+  const std::int64_t looked_at = std::min(pairs, kMost);
+  Halves<T> halves;
+  halves.add(shard, 0, looked_at);
+  halves.add(shard, pairs - looked_at, looked_at);
+  return !halves.large_high && 4 * halves.large_low >= halves.pairs;
+}
+
+[[noreturn]] void fail_wider(const Shard& shard, const std::string& raw_dtype) {
+  const bool narrow = raw_dtype == "uint16";
+  fail_file(
+      shard.path, fmt::format("{} ids (data.dtype) in a file without a header", raw_dtype),
+      fmt::format("every second one below 16 and the others larger, as {} ids look when they are "
+                  "read as {}",
+                  narrow ? "uint32" : "int64", raw_dtype),
+      narrow
+          ? "set data.dtype to uint32; if the ids are uint16, write them with a header (.npy, .h5)"
+          : "write the ids with a header (.npy, .h5)");
+}
+
 }  // namespace
 
 bool has_llmc_header(const Shard& shard) {
@@ -97,6 +145,9 @@ void read_raw(Shard& shard, const std::string& raw_dtype) {
         fmt::format("a multiple of {} bytes ({} without a header)", size_of(shard.type), raw_dtype),
         fmt::format("{} bytes", shard.file.size()), "correct data.dtype, or copy the file again");
   }
+  const bool wider = shard.type == IdType::u16 ? resembles_wider_ids<std::uint16_t>(shard)
+                                               : resembles_wider_ids<std::uint32_t>(shard);
+  if (wider) fail_wider(shard, raw_dtype);
 }
 
 }  // namespace hyperslab::io

@@ -17,6 +17,7 @@ using hdf5::Handle;
 const char* const kRemedy = "write it with hyperslab tokenize --output FILE.h5";
 
 struct Layout {
+  std::string name;
   Handle dataset;
   Handle type;
   hsize_t count = 0;
@@ -26,9 +27,62 @@ bool has_dataset(const Handle& file, const char* name) {
   return H5Lexists(file.get(), name, H5P_DEFAULT) > 0;
 }
 
+/// Throws where `name` is a link to somewhere else: the ids are mapped from this file.
+void require_hard_link(const Shard& shard, const Handle& file, const char* name) {
+  H5L_info_t link{};
+  if (H5Lget_info(file.get(), name, &link, H5P_DEFAULT) < 0 || link.type == H5L_TYPE_HARD) return;
+  const char* found = "a link of another program's kind";
+  if (link.type == H5L_TYPE_SOFT) found = "a soft link";
+  if (link.type == H5L_TYPE_EXTERNAL) found = "an external link to another file";
+  fail_file(shard.path, fmt::format("the dataset {} itself", name), found,
+            "name the file that holds it, or " + std::string(kRemedy));
+}
+
+/// Throws where elements are in other files.
+void require_own_storage(const Shard& shard, const Layout& layout) {
+  const Handle properties(H5Dget_create_plist(layout.dataset.get()), H5Pclose);
+  const char* found = nullptr;
+  if (H5Pget_layout(properties.get()) == H5D_VIRTUAL) found = "a virtual dataset, made of others";
+  if (H5Pget_external_count(properties.get()) > 0) found = "external raw storage, in other files";
+  if (found == nullptr) return;
+  fail_file(shard.path, fmt::format("a dataset {} with its elements in this file", layout.name),
+            found, kRemedy);
+}
+
+/// Whether some chunks were never written; HDF5 reads them as zeros.
+bool lacks_chunks(const Layout& layout) {
+#if H5_VERSION_GE(1, 10, 5)
+  const Handle properties(H5Dget_create_plist(layout.dataset.get()), H5Pclose);
+  if (H5Pget_layout(properties.get()) != H5D_CHUNKED) return false;
+  const Handle space(H5Dget_space(layout.dataset.get()), H5Sclose);
+  hsize_t chunk = 0;
+  hsize_t written = 0;
+  const bool known = H5Pget_chunk(properties.get(), 1, &chunk) == 1 && chunk > 0 &&
+                     H5Dget_num_chunks(layout.dataset.get(), space.get(), &written) >= 0;
+  return known && written < layout.count / chunk + (layout.count % chunk > 0 ? 1 : 0);
+#else
+  (void)layout;
+  return false;
+#endif
+}
+
+/// Throws where elements were never written.
+void require_written(const Shard& shard, const Layout& layout) {
+  if (layout.count == 0) return;
+  H5D_space_status_t status = H5D_SPACE_STATUS_ERROR;
+  H5Dget_space_status(layout.dataset.get(), &status);
+  const bool none = status == H5D_SPACE_STATUS_NOT_ALLOCATED;
+  if (!none && !lacks_chunks(layout)) return;
+  fail_file(shard.path, fmt::format("{} elements in the dataset {}", layout.count, layout.name),
+            none ? "that it was never written" : "that parts of it were never written",
+            "write the file again");
+}
+
 Layout open_dataset(const Shard& shard, const Handle& file, const char* name) {
   Layout layout;
+  layout.name = name;
   if (has_dataset(file, name)) {
+    require_hard_link(shard, file, name);
     layout.dataset = Handle(H5Dopen2(file.get(), name, H5P_DEFAULT), H5Dclose);
   }
   if (!layout.dataset) {
@@ -43,6 +97,7 @@ Layout open_dataset(const Shard& shard, const Handle& file, const char* name) {
               kRemedy);
   }
   H5Sget_simple_extent_dims(space.get(), &layout.count, nullptr);
+  require_own_storage(shard, layout);
   return layout;
 }
 
@@ -60,10 +115,7 @@ bool is(const Handle& type, hid_t other) { return H5Tequal(type.get(), other) > 
 /// Where the elements lie in the file in one piece, or -1.
 std::int64_t offset_in_file(const Layout& layout) {
   const Handle properties(H5Dget_create_plist(layout.dataset.get()), H5Pclose);
-  if (H5Pget_layout(properties.get()) != H5D_CONTIGUOUS ||
-      H5Pget_external_count(properties.get()) != 0) {
-    return -1;
-  }
+  if (H5Pget_layout(properties.get()) != H5D_CONTIGUOUS) return -1;
   const haddr_t address = H5Dget_offset(layout.dataset.get());
   return address == HADDR_UNDEF ? -1 : static_cast<std::int64_t>(address);
 }
@@ -105,6 +157,7 @@ void allocate(const Shard& shard, std::int64_t bytes, std::vector<std::byte>& me
 }
 
 void read_all(const Shard& shard, const Layout& layout, hid_t type, void* out) {
+  require_written(shard, layout);
   if (H5Dread(layout.dataset.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0) {
     fail_file(shard.path, fmt::format("{} readable elements", layout.count),
               "HDF5's error '" + hdf5::last_error() + "'", "copy or write the file again");

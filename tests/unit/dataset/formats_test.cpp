@@ -48,6 +48,28 @@ TEST_F(Formats, ReadsRawUint16AndUint32) {
   refuse(narrow, {"uint16 or uint32", "'float'"}, "float");
 }
 
+TEST_F(Formats, RefusesRawFilesOfWiderIdsThanTheDeckSays) {
+  std::vector<std::uint32_t> wide;
+  std::vector<std::uint16_t> narrow;
+  std::vector<std::int64_t> widest;
+  for (std::uint32_t i = 0; i < 200; ++i) {
+    wide.push_back((i * 7919 + 11) % 128000);
+    narrow.push_back(static_cast<std::uint16_t>((i * 7919 + 11) % 50000));
+    widest.push_back(i * 7919 % 50000);
+  }
+  const auto file = write("wide.bin", bytes_of(wide));
+
+  refuse(file,
+         {"uint16 ids (data.dtype)", "every second one below 16", "set data.dtype to uint32"});
+  EXPECT_EQ(open(file, "uint32", 128000).size(), 200U);
+  EXPECT_EQ(open(write("narrow.bin", bytes_of(narrow))).size(), 200U);
+  refuse(write("widest.bin", bytes_of(widest)), {"as int64 ids look when they are read as uint32"},
+         "uint32");
+  EXPECT_EQ(open(write("zeros.bin", std::string(4096, '\0'))).size(), 2048U);
+  EXPECT_EQ(open(write("few.bin", bytes_of<std::uint16_t>({300, 0, 400, 1}))),
+            (Ids{300, 0, 400, 1}));
+}
+
 TEST_F(Formats, ReadsBothHeadersOfLlmc) {
   const auto narrow = write("a.bin", llmc(20240520, 1, 3, {7, 8, 65535}));
   const auto wide = write("b.bin", llmc(20240801, 7, 2, {1, 1, 5, 0}));
@@ -145,6 +167,81 @@ TEST_F(Formats, RefusesHdf5ThatIsTooLargeForMemory) {
   H5Dclose(set), H5Pclose(properties), H5Sclose(space), H5Fclose(file);
 
   refuse(path("vast.h5"), {"2305843009213693952 tokens", "contiguous"});
+}
+
+/// Files whose dataset `tokens` is somewhere else, or nowhere.
+class Hdf5Elsewhere : public Formats {
+ protected:
+  Hdf5Elsewhere() {
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    hdf5("other.h5", "tokens", H5T_STD_U16LE, Ids(1000, 5), {1000});
+  }
+  /// Lets `make(file, space, properties)` add the dataset.
+  template <class Make>
+  std::string with(const std::string& name, Make make) {
+    const hid_t file = H5Fcreate(path(name).c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    const hsize_t extent = 1000;
+    const hid_t space = H5Screate_simple(1, &extent, nullptr);
+    const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+    make(file, space, properties);
+    H5Pclose(properties), H5Sclose(space), H5Fclose(file);
+    return path(name);
+  }
+  static hid_t create(hid_t file, hid_t space, hid_t properties, const char* name = "tokens") {
+    return H5Dcreate2(file, name, H5T_STD_U16LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+  }
+};
+
+TEST_F(Hdf5Elsewhere, LinksAreRefused) {
+  refuse(with("external.h5",
+              [&](hid_t file, hid_t, hid_t) {
+                H5Lcreate_external(path("other.h5").c_str(), "tokens", file, "tokens", H5P_DEFAULT,
+                                   H5P_DEFAULT);
+              }),
+         {"the dataset tokens itself", "an external link to another file"});
+  refuse(with("soft.h5",
+              [&](hid_t file, hid_t space, hid_t properties) {
+                H5Dclose(create(file, space, properties, "there"));
+                H5Lcreate_soft("/there", file, "tokens", H5P_DEFAULT, H5P_DEFAULT);
+              }),
+         {"a soft link"});
+}
+
+TEST_F(Hdf5Elsewhere, StorageInOtherFilesIsRefused) {
+  refuse(with("virtual.h5",
+              [&](hid_t file, hid_t space, hid_t properties) {
+                H5Pset_virtual(properties, space, path("gone.h5").c_str(), "tokens", space);
+                H5Dclose(create(file, space, properties));
+              }),
+         {"elements in this file", "a virtual dataset"});
+  refuse(with("raw.h5",
+              [&](hid_t file, hid_t space, hid_t properties) {
+                H5Pset_external(properties, path("other.h5").c_str(), 0, 2000);
+                H5Dclose(create(file, space, properties));
+              }),
+         {"elements in this file", "external raw storage"});
+}
+
+TEST_F(Hdf5Elsewhere, ElementsThatWereNeverWrittenAreRefused) {
+  refuse(with("never.h5", [](hid_t file, hid_t space,
+                             hid_t properties) { H5Dclose(create(file, space, properties)); }),
+         {"1000 elements in the dataset tokens", "never written"});
+  const auto chunked = [](bool whole) {
+    return [whole](hid_t file, hid_t space, hid_t properties) {
+      const hsize_t chunk = 300;
+      const hsize_t first = 0;
+      const hsize_t count = whole ? 1000 : 650;
+      H5Pset_chunk(properties, 1, &chunk);
+      const hid_t set = create(file, space, properties);
+      H5Sselect_hyperslab(space, H5S_SELECT_SET, &first, nullptr, &count, nullptr);
+      const Ids ids(1000, 7);
+      const hid_t memory = H5Screate_simple(1, &count, nullptr);
+      H5Dwrite(set, H5T_NATIVE_INT32, memory, space, H5P_DEFAULT, ids.data());
+      H5Sclose(memory), H5Dclose(set);
+    };
+  };
+  refuse(with("sparse.h5", chunked(false)), {"parts of it were never written"});
+  EXPECT_EQ(open(with("whole.h5", chunked(true))), Ids(1000, 7));
 }
 
 TEST_F(Formats, RefusesHdf5WithoutTokens) {
