@@ -5,8 +5,10 @@
 #include <array>
 #include <mutex>
 
+#include "hdf5/attributes.hpp"
 #include "hdf5/sparse_file.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/io/checkpoint.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -67,11 +69,20 @@ void add_dataset(const Handle& file, const Handle& link, const Handle& creation,
   data.file_offset = address;
 }
 
-void write_file(SparseFile& memory, std::vector<Dataset>& datasets) {
+void write_head(const Handle& file, const RankFileHead& head) {
+  hdf5::set_attribute(file, "format", "hyperslab checkpoint");
+  hdf5::set_attribute(file, "format_version", CheckpointReader::kFormatVersion);
+  hdf5::set_attribute(file, "step", head.step);
+  hdf5::set_attribute(file, "rank", head.rank);
+  hdf5::set_attribute(file, "layout", head.layout);
+}
+
+void write_file(SparseFile& memory, const RankFileHead& head, std::vector<Dataset>& datasets) {
   static std::mutex hdf5_mutex;  // serial HDF5 libraries are often not thread-safe
   const std::lock_guard lock(hdf5_mutex);
   hdf5::be_quiet();
   Handle file = create(memory);
+  write_head(file, head);
   {
     const Handle link(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
     const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
@@ -113,9 +124,9 @@ std::vector<StructureBlock> structure_of(SparseFile& file, std::vector<Dataset> 
 
 }  // namespace
 
-Layout lay_out(std::vector<Dataset>& datasets) {
+Layout lay_out(const RankFileHead& head, std::vector<Dataset>& datasets) {
   SparseFile file;
-  write_file(file, datasets);
+  write_file(file, head, datasets);
   return {file.size(), structure_of(file, datasets)};
 }
 

@@ -19,6 +19,13 @@ struct Dataset {
   std::uint64_t file_offset = 0;  ///< set by lay_out: where the raw data begin
 };
 
+/// Attributes of a rank file's root, beside its format.
+struct RankFileHead {
+  std::int64_t step = 0;
+  int rank = 0;
+  std::string layout;  ///< of the ranks that wrote the checkpoint
+};
+
 /// Bytes that HDF5 itself wants in the file: superblock, groups, headers, attributes.
 struct StructureBlock {
   std::uint64_t offset = 0;
@@ -30,11 +37,11 @@ struct Layout {
   std::vector<StructureBlock> structure;  ///< ascending, without the raw data
 };
 
-/// Lets HDF5 lay out a file with these datasets and tells where everything goes. HDF5 works on a
-/// sparse file in memory and never touches the disk: it has no crash consistency, and
+/// Lets HDF5 lay out a file with this head and these datasets and tells where everything goes. HDF5
+/// works on a sparse file in memory and never touches the disk: it has no crash consistency, and
 /// version 1.10 crashes at exit when a close failed for lack of space. Who calls writes the
 /// structure and the data with calls whose errors can be trusted. No dataset is empty. Throws
 /// Error(storage).
-[[nodiscard]] Layout lay_out(std::vector<Dataset>& datasets);
+[[nodiscard]] Layout lay_out(const RankFileHead& head, std::vector<Dataset>& datasets);
 
 }  // namespace hyperslab::io

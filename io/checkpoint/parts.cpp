@@ -71,7 +71,8 @@ void CheckpointParts::add(std::span<const Slab> slabs) {
   }
   const std::string folder = temporary_of(directory_, meta_.step);
   const int part = static_cast<int>(tables_.size());
-  tables_.push_back(table_text(write_rank_file(folder, part, slabs, SaveOptions{})));
+  const RankFileHead head{meta_.step, part, meta_.layout};
+  tables_.push_back(table_text(write_rank_file(folder, head, slabs, SaveOptions{})));
 }
 
 void CheckpointParts::commit() {

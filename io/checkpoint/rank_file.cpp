@@ -73,8 +73,8 @@ void write(storage::File& file, const std::vector<Block>& blocks, const SaveOpti
 
 }  // namespace
 
-Manifest write_rank_file(const std::string& folder, int rank, std::span<const Slab> slabs,
-                         const SaveOptions& options) {
+Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
+                         std::span<const Slab> slabs, const SaveOptions& options) {
   std::vector<const Slab*> stored;
   for (const Slab& slab : slabs) {
     if (slab.count.numel() == 0) continue;
@@ -82,8 +82,8 @@ Manifest write_rank_file(const std::string& folder, int rank, std::span<const Sl
     stored.push_back(&slab);
   }
   std::vector<Dataset> datasets = datasets_of(stored);
-  const Layout layout = lay_out(datasets);
-  const std::string name = fmt::format("rank_{:05d}.h5", rank);
+  const Layout layout = lay_out(head, datasets);
+  const std::string name = fmt::format("rank_{:05d}.h5", head.rank);
 
   Manifest mine;
   mine.block_bytes = options.block_bytes;

@@ -224,7 +224,8 @@ void save_checkpoint(Peers& peers, const std::string& directory, const Checkpoin
   };
   agree(peers, meta.step, make_room, remove);
   const auto write_mine = [&] {
-    return table_text(write_rank_file(temporary, peers.rank(), slabs, options));
+    const RankFileHead head{meta.step, peers.rank(), meta.layout};
+    return table_text(write_rank_file(temporary, head, slabs, options));
   };
   const auto tables = agree(peers, meta.step, write_mine, remove);
   const auto commit = [&]() -> std::string {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/layout.hpp"
 #include "checkpoint/manifest.hpp"
 #include "hyperslab/core/activity.hpp"
 
@@ -36,7 +37,7 @@ void save_checkpoint(Peers& peers, const std::string& directory, const Checkpoin
                      std::span<const Slab> slabs, const SaveOptions& options);
 
 /// Writes this rank's file into `folder` and puts it on the disk. Returns its entry and its pieces.
-[[nodiscard]] Manifest write_rank_file(const std::string& folder, int rank,
+[[nodiscard]] Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
                                        std::span<const Slab> slabs, const SaveOptions& options);
 
 /// Throws Error(storage) with both numbers where the file system of `path` has less than `bytes`

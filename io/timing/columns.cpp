@@ -3,6 +3,8 @@
 
 #include <type_traits>
 
+#include "hdf5/attributes.hpp"
+
 namespace hyperslab::io {
 namespace {
 
@@ -84,6 +86,8 @@ Table::Table(const Handle& file, const std::string& path, const std::string& gro
   for (const Column& column : columns_) {
     datasets_.push_back(create(made, column));
     hdf5::check(static_cast<bool>(datasets_.back()), ExitCode::storage, where_ + "/" + column.name);
+    if (!column.units.empty()) hdf5::set_attribute(datasets_.back(), "units", column.units);
+    hdf5::set_attribute(datasets_.back(), "description", column.description);
   }
 }
 

@@ -10,9 +10,12 @@
 
 namespace hyperslab::io {
 
-/// A column and the values that are not in the file yet.
+/// A column and the values that are not in the file yet. Units and description become attributes of
+/// its dataset.
 struct Column {
   std::string name;
+  std::string units;  ///< "s", "bytes", "1" for numbers of things; empty: texts have none
+  std::string description;
   std::variant<std::vector<double>, std::vector<std::int64_t>, std::vector<std::string>> values;
 };
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "checkpoint/storage.hpp"
+#include "hdf5/attributes.hpp"
 #include "hdf5/backing.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
@@ -16,6 +17,7 @@ namespace hyperslab::io {
 namespace {
 
 using hdf5::Handle;
+using hdf5::set_attribute;
 using Seconds = std::vector<double>;
 using Integers = std::vector<std::int64_t>;
 using Texts = std::vector<std::string>;
@@ -68,27 +70,20 @@ Handle create(const std::string& path, DiskFile& disk) {
   return file;
 }
 
-void set_attribute(const Handle& file, const char* name, std::int64_t value) {
-  const Handle space(H5Screate(H5S_SCALAR), H5Sclose);
-  const Handle attribute(
-      H5Acreate2(file.get(), name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-  hdf5::check(H5Awrite(attribute.get(), H5T_NATIVE_INT64, &value) >= 0, ExitCode::storage,
-              std::string("timing file: attribute ") + name);
-}
-
-void set_attribute(const Handle& file, const char* name, const std::string& value) {
-  const Handle space(H5Screate(H5S_SCALAR), H5Sclose);
-  const Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
-  H5Tset_size(type.get(), H5T_VARIABLE);
-  H5Tset_cset(type.get(), H5T_CSET_UTF8);
-  const Handle attribute(
-      H5Acreate2(file.get(), name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-  const char* text = value.c_str();
-  hdf5::check(H5Awrite(attribute.get(), type.get(), &text) >= 0, ExitCode::storage,
-              std::string("timing file: attribute ") + name);
+/// "data 2 x tensor 1 x pipeline 1": the groups that all ranks have.
+std::string layout_of(const RankInfo& info) {
+  std::string text;
+  for (const GroupInfo& group : info.groups) {
+    if (group.name != "data" && group.name != "tensor" && group.name != "pipeline") continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", group.name, group.size);
+  }
+  return text;
 }
 
 void set_attributes(const Handle& file, const RankInfo& info) {
+  set_attribute(file, "format", "hyperslab timing");
+  set_attribute(file, "format_version", 1);
+  set_attribute(file, "layout", layout_of(info));
   set_attribute(file, "rank", info.rank);
   set_attribute(file, "world_size", info.world_size);
   set_attribute(file, "data", info.data);
@@ -109,46 +104,62 @@ void set_attributes(const Handle& file, const RankInfo& info) {
 struct PhaseColumn {
   const char* name;
   Phase phase;
+  const char* description;
 };
-constexpr PhaseColumn kBeforeReduce[] = {{"data_seconds", Phase::data},
-                                         {"forward_seconds", Phase::forward},
-                                         {"backward_seconds", Phase::backward},
-                                         {"optimizer_seconds", Phase::optimizer}};
-constexpr PhaseColumn kAfterReduce[] = {{"reduce_exposed_seconds", Phase::reduce_exposed},
-                                        {"tensor_comm_seconds", Phase::tensor_comm},
-                                        {"pipeline_comm_seconds", Phase::pipeline_comm},
-                                        {"pipeline_idle_seconds", Phase::pipeline_idle},
-                                        {"wait_seconds", Phase::wait},
-                                        {"checkpoint_seconds", Phase::checkpoint}};
+constexpr PhaseColumn kBeforeReduce[] = {
+    {"data_seconds", Phase::data, "waiting for samples and copying them to the device"},
+    {"forward_seconds", Phase::forward, "forward passes of all microbatches"},
+    {"backward_seconds", Phase::backward, "backward passes of all microbatches"},
+    {"optimizer_seconds", Phase::optimizer, "clipping and the update of the parameters"}};
+constexpr PhaseColumn kAfterReduce[] = {
+    {"reduce_exposed_seconds", Phase::reduce_exposed,
+     "waiting for reductions of gradients that nothing else covers"},
+    {"tensor_comm_seconds", Phase::tensor_comm, "communication of the tensor group"},
+    {"pipeline_comm_seconds", Phase::pipeline_comm, "sending and receiving between stages"},
+    {"pipeline_idle_seconds", Phase::pipeline_idle, "waiting for another stage of the pipeline"},
+    {"wait_seconds", Phase::wait, "waiting for slower ranks"},
+    {"checkpoint_seconds", Phase::checkpoint, "saving a checkpoint after the step"}};
 
 std::vector<Column> step_columns() {
-  std::vector<Column> columns{{"step", Integers{}}, {"step_seconds", Seconds{}}};
-  for (const PhaseColumn& phase : kBeforeReduce) columns.push_back({phase.name, Seconds{}});
-  columns.push_back({"reduce_seconds", Seconds{}});
-  for (const PhaseColumn& phase : kAfterReduce) columns.push_back({phase.name, Seconds{}});
-  for (const char* name : {"tokens", "memory_peak_bytes", "memory_now_bytes"}) {
-    columns.push_back({name, Integers{}});
-  }
-  columns.push_back({"reduce_busy_seconds", Seconds{}});
+  std::vector<Column> columns{
+      {"step", "1", "number of the training step, from 1", Integers{}},
+      {"step_seconds", "s", "wall time of the whole step on this rank", Seconds{}}};
+  const auto add = [&](const PhaseColumn& phase) {
+    columns.push_back({phase.name, "s", phase.description, Seconds{}});
+  };
+  for (const PhaseColumn& phase : kBeforeReduce) add(phase);
+  columns.push_back({"reduce_seconds", "s",
+                     "reductions of gradients; those under way at once are added up", Seconds{}});
+  for (const PhaseColumn& phase : kAfterReduce) add(phase);
+  columns.push_back({"tokens", "1", "tokens that this rank trained on in the step", Integers{}});
+  columns.push_back({"memory_peak_bytes", "bytes", "most memory in use so far", Integers{}});
+  columns.push_back({"memory_now_bytes", "bytes", "memory in use at the end", Integers{}});
+  columns.push_back({"reduce_busy_seconds", "s",
+                     "time with at least one reduction of gradients under way", Seconds{}});
   return columns;
 }
 
 std::vector<Column> traffic_columns() {
-  return {{"calls", Integers{}},
-          {"bytes", Integers{}},
-          {"seconds", Seconds{}},
-          {"exposed_seconds", Seconds{}}};
+  return {{"calls", "1", "operations of the group in the step", Integers{}},
+          {"bytes", "bytes", "bytes of the buffers handed in", Integers{}},
+          {"seconds", "s", "operations from call to end; NaN: not measured", Seconds{}},
+          {"exposed_seconds", "s", "waiting for the group; NaN: not measured", Seconds{}}};
 }
 
 std::vector<Column> event_columns() {
-  return {{"step", Integers{}},         {"name", Texts{}},
-          {"stream", Texts{}},          {"microbatch", Integers{}},
-          {"start_seconds", Seconds{}}, {"end_seconds", Seconds{}}};
+  return {{"step", "1", "number of the traced step", Integers{}},
+          {"name", "", "what was done", Texts{}},
+          {"stream", "", "where it was done: compute, or a group's communication", Texts{}},
+          {"microbatch", "1", "microbatch of the step, -1: none", Integers{}},
+          {"start_seconds", "s", "since the beginning of the step", Seconds{}},
+          {"end_seconds", "s", "since the beginning of the step", Seconds{}}};
 }
 
 std::vector<Column> memory_columns() {
-  return {
-      {"step", Integers{}}, {"time_seconds", Seconds{}}, {"bytes", Integers{}}, {"label", Texts{}}};
+  return {{"step", "1", "number of the traced step", Integers{}},
+          {"time_seconds", "s", "since the beginning of the step", Seconds{}},
+          {"bytes", "bytes", "memory in use from then on", Integers{}},
+          {"label", "", "what was taken or given back", Texts{}}};
 }
 
 }  // namespace

@@ -184,7 +184,10 @@ TEST(RoundTrip, PythonReadsTheFiles) {
   ranks[0].add(name, global, {{0, 0}, {40, 300}});
   ranks[1].add(name, global, {{0, 300}, {13, 400}});
   ranks[1].add(name, global, {{13, 300}, {27, 400}});
-  ASSERT_EQ(save_all(folder.path(), {}, ranks), std::vector<std::string>(2));
+  io::CheckpointMeta meta;
+  meta.step = 7;
+  meta.layout = "data 2 x tensor 1 x pipeline 1";
+  ASSERT_EQ(save_all(folder.path(), meta, ranks), std::vector<std::string>(2));
   const std::string script = folder.path() + "/check.py";
   write_file(script, R"(
 import sys, h5py, numpy
@@ -193,6 +196,9 @@ whole = numpy.full((40, 700), -1, numpy.float32)
 count = 0
 for rank in range(2):
     with h5py.File(f"{folder}/rank_{rank:05d}.h5", "r") as file:
+        assert file.attrs["format"] == "hyperslab checkpoint" and file.attrs["format_version"] == 1
+        assert file.attrs["step"] == 7 and file.attrs["rank"] == rank
+        assert file.attrs["layout"] == "data 2 x tensor 1 x pipeline 1"
         for slab in file[name].values():
             assert slab.dtype == numpy.float32 and slab.chunks is None
             assert list(slab.attrs["global_shape"]) == [40, 700]
@@ -204,7 +210,7 @@ assert count == 3
 assert (whole.ravel() == 3.125 + numpy.arange(28000)).all()
 )");
   const std::string command =
-      "/usr/bin/python3 " + script + " " + folder.path() + "/step_00000000 " + name;
+      "/usr/bin/python3 " + script + " " + folder.path() + "/step_00000007 " + name;
 
   EXPECT_EQ(std::system(command.c_str()), 0);
 }

@@ -183,6 +183,29 @@ TEST(TimingWriter, AttributesSayWhichRankItIs) {
   EXPECT_TRUE(numbers(file, "/steps/step").empty());
 }
 
+TEST(TimingWriter, AttributesSayWhatFileAndColumnsHold) {
+  const TempFolder folder;
+  { const io::TimingWriter writer(folder.path(), some_info()); }
+
+  const Handle file = io::hdf5::open_file(folder.path() + "/rank_00003.h5");
+  ASSERT_TRUE(file);
+  EXPECT_EQ(text_attribute(file, "format"), "hyperslab timing");
+  EXPECT_EQ(integer_attribute(file, "format_version"), 1);
+  EXPECT_EQ(text_attribute(file, "layout"), "data 2");
+  const auto units = [&](const char* column) {
+    const Handle dataset = open_dataset(file, column);
+    EXPECT_FALSE(text_attribute(dataset, "description").empty()) << column;
+    return text_attribute(dataset, "units");
+  };
+  EXPECT_EQ(units("/steps/step"), "1");
+  EXPECT_EQ(units("/steps/backward_seconds"), "s");
+  EXPECT_EQ(units("/steps/memory_peak_bytes"), "bytes");
+  EXPECT_EQ(units("/groups/data/bytes"), "bytes");
+  EXPECT_EQ(units("/groups/world/exposed_seconds"), "s");
+  EXPECT_EQ(units("/events/start_seconds"), "s");
+  EXPECT_EQ(units("/memory/bytes"), "bytes");
+}
+
 TEST(TimingWriter, EventsAndMemoryOfTracedSteps) {
   const TempFolder folder;
   io::TimingWriter first(folder.path(), some_info());
