@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
 #include "tokenizer/cuts.hpp"
 
 namespace hyperslab::io {
@@ -89,6 +90,22 @@ void TextFile::check_end() const {
   fail_input(path_, fmt::format("a file that stays as it is while it is read ({} bytes)", size_),
              fmt::format("a change before byte {}, {} bytes now", done_, status.st_size),
              "run this again when it is complete");
+}
+
+std::vector<std::string> without_empty_files(std::span<const std::string> inputs) {
+  std::vector<std::string> kept;
+  std::vector<std::string> empty;
+  for (const std::string& path : inputs) {
+    struct stat status {};
+    const bool is_empty =
+        ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_size == 0;
+    (is_empty ? empty : kept).push_back(path);
+  }
+  if (kept.empty()) return {inputs.begin(), inputs.end()};
+  for (const std::string& path : empty) {
+    log::warn(fmt::format("text file '{}' is empty (0 bytes) and is left out", path));
+  }
+  return kept;
 }
 
 DocumentReader::DocumentReader(const std::string& path, DocumentSeparator separator)

@@ -34,6 +34,10 @@ class TextFile {
   std::int64_t done_ = 0;    ///< bytes
 };
 
+/// The inputs but empty files (0 bytes), which are named in a warning; all of them if there are no
+/// others.
+[[nodiscard]] std::vector<std::string> without_empty_files(std::span<const std::string> inputs);
+
 /// Cuts a text file into pieces of at most a few MiB and into documents, in bounded memory. A piece
 /// ends where a document does or, in longer documents, where last_cut() (cuts.hpp) says that no
 /// vocabulary sees a difference; only text without such a place in 4 MiB is cut between two UTF-8

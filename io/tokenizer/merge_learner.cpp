@@ -75,11 +75,12 @@ class Learner {
       const Candidate best = heap_.top();
       heap_.pop();
       const std::int64_t count = pairs_[best.pair].count;
-      if (count != best.count) {
-        if (count > 0) heap_.push({count, best.pair});
-        continue;
+      if (count == 0) continue;  // made and taken apart by one and the same merge
+      if (count == best.count) {
+        merge(best.pair);
+      } else {
+        heap_.push({count, best.pair});
       }
-      merge(best.pair);
     }
     return std::move(learned_);
   }

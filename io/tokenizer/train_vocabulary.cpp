@@ -5,6 +5,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/tokenizer.hpp"
+#include "tokenizer/document_reader.hpp"
 #include "tokenizer/merge_learner.hpp"
 #include "tokenizer/piece_counts.hpp"
 #include "tokenizer/write_vocabulary.hpp"
@@ -46,8 +47,8 @@ std::int64_t train_vocabulary(const VocabularyTraining& training) {
     throw Error(ExitCode::usage,
                 "tokenize: wanted at least one text file, found none; use --input");
   }
-  const LearnedMerges learned =
-      learn_merges(count_pieces(training.inputs, training.specials), training.size - fixed);
+  const LearnedMerges learned = learn_merges(
+      count_pieces(without_empty_files(training.inputs), training.specials), training.size - fixed);
   write_vocabulary(learned, training.specials, training.output);
   return static_cast<std::int64_t>(learned.tokens.size() + training.specials.size());
 }

@@ -55,6 +55,23 @@ TEST_F(TrainVocabulary, EndsWhereNoPairIsLeft) {
   EXPECT_EQ(tokenizer->end_of_text(), 258);
 }
 
+TEST_F(TrainVocabulary, NoPairThatNeverOccursIsMerged) {
+  // Merging a a in aaaa makes the pairs (aa, a) and (a, aa) and takes them apart again.
+  EXPECT_EQ(merges("aaaa", 100), "a a\naa aa\n");
+  EXPECT_EQ(io::open_tokenizer(path("vocab"))->vocabulary(), 256 + 2 + 1);
+  EXPECT_EQ(merges("abababab cdcdcd", 100),
+            "a b\nc d\nab ab\ncd cd\ncdcd cd\nabab abab\nĠ cdcdcd\n");
+}
+
+TEST_F(TrainVocabulary, LeavesEmptyInputsOutAmongOthers) {
+  io::VocabularyTraining training;
+  training.size = 258;
+  training.inputs = {write("empty.txt", ""), write("in.txt", "abab")};
+  training.output = path("vocab");
+
+  EXPECT_EQ(io::train_vocabulary(training), 258);
+}
+
 TEST_F(TrainVocabulary, NothingToLearnGivesBytes) {
   EXPECT_EQ(merges("a", 10), "");
   EXPECT_EQ(merges("a b c", 0), "");
@@ -127,7 +144,7 @@ TEST_F(TrainVocabulary, RefusesWhatCannotBe) {
   training.inputs.push_back(path("missing.txt"));
   expect_refused(ExitCode::data, {path("missing.txt"), "No such file"}, training);
   training = good;
-  training.inputs.push_back(write("empty.txt", ""));
+  training.inputs = {write("empty.txt", "")};
   expect_refused(ExitCode::data, {path("empty.txt"), "an empty file"}, training);
 }
 
