@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "hyperslab/core/error.hpp"
+#include "tokenizer/unicode_ages.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace hyperslab::io {
@@ -114,6 +115,7 @@ bool Splitter::begin_stretch() {
   stretch_end_ = next_ + (valid > 0 ? valid : 1);
   match_begin_ = match_end_ = next_;
   if (valid == 0) match_end_ = stretch_end_;
+  subject_ = with_stand_ins(text_.substr(next_, valid), copy_);
   return true;
 }
 
@@ -146,12 +148,11 @@ std::size_t Splitter::ascii_piece() const {
 std::string_view Splitter::match() {
   if (next_ < match_begin_) return take(match_begin_ - next_);
   if (next_ < match_end_) return take(match_end_ - next_);
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text_.data() + stretch_begin_);
-  const std::size_t bytes = stretch_end_ - stretch_begin_;
   const std::size_t from = next_ - stretch_begin_;
   const auto run = pattern_.has_jit() ? pcre2_jit_match : pcre2_match;
-  const int result = run(pattern_.code(), subject, bytes, from, PCRE2_NOTEMPTY | PCRE2_NO_UTF_CHECK,
-                         found_.get(), context_.get());
+  const int result =
+      run(pattern_.code(), reinterpret_cast<PCRE2_SPTR>(subject_.data()), subject_.size(), from,
+          PCRE2_NOTEMPTY | PCRE2_NO_UTF_CHECK, found_.get(), context_.get());
   if (result == PCRE2_ERROR_NOMATCH) return take(stretch_end_ - next_);
   if (result < 0) {
     throw Error(ExitCode::data,

@@ -35,7 +35,8 @@ class Pattern {
 };
 
 /// Splits texts into pieces, one thread at a time: the matches of the pattern and what lies between
-/// them. A byte that is not part of valid UTF-8 is a piece of its own.
+/// them. A byte that is not part of valid UTF-8 is a piece of its own. Letters and digits are those
+/// of unicode_version(), whatever the engine's version.
 class Splitter {
  public:
   explicit Splitter(const Pattern& pattern);
@@ -65,6 +66,8 @@ class Splitter {
   std::shared_ptr<pcre2_real_match_context_8> context_;
   std::shared_ptr<pcre2_real_jit_stack_8> stack_;
   std::string_view text_;
+  std::string_view subject_;  ///< the stretch as the engine sees it, of as many bytes
+  std::string copy_;          ///< of the stretch, where it has stand-ins
   std::size_t next_ = 0;
   std::size_t stretch_begin_ = 0;  ///< of valid UTF-8 that the engine looks at
   std::size_t stretch_end_ = 0;

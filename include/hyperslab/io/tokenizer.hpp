@@ -26,6 +26,9 @@ class Tokenizer {
   [[nodiscard]] virtual std::int32_t end_of_text() const = 0;
 };
 
+/// The Unicode version whose letters and digits split patterns see.
+[[nodiscard]] std::string_view unicode_version();
+
 /// `bytes`: ids 0-255 are the bytes and 256 ends a document. Else the path of a byte-level BPE: a
 /// folder with Hugging Face's tokenizer.json or with vocab.json and merges.txt (also
 /// gpt2_vocab.json and gpt2_merges.txt), or one of the .json files. vocab.json has GPT-2's split

@@ -114,6 +114,29 @@ TEST_F(BpeTokenizer, SpecialTokensInTextAreText) {
   EXPECT_EQ(decoded(*tokenizer, ids), "<|endoftext|>");
 }
 
+TEST(Pattern, LettersAndDigitsAreThoseOfUnicode16WhateverTheEngineHas) {
+  using Pieces = std::vector<std::string>;
+  const io::Pattern pattern{std::string(io::kGpt2Pattern), "test"};
+  const std::string han = "\xF0\xB1\x8D\x90";    // U+31350, Lo since Unicode 15
+  const std::string digit = "\xF0\x90\xB5\x80";  // U+10D40, Nd since Unicode 16
+  const std::string letter = "\xEA\x9F\x8B";     // U+A7CB, Lu since Unicode 16
+  const std::string emoji = "\xF0\x9F\xAB\xA8";  // U+1FAE8, So since Unicode 15
+  const std::string none = "\xF0\xB8\x80\x80";   // U+38000, not assigned
+  const std::string later = "\xF0\xB2\x8E\xB0";  // U+323B0, Lo since Unicode 17
+
+  EXPECT_EQ(io::unicode_version(), "16.0");
+  EXPECT_EQ(pieces_of(pattern, han + "'ll"), (Pieces{han, "'ll"}));
+  EXPECT_EQ(pieces_of(pattern, "a" + han + letter + " b"), (Pieces{"a" + han + letter, " b"}));
+  EXPECT_EQ(pieces_of(pattern, "1" + digit + "a"), (Pieces{"1" + digit, "a"}));
+  EXPECT_EQ(pieces_of(pattern, "a" + emoji + "!" + none + later + "'ll"),
+            (Pieces{"a", emoji + "!" + none + later + "'", "ll"}));
+  EXPECT_EQ(pieces_of(io::Pattern(R"(\p{Han}+|\p{Lu}+|[\p{So}\p{Cn}]+)", "test"),
+                      han + letter + emoji + none),
+            (Pieces{han, letter, emoji + none}));
+  const std::string broken = han.substr(0, 3);  // stand-ins are for whole characters alone
+  EXPECT_EQ(pieces_of(pattern, han + broken + han), (Pieces{han, "\xF0", "\xB1", "\x8D", han}));
+}
+
 TEST_F(BpeTokenizer, AddedTokensThatAreNotSpecialAreFoundInText) {
   auto file = json_of("vocab/tokenizer.json");
   for (const auto& [id, content] : {std::pair(600, "qq zz"), std::pair(601, "qq")}) {
