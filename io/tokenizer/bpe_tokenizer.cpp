@@ -72,8 +72,11 @@ std::string BpeTokenizer::decode(std::int32_t id) const {
 }
 
 bool BpeTokenizer::is_special(std::int32_t id) const {
-  return (id >= 0 && id == vocabulary_.end_of_text) ||
-         std::ranges::find(vocabulary_.special, id) != vocabulary_.special.end();
+  const auto has = [id](const std::vector<std::int32_t>& ids) {
+    return std::ranges::find(ids, id) != ids.end();
+  };
+  return (id >= 0 && id == vocabulary_.end_of_text) || has(vocabulary_.special) ||
+         has(vocabulary_.text_template.before) || has(vocabulary_.text_template.after);
 }
 
 }  // namespace hyperslab::io

@@ -26,6 +26,7 @@ class BpeTokenizer final : public Tokenizer {
   [[nodiscard]] std::string decode(std::int32_t id) const override;
   [[nodiscard]] bool is_special(std::int32_t id) const override;
   [[nodiscard]] std::int32_t end_of_text() const override { return vocabulary_.end_of_text; }
+  [[nodiscard]] TextTemplate text_template() const override { return vocabulary_.text_template; }
 
  private:
   /// What one thread works with; kept from call to call.

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "hyperslab/io/tokenizer.hpp"
+
 namespace hyperslab::io {
 
 /// A byte-level BPE vocabulary as read from files.
@@ -24,10 +26,12 @@ struct BpeVocabulary {
   std::vector<std::int32_t> added;           ///< tokens found in text before it is split
   std::vector<std::int32_t> special;         ///< tokens marked as no text
   std::int32_t end_of_text = -1;
+  TextTemplate text_template;
 };
 
 /// Reads `path`: a folder with tokenizer.json or with vocab.json and merges.txt (or gpt2_vocab.json
-/// and gpt2_merges.txt), or one of the .json files. Throws Error(data) that names the file, the
+/// and gpt2_merges.txt), or one of the .json files; with the tokenizer_config.json of its folder,
+/// if there is one. Throws Error(data) that names the file, the
 /// place, what was wanted and found.
 [[nodiscard]] BpeVocabulary read_vocabulary(const std::string& path);
 

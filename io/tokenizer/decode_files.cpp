@@ -40,17 +40,22 @@ class TextOutput {
 class Decoder {
  public:
   Decoder(const Tokenizer& tokenizer, const DocumentSeparator& separator)
-      : tokenizer_(tokenizer), separator_(separator) {}
+      : tokenizer_(tokenizer), separator_(separator), around_(tokenizer.text_template()) {}
 
   void append(std::span<const std::int32_t> ids, std::string& out) {
     for (const std::int32_t id : ids) {
       if (ended_) append_separator(out);
       ended_ = id == tokenizer_.end_of_text();
-      if (!ended_) append_text(tokenizer_.decode(id), out);
+      if (!ended_ && !is_added(id)) append_text(tokenizer_.decode(id), out);
     }
   }
 
  private:
+  /// Whether the id stands around documents, not in their text.
+  [[nodiscard]] bool is_added(std::int32_t id) const {
+    return std::ranges::find(around_.before, id) != around_.before.end() ||
+           std::ranges::find(around_.after, id) != around_.after.end();
+  }
   void append_text(const std::string& text, std::string& out) {
     if (text.empty()) return;
     out += text;
@@ -65,6 +70,7 @@ class Decoder {
 
   const Tokenizer& tokenizer_;
   const DocumentSeparator& separator_;
+  TextTemplate around_;
   bool ended_ = false;       ///< an end-of-text id was last
   bool line_begins_ = true;  ///< at the end of the text
 };

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "tokenizer/pattern.hpp"
+#include "tokenizer/text_template.hpp"
 #include "tokenizer/vocabulary_parts.hpp"
 
 namespace hyperslab::io {
@@ -27,6 +28,8 @@ class TokenizerFile {
     vocabulary.whole_pieces = model.value("ignore_merges", json()) == json(true);
     vocabulary.added = std::move(added_);
     vocabulary.special = std::move(special_);
+    vocabulary.text_template = read_text_template(path_, file_.value("post_processor", json()),
+                                                  std::ssize(vocabulary.tokens));
     return vocabulary;
   }
 

@@ -7,6 +7,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "tokenizer/pattern.hpp"
+#include "tokenizer/tokenizer_config.hpp"
 #include "tokenizer/vocabulary_parts.hpp"
 
 namespace hyperslab::io {
@@ -54,6 +55,12 @@ BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::jso
   return vocabulary;
 }
 
+/// Whether the pre-tokenizer is the one whose prefix space transformers sets by its own file.
+bool is_byte_level_alone(const nlohmann::json& tokenizer) {
+  const nlohmann::json part = tokenizer.value("pre_tokenizer", nlohmann::json());
+  return part.is_object() && part.value("type", nlohmann::json()) == "ByteLevel";
+}
+
 std::string find_in_folder(const std::filesystem::path& folder) {
   constexpr std::array kNames = {"tokenizer.json", "vocab.json", "gpt2_vocab.json"};
   for (const char* name : kNames) {
@@ -80,7 +87,15 @@ BpeVocabulary read_vocabulary(const std::string& path) {
   const nlohmann::json content = read_json_file(file);
   const bool is_tokenizer =
       content.is_object() && content.contains("model") && content["model"].is_object();
-  return is_tokenizer ? read_tokenizer_json(file, content) : read_vocab_and_merges(file, content);
+  const TokenizerConfig config(file);
+  if (!is_tokenizer) config.require_gpt2();
+  if (!is_tokenizer || is_byte_level_alone(content)) config.require_no_prefix_space();
+  BpeVocabulary vocabulary =
+      is_tokenizer ? read_tokenizer_json(file, content) : read_vocab_and_merges(file, content);
+  if (!is_tokenizer) vocabulary.text_template = config.text_template(vocabulary);
+  const TextTemplate& text = vocabulary.text_template;
+  if (vocabulary.end_of_text < 0 && !text.after.empty()) vocabulary.end_of_text = text.after.back();
+  return vocabulary;
 }
 
 }  // namespace hyperslab::io

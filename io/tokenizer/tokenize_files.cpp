@@ -19,14 +19,22 @@ constexpr std::size_t kPartBytes = 256 << 10;
 /// Text that is encoded on all threads at once and written in its order.
 class Batch {
  public:
-  Batch(const Tokenizer& tokenizer, TokenWriter& writer) : tokenizer_(tokenizer), writer_(writer) {}
+  Batch(const Tokenizer& tokenizer, TokenWriter& writer, bool special_tokens)
+      : tokenizer_(tokenizer), writer_(writer) {
+    const std::int32_t end = tokenizer.end_of_text();
+    if (special_tokens) around_ = tokenizer.text_template();
+    std::erase(around_.before, end);  // the document before has one
+    std::erase(around_.after, end);
+    if (end >= 0) around_.after.push_back(end);
+  }
 
   void add_text(std::string_view text) {
     if (!text_.empty() && text_.size() + text.size() > kBatchBytes) write();
     text_ += text;
-    ends_.push_back({text_.size(), false});
+    ends_.push_back({text_.size(), nullptr});
   }
-  void add_end_of_text() { ends_.push_back({text_.size(), true}); }
+  void begin_document() { ends_.push_back({text_.size(), &around_.before}); }
+  void end_document() { ends_.push_back({text_.size(), &around_.after}); }
 
   void write() {
     const std::vector<Part> parts = cut();
@@ -39,14 +47,15 @@ class Batch {
   }
 
  private:
+  using Ids = std::vector<std::int32_t>;
   struct End {
     std::size_t at;
-    bool of_text;  ///< an end-of-text id follows
+    const Ids* follow;  ///< ids that come after it, or null
   };
-  /// Texts for one thread, each with what follows it.
+  /// Text, or ids, for one thread.
   struct Item {
     std::string_view text;
-    bool ends_text;
+    const Ids* ids;
   };
   using Part = std::vector<Item>;
 
@@ -62,22 +71,18 @@ class Batch {
           parts.emplace_back();
           bytes = 0;
         }
-        parts.back().push_back({piece, false});
+        parts.back().push_back({piece, nullptr});
         bytes += piece.size();
       }
-      if (end.of_text) parts.back().push_back({{}, true});
+      if (end.follow != nullptr) parts.back().push_back({{}, end.follow});
     }
     return parts;
   }
 
-  [[nodiscard]] std::vector<std::int32_t> encode(const Part& part) const {
-    std::vector<std::int32_t> ids;
+  [[nodiscard]] Ids encode(const Part& part) const {
+    Ids ids;
     for (const Item& item : part) {
-      if (item.ends_text) {
-        ids.push_back(tokenizer_.end_of_text());
-        continue;
-      }
-      const auto more = tokenizer_.encode(item.text);
+      const Ids more = item.ids != nullptr ? *item.ids : tokenizer_.encode(item.text);
       ids.insert(ids.end(), more.begin(), more.end());
     }
     return ids;
@@ -85,23 +90,25 @@ class Batch {
 
   const Tokenizer& tokenizer_;
   TokenWriter& writer_;
+  TextTemplate around_;  ///< ids around each document
   std::string text_;
   std::vector<End> ends_;
 };
 
 /// Documents without text are left out, but every file gives at least an end of text.
-void append_file(const Tokenizer& tokenizer, const std::string& path,
-                 const DocumentSeparator& separator, Batch& batch) {
+void append_file(const std::string& path, const DocumentSeparator& separator, Batch& batch) {
   DocumentReader reader(path, separator);
   bool open = true;  // something is to be ended at the end of the file
   bool has_text = false;
   for (DocumentReader::Piece piece; !piece.ends_file;) {
     piece = reader.next();
+    const bool ends_file = piece.ends_file && open;
+    if (!has_text && (!piece.text.empty() || ends_file)) batch.begin_document();
     batch.add_text(piece.text);
     has_text = has_text || !piece.text.empty();
     if (has_text) open = true;
     if (!(piece.ends_document && has_text) && !(piece.ends_file && open)) continue;
-    if (tokenizer.end_of_text() >= 0) batch.add_end_of_text();
+    batch.end_document();
     has_text = open = false;
   }
 }
@@ -109,14 +116,15 @@ void append_file(const Tokenizer& tokenizer, const std::string& path,
 }  // namespace
 
 std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::string> inputs,
-                            const std::string& output, const DocumentSeparator& separator) {
+                            const std::string& output, const DocumentSeparator& separator,
+                            bool special_tokens) {
   if (inputs.empty()) {
     throw Error(ExitCode::usage,
                 "tokenize: wanted at least one text file, found none; use --input");
   }
   TokenWriter writer(output, tokenizer.vocabulary(), tokenizer.end_of_text());
-  Batch batch(tokenizer, writer);
-  for (const std::string& path : inputs) append_file(tokenizer, path, separator, batch);
+  Batch batch(tokenizer, writer, special_tokens);
+  for (const std::string& path : without_empty_files(inputs)) append_file(path, separator, batch);
   batch.write();
   return writer.finish();
 }

@@ -54,11 +54,15 @@ std::vector<std::string> prompt_texts(const Arguments& args) {
   return read_prompt_file(args.get<std::string>("prompt-file"));
 }
 
-train::Prompts encode_prompts(const io::Tokenizer& tokenizer,
-                              const std::vector<std::string>& texts) {
+train::Prompts encode_prompts(const io::Tokenizer& tokenizer, const std::vector<std::string>& texts,
+                              bool special_tokens) {
   train::Prompts prompts;
+  std::vector<std::int32_t> before;
+  if (special_tokens) before = tokenizer.text_template().before;
   for (const std::string& text : texts) {
-    prompts.push_back(tokenizer.encode(text));
+    const std::vector<std::int32_t> ids = tokenizer.encode(text);
+    prompts.push_back(before);
+    prompts.back().insert(prompts.back().end(), ids.begin(), ids.end());
     if (!prompts.back().empty()) continue;
     if (tokenizer.end_of_text() < 0) {
       refuse("a prompt is empty and the vocabulary has no end-of-text id to begin with");
@@ -121,7 +125,7 @@ void generate(const Arguments& args) {
   const train::SamplingOptions options =
       sampling_options(args, *tokenizer, config.model.vocabulary);
   const auto texts = prompt_texts(args);
-  const auto prompts = encode_prompts(*tokenizer, texts);
+  const auto prompts = encode_prompts(*tokenizer, texts, !args.has("no-special-tokens"));
   train::Generator generator(config, reader,
                              train::Generator::rows_for(prompts, args.get<std::int64_t>("batch")));
   if (args.has("logits")) write_logits(args.get<std::string>("logits"), generator, prompts);
@@ -143,6 +147,11 @@ void add_options(Arguments& args) {
       "prompt-file", po::value<std::string>(),
       "file of prompts: parted by blank lines where it has any, else one a line")(
       "vocab", po::value<std::string>(), "vocabulary (default: data.vocabulary of the deck)")(
+      "no-special-tokens",
+      "leave out the special tokens that the vocabulary puts before each text (post_processor of "
+      "tokenizer.json, or add_bos_token of tokenizer_config.json); what it puts after a text is "
+      "never "
+      "added to a prompt, as the text goes on")(
       "max-tokens", po::value<std::int64_t>()->default_value(200), "tokens to generate")(
       "temperature", po::value<double>()->default_value(1.0), "0: always the likeliest token")(
       "top-k", po::value<std::int64_t>()->default_value(0), "sample among the k likeliest; 0: all")(

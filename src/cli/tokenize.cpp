@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "command.hpp"
+#include "hyperslab/core/log.hpp"
 #include "hyperslab/core/recorder.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 
@@ -26,7 +27,7 @@ void refuse(const Arguments& args, std::initializer_list<const char*> names, con
 }
 
 void train_vocabulary(const Arguments& args) {
-  refuse(args, {"vocab", "output", "document-separator"}, "--train-vocab");
+  refuse(args, {"vocab", "output", "document-separator", "no-special-tokens"}, "--train-vocab");
   io::VocabularyTraining training;
   training.size = args.get<std::int64_t>("train-vocab");
   training.inputs = args.list("input");
@@ -34,8 +35,16 @@ void train_vocabulary(const Arguments& args) {
   training.output = required(args, "output-vocab");
   const double start = now_seconds();
   const std::int64_t ids = io::train_vocabulary(training);
-  fmt::print("{}: a vocabulary of {} in {:.2f} s{}\n", training.output, ids, now_seconds() - start,
-             ids < training.size ? "; the text has no more pairs to merge" : "");
+  fmt::print("{}: a vocabulary of {} in {:.2f} s\n", training.output, ids, now_seconds() - start);
+  if (ids == training.size) return;
+  log::warn(
+      fmt::format("the vocabulary has {} ids, not the {} of --train-vocab: the text has no more "
+                  "pairs to merge; set model.vocabulary to {} or more, or give more text",
+                  ids, training.size, ids));
+}
+
+std::string unicode_help(const std::string& text) {
+  return text + std::string(io::unicode_version());
 }
 
 io::DocumentSeparator separator(const Arguments& args) {
@@ -45,7 +54,7 @@ io::DocumentSeparator separator(const Arguments& args) {
 
 void decode(const Arguments& args) {
   const auto vocab = required(args, "vocab");
-  refuse(args, {"special", "output-vocab", "train-vocab"}, "--decode");
+  refuse(args, {"special", "output-vocab", "train-vocab", "no-special-tokens"}, "--decode");
   const auto tokenizer = io::open_tokenizer(vocab);
   const auto output = args.has("output") ? args.get<std::string>("output") : std::string();
   const std::int64_t tokens =
@@ -59,8 +68,8 @@ void tokenize(const Arguments& args) {
   const auto output = required(args, "output");
   const auto tokenizer = io::open_tokenizer(vocab);
   const double start = now_seconds();
-  const std::int64_t tokens =
-      io::tokenize_files(*tokenizer, args.list("input"), output, separator(args));
+  const std::int64_t tokens = io::tokenize_files(*tokenizer, args.list("input"), output,
+                                                 separator(args), !args.has("no-special-tokens"));
   fmt::print("{}: {} tokens of a vocabulary of {} in {:.2f} s\n", output, tokens,
              tokenizer->vocabulary(), now_seconds() - start);
 }
@@ -72,16 +81,23 @@ ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& argume
       "usage: hyperslab tokenize --vocab DIR|bytes --input FILE... --output FILE, or --decode "
       "--vocab DIR|bytes --input FILE... [--output FILE], or --train-vocab SIZE --input FILE... "
       "[--special TEXT...] --output-vocab DIR");
-  args.add()("vocab", po::value<std::string>(),
-             "vocabulary; `bytes`: 256 bytes and an end-of-text id; else a tokenizer.json, or a "
-             "folder with one or with vocab.json and merges.txt")(
-      "input", po::value<std::vector<std::string>>()->multitoken()->required(),
-      "text files, each of which ends a document; with --decode token files")(
+  args.add()(
+      "vocab", po::value<std::string>(),
+      unicode_help("vocabulary; `bytes`: 256 bytes and an end-of-text id; else a tokenizer.json, "
+                   "or a folder with one or with vocab.json and merges.txt; letters and "
+                   "digits of split patterns are those of Unicode ")
+          .c_str())("input", po::value<std::vector<std::string>>()->multitoken()->required(),
+                    "text files, each of which ends a document; with --decode token files")(
       "output", po::value<std::string>(),
       "token file: .bin, .npy or .h5; with --decode a text file (default: standard output)")(
       "document-separator", po::value<std::string>(),
       "what else ends a document: a text with \\n, \\r, \\t, \\\\, \\xHH, or blank-lines "
-      "(default: a line <|endoftext|>)")("decode", "token files back to text, byte for byte")(
+      "(default: a line <|endoftext|>)")(
+      "no-special-tokens",
+      "leave out the special tokens that the vocabulary puts around each text (post_processor of "
+      "tokenizer.json, or add_bos_token and add_eos_token of tokenizer_config.json); the "
+      "end-of-text "
+      "id stays")("decode", "token files back to text, byte for byte")(
       "train-vocab", po::value<std::int64_t>(),
       "train a byte-level BPE of so many ids: 256 bytes, merges, special tokens")(
       "special", po::value<std::vector<std::string>>()->multitoken()->composing(),

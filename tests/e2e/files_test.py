@@ -47,6 +47,32 @@ class Tokenize(support.Case):
         ids = (self.folder / "parts.bin").read_bytes()[1024:]
         self.assertEqual(list(struct.unpack("<8H", ids)), [*b"one", 256, *b"two", 256])
 
+    def test_a_vocabulary_smaller_than_asked_for_is_said(self):
+        (self.folder / "aaaa.txt").write_text("aaaa", encoding="utf-8")
+
+        result = self.run_program("tokenize", "--train-vocab", 400, "--input", "aaaa.txt", "--output-vocab", "aaaa")
+
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("aaaa: a vocabulary of 259", result.out)
+        self.assertIn("the vocabulary has 259 ids, not the 400 of --train-vocab", result.err)
+        self.assertEqual(len((self.folder / "aaaa/merges.txt").read_text(encoding="utf-8").splitlines()), 3)
+
+    def test_special_tokens_of_the_vocabulary_stand_around_documents(self):
+        support.write_vocabulary(self.folder / "bos", 300)
+        config = {"add_bos_token": True, "bos_token": "!!"}
+        (self.folder / "bos/tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+        (self.folder / "two.txt").write_text("a\n<|endoftext|>\nb", encoding="utf-8")
+        vocabulary = json.loads((self.folder / "bos/vocab.json").read_text(encoding="utf-8"))
+        bos, end, a, b, line = (vocabulary[name] for name in ("!!", "<|endoftext|>", "a", "b", "\u010a"))
+
+        for options, before in (((), [bos]), (("--no-special-tokens",), [])):
+            result = self.run_program("tokenize", "--vocab", "bos", "--input", "two.txt", "--output", "two.bin", *options)
+            self.assertEqual(result.code, 0, result.err)
+            ids = (self.folder / "two.bin").read_bytes()[1024:]
+            self.assertEqual(list(struct.unpack(f"<{len(ids) // 2}H", ids)), [*before, a, line, end, *before, b, end])
+            back = self.run_program("tokenize", "--decode", "--vocab", "bos", "--input", "two.bin")
+            self.assertEqual(back.out, "a\n<|endoftext|>\nb")
+
     def test_tokens_come_back_as_bytes(self):
         data = bytes(range(256)) * 3 + "é😀 שלום\n".encode() + b"\xff\xfe"
         (self.folder / "any.dat").write_bytes(data)

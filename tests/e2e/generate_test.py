@@ -59,6 +59,18 @@ class Generate(support.Case):
 
         self.assertEqual(stopped, greedy[:greedy.index(last)])
 
+    def test_special_tokens_of_the_vocabulary_come_before_the_prompt(self):
+        support.write_vocabulary(self.folder / "bos", 257)
+        (self.folder / "bos/tokenizer_config.json").write_text('{"add_bos_token": true, "add_eos_token": true}')
+        ids = {}
+        for options in ((), ("--no-special-tokens",)):
+            self.generate("--vocab", "bos", "--json", "ids.json", *options, tokens=1)
+            report = json.loads((self.folder / "ids.json").read_text(encoding="utf-8"))
+            ids[len(options)] = report["completions"][0]["prompt_ids"]
+
+        self.assertEqual(len(ids[1]), len(PROMPT))
+        self.assertEqual(ids[0], [256, *ids[1]])
+
     def test_text_longer_than_the_context(self):
         greedy = self.generate("--temperature", 0, tokens=150)
 

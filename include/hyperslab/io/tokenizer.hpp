@@ -11,19 +11,27 @@
 
 namespace hyperslab::io {
 
+/// Special tokens that a vocabulary's files put around every text.
+struct TextTemplate {
+  std::vector<std::int32_t> before;  ///< Llama 3: <|begin_of_text|>
+  std::vector<std::int32_t> after;
+};
+
 /// Text to token ids and back. Threads may use one at the same time.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   [[nodiscard]] virtual std::int64_t vocabulary() const = 0;
+  /// Without the special tokens of text_template().
   [[nodiscard]] virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
   /// The bytes of one id; ids outside the vocabulary give nothing.
   [[nodiscard]] virtual std::string decode(std::int32_t id) const = 0;
-  /// Whether an id is no text: the one that ends a document, and those that a tokenizer.json marks
-  /// as special. decode() may give them a name.
+  /// Whether an id is no text: the one that ends a document, those of text_template(), and those
+  /// that a tokenizer.json marks as special. decode() may give them a name.
   [[nodiscard]] virtual bool is_special(std::int32_t id) const = 0;
   /// The id that ends a document, or -1.
   [[nodiscard]] virtual std::int32_t end_of_text() const = 0;
+  [[nodiscard]] virtual TextTemplate text_template() const { return {}; }
 };
 
 /// The Unicode version whose letters and digits split patterns see.
@@ -33,9 +41,13 @@ class Tokenizer {
 /// folder with Hugging Face's tokenizer.json or with vocab.json and merges.txt (also
 /// gpt2_vocab.json and gpt2_merges.txt), or one of the .json files. vocab.json has GPT-2's split
 /// pattern; tokenizer.json names its own (matched by PCRE2). encode() takes all text as plain:
-/// special tokens in it are not found. <|endoftext|>, <|end_of_text|> or </s> ends documents, the
-/// first of these that the vocabulary has. Throws Error(data) with file and place for what is
-/// missing, broken or more than byte-level BPE.
+/// special tokens in it are not found. text_template() is that of tokenizer.json's post_processor,
+/// without a tokenizer.json that of add_bos_token and add_eos_token in tokenizer_config.json, as in
+/// transformers. <|endoftext|>, <|end_of_text|> or </s> ends documents, the first of these that the
+/// vocabulary has, else the last token of text_template().after. Throws Error(data) with file and
+/// place for what is missing, broken, more than byte-level BPE, or a setting of the folder's
+/// tokenizer_config.json that gives other ids (add_prefix_space; without a tokenizer.json
+/// tokenizer_class and added tokens).
 [[nodiscard]] std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary);
 
 /// Throws Error(data) with the path `vocabulary`, which gave `tokenizer`, where it has more tokens
@@ -63,19 +75,23 @@ struct DocumentSeparator {
 [[nodiscard]] DocumentSeparator parse_document_separator(const std::string& option);
 
 /// Encodes the files one after the other, in bounded memory. The end of a file ends a document, as
-/// does the separator; the end-of-text id follows each document. Documents without text are left
-/// out, but every file gives at least an end of text. Formats by the suffix of `output`: .bin with
+/// does the separator; the end-of-text id follows each document. With `special_tokens` a document
+/// also gets those of text_template(); an end of text among them is not doubled. Documents without
+/// text are left out, but every file gives at least an end of text; empty files (0 bytes) are left
+/// out with a warning. Formats by the suffix of `output`: .bin with
 /// llm.c's header (uint16 up to 65,536 ids, else uint32 under magic 20240801), .npy, .h5 (`tokens`,
 /// and `documents`, the int64 place of each document's first token). Written under a temporary
 /// name, synced and renamed. Returns the number of tokens. Throws Error(data) for inputs, also
-/// empty ones and ones that change meanwhile, Error(usage) for another suffix, Error(storage) for
-/// what cannot be written; then nothing is left of the output.
+/// where all are empty and for ones that change meanwhile, Error(usage) for another suffix,
+/// Error(storage) for what cannot be written; then nothing is left of the output.
 std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::string> inputs,
-                            const std::string& output, const DocumentSeparator& separator = {});
+                            const std::string& output, const DocumentSeparator& separator = {},
+                            bool special_tokens = true);
 
 /// Writes the bytes of all tokens of token files (paths as open_tokens() takes them), exactly. In
 /// place of an end-of-text id between two documents stands the separator, on a line of its own
-/// where it is one; an end-of-text id at the very end gives nothing. `output`: a path, written as
+/// where it is one; an end-of-text id at the very end gives nothing, nor do special tokens of
+/// text_template(). `output`: a path, written as
 /// by tokenize_files(), or empty for standard output. Returns the number of tokens. Throws
 /// Error(data) for inputs, Error(storage) for what cannot be written.
 std::int64_t decode_files(const Tokenizer& tokenizer, const std::vector<std::string>& inputs,
@@ -92,7 +108,8 @@ struct VocabularyTraining {
 /// Trains a byte-level BPE with GPT-2's split pattern: ids 0-255 are the bytes in GPT-2's order,
 /// merge i makes id 256 + i, special tokens get the last ids. Merges the most frequent pair first,
 /// of equally frequent ones the lexicographically greater pair of byte strings; the number of
-/// threads does not matter. Returns the ids, fewer than `size` where the text has no more pairs.
+/// threads does not matter. Returns the ids, fewer than `size` if the text has no more pairs; empty
+/// files are left out with a warning.
 /// Throws Error(usage) for sizes and special tokens that cannot be, Error(data) for inputs,
 /// Error(storage) for what cannot be written; then the folder is as before.
 std::int64_t train_vocabulary(const VocabularyTraining& training);

@@ -35,7 +35,7 @@ SLOW_BYTES = 4 << 20  # the largest file that the slower reference reads as well
 KINDS = ["abcdefgh", "ABC", "0123456789", " ", "  ", "\n", "\r\n", "\t", "'", "'s't're've'm'll'd'S'RE",
          ".,;:!?-_()[]{}<>|/\\\"#", "\u00a0\u2003\u3000\u1680\u202f\u205f\u2028\u2029\u0085\u000b\u000c",
          "\u180e\u200b\u200d\ufeff\u2060", "\x00\x01\x1c\x1f\x7f", "\u0301\u0308\u20dd\u0902", "äöüßéñçΑΩжЯ", "שלום مرحبا",
-         "中文字符。，", "かなカナ", "한국어", "👨‍👩‍👧👍🏽🇩🇪😀", "½²٣४Ⅷ①", "ſKÅǅʰ", "\U0001d4d0\U0001f1e6\U000e0041", "\ue000\uffff\ufffd"]
+         "中文字符。，", "かなカナ", "한국어", "👨‍👩‍👧👍🏽🇩🇪😀", "½²٣४Ⅷ①", "\U00031350\U0002ebf0\ua7cb\U00010d40\U0001fae8\U00038000", "ſKÅǅʰ", "\U0001d4d0\U0001f1e6\U000e0041", "\ue000\uffff\ufffd"]
 
 
 def nasty_text(rng, words):
@@ -162,8 +162,15 @@ def references(data, folder):
     llama.add_tokens([tokenizers.AddedToken("the cat", normalized=False), tokenizers.AddedToken("::::", normalized=False)])
     llama.save(str(folder / "llama.json"))
 
-    def hugging_face(tokenizer):
-        return lambda texts: (e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False))
+    framed = tokenizers.Tokenizer.from_file(str(folder / "llama.json"))
+    framed.add_special_tokens(["<|begin_of_text|>"])
+    begin = framed.token_to_id("<|begin_of_text|>")
+    template = tokenizers.processors.TemplateProcessing("<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", begin)])
+    framed.post_processor = tokenizers.processors.Sequence([tokenizers.processors.ByteLevel(trim_offsets=False), template])
+    framed.save(str(folder / "framed.json"))
+
+    def hugging_face(tokenizer, special=False):
+        return lambda texts: (e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=special))
 
     def tik(pattern):
         encoding = tiktoken.Encoding(name="gpt2_local", pat_str=pattern, mergeable_ranks=ranks, special_tokens={END: end})
@@ -171,7 +178,8 @@ def references(data, folder):
 
     return {"tiktoken": (data / "gpt2", tik(GPT2), end, False),
             "tokenizers": (data / "gpt2", hugging_face(plain), end, True),
-            "tokenizers, Llama 3's pattern": (folder / "llama.json", hugging_face(llama), end, True)}
+            "tokenizers, Llama 3's pattern": (folder / "llama.json", hugging_face(llama), end, True),
+            "tokenizers, Llama 3's template": (folder / "framed.json", hugging_face(framed, special=True), end, True)}
 
 
 def compare_training(comparison):

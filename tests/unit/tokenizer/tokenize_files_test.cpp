@@ -210,11 +210,26 @@ TEST_F(TokenizeFiles, NamesInputsThatCannotBeRead) {
   EXPECT_EQ(number_of_files(), 0U);
 }
 
-TEST_F(TokenizeFiles, NamesEmptyInputs) {
+TEST_F(TokenizeFiles, LeavesEmptyInputsOutAmongOthers) {
   const auto good = write("good.txt", "text");
   const auto empty = write("empty.txt", "");
+  testing::internal::CaptureStderr();
 
-  expect_error(ExitCode::data, {empty, "an empty file"}, [&] { tokenize({good, empty}, "t.bin"); });
+  EXPECT_EQ(tokenize({empty, good, empty}, "t.bin"), 5);
+
+  const std::string warnings = testing::internal::GetCapturedStderr();
+  EXPECT_NE(warnings.find(empty + "' is empty (0 bytes) and is left out"), std::string::npos)
+      << warnings;
+  EXPECT_EQ(text_of("t.bin"), "text|");
+}
+
+TEST_F(TokenizeFiles, NamesInputsThatAreAllEmpty) {
+  const auto empty = write("empty.txt", "");
+  const auto other = write("other.txt", "");
+
+  expect_error(ExitCode::data, {empty, "an empty file"}, [&] {
+    tokenize({empty, other}, "t.bin");
+  });
   EXPECT_EQ(number_of_files(), 2U);
 }
 

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tokenizer/tokenizer_config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "tokenizer/vocabulary_parts.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+using nlohmann::json;
+
+const std::string kCompleteRemedy = "save the tokenizer with its tokenizer.json";
+
+json read_object(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return json::object();
+  json file = read_json_file(path);
+  if (!file.is_object()) {
+    fail_vocabulary(
+        path, fmt::format("wanted an object, found {}; copy the file again", file.type_name()));
+  }
+  return file;
+}
+
+}  // namespace
+
+TokenizerConfig::TokenizerConfig(const std::string& vocabulary_file)
+    : folder_(std::filesystem::path(vocabulary_file).parent_path().string()),
+      path_((std::filesystem::path(folder_) / "tokenizer_config.json").string()),
+      file_(read_object(path_)) {}
+
+void TokenizerConfig::refuse(const std::string& key, const std::string& wanted, const json& found,
+                             const std::string& remedy) const {
+  fail_vocabulary(
+      path_, fmt::format("{}: wanted {}, found {}; {}", key, wanted, shown(found.dump()), remedy));
+}
+
+bool TokenizerConfig::flag(const std::string& key) const {
+  const json value = file_.value(key, json());
+  if (value.is_null()) return false;
+  if (!value.is_boolean()) refuse(key, "true or false", value, "correct it");
+  return value.get<bool>();
+}
+
+void TokenizerConfig::require_gpt2() const {
+  constexpr std::array kClasses = {"GPT2Tokenizer", "GPT2TokenizerFast", "CodeGenTokenizer",
+                                   "CodeGenTokenizerFast"};
+  const json name = file_.value("tokenizer_class", json());
+  const bool is_known = std::ranges::any_of(kClasses, [&](const char* one) { return name == one; });
+  if (!name.is_null() && !is_known) {
+    refuse("tokenizer_class", "GPT2Tokenizer beside vocab.json and merges.txt", name,
+           kCompleteRemedy);
+  }
+  for (const auto& [id, token] : file_.value("added_tokens_decoder", json::object()).items()) {
+    const bool special = token.is_object() && token.value("special", json()) == json(true);
+    if (!special) {
+      refuse("added_tokens_decoder." + id, "special tokens alone beside vocab.json", token,
+             kCompleteRemedy);
+    }
+  }
+}
+
+void TokenizerConfig::require_no_prefix_space() const {
+  if (flag("add_prefix_space")) {
+    refuse("add_prefix_space", "false, since text is encoded as it is", true,
+           "set it to false, and begin texts with a space where the model expects one");
+  }
+}
+
+/// The text of bos_token or eos_token: a string, or an object with `content`.
+json TokenizerConfig::named_token(const std::string& key) const {
+  json token = file_.value(key, json());
+  if (token.is_null()) {
+    const json map =
+        read_object((std::filesystem::path(folder_) / "special_tokens_map.json").string());
+    token = map.value(key, json());
+  }
+  return token.is_object() ? token.value("content", json()) : token;
+}
+
+TextTemplate TokenizerConfig::text_template(const BpeVocabulary& vocabulary) const {
+  const auto id_of = [&](const std::string& key) {
+    json token = named_token(key);
+    if (token.is_null()) token = "<|endoftext|>";
+    const auto found = token.is_string()
+                           ? std::ranges::find(vocabulary.tokens, token.get<std::string>())
+                           : vocabulary.tokens.end();
+    if (found == vocabulary.tokens.end()) {
+      refuse(key, fmt::format("a token of the vocabulary (add_{} is true)", key), token,
+             fmt::format("name the token, or set add_{} to false", key));
+    }
+    return static_cast<std::int32_t>(found - vocabulary.tokens.begin());
+  };
+  TextTemplate text;
+  if (flag("add_bos_token")) text.before.push_back(id_of("bos_token"));
+  if (flag("add_eos_token")) text.after.push_back(id_of("eos_token"));
+  return text;
+}
+
+}  // namespace hyperslab::io
