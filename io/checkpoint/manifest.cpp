@@ -80,6 +80,23 @@ FileEntry file_of(const json& value) {
   return file;
 }
 
+json json_of(const std::vector<CheckpointReader::VocabularyEntry>& vocabulary) {
+  json entries = json::array();
+  for (const auto& [name, bytes, crc] : vocabulary) {
+    entries.push_back({{"name", name}, {"bytes", bytes}, {"crc32c", crc}});
+  }
+  return entries;
+}
+
+/// Earlier programs kept none.
+std::vector<CheckpointReader::VocabularyEntry> vocabulary_of(const json& value) {
+  std::vector<CheckpointReader::VocabularyEntry> entries;
+  for (const json& entry : value.value("vocabulary", json::array())) {
+    entries.push_back({entry.at("name"), entry.at("bytes"), entry.at("crc32c")});
+  }
+  return entries;
+}
+
 json tables_of(const Manifest& manifest) {
   json tensors = json::object();
   for (const auto& [name, entry] : manifest.tensors) {
@@ -165,7 +182,14 @@ void check_piece(const Manifest& manifest, const TensorEntry& entry, const Piece
   }
 }
 
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name.find('/') == std::string::npos && name != "." && name != "..";
+}
+
 void check(const Manifest& manifest) {
+  for (const auto& entry : manifest.vocabulary) {
+    if (!is_plain_name(entry.name)) throw std::invalid_argument("a file name that is not possible");
+  }
   if (manifest.block_bytes == 0 || manifest.block_bytes % sizeof(float) != 0 ||
       manifest.block_bytes > CheckpointReader::kBlockBytes) {
     throw std::invalid_argument("block_bytes is not possible");
@@ -210,6 +234,7 @@ Manifest parse(const std::string& text) {
   manifest.meta = meta_of(value);
   value.at("block_bytes").get_to(manifest.block_bytes);
   add_tables(manifest, value);
+  manifest.vocabulary = vocabulary_of(value);
   check(manifest);
   return manifest;
 }
@@ -221,6 +246,7 @@ std::string to_text(const Manifest& manifest) {
   value["format"] = CheckpointReader::kFormatVersion;
   value["block_bytes"] = manifest.block_bytes;
   value.update(tables_of(manifest));
+  if (!manifest.vocabulary.empty()) value["vocabulary"] = json_of(manifest.vocabulary);
   value["crc32c"] = checksum(json::parse(dump(value)));
   return dump(value, 1) + "\n";
 }

@@ -17,6 +17,7 @@ struct Manifest {
   std::uint64_t block_bytes = CheckpointReader::kBlockBytes;
   std::map<std::string, CheckpointReader::TensorEntry> tensors;
   std::vector<CheckpointReader::FileEntry> files;
+  std::vector<CheckpointReader::VocabularyEntry> vocabulary;
 };
 
 /// JSON with a CRC32C of itself, so that a changed digit is found.

@@ -5,6 +5,7 @@
 #include "checkpoint/save.hpp"
 #include "checkpoint/steps.hpp"
 #include "checkpoint/storage.hpp"
+#include "checkpoint/vocabulary.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/checkpoint_parts.hpp"
@@ -48,7 +49,7 @@ CheckpointParts::~CheckpointParts() {
 void CheckpointParts::prepare(std::uint64_t bytes) {
   storage::make_folder(directory_);
   remove_stale(directory_);
-  require_space(directory_, bytes);
+  require_space(directory_, bytes + bytes_of(meta_.vocabulary));
   storage::make_folder(temporary_of(directory_, meta_.step));
   storage::sync_folder(directory_);
 }
@@ -83,6 +84,7 @@ void CheckpointParts::commit() {
   for (const auto& [name, entry] : manifest.tensors) {
     require(entry.pieces.size() == 1, "a tensor belongs into one part of a checkpoint");
   }
+  manifest.vocabulary = write_vocabulary(temporary_of(directory_, meta_.step), meta_.vocabulary);
   publish(directory_, step_name(meta_.step), manifest);
   committed_ = true;
 }

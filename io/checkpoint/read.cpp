@@ -9,6 +9,7 @@
 
 #include "checkpoint/blocks.hpp"
 #include "checkpoint/boxes.hpp"
+#include "checkpoint/vocabulary.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 
@@ -231,6 +232,8 @@ std::vector<std::string> CheckpointReader::verify() const {
               });
   std::ranges::sort(damaged);
   problems.insert(problems.end(), damaged.begin(), damaged.end());
+  const std::vector<std::string> of_vocabulary = vocabulary_problems(folder_, vocabulary_);
+  problems.insert(problems.end(), of_vocabulary.begin(), of_vocabulary.end());
   return problems;
 }
 

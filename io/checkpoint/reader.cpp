@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -7,6 +8,7 @@
 
 #include "checkpoint/manifest.hpp"
 #include "checkpoint/steps.hpp"
+#include "checkpoint/vocabulary.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/checkpoint.hpp"
@@ -66,8 +68,12 @@ Opened open_newest(const std::string& directory) {
       reasons += fmt::format("\n  {}", error.what());
     }
   }
-  if (steps.empty())
-    throw Error(ExitCode::checkpoint, directory + ": there is no checkpoint in it");
+  if (steps.empty()) {
+    throw Error(ExitCode::checkpoint,
+                directory +
+                    ": there is no checkpoint in it (no folder step_NNNNNNNN, neither here "
+                    "nor in a folder named checkpoints)");
+  }
   throw Error(ExitCode::checkpoint, fmt::format("{}: none of {} checkpoints is complete:{}",
                                                 directory, steps.size(), reasons));
 }
@@ -83,13 +89,26 @@ Opened open_step(const std::string& directory, std::int64_t wanted) {
                           there.empty() ? " none" : there));
 }
 
+/// Where the steps are: in `path` itself, or, where it has none, in the checkpoints of a run
+/// directory.
+std::string directory_of_steps(const std::string& path) {
+  std::error_code error;
+  const std::string inside = path + "/checkpoints";
+  if (!find_steps(path).empty() || !fs::is_directory(inside, error)) return path;
+  return inside;
+}
+
 Opened open_path(const std::string& path, std::optional<std::int64_t> step) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
-    throw Error(ExitCode::checkpoint, path + ": there is no such folder");
+    throw Error(ExitCode::checkpoint,
+                path + (fs::exists(path, error) ? ": this is a file, wanted a folder: a step's, a "
+                                                  "directory of them, or a run directory"
+                                                : ": there is no such folder"));
   }
   if (is_step_folder(path)) return {path, open_manifest(path)};
-  return step ? open_step(path, *step) : open_newest(path);
+  const std::string directory = directory_of_steps(path);
+  return step ? open_step(directory, *step) : open_newest(directory);
 }
 
 }  // namespace
@@ -100,6 +119,7 @@ CheckpointReader::CheckpointReader(const std::string& path, std::optional<std::i
   meta_ = std::move(opened.manifest.meta);
   tensors_ = std::move(opened.manifest.tensors);
   files_ = std::move(opened.manifest.files);
+  vocabulary_ = std::move(opened.manifest.vocabulary);
   block_bytes_ = opened.manifest.block_bytes;
   if (step && meta_.step != *step) {
     throw Error(ExitCode::checkpoint,
@@ -108,8 +128,19 @@ CheckpointReader::CheckpointReader(const std::string& path, std::optional<std::i
 }
 
 std::uint64_t CheckpointReader::bytes() const {
-  return std::accumulate(files_.begin(), files_.end(), std::uint64_t{0},
-                         [](std::uint64_t sum, const FileEntry& file) { return sum + file.bytes; });
+  const auto add = [](std::uint64_t sum, const auto& file) { return sum + file.bytes; };
+  const auto tensors = std::accumulate(files_.begin(), files_.end(), std::uint64_t{0}, add);
+  return std::accumulate(vocabulary_.begin(), vocabulary_.end(), tensors, add);
+}
+
+std::string CheckpointReader::vocabulary_path() const {
+  if (vocabulary_.empty()) return "";
+  const std::vector<std::string> problems = vocabulary_problems(folder_, vocabulary_);
+  if (!problems.empty()) {
+    throw Error(ExitCode::checkpoint,
+                problems.front() + "; copy the file again, or name another vocabulary");
+  }
+  return folder_ + "/" + kVocabularyFolder;
 }
 
 std::string describe(const CheckpointReader& reader) {
@@ -120,7 +151,12 @@ std::string describe(const CheckpointReader& reader) {
       "({:.1f} MiB in {} files)\n",
       reader.folder(), meta.step, meta.layout, meta.tokens_seen, meta.version,
       reader.tensors().size(), reader.bytes(), static_cast<double>(reader.bytes()) / mib,
-      reader.files().size());
+      reader.files().size() + reader.vocabulary().size());
+  if (!reader.vocabulary().empty()) {
+    std::vector<std::string> names;
+    for (const auto& entry : reader.vocabulary()) names.push_back(entry.name);
+    text += fmt::format("vocabulary {}\n", fmt::join(names, ", "));
+  }
   constexpr std::string_view prefix = "model/";
   std::size_t width = 0;
   for (const auto& [name, entry] : reader.tensors()) {

@@ -10,6 +10,7 @@
 #include "checkpoint/boxes.hpp"
 #include "checkpoint/steps.hpp"
 #include "checkpoint/storage.hpp"
+#include "checkpoint/vocabulary.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 
@@ -218,7 +219,8 @@ void save_checkpoint(Peers& peers, const std::string& directory, const Checkpoin
       return total + std::stoull(text);
     };
     if (first) {
-      prepare(directory, temporary, std::accumulate(sizes.begin(), sizes.end(), 0ULL, sum));
+      prepare(directory, temporary,
+              std::accumulate(sizes.begin(), sizes.end(), bytes_of(meta.vocabulary), sum));
     }
     return "";
   };
@@ -229,7 +231,10 @@ void save_checkpoint(Peers& peers, const std::string& directory, const Checkpoin
   };
   const auto tables = agree(peers, meta.step, write_mine, remove);
   const auto commit = [&]() -> std::string {
-    if (first) publish(directory, name, merge(meta, tables, options.block_bytes));
+    if (!first) return "";
+    Manifest manifest = merge(meta, tables, options.block_bytes);
+    manifest.vocabulary = write_vocabulary(temporary, meta.vocabulary);
+    publish(directory, name, manifest);
     return "";
   };
   agree(peers, meta.step, commit, remove);

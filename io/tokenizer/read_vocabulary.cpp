@@ -48,7 +48,7 @@ BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::jso
   }
   VocabularyBuilder builder(path);
   builder.add_tokens(tokens);
-  add_merges(path.substr(0, path.size() - kVocab.size()).append(kMerges), builder);
+  add_merges(merges_file(path), builder);
   BpeVocabulary vocabulary = builder.finish();
   vocabulary.pattern = kGpt2Pattern;
   vocabulary.pattern_place = fmt::format("vocabulary file '{}': the split pattern", path);
@@ -75,7 +75,15 @@ std::string find_in_folder(const std::filesystem::path& folder) {
 
 }  // namespace
 
-BpeVocabulary read_vocabulary(const std::string& path) {
+std::string merges_file(const std::string& path) {
+  return path.substr(0, path.size() - kVocab.size()).append(kMerges);
+}
+
+bool is_tokenizer_json(const nlohmann::json& content) {
+  return content.is_object() && content.contains("model") && content["model"].is_object();
+}
+
+std::string vocabulary_file(const std::string& path) {
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   if (!is_folder && !path.ends_with(".json")) {
@@ -83,10 +91,13 @@ BpeVocabulary read_vocabulary(const std::string& path) {
                     "wanted a folder, a tokenizer.json or a vocab.json, found another file; "
                     "give the folder that it is in");
   }
-  const std::string file = is_folder ? find_in_folder(path) : path;
+  return is_folder ? find_in_folder(path) : path;
+}
+
+BpeVocabulary read_vocabulary(const std::string& path) {
+  const std::string file = vocabulary_file(path);
   const nlohmann::json content = read_json_file(file);
-  const bool is_tokenizer =
-      content.is_object() && content.contains("model") && content["model"].is_object();
+  const bool is_tokenizer = is_tokenizer_json(content);
   const TokenizerConfig config(file);
   if (!is_tokenizer) config.require_gpt2();
   if (!is_tokenizer || is_byte_level_alone(content)) config.require_no_prefix_space();

@@ -23,6 +23,14 @@ namespace hyperslab::io {
 /// Throws Error(data) with line and column where it is broken.
 [[nodiscard]] nlohmann::json read_json_file(const std::string& path);
 
+/// The file of a vocabulary that decides which it is: a tokenizer.json or a vocab.json. `path`: of
+/// a folder or of the file. Throws Error(data) where there is none.
+[[nodiscard]] std::string vocabulary_file(const std::string& path);
+/// Whether a vocabulary's file is a tokenizer.json; else it is a vocab.json.
+[[nodiscard]] bool is_tokenizer_json(const nlohmann::json& content);
+/// The path of the merges.txt that belongs to a vocab.json, which `path` ends in.
+[[nodiscard]] std::string merges_file(const std::string& path);
+
 /// Collects tokens and merges of one vocabulary and checks them.
 class VocabularyBuilder {
  public:

@@ -330,6 +330,7 @@ void TrainingRun::checkpoint(std::int64_t step) {
   meta.deck = options_.deck_yaml;
   meta.version = version() + " (" + commit() + ")";
   if (products_.size() > 0) meta.products = products_.text();
+  meta.vocabulary = vocabulary_files_;
   trainer_->fill_meta(meta);
   const std::vector<io::Slab> slabs = trainer_->slabs();
   io::save_checkpoint(world_, checkpoints_, meta, slabs);

@@ -84,6 +84,7 @@ class TrainingRun {
   std::unique_ptr<io::Samples> train_samples_;
   std::unique_ptr<io::Samples> validation_samples_;
   std::unique_ptr<io::Tokenizer> tokenizer_;  // absent where the deck names none that can be read
+  std::vector<io::VocabularyFile> vocabulary_files_;  // of rank 0, for checkpoints
   std::unique_ptr<io::Loader> loader_;
   std::unique_ptr<mesh::Mesh> mesh_;
   std::unique_ptr<Trainer> trainer_;

@@ -23,9 +23,11 @@ void TrainingRun::open_vocabulary() {
     agree(world_, [&] {
       const Pause pause(world_.activity());
       tokenizer_ = io::open_tokenizer(vocabulary);
+      if (is_first()) vocabulary_files_ = io::read_vocabulary_files(vocabulary);
     });
   } catch (const Error& error) {
     tokenizer_.reset();
+    vocabulary_files_.clear();
     return warn_of_missing_bytes(error);
   }
   agree(world_, [&] { io::require_fits_model(*tokenizer_, vocabulary, config_.model.vocabulary); });

@@ -11,6 +11,7 @@
 
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/core/view.hpp"
+#include "hyperslab/io/vocabulary_files.hpp"
 
 namespace hyperslab::io {
 
@@ -50,6 +51,8 @@ struct CheckpointMeta {
   std::string deck;           ///< the resolved deck
   std::string version;        ///< of the program that wrote it
   std::string products = {};  ///< algorithms of matrix products on GPUs; empty: none were chosen
+  /// To be kept in the step's folder `vocabulary`; a reader leaves it empty and has vocabulary().
+  std::vector<VocabularyFile> vocabulary = {};
 };
 
 /// Writes <directory>/step_<8 digits>/ as one collective of the world: every rank writes
@@ -74,11 +77,12 @@ void prune_checkpoints(const std::string& directory, std::int64_t keep, std::int
 /// One complete checkpoint, opened for reading; cheap until tensors are read.
 class CheckpointReader {
  public:
-  /// `path` is a step folder or a directory of checkpoints, of which `step` is opened, or else the
-  /// one that `latest` names; where that is torn or not complete, the next older complete one, with
-  /// the reason as a warning in the log. Throws Error(checkpoint): missing, torn or damaged
-  /// manifest, a format newer than this program's, files that are missing or of another size. In a
-  /// job rank 0 opens the directory and the others its folder(), so that all fall back alike.
+  /// `path` is a step folder, a directory of checkpoints, or a run directory with one named
+  /// `checkpoints`; of a directory `step` is opened, or else the one that `latest` names; where
+  /// that is torn or not complete, the next older complete one, with the reason as a warning in the
+  /// log. Throws Error(checkpoint): missing, torn or damaged manifest, a format newer than this
+  /// program's, files that are missing or of another size. In a job rank 0 opens the directory and
+  /// the others its folder(), so that all fall back alike.
   explicit CheckpointReader(const std::string& path,
                             std::optional<std::int64_t> step = std::nullopt);
 
@@ -86,6 +90,17 @@ class CheckpointReader {
   [[nodiscard]] const std::string& folder() const { return folder_; }
   /// Of all files of the step but the manifest.
   [[nodiscard]] std::uint64_t bytes() const;
+  /// A file in the step's folder `vocabulary`.
+  struct VocabularyEntry {
+    std::string name;
+    std::uint64_t bytes = 0;
+    std::uint32_t crc32c = 0;
+  };
+  /// Empty for the vocabulary `bytes`, without one, and of programs that kept none.
+  [[nodiscard]] const std::vector<VocabularyEntry>& vocabulary() const { return vocabulary_; }
+  /// The path of the vocabulary that the step keeps, for open_tokenizer(); empty where it keeps
+  /// none. Throws Error(checkpoint) where a file of it is missing or was changed.
+  [[nodiscard]] std::string vocabulary_path() const;
   struct Piece {
     std::string file;
     std::string dataset;
@@ -121,8 +136,8 @@ class CheckpointReader {
   /// lists tensors that are missing or have another shape, all at once, or names tensor and block
   /// of a damaged byte.
   void read(std::span<const SlabTarget> targets) const;
-  /// Checks every block, HDF5's structure included, and that the pieces of every tensor cover it
-  /// exactly once. Returns the problems, one line each; none: sound.
+  /// Checks every block, HDF5's structure and the vocabulary included, and that the pieces of every
+  /// tensor cover it exactly once. Returns the problems, one line each; none: sound.
   [[nodiscard]] std::vector<std::string> verify() const;
 
   static constexpr std::size_t kBlockBytes = 64ULL << 20;
@@ -133,6 +148,7 @@ class CheckpointReader {
   CheckpointMeta meta_;
   std::map<std::string, TensorEntry> tensors_;
   std::vector<FileEntry> files_;
+  std::vector<VocabularyEntry> vocabulary_;
   std::uint64_t block_bytes_ = kBlockBytes;
 };
 

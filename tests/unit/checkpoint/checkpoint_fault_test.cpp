@@ -77,6 +77,7 @@ class FaultTest : public testing::TestWithParam<Scenario> {
     io::CheckpointMeta meta;
     meta.step = GetParam().step;
     meta.layout = "new";
+    meta.vocabulary = {{"vocab.json", "{}"}, {"merges.txt", "a b"}};
     return save_all(directory, meta, scatter(new_, ranks, 2, rng),
                     {.block_bytes = 32, .writers = 1});
   }

@@ -91,9 +91,31 @@ TEST_F(StepsOnDisk, DamagedStepsGiveTheNextOlder) {
 TEST_F(StepsOnDisk, NothingThereIsSaid) {
   auto text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader r(directory()); });
   EXPECT_NE(text.find("there is no checkpoint in it"), std::string::npos) << text;
+  EXPECT_NE(text.find("no folder step_NNNNNNNN, neither here nor in a folder named checkpoints"),
+            std::string::npos)
+      << text;
+  write_file(path("file"), "");
+  text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader r(path("file")); });
+  EXPECT_NE(text.find("this is a file, wanted a folder"), std::string::npos) << text;
   text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader r(path("none")); });
   EXPECT_NE(text.find("there is no such folder"), std::string::npos) << text;
   EXPECT_EQ(io::list_checkpoints(path("none")), Steps{});
+}
+
+TEST_F(StepsOnDisk, OfARunDirectoryItsCheckpointsAreTaken) {
+  fs::create_directory(path("run"));
+  fs::create_directory(path("run/timing"));
+  save(10);
+  save(20);
+  for (const char* name : {"step_00000010", "step_00000020", "latest"}) {
+    fs::create_directory(path("run/checkpoints"));
+    fs::rename(path(name), path("run/checkpoints/") + name);
+  }
+
+  EXPECT_EQ(CheckpointReader(path("run")).meta().step, 20);
+  EXPECT_EQ(CheckpointReader(path("run/")).folder(), path("run/checkpoints/step_00000020"));
+  EXPECT_EQ(CheckpointReader(path("run"), 10).meta().step, 10);
+  EXPECT_EQ(CheckpointReader(path("run/checkpoints/step_00000010")).meta().step, 10);
 }
 
 TEST_F(StepsOnDisk, TemporaryFoldersAreIgnoredAndRemovedByTheNextSave) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/io/vocabulary_files.hpp"
 #include "unit/tokenizer/vocabularies.hpp"
 
 namespace hyperslab::test {
@@ -102,6 +103,34 @@ TEST_F(ReadVocabulary, ReadsCarriageReturnsAndEmptyLines) {
   write("v/merges.txt", merges + "\r\n\n");
 
   EXPECT_EQ(io::open_tokenizer(path("v"))->encode("the cat"), wanted);
+}
+
+TEST_F(ReadVocabulary, FilesMakeTheSameVocabularyElsewhere) {
+  const auto copied = [&](const std::string& from, const std::string& to) {
+    std::filesystem::create_directory(folder_ / to);
+    std::vector<std::string> names;
+    for (const auto& file : io::read_vocabulary_files(path(from))) {
+      write(to + "/" + file.name, file.content);
+      names.push_back(file.name);
+    }
+    EXPECT_EQ(io::open_tokenizer(path(to))->encode("the cat"),
+              io::open_tokenizer(path(from))->encode("the cat"));
+    return names;
+  };
+  write("gpt2_vocab.json", content("v/vocab.json"));
+  write("gpt2_merges.txt", content("v/merges.txt"));
+  write("other.json", tokenizer_.dump());
+  const std::vector<std::string> pair = {"vocab.json", "merges.txt"};
+
+  EXPECT_EQ(copied("v", "a"), pair);
+  EXPECT_EQ(copied("gpt2_vocab.json", "b"), pair);
+  EXPECT_EQ(copied("other.json", "c"), std::vector<std::string>{"tokenizer.json"});
+  write("v/tokenizer_config.json", "{}");
+  write("v/tokenizer.json", tokenizer_.dump());
+  EXPECT_EQ(copied("v", "d"),
+            (std::vector<std::string>{"tokenizer.json", "tokenizer_config.json"}));
+  EXPECT_TRUE(io::read_vocabulary_files("bytes").empty());
+  expect_error(ExitCode::data, {"none"}, [&] { (void)io::read_vocabulary_files(path("none")); });
 }
 
 TEST_F(ReadVocabulary, RefusesTokenizersThatAreNotPlainByteLevelBpe) {

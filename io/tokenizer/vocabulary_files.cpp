@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/io/vocabulary_files.hpp"
+
+#include <array>
+#include <filesystem>
+
+#include "tokenizer/vocabulary_parts.hpp"
+
+namespace hyperslab::io {
+
+std::vector<VocabularyFile> read_vocabulary_files(const std::string& vocabulary) {
+  constexpr std::array kSettings = {"tokenizer_config.json", "special_tokens_map.json",
+                                    "added_tokens.json"};
+  if (vocabulary == "bytes") return {};
+  const std::string file = vocabulary_file(vocabulary);
+  std::vector<VocabularyFile> files;
+  if (is_tokenizer_json(read_json_file(file))) {
+    files.push_back({"tokenizer.json", read_text_file(file)});
+  } else {
+    files.push_back({"vocab.json", read_text_file(file)});
+    files.push_back({"merges.txt", read_text_file(merges_file(file))});
+  }
+  const std::filesystem::path folder = std::filesystem::path(file).parent_path();
+  for (const char* name : kSettings) {
+    std::error_code ignored;
+    const std::filesystem::path path = folder / name;
+    if (!std::filesystem::is_regular_file(path, ignored)) continue;
+    files.push_back({name, read_text_file(path.string())});
+  }
+  return files;
+}
+
+}  // namespace hyperslab::io
