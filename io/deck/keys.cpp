@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "hyperslab/deck/deck.hpp"
+#include "key_sentences.hpp"
 #include "schema.hpp"
 
 namespace hyperslab::deck {
@@ -18,24 +18,25 @@ std::vector<std::string_view> names_of(const std::array<Name<Enum>, N>& table) {
   return names;
 }
 
-/// Visits the description and keeps a row per key; defaults are those of the structs.
+/// Visits the description and keeps a row per key, with the values that the visited config has as
+/// the defaults of family gpt2.
 class KeyLister {
  public:
-  std::vector<KnownSection> sections;
+  std::vector<SectionInfo> sections;
 
-  void section(std::string_view name) { sections.push_back({name, {}, {}}); }
+  void section(std::string_view name) { sections.push_back({name, sentence_of(name), {}}); }
   void word(std::string_view key, const std::string& value, Words names) {
-    add(key, listed(std::span(names.begin(), names.size()), "`"), value);
+    add_words(key, std::vector<std::string_view>(names), value);
   }
   template <class Enum, std::size_t N>
   void named(std::string_view key, Enum value, const std::array<Name<Enum>, N>& table) {
     const auto found = std::ranges::find(table, value, &Name<Enum>::second);
-    add(key, listed(names_of(table), "`"), std::string(found->first));
+    add_words(key, names_of(table), std::string(found->first));
   }
   void text(std::string_view key, const std::string& value) { add(key, "text", value); }
   void maybe_text(std::string_view key, const std::string&) { add(key, "text or `null`", "null"); }
   void flag(std::string_view key, bool value) {
-    add(key, "`true` or `false`", value ? "true" : "false");
+    add_words(key, {"true", "false"}, value ? "true" : "false");
   }
   template <class Integer>
   void integer(std::string_view key, Integer value, const IntegerRange& range) {
@@ -61,21 +62,40 @@ class KeyLister {
   }
 
  private:
-  void add(std::string_view key, std::string values, std::string_view fallback) {
+  void add_words(std::string_view key, std::vector<std::string_view> words,
+                 const std::string& fallback) {
+    add(key, listed(words, "`"), fallback);
+    sections.back().keys.back().choices = std::move(words);
+  }
+  void add(std::string_view key, std::string values, std::string fallback) {
     auto& section = sections.back();
-    section.keys.push_back(key);
     auto full = fmt::format("{}.{}", section.name, key);
     const bool required = std::ranges::find(kRequiredKeys, full) != kRequiredKeys.end();
-    section.rows.push_back({std::move(full), std::move(values),
-                            required ? "required" : fmt::format("`{}`", fallback)});
+    if (required) fallback.clear();
+    const auto sentence = sentence_of(full);
+    section.keys.push_back({std::move(full), std::move(values), {}, fallback, fallback, sentence});
   }
 };
 
-std::vector<KnownSection> list_sections() {
-  const train::Config defaults;
+std::vector<SectionInfo> list_sections(const std::string& family) {
+  train::Config defaults;
+  defaults.model = model::preset(family);
   KeyLister lister;
   visit_keys(lister, defaults);
   return std::move(lister.sections);
+}
+
+std::vector<SectionInfo> list_sections() {
+  auto all = list_sections("gpt2");
+  const auto llama = list_sections("llama");
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t k = 0; k < all[i].keys.size(); ++k) {
+      auto& key = all[i].keys[k];
+      // The family itself is not a default that a family sets.
+      if (key.key != "model.family") key.llama_default = llama[i].keys[k].gpt2_default;
+    }
+  }
+  return all;
 }
 
 }  // namespace
@@ -99,9 +119,23 @@ bool contains(const RealRange& range, double value) {
   return above && below;
 }
 
+std::span<const SectionInfo> sections() {
+  static const std::vector<SectionInfo> all = list_sections();
+  return all;
+}
+
 std::span<const KnownSection> known_sections() {
-  static const std::vector<KnownSection> sections = list_sections();
-  return sections;
+  static const std::vector<KnownSection> known = [] {
+    std::vector<KnownSection> made;
+    for (const auto& section : sections()) {
+      auto& keys = made.emplace_back(KnownSection{section.name, {}}).keys;
+      for (const auto& key : section.keys) {
+        keys.push_back(std::string_view(key.key).substr(section.name.size() + 1));
+      }
+    }
+    return made;
+  }();
+  return known;
 }
 
 const KnownSection* find_section(std::string_view name) {
@@ -113,7 +147,7 @@ const KnownSection* find_section(std::string_view name) {
 std::span<const std::string_view> section_names() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> made;
-    for (const auto& section : known_sections()) made.push_back(section.name);
+    for (const auto& section : sections()) made.push_back(section.name);
     return made;
   }();
   return names;
@@ -122,8 +156,8 @@ std::span<const std::string_view> section_names() {
 std::span<const std::string_view> full_keys() {
   static const std::vector<std::string_view> keys = [] {
     std::vector<std::string_view> made;
-    for (const auto& section : known_sections()) {
-      for (const auto& row : section.rows) made.push_back(row.key);
+    for (const auto& section : sections()) {
+      for (const auto& key : section.keys) made.push_back(key.key);
     }
     return made;
   }();
@@ -137,16 +171,6 @@ std::string listed(std::span<const std::string_view> words, std::string_view mar
     text += fmt::format("{}{}{}", mark, words[i], mark);
   }
   return text;
-}
-
-std::string keys_table() {
-  std::string table = "| key | values | default |\n|---|---|---|\n";
-  for (const auto& section : known_sections()) {
-    for (const auto& [key, values, fallback] : section.rows) {
-      table += fmt::format("| `{}` | {} | {} |\n", key, values, fallback);
-    }
-  }
-  return table;
 }
 
 }  // namespace hyperslab::deck

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "hyperslab/deck/reference.hpp"
+
 namespace hyperslab::deck {
 
 /// Keys without a default; `train.global_batch` is one only for training.
@@ -14,16 +16,9 @@ inline constexpr std::array<std::string_view, 6> kRequiredKeys = {
     "model.layers",     "model.width",   "model.heads",
     "model.vocabulary", "model.context", "train.global_batch"};
 
-/// One key as the table of keys shows it.
-struct KeyRow {
-  std::string key;
-  std::string values;    ///< "at least 1", "`auto`, `cpu` or `cuda`"
-  std::string fallback;  ///< the default
-};
 struct KnownSection {
   std::string_view name;
   std::vector<std::string_view> keys;
-  std::vector<KeyRow> rows;  ///< one per key
 };
 
 [[nodiscard]] std::span<const KnownSection> known_sections();

@@ -16,9 +16,11 @@ using train::Config;
 std::string ranks_message(const Config& c, const Surroundings& s) {
   const auto& p = c.parallel;
   const std::int64_t others = std::int64_t{p.tensor} * p.pipeline;
-  auto text = fmt::format(
-      "needs {} ranks ({} x {} x {}, data x tensor x pipeline), {} were started; start {}",
-      wanted_ranks(c), p.data, p.tensor, p.pipeline, s.ranks, wanted_ranks(c));
+  const auto found = s.is_plan
+                         ? fmt::format("--ranks is {}; set it to {}", s.ranks, wanted_ranks(c))
+                         : fmt::format("{} were started; start {}", s.ranks, wanted_ranks(c));
+  auto text = fmt::format("needs {} ranks ({} x {} x {}, data x tensor x pipeline), {}",
+                          wanted_ranks(c), p.data, p.tensor, p.pipeline, found);
   if (divides(others, s.ranks))
     text += fmt::format(" or set parallel.data to {}", s.ranks / others);
   return text;

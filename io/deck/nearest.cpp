@@ -35,15 +35,27 @@ int edit_distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-std::string_view nearest_word(std::string_view word, std::span<const std::string_view> known) {
+bool is_near(std::string_view word, std::string_view known) {
   constexpr std::size_t kLongestWord = 64;  // nothing longer can be a slip of a known word
-  if (word.size() > kLongestWord) return {};
+  if (word.size() > kLongestWord) return false;
+  return edit_distance(word, known) <= std::max(1, static_cast<int>(known.size()) / 3);
+}
+
+std::string_view nearest_word(std::string_view word, std::span<const std::string_view> known) {
+  constexpr std::size_t kLeastBeginning = 3;
   std::string_view nearest;
+  if (word.size() >= kLeastBeginning) {
+    for (const auto candidate : known) {
+      const bool shorter = nearest.empty() || candidate.size() < nearest.size();
+      if (candidate.starts_with(word) && shorter) nearest = candidate;
+    }
+  }
+  if (!nearest.empty()) return nearest;
   int least = 0;
   for (const auto candidate : known) {
+    if (!is_near(word, candidate)) continue;
     const int distance = edit_distance(word, candidate);
-    const int allowed = std::max(1, static_cast<int>(candidate.size()) / 3);
-    if (distance <= allowed && (nearest.empty() || distance < least)) {
+    if (nearest.empty() || distance < least) {
       nearest = candidate;
       least = distance;
     }

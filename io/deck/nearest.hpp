@@ -6,15 +6,16 @@
 #include <string>
 #include <string_view>
 
+#include "hyperslab/deck/reference.hpp"
+
 namespace hyperslab::deck {
 
 /// Insertions, deletions, replacements and swaps of neighbours between two words (optimal string
 /// alignment distance).
 [[nodiscard]] int edit_distance(std::string_view a, std::string_view b);
 
-/// The known word nearest to `word`; empty where none is near enough to be meant.
-[[nodiscard]] std::string_view nearest_word(std::string_view word,
-                                            std::span<const std::string_view> known);
+/// Whether `word` may be a slip of `known`: an edit, or one for every three letters of `known`.
+[[nodiscard]] bool is_near(std::string_view word, std::string_view known);
 
 /// "6 or 8": the divisors of `number` next below and above `near`, for which `fits` holds.
 [[nodiscard]] std::string nearest_divisors(std::int64_t number, std::int64_t near,

@@ -12,6 +12,8 @@ namespace hyperslab::deck {
 
 namespace {
 
+constexpr std::size_t kMostShown = 50;
+
 /// A problem is one line, whatever the deck's keys and texts hold.
 std::string one_line(std::string text) {
   std::ranges::replace_if(
@@ -30,6 +32,8 @@ void Problems::raise(const std::string& file, std::span<const std::string> overr
   auto sorted = problems_;
   std::ranges::stable_sort(sorted, {}, &Problem::place);
   std::string report;
+  const std::size_t left_out = sorted.size() - std::min(sorted.size(), kMostShown);
+  sorted.resize(sorted.size() - left_out);
   for (const auto& [place, key, text] : sorted) {
     if (!report.empty()) report += '\n';
     if (place.override_index >= 0) {
@@ -40,6 +44,7 @@ void Problems::raise(const std::string& file, std::span<const std::string> overr
                             key.empty() ? "" : ": ", text);
     }
   }
+  if (left_out > 0) report += fmt::format("\n... and {} more", left_out);
   throw Error(ExitCode::usage, report);
 }
 

@@ -22,7 +22,8 @@ class Problems {
   /// `key` is the whole path, "model.heads"; empty where no key is to blame.
   void add(Place place, std::string key, std::string text);
   [[nodiscard]] std::size_t size() const { return problems_.size(); }
-  /// Throws Error(usage) with a line per problem, sorted by place, where there is any.
+  /// Throws Error(usage) with a line per problem, sorted by place, where there is any; of more than
+  /// 50 with the number of the others.
   void raise(const std::string& file, std::span<const std::string> overrides) const;
 
  private:

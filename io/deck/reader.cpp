@@ -16,9 +16,15 @@ void start_from_family(Node& root, train::Config& config) {
   if (name == "gpt2" || name == "llama") config.model = model::preset(name);
 }
 
+bool is_unused(std::string_view key, const Surroundings& surroundings) {
+  return std::ranges::any_of(surroundings.unused,
+                             [&](std::string_view unused) { return key.starts_with(unused); });
+}
+
 void require_keys(Reader& reader, const Surroundings& surroundings) {
   for (const auto key : kRequiredKeys) {
     if (key == "train.global_batch" && !surroundings.for_training) continue;
+    if (is_unused(key, surroundings)) continue;
     reader.require(key);
   }
 }
@@ -46,11 +52,12 @@ void resolve(train::Config& config) {
   }
 }
 
-bool reads_bad_key(const Rule& rule, const Reader& reader) {
-  if (reader.is_bad(rule.key)) return true;
+/// Whether it holds for the rule's key or another that it reads.
+template <class Predicate>
+bool any_key_of(const Rule& rule, const Predicate& holds) {
+  if (holds(rule.key)) return true;
   for (const auto word : std::views::split(rule.reads, ' ')) {
-    const std::string_view key(word.begin(), word.end());
-    if (reader.is_bad(key)) return true;
+    if (holds(std::string_view(word.begin(), word.end()))) return true;
   }
   return false;
 }
@@ -58,7 +65,10 @@ bool reads_bad_key(const Rule& rule, const Reader& reader) {
 void judge_rules(const train::Config& config, const Surroundings& surroundings,
                  const Reader& reader, Problems& problems) {
   for (const auto& rule : rules()) {
-    if (reads_bad_key(rule, reader) || rule.holds(config, surroundings)) continue;
+    const auto leave_out = [&](std::string_view key) {
+      return reader.is_bad(key) || is_unused(key, surroundings);
+    };
+    if (any_key_of(rule, leave_out) || rule.holds(config, surroundings)) continue;
     problems.add(reader.place_of(rule.key), std::string(rule.key),
                  rule.message(config, surroundings));
   }

@@ -166,8 +166,8 @@ constexpr std::array kRunRules = {
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(
-               "{} needs a GPU, and this run is on the CPU: set precision.compute "
-               "to fp32",
+               "{} needs a GPU, and this run is on the CPU: set precision.compute to fp32, or look "
+               "at it without a GPU with plan --device cuda or train --dry-run",
                c.precision.compute);
          }},
     Rule{"memory.recompute", "parallel.schedule", "none with zero_bubble",
@@ -347,12 +347,6 @@ std::span<const Rule> rules() {
     return made;
   }();
   return all;
-}
-
-std::string rules_table() {
-  std::string table = "| key | must be |\n|---|---|\n";
-  for (const auto& rule : rules()) table += fmt::format("| `{}` | {} |\n", rule.key, rule.name);
-  return table;
 }
 
 }  // namespace hyperslab::deck

@@ -14,26 +14,6 @@
 namespace hyperslab::deck {
 namespace {
 
-/// "section.key" of the first section that has this key; empty where none has.
-std::string key_anywhere(std::string_view key) {
-  for (const auto& section : known_sections()) {
-    if (std::ranges::find(section.keys, key) != section.keys.end()) {
-      return fmt::format("{}.{}", section.name, key);
-    }
-  }
-  return "";
-}
-
-/// The known key, "section.key", that an unknown one may mean; empty where none is near. The same
-/// key in another section comes first.
-std::string meant_key(std::string_view section, std::string_view key) {
-  const auto elsewhere = key_anywhere(key);
-  if (!elsewhere.empty()) return elsewhere;
-  const auto near = nearest_word(key, find_section(section)->keys);
-  if (!near.empty()) return fmt::format("{}.{}", section, near);
-  return std::string(nearest_word(fmt::format("{}.{}", section, key), full_keys()));
-}
-
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> known) {
   if (!word.empty()) return fmt::format("did you mean '{}'?", word);
   return fmt::format("known are {}", listed(known, ""));
@@ -41,7 +21,7 @@ std::string did_you_mean(std::string_view word, std::span<const std::string_view
 
 void complain_of_key(const std::string& section, const Entry& entry, Problems& problems,
                      BadKeys& bad) {
-  const auto meant = meant_key(section, entry.key);
+  const auto meant = meant_key(fmt::format("{}.{}", section, entry.key));
   const bool same_section = meant.starts_with(section + ".");
   const auto word = same_section ? meant.substr(section.size() + 1) : meant;
   problems.add(entry.place, fmt::format("{}.{}", section, entry.key),
@@ -107,15 +87,13 @@ std::optional<Node> override_value(const std::string& text, int index, Problems&
 }
 
 void complain_of_path(const std::string& path, Place place, Problems& problems, BadKeys& bad) {
-  const auto dot = path.find('.');
-  const auto section = path.substr(0, dot);
-  const bool in_section = dot != std::string::npos && find_section(section) != nullptr;
-  auto meant = in_section ? meant_key(section, path.substr(dot + 1)) : key_anywhere(path);
-  if (meant.empty()) meant = nearest_word(path, full_keys());
+  const auto meant = meant_key(path);
+  const auto* section = find_section(path.substr(0, path.find('.')));
+  const auto known = section == nullptr ? "a key is section.key, as in model.heads"
+                                        : did_you_mean("", section->keys);
   problems.add(place, path,
                fmt::format("unknown key '{}' ({})", path,
-                           meant.empty() ? "a key is section.key, as in model.heads"
-                                         : fmt::format("did you mean '{}'?", meant)));
+                           meant.empty() ? known : fmt::format("did you mean '{}'?", meant)));
   if (!meant.empty()) bad.insert(meant);
 }
 

@@ -2,6 +2,7 @@
 #include "tree.hpp"
 
 #include <fmt/format.h>
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
@@ -24,6 +25,10 @@ std::vector<std::string_view> lines_of(std::string_view text) {
     start = end + 1;
   }
   return lines;
+}
+
+Place place_of_mark(const YAML::Mark& mark, int override_index) {
+  return {override_index, std::max(mark.line, 0) + 1, std::max(mark.column, 0) + 1};
 }
 
 /// Whether the line starts with a whole quoted text.
@@ -86,7 +91,7 @@ class TreeBuilder : public YAML::EventHandler {
   };
 
   [[nodiscard]] Place place_of(const YAML::Mark& mark) const {
-    return {override_index_, std::max(mark.line, 0) + 1, std::max(mark.column, 0) + 1};
+    return place_of_mark(mark, override_index_);
   }
   [[nodiscard]] Node node(Node::Kind kind, const YAML::Mark& mark) const {
     Node made;
@@ -182,6 +187,14 @@ std::optional<std::size_t> first_tab_indent(std::string_view text) {
   return std::nullopt;
 }
 
+/// Tabs look like the blanks that YAML reads, and its parser does not say that one is in the way.
+std::string_view tab_hint(std::string_view source, Place place) {
+  const auto lines = lines_of(source);
+  const auto index = static_cast<std::size_t>(place.line - 1);
+  const bool has_tab = index < lines.size() && lines[index].find('\t') != std::string_view::npos;
+  return has_tab ? "; this line has a tab: write blanks" : "";
+}
+
 bool is_text(const std::string& text, int override_index, Problems& problems) {
   if (const auto bad = first_bad_byte(text)) {
     problems.add(place_of_byte(text, *bad, override_index), "",
@@ -227,12 +240,15 @@ std::optional<Node> parse_yaml(const std::string& text, int override_index, Prob
     }
     if (problems.size() > problems_before) return std::nullopt;
     return root;
+  } catch (const YAML::DeepRecursion& error) {
+    problems.add(place_of_mark(error.mark, override_index), "",
+                 "nested too deeply; a deck is a map of sections, which are maps of keys");
   } catch (const YAML::Exception& error) {
-    const int line = std::max(error.mark.line, 0) + 1;
-    const int column = std::max(error.mark.column, 0) + 1;
-    problems.add({override_index, line, column}, "", fmt::format("not valid YAML: {}", error.msg));
-    return std::nullopt;
+    const Place place = place_of_mark(error.mark, override_index);
+    problems.add(place, "",
+                 fmt::format("not valid YAML: {}{}", error.msg, tab_hint(source, place)));
   }
+  return std::nullopt;
 }
 
 }  // namespace hyperslab::deck

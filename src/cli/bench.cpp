@@ -94,18 +94,20 @@ void write_memory(comm::World& world, const std::string& path, const train::Benc
   write(world, path, json ? ranks.dump(2) + "\n" : text);
 }
 
-ordered_json head_of(const Arguments& args, int ranks) {
-  return {{"deck", args.list("DECK").front()},
-          {"mode", args.get<std::string>("mode")},
-          {"ranks", ranks},
-          {"commit", commit()}};
+ordered_json head_of(const Arguments& args, const BenchSetup& setup) {
+  ordered_json head = {{"deck", args.list("DECK").front()},
+                       {"mode", args.get<std::string>("mode")},
+                       {"ranks", setup.ranks},
+                       {"commit", commit()}};
+  head.update(to_json(setup));
+  return head;
 }
 
 ExitCode run_counts(comm::World& world, const Arguments& args, const train::Config& config) {
   const train::CallCounts counts = train::count_calls(world, config);
   if (world.rank() == 0) print_counts(counts);
   if (args.has("json")) {
-    ordered_json out = head_of(args, world.size());
+    ordered_json out = head_of(args, setup_of(config));
     out["mode"] = "count";
     out["count"] = to_json(counts);
     write(world, args.get<std::string>("json"), out.dump(2) + "\n");
@@ -114,7 +116,7 @@ ExitCode run_counts(comm::World& world, const Arguments& args, const train::Conf
 }
 
 void print(const train::BenchResult& result, const Arguments& args) {
-  print_times(result);
+  print_times(result, args.has("cold"), args.has("each"));
   if (args.has("components")) print_components(result);
   if (args.has("kernels")) print_kernels(result);
   if (args.has("dtypes")) print_dtypes(result);
@@ -138,18 +140,20 @@ struct Summary {
 
 ExitCode run_all_modes(comm::World& world, const Arguments& args, const train::Config& config) {
   std::map<std::string, train::BenchResult> results;
-  ordered_json out = head_of(args, world.size());
+  const BenchSetup setup = setup_of(config);
+  ordered_json out = head_of(args, setup);
+  if (world.rank() == 0) print_setup(setup);
   for (const auto& [name, mode] : modes_of("all")) {
     results[name] = train::run_bench(world, config, bench_options(args, mode));
-    out["modes"][name] = to_json(results[name]);
+    out["modes"][name] = to_json(results[name], args.has("cold"));
     if (world.rank() != 0) continue;
-    fmt::print("{}{}\n", name == "forward" ? "" : "\n", name);
+    fmt::print("\n{}\n", name);
     print(results[name], args);
   }
   const Summary summary(results);
   if (world.rank() == 0) {
     fmt::print(
-        "\nforward {:.3f} ms, backward alone {:.3f} ms, step {:.3f} ms, (forward + "
+        "\nmeans: forward {:.3f} ms, backward alone {:.3f} ms, step {:.3f} ms, (forward + "
         "backward) / forward {:.2f}\n",
         1e3 * summary.forward, 1e3 * summary.backward, 1e3 * summary.step, summary.ratio());
   }
@@ -164,11 +168,15 @@ ExitCode run_all_modes(comm::World& world, const Arguments& args, const train::C
 ExitCode run_one_mode(comm::World& world, const Arguments& args, const train::Config& config,
                       BenchMode mode) {
   const train::BenchResult result = train::run_bench(world, config, bench_options(args, mode));
-  if (world.rank() == 0) print(result, args);
+  const BenchSetup setup = setup_of(config);
+  if (world.rank() == 0) {
+    print_setup(setup);
+    print(result, args);
+  }
   if (args.has("memory")) write_memory(world, args.get<std::string>("memory"), result.memory);
   if (args.has("json")) {
-    ordered_json out = head_of(args, world.size());
-    out.update(to_json(result));
+    ordered_json out = head_of(args, setup);
+    out.update(to_json(result, args.has("cold")));
     write(world, args.get<std::string>("json"), out.dump(2) + "\n");
   }
   return ExitCode::ok;
@@ -190,18 +198,25 @@ void add_options(Arguments& args) {
                                                  "what tensors are stored in and computed in")(
       "memory", po::value<std::string>(), "write every planned allocation to this .csv or .json")(
       "ranges", "name phases and layers for NVIDIA's profilers (NVTX); graphs off")(
-      "cold", "no warm-up: setup, plan building and first calls fall into step 1")(
+      "cold",
+      "no warm-up: setup, plan building and first calls fall into step 1, which is also told "
+      "apart")("each", "print the time of every measured step")(
       "json", po::value<std::string>(), "also write all figures, every step, to this file");
 }
 
 }  // namespace
 
-ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments) {
+Arguments bench_arguments() {
   Arguments args(
       "usage: [mpirun -np N] hyperslab bench DECK --mode forward|forward-backward|step|all|data "
       "times steps of DECK on generated tokens, or the loader of its training files");
   add_options(args);
   args.positional("DECK");
+  return args;
+}
+
+ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments) {
+  Arguments args = bench_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   require_usable(args);
   const auto mode = args.get<std::string>("mode");
@@ -209,6 +224,8 @@ ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments
   DeckSource source;
   source.path = args.list("DECK").front();
   source.overrides = args.list("set");
+  source.unused = keys_beside_the_step();
+  if (mode == "data") std::erase(source.unused, "data.");
   const train::Config config = read_config(world, source);
   if (mode == "data") {
     run_bench_of_data(world, args, config, args.get<int>("warmup"), args.get<int>("steps"));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <span>
 
 #include "bench_print.hpp"
 
@@ -102,9 +103,28 @@ std::vector<std::pair<std::string, std::size_t>> totals_of(const train::BenchMem
 
 }  // namespace
 
-ordered_json to_json(const train::BenchResult& result) {
+ordered_json to_json(const BenchSetup& setup) {
+  return {{"model", setup.model},
+          {"parameters", setup.parameters},
+          {"device", setup.device},
+          {"precision", setup.precision},
+          {"layout", setup.layout},
+          {"microbatch", setup.microbatch},
+          {"microbatches", setup.microbatches},
+          {"global_batch", setup.global_batch},
+          {"context", setup.context}};
+}
+
+ordered_json to_json(const train::BenchResult& result, bool cold) {
   ordered_json out;
   out["step_seconds"] = result.step_seconds;
+  if (cold && result.step_seconds.size() > 1) {
+    const auto later = train::figures_of(std::span(result.step_seconds).subspan(1));
+    out["first_step_seconds"] = result.step_seconds.front();
+    out["later_steps"] = {{"mean_seconds", later.mean},
+                          {"standard_deviation_seconds", later.standard_deviation},
+                          {"median_seconds", later.median}};
+  }
   out["mean_seconds"] = result.mean;
   out["standard_deviation_seconds"] = result.standard_deviation;
   out["median_seconds"] = result.median;

@@ -4,6 +4,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <span>
+
+#include "hyperslab/core/transfer.hpp"
+#include "hyperslab/mesh/mesh.hpp"
+#include "planned.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -12,6 +17,12 @@ constexpr std::size_t kKernelRows = 40;
 constexpr std::size_t kKernelWidth = 72;
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+
+void print_figures(const char* what, const train::StepFigures& figures, std::size_t steps) {
+  fmt::print("{:<16} {:.3f} ms median, {:.3f} ms mean, {:.3f} ms standard deviation of {} step{}\n",
+             what, 1e3 * figures.median, 1e3 * figures.mean, 1e3 * figures.standard_deviation,
+             steps, steps == 1 ? "" : "s");
+}
 
 void print_component(const train::BenchComponent& row, const std::string& name) {
   if (row.seconds == 0 && row.flops == 0 && !row.fused.empty() && name != row.name) {
@@ -51,11 +62,43 @@ void print_kernel_classes(const train::BenchKernels& kernels, int steps) {
 
 }  // namespace
 
-void print_times(const train::BenchResult& result) {
+BenchSetup setup_of(const train::Config& config) {
+  const model::ModelSpec& spec = config.model;
+  BenchSetup setup;
+  setup.model = fmt::format("{}: {} layers, width {}, {} heads, vocabulary {}", spec.family,
+                            spec.layers, spec.width, spec.heads, spec.vocabulary);
+  setup.parameters = model::parameter_count(spec);
+  setup.device = planned_device(config) == Device::cuda ? device_name() : "cpu";
+  setup.precision = config.precision.compute;
+  setup.ranks = config.parallel.ranks();
+  setup.layout = mesh::describe(config.parallel);
+  setup.microbatch = config.train.microbatch;
+  setup.microbatches = config.microbatches();
+  setup.global_batch = config.train.global_batch;
+  setup.context = spec.context;
+  return setup;
+}
+
+void print_setup(const BenchSetup& setup) {
+  fmt::print("model            {}; {} parameters\n", setup.model, setup.parameters);
+  fmt::print("device           {}, {}, {} rank{}: {}\n", setup.device, setup.precision, setup.ranks,
+             setup.ranks == 1 ? "" : "s", setup.layout);
   fmt::print(
-      "step             {:.3f} ms mean, {:.3f} ms standard deviation, {:.3f} ms median of {}\n",
-      1e3 * result.mean, 1e3 * result.standard_deviation, 1e3 * result.median,
-      result.step_seconds.size());
+      "shape            {} samples x {} tokens a microbatch, {} of them a step on each data "
+      "rank, {} samples in all\n",
+      setup.microbatch, setup.context, setup.microbatches, setup.global_batch);
+}
+
+void print_times(const train::BenchResult& result, bool cold, bool each) {
+  const std::vector<double>& steps = result.step_seconds;
+  for (std::size_t i = 0; each && i < steps.size(); ++i) {
+    fmt::print("step {:<11} {:.3f} ms\n", i + 1, 1e3 * steps[i]);
+  }
+  print_figures("step", {result.mean, result.standard_deviation, result.median}, steps.size());
+  if (cold && steps.size() > 1) {
+    fmt::print("first step       {:.3f} ms, with setup and first calls\n", 1e3 * steps.front());
+    print_figures("later steps", train::figures_of(std::span(steps).subspan(1)), steps.size() - 1);
+  }
   if (!std::isnan(result.clocks.events)) {
     fmt::print("clocks           {:.3f} ms stamps, {:.3f} ms CUDA events, {:.3f} ms host",
                1e3 * result.clocks.device, 1e3 * result.clocks.events, 1e3 * result.clocks.host);
@@ -64,8 +107,8 @@ void print_times(const train::BenchResult& result) {
     }
     fmt::print("; graphs {}\n", result.graphs ? "on" : "off");
   }
-  fmt::print("tokens           {:.0f} a step, {:.1f} a second\n", result.tokens,
-             result.tokens_per_second());
+  fmt::print("tokens           {:.0f} a step, {:.1f} a second by the median, as all rates below\n",
+             result.tokens, result.tokens_per_second());
   fmt::print("model FLOPs      {:.3f} GFLOP a step, {:.2f} GFLOP/s\n", 1e-9 * result.model_flops,
              1e-9 * result.flops_per_second());
   fmt::print("matmul rate      {:.2f} GFLOP/s of all ranks together, {}: {}\n",

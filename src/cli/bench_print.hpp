@@ -2,6 +2,7 @@
 // Figures of `bench` as text, JSON and CSV.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -9,14 +10,33 @@
 
 namespace hyperslab::cli {
 
-void print_times(const train::BenchResult& result);
+/// What is measured: model, device and shape of a step.
+struct BenchSetup {
+  std::string model;  ///< "llama: 2 layers, width 64, ..."
+  std::int64_t parameters = 0;
+  std::string device;  ///< "cpu", or the name of the GPU
+  std::string precision;
+  int ranks = 1;
+  std::string layout;
+  std::int64_t microbatch = 0;  ///< samples
+  std::int64_t microbatches = 0;
+  std::int64_t global_batch = 0;  ///< samples
+  std::int64_t context = 0;       ///< tokens of a sample
+};
+[[nodiscard]] BenchSetup setup_of(const train::Config& config);
+
+void print_setup(const BenchSetup& setup);
+/// `cold`: the first step holds the setup and is told apart. `each`: every step on a line.
+void print_times(const train::BenchResult& result, bool cold, bool each);
 void print_components(const train::BenchResult& result);
 void print_kernels(const train::BenchResult& result);
 void print_dtypes(const train::BenchResult& result);
 void print_memory(const train::BenchMemory& memory);
 void print_counts(const train::CallCounts& counts);
 
-[[nodiscard]] nlohmann::ordered_json to_json(const train::BenchResult& result);
+[[nodiscard]] nlohmann::ordered_json to_json(const BenchSetup& setup);
+/// `cold` as for print_times().
+[[nodiscard]] nlohmann::ordered_json to_json(const train::BenchResult& result, bool cold);
 [[nodiscard]] nlohmann::ordered_json to_json(const train::CallCounts& counts);
 [[nodiscard]] nlohmann::ordered_json to_json(const train::BenchMemory& memory, int rank);
 /// Rows "rank,arena,label,dtype,shape,bytes,offset"; those of the header, too.

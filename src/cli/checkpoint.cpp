@@ -41,7 +41,7 @@ void exchange(comm::World& world, const std::string& action, const Arguments& ar
 
 }  // namespace
 
-ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& arguments) {
+Arguments checkpoint_arguments() {
   Arguments args(
       "usage: hyperslab checkpoint info|verify DIR... | export DIR --output FOLDER [options] | "
       "import FOLDER --output DIR [--deck DECK | --dropout P] shows what checkpoints hold, checks "
@@ -51,6 +51,11 @@ ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& argu
   args.positional("ACTION");
   args.positional("DIR", true);
   add_exchange_options(args);
+  return args;
+}
+
+ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& arguments) {
+  Arguments args = checkpoint_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const std::string action = args.list("ACTION").front();
   if (action == "export" || action == "import") {

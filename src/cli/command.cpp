@@ -10,57 +10,107 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <limits>
 
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/philox.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/train/run.hpp"
+#include "usage.hpp"
 
 namespace hyperslab::cli {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
-      {"train", "train a model as a deck says", run_train},
-      {"eval", "loss, perplexity and token accuracy of a checkpoint", run_eval},
-      {"generate", "continue a text", run_generate},
-      {"bench", "time forward, forward-backward or whole steps", run_bench},
-      {"tokenize", "turn text files into token files", run_tokenize},
-      {"checkpoint", "look at, verify, export and import checkpoints", run_checkpoint},
-      {"parity", "train under two layouts and compare them tensor by tensor", run_parity},
-      {"plan", "layout, memory and pipeline schedule of a run that is not started", run_plan},
+      {"train", "train a model as a deck says", run_train, train_arguments},
+      {"eval", "loss, perplexity and token accuracy of a checkpoint", run_eval, eval_arguments},
+      {"generate", "continue a text", run_generate, generate_arguments},
+      {"bench", "time forward, forward-backward or whole steps", run_bench, bench_arguments},
+      {"tokenize", "turn text files into token files", run_tokenize, tokenize_arguments},
+      {"checkpoint", "look at, verify, export and import checkpoints", run_checkpoint,
+       checkpoint_arguments},
+      {"parity", "train under two layouts and compare them tensor by tensor", run_parity,
+       parity_arguments},
+      {"plan", "layout, memory and pipeline schedule of a run that is not started", run_plan,
+       plan_arguments},
   };
   return all;
 }
 
+namespace {
+
+/// More arguments than there are places; no option can be written like this.
+constexpr const char* kExtra = " extra";
+
+}  // namespace
+
 Arguments::Arguments(std::string usage) : usage_(std::move(usage)) {
-  visible_.add_options()("help", "show this text");
+  visible_.add_options()("help,h", "show this text");
 }
 
 void Arguments::positional(const std::string& name, bool many) {
   hidden_.add_options()(name.c_str(), po::value<std::vector<std::string>>());
   places_.add(name.c_str(), many ? -1 : 1);
+  places_names_.push_back(name);
   required_.push_back(name);
 }
 
-bool Arguments::parse(const comm::World& world, const std::vector<std::string>& arguments) {
+void Arguments::optional_positional(const std::string& name) {
+  positional(name);
+  required_.pop_back();
+}
+
+void Arguments::refuse(const std::string& problem) const {
+  constexpr std::string_view kProgram = "hyperslab ";
+  const auto begin = std::min(usage_.find(kProgram), usage_.size());
+  const auto end = usage_.find(' ', std::min(begin + kProgram.size(), usage_.size()));
+  throw Error(ExitCode::usage,
+              fmt::format("{} ({} --help explains)", problem, usage_.substr(begin, end - begin)))
+      .on_all_ranks();
+}
+
+void Arguments::read(const std::vector<std::string>& arguments) {
   po::options_description all;
   all.add(visible_).add(hidden_);
+  all.add_options()(kExtra, po::value<std::vector<std::string>>());
+  auto places = places_;
+  if (places.max_total_count() < std::numeric_limits<unsigned>::max()) places.add(kExtra, -1);
   try {
-    po::store(po::command_line_parser(arguments).options(all).positional(places_).run(), values_);
+    po::store(po::command_line_parser(arguments).options(all).positional(places).run(), values_);
     if (!has("help")) po::notify(values_);  // which complains about what is missing
   } catch (const po::error& error) {
-    throw Error(ExitCode::usage, fmt::format("{}; {}", error.what(), usage_)).on_all_ranks();
+    refuse(explain(error, visible_, arguments));
   }
+}
+
+/// Nothing that was given without an option is too much, an override or missing.
+void Arguments::require_places(const std::vector<std::string>& arguments) const {
+  std::vector<std::string> given = list(kExtra);
+  for (const auto& name : places_names_) {
+    for (const auto& word : list(name)) given.push_back(word);
+  }
+  const bool has_set = visible_.find_nothrow("set", false) != nullptr;
+  for (const auto& word : given) {
+    const auto meant = has_set ? meant_override(word, arguments) : "";
+    if (meant.empty()) continue;
+    refuse(fmt::format("'{}' is no argument of its own; did you mean {}?", word, meant));
+  }
+  if (!list(kExtra).empty()) {
+    refuse(fmt::format("'{}' is one argument too many", list(kExtra).front()));
+  }
+  for (const std::string& name : required_) {
+    if (!has(name)) refuse(name + " is missing");
+  }
+}
+
+bool Arguments::parse(const comm::World& world, const std::vector<std::string>& arguments) {
+  read(arguments);
   if (has("help")) {
     if (world.rank() == 0) std::cout << usage_ << "\n\n" << visible_ << std::flush;
     return false;
   }
-  for (const std::string& name : required_) {
-    if (!has(name)) {
-      throw Error(ExitCode::usage, fmt::format("{} is missing; {}", name, usage_)).on_all_ranks();
-    }
-  }
+  require_places(arguments);
   return true;
 }
 
@@ -93,7 +143,7 @@ std::string differences(const std::vector<std::string>& values) {
 
 namespace {
 
-std::string read_deck_text(const std::string& path) {
+std::string read_file(const std::string& path) {
   std::error_code unknown;
   if (std::filesystem::is_directory(path, unknown)) {
     throw Error(ExitCode::usage, path + ": this is a folder, wanted a deck (a YAML file)");
@@ -111,7 +161,7 @@ std::string read_deck_text(const std::string& path) {
 void require_one_deck(comm::World& world, const std::string& path, const std::string& text) {
   std::string mine = text;
   try {
-    if (world.rank() != 0) mine = read_deck_text(path);
+    if (world.rank() != 0) mine = read_file(path);
   } catch (const Error&) {
     mine = text;
   }
@@ -127,23 +177,40 @@ void require_one_deck(comm::World& world, const std::string& path, const std::st
 
 }  // namespace
 
-train::Config read_config(comm::World& world, const DeckSource& source) {
+std::string read_deck_text(comm::World& world, const std::string& path) {
   std::string text;
   train::agree(world, [&] {
-    if (world.rank() == 0) text = read_deck_text(source.path);
+    if (world.rank() == 0) text = read_file(path);
   });
   text = world.broadcast(text);
-  require_one_deck(world, source.path, text);
+  require_one_deck(world, path, text);
+  return text;
+}
+
+deck::Surroundings surroundings_of(const comm::World& world, const DeckSource& source) {
   deck::Surroundings surroundings;
   surroundings.ranks = source.any_ranks ? 0 : source.ranks > 0 ? source.ranks : world.size();
   surroundings.for_training = source.for_training;
   surroundings.has_cuda_device = source.device == "cuda" || cuda_device_count() > 0;
   surroundings.has_cuda_build = source.device == "cuda" || kHasCuda;
+  surroundings.is_plan = source.is_plan;
+  surroundings.unused = source.unused;
+  return surroundings;
+}
+
+std::vector<std::string_view> keys_beside_the_step() {
+  return {"run.name",     "data.",           "schedule.",   "train.steps",
+          "train.epochs", "train.validate_", "checkpoint.", "timing."};
+}
+
+train::Config read_config(comm::World& world, const DeckSource& source) {
+  const std::string text = read_deck_text(world, source.path);
   std::vector<std::string> overrides = source.overrides;
   if (!source.device.empty()) overrides.push_back("run.device=" + source.device);
   try {
     std::string cuts;
-    train::Config config = deck::read_deck(text, source.path, overrides, surroundings, &cuts);
+    train::Config config =
+        deck::read_deck(text, source.path, overrides, surroundings_of(world, source), &cuts);
     if (!cuts.empty()) log::info("to fit --set: " + cuts);
     return config;
   } catch (const Error& error) {

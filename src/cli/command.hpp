@@ -8,17 +8,21 @@
 
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/deck/deck.hpp"
 #include "hyperslab/train/config.hpp"
 
 namespace hyperslab::cli {
 
 namespace po = boost::program_options;
 
+class Arguments;
+
 /// A subcommand; `run` is called on every rank with the arguments behind its name.
 struct Command {
   std::string name;
   std::string summary;
   ExitCode (*run)(comm::World& world, const std::vector<std::string>& arguments);
+  Arguments (*arguments)();  ///< those that it takes
 };
 [[nodiscard]] const std::vector<Command>& commands();
 
@@ -30,6 +34,15 @@ ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& argume
 ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_parity(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments);
+
+[[nodiscard]] Arguments train_arguments();
+[[nodiscard]] Arguments eval_arguments();
+[[nodiscard]] Arguments generate_arguments();
+[[nodiscard]] Arguments bench_arguments();
+[[nodiscard]] Arguments tokenize_arguments();
+[[nodiscard]] Arguments checkpoint_arguments();
+[[nodiscard]] Arguments parity_arguments();
+[[nodiscard]] Arguments plan_arguments();
 
 /// "of rank 0 is 'a', of ranks 1, 3 'b', of rank 2 'c'" where values, one a rank, differ; else
 /// empty.
@@ -43,8 +56,11 @@ class Arguments {
   po::options_description_easy_init add() { return visible_.add_options(); }
   /// A positional argument; `many`: one or more.
   void positional(const std::string& name, bool many = false);
+  /// A positional argument that may be left out, the last one.
+  void optional_positional(const std::string& name);
   /// False where --help was asked for and printed (by rank 0). Throws Error(usage).
   [[nodiscard]] bool parse(const comm::World& world, const std::vector<std::string>& arguments);
+  [[nodiscard]] const po::options_description& options() const { return visible_; }
 
   [[nodiscard]] bool has(const std::string& name) const { return values_.count(name) > 0; }
   template <class T>
@@ -54,10 +70,15 @@ class Arguments {
   [[nodiscard]] std::vector<std::string> list(const std::string& name) const;
 
  private:
+  void read(const std::vector<std::string>& arguments);
+  void require_places(const std::vector<std::string>& arguments) const;
+  [[noreturn]] void refuse(const std::string& problem) const;
+
   std::string usage_;
   po::options_description visible_{"Options"};
   po::options_description hidden_;
   po::positional_options_description places_;
+  std::vector<std::string> places_names_;
   std::vector<std::string> required_;
   po::variables_map values_;
 };
@@ -70,7 +91,16 @@ struct DeckSource {
   bool any_ranks = false;   ///< the layout need not fit the ranks that were started
   int ranks = 0;            ///< that the layout must fit instead of those; 0: none
   std::string device = {};  ///< cpu | cuda: planned for whatever is here; empty: as the deck says
+  bool is_plan = false;     ///< `ranks` were asked for, not started
+  std::vector<std::string_view> unused = {};  ///< as in deck::Surroundings
 };
+/// The deck's text, rank 0's on every rank; throws as read_config().
+[[nodiscard]] std::string read_deck_text(comm::World& world, const std::string& path);
+/// What the rules are judged against for a deck that is read like this.
+[[nodiscard]] deck::Surroundings surroundings_of(const comm::World& world,
+                                                 const DeckSource& source);
+/// Keys that decide what a run reads and writes and how long it goes on, not what a step computes.
+[[nodiscard]] std::vector<std::string_view> keys_beside_the_step();
 /// Throws Error(usage) also where another rank finds another text at the path; one that finds none
 /// takes rank 0's.
 [[nodiscard]] train::Config read_config(comm::World& world, const DeckSource& source);

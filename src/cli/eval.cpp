@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "command.hpp"
+#include "eval_source.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/run.hpp"
@@ -170,10 +171,13 @@ void print_header(bool words) {
 
 void add_options(Arguments& args) {
   add_deck_options(args);
-  args.add()(
-      "checkpoint", po::value<std::vector<std::string>>()->composing()->required(),
-      "a step's folder, or a directory of them, of which the newest is taken; several make a "
-      "table")(
+  args.add()("checkpoint",
+             po::value<std::vector<std::string>>()->multitoken()->composing()->required(),
+             "a step's folder, a directory of them, or a run directory, of which the newest step "
+             "is taken; "
+             "several make a table")(
+      "data", po::value<std::vector<std::string>>()->multitoken()->composing(),
+      "token files to measure on, instead of the deck's")(
       "stride", po::value<std::int64_t>(),
       "windows of model.context tokens begin so many tokens apart (1 to model.context), and each "
       "counts only the targets that none before it has: every target once, predicted from at least "
@@ -185,7 +189,7 @@ void add_options(Arguments& args) {
       "runs of bytes other than white space (ASCII) in the text of the evaluated tokens, and each "
       "line end is one, as <eos> is for WikiText; needs data.vocabulary")(
       "json", po::value<std::string>(), "also write the figures to this file");
-  args.positional("DECK");
+  args.optional_positional("DECK");
 }
 
 /// --stride, or 0 where it is not given; also refuses --words without a vocabulary.
@@ -228,17 +232,24 @@ void write_json(comm::World& world, const std::string& path, const nlohmann::ord
 
 }  // namespace
 
-ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments) {
+Arguments eval_arguments() {
   Arguments args(
-      "usage: [mpirun -np N] hyperslab eval DECK --checkpoint DIR [--set k=v]... prints loss (nats "
-      "a token), perplexity, bits per byte and token accuracy of the deck's validation files, the "
-      "same numbers on every layout. Bytes are those of the counted tokens in data.vocabulary; end "
-      "of text and other special tokens have none. train.validate_batches limits the text "
-      "to so many batches of train.global_batch samples, 0 takes all");
+      "usage: [mpirun -np N] hyperslab eval [DECK] --checkpoint DIR... [--data FILE...] [--set "
+      "k=v]... prints loss (nats a token), perplexity, bits per byte and token accuracy of FILEs, "
+      "else of the deck's validation files, the same numbers on every layout. Without DECK it is "
+      "the one that the first checkpoint holds, on as many data ranks as were started. Bytes are "
+      "those of the counted tokens in data.vocabulary; end of text and other special tokens have "
+      "none. train.validate_batches limits the text to so many batches of train.global_batch "
+      "samples, 0 takes all");
   add_options(args);
+  return args;
+}
+
+ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments) {
+  Arguments args = eval_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
-  const train::Config config =
-      read_config(world, {args.list("DECK").front(), args.list("set"), false, false});
+  const EvalSource source = eval_source(args);
+  const train::Config config = eval_config(world, source);
   const std::int64_t stride = check_options(args, config);
   const comm::Watchdog watchdog = train::watch(world, config);
   train::report_threads(world);
@@ -249,7 +260,7 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
   }
   std::vector<Result> results;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const std::string& checkpoint : args.list("checkpoint")) {
+  for (const std::string& checkpoint : source.checkpoints) {
     const Result& result = results.emplace_back(evaluator.measure(checkpoint));
     all.push_back(
         to_json(result, stride > 0 ? stride : config.model.context, evaluator.text(), words));

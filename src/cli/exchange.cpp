@@ -14,6 +14,7 @@
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 #include "hyperslab/train/exchange.hpp"
+#include "stored.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -155,7 +156,8 @@ void add_exchange_options(Arguments& args) {
       "export: of the folder; there is only huggingface")(
       "dtype", po::value<std::string>()->default_value("fp32"), "export: fp32, bf16 or fp16")(
       "vocab", po::value<std::string>(),
-      "export: folder whose tokenizer files go along (default: data.vocabulary of the deck)")(
+      "export: folder whose tokenizer files go along (default: the vocabulary that the checkpoint "
+      "keeps, else that of its deck)")(
       "deck", po::value<std::string>(),
       "import: deck to go on with; its model must be the folder's")(
       "dropout", po::value<double>(),
@@ -172,8 +174,10 @@ void export_checkpoint(const Arguments& args) {
   options.dtype = dtype_of_name(args.get<std::string>("dtype"));
   if (args.has("vocab")) options.vocabulary = args.get<std::string>("vocab");
   const io::CheckpointReader reader(only_folder(args));
+  std::vector<std::string> notes;
   const train::Config config =
-      deck::read_deck(reader.meta().deck, reader.folder() + " (its deck)", {}, anywhere());
+      read_stored_deck({reader.meta().deck, reader.folder()}, {}, 0, notes);
+  if (options.vocabulary.empty()) options.vocabulary = reader.vocabulary_path();
   train::export_huggingface(config, reader, options);
   fmt::print("{}: step {} of {}, {} parameters in {}\n", options.output, reader.meta().step,
              reader.folder(), model::parameter_count(config.model), args.get<std::string>("dtype"));
@@ -188,6 +192,9 @@ void import_checkpoint(comm::World& world, const Arguments& args) {
   io::CheckpointMeta meta;
   meta.deck = yaml;
   meta.model = model::identity(config.model);
+  if (!config.data.vocabulary.empty()) {
+    meta.vocabulary = io::read_vocabulary_files(config.data.vocabulary);
+  }
   train::import_huggingface(folder, spec, output, meta);
   io::write_text_file(output + "/deck.yaml", yaml);
   fmt::print(

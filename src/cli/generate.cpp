@@ -8,10 +8,10 @@
 
 #include "command.hpp"
 #include "completions.hpp"
-#include "hyperslab/core/transfer.hpp"
-#include "hyperslab/deck/deck.hpp"
+#include "hyperslab/core/log.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "npy_file.hpp"
+#include "stored.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -104,19 +104,14 @@ void write_json(const std::string& path, const Completions& completions,
   io::write_text_file(path, out.dump(2, ' ', false, kReplace) + '\n');
 }
 
-train::Config config_of(const io::CheckpointReader& reader) {
-  deck::Surroundings surroundings;
-  surroundings.ranks = 0;
-  surroundings.for_training = false;
-  surroundings.has_cuda_device = cuda_device_count() > 0;
-  return deck::read_deck(reader.meta().deck, reader.folder() + " (its deck)", {}, surroundings);
-}
-
 void generate(const Arguments& args) {
   const io::CheckpointReader reader(args.get<std::string>("checkpoint"));
-  const train::Config config = config_of(reader);
+  std::vector<std::string> notes;
+  const train::Config config =
+      read_stored_deck({reader.meta().deck, reader.folder()}, {}, 0, notes);
+  for (const std::string& note : notes) log::info(note);
   const std::string vocabulary =
-      args.has("vocab") ? args.get<std::string>("vocab") : config.data.vocabulary;
+      args.has("vocab") ? args.get<std::string>("vocab") : stored_vocabulary(reader, config);
   if (vocabulary.empty()) {
     refuse("the checkpoint's deck names no data.vocabulary; give --vocab");
   }
@@ -140,18 +135,19 @@ void generate(const Arguments& args) {
 }
 
 void add_options(Arguments& args) {
-  args.add()("checkpoint", po::value<std::string>()->required(),
-             "a step's folder, or a directory of them, of which the newest is taken")(
-      "prompt", po::value<std::vector<std::string>>()->composing(),
-      "text to continue (may be repeated; default: the beginning of a document)")(
+  args.add()(
+      "checkpoint", po::value<std::string>()->required(),
+      "a step's folder, a directory of them, or a run directory; of several steps the newest "
+      "is taken")("prompt", po::value<std::vector<std::string>>()->composing(),
+                  "text to continue (may be repeated; default: the beginning of a document)")(
       "prompt-file", po::value<std::string>(),
       "file of prompts: parted by blank lines where it has any, else one a line")(
-      "vocab", po::value<std::string>(), "vocabulary (default: data.vocabulary of the deck)")(
+      "vocab", po::value<std::string>(),
+      "vocabulary (default: the one that the checkpoint keeps, else that of its deck)")(
       "no-special-tokens",
       "leave out the special tokens that the vocabulary puts before each text (post_processor of "
       "tokenizer.json, or add_bos_token of tokenizer_config.json); what it puts after a text is "
-      "never "
-      "added to a prompt, as the text goes on")(
+      "never added to a prompt, as the text goes on")(
       "max-tokens", po::value<std::int64_t>()->default_value(200), "tokens to generate")(
       "temperature", po::value<double>()->default_value(1.0), "0: always the likeliest token")(
       "top-k", po::value<std::int64_t>()->default_value(0), "sample among the k likeliest; 0: all")(
@@ -174,13 +170,17 @@ void add_options(Arguments& args) {
 
 }  // namespace
 
-ExitCode run_generate(comm::World& world, const std::vector<std::string>& arguments) {
+Arguments generate_arguments() {
   Arguments args(
       "usage: hyperslab generate --checkpoint DIR --prompt TEXT [options] continues TEXT. The "
-      "model "
-      "sees at most model.context tokens: of a longer prompt the last ones, and whenever the "
+      "model sees at most model.context tokens: of a longer prompt the last ones, and whenever the "
       "context is full, it goes on from the last half of it");
   add_options(args);
+  return args;
+}
+
+ExitCode run_generate(comm::World& world, const std::vector<std::string>& arguments) {
+  Arguments args = generate_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   if (world.size() > 1) {
     throw Error(ExitCode::usage, "generate runs on one rank; start it without mpirun")

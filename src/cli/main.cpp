@@ -10,29 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "about.hpp"
 #include "command.hpp"
 #include "hyperslab/comm/gpus.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/version.hpp"
-#include "hyperslab/deck/deck.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/ops/products.hpp"
 
 namespace hyperslab::cli {
 namespace {
-
-std::string overview() {
-  std::string text =
-      "hyperslab trains transformers on one core or on a cluster of GPUs.\n\n"
-      "usage: [mpirun -np N] hyperslab COMMAND [arguments]; hyperslab COMMAND --help explains.\n\n";
-  for (const Command& command : commands()) {
-    text += fmt::format("  {:<12}{}\n", command.name, command.summary);
-  }
-  text += "\n  --keys      every key of a deck, its values and default\n";
-  text += "  --rules     what must hold between keys\n";
-  text += "  --version   of this program\n";
-  return text;
-}
 
 /// One line (a deck error: one a problem), from one rank where all ranks failed alike.
 void report(const comm::World& world, const Error& error) {
@@ -94,9 +81,7 @@ void require_one_program(comm::World& world, const std::vector<std::string>& wor
 
 ExitCode refuse_command(const comm::World& world, const std::vector<std::string>& words) {
   if (world.rank() == 0) {
-    fmt::print(stderr, "hyperslab: {}\n\n{}",
-               words.empty() ? "which command?" : "there is no command '" + words.front() + "'",
-               overview());
+    fmt::print(stderr, "hyperslab: {}", unknown_command(words));
   }
   return ExitCode::usage;
 }
@@ -120,25 +105,14 @@ int run(comm::World& world, const Command* command, const std::vector<std::strin
 }
 
 int start(int argc, char** argv) {
-  const std::string name = argc > 1 ? argv[1] : "";
-  if (name == "--version") {
-    fmt::print("hyperslab {} ({})\n", version(), commit());
-    return 0;
-  }
-  if (name == "--keys" || name == "--rules") {
-    fmt::print("{}", name == "--keys" ? deck::keys_table() : deck::rules_table());
-    return 0;
-  }
-  if (name == "--help" || name == "help") {
-    fmt::print("{}", overview());
-    return 0;
-  }
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (const auto code = answer(words)) return static_cast<int>(*code);
+  const std::string name = words.empty() ? "" : words.front();
   const auto command = std::ranges::find(commands(), name, &Command::name);
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit becomes an error of write
   comm::World world(&argc, &argv);
   log::setup(world.rank(), world.rank() == 0 ? "" : fmt::format("[r{}]", world.rank()));
-  return run(world, command == commands().end() ? nullptr : &*command,
-             {argv + std::min(argc, 1), argv + argc});
+  return run(world, command == commands().end() ? nullptr : &*command, words);
 }
 
 }  // namespace
@@ -147,6 +121,9 @@ int start(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return hyperslab::cli::start(argc, argv);
+  } catch (const hyperslab::Error& error) {
+    fmt::print(stderr, "hyperslab: {}\n", error.what());
+    return static_cast<int>(error.code());
   } catch (const std::exception& error) {  // MPI itself could not be started
     fmt::print(stderr, "hyperslab: {}\n", error.what());
     return 1;

@@ -110,7 +110,7 @@ bool compare_all(comm::World& world, const Arguments& args, const train::Config&
 
 }  // namespace
 
-ExitCode run_parity(comm::World& world, const std::vector<std::string>& arguments) {
+Arguments parity_arguments() {
   Arguments args(
       "usage: mpirun -np N hyperslab parity DECK_A DECK_B [--steps n] [--set k=v]...\n"
       "       mpirun -np N hyperslab parity DECK --matrix FILE [--steps n] [--set k=v]...\n"
@@ -125,6 +125,11 @@ ExitCode run_parity(comm::World& world, const std::vector<std::string>& argument
       "steps", po::value<std::int64_t>()->default_value(10), "steps to train")(
       "rows", po::value<std::int64_t>()->default_value(10), "tensors to list, of a pair");
   args.positional("DECK", true);
+  return args;
+}
+
+ExitCode run_parity(comm::World& world, const std::vector<std::string>& arguments) {
+  Arguments args = parity_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const std::vector<std::string> decks = args.list("DECK");
   const bool matrix = args.has("matrix");

@@ -5,11 +5,11 @@
 #include <array>
 
 #include "command.hpp"
-#include "hyperslab/core/transfer.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/pipeline/diagram.hpp"
 #include "hyperslab/pipeline/validate.hpp"
 #include "hyperslab/train/trainer.hpp"
+#include "planned.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -32,18 +32,9 @@ std::string in(const Unit& unit, double amount) {
   return fmt::format("{:.{}f}", amount / unit.size, unit.size > 1048576.0 ? 3 : 1);
 }
 
-/// The device that the deck means here, unless the option says another.
-Device planned_device(const train::Config& config) {
-  if (config.run.device == "auto") return cuda_device_count() > 0 ? Device::cuda : Device::cpu;
-  return config.run.device == "cuda" ? Device::cuda : Device::cpu;
-}
-
 /// Plans of the ranks of one pipeline; ranks along the other axes hold and do the same.
 std::vector<train::Plan> make_plans(const train::Config& config) {
-  train::Config elsewhere = config;  // no GPU is touched, whether there is one or not
-  elsewhere.run.device = "cpu";
-  train::TrainerOptions options = train::trainer_options(elsewhere, 0, true);
-  options.device = planned_device(config);
+  const train::TrainerOptions options = planned_options(config);
   std::vector<train::Plan> plans;
   for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
     const int rank = mesh::world_rank_of(config.parallel, {.pipeline = stage});
@@ -198,27 +189,34 @@ train::Config planned_config(comm::World& world, const Arguments& args) {
     throw Error(ExitCode::usage, fmt::format("--device is {}, wanted cpu or cuda", device))
         .on_all_ranks();
   }
-  return read_config(world, {.path = args.list("DECK").front(),
-                             .overrides = args.list("set"),
-                             .for_training = true,
-                             .any_ranks = ranks == 0,
-                             .ranks = ranks,
-                             .device = device});
+  return read_planned_config(world, {.path = args.list("DECK").front(),
+                                     .overrides = args.list("set"),
+                                     .for_training = true,
+                                     .any_ranks = ranks == 0,
+                                     .ranks = ranks,
+                                     .device = device,
+                                     .is_plan = true,
+                                     .unused = keys_beside_the_step()});
 }
 
 }  // namespace
 
-ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments) {
+Arguments plan_arguments() {
   Arguments args(
       "usage: hyperslab plan DECK [--ranks N] [--device cpu|cuda] [--schedule] [--set k=v]... "
-      "shows "
-      "what a run would hold, compute and send, without starting it");
+      "shows what a run would hold, compute and send, without starting it");
   add_deck_options(args);
   args.add()("ranks", po::value<int>(), "ranks of the run (default: as many as the deck's layout)")(
       "device", po::value<std::string>(),
-      "cpu or cuda: plan for it, whatever this machine has (default: what the deck means here)")(
+      "cpu or cuda: plan for it, whatever this machine has (default: what the deck means here, or "
+      "cuda where the deck needs a GPU and there is none)")(
       "schedule", "draw the pipeline's passes in time: F forward, B backward, I and W its parts");
   args.positional("DECK");
+  return args;
+}
+
+ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments) {
+  Arguments args = plan_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const train::Config config = planned_config(world, args);
   if (world.rank() != 0) return ExitCode::ok;

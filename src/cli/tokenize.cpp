@@ -76,7 +76,7 @@ void tokenize(const Arguments& args) {
 
 }  // namespace
 
-ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& arguments) {
+Arguments tokenize_arguments() {
   Arguments args(
       "usage: hyperslab tokenize --vocab DIR|bytes --input FILE... --output FILE, or --decode "
       "--vocab DIR|bytes --input FILE... [--output FILE], or --train-vocab SIZE --input FILE... "
@@ -104,6 +104,11 @@ ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& argume
       "special tokens: split the text, get the last ids (default: <|endoftext|>)")(
       "output-vocab", po::value<std::string>(),
       "folder for the trained vocab.json, merges.txt and tokenizer.json");
+  return args;
+}
+
+ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& arguments) {
+  Arguments args = tokenize_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   if (world.size() > 1) {
     throw Error(ExitCode::usage, "tokenize runs on one rank; start it without mpirun")

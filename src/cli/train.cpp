@@ -6,6 +6,7 @@
 #include "command.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/train/run.hpp"
+#include "planned.hpp"
 #include "start_command.hpp"
 
 namespace hyperslab::cli {
@@ -36,7 +37,7 @@ train::RunOptions run_options(const Arguments& args) {
 
 /// What a run of this deck would hold and compute, on one rank.
 void print_plan(const train::Config& config, bool shapes) {
-  const train::TrainerOptions options = train::trainer_options(config, 0, true);
+  const train::TrainerOptions options = planned_options(config);
   const train::Plan plan = train::make_plan(config, options, 0);
   if (shapes) {
     constexpr const char* kRow = "{:<12} {:<36} {:<24} {:<5} {:>14}\n";
@@ -66,7 +67,7 @@ void print_plan(const train::Config& config, bool shapes) {
 
 }  // namespace
 
-ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments) {
+Arguments train_arguments() {
   Arguments args("usage: [mpirun -np N] hyperslab train DECK [--set k=v]... trains as DECK says");
   add_deck_options(args);
   args.add()("resume", po::value<std::string>()->default_value(""),
@@ -76,11 +77,17 @@ ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments
       "dry-run", "read the deck, print parameters, memory and work, train nothing")(
       "shapes", "with --dry-run: every intermediate's shape, type and bytes");
   args.positional("DECK");
+  return args;
+}
+
+ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments) {
+  Arguments args = train_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   train::RunOptions options = run_options(args);
   const bool dry = args.has("dry-run");
+  const DeckSource source = {args.list("DECK").front(), args.list("set"), true, dry};
   const train::Config config =
-      read_config(world, {args.list("DECK").front(), args.list("set"), true, dry});
+      dry ? read_planned_config(world, source) : read_config(world, source);
   if (dry) {
     if (world.rank() == 0) print_plan(config, args.has("shapes"));
     return ExitCode::ok;

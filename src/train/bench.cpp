@@ -18,7 +18,7 @@ namespace {
 /// Share of 6 N (and of attention) that a mode computes: forward is one third of a step.
 double work_fraction(BenchMode mode) { return mode == BenchMode::forward ? 1.0 / 3.0 : 1.0; }
 
-double mean(const std::vector<double>& values) {
+double mean(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
@@ -29,13 +29,10 @@ double median(std::vector<double> values) {
 }
 
 void summarize(BenchResult& result) {
-  const std::vector<double>& all = result.step_seconds;
-  const std::size_t n = all.size();
-  result.mean = mean(all);
-  result.median = median(all);
-  double squares = 0;
-  for (const double x : all) squares += (x - result.mean) * (x - result.mean);
-  result.standard_deviation = n > 1 ? std::sqrt(squares / static_cast<double>(n - 1)) : 0.0;
+  const StepFigures all = figures_of(result.step_seconds);
+  result.mean = all.mean;
+  result.median = all.median;
+  result.standard_deviation = all.standard_deviation;
 }
 
 class Bench {
@@ -233,6 +230,17 @@ BenchResult Bench::run() {
 }
 
 }  // namespace
+
+StepFigures figures_of(std::span<const double> seconds) {
+  const std::size_t n = seconds.size();
+  StepFigures figures;
+  figures.mean = mean(seconds);
+  figures.median = median({seconds.begin(), seconds.end()});
+  double squares = 0;
+  for (const double x : seconds) squares += (x - figures.mean) * (x - figures.mean);
+  if (n > 1) figures.standard_deviation = std::sqrt(squares / static_cast<double>(n - 1));
+  return figures;
+}
 
 BenchResult run_bench(comm::World& world, const Config& config, const BenchOptions& options) {
   return Bench(world, config, options).run();

@@ -3,6 +3,7 @@
 """bench: times of steps and of parts, which add up."""
 
 import json
+import re
 import statistics
 
 import support
@@ -44,6 +45,33 @@ class Bench(support.Case):
             self.assertGreater(found["memory_peak_bytes"], 0)
         self.assertAlmostEqual(3 * flops["forward"] / flops["step"], 1, places=12)
         self.assertEqual(flops["forward-backward"], flops["step"])
+
+    def test_what_is_measured(self):
+        out, found = self.two
+
+        self.assertRegex(out, r"(?m)^model +llama: 2 layers, width 32, 2 heads, vocabulary 257; 49376 parameters$")
+        self.assertRegex(out, r"(?m)^device +cpu, fp32, 2 ranks: data 2 x tensor 1 x pipeline 1$")
+        self.assertRegex(out, r"(?m)^shape +6 samples x 32 tokens a microbatch, 1 of them a step on each data rank, "
+                              r"12 samples in all$")
+        wanted = {"parameters": 49376, "device": "cpu", "precision": "fp32", "ranks": 2, "microbatch": 6,
+                  "microbatches": 1, "global_batch": 12, "context": 32, "layout": "data 2 x tensor 1 x pipeline 1"}
+        self.assertEqual({key: found[key] for key in wanted}, wanted)
+        step = re.search(r"(?m)^step +([\d.]+) ms median, ([\d.]+) ms mean, ([\d.]+) ms standard deviation of 3 steps$",
+                         out)
+        for text, key in zip(step.groups(), ("median_seconds", "mean_seconds", "standard_deviation_seconds")):
+            self.assertAlmostEqual(float(text), 1e3 * found[key], delta=6e-4)
+        self.assertIn("a second by the median", out)
+        self.assertNotIn("step 1 ", out)
+
+    def test_every_step_on_request(self):
+        out, found = self.bench("--each", steps=3)
+
+        printed = [float(ms) for ms in re.findall(r"(?m)^step \d +([\d.]+) ms$", out)]
+        self.assert_close(printed, [1e3 * seconds for seconds in found["step_seconds"]], 0.01)
+
+    def test_only_keys_that_are_used_matter(self):
+        self.bench("--set", "data.train=[]", "--set", "data.validation=[]", "--set", "data.vocabulary=nowhere",
+                   "--set", "checkpoint.keep_every=7", "--set", "schedule.warmup_steps=99")
 
     def test_json_keeps_every_step(self):
         out, found = self.two
@@ -193,6 +221,13 @@ class Bench(support.Case):
 
         self.assertEqual(len(seconds), 4)
         self.assertEqual(max(seconds), seconds[0])
+        out, found = self.cold
+        self.assertEqual(found["first_step_seconds"], seconds[0])
+        self.assertAlmostEqual(found["later_steps"]["mean_seconds"], statistics.mean(seconds[1:]))
+        self.assertAlmostEqual(found["later_steps"]["median_seconds"], statistics.median(seconds[1:]))
+        self.assertRegex(out, r"(?m)^first step +[\d.]+ ms, with setup")
+        self.assertRegex(out, r"(?m)^later steps +[\d.]+ ms median, .* of 3 steps$")
+        self.assertNotIn("later_steps", self.two[1])
 
     def test_nothing_but_what_was_asked_for_is_written(self):
         asked_for = {"out.json", "memory.csv", "memory.json"}

@@ -5,7 +5,9 @@
 import json
 import math
 import re
+import shutil
 import struct
+import subprocess
 
 import support
 
@@ -110,6 +112,53 @@ class Evaluate(support.Case):
                     for key in one.keys() - {"checkpoint"}:
                         self.assertAlmostEqual(found[key], one[key], delta=1e-6 * one[key])
 
+    def measure(self, *arguments, ranks=0, folder="."):
+        """Figures of an eval without a deck, started in another folder."""
+        start = support.command("eval", *arguments, "--json", self.folder / "alone.json", ranks=ranks)
+        found = subprocess.run(start, cwd=self.folder / folder, capture_output=True, check=False)
+        self.assertEqual(found.returncode, 0, found.stderr.decode())
+        return json.loads((self.folder / "alone.json").read_text(encoding="utf-8"))
+
+    def test_a_checkpoint_needs_no_deck(self):
+        (self.folder / "elsewhere").mkdir()
+        wanted = self.lines[-1]["validation_loss"]
+        whole = ("--set", "train.validate_batches=0")
+        _, deck = self.evaluate("--checkpoint", "run", settings=("train.validate_batches=0",))
+
+        for path in ("run", "run/checkpoints", "run/checkpoints/step_00000020"):
+            found = self.measure("--checkpoint", path)
+            self.assertEqual(found["step"], 20)
+            self.assertAlmostEqual(found["loss"] / wanted, 1, delta=1e-6)
+            self.assertAlmostEqual(found["bits_per_byte"], self.lines[-1]["validation_bits_per_byte"], delta=1e-6)
+        for ranks in (2, 5):
+            found = self.measure("--checkpoint", "run", *whole, ranks=ranks)
+            self.assertEqual(found["tokens"], deck["tokens"])
+            self.assertAlmostEqual(found["loss"] / deck["loss"], 1, delta=1e-6)
+        away = self.measure("--checkpoint", "../run", *whole, folder="elsewhere")
+        self.assertEqual(away["loss"], deck["loss"])
+        named = self.measure("--checkpoint", "../run", *whole, "--data", "../text.bin", "../text.bin",
+                             folder="elsewhere")
+        self.assertEqual(named["tokens"], (2 * len(support.text()) + 1) // 32 * 32)
+        deck_last = self.measure("--checkpoint", "run", "--data", "text.bin", "deck.yaml",
+                                 *support.overrides(*self.settings))
+        self.assertAlmostEqual(deck_last["loss"] / wanted, 1, delta=1e-6)
+
+    def test_checkpoints_one_after_the_other(self):
+        steps = [f"run/checkpoints/step_000000{step}" for step in (10, 20)]
+        apart, wanted = self.evaluate("--checkpoint", steps[0], "--checkpoint", steps[1])
+        together, found = self.evaluate("--checkpoint", *steps)
+
+        self.assertEqual(together.out, apart.out)
+        self.assertEqual(found, wanted)
+        self.assertEqual([row["loss"] for row in self.measure("--checkpoint", *steps)],
+                         [row["loss"] for row in wanted])
+        result = self.run_program("eval", "--checkpoint", *steps, "deck.yaml",
+                                  *support.overrides(*self.settings))
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual(result.out, apart.out)
+        two = self.run_program("eval", "deck.yaml", "--checkpoint", *steps, "text.txt")
+        self.assert_refused(two, 2, "at most one deck", "'deck.yaml', 'text.txt'")
+
     def test_figures_of_the_text(self):
         text, covered = support.text(), 5 * 12 * 32  # targets: the bytes behind the first one
         words = sum(1 <= word.start() <= covered for word in re.finditer(r"\S+", text))
@@ -153,6 +202,11 @@ class Evaluate(support.Case):
         _, found = self.evaluate("--checkpoint", "bpe/checkpoints", "--stride", 16, "--words", settings=settings)
 
         self.assertEqual(found["bytes"], len(support.text()) - len(first))
+        shutil.move(self.folder / "v", self.folder / "moved")
+        self.assertEqual(self.measure("--checkpoint", "bpe")["bits_per_byte"], blocks["bits_per_byte"])
+        kept = self.measure("bpe/deck.yaml", "--checkpoint", "bpe")
+        self.assertEqual(kept["bits_per_byte"], blocks["bits_per_byte"])
+        shutil.move(self.folder / "moved", self.folder / "v")
         words = [word.start() for word in re.finditer(r"\S+", support.text())]
         self.assertEqual(found["words"], sum(start >= len(first) for start in words))
         self.assertEqual(found["line_ends"], support.text().count("\n"))

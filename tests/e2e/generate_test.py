@@ -5,6 +5,7 @@
 import array
 import json
 import re
+import shutil
 
 import support
 
@@ -96,6 +97,42 @@ class Generate(support.Case):
 
         self.assertEqual(result.code, 0, result.err)
         self.assertTrue(result.out.startswith(PROMPT))
+
+    def test_a_checkpoint_stands_alone(self):
+        for arguments in (("--train-vocab", 300, "--output-vocab", "v"), ("--vocab", "v", "--output", "v.bin")):
+            self.assertEqual(self.run_program("tokenize", "--input", "text.txt", *arguments).code, 0)
+        self.train("bpe", "data.train=[v.bin]", "data.validation=[]", "data.vocabulary=v", "model.vocabulary=300",
+                   "train.validate_every=0", "train.steps=2", "checkpoint.keep=2", "checkpoint.every=1")
+        greedy = ("--temperature", 0, "--max-tokens", 8, "--prompt", PROMPT)
+        wanted = self.run_program("generate", "--checkpoint", "bpe/checkpoints", "--vocab", "v", *greedy)
+        self.assertEqual(wanted.code, 0, wanted.err)
+        self.assertEqual(self.run_program("checkpoint", "verify", "bpe").code, 0)
+        kept = self.folder / "bpe/checkpoints/step_00000002/vocabulary"
+        self.assertEqual(support.snapshot(kept)["tokenizer.json"], (self.folder / "v/tokenizer.json").read_bytes())
+
+        away = self.folder / "away"
+        away.mkdir()
+        shutil.copytree(kept.parent, away / "alone")
+        shutil.move(self.folder / "v", away / "v")
+        for path in ("bpe", "bpe/checkpoints", "away/alone"):
+            with self.subTest(path=path):
+                found = self.run_program("generate", "--checkpoint", path, *greedy)
+                self.assertEqual((found.code, found.out), (0, wanted.out), found.err)
+        export = self.run_program("checkpoint", "export", "away/alone", "--output", "away/folder")
+        self.assertEqual(export.code, 0, export.err)
+        self.assertIn("tokenizer.json", support.snapshot(away / "folder"))
+
+        (away / "alone/vocabulary/tokenizer.json").write_text("{}", encoding="utf-8")
+        broken = self.run_program("generate", "--checkpoint", "away/alone", *greedy)
+        self.assert_refused(broken, 4, "vocabulary/tokenizer.json", "bytes, wanted")
+        self.assertIn("vocabulary/tokenizer.json", self.run_program("checkpoint", "verify", "away/alone").out)
+
+    def test_a_vocabulary_that_is_nowhere(self):
+        self.train("old", "data.vocabulary=gone", "train.steps=2")
+
+        result = self.run_program("generate", "--checkpoint", "old", "--prompt", PROMPT)
+
+        self.assert_refused(result, 3, "keeps no vocabulary", "'gone'")
 
     def several(self, *arguments, prompts=()):
         """The JSON report of several prompts, and what was printed."""

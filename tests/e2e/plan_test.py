@@ -174,11 +174,35 @@ class Plan(support.Case):
         self.assertRegex(self.plan("run.device=cpu", options=("--device", "cuda")), r"(?m)^device +cuda, fp32$")
         self.assertRegex(self.plan("run.device=cuda", options=("--device", "cpu")), r"(?m)^device +cpu, fp32$")
 
+    def test_a_deck_for_gpus_is_planned_for_one(self):
+        auto = self.run_program("plan", LLAMA_8B, "--ranks", 8, "--set", "parallel.data=8")
+        cuda = self.run_program("plan", LLAMA_8B, "--ranks", 8, "--set", "parallel.data=8", "--device", "cuda")
+
+        self.assertEqual((auto.code, auto.err), (0, ""))
+        note, _, rest = auto.out.partition("\n")
+        if note.startswith("layout"):
+            self.skipTest("there is a GPU")
+        self.assertEqual(note, "planned for cuda, since bf16 needs a GPU; there is no GPU here")
+        self.assertEqual(rest, cuda.out)
+        named = self.plan("run.device=cuda")
+        self.assertTrue(named.startswith("planned for cuda, since run.device is cuda; "))
+        self.assert_refused(self.run_program("plan", LLAMA_8B, "--set", "run.device=cpu"), 2, "bf16 needs a GPU")
+        wrong = self.run_program("plan", LLAMA_8B, "--set", "model.heads=7")
+        self.assert_refused(wrong, 2, "7 heads do not divide width 4096")
+
+    def test_what_a_plan_does_not_need(self):
+        out = self.plan()
+
+        self.assertEqual(self.plan("data.train=[]", "data.validation=[]", "train.steps=0", "model.vocabulary=257",
+                                   "data.vocabulary=nowhere", "schedule.warmup_steps=99", "checkpoint.keep_every=7"),
+                         out)
+
     def test_refusals(self):
         other = self.run_program("plan", "deck.yaml", "--ranks", 4)
         none = self.run_program("plan", "deck.yaml", "--ranks", 0)
 
-        self.assert_refused(other, 2, "parallel.data", "4 were started")
+        self.assert_refused(other, 2, "parallel.data", "--ranks is 4; set it to 1 or set parallel.data to 4")
+        self.assertNotIn("started", other.err)
         self.assert_refused(none, 2, "--ranks is 0")
 
 

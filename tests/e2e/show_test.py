@@ -5,10 +5,14 @@
 import os
 import pty
 import re
+import subprocess
 
 import support
 
-COMMANDS = ("train", "eval", "generate", "bench", "tokenize", "checkpoint", "plan")
+COMMANDS = ("train", "eval", "generate", "bench", "tokenize", "checkpoint", "parity", "plan")
+COMPLETE = """source completion.sh
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hyperslab; printf '%s\\n' "${COMPREPLY[@]}"
+"""
 
 
 class Help(support.Case):
@@ -22,12 +26,15 @@ class Help(support.Case):
             self.assertRegex(result.out, rf"(?m)^  {name} ")
 
     def test_every_command(self):
-        for name in COMMANDS:
-            with self.subTest(command=name):
-                result = self.run_program(name, "--help")
+        for name, option in [(name, option) for name in COMMANDS for option in ("--help", "-h")]:
+            with self.subTest(command=name, option=option):
+                result = self.run_program(name, option)
                 self.assertEqual((result.code, result.err), (0, ""))
                 self.assertIn(f"hyperslab {name}", result.out)
                 self.assertIn("--help", result.out)
+
+    def test_short_form(self):
+        self.assertEqual(self.run_program("-h").out, self.run_program("--help").out)
 
     def test_ranks_say_it_once(self):
         result = self.run_program("train", "--help", ranks=2)
@@ -40,6 +47,124 @@ class Help(support.Case):
 
         self.assertEqual(result.code, 0)
         self.assertRegex(result.out, r"^hyperslab \d+\.\d+\.\d+ \(.+\)\n$")
+
+
+class Reference(support.Case):
+    """--keys and --rules."""
+
+    def ask(self, *words):
+        """What was printed."""
+        result = self.run_program(*words)
+        self.assertEqual((result.code, result.err), (0, ""))
+        return result.out
+
+    def test_keys(self):
+        everything, model = self.ask("--keys"), self.ask("--keys", "model")
+
+        self.assertIn(model, everything)
+        self.assertNotIn("optimizer.lr", model)
+        self.assertIn("default layernorm, with family llama rmsnorm", model)
+        self.assertEqual(self.ask("--keys=model"), model)
+        keys = re.findall(r"(?m)^\w+\.\w+$", everything)
+        deck = self.train("all", "train.steps=1", "schedule.warmup_steps=0") and self.folder / "all" / "deck.yaml"
+        self.assertEqual(len(keys), len(re.findall(r"(?m)^  \w+:", deck.read_text(encoding="utf-8"))))
+
+    def test_pages(self):
+        page = self.ask("--keys", "--markdown")
+
+        self.assertEqual(self.ask("--keys", "--format", "markdown"), page)
+        self.assertIn(self.ask("--keys", "timing", "--markdown"), page)
+        self.assertRegex(page, r"\| `optimizer.lr` \| number, more than 0 \| `0.0003` \| [A-Z].*\. \|")
+        rules = self.ask("--rules", "--markdown")
+        self.assertIn("| `model.heads` | divides model.width |\n", rules)
+        self.assertIn("model.heads\n    divides model.width\n", self.ask("--rules"))
+        self.assertNotIn("parallel.tensor\n", self.ask("--rules", "model"))
+
+    def test_slips(self):
+        for words, found in [(("--keys", "modle"), "no section 'modle' (did you mean 'model'?)"),
+                             (("--keys", "model", "train"), "found 'train'"),
+                             (("--rules", "--format", "pdf"), "found --format pdf"),
+                             (("--completion", "fish"), "bash or zsh, found 'fish'"),
+                             (("--kyes",), "no option '--kyes'; did you mean '--keys'?"),
+                             (("trian", "deck.yaml"), "no command 'trian'; did you mean 'train'?"),
+                             (("check",), "no command 'check'; did you mean 'checkpoint'?")]:
+            with self.subTest(words=words):
+                self.assert_refused(self.run_program(*words), 2, found)
+
+
+class Slips(support.Case):
+    """Arguments that are nearly right."""
+
+    def test_the_right_form_is_shown(self):
+        steps = "did you mean --set train.steps=10?"
+        for words, found in [(("train", "deck.yaml", "--steps", "10"), f"no option --steps; {steps}"),
+                             (("train", "deck.yaml", "--steps=10"), steps),
+                             (("train", "deck.yaml", "--train.steps=10"), steps),
+                             (("train", "deck.yaml", "train.steps=10"), steps),
+                             (("train", "train.steps=10", "deck.yaml"), steps),
+                             (("train", "deck.yaml", "--set", "train.steps", "10"), steps),
+                             (("train", "deck.yaml", "-set", "train.steps=10"), steps),
+                             (("plan", "deck.yaml", "--lr", "1e-3"), "--set optimizer.lr=1e-3?"),
+                             (("train", "deck.yaml", "--sahpes"), "did you mean --shapes?"),
+                             (("plan", "deck.yaml", "--rank", "x"), "--ranks is 'x', wanted a whole number"),
+                             (("generate", "--promt", "a"), "did you mean --prompt?")]:
+            with self.subTest(words=words):
+                self.assert_refused(self.run_program(*words), 2, found)
+
+    def test_what_is_wrong_is_said_in_our_words(self):
+        bench = ("bench", "deck.yaml")
+        for words, found in [((*bench, "deck.yaml"), "'deck.yaml' is one argument too many"),
+                             ((*bench, "--json"), "--json needs a value"),
+                             ((*bench, "--json="), "--json needs a value"),
+                             ((*bench, "--count=3"), "--count takes no value"),
+                             ((*bench, "--steps", "ten"), "--steps is 'ten', wanted a whole number"),
+                             ((*bench, "--steps=1.5"), "--steps is '1.5', wanted a whole number"),
+                             ((*bench, "--mode", "step", "--mode", "all"), "--mode is given more than once"),
+                             ((*bench, "--c"), "--c can mean --cold, --components, --count"),
+                             ((*bench, "-x"), "no option -x"),
+                             (("bench",), "DECK is missing"),
+                             (("generate",), "--checkpoint is missing"),
+                             (("generate", "--checkpoint", "a", "--top-p", "x"), "--top-p is 'x', wanted a number"),
+                             (("tokenize", "--vocab", "bytes", "--input"), "--input needs a value")]:
+            with self.subTest(words=words):
+                result = self.run_program(*words)
+                self.assert_refused(result, 2, found, f"hyperslab {words[0]} --help explains")
+
+
+class Completion(support.Case):
+    """The script that completes command lines."""
+
+    def complete(self, *words):
+        """The words that bash would offer for the last one."""
+        found = subprocess.run(["bash", "-u", "complete.sh", *words], cwd=self.folder, capture_output=True, check=True)
+        return found.stdout.decode().split()
+
+    def test_bash(self):
+        script = self.run_program("--completion", "bash").out
+        (self.folder / "completion.sh").write_text(script, encoding="utf-8")
+        (self.folder / "complete.sh").write_text(COMPLETE, encoding="utf-8")
+
+        subprocess.run(["bash", "-n", "completion.sh"], cwd=self.folder, check=True)
+        self.assertLessEqual(set(COMMANDS), set(self.complete("hyperslab", "")))
+        for name in COMMANDS:
+            text = self.run_program(name, "--help").out
+            options = set(re.findall(r"(?m)^  (?:-\w \[ )?(--[\w-]+)", text))
+            self.assertGreaterEqual(len(options), 2)
+            self.assertEqual(set(self.complete("hyperslab", name, "--")), options, name)
+        self.assertEqual(self.complete("hyperslab", "train", "deck.yaml", "--set", "optimizer.l"), ["optimizer.lr="])
+        self.assertEqual(self.complete("hyperslab", "plan", "--set", "model.norm", "=", "r"), ["rmsnorm"])
+        self.assertEqual(self.complete("hyperslab", "plan", "--set", "model.bias", "="), ["true", "false"])
+        self.assertEqual(self.complete("hyperslab", "plan", "--set", "model.norm=r"), ["model.norm=rmsnorm"])
+        self.assertEqual(self.complete("hyperslab", "train", "de"), ["deck.yaml"])
+        self.assertEqual(self.complete("hyperslab", "train", "te"), [])
+        self.assertIn("text.txt", self.complete("hyperslab", "tokenize", "--input", "te"))
+        self.assertEqual(self.complete("hyperslab", "--keys", "mo"), ["model"])
+
+    def test_zsh(self):
+        script = self.run_program("--completion", "zsh").out
+
+        self.assertIn("bashcompinit\n", script)
+        self.assertIn("complete -F _hyperslab hyperslab\n", script)
 
 
 class DryRun(support.Case):
@@ -67,6 +192,18 @@ class DryRun(support.Case):
         found = support.tensors(self.folder / "counted/checkpoints/step_00000001")
         stored = sum(len(data) // 4 for name, data in found.items() if name.startswith("model/"))
         self.assertEqual(self.parameters(), stored)
+
+    def test_a_deck_for_gpus(self):
+        bf16 = support.overrides("run.device=auto", "precision.compute=bf16")
+        dry = self.run_program("train", "deck.yaml", "--dry-run", *bf16)
+        run = self.run_program("train", "deck.yaml", *bf16)
+
+        self.assertEqual((dry.code, dry.err), (0, ""))
+        if "planned for cuda" not in dry.out:
+            self.skipTest("there is a GPU")
+        self.assertTrue(dry.out.startswith("planned for cuda, since bf16 needs a GPU; there is no GPU here\n"))
+        self.assertRegex(dry.out, r"(?m)^memory of a rank +[\d.]+ MiB")
+        self.assert_refused(run, 2, "bf16 needs a GPU", "plan --device cuda", "train --dry-run")
 
     def test_shapes_of_every_arena(self):
         before = support.snapshot(self.folder)

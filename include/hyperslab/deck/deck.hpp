@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "hyperslab/core/device.hpp"
 #include "hyperslab/train/config.hpp"
@@ -16,6 +17,10 @@ struct Surroundings {
   bool has_cuda_device = false;
   bool for_training = true;  ///< false: eval, generate, bench need no train files or steps
   bool has_cuda_build = kHasCuda;
+  bool is_plan = false;  ///< `ranks` were asked for, not started
+  /// Beginnings of keys ("data.", "train.steps") that do not matter here: rules about them, or that
+  /// read them, are not judged, and none of them is required.
+  std::vector<std::string_view> unused = {};
 };
 
 /// One row of the table of what combines. The deck reader, the planner, the tests and the README's
@@ -30,11 +35,6 @@ struct Rule {
   std::string (*message)(const train::Config&, const Surroundings&);
 };
 [[nodiscard]] std::span<const Rule> rules();
-
-/// The rules as a markdown table: key, what must hold.
-[[nodiscard]] std::string rules_table();
-/// All keys of a deck as a markdown table: key, values, default (of family gpt2).
-[[nodiscard]] std::string keys_table();
 
 /// Reads a deck from text; `file` is its name in messages. `overrides` are "path.to.key=value" and
 /// win over the text before anything is validated. Every problem - unknown and duplicate keys,

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -108,6 +109,15 @@ struct BenchMemory {
     return static_cast<double>(device_bytes) / static_cast<double>(predicted_bytes()) - 1.0;
   }
 };
+
+/// Seconds of some steps, put together.
+struct StepFigures {
+  double mean = 0;
+  double standard_deviation = 0;  ///< of the sample, n - 1
+  double median = 0;
+};
+/// `seconds`: at least one.
+[[nodiscard]] StepFigures figures_of(std::span<const double> seconds);
 
 /// Figures of the slowest rank where ranks differ.
 struct BenchResult {

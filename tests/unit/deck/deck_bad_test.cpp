@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ostream>
 
 #include "decks.hpp"
@@ -42,6 +43,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "deck.yaml:11:11: a value must stand on one line\n"
                 "deck.yaml:12:6: not valid YAML: end of sequence flow not found"},
         BadDeck{"steps: 10", "steps: 10: 20", "deck.yaml:13:12: not valid YAML: illegal map value"},
+        BadDeck{"steps: 10", "steps: 10\t: 20",
+                "deck.yaml:13:13: not valid YAML: illegal map value; this line has a tab: write "
+                "blanks"},
         BadDeck{"tiny", "\"tiny",
                 "deck.yaml:2:9: a quoted text must end on the line where it starts"},
         BadDeck{"tiny", "'it''s\n  tiny'",
@@ -67,6 +71,12 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         BadDeck{"heads: 4", "heeds: 4",
                 "deck.yaml:7:3: model.heeds: unknown key 'heeds' (did you mean 'heads'?)"},
+        BadDeck{"heads: 4", "heads: 4\n  norm_plac: pre",
+                "deck.yaml:8:3: model.norm_plac: unknown key 'norm_plac' (did you mean "
+                "'norm_place'?)"},
+        BadDeck{"data:", "schedule: {warmup: 3}\ndata:",
+                "deck.yaml:10:12: schedule.warmup: unknown key 'warmup' (did you mean "
+                "'warmup_steps'?)"},
         BadDeck{"heads: 4", "heads: 4\n  global_batch: 8",
                 "deck.yaml:8:3: model.global_batch: unknown key 'global_batch' (did you mean "
                 "'train.global_batch'?)"},
@@ -192,6 +202,23 @@ TEST(Refuses, AllProblemsAtOnceSortedByPlace) {
             "--set optimizer.lr=fast: must be a finite number, found 'fast'\n"
             "--set parallel.data=2: needs 2 ranks (2 x 1 x 1, data x tensor x pipeline), 1 were "
             "started; start 2 or set parallel.data to 1");
+}
+
+TEST(Refuses, ShowsFiftyProblemsAtMost) {
+  std::string deck = kValid + "timing:\n  trace_steps: [0";
+  for (int i = 1; i < 3000; ++i) deck += ", 0";
+
+  const auto report = refusal(deck + "]\n");
+
+  EXPECT_EQ(std::ranges::count(report, '\n'), 50);
+  EXPECT_TRUE(report.ends_with("\n... and 2950 more")) << report;
+}
+
+TEST(Refuses, DeepNestingByName) {
+  const auto report = refusal("run: " + std::string(100'000, '[') + "\n");
+
+  EXPECT_NE(report.find("nested too deeply; a deck is a map of sections"), std::string::npos)
+      << report;
 }
 
 TEST(Refuses, ABadKeyDoesNotCauseFurtherComplaints) {

@@ -75,7 +75,9 @@ TEST(ToYaml, HasEveryKeyAndIsStable) {
   const auto yaml = to_yaml(read(kValid));
 
   EXPECT_EQ(to_yaml(read(yaml)), yaml);
-  EXPECT_EQ(std::ranges::count(yaml, '\n'), std::ranges::count(keys_table(), '\n') - 2 + 11);
+  std::size_t lines = 0;
+  for (const auto& section : sections()) lines += 1 + section.keys.size();
+  EXPECT_EQ(std::ranges::count(yaml, '\n'), static_cast<std::ptrdiff_t>(lines));
 }
 
 /// Changes a few bytes: deletes, doubles, replaces and moves pieces, with what YAML finds special.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -119,7 +120,8 @@ const std::vector<BrokenRule>& broken_model_rules() {
       {"run.device", "name: tiny", "device: cuda", kNoDevice,
        "2:3|no CUDA device was found: set run.device to cpu or auto"},
       {"precision.compute", "data:", "precision: {compute: bf16}\ndata:", kNoDevice,
-       "10:13|bf16 needs a GPU, and this run is on the CPU: set precision.compute to fp32"},
+       "10:13|bf16 needs a GPU, and this run is on the CPU: set precision.compute to fp32, or look "
+       "at it without a GPU with plan --device cuda or train --dry-run"},
       {"memory.recompute",
        "data:", "parallel: {schedule: zero_bubble}\nmemory: {recompute: full}\ndata:", kCpu,
        "11:10|full computes activations again just before both halves of backward, and zero_bubble "
@@ -216,7 +218,7 @@ TEST(RulesTable, EveryRowHasATestThatBreaksIt) {
 }
 
 TEST(RulesTable, AllKeysOfTheRowsAreKeysOfTheDeck) {
-  const auto keys = keys_table();
+  const auto keys = keys_markdown("");
 
   for (const auto& rule : rules()) {
     EXPECT_THAT(keys, testing::HasSubstr("| `" + std::string(rule.key) + "` |"));
@@ -249,7 +251,28 @@ TEST(Rules, GpuChoicesAreTakenOnAGpu) {
 TEST(Rules, CpuOnAGpuMachineIsTheCpu) {
   EXPECT_EQ(refusal(kValid, {"precision.compute=bf16", "run.device=cpu"}, kGpu),
             "--set precision.compute=bf16: bf16 needs a GPU, and this run is on the CPU: set "
-            "precision.compute to fp32");
+            "precision.compute to fp32, or look at it without a GPU with plan --device cuda or "
+            "train --dry-run");
+}
+
+TEST(Rules, APlanWasNotStarted) {
+  EXPECT_EQ(refusal(kValid, {}, {.ranks = 3, .is_plan = true}),
+            "deck.yaml:1:1: parallel.data: needs 1 ranks (1 x 1 x 1, data x tensor x pipeline), "
+            "--ranks is 3; set it to 1 or set parallel.data to 3");
+}
+
+TEST(Rules, KeysThatAreNotUsedAreNotJudged) {
+  const std::vector<std::string> overrides = {
+      "data.train=[synthetic, a.bin]", "data.vocabulary=bytes", "model.vocabulary=200",
+      "train.validate_every=5",        "train.steps=0",         "schedule.warmup_steps=99",
+      "checkpoint.keep_every=3"};
+  const Surroundings bench = {
+      .unused = {"data.", "train.validate_", "train.steps", "schedule.", "checkpoint."}};
+
+  EXPECT_NE(refusal(kValid, overrides), "accepted");
+  EXPECT_EQ(refusal(kValid, overrides, bench), "accepted");
+  EXPECT_THAT(refusal(kValid, {"data.sampling=x"}, bench), testing::HasSubstr("data.sampling=x"));
+  EXPECT_THAT(refusal(kValid, {"model.heads=5"}, bench), testing::HasSubstr("do not divide"));
 }
 
 TEST(Rules, WithoutTrainingNoFilesStepsOrBatchAreNeeded) {
@@ -262,12 +285,32 @@ TEST(Rules, WithoutTrainingNoFilesStepsOrBatchAreNeeded) {
   EXPECT_EQ(config.train.microbatch, 2);
 }
 
-TEST(Readme, ShowsTheTableOfRules) {
-  std::ifstream file(HYPERSLAB_README);
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Docs, ShowTheTableOfRules) {
+  const std::filesystem::path root = HYPERSLAB_ROOT;
+  auto text = text_of(root / "README.md");
+  for (const char* page : {"docs/parallelism.md", "docs/decks.md"}) text += text_of(root / page);
 
   EXPECT_NE(text.find(rules_table()), std::string::npos)
-      << "README.md does not hold what `hyperslab --rules` prints";
+      << "neither README.md nor docs/parallelism.md nor docs/decks.md holds what `hyperslab "
+         "--rules "
+         "--markdown` prints";
+}
+
+TEST(Docs, ShowTheKeysOfEverySection) {
+  const std::filesystem::path page = std::filesystem::path(HYPERSLAB_ROOT) / "docs/decks.md";
+  if (!std::filesystem::exists(page)) GTEST_SKIP() << "there is no docs/decks.md yet";
+  const auto text = text_of(page);
+
+  for (const auto& section : sections()) {
+    EXPECT_NE(text.find(keys_markdown(section.name)), std::string::npos)
+        << "docs/decks.md does not hold what `hyperslab --keys " << section.name
+        << " --markdown` prints";
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/deck/deck.hpp"
+#include "hyperslab/deck/reference.hpp"
 
 namespace hyperslab::deck::test {
 

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys and rules of decks as text to read, and what somebody may have meant by an unknown word.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hyperslab::deck {
+
+/// A key of a deck.
+struct KeyInfo {
+  std::string key;                        ///< with its section: "optimizer.lr"
+  std::string values;                     ///< "number, more than 0", "`auto`, `cpu` or `cuda`"
+  std::vector<std::string_view> choices;  ///< the words that it takes; empty: not only words
+  /// Its default, empty where it has none and must be given; of the families gpt2 and llama.
+  std::string gpt2_default;
+  std::string llama_default;
+  std::string_view sentence;  ///< what it means, with its unit
+};
+struct SectionInfo {
+  std::string_view name;
+  std::string_view sentence;
+  std::vector<KeyInfo> keys;
+};
+/// In the order of a resolved deck.
+[[nodiscard]] std::span<const SectionInfo> sections();
+
+/// Keys of one section, or of all where `section` is empty, for a terminal: name, values, default
+/// and sentence of each. Throws Error(usage) for an unknown section.
+[[nodiscard]] std::string keys_text(std::string_view section);
+/// The same as markdown: a heading and a table for every section.
+[[nodiscard]] std::string keys_markdown(std::string_view section);
+/// Rules about keys of one section, or of all, for a terminal. Throws Error(usage) for an unknown
+/// section.
+[[nodiscard]] std::string rules_text(std::string_view section);
+/// All rules as a markdown table: key, what must hold.
+[[nodiscard]] std::string rules_table();
+
+/// The known word that `word` may mean: one that begins with it (from three letters), else the
+/// nearest by edits; empty where none is near enough.
+[[nodiscard]] std::string_view nearest_word(std::string_view word,
+                                            std::span<const std::string_view> known);
+/// Whether `key` is "section.key" of a deck.
+[[nodiscard]] bool is_key(std::string_view key);
+/// The key, "section.key", that a word with or without a section may mean; empty where none is near
+/// enough. A key of that name in any section comes first.
+[[nodiscard]] std::string meant_key(std::string_view word);
+
+}  // namespace hyperslab::deck

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "key_sentences.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace hyperslab::deck {
+namespace {
+
+constexpr auto kSentences = std::to_array<KeySentence>({
+    {"run", "What a run is called, where it writes and on what it runs."},
+    {"run.name", "Name of the run, a file name."},
+    {"run.directory",
+     "Folder for the run's records and, unless checkpoint.directory is given, its checkpoints; "
+     "null: runs/ and the name."},
+    {"run.seed",
+     "Number that decides initial weights, order of samples, dropout masks and "
+     "synthetic tokens."},
+    {"run.device",
+     "Where ranks compute; auto takes GPUs where the program was built with CUDA and "
+     "finds one."},
+    {"run.deterministic",
+     "Sum in a fixed order, so that equal runs on GPUs give equal bits; "
+     "slower."},
+    {"run.hang_timeout_seconds",
+     "Seconds without any progress after which the run ends with code 8, three times as many until "
+     "its first steps have ended; 0: never."},
+
+    {"model", "The transformer; the family only sets defaults."},
+    {"model.family", "Which defaults the other keys of the model have: GPT-2's or Llama's."},
+    {"model.layers", "Number of transformer blocks."},
+    {"model.width", "Features of a token in the residual stream."},
+    {"model.heads", "Heads of attention; each has width / heads features."},
+    {"model.kv_heads",
+     "Heads of keys and values, which groups of heads share; 0: as many as "
+     "heads."},
+    {"model.ffn_width",
+     "Inner features of the feed-forward layer; 0: 4 x width, with swiglu and "
+     "geglu 8/3 x width, rounded up to a multiple of 64."},
+    {"model.vocabulary", "Rows of the token table; ids of tokens are below it."},
+    {"model.context", "Tokens of a sample, and the most that attention sees."},
+    {"model.position",
+     "How tokens get their place: a learned table, sinusoids, rotation of "
+     "queries and keys, or not at all."},
+    {"model.rope_theta", "Base of the wavelengths of rope."},
+    {"model.norm", "Kind of normalization."},
+    {"model.norm_place", "Normalize the input of a sublayer (pre) or the sum after it (post)."},
+    {"model.norm_eps", "What normalization adds to the variance, or to the mean square."},
+    {"model.activation", "Activation of the feed-forward layer; swiglu and geglu have a gate."},
+    {"model.bias", "Whether linear layers and layernorm have a bias."},
+    {"model.tie_embeddings",
+     "Whether the head uses the token table instead of a matrix of its "
+     "own."},
+    {"model.dropout",
+     "Share of elements set to zero in training: of embeddings and sublayers' "
+     "outputs, with the reference attention also of its probabilities."},
+    {"model.attention",
+     "How attention is computed; auto takes the fastest path that can do it, "
+     "reference keeps all probabilities."},
+    {"model.init_std", "Standard deviation of the initial weights."},
+    {"model.scale_residual_init",
+     "Whether matrices that add to the residual stream begin smaller, "
+     "with init_std / sqrt(2 x layers)."},
+
+    {"data", "The tokens. Paths are relative to the folder in which the program is started."},
+    {"data.train",
+     "Token files to train on, as paths or globs (.bin, .npy, .h5), or synthetic: "
+     "generated tokens."},
+    {"data.validation", "Token files to validate on, in the same forms."},
+    {"data.sampling",
+     "Where samples begin: blocks follow each other and are read once an epoch, "
+     "windows begin at any token, drawn by the seed."},
+    {"data.dtype", "Type of the ids in .bin files without a header."},
+    {"data.vocabulary",
+     "Vocabulary of the tokens: its folder, its tokenizer.json, or bytes; for "
+     "bits per byte and for generate, and kept in checkpoints."},
+    {"data.ignore_token", "Id that does not count as a target; -1: all count."},
+    {"data.loss_mask",
+     "Whether only those tokens count as targets that the files' loss_mask "
+     "marks."},
+    {"data.validation_fraction",
+     "Share of the training documents, chosen by hash, that is set "
+     "aside for validation."},
+    {"data.end_token", "Id that ends a document in files without a list of documents; -1: none."},
+
+    {"parallel", "How the run is cut over ranks: data x tensor x pipeline of them."},
+    {"parallel.data", "Ranks that share the samples of a step."},
+    {"parallel.tensor", "Ranks that share the matrices of every layer."},
+    {"parallel.pipeline", "Ranks that share the layers, in stages."},
+    {"parallel.sequence",
+     "Whether tensor ranks also share the tokens between those matrices, "
+     "which saves activations."},
+    {"parallel.schedule", "Order in which pipeline ranks take the passes of microbatches."},
+    {"parallel.virtual_stages", "Stages on each pipeline rank, with the schedule interleaved."},
+    {"parallel.stage_layers", "Blocks of every stage, first to last; empty: cut into equal cost."},
+    {"parallel.zero",
+     "What data ranks share besides samples: 1 the optimizer's state, 2 also the "
+     "gradients, 0 nothing."},
+    {"parallel.bucket_mib", "Least size in MiB of the buckets in which gradients are reduced."},
+
+    {"precision", "In what the model is computed."},
+    {"precision.compute",
+     "Type of activations and matrix products; masters and the optimizer stay "
+     "fp32."},
+    {"memory", "What is kept for the backward pass."},
+    {"memory.recompute",
+     "What backward computes again instead of keeping it: nothing, outputs of "
+     "norms and activations, or whole blocks."},
+
+    {"optimizer", "How weights are updated."},
+    {"optimizer.name", "The optimizer."},
+    {"optimizer.lr", "Learning rate at its highest."},
+    {"optimizer.betas",
+     "Shares of the earlier moments that Adam keeps in each step: of the "
+     "gradients, of their squares."},
+    {"optimizer.eps", "What Adam adds to the root of the second moment."},
+    {"optimizer.weight_decay",
+     "Decoupled weight decay, times the learning rate; never of norms "
+     "and biases."},
+    {"optimizer.decay_embeddings", "Whether weight decay also takes token and position tables."},
+    {"optimizer.clip_norm",
+     "Largest norm of all gradients together; longer ones are scaled down "
+     "to it; 0: no limit."},
+
+    {"schedule", "The learning rate over the steps."},
+    {"schedule.name",
+     "Shape after the warm-up: constant, linear or cosine down to the last step, "
+     "or wsd, which stays and falls at the end."},
+    {"schedule.warmup_steps", "Steps in which the learning rate rises in a line from zero."},
+    {"schedule.final_fraction", "Learning rate of the last step as a share of optimizer.lr."},
+    {"schedule.decay_fraction", "Share of all steps in which it falls with wsd, at the end."},
+
+    {"train", "Length and size of training, and how often it looks at itself."},
+    {"train.steps", "Updates of the weights; give this or epochs."},
+    {"train.epochs", "Passes over the training tokens; give this or steps."},
+    {"train.global_batch", "Samples of a step, over all ranks; each has model.context tokens."},
+    {"train.microbatch",
+     "Samples that a rank computes at a time; 0: its whole share of the "
+     "batch."},
+    {"train.validate_every", "Steps between validations; 0: only after the last step."},
+    {"train.validate_batches", "Batches of a validation; 0: all validation tokens."},
+    {"train.log_norms",
+     "Steps between records of the norms of weights, activations and gradients "
+     "in norms.jsonl; 0: none."},
+    {"train.log_every", "Steps between lines of the log where there is no terminal."},
+    {"train.overfit_one_batch",
+     "Whether every step takes the first batch again, to see whether "
+     "the model can learn it."},
+
+    {"checkpoint", "When checkpoints are written, which are kept and from which a run goes on."},
+    {"checkpoint.directory", "Folder of the checkpoints; null: checkpoints in the run's folder."},
+    {"checkpoint.every", "Steps between checkpoints; 0: none on the way."},
+    {"checkpoint.final", "Whether the last step leaves a checkpoint."},
+    {"checkpoint.keep", "Newest checkpoints that are kept, or all."},
+    {"checkpoint.keep_every", "Steps whose multiples are kept besides; 0: none."},
+    {"checkpoint.resume",
+     "Where a start goes on: auto from the newest checkpoint where there is "
+     "one, never from the beginning, or from a step."},
+
+    {"timing", "What is recorded of the time of every step on every rank."},
+    {"timing.every", "Steps between rows of the timing files."},
+    {"timing.trace_steps", "Steps of which every event is recorded, too."},
+    {"timing.groups",
+     "Whether GPUs time the operations of all groups, at about 10 us each, not "
+     "only the reduction of gradients."},
+});
+
+}  // namespace
+
+std::span<const KeySentence> key_sentences() { return kSentences; }
+
+std::string_view sentence_of(std::string_view key) {
+  const auto* const found = std::ranges::find(kSentences, key, &KeySentence::key);
+  return found == kSentences.end() ? std::string_view() : found->sentence;
+}
+
+}  // namespace hyperslab::deck

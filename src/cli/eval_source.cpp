@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "eval_source.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/train/setup.hpp"
+#include "stored.hpp"
+
+namespace hyperslab::cli {
+namespace {
+
+bool is_file(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored);
+}
+
+bool is_deck(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
+
+/// Options that take several values also take the deck that stands after them.
+void move_to(std::vector<std::string>& decks, std::vector<std::string>& from,
+             bool (*is_one)(const std::string&)) {
+  const auto found = std::ranges::stable_partition(from, std::not_fn(is_one));
+  decks.insert(decks.end(), found.begin(), found.end());
+  from.erase(found.begin(), found.end());
+}
+
+bool overrides_key(const EvalSource& source, std::string_view key) {
+  return std::ranges::any_of(source.overrides, [&](const std::string& override) {
+    return override.starts_with(key) && override.size() > key.size() && override[key.size()] == '=';
+  });
+}
+
+/// What rank 0 finds in a checkpoint.
+struct Stored {
+  StoredDeck deck;
+  std::string vocabulary;  ///< that it keeps; empty: none
+};
+
+Stored stored_in(comm::World& world, const std::string& checkpoint) {
+  Stored stored;
+  train::agree(world, [&] {
+    if (world.rank() != 0) return;
+    const io::CheckpointReader reader(checkpoint);
+    stored = {{reader.meta().deck, reader.folder()}, reader.vocabulary_path()};
+  });
+  stored.deck.text = world.broadcast(stored.deck.text);
+  stored.deck.folder = world.broadcast(stored.deck.folder);
+  stored.vocabulary = world.broadcast(stored.vocabulary);
+  return stored;
+}
+
+/// The whole model on every one of so many data ranks, where the layout needs another number.
+std::vector<std::string> layout_overrides(const train::Config& config, std::int64_t ranks) {
+  if (config.parallel.ranks() == ranks) return {};
+  const std::int64_t share = std::max<std::int64_t>(1, config.train.global_batch / ranks);
+  std::vector<std::string> overrides = {
+      fmt::format("parallel.data={}", ranks),
+      "parallel.tensor=1",
+      "parallel.pipeline=1",
+      "parallel.sequence=false",
+      "parallel.schedule=1f1b",
+      "parallel.virtual_stages=1",
+      "parallel.stage_layers=[]",
+      "parallel.zero=0",
+      fmt::format("train.microbatch={}", std::min(config.train.microbatch, share))};
+  if (config.train.global_batch < ranks) {
+    overrides.push_back(fmt::format("train.global_batch={}", ranks));
+  }
+  return overrides;
+}
+
+/// Paths of the checkpoint's deck as seen from here.
+void find_paths(train::Config& config, const EvalSource& source, const StoredDeck& deck) {
+  const auto find_all = [&](std::vector<std::string>& paths) {
+    for (std::string& path : paths) path = found_path(path, deck.folder, config);
+  };
+  if (!overrides_key(source, "data.validation")) find_all(config.data.validation);
+  if (!overrides_key(source, "data.train")) find_all(config.data.train);
+}
+
+void choose_vocabulary(train::Config& config, const EvalSource& source, const Stored& stored) {
+  std::string& path = config.data.vocabulary;
+  if (path.empty() || path == "bytes" || overrides_key(source, "data.vocabulary")) return;
+  std::error_code ignored;
+  const bool there = std::filesystem::exists(path, ignored);
+  if (!stored.vocabulary.empty() && (source.deck.empty() || !there)) path = stored.vocabulary;
+  if (source.deck.empty()) path = found_path(path, stored.deck.folder, config);
+}
+
+train::Config config_of_checkpoint(comm::World& world, const EvalSource& source,
+                                   const StoredDeck& deck) {
+  std::vector<std::string> notes;
+  const train::Config trained = read_stored_deck(deck, {}, 0, notes);
+  notes.clear();
+  std::vector<std::string> overrides = layout_overrides(trained, world.size());
+  overrides.insert(overrides.end(), source.overrides.begin(), source.overrides.end());
+  train::Config config = read_stored_deck(deck, overrides, world.size(), notes);
+  if (world.rank() == 0) {
+    for (const std::string& note : notes) log::info(note);
+  }
+  return config;
+}
+
+}  // namespace
+
+EvalSource eval_source(const Arguments& args) {
+  EvalSource source = {"", args.list("checkpoint"), args.list("set")};
+  std::vector<std::string> files = args.list("data");
+  std::vector<std::string> decks = args.list("DECK");
+  move_to(decks, source.checkpoints, is_file);
+  move_to(decks, files, is_deck);
+  if (decks.size() > 1 || source.checkpoints.empty()) {
+    throw Error(ExitCode::usage,
+                fmt::format("eval takes checkpoints, which are folders, and at most "
+                            "one deck, found the files '{}'",
+                            fmt::join(decks, "', '")))
+        .on_all_ranks();
+  }
+  if (!decks.empty()) source.deck = decks.front();
+  if (args.has("data")) {
+    // First, so that --set still wins.
+    const std::string list = nlohmann::json(files).dump();
+    source.overrides.insert(source.overrides.begin(),
+                            {"data.validation=" + list, "data.validation_fraction=0"});
+  }
+  return source;
+}
+
+train::Config eval_config(comm::World& world, const EvalSource& source) {
+  train::Config config;
+  if (!source.deck.empty()) {
+    config = read_config(world, {source.deck, source.overrides, false, false});
+  }
+  const Stored stored = stored_in(world, source.checkpoints.front());
+  if (source.deck.empty()) {
+    try {
+      config = config_of_checkpoint(world, source, stored.deck);
+    } catch (const Error& error) {
+      throw error.on_all_ranks();
+    }
+    find_paths(config, source, stored.deck);
+  }
+  choose_vocabulary(config, source, stored);
+  return config;
+}
+
+}  // namespace hyperslab::cli

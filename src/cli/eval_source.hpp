@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which checkpoints eval measures, on which tokens and with which deck.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "command.hpp"
+
+namespace hyperslab::cli {
+
+struct EvalSource {
+  std::string deck;  ///< a path; empty: the deck that the first checkpoint holds
+  std::vector<std::string> checkpoints;
+  std::vector<std::string> overrides;
+};
+/// A deck may also stand behind the folders of --checkpoint. Throws Error(usage).
+[[nodiscard]] EvalSource eval_source(const Arguments& args);
+
+/// The deck to measure with; collective over the world. A checkpoint's own deck is laid out over
+/// the ranks that were started, and its paths are looked for from where its run was started, too.
+/// The vocabulary is the one that the checkpoint keeps where the deck's is not found or is its own.
+[[nodiscard]] train::Config eval_config(comm::World& world, const EvalSource& source);
+
+}  // namespace hyperslab::cli

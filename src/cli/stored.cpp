@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stored.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "command.hpp"
+#include "hyperslab/core/transfer.hpp"
+
+namespace hyperslab::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kBytes = "bytes";          // the vocabulary without files
+constexpr const char* kSynthetic = "synthetic";  // tokens without files
+
+bool is_present(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+/// The folder in which a run was started whose step is `folder`: what stands before the deck's
+/// relative path to it. Empty where the step is somewhere else by now.
+fs::path start_folder(const std::string& folder, const train::Config& config) {
+  const auto& given = config.checkpoint.directory;
+  const fs::path inside =
+      given.empty() ? fs::path(config.run.directory) / "checkpoints" : fs::path(given);
+  if (inside.is_absolute()) return {};
+  std::error_code error;
+  const fs::path step = fs::canonical(folder, error);
+  const std::string end = "/" + inside.lexically_normal().string();
+  const std::string directory = step.parent_path().string();
+  if (error || !directory.ends_with(end)) return {};
+  return directory.substr(0, directory.size() - end.size()) + "/";
+}
+
+}  // namespace
+
+train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::string>& overrides,
+                               int ranks, std::vector<std::string>& notes) {
+  deck::Surroundings anywhere;
+  anywhere.ranks = ranks;
+  anywhere.for_training = false;
+  anywhere.has_cuda_device = true;
+  anywhere.has_cuda_build = true;
+  anywhere.unused = keys_beside_the_step();
+  anywhere.unused.push_back("train.global_batch");
+  const std::string name = stored.folder + " (its deck)";
+  if (cuda_device_count() > 0) return deck::read_deck(stored.text, name, overrides, anywhere);
+  anywhere.has_cuda_device = false;
+  anywhere.has_cuda_build = false;
+  std::vector<std::string> here = {"run.device=cpu", "precision.compute=fp32"};
+  here.insert(here.end(), overrides.begin(), overrides.end());
+  auto config = deck::read_deck(stored.text, name, here, anywhere);
+  for (const char* precision : {"tf32", "bf16", "fp16"}) {
+    const bool trained_so =
+        stored.text.find(fmt::format("\n  compute: {}\n", precision)) != std::string::npos;
+    if (!trained_so || config.precision.compute != "fp32") continue;
+    notes.push_back(fmt::format("computed in fp32 on the CPU: {} needs a GPU", precision));
+  }
+  return config;
+}
+
+std::string found_path(const std::string& path, const std::string& folder,
+                       const train::Config& config) {
+  if (path == kBytes || path == kSynthetic || fs::path(path).is_absolute()) return path;
+  const bool is_pattern = path.find_first_of("*?[{") != std::string::npos;
+  const auto is_there = [&](const fs::path& full) {
+    return is_present(is_pattern ? full.parent_path() : full);
+  };
+  if (is_there(fs::path("./") / path)) return path;
+  const fs::path start = start_folder(folder, config);
+  return !start.empty() && is_there(start / path) ? (start / path).string() : path;
+}
+
+std::string stored_vocabulary(const io::CheckpointReader& reader, const train::Config& config) {
+  const std::string& named = config.data.vocabulary;
+  if (named.empty() || named == kBytes) return named;
+  if (auto kept = reader.vocabulary_path(); !kept.empty()) return kept;
+  auto found = found_path(named, reader.folder(), config);
+  if (is_present(found)) return found;
+  throw Error(
+      ExitCode::data,
+      fmt::format("{}: it keeps no vocabulary, and vocabulary '{}' of its deck is not found "
+                  "from this folder; name the vocabulary's path",
+                  reader.folder(), named));
+}
+
+}  // namespace hyperslab::cli

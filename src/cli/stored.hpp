@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a checkpoint holds besides tensors: the deck and the vocabulary of its run.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/train/config.hpp"
+
+namespace hyperslab::cli {
+
+/// The deck that a checkpoint holds, as text and with the folder that names it in messages.
+struct StoredDeck {
+  std::string text;
+  std::string folder;  ///< of the step
+};
+
+/// That deck for a use that trains nothing. `ranks`: that the layout must fit; 0: it need not.
+/// Overrides win over it. Without a GPU it is computed in fp32 on the CPU; `notes` gets a line
+/// about that. Throws Error(usage).
+[[nodiscard]] train::Config read_stored_deck(const StoredDeck& deck,
+                                             const std::vector<std::string>& overrides, int ranks,
+                                             std::vector<std::string>& notes);
+
+/// `path` of a deck, which is relative to the folder where the run was started, as seen from here:
+/// itself where it is there, else below the folder in which `folder`, a step's, shows that the run
+/// was started; itself where that does not help.
+[[nodiscard]] std::string found_path(const std::string& path, const std::string& folder,
+                                     const train::Config& config);
+
+/// The vocabulary of a checkpoint: the one that it keeps, else that of its deck, as found_path().
+/// Empty where the deck names none. Throws Error(checkpoint) for a kept one that is damaged,
+/// Error(data) where none is found.
+[[nodiscard]] std::string stored_vocabulary(const io::CheckpointReader& reader,
+                                            const train::Config& config);
+
+}  // namespace hyperslab::cli

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is wrong with a command line, in this program's words.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <string>
+#include <vector>
+
+namespace hyperslab::cli {
+
+/// Why `arguments` cannot be read as `options`, and what may have been meant.
+[[nodiscard]] std::string explain(const boost::program_options::error& error,
+                                  const boost::program_options::options_description& options,
+                                  const std::vector<std::string>& arguments);
+
+/// "--set train.steps=10" where `word`, given without an option, can be an override: it is
+/// key=value, or the value of a `--set key` before it; else empty.
+[[nodiscard]] std::string meant_override(const std::string& word,
+                                         const std::vector<std::string>& arguments);
+
+}  // namespace hyperslab::cli
