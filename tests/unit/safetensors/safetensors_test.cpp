@@ -230,7 +230,7 @@ TEST(Safetensors, ComparesTensorsOfAnyDtypeToTheLastElement) {
   EXPECT_FALSE(reader.are_equal("b", "c"));
   EXPECT_FALSE(reader.are_equal("a", "d"));
   EXPECT_THAT(test::refusal(ExitCode::checkpoint, [&] { (void)reader.are_equal("a", "e"); }),
-              HasSubstr("there is no tensor e"));
+              HasSubstr("there is no tensor \"e\""));
 }
 
 TEST(Safetensors, AFolderAppearsWholeOrNotAtAll) {
