@@ -69,6 +69,13 @@ File File::open(const std::string& path) {
   return file;
 }
 
+File File::open_or_create(const std::string& path) {
+  before(Call::create, path, "opening it failed");
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) fail(path, "opening it failed", errno);
+  return {path, fd};
+}
+
 File::~File() {
   if (fd_ >= 0) ::close(fd_);
 }
@@ -107,6 +114,17 @@ std::size_t File::read_at(std::uint64_t offset, void* data, std::size_t bytes) c
     total += static_cast<std::size_t>(done);
   }
   return total;
+}
+
+std::uint64_t File::size() const {
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0) fail(path_, "reading its size failed", errno);
+  return static_cast<std::uint64_t>(info.st_size);
+}
+
+bool File::is_removed() const {
+  struct stat info {};
+  return ::fstat(fd_, &info) == 0 && info.st_nlink == 0;
 }
 
 void File::sync() {

@@ -27,6 +27,8 @@ class File {
   [[nodiscard]] static File create(const std::string& path);
   /// Read-only. What is no regular file (a pipe, a device) fails at once, without waiting for it.
   [[nodiscard]] static File open(const std::string& path);
+  /// To write and read; what is in it stays.
+  [[nodiscard]] static File open_or_create(const std::string& path);
   File(File&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
   File& operator=(File&&) = delete;
   File(const File&) = delete;
@@ -37,6 +39,9 @@ class File {
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
   /// Returns how many bytes there were before the end of the file.
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, void* data, std::size_t bytes) const;
+  [[nodiscard]] std::uint64_t size() const;
+  /// Whether no name leads to it any more: someone removed it, or the folder around it.
+  [[nodiscard]] bool is_removed() const;
   void sync();
   void close();  ///< where the result matters; the destructor closes silently
 

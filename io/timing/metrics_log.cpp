@@ -1,47 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
-#include <cerrno>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
-#include <system_error>
 
-#include "checkpoint/storage.hpp"
-#include "hyperslab/core/error.hpp"
-#include "hyperslab/core/log.hpp"
 #include "hyperslab/io/timing.hpp"
 
 namespace hyperslab::io {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
-
-/// The step of a line; nothing where the line is torn.
-std::optional<std::int64_t> step_of(const std::string& line) {
-  const json value = json::parse(line, nullptr, false);
-  if (!value.is_object()) return std::nullopt;
-  const auto step = value.find("step");
-  if (step == value.end() || !step->is_number_integer()) return std::nullopt;
-  return step->get<std::int64_t>();
-}
-
-/// The lines of steps before `first_step`, each with its end of line.
-std::string kept_lines(const std::string& path, const std::string& text, std::int64_t first_step) {
-  std::istringstream lines(text);
-  std::string kept;
-  std::string line;
-  int torn = 0;
-  while (std::getline(lines, line)) {
-    if (line.empty()) continue;
-    const auto step = step_of(line);
-    if (!step) ++torn;
-    if (step && *step < first_step) kept += line + "\n";
-  }
-  if (torn > 0) log::warn(fmt::format("{}: {} torn line(s) removed", path, torn));
-  return kept;
-}
 
 ordered_json json_of(const MetricsLine& line) {
   ordered_json value;
@@ -71,27 +36,8 @@ ordered_json json_of(const MetricsLine& line) {
 
 }  // namespace
 
-MetricsLog::MetricsLog(const std::string& path, std::int64_t first_step) : path_(path) {
-  if (std::filesystem::exists(path)) {
-    const std::string text = storage::read_text(path);
-    const std::string kept = kept_lines(path, text, first_step);
-    if (kept != text) storage::replace_text(path, kept);
-  }
-  errno = 0;
-  out_.open(path, std::ios::app);
-  if (!out_) {
-    throw Error(ExitCode::storage,
-                path + ": opening it to append failed: " + std::generic_category().message(errno));
-  }
-}
-
 void MetricsLog::append(const MetricsLine& line) {
-  errno = 0;
-  out_ << json_of(line).dump() << '\n' << std::flush;  // not-a-number and infinity become null
-  if (!out_) {
-    throw Error(ExitCode::storage,
-                path_ + ": writing failed: " + std::generic_category().message(errno));
-  }
+  lines_.append(json_of(line).dump());  // not-a-number and infinity become null
 }
 
 }  // namespace hyperslab::io

@@ -5,13 +5,13 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "checkpoint/storage.hpp"
 #include "hdf5/attributes.hpp"
-#include "hdf5/backing.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/timing.hpp"
 #include "timing/columns.hpp"
+#include "timing/complaint.hpp"
+#include "timing/staged_file.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -22,46 +22,7 @@ using Seconds = std::vector<double>;
 using Integers = std::vector<std::int64_t>;
 using Texts = std::vector<std::string>;
 
-/// The file on the disk. HDF5 never hears of a failure; it is kept here, and nothing more is
-/// written.
-class DiskFile final : public hdf5::Backing {
- public:
-  explicit DiskFile(const std::string& path) : file_(storage::File::create(path)) {}
-
-  void read(std::uint64_t offset, char* out, std::size_t bytes) override {
-    std::fill_n(out, bytes, '\0');
-    attempt([&] { (void)file_.read_at(offset, out, bytes); });
-  }
-  void write(std::uint64_t offset, const char* data, std::size_t bytes) override {
-    attempt([&] { file_.write_at(offset, data, bytes); });
-    size_ = std::max(size_, offset + bytes);
-  }
-  void set_size(std::uint64_t bytes) override {
-    attempt([&] { file_.set_size(bytes); });
-    size_ = bytes;
-  }
-  [[nodiscard]] std::uint64_t size() const override { return size_; }
-  /// Throws the Error(storage) of the first call that failed.
-  void check() const {
-    if (!failure_.empty()) throw Error(ExitCode::storage, failure_);
-  }
-
- private:
-  template <class Call>
-  void attempt(Call call) {
-    if (!failure_.empty()) return;
-    try {
-      call();
-    } catch (const Error& error) {
-      failure_ = error.what();
-    }
-  }
-  storage::File file_;
-  std::uint64_t size_ = 0;
-  std::string failure_;
-};
-
-Handle create(const std::string& path, DiskFile& disk) {
+Handle create(const std::string& path, StagedFile& disk) {
   hdf5::be_quiet();
   const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   hdf5::check(hdf5::use_backing(access, disk), ExitCode::storage, path);
@@ -183,24 +144,45 @@ struct TimingWriter::Impl {
       set_attribute(place, "size", group.size);
     }
   }
+  /// Puts all rows into the file; returns why that failed, or nothing.
+  std::string write() {
+    if (!given_up.empty()) return given_up;
+    try {
+      steps.write();
+      for (Table& group : groups) group.write();
+      events.write();
+      memory.write();
+      hdf5::check(H5Fflush(file.get(), H5F_SCOPE_GLOBAL) >= 0, ExitCode::storage,
+                  path + ": flushing failed");
+    } catch (const Error& error) {  // of HDF5 itself, which is not to be trusted after that
+      return given_up = error.what();
+    }
+    std::string failure = disk.commit();
+    if (disk.is_broken()) given_up = failure;
+    return failure;
+  }
   void flush() {
-    if (failed) return;
-    failed = true;
-    steps.write();
-    for (Table& group : groups) group.write();
-    events.write();
-    memory.write();
-    hdf5::check(H5Fflush(file.get(), H5F_SCOPE_GLOBAL) >= 0, ExitCode::storage,
-                path + ": flushing failed");
-    disk.check();
-    failed = false;
+    const std::string failure = write();
+    if (failure.empty()) {
+      waiting = 0;
+      complaint.settle(path + ": written again");
+    } else {
+      complaint.tell(failure + "; training goes on, " +
+                     (given_up.empty() ? "the rows wait in memory" : "without further rows"));
+    }
+    if (disk.is_removed()) {
+      removed.tell(path + ": was removed, or the folder around it, while the run goes on");
+    }
   }
 
   std::string path;
-  DiskFile disk;
+  StagedFile disk;
   Handle file;
   std::size_t flush_rows;
-  bool failed = false;  ///< said once; nothing more is kept
+  std::string given_up;      ///< why no more rows are kept; empty: they are
+  std::int64_t waiting = 0;  ///< rows of steps since the newest flush that worked
+  Complaint complaint;
+  Complaint removed;
   Table steps{file, path, "steps", step_columns()};
   Table events{file, path, "events", event_columns()};
   Table memory{file, path, "memory", memory_columns()};
@@ -214,7 +196,8 @@ TimingWriter::TimingWriter(const std::string& folder, const RankInfo& info,
   if (error) throw Error(ExitCode::storage, folder + ": " + error.message());
   impl_ =
       std::make_unique<Impl>(fmt::format("{}/rank_{:05d}.h5", folder, info.rank), info, flush_rows);
-  impl_->flush();
+  const std::string failure = impl_->write();
+  if (!failure.empty()) throw Error(ExitCode::storage, failure);
 }
 
 TimingWriter::TimingWriter(TimingWriter&&) noexcept = default;
@@ -222,15 +205,14 @@ TimingWriter& TimingWriter::operator=(TimingWriter&&) noexcept = default;
 
 TimingWriter::~TimingWriter() {
   if (!impl_) return;
-  try {
-    impl_->flush();
-  } catch (const std::exception& error) {
-    log::error(error.what());
-  }
+  const std::string failure = impl_->write();
+  if (failure.empty()) return;
+  log::warn(fmt::format("{}: {} row(s) are lost ({})", impl_->path, impl_->waiting, failure));
 }
 
 void TimingWriter::append(const TimingRow& row) {
-  if (impl_->failed) return;
+  ++impl_->waiting;
+  if (!impl_->given_up.empty()) return;
   Table& steps = impl_->steps;
   const StepTimes& times = row.times;
   std::size_t column = 0;
@@ -254,7 +236,7 @@ void TimingWriter::append(const TimingRow& row) {
 }
 
 void TimingWriter::append_events(std::int64_t step, const std::vector<TraceEvent>& events) {
-  if (impl_->failed) return;
+  if (!impl_->given_up.empty()) return;
   Table& table = impl_->events;
   for (const TraceEvent& event : events) {
     table.push(0, step);
@@ -268,7 +250,7 @@ void TimingWriter::append_events(std::int64_t step, const std::vector<TraceEvent
 
 void TimingWriter::append_memory(std::int64_t step, double seconds, std::int64_t bytes,
                                  const std::string& label) {
-  if (impl_->failed) return;
+  if (!impl_->given_up.empty()) return;
   Table& table = impl_->memory;
   table.push(0, step);
   table.push(1, seconds);

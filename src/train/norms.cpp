@@ -3,25 +3,11 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <utility>
 
-#include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::train {
-
-NormsLog::NormsLog(std::string path, std::int64_t first_step) : path_(std::move(path)) {
-  std::string kept;
-  std::ifstream earlier(path_);
-  for (std::string line; std::getline(earlier, line);) {
-    const auto record = nlohmann::json::parse(line, nullptr, false);
-    if (record.is_object() && record.value("step", first_step) < first_step) kept += line + "\n";
-  }
-  out_.open(path_, std::ios::trunc);
-  out_ << kept << std::flush;
-  if (!out_) throw Error(ExitCode::storage, path_ + ": cannot write this file");
-}
 
 void NormsLog::append(std::int64_t step, Trainer& trainer) {
   Context& ctx = trainer.context();
@@ -45,8 +31,7 @@ void NormsLog::append(std::int64_t step, Trainer& trainer) {
     line["weight_norm"][param.name] = root * rms(param.master);
     line["gradient_norm"][param.name] = root * rms(param.gradient);
   }
-  out_ << line.dump() << std::endl;  // a crash loses no record
-  if (!out_) throw Error(ExitCode::storage, path_ + ": cannot write to this file");
+  lines_.append(line.dump());
 }
 
 }  // namespace hyperslab::train

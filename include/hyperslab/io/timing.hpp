@@ -3,13 +3,13 @@
 
 #include <array>
 #include <cstdint>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "hyperslab/core/recorder.hpp"
+#include "hyperslab/io/line_log.hpp"
 
 namespace hyperslab::io {
 
@@ -81,9 +81,10 @@ struct TimingRow {
 /// Waits for tensor and pipeline partners are in the columns of their own.
 ///
 /// /groups/<name>, with the attribute `size`, has a row for each row of /steps in
-/// calls, bytes, seconds, exposed_seconds. The first failure of the disk is thrown as
-/// Error(storage) by the call that meets it; after it nothing more is written and no call throws.
-/// Without locks: other programs may read the file up to the last flush while the run goes on.
+/// calls, bytes, seconds, exposed_seconds. The constructor throws Error(storage) if the file
+/// cannot be written. After that a failure of the disk is a warning: rows stay in memory (up to
+/// 64 MiB), every flush tries again, and the file holds what the newest successful flush wrote.
+/// Without locks: other programs may read the file up to that flush while the run goes on.
 class TimingWriter {
  public:
   TimingWriter(const std::string& folder, const RankInfo& info, std::size_t flush_rows = 50);
@@ -91,7 +92,7 @@ class TimingWriter {
   TimingWriter& operator=(TimingWriter&&) noexcept;
   TimingWriter(const TimingWriter&) = delete;
   TimingWriter& operator=(const TimingWriter&) = delete;
-  ~TimingWriter();  ///< flushes; failures are logged
+  ~TimingWriter();  ///< flushes; says how many rows are lost
 
   void append(const TimingRow& row);
   void append_events(std::int64_t step, const std::vector<TraceEvent>& events);
@@ -133,16 +134,14 @@ struct MetricsLine {
   std::optional<Validation> validation;
 };
 
-/// Appends lines to metrics.jsonl; on a resume lines of steps that will be done again are cut off
-/// first. Not-a-number is written as null. Rank 0 only.
+/// Appends lines to metrics.jsonl as LineLog does. Not-a-number is written as null. Rank 0 only.
 class MetricsLog {
  public:
-  MetricsLog(const std::string& path, std::int64_t first_step);
+  MetricsLog(const std::string& path, std::int64_t first_step) : lines_(path, first_step) {}
   void append(const MetricsLine& line);
 
  private:
-  std::string path_;
-  std::ofstream out_;
+  LineLog lines_;
 };
 
 }  // namespace hyperslab::io

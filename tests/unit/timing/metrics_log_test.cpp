@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include <cerrno>
 #include <cmath>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/storage.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/timing.hpp"
 #include "support/temp_folder.hpp"
@@ -124,24 +125,123 @@ TEST(MetricsLog, APathThatCannotBeWrittenIsNamed) {
   }
 }
 
-TEST(MetricsLog, AFullDiskIsAnError) {
-  const TempFolder folder;
-  const pid_t child = ::fork();
-  if (child == 0) {  // a limit on the size of files acts like a disk that fills up
+/// While it lives no file of this process can grow beyond `bytes`, as on a disk that is full.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
     std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{1000, 1000};
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    try {
-      append_steps(folder.path() + "/metrics.jsonl", 1, 20);
-    } catch (const Error& error) {
-      ::_exit(static_cast<int>(error.code()));
-    }
-    ::_exit(0);
   }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::storage));
+  ~FullDisk() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+  FullDisk(FullDisk&&) = delete;
+  FullDisk& operator=(FullDisk&&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+std::size_t count(const std::string& text, const std::string& word) {
+  std::size_t found = 0;
+  for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
+  return found;
+}
+
+TEST(MetricsLog, AFullDiskIsToldOnceAndLinesComeWhenThereIsRoom) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  testing::internal::CaptureStderr();
+  {
+    io::MetricsLog log(path, 1);
+    for (std::int64_t step = 1; step <= 3; ++step) log.append(line_of(step));
+    {
+      const FullDisk full(std::filesystem::file_size(path) + 100);  // a part of a line still fits
+      for (std::int64_t step = 4; step <= 9; ++step) log.append(line_of(step));
+      EXPECT_EQ(steps_of(path), (std::vector<std::int64_t>{1, 2, 3})) << "whole lines only";
+    }
+    log.append(line_of(10));
+    EXPECT_EQ(steps_of(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+  }
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(told, "File too large"), 1U) << told;
+  EXPECT_EQ(count(told, "written again"), 1U) << told;
+  EXPECT_EQ(count(told, "lost"), 0U) << told;
+}
+
+/// A line longer than all that is said about it, which goes to a file here, too.
+std::string long_line(int step) {
+  return R"({"step":)" + std::to_string(step) + R"(,"text":")" + std::string(4000, 'x') + R"("})";
+}
+
+TEST(LineLog, WhatCannotBeWrittenToTheEndIsCounted) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/lines.jsonl";
+  testing::internal::CaptureStderr();
+  {
+    const FullDisk full(5000);
+    io::LineLog log(path, 1, 3);
+    for (int step = 1; step <= 8; ++step) log.append(long_line(step));
+  }
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(told, "lines.jsonl: 7 line(s) are lost"), 1U) << told;
+  EXPECT_EQ(count(told, "training goes on"), 1U) << told;
+  EXPECT_EQ(steps_of(path), std::vector<std::int64_t>{1});
+}
+
+TEST(LineLog, TheOldestOfTooManyThatWaitAreLost) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/lines.jsonl";
+  testing::internal::CaptureStderr();
+  {
+    io::LineLog log(path, 1, 3);
+    {
+      const FullDisk full(5000);
+      for (int step = 1; step <= 8; ++step) log.append(long_line(step));
+    }
+    log.append(long_line(9));
+  }
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(told, "5 line(s) are lost"), 1U) << told;
+  EXPECT_EQ(steps_of(path), (std::vector<std::int64_t>{1, 7, 8, 9}));
+}
+
+TEST(LineLog, ATornLineThatCannotBeRemovedIsRemovedLater) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/lines.jsonl";
+  io::LineLog log(path, 1);
+  log.append(R"({"step":1})");
+  static int writes = 0;
+  writes = 0;
+  io::storage::set_hook([](io::storage::Call call, const std::string&) {
+    if (call == io::storage::Call::pwrite) return writes++ == 0 ? io::storage::kShortWrite : ENOSPC;
+    return call == io::storage::Call::truncate ? EIO : 0;
+  });
+  log.append(R"({"step":2,"long":"longer than the next"})");
+  io::storage::set_hook(nullptr);
+  EXPECT_GT(std::filesystem::file_size(path), 11U) << "half of the line is there";
+
+  log.append(R"({"step":3})");
+
+  EXPECT_EQ(steps_of(path), (std::vector<std::int64_t>{1, 2, 3}));
+}
+
+TEST(LineLog, AFileThatSomeoneRemovedIsTold) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/lines.jsonl";
+  testing::internal::CaptureStderr();
+  {
+    io::LineLog log(path, 1);
+    log.append(R"({"step":1})");
+    std::filesystem::remove(path);
+    log.append(R"({"step":2})");
+    log.append(R"({"step":3})");
+  }
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(told, "was removed"), 1U) << told;
+  EXPECT_EQ(count(told, "2 line(s) are lost"), 1U) << told;
 }
 
 }  // namespace
