@@ -24,13 +24,21 @@ void check(bool good, const std::string& what) {
   hdf5::check(good, ExitCode::storage, "laying out a checkpoint file: " + what);
 }
 
+/// Properties of objects that hold no time of day: equal checkpoints are equal files.
+Handle without_times(hid_t kind) {
+  Handle properties(H5Pcreate(kind), H5Pclose);
+  check(H5Pset_obj_track_times(properties.get(), 0) >= 0, "no times");
+  return properties;
+}
+
 Handle create(SparseFile& memory) {
   const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   check(hdf5::use_backing(access, memory), "driver");
   check(H5Pset_alignment(access.get(), kAlignFrom, kAlignment) >= 0, "alignment");
   check(H5Pset_meta_block_size(access.get(), kStructureBytes) >= 0, "block size");
   check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0, "format bounds");
-  Handle file(H5Fcreate("checkpoint", H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose);
+  const Handle creation = without_times(H5P_FILE_CREATE);
+  Handle file(H5Fcreate("checkpoint", H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
   check(static_cast<bool>(file), "creating the file");
   return file;
 }
@@ -54,11 +62,22 @@ void write_attribute(const Handle& dataset, const char* name, const Shape& value
   check(H5Awrite(attribute.get(), H5T_NATIVE_INT64, value.dims().data()) >= 0, name);
 }
 
-void add_dataset(const Handle& file, const Handle& link, const Handle& creation, Dataset& data) {
+/// Makes the groups on the way to `path` that are not there.
+void add_groups(const Handle& file, const Handle& creation, const std::string& path) {
+  for (std::size_t end = path.find('/'); end != std::string::npos; end = path.find('/', end + 1)) {
+    const std::string name = path.substr(0, end);
+    if (H5Lexists(file.get(), name.c_str(), H5P_DEFAULT) > 0) continue;
+    const Handle group(
+        H5Gcreate2(file.get(), name.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Gclose);
+    check(static_cast<bool>(group), name);
+  }
+}
+
+void add_dataset(const Handle& file, const Handle& creation, Dataset& data) {
   const std::string path = data.tensor + "/" + data.name;
   const Handle space = dataspace_of(data.count);
-  const Handle dataset(H5Dcreate2(file.get(), path.c_str(), H5T_IEEE_F32LE, space.get(), link.get(),
-                                  creation.get(), H5P_DEFAULT),
+  const Handle dataset(H5Dcreate2(file.get(), path.c_str(), H5T_IEEE_F32LE, space.get(),
+                                  H5P_DEFAULT, creation.get(), H5P_DEFAULT),
                        H5Dclose);
   check(static_cast<bool>(dataset), path);
   write_attribute(dataset, "global_shape", data.global_shape);
@@ -84,13 +103,15 @@ void write_file(SparseFile& memory, const RankFileHead& head, std::vector<Datase
   Handle file = create(memory);
   write_head(file, head);
   {
-    const Handle link(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
-    const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-    check(H5Pset_create_intermediate_group(link.get(), 1) >= 0, "intermediate groups");
+    const Handle groups = without_times(H5P_GROUP_CREATE);
+    const Handle creation = without_times(H5P_DATASET_CREATE);
     check(H5Pset_layout(creation.get(), H5D_CONTIGUOUS) >= 0, "contiguous datasets");
     check(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY) >= 0, "early allocation");
     check(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER) >= 0, "no fill values");
-    for (Dataset& dataset : datasets) add_dataset(file, link, creation, dataset);
+    for (Dataset& dataset : datasets) {
+      add_groups(file, groups, dataset.tensor + "/");
+      add_dataset(file, creation, dataset);
+    }
   }
   check(file.close() >= 0, "closing the file");
 }

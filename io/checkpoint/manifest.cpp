@@ -9,6 +9,7 @@
 
 #include "checkpoint/boxes.hpp"
 #include "checkpoint/crc32c.hpp"
+#include "checkpoint/steps.hpp"
 #include "checkpoint/storage.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/philox.hpp"
@@ -133,6 +134,7 @@ json json_of(const CheckpointMeta& meta) {
           {"tokens_seen", meta.tokens_seen},
           {"adam_step", meta.adam_step},
           {"skipped_steps", meta.skipped_steps},
+          {"scales_loss", meta.scales_loss},
           {"loss_scale", meta.loss_scale},
           {"good_steps", meta.good_steps},
           {"wall_seconds", meta.wall_seconds},
@@ -144,6 +146,14 @@ json json_of(const CheckpointMeta& meta) {
           {"deck_hash", fmt::format("{:016x}", name_hash(meta.deck))},
           {"version", meta.version},
           {"products", meta.products}};
+}
+
+/// For manifests that do not say whether the run scaled its losses: runs that did not and imports
+/// hold a scale of 1, as do scaled runs whose scale has fallen so far. Decks are kept as they are
+/// written out, a key per line.
+bool scaled_losses(const CheckpointMeta& meta) {
+  const bool of_fp16 = meta.deck.find("\n  compute: fp16\n") != std::string::npos;
+  return meta.loss_scale != 1 || (of_fp16 && meta.samples_seen > 0);
 }
 
 CheckpointMeta meta_of(const json& value) {
@@ -162,7 +172,12 @@ CheckpointMeta meta_of(const json& value) {
   value.at("layout").get_to(meta.layout);
   value.at("deck").get_to(meta.deck);
   value.at("version").get_to(meta.version);
-  meta.products = value.value("products", "");  // which earlier programs did not write
+  // Earlier programs did not write these:
+  meta.products = value.value("products", "");
+  meta.scales_loss = value.value("scales_loss", scaled_losses(meta));
+  if (meta.step < 0 || meta.adam_step < 0 || meta.samples_seen < 0) {
+    throw std::invalid_argument("a count below 0");
+  }
   return meta;
 }
 
@@ -220,6 +235,7 @@ void check(const Manifest& manifest) {
 Manifest parse(const std::string& text) {
   json value = json::parse(text);
   const auto format = value.at("format").get<std::int64_t>();
+  if (format < 1) throw std::invalid_argument(fmt::format("format {} is not possible", format));
   if (format > CheckpointReader::kFormatVersion) {
     throw std::invalid_argument(fmt::format("written by format {}, this program reads up to {}",
                                             format, CheckpointReader::kFormatVersion));
@@ -268,6 +284,12 @@ Manifest open_manifest(const std::string& folder) {
     throw Error(ExitCode::checkpoint, error.what());
   }
   Manifest manifest = manifest_of_text(text, path);
+  const auto named = step_of_name(std::filesystem::path(folder).filename().string());
+  if (named && *named != manifest.meta.step) {
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: it is of step {}; give the folder the name {}", path,
+                            manifest.meta.step, step_name(manifest.meta.step)));
+  }
   for (const FileEntry& file : manifest.files) {
     std::error_code error;
     const auto bytes = std::filesystem::file_size(folder + "/" + file.name, error);

@@ -13,10 +13,6 @@
 namespace hyperslab::io {
 namespace {
 
-std::string temporary_of(const std::string& directory, std::int64_t step) {
-  return directory + "/" + step_name(step) + kTemporary;
-}
-
 /// The folder and its parents that are not there, the inner ones first.
 std::vector<std::string> missing_folders(const std::string& folder) {
   std::vector<std::string> missing;
@@ -50,13 +46,14 @@ void CheckpointParts::prepare(std::uint64_t bytes) {
   storage::make_folder(directory_);
   remove_stale(directory_);
   require_space(directory_, bytes + bytes_of(meta_.vocabulary));
-  storage::make_folder(temporary_of(directory_, meta_.step));
+  temporary_ = free_temporary(directory_, step_name(meta_.step));
+  storage::make_folder(temporary_);
   storage::sync_folder(directory_);
 }
 
 void CheckpointParts::clear() const noexcept {
   try {
-    storage::remove_tree(temporary_of(directory_, meta_.step));
+    if (!temporary_.empty()) storage::remove_tree(temporary_);
   } catch (const std::exception& error) {
     log::warn(error.what());
   }
@@ -70,10 +67,9 @@ void CheckpointParts::add(std::span<const Slab> slabs) {
   for (const Slab& slab : slabs) {
     require(slab.count == slab.global_shape, "parts of a checkpoint hold whole tensors");
   }
-  const std::string folder = temporary_of(directory_, meta_.step);
   const int part = static_cast<int>(tables_.size());
   const RankFileHead head{meta_.step, part, meta_.layout};
-  tables_.push_back(table_text(write_rank_file(folder, head, slabs, SaveOptions{})));
+  tables_.push_back(table_text(write_rank_file(temporary_, head, slabs, SaveOptions{})));
 }
 
 void CheckpointParts::commit() {
@@ -84,8 +80,8 @@ void CheckpointParts::commit() {
   for (const auto& [name, entry] : manifest.tensors) {
     require(entry.pieces.size() == 1, "a tensor belongs into one part of a checkpoint");
   }
-  manifest.vocabulary = write_vocabulary(temporary_of(directory_, meta_.step), meta_.vocabulary);
-  publish(directory_, step_name(meta_.step), manifest);
+  manifest.vocabulary = write_vocabulary(temporary_, meta_.vocabulary);
+  publish(directory_, temporary_, step_name(meta_.step), manifest);
   committed_ = true;
 }
 

@@ -79,10 +79,13 @@ std::string bytes_needed(std::span<const Slab> slabs) {
   return std::to_string(bytes);
 }
 
-void prepare(const std::string& directory, const std::string& temporary, std::uint64_t bytes) {
+/// Makes the folder to write the step into; `temporary` gets its path before it is there.
+void prepare(const std::string& directory, const std::string& name, std::uint64_t bytes,
+             std::string& temporary) {
   storage::make_folder(directory);
   remove_stale(directory);
   require_space(directory, bytes);
+  temporary = free_temporary(directory, name);
   storage::make_folder(temporary);
   storage::sync_folder(directory);
 }
@@ -183,9 +186,9 @@ void require_space(const std::string& path, std::uint64_t bytes) {
                   path, static_cast<double>(bytes) / mib, static_cast<double>(free) / mib));
 }
 
-void publish(const std::string& directory, const std::string& name, const Manifest& manifest) {
+void publish(const std::string& directory, const std::string& temporary, const std::string& name,
+             const Manifest& manifest) {
   const std::string folder = directory + "/" + name;
-  const std::string temporary = folder + kTemporary;
   const std::string text = to_text(manifest);
   (void)manifest_of_text(text, name);  // what cannot be read back must not replace anything
   storage::write_text(temporary + "/" + kManifestName, text);
@@ -207,10 +210,12 @@ void publish(const std::string& directory, const std::string& name, const Manife
 void save_checkpoint(Peers& peers, const std::string& directory, const CheckpointMeta& meta,
                      std::span<const Slab> slabs, const SaveOptions& options) {
   const std::string name = step_name(meta.step);
-  const std::string temporary = directory + "/" + name + kTemporary;
+  std::string temporary;  // rank 0 chooses it
   const bool first = peers.rank() == 0;
   const auto nothing = [] {};
-  const auto remove = [&] { remove_quietly(temporary); };
+  const auto remove = [&] {
+    if (!temporary.empty()) remove_quietly(temporary);
+  };
 
   const auto sizes = agree(
       peers, meta.step, [&] { return bytes_needed(slabs); }, nothing);
@@ -219,12 +224,13 @@ void save_checkpoint(Peers& peers, const std::string& directory, const Checkpoin
       return total + std::stoull(text);
     };
     if (first) {
-      prepare(directory, temporary,
-              std::accumulate(sizes.begin(), sizes.end(), bytes_of(meta.vocabulary), sum));
+      prepare(directory, name,
+              std::accumulate(sizes.begin(), sizes.end(), bytes_of(meta.vocabulary), sum),
+              temporary);
     }
-    return "";
+    return temporary;
   };
-  agree(peers, meta.step, make_room, remove);
+  temporary = agree(peers, meta.step, make_room, remove).front();
   const auto write_mine = [&] {
     const RankFileHead head{meta.step, peers.rank(), meta.layout};
     return table_text(write_rank_file(temporary, head, slabs, options));
@@ -234,7 +240,7 @@ void save_checkpoint(Peers& peers, const std::string& directory, const Checkpoin
     if (!first) return "";
     Manifest manifest = merge(meta, tables, options.block_bytes);
     manifest.vocabulary = write_vocabulary(temporary, meta.vocabulary);
-    publish(directory, name, manifest);
+    publish(directory, temporary, name, manifest);
     return "";
   };
   agree(peers, meta.step, commit, remove);

@@ -44,8 +44,9 @@ void save_checkpoint(Peers& peers, const std::string& directory, const Checkpoin
 /// free.
 void require_space(const std::string& path, std::uint64_t bytes);
 
-/// Writes the manifest into `<folder>.tmp`, gives it its name in one step, and points `latest` to
-/// it. Where something fails the step that was there before is there again.
-void publish(const std::string& directory, const std::string& name, const Manifest& manifest);
+/// Writes the manifest into the folder `temporary`, gives it its name in one step, and points
+/// `latest` to it. Where something fails the step that was there before is there again.
+void publish(const std::string& directory, const std::string& temporary, const std::string& name,
+             const Manifest& manifest);
 
 }  // namespace hyperslab::io

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <mutex>
 #include <set>
 
 #include "checkpoint/manifest.hpp"
@@ -36,6 +38,30 @@ std::vector<std::string> names_in(const std::string& directory) {
 std::optional<std::int64_t> step_before(const std::string& name, const std::string& suffix) {
   if (!name.ends_with(suffix)) return std::nullopt;
   return step_of_name(name.substr(0, name.size() - suffix.size()));
+}
+
+/// Whether it is the name of an unfinished step: "<step name>.tmp", or that with a number behind.
+bool is_temporary(const std::string& name) {
+  const std::size_t last = name.find_last_not_of("0123456789");
+  const std::size_t end = last == std::string::npos ? 0 : last + 1;
+  return step_before(name, kTemporary).has_value() ||
+         step_before(name.substr(0, end), kTemporary).has_value();
+}
+
+/// Runs `work`; where the disk refuses it, warns of it, once for every message. Whether it went
+/// well.
+bool attempt(const std::function<void()>& work) {
+  static std::mutex mutex;
+  static std::set<std::string> told;
+  try {
+    work();
+    return true;
+  } catch (const Error& error) {
+    const std::lock_guard lock(mutex);
+    const bool is_new = told.insert(error.what()).second;
+    if (is_new) log::warn(fmt::format("{}; it stays until it can be removed", error.what()));
+    return false;
+  }
 }
 
 bool complete(const StepFolder& folder) {
@@ -96,11 +122,20 @@ void remove_stale(const std::string& directory) {
   const std::set<std::string> all(names.begin(), names.end());
   for (const std::string& name : names) {
     const auto replaced = step_before(name, kReplaced);
-    const bool stale = step_before(name, kTemporary) ||
-                       name == std::string(kLatestName) + kTemporary ||
+    const bool stale = is_temporary(name) || name == std::string(kLatestName) + kTemporary ||
                        (replaced && all.contains(step_name(*replaced)));
-    if (stale) storage::remove_tree(directory + "/" + name);
+    if (stale) attempt([&] { storage::remove_tree(directory + "/" + name); });
   }
+}
+
+std::string free_temporary(const std::string& directory, const std::string& name) {
+  const std::string first = directory + "/" + name + kTemporary;
+  std::string path = first;
+  std::error_code ignored;
+  for (int n = 1; fs::exists(fs::symlink_status(path, ignored)); ++n) {
+    path = first + std::to_string(n);
+  }
+  return path;
 }
 
 std::vector<std::int64_t> list_checkpoints(const std::string& directory) {
@@ -109,20 +144,27 @@ std::vector<std::int64_t> list_checkpoints(const std::string& directory) {
   return steps;
 }
 
-void prune_checkpoints(const std::string& directory, std::int64_t keep, std::int64_t keep_every) {
+void prune_checkpoints(const std::string& directory, const KeepPolicy& policy) {
   remove_stale(directory);
-  if (keep <= 0) return;
+  if (policy.keep <= 0) return;
   const std::vector<StepFolder> steps = complete_steps(directory);
   const auto latest = latest_step(directory);
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < steps.size(); ++i) {
+  std::optional<std::int64_t> proven;
+  for (const StepFolder& folder : steps) {
+    if (policy.proven && folder.step <= *policy.proven) proven = folder.step;
+  }
+  for (std::size_t i = 0; i + static_cast<std::size_t>(policy.keep) < steps.size(); ++i) {
     const std::int64_t step = steps[i].step;
-    if (latest == step || (keep_every > 0 && step % keep_every == 0)) continue;
+    if (latest == step || proven == step) continue;
+    if (policy.keep_every > 0 && step % policy.keep_every == 0) continue;
     // Under another name first: a half-deleted step must never look like a complete one.
-    const std::string doomed = directory + "/" + step_name(step) + kTemporary;
-    storage::rename(steps[i].path, doomed);
-    storage::sync_folder(directory);
-    storage::remove_tree(doomed);
-    log::debug("removed checkpoint " + steps[i].path);
+    const std::string doomed = free_temporary(directory, step_name(step));
+    const bool removed = attempt([&] {
+      storage::rename(steps[i].path, doomed);
+      storage::sync_folder(directory);
+      storage::remove_tree(doomed);
+    });
+    if (removed) log::debug("removed checkpoint " + steps[i].path);
   }
 }
 

@@ -9,7 +9,8 @@
 namespace hyperslab::io {
 
 inline constexpr const char* kLatestName = "latest";
-inline constexpr const char* kTemporary = ".tmp";      ///< suffix of what was never complete
+inline constexpr const char* kTemporary = ".tmp";  ///< suffix of what was never complete; a number
+                                                   ///< follows if that name cannot be had
 inline constexpr const char* kReplaced = ".replaced";  ///< suffix of a step while it is replaced
 
 [[nodiscard]] std::string step_name(std::int64_t step);  ///< "step_00000120"
@@ -29,7 +30,10 @@ struct StepFolder {
 [[nodiscard]] std::optional<std::int64_t> latest_step(const std::string& directory);
 
 /// Removes what an ended program left: unfinished steps, half-deleted ones, a half-written
-/// `latest`.
+/// `latest`. What cannot be removed stays, with a warning the first time.
 void remove_stale(const std::string& directory);
+
+/// A path for the unfinished step `name` ("step_00000120") at which there is nothing yet.
+[[nodiscard]] std::string free_temporary(const std::string& directory, const std::string& name);
 
 }  // namespace hyperslab::io

@@ -28,14 +28,6 @@ Shape shifted(const Shape& offset, const Shape& local) {
                             : Shape{offset[0] + local[0], offset[1] + local[1]};
 }
 
-/// Whether the run that wrote a checkpoint scaled its losses: the others hold a scale of 1, as do
-/// imports, and scaled runs whose scale has fallen so far. Decks are kept as they are written out,
-/// a key per line.
-bool scaled_losses(const io::CheckpointMeta& meta) {
-  const bool of_fp16 = meta.deck.find("\n  compute: fp16\n") != std::string::npos;
-  return meta.loss_scale != 1 || (of_fp16 && meta.samples_seen > 0);
-}
-
 }  // namespace
 
 std::vector<Trainer::Stored> Trainer::stored() const {
@@ -91,6 +83,7 @@ void Trainer::fill_meta(io::CheckpointMeta& meta) const {
   const ops::StepState now = state();
   meta.adam_step = now.adam_step;
   meta.skipped_steps = now.skipped_steps;
+  meta.scales_loss = config_.precision.compute == "fp16";
   meta.loss_scale = now.loss_scale;
   meta.good_steps = now.good_steps;
 }
@@ -143,7 +136,7 @@ void Trainer::load(const io::CheckpointReader& reader) {
   now.adam_step = reader.meta().adam_step;
   now.skipped_steps = reader.meta().skipped_steps;
   if (config_.precision.compute == "fp16") {
-    const bool goes_on = scaled_losses(reader.meta());
+    const bool goes_on = reader.meta().scales_loss;
     now.loss_scale = goes_on ? static_cast<float>(reader.meta().loss_scale) : kFirstLossScale;
     now.good_steps = goes_on ? static_cast<std::int32_t>(reader.meta().good_steps) : 0;
   }

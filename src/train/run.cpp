@@ -25,7 +25,6 @@ namespace hyperslab::train {
 namespace {
 
 constexpr std::int64_t kLag = 2;  // the host acts on step s at the start of step s + 2
-constexpr int kMaxSkippedInARow = 10;
 
 std::string utc_now() {
   const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -63,8 +62,10 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
     planned_traffic_ = plan.traffic;
     trainer_->initialize();
   });
+  lock_directories();
   resume();
   if (nothing_left()) return;
+  finite_ = FiniteSteps(first_step_);
   // Only now anything on disk changes: whatever is wrong with the input was found before.
   agree(world_, [&] {
     if (!is_first()) return;
@@ -76,7 +77,11 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
       std::filesystem::remove(config_.run.directory, ignored);
       throw;
     }
-    if (wanted_resume() == "never") set_earlier_checkpoints_aside();
+    if (wanted_resume() == "never") {
+      set_earlier_checkpoints_aside();
+      lock_checkpoints_again();
+    }
+    keep_locks();
   });
   count_validation_text();
   open_records();
@@ -168,6 +173,7 @@ ExitCode TrainingRun::run() {
   if (nothing_left()) return say_nothing_left();
   started_ = now_seconds();
   collected_ = first_step_ - 1;
+  if (is_asked_to_stop()) return ExitCode::preempted;
   settle_products();
   std::int64_t step = first_step_ - 1;
   while (step < final_step() && !stop_) {
@@ -175,8 +181,7 @@ ExitCode TrainingRun::run() {
     collect(step - kLag);
   }
   collect(step);
-  const bool stopped_early = step >= first_step_ && step < last_step_;
-  if (stopped_early && !saves_behind(step)) checkpoint(step);
+  checkpoint_at_end(step);
   progress_->finish_line();
   flush_row();
   timing_->flush();
@@ -199,7 +204,7 @@ void TrainingRun::one_step(std::int64_t step) {
     norms_->append(step, *trainer_);
   }
   if (validation_samples_ && is_due(step, config_.train.validate_every)) validate(step);
-  if (saves_behind(step)) checkpoint(step);
+  if (saves_behind(step) || save_is_due_) checkpoint(step);
 }
 
 void TrainingRun::record(std::int64_t step, const StepTimes& times) {
@@ -261,15 +266,9 @@ void TrainingRun::record_trace(std::int64_t step) {
 void TrainingRun::collect(std::int64_t step) {
   while (collected_ < step) {
     const ops::StepResult& result = trainer_->result(++collected_);
-    stop_ = stop_ || result.stop != 0;
-    skipped_in_a_row_ = result.skipped != 0 ? skipped_in_a_row_ + 1 : 0;
-    if (skipped_in_a_row_ > kMaxSkippedInARow) {
-      throw Error(ExitCode::numerics,
-                  fmt::format("the gradients of the last {} steps were not finite (step {}, loss "
-                              "{}); lower optimizer.lr or resume from an earlier checkpoint",
-                              skipped_in_a_row_, result.step, result.loss_sum / result.tokens))
-          .on_all_ranks();
-    }
+    if (result.stop != 0) note_stop_request();
+    finite_.add(result);
+    if (finite_.in_a_row() > FiniteSteps::kMostInARow) throw numerics_error(result);
     const StepTimes times = trainer_->times(collected_);
     record(collected_, times);
     memory_peak_ = std::max(memory_peak_, trainer_->memory().peak_bytes());
@@ -309,43 +308,6 @@ void TrainingRun::validate(std::int64_t step) {
   validation_ = {evaluation.loss(), evaluation.perplexity(), evaluation.token_accuracy(), {}};
   if (validation_text_) validation_->bits_per_byte = evaluation.bits_per_byte(*validation_text_);
   collect(step);
-}
-
-void TrainingRun::checkpoint(std::int64_t step) {
-  collect(step);
-  const double start = now_seconds();
-  agree(world_, [&] {
-    train_tokens_->require_unchanged();
-    if (validation_tokens_) validation_tokens_->require_unchanged();
-  });
-  io::CheckpointMeta meta;
-  meta.step = step;
-  meta.samples_seen = step * config_.train.global_batch;
-  meta.tokens_seen = meta.samples_seen * config_.model.context;
-  meta.wall_seconds = wall_seconds();
-  meta.data_fingerprint = train_tokens_->fingerprint();
-  meta.model = model::identity(config_.model);
-  meta.order = sample_order();
-  meta.layout = mesh::describe(config_.parallel);
-  meta.deck = options_.deck_yaml;
-  meta.version = version() + " (" + commit() + ")";
-  if (products_.size() > 0) meta.products = products_.text();
-  meta.vocabulary = vocabulary_files_;
-  trainer_->fill_meta(meta);
-  const std::vector<io::Slab> slabs = trainer_->slabs();
-  io::save_checkpoint(world_, checkpoints_, meta, slabs);
-  if (is_first()) {
-    const Pause pause(world_.activity());
-    io::prune_checkpoints(checkpoints_, config_.checkpoint.keep, config_.checkpoint.keep_every);
-    progress_->finish_line();
-    log::info(fmt::format("checkpoint of step {} in {}", step, checkpoints_));
-  }
-  trainer_->restart_clock();
-  if (!row_) return;
-  // The row of this step waits for what its checkpoint cost.
-  const double seconds = now_seconds() - start;
-  row_->times.phase_seconds[static_cast<std::size_t>(Phase::checkpoint)] += seconds;
-  row_->times.step_seconds += seconds;
 }
 
 ExitCode TrainingRun::run_and_say_where() {

@@ -6,10 +6,12 @@
 #include <optional>
 #include <string>
 
+#include "finite_steps.hpp"
 #include "hyperslab/ops/products.hpp"
 #include "hyperslab/train/run.hpp"
 #include "norms.hpp"
 #include "report.hpp"
+#include "run_lock.hpp"
 
 namespace hyperslab::train {
 
@@ -26,6 +28,9 @@ class TrainingRun {
   void warn_of_missing_bytes(const Error& error) const;
   void open_vocabulary();
   void count_validation_text();
+  void lock_directories();
+  void lock_checkpoints_again();
+  void keep_locks();
   void open_records();
   void report_placement();
   [[nodiscard]] const std::string& wanted_resume() const {
@@ -57,7 +62,15 @@ class TrainingRun {
   void report(const ops::StepResult& result, double step_seconds);
   void collect(std::int64_t step);
   void validate(std::int64_t step);
-  void checkpoint(std::int64_t step);
+  void save(std::int64_t step, bool at_end);
+  [[nodiscard]] io::CheckpointMeta meta_of(std::int64_t step);
+  void checkpoint(std::int64_t step) { save(step, false); }
+  void checkpoint_at_end(std::int64_t step);
+  [[nodiscard]] bool may_save(std::int64_t step, bool at_end);
+  [[nodiscard]] bool holds_finite_values(std::int64_t step, const std::vector<io::Slab>& slabs);
+  [[nodiscard]] Error numerics_error(const ops::StepResult& result) const;
+  [[nodiscard]] bool is_asked_to_stop();
+  void note_stop_request();
   [[nodiscard]] std::int64_t validation_count() const;
   /// The last step of this start, unless it is asked to stop.
   [[nodiscard]] std::int64_t final_step() const {
@@ -78,7 +91,8 @@ class TrainingRun {
   Config config_;
   RunOptions options_;
   std::string checkpoints_;
-  std::string device_;  // "cpu", or the name of the GPU
+  std::string device_;                           // "cpu", or the name of the GPU
+  std::vector<std::unique_ptr<RunLock>> locks_;  // of rank 0; released last
   std::unique_ptr<io::TokenSource> train_tokens_;
   std::unique_ptr<io::TokenSource> validation_tokens_;
   std::unique_ptr<io::Samples> train_samples_;
@@ -109,7 +123,8 @@ class TrainingRun {
   double started_ = 0;
   double earlier_seconds_ = 0;        // of earlier starts
   std::optional<io::TimingRow> row_;  // of the newest step whose result was read
-  int skipped_in_a_row_ = 0;
+  FiniteSteps finite_{1};
+  bool save_is_due_ = false;   // a checkpoint waits for a finite step
   bool stop_ = false;
 };
 

@@ -33,7 +33,7 @@ io::CheckpointMeta trained_in(const char* compute) {
   io::CheckpointMeta meta;
   meta.step = 2;
   meta.samples_seen = 24;
-  meta.deck = deck::to_yaml(config);
+  meta.scales_loss = config.precision.compute == "fp16";
   return meta;
 }
 
@@ -55,6 +55,7 @@ TEST(LossScale, ARunThatDidNotScaleHandsOnNone) {
   unscaled.good_steps = 7;  // left by earlier programs behind fp16
   io::CheckpointMeta import = trained_in("fp16");
   import.samples_seen = 0;
+  import.scales_loss = false;
 
   EXPECT_EQ(loaded(unscaled).loss_scale, kFirstLossScale);
   EXPECT_EQ(loaded(unscaled).good_steps, 0);
@@ -73,6 +74,7 @@ TEST(LossScale, AResumedRunIsTheUninterruptedOne) {
   whole.step(1);
   whole.step(2);
   whole.trainer().fill_meta(meta);
+  ASSERT_TRUE(meta.scales_loss);
   ASSERT_EQ(meta.loss_scale, 1);
   ASSERT_EQ(meta.good_steps, 2);
   io::save_checkpoint(test::world(), folder.path(), meta, whole.trainer().slabs());

@@ -53,6 +53,7 @@ struct CheckpointMeta {
   std::string products = {};  ///< algorithms of matrix products on GPUs; empty: none were chosen
   /// To be kept in the step's folder `vocabulary`; a reader leaves it empty and has vocabulary().
   std::vector<VocabularyFile> vocabulary = {};
+  bool scales_loss = false;   ///< the run scales its losses, and loss_scale is the newest scale
 };
 
 /// Writes <directory>/step_<8 digits>/ as one collective of the world: every rank writes
@@ -65,11 +66,23 @@ struct CheckpointMeta {
 void save_checkpoint(comm::World& world, const std::string& directory, const CheckpointMeta& meta,
                      std::span<const Slab> slabs);
 
-/// Removes what the policy does not keep: all complete steps but the newest `keep` (0: all stay),
-/// the one `latest` names and multiples of `keep_every` (0: none). Stale .tmp folders go too.
-/// Folders that are damaged stay for their owner to look at. Rank 0 only; failures throw
-/// Error(storage).
-void prune_checkpoints(const std::string& directory, std::int64_t keep, std::int64_t keep_every);
+/// Which complete steps stay.
+struct KeepPolicy {
+  std::int64_t keep = 0;        ///< so many of the newest; 0: all
+  std::int64_t keep_every = 0;  ///< multiples of it; 0: none
+  /// The newest step up to here stays too: training went on from it with finite numbers.
+  std::optional<std::int64_t> proven = {};
+};
+
+/// Removes complete steps that neither the policy nor `latest` keeps, and stale .tmp folders.
+/// Folders that are damaged stay for their owner to look at. What cannot be removed stays and is
+/// told once as a warning. Rank 0 only; nothing is thrown for what the disk does.
+void prune_checkpoints(const std::string& directory, const KeepPolicy& policy);
+
+/// The name of the first of the slabs' tensors (CPU, f32) that holds a value that is not finite;
+/// empty: all are finite. `threads` read at once; `activity` gets a beat with every block.
+[[nodiscard]] std::string first_not_finite(std::span<const Slab> slabs, int threads,
+                                           Activity* activity = nullptr);
 
 /// Complete steps (a sound manifest, every file there with its size), ascending.
 [[nodiscard]] std::vector<std::int64_t> list_checkpoints(const std::string& directory);

@@ -14,7 +14,7 @@ namespace hyperslab::io {
 /// the folders that were made for it. All failures throw Error(storage).
 class CheckpointParts {
  public:
-  /// Writes into <directory>/step_<8 digits>.tmp; `bytes` of tensors must be free there.
+  /// Writes into a temporary folder in `directory`; `bytes` of tensors must be free there.
   CheckpointParts(std::string directory, CheckpointMeta meta, std::uint64_t bytes);
   CheckpointParts(const CheckpointParts&) = delete;
   CheckpointParts& operator=(const CheckpointParts&) = delete;
@@ -32,6 +32,7 @@ class CheckpointParts {
   void clear() const noexcept;
   std::string directory_;
   CheckpointMeta meta_;
+  std::string temporary_;             ///< the folder until it is complete
   std::vector<std::string> tables_;   ///< a part's pieces, as text
   std::vector<std::string> missing_;  ///< folders that were not there before, the inner ones first
   bool committed_ = false;

@@ -218,13 +218,13 @@ TEST(PruneFault, KillAtEveryCallKeepsTheNewest) {
     ASSERT_LT(n, 100);
     const TempFolder folder;
     for (const std::int64_t step : {10, 20, 30}) save_well(folder.path(), step, globals);
-    const bool killed = killed_at(n, false, [&] { io::prune_checkpoints(folder.path(), 1, 0); });
+    const bool killed = killed_at(n, false, [&] { io::prune_checkpoints(folder.path(), {1, 0}); });
     for (const std::int64_t step : io::list_checkpoints(folder.path())) {
       expect_same(read_whole(CheckpointReader(folder.path(), step)), globals);
     }
     EXPECT_EQ(CheckpointReader(folder.path()).meta().step, 30);
     if (!killed) break;
-    io::prune_checkpoints(folder.path(), 1, 0);
+    io::prune_checkpoints(folder.path(), {1, 0});
     EXPECT_EQ(io::list_checkpoints(folder.path()), std::vector<std::int64_t>{30});
   }
 }

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
 
+#include "checkpoint/crc32c.hpp"
+#include "checkpoint/manifest.hpp"
 #include "checkpoint/storage.hpp"
 #include "fixtures.hpp"
 
@@ -26,6 +31,7 @@ io::CheckpointMeta full_meta() {
   meta.deck = "run: {name: \"a\"}\n# \xC3\xA9\n";
   meta.version = "0.1.0 (abc)";
   meta.products = "first\nsecond\n";
+  meta.scales_loss = true;
   return meta;
 }
 
@@ -63,10 +69,88 @@ TEST(RoundTrip, EveryFieldOfTheMetaComesBack) {
   EXPECT_EQ(found.deck, meta.deck);
   EXPECT_EQ(found.version, meta.version);
   EXPECT_EQ(found.products, meta.products);
+  EXPECT_TRUE(found.scales_loss);
   EXPECT_EQ(reader.files().size(), 3U);
   EXPECT_GE(reader.bytes(), (31 * 8 * 2 + 64 + 17 + 1) * 4U);
   EXPECT_EQ(reader.verify(), std::vector<std::string>{});
   expect_same(read_whole(reader), globals);
+}
+
+/// The text of a manifest with `change` made to it, and its checksum made good.
+template <class Change>
+std::string changed_text(const io::CheckpointMeta& meta, Change change) {
+  io::Manifest manifest;
+  manifest.meta = meta;
+  manifest.block_bytes = 64;
+  auto value = nlohmann::json::parse(io::to_text(manifest));
+  value.erase("crc32c");
+  change(value);
+  const std::string bare = value.dump();
+  value["crc32c"] = io::crc32c(bare.data(), bare.size());
+  return value.dump();
+}
+
+TEST(Manifest, EarlierOnesThatDoNotNameTheLossScalingAreReadByTheirDeck) {
+  const auto scales = [](const io::CheckpointMeta& meta) {
+    const std::string text = changed_text(meta, [](auto& value) { value.erase("scales_loss"); });
+    return io::manifest_of_text(text, "old").meta.scales_loss;
+  };
+  io::CheckpointMeta meta;
+  meta.samples_seen = 24;
+  meta.deck = "run:\n  name: a\nprecision:\n  compute: fp16\n";
+  EXPECT_TRUE(scales(meta)) << "its scale has fallen to 1";
+  meta.samples_seen = 0;
+  EXPECT_FALSE(scales(meta)) << "an import";
+  meta.samples_seen = 24;
+  meta.deck = "precision:\n  compute: bf16\n";
+  EXPECT_FALSE(scales(meta));
+  meta.loss_scale = 1024;
+  EXPECT_TRUE(scales(meta));
+}
+
+TEST(Manifest, TheFieldCountsAndNotTheDeck) {
+  io::CheckpointMeta meta;
+  meta.samples_seen = 24;
+  meta.deck = "precision:\n  compute: fp16\n";
+  meta.loss_scale = 8;
+  for (const bool scales : {false, true}) {
+    meta.scales_loss = scales;
+    const std::string text = changed_text(meta, [](auto&) {});
+    EXPECT_EQ(io::manifest_of_text(text, "new").meta.scales_loss, scales);
+  }
+}
+
+TEST(Manifest, CountsThatAreNotPossibleAreRefused) {
+  for (const char* key : {"step", "samples_seen", "adam_step", "format"}) {
+    const std::string text = changed_text({}, [&](auto& value) { value[key] = -1; });
+    (void)error_of(ExitCode::checkpoint, [&] { (void)io::manifest_of_text(text, "forged"); });
+  }
+}
+
+TEST(RoundTrip, AStepUnderTheNameOfAnotherIsRefused) {
+  const TempFolder folder;
+  save_well(folder.path(), 5, make_globals({{"model/a", {3}}}, 1));
+  std::filesystem::rename(folder.path() + "/step_00000005", folder.path() + "/step_00000012");
+
+  const std::string text = error_of(ExitCode::checkpoint, [&] {
+    const CheckpointReader reader(folder.path() + "/step_00000012");
+  });
+
+  EXPECT_NE(text.find("it is of step 5; give the folder the name step_00000005"), std::string::npos)
+      << text;
+  EXPECT_TRUE(io::list_checkpoints(folder.path()).empty());
+}
+
+TEST(RoundTrip, EqualCheckpointsAreEqualFiles) {
+  const TempFolder one;
+  const TempFolder other;
+  const Globals globals = make_globals(some_shapes(), 1);
+  save_well(one.path(), 5, globals);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // HDF5 counts seconds
+  save_well(other.path(), 5, globals);
+
+  const std::string name = "/step_00000005/rank_00000.h5";
+  EXPECT_TRUE(read_file(one.path() + name) == read_file(other.path() + name));
 }
 
 TEST(RoundTrip, DescribeShowsTheModelOnly) {

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/stat.h>
 
+#include <cerrno>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 
+#include "checkpoint/storage.hpp"
 #include "fixtures.hpp"
 
 namespace hyperslab::test {
@@ -157,15 +161,15 @@ TEST_F(StepsOnDisk, AnInterruptedReplacementIsStillThere) {
 
 TEST_F(StepsOnDisk, PruneKeepsTheNewestAndMilestones) {
   for (const std::int64_t step : {10, 20, 30, 40, 50, 60}) save(step);
-  io::prune_checkpoints(directory(), 0, 0);
+  io::prune_checkpoints(directory(), {0, 0});
   EXPECT_EQ(listed(), (Steps{10, 20, 30, 40, 50, 60}));
 
-  io::prune_checkpoints(directory(), 2, 30);
+  io::prune_checkpoints(directory(), {2, 30});
   EXPECT_EQ(listed(), (Steps{30, 50, 60}));
 
-  io::prune_checkpoints(directory(), 1, 0);
+  io::prune_checkpoints(directory(), {1, 0});
   EXPECT_EQ(listed(), Steps{60});
-  io::prune_checkpoints(directory(), 1, 0);
+  io::prune_checkpoints(directory(), {1, 0});
   EXPECT_EQ(listed(), Steps{60});
   EXPECT_EQ(std::distance(fs::directory_iterator(directory()), {}), 2);
 }
@@ -176,11 +180,88 @@ TEST_F(StepsOnDisk, PruneCountsOnlyCompleteStepsAndSparesLatest) {
   write_file(path("step_00000040/manifest.json"), "");
   fs::create_directory(path("step_00000035.tmp"));
 
-  io::prune_checkpoints(directory(), 1, 0);
+  io::prune_checkpoints(directory(), {1, 0});
 
   EXPECT_EQ(listed(), (Steps{10, 30}));
   EXPECT_TRUE(fs::exists(path("step_00000040")));
   EXPECT_FALSE(fs::exists(path("step_00000035.tmp")));
+}
+
+TEST_F(StepsOnDisk, PruneSparesTheNewestProvenStep) {
+  for (const std::int64_t step : {10, 20, 30, 40}) save(step);
+
+  io::prune_checkpoints(directory(), {1, 0, 39});
+  EXPECT_EQ(listed(), (Steps{30, 40}));
+
+  io::prune_checkpoints(directory(), {1, 0, 5});  // proves none of them: only the newest stays
+  EXPECT_EQ(listed(), Steps{40});
+  save(50);
+  io::prune_checkpoints(directory(), {1, 0, 50});
+  EXPECT_EQ(listed(), Steps{50});
+}
+
+/// While it lives the disk refuses to remove what is of step 10.
+class Undeletable {
+ public:
+  Undeletable() {
+    io::storage::set_hook([](io::storage::Call call, const std::string& path) {
+      const bool of_step = path.find("step_00000010") != std::string::npos;
+      return of_step && call == io::storage::Call::remove ? EPERM : 0;
+    });
+  }
+  ~Undeletable() { io::storage::set_hook(nullptr); }
+  Undeletable(const Undeletable&) = delete;
+  Undeletable& operator=(const Undeletable&) = delete;
+  Undeletable(Undeletable&&) = delete;
+  Undeletable& operator=(Undeletable&&) = delete;
+};
+
+TEST_F(StepsOnDisk, WhatCannotBeRemovedStopsNeitherPruningNorSaving) {
+  for (const std::int64_t step : {10, 20, 30}) save(step);
+  {
+    const Undeletable disk;
+    testing::internal::CaptureStderr();
+    io::prune_checkpoints(directory(), {1, 0});
+    io::prune_checkpoints(directory(), {1, 0});
+    const std::string told = testing::internal::GetCapturedStderr();
+
+    EXPECT_EQ(listed(), Steps{30});
+    const std::string message = "step_00000010.tmp/manifest.json: removing it failed";
+    const std::size_t found = told.find(message);
+    EXPECT_NE(found, std::string::npos) << told;
+    EXPECT_EQ(told.find(message, found + 1), std::string::npos) << "told once: " << told;
+    save(10);  // of the very step whose remains are in the way
+    save(40);
+    EXPECT_EQ(listed(), (Steps{10, 30, 40}));
+    EXPECT_EQ(CheckpointReader(directory(), 10).verify(), std::vector<std::string>{});
+    io::prune_checkpoints(directory(), {2, 0});
+    EXPECT_EQ(listed(), (Steps{30, 40}));
+  }
+  save(50);
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory()), {}), 4) << "3 steps and latest";
+}
+
+TEST(FirstNotFinite, NamesTheFirstTensor) {
+  constexpr Dim kMany = (Dim{4} << 20) + 3;  // more than a block
+  std::vector<float> a(7, 1.0F);
+  std::vector<float> b(static_cast<std::size_t>(kMany), std::numeric_limits<float>::max());
+  std::vector<float> c(2, -0.0F);
+  const auto slab = [](const char* name, std::vector<float>& values) {
+    const Shape shape{static_cast<Dim>(values.size())};
+    return io::Slab{name, shape, {0}, shape, CView(values.data(), DType::f32, Device::cpu, shape)};
+  };
+  const std::vector<io::Slab> slabs = {slab("a", a), slab("b", b), slab("c", c)};
+  EXPECT_EQ(io::first_not_finite(slabs, 3), "");
+  EXPECT_EQ(io::first_not_finite({}, 3), "");
+
+  for (const float bad : {INFINITY, -INFINITY, NAN}) {
+    c.back() = bad;
+    EXPECT_EQ(io::first_not_finite(slabs, 3), "c");
+    b.back() = bad;
+    EXPECT_EQ(io::first_not_finite(slabs, 3), "b");
+    EXPECT_EQ(io::first_not_finite(slabs, 1), "b");
+    b.back() = 0;
+  }
 }
 
 }  // namespace

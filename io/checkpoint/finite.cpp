@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <vector>
+
+#include "checkpoint/workers.hpp"
+#include "hyperslab/io/checkpoint.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+constexpr std::size_t kBlock = std::size_t{4} << 20;  // elements
+
+struct Block {
+  std::size_t slab = 0;
+  const float* data = nullptr;
+  std::size_t count = 0;
+};
+
+/// Infinity and not-a-number are the floats whose exponent has all bits set.
+bool all_finite(const Block& block) {
+  constexpr std::uint32_t exponent = 0x7F800000;
+  std::uint32_t found = 0;
+#pragma omp simd reduction(| : found)
+  for (std::size_t i = 0; i < block.count; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(block.data[i]);
+    found |= static_cast<std::uint32_t>((bits & exponent) == exponent);
+  }
+  return found == 0;
+}
+
+std::vector<Block> blocks_of(std::span<const Slab> slabs) {
+  std::vector<Block> blocks;
+  for (std::size_t i = 0; i < slabs.size(); ++i) {
+    const auto count = static_cast<std::size_t>(slabs[i].count.numel());
+    for (std::size_t begin = 0; begin < count; begin += kBlock) {
+      blocks.push_back({i, slabs[i].data.data<float>() + begin, std::min(kBlock, count - begin)});
+    }
+  }
+  return blocks;
+}
+
+}  // namespace
+
+std::string first_not_finite(std::span<const Slab> slabs, int threads, Activity* activity) {
+  const std::vector<Block> blocks = blocks_of(slabs);
+  std::atomic<std::size_t> first = slabs.size();
+  run_jobs(blocks.size(), threads, [&](std::size_t i) {
+    if (!all_finite(blocks[i])) {
+      std::size_t known = first;
+      while (blocks[i].slab < known && !first.compare_exchange_weak(known, blocks[i].slab)) {
+      }
+    }
+    if (activity != nullptr) activity->beat();
+  });
+  return first < slabs.size() ? slabs[first].tensor : "";
+}
+
+}  // namespace hyperslab::io

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a run saves, what it removes for that, and when it does not save; what a start holds while
+// it goes on; requests to stop.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <optional>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/core/version.hpp"
+#include "training_run.hpp"
+
+namespace hyperslab::train {
+namespace {
+
+std::string name_of_signal(int signal) {
+  switch (signal) {
+    case 0: return "to another rank";
+    case SIGINT: return "SIGINT";
+    case SIGTERM: return "SIGTERM";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGUSR2: return "SIGUSR2";
+    default: return fmt::format("signal {}", signal);
+  }
+}
+
+/// The newest complete step up to `limit`; nothing where there is none.
+std::optional<std::int64_t> newest_checkpoint(const std::string& directory, std::int64_t limit) {
+  std::optional<std::int64_t> newest;
+  for (const std::int64_t step : io::list_checkpoints(directory)) {
+    if (step <= limit) newest = step;
+  }
+  return newest;
+}
+
+}  // namespace
+
+void TrainingRun::lock_directories() {
+  agree(world_, [&] {
+    if (!is_first()) return;
+    const std::string& directory = config_.run.directory;
+    locks_.push_back(std::make_unique<RunLock>(directory, world_.host(), "run.directory"));
+    if (!is_inside(checkpoints_, directory)) {
+      locks_.push_back(
+          std::make_unique<RunLock>(checkpoints_, world_.host(), "checkpoint.directory"));
+    }
+    if (locks_.front()->is_held()) remove_stale_probes(directory);
+    if (locks_.back()->is_held()) remove_stale_probes(checkpoints_);
+  });
+}
+
+/// The directory was set aside with the lock that was in it, and is new.
+void TrainingRun::lock_checkpoints_again() {
+  if (locks_.size() < 2) return;
+  locks_.push_back(std::make_unique<RunLock>(checkpoints_, world_.host(), "checkpoint.directory"));
+  locks_.erase(locks_.end() - 2);
+}
+
+void TrainingRun::keep_locks() {
+  for (const auto& lock : locks_) lock->keep();
+}
+
+/// Whether any rank was asked to stop before the first step, on all ranks.
+bool TrainingRun::is_asked_to_stop() {
+  const bool mine = options_.stop_signal != nullptr && *options_.stop_signal != 0;
+  if (world_.all(!mine)) return false;
+  if (is_first()) log::info(fmt::format("stopped before step {} on request", first_step_));
+  return true;
+}
+
+void TrainingRun::note_stop_request() {
+  if (!stop_ && is_first()) {
+    progress_->finish_line();
+    const int signal = options_.stop_signal != nullptr ? *options_.stop_signal : 0;
+    log::info(fmt::format("stopping after step {} on request ({})", step_, name_of_signal(signal)));
+  }
+  stop_ = true;
+}
+
+Error TrainingRun::numerics_error(const ops::StepResult& result) const {
+  std::string advice = "lower optimizer.lr";
+  if (is_first()) {
+    const auto step = newest_checkpoint(checkpoints_, finite_.proven());
+    advice +=
+        step ? fmt::format(" and go on from the newest checkpoint before that: --resume {}", *step)
+             : "; there is no checkpoint before that";
+  }
+  return Error(
+             ExitCode::numerics,
+             fmt::format("the gradients of the last {} steps were not finite (step {}, loss {}); "
+                         "{}",
+                         finite_.in_a_row(), result.step, result.loss_sum / result.tokens, advice))
+      .on_all_ranks();
+}
+
+/// Where a run ends before its last step it saves; so it does where a checkpoint is still due.
+void TrainingRun::checkpoint_at_end(std::int64_t step) {
+  if (step < first_step_) return;
+  if (save_is_due_ || (step < last_step_ && !saves_behind(step))) save(step, true);
+}
+
+/// Nothing is saved, and so nothing removed, behind a step that was not finite: the checkpoint
+/// waits for a finite one. At the end none follows. What a loss scale let overflow is saved all the
+/// same: the weights are those behind the step before.
+bool TrainingRun::may_save(std::int64_t step, bool at_end) {
+  const bool was_due = std::exchange(save_is_due_, !finite_.newest_is_finite());
+  if (!save_is_due_) return true;
+  if (!at_end) {
+    if (is_first() && !was_due && step < last_step_) {
+      progress_->finish_line();
+      log::warn(
+          fmt::format("step {} was not finite: its checkpoint waits for a finite step", step));
+    }
+    return false;
+  }
+  if (config_.precision.compute == "fp16" && finite_.only_gradients_overflowed()) return true;
+  if (!is_first()) return false;
+  progress_->finish_line();
+  const auto newest = newest_checkpoint(checkpoints_, finite_.proven());
+  log::warn(fmt::format("step {} was not finite: no checkpoint of it; {}", step,
+                        newest ? fmt::format("the newest before that is of step {}", *newest)
+                               : "there is none before that"));
+  return false;
+}
+
+/// Huge updates leave infinite weights behind a step that was itself finite.
+bool TrainingRun::holds_finite_values(std::int64_t step, const std::vector<io::Slab>& slabs) {
+  const std::string bad =
+      io::first_not_finite(slabs, trainer_->context().threads(), &world_.activity());
+  const std::vector<std::string> all = world_.all_gather(bad);
+  const auto first =
+      std::ranges::find_if(all, [](const std::string& name) { return !name.empty(); });
+  if (first == all.end()) return true;
+  save_is_due_ = true;
+  if (is_first()) {
+    progress_->finish_line();
+    log::warn(fmt::format("step {} left values in {} that are not finite: no checkpoint of it",
+                          step, *first));
+  }
+  return false;
+}
+
+io::CheckpointMeta TrainingRun::meta_of(std::int64_t step) {
+  io::CheckpointMeta meta;
+  meta.step = step;
+  meta.samples_seen = step * config_.train.global_batch;
+  meta.tokens_seen = meta.samples_seen * config_.model.context;
+  meta.wall_seconds = wall_seconds();
+  meta.data_fingerprint = train_tokens_->fingerprint();
+  meta.model = model::identity(config_.model);
+  meta.order = sample_order();
+  meta.layout = mesh::describe(config_.parallel);
+  meta.deck = options_.deck_yaml;
+  meta.version = version() + " (" + commit() + ")";
+  if (products_.size() > 0) meta.products = products_.text();
+  meta.vocabulary = vocabulary_files_;
+  trainer_->fill_meta(meta);
+  return meta;
+}
+
+void TrainingRun::save(std::int64_t step, bool at_end) {
+  collect(step);
+  if (!may_save(step, at_end)) return;
+  const double start = now_seconds();
+  agree(world_, [&] {
+    train_tokens_->require_unchanged();
+    if (validation_tokens_) validation_tokens_->require_unchanged();
+  });
+  const std::vector<io::Slab> slabs = trainer_->slabs();
+  if (holds_finite_values(step, slabs)) {
+    io::save_checkpoint(world_, checkpoints_, meta_of(step), slabs);
+    save_is_due_ = false;
+    if (is_first()) {
+      const Pause pause(world_.activity());
+      const io::CheckpointConfig& wanted = config_.checkpoint;
+      io::prune_checkpoints(checkpoints_, {wanted.keep, wanted.keep_every, finite_.proven()});
+      progress_->finish_line();
+      log::info(fmt::format("checkpoint of step {} in {}", step, checkpoints_));
+    }
+  }
+  trainer_->restart_clock();
+  if (!row_) return;
+  // The row of this step waits for what its checkpoint cost.
+  const double seconds = now_seconds() - start;
+  row_->times.phase_seconds[static_cast<std::size_t>(Phase::checkpoint)] += seconds;
+  row_->times.step_seconds += seconds;
+}
+
+}  // namespace hyperslab::train

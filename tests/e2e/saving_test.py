@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a run keeps: checkpoints of finite steps only, one run in a directory, and going on where a disk
+refuses what is not a checkpoint."""
+
+import json
+import os
+import struct
+import subprocess
+
+import support
+
+RUINING = ("optimizer.lr=1.0e+30", "optimizer.clip_norm=0")
+PLAIN = ("train.validate_every=0", "data.validation=[]", "schedule.warmup_steps=0", "schedule.name=constant")
+
+
+def steps(folder):
+    """Steps of the checkpoints there, ascending."""
+    return sorted(int(path.name[5:]) for path in folder.glob("step_*"))
+
+
+class NotFinite(support.Case):
+    """Steps whose loss or gradients are not finite."""
+
+    def start_good(self, run, *settings):
+        """Six good steps."""
+        self.train(run, *PLAIN, *settings, "train.steps=6")
+        return self.folder / run / "checkpoints"
+
+    def test_good_checkpoints_stay_and_the_advice_leads_to_one(self):
+        settings = ("checkpoint.every=2", "checkpoint.keep=3")
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                folder = self.start_good(f"good{ranks}", *settings)
+
+                result = self.train(f"good{ranks}", *PLAIN, *settings, *RUINING, "train.steps=60", ranks=ranks,
+                                    code=7)
+
+                self.assertEqual(steps(folder), [2, 4, 6])
+                self.assertEqual(len(result.messages), 1, result.err)
+                self.assertIn("--resume 6", result.messages[0])
+                self.assertEqual(result.err.count("its checkpoint waits for a finite step"), 1, result.err)
+                result = self.train(f"good{ranks}", *PLAIN, *settings, "train.steps=8", options=("--resume", "6"))
+                self.assertEqual(steps(folder), [4, 6, 8])
+
+    def test_the_newest_proven_checkpoint_stays_beside_one_that_is_ruined(self):
+        settings = ("checkpoint.every=1", "checkpoint.keep=2")
+        folder = self.start_good("one", *settings)
+        self.assertEqual(steps(folder), [5, 6])
+
+        result = self.train("one", *PLAIN, *settings, *RUINING, "train.steps=60", code=7)
+
+        self.assertEqual(steps(folder), [6, 7])  # step 7 was finite, and left what ruins step 8
+        self.assertIn("--resume 6", result.messages[0])
+        result = self.train("one", *PLAIN, *settings, "train.steps=60", code=7)
+        self.assertIn("--resume 6", result.messages[0])
+        self.assertEqual(steps(folder), [6, 7])
+        self.train("one", *PLAIN, *settings, "train.steps=10", options=("--resume", "6"))
+
+    def test_infinite_weights_are_not_saved(self):
+        settings = ("checkpoint.every=1", "checkpoint.keep=2")
+        folder = self.start_good("infinite", *settings)
+
+        result = self.train("infinite", *PLAIN, *settings, "optimizer.lr=3.0e+38", "optimizer.clip_norm=0",
+                            "optimizer.weight_decay=10", "train.steps=60", ranks=2, code=7)
+
+        self.assertIn("step 7 left values in model/", result.err)
+        self.assertEqual(steps(folder), [5, 6])
+
+    def test_an_end_that_is_not_finite_leaves_the_checkpoint_before(self):
+        for name, end, options in (("last", "train.steps=9", ()), ("early", "train.steps=60", ("--stop-after", "9"))):
+            with self.subTest(name):
+                settings = ("checkpoint.every=6",)
+                folder = self.start_good(name, *settings)
+
+                result = self.train(name, *PLAIN, *settings, *RUINING, end, options=options)
+
+                self.assertEqual(steps(folder), [6])
+                self.assertIn("step 9 was not finite: no checkpoint of it; the newest before that is of step 6",
+                              result.err)
+
+    def test_without_any_checkpoint_the_advice_says_so(self):
+        result = self.train("none", *PLAIN, *RUINING, "checkpoint.every=0", "train.steps=60", code=7)
+
+        self.assertIn("there is no checkpoint before that", result.messages[0])
+
+    def poison(self, exported):
+        """Makes weights so large that a batch with token 250 overflows, and no other."""
+        path = exported / "model.safetensors"
+        data = bytearray(path.read_bytes())
+        size = struct.unpack("<Q", data[:8])[0]
+        tensors = json.loads(data[8:8 + size])
+
+        def change(name, shape, first, count, function):
+            entry = tensors[name]
+            self.assertEqual((entry["dtype"], entry["shape"]), ("F32", shape))
+            place = 8 + size + entry["data_offsets"][0] + 4 * first
+            values = struct.unpack(f"<{count}f", data[place:place + 4 * count])
+            data[place:place + 4 * count] = struct.pack(f"<{count}f", *map(function, values))
+        # The stream of the token is the largest float, to which the first block adds.
+        change("model.embed_tokens.weight", [257, 32], 250 * 32, 32, lambda _: 3.4028234e38)
+        change("model.layers.0.self_attn.o_proj.weight", [32, 32], 0, 1024, lambda value: 1e35 * value)
+        path.write_bytes(data)
+
+    def test_a_checkpoint_that_is_due_waits_for_a_finite_step(self):
+        ids = [*support.text().encode(), 256]
+        ids[1000] = 250
+        support.write_tokens(self.folder / "rare.bin", ids)
+        self.train("source", *PLAIN, "train.steps=1")
+        result = self.run_program("checkpoint", "export", "source/checkpoints", "--output", "foreign")
+        self.assertEqual(result.code, 0, result.err)
+        self.poison(self.folder / "foreign")
+        for run in ("find", "due"):
+            result = self.run_program("checkpoint", "import", "foreign", "--output", run)
+            self.assertEqual(result.code, 0, result.err)
+        settings = (*PLAIN, "data.train=[rare.bin]", "train.steps=15", "checkpoint.keep=all")  # an epoch
+        self.train("find", *settings, "checkpoint.every=0")
+        skipped = support.column(self.folder / "find", "skipped_steps")
+        self.assertEqual(skipped[-1], 1, skipped)
+        step = skipped.index(1) + 1
+        self.assertLess(step, 15)
+
+        result = self.train("due", *settings, f"checkpoint.every={step}")
+
+        found = steps(self.folder / "due/checkpoints")
+        self.assertNotIn(step, found)
+        self.assertIn(step + 1, found)
+        self.assertIn(f"step {step} was not finite: its checkpoint waits", result.err)
+
+
+class Locks(support.Case):
+    """Two runs in one directory."""
+
+    def start_endless(self, run, *settings, ranks=0):
+        """Starts it and waits until it has done some steps."""
+        process = self.start("train", "deck.yaml", *support.overrides(
+            *support.ENDLESS, f"run.directory={run}", f"parallel.data={max(ranks, 1)}", *settings), ranks=ranks)
+        path = self.folder / run / "metrics.jsonl"
+        self.addCleanup(self.end, process)
+        self.assertTrue(support.wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= 5, 30))
+        return process
+
+    def end(self, process):
+        """Nothing stays behind, whatever a test has met."""
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+    def test_the_second_is_refused_and_told_who_holds_it(self):
+        first = self.start_endless("both")
+        host = os.uname().nodename
+
+        for ranks in (1, 2):
+            result = self.train("both", "train.steps=3", ranks=ranks, code=5)
+            self.assert_refused(result, 5, f"both is used by process {first.pid} on host {host} since 2",
+                                "choose another run.directory")
+        self.assertTrue((self.folder / "both/lock").read_text().startswith(f"process {first.pid} "))
+        self.train("alone", "train.steps=3")
+
+        first.terminate()
+        _, err = first.communicate(timeout=20)
+        self.assertEqual(first.returncode, 75, err)
+        self.assertEqual((self.folder / "both/lock").read_text(), "")
+        self.train("both", *support.ENDLESS, options=("--stop-after", "1"))
+
+    def test_a_killed_run_leaves_no_lock(self):
+        first = self.start_endless("killed", ranks=2)
+
+        first.kill()
+        first.communicate()
+
+        def again():
+            result = self.run_program("train", "deck.yaml", *support.overrides("run.directory=killed",
+                                                                                "train.steps=3"))
+            return result.code == 0
+        self.assertTrue(support.wait_until(again, 20), "the ranks end with mpirun")
+
+    def test_a_directory_of_checkpoints_elsewhere_is_locked_too(self):
+        first = self.start_endless("apart", "checkpoint.directory=shared")
+
+        result = self.train("other", "checkpoint.directory=shared", "train.steps=3", code=5)
+
+        self.assert_refused(result, 5, f"shared is used by process {first.pid} ", "checkpoint.directory")
+        self.assertFalse((self.folder / "other").exists())
+        first.terminate()
+        first.communicate(timeout=20)
+        for options in ((), ("--resume", "never"), ()):
+            self.train("apart", "checkpoint.directory=shared", "train.steps=2", options=options)
+        self.assertEqual((self.folder / "shared/lock").read_text(), "")
+
+    def test_a_start_over_keeps_the_new_directory_locked(self):
+        self.train("over", "checkpoint.directory=steps", "train.steps=3")
+        first = self.start("train", "deck.yaml", *support.overrides(
+            *support.ENDLESS, "run.directory=over", "checkpoint.directory=steps"), "--resume", "never")
+        self.addCleanup(self.end, first)
+        path = self.folder / "over/metrics.jsonl"
+        self.assertTrue(support.wait_until(lambda: path.read_bytes().count(b"\n") >= 5, 30))
+
+        result = self.train("over2", "checkpoint.directory=steps", "train.steps=3", code=5)
+
+        self.assert_refused(result, 5, f"steps is used by process {first.pid} ")
+
+    def test_what_a_killed_start_left_is_removed(self):
+        self.train("probes", "train.steps=2")
+        (self.folder / "probes/.probe.4711").write_text("probe")
+
+        self.train("probes", "train.steps=3")
+
+        self.assertFalse((self.folder / "probes/.probe.4711").exists())
+
+
+class Refusals(support.Case):
+    """Disks that refuse what is not a checkpoint."""
+
+    def run_in(self, before, after, *arguments):
+        """Runs the program in a mount namespace of its own, between two shell commands."""
+        prefix = ["unshare", "-m", "sh", "-c",
+                  f'{before} || exit 99\n"$@"\ncode=$?\n{after}\nexit $code', "sh"]
+        probe = subprocess.run(["unshare", "-m", "sh", "-c", "mount -t tmpfs none /mnt"], capture_output=True,
+                               check=False)
+        if probe.returncode:
+            self.skipTest("no right to mount")
+        found = subprocess.run([*prefix, *support.command(*arguments)], cwd=self.folder, capture_output=True,
+                               timeout=120, check=False)
+        return support.Result(found.returncode, found.stdout, found.stderr.decode(), 0)
+
+    def test_a_full_disk_costs_lines_and_not_the_run(self):
+        (self.folder / "mounted").mkdir()
+        settings = support.overrides("run.directory=mounted", "checkpoint.directory=room", "train.steps=150",
+                                     "train.log_norms=1", "train.validate_every=0", "data.validation=[]")
+        result = self.run_in("mount -t tmpfs -o size=160k none mounted", "cp mounted/*.jsonl .",
+                             "train", "deck.yaml", *settings)
+
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual(steps(self.folder / "room")[-1], 150)
+        self.assertIn("No space left on device; training goes on", result.err)
+        self.assertRegex(result.err, r"norms\.jsonl: \d+ line\(s\) are lost")
+        self.assertLess(len(result.err.splitlines()), 60, result.err)
+        for name in ("metrics.jsonl", "norms.jsonl"):
+            lines = (self.folder / name).read_text().splitlines()
+            self.assertGreater(len(lines), 0)
+            self.assertEqual([json.loads(line)["step"] for line in lines], list(range(1, len(lines) + 1)))
+
+    def test_an_old_checkpoint_that_stays_stops_nothing(self):
+        settings = ("checkpoint.every=2", "checkpoint.keep=2")
+        self.train("stays", *settings, "train.steps=2")
+        held = self.folder / "stays/checkpoints/step_00000002/held"
+        held.mkdir()
+        arguments = ("train", "deck.yaml", *support.overrides("run.directory=stays", *settings))
+
+        for end in (8, 12):
+            result = self.run_in(f"for d in stays/checkpoints/*/held; do mount -t tmpfs none $d; done", ":",
+                                 *arguments, "--set", f"train.steps={end}")
+
+            self.assertEqual(result.code, 0, result.err)
+            self.assertEqual((self.folder / "stays/checkpoints/latest").read_text(), f"step_{end:08d}\n")
+            self.assertEqual(result.err.count("held: removing it failed: Device or resource busy"), 1, result.err)
+        found = [path.name for path in (self.folder / "stays/checkpoints").glob("step_*")]
+        self.assertIn("step_00000002.tmp", found)
+        self.run_program(*arguments, "--set", "train.steps=14")
+        self.assertFalse((self.folder / "stays/checkpoints/step_00000002.tmp").exists())
+
+    def test_a_run_directory_that_is_removed_is_told(self):
+        process = self.start("train", "deck.yaml", *support.overrides(
+            *support.ENDLESS, "run.directory=gone", "checkpoint.directory=elsewhere"))
+        path = self.folder / "gone/metrics.jsonl"
+        self.assertTrue(support.wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= 5, 30))
+        subprocess.run(["rm", "-r", "gone"], cwd=self.folder, check=True)
+        support.wait_until(lambda: False, 0.5)
+
+        process.terminate()
+        _, err = process.communicate(timeout=20)
+
+        self.assertEqual(process.returncode, 75, err)
+        self.assertEqual(err.count(b"metrics.jsonl: was removed"), 1, err)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "finite_steps.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace hyperslab::train {
+namespace {
+
+ops::StepResult result(std::int64_t step, bool finite, double loss = 1) {
+  ops::StepResult out;
+  out.step = step;
+  out.loss_sum = loss;
+  out.skipped = finite ? 0 : 1;
+  return out;
+}
+
+TEST(FiniteSteps, AFiniteStepProvesTheWeightsBeforeIt) {
+  FiniteSteps steps(1);
+  EXPECT_TRUE(steps.newest_is_finite());
+  EXPECT_LT(steps.proven(), 0);
+
+  steps.add(result(1, true));
+  steps.add(result(2, true));
+  EXPECT_EQ(steps.proven(), 1);
+}
+
+TEST(FiniteSteps, OthersProveNothingAndAreCounted) {
+  FiniteSteps steps(7);
+  EXPECT_EQ(steps.proven(), 5) << "that the resumed step 6 is sound is not known yet";
+  steps.add(result(7, true));
+  for (int step = 8; step <= 10; ++step) steps.add(result(step, false));
+
+  EXPECT_EQ(steps.proven(), 6);
+  EXPECT_EQ(steps.in_a_row(), 3);
+  EXPECT_FALSE(steps.newest_is_finite());
+
+  steps.add(result(11, true));
+  EXPECT_EQ(steps.in_a_row(), 0);
+  EXPECT_EQ(steps.proven(), 10) << "a step that was not finite left the weights as they were";
+}
+
+TEST(FiniteSteps, AnOverflowOfTheGradientsAloneIsTold) {
+  FiniteSteps steps(1);
+  EXPECT_FALSE(steps.only_gradients_overflowed());
+  steps.add(result(1, false, 2.5));
+  EXPECT_TRUE(steps.only_gradients_overflowed());
+  steps.add(result(2, false, std::nan("")));
+  EXPECT_FALSE(steps.only_gradients_overflowed());
+}
+
+}  // namespace
+}  // namespace hyperslab::train
