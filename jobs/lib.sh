@@ -177,13 +177,15 @@ python3-matplotlib or load a module"
 
 # hs_mpirun RANKS COMMAND...: on this machine, as root too, with more ranks than cores too. Unbound
 # ranks share all cores: the program decides on threads and yielding. Containers may forbid a rank
-# to read another's memory.
+# to read another's memory. After Ctrl-C mpirun waits 5 s, sends SIGTERM, at which `train` saves, and
+# kills the ranks 5 s later.
 hs_mpirun() {
   local ranks=$1
   shift
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
     OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none \
-    OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun --quiet -np "$ranks" "$@" </dev/null
+    OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_odls_base_sigkill_timeout=5 \
+    mpirun --quiet -np "$ranks" "$@" </dev/null
 }
 
 # hs_sources_hash PATH...: of the files there that git knows or would add; all of them where there is

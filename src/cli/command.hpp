@@ -44,6 +44,10 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
 [[nodiscard]] Arguments parity_arguments();
 [[nodiscard]] Arguments plan_arguments();
 
+/// From now on SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 ask `train` to save and stop, and a second
+/// SIGINT ends the process at once; or (`caught` is false) they end the process again.
+void catch_stop_requests(bool caught);
+
 /// "of rank 0 is 'a', of ranks 1, 3 'b', of rank 2 'c'" where values, one a rank, differ; else
 /// empty.
 [[nodiscard]] std::string differences(const std::vector<std::string>& values);

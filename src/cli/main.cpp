@@ -109,7 +109,8 @@ int start(int argc, char** argv) {
   if (const auto code = answer(words)) return static_cast<int>(*code);
   const std::string name = words.empty() ? "" : words.front();
   const auto command = std::ranges::find(commands(), name, &Command::name);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit becomes an error of write
+  std::signal(SIGXFSZ, SIG_IGN);                   // a file-size limit becomes an error of write
+  if (name == "train") catch_stop_requests(true);  // before MPI starts, which takes a while
   comm::World world(&argc, &argv);
   log::setup(world.rank(), world.rank() == 0 ? "" : fmt::format("[r{}]", world.rank()));
   return run(world, command == commands().end() ? nullptr : &*command, words);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <array>
 #include <csignal>
+#include <string_view>
 
 #include "command.hpp"
 #include "hyperslab/deck/deck.hpp"
@@ -12,9 +15,25 @@
 namespace hyperslab::cli {
 namespace {
 
+constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+
 volatile int stop_signal = 0;  // the handler only sets it; ranks agree on it once a step
 
-void request_stop(int signal) { stop_signal = signal; }
+void request_stop(int signal) {
+  if (signal != SIGINT) {
+    stop_signal = signal;
+    return;
+  }
+  if (stop_signal == SIGINT) {  // the second time
+    std::signal(SIGINT, SIG_DFL);
+    std::raise(SIGINT);
+    return;
+  }
+  stop_signal = signal;
+  constexpr std::string_view kText =
+      "\nasked to stop (SIGINT): a checkpoint follows the steps under way; again to end at once\n";
+  (void)!write(STDERR_FILENO, kText.data(), kText.size());
+}
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
@@ -67,6 +86,10 @@ void print_plan(const train::Config& config, bool shapes) {
 
 }  // namespace
 
+void catch_stop_requests(bool caught) {
+  for (const int signal : kStopSignals) std::signal(signal, caught ? request_stop : SIG_DFL);
+}
+
 Arguments train_arguments() {
   Arguments args("usage: [mpirun -np N] hyperslab train DECK [--set k=v]... trains as DECK says");
   add_deck_options(args);
@@ -89,11 +112,10 @@ ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments
   const train::Config config =
       dry ? read_planned_config(world, source) : read_config(world, source);
   if (dry) {
+    catch_stop_requests(false);
     if (world.rank() == 0) print_plan(config, args.has("shapes"));
     return ExitCode::ok;
   }
-  std::signal(SIGUSR1, request_stop);
-  std::signal(SIGTERM, request_stop);
   options.deck_yaml = deck::to_yaml(config);
   options.command = start_command(world, arguments);
   return train::run_training(world, config, options);

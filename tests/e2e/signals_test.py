@@ -34,10 +34,18 @@ def alive(process):
     return text.rsplit(")", 1)[1].split()[0] != "Z"
 
 
+def catches(process, number):
+    """Whether a process has a handler for the signal by now."""
+    for line in pathlib.Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 class Signals(support.Case):
     """A run without end on two ranks."""
 
-    def start_endless(self, run, *settings, ranks=2):
+    def start_endless(self, run, *settings, ranks=2, lines=30):
         """Starts it and waits until it has done some steps."""
         process = self.start("train", "deck.yaml", *support.overrides(
             *support.ENDLESS, f"run.directory={run}", f"parallel.data={max(ranks, 1)}", *settings),
@@ -45,7 +53,7 @@ class Signals(support.Case):
         path = self.folder / run / "metrics.jsonl"
         self.addCleanup(self.end, process)
         self.assertTrue(support.wait_until(
-            lambda: path.exists() and path.read_bytes().count(b"\n") >= 30, 30))
+            lambda: path.exists() and path.read_bytes().count(b"\n") >= lines, 30))
         return process
 
     def end(self, process):
@@ -86,6 +94,66 @@ class Signals(support.Case):
 
         self.assertEqual(process.returncode, 75, err)
         self.resume("term", 3, ranks=1)
+
+    def test_usr2_does_the_same(self):
+        process = self.start_endless("usr2", ranks=0)
+
+        process.send_signal(signal.SIGUSR2)
+        _, err = process.communicate(timeout=20)
+
+        self.assertEqual(process.returncode, 75, err)
+        self.assertRegex(err.decode(), r"stopping after step \d+ on request \(SIGUSR2\)")
+
+    def test_interrupt_saves(self):
+        process = self.start_endless("interrupt", ranks=0)
+
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+
+        self.assertEqual(process.returncode, 75, err)
+        self.assertIn("again to end at once", err.decode())
+        self.assertRegex(err.decode(), r"stopping after step \d+ on request \(SIGINT\)")
+        self.resume("interrupt", 3, ranks=1)
+
+    def test_interrupt_twice_ends_at_once(self):
+        process = self.start_endless("twice", "train.global_batch=1200", "train.microbatch=1200", ranks=0, lines=1)
+        done = len(support.metrics(self.folder / "twice"))
+
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+
+        self.assertEqual(process.returncode, -signal.SIGINT)
+        self.assertFalse((self.folder / "twice/checkpoints/latest").exists())
+        self.assertLessEqual(len(support.metrics(self.folder / "twice")) - done, 2)
+
+    def test_interrupt_of_mpirun_saves_where_it_leaves_time(self):
+        os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "2"
+        self.addCleanup(os.environ.pop, "OMPI_MCA_odls_base_sigkill_timeout")
+        process = self.start_endless("interrupted")
+
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+
+        last = support.column(self.folder / "interrupted", "step")[-1]
+        self.assertEqual((self.folder / "interrupted/checkpoints/latest").read_text().strip(),
+                         f"step_{last:08d}", err)
+        self.resume("interrupted", 3)
+
+    def test_a_request_before_the_first_step_ends_well(self):
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number.name):
+                run = f"early{number.value}"
+                process = self.start("train", "deck.yaml", *support.overrides(
+                    *support.ENDLESS, f"run.directory={run}"))
+                self.addCleanup(self.end, process)
+                self.assertTrue(support.wait_until(lambda: catches(process.pid, number), 10))
+
+                process.send_signal(number)
+                _, err = process.communicate(timeout=30)
+
+                self.assertEqual(process.returncode, 75, err)
 
     def test_one_rank_asked_is_enough(self):
         process = self.start_endless("one")
