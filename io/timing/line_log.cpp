@@ -60,7 +60,7 @@ struct LineLog::Impl {
   Impl(const std::string& name, std::int64_t first_step, std::size_t most)
       : path(name), file(cut_and_open(name, first_step)), end(file.size()), most_pending(most) {}
 
-  /// Writes what waits behind the last whole line. Throws Error(storage), having removed what it
+  /// Writes what waits after the last whole line. Throws Error(storage), having removed what it
   /// wrote of it.
   void write_pending() {
     const std::uint64_t size = file.size();
@@ -100,7 +100,7 @@ struct LineLog::Impl {
 
   std::string path;
   storage::File file;
-  std::uint64_t end;  ///< behind the last whole line
+  std::uint64_t end;  ///< after the last whole line
   std::size_t most_pending;
   std::deque<std::string> pending;  ///< each with its end of line
   std::size_t lost = 0;

@@ -15,4 +15,11 @@ void FiniteSteps::add(const ops::StepResult& result) {
   }
 }
 
+FiniteSteps::Save FiniteSteps::decide(bool at_end, bool scales_loss) {
+  const bool overflow = at_end && scales_loss && only_gradients_overflowed();
+  save_is_due_ = !newest_is_finite() && !overflow;
+  if (!save_is_due_) return Save::now;
+  return at_end ? Save::never : Save::later;
+}
+
 }  // namespace hyperslab::train

@@ -204,7 +204,7 @@ void TrainingRun::one_step(std::int64_t step) {
     norms_->append(step, *trainer_);
   }
   if (validation_samples_ && is_due(step, config_.train.validate_every)) validate(step);
-  if (saves_behind(step) || save_is_due_) checkpoint(step);
+  if (saves_behind(step) || finite_.save_is_due()) checkpoint(step);
 }
 
 void TrainingRun::record(std::int64_t step, const StepTimes& times) {

@@ -99,26 +99,21 @@ Error TrainingRun::numerics_error(const ops::StepResult& result) const {
 /// Where a run ends before its last step it saves; so it does where a checkpoint is still due.
 void TrainingRun::checkpoint_at_end(std::int64_t step) {
   if (step < first_step_) return;
-  if (save_is_due_ || (step < last_step_ && !saves_behind(step))) save(step, true);
+  if (finite_.save_is_due() || (step < last_step_ && !saves_behind(step))) save(step, true);
 }
 
-/// Nothing is saved, and so nothing removed, behind a step that was not finite: the checkpoint
-/// waits for a finite one. At the end none follows. What a loss scale let overflow is saved all the
-/// same: the weights are those behind the step before.
+/// Nothing is saved, and so nothing removed, after a step that was not finite.
 bool TrainingRun::may_save(std::int64_t step, bool at_end) {
-  const bool was_due = std::exchange(save_is_due_, !finite_.newest_is_finite());
-  if (!save_is_due_) return true;
-  if (!at_end) {
-    if (is_first() && !was_due && step < last_step_) {
-      progress_->finish_line();
-      log::warn(
-          fmt::format("step {} was not finite: its checkpoint waits for a finite step", step));
-    }
+  const bool was_due = finite_.save_is_due();
+  const FiniteSteps::Save save = finite_.decide(at_end, config_.precision.compute == "fp16");
+  if (save == FiniteSteps::Save::now) return true;
+  const bool told = save == FiniteSteps::Save::later && (was_due || step == last_step_);
+  if (!is_first() || told) return false;
+  progress_->finish_line();
+  if (save == FiniteSteps::Save::later) {
+    log::warn(fmt::format("step {} was not finite: its checkpoint waits for a finite step", step));
     return false;
   }
-  if (config_.precision.compute == "fp16" && finite_.only_gradients_overflowed()) return true;
-  if (!is_first()) return false;
-  progress_->finish_line();
   const auto newest = newest_checkpoint(checkpoints_, finite_.proven());
   log::warn(fmt::format("step {} was not finite: no checkpoint of it; {}", step,
                         newest ? fmt::format("the newest before that is of step {}", *newest)
@@ -126,7 +121,7 @@ bool TrainingRun::may_save(std::int64_t step, bool at_end) {
   return false;
 }
 
-/// Huge updates leave infinite weights behind a step that was itself finite.
+/// Huge updates leave infinite weights after a step that was itself finite.
 bool TrainingRun::holds_finite_values(std::int64_t step, const std::vector<io::Slab>& slabs) {
   const std::string bad =
       io::first_not_finite(slabs, trainer_->context().threads(), &world_.activity());
@@ -134,7 +129,7 @@ bool TrainingRun::holds_finite_values(std::int64_t step, const std::vector<io::S
   const auto first =
       std::ranges::find_if(all, [](const std::string& name) { return !name.empty(); });
   if (first == all.end()) return true;
-  save_is_due_ = true;
+  finite_.put_off_save();
   if (is_first()) {
     progress_->finish_line();
     log::warn(fmt::format("step {} left values in {} that are not finite: no checkpoint of it",
@@ -172,11 +167,10 @@ void TrainingRun::save(std::int64_t step, bool at_end) {
   const std::vector<io::Slab> slabs = trainer_->slabs();
   if (holds_finite_values(step, slabs)) {
     io::save_checkpoint(world_, checkpoints_, meta_of(step), slabs);
-    save_is_due_ = false;
     if (is_first()) {
       const Pause pause(world_.activity());
-      const io::CheckpointConfig& wanted = config_.checkpoint;
-      io::prune_checkpoints(checkpoints_, {wanted.keep, wanted.keep_every, finite_.proven()});
+      const io::CheckpointConfig& policy = config_.checkpoint;
+      io::prune_checkpoints(checkpoints_, {policy.keep, policy.keep_every, finite_.proven()});
       progress_->finish_line();
       log::info(fmt::format("checkpoint of step {} in {}", step, checkpoints_));
     }

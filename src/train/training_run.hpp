@@ -124,7 +124,6 @@ class TrainingRun {
   double earlier_seconds_ = 0;        // of earlier starts
   std::optional<io::TimingRow> row_;  // of the newest step whose result was read
   FiniteSteps finite_{1};
-  bool save_is_due_ = false;   // a checkpoint waits for a finite step
   bool stop_ = false;
 };
 

@@ -50,5 +50,45 @@ TEST(FiniteSteps, AnOverflowOfTheGradientsAloneIsTold) {
   EXPECT_FALSE(steps.only_gradients_overflowed());
 }
 
+using Save = FiniteSteps::Save;
+
+TEST(FiniteSteps, ACheckpointWaitsForAFiniteStep) {
+  for (const bool scales_loss : {false, true}) {
+    FiniteSteps steps(1);
+    steps.add(result(1, true));
+    EXPECT_EQ(steps.decide(false, scales_loss), Save::now);
+    EXPECT_FALSE(steps.save_is_due());
+
+    steps.add(result(2, false));  // with a finite loss
+    EXPECT_EQ(steps.decide(false, scales_loss), Save::later);
+    EXPECT_TRUE(steps.save_is_due());
+    steps.add(result(3, false));
+    EXPECT_EQ(steps.decide(false, scales_loss), Save::later);
+    steps.add(result(4, true));
+    EXPECT_TRUE(steps.save_is_due()) << "until someone asks";
+    EXPECT_EQ(steps.decide(false, scales_loss), Save::now);
+    EXPECT_FALSE(steps.save_is_due());
+  }
+}
+
+TEST(FiniteSteps, AtTheEndOnlyALossScaleSavesWithoutOne) {
+  FiniteSteps steps(1);
+  steps.add(result(1, true));
+  EXPECT_EQ(steps.decide(true, false), Save::now);
+  steps.add(result(2, false, 2.5));
+  EXPECT_EQ(steps.decide(true, false), Save::never);
+  EXPECT_EQ(steps.decide(true, true), Save::now);
+  steps.add(result(3, false, INFINITY));
+  EXPECT_EQ(steps.decide(true, true), Save::never);
+}
+
+TEST(FiniteSteps, ASaveThatWasPutOffIsDue) {
+  FiniteSteps steps(1);
+  steps.add(result(1, true));
+  EXPECT_EQ(steps.decide(false, false), Save::now);
+  steps.put_off_save();
+  EXPECT_TRUE(steps.save_is_due());
+}
+
 }  // namespace
 }  // namespace hyperslab::train
