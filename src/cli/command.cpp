@@ -100,7 +100,7 @@ void Arguments::require_places(const std::vector<std::string>& arguments) const 
     refuse(fmt::format("'{}' is one argument too many", list(kExtra).front()));
   }
   for (const std::string& name : required_) {
-    if (!has(name)) refuse(name + " is missing");
+    if (!has(name)) refuse(fmt::format("{} is missing; {}", name, usage_));
   }
 }
 
