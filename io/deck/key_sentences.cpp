@@ -61,6 +61,11 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.scale_residual_init",
      "Whether matrices that add to the residual stream begin smaller, "
      "with init_std / sqrt(2 x layers)."},
+    {"model.embedding_scale",
+     "Factor of a token's vector before positions are added; 0: sqrt(width) with sinusoidal "
+     "positions (Vaswani et al. 2017), else 1."},
+    {"model.bos_token", "Id that begins a text, which exports name; -1: as the vocabulary says."},
+    {"model.eos_tokens", "Ids that end a text, which exports name; empty: as the vocabulary says."},
 
     {"data", "The tokens. Paths are relative to the folder in which the program is started."},
     {"data.train",
@@ -156,6 +161,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"checkpoint.resume",
      "Where a start goes on: auto from the newest checkpoint where there is "
      "one, never from the beginning, or from a step."},
+    {"checkpoint.initial",
+     "Checkpoint whose weights, and nothing else, a run without one of its own starts from at step "
+     "1: a step's folder or a directory of them; null: random weights."},
 
     {"timing", "What is recorded of the time of every step on every rank."},
     {"timing.every", "Steps between rows of the timing files."},
