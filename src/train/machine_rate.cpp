@@ -115,26 +115,6 @@ double best_round(comm::World& world, const Measuring& measuring) {
   return world.size() * products * measuring.probe->flops() / best;
 }
 
-/// On a context of its own: what it chooses, and its memory, are gone with it.
-MachineRate measure(comm::World& world, const Context& run, const std::string& precision) {
-  Context ctx(run.device());
-  ctx.set_tf32(run.tf32());
-  Measuring measuring;
-  if (ctx.device() == Device::cuda) measuring.n = kLargest;
-  prepare(world, ctx, dtype_of(precision), measuring);
-  // Large products are the faster ones, but slow cores have no time for them.
-  while (measuring.probe && measuring.seconds < kRoundSeconds && measuring.n < kLargest) {
-    measuring.n *= 2;
-    prepare(world, ctx, dtype_of(precision), measuring);
-  }
-  MachineRate rate;
-  rate.name = "the measured matrix rate";
-  rate.source = fmt::format("{0}, {1} x {1} x {1}, all ranks at once", precision, measuring.n);
-  rate.flops =
-      measuring.probe ? best_round(world, measuring) : std::numeric_limits<double>::quiet_NaN();
-  return rate;
-}
-
 std::string readable(double flops) {
   return flops < 1e12 ? fmt::format("{:.1f} GFLOP/s", 1e-9 * flops)
                       : fmt::format("{:.1f} TFLOP/s", 1e-12 * flops);
@@ -191,10 +171,30 @@ std::string MachineRate::describe(int ranks) const {
                      ranks == 1 ? "" : "s", source);
 }
 
+/// On a context of its own: what it chooses, and its memory, are gone with it.
+MachineRate measured_rate(comm::World& world, const Context& run, const std::string& precision) {
+  Context ctx(run.device());
+  ctx.set_tf32(run.tf32());
+  Measuring measuring;
+  if (ctx.device() == Device::cuda) measuring.n = kLargest;
+  prepare(world, ctx, dtype_of(precision), measuring);
+  // Large products are the faster ones, but slow cores have no time for them.
+  while (measuring.probe && measuring.seconds < kRoundSeconds && measuring.n < kLargest) {
+    measuring.n *= 2;
+    prepare(world, ctx, dtype_of(precision), measuring);
+  }
+  MachineRate rate;
+  rate.name = "the measured matrix rate";
+  rate.source = fmt::format("{0}, {1} x {1} x {1}, all ranks at once", precision, measuring.n);
+  rate.flops =
+      measuring.probe ? best_round(world, measuring) : std::numeric_limits<double>::quiet_NaN();
+  return rate;
+}
+
 MachineRate machine_rate(comm::World& world, const Context& ctx, const std::string& precision) {
   std::optional<double> peak;
   if (ctx.device() == Device::cuda) peak = peak_flops(device_name(), precision);
-  if (!world.all(peak.has_value())) return measure(world, ctx, precision);
+  if (!world.all(peak.has_value())) return measured_rate(world, ctx, precision);
   MachineRate rate;
   rate.flops = world.size() * *peak;
   rate.is_measured = false;

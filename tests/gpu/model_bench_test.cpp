@@ -2,8 +2,12 @@
 // The clocks of bench on a GPU.
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "gpu/model_run.hpp"
+#include "hyperslab/core/transfer.hpp"
 #include "hyperslab/train/bench.hpp"
+#include "hyperslab/train/machine_rate.hpp"
 
 namespace hyperslab {
 namespace {
@@ -31,6 +35,23 @@ TEST_F(GpuBench, WithoutGraphsTheHostSeesWholeSteps) {
 
   EXPECT_FALSE(result.graphs);
   EXPECT_GT(result.clocks.host, 0.95 * result.clocks.events);
+}
+
+/// What utilization is against on a GPU that is not in the table: products come near the peak and
+/// never above it.
+TEST_F(GpuBench, TheMeasuredMatrixRateIsBelowThePeak) {
+  for (const char* precision : {"fp32", "tf32", "bf16", "fp16"}) {
+    Context run(Device::cuda);
+    run.set_tf32(precision == std::string("tf32"));
+    const auto peak = train::peak_flops(device_name(), precision);
+    if (!peak) continue;
+
+    const train::MachineRate rate = train::measured_rate(test::world(), run, precision);
+
+    EXPECT_TRUE(rate.is_measured);
+    EXPECT_GT(rate.flops, 0.4 * *peak) << precision;
+    EXPECT_LT(rate.flops, *peak) << precision;
+  }
 }
 
 }  // namespace

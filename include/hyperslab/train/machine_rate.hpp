@@ -51,12 +51,16 @@ struct MachineRate {
   [[nodiscard]] std::string describe(int ranks) const;
 };
 
-/// The rate that utilization is stated against. On a GPU of the table its peak. Otherwise it is
-/// measured, in about a second: all ranks multiply at once with their threads, in the run's
-/// precision, again and again; of every round the slowest rank counts, of the rounds the best.
-/// Products are as large as fast cores need (4096) and slow ones have time for (1024).
-/// Collective over the world. `ctx`: of this rank; only its device and TF32 are looked at.
+/// What all ranks reach together, measured in about a second: they multiply at once with their
+/// threads, in the run's precision, again and again; of every round the slowest rank counts, of the
+/// rounds the best. Products are as large as fast cores need (4096) and slow ones have time for
+/// (1024). Collective over the world. `run`: of this rank; only its device and TF32 are looked at.
 /// Not a number if a rank has no memory left for it.
+[[nodiscard]] MachineRate measured_rate(comm::World& world, const Context& run,
+                                        const std::string& precision);
+
+/// The rate that utilization is stated against: on a GPU of the table its peak, otherwise the
+/// measured one. Collective over the world.
 [[nodiscard]] MachineRate machine_rate(comm::World& world, const Context& ctx,
                                        const std::string& precision);
 
