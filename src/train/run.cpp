@@ -149,10 +149,10 @@ void TrainingRun::open_records() {
   progress_ = std::make_unique<Progress>(is_first(), last_step_, config_.train.log_every);
   if (is_first()) {
     log::info(fmt::format(
-        "{}: {:.3f} M parameters, {} on {} rank(s) ({}), {} thread(s) each; {}; {:.2f} GiB a rank; "
-        "utilization against {}",
+        "{}: {:.3f} M parameters, {} on {} rank{} ({}); {}; {:.2f} GiB a rank; utilization against "
+        "{}",
         config_.run.name, 1e-6 * static_cast<double>(model::parameter_count(config_.model)),
-        mesh::describe(config_.parallel), world_.size(), device_, trainer_->context().threads(),
+        mesh::describe(config_.parallel), world_.size(), world_.size() == 1 ? "" : "s", device_,
         train_tokens_->description(),
         static_cast<double>(trainer_->memory_plan().total()) / 1073741824.0,
         rate.describe(world_.size())));
