@@ -208,7 +208,7 @@ bool is_broken(std::span<const Peer> peers, const Limits& limits, double now) {
         peers, [&](const Peer& peer) { return peer.link == Link::failed && peer.moved <= when; });
   };
   return std::ranges::any_of(peers, [&](const Peer& peer) {
-    return peer.link == Link::broken && now - peer.broken >= limits.grief && !excused(peer.broken);
+    return peer.link == Link::broken && now - peer.broken >= limits.grace && !excused(peer.broken);
   });
 }
 

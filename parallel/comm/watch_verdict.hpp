@@ -37,10 +37,10 @@ static_assert(std::has_unique_object_representations_v<Status>);
 
 /// How a rank is connected to the one that judges.
 enum class Link : std::uint8_t {
-  none,       ///< it could not connect, or nobody knows
+  none,       ///< it could not connect, or no one knows
   connected,  ///< or the judging rank itself
   left,       ///< it said farewell
-  failed,     ///< it said farewell behind an exception
+  failed,     ///< it said farewell after an exception
   broken,     ///< without a farewell
 };
 
@@ -59,7 +59,7 @@ struct Peer {
 struct Limits {
   double timeout = 600;
   double silence = 5;  ///< without a status for so long a rank does not answer
-  double grief = 0.5;  ///< a break is reported so much later: the job may just be ending
+  double grace = 0.5;  ///< a break is reported so much later: the job may just be ending
 };
 
 struct Verdict {

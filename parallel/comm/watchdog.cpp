@@ -19,14 +19,14 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "machine.hpp"
+#include "watch_clients.hpp"
 #include "watch_end.hpp"
-#include "watch_session.hpp"
 
 namespace hyperslab::comm {
 namespace {
 
-constexpr int kMonitors = 2;                // ranks that everyone reports to
-constexpr std::size_t kMostStrangers = 16;  // connections beyond those of the ranks
+constexpr int kMonitors = 2;       // ranks that everyone reports to
+constexpr int kMostAccepted = 16;  // connections at once, before what they say is heard
 constexpr double kMostIntervalSeconds = 1;
 constexpr double kStatusesInTimeout = 8;
 constexpr double kSilentIntervals = 5;
@@ -49,10 +49,10 @@ struct Monitor {
 }  // namespace
 
 /// The thread and what it works on; the main thread only makes it and tells it to leave.
-class Watchdog::Guard {
+class Watchdog::Guard : private Clients::Owner {
  public:
   Guard(World& world, const WatchdogOptions& options);
-  ~Guard();
+  ~Guard() override;
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
   Guard(Guard&&) = delete;
@@ -73,11 +73,12 @@ class Watchdog::Guard {
   void receive();
   void accept_clients();
   void end_connecting();
-  void look_after(Session& client);
-  void hear(Session& client, const Frame& frame);
+  void on_arrival(int rank) override;
+  [[nodiscard]] bool on_frame(int rank, const Frame& frame) override;
+  void on_loss(int rank) override;
   void hear(Monitor& monitor, const Frame& frame);
   [[nodiscard]] bool judges() const;
-  [[nodiscard]] bool grieves() const;
+  [[nodiscard]] bool has_break() const;
   [[noreturn]] void end_job(const Verdict& verdict);
   [[nodiscard]] bool is_near(int rank) const;
   void ask_to_kill(int silent);
@@ -93,8 +94,8 @@ class Watchdog::Guard {
   std::vector<Contact> contacts_;
   std::vector<Peer> peers_;
   Listener listener_;
-  int port_ = 0;                  ///< of listener_
-  std::vector<Session> clients_;  ///< connections that came in, of ranks and of strangers
+  int port_ = 0;  ///< of listener_
+  Clients clients_;
   std::vector<Monitor> monitors_;
   std::mutex called_mutex_;
   std::vector<Monitor> called_;           ///< made by the main thread, for monitors_
@@ -114,6 +115,7 @@ Watchdog::Guard::Guard(World& world, const WatchdogOptions& options)
       board_(world.trails()),
       interval_(std::min(kMostIntervalSeconds, options.timeout_seconds / kStatusesInTimeout)),
       peers_(static_cast<std::size_t>(world.size())),
+      clients_(static_cast<std::size_t>(world.size())),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   limits_.timeout = options.timeout_seconds;
   limits_.silence = kSilentIntervals * interval_;
@@ -225,7 +227,7 @@ void Watchdog::Guard::run() {
       const Verdict verdict = judge(peers_, limits_, now_);
       if (verdict.ends) end_job(verdict);
     }
-    wait(std::min(next - now_, grieves() ? limits_.grief / 5 : interval_));
+    wait(std::min(next - now_, has_break() ? limits_.grace / 5 : interval_));
     receive();
   }
   eventfd_t woken = 0;
@@ -253,11 +255,11 @@ void Watchdog::Guard::tell() {
   peers_[static_cast<std::size_t>(rank_)].hear(Status::of(*board_), now_);
   const Frame frame = frame_of(Notice::status);
   for (Monitor& monitor : monitors_) monitor.link.send(frame);
-  for (Session& client : clients_) client.send(frame);
+  clients_.send(frame);
 }
 
-/// A break waits to be reported.
-bool Watchdog::Guard::grieves() const {
+/// A break is still to be reported.
+bool Watchdog::Guard::has_break() const {
   return std::ranges::any_of(peers_, [](const Peer& peer) { return peer.link == Link::broken; });
 }
 
@@ -273,7 +275,7 @@ void Watchdog::Guard::wait(double seconds) {
   polled_.clear();
   polled_.push_back({wake_.get(), POLLIN, 0});
   polled_.push_back({listener_.socket.get(), POLLIN, 0});
-  for (const Session& client : clients_) polled_.push_back({client.get(), POLLIN, 0});
+  for (const Session& client : clients_.sessions()) polled_.push_back({client.get(), POLLIN, 0});
   for (const Monitor& monitor : monitors_) polled_.push_back({monitor.link.get(), POLLIN, 0});
   const int milliseconds = 1 + static_cast<int>(1e3 * std::max(0.0, seconds));
   (void)::poll(polled_.data(), polled_.size(), milliseconds);
@@ -282,8 +284,7 @@ void Watchdog::Guard::wait(double seconds) {
 void Watchdog::Guard::receive() {
   advance_clock();
   if (listener_.socket) accept_clients();
-  for (Session& client : clients_) look_after(client);
-  std::erase_if(clients_, [](const Session& client) { return !client.is_open(); });
+  clients_.receive(*this);
   if (connects_ && all_called_) end_connecting();
   Frame frame;
   for (Monitor& monitor : monitors_) {
@@ -291,17 +292,11 @@ void Watchdog::Guard::receive() {
   }
 }
 
-/// Strangers who fill the line lose the oldest place, so that ranks, which prove themselves at
-/// once, come through.
 void Watchdog::Guard::accept_clients() {
-  std::size_t accepted = 0;
+  int accepted = 0;
   for (auto link = accept_from(listener_); link.has_value(); link = accept_from(listener_)) {
-    if (clients_.size() >= peers_.size() + kMostStrangers) {
-      const auto oldest = std::ranges::find_if_not(clients_, &Session::is_proven);
-      if (oldest != clients_.end()) clients_.erase(oldest);
-    }
-    clients_.push_back(Session::of_monitor(std::move(link.value()), secret_, rank_));
-    if (++accepted == kMostStrangers) return;  // first hear what these have to say
+    clients_.add(Session::of_monitor(std::move(link.value()), secret_, rank_));
+    if (++accepted == kMostAccepted) return;
   }
   const bool refused = accepted == 0 && polled_.size() > 1 && polled_[1].revents != 0;
   if (refused) std::this_thread::sleep_for(kRestAfterRefusal);  // no more files may be opened
@@ -313,43 +308,34 @@ void Watchdog::Guard::end_connecting() {
   ::eventfd_read(wake_.get(), &woken);
   connects_ = false;
   listener_.socket.close();
-  std::erase_if(clients_, [](const Session& client) { return !client.is_proven(); });
+  clients_.close_strangers();
   const std::lock_guard lock(called_mutex_);
   monitors_ = std::move(called_);
   for (Monitor& monitor : monitors_) monitor.heard = now_;
 }
 
-void Watchdog::Guard::look_after(Session& client) {
-  bool is_known = client.is_proven();
-  const auto meet = [&] {
-    if (is_known || !client.is_proven()) return;
-    if (client.peer_rank() >= static_cast<int>(peers_.size())) return client.close();
-    is_known = true;
-    Peer& peer = peers_[static_cast<std::size_t>(client.peer_rank())];
-    peer.link = Link::connected;
-    peer.moved = now_;
-  };
-  Frame frame;
-  while (client.receive(frame)) {
-    meet();
-    if (is_known) hear(client, frame);
-  }
-  meet();
-  if (!is_known || client.is_open()) return;
-  Peer& peer = peers_[static_cast<std::size_t>(client.peer_rank())];
-  if (peer.link != Link::connected) return;
-  peer.link = Link::broken;
-  peer.broken = now_;
+void Watchdog::Guard::on_arrival(int rank) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  peer.link = Link::connected;
+  peer.moved = now_;
 }
 
-void Watchdog::Guard::hear(Session& client, const Frame& frame) {
-  Peer& peer = peers_[static_cast<std::size_t>(client.peer_rank())];
+bool Watchdog::Guard::on_frame(int rank, const Frame& frame) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
   peer.hear(frame.status, now_);
   if (frame.notice == Notice::end) end_process();
-  if (frame.notice != Notice::farewell && frame.notice != Notice::failure) return;
+  if (frame.notice != Notice::farewell && frame.notice != Notice::failure) return true;
   peer.link = frame.notice == Notice::farewell ? Link::left : Link::failed;
   peer.moved = now_;
-  client.close();
+  return false;
+}
+
+/// While ranks still call, one that closes has given this monitor up, as it says itself.
+void Watchdog::Guard::on_loss(int rank) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  if (peer.link != Link::connected) return;
+  peer.link = connects_ ? Link::none : Link::broken;
+  peer.broken = now_;
 }
 
 void Watchdog::Guard::hear(Monitor& monitor, const Frame& frame) {
@@ -379,24 +365,20 @@ bool Watchdog::Guard::is_near(int rank) const {
 /// A rank on the machine of the silent one can end it.
 void Watchdog::Guard::ask_to_kill(int silent) {
   const std::string& there = contacts_[static_cast<std::size_t>(silent)].neighbourhood;
-  const auto helper = std::ranges::find_if(clients_, [&](const Session& client) {
-    return client.is_open() && client.is_proven() && client.peer_rank() != silent &&
-           contacts_[static_cast<std::size_t>(client.peer_rank())].neighbourhood == there;
-  });
-  if (helper == clients_.end()) return;
-  Frame frame = frame_of(Notice::kill);
-  frame.rank = silent;
-  helper->send(frame);
+  for (std::size_t helper = 0; helper < contacts_.size(); ++helper) {
+    const int rank = static_cast<int>(helper);
+    if (rank == silent || !clients_.has(rank) || contacts_[helper].neighbourhood != there) continue;
+    Frame frame = frame_of(Notice::kill);
+    frame.rank = silent;
+    return clients_.send_to(rank, frame);
+  }
 }
 
 /// A silent rank that mpirun wakes to end it must not report the others; nobody waits for it.
 void Watchdog::Guard::take_leave_of(int silent) {
   const Frame frame = frame_of(Notice::end);
-  for (Session& client : clients_) {
-    if (client.peer_rank() != silent) continue;
-    client.send(frame);
-    client.close();
-  }
+  clients_.send_to(silent, frame);
+  clients_.close(silent);
   for (Monitor& monitor : monitors_) {
     if (monitor.rank != silent) continue;
     monitor.link.send(frame);
@@ -419,9 +401,9 @@ void Watchdog::Guard::end_job(const Verdict& verdict) {
 
 /// Goes on until the others have closed: what they have not read may else be lost.
 void Watchdog::Guard::say_last(Notice notice) {
-  std::erase_if(clients_, [](const Session& client) { return !client.is_proven(); });
+  clients_.close_strangers();
   std::vector<Session*> links;
-  for (Session& client : clients_) links.push_back(&client);
+  for (Session& client : clients_.sessions()) links.push_back(&client);
   for (Monitor& monitor : monitors_) links.push_back(&monitor.link);
   const Frame last = frame_of(notice);
   for (Session* link : links) {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watch_session.hpp"
-
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +10,8 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+
+#include "watch_clients.hpp"
 
 namespace hyperslab::test {
 namespace {
@@ -197,58 +197,99 @@ TEST_F(PassedOn, AFrameDoesNotComeBack) {
   EXPECT_FALSE(client_.is_open());
 }
 
-/// A monitor that serves one listener from a thread of its own.
-class Server {
- public:
-  Server(comm::Listener listener, Secret secret)
-      : listener_(std::move(listener)), secret_(secret) {}
-  ~Server() {
-    ends_ = true;
-    thread_.join();
+/// Listens at an address of the loopback, at `port` or, if it is 0, at a free one.
+comm::Listener listen_at(const char* address, int port) {
+  comm::Listener listener{Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)), port};
+  const int yes = 1;
+  ::setsockopt(listener.socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_in where = {};
+  where.sin_family = AF_INET;
+  where.sin_port = htons(static_cast<std::uint16_t>(port));
+  socklen_t length = sizeof where;
+  auto* const generic = reinterpret_cast<sockaddr*>(&where);
+  const bool listens = ::inet_pton(AF_INET, address, &where.sin_addr) == 1 &&
+                       ::bind(listener.socket.get(), generic, sizeof where) == 0 &&
+                       ::listen(listener.socket.get(), 16) == 0 &&
+                       ::getsockname(listener.socket.get(), generic, &length) == 0;
+  if (!listens) return {};
+  listener.port = ntohs(where.sin_port);
+  return listener;
+}
+
+/// Two addresses with one port that is free at both.
+std::array<comm::Listener, 2> listen_twice() {
+  for (int i = 0; i < 100; ++i) {
+    std::array<comm::Listener, 2> both{listen_at("127.0.0.1", 0), comm::Listener{}};
+    both[1] = listen_at("127.0.0.2", both[0].port);
+    if (both[1].socket) return both;
   }
+  return {};
+}
+
+/// A monitor that serves listeners from a thread of its own, and notes what it concludes.
+class Server : private comm::Clients::Owner {
+ public:
+  template <class... Listeners>
+  explicit Server(Secret secret, Listeners&&... listeners) : secret_(secret) {
+    (listeners_.push_back(std::forward<Listeners>(listeners)), ...);
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~Server() override { stop(); }
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   Server(Server&&) = delete;
   Server& operator=(Server&&) = delete;
-  [[nodiscard]] int port() const { return listener_.port; }
+  void stop() {
+    ends_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  [[nodiscard]] int port() const { return listeners_.front().port; }
   [[nodiscard]] int accepted() const { return accepted_; }
+  [[nodiscard]] int proven() const { return proven_; }
+  [[nodiscard]] int lost() const { return lost_; }
 
  private:
+  void on_arrival(int /*rank*/) override { ++proven_; }
+  [[nodiscard]] bool on_frame(int /*rank*/, const Frame& /*frame*/) override { return true; }
+  void on_loss(int /*rank*/) override { ++lost_; }
+
   void serve() {
-    std::vector<Session> clients;
     while (!ends_) {
-      if (auto link = comm::accept_from(listener_)) {
-        clients.push_back(Session::of_monitor(std::move(*link), secret_, kMonitor));
-        ++accepted_;
+      for (comm::Listener& listener : listeners_) {
+        if (auto link = comm::accept_from(listener)) {
+          clients_.add(Session::of_monitor(std::move(*link), secret_, kMonitor));
+          ++accepted_;
+        }
       }
-      for (Session& client : clients) (void)frames_of(client);
+      clients_.receive(*this);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
 
-  comm::Listener listener_;
   Secret secret_;
+  std::vector<comm::Listener> listeners_;
+  comm::Clients clients_{8};
   std::atomic<bool> ends_ = false;
   std::atomic<int> accepted_ = 0;
-  std::thread thread_{[this] { serve(); }};
+  std::atomic<int> proven_ = 0;
+  std::atomic<int> lost_ = 0;
+  std::thread thread_;
 };
 
-/// Listens at another address of the loopback under a port that is given.
-comm::Listener listen_at(const char* address, int port) {
-  comm::Listener listener{Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)), port};
-  sockaddr_in where = {};
-  where.sin_family = AF_INET;
-  where.sin_port = htons(static_cast<std::uint16_t>(port));
-  EXPECT_EQ(::inet_pton(AF_INET, address, &where.sin_addr), 1);
-  EXPECT_EQ(::bind(listener.socket.get(), reinterpret_cast<sockaddr*>(&where), sizeof where), 0);
-  EXPECT_EQ(::listen(listener.socket.get(), 16), 0);
-  return listener;
+template <class Condition>
+bool comes_true(const Condition& condition) {
+  for (int i = 0; i < 5000 && !condition(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return condition();
 }
 
 TEST(CallingAMonitor, TakesWhoProvesItselfNotWhoAnswersFirst) {
   const Secret secret = Secret::random();
-  Server stranger(comm::listen_on(false), Secret::random());
-  Server monitor(listen_at("127.0.0.2", stranger.port()), secret);
+  auto listeners = listen_twice();
+  ASSERT_TRUE(listeners[1].socket);
+  const Server stranger(Secret::random(), std::move(listeners[0]));
+  const Server monitor(secret, std::move(listeners[1]));
   std::string problem;
 
   const Session session = comm::call_monitor({"127.0.0.1", "127.0.0.2"}, stranger.port(), secret,
@@ -259,8 +300,46 @@ TEST(CallingAMonitor, TakesWhoProvesItselfNotWhoAnswersFirst) {
   EXPECT_EQ(monitor.accepted(), 1);
 }
 
+/// A host with two networks: the rank proves itself on both and closes one.
+TEST(CallingAMonitor, AtTwoAddressesLosesNoRank) {
+  const Secret secret = Secret::random();
+  for (int i = 0; i < 20; ++i) {
+    auto listeners = listen_twice();
+    ASSERT_TRUE(listeners[1].socket);
+    const Server monitor(secret, std::move(listeners[0]), std::move(listeners[1]));
+    std::string problem;
+    {
+      const Session session = comm::call_monitor({"127.0.0.1", "127.0.0.2"}, monitor.port(), secret,
+                                                 kClient, kMonitor, problem);
+      ASSERT_TRUE(session.is_open()) << problem;
+      ASSERT_TRUE(comes_true([&] { return monitor.accepted() == 2; }));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_EQ(monitor.lost(), 0);
+    }
+    EXPECT_TRUE(comes_true([&] { return monitor.lost() == 1; }));
+    EXPECT_GE(monitor.proven(), 1);
+  }
+}
+
+TEST(ManyStrangers, DoNotKeepARankOut) {
+  const Secret secret = Secret::random();
+  const Server monitor(secret, comm::listen_on(false));
+  std::vector<comm::PendingConnection> strangers;
+  for (int i = 0; i < 100; ++i) {
+    strangers.push_back(comm::start_connection("127.0.0.1", monitor.port()));
+  }
+  std::string problem;
+
+  const Session session =
+      comm::call_monitor({"127.0.0.1"}, monitor.port(), secret, kClient, kMonitor, problem);
+
+  EXPECT_TRUE(session.is_proven()) << problem;
+  ASSERT_TRUE(comes_true([&] { return monitor.accepted() >= 101; }));
+  EXPECT_EQ(monitor.lost(), 0);
+}
+
 TEST(CallingAMonitor, SaysThatAStrangerAnswers) {
-  Server stranger(comm::listen_on(false), Secret::random());
+  const Server stranger(Secret::random(), comm::listen_on(false));
   std::string problem;
 
   const Session session = comm::call_monitor({"127.0.0.1"}, stranger.port(), Secret::random(),
@@ -271,8 +350,14 @@ TEST(CallingAMonitor, SaysThatAStrangerAnswers) {
 }
 
 TEST(CallingAMonitor, SaysWhyItDoesNot) {
-  int port = 0;
-  { port = comm::listen_on(false).port; }
+  const comm::Listener bound{Descriptor(::socket(AF_INET, SOCK_STREAM, 0)), 0};
+  sockaddr_in where = {};  // a port that is taken and at which no one listens
+  where.sin_family = AF_INET;
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof where;
+  ASSERT_EQ(::bind(bound.socket.get(), reinterpret_cast<sockaddr*>(&where), sizeof where), 0);
+  ASSERT_EQ(::getsockname(bound.socket.get(), reinterpret_cast<sockaddr*>(&where), &length), 0);
+  const int port = ntohs(where.sin_port);
   const auto problem_at = [&](const std::vector<std::string>& addresses) {
     std::string problem;
     EXPECT_FALSE(comm::call_monitor(addresses, port, {}, kClient, kMonitor, problem).is_open());

@@ -16,7 +16,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr double kNow = 100;
-constexpr comm::Limits kLimits = {.timeout = 10, .silence = 5, .grief = 0.5};
+constexpr comm::Limits kLimits = {.timeout = 10, .silence = 5, .grace = 0.5};
 
 CallState call(const std::string& group, std::uint64_t called, std::uint64_t awaited) {
   CallState state;
