@@ -146,6 +146,7 @@ class Exchange(support.Case):
             folder = self.folder / f"{name}_hf"
             shutil.copytree(self.folder / "llama_hf", folder)
             (folder / "tokenizer.json").unlink()
+            (folder / "tokenizer_config.json").unlink(missing_ok=True)
             if name == "sentencepiece":
                 (folder / "tokenizer.model").write_bytes(b"model")
             if name == "large":
