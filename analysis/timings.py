@@ -63,6 +63,7 @@ class RankSteps:
     columns: dict[str, FloatArray]
     threads: int = 0  # 0: not in the file
     has_wait: bool = True  # whether the file tells waiting for slower ranks
+    tied: int = 1  # ranks in the group that shares a tied table with this one
 
     def skip(self, count: int) -> RankSteps:
         kept = {name: values[count:] for name, values in self.columns.items()}
@@ -187,6 +188,11 @@ def read_columns(file: h5py.File) -> dict[str, FloatArray]:
     return columns
 
 
+def tied_size(file: h5py.File) -> int:
+    """A middle stage, and older files, have no such group."""
+    return int(file["groups/tied"].attrs.get("size", 1)) if "groups/tied" in file else 1
+
+
 def read_rank(path: Path) -> RankSteps:
     try:
         with h5py.File(path, "r") as file:
@@ -195,7 +201,8 @@ def read_rank(path: Path) -> RankSteps:
                              attribute(file, "device"), attribute(file, "commit"),
                              attribute(file, "start_time"), int(attribute(file, "world_size")),
                              (data, pipeline, context, tensor), read_columns(file),
-                             int(file.attrs.get("threads", 0)), f"steps/{WAIT}" in file)
+                             int(file.attrs.get("threads", 0)), f"steps/{WAIT}" in file,
+                             tied_size(file))
     except (OSError, KeyError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot read {path} ({reason}); was the job killed while it wrote?"
@@ -277,20 +284,30 @@ def waiting_beyond(rank: RankSteps, limit: FloatArray) -> RankSteps:
     return rank.with_column(EXPOSED, exposed).with_column(WAIT, wait)
 
 
+def reducers(ranks: list[RankSteps]) -> list[tuple[int, ...]]:
+    """Of each rank the group that reduces gradients with it: its data group or, if it is alone
+    there, the two ends of a tied table, which have equal coordinates but for their stage."""
+    alone = all(rank.coordinates[0] == 0 for rank in ranks)
+    ends = (0, max(rank.coordinates[1] for rank in ranks))
+    return [rank.coordinates[2:] if alone and rank.tied == 2 and rank.coordinates[1] in ends
+            else rank.coordinates[1:] for rank in ranks]
+
+
 def split_waits(ranks: list[RankSteps]) -> list[RankSteps]:
     """Takes waiting for slower ranks out of exposed reductions if the files do not.
 
-    A reduction ends for all members of a data group at once, so what a rank has beyond the least
-    exposed of its group in a step is waiting for the last one to come. The ranks have equal steps.
+    A reduction ends for all members of a group at once, so what a rank has beyond the least exposed
+    of its group in a step is waiting for the last one to come. The ranks have equal steps.
     """
     if all(rank.tells_waits for rank in ranks):
         return ranks
     ranks = [bounded(rank) for rank in ranks]
     least: dict[tuple[int, ...], FloatArray] = {}
-    for rank in ranks:
-        group, exposed = rank.coordinates[1:], rank.columns[EXPOSED]
+    groups = reducers(ranks)
+    for rank, group in zip(ranks, groups):
+        exposed = rank.columns[EXPOSED]
         least[group] = np.minimum(least.get(group, exposed), exposed)
-    return [waiting_beyond(rank, least[rank.coordinates[1:]]) for rank in ranks]
+    return [waiting_beyond(rank, least[group]) for rank, group in zip(ranks, groups)]
 
 
 def read_start(start: Path, skip: int) -> tuple[list[RankSteps], list[str]]:

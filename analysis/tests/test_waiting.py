@@ -15,7 +15,7 @@ from analysis.step_time import draw, rank_time
 from analysis.style import Figure, plt
 from analysis.tests.commands import CommandTest, cells, run_command
 from analysis.tests.fake_runs import write_deck, write_scaled
-from analysis.timings import BUSY, PARTS, WAIT, read_layouts
+from analysis.timings import BUSY, PARTS, TRAFFIC, WAIT, read_layouts
 
 REDUCED = {"forward": 10.0, "backward": 20.0, "reduce_exposed": 4.0, "reduce": 25.0}
 
@@ -73,6 +73,30 @@ class Waiting(CommandTest):
         self.shift(paths[0], "reduce_exposed", "backward", 3.0)  # of the first stage, as paths[2]
 
         self.assertEqual([round(part["wait"], 9) for part in self.parts()], [0.0, 0.0, 3.0, 0.0])
+
+    def tie(self, paths: list[Path]) -> None:
+        for path in paths:
+            with h5py.File(path, "r+") as file:
+                for name in TRAFFIC:
+                    file[f"groups/tied/{name}"] = np.ones_like(file["steps/step_seconds"][()])
+                file["groups/tied"].attrs["size"] = 2
+
+    def test_the_ends_of_a_tied_table_wait_for_each_other(self) -> None:
+        paths = self.write((1, 3, 1, 2), REDUCED, 20.0)  # rank 2 * stage + tensor rank
+        self.tie([*paths[:2], *paths[4:]])
+        self.shift(paths[0], "reduce_exposed", "backward", 3.0)
+        self.shift(paths[5], "reduce_exposed", "backward", 2.0)
+        self.shift(paths[2], "reduce_exposed", "backward", 3.5)  # has no table, and no peer
+
+        waits = [round(part["wait"], 9) for part in self.parts()]
+
+        self.assertEqual(waits, [0.0, 2.0, 0.0, 0.0, 3.0, 0.0])
+
+    def test_stages_without_a_tied_table_do_not_wait_for_each_other(self) -> None:
+        paths = self.write((1, 2, 1, 1), REDUCED, 20.0)
+        self.shift(paths[0], "reduce_exposed", "backward", 3.0)
+
+        self.assertEqual([round(part["wait"], 9) for part in self.parts()], [0.0, 0.0])
 
     def test_what_cpu_ranks_tell_stands(self) -> None:
         self.late_rank("cpu")
