@@ -6,28 +6,32 @@
 namespace hyperslab::data {
 namespace {
 
-/// A quarter of what may be under way; at later points of a step no one counts as late.
-constexpr std::size_t kMostPoints = comm::Communicator::kMaxUnderWay / 4;
+/// Far fewer than may be under way in a group, and far more than reductions that a rank has under
+/// way when it waits for one: the wait for the oldest point ends at once.
+constexpr std::size_t kMostOpen = 32;
 
 }  // namespace
 
 Arrivals::Point Arrivals::come(Context& ctx, comm::Communicator& group) {
-  const comm::Ticket ticket = points_.size() < kMostPoints ? group.arrive(ctx) : 0;
-  points_.push_back({&group, ticket});
+  if (points_.size() - closed_ == kMostOpen) close_oldest(ctx);
+  points_.push_back({&group, group.arrive(ctx)});
   return points_.size() - 1;
 }
 
+void Arrivals::close_oldest(Context& ctx) {
+  Coming& point = points_[closed_++];
+  if (point.ticket != 0) point.all_there = point.group->wait(ctx, point.ticket);
+}
+
 double Arrivals::take_late_seconds(Context& ctx) {
-  all_there_.clear();
-  for (const auto& [group, ticket] : points_) {
-    all_there_.push_back(ticket == 0 ? 0 : group->wait(ctx, ticket));
-  }
+  while (closed_ < points_.size()) close_oldest(ctx);
   double late = 0;
   for (const auto& [point, begin, end] : waits_) {
-    late += std::max(0.0, std::min(all_there_[point], end) - begin);
+    late += std::max(0.0, std::min(points_[point].all_there, end) - begin);
   }
   points_.clear();
   waits_.clear();
+  closed_ = 0;
   return late;
 }
 

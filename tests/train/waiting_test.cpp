@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "hyperslab/data/arrivals.hpp"
 #include "support/mpi_world.hpp"
 #include "train/small_run.hpp"
 
@@ -135,6 +136,31 @@ TEST(Waiting, AMemberThatIsLateIsSeenWhereItComes) {
   const comm::Traffic& traffic = comm->traffic();
   EXPECT_EQ(std::accumulate(traffic.calls.begin(), traffic.calls.end(), std::int64_t{0}), 0);
   EXPECT_EQ(ctx.recorder().end_step().reduce_seconds, 0);
+}
+
+TEST(Waiting, MembersThatAreLateAreSeenAtEachOfManyPoints) {
+  constexpr int kPoints = 1500;  // with their reductions thrice as many as may be under way
+  const auto comm = world().communicator(Device::cpu, "data");
+  Context ctx(Device::cpu);
+  ctx.recorder().begin_step(1, false);
+  data::Arrivals arrivals;
+  Tensor value(Device::cpu, DType::f32, {1});
+  for (int i = 0; i < kPoints; ++i) {
+    const bool late = i == 20 || i == 700 || i == kPoints - 1;
+    if (late && comm->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const auto point = arrivals.come(ctx, *comm);
+    const comm::Ticket ticket = comm->all_reduce(ctx, value.view(), comm::ReduceOp::max);
+    const double begin = now_seconds();
+    comm->wait(ctx, ticket);
+    arrivals.waited(point, begin, now_seconds());
+  }
+
+  const double late = arrivals.take_late_seconds(ctx);
+
+  if (comm->rank() == 0) {
+    EXPECT_GT(late, 0.5);
+  }
+  EXPECT_EQ(arrivals.take_late_seconds(ctx), 0);
 }
 
 }  // namespace

@@ -100,6 +100,20 @@ TEST_P(Reducer, SumsEveryGradientOnceAndCountsItsNormOnce) {
   }
 }
 
+TEST_P(Reducer, ReducesMoreOftenInAStepThanMayBeUnderWay) {
+  for (const Layout& layout : test::layouts_of(world().size())) {
+    if (layout.pipeline > 1 || layout.data < 2 || layout.tensor > 1 || layout.tied) continue;
+    const mesh::Mesh mesh(world(), Device::cpu, layout.parallel(), layout.needs());
+    RankOfLayout rank(layout, mesh, GetParam(), 1);
+    const auto buckets = rank.table().buckets().size();
+    const int microbatches = static_cast<int>(2 * comm::Communicator::kMaxUnderWay / buckets + 2);
+    for (int step = 1; step <= kSteps; ++step) {
+      rank.step(step, microbatches, 1);
+      expect_sums(rank, step, microbatches);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Zero, Reducer, testing::Values(0, 1, 2));
 
 }  // namespace
