@@ -214,7 +214,8 @@ double Communicator::wait(Context& ctx, Ticket ticket) {
 
   const Scope<Component> scope(ctx.recorder(), Component::communication);
   const double begin = now_seconds();
-  if (trail_) trail_->waits(slot.call, ticket);
+  // As open() does: where no one has called an arrival, all members would seem to be late for it.
+  if (trail_ && slot.call != Call::barrier) trail_->waits(slot.call, ticket);
   const double end = std::max(do_wait(ctx, ticket), slot.start_seconds);
   if (trail_) trail_->arrived();
   if (slot.call == Call::barrier) return end;  // of arrive()

@@ -218,6 +218,53 @@ TEST(Trails, TellWhatWasCalledAndWhatIsAwaited) {
   EXPECT_GT(after.beats, waiting.beats);
 }
 
+/// One of two members; looks at its trail while it waits.
+class WatchedMember final : public comm::Communicator {
+ public:
+  explicit WatchedMember(comm::TrailBoard& board)
+      : Communicator("data", 0, 2, Device::cpu), board_(board) {
+    trail_ = board.add("data", 0);
+    leave_trail(trail_);
+  }
+  void progress() override {}
+  [[nodiscard]] std::unique_ptr<Communicator> split(int, int, const std::string&) override {
+    return nullptr;
+  }
+  Status seen;  ///< in the newest wait
+
+ private:
+  void do_all_reduce(Context&, View, comm::ReduceOp, comm::Ticket) override {}
+  void do_reduce_scatter(Context&, View, View, comm::Ticket) override {}
+  void do_all_gather(Context&, CView, View, comm::Ticket) override {}
+  void do_broadcast(Context&, View, int, comm::Ticket) override {}
+  void do_exchange(Context&, std::span<const comm::Message>, comm::Ticket) override {}
+  double do_wait(Context&, comm::Ticket) override {
+    seen = Status::of(board_);
+    return 0;
+  }
+  void do_barrier() override {}
+  [[nodiscard]] bool tells_arrivals() const override { return true; }
+
+  comm::TrailBoard& board_;
+  std::shared_ptr<comm::Trail> trail_;
+};
+
+TEST(Trails, DoNotTellThatMembersAwaitArrivals) {
+  comm::TrailBoard board;
+  WatchedMember member(board);
+  Context ctx(Device::cpu);
+  Tensor value(Device::cpu, DType::f32, {1});
+  const comm::Ticket sum = member.all_reduce(ctx, value.view(), comm::ReduceOp::sum);
+  const comm::Ticket arrival = member.arrive(ctx);
+
+  member.wait(ctx, arrival);
+  EXPECT_FALSE(member.seen.calls[0].waits);
+  EXPECT_EQ(member.seen.calls[0].called, sum);
+  member.wait(ctx, sum);
+  EXPECT_TRUE(member.seen.calls[0].waits);
+  EXPECT_EQ(member.seen.calls[0].awaited, sum);
+}
+
 TEST(Peer, MovesWithItsBeatsAlone) {
   Peer peer;
   Status status;
