@@ -182,6 +182,10 @@ MachineRate measured_rate(comm::World& world, const Context& run, const std::str
   while (measuring.probe && measuring.seconds < kRoundSeconds && measuring.n < kLargest) {
     measuring.n *= 2;
     prepare(world, ctx, dtype_of(precision), measuring);
+    if (measuring.probe) continue;
+    measuring.n /= 2;  // for which there was memory
+    prepare(world, ctx, dtype_of(precision), measuring);
+    break;
   }
   MachineRate rate;
   rate.name = "the measured matrix rate";

@@ -4,8 +4,27 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 
 #include "support/mpi_world.hpp"
+
+namespace {
+
+std::size_t most_bytes = std::numeric_limits<std::size_t>::max();  // of one allocation
+int refused = 0;
+
+}  // namespace
+
+/// The allocator of tensors on the CPU, which can be made to run out of memory.
+extern "C" void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept {
+  if (bytes > most_bytes) {
+    ++refused;
+    return nullptr;
+  }
+  void* memory = nullptr;
+  return posix_memalign(&memory, alignment, bytes) == 0 ? memory : nullptr;
+}
 
 namespace hyperslab::test {
 namespace {
@@ -81,6 +100,17 @@ TEST(MachineRate, IsMeasuredByAllRanksTogether) {
   const std::string ranks = world().size() == 1 ? " of 1 rank (" : " of 2 ranks (";
   EXPECT_NE(rate.describe(world().size()).find("the measured matrix rate, "), std::string::npos);
   EXPECT_NE(rate.describe(world().size()).find(ranks), std::string::npos);
+}
+
+TEST(MachineRate, IsOfTheLargestProductThatFits) {
+  const Context ctx(Device::cpu);
+  most_bytes = std::size_t{1024} * 1024 * sizeof(float);
+  const MachineRate rate = train::measured_rate(world(), ctx, "fp32");
+  most_bytes = std::numeric_limits<std::size_t>::max();
+
+  EXPECT_TRUE(std::isfinite(rate.flops));
+  EXPECT_EQ(rate.source, "fp32, 1024 x 1024 x 1024, all ranks at once");
+  if (refused == 0) GTEST_SKIP() << "these cores are too slow for a larger product";
 }
 
 TEST(MachineRate, ReadsWell) {
