@@ -10,9 +10,10 @@ from typing import Callable, Sequence
 import numpy as np
 from matplotlib.lines import Line2D
 
+from analysis.divergence import DIVERGED_AT, has_diverged
 from analysis.runs import (
-    DIVERGED_AT, FloatArray, Metrics, best_value, find_runs, first_value, has_diverged, last_value,
-    mean_of_last, read_metrics, typical_rate,
+    FloatArray, Metrics, best_value, find_runs, first_value, last_value, mean_of_last, read_metrics,
+    typical_rate,
 )
 from analysis.starts import mixed_text
 from analysis.style import Axes, add_head, add_legend, look_of_run, plt, save
@@ -248,7 +249,8 @@ def summary(name: str) -> str:
     """A few lines on one run."""
     metrics = read_metrics(find_runs([name])[0])
     numbers = run_numbers(metrics)
-    diverged = ["diverged: a loss was not finite, far above that of step 1, or in the end above it"]
+    diverged = ["diverged: a loss was not finite, far above that of step 1, or in the end above it, or gradients "
+                "were not finite"]
     return "\n".join([
         f"{metrics.run.label}: step {numbers['last step']}, {numbers['tokens']} tokens, "
         f"{numbers['tokens/s, median']} tokens/s, {numbers['wall time (s)']} s",

@@ -16,7 +16,6 @@ from analysis.errors import UserError
 FloatArray = npt.NDArray[np.float64]
 
 LAST_STEPS = 20
-DIVERGED_AT = 2.0  # times the initial loss, at any step
 
 
 @dataclass(frozen=True)
@@ -139,11 +138,3 @@ def final_loss(metrics: Metrics) -> float:
     if validation_losses(metrics):
         return last_value(metrics.column("validation_loss"))
     return mean_of_last(metrics.column("loss"))
-
-
-def has_diverged(metrics: Metrics) -> bool:
-    """Whether any loss was not finite or above DIVERGED_AT times that of step 1, or the final one is
-    above that of step 1."""
-    losses = [*metrics.column("loss"), *validation_losses(metrics)]
-    sound = all(loss <= DIVERGED_AT * losses[0] < math.inf for loss in losses)  # no NaN is
-    return not sound or not final_loss(metrics) <= losses[0]

@@ -13,11 +13,11 @@ from typing import Sequence
 from matplotlib.lines import Line2D
 
 from analysis.deck import Deck, differences
+from analysis.divergence import has_diverged
 from analysis.errors import UserError
 from analysis.report_page import STYLE, html_table
 from analysis.runs import (
-    LAST_STEPS, Metrics, Run, best_value, final_loss, find_runs, first_value, has_diverged, read_metrics,
-    validation_losses,
+    LAST_STEPS, Metrics, Run, best_value, final_loss, find_runs, first_value, read_metrics, validation_losses,
 )
 from analysis.starts import mixed_text, trained_deck
 from analysis.style import Axes, Figure, add_head, add_legend, inline_svg, look_of_run, plt, save
@@ -33,9 +33,10 @@ MARKS = {SHORT: ("o", "white", "unfinished"), MIXED: ("D", "white", "mixed: star
 METHOD = (
     "The final loss is the last validation loss of a run; where none was measured, the mean training loss of its last "
     f"{LAST_STEPS} steps. The initial loss is the training loss of step 1.",
-    "A run has diverged where a training or validation loss behind step 1 was not finite or above twice the initial "
-    "loss, even if it came back later, or where its final loss is above the initial one. A run is unfinished where it "
-    "has fewer steps than its deck says; it is drawn hollow.",
+    "A run has diverged if a training or validation loss after step 1 was not finite or above twice the initial loss, "
+    "even if it came back later, if its final loss is above the initial one, or if gradients were not finite. In fp16 "
+    "single steps are skipped until the loss scale fits: there the last three steps have to be without finite "
+    "gradients. A run is unfinished if it has fewer steps than its deck says; it is drawn hollow.",
     "A run is mixed where its starts differ in more than names, layout, directories and steps: it has no one learning "
     "rate, and no curve and no best run takes it in. It is drawn hollow at the rate of its newest start.",
 )

@@ -11,9 +11,10 @@ from unittest import mock
 
 import numpy as np
 
+from analysis.divergence import has_diverged
 from analysis.learning import PANELS, draw, draw_panel, legend_handles, panel_limits
 from analysis.norms import legend_handles as norms_legend, looks_of
-from analysis.runs import Metrics, Run, has_diverged
+from analysis.runs import Metrics, Run
 from analysis.style import FORMATS, plt
 from analysis.subject import Machine, parameter_count, subject_text
 from analysis.tests.commands import CommandTest, cells, run_command

@@ -68,6 +68,27 @@ class Sweep(CommandTest):
         self.assertEqual([row["state"] for row in rows.values()], ["finished"] + ["diverged"] * 4)
         self.assertIn("learning rate 0.01 (lr_0.01); 4 of 5 diverged", out)
 
+    def write_norms(self, name: str, norms: list[float | None], **deck: Any) -> Path:
+        """A run of sound losses."""
+        run = self.write(1e-3, [8.0], name=name, **deck)
+        write_metrics(run, [{"step": step, "loss": 8.0 - step, "grad_norm": norm}
+                            for step, norm in enumerate(norms, 1)])
+        return run
+
+    def test_gradients_that_are_not_finite_diverge(self) -> None:
+        half = {"precision__compute": "fp16"}
+        runs = [self.write_norms("ended", [1.0, None, None, None]),
+                self.write_norms("once", [1.0, None, 1.0, 1.0]),
+                self.write_norms("half_ended", [1.0, None, None, None], **half),
+                self.write_norms("half_sound", [None, None, None, 1.0], **half),
+                self.write_norms("half_skips", [None, 1.0, 1.0, None], **half)]
+
+        for run, state in zip(runs, ["diverged"] * 3 + ["finished"] * 2, strict=True):
+            with self.subTest(run.name):
+                _, rows = self.sweep(run)
+                self.assertEqual(rows[run.name]["state"], state)
+        self.assertIn("diverged: a loss was not finite", run_command("summary", runs[0])[1])
+
     def test_a_run_whose_starts_differ_is_on_no_curve(self) -> None:
         mixed = self.write(1e-2, [8.0, 6.0, 5.0, 4.0], 3.0, "resumed")
         write_start_deck(mixed, 1, optimizer__lr=0.003, train__steps=2)
