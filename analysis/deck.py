@@ -26,9 +26,12 @@ BOUND_KEYS = ("run.deterministic",)
 # Keys in which starts of one run may differ and still train the same: places, layout, kernels, how far
 # and how often, and what is measured on the way. The program tells the same changes apart on resuming.
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")
-SAME_TRAINING_KEYS = ("model.attention", "data.train", "data.validation", "data.vocabulary", "train.steps",
-                      "train.epochs", "train.microbatch", "train.validate_every", "train.validate_batches",
-                      "train.log_norms", "train.log_every")
+SAME_TRAINING_KEYS = ("model.attention", "model.bos_token", "model.eos_tokens", "data.train", "data.validation",
+                      "data.vocabulary", "train.steps", "train.epochs", "train.microbatch", "train.validate_every",
+                      "train.validate_batches", "train.log_norms", "train.log_every")
+# Of these, what a start may change on its way, but separate runs of one curve may not: how long they
+# train, and on which data they train and are judged.
+CURVE_KEYS = ("train.steps", "train.epochs", "train.validate_batches", "data.train", "data.validation")
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>.*\S))?\s*\Z")
 
@@ -82,6 +85,14 @@ def matters(key: str) -> bool:
     """Starts of one run that differ in this key train differently: the run is mixed."""
     same = key.split(".")[0] in SAME_TRAINING_SECTIONS or key in SAME_TRAINING_KEYS
     return not same or key == "run.seed"
+
+
+def curve_keys(decks: Sequence[Deck]) -> list[str]:
+    """Keys in which runs differ and that keep their final losses off one curve. A deck that lacks a key
+    tells nothing of it."""
+    keys = dict.fromkeys(key for deck in decks for key in deck)
+    return [key for key in keys if (matters(key) or key in CURVE_KEYS)
+            and len({deck[key] for deck in decks if key in deck}) > 1]
 
 
 def bound(deck: Deck) -> Deck:

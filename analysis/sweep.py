@@ -12,7 +12,7 @@ from typing import Sequence
 
 from matplotlib.lines import Line2D
 
-from analysis.deck import Deck, differences
+from analysis.deck import Deck, curve_keys
 from analysis.divergence import has_diverged
 from analysis.errors import UserError
 from analysis.report_page import STYLE, html_table
@@ -96,8 +96,8 @@ def read_point(run: Run, deck: Deck, series: str) -> Point:
 
 
 def series_keys(decks: Sequence[Deck]) -> list[str]:
-    """Keys besides the learning rate, names and layout in which the runs differ."""
-    return [key for key in differences(decks) if key != "optimizer.lr"]
+    """Keys besides the learning rate in which the runs differ and that change a final loss."""
+    return [key for key in curve_keys(decks) if key != "optimizer.lr"]
 
 
 def series_name(deck: Deck, keys: Sequence[str]) -> str:

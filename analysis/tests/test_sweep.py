@@ -150,6 +150,18 @@ class Sweep(CommandTest):
         self.assertIn("model.width 64: lowest final loss 4.4000 at learning rate 0.003", out)
         self.assertIn("model.width 128: lowest final loss 3.9000 at learning rate 0.001", out)
 
+    def test_keys_that_change_no_training_do_not_split_a_curve(self) -> None:
+        losses = [8.0, 6.0, 5.0, 4.0]
+        _, rows = self.sweep(
+            self.write(1e-3, losses, checkpoint__every=10, train__validate_every=5, parallel__bucket_mib=8,
+                       train__microbatch=4, model__bos_token=0, data__vocabulary="a.json"),
+            self.write(2e-3, losses, checkpoint__every=20, train__validate_every=2, parallel__bucket_mib=16,
+                       train__log_every=7, parallel__zero=1, run__device="cpu", optimizer__new_key=1))
+        self.assertEqual({row["series"] for row in rows.values()}, {"all runs"})
+
+        _, rows = self.sweep(self.write(1e-3, losses), self.write(2e-3, losses, data__train="[other.bin]"))
+        self.assertEqual(len({row["series"] for row in rows.values()}), 2)
+
     def test_only_diverged_runs_still_draw(self) -> None:
         out, _ = self.sweep(self.write(1.0, [8.0, None, None, None]))
 
