@@ -12,7 +12,7 @@ from typing import Any, Sequence
 from analysis.deck import differences
 from analysis.report_page import page
 from analysis.report_plot import draw_group
-from analysis.report_tables import base_text, numbered_title, scaling_rows
+from analysis.report_tables import base_text, mfu_note, numbered_title, scaling_rows
 from analysis.runs import Run, find_runs
 from analysis.scaling import (
     COMPUTE, EXPOSED, STACK, Case, Group, group_notes, make_groups, named_decks, read_cases,
@@ -82,7 +82,8 @@ def json_text(groups: Sequence[Group], records: Sequence[dict[str, Any]], runs: 
 
 def group_text(number: int, group: Group) -> str:
     header, rows = scaling_rows(group)
-    return f"{numbered_title(number, group)}\n{base_text(group)}\n\n{text_table(header, rows)}"
+    note = f"\n{mfu_note(group)}" if mfu_note(group) else ""
+    return f"{numbered_title(number, group)}\n{base_text(group)}\n\n{text_table(header, rows)}{note}"
 
 
 def picture_name(number: int) -> str:

@@ -6,7 +6,7 @@ from html import escape
 from typing import Sequence
 
 from analysis.report_tables import (
-    Table, base_text, communication_rows, deck_rows, machine_rows, numbered_title, part_rows, scaling_rows,
+    Table, base_text, communication_rows, deck_rows, machine_rows, mfu_note, numbered_title, part_rows, scaling_rows,
     slowest_rows, traffic_rows,
 )
 from analysis.runs import Run
@@ -83,7 +83,6 @@ def group_section(number: int, group: Group, drawing: str) -> str:
     base = next(index for index, case in enumerate(group.cases) if case is group.base)
     traffic = traffic_rows(group)
     tables = {
-        "Time per step, rate, speed-up": scaling_rows(group),
         "Parts of a step, adding up to it": part_rows(group),
         "Communication": communication_rows(group),
         "Slowest rank": slowest_rows(group),
@@ -95,6 +94,8 @@ def group_section(number: int, group: Group, drawing: str) -> str:
         f"<figure>{drawing}<figcaption>Rate, speed-up and efficiency by ranks, and where the time of a "
         "median step went. Filled marks: the fastest layout of a rank count; hollow marks: others."
         "</figcaption></figure>",
+        html_table("Time per step, rate, speed-up", scaling_rows(group), base=base),
+        *([f"<p>{escape(mfu_note(group))}</p>"] if mfu_note(group) else []),
         *(html_table(caption, table, base=base) for caption, table in tables.items()),
         *([html_table("Traffic of a step and rank, by group", traffic)] if traffic[1] else []),
         "</section>"])
@@ -107,6 +108,10 @@ def deck_part(cases: Sequence[Case]) -> str:
     return html_table("Deck keys that differ, without names and layout", table, text=True)
 
 
+def counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
 def page(groups: Sequence[Group], drawings: Sequence[str], runs: Sequence[Run],
          cases: Sequence[Case], notes: Sequence[str], skip: int) -> str:
     listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
@@ -115,8 +120,8 @@ def page(groups: Sequence[Group], drawings: Sequence[str], runs: Sequence[Run],
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         "<title>Scaling report</title>", f"<style>{STYLE}</style>", "</head>", "<body>", "<main>",
         "<h1>Scaling report</h1>",
-        f"<p>{len(cases)} layouts of {len(runs)} runs in {len(groups)} groups; only runs of one "
-        f"group are compared. The first {skip} steps of each start are left out.</p>",
+        f"<p>{counted(len(cases), 'layout')} of {counted(len(runs), 'run')} in {counted(len(groups), 'group')}; "
+        f"only runs of one group are compared. The first {skip} steps of each start are left out.</p>",
         f"<h2>Notes</h2><ul>{listed}</ul>" if notes else "",
         *(group_section(number, group, drawing)
           for number, (group, drawing) in enumerate(zip(groups, drawings), 1)),

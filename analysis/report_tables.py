@@ -80,6 +80,13 @@ def scaling_rows(group: Group) -> Table:
     return header, rows
 
 
+def mfu_note(group: Group) -> str:
+    """Of starts on CPUs; empty if there is nothing to be said."""
+    told = [case for case in group.cases if not math.isnan(case.mfu) and "cpu" in case.devices]
+    return ("MFU on CPUs is a share of the rate that each start measured for itself in a matrix product: between "
+            "two starts it can differ although their steps take equally long." if len(told) > 1 else "")
+
+
 def part_rows(group: Group) -> Table:
     """Milliseconds and, in brackets, per cent of the step."""
     header = [*FIRST_HEADER, "step (ms)", *(f"{name} (ms, %)" for name in PART_COLUMNS)]

@@ -12,7 +12,7 @@ import numpy as np
 from analysis.deck import Deck, bound, number_in
 from analysis.errors import UserError
 from analysis.runs import FloatArray, Run, read_metrics
-from analysis.starts import deck_of_start, has_own_deck, mixed_text
+from analysis.starts import deck_of_start, has_own_deck, lasting_steps, mixed_text
 from analysis.timings import (BUSY, PARTS, TRAFFIC, WAITING, Layout, RankSteps, read_layouts, some,
                               sum_of, typical_steps)
 
@@ -175,9 +175,14 @@ def measure(layout: Layout, deck: Deck, mfu: float) -> Case:
 
 
 def metrics_of(run: Run, layout: Layout) -> tuple[float, float]:
-    """Medians of rank 0's tokens/s and MFU over the measured steps; NaN where there are none."""
+    """Medians of rank 0's tokens/s and MFU over the measured steps that no later start did again; NaN
+    if there are none."""
     metrics = read_metrics(run)
-    measured = np.isin(metrics.steps, layout.ranks[0].columns["step"])
+    spans = lasting_steps(run)
+    lasting = [(metrics.steps >= first) & (metrics.steps <= last)
+               for first, last in (spans[start] for start in layout.starts if start in spans)]
+    measured = np.isin(metrics.steps, layout.ranks[0].columns["step"]) & np.any(
+        [*lasting, np.zeros(metrics.steps.size, dtype=bool)], axis=0)
 
     def median(key: str) -> float:
         values = metrics.column(key)[measured]
@@ -216,11 +221,11 @@ def read_cases(run: Run, skip: int) -> tuple[list[Case], list[str]]:
     cases: list[Case] = []
     for layout in layouts:
         newest = layout is layouts[-1]
-        # Of steps that were done again metrics.jsonl keeps only the last time.
-        known = newest and (run.path / "metrics.jsonl").is_file()
+        known = (run.path / "metrics.jsonl").is_file()
         rate, mfu = metrics_of(run, layout) if known else (math.nan, math.nan)
         cases.append(measure(layout, deck_of_start(run, layout.starts[-1]), mfu))
-        notes += metrics_notes(cases[-1], rate) + case_notes(cases[-1], newest)
+        # The few steps that are left of an earlier start can be faster or slower than all it did.
+        notes += (metrics_notes(cases[-1], rate) if newest else []) + case_notes(cases[-1], newest)
     if not (run.path / "metrics.jsonl").is_file():
         notes.append(f"{run.label}: metrics.jsonl is missing; no MFU, and no check of the rate")
     return cases, notes

@@ -97,6 +97,22 @@ def end_of_metrics(run: Run) -> int:
     return int(read_metrics(run).steps[-1]) if (run.path / "metrics.jsonl").is_file() else 0
 
 
+def lasting_steps(run: Run) -> dict[str, Span]:
+    """By start, the first and the last of its timed steps that no later start did again: to them
+    metrics.jsonl belongs. Starts without such steps are not in it."""
+    lasting: dict[str, Span] = {}
+    following = 0
+    for folder in reversed(start_folders(run)):
+        span = span_of(folder)
+        if not span or span == NO_STEPS:
+            continue
+        last = min(span[1], following - 1) if following else span[1]
+        if last >= span[0]:
+            lasting[folder.name] = (span[0], last)
+        following = min(following or span[0], span[0])
+    return lasting
+
+
 def starts_that_count(run: Run) -> list[Start]:
     """Starts with decks of their own and with steps that no later start did again, in order. One
     without a row of timings counts if it alone can have done the steps around it."""

@@ -429,6 +429,34 @@ class Metrics(ReportTest):
         self.assertEqual(content["groups"][0]["rows"][0]["mfu"], 0.5)
         self.assertIn("metrics.jsonl says 50,000 tokens/s, the timing files 40,960", out)
 
+    def test_utilization_of_each_start_is_of_its_own_steps(self) -> None:
+        run = self.write("one", (1, 1, 1, 1), ONE, device="cpu", steps=40)
+        write_scaled(run, (2, 1, 1, 1), TWO, start="start_0002", steps=30, device="cpu")
+        for rank in (0, 1):  # it went on after step 20: start_0001 did 21 to 40 in vain
+            with h5py.File(run / f"timing/start_0002/rank_{rank:05d}.h5", "r+") as file:
+                file["steps/step"][...] += 20
+        write_metrics(run, [metrics_row(step) | {"mfu": 0.5 if step <= 20 else 0.25, "tokens_per_second": 68000.0}
+                            for step in range(1, 51)])
+
+        out, content = self.report(run)
+
+        self.assertEqual([row["mfu"] for row in content["groups"][0]["rows"]], [0.5, 0.25])
+        told = "MFU on CPUs is a share of the rate that each start measured"
+        self.assertIn(told, out)
+        page = (self.output / "scaling.html").read_text(encoding="utf-8")
+        self.assertIn(told, page)
+        self.assertIn("<p>2 layouts of 1 run in 1 group; only runs", page)
+
+    def test_utilization_of_a_start_that_was_done_again_is_unknown(self) -> None:
+        run = self.write("one", (1, 1, 1, 1), ONE)
+        write_scaled(run, (2, 1, 1, 1), TWO, start="start_0002")
+        write_metrics(run, [metrics_row(step) | {"mfu": 0.25, "tokens_per_second": 68000.0}
+                            for step in range(1, 26)])
+
+        _, content = self.report(run)
+
+        self.assertEqual([row["mfu"] for row in content["groups"][0]["rows"]], [None, 0.25])
+
     def test_a_rate_that_agrees_is_no_note(self) -> None:
         run = self.write("one", (1, 1, 1, 1), ONE)
         write_metrics(run, [metrics_row(step) | {"tokens_per_second": 41000.0}
