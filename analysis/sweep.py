@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -27,8 +28,10 @@ from analysis.ticks import round_log_axis, widened
 
 FINISHED, SHORT, DIVERGED, MIXED = "finished", "unfinished", "diverged", "mixed"
 EDGE = 0.83  # height of a panel from which only diverged runs stand
+DECADE = 10.0
+MOST_LETTERS = 70  # of a series in the legend
 MARKS = {SHORT: ("o", "white", "unfinished"), MIXED: ("D", "white", "mixed: starts differ, on no curve"),
-         DIVERGED: ("x", "#555555", "diverged at some step (at the upper edge)")}
+         DIVERGED: ("x", "#555555", "diverged at some step (at the upper edge; far rates at the sides)")}
 
 METHOD = (
     "The final loss is the last validation loss of a run; where none was measured, the mean training loss of its last "
@@ -104,6 +107,33 @@ def series_name(deck: Deck, keys: Sequence[str]) -> str:
     return ", ".join(f"{key} {deck.get(key, '-')}" for key in keys) or "all runs"
 
 
+def parts_of(name: str) -> list[str]:
+    """Of a series: "key value" each; commas in lists do not count."""
+    return re.split(r", (?=[a-z_]+\.[a-z_]+ )", name)
+
+
+def curve_names(names: Sequence[str], width: int) -> list[str]:
+    """For a legend: from the second series on only what differs from the first; letters, which the
+    tables explain, if a line of `width` letters is too short for that."""
+    first = parts_of(names[0])
+    told = [name if name == names[0] else ", ".join(
+        part for part in parts_of(name) if part not in first) for name in names]
+    return told if max(map(len, told)) <= width else [f"series {series_letter(place)} (see the tables)"
+                                                      for place in range(len(names))]
+
+
+def series_letter(place: int) -> str:
+    """A to Z, then A1, B1 and so on."""
+    return chr(ord("A") + place % 26) + (str(place // 26) if place >= 26 else "")
+
+
+def titled_series(points: Sequence[Point]) -> dict[str, list[Point]]:
+    """As by_series, with letters before the names if there are several."""
+    found = by_series(points)
+    return found if len(found) == 1 else {f"{series_letter(place)}: {name}": members
+                                          for place, (name, members) in enumerate(found.items())}
+
+
 def read_points(runs: Sequence[Run]) -> list[Point]:
     """In order of series, then learning rate."""
     decks = [trained_deck(run) for run in runs]
@@ -137,15 +167,17 @@ def draw_series(axes: Axes, points: Sequence[Point], index: int) -> None:
         axes.plot(point.learning_rate, point.final_loss, color=colour, markersize=6, zorder=3,
                   marker=MARKS[MIXED][0] if point.state == MIXED else marker,
                   markerfacecolor=colour if point.state == FINISHED else "white")
-    rates = [point.learning_rate for point in points if point.has_diverged]
+    low, high = axes.get_xlim()
+    rates = [min(max(point.learning_rate, low), high) for point in points if point.has_diverged]
     axes.plot(rates, [0.97 - 0.04 * (index % 4)] * len(rates), linestyle="none", marker="x", markersize=9,
-              markeredgewidth=2.0, color=colour, transform=axes.get_xaxis_transform(), zorder=4)
+              markeredgewidth=2.0, color=colour, transform=axes.get_xaxis_transform(), zorder=4, clip_on=False)
 
 
 def legend_handles(points: Sequence[Point]) -> list[Line2D]:
     """The best runs are named here, away from the curves."""
     handles = []
-    for index, (name, members) in enumerate(by_series(points).items()):
+    series = by_series(points)
+    for index, (name, members) in enumerate(zip(curve_names(list(series), MOST_LETTERS), series.values())):
         colour, dashes, marker = look_of_run(index)
         best = best_of(members)
         found = f": lowest {best.final_loss:.4f} at {best.learning_rate:.3g}" if best else ""
@@ -167,15 +199,21 @@ def set_loss_axis(axes: Axes, losses: Sequence[float]) -> None:
     axes.set_ylim(low - 0.08 * span, low - 0.08 * span + 1.12 * span / EDGE)
 
 
+def rate_limits(points: Sequence[Point]) -> tuple[float, float]:
+    """Of the runs that did not diverge, wider by a decade at most for the others."""
+    rates = [point.learning_rate for point in points]
+    sound = [point.learning_rate for point in points if not point.has_diverged] or rates
+    return widened(max(min(rates), min(sound) / DECADE), min(max(rates), max(sound) * DECADE), 0.08)
+
+
 def draw(points: Sequence[Point], subject: str) -> Figure:
     figure, axes = plt.subplots(figsize=(9.0, 5.8))
-    rates = [point.learning_rate for point in points]
-    round_log_axis(axes, "x", *widened(min(rates), max(rates), 0.08))
+    round_log_axis(axes, "x", *rate_limits(points), units=False)
     set_loss_axis(axes, [point.final_loss for point in points
                          if not point.has_diverged and not math.isnan(point.final_loss)])
     for index, members in enumerate(by_series(points).values()):
         draw_series(axes, members, index)
-    axes.set_xlabel("learning rate (peak)")
+    axes.set_xlabel("learning rate (peak; log)")
     kind = "validation loss" if all(point.validated or point.has_diverged for point in points) else "loss"
     axes.set_ylabel(f"final {kind} (nats per token)")
     top = add_head(figure, f"Final {kind} against learning rate", subject)
@@ -194,7 +232,7 @@ def rows_of(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
 
 def best_lines(points: Sequence[Point]) -> list[str]:
     lines = []
-    for name, members in by_series(points).items():
+    for name, members in titled_series(points).items():
         best = best_of(members)
         found = (f"lowest final loss {best.final_loss:.4f} at learning rate {best.learning_rate:.3g} ({best.run})"
                  if best else "no run finished")
@@ -214,7 +252,7 @@ def csv_text(points: Sequence[Point]) -> str:
 
 
 def page(points: Sequence[Point], drawing: str) -> str:
-    tables = [html_table(name, rows_of(members)) for name, members in by_series(points).items()]
+    tables = [html_table(name, rows_of(members)) for name, members in titled_series(points).items()]
     listed = "".join(f"<li>{escape(line)}</li>" for line in best_lines(points))
     return "\n".join([
         "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',

@@ -25,6 +25,13 @@ def power_text(value: float) -> str:
     return ten if leading == "1" else f"{leading} \u00d7 {ten}"
 
 
+def tick_texts(ticks: Sequence[float], units: bool = True) -> list[str]:
+    """Powers of ten for all ticks if one of them needs one; `units`: whether 20k may be written."""
+    largest = LARGEST if units else UNITS[-1][0]
+    plain = all(SMALLEST <= tick < largest for tick in ticks)
+    return [short_number(tick) if plain else power_text(tick) for tick in ticks]
+
+
 def short_number(value: float) -> str:
     """1,500 as 1500, 15,000 as 15k, 1,500,000 as 1.5M; very small and very large ones as powers."""
     if value != 0.0 and not SMALLEST <= abs(value) < LARGEST:
@@ -63,12 +70,13 @@ def set_ticks(axis: Axis, ticks: Sequence[float], labels: Sequence[str]) -> None
     axis.set_minor_formatter(NullFormatter())
 
 
-def round_log_axis(axes: Axes, which: str, low: float, high: float) -> None:
-    """Makes axis `x` or `y` logarithmic from low to high, both above 0, with round ticks."""
+def round_log_axis(axes: Axes, which: str, low: float, high: float, units: bool = True) -> None:
+    """Makes axis `x` or `y` logarithmic from low to high, both above 0, with round ticks; `units` as of
+    tick_texts."""
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
     ticks = round_ticks(low, high)
-    set_ticks(axes.xaxis if which == "x" else axes.yaxis, ticks, [short_number(tick) for tick in ticks])
+    set_ticks(axes.xaxis if which == "x" else axes.yaxis, ticks, tick_texts(ticks, units))
 
 
 def widened(low: float, high: float, share: float = 0.05) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.runs import find_runs
 from analysis.style import plt
-from analysis.sweep import draw, read_points
+from analysis.sweep import curve_names, draw, read_points
 from analysis.tests.commands import CommandTest, run_command
 from analysis.tests.fake_runs import write_deck, write_metrics, write_start_deck, write_steps
 
@@ -161,6 +161,33 @@ class Sweep(CommandTest):
 
         _, rows = self.sweep(self.write(1e-3, losses), self.write(2e-3, losses, data__train="[other.bin]"))
         self.assertEqual(len({row["series"] for row in rows.values()}), 2)
+
+    def test_a_far_rate_that_diverged_stands_at_the_edge(self) -> None:
+        points = read_points(find_runs([str(self.write(*each)) for each in (
+            (1e-4, [8.0, 6.0], 4.5), (1e-2, [8.0, 6.0], 4.0), (1e30, [8.0, None], None))]))
+
+        figure = draw(points, "a model")
+
+        axes = figure.axes[0]
+        low, high = axes.get_xlim()
+        self.assertTrue(5e-5 < low < 1e-4 and 0.1 < high < 0.5, (low, high))
+        crosses = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "x" and line.get_xdata()]
+        self.assertEqual(crosses, [high])
+        labels = [label.get_text() for label in axes.get_xticklabels()]
+        self.assertTrue(all("10" in label and "." not in label for label in labels), labels)
+        plt.close(figure)
+
+    def test_names_of_curves_fit_into_the_figure(self) -> None:
+        runs = [self.write(rate, [8.0, 6.0, 5.0, 4.0], 4.0, f"w{width}_{layers}_{rate}", model__width=width,
+                           model__layers=layers, model__family=family, optimizer__name="a" * 90)
+                for width, layers, family, rate in ((64, 2, "gpt2", 1e-3), (128, 2, "gpt2", 1e-3),
+                                                    (64, 4, "llama", 2e-3))]
+        names = [point.series for point in read_points(find_runs(list(map(str, runs))))]
+        self.assertEqual(curve_names(names, 70)[1:], ["model.width 128", "model.family llama, model.layers 4"])
+        self.assertEqual(curve_names(names, 20), [f"series {letter} (see the tables)" for letter in "ABC"])
+
+        out, _ = self.sweep(*runs)
+        self.assertIn("B: model.family gpt2, model.layers 2, model.width 128: lowest", out)
 
     def test_only_diverged_runs_still_draw(self) -> None:
         out, _ = self.sweep(self.write(1.0, [8.0, None, None, None]))
