@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from analysis.divergence import DIVERGED_AT, has_diverged
 from analysis.runs import (
     FloatArray, Metrics, best_value, find_runs, first_value, last_value, mean_of_last, read_metrics,
-    typical_rate,
+    typical_rate, validation_losses,
 )
 from analysis.starts import mixed_text
 from analysis.style import Axes, add_head, add_legend, look_of_run, plt, save
@@ -251,6 +251,10 @@ def summary(name: str) -> str:
     numbers = run_numbers(metrics)
     diverged = ["diverged: a loss was not finite, far above that of step 1, or in the end above it, or gradients "
                 "were not finite"]
+    validation = [f"validation: loss {numbers['validation loss, first (nats)']} -> "
+                  f"{numbers['validation loss, last']}, perplexity "
+                  f"{numbers['validation perplexity, last']}, "
+                  f"token accuracy {numbers['validation token accuracy, last (%)']} %"]
     return "\n".join([
         f"{metrics.run.label}: step {numbers['last step']}, {numbers['tokens']} tokens, "
         f"{numbers['tokens/s, median']} tokens/s, {numbers['wall time (s)']} s",
@@ -258,8 +262,5 @@ def summary(name: str) -> str:
         f"training:   loss {numbers['training loss, first (nats)']} -> "
         f"{numbers['training loss, last']}, perplexity {numbers['training perplexity, last']}, "
         f"token accuracy {numbers['training token accuracy, last (%)']} %",
-        f"validation: loss {numbers['validation loss, first (nats)']} -> "
-        f"{numbers['validation loss, last']}, perplexity "
-        f"{numbers['validation perplexity, last']}, "
-        f"token accuracy {numbers['validation token accuracy, last (%)']} %",
+        *(validation if validation_losses(metrics) else []),
     ])

@@ -8,6 +8,8 @@ from typing import Any, Sequence
 
 from analysis.errors import UserError
 
+HUGE = 1e15
+
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns parted by two spaces, the first aligned left, the others right."""
@@ -24,8 +26,10 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number with `digits` decimals, or a dash where there is none."""
-    return "-" if math.isnan(value) else f"{value:,.{digits}f}"
+    """A number with `digits` decimals, a dash if there is none; huge ones as 1.3e+157."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:.2g}" if abs(value) >= HUGE else f"{value:,.{digits}f}"
 
 
 def sanitized(value: Any) -> Any:

@@ -68,6 +68,14 @@ class Learning(CommandTest):
         self.assertEqual(cells(text, "training loss, last"), [f"{metrics_row(9)['loss']:.4f}"])
         self.assertIn("No validation was measured.", text)
 
+    def test_huge_perplexities_are_short(self) -> None:
+        write_metrics(self.folder / "a", [metrics_row(1), metrics_row(2) | {"loss": 361.8, "perplexity": 1.3e157}])
+
+        out = run_command("summary", self.folder / "a")[1]
+
+        self.assertIn("-> 361.8000, perplexity 1.3e+157,", out)
+        self.assertNotIn("validation", out)
+
     def test_errors_are_one_line(self) -> None:
         self.expect_error("summary", self.folder / "none", says="no run directory")
         (self.folder / "empty").mkdir()
