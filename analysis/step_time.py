@@ -2,6 +2,7 @@
 """`time`: where the time of a median step went on each rank."""
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
@@ -11,10 +12,10 @@ from matplotlib.patches import Patch
 
 from analysis.runs import find_runs
 from analysis.starts import deck_of_start, mixed_text
-from analysis.style import Axes, add_head, plt, save
+from analysis.style import LETTERS_PER_INCH, Axes, add_head, plt, save
 from analysis.subject import Machine, subject_text
 from analysis.tables import output_folder, text_table
-from analysis.timings import PARTS, WAITING, Layout, RankSteps, read_layouts, typical_steps
+from analysis.timings import BUSY, PARTS, WAITING, Layout, RankSteps, read_layouts, typical_steps
 
 COLOURS: dict[str, str] = {
     "data": "#F0E442", "forward": "#56B4E9", "backward": "#0072B2", "optimizer": "#009E73",
@@ -24,18 +25,19 @@ COLOURS: dict[str, str] = {
 HATCHES: dict[str, str] = {"idle": "////", "wait": "\\\\\\\\"}
 MIB = float(1 << 20)
 MAX_LABELLED_RANKS = 32
+LEGEND_INCHES = 1.9
 
 
 @dataclass(frozen=True)
 class RankTime:
     """Seconds of a rank's median step. `parts` add up to it: they are means over the steps between
     the quartiles, scaled to the median, and end with what the step has beyond the others. So is
-    `reduce_seconds`, which is no part. `own_seconds`: the step without waiting for other ranks."""
+    `busy_seconds` with at least one gradient reduction under way, which is no part. `own_seconds`: the step without waiting for other ranks."""
 
     steps: RankSteps
     step_seconds: float
     parts: dict[str, float]
-    reduce_seconds: float
+    busy_seconds: float
     own_seconds: float
     checkpoint_mean_seconds: float
     peak_bytes: float
@@ -47,7 +49,9 @@ def rank_time(steps: RankSteps) -> RankTime:
     parts = {label: typical.mean(columns[name]) for name, label in PARTS.items()}
     parts["other"] = max(0.0, typical.median - sum(parts.values()))
     own_seconds = typical.median - sum(parts[PARTS[name]] for name in WAITING)
-    return RankTime(steps, typical.median, parts, typical.mean(columns["reduce_seconds"]),
+    # Files without that column have the sum of all reductions, which can exceed the step.
+    busy = columns.get(BUSY, np.minimum(columns["reduce_seconds"], columns["step_seconds"]))
+    return RankTime(steps, typical.median, parts, typical.mean(busy),
                     own_seconds, float(np.mean(columns["checkpoint_seconds"])),
                     float(np.max(columns["memory_peak_bytes"])))
 
@@ -74,7 +78,7 @@ def layout_table(layout: Layout) -> str:
     names = [rank_name(time.steps) for time in times]
     header = ["rank", "host", "step", *labels, "reduce*", "checkpoint**", "own work", "peak MiB"]
     rows = [[name, time.steps.host, *(f"{1e3 * value:.2f}" for value in (
-        time.step_seconds, *time.parts.values(), time.reduce_seconds,
+        time.step_seconds, *time.parts.values(), time.busy_seconds,
         time.checkpoint_mean_seconds, time.own_seconds)), f"{time.peak_bytes / MIB:,.1f}"]
         for name, time in zip(names, times)]
     shares = [[name, *(f"{100 * value / max(time.step_seconds, 1e-12):.1f}"
@@ -88,44 +92,64 @@ def layout_table(layout: Layout) -> str:
     ])
 
 
-NOTES = """* Length of the gradient reductions; they run beside backward, so no part of the sum.
+NOTES = """* Time with at least one gradient reduction under way; they run beside backward, so no part of the sum.
 ** Mean over steps, since most steps write no checkpoint.
 Parts are means over the steps between the quartiles, scaled so that they add up to the median step.
-wait: for slower ranks; reduce exposed is without it.
-d, p, t, c: coordinates on the data, pipeline, tensor and context axes."""
+wait: for slower ranks; reduce exposed is without it."""
+SMALLEST_PART = 1e-3  # of a step, to be drawn
 
 
-def draw_layout(axes: Axes, layout: Layout) -> None:
+def axes_note(layouts: Sequence[Layout]) -> str:
+    """What letters of rank names mean."""
+    if any(layout.sizes[2] > 1 for layout in layouts):
+        return "d, p, t, c: coordinates on the data, pipeline, tensor and context axes."
+    return "d, p, t: coordinates on the data, pipeline and tensor axes."
+
+
+def seen_parts(layouts: Sequence[Layout]) -> list[str]:
+    """Parts that can be seen on some rank, from the bottom."""
+    times = [rank_time(steps) for layout in layouts for steps in layout.ranks]
+    return [label for label in times[0].parts
+            if any(time.parts[label] > SMALLEST_PART * time.step_seconds for time in times)]
+
+
+def has_reductions(layout: Layout) -> bool:
+    return any(np.any(steps.columns["reduce_seconds"] > 0) for steps in layout.ranks)
+
+
+def draw_layout(axes: Axes, layout: Layout, parts: Sequence[str]) -> None:
     times = [rank_time(steps) for steps in layout.ranks]
     x = np.arange(len(times))
     base = np.zeros(len(times))
-    for label in times[0].parts:
+    for label in parts:
         height = np.array([1e3 * time.parts[label] for time in times])
         axes.bar(x - 0.08, height, 0.6, bottom=base, color=COLOURS[label],
                  hatch=HATCHES.get(label), edgecolor="#888888" if label in HATCHES else "white",
                  linewidth=0.4)
         base += height
-    reduce_ms = [1e3 * time.reduce_seconds for time in times]
-    axes.bar(x + 0.31, reduce_ms, 0.12, color="white", edgecolor="#D55E00", hatch="..",
-             linewidth=0.8)
+    if has_reductions(layout):
+        axes.bar(x + 0.31, [1e3 * time.busy_seconds for time in times], 0.12, color="white",
+                 edgecolor="#D55E00", hatch="..", linewidth=0.8)
     every = -(-len(times) // MAX_LABELLED_RANKS)
     names = [rank_name(time.steps).replace(" (", "\n(") if len(times) <= 10
              else str(time.steps.rank) for time in times]
     axes.set_xticks(x[::every], names[::every])
-    axes.set_xlim(-0.6, max(len(times), 3) - 0.4)
+    axes.set_xlim(-0.6, len(times) - 0.4)
     axes.grid(axis="x", visible=False)
     axes.set_xlabel("rank")
     axes.set_ylabel("time of a median step (ms)")
-    axes.set_title(layout.label, loc="left")
+    letters = int(LETTERS_PER_INCH * 0.85 * (axes.figure.get_size_inches()[0] - LEGEND_INCHES - 1.0))
+    axes.set_title("\n".join(textwrap.wrap(layout.label, letters)), loc="left")
 
 
-def legend_patches() -> list[Patch]:
-    patches = [Patch(facecolor=colour, hatch=HATCHES.get(label), label=label,
+def legend_patches(parts: Sequence[str], reductions: bool) -> list[Patch]:
+    """From the top of a bar; then what stands beside it."""
+    patches = [Patch(facecolor=COLOURS[label], hatch=HATCHES.get(label), label=label,
                      edgecolor="#888888" if label in HATCHES else "white")
-               for label, colour in COLOURS.items()]
-    patches.append(Patch(facecolor="white", edgecolor="#D55E00", hatch="..",
-                         label="reduce (beside\nbackward)"))
-    return patches[-2::-1] + patches[-1:]
+               for label in reversed(parts)]
+    beside = Patch(facecolor="white", edgecolor="#D55E00", hatch="..",
+                   label="with a reduction\nunder way (beside\nbackward)")
+    return patches + ([beside] if reductions else [])
 
 
 def subject(layouts: Sequence[Layout]) -> str:
@@ -137,16 +161,18 @@ def subject(layouts: Sequence[Layout]) -> str:
 
 def draw(layouts: Sequence[Layout], path: Path) -> list[Path]:
     most = max(len(layout.ranks) for layout in layouts)
-    width = min(18.0, max(8.5, 3.5 + 0.75 * most))
+    width = min(18.0, max(6.4, 3.7 + 0.75 * most))
+    parts = seen_parts(layouts)
     figure, panels = plt.subplots(len(layouts), 1, figsize=(width, 0.9 + 4.3 * len(layouts)),
                                   squeeze=False, sharey=True)
     for axes, layout in zip(panels[:, 0], layouts):
-        draw_layout(axes, layout)
+        draw_layout(axes, layout, parts)
     panels[0, 0].set_ylim(0.0, 1.06 * max(axes.dataLim.y1 for axes in panels[:, 0]))
     top = add_head(figure, "Time of a step by rank", subject(layouts))
-    figure.tight_layout(rect=(0.0, 0.0, 1.0 - 1.8 / width, top), h_pad=2.0)
-    figure.legend(handles=legend_patches(), loc="upper left", labelspacing=0.6,
-                  bbox_to_anchor=(1.0 - 1.8 / width, top))
+    right = 1.0 - LEGEND_INCHES / width
+    figure.tight_layout(rect=(0.0, 0.0, right, top), h_pad=2.0)
+    figure.legend(handles=legend_patches(parts, any(map(has_reductions, layouts))), loc="upper left",
+                  labelspacing=0.6, bbox_to_anchor=(right, top))
     return save(figure, path)
 
 
@@ -163,6 +189,7 @@ def time_per_rank(names: Sequence[str], output: Path, skip: int) -> list[str]:
     folder = output_folder(output)
     pictures = draw(layouts, folder / "time_per_rank")
     table = folder / "time_per_rank.txt"
-    text = "\n\n".join([*(layout_table(layout) for layout in layouts), NOTES, *notes])
+    text = "\n\n".join([*(layout_table(layout) for layout in layouts),
+                        f"{NOTES}\n{axes_note(layouts)}", *notes])
     table.write_text(text + "\n", encoding="utf-8")
     return [*map(str, pictures), str(table), *notes]

@@ -5,11 +5,15 @@ import math
 import unittest
 from pathlib import Path
 
+import h5py
 import numpy as np
 
 from analysis.learning import smooth
+from analysis.runs import find_runs
+from analysis.step_time import legend_patches, rank_time, seen_parts
 from analysis.tests.commands import CommandTest, cells, run_command
 from analysis.tests.fake_runs import metrics_row, write_metrics, write_rank
+from analysis.timings import read_layouts, read_rank
 
 
 class Learning(CommandTest):
@@ -142,6 +146,37 @@ class TimePerRank(CommandTest):
         text = (self.output / "time_per_rank.txt").read_text()
         self.assertIn("a (data 2 x tensor 2; start_0001)", text)
         self.assertIn("a (one rank; start_0002)", text)
+
+    def test_reductions_under_way_at_once_count_once(self) -> None:
+        start = self.write_start("start_0001")
+        for path in start.glob("*.h5"):
+            with h5py.File(path, "r+") as file:
+                step = file["steps/step_seconds"][...]
+                file["steps/reduce_seconds"][...] = 2.0 * step
+                file["steps/reduce_busy_seconds"] = 0.5 * step
+        older = self.write_start("start_0002")
+        with h5py.File(older / "rank_00000.h5", "r+") as file:
+            file["steps/reduce_seconds"][...] *= 100.0
+
+        for name, expected in (("start_0001", "42.00"), ("start_0002", "84.00")):
+            steps = rank_time(read_rank(self.folder / "a/timing" / name / "rank_00000.h5").skip(2))
+            self.assertEqual(f"{1e3 * steps.busy_seconds:.2f}", expected)
+
+        run_command("time", self.folder / "a", "--output", self.output)
+        text = (self.output / "time_per_rank.txt").read_text()
+        self.assertIn("d, p, t: coordinates on the data, pipeline and tensor axes.", text)
+
+    def test_the_legend_names_what_can_be_seen(self) -> None:
+        self.write_start("start_0001")
+        layouts = read_layouts(find_runs([str(self.folder / "a")])[0], 2)[0]
+
+        parts = seen_parts(layouts)
+
+        self.assertNotIn("checkpoint", parts)  # lasted no time
+        self.assertEqual(parts[0], "data")
+        labels = [patch.get_label() for patch in legend_patches(parts, reductions=True)]
+        self.assertEqual(labels[:-1], parts[::-1])
+        self.assertIn("under way", labels[-1])
 
     def test_an_unreadable_start_is_left_out_and_named(self) -> None:
         self.write_start("start_0001")
