@@ -69,6 +69,7 @@ def compare_with_peers(path: Path, output: Path) -> str:
     axes.axvline(1.0, color="#000000", linewidth=1.0)
     axes.set_yticks(positions, [row.label for row in rows])
     axes.set_xlim(0.0, 1.1 * max(1.0, *(row.ratio for row in rows)))
+    axes.set_xlabel(f"times {name}")
     axes.grid(visible=False, axis="y")
     figure.tight_layout(rect=(0.0, 0.0, 1.0, top))
     output_folder(output)

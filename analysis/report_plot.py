@@ -47,14 +47,14 @@ def shown_counts(counts: Sequence[int]) -> list[int]:
     return kept[::-1]
 
 
-def rank_axis(axes: Axes, group: Group, values: dict[int, str] | None = None) -> None:
-    """`values`, by rank count, are written below the counts, away from lines."""
+def rank_axis(axes: Axes, group: Group, values: dict[int, str] | None = None, what: str = "") -> None:
+    """`values`, by rank count, are written below the counts, away from lines; `what` they are."""
     counts = sorted({case.ranks for case in group.cases})
     shown = shown_counts(counts)
     axes.set_xscale("log", base=2)
     axes.set_xlim(counts[0] / 1.25, counts[-1] * 1.25)
     set_ticks(axes.xaxis, shown, [f"{count}\n{values[count]}" if values else str(count) for count in shown])
-    axes.set_xlabel("ranks, with the value of the fastest layout" if values else "ranks")
+    axes.set_xlabel(f"ranks (log)\nsecond line: {what} of the fastest layout" if values else "ranks (log)")
 
 
 def draw_points(axes: Axes, group: Group, values: dict[int, float]) -> None:
@@ -84,27 +84,27 @@ def draw_rate(axes: Axes, group: Group) -> None:
     ends = draw_ideal(axes, group, group.base.tokens_per_second / group.base.ranks)
     rank_axis(axes, group)
     round_log_axis(axes, "y", *widened(min(*ends, *slow), max(*ends, *fast)))
-    axes.set_title("tokens per second", loc="left")
+    axes.set_title("tokens per second (log)", loc="left")
 
 
 def draw_speed_up(axes: Axes, group: Group) -> None:
     values = {id(case): group.speed_up(case) for case in group.cases}
     draw_points(axes, group, values)
     ends = draw_ideal(axes, group, 1.0 / group.base.ranks)
-    rank_axis(axes, group, {case.ranks: f"{values[id(case)]:.2f}" for case in group.best})
+    rank_axis(axes, group, {case.ranks: f"{values[id(case)]:.2f}" for case in group.best}, "speed-up")
     low, high = widened(min(*ends, *values.values()), max(*ends, *values.values()))
     axes.set_yscale("log", base=2)
     axes.set_ylim(low, high)
     ticks = [2.0 ** power for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)]
     set_ticks(axes.yaxis, ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_title(f"speed-up over {count_text(group.base.ranks)}", loc="left")
+    axes.set_title(f"speed-up over {count_text(group.base.ranks)} (log)", loc="left")
 
 
 def draw_efficiency(axes: Axes, group: Group) -> None:
     values = {id(case): 100.0 * group.efficiency(case) for case in group.cases}
     axes.axhline(100.0, color=IDEAL, linestyle="--")
     draw_points(axes, group, values)
-    rank_axis(axes, group, {case.ranks: f"{values[id(case)]:.0f} %" for case in group.best})
+    rank_axis(axes, group, {case.ranks: f"{values[id(case)]:.0f} %" for case in group.best}, "efficiency")
     axes.set_ylim(0.0, 1.15 * max(100.0, *values.values()))
     axes.set_title(f"efficiency (%), base {group.base.ranks} ({group.base.shape})", loc="left")
 

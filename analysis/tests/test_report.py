@@ -251,6 +251,8 @@ class Page(ReportTest):
         self.assertEqual(self.labels(speed_up.xaxis), ["1\n1.00", "2\n1.67", "4\n3.33"])
         self.assertEqual(self.labels(efficiency.xaxis), ["1\n100 %", "2\n83 %", "4\n83 %"])
         self.assertEqual([len(axes.texts) for axes in figure.axes[:3]], [0, 0, 0])
+        self.assertTrue(all("(log)" in axes.get_title(loc="left") for axes in (rate, speed_up)))
+        self.assertEqual(efficiency.get_xlabel(), "ranks (log)\nsecond line: efficiency of the fastest layout")
         texts = [text.get_text() for text in figure.texts]
         self.assertEqual(texts, ["Strong scaling: 1 to 4 ranks, 4,096 tokens per step",
                                  "llama; fp32; NVIDIA H200, host n0"])
