@@ -74,9 +74,16 @@ void TrainingRun::resume() {
   trainer_->share_values();
 }
 
-/// A fresh start must not mix its steps with those of an earlier run, nor lose them.
-void TrainingRun::set_earlier_checkpoints_aside() const {
-  if (!holds_steps(checkpoints_)) return;
+/// A fresh start must not mix its steps with those of an earlier run, nor lose them. Whether there
+/// were any, so that the directory is new.
+bool TrainingRun::set_earlier_checkpoints_aside() const {
+  if (!holds_steps(checkpoints_)) return false;
+  if (is_inside(config_.run.directory, checkpoints_)) {
+    throw Error(ExitCode::usage,
+                fmt::format("--resume never would set aside run.directory {} with the checkpoints "
+                            "in checkpoint.directory {}; choose another checkpoint.directory",
+                            config_.run.directory, checkpoints_));
+  }
   std::string aside;
   for (int n = 1; aside.empty() || std::filesystem::exists(aside); ++n) {
     aside = fmt::format("{}.old.{}", checkpoints_, n);
@@ -84,6 +91,7 @@ void TrainingRun::set_earlier_checkpoints_aside() const {
   std::filesystem::rename(checkpoints_, aside);
   std::filesystem::create_directories(checkpoints_);
   log::info(fmt::format("the checkpoints of the earlier run are now in {}", aside));
+  return true;
 }
 
 /// Rank 0 chooses, so that all ranks load the same step; empty: nothing to resume from.

@@ -5,7 +5,6 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -70,17 +69,8 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
   agree(world_, [&] {
     if (!is_first()) return;
     probe_directory(config_.run.directory);
-    try {
-      probe_directory(checkpoints_);
-    } catch (const Error&) {  // nothing is left behind: this removes only an empty directory
-      std::error_code ignored;
-      std::filesystem::remove(config_.run.directory, ignored);
-      throw;
-    }
-    if (wanted_resume() == "never") {
-      set_earlier_checkpoints_aside();
-      lock_checkpoints_again();
-    }
+    probe_directory(checkpoints_);
+    if (wanted_resume() == "never" && set_earlier_checkpoints_aside()) lock_checkpoints();
     keep_locks();
   });
   count_validation_text();

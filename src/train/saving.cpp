@@ -42,25 +42,25 @@ void TrainingRun::lock_directories() {
   agree(world_, [&] {
     if (!is_first()) return;
     const std::string& directory = config_.run.directory;
-    locks_.push_back(std::make_unique<RunLock>(directory, world_.host(), "run.directory"));
-    if (!is_inside(checkpoints_, directory)) {
-      locks_.push_back(
-          std::make_unique<RunLock>(checkpoints_, world_.host(), "checkpoint.directory"));
+    run_lock_ = std::make_unique<RunLock>(directory, world_.host(), "run.directory");
+    if (run_lock_->is_held()) remove_stale_probes(directory);
+    // Another run can name the directory of checkpoints alone, wherever it is.
+    if (!is_inside(checkpoints_, directory) || !is_inside(directory, checkpoints_)) {
+      lock_checkpoints();
     }
-    if (locks_.front()->is_held()) remove_stale_probes(directory);
-    if (locks_.back()->is_held()) remove_stale_probes(checkpoints_);
+    if (checkpoints_lock_ && checkpoints_lock_->is_held()) remove_stale_probes(checkpoints_);
   });
 }
 
-/// The directory was set aside with the lock that was in it, and is new.
-void TrainingRun::lock_checkpoints_again() {
-  if (locks_.size() < 2) return;
-  locks_.push_back(std::make_unique<RunLock>(checkpoints_, world_.host(), "checkpoint.directory"));
-  locks_.erase(locks_.end() - 2);
+/// Once more after the directory was set aside with the lock that was in it.
+void TrainingRun::lock_checkpoints() {
+  checkpoints_lock_ =
+      std::make_unique<RunLock>(checkpoints_, world_.host(), "checkpoint.directory");
 }
 
 void TrainingRun::keep_locks() {
-  for (const auto& lock : locks_) lock->keep();
+  run_lock_->keep();
+  if (checkpoints_lock_) checkpoints_lock_->keep();
 }
 
 /// Whether any rank was asked to stop before the first step, on all ranks.

@@ -29,7 +29,7 @@ class TrainingRun {
   void open_vocabulary();
   void count_validation_text();
   void lock_directories();
-  void lock_checkpoints_again();
+  void lock_checkpoints();
   void keep_locks();
   void open_records();
   void report_placement();
@@ -37,7 +37,7 @@ class TrainingRun {
     return options_.resume.empty() ? config_.checkpoint.resume : options_.resume;
   }
   void resume();
-  void set_earlier_checkpoints_aside() const;
+  [[nodiscard]] bool set_earlier_checkpoints_aside() const;
   void settle_products();
   [[nodiscard]] std::string chosen_step(const std::string& wanted);
   [[nodiscard]] std::string older_than_damaged(const std::string& step);
@@ -91,8 +91,9 @@ class TrainingRun {
   Config config_;
   RunOptions options_;
   std::string checkpoints_;
-  std::string device_;                           // "cpu", or the name of the GPU
-  std::vector<std::unique_ptr<RunLock>> locks_;  // of rank 0; released last
+  std::string device_;                         // "cpu", or the name of the GPU
+  std::unique_ptr<RunLock> run_lock_;          // of rank 0; released last
+  std::unique_ptr<RunLock> checkpoints_lock_;  // of rank 0, unless that is the same directory
   std::unique_ptr<io::TokenSource> train_tokens_;
   std::unique_ptr<io::TokenSource> validation_tokens_;
   std::unique_ptr<io::Samples> train_samples_;

@@ -156,6 +156,34 @@ class Locks(support.Case):
 
         self.assert_refused(result, 5, f"steps is used by process {first.pid} ")
 
+    def test_a_start_over_without_earlier_checkpoints_does_not_refuse_itself(self):
+        for _ in range(2):
+            self.train("fresh", "checkpoint.directory=new", "checkpoint.every=0", "checkpoint.final=false",
+                       "train.steps=2", options=("--resume", "never"))
+        self.assertEqual(steps(self.folder / "new"), [])
+
+    def test_checkpoints_in_the_run_directory_are_locked_too(self):
+        first = self.start_endless("inner")
+
+        result = self.train("thief", "checkpoint.directory=inner/checkpoints", "train.steps=3", code=5)
+
+        self.assert_refused(result, 5, f"inner/checkpoints is used by process {first.pid} ")
+        self.assertFalse((self.folder / "thief").exists())
+        self.assertEqual(steps(self.folder / "inner/checkpoints"), [])
+
+    def test_a_start_over_never_sets_the_run_directory_aside(self):
+        for name, checkpoints in (("same", "same"), ("outer/run", "outer")):
+            with self.subTest(name):
+                settings = (f"checkpoint.directory={checkpoints}", "train.steps=2")
+                self.train(name, *settings)
+
+                result = self.train(name, *settings, options=("--resume", "never"), code=2)
+
+                self.assert_refused(result, 2, "choose another checkpoint.directory")
+                self.assertEqual(steps(self.folder / checkpoints), [2])
+                self.assertEqual((self.folder / name / "lock").read_text(), "")
+                self.train(name, f"checkpoint.directory={checkpoints}", "train.steps=3")
+
     def test_what_a_killed_start_left_is_removed(self):
         self.train("probes", "train.steps=2")
         (self.folder / "probes/.probe.4711").write_text("probe")
