@@ -23,13 +23,12 @@ struct Result {
   train::Evaluation evaluation;
 };
 
-/// The deck's validation files, or its training files where it has no others, as samples, and the
-/// trainers that measure checkpoints on them.
+/// The deck's validation tokens as samples, and the trainer that measures checkpoints on them.
 class Evaluator {
  public:
   /// `stride`: tokens between windows; 0: the deck's context, and no context is read twice.
-  Evaluator(comm::World& world, const train::Config& config, std::int64_t stride)
-      : world_(world), config_(config) {
+  Evaluator(comm::World& world, const EvalDeck& deck, std::int64_t stride)
+      : world_(world), config_(deck.config), validation_batch_(deck.validation_batch) {
     train::agree(world_, [&] {
       open_tokens();
       make_samples(stride);
@@ -74,14 +73,21 @@ class Evaluator {
   /// Absent where the deck names no vocabulary.
   [[nodiscard]] const std::optional<train::TextAmount>& text() const { return text_; }
 
+  /// What is measured on, for a line of text.
+  [[nodiscard]] std::string description() const { return tokens_->description(); }
+  /// The token files; "synthetic" if there are none.
+  [[nodiscard]] std::vector<std::string> files() const {
+    std::vector<std::string> paths;
+    for (const io::TokenFileSummary& file : tokens_->files()) paths.push_back(file.path);
+    if (paths.empty()) paths.emplace_back("synthetic");
+    return paths;
+  }
+
  private:
   void open_tokens() {
     io::DataTokens data = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed,
                                         io::DataPart::validation);
-    if (!data.validation) {  // nothing is set aside: the training tokens themselves
-      data = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed);
-    }
-    tokens_ = std::move(data.validation ? data.validation : data.train);
+    tokens_ = std::move(data.validation);
     const bool generated = tokens_->description().starts_with("synthetic");
     if (generated && config_.train.validate_batches == 0) {
       throw Error(ExitCode::usage,
@@ -96,7 +102,9 @@ class Evaluator {
     const std::int32_t ignored = config_.data.ignore_token;
     samples_ = std::make_unique<io::Samples>(*tokens_, io::Sampling::blocks, T, config_.run.seed,
                                              false, ignored);
-    count_ = train::validation_samples(config_, samples_->size());
+    train::Config counted = config_;
+    counted.train.global_batch = validation_batch_;
+    count_ = train::validation_samples(counted, samples_->size());
     if (stride == 0) return;
     const std::int64_t targets = count_ < samples_->size() ? count_ * T : tokens_->size() - 1;
     samples_ =
@@ -106,6 +114,7 @@ class Evaluator {
 
   comm::World& world_;
   const train::Config& config_;
+  std::int64_t validation_batch_;  // samples
   std::unique_ptr<io::TokenSource> tokens_;
   std::unique_ptr<io::Samples> samples_;
   std::int64_t count_ = 0;
@@ -236,7 +245,8 @@ Arguments eval_arguments() {
   Arguments args(
       "usage: [mpirun -np N] hyperslab eval [DECK] --checkpoint DIR... [--data FILE...] [--set "
       "k=v]... prints loss (nats a token), perplexity, bits per byte and token accuracy of FILEs, "
-      "else of the deck's validation files, the same numbers on every layout. Without DECK it is "
+      "else of the deck's validation files, and which files those were, the same numbers on every "
+      "layout. Without DECK it is "
       "the one that the first checkpoint holds, on as many data ranks as were started. Bytes are "
       "those of the counted tokens in data.vocabulary; end of text and other special tokens have "
       "none. train.validate_batches limits the text to so many batches of train.global_batch "
@@ -249,12 +259,15 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
   Arguments args = eval_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const EvalSource source = eval_source(args);
-  const train::Config config = eval_config(world, source);
+  const EvalDeck deck = eval_deck(world, source);
+  const train::Config& config = deck.config;
   const std::int64_t stride = check_options(args, config);
   const comm::Watchdog watchdog = train::watch(world, config);
   train::report_threads(world);
   const bool words = args.has("words");
-  Evaluator evaluator(world, config, stride);
+  Evaluator evaluator(world, deck, stride);
+  const std::vector<std::string> files =
+      world.rank() == 0 ? evaluator.files() : std::vector<std::string>();
   if (!evaluator.text() && world.rank() == 0) {
     log::info("no bits per byte: the deck has no data.vocabulary that tells the bytes of a token");
   }
@@ -264,10 +277,12 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
     const Result& result = results.emplace_back(evaluator.measure(checkpoint));
     all.push_back(
         to_json(result, stride > 0 ? stride : config.model.context, evaluator.text(), words));
+    all.back()["files"] = files;
     if (world.rank() != 0) continue;
     if (all.size() == 1) print_header(words);
     print_row(result, evaluator.text(), words);
   }
+  if (world.rank() == 0) fmt::print("measured on {}\n", evaluator.description());
   if (args.has("json")) write_json(world, args.get<std::string>("json"), all);
   for (const Result& result : results) require_finite(result);
   return ExitCode::ok;

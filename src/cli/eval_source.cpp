@@ -38,22 +38,25 @@ bool overrides_key(const EvalSource& source, std::string_view key) {
 }
 
 /// What rank 0 finds in a checkpoint.
-struct Stored {
-  StoredDeck deck;
-  std::string vocabulary;  ///< that it keeps; empty: none
-};
-
-Stored stored_in(comm::World& world, const std::string& checkpoint) {
-  Stored stored;
+StoredDeck stored_in(comm::World& world, const std::string& checkpoint) {
+  StoredDeck stored;
   train::agree(world, [&] {
     if (world.rank() != 0) return;
     const io::CheckpointReader reader(checkpoint);
-    stored = {{reader.meta().deck, reader.folder()}, reader.vocabulary_path()};
+    stored = {reader.meta().deck, reader.folder()};
   });
-  stored.deck.text = world.broadcast(stored.deck.text);
-  stored.deck.folder = world.broadcast(stored.deck.folder);
-  stored.vocabulary = world.broadcast(stored.vocabulary);
+  stored.text = world.broadcast(stored.text);
+  stored.folder = world.broadcast(stored.folder);
   return stored;
+}
+
+/// The vocabulary that a checkpoint keeps, which rank 0 finds sound; empty: none.
+std::string kept_vocabulary(comm::World& world, const std::string& checkpoint) {
+  std::string kept;
+  train::agree(world, [&] {
+    if (world.rank() == 0) kept = io::CheckpointReader(checkpoint).vocabulary_path();
+  });
+  return world.broadcast(kept);
 }
 
 /// The whole model on every one of so many data ranks, where the layout needs another number.
@@ -85,27 +88,39 @@ void find_paths(train::Config& config, const EvalSource& source, const StoredDec
   if (!overrides_key(source, "data.train")) find_all(config.data.train);
 }
 
-void choose_vocabulary(train::Config& config, const EvalSource& source, const Stored& stored) {
+/// A kept vocabulary is looked at only if it is used, so that a damaged one is no hindrance.
+void choose_vocabulary(comm::World& world, train::Config& config, const EvalSource& source,
+                       const StoredDeck& stored) {
   std::string& path = config.data.vocabulary;
   if (path.empty() || path == "bytes" || overrides_key(source, "data.vocabulary")) return;
   std::error_code ignored;
-  const bool there = std::filesystem::exists(path, ignored);
-  if (!stored.vocabulary.empty() && (source.deck.empty() || !there)) path = stored.vocabulary;
-  if (source.deck.empty()) path = found_path(path, stored.deck.folder, config);
+  const bool there = world.all(std::filesystem::exists(path, ignored));
+  if (!source.deck.empty() && there) return;
+  const std::string kept = kept_vocabulary(world, source.checkpoints.front());
+  if (!kept.empty()) path = kept;
+  if (source.deck.empty()) path = found_path(path, stored.folder, config);
 }
 
-train::Config config_of_checkpoint(comm::World& world, const EvalSource& source,
-                                   const StoredDeck& deck) {
+/// Refuses to measure the training text in place of a validation text.
+void require_tokens(const train::Config& config) {
+  if (!config.data.validation.empty() || config.data.validation_fraction > 0) return;
+  throw Error(ExitCode::usage, "the deck names no validation files; give --data FILE")
+      .on_all_ranks();
+}
+
+EvalDeck deck_of_checkpoint(comm::World& world, const EvalSource& source, const StoredDeck& deck) {
   std::vector<std::string> notes;
   const train::Config trained = read_stored_deck(deck, {}, 0, notes);
   notes.clear();
   std::vector<std::string> overrides = layout_overrides(trained, world.size());
   overrides.insert(overrides.end(), source.overrides.begin(), source.overrides.end());
-  train::Config config = read_stored_deck(deck, overrides, world.size(), notes);
+  EvalDeck out = {read_stored_deck(deck, overrides, world.size(), notes, true), 0};
+  out.validation_batch = overrides_key(source, "train.global_batch") ? out.config.train.global_batch
+                                                                     : trained.train.global_batch;
   if (world.rank() == 0) {
     for (const std::string& note : notes) log::info(note);
   }
-  return config;
+  return out;
 }
 
 }  // namespace
@@ -133,22 +148,24 @@ EvalSource eval_source(const Arguments& args) {
   return source;
 }
 
-train::Config eval_config(comm::World& world, const EvalSource& source) {
-  train::Config config;
+EvalDeck eval_deck(comm::World& world, const EvalSource& source) {
+  EvalDeck out;
   if (!source.deck.empty()) {
-    config = read_config(world, {source.deck, source.overrides, false, false});
+    out.config = read_config(world, {source.deck, source.overrides, false, false});
+    out.validation_batch = out.config.train.global_batch;
   }
-  const Stored stored = stored_in(world, source.checkpoints.front());
+  const StoredDeck stored = stored_in(world, source.checkpoints.front());
   if (source.deck.empty()) {
     try {
-      config = config_of_checkpoint(world, source, stored.deck);
+      out = deck_of_checkpoint(world, source, stored);
     } catch (const Error& error) {
       throw error.on_all_ranks();
     }
-    find_paths(config, source, stored.deck);
+    find_paths(out.config, source, stored);
   }
-  choose_vocabulary(config, source, stored);
-  return config;
+  require_tokens(out.config);
+  choose_vocabulary(world, out.config, source, stored);
+  return out;
 }
 
 }  // namespace hyperslab::cli

@@ -39,7 +39,7 @@ fs::path start_folder(const std::string& folder, const train::Config& config) {
 }  // namespace
 
 train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::string>& overrides,
-                               int ranks, std::vector<std::string>& notes) {
+                               int ranks, std::vector<std::string>& notes, bool reads_data) {
   deck::Surroundings anywhere;
   anywhere.ranks = ranks;
   anywhere.for_training = false;
@@ -47,13 +47,20 @@ train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::
   anywhere.has_cuda_build = true;
   anywhere.unused = keys_beside_the_step();
   anywhere.unused.push_back("train.global_batch");
+  if (reads_data) std::erase(anywhere.unused, "data.");
   const std::string name = stored.folder + " (its deck)";
-  if (cuda_device_count() > 0) return deck::read_deck(stored.text, name, overrides, anywhere);
+  const auto read = [&](const std::vector<std::string>& settings) {
+    std::string cuts;
+    train::Config config = deck::read_deck(stored.text, name, settings, anywhere, &cuts);
+    if (!cuts.empty()) notes.push_back("to fit --set: " + cuts);
+    return config;
+  };
+  if (cuda_device_count() > 0) return read(overrides);
   anywhere.has_cuda_device = false;
   anywhere.has_cuda_build = false;
   std::vector<std::string> here = {"run.device=cpu", "precision.compute=fp32"};
   here.insert(here.end(), overrides.begin(), overrides.end());
-  auto config = deck::read_deck(stored.text, name, here, anywhere);
+  auto config = read(here);
   for (const char* precision : {"tf32", "bf16", "fp16"}) {
     const bool trained_so =
         stored.text.find(fmt::format("\n  compute: {}\n", precision)) != std::string::npos;

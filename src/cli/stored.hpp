@@ -19,10 +19,12 @@ struct StoredDeck {
 
 /// That deck for a use that trains nothing. `ranks`: that the layout must fit; 0: it need not.
 /// Overrides win over it. Without a GPU it is computed in fp32 on the CPU; `notes` gets a line
-/// about that. Throws Error(usage).
+/// about that, and one about what was cut to fit overrides. `reads_data`: the rules about data.*
+/// count, too. Throws Error(usage).
 [[nodiscard]] train::Config read_stored_deck(const StoredDeck& deck,
                                              const std::vector<std::string>& overrides, int ranks,
-                                             std::vector<std::string>& notes);
+                                             std::vector<std::string>& notes,
+                                             bool reads_data = false);
 
 /// `path` of a deck, which is relative to the folder where the run was started, as seen from here:
 /// itself where it is there, else below the folder in which `folder`, a step's, shows that the run

@@ -92,12 +92,11 @@ class Evaluate(support.Case):
                                       "--checkpoint", "run/checkpoints/step_00000020", ranks=2)
 
         rows = [line.split() for line in result.out.splitlines()]
-        self.assertEqual(len(rows), 3)
-        self.assertEqual([row[0] for row in rows], ["step", "10", "20"])
+        self.assertEqual([row[0] for row in rows], ["step", "10", "20", "measured"])
         self.assertEqual([entry["step"] for entry in found], [10, 20])
         self.assert_close([entry["loss"] for entry in found],
                           [self.lines[9]["validation_loss"], self.lines[19]["validation_loss"]], 1e-6)
-        self.assert_close([float(row[1]) for row in rows[1:]], [entry["loss"] for entry in found], 1e-5)
+        self.assert_close([float(row[1]) for row in rows[1:3]], [entry["loss"] for entry in found], 1e-5)
 
     def test_every_layout_gives_the_same_figures(self):
         data, tensor, pipeline = "parallel.data=2", "parallel.tensor=2", "parallel.pipeline=2"
@@ -109,7 +108,8 @@ class Evaluate(support.Case):
                 with self.subTest(layout=layout, option=option):
                     _, found = self.evaluate(*arguments, ranks=2 ** len(layout), layout=layout)
                     self.assertEqual(found.keys(), one.keys())
-                    for key in one.keys() - {"checkpoint"}:
+                    self.assertEqual(found["files"], one["files"])
+                    for key in one.keys() - {"checkpoint", "files"}:
                         self.assertAlmostEqual(found[key], one[key], delta=1e-6 * one[key])
 
     def measure(self, *arguments, ranks=0, folder="."):
@@ -142,6 +142,44 @@ class Evaluate(support.Case):
         deck_last = self.measure("--checkpoint", "run", "--data", "text.bin", "deck.yaml",
                                  *support.overrides(*self.settings))
         self.assertAlmostEqual(deck_last["loss"] / wanted, 1, delta=1e-6)
+
+    def test_more_ranks_than_the_global_batch_measure_the_same_text(self):
+        self.train("small", "train.global_batch=2", "train.validate_batches=3", "train.steps=2", "model.dropout=0.1")
+
+        one = self.measure("--checkpoint", "small")
+        four = self.measure("--checkpoint", "small", ranks=4)
+
+        self.assertEqual((one["tokens"], four["tokens"]), (3 * 2 * 32, 3 * 2 * 32))
+        self.assertAlmostEqual(four["loss"] / one["loss"], 1, delta=1e-6)
+        larger = self.measure("--checkpoint", "small", "--set", "train.global_batch=4", ranks=4)
+        self.assertEqual(larger["tokens"], 3 * 4 * 32)
+
+    def test_files_that_were_measured_are_named(self):
+        result, found = self.evaluate("--checkpoint", "run")
+        self.assertEqual(found["files"], ["text.bin"])
+        self.assertIn("\nmeasured on text.bin: ", result.out)
+        two = self.measure("--checkpoint", "run", "--data", "text.bin", "text.bin")
+        self.assertEqual(two["files"], ["text.bin", "text.bin"])
+
+    def test_training_text_is_not_measured_unasked(self):
+        settings = ("data.validation=[]", "train.validate_every=0", "train.steps=2", "train.microbatch=6")
+        self.train("blind", *settings)
+
+        for deck in ((), ("blind/deck.yaml",)):
+            for ranks in (0, 2):
+                layout = support.overrides("parallel.data=2") if deck and ranks else ()
+                result = self.run_program("eval", *deck, "--checkpoint", "blind", *layout, ranks=ranks)
+                self.assert_refused(result, 2, "the deck names no validation files; give --data FILE")
+            named = self.measure(*deck, "--checkpoint", "blind", "--data", "text.bin")
+            self.assertEqual(named["files"], ["text.bin"])
+        held = self.measure("--checkpoint", "blind", "--set", "data.validation_fraction=0.5", "--set",
+                            "data.end_token=46")
+        self.assertEqual(held["files"], ["text.bin"])
+
+    def test_rules_about_data_count(self):
+        result = self.run_program("eval", "--checkpoint", "run", "--set", "data.ignore_token=99999")
+
+        self.assert_refused(result, 2, "data.ignore_token=99999", "no id of the 257")
 
     def test_checkpoints_one_after_the_other(self):
         steps = [f"run/checkpoints/step_000000{step}" for step in (10, 20)]
@@ -207,6 +245,13 @@ class Evaluate(support.Case):
         kept = self.measure("bpe/deck.yaml", "--checkpoint", "bpe")
         self.assertEqual(kept["bits_per_byte"], blocks["bits_per_byte"])
         shutil.move(self.folder / "moved", self.folder / "v")
+        damaged = self.copy_of("bpe", "damaged")
+        for file in damaged.glob("checkpoints/step_*/vocabulary/tokenizer.json"):
+            file.write_text("{}", encoding="utf-8")
+        self.assert_refused(self.run_program("eval", "--checkpoint", "damaged"), 4, "or name another vocabulary")
+        for arguments in (("--set", "data.vocabulary=v"), ("bpe/deck.yaml",)):
+            other = self.measure("--checkpoint", "damaged", *arguments)
+            self.assertEqual(other["bits_per_byte"], blocks["bits_per_byte"])
         words = [word.start() for word in re.finditer(r"\S+", support.text())]
         self.assertEqual(found["words"], sum(start >= len(first) for start in words))
         self.assertEqual(found["line_ends"], support.text().count("\n"))
