@@ -188,6 +188,7 @@ void TrainingRun::one_step(std::int64_t step) {
   order.stop_requested = options_.stop_signal != nullptr && *options_.stop_signal != 0;
   order.traced =
       std::ranges::find(config_.timing.trace_steps, step) != config_.timing.trace_steps.end();
+  step_clock_.begin(step, now_seconds());
   trainer_->step(order, loader_.get());
   record_trace(step);
   if (config_.train.log_norms > 0 && step % config_.train.log_norms == 0 && is_first()) {
@@ -281,7 +282,8 @@ void TrainingRun::report(const ops::StepResult& result, double step_seconds) {
   line.mfu_full = flops_full_ / line.step_seconds / rate_;
   line.perplexity = std::exp(line.loss);
   line.token_accuracy = result.correct / result.tokens;
-  line.wall_seconds = wall_seconds();
+  line.wall_seconds =
+      earlier_seconds_ + step_clock_.end(result.step, step_seconds, now_seconds()) - started_;
   line.skipped_steps = result.skipped_steps;
   line.memory_peak_bytes = trainer_->memory().peak_bytes();
   line.validation = std::exchange(validation_, std::nullopt);

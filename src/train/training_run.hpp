@@ -12,6 +12,7 @@
 #include "norms.hpp"
 #include "report.hpp"
 #include "run_lock.hpp"
+#include "step_clock.hpp"
 
 namespace hyperslab::train {
 
@@ -122,7 +123,8 @@ class TrainingRun {
   double flops_causal_ = 0;     // of a step
   double flops_full_ = 0;
   double started_ = 0;
-  double earlier_seconds_ = 0;        // of earlier starts
+  double earlier_seconds_ = 0;  // of earlier starts
+  StepClock step_clock_;
   std::optional<io::TimingRow> row_;  // of the newest step whose result was read
   FiniteSteps finite_{1};
   bool stop_ = false;

@@ -44,6 +44,24 @@ class TwoRanks(support.Case):
             self.assertAlmostEqual(line["perplexity"], math.exp(line["loss"]), places=6)
             self.assertEqual(VALIDATION <= set(line), line["step"] in (10, 20))
 
+    def test_wall_time_is_that_of_the_steps_and_what_is_between(self):
+        walls, steps = (support.column(self.run_folder, name) for name in ("wall_seconds", "step_seconds"))
+
+        for i in range(1, 20):  # the last ones are learned of together
+            self.assertGreaterEqual(walls[i] - walls[i - 1], 0.5 * steps[i], f"step {i + 1}")
+        self.assertGreaterEqual(walls[-1], 0.95 * sum(steps))
+        self.assertLess(walls[-1], self.result.seconds)
+
+    def test_wall_time_goes_on_where_a_start_ended(self):
+        first = self.train("two starts", options=("--stop-after", 7))
+        second = self.train("two starts")
+
+        walls, steps = (support.column(self.folder / "two starts", name)
+                        for name in ("wall_seconds", "step_seconds"))
+        for i in range(1, 20):
+            self.assertGreaterEqual(walls[i] - walls[i - 1], 0.5 * steps[i], f"step {i + 1}")
+        self.assertLess(walls[-1], first.seconds + second.seconds)
+
     def test_learning_rate_warms_up_and_decays(self):
         rates = support.column(self.run_folder, "lr")
 
