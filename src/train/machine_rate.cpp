@@ -69,7 +69,6 @@ constexpr std::array kPeaks = {
 
 constexpr double kEnoughSeconds = 0.3;  // of measured rounds
 constexpr double kRoundSeconds = 0.03;  // at least, that begin and end of a round cost nothing
-constexpr Dim kSmallest = 1024;
 constexpr Dim kLargest = 4096;
 
 DType dtype_of(const std::string& precision) {
@@ -84,7 +83,7 @@ double slowest(comm::World& world, double seconds) {
 
 /// Products of all ranks at once.
 struct Measuring {
-  Dim n = kSmallest;
+  Dim n = 0;
   std::unique_ptr<MatmulProbe> probe;  ///< null: a rank has no memory for it
   double seconds = 0;                  ///< of one product on the slowest rank
 };
@@ -172,11 +171,12 @@ std::string MachineRate::describe(int ranks) const {
 }
 
 /// On a context of its own: what it chooses, and its memory, are gone with it.
-MachineRate measured_rate(comm::World& world, const Context& run, const std::string& precision) {
+MachineRate measured_rate(comm::World& world, const Context& run, const std::string& precision,
+                          Dim smallest) {
   Context ctx(run.device());
   ctx.set_tf32(run.tf32());
   Measuring measuring;
-  if (ctx.device() == Device::cuda) measuring.n = kLargest;
+  measuring.n = ctx.device() == Device::cuda ? kLargest : smallest;
   prepare(world, ctx, dtype_of(precision), measuring);
   // Large products are the faster ones, but slow cores have no time for them.
   while (measuring.probe && measuring.seconds < kRoundSeconds && measuring.n < kLargest) {

@@ -53,11 +53,11 @@ struct MachineRate {
 
 /// What all ranks reach together, measured in about a second: they multiply at once with their
 /// threads, in the run's precision, again and again; of every round the slowest rank counts, of the
-/// rounds the best. Products are as large as fast cores need (4096), slow ones have time for (1024)
-/// and memory is left for. Collective over the world. `run`: of this rank; only its device and TF32
-/// are looked at. Not a number if a rank has no memory left even for the smallest.
+/// rounds the best. Products are as large as fast cores need (4096), slow ones have time for
+/// (`smallest`) and memory is left for. Collective over the world. `run`: of this rank; only its
+/// device and TF32 are looked at. Not a number if a rank has no memory left even for the smallest.
 [[nodiscard]] MachineRate measured_rate(comm::World& world, const Context& run,
-                                        const std::string& precision);
+                                        const std::string& precision, Dim smallest = 1024);
 
 /// The rate that utilization is stated against: on a GPU of the table its peak, otherwise the
 /// measured one. Collective over the world.
