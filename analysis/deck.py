@@ -52,7 +52,7 @@ def read_deck_file(path: Path) -> Deck:
             continue
         match = _LINE.match(line)
         if match is None or (match["indent"] and (not section or match["value"] is None)):
-            raise UserError(f"{path}:{index + 1}: wanted `section:` or `  key: value`, found "
+            raise UserError(f"{path}:{index + 1}: expected `section:` or `  key: value`, found "
                             f"`{line.strip()[:60]}`; give the deck.yaml that `hyperslab train` "
                             "wrote")
         if match["indent"]:
@@ -70,7 +70,7 @@ def read_deck_file(path: Path) -> Deck:
 def number_in(deck: Deck, key: str, run: Run) -> int:
     text = deck.get(key, "")
     if not text.isdecimal():
-        raise UserError(f"{run.path / 'deck.yaml'}: {key} is `{text}`, wanted a number; give the "
+        raise UserError(f"{run.path / 'deck.yaml'}: {key} is `{text}`, expected a number; give the "
                         "deck.yaml that `hyperslab train` wrote")
     return int(text)
 

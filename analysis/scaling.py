@@ -133,7 +133,7 @@ def tokens_per_step(layout: Layout) -> int:
                      if not any(rank.coordinates[1:])], axis=0)
     if np.unique(tokens).size != 1 or tokens[0] <= 0:
         raise UserError(f"{layout.run.path}/timing: steps of {layout.label} have between "
-                        f"{tokens.min():.0f} and {tokens.max():.0f} tokens, wanted one number "
+                        f"{tokens.min():.0f} and {tokens.max():.0f} tokens, expected one number "
                         "above 0; report runs of one batch")
     return int(tokens[0])
 

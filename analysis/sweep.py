@@ -84,7 +84,7 @@ def learning_rate_of(run: Run, deck: Deck) -> float:
     except ValueError:
         rate = 0.0
     if not 0.0 < rate < math.inf:
-        raise UserError(f"{run.path / 'deck.yaml'}: optimizer.lr is `{deck.get('optimizer.lr', '')}`, wanted a number "
+        raise UserError(f"{run.path / 'deck.yaml'}: optimizer.lr is `{deck.get('optimizer.lr', '')}`, expected a number "
                         "above 0; give the deck.yaml that `hyperslab train` wrote")
     return rate
 

@@ -556,7 +556,7 @@ class Damage(ReportTest):
         run = self.folder / "run"
         write_scaled(run, (1, 1, 1, 1), ONE)
         self.expect_report_error(run, "deck.yaml is missing")
-        for text, says in (("run:\n  - a\n", "deck.yaml:2: wanted"), ("a: 1\n", "in no section"),
+        for text, says in (("run:\n  - a\n", "deck.yaml:2: expected"), ("a: 1\n", "in no section"),
                            ("", "is empty"), ("run:\n  name: a\n", "train.global_batch is ``")):
             (run / "deck.yaml").write_text(text)
             self.expect_report_error(run, says)

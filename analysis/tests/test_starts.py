@@ -87,7 +87,7 @@ class Starts(CommandTest):
         run: Path = self.write(((1, 100), {}), ((101, 200), {})).path
         (run / "decks/start_0001.yaml").write_text("lr 3\n")
         write_metrics(run, [metrics_row(1)])
-        self.expect_error("summary", run, says="decks/start_0001.yaml:1: wanted")
+        self.expect_error("summary", run, says="decks/start_0001.yaml:1: expected")
 
 
 if __name__ == "__main__":
