@@ -3,24 +3,42 @@
 
 #include <fmt/format.h>
 
-#include <optional>
+#include <algorithm>
 
+#include "hyperslab/core/log.hpp"
 #include "hyperslab/core/transfer.hpp"
 
 namespace hyperslab::cli {
 namespace {
 
-/// The deck as a machine with a GPU would read it; nothing where it is wrong there, too.
-std::optional<train::Config> read_for_cuda(const std::string& text, const DeckSource& source,
-                                           deck::Surroundings surroundings) {
+/// A deck as one machine reads it.
+struct Reading {
+  train::Config config;
+  std::string cuts;      ///< to fit overrides
+  std::string problems;  ///< a line each; empty: none
+};
+
+Reading read_for(const deck::Surroundings& surroundings, const std::string& text,
+                 const DeckSource& source) {
+  Reading reading;
+  try {
+    reading.config =
+        deck::read_deck(text, source.path, source.overrides, surroundings, &reading.cuts);
+  } catch (const Error& error) {
+    reading.problems = error.what();
+  }
+  return reading;
+}
+
+/// The deck as a machine with a GPU would read it.
+Reading read_for_cuda(deck::Surroundings surroundings, const std::string& text,
+                      const DeckSource& source) {
   surroundings.has_cuda_device = true;
   surroundings.has_cuda_build = true;
-  try {
-    return deck::read_deck(text, source.path, source.overrides, surroundings);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
+  return read_for(surroundings, text, source);
 }
+
+auto lines_in(const std::string& text) { return std::ranges::count(text, '\n'); }
 
 std::string why_cuda(const train::Config& config) {
   if (config.run.device == "cuda") return "run.device is cuda";
@@ -34,17 +52,21 @@ train::Config read_planned_config(comm::World& world, const DeckSource& source) 
   if (!source.device.empty()) return read_config(world, source);
   const std::string text = read_deck_text(world, source.path);
   const deck::Surroundings here = surroundings_of(world, source);
-  try {
-    return deck::read_deck(text, source.path, source.overrides, here);
-  } catch (const Error& error) {
-    auto config = read_for_cuda(text, source, here);
-    if (!config) throw error.on_all_ranks();
+  Reading reading = read_for(here, text, source);
+  if (!reading.problems.empty()) {
+    // If a GPU takes a problem away, the deck is meant for one, whatever else is wrong with it.
+    Reading cuda = read_for_cuda(here, text, source);
+    const bool for_cuda =
+        cuda.problems.empty() || lines_in(cuda.problems) < lines_in(reading.problems);
+    if (for_cuda) reading = std::move(cuda);
+    if (!reading.problems.empty()) throw Error(ExitCode::usage, reading.problems).on_all_ranks();
     if (world.rank() == 0) {
-      fmt::print("planned for cuda, since {}; there is no GPU here\n", why_cuda(*config));
+      fmt::print("planned for cuda, since {}; there is no GPU here\n", why_cuda(reading.config));
     }
-    config->run.device = "cuda";
-    return *config;
+    reading.config.run.device = "cuda";
   }
+  if (!reading.cuts.empty()) log::info("to fit --set: " + reading.cuts);
+  return reading.config;
 }
 
 Device planned_device(const train::Config& config) {

@@ -189,6 +189,19 @@ class Plan(support.Case):
         self.assert_refused(self.run_program("plan", LLAMA_8B, "--set", "run.device=cpu"), 2, "bf16 needs a GPU")
         wrong = self.run_program("plan", LLAMA_8B, "--set", "model.heads=7")
         self.assert_refused(wrong, 2, "7 heads do not divide width 4096")
+        self.assertNotIn("bf16", wrong.err)
+        ranks = self.run_program("plan", LLAMA_8B, "--ranks", 3)
+        self.assert_refused(ranks, 2, "--ranks is 3")
+        self.assertNotIn("bf16", ranks.err)
+        both = self.run_program("plan", LLAMA_8B, "--ranks", 3, "--set", "run.device=cpu")
+        self.assert_refused(both, 2, "--ranks is 3", "bf16 needs a GPU")
+
+    def test_what_was_cut_is_said(self):
+        cut = "to fit --set: timing.trace_steps cut to the 1 up to step 5\n"
+        (self.folder / "traced.yaml").write_text(support.DECK + "timing: {trace_steps: [3, 20]}\n", encoding="utf-8")
+        for command in (("plan", "traced.yaml"), ("train", "traced.yaml", "--dry-run")):
+            result = self.run_program(*command, "--set", "train.steps=5")
+            self.assertEqual((result.code, result.err), (0, cut))
 
     def test_what_a_plan_does_not_need(self):
         out = self.plan()
