@@ -175,9 +175,10 @@ void export_checkpoint(const Arguments& args) {
   if (args.has("vocab")) options.vocabulary = args.get<std::string>("vocab");
   const io::CheckpointReader reader(only_folder(args));
   std::vector<std::string> notes;
-  const train::Config config =
-      read_stored_deck({reader.meta().deck, reader.folder()}, {}, 0, notes);
-  if (options.vocabulary.empty()) options.vocabulary = reader.vocabulary_path();
+  train::Config config = read_stored_deck({reader.meta().deck, reader.folder()}, {}, 0, notes);
+  if (options.vocabulary.empty()) {
+    config.data.vocabulary = stored_vocabulary_path(reader, config);
+  }
   train::export_huggingface(config, reader, options);
   fmt::print("{}: step {} of {}, {} parameters in {}\n", options.output, reader.meta().step,
              reader.folder(), model::parameter_count(config.model), args.get<std::string>("dtype"));

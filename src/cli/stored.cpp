@@ -82,12 +82,18 @@ std::string found_path(const std::string& path, const std::string& folder,
   return !start.empty() && is_there(start / path) ? (start / path).string() : path;
 }
 
-std::string stored_vocabulary(const io::CheckpointReader& reader, const train::Config& config) {
+std::string stored_vocabulary_path(const io::CheckpointReader& reader,
+                                   const train::Config& config) {
   const std::string& named = config.data.vocabulary;
   if (named.empty() || named == kBytes) return named;
   if (auto kept = reader.vocabulary_path(); !kept.empty()) return kept;
-  auto found = found_path(named, reader.folder(), config);
-  if (is_present(found)) return found;
+  return found_path(named, reader.folder(), config);
+}
+
+std::string stored_vocabulary(const io::CheckpointReader& reader, const train::Config& config) {
+  const std::string& named = config.data.vocabulary;
+  auto found = stored_vocabulary_path(reader, config);
+  if (found.empty() || found == kBytes || is_present(found)) return found;
   throw Error(
       ExitCode::data,
       fmt::format("{}: it keeps no vocabulary, and vocabulary '{}' of its deck is not found "

@@ -32,9 +32,13 @@ struct StoredDeck {
 [[nodiscard]] std::string found_path(const std::string& path, const std::string& folder,
                                      const train::Config& config);
 
-/// The vocabulary of a checkpoint: the one that it keeps, else that of its deck, as found_path().
-/// Empty where the deck names none. Throws Error(checkpoint) for a kept one that is damaged,
-/// Error(data) where none is found.
+/// The vocabulary of a checkpoint: the one that it keeps, else that of its deck, as found_path(),
+/// whether it is there or not. Empty where the deck names none. Throws Error(checkpoint) for a kept
+/// one that is damaged.
+[[nodiscard]] std::string stored_vocabulary_path(const io::CheckpointReader& reader,
+                                                 const train::Config& config);
+
+/// stored_vocabulary_path(); throws Error(data) if nothing is there.
 [[nodiscard]] std::string stored_vocabulary(const io::CheckpointReader& reader,
                                             const train::Config& config);
 

@@ -6,6 +6,7 @@ import array
 import json
 import re
 import shutil
+import subprocess
 
 import support
 
@@ -133,6 +134,15 @@ class Generate(support.Case):
         result = self.run_program("generate", "--checkpoint", "old", "--prompt", PROMPT)
 
         self.assert_refused(result, 3, "keeps no vocabulary", "'gone'")
+        without = self.run_program("checkpoint", "export", "old", "--output", "bare")
+        self.assertEqual(without.code, 0, without.err)
+        self.assertIn("gone: there are no tokenizer files", without.err)
+        support.write_vocabulary(self.folder / "gone", 257)
+        (self.folder / "elsewhere").mkdir()
+        start = support.command("checkpoint", "export", "../old", "--output", "found")
+        found = subprocess.run(start, cwd=self.folder / "elsewhere", capture_output=True, check=False)
+        self.assertEqual(found.returncode, 0, found.stderr.decode())
+        self.assertIn("vocab.json", support.snapshot(self.folder / "elsewhere/found"))
 
     def several(self, *arguments, prompts=()):
         """The JSON report of several prompts, and what was printed."""
