@@ -146,9 +146,12 @@ std::string rules_text(std::string_view section) {
   return text;
 }
 
-std::string rules_table() {
+std::string rules_table(std::string_view section) {
+  require_section(section);
   std::string table = "| key | must be |\n|---|---|\n";
-  for (const auto& rule : rules()) table += fmt::format("| `{}` | {} |\n", rule.key, rule.name);
+  for (const auto& rule : rules()) {
+    if (is_of(rule.key, section)) table += fmt::format("| `{}` | {} |\n", rule.key, rule.name);
+  }
   return table;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "command.hpp"
 #include "hyperslab/core/version.hpp"
@@ -32,7 +33,7 @@ std::string overview() {
   return text;
 }
 
-/// "--keys=model --format markdown" as {"--keys", "model", "--format", "markdown"}.
+/// "--keys=model --markdown" as {"--keys", "model", "--markdown"}.
 std::vector<std::string> without_equals(const std::vector<std::string>& words) {
   std::vector<std::string> out;
   for (const std::string& word : words) {
@@ -53,18 +54,13 @@ Table table_of(const std::vector<std::string>& words) {
   Table table;
   for (std::size_t i = 1; i < words.size(); ++i) {
     const std::string& word = words[i];
-    const bool format = word == "--format" && i + 1 < words.size();
-    if (format) ++i;
-    if (word == "--markdown" || (format && words[i] == "markdown")) {
+    if (word == "--markdown") {
       table.markdown = true;
-    } else if (format && words[i] == "text") {
-      table.markdown = false;
     } else if (!word.starts_with('-') && table.section.empty()) {
       table.section = word;
     } else {
-      throw Error(ExitCode::usage,
-                  fmt::format("{} takes a section and --markdown, found {}", words.front(),
-                              format ? "--format " + words[i] : "'" + word + "'"));
+      throw Error(ExitCode::usage, fmt::format("{} takes a section and --markdown, found '{}'",
+                                               words.front(), word));
     }
   }
   return table;
@@ -82,9 +78,17 @@ std::string answer_to(const std::vector<std::string>& words) {
     if (question == "--keys") {
       return table.markdown ? deck::keys_markdown(table.section) : deck::keys_text(table.section);
     }
-    return table.markdown ? deck::rules_table() : deck::rules_text(table.section);
+    return table.markdown ? deck::rules_table(table.section) : deck::rules_text(table.section);
   }
   return overview();
+}
+
+/// What launchers tell a process before MPI starts. Alone, a process is the first.
+bool is_first_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  }
+  return true;
 }
 
 }  // namespace
@@ -94,7 +98,13 @@ std::optional<ExitCode> answer(const std::vector<std::string>& words) {
   std::vector<std::string> plain = without_equals(words);
   if (plain.front() == "help") plain.front() = "--help";
   if (std::ranges::find(kQuestions, plain.front()) == kQuestions.end()) return std::nullopt;
-  fmt::print("{}", answer_to(plain));
+  try {
+    const std::string text = answer_to(plain);
+    if (is_first_rank()) fmt::print("{}", text);
+  } catch (const Error& error) {
+    if (is_first_rank()) throw;
+    return error.code();
+  }
   return ExitCode::ok;
 }
 

@@ -79,6 +79,16 @@ _hyperslab_first() {  # command word
 complete -F _hyperslab hyperslab
 )sh";
 
+/// Read from a folder of $fpath, the script is itself the function _hyperslab, whose first call
+/// replaces it and has to complete.
+constexpr const char* kZshBegin = "#compdef hyperslab\n";
+constexpr const char* kZshStart =
+    "autoload -Uz compinit bashcompinit\n"
+    "(( $+functions[compdef] )) || compinit\n"
+    "bashcompinit\n";
+constexpr const char* kZshEnd =
+    "if [ \"${funcstack[1]-}\" = _hyperslab ]; then _bash_complete -F _hyperslab; fi\n";
+
 std::string options_function() {
   std::string text = "_hyperslab_options() {\n  case $1 in\n";
   for (const Command& command : commands()) {
@@ -123,12 +133,9 @@ std::string completion_script(const std::string& shell) {
   if (shell != "bash" && shell != "zsh") {
     throw Error(ExitCode::usage, "--completion is for bash or zsh, found '" + shell + "'");
   }
-  const std::string start = shell == "zsh" ? "autoload -Uz compinit bashcompinit\n"
-                                             "(( $+functions[compdef] )) || compinit\n"
-                                             "bashcompinit\n"
-                                           : "";
-  return "# Completes hyperslab's commands, options, keys of --set and files.\n" + start + words() +
-         options_function() + values_function() + kFunctions;
+  const std::string body = "# Completes hyperslab's commands, options, keys of --set and files.\n";
+  const std::string lists = words() + options_function() + values_function() + kFunctions;
+  return shell == "zsh" ? kZshBegin + body + kZshStart + lists + kZshEnd : body + lists;
 }
 
 }  // namespace hyperslab::cli

@@ -41,6 +41,10 @@ class Help(support.Case):
 
         self.assertEqual(result.code, 0)
         self.assertEqual(result.out.count("usage:"), 1)
+        for question in ("--help", "--version", "--keys"):
+            self.assertEqual(self.run_program(question, ranks=3).out, self.run_program(question).out)
+        wrong = self.run_program("--rules", "modle", ranks=2)
+        self.assertEqual((wrong.code, len(wrong.messages)), (2, 1), wrong.err)
 
     def test_version(self):
         result = self.run_program("--version")
@@ -72,18 +76,21 @@ class Reference(support.Case):
     def test_pages(self):
         page = self.ask("--keys", "--markdown")
 
-        self.assertEqual(self.ask("--keys", "--format", "markdown"), page)
         self.assertIn(self.ask("--keys", "timing", "--markdown"), page)
         self.assertRegex(page, r"\| `optimizer.lr` \| number, more than 0 \| `0.0003` \| [A-Z].*\. \|")
         rules = self.ask("--rules", "--markdown")
         self.assertIn("| `model.heads` | divides model.width |\n", rules)
         self.assertIn("model.heads\n    divides model.width\n", self.ask("--rules"))
         self.assertNotIn("parallel.tensor\n", self.ask("--rules", "model"))
+        of_model = self.ask("--rules", "model", "--markdown")
+        self.assertEqual(of_model, "".join(row for row in rules.splitlines(keepends=True)
+                                           if not re.match(r"\| `(?!model\.)", row)))
 
     def test_slips(self):
         for words, found in [(("--keys", "modle"), "no section 'modle' (did you mean 'model'?)"),
                              (("--keys", "model", "train"), "found 'train'"),
-                             (("--rules", "--format", "pdf"), "found --format pdf"),
+                             (("--rules", "modle", "--markdown"), "no section 'modle'"),
+                             (("--rules", "--format", "markdown"), "found '--format'"),
                              (("--completion", "fish"), "bash or zsh, found 'fish'"),
                              (("--kyes",), "no option '--kyes'; did you mean '--keys'?"),
                              (("trian", "deck.yaml"), "no command 'trian'; did you mean 'train'?"),
@@ -163,6 +170,7 @@ class Completion(support.Case):
     def test_zsh(self):
         script = self.run_program("--completion", "zsh").out
 
+        self.assertTrue(script.startswith("#compdef hyperslab\n"))
         self.assertIn("bashcompinit\n", script)
         self.assertIn("complete -F _hyperslab hyperslab\n", script)
 

@@ -35,8 +35,8 @@ struct SectionInfo {
 /// Rules about keys of one section, or of all, for a terminal. Throws Error(usage) for an unknown
 /// section.
 [[nodiscard]] std::string rules_text(std::string_view section);
-/// All rules as a markdown table: key, what must hold.
-[[nodiscard]] std::string rules_table();
+/// The same as a markdown table: key, what must hold.
+[[nodiscard]] std::string rules_table(std::string_view section = "");
 
 /// The known word that `word` may mean: one that begins with it (from three letters), else the
 /// nearest by edits; empty where none is near enough.
