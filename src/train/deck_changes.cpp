@@ -45,15 +45,16 @@ const std::string* find(const Values& values, const std::string& key) {
 }
 
 /// A key that is not known to be harmless may change the training. That the data are the same is
-/// checked by their fingerprint.
+/// checked by their fingerprint; begin and end of text matter to exports alone.
 bool changes_training(std::string_view key) {
   constexpr std::array<std::string_view, 5> kSections = {"run.", "parallel.", "memory.",
                                                          "checkpoint.", "timing."};
-  constexpr std::array<std::string_view, 11> kKeys = {
-      "model.attention",  "data.train",           "data.validation",
-      "data.vocabulary",  "train.steps",          "train.epochs",
-      "train.microbatch", "train.validate_every", "train.validate_batches",
-      "train.log_norms",  "train.log_every"};
+  constexpr std::array<std::string_view, 13> kKeys = {
+      "model.attention",      "model.bos_token",        "model.eos_tokens",
+      "data.train",           "data.validation",        "data.vocabulary",
+      "train.steps",          "train.epochs",           "train.microbatch",
+      "train.validate_every", "train.validate_batches", "train.log_norms",
+      "train.log_every"};
   if (key == "run.seed") return true;
   const bool in_section = std::ranges::any_of(
       kSections, [&](std::string_view section) { return key.starts_with(section); });
@@ -68,8 +69,8 @@ std::vector<DeckChange> deck_changes(const std::string& was, const std::string& 
   std::vector<DeckChange> changes;
   for (const auto& [key, value] : after) {
     const std::string* earlier = find(before, key);
-    if (earlier != nullptr && *earlier == value) continue;
-    changes.push_back({key, earlier == nullptr ? "" : *earlier, value, changes_training(key)});
+    if (earlier == nullptr || *earlier == value) continue;  // an older program has fewer keys
+    changes.push_back({key, *earlier, value, changes_training(key)});
   }
   for (const auto& [key, value] : before) {
     if (find(after, key) == nullptr) changes.push_back({key, value, "", changes_training(key)});
