@@ -90,9 +90,11 @@ class ConfigReader {
         fmt::format("{} is {} and {}, its other name, is {}", key, first, alias, second));
     return second;
   }
-  /// Judges the keys that nothing has asked for; returns those that are in no table.
+  /// Judges the keys that nothing has asked for; returns those that are in no table. `where`:
+  /// before their names in complaints.
   [[nodiscard]] std::vector<std::string> judge_rest(const std::string& family,
-                                                    Complaints& complaints) const {
+                                                    Complaints& complaints,
+                                                    const std::string& where = "") const {
     std::vector<std::string> unknown;
     for (const auto& [key, value] : config_.items()) {
       if (read_.contains(key)) continue;
@@ -100,7 +102,7 @@ class ConfigReader {
       if (kind == UnreadKey::unknown) unknown.push_back(key);
       const std::string only = neutral_value(family, key);
       complaints.unless(kind != UnreadKey::refused,
-                        fmt::format("{} is {}, {}", key, shown(value),
+                        fmt::format("{}{} is {}, {}", where, key, shown(value),
                                     only.empty() ? "which is not done here"
                                                  : fmt::format("only {} is done here", only)));
     }
@@ -222,8 +224,8 @@ double read_rope_theta(Import& in) {
                          fmt::format("{} has type {}, only default is known", key, type));
     in.complaints.unless(rope.real("partial_rotary_factor", 1) == 1,
                          "partial_rotary_factor is not 1");
-    Complaints inside;
-    const std::vector<std::string> unknown = rope.judge_rest("llama", inside);
+    const std::vector<std::string> unknown =
+        rope.judge_rest("llama", in.complaints, fmt::format("{}: ", key));
     in.complaints.unless(
         unknown.empty() || type != "default",
         fmt::format("{} has {}, which is not done here", key, fmt::join(unknown, ", ")));
