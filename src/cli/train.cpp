@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <string_view>
 
@@ -18,21 +19,22 @@ namespace {
 constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 volatile int stop_signal = 0;  // the handler only sets it; ranks agree on it once a step
+volatile std::sig_atomic_t is_interrupted = 0;  // by SIGINT, whatever other signal came since
 
 void request_stop(int signal) {
-  if (signal != SIGINT) {
-    stop_signal = signal;
-    return;
-  }
-  if (stop_signal == SIGINT) {  // the second time
+  const int error = errno;  // of whatever this interrupts
+  stop_signal = signal;
+  if (signal == SIGINT && is_interrupted != 0) {
     std::signal(SIGINT, SIG_DFL);
     std::raise(SIGINT);
-    return;
+  } else if (signal == SIGINT) {
+    is_interrupted = 1;
+    constexpr std::string_view kText =
+        "\nasked to stop (SIGINT): the steps under way are finished, and a checkpoint of them is "
+        "written if there are any; again to end at once\n";
+    (void)!write(STDERR_FILENO, kText.data(), kText.size());
   }
-  stop_signal = signal;
-  constexpr std::string_view kText =
-      "\nasked to stop (SIGINT): a checkpoint follows the steps under way; again to end at once\n";
-  (void)!write(STDERR_FILENO, kText.data(), kText.size());
+  errno = error;
 }
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }

@@ -42,6 +42,12 @@ def catches(process, number):
     return False
 
 
+def is_pending(process, number):
+    """Whether a signal to a process waits to be delivered."""
+    lines = pathlib.Path(f"/proc/{process}/status").read_text().splitlines()
+    return any(int(line.split()[1], 16) >> (number - 1) & 1 for line in lines if line.startswith("ShdPnd:"))
+
+
 class Signals(support.Case):
     """A run without end on two ranks."""
 
@@ -61,6 +67,13 @@ class Signals(support.Case):
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+    def wait_for_line(self, process, words):
+        """Reads standard error up to a line with these words."""
+        for line in process.stderr:
+            if words in line:
+                return
+        self.fail(f"no line with {words}")
 
     def resume(self, run, steps, *settings, ranks=2):
         """Goes on for some steps."""
@@ -120,13 +133,29 @@ class Signals(support.Case):
         done = len(support.metrics(self.folder / "twice"))
 
         process.send_signal(signal.SIGINT)
-        time.sleep(0.05)
+        self.wait_for_line(process, b"again to end at once")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
 
         self.assertEqual(process.returncode, -signal.SIGINT)
         self.assertFalse((self.folder / "twice/checkpoints/latest").exists())
         self.assertLessEqual(len(support.metrics(self.folder / "twice")) - done, 2)
+
+    def test_the_second_interrupt_counts_whatever_came_between(self):
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            with self.subTest(number.name):
+                run = f"between{number.value}"
+                process = self.start_endless(run, "train.global_batch=1200", "train.microbatch=1200",
+                                             ranks=0, lines=1)
+
+                process.send_signal(signal.SIGINT)
+                self.wait_for_line(process, b"again to end at once")
+                process.send_signal(number)
+                self.assertTrue(support.wait_until(lambda: not is_pending(process.pid, number), 10))
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=20)
+
+                self.assertEqual(process.returncode, -signal.SIGINT)
 
     def test_interrupt_of_mpirun_saves_where_it_leaves_time(self):
         os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "2"
