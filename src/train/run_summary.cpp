@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -28,6 +29,13 @@ bool is_option(std::string_view word, std::string_view option) {
   if (!word.starts_with("--")) return false;
   const std::string_view name = word.substr(2, word.find('=') - 2);
   return name.size() >= 2 && option.starts_with(name);
+}
+
+/// Whether one of the words sets the key of "key=value".
+bool is_set_by(const Words& words, std::string_view setting) {
+  const std::string_view key = setting.substr(0, setting.find('=') + 1);
+  return !key.empty() &&
+         std::ranges::any_of(words, [&](const auto& word) { return word.starts_with(key); });
 }
 
 std::string quoted(const std::string& word) {
@@ -71,9 +79,14 @@ Words resume_words(const StartCommand& command, const Words& more) {
   words.insert(words.end(), {command.program, "train"});
   for (std::size_t i = 0; i < command.arguments.size(); ++i) {
     const std::string& word = command.arguments[i];
-    const bool left_out = is_option(word, "resume") || is_option(word, "stop-after");
+    const bool alone = word.find('=') == std::string::npos;  // its value follows
+    const bool left_out =
+        is_option(word, "resume") || is_option(word, "stop-after") ||
+        (is_option(word, "set") && is_set_by(more, alone && i + 1 < command.arguments.size()
+                                                       ? command.arguments[i + 1]
+                                                       : word.substr(word.find('=') + 1)));
     if (!left_out) words.push_back(word);
-    if (left_out && word.find('=') == std::string::npos) ++i;  // its value
+    if (left_out && alone) ++i;
   }
   words.insert(words.end(), more.begin(), more.end());
   return words;

@@ -125,6 +125,16 @@ TEST(Commands, ResumeWithoutTheOptionsOfOneStart) {
             "'run.name=it'\\''s' --set train.steps=8");
 }
 
+TEST(Commands, ResumeWithEveryKeyOnce) {
+  const StartCommand command = {{},
+                                "hyperslab",
+                                {"deck.yaml", "--set", "train.steps=30", "--set=train.steps=40",
+                                 "--set", "train.microbatch=2"}};
+
+  EXPECT_EQ(shell_line(resume_words(command, {"--set", "train.steps=60"})),
+            "hyperslab train deck.yaml --set train.microbatch=2 --set train.steps=60");
+}
+
 TEST(Validation, TakesGlobalBatchesWhateverTheMicrobatch) {
   for (const char* const microbatch : {"train.microbatch=1", "train.microbatch=6"}) {
     const Config config = test::small_config({"train.validate_batches=3", microbatch}, 1);
