@@ -20,7 +20,7 @@ void Complaint::tell(const std::string& text) {
 
 void Complaint::settle(const std::string& text) {
   if (!told_) return;
-  log::warn(text);
+  log::info(text);
   told_.reset();
 }
 
