@@ -14,6 +14,7 @@
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 #include "hyperslab/train/exchange.hpp"
+#include "hyperslab/train/run_lock.hpp"
 #include "stored.hpp"
 
 namespace hyperslab::cli {
@@ -148,6 +149,23 @@ Import describe_import(comm::World& world, const Arguments& args, const std::str
   return {spec, config};
 }
 
+/// Keeps a run that writes in the output, or has its checkpoints there, and an import apart.
+class ImportLocks {
+ public:
+  ImportLocks(const std::string& output, const std::string& host) {
+    const std::filesystem::path run =
+        (std::filesystem::absolute(output) / "").lexically_normal().parent_path().parent_path();
+    if (last_name(output) == "checkpoints" && std::filesystem::exists(run / "lock")) {
+      run_.emplace(run.string(), host, "--output");
+    }
+    output_.emplace(output, host, "--output");
+  }
+
+ private:
+  std::optional<train::RunLock> run_;
+  std::optional<train::RunLock> output_;  // released first
+};
+
 }  // namespace
 
 void add_exchange_options(Arguments& args) {
@@ -196,6 +214,7 @@ void import_checkpoint(comm::World& world, const Arguments& args) {
   if (!config.data.vocabulary.empty()) {
     meta.vocabulary = io::read_vocabulary_files(config.data.vocabulary);
   }
+  const ImportLocks locks(output, world.host());
   train::import_huggingface(folder, spec, output, meta);
   io::write_text_file(output + "/deck.yaml", yaml);
   fmt::print(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "run_lock.hpp"
+#include "hyperslab/train/run_lock.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <ranges>
 #include <system_error>
@@ -20,28 +19,20 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
+#include "utc.hpp"
 
 namespace hyperslab::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// " (job 77)" of the batch system, or nothing.
+/// "(job 77) " of the batch system, or nothing.
 std::string job() {
   for (const char* name : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"}) {
     const char* value = std::getenv(name);
-    if (value != nullptr && *value != '\0') return fmt::format(" (job {})", value);
+    if (value != nullptr && *value != '\0') return fmt::format("(job {}) ", value);
   }
   return "";
-}
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  std::array<char, 32> text{};
-  const std::size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return {text.data(), length};
 }
 
 std::string on_host(const std::string& host) { return " on host " + host + " "; }
@@ -74,8 +65,7 @@ RunLock::RunLock(std::string directory, const std::string& host, std::string key
                     "here; make sure that it has ended",
                     path_, left));
   }
-  write(fmt::format("process {}{}{}since {}\n", ::getpid(), on_host(host),
-                    job().empty() ? "" : job().substr(1) + " ", utc_now()));
+  write(fmt::format("process {}{}{}since {}\n", ::getpid(), on_host(host), job(), utc_now()));
 }
 
 RunLock::~RunLock() {

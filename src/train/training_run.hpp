@@ -9,9 +9,9 @@
 #include "finite_steps.hpp"
 #include "hyperslab/ops/products.hpp"
 #include "hyperslab/train/run.hpp"
+#include "hyperslab/train/run_lock.hpp"
 #include "norms.hpp"
 #include "report.hpp"
-#include "run_lock.hpp"
 #include "step_clock.hpp"
 
 namespace hyperslab::train {
@@ -70,6 +70,10 @@ class TrainingRun {
   [[nodiscard]] bool may_save(std::int64_t step, bool at_end);
   [[nodiscard]] bool holds_finite_values(std::int64_t step, const std::vector<io::Slab>& slabs);
   [[nodiscard]] Error numerics_error(const ops::StepResult& result) const;
+  [[nodiscard]] Error save_error(std::int64_t step, const std::string& tensor) const;
+  void note_abandoned_steps();
+  [[nodiscard]] std::optional<std::int64_t> newest_proven() const;
+  [[nodiscard]] std::string advice_to_go_back() const;
   [[nodiscard]] bool is_asked_to_stop();
   void note_stop_request();
   [[nodiscard]] std::int64_t validation_count() const;
@@ -127,6 +131,7 @@ class TrainingRun {
   StepClock step_clock_;
   std::optional<io::TimingRow> row_;  // of the newest step whose result was read
   FiniteSteps finite_{1};
+  std::vector<std::int64_t> abandoned_;  // of rank 0: saved steps that this start went back from
   bool stop_ = false;
 };
 

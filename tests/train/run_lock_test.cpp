@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "run_lock.hpp"
+#include "hyperslab/train/run_lock.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
