@@ -79,6 +79,27 @@ std::vector<StepFolder> complete_steps(const std::string& directory) {
   return steps;
 }
 
+/// Which of the steps (ascending) the policy keeps.
+std::set<std::int64_t> kept_steps(const std::vector<StepFolder>& steps, const KeepPolicy& policy) {
+  std::vector<std::int64_t> counted;  // not abandoned
+  std::set<std::int64_t> kept;
+  for (const StepFolder& folder : steps) {
+    const bool abandoned = std::ranges::count(policy.abandoned, folder.step) > 0;
+    if (!abandoned) counted.push_back(folder.step);
+    if (policy.keep_every > 0 && folder.step % policy.keep_every == 0) kept.insert(folder.step);
+  }
+  for (const std::int64_t step : policy.abandoned) {
+    if (counted.empty() || step > counted.back()) kept.insert(step);
+  }
+  const auto newest = std::min(counted.size(), static_cast<std::size_t>(policy.keep));
+  kept.insert(counted.end() - static_cast<std::ptrdiff_t>(newest), counted.end());
+  if (policy.proven) {
+    const auto after = std::ranges::upper_bound(counted, *policy.proven);
+    if (after != counted.begin()) kept.insert(*std::prev(after));
+  }
+  return kept;
+}
+
 }  // namespace
 
 std::string step_name(std::int64_t step) { return fmt::format("step_{:08d}", step); }
@@ -148,23 +169,18 @@ void prune_checkpoints(const std::string& directory, const KeepPolicy& policy) {
   remove_stale(directory);
   if (policy.keep <= 0) return;
   const std::vector<StepFolder> steps = complete_steps(directory);
+  const std::set<std::int64_t> kept = kept_steps(steps, policy);
   const auto latest = latest_step(directory);
-  std::optional<std::int64_t> proven;
-  for (const StepFolder& folder : steps) {
-    if (policy.proven && folder.step <= *policy.proven) proven = folder.step;
-  }
-  for (std::size_t i = 0; i + static_cast<std::size_t>(policy.keep) < steps.size(); ++i) {
-    const std::int64_t step = steps[i].step;
-    if (latest == step || proven == step) continue;
-    if (policy.keep_every > 0 && step % policy.keep_every == 0) continue;
+  for (const auto& [step, path] : steps) {
+    if (latest == step || kept.contains(step)) continue;
     // Under another name first: a half-deleted step must never look like a complete one.
     const std::string doomed = free_temporary(directory, step_name(step));
     const bool removed = attempt([&] {
-      storage::rename(steps[i].path, doomed);
+      storage::rename(path, doomed);
       storage::sync_folder(directory);
       storage::remove_tree(doomed);
     });
-    if (removed) log::debug("removed checkpoint " + steps[i].path);
+    if (removed) log::debug("removed checkpoint " + path);
   }
 }
 

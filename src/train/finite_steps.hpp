@@ -16,7 +16,8 @@ class FiniteSteps {
   /// What becomes of a checkpoint after the newest step: a step that is not finite saves nothing,
   /// and the checkpoint waits for one that is, or at the end of a run is not written.
   enum class Save : std::uint8_t { now, later, never };
-  static constexpr int kMostInARow = 10;  ///< more steps in a row that are not finite end a run
+  static constexpr int kMostInARow = 10;      ///< more steps in a row that are not finite end a run
+  static constexpr int kMostFailedSaves = 3;  ///< so many in a row end a run
 
   explicit FiniteSteps(std::int64_t first_step) : last_finite_(first_step - 1) {}
 
@@ -32,7 +33,10 @@ class FiniteSteps {
   Save decide(bool at_end, bool scales_loss);
   /// Whether a checkpoint waits for a finite step.
   [[nodiscard]] bool save_is_due() const { return save_is_due_; }
-  void put_off_save() { save_is_due_ = true; }
+  /// After a save: whether all values were finite, without which nothing was written.
+  void note_save(bool finite) { failed_saves_ = finite ? 0 : failed_saves_ + 1; }
+  /// So many of the newest saves wrote nothing, for values after a finite step were not finite.
+  [[nodiscard]] int failed_saves() const { return failed_saves_; }
 
   /// The newest step whose weights gave a finite loss and finite gradients. Before the first finite
   /// step of a start it is a step before the one that was resumed, which proved nothing yet.
@@ -41,6 +45,7 @@ class FiniteSteps {
  private:
   std::int64_t last_finite_;
   int in_a_row_ = 0;
+  int failed_saves_ = 0;
   bool loss_is_finite_ = true;
   bool save_is_due_ = false;
 };

@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -19,20 +17,12 @@
 #include "hyperslab/train/same_tokens.hpp"
 #include "norms.hpp"
 #include "training_run.hpp"
+#include "utc.hpp"
 
 namespace hyperslab::train {
 namespace {
 
 constexpr std::int64_t kLag = 2;  // the host acts on step s at the start of step s + 2
-
-std::string utc_now() {
-  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  std::array<char, 32> text{};
-  const std::size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return {text.data(), length};
-}
 
 }  // namespace
 
@@ -70,6 +60,7 @@ TrainingRun::TrainingRun(comm::World& world, Config config, RunOptions options)
     if (!is_first()) return;
     probe_directory(config_.run.directory);
     probe_directory(checkpoints_);
+    note_abandoned_steps();
     if (wanted_resume() == "never" && set_earlier_checkpoints_aside()) lock_checkpoints();
     keep_locks();
   });

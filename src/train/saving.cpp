@@ -27,22 +27,15 @@ std::string name_of_signal(int signal) {
   }
 }
 
-/// The newest complete step up to `limit`; nothing where there is none.
-std::optional<std::int64_t> newest_checkpoint(const std::string& directory, std::int64_t limit) {
-  std::optional<std::int64_t> newest;
-  for (const std::int64_t step : io::list_checkpoints(directory)) {
-    if (step <= limit) newest = step;
-  }
-  return newest;
-}
-
 }  // namespace
 
 void TrainingRun::lock_directories() {
   agree(world_, [&] {
     if (!is_first()) return;
     const std::string& directory = config_.run.directory;
-    run_lock_ = std::make_unique<RunLock>(directory, world_.host(), "run.directory");
+    const bool by_name = directory == "runs/" + config_.run.name;
+    run_lock_ = std::make_unique<RunLock>(directory, world_.host(),
+                                          by_name ? "run.name or run.directory" : "run.directory");
     if (run_lock_->is_held()) remove_stale_probes(directory);
     // Another run can name the directory of checkpoints alone, wherever it is.
     if (!is_inside(checkpoints_, directory) || !is_inside(directory, checkpoints_)) {
@@ -80,19 +73,51 @@ void TrainingRun::note_stop_request() {
   stop_ = true;
 }
 
-Error TrainingRun::numerics_error(const ops::StepResult& result) const {
-  std::string advice = "lower optimizer.lr";
-  if (is_first()) {
-    const auto step = newest_checkpoint(checkpoints_, finite_.proven());
-    advice +=
-        step ? fmt::format(" and go on from the newest checkpoint before that: --resume {}", *step)
-             : "; there is no checkpoint before that";
+/// Rank 0. Steps newer than the one that was resumed are of an attempt that training went back
+/// from, until this start saves them itself.
+void TrainingRun::note_abandoned_steps() {
+  if (wanted_resume() == "never") return;  // they are set aside
+  for (const std::int64_t step : io::list_checkpoints(checkpoints_)) {
+    if (step >= first_step_) abandoned_.push_back(step);
   }
-  return Error(
-             ExitCode::numerics,
-             fmt::format("the gradients of the last {} steps were not finite (step {}, loss {}); "
-                         "{}",
-                         finite_.in_a_row(), result.step, result.loss_sum / result.tokens, advice))
+  if (abandoned_.empty()) return;
+  log::info(fmt::format("checkpoints of {} newer step{} in {} stay until a newer one is saved",
+                        abandoned_.size(), abandoned_.size() == 1 ? "" : "s", checkpoints_));
+}
+
+/// Rank 0: the newest complete step from which training went on with finite numbers.
+std::optional<std::int64_t> TrainingRun::newest_proven() const {
+  std::optional<std::int64_t> newest;
+  for (const std::int64_t step : io::list_checkpoints(checkpoints_)) {
+    const bool abandoned = std::ranges::find(abandoned_, step) != abandoned_.end();
+    if (step <= finite_.proven() && !abandoned) newest = step;
+  }
+  return newest;
+}
+
+std::string TrainingRun::advice_to_go_back() const {
+  if (!is_first()) return "lower optimizer.lr";
+  const auto step = newest_proven();
+  if (!step) return "lower optimizer.lr; there is no checkpoint before that";
+  return fmt::format(
+      "lower optimizer.lr and go on from the newest checkpoint before that: --resume {}", *step);
+}
+
+/// What is not finite stays so, and without checkpoints a run is of no use.
+Error TrainingRun::save_error(std::int64_t step, const std::string& tensor) const {
+  return Error(ExitCode::numerics,
+               fmt::format("the last {} checkpoints were not written, the newest of step {}: "
+                           "values in {} are not finite; {}",
+                           finite_.failed_saves(), step, tensor, advice_to_go_back()))
+      .on_all_ranks();
+}
+
+Error TrainingRun::numerics_error(const ops::StepResult& result) const {
+  return Error(ExitCode::numerics,
+               fmt::format("the gradients of the last {} steps were not finite (step {}, loss {}); "
+                           "{}",
+                           finite_.in_a_row(), result.step, result.loss_sum / result.tokens,
+                           advice_to_go_back()))
       .on_all_ranks();
 }
 
@@ -114,23 +139,25 @@ bool TrainingRun::may_save(std::int64_t step, bool at_end) {
     log::warn(fmt::format("step {} was not finite: its checkpoint waits for a finite step", step));
     return false;
   }
-  const auto newest = newest_checkpoint(checkpoints_, finite_.proven());
+  const auto newest = newest_proven();
   log::warn(fmt::format("step {} was not finite: no checkpoint of it; {}", step,
                         newest ? fmt::format("the newest before that is of step {}", *newest)
                                : "there is none before that"));
   return false;
 }
 
-/// Huge updates leave infinite weights after a step that was itself finite.
+/// Huge updates leave infinite weights after a step that was itself finite, huge gradients infinite
+/// moments. The next regular save looks again.
 bool TrainingRun::holds_finite_values(std::int64_t step, const std::vector<io::Slab>& slabs) {
   const std::string bad =
       io::first_not_finite(slabs, trainer_->context().threads(), &world_.activity());
   const std::vector<std::string> all = world_.all_gather(bad);
   const auto first =
       std::ranges::find_if(all, [](const std::string& name) { return !name.empty(); });
+  finite_.note_save(first == all.end());
   if (first == all.end()) return true;
-  finite_.put_off_save();
-  if (is_first()) {
+  if (finite_.failed_saves() >= FiniteSteps::kMostFailedSaves) throw save_error(step, *first);
+  if (is_first() && finite_.failed_saves() == 1) {
     progress_->finish_line();
     log::warn(fmt::format("step {} left values in {} that are not finite: no checkpoint of it",
                           step, *first));
@@ -170,7 +197,9 @@ void TrainingRun::save(std::int64_t step, bool at_end) {
     if (is_first()) {
       const Pause pause(world_.activity());
       const io::CheckpointConfig& policy = config_.checkpoint;
-      io::prune_checkpoints(checkpoints_, {policy.keep, policy.keep_every, finite_.proven()});
+      std::erase(abandoned_, step);
+      io::prune_checkpoints(checkpoints_,
+                            {policy.keep, policy.keep_every, finite_.proven(), abandoned_});
       progress_->finish_line();
       log::info(fmt::format("checkpoint of step {} in {}", step, checkpoints_));
     }

@@ -5,6 +5,7 @@ refuses what is not a checkpoint."""
 
 import json
 import os
+import struct
 import subprocess
 
 import support
@@ -16,6 +17,15 @@ PLAIN = ("train.validate_every=0", "data.validation=[]", "schedule.warmup_steps=
 def steps(folder):
     """Steps of the checkpoints there, ascending."""
     return sorted(int(path.name[5:]) for path in folder.glob("step_*"))
+
+
+def set_first(path, name, value):
+    """Changes the first value of a tensor (f32) of a safetensors file."""
+    data = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    begin = start + json.loads(data[8:start])[name]["data_offsets"][0]
+    data[begin:begin + 4] = struct.pack("<f", value)
+    path.write_bytes(data)
 
 
 class NotFinite(support.Case):
@@ -65,6 +75,55 @@ class NotFinite(support.Case):
 
         self.assertIn("step 7 left values in model/", result.err)
         self.assertEqual(steps(folder), [5, 6])
+
+    def test_a_step_of_an_abandoned_attempt_is_not_proven(self):
+        settings = ("checkpoint.every=1", "checkpoint.keep=2")
+        folder = self.start_good("back", *settings)
+        self.train("back", *PLAIN, *settings, *RUINING, "train.steps=60", code=7)
+        self.assertEqual(steps(folder), [6, 7])
+
+        result = self.train("back", *PLAIN, "checkpoint.every=2", "checkpoint.keep=2", "train.steps=8",
+                            options=("--resume", "6"))
+
+        self.assertIn("checkpoints of 1 newer step in", result.err)
+        self.assertEqual(steps(folder), [6, 8])
+
+    def test_abandoned_steps_do_not_use_up_keep(self):
+        settings = (*PLAIN, "checkpoint.every=1", "train.steps=10")
+        self.train("branch", *settings, "checkpoint.keep=6")
+        folder = self.folder / "branch/checkpoints"
+        self.assertEqual(steps(folder), [5, 6, 7, 8, 9, 10])
+
+        self.train("branch", *settings, "checkpoint.keep=2", options=("--resume", "5", "--stop-after", "8"))
+        self.assertEqual(steps(folder), [7, 8, 9, 10])
+        result = self.train("branch", *settings, *RUINING, "train.steps=60", "checkpoint.keep=2", code=7)
+
+        self.assertIn("--resume 8", result.messages[0])
+
+    def start_overflowing(self, *settings, code):
+        """The embedding of a token that the text lacks overflows in step 1; no loss depends on it."""
+        if not (self.folder / "huge").exists():
+            self.start_good("small", "checkpoint.every=6")
+            self.run_program("checkpoint", "export", "small/checkpoints", "--output", "foreign")
+            set_first(self.folder / "foreign/model.safetensors", "model.embed_tokens.weight", 3.3e38)
+            result = self.run_program("checkpoint", "import", "foreign", "--output", "huge")
+            self.assertEqual(result.code, 0, result.err)
+        return self.train(f"overflow{code}", *PLAIN, *settings, "checkpoint.initial=huge", "optimizer.lr=0.01",
+                          "optimizer.weight_decay=210", code=code)
+
+    def test_infinite_values_are_told_once_and_end_the_run(self):
+        result = self.start_overflowing("checkpoint.every=2", "train.steps=60", code=7)
+
+        self.assertEqual(result.err.count("left values in model/"), 1, result.err)
+        self.assertIn("the last 3 checkpoints were not written, the newest of step 6", result.messages[0])
+        self.assertIn("there is no checkpoint before that", result.messages[0])
+        losses = support.column(self.folder / "overflow7", "loss")
+        self.assertTrue(all(0 < loss < 1e30 for loss in losses), losses)
+
+    def test_infinite_values_at_the_end_are_told_once(self):
+        result = self.start_overflowing("checkpoint.every=2", "train.steps=4", code=0)
+
+        self.assertEqual(result.err.count("left values in model/"), 1, result.err)
 
     def test_an_end_that_is_not_finite_leaves_the_checkpoint_before(self):
         for name, end, options in (("last", "train.steps=9", ()), ("early", "train.steps=60", ("--stop-after", "9"))):
@@ -183,6 +242,25 @@ class Locks(support.Case):
                 self.assertEqual(steps(self.folder / checkpoints), [2])
                 self.assertEqual((self.folder / name / "lock").read_text(), "")
                 self.train(name, f"checkpoint.directory={checkpoints}", "train.steps=3")
+
+    def test_an_import_keeps_out_of_a_live_run(self):
+        self.train("source", "train.steps=2")
+        self.run_program("checkpoint", "export", "source/checkpoints", "--output", "hf")
+        first = self.start_endless("live")
+        unfinished = self.folder / "live/checkpoints/step_00000099.tmp"
+        unfinished.mkdir()
+
+        for output in ("live/checkpoints", "live"):
+            result = self.run_program("checkpoint", "import", "hf", "--output", output)
+
+            self.assert_refused(result, 5, f"live is used by process {first.pid} ", "choose another --output")
+            self.assertTrue(unfinished.exists())
+        self.end(first)
+        (self.folder / "away").mkdir()
+        result = self.run_program("checkpoint", "import", "hf", "--output", "away/checkpoints")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual([path.name for path in (self.folder / "away").iterdir()], ["checkpoints"])
+        self.assertFalse((self.folder / "away/checkpoints/lock").exists())
 
     def test_what_a_killed_start_left_is_removed(self):
         self.train("probes", "train.steps=2")

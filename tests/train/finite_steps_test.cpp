@@ -82,12 +82,17 @@ TEST(FiniteSteps, AtTheEndOnlyALossScaleSavesWithoutOne) {
   EXPECT_EQ(steps.decide(true, true), Save::never);
 }
 
-TEST(FiniteSteps, ASaveThatWasPutOffIsDue) {
+TEST(FiniteSteps, SavesThatFailAreCountedAndWaitForTheNextOne) {
   FiniteSteps steps(1);
   steps.add(result(1, true));
-  EXPECT_EQ(steps.decide(false, false), Save::now);
-  steps.put_off_save();
-  EXPECT_TRUE(steps.save_is_due());
+  for (int failed = 1; failed <= 2; ++failed) {
+    EXPECT_EQ(steps.decide(false, false), Save::now);
+    steps.note_save(false);
+    EXPECT_EQ(steps.failed_saves(), failed);
+    EXPECT_FALSE(steps.save_is_due());
+  }
+  steps.note_save(true);
+  EXPECT_EQ(steps.failed_saves(), 0);
 }
 
 }  // namespace

@@ -72,6 +72,9 @@ struct KeepPolicy {
   std::int64_t keep_every = 0;  ///< multiples of it; 0: none
   /// The newest step up to here stays too: training went on from it with finite numbers.
   std::optional<std::int64_t> proven = {};
+  /// Steps of an attempt that training went back from: `keep` and `proven` do not count them, and
+  /// they stay until training has saved a newer step.
+  std::vector<std::int64_t> abandoned = {};
 };
 
 /// Removes complete steps that neither the policy nor `latest` keeps, and stale .tmp folders.

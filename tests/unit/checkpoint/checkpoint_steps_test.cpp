@@ -200,6 +200,19 @@ TEST_F(StepsOnDisk, PruneSparesTheNewestProvenStep) {
   EXPECT_EQ(listed(), Steps{50});
 }
 
+TEST_F(StepsOnDisk, PruneDoesNotCountAbandonedSteps) {
+  for (const std::int64_t step : {5, 6, 7, 8}) save(step);  // 7 is of an earlier attempt
+  io::prune_checkpoints(directory(), {2, 0, 7, {7}});
+  EXPECT_EQ(listed(), (Steps{6, 8}));
+
+  for (const std::int64_t step : {90, 100, 70, 80}) save(step);
+  io::prune_checkpoints(directory(), {2, 0, 79, {90, 100}});
+  EXPECT_EQ(listed(), (Steps{70, 80, 90, 100}));
+  save(95);
+  io::prune_checkpoints(directory(), {2, 0, 94, {90, 100}});
+  EXPECT_EQ(listed(), (Steps{80, 95, 100}));
+}
+
 /// While it lives the disk refuses to remove what is of step 10.
 class Undeletable {
  public:
