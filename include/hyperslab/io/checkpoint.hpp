@@ -53,7 +53,7 @@ struct CheckpointMeta {
   std::string products = {};  ///< algorithms of matrix products on GPUs; empty: none were chosen
   /// To be kept in the step's folder `vocabulary`; a reader leaves it empty and has vocabulary().
   std::vector<VocabularyFile> vocabulary = {};
-  bool scales_loss = false;   ///< the run scales its losses, and loss_scale is the newest scale
+  bool scales_loss = false;  ///< the run scales its losses, and loss_scale is the newest scale
 };
 
 /// Writes <directory>/step_<8 digits>/ as one collective of the world: every rank writes
