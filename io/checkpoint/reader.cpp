@@ -93,7 +93,7 @@ Opened open_step(const std::string& directory, std::int64_t wanted) {
 /// directory.
 std::string directory_of_steps(const std::string& path) {
   std::error_code error;
-  const std::string inside = path + "/checkpoints";
+  std::string inside = path + "/checkpoints";
   if (!find_steps(path).empty() || !fs::is_directory(inside, error)) return path;
   return inside;
 }

@@ -16,6 +16,8 @@ class BusErrorLine {
   BusErrorLine(std::span<const std::byte> mapped, const std::string& path);
   BusErrorLine(const BusErrorLine&) = delete;
   BusErrorLine& operator=(const BusErrorLine&) = delete;
+  BusErrorLine(BusErrorLine&&) = delete;
+  BusErrorLine& operator=(BusErrorLine&&) = delete;
   ~BusErrorLine();
 
  private:

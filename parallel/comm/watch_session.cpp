@@ -175,6 +175,7 @@ bool Session::receive(Frame& frame) {
 Session call_monitor(const std::vector<std::string>& addresses, int port, const Secret& secret,
                      int own_rank, int peer_rank, std::string& problem) {
   std::vector<Attempt> attempts;
+  attempts.reserve(addresses.size());
   problem = "it has no address";
   for (const std::string& address : addresses) {
     attempts.push_back({address, start_connection(address, port),
@@ -199,6 +200,7 @@ Session call_monitor(const std::vector<std::string>& addresses, int port, const 
   const double end = now_seconds() + kCallSeconds;
   while (!std::ranges::all_of(attempts, &Attempt::failed)) {
     std::vector<pollfd> waiting;
+    waiting.reserve(attempts.size());
     for (const Attempt& each : attempts) {
       const bool connects = !each.session.is_open();
       const int socket = connects ? each.pending.get() : each.session.get();
