@@ -4,25 +4,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hdf5/pages.hpp"
+
 namespace hyperslab::io::hdf5 {
-namespace {
-
-/// Calls visit(page, first byte in the page, bytes done before, bytes) for every page of a range.
-template <class Visit>
-void for_pages(std::uint64_t offset, std::size_t bytes, Visit visit) {
-  for (std::size_t done = 0; done < bytes;) {
-    const std::uint64_t page = (offset + done) / SparseFile::kPageBytes;
-    const std::size_t inside = (offset + done) % SparseFile::kPageBytes;
-    const std::size_t some = std::min<std::size_t>(SparseFile::kPageBytes - inside, bytes - done);
-    visit(page, inside, done, some);
-    done += some;
-  }
-}
-
-}  // namespace
 
 void SparseFile::read(std::uint64_t offset, char* out, std::size_t bytes) {
-  for_pages(offset, bytes, [&](auto page, auto inside, auto done, auto some) {
+  for_pages(kPageBytes, offset, bytes, [&](auto page, auto inside, auto done, auto some) {
     const auto found = pages_.find(page);
     if (found == pages_.end()) {
       std::memset(out + done, 0, some);
@@ -33,7 +20,7 @@ void SparseFile::read(std::uint64_t offset, char* out, std::size_t bytes) {
 }
 
 void SparseFile::write(std::uint64_t offset, const char* data, std::size_t bytes) {
-  for_pages(offset, bytes, [&](auto page, auto inside, auto done, auto some) {
+  for_pages(kPageBytes, offset, bytes, [&](auto page, auto inside, auto done, auto some) {
     std::memcpy(pages_.try_emplace(page).first->second.data() + inside, data + done, some);
   });
   bytes_ = std::max(bytes_, offset + bytes);

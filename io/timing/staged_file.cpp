@@ -4,24 +4,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hdf5/pages.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::io {
-namespace {
-
-/// Calls visit(page, first byte in the page, bytes done before, bytes) for every page of a range.
-template <class Visit>
-void for_pages(std::uint64_t offset, std::size_t bytes, Visit visit) {
-  for (std::size_t done = 0; done < bytes;) {
-    const std::uint64_t page = (offset + done) / StagedFile::kPageBytes;
-    const std::size_t inside = (offset + done) % StagedFile::kPageBytes;
-    const std::size_t some = std::min<std::size_t>(StagedFile::kPageBytes - inside, bytes - done);
-    visit(page, inside, done, some);
-    done += some;
-  }
-}
-
-}  // namespace
 
 StagedFile::StagedFile(const std::string& path, std::uint64_t most_bytes)
     : file_(storage::File::create(path)), most_bytes_(most_bytes) {}
@@ -45,7 +31,7 @@ StagedFile::Page& StagedFile::staged(std::uint64_t page) {
 }
 
 void StagedFile::read(std::uint64_t offset, char* out, std::size_t bytes) {
-  for_pages(offset, bytes, [&](auto page, auto inside, auto done, auto some) {
+  hdf5::for_pages(kPageBytes, offset, bytes, [&](auto page, auto inside, auto done, auto some) {
     const auto found = pages_.find(page);
     const Page& content = found != pages_.end() ? found->second : read_page(page);
     std::memcpy(out + done, content.data() + inside, some);
@@ -55,7 +41,7 @@ void StagedFile::read(std::uint64_t offset, char* out, std::size_t bytes) {
 void StagedFile::write(std::uint64_t offset, const char* data, std::size_t bytes) {
   size_ = std::max(size_, offset + bytes);
   if (is_broken()) return;
-  for_pages(offset, bytes, [&](auto page, auto inside, auto done, auto some) {
+  hdf5::for_pages(kPageBytes, offset, bytes, [&](auto page, auto inside, auto done, auto some) {
     std::memcpy(staged(page).data() + inside, data + done, some);
   });
 }
