@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ranges>
 
 #include "hdf5/pages.hpp"
 #include "hyperslab/core/error.hpp"
@@ -48,10 +49,10 @@ void StagedFile::write(std::uint64_t offset, const char* data, std::size_t bytes
 
 /// From the end of the file to its beginning, where HDF5 keeps what leads to all the rest.
 void StagedFile::write_pages() {
-  for (auto page = pages_.rbegin(); page != pages_.rend(); ++page) {
-    const std::uint64_t begin = page->first * kPageBytes;
+  for (const auto& [page, content] : std::ranges::reverse_view(pages_)) {
+    const std::uint64_t begin = page * kPageBytes;
     if (begin >= size_) continue;
-    file_.write_at(begin, page->second.data(), std::min(kPageBytes, size_ - begin));
+    file_.write_at(begin, content.data(), std::min(kPageBytes, size_ - begin));
   }
   if (file_.size() != size_) file_.set_size(size_);
 }
