@@ -145,7 +145,7 @@ json json_of(const CheckpointMeta& meta) {
           {"deck", meta.deck},
           {"deck_hash", fmt::format("{:016x}", name_hash(meta.deck))},
           {"version", meta.version},
-          {"products", meta.products}};
+          {"algorithms", meta.algorithms}};
 }
 
 /// For manifests that do not say whether the run scaled its losses: runs that did not and imports
@@ -173,7 +173,7 @@ CheckpointMeta meta_of(const json& value) {
   value.at("deck").get_to(meta.deck);
   value.at("version").get_to(meta.version);
   // Earlier programs did not write these:
-  meta.products = value.value("products", "");
+  meta.algorithms = value.value("algorithms", value.value("products", ""));  // their old name
   meta.scales_loss = value.value("scales_loss", scaled_losses(meta));
   if (meta.step < 0 || meta.adam_step < 0 || meta.samples_seen < 0) {
     throw std::invalid_argument("a count below 0");

@@ -64,7 +64,8 @@ Loader::Loader(const Samples& samples, std::int64_t global_batch, int data_rank,
 void Loader::load(std::int64_t step, int microbatch, const Microbatch& out) {
   const auto [B, T] = out.tokens.dims<2>("microbatch tokens");
   require_shape(out.targets, out.tokens.shape(), "microbatch targets");
-  require((!out.order || out.order.numel() == B * T) && out.sample_position.numel() == B,
+  require((!out.token_sort_index || out.token_sort_index.numel() == B * T) &&
+              out.sample_position.numel() == B,
           "order or sample_position of another size than the microbatch");
   const std::int64_t first = (std::int64_t{microbatch} * data_ranks_ + data_rank_) * B;
   require(step >= 1 && microbatch >= 0 && first + B <= global_batch_,
@@ -79,10 +80,10 @@ void Loader::load(std::int64_t step, int microbatch, const Microbatch& out) {
                   targets.subspan(row, static_cast<std::size_t>(T)));
     positions[static_cast<std::size_t>(b)] = first + b;
   }
-  if (!out.order) return;
+  if (!out.token_sort_index) return;
   const std::lock_guard lock(scratch_mutex_);
   if (scratch_.size() < tokens.size()) scratch_.resize(tokens.size());
-  sort_places(tokens, out.order.span<std::int32_t>(), scratch_);
+  sort_places(tokens, out.token_sort_index.span<std::int32_t>(), scratch_);
 }
 
 std::int64_t Loader::counted_tokens(std::int64_t step) {

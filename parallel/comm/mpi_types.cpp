@@ -46,15 +46,15 @@ struct F16 {
   }
 };
 
-template <class Half, ReduceOp op>
+template <class BackwardPart, ReduceOp op>
 void combine(void* in, void* inout, int* count, MPI_Datatype* /*type*/) {
   const auto* __restrict a = static_cast<const std::uint16_t*>(in);
   auto* __restrict b = static_cast<std::uint16_t*>(inout);
   const int n = *count;
   for (int i = 0; i < n; ++i) {
-    const float x = Half::widen(a[i]);
-    const float y = Half::widen(b[i]);
-    b[i] = op == ReduceOp::sum ? Half::narrow(x + y) : (x > y ? a[i] : b[i]);
+    const float x = BackwardPart::widen(a[i]);
+    const float y = BackwardPart::widen(b[i]);
+    b[i] = op == ReduceOp::sum ? BackwardPart::narrow(x + y) : (x > y ? a[i] : b[i]);
   }
 }
 
@@ -68,12 +68,12 @@ MPI_Datatype make_half(const char* name) {
   return type;
 }
 
-template <class Half>
+template <class BackwardPart>
 std::array<MPI_Op, 2> make_ops() {
   std::array<MPI_Op, 2> ops{MPI_OP_NULL, MPI_OP_NULL};
   constexpr int kCommutes = 1;
-  HS_MPI(kOwner, MPI_Op_create(&combine<Half, ReduceOp::sum>, kCommutes, &ops[0]));
-  HS_MPI(kOwner, MPI_Op_create(&combine<Half, ReduceOp::max>, kCommutes, &ops[1]));
+  HS_MPI(kOwner, MPI_Op_create(&combine<BackwardPart, ReduceOp::sum>, kCommutes, &ops[0]));
+  HS_MPI(kOwner, MPI_Op_create(&combine<BackwardPart, ReduceOp::max>, kCommutes, &ops[1]));
   return ops;
 }
 

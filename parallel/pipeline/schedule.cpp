@@ -21,35 +21,35 @@ constexpr std::array kNames = {
     std::pair{Schedule::forward_only, std::string_view("forward_only")},
 };
 
-[[noreturn]] void refuse(const Layout& layout, std::string_view reason) {
+[[noreturn]] void refuse(const PipelineShape& shape, std::string_view reason) {
   throw Error(ExitCode::usage,
               fmt::format("pipeline schedule {} with {} stages x {} virtual stages and {} "
                           "microbatches: {}",
-                          name_of(layout.schedule), layout.stages, layout.virtual_stages,
-                          layout.microbatches, reason));
+                          name_of(shape.schedule), shape.stages, shape.virtual_stages,
+                          shape.microbatches, reason));
 }
 
-void check(const Layout& layout) {
-  if (layout.stages < 1 || layout.virtual_stages < 1 || layout.microbatches < 1) {
-    refuse(layout, "all three must be at least 1");
+void check(const PipelineShape& shape) {
+  if (shape.stages < 1 || shape.virtual_stages < 1 || shape.microbatches < 1) {
+    refuse(shape, "all three must be at least 1");
   }
   const bool chunks =
-      layout.schedule == Schedule::interleaved || layout.schedule == Schedule::forward_only;
-  if (layout.virtual_stages == 1) return;
-  if (layout.stages == 1) refuse(layout, "one stage takes 1 virtual stage");
-  if (!chunks) refuse(layout, "it takes 1 virtual stage; choose interleaved for more");
-  if (layout.schedule == Schedule::interleaved && layout.microbatches % layout.stages != 0) {
-    refuse(layout, fmt::format("wanted a multiple of {} microbatches", layout.stages));
+      shape.schedule == Schedule::interleaved || shape.schedule == Schedule::forward_only;
+  if (shape.virtual_stages == 1) return;
+  if (shape.stages == 1) refuse(shape, "one stage takes 1 virtual stage");
+  if (!chunks) refuse(shape, "it takes 1 virtual stage; choose interleaved for more");
+  if (shape.schedule == Schedule::interleaved && shape.microbatches % shape.stages != 0) {
+    refuse(shape, fmt::format("wanted a multiple of {} microbatches", shape.stages));
   }
 }
 
 /// Puts one rank's passes and messages into one sequence.
 class RankProgram {
  public:
-  RankProgram(const Layout& layout, const std::vector<int>& slots, int rank)
-      : layout_(layout), slots_(slots), rank_(rank) {}
+  RankProgram(const PipelineShape& shape, const std::vector<int>& slots, int rank)
+      : layout_(shape), slots_(slots), rank_(rank) {}
 
-  void add(const Pass& pass) {
+  void add(const ComputePass& pass) {
     const int slot = pass.microbatch % slots_[static_cast<std::size_t>(pass.chunk)];
     actions_.push_back({pass.kind, pass.chunk, pass.microbatch, slot, {}});
     instant_ = -1;
@@ -77,7 +77,7 @@ class RankProgram {
   [[nodiscard]] std::vector<Action> take() { return std::move(actions_); }
 
  private:
-  const Layout& layout_;
+  const PipelineShape& layout_;
   const std::vector<int>& slots_;
   int rank_;
   int instant_ = -1;  ///< of the exchange at the end
@@ -85,7 +85,7 @@ class RankProgram {
 };
 
 /// A message stands before the first pass that ends after its instant.
-std::vector<Action> merge(RankProgram rank, const std::vector<Pass>& passes,
+std::vector<Action> merge(RankProgram rank, const std::vector<ComputePass>& passes,
                           const std::vector<int>& ends, const std::vector<Message>& messages) {
   std::size_t next = 0;
   for (const Message& message : messages) {
@@ -118,14 +118,14 @@ Schedule parse_schedule(std::string_view name) {
 }
 
 Program make_program(Schedule schedule, int stages, int virtual_stages, int microbatches) {
-  const Layout layout{schedule, stages, virtual_stages, microbatches};
-  check(layout);
-  const auto orders = compute_orders(layout);
-  Program program{schedule, stages, virtual_stages, microbatches, {}, slots_of(layout, orders)};
-  const Timeline timeline = make_timeline(layout, orders, program.slots);
+  const PipelineShape shape{schedule, stages, virtual_stages, microbatches};
+  check(shape);
+  const auto schedules = compute_schedules(shape);
+  Program program{schedule, stages, virtual_stages, microbatches, {}, slots_of(shape, schedules)};
+  const Timeline timeline = make_timeline(shape, schedules, program.slots);
   for (int rank = 0; rank < stages; ++rank) {
     const auto r = static_cast<std::size_t>(rank);
-    program.ranks.push_back(merge(RankProgram(layout, program.slots[r], rank), orders[r],
+    program.ranks.push_back(merge(RankProgram(shape, program.slots[r], rank), schedules[r],
                                   timeline.ends[r], timeline.messages));
   }
   return program;

@@ -17,16 +17,16 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 /// Ends of passes per (global stage, microbatch), filled in as ranks advance.
 class Clock {
  public:
-  Clock(const Layout& layout, const std::vector<std::vector<Pass>>& orders,
+  Clock(const PipelineShape& shape, const std::vector<std::vector<ComputePass>>& schedules,
         const std::vector<std::vector<int>>& slots)
-      : layout_(layout),
-        orders_(orders),
+      : layout_(shape),
+        orders_(schedules),
         slots_(slots),
-        stages_(layout.stages * layout.virtual_stages),
+        stages_(shape.stages * shape.virtual_stages),
         forward_(cells(), kUnknown),
         gradient_(cells(), kUnknown),
         release_(cells(), kUnknown),
-        ends_(orders.size()) {}
+        ends_(schedules.size()) {}
 
   Timeline run() {
     bool moved = true;
@@ -62,7 +62,7 @@ class Clock {
   }
 
   /// When everything that the pass needs is there, but for its rank.
-  [[nodiscard]] int ready(int stage, const Pass& pass) const {
+  [[nodiscard]] int ready(int stage, const ComputePass& pass) const {
     const int i = pass.microbatch;
     if (pass.kind == Kind::backward_weight) return gradient_[cell(stage, i)];
     if (pass.kind != Kind::forward) {
@@ -74,7 +74,7 @@ class Clock {
     return input == kUnknown || sent == kUnknown ? kUnknown : std::max(input, sent);
   }
 
-  void record(int stage, const Pass& pass, int end) {
+  void record(int stage, const ComputePass& pass, int end) {
     const std::size_t here = cell(stage, pass.microbatch);
     if (pass.kind == Kind::forward) forward_[here] = end;
     if (pass.kind == Kind::backward || pass.kind == Kind::backward_input) gradient_[here] = end;
@@ -84,11 +84,11 @@ class Clock {
   }
 
   bool advance(int rank) {
-    const std::vector<Pass>& order = orders_[at(rank)];
+    const std::vector<ComputePass>& order = orders_[at(rank)];
     std::vector<int>& ends = ends_[at(rank)];
     const std::size_t before = ends.size();
     while (ends.size() < order.size()) {
-      const Pass& pass = order[ends.size()];
+      const ComputePass& pass = order[ends.size()];
       const int stage = pass.chunk * layout_.stages + rank;
       const int start = ready(stage, pass);
       if (start == kUnknown) break;
@@ -116,8 +116,8 @@ class Clock {
     return all;
   }
 
-  const Layout& layout_;
-  const std::vector<std::vector<Pass>>& orders_;
+  const PipelineShape& layout_;
+  const std::vector<std::vector<ComputePass>>& orders_;
   const std::vector<std::vector<int>>& slots_;
   int stages_;
   std::vector<int> forward_;   ///< its activation is made
@@ -126,10 +126,10 @@ class Clock {
   std::vector<std::vector<int>> ends_;
 };
 
-int most_in_flight(const std::vector<Pass>& passes, int chunk) {
+int most_in_flight(const std::vector<ComputePass>& passes, int chunk) {
   int in_flight = 0;
   int most = 0;
-  for (const Pass& pass : passes) {
+  for (const ComputePass& pass : passes) {
     if (pass.chunk != chunk || pass.kind == Kind::backward_input) continue;
     in_flight += pass.kind == Kind::forward ? 1 : -1;
     most = std::max(most, in_flight);
@@ -139,22 +139,23 @@ int most_in_flight(const std::vector<Pass>& passes, int chunk) {
 
 }  // namespace
 
-std::vector<std::vector<int>> slots_of(const Layout& layout,
-                                       const std::vector<std::vector<Pass>>& orders) {
+std::vector<std::vector<int>> slots_of(const PipelineShape& shape,
+                                       const std::vector<std::vector<ComputePass>>& schedules) {
   std::vector<std::vector<int>> slots;
-  for (const std::vector<Pass>& passes : orders) {
+  for (const std::vector<ComputePass>& passes : schedules) {
     std::vector<int>& of_rank = slots.emplace_back();
-    for (int chunk = 0; chunk < layout.virtual_stages; ++chunk) {
-      of_rank.push_back(layout.schedule == Schedule::forward_only ? std::min(layout.microbatches, 2)
-                                                                  : most_in_flight(passes, chunk));
+    for (int chunk = 0; chunk < shape.virtual_stages; ++chunk) {
+      of_rank.push_back(shape.schedule == Schedule::forward_only ? std::min(shape.microbatches, 2)
+                                                                 : most_in_flight(passes, chunk));
     }
   }
   return slots;
 }
 
-Timeline make_timeline(const Layout& layout, const std::vector<std::vector<Pass>>& orders,
+Timeline make_timeline(const PipelineShape& shape,
+                       const std::vector<std::vector<ComputePass>>& schedules,
                        const std::vector<std::vector<int>>& slots) {
-  return Clock(layout, orders, slots).run();
+  return Clock(shape, schedules, slots).run();
 }
 
 }  // namespace hyperslab::pipeline

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "order.hpp"
+#include "compute_schedule.hpp"
 
 namespace hyperslab::pipeline {
 
@@ -24,13 +24,13 @@ struct Timeline {
 
 /// The most microbatches between forward and last backward part, [rank][chunk]; forward_only:
 /// min(m, 2).
-[[nodiscard]] std::vector<std::vector<int>> slots_of(const Layout& layout,
-                                                     const std::vector<std::vector<Pass>>& orders);
+[[nodiscard]] std::vector<std::vector<int>> slots_of(
+    const PipelineShape& shape, const std::vector<std::vector<ComputePass>>& schedules);
 
-/// Runs the orders as early as their data and slots allow. Throws an internal Error where they
+/// Runs the schedules as early as their data and slots allow. Throws an internal Error where they
 /// block each other.
-[[nodiscard]] Timeline make_timeline(const Layout& layout,
-                                     const std::vector<std::vector<Pass>>& orders,
+[[nodiscard]] Timeline make_timeline(const PipelineShape& shape,
+                                     const std::vector<std::vector<ComputePass>>& schedules,
                                      const std::vector<std::vector<int>>& slots);
 
 }  // namespace hyperslab::pipeline

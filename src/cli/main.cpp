@@ -16,7 +16,7 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/io/checkpoint.hpp"
-#include "hyperslab/ops/products.hpp"
+#include "hyperslab/ops/algorithm_cache.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -64,7 +64,7 @@ void require_one_program(comm::World& world, const std::vector<std::string>& wor
       {"version", fmt::format("{} ({})", version(), commit())},
       {"MPI library", comm::library_version()},
       {"NCCL library", comm::nccl_version()},
-      {"matrix library", ops::product_library()},
+      {"matrix library", ops::gemm_library()},
       {"HDF5 library", io::hdf5_version()},
       {"command line", fmt::format("{}", fmt::join(words, " "))},
       {"build", fmt::format("{:016x}", program_hash())}};

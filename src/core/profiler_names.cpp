@@ -51,7 +51,7 @@ constexpr std::array kPatterns = {
     Pattern{"attend_kernel", KernelClass::attention},
     Pattern{", Update<", KernelClass::optimizer},
     Pattern{"begin_step_kernel", KernelClass::optimizer},
-    Pattern{"judge_step_kernel", KernelClass::optimizer},
+    Pattern{"finalize_step_kernel", KernelClass::optimizer},
     Pattern{"each_kernel", KernelClass::elementwise},
     Pattern{"softmax", KernelClass::softmax},
     Pattern{"loss_kernel", KernelClass::softmax},

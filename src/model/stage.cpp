@@ -164,7 +164,7 @@ void Stage::plan_slot(Arenas& arenas, int chunk, Slot& slot) const {
   const Dim T = options_.T;
   const DType compute = options_.compute;
   slot.batch = {arena.take(DType::i32, {B, T}, "tokens"), arena.take(DType::i32, {B, T}, "targets"),
-                arena.take(DType::i32, {B * T}, "token order"),
+                arena.take(DType::i32, {B * T}, "token sort index"),
                 arena.take(DType::i64, {B}, "sample positions")};
   slot.entry = arena.take(compute, stream_shape(),
                           has_embedding(chunk) ? "embedding.output" : "stage input");
@@ -230,8 +230,8 @@ nn::Block::Slot& Stage::block_slot(Slot& slot, const Unit& unit) {
   return shares_block_slot() ? shared_block_ : slot.blocks[index(place(unit))];
 }
 
-nn::BatchInfo Stage::info(const Slot& slot, Pass pass, const StepViews& step) const {
-  return {slot.batch.sample_position, step.state, pass == Pass::train};
+nn::BatchInfo Stage::info(const Slot& slot, Mode mode, const StepViews& step) const {
+  return {slot.batch.sample_position, step.state, mode == Mode::train};
 }
 
 CView Stage::head_input(Context& ctx, Slot& slot) const {
@@ -240,11 +240,11 @@ CView Stage::head_input(Context& ctx, Slot& slot) const {
   return slot.final_norm.y();
 }
 
-void Stage::head_forward(Context& ctx, Slot& slot, Pass pass, const StepViews& step,
+void Stage::head_forward(Context& ctx, Slot& slot, Mode mode, const StepViews& step,
                          Accumulate accumulate) {
   const CView x = head_input(ctx, slot);
   const CView targets = slot.batch.targets.flat();
-  if (pass == Pass::train) {
+  if (mode == Mode::train) {
     head_->loss_and_gradient(ctx, x, targets, step, head_memory_, slot.d, accumulate);
   } else {
     head_->loss(ctx, x, targets, step, head_memory_);
@@ -262,11 +262,11 @@ void Stage::keep_input(Context& ctx, Slot& slot, const Unit& unit) const {
   slot.stream = {kept, {}};
 }
 
-void Stage::forward(Context& ctx, SlotId id, int unit_index, Pass pass, const StepViews& step,
+void Stage::forward(Context& ctx, SlotId id, int unit_index, Mode mode, const StepViews& step,
                     Accumulate accumulate) {
   Slot& slot = this->slot(id);
   const Unit& unit = units_.at(index(unit_index));
-  const nn::BatchInfo batch = info(slot, pass, step);
+  const nn::BatchInfo batch = info(slot, mode, step);
   if (unit_index == units(id.chunk).first) slot.stream = {slot.entry, {}};
   switch (unit.kind) {
     case UnitKind::embedding:
@@ -277,7 +277,7 @@ void Stage::forward(Context& ctx, SlotId id, int unit_index, Pass pass, const St
       slot.stream = blocks_[index(unit.block)].forward(ctx, slot.stream, rope_, batch, scratch_,
                                                        block_slot(slot, unit));
       return;
-    case UnitKind::head: return head_forward(ctx, slot, pass, step, accumulate);
+    case UnitKind::head: return head_forward(ctx, slot, mode, step, accumulate);
   }
 }
 
@@ -303,14 +303,14 @@ void Stage::block_backward(Context& ctx, SlotId id, int unit_index, const nn::Ba
 }
 
 void Stage::backward(Context& ctx, SlotId id, int unit_index, const StepViews& step,
-                     Accumulate accumulate, nn::Half half) {
+                     Accumulate accumulate, nn::BackwardPart part) {
   require(options_.training, "this stage was planned without gradients");
   const Slot& slot = this->slot(id);
   const Unit& unit = units_.at(index(unit_index));
-  const nn::BatchInfo batch = info(slot, Pass::train, step);
-  const nn::BackwardPass pass = {rope_, batch, scratch_, accumulate, half};
+  const nn::BatchInfo batch = info(slot, Mode::train, step);
+  const nn::BackwardPass pass = {rope_, batch, scratch_, accumulate, part};
   if (unit.kind == UnitKind::block) return block_backward(ctx, id, unit_index, pass);
-  if (half == nn::Half::weight) return;  // done with the input's half
+  if (part == nn::BackwardPart::weight) return;  // done with the input's part
   if (unit.kind == UnitKind::head) {
     if (has_final_norm()) {
       final_norm_.backward(ctx, slot.final_norm, slot.d, Accumulate::no, slot.d, accumulate);
@@ -318,7 +318,7 @@ void Stage::backward(Context& ctx, SlotId id, int unit_index, const StepViews& s
     return;
   }
   const bool head_wrote = spec_.tie_embeddings && head_ != nullptr;
-  embedding_->backward(ctx, slot.batch.tokens, slot.batch.order, pass, slot.d,
+  embedding_->backward(ctx, slot.batch.tokens, slot.batch.token_sort_index, pass, slot.d,
                        head_wrote ? Accumulate::yes : accumulate);
 }
 

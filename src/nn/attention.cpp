@@ -106,15 +106,15 @@ void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot
 void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass,
                          const Slot& slot, View dx) const {
   const Scope scope(ctx.recorder(), Component::attention);
-  if (pass.half == Half::weight) return backward_weight(ctx, x, pass, slot);
+  if (pass.part == BackwardPart::weight) return backward_weight(ctx, x, pass, slot);
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
   const View d_qkv = config_.split_backward ? slot.d_qkv : pass.scratch.d_qkv;
-  if (pass.half == Half::input) ops::cast(ctx, dy, slot.dy);
+  if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
   const CView all_dy = group.gather(ctx, dy, gathered);
   output_.backward_input(ctx, all_dy, pass.scratch.d_attention);
   comm::Ticket rows = 0;
-  if (pass.half == Half::both) {
+  if (pass.part == BackwardPart::both) {
     output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate);
     rows = group.start_gather(ctx, x, gathered);
   }
@@ -122,7 +122,7 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   const View term = group.term(dx, pass.scratch.partial);
   qkv_.backward_input(ctx, d_qkv, term);
   const comm::Ticket sum = group.start_sum(ctx, term, dx);
-  if (pass.half == Half::both) {
+  if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
     qkv_.backward_weight(ctx, d_qkv, group.cuts_rows() ? CView(gathered) : x, pass.accumulate);
   }

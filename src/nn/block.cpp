@@ -118,7 +118,7 @@ ResidualStream Block::forward(Context& ctx, ResidualStream in, const RopeTables&
 
 void Block::backward(Context& ctx, const BackwardPass& pass, const Slot& slot, CView input,
                      View d) const {
-  if (pass.half == Half::weight) {
+  if (pass.part == BackwardPart::weight) {
     const CView mlp_x = config_.pre_norm ? slot.norm2.y() : slot.norm1.y();
     mlp_.backward(ctx, {}, mlp_x, pass, slot.mlp, {});
     attention_.backward(ctx, {}, config_.pre_norm ? slot.norm1.y() : input, pass, slot.attention,
@@ -136,11 +136,11 @@ void Block::backward_before(Context& ctx, const BackwardPass& pass, const Slot& 
   const View d_mid = pass.scratch.d_mid;
   const bool again = config_.recompute == Recompute::selective;
   CView dy = masked(ctx, pass.batch, Place::mlp, pass.scratch, d);
-  if (again) norm2_.again(ctx, slot.norm2);
+  if (again) norm2_.recompute(ctx, slot.norm2);
   mlp_.backward(ctx, dy, slot.norm2.y(), pass, slot.mlp, d_mid);
   norm2_.backward(ctx, slot.norm2, d_mid, Accumulate::yes, d, pass.accumulate);
   dy = masked(ctx, pass.batch, Place::attention, pass.scratch, d);
-  if (again) norm1_.again(ctx, slot.norm1);
+  if (again) norm1_.recompute(ctx, slot.norm1);
   attention_.backward(ctx, dy, slot.norm1.y(), pass, slot.attention, d_mid);
   norm1_.backward(ctx, slot.norm1, d_mid, Accumulate::yes, d, pass.accumulate);
 }

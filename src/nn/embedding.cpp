@@ -48,13 +48,13 @@ void Embedding::forward(Context& ctx, CView tokens, Dim first_position, const Ba
   if (mask.active()) ops::dropout(ctx, mask, y, y);
 }
 
-void Embedding::backward(Context& ctx, CView tokens, CView order, const BackwardPass& pass, View dy,
-                         Accumulate table_accumulate) const {
+void Embedding::backward(Context& ctx, CView tokens, CView sort_index, const BackwardPass& pass,
+                         View dy, Accumulate table_accumulate) const {
   const Scope scope(ctx.recorder(), Component::embedding);
   const ops::Dropout mask = dropout(pass.batch, dy);
   if (mask.active()) ops::dropout(ctx, mask, dy, dy);
   const CView all_dy = config_.group.gather(ctx, dy, pass.scratch.gathered);
-  ops::embedding_backward(ctx, tokens, order, all_dy, config_.cut.shard, config_.scale,
+  ops::embedding_backward(ctx, tokens, sort_index, all_dy, config_.cut.shard, config_.scale,
                           table_accumulate, table_.gradient());
   if (positions_) ops::position_backward(ctx, all_dy, pass.accumulate, positions_.gradient());
 }

@@ -53,26 +53,26 @@ void Mlp::forward(Context& ctx, CView x, const Scratch& scratch, const Slot& slo
   down_.forward_summed(ctx, group, slot.activated, group.term(y, scratch.partial), y);
 }
 
-View Mlp::gradient_of_pre(Half half, const Slot& slot) const {
+View Mlp::gradient_of_pre(BackwardPart part, const Slot& slot) const {
   // A whole backward has no more use for the activated values, and a product runs faster into
   // memory that it does not read; the weight gradients of a later half need them.
-  const bool free = half == Half::both && !ops::is_gated(config_.activation);
+  const bool free = part == BackwardPart::both && !ops::is_gated(config_.activation);
   return free ? slot.activated : slot.pre;
 }
 
 void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                    View dx) const {
   const Scope scope(ctx.recorder(), Component::ffn);
-  if (pass.half == Half::weight) return backward_weight(ctx, x, pass, slot);
+  if (pass.part == BackwardPart::weight) return backward_weight(ctx, x, pass, slot);
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
-  if (pass.half == Half::input) ops::cast(ctx, dy, slot.dy);
+  if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
   const CView all_dy = group.gather(ctx, dy, gathered);
   if (config_.recompute == Recompute::selective) activate(ctx, slot);
-  if (pass.half == Half::both) {
+  if (pass.part == BackwardPart::both) {
     down_.backward_weight(ctx, all_dy, slot.activated, pass.accumulate);
   }
-  const View d_pre = gradient_of_pre(pass.half, slot);
+  const View d_pre = gradient_of_pre(pass.part, slot);
   if (ops::is_gated(config_.activation)) {
     down_.backward_input(ctx, all_dy, pass.scratch.d_activated);
     ops::gated_backward(ctx, config_.activation, slot.pre, pass.scratch.d_activated, d_pre);
@@ -80,11 +80,11 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
     down_.backward_input_activated(ctx, all_dy, slot.pre, config_.activation, d_pre);
   }
   comm::Ticket rows = 0;
-  if (pass.half == Half::both) rows = group.start_gather(ctx, x, gathered);
+  if (pass.part == BackwardPart::both) rows = group.start_gather(ctx, x, gathered);
   const View term = group.term(dx, pass.scratch.partial);
   up_.backward_input(ctx, d_pre, term);
   const comm::Ticket sum = group.start_sum(ctx, term, dx);
-  if (pass.half == Half::both) {
+  if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
     up_.backward_weight(ctx, d_pre, group.cuts_rows() ? CView(gathered) : x, pass.accumulate);
   }

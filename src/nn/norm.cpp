@@ -48,7 +48,7 @@ void Norm::forward(Context& ctx, CView residual, CView delta, Slot& slot) const 
   normalize(ctx, residual, delta, delta ? slot.sum : View(), slot);
 }
 
-void Norm::again(Context& ctx, const Slot& slot) const {
+void Norm::recompute(Context& ctx, const Slot& slot) const {
   const Scope scope(ctx.recorder(), Component::norms);
   if (kind_ != NormKind::none) normalize(ctx, slot.x, {}, {}, slot);
 }

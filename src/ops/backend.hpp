@@ -4,6 +4,7 @@
 #include "cuda/library_workspace.hpp"
 #include "cuda/workspace.hpp"
 #include "hyperslab/ops/activation.hpp"
+#include "hyperslab/ops/algorithm_cache.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/clock.hpp"
 #include "hyperslab/ops/dropout.hpp"
@@ -13,7 +14,6 @@
 #include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/ops/norm.hpp"
 #include "hyperslab/ops/optimizer.hpp"
-#include "hyperslab/ops/products.hpp"
 
 // Every op has a twin per device with the signature of the public function, which has checked
 // shapes and dtypes before.
@@ -55,7 +55,7 @@ decltype(ops::norm_backward) norm_backward;
 decltype(ops::adamw) adamw;
 decltype(ops::add_norm_squared) add_norm_squared;
 decltype(ops::begin_step) begin_step;
-decltype(ops::judge_step) judge_step;
+decltype(ops::finalize_step) finalize_step;
 
 // Bytes of scratch memory, for the plan on `meta` and for the op itself. Those of the GPU are in
 // cuda/workspace.hpp and cuda/library_workspace.hpp.
@@ -106,16 +106,16 @@ decltype(ops::linear_activation_forward) linear_activation_forward;
 decltype(ops::linear_backward_input) linear_backward_input;
 decltype(ops::linear_activation_backward_input) linear_activation_backward_input;
 decltype(ops::linear_backward_weight) linear_backward_weight;
-decltype(ops::product_library) product_library;
-decltype(ops::product_place) product_place;
-decltype(ops::products_of) products_of;
-decltype(ops::adopt_products) adopt_products;
-decltype(ops::chosen_products) chosen_products;
+decltype(ops::gemm_library) gemm_library;
+decltype(ops::gemm_platform) gemm_platform;
+decltype(ops::algorithms_of) algorithms_of;
+decltype(ops::adopt_algorithms) adopt_algorithms;
+decltype(ops::chosen_algorithms) chosen_algorithms;
 decltype(ops::add_norm_forward) add_norm_forward;
 decltype(ops::norm_backward) norm_backward;
 decltype(ops::adamw) adamw;
 decltype(ops::add_norm_squared) add_norm_squared;
 decltype(ops::begin_step) begin_step;
-decltype(ops::judge_step) judge_step;
+decltype(ops::finalize_step) finalize_step;
 
 }  // namespace hyperslab::ops::cuda

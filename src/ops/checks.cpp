@@ -90,7 +90,7 @@ void require_shard(const VocabularyShard& shard, Dim size, std::string_view what
 bool on_meta(Context& ctx, std::string_view op, double flops, std::initializer_list<CView> operands,
              std::size_t workspace_bytes) {
   if (ctx.device() != Device::meta) {
-    ctx.give_turn();
+    ctx.progress();
     return false;
   }
   double bytes = 0;

@@ -38,12 +38,12 @@ void embedding_forward(Context& ctx, CView tokens, CView table, const Vocabulary
   cpu::embedding_forward(ctx, tokens, table, shard, positions, first_position, scale, y);
 }
 
-void embedding_backward(Context& ctx, CView tokens, CView order, CView dy,
+void embedding_backward(Context& ctx, CView tokens, CView sort_index, CView dy,
                         const VocabularyShard& shard, float scale, Accumulate accumulate,
                         View dtable) {
   require_dtype(ctx, tokens, DType::i32, "embedding_backward tokens");
   const auto [B, T] = tokens.dims<2>("embedding_backward tokens");
-  require_operand(ctx, order, {B * T}, DType::i32, "embedding_backward order");
+  require_operand(ctx, sort_index, {B * T}, DType::i32, "embedding_backward sort_index");
   require_here(ctx, dy, "embedding_backward dy");
   require_dtype(ctx, dtable, statistic_dtype(dy.dtype()), "embedding_backward dtable");
   const auto [table_rows, C] = dtable.dims<2>("embedding_backward dtable");
@@ -52,15 +52,16 @@ void embedding_backward(Context& ctx, CView tokens, CView order, CView dy,
   const View rows =
       accumulate == Accumulate::yes ? dtable.slice(0, std::min(shard.count, B * T)) : dtable;
   if (on_meta(ctx, "embedding_backward", 2.0 * static_cast<double>(dy.numel()),
-              {tokens, order, dy, rows})) {
+              {tokens, sort_index, dy, rows})) {
     return;
   }
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) {
-      return cuda::embedding_backward(ctx, tokens, order, dy, shard, scale, accumulate, dtable);
+      return cuda::embedding_backward(ctx, tokens, sort_index, dy, shard, scale, accumulate,
+                                      dtable);
     }
   }
-  cpu::embedding_backward(ctx, tokens, order, dy, shard, scale, accumulate, dtable);
+  cpu::embedding_backward(ctx, tokens, sort_index, dy, shard, scale, accumulate, dtable);
 }
 
 void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dpositions) {

@@ -8,7 +8,7 @@
 namespace hyperslab::ops {
 namespace {
 
-double product_flops(Dim M, Dim N, Dim K) {
+double gemm_flops(Dim M, Dim N, Dim K) {
   return 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K);
 }
 
@@ -27,7 +27,7 @@ void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumu
   require_here(ctx, c, "matmul c");
   if (c.dtype() != a.dtype()) require_dtype(ctx, c, statistic_dtype(a.dtype()), "matmul c");
   require_shape(c, {M, N}, "matmul c");
-  if (on_meta(ctx, "matmul", product_flops(M, N, K), {a, b, c})) return;
+  if (on_meta(ctx, "matmul", gemm_flops(M, N, K), {a, b, c})) return;
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) {
       return cuda::matmul(ctx, a, trans_a, b, trans_b, accumulate, c);
@@ -44,7 +44,7 @@ void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
   require_rows(ctx, x, rows, K, x.dtype(), "linear_forward x");
   if (bias) require_operand(ctx, bias, {M}, x.dtype(), "linear_forward bias");
   require_rows(ctx, y, rows, M, x.dtype(), "linear_forward y");
-  if (on_meta(ctx, "linear_forward", product_flops(rows, M, K), {x, weight, bias, y})) return;
+  if (on_meta(ctx, "linear_forward", gemm_flops(rows, M, K), {x, weight, bias, y})) return;
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) return cuda::linear_forward(ctx, x, weight, bias, y);
   }
@@ -62,7 +62,7 @@ void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
   if (bias) require_operand(ctx, bias, {M}, x.dtype(), "linear_activation_forward bias");
   require_rows(ctx, pre, rows, M, x.dtype(), "linear_activation_forward pre");
   require_rows(ctx, y, rows, M, x.dtype(), "linear_activation_forward y");
-  const double flops = product_flops(rows, M, K) + 10.0 * static_cast<double>(rows * M);
+  const double flops = gemm_flops(rows, M, K) + 10.0 * static_cast<double>(rows * M);
   if (on_meta(ctx, "linear_activation_forward", flops, {x, weight, bias, pre, y})) return;
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) {
@@ -79,7 +79,7 @@ void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accu
   const Dim rows = leading(dy.shape());
   require_rows(ctx, dy, rows, M, dy.dtype(), "linear_backward_input dy");
   require_rows(ctx, dx, rows, K, dy.dtype(), "linear_backward_input dx");
-  if (on_meta(ctx, "linear_backward_input", product_flops(rows, M, K), {dy, weight, dx})) return;
+  if (on_meta(ctx, "linear_backward_input", gemm_flops(rows, M, K), {dy, weight, dx})) return;
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) {
       return cuda::linear_backward_input(ctx, dy, weight, accumulate, dx);
@@ -98,7 +98,7 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
   require_rows(ctx, dy, rows, M, dy.dtype(), "linear_activation_backward_input dy");
   require_rows(ctx, pre, rows, K, dy.dtype(), "linear_activation_backward_input pre");
   require_rows(ctx, dpre, rows, K, dy.dtype(), "linear_activation_backward_input dpre");
-  const double flops = product_flops(rows, M, K) + 15.0 * static_cast<double>(rows * K);
+  const double flops = gemm_flops(rows, M, K) + 15.0 * static_cast<double>(rows * K);
   if (on_meta(
           ctx, "linear_activation_backward_input", flops, {dy, weight, pre, dpre},
           workspace_for(ctx, cpu::linear_activation_backward_input_workspace(rows, K, dy.dtype()),
@@ -124,7 +124,7 @@ void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumula
   require_rows(ctx, x, rows, K, dy.dtype(), "linear_backward_weight x");
   if (dbias) require_operand(ctx, dbias, {M}, statistic, "linear_backward_weight dbias");
   const double bias_flops = dbias ? static_cast<double>(rows * M) : 0;
-  if (on_meta(ctx, "linear_backward_weight", product_flops(rows, M, K) + bias_flops,
+  if (on_meta(ctx, "linear_backward_weight", gemm_flops(rows, M, K) + bias_flops,
               {dy, x, dweight, dbias},
               workspace_for(ctx, 0, dbias ? cuda::column_sums_workspace(rows, M) : 0))) {
     return;

@@ -63,16 +63,17 @@ void begin_step(Context& ctx, const StepInput& input, StepState* state, View sum
   cpu::begin_step(ctx, input, state, sums);
 }
 
-void judge_step(Context& ctx, const JudgeConstants& constants, CView sums, StepState* state,
-                StepResult* results) {
-  require_sums(ctx, sums, "judge_step sums");
-  if (on_meta(ctx, "judge_step", 0, {sums})) return;
-  require(state != nullptr, "judge_step state: is absent");
-  require(results != nullptr, "judge_step results: is absent");
+void finalize_step(Context& ctx, const FinalizeConstants& constants, CView sums, StepState* state,
+                   StepResult* results) {
+  require_sums(ctx, sums, "finalize_step sums");
+  if (on_meta(ctx, "finalize_step", 0, {sums})) return;
+  require(state != nullptr, "finalize_step state: is absent");
+  require(results != nullptr, "finalize_step results: is absent");
   if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::judge_step(ctx, constants, sums, state, results);
+    if (ctx.device() == Device::cuda)
+      return cuda::finalize_step(ctx, constants, sums, state, results);
   }
-  cpu::judge_step(ctx, constants, sums, state, results);
+  cpu::finalize_step(ctx, constants, sums, state, results);
 }
 
 }  // namespace hyperslab::ops

@@ -55,8 +55,8 @@ void AdamW::fill_decay(Context& ctx, Dim begin, Dim end, Dim place) const {
   ops::fill(ctx, static_cast<float>(config_.weight_decay), decay_.slice(first, last - first + 1));
 }
 
-ops::JudgeConstants AdamW::judge_constants() const {
-  ops::JudgeConstants constants;
+ops::FinalizeConstants AdamW::finalize_constants() const {
+  ops::FinalizeConstants constants;
   constants.clip_norm = static_cast<float>(config_.clip_norm);
   constants.beta1 = static_cast<float>(config_.betas[0]);
   constants.beta2 = static_cast<float>(config_.betas[1]);

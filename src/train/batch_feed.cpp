@@ -16,19 +16,19 @@ void copy_present(Context& ctx, const View& from, const View& to) {
 void copy_batch(Context& ctx, const io::Microbatch& from, const model::BatchViews& to) {
   copy_present(ctx, from.tokens, to.tokens);
   copy_present(ctx, from.targets, to.targets);
-  copy_present(ctx, from.order, to.order);
+  copy_present(ctx, from.token_sort_index, to.token_sort_index);
   copy_present(ctx, from.sample_position, to.sample_position);
 }
 
 }  // namespace
 
 BatchFeed::BatchFeed(Context& ctx, const model::BatchViews& like, std::size_t depth,
-                     int microbatches, bool with_order)
+                     int microbatches, bool with_sort_index)
     : like_(like),
       device_(ctx.device()),
       depth_(depth),
       microbatches_(microbatches),
-      with_order_(with_order) {
+      with_order_(with_sort_index) {
   require(depth > 0 && microbatches > 0, "a batch feed without room or microbatches");
 }
 
@@ -58,10 +58,10 @@ void BatchFeed::release() {
 
 io::Microbatch BatchFeed::next() {
   if (device_ != Device::cuda) {
-    return {like_.tokens, like_.targets, like_.order, like_.sample_position};
+    return {like_.tokens, like_.targets, like_.token_sort_index, like_.sample_position};
   }
   for (std::size_t i = staging_.size(); i < depth_; ++i) {
-    staging_.emplace_back(device_, samples(), length(), static_cast<bool>(like_.order));
+    staging_.emplace_back(device_, samples(), length(), static_cast<bool>(like_.token_sort_index));
   }
   at_ = (at_ + 1) % staging_.size();
   return staging_[at_].views();
@@ -71,7 +71,8 @@ void BatchFeed::upload(Context& ctx) const { upload(ctx, like_); }
 
 void BatchFeed::upload(Context& ctx, const model::BatchViews& destination) const {
   if (device_ == Device::cuda) return copy_batch(ctx, staging_[at_].views(), destination);
-  copy_batch(ctx, {like_.tokens, like_.targets, like_.order, like_.sample_position}, destination);
+  copy_batch(ctx, {like_.tokens, like_.targets, like_.token_sort_index, like_.sample_position},
+             destination);
 }
 
 }  // namespace hyperslab::train

@@ -18,9 +18,9 @@ class BatchFeed {
  public:
   /// `like`: a slot's views, for shapes. `depth`: microbatches whose copies to a GPU may be on
   /// their way at once; the caller sees to it that older ones are done. `microbatches`: of one step
-  /// here. `with_order`: false where no embedding needs the places sorted by token.
+  /// here. `with_sort_index`: false where no embedding needs the places sorted by token.
   BatchFeed(Context& ctx, const model::BatchViews& like, std::size_t depth, int microbatches = 1,
-            bool with_order = true);
+            bool with_sort_index = true);
 
   /// destination = microbatch `microbatch` of step `step`, while a thread loads those behind it; on
   /// a GPU the copy is enqueued. Any order of calls is right, the order of training is fast. Absent

@@ -42,7 +42,7 @@ class DataBench {
   using LoadOne = std::function<void(std::int64_t step, int microbatch)>;
 
   void open();
-  void load_directly(std::int64_t step, int microbatch, bool with_order);
+  void load_directly(std::int64_t step, int microbatch, bool with_sort_index);
   DataBenchRow measure(const std::string& name, const LoadOne& load);
   [[nodiscard]] std::vector<double> of_all_ranks(double mine);
 
@@ -79,9 +79,9 @@ void DataBench::open() {
                                       static_cast<std::size_t>(3 * microbatches), microbatches);
 }
 
-void DataBench::load_directly(std::int64_t step, int microbatch, bool with_order) {
+void DataBench::load_directly(std::int64_t step, int microbatch, bool with_sort_index) {
   io::Microbatch views = host_->views();
-  if (!with_order) views.order = View();
+  if (!with_sort_index) views.token_sort_index = View();
   loader_->load(step, microbatch, views);
 }
 

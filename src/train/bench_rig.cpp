@@ -46,13 +46,13 @@ BenchRig::BenchRig(comm::World& world, const Config& config, const BenchOptions&
 }
 
 void BenchRig::run(BenchMode mode, std::int64_t step, bool loads) {
-  Trainer::Order order;
-  order.step = step;
-  order.learning_rate = config_.optimizer.lr;
+  Trainer::StepArgs args;
+  args.step = step;
+  args.learning_rate = config_.optimizer.lr;
   switch (mode) {
-    case BenchMode::forward: return trainer_->forward(order);
-    case BenchMode::forward_backward: return trainer_->forward_backward(order);
-    case BenchMode::step: return trainer_->step(order, loads ? loader_.get() : nullptr);
+    case BenchMode::forward: return trainer_->forward(args);
+    case BenchMode::forward_backward: return trainer_->forward_backward(args);
+    case BenchMode::step: return trainer_->step(args, loads ? loader_.get() : nullptr);
   }
 }
 

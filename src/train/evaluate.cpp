@@ -5,7 +5,7 @@
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/train/trainer.hpp"
-#include "passes.hpp"
+#include "stage_worker.hpp"
 #include "step_records.hpp"
 
 namespace hyperslab::train {
@@ -23,8 +23,8 @@ double Evaluation::word_perplexity(const TextAmount& text) const {
 Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, comm::World& world) {
   const std::int64_t chunks = (count + microbatch() - 1) / microbatch();
   executor_->finish(*ctx_);
-  Passes::Run run;
-  run.pass = model::Pass::evaluate;
+  StageWorker::Run run;
+  run.pass = model::Mode::evaluate;
   run.step_views = step_views();
   run.samples = &samples;
   run.count = count;
@@ -33,8 +33,8 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
   const bool has_head = stage_.has_head(stage_.chunks() - 1);
   for (run.chunk = mesh_.at().data; run.chunk < chunks; run.chunk += config_.parallel.data) {
     ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
-    passes_->begin(run);
-    evaluation_->run(*ctx_, *passes_);
+    worker_->begin(run);
+    evaluation_->run(*ctx_, *worker_);
     if (!has_head) {  // nothing is read here, and the feed's memory is used again
       if (++unread % program_.microbatches == 0) synchronize(*ctx_);
       continue;

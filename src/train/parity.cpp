@@ -113,12 +113,12 @@ class Tracer {
     const std::int64_t total = total_steps(config_, samples_->size());
     LayoutTrace trace;
     for (std::int64_t step = 1; step <= steps; ++step) {
-      Trainer::Order order;
-      order.step = step;
-      order.learning_rate =
+      Trainer::StepArgs args;
+      args.step = step;
+      args.learning_rate =
           optim::learning_rate(config_.schedule, config_.optimizer.lr, step, total);
       const double loss_scale = step == 1 ? trainer_->state().loss_scale : 1;
-      trainer_->step(order, loader_.get());
+      trainer_->step(args, loader_.get());
       const ops::StepResult& result = trainer_->result(step);
       trace.losses.push_back(result.loss_sum / result.tokens);
       if (step > 1) continue;

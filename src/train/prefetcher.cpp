@@ -9,25 +9,25 @@
 
 namespace hyperslab::train {
 
-HostBatch::HostBatch(Device device, Dim B, Dim T, bool with_order) {
+HostBatch::HostBatch(Device device, Dim B, Dim T, bool with_sort_index) {
   const auto ids = static_cast<std::size_t>(B * T) * sizeof(std::int32_t);
   const auto positions = static_cast<std::size_t>(B) * sizeof(std::int64_t);
-  memory_ = PinnedBuffer(device, positions + (with_order ? 3 : 2) * ids);
+  memory_ = PinnedBuffer(device, positions + (with_sort_index ? 3 : 2) * ids);
   auto* place = static_cast<std::byte*>(memory_.data());
   // The widest elements first, so that all are aligned.
   views_.sample_position = View(place, DType::i64, Device::cpu, {B});
   views_.tokens = View(place + positions, DType::i32, Device::cpu, {B, T});
   views_.targets = View(place + positions + ids, DType::i32, Device::cpu, {B, T});
-  if (with_order) {
-    views_.order = View(place + positions + 2 * ids, DType::i32, Device::cpu, {B * T});
+  if (with_sort_index) {
+    views_.token_sort_index = View(place + positions + 2 * ids, DType::i32, Device::cpu, {B * T});
   }
 }
 
-Prefetcher::Prefetcher(Device device, Dim B, Dim T, bool with_order, int microbatches,
+Prefetcher::Prefetcher(Device device, Dim B, Dim T, bool with_sort_index, int microbatches,
                        std::size_t ahead, std::size_t held)
     : microbatches_(microbatches), ahead_(ahead), held_(held) {
   ring_.reserve(ahead + held);
-  for (std::size_t i = 0; i < ahead + held; ++i) ring_.emplace_back(device, B, T, with_order);
+  for (std::size_t i = 0; i < ahead + held; ++i) ring_.emplace_back(device, B, T, with_sort_index);
   thread_ = std::thread([this] { run(); });
 }
 

@@ -24,7 +24,7 @@ struct BatchPlace {
 /// Host memory of a microbatch; page-locked for `cuda`.
 class HostBatch {
  public:
-  HostBatch(Device device, Dim B, Dim T, bool with_order);
+  HostBatch(Device device, Dim B, Dim T, bool with_sort_index);
   [[nodiscard]] const io::Microbatch& views() const { return views_; }
 
  private:
@@ -38,7 +38,7 @@ class HostBatch {
 class Prefetcher {
  public:
   /// The ring keeps the last `held` microbatches that take() gave as they are.
-  Prefetcher(Device device, Dim B, Dim T, bool with_order, int microbatches, std::size_t ahead,
+  Prefetcher(Device device, Dim B, Dim T, bool with_sort_index, int microbatches, std::size_t ahead,
              std::size_t held);
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;

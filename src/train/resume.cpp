@@ -4,10 +4,10 @@
 
 #include <filesystem>
 
+#include "algorithms.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "initial.hpp"
-#include "products.hpp"
 #include "training_run.hpp"
 
 namespace hyperslab::train {
@@ -134,7 +134,7 @@ void TrainingRun::load(const std::string& step) {
     require_same_model(reader.meta(), config_.model, reader.folder());
     first_step_ = reader.meta().step + 1;
     earlier_seconds_ = reader.meta().wall_seconds;
-    if (is_first()) products_ = read_products(reader.meta().products, reader.folder());
+    if (is_first()) algorithms_ = read_algorithms(reader.meta().algorithms, reader.folder());
     if (is_first()) {
       log::info(fmt::format("resumed from {} (step {}, written by {})", reader.folder(),
                             reader.meta().step, reader.meta().layout));

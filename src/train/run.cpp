@@ -155,7 +155,7 @@ ExitCode TrainingRun::run() {
   started_ = now_seconds();
   collected_ = first_step_ - 1;
   if (is_asked_to_stop()) return ExitCode::preempted;
-  settle_products();
+  settle_algorithms();
   std::int64_t step = first_step_ - 1;
   while (step < final_step() && !stop_) {
     one_step(++step);
@@ -172,15 +172,15 @@ ExitCode TrainingRun::run() {
 
 void TrainingRun::one_step(std::int64_t step) {
   step_ = step;
-  Trainer::Order order;
-  order.step = step;
-  order.learning_rate =
+  Trainer::StepArgs args;
+  args.step = step;
+  args.learning_rate =
       optim::learning_rate(config_.schedule, config_.optimizer.lr, step, last_step_);
-  order.stop_requested = options_.stop_signal != nullptr && *options_.stop_signal != 0;
-  order.traced =
+  args.stop_requested = options_.stop_signal != nullptr && *options_.stop_signal != 0;
+  args.traced =
       std::ranges::find(config_.timing.trace_steps, step) != config_.timing.trace_steps.end();
   step_clock_.begin(step, now_seconds());
-  trainer_->step(order, loader_.get());
+  trainer_->step(args, loader_.get());
   record_trace(step);
   if (config_.train.log_norms > 0 && step % config_.train.log_norms == 0 && is_first()) {
     norms_->append(step, *trainer_);
@@ -298,7 +298,7 @@ ExitCode TrainingRun::run_and_say_where() {
     return run();
   } catch (const Error& error) {
     // Ranks that fail alike leave in peace: nothing of theirs may still move data.
-    if (error.is_on_all_ranks()) trainer_->settle();
+    if (error.is_on_all_ranks()) trainer_->wait_all();
     throw error.in_run(mesh::describe(mesh_->at()), step_);
   }
 }

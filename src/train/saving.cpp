@@ -177,7 +177,7 @@ io::CheckpointMeta TrainingRun::meta_of(std::int64_t step) {
   meta.layout = mesh::describe(config_.parallel);
   meta.deck = options_.deck_yaml;
   meta.version = version() + " (" + commit() + ")";
-  if (products_.size() > 0) meta.products = products_.text();
+  if (algorithms_.size() > 0) meta.algorithms = algorithms_.text();
   meta.vocabulary = vocabulary_files_;
   trainer_->fill_meta(meta);
   return meta;

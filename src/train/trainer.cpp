@@ -13,7 +13,7 @@
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/pipeline/validate.hpp"
 #include "hyperslab/train/out_of_memory.hpp"
-#include "passes.hpp"
+#include "stage_worker.hpp"
 #include "stages.hpp"
 #include "step_records.hpp"
 
@@ -71,8 +71,9 @@ StepRecords::Counters reduction_counters(const mesh::Mesh& mesh) {
 model::Arenas arenas_of(const Config& config, const mesh::Mesh& mesh, const TrainerOptions& options,
                         const model::MemoryPlan* plan) {
   if (plan == nullptr) return model::Arenas::measuring();
-  return advised(config, options, mesh::world_rank_of(config.parallel, mesh.at()),
-                 [&] { return model::Arenas::real(options.device, *plan, options.canary); });
+  return with_oom_advice(config, options, mesh::world_rank_of(config.parallel, mesh.at()), [&] {
+    return model::Arenas::real(options.device, *plan, options.canary);
+  });
 }
 
 }  // namespace
@@ -86,7 +87,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
       arenas_(arenas_of(config, mesh, options, plan)),
       stage_(config.model, stage_options(config, mesh, options, program_), arenas_) {
   const bool real = plan != nullptr;
-  ctx_ = advised(config, options, mesh::world_rank_of(config.parallel, mesh.at()), [&] {
+  ctx_ = with_oom_advice(config, options, mesh::world_rank_of(config.parallel, mesh.at()), [&] {
     return std::make_unique<Context>(real ? options.device : Device::meta,
                                      real ? plan->workspace : 0, options.device);
   });
@@ -95,7 +96,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   ctx_->set_deterministic(config.run.deterministic);
   const bool host_moves_data = ctx_->device() == Device::cpu && mesh.world_group().size() > 1;
   if (host_moves_data) ctx_->set_background(&mesh.world_group());
-  if (real) ctx_->recorder().tell(options.activity);
+  if (real) ctx_->recorder().set_activity(options.activity);
   if (options.training) set_up_training();
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
                                            options.compute == DType::f64 ? DType::f64 : DType::f32,
@@ -107,21 +108,21 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   }
   records_->start_clock(options.time_components);
   meter_ = std::make_unique<GroupMeter>(mesh);
-  set_up_passes();
+  set_up_worker();
   const model::MemoryPlan used = arenas_.used();
   memory_.change(
       static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer + used.scratch),
       "parameters, state and scratch");
 }
 
-void Trainer::set_up_passes() {
+void Trainer::set_up_worker() {
   // The host is at most two steps ahead of the device.
   const std::size_t depth = std::size_t{3} * static_cast<std::size_t>(program_.microbatches) *
                             static_cast<std::size_t>(stage_.chunks());
   feed_ = std::make_unique<BatchFeed>(*ctx_, stage_.batch({}), depth, program_.microbatches,
                                       stage_.has_embedding(0));
-  passes_ = std::make_unique<Passes>(Passes::Parts{*ctx_, stage_, *feed_, memory_, reducer_.get(),
-                                                   gather_.get(), options_.graphs});
+  worker_ = std::make_unique<StageWorker>(StageWorker::Parts{
+      *ctx_, stage_, *feed_, memory_, reducer_.get(), gather_.get(), options_.graphs});
   comm::Communicator* group = &mesh_.pipeline_group();
   executor_ = std::make_unique<pipeline::Executor>(program_, mesh_.at().pipeline, group);
   evaluation_ = std::make_unique<pipeline::Executor>(
@@ -133,21 +134,21 @@ void Trainer::set_up_passes() {
 void Trainer::set_up_training() {
   optimizer_ =
       std::make_unique<optim::AdamW>(config_.optimizer, stage_.params(), arenas_.optimizer);
-  data::GradientGroups groups;
+  dp::GradientGroups groups;
   groups.data = &mesh_.data_group();
   groups.tensor = &mesh_.tensor_group();
   groups.key_value = mesh_.key_value_group();
   groups.tied = mesh_.tied_group();
   groups.counts_tied = mesh_.is_first_stage();
-  reducer_ = std::make_unique<data::GradientReducer>(stage_.params(), groups);
-  gather_ = std::make_unique<data::ParameterGather>(stage_.params(), mesh_.data_group());
+  reducer_ = std::make_unique<dp::GradientReducer>(stage_.params(), groups);
+  gather_ = std::make_unique<dp::ParameterGather>(stage_.params(), mesh_.data_group());
 }
 
 Trainer::~Trainer() {
-  if (std::uncaught_exceptions() == 0) settle();  // else peers may be elsewhere by now
+  if (std::uncaught_exceptions() == 0) wait_all();  // else peers may be elsewhere by now
 }
 
-void Trainer::settle() {
+void Trainer::wait_all() {
   executor_->finish(*ctx_);
   if (gather_) gather_->finish(*ctx_);
 }
@@ -168,7 +169,7 @@ void Trainer::restart_clock() {
   records_->restart_clock();
   meter_->forget();
 }
-int Trainer::segments() const { return passes_->segments() + 1; }
+int Trainer::segments() const { return worker_->segments() + 1; }
 
 StepTimes Trainer::times(std::int64_t step) const {
   const StepTimes& host = host_times_[static_cast<std::size_t>(step % ops::kResultRing)];
@@ -189,62 +190,62 @@ void Trainer::initialize() {
   optimizer_->initialize(*ctx_);
 }
 
-void Trainer::step(const Order& order, io::Loader* loader) {
-  begin(order, loader == nullptr ? batch_tokens() : loader->counted_tokens(order.step));
+void Trainer::step(const StepArgs& args, io::Loader* loader) {
+  begin(args, loader == nullptr ? batch_tokens() : loader->counted_tokens(args.step));
   reducer_->begin_step();
-  run_program(order, loader, true);
+  run_program(args, loader, true);
   reducer_->finish(*ctx_);
   const bool alone = mesh_.world_group().size() == 1;
   update_.run(*ctx_, options_.graphs && alone, [&] {
-    judge();
+    finalize();
     update();
   });
   reducer_->tell_waits(*ctx_);
   end();
 }
 
-void Trainer::run_program(const Order& order, io::Loader* loader, bool reduces) {
-  Passes::Run run;
-  run.pass = options_.training ? model::Pass::train : model::Pass::evaluate;
+void Trainer::run_program(const StepArgs& args, io::Loader* loader, bool reduces) {
+  StageWorker::Run run;
+  run.pass = options_.training ? model::Mode::train : model::Mode::evaluate;
   run.step_views = step_views();
-  run.step = order.step;
+  run.step = args.step;
   run.loader = loader;
   run.microbatches = program_.microbatches;
   run.reduces = reduces;
-  passes_->begin(run);
-  executor_->run(*ctx_, *passes_);
+  worker_->begin(run);
+  executor_->run(*ctx_, *worker_);
 }
 
 void Trainer::fill_slots(io::Loader& loader, std::int64_t step) {
-  Passes::Run run;
+  StageWorker::Run run;
   run.step = step;
   run.loader = &loader;
-  passes_->begin(run);
+  worker_->begin(run);
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
     const int slots = program_.slot_count(mesh_.at().pipeline, chunk);
-    for (int slot = 0; slot < slots; ++slot) passes_->load({chunk, slot}, 0);
+    for (int slot = 0; slot < slots; ++slot) worker_->load({chunk, slot}, 0);
   }
   synchronize(*ctx_);
   release_loader();
 }
 
-void Trainer::rehearse(io::Loader& loader, std::int64_t step) {
+void Trainer::warm_up(io::Loader& loader, std::int64_t step) {
   fill_slots(loader, step);
-  Order order;
-  order.step = step - 1;  // the host must not find the records of `step` there before it is
-  begin(order, batch_tokens());
-  Passes::Run run;
+  StepArgs args;
+  args.step = step - 1;  // the host must not find the records of `step` there before it is
+  begin(args, batch_tokens());
+  StageWorker::Run run;
   run.step_views = step_views();
-  run.step = order.step;
+  run.step = args.step;
   run.microbatches = program_.microbatches;
   run.reduces = false;
   run.eager = true;
-  passes_->begin(run);
-  executor_->run(*ctx_, *passes_);
+  worker_->begin(run);
+  executor_->run(*ctx_, *worker_);
   executor_->finish(*ctx_);
-  run.pass = model::Pass::evaluate;
-  passes_->begin(run);
-  evaluation_->run(*ctx_, *passes_);
+  run.pass = model::Mode::evaluate;
+  worker_->begin(run);
+  evaluation_->run(*ctx_, *worker_);
   evaluation_->finish(*ctx_);
   end();
   synchronize(*ctx_);
@@ -253,14 +254,14 @@ void Trainer::rehearse(io::Loader& loader, std::int64_t step) {
 
 void Trainer::release_loader() { feed_->release(); }
 
-void Trainer::begin(const Order& order, std::int64_t tokens) {
-  ctx_->recorder().begin_step(order.step, order.traced);
+void Trainer::begin(const StepArgs& args, std::int64_t tokens) {
+  ctx_->recorder().begin_step(args.step, args.traced);
   memory_.begin_step();
   meter_->begin_step();
-  input_.step = order.step;
-  input_.learning_rate = static_cast<float>(order.learning_rate);
+  input_.step = args.step;
+  input_.learning_rate = static_cast<float>(args.learning_rate);
   input_.inverse_tokens = 1.0F / static_cast<float>(std::max<std::int64_t>(1, tokens));
-  input_.stop_request = order.stop_requested ? 1.0F : 0.0F;
+  input_.stop_request = args.stop_requested ? 1.0F : 0.0F;
   ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
 }
 
@@ -271,7 +272,7 @@ void Trainer::end() {
   records_->publish_times();
 }
 
-void Trainer::judge() {
+void Trainer::finalize() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   {
     const Scope component(ctx_->recorder(), Component::optimizer);
@@ -284,9 +285,9 @@ void Trainer::judge() {
     const Scope waiting(ctx_->recorder(), Phase::wait);  // some scalars: only late ranks take long
     world.wait(*ctx_, world.all_reduce(*ctx_, records_->sums(), comm::ReduceOp::sum));
   }
-  ops::JudgeConstants constants = optimizer_->judge_constants();
+  ops::FinalizeConstants constants = optimizer_->finalize_constants();
   constants.scale_loss = config_.precision.compute == "fp16";
-  ops::judge_step(*ctx_, constants, records_->sums(), records_->state(), records_->results());
+  ops::finalize_step(*ctx_, constants, records_->sums(), records_->state(), records_->results());
 }
 
 void Trainer::update() {
@@ -299,15 +300,15 @@ void Trainer::update() {
   }
 }
 
-void Trainer::forward_backward(const Order& order) {
-  begin(order, batch_tokens());
-  run_program(order, nullptr, false);
+void Trainer::forward_backward(const StepArgs& args) {
+  begin(args, batch_tokens());
+  run_program(args, nullptr, false);
   end();
 }
 
-void Trainer::forward(const Order& order) {
+void Trainer::forward(const StepArgs& args) {
   require(!options_.training, "a trainer with gradients has no forward pass alone");
-  forward_backward(order);  // whose program is forward only here
+  forward_backward(args);  // whose program is forward only here
 }
 
 Plan make_plan(const Config& config, const TrainerOptions& options, int world_rank) {

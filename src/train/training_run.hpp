@@ -7,7 +7,7 @@
 #include <string>
 
 #include "finite_steps.hpp"
-#include "hyperslab/ops/products.hpp"
+#include "hyperslab/ops/algorithm_cache.hpp"
 #include "hyperslab/train/run.hpp"
 #include "hyperslab/train/run_lock.hpp"
 #include "norms.hpp"
@@ -39,7 +39,7 @@ class TrainingRun {
   }
   void resume();
   [[nodiscard]] bool set_earlier_checkpoints_aside() const;
-  void settle_products();
+  void settle_algorithms();
   [[nodiscard]] std::string chosen_step(const std::string& wanted);
   [[nodiscard]] std::string older_than_damaged(const std::string& step);
   void load(const std::string& step);
@@ -113,7 +113,7 @@ class TrainingRun {
   std::unique_ptr<NormsLog> norms_;
   std::unique_ptr<io::TimingWriter> timing_;
   std::unique_ptr<Progress> progress_;
-  ops::ProductTable products_;  // of all ranks, settled before the first step
+  ops::AlgorithmCache algorithms_;  // of all ranks, settled before the first step
   std::optional<io::MetricsLine::Validation> validation_;
   std::optional<TextAmount> validation_text_;  // where the vocabulary tells
   double last_loss_ = 0;                       // of the newest step whose result was read

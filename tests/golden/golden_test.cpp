@@ -190,7 +190,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
     const Tensor targets = golden_.read("targets", DType::i32);
     std::ranges::copy(tokens.view().span<std::int32_t>(), batch.tokens.data<std::int32_t>());
     std::ranges::copy(targets.view().span<std::int32_t>(), batch.targets.data<std::int32_t>());
-    const auto order = batch.order.span<std::int32_t>();
+    const auto order = batch.token_sort_index.span<std::int32_t>();
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
     const auto* ids = batch.tokens.data<std::int32_t>();
     std::ranges::stable_sort(order, {}, [&](std::int32_t place) { return ids[place]; });
@@ -205,7 +205,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
   }
   static void pass(model::Stage& stage, Context& ctx, const model::Stage::StepViews& step) {
     for (int unit = 0; unit < stage.units(); ++unit) {
-      stage.forward(ctx, {}, unit, model::Pass::train, step, nn::Accumulate::no);
+      stage.forward(ctx, {}, unit, model::Mode::train, step, nn::Accumulate::no);
     }
     for (int unit = stage.units() - 1; unit >= 0; --unit) {
       stage.backward(ctx, {}, unit, step, nn::Accumulate::no);
@@ -238,7 +238,7 @@ TEST_P(GoldenModel, ActivationsLossAndGradients) {
   ops::begin_step(*ctx_, input_, &state_, sums_.view());
 
   for (int unit = 0; unit < stage_->units(); ++unit) {
-    stage_->forward(*ctx_, {}, unit, model::Pass::train, step, nn::Accumulate::no);
+    stage_->forward(*ctx_, {}, unit, model::Mode::train, step, nn::Accumulate::no);
   }
   const double tokens = golden_.read("counted_tokens").view().data<double>()[0];
   EXPECT_EQ(sum(ops::kSumTokens), tokens);
@@ -276,7 +276,7 @@ TEST_P(GoldenModel, AccumulatingTwiceDoublesTheGradient) {
   }();
 
   for (int unit = 0; unit < stage_->units(); ++unit) {
-    stage_->forward(*ctx_, {}, unit, model::Pass::train, step, nn::Accumulate::yes);
+    stage_->forward(*ctx_, {}, unit, model::Mode::train, step, nn::Accumulate::yes);
   }
   for (int unit = stage_->units() - 1; unit >= 0; --unit) {
     stage_->backward(*ctx_, {}, unit, step, nn::Accumulate::yes);
@@ -304,7 +304,7 @@ TEST_P(GoldenModel, TwoAdamWSteps) {
     pass(*stage_, *ctx_, {&state_, sums_.view()});
     ops::add_norm_squared(*ctx_, stage_->params().gradient(), sums_.view());
     std::array<ops::StepResult, ops::kResultRing> results{};
-    ops::judge_step(*ctx_, adamw_->judge_constants(), sums_.view(), &state_, results.data());
+    ops::finalize_step(*ctx_, adamw_->finalize_constants(), sums_.view(), &state_, results.data());
     adamw_->update(*ctx_, &state_);
 
     const ops::StepResult& result = results[static_cast<std::size_t>(i + 1)];
@@ -327,7 +327,7 @@ TEST_P(GoldenModel, TouchesExactlyThePlannedMemory) {
   pass(*stage_, *ctx_, {&state_, sums_.view()});
   ops::add_norm_squared(*ctx_, stage_->params().gradient(), sums_.view());
   std::array<ops::StepResult, ops::kResultRing> results{};
-  ops::judge_step(*ctx_, adamw_->judge_constants(), sums_.view(), &state_, results.data());
+  ops::finalize_step(*ctx_, adamw_->finalize_constants(), sums_.view(), &state_, results.data());
   adamw_->update(*ctx_, &state_);
 
   const model::MemoryPlan used = arenas_->used();

@@ -131,7 +131,7 @@ void expect_same(const Judged& a, const Judged& b) {
 TEST_F(GpuOptimizer, StepsAreJudgedAsOnTheCpu) {
   struct Case {
     double norm_squared, non_finite, loss;
-    JudgeConstants constants;
+    FinalizeConstants constants;
     std::int32_t good_steps;
     float stop;
   };
@@ -161,7 +161,8 @@ TEST_F(GpuOptimizer, StepsAreJudgedAsOnTheCpu) {
         .input(std::move(reduced));
     const auto call = [&](Context& ctx, const Problem::Views& v) {
       begin_step(ctx, input, struct_at<StepState>(v[0]), v[2]);
-      judge_step(ctx, c.constants, v[3], struct_at<StepState>(v[0]), struct_at<StepResult>(v[1]));
+      finalize_step(ctx, c.constants, v[3], struct_at<StepState>(v[0]),
+                    struct_at<StepResult>(v[1]));
     };
     const auto gpu = judged(problem.on_gpu(call), input.step);
     const auto cpu = judged(problem.on_oracle(call), input.step);

@@ -48,7 +48,7 @@ class Zipf {
   std::vector<double> cumulative_;
 };
 
-/// Half of the ids follow from the one before, the others are drawn alone.
+/// BackwardPart of the ids follow from the one before, the others are drawn alone.
 std::vector<std::int32_t> structured_tokens() {
   const Zipf zipf(kVocabulary);
   std::mt19937_64 random(1);

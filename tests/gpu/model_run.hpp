@@ -46,11 +46,11 @@ class ModelRun {
   }
   /// Mean loss of the step, in nats.
   double step(std::int64_t step) {
-    train::Trainer::Order order;
-    order.step = step;
-    order.learning_rate =
+    train::Trainer::StepArgs args;
+    args.step = step;
+    args.learning_rate =
         optim::learning_rate(config_.schedule, config_.optimizer.lr, step, config_.train.steps);
-    trainer_->step(order, &loader_);
+    trainer_->step(args, &loader_);
     const ops::StepResult& result = trainer_->result(step);
     return result.loss_sum / result.tokens;
   }

@@ -274,7 +274,7 @@ TEST_F(EmbeddingOps, WrongOperandsAreNamed) {
   expect_error_naming("embedding_forward y", [&] {
     embedding_forward(ctx, tokens.view(), dtable.view(), whole(dtable), {}, 0, 1, dtable.view());
   });
-  expect_error_naming("embedding_backward order", [&] {
+  expect_error_naming("embedding_backward sort_index", [&] {
     embedding_backward(ctx, tokens.view(), int_tensor({2}, {1, 0}).view(), y.view(), whole(dtable),
                        1, Accumulate::no, dtable.view());
   });

@@ -151,7 +151,7 @@ TEST_F(Meta, LookupsLossAndOptimizerCountWhatTheyTouch) {
                 .bytes,
             100 * (7 * 4.0 + 2) + 4 * 4.0);
   begin_step(ctx, {}, nullptr, sums);
-  judge_step(ctx, {}, sums, nullptr, nullptr);
+  finalize_step(ctx, {}, sums, nullptr, nullptr);
 }
 
 TEST_F(Meta, APartOfTheVocabularyCountsItsOwn) {

@@ -17,8 +17,8 @@ class Step : public OpsTest {
   void begin(std::int64_t step, float stop = 0) {
     begin_step(ctx, {step, 0.125F, 0.5F, stop}, &state, sums.view());
   }
-  void judge(const JudgeConstants& constants) {
-    judge_step(ctx, constants, sums.view(), &state, results.data());
+  void finalize(const FinalizeConstants& constants) {
+    finalize_step(ctx, constants, sums.view(), &state, results.data());
     result = results[static_cast<std::size_t>(state.input.step % kResultRing)];
   }
   void set(SumIndex index, double value) {
@@ -45,7 +45,7 @@ TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
   set(kSumCorrect, 2);
   state.adam_step = 1;
 
-  judge({.clip_norm = 1, .beta1 = 0.5F, .beta2 = 0.75F});
+  finalize({.clip_norm = 1, .beta1 = 0.5F, .beta2 = 0.75F});
 
   EXPECT_EQ(state.skip, 0);
   EXPECT_EQ(state.adam_step, 2);
@@ -65,16 +65,16 @@ TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
 TEST_F(Step, SmallGradientsAndNoClippingKeepTheirScale) {
   begin(1);
   set(kSumNormSquared, 0.25);
-  judge({.clip_norm = 1});
+  finalize({.clip_norm = 1});
   EXPECT_EQ(state.clip_scale, 1.0F);
   EXPECT_EQ(result.stop, 0);
 
   set(kSumNormSquared, 1e6);
-  judge({.clip_norm = 0});
+  finalize({.clip_norm = 0});
   EXPECT_EQ(state.clip_scale, 1.0F);
 
   set(kSumNormSquared, 0);
-  judge({.clip_norm = 1});
+  finalize({.clip_norm = 1});
   EXPECT_EQ(state.clip_scale, 1.0F);
 }
 
@@ -90,7 +90,7 @@ TEST_F(Step, WhatIsNotFiniteIsSkipped) {
     begin(1);
     set(index, value);
 
-    judge({.clip_norm = 1});
+    finalize({.clip_norm = 1});
 
     EXPECT_EQ(state.skip, 1);
     EXPECT_EQ(result.skipped, 1);
@@ -100,19 +100,19 @@ TEST_F(Step, WhatIsNotFiniteIsSkipped) {
     EXPECT_EQ(state.skipped_steps, ++skipped);
   }
   begin(2);
-  judge({.clip_norm = 1});
+  finalize({.clip_norm = 1});
   EXPECT_EQ(state.skip, 0);
   EXPECT_EQ(state.adam_step, 5);
 }
 
 TEST_F(Step, TheLossScaleHalvesAndDoubles) {
-  const JudgeConstants constants = {.clip_norm = 1, .scale_loss = true, .growth_interval = 3};
+  const FinalizeConstants constants = {.clip_norm = 1, .scale_loss = true, .growth_interval = 3};
   state.loss_scale = 16;
   const auto step = [&](bool finite) {
     begin(1);
     set(kSumNormSquared, 64 * 64);
     if (!finite) set(kSumNonFinite, 1);
-    judge(constants);
+    finalize(constants);
   };
 
   step(true);
@@ -136,7 +136,7 @@ TEST_F(Step, DoubleSumsAreRead) {
 
   begin_step(ctx, {1, 0, 1, 0}, &state, sums64.view());
   sums64.view().data<double>()[kSumNormSquared] = 2;
-  judge_step(ctx, {}, sums64.view(), &state, results.data());
+  finalize_step(ctx, {}, sums64.view(), &state, results.data());
   result = results[1];
 
   EXPECT_EQ(result.gradient_norm, std::sqrt(2.0));
@@ -147,8 +147,8 @@ TEST_F(Step, WrongOperandsAreNamed) {
   expect_error_naming("begin_step sums",
                       [&] { begin_step(ctx, {}, &state, sums.view().slice(0, 2)); });
   expect_error_naming("begin_step state", [&] { begin_step(ctx, {}, nullptr, sums.view()); });
-  expect_error_naming("judge_step results",
-                      [&] { judge_step(ctx, {}, sums.view(), &state, nullptr); });
+  expect_error_naming("finalize_step results",
+                      [&] { finalize_step(ctx, {}, sums.view(), &state, nullptr); });
 }
 
 }  // namespace

@@ -50,20 +50,21 @@ struct Batch {
   Batch()
       : tokens(Device::cpu, DType::i32, {kB, kT}),
         targets(Device::cpu, DType::i32, {kB, kT}),
-        order(Device::cpu, DType::i32, {kB * kT}),
+        token_sort_index(Device::cpu, DType::i32, {kB * kT}),
         position(Device::cpu, DType::i64, {kB}) {}
   [[nodiscard]] model::BatchViews views() {
-    return {tokens.view(), targets.view(), order.view(), position.view()};
+    return {tokens.view(), targets.view(), token_sort_index.view(), position.view()};
   }
   [[nodiscard]] std::vector<double> content() const {
     std::vector<double> all;
-    for (const CView view : {tokens.view(), targets.view(), order.view(), position.view()}) {
+    for (const CView view :
+         {tokens.view(), targets.view(), token_sort_index.view(), position.view()}) {
       const auto part = to_doubles(view);
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;
   }
-  Tensor tokens, targets, order, position;
+  Tensor tokens, targets, token_sort_index, position;
 };
 
 class Feed : public testing::Test {
@@ -79,7 +80,7 @@ class Feed : public testing::Test {
     Batch batch;
     const auto views = batch.views();
     loader.load(step, microbatch,
-                {views.tokens, views.targets, views.order, views.sample_position});
+                {views.tokens, views.targets, views.token_sort_index, views.sample_position});
     return batch.content();
   }
   void expect_like_direct(std::int64_t step, int microbatch) {
@@ -131,7 +132,7 @@ TEST_F(Feed, GoesToTheViewsItIsGivenAndLeavesOutAbsentOnes) {
   expect_like_direct(4, 1);
 
   EXPECT_EQ(to_doubles(other.tokens.view()), to_doubles(batch_.tokens.view()));
-  EXPECT_EQ(to_doubles(other.order.view()), to_doubles(batch_.order.view()));
+  EXPECT_EQ(to_doubles(other.token_sort_index.view()), to_doubles(batch_.token_sort_index.view()));
   EXPECT_EQ(to_doubles(other.targets.view()), before);
 }
 
@@ -157,11 +158,11 @@ TEST_F(Feed, GivesMicrobatchesOfTheStepAgainWithoutReading) {
 
 TEST_F(Feed, WithoutAnEmbeddingDoesNotSort) {
   BatchFeed feed(ctx_, batch_.views(), 3, kMicrobatches, false);
-  for (std::int32_t& place : batch_.order.view().span<std::int32_t>()) place = -7;
+  for (std::int32_t& place : batch_.token_sort_index.view().span<std::int32_t>()) place = -7;
 
   feed.load(ctx_, loader_, 1, 0, batch_.views());
 
-  EXPECT_EQ(to_doubles(batch_.order.view()), std::vector<double>(kB * kT, -7));
+  EXPECT_EQ(to_doubles(batch_.token_sort_index.view()), std::vector<double>(kB * kT, -7));
 }
 
 TEST_F(Feed, ChangesLoaders) {

@@ -51,7 +51,7 @@ TEST(MemorySavings, AreThoseOfThePlans) {
   EXPECT_TRUE(found.contains("memory.recompute: full"));
 }
 
-/// What the rules of the deck forbid is not advised.
+/// What the rules of the deck forbid is not with_oom_advice.
 TEST(MemorySavings, KeepToTheRules) {
   for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
            {"train.microbatch=3"},

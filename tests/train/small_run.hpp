@@ -42,15 +42,15 @@ class SmallRun {
   }
   /// Mean loss of the step.
   double step(std::int64_t step) {
-    train::Trainer::Order order;
-    order.step = step;
-    order.learning_rate =
+    train::Trainer::StepArgs args;
+    args.step = step;
+    args.learning_rate =
         optim::learning_rate(config_.schedule, config_.optimizer.lr, step, config_.train.steps);
-    trainer_.step(order, &loader_);
+    trainer_.step(args, &loader_);
     const ops::StepResult& result = trainer_.result(step);
     return result.loss_sum / result.tokens;
   }
-  void rehearse(std::int64_t step) { trainer_.rehearse(loader_, step); }
+  void warm_up(std::int64_t step) { trainer_.warm_up(loader_, step); }
   [[nodiscard]] train::Trainer& trainer() { return trainer_; }
   [[nodiscard]] const train::Plan& plan() const { return plan_; }
 

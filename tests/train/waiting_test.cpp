@@ -8,7 +8,7 @@
 #include <numeric>
 #include <thread>
 
-#include "hyperslab/data/arrivals.hpp"
+#include "hyperslab/sharding/arrivals.hpp"
 #include "support/mpi_world.hpp"
 #include "train/small_run.hpp"
 
@@ -143,7 +143,7 @@ TEST(Waiting, MembersThatAreLateAreSeenAtEachOfManyPoints) {
   const auto comm = world().communicator(Device::cpu, "data");
   Context ctx(Device::cpu);
   ctx.recorder().begin_step(1, false);
-  data::Arrivals arrivals;
+  dp::Arrivals arrivals;
   Tensor value(Device::cpu, DType::f32, {1});
   for (int i = 0; i < kPoints; ++i) {
     const bool late = i == 20 || i == 700 || i == kPoints - 1;

@@ -75,7 +75,7 @@ class Context {
   /// nobody. It must outlive the context's last op.
   void set_background(Background* background) { background_ = background; }
   /// Ops call it; costs nothing where nothing is under way.
-  void give_turn() {
+  void progress() {
     if (background_ != nullptr) background_->progress();
   }
 

@@ -103,7 +103,7 @@ class Recorder {
     timer_components_ = components;
   }
   /// From now on steps, phases and microbatches are noted there, too; null: nowhere.
-  void tell(Activity* activity) { activity_ = activity; }
+  void set_activity(Activity* activity) { activity_ = activity; }
   [[nodiscard]] Activity* activity() const { return activity_; }
 
   void begin_step(std::int64_t step, bool traced);

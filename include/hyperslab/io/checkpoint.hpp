@@ -45,12 +45,12 @@ struct CheckpointMeta {
   std::int64_t good_steps = 0;
   double wall_seconds = 0;  ///< of training so far, over all starts
   std::uint64_t data_fingerprint = 0;
-  std::string model;          ///< every choice of the model, one line
-  std::string order;          ///< what the order of samples depends on, one line
-  std::string layout;         ///< "data 4 x tensor 1 x pipeline 1"
-  std::string deck;           ///< the resolved deck
-  std::string version;        ///< of the program that wrote it
-  std::string products = {};  ///< algorithms of matrix products on GPUs; empty: none were chosen
+  std::string model;            ///< every choice of the model, one line
+  std::string order;            ///< what the order of samples depends on, one line
+  std::string layout;           ///< "data 4 x tensor 1 x pipeline 1"
+  std::string deck;             ///< the resolved deck
+  std::string version;          ///< of the program that wrote it
+  std::string algorithms = {};  ///< AlgorithmCache::text() of GPUs; empty: none was chosen
   /// To be kept in the step's folder `vocabulary`; a reader leaves it empty and has vocabulary().
   std::vector<VocabularyFile> vocabulary = {};
   bool scales_loss = false;  ///< the run scales its losses, and loss_scale is the newest scale

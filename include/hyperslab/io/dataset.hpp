@@ -141,10 +141,10 @@ class Samples {
 
 /// Host memory of one microbatch.
 struct Microbatch {
-  View tokens;           ///< (B, T) i32
-  View targets;          ///< (B, T) i32, ops::kIgnoredTarget where a place does not count
-  View order;            ///< (B * T) i32: places sorted by token, stable; absent: not wanted
-  View sample_position;  ///< (B) i64: place of each sample in the global batch
+  View tokens;            ///< (B, T) i32
+  View targets;           ///< (B, T) i32, ops::kIgnoredTarget where a place does not count
+  View token_sort_index;  ///< (B * T) i32: places sorted by token, stable; absent: not wanted
+  View sample_position;   ///< (B) i64: place of each sample in the global batch
 };
 
 /// Cuts the stream of samples into global batches: step s (from 1) is samples [(s - 1) G, s G), and

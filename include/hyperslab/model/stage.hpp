@@ -41,13 +41,13 @@ struct StageOptions {
 
 /// What the loader fills for a microbatch, on the stage's device.
 struct BatchViews {
-  View tokens;           ///< (B, T) i32
-  View targets;          ///< (B, T) i32
-  View order;            ///< (B * T) i32
-  View sample_position;  ///< (B) i64
+  View tokens;            ///< (B, T) i32
+  View targets;           ///< (B, T) i32
+  View token_sort_index;  ///< (B * T) i32
+  View sample_position;   ///< (B) i64
 };
 
-enum class Pass : std::uint8_t { evaluate, train };
+enum class Mode : std::uint8_t { evaluate, train };
 
 /// A microbatch's place on a rank.
 struct SlotId {
@@ -90,14 +90,14 @@ class Stage {
 
   /// Scalars and sums of the step, shared by all microbatches.
   using StepViews = nn::Head::Step;
-  /// Pass::train leaves in the slot what backward needs and, in the head, already computes the
+  /// Mode::train leaves in the slot what backward needs and, in the head, already computes the
   /// gradient of its input and weight (logits live for one row chunk only).
-  void forward(Context& ctx, SlotId id, int unit, Pass pass, const StepViews& step,
+  void forward(Context& ctx, SlotId id, int unit, Mode mode, const StepViews& step,
                Accumulate accumulate);
   /// Behind the last unit of a chunk without the head: what is sent on is in output().
   void finish_forward(Context& ctx, SlotId id);
   void backward(Context& ctx, SlotId id, int unit, const StepViews& step, Accumulate accumulate,
-                nn::Half half = nn::Half::both);
+                nn::BackwardPart part = nn::BackwardPart::both);
 
   /// Where the stream enters a chunk without the embedding, what leaves one without the head, and
   /// the gradient of what left, which backward replaces by that of what entered.
@@ -160,9 +160,9 @@ class Stage {
   [[nodiscard]] nn::Block::Slot& block_slot(Slot& slot, const Unit& unit);
   [[nodiscard]] CView block_input(SlotId id, int unit) const;
   void keep_input(Context& ctx, Slot& slot, const Unit& unit) const;
-  [[nodiscard]] nn::BatchInfo info(const Slot& slot, Pass pass, const StepViews& step) const;
+  [[nodiscard]] nn::BatchInfo info(const Slot& slot, Mode mode, const StepViews& step) const;
   [[nodiscard]] CView head_input(Context& ctx, Slot& slot) const;
-  void head_forward(Context& ctx, Slot& slot, Pass pass, const StepViews& step,
+  void head_forward(Context& ctx, Slot& slot, Mode mode, const StepViews& step,
                     Accumulate accumulate);
   void block_backward(Context& ctx, SlotId id, int unit, const nn::BackwardPass& pass);
 

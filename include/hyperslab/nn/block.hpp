@@ -16,7 +16,7 @@ enum class Recompute : std::uint8_t {
 };
 
 /// What a backward pass computes: gradients of inputs, of weights, or both as they come.
-enum class Half : std::uint8_t { both, input, weight };
+enum class BackwardPart : std::uint8_t { both, input, weight };
 
 /// What a transformer block is made of. Sizes are those of the whole model.
 struct BlockConfig {
@@ -86,7 +86,7 @@ struct BackwardPass {
   const BatchInfo& batch;
   const Scratch& scratch;
   Accumulate accumulate = Accumulate::no;  ///< of parameter gradients
-  Half half = Half::both;
+  BackwardPart part = BackwardPart::both;
 };
 
 /// The dropout of elements that lie in the residual stream, whose rows may be cut.
@@ -117,7 +117,7 @@ class Attention {
   /// x and y have the shape of the stream. Enqueues on ctx.
   void forward(Context& ctx, CView x, const RopeTables& rope, const BatchInfo& batch,
                const Scratch& scratch, Slot& slot, View y) const;
-  /// dy -> dx, not aliased. x is forward's input. Half::weight reads x and the slot only.
+  /// dy -> dx, not aliased. x is forward's input. BackwardPart::weight reads x and the slot only.
   void backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                 View dx) const;
   /// Attends from T_new new tokens to the cache and to each other.
@@ -157,7 +157,7 @@ class Mlp {
  private:
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
   void activate(Context& ctx, const Slot& slot) const;
-  [[nodiscard]] View gradient_of_pre(Half half, const Slot& slot) const;
+  [[nodiscard]] View gradient_of_pre(BackwardPart part, const Slot& slot) const;
   BlockConfig config_;
   Dim ffn_width_ = 0;  ///< of this rank
   Linear up_;
@@ -189,8 +189,8 @@ class Block {
                                        const BatchInfo& batch, const Scratch& scratch,
                                        Slot& slot) const;
   /// d: the gradient of the stream that leaves, replaced by that of the one that enters. input: the
-  /// residual that entered forward (read only with norms after the sublayers). Half::weight does
-  /// what Half::input left to do, and leaves d alone.
+  /// residual that entered forward (read only with norms after the sublayers). BackwardPart::weight
+  /// does what BackwardPart::input left to do, and leaves d alone.
   void backward(Context& ctx, const BackwardPass& pass, const Slot& slot, CView input,
                 View d) const;
   /// Generation: as forward, with a cache; slot views have T_new rows.

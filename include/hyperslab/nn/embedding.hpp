@@ -43,7 +43,7 @@ class Embedding {
   /// dy: the stream's gradient, overwritten by its masked self where dropout acts. order: see
   /// ops::embedding_backward. `table_accumulate` differs from the pass's where the head has
   /// already written to a tied table.
-  void backward(Context& ctx, CView tokens, CView order, const BackwardPass& pass, View dy,
+  void backward(Context& ctx, CView tokens, CView sort_index, const BackwardPass& pass, View dy,
                 Accumulate table_accumulate) const;
   [[nodiscard]] const Pack& table() const { return table_; }
 

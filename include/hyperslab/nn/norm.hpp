@@ -41,7 +41,7 @@ class Norm {
   /// delta may be absent.
   void forward(Context& ctx, CView residual, CView delta, Slot& slot) const;
   /// Computes slot.out again from slot.x, to the same bits.
-  void again(Context& ctx, const Slot& slot) const;
+  void recompute(Context& ctx, const Slot& slot) const;
   /// dsum = gradient through the norm, or added to dsum where `through` says that it already holds
   /// the gradient of the residual path. dy may alias dsum with Accumulate::no.
   void backward(Context& ctx, const Slot& slot, CView dy, Accumulate through, View dsum,

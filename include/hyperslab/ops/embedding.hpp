@@ -15,11 +15,11 @@ void embedding_forward(Context& ctx, CView tokens, CView table, const Vocabulary
                        CView positions, Dim first_position, float scale, View y);
 
 /// dtable[v - shard.first] (+)= scale * sum of dy over the places of token v, in ascending order of
-/// place, so that the result is deterministic; tokens outside the shard are skipped. order: (B * T)
-/// i32, the places sorted by token, stable (the loader makes it). dy: (B, T, C); dtable: (rows, C)
-/// f32 (f64 for f64), rows >= shard.count; Accumulate::no also clears the rows of absent tokens and
-/// of padding, Accumulate::yes leaves them as they are.
-void embedding_backward(Context& ctx, CView tokens, CView order, CView dy,
+/// place, so that the result is deterministic; tokens outside the shard are skipped. sort_index: (B
+/// * T) i32, the places sorted by token, stable (the loader makes it). dy: (B, T, C); dtable:
+/// (rows, C) f32 (f64 for f64), rows >= shard.count; Accumulate::no also clears the rows of absent
+/// tokens and of padding, Accumulate::yes leaves them as they are.
+void embedding_backward(Context& ctx, CView tokens, CView sort_index, CView dy,
                         const VocabularyShard& shard, float scale, Accumulate accumulate,
                         View dtable);
 

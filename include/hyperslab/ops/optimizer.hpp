@@ -34,7 +34,7 @@ void add_norm_squared(Context& ctx, CView gradient, View sums);
 /// Writes the host's input, derives gradient_scale, clears `sums` and sets its stop request.
 void begin_step(Context& ctx, const StepInput& input, StepState* state, View sums);
 
-struct JudgeConstants {
+struct FinalizeConstants {
   float clip_norm = 0;  ///< 0: no clipping
   float beta1 = 0.9F;
   float beta2 = 0.95F;
@@ -46,7 +46,7 @@ struct JudgeConstants {
 /// corrections; adjust the loss scale; write results[step % kResultRing]. `results`: kResultRing
 /// entries that the host can read and the device can write.
 inline constexpr std::int64_t kResultRing = 4;
-void judge_step(Context& ctx, const JudgeConstants& constants, CView sums, StepState* state,
-                StepResult* results);
+void finalize_step(Context& ctx, const FinalizeConstants& constants, CView sums, StepState* state,
+                   StepResult* results);
 
 }  // namespace hyperslab::ops

@@ -24,7 +24,7 @@ class AdamW {
   [[nodiscard]] View exp_avg_sq() const { return exp_avg_sq_; }
   [[nodiscard]] View decay() const { return decay_; }  ///< per ops::kDecayGranule elements
   [[nodiscard]] bool is_sharded() const { return params_.sharding().zero > 0; }
-  [[nodiscard]] ops::JudgeConstants judge_constants() const;
+  [[nodiscard]] ops::FinalizeConstants finalize_constants() const;
 
  private:
   [[nodiscard]] ops::AdamWConstants constants() const;

@@ -37,8 +37,8 @@ struct MemorySaving {
 
 /// Runs `work`; where memory runs out, the error says what would help.
 template <class Work>
-auto advised(const Config& config, const TrainerOptions& options, int world_rank, Work&& work)
-    -> decltype(work()) {
+auto with_oom_advice(const Config& config, const TrainerOptions& options, int world_rank,
+                     Work&& work) -> decltype(work()) {
   try {
     return std::forward<Work>(work)();
   } catch (const OutOfMemory& error) {

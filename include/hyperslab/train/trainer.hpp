@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "hyperslab/core/graph.hpp"
-#include "hyperslab/data/reducer.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/io/dataset.hpp"
 #include "hyperslab/io/timing.hpp"
@@ -17,6 +16,7 @@
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/optim/adamw.hpp"
 #include "hyperslab/pipeline/executor.hpp"
+#include "hyperslab/sharding/reducer.hpp"
 #include "hyperslab/train/config.hpp"
 #include "hyperslab/train/evaluation.hpp"
 #include "hyperslab/train/memory_meter.hpp"
@@ -25,7 +25,7 @@ namespace hyperslab::train {
 
 class BatchFeed;
 class GroupMeter;
-class Passes;
+class StageWorker;
 class StepRecords;
 
 /// Of fp16; halved until gradients are finite.
@@ -67,29 +67,29 @@ class Trainer {
   void initialize();
 
   /// One optimizer step: microbatches from the loader (absent: the slots keep what they hold)
-  /// through the pipeline's program, reduction, judgement, update. Everything is only enqueued
+  /// through the pipeline's program, reduction, finalize_step, update. Everything is only enqueued
   /// where the device works beside the host; result() and times() of the step wait for it.
-  struct Order {
+  struct StepArgs {
     std::int64_t step = 1;
     double learning_rate = 0;
     bool stop_requested = false;
     bool traced = false;
   };
-  void step(const Order& order, io::Loader* loader);
+  void step(const StepArgs& args, io::Loader* loader);
   /// The first microbatch of `step` into every slot, for steps without a loader. On return the
   /// loader is not needed any more.
   void fill_slots(io::Loader& loader, std::int64_t step);
   /// The passes of `step` and of an evaluation, without graphs and without consequence, so that
   /// libraries choose their algorithms now. Collective; waits for the device.
-  void rehearse(io::Loader& loader, std::int64_t step);
+  void warm_up(io::Loader& loader, std::int64_t step);
   /// Waits for all transfers of earlier steps that are still under way; collective.
-  void settle();
+  void wait_all();
   /// Waits until no thread reads from the loader of earlier steps.
   void release_loader();
   /// Forward and backward of all microbatches without reduction and update, for bench.
-  void forward_backward(const Order& order);
+  void forward_backward(const StepArgs& args);
   /// Forward of all microbatches with the loss, for bench.
-  void forward(const Order& order);
+  void forward(const StepArgs& args);
 
   /// Of a step that is at most two older than the newest.
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
@@ -139,14 +139,14 @@ class Trainer {
  private:
   [[nodiscard]] model::Stage::StepViews step_views() const;
   void set_up_training();
-  void set_up_passes();
+  void set_up_worker();
   /// `tokens`: of the global batch that count.
-  void begin(const Order& order, std::int64_t tokens);
+  void begin(const StepArgs& args, std::int64_t tokens);
   [[nodiscard]] std::int64_t batch_tokens() const {
     return config_.train.global_batch * sequence();
   }
-  void run_program(const Order& order, io::Loader* loader, bool reduces);
-  void judge();
+  void run_program(const StepArgs& args, io::Loader* loader, bool reduces);
+  void finalize();
   void update();
   void end();
   struct Stored;  ///< a flat buffer that checkpoints hold
@@ -163,15 +163,15 @@ class Trainer {
   model::Arenas arenas_;
   model::Stage stage_;
   std::unique_ptr<optim::AdamW> optimizer_;
-  std::unique_ptr<data::GradientReducer> reducer_;
-  std::unique_ptr<data::ParameterGather> gather_;
+  std::unique_ptr<dp::GradientReducer> reducer_;
+  std::unique_ptr<dp::ParameterGather> gather_;
   std::unique_ptr<Context> ctx_;
   std::size_t planned_workspace_ = 0;
   MemoryMeter memory_;
   std::unique_ptr<StepRecords> records_;
   std::unique_ptr<BatchFeed> feed_;
   std::unique_ptr<GroupMeter> meter_;
-  std::unique_ptr<Passes> passes_;
+  std::unique_ptr<StageWorker> worker_;
   std::unique_ptr<pipeline::Executor> executor_;    ///< of a step
   std::unique_ptr<pipeline::Executor> evaluation_;  ///< of one microbatch, forward only
   ops::StepInput input_;                            ///< of the newest step

@@ -87,20 +87,21 @@ void backward_block(const QueryGradient<T>& head, Dim first, Dim rows, Dim key, 
   const Dim panel = kPanel<T> * head_width;
   const Right<T> keys_t = {s.keys_transposed + key * head_width, kPanel<T>, panel};
   const Right<T> values_t = {s.values_transposed + key * head_width, kPanel<T>, panel};
-  product<T>(rows, padded, head_width, {s.q, s.width, 1}, keys_t, {s.scores, s.score_row, false});
-  product<T>(rows, padded, head_width, {s.dout, s.width, 1}, values_t,
-             {s.dscores, s.score_row, false});
+  small_gemm<T>(rows, padded, head_width, {s.q, s.width, 1}, keys_t,
+                {s.scores, s.score_row, false});
+  small_gemm<T>(rows, padded, head_width, {s.dout, s.width, 1}, values_t,
+                {s.dscores, s.score_row, false});
   for (Dim i = 0; i < rows; ++i) {
     score_gradient(s.scores + i * s.score_row, s.dscores + i * s.score_row,
                    std::min(seen, first + i + 1 - key), padded, scale, head.log_sum_exp[first + i],
                    dots[i]);
   }
-  product<T>(seen, s.width, rows, {s.scores, 1, s.score_row}, {s.dout, s.width, kPanel<T>},
-             {s.dv + key * s.width, s.width, true});
-  product<T>(seen, s.width, rows, {s.dscores, 1, s.score_row}, {s.q, s.width, kPanel<T>},
-             {s.dk + key * s.width, s.width, true});
-  product<T>(rows, s.width, seen, {s.dscores, s.score_row, 1},
-             {s.keys + key * s.width, s.width, kPanel<T>}, {s.dq, s.width, key > 0});
+  small_gemm<T>(seen, s.width, rows, {s.scores, 1, s.score_row}, {s.dout, s.width, kPanel<T>},
+                {s.dv + key * s.width, s.width, true});
+  small_gemm<T>(seen, s.width, rows, {s.dscores, 1, s.score_row}, {s.q, s.width, kPanel<T>},
+                {s.dk + key * s.width, s.width, true});
+  small_gemm<T>(rows, s.width, seen, {s.dscores, s.score_row, 1},
+                {s.keys + key * s.width, s.width, kPanel<T>}, {s.dq, s.width, key > 0});
 }
 
 template <class T>

@@ -98,8 +98,8 @@ void attend(const QueryHead<T>& head, Dim queries, Dim past, Dim head_width,
     const Dim rows = std::min(kQueryBlock, queries - first);
     const Dim visible = past + first + rows;
     const Dim padded = round_up(visible, kPanel<T>);
-    product<T>(rows, padded, head_width, {head.q.row(first), head.q.stride, 1}, keys,
-               {scratch.scores, scratch.score_row, false});
+    small_gemm<T>(rows, padded, head_width, {head.q.row(first), head.q.stride, 1}, keys,
+                  {scratch.scores, scratch.score_row, false});
     T inverse[kQueryBlock];
     for (Dim i = 0; i < rows; ++i) {
       T log_sum = 0;
@@ -107,8 +107,8 @@ void attend(const QueryHead<T>& head, Dim queries, Dim past, Dim head_width,
                                        padded, scale, log_sum);
       if (head.log_sum_exp != nullptr) head.log_sum_exp[first + i] = log_sum;
     }
-    product<T>(rows, scratch.width, visible, {scratch.scores, scratch.score_row, 1}, values,
-               {scratch.out, scratch.width, false});
+    small_gemm<T>(rows, scratch.width, visible, {scratch.scores, scratch.score_row, 1}, values,
+                  {scratch.out, scratch.width, false});
     for (Dim i = 0; i < rows; ++i) {
       const T* source = scratch.out + i * scratch.width;
       T* target = head.out.row(first + i);

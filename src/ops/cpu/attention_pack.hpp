@@ -5,7 +5,7 @@
 
 #include "hyperslab/ops/attention.hpp"
 #include "parallel.hpp"
-#include "product.hpp"
+#include "small_gemm.hpp"
 
 namespace hyperslab::ops::cpu {
 

@@ -22,32 +22,33 @@ void require_tokens(Tokens tokens, Dim V, const char* what) {
   }
 }
 
-/// Throws unless `order` lists every place once, by token and then by place.
-void require_order(Tokens tokens, Tokens order) {
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const bool inside = order[i] >= 0 && static_cast<std::size_t>(order[i]) < tokens.size();
-    require(inside, "embedding_backward order: a place is outside the tokens");
+/// Throws unless `sort_index` lists every place once, by token and then by place.
+void require_sort_index(Tokens tokens, Tokens sort_index) {
+  for (std::size_t i = 0; i < sort_index.size(); ++i) {
+    const bool inside =
+        sort_index[i] >= 0 && static_cast<std::size_t>(sort_index[i]) < tokens.size();
+    require(inside, "embedding_backward sort_index: a place is outside the tokens");
     if (i == 0) continue;
-    const std::int32_t before = tokens[order[i - 1]];
-    const std::int32_t here = tokens[order[i]];
-    require(before < here || (before == here && order[i - 1] < order[i]),
-            "embedding_backward order: the places are not sorted by token and place");
+    const std::int32_t before = tokens[sort_index[i - 1]];
+    const std::int32_t here = tokens[sort_index[i]];
+    require(before < here || (before == here && sort_index[i - 1] < sort_index[i]),
+            "embedding_backward sort_index: the places are not sorted by token and place");
   }
 }
 
 /// The first index from `i` on where a token's run begins.
-Dim run_start(Tokens tokens, Tokens order, Dim i) {
-  const Dim count = static_cast<Dim>(order.size());
-  while (i > 0 && i < count && tokens[order[i]] == tokens[order[i - 1]]) ++i;
+Dim run_start(Tokens tokens, Tokens sort_index, Dim i) {
+  const Dim count = static_cast<Dim>(sort_index.size());
+  while (i > 0 && i < count && tokens[sort_index[i]] == tokens[sort_index[i - 1]]) ++i;
   return i;
 }
 
-/// The part of `order` whose tokens are the shard's.
-Tokens places_of(const VocabularyShard& shard, Tokens tokens, Tokens order) {
+/// The part of `sort_index` whose tokens are the shard's.
+Tokens places_of(const VocabularyShard& shard, Tokens tokens, Tokens sort_index) {
   const auto token = [=](std::int32_t place) { return Dim{tokens[place]}; };
-  const auto begin = std::ranges::lower_bound(order, shard.first, {}, token);
+  const auto begin = std::ranges::lower_bound(sort_index, shard.first, {}, token);
   const auto end =
-      std::ranges::lower_bound(begin, order.end(), shard.first + shard.count, {}, token);
+      std::ranges::lower_bound(begin, sort_index.end(), shard.first + shard.count, {}, token);
   return {begin, end};
 }
 
@@ -61,15 +62,16 @@ struct TableGradient {
   bool accumulate;
 };
 
-/// The table rows [row, row_end), whose tokens are at order[i] and after.
+/// The table rows [row, row_end), whose tokens are at sort_index[i] and after.
 template <class T>
-void sum_rows(const TableGradient<T>& g, Tokens tokens, Tokens order, Dim i, Dim row, Dim row_end) {
-  const Dim count = static_cast<Dim>(order.size());
+void sum_rows(const TableGradient<T>& g, Tokens tokens, Tokens sort_index, Dim i, Dim row,
+              Dim row_end) {
+  const Dim count = static_cast<Dim>(sort_index.size());
   for (; row < row_end; ++row) {
     T* out = g.dtable + row * g.C;
     if (!g.accumulate) std::fill_n(out, g.C, T(0));
-    for (; i < count && tokens[order[i]] == g.first + row; ++i) {
-      const T* dy = g.dy + order[i] * g.C;
+    for (; i < count && tokens[sort_index[i]] == g.first + row; ++i) {
+      const T* dy = g.dy + sort_index[i] * g.C;
 #pragma omp simd
       for (Dim c = 0; c < g.C; ++c) out[c] += g.scale * dy[c];
     }
@@ -111,15 +113,15 @@ void embedding_forward(Context& ctx, CView tokens, CView table, const Vocabulary
   });
 }
 
-void embedding_backward(Context& ctx, CView tokens, CView order, CView dy,
+void embedding_backward(Context& ctx, CView tokens, CView sort_index, CView dy,
                         const VocabularyShard& shard, float scale, Accumulate accumulate,
                         View dtable) {
   const Dim rows = dtable.shape()[0];
   const Dim C = dtable.shape()[1];
   const auto ids = tokens.span<std::int32_t>();
   require_tokens(ids, shard.vocabulary, "embedding_backward tokens");
-  require_order(ids, order.span<std::int32_t>());
-  const Tokens places = places_of(shard, ids, order.span<std::int32_t>());
+  require_sort_index(ids, sort_index.span<std::int32_t>());
+  const Tokens places = places_of(shard, ids, sort_index.span<std::int32_t>());
   with_real(dy.dtype(), "embedding_backward", [&]<class T>(T) {
     const TableGradient<T> gradient = {
         dy.data<T>(), dtable.data<T>(), C, shard.first, T(scale), accumulate == Accumulate::yes};

@@ -19,7 +19,7 @@ struct Operand {
 };
 
 /// c: (M, N) is made of K products an element.
-struct ProductSize {
+struct GemmSize {
   Dim M;
   Dim N;
   Dim K;
@@ -36,7 +36,7 @@ struct Result {
 /// c = alpha op(a) op(b) + beta c. Sizes may be 0. Inside a parallel
 /// region OpenBLAS uses the calling thread alone.
 template <class T>
-void gemm(ProductSize n, T alpha, Operand<T> a, Operand<T> b, Result<T> c) {
+void gemm(GemmSize n, T alpha, Operand<T> a, Operand<T> b, Result<T> c) {
   if (n.M == 0 || n.N == 0) return;
   const auto blas = [](Dim row) { return static_cast<blasint>(std::max<Dim>(row, 1)); };
   const auto size = [](Dim count) { return static_cast<blasint>(count); };

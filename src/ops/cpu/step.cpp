@@ -9,7 +9,7 @@ namespace hyperslab::ops::cpu {
 namespace {
 
 /// Halves the loss scale after a step that is not finite, doubles it after enough that are.
-void adjust_loss_scale(const JudgeConstants& constants, StepState& state) {
+void adjust_loss_scale(const FinalizeConstants& constants, StepState& state) {
   if (state.skip != 0) {
     state.loss_scale *= 0.5F;
     state.good_steps = 0;
@@ -19,7 +19,7 @@ void adjust_loss_scale(const JudgeConstants& constants, StepState& state) {
   }
 }
 
-void accept(const JudgeConstants& constants, double norm, StepState& state) {
+void accept(const FinalizeConstants& constants, double norm, StepState& state) {
   const double clip = constants.clip_norm > 0 && norm > constants.clip_norm
                           ? static_cast<double>(constants.clip_norm) / norm
                           : 1.0;
@@ -43,8 +43,8 @@ void begin_step(Context&, const StepInput& input, StepState* state, View sums) {
   });
 }
 
-void judge_step(Context&, const JudgeConstants& constants, CView sums, StepState* state,
-                StepResult* results) {
+void finalize_step(Context&, const FinalizeConstants& constants, CView sums, StepState* state,
+                   StepResult* results) {
   const double norm_squared = read_sums(sums, kSumNormSquared);
   const double loss = read_sums(sums, kSumLoss);
   const double norm = std::sqrt(norm_squared) / static_cast<double>(state->loss_scale);

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "../backend.hpp"
+#include "gemm.hpp"
 #include "library_workspace.hpp"
-#include "matmul_plan.hpp"
 #include "softmax.hpp"
 
 namespace hyperslab::ops::cuda {
@@ -74,7 +74,7 @@ void each_head(Context& ctx, const Problem& problem, const Step& step, const Hea
   const Scope scope(ctx.recorder(), step.part);
   const bool samples_at_once = problem.B >= problem.layout.kv_heads;
   const Dim calls = samples_at_once ? problem.layout.kv_heads : problem.B;
-  Product p;
+  Gemm p;
   p.op = step.op;
   p.M = step.M;
   p.N = step.N;

@@ -51,7 +51,7 @@ struct Lookup {
 template <class T>
 struct TableGradient {
   const std::int32_t* tokens;
-  const std::int32_t* order;
+  const std::int32_t* sort_index;
   const T* dy;
   float* dtable;
   Dim places;
@@ -60,7 +60,7 @@ struct TableGradient {
   float scale;
   bool accumulate;
 
-  [[nodiscard]] __device__ std::int32_t token(Dim i) const { return tokens[order[i]]; }
+  [[nodiscard]] __device__ std::int32_t token(Dim i) const { return tokens[sort_index[i]]; }
   [[nodiscard]] __device__ bool is_here(std::int32_t id) const {
     return id >= shard.first && id < shard.first + shard.count;
   }
@@ -88,7 +88,7 @@ struct TableGradient {
 #pragma unroll 4
     for (Dim i = begin; i < end; i += stride) {
       float value[N];
-      load<N>(dy + order[i] * C + column, value);
+      load<N>(dy + sort_index[i] * C + column, value);
 #pragma unroll
       for (int k = 0; k < N; ++k) sum[k] += scale * value[k];
     }
@@ -222,14 +222,14 @@ void embedding_forward(Context& ctx, CView tokens, CView table, const Vocabulary
   });
 }
 
-void embedding_backward(Context& ctx, CView tokens, CView order, CView dy,
+void embedding_backward(Context& ctx, CView tokens, CView sort_index, CView dy,
                         const VocabularyShard& shard, float scale, Accumulate accumulate,
                         View dtable) {
   if (accumulate == Accumulate::no) fill(ctx, 0, dtable);
   with_element(dy.dtype(), "embedding_backward", [&]<class T>(T) {
     constexpr int N = kVector<T>;
     const TableGradient<T> gradient = {tokens.data<std::int32_t>(),
-                                       order.data<std::int32_t>(),
+                                       sort_index.data<std::int32_t>(),
                                        dy.data<T>(),
                                        dtable.data<float>(),
                                        tokens.numel(),

@@ -25,7 +25,7 @@ struct Closer {
 };
 using LtHandle = std::unique_ptr<cublasLtContext, Closer<&cublasLtDestroy>>;
 
-struct ProductPlans;    // algorithms and descriptors, product_plans.hpp
+struct GemmPlans;       // algorithms and descriptors, gemm_plans.hpp
 struct AttentionPlans;  // cuDNN's handle and graphs, attention_cudnn.cpp
 
 /// What the ops of one CUDA context keep between calls. Everything is made at the first use of a
@@ -38,7 +38,7 @@ struct Backend {
   CUstream_st* stream;
   LtHandle lt;
   Buffer lt_workspace;
-  std::shared_ptr<ProductPlans> products;
+  std::shared_ptr<GemmPlans> gemms;
   std::shared_ptr<AttentionPlans> attention;
 };
 

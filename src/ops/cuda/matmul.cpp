@@ -4,8 +4,8 @@
 #include "../backend.hpp"
 #include "../checks.hpp"
 #include "check.hpp"
+#include "gemm.hpp"
 #include "library_workspace.hpp"
-#include "matmul_plan.hpp"
 #include "reduce.hpp"
 #include "workspace.hpp"
 
@@ -13,9 +13,9 @@ namespace hyperslab::ops::cuda {
 namespace {
 
 /// c (M, N) = op(a) op(b) of contiguous matrices.
-Product product_of(std::string_view op, CView a, Trans trans_a, CView b, Trans trans_b, Dim M,
-                   Dim N, Dim K, View c) {
-  Product p;
+Gemm gemm_of(std::string_view op, CView a, Trans trans_a, CView b, Trans trans_b, Dim M, Dim N,
+             Dim K, View c) {
+  Gemm p;
   p.op = op;
   p.M = M;
   p.N = N;
@@ -35,7 +35,7 @@ void set_zero(Context& ctx, View view) {
 }
 
 /// A sum over nothing is zero; cuBLASLt refuses to compute it.
-void multiply_or_clear(Context& ctx, const Product& p, View c) {
+void multiply_or_clear(Context& ctx, const Gemm& p, View c) {
   if (p.K > 0) {
     (void)multiply(ctx, p);
   } else if (!p.accumulate) {
@@ -51,10 +51,10 @@ bool can_fuse(Activation activation, DType dtype, Dim columns, CView aux) {
 
 void* address(CView view) { return const_cast<void*>(view.raw()); }
 
-Product input_gradient(CView dy, CView weight, View dx) {
+Gemm input_gradient(CView dy, CView weight, View dx) {
   const auto [M, K] = weight.dims<2>("linear_backward_input weight");
-  return product_of("linear_backward_input", dy, Trans::no, weight, Trans::no, leading(dy.shape()),
-                    K, M, dx);
+  return gemm_of("linear_backward_input", dy, Trans::no, weight, Trans::no, leading(dy.shape()), K,
+                 M, dx);
 }
 
 /// Through scratch memory, block by block, because dpre is where pre is.
@@ -83,15 +83,14 @@ void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumu
             View c) {
   const auto [M, N] = c.dims<2>("matmul c");
   const Dim K = a.shape()[trans_a == Trans::no ? 1 : 0];
-  Product p = product_of("matmul", a, trans_a, b, trans_b, M, N, K, c);
+  Gemm p = gemm_of("matmul", a, trans_a, b, trans_b, M, N, K, c);
   p.accumulate = accumulate == Accumulate::yes;
   multiply_or_clear(ctx, p, c);
 }
 
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
   const auto [M, K] = weight.dims<2>("linear_forward weight");
-  Product p =
-      product_of("linear_forward", x, Trans::no, weight, Trans::yes, leading(x.shape()), M, K, y);
+  Gemm p = gemm_of("linear_forward", x, Trans::no, weight, Trans::yes, leading(x.shape()), M, K, y);
   if (!bias) return multiply_or_clear(ctx, p, y);
   p.epilogue = Epilogue::bias;
   p.bias = address(bias);
@@ -106,8 +105,8 @@ void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
   const auto [M, K] = weight.dims<2>("linear_activation_forward weight");
   // A recomputed activation must have the same bits, and the epilogue's comes from the sums in f32.
   if (!ctx.deterministic() && can_fuse(activation, x.dtype(), M, pre)) {
-    Product p = product_of("linear_activation_forward", x, Trans::no, weight, Trans::yes,
-                           leading(x.shape()), M, K, y);
+    Gemm p = gemm_of("linear_activation_forward", x, Trans::no, weight, Trans::yes,
+                     leading(x.shape()), M, K, y);
     p.epilogue = bias ? Epilogue::gelu_bias : Epilogue::gelu;
     p.bias = bias ? address(bias) : nullptr;
     p.aux = pre.raw();
@@ -118,7 +117,7 @@ void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
 }
 
 void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accumulate, View dx) {
-  Product p = input_gradient(dy, weight, dx);
+  Gemm p = input_gradient(dy, weight, dx);
   p.accumulate = accumulate == Accumulate::yes;
   multiply_or_clear(ctx, p, dx);
 }
@@ -130,7 +129,7 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
     return activation_backward_in_place(ctx, dy, weight, pre, activation, dpre);
   }
   if (can_fuse(activation, dy.dtype(), weight.shape()[1], pre)) {
-    Product p = input_gradient(dy, weight, dpre);
+    Gemm p = input_gradient(dy, weight, dpre);
     p.op = "linear_activation_backward_input";
     p.epilogue = Epilogue::dgelu;
     p.aux = address(pre);
@@ -144,8 +143,7 @@ void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumula
                             View dbias) {
   const auto [M, K] = dweight.dims<2>("linear_backward_weight dweight");
   const Dim rows = leading(dy.shape());
-  Product p =
-      product_of("linear_backward_weight", dy, Trans::yes, x, Trans::no, M, K, rows, dweight);
+  Gemm p = gemm_of("linear_backward_weight", dy, Trans::yes, x, Trans::no, M, K, rows, dweight);
   p.accumulate = accumulate == Accumulate::yes;
   multiply_or_clear(ctx, p, dweight);
   // 1.6 times as fast as cuBLASLt's epilogue, which reads dy again too.

@@ -14,7 +14,7 @@ __global__ void begin_step_kernel(StepInput input, StepState* state, float* sums
 }
 
 /// Halves the loss scale after a step that is not finite, doubles it after enough that are.
-__device__ void adjust_loss_scale(const JudgeConstants& constants, StepState& state) {
+__device__ void adjust_loss_scale(const FinalizeConstants& constants, StepState& state) {
   if (state.skip != 0) {
     state.loss_scale *= 0.5F;
     state.good_steps = 0;
@@ -24,7 +24,7 @@ __device__ void adjust_loss_scale(const JudgeConstants& constants, StepState& st
   }
 }
 
-__device__ void accept(const JudgeConstants& constants, double norm, StepState& state) {
+__device__ void accept(const FinalizeConstants& constants, double norm, StepState& state) {
   const double clip = constants.clip_norm > 0 && norm > constants.clip_norm
                           ? static_cast<double>(constants.clip_norm) / norm
                           : 1.0;
@@ -56,8 +56,8 @@ __device__ void publish(const StepResult& result, StepResult* to) {
   __threadfence_system();
 }
 
-__global__ void judge_step_kernel(JudgeConstants constants, const float* sums, StepState* device,
-                                  StepResult* results) {
+__global__ void finalize_step_kernel(FinalizeConstants constants, const float* sums,
+                                     StepState* device, StepResult* results) {
   StepState state = *device;
   const double norm_squared = sums[kSumNormSquared];
   const double loss = sums[kSumLoss];
@@ -92,11 +92,11 @@ void begin_step(Context& ctx, const StepInput& input, StepState* state, View sum
   HS_CUDA_LAUNCHED("begin_step");
 }
 
-void judge_step(Context& ctx, const JudgeConstants& constants, CView sums, StepState* state,
-                StepResult* results) {
-  judge_step_kernel<<<1, 1, 0, ctx.stream().cuda()>>>(constants, sums.data<float>(), state,
-                                                      results);
-  HS_CUDA_LAUNCHED("judge_step");
+void finalize_step(Context& ctx, const FinalizeConstants& constants, CView sums, StepState* state,
+                   StepResult* results) {
+  finalize_step_kernel<<<1, 1, 0, ctx.stream().cuda()>>>(constants, sums.data<float>(), state,
+                                                         results);
+  HS_CUDA_LAUNCHED("finalize_step");
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -30,7 +30,7 @@ io::CheckpointMeta full_meta() {
   meta.layout = "data 2 x tensor 2 x pipeline 1";
   meta.deck = "run: {name: \"a\"}\n# \xC3\xA9\n";
   meta.version = "0.1.0 (abc)";
-  meta.products = "first\nsecond\n";
+  meta.algorithms = "first\nsecond\n";
   meta.scales_loss = true;
   return meta;
 }
@@ -68,7 +68,7 @@ TEST(RoundTrip, EveryFieldOfTheMetaComesBack) {
   EXPECT_EQ(found.layout, meta.layout);
   EXPECT_EQ(found.deck, meta.deck);
   EXPECT_EQ(found.version, meta.version);
-  EXPECT_EQ(found.products, meta.products);
+  EXPECT_EQ(found.algorithms, meta.algorithms);
   EXPECT_TRUE(found.scales_loss);
   EXPECT_EQ(reader.files().size(), 3U);
   EXPECT_GE(reader.bytes(), (31 * 8 * 2 + 64 + 17 + 1) * 4U);

@@ -66,7 +66,7 @@ TEST(KernelClass, GoesByTheName) {
       {"add_squares_kernel", KernelClass::reduction},
       {"each_kernel<8, Update<__nv_bfloat16> >", KernelClass::optimizer},
       {"each_kernel<8, Rotate<__nv_bfloat16> >", KernelClass::elementwise},
-      {"judge_step_kernel", KernelClass::optimizer},
+      {"finalize_step_kernel", KernelClass::optimizer},
       {"mark_kernel", KernelClass::other},
       {"something_else", KernelClass::other},
   };

@@ -23,12 +23,12 @@ struct Batch {
   Batch(Dim B, Dim T)
       : tokens(Device::cpu, DType::i32, {B, T}),
         targets(Device::cpu, DType::i32, {B, T}),
-        order(Device::cpu, DType::i32, {B * T}),
+        token_sort_index(Device::cpu, DType::i32, {B * T}),
         position(Device::cpu, DType::i64, {B}) {}
   [[nodiscard]] io::Microbatch views() {
-    return {tokens.view(), targets.view(), order.view(), position.view()};
+    return {tokens.view(), targets.view(), token_sort_index.view(), position.view()};
   }
-  Tensor tokens, targets, order, position;
+  Tensor tokens, targets, token_sort_index, position;
 };
 
 /// Place in the global batch -> tokens and targets, over all ranks and microbatches of a step.
@@ -92,7 +92,7 @@ TEST(Loader, OrderSortsPlacesByTokenAndIsStable) {
     std::iota(expected.begin(), expected.end(), 0);
     std::ranges::stable_sort(
         expected, {}, [&](std::int32_t place) { return tokens[static_cast<std::size_t>(place)]; });
-    EXPECT_TRUE(std::ranges::equal(batch.order.view().span<std::int32_t>(), expected))
+    EXPECT_TRUE(std::ranges::equal(batch.token_sort_index.view().span<std::int32_t>(), expected))
         << c.vocabulary;
   }
 }

@@ -7,7 +7,7 @@
 
 #include "hyperslab/model/stage.hpp"
 #include "support/tensors.hpp"
-#include "unit/data/tables.hpp"
+#include "unit/sharding/tables.hpp"
 
 namespace hyperslab {
 namespace {

@@ -53,7 +53,7 @@ class Harness {
     const auto vocabulary = static_cast<std::uint32_t>(stage->spec().vocabulary);
     const auto tokens = batch.tokens.span<std::int32_t>();
     const auto targets = batch.targets.span<std::int32_t>();
-    const auto order = batch.order.span<std::int32_t>();
+    const auto order = batch.token_sort_index.span<std::int32_t>();
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const PhiloxCounter words = philox(philox_counter(i, 1), seed);
       tokens[i] = static_cast<std::int32_t>(words.x[0] % vocabulary);
@@ -66,10 +66,10 @@ class Harness {
     for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
   }
   /// Mean loss of a forward pass.
-  double forward(Pass pass) {
+  double forward(Mode mode) {
     ops::begin_step(*ctx, input, &state, sums.view());
     for (int unit = 0; unit < stage->units(); ++unit) {
-      stage->forward(*ctx, {}, unit, pass, {&state, sums.view()}, nn::Accumulate::no);
+      stage->forward(*ctx, {}, unit, mode, {&state, sums.view()}, nn::Accumulate::no);
     }
     const float* sum = sums.view().data<float>();
     return sum[ops::kSumLoss] / sum[ops::kSumTokens];
@@ -90,7 +90,7 @@ class Harness {
   void run_once(Stage& planned, Context& meta) const {
     const View none(nullptr, DType::f32, Device::meta, {ops::kSumCount});
     for (int unit = 0; unit < planned.units(); ++unit) {
-      planned.forward(meta, {}, unit, options_.training ? Pass::train : Pass::evaluate,
+      planned.forward(meta, {}, unit, options_.training ? Mode::train : Mode::evaluate,
                       {nullptr, none}, nn::Accumulate::no);
     }
     for (int unit = planned.units() - 1; unit >= 0 && options_.training; --unit) {
@@ -123,34 +123,34 @@ TEST_P(Family, LossAtInitializationIsTheLogarithmOfTheVocabulary) {
   spec.vocabulary = 1000;
   Harness harness(spec, options(8, 16, true));
 
-  EXPECT_NEAR(harness.forward(Pass::evaluate) / std::log(1000.0), 1.0, 0.01);
+  EXPECT_NEAR(harness.forward(Mode::evaluate) / std::log(1000.0), 1.0, 0.01);
 }
 
 TEST_P(Family, TrainingPassAndEvaluationAgreeWithoutDropout) {
   Harness harness(small(GetParam()), options(2, 16, true));
 
-  const double training = harness.forward(Pass::train);
+  const double training = harness.forward(Mode::train);
 
-  EXPECT_EQ(training, harness.forward(Pass::evaluate));
+  EXPECT_EQ(training, harness.forward(Mode::evaluate));
 }
 
 TEST_P(Family, ForwardOnlyStageGivesTheSameLoss) {
   Harness with(small(GetParam()), options(2, 16, true));
   Harness without(small(GetParam()), options(2, 16, false));
 
-  EXPECT_EQ(with.forward(Pass::evaluate), without.forward(Pass::evaluate));
+  EXPECT_EQ(with.forward(Mode::evaluate), without.forward(Mode::evaluate));
 }
 
 /// What stands behind a place must not change what the model says at it.
 TEST_P(Family, TheFutureDoesNotChangeThePast) {
   Harness harness(small(GetParam()), options(1, 16, true));
-  harness.forward(Pass::evaluate);
+  harness.forward(Mode::evaluate);
   const int last = harness.stage->units() - 2;
   const auto before = test::to_doubles(harness.stage->activation({}, last));
 
   const auto tokens = harness.stage->batch({}).tokens.span<std::int32_t>();
   for (std::size_t t = 9; t < 16; ++t) tokens[t] = (tokens[t] + 1) % 101;
-  harness.forward(Pass::evaluate);
+  harness.forward(Mode::evaluate);
   const auto after = test::to_doubles(harness.stage->activation({}, last));
 
   const std::size_t border = 9 * 32;
@@ -189,11 +189,11 @@ TEST_P(Family, OverfitsOneBatch) {
   harness.input.learning_rate = 5e-3F;
   double loss = 0;
   for (int step = 1; step <= 150; ++step) {
-    loss = harness.forward(Pass::train);
+    loss = harness.forward(Mode::train);
     harness.backward();
     std::array<ops::StepResult, ops::kResultRing> results{};
-    ops::judge_step(*harness.ctx, {1.0F, 0.9F, 0.95F}, harness.sums.view(), &harness.state,
-                    results.data());
+    ops::finalize_step(*harness.ctx, {1.0F, 0.9F, 0.95F}, harness.sums.view(), &harness.state,
+                       results.data());
     ops::adamw(*harness.ctx, {}, decay.view(), &harness.state, params.master(), params.gradient(),
                m.view(), v.view(), {});
   }
@@ -226,10 +226,10 @@ TEST(Stage, TheScaleOfEmbeddingsActsLikeALargerTable) {
   ASSERT_EQ(table.name, "embedding.token.weight");
   for (float& value : table.master.span<float>()) value *= 4;
 
-  const double loss = wanted.forward(Pass::train);
+  const double loss = wanted.forward(Mode::train);
   wanted.backward();
 
-  EXPECT_EQ(found.forward(Pass::train), loss);  // powers of two are exact
+  EXPECT_EQ(found.forward(Mode::train), loss);  // powers of two are exact
   found.backward();
   std::vector<double> gradient = test::to_doubles(table.gradient);
   for (double& value : gradient) value *= 4;
@@ -271,11 +271,11 @@ TEST(Dropout, ActsInTrainingOnlyAndDependsOnTheStep) {
   spec.dropout = 0.3;
   Harness harness(spec, options(2, 16, true));
 
-  const double first = harness.forward(Pass::train);
-  EXPECT_EQ(first, harness.forward(Pass::train));
-  EXPECT_NE(first, harness.forward(Pass::evaluate));
+  const double first = harness.forward(Mode::train);
+  EXPECT_EQ(first, harness.forward(Mode::train));
+  EXPECT_NE(first, harness.forward(Mode::evaluate));
   harness.input.step = 2;
-  EXPECT_NE(first, harness.forward(Pass::train));
+  EXPECT_NE(first, harness.forward(Mode::train));
 }
 
 /// With dropout, backward must use the masks of forward: a finite difference along a random
@@ -286,7 +286,7 @@ TEST(Dropout, GradientMatchesAFiniteDifference) {
     spec.dropout = 0.2;
     spec.attention = path;
     Harness harness(spec, options(2, 16, true));
-    harness.forward(Pass::train);
+    harness.forward(Mode::train);
     harness.backward();
     const nn::Param& param = harness.stage->params().params()[1];
     const auto gradient = test::to_doubles(param.gradient);
@@ -299,7 +299,7 @@ TEST(Dropout, GradientMatchesAFiniteDifference) {
       for (std::size_t i = 0; i < weight.size(); ++i) {
         weight[i] += static_cast<float>(by * direction[i]);
       }
-      return harness.forward(Pass::train);
+      return harness.forward(Mode::train);
     };
     const double up = moved(1e-2);
     const double down = moved(-2e-2);

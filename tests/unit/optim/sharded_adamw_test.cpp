@@ -6,7 +6,7 @@
 
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/optim/adamw.hpp"
-#include "unit/data/tables.hpp"
+#include "unit/sharding/tables.hpp"
 
 namespace hyperslab::optim {
 namespace {

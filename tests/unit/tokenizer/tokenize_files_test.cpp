@@ -275,7 +275,7 @@ TEST_F(TokenizeFiles, LeavesNothingWhereStorageIsFull) {
   write("old.bin", "old");
 
   for (const char* output : {"t.bin", "t.npy", "t.h5", "old.bin"}) {
-    // Half of the ids; of an .h5 all ids, but not what HDF5 adds to them.
+    // BackwardPart of the ids; of an .h5 all ids, but not what HDF5 adds to them.
     for (const rlim_t limit : {rlim_t{6} << 20, rlim_t{12} << 20}) {
       const FileSizeLimit full(limit);
       expect_error(ExitCode::storage, {path(output), "File too large", "free space"},

@@ -10,11 +10,11 @@
 #include <map>
 
 #include "hyperslab/core/philox.hpp"
-#include "hyperslab/data/reducer.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/sharding/reducer.hpp"
 #include "support/mpi_world.hpp"
-#include "unit/data/tables.hpp"
+#include "unit/sharding/tables.hpp"
 
 namespace hyperslab::test {
 
@@ -99,7 +99,7 @@ class RankOfLayout {
         mesh_(mesh),
         case_(layout.table(mesh.at(), bucket_bytes)),
         bound_(case_, compute, {zero, mesh.at().data, layout.data}) {
-    data::GradientGroups groups;
+    dp::GradientGroups groups;
     groups.data = &mesh.data_group();
     groups.tensor = &mesh.tensor_group();
     groups.key_value = mesh.key_value_group();
@@ -140,7 +140,7 @@ class RankOfLayout {
   }
 
   Context ctx{Device::cpu};
-  std::optional<data::GradientReducer> reducer;
+  std::optional<dp::GradientReducer> reducer;
 
  private:
   /// Equal copies have equal gradients on all tensor ranks.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients that were summed while backward ran, against sums over all terms.
-#include "unit/data/ranks.hpp"
+#include "unit/sharding/ranks.hpp"
 
 namespace hyperslab {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "hyperslab/comm/communicator.hpp"
 
-namespace hyperslab::data {
+namespace hyperslab::dp {
 
 /// Tells waiting for members of a group that are late from waiting for what the group moves: the
 /// first ends when the last member has come to the point at which all wait. On the CPU; elsewhere
@@ -45,4 +45,4 @@ class Arrivals {
   std::size_t closed_ = 0;  ///< so many points, the oldest ones, know when all were there
 };
 
-}  // namespace hyperslab::data
+}  // namespace hyperslab::dp

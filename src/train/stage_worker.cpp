@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes.hpp"
+#include "stage_worker.hpp"
 
 #include <algorithm>
 
@@ -36,10 +36,10 @@ nvtx::Range range_of(Context& ctx, const model::Stage& stage, int unit) {
 
 }  // namespace
 
-void Passes::load(model::SlotId id, int microbatch) {
+void StageWorker::load(model::SlotId id, int microbatch) {
   model::Stage& stage = parts_.stage;
   const bool reads_tokens = stage.has_embedding(id.chunk) || stage.has_head(id.chunk);
-  const bool drops = stage.spec().dropout > 0 && run_.pass == model::Pass::train;
+  const bool drops = stage.spec().dropout > 0 && run_.pass == model::Mode::train;
   if (!reads_tokens && !drops) return;
   const Scope phase(parts_.ctx.recorder(), Phase::data);
   model::BatchViews destination = stage.batch(id);
@@ -53,46 +53,46 @@ void Passes::load(model::SlotId id, int microbatch) {
 }
 
 /// The host's own device has nothing to gain from segments, and lets reductions advance in between.
-bool Passes::by_unit() const { return parts_.ctx.device() != Device::cuda || !graphs(); }
+bool StageWorker::by_unit() const { return parts_.ctx.device() != Device::cuda || !graphs(); }
 
-bool Passes::reduces(int microbatch) const {
+bool StageWorker::reduces(int microbatch) const {
   const bool last = microbatch == run_.microbatches - 1;
   return run_.reduces && parts_.reducer != nullptr && (last || parts_.reducer->every_microbatch());
 }
 
-nn::Accumulate Passes::accumulate(int microbatch) const {
+nn::Accumulate StageWorker::accumulate(int microbatch) const {
   const bool fresh = parts_.reducer != nullptr && parts_.reducer->every_microbatch();
   return microbatch == 0 || fresh ? nn::Accumulate::no : nn::Accumulate::yes;
 }
 
-GraphSegment& Passes::segment(Work work, model::SlotId id, int first, int last,
-                              nn::Accumulate accumulate) {
+GraphSegment& StageWorker::segment(Work work, model::SlotId id, int first, int last,
+                                   nn::Accumulate accumulate) {
   ++segments_run_;
   return segments_[{work, id.chunk, id.slot, first, last, accumulate == nn::Accumulate::yes}];
 }
 
 /// What is enqueued from now on sees the values of units [first, last).
-void Passes::await_values(int first, int last) {
+void StageWorker::await_values(int first, int last) {
   if (parts_.gather == nullptr) return;
   for (int unit = first; unit < last; ++unit) parts_.gather->wait_for(parts_.ctx, unit);
 }
 
 /// What is enqueued from now on may write the gradients of units [first, last).
-void Passes::free_gradients(int first, int last, int microbatch) {
-  if (!run_.reduces || run_.pass != model::Pass::train || parts_.reducer == nullptr) return;
+void StageWorker::free_gradients(int first, int last, int microbatch) {
+  if (!run_.reduces || run_.pass != model::Mode::train || parts_.reducer == nullptr) return;
   for (int unit = first; unit < last; ++unit) {
     parts_.reducer->before_unit(parts_.ctx, unit, microbatch);
   }
 }
 
-void Passes::forward(int chunk, int slot, int microbatch) {
+void StageWorker::forward(int chunk, int slot, int microbatch) {
   const model::SlotId id = {chunk, slot};
   model::Stage& stage = parts_.stage;
   parts_.ctx.recorder().set_microbatch(microbatch);
   parts_.memory.change(stage.slot_bytes(chunk), "activations");
   load(id, microbatch);
   const Scope phase(parts_.ctx.recorder(), Phase::forward);
-  const bool trains = run_.pass == model::Pass::train;
+  const bool trains = run_.pass == model::Mode::train;
   const nn::Accumulate add = accumulate(microbatch);
   const auto [begin, end] = stage.units(chunk);
   const bool gathers = parts_.gather != nullptr && parts_.gather->is_needed() && microbatch == 0;
@@ -114,16 +114,16 @@ void Passes::forward(int chunk, int slot, int microbatch) {
   if (!trains) parts_.memory.change(-stage.slot_bytes(chunk), "activations");
 }
 
-void Passes::run_backward(model::SlotId id, int microbatch, nn::Half half) {
+void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPart part) {
   model::Stage& stage = parts_.stage;
   parts_.ctx.recorder().set_microbatch(microbatch);
   const Scope phase(parts_.ctx.recorder(), Phase::backward);
   const nn::Accumulate add = accumulate(microbatch);
-  const bool sums = reduces(microbatch) && half != nn::Half::input;
+  const bool sums = reduces(microbatch) && part != nn::BackwardPart::input;
   const bool is_last = microbatch == run_.microbatches - 1;
-  const Work work = half == nn::Half::both    ? Work::backward
-                    : half == nn::Half::input ? Work::input
-                                              : Work::weight;
+  const Work work = part == nn::BackwardPart::both    ? Work::backward
+                    : part == nn::BackwardPart::input ? Work::input
+                                                      : Work::weight;
   const auto [begin, end] = stage.units(id.chunk);
   for (int last = end; last > begin;) {
     int first = last - 1;
@@ -135,31 +135,35 @@ void Passes::run_backward(model::SlotId id, int microbatch, nn::Half half) {
     segment(work, id, first, last, add).run(parts_.ctx, graphs(), [&] {
       for (int unit = last - 1; unit >= first; --unit) {
         const nvtx::Range range = range_of(parts_.ctx, stage, unit);
-        stage.backward(parts_.ctx, id, unit, run_.step_views, add, half);
+        stage.backward(parts_.ctx, id, unit, run_.step_views, add, part);
       }
     });
     if (sums) parts_.reducer->unit_done(parts_.ctx, first, microbatch, is_last);
     if (parts_.reducer != nullptr) parts_.reducer->progress();
     last = first;
   }
-  if (half != nn::Half::input) {
+  if (part != nn::BackwardPart::input) {
     parts_.memory.change(-stage.slot_bytes(id.chunk), "activations");
   }
 }
 
-void Passes::backward(int chunk, int slot, int microbatch) {
-  run_backward({chunk, slot}, microbatch, nn::Half::both);
+void StageWorker::backward(int chunk, int slot, int microbatch) {
+  run_backward({chunk, slot}, microbatch, nn::BackwardPart::both);
 }
-void Passes::backward_input(int chunk, int slot, int microbatch) {
-  run_backward({chunk, slot}, microbatch, nn::Half::input);
+void StageWorker::backward_input(int chunk, int slot, int microbatch) {
+  run_backward({chunk, slot}, microbatch, nn::BackwardPart::input);
 }
-void Passes::backward_weight(int chunk, int slot, int microbatch) {
-  run_backward({chunk, slot}, microbatch, nn::Half::weight);
+void StageWorker::backward_weight(int chunk, int slot, int microbatch) {
+  run_backward({chunk, slot}, microbatch, nn::BackwardPart::weight);
 }
 
-View Passes::input(int chunk, int slot) { return parts_.stage.input({chunk, slot}); }
-CView Passes::output(int chunk, int slot) { return parts_.stage.output({chunk, slot}); }
-View Passes::output_gradient(int chunk, int slot) { return parts_.stage.gradient({chunk, slot}); }
-CView Passes::input_gradient(int chunk, int slot) { return parts_.stage.gradient({chunk, slot}); }
+View StageWorker::input(int chunk, int slot) { return parts_.stage.input({chunk, slot}); }
+CView StageWorker::output(int chunk, int slot) { return parts_.stage.output({chunk, slot}); }
+View StageWorker::output_gradient(int chunk, int slot) {
+  return parts_.stage.gradient({chunk, slot});
+}
+CView StageWorker::input_gradient(int chunk, int slot) {
+  return parts_.stage.gradient({chunk, slot});
+}
 
 }  // namespace hyperslab::train

@@ -2,7 +2,7 @@
 // Values that data ranks updated in shards, on all of them; and the whole way from gradients to
 // 16-bit values with masters in shards.
 #include "hyperslab/optim/adamw.hpp"
-#include "unit/data/ranks.hpp"
+#include "unit/sharding/ranks.hpp"
 
 namespace hyperslab {
 namespace {
@@ -30,7 +30,7 @@ TEST(ParameterGather, BringsEveryShardBeforeItsUnitReadsIt) {
         const Dim first = table.shard_in_flat(bucket);
         for (Dim i = 0; i < table.shard_size(bucket); ++i) values[first + i] = pattern(first + i);
       }
-      data::ParameterGather gather(table, mesh.data_group());
+      dp::ParameterGather gather(table, mesh.data_group());
       EXPECT_EQ(gather.is_needed(), world().size() > 1);
 
       for (std::size_t i = 0; i < table.buckets().size(); ++i) gather.start(rank.ctx, i);
@@ -111,7 +111,7 @@ TEST(ShardedMasters, GiveTheValuesOfARankAloneBitForBit) {
         const optim::AdamW adamw(optim::OptimizerConfig(), rank.table(), arena);
         adamw.initialize(rank.ctx);
         set_masters(rank.table());
-        data::ParameterGather gather(rank.table(), mesh.data_group());
+        dp::ParameterGather gather(rank.table(), mesh.data_group());
         for (int step = 1; step <= kSteps; ++step) {
           const ops::StepState state = state_of(step);
           rank.step(step, kMicrobatches, 1);

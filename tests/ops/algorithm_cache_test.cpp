@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/ops/products.hpp"
+#include "hyperslab/ops/algorithm_cache.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/philox.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -16,15 +18,15 @@ namespace {
 constexpr const char* kHere = "cuBLASLt 130100, NVIDIA H200";
 constexpr const char* kThere = "cuBLASLt 120800, NVIDIA A100-SXM4-80GB";
 
-ProductTable::Kind kind(std::int64_t first) {
+AlgorithmCache::Kind kind(std::int64_t first) {
   return {first, 2, 3, 4, 5, 6, 7, -8, 9, 10, std::numeric_limits<std::int64_t>::max(), 0};
 }
-ProductTable::Algorithm algorithm(std::uint64_t first) {
+AlgorithmCache::Algorithm algorithm(std::uint64_t first) {
   return {first, 0, 3, 4, 5, 6, 7, std::numeric_limits<std::uint64_t>::max()};
 }
 
-ProductTable two_places() {
-  ProductTable table;
+AlgorithmCache two_places() {
+  AlgorithmCache table;
   table.add(kHere, kind(1), algorithm(10));
   table.add(kHere, kind(2), algorithm(20));
   table.add(kThere, kind(1), algorithm(30));
@@ -34,7 +36,7 @@ ProductTable two_places() {
 /// What of_text says against it; empty where it takes it.
 std::string refusal(const std::string& text) {
   try {
-    (void)ProductTable::of_text(text, "products.txt");
+    (void)AlgorithmCache::of_text(text, "algorithms.txt");
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::storage);
     return error.what();
@@ -46,8 +48,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(text.find(from), from.size(), to);
 }
 
-TEST(ProductTable, FindsEntriesOfOnePlaceOnly) {
-  const ProductTable table = two_places();
+TEST(AlgorithmCache, FindsEntriesOfOnePlaceOnly) {
+  const AlgorithmCache table = two_places();
 
   ASSERT_NE(table.find(kHere, kind(1)), nullptr);
   EXPECT_EQ(*table.find(kHere, kind(1)), algorithm(10));
@@ -55,13 +57,13 @@ TEST(ProductTable, FindsEntriesOfOnePlaceOnly) {
   EXPECT_EQ(table.find(kThere, kind(2)), nullptr);
   EXPECT_EQ(table.find("cuBLASLt 130100, NVIDIA H100", kind(1)), nullptr);
   EXPECT_EQ(table.size(), 3U);
-  EXPECT_EQ(table.size_at(kHere), 2U);
-  EXPECT_EQ(table.size_at("elsewhere"), 0U);
+  EXPECT_EQ(table.size_on(kHere), 2U);
+  EXPECT_EQ(table.size_on("elsewhere"), 0U);
 }
 
-TEST(ProductTable, WhatIsThereStaysWhenTablesMeet) {
-  ProductTable table = two_places();
-  ProductTable other;
+TEST(AlgorithmCache, WhatIsThereStaysWhenTablesMeet) {
+  AlgorithmCache table = two_places();
+  AlgorithmCache other;
   other.add(kHere, kind(1), algorithm(99));
   other.add(kHere, kind(3), algorithm(40));
   other.add("another", kind(1), algorithm(50));
@@ -76,19 +78,19 @@ TEST(ProductTable, WhatIsThereStaysWhenTablesMeet) {
   EXPECT_EQ(table.size(), 5U);
 }
 
-TEST(ProductTable, ComesBackFromItsText) {
-  for (const ProductTable& table : {ProductTable(), two_places()}) {
+TEST(AlgorithmCache, ComesBackFromItsText) {
+  for (const AlgorithmCache& table : {AlgorithmCache(), two_places()}) {
     const std::string text = table.text();
 
-    const ProductTable found = ProductTable::of_text(text, "products.txt");
+    const AlgorithmCache found = AlgorithmCache::of_text(text, "algorithms.txt");
 
     EXPECT_EQ(found, table);
     EXPECT_EQ(found.text(), text);
   }
 }
 
-TEST(ProductTable, EqualTablesHaveEqualTexts) {
-  ProductTable other;
+TEST(AlgorithmCache, EqualTablesHaveEqualTexts) {
+  AlgorithmCache other;
   other.add(kThere, kind(1), algorithm(30));
   other.add(kHere, kind(2), algorithm(20));
   other.add(kHere, kind(1), algorithm(10));
@@ -96,7 +98,7 @@ TEST(ProductTable, EqualTablesHaveEqualTexts) {
   EXPECT_EQ(other.text(), two_places().text());
 }
 
-TEST(ProductTable, EveryCutAndEveryChangedByteIsRefused) {
+TEST(AlgorithmCache, EveryCutAndEveryChangedByteIsRefused) {
   const std::string text = two_places().text();
   for (std::size_t i = 0; i < text.size(); ++i) {
     EXPECT_NE(refusal(text.substr(0, i)), "") << "the first " << i << " bytes";
@@ -108,29 +110,44 @@ TEST(ProductTable, EveryCutAndEveryChangedByteIsRefused) {
   EXPECT_NE(refusal(text + text), "");
 }
 
-TEST(ProductTable, RefusalsNameTheLineAndWhatToDo) {
+/// Files of earlier programs had another title, which their hash includes.
+TEST(AlgorithmCache, ReadsFilesUnderTheirOldTitle) {
+  const std::string old =
+      "hyperslab products 3\non cuBLASLt 130100, NVIDIA H200\n"
+      "1 2 3 4 5 6 7 8 9 10 11 12  a b c d e f 10 11\n";
+  std::ostringstream end;
+  end << "end 1 " << std::hex << name_hash(old) << '\n';
+
+  const AlgorithmCache cache = AlgorithmCache::of_text(old + end.str(), "products.txt");
+
+  ASSERT_EQ(cache.size_on(kHere), 1U);
+  EXPECT_NE(cache.find(kHere, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}), nullptr);
+  EXPECT_THAT(cache.text(), testing::StartsWith("hyperslab algorithms 3\n"));
+}
+
+TEST(AlgorithmCache, RefusalsNameTheLineAndWhatToDo) {
   const std::string text = two_places().text();
 
-  const std::string title = "products " + std::to_string(ProductTable::kFormat);
+  const std::string title = "algorithms " + std::to_string(AlgorithmCache::kFormat);
   EXPECT_THAT(
-      refusal(replaced(text, title, "products 9")),
-      testing::AllOf(testing::StartsWith("products.txt:1: wanted 'hyperslab " + title + "'"),
-                     testing::HasSubstr("found 'hyperslab products 9'"),
-                     testing::HasSubstr("without this table")));
+      refusal(replaced(text, title, "algorithms 9")),
+      testing::AllOf(testing::StartsWith("algorithms.txt:1: wanted 'hyperslab " + title + "'"),
+                     testing::HasSubstr("found 'hyperslab algorithms 9'"),
+                     testing::HasSubstr("without this cache")));
   EXPECT_THAT(refusal("1\n2\n"), testing::HasSubstr("found '1'"));
   EXPECT_THAT(refusal(replaced(text, "\n1 2 3", "\n1 x 3")),
               testing::HasSubstr("found no entry of 12 numbers and 8 words"));
   EXPECT_THAT(refusal(replaced(text, "\n2 2 3", "\n3 2 3")), testing::HasSubstr("changed"));
 }
 
-TEST(ProductTable, OnlyGpusChooseAlgorithms) {
+TEST(AlgorithmCache, OnlyGpusChooseAlgorithms) {
   Context ctx(Device::cpu);
 
-  adopt_products(ctx, two_places());
+  adopt_algorithms(ctx, two_places());
 
-  EXPECT_EQ(product_place(ctx), "");
-  EXPECT_EQ(products_of(ctx).size(), 0U);
-  EXPECT_EQ(chosen_products(ctx), 0);
+  EXPECT_EQ(gemm_platform(ctx), "");
+  EXPECT_EQ(algorithms_of(ctx).size(), 0U);
+  EXPECT_EQ(chosen_algorithms(ctx), 0);
 }
 
 }  // namespace

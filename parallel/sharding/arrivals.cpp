@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/data/arrivals.hpp"
+#include "hyperslab/sharding/arrivals.hpp"
 
 #include <algorithm>
 
-namespace hyperslab::data {
+namespace hyperslab::dp {
 namespace {
 
 /// Far fewer than may be under way in a group, and far more than reductions that a rank has under
@@ -35,4 +35,4 @@ double Arrivals::take_late_seconds(Context& ctx) {
   return late;
 }
 
-}  // namespace hyperslab::data
+}  // namespace hyperslab::dp

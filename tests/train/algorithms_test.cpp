@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The algorithms of matrix products between ranks and starts, and the rehearsal that finds them.
-#include "products.hpp"
+// The algorithms of matrix products between ranks and starts, and the warm-up that finds them.
+#include "algorithms.hpp"
 
 #include <gtest/gtest.h>
 
@@ -18,68 +18,68 @@ namespace {
 
 using test::world;
 
-constexpr const char* kPlace = "cuBLASLt 130100, NVIDIA H200";
+constexpr const char* kPlatform = "cuBLASLt 130100, NVIDIA H200";
 
-ops::ProductTable::Kind kind(int n) { return {n, 1, 2, 3}; }
-ops::ProductTable::Algorithm algorithm(int n) { return {static_cast<std::uint64_t>(n), 5}; }
+ops::AlgorithmCache::Kind kind(int n) { return {n, 1, 2, 3}; }
+ops::AlgorithmCache::Algorithm algorithm(int n) { return {static_cast<std::uint64_t>(n), 5}; }
 
-TEST(MergeProducts, TheLowestRankDecidesThenWhatWasKept) {
+TEST(MergeAlgorithms, TheLowestRankDecidesThenWhatWasKept) {
   const int rank = world().rank();
   const int last = world().size() - 1;
-  ops::ProductTable mine;
-  mine.add(kPlace, kind(10 + rank), algorithm(rank));         // of this rank alone
-  mine.add(kPlace, kind(1), algorithm(100 + rank));           // of every rank
-  if (rank == last) mine.add(kPlace, kind(2), algorithm(7));  // of the last rank
-  ops::ProductTable kept;
-  kept.add(kPlace, kind(1), algorithm(900));
-  kept.add(kPlace, kind(3), algorithm(900 + rank));
+  ops::AlgorithmCache mine;
+  mine.add(kPlatform, kind(10 + rank), algorithm(rank));         // of this rank alone
+  mine.add(kPlatform, kind(1), algorithm(100 + rank));           // of every rank
+  if (rank == last) mine.add(kPlatform, kind(2), algorithm(7));  // of the last rank
+  ops::AlgorithmCache kept;
+  kept.add(kPlatform, kind(1), algorithm(900));
+  kept.add(kPlatform, kind(3), algorithm(900 + rank));
   kept.add("elsewhere", kind(1), algorithm(901));
 
-  const ops::ProductTable all = merge_products(world(), mine, kept);
+  const ops::AlgorithmCache all = merge_algorithms(world(), mine, kept);
 
-  EXPECT_EQ(*all.find(kPlace, kind(1)), algorithm(100));
-  EXPECT_EQ(*all.find(kPlace, kind(2)), algorithm(7));
-  EXPECT_EQ(*all.find(kPlace, kind(3)), algorithm(900));
+  EXPECT_EQ(*all.find(kPlatform, kind(1)), algorithm(100));
+  EXPECT_EQ(*all.find(kPlatform, kind(2)), algorithm(7));
+  EXPECT_EQ(*all.find(kPlatform, kind(3)), algorithm(900));
   EXPECT_EQ(*all.find("elsewhere", kind(1)), algorithm(901));
-  for (int r = 0; r <= last; ++r) EXPECT_EQ(*all.find(kPlace, kind(10 + r)), algorithm(r));
+  for (int r = 0; r <= last; ++r) EXPECT_EQ(*all.find(kPlatform, kind(10 + r)), algorithm(r));
   EXPECT_EQ(world().all_gather(all.text()).front(), all.text());
 }
 
-TEST(ProductsFile, ComesBackAndIsWrittenOnlyWhereItChanges) {
+TEST(AlgorithmsFile, ComesBackAndIsWrittenOnlyWhereItChanges) {
   const test::TempFolder folder;
-  const std::string path = folder.path() + "/products.txt";
-  ops::ProductTable table;
-  table.add(kPlace, kind(1), algorithm(1));
+  const std::string path = folder.path() + "/algorithms.txt";
+  ops::AlgorithmCache table;
+  table.add(kPlatform, kind(1), algorithm(1));
 
-  EXPECT_EQ(read_products_file(path).size(), 0U);
-  write_products_file(path, table);
-  EXPECT_EQ(read_products_file(path), table);
+  EXPECT_EQ(read_algorithms_file(path).size(), 0U);
+  write_algorithms_file(path, table);
+  EXPECT_EQ(read_algorithms_file(path), table);
   std::filesystem::last_write_time(path, {});
-  write_products_file(path, table);
+  write_algorithms_file(path, table);
   EXPECT_EQ(std::filesystem::last_write_time(path), std::filesystem::file_time_type());
-  table.add(kPlace, kind(2), algorithm(2));
-  write_products_file(path, table);
-  EXPECT_EQ(read_products_file(path), table);
+  table.add(kPlatform, kind(2), algorithm(2));
+  write_algorithms_file(path, table);
+  EXPECT_EQ(read_algorithms_file(path), table);
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
 }
 
-TEST(ProductsFile, IsLeftOutWhereItIsDamaged) {
+TEST(AlgorithmsFile, IsLeftOutWhereItIsDamaged) {
   const test::TempFolder folder;
-  const std::string path = folder.path() + "/products.txt";
-  ops::ProductTable table;
-  table.add(kPlace, kind(1), algorithm(1));
+  const std::string path = folder.path() + "/algorithms.txt";
+  ops::AlgorithmCache table;
+  table.add(kPlatform, kind(1), algorithm(1));
   std::ofstream(path) << table.text().substr(0, 60);
 
-  EXPECT_EQ(read_products_file(path).size(), 0U);
-  write_products_file(path, table);
-  EXPECT_EQ(read_products_file(path), table);
+  EXPECT_EQ(read_algorithms_file(path).size(), 0U);
+  write_algorithms_file(path, table);
+  EXPECT_EQ(read_algorithms_file(path), table);
 }
 
-TEST(ProductsFile, ThatCannotBeWrittenIsAnErrorOfStorage) {
+TEST(AlgorithmsFile, ThatCannotBeWrittenIsAnErrorOfStorage) {
   const test::TempFolder folder;
 
   try {
-    write_products_file(folder.path() + "/absent/products.txt", {});
+    write_algorithms_file(folder.path() + "/absent/algorithms.txt", {});
     ADD_FAILURE() << "it was written";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::storage);
@@ -98,7 +98,7 @@ std::vector<std::string> layout() {
 std::vector<std::string> trained(const Config& config, bool rehearsed) {
   const auto mesh = make_mesh(world(), config, Device::cpu);
   test::SmallRun run(config, *mesh, world().rank());
-  if (rehearsed) run.rehearse(1);
+  if (rehearsed) run.warm_up(1);
   for (int step = 1; step <= 3; ++step) run.step(step);
   std::vector<std::string> bytes;
   for (const io::Slab& slab : run.trainer().slabs()) {

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "hyperslab/comm/communicator.hpp"
-#include "hyperslab/data/arrivals.hpp"
 #include "hyperslab/nn/param.hpp"
+#include "hyperslab/sharding/arrivals.hpp"
 
-namespace hyperslab::data {
+namespace hyperslab::dp {
 
 /// Over whom gradients are summed, and what this rank counts of their norm.
 struct GradientGroups {
@@ -74,7 +74,7 @@ class GradientReducer {
   void add_norm_view(Dim begin, Dim end);
   [[nodiscard]] bool counts(const nn::Bucket& bucket) const;
   void close(Context& ctx, std::size_t index);
-  void settle(Context& ctx, std::size_t index);
+  void wait_for_bucket(Context& ctx, std::size_t index);
   [[nodiscard]] bool share_memory(const nn::Bucket& a, const nn::Bucket& b) const;
   static void sum(Context& ctx, comm::Communicator& group, View gradients);
   void await(Context& ctx, comm::Communicator& group, comm::Ticket ticket, Arrivals::Point point);
@@ -112,4 +112,4 @@ class ParameterGather {
   int under_way_ = 0;
 };
 
-}  // namespace hyperslab::data
+}  // namespace hyperslab::dp

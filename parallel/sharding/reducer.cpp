@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/data/reducer.hpp"
+#include "hyperslab/sharding/reducer.hpp"
 
 #include <algorithm>
 #include <optional>
 
 #include "hyperslab/ops/elementwise.hpp"
 
-namespace hyperslab::data {
+namespace hyperslab::dp {
 
 using nn::Bucket;
 using nn::BucketKind;
@@ -113,7 +113,7 @@ void GradientReducer::before_unit(Context& ctx, int unit, int microbatch) {
     for (std::size_t other = 0; other < states_.size(); ++other) {
       if (!share_memory(bucket(other), mine)) continue;
       if (states_[other].ticket != 0) data_point_ = arrivals_.come(ctx, *groups_.data);
-      settle(ctx, other);
+      wait_for_bucket(ctx, other);
     }
     state.microbatch = microbatch;
     ops::fill(ctx, 0, params_.gradient(mine));  // gaps between tensors hold another bucket's
@@ -164,7 +164,7 @@ void GradientReducer::await(Context& ctx, comm::Communicator& group, comm::Ticke
 }
 
 /// Waits for a bucket's sums and, with zero 2, adds them to what the rank keeps.
-void GradientReducer::settle(Context& ctx, std::size_t index) {
+void GradientReducer::wait_for_bucket(Context& ctx, std::size_t index) {
   State& state = states_[index];
   if (!state.pending) return;
   state.pending = false;
@@ -196,7 +196,7 @@ void GradientReducer::finish(Context& ctx) {
   std::optional<Scope<Phase>> adds;  // with zero 2, which does the same within backward
   if (zero_ == 2) adds.emplace(ctx.recorder(), Phase::backward);
   data_point_ = arrivals_.come(ctx, *groups_.data);
-  for (std::size_t i = states_.size(); i-- > 0;) settle(ctx, i);
+  for (std::size_t i = states_.size(); i-- > 0;) wait_for_bucket(ctx, i);
 }
 
 void GradientReducer::tell_waits(Context& ctx) {
@@ -234,4 +234,4 @@ void ParameterGather::finish(Context& ctx) {
   for (std::size_t i = 0; i < tickets_.size(); ++i) wait(ctx, i);
 }
 
-}  // namespace hyperslab::data
+}  // namespace hyperslab::dp

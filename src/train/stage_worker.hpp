@@ -7,32 +7,32 @@
 
 #include "batch_feed.hpp"
 #include "hyperslab/core/graph.hpp"
-#include "hyperslab/data/reducer.hpp"
 #include "hyperslab/io/dataset.hpp"
 #include "hyperslab/model/stage.hpp"
 #include "hyperslab/pipeline/executor.hpp"
+#include "hyperslab/sharding/reducer.hpp"
 #include "hyperslab/train/memory_meter.hpp"
 
 namespace hyperslab::train {
 
 /// The passes of a stage as the pipeline's executor drives them. On a GPU the units between two
 /// collectives are a graph segment.
-class Passes final : public pipeline::Worker {
+class StageWorker final : public pipeline::Worker {
  public:
   struct Parts {
     Context& ctx;
     model::Stage& stage;
     BatchFeed& feed;
     MemoryMeter& memory;
-    data::GradientReducer* reducer = nullptr;  ///< null where forward only
-    data::ParameterGather* gather = nullptr;
+    dp::GradientReducer* reducer = nullptr;  ///< null where forward only
+    dp::ParameterGather* gather = nullptr;
     bool graphs = true;
   };
-  explicit Passes(const Parts& parts) : parts_(parts) {}
+  explicit StageWorker(const Parts& parts) : parts_(parts) {}
 
   /// What the next passes are part of.
   struct Run {
-    model::Pass pass = model::Pass::train;
+    model::Mode pass = model::Mode::train;
     model::Stage::StepViews step_views;
     std::int64_t step = 0;
     io::Loader* loader = nullptr;          ///< training data; absent: the slots keep what they hold
@@ -74,7 +74,7 @@ class Passes final : public pipeline::Worker {
                                       nn::Accumulate accumulate);
   void await_values(int first, int last);
   void free_gradients(int first, int last, int microbatch);
-  void run_backward(model::SlotId id, int microbatch, nn::Half half);
+  void run_backward(model::SlotId id, int microbatch, nn::BackwardPart part);
 
   Parts parts_;
   Run run_;

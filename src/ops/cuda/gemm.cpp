@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "matmul_plan.hpp"
+#include "gemm.hpp"
 
 #include <bit>
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "check.hpp"
+#include "gemm_plans.hpp"
 #include "hyperslab/core/error.hpp"
-#include "product_plans.hpp"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -30,8 +30,8 @@ int alignment(const void* pointer) {
   return std::countr_zero(address);
 }
 
-/// These numbers are kept in files: whatever changes their meaning raises ProductTable::kFormat.
-Kind kind_of(Context& ctx, const Product& p) {
+/// These numbers are kept in files: whatever changes their meaning raises AlgorithmCache::kFormat.
+Kind kind_of(Context& ctx, const Gemm& p) {
   std::int64_t flags = 0;
   const auto add = [&](std::int64_t value, int bits) { flags = flags << bits | value; };
   add(static_cast<int>(p.in), 4);
@@ -56,7 +56,7 @@ cudaDataType_t cuda_type(DType dtype) {
     case DType::f16: return CUDA_R_16F;
     default:
       throw Error(ExitCode::internal,
-                  "products on a GPU take f32, bf16 or f16, found " + std::string(name_of(dtype)));
+                  "gemms on a GPU take f32, bf16 or f16, found " + std::string(name_of(dtype)));
   }
 }
 
@@ -97,7 +97,7 @@ void set_pointers(const Desc& desc, Epilogue epilogue, void* bias, void* aux) {
   if (has_aux(epilogue)) set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
 }
 
-Desc make_desc(Context& ctx, const Product& p) {
+Desc make_desc(Context& ctx, const Gemm& p) {
   cublasLtMatmulDesc_t raw = nullptr;
   const bool tf32 = p.in == DType::f32 && ctx.tf32();
   require_ok(cublasLtMatmulDescCreate(
@@ -123,12 +123,12 @@ Desc make_desc(Context& ctx, const Product& p) {
 }
 
 /// The column-major layout of a row-major (rows, columns) matrix as it is stored.
-Layout make_layout(DType dtype, Dim rows, Dim columns, Dim ld, int batch, Dim stride) {
+MatrixLayout make_layout(DType dtype, Dim rows, Dim columns, Dim ld, int batch, Dim stride) {
   cublasLtMatrixLayout_t raw = nullptr;
   require_ok(cublasLtMatrixLayoutCreate(&raw, cuda_type(dtype), static_cast<std::uint64_t>(columns),
                                         static_cast<std::uint64_t>(rows), ld),
              "cublasLtMatrixLayoutCreate");
-  Layout layout(raw);
+  MatrixLayout layout(raw);
   const std::int64_t offset = stride;
   require_ok(cublasLtMatrixLayoutSetAttribute(raw, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
                                               sizeof batch),
@@ -139,13 +139,13 @@ Layout make_layout(DType dtype, Dim rows, Dim columns, Dim ld, int batch, Dim st
   return layout;
 }
 
-Layout operand_layout(const Product& p, const Operand& operand, Dim rows, Dim columns) {
+MatrixLayout operand_layout(const Gemm& p, const Operand& operand, Dim rows, Dim columns) {
   if (operand.trans == Trans::yes) std::swap(rows, columns);
   return make_layout(p.in, rows, columns, operand.ld, p.batch, operand.stride);
 }
 
 std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(Context& ctx, const Backend& backend,
-                                                           const Product& p, const Plan& plan) {
+                                                           const Gemm& p, const GemmPlan& plan) {
   cublasLtMatmulPreference_t raw = nullptr;
   require_ok(cublasLtMatmulPreferenceCreate(&raw), "cublasLtMatmulPreferenceCreate");
   const Preference preference(raw);
@@ -176,7 +176,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(Context& ctx, const B
   return found;
 }
 
-cublasStatus_t enqueue(const Backend& backend, const Product& p, const Plan& plan, void* c,
+cublasStatus_t enqueue(const Backend& backend, const Gemm& p, const GemmPlan& plan, void* c,
                        const cublasLtMatmulAlgo_t& algorithm) {
   const float beta = p.accumulate ? 1.0F : 0.0F;
   return cublasLtMatmul(backend.lt.get(), plan.desc.get(), &p.alpha, p.b.data, plan.a.get(),
@@ -193,7 +193,7 @@ Event make_event() {
 /// Times algorithms on the real operands, writing into scratch memory.
 class Stopwatch {
  public:
-  Stopwatch(Backend& backend, const Product& p, const Plan& plan)
+  Stopwatch(Backend& backend, const Gemm& p, const GemmPlan& plan)
       : backend_(backend), product_(p), plan_(plan), start_(make_event()), stop_(make_event()) {
     const Dim last = (p.batch - 1) * p.stride_c + (p.M - 1) * p.ldc + p.N;
     c_ = Buffer(Device::cuda, static_cast<std::size_t>(last) * size_of(p.out));
@@ -231,14 +231,14 @@ class Stopwatch {
   }
 
   Backend& backend_;
-  const Product& product_;
-  const Plan& plan_;
+  const Gemm& product_;
+  const GemmPlan& plan_;
   Buffer c_, aux_;
   Event start_, stop_;
 };
 
 /// Scratch for timing, unless the memory is not there: then cuBLASLt's own order decides.
-std::unique_ptr<Stopwatch> make_stopwatch(Backend& backend, const Product& p, const Plan& plan) {
+std::unique_ptr<Stopwatch> make_stopwatch(Backend& backend, const Gemm& p, const GemmPlan& plan) {
   try {
     return std::make_unique<Stopwatch>(backend, p, plan);
   } catch (const Error&) {
@@ -246,8 +246,8 @@ std::unique_ptr<Stopwatch> make_stopwatch(Backend& backend, const Product& p, co
   }
 }
 
-std::optional<cublasLtMatmulAlgo_t> choose(Context& ctx, Backend& backend, const Product& p,
-                                           const Plan& plan) {
+std::optional<cublasLtMatmulAlgo_t> choose(Context& ctx, Backend& backend, const Gemm& p,
+                                           const GemmPlan& plan) {
   const auto candidates = candidates_of(ctx, backend, p, plan);
   if (candidates.empty()) return std::nullopt;
   if (candidates.size() == 1 || ctx.deterministic() || is_capturing(backend)) {
@@ -267,12 +267,12 @@ std::optional<cublasLtMatmulAlgo_t> choose(Context& ctx, Backend& backend, const
   return chosen;
 }
 
-const Plan& plan_of(Context& ctx, Backend& backend, const Product& p) {
-  ProductPlans& products = plans_of(backend);
+const GemmPlan& plan_of(Context& ctx, Backend& backend, const Gemm& p) {
+  GemmPlans& gemms = plans_of(backend);
   const Kind kind = kind_of(ctx, p);
-  const auto found = products.plans.find(kind);
-  if (found != products.plans.end()) return found->second;
-  Plan plan;
+  const auto found = gemms.plans.find(kind);
+  if (found != gemms.plans.end()) return found->second;
+  GemmPlan plan;
   plan.desc = make_desc(ctx, p);
   plan.a = operand_layout(p, p.b, p.K, p.N);
   plan.b = operand_layout(p, p.a, p.M, p.K);
@@ -280,18 +280,18 @@ const Plan& plan_of(Context& ctx, Backend& backend, const Product& p) {
   plan.algorithm = kept_algorithm(backend, kind, plan);
   if (!plan.algorithm) {
     plan.algorithm = choose(ctx, backend, p, plan);
-    if (plan.algorithm) ++products.chosen;
+    if (plan.algorithm) ++gemms.chosen;
   }
-  return products.plans.emplace(kind, std::move(plan)).first->second;
+  return gemms.plans.emplace(kind, std::move(plan)).first->second;
 }
 
 }  // namespace
 
-bool multiply(Context& ctx, const Product& p) {
+bool multiply(Context& ctx, const Gemm& p) {
   if (p.M == 0 || p.N == 0 || p.batch == 0) return true;
   require(p.K > 0, "multiply: wanted something to sum over");
   Backend& backend = backend_of(ctx);
-  const Plan& plan = plan_of(ctx, backend, p);
+  const GemmPlan& plan = plan_of(ctx, backend, p);
   if (!plan.algorithm) {
     if (p.epilogue != Epilogue::none) return false;
     throw Error(ExitCode::device, std::string(p.op) + ": cuBLASLt has no algorithm for " +

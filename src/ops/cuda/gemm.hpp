@@ -28,7 +28,7 @@ enum class Epilogue : std::uint8_t {
 
 /// c = alpha op(a) op(b), or c += where `accumulate`, then the epilogue. op(a): (M, K), op(b):
 /// (K, N), c: (M, N). Sums are in f32.
-struct Product {
+struct Gemm {
   std::string_view op;  ///< for messages
   Dim M = 0, N = 0, K = 0;
   DType in = DType::f32;   ///< of a, b, bias and aux: f32, bf16 or f16
@@ -46,9 +46,9 @@ struct Product {
 };
 
 /// Enqueues the product. The first call of a kind of product takes its algorithm from the table
-/// that was adopted (ops::adopt_products), or asks cuBLASLt for algorithms and times them into
+/// that was adopted (ops::adopt_algorithms), or asks cuBLASLt for algorithms and times them into
 /// scratch memory; later calls only enqueue. Returns false, and enqueues nothing, where cuBLASLt
 /// has no algorithm with that epilogue; without an epilogue that throws.
-bool multiply(Context& ctx, const Product& product);
+bool multiply(Context& ctx, const Gemm& product);
 
 }  // namespace hyperslab::ops::cuda

@@ -11,9 +11,9 @@
 namespace hyperslab::ops {
 
 /// Which algorithm each kind of matrix product takes on a GPU, to be used again by other ranks and
-/// later starts. An entry belongs to a place, a version of the library on a model of GPU, and means
-/// nothing elsewhere.
-class ProductTable {
+/// later starts. An entry belongs to a platform, a version of the library on a model of GPU, and
+/// means nothing elsewhere.
+class AlgorithmCache {
  public:
   /// Everything that decides about an algorithm, as numbers: sizes, strides, dtypes, alignments,
   /// and whether it was chosen for a deterministic run.
@@ -24,45 +24,45 @@ class ProductTable {
   static constexpr int kFormat = 3;
 
   /// Keeps what is already there for that kind.
-  void add(const std::string& place, const Kind& kind, const Algorithm& algorithm);
+  void add(const std::string& platform, const Kind& kind, const Algorithm& algorithm);
   /// Adds the entries of `other` for kinds that are not here.
-  void merge(const ProductTable& other);
+  void merge(const AlgorithmCache& other);
   /// Null where there is none.
-  [[nodiscard]] const Algorithm* find(const std::string& place, const Kind& kind) const;
+  [[nodiscard]] const Algorithm* find(const std::string& platform, const Kind& kind) const;
   [[nodiscard]] std::size_t size() const;
-  [[nodiscard]] std::size_t size_at(const std::string& place) const;
-  /// All entries, by place.
-  [[nodiscard]] const std::map<std::string, std::map<Kind, Algorithm>>& places() const {
-    return places_;
+  [[nodiscard]] std::size_t size_on(const std::string& platform) const;
+  /// All entries, by platform.
+  [[nodiscard]] const std::map<std::string, std::map<Kind, Algorithm>>& platforms() const {
+    return platforms_;
   }
-  bool operator==(const ProductTable& other) const = default;
+  bool operator==(const AlgorithmCache& other) const = default;
 
   /// Lines of text, the last one with their number and a hash of them; equal for equal tables.
   [[nodiscard]] std::string text() const;
   /// Throws Error(storage) that names `where` and the line: cut off, changed, of another format.
-  [[nodiscard]] static ProductTable of_text(const std::string& text, const std::string& where);
+  [[nodiscard]] static AlgorithmCache of_text(const std::string& text, const std::string& where);
 
  private:
-  std::map<std::string, std::map<Kind, Algorithm>> places_;
+  std::map<std::string, std::map<Kind, Algorithm>> platforms_;
 };
 
 /// The library that multiplies on GPUs with its version; empty in builds without CUDA.
-[[nodiscard]] std::string product_library();
+[[nodiscard]] std::string gemm_library();
 
 /// Version of the library and model of GPU that the context's products run on; empty where its
 /// device has one way to multiply, and the functions below do nothing.
-[[nodiscard]] std::string product_place(Context& ctx);
+[[nodiscard]] std::string gemm_platform(Context& ctx);
 
 /// The algorithms of every kind of product that the context has run.
-[[nodiscard]] ProductTable products_of(Context& ctx);
+[[nodiscard]] AlgorithmCache algorithms_of(Context& ctx);
 
 /// From now on kinds of products take their algorithm from the table, where it has one for this
-/// place that the library does not refuse. Kinds that ran before change theirs; graphs that were
+/// platform that the library does not refuse. Kinds that ran before change theirs; graphs that were
 /// captured before do not.
-void adopt_products(Context& ctx, const ProductTable& table);
+void adopt_algorithms(Context& ctx, const AlgorithmCache& table);
 
 /// Kinds of products whose algorithm the context chose itself at their first run, by their time or
 /// in the library's order.
-[[nodiscard]] std::int64_t chosen_products(Context& ctx);
+[[nodiscard]] std::int64_t chosen_algorithms(Context& ctx);
 
 }  // namespace hyperslab::ops

@@ -41,8 +41,8 @@ struct Output {
 
 /// The register tile: kRows x (kVectors vectors) of c (+)= left * right.
 template <class T, int kRows, int kVectors>
-[[gnu::always_inline]] inline void product_tile(Dim K, Left<T> a, const T* b, Dim b_inner,
-                                                Output<T> c) {
+[[gnu::always_inline]] inline void small_gemm_tile(Dim K, Left<T> a, const T* b, Dim b_inner,
+                                                   Output<T> c) {
   typedef T Vector __attribute__((vector_size(64)));
   Vector sum[kRows][kVectors] = {};
   for (Dim k = 0; k < K; ++k) {
@@ -75,24 +75,24 @@ template <class T, int kRows, int kVectors>
 }
 
 template <class T, int kVectors>
-void product_columns(Dim M, Dim K, Left<T> a, const T* b, Dim b_inner, Output<T> c) {
+void small_gemm_columns(Dim M, Dim K, Left<T> a, const T* b, Dim b_inner, Output<T> c) {
   const auto from = [a](Dim i) { return Left<T>{a.data + i * a.row, a.row, a.inner}; };
   Dim i = 0;
-  for (; i + 8 <= M; i += 8) product_tile<T, 8, kVectors>(K, from(i), b, b_inner, c.at(i, 0));
-  for (; i + 2 <= M; i += 2) product_tile<T, 2, kVectors>(K, from(i), b, b_inner, c.at(i, 0));
-  if (i < M) product_tile<T, 1, kVectors>(K, from(i), b, b_inner, c.at(i, 0));
+  for (; i + 8 <= M; i += 8) small_gemm_tile<T, 8, kVectors>(K, from(i), b, b_inner, c.at(i, 0));
+  for (; i + 2 <= M; i += 2) small_gemm_tile<T, 2, kVectors>(K, from(i), b, b_inner, c.at(i, 0));
+  if (i < M) small_gemm_tile<T, 1, kVectors>(K, from(i), b, b_inner, c.at(i, 0));
 }
 
 /// c (+)= a b with c: (M, N) and N a multiple of kLanes. For the small products of attention, where
 /// the operands are in cache and a library's packing costs as much as the work.
 template <class T>
-void product(Dim M, Dim N, Dim K, Left<T> a, Right<T> b, Output<T> c) {
+void small_gemm(Dim M, Dim N, Dim K, Left<T> a, Right<T> b, Output<T> c) {
   for (Dim j = 0; j < N; j += kPanel<T>) {
     const T* panel = b.data + j / kPanel<T> * b.panel;
     if (N - j >= kPanel<T>) {
-      product_columns<T, 2>(M, K, a, panel, b.inner, c.at(0, j));
+      small_gemm_columns<T, 2>(M, K, a, panel, b.inner, c.at(0, j));
     } else {
-      product_columns<T, 1>(M, K, a, panel, b.inner, c.at(0, j));
+      small_gemm_columns<T, 1>(M, K, a, panel, b.inner, c.at(0, j));
     }
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "product_plans.hpp"
+#include "gemm_plans.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -9,7 +9,7 @@
 
 namespace hyperslab::ops::cuda {
 
-std::size_t ProductPlans::Hash::operator()(const Kind& kind) const {
+std::size_t GemmPlans::Hash::operator()(const Kind& kind) const {
   std::uint64_t hash = 0xCBF29CE484222325ULL;
   for (const std::int64_t part : kind) {
     hash = (hash ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15ULL;
@@ -18,18 +18,18 @@ std::size_t ProductPlans::Hash::operator()(const Kind& kind) const {
   return hash;
 }
 
-ProductPlans& plans_of(Backend& backend) {
-  if (!backend.products) {
-    backend.products = std::make_shared<ProductPlans>();
-    backend.products->place = product_library() + ", " + device_name();
+GemmPlans& plans_of(Backend& backend) {
+  if (!backend.gemms) {
+    backend.gemms = std::make_shared<GemmPlans>();
+    backend.gemms->platform = gemm_library() + ", " + device_name();
   }
-  return *backend.products;
+  return *backend.gemms;
 }
 
 std::optional<cublasLtMatmulAlgo_t> kept_algorithm(Backend& backend, const Kind& kind,
-                                                   const Plan& plan) {
-  const ProductPlans& products = plans_of(backend);
-  const ProductTable::Algorithm* kept = products.kept.find(products.place, kind);
+                                                   const GemmPlan& plan) {
+  const GemmPlans& gemms = plans_of(backend);
+  const AlgorithmCache::Algorithm* kept = gemms.kept.find(gemms.platform, kind);
   if (kept == nullptr) return std::nullopt;
   cublasLtMatmulAlgo_t algorithm{};
   static_assert(sizeof algorithm.data == sizeof *kept);
@@ -44,32 +44,32 @@ std::optional<cublasLtMatmulAlgo_t> kept_algorithm(Backend& backend, const Kind&
   return algorithm;
 }
 
-std::string product_library() { return "cuBLASLt " + std::to_string(cublasLtGetVersion()); }
+std::string gemm_library() { return "cuBLASLt " + std::to_string(cublasLtGetVersion()); }
 
-std::string product_place(Context& ctx) { return plans_of(backend_of(ctx)).place; }
+std::string gemm_platform(Context& ctx) { return plans_of(backend_of(ctx)).platform; }
 
-ProductTable products_of(Context& ctx) {
-  const ProductPlans& products = plans_of(backend_of(ctx));
-  ProductTable table;
-  for (const auto& [kind, plan] : products.plans) {
+AlgorithmCache algorithms_of(Context& ctx) {
+  const GemmPlans& gemms = plans_of(backend_of(ctx));
+  AlgorithmCache table;
+  for (const auto& [kind, plan] : gemms.plans) {
     if (!plan.algorithm) continue;
-    ProductTable::Algorithm algorithm{};
+    AlgorithmCache::Algorithm algorithm{};
     std::ranges::copy(plan.algorithm->data, algorithm.begin());
-    table.add(products.place, kind, algorithm);
+    table.add(gemms.platform, kind, algorithm);
   }
   return table;
 }
 
-void adopt_products(Context& ctx, const ProductTable& table) {
+void adopt_algorithms(Context& ctx, const AlgorithmCache& table) {
   Backend& backend = backend_of(ctx);
-  ProductPlans& products = plans_of(backend);
-  products.kept = table;
-  for (auto& [kind, plan] : products.plans) {
+  GemmPlans& gemms = plans_of(backend);
+  gemms.kept = table;
+  for (auto& [kind, plan] : gemms.plans) {
     const auto kept = kept_algorithm(backend, kind, plan);
     if (kept) plan.algorithm = kept;
   }
 }
 
-std::int64_t chosen_products(Context& ctx) { return plans_of(backend_of(ctx)).chosen; }
+std::int64_t chosen_algorithms(Context& ctx) { return plans_of(backend_of(ctx)).chosen; }
 
 }  // namespace hyperslab::ops::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Algorithms of matrix products that one context chose and another takes over.
-#include "hyperslab/ops/products.hpp"
+#include "hyperslab/ops/algorithm_cache.hpp"
 
 #include <cmath>
 #include <utility>
@@ -100,8 +100,8 @@ class Square {
     return out;
   }
   /// The entry of the product, which has run.
-  [[nodiscard]] std::pair<ProductTable::Kind, ProductTable::Algorithm> entry() {
-    return *products_of(ctx_).places().at(product_place(ctx_)).begin();
+  [[nodiscard]] std::pair<AlgorithmCache::Kind, AlgorithmCache::Algorithm> entry() {
+    return *algorithms_of(ctx_).platforms().at(gemm_platform(ctx_)).begin();
   }
 
  private:
@@ -109,107 +109,107 @@ class Square {
   Tensor a_, b_, c_;
 };
 
-class GpuProducts : public GpuTest {};
+class GpuAlgorithmCache : public GpuTest {};
 
-TEST_F(GpuProducts, AnotherContextTakesThemAndChoosesNone) {
+TEST_F(GpuAlgorithmCache, AnotherContextTakesThemAndChoosesNone) {
   for (const bool deterministic : {false, true}) {
     Layer first(deterministic);
     first.enqueue();
-    const ProductTable table = products_of(first.ctx());
-    const std::int64_t chosen = chosen_products(first.ctx());
+    const AlgorithmCache table = algorithms_of(first.ctx());
+    const std::int64_t chosen = chosen_algorithms(first.ctx());
     Layer second(deterministic);
 
-    adopt_products(second.ctx(), ProductTable::of_text(table.text(), "table"));
+    adopt_algorithms(second.ctx(), AlgorithmCache::of_text(table.text(), "table"));
     second.enqueue();
 
-    EXPECT_EQ(table.size_at(product_place(first.ctx())), table.size());
+    EXPECT_EQ(table.size_on(gemm_platform(first.ctx())), table.size());
     EXPECT_GE(table.size(), 3U);
     EXPECT_EQ(static_cast<std::size_t>(chosen), table.size());
-    EXPECT_EQ(chosen_products(second.ctx()), 0);
-    EXPECT_EQ(products_of(second.ctx()), table);
+    EXPECT_EQ(chosen_algorithms(second.ctx()), 0);
+    EXPECT_EQ(algorithms_of(second.ctx()), table);
     if (deterministic) expect_same(second.results(), first.results());
     expect_close(second.results(), first.results());
   }
 }
 
-TEST_F(GpuProducts, WhatWasChosenBeforeIsReplaced) {
+TEST_F(GpuAlgorithmCache, WhatWasChosenBeforeIsReplaced) {
   Square large(DType::bf16, 4096);
   Square small(DType::bf16, 64);
   (void)large.run();
   const Tensor before = small.run();
   const auto [kind, chosen] = small.entry();
-  const ProductTable::Algorithm other = large.entry().second;
+  const AlgorithmCache::Algorithm other = large.entry().second;
   ASSERT_NE(chosen, other) << "the library takes the same tiles for 64 rows and for 4096";
-  ProductTable table;
-  table.add(product_place(small.ctx()), kind, other);
+  AlgorithmCache table;
+  table.add(gemm_platform(small.ctx()), kind, other);
 
-  adopt_products(small.ctx(), table);
+  adopt_algorithms(small.ctx(), table);
   const Tensor after = small.run();
 
   EXPECT_EQ(small.entry().second, other);
   EXPECT_LE(relative_difference(after.view(), before.view()), tolerance(DType::bf16));
 }
 
-TEST_F(GpuProducts, GraphsCapturedBehindItRunTheAdoptedOnes) {
+TEST_F(GpuAlgorithmCache, GraphsCapturedBehindItRunTheAdoptedOnes) {
   Layer first(true);
   first.enqueue();
   const std::vector<Tensor> wanted = first.results();
   Layer second(true);
-  adopt_products(second.ctx(), products_of(first.ctx()));
+  adopt_algorithms(second.ctx(), algorithms_of(first.ctx()));
   GraphSegment segment;
 
   for (int i = 0; i < 3; ++i) segment.run(second.ctx(), true, [&] { second.enqueue(); });
 
-  EXPECT_EQ(chosen_products(second.ctx()), 0);
+  EXPECT_EQ(chosen_algorithms(second.ctx()), 0);
   expect_same(second.results(), wanted);
 }
 
-TEST_F(GpuProducts, ThoseOfADeterministicRunAreItsOwn) {
+TEST_F(GpuAlgorithmCache, ThoseOfADeterministicRunAreItsOwn) {
   Layer timed(false);
   timed.enqueue();
   Layer pinned(true);
 
-  adopt_products(pinned.ctx(), products_of(timed.ctx()));
+  adopt_algorithms(pinned.ctx(), algorithms_of(timed.ctx()));
   pinned.enqueue();
 
-  EXPECT_EQ(chosen_products(pinned.ctx()),
-            static_cast<std::int64_t>(products_of(pinned.ctx()).size()));
+  EXPECT_EQ(chosen_algorithms(pinned.ctx()),
+            static_cast<std::int64_t>(algorithms_of(pinned.ctx()).size()));
 }
 
-TEST_F(GpuProducts, ThoseOfAnotherPlaceAreNotUsed) {
+TEST_F(GpuAlgorithmCache, ThoseOfAnotherPlaceAreNotUsed) {
   Layer first;
   first.enqueue();
-  ProductTable elsewhere;
+  AlgorithmCache elsewhere;
   for (const auto& [kind, algorithm] :
-       products_of(first.ctx()).places().at(product_place(first.ctx()))) {
+       algorithms_of(first.ctx()).platforms().at(gemm_platform(first.ctx()))) {
     elsewhere.add("cuBLASLt 1, another GPU", kind, algorithm);
   }
   Layer second;
 
-  adopt_products(second.ctx(), elsewhere);
+  adopt_algorithms(second.ctx(), elsewhere);
   second.enqueue();
 
-  EXPECT_EQ(chosen_products(second.ctx()), chosen_products(first.ctx()));
-  EXPECT_EQ(products_of(second.ctx()).size_at(product_place(second.ctx())),
-            products_of(second.ctx()).size());
+  EXPECT_EQ(chosen_algorithms(second.ctx()), chosen_algorithms(first.ctx()));
+  EXPECT_EQ(algorithms_of(second.ctx()).size_on(gemm_platform(second.ctx())),
+            algorithms_of(second.ctx()).size());
 }
 
-TEST_F(GpuProducts, ThoseThatTheLibraryRefusesAreChosenAnew) {
+TEST_F(GpuAlgorithmCache, ThoseThatTheLibraryRefusesAreChosenAnew) {
   Square half(DType::bf16, 256);
   Square single(DType::f32, 256);
   (void)half.run();
   const Tensor wanted = single.run();
   const auto [kind, chosen] = single.entry();
-  ProductTable table;  // an algorithm of other dtypes
-  table.add(product_place(half.ctx()), kind, half.entry().second);
+  AlgorithmCache table;  // an algorithm of other dtypes
+  table.add(gemm_platform(half.ctx()), kind, half.entry().second);
   Square again(DType::f32, 256);
 
-  adopt_products(again.ctx(), table);
-  adopt_products(single.ctx(), table);
+  adopt_algorithms(again.ctx(), table);
+  adopt_algorithms(single.ctx(), table);
 
   EXPECT_TRUE(same_bits(again.run().view(), wanted.view()));
   EXPECT_TRUE(same_bits(single.run().view(), wanted.view()));
-  EXPECT_EQ(chosen_products(again.ctx()), 1);
+  EXPECT_EQ(chosen_algorithms(again.ctx()), 1);
   EXPECT_EQ(again.entry().second, chosen);
   EXPECT_EQ(single.entry().second, chosen);
 }

@@ -8,14 +8,14 @@
 
 namespace hyperslab::pipeline {
 
-struct Layout {
+struct PipelineShape {
   Schedule schedule = Schedule::gpipe;
   int stages = 1;
   int virtual_stages = 1;
   int microbatches = 1;
 };
 
-struct Pass {
+struct ComputePass {
   Kind kind = Kind::forward;
   int chunk = 0;
   int microbatch = 0;
@@ -24,7 +24,7 @@ struct Pass {
 /// Units of time that a pass takes in the schedule's own clock.
 [[nodiscard]] int unit_cost(Kind kind);
 
-/// The passes of a rank in order. The layout must be legal.
-[[nodiscard]] std::vector<std::vector<Pass>> compute_orders(const Layout& layout);
+/// The passes of a rank in order. The shape must be legal.
+[[nodiscard]] std::vector<std::vector<ComputePass>> compute_schedules(const PipelineShape& shape);
 
 }  // namespace hyperslab::pipeline
