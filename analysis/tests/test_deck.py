@@ -8,7 +8,7 @@ from pathlib import Path
 
 from analysis.deck import SAME_TRAINING_KEYS, SAME_TRAINING_SECTIONS, matters
 
-SOURCE = Path(__file__).parents[2] / "src/train/deck_changes.cpp"
+SOURCE = Path(__file__).parents[2] / "src/run/deck_changes.cpp"
 
 
 class SameTraining(unittest.TestCase):

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/train/bench.hpp"
+#include "hyperslab/bench/bench.hpp"
 
 #include <fmt/format.h>
 
@@ -16,8 +16,8 @@
 namespace hyperslab::cli {
 namespace {
 
+using bench::BenchMode;
 using nlohmann::ordered_json;
-using train::BenchMode;
 
 /// The modes that --mode names: one, or all three that compute.
 std::vector<std::pair<std::string, BenchMode>> modes_of(const std::string& mode) {
@@ -58,8 +58,8 @@ void require_usable(const Arguments& args) {
   }
 }
 
-train::BenchOptions bench_options(const Arguments& args, BenchMode mode) {
-  train::BenchOptions options;
+bench::BenchOptions bench_options(const Arguments& args, BenchMode mode) {
+  bench::BenchOptions options;
   options.mode = mode;
   options.warmup = args.get<int>("warmup");
   options.steps = args.get<int>("steps");
@@ -78,7 +78,7 @@ void write(comm::World& world, const std::string& path, const std::string& text)
 }
 
 /// What ranks hold, all in one file.
-void write_memory(comm::World& world, const std::string& path, const train::BenchMemory& memory) {
+void write_memory(comm::World& world, const std::string& path, const bench::BenchMemory& memory) {
   const bool json = is_file_of(path, ".json");
   const std::vector<std::string> all =
       world.gather(json ? to_json(memory, world.rank()).dump() : to_csv(memory, world.rank()));
@@ -104,7 +104,7 @@ ordered_json head_of(const Arguments& args, const BenchSetup& setup) {
 }
 
 ExitCode run_counts(comm::World& world, const Arguments& args, const train::Config& config) {
-  const train::CallCounts counts = train::count_calls(world, config);
+  const bench::CallCounts counts = bench::count_calls(world, config);
   if (world.rank() == 0) print_counts(counts);
   if (args.has("json")) {
     ordered_json out = head_of(args, setup_of(config));
@@ -115,7 +115,7 @@ ExitCode run_counts(comm::World& world, const Arguments& args, const train::Conf
   return counts.passes() ? ExitCode::ok : ExitCode::internal;
 }
 
-void print(const train::BenchResult& result, const Arguments& args) {
+void print(const bench::BenchResult& result, const Arguments& args) {
   print_times(result, args.has("cold"), args.has("each"));
   if (args.has("components")) print_components(result);
   if (args.has("kernels")) print_kernels(result);
@@ -129,7 +129,7 @@ struct Summary {
   double backward = 0;
   double both = 0;
   double step = 0;
-  explicit Summary(std::map<std::string, train::BenchResult>& results)
+  explicit Summary(std::map<std::string, bench::BenchResult>& results)
       : forward(results["forward"].mean),
         backward(
             results["forward-backward"].phase_seconds[static_cast<std::size_t>(Phase::backward)]),
@@ -139,12 +139,12 @@ struct Summary {
 };
 
 ExitCode run_all_modes(comm::World& world, const Arguments& args, const train::Config& config) {
-  std::map<std::string, train::BenchResult> results;
+  std::map<std::string, bench::BenchResult> results;
   const BenchSetup setup = setup_of(config);
   ordered_json out = head_of(args, setup);
   if (world.rank() == 0) print_setup(setup);
   for (const auto& [name, mode] : modes_of("all")) {
-    results[name] = train::run_bench(world, config, bench_options(args, mode));
+    results[name] = bench::run_bench(world, config, bench_options(args, mode));
     out["modes"][name] = to_json(results[name], args.has("cold"));
     if (world.rank() != 0) continue;
     fmt::print("\n{}\n", name);
@@ -167,7 +167,7 @@ ExitCode run_all_modes(comm::World& world, const Arguments& args, const train::C
 
 ExitCode run_one_mode(comm::World& world, const Arguments& args, const train::Config& config,
                       BenchMode mode) {
-  const train::BenchResult result = train::run_bench(world, config, bench_options(args, mode));
+  const bench::BenchResult result = bench::run_bench(world, config, bench_options(args, mode));
   const BenchSetup setup = setup_of(config);
   if (world.rank() == 0) {
     print_setup(setup);

@@ -6,22 +6,22 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "hyperslab/bench/bench_data.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/io/text_file.hpp"
-#include "hyperslab/train/bench_data.hpp"
 #include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::cli {
 namespace {
 
-void print(const train::DataBenchResult& result, std::size_t ranks) {
+void print(const bench::DataBenchResult& result, std::size_t ranks) {
   const double bytes = result.rank_bytes / result.rank_tokens;  // of a token
   fmt::print("tokens           {}\n", result.source);
   fmt::print("step             {:.0f} tokens a rank, {:.1f} % of the targets count\n",
              result.rank_tokens, 100.0 * result.counted);
   fmt::print("\n{:<14} {:>14} {:>14} {:>18} {:>18} {:>14}\n", "median step", "slowest ms",
              "Mtokens/s", "slowest rank", "fastest rank", "MB/s");
-  for (const train::DataBenchRow& row : result.rows) {
+  for (const bench::DataBenchRow& row : result.rows) {
     const auto [slowest, fastest] = std::ranges::minmax(row.rank_tokens_per_second);
     fmt::print("{:<14} {:>14.3f} {:>14.1f} {:>18.1f} {:>18.1f} {:>14.1f}\n", row.name,
                1e3 * std::ranges::max(row.step_seconds), 1e-6 * row.tokens_per_second(),
@@ -31,7 +31,7 @@ void print(const train::DataBenchResult& result, std::size_t ranks) {
              bytes);
 }
 
-nlohmann::ordered_json to_json(const train::DataBenchResult& result, const std::string& deck,
+nlohmann::ordered_json to_json(const bench::DataBenchResult& result, const std::string& deck,
                                int ranks) {
   nlohmann::ordered_json out;
   out["deck"] = deck;
@@ -42,7 +42,7 @@ nlohmann::ordered_json to_json(const train::DataBenchResult& result, const std::
   out["rank_tokens"] = result.rank_tokens;
   out["rank_bytes"] = result.rank_bytes;
   out["counted_share"] = result.counted;
-  for (const train::DataBenchRow& row : result.rows) {
+  for (const bench::DataBenchRow& row : result.rows) {
     out["rows"][row.name] = {{"tokens_per_second", row.tokens_per_second()},
                              {"step_seconds", row.step_seconds},
                              {"rank_tokens_per_second", row.rank_tokens_per_second}};
@@ -54,7 +54,7 @@ nlohmann::ordered_json to_json(const train::DataBenchResult& result, const std::
 
 void run_bench_of_data(comm::World& world, const Arguments& args, const train::Config& config,
                        int warmup, int steps) {
-  const train::DataBenchResult result = train::run_data_bench(world, config, warmup, steps);
+  const bench::DataBenchResult result = bench::run_data_bench(world, config, warmup, steps);
   train::agree(world, [&] {
     if (world.rank() != 0) return;
     print(result, static_cast<std::size_t>(world.size()));

@@ -16,13 +16,13 @@ ordered_json number(double value) {
   return std::isnan(value) ? ordered_json(nullptr) : ordered_json(value);
 }
 
-ordered_json component_json(const train::BenchComponent& row) {
+ordered_json component_json(const bench::BenchComponent& row) {
   ordered_json out = {{"seconds", row.seconds},
                       {"flops", row.flops},
                       {"share", row.share},
                       {"expected_share", row.expected_share}};
   if (!row.fused.empty()) out["fused"] = row.fused;
-  for (const train::BenchComponent& part : row.parts)
+  for (const bench::BenchComponent& part : row.parts)
     out["parts"][part.name] = component_json(part);
   return out;
 }
@@ -35,7 +35,7 @@ ordered_json phases_json(const std::array<double, kPhases>& seconds) {
   return out;
 }
 
-ordered_json kernel_json(const train::BenchKernel& row, const train::BenchKernels& all) {
+ordered_json kernel_json(const bench::BenchKernel& row, const bench::BenchKernels& all) {
   ordered_json out = {{"name", row.name},
                       {"class", name_of(row.kernel_class)},
                       {"calls", row.calls},
@@ -51,7 +51,7 @@ ordered_json kernel_json(const train::BenchKernel& row, const train::BenchKernel
   return out;
 }
 
-ordered_json kernels_json(const train::BenchKernels& kernels) {
+ordered_json kernels_json(const bench::BenchKernels& kernels) {
   ordered_json out;
   if (kernels.rows.empty()) {
     out["unavailable"] = kernels.unavailable;
@@ -60,7 +60,7 @@ ordered_json kernels_json(const train::BenchKernels& kernels) {
   out["seconds"] = kernels.seconds();
   out["top"] = kernels.rows.front().name;
   out["top_calls_per_forward"] = kernels.calls_per_forward(kernels.rows.front());
-  if (const train::BenchKernel* forward = kernels.top(Phase::forward)) {
+  if (const bench::BenchKernel* forward = kernels.top(Phase::forward)) {
     out["top_of_forward"] = forward->name;
     out["top_of_forward_calls_per_forward"] = kernels.calls_per_forward(*forward);
   }
@@ -72,7 +72,7 @@ ordered_json kernels_json(const train::BenchKernels& kernels) {
     const auto kernel_class = static_cast<KernelClass>(i);
     out["classes"][std::string(name_of(kernel_class))] = kernels.share(kernel_class);
   }
-  for (const train::BenchKernel& row : kernels.rows)
+  for (const bench::BenchKernel& row : kernels.rows)
     out["rows"].push_back(kernel_json(row, kernels));
   return out;
 }
@@ -85,7 +85,7 @@ std::string shape_text(const Shape& shape) {
   return text;
 }
 
-std::vector<std::pair<std::string, std::size_t>> totals_of(const train::BenchMemory& memory) {
+std::vector<std::pair<std::string, std::size_t>> totals_of(const bench::BenchMemory& memory) {
   const model::MemoryPlan& plan = memory.plan;
   std::vector<std::pair<std::string, std::size_t>> totals = {
       {"parameters", plan.parameters}, {"gradients", plan.gradients},
@@ -115,11 +115,11 @@ ordered_json to_json(const BenchSetup& setup) {
           {"context", setup.context}};
 }
 
-ordered_json to_json(const train::BenchResult& result, bool cold) {
+ordered_json to_json(const bench::BenchResult& result, bool cold) {
   ordered_json out;
   out["step_seconds"] = result.step_seconds;
   if (cold && result.step_seconds.size() > 1) {
-    const auto later = train::figures_of(std::span(result.step_seconds).subspan(1));
+    const auto later = bench::figures_of(std::span(result.step_seconds).subspan(1));
     out["first_step_seconds"] = result.step_seconds.front();
     out["later_steps"] = {{"mean_seconds", later.mean},
                           {"standard_deviation_seconds", later.standard_deviation},
@@ -143,10 +143,10 @@ ordered_json to_json(const train::BenchResult& result, bool cold) {
                    {"event_seconds", number(result.clocks.events)},
                    {"cupti_kernel_seconds", number(result.clocks.cupti_kernels)}};
   out["phases"] = phases_json(result.phase_seconds);
-  for (const train::BenchComponent& row : result.components) {
+  for (const bench::BenchComponent& row : result.components) {
     out["components"][row.name] = component_json(row);
   }
-  for (const train::BenchDType& row : result.dtypes) {
+  for (const bench::BenchDType& row : result.dtypes) {
     out["dtypes"][row.what] = {{"storage", row.storage}, {"compute", row.compute}};
   }
   if (!result.kernels.rows.empty() || !result.kernels.unavailable.empty()) {
@@ -155,9 +155,9 @@ ordered_json to_json(const train::BenchResult& result, bool cold) {
   return out;
 }
 
-ordered_json to_json(const train::CallCounts& counts) {
-  ordered_json out = {{"first_step", train::CallCounts::kFirstStep},
-                      {"last_step", train::CallCounts::kLastStep},
+ordered_json to_json(const bench::CallCounts& counts) {
+  ordered_json out = {{"first_step", bench::CallCounts::kFirstStep},
+                      {"last_step", bench::CallCounts::kLastStep},
                       {"rank", counts.rank},
                       {"allocations", counts.count(CallKind::allocation)},
                       {"synchronizations", counts.count(CallKind::synchronization)},
@@ -172,7 +172,7 @@ ordered_json to_json(const train::CallCounts& counts) {
   return out;
 }
 
-ordered_json to_json(const train::BenchMemory& memory, int rank) {
+ordered_json to_json(const bench::BenchMemory& memory, int rank) {
   ordered_json out = {{"rank", rank}};
   for (const auto& [name, bytes] : totals_of(memory)) out["totals"][name] = bytes;
   if (memory.measured) out["difference"] = memory.difference();
@@ -189,7 +189,7 @@ ordered_json to_json(const train::BenchMemory& memory, int rank) {
 
 std::string csv_header() { return "rank,arena,label,dtype,shape,bytes,offset\n"; }
 
-std::string to_csv(const train::BenchMemory& memory, int rank) {
+std::string to_csv(const bench::BenchMemory& memory, int rank) {
   std::string text;
   for (const auto& [arena, allocation] : memory.allocations) {
     text += fmt::format("{},{},{},{},{},{},{}\n", rank, arena, allocation.label,

@@ -18,13 +18,13 @@ constexpr std::size_t kKernelWidth = 72;
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
-void print_figures(const char* what, const train::StepFigures& figures, std::size_t steps) {
+void print_figures(const char* what, const bench::StepFigures& figures, std::size_t steps) {
   fmt::print("{:<16} {:.3f} ms median, {:.3f} ms mean, {:.3f} ms standard deviation of {} step{}\n",
              what, 1e3 * figures.median, 1e3 * figures.mean, 1e3 * figures.standard_deviation,
              steps, steps == 1 ? "" : "s");
 }
 
-void print_component(const train::BenchComponent& row, const std::string& name) {
+void print_component(const bench::BenchComponent& row, const std::string& name) {
   if (row.seconds == 0 && row.flops == 0 && !row.fused.empty() && name != row.name) {
     fmt::print("{:<14} {:>12} {:>12} {:>8} {:>16}   {}\n", name, "-", "-", "-", "-", row.fused);
     return;
@@ -34,7 +34,7 @@ void print_component(const train::BenchComponent& row, const std::string& name) 
              row.fused.empty() ? "" : "   ", row.fused);
 }
 
-void print_kernel(const train::BenchKernel& row, const train::BenchKernels& all, int steps) {
+void print_kernel(const bench::BenchKernel& row, const bench::BenchKernels& all, int steps) {
   std::string name = row.name;
   if (name.size() > kKernelWidth) name.replace(kKernelWidth - 3, std::string::npos, "...");
   const auto ms = [&](Phase phase) {
@@ -46,7 +46,7 @@ void print_kernel(const train::BenchKernel& row, const train::BenchKernels& all,
              ms(Phase::backward), ms(Phase::optimizer), name);
 }
 
-void print_kernel_classes(const train::BenchKernels& kernels, int steps) {
+void print_kernel_classes(const bench::BenchKernels& kernels, int steps) {
   fmt::print("\n{:<14} {:>10} {:>8} {:>12} {:>12}\n", "class", "ms", "share", "of forward",
              "of backward");
   for (int i = 0; i < kKernelClasses; ++i) {
@@ -89,7 +89,7 @@ void print_setup(const BenchSetup& setup) {
       setup.microbatch, setup.context, setup.microbatches, setup.global_batch);
 }
 
-void print_times(const train::BenchResult& result, bool cold, bool each) {
+void print_times(const bench::BenchResult& result, bool cold, bool each) {
   const std::vector<double>& steps = result.step_seconds;
   for (std::size_t i = 0; each && i < steps.size(); ++i) {
     fmt::print("step {:<11} {:.3f} ms\n", i + 1, 1e3 * steps[i]);
@@ -97,7 +97,7 @@ void print_times(const train::BenchResult& result, bool cold, bool each) {
   print_figures("step", {result.mean, result.standard_deviation, result.median}, steps.size());
   if (cold && steps.size() > 1) {
     fmt::print("first step       {:.3f} ms, with setup and first calls\n", 1e3 * steps.front());
-    print_figures("later steps", train::figures_of(std::span(steps).subspan(1)), steps.size() - 1);
+    print_figures("later steps", bench::figures_of(std::span(steps).subspan(1)), steps.size() - 1);
   }
   if (!std::isnan(result.clocks.events)) {
     fmt::print("clocks           {:.3f} ms stamps, {:.3f} ms CUDA events, {:.3f} ms host",
@@ -120,17 +120,17 @@ void print_times(const train::BenchResult& result, bool cold, bool each) {
              static_cast<double>(result.memory_peak_bytes) / 1048576.0);
 }
 
-void print_components(const train::BenchResult& result) {
+void print_components(const bench::BenchResult& result) {
   fmt::print("\n{:<14} {:>12} {:>12} {:>8} {:>16}   {}\n", "component", "ms", "GFLOP", "share",
              "share of FLOPs", "in the same kernels");
-  for (const train::BenchComponent& row : result.components) {
+  for (const bench::BenchComponent& row : result.components) {
     print_component(row, row.name);
-    for (const train::BenchComponent& part : row.parts) print_component(part, "  " + part.name);
+    for (const bench::BenchComponent& part : row.parts) print_component(part, "  " + part.name);
   }
 }
 
-void print_kernels(const train::BenchResult& result) {
-  const train::BenchKernels& kernels = result.kernels;
+void print_kernels(const bench::BenchResult& result) {
+  const bench::BenchKernels& kernels = result.kernels;
   if (kernels.rows.empty()) {
     fmt::print("\nno table of kernels: {}\n",
                kernels.unavailable.empty() ? "none ran" : kernels.unavailable);
@@ -146,8 +146,8 @@ void print_kernels(const train::BenchResult& result) {
     fmt::print("{} more kernels are in the file of --json\n", kernels.rows.size() - kKernelRows);
   }
   print_kernel_classes(kernels, steps);
-  const train::BenchKernel& top = kernels.rows.front();
-  if (const train::BenchKernel* forward = kernels.top(Phase::forward)) {
+  const bench::BenchKernel& top = kernels.rows.front();
+  if (const bench::BenchKernel* forward = kernels.top(Phase::forward)) {
     fmt::print("\ntop of forward   {}, {:.1f} calls a forward pass", forward->name,
                kernels.calls_per_forward(*forward));
   }
@@ -163,14 +163,14 @@ void print_kernels(const train::BenchResult& result) {
   }
 }
 
-void print_dtypes(const train::BenchResult& result) {
+void print_dtypes(const bench::BenchResult& result) {
   fmt::print("\n{:<24} {:<8} {}\n", "tensor", "storage", "compute");
-  for (const train::BenchDType& row : result.dtypes) {
+  for (const bench::BenchDType& row : result.dtypes) {
     fmt::print("{:<24} {:<8} {}\n", row.what, row.storage, row.compute);
   }
 }
 
-void print_memory(const train::BenchMemory& memory) {
+void print_memory(const bench::BenchMemory& memory) {
   const model::MemoryPlan& plan = memory.plan;
   fmt::print(
       "\nplanned MiB      {:.1f} parameters, {:.1f} gradients, {:.1f} optimizer, {:.1f} "
@@ -186,8 +186,8 @@ void print_memory(const train::BenchMemory& memory) {
       mebibytes(memory.library_bytes), mebibytes(memory.device_bytes), 100.0 * memory.difference());
 }
 
-void print_counts(const train::CallCounts& counts) {
-  using train::CallCounts;
+void print_counts(const bench::CallCounts& counts) {
+  using bench::CallCounts;
   const auto per_step = [&](CallKind kind) {
     return static_cast<double>(counts.count(kind)) / CallCounts::kSteps;
   };

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "hyperslab/train/bench.hpp"
+#include "hyperslab/bench/bench.hpp"
 
 namespace hyperslab::cli {
 
@@ -27,20 +27,20 @@ struct BenchSetup {
 
 void print_setup(const BenchSetup& setup);
 /// `cold`: the first step holds the setup and is told apart. `each`: every step on a line.
-void print_times(const train::BenchResult& result, bool cold, bool each);
-void print_components(const train::BenchResult& result);
-void print_kernels(const train::BenchResult& result);
-void print_dtypes(const train::BenchResult& result);
-void print_memory(const train::BenchMemory& memory);
-void print_counts(const train::CallCounts& counts);
+void print_times(const bench::BenchResult& result, bool cold, bool each);
+void print_components(const bench::BenchResult& result);
+void print_kernels(const bench::BenchResult& result);
+void print_dtypes(const bench::BenchResult& result);
+void print_memory(const bench::BenchMemory& memory);
+void print_counts(const bench::CallCounts& counts);
 
 [[nodiscard]] nlohmann::ordered_json to_json(const BenchSetup& setup);
 /// `cold` as for print_times().
-[[nodiscard]] nlohmann::ordered_json to_json(const train::BenchResult& result, bool cold);
-[[nodiscard]] nlohmann::ordered_json to_json(const train::CallCounts& counts);
-[[nodiscard]] nlohmann::ordered_json to_json(const train::BenchMemory& memory, int rank);
+[[nodiscard]] nlohmann::ordered_json to_json(const bench::BenchResult& result, bool cold);
+[[nodiscard]] nlohmann::ordered_json to_json(const bench::CallCounts& counts);
+[[nodiscard]] nlohmann::ordered_json to_json(const bench::BenchMemory& memory, int rank);
 /// Rows "rank,arena,label,dtype,shape,bytes,offset"; those of the header, too.
 [[nodiscard]] std::string csv_header();
-[[nodiscard]] std::string to_csv(const train::BenchMemory& memory, int rank);
+[[nodiscard]] std::string to_csv(const bench::BenchMemory& memory, int rank);
 
 }  // namespace hyperslab::cli

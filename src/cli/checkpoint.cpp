@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "exchange.hpp"
-#include "hyperslab/train/run.hpp"
+#include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::cli {
 namespace {

@@ -16,7 +16,7 @@
 #include "hyperslab/core/philox.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
-#include "hyperslab/train/run.hpp"
+#include "hyperslab/train/setup.hpp"
 #include "usage.hpp"
 
 namespace hyperslab::cli {

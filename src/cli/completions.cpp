@@ -99,7 +99,7 @@ void Completions::print() {
   }
 }
 
-nlohmann::ordered_json Completions::to_json(const train::Prompts& prompts) const {
+nlohmann::ordered_json Completions::to_json(const generate::Prompts& prompts) const {
   auto out = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < completions_.size(); ++i) {
     const Completion& completion = completions_[i];

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "hyperslab/generate/generate.hpp"
 #include "hyperslab/io/tokenizer.hpp"
-#include "hyperslab/train/generate.hpp"
 
 namespace hyperslab::cli {
 
@@ -18,7 +18,7 @@ namespace hyperslab::cli {
 /// Prints texts to stdout, each prompt and what follows it, in the order of the prompts: the first
 /// one that has not ended as it comes, the others when it is their turn. All of it is valid
 /// UTF-8.
-class Completions final : public train::TokenListener {
+class Completions final : public generate::TokenListener {
  public:
   /// `stops`: texts that end a text. `tokenizer` must outlive this.
   Completions(const io::Tokenizer& tokenizer, const std::vector<std::string>& prompts,
@@ -28,7 +28,7 @@ class Completions final : public train::TokenListener {
   void end(std::size_t prompt) override;
 
   /// A list of {prompt, text, prompt_ids, ids, finish}; finish: stop or count.
-  [[nodiscard]] nlohmann::ordered_json to_json(const train::Prompts& prompts) const;
+  [[nodiscard]] nlohmann::ordered_json to_json(const generate::Prompts& prompts) const;
 
  private:
   struct Completion {

@@ -10,120 +10,10 @@
 #include "eval_source.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/text_file.hpp"
-#include "hyperslab/train/run.hpp"
-#include "hyperslab/train/same_tokens.hpp"
 #include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::cli {
 namespace {
-
-struct Result {
-  std::string checkpoint;
-  std::int64_t step = 0;
-  train::Evaluation evaluation;
-};
-
-/// The deck's validation tokens as samples, and the trainer that measures checkpoints on them.
-class Evaluator {
- public:
-  /// `stride`: tokens between windows; 0: the deck's context, and no context is read twice.
-  Evaluator(comm::World& world, const EvalDeck& deck, std::int64_t stride)
-      : world_(world), config_(deck.config), validation_batch_(deck.validation_batch) {
-    train::agree(world_, [&] {
-      open_tokens();
-      make_samples(stride);
-      if (!config_.data.vocabulary.empty()) {
-        tokenizer_ = io::open_tokenizer(config_.data.vocabulary);
-        io::require_fits_model(*tokenizer_, config_.data.vocabulary, config_.model.vocabulary);
-      }
-    });
-    train::require_same_tokens(world_, {{"the evaluated tokens", tokens_.get()}});
-    if (tokenizer_) text_ = train::count_text(*samples_, count_, *tokenizer_, world_);
-    train::agree(world_,
-                 [&] { options_ = train::trainer_options(config_, world_.local_rank(), false); });
-    options_.activity = &world_.activity();
-    mesh_ = train::make_mesh(world_, config_, options_.device);
-  }
-
-  Result measure(const std::string& checkpoint) {
-    Result result = {checkpoint, 0, {}};
-    train::agree(world_, [&] {
-      const Pause pause(world_.activity());
-      const io::CheckpointReader reader(checkpoint);
-      result.step = reader.meta().step;
-      if (!trainer_) {
-        const train::Plan plan = train::make_plan(config_, options_, world_.rank());
-        trainer_ = std::make_unique<train::Trainer>(config_, *mesh_, options_, &plan.memory);
-        trainer_->initialize();
-      }
-      trainer_->load(reader);  // which names every tensor of another shape
-      train::require_same_model(reader.meta(), config_.model, reader.folder());
-    });
-    trainer_->share_values();
-    result.evaluation = trainer_->evaluate(*samples_, count_, world_);
-    if (result.evaluation.tokens == 0) {
-      throw Error(ExitCode::data, tokens_->description() +
-                                      ": no evaluated token counts as a target; see "
-                                      "data.ignore_token and data.loss_mask")
-          .on_all_ranks();
-    }
-    return result;
-  }
-
-  /// Absent where the deck names no vocabulary.
-  [[nodiscard]] const std::optional<train::TextAmount>& text() const { return text_; }
-
-  /// What is measured on, for a line of text.
-  [[nodiscard]] std::string description() const { return tokens_->description(); }
-  /// The token files; "synthetic" if there are none.
-  [[nodiscard]] std::vector<std::string> files() const {
-    std::vector<std::string> paths;
-    for (const io::TokenFileSummary& file : tokens_->files()) paths.push_back(file.path);
-    if (paths.empty()) paths.emplace_back("synthetic");
-    return paths;
-  }
-
- private:
-  void open_tokens() {
-    io::DataTokens data = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed,
-                                        io::DataPart::validation);
-    tokens_ = std::move(data.validation);
-    const bool generated = tokens_->description().starts_with("synthetic");
-    if (generated && config_.train.validate_batches == 0) {
-      throw Error(ExitCode::usage,
-                  "eval of synthetic tokens has no end: set train.validate_batches");
-    }
-  }
-
-  /// Without a stride the samples that train validates on; with one the same targets, and the rest
-  /// that makes no whole sample.
-  void make_samples(std::int64_t stride) {
-    const Dim T = config_.model.context;
-    const std::int32_t ignored = config_.data.ignore_token;
-    samples_ = std::make_unique<io::Samples>(*tokens_, io::Sampling::blocks, T, config_.run.seed,
-                                             false, ignored);
-    train::Config counted = config_;
-    counted.train.global_batch = validation_batch_;
-    count_ = train::validation_samples(counted, samples_->size());
-    if (stride == 0) return;
-    const std::int64_t targets = count_ < samples_->size() ? count_ * T : tokens_->size() - 1;
-    samples_ =
-        std::make_unique<io::Samples>(io::Samples::strided(*tokens_, T, stride, targets, ignored));
-    count_ = samples_->size();
-  }
-
-  comm::World& world_;
-  const train::Config& config_;
-  std::int64_t validation_batch_;  // samples
-  std::unique_ptr<io::TokenSource> tokens_;
-  std::unique_ptr<io::Samples> samples_;
-  std::int64_t count_ = 0;
-  std::unique_ptr<io::Tokenizer> tokenizer_;
-  std::optional<train::TextAmount> text_;
-  train::TrainerOptions options_;
-  std::unique_ptr<mesh::Mesh> mesh_;
-  std::unique_ptr<train::Trainer> trainer_;  // goes before the mesh
-};
 
 /// What is printed of the text; not-a-number or infinite where there is none.
 struct TextFigures {
@@ -137,7 +27,7 @@ TextFigures text_figures(const train::Evaluation& evaluation,
   return {evaluation.bits_per_byte(*text), evaluation.word_perplexity(*text)};
 }
 
-nlohmann::ordered_json to_json(const Result& result, std::int64_t stride,
+nlohmann::ordered_json to_json(const eval::Result& result, std::int64_t stride,
                                const std::optional<train::TextAmount>& text, bool words) {
   const train::Evaluation& evaluation = result.evaluation;
   const TextFigures figures = text_figures(evaluation, text);
@@ -162,7 +52,8 @@ std::string number_or_dash(double value) {
   return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-";
 }
 
-void print_row(const Result& result, const std::optional<train::TextAmount>& text, bool words) {
+void print_row(const eval::Result& result, const std::optional<train::TextAmount>& text,
+               bool words) {
   const train::Evaluation& evaluation = result.evaluation;
   const TextFigures figures = text_figures(evaluation, text);
   fmt::print("{:>8} {:>10.6f} {:>12.4f} {:>10} ", result.step, evaluation.loss(),
@@ -220,7 +111,7 @@ std::int64_t check_options(const Arguments& args, const train::Config& config) {
 }
 
 /// The same on all ranks.
-void require_finite(const Result& result) {
+void require_finite(const eval::Result& result) {
   const double loss = result.evaluation.loss();
   if (std::isfinite(loss)) return;
   throw Error(
@@ -259,22 +150,22 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
   Arguments args = eval_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const EvalSource source = eval_source(args);
-  const EvalDeck deck = eval_deck(world, source);
+  const eval::EvalDeck deck = eval_deck(world, source);
   const train::Config& config = deck.config;
   const std::int64_t stride = check_options(args, config);
   const comm::Watchdog watchdog = train::watch(world, config);
   train::report_threads(world);
   const bool words = args.has("words");
-  Evaluator evaluator(world, deck, stride);
+  eval::Evaluator evaluator(world, deck, stride);
   const std::vector<std::string> files =
       world.rank() == 0 ? evaluator.files() : std::vector<std::string>();
   if (!evaluator.text() && world.rank() == 0) {
     log::info("no bits per byte: the deck has no data.vocabulary that tells the bytes of a token");
   }
-  std::vector<Result> results;
+  std::vector<eval::Result> results;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const std::string& checkpoint : source.checkpoints) {
-    const Result& result = results.emplace_back(evaluator.measure(checkpoint));
+    const eval::Result& result = results.emplace_back(evaluator.measure(checkpoint));
     all.push_back(
         to_json(result, stride > 0 ? stride : config.model.context, evaluator.text(), words));
     all.back()["files"] = files;
@@ -284,7 +175,7 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
   }
   if (world.rank() == 0) fmt::print("measured on {}\n", evaluator.description());
   if (args.has("json")) write_json(world, args.get<std::string>("json"), all);
-  for (const Result& result : results) require_finite(result);
+  for (const eval::Result& result : results) require_finite(result);
   return ExitCode::ok;
 }
 

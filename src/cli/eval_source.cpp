@@ -108,13 +108,14 @@ void require_tokens(const train::Config& config) {
       .on_all_ranks();
 }
 
-EvalDeck deck_of_checkpoint(comm::World& world, const EvalSource& source, const StoredDeck& deck) {
+eval::EvalDeck deck_of_checkpoint(comm::World& world, const EvalSource& source,
+                                  const StoredDeck& deck) {
   std::vector<std::string> notes;
   const train::Config trained = read_stored_deck(deck, {}, 0, notes);
   notes.clear();
   std::vector<std::string> overrides = layout_overrides(trained, world.size());
   overrides.insert(overrides.end(), source.overrides.begin(), source.overrides.end());
-  EvalDeck out = {read_stored_deck(deck, overrides, world.size(), notes, true), 0};
+  eval::EvalDeck out = {read_stored_deck(deck, overrides, world.size(), notes, true), 0};
   out.validation_batch = overrides_key(source, "train.global_batch") ? out.config.train.global_batch
                                                                      : trained.train.global_batch;
   if (world.rank() == 0) {
@@ -148,8 +149,8 @@ EvalSource eval_source(const Arguments& args) {
   return source;
 }
 
-EvalDeck eval_deck(comm::World& world, const EvalSource& source) {
-  EvalDeck out;
+eval::EvalDeck eval_deck(comm::World& world, const EvalSource& source) {
+  eval::EvalDeck out;
   if (!source.deck.empty()) {
     out.config = read_config(world, {source.deck, source.overrides, false, false});
     out.validation_batch = out.config.train.global_batch;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "command.hpp"
+#include "hyperslab/eval/evaluator.hpp"
 
 namespace hyperslab::cli {
 
@@ -17,18 +18,10 @@ struct EvalSource {
 /// A deck may also stand behind the folders of --checkpoint. Throws Error(usage).
 [[nodiscard]] EvalSource eval_source(const Arguments& args);
 
-/// What to measure with.
-struct EvalDeck {
-  train::Config config;
-  /// Samples that each of train.validate_batches counts: the deck's train.global_batch, even where
-  /// more ranks than those were started and the layout needs a larger one.
-  std::int64_t validation_batch = 0;
-};
-
 /// The deck to measure with; collective over the world. A checkpoint's own deck is laid out over
 /// the ranks that were started, and its paths are looked for from where its run was started, too.
 /// The vocabulary is the one that the checkpoint keeps where the deck's is not found or is its own.
 /// Throws Error(usage) also for a deck without anything to validate on.
-[[nodiscard]] EvalDeck eval_deck(comm::World& world, const EvalSource& source);
+[[nodiscard]] eval::EvalDeck eval_deck(comm::World& world, const EvalSource& source);
 
 }  // namespace hyperslab::cli

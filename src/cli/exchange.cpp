@@ -11,10 +11,10 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
+#include "hyperslab/interop/exchange.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/io/tokenizer.hpp"
-#include "hyperslab/train/exchange.hpp"
-#include "hyperslab/train/run_lock.hpp"
+#include "hyperslab/run/run_lock.hpp"
 #include "stored.hpp"
 
 namespace hyperslab::cli {
@@ -136,13 +136,13 @@ Import describe_import(comm::World& world, const Arguments& args, const std::str
     if (dropout && !(*dropout >= 0 && *dropout < 1)) {
       refuse(fmt::format("--dropout must be at least 0 and below 1, found {}", *dropout));
     }
-    const model::ModelSpec spec = train::huggingface_model(folder, dropout);
+    const model::ModelSpec spec = interop::huggingface_model(folder, dropout);
     return {spec, config_for(spec, folder, output_of(args))};
   }
   if (args.has("dropout")) refuse("--dropout does not go with --deck, whose model.dropout counts");
   const auto path = args.get<std::string>("deck");
   train::Config config = read_config(world, {path, {}, false, true});
-  const model::ModelSpec spec = train::huggingface_model(folder, config.model.dropout);
+  const model::ModelSpec spec = interop::huggingface_model(folder, config.model.dropout);
   require_same_model(config, spec, path);
   if (config.model.bos_token < 0) config.model.bos_token = spec.bos_token;
   if (config.model.eos_tokens.empty()) config.model.eos_tokens = spec.eos_tokens;
@@ -162,8 +162,8 @@ class ImportLocks {
   }
 
  private:
-  std::optional<train::RunLock> run_;
-  std::optional<train::RunLock> output_;  // released first
+  std::optional<run::RunLock> run_;
+  std::optional<run::RunLock> output_;  // released first
 };
 
 }  // namespace
@@ -187,17 +187,17 @@ void export_checkpoint(const Arguments& args) {
   if (args.get<std::string>("format") != "huggingface") {
     refuse("--format must be huggingface, found " + args.get<std::string>("format"));
   }
-  train::ExportOptions options;
+  interop::ExportOptions options;
   options.output = output_of(args);
   options.dtype = dtype_of_name(args.get<std::string>("dtype"));
   if (args.has("vocab")) options.vocabulary = args.get<std::string>("vocab");
   const io::CheckpointReader reader(only_folder(args));
   std::vector<std::string> notes;
-  train::Config config = read_stored_deck({reader.meta().deck, reader.folder()}, {}, 0, notes);
-  if (options.vocabulary.empty()) {
-    config.data.vocabulary = stored_vocabulary_path(reader, config);
-  }
-  train::export_huggingface(config, reader, options);
+  const train::Config config =
+      read_stored_deck({reader.meta().deck, reader.folder()}, {}, 0, notes);
+  options.requires_vocabulary = !options.vocabulary.empty();
+  if (!options.requires_vocabulary) options.vocabulary = stored_vocabulary_path(reader, config);
+  interop::export_huggingface(config.model, reader, options);
   fmt::print("{}: step {} of {}, {} parameters in {}\n", options.output, reader.meta().step,
              reader.folder(), model::parameter_count(config.model), args.get<std::string>("dtype"));
 }
@@ -215,7 +215,7 @@ void import_checkpoint(comm::World& world, const Arguments& args) {
     meta.vocabulary = io::read_vocabulary_files(config.data.vocabulary);
   }
   const ImportLocks locks(output, world.host());
-  train::import_huggingface(folder, spec, output, meta);
+  interop::import_huggingface(folder, spec, output, meta);
   io::write_text_file(output + "/deck.yaml", yaml);
   fmt::print(
       "{0}: {1} parameters; try: hyperslab eval {0}/deck.yaml --checkpoint {0} --set "

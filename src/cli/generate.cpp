@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/train/generate.hpp"
+#include "hyperslab/generate/generate.hpp"
 
 #include <fmt/format.h>
 
@@ -18,9 +18,9 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
 
-train::SamplingOptions sampling_options(const Arguments& args, const io::Tokenizer& tokenizer,
-                                        std::int64_t model_vocabulary) {
-  train::SamplingOptions options;
+generate::SamplingOptions sampling_options(const Arguments& args, const io::Tokenizer& tokenizer,
+                                           std::int64_t model_vocabulary) {
+  generate::SamplingOptions options;
   options.max_tokens = args.get<std::int64_t>("max-tokens");
   options.temperature = args.get<double>("temperature");
   options.top_k = args.get<std::int64_t>("top-k");
@@ -54,9 +54,9 @@ std::vector<std::string> prompt_texts(const Arguments& args) {
   return read_prompt_file(args.get<std::string>("prompt-file"));
 }
 
-train::Prompts encode_prompts(const io::Tokenizer& tokenizer, const std::vector<std::string>& texts,
-                              bool special_tokens) {
-  train::Prompts prompts;
+generate::Prompts encode_prompts(const io::Tokenizer& tokenizer,
+                                 const std::vector<std::string>& texts, bool special_tokens) {
+  generate::Prompts prompts;
   std::vector<std::int32_t> before;
   if (special_tokens) before = tokenizer.text_template().before;
   for (const std::string& text : texts) {
@@ -72,8 +72,8 @@ train::Prompts encode_prompts(const io::Tokenizer& tokenizer, const std::vector<
   return prompts;
 }
 
-void write_logits(const std::string& path, train::Generator& generator,
-                  const train::Prompts& prompts) {
+void write_logits(const std::string& path, generate::Generator& generator,
+                  const generate::Prompts& prompts) {
   const auto tokens = static_cast<std::int64_t>(prompts.front().size());
   if (prompts.size() != 1 || tokens > generator.context()) {
     refuse(
@@ -91,7 +91,7 @@ double rate(std::int64_t tokens, double seconds) {
 }
 
 void write_json(const std::string& path, const Completions& completions,
-                const train::Prompts& prompts, const train::GenerateStats& stats) {
+                const generate::Prompts& prompts, const generate::GenerateStats& stats) {
   nlohmann::ordered_json out;
   out["completions"] = completions.to_json(prompts);
   out["prompt_tokens"] = stats.prompt_tokens;
@@ -117,12 +117,12 @@ void generate(const Arguments& args) {
   }
   const auto tokenizer = io::open_tokenizer(vocabulary);
   io::require_fits_model(*tokenizer, vocabulary, config.model.vocabulary);
-  const train::SamplingOptions options =
+  const generate::SamplingOptions options =
       sampling_options(args, *tokenizer, config.model.vocabulary);
   const auto texts = prompt_texts(args);
   const auto prompts = encode_prompts(*tokenizer, texts, !args.has("no-special-tokens"));
-  train::Generator generator(config, reader,
-                             train::Generator::rows_for(prompts, args.get<std::int64_t>("batch")));
+  generate::Generator generator(
+      config, reader, generate::Generator::rows_for(prompts, args.get<std::int64_t>("batch")));
   if (args.has("logits")) write_logits(args.get<std::string>("logits"), generator, prompts);
   Completions completions(*tokenizer, texts, args.list("stop"), options.max_tokens);
   const auto stats = generator.generate(prompts, options, completions);

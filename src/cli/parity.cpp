@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/train/parity.hpp"
+#include "hyperslab/parity/parity.hpp"
 
 #include <fmt/format.h>
 
@@ -48,7 +48,7 @@ std::vector<Candidate> read_matrix(comm::World& world, const std::string& deck,
   return out;
 }
 
-void print_report(const Candidate& candidate, const train::ParityReport& report,
+void print_report(const Candidate& candidate, const parity::ParityReport& report,
                   std::int64_t rows) {
   fmt::print("{}: {}  largest gradient difference {:.2e} ({}), loss {:.2e} (step {})\n",
              report.agrees ? "agrees " : "DIFFERS", candidate.name,
@@ -94,13 +94,13 @@ bool compare_all(comm::World& world, const Arguments& args, const train::Config&
         .on_all_ranks();
   }
   for (const Candidate& candidate : candidates) require_comparable(reference, candidate);
-  const train::LayoutTrace wanted = train::trace_layout(world, reference, steps);
+  const parity::LayoutTrace wanted = parity::trace_layout(world, reference, steps);
   bool agrees = true;
   for (const Candidate& candidate : candidates) {
-    const train::LayoutTrace found = train::trace_layout(world, candidate.config, steps);
+    const parity::LayoutTrace found = parity::trace_layout(world, candidate.config, steps);
     if (world.rank() != 0) continue;
-    const train::ParityReport report =
-        train::compare(wanted, found, train::parity_tolerance(candidate.config.precision.compute));
+    const parity::ParityReport report = parity::compare(
+        wanted, found, parity::parity_tolerance(candidate.config.precision.compute));
     agrees = agrees && report.agrees;
     const bool brief = args.has("matrix") && report.agrees;
     print_report(candidate, report, brief ? 0 : args.get<std::int64_t>("rows"));

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/plan/plan.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,12 +35,12 @@ std::string in(const Unit& unit, double amount) {
 }
 
 /// Plans of the ranks of one pipeline; ranks along the other axes hold and do the same.
-std::vector<train::Plan> make_plans(const train::Config& config) {
+std::vector<plan::Plan> make_plans(const train::Config& config) {
   const train::TrainerOptions options = planned_options(config);
-  std::vector<train::Plan> plans;
+  std::vector<plan::Plan> plans;
   for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
     const int rank = mesh::world_rank_of(config.parallel, {.pipeline = stage});
-    plans.push_back(train::make_plan(config, options, rank));
+    plans.push_back(plan::make_plan(config, options, rank));
   }
   return plans;
 }
@@ -99,8 +101,8 @@ void print_memory_row(const std::string& name, const Unit& unit,
 }
 
 /// A row for each pipeline rank, the sum over all ranks, and which holds most.
-void print_memory(const mesh::ParallelConfig& parallel, const std::vector<train::Plan>& plans) {
-  const auto total = [](const train::Plan& plan) { return plan.memory.total(); };
+void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::Plan>& plans) {
+  const auto total = [](const plan::Plan& plan) { return plan.memory.total(); };
   const auto largest = std::ranges::max_element(plans, {}, total);
   const Unit unit = byte_unit(static_cast<double>(total(*largest)));
   fmt::print("{:<10} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n", unit.name, "parameters",
@@ -145,12 +147,12 @@ std::vector<std::pair<std::string, int>> groups_of(const train::Config& config) 
 }
 
 /// Work and messages of a step, a row for each pipeline rank.
-void print_work(const train::Config& config, const std::vector<train::Plan>& plans) {
+void print_work(const train::Config& config, const std::vector<plan::Plan>& plans) {
   const auto groups = groups_of(config);
   double most_flops = 0;
   double most_bytes = 0;
   std::vector<std::vector<double>> sent;
-  for (const train::Plan& plan : plans) {
+  for (const plan::Plan& plan : plans) {
     most_flops = std::max(most_flops, plan.ledger.total().flops);
     std::vector<double>& row = sent.emplace_back();
     for (const auto& [name, size] : groups) {
@@ -227,7 +229,7 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
                                           parallel.pipeline, parallel.virtual_stages,
                                           static_cast<int>(config.microbatches())));
   }
-  const std::vector<train::Plan> plans = make_plans(config);
+  const std::vector<plan::Plan> plans = make_plans(config);
   print_memory(parallel, plans);
   print_work(config, plans);
   return ExitCode::ok;

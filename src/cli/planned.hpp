@@ -14,7 +14,7 @@ namespace hyperslab::cli {
 /// The device that the deck means here.
 [[nodiscard]] Device planned_device(const train::Config& config);
 
-/// Options of a trainer for train::make_plan() on planned_device(); touches no GPU.
+/// Options of a trainer for plan::make_plan() on planned_device(); touches no GPU.
 [[nodiscard]] train::TrainerOptions planned_options(const train::Config& config);
 
 }  // namespace hyperslab::cli

@@ -38,11 +38,11 @@ std::vector<std::string> launcher_words(const std::vector<std::string>& parent,
 
 }  // namespace
 
-train::StartCommand start_command(const comm::World& world,
-                                  const std::vector<std::string>& arguments) {
+run::StartCommand start_command(const comm::World& world,
+                                const std::vector<std::string>& arguments) {
   const std::vector<std::string> own = words_of("self");
   if (own.empty()) return {};
-  train::StartCommand command;
+  run::StartCommand command;
   command.program = own.front();
   command.arguments = arguments;
   command.launcher = launcher_words(words_of(std::to_string(getppid())), own);

@@ -9,7 +9,8 @@
 
 #include "command.hpp"
 #include "hyperslab/deck/deck.hpp"
-#include "hyperslab/train/run.hpp"
+#include "hyperslab/plan/plan.hpp"
+#include "hyperslab/run/run.hpp"
 #include "planned.hpp"
 #include "start_command.hpp"
 
@@ -39,8 +40,8 @@ void request_stop(int signal) {
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
-train::RunOptions run_options(const Arguments& args) {
-  train::RunOptions options;
+run::RunOptions run_options(const Arguments& args) {
+  run::RunOptions options;
   options.resume = args.get<std::string>("resume");
   options.stop_after = args.get<std::int64_t>("stop-after");
   options.stop_signal = &stop_signal;
@@ -59,7 +60,7 @@ train::RunOptions run_options(const Arguments& args) {
 /// What a run of this deck would hold and compute, on one rank.
 void print_plan(const train::Config& config, bool shapes) {
   const train::TrainerOptions options = planned_options(config);
-  const train::Plan plan = train::make_plan(config, options, 0);
+  const plan::Plan plan = plan::make_plan(config, options, 0);
   if (shapes) {
     constexpr const char* kRow = "{:<12} {:<36} {:<24} {:<5} {:>14}\n";
     fmt::print(kRow, "arena", "name", "shape", "type", "bytes");
@@ -108,7 +109,7 @@ Arguments train_arguments() {
 ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args = train_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
-  train::RunOptions options = run_options(args);
+  run::RunOptions options = run_options(args);
   const bool dry = args.has("dry-run");
   const DeckSource source = {args.list("DECK").front(), args.list("set"), true, dry};
   const train::Config config =
@@ -120,7 +121,7 @@ ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments
   }
   options.deck_yaml = deck::to_yaml(config);
   options.command = start_command(world, arguments);
-  return train::run_training(world, config, options);
+  return run::run_training(world, config, options);
 }
 
 }  // namespace hyperslab::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "initial.hpp"
+#include "hyperslab/train/initial.hpp"
 
 #include <fmt/format.h>
 

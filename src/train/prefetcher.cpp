@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "prefetcher.hpp"
+#include "hyperslab/train/prefetcher.hpp"
 
 #include <pthread.h>
 #include <sched.h>

@@ -74,30 +74,6 @@ void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& 
                                         "); use the deck it was trained with");
 }
 
-void probe_directory(const std::string& directory) {
-  const std::string first = directory + "/.probe." + std::to_string(getpid());
-  const std::string second = first + ".renamed";
-  const auto fail = [&](const std::string& what) {
-    const std::string reason = std::strerror(errno);
-    (void)unlink(first.c_str());
-    (void)unlink(second.c_str());
-    throw Error(ExitCode::storage, directory + ": " + what + ": " + reason +
-                                       "; choose another run.directory or make it writable");
-  };
-  std::error_code made;
-  std::filesystem::create_directories(directory, made);
-  if (made) {
-    errno = made.value();
-    fail("cannot make this directory");
-  }
-  const int file = open(first.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) fail("cannot create a file");
-  const bool written = write(file, "probe\n", 6) == 6 && fsync(file) == 0;
-  if (close(file) != 0 || !written) fail("cannot write to a file");
-  if (rename(first.c_str(), second.c_str()) != 0) fail("cannot rename a file");
-  if (unlink(second.c_str()) != 0) fail("cannot remove a file");
-}
-
 TrainerOptions trainer_options(const Config& config, int local_rank, bool training) {
   TrainerOptions options;
   options.training = training;

@@ -5,12 +5,12 @@
 #include <map>
 #include <tuple>
 
-#include "batch_feed.hpp"
 #include "hyperslab/core/graph.hpp"
 #include "hyperslab/io/dataset.hpp"
 #include "hyperslab/model/stage.hpp"
 #include "hyperslab/pipeline/executor.hpp"
 #include "hyperslab/sharding/reducer.hpp"
+#include "hyperslab/train/batch_feed.hpp"
 #include "hyperslab/train/memory_meter.hpp"
 
 namespace hyperslab::train {

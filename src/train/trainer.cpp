@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <exception>
 
-#include "batch_feed.hpp"
 #include "group_meter.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
@@ -12,7 +11,7 @@
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/pipeline/validate.hpp"
-#include "hyperslab/train/out_of_memory.hpp"
+#include "hyperslab/train/batch_feed.hpp"
 #include "stage_worker.hpp"
 #include "stages.hpp"
 #include "step_records.hpp"
@@ -68,12 +67,9 @@ StepRecords::Counters reduction_counters(const mesh::Mesh& mesh) {
           tied == nullptr ? nullptr : tied->device_nanoseconds()};
 }
 
-model::Arenas arenas_of(const Config& config, const mesh::Mesh& mesh, const TrainerOptions& options,
-                        const model::MemoryPlan* plan) {
+model::Arenas arenas_of(const TrainerOptions& options, const model::MemoryPlan* plan) {
   if (plan == nullptr) return model::Arenas::measuring();
-  return with_oom_advice(config, options, mesh::world_rank_of(config.parallel, mesh.at()), [&] {
-    return model::Arenas::real(options.device, *plan, options.canary);
-  });
+  return model::Arenas::real(options.device, *plan, options.canary);
 }
 
 }  // namespace
@@ -84,13 +80,11 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
       mesh_(mesh),
       options_(options),
       program_(program_of(config, options.training)),
-      arenas_(arenas_of(config, mesh, options, plan)),
+      arenas_(arenas_of(options, plan)),
       stage_(config.model, stage_options(config, mesh, options, program_), arenas_) {
   const bool real = plan != nullptr;
-  ctx_ = with_oom_advice(config, options, mesh::world_rank_of(config.parallel, mesh.at()), [&] {
-    return std::make_unique<Context>(real ? options.device : Device::meta,
-                                     real ? plan->workspace : 0, options.device);
-  });
+  ctx_ = std::make_unique<Context>(real ? options.device : Device::meta, real ? plan->workspace : 0,
+                                   options.device);
   planned_workspace_ = real ? plan->workspace : 0;
   ctx_->set_tf32(config.precision.compute == "tf32");
   ctx_->set_deterministic(config.run.deterministic);
@@ -309,37 +303,6 @@ void Trainer::forward_backward(const StepArgs& args) {
 void Trainer::forward(const StepArgs& args) {
   require(!options_.training, "a trainer with gradients has no forward pass alone");
   forward_backward(args);  // whose program is forward only here
-}
-
-Plan make_plan(const Config& config, const TrainerOptions& options, int world_rank) {
-  const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, world_rank, config.groups());
-  Trainer trainer(config, mesh, options, nullptr);
-  if (options.cache) {
-    const View tokens(nullptr, DType::i32, Device::meta,
-                      {trainer.microbatch(), trainer.sequence()});
-    const View logits(nullptr, options.compute, Device::meta,
-                      {trainer.microbatch(), trainer.stage().logits_columns()});
-    trainer.stage().decode(trainer.context(), tokens, 0, logits);
-  }
-  if (options.training) {
-    trainer.step({}, nullptr);
-  } else if (!options.cache) {
-    trainer.forward({});
-  }
-  Plan plan;
-  plan.memory = trainer.memory_plan();
-  plan.ledger = trainer.context().ledger();
-  for (const comm::Communicator* group : mesh.groups())
-    plan.traffic[group->name()] = group->traffic();
-  for (const nn::Param& param : trainer.stage().params().params()) {
-    plan.parameters.emplace_back(param.name, param.count);
-  }
-  for (const Arena* arena : trainer.arenas().all()) {
-    for (const Allocation& allocation : arena->allocations()) {
-      plan.allocations.emplace_back(arena->name(), allocation);
-    }
-  }
-  return plan;
 }
 
 }  // namespace hyperslab::train

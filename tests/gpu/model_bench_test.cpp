@@ -5,9 +5,9 @@
 #include <string>
 
 #include "gpu/model_run.hpp"
+#include "hyperslab/bench/bench.hpp"
 #include "hyperslab/core/transfer.hpp"
-#include "hyperslab/train/bench.hpp"
-#include "hyperslab/train/machine_rate.hpp"
+#include "hyperslab/plan/machine_rate.hpp"
 
 namespace hyperslab {
 namespace {
@@ -25,13 +25,13 @@ class GpuBench : public test::GpuTest {};
 /// Kernels so small that without graphs the host is the slower one: an interval that began where it
 /// saw the warm-up's end would miss most of the step.
 TEST_F(GpuBench, WithoutGraphsTheHostSeesWholeSteps) {
-  train::BenchOptions options;
+  bench::BenchOptions options;
   options.warmup = 5;
   options.steps = 1;
   options.components = true;
 
-  const train::BenchResult result =
-      train::run_bench(test::world(), test::read_model(kDeck, {}), options);
+  const bench::BenchResult result =
+      bench::run_bench(test::world(), test::read_model(kDeck, {}), options);
 
   EXPECT_FALSE(result.graphs);
   EXPECT_GT(result.clocks.host, 0.95 * result.clocks.events);
@@ -43,10 +43,10 @@ TEST_F(GpuBench, TheMeasuredMatrixRateIsBelowThePeak) {
   for (const char* precision : {"fp32", "tf32", "bf16", "fp16"}) {
     Context run(Device::cuda);
     run.set_tf32(precision == std::string("tf32"));
-    const auto peak = train::peak_flops(device_name(), precision);
+    const auto peak = plan::peak_flops(device_name(), precision);
     if (!peak) continue;
 
-    const train::MachineRate rate = train::measured_rate(test::world(), run, precision);
+    const plan::MachineRate rate = plan::measured_rate(test::world(), run, precision);
 
     EXPECT_TRUE(rate.is_measured);
     EXPECT_GT(rate.flops, 0.4 * *peak) << precision;

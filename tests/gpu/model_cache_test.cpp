@@ -27,7 +27,7 @@ class CachedModel {
   explicit CachedModel(const train::Config& config)
       : options_(cached(config)),
         mesh_(mesh::Mesh::plan(config.parallel, 0)),
-        plan_(train::make_plan(config, options_, 0).memory),
+        plan_(plan::make_plan(config, options_, 0).memory),
         trainer_(config, mesh_, options_, &plan_),
         logits_(Device::cuda, options_.compute, {1, trainer_.stage().logits_columns()}) {
     trainer_.initialize();

@@ -10,7 +10,7 @@
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/optim/schedule.hpp"
 #include "hyperslab/train/setup.hpp"
-#include "hyperslab/train/trainer.hpp"
+#include "hyperslab/plan/plan.hpp"
 #include "support/mpi_world.hpp"
 
 namespace hyperslab::test {
@@ -39,7 +39,7 @@ class ModelRun {
         samples_(*tokens_, io::Sampling::blocks, config.model.context, config.run.seed),
         loader_(samples_, config.train.global_batch, 0, 1),
         mesh_(train::make_mesh(world(), config, options_.device)),
-        plan_(train::make_plan(config, options_, 0)) {
+        plan_(plan::make_plan(config, options_, 0)) {
     options_.canary = canary;
     trainer_ = std::make_unique<train::Trainer>(config, *mesh_, options_, &plan_.memory);
     trainer_->initialize();
@@ -64,7 +64,7 @@ class ModelRun {
   io::Samples samples_;
   io::Loader loader_;
   std::unique_ptr<mesh::Mesh> mesh_;
-  train::Plan plan_;
+  plan::Plan plan_;
   std::unique_ptr<train::Trainer> trainer_;
 };
 

@@ -11,8 +11,8 @@
 #include "gpu/model_run.hpp"
 #include "hyperslab/core/profiler.hpp"
 #include "hyperslab/io/checkpoint.hpp"
-#include "hyperslab/train/parity.hpp"
-#include "hyperslab/train/run.hpp"
+#include "hyperslab/parity/parity.hpp"
+#include "hyperslab/run/run.hpp"
 #include "support/temp_folder.hpp"
 
 namespace hyperslab {
@@ -82,10 +82,10 @@ std::vector<std::string> losses_of(const std::string& folder) {
 void train_in(const std::string& folder, const Overrides& overrides, std::int64_t stop_after) {
   const train::Config config =
       test::read_model(kDeck, overrides + Overrides{"run.directory=" + folder});
-  train::RunOptions options;
+  run::RunOptions options;
   options.stop_after = stop_after;
   options.deck_yaml = deck::to_yaml(config);
-  ASSERT_EQ(train::run_training(world(), config, options), ExitCode::ok);
+  ASSERT_EQ(run::run_training(world(), config, options), ExitCode::ok);
 }
 
 TEST_P(GpuModelBits, AResumedRunIsTheUninterruptedOne) {
@@ -108,19 +108,19 @@ TEST_P(GpuModelBits, AResumedRunIsTheUninterruptedOne) {
   EXPECT_EQ(losses_of(parts), losses_of(whole));
 }
 
-train::LayoutTrace trace(const Overrides& overrides) {
-  return train::trace_layout(world(), test::read_model(kDeck, overrides), kSteps);
+parity::LayoutTrace trace(const Overrides& overrides) {
+  return parity::trace_layout(world(), test::read_model(kDeck, overrides), kSteps);
 }
 
 TEST_P(GpuModelBits, RecomputationGivesTheSameGradients) {
   const Overrides& model = GetParam().overrides;
-  const train::LayoutTrace none = trace(model + Overrides{"memory.recompute=none"});
-  const train::LayoutTrace selective = trace(model + Overrides{"memory.recompute=selective"});
-  const train::LayoutTrace full = trace(model + Overrides{"memory.recompute=full"});
-  const train::LayoutTrace again = trace(model + Overrides{"memory.recompute=none"});
+  const parity::LayoutTrace none = trace(model + Overrides{"memory.recompute=none"});
+  const parity::LayoutTrace selective = trace(model + Overrides{"memory.recompute=selective"});
+  const parity::LayoutTrace full = trace(model + Overrides{"memory.recompute=full"});
+  const parity::LayoutTrace again = trace(model + Overrides{"memory.recompute=none"});
 
   ASSERT_FALSE(none.gradients.empty());
-  const auto expect_bits = [&](const train::LayoutTrace& other, const char* what) {
+  const auto expect_bits = [&](const parity::LayoutTrace& other, const char* what) {
     EXPECT_EQ(other.losses, none.losses) << what;
     for (const auto& [name, wanted] : none.gradients) {
       const std::vector<float>& found = other.gradients.at(name);

@@ -11,7 +11,7 @@
 
 #include "gpu/model_run.hpp"
 #include "hyperslab/ops/attention.hpp"
-#include "hyperslab/train/parity.hpp"
+#include "hyperslab/parity/parity.hpp"
 
 namespace hyperslab {
 namespace {
@@ -44,7 +44,7 @@ struct Model {
 struct Precision {
   const char* name;
   DType compute;
-  train::ParityTolerance tolerance;
+  parity::ParityTolerance tolerance;
 };
 // Rounding of both devices in fp32, else that of the precision.
 const std::vector<Precision> kPrecisions = {{"fp32", DType::f32, {1e-5, 1e-5, 1e-5}},
@@ -60,7 +60,7 @@ double largest(const std::vector<float>& values) {
 
 /// Without rotation a key's bias moves all scores of a query alike, so that its gradient is
 /// rounding alone: held against those of the other biases and left out.
-void drop_key_biases(train::LayoutTrace& trace, const std::string& what) {
+void drop_key_biases(parity::LayoutTrace& trace, const std::string& what) {
   double most = 0;
   double keys = 0;
   std::erase_if(trace.gradients, [&](const auto& item) {
@@ -83,15 +83,15 @@ class GpuModel : public test::GpuTest, public testing::WithParamInterface<Model>
     return std::ranges::find(GetParam().overrides, override) != GetParam().overrides.end();
   }
   /// Relu's derivative jumps where rounding changes a sign.
-  [[nodiscard]] static train::ParityTolerance tolerance(const Precision& precision) {
-    train::ParityTolerance out = precision.tolerance;
+  [[nodiscard]] static parity::ParityTolerance tolerance(const Precision& precision) {
+    parity::ParityTolerance out = precision.tolerance;
     const bool rounds = std::string(precision.name) != "fp32";
     if (rounds && asks("model.activation=relu")) out.gradient = kRelu;
     return out;
   }
   /// The model on the CPU with the attention that a GPU takes in a precision: only the reference
   /// path drops probabilities.
-  const train::LayoutTrace& on_cpu(DType compute) {
+  const parity::LayoutTrace& on_cpu(DType compute) {
     const Overrides here = {"run.device=cpu", "precision.compute=fp32", "model.attention=auto"};
     train::Config config = read(here);
     const bool fused = !asks("model.attention=reference") &&
@@ -99,13 +99,13 @@ class GpuModel : public test::GpuTest, public testing::WithParamInterface<Model>
     config.model.attention = fused ? model::AttentionPath::fused : model::AttentionPath::reference;
     const auto [at, is_new] = traces_.try_emplace(fused);
     if (!is_new) return at->second;
-    at->second = train::trace_layout(world(), config, kSteps);
+    at->second = parity::trace_layout(world(), config, kSteps);
     if (config.model.position != model::Position::rope) drop_key_biases(at->second, "on the CPU");
     return at->second;
   }
 
  private:
-  std::map<bool, train::LayoutTrace> traces_;
+  std::map<bool, parity::LayoutTrace> traces_;
 };
 
 TEST_P(GpuModel, GradientsAreThoseOfTheCpu) {
@@ -113,14 +113,14 @@ TEST_P(GpuModel, GradientsAreThoseOfTheCpu) {
     if (precision.compute == DType::f32 && asks("model.attention=cudnn")) continue;
     const train::Config config =
         read({"run.device=cuda", std::string("precision.compute=") + precision.name});
-    const train::LayoutTrace& wanted = on_cpu(precision.compute);
+    const parity::LayoutTrace& wanted = on_cpu(precision.compute);
 
-    train::LayoutTrace found = train::trace_layout(world(), config, kSteps);
+    parity::LayoutTrace found = parity::trace_layout(world(), config, kSteps);
     if (config.model.position != model::Position::rope) drop_key_biases(found, precision.name);
 
-    const auto report = train::compare(wanted, found, tolerance(precision));
+    const auto report = parity::compare(wanted, found, tolerance(precision));
     ASSERT_FALSE(report.rows.empty());
-    const train::ParityReport::Row& worst = report.rows.front();
+    const parity::ParityReport::Row& worst = report.rows.front();
     std::printf("%s in %s: gradients %.1e (%s), losses %.1e\n", GetParam().name, precision.name,
                 worst.difference, worst.tensor.c_str(), report.loss_difference);
     EXPECT_TRUE(report.agrees) << precision.name << ": " << worst.tensor << " " << worst.difference

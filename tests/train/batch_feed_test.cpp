@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "batch_feed.hpp"
+#include "hyperslab/train/batch_feed.hpp"
 
 #include <gtest/gtest.h>
 

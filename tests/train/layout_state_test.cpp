@@ -75,7 +75,7 @@ void cover(std::map<std::string, Covered>& tensors, const std::string& text) {
 std::map<std::string, Dim> tensors_of(const Case& layout) {
   std::map<std::string, Dim> out;
   const train::Config one = test::read_layout(layout.model, {}, 1);
-  for (const auto& [name, shape] : train::make_plan(one, {}, 0).parameters) {
+  for (const auto& [name, shape] : plan::make_plan(one, {}, 0).parameters) {
     for (const char* prefix : {"model/", "optimizer/exp_avg/", "optimizer/exp_avg_sq/"}) {
       out[prefix + name] = shape.numel();
     }

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "hyperslab/train/parity.hpp"
+#include "hyperslab/parity/parity.hpp"
 #include "support/mpi_world.hpp"
 #include "train/layouts.hpp"
 
@@ -99,17 +99,17 @@ TEST_P(Product, AgreesWithOneRankTensorByTensor) {
   const std::vector<Case> all = product(model);
   const Share share;
   std::vector<std::string> last;
-  train::LayoutTrace wanted;
+  parity::LayoutTrace wanted;
   for (std::size_t i = share.first; i < all.size(); i += share.stride) {
     const Case& layout = all[i];
     if (layout.model != last) {  // neighbours in the product share the run of one rank
-      wanted = train::trace_layout(world(), test::read_layout(layout.model, {}, 1), kSteps);
+      wanted = parity::trace_layout(world(), test::read_layout(layout.model, {}, 1), kSteps);
       last = layout.model;
     }
     const train::Config many = test::read_layout(layout.model, layout.layout, world().size());
-    const train::LayoutTrace found = train::trace_layout(world(), many, kSteps);
+    const parity::LayoutTrace found = parity::trace_layout(world(), many, kSteps);
     if (world().rank() != 0) continue;
-    const train::ParityReport report = train::compare(wanted, found, {});
+    const parity::ParityReport report = parity::compare(wanted, found, {});
     EXPECT_TRUE(report.agrees) << layout.str() << ": " << report.rows.front().tensor << " "
                                << report.rows.front().difference << ", loss "
                                << report.loss_difference << " at step " << report.worst_step;

@@ -7,7 +7,7 @@
 
 #include <cstdlib>
 
-#include "hyperslab/train/parity.hpp"
+#include "hyperslab/parity/parity.hpp"
 #include "support/mpi_world.hpp"
 
 namespace hyperslab {
@@ -30,10 +30,10 @@ TEST(Layouts, AgreeWithOneRankTensorByTensor) {
     SCOPED_TRACE(layout.str());
     const train::Config many = read_layout(layout.model, layout.layout, world().size());
     const train::Config one = read_layout(layout.model, {}, 1);
-    const train::LayoutTrace found = train::trace_layout(world(), many, kSteps);
-    const train::LayoutTrace wanted = train::trace_layout(world(), one, kSteps);
+    const parity::LayoutTrace found = parity::trace_layout(world(), many, kSteps);
+    const parity::LayoutTrace wanted = parity::trace_layout(world(), one, kSteps);
     if (world().rank() != 0) continue;
-    const train::ParityReport report = train::compare(wanted, found, {});
+    const parity::ParityReport report = parity::compare(wanted, found, {});
     EXPECT_TRUE(report.agrees) << report.rows.front().tensor << " "
                                << report.rows.front().difference << ", loss "
                                << report.loss_difference << " at step " << report.worst_step;
@@ -43,8 +43,8 @@ TEST(Layouts, AgreeWithOneRankTensorByTensor) {
 TEST(Layouts, TheSameLayoutTwiceGivesTheSameBits) {
   for (const Case& layout : draw_layouts(world().size(), 6)) {
     const train::Config config = read_layout(layout.model, layout.layout, world().size());
-    const train::LayoutTrace first = train::trace_layout(world(), config, kSteps);
-    const train::LayoutTrace second = train::trace_layout(world(), config, kSteps);
+    const parity::LayoutTrace first = parity::trace_layout(world(), config, kSteps);
+    const parity::LayoutTrace second = parity::trace_layout(world(), config, kSteps);
     EXPECT_EQ(first.losses, second.losses) << layout.str();
     EXPECT_EQ(first.gradients, second.gradients) << layout.str();
   }

@@ -8,7 +8,7 @@
 
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/optim/schedule.hpp"
-#include "hyperslab/train/trainer.hpp"
+#include "hyperslab/plan/plan.hpp"
 
 namespace hyperslab::test {
 
@@ -36,7 +36,7 @@ class SmallRun {
         tokens_(io::open_tokens({"synthetic"}, "uint16", config.model.vocabulary, config.run.seed)),
         samples_(*tokens_, io::Sampling::blocks, config.model.context, config.run.seed),
         loader_(samples_, config.train.global_batch, mesh.at().data, config.parallel.data),
-        plan_(train::make_plan(config, options, world_rank)),
+        plan_(plan::make_plan(config, options, world_rank)),
         trainer_(config, mesh, options, &plan_.memory) {
     trainer_.initialize();
   }
@@ -52,14 +52,14 @@ class SmallRun {
   }
   void warm_up(std::int64_t step) { trainer_.warm_up(loader_, step); }
   [[nodiscard]] train::Trainer& trainer() { return trainer_; }
-  [[nodiscard]] const train::Plan& plan() const { return plan_; }
+  [[nodiscard]] const plan::Plan& plan() const { return plan_; }
 
  private:
   train::Config config_;
   std::unique_ptr<io::TokenSource> tokens_;
   io::Samples samples_;
   io::Loader loader_;
-  train::Plan plan_;
+  plan::Plan plan_;
   train::Trainer trainer_;
 };
 

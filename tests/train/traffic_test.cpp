@@ -149,7 +149,7 @@ TEST(StepTraffic, IsForetoldForEveryRank) {
     const train::Config config = test::small_config(numbers.overrides(), world().size());
     for (int rank = 0; rank < numbers.ranks(); ++rank) {
       const int stage = rank / numbers.tensor % numbers.pipeline;
-      const train::Plan plan = train::make_plan(config, {}, rank);
+      const plan::Plan plan = plan::make_plan(config, {}, rank);
       const auto wanted = test::flows(numbers, stage);
       for (const auto& [group, traffic] : plan.traffic) {
         expect_equal(traffic, wanted.at(group), 1, fmt::format("rank {}, {}", rank, group));

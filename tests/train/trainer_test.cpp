@@ -85,17 +85,17 @@ TEST(Trainer, ForwardOnlyPlansNoGradientsAndNoOptimizerState) {
   train::TrainerOptions options;
   options.training = false;
 
-  const train::Plan plan = train::make_plan(config, options, 0);
+  const plan::Plan plan = plan::make_plan(config, options, 0);
 
   EXPECT_EQ(plan.memory.gradients, 0U);
   EXPECT_EQ(plan.memory.optimizer, 0U);
-  EXPECT_LT(plan.memory.activations, train::make_plan(config, {}, 0).memory.activations / 2);
+  EXPECT_LT(plan.memory.activations, plan::make_plan(config, {}, 0).memory.activations / 2);
 }
 
 /// Matrix products of a step by hand: 2 M N K each, forward once, backward twice.
 TEST(Plan, FlopsMatchTheClosedForm) {
   const train::Config config = small_config({"model.width=256", "model.vocabulary=500"}, 1);
-  const train::Plan plan = train::make_plan(config, {}, 0);
+  const plan::Plan plan = plan::make_plan(config, {}, 0);
   const double tokens = 12 * 12;
   const double linear = 6.0 * tokens * (3 * (4 * 256 * 256 + 2 * 256 * 1024) + 500 * 256);
 

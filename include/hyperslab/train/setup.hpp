@@ -31,10 +31,6 @@ void agree(comm::World& world, const std::function<void()>& work);
 void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& spec,
                         const std::string& where);
 
-/// Throws Error(storage) where `directory` cannot be made or a file in it cannot be created,
-/// synced, renamed and removed.
-void probe_directory(const std::string& directory);
-
 /// The first rank logs how many threads ranks have, and why, and warns of too many.
 void report_threads(const comm::World& world);
 

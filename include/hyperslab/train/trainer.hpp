@@ -2,9 +2,7 @@
 #pragma once
 
 #include <array>
-#include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "hyperslab/core/graph.hpp"
@@ -178,15 +176,5 @@ class Trainer {
   std::array<StepTimes, ops::kResultRing> host_times_{};
   GraphSegment update_;
 };
-
-/// Memory and work of one rank, without any of it: setup and one step on `meta`.
-struct Plan {
-  model::MemoryPlan memory;
-  Ledger ledger;                                                ///< of one step
-  std::vector<std::pair<std::string, Allocation>> allocations;  ///< with the arena's name
-  std::vector<std::pair<std::string, Shape>> parameters;        ///< of this rank
-  std::map<std::string, comm::Traffic> traffic;                 ///< of one step, by group
-};
-[[nodiscard]] Plan make_plan(const Config& config, const TrainerOptions& options, int world_rank);
 
 }  // namespace hyperslab::train

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// How well checkpoints predict the validation tokens of a deck.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hyperslab/comm/world.hpp"
+#include "hyperslab/train/trainer.hpp"
+
+namespace hyperslab::eval {
+
+/// What to measure with.
+struct EvalDeck {
+  train::Config config;
+  /// Samples that each of train.validate_batches counts: the deck's train.global_batch, even if
+  /// more ranks than those were started and the layout needs a larger one.
+  std::int64_t validation_batch = 0;
+};
+
+struct Result {
+  std::string checkpoint;
+  std::int64_t step = 0;
+  train::Evaluation evaluation;
+};
+
+/// The deck's validation tokens as samples, and the trainer that measures checkpoints on them.
+class Evaluator {
+ public:
+  /// `stride`: tokens between windows; 0: the deck's context, and no context is read twice.
+  /// Collective over the world. Throws Error(data) and Error(usage), the same on all ranks.
+  Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride);
+
+  /// Collective over the world. `checkpoint`: a step's folder, a directory of them, or a run
+  /// directory. Throws Error(checkpoint): damaged, or of another model; Error(data): no target
+  /// counts.
+  [[nodiscard]] Result measure(const std::string& checkpoint);
+
+  /// Absent if the deck names no vocabulary.
+  [[nodiscard]] const std::optional<train::TextAmount>& text() const { return text_; }
+  /// What is measured on, for a line of text.
+  [[nodiscard]] std::string description() const { return tokens_->description(); }
+  /// The token files; "synthetic" if there are none.
+  [[nodiscard]] std::vector<std::string> files() const;
+
+ private:
+  void open_tokens();
+  void make_samples(std::int64_t stride);
+
+  comm::World& world_;
+  train::Config config_;
+  std::int64_t validation_batch_;  // samples
+  std::unique_ptr<io::TokenSource> tokens_;
+  std::unique_ptr<io::Samples> samples_;
+  std::int64_t count_ = 0;
+  std::unique_ptr<io::Tokenizer> tokenizer_;
+  std::optional<train::TextAmount> text_;
+  train::TrainerOptions options_;
+  std::unique_ptr<mesh::Mesh> mesh_;
+  std::unique_ptr<train::Trainer> trainer_;  // is destroyed before the mesh
+};
+
+}  // namespace hyperslab::eval

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "hyperslab/generate/sampling.hpp"
+#include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/train/config.hpp"
+
+namespace hyperslab::generate {
+
+struct GenerateStats {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t tokens = 0;
+  double prompt_seconds = 0;
+  double seconds = 0;
+};
+
+/// Who gets the texts as they grow.
+class TokenListener {
+ public:
+  virtual ~TokenListener() = default;
+  /// The next token of the text of prompt `prompt`; false ends this text.
+  virtual bool token(std::size_t prompt, std::int32_t id) = 0;
+  /// No more tokens come for this prompt.
+  virtual void end(std::size_t prompt) = 0;
+};
+
+using Prompts = std::vector<std::vector<std::int32_t>>;
+
+/// A model with a key-value cache that continues texts. One rank.
+class Generator {
+ public:
+  /// `rows`: texts at once at most.
+  Generator(const train::Config& config, const io::CheckpointReader& reader, Dim rows);
+  ~Generator();
+  Generator(const Generator&) = delete;
+  Generator& operator=(const Generator&) = delete;
+  Generator(Generator&&) = delete;
+  Generator& operator=(Generator&&) = delete;
+
+  /// Rows that `prompts` can use: the most of one length, at most `most`.
+  [[nodiscard]] static Dim rows_for(const Prompts& prompts, Dim most);
+
+  /// Continues all prompts, none of them empty; those of equal length together. What a prompt gets
+  /// is a function of the options, its tokens and its place in `prompts`, up to the rounding of
+  /// logits. Of prompts longer than the context the end counts; where the context is full, the
+  /// newer half of it is read again as a prompt.
+  GenerateStats generate(const Prompts& prompts, const SamplingOptions& options,
+                         TokenListener& listener);
+
+  /// Gives the logits (V) behind each token of one prompt that fits into the context.
+  void prompt_logits(std::span<const std::int32_t> prompt,
+                     const std::function<void(std::span<const float>)>& row);
+
+  [[nodiscard]] std::int64_t context() const;
+  [[nodiscard]] std::int64_t vocabulary() const;
+
+ private:
+  class Model;
+  std::unique_ptr<Model> model_;
+};
+
+}  // namespace hyperslab::generate

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models to and from folders of Hugging Face's transformers: GPT2LMHeadModel and LlamaForCausalLM.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/io/safetensors.hpp"
+#include "hyperslab/model/spec.hpp"
+
+namespace hyperslab::interop {
+
+struct ExportOptions {
+  std::string output;        ///< the folder to make
+  DType dtype = DType::f32;  ///< f32, bf16 or f16
+  std::string vocabulary;    ///< folder whose tokenizer files go along, or `bytes`; empty: none
+  bool requires_vocabulary = false;  ///< an error if its files are not found
+  std::uint64_t shard_bytes = io::ModelFolder::kShardBytes;
+};
+
+/// Writes config.json, generation_config.json, model.safetensors (in parts above 5 GB) and the
+/// tokenizer's files, made where the vocabulary is `bytes`. One tensor is in memory at a time.
+/// Throws Error(usage) that lists every choice of the model that the family has no counterpart for,
+/// Error(data) for a vocabulary with more tokens than the model, Error(checkpoint), Error(storage).
+void export_huggingface(const model::ModelSpec& model, const io::CheckpointReader& reader,
+                        const ExportOptions& options);
+
+/// The model that config.json of a folder describes; a head that is tied there and differs from the
+/// token embedding makes it untied. `dropout` stands for the dropouts of config.json. Warns of keys
+/// that are not known. Throws Error(checkpoint): no such folder, a model type other than gpt2 and
+/// llama, or a setting that changes results and that our models do not have; all of them at once.
+[[nodiscard]] model::ModelSpec huggingface_model(const std::string& folder,
+                                                 std::optional<double> dropout = std::nullopt);
+
+/// Turns the tensors of a folder into a checkpoint of step 0 under `directory`, with cleared
+/// moments; of `meta`, deck and fingerprint of the data are the caller's. `spec` is
+/// huggingface_model(folder). About 1 GB of memory, more where one tensor is larger. Throws
+/// Error(checkpoint) for tensors that are missing, unknown or of another shape, and values that are
+/// not finite; Error(storage), also where `directory` holds checkpoints already.
+void import_huggingface(const std::string& folder, const model::ModelSpec& spec,
+                        const std::string& directory, io::CheckpointMeta meta);
+
+}  // namespace hyperslab::interop

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hyperslab/comm/world.hpp"
+#include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/train/config.hpp"
+
+namespace hyperslab::parity {
+
+/// Whole tensors by name, "gradient/blocks.0.norm1.weight".
+using GlobalTensors = std::map<std::string, std::vector<float>>;
+
+/// Puts the slabs of all ranks together on rank 0 (elsewhere nothing); collective. Throws an
+/// internal Error where they do not cover a tensor exactly once.
+[[nodiscard]] GlobalTensors gather_tensors(comm::World& world, const std::vector<io::Slab>& slabs);
+
+/// What a layout computed, on rank 0.
+struct LayoutTrace {
+  std::vector<double> losses;  ///< nats per token, of every step
+  GlobalTensors gradients;     ///< of step 1
+};
+
+/// Trains `steps` steps of the deck under its layout, on the first parallel.ranks() ranks of the
+/// world; the others wait. Collective over the world.
+[[nodiscard]] LayoutTrace trace_layout(comm::World& world, const train::Config& config,
+                                       std::int64_t steps);
+
+/// How far two layouts may be apart: design, "One idea".
+struct ParityTolerance {
+  double gradient = 2e-6;  ///< of step 1, see tensor_difference
+  double loss = 1e-5;      ///< relative, over the first 10 steps
+  double late_loss = 1e-4;
+};
+[[nodiscard]] ParityTolerance parity_tolerance(const std::string& precision);
+
+struct ParityReport {
+  struct Row {
+    std::string tensor;
+    double difference = 0;
+  };
+  std::vector<Row> rows;  ///< a row per tensor, the largest difference first
+  double loss_difference = 0;
+  std::int64_t worst_step = 0;
+  bool agrees = false;
+};
+/// Per tensor max|a - b| / max(max|a|, 1e-3 of the largest of its kind (weights or biases)), so
+/// that gradients which are zero in theory do not matter.
+[[nodiscard]] ParityReport compare(const LayoutTrace& a, const LayoutTrace& b,
+                                   const ParityTolerance& tolerance);
+
+}  // namespace hyperslab::parity

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hyperslab/plan/plan.hpp"
+
+namespace hyperslab::plan {
+
+/// A change of one deck key, and the memory of the rank with it.
+struct MemorySaving {
+  std::string setting;  ///< "train.microbatch: 4"
+  std::size_t planned_bytes = 0;
+  std::int64_t saved_bytes = 0;  ///< positive
+};
+
+/// The changes that would save memory on a rank, the largest saving first: half the microbatch,
+/// fused attention on a GPU, memory.recompute, parallel.zero, twice the tensor ranks, as far as the
+/// deck's rules allow each alone. Each is a plan on `meta`, so this takes as long as a few setups
+/// without memory.
+[[nodiscard]] std::vector<MemorySaving> memory_savings(const train::Config& config,
+                                                       const train::TrainerOptions& options,
+                                                       int world_rank);
+
+/// "this rank needs 9.0 GiB; what would help: memory.recompute: full (saves 4.2 GiB), ...", one
+/// line for an error.
+[[nodiscard]] std::string out_of_memory_advice(const train::Config& config,
+                                               const train::TrainerOptions& options,
+                                               int world_rank);
+
+/// A trainer on options.device with arenas of exactly the planned sizes. If memory runs out, the
+/// error says what was asked for, what was free, and what would help.
+[[nodiscard]] std::unique_ptr<train::Trainer> make_trainer(const train::Config& config,
+                                                           const mesh::Mesh& mesh,
+                                                           const train::TrainerOptions& options,
+                                                           const model::MemoryPlan& memory);
+
+}  // namespace hyperslab::plan

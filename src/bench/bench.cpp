@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/bench/bench.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "bench_rig.hpp"
+#include "hyperslab/core/nvtx.hpp"
+#include "hyperslab/core/transfer.hpp"
+#include "hyperslab/plan/machine_rate.hpp"
+#include "hyperslab/train/setup.hpp"
+
+namespace hyperslab::bench {
+namespace {
+
+/// Share of 6 N (and of attention) that a mode computes: forward is one third of a step.
+double work_fraction(BenchMode mode) { return mode == BenchMode::forward ? 1.0 / 3.0 : 1.0; }
+
+double mean(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
+}
+
+void summarize(BenchResult& result) {
+  const StepFigures all = figures_of(result.step_seconds);
+  result.mean = all.mean;
+  result.median = all.median;
+  result.standard_deviation = all.standard_deviation;
+}
+
+class Bench {
+ public:
+  Bench(comm::World& world, const train::Config& config, const BenchOptions& options)
+      : world_(world), config_(config), options_(options) {}
+  BenchResult run();
+
+ private:
+  [[nodiscard]] int first() const { return options_.cold ? 1 : options_.warmup + 1; }
+  [[nodiscard]] int last() const { return first() + options_.steps - 1; }
+  void require_gpu_for_kernels();
+  void run_on_cpu();
+  void run_on_gpu();
+  void begin_measuring();
+  void end_measuring();
+  void take(int step);
+  void add(int step, double seconds, const StepTimes& times);
+  void fill(BenchResult& result) const;
+
+  comm::World& world_;
+  train::Config config_;
+  BenchOptions options_;
+  double start_ = 0;  ///< of everything
+  std::unique_ptr<BenchRig> rig_;
+  std::optional<Profiler> profiler_;
+  std::optional<nvtx::Range> range_;
+  double ended_ = 0;  ///< when the newest step was seen to have ended
+  std::vector<double> step_seconds_;
+  std::vector<double> host_seconds_;
+  std::vector<double> device_seconds_;  ///< empty on the CPU
+  std::vector<double> event_seconds_;   ///< empty on the CPU
+  plan::MachineRate rate_;
+  std::string no_profiler_;
+  BenchKernels kernels_;
+  std::array<double, kPhases> phase_seconds_{};
+  std::array<double, kComponents> component_seconds_{};
+};
+
+void Bench::add(int step, double seconds, const StepTimes& times) {
+  if (step < first()) return;
+  step_seconds_.push_back(seconds);
+  for (std::size_t i = 0; i < kPhases; ++i) {
+    phase_seconds_[i] += times.phase_seconds[i] / options_.steps;
+  }
+  for (std::size_t i = 0; i < kComponents; ++i) {
+    component_seconds_[i] += times.component_seconds[i] / options_.steps;
+  }
+}
+
+void Bench::require_gpu_for_kernels() {
+  if (!options_.kernels) return;
+  train::agree(world_, [&] {
+    if (train::trainer_options(config_, world_.local_rank(), true).device == Device::cuda) return;
+    throw Error(ExitCode::device,
+                "--kernels lists kernels of a GPU, and this run is on the CPU; it needs a GPU and "
+                "run.device: cuda");
+  });
+}
+
+void Bench::run_on_cpu() {
+  plan::MatmulProbe probe(rig_->trainer().context(), 2048);
+  std::vector<double> probe_seconds;
+  for (int step = 1; step <= last(); ++step) {
+    world_.barrier();
+    const double begin = options_.cold && step == 1 ? start_ : now_seconds();
+    rig_->run(options_.mode, step);
+    const StepTimes times = rig_->trainer().times(step);
+    const double seconds = now_seconds() - begin;
+    if (step >= first()) host_seconds_.push_back(seconds);
+    probe_seconds.push_back(probe.run());
+    add(step, seconds, times);
+  }
+  rate_.flops = world_.sum(probe.flops() / median(probe_seconds));
+  rate_.name = "the measured matrix rate";
+  rate_.source = "fp32, 2048 x 2048 x 2048, median of one after every step";
+}
+
+/// Without graphs the measured steps begin on an idle device: profilers look at them alone, and the
+/// host, which is slower, sees their time and none of the warm-up's.
+void Bench::begin_measuring() {
+  if (!options_.graphs()) {
+    synchronize(rig_->trainer().context());
+    world_.barrier();
+    rig_->trainer().restart_clock();
+    ended_ = now_seconds();
+  }
+  if (profiler_) profiler_->start();
+  if (options_.ranges) start_capture_range();
+  range_.emplace(nvtx::enabled(), "measured steps");
+}
+
+void Bench::end_measuring() {
+  synchronize(rig_->trainer().context());
+  range_.reset();
+  if (options_.ranges) stop_capture_range();
+  if (!profiler_) return;
+  profiler_->stop();
+  kernels_ = bench::summarize(profiler_->kernels(),
+                              options_.steps * static_cast<int>(config_.microbatches()));
+  kernels_.communication = profiler_->communication();
+}
+
+/// Waits until a step has ended.
+void Bench::take(int step) {
+  const StepTimes times = rig_->trainer().times(step);
+  const double now = now_seconds();
+  const bool holds_setup = options_.cold && step == 1;
+  const double host = now - (holds_setup ? start_ : ended_);
+  ended_ = now;
+  if (step < first()) return;
+  host_seconds_.push_back(host);
+  device_seconds_.push_back(times.step_seconds);
+  add(step, holds_setup ? host : times.step_seconds, times);
+}
+
+void Bench::run_on_gpu() {
+  Context& ctx = rig_->trainer().context();
+  EventTimer events(ctx, options_.steps);
+  range_.emplace(nvtx::enabled(), "warm-up");
+  world_.barrier();
+  rig_->trainer().restart_clock();
+  ended_ = now_seconds();
+  int taken = 0;
+  for (int step = 1; step <= last(); ++step) {
+    if (step == first()) {
+      if (!options_.graphs()) {
+        while (taken < step - 1) take(++taken);
+      }
+      range_.reset();
+      begin_measuring();
+    }
+    if (step >= first()) events.begin();
+    rig_->run(options_.mode, step);
+    if (step >= first()) events.end();
+    // One step waits on the device while the host looks at the one before.
+    while (taken < step - 1) take(++taken);
+  }
+  take(last());
+  end_measuring();
+  event_seconds_ = events.seconds();
+  rate_ = plan::machine_rate(world_, ctx, config_.precision.compute);
+}
+
+void Bench::fill(BenchResult& result) const {
+  const train::Trainer& trainer = rig_->trainer();
+  result.tokens = static_cast<double>(config_.train.global_batch * trainer.sequence());
+  const double work = work_fraction(options_.mode) * result.tokens;
+  result.model_flops = work * model::flops_per_token(config_.model, trainer.sequence(), true);
+  result.model_flops_full = work * model::flops_per_token(config_.model, trainer.sequence(), false);
+  result.matmul_rate = rate_.flops;
+  result.rate_is_measured = rate_.is_measured;
+  result.rate_name = rate_.name;
+  result.rate_source = rate_.source;
+  result.graphs = rig_->on_gpu() && options_.graphs();
+  result.phase_seconds = phase_seconds_;
+  result.clocks.host = mean(host_seconds_);
+  if (rig_->on_gpu()) {
+    result.clocks.device = mean(device_seconds_);
+    result.clocks.events = mean(event_seconds_);
+  }
+  result.kernels = kernels_;
+  result.kernels.unavailable = no_profiler_;
+  if (!kernels_.rows.empty()) {
+    result.clocks.cupti_kernels = kernels_.seconds() / options_.steps;
+  }
+  result.components = components_of(component_seconds_, rig_->plan().ledger,
+                                    {config_, rig_->options(), options_.mode});
+  result.dtypes = dtypes_of(trainer, config_);
+  result.memory = rig_->memory();
+}
+
+BenchResult Bench::run() {
+  require_gpu_for_kernels();
+  world_.barrier();
+  start_ = now_seconds();
+  rig_ = std::make_unique<BenchRig>(world_, config_, options_);
+  if (options_.kernels) {
+    no_profiler_ = Profiler::unavailable();
+    train::agree(world_, [&] {
+      if (!no_profiler_.empty()) return;
+      profiler_.emplace(rig_->trainer().context().recorder(), Profiler::Watch::calls_and_kernels);
+    });
+  }
+  rig_->on_gpu() ? run_on_gpu() : run_on_cpu();
+  BenchResult result;
+  for (const double seconds : step_seconds_) {
+    result.step_seconds.push_back(
+        1e-9 * static_cast<double>(world_.max(static_cast<std::int64_t>(seconds * 1e9))));
+  }
+  summarize(result);
+  fill(result);
+  result.memory_peak_bytes = world_.max(static_cast<std::int64_t>(rig_->plan().memory.total()));
+  return result;
+}
+
+}  // namespace
+
+StepFigures figures_of(std::span<const double> seconds) {
+  const std::size_t n = seconds.size();
+  StepFigures figures;
+  figures.mean = mean(seconds);
+  figures.median = median({seconds.begin(), seconds.end()});
+  double squares = 0;
+  for (const double x : seconds) squares += (x - figures.mean) * (x - figures.mean);
+  if (n > 1) figures.standard_deviation = std::sqrt(squares / static_cast<double>(n - 1));
+  return figures;
+}
+
+BenchResult run_bench(comm::World& world, const train::Config& config,
+                      const BenchOptions& options) {
+  return Bench(world, config, options).run();
+}
+
+}  // namespace hyperslab::bench

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/bench/bench_data.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "hyperslab/core/transfer.hpp"
+#include "hyperslab/io/dataset.hpp"
+#include "hyperslab/mesh/mesh.hpp"
+#include "hyperslab/train/batch_feed.hpp"
+#include "hyperslab/train/setup.hpp"
+#include "hyperslab/train/trainer.hpp"
+
+namespace hyperslab::bench {
+namespace {
+
+/// A microbatch on a device.
+struct DeviceBatch {
+  DeviceBatch(Device device, Dim B, Dim T)
+      : tokens(device, DType::i32, {B, T}),
+        targets(device, DType::i32, {B, T}),
+        order(device, DType::i32, {B * T}),
+        sample_position(device, DType::i64, {B}) {}
+  [[nodiscard]] model::BatchViews views() {
+    return {tokens.view(), targets.view(), order.view(), sample_position.view()};
+  }
+  Tensor tokens, targets, order, sample_position;
+};
+
+/// The rank's loader of a deck, and what its microbatches go to.
+class DataBench {
+ public:
+  DataBench(comm::World& world, const train::Config& config, int warmup, int steps)
+      : world_(world), config_(config), warmup_(warmup), steps_(steps) {
+    train::agree(world_, [this] { open(); });
+  }
+  DataBenchResult run();
+
+ private:
+  using LoadOne = std::function<void(std::int64_t step, int microbatch)>;
+
+  void open();
+  void load_directly(std::int64_t step, int microbatch, bool with_sort_index);
+  DataBenchRow measure(const std::string& name, const LoadOne& load);
+  [[nodiscard]] std::vector<double> of_all_ranks(double mine);
+
+  comm::World& world_;
+  const train::Config& config_;
+  int warmup_;
+  int steps_;
+  io::DataTokens data_;
+  std::unique_ptr<io::Samples> samples_;
+  std::unique_ptr<io::Loader> loader_;
+  std::unique_ptr<Context> ctx_;
+  std::unique_ptr<DeviceBatch> batch_;
+  std::unique_ptr<train::HostBatch> host_;
+  std::unique_ptr<train::BatchFeed> feed_;
+};
+
+void DataBench::open() {
+  const Dim B = config_.train.microbatch;
+  const Dim T = config_.model.context;
+  const auto sampling =
+      config_.data.sampling == "windows" ? io::Sampling::windows : io::Sampling::blocks;
+  data_ = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed);
+  samples_ = std::make_unique<io::Samples>(*data_.train, sampling, T, config_.run.seed, true,
+                                           config_.data.ignore_token);
+  loader_ = std::make_unique<io::Loader>(*samples_, config_.train.global_batch,
+                                         mesh::coordinates_of(config_.parallel, world_.rank()).data,
+                                         config_.parallel.data);
+  const Device device = train::trainer_options(config_, world_.local_rank(), false).device;
+  ctx_ = std::make_unique<Context>(device);
+  batch_ = std::make_unique<DeviceBatch>(device, B, T);
+  host_ = std::make_unique<train::HostBatch>(device, B, T, true);
+  const auto microbatches = static_cast<int>(config_.microbatches());
+  feed_ = std::make_unique<train::BatchFeed>(
+      *ctx_, batch_->views(), static_cast<std::size_t>(3 * microbatches), microbatches);
+}
+
+void DataBench::load_directly(std::int64_t step, int microbatch, bool with_sort_index) {
+  io::Microbatch views = host_->views();
+  if (!with_sort_index) views.token_sort_index = View();
+  loader_->load(step, microbatch, views);
+}
+
+std::vector<double> DataBench::of_all_ranks(double mine) {
+  std::vector<double> all;
+  for (const std::string& text : world_.all_gather(fmt::format("{}", mine))) {
+    all.push_back(std::stod(text));
+  }
+  return all;
+}
+
+DataBenchRow DataBench::measure(const std::string& name, const LoadOne& load) {
+  std::vector<double> seconds;
+  world_.barrier();
+  train::agree(world_, [&] {
+    for (std::int64_t step = 1; step <= warmup_ + steps_; ++step) {
+      const double start = now_seconds();
+      for (int m = 0; m < config_.microbatches(); ++m) load(step, m);
+      synchronize(*ctx_);
+      if (step > warmup_) seconds.push_back(now_seconds() - start);
+    }
+  });
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::ranges::nth_element(seconds, middle);
+  DataBenchRow row;
+  row.name = name;
+  row.step_seconds = of_all_ranks(*middle);
+  const double tokens =
+      static_cast<double>(config_.train.global_batch / config_.parallel.data * samples_->length());
+  for (const double each : row.step_seconds) row.rank_tokens_per_second.push_back(tokens / each);
+  return row;
+}
+
+DataBenchResult DataBench::run() {
+  DataBenchResult result;
+  result.source = data_.train->description();
+  const auto samples = static_cast<double>(config_.train.global_batch / config_.parallel.data);
+  result.rank_tokens = samples * static_cast<double>(samples_->length());
+  result.rank_bytes = 12 * result.rank_tokens + 8 * samples;
+  result.rows.push_back(measure("read", [this](std::int64_t step, int microbatch) {
+    load_directly(step, microbatch, false);
+  }));
+  result.rows.push_back(measure("read and sort", [this](std::int64_t step, int microbatch) {
+    load_directly(step, microbatch, true);
+  }));
+  result.rows.push_back(measure("prefetch", [this](std::int64_t step, int microbatch) {
+    feed_->load(*ctx_, *loader_, step, microbatch, batch_->views());
+  }));
+  feed_->release();
+  double counted = 0;
+  for (std::int64_t step = warmup_ + 1; step <= warmup_ + steps_; ++step) {
+    counted += static_cast<double>(loader_->counted_tokens(step));
+  }
+  result.counted =
+      counted / (steps_ * result.rank_tokens * static_cast<double>(config_.parallel.data));
+  return result;
+}
+
+}  // namespace
+
+double DataBenchRow::tokens_per_second() const {
+  return std::accumulate(rank_tokens_per_second.begin(), rank_tokens_per_second.end(), 0.0);
+}
+
+DataBenchResult run_data_bench(comm::World& world, const train::Config& config, int warmup,
+                               int steps) {
+  return DataBench(world, config, warmup, steps).run();
+}
+
+}  // namespace hyperslab::bench

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// What benches say beside times: parts of the model, kernels, dtypes.
+#include <algorithm>
+#include <map>
+
+#include "bench_rig.hpp"
+#include "hyperslab/ops/matmul.hpp"
+
+namespace hyperslab::bench {
+namespace {
+
+constexpr std::size_t index(Phase phase) { return static_cast<std::size_t>(phase); }
+
+bool has_op(const Ledger& ledger, Component component, std::string_view op) {
+  return ledger.rows().contains({std::string(name_of(component)), std::string(op)});
+}
+
+/// Of the products of reference attention.
+double reference_flops(const Ledger& ledger, Phase phase) {
+  const char* op =
+      phase == Phase::forward ? "attention_reference_forward" : "attention_reference_backward";
+  const auto row = ledger.rows().find({std::string(name_of(Component::attention)), op});
+  return row == ledger.rows().end() ? 0.0 : row->second.flops;
+}
+
+/// "a, b and c"
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 < names.size() ? ", " : " and ") + names[i];
+  }
+  return text;
+}
+
+std::string fused_in_embedding(const BenchRun& run) {
+  const model::Position position = run.config.model.position;
+  if (position == model::Position::rope || position == model::Position::none) return "";
+  const bool two = position == model::Position::learned && run.mode != BenchMode::forward;
+  return two ? "tokens and positions in one pass, their gradients in one each"
+             : "tokens and positions in one pass";
+}
+
+std::string fused_in_attention(const BenchRun& run, const Ledger& ledger) {
+  const std::string biases = run.config.model.bias ? "biases in the products" : "";
+  if (has_op(ledger, Component::attention, "attention_reference_forward")) return biases;
+  return "scores, mask, softmax and value product in one kernel" +
+         (biases.empty() ? "" : "; " + biases);
+}
+
+std::string fused_in_ffn(const BenchRun& run) {
+  const model::ModelSpec& model = run.config.model;
+  std::vector<std::string> in_products;
+  std::vector<std::string> alone;
+  if (model.bias) in_products.emplace_back("biases");
+  if (!ops::is_gated(model.activation)) {
+    const bool fuses =
+        run.options.device == Device::cuda &&
+        ops::has_fused_activation_on_gpu(model.activation, run.options.compute,
+                                         model.ffn_width / run.config.parallel.tensor);
+    const bool forward = fuses && !run.config.run.deterministic;
+    // The halves of a split backward keep what was activated, and so work in place.
+    const bool backward = fuses && run.config.parallel.schedule != "zero_bubble";
+    (forward ? in_products : alone).emplace_back("activation");
+    if (run.mode != BenchMode::forward) {
+      (backward ? in_products : alone)
+          .emplace_back(forward == backward ? "its derivative" : "the activation's derivative");
+    }
+  }
+  const std::string text = in_products.empty() ? "" : joined(in_products) + " in the products";
+  std::string rest;
+  if (ops::is_gated(model.activation)) {
+    rest = "gate and activation in one pass";
+  } else if (!alone.empty()) {
+    rest =
+        joined(alone) + (alone.size() == 1 ? " in a pass of its own" : " in passes of their own");
+  }
+  return text + (text.empty() || rest.empty() ? "" : "; ") + rest;
+}
+
+std::string fused_in_head(const BenchRun& run) {
+  const bool forward = run.mode == BenchMode::forward;
+  if (run.config.parallel.tensor > 1) {
+    return forward ? "maximum and sum of a row in one pass, loss in another"
+                   : "maximum and sum of a row in one pass, loss and gradient of the logits in "
+                     "another";
+  }
+  return forward ? "softmax and loss in one pass"
+                 : "softmax, loss and gradient of the logits in one pass";
+}
+
+/// What shares kernels on this rank.
+std::string fused(const BenchRun& run, const Ledger& ledger, Component component) {
+  if (ledger.component(name_of(component)).calls == 0) return "";
+  switch (component) {
+    case Component::embedding: return fused_in_embedding(run);
+    case Component::attention: return fused_in_attention(run, ledger);
+    case Component::ffn: return fused_in_ffn(run);
+    case Component::norms:
+      return run.config.model.norm == ops::NormKind::none
+                 ? ""
+                 : "the residual addition before each norm";
+    case Component::head: return fused_in_head(run);
+    case Component::optimizer:
+      if (run.mode != BenchMode::step) return "";
+      return run.options.compute == DType::f32 ? "update and moments in one pass"
+                                               : "update, moments and rounded copy in one pass";
+    default: return "";
+  }
+}
+
+// FLOPs of the row softmax for every score that the mask keeps, without the scale: forward maximum,
+// difference, exponential, sum and quotient, backward product, sum, difference and product.
+constexpr double kSoftmaxFlops = 5;
+constexpr double kSoftmaxBackwardFlops = 4;
+
+/// FLOPs of the row softmax as a pass of its own, which is not in the plan. A product over a full
+/// square has 2 Dh FLOPs a score; there are two forward and four backward.
+double softmax_flops(const Ledger& ledger, const train::Config& config) {
+  const auto Dh = static_cast<double>(config.model.head_width());
+  const auto T = static_cast<double>(config.model.context);
+  const double kept = (T + 1) / (2 * T);
+  return kept * (kSoftmaxFlops / (4 * Dh) * reference_flops(ledger, Phase::forward) +
+                 kSoftmaxBackwardFlops / (8 * Dh) * reference_flops(ledger, Phase::backward));
+}
+
+/// Scores, mask, softmax, value product; empty where one kernel does them all. Both products have
+/// half of the plan's FLOPs, forward (one each) and backward (two each).
+std::vector<BenchComponent> parts_of_attention(const std::array<double, kComponents>& seconds,
+                                               const Ledger& ledger, const train::Config& config) {
+  if (!has_op(ledger, Component::attention, "attention_reference_forward")) return {};
+  const double flops =
+      reference_flops(ledger, Phase::forward) + reference_flops(ledger, Phase::backward);
+  const auto part = [&](const char* name, Component component, double work) {
+    BenchComponent row;
+    row.name = name;
+    row.seconds = seconds[static_cast<std::size_t>(component)];
+    row.flops = work;
+    return row;
+  };
+  BenchComponent mask;
+  mask.name = "mask";
+  mask.fused = "in softmax, which leaves out the keys beyond a row";
+  return {part("scores", Component::attention_scores, 0.5 * flops), mask,
+          part("softmax", Component::attention_softmax, softmax_flops(ledger, config)),
+          part("values", Component::attention_values, 0.5 * flops)};
+}
+
+void add_shares(std::vector<BenchComponent>& rows, double seconds, double flops) {
+  for (BenchComponent& row : rows) {
+    row.share = row.seconds / seconds;
+    row.expected_share = row.flops / flops;
+    add_shares(row.parts, seconds, flops);
+  }
+}
+
+std::string products_of(const train::Config& config, DType storage) {
+  if (config.precision.compute == "tf32") return "tf32 products, f32 sums";
+  const std::string name(name_of(storage));
+  return storage == DType::bf16 || storage == DType::f16 ? name + " products, f32 sums" : name;
+}
+
+}  // namespace
+
+std::vector<BenchComponent> components_of(const std::array<double, kComponents>& seconds,
+                                          const Ledger& ledger, const BenchRun& run) {
+  double all_seconds = 0;
+  for (const double part : seconds) all_seconds += part;
+  double all_flops = 0;
+  std::vector<BenchComponent> rows;
+  for (int c = 0; c <= static_cast<int>(Component::communication); ++c) {
+    const auto component = static_cast<Component>(c);
+    const bool runs = component != Component::optimizer || run.mode == BenchMode::step;
+    BenchComponent& row = rows.emplace_back();
+    row.name = name_of(component);
+    row.seconds = seconds[static_cast<std::size_t>(c)];
+    row.flops = runs ? ledger.component(row.name).flops : 0.0;
+    row.fused = fused(run, ledger, component);
+    if (component == Component::attention) {
+      row.parts = parts_of_attention(seconds, ledger, run.config);
+      for (const BenchComponent& part : row.parts) row.seconds += part.seconds;
+      if (!row.parts.empty()) row.flops += softmax_flops(ledger, run.config);
+    }
+    all_flops += row.flops;
+  }
+  add_shares(rows, all_seconds, all_flops);
+  return rows;
+}
+
+double BenchKernels::seconds() const {
+  double sum = 0;
+  for (const BenchKernel& row : rows) sum += row.seconds;
+  return sum;
+}
+
+double BenchKernels::seconds(Phase phase) const {
+  double sum = 0;
+  for (const BenchKernel& row : rows) sum += row.phase_seconds[index(phase)];
+  return sum;
+}
+
+double BenchKernels::share(KernelClass kernel_class) const {
+  double sum = 0;
+  for (const BenchKernel& row : rows) sum += row.kernel_class == kernel_class ? row.seconds : 0;
+  return sum / seconds();
+}
+
+double BenchKernels::share(KernelClass kernel_class, Phase phase) const {
+  double sum = 0;
+  for (const BenchKernel& row : rows) {
+    sum += row.kernel_class == kernel_class ? row.phase_seconds[index(phase)] : 0;
+  }
+  return sum / seconds(phase);
+}
+
+const BenchKernel* BenchKernels::top(Phase phase) const {
+  const auto seconds_of = [&](const BenchKernel& row) { return row.phase_seconds[index(phase)]; };
+  const auto found = std::ranges::max_element(rows, {}, seconds_of);
+  return found != rows.end() && seconds_of(*found) > 0 ? &*found : nullptr;
+}
+
+double BenchKernels::calls_per_forward(const BenchKernel& kernel) const {
+  return static_cast<double>(kernel.phase_calls[index(Phase::forward)]) / forwards;
+}
+
+BenchKernels summarize(const std::vector<KernelTime>& times, int forwards) {
+  std::map<std::string, BenchKernel> by_name;
+  for (const KernelTime& time : times) {
+    BenchKernel& row = by_name[time.name];
+    row.name = time.name;
+    row.kernel_class = time.kernel_class;
+    row.calls += time.calls;
+    row.seconds += time.seconds;
+    row.phase_calls[index(time.phase)] += time.calls;
+    row.phase_seconds[index(time.phase)] += time.seconds;
+  }
+  BenchKernels kernels;
+  kernels.forwards = forwards;
+  for (auto& [name, row] : by_name) kernels.rows.push_back(std::move(row));
+  std::ranges::stable_sort(kernels.rows, std::greater<>(), &BenchKernel::seconds);
+  return kernels;
+}
+
+std::vector<BenchDType> dtypes_of(const train::Trainer& trainer, const train::Config& config) {
+  const nn::ParamTable& params = trainer.stage().params();
+  const DType value = params.value().dtype();
+  const DType master = params.master().dtype();
+  const std::string products = products_of(config, value);
+  std::vector<BenchDType> rows;
+  const auto add = [&](const char* what, DType storage, const std::string& compute) {
+    rows.push_back({what, std::string(name_of(storage)), compute});
+  };
+  const auto add_found = [&](const char* what, std::string_view label, const std::string& compute) {
+    for (const Arena* arena : trainer.arenas().all()) {
+      for (const Allocation& found : arena->allocations()) {
+        if (found.label.ends_with(label)) return add(what, found.dtype, compute);
+      }
+    }
+  };
+  const std::string statistics(name_of(master));
+  const bool training = trainer.stage().options().training;
+  add("parameters", value, products);
+  add("masters", master, statistics);
+  add("layer outputs", trainer.stage().input({}).dtype(), products);
+  add_found("norm statistics", ".rstd", statistics);
+  add_found("attention statistics", ".log_sum_exp", statistics);
+  add_found("attention probabilities", ".probabilities", products);
+  add_found("logits", "logits", products + "; softmax " + statistics);
+  add_found("loss", "sums", statistics);
+  if (!training) return rows;
+  add("gradients", params.gradient(params.buckets().front()).dtype(), products);
+  add("activation gradients", trainer.stage().gradient({}).dtype(), products);
+  add_found("optimizer state", "exp_avg", statistics);
+  return rows;
+}
+
+}  // namespace hyperslab::bench

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench_rig.hpp"
+
+#include "hyperslab/core/nvtx.hpp"
+#include "hyperslab/plan/out_of_memory.hpp"
+#include "hyperslab/train/setup.hpp"
+
+namespace hyperslab::bench {
+namespace {
+
+// cuBLASLt's own, beside the planned one; see ops::cuda::Backend.
+constexpr std::size_t kLibraryBytes = std::size_t{32} << 20;
+
+std::size_t bytes_in_use(Device device) {
+  if (device != Device::cuda) return 0;
+  const DeviceMemory memory = device_memory(device);
+  return memory.total - memory.free;
+}
+
+}  // namespace
+
+BenchRig::BenchRig(comm::World& world, const train::Config& config, const BenchOptions& options)
+    : config_(config) {
+  if (options.ranges) nvtx::enable();
+  train::agree(world, [&] {
+    trainer_options_ =
+        train::trainer_options(config_, world.local_rank(), options.mode != BenchMode::forward);
+    trainer_options_.graphs = options.graphs();
+    trainer_options_.time_components = options.components;
+    trainer_options_.activity = &world.activity();
+    plan_ = plan::make_plan(config_, trainer_options_, world.rank());
+  });
+  if (config_.run.deterministic) world.set_deterministic();
+  mesh_ = train::make_mesh(world, config_, trainer_options_.device);
+  train::agree(world, [&] {
+    bytes_before_ = bytes_in_use(trainer_options_.device);
+    trainer_ = plan::make_trainer(config_, *mesh_, trainer_options_, plan_.memory);
+    trainer_->initialize();
+    tokens_ = io::open_tokens({"synthetic"}, config_.data.dtype, config_.model.vocabulary,
+                              config_.run.seed);
+    samples_ = std::make_unique<io::Samples>(*tokens_, io::Sampling::blocks, trainer_->sequence(),
+                                             config_.run.seed);
+    loader_ = std::make_unique<io::Loader>(*samples_, config_.train.global_batch, mesh_->at().data,
+                                           config_.parallel.data);
+    trainer_->fill_slots(*loader_, 1);
+  });
+}
+
+void BenchRig::run(BenchMode mode, std::int64_t step, bool loads) {
+  train::Trainer::StepArgs args;
+  args.step = step;
+  args.learning_rate = config_.optimizer.lr;
+  switch (mode) {
+    case BenchMode::forward: return trainer_->forward(args);
+    case BenchMode::forward_backward: return trainer_->forward_backward(args);
+    case BenchMode::step: return trainer_->step(args, loads ? loader_.get() : nullptr);
+  }
+}
+
+BenchMemory BenchRig::memory() const {
+  BenchMemory memory;
+  memory.allocations = plan_.allocations;
+  memory.plan = plan_.memory;
+  if (!on_gpu()) return memory;
+  memory.measured = true;
+  memory.before_bytes = bytes_before_;
+  memory.library_bytes = kLibraryBytes;
+  memory.device_bytes = bytes_in_use(Device::cuda);
+  return memory;
+}
+
+}  // namespace hyperslab::bench

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trainer with generated tokens, for benches.
+#pragma once
+
+#include <memory>
+
+#include "hyperslab/bench/bench.hpp"
+#include "hyperslab/comm/world.hpp"
+#include "hyperslab/plan/plan.hpp"
+#include "hyperslab/train/trainer.hpp"
+
+namespace hyperslab::bench {
+
+class BenchRig {
+ public:
+  /// Collective over the world. Every slot holds the first microbatch.
+  BenchRig(comm::World& world, const train::Config& config, const BenchOptions& options);
+
+  /// Enqueues a step on what the slots hold, or on the loader's next microbatches.
+  void run(BenchMode mode, std::int64_t step, bool loads = false);
+
+  [[nodiscard]] train::Trainer& trainer() { return *trainer_; }
+  [[nodiscard]] const train::Trainer& trainer() const { return *trainer_; }
+  [[nodiscard]] const train::TrainerOptions& options() const { return trainer_options_; }
+  [[nodiscard]] const plan::Plan& plan() const { return plan_; }
+  [[nodiscard]] bool on_gpu() const { return trainer_options_.device == Device::cuda; }
+  /// Of this rank; on a GPU what is in use now is read from it.
+  [[nodiscard]] BenchMemory memory() const;
+
+ private:
+  train::Config config_;
+  train::TrainerOptions trainer_options_;
+  std::unique_ptr<mesh::Mesh> mesh_;
+  plan::Plan plan_;
+  std::size_t bytes_before_ = 0;
+  std::unique_ptr<io::TokenSource> tokens_;
+  std::unique_ptr<io::Samples> samples_;
+  std::unique_ptr<io::Loader> loader_;
+  std::unique_ptr<train::Trainer> trainer_;
+};
+
+/// What decides which work shares kernels.
+struct BenchRun {
+  const train::Config& config;
+  const train::TrainerOptions& options;
+  BenchMode mode = BenchMode::step;
+};
+/// Rows for the parts of the model, from seconds of this rank and the plan.
+[[nodiscard]] std::vector<BenchComponent> components_of(
+    const std::array<double, kComponents>& seconds, const Ledger& ledger, const BenchRun& run);
+
+}  // namespace hyperslab::bench

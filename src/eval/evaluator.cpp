@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/eval/evaluator.hpp"
+
+#include <utility>
+
+#include "hyperslab/core/activity.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/plan/out_of_memory.hpp"
+#include "hyperslab/train/same_tokens.hpp"
+#include "hyperslab/train/setup.hpp"
+
+namespace hyperslab::eval {
+
+Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
+    : world_(world), config_(std::move(deck.config)), validation_batch_(deck.validation_batch) {
+  train::agree(world_, [&] {
+    open_tokens();
+    make_samples(stride);
+    if (!config_.data.vocabulary.empty()) {
+      tokenizer_ = io::open_tokenizer(config_.data.vocabulary);
+      io::require_fits_model(*tokenizer_, config_.data.vocabulary, config_.model.vocabulary);
+    }
+  });
+  train::require_same_tokens(world_, {{"the evaluated tokens", tokens_.get()}});
+  if (tokenizer_) text_ = train::count_text(*samples_, count_, *tokenizer_, world_);
+  train::agree(world_,
+               [&] { options_ = train::trainer_options(config_, world_.local_rank(), false); });
+  options_.activity = &world_.activity();
+  mesh_ = train::make_mesh(world_, config_, options_.device);
+}
+
+Result Evaluator::measure(const std::string& checkpoint) {
+  Result result = {checkpoint, 0, {}};
+  train::agree(world_, [&] {
+    const Pause pause(world_.activity());
+    const io::CheckpointReader reader(checkpoint);
+    result.step = reader.meta().step;
+    if (!trainer_) {
+      const plan::Plan plan = plan::make_plan(config_, options_, world_.rank());
+      trainer_ = plan::make_trainer(config_, *mesh_, options_, plan.memory);
+      trainer_->initialize();
+    }
+    trainer_->load(reader);  // which names every tensor of another shape
+    train::require_same_model(reader.meta(), config_.model, reader.folder());
+  });
+  trainer_->share_values();
+  result.evaluation = trainer_->evaluate(*samples_, count_, world_);
+  if (result.evaluation.tokens == 0) {
+    throw Error(ExitCode::data, tokens_->description() +
+                                    ": no evaluated token counts as a target; see "
+                                    "data.ignore_token and data.loss_mask")
+        .on_all_ranks();
+  }
+  return result;
+}
+
+std::vector<std::string> Evaluator::files() const {
+  std::vector<std::string> paths;
+  for (const io::TokenFileSummary& file : tokens_->files()) paths.push_back(file.path);
+  if (paths.empty()) paths.emplace_back("synthetic");
+  return paths;
+}
+
+void Evaluator::open_tokens() {
+  io::DataTokens data = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed,
+                                      io::DataPart::validation);
+  tokens_ = std::move(data.validation);
+  const bool generated = tokens_->description().starts_with("synthetic");
+  if (generated && config_.train.validate_batches == 0) {
+    throw Error(ExitCode::usage, "eval of synthetic tokens has no end: set train.validate_batches");
+  }
+}
+
+/// Without a stride the samples that train validates on; with one the same targets, and the rest
+/// that makes no whole sample.
+void Evaluator::make_samples(std::int64_t stride) {
+  const Dim T = config_.model.context;
+  const std::int32_t ignored = config_.data.ignore_token;
+  samples_ = std::make_unique<io::Samples>(*tokens_, io::Sampling::blocks, T, config_.run.seed,
+                                           false, ignored);
+  train::Config counted = config_;
+  counted.train.global_batch = validation_batch_;
+  count_ = train::validation_samples(counted, samples_->size());
+  if (stride == 0) return;
+  const std::int64_t targets = count_ < samples_->size() ? count_ * T : tokens_->size() - 1;
+  samples_ =
+      std::make_unique<io::Samples>(io::Samples::strided(*tokens_, T, stride, targets, ignored));
+  count_ = samples_->size();
+}
+
+}  // namespace hyperslab::eval

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/generate/sampling.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/philox.hpp"
+
+namespace hyperslab::generate {
+namespace {
+
+constexpr std::size_t kSmallK = 256;
+
+std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
+
+/// Uniform on [0, 1) of draw `number`, a function of the key.
+double draw(std::uint64_t key, std::int64_t number) {
+  const PhiloxCounter words =
+      philox(philox_counter(static_cast<std::uint64_t>(number), name_hash("sampling")), key);
+  return (static_cast<double>(words.x[0]) + static_cast<double>(words.x[1]) * 0x1p-32) * 0x1p-32;
+}
+
+}  // namespace
+
+Sampler::Sampler(const SamplingOptions& options, std::uint64_t stream, std::int64_t V)
+    : options_(options),
+      key_(options.seed + stream),
+      is_seen_(static_cast<std::size_t>(V)),
+      logits_(static_cast<std::size_t>(V)) {}
+
+void Sampler::see(std::span<const std::int32_t> tokens) {
+  if (options_.repetition_penalty == 1) return;
+  for (const std::int32_t token : tokens) {
+    if (is_seen_[index(token)]) continue;
+    is_seen_[index(token)] = true;
+    seen_.push_back(token);
+  }
+}
+
+bool Sampler::is_likelier(std::int32_t a, std::int32_t b) const {
+  const float x = logits_[index(a)];
+  const float y = logits_[index(b)];
+  return x != y ? x > y : a < b;
+}
+
+/// Returns the likeliest id.
+std::size_t Sampler::take_logits(std::span<const float> logits) {
+  require(logits.size() == logits_.size(), "sampling: logits of another vocabulary");
+  std::ranges::copy(logits, logits_.begin());
+  const auto penalty = static_cast<float>(options_.repetition_penalty);
+  for (const std::int32_t id : seen_) {
+    float& logit = logits_[index(id)];
+    logit = logit > 0 ? logit / penalty : logit * penalty;
+  }
+  std::size_t best = 0;
+  bool are_numbers = true;
+  for (std::size_t i = 0; i < logits_.size(); ++i) {
+    are_numbers = are_numbers && logits_[i] <= std::numeric_limits<float>::max();
+    if (logits_[i] > logits_[best]) best = i;
+  }
+  if (are_numbers && std::isfinite(logits_[best])) return best;
+  throw Error(ExitCode::numerics, "token " + std::to_string(draws_ + 1) +
+                                      " of the text: wanted finite logits, found NaN or infinity; "
+                                      "the model has diverged: take an earlier checkpoint");
+}
+
+void Sampler::cut_to_top_k() {
+  const auto k = static_cast<std::size_t>(options_.top_k);
+  if (k == 0 || k >= kept_) return;
+  const auto likelier = [this](auto a, auto b) { return is_likelier(a, b); };
+  const auto end = order_.begin() + static_cast<std::ptrdiff_t>(k);
+  if (k <= kSmallK) {  // a heap of k: most tokens are compared with its top alone
+    std::partial_sort(order_.begin(), end, order_.end(), likelier);
+  } else {
+    std::nth_element(order_.begin(), end - 1, order_.end(), likelier);
+  }
+  kept_ = k;
+}
+
+/// Keeps the smallest set of likeliest tokens that holds top_p of the kept mass: halves the range
+/// that its size is in, so that all selections together look at about twice the tokens.
+void Sampler::cut_to_top_p() {
+  if (options_.top_p >= 1) return;
+  const auto at = [this](std::size_t i) { return order_.begin() + static_cast<std::ptrdiff_t>(i); };
+  const auto mass = [&](std::size_t begin, std::size_t end) {
+    return std::accumulate(at(begin), at(end), 0.0, [this](double sum, std::int32_t id) {
+      return sum + weights_[index(id)];
+    });
+  };
+  const double total = mass(0, kept_);
+  const double wanted = options_.top_p * total;
+  // All tokens below this together hold less than what may be left out.
+  const double least = (1 - options_.top_p) * total / (2 * static_cast<double>(kept_));
+  const auto light = std::partition(at(0), at(kept_),
+                                    [&](std::int32_t id) { return weights_[index(id)] >= least; });
+  double held = 0;  // of the first `low`, which are too few
+  std::size_t low = 0;
+  auto high = static_cast<std::size_t>(light - order_.begin());
+  while (high - low > 1) {
+    const std::size_t middle = low + (high - low) / 2;
+    std::nth_element(at(low), at(middle), at(high),
+                     [this](auto a, auto b) { return is_likelier(a, b); });
+    const double more = mass(low, middle);
+    if (held + more >= wanted) {
+      high = middle;
+    } else {
+      held += more;
+      low = middle;
+    }
+  }
+  std::for_each(at(high), at(kept_), [this](std::int32_t id) { weights_[index(id)] = 0; });
+  kept_ = high;
+}
+
+/// Goes by id, so that the order that selection leaves does not matter; what was cut weighs 0.
+std::int32_t Sampler::draw_token() {
+  double rest = draw(key_, draws_) * std::accumulate(weights_.begin(), weights_.end(), 0.0);
+  std::size_t last = 0;
+  for (std::size_t id = 0; id < weights_.size(); ++id) {
+    if (weights_[id] == 0) continue;
+    last = id;  // rounding may leave a rest behind the last one
+    rest -= weights_[id];
+    if (rest < 0) break;
+  }
+  return static_cast<std::int32_t>(last);
+}
+
+std::int32_t Sampler::next(std::span<const float> logits) {
+  const std::size_t best = take_logits(logits);
+  if (options_.temperature == 0) {
+    ++draws_;
+    return static_cast<std::int32_t>(best);
+  }
+  order_.resize(logits_.size());
+  weights_.assign(logits_.size(), 0);
+  std::iota(order_.begin(), order_.end(), 0);
+  kept_ = order_.size();
+  cut_to_top_k();
+  const double top = logits_[best];
+  for (std::size_t i = 0; i < kept_; ++i) {
+    const std::size_t id = index(order_[i]);
+    weights_[id] = std::exp((logits_[id] - top) / options_.temperature);
+  }
+  cut_to_top_p();
+  const std::int32_t token = draw_token();
+  ++draws_;
+  return token;
+}
+
+}  // namespace hyperslab::generate

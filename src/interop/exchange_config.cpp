@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exchange_config.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "complaints.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::interop {
+namespace {
+
+using model::ModelSpec;
+using nlohmann::ordered_json;
+
+/// null, an id, or a list of several.
+ordered_json ids_json(const std::vector<std::int64_t>& ids) {
+  if (ids.empty()) return {};
+  return ids.size() == 1 ? ordered_json(ids.front()) : ordered_json(ids);
+}
+
+/// Attention's probabilities are dropped only if the deck asks for the path that keeps them.
+double dropout_of_probabilities(const ModelSpec& spec) {
+  return spec.attention == model::AttentionPath::reference ? spec.dropout : 0;
+}
+
+}  // namespace
+
+void require_counterpart(const ModelSpec& spec) {
+  Complaints complaints;
+  const auto wants = [&](bool holds, const char* key, const char* value) {
+    complaints.unless(holds, fmt::format("model.{} must be {}", key, value));
+  };
+  const bool gpt2 = spec.family == "gpt2";
+  wants(spec.norm_place == model::NormPlace::pre, "norm_place", "pre");
+  wants(spec.scale_of_embeddings() == 1, "embedding_scale", "1");
+  if (gpt2) {
+    wants(spec.position == model::Position::learned, "position", "learned");
+    wants(spec.norm == ops::NormKind::layernorm, "norm", "layernorm");
+    wants(spec.activation == ops::Activation::gelu_tanh, "activation", "gelu_tanh");
+    wants(spec.bias, "bias", "true");
+    wants(spec.kv_heads == spec.heads, "kv_heads", "model.heads");
+  } else {
+    wants(spec.position == model::Position::rope, "position", "rope");
+    wants(spec.norm == ops::NormKind::rmsnorm, "norm", "rmsnorm");
+    wants(spec.activation == ops::Activation::swiglu, "activation", "swiglu");
+  }
+  complaints.raise(ExitCode::usage,
+                   fmt::format("this model of family {} has no counterpart as {}", spec.family,
+                               gpt2 ? "GPT2LMHeadModel" : "LlamaForCausalLM"));
+}
+
+std::string config_json(const ModelSpec& spec, DType dtype, const SpecialIds& ids) {
+  const bool gpt2 = spec.family == "gpt2";
+  ordered_json config;
+  config["architectures"] = {gpt2 ? "GPT2LMHeadModel" : "LlamaForCausalLM"};
+  config["model_type"] = spec.family;
+  config["vocab_size"] = spec.vocabulary;
+  if (gpt2) {
+    config["n_positions"] = spec.context;
+    config["n_embd"] = spec.width;
+    config["n_layer"] = spec.layers;
+    config["n_head"] = spec.heads;
+    config["n_inner"] = spec.ffn_width;
+    config["activation_function"] = "gelu_new";
+    config["layer_norm_epsilon"] = spec.norm_eps;
+    for (const char* key : {"resid_pdrop", "embd_pdrop"}) config[key] = spec.dropout;
+    config["attn_pdrop"] = dropout_of_probabilities(spec);
+  } else {
+    config["max_position_embeddings"] = spec.context;
+    config["hidden_size"] = spec.width;
+    config["num_hidden_layers"] = spec.layers;
+    config["num_attention_heads"] = spec.heads;
+    config["num_key_value_heads"] = spec.kv_heads;
+    config["head_dim"] = spec.head_width();
+    config["intermediate_size"] = spec.ffn_width;
+    config["hidden_act"] = "silu";
+    config["rms_norm_eps"] = spec.norm_eps;
+    config["rope_theta"] = spec.rope_theta;
+    for (const char* key : {"attention_bias", "mlp_bias"}) config[key] = spec.bias;
+  }
+  config["initializer_range"] = spec.init_std;
+  config["tie_word_embeddings"] = spec.tie_embeddings;
+  config["bos_token_id"] = ids.bos < 0 ? ordered_json() : ordered_json(ids.bos);
+  config["eos_token_id"] = ids_json(ids.eos);
+  config["torch_dtype"] = dtype == DType::f32    ? "float32"
+                          : dtype == DType::bf16 ? "bfloat16"
+                                                 : "float16";
+  return config.dump(2) + "\n";
+}
+
+std::string generation_config_json(const SpecialIds& ids) {
+  ordered_json config;
+  config["_from_model_config"] = true;
+  if (ids.bos >= 0) config["bos_token_id"] = ids.bos;
+  if (!ids.eos.empty()) config["eos_token_id"] = ids_json(ids.eos);
+  return config.dump(2) + "\n";
+}
+
+}  // namespace hyperslab::interop

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hyperslab/model/spec.hpp"
+
+namespace hyperslab::interop {
+
+/// Throws Error(usage) that lists every choice of the model that transformers' model of the same
+/// family has no counterpart for.
+void require_counterpart(const model::ModelSpec& spec);
+
+/// Ids that transformers treats apart.
+struct SpecialIds {
+  std::int64_t bos = -1;          ///< -1: none
+  std::vector<std::int64_t> eos;  ///< empty: none
+};
+
+/// config.json of transformers.
+[[nodiscard]] std::string config_json(const model::ModelSpec& spec, DType dtype,
+                                      const SpecialIds& ids);
+[[nodiscard]] std::string generation_config_json(const SpecialIds& ids);
+
+/// What a config.json says.
+struct ForeignConfig {
+  model::ModelSpec spec;
+  std::vector<std::string> warnings;  ///< keys that are not known, ids that cannot be
+};
+/// Reads the text of a config.json; `file` is its name in messages, `dropout` stands for the
+/// dropouts that it asks for. Throws Error(checkpoint) that names every key that asks for what is
+/// not done here.
+[[nodiscard]] ForeignConfig read_foreign_config(const std::string& text, const std::string& file,
+                                                std::optional<double> dropout = std::nullopt);
+
+}  // namespace hyperslab::interop

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "exchange_config.hpp"
+#include "exchange_names.hpp"
+#include "hyperslab/core/arena.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/interop/exchange.hpp"
+#include "hyperslab/io/tokenizer.hpp"
+
+namespace hyperslab::interop {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Files of a vocabulary's folder, and their names among transformers' own.
+constexpr std::array<std::pair<const char*, const char*>, 9> kTokenizerFiles = {{
+    {"tokenizer.json", "tokenizer.json"},
+    {"tokenizer_config.json", "tokenizer_config.json"},
+    {"vocab.json", "vocab.json"},
+    {"merges.txt", "merges.txt"},
+    {"gpt2_vocab.json", "vocab.json"},
+    {"gpt2_merges.txt", "merges.txt"},
+    {"vocab.txt", "vocab.txt"},
+    {"special_tokens_map.json", "special_tokens_map.json"},
+    {"added_tokens.json", "added_tokens.json"},
+}};
+
+constexpr const char* kBytes = "bytes";  // the vocabulary without files
+constexpr const char* kEndOfText = "<|endoftext|>";
+
+bool is_file(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+/// What is exported with the model: where its vocabulary is, and the ids that begin and end texts.
+struct Vocabulary {
+  std::string path;    ///< as given; empty: none
+  std::string folder;  ///< of its files; empty: it has none
+  SpecialIds ids;
+  std::string bos_text;  ///< empty: not known
+  std::string eos_text;
+};
+
+/// Ids that the deck names, else those of the vocabulary. GPT-2's <|endoftext|> also begins texts.
+SpecialIds special_ids(const model::ModelSpec& spec, std::int64_t end_of_text,
+                       const std::string& end_text) {
+  SpecialIds ids = {spec.bos_token, spec.eos_tokens};
+  if (!ids.eos.empty() || end_of_text < 0) return ids;
+  ids.eos = {end_of_text};
+  if (ids.bos < 0 && end_text == kEndOfText) ids.bos = end_of_text;
+  return ids;
+}
+
+Vocabulary find_vocabulary(const model::ModelSpec& model, const ExportOptions& options) {
+  const std::string& path = options.vocabulary;
+  constexpr Dim kGpt2Vocabulary = 50257;
+  Vocabulary found;
+  const std::int64_t of_gpt2 = model.vocabulary == kGpt2Vocabulary ? kGpt2Vocabulary - 1 : -1;
+  found.ids = special_ids(model, of_gpt2, kEndOfText);
+  found.path = path;
+  if (path.empty()) return found;
+  if (path != kBytes) found.folder = is_file(path) ? fs::path(path).parent_path().string() : path;
+  std::unique_ptr<io::Tokenizer> tokenizer;
+  try {
+    tokenizer = io::open_tokenizer(path);
+  } catch (const Error& error) {
+    log::debug(error.what());  // a tokenizer of another kind may still be copied
+    return found;
+  }
+  io::require_fits_model(*tokenizer, path, model.vocabulary);
+  const auto text_of = [&](std::int64_t wide) -> std::string {  // of tokens with a name
+    const auto id = static_cast<std::int32_t>(wide);
+    if (id < 0 || !tokenizer->is_special(id)) return "";
+    return path == kBytes ? kEndOfText : tokenizer->decode(id);
+  };
+  const std::int64_t end = tokenizer->end_of_text();
+  found.ids = special_ids(model, end, text_of(end));
+  found.bos_text = text_of(found.ids.bos);
+  if (!found.ids.eos.empty()) found.eos_text = text_of(found.ids.eos.front());
+  return found;
+}
+
+std::string tokenizer_config_json(const Vocabulary& vocabulary, bool whole, Dim context) {
+  nlohmann::ordered_json config;
+  config["tokenizer_class"] = whole ? "PreTrainedTokenizerFast" : "GPT2Tokenizer";
+  config["model_max_length"] = context;
+  config["clean_up_tokenization_spaces"] = false;
+  if (!vocabulary.bos_text.empty()) config["bos_token"] = vocabulary.bos_text;
+  if (!vocabulary.eos_text.empty()) config["eos_token"] = vocabulary.eos_text;
+  return config.dump(2) + "\n";
+}
+
+/// Copies what a tokenizer of transformers reads, or writes it.
+void add_tokenizer(const Vocabulary& vocabulary, bool asked, Dim context, io::ModelFolder& folder) {
+  if (vocabulary.path == kBytes) {
+    folder.write_text("tokenizer.json", io::byte_tokenizer_json());
+    folder.write_text("tokenizer_config.json", tokenizer_config_json(vocabulary, true, context));
+  }
+  if (vocabulary.folder.empty()) return;
+  std::set<std::string> there;
+  for (const auto& [from, to] : kTokenizerFiles) {
+    const std::string path = vocabulary.folder + "/" + from;
+    if (is_file(path) && there.insert(to).second) folder.copy_file(path, to);
+  }
+  if (there.empty()) {
+    const std::string text = fmt::format(
+        "{}: there are no tokenizer files (tokenizer.json, or vocab.json and merges.txt)",
+        vocabulary.folder);
+    if (asked) throw Error(ExitCode::data, text);
+    return log::warn(text + "; the folder is made without them, --vocab names another");
+  }
+  const bool whole = there.contains("tokenizer.json");
+  if (there.contains("tokenizer_config.json") || !(whole || there.contains("vocab.json"))) return;
+  folder.write_text("tokenizer_config.json", tokenizer_config_json(vocabulary, whole, context));
+}
+
+/// The tensors of ours that `tensor` holds, one below the other in `out`.
+void read_ours(const io::CheckpointReader& reader, const ExchangedTensor& tensor, View out) {
+  std::vector<io::SlabTarget> targets;
+  Dim begin = 0;
+  for (const NamedShape& ours : tensor.ours) {
+    const View place = out.flat().slice(begin, ours.shape.numel()).reshaped(ours.shape);
+    const Shape origin = ours.shape.rank() == 1 ? Shape{0} : Shape{0, 0};
+    targets.push_back({ours.name, ours.shape, origin, ours.shape, place});
+    begin += ours.shape.numel();
+  }
+  reader.read(targets);
+}
+
+}  // namespace
+
+void export_huggingface(const model::ModelSpec& model, const io::CheckpointReader& reader,
+                        const ExportOptions& options) {
+  require_counterpart(model);
+  const std::vector<ExchangedTensor> tensors = exchanged_tensors(model);
+  std::vector<io::SafetensorsSpec> specs;
+  specs.reserve(tensors.size());
+  for (const ExchangedTensor& tensor : tensors) specs.push_back({tensor.name, tensor.shape});
+  io::ModelFolder folder(options.output);
+  const Vocabulary vocabulary = find_vocabulary(model, options);
+  add_tokenizer(vocabulary, options.requires_vocabulary, model.context, folder);
+  folder.write_text("config.json", config_json(model, options.dtype, vocabulary.ids));
+  folder.write_text("generation_config.json", generation_config_json(vocabulary.ids));
+  const auto fill = [&](std::size_t index, View out) {
+    const ExchangedTensor& tensor = tensors[index];
+    if (!tensor.transposed) return read_ours(reader, tensor, out);
+    Tensor rows(Device::cpu, DType::f32, {tensor.shape[1], tensor.shape[0]});
+    read_ours(reader, tensor, rows.view());
+    transpose(rows.view().data<float>(), tensor.shape[1], tensor.shape[0], out.data<float>());
+  };
+  folder.write_tensors(specs, options.dtype, fill, options.shard_bytes);
+  folder.commit();
+}
+
+}  // namespace hyperslab::interop

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exchange_keys.hpp"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
+
+namespace hyperslab::interop {
+namespace {
+
+/// A key that must be absent, null or have this value.
+struct Neutral {
+  std::string_view key;
+  std::string_view json;  ///< empty: must be absent or null
+};
+
+constexpr std::array<Neutral, 10> kNeutral = {{
+    {"add_cross_attention", "false"},
+    {"auto_map", ""},  // code that comes with the model
+    {"cross_attention_hidden_size", ""},
+    {"is_encoder_decoder", "false"},
+    {"per_layer_config", ""},
+    {"pruned_heads", "{}"},
+    {"quantization_config", ""},
+    {"sliding_window", ""},
+    {"tie_encoder_decoder", "false"},
+    {"use_sliding_window", "false"},
+}};
+constexpr std::array<Neutral, 2> kNeutralGpt2 = {{
+    {"scale_attn_by_inverse_layer_idx", "false"},
+    {"scale_attn_weights", "true"},
+}};
+constexpr std::array<Neutral, 13> kNeutralLlama = {{
+    {"alibi", "false"},
+    {"attention_multiplier", ""},
+    {"attn_logit_softcapping", ""},
+    {"clip_qkv", ""},
+    {"embedding_multiplier", "1"},
+    {"final_logit_softcapping", ""},
+    {"layer_types", ""},
+    {"logits_scaling", "1"},
+    {"no_rope_layers", ""},
+    {"partial_rotary_factor", "1"},
+    {"query_pre_attn_scalar", ""},
+    {"residual_multiplier", "1"},
+    {"use_qk_norm", "false"},
+}};
+
+constexpr std::array<std::string_view, 72> kHarmless = {
+    // where the model comes from and how it is run
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
+    "_experts_implementation", "_name_or_path", "architectures", "attn_implementation",
+    "chunk_size_feed_forward", "dtype", "experts_implementation", "gradient_checkpointing",
+    "is_decoder", "model_type", "name_or_path", "output_attentions", "output_hidden_states",
+    "output_past", "pretraining_tp", "return_dict", "tf_legacy_loss", "tokenizer_class",
+    "torch_dtype", "torchscript", "transformers_version", "use_bfloat16", "use_cache",
+    // of other heads than that of a language model
+    "_num_labels", "finetuning_task", "id2label", "label2id", "num_labels", "problem_type",
+    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+    "summary_use_proj", "task_specific_params",
+    // of generation by transformers
+    "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "diversity_penalty",
+    "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id",
+    "length_penalty", "max_length", "max_new_tokens", "min_length", "no_repeat_ngram_size",
+    "num_beam_groups", "num_beams", "num_return_sequences", "output_scores", "prefix",
+    "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens",
+    "temperature", "top_k", "top_p", "typical_p",
+    // ids that a language model does not treat apart
+    "pad_token_id", "sep_token_id",
+    // of GPT-2: its masks have the length of n_positions; the order of attention's products decides
+    // only rounding
+    "n_ctx", "n_special", "predict_special_tokens", "reorder_and_upcast_attn"};
+
+const Neutral* find_neutral(const std::string& family, const std::string& key) {
+  const auto find = [&](std::span<const Neutral> table) -> const Neutral* {
+    const auto found = std::ranges::find(table, std::string_view(key), &Neutral::key);
+    return found == table.end() ? nullptr : &*found;
+  };
+  const Neutral* common = find(kNeutral);
+  if (common != nullptr) return common;
+  return family == "gpt2" ? find(kNeutralGpt2) : find(kNeutralLlama);
+}
+
+}  // namespace
+
+UnreadKey judge_unread(const std::string& family, const std::string& key,
+                       const nlohmann::json& value) {
+  if (const Neutral* rule = find_neutral(family, key)) {
+    const bool fits =
+        value.is_null() || (!rule->json.empty() && value == nlohmann::json::parse(rule->json));
+    return fits ? UnreadKey::neutral : UnreadKey::refused;
+  }
+  const bool harmless = std::ranges::find(kHarmless, std::string_view(key)) != kHarmless.end();
+  return harmless || value.is_null() ? UnreadKey::harmless : UnreadKey::unknown;
+}
+
+std::string neutral_value(const std::string& family, const std::string& key) {
+  const Neutral* rule = find_neutral(family, key);
+  return rule == nullptr ? "" : std::string(rule->json);
+}
+
+}  // namespace hyperslab::interop

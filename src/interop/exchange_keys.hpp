@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys of a config.json that decide nothing here, or must have one value.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace hyperslab::interop {
+
+enum class UnreadKey : std::uint8_t {
+  harmless,  ///< decides nothing that GPT2LMHeadModel or LlamaForCausalLM compute
+  neutral,   ///< would decide something, but has the value that means what is done here
+  refused,   ///< asks for something that is not done here
+  unknown,   ///< in no table
+};
+/// What a key stands for that the import has not read. `family`: gpt2 or llama. A null stands for
+/// an absent key. Keys are those of transformers 4.0 to 5.23, and of models derived from Llama.
+[[nodiscard]] UnreadKey judge_unread(const std::string& family, const std::string& key,
+                                     const nlohmann::json& value);
+/// The value that a key must have, as JSON; empty if it must be absent or has no such rule.
+[[nodiscard]] std::string neutral_value(const std::string& family, const std::string& key);
+
+}  // namespace hyperslab::interop

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exchange_names.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace hyperslab::interop {
+namespace {
+
+/// A matrix of ours by the name of its layer and its number of outputs.
+struct Layer {
+  std::string name;
+  Dim outputs = 0;
+};
+
+class Table {
+ public:
+  std::vector<ExchangedTensor> tensors;
+
+  void same(const std::string& theirs, const std::string& ours, const Shape& shape) {
+    tensors.push_back({theirs, shape, {{"model/" + ours, shape}}, false});
+  }
+  void norm(const std::string& theirs, const std::string& ours, Dim width, bool bias) {
+    same(theirs + ".weight", ours + ".weight", {width});
+    if (bias) same(theirs + ".bias", ours + ".bias", {width});
+  }
+  void linear(const std::string& theirs, const Layer& ours, Dim inputs, bool bias) {
+    same(theirs + ".weight", ours.name + ".weight", {ours.outputs, inputs});
+    if (bias) same(theirs + ".bias", ours.name + ".bias", {ours.outputs});
+  }
+  /// A Conv1D of GPT-2 with the outputs of several layers side by side.
+  void conv1d(const std::string& theirs, const std::vector<Layer>& layers, Dim inputs) {
+    ExchangedTensor weight = {theirs + ".weight", {}, {}, true};
+    ExchangedTensor bias = {theirs + ".bias", {}, {}, false};
+    Dim outputs = 0;
+    for (const Layer& layer : layers) {
+      weight.ours.push_back({"model/" + layer.name + ".weight", {layer.outputs, inputs}});
+      bias.ours.push_back({"model/" + layer.name + ".bias", {layer.outputs}});
+      outputs += layer.outputs;
+    }
+    weight.shape = {inputs, outputs};
+    bias.shape = {outputs};
+    tensors.push_back(weight);
+    tensors.push_back(bias);
+  }
+};
+
+void add_gpt2_block(Table& table, const model::ModelSpec& spec, Dim layer) {
+  const std::string theirs = fmt::format("transformer.h.{}", layer);
+  const std::string ours = fmt::format("blocks.{}", layer);
+  const std::string attention = ours + ".attention";
+  const Dim C = spec.width;
+  table.norm(theirs + ".ln_1", ours + ".norm1", C, true);
+  table.conv1d(theirs + ".attn.c_attn",
+               {{attention + ".query", C}, {attention + ".key", C}, {attention + ".value", C}}, C);
+  table.conv1d(theirs + ".attn.c_proj", {{attention + ".output", C}}, C);
+  table.norm(theirs + ".ln_2", ours + ".norm2", C, true);
+  table.conv1d(theirs + ".mlp.c_fc", {{ours + ".mlp.up", spec.ffn_width}}, C);
+  table.conv1d(theirs + ".mlp.c_proj", {{ours + ".mlp.down", C}}, spec.ffn_width);
+}
+
+void add_llama_block(Table& table, const model::ModelSpec& spec, Dim layer) {
+  const std::string theirs = fmt::format("model.layers.{}", layer);
+  const std::string ours = fmt::format("blocks.{}", layer);
+  const std::string attention = ours + ".attention";
+  const Dim C = spec.width;
+  const Dim F = spec.ffn_width;
+  const Dim kv_width = spec.kv_heads * spec.head_width();
+  table.norm(theirs + ".input_layernorm", ours + ".norm1", C, false);
+  table.linear(theirs + ".self_attn.q_proj", {attention + ".query", C}, C, spec.bias);
+  table.linear(theirs + ".self_attn.k_proj", {attention + ".key", kv_width}, C, spec.bias);
+  table.linear(theirs + ".self_attn.v_proj", {attention + ".value", kv_width}, C, spec.bias);
+  table.linear(theirs + ".self_attn.o_proj", {attention + ".output", C}, C, spec.bias);
+  table.norm(theirs + ".post_attention_layernorm", ours + ".norm2", C, false);
+  table.linear(theirs + ".mlp.gate_proj", {ours + ".mlp.gate", F}, C, spec.bias);
+  table.linear(theirs + ".mlp.up_proj", {ours + ".mlp.up", F}, C, spec.bias);
+  table.linear(theirs + ".mlp.down_proj", {ours + ".mlp.down", C}, F, spec.bias);
+}
+
+}  // namespace
+
+std::vector<ExchangedTensor> exchanged_tensors(const model::ModelSpec& spec) {
+  const bool gpt2 = spec.family == "gpt2";
+  const Shape vocabulary = {spec.vocabulary, spec.width};
+  Table table;
+  table.same(gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight",
+             "embedding.token.weight", vocabulary);
+  if (gpt2) {
+    table.same("transformer.wpe.weight", "embedding.position.weight", {spec.context, spec.width});
+  }
+  for (Dim layer = 0; layer < spec.layers; ++layer) {
+    gpt2 ? add_gpt2_block(table, spec, layer) : add_llama_block(table, spec, layer);
+  }
+  table.norm(gpt2 ? "transformer.ln_f" : "model.norm", "final_norm", spec.width, gpt2);
+  if (!spec.tie_embeddings) table.same("lm_head.weight", "head.weight", vocabulary);
+  return table.tensors;
+}
+
+void transpose(const float* x, Dim rows, Dim columns, float* y) {
+  constexpr Dim kTile = 32;  // both sides of a tile stay in the cache
+  for (Dim i = 0; i < rows; i += kTile) {
+    for (Dim j = 0; j < columns; j += kTile) {
+      for (Dim row = i; row < std::min(i + kTile, rows); ++row) {
+        for (Dim column = j; column < std::min(j + kTile, columns); ++column) {
+          y[column * rows + row] = x[row * columns + column];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace hyperslab::interop

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/plan/plan.hpp"
+
+namespace hyperslab::plan {
+
+Plan make_plan(const train::Config& config, const train::TrainerOptions& options, int world_rank) {
+  const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, world_rank, config.groups());
+  train::Trainer trainer(config, mesh, options, nullptr);
+  if (options.cache) {
+    const View tokens(nullptr, DType::i32, Device::meta,
+                      {trainer.microbatch(), trainer.sequence()});
+    const View logits(nullptr, options.compute, Device::meta,
+                      {trainer.microbatch(), trainer.stage().logits_columns()});
+    trainer.stage().decode(trainer.context(), tokens, 0, logits);
+  }
+  if (options.training) {
+    trainer.step({}, nullptr);
+  } else if (!options.cache) {
+    trainer.forward({});
+  }
+  Plan plan;
+  plan.memory = trainer.memory_plan();
+  plan.ledger = trainer.context().ledger();
+  for (const comm::Communicator* group : mesh.groups())
+    plan.traffic[group->name()] = group->traffic();
+  for (const nn::Param& param : trainer.stage().params().params()) {
+    plan.parameters.emplace_back(param.name, param.count);
+  }
+  for (const Arena* arena : trainer.arenas().all()) {
+    for (const Allocation& allocation : arena->allocations()) {
+      plan.allocations.emplace_back(arena->name(), allocation);
+    }
+  }
+  return plan;
+}
+
+}  // namespace hyperslab::plan

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The algorithms of matrix products as a run keeps them: in its directory and in its checkpoints.
+#pragma once
+
+#include <string>
+
+#include "hyperslab/comm/world.hpp"
+#include "hyperslab/ops/algorithm_cache.hpp"
+
+namespace hyperslab::run {
+
+/// The table in a text, empty for an empty one. One that cannot be read is left out with a warning
+/// in the log that names `where`, because it only saves time and keeps bits.
+[[nodiscard]] ops::AlgorithmCache read_algorithms(const std::string& text,
+                                                  const std::string& where);
+
+/// The table in a file, in the same way; empty where there is no file.
+[[nodiscard]] ops::AlgorithmCache read_algorithms_file(const std::string& path);
+
+/// Replaces the file in one step, where it does not hold the table already. Throws Error(storage).
+void write_algorithms_file(const std::string& path, const ops::AlgorithmCache& table);
+
+/// The tables of all ranks in one, equal on all of them: of several algorithms for a kind that of
+/// the lowest rank. Kinds that no rank has come from rank 0's `kept`. Collective.
+[[nodiscard]] ops::AlgorithmCache merge_algorithms(comm::World& world,
+                                                   const ops::AlgorithmCache& mine,
+                                                   const ops::AlgorithmCache& kept);
+
+}  // namespace hyperslab::run

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "deck_changes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/io/text_file.hpp"
+#include "training_run.hpp"
+
+namespace hyperslab::run {
+namespace {
+
+using Values = std::vector<std::pair<std::string, std::string>>;
+
+Values values_of(const std::string& deck) {
+  Values values;
+  std::istringstream lines(deck);
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    if (line.front() != ' ') {
+      section = line.substr(0, colon);
+      continue;
+    }
+    const std::size_t begin = line.find_first_not_of(' ');
+    const std::size_t value = line.find_first_not_of(' ', colon + 1);
+    values.emplace_back(section + "." + line.substr(begin, colon - begin),
+                        value == std::string::npos ? "" : line.substr(value));
+  }
+  return values;
+}
+
+const std::string* find(const Values& values, const std::string& key) {
+  const auto found = std::ranges::find(values, key, &Values::value_type::first);
+  return found == values.end() ? nullptr : &found->second;
+}
+
+/// A key that is not known to be harmless may change the training. That the data are the same is
+/// checked by their fingerprint; begin and end of text matter to exports alone.
+bool changes_training(std::string_view key) {
+  constexpr std::array<std::string_view, 5> kSections = {"run.", "parallel.", "memory.",
+                                                         "checkpoint.", "timing."};
+  constexpr std::array<std::string_view, 13> kKeys = {
+      "model.attention",      "model.bos_token",        "model.eos_tokens",
+      "data.train",           "data.validation",        "data.vocabulary",
+      "train.steps",          "train.epochs",           "train.microbatch",
+      "train.validate_every", "train.validate_batches", "train.log_norms",
+      "train.log_every"};
+  if (key == "run.seed") return true;
+  const bool in_section = std::ranges::any_of(
+      kSections, [&](std::string_view section) { return key.starts_with(section); });
+  return !in_section && std::ranges::find(kKeys, key) == kKeys.end();
+}
+
+}  // namespace
+
+std::vector<DeckChange> deck_changes(const std::string& was, const std::string& is) {
+  const Values before = values_of(was);
+  const Values after = values_of(is);
+  std::vector<DeckChange> changes;
+  for (const auto& [key, value] : after) {
+    const std::string* earlier = find(before, key);
+    if (earlier == nullptr || *earlier == value) continue;  // an older program has fewer keys
+    changes.push_back({key, *earlier, value, changes_training(key)});
+  }
+  for (const auto& [key, value] : before) {
+    if (find(after, key) == nullptr) changes.push_back({key, value, "", changes_training(key)});
+  }
+  return changes;
+}
+
+std::string listed(const std::vector<DeckChange>& changes, bool changes_training) {
+  std::string text;
+  for (const auto& [key, was, is, changes_it] : changes) {
+    if (changes_it != changes_training) continue;
+    if (!text.empty()) text += ", ";
+    text += fmt::format("{} {} -> {}", key, was.empty() ? "(no such key)" : was,
+                        is.empty() ? "(no such key)" : is);
+  }
+  return text;
+}
+
+/// Of the checkpoint that this start resumes from; an import has not been trained by its deck.
+void TrainingRun::report_deck_changes(const io::CheckpointMeta& meta) const {
+  if (!is_first() || meta.samples_seen == 0) return;
+  const std::vector<DeckChange> changes = deck_changes(meta.deck, options_.deck_yaml);
+  const std::string training = listed(changes, true);
+  const std::string other = listed(changes, false);
+  const std::string what =
+      fmt::format(fmt::runtime(nothing_left() ? "the deck differs from that of step {}: "
+                                              : "resuming at step {} with a changed deck: "),
+                  meta.step);
+  if (!training.empty()) {
+    log::warn(what + training);
+    if (!other.empty()) log::info("also changed: " + other);
+  } else if (!other.empty()) {
+    log::info(what + other);
+  }
+}
+
+ExitCode TrainingRun::say_nothing_left() const {
+  if (!is_first()) return ExitCode::ok;
+  const bool at_end = first_step_ > last_step_;
+  const char* const key = config_.train.steps > 0 ? "train.steps" : "train.epochs";
+  std::string limit = fmt::format("--stop-after {}", options_.stop_after);
+  if (at_end) {
+    limit = config_.train.steps > 0
+                ? fmt::format("train.steps {}", last_step_)
+                : fmt::format("train.epochs {} ({} steps)", config_.train.epochs, last_step_);
+  }
+  const std::string more = at_end ? fmt::format("with more steps (--set {}=...)", key)
+                                  : "without --stop-after or with a later one";
+  const std::int64_t step = first_step_ - 1;
+  log::info(fmt::format(
+      "nothing left to do: the checkpoint of step {} is {} {}; train on {}, or from step 1 "
+      "with --resume never; {} stays as it is",
+      step, step == (at_end ? last_step_ : final_step()) ? "at" : "beyond", limit, more,
+      config_.run.directory));
+  return ExitCode::ok;
+}
+
+void TrainingRun::keep_deck(const std::string& start_folder) const {
+  const std::filesystem::path decks = std::filesystem::path(config_.run.directory) / "decks";
+  std::error_code error;
+  std::filesystem::create_directories(decks, error);
+  if (error) {
+    throw Error(ExitCode::storage,
+                decks.string() + ": cannot make this directory: " + error.message());
+  }
+  const std::string start = std::filesystem::path(start_folder).filename().string();
+  io::write_text_file((decks / (start + ".yaml")).string(), options_.deck_yaml);
+}
+
+}  // namespace hyperslab::run

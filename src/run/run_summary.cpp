@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run_summary.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "hyperslab/core/log.hpp"
+#include "training_run.hpp"
+
+namespace hyperslab::run {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string gibibytes(std::int64_t bytes) {
+  const double size = static_cast<double>(bytes) / 1073741824.0;
+  return size >= 0.1 ? fmt::format("{:.2f} GiB", size) : fmt::format("{:.1f} MiB", 1024.0 * size);
+}
+
+/// Whether a word is this option, perhaps cut short as options may be, perhaps with "=value".
+bool is_option(std::string_view word, std::string_view option) {
+  if (!word.starts_with("--")) return false;
+  const std::string_view name = word.substr(2, word.find('=') - 2);
+  return name.size() >= 2 && option.starts_with(name);
+}
+
+/// Whether one of the words sets the key of "key=value".
+bool is_set_by(const Words& words, std::string_view setting) {
+  const std::string_view key = setting.substr(0, setting.find('=') + 1);
+  return !key.empty() &&
+         std::ranges::any_of(words, [&](const auto& word) { return word.starts_with(key); });
+}
+
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-=+:,@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) {
+    if (c == '\'') text += "'\\'";
+    text += c;
+  }
+  return text + "'";
+}
+
+/// How `python3 -m analysis` is started from here: from the folder that holds it, or with the path
+/// to the one that the program was built in.
+std::string analysis() {
+  namespace fs = std::filesystem;
+  const char* const python = "python3 -m analysis";
+  std::error_code error;
+  if (fs::exists("analysis/__main__.py", error)) return python;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  for (fs::path folder = program.parent_path(); folder.has_relative_path();
+       folder = folder.parent_path()) {
+    if (!fs::exists(folder / "analysis" / "__main__.py", error)) continue;
+    return fmt::format("PYTHONPATH={} {}", quoted(folder.string()), python);
+  }
+  return python;
+}
+
+}  // namespace
+
+std::string shell_line(const Words& words) {
+  std::string line;
+  for (const std::string& word : words) line += (line.empty() ? "" : " ") + quoted(word);
+  return line;
+}
+
+Words resume_words(const StartCommand& command, const Words& more) {
+  Words words = command.launcher;
+  words.insert(words.end(), {command.program, "train"});
+  for (std::size_t i = 0; i < command.arguments.size(); ++i) {
+    const std::string& word = command.arguments[i];
+    const bool alone = word.find('=') == std::string::npos;  // its value follows
+    const bool left_out =
+        is_option(word, "resume") || is_option(word, "stop-after") ||
+        (is_option(word, "set") && is_set_by(more, alone && i + 1 < command.arguments.size()
+                                                       ? command.arguments[i + 1]
+                                                       : word.substr(word.find('=') + 1)));
+    if (!left_out) words.push_back(word);
+    if (left_out && alone) ++i;
+  }
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::optional<RunSummary::Validation> best_validation(const std::string& path) {
+  std::optional<RunSummary::Validation> best;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("\"validation_loss\"") == std::string::npos) continue;
+    const auto value = nlohmann::json::parse(line, nullptr, false);
+    if (!value.is_object() || !value.value("step", nlohmann::json()).is_number_integer()) continue;
+    const auto loss = value.find("validation_loss");
+    if (loss == value.end() || !loss->is_number()) continue;  // not-a-number is null
+    if (!best || loss->get<double>() < best->loss) best = {loss->get<double>(), value["step"]};
+  }
+  return best;
+}
+
+std::string text_of(const RunSummary& s) {
+  std::string text = s.step < s.last_step
+                         ? fmt::format("stopped{} after step {} of {}",
+                                       s.on_request ? " on request" : "", s.step, s.last_step)
+                         : fmt::format("finished after step {}", s.step);
+  text += fmt::format(": {} steps in {}", s.step - s.first_step + 1, duration(s.seconds));
+  if (s.first_step > 1) text += fmt::format(" ({} with earlier starts)", duration(s.all_seconds));
+  text +=
+      fmt::format(", {:.0f} tokens/s overall; last loss {:.4f}", s.tokens / s.seconds, s.last_loss);
+  if (s.best) {
+    text += fmt::format(", best validation loss {:.4f} (step {})", s.best->loss, s.best->step);
+  }
+  const std::string least = gibibytes(s.least_memory);
+  const std::string most = gibibytes(s.most_memory);
+  return text + fmt::format(", peak memory {}{} a rank", least == most ? "" : least + " to ", most);
+}
+
+/// Collective. Rank 0 tells how the run went and what can be done next, with this run's paths.
+void TrainingRun::summarize(std::int64_t step) {
+  const std::int64_t most = world_.max(memory_peak_);
+  const std::int64_t least = -world_.max(-memory_peak_);
+  if (!is_first()) return;
+  RunSummary summary{.first_step = first_step_, .step = step, .last_step = last_step_};
+  summary.on_request = stop_;
+  summary.seconds = now_seconds() - started_;
+  summary.all_seconds = wall_seconds();
+  summary.tokens = static_cast<double>((step - first_step_ + 1) * config_.train.global_batch *
+                                       config_.model.context);
+  summary.last_loss = last_loss_;
+  summary.least_memory = least;
+  summary.most_memory = most;
+  try {
+    summary.best = best_validation(config_.run.directory + "/metrics.jsonl");
+    log::info(text_of(summary));
+    name_next_commands(step);
+  } catch (const std::exception& error) {  // the run itself has done its work
+    log::warn(fmt::format("no summary: {}", error.what()));
+  }
+}
+
+void TrainingRun::name_next_commands(std::int64_t step) const {
+  const StartCommand& command = options_.command;
+  if (command.program.empty()) return;
+  Words more;
+  if (config_.checkpoint.resume != "auto") more = {"--resume", "auto"};
+  if (step == last_step_) {
+    const bool by_steps = config_.train.steps > 0;
+    more.insert(more.end(),
+                {"--set", by_steps ? fmt::format("train.steps={}", 2 * last_step_)
+                                   : fmt::format("train.epochs={}", 2 * config_.train.epochs)});
+  }
+  if (!io::list_checkpoints(checkpoints_).empty()) {
+    log::info(fmt::format("  {}  {}", step == last_step_ ? "train on" : "resume  ",
+                          shell_line(resume_words(command, more))));
+    if (tokenizer_) {
+      log::info("  generate  " + shell_line({command.program, "generate", "--checkpoint",
+                                             checkpoints_, "--prompt", "The"}));
+    }
+  }
+  const std::string& run = config_.run.directory;
+  for (const char* const plot : {"learning", "time"}) {
+    log::info(fmt::format("  plot      {} {}", analysis(),
+                          shell_line({plot, run, "--output", run + "/report"})));
+  }
+}
+
+}  // namespace hyperslab::run

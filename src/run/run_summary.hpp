@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run tells at its end: figures, and the commands that go on from there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hyperslab/run/run.hpp"
+
+namespace hyperslab::run {
+
+/// Figures of a start that trained at least one step.
+struct RunSummary {
+  struct Validation {
+    double loss = 0;
+    std::int64_t step = 0;
+  };
+  std::int64_t first_step = 1;
+  std::int64_t step = 0;       ///< the newest
+  std::int64_t last_step = 0;  ///< of the run
+  bool on_request = false;     ///< stopped by a signal
+  double seconds = 0;          ///< of this start
+  double all_seconds = 0;      ///< of all starts
+  double tokens = 0;           ///< of this start, on all ranks
+  double last_loss = 0;
+  std::optional<Validation> best = {};  ///< of the whole run
+  std::int64_t least_memory = 0;        ///< bytes at the peak, of the rank that used least
+  std::int64_t most_memory = 0;
+};
+
+/// One or two lines.
+[[nodiscard]] std::string text_of(const RunSummary& summary);
+
+/// The lowest validation loss that a metrics.jsonl holds; none where there is no such file or line.
+[[nodiscard]] std::optional<RunSummary::Validation> best_validation(const std::string& path);
+
+/// Words as a shell takes them.
+[[nodiscard]] std::string shell_line(const std::vector<std::string>& words);
+
+/// The words that start the run again, which goes on from its newest checkpoint: those of `command`
+/// without --resume and --stop-after, and with `more` at the end.
+[[nodiscard]] std::vector<std::string> resume_words(const StartCommand& command,
+                                                    const std::vector<std::string>& more);
+
+}  // namespace hyperslab::run

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exchange_config.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "interop/exchange_models.hpp"
+#include "unit/safetensors/files.hpp"
+
+namespace hyperslab::interop {
+namespace {
+
+using model::ModelSpec;
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string export_refusal(const ModelSpec& spec) {
+  return test::refusal(ExitCode::usage, [&] { require_counterpart(spec); });
+}
+
+TEST(ExchangeConfig, ChoicesWithoutACounterpartAreAllNamed) {
+  ModelSpec gpt2 = small("gpt2");
+  ModelSpec llama = small("llama");
+  EXPECT_NO_THROW(require_counterpart(gpt2));
+  EXPECT_NO_THROW(require_counterpart(llama));
+
+  gpt2.position = model::Position::sinusoidal;
+  gpt2.norm = ops::NormKind::rmsnorm;
+  gpt2.norm_place = model::NormPlace::post;
+  gpt2.activation = ops::Activation::relu;
+  gpt2.bias = false;
+  gpt2.kv_heads = 2;
+  gpt2.embedding_scale = 0;  // with sinusoidal positions: the root of the width
+  llama.position = model::Position::none;
+  llama.norm = ops::NormKind::layernorm;
+  llama.norm_place = model::NormPlace::post;
+  llama.activation = ops::Activation::geglu;
+
+  EXPECT_THAT(
+      export_refusal(gpt2),
+      AllOf(HasSubstr("no counterpart as GPT2LMHeadModel"),
+            HasSubstr("model.position must be learned"), HasSubstr("model.norm must be layernorm"),
+            HasSubstr("model.norm_place must be pre"),
+            HasSubstr("model.activation must be gelu_tanh"), HasSubstr("model.bias must be true"),
+            HasSubstr("model.embedding_scale must be 1"),
+            HasSubstr("model.kv_heads must be model.heads")));
+  EXPECT_THAT(
+      export_refusal(llama),
+      AllOf(HasSubstr("no counterpart as LlamaForCausalLM"),
+            HasSubstr("model.position must be rope"), HasSubstr("model.norm must be rmsnorm"),
+            HasSubstr("model.norm_place must be pre"), HasSubstr("model.activation must be swiglu"),
+            Not(HasSubstr("bias"))));
+}
+
+ModelSpec spec_of(const std::string& text) { return read_foreign_config(text, "").spec; }
+
+/// A config.json as transformers writes it, with one key changed.
+std::string changed(const std::string& family, const std::string& key, const json& value) {
+  json config = json::parse(config_json(small(family), DType::f32, {}));
+  config[key] = value;
+  return config.dump();
+}
+
+TEST(ExchangeConfig, ForeignSettingsThatChangeResultsAreRefused) {
+  struct Case {
+    const char* family;
+    const char* key;
+    json value;
+    const char* says;
+  };
+  const std::vector<Case> cases = {
+      {"gpt2", "model_type", "mistral", "model_type is mistral"},
+      {"gpt2", "activation_function", "relu", "activation_function is relu"},
+      {"gpt2", "scale_attn_weights", false, "scale_attn_weights"},
+      {"gpt2", "scale_attn_by_inverse_layer_idx", true, "scale_attn_by_inverse_layer_idx"},
+      {"gpt2", "add_cross_attention", true, "add_cross_attention"},
+      {"gpt2", "n_layer", 0, "n_layer: wanted a whole number from 1"},
+      {"gpt2", "n_head", -4, "n_head: wanted"},
+      {"gpt2", "n_embd", "wide", "n_embd: wanted"},
+      {"gpt2", "layer_norm_epsilon", -1.0, "layer_norm_epsilon: wanted"},
+      {"gpt2", "tie_word_embeddings", 1, "tie_word_embeddings: wanted true or false"},
+      {"llama", "hidden_act", "gelu", "hidden_act is gelu"},
+      {"llama", "head_dim", 16, "head_dim 16"},
+      {"llama", "mlp_bias", true, "attention_bias and mlp_bias differ"},
+      {"llama", "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "type llama3"},
+      {"llama", "rope_scaling", {{"type", "linear"}}, "type linear"},
+      {"llama", "rope_parameters", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor"},
+      {"llama", "rope_parameters", {{"full_attention", {{"rope_theta", 7.0}}}}, "full_attention"},
+      {"llama", "rope_scaling", {{"factor", 8.0}}, "rope_scaling has factor"},
+      {"llama",
+       "rope_parameters",
+       {{"logits_scaling", 8.0}},
+       "rope_parameters: logits_scaling is 8.0, only 1 is done here"},
+      {"llama", "rope_scaling", {{"alibi", true}}, "rope_scaling: alibi is true"},
+      {"llama", "quantization_config", {{"bits", 4}}, "quantization_config is {\"bits\":4}"},
+      {"llama", "sliding_window", 4096, "sliding_window is 4096"},
+      {"llama", "attention_bias", true, "attention_bias and mlp_bias differ"},
+      {"llama", "logits_scaling", 8.0, "logits_scaling is 8.0, only 1 is done here"},
+      {"llama", "per_layer_config", {{"0", {{"hidden_size", 4}}}}, "per_layer_config"},
+      {"gpt2", "auto_map", {{"AutoModel", "own.Model"}}, "auto_map"},
+      {"gpt2", "pruned_heads", {{"1", {0}}}, "pruned_heads"},
+      {"gpt2", "is_encoder_decoder", true, "is_encoder_decoder"},
+  };
+  for (const Case& one : cases) {
+    const std::string text = test::refusal(ExitCode::checkpoint, [&] {
+      (void)read_foreign_config(changed(one.family, one.key, one.value), "hf/config.json");
+    });
+    EXPECT_THAT(text, AllOf(HasSubstr(one.says), HasSubstr("hf/config.json"))) << one.key;
+  }
+  for (const char* text : {"", "{", "[]", "7"}) {
+    test::refusal(ExitCode::checkpoint, [&] { (void)read_foreign_config(text, "config.json"); });
+  }
+}
+
+TEST(ExchangeConfig, ReadsBothSpellingsOfTheRotaryBase) {
+  const json newer = {{"rope_theta", 7000.0}, {"rope_type", "default"}};
+
+  EXPECT_EQ(spec_of(changed("llama", "rope_theta", 5000.0)).rope_theta, 5000);
+  EXPECT_EQ(spec_of(changed("llama", "rope_parameters", newer)).rope_theta, 7000);
+  EXPECT_EQ(spec_of(changed("llama", "rope_scaling", nullptr)).rope_theta, 10000);
+}
+
+TEST(ExchangeConfig, DefaultsAreThoseOfTransformers) {
+  const ModelSpec gpt2 = spec_of(R"({"model_type": "gpt2"})");
+  const ModelSpec llama = spec_of(R"({"model_type": "llama"})");
+
+  EXPECT_EQ(model::parameter_count(gpt2), 124'439'808);     // GPT-2 small
+  EXPECT_EQ(model::parameter_count(llama), 6'738'415'616);  // Llama 7B
+  EXPECT_EQ(llama.norm_eps, 1e-6);
+  EXPECT_EQ(gpt2.bos_token, 50256);
+  EXPECT_THAT(gpt2.eos_tokens, ElementsAre(50256));
+  EXPECT_EQ(llama.bos_token, 1);
+  EXPECT_THAT(llama.eos_tokens, ElementsAre(2));
+}
+
+/// The config.json of a small model with these keys changed or added.
+std::string with_keys(const std::string& family, const json& keys) {
+  json config = json::parse(config_json(small(family), DType::f32, {}));
+  config.update(keys);
+  return config.dump();
+}
+
+std::string import_refusal(const std::string& text) {
+  return test::refusal(ExitCode::checkpoint, [&] { (void)read_foreign_config(text, "c.json"); });
+}
+
+TEST(ExchangeConfig, Gpt2HasTwoNamesForItsSizes) {
+  const json other_names = {{"num_attention_heads", 2},
+                            {"hidden_size", 16},
+                            {"num_hidden_layers", 3},
+                            {"max_position_embeddings", 5}};
+  json config = json::parse(with_keys("gpt2", other_names));
+  for (const char* key : {"n_head", "n_embd", "n_layer", "n_positions"}) config.erase(key);
+
+  const ModelSpec spec = spec_of(config.dump());
+
+  EXPECT_EQ(spec.heads, 2);
+  EXPECT_EQ(spec.kv_heads, 2);
+  EXPECT_EQ(spec.width, 16);
+  EXPECT_EQ(spec.layers, 3);
+  EXPECT_EQ(spec.context, 5);
+  EXPECT_EQ(spec_of(with_keys("gpt2", {{"num_attention_heads", 4}})).heads, 4);
+  EXPECT_THAT(
+      import_refusal(with_keys("gpt2", other_names)),
+      AllOf(HasSubstr("n_head is 4 and num_attention_heads, its other name, is 2"),
+            HasSubstr("n_embd is 8"), HasSubstr("n_layer is 2"), HasSubstr("n_positions is 6")));
+}
+
+TEST(ExchangeConfig, DropoutsThatOneProbabilityStandsForAreTaken) {
+  const auto drops = [](double embedding, double residual, double probabilities) {
+    return with_keys(
+        "gpt2",
+        {{"embd_pdrop", embedding}, {"resid_pdrop", residual}, {"attn_pdrop", probabilities}});
+  };
+
+  const ModelSpec all = spec_of(drops(0.25, 0.25, 0.25));
+  const ModelSpec without_attention = spec_of(drops(0.25, 0.25, 0));
+  const ModelSpec none = spec_of(drops(0, 0, 0));
+
+  EXPECT_EQ(all.dropout, 0.25);
+  EXPECT_EQ(all.attention, model::AttentionPath::reference);  // which alone drops probabilities
+  EXPECT_EQ(without_attention.dropout, 0.25);
+  EXPECT_EQ(without_attention.attention, model::AttentionPath::automatic);
+  EXPECT_EQ(none.dropout, 0);
+  EXPECT_EQ(none.attention, model::AttentionPath::automatic);
+  for (const ModelSpec& spec : {all, without_attention, none}) {
+    const ModelSpec again = spec_of(config_json(spec, DType::f32, {}));
+    EXPECT_EQ(again.dropout, spec.dropout);
+    EXPECT_EQ(again.attention, spec.attention);
+  }
+}
+
+TEST(ExchangeConfig, OtherDropoutsAreRefusedByNameOrGivenByTheCaller) {
+  const std::vector<std::pair<std::string, const char*>> odd = {
+      {with_keys("gpt2", {{"embd_pdrop", 0.1}}), "embd_pdrop 0.1, resid_pdrop 0, attn_pdrop 0"},
+      {with_keys("gpt2", {{"resid_pdrop", 0.5}}), "embd_pdrop 0, resid_pdrop 0.5, attn_pdrop 0"},
+      {with_keys("gpt2", {{"attn_pdrop", 0.5}}), "embd_pdrop 0, resid_pdrop 0, attn_pdrop 0.5"},
+      {with_keys("llama", {{"attention_dropout", 0.5}}), "attention_dropout 0.5"}};
+  for (const auto& [text, says] : odd) {
+    EXPECT_THAT(import_refusal(text), AllOf(HasSubstr(says), HasSubstr("--dropout")));
+
+    const ModelSpec given = read_foreign_config(text, "", 0.25).spec;
+
+    EXPECT_EQ(given.dropout, 0.25);
+    EXPECT_EQ(given.attention, model::AttentionPath::automatic);
+  }
+}
+
+TEST(ExchangeConfig, BeginAndEndOfTextAreKeptApart) {
+  const auto again = [](const char* family, const json& bos, const json& eos) {
+    const ModelSpec spec =
+        spec_of(with_keys(family, {{"bos_token_id", bos}, {"eos_token_id", eos}}));
+    const json back = json::parse(config_json(spec, DType::f32, {spec.bos_token, spec.eos_tokens}));
+    return std::pair(back["bos_token_id"], back["eos_token_id"]);
+  };
+  for (const char* family : {"gpt2", "llama"}) {
+    EXPECT_EQ(again(family, 0, 1), std::pair(json(0), json(1)));
+    EXPECT_EQ(again(family, nullptr, 7), std::pair(json(nullptr), json(7)));
+    EXPECT_EQ(again(family, 3, {4, 5}), std::pair(json(3), json({4, 5})));
+    EXPECT_EQ(again(family, 3, nullptr), std::pair(json(3), json(nullptr)));
+  }
+  const json ids = json::parse(generation_config_json({0, {1, 2}}));
+  EXPECT_EQ(ids["bos_token_id"], 0);
+  EXPECT_EQ(ids["eos_token_id"], json({1, 2}));
+  const ForeignConfig outside =
+      read_foreign_config(with_keys("gpt2", {{"bos_token_id", 20}, {"eos_token_id", 19}}), "");
+  EXPECT_EQ(outside.spec.bos_token, -1);
+  EXPECT_THAT(outside.spec.eos_tokens, ElementsAre(19));
+  EXPECT_THAT(outside.warnings, ElementsAre(HasSubstr("bos_token_id [20] is not used")));
+  EXPECT_THAT(import_refusal(with_keys("gpt2", {{"eos_token_id", "x"}})),
+              HasSubstr("eos_token_id: wanted an id"));
+}
+
+TEST(ExchangeConfig, EveryKeyOfTransformersIsInATable) {
+  // to_dict() of GPT2Config and LlamaConfig of transformers 4.57 and 5.23, and older names.
+  const json common = {{"_name_or_path", "x"},
+                       {"architectures", {"GPT2LMHeadModel"}},
+                       {"dtype", "float32"},
+                       {"torch_dtype", "float16"},
+                       {"return_dict", true},
+                       {"output_hidden_states", false},
+                       {"chunk_size_feed_forward", 0},
+                       {"is_encoder_decoder", false},
+                       {"id2label", {{"0", "L"}}},
+                       {"label2id", {{"L", 0}}},
+                       {"problem_type", nullptr},
+                       {"use_cache", true},
+                       {"pad_token_id", 3},
+                       {"transformers_version", "5.23.0"},
+                       {"output_attentions", false},
+                       {"torchscript", false},
+                       {"use_bfloat16", false},
+                       {"pruned_heads", json::object()},
+                       {"tie_encoder_decoder", false},
+                       {"is_decoder", false},
+                       {"add_cross_attention", false},
+                       {"cross_attention_hidden_size", nullptr},
+                       {"max_length", 20},
+                       {"do_sample", true},
+                       {"temperature", 0.7},
+                       {"top_k", 50},
+                       {"num_beams", 1},
+                       {"tokenizer_class", nullptr},
+                       {"task_specific_params", {{"text-generation", {{"max_length", 50}}}}}};
+  json gpt2 = {{"summary_type", "cls_index"},
+               {"summary_use_proj", true},
+               {"summary_activation", nullptr},
+               {"summary_proj_to_labels", true},
+               {"summary_first_dropout", 0.1},
+               {"scale_attn_weights", true},
+               {"scale_attn_by_inverse_layer_idx", false},
+               {"reorder_and_upcast_attn", true},
+               {"n_ctx", 6},
+               {"n_special", 0},
+               {"predict_special_tokens", true}};
+  json llama = {{"pretraining_tp", 2}, {"rope_scaling", nullptr}, {"attention_dropout", 0.0}};
+  gpt2.update(common);
+  llama.update(common);
+
+  EXPECT_THAT(read_foreign_config(with_keys("gpt2", gpt2), "").warnings, ::testing::IsEmpty());
+  EXPECT_THAT(read_foreign_config(with_keys("llama", llama), "").warnings, ::testing::IsEmpty());
+}
+
+TEST(ExchangeConfig, KeysInNoTableAreNamed) {
+  const ForeignConfig found =
+      read_foreign_config(with_keys("llama", {{"my_key", 1}, {"other", {2}}}), "hf/config.json");
+
+  EXPECT_THAT(found.warnings, ElementsAre(AllOf(HasSubstr("hf/config.json"),
+                                                HasSubstr("my_key, other are not known"))));
+}
+
+}  // namespace
+}  // namespace hyperslab::interop

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/interop/exchange.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <functional>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "exchange_config.hpp"
+#include "exchange_names.hpp"
+#include "hyperslab/core/arena.hpp"
+#include "hyperslab/io/checkpoint_parts.hpp"
+#include "interop/exchange_models.hpp"
+#include "support/tensors.hpp"
+#include "unit/safetensors/files.hpp"
+
+namespace hyperslab::interop {
+namespace {
+
+using model::ModelSpec;
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Eq;
+using ::testing::HasSubstr;
+
+/// A value that says which tensor and element it is.
+float value_of(const std::string& name, Dim element) {
+  return static_cast<float>(std::hash<std::string>()(name) % 4096) +
+         static_cast<float>(element) / 1024;
+}
+
+/// A checkpoint of our tensors of a model.
+void write_checkpoint(const ModelSpec& spec, const std::string& directory) {
+  io::CheckpointMeta meta;
+  meta.step = 7;
+  io::CheckpointParts checkpoint(directory, meta, 1 << 20);
+  for (const ExchangedTensor& tensor : exchanged_tensors(spec)) {
+    for (const NamedShape& ours : tensor.ours) {
+      Tensor values(Device::cpu, DType::f32, ours.shape);
+      for (Dim i = 0; i < ours.shape.numel(); ++i) {
+        values.view().data<float>()[i] = value_of(ours.name, i);
+      }
+      const Shape origin = ours.shape.rank() == 1 ? Shape{0} : Shape{0, 0};
+      const io::Slab slab = {ours.name, ours.shape, origin, ours.shape, values.view()};
+      checkpoint.add(std::span(&slab, 1));
+    }
+  }
+  checkpoint.commit();
+}
+
+void export_small(const ModelSpec& spec, const std::string& directory, const std::string& output,
+                  std::uint64_t shard_bytes = io::ModelFolder::kShardBytes) {
+  const io::CheckpointReader reader(directory);
+  ExportOptions options;
+  options.output = output;
+  options.shard_bytes = shard_bytes;
+  export_huggingface(spec, reader, options);
+}
+
+std::vector<double> tensor_in(const std::string& folder, const std::string& name,
+                              const Shape& shape) {
+  Tensor out(Device::cpu, DType::f32, shape);
+  io::SafetensorsReader(folder).read(name, out.view());
+  return test::to_doubles(out.view());
+}
+
+TEST(Exchange, TransposesByHand) {
+  const std::vector<float> x = {1, 2, 3, 4, 5, 6};
+  std::vector<float> y(6);
+
+  transpose(x.data(), 2, 3, y.data());
+
+  EXPECT_THAT(y, ElementsAre(1, 4, 2, 5, 3, 6));
+}
+
+TEST(Exchange, TransposesOverTiles) {
+  constexpr Dim rows = 67;
+  constexpr Dim columns = 33;
+  std::vector<float> x(rows * columns);
+  std::vector<float> y(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
+
+  transpose(x.data(), rows, columns, y.data());
+
+  for (Dim i = 0; i < rows; ++i) {
+    for (Dim j = 0; j < columns; ++j) {
+      ASSERT_EQ(y[static_cast<std::size_t>(j * rows + i)], static_cast<float>(i * columns + j));
+    }
+  }
+}
+
+TEST(Exchange, NamesCoverEveryParameter) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const bool tied : {false, true}) {
+      ModelSpec spec = small(family);
+      spec.tie_embeddings = tied;
+      Dim theirs = 0;
+      Dim ours = 0;
+      for (const ExchangedTensor& tensor : exchanged_tensors(spec)) {
+        theirs += tensor.numel();
+        for (const NamedShape& part : tensor.ours) ours += part.shape.numel();
+      }
+      EXPECT_EQ(theirs, model::parameter_count(spec)) << family << tied;
+      EXPECT_EQ(ours, theirs) << family << tied;
+    }
+  }
+}
+
+TEST(Exchange, Gpt2HasQueryKeyAndValueSideBySideAndInputsFirst) {
+  const test::TempFolder temp;
+  const ModelSpec spec = small("gpt2");
+  write_checkpoint(spec, temp.path() + "/c");
+
+  export_small(spec, temp.path() + "/c", temp.path() + "/hf");
+
+  const auto weight = tensor_in(temp.path() + "/hf", "transformer.h.1.attn.c_attn.weight", {8, 24});
+  const auto bias = tensor_in(temp.path() + "/hf", "transformer.h.1.attn.c_attn.bias", {24});
+  const auto down = tensor_in(temp.path() + "/hf", "transformer.h.0.mlp.c_proj.weight", {12, 8});
+  const char* parts[] = {"query", "key", "value"};
+  for (Dim part = 0; part < 3; ++part) {
+    const std::string name = fmt::format("model/blocks.1.attention.{}", parts[part]);
+    for (Dim out = 0; out < 8; ++out) {
+      EXPECT_EQ(bias[static_cast<std::size_t>(8 * part + out)], value_of(name + ".bias", out));
+      for (Dim in = 0; in < 8; ++in) {
+        EXPECT_EQ(weight[static_cast<std::size_t>(24 * in + 8 * part + out)],
+                  value_of(name + ".weight", 8 * out + in));
+      }
+    }
+  }
+  EXPECT_EQ(down[8 * 11 + 3], value_of("model/blocks.0.mlp.down.weight", 12 * 3 + 11));
+  const io::SafetensorsReader reader(temp.path() + "/hf");
+  EXPECT_FALSE(reader.tensors().contains("lm_head.weight"));
+  EXPECT_EQ(reader.tensors().size(), 2 + 2 * 12 + 2);
+}
+
+TEST(Exchange, LlamaKeepsItsMatrices) {
+  const test::TempFolder temp;
+  const ModelSpec spec = small("llama");
+  write_checkpoint(spec, temp.path() + "/c");
+
+  export_small(spec, temp.path() + "/c", temp.path() + "/hf");
+
+  const std::string folder = temp.path() + "/hf";
+  const auto key = tensor_in(folder, "model.layers.0.self_attn.k_proj.weight", {4, 8});
+  const auto gate = tensor_in(folder, "model.layers.1.mlp.gate_proj.weight", {12, 8});
+  const auto norm = tensor_in(folder, "model.layers.1.post_attention_layernorm.weight", {8});
+  const auto head = tensor_in(folder, "lm_head.weight", {20, 8});
+  EXPECT_EQ(key[9], value_of("model/blocks.0.attention.key.weight", 9));
+  EXPECT_EQ(gate[95], value_of("model/blocks.1.mlp.gate.weight", 95));
+  EXPECT_EQ(norm[7], value_of("model/blocks.1.norm2.weight", 7));
+  EXPECT_EQ(head[159], value_of("model/head.weight", 159));
+  const io::SafetensorsReader reader(folder);
+  EXPECT_EQ(reader.tensors().size(), 1 + 2 * 9 + 2);
+}
+
+io::CheckpointMeta meta_of(const std::string& deck) {
+  io::CheckpointMeta meta;
+  meta.deck = deck;
+  return meta;
+}
+
+/// Exports, imports and compares every tensor of ours.
+void expect_round_trip(const ModelSpec& spec, std::uint64_t shard_bytes) {
+  const test::TempFolder temp;
+  const std::string folder = temp.path() + "/hf";
+  write_checkpoint(spec, temp.path() + "/c");
+  export_small(spec, temp.path() + "/c", folder, shard_bytes);
+  ModelSpec described = huggingface_model(folder);
+  described.init_std = spec.init_std;
+  EXPECT_EQ(described, spec);
+
+  import_huggingface(folder, described, temp.path() + "/i", meta_of("the deck"));
+
+  const io::CheckpointReader reader(temp.path() + "/i");
+  EXPECT_THAT(reader.verify(), ::testing::IsEmpty());
+  EXPECT_EQ(reader.meta().step, 0);
+  EXPECT_EQ(reader.meta().adam_step, 0);
+  EXPECT_EQ(reader.meta().deck, "the deck");
+  std::size_t count = 0;
+  for (const ExchangedTensor& tensor : exchanged_tensors(spec)) {
+    for (const NamedShape& ours : tensor.ours) {
+      const std::string name = ours.name.substr(ours.name.find('/') + 1);
+      const Shape origin = ours.shape.rank() == 1 ? Shape{0} : Shape{0, 0};
+      for (const char* prefix : {"model/", "optimizer/exp_avg/", "optimizer/exp_avg_sq/"}) {
+        Tensor out(Device::cpu, DType::f32, ours.shape);
+        const io::SlabTarget target = {prefix + name, ours.shape, origin, ours.shape, out.view()};
+        reader.read(std::span(&target, 1));
+        const bool moment = prefix[0] == 'o';
+        for (Dim i = 0; i < ours.shape.numel(); ++i) {
+          ASSERT_EQ(out.view().data<float>()[i], moment ? 0.0F : value_of(ours.name, i)) << name;
+        }
+        ++count;
+      }
+    }
+  }
+  EXPECT_EQ(reader.tensors().size(), count);
+}
+
+TEST(Exchange, RoundTripsOfBothFamiliesTiedAndUntiedInOneFileAndInSeveral) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const bool tied : {false, true}) {
+      ModelSpec spec = small(family);
+      spec.tie_embeddings = tied;
+      spec.norm_eps = 1e-6;
+      spec.rope_theta = 500000;
+      if (std::string(family) == "gpt2") spec.rope_theta = model::preset("gpt2").rope_theta;
+      expect_round_trip(spec, io::ModelFolder::kShardBytes);
+      expect_round_trip(spec, 1000);
+    }
+  }
+  ModelSpec biased = small("llama");
+  biased.bias = true;
+  expect_round_trip(biased, 1000);
+}
+
+TEST(Exchange, ExportsNameTheDecksIdsBeforeThoseOfTheVocabulary) {
+  const test::TempFolder temp;
+  ModelSpec spec = small("gpt2");
+  spec.vocabulary = 257;
+  write_checkpoint(spec, temp.path() + "/c");
+  const io::CheckpointReader reader(temp.path() + "/c");
+  const auto exported = [&](const ModelSpec& model, const char* name) {
+    ExportOptions options;
+    options.vocabulary = "bytes";
+    options.output = temp.path() + "/" + name;
+    export_huggingface(model, reader, options);
+    const json written = json::parse(test::get_file(options.output + "/config.json"));
+    const json tokens = json::parse(test::get_file(options.output + "/tokenizer_config.json"));
+    return json(
+        {written["bos_token_id"], written["eos_token_id"], tokens.value("eos_token", "none")});
+  };
+  ModelSpec named = spec;
+  named.bos_token = 65;
+  named.eos_tokens = {66, 256};
+
+  EXPECT_EQ(exported(spec, "a"), json({256, 256, "<|endoftext|>"}));
+  EXPECT_EQ(exported(named, "b"), json({65, {66, 256}, "none"}));
+}
+
+/// A folder with the small GPT-2's config.json and these tensors of zeros.
+std::string folder_with(const test::TempFolder& temp, const ModelSpec& spec,
+                        const std::map<std::string, Shape>& tensors) {
+  std::vector<io::SafetensorsSpec> specs;
+  for (const auto& [name, shape] : tensors) specs.push_back({name, shape});
+  io::ModelFolder folder(temp.path() + "/hf");
+  folder.write_text("config.json", config_json(spec, DType::f32, {}));
+  folder.write_tensors(specs, DType::f32,
+                       [](std::size_t, View out) { std::memset(out.raw(), 0, out.bytes()); });
+  folder.commit();
+  return temp.path() + "/hf";
+}
+
+/// The same with values that `fill` puts into the tensor of a name.
+std::string folder_filled(const test::TempFolder& temp, const ModelSpec& spec,
+                          const std::map<std::string, Shape>& tensors,
+                          const std::function<void(const std::string&, View)>& fill) {
+  std::vector<io::SafetensorsSpec> specs;
+  for (const auto& [name, shape] : tensors) specs.push_back({name, shape});
+  io::ModelFolder folder(temp.path() + "/hf");
+  folder.write_text("config.json", config_json(spec, DType::f32, {}));
+  folder.write_tensors(specs, DType::f32, [&](std::size_t index, View out) {
+    std::memset(out.raw(), 0, out.bytes());
+    fill(specs[index].name, out);
+  });
+  folder.commit();
+  return temp.path() + "/hf";
+}
+
+std::map<std::string, Shape> tensors_of(const ModelSpec& spec) {
+  std::map<std::string, Shape> tensors;
+  for (const ExchangedTensor& tensor : exchanged_tensors(spec)) {
+    tensors.emplace(tensor.name, tensor.shape);
+  }
+  return tensors;
+}
+
+TEST(Exchange, NamesWithoutTheFirstWordAndOldBuffersAreFine) {
+  const test::TempFolder temp;
+  const ModelSpec spec = small("gpt2");
+  std::map<std::string, Shape> tensors = {{"h.0.attn.bias", {1, 1, 6, 6}},
+                                          {"lm_head.weight", {20, 8}}};
+  for (const auto& [name, shape] : tensors_of(spec)) {
+    tensors.emplace(name.substr(name.find('.') + 1), shape);
+  }
+
+  import_huggingface(folder_with(temp, spec, tensors), spec, temp.path() + "/i", {});
+
+  EXPECT_EQ(io::list_checkpoints(temp.path() + "/i"), std::vector<std::int64_t>{0});
+}
+
+TEST(Exchange, MissingUnknownAndMisshapenTensorsAreNamedAndNothingIsLeft) {
+  const ModelSpec spec = small("gpt2");
+  const auto refused = [&](const std::map<std::string, Shape>& tensors) {
+    const test::TempFolder temp;
+    const std::string folder = folder_with(temp, spec, tensors);
+    const std::string text = test::refusal(
+        ExitCode::checkpoint, [&] { import_huggingface(folder, spec, temp.path() + "/i", {}); });
+    EXPECT_FALSE(std::filesystem::exists(temp.path() + "/i/step_00000000"));
+    EXPECT_FALSE(std::filesystem::exists(temp.path() + "/i/step_00000000.tmp"));
+    return text;
+  };
+  std::map<std::string, Shape> renamed = tensors_of(spec);
+  renamed.erase("transformer.h.1.ln_2.bias");
+  renamed.emplace("transformer.h.1.adapter", Shape{3});
+  std::map<std::string, Shape> misshapen = tensors_of(spec);
+  misshapen["transformer.h.1.mlp.c_fc.weight"] = {12, 8};
+
+  EXPECT_THAT(refused(renamed), AllOf(HasSubstr("missing 1 (transformer.h.1.ln_2.bias)"),
+                                      HasSubstr("unknown 1 (transformer.h.1.adapter)")));
+  EXPECT_THAT(refused(misshapen), AllOf(HasSubstr("transformer.h.1.mlp.c_fc.weight"),
+                                        HasSubstr("has shape (12, 8), wanted (8, 12)")));
+}
+
+TEST(Exchange, AHeadThatDiffersFromTheTableUntiesAModel) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const bool bare : {false, true}) {
+      ModelSpec spec = small(family);
+      spec.tie_embeddings = true;
+      std::map<std::string, Shape> tensors = {{"lm_head.weight", {20, 8}}};
+      for (const auto& [name, shape] : tensors_of(spec)) {
+        tensors.emplace(bare ? name.substr(name.find('.') + 1) : name, shape);
+      }
+      const auto tied_with_head = [&](float last) {
+        const test::TempFolder temp;
+        const auto fill = [&](const std::string& name, View out) {
+          if (name == "lm_head.weight") out.data<float>()[159] = last;
+        };
+        return huggingface_model(folder_filled(temp, spec, tensors, fill)).tie_embeddings;
+      };
+
+      EXPECT_TRUE(tied_with_head(0)) << family << bare;
+      EXPECT_FALSE(tied_with_head(1e-7F)) << family << bare;
+    }
+  }
+}
+
+TEST(Exchange, AnUntiedModelKeepsItsHeadAndNeedsOne) {
+  ModelSpec spec = small("gpt2");
+  spec.tie_embeddings = false;
+  const test::TempFolder temp;
+  const std::string folder = folder_with(temp, spec, tensors_of(spec));
+  EXPECT_FALSE(huggingface_model(folder).tie_embeddings);  // equal heads stay two
+  const test::TempFolder other;
+  std::map<std::string, Shape> tensors = tensors_of(spec);
+  tensors.erase("lm_head.weight");
+  const std::string headless = folder_with(other, spec, tensors);
+
+  const std::string text = test::refusal(ExitCode::checkpoint, [&] {
+    import_huggingface(headless, huggingface_model(headless), other.path() + "/i", {});
+  });
+
+  EXPECT_THAT(text, HasSubstr("missing 1 (lm_head.weight)"));
+}
+
+TEST(Exchange, ValuesThatAreNotFiniteAreRefusedAndNothingIsLeft) {
+  const ModelSpec spec = small("gpt2");
+  for (const float odd :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    const test::TempFolder temp;
+    const auto fill = [&](const std::string& name, View out) {
+      if (name != "transformer.h.1.mlp.c_fc.weight") return;
+      out.data<float>()[7] = out.data<float>()[9] = odd;
+    };
+    const std::string folder = folder_filled(temp, spec, tensors_of(spec), fill);
+
+    const std::string text = test::refusal(ExitCode::checkpoint, [&] {
+      import_huggingface(folder, spec, temp.path() + "/deep/i", {});
+    });
+
+    EXPECT_THAT(text, AllOf(HasSubstr("model.safetensors"),
+                            HasSubstr("tensor transformer.h.1.mlp.c_fc.weight holds 2 of 96"),
+                            HasSubstr("at element 7")));
+    EXPECT_FALSE(std::filesystem::exists(temp.path() + "/deep"));
+  }
+}
+
+TEST(Exchange, AConfigThatIsNoFileIsRefusedAtOnce) {
+  const test::TempFolder temp;
+  const std::string path = temp.path() + "/config.json";
+  const auto refused = [&] {
+    return test::refusal(ExitCode::checkpoint, [&] { (void)huggingface_model(temp.path()); });
+  };
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(refused(), AllOf(HasSubstr(path), HasSubstr("wanted a regular file")));
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("/dev/zero", path);
+  EXPECT_THAT(refused(), HasSubstr("wanted a regular file"));
+  std::filesystem::remove(path);
+  test::put_file(path, "");
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 40);  // a hole
+  EXPECT_THAT(refused(), HasSubstr("it has more than"));
+}
+
+TEST(Exchange, ADirectoryWithCheckpointsIsNotImportedInto) {
+  const test::TempFolder temp;
+  const ModelSpec spec = small("gpt2");
+  const std::string folder = folder_with(temp, spec, tensors_of(spec));
+  write_checkpoint(spec, temp.path() + "/c");
+
+  EXPECT_THAT(test::refusal(ExitCode::storage,
+                            [&] { import_huggingface(folder, spec, temp.path() + "/c", {}); }),
+              HasSubstr("checkpoints already"));
+  EXPECT_EQ(io::CheckpointReader(temp.path() + "/c").meta().step, 7);
+}
+
+TEST(Exchange, TokenizerFilesGoAlong) {
+  const test::TempFolder temp;
+  const ModelSpec spec = small("gpt2");
+  write_checkpoint(spec, temp.path() + "/c");
+  const std::string vocabulary = temp.path() + "/vocabulary";
+  std::filesystem::create_directory(vocabulary);
+  const io::CheckpointReader reader(temp.path() + "/c");
+  ExportOptions options;
+  options.vocabulary = vocabulary;
+  options.requires_vocabulary = true;
+  options.output = temp.path() + "/none";
+  EXPECT_THAT(test::refusal(ExitCode::data, [&] { export_huggingface(spec, reader, options); }),
+              HasSubstr("no tokenizer files"));
+  EXPECT_FALSE(std::filesystem::exists(options.output));
+  test::put_file(vocabulary + "/vocab.json", "{\"a\": 0}");
+  test::put_file(vocabulary + "/merges.txt", "#version: 0.2\n");
+  options.output = temp.path() + "/hf";
+
+  export_huggingface(spec, reader, options);
+
+  EXPECT_EQ(test::get_file(options.output + "/vocab.json"), "{\"a\": 0}");
+  EXPECT_EQ(test::get_file(options.output + "/merges.txt"), "#version: 0.2\n");
+  EXPECT_THAT(test::get_file(options.output + "/tokenizer_config.json"),
+              HasSubstr("GPT2Tokenizer"));
+}
+
+}  // namespace
+}  // namespace hyperslab::interop

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank of a layout holds, found on `meta`, against closed forms.
+#include <gtest/gtest.h>
+
+#include "train/closed_forms.hpp"
+#include "train/small_run.hpp"
+
+namespace hyperslab {
+namespace {
+
+using test::Numbers;
+
+/// Of allocations one behind the other; arenas align the beginning of each to 256 bytes.
+std::size_t in_arena(std::initializer_list<std::int64_t> bytes) {
+  std::int64_t end = 0;
+  for (const std::int64_t each : bytes) end = test::up_to(end, 256) + each;
+  return static_cast<std::size_t>(end);
+}
+
+model::MemoryPlan memory(const Numbers& numbers, int rank = 0) {
+  const train::Config config = test::small_config(numbers.overrides(), numbers.ranks());
+  return plan::make_plan(config, {}, rank).memory;
+}
+
+std::int64_t largest_part(const test::Buckets& buckets) {
+  return *std::max_element(buckets.parts.begin(), buckets.parts.end());
+}
+
+/// Sizes whose tensors fill whole 256-byte units, so that nothing but data counts.
+Numbers round_numbers(int tensor, bool gpt2) {
+  Numbers numbers;
+  numbers.tensor = tensor;
+  numbers.gpt2 = gpt2;
+  numbers.layers = {5};
+  numbers.B = 8;
+  numbers.T = 32;
+  numbers.C = 64;
+  numbers.heads = 8;
+  numbers.kv_heads = 8;
+  numbers.F = 128;
+  return numbers;
+}
+
+/// N counts padding; without a tied table and a tensor group nothing is held besides.
+TEST(MemoryPlan, ShardsOfGradientsAndStateEqualTheClosedForms) {
+  for (const bool gpt2 : {true, false}) {
+    for (const bool tiny : {true, false}) {
+      for (const int d : {1, 2, 3, 4, 8}) {
+        Numbers numbers;
+        numbers.data = d;
+        numbers.gpt2 = gpt2;
+        numbers.tied = false;
+        numbers.tiny_buckets = tiny;
+        const test::Buckets buckets = test::buckets(numbers, test::place_of(numbers, 0));
+        const std::int64_t N = buckets.total();
+        const std::int64_t decay = N / d / 32 * 4;  // a factor for every 32 elements
+        SCOPED_TRACE(fmt::format("data {} gpt2 {} N {}", d, gpt2, N));
+
+        numbers.zero = 0;
+        const model::MemoryPlan zero0 = memory(numbers);
+        numbers.zero = 1;
+        const model::MemoryPlan zero1 = memory(numbers);
+        numbers.zero = 2;
+        const model::MemoryPlan zero2 = memory(numbers);
+
+        EXPECT_EQ(zero0.gradients, in_arena({4 * N}));
+        EXPECT_EQ(zero1.gradients, in_arena({4 * N}));
+        const std::int64_t bucket = 4 * largest_part(buckets);
+        EXPECT_EQ(zero2.gradients, in_arena({4 * N / d, bucket, bucket}));
+        EXPECT_EQ(zero0.optimizer, in_arena({4 * N, 4 * N, d * decay}));
+        EXPECT_EQ(zero1.optimizer, in_arena({4 * N / d, 4 * N / d, decay}));
+        EXPECT_EQ(zero2.optimizer, zero1.optimizer);
+      }
+    }
+  }
+}
+
+/// Buckets of tied, summed and equal tensors have buffers of their own beside the two.
+TEST(MemoryPlan, Zero2HoldsTwoBucketsAndThoseThatStayOpen) {
+  Numbers numbers;
+  numbers.data = 4;
+  numbers.tensor = 2;
+  numbers.sequence = true;
+  numbers.zero = 2;
+  numbers.microbatches = 3;
+  const test::Buckets buckets = test::buckets(numbers, test::place_of(numbers, 0));
+
+  const std::int64_t bucket = 4 * largest_part(buckets);
+  EXPECT_EQ(memory(numbers).gradients,
+            in_arena({4 * buckets.total() / 4, bucket, bucket, 4 * buckets.tied, 4 * buckets.summed,
+                      4 * buckets.equal}));
+}
+
+/// A slot is what one microbatch takes, so activations are slots times that of one microbatch.
+TEST(MemoryPlan, ActivationsFollowTheSlotsOfTheSchedule) {
+  Numbers numbers = round_numbers(1, true);
+  numbers.pipeline = 4;
+  numbers.layers = {1, 2, 2, 1};
+  const auto slots = [](const std::string& schedule, std::int64_t m, int s) -> std::int64_t {
+    if (schedule == "gpipe") return m;
+    return std::min<std::int64_t>(m, 4 - s);  // 1f1b
+  };
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    numbers.schedule = schedule;
+    for (int stage = 0; stage < 4; ++stage) {
+      numbers.microbatches = 1;
+      const std::size_t slot = memory(numbers, stage).activations;
+      for (const std::int64_t m : {1, 2, 3, 4, 5, 7, 8, 9}) {
+        numbers.microbatches = m;
+        EXPECT_EQ(memory(numbers, stage).activations,
+                  static_cast<std::size_t>(slots(schedule, m, stage)) * slot)
+            << schedule << " stage " << stage << " microbatches " << m;
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, ZeroBubbleKeepsNoMoreMicrobatchesThanTheFirstRankOf1f1b) {
+  Numbers numbers = round_numbers(1, true);
+  numbers.pipeline = 4;
+  numbers.layers = {1, 2, 2, 1};
+  numbers.schedule = "zero_bubble";
+  for (int stage = 0; stage < 4; ++stage) {
+    numbers.microbatches = 1;
+    const std::size_t slot = memory(numbers, stage).activations;
+    numbers.microbatches = 9;
+    const std::size_t all = memory(numbers, stage).activations;
+    EXPECT_EQ(all % slot, 0U) << stage;
+    EXPECT_LE(all, 4 * slot) << stage;
+    EXPECT_GT(all, slot) << stage;
+  }
+}
+
+/// Bytes of one microbatch by hand (Korthikanti et al. 2022, section 4, in fp32): of a block that
+/// is not the first, and what the others keep.
+struct ByHand {
+  std::size_t stream = 0;     ///< (B, T, C), or this rank's rows of it
+  std::size_t activated = 0;  ///< (B, T, F), of this rank
+  std::size_t block = 0;
+  std::size_t first_block = 0;  ///< nothing is added in front of it
+
+  explicit ByHand(const Numbers& n) {
+    const auto rows = static_cast<std::size_t>(4 * n.B * n.T);
+    const auto t = static_cast<std::size_t>(n.tensor);
+    const auto C = static_cast<std::size_t>(n.C);
+    const auto F = static_cast<std::size_t>(n.F);
+    const std::size_t stream_rows = n.sequence ? rows / t : rows;
+    stream = stream_rows * C;
+    activated = rows * F / t;
+    const std::size_t statistics = (n.gpt2 ? 2 : 1) * stream_rows;  // mean and 1 / deviation
+    const std::size_t norm = 2 * stream + statistics;               // the sum and what comes out
+    const std::size_t qkv = 3 * rows * C / t;
+    const std::size_t attention = qkv + rows * C / t + rows * static_cast<std::size_t>(n.heads) / t;
+    const std::size_t mlp = (n.gpt2 ? 1 : 2) * activated + activated;
+    block = 2 * norm + attention + mlp;
+    first_block = block - stream;
+  }
+};
+
+TEST(MemoryPlan, RecomputationSavesExactlyWhatItComputesAgain) {
+  for (const bool sequence : {false, true}) {
+    for (const bool gpt2 : {true, false}) {
+      for (const int slots : {1, 2}) {
+        Numbers numbers = round_numbers(2, gpt2);
+        numbers.sequence = sequence;
+        numbers.schedule = "gpipe";
+        numbers.microbatches = slots;
+        const ByHand hand(numbers);
+        const auto m = static_cast<std::size_t>(slots);
+        SCOPED_TRACE(fmt::format("sequence {} gpt2 {} slots {}", sequence, gpt2, slots));
+
+        const model::MemoryPlan none = memory(numbers);
+        numbers.recompute = "selective";
+        const model::MemoryPlan selective = memory(numbers);
+        numbers.recompute = "full";
+        const model::MemoryPlan full = memory(numbers);
+
+        EXPECT_EQ(none.activations - selective.activations,
+                  m * 5 * (2 * hand.stream + hand.activated));
+        EXPECT_EQ(selective.scratch - none.scratch, hand.stream + hand.activated);
+        // Instead of five blocks their inputs are kept, the first one with the embedding's output.
+        EXPECT_EQ(none.activations - full.activations,
+                  m * (hand.first_block + 4 * hand.block - 4 * hand.stream));
+        EXPECT_EQ(full.scratch - none.scratch, hand.first_block);
+        EXPECT_LT(full.activations, selective.activations);
+      }
+    }
+  }
+}
+
+/// Sequence parallelism cuts what lies between the tensor-parallel products.
+TEST(MemoryPlan, SequenceParallelismCutsTheStream) {
+  Numbers numbers = round_numbers(4, true);
+  const ByHand whole(numbers);
+  const model::MemoryPlan before = memory(numbers);
+  numbers.sequence = true;
+  const ByHand cut(numbers);
+  const model::MemoryPlan after = memory(numbers);
+
+  const std::size_t blocks = whole.first_block - cut.first_block + 4 * (whole.block - cut.block);
+  const std::size_t rows = 4 * 8 * 32;
+  // The embedding's output, the final norm with its sum and statistics, the stream's gradient.
+  const std::size_t others = 4 * (whole.stream - cut.stream) + 2 * (rows - rows / 4);
+  EXPECT_EQ(before.activations - after.activations, blocks + others);
+}
+
+}  // namespace
+}  // namespace hyperslab

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/plan/out_of_memory.hpp"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "hyperslab/core/error.hpp"
+#include "train/small_run.hpp"
+
+namespace hyperslab {
+namespace {
+
+using namespace hyperslab::test;
+using testing::HasSubstr;
+using testing::Not;
+
+std::size_t planned(const std::vector<std::string>& overrides, int ranks) {
+  return plan::make_plan(small_config(overrides, ranks), {}, 0).memory.total();
+}
+
+TEST(MemorySavings, AreThoseOfThePlans) {
+  const auto savings = plan::memory_savings(small_config({"parallel.data=2"}, 2), {}, 0);
+  const auto now = planned({"parallel.data=2"}, 2);
+  const std::map<std::string, std::vector<std::string>> wanted = {
+      {"train.microbatch: 1", {"train.microbatch=1"}},
+      {"memory.recompute: selective", {"memory.recompute=selective"}},
+      {"memory.recompute: full", {"memory.recompute=full"}},
+      {"parallel.zero: 1", {"parallel.zero=1"}},
+      {"parallel.zero: 2", {"parallel.zero=2"}},
+      {"parallel.tensor: 2 with 4 ranks", {"parallel.tensor=2"}}};
+  std::map<std::string, std::size_t> found;
+  for (const plan::MemorySaving& saving : savings) {
+    found[saving.setting] = saving.planned_bytes;
+    EXPECT_EQ(saving.saved_bytes, static_cast<std::int64_t>(now - saving.planned_bytes));
+  }
+  EXPECT_TRUE(std::ranges::is_sorted(savings, std::greater<>(), &plan::MemorySaving::saved_bytes));
+  for (const auto& [setting, changes] : wanted) {
+    std::vector<std::string> overrides = {"parallel.data=2"};
+    overrides.insert(overrides.end(), changes.begin(), changes.end());
+    const std::size_t then = planned(overrides, setting.find("tensor") == 9 ? 4 : 2);
+    if (then < now) {
+      ASSERT_TRUE(found.contains(setting)) << setting;
+      EXPECT_EQ(found[setting], then) << setting;
+    } else {
+      EXPECT_FALSE(found.contains(setting)) << setting;
+    }
+  }
+  EXPECT_TRUE(found.contains("train.microbatch: 1"));
+  EXPECT_TRUE(found.contains("memory.recompute: full"));
+}
+
+/// What the rules of the deck forbid is not advised.
+TEST(MemorySavings, KeepToTheRules) {
+  for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
+           {"train.microbatch=3"},
+           {"parallel.schedule=zero_bubble", "parallel.pipeline=2"},
+           {"parallel.data=2", "parallel.pipeline=2"},
+           {"parallel.data=2", "parallel.zero=1", "memory.recompute=full"},
+           {"parallel.tensor=4", "parallel.sequence=true"},
+           {"parallel.data=2", "train.log_norms=5"}}) {
+    const train::Config asked = small_config(overrides, 0);
+    for (const plan::MemorySaving& saving : plan::memory_savings(asked, {}, 0)) {
+      std::string change = saving.setting.substr(0, saving.setting.find(" with "));
+      change.replace(change.find(": "), 2, "=");
+      std::vector<std::string> changed = overrides;
+      changed.push_back(change);
+      EXPECT_NO_THROW((void)small_config(changed, 0)) << change;
+    }
+  }
+  train::TrainerOptions forward;
+  forward.training = false;
+  for (const auto& saving :
+       plan::memory_savings(small_config({"parallel.data=2"}, 2), forward, 0)) {
+    EXPECT_THAT(saving.setting, Not(HasSubstr("recompute")));
+    EXPECT_THAT(saving.setting, Not(HasSubstr("zero")));
+  }
+}
+
+TEST(MemorySavings, FusedAttentionWhereAGpuHasIt) {
+  train::TrainerOptions options;
+  options.device = Device::cuda;
+  const std::vector<std::string> deck = {"model.context=2048", "model.width=32"};
+  const auto found = [&](DType compute, const std::vector<std::string>& changes) {
+    options.compute = compute;
+    std::vector<std::string> overrides = deck;
+    overrides.insert(overrides.end(), changes.begin(), changes.end());
+    std::map<std::string, std::size_t> bytes;
+    for (const auto& saving : plan::memory_savings(small_config(overrides, 1), options, 0)) {
+      bytes[saving.setting] = saving.planned_bytes;
+    }
+    return bytes;
+  };
+  const std::string fused = "model.attention: auto";
+  const std::string kept = "model.attention=reference";
+
+  const auto half = found(DType::bf16, {kept});
+  ASSERT_TRUE(half.contains(fused));
+  EXPECT_EQ(half.at(fused), plan::make_plan(small_config(deck, 1), options, 0).memory.total());
+  EXPECT_TRUE(found(DType::f16, {kept, "model.dropout=0.1"})
+                  .contains(fused + " with no dropout of attention's probabilities"));
+  EXPECT_FALSE(found(DType::bf16, {}).contains(fused));
+  EXPECT_FALSE(found(DType::f32, {kept}).contains(fused));
+  EXPECT_FALSE(found(DType::bf16, {kept, "model.width=48"}).contains(fused));
+}
+
+/// More than addresses reach: the activations of many long samples.
+TEST(OutOfMemory, OfATrainerSaysWhatWouldHelp) {
+  const train::Config config =
+      small_config({"train.microbatch=65536", "train.global_batch=65536", "model.context=131072",
+                    "model.layers=24", "model.attention=fused"},
+                   1);
+  const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0, config.groups());
+  const plan::Plan plan = plan::make_plan(config, {}, 0);
+  try {
+    const auto trainer = plan::make_trainer(config, mesh, {}, plan.memory);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::device);
+    EXPECT_THAT(error.what(), HasSubstr(std::to_string(plan.memory.activations)));
+    EXPECT_THAT(error.what(), HasSubstr("(activations)"));
+    EXPECT_THAT(error.what(), HasSubstr("are free"));
+    EXPECT_THAT(error.what(), HasSubstr("train.microbatch: 32768 (saves "));
+    EXPECT_THAT(error.what(), HasSubstr("memory.recompute: full (saves "));
+    EXPECT_THAT(error.what(), Not(HasSubstr("parallel.zero")));
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab
