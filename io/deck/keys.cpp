@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "hyperslab/deck/deck.hpp"
 #include "key_sentences.hpp"
 #include "schema.hpp"
 
@@ -57,8 +58,8 @@ class KeyLister {
   void keep(std::string_view key, std::int64_t value) {
     add(key, "whole number, at least 2, or `all`", fmt::format("{}", value));
   }
-  void resume(std::string_view key, const std::string& value) {
-    add(key, "`auto`, `never` or a step", value);
+  void resume(std::string_view key, const io::ResumeChoice& value) {
+    add(key, "`auto`, `never` or a step", text_of(value));
   }
 
  private:

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "hyperslab/deck/deck.hpp"
 #include "keys.hpp"
 #include "nearest.hpp"
 #include "problems.hpp"
@@ -124,16 +125,16 @@ class Reader {
     }
     value = *parsed.value;
   }
-  void resume(std::string_view key, std::string& value) {
+  void resume(std::string_view key, io::ResumeChoice& value) {
     const auto* node = find(key);
     if (node == nullptr) return;
-    const bool is_word =
-        node->kind == Node::Kind::scalar && (node->text == "auto" || node->text == "never");
-    if (!is_word && !parse_integer(*node, kSteps).value) {
+    const auto choice = node->kind == Node::Kind::scalar ? parse_resume(node->text) : std::nullopt;
+    const auto step = parse_integer(*node, kSteps).value;
+    if ((!choice || choice->from == io::ResumeFrom::step) && !step) {
       return complain(key, node->place,
                       fmt::format("must be auto, never or a step, found {}", shown(*node)));
     }
-    value = node->text;
+    value = step ? io::ResumeChoice{io::ResumeFrom::step, *step} : *choice;
   }
 
   /// Where a rule points for this key: the key, else its section, else the start of the file.

@@ -93,7 +93,7 @@ using Words = std::initializer_list<std::string_view>;
 ///   flag(key, bool), integer(key, integer, range), real(key, double, range)
 ///   texts(key, strings), integers(key, integers, range), reals(key, array of two, range)
 ///   keep(key, integer)                  a number from 2, or `all`
-///   resume(key, string)                 auto, never or a step
+///   resume(key, choice)                 auto, never or a step
 /// `config` is a train::Config, const for visitors that only look.
 template <class Visitor, class Config>
 void visit_run(Visitor& v, Config& config) {

@@ -72,7 +72,7 @@ class Writer {
   void keep(std::string_view key, std::int64_t value) {
     put(key, value == 0 ? "all" : fmt::format("{}", value));
   }
-  void resume(std::string_view key, const std::string& value) { put(key, value); }
+  void resume(std::string_view key, const io::ResumeChoice& value) { put(key, text_of(value)); }
 
  private:
   void put(std::string_view key, std::string_view value) {

@@ -42,15 +42,14 @@ double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 104857
 
 run::RunOptions run_options(const Arguments& args) {
   run::RunOptions options;
-  options.resume = args.get<std::string>("resume");
   options.stop_after = args.get<std::int64_t>("stop-after");
   options.stop_signal = &stop_signal;
   const auto refuse = [](const std::string& text) {
     throw Error(ExitCode::usage, text).on_all_ranks();
   };
-  const std::string& resume = options.resume;
-  const bool step = resume.size() <= 18 && resume.find_first_not_of("0123456789") == resume.npos;
-  if (!step && resume != "auto" && resume != "never") {
+  const auto resume = args.get<std::string>("resume");
+  if (!resume.empty()) options.resume = deck::parse_resume(resume);
+  if (!resume.empty() && !options.resume) {
     refuse("--resume is '" + resume + "'; it can be auto, never or a step");
   }
   if (options.stop_after < 0) refuse("--stop-after must be a step, or 0 (to the end)");

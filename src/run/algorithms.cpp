@@ -10,7 +10,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/text_file.hpp"
-#include "training_run.hpp"
+#include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::run {
 namespace {
@@ -54,38 +54,39 @@ ops::AlgorithmCache merge_algorithms(comm::World& world, const ops::AlgorithmCac
   return ops::AlgorithmCache::of_text(world.broadcast(all.text()), "the algorithms of all ranks");
 }
 
-/// Before the first step, and before any graph is captured: ranks that run the same kind of product
-/// run the same algorithm, now and when the run is resumed, so that replicas keep equal bits.
-void TrainingRun::settle_algorithms() {
-  Context& ctx = trainer_->context();
+ops::AlgorithmCache choose_algorithms(const Start& start, train::Trainer& trainer,
+                                      io::Loader& loader, ResumePoint point) {
+  Context& ctx = trainer.context();
+  ops::AlgorithmCache& known = point.algorithms;
   const std::string platform = ops::gemm_platform(ctx);
-  if (platform.empty() || first_step_ > last_step_) return;
-  const std::string path = config_.run.directory + "/algorithms.txt";
-  if (is_first()) {
-    algorithms_.merge(read_algorithms_file(path));
-    algorithms_.merge(
-        read_algorithms_file(config_.run.directory + "/products.txt"));  // its old name
+  if (platform.empty()) return known;
+  const std::string path = start.config.run.directory + "/algorithms.txt";
+  if (start.is_first()) {
+    known.merge(read_algorithms_file(path));
+    known.merge(
+        read_algorithms_file(start.config.run.directory + "/products.txt"));  // its old name
   }
-  algorithms_ = merge_algorithms(world_, algorithms_, {});
-  const std::size_t foreign = algorithms_.size() - algorithms_.size_on(platform);
-  if (foreign > 0 && is_first()) {
+  known = merge_algorithms(start.world, known, {});
+  const std::size_t foreign = known.size() - known.size_on(platform);
+  if (foreign > 0 && start.is_first()) {
     log::info(fmt::format("{} GEMM algorithms of earlier starts are not for {}: not used", foreign,
                           platform));
   }
-  ops::adopt_algorithms(ctx, algorithms_);
-  trainer_->warm_up(*loader_, first_step_);
-  const ops::AlgorithmCache used = merge_algorithms(world_, ops::algorithms_of(ctx), algorithms_);
+  ops::adopt_algorithms(ctx, known);
+  trainer.warm_up(loader, point.first_step);
+  ops::AlgorithmCache used = merge_algorithms(start.world, ops::algorithms_of(ctx), known);
   ops::adopt_algorithms(ctx, used);
-  algorithms_ = used;
-  const std::int64_t chosen = world_.max(ops::chosen_algorithms(ctx));
-  train::agree(world_, [&] {
-    if (is_first()) write_algorithms_file(path, algorithms_);
+  const std::int64_t chosen = start.world.max(ops::chosen_algorithms(ctx));
+  train::agree(start.world, [&] {
+    if (start.is_first()) write_algorithms_file(path, used);
   });
-  if (!is_first()) return;
-  log::info(
-      fmt::format("GEMMs: {} kinds on this rank, at most {} algorithms chosen by time on a rank; "
-                  "cached in {}",
-                  ops::algorithms_of(ctx).size(), chosen, path));
+  if (start.is_first()) {
+    log::info(
+        fmt::format("GEMMs: {} kinds on this rank, at most {} algorithms chosen by time on a rank; "
+                    "cached in {}",
+                    ops::algorithms_of(ctx).size(), chosen, path));
+  }
+  return used;
 }
 
 }  // namespace hyperslab::run

@@ -6,6 +6,8 @@
 
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"
+#include "resume.hpp"
+#include "start.hpp"
 
 namespace hyperslab::run {
 
@@ -25,5 +27,12 @@ void write_algorithms_file(const std::string& path, const ops::AlgorithmCache& t
 [[nodiscard]] ops::AlgorithmCache merge_algorithms(comm::World& world,
                                                    const ops::AlgorithmCache& mine,
                                                    const ops::AlgorithmCache& kept);
+
+/// Before the first step, and before any graph is captured: ranks that run the same kind of GEMM
+/// run the same algorithm, now and when the run is resumed, so that replicas keep equal bits. Reads
+/// and writes algorithms.txt of the run. Returns those in use, on all ranks; nothing on the CPU.
+/// Collective; waits for the device.
+[[nodiscard]] ops::AlgorithmCache choose_algorithms(const Start& start, train::Trainer& trainer,
+                                                    io::Loader& loader, ResumePoint point);
 
 }  // namespace hyperslab::run

@@ -5,15 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <sstream>
 #include <string_view>
 #include <utility>
 
-#include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
-#include "hyperslab/io/text_file.hpp"
-#include "training_run.hpp"
 
 namespace hyperslab::run {
 namespace {
@@ -89,55 +85,16 @@ std::string listed(const std::vector<DeckChange>& changes, bool changes_training
   return text;
 }
 
-/// Of the checkpoint that this start resumes from; an import has not been trained by its deck.
-void TrainingRun::report_deck_changes(const io::CheckpointMeta& meta) const {
-  if (!is_first() || meta.samples_seen == 0) return;
-  const std::vector<DeckChange> changes = deck_changes(meta.deck, options_.deck_yaml);
+void report_deck_changes(const std::string& was, const std::string& is, const std::string& what) {
+  const std::vector<DeckChange> changes = deck_changes(was, is);
   const std::string training = listed(changes, true);
   const std::string other = listed(changes, false);
-  const std::string what =
-      fmt::format(fmt::runtime(nothing_left() ? "the deck differs from that of step {}: "
-                                              : "resuming at step {} with a changed deck: "),
-                  meta.step);
   if (!training.empty()) {
     log::warn(what + training);
     if (!other.empty()) log::info("also changed: " + other);
   } else if (!other.empty()) {
     log::info(what + other);
   }
-}
-
-ExitCode TrainingRun::say_nothing_left() const {
-  if (!is_first()) return ExitCode::ok;
-  const bool at_end = first_step_ > last_step_;
-  const char* const key = config_.train.steps > 0 ? "train.steps" : "train.epochs";
-  std::string limit = fmt::format("--stop-after {}", options_.stop_after);
-  if (at_end) {
-    limit = config_.train.steps > 0
-                ? fmt::format("train.steps {}", last_step_)
-                : fmt::format("train.epochs {} ({} steps)", config_.train.epochs, last_step_);
-  }
-  const std::string more = at_end ? fmt::format("with more steps (--set {}=...)", key)
-                                  : "without --stop-after or with a later one";
-  const std::int64_t step = first_step_ - 1;
-  log::info(fmt::format(
-      "nothing left to do: the checkpoint of step {} is {} {}; train on {}, or from step 1 "
-      "with --resume never; {} stays as it is",
-      step, step == (at_end ? last_step_ : final_step()) ? "at" : "beyond", limit, more,
-      config_.run.directory));
-  return ExitCode::ok;
-}
-
-void TrainingRun::keep_deck(const std::string& start_folder) const {
-  const std::filesystem::path decks = std::filesystem::path(config_.run.directory) / "decks";
-  std::error_code error;
-  std::filesystem::create_directories(decks, error);
-  if (error) {
-    throw Error(ExitCode::storage,
-                decks.string() + ": cannot make this directory: " + error.message());
-  }
-  const std::string start = std::filesystem::path(start_folder).filename().string();
-  io::write_text_file((decks / (start + ".yaml")).string(), options_.deck_yaml);
 }
 
 }  // namespace hyperslab::run

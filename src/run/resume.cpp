@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which checkpoint a start goes on from, and what must be the same as when it was written.
+#include "resume.hpp"
+
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
+#include <string>
 
 #include "algorithms.hpp"
+#include "deck_changes.hpp"
+#include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/run/run_lock.hpp"
 #include "hyperslab/train/initial.hpp"
-#include "training_run.hpp"
+#include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::run {
 namespace {
@@ -23,124 +29,160 @@ bool holds_steps(const std::string& directory) {
   return false;
 }
 
-}  // namespace
-
-std::string TrainingRun::sample_order() const {
-  return fmt::format("seed={} sampling={} context={}", config_.run.seed, config_.data.sampling,
-                     config_.model.context);
+/// What rank 0 has, on all ranks.
+std::optional<std::int64_t> of_first_rank(comm::World& world, std::optional<std::int64_t> step) {
+  const std::string text = world.broadcast(step ? std::to_string(*step) : "");
+  if (text.empty()) return std::nullopt;
+  return std::stoll(text);
 }
 
-void TrainingRun::check_resumable(const io::CheckpointMeta& meta) const {
+class Resuming {
+ public:
+  Resuming(const Start& start, const RunData& data, train::Trainer& trainer)
+      : start_(start), data_(data), trainer_(trainer) {}
+  ResumePoint run();
+
+ private:
+  [[nodiscard]] std::optional<std::int64_t> chosen_step() const;
+  [[nodiscard]] std::optional<std::int64_t> older_than_damaged(std::int64_t step) const;
+  void load(std::int64_t step);
+  void check_resumable(const io::CheckpointMeta& meta) const;
+
+  const Start& start_;
+  const RunData& data_;
+  train::Trainer& trainer_;
+  ResumePoint point_;
+};
+
+void Resuming::check_resumable(const io::CheckpointMeta& meta) const {
   if (meta.samples_seen == 0) return;  // an import: nothing was trained on yet
-  if (meta.order != sample_order()) {
+  if (meta.order != data_.sample_order()) {
     throw Error(
         ExitCode::checkpoint,
         fmt::format("{}: the order of samples changed since step {} ({}): found in the deck "
                     "{}; set run.seed, data.sampling and model.context as they were",
-                    checkpoints_, meta.step, meta.order, sample_order()));
+                    start_.checkpoints, meta.step, meta.order, data_.sample_order()));
   }
-  const std::int64_t expected = meta.step * config_.train.global_batch;
+  const std::int64_t expected = meta.step * start_.config.train.global_batch;
   if (meta.samples_seen != expected) {
     throw Error(ExitCode::checkpoint,
                 fmt::format("{}: step {} had seen {} samples, with train.global_batch {} it would "
                             "be {}; resume with the batch it was trained with",
-                            checkpoints_, meta.step, meta.samples_seen, config_.train.global_batch,
-                            expected));
+                            start_.checkpoints, meta.step, meta.samples_seen,
+                            start_.config.train.global_batch, expected));
   }
-  if (meta.data_fingerprint != train_tokens_->fingerprint()) {
-    throw Error(
-        ExitCode::checkpoint,
-        fmt::format("{}: the training data changed since step {} (fingerprint {:016x}, now "
-                    "{:016x}); resume with the same files in the same order",
-                    checkpoints_, meta.step, meta.data_fingerprint, train_tokens_->fingerprint()));
+  if (meta.data_fingerprint != data_.train_tokens().fingerprint()) {
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: the training data changed since step {} (fingerprint {:016x}, now "
+                            "{:016x}); resume with the same files in the same order",
+                            start_.checkpoints, meta.step, meta.data_fingerprint,
+                            data_.train_tokens().fingerprint()));
   }
 }
 
-void TrainingRun::resume() {
-  const std::string& wanted = wanted_resume();
-  std::string step = wanted == "never" ? "" : chosen_step(wanted);
-  if (step.empty()) return train::start_from_initial(world_, config_, *trainer_);
-  for (bool loaded = false; !loaded;) {
+/// Rank 0 chooses, so that all ranks load the same step.
+std::optional<std::int64_t> Resuming::chosen_step() const {
+  const io::ResumeChoice& choice = start_.resume();
+  if (choice.from == io::ResumeFrom::nothing) return std::nullopt;
+  if (choice.from == io::ResumeFrom::step) return choice.step;
+  std::optional<std::int64_t> newest;
+  train::agree(start_.world, [&] {
+    if (!start_.is_first() || !holds_steps(start_.checkpoints)) return;
     try {
-      load(step);
-      loaded = true;
-    } catch (const Error& error) {  // which every rank throws alike
-      const std::string older = wanted == "auto" ? older_than_damaged(step) : "";
-      if (older.empty()) throw;
-      if (is_first()) log::warn(fmt::format("{}; falling back to step {}", error.what(), older));
-      step = older;
-    }
-  }
-  trainer_->share_values();
-}
-
-/// A fresh start must not mix its steps with those of an earlier run, nor lose them. Whether there
-/// were any, so that the directory is new.
-bool TrainingRun::set_earlier_checkpoints_aside() const {
-  if (!holds_steps(checkpoints_)) return false;
-  if (is_inside(config_.run.directory, checkpoints_)) {
-    throw Error(ExitCode::usage,
-                fmt::format("--resume never would set aside run.directory {} with the checkpoints "
-                            "in checkpoint.directory {}; choose another checkpoint.directory",
-                            config_.run.directory, checkpoints_));
-  }
-  std::string aside;
-  for (int n = 1; aside.empty() || std::filesystem::exists(aside); ++n) {
-    aside = fmt::format("{}.old.{}", checkpoints_, n);
-  }
-  std::filesystem::rename(checkpoints_, aside);
-  std::filesystem::create_directories(checkpoints_);
-  log::info(fmt::format("the checkpoints of the earlier run are now in {}", aside));
-  return true;
-}
-
-/// Rank 0 chooses, so that all ranks load the same step; empty: nothing to resume from.
-std::string TrainingRun::chosen_step(const std::string& wanted) {
-  std::string step = wanted == "auto" ? "" : wanted;
-  train::agree(world_, [&] {
-    if (!is_first() || !step.empty() || !holds_steps(checkpoints_)) return;
-    try {
-      step = std::to_string(io::CheckpointReader(checkpoints_).meta().step);
+      newest = io::CheckpointReader(start_.checkpoints).meta().step;
     } catch (const Error& error) {  // never from the start over what may still be saved
       throw Error(error.code(), fmt::format("{}\n  restore one of them, or start from step 1 with "
                                             "--resume never",
                                             error.what()));
     }
   });
-  return world_.broadcast(step);
+  return of_first_rank(start_.world, newest);
 }
 
-/// The newest complete step before `step`, empty where `step` has no damaged byte.
-std::string TrainingRun::older_than_damaged(const std::string& step) {
-  std::string older;
-  train::agree(world_, [&] {
-    if (!is_first()) return;
-    const Pause pause(world_.activity());
-    const std::int64_t damaged = std::stoll(step);
-    if (io::CheckpointReader(checkpoints_, damaged).verify().empty()) return;
-    for (const std::int64_t other : io::list_checkpoints(checkpoints_)) {
-      if (other < damaged) older = std::to_string(other);
+/// The newest complete step before `step`; none if `step` has no damaged byte.
+std::optional<std::int64_t> Resuming::older_than_damaged(std::int64_t step) const {
+  std::optional<std::int64_t> older;
+  train::agree(start_.world, [&] {
+    if (!start_.is_first()) return;
+    const Pause pause(start_.world.activity());
+    if (io::CheckpointReader(start_.checkpoints, step).verify().empty()) return;
+    for (const std::int64_t other : io::list_checkpoints(start_.checkpoints)) {
+      if (other < step) older = other;
     }
   });
-  return world_.broadcast(older);
+  return of_first_rank(start_.world, older);
 }
 
-void TrainingRun::load(const std::string& step) {
-  train::agree(world_, [&] {
-    const Pause pause(world_.activity());
-    const io::CheckpointReader reader(checkpoints_, std::stoll(step));
-    check_resumable(reader.meta());
-    trainer_->load(reader);  // which names every tensor of another shape
-    train::require_same_model(reader.meta(), config_.model, reader.folder());
-    first_step_ = reader.meta().step + 1;
-    earlier_seconds_ = reader.meta().wall_seconds;
-    if (is_first()) algorithms_ = read_algorithms(reader.meta().algorithms, reader.folder());
-    if (is_first()) {
-      log::info(fmt::format("resumed from {} (step {}, written by {})", reader.folder(),
-                            reader.meta().step, reader.meta().layout));
-    }
-    report_deck_changes(reader.meta());
+void Resuming::load(std::int64_t step) {
+  train::agree(start_.world, [&] {
+    const Pause pause(start_.world.activity());
+    const io::CheckpointReader reader(start_.checkpoints, step);
+    const io::CheckpointMeta& meta = reader.meta();
+    check_resumable(meta);
+    trainer_.load(reader);  // which names every tensor of another shape
+    train::require_same_model(meta, start_.config.model, reader.folder());
+    point_.first_step = meta.step + 1;
+    point_.earlier_seconds = meta.wall_seconds;
+    if (!start_.is_first()) return;
+    point_.algorithms = read_algorithms(meta.algorithms, reader.folder());
+    log::info(fmt::format("resumed from {} (step {}, written by {})", reader.folder(), meta.step,
+                          meta.layout));
+    if (meta.samples_seen == 0) return;  // an import has not been trained by its deck
+    const bool goes_on = point_.first_step <= start_.final_step(data_.last_step());
+    report_deck_changes(
+        meta.deck, start_.options.deck_yaml,
+        fmt::format(fmt::runtime(goes_on ? "resuming at step {} with a changed deck: "
+                                         : "the deck differs from that of step {}: "),
+                    meta.step));
   });
+}
+
+ResumePoint Resuming::run() {
+  std::optional<std::int64_t> step = chosen_step();
+  if (!step) {
+    train::start_from_initial(start_.world, start_.config, trainer_);
+    return point_;
+  }
+  for (bool loaded = false; !loaded;) {
+    try {
+      load(*step);
+      loaded = true;
+    } catch (const Error& error) {  // which every rank throws alike
+      if (start_.resume().from != io::ResumeFrom::newest) throw;
+      const auto older = older_than_damaged(*step);
+      if (!older) throw;
+      if (start_.is_first()) {
+        log::warn(fmt::format("{}; falling back to step {}", error.what(), *older));
+      }
+      step = older;
+    }
+  }
+  trainer_.share_values();
+  return point_;
+}
+
+}  // namespace
+
+ResumePoint resume(const Start& start, const RunData& data, train::Trainer& trainer) {
+  return Resuming(start, data, trainer).run();
+}
+
+bool set_earlier_checkpoints_aside(const Start& start) {
+  if (!holds_steps(start.checkpoints)) return false;
+  if (is_inside(start.config.run.directory, start.checkpoints)) {
+    throw Error(ExitCode::usage,
+                fmt::format("--resume never would set aside run.directory {} with the checkpoints "
+                            "in checkpoint.directory {}; choose another checkpoint.directory",
+                            start.config.run.directory, start.checkpoints));
+  }
+  std::string aside;
+  for (int n = 1; aside.empty() || std::filesystem::exists(aside); ++n) {
+    aside = fmt::format("{}.old.{}", start.checkpoints, n);
+  }
+  std::filesystem::rename(start.checkpoints, aside);
+  std::filesystem::create_directories(start.checkpoints);
+  log::info(fmt::format("the checkpoints of the earlier run are now in {}", aside));
+  return true;
 }
 
 }  // namespace hyperslab::run

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -12,7 +11,7 @@
 #include <utility>
 
 #include "hyperslab/core/log.hpp"
-#include "training_run.hpp"
+#include "report.hpp"
 
 namespace hyperslab::run {
 namespace {
@@ -123,49 +122,27 @@ std::string text_of(const RunSummary& s) {
   return text + fmt::format(", peak memory {}{} a rank", least == most ? "" : least + " to ", most);
 }
 
-/// Collective. Rank 0 tells how the run went and what can be done next, with this run's paths.
-void TrainingRun::summarize(std::int64_t step) {
-  const std::int64_t most = world_.max(memory_peak_);
-  const std::int64_t least = -world_.max(-memory_peak_);
-  if (!is_first()) return;
-  RunSummary summary{.first_step = first_step_, .step = step, .last_step = last_step_};
-  summary.on_request = stop_;
-  summary.seconds = now_seconds() - started_;
-  summary.all_seconds = wall_seconds();
-  summary.tokens = static_cast<double>((step - first_step_ + 1) * config_.train.global_batch *
-                                       config_.model.context);
-  summary.last_loss = last_loss_;
-  summary.least_memory = least;
-  summary.most_memory = most;
-  try {
-    summary.best = best_validation(config_.run.directory + "/metrics.jsonl");
-    log::info(text_of(summary));
-    name_next_commands(step);
-  } catch (const std::exception& error) {  // the run itself has done its work
-    log::warn(fmt::format("no summary: {}", error.what()));
-  }
-}
-
-void TrainingRun::name_next_commands(std::int64_t step) const {
-  const StartCommand& command = options_.command;
+void log_next_commands(const Start& start, const RunData& data, std::int64_t step) {
+  const StartCommand& command = start.options.command;
   if (command.program.empty()) return;
+  const bool is_at_end = step == data.last_step();
   Words more;
-  if (config_.checkpoint.resume != "auto") more = {"--resume", "auto"};
-  if (step == last_step_) {
-    const bool by_steps = config_.train.steps > 0;
-    more.insert(more.end(),
-                {"--set", by_steps ? fmt::format("train.steps={}", 2 * last_step_)
-                                   : fmt::format("train.epochs={}", 2 * config_.train.epochs)});
+  if (start.config.checkpoint.resume.from != io::ResumeFrom::newest) more = {"--resume", "auto"};
+  if (is_at_end) {
+    const bool by_steps = start.config.train.steps > 0;
+    more.insert(more.end(), {"--set", by_steps ? fmt::format("train.steps={}", 2 * data.last_step())
+                                               : fmt::format("train.epochs={}",
+                                                             2 * start.config.train.epochs)});
   }
-  if (!io::list_checkpoints(checkpoints_).empty()) {
-    log::info(fmt::format("  {}  {}", step == last_step_ ? "train on" : "resume  ",
+  if (!io::list_checkpoints(start.checkpoints).empty()) {
+    log::info(fmt::format("  {}  {}", is_at_end ? "train on" : "resume  ",
                           shell_line(resume_words(command, more))));
-    if (tokenizer_) {
+    if (data.has_tokenizer()) {
       log::info("  generate  " + shell_line({command.program, "generate", "--checkpoint",
-                                             checkpoints_, "--prompt", "The"}));
+                                             start.checkpoints, "--prompt", "The"}));
     }
   }
-  const std::string& run = config_.run.directory;
+  const std::string& run = start.config.run.directory;
   for (const char* const plot : {"learning", "time"}) {
     log::info(fmt::format("  plot      {} {}", analysis(),
                           shell_line({plot, run, "--output", run + "/report"})));

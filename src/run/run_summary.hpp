@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "hyperslab/run/run.hpp"
+#include "run_data.hpp"
+#include "start.hpp"
 
 namespace hyperslab::run {
 
@@ -33,15 +34,18 @@ struct RunSummary {
 /// One or two lines.
 [[nodiscard]] std::string text_of(const RunSummary& summary);
 
-/// The lowest validation loss that a metrics.jsonl holds; none where there is no such file or line.
+/// The lowest validation loss that a metrics.jsonl holds; none if there is no such file or line.
 [[nodiscard]] std::optional<RunSummary::Validation> best_validation(const std::string& path);
 
 /// Words as a shell takes them.
 [[nodiscard]] std::string shell_line(const std::vector<std::string>& words);
 
-/// The words that start the run again, which goes on from its newest checkpoint: those of `command`
-/// without --resume and --stop-after, and with `more` at the end.
+/// The words that start the run again, so that it goes on from its newest checkpoint: those of
+/// `command` without --resume and --stop-after, and with `more` at the end.
 [[nodiscard]] std::vector<std::string> resume_words(const StartCommand& command,
                                                     const std::vector<std::string>& more);
+
+/// Logs the commands that can follow the run's `step`: train on or resume, generate, plot.
+void log_next_commands(const Start& start, const RunData& data, std::int64_t step);
 
 }  // namespace hyperslab::run

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,6 +47,10 @@ struct Rule {
                                       std::span<const std::string> overrides,
                                       const Surroundings& surroundings,
                                       std::string* cuts = nullptr);
+
+/// What `auto`, `never` or a step means; none for any other text.
+[[nodiscard]] std::optional<io::ResumeChoice> parse_resume(std::string_view text);
+[[nodiscard]] std::string text_of(const io::ResumeChoice& choice);
 
 /// The resolved deck as YAML, every key with its value; reads back to an equal Config.
 [[nodiscard]] std::string to_yaml(const train::Config& config);

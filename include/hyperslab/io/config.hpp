@@ -21,6 +21,15 @@ struct DataConfig {
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
 
+/// What a start goes on from: the newest checkpoint if there is one (`auto`), none (`never`), or a
+/// step.
+enum class ResumeFrom : std::uint8_t { newest, nothing, step };
+struct ResumeChoice {
+  ResumeFrom from = ResumeFrom::newest;
+  std::int64_t step = 0;  ///< of ResumeFrom::step
+  friend bool operator==(const ResumeChoice&, const ResumeChoice&) = default;
+};
+
 /// Deck section `checkpoint`.
 struct CheckpointConfig {
   std::string directory;        ///< empty (null): <run.directory>/checkpoints
@@ -28,8 +37,8 @@ struct CheckpointConfig {
   bool final = true;            ///< whether a run that has come to its end leaves one
   std::int64_t keep = 3;        ///< newest kept, at least 2; 0 (`all`): every one
   std::int64_t keep_every = 0;  ///< milestones: steps that are multiples stay
-  std::string resume = "auto";  ///< auto | never | STEP
-  std::string initial;          ///< checkpoint whose weights a new run starts from; empty: none
+  ResumeChoice resume;
+  std::string initial;  ///< checkpoint whose weights a new run starts from; empty: none
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct StartCommand {
 };
 
 struct RunOptions {
-  std::string resume;           ///< empty: the deck's checkpoint.resume; auto | never | STEP
+  std::optional<io::ResumeChoice> resume;  ///< absent: the deck's checkpoint.resume
   std::int64_t stop_after = 0;  ///< stop cleanly with a checkpoint after this step; 0: never
   std::string deck_yaml;        ///< the resolved deck, for the run directory and checkpoints
   StartCommand command;

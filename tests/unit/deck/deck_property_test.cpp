@@ -55,7 +55,8 @@ train::Config random_config(Random& random) {
   config.checkpoint.directory = coin(random) ? "" : odd_text(random);
   config.checkpoint.initial = coin(random) ? "" : odd_text(random);
   config.checkpoint.keep = coin(random) ? 0 : 2;
-  config.checkpoint.resume = coin(random) ? "never" : "120";
+  config.checkpoint.resume = coin(random) ? io::ResumeChoice{io::ResumeFrom::nothing, 0}
+                                          : io::ResumeChoice{io::ResumeFrom::step, 120};
   config.timing.trace_steps.assign(below(random, 4), 12345678901);
   return config;
 }

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which checkpoint a start goes on from, and what must be the same as when it was written.
+#pragma once
+
+#include <cstdint>
+
+#include "hyperslab/ops/algorithm_cache.hpp"
+#include "run_data.hpp"
+#include "start.hpp"
+
+namespace hyperslab::run {
+
+/// Where a start goes on.
+struct ResumePoint {
+  std::int64_t first_step = 1;     ///< of this start
+  double earlier_seconds = 0;      ///< of training, over all earlier starts
+  ops::AlgorithmCache algorithms;  ///< of rank 0: those that the checkpoint holds
+};
+
+/// Loads the checkpoint that the command line or the deck chooses into the trainer: the newest
+/// complete one, a step, or none; without one the weights of checkpoint.initial, if there are any.
+/// Collective. Throws Error(checkpoint), the same on all ranks.
+[[nodiscard]] ResumePoint resume(const Start& start, const RunData& data, train::Trainer& trainer);
+
+/// Rank 0: moves the steps of an earlier run away, so that a fresh start neither mixes with them
+/// nor loses them. Returns whether there were any, so that the directory is new.
+[[nodiscard]] bool set_earlier_checkpoints_aside(const Start& start);
+
+}  // namespace hyperslab::run

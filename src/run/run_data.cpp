@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run_data.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "hyperslab/core/activity.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/train/same_tokens.hpp"
+#include "hyperslab/train/setup.hpp"
+
+namespace hyperslab::run {
+namespace {
+
+constexpr double kManyEpochs = 10;
+constexpr int kMostWithoutTargets = 10;  // steps in a row
+
+}  // namespace
+
+RunData::RunData(const Start& start) : start_(start) {
+  train::agree(start_.world, [&] { open_tokens(); });
+  train::require_same_tokens(start_.world, {{"data.train", train_tokens_.get()},
+                                            {"data.validation", validation_tokens_.get()}});
+  report_amount();
+  open_vocabulary();
+}
+
+void RunData::open_tokens() {
+  const Pause pause(start_.world.activity());
+  const train::Config& config = start_.config;
+  const io::DataConfig& data = config.data;
+  const Dim T = config.model.context;
+  const auto sampling = data.sampling == "windows" ? io::Sampling::windows : io::Sampling::blocks;
+  const std::uint64_t seed = config.run.seed;
+  io::DataTokens tokens = io::open_data(data, config.model.vocabulary, seed);
+  train_tokens_ = std::move(tokens.train);
+  validation_tokens_ = std::move(tokens.validation);
+  (void)train_tokens_->fingerprint();  // of what the first step reads, not the first checkpoint
+  train_samples_ =
+      std::make_unique<io::Samples>(*train_tokens_, sampling, T, seed, true, data.ignore_token);
+  last_step_ = train::total_steps(config, train_samples_->size());
+  if (config.schedule.warmup_steps > last_step_) {
+    throw Error(
+        ExitCode::usage,
+        fmt::format("schedule.warmup_steps is {}, but the run has only {} steps ({} epochs of {} "
+                    "samples); nearest: {}",
+                    config.schedule.warmup_steps, last_step_, config.train.epochs,
+                    train_samples_->size(), last_step_));
+  }
+  if (validation_tokens_) {
+    validation_samples_ = std::make_unique<io::Samples>(*validation_tokens_, io::Sampling::blocks,
+                                                        T, seed, false, data.ignore_token);
+  }
+}
+
+/// A vocabulary that cannot be read is left out, one of another model is refused.
+void RunData::open_vocabulary() {
+  const std::string& vocabulary = start_.config.data.vocabulary;
+  if (vocabulary.empty()) return;
+  try {
+    train::agree(start_.world, [&] {
+      const Pause pause(start_.world.activity());
+      tokenizer_ = io::open_tokenizer(vocabulary);
+      if (start_.is_first()) vocabulary_files_ = io::read_vocabulary_files(vocabulary);
+    });
+  } catch (const Error& error) {
+    tokenizer_.reset();
+    vocabulary_files_.clear();
+    return warn_of_missing_bytes(error);
+  }
+  train::agree(start_.world, [&] {
+    io::require_fits_model(*tokenizer_, vocabulary, start_.config.model.vocabulary);
+  });
+}
+
+void RunData::report_amount() const {
+  const train::TrainConfig& train = start_.config.train;
+  if (!start_.is_first() || train.overfit_one_batch) return;
+  if (train_tokens_->description().starts_with("synthetic")) return;
+  const std::int64_t samples = train_samples_->size();
+  const std::int64_t batch = train.global_batch;
+  const double epochs =
+      static_cast<double>(last_step_) * static_cast<double>(batch) / static_cast<double>(samples);
+  const std::string amount = fmt::format(
+      "{} steps of {} samples are {:.3g} epochs of the {} training samples ({} tokens "
+      "each)",
+      last_step_, batch, epochs, samples, start_.config.model.context);
+  if (samples < batch) {
+    log::warn(amount +
+              "; a batch holds some samples more than once: give more data or a smaller "
+              "train.global_batch");
+  } else if (epochs > kManyEpochs) {
+    log::warn(amount + "; the model sees every sample many times: give more data or fewer steps");
+  } else {
+    log::info(amount);
+  }
+}
+
+std::int64_t RunData::validation_count() const {
+  return train::validation_samples(start_.config, validation_samples_->size());
+}
+
+std::string RunData::sample_order() const {
+  return fmt::format("seed={} sampling={} context={}", start_.config.run.seed,
+                     start_.config.data.sampling, start_.config.model.context);
+}
+
+/// A run goes on without bits per byte, which only help to read the loss.
+void RunData::warn_of_missing_bytes(const Error& error) const {
+  if (error.code() != ExitCode::data) throw error;
+  if (start_.is_first() && validation_samples_) {
+    log::warn(std::string("validation without bits per byte: ") + error.what());
+  }
+}
+
+std::optional<train::TextAmount> RunData::count_validation_text() const {
+  if (!validation_samples_ || !tokenizer_) return std::nullopt;
+  try {
+    const train::TextAmount text =
+        train::count_text(*validation_samples_, validation_count(), *tokenizer_, start_.world);
+    if (text.bytes > 0) return text;
+  } catch (const Error& error) {
+    warn_of_missing_bytes(error);
+  }
+  return std::nullopt;
+}
+
+void RunData::require_unchanged() const {
+  train_tokens_->require_unchanged();
+  if (validation_tokens_) validation_tokens_->require_unchanged();
+}
+
+void TargetCheck::add(const ops::StepResult& result, bool warns) {
+  without_targets_in_a_row_ = result.tokens > 0 ? 0 : without_targets_in_a_row_ + 1;
+  if (without_targets_in_a_row_ == 0) return;
+  const std::string what = fmt::format(
+      "no token of the batch of step {} counts as a target, so it has no loss and trains nothing; "
+      "see data.ignore_token and data.loss_mask",
+      result.step);
+  if (without_targets_in_a_row_ > kMostWithoutTargets) {
+    throw Error(ExitCode::data,
+                fmt::format("{} steps in a row: {}", without_targets_in_a_row_, what))
+        .on_all_ranks();
+  }
+  if (without_targets_in_a_row_ == 1 && warns) log::warn(what);
+}
+
+}  // namespace hyperslab::run

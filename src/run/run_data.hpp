@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tokens and the vocabulary of a run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hyperslab/io/dataset.hpp"
+#include "hyperslab/io/tokenizer.hpp"
+#include "hyperslab/ops/step_state.hpp"
+#include "hyperslab/train/evaluation.hpp"
+#include "start.hpp"
+
+namespace hyperslab::run {
+
+class RunData {
+ public:
+  /// Opens the deck's token files, the same on all ranks, and its vocabulary; rank 0 logs how many
+  /// epochs the steps are. Collective over the world. Throws Error(data), Error(usage).
+  explicit RunData(const Start& start);
+
+  [[nodiscard]] const io::TokenSource& train_tokens() const { return *train_tokens_; }
+  [[nodiscard]] const io::Samples& train_samples() const { return *train_samples_; }
+  [[nodiscard]] std::int64_t last_step() const { return last_step_; }  ///< of the run
+  /// Null if the deck names no validation tokens.
+  [[nodiscard]] const io::Samples* validation_samples() const { return validation_samples_.get(); }
+  [[nodiscard]] std::int64_t validation_count() const;  ///< samples of one validation
+  /// What the order of samples depends on, one line.
+  [[nodiscard]] std::string sample_order() const;
+  [[nodiscard]] bool has_tokenizer() const { return tokenizer_ != nullptr; }
+  /// Of rank 0, for checkpoints.
+  [[nodiscard]] const std::vector<io::VocabularyFile>& vocabulary_files() const {
+    return vocabulary_files_;
+  }
+  /// How much text a validation is; absent if the vocabulary does not tell. Collective.
+  [[nodiscard]] std::optional<train::TextAmount> count_validation_text() const;
+  /// Throws Error(data) if a token file was changed since it was opened.
+  void require_unchanged() const;
+
+ private:
+  void open_tokens();
+  void open_vocabulary();
+  void report_amount() const;
+  void warn_of_missing_bytes(const Error& error) const;
+
+  const Start& start_;
+  std::unique_ptr<io::TokenSource> train_tokens_;
+  std::unique_ptr<io::TokenSource> validation_tokens_;
+  std::unique_ptr<io::Samples> train_samples_;
+  std::unique_ptr<io::Samples> validation_samples_;
+  std::unique_ptr<io::Tokenizer> tokenizer_;  // absent if the deck names none that can be read
+  std::vector<io::VocabularyFile> vocabulary_files_;
+  std::int64_t last_step_ = 0;
+};
+
+/// Fed with the result of every step in order: batches without a target train nothing.
+class TargetCheck {
+ public:
+  /// `warns`: whether this rank logs. Throws Error(data), the same on all ranks, after too many
+  /// steps in a row whose batch has no target.
+  void add(const ops::StepResult& result, bool warns);
+
+ private:
+  int without_targets_in_a_row_ = 0;
+};
+
+}  // namespace hyperslab::run

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The directories that a run holds against other runs.
+#pragma once
+
+#include <memory>
+
+#include "hyperslab/run/run_lock.hpp"
+#include "start.hpp"
+
+namespace hyperslab::run {
+
+/// Rank 0 holds the run's directory, and that of its checkpoints if it is elsewhere.
+class RunLocks {
+ public:
+  /// Collective. Throws Error(storage) if another process holds one of them.
+  explicit RunLocks(const Start& start);
+
+  /// Rank 0: the directory of checkpoints is new, its lock went away with the old one.
+  void lock_checkpoints_again() { lock_checkpoints(); }
+  /// Rank 0: the start went well, and what locking made stays.
+  void keep();
+
+ private:
+  void lock_checkpoints();
+
+  const Start& start_;
+  std::unique_ptr<RunLock> run_;  // of rank 0; released last
+  std::unique_ptr<RunLock> checkpoints_;
+};
+
+}  // namespace hyperslab::run

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run_records.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/core/transfer.hpp"
+#include "hyperslab/core/version.hpp"
+#include "hyperslab/io/text_file.hpp"
+#include "hyperslab/plan/machine_rate.hpp"
+#include "hyperslab/train/setup.hpp"
+#include "utc.hpp"
+
+namespace hyperslab::run {
+
+RunRecords::RunRecords(const Start& start, const RunData& data, train::Trainer& trainer,
+                       RunSetting setting, const ResumePoint& point)
+    : start_(start),
+      data_(data),
+      trainer_(trainer),
+      setting_(std::move(setting)),
+      earlier_seconds_(point.earlier_seconds) {
+  validation_text_ = data_.count_validation_text();
+  std::string folder;
+  train::agree(start_.world, [&] {
+    if (start_.is_first()) folder = open_first_ranks_files(point.first_step);
+  });
+  folder = start_.world.broadcast(folder);
+  train::agree(start_.world, [&] { open_timing(folder); });
+  const train::Config& config = start_.config;
+  const auto tokens = static_cast<double>(config.train.global_batch * config.model.context);
+  flops_causal_ = tokens * model::flops_per_token(config.model, config.model.context, true);
+  flops_full_ = tokens * model::flops_per_token(config.model, config.model.context, false);
+  progress_ =
+      std::make_unique<Progress>(start_.is_first(), data_.last_step(), config.train.log_every);
+  log_run();
+  started_ = now_seconds();
+}
+
+/// Returns the folder of this start.
+std::string RunRecords::open_first_ranks_files(std::int64_t first_step) {
+  const std::string& directory = start_.config.run.directory;
+  io::write_text_file(directory + "/deck.yaml", start_.options.deck_yaml);
+  if (start_.config.train.log_norms > 0) {
+    norms_ = std::make_unique<NormsLog>(directory + "/norms.jsonl", first_step);
+  }
+  metrics_ = std::make_unique<io::MetricsLog>(directory + "/metrics.jsonl", first_step);
+  std::string folder = io::next_start_folder(directory);
+  keep_deck(folder);
+  return folder;
+}
+
+/// Writes the deck of this start beside those of earlier ones.
+void RunRecords::keep_deck(const std::string& start_folder) const {
+  const std::filesystem::path decks = std::filesystem::path(start_.config.run.directory) / "decks";
+  std::error_code error;
+  std::filesystem::create_directories(decks, error);
+  if (error) {
+    throw Error(ExitCode::storage,
+                decks.string() + ": cannot make this directory: " + error.message());
+  }
+  const std::string start = std::filesystem::path(start_folder).filename().string();
+  io::write_text_file((decks / (start + ".yaml")).string(), start_.options.deck_yaml);
+}
+
+void RunRecords::open_timing(const std::string& folder) {
+  const comm::World& world = start_.world;
+  const mesh::Coordinates& at = setting_.at;
+  const mesh::ParallelConfig& parallel = start_.config.parallel;
+  timing_ = std::make_unique<io::TimingWriter>(
+      folder,
+      io::RankInfo{world.rank(), world.size(), world.host(), setting_.device, at.data, at.pipeline,
+                   at.context, at.tensor, commit(), utc_now(), trainer_.context().threads(),
+                   parallel.schedule, parallel.zero, parallel.sequence, trainer_.groups()});
+}
+
+/// Collective: measures the rate that utilization is stated against.
+void RunRecords::log_run() {
+  const train::Config& config = start_.config;
+  const plan::MachineRate rate =
+      plan::machine_rate(start_.world, trainer_.context(), config.precision.compute);
+  rate_ = rate.flops;
+  if (!start_.is_first()) return;
+  const int ranks = start_.world.size();
+  log::info(fmt::format(
+      "{}: {:.3f} M parameters, {} on {} rank{} ({}); {}; {:.2f} GiB a rank; utilization against "
+      "{}",
+      config.run.name, 1e-6 * static_cast<double>(model::parameter_count(config.model)),
+      mesh::describe(config.parallel), ranks, ranks == 1 ? "" : "s", setting_.device,
+      data_.train_tokens().description(),
+      static_cast<double>(trainer_.memory_plan().total()) / 1073741824.0, rate.describe(ranks)));
+}
+
+void RunRecords::note_enqueued(std::int64_t step) {
+  record_trace(step);
+  const std::int64_t every = start_.config.train.log_norms;
+  if (every > 0 && step % every == 0 && start_.is_first()) norms_->append(step, trainer_);
+}
+
+void RunRecords::take(const ops::StepResult& result, const StepTimes& times) {
+  record(result.step, times);
+  memory_peak_ = std::max(memory_peak_, trainer_.memory().peak_bytes());
+  if (start_.is_first()) report(result, times.step_seconds);
+}
+
+void RunRecords::record(std::int64_t step, const StepTimes& times) {
+  flush_row();
+  const train::Config& config = start_.config;
+  if (step % config.timing.every != 0) return;
+  row_.emplace();
+  row_->times = times;
+  row_->tokens = config.train.global_batch / config.parallel.data * config.model.context;
+  row_->memory_peak_bytes = trainer_.memory().peak_bytes();
+  row_->memory_now_bytes = trainer_.memory().now_bytes();
+  row_->groups = trainer_.traffic(step);
+  if (trainer_.context().device() == Device::cuda) account_on_gpu(*row_);
+}
+
+/// On a GPU the host sees neither calls that a graph repeats, whose number is the plan's, nor what
+/// a stream waits for, which phases tell of the groups of three axes and the world's.
+void RunRecords::account_on_gpu(io::TimingRow& row) const {
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  const auto waits = [&](const std::string& name) {
+    if (name == "data") return row.times.phase(Phase::reduce_exposed);
+    if (name == "tensor") return row.times.phase(Phase::tensor_comm);
+    if (name == "pipeline") {
+      return row.times.phase(Phase::pipeline_comm) + row.times.phase(Phase::pipeline_idle);
+    }
+    if (name == "world") return row.times.phase(Phase::wait);
+    return kUnknown;
+  };
+  const std::vector<io::GroupInfo> groups = trainer_.groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const auto& [name, size] = groups[i];
+    io::GroupTraffic& traffic = row.groups[i];
+    const auto planned = setting_.traffic.find(name);
+    if (planned != setting_.traffic.end()) {
+      const auto& [calls, bytes, seconds, exposed_seconds] = planned->second;
+      traffic.calls = std::accumulate(calls.begin(), calls.end(), std::int64_t{0});
+      traffic.bytes = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+    }
+    if (size == 1) continue;
+    traffic.exposed_seconds = waits(name);
+    if (name != "data" && !start_.config.timing.groups) traffic.seconds = kUnknown;
+  }
+}
+
+void RunRecords::record_trace(std::int64_t step) {
+  const Recorder& recorder = trainer_.context().recorder();
+  if (!recorder.traced()) return;
+  timing_->append_events(step, recorder.events());
+  for (const train::MemoryMeter::Change& change : trainer_.memory().changes()) {
+    timing_->append_memory(step, change.seconds - recorder.step_start(), change.bytes,
+                           std::string(change.label));
+  }
+}
+
+void RunRecords::report(const ops::StepResult& result, double step_seconds) {
+  const train::Config& config = start_.config;
+  const std::int64_t tokens = config.train.global_batch * config.model.context;
+  io::MetricsLine line;
+  line.step = result.step;
+  line.loss = result.loss_sum / result.tokens;
+  line.grad_norm = result.gradient_norm;
+  line.lr = result.learning_rate;
+  line.tokens = result.step * tokens;
+  line.step_seconds = step_seconds;
+  line.tokens_per_second = static_cast<double>(tokens) / line.step_seconds;
+  line.mfu = flops_causal_ / line.step_seconds / rate_;
+  line.mfu_full = flops_full_ / line.step_seconds / rate_;
+  line.perplexity = std::exp(line.loss);
+  line.token_accuracy = result.correct / result.tokens;
+  line.wall_seconds =
+      earlier_seconds_ + clock_.end(result.step, step_seconds, now_seconds()) - started_;
+  line.skipped_steps = result.skipped_steps;
+  line.memory_peak_bytes = trainer_.memory().peak_bytes();
+  line.validation = std::exchange(validation_, std::nullopt);
+  last_loss_ = line.loss;
+  metrics_->append(line);
+  progress_->show(line);
+}
+
+void RunRecords::note_validation(const train::Evaluation& evaluation) {
+  validation_ = {evaluation.loss(), evaluation.perplexity(), evaluation.token_accuracy(), {}};
+  if (validation_text_) validation_->bits_per_byte = evaluation.bits_per_byte(*validation_text_);
+}
+
+void RunRecords::charge_checkpoint(double seconds) {
+  if (!row_) return;
+  row_->times.phase_seconds[static_cast<std::size_t>(Phase::checkpoint)] += seconds;
+  row_->times.step_seconds += seconds;
+}
+
+void RunRecords::flush_row() {
+  if (row_) timing_->append(*row_);
+  row_.reset();
+}
+
+void RunRecords::finish() {
+  finish_line();
+  flush_row();
+  timing_->flush();
+}
+
+}  // namespace hyperslab::run

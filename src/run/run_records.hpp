@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run writes down of its steps: metrics, timings, norms, traces, and lines for the user.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/io/timing.hpp"
+#include "norms.hpp"
+#include "report.hpp"
+#include "resume.hpp"
+#include "run_data.hpp"
+#include "start.hpp"
+#include "step_clock.hpp"
+
+namespace hyperslab::run {
+
+/// What a step of a run means on this rank, for its records.
+struct RunSetting {
+  std::string device;                            ///< "cpu", or the name of the GPU
+  mesh::Coordinates at;                          ///< of this rank
+  std::map<std::string, comm::Traffic> traffic;  ///< planned, of one step, by group
+};
+
+class RunRecords {
+ public:
+  /// Opens the files of this start in the run's directory and logs what is trained. Collective.
+  /// Throws Error(storage).
+  RunRecords(const Start& start, const RunData& data, train::Trainer& trainer, RunSetting setting,
+             const ResumePoint& point);
+
+  /// The host calls for a step now.
+  void begin_step(std::int64_t step) { clock_.begin(step, now_seconds()); }
+  /// The trace and the norms of the step that was just enqueued, if they are due.
+  void note_enqueued(std::int64_t step);
+  /// A step whose result was read, in order.
+  void take(const ops::StepResult& result, const StepTimes& times);
+  /// Goes with the metrics of the next step that is taken.
+  void note_validation(const train::Evaluation& evaluation);
+  /// The newest step that was taken is charged with a checkpoint.
+  void charge_checkpoint(double seconds);
+  /// Ends a live line on the terminal, so that a log line stands alone.
+  void finish_line() { progress_->finish_line(); }
+  /// Writes out everything.
+  void finish();
+
+  [[nodiscard]] double seconds() const { return now_seconds() - started_; }  ///< of this start
+  [[nodiscard]] double wall_seconds() const { return earlier_seconds_ + seconds(); }
+  [[nodiscard]] double last_loss() const { return last_loss_; }  ///< of the newest step taken
+  /// Bytes of this rank at the peak, over the steps of this start.
+  [[nodiscard]] std::int64_t memory_peak() const { return memory_peak_; }
+
+ private:
+  [[nodiscard]] std::string open_first_ranks_files(std::int64_t first_step);
+  void keep_deck(const std::string& start_folder) const;
+  void open_timing(const std::string& folder);
+  void log_run();
+  void record(std::int64_t step, const StepTimes& times);
+  void account_on_gpu(io::TimingRow& row) const;
+  void record_trace(std::int64_t step);
+  void report(const ops::StepResult& result, double step_seconds);
+  void flush_row();
+
+  const Start& start_;
+  const RunData& data_;
+  train::Trainer& trainer_;
+  RunSetting setting_;
+  std::unique_ptr<io::MetricsLog> metrics_;  // of rank 0
+  std::unique_ptr<NormsLog> norms_;          // of rank 0
+  std::unique_ptr<io::TimingWriter> timing_;
+  std::unique_ptr<Progress> progress_;
+  StepClock clock_;
+  std::optional<train::TextAmount> validation_text_;  // absent if the vocabulary does not tell
+  std::optional<io::MetricsLine::Validation> validation_;
+  std::optional<io::TimingRow> row_;  // of the newest step taken, until its checkpoint is written
+  double rate_ = 0;                   // FLOP/s of all ranks together
+  double flops_causal_ = 0;           // of a step
+  double flops_full_ = 0;
+  double started_ = 0;
+  double earlier_seconds_ = 0;  // of earlier starts
+  double last_loss_ = 0;
+  std::int64_t memory_peak_ = 0;
+};
+
+}  // namespace hyperslab::run

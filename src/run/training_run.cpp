@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training_run.hpp"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <utility>
+
+#include "algorithms.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/core/transfer.hpp"
+#include "hyperslab/plan/out_of_memory.hpp"
+#include "hyperslab/train/setup.hpp"
+#include "run_summary.hpp"
+
+namespace hyperslab::run {
+namespace {
+
+/// Collective: hosts and placement of the ranks.
+void report_placement(const Start& start, const std::string& device) {
+  train::report_threads(start.world);
+  if (start.world.size() == 1) return;
+  const std::string table = mesh::placement_table(start.world, start.config.parallel, device);
+  const std::string warning = mesh::placement_warning(start.world, start.config.parallel);
+  if (!start.is_first()) return;
+  log::info(table);
+  if (!warning.empty()) log::warn(warning);
+}
+
+/// Whether any rank was asked to stop before the first step, on all ranks.
+bool is_stopped_early(const Start& start, std::int64_t first_step) {
+  if (start.world.all(!start.is_asked_to_stop())) return false;
+  if (start.is_first()) log::info(fmt::format("stopped before step {} on request", first_step));
+  return true;
+}
+
+}  // namespace
+
+Start::Start(comm::World& ranks, train::Config deck, RunOptions command_line)
+    : world(ranks),
+      config(std::move(deck)),
+      options(std::move(command_line)),
+      checkpoints(config.checkpoint.directory.empty() ? config.run.directory + "/checkpoints"
+                                                      : config.checkpoint.directory) {}
+
+TrainingRun::TrainingRun(comm::World& world, const train::Config& config, const RunOptions& options)
+    : start_(world, config, options), data_(start_) {
+  make_trainer();
+  locks_.emplace(start_);
+  point_ = resume(start_, data_, *trainer_);
+  if (nothing_left()) return;
+  // Only now anything on disk changes: whatever is wrong with the input was found before.
+  train::agree(start_.world, [&] {
+    if (start_.is_first()) prepare_directories();
+  });
+  make_loop();
+}
+
+void TrainingRun::make_trainer() {
+  comm::World& world = start_.world;
+  const train::Config& config = start_.config;
+  train::TrainerOptions options;
+  train::agree(world, [&] { options = train::trainer_options(config, world.local_rank(), true); });
+  options.activity = &world.activity();
+  setting_.device = options.device == Device::cuda ? device_name() : "cpu";
+  mesh_ = train::make_mesh(world, config, options.device);
+  setting_.at = mesh_->at();
+  report_placement(start_, setting_.device);
+  loader_ = std::make_unique<io::Loader>(data_.train_samples(), config.train.global_batch,
+                                         mesh_->at().data, config.parallel.data,
+                                         config.train.overfit_one_batch);
+  train::agree(world, [&] {
+    const plan::Plan plan = plan::make_plan(config, options, world.rank());
+    trainer_ = plan::make_trainer(config, *mesh_, options, plan.memory);
+    setting_.traffic = plan.traffic;
+    trainer_->initialize();
+  });
+}
+
+/// Rank 0.
+void TrainingRun::prepare_directories() {
+  probe_directory(start_.config.run.directory);
+  probe_directory(start_.checkpoints);
+  abandoned_ = abandoned_steps(start_, point_.first_step);
+  const bool is_fresh = start_.resume().from == io::ResumeFrom::nothing;
+  if (is_fresh && set_earlier_checkpoints_aside(start_)) locks_->lock_checkpoints_again();
+  locks_->keep();
+}
+
+void TrainingRun::make_loop() {
+  records_ = std::make_unique<RunRecords>(start_, data_, *trainer_, setting_, point_);
+  policy_ = std::make_unique<CheckpointPolicy>(
+      CheckpointPolicy::Parts{start_, data_, *trainer_, *records_, algorithms_, abandoned_},
+      point_.first_step);
+  loop_ = std::make_unique<StepLoop>(
+      StepLoop::Parts{start_, data_, *trainer_, *loader_, *records_, *policy_}, point_.first_step);
+}
+
+ExitCode TrainingRun::run() {
+  try {
+    return run_steps();
+  } catch (const Error& error) {
+    // Ranks that fail alike leave in peace: nothing of theirs may still move data.
+    if (error.is_on_all_ranks()) trainer_->wait_all();
+    throw error.in_run(mesh::describe(mesh_->at()), loop_ ? loop_->step() : 0);
+  }
+}
+
+ExitCode TrainingRun::run_steps() {
+  if (nothing_left()) {
+    if (start_.is_first()) log_nothing_left();
+    return ExitCode::ok;
+  }
+  if (is_stopped_early(start_, point_.first_step)) return ExitCode::preempted;
+  algorithms_ = choose_algorithms(start_, *trainer_, *loader_, point_);
+  const std::int64_t step = loop_->run();
+  records_->finish();
+  summarize(step);
+  const bool ends_early = loop_->was_stopped() && step < data_.last_step();
+  return ends_early ? ExitCode::preempted : ExitCode::ok;
+}
+
+void TrainingRun::log_nothing_left() const {
+  const std::int64_t last_step = data_.last_step();
+  const train::TrainConfig& train = start_.config.train;
+  const bool at_end = point_.first_step > last_step;
+  const char* const key = train.steps > 0 ? "train.steps" : "train.epochs";
+  std::string limit = fmt::format("--stop-after {}", start_.options.stop_after);
+  if (at_end) {
+    limit = train.steps > 0 ? fmt::format("train.steps {}", last_step)
+                            : fmt::format("train.epochs {} ({} steps)", train.epochs, last_step);
+  }
+  const std::string more = at_end ? fmt::format("with more steps (--set {}=...)", key)
+                                  : "without --stop-after or with a later one";
+  const std::int64_t step = point_.first_step - 1;
+  const std::int64_t end = at_end ? last_step : start_.final_step(last_step);
+  log::info(fmt::format(
+      "nothing left to do: the checkpoint of step {} is {} {}; train on {}, or from step 1 "
+      "with --resume never; {} stays as it is",
+      step, step == end ? "at" : "beyond", limit, more, start_.config.run.directory));
+}
+
+/// Collective. Rank 0 logs how the run went and what can be done next, with this run's paths.
+void TrainingRun::summarize(std::int64_t step) const {
+  const std::int64_t most = start_.world.max(records_->memory_peak());
+  const std::int64_t least = -start_.world.max(-records_->memory_peak());
+  if (!start_.is_first()) return;
+  const train::Config& config = start_.config;
+  RunSummary summary{.first_step = point_.first_step, .step = step, .last_step = data_.last_step()};
+  summary.on_request = loop_->was_stopped();
+  summary.seconds = records_->seconds();
+  summary.all_seconds = records_->wall_seconds();
+  summary.tokens = static_cast<double>((step - point_.first_step + 1) * config.train.global_batch *
+                                       config.model.context);
+  summary.last_loss = records_->last_loss();
+  summary.least_memory = least;
+  summary.most_memory = most;
+  try {
+    summary.best = best_validation(config.run.directory + "/metrics.jsonl");
+    log::info(text_of(summary));
+    log_next_commands(start_, data_, step);
+  } catch (const std::exception& error) {  // the run itself has done its work
+    log::warn(fmt::format("no summary: {}", error.what()));
+  }
+}
+
+ExitCode run_training(comm::World& world, const train::Config& config, const RunOptions& options) {
+  const comm::Watchdog watchdog = train::watch(world, config);
+  return TrainingRun(world, config, options).run();
+}
+
+}  // namespace hyperslab::run
