@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/storage.hpp"
+#include "files/storage.hpp"
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
@@ -208,8 +208,7 @@ void ModelFolder::commit() {
   storage::sync_folder(temporary_);
   storage::rename(temporary_, path_);
   temporary_.clear();
-  const std::string parent = fs::path(path_).parent_path().string();
-  storage::sync_folder(parent.empty() ? "." : parent);
+  storage::sync_folder(storage::parent_of(path_));
 }
 
 }  // namespace hyperslab::io
