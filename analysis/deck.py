@@ -11,26 +11,26 @@ from analysis.runs import Run
 
 Deck = dict[str, str]
 
-# Names and places: they differ between any two runs and say nothing about them.
+# Names and paths: they differ between any two runs and say nothing about them.
 NAMES = ("run.name", "run.directory", "checkpoint.directory")
 # The layout is read from the timing files, since the deck is that of the newest start.
 LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.context")
 # Keys that say how a run is spread over ranks or what it writes: runs may differ in them and still
-# be compared. The batch is judged by the tokens of a step.
+# be compared. The batch is compared by the tokens of a step.
 FREE_SECTIONS = ("run", "data", "parallel", "schedule", "train", "checkpoint", "timing")
 FREE_KEYS = ("model.init_std", "model.scale_residual_init", "model.embedding_scale",
              "model.bos_token", "model.eos_tokens", "optimizer.lr", "optimizer.betas",
              "optimizer.eps", "optimizer.weight_decay", "optimizer.decay_embeddings",
              "optimizer.clip_norm")
 BOUND_KEYS = ("run.deterministic",)
-# Keys in which starts of one run may differ and still train the same: places, layout, kernels, how far
+# Keys in which starts of one run may differ and still train the same: paths, layout, kernels, how far
 # and how often, and what is measured on the way. The program tells the same changes apart on resuming.
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")
 SAME_TRAINING_KEYS = ("model.attention", "model.bos_token", "model.eos_tokens", "data.train", "data.validation",
                       "data.vocabulary", "train.steps", "train.epochs", "train.microbatch", "train.validate_every",
                       "train.validate_batches", "train.log_norms", "train.log_every")
 # Of these, what a start may change on its way, but separate runs of one curve may not: how long they
-# train, and on which data they train and are judged.
+# train, and on which data they train and are measured.
 CURVE_KEYS = ("train.steps", "train.epochs", "train.validate_batches", "data.train", "data.validation")
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>.*\S))?\s*\Z")

@@ -43,15 +43,15 @@ PANELS = (
 
 
 def smooth(values: FloatArray, window: int) -> FloatArray:
-    """Centred mean over `window` places, narrower at the ends; NaN does not count."""
+    """Centred mean over `window` values, narrower at the ends; NaN does not count."""
     known = ~np.isnan(values)
     kernel = np.ones(window)
     sums = np.convolve(np.where(known, values, 0.0), kernel, mode="full")
     counts = np.convolve(known.astype(float), kernel, mode="full")
     start = (window - 1) // 2
-    places = slice(start, start + values.size)
+    inside = slice(start, start + values.size)
     with np.errstate(invalid="ignore"):
-        return np.where(known, sums[places] / np.maximum(counts[places], 1.0), math.nan)
+        return np.where(known, sums[inside] / np.maximum(counts[inside], 1.0), math.nan)
 
 
 def smoothing_window(steps: int) -> int:

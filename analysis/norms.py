@@ -90,8 +90,8 @@ def draw_panel(axes: Axes, steps: FloatArray, values: dict[str, FloatArray],
 def legend_handles(looks: dict[str, tuple[Any, str]]) -> list[Line2D]:
     """All layers, or of a deep model so many of the numbered ones, the first and last among them."""
     numbered = [layer for layer in looks if is_numbered(layer)]
-    places = np.linspace(0, len(numbered) - 1, min(len(numbered), MOST_NAMED_LAYERS)).round().astype(int)
-    named = {numbered[place] for place in places}
+    indices = np.linspace(0, len(numbered) - 1, min(len(numbered), MOST_NAMED_LAYERS)).round().astype(int)
+    named = {numbered[index] for index in indices}
     return [Line2D([], [], color=colour, linestyle=dashes, label=layer)
             for layer, (colour, dashes) in looks.items() if layer in named or not is_numbered(layer)]
 

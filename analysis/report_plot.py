@@ -134,8 +134,8 @@ def draw_bars(axes: Axes, group: Group, shares: bool) -> None:
         axes.bar(x, height, 0.7, bottom=base, color=colour_of(part), hatch=hatch_of(part),
                  edgecolor=edge_of(part), linewidth=0.4)
         base += height
-    for place, top in zip(x, base if not shares else []):
-        axes.annotate(f"{top:,.0f}" if top >= 1000 else f"{top:.3g}", (place, top), textcoords="offset points", xytext=(0, 3),
+    for position, top in zip(x, base if not shares else []):
+        axes.annotate(f"{top:,.0f}" if top >= 1000 else f"{top:.3g}", (position, top), textcoords="offset points", xytext=(0, 3),
                       ha="center", fontsize=9)
     axes.set_ylim(0.0, 100.0 if shares else 1.12 * float(base.max()))
     many = len(group.cases) >= MANY_BARS
@@ -173,8 +173,8 @@ def subject(group: Group) -> str:
 def draw_scaling(figure: Figure, group: Group) -> None:
     """Three panels of curves above two of bars."""
     grid = figure.add_gridspec(2, 6)
-    for place, draw in enumerate((draw_rate, draw_speed_up, draw_efficiency)):
-        draw(figure.add_subplot(grid[0, 2 * place:2 * place + 2]), group)
+    for column, draw in enumerate((draw_rate, draw_speed_up, draw_efficiency)):
+        draw(figure.add_subplot(grid[0, 2 * column:2 * column + 2]), group)
     draw_bars(figure.add_subplot(grid[1, :3]), group, shares=False)
     draw_bars(figure.add_subplot(grid[1, 3:]), group, shares=True)
 
@@ -195,10 +195,10 @@ def draw_group(number: int, group: Group) -> tuple[Figure, str]:
     top = add_head(figure, title(group), subject(group))
     right = 1.0 - SIDE_INCHES / width
     figure.tight_layout(rect=(0.0, 0.0, right, top), h_pad=2.0, w_pad=1.5)
-    place = {"loc": "upper left", "labelspacing": 0.6, "borderaxespad": 0.0}
+    legend = {"loc": "upper left", "labelspacing": 0.6, "borderaxespad": 0.0}
     if has_curves:
-        figure.legend(handles=line_handles(group), bbox_to_anchor=(right, figure.axes[0].get_position().y1), **place)
-    figure.legend(handles=part_handles(group), bbox_to_anchor=(right, figure.axes[-1].get_position().y1), **place)
+        figure.legend(handles=line_handles(group), bbox_to_anchor=(right, figure.axes[0].get_position().y1), **legend)
+    figure.legend(handles=part_handles(group), bbox_to_anchor=(right, figure.axes[-1].get_position().y1), **legend)
     label = (f"Rate, speed-up, efficiency and parts of a step of group {number}; the tables below hold the "
              "same numbers" if has_curves else
              f"Parts of a step of group {number}; the tables below hold the same numbers")

@@ -67,13 +67,13 @@ def find_runs(names: Sequence[str]) -> list[Run]:
 
 
 def parse_line(path: Path, index: int, line: str) -> dict[str, Any]:
-    place = f"{path}:{index + 1}"
+    line_name = f"{path}:{index + 1}"
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise UserError(f"{place}: not JSON ({error.msg}); remove the line") from error
+        raise UserError(f"{line_name}: not JSON ({error.msg}); remove the line") from error
     if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-        raise UserError(f"{place}: a line needs an integer `step`; remove the line")
+        raise UserError(f"{line_name}: a line needs an integer `step`; remove the line")
     return row
 
 

@@ -32,7 +32,7 @@ class Change:
     new: str
     start: Start
 
-    def place(self) -> str:
+    def mark(self) -> str:
         """The step from which the new value counts, as far as it is known."""
         step = self.start.first_step
         if step is None:
@@ -153,7 +153,7 @@ def changes_of(run: Run) -> list[Change]:
 def mixed_text(run: Run) -> str:
     """Such as "mixed: optimizer.lr 0.003 -> 0.01 at step 101"; empty where all starts agree."""
     changes = changes_of(run)
-    told = [f"{change.key} {change.old} -> {change.new} {change.place()}"
+    told = [f"{change.key} {change.old} -> {change.new} {change.mark()}"
             for change in changes[:MOST_CHANGES]]
     if len(changes) > MOST_CHANGES:
         told.append(f"and {len(changes) - MOST_CHANGES} more")

@@ -118,20 +118,20 @@ def curve_names(names: Sequence[str], width: int) -> list[str]:
     first = parts_of(names[0])
     told = [name if name == names[0] else ", ".join(
         part for part in parts_of(name) if part not in first) for name in names]
-    return told if max(map(len, told)) <= width else [f"series {series_letter(place)} (see the tables)"
-                                                      for place in range(len(names))]
+    return told if max(map(len, told)) <= width else [f"series {series_letter(index)} (see the tables)"
+                                                      for index in range(len(names))]
 
 
-def series_letter(place: int) -> str:
+def series_letter(index: int) -> str:
     """A to Z, then A1, B1 and so on."""
-    return chr(ord("A") + place % 26) + (str(place // 26) if place >= 26 else "")
+    return chr(ord("A") + index % 26) + (str(index // 26) if index >= 26 else "")
 
 
 def titled_series(points: Sequence[Point]) -> dict[str, list[Point]]:
     """As by_series, with letters before the names if there are several."""
     found = by_series(points)
-    return found if len(found) == 1 else {f"{series_letter(place)}: {name}": members
-                                          for place, (name, members) in enumerate(found.items())}
+    return found if len(found) == 1 else {f"{series_letter(index)}: {name}": members
+                                          for index, (name, members) in enumerate(found.items())}
 
 
 def read_points(runs: Sequence[Run]) -> list[Point]:

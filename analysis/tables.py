@@ -12,7 +12,7 @@ HUGE = 1e15
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns parted by two spaces, the first aligned left, the others right."""
+    """Columns separated by two spaces, the first aligned left, the others right."""
     lines = [list(header), *(list(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
 

@@ -128,7 +128,7 @@ def check_values(path: str, columns: dict[str, FloatArray]) -> None:
         good = unmeasured | (np.isfinite(values) & (values >= 0))
         if not np.all(good):
             row = int(np.argmin(good))
-            raise UserError(f"{path}: {name} is {values[row]} in row {row}, wanted a number that "
+            raise UserError(f"{path}: {name} is {values[row]} in row {row}, expected a number that "
                             "is not negative; was the job killed while it wrote?")
     steps, seconds = columns["step"], columns["step_seconds"]
     falls = np.flatnonzero(np.diff(steps) <= 0)
@@ -221,10 +221,10 @@ def join(first: RankSteps, second: RankSteps) -> RankSteps:
     return replace(first, host=both(first.host, second.host), columns=columns)
 
 
-Place = tuple[int, Coordinates, str, str, int, tuple[float, ...]]
+RankIdentity = tuple[int, Coordinates, str, str, int, tuple[float, ...]]
 
 
-def places(ranks: list[RankSteps]) -> list[Place]:
+def identities_of(ranks: list[RankSteps]) -> list[RankIdentity]:
     """What starts have in common that may be joined: layout, device, commit, threads, tokens of a
     step."""
     return [(rank.rank, rank.coordinates, rank.device, rank.commit, rank.threads,
@@ -350,7 +350,7 @@ def read_layouts(run: Run, skip: int, strict: bool = False) -> tuple[list[Layout
             problems.append(str(error))
             continue
         notes += more
-        if (layouts and places(layouts[-1].ranks) == places(ranks)
+        if (layouts and identities_of(layouts[-1].ranks) == identities_of(ranks)
                 and same_work(run, layouts[-1].starts[-1], start.name)):
             last = layouts.pop()
             joined = [join(old, new) for old, new in zip(last.ranks, ranks)]

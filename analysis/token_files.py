@@ -17,11 +17,11 @@ Tokens = npt.NDArray[np.integer]
 
 def open_llmc(path: Path, magic: int, version: int, count: int) -> Tokens:
     """The tokens after a header whose first words are given, after it has been checked."""
-    wanted, dtype = LLMC_KINDS[magic]
+    expected, dtype = LLMC_KINDS[magic]
     size, item = path.stat().st_size, np.dtype(dtype).itemsize
-    if version != wanted or count < 0 or size != LLMC_HEADER_BYTES + count * item:
+    if version != expected or count < 0 or size != LLMC_HEADER_BYTES + count * item:
         raise UserError(f"{path}: its llm.c header says version {version} and {count} tokens of {dtype}, the file has "
-                        f"{size} bytes; expected version {wanted} and {LLMC_HEADER_BYTES + max(count, 0) * item} "
+                        f"{size} bytes; expected version {expected} and {LLMC_HEADER_BYTES + max(count, 0) * item} "
                         "bytes; copy or tokenize it again")
     if count == 0:
         raise UserError(f"{path} holds no tokens; tokenize again")

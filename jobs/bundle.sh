@@ -36,7 +36,7 @@ done
 [[ $bundle == /* ]] || bundle=$hs_started_in/$bundle
 [[ $build == /* ]] || build=$hs_root/$build
 
-# What stays behind: libraries of the target machine.
+# What is left out: libraries of the target machine.
 of_the_machine() {
   case $1 in
     ld-linux* | libc.so* | libm.so* | libpthread.so* | libdl.so* | librt.so* | libresolv.so* | libutil.so* | \
@@ -48,7 +48,7 @@ of_the_machine() {
 }
 needed_by() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
 
-# carry FILE...: the libraries of the files into lib/, and theirs; not those behind what stays behind.
+# carry FILE...: the libraries of the files into lib/, and theirs; not those that only left-out libraries need.
 carry() {
   local queue=("$@") file name path
   declare -A where=()

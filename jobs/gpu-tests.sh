@@ -11,7 +11,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 results=analysis/results/gpu-tests.json
 hash_of_sources() {
   hs_sources_hash CMakeLists.txt cmake include src parallel io tests/CMakeLists.txt tests/gpu \
-    tests/ops/shards.hpp tests/peers tests/support inputs/parity-16h.yaml \
+    tests/ops/shards.hpp tests/interop tests/support inputs/parity-16h.yaml \
     inputs/layouts-4-ranks.txt inputs/layouts-8-ranks.txt inputs/gpt2-124m.yaml \
     inputs/llama-8b.yaml inputs/small.yaml
 }
@@ -163,8 +163,8 @@ totals = plan["ranks"][0]["totals"]
 predicted, measured = totals["device predicted"], totals["device measured"]
 difference = measured / predicted - 1
 stored = {what: row["storage"] for what, row in figures["dtypes"].items()}
-wanted = {"parameters": "bf16", "masters": "f32", "optimizer state": "f32"}
-wrong = [what for what, dtype in wanted.items() if stored[what] != dtype]
+expected = {"parameters": "bf16", "masters": "f32", "optimizer state": "f32"}
+wrong = [what for what, dtype in expected.items() if stored[what] != dtype]
 print(f"{measured / 2**20:.1f} MiB measured, {predicted / 2**20:.1f} predicted: "
       f"{100 * difference:+.2f} % (2 allowed); of another dtype: {', '.join(wrong) or 'none'}")
 sys.exit(bool(wrong) or not abs(difference) <= 0.02)
@@ -196,7 +196,7 @@ gpus=${#devices[@]}
 
 # Programs of one GPU: all GPUs at once, a program at a time on each. Without a GPU they fail.
 training_beside_pytorch() {
-  record training_beside_pytorch timeout 180 python3 tests/peers/training_test.py --device cuda \
+  record training_beside_pytorch timeout 180 python3 tests/interop/training_test.py --device cuda \
     --precisions fp32,bf16 --binary "${bundle:-$folder/bin}/hyperslab"
 }
 one_gpu() { run "$1" timeout 400 "${start[@]}" "$folder/bin/$1"; }

@@ -7,7 +7,7 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 results=analysis/results/huggingface.json
-hash_of_sources() { hs_sources_hash include src io parallel tests/peers tests/e2e/support.py; }
+hash_of_sources() { hs_sources_hash include src io parallel tests/interop tests/e2e/support.py; }
 
 # A path on the command line starts where the user stands.
 from_start() { if [[ $1 == /* ]]; then printf '%s\n' "$1"; else printf '%s/%s\n' "$hs_started_in" "$1"; fi; }
@@ -54,7 +54,7 @@ fi
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 status=0
-PYTHONDONTWRITEBYTECODE=1 "$python" tests/peers/huggingface_test.py --binary "$binary" \
+PYTHONDONTWRITEBYTECODE=1 "$python" tests/interop/huggingface_test.py --binary "$binary" \
   --record "$scratch/record.json" --commit "$(hs_commit)" --sources "$hash" || status=$?
 ((status != 77)) || hs_die 2 "$python has no torch and transformers: give --python"
 ((status == 0)) || hs_die "$status" "the tests failed; $output stays as it is"

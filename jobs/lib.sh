@@ -133,7 +133,7 @@ hs_jobs() {
   printf '%d\n' $((jobs > 0 ? jobs : 1))
 }
 
-# hs_fresh FOLDER: --fresh where FOLDER was configured for another place (a copied tree).
+# hs_fresh FOLDER: --fresh if FOLDER was configured for other sources (a copied tree).
 hs_fresh() {
   if [[ -f $1/CMakeCache.txt ]] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$hs_root" \
     "$1/CMakeCache.txt"; then
@@ -199,7 +199,7 @@ hs_sources_hash() {
     [[ ! -f $file ]] || printf '%s\0' "$file"
   done | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1
 }
-# hs_commit: of the checkout, "+" behind it where something is not committed.
+# hs_commit: of the checkout, with "+" at its end if something is not committed.
 hs_commit() { git describe --always --abbrev=12 --dirty=+ 2>/dev/null || printf 'unknown\n'; }
 # hs_check_record FILE HASH REMEDY: whether recorded results are of the sources with that hash.
 hs_check_record() {

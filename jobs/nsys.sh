@@ -4,7 +4,7 @@
 # Runs `hyperslab bench DECK --ranges` on the ranks of the deck's layout, rank R (0 unless given)
 # under Nsight Systems, which looks at the measured steps alone: kernels, CUDA calls, and ranges for
 # steps, phases, layers and what is inside attention. Writes FILE.nsys-rep (runs/nsys unless given).
-# Behind -- stand options of bench, such as --steps 3 --set model.attention=reference.
+# After -- come options of bench, such as --steps 3 --set model.attention=reference.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 usage() { sed -n '3,7s/^# //p' "$hs_root/jobs/nsys.sh"; }
@@ -36,7 +36,7 @@ while (($# > 0)); do
   shift
 done
 [[ -n $deck ]] || hs_die 2 "jobs/nsys.sh: which deck? see jobs/nsys.sh --help"
-[[ $rank =~ ^(0|[1-9][0-9]*)$ ]] || hs_die 2 "jobs/nsys.sh: --rank is '$rank', wanted 0 or more"
+[[ $rank =~ ^(0|[1-9][0-9]*)$ ]] || hs_die 2 "jobs/nsys.sh: --rank is '$rank', expected 0 or more"
 [[ $deck == /* || ! -e $hs_started_in/$deck ]] || deck=$hs_started_in/$deck
 [[ -x $binary ]] || hs_die 2 "jobs/nsys.sh: $binary is not there; jobs/build.sh makes it"
 command -v nsys >/dev/null || hs_die 2 "jobs/nsys.sh: nsys is missing; install Nsight Systems"

@@ -91,7 +91,7 @@ prepare_text() {
 
 # Prints the loss and what no model without context can beat, nats per token; ends with 1 unless the
 # difference is at least 1.
-judge() {
+check_loss() {
   "$python" - "$run/report/eval.json" "$run/data/validation.bin" "$run/data/validation.txt" <<'PYTHON'
 import json, math, pathlib, sys
 from analysis.entropy import token_counts, unigram_entropy
@@ -150,7 +150,7 @@ hs_part "evaluate"
 hs_mpirun "$ranks" "$hyperslab" eval "$deck" "${settings[@]}" \
   --checkpoint "$run/checkpoints" --json "$run/report/eval.json"
 learned=yes
-judge || learned=no
+check_loss || learned=no
 hs_part "generate"
 "$hyperslab" generate --checkpoint "$run/checkpoints" --prompt "$prompt" --max-tokens 120 \
   --temperature 0.7 --top-k 40 --repetition-penalty 1.1 --seed 1 | tee "$run/report/generated.txt"

@@ -41,11 +41,11 @@ class Recipe:
     """The resolved deck, by "section.key", with typed access."""
 
     deck: Deck
-    place: str
+    path: str
 
     def text(self, key: str) -> str:
         if key not in self.deck:
-            raise UserError(f"{self.place}: no key {key}; give the deck.yaml that `hyperslab train` wrote")
+            raise UserError(f"{self.path}: no key {key}; give the deck.yaml that `hyperslab train` wrote")
         return self.deck[key].strip('"')
 
     def integer(self, key: str) -> int:
@@ -55,7 +55,7 @@ class Recipe:
         try:
             return float(self.text(key))
         except ValueError as error:
-            raise UserError(f"{self.place}: {key} is `{self.text(key)}`, wanted a number") from error
+            raise UserError(f"{self.path}: {key} is `{self.text(key)}`, expected a number") from error
 
     def flag(self, key: str) -> bool:
         return self.text(key) == "true"
@@ -75,11 +75,11 @@ class Recipe:
         """Refuses what the PyTorch side does not do."""
         for key, values in ONLY.items():
             if self.text(key) not in values:
-                raise UserError(f"{self.place}: {key} is {self.text(key)}, the comparison does only "
+                raise UserError(f"{self.path}: {key} is {self.text(key)}, the comparison does only "
                                 f"{', '.join(values)}")
         for part in ("train", "validation"):
             if "synthetic" in self.files(part):
-                raise UserError(f"{self.place}: data.{part} is synthetic, the comparison wants token files")
+                raise UserError(f"{self.path}: data.{part} is synthetic, the comparison wants token files")
 
     def order(self, tokens: Tokens) -> Order:
         return Order(self.text("data.sampling"), len(tokens), self.integer("model.context"),
@@ -110,7 +110,7 @@ class Recipe:
         return peak
 
     def validates(self, step: int, steps: int) -> bool:
-        """Whether the run measures the validation loss behind this step."""
+        """Whether the run measures the validation loss after this step."""
         every = self.integer("train.validate_every")
         return bool(self.files("validation")) and (step == steps or (every > 0 and step % every == 0))
 
@@ -128,7 +128,7 @@ def read_recipe(run: Path, overrides: Sequence[str] = ()) -> Recipe:
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals or key not in deck:
-            raise UserError(f"--set {override}: wanted key=value with a key of {run / 'deck.yaml'}")
+            raise UserError(f"--set {override}: expected key=value with a key of {run / 'deck.yaml'}")
         deck[key] = value
     recipe = Recipe(deck, str(run / "deck.yaml"))
     recipe.check()
@@ -154,13 +154,13 @@ def read_weights(path: Path) -> Weights:
         if not name.startswith("model/"):
             continue
         if entry["dtype"] != "f32":
-            raise UserError(f"{folder}: {name} is {entry['dtype']}, wanted f32; give a checkpoint of a training run")
+            raise UserError(f"{folder}: {name} is {entry['dtype']}, expected f32; give a checkpoint of a training run")
         whole = np.full(entry["global_shape"], np.nan, np.float32)
         for piece in entry["pieces"]:
             count = piece["count"]
             data = np.fromfile(folder / piece["file"], "<f4", math.prod(count), offset=piece["file_offset"])
-            place = tuple(slice(first, first + size) for first, size in zip(piece["offset"], count))
-            whole[place] = data.reshape(count)
+            region = tuple(slice(first, first + size) for first, size in zip(piece["offset"], count))
+            whole[region] = data.reshape(count)
         if not np.isfinite(whole).all():
             raise UserError(f"{folder}: {name} is not whole or not finite in float32; give another checkpoint")
         weights[name.removeprefix("model/")] = whole

@@ -75,7 +75,7 @@ class Order:
 
     def __post_init__(self) -> None:
         if self.tokens <= self.length:
-            raise UserError(f"the token files hold {self.tokens} tokens, wanted at least "
+            raise UserError(f"the token files hold {self.tokens} tokens, expected at least "
                             f"{self.length + 1}; give more text or a smaller model.context")
 
     @property
@@ -90,18 +90,18 @@ class Order:
             words = philox(index, name_hash("sample windows"), self.seed)
             word = words[0] | (words[1] << HALF)
             return (word % np.uint64(self.tokens - self.length)).astype(np.int64)
-        epochs, places = np.divmod(index, np.uint64(self.epoch))
+        epochs, positions = np.divmod(index, np.uint64(self.epoch))
         out = np.empty_like(index)
         for epoch in np.unique(epochs):
             here = epochs == epoch
-            out[here] = permuted(places[here], self.epoch, self.seed, int(epoch))
+            out[here] = permuted(positions[here], self.epoch, self.seed, int(epoch))
         return out.astype(np.int64) * self.length
 
 
 def open_file(path: Path, raw_dtype: str) -> npt.NDArray[np.integer]:
     """Tokens of a .bin or .npy file, mapped."""
     if raw_dtype not in ("uint16", "uint32"):
-        raise UserError(f"{path}: data.dtype is {raw_dtype}, wanted uint16 or uint32")
+        raise UserError(f"{path}: data.dtype is {raw_dtype}, expected uint16 or uint32")
     return open_tokens(path, None, raw_dtype)
 
 
@@ -128,14 +128,14 @@ class Tokens:
         shard = int(np.searchsorted(self.ends, first, side="right"))
         while done < out.size:
             file = self.files[shard]
-            place = first + done - (int(self.ends[shard]) - file.size)
-            part = file[place:place + out.size - done]
+            index = first + done - (int(self.ends[shard]) - file.size)
+            part = file[index:index + out.size - done]
             out[done:done + part.size] = part
             done += part.size
             shard += 1
 
     def batch(self, starts: Indices, length: int) -> npt.NDArray[np.int64]:
-        """(samples, length + 1) tokens: inputs, and targets one place on."""
+        """(samples, length + 1) tokens: inputs, and targets one position on."""
         out = np.empty((len(starts), length + 1), np.int64)
         for row, start in zip(out, starts):
             self.read(int(start), row)

@@ -29,7 +29,7 @@ def vocabulary_files(folder):
         vocab = pathlib.Path(folder) / f"{prefix}vocab.json"
         if vocab.exists():
             return str(vocab), str(vocab.with_name(f"{prefix}merges.txt"))
-    sys.exit(f"{folder}: wanted vocab.json and merges.txt, found neither; give another --vocab")
+    sys.exit(f"{folder}: expected vocab.json and merges.txt, found neither; give another --vocab")
 
 
 def parts_of(path):

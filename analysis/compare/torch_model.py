@@ -164,7 +164,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        """Takes all parameters from a checkpoint's; every tensor must find its place."""
+        """Takes all parameters from a checkpoint's; every tensor must be there."""
         left = dict(weights)
         for name, parameter in self.named_parameters():
             layer, _, kind = name.rpartition(".")
@@ -180,7 +180,7 @@ class Transformer(nn.Module):
                 name.startswith(("embedding.token.", "head.")))
             rows = self.spec.vocabulary if padded else parameter.shape[0]
             if value.shape != (rows, *parameter.shape[1:]):
-                raise UserError(f"the checkpoint's {name} is {tuple(value.shape)}, wanted "
+                raise UserError(f"the checkpoint's {name} is {tuple(value.shape)}, expected "
                                 f"{(rows, *parameter.shape[1:])}; it is of another model")
             parameter.zero_()
             parameter[:rows].copy_(value)

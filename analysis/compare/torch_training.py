@@ -64,7 +64,7 @@ class Group:
             distributed.destroy_process_group()
 
 
-def parted(tokens: np.ndarray, device: torch.device) -> Tensor:
+def inputs_and_targets(tokens: np.ndarray, device: torch.device) -> Tensor:
     """(samples, T + 1) tokens -> (2, samples, T) inputs and targets in memory that the device can read."""
     both = torch.from_numpy(np.stack((tokens[:, :-1], tokens[:, 1:])))
     return both.pin_memory() if device.type == "cuda" else both
@@ -87,7 +87,7 @@ class Feed:
             for step in range(self.steps):
                 first = step * self.global_batch + self.group.rank * share
                 batch = self.tokens.batch(self.order.starts(first, share), self.order.length)
-                self.ready.put(parted(batch, self.group.device))
+                self.ready.put(inputs_and_targets(batch, self.group.device))
         except Exception as error:  # handed to the thread that trains
             self.ready.put(error)
 
@@ -163,11 +163,11 @@ class Training:
         if self.global_batch % self.group.size:
             raise UserError(f"train.global_batch {self.global_batch} is no multiple of {self.group.size} processes")
         share = self.global_batch // self.group.size
-        wanted = self.options.microbatch
-        if wanted and share % wanted:
-            raise UserError(f"--microbatch {wanted} does not divide the {share} samples of a process; nearest: "
-                            f"{largest_part(share, wanted)}")
-        return wanted or largest_part(share, self.recipe.integer("train.microbatch"))
+        expected = self.options.microbatch
+        if expected and share % expected:
+            raise UserError(f"--microbatch {expected} does not divide the {share} samples of a process; nearest: "
+                            f"{largest_part(share, expected)}")
+        return expected or largest_part(share, self.recipe.integer("train.microbatch"))
 
     def wrap(self) -> None:
         """The model as it is called: compiled, and with its gradients averaged over the group."""
@@ -258,7 +258,7 @@ class Training:
     @torch.no_grad()
     def loss_of(self, tokens: np.ndarray) -> Tensor:
         """Summed loss of at most a microbatch, made up to a whole one by samples that do not count."""
-        batch = parted(np.resize(tokens, (self.microbatch, tokens.shape[1])), self.group.device)
+        batch = inputs_and_targets(np.resize(tokens, (self.microbatch, tokens.shape[1])), self.group.device)
         batch[1, len(tokens):] = IGNORED
         inputs, targets = batch.to(self.group.device, non_blocking=True)
         torch.compiler.cudagraph_mark_step_begin()

@@ -24,7 +24,7 @@ def run_command(*words: object) -> tuple[int, str, str]:
 
 
 def cells(text: str, first: str) -> list[str]:
-    """The cells behind the first cell `first` of the first such line."""
+    """The cells after the first cell `first` of the first such line."""
     line = next(line for line in text.splitlines() if line.startswith(first + "  "))
     return line[len(first):].split()
 

@@ -118,22 +118,22 @@ def write_scaled(run: Path, sizes: tuple[int, int, int, int], parts_ms: dict[str
     five a hundred times; they hold 1 ms beyond their parts. Backward of rank slow[0] lasts slow[1]
     ms longer, the others wait for it. `tokens` are of a step of the whole job."""
     folder = run / "timing" / start
-    for rank, place in enumerate(np.ndindex(*sizes)):
+    for rank, coordinates in enumerate(np.ndindex(*sizes)):
         parts = dict.fromkeys(PARTS_MS, 0.0) | {"reduce": 0.0} | parts_ms
         if slow is not None:
             parts["backward" if rank == slow[0] else "wait"] += slow[1]
-        write_columns(folder, rank, place, parts, tokens // sizes[0], steps,
+        write_columns(folder, rank, coordinates, parts, tokens // sizes[0], steps,
                       {"world_size": math.prod(sizes), "host": f"n{rank // 4}"} | attributes)
     return folder
 
 
-def write_columns(folder: Path, rank: int, place: tuple[int, ...], parts: dict[str, float],
+def write_columns(folder: Path, rank: int, coordinates: tuple[int, ...], parts: dict[str, float],
                   tokens: int, steps: int, attributes: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     factor = np.array([1.0, 0.9, 1.1])[np.arange(steps) % 3]
     factor[:5] *= 100.0
     with h5py.File(folder / f"rank_{rank:05d}.h5", "w") as file:
-        file.attrs.update(zip(("data", "pipeline", "context", "tensor"), place))
+        file.attrs.update(zip(("data", "pipeline", "context", "tensor"), coordinates))
         file.attrs.update({"rank": rank, "device": "NVIDIA H200", "commit": "0123456789ab",
                            "start_time": "2026-01-02T03:04:05Z"} | attributes)
         for name, value in parts.items():

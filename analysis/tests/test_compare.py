@@ -104,9 +104,9 @@ class Recipes(FolderTest):
 
     def test_schedules(self) -> None:
         """By hand: warm-up to 0.01 at step 10, 0.001 at step 100."""
-        wanted = {"cosine": (0.005, 0.01, 0.0055, 0.001), "linear": (0.005, 0.01, 0.0055, 0.001),
+        expected = {"cosine": (0.005, 0.01, 0.0055, 0.001), "linear": (0.005, 0.01, 0.0055, 0.001),
                   "wsd": (0.005, 0.01, 0.01, 0.001), "constant": (0.005, 0.01, 0.01, 0.01)}
-        for name, rates in wanted.items():
+        for name, rates in expected.items():
             recipe = self.recipe(f"schedule.name={name}")
             for step, rate in zip((5, 10, 55, 100), rates):
                 self.assertAlmostEqual(recipe.learning_rate(step, 100), rate, msg=f"{name} {step}")

@@ -61,8 +61,8 @@ class ReportTest(CommandTest):
                 self.write("four", (4, 1, 1, 1), FOUR, deck={"parallel__zero": 1}),
                 self.write("tensor", (1, 2, 1, 2), FOUR_TENSOR)]
 
-    def assert_row(self, row: dict[str, Any], **wanted: float) -> None:
-        for key, value in wanted.items():
+    def assert_row(self, row: dict[str, Any], **expected: float) -> None:
+        for key, value in expected.items():
             self.assertAlmostEqual(row[key], value, places=9, msg=key)
 
 
@@ -550,7 +550,7 @@ class Damage(ReportTest):
                     for column in ("calls", "bytes", "seconds", "exposed_seconds"):
                         file[f"groups/data/{column}"] = np.ones(steps)
                     file[name][...] = np.nan * np.ones(steps)
-                self.expect_report_error(run, "is nan in row 0, wanted a number")
+                self.expect_report_error(run, "is nan in row 0, expected a number")
 
     def test_decks(self) -> None:
         run = self.folder / "run"

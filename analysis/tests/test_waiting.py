@@ -138,8 +138,8 @@ class Waiting(CommandTest):
         run_command("report", self.folder / "a", "--output", self.output)
 
         text = (self.output / "time_per_rank.txt").read_text()
-        place = 2 + list(PARTS).index(WAIT)  # after host and step
-        self.assertEqual(cells(text, "0 (d0 p0 t0)")[place], "3.00")
+        column = 2 + list(PARTS).index(WAIT)  # after host and step
+        self.assertEqual(cells(text, "0 (d0 p0 t0)")[column], "3.00")
         row = json.loads((self.output / "scaling.json").read_text())["groups"][0]["rows"][0]
         self.assertAlmostEqual(row["wait_seconds"], 0.0015, places=12)
         self.assertAlmostEqual(row["reduce_exposed_seconds"], 0.001, places=12)

@@ -9,9 +9,9 @@
 #include <span>
 #include <tuple>
 
-#include "checkpoint/crc32c.hpp"
-#include "checkpoint/storage.hpp"
 #include "checkpoint/workers.hpp"
+#include "files/crc32c.hpp"
+#include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::io {

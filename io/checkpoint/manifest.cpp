@@ -8,9 +8,9 @@
 #include <stdexcept>
 
 #include "checkpoint/boxes.hpp"
-#include "checkpoint/crc32c.hpp"
 #include "checkpoint/steps.hpp"
-#include "checkpoint/storage.hpp"
+#include "files/crc32c.hpp"
+#include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/philox.hpp"
 

@@ -4,8 +4,8 @@
 
 #include "checkpoint/save.hpp"
 #include "checkpoint/steps.hpp"
-#include "checkpoint/storage.hpp"
 #include "checkpoint/vocabulary.hpp"
+#include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/checkpoint_parts.hpp"

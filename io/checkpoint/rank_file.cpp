@@ -5,11 +5,11 @@
 #include <map>
 
 #include "checkpoint/boxes.hpp"
-#include "checkpoint/crc32c.hpp"
 #include "checkpoint/layout.hpp"
 #include "checkpoint/save.hpp"
-#include "checkpoint/storage.hpp"
 #include "checkpoint/workers.hpp"
+#include "files/crc32c.hpp"
+#include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::io {

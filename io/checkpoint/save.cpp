@@ -9,8 +9,8 @@
 
 #include "checkpoint/boxes.hpp"
 #include "checkpoint/steps.hpp"
-#include "checkpoint/storage.hpp"
 #include "checkpoint/vocabulary.hpp"
+#include "files/atomic_file.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 
@@ -160,7 +160,7 @@ std::string latest_text(const std::string& path) {
 bool restore_latest(const std::string& path, const std::string& text) {
   try {
     if (latest_text(path) == text) return true;
-    text.empty() ? storage::remove_tree(path) : storage::replace_text(path, text);
+    text.empty() ? storage::remove_tree(path) : replace_text(path, text, kLatestSuffix);
     return true;
   } catch (const Error& error) {
     log::warn(error.what());
@@ -198,7 +198,7 @@ void publish(const std::string& directory, const std::string& temporary, const s
   const std::string old = move_in(temporary, folder, exists(directory, name));
   try {
     storage::sync_folder(directory);
-    storage::replace_text(latest, name + "\n");
+    replace_text(latest, name + "\n", kLatestSuffix);
   } catch (const Error&) {
     if (restore_latest(latest, latest_before)) move_back(temporary, folder, old);
     throw;

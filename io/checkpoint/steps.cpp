@@ -12,7 +12,7 @@
 #include <set>
 
 #include "checkpoint/manifest.hpp"
-#include "checkpoint/storage.hpp"
+#include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/checkpoint.hpp"
@@ -143,7 +143,8 @@ void remove_stale(const std::string& directory) {
   const std::set<std::string> all(names.begin(), names.end());
   for (const std::string& name : names) {
     const auto replaced = step_before(name, kReplaced);
-    const bool stale = is_temporary(name) || name == std::string(kLatestName) + kTemporary ||
+    const bool stale = is_temporary(name) ||
+                       name == std::string(kLatestName) + "." + kLatestSuffix ||
                        (replaced && all.contains(step_name(*replaced)));
     if (stale) attempt([&] { storage::remove_tree(directory + "/" + name); });
   }

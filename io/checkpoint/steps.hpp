@@ -9,6 +9,7 @@
 namespace hyperslab::io {
 
 inline constexpr const char* kLatestName = "latest";
+inline constexpr const char* kLatestSuffix = "tmp";  ///< after a dot, while it is written
 inline constexpr const char* kTemporary = ".tmp";  ///< suffix of what was never complete; a number
                                                    ///< follows if that name cannot be had
 inline constexpr const char* kReplaced = ".replaced";  ///< suffix of a step while it is replaced

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/crc32c.hpp"
-#include "checkpoint/storage.hpp"
+#include "files/crc32c.hpp"
+#include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::io {

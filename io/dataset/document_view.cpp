@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "checkpoint/crc32c.hpp"
 #include "dataset/fingerprint.hpp"
+#include "files/crc32c.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::io {

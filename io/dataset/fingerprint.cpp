@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "checkpoint/crc32c.hpp"
+#include "files/crc32c.hpp"
 #include "hyperslab/core/philox.hpp"
 
 namespace hyperslab::io {

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "dataset/llmc_header.hpp"
+#include "files/npy_header.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::io {
@@ -16,7 +17,6 @@ namespace {
 
 constexpr std::size_t kBufferBytes = 1 << 20;
 constexpr std::int64_t kMostBinTokens = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kNpyHeaderBytes = 128;  // a multiple of 64, as the format asks for
 
 template <class T>
 void encode(std::span<const std::int32_t> ids, std::vector<std::byte>& buffer) {
@@ -47,21 +47,21 @@ TokenWriter::TokenWriter(const std::string& path, std::int64_t vocabulary, std::
       vocabulary_(vocabulary),
       end_of_text_(end_of_text),
       width_(vocabulary <= 65536 ? 2 : 4),
-      file_(path, format_ == Format::hdf5 ? "ids" : "tmp") {
+      file_(path, process_suffix(format_ == Format::hdf5 ? "ids" : "tmp")) {
   buffer_.reserve(2 * kBufferBytes);
   if (format_ == Format::bin) buffer_.resize(kLlmcHeaderBytes);
   if (format_ == Format::npy) buffer_.resize(kNpyHeaderBytes);
 }
 
 void TokenWriter::append(std::span<const std::int32_t> ids) {
-  const std::int64_t wanted = count_ + static_cast<std::int64_t>(ids.size());
-  if (format_ == Format::bin && wanted > kMostBinTokens) fail_length();
+  const std::int64_t count = count_ + static_cast<std::int64_t>(ids.size());
+  if (format_ == Format::bin && count > kMostBinTokens) fail_length();
   for (const std::int32_t id : ids) {
     require(id >= 0 && id < vocabulary_, "token writer: an id outside the vocabulary");
     if (document_begins_) ++documents_;
     document_begins_ = id == end_of_text_;
   }
-  count_ = wanted;
+  count_ = count;
   const std::size_t piece = kBufferBytes / static_cast<std::size_t>(width_);
   while (!ids.empty()) {
     const auto now = ids.first(std::min(piece, ids.size()));
@@ -104,14 +104,7 @@ void TokenWriter::finish_bin() {
 }
 
 void TokenWriter::finish_npy() {
-  const auto dict_bytes = static_cast<std::size_t>(kNpyHeaderBytes - 10);
-  std::string header("\x93NUMPY\x01\x00", 8);
-  header += static_cast<char>(dict_bytes);
-  header += '\0';
-  header +=
-      fmt::format("{{'descr': '<u{}', 'fortran_order': False, 'shape': ({},), }}", width_, count_);
-  header.resize(static_cast<std::size_t>(kNpyHeaderBytes) - 1, ' ');
-  header += '\n';
+  const std::string header = npy_header(fmt::format("<u{}", width_), fmt::format("({},)", count_));
   file_.write_at(0, std::as_bytes(std::span(header)));
   file_.commit();
 }

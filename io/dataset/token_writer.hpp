@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "dataset/atomic_file.hpp"
+#include "files/atomic_file.hpp"
 
 namespace hyperslab::io {
 

@@ -17,10 +17,10 @@ std::string ranks_message(const Config& c, const Surroundings& s) {
   const auto& p = c.parallel;
   const std::int64_t others = std::int64_t{p.tensor} * p.pipeline;
   const auto found = s.is_plan
-                         ? fmt::format("--ranks is {}; set it to {}", s.ranks, wanted_ranks(c))
-                         : fmt::format("{} were started; start {}", s.ranks, wanted_ranks(c));
+                         ? fmt::format("--ranks is {}; set it to {}", s.ranks, required_ranks(c))
+                         : fmt::format("{} were started; start {}", s.ranks, required_ranks(c));
   auto text = fmt::format("needs {} ranks ({} x {} x {}, data x tensor x pipeline), {}",
-                          wanted_ranks(c), p.data, p.tensor, p.pipeline, found);
+                          required_ranks(c), p.data, p.tensor, p.pipeline, found);
   if (divides(others, s.ranks))
     text += fmt::format(" or set parallel.data to {}", s.ranks / others);
   return text;
@@ -56,7 +56,7 @@ constexpr std::array kLayoutRules = {
     Rule{"parallel.data", "parallel.tensor parallel.pipeline",
          "data x tensor x pipeline is the number of ranks",
          [](const Config& c, const Surroundings& s) {
-           return s.ranks == 0 || wanted_ranks(c) == s.ranks;
+           return s.ranks == 0 || required_ranks(c) == s.ranks;
          },
          ranks_message},
     Rule{"parallel.tensor", "model.heads", "divides model.heads",
@@ -123,7 +123,7 @@ constexpr std::array kLayoutRules = {
          [](const Config& c, const Surroundings&) {
            const auto& layers = c.parallel.stage_layers;
            return fmt::format(
-               "wanted {} numbers that add up to {}, 0 only at the ends; found {} that add up to "
+               "expected {} numbers that add up to {}, 0 only at the ends; found {} that add up to "
                "{}; leave it out to cut by cost",
                stages(c), c.model.layers, layers.size(),
                std::accumulate(layers.begin(), layers.end(), std::int64_t{0}));

@@ -23,7 +23,7 @@ namespace hyperslab::deck {
          (c.run.device == "auto" && s.has_cuda_build && s.has_cuda_device);
 }
 
-[[nodiscard]] inline std::int64_t wanted_ranks(const train::Config& c) {
+[[nodiscard]] inline std::int64_t required_ranks(const train::Config& c) {
   return std::int64_t{c.parallel.data} * c.parallel.tensor * c.parallel.pipeline;
 }
 

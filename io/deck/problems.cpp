@@ -23,24 +23,24 @@ std::string one_line(std::string text) {
 
 }  // namespace
 
-void Problems::add(Place place, std::string key, std::string text) {
-  problems_.push_back({place, one_line(std::move(key)), one_line(std::move(text))});
+void Problems::add(Mark mark, std::string key, std::string text) {
+  problems_.push_back({mark, one_line(std::move(key)), one_line(std::move(text))});
 }
 
 void Problems::raise(const std::string& file, std::span<const std::string> overrides) const {
   if (problems_.empty()) return;
   auto sorted = problems_;
-  std::ranges::stable_sort(sorted, {}, &Problem::place);
+  std::ranges::stable_sort(sorted, {}, &Problem::mark);
   std::string report;
   const std::size_t left_out = sorted.size() - std::min(sorted.size(), kMostShown);
   sorted.resize(sorted.size() - left_out);
-  for (const auto& [place, key, text] : sorted) {
+  for (const auto& [mark, key, text] : sorted) {
     if (!report.empty()) report += '\n';
-    if (place.override_index >= 0) {
+    if (mark.override_index >= 0) {
       report += fmt::format("--set {}: {}",
-                            overrides[static_cast<std::size_t>(place.override_index)], text);
+                            overrides[static_cast<std::size_t>(mark.override_index)], text);
     } else {
-      report += fmt::format("{}:{}:{}: {}{}{}", file, place.line, place.column, key,
+      report += fmt::format("{}:{}:{}: {}{}{}", file, mark.line, mark.column, key,
                             key.empty() ? "" : ": ", text);
     }
   }

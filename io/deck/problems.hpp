@@ -8,27 +8,27 @@
 
 namespace hyperslab::deck {
 
-/// Where something stands: a line and column of the file, both from 1, or an override.
-struct Place {
+/// Where in a deck something is: a line and column of the file, both from 1, or an override.
+struct Mark {
   int override_index = -1;  ///< -1: the file
   int line = 1;
   int column = 1;
-  friend auto operator<=>(const Place&, const Place&) = default;
+  friend auto operator<=>(const Mark&, const Mark&) = default;
 };
 
 /// What is wrong with a deck, gathered until everything has been looked at.
 class Problems {
  public:
   /// `key` is the whole path, "model.heads"; empty where no key is to blame.
-  void add(Place place, std::string key, std::string text);
+  void add(Mark mark, std::string key, std::string text);
   [[nodiscard]] std::size_t size() const { return problems_.size(); }
-  /// Throws Error(usage) with a line per problem, sorted by place, where there is any; of more than
+  /// Throws Error(usage) with a line per problem, sorted by mark, where there is any; of more than
   /// 50 with the number of the others.
   void raise(const std::string& file, std::span<const std::string> overrides) const;
 
  private:
   struct Problem {
-    Place place;
+    Mark mark;
     std::string key;
     std::string text;
   };

@@ -69,7 +69,7 @@ void judge_rules(const train::Config& config, const Surroundings& surroundings,
       return reader.is_bad(key) || is_unused(key, surroundings);
     };
     if (any_key_of(rule, leave_out) || rule.holds(config, surroundings)) continue;
-    problems.add(reader.place_of(rule.key), std::string(rule.key),
+    problems.add(reader.mark_of(rule.key), std::string(rule.key),
                  rule.message(config, surroundings));
   }
 }
@@ -82,9 +82,9 @@ train::Config read_deck(const std::string& text, const std::string& file,
   Problems problems;
   auto root = parse_yaml(text, -1, problems);
   if (root && root->kind == Node::Kind::null) {
-    problems.add(root->place, "", "the deck is empty");
+    problems.add(root->mark, "", "the deck is empty");
   } else if (root && root->kind != Node::Kind::map) {
-    problems.add(root->place, "",
+    problems.add(root->mark, "",
                  fmt::format("a deck is a map of the sections {}", listed(section_names(), "")));
   }
   if (!root || root->kind != Node::Kind::map) problems.raise(file, overrides);

@@ -58,7 +58,7 @@ class Reader {
   void text(std::string_view key, std::string& value) {
     const auto* node = find(key);
     if (node != nullptr && take(key, *node, parse_text(*node), value) && value.empty()) {
-      complain(key, node->place, "must not be empty");
+      complain(key, node->mark, "must not be empty");
     }
   }
   void maybe_text(std::string_view key, std::string& value) {
@@ -84,7 +84,7 @@ class Reader {
     for (const auto& item : items_of(*node)) {
       std::string value;
       if (!take(key, item, parse_text(item), value)) continue;
-      if (value.empty()) complain(key, item.place, "must not hold an empty text");
+      if (value.empty()) complain(key, item.mark, "must not hold an empty text");
       values.push_back(std::move(value));
     }
   }
@@ -105,7 +105,7 @@ class Reader {
       const auto found = node->kind == Node::Kind::sequence
                              ? fmt::format("a list of {}", node->items.size())
                              : shown(*node);
-      return complain(key, node->place,
+      return complain(key, node->mark,
                       fmt::format("must be a list of two numbers, found {}", found));
     }
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -121,7 +121,7 @@ class Reader {
     }
     const auto parsed = parse_integer(*node, IntegerRange{.least = 2, .most = kMostSteps});
     if (!parsed.value) {
-      return complain(key, node->place, parsed.problem + "; to keep every checkpoint write all");
+      return complain(key, node->mark, parsed.problem + "; to keep every checkpoint write all");
     }
     value = *parsed.value;
   }
@@ -131,19 +131,19 @@ class Reader {
     const auto choice = node->kind == Node::Kind::scalar ? parse_resume(node->text) : std::nullopt;
     const auto step = parse_integer(*node, kSteps).value;
     if ((!choice || choice->from == io::ResumeFrom::step) && !step) {
-      return complain(key, node->place,
+      return complain(key, node->mark,
                       fmt::format("must be auto, never or a step, found {}", shown(*node)));
     }
     value = step ? io::ResumeChoice{io::ResumeFrom::step, *step} : *choice;
   }
 
   /// Where a rule points for this key: the key, else its section, else the start of the file.
-  [[nodiscard]] Place place_of(std::string_view full_key) const {
+  [[nodiscard]] Mark mark_of(std::string_view full_key) const {
     const auto dot = full_key.find('.');
     auto* section = find_entry(root_, full_key.substr(0, dot));
     if (section == nullptr) return {};
     const auto* entry = find_entry(section->value, full_key.substr(dot + 1));
-    return entry == nullptr ? section->place : entry->place;
+    return entry == nullptr ? section->mark : entry->mark;
   }
   [[nodiscard]] bool is_bad(std::string_view full_key) const {
     return bad_.contains(full_key) || bad_.contains(full_key.substr(0, full_key.find('.')));
@@ -155,7 +155,7 @@ class Reader {
   }
   void require(std::string_view full_key) {
     if (is_bad(full_key) || has(full_key)) return;
-    problems_.add(place_of(full_key), std::string(full_key), "is missing and has no default");
+    problems_.add(mark_of(full_key), std::string(full_key), "is missing and has no default");
     bad_.insert(std::string(full_key));
   }
 
@@ -165,7 +165,7 @@ class Reader {
     auto* entry = entries_ == nullptr ? nullptr : find_entry(*entries_, key);
     if (entry == nullptr) return nullptr;
     if (entry->value.kind == Node::Kind::null && !nullable) {
-      complain(key, entry->place, "has no value");
+      complain(key, entry->mark, "has no value");
       return nullptr;
     }
     return &entry->value;
@@ -178,7 +178,7 @@ class Reader {
   template <class Read, class Field>
   bool take(std::string_view key, const Node& node, const Parsed<Read>& parsed, Field& field) {
     if (!parsed.value) {
-      complain(key, node.place, parsed.problem);
+      complain(key, node.mark, parsed.problem);
       return false;
     }
     field = static_cast<Field>(*parsed.value);
@@ -187,14 +187,14 @@ class Reader {
   bool is_one_of(std::string_view key, const Node& node, std::span<const std::string_view> names) {
     if (std::ranges::find(names, node.text) != names.end()) return true;
     const auto near = nearest_word(node.text, names);
-    complain(key, node.place,
+    complain(key, node.mark,
              fmt::format("must be {}, found '{}'{}", listed(names, ""), node.text,
                          near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near)));
     return false;
   }
-  void complain(std::string_view key, Place place, const std::string& text) {
+  void complain(std::string_view key, Mark mark, const std::string& text) {
     auto full = fmt::format("{}.{}", section_, key);
-    problems_.add(place, full, text);
+    problems_.add(mark, full, text);
     bad_.insert(std::move(full));
   }
 

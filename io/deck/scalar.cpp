@@ -89,13 +89,13 @@ std::string spelling_hint(std::string_view text, bool whole) {
 }
 
 /// Complains about nodes that no number can be read from; nothing where the text may be one.
-std::optional<std::string> not_a_number(const Node& node, std::string_view wanted, bool whole) {
+std::optional<std::string> not_a_number(const Node& node, std::string_view expected, bool whole) {
   if (node.kind != Node::Kind::scalar) {
-    return fmt::format("must be {}, found {}", wanted, shown(node));
+    return fmt::format("must be {}, found {}", expected, shown(node));
   }
   if (node.quoted) {
     const bool fits = is_decimal(node.text) && !has_leading_zero(node.text);
-    return fmt::format("must be {}, found {}{}", wanted, shown(node),
+    return fmt::format("must be {}, found {}{}", expected, shown(node),
                        fits ? "; leave the quotes out" : "");
   }
   const std::string_view digits = without_sign(node.text);
@@ -105,7 +105,7 @@ std::optional<std::string> not_a_number(const Node& node, std::string_view wante
   }
   const bool spelled = whole ? all_digits(digits) : is_decimal(node.text);
   if (spelled) return std::nullopt;
-  return fmt::format("must be {}, found '{}'{}", wanted, node.text,
+  return fmt::format("must be {}, found '{}'{}", expected, node.text,
                      spelling_hint(node.text, whole));
 }
 

@@ -36,7 +36,7 @@ class Shortener {
 
  private:
   bool is_overridden(const std::string& key) {
-    return reader_.has(key) && reader_.place_of(key).override_index >= 0;
+    return reader_.has(key) && reader_.mark_of(key).override_index >= 0;
   }
 
   void note(const std::string& text) { cuts_ += (cuts_.empty() ? "" : ", ") + text; }

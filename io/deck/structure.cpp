@@ -24,7 +24,7 @@ void complain_of_key(const std::string& section, const Entry& entry, Problems& p
   const auto meant = meant_key(fmt::format("{}.{}", section, entry.key));
   const bool same_section = meant.starts_with(section + ".");
   const auto word = same_section ? meant.substr(section.size() + 1) : meant;
-  problems.add(entry.place, fmt::format("{}.{}", section, entry.key),
+  problems.add(entry.mark, fmt::format("{}.{}", section, entry.key),
                fmt::format("unknown key '{}' ({})", entry.key,
                            did_you_mean(word, find_section(section)->keys)));
   if (!meant.empty()) bad.insert(meant);
@@ -35,12 +35,12 @@ void check_duplicates(const Node& map, const std::string& prefix, Problems& prob
                       BadKeys& bad) {
   std::map<std::string_view, int> first_lines;
   for (const auto& entry : map.entries) {
-    const auto [first, is_new] = first_lines.emplace(entry.key, entry.place.line);
+    const auto [first, is_new] = first_lines.emplace(entry.key, entry.mark.line);
     if (is_new) continue;
     const auto full = prefix + entry.key;
-    problems.add(entry.place, full,
+    problems.add(entry.mark, full,
                  fmt::format("given twice, on line {} and on line {}; delete one", first->second,
-                             entry.place.line));
+                             entry.mark.line));
     bad.insert(full);
   }
 }
@@ -50,14 +50,14 @@ void check_section(const Entry& section, Problems& problems, BadKeys& bad) {
   if (known == nullptr) {
     const auto near = nearest_word(section.key, section_names());
     problems.add(
-        section.place, section.key,
+        section.mark, section.key,
         fmt::format("unknown section '{}' ({})", section.key, did_you_mean(near, section_names())));
     if (!near.empty()) bad.insert(std::string(near));
     return;
   }
   if (section.value.kind == Node::Kind::null) return;
   if (section.value.kind != Node::Kind::map) {
-    problems.add(section.place, section.key,
+    problems.add(section.mark, section.key,
                  fmt::format("must be a map of keys, found {}", shown(section.value)));
     bad.insert(section.key);
     return;
@@ -70,10 +70,10 @@ void check_section(const Entry& section, Problems& problems, BadKeys& bad) {
 }
 
 /// The entry of a map with this key, added where it is not there yet.
-Entry& entry_of(Node& map, std::string_view key, Place place) {
+Entry& entry_of(Node& map, std::string_view key, Mark mark) {
   map.kind = Node::Kind::map;
   if (auto* found = find_entry(map, key)) return *found;
-  map.entries.push_back({std::string(key), place, Node{}});
+  map.entries.push_back({std::string(key), mark, Node{}});
   return map.entries.back();
 }
 
@@ -82,16 +82,16 @@ std::optional<Node> override_value(const std::string& text, int index, Problems&
   if (text.find_first_not_of(" \t") != std::string::npos) return parse_yaml(text, index, problems);
   Node empty;
   empty.kind = Node::Kind::scalar;
-  empty.place = {index, 1, 1};
+  empty.mark = {index, 1, 1};
   return empty;
 }
 
-void complain_of_path(const std::string& path, Place place, Problems& problems, BadKeys& bad) {
+void complain_of_path(const std::string& path, Mark mark, Problems& problems, BadKeys& bad) {
   const auto meant = meant_key(path);
   const auto* section = find_section(path.substr(0, path.find('.')));
   const auto known = section == nullptr ? "a key is section.key, as in model.heads"
                                         : did_you_mean("", section->keys);
-  problems.add(place, path,
+  problems.add(mark, path,
                fmt::format("unknown key '{}' ({})", path,
                            meant.empty() ? known : fmt::format("did you mean '{}'?", meant)));
   if (!meant.empty()) bad.insert(meant);
@@ -99,15 +99,15 @@ void complain_of_path(const std::string& path, Place place, Problems& problems, 
 
 void apply_override(const std::string& text, int index, Node& root, Problems& problems,
                     BadKeys& bad) {
-  const Place place = {index, 1, 1};
+  const Mark mark = {index, 1, 1};
   const auto equals = text.find('=');
   if (equals == std::string::npos) {
-    problems.add(place, "", "an override is section.key=value");
+    problems.add(mark, "", "an override is section.key=value");
     return;
   }
   const auto path = text.substr(0, equals);
   if (std::ranges::find(full_keys(), path) == full_keys().end()) {
-    complain_of_path(path, place, problems, bad);
+    complain_of_path(path, mark, problems, bad);
     return;
   }
   auto value = override_value(text.substr(equals + 1), index, problems);
@@ -117,9 +117,9 @@ void apply_override(const std::string& text, int index, Node& root, Problems& pr
   }
   const auto section = path.substr(0, path.find('.'));
   if (bad.contains(section)) return;
-  auto& section_map = entry_of(root, section, place).value;
-  auto& entry = entry_of(section_map, path.substr(section.size() + 1), place);
-  entry.place = place;
+  auto& section_map = entry_of(root, section, mark).value;
+  auto& entry = entry_of(section_map, path.substr(section.size() + 1), mark);
+  entry.mark = mark;
   entry.value = std::move(*value);
 }
 

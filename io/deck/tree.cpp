@@ -27,8 +27,8 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-Place place_of_mark(const YAML::Mark& mark, int override_index) {
-  return {override_index, std::max(mark.line, 0) + 1, std::max(mark.column, 0) + 1};
+Mark deck_mark(const YAML::Mark& position, int override_index) {
+  return {override_index, std::max(position.line, 0) + 1, std::max(position.column, 0) + 1};
 }
 
 /// Whether the line starts with a whole quoted text.
@@ -54,33 +54,33 @@ class TreeBuilder : public YAML::EventHandler {
 
   [[nodiscard]] Node take_root() { return std::move(root_); }
 
-  void OnDocumentStart(const YAML::Mark& /*mark*/) override {}
+  void OnDocumentStart(const YAML::Mark& /*position*/) override {}
   void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t /*anchor*/) override {
-    finish(node(Node::Kind::null, mark));
+  void OnNull(const YAML::Mark& position, YAML::anchor_t /*anchor*/) override {
+    finish(node(Node::Kind::null, position));
   }
-  void OnAlias(const YAML::Mark& mark, YAML::anchor_t /*anchor*/) override {
-    problems_.add(place_of(mark), "", "aliases (*name) are not supported; write the value out");
-    finish(node(Node::Kind::null, mark));
+  void OnAlias(const YAML::Mark& position, YAML::anchor_t /*anchor*/) override {
+    problems_.add(mark_of(position), "", "aliases (*name) are not supported; write the value out");
+    finish(node(Node::Kind::null, position));
   }
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+  void OnScalar(const YAML::Mark& position, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
-    if (is_undecorated(mark, tag, anchor)) check_one_line(mark, tag == "!", value);
-    Node scalar = node(Node::Kind::scalar, mark);
+    if (is_undecorated(position, tag, anchor)) check_one_line(position, tag == "!", value);
+    Node scalar = node(Node::Kind::scalar, position);
     scalar.quoted = tag == "!";
     scalar.text = value;
     finish(std::move(scalar));
   }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+  void OnSequenceStart(const YAML::Mark& position, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value /*style*/) override {
-    is_undecorated(mark, tag, anchor);
-    open_.push_back({node(Node::Kind::sequence, mark), std::nullopt});
+    is_undecorated(position, tag, anchor);
+    open_.push_back({node(Node::Kind::sequence, position), std::nullopt});
   }
   void OnSequenceEnd() override { close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+  void OnMapStart(const YAML::Mark& position, const std::string& tag, YAML::anchor_t anchor,
                   YAML::EmitterStyle::value /*style*/) override {
-    is_undecorated(mark, tag, anchor);
-    open_.push_back({node(Node::Kind::map, mark), std::nullopt});
+    is_undecorated(position, tag, anchor);
+    open_.push_back({node(Node::Kind::map, position), std::nullopt});
   }
   void OnMapEnd() override { close(); }
 
@@ -90,37 +90,38 @@ class TreeBuilder : public YAML::EventHandler {
     std::optional<Node> key;  ///< of a map whose value comes next
   };
 
-  [[nodiscard]] Place place_of(const YAML::Mark& mark) const {
-    return place_of_mark(mark, override_index_);
+  [[nodiscard]] Mark mark_of(const YAML::Mark& position) const {
+    return deck_mark(position, override_index_);
   }
-  [[nodiscard]] Node node(Node::Kind kind, const YAML::Mark& mark) const {
+  [[nodiscard]] Node node(Node::Kind kind, const YAML::Mark& position) const {
     Node made;
     made.kind = kind;
-    made.place = place_of(mark);
+    made.mark = mark_of(position);
     return made;
   }
-  bool is_undecorated(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+  bool is_undecorated(const YAML::Mark& position, const std::string& tag, YAML::anchor_t anchor) {
     const bool tagged = !tag.empty() && tag != "?" && tag != "!";
     if (tagged) {
-      problems_.add(place_of(mark), "", "tags (!!name) are not supported; leave the tag out");
+      problems_.add(mark_of(position), "", "tags (!!name) are not supported; leave the tag out");
     }
     if (anchor != 0) {
-      problems_.add(place_of(mark), "", "anchors (&name) are not supported; leave the anchor out");
+      problems_.add(mark_of(position), "",
+                    "anchors (&name) are not supported; leave the anchor out");
     }
     return !tagged && anchor == 0;
   }
   /// yaml-cpp lets a quote that is never closed swallow the rest of the file in silence, and folds
   /// plain lines into one value.
-  void check_one_line(const YAML::Mark& mark, bool quoted, std::string_view value) {
-    const auto place = place_of(mark);
-    const auto line = static_cast<std::size_t>(place.line - 1);
-    const auto column = static_cast<std::size_t>(place.column - 1);
+  void check_one_line(const YAML::Mark& position, bool quoted, std::string_view value) {
+    const auto mark = mark_of(position);
+    const auto line = static_cast<std::size_t>(mark.line - 1);
+    const auto column = static_cast<std::size_t>(mark.column - 1);
     if (line >= lines_.size() || column > lines_[line].size()) return;
     const auto source = lines_[line].substr(column);
     const bool complete = quoted ? holds_quoted(source) : source.starts_with(value);
     if (complete) return;
     const bool block = source.starts_with('|') || source.starts_with('>');
-    problems_.add(place, "",
+    problems_.add(mark, "",
                   !quoted ? "a value must stand on one line"
                   : block ? "block texts (| and >) are not supported"
                           : "a quoted text must end on the line where it starts");
@@ -147,10 +148,10 @@ class TreeBuilder : public YAML::EventHandler {
   }
   void add_entry(Node& map, Node key, Node value) {
     if (key.kind != Node::Kind::scalar) {
-      problems_.add(key.place, "", "a key must be a plain word");
+      problems_.add(key.mark, "", "a key must be a plain word");
       return;
     }
-    map.entries.push_back({std::move(key.text), key.place, std::move(value)});
+    map.entries.push_back({std::move(key.text), key.mark, std::move(value)});
   }
 
   std::vector<std::string_view> lines_;
@@ -160,7 +161,7 @@ class TreeBuilder : public YAML::EventHandler {
   Node root_;
 };
 
-Place place_of_byte(std::string_view text, std::size_t index, int override_index) {
+Mark mark_of_byte(std::string_view text, std::size_t index, int override_index) {
   const auto before = text.substr(0, index);
   const auto line_start = before.rfind('\n') + 1;  // npos + 1 is 0
   return {override_index, static_cast<int>(std::ranges::count(before, '\n')) + 1,
@@ -188,27 +189,27 @@ std::optional<std::size_t> first_tab_indent(std::string_view text) {
 }
 
 /// Tabs look like the blanks that YAML reads, and its parser does not say that one is in the way.
-std::string_view tab_hint(std::string_view source, Place place) {
+std::string_view tab_hint(std::string_view source, Mark mark) {
   const auto lines = lines_of(source);
-  const auto index = static_cast<std::size_t>(place.line - 1);
+  const auto index = static_cast<std::size_t>(mark.line - 1);
   const bool has_tab = index < lines.size() && lines[index].find('\t') != std::string_view::npos;
   return has_tab ? "; this line has a tab: write blanks" : "";
 }
 
 bool is_text(const std::string& text, int override_index, Problems& problems) {
   if (const auto bad = first_bad_byte(text)) {
-    problems.add(place_of_byte(text, *bad, override_index), "",
+    problems.add(mark_of_byte(text, *bad, override_index), "",
                  fmt::format("byte 0x{:02X} is not UTF-8 text; save the deck as UTF-8",
                              static_cast<unsigned char>(text[*bad])));
     return false;
   }
   if (const auto tab = first_tab_indent(text)) {
-    problems.add(place_of_byte(text, *tab, override_index), "",
+    problems.add(mark_of_byte(text, *tab, override_index), "",
                  "a tab indents this line; YAML wants blanks");
     return false;
   }
   if (const auto directive = first_directive(text)) {
-    problems.add(place_of_byte(text, *directive, override_index), "",
+    problems.add(mark_of_byte(text, *directive, override_index), "",
                  "YAML directives (%...) are not supported; delete the line");
     return false;
   }
@@ -232,21 +233,20 @@ std::optional<Node> parse_yaml(const std::string& text, int override_index, Prob
     YAML::Parser parser(stream);
     TreeBuilder builder(source, override_index, problems);
     Node root = parser.HandleNextDocument(builder) ? builder.take_root() : Node{};
-    if (root.kind == Node::Kind::null) root.place = {override_index, 1, 1};
+    if (root.kind == Node::Kind::null) root.mark = {override_index, 1, 1};
     Problems of_second;
     TreeBuilder second(source, override_index, of_second);
     if (parser.HandleNextDocument(second)) {
-      problems.add(second.take_root().place, "", "a second YAML document; a deck is only one");
+      problems.add(second.take_root().mark, "", "a second YAML document; a deck is only one");
     }
     if (problems.size() > problems_before) return std::nullopt;
     return root;
   } catch (const YAML::DeepRecursion& error) {
-    problems.add(place_of_mark(error.mark, override_index), "",
+    problems.add(deck_mark(error.mark, override_index), "",
                  "nested too deeply; a deck is a map of sections, which are maps of keys");
   } catch (const YAML::Exception& error) {
-    const Place place = place_of_mark(error.mark, override_index);
-    problems.add(place, "",
-                 fmt::format("not valid YAML: {}{}", error.msg, tab_hint(source, place)));
+    const Mark mark = deck_mark(error.mark, override_index);
+    problems.add(mark, "", fmt::format("not valid YAML: {}{}", error.msg, tab_hint(source, mark)));
   }
   return std::nullopt;
 }

@@ -12,20 +12,20 @@ namespace hyperslab::deck {
 
 struct Entry;
 
-/// A YAML value with its place. Unlike YAML::Node it keeps duplicate keys and quotes.
+/// A YAML value with its mark. Unlike YAML::Node it keeps duplicate keys and quotes.
 struct Node {
   enum class Kind : std::uint8_t { null, scalar, sequence, map };
   Kind kind = Kind::null;
   bool quoted = false;
   std::string text;  ///< of a scalar
-  Place place;
+  Mark mark;
   std::vector<Node> items;     ///< of a sequence
   std::vector<Entry> entries;  ///< of a map, in the order of the file
 };
 
 struct Entry {
   std::string key;
-  Place place;  ///< of the key
+  Mark mark;  ///< of the key
   Node value;
 };
 
@@ -34,7 +34,7 @@ struct Entry {
 
 /// Parses one document; an empty one is null. Nothing where it is not UTF-8 or not the YAML that
 /// decks use, which `problems` then says: no aliases, anchors, tags, directives, nor values over
-/// several lines. Every place gets `override_index`.
+/// several lines. Every mark gets `override_index`.
 [[nodiscard]] std::optional<Node> parse_yaml(const std::string& text, int override_index,
                                              Problems& problems);
 

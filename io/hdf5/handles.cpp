@@ -2,7 +2,6 @@
 #include "hdf5/handles.hpp"
 
 #include "hyperslab/core/log.hpp"
-#include "hyperslab/io/checkpoint.hpp"
 
 namespace hyperslab::io::hdf5 {
 namespace {
@@ -13,23 +12,6 @@ herr_t keep_innermost(unsigned /*depth*/, const H5E_error2_t* error, void* text)
 }
 
 }  // namespace
-
-}  // namespace hyperslab::io::hdf5
-
-namespace hyperslab::io {
-
-std::string hdf5_version() {
-  unsigned major = 0;
-  unsigned minor = 0;
-  unsigned release = 0;
-  if (H5get_libversion(&major, &minor, &release) < 0) return "HDF5";
-  return "HDF5 " + std::to_string(major) + "." + std::to_string(minor) + "." +
-         std::to_string(release);
-}
-
-}  // namespace hyperslab::io
-
-namespace hyperslab::io::hdf5 {
 
 Handle& Handle::operator=(Handle&& other) noexcept {
   if (this != &other) {

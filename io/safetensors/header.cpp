@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "checkpoint/storage.hpp"
+#include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
 #include "safetensors/strict_json.hpp"
 

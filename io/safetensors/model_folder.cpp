@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/storage.hpp"
+#include "files/storage.hpp"
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 constexpr std::size_t kBlockElements = 1 << 18;
+constexpr std::size_t kCopyBytes = 1 << 20;
 
 const char* header_name(DType dtype) {
   switch (dtype) {
@@ -130,14 +131,13 @@ void write_values(storage::File& file, std::uint64_t offset, const SafetensorsSp
   file.write_at(offset, values.data(), values.size_bytes());
 }
 
-void require_room(const std::string& path, std::uint64_t bytes) {
+void require_room(const std::string& path, const std::string& what, std::uint64_t bytes) {
   const std::uint64_t free = storage::free_bytes(path);
   if (free >= bytes) return;
   throw Error(
       ExitCode::storage,
-      fmt::format("{}: the model needs {} bytes and {} are free; make room or choose another "
-                  "folder",
-                  path, bytes, free));
+      fmt::format("{}: {} needs {} bytes and {} are free; make room or choose another folder", path,
+                  what, bytes, free));
 }
 
 }  // namespace
@@ -170,7 +170,17 @@ void ModelFolder::write_text(const std::string& name, const std::string& text) {
 }
 
 void ModelFolder::copy_file(const std::string& from, const std::string& name) {
-  write_text(name, storage::read_text(from));
+  const storage::File source = storage::File::open(from);
+  require_room(temporary_, from, source.size());
+  storage::File file = storage::File::create(temporary_ + "/" + name);
+  std::vector<char> block(kCopyBytes);
+  std::uint64_t done = 0;
+  while (const std::size_t some = source.read_at(done, block.data(), block.size())) {
+    file.write_at(done, block.data(), some);
+    done += some;
+  }
+  file.sync();
+  file.close();
 }
 
 void ModelFolder::write_tensors(std::span<const SafetensorsSpec> tensors, DType dtype,
@@ -182,7 +192,7 @@ void ModelFolder::write_tensors(std::span<const SafetensorsSpec> tensors, DType 
     total += bytes_of(tensor, dtype);
     largest = std::max(largest, tensor.shape.numel());
   }
-  require_room(temporary_, total);
+  require_room(temporary_, "the model", total);
   Tensor memory(Device::cpu, DType::f32, {largest});
   for (const Shard& shard : shards) {
     const auto mine = tensors.subspan(shard.first, shard.last - shard.first);
@@ -208,8 +218,7 @@ void ModelFolder::commit() {
   storage::sync_folder(temporary_);
   storage::rename(temporary_, path_);
   temporary_.clear();
-  const std::string parent = fs::path(path_).parent_path().string();
-  storage::sync_folder(parent.empty() ? "." : parent);
+  storage::sync_folder(storage::parent_of(path_));
 }
 
 }  // namespace hyperslab::io

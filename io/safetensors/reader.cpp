@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <set>
 
-#include "checkpoint/storage.hpp"
+#include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
 #include "safetensors/header.hpp"
 #include "safetensors/strict_json.hpp"

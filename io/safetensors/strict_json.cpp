@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "checkpoint/storage.hpp"
+#include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::io {

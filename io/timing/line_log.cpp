@@ -9,7 +9,7 @@
 #include <optional>
 #include <sstream>
 
-#include "checkpoint/storage.hpp"
+#include "files/atomic_file.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "timing/complaint.hpp"
@@ -49,7 +49,7 @@ storage::File cut_and_open(const std::string& path, std::int64_t first_step) {
   if (std::filesystem::exists(path)) {
     const std::string text = storage::read_text(path);
     const std::string kept = kept_lines(path, text, first_step);
-    if (kept != text) storage::replace_text(path, kept);
+    if (kept != text) replace_text(path, kept);
   }
   return storage::File::open_or_create(path);
 }

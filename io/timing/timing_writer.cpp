@@ -6,12 +6,12 @@
 #include <filesystem>
 
 #include "hdf5/attributes.hpp"
+#include "hdf5/staged_file.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/timing.hpp"
 #include "timing/columns.hpp"
 #include "timing/complaint.hpp"
-#include "timing/staged_file.hpp"
 
 namespace hyperslab::io {
 namespace {

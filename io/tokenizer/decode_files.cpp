@@ -6,7 +6,7 @@
 #include <optional>
 #include <span>
 
-#include "dataset/atomic_file.hpp"
+#include "files/atomic_file.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/dataset.hpp"
 #include "hyperslab/io/tokenizer.hpp"
@@ -23,7 +23,7 @@ class TextOutput {
     if (!path.empty()) file_.emplace(path);
   }
   void append(const std::string& text) {
-    if (file_) return file_->append(std::as_bytes(std::span(text)));
+    if (file_) return file_->append(text);
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) fail();
   }
   void finish() {

@@ -5,10 +5,9 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <system_error>
 
-#include "dataset/atomic_file.hpp"
+#include "files/atomic_file.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 #include "tokenizer/byte_text.hpp"
 
@@ -23,9 +22,11 @@ class NewFolder {
   explicit NewFolder(const std::string& path) : path_(path) {
     std::error_code error;
     const bool exists = std::filesystem::is_directory(path, error);
-    error.clear();
-    std::filesystem::create_directories(path, error);
-    if (error) fail_write(path, error.value());
+    try {
+      storage::make_folder(path);
+    } catch (const storage::CallError& refused) {
+      fail_write(path, refused.error_number());
+    }
     is_new_ = !exists;
   }
   ~NewFolder() {
@@ -39,10 +40,6 @@ class NewFolder {
   std::string path_;
   bool is_new_ = false;
 };
-
-void append(AtomicFile& file, const std::string& text) {
-  file.append(std::as_bytes(std::span(text)));
-}
 
 ordered_json tokens_by_text(const LearnedMerges& learned,
                             const std::vector<std::string>& specials) {
@@ -118,10 +115,10 @@ void write_vocabulary(const LearnedMerges& learned, const std::vector<std::strin
   AtomicFile merges_file((path / "merges.txt").string());
   AtomicFile tokenizer_file((path / "tokenizer.json").string());
   const ordered_json file = tokenizer_json(learned, specials);
-  append(vocab_file, file.at("model").at("vocab").dump() + '\n');
-  append(merges_file, "#version: 0.2\n");
-  for (const std::string& line : merge_lines(learned)) append(merges_file, line + '\n');
-  append(tokenizer_file, file.dump() + '\n');
+  vocab_file.append(file.at("model").at("vocab").dump() + '\n');
+  merges_file.append("#version: 0.2\n");
+  for (const std::string& line : merge_lines(learned)) merges_file.append(line + '\n');
+  tokenizer_file.append(file.dump() + '\n');
   vocab_file.commit();
   merges_file.commit();
   tokenizer_file.commit();

@@ -74,36 +74,36 @@ data_curl() {
 # data_verify FILE SHA256 NAME: ends with 3 and removes FILE where it is another one. Without a
 # published checksum, the one of the first download is kept in NAME.sha256 and holds from then on.
 data_verify() {
-  local file=$1 wanted=$2 name=$3 found from="published"
-  if [[ -z $wanted && -s $name.sha256 ]]; then
-    read -r wanted _ <"$name.sha256"
+  local file=$1 expected=$2 name=$3 found from="published"
+  if [[ -z $expected && -s $name.sha256 ]]; then
+    read -r expected _ <"$name.sha256"
     from="of the first download, in $name.sha256"
   fi
   found=$(data_sha256 "$file")
-  if [[ -z $wanted ]]; then
+  if [[ -z $expected ]]; then
     hs_say "no checksum of ${name##*/} is published: $found is recorded in $name.sha256"
     printf '%s  %s\n' "$found" "${name##*/}" >"$name.sha256"
-  elif [[ $found != "$wanted" ]]; then
+  elif [[ $found != "$expected" ]]; then
     rm -f -- "$file"
-    hs_die 3 "$name: its SHA-256 is $found, wanted $wanted ($from); it is removed: run this again"
+    hs_die 3 "$name: its SHA-256 is $found, expected $expected ($from); it is removed: run this again"
   fi
 }
 
 # data_fetch PATH FILE [SHA256]: FILE is there and right, or the script ends. Goes on with FILE.part.
 data_fetch() {
-  local url=$HYPERSLAB_DATA_URL/$1 file=$2 wanted=${3:-}
+  local url=$HYPERSLAB_DATA_URL/$1 file=$2 expected=${3:-}
   if [[ -e $file ]]; then
-    data_verify "$file" "$wanted" "$file"
+    data_verify "$file" "$expected" "$file"
     return 0
   fi
   hs_say "fetching $url"
-  if [[ ! -s $file.part || -z $wanted || $(data_sha256 "$file.part") != "$wanted" ]]; then
+  if [[ ! -s $file.part || -z $expected || $(data_sha256 "$file.part") != "$expected" ]]; then
     if ! data_curl "$url" "$file.part" --continue-at -; then
       rm -f -- "$file.part"
       data_curl "$url" "$file.part" || hs_die 3 "cannot fetch $url"
     fi
   fi
-  data_verify "$file.part" "$wanted" "$file"
+  data_verify "$file.part" "$expected" "$file"
   mv -- "$file.part" "$file"
 }
 

@@ -7,12 +7,12 @@
 #include <map>
 #include <utility>
 
+#include "index.hpp"
+
 namespace hyperslab::pipeline {
 namespace {
 
 constexpr int kNone = -1;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// An action of a rank.
 struct Place {

@@ -6,13 +6,12 @@
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
+#include "index.hpp"
 
 namespace hyperslab::pipeline {
 namespace {
 
 constexpr int kUnknown = -1;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Ends of passes per (global stage, microbatch), filled in as ranks advance.
 class Clock {

@@ -7,12 +7,11 @@
 
 #include "checker.hpp"
 #include "hyperslab/core/error.hpp"
+#include "index.hpp"
 #include "queues.hpp"
 
 namespace hyperslab::pipeline {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Most slots taken at once, per chunk, in the order of a rank's program.
 std::vector<int> peak_slots(const Program& program, int rank) {

@@ -157,13 +157,12 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
-/// Hosts need not share a disk, but where they have the deck, it is the same.
+/// Hosts need not share a disk; a rank whose host has no such file takes the text of rank 0.
 void require_one_deck(comm::World& world, const std::string& path, const std::string& text) {
   std::string mine = text;
   try {
     if (world.rank() != 0) mine = read_file(path);
-  } catch (const Error&) {
-    mine = text;
+  } catch (const Error&) {  // `mine` is still the text of rank 0
   }
   const std::string differs =
       differences(world.all_gather(fmt::format("{:016x}", name_hash(mine))));

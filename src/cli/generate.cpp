@@ -9,8 +9,8 @@
 #include "command.hpp"
 #include "completions.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/io/npy_file.hpp"
 #include "hyperslab/io/text_file.hpp"
-#include "npy_file.hpp"
 #include "stored.hpp"
 
 namespace hyperslab::cli {
@@ -81,7 +81,7 @@ void write_logits(const std::string& path, generate::Generator& generator,
                     "prompts, the first of {} tokens",
                     generator.context(), prompts.size(), tokens));
   }
-  NpyFile file(path, tokens, generator.vocabulary());
+  io::NpyFile file(path, tokens, generator.vocabulary());
   generator.prompt_logits(prompts.front(), [&](std::span<const float> row) { file.append(row); });
   file.finish();
 }

@@ -15,7 +15,7 @@
 #include "hyperslab/comm/gpus.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/version.hpp"
-#include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/io/hdf5_version.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"
 
 namespace hyperslab::cli {

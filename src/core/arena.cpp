@@ -11,6 +11,7 @@
 #include "cuda.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/profiler.hpp"
+#include "hyperslab/core/round_up.hpp"
 
 namespace hyperslab {
 namespace {
@@ -19,10 +20,6 @@ constexpr std::size_t kPage = 4096;
 constexpr unsigned char kCanary = 0xA5;
 constexpr std::size_t kGuardBytes = 65536;
 constexpr std::size_t kReadBytes = 1U << 24;  // of an arena, looked at at once
-
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 void* allocate_on_host(std::size_t bytes) {
   void* memory = std::aligned_alloc(kPage, round_up(bytes, kPage));

@@ -6,14 +6,13 @@
 #include <vector>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/round_up.hpp"
 
 namespace hyperslab::nn {
 namespace {
 
 constexpr Dim kPackAlignment = 32;       // elements: 64 bytes in the narrowest dtype
 constexpr Dim kBucketGranule = 128 / 4;  // elements of f32 for each rank
-
-Dim round_up(Dim value, Dim unit) { return (value + unit - 1) / unit * unit; }
 
 template <class ViewType>
 ViewType joined(const std::vector<Param*>& members, ViewType first) {

@@ -168,9 +168,6 @@ class CheckpointReader {
   std::uint64_t block_bytes_ = kBlockBytes;
 };
 
-/// Of the library that is loaded, such as "HDF5 1.10.8".
-[[nodiscard]] std::string hdf5_version();
-
 /// What `hyperslab checkpoint info` shows: folder, step, layout, tokens, version, sizes, and a line
 /// per tensor of the model with its shape and pieces.
 [[nodiscard]] std::string describe(const CheckpointReader& reader);

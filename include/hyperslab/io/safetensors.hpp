@@ -68,6 +68,7 @@ class ModelFolder {
   ~ModelFolder();
 
   void write_text(const std::string& name, const std::string& text);
+  /// Copies a file of any size in blocks, if there is room for it.
   void copy_file(const std::string& from, const std::string& name);
 
   /// Puts the values of tensor `index` into `out`: CPU, f32, of its shape.
@@ -82,7 +83,7 @@ class ModelFolder {
 
  private:
   std::string path_;
-  std::string temporary_;  ///< empty behind the commit
+  std::string temporary_;  ///< empty after the commit
 };
 
 }  // namespace hyperslab::io

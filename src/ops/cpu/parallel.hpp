@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/round_up.hpp"
 #include "hyperslab/core/view.hpp"
 
 namespace hyperslab::ops::cpu {
@@ -47,10 +48,6 @@ const T* optional_data(CView view) {
 template <class T>
 T* optional_data(View view) {
   return view ? view.data<T>() : nullptr;
-}
-
-[[nodiscard]] constexpr Dim round_up(Dim value, Dim unit) {
-  return (value + unit - 1) / unit * unit;
 }
 
 /// sums[place] += value, whether the vector is f32 or f64.

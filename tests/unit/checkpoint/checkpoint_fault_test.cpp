@@ -2,66 +2,32 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <functional>
 
 #include "checkpoint/steps.hpp"
-#include "checkpoint/storage.hpp"
+#include "files/storage.hpp"
 #include "fixtures.hpp"
+#include "support/nth_fault.hpp"
 
 namespace hyperslab::test {
 namespace {
 
 namespace fs = std::filesystem;
 using io::CheckpointReader;
-using io::storage::Call;
 
-constexpr int kKill = -2;  ///< instead of an errno
-
-struct Fault {
-  std::atomic<int> calls{0};
-  int at = 0;
-  int what = 0;
-  bool no_exchange = false;  ///< the file system cannot swap folders
-  std::atomic<bool> refused{false};
-  std::atomic<bool> hit{false};
-  std::atomic<Call> hit_call{Call::create};
-} fault;
-
-int fail_nth_call(Call call, const std::string& path) {
-  // The first renaming of an unfinished step is the try to swap.
-  if (fault.no_exchange && call == Call::rename && path.ends_with("10.tmp") && !fault.refused) {
-    fault.refused = true;
+/// A file system that cannot swap folders: it refuses the first renaming of the unfinished step,
+/// which is the try to swap. Nothing to refuse if `no_exchange` is false.
+fault::Injection::Answer refuse_exchange(bool no_exchange) {
+  if (!no_exchange) return {};
+  return [refused = false](std::string_view point, const std::string& path) mutable {
+    if (point != io::storage::kRename || !path.ends_with("10.tmp") || refused) return 0;
+    refused = true;
     return EINVAL;
-  }
-  if (++fault.calls != fault.at) return 0;
-  fault.hit = true;
-  fault.hit_call = call;
-  if (fault.what == kKill) ::kill(::getpid(), SIGKILL);
-  return fault.what;
+  };
 }
-
-/// Arms the hook for one scope.
-class Armed {
- public:
-  Armed(int at, int what, bool no_exchange) {
-    fault.calls = 0;
-    fault.at = at;
-    fault.what = what;
-    fault.no_exchange = no_exchange;
-    fault.refused = false;
-    fault.hit = false;
-    io::storage::set_hook(fail_nth_call);
-  }
-  ~Armed() { io::storage::set_hook(nullptr); }
-  Armed(const Armed&) = delete;
-  Armed& operator=(const Armed&) = delete;
-  Armed(Armed&&) = delete;
-  Armed& operator=(Armed&&) = delete;
-};
 
 /// A save over an earlier checkpoint of step 10: of a new step, or replacing it.
 struct Scenario {
@@ -114,7 +80,7 @@ class FaultTest : public testing::TestWithParam<Scenario> {
 
 TEST_P(FaultTest, TheNthFailingCallLeavesOldOrNew) {
   constexpr int ranks = 2;
-  for (const int what : {ENOSPC, EIO, io::storage::kShortWrite}) {
+  for (const int what : {ENOSPC, EIO, fault::kShortWrite}) {
     int failures = 0;
     for (int n = 1;; ++n) {
       SCOPED_TRACE(testing::Message() << "errno " << what << " at call " << n);
@@ -122,24 +88,26 @@ TEST_P(FaultTest, TheNthFailingCallLeavesOldOrNew) {
       const TempFolder folder;
       save_well(folder.path(), 10, old_);
       std::vector<std::string> errors;
+      std::string point;
       {
-        const Armed armed(n, what, GetParam().no_exchange);
+        const NthFault fault(n, what, refuse_exchange(GetParam().no_exchange));
         errors = save_new(folder.path(), ranks);
+        if (!fault.hit()) break;
+        point = fault.point();
       }
-      if (!fault.hit) break;
 
       EXPECT_EQ(errors, std::vector<std::string>(ranks, errors[0])) << "all ranks say the same";
       const bool failed = !errors[0].empty();
       failures += failed ? 1 : 0;
       if (failed) expect_named(errors[0], what, folder.path());
       EXPECT_EQ(loads_new(folder.path()), !failed);
-      // Where removing itself fails, something stays until the next save.
-      EXPECT_TRUE(fault.hit_call == Call::remove || !has_temporaries(folder.path()));
+      // If removing itself fails, something stays until the next save.
+      EXPECT_TRUE(point == io::storage::kRemove || !has_temporaries(folder.path()));
       EXPECT_EQ(save_new(folder.path(), ranks), std::vector<std::string>(ranks));
       EXPECT_TRUE(loads_new(folder.path()));
       EXPECT_FALSE(has_temporaries(folder.path()));
     }
-    if (what == io::storage::kShortWrite) {
+    if (what == fault::kShortWrite) {
       EXPECT_EQ(failures, 0) << "a short write is continued";
     } else {
       EXPECT_GT(failures, 15);
@@ -150,11 +118,14 @@ TEST_P(FaultTest, TheNthFailingCallLeavesOldOrNew) {
 TEST_P(FaultTest, ThreeFailingWritersGiveTheLowestRanksError) {
   const TempFolder folder;
   save_well(folder.path(), 10, old_);
-  io::storage::set_hook([](Call call, const std::string& path) {
-    return call == Call::pwrite && path.find("rank_00000") == std::string::npos ? ENOSPC : 0;
-  });
-  const auto errors = save_new(folder.path(), 3);
-  io::storage::set_hook(nullptr);
+  std::vector<std::string> errors;
+  {
+    const fault::Injection disk([](std::string_view point, const std::string& path) {
+      const bool of_rank_0 = path.find("rank_00000") != std::string::npos;
+      return point == io::storage::kWrite && !of_rank_0 ? ENOSPC : 0;
+    });
+    errors = save_new(folder.path(), 3);
+  }
 
   EXPECT_EQ(errors, std::vector<std::string>(3, errors[0]));
   EXPECT_NE(errors[0].find("rank 1: "), std::string::npos) << errors[0];
@@ -169,7 +140,7 @@ TEST_P(FaultTest, ThreeFailingWritersGiveTheLowestRanksError) {
 bool killed_at(int n, bool no_exchange, const std::function<void()>& save) {
   const pid_t child = ::fork();
   if (child == 0) {
-    const Armed armed(n, kKill, no_exchange);
+    const NthFault fault(n, kKill, refuse_exchange(no_exchange));
     save();
     ::_exit(0);
   }

@@ -4,11 +4,11 @@
 #include <limits>
 #include <stdexcept>
 
-#include "checkpoint/crc32c.hpp"
 #include "checkpoint/layout.hpp"
 #include "checkpoint/steps.hpp"
-#include "checkpoint/storage.hpp"
 #include "checkpoint/workers.hpp"
+#include "files/crc32c.hpp"
+#include "files/storage.hpp"
 #include "fixtures.hpp"
 
 namespace hyperslab::test {

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "checkpoint/crc32c.hpp"
 #include "checkpoint/manifest.hpp"
-#include "checkpoint/storage.hpp"
+#include "files/crc32c.hpp"
+#include "files/storage.hpp"
 #include "fixtures.hpp"
 
 namespace hyperslab::test {

@@ -6,8 +6,9 @@
 #include <filesystem>
 #include <limits>
 
-#include "checkpoint/storage.hpp"
+#include "files/storage.hpp"
 #include "fixtures.hpp"
+#include "hyperslab/core/fault.hpp"
 
 namespace hyperslab::test {
 namespace {
@@ -213,26 +214,16 @@ TEST_F(StepsOnDisk, PruneDoesNotCountAbandonedSteps) {
   EXPECT_EQ(listed(), (Steps{80, 95, 100}));
 }
 
-/// While it lives the disk refuses to remove what is of step 10.
-class Undeletable {
- public:
-  Undeletable() {
-    io::storage::set_hook([](io::storage::Call call, const std::string& path) {
-      const bool of_step = path.find("step_00000010") != std::string::npos;
-      return of_step && call == io::storage::Call::remove ? EPERM : 0;
-    });
-  }
-  ~Undeletable() { io::storage::set_hook(nullptr); }
-  Undeletable(const Undeletable&) = delete;
-  Undeletable& operator=(const Undeletable&) = delete;
-  Undeletable(Undeletable&&) = delete;
-  Undeletable& operator=(Undeletable&&) = delete;
-};
+/// The disk refuses to remove the files of step 10.
+int keep_step_10(std::string_view point, const std::string& path) {
+  const bool of_step = path.find("step_00000010") != std::string::npos;
+  return of_step && point == io::storage::kRemove ? EPERM : 0;
+}
 
 TEST_F(StepsOnDisk, WhatCannotBeRemovedStopsNeitherPruningNorSaving) {
   for (const std::int64_t step : {10, 20, 30}) save(step);
   {
-    const Undeletable disk;
+    const fault::Injection disk(keep_step_10);
     testing::internal::CaptureStderr();
     io::prune_checkpoints(directory(), {1, 0});
     io::prune_checkpoints(directory(), {1, 0});

@@ -70,7 +70,7 @@ const std::vector<BrokenRule>& broken_layout_rules() {
        "4"},
       {"parallel.stage_layers",
        "data:", "parallel: {pipeline: 2, stage_layers: [1, 2]}\ndata:", kTwoRanks,
-       "10:25|wanted 2 numbers that add up to 2, 0 only at the ends; found 2 that add up to 3; "
+       "10:25|expected 2 numbers that add up to 2, 0 only at the ends; found 2 that add up to 3; "
        "leave it out to cut by cost"},
       {"parallel.virtual_stages", "data:", "parallel: {virtual_stages: 2}\ndata:", kCpu,
        "10:12|2 virtual stages need schedule interleaved and a pipeline, found 1f1b with pipeline "

@@ -251,5 +251,29 @@ TEST(Safetensors, AFolderAppearsWholeOrNotAtAll) {
       HasSubstr("exists already"));
 }
 
+TEST(Safetensors, AFolderCopiesFilesThatAreLongerThanABlock) {
+  const test::TempFolder temp;
+  std::string bytes(2500000, 'x');
+  for (std::size_t i = 0; i < bytes.size(); i += 997) bytes[i] = static_cast<char>(i / 997 % 128);
+  test::put_file(temp.path() + "/tokenizer.json", bytes);
+
+  ModelFolder folder(temp.path() + "/model");
+  folder.copy_file(temp.path() + "/tokenizer.json", "tokenizer.json");
+  folder.commit();
+
+  EXPECT_TRUE(test::get_file(temp.path() + "/model/tokenizer.json") == bytes);
+}
+
+TEST(Safetensors, AFolderRefusesToCopyAFileForWhichThereIsNoRoom) {
+  const test::TempFolder temp;
+  const std::string large = temp.path() + "/tokenizer.json";
+  test::put_file(large, "");
+  std::filesystem::resize_file(large, std::uintmax_t{1} << 43);  // a hole: it takes no room itself
+  ModelFolder folder(temp.path() + "/model");
+
+  EXPECT_THAT(test::refusal(ExitCode::storage, [&] { folder.copy_file(large, "tokenizer.json"); }),
+              HasSubstr(large + " needs 8796093022208 bytes and "));
+}
+
 }  // namespace
 }  // namespace hyperslab::io

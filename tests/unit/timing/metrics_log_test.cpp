@@ -8,8 +8,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/storage.hpp"
+#include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/io/timing.hpp"
 #include "support/temp_folder.hpp"
 
@@ -213,14 +214,14 @@ TEST(LineLog, ATornLineThatCannotBeRemovedIsRemovedLater) {
   const std::string path = folder.path() + "/lines.jsonl";
   io::LineLog log(path, 1);
   log.append(R"({"step":1})");
-  static int writes = 0;
-  writes = 0;
-  io::storage::set_hook([](io::storage::Call call, const std::string&) {
-    if (call == io::storage::Call::pwrite) return writes++ == 0 ? io::storage::kShortWrite : ENOSPC;
-    return call == io::storage::Call::truncate ? EIO : 0;
-  });
-  log.append(R"({"step":2,"long":"longer than the next"})");
-  io::storage::set_hook(nullptr);
+  {
+    int writes = 0;
+    const fault::Injection disk([&](std::string_view point, const std::string& /*path*/) {
+      if (point == io::storage::kWrite) return writes++ == 0 ? fault::kShortWrite : ENOSPC;
+      return point == io::storage::kResize ? EIO : 0;
+    });
+    log.append(R"({"step":2,"long":"longer than the next"})");
+  }
   EXPECT_GT(std::filesystem::file_size(path), 11U) << "half of the line is there";
 
   log.append(R"({"step":3})");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "timing/staged_file.hpp"
+#include "hdf5/staged_file.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -119,12 +119,12 @@ class Training20(support.Case):
                 self.assertEqual(code, 2)
                 self.assertIn(words, err)
 
-    def assert_near(self, found, wanted, tolerance):
+    def assert_near(self, found, expected, tolerance):
         """Two curves agree at every step."""
-        self.assertEqual(len(found), len(wanted))
-        worst = max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(found, wanted))
+        self.assertEqual(len(found), len(expected))
+        worst = max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(found, expected))
         print(f"{self.id().rpartition('.')[2]}: largest difference {worst:.2e}, allowed {tolerance:.0e}")
-        self.assertLessEqual(worst, tolerance, f"{found}\n{wanted}")
+        self.assertLessEqual(worst, tolerance, f"{found}\n{expected}")
 
     def test_families(self):
         for precision in ARGUMENTS.precisions:

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "checkpoint/storage.hpp"
+#include "files/storage.hpp"
 #include "hdf5/backing.hpp"
 
 namespace hyperslab::io {

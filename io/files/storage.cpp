@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage.hpp"
+#include "files/storage.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -16,42 +15,32 @@
 #include <system_error>
 #include <vector>
 
-#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/fault.hpp"
 
 namespace hyperslab::io::storage {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::atomic<Hook> current_hook{nullptr};
-
-int ask_hook(Call call, const std::string& path) {
-  const Hook hook = current_hook.load();
-  return hook == nullptr ? 0 : hook(call, path);
-}
-
 [[noreturn]] void fail(const std::string& path, const char* what, int error) {
-  throw Error(ExitCode::storage,
-              fmt::format("{}: {}: {}", path, what, std::generic_category().message(error)));
+  throw CallError(path, what, error);
 }
 
-/// Throws where the hook wants the call to fail.
-void before(Call call, const std::string& path, const char* what) {
-  const int error = ask_hook(call, path);
+/// Throws if a test lets the call at `point` fail.
+void before(const char* point, const std::string& path, const char* what) {
+  const int error = fault::at(point, path);
   if (error > 0) fail(path, what, error);
-}
-
-std::string parent_of(const std::string& path) {
-  const std::string parent = fs::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
 }
 
 }  // namespace
 
-void set_hook(Hook hook) { current_hook.store(hook); }
+CallError::CallError(const std::string& path, const char* what, int error_number)
+    : Error(ExitCode::storage,
+            fmt::format("{}: {}: {}", path, what, std::generic_category().message(error_number))),
+      error_number_(error_number) {}
 
 File File::create(const std::string& path) {
-  before(Call::create, path, "creating it failed");
+  before(kCreate, path, "creating it failed");
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) fail(path, "creating it failed", errno);
   return {path, fd};
@@ -64,13 +53,13 @@ File File::open(const std::string& path) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) fail(path, "opening it failed", errno);
   if (!S_ISREG(info.st_mode)) {
-    throw Error(ExitCode::storage, path + ": wanted a regular file, found something else");
+    throw Error(ExitCode::storage, path + ": expected a regular file, found something else");
   }
   return file;
 }
 
 File File::open_or_create(const std::string& path) {
-  before(Call::create, path, "opening it failed");
+  before(kCreate, path, "opening it failed");
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd < 0) fail(path, "opening it failed", errno);
   return {path, fd};
@@ -81,18 +70,24 @@ File::~File() {
 }
 
 void File::set_size(std::uint64_t bytes) {
-  before(Call::truncate, path_, "setting its size failed");
+  before(kResize, path_, "setting its size failed");
   if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) {
     fail(path_, "setting its size failed", errno);
   }
 }
 
+void File::reserve(std::uint64_t bytes) {
+  before(kReserve, path_, "reserving room failed");
+  const int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
+  if (error != 0) fail(path_, "reserving room failed", error);
+}
+
 void File::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
   const auto* next = static_cast<const char*>(data);
   while (bytes > 0) {
-    const int wanted = ask_hook(Call::pwrite, path_);
-    if (wanted > 0) fail(path_, "writing failed", wanted);
-    const std::size_t some = wanted == kShortWrite ? (bytes + 1) / 2 : bytes;
+    const int injected = fault::at(kWrite, path_);
+    if (injected > 0) fail(path_, "writing failed", injected);
+    const std::size_t some = injected == fault::kShortWrite ? (bytes + 1) / 2 : bytes;
     const ssize_t done = ::pwrite(fd_, next, some, static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) fail(path_, "writing failed", errno);
@@ -128,7 +123,7 @@ bool File::is_removed() const {
 }
 
 void File::sync() {
-  before(Call::fsync, path_, "fsync failed");
+  before(kSync, path_, "fsync failed");
   if (::fsync(fd_) != 0) fail(path_, "fsync failed", errno);
 }
 
@@ -137,15 +132,16 @@ void File::close() {
 }
 
 void make_folder(const std::string& path) {
-  before(Call::mkdir, path, "making the folder failed");
+  before(kMakeFolder, path, "making the folder failed");
   std::error_code error;
   fs::create_directories(path, error);
   if (error) fail(path, "making the folder failed", error.value());
 }
 
 void sync_folder(const std::string& path) {
-  before(Call::fsync, path, "fsync of the folder failed");
+  before(kSyncFolder, path, "fsync of the folder failed");
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0 && errno == EACCES) return;  // it may be written, but not read
   if (fd < 0) fail(path, "opening the folder failed", errno);
   const int error = ::fsync(fd) == 0 ? 0 : errno;
   ::close(fd);
@@ -154,15 +150,15 @@ void sync_folder(const std::string& path) {
 
 void rename(const std::string& from, const std::string& to) {
   const std::string what = "renaming it to " + to + " failed";
-  before(Call::rename, from, what.c_str());
+  before(kRename, from, what.c_str());
   if (std::rename(from.c_str(), to.c_str()) != 0) fail(from, what.c_str(), errno);
 }
 
 bool exchange(const std::string& a, const std::string& b) {
   const std::string what = "exchanging it with " + b + " failed";
-  const int wanted = ask_hook(Call::rename, a);
-  if (wanted == EINVAL) return false;
-  if (wanted > 0) fail(a, what.c_str(), wanted);
+  const int injected = fault::at(kRename, a);
+  if (injected == EINVAL) return false;
+  if (injected > 0) fail(a, what.c_str(), injected);
 #ifdef RENAME_EXCHANGE
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) fail(a, what.c_str(), errno);
@@ -181,7 +177,7 @@ void remove_tree(const std::string& path) {
     std::ranges::sort(entries);
     for (const std::string& entry : entries) remove_tree(entry);
   }
-  before(Call::remove, path, "removing it failed");
+  before(kRemove, path, "removing it failed");
   fs::remove(path, error);
   if (error) fail(path, "removing it failed", error.value());
 }
@@ -210,16 +206,9 @@ void write_text(const std::string& path, const std::string& text) {
   file.close();
 }
 
-void replace_text(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".tmp";
-  try {
-    write_text(temporary, text);
-    rename(temporary, path);
-  } catch (const Error&) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  sync_folder(parent_of(path));
+std::string parent_of(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
 }
 
 std::uint64_t free_bytes(const std::string& path) {

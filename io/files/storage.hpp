@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files and folders with the real errno in every error; private to io. Every call that changes the
-// disk passes a hook, so that tests can let the n-th one fail.
+// disk is a fault point, so that tests can make the n-th one fail.
 #pragma once
 
 #include <cstddef>
@@ -9,23 +9,37 @@
 #include <string>
 #include <utility>
 
+#include "hyperslab/core/error.hpp"
+
 namespace hyperslab::io::storage {
 
-enum class Call : std::uint8_t { create, truncate, pwrite, fsync, rename, mkdir, remove };
+// Names of the fault points; their subject is the path.
+inline constexpr const char* kCreate = "file.create";
+inline constexpr const char* kReserve = "file.reserve";
+inline constexpr const char* kResize = "file.resize";
+inline constexpr const char* kWrite = "file.write";
+inline constexpr const char* kSync = "file.sync";
+inline constexpr const char* kRename = "file.rename";
+inline constexpr const char* kMakeFolder = "folder.make";
+inline constexpr const char* kSyncFolder = "folder.sync";
+inline constexpr const char* kRemove = "tree.remove";
 
-/// Asked before every changing call, from any thread: 0 lets it happen, an errno makes it fail with
-/// that, kShortWrite makes a pwrite write about half of what it was asked to.
-using Hook = int (*)(Call call, const std::string& path);
-inline constexpr int kShortWrite = -1;
-/// For tests; null removes it.
-void set_hook(Hook hook);
+/// A call that the system refused: Error(storage) "<path>: <what>: <errno text>".
+class CallError : public Error {
+ public:
+  CallError(const std::string& path, const char* what, int error_number);
+  [[nodiscard]] int error_number() const { return error_number_; }
 
-/// An open file. All failures throw Error(storage): "<path>: <what>: <errno text>".
+ private:
+  int error_number_;
+};
+
+/// An open file. Functions throw CallError.
 class File {
  public:
   /// A new or emptied file to write and read.
   [[nodiscard]] static File create(const std::string& path);
-  /// Read-only. What is no regular file (a pipe, a device) fails at once, without waiting for it.
+  /// Read-only. Throws Error(storage) at once for a pipe or a device, without waiting for it.
   [[nodiscard]] static File open(const std::string& path);
   /// To write and read; what is in it stays.
   [[nodiscard]] static File open_or_create(const std::string& path);
@@ -36,14 +50,16 @@ class File {
   ~File();
 
   void set_size(std::uint64_t bytes);
+  /// Fails now if the disk or a limit does not allow a file of this many bytes.
+  void reserve(std::uint64_t bytes);
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
   /// Returns how many bytes there were before the end of the file.
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, void* data, std::size_t bytes) const;
   [[nodiscard]] std::uint64_t size() const;
-  /// Whether no name leads to it any more: someone removed it, or the folder around it.
+  /// Whether it, or the folder around it, was removed since it was opened.
   [[nodiscard]] bool is_removed() const;
   void sync();
-  void close();  ///< where the result matters; the destructor closes silently
+  void close();  ///< if the result matters; the destructor closes silently
 
  private:
   File(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
@@ -53,12 +69,15 @@ class File {
 
 /// Makes the folder and its parents.
 void make_folder(const std::string& path);
-/// Puts the folder's entries on the disk; file systems that cannot do it for folders are fine.
+/// Puts the folder's entries on the disk, as far as the file system and the folder's permissions
+/// allow it.
 void sync_folder(const std::string& path);
+/// The folder that holds `path`; "." for a plain name.
+[[nodiscard]] std::string parent_of(const std::string& path);
 void rename(const std::string& from, const std::string& to);
-/// Swaps two folders in one step; false where the file system cannot.
+/// Swaps two folders in one step; false if the file system cannot.
 [[nodiscard]] bool exchange(const std::string& a, const std::string& b);
-/// Removes a file or folder with all that is in it; nothing there is fine.
+/// Removes a file or a folder with all its content, if it exists.
 void remove_tree(const std::string& path);
 
 /// A whole file; fails if it has more than `most` bytes.
@@ -66,11 +85,8 @@ void remove_tree(const std::string& path);
                                     std::uint64_t most = std::numeric_limits<std::uint64_t>::max());
 /// Creates or empties the file, writes and syncs it.
 void write_text(const std::string& path, const std::string& text);
-/// Writes `<path>.tmp`, syncs it, renames it to `path` and syncs the folder.
-void replace_text(const std::string& path, const std::string& text);
 
-/// Bytes that are free for us on the file system of `path`; the largest number where it does not
-/// say.
+/// Bytes that are free for us on the file system of `path`; the largest number if it does not say.
 [[nodiscard]] std::uint64_t free_bytes(const std::string& path);
 
 }  // namespace hyperslab::io::storage

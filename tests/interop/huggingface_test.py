@@ -130,10 +130,10 @@ class HuggingFace(support.Case):
             self.run_well("generate", "--checkpoint", checkpoint, f"--prompt={prompt}", "--logits", "logits.npy",
                           "--max-tokens", 1, "--vocab", "bytes", "--stop-token", "-1")
             found = numpy.load(self.folder / "logits.npy")
-            wanted = model(torch.tensor([ids])).logits[0].numpy()
-            self.assertEqual((found.dtype, found.shape), (wanted.dtype, (length, VOCABULARY)))
-            difference = max(difference, float(numpy.abs(found - wanted).max()))
-            largest = max(largest, float(numpy.abs(wanted).max()))
+            expected = model(torch.tensor([ids])).logits[0].numpy()
+            self.assertEqual((found.dtype, found.shape), (expected.dtype, (length, VOCABULARY)))
+            difference = max(difference, float(numpy.abs(found - expected).max()))
+            largest = max(largest, float(numpy.abs(expected).max()))
         self.differences.append({"case": case, "tokens": lengths, "largest_logit": largest,
                                  "max_difference": difference})
         self.assertLessEqual(difference, LOGITS_WITHIN, f"{case}, inputs of seed {SEED}")
@@ -141,14 +141,14 @@ class HuggingFace(support.Case):
     def assert_same_model(self, deck, checkpoint, model):
         """Losses on text and noise within 1e-5 (relative above 1), and the same greedy continuation."""
         for tokens, ids in (("text.bin", self.text_ids), ("noise.bin", self.noise_ids)):
-            wanted = loss_of(model, ids)
-            self.assertAlmostEqual(self.our_loss(deck, checkpoint, tokens), wanted, delta=1e-5 * max(1, wanted))
+            expected = loss_of(model, ids)
+            self.assertAlmostEqual(self.our_loss(deck, checkpoint, tokens), expected, delta=1e-5 * max(1, expected))
         for prompt in ("The ", "The old cow", "x"):
             count = CONTEXT - len(prompt)
             result = self.run_well("generate", "--checkpoint", checkpoint, "--prompt", prompt, "--max-tokens",
                                    count, "--temperature", 0, "--vocab", "bytes", "--stop-token", "-1")
-            wanted = bytes(id for id in greedy(model, list(prompt.encode()), count) if id < 256)
-            self.assertEqual(result.out[len(prompt):-1], wanted.decode("utf-8", "replace"))
+            expected = bytes(id for id in greedy(model, list(prompt.encode()), count) if id < 256)
+            self.assertEqual(result.out[len(prompt):-1], expected.decode("utf-8", "replace"))
 
     def test_export(self):
         for name, settings in OURS.items():
@@ -197,7 +197,7 @@ class HuggingFace(support.Case):
                 for tensor, values in model.float().state_dict().items():
                     self.assertTrue(torch.equal(back.state_dict()[tensor], values), tensor)
                 self.assert_same_model(f"import_{name}/deck.yaml", f"import_{name}", model.float())
-                # Read anew: narrowing `model` has rounded its rotary frequencies, too.
+                # Read again: narrowing `model` has rounded its rotary frequencies, too.
                 theirs = AutoModelForCausalLM.from_pretrained(self.folder / f"theirs_{name}", dtype=torch.float32)
                 self.assert_same_logits(f"import {name}", f"import_{name}", theirs.eval())
 
@@ -268,7 +268,7 @@ class HuggingFace(support.Case):
     def test_a_vocabulary_goes_along(self):
         self.run_well("tokenize", "--train-vocab", 300, "--input", "text.txt", "--output-vocab", "vocab")
         self.run_well("tokenize", "--vocab", "vocab", "--input", "text.txt", "--output", "words.npy")
-        wanted = numpy.load(self.folder / "words.npy").tolist()
+        expected = numpy.load(self.folder / "words.npy").tolist()
         for family in ("llama", "gpt2"):
             self.train(f"words_{family}", "train.steps=2", "train.validate_every=0", f"model.family={family}",
                        "model.vocabulary=320", "data.train=[words.npy]", "data.validation=[words.npy]",
@@ -281,7 +281,7 @@ class HuggingFace(support.Case):
             result = self.run_well("generate", "--checkpoint", f"again_{family}", "--prompt", "The cow",
                                    "--temperature", 0, "--max-tokens", 5, "--stop-token", "-1")
 
-            self.assertEqual(tokenizer.encode(support.text()) + [tokenizer.eos_token_id], wanted)
+            self.assertEqual(tokenizer.encode(support.text()) + [tokenizer.eos_token_id], expected)
             self.assertEqual(model.config.eos_token_id, tokenizer.eos_token_id)
             self.assertEqual(result.out[:-1], "The cow" + tokenizer.decode(
                 greedy(model, tokenizer.encode("The cow"), 5)))

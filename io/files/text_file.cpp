@@ -6,10 +6,9 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <span>
 
-#include "checkpoint/storage.hpp"
-#include "dataset/atomic_file.hpp"
+#include "files/atomic_file.hpp"
+#include "files/storage.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -42,9 +41,7 @@ void write_in_place(const std::string& path, std::string_view text) {
 
 void write_text_file(const std::string& path, std::string_view text) {
   if (is_written_in_place(path)) return write_in_place(path, text);
-  AtomicFile file(path);
-  file.append(std::as_bytes(std::span(text)));
-  file.commit();
+  replace_text(path, text);
 }
 
 std::string read_text_file(const std::string& path, std::uint64_t most) {

@@ -2,17 +2,19 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
+#include <memory>
 #include <span>
 #include <string>
 
-namespace hyperslab::cli {
+namespace hyperslab::io {
+
+class AtomicFile;
 
 /// A new .npy file of f32 (rows, columns), row by row. Written under a temporary name; finish()
 /// renames it, without that nothing is left. All functions throw Error(storage).
 class NpyFile {
  public:
-  NpyFile(std::string path, std::int64_t rows, std::int64_t columns);
+  NpyFile(const std::string& path, std::int64_t rows, std::int64_t columns);
   ~NpyFile();
   NpyFile(NpyFile&&) = delete;
   NpyFile& operator=(NpyFile&&) = delete;
@@ -21,10 +23,7 @@ class NpyFile {
   void finish();
 
  private:
-  void check();
-  std::string path_;
-  std::string temporary_;
-  std::ofstream file_;
+  std::unique_ptr<AtomicFile> file_;
 };
 
-}  // namespace hyperslab::cli
+}  // namespace hyperslab::io

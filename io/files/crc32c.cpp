@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/crc32c.hpp"
+#include "files/crc32c.hpp"
 
 #include <array>
 #include <cstring>

@@ -87,7 +87,7 @@ class Exchange(support.Case):
         # 12 blocks are an epoch: the first step sees what eval sees.
         ids = [*support.text().encode()][:12 * 32 + 1]
         support.write_tokens(self.folder / "twelve.bin", ids)
-        wanted = self.evaluate("tuned/deck.yaml", "tuned", "twelve.bin")
+        expected = self.evaluate("tuned/deck.yaml", "tuned", "twelve.bin")
         for deck in ("tuned", "other/tuned"):
             result = self.run_program("train", f"{deck}/deck.yaml", *support.overrides(
                 "data.train=[twelve.bin]", "train.steps=2", "train.global_batch=12", "train.microbatch=12"))
@@ -96,7 +96,7 @@ class Exchange(support.Case):
             self.assertIn("starts from the weights of", result.err)
             run = self.folder / deck / "run"
             self.assertEqual(support.column(run, "step"), [1, 2])
-            self.assertAlmostEqual(support.column(run, "loss")[0], wanted, delta=1e-6)
+            self.assertAlmostEqual(support.column(run, "loss")[0], expected, delta=1e-6)
         self.assertFalse((self.folder / "runs").exists())
 
     def test_a_head_of_its_own_is_kept(self):

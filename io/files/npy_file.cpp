@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/io/npy_file.hpp"
+
+#include <fmt/format.h>
+
+#include "files/atomic_file.hpp"
+#include "files/npy_header.hpp"
+
+namespace hyperslab::io {
+
+std::string npy_header(const std::string& type, const std::string& shape) {
+  constexpr std::size_t kDictBytes = kNpyHeaderBytes - 10;
+  std::string header("\x93NUMPY\x01\x00", 8);
+  header += static_cast<char>(kDictBytes);
+  header += '\0';
+  header += fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", type, shape);
+  header.resize(kNpyHeaderBytes - 1, ' ');
+  return header + '\n';
+}
+
+NpyFile::NpyFile(const std::string& path, std::int64_t rows, std::int64_t columns)
+    : file_(std::make_unique<AtomicFile>(path)) {
+  file_->append(npy_header("<f4", fmt::format("({}, {})", rows, columns)));
+}
+
+NpyFile::~NpyFile() = default;
+
+void NpyFile::append(std::span<const float> row) { file_->append(std::as_bytes(row)); }
+
+void NpyFile::finish() { file_->commit(); }
+
+}  // namespace hyperslab::io
