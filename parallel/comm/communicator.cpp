@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "flight_recorder.hpp"
 #include "hyperslab/core/error.hpp"
-#include "trail.hpp"
 
 namespace hyperslab::comm {
 namespace {
@@ -35,8 +35,13 @@ std::string_view name_of(Call call) {
   return "?";
 }
 
-Communicator::Communicator(std::string name, int rank, int size, Device device)
-    : name_(std::move(name)), rank_(rank), size_(size), device_(device), open_(kMaxUnderWay) {
+Communicator::Communicator(GroupRole role, int rank, int size, Device device)
+    : role_(role),
+      name_(comm::name_of(role)),
+      rank_(rank),
+      size_(size),
+      device_(device),
+      open_(kMaxUnderWay) {
   if (size < 1 || rank < 0 || rank >= size) {
     throw Error(ExitCode::internal,
                 fmt::format("communicator {}: no member {} in a group of {}", name_, rank, size));
@@ -109,7 +114,7 @@ Ticket Communicator::open(const Context& ctx, Call call) {
   slot = {next_ticket_, call, ctx.device(), now_seconds()};
   ++under_way_;
   // What tells of arrivals alone would hide the newest call that moves data.
-  if (trail_ && call != Call::barrier) trail_->called(call, next_ticket_);
+  if (flight_recorder_ && call != Call::barrier) flight_recorder_->called(call, next_ticket_);
   return next_ticket_++;
 }
 
@@ -215,9 +220,10 @@ double Communicator::wait(Context& ctx, Ticket ticket) {
   const Scope<Component> scope(ctx.recorder(), Component::communication);
   const double begin = now_seconds();
   // As open() does: where no one has called an arrival, all members would seem to be late for it.
-  if (trail_ && slot.call != Call::barrier) trail_->waits(slot.call, ticket);
+  if (flight_recorder_ && slot.call != Call::barrier)
+    flight_recorder_->wait_begins(slot.call, ticket);
   const double end = std::max(do_wait(ctx, ticket), slot.start_seconds);
-  if (trail_) trail_->arrived();
+  if (flight_recorder_) flight_recorder_->wait_ends();
   if (slot.call == Call::barrier) return end;  // of arrive()
   traffic_.exposed_seconds += now_seconds() - begin;
   traffic_.seconds += end - slot.start_seconds;
@@ -231,9 +237,9 @@ void Communicator::barrier() {
   if (in_group_) refuse("barrier", "called between group_begin and group_end");
   count(Call::barrier, 0);
   const double begin = now_seconds();
-  if (trail_) trail_->waits(Call::barrier, next_ticket_ - 1);
+  if (flight_recorder_) flight_recorder_->wait_begins(Call::barrier, next_ticket_ - 1);
   do_barrier();
-  if (trail_) trail_->arrived();
+  if (flight_recorder_) flight_recorder_->wait_ends();
   const double seconds = now_seconds() - begin;
   traffic_.seconds += seconds;
   traffic_.exposed_seconds += seconds;

@@ -16,12 +16,14 @@ void copy_unless_same(Context& ctx, CView from, View to) {
 
 class SelfCommunicator final : public Communicator {
  public:
-  SelfCommunicator(const std::string& name, Device device) : Communicator(name, 0, 1, device) {}
+  SelfCommunicator(GroupRole role, Device device) : Communicator(role, 0, 1, device) {}
 
   void progress() override {}
-  std::unique_ptr<Communicator> split(int color, int /*key*/, const std::string& name) override {
-    if (color < 0) refuse("split", fmt::format("color {} of {} is negative", color, name));
-    return make_self_communicator(name, device());
+  std::unique_ptr<Communicator> split(int color, int /*key*/, GroupRole role) override {
+    if (color < 0) {
+      refuse("split", fmt::format("color {} of {} is negative", color, name_of(role)));
+    }
+    return make_self_communicator(role, device());
   }
 
  private:
@@ -65,17 +67,17 @@ void SelfCommunicator::do_exchange(Context& ctx, std::span<const Message> messag
 /// The base class only counts on meta, so nothing is left to do.
 class MetaCommunicator final : public Communicator {
  public:
-  MetaCommunicator(const std::string& name, int rank, int size)
-      : Communicator(name, rank, size, Device::meta) {}
+  MetaCommunicator(GroupRole role, int rank, int size)
+      : Communicator(role, rank, size, Device::meta) {}
 
   void progress() override {}
-  std::unique_ptr<Communicator> split(int color, int /*key*/, const std::string& name) override {
+  std::unique_ptr<Communicator> split(int color, int /*key*/, GroupRole role) override {
     if (size() > 1 || color < 0) {
       refuse("split", fmt::format("{} cannot be found without its members; make it by its rank "
                                   "and size",
-                                  name));
+                                  name_of(role)));
     }
-    return make_meta_communicator(name, 0, 1);
+    return make_meta_communicator(role, 0, 1);
   }
 
  private:
@@ -90,13 +92,13 @@ class MetaCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_self_communicator(const std::string& name, Device device) {
+std::unique_ptr<Communicator> make_self_communicator(GroupRole role, Device device) {
   require(device != Device::meta, "a self communicator is on the CPU or on CUDA");
-  return std::make_unique<SelfCommunicator>(name, device);
+  return std::make_unique<SelfCommunicator>(role, device);
 }
 
-std::unique_ptr<Communicator> make_meta_communicator(const std::string& name, int rank, int size) {
-  return std::make_unique<MetaCommunicator>(name, rank, size);
+std::unique_ptr<Communicator> make_meta_communicator(GroupRole role, int rank, int size) {
+  return std::make_unique<MetaCommunicator>(role, rank, size);
 }
 
 }  // namespace hyperslab::comm

@@ -18,8 +18,8 @@ inline constexpr Dim kMaxCount = Dim{1} << 30;
 /// go in chunks. The same number of members gives the same bits each time.
 class MpiCommunicator final : public Communicator {
  public:
-  /// Takes over `own`, which nobody else may use, and gives it the name.
-  MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm own, const std::string& name,
+  /// Takes over `own`, which no one else may use, and gives it the role's name.
+  MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm own, GroupRole role,
                   Dim max_count = kMaxCount);
   ~MpiCommunicator() override;
   MpiCommunicator(const MpiCommunicator&) = delete;
@@ -28,8 +28,8 @@ class MpiCommunicator final : public Communicator {
   MpiCommunicator& operator=(MpiCommunicator&&) = delete;
 
   void progress() override { engine_->progress(); }
-  /// The self communicator where a group has one member.
-  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
+  /// The self communicator if a group has one member.
+  std::unique_ptr<Communicator> split(int color, int key, GroupRole role) override;
 
  private:
   void do_all_reduce(Context& ctx, View buffer, ReduceOp op, Ticket ticket) override;
@@ -54,8 +54,7 @@ class MpiCommunicator final : public Communicator {
 
 /// A communicator over a duplicate of `parent`; collective.
 [[nodiscard]] std::unique_ptr<Communicator> make_mpi_communicator(std::shared_ptr<MpiEngine> engine,
-                                                                  MPI_Comm parent,
-                                                                  const std::string& name,
+                                                                  MPI_Comm parent, GroupRole role,
                                                                   Dim max_count = kMaxCount);
 
 }  // namespace hyperslab::comm

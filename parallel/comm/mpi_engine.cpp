@@ -18,7 +18,8 @@ constexpr std::size_t kUsualRequests = 256;
 
 }  // namespace
 
-MpiEngine::MpiEngine(std::shared_ptr<TrailBoard> board) : board_(std::move(board)) {
+MpiEngine::MpiEngine(std::shared_ptr<FlightRecorders> recorders)
+    : flight_recorders_(std::move(recorders)) {
   requests_.reserve(kUsualRequests);
   pending_.reserve(kUsualRequests);
   indices_.reserve(kUsualRequests);

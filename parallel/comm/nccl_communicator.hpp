@@ -10,8 +10,8 @@
 
 #include "busy_clock.hpp"
 #include "event_pool.hpp"
+#include "flight_recorder.hpp"
 #include "hyperslab/comm/communicator.hpp"
-#include "trail.hpp"
 
 namespace hyperslab::comm {
 
@@ -20,11 +20,11 @@ namespace hyperslab::comm {
 /// operation; the host waits for nothing. Both work while the context's stream is being captured:
 /// the own stream then joins the capture. Members meet over MPI alone: in barriers, and with a new
 /// unique id for every group, so that a split asks nothing of the operations under way. Never
-/// aborted: a lost member is the watchdog's matter.
+/// aborted: a lost member is found by the watchdog.
 class NcclCommunicator final : public Communicator {
  public:
-  /// Takes over `own`, which has at least two members and nobody else may use; collective.
-  NcclCommunicator(MPI_Comm own, const std::string& name, std::shared_ptr<TrailBoard> board);
+  /// Takes over `own`, which has at least two members and no one else may use; collective.
+  NcclCommunicator(MPI_Comm own, GroupRole role, std::shared_ptr<FlightRecorders> recorders);
   /// Collective; leaves everything to the end of the process while an exception unwinds.
   ~NcclCommunicator() override;
   NcclCommunicator(const NcclCommunicator&) = delete;
@@ -33,8 +33,8 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator& operator=(NcclCommunicator&&) = delete;
 
   void progress() override {}
-  /// The self communicator where a group has one member.
-  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
+  /// The self communicator if a group has one member.
+  std::unique_ptr<Communicator> split(int color, int key, GroupRole role) override;
   [[nodiscard]] const std::uint64_t* device_nanoseconds() const override {
     return clock_->device_nanoseconds();
   }
@@ -56,7 +56,7 @@ class NcclCommunicator final : public Communicator {
   [[nodiscard]] double do_collect_seconds() override;
 
   Operation& operation(Ticket ticket) { return operations_[ticket % kMaxUnderWay]; }
-  void meet();
+  void initialize_nccl();
   void fork(Context& ctx, Ticket ticket);
   template <class Issue>
   void run(Context& ctx, Call call, Ticket ticket, Issue&& issue);
@@ -64,7 +64,7 @@ class NcclCommunicator final : public Communicator {
   void check_peers() const;
 
   MPI_Comm comm_;
-  std::shared_ptr<TrailBoard> board_;  ///< for groups that are split off, too
+  std::shared_ptr<FlightRecorders> flight_recorders_;  ///< for groups that are split off, too
   ncclComm_t nccl_ = nullptr;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t fork_ = nullptr;

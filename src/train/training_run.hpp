@@ -108,7 +108,7 @@ class TrainingRun {
   std::unique_ptr<io::Loader> loader_;
   std::unique_ptr<mesh::Mesh> mesh_;
   std::unique_ptr<Trainer> trainer_;
-  std::map<std::string, comm::Traffic> planned_traffic_;  // of one step, by group
+  std::map<comm::GroupRole, comm::Traffic> planned_traffic_;  // of one step, by group
   std::unique_ptr<io::MetricsLog> metrics_;
   std::unique_ptr<NormsLog> norms_;
   std::unique_ptr<io::TimingWriter> timing_;

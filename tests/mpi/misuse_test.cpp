@@ -18,7 +18,8 @@ class Misuse : public testing::Test {
   }
 
   Context ctx_{Device::cpu};
-  std::unique_ptr<comm::Communicator> comm_ = world().communicator(Device::cpu, "data");
+  std::unique_ptr<comm::Communicator> comm_ =
+      world().communicator(Device::cpu, comm::GroupRole::data);
 };
 
 TEST_F(Misuse, SizesThatDoNotFit) {
@@ -73,7 +74,8 @@ TEST_F(Misuse, MembersThatAreNot) {
 
   EXPECT_THAT(refusal([&] { (void)comm_->broadcast(ctx_, x.view(), size()); }),
               HasSubstr("root " + std::to_string(size()) + " is not a member, wanted 0 to "));
-  EXPECT_THAT(refusal([&] { (void)comm_->split(-1, 0, "none"); }), HasSubstr("color -1 of none"));
+  EXPECT_THAT(refusal([&] { (void)comm_->split(-1, 0, comm::GroupRole::other); }),
+              HasSubstr("color -1 of other"));
   comm_->group_begin();
   EXPECT_THAT(refusal([&] { comm_->send(ctx_, x.view(), -1); }), HasSubstr("peer -1"));
   comm_->wait(ctx_, comm_->group_end(ctx_));
@@ -94,7 +96,7 @@ TEST_F(Misuse, Groups) {
 
 TEST_F(Misuse, ReceivesThatOverlapInAGroup) {
   Tensor x = filled_tensor(DType::f32, {8}, 0);
-  const auto other = world().communicator(Device::cpu, "other");
+  const auto other = world().communicator(Device::cpu, comm::GroupRole::other);
 
   other->group_begin();
   other->send(ctx_, x.view().slice(0, 4), rank());
@@ -107,7 +109,7 @@ TEST_F(Misuse, ReceivesThatOverlapInAGroup) {
 }
 
 TEST_F(Misuse, Tickets) {
-  const auto other = world().communicator(Device::cpu, "other");
+  const auto other = world().communicator(Device::cpu, comm::GroupRole::other);
   Tensor x = filled_tensor(DType::f32, {1}, 0);
   const comm::Ticket first = other->broadcast(ctx_, x.view(), 0);
   other->wait(ctx_, first);
@@ -117,7 +119,7 @@ TEST_F(Misuse, Tickets) {
 }
 
 TEST_F(Misuse, ForgottenTicketIsFound) {
-  const auto other = world().communicator(Device::cpu, "other");
+  const auto other = world().communicator(Device::cpu, comm::GroupRole::other);
   std::vector<comm::Ticket> tickets;
   Tensor x = filled_tensor(DType::f32, {1}, 0);
   for (std::size_t i = 0; i < comm::Communicator::kMaxUnderWay; ++i) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "hyperslab/comm/group_role.hpp"
 #include "hyperslab/core/context.hpp"
 
 namespace hyperslab::comm {
@@ -49,7 +50,7 @@ struct Traffic {
 /// operation.
 using Ticket = std::uint64_t;
 
-class Trail;  ///< what the watchdog sees of a communicator
+class FlightRecorder;  ///< what the watchdog sees of a communicator
 
 /// One send or receive of a group; exactly one of the two views is present.
 struct Message {
@@ -77,6 +78,8 @@ class Communicator : public Background {
   Communicator(Communicator&&) = delete;
   Communicator& operator=(Communicator&&) = delete;
 
+  [[nodiscard]] GroupRole role() const { return role_; }
+  /// Of the role, for errors, logs and files.
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
@@ -120,8 +123,7 @@ class Communicator : public Background {
   void barrier();
 
   /// A communicator over the members with the same color (at least 0), ordered by key; collective.
-  [[nodiscard]] virtual std::unique_ptr<Communicator> split(int color, int key,
-                                                            const std::string& name) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Communicator> split(int color, int key, GroupRole role) = 0;
 
   /// Whether all_reduce and reduce_scatter are timed; on unless switched off. On the CPU wait()
   /// adds them to the recorder's reduce_seconds (from the call to the moment the operation was
@@ -142,7 +144,7 @@ class Communicator : public Background {
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
 
  protected:
-  Communicator(std::string name, int rank, int size, Device device);
+  Communicator(GroupRole role, int rank, int size, Device device);
 
   [[nodiscard]] bool times(Call call) const {
     const bool reduction = call == Call::all_reduce || call == Call::reduce_scatter;
@@ -150,8 +152,10 @@ class Communicator : public Background {
   }
   /// Operations not yet waited for.
   [[nodiscard]] std::size_t under_way() const { return under_way_; }
-  /// Notes every call and wait there from now on.
-  void leave_trail(std::shared_ptr<Trail> trail) { trail_ = std::move(trail); }
+  /// From now on every call and wait is recorded there.
+  void record_calls(std::shared_ptr<FlightRecorder> recorder) {
+    flight_recorder_ = std::move(recorder);
+  }
   /// Throws an internal Error that names the communicator, the member and the call.
   [[noreturn]] void refuse(std::string_view call, const std::string& reason) const;
 
@@ -187,6 +191,7 @@ class Communicator : public Background {
   void count(Call call, std::size_t bytes);
   Ticket open(const Context& ctx, Call call);
 
+  GroupRole role_;
   std::string name_;
   int rank_;
   int size_;
@@ -199,19 +204,19 @@ class Communicator : public Background {
   std::vector<Open> open_;
   std::vector<Message> messages_;
   Traffic traffic_;
-  std::shared_ptr<Trail> trail_;  ///< null where there is nobody to wait for
+  std::shared_ptr<FlightRecorder> flight_recorder_;  ///< null if there is no other member
 };
 
 /// A group of one on the CPU or on CUDA, where copies go to the context's stream: every collective
 /// is the identity (or a copy). What a group sends to itself it must receive in the same group, in
 /// order.
-[[nodiscard]] std::unique_ptr<Communicator> make_self_communicator(const std::string& name,
+[[nodiscard]] std::unique_ptr<Communicator> make_self_communicator(GroupRole role,
                                                                    Device device = Device::cpu);
 
 /// Member `rank` of a group of `size` that exists only in a plan: takes contexts on `meta`, counts
-/// calls and moves nothing. It cannot be split, except into itself where size is 1: a plan makes
-/// the communicator of each group by its name, rank and size.
-[[nodiscard]] std::unique_ptr<Communicator> make_meta_communicator(const std::string& name,
-                                                                   int rank, int size);
+/// calls and moves nothing. It cannot be split, except into itself if size is 1: a plan makes the
+/// communicator of each group by its role, rank and size.
+[[nodiscard]] std::unique_ptr<Communicator> make_meta_communicator(GroupRole role, int rank,
+                                                                   int size);
 
 }  // namespace hyperslab::comm
