@@ -71,7 +71,7 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key, GroupRo
   return make_self_communicator(role);
 }
 
-void MpiCommunicator::do_all_reduce(Context& /*ctx*/, View buffer, ReduceOp op, Ticket ticket) {
+void MpiCommunicator::do_all_reduce(Stream&, View buffer, ReduceOp op, Ticket ticket) {
   const MPI_Datatype type = engine_->types().type(buffer.dtype());
   const MPI_Op mpi_op = engine_->types().op(buffer.dtype(), op);
   for_chunks(buffer.numel(), max_count_, [&](Dim begin, int count) {
@@ -82,7 +82,7 @@ void MpiCommunicator::do_all_reduce(Context& /*ctx*/, View buffer, ReduceOp op, 
   });
 }
 
-void MpiCommunicator::do_reduce_scatter(Context& /*ctx*/, View full, View shard, Ticket ticket) {
+void MpiCommunicator::do_reduce_scatter(Stream&, View full, View shard, Ticket ticket) {
   Operation& mine = operation(ticket);
   if (full.numel() > max_count_) return reduce_to_owners(full, shard, mine);
   const View own = part(full, rank() * shard.numel(), shard.numel());
@@ -115,7 +115,7 @@ void MpiCommunicator::reduce_to_owners(View full, View shard, Operation& mine) {
   }
 }
 
-void MpiCommunicator::do_all_gather(Context& /*ctx*/, CView shard, View full, Ticket ticket) {
+void MpiCommunicator::do_all_gather(Stream&, CView shard, View full, Ticket ticket) {
   const Dim n = shard.numel();
   // MPI wants all members in place or none; so every member puts its shard in place first.
   const View own = part(full, rank() * n, n);
@@ -133,7 +133,7 @@ void MpiCommunicator::do_all_gather(Context& /*ctx*/, CView shard, View full, Ti
   engine_->add(request, operation(ticket));
 }
 
-void MpiCommunicator::do_broadcast(Context& /*ctx*/, View buffer, int root, Ticket ticket) {
+void MpiCommunicator::do_broadcast(Stream&, View buffer, int root, Ticket ticket) {
   broadcast_chunks(buffer, root, operation(ticket));
 }
 
@@ -147,8 +147,7 @@ void MpiCommunicator::broadcast_chunks(View buffer, int root, Operation& mine) {
   });
 }
 
-void MpiCommunicator::do_exchange(Context& /*ctx*/, std::span<const Message> messages,
-                                  Ticket ticket) {
+void MpiCommunicator::do_exchange(Stream&, std::span<const Message> messages, Ticket ticket) {
   Operation& mine = operation(ticket);
   MPI_Request request = MPI_REQUEST_NULL;
   for (const auto& [send, recv, peer] : messages) {
@@ -171,7 +170,7 @@ void MpiCommunicator::do_exchange(Context& /*ctx*/, std::span<const Message> mes
   }
 }
 
-double MpiCommunicator::do_wait(Context& /*ctx*/, Ticket ticket) {
+double MpiCommunicator::do_wait(Stream&, Ticket ticket) {
   Operation& mine = operation(ticket);
   engine_->finish(mine);
   return std::exchange(mine.end_seconds, 0);

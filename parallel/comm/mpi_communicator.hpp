@@ -32,12 +32,12 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key, GroupRole role) override;
 
  private:
-  void do_all_reduce(Context& ctx, View buffer, ReduceOp op, Ticket ticket) override;
-  void do_reduce_scatter(Context& ctx, View full, View shard, Ticket ticket) override;
-  void do_all_gather(Context& ctx, CView shard, View full, Ticket ticket) override;
-  void do_broadcast(Context& ctx, View buffer, int root, Ticket ticket) override;
-  void do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) override;
-  double do_wait(Context& ctx, Ticket ticket) override;
+  void do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) override;
+  void do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) override;
+  void do_all_gather(Stream& after, CView shard, View full, Ticket ticket) override;
+  void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) override;
+  void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) override;
+  double do_wait(Stream& before, Ticket ticket) override;
   void do_barrier() override;
   [[nodiscard]] bool tells_arrivals() const override { return true; }
   void do_arrive(Ticket ticket) override;

@@ -78,7 +78,7 @@ void MpiEngine::complete(const Pending& pending, const MPI_Status& status, doubl
     if (bytes != pending.recv_bytes) {
       throw Error(
           ExitCode::internal,
-          fmt::format("communicator {}: recv: member {} sent {} bytes, wanted {}",
+          fmt::format("communicator {}: recv: member {} sent {} bytes, expected {}",
                       *operation.communicator, status.MPI_SOURCE, bytes, pending.recv_bytes));
     }
   }

@@ -42,7 +42,7 @@ class MpiEngine {
   void add(MPI_Request request, Operation& operation, std::int64_t recv_bytes = -1);
   /// The operation's result goes to scratch memory first and to `target` when it is complete.
   View redirect(Operation& operation, View target);
-  /// One MPI_Testsome; never blocks. Throws where an operation failed.
+  /// One MPI_Testsome; never blocks. Throws if an operation failed.
   void progress();
   /// Blocks, with progress, until the operation is complete; gives the core to others in between.
   void finish(const Operation& operation);

@@ -153,56 +153,57 @@ unsigned long long NcclCommunicator::capture_of(cudaStream_t stream) const {
   return status == cudaStreamCaptureStatusNone ? 0 : id;
 }
 
-/// The own stream waits for everything that is enqueued on the context's.
-void NcclCommunicator::fork(Context& ctx, Ticket ticket) {
-  const cudaStream_t stream = ctx.stream().cuda();
+/// The own stream waits for everything that is enqueued on `after`.
+void NcclCommunicator::fork(Stream& after, Ticket ticket) {
+  const cudaStream_t stream = after.cuda();
   operation(ticket) = {events_->take(), capture_of(stream)};
   HS_COMM_CUDA(name(), cudaEventRecord(fork_, stream));
   HS_COMM_CUDA(name(), cudaStreamWaitEvent(stream_, fork_, 0));
 }
 
 template <class Issue>
-void NcclCommunicator::run(Context& ctx, Call call, Ticket ticket, Issue&& issue) {
-  fork(ctx, ticket);
+void NcclCommunicator::run(Stream& after, Call call, Ticket ticket, Issue&& issue) {
+  fork(after, ticket);
   if (times(call)) HS_COMM_CUDA(name(), clock_->start(stream_));
   issue();
   if (times(call)) HS_COMM_CUDA(name(), clock_->stop(stream_));
   HS_COMM_CUDA(name(), cudaEventRecord(operation(ticket).done, stream_));
 }
 
-void NcclCommunicator::do_all_reduce(Context& ctx, View buffer, ReduceOp op, Ticket ticket) {
-  run(ctx, Call::all_reduce, ticket, [&] {
+void NcclCommunicator::do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) {
+  run(after, Call::all_reduce, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclAllReduce(buffer.raw(), buffer.raw(), count_of(buffer), type_of(buffer.dtype()),
                           op == ReduceOp::sum ? ncclSum : ncclMax, nccl_, stream_));
   });
 }
 
-void NcclCommunicator::do_reduce_scatter(Context& ctx, View full, View shard, Ticket ticket) {
-  run(ctx, Call::reduce_scatter, ticket, [&] {
+void NcclCommunicator::do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) {
+  run(after, Call::reduce_scatter, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclReduceScatter(full.raw(), shard.raw(), count_of(shard), type_of(full.dtype()),
                               ncclSum, nccl_, stream_));
   });
 }
 
-void NcclCommunicator::do_all_gather(Context& ctx, CView shard, View full, Ticket ticket) {
-  run(ctx, Call::all_gather, ticket, [&] {
+void NcclCommunicator::do_all_gather(Stream& after, CView shard, View full, Ticket ticket) {
+  run(after, Call::all_gather, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclAllGather(shard.raw(), full.raw(), shard.bytes(), ncclUint8, nccl_, stream_));
   });
 }
 
-void NcclCommunicator::do_broadcast(Context& ctx, View buffer, int root, Ticket ticket) {
-  run(ctx, Call::broadcast, ticket, [&] {
+void NcclCommunicator::do_broadcast(Stream& after, View buffer, int root, Ticket ticket) {
+  run(after, Call::broadcast, ticket, [&] {
     HS_NCCL(
         name(), nccl_,
         ncclBroadcast(buffer.raw(), buffer.raw(), buffer.bytes(), ncclUint8, root, nccl_, stream_));
   });
 }
 
-void NcclCommunicator::do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) {
-  run(ctx, Call::send, ticket, [&] {
+void NcclCommunicator::do_exchange(Stream& after, std::span<const Message> messages,
+                                   Ticket ticket) {
+  run(after, Call::send, ticket, [&] {
     HS_NCCL(name(), nccl_, ncclGroupStart());
     for (const auto& [send, recv, peer] : messages) {
       if (send && send.bytes() > 0) {
@@ -215,9 +216,9 @@ void NcclCommunicator::do_exchange(Context& ctx, std::span<const Message> messag
   });
 }
 
-double NcclCommunicator::do_wait(Context& ctx, Ticket ticket) {
+double NcclCommunicator::do_wait(Stream& before, Ticket ticket) {
   const Operation mine = std::exchange(operation(ticket), {});
-  const cudaStream_t stream = ctx.stream().cuda();
+  const cudaStream_t stream = before.cuda();
   if (capture_of(stream) != mine.capture) {
     refuse("wait", fmt::format("ticket {} and its wait are not captured into the same graph (called"
                                " in capture {}, waited for in {}; 0: none)",

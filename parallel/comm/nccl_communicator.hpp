@@ -16,11 +16,11 @@
 namespace hyperslab::comm {
 
 /// Blocking NCCL on the GPU that was in use when it was made, on a stream of its own. An operation
-/// waits by an event for the context's stream, and the context's stream by another for the
-/// operation; the host waits for nothing. Both work while the context's stream is being captured:
-/// the own stream then joins the capture. Members meet over MPI alone: in barriers, and with a new
-/// unique id for every group, so that a split asks nothing of the operations under way. Never
-/// aborted: a lost member is found by the watchdog.
+/// waits by an event for the stream `after`, and the stream of wait() by another for the operation;
+/// the host waits for nothing. Both work while these streams are being captured: the own stream
+/// then joins the capture. Members meet over MPI alone: in barriers, and with a new unique id for
+/// every group, so that a split asks nothing of the operations under way. Never aborted: a lost
+/// member is found by the watchdog.
 class NcclCommunicator final : public Communicator {
  public:
   /// Takes over `own`, which has at least two members and no one else may use; collective.
@@ -46,20 +46,20 @@ class NcclCommunicator final : public Communicator {
     unsigned long long capture = 0;  ///< the id of the capture it is part of, 0 for none
   };
 
-  void do_all_reduce(Context& ctx, View buffer, ReduceOp op, Ticket ticket) override;
-  void do_reduce_scatter(Context& ctx, View full, View shard, Ticket ticket) override;
-  void do_all_gather(Context& ctx, CView shard, View full, Ticket ticket) override;
-  void do_broadcast(Context& ctx, View buffer, int root, Ticket ticket) override;
-  void do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) override;
-  double do_wait(Context& ctx, Ticket ticket) override;
+  void do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) override;
+  void do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) override;
+  void do_all_gather(Stream& after, CView shard, View full, Ticket ticket) override;
+  void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) override;
+  void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) override;
+  double do_wait(Stream& before, Ticket ticket) override;
   void do_barrier() override;
   [[nodiscard]] double do_collect_seconds() override;
 
   Operation& operation(Ticket ticket) { return operations_[ticket % kMaxUnderWay]; }
   void initialize_nccl();
-  void fork(Context& ctx, Ticket ticket);
+  void fork(Stream& after, Ticket ticket);
   template <class Issue>
-  void run(Context& ctx, Call call, Ticket ticket, Issue&& issue);
+  void run(Stream& after, Call call, Ticket ticket, Issue&& issue);
   unsigned long long capture_of(cudaStream_t stream) const;
   void check_peers() const;
 

@@ -98,9 +98,9 @@ struct Listener {
 [[nodiscard]] std::optional<Connection> accept_from(const Listener& listener);
 /// Addresses of this machine's interfaces that are up, the loopback left out.
 [[nodiscard]] std::vector<std::string> own_addresses();
-/// Where to call a rank: on the loopback if it is `near`, else at its addresses `there` without
-/// those that the caller's own machine has too. Each host with containers has the same bridge, and
-/// there any user of the caller's machine could answer.
+/// The addresses to call a rank at: the loopback if it is `near`, else its addresses `there`
+/// without those that the caller's own machine has too. Each host with containers has the same
+/// bridge, and at its address any user of the caller's machine could answer.
 [[nodiscard]] std::vector<std::string> addresses_to_call(std::vector<std::string> there,
                                                          const std::vector<std::string>& own,
                                                          bool near);
@@ -113,7 +113,7 @@ class PendingConnection {
       : name_(std::move(name)), socket_(std::move(socket)), error_(error) {}
   [[nodiscard]] int get() const { return socket_.get(); }
   [[nodiscard]] const std::string& name() const { return name_; }  ///< "10.0.0.1:4711"
-  /// Does not block. If it failed, `problem` says where and why.
+  /// Does not block. If it failed, `problem` gives the address and the reason.
   [[nodiscard]] State look(std::string& problem);
   [[nodiscard]] Connection take() { return Connection(std::move(socket_)); }
 

@@ -33,7 +33,7 @@ constexpr double kSilentIntervals = 5;
 constexpr double kLastFrameSeconds = 1;
 constexpr auto kRestAfterRefusal = std::chrono::milliseconds(10);
 
-/// Where the process of a rank runs; every rank knows it of all others.
+/// The process of a rank, as every rank knows it.
 struct Contact {
   std::string neighbourhood;
   int process = 0;

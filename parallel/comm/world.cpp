@@ -127,7 +127,7 @@ World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
   require(initialized == 0, "a process has one World");
   const bool launcher = has_launcher();
   if (launcher) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // mpirun killed by SIGKILL leaves its ranks behind
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // mpirun killed by SIGKILL leaves its ranks running
     send_far_ahead();
     yield_if_crowded();
   } else {

@@ -169,7 +169,7 @@ TEST_F(Exchange, WrongSizesAreNamed) {
 
     EXPECT_THAT(message, HasSubstr("communicator other: "));
     EXPECT_THAT(message,
-                HasSubstr(received == 2 ? "MPI_ERR_TRUNCATE" : "sent 16 bytes, wanted 32"));
+                HasSubstr(received == 2 ? "MPI_ERR_TRUNCATE" : "sent 16 bytes, expected 32"));
   }
 }
 

@@ -43,10 +43,10 @@ TEST(Traffic, IsWhatMpiSaw) {
 
   for (const comm::Communicator* each : {data.get(), tensor.get()}) {
     // A group of one is the self communicator, which MPI never sees.
-    const comm::Traffic wanted = each->size() > 1 ? each->traffic() : comm::Traffic{};
+    const comm::Traffic expected = each->size() > 1 ? each->traffic() : comm::Traffic{};
     const comm::Traffic seen = pmpi::traffic(each->name());
-    EXPECT_EQ(seen.calls, wanted.calls) << each->name();
-    EXPECT_EQ(seen.bytes, wanted.bytes) << each->name();
+    EXPECT_EQ(seen.calls, expected.calls) << each->name();
+    EXPECT_EQ(seen.bytes, expected.bytes) << each->name();
   }
   EXPECT_EQ(data->traffic().calls[static_cast<std::size_t>(Call::reduce_scatter)], 24);
 }

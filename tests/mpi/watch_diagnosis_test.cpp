@@ -233,12 +233,12 @@ class WatchedMember final : public comm::Communicator {
   Status seen;  ///< in the newest wait
 
  private:
-  void do_all_reduce(Context&, View, comm::ReduceOp, comm::Ticket) override {}
-  void do_reduce_scatter(Context&, View, View, comm::Ticket) override {}
-  void do_all_gather(Context&, CView, View, comm::Ticket) override {}
-  void do_broadcast(Context&, View, int, comm::Ticket) override {}
-  void do_exchange(Context&, std::span<const comm::Message>, comm::Ticket) override {}
-  double do_wait(Context&, comm::Ticket) override {
+  void do_all_reduce(Stream&, View, comm::ReduceOp, comm::Ticket) override {}
+  void do_reduce_scatter(Stream&, View, View, comm::Ticket) override {}
+  void do_all_gather(Stream&, CView, View, comm::Ticket) override {}
+  void do_broadcast(Stream&, View, int, comm::Ticket) override {}
+  void do_exchange(Stream&, std::span<const comm::Message>, comm::Ticket) override {}
+  double do_wait(Stream&, comm::Ticket) override {
     seen = Status::of(recorders_);
     return 0;
   }

@@ -14,8 +14,8 @@
 
 namespace hyperslab::io {
 
-/// Ranks that communicate, as the mesh names them: data, tensor, pipeline, world, and where the
-/// rank has them tied and key_value.
+/// A group of the mesh that the rank is in: data, tensor, pipeline, world and, if the rank has
+/// them, tied and key_value.
 struct GroupInfo {
   comm::GroupRole role = comm::GroupRole::other;
   int size = 1;  ///< ranks
