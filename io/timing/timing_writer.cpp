@@ -16,6 +16,7 @@
 namespace hyperslab::io {
 namespace {
 
+using comm::GroupRole;
 using hdf5::Handle;
 using hdf5::set_attribute;
 using Seconds = std::vector<double>;
@@ -35,8 +36,10 @@ Handle create(const std::string& path, StagedFile& disk) {
 std::string layout_of(const RankInfo& info) {
   std::string text;
   for (const GroupInfo& group : info.groups) {
-    if (group.name != "data" && group.name != "tensor" && group.name != "pipeline") continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", group.name, group.size);
+    const bool is_axis = group.role == GroupRole::data || group.role == GroupRole::tensor ||
+                         group.role == GroupRole::pipeline;
+    if (!is_axis) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name_of(group.role), group.size);
   }
   return text;
 }
@@ -138,9 +141,10 @@ struct TimingWriter::Impl {
                       H5Gclose);
     hdf5::check(static_cast<bool>(made), ExitCode::storage, path + ": /groups");
     for (const GroupInfo& group : wanted) {
-      Table& table = groups.emplace_back(file, path, "groups/" + group.name, traffic_columns());
+      const std::string name(name_of(group.role));
+      Table& table = groups.emplace_back(file, path, "groups/" + name, traffic_columns());
       table.reserve(flush_rows);
-      const Handle place(H5Gopen2(made.get(), group.name.c_str(), H5P_DEFAULT), H5Gclose);
+      const Handle place(H5Gopen2(made.get(), name.c_str(), H5P_DEFAULT), H5Gclose);
       set_attribute(place, "size", group.size);
     }
   }

@@ -22,7 +22,7 @@ class BusyClock {
   [[nodiscard]] cudaError_t stop(cudaStream_t stream);
   /// All intervals that the GPU has finished so far; never blocks.
   [[nodiscard]] double seconds() const;
-  /// Where the GPU keeps the sum.
+  /// The address of the sum on the GPU.
   [[nodiscard]] const std::uint64_t* device_nanoseconds() const;
 
  private:

@@ -60,15 +60,15 @@ bool has_word(const std::string& list, const std::string& word) {
 /// A hierarchy of control groups that can limit CPU time.
 struct Hierarchy {
   bool second_version = false;
-  std::string root;   ///< of the mount, within the hierarchy
-  std::string place;  ///< in the file system
+  std::string root;    ///< of the mount, within the hierarchy
+  std::string folder;  ///< of the mount, in the file system
 };
 
 std::vector<Hierarchy> hierarchies(const std::string& process_folder) {
   std::vector<Hierarchy> found;
   std::ifstream file(process_folder + "/mountinfo");
   for (std::string line; std::getline(file, line);) {
-    // id parent device root place options [tags] - type source super-options
+    // id parent device root folder options [tags] - type source super-options
     const std::vector<std::string> words = split(line, ' ');
     const auto dash = std::ranges::find(words, "-");
     if (words.size() < 6 || std::distance(dash, words.end()) < 4) continue;
@@ -134,7 +134,7 @@ std::vector<CpuQuota> cpu_quotas(const std::string& process_folder) {
     std::string path = below ? group->substr(hierarchy.root.size()) : *group;
     for (;;) {
       while (path.ends_with('/')) path.pop_back();
-      const std::string folder = hierarchy.place + path;
+      const std::string folder = hierarchy.folder + path;
       struct stat about {};
       const std::optional<double> cores = quota_in(folder, hierarchy.second_version);
       if (cores && stat(folder.c_str(), &about) == 0) {

@@ -8,9 +8,9 @@
 
 namespace hyperslab::comm {
 
-/// CUDA events for ordering streams. It makes an event only where all are taken, so a step makes
-/// none once it has seen a step's most operations under way. An event may go from a graph's capture
-/// to another use: recording it anew forgets the capture.
+/// CUDA events for ordering streams. It makes an event only if all are taken, so a step makes
+/// none once it has seen a step's most operations under way. An event may be used again after a
+/// graph's capture: recording it again forgets the capture.
 class EventPool {
  public:
   /// `communicator`: its name, for errors.

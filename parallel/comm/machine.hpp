@@ -5,8 +5,8 @@
 
 namespace hyperslab::comm {
 
-/// Equal for all processes of a machine, in containers too, where host names may differ or repeat;
-/// `host` where the system does not tell.
+/// Equal for all processes of a machine, in containers too, whose host names may differ or repeat;
+/// `host` if the system has no such id.
 [[nodiscard]] std::string machine_id(const std::string& host);
 
 /// Equal for the processes of a machine that can signal each other and meet on the loopback.

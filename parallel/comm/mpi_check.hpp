@@ -9,7 +9,7 @@
 
 namespace hyperslab::comm {
 
-/// Throws where `code` is not MPI_SUCCESS: "communicator <name>: <call> failed: <MPI's text>".
+/// Throws if `code` is not MPI_SUCCESS: "communicator <name>: <call> failed: <MPI's text>".
 /// Wrong arguments are internal errors, everything else is the environment's (device).
 void check_mpi(int code, std::string_view call, std::string_view communicator,
                std::source_location where = std::source_location::current());

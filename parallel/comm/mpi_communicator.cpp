@@ -34,17 +34,18 @@ void for_chunks(Dim numel, Dim max_count, Visit visit) {
 
 }  // namespace
 
-MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm own,
-                                 const std::string& name, Dim max_count)
-    : Communicator(name, rank_in(own, name), size_of_group(own, name), Device::cpu),
+MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm own, GroupRole role,
+                                 Dim max_count)
+    : Communicator(role, rank_in(own, name_of(role)), size_of_group(own, name_of(role)),
+                   Device::cpu),
       engine_(std::move(engine)),
       comm_(own),
       max_count_(max_count),
       operations_(kMaxUnderWay + 1) {
-  HS_MPI(name, MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
-  HS_MPI(name, MPI_Comm_set_name(comm_, name.substr(0, MPI_MAX_OBJECT_NAME - 1).c_str()));
-  for (Operation& each : operations_) each.communicator = &this->name();
-  leave_trail(engine_->board().add(name, leader_of(comm_, name)));
+  HS_MPI(name(), MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
+  HS_MPI(name(), MPI_Comm_set_name(comm_, name().c_str()));
+  for (Operation& each : operations_) each.communicator = &name();
+  record_calls(engine_->flight_recorders().add(role, leader_of(comm_, name())));
 }
 
 MpiCommunicator::~MpiCommunicator() {
@@ -59,18 +60,18 @@ MpiCommunicator::~MpiCommunicator() {
   }
 }
 
-std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key, const std::string& name) {
-  if (color < 0) refuse("split", fmt::format("color {} of {} is negative", color, name));
+std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key, GroupRole role) {
+  if (color < 0) refuse("split", fmt::format("color {} of {} is negative", color, name_of(role)));
   MPI_Comm own = MPI_COMM_NULL;
-  HS_MPI(this->name(), MPI_Comm_split(comm_, color, key, &own));
-  if (size_of_group(own, name) > 1) {
-    return std::make_unique<MpiCommunicator>(engine_, own, name, max_count_);
+  HS_MPI(name(), MPI_Comm_split(comm_, color, key, &own));
+  if (size_of_group(own, name_of(role)) > 1) {
+    return std::make_unique<MpiCommunicator>(engine_, own, role, max_count_);
   }
-  HS_MPI(name, MPI_Comm_free(&own));
-  return make_self_communicator(name);
+  HS_MPI(name_of(role), MPI_Comm_free(&own));
+  return make_self_communicator(role);
 }
 
-void MpiCommunicator::do_all_reduce(Context& /*ctx*/, View buffer, ReduceOp op, Ticket ticket) {
+void MpiCommunicator::do_all_reduce(Stream&, View buffer, ReduceOp op, Ticket ticket) {
   const MPI_Datatype type = engine_->types().type(buffer.dtype());
   const MPI_Op mpi_op = engine_->types().op(buffer.dtype(), op);
   for_chunks(buffer.numel(), max_count_, [&](Dim begin, int count) {
@@ -81,7 +82,7 @@ void MpiCommunicator::do_all_reduce(Context& /*ctx*/, View buffer, ReduceOp op, 
   });
 }
 
-void MpiCommunicator::do_reduce_scatter(Context& /*ctx*/, View full, View shard, Ticket ticket) {
+void MpiCommunicator::do_reduce_scatter(Stream&, View full, View shard, Ticket ticket) {
   Operation& mine = operation(ticket);
   if (full.numel() > max_count_) return reduce_to_owners(full, shard, mine);
   const View own = part(full, rank() * shard.numel(), shard.numel());
@@ -114,7 +115,7 @@ void MpiCommunicator::reduce_to_owners(View full, View shard, Operation& mine) {
   }
 }
 
-void MpiCommunicator::do_all_gather(Context& /*ctx*/, CView shard, View full, Ticket ticket) {
+void MpiCommunicator::do_all_gather(Stream&, CView shard, View full, Ticket ticket) {
   const Dim n = shard.numel();
   // MPI wants all members in place or none; so every member puts its shard in place first.
   const View own = part(full, rank() * n, n);
@@ -132,7 +133,7 @@ void MpiCommunicator::do_all_gather(Context& /*ctx*/, CView shard, View full, Ti
   engine_->add(request, operation(ticket));
 }
 
-void MpiCommunicator::do_broadcast(Context& /*ctx*/, View buffer, int root, Ticket ticket) {
+void MpiCommunicator::do_broadcast(Stream&, View buffer, int root, Ticket ticket) {
   broadcast_chunks(buffer, root, operation(ticket));
 }
 
@@ -146,8 +147,7 @@ void MpiCommunicator::broadcast_chunks(View buffer, int root, Operation& mine) {
   });
 }
 
-void MpiCommunicator::do_exchange(Context& /*ctx*/, std::span<const Message> messages,
-                                  Ticket ticket) {
+void MpiCommunicator::do_exchange(Stream&, std::span<const Message> messages, Ticket ticket) {
   Operation& mine = operation(ticket);
   MPI_Request request = MPI_REQUEST_NULL;
   for (const auto& [send, recv, peer] : messages) {
@@ -170,7 +170,7 @@ void MpiCommunicator::do_exchange(Context& /*ctx*/, std::span<const Message> mes
   }
 }
 
-double MpiCommunicator::do_wait(Context& /*ctx*/, Ticket ticket) {
+double MpiCommunicator::do_wait(Stream&, Ticket ticket) {
   Operation& mine = operation(ticket);
   engine_->finish(mine);
   return std::exchange(mine.end_seconds, 0);
@@ -190,11 +190,11 @@ void MpiCommunicator::do_barrier() {
 }
 
 std::unique_ptr<Communicator> make_mpi_communicator(std::shared_ptr<MpiEngine> engine,
-                                                    MPI_Comm parent, const std::string& name,
+                                                    MPI_Comm parent, GroupRole role,
                                                     Dim max_count) {
   MPI_Comm own = MPI_COMM_NULL;
-  HS_MPI(name, MPI_Comm_dup(parent, &own));
-  return std::make_unique<MpiCommunicator>(std::move(engine), own, name, max_count);
+  HS_MPI(name_of(role), MPI_Comm_dup(parent, &own));
+  return std::make_unique<MpiCommunicator>(std::move(engine), own, role, max_count);
 }
 
 }  // namespace hyperslab::comm

@@ -18,8 +18,8 @@ inline constexpr Dim kMaxCount = Dim{1} << 30;
 /// go in chunks. The same number of members gives the same bits each time.
 class MpiCommunicator final : public Communicator {
  public:
-  /// Takes over `own`, which nobody else may use, and gives it the name.
-  MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm own, const std::string& name,
+  /// Takes over `own`, which no one else may use, and gives it the role's name.
+  MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm own, GroupRole role,
                   Dim max_count = kMaxCount);
   ~MpiCommunicator() override;
   MpiCommunicator(const MpiCommunicator&) = delete;
@@ -28,16 +28,16 @@ class MpiCommunicator final : public Communicator {
   MpiCommunicator& operator=(MpiCommunicator&&) = delete;
 
   void progress() override { engine_->progress(); }
-  /// The self communicator where a group has one member.
-  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
+  /// The self communicator if a group has one member.
+  std::unique_ptr<Communicator> split(int color, int key, GroupRole role) override;
 
  private:
-  void do_all_reduce(Context& ctx, View buffer, ReduceOp op, Ticket ticket) override;
-  void do_reduce_scatter(Context& ctx, View full, View shard, Ticket ticket) override;
-  void do_all_gather(Context& ctx, CView shard, View full, Ticket ticket) override;
-  void do_broadcast(Context& ctx, View buffer, int root, Ticket ticket) override;
-  void do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) override;
-  double do_wait(Context& ctx, Ticket ticket) override;
+  void do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) override;
+  void do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) override;
+  void do_all_gather(Stream& after, CView shard, View full, Ticket ticket) override;
+  void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) override;
+  void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) override;
+  double do_wait(Stream& before, Ticket ticket) override;
   void do_barrier() override;
   [[nodiscard]] bool tells_arrivals() const override { return true; }
   void do_arrive(Ticket ticket) override;
@@ -54,8 +54,7 @@ class MpiCommunicator final : public Communicator {
 
 /// A communicator over a duplicate of `parent`; collective.
 [[nodiscard]] std::unique_ptr<Communicator> make_mpi_communicator(std::shared_ptr<MpiEngine> engine,
-                                                                  MPI_Comm parent,
-                                                                  const std::string& name,
+                                                                  MPI_Comm parent, GroupRole role,
                                                                   Dim max_count = kMaxCount);
 
 }  // namespace hyperslab::comm

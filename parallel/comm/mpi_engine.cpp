@@ -18,7 +18,8 @@ constexpr std::size_t kUsualRequests = 256;
 
 }  // namespace
 
-MpiEngine::MpiEngine(std::shared_ptr<TrailBoard> board) : board_(std::move(board)) {
+MpiEngine::MpiEngine(std::shared_ptr<FlightRecorders> recorders)
+    : flight_recorders_(std::move(recorders)) {
   requests_.reserve(kUsualRequests);
   pending_.reserve(kUsualRequests);
   indices_.reserve(kUsualRequests);
@@ -77,7 +78,7 @@ void MpiEngine::complete(const Pending& pending, const MPI_Status& status, doubl
     if (bytes != pending.recv_bytes) {
       throw Error(
           ExitCode::internal,
-          fmt::format("communicator {}: recv: member {} sent {} bytes, wanted {}",
+          fmt::format("communicator {}: recv: member {} sent {} bytes, expected {}",
                       *operation.communicator, status.MPI_SOURCE, bytes, pending.recv_bytes));
     }
   }

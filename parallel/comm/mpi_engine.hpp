@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "flight_recorder.hpp"
 #include "mpi_types.hpp"
-#include "trail.hpp"
 
 namespace hyperslab::comm {
 
@@ -32,16 +32,17 @@ struct Operation {
 /// sees the end of every other one. Allocates nothing once it has seen a step's most requests.
 class MpiEngine {
  public:
-  explicit MpiEngine(std::shared_ptr<TrailBoard> board = std::make_shared<TrailBoard>());
+  explicit MpiEngine(
+      std::shared_ptr<FlightRecorders> recorders = std::make_shared<FlightRecorders>());
 
   [[nodiscard]] const MpiTypes& types() const { return types_; }
-  /// Where communicators on this engine leave their trails.
-  [[nodiscard]] TrailBoard& board() { return *board_; }
+  /// Of the communicators on this engine.
+  [[nodiscard]] FlightRecorders& flight_recorders() { return *flight_recorders_; }
   /// Takes over the request. `recv_bytes`: what a receive must bring, -1 for other calls.
   void add(MPI_Request request, Operation& operation, std::int64_t recv_bytes = -1);
   /// The operation's result goes to scratch memory first and to `target` when it is complete.
   View redirect(Operation& operation, View target);
-  /// One MPI_Testsome; never blocks. Throws where an operation failed.
+  /// One MPI_Testsome; never blocks. Throws if an operation failed.
   void progress();
   /// Blocks, with progress, until the operation is complete; gives the core to others in between.
   void finish(const Operation& operation);
@@ -56,7 +57,7 @@ class MpiEngine {
   void complete(const Pending& pending, const MPI_Status& status, double now);
   void remove_completed();
 
-  std::shared_ptr<TrailBoard> board_;
+  std::shared_ptr<FlightRecorders> flight_recorders_;
   MpiTypes types_;
   std::vector<MPI_Request> requests_;
   std::vector<Pending> pending_;  ///< beside requests_

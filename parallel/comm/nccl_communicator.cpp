@@ -17,30 +17,28 @@
 namespace hyperslab::comm {
 namespace {
 
-/// How a kind of communicator shares the GPU with the arithmetic.
-struct Share {
-  std::string_view name;  ///< what the communicator's name begins with
-  int max_ctas;           ///< thread blocks of an operation; NCCL_MAX_CTAS overrides
-  bool urgent;            ///< its blocks go before all others that wait for a place
-};
-/// Tensor groups stand in the way of every layer and take what NCCL finds best. What runs beside
-/// arithmetic takes few of the GPU's multiprocessors (132 on an H200): 8 blocks move 189 GB/s of
-/// 340 in an all-reduce over 4 GPUs, and gradients get twice as many. The world only adds up
-/// scalars. All kinds together fit on the GPU, so that no two of them can wait for each other's
-/// place.
-constexpr std::array kShares = {
-    Share{"world", 2, false},
-    Share{"data", 16, true},
-    Share{"pipeline", 8, true},
-    Share{"tied", 8, true},
-};
-constexpr Share kOthers = {"", NCCL_CONFIG_UNDEF_INT, true};
-
-Share share_of(const std::string& name) {
-  const auto* found = std::ranges::find_if(
-      kShares, [&](const Share& share) { return name.starts_with(share.name); });
-  return found == kShares.end() ? kOthers : *found;
+/// Thread blocks (CTAs) of one operation of a group; the variable NCCL_MAX_CTAS overrides it.
+/// Tensor groups delay every layer and take what NCCL finds best. Groups that communicate while the
+/// GPU computes take few of its multiprocessors (132 on an H200): 8 blocks move 189 GB/s of 340 in
+/// an all-reduce over 4 GPUs, and gradients get twice as many. The world only sums scalars. The
+/// budgets together fit on the GPU, so that no two operations wait for each other's
+/// multiprocessors.
+int cta_budget(GroupRole role) {
+  switch (role) {
+    case GroupRole::world: return 2;
+    case GroupRole::data: return 16;
+    case GroupRole::pipeline:
+    case GroupRole::tied: return 8;
+    case GroupRole::tensor:
+    case GroupRole::key_value:
+    case GroupRole::host:
+    case GroupRole::other: break;
+  }
+  return NCCL_CONFIG_UNDEF_INT;
 }
+
+/// Whether the blocks of a group are scheduled before those of the arithmetic.
+bool has_priority(GroupRole role) { return role != GroupRole::world; }
 
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
@@ -58,13 +56,14 @@ ncclDataType_t type_of(DType dtype) {
 
 std::size_t count_of(CView view) { return static_cast<std::size_t>(view.numel()); }
 
-cudaStream_t make_stream(const std::string& name, bool urgent) {
+cudaStream_t make_stream(GroupRole role) {
+  const std::string_view name = name_of(role);
   int least = 0;
   int greatest = 0;
   HS_COMM_CUDA(name, cudaDeviceGetStreamPriorityRange(&least, &greatest));
   cudaStream_t stream = nullptr;
   HS_COMM_CUDA(name, cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
-                                                  urgent ? greatest : least));
+                                                  has_priority(role) ? greatest : least));
   return stream;
 }
 
@@ -73,50 +72,54 @@ void warn_if_failed(const std::string& name, std::string_view call, bool failed)
 }
 
 /// Takes over `own`.
-std::unique_ptr<Communicator> adopt(MPI_Comm own, const std::string& name,
-                                    const std::shared_ptr<TrailBoard>& board) {
+std::unique_ptr<Communicator> adopt(MPI_Comm own, GroupRole role,
+                                    const std::shared_ptr<FlightRecorders>& recorders) {
+  const std::string_view name = name_of(role);
   HS_MPI(name, MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN));
-  if (size_of_group(own, name) > 1) return std::make_unique<NcclCommunicator>(own, name, board);
+  if (size_of_group(own, name) > 1) return std::make_unique<NcclCommunicator>(own, role, recorders);
   HS_MPI(name, MPI_Comm_free(&own));
-  return make_self_communicator(name, Device::cuda);
+  return make_self_communicator(role, Device::cuda);
 }
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(MPI_Comm own, const std::string& name,
-                                   std::shared_ptr<TrailBoard> board)
-    : Communicator(name, rank_in(own, name), size_of_group(own, name), Device::cuda),
+NcclCommunicator::NcclCommunicator(MPI_Comm own, GroupRole role,
+                                   std::shared_ptr<FlightRecorders> recorders)
+    : Communicator(role, rank_in(own, name_of(role)), size_of_group(own, name_of(role)),
+                   Device::cuda),
       comm_(own),
-      board_(std::move(board)),
-      stream_(make_stream(name, share_of(name).urgent)),
-      events_(std::make_unique<EventPool>(name, kMaxUnderWay + 1)),
+      flight_recorders_(std::move(recorders)),
+      stream_(make_stream(role)),
+      events_(std::make_unique<EventPool>(name(), kMaxUnderWay + 1)),
       clock_(std::make_unique<BusyClock>()),
       operations_(kMaxUnderWay) {
-  HS_MPI(name, MPI_Comm_set_name(comm_, name.substr(0, MPI_MAX_OBJECT_NAME - 1).c_str()));
+  HS_MPI(name(), MPI_Comm_set_name(comm_, name().c_str()));
   fork_ = events_->take();
-  HS_COMM_CUDA(name, clock_->clear(stream_));
-  const std::shared_ptr<Trail> trail = board_->add(name, leader_of(comm_, name));
-  leave_trail(trail);
-  trail->waits(Call::barrier, 0);
-  meet();
-  trail->arrived();
+  HS_COMM_CUDA(name(), clock_->clear(stream_));
+  const std::shared_ptr<FlightRecorder> recorder =
+      flight_recorders_->add(role, leader_of(comm_, name()));
+  record_calls(recorder);
+  recorder->wait_begins(Call::barrier, 0);
+  initialize_nccl();
+  recorder->wait_ends();
 }
 
-/// All members learn whether the first one got an id: nobody waits for one that never comes.
-void NcclCommunicator::meet() {
-  struct Invitation {
+/// The first member sends its status with the id, so that no member waits for an id that never
+/// comes.
+void NcclCommunicator::initialize_nccl() {
+  struct Message {
     ncclUniqueId id;
     int status;
-  } invitation = {};
-  if (rank() == 0) invitation.status = ncclGetUniqueId(&invitation.id);
-  HS_MPI(name(), MPI_Bcast(&invitation, sizeof invitation, MPI_BYTE, 0, comm_));
-  check_nccl(static_cast<ncclResult_t>(invitation.status), "ncclGetUniqueId", name(), nullptr);
+  } message = {};
+  if (rank() == 0) message.status = ncclGetUniqueId(&message.id);
+  HS_MPI(name(), MPI_Bcast(&message, sizeof message, MPI_BYTE, 0, comm_));
+  check_nccl(static_cast<ncclResult_t>(message.status), "ncclGetUniqueId", name(), nullptr);
 
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  config.maxCTAs = share_of(name()).max_ctas;
+  config.maxCTAs = cta_budget(role());
   config.commName = name().c_str();
-  HS_NCCL(name(), nullptr, ncclCommInitRankConfig(&nccl_, size(), invitation.id, rank(), &config));
+  HS_NCCL(name(), nullptr, ncclCommInitRankConfig(&nccl_, size(), message.id, rank(), &config));
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -136,11 +139,11 @@ NcclCommunicator::~NcclCommunicator() {
   warn_if_failed(name(), "MPI_Comm_free", MPI_Comm_free(&comm_) != MPI_SUCCESS);
 }
 
-std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key, const std::string& name) {
-  if (color < 0) refuse("split", fmt::format("color {} of {} is negative", color, name));
+std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key, GroupRole role) {
+  if (color < 0) refuse("split", fmt::format("color {} of {} is negative", color, name_of(role)));
   MPI_Comm own = MPI_COMM_NULL;
-  HS_MPI(this->name(), MPI_Comm_split(comm_, color, key, &own));
-  return adopt(own, name, board_);
+  HS_MPI(name(), MPI_Comm_split(comm_, color, key, &own));
+  return adopt(own, role, flight_recorders_);
 }
 
 unsigned long long NcclCommunicator::capture_of(cudaStream_t stream) const {
@@ -150,56 +153,57 @@ unsigned long long NcclCommunicator::capture_of(cudaStream_t stream) const {
   return status == cudaStreamCaptureStatusNone ? 0 : id;
 }
 
-/// The own stream waits for everything that is enqueued on the context's.
-void NcclCommunicator::fork(Context& ctx, Ticket ticket) {
-  const cudaStream_t stream = ctx.stream().cuda();
+/// The own stream waits for everything that is enqueued on `after`.
+void NcclCommunicator::fork(Stream& after, Ticket ticket) {
+  const cudaStream_t stream = after.cuda();
   operation(ticket) = {events_->take(), capture_of(stream)};
   HS_COMM_CUDA(name(), cudaEventRecord(fork_, stream));
   HS_COMM_CUDA(name(), cudaStreamWaitEvent(stream_, fork_, 0));
 }
 
 template <class Issue>
-void NcclCommunicator::run(Context& ctx, Call call, Ticket ticket, Issue&& issue) {
-  fork(ctx, ticket);
+void NcclCommunicator::run(Stream& after, Call call, Ticket ticket, Issue&& issue) {
+  fork(after, ticket);
   if (times(call)) HS_COMM_CUDA(name(), clock_->start(stream_));
   issue();
   if (times(call)) HS_COMM_CUDA(name(), clock_->stop(stream_));
   HS_COMM_CUDA(name(), cudaEventRecord(operation(ticket).done, stream_));
 }
 
-void NcclCommunicator::do_all_reduce(Context& ctx, View buffer, ReduceOp op, Ticket ticket) {
-  run(ctx, Call::all_reduce, ticket, [&] {
+void NcclCommunicator::do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) {
+  run(after, Call::all_reduce, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclAllReduce(buffer.raw(), buffer.raw(), count_of(buffer), type_of(buffer.dtype()),
                           op == ReduceOp::sum ? ncclSum : ncclMax, nccl_, stream_));
   });
 }
 
-void NcclCommunicator::do_reduce_scatter(Context& ctx, View full, View shard, Ticket ticket) {
-  run(ctx, Call::reduce_scatter, ticket, [&] {
+void NcclCommunicator::do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) {
+  run(after, Call::reduce_scatter, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclReduceScatter(full.raw(), shard.raw(), count_of(shard), type_of(full.dtype()),
                               ncclSum, nccl_, stream_));
   });
 }
 
-void NcclCommunicator::do_all_gather(Context& ctx, CView shard, View full, Ticket ticket) {
-  run(ctx, Call::all_gather, ticket, [&] {
+void NcclCommunicator::do_all_gather(Stream& after, CView shard, View full, Ticket ticket) {
+  run(after, Call::all_gather, ticket, [&] {
     HS_NCCL(name(), nccl_,
             ncclAllGather(shard.raw(), full.raw(), shard.bytes(), ncclUint8, nccl_, stream_));
   });
 }
 
-void NcclCommunicator::do_broadcast(Context& ctx, View buffer, int root, Ticket ticket) {
-  run(ctx, Call::broadcast, ticket, [&] {
+void NcclCommunicator::do_broadcast(Stream& after, View buffer, int root, Ticket ticket) {
+  run(after, Call::broadcast, ticket, [&] {
     HS_NCCL(
         name(), nccl_,
         ncclBroadcast(buffer.raw(), buffer.raw(), buffer.bytes(), ncclUint8, root, nccl_, stream_));
   });
 }
 
-void NcclCommunicator::do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) {
-  run(ctx, Call::send, ticket, [&] {
+void NcclCommunicator::do_exchange(Stream& after, std::span<const Message> messages,
+                                   Ticket ticket) {
+  run(after, Call::send, ticket, [&] {
     HS_NCCL(name(), nccl_, ncclGroupStart());
     for (const auto& [send, recv, peer] : messages) {
       if (send && send.bytes() > 0) {
@@ -212,9 +216,9 @@ void NcclCommunicator::do_exchange(Context& ctx, std::span<const Message> messag
   });
 }
 
-double NcclCommunicator::do_wait(Context& ctx, Ticket ticket) {
+double NcclCommunicator::do_wait(Stream& before, Ticket ticket) {
   const Operation mine = std::exchange(operation(ticket), {});
-  const cudaStream_t stream = ctx.stream().cuda();
+  const cudaStream_t stream = before.cuda();
   if (capture_of(stream) != mine.capture) {
     refuse("wait", fmt::format("ticket {} and its wait are not captured into the same graph (called"
                                " in capture {}, waited for in {}; 0: none)",
@@ -240,11 +244,11 @@ double NcclCommunicator::do_collect_seconds() {
   return now - std::exchange(collected_seconds_, now);
 }
 
-std::unique_ptr<Communicator> make_nccl_communicator(MPI_Comm parent, const std::string& name,
-                                                     const std::shared_ptr<TrailBoard>& board) {
+std::unique_ptr<Communicator> make_nccl_communicator(
+    MPI_Comm parent, GroupRole role, const std::shared_ptr<FlightRecorders>& recorders) {
   MPI_Comm own = MPI_COMM_NULL;
-  HS_MPI(name, MPI_Comm_dup(parent, &own));
-  return adopt(own, name, board);
+  HS_MPI(name_of(role), MPI_Comm_dup(parent, &own));
+  return adopt(own, role, recorders);
 }
 
 int nccl_library_version() {

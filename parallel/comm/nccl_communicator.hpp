@@ -10,21 +10,21 @@
 
 #include "busy_clock.hpp"
 #include "event_pool.hpp"
+#include "flight_recorder.hpp"
 #include "hyperslab/comm/communicator.hpp"
-#include "trail.hpp"
 
 namespace hyperslab::comm {
 
 /// Blocking NCCL on the GPU that was in use when it was made, on a stream of its own. An operation
-/// waits by an event for the context's stream, and the context's stream by another for the
-/// operation; the host waits for nothing. Both work while the context's stream is being captured:
-/// the own stream then joins the capture. Members meet over MPI alone: in barriers, and with a new
-/// unique id for every group, so that a split asks nothing of the operations under way. Never
-/// aborted: a lost member is the watchdog's matter.
+/// waits by an event for the stream `after`, and the stream of wait() by another for the operation;
+/// the host waits for nothing. Both work while these streams are being captured: the own stream
+/// then joins the capture. Members meet over MPI alone: in barriers, and with a new unique id for
+/// every group, so that a split asks nothing of the operations under way. Never aborted: a lost
+/// member is found by the watchdog.
 class NcclCommunicator final : public Communicator {
  public:
-  /// Takes over `own`, which has at least two members and nobody else may use; collective.
-  NcclCommunicator(MPI_Comm own, const std::string& name, std::shared_ptr<TrailBoard> board);
+  /// Takes over `own`, which has at least two members and no one else may use; collective.
+  NcclCommunicator(MPI_Comm own, GroupRole role, std::shared_ptr<FlightRecorders> recorders);
   /// Collective; leaves everything to the end of the process while an exception unwinds.
   ~NcclCommunicator() override;
   NcclCommunicator(const NcclCommunicator&) = delete;
@@ -33,8 +33,8 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator& operator=(NcclCommunicator&&) = delete;
 
   void progress() override {}
-  /// The self communicator where a group has one member.
-  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
+  /// The self communicator if a group has one member.
+  std::unique_ptr<Communicator> split(int color, int key, GroupRole role) override;
   [[nodiscard]] const std::uint64_t* device_nanoseconds() const override {
     return clock_->device_nanoseconds();
   }
@@ -46,25 +46,25 @@ class NcclCommunicator final : public Communicator {
     unsigned long long capture = 0;  ///< the id of the capture it is part of, 0 for none
   };
 
-  void do_all_reduce(Context& ctx, View buffer, ReduceOp op, Ticket ticket) override;
-  void do_reduce_scatter(Context& ctx, View full, View shard, Ticket ticket) override;
-  void do_all_gather(Context& ctx, CView shard, View full, Ticket ticket) override;
-  void do_broadcast(Context& ctx, View buffer, int root, Ticket ticket) override;
-  void do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) override;
-  double do_wait(Context& ctx, Ticket ticket) override;
+  void do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) override;
+  void do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) override;
+  void do_all_gather(Stream& after, CView shard, View full, Ticket ticket) override;
+  void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) override;
+  void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) override;
+  double do_wait(Stream& before, Ticket ticket) override;
   void do_barrier() override;
   [[nodiscard]] double do_collect_seconds() override;
 
   Operation& operation(Ticket ticket) { return operations_[ticket % kMaxUnderWay]; }
-  void meet();
-  void fork(Context& ctx, Ticket ticket);
+  void initialize_nccl();
+  void fork(Stream& after, Ticket ticket);
   template <class Issue>
-  void run(Context& ctx, Call call, Ticket ticket, Issue&& issue);
+  void run(Stream& after, Call call, Ticket ticket, Issue&& issue);
   unsigned long long capture_of(cudaStream_t stream) const;
   void check_peers() const;
 
   MPI_Comm comm_;
-  std::shared_ptr<TrailBoard> board_;  ///< for groups that are split off, too
+  std::shared_ptr<FlightRecorders> flight_recorders_;  ///< for groups that are split off, too
   ncclComm_t nccl_ = nullptr;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t fork_ = nullptr;

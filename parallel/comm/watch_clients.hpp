@@ -13,7 +13,7 @@ namespace hyperslab::comm {
 /// connections for a moment, and it is lost only when it has none left.
 class Clients {
  public:
-  /// Who is told what arrives.
+  /// Handles what arrives.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -23,8 +23,8 @@ class Clients {
     virtual void on_loss(int rank) = 0;  ///< its last connection closed by itself
   };
 
-  /// `ranks`: of the job. Strangers beyond kMostStrangers lose the oldest place, so that ranks,
-  /// which prove themselves at once, come through.
+  /// `ranks`: of the job. If there are more than kMostStrangers strangers, the oldest connection
+  /// is closed, so that ranks, which prove themselves at once, come through.
   explicit Clients(std::size_t ranks) : ranks_(ranks) {}
 
   void add(Session session);

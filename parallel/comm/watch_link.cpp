@@ -122,15 +122,15 @@ std::vector<std::string> addresses_to_call(std::vector<std::string> there,
 
 PendingConnection start_connection(const std::string& address, int port) {
   const std::string name = address + ":" + std::to_string(port);
-  sockaddr_in where = {};
-  where.sin_family = AF_INET;
-  where.sin_port = htons(static_cast<std::uint16_t>(port));
-  if (::inet_pton(AF_INET, address.c_str(), &where.sin_addr) != 1) {
+  sockaddr_in target = {};
+  target.sin_family = AF_INET;
+  target.sin_port = htons(static_cast<std::uint16_t>(port));
+  if (::inet_pton(AF_INET, address.c_str(), &target.sin_addr) != 1) {
     return {name, Descriptor(), EINVAL};
   }
   Descriptor socket = new_socket();
   if (!socket) return {name, Descriptor(), errno};
-  const bool starts = ::connect(socket.get(), generic(where), sizeof where) == 0;
+  const bool starts = ::connect(socket.get(), generic(target), sizeof target) == 0;
   return {name, std::move(socket), starts || errno == EINPROGRESS ? 0 : errno};
 }
 

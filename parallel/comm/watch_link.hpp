@@ -11,27 +11,27 @@
 #include <utility>
 #include <vector>
 
-#include "watch_verdict.hpp"
+#include "watch_diagnosis.hpp"
 
 namespace hyperslab::comm {
 
 enum class Notice : std::uint8_t {
-  hello,     ///< the first on a connection: the sender's nonce
-  proof,     ///< the second: the sender knows the secret
-  status,    ///< how far the sender is
-  farewell,  ///< the sender leaves
-  failure,   ///< the sender leaves behind an exception
-  kill,      ///< end the silent process of rank `rank`, which is on your machine
-  end,       ///< _exit
+  hello,    ///< the first on a connection: the sender's nonce
+  proof,    ///< the second: the sender knows the secret
+  status,   ///< how far the sender is
+  leave,    ///< the sender ends
+  failure,  ///< the sender ends after an exception
+  kill,     ///< end the silent process of rank `rank`, which is on your machine
+  end,      ///< _exit
 };
 
 struct Frame {
   Notice notice = Notice::status;
   std::array<std::uint8_t, 3> unused{};
-  std::int32_t rank = 0;  ///< the sender's, or whom it is about
+  std::int32_t rank = 0;  ///< the sender's, or the one it is about
   Status status;
 };
-// It goes from rank to rank as it lies in memory, so it has no bytes that nothing has written.
+// It is sent byte by byte, so it must have no padding, which nothing has written.
 static_assert(std::is_trivially_copyable_v<Frame>);
 static_assert(std::has_unique_object_representations_v<Frame>);
 
@@ -65,7 +65,7 @@ class Descriptor {
   int number_ = -1;
 };
 
-/// One connection. Nothing blocks: a packet for which there is no room is left out.
+/// One connection. Nothing blocks: a packet is dropped if the socket has no room for it.
 class Connection {
  public:
   explicit Connection(Descriptor socket) : socket_(std::move(socket)) {}
@@ -73,7 +73,7 @@ class Connection {
   [[nodiscard]] bool is_open() const { return static_cast<bool>(socket_); }
   void close() { socket_.close(); }
   void send(const Packet& packet);
-  /// Says that no packet follows.
+  /// Tells the other side that no packet follows.
   void finish();
   /// Whether another packet has arrived whole, which `packet` then is; closes if the other side
   /// did.
@@ -84,23 +84,23 @@ class Connection {
   std::array<char, sizeof(Packet)> in_{};
   std::array<char, sizeof(Packet)> out_{};
   std::size_t in_bytes_ = 0;
-  std::size_t out_begin_ = sizeof(Packet);  ///< what lies behind is still to be sent
+  std::size_t out_begin_ = sizeof(Packet);  ///< the bytes from here on are still to be sent
 };
 
-/// Where connections come in.
+/// A socket that accepts connections.
 struct Listener {
   Descriptor socket;
   int port = 0;
 };
-/// `everywhere`: on all interfaces, else on the loopback. Empty where the system refuses.
+/// `everywhere`: on all interfaces, else on the loopback. Empty if the system refuses.
 [[nodiscard]] Listener listen_on(bool everywhere);
 /// The next connection that waits, if any; none either if this process may open no more files.
 [[nodiscard]] std::optional<Connection> accept_from(const Listener& listener);
 /// Addresses of this machine's interfaces that are up, the loopback left out.
 [[nodiscard]] std::vector<std::string> own_addresses();
-/// Where to call a rank: on the loopback if it is `near`, else at its addresses `there` without
-/// those that the caller's own machine has too. Each host with containers has the same bridge, and
-/// there any user of the caller's machine could answer.
+/// The addresses to call a rank at: the loopback if it is `near`, else its addresses `there`
+/// without those that the caller's own machine has too. Each host with containers has the same
+/// bridge, and at its address any user of the caller's machine could answer.
 [[nodiscard]] std::vector<std::string> addresses_to_call(std::vector<std::string> there,
                                                          const std::vector<std::string>& own,
                                                          bool near);
@@ -113,7 +113,7 @@ class PendingConnection {
       : name_(std::move(name)), socket_(std::move(socket)), error_(error) {}
   [[nodiscard]] int get() const { return socket_.get(); }
   [[nodiscard]] const std::string& name() const { return name_; }  ///< "10.0.0.1:4711"
-  /// Does not block. If it failed, `problem` says where and why.
+  /// Does not block. If it failed, `problem` gives the address and the reason.
   [[nodiscard]] State look(std::string& problem);
   [[nodiscard]] Connection take() { return Connection(std::move(socket_)); }
 

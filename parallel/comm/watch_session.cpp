@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kCallSeconds = 5;
 constexpr double kLookSeconds = 0.05;
-constexpr int kMostRefusals = 10;  // where strangers crowd, a rank may lose its place
+constexpr int kMostRefusals = 10;  // a rank may lose its connection to many strangers
 constexpr std::string_view kKeyLabel = "hyperslab watchdog 1";
 
 void draw(std::span<std::uint8_t> bytes) {
@@ -94,7 +94,7 @@ Session::Session(Connection link, const Secret& secret, int own_rank, int peer_r
   link_.send(hello);
 }
 
-/// The peer's nonce makes the key. The client proves itself first, so that the monitor tells
+/// The peer's nonce makes the key. The client proves itself first, so that the monitor sends
 /// strangers nothing.
 void Session::greet(const Packet& hello) {
   const bool expected = hello.frame.notice == Notice::hello && hello.number == 0 &&

@@ -30,10 +30,10 @@ constexpr int kMostAccepted = 16;  // connections at once, before what they say 
 constexpr double kMostIntervalSeconds = 1;
 constexpr double kStatusesInTimeout = 8;
 constexpr double kSilentIntervals = 5;
-constexpr double kFarewellSeconds = 1;
+constexpr double kLastFrameSeconds = 1;
 constexpr auto kRestAfterRefusal = std::chrono::milliseconds(10);
 
-/// Where a rank is, known to all.
+/// The process of a rank, as every rank knows it.
 struct Contact {
   std::string neighbourhood;
   int process = 0;
@@ -59,7 +59,7 @@ class Watchdog::Guard : private Clients::Owner {
   Guard& operator=(Guard&&) = delete;
 
  private:
-  void introduce(World& world, const std::string& coordinates);
+  void exchange_contacts(World& world, const std::string& coordinates);
   void listen();
   void connect(World& world);
   [[nodiscard]] Session call(int monitor, const std::string& address, std::string& problem) const;
@@ -68,7 +68,7 @@ class Watchdog::Guard : private Clients::Owner {
 
   void run();
   void advance_clock();
-  void tell();
+  void report_status();
   void wait(double seconds);
   void receive();
   void accept_clients();
@@ -76,18 +76,18 @@ class Watchdog::Guard : private Clients::Owner {
   void on_arrival(int rank) override;
   [[nodiscard]] bool on_frame(int rank, const Frame& frame) override;
   void on_loss(int rank) override;
-  void hear(Monitor& monitor, const Frame& frame);
-  [[nodiscard]] bool judges() const;
+  void on_monitor_frame(Monitor& monitor, const Frame& frame);
+  [[nodiscard]] bool is_active_monitor() const;
   [[nodiscard]] bool has_break() const;
-  [[noreturn]] void end_job(const Verdict& verdict);
+  [[noreturn]] void end_job(const Diagnosis& diagnosis);
   [[nodiscard]] bool is_near(int rank) const;
   void ask_to_kill(int silent);
-  void take_leave_of(int silent);
-  void say_last(Notice notice);
+  void disconnect(int silent);
+  void close_links(Notice last);
   [[nodiscard]] Frame frame_of(Notice notice) const;
 
   int rank_;
-  std::shared_ptr<TrailBoard> board_;
+  std::shared_ptr<FlightRecorders> flight_recorders_;
   Limits limits_;
   double interval_;
   Secret secret_;
@@ -112,14 +112,14 @@ class Watchdog::Guard : private Clients::Owner {
 
 Watchdog::Guard::Guard(World& world, const WatchdogOptions& options)
     : rank_(world.rank()),
-      board_(world.trails()),
+      flight_recorders_(world.flight_recorders()),
       interval_(std::min(kMostIntervalSeconds, options.timeout_seconds / kStatusesInTimeout)),
       peers_(static_cast<std::size_t>(world.size())),
       clients_(static_cast<std::size_t>(world.size())),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   limits_.timeout = options.timeout_seconds;
   limits_.silence = kSilentIntervals * interval_;
-  introduce(world, options.coordinates);
+  exchange_contacts(world, options.coordinates);
   peers_[static_cast<std::size_t>(rank_)].link = Link::connected;
   listen();
   start_thread();
@@ -131,14 +131,14 @@ Watchdog::Guard::Guard(World& world, const WatchdogOptions& options)
   }
 }
 
-void Watchdog::Guard::introduce(World& world, const std::string& coordinates) {
+void Watchdog::Guard::exchange_contacts(World& world, const std::string& coordinates) {
   secret_ = Secret::of_text(world.broadcast(Secret::random().text()));
-  const auto places = world.all_gather(neighbourhood_id(world.host()));
+  const auto neighbourhoods = world.all_gather(neighbourhood_id(world.host()));
   const auto processes = world.all_gather(std::to_string(::getpid()));
   const auto hosts = world.all_gather(world.host());
   const auto all_coordinates = world.all_gather(coordinates);
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    contacts_.push_back({places[i], std::stoi(processes[i])});
+  for (std::size_t i = 0; i < neighbourhoods.size(); ++i) {
+    contacts_.push_back({neighbourhoods[i], std::stoi(processes[i])});
     const std::string& at = all_coordinates[i];
     peers_[i].name =
         fmt::format("rank {}{} host {}", i, at.empty() ? "" : " (" + at + ")", hosts[i]);
@@ -220,22 +220,22 @@ void Watchdog::Guard::run() {
   while (!leaves_) {
     advance_clock();
     if (now_ >= next) {
-      tell();
+      report_status();
       next = now_ + interval_;
     }
-    if (!connects_ && judges()) {
-      const Verdict verdict = judge(peers_, limits_, now_);
-      if (verdict.ends) end_job(verdict);
+    if (!connects_ && is_active_monitor()) {
+      const Diagnosis diagnosis = diagnose(peers_, limits_, now_);
+      if (diagnosis.ends_job) end_job(diagnosis);
     }
     wait(std::min(next - now_, has_break() ? limits_.grace / 5 : interval_));
     receive();
   }
   eventfd_t woken = 0;
-  ::eventfd_read(wake_.get(), &woken);  // else nothing would wait any more
-  say_last(fails_ ? Notice::failure : Notice::farewell);
+  ::eventfd_read(wake_.get(), &woken);  // poll() would return at once for ever
+  close_links(fails_ ? Notice::failure : Notice::leave);
 }
 
-/// While this process was stopped nobody could tell it anything.
+/// While this process was stopped, no other could report to it.
 void Watchdog::Guard::advance_clock() {
   const double real = now_seconds();
   now_ += std::min(real - looked_, 2 * interval_);
@@ -250,21 +250,22 @@ Frame Watchdog::Guard::frame_of(Notice notice) const {
   return frame;
 }
 
-/// Everyone learns how far this rank is.
-void Watchdog::Guard::tell() {
-  peers_[static_cast<std::size_t>(rank_)].hear(Status::of(*board_), now_);
+/// Monitors and clients learn how far this rank is.
+void Watchdog::Guard::report_status() {
+  peers_[static_cast<std::size_t>(rank_)].update(Status::of(*flight_recorders_), now_);
   const Frame frame = frame_of(Notice::status);
   for (Monitor& monitor : monitors_) monitor.link.send(frame);
   clients_.send(frame);
 }
 
-/// A break is still to be reported.
+/// Whether a rank was lost whose grace period may still run.
 bool Watchdog::Guard::has_break() const {
   return std::ranges::any_of(peers_, [](const Peer& peer) { return peer.link == Link::broken; });
 }
 
-/// Whose turn it is: the first monitor that lives.
-bool Watchdog::Guard::judges() const {
+/// The monitor of the lowest rank that answers is the active one; a rank that reaches none is its
+/// own.
+bool Watchdog::Guard::is_active_monitor() const {
   return std::ranges::none_of(monitors_, [this](const Monitor& monitor) {
     return monitor.rank < rank_ && monitor.link.is_open() &&
            now_ - monitor.heard <= limits_.silence;
@@ -288,7 +289,7 @@ void Watchdog::Guard::receive() {
   if (connects_ && all_called_) end_connecting();
   Frame frame;
   for (Monitor& monitor : monitors_) {
-    while (monitor.link.receive(frame)) hear(monitor, frame);
+    while (monitor.link.receive(frame)) on_monitor_frame(monitor, frame);
   }
 }
 
@@ -302,7 +303,7 @@ void Watchdog::Guard::accept_clients() {
   if (refused) std::this_thread::sleep_for(kRestAfterRefusal);  // no more files may be opened
 }
 
-/// No one has a reason to call any more.
+/// Every rank has connected, so that no one has a reason to call any more.
 void Watchdog::Guard::end_connecting() {
   eventfd_t woken = 0;
   ::eventfd_read(wake_.get(), &woken);
@@ -322,15 +323,15 @@ void Watchdog::Guard::on_arrival(int rank) {
 
 bool Watchdog::Guard::on_frame(int rank, const Frame& frame) {
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
-  peer.hear(frame.status, now_);
+  peer.update(frame.status, now_);
   if (frame.notice == Notice::end) end_process();
-  if (frame.notice != Notice::farewell && frame.notice != Notice::failure) return true;
-  peer.link = frame.notice == Notice::farewell ? Link::left : Link::failed;
+  if (frame.notice != Notice::leave && frame.notice != Notice::failure) return true;
+  peer.link = frame.notice == Notice::leave ? Link::left : Link::failed;
   peer.moved = now_;
   return false;
 }
 
-/// While ranks still call, one that closes has given this monitor up, as it says itself.
+/// While ranks still connect, one that closes has given this monitor up, and warns of that itself.
 void Watchdog::Guard::on_loss(int rank) {
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
   if (peer.link != Link::connected) return;
@@ -338,10 +339,11 @@ void Watchdog::Guard::on_loss(int rank) {
   peer.broken = now_;
 }
 
-void Watchdog::Guard::hear(Monitor& monitor, const Frame& frame) {
+void Watchdog::Guard::on_monitor_frame(Monitor& monitor, const Frame& frame) {
   if (frame.rank < 0 || frame.rank >= static_cast<int>(peers_.size())) return;
   monitor.heard = now_;
-  if (rank_ >= kMonitors) {  // the others' progress is the monitor's matter until it falls silent
+  if (rank_ >=
+      kMonitors) {  // others are diagnosed by the monitor; this rank does so only when it is silent
     Peer& peer = peers_[static_cast<std::size_t>(monitor.rank)];
     peer.link = Link::left;
     peer.moved = now_;
@@ -350,7 +352,7 @@ void Watchdog::Guard::hear(Monitor& monitor, const Frame& frame) {
     case Notice::hello:
     case Notice::proof:
     case Notice::status: break;
-    case Notice::farewell:
+    case Notice::leave:
     case Notice::failure: monitor.link.close(); break;
     case Notice::kill: kill_later(contacts_[static_cast<std::size_t>(frame.rank)].process); break;
     case Notice::end: end_process();
@@ -374,8 +376,9 @@ void Watchdog::Guard::ask_to_kill(int silent) {
   }
 }
 
-/// A silent rank that mpirun wakes to end it must not report the others; nobody waits for it.
-void Watchdog::Guard::take_leave_of(int silent) {
+/// A silent rank that mpirun wakes in order to end it must not report the others; no one waits for
+/// it.
+void Watchdog::Guard::disconnect(int silent) {
   const Frame frame = frame_of(Notice::end);
   clients_.send_to(silent, frame);
   clients_.close(silent);
@@ -386,21 +389,22 @@ void Watchdog::Guard::take_leave_of(int silent) {
   }
 }
 
-void Watchdog::Guard::end_job(const Verdict& verdict) {
-  print_line(verdict.line);
-  for (const int silent : verdict.silent) {
-    take_leave_of(silent);
+void Watchdog::Guard::end_job(const Diagnosis& diagnosis) {
+  print_line(diagnosis.line);
+  for (const int silent : diagnosis.silent) {
+    disconnect(silent);
     if (!is_near(silent)) ask_to_kill(silent);
   }
-  say_last(Notice::end);
-  for (const int silent : verdict.silent) {
+  close_links(Notice::end);
+  for (const int silent : diagnosis.silent) {
     if (is_near(silent)) kill_later(contacts_[static_cast<std::size_t>(silent)].process);
   }
   end_process();
 }
 
-/// Goes on until the others have closed: what they have not read may else be lost.
-void Watchdog::Guard::say_last(Notice notice) {
+/// Sends the last frame and waits until the others have closed: what they have not read may else be
+/// lost.
+void Watchdog::Guard::close_links(Notice notice) {
   clients_.close_strangers();
   std::vector<Session*> links;
   for (Session& client : clients_.sessions()) links.push_back(&client);
@@ -411,9 +415,9 @@ void Watchdog::Guard::say_last(Notice notice) {
     link->finish();
   }
   listener_.socket.close();
-  const double end = now_seconds() + kFarewellSeconds;
+  const double end = now_seconds() + kLastFrameSeconds;
   while (now_seconds() < end && std::ranges::any_of(links, &Session::is_open)) {
-    wait(kFarewellSeconds / 10);
+    wait(kLastFrameSeconds / 10);
     Frame ignored;
     for (Session* link : links) {
       while (link->receive(ignored)) {

@@ -18,13 +18,13 @@
 #include <utility>
 
 #include "cores.hpp"
+#include "flight_recorder.hpp"
 #include "hyperslab/comm/gpus.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "mpi_check.hpp"
 #include "mpi_communicator.hpp"
 #include "nccl.hpp"
-#include "trail.hpp"
 
 namespace hyperslab::comm {
 namespace {
@@ -37,7 +37,7 @@ bool has_launcher() {
   return std::ranges::any_of(kVariables, [](const char* name) { return std::getenv(name); });
 }
 
-/// Without a launcher Open MPI would start a daemon and open the network, for nobody.
+/// Without a launcher Open MPI would start a daemon and open the network, which no one needs.
 void stay_alone() {
   constexpr int kKeepTheUsers = 0;
   ::setenv("OMPI_MCA_ess_singleton_isolated", "1", kKeepTheUsers);
@@ -45,9 +45,9 @@ void stay_alone() {
   ::setenv("OMPI_MCA_btl", "self", kKeepTheUsers);
 }
 
-/// Where ranks of a host cannot read each other's memory, Open MPI copies messages in fragments of
-/// 32 KiB, and a member that computes answers only between two ops: what goes ahead of an answer
-/// decides how much moves behind the computation. Its own choice is 3 fragments.
+/// If ranks of a host cannot read each other's memory, Open MPI copies messages in fragments of
+/// 32 KiB, and a member that computes answers only between two ops: the number of fragments sent
+/// before an answer decides how much moves during the computation. Its default is 3 fragments.
 void send_far_ahead() {
   constexpr int kKeepTheUsers = 0;
   ::setenv("OMPI_MCA_pml_ob1_send_pipeline_depth", "256", kKeepTheUsers);
@@ -85,38 +85,40 @@ std::int64_t checked_length(std::size_t length) {
 struct World::Impl {
   /// What a world and its parts have in common.
   struct Process {
-    std::shared_ptr<TrailBoard> board = std::make_shared<TrailBoard>();
+    std::shared_ptr<FlightRecorders> flight_recorders = std::make_shared<FlightRecorders>();
     std::shared_ptr<MpiEngine> engine;
     std::atomic<bool> aborted = false;
     bool alone = true;          ///< one rank was started
     bool nccl_started = false;  ///< NCCL has read its variables
   };
-  MPI_Comm comm = MPI_COMM_NULL;  ///< nobody else's, for host-side messages
+  MPI_Comm comm = MPI_COMM_NULL;  ///< only for host-side messages
   std::shared_ptr<Process> process = std::make_shared<Process>();
   bool is_part = false;
   bool gpus_checked = false;
-  std::shared_ptr<Trail> trail;  ///< of the host-side messages
-  std::uint64_t messages = 0;    ///< so many of them
+  std::shared_ptr<FlightRecorder> recorder;  ///< of the host-side messages
+  std::uint64_t messages = 0;                ///< so many of them
 
-  void set_up_trail() { trail = process->board->add("host", leader_of(comm, kName)); }
+  void start_flight_recorder() {
+    recorder = process->flight_recorders->add(GroupRole::host, leader_of(comm, kName));
+  }
 };
 
-/// Notes a host-side message for the life of the object.
-class World::Note {
+/// Records a host-side message for the life of the object.
+class World::RecordedMessage {
  public:
-  Note(const World& world, Call kind) : trail_(*world.impl_->trail) {
+  RecordedMessage(const World& world, Call kind) : recorder_(*world.impl_->recorder) {
     const std::uint64_t number = ++world.impl_->messages;
-    trail_.called(kind, number);
-    trail_.waits(kind, number);
+    recorder_.called(kind, number);
+    recorder_.wait_begins(kind, number);
   }
-  ~Note() { trail_.arrived(); }
-  Note(const Note&) = delete;
-  Note& operator=(const Note&) = delete;
-  Note(Note&&) = delete;
-  Note& operator=(Note&&) = delete;
+  ~RecordedMessage() { recorder_.wait_ends(); }
+  RecordedMessage(const RecordedMessage&) = delete;
+  RecordedMessage& operator=(const RecordedMessage&) = delete;
+  RecordedMessage(RecordedMessage&&) = delete;
+  RecordedMessage& operator=(RecordedMessage&&) = delete;
 
  private:
-  Trail& trail_;
+  FlightRecorder& recorder_;
 };
 
 World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
@@ -125,7 +127,7 @@ World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
   require(initialized == 0, "a process has one World");
   const bool launcher = has_launcher();
   if (launcher) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // mpirun killed by SIGKILL leaves its ranks behind
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // mpirun killed by SIGKILL leaves its ranks running
     send_far_ahead();
     yield_if_crowded();
   } else {
@@ -153,9 +155,9 @@ World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
   int length = 0;
   HS_MPI(kName, MPI_Get_processor_name(host.data(), &length));
   host_.assign(host.data(), static_cast<std::size_t>(length));
-  impl_->process->engine = std::make_shared<MpiEngine>(impl_->process->board);
+  impl_->process->engine = std::make_shared<MpiEngine>(impl_->process->flight_recorders);
   impl_->process->alone = size_ == 1;
-  impl_->set_up_trail();
+  impl_->start_flight_recorder();
   share_threads();
 }
 
@@ -178,11 +180,13 @@ World::World(const World& whole, std::unique_ptr<Impl> impl)
       threads_(whole.threads_) {
   HS_MPI(kName, MPI_Comm_rank(impl_->comm, &rank_));
   HS_MPI(kName, MPI_Comm_size(impl_->comm, &size_));
-  impl_->set_up_trail();
+  impl_->start_flight_recorder();
 }
 
-Activity& World::activity() { return impl_->process->board->activity(); }
-std::shared_ptr<TrailBoard> World::trails() const { return impl_->process->board; }
+Activity& World::activity() { return impl_->process->flight_recorders->activity(); }
+std::shared_ptr<FlightRecorders> World::flight_recorders() const {
+  return impl_->process->flight_recorders;
+}
 
 World::~World() {
   if (impl_->process->aborted || !may_free_mpi_handles()) return;
@@ -204,12 +208,12 @@ std::unique_ptr<World> World::part(int color) {
   return std::unique_ptr<World>(new World(*this, std::move(impl)));
 }
 
-std::unique_ptr<Communicator> World::communicator(Device device, const std::string& name) {
-  if (device == Device::meta) return make_meta_communicator(name, rank_, size_);
+std::unique_ptr<Communicator> World::communicator(Device device, GroupRole role) {
+  if (device == Device::meta) return make_meta_communicator(role, rank_, size_);
   if (size_ == 1 && (device == Device::cpu || kHasCuda))
-    return make_self_communicator(name, device);
+    return make_self_communicator(role, device);
   if (device == Device::cpu)
-    return make_mpi_communicator(impl_->process->engine, impl_->comm, name);
+    return make_mpi_communicator(impl_->process->engine, impl_->comm, role);
   if constexpr (kHasCuda) {
     if (!impl_->gpus_checked) {
       require_distinct_gpus(*this, device_bus_id());
@@ -217,12 +221,12 @@ std::unique_ptr<Communicator> World::communicator(Device device, const std::stri
     }
     impl_->gpus_checked = true;
     impl_->process->nccl_started = true;
-    return make_nccl_communicator(impl_->comm, name, impl_->process->board);
+    return make_nccl_communicator(impl_->comm, role, impl_->process->flight_recorders);
   }
   throw Error(ExitCode::device,
               fmt::format("communicator {}: none for {} in this build; configure with "
                           "-DHYPERSLAB_CUDA=ON or set run.device: cpu",
-                          name, hyperslab::name_of(device)));
+                          name_of(role), hyperslab::name_of(device)));
 }
 
 void World::set_deterministic() {
@@ -242,12 +246,12 @@ void World::set_deterministic() {
 }
 
 void World::barrier() {
-  const Note note(*this, Call::barrier);
+  const RecordedMessage message(*this, Call::barrier);
   HS_MPI(kName, MPI_Barrier(impl_->comm));
 }
 
 std::string World::broadcast(const std::string& text, int root) {
-  const Note note(*this, Call::broadcast);
+  const RecordedMessage message(*this, Call::broadcast);
   std::int64_t length = rank_ == root ? checked_length(text.size()) : 0;
   HS_MPI(kName, MPI_Bcast(&length, 1, MPI_INT64_T, root, impl_->comm));
   std::string out = rank_ == root ? text : std::string(static_cast<std::size_t>(length), '\0');
@@ -256,7 +260,7 @@ std::string World::broadcast(const std::string& text, int root) {
 }
 
 std::vector<std::string> World::all_gather(const std::string& text) {
-  const Note note(*this, Call::all_gather);
+  const RecordedMessage message(*this, Call::all_gather);
   const auto mine = static_cast<int>(checked_length(text.size()));
   std::vector<int> lengths(static_cast<std::size_t>(size_));
   HS_MPI(kName, MPI_Allgather(&mine, 1, MPI_INT, lengths.data(), 1, MPI_INT, impl_->comm));
@@ -278,7 +282,7 @@ std::vector<std::string> World::all_gather(const std::string& text) {
 std::vector<std::string> World::gather(const std::string& bytes, int root,
                                        std::size_t message_bytes) {
   require(message_bytes > 0 && message_bytes <= INT_MAX, "gather: messages of 1 to 2^31-1 bytes");
-  const Note note(*this, Call::all_gather);
+  const RecordedMessage message(*this, Call::all_gather);
   const auto mine = static_cast<long long>(bytes.size());
   std::vector<long long> sizes(static_cast<std::size_t>(size_));
   HS_MPI(kName,
@@ -313,24 +317,24 @@ std::vector<std::string> World::gather(const std::string& bytes, int root,
 bool World::all(bool mine) { return max(mine ? 0 : 1) == 0; }
 
 std::int64_t World::max(std::int64_t mine) {
-  const Note note(*this, Call::all_reduce);
+  const RecordedMessage message(*this, Call::all_reduce);
   HS_MPI(kName, MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_INT64_T, MPI_MAX, impl_->comm));
   return mine;
 }
 
 double World::sum(double mine) {
-  const Note note(*this, Call::all_reduce);
+  const RecordedMessage message(*this, Call::all_reduce);
   HS_MPI(kName, MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_DOUBLE, MPI_SUM, impl_->comm));
   return mine;
 }
 
 void World::abort(int code) noexcept {
-  constexpr unsigned kPatienceSeconds = 3;
+  constexpr unsigned kGraceSeconds = 3;
   const bool first = !impl_->process->aborted.exchange(true);
-  if (!first) ::sleep(kPatienceSeconds);
+  if (!first) ::sleep(kGraceSeconds);
   int finalized = 0;
   MPI_Finalized(&finalized);
-  // Alone there is nobody to end, and MPI_Abort would only print.
+  // A single rank has no other to end, and MPI_Abort would only print.
   if (first && finalized == 0 && !impl_->process->alone) MPI_Abort(MPI_COMM_WORLD, code);
   ::_exit(code);
 }

@@ -7,13 +7,20 @@
 
 namespace hyperslab::mesh {
 
+using comm::GroupRole;
+
 Coordinates coordinates_of(const ParallelConfig& config, int world_rank) {
-  const int stages = world_rank / config.tensor;
-  return {stages / config.pipeline, stages % config.pipeline, 0, world_rank % config.tensor};
+  const int contexts = world_rank / config.tensor;
+  const int stages = contexts / config.context;
+  return {.data = stages / config.pipeline,
+          .pipeline = stages % config.pipeline,
+          .context = contexts % config.context,
+          .tensor = world_rank % config.tensor};
 }
 
 int world_rank_of(const ParallelConfig& config, const Coordinates& at) {
-  return (at.data * config.pipeline + at.pipeline) * config.tensor + at.tensor;
+  const int stage = at.data * config.pipeline + at.pipeline;
+  return (stage * config.context + at.context) * config.tensor + at.tensor;
 }
 
 std::string describe(const Coordinates& at) {
@@ -33,23 +40,25 @@ Mesh::Mesh(const ParallelConfig& config, int world_rank, const GroupNeeds& needs
 
 Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, const GroupNeeds& needs)
     : Mesh(config, world.rank(), needs) {
-  world_ = world.communicator(device, "world");
+  world_ = world.communicator(device, GroupRole::world);
   world_->report_reductions(false);  // the step's sums, not gradients
   const auto [data, pipeline, context, tensor] = at_;
   const auto color = [&](const Coordinates& first) { return world_rank_of(config, first); };
-  data_ = world_->split(color({0, pipeline, context, tensor}), data, "data");
-  tensor_ = world_->split(color({data, pipeline, context, 0}), tensor, "tensor");
+  data_ = world_->split(color({0, pipeline, context, tensor}), data, GroupRole::data);
+  tensor_ = world_->split(color({data, pipeline, context, 0}), tensor, GroupRole::tensor);
   tensor_->report_reductions(false);
-  pipeline_ = world_->split(color({data, 0, context, tensor}), pipeline, "pipeline");
+  pipeline_ = world_->split(color({data, 0, context, tensor}), pipeline, GroupRole::pipeline);
   if (needs_.tied_ends) {
     const bool end = is_first_stage() || is_last_stage();
     // The ranks between make groups of their own, which they drop.
-    tied_ = world_->split(color({data, end ? 0 : pipeline, context, tensor}), pipeline, "tied");
+    tied_ = world_->split(color({data, end ? 0 : pipeline, context, tensor}), pipeline,
+                          GroupRole::tied);
     if (!end) tied_.reset();
   }
   if (needs_.key_value_replicas > 1) {
     const int first = tensor / needs_.key_value_replicas * needs_.key_value_replicas;
-    key_value_ = world_->split(color({data, pipeline, context, first}), tensor, "key_value");
+    key_value_ =
+        world_->split(color({data, pipeline, context, first}), tensor, GroupRole::key_value);
     key_value_->report_reductions(false);
   }
   for (comm::Communicator* group : groups()) {
@@ -62,19 +71,19 @@ Mesh::Mesh(comm::World& world, Device device, const ParallelConfig& config, cons
 Mesh Mesh::plan(const ParallelConfig& config, int world_rank, const GroupNeeds& needs) {
   Mesh mesh(config, world_rank, needs);
   const Coordinates& at = mesh.at_;
-  const auto group = [](const char* name, int rank, int size) {
-    return comm::make_meta_communicator(name, rank, size);
+  const auto group = [](GroupRole role, int rank, int size) {
+    return comm::make_meta_communicator(role, rank, size);
   };
-  mesh.world_ = group("world", world_rank, config.ranks());
-  mesh.data_ = group("data", at.data, config.data);
-  mesh.tensor_ = group("tensor", at.tensor, config.tensor);
-  mesh.pipeline_ = group("pipeline", at.pipeline, config.pipeline);
+  mesh.world_ = group(GroupRole::world, world_rank, config.ranks());
+  mesh.data_ = group(GroupRole::data, at.data, config.data);
+  mesh.tensor_ = group(GroupRole::tensor, at.tensor, config.tensor);
+  mesh.pipeline_ = group(GroupRole::pipeline, at.pipeline, config.pipeline);
   if (mesh.needs_.tied_ends && (mesh.is_first_stage() || mesh.is_last_stage())) {
-    mesh.tied_ = group("tied", mesh.is_first_stage() ? 0 : 1, 2);
+    mesh.tied_ = group(GroupRole::tied, mesh.is_first_stage() ? 0 : 1, 2);
   }
   if (needs.key_value_replicas > 1) {
     mesh.key_value_ =
-        group("key_value", at.tensor % needs.key_value_replicas, needs.key_value_replicas);
+        group(GroupRole::key_value, at.tensor % needs.key_value_replicas, needs.key_value_replicas);
   }
   return mesh;
 }
@@ -88,12 +97,12 @@ std::vector<comm::Communicator*> Mesh::groups() const {
 
 std::string placement_table(comm::World& world, const ParallelConfig& config,
                             const std::string& device) {
-  const std::vector<std::string> places = world.all_gather(world.host() + "  " + device);
+  const std::vector<std::string> devices = world.all_gather(world.host() + "  " + device);
   std::string table = "rank  data  pipeline  context  tensor  host  device";
   for (int rank = 0; rank < world.size(); ++rank) {
     const Coordinates at = coordinates_of(config, rank);
     table += fmt::format("\n{:>4}  {:>4}  {:>8}  {:>7}  {:>6}  {}", rank, at.data, at.pipeline,
-                         at.context, at.tensor, places[static_cast<std::size_t>(rank)]);
+                         at.context, at.tensor, devices[static_cast<std::size_t>(rank)]);
   }
   return table;
 }

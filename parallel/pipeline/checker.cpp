@@ -14,13 +14,13 @@ namespace {
 
 constexpr int kNone = -1;
 
-std::string_view name_of(Kind kind) {
+std::string_view name_of(ActionKind kind) {
   switch (kind) {
-    case Kind::forward: return "forward";
-    case Kind::backward: return "backward";
-    case Kind::backward_input: return "backward_input";
-    case Kind::backward_weight: return "backward_weight";
-    case Kind::exchange: return "exchange";
+    case ActionKind::forward: return "forward";
+    case ActionKind::backward: return "backward";
+    case ActionKind::backward_input: return "backward_input";
+    case ActionKind::backward_weight: return "backward_weight";
+    case ActionKind::exchange: return "exchange";
   }
   return "?";
 }
@@ -46,7 +46,7 @@ class RankChecker {
     const std::vector<Action>& actions = program_.ranks[at(rank_)];
     for (action_ = 0; action_ < static_cast<int>(actions.size()); ++action_) {
       const Action& action = actions[at(action_)];
-      if (action.kind == Kind::exchange)
+      if (action.kind == ActionKind::exchange)
         check_exchange(action);
       else if (is_known(action.chunk, action.microbatch, action.slot))
         check_pass(action);
@@ -80,12 +80,12 @@ class RankChecker {
         in_range(slot, static_cast<int>(slots_[at(chunk)].size()))) {
       return true;
     }
-    complain(fmt::format("chunk {}, microbatch {}, slot {}: there is no such place", chunk,
+    complain(fmt::format("chunk {}, microbatch {}, slot {} do not exist in this program", chunk,
                          microbatch, slot));
     return false;
   }
 
-  /// Sends take their data before the receives of the same exchange touch anything.
+  /// Sends are checked before the receives of the same exchange change anything.
   void check_exchange(const Action& action) {
     if (action.transfers.empty()) complain("an exchange of nothing");
     for (const bool sends : {true, false}) {
@@ -148,30 +148,30 @@ class RankChecker {
     const bool first = program_.is_first(rank_, action.chunk);
     const bool last = program_.is_last(rank_, action.chunk);
     const int m = action.microbatch;
-    if (action.kind == Kind::forward && first) take(slot, action.chunk, action.slot, m);
+    if (action.kind == ActionKind::forward && first) take(slot, action.chunk, action.slot, m);
     bool ready = slot.owner == m;
     Count& count = passes_[at(action.chunk) * at(program_.microbatches) + at(m)];
     bool release = true;
-    if (action.kind == Kind::forward) {
+    if (action.kind == ActionKind::forward) {
       ready = ready && (first || slot.received) && !slot.forwarded;
       slot.forwarded = true;
       slot.output = m;
       slot.input_gradient = kNone;
       ++count.forward;
       release = program_.schedule == Schedule::forward_only;
-    } else if (action.kind == Kind::backward_weight) {
+    } else if (action.kind == ActionKind::backward_weight) {
       ready = ready && slot.gradient_made;
       ++count.weight;
     } else {
       ready = ready && slot.forwarded && (last || slot.gradient_received) && !slot.gradient_made;
       slot.gradient_made = true;
       slot.input_gradient = m;
-      release = action.kind == Kind::backward;
+      release = action.kind == ActionKind::backward;
       ++(release ? count.backward : count.input);
     }
     if (release) slot.owner = kNone;
     if (!ready) {
-      complain(fmt::format("{} of microbatch {}, chunk {} has not what it needs in slot {}",
+      complain(fmt::format("{} of microbatch {}, chunk {} does not find what it needs in slot {}",
                            name_of(action.kind), m, action.chunk, action.slot));
     }
   }
@@ -201,7 +201,8 @@ class RankChecker {
   int action_ = 0;
 };
 
-/// What a message is, told alike by both of its ends: payload, sending global stage, microbatch.
+/// What identifies a message, alike for both of its ends: payload, sending global stage,
+/// microbatch.
 using Identity = std::tuple<Payload, int, int>;
 
 Identity identity(const Program& program, int rank, const Transfer& t) {

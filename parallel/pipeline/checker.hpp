@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything about a program that can be judged rank by rank and pair by pair, without time.
+// Everything about a program that can be checked rank by rank and pair by pair, without time.
 #pragma once
 
 #include <string>

@@ -9,20 +9,20 @@ namespace {
 std::vector<ComputePass> gpipe(int m) {
   std::vector<ComputePass> passes;
   passes.reserve(2 * static_cast<std::size_t>(m));
-  for (int i = 0; i < m; ++i) passes.push_back({Kind::forward, 0, i});
-  for (int i = 0; i < m; ++i) passes.push_back({Kind::backward, 0, i});
+  for (int i = 0; i < m; ++i) passes.push_back({ActionKind::forward, 0, i});
+  for (int i = 0; i < m; ++i) passes.push_back({ActionKind::backward, 0, i});
   return passes;
 }
 
-/// The k-th pass of a chunk-wise order: blocks of `stages` microbatches go through all chunks.
-ComputePass chunk_pass(const PipelineShape& shape, Kind kind, int k) {
+/// The k-th pass of a chunk-wise schedule: blocks of `stages` microbatches go through all chunks.
+ComputePass chunk_pass(const PipelineShape& shape, ActionKind kind, int k) {
   const int p = shape.stages;
   const int v = shape.virtual_stages;
   const int block = k / (p * v);
   const int width = std::min(p, shape.microbatches - block * p);
   const int within = k - block * p * v;
   const int chunk = within / width;
-  return {kind, kind == Kind::backward ? v - 1 - chunk : chunk, block * p + within % width};
+  return {kind, kind == ActionKind::backward ? v - 1 - chunk : chunk, block * p + within % width};
 }
 
 /// Some forwards, then one forward and one backward in turn, then the rest of the backwards.
@@ -30,8 +30,8 @@ std::vector<ComputePass> one_in_one_out(const PipelineShape& shape, int warmup) 
   const int total = shape.microbatches * shape.virtual_stages;
   std::vector<ComputePass> passes;
   for (int k = 0; k < total + warmup; ++k) {
-    if (k < total) passes.push_back(chunk_pass(shape, Kind::forward, k));
-    if (k >= warmup) passes.push_back(chunk_pass(shape, Kind::backward, k - warmup));
+    if (k < total) passes.push_back(chunk_pass(shape, ActionKind::forward, k));
+    if (k >= warmup) passes.push_back(chunk_pass(shape, ActionKind::backward, k - warmup));
   }
   return passes;
 }
@@ -41,7 +41,7 @@ std::vector<ComputePass> forward_only(const PipelineShape& shape) {
   std::vector<ComputePass> passes;
   passes.reserve(static_cast<std::size_t>(total));
   for (int k = 0; k < total; ++k) {
-    passes.push_back(chunk_pass(shape, Kind::forward, k));
+    passes.push_back(chunk_pass(shape, ActionKind::forward, k));
   }
   return passes;
 }
@@ -60,16 +60,16 @@ std::vector<ComputePass> zero_bubble(const PipelineShape& shape, int rank) {
   const int warmup = shape.stages - 1 - rank;
   std::vector<ComputePass> passes;
   for (int k = -warmup; k < m + rank; ++k) {
-    if (k + warmup < m) passes.push_back({Kind::forward, 0, k + warmup});
-    if (k >= 0 && k < m) passes.push_back({Kind::backward_input, 0, k});
-    if (k >= rank) passes.push_back({Kind::backward_weight, 0, k - rank});
+    if (k + warmup < m) passes.push_back({ActionKind::forward, 0, k + warmup});
+    if (k >= 0 && k < m) passes.push_back({ActionKind::backward_input, 0, k});
+    if (k >= rank) passes.push_back({ActionKind::backward_weight, 0, k - rank});
   }
   return passes;
 }
 
 }  // namespace
 
-int unit_cost(Kind kind) { return kind == Kind::backward ? 2 : 1; }
+int unit_cost(ActionKind kind) { return kind == ActionKind::backward ? 2 : 1; }
 
 std::vector<std::vector<ComputePass>> compute_schedules(const PipelineShape& shape) {
   std::vector<std::vector<ComputePass>> schedules;

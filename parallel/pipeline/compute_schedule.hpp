@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of computations of every rank, without transfers and slots.
+// The passes of every rank in order, without transfers and slots.
 #pragma once
 
 #include <vector>
@@ -16,13 +16,13 @@ struct PipelineShape {
 };
 
 struct ComputePass {
-  Kind kind = Kind::forward;
+  ActionKind kind = ActionKind::forward;
   int chunk = 0;
   int microbatch = 0;
 };
 
 /// Units of time that a pass takes in the schedule's own clock.
-[[nodiscard]] int unit_cost(Kind kind);
+[[nodiscard]] int unit_cost(ActionKind kind);
 
 /// The passes of a rank in order. The shape must be legal.
 [[nodiscard]] std::vector<std::vector<ComputePass>> compute_schedules(const PipelineShape& shape);

@@ -12,13 +12,13 @@
 namespace hyperslab::pipeline {
 namespace {
 
-char letter(Kind kind) {
+char letter(ActionKind kind) {
   switch (kind) {
-    case Kind::forward: return 'F';
-    case Kind::backward: return 'B';
-    case Kind::backward_input: return 'I';
-    case Kind::backward_weight: return 'W';
-    case Kind::exchange: return 'X';
+    case ActionKind::forward: return 'F';
+    case ActionKind::backward: return 'B';
+    case ActionKind::backward_input: return 'I';
+    case ActionKind::backward_weight: return 'W';
+    case ActionKind::exchange: return 'X';
   }
   return '?';
 }
@@ -42,7 +42,7 @@ std::vector<std::vector<std::string>> cells(const Program& program) {
     std::vector<std::string>& row = rows.emplace_back(units, ".");
     for (std::size_t i = 0; i < program.ranks[rank].size(); ++i) {
       const Action& action = program.ranks[rank][i];
-      if (action.kind == Kind::exchange) continue;
+      if (action.kind == ActionKind::exchange) continue;
       const Interval& interval = simulation.actions[rank][i];
       const auto begin = static_cast<std::size_t>(std::lround(interval.begin));
       const auto end = static_cast<std::size_t>(std::lround(interval.end));

@@ -11,7 +11,8 @@
 namespace hyperslab::pipeline {
 namespace {
 
-/// The oldest ticket is at most so many behind the newest; the communicator takes twice as many.
+/// The oldest open ticket is at most so much older than the newest; the communicator takes twice as
+/// many.
 constexpr std::size_t kMostOpen = comm::Communicator::kMaxUnderWay / 2;
 
 }  // namespace
@@ -41,7 +42,7 @@ Executor::Slot& Executor::slot(int chunk, int slot) {
 
 void Executor::run(Context& ctx, Worker& worker) {
   for (const Action& action : actions_) {
-    if (action.kind == Kind::exchange)
+    if (action.kind == ActionKind::exchange)
       start(ctx, worker, action);
     else
       compute(ctx, worker, action);
@@ -93,33 +94,33 @@ void Executor::compute(Context& ctx, Worker& worker, const Action& action) {
   const auto& [kind, chunk, microbatch, index, transfers] = action;
   Slot& mine = slot(chunk, index);
   switch (kind) {
-    case Kind::forward:
+    case ActionKind::forward:
       wait(ctx, mine.output, Phase::pipeline_comm);
       wait(ctx, mine.input_gradient, Phase::pipeline_comm);
       wait(ctx, mine.input, Phase::pipeline_idle);
       worker.forward(chunk, index, microbatch);
       break;
-    case Kind::backward:
+    case ActionKind::backward:
       wait(ctx, mine.output_gradient, Phase::pipeline_idle);
       worker.backward(chunk, index, microbatch);
       break;
-    case Kind::backward_input:
+    case ActionKind::backward_input:
       wait(ctx, mine.output_gradient, Phase::pipeline_idle);
       worker.backward_input(chunk, index, microbatch);
       break;
-    case Kind::backward_weight: worker.backward_weight(chunk, index, microbatch); break;
-    case Kind::exchange: break;
+    case ActionKind::backward_weight: worker.backward_weight(chunk, index, microbatch); break;
+    case ActionKind::exchange: break;
   }
 }
 
 /// An exchange is waited for once, though several transfers are in it; tickets ascend in open_.
 void Executor::wait(Context& ctx, comm::Ticket& ticket, Phase phase) {
-  const comm::Ticket wanted = std::exchange(ticket, 0);
-  const auto place = std::ranges::lower_bound(open_, wanted);
-  if (wanted == 0 || place == open_.end() || *place != wanted) return;
-  open_.erase(place);
+  const comm::Ticket exchange = std::exchange(ticket, 0);
+  const auto found = std::ranges::lower_bound(open_, exchange);
+  if (exchange == 0 || found == open_.end() || *found != exchange) return;
+  open_.erase(found);
   const Scope scope(ctx.recorder(), phase);
-  group_->wait(ctx, wanted);
+  group_->wait(ctx, exchange);
 }
 
 }  // namespace hyperslab::pipeline

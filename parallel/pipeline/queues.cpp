@@ -15,7 +15,7 @@ namespace {
 constexpr int kNone = -1;
 
 /// An action of a rank.
-struct Place {
+struct ActionIndex {
   int rank = 0;
   int action = 0;
 };
@@ -61,8 +61,8 @@ class Queues {
 
  private:
   struct Node {
-    std::vector<int> waits;      ///< computation: exchanges of this rank
-    std::vector<Place> matches;  ///< exchange: those of its peers
+    std::vector<int> waits;            ///< computation: exchanges of this rank
+    std::vector<ActionIndex> matches;  ///< exchange: those of its peers
     bool unmatched = false;
     bool issued = false;
     bool started = false;
@@ -79,14 +79,14 @@ class Queues {
     double clock = 0;          ///< end of the computations so far
   };
 
-  Node& node(const Place& place) { return ranks_[at(place.rank)].nodes[at(place.action)]; }
+  Node& node(const ActionIndex& index) { return ranks_[at(index.rank)].nodes[at(index.action)]; }
 
   void find_waits(int rank) {
     std::map<std::pair<int, int>, Slot> slots;
     const std::vector<Action>& actions = program_.ranks[at(rank)];
     for (int i = 0; i < static_cast<int>(actions.size()); ++i) {
       const Action& action = actions[at(i)];
-      if (action.kind == Kind::exchange) {
+      if (action.kind == ActionKind::exchange) {
         ranks_[at(rank)].queue.push_back(i);
         for (const Transfer& t : action.transfers) {
           Slot& slot = slots[{t.chunk, t.slot}];
@@ -102,11 +102,11 @@ class Queues {
       const auto wait = [&](int& exchange) {
         if (exchange != kNone) waits.push_back(std::exchange(exchange, kNone));
       };
-      if (action.kind == Kind::forward) {
+      if (action.kind == ActionKind::forward) {
         wait(slot.input);
         wait(slot.output);
         wait(slot.input_gradient);
-      } else if (action.kind != Kind::backward_weight) {
+      } else if (action.kind != ActionKind::backward_weight) {
         wait(slot.output_gradient);
       }
     }
@@ -114,7 +114,8 @@ class Queues {
 
   /// Sends and receives of a pair match in their order.
   void match() {
-    std::map<std::pair<int, int>, std::pair<std::vector<Place>, std::vector<Place>>> pairs;
+    std::map<std::pair<int, int>, std::pair<std::vector<ActionIndex>, std::vector<ActionIndex>>>
+        pairs;
     for (int rank = 0; rank < program_.stages; ++rank) {
       for (const int i : ranks_[at(rank)].queue) {
         for (const Transfer& t : program_.ranks[at(rank)][at(i)].transfers) {
@@ -147,7 +148,7 @@ class Queues {
       Node& node = state.nodes[state.next];
       const Action& action = program_.ranks[at(rank)][state.next];
       double begin = state.clock;
-      if (action.kind == Kind::exchange) {
+      if (action.kind == ActionKind::exchange) {
         node.issued = true;
         node.begin = begin;
         continue;
@@ -182,10 +183,10 @@ class Queues {
     Rank& state = ranks_[at(rank)];
     if (state.starting == state.running) return false;
     Node& head = state.nodes[at(state.queue[state.running])];
-    const auto started = [&](const Place& peer) { return node(peer).started; };
+    const auto started = [&](const ActionIndex& peer) { return node(peer).started; };
     if (head.unmatched || !std::ranges::all_of(head.matches, started)) return false;
     double begin = head.begin;
-    for (const Place& peer : head.matches) begin = std::max(begin, node(peer).begin);
+    for (const ActionIndex& peer : head.matches) begin = std::max(begin, node(peer).begin);
     head.end = begin + costs_.transfer;
     head.done = true;
     ++state.running;

@@ -11,7 +11,7 @@ namespace hyperslab::pipeline {
 
 struct QueueRun {
   std::vector<std::vector<Interval>> actions;  ///< [rank][action]
-  std::string stuck;                           ///< empty, or where ranks wait for each other
+  std::string stuck;  ///< empty, or the actions at which ranks wait for each other
 };
 
 /// As Simulation says. The program's indices must be in range.

@@ -39,7 +39,7 @@ void check(const PipelineShape& shape) {
   if (shape.stages == 1) refuse(shape, "one stage takes 1 virtual stage");
   if (!chunks) refuse(shape, "it takes 1 virtual stage; choose interleaved for more");
   if (shape.schedule == Schedule::interleaved && shape.microbatches % shape.stages != 0) {
-    refuse(shape, fmt::format("wanted a multiple of {} microbatches", shape.stages));
+    refuse(shape, fmt::format("expected a multiple of {} microbatches", shape.stages));
   }
 }
 
@@ -47,7 +47,7 @@ void check(const PipelineShape& shape) {
 class RankProgram {
  public:
   RankProgram(const PipelineShape& shape, const std::vector<int>& slots, int rank)
-      : layout_(shape), slots_(slots), rank_(rank) {}
+      : shape_(shape), slots_(slots), rank_(rank) {}
 
   void add(const ComputePass& pass) {
     const int slot = pass.microbatch % slots_[static_cast<std::size_t>(pass.chunk)];
@@ -58,33 +58,33 @@ class RankProgram {
   /// Messages come in the order of their instants.
   void add(const Message& message, bool sends) {
     if (instant_ != message.instant) {
-      actions_.push_back({Kind::exchange, -1, -1, -1, {}});
+      actions_.push_back({ActionKind::exchange, -1, -1, -1, {}});
       instant_ = message.instant;
     }
     const int mine = sends ? message.from : message.to;
     const int theirs = sends ? message.to : message.from;
-    const int chunk = mine / layout_.stages;
+    const int chunk = mine / shape_.stages;
     const int slot = message.microbatch % slots_[static_cast<std::size_t>(chunk)];
     actions_.back().transfers.push_back({.sends = sends,
                                          .payload = message.payload,
                                          .chunk = chunk,
                                          .microbatch = message.microbatch,
                                          .slot = slot,
-                                         .peer = theirs % layout_.stages});
+                                         .peer = theirs % shape_.stages});
   }
 
-  [[nodiscard]] bool has(int stage) const { return stage % layout_.stages == rank_; }
+  [[nodiscard]] bool has(int stage) const { return stage % shape_.stages == rank_; }
   [[nodiscard]] std::vector<Action> take() { return std::move(actions_); }
 
  private:
-  const PipelineShape& layout_;
+  const PipelineShape& shape_;
   const std::vector<int>& slots_;
   int rank_;
   int instant_ = -1;  ///< of the exchange at the end
   std::vector<Action> actions_;
 };
 
-/// A message stands before the first pass that ends after its instant.
+/// A message goes before the first pass that ends after its instant.
 std::vector<Action> merge(RankProgram rank, const std::vector<ComputePass>& passes,
                           const std::vector<int>& ends, const std::vector<Message>& messages) {
   std::size_t next = 0;

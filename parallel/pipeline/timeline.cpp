@@ -18,8 +18,8 @@ class Clock {
  public:
   Clock(const PipelineShape& shape, const std::vector<std::vector<ComputePass>>& schedules,
         const std::vector<std::vector<int>>& slots)
-      : layout_(shape),
-        orders_(schedules),
+      : shape_(shape),
+        schedules_(schedules),
         slots_(slots),
         stages_(shape.stages * shape.virtual_stages),
         forward_(cells(), kUnknown),
@@ -31,10 +31,10 @@ class Clock {
     bool moved = true;
     while (moved) {
       moved = false;
-      for (int rank = 0; rank < layout_.stages; ++rank) moved = advance(rank) || moved;
+      for (int rank = 0; rank < shape_.stages; ++rank) moved = advance(rank) || moved;
     }
-    for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
-      require(ends_[rank].size() == orders_[rank].size(), "a pipeline order blocks itself");
+    for (std::size_t rank = 0; rank < schedules_.size(); ++rank) {
+      require(ends_[rank].size() == schedules_[rank].size(), "a pipeline schedule blocks itself");
     }
     Timeline timeline{.ends = std::move(ends_), .messages = messages()};
     return timeline;
@@ -42,13 +42,13 @@ class Clock {
 
  private:
   [[nodiscard]] std::size_t cells() const {
-    return at(layout_.stages * layout_.virtual_stages) * at(layout_.microbatches);
+    return at(shape_.stages * shape_.virtual_stages) * at(shape_.microbatches);
   }
   [[nodiscard]] std::size_t cell(int stage, int microbatch) const {
-    return at(stage) * at(layout_.microbatches) + at(microbatch);
+    return at(stage) * at(shape_.microbatches) + at(microbatch);
   }
   [[nodiscard]] int slots(int stage) const {
-    return slots_[at(stage % layout_.stages)][at(stage / layout_.stages)];
+    return slots_[at(stage % shape_.stages)][at(stage / shape_.stages)];
   }
 
   /// When stage's activation can leave for the next one; kUnknown so far.
@@ -60,11 +60,11 @@ class Clock {
     return free == kUnknown ? kUnknown : std::max(made, free);
   }
 
-  /// When everything that the pass needs is there, but for its rank.
+  /// When everything that the pass needs is there, except that its rank may be busy.
   [[nodiscard]] int ready(int stage, const ComputePass& pass) const {
     const int i = pass.microbatch;
-    if (pass.kind == Kind::backward_weight) return gradient_[cell(stage, i)];
-    if (pass.kind != Kind::forward) {
+    if (pass.kind == ActionKind::backward_weight) return gradient_[cell(stage, i)];
+    if (pass.kind != ActionKind::forward) {
       return stage == stages_ - 1 ? forward_[cell(stage, i)] : gradient_[cell(stage + 1, i)];
     }
     const int input = stage == 0 ? 0 : activation_instant(stage - 1, i);
@@ -75,20 +75,21 @@ class Clock {
 
   void record(int stage, const ComputePass& pass, int end) {
     const std::size_t here = cell(stage, pass.microbatch);
-    if (pass.kind == Kind::forward) forward_[here] = end;
-    if (pass.kind == Kind::backward || pass.kind == Kind::backward_input) gradient_[here] = end;
-    const Kind last =
-        layout_.schedule == Schedule::forward_only ? Kind::forward : Kind::backward_weight;
-    if (pass.kind == last || pass.kind == Kind::backward) release_[here] = end;
+    if (pass.kind == ActionKind::forward) forward_[here] = end;
+    if (pass.kind == ActionKind::backward || pass.kind == ActionKind::backward_input)
+      gradient_[here] = end;
+    const ActionKind last = shape_.schedule == Schedule::forward_only ? ActionKind::forward
+                                                                      : ActionKind::backward_weight;
+    if (pass.kind == last || pass.kind == ActionKind::backward) release_[here] = end;
   }
 
   bool advance(int rank) {
-    const std::vector<ComputePass>& order = orders_[at(rank)];
+    const std::vector<ComputePass>& passes = schedules_[at(rank)];
     std::vector<int>& ends = ends_[at(rank)];
     const std::size_t before = ends.size();
-    while (ends.size() < order.size()) {
-      const ComputePass& pass = order[ends.size()];
-      const int stage = pass.chunk * layout_.stages + rank;
+    while (ends.size() < passes.size()) {
+      const ComputePass& pass = passes[ends.size()];
+      const int stage = pass.chunk * shape_.stages + rank;
       const int start = ready(stage, pass);
       if (start == kUnknown) break;
       const int end = std::max(start, ends.empty() ? 0 : ends.back()) + unit_cost(pass.kind);
@@ -100,9 +101,9 @@ class Clock {
 
   [[nodiscard]] std::vector<Message> messages() const {
     std::vector<Message> all;
-    const bool trains = layout_.schedule != Schedule::forward_only;
+    const bool trains = shape_.schedule != Schedule::forward_only;
     for (int stage = 0; stage + 1 < stages_; ++stage) {
-      for (int i = 0; i < layout_.microbatches; ++i) {
+      for (int i = 0; i < shape_.microbatches; ++i) {
         all.push_back({activation_instant(stage, i), Payload::activation, stage, stage + 1, i});
         if (!trains) continue;
         all.push_back({gradient_[cell(stage + 1, i)], Payload::gradient, stage + 1, stage, i});
@@ -115,8 +116,8 @@ class Clock {
     return all;
   }
 
-  const PipelineShape& layout_;
-  const std::vector<std::vector<ComputePass>>& orders_;
+  const PipelineShape& shape_;
+  const std::vector<std::vector<ComputePass>>& schedules_;
   const std::vector<std::vector<int>>& slots_;
   int stages_;
   std::vector<int> forward_;   ///< its activation is made
@@ -129,8 +130,8 @@ int most_in_flight(const std::vector<ComputePass>& passes, int chunk) {
   int in_flight = 0;
   int most = 0;
   for (const ComputePass& pass : passes) {
-    if (pass.chunk != chunk || pass.kind == Kind::backward_input) continue;
-    in_flight += pass.kind == Kind::forward ? 1 : -1;
+    if (pass.chunk != chunk || pass.kind == ActionKind::backward_input) continue;
+    in_flight += pass.kind == ActionKind::forward ? 1 : -1;
     most = std::max(most, in_flight);
   }
   return most;

@@ -27,7 +27,7 @@ struct Timeline {
 [[nodiscard]] std::vector<std::vector<int>> slots_of(
     const PipelineShape& shape, const std::vector<std::vector<ComputePass>>& schedules);
 
-/// Runs the schedules as early as their data and slots allow. Throws an internal Error where they
+/// Runs the schedules as early as their data and slots allow. Throws an internal Error if they
 /// block each other.
 [[nodiscard]] Timeline make_timeline(const PipelineShape& shape,
                                      const std::vector<std::vector<ComputePass>>& schedules,

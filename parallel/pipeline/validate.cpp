@@ -25,23 +25,23 @@ std::vector<int> peak_slots(const Program& program, int rank) {
     for (const Transfer& t : action.transfers) {
       if (!t.sends && t.payload == Payload::activation) take(t.chunk);
     }
-    if (action.kind == Kind::exchange) continue;
-    const bool forward = action.kind == Kind::forward;
+    if (action.kind == ActionKind::exchange) continue;
+    const bool forward = action.kind == ActionKind::forward;
     if (forward && program.is_first(rank, action.chunk)) take(action.chunk);
-    if (forward ? !trains : action.kind != Kind::backward_input) --taken[at(action.chunk)];
+    if (forward ? !trains : action.kind != ActionKind::backward_input) --taken[at(action.chunk)];
   }
   return most;
 }
 
 }  // namespace
 
-double Costs::of(Kind kind) const {
+double Costs::of(ActionKind kind) const {
   switch (kind) {
-    case Kind::forward: return forward;
-    case Kind::backward: return backward_input + backward_weight;
-    case Kind::backward_input: return backward_input;
-    case Kind::backward_weight: return backward_weight;
-    case Kind::exchange: return transfer;
+    case ActionKind::forward: return forward;
+    case ActionKind::backward: return backward_input + backward_weight;
+    case ActionKind::backward_input: return backward_input;
+    case ActionKind::backward_weight: return backward_weight;
+    case ActionKind::exchange: return transfer;
   }
   return 0;
 }
@@ -73,8 +73,8 @@ Simulation simulate(const Program& program, const Costs& costs) {
   for (int rank = 0; rank < program.stages; ++rank) {
     double busy = 0;
     for (std::size_t i = 0; i < program.ranks[at(rank)].size(); ++i) {
-      const Kind kind = program.ranks[at(rank)][i].kind;
-      if (kind != Kind::exchange) busy += costs.of(kind);
+      const ActionKind kind = program.ranks[at(rank)][i].kind;
+      if (kind != ActionKind::exchange) busy += costs.of(kind);
       result.seconds = std::max(result.seconds, run.actions[at(rank)][i].end);
     }
     result.busy.push_back(busy);

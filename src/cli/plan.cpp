@@ -132,16 +132,16 @@ double bytes_sent(const comm::Traffic& traffic, int size) {
          bytes(comm::Call::send);
 }
 
-/// Names and sizes of the groups that have anybody to talk to.
-std::vector<std::pair<std::string, int>> groups_of(const train::Config& config) {
+/// Roles and sizes of the groups of more than one rank.
+std::vector<std::pair<comm::GroupRole, int>> groups_of(const train::Config& config) {
   const mesh::ParallelConfig& parallel = config.parallel;
   const mesh::GroupNeeds needs = config.groups();
-  std::vector<std::pair<std::string, int>> groups = {
-      {"data", parallel.data},
-      {"tensor", parallel.tensor},
-      {"pipeline", parallel.pipeline},
-      {"tied", needs.tied_ends && parallel.pipeline > 1 ? 2 : 1},
-      {"key_value", needs.key_value_replicas}};
+  std::vector<std::pair<comm::GroupRole, int>> groups = {
+      {comm::GroupRole::data, parallel.data},
+      {comm::GroupRole::tensor, parallel.tensor},
+      {comm::GroupRole::pipeline, parallel.pipeline},
+      {comm::GroupRole::tied, needs.tied_ends && parallel.pipeline > 1 ? 2 : 1},
+      {comm::GroupRole::key_value, needs.key_value_replicas}};
   std::erase_if(groups, [](const auto& group) { return group.second == 1; });
   return groups;
 }
@@ -155,8 +155,8 @@ void print_work(const train::Config& config, const std::vector<plan::Plan>& plan
   for (const plan::Plan& plan : plans) {
     most_flops = std::max(most_flops, plan.ledger.total().flops);
     std::vector<double>& row = sent.emplace_back();
-    for (const auto& [name, size] : groups) {
-      const auto found = plan.traffic.find(name);
+    for (const auto& [role, size] : groups) {
+      const auto found = plan.traffic.find(role);
       row.push_back(found == plan.traffic.end() ? 0 : bytes_sent(found->second, size));
       most_bytes = std::max(most_bytes, row.back());
     }
@@ -164,8 +164,8 @@ void print_work(const train::Config& config, const std::vector<plan::Plan>& plan
   const Unit flops = flop_unit(most_flops);
   const Unit bytes = byte_unit(most_bytes);
   fmt::print("{:<10} {:>11}", "a step", flops.name);
-  for (const auto& [name, size] : groups) {
-    fmt::print(" {:>13}", fmt::format("{} {}", name, bytes.name));
+  for (const auto& [role, size] : groups) {
+    fmt::print(" {:>13}", fmt::format("{} {}", name_of(role), bytes.name));
   }
   for (std::size_t stage = 0; stage < plans.size(); ++stage) {
     fmt::print("\n{:<10} {:>11}", fmt::format("pipeline {}", stage),

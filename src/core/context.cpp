@@ -5,20 +5,9 @@
 
 #include <algorithm>
 
-#include "cuda.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab {
-namespace {
-
-std::shared_ptr<CUstream_st> stream_on(Device device) {
-  if constexpr (kHasCuda) {
-    if (device == Device::cuda) return {cuda_runtime::make_stream(), cuda_runtime::destroy_stream};
-  }
-  return nullptr;
-}
-
-}  // namespace
 
 Context::Context(Device device, std::size_t workspace_bytes)
     : Context(device, workspace_bytes, device) {}
@@ -26,11 +15,15 @@ Context::Context(Device device, std::size_t workspace_bytes)
 Context::Context(Device device, std::size_t workspace_bytes, Device planned)
     : device_(device),
       planned_(planned),
-      cuda_stream_(stream_on(device)),
-      stream_(cuda_stream_.get()),
+      stream_(device),
       workspace_(device, workspace_bytes),
       threads_(omp_get_max_threads()) {
   require(device == planned || device == Device::meta, "only a context on meta plans for another");
+}
+
+Stream& Context::copy_stream() {
+  if (!copy_stream_) copy_stream_ = std::make_unique<Stream>(device_, HostWork::by_thread);
+  return *copy_stream_;
 }
 
 void* Context::workspace(std::string_view op, std::size_t bytes) {

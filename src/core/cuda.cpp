@@ -19,7 +19,7 @@ void log_if_failed(cudaError_t status, const char* call) noexcept {
   (void)cudaGetLastError();
   try {
     log::warn("CUDA: " + std::string(call) + ": " + text_of(status));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): there is nobody left to tell
+  } catch (...) {  // NOLINT(bugprone-empty-catch): there is no one left to tell
   }
 }
 

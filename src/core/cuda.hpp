@@ -5,9 +5,10 @@
 #include <memory>
 #include <string>
 
+struct CUevent_st;
 struct CUstream_st;
 
-// What core needs of the CUDA runtime; defined only in builds with CUDA, so calls stand behind
+// What core needs of the CUDA runtime; defined only in builds with CUDA, so callers test
 // `if constexpr (kHasCuda)`. Failures throw Error(device).
 
 namespace hyperslab::cuda_runtime {
@@ -25,6 +26,13 @@ void release_pinned(void* memory) noexcept;
 [[nodiscard]] CUstream_st* make_stream();
 void destroy_stream(CUstream_st* stream) noexcept;
 void synchronize(CUstream_st* stream);
+
+/// An event, without a time, of what is enqueued on the stream so far.
+[[nodiscard]] std::shared_ptr<CUevent_st> record(CUstream_st* stream);
+void wait(CUstream_st* stream, CUevent_st* event);
+void synchronize(CUevent_st* event);
+/// Never blocks.
+[[nodiscard]] bool is_complete(CUevent_st* event);
 
 /// Enqueues a copy between any of host and GPU.
 void copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes);

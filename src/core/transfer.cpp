@@ -8,21 +8,33 @@
 
 namespace hyperslab {
 
-void copy(Context& ctx, CView from, View to) {
+void copy(Stream& stream, CView from, View to) {
   require(from && to, "copy: a view is absent");
   require(from.dtype() == to.dtype() && from.numel() == to.numel(),
-          "copy: wanted equal dtypes and numbers of elements");
-  if (ctx.device() == Device::meta || from.numel() == 0) return;
+          "copy: expected equal dtypes and numbers of elements");
+  if (stream.device() == Device::meta || from.numel() == 0) return;
   require(from.device() != Device::meta && to.device() != Device::meta,
           "copy: a view on meta has no memory");
   if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda_runtime::copy(ctx.stream().cuda(), to.raw(), from.raw(), from.bytes());
+    if (stream.device() == Device::cuda) {
+      return cuda_runtime::copy(stream.cuda(), to.raw(), from.raw(), from.bytes());
     }
   }
   require(from.device() == Device::cpu && to.device() == Device::cpu,
           "copy: views of a GPU need its context");
-  std::memcpy(to.raw(), from.raw(), from.bytes());
+  const auto copy_bytes = [source = from.raw(), target = to.raw(), bytes = from.bytes()] {
+    std::memcpy(target, source, bytes);
+  };
+  stream.has_thread() ? stream.run(copy_bytes) : copy_bytes();
+}
+
+void copy(Context& ctx, CView from, View to) { copy(ctx.stream(), from, to); }
+
+Event copy_async(Context& ctx, CView from, View to) {
+  Stream& stream = ctx.copy_stream();
+  stream.wait(ctx.stream().record());
+  copy(stream, from, to);
+  return stream.record();
 }
 
 void synchronize(Context& ctx) {

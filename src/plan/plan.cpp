@@ -22,7 +22,7 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
   plan.memory = trainer.memory_plan();
   plan.ledger = trainer.context().ledger();
   for (const comm::Communicator* group : mesh.groups())
-    plan.traffic[group->name()] = group->traffic();
+    plan.traffic[group->role()] = group->traffic();
   for (const nn::Param& param : trainer.stage().params().params()) {
     plan.parameters.emplace_back(param.name, param.count);
   }

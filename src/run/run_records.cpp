@@ -128,28 +128,29 @@ void RunRecords::record(std::int64_t step, const StepTimes& times) {
 /// a stream waits for, which phases tell of the groups of three axes and the world's.
 void RunRecords::account_on_gpu(io::TimingRow& row) const {
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-  const auto waits = [&](const std::string& name) {
-    if (name == "data") return row.times.phase(Phase::reduce_exposed);
-    if (name == "tensor") return row.times.phase(Phase::tensor_comm);
-    if (name == "pipeline") {
-      return row.times.phase(Phase::pipeline_comm) + row.times.phase(Phase::pipeline_idle);
+  const auto waits = [&](comm::GroupRole role) {
+    switch (role) {
+      case comm::GroupRole::data: return row.times.phase(Phase::reduce_exposed);
+      case comm::GroupRole::tensor: return row.times.phase(Phase::tensor_comm);
+      case comm::GroupRole::pipeline:
+        return row.times.phase(Phase::pipeline_comm) + row.times.phase(Phase::pipeline_idle);
+      case comm::GroupRole::world: return row.times.phase(Phase::wait);
+      default: return kUnknown;
     }
-    if (name == "world") return row.times.phase(Phase::wait);
-    return kUnknown;
   };
   const std::vector<io::GroupInfo> groups = trainer_.groups();
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    const auto& [name, size] = groups[i];
+    const auto& [role, size] = groups[i];
     io::GroupTraffic& traffic = row.groups[i];
-    const auto planned = setting_.traffic.find(name);
+    const auto planned = setting_.traffic.find(role);
     if (planned != setting_.traffic.end()) {
       const auto& [calls, bytes, seconds, exposed_seconds] = planned->second;
       traffic.calls = std::accumulate(calls.begin(), calls.end(), std::int64_t{0});
       traffic.bytes = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
     }
     if (size == 1) continue;
-    traffic.exposed_seconds = waits(name);
-    if (name != "data" && !start_.config.timing.groups) traffic.seconds = kUnknown;
+    traffic.exposed_seconds = waits(role);
+    if (role != comm::GroupRole::data && !start_.config.timing.groups) traffic.seconds = kUnknown;
   }
 }
 

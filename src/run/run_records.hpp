@@ -23,7 +23,7 @@ namespace hyperslab::run {
 struct RunSetting {
   std::string device;                            ///< "cpu", or the name of the GPU
   mesh::Coordinates at;                          ///< of this rank
-  std::map<std::string, comm::Traffic> traffic;  ///< planned, of one step, by group
+  std::map<comm::GroupRole, comm::Traffic> traffic;  ///< planned, of one step, by group
 };
 
 class RunRecords {

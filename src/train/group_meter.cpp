@@ -43,7 +43,7 @@ void GroupMeter::end_step(std::int64_t step) {
 
 std::vector<io::GroupInfo> GroupMeter::groups() const {
   std::vector<io::GroupInfo> all;
-  for (const comm::Communicator* group : groups_) all.push_back({group->name(), group->size()});
+  for (const comm::Communicator* group : groups_) all.push_back({group->role(), group->size()});
   return all;
 }
 

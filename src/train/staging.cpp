@@ -41,15 +41,17 @@ void copy_to_host(Context& ctx, std::vector<io::Slab>& slabs) {
   Dim sum = 0;
   for (const io::Slab& slab : slabs) sum += slab.data.numel();
   const auto memory = std::make_shared<Tensor>(Device::cpu, DType::f32, Shape{sum});
-  Dim place = 0;
+  Stream& stream = ctx.copy_stream();
+  stream.wait(ctx.stream().record());
+  Dim offset = 0;
   for (io::Slab& slab : slabs) {
-    const View copied = memory->view().slice(place, slab.data.numel()).reshaped(slab.count);
-    copy(ctx, slab.data, copied);
-    place += slab.data.numel();
+    const View copied = memory->view().slice(offset, slab.data.numel()).reshaped(slab.count);
+    copy(stream, slab.data, copied);
+    offset += slab.data.numel();
     slab.data = copied;
     slab.owner = memory;
   }
-  synchronize(ctx);
+  stream.record().wait();
 }
 
 void read_staged(Context& ctx, const io::CheckpointReader& reader, Targets targets,

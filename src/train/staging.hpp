@@ -10,8 +10,9 @@
 
 namespace hyperslab::train {
 
-/// Puts copies on the host in place of the slabs' data; the slabs own them together. On return the
-/// copies are there.
+/// Puts copies on the host in place of the slabs' data; the slabs own them together. The copy
+/// stream copies after what is enqueued on the compute stream so far; on return the copies are
+/// complete.
 void copy_to_host(Context& ctx, std::vector<io::Slab>& slabs);
 
 /// reader.read(targets) for targets on the context's device, through one buffer of the host:

@@ -110,7 +110,7 @@ TEST_F(NcclBandwidth, IsThatOfPlainNccl) {
   if (size() == 1) GTEST_SKIP() << "one rank moves nothing";
   PlainNccl plain;
   group().report_reductions(false);  // as the mesh's tensor group, which has no marks
-  const auto data = group().split(0, rank(), "data");
+  const auto data = group().split(0, rank(), comm::GroupRole::data);
   constexpr std::array<Dim, 3> kMebibytes = {16, 64, 256};
   for (const Dim mebibytes : kMebibytes) {
     Tensor x = filled(DType::f32, (mebibytes << 20) / 4, 0);

@@ -24,7 +24,7 @@ class NcclGroup : public testing::Test {
     if (!has_gpus) return;
     use_cuda_device(world().local_rank());
     the_context = std::make_unique<Context>(Device::cuda);
-    the_group = world().communicator(Device::cuda, "tensor");
+    the_group = world().communicator(Device::cuda, comm::GroupRole::tensor);
   }
   static void TearDownTestSuite() {
     the_group.reset();

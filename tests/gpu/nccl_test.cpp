@@ -263,8 +263,8 @@ TEST_F(Nccl, RefusesToWaitInAGraphForACallOutsideOfIt) {
 }
 
 TEST_F(Nccl, SplitsIntoGroupsOfAnyShape) {
-  const auto halves = group().split(rank() % 2, -rank(), "data");
-  const auto all_but_one = group().split(rank() == 0 ? 7 : 3, rank(), "tied");
+  const auto halves = group().split(rank() % 2, -rank(), comm::GroupRole::data);
+  const auto all_but_one = group().split(rank() == 0 ? 7 : 3, rank(), comm::GroupRole::tied);
   Tensor in_half = filled(DType::i32, 3, 1 << rank());
   Tensor in_rest = filled(DType::bf16, 5, 1 << rank());
 
@@ -285,7 +285,7 @@ TEST_F(Nccl, SplitsIntoGroupsOfAnyShape) {
   EXPECT_EQ(halves->rank(), (size() - 1 - rank()) / 2) << "ordered by key";
   EXPECT_EQ(halves->device(), Device::cuda);
   EXPECT_EQ(all_but_one->size(), rank() == 0 ? 1 : size() - 1);
-  EXPECT_THROW((void)group().split(-1, 0, "none"), Error);
+  EXPECT_THROW((void)group().split(-1, 0, comm::GroupRole::other), Error);
 }
 
 TEST_F(Nccl, TellsTheDeviceTimeOfReductions) {

@@ -30,7 +30,7 @@ void step(Context& ctx, comm::Communicator& comm, View full, View other) {
 
 TEST(Allocation, NoneAfterTheFirstStep) {
   Context ctx(Device::cpu);
-  const auto data = world().communicator(Device::cpu, "data");
+  const auto data = world().communicator(Device::cpu, comm::GroupRole::data);
   Tensor full = filled_tensor(DType::f32, {kShard * world().size() * kBuckets}, 0);
   Tensor other = filled_tensor(DType::f32, {200}, 0);
   step(ctx, *data, full.view(), other.view());

@@ -9,6 +9,6 @@ shift 3
 out=$(timeout 15 "$@" 2>&1)
 found=$?
 echo "$out"
-[ "$found" -eq "$code" ] || { echo "exit code $found, wanted $code"; exit 1; }
-[ "$(echo "$out" | grep -c '^hyperslab: ')" -eq "$lines" ] || { echo "wanted $lines lines"; exit 1; }
-[ "$(echo "$out" | grep -c "^hyperslab: .*$pattern")" -eq "$lines" ] || { echo "wanted $pattern"; exit 1; }
+[ "$found" -eq "$code" ] || { echo "exit code $found, expected $code"; exit 1; }
+[ "$(echo "$out" | grep -c '^hyperslab: ')" -eq "$lines" ] || { echo "expected $lines lines"; exit 1; }
+[ "$(echo "$out" | grep -c "^hyperslab: .*$pattern")" -eq "$lines" ] || { echo "expected $pattern"; exit 1; }

@@ -16,10 +16,10 @@ class Collectives : public testing::TestWithParam<Dim> {
  protected:
   Collectives() {
     if (world().size() == 1) {
-      comm_ = world().communicator(Device::cpu, "data");
+      comm_ = world().communicator(Device::cpu, comm::GroupRole::data);
     } else {
       comm_ = comm::make_mpi_communicator(std::make_shared<comm::MpiEngine>(), MPI_COMM_WORLD,
-                                          "data", GetParam());
+                                          comm::GroupRole::data, GetParam());
     }
   }
 
@@ -164,24 +164,23 @@ TEST_P(Collectives, SameBitsOnAllMembersAndInEveryRun) {
 
 /// Halves are compared with core's own conversions over all bit patterns, NaN and infinity
 /// included.
-template <class BackwardPart>
+template <class Half>
 void expect_rounding_of_core(comm::Communicator& comm, Context& ctx, DType dtype,
-                             BackwardPart (*narrow)(float)) {
+                             Half (*narrow)(float)) {
   constexpr Dim kPatterns = 1 << 16;
   const auto pattern = [](Dim i, int r) {
     return static_cast<std::uint16_t>(r == 0 ? i : (i * 40503 + 977) & 0xFFFF);
   };
   Tensor x(Device::cpu, dtype, {kPatterns});
   for (Dim i = 0; i < kPatterns; ++i) {
-    x.view().data<BackwardPart>()[i].bits =
-        comm.rank() < 2 ? pattern(i, comm.rank()) : std::uint16_t{0};
+    x.view().data<Half>()[i].bits = comm.rank() < 2 ? pattern(i, comm.rank()) : std::uint16_t{0};
   }
 
   comm.wait(ctx, comm.all_reduce(ctx, x.view(), ReduceOp::sum));
 
   for (Dim i = 0; i < kPatterns; ++i) {
-    const float sum = to_float(BackwardPart{pattern(i, 0)}) + to_float(BackwardPart{pattern(i, 1)});
-    const BackwardPart found = x.view().template data<BackwardPart>()[i];
+    const float sum = to_float(Half{pattern(i, 0)}) + to_float(Half{pattern(i, 1)});
+    const Half found = x.view().template data<Half>()[i];
     if (std::isnan(sum)) {
       ASSERT_TRUE(std::isnan(to_float(found))) << i;
     } else {

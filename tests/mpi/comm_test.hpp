@@ -38,7 +38,7 @@ inline std::vector<char> bits(CView view) {
   return {begin, begin + view.bytes()};
 }
 
-/// The message of the internal Error that `call` throws, empty where it throws none.
+/// The message of the internal Error that `call` throws, empty if it throws none.
 inline std::string refusal(const std::function<void()>& call) {
   try {
     call();

@@ -16,7 +16,8 @@ class Exchange : public testing::Test {
   [[nodiscard]] int size() const { return world().size(); }
 
   Context ctx_{Device::cpu};
-  std::unique_ptr<comm::Communicator> comm_ = world().communicator(Device::cpu, "pipeline");
+  std::unique_ptr<comm::Communicator> comm_ =
+      world().communicator(Device::cpu, comm::GroupRole::pipeline);
 };
 
 TEST_F(Exchange, RingOfEveryType) {
@@ -95,7 +96,7 @@ TEST_F(Exchange, EmptyGroupsAndEmptyMessages) {
 
 TEST_F(Exchange, LargeMessagesGoInChunks) {
   const auto comm = comm::make_mpi_communicator(std::make_shared<comm::MpiEngine>(), MPI_COMM_WORLD,
-                                                "chunked", 100);
+                                                comm::GroupRole::other, 100);
   const int next = (rank() + 1) % size();
   const int previous = (rank() + size() - 1) % size();
   const Tensor out = elements(DType::bf16, 1021, rank());
@@ -113,8 +114,8 @@ TEST_F(Exchange, RowsAndColumns) {
   if (size() != 4) GTEST_SKIP() << "needs 4 ranks";
   const int row = rank() / 2;
   const int column = rank() % 2;
-  const auto tensor = comm_->split(row, column, "tensor");
-  const auto data = comm_->split(column, -row, "data");
+  const auto tensor = comm_->split(row, column, comm::GroupRole::tensor);
+  const auto data = comm_->split(column, -row, comm::GroupRole::data);
   Tensor over_row = filled_tensor(DType::i32, {3}, 1 << rank());
   Tensor over_column = filled_tensor(DType::i32, {3}, 1 << rank());
 
@@ -131,7 +132,7 @@ TEST_F(Exchange, RowsAndColumns) {
 }
 
 TEST_F(Exchange, SplitIntoSinglesCommunicatesNothing) {
-  const auto alone = comm_->split(rank(), 0, "alone");
+  const auto alone = comm_->split(rank(), 0, comm::GroupRole::other);
   Tensor x = filled_tensor(DType::f32, {4}, rank());
 
   alone->wait(ctx_, alone->all_reduce(ctx_, x.view(), ReduceOp::sum));
@@ -142,7 +143,7 @@ TEST_F(Exchange, SplitIntoSinglesCommunicatesNothing) {
 }
 
 TEST_F(Exchange, ParentOutlivedByItsPart) {
-  auto part = comm_->split(0, rank(), "part");
+  auto part = comm_->split(0, rank(), comm::GroupRole::other);
   comm_.reset();
   Tensor x = filled_tensor(DType::f32, {4}, 1);
 
@@ -155,8 +156,8 @@ TEST_F(Exchange, WrongSizesAreNamed) {
   if (size() % 2 != 0) GTEST_SKIP() << "needs pairs";
   const int peer = rank() ^ 1;
   for (const Dim received : {2, 8}) {
-    const auto comm =
-        comm::make_mpi_communicator(std::make_shared<comm::MpiEngine>(), MPI_COMM_WORLD, "pair");
+    const auto comm = comm::make_mpi_communicator(std::make_shared<comm::MpiEngine>(),
+                                                  MPI_COMM_WORLD, comm::GroupRole::other);
     const Tensor out = elements(DType::i32, 4, rank());
     Tensor in = filled_tensor(DType::i32, {received}, -1);
 
@@ -166,9 +167,9 @@ TEST_F(Exchange, WrongSizesAreNamed) {
     const comm::Ticket ticket = comm->group_end(ctx_);
     const std::string message = refusal([&] { comm->wait(ctx_, ticket); });
 
-    EXPECT_THAT(message, HasSubstr("communicator pair: "));
+    EXPECT_THAT(message, HasSubstr("communicator other: "));
     EXPECT_THAT(message,
-                HasSubstr(received == 2 ? "MPI_ERR_TRUNCATE" : "sent 16 bytes, wanted 32"));
+                HasSubstr(received == 2 ? "MPI_ERR_TRUNCATE" : "sent 16 bytes, expected 32"));
   }
 }
 

@@ -26,9 +26,10 @@ class Hanging : public testing::Test {
   }
 
   std::unique_ptr<comm::Watchdog> watchdog_ = std::make_unique<comm::Watchdog>(
-      world(), comm::WatchdogOptions{1, "place " + std::to_string(world().rank())});
+      world(), comm::WatchdogOptions{1, "data " + std::to_string(world().rank())});
   Context ctx_{Device::cpu};
-  std::unique_ptr<comm::Communicator> data_ = world().communicator(Device::cpu, "data");
+  std::unique_ptr<comm::Communicator> data_ =
+      world().communicator(Device::cpu, comm::GroupRole::data);
   Tensor x_ = filled_tensor(DType::f32, {8}, 0);
 };
 
@@ -61,7 +62,7 @@ TEST_F(Hanging, FirstKilled) {
 
 TEST_F(Hanging, Everyone) { wait_for_ever(); }
 
-/// When nobody looks who sees more than itself.
+/// No rank that lives sees more than itself.
 TEST_F(Hanging, Unseen) {
   if (world().rank() < 2) watchdog_.reset();
   wait_for_ever();

@@ -13,7 +13,7 @@ using comm::ReduceOp;
 
 TEST(SelfCommunicator, IsTheIdentity) {
   Context ctx(Device::cpu);
-  const auto self = comm::make_self_communicator("data");
+  const auto self = comm::make_self_communicator(comm::GroupRole::data);
   Tensor x = tensor_of(DType::f32, {3}, {1, 2, 3});
   Tensor y = filled_tensor(DType::f32, {3}, 0);
   Tensor z = filled_tensor(DType::f32, {3}, 0);
@@ -25,7 +25,7 @@ TEST(SelfCommunicator, IsTheIdentity) {
   self->barrier();
 
   EXPECT_EQ(to_doubles(z.view()), (std::vector<double>{1, 2, 3}));
-  EXPECT_EQ(self->split(3, 0, "part")->name(), "part");
+  EXPECT_EQ(self->split(3, 0, comm::GroupRole::tied)->name(), "tied");
   for (const Call call :
        {Call::all_reduce, Call::reduce_scatter, Call::all_gather, Call::broadcast}) {
     EXPECT_EQ(self->traffic().calls[static_cast<std::size_t>(call)], 1) << comm::name_of(call);
@@ -35,7 +35,7 @@ TEST(SelfCommunicator, IsTheIdentity) {
 
 TEST(SelfCommunicator, SendsToItselfInOrder) {
   Context ctx(Device::cpu);
-  const auto self = comm::make_self_communicator("pipeline");
+  const auto self = comm::make_self_communicator(comm::GroupRole::pipeline);
   const Tensor a = tensor_of(DType::i32, {2}, {1, 2});
   const Tensor b = tensor_of(DType::f32, {1}, {3});
   Tensor to_a = filled_tensor(DType::i32, {2}, 0);
@@ -54,7 +54,7 @@ TEST(SelfCommunicator, SendsToItselfInOrder) {
 
 TEST(SelfCommunicator, RefusesMessagesThatDoNotMatch) {
   Context ctx(Device::cpu);
-  const auto self = comm::make_self_communicator("pipeline");
+  const auto self = comm::make_self_communicator(comm::GroupRole::pipeline);
   const Tensor a = tensor_of(DType::i32, {2}, {1, 2});
   Tensor b = filled_tensor(DType::f32, {2}, 0);
 
@@ -71,7 +71,7 @@ TEST(SelfCommunicator, RefusesMessagesThatDoNotMatch) {
 
 TEST(MetaCommunicator, CountsForAnyGroup) {
   Context ctx(Device::meta);
-  const auto meta = comm::make_meta_communicator("data", 77, 4096);
+  const auto meta = comm::make_meta_communicator(comm::GroupRole::data, 77, 4096);
   Tensor full(Device::meta, DType::f32, {Dim{4096} << 30});
   Tensor shard(Device::meta, DType::f32, {Dim{1} << 30});
 
@@ -81,16 +81,16 @@ TEST(MetaCommunicator, CountsForAnyGroup) {
   const auto i = static_cast<std::size_t>(Call::reduce_scatter);
   EXPECT_EQ(meta->traffic().calls[i], 1);
   EXPECT_EQ(meta->traffic().bytes[i], std::int64_t{4096} << 32);
-  EXPECT_THROW((void)meta->split(0, 0, "tensor"), Error);
+  EXPECT_THROW((void)meta->split(0, 0, comm::GroupRole::tensor), Error);
 }
 
 TEST(MetaCommunicator, TakesNoRealBuffers) {
   Context ctx(Device::cpu);
-  const auto meta = comm::make_meta_communicator("data", 0, 2);
+  const auto meta = comm::make_meta_communicator(comm::GroupRole::data, 0, 2);
   Tensor x = filled_tensor(DType::f32, {3}, 0);
 
   EXPECT_THROW((void)meta->all_reduce(ctx, x.view(), ReduceOp::sum), Error);
-  EXPECT_THROW((void)comm::make_meta_communicator("data", 2, 2), Error);
+  EXPECT_THROW((void)comm::make_meta_communicator(comm::GroupRole::data, 2, 2), Error);
 }
 
 }  // namespace

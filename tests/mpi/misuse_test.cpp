@@ -18,15 +18,16 @@ class Misuse : public testing::Test {
   }
 
   Context ctx_{Device::cpu};
-  std::unique_ptr<comm::Communicator> comm_ = world().communicator(Device::cpu, "data");
+  std::unique_ptr<comm::Communicator> comm_ =
+      world().communicator(Device::cpu, comm::GroupRole::data);
 };
 
 TEST_F(Misuse, SizesThatDoNotFit) {
   Tensor full = filled_tensor(DType::f32, {6 * size() + 1}, 0);
   Tensor shard = filled_tensor(DType::f32, {6}, 0);
-  const std::string wanted = "full has " + std::to_string(6 * size() + 1) + " elements, wanted " +
-                             std::to_string(size()) +
-                             " members x 6 of shard = " + std::to_string(6 * size());
+  const std::string expected = "full has " + std::to_string(6 * size() + 1) +
+                               " elements, expected " + std::to_string(size()) +
+                               " members x 6 of shard = " + std::to_string(6 * size());
 
   const auto scatter =
       refusal([&] { (void)comm_->reduce_scatter(ctx_, full.view(), shard.view()); });
@@ -34,8 +35,8 @@ TEST_F(Misuse, SizesThatDoNotFit) {
 
   const std::string member = "communicator data (member " + std::to_string(rank()) + " of " +
                              std::to_string(size()) + "): ";
-  EXPECT_EQ(scatter, member + "reduce_scatter: " + wanted);
-  EXPECT_EQ(gather, member + "all_gather: " + wanted);
+  EXPECT_EQ(scatter, member + "reduce_scatter: " + expected);
+  EXPECT_EQ(gather, member + "all_gather: " + expected);
 }
 
 TEST_F(Misuse, OverlapThatIsNotTheOwnPart) {
@@ -46,10 +47,10 @@ TEST_F(Misuse, OverlapThatIsNotTheOwnPart) {
   const auto scatter = refusal([&] { (void)comm_->reduce_scatter(ctx_, inside, shifted); });
   const auto gather = refusal([&] { (void)comm_->all_gather(ctx_, shifted, inside); });
 
-  const std::string wanted = "shard overlaps full at byte " + std::to_string(16 * rank() + 4) +
-                             ", its own part is at byte " + std::to_string(16 * rank());
-  EXPECT_THAT(scatter, HasSubstr(wanted));
-  EXPECT_THAT(gather, HasSubstr(wanted));
+  const std::string expected = "shard overlaps full at byte " + std::to_string(16 * rank() + 4) +
+                               ", its own part is at byte " + std::to_string(16 * rank());
+  EXPECT_THAT(scatter, HasSubstr(expected));
+  EXPECT_THAT(gather, HasSubstr(expected));
 }
 
 TEST_F(Misuse, DtypesAndDevices) {
@@ -63,7 +64,7 @@ TEST_F(Misuse, DtypesAndDevices) {
 
   EXPECT_THAT(reduce(bytes.view()), HasSubstr("cannot reduce u8"));
   EXPECT_THAT(reduce({}), HasSubstr("buffer is missing"));
-  EXPECT_THAT(reduce(planned.view()), HasSubstr("buffer is on meta, its context on cpu"));
+  EXPECT_THAT(reduce(planned.view()), HasSubstr("buffer is on meta, its stream on cpu"));
   EXPECT_THAT(refusal([&] { (void)comm_->reduce_scatter(ctx_, full.view(), shard.view()); }),
               HasSubstr("full holds f32, shard bf16"));
 }
@@ -72,8 +73,9 @@ TEST_F(Misuse, MembersThatAreNot) {
   Tensor x = filled_tensor(DType::f32, {4}, 0);
 
   EXPECT_THAT(refusal([&] { (void)comm_->broadcast(ctx_, x.view(), size()); }),
-              HasSubstr("root " + std::to_string(size()) + " is not a member, wanted 0 to "));
-  EXPECT_THAT(refusal([&] { (void)comm_->split(-1, 0, "none"); }), HasSubstr("color -1 of none"));
+              HasSubstr("root " + std::to_string(size()) + " is not a member, expected 0 to "));
+  EXPECT_THAT(refusal([&] { (void)comm_->split(-1, 0, comm::GroupRole::other); }),
+              HasSubstr("color -1 of other"));
   comm_->group_begin();
   EXPECT_THAT(refusal([&] { comm_->send(ctx_, x.view(), -1); }), HasSubstr("peer -1"));
   comm_->wait(ctx_, comm_->group_end(ctx_));
@@ -94,7 +96,7 @@ TEST_F(Misuse, Groups) {
 
 TEST_F(Misuse, ReceivesThatOverlapInAGroup) {
   Tensor x = filled_tensor(DType::f32, {8}, 0);
-  const auto other = world().communicator(Device::cpu, "other");
+  const auto other = world().communicator(Device::cpu, comm::GroupRole::other);
 
   other->group_begin();
   other->send(ctx_, x.view().slice(0, 4), rank());
@@ -107,7 +109,7 @@ TEST_F(Misuse, ReceivesThatOverlapInAGroup) {
 }
 
 TEST_F(Misuse, Tickets) {
-  const auto other = world().communicator(Device::cpu, "other");
+  const auto other = world().communicator(Device::cpu, comm::GroupRole::other);
   Tensor x = filled_tensor(DType::f32, {1}, 0);
   const comm::Ticket first = other->broadcast(ctx_, x.view(), 0);
   other->wait(ctx_, first);
@@ -117,7 +119,7 @@ TEST_F(Misuse, Tickets) {
 }
 
 TEST_F(Misuse, ForgottenTicketIsFound) {
-  const auto other = world().communicator(Device::cpu, "other");
+  const auto other = world().communicator(Device::cpu, comm::GroupRole::other);
   std::vector<comm::Ticket> tickets;
   Tensor x = filled_tensor(DType::f32, {1}, 0);
   for (std::size_t i = 0; i < comm::Communicator::kMaxUnderWay; ++i) {

@@ -178,9 +178,9 @@ class ControlGroups : public testing::Test {
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text;
   }
-  /// `mount`: root and place of the mount, type and options of the file system.
-  void mount(const std::string& root, const std::string& place, const std::string& type_options) {
-    mounts_ += "30 23 0:26 " + root + " " + folder_.path() + "/" + place +
+  /// `mount`: root and folder of the mount, type and options of the file system.
+  void mount(const std::string& root, const std::string& target, const std::string& type_options) {
+    mounts_ += "30 23 0:26 " + root + " " + folder_.path() + "/" + target +
                " rw,nosuid shared:9 - " + type_options + "\n";
     write("proc/mountinfo", mounts_);
   }

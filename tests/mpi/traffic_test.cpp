@@ -33,8 +33,8 @@ void talk(Context& ctx, comm::Communicator& comm) {
 
 TEST(Traffic, IsWhatMpiSaw) {
   Context ctx(Device::cpu);
-  const auto data = world().communicator(Device::cpu, "data");
-  const auto tensor = data->split(world().rank() % 2, world().rank(), "tensor");
+  const auto data = world().communicator(Device::cpu, comm::GroupRole::data);
+  const auto tensor = data->split(world().rank() % 2, world().rank(), comm::GroupRole::tensor);
   pmpi::clear();
 
   talk(ctx, *data);
@@ -43,17 +43,17 @@ TEST(Traffic, IsWhatMpiSaw) {
 
   for (const comm::Communicator* each : {data.get(), tensor.get()}) {
     // A group of one is the self communicator, which MPI never sees.
-    const comm::Traffic wanted = each->size() > 1 ? each->traffic() : comm::Traffic{};
+    const comm::Traffic expected = each->size() > 1 ? each->traffic() : comm::Traffic{};
     const comm::Traffic seen = pmpi::traffic(each->name());
-    EXPECT_EQ(seen.calls, wanted.calls) << each->name();
-    EXPECT_EQ(seen.bytes, wanted.bytes) << each->name();
+    EXPECT_EQ(seen.calls, expected.calls) << each->name();
+    EXPECT_EQ(seen.bytes, expected.bytes) << each->name();
   }
   EXPECT_EQ(data->traffic().calls[static_cast<std::size_t>(Call::reduce_scatter)], 24);
 }
 
 TEST(Traffic, UsesOnlyNonblockingCalls) {
   Context ctx(Device::cpu);
-  const auto data = world().communicator(Device::cpu, "data");
+  const auto data = world().communicator(Device::cpu, comm::GroupRole::data);
   pmpi::clear();
 
   talk(ctx, *data);
@@ -66,8 +66,9 @@ TEST(Traffic, UsesOnlyNonblockingCalls) {
 TEST(Traffic, OnMetaIsTheSameAndMovesNothing) {
   Context ctx(Device::cpu);
   Context plan(Device::meta);
-  const auto data = world().communicator(Device::cpu, "data");
-  const auto planned = comm::make_meta_communicator("data", world().rank(), world().size());
+  const auto data = world().communicator(Device::cpu, comm::GroupRole::data);
+  const auto planned =
+      comm::make_meta_communicator(comm::GroupRole::data, world().rank(), world().size());
   const Dim size = world().size();
   pmpi::clear();
 

@@ -202,17 +202,17 @@ comm::Listener listen_at(const char* address, int port) {
   comm::Listener listener{Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)), port};
   const int yes = 1;
   ::setsockopt(listener.socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  sockaddr_in where = {};
-  where.sin_family = AF_INET;
-  where.sin_port = htons(static_cast<std::uint16_t>(port));
-  socklen_t length = sizeof where;
-  auto* const generic = reinterpret_cast<sockaddr*>(&where);
-  const bool listens = ::inet_pton(AF_INET, address, &where.sin_addr) == 1 &&
-                       ::bind(listener.socket.get(), generic, sizeof where) == 0 &&
+  sockaddr_in target = {};
+  target.sin_family = AF_INET;
+  target.sin_port = htons(static_cast<std::uint16_t>(port));
+  socklen_t length = sizeof target;
+  auto* const generic = reinterpret_cast<sockaddr*>(&target);
+  const bool listens = ::inet_pton(AF_INET, address, &target.sin_addr) == 1 &&
+                       ::bind(listener.socket.get(), generic, sizeof target) == 0 &&
                        ::listen(listener.socket.get(), 16) == 0 &&
                        ::getsockname(listener.socket.get(), generic, &length) == 0;
   if (!listens) return {};
-  listener.port = ntohs(where.sin_port);
+  listener.port = ntohs(target.sin_port);
   return listener;
 }
 
@@ -351,13 +351,13 @@ TEST(CallingAMonitor, SaysThatAStrangerAnswers) {
 
 TEST(CallingAMonitor, SaysWhyItDoesNot) {
   const comm::Listener bound{Descriptor(::socket(AF_INET, SOCK_STREAM, 0)), 0};
-  sockaddr_in where = {};  // a port that is taken and at which no one listens
-  where.sin_family = AF_INET;
-  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof where;
-  ASSERT_EQ(::bind(bound.socket.get(), reinterpret_cast<sockaddr*>(&where), sizeof where), 0);
-  ASSERT_EQ(::getsockname(bound.socket.get(), reinterpret_cast<sockaddr*>(&where), &length), 0);
-  const int port = ntohs(where.sin_port);
+  sockaddr_in target = {};  // a port that is taken and at which no one listens
+  target.sin_family = AF_INET;
+  target.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof target;
+  ASSERT_EQ(::bind(bound.socket.get(), reinterpret_cast<sockaddr*>(&target), sizeof target), 0);
+  ASSERT_EQ(::getsockname(bound.socket.get(), reinterpret_cast<sockaddr*>(&target), &length), 0);
+  const int port = ntohs(target.sin_port);
   const auto problem_at = [&](const std::vector<std::string>& addresses) {
     std::string problem;
     EXPECT_FALSE(comm::call_monitor(addresses, port, {}, kClient, kMonitor, problem).is_open());

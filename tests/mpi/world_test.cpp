@@ -113,7 +113,7 @@ TEST(World, PartsCommunicateApart) {
   Tensor x = filled_tensor(DType::f32, {3}, world().rank());
 
   {
-    const auto group = part->communicator(Device::cpu, "part");
+    const auto group = part->communicator(Device::cpu, comm::GroupRole::other);
     EXPECT_EQ(group->size(), part->size());
     group->wait(ctx, group->all_reduce(ctx, x.view(), comm::ReduceOp::sum));
     group->barrier();
@@ -134,7 +134,7 @@ TEST(World, PartsHavePartsAndLeaveRanksOut) {
     const auto alone = part->part(part->rank());
     ASSERT_NE(alone, nullptr);
     EXPECT_EQ(alone->size(), 1);
-    EXPECT_EQ(alone->communicator(Device::cpu, "alone")->size(), 1);
+    EXPECT_EQ(alone->communicator(Device::cpu, comm::GroupRole::other)->size(), 1);
     EXPECT_EQ(alone->gather("mine"), std::vector<std::string>{"mine"});
   }
   world().barrier();
@@ -172,11 +172,11 @@ TEST(World, DeterminismHoldsNcclToItsRing) {
 }
 
 TEST(World, GivesACommunicatorForEachDevice) {
-  const auto cpu = world().communicator(Device::cpu, "step");
-  const auto meta = world().communicator(Device::meta, "plan");
+  const auto cpu = world().communicator(Device::cpu, comm::GroupRole::world);
+  const auto meta = world().communicator(Device::meta, comm::GroupRole::other);
 
   EXPECT_EQ(cpu->device(), Device::cpu);
-  EXPECT_EQ(cpu->name(), "step");
+  EXPECT_EQ(cpu->name(), "world");
   EXPECT_EQ(cpu->rank(), world().rank());
   EXPECT_EQ(cpu->size(), world().size());
   EXPECT_EQ(meta->device(), Device::meta);

@@ -12,7 +12,7 @@ using pipeline::Schedule;
 
 TEST(Allocation, NoneAfterTheFirstRun) {
   Context ctx(Device::cpu);
-  const auto group = world().communicator(Device::cpu, "pipeline");
+  const auto group = world().communicator(Device::cpu, comm::GroupRole::pipeline);
   for (const Schedule schedule :
        {Schedule::gpipe, Schedule::interleaved, Schedule::zero_bubble, Schedule::forward_only}) {
     const int chunks = schedule == Schedule::interleaved ? 2 : 1;

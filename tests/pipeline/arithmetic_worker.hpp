@@ -22,7 +22,7 @@ inline double loss_gradient(int microbatch, Dim i) {
 }
 
 /// y = factor x + sum, dx = factor dy, and a "weight gradient" that adds up dy x. What a slot holds
-/// is destroyed where the slot becomes free.
+/// is destroyed when the slot becomes free.
 class ArithmeticWorker : public pipeline::Worker {
  public:
   /// `shared`: both gradients of a slot are the same memory.

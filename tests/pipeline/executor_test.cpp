@@ -70,7 +70,7 @@ std::vector<Program> programs() {
 }
 
 TEST(Executor, GivesTheSumsOfEverySchedule) {
-  const auto group = world().communicator(Device::cpu, "pipeline");
+  const auto group = world().communicator(Device::cpu, comm::GroupRole::pipeline);
   Context ctx(Device::cpu);
   for (const Program& program : programs()) {
     for (const bool shared : {false, true}) {
@@ -86,7 +86,7 @@ TEST(Executor, GivesTheSumsOfEverySchedule) {
 }
 
 TEST(Executor, GivesTheSumsWithLargeMessagesAndRanksThatDrift) {
-  const auto group = world().communicator(Device::cpu, "pipeline");
+  const auto group = world().communicator(Device::cpu, comm::GroupRole::pipeline);
   Context ctx(Device::cpu);
   for (const Program& program : programs()) {
     if (program.microbatches < 8) continue;
@@ -102,7 +102,7 @@ TEST(Executor, GivesTheSumsWithLargeMessagesAndRanksThatDrift) {
 }
 
 TEST(Executor, MayFollowAnother) {
-  const auto group = world().communicator(Device::cpu, "pipeline");
+  const auto group = world().communicator(Device::cpu, comm::GroupRole::pipeline);
   Context ctx(Device::cpu);
   const Program training = make_program(Schedule::one_forward_one_backward, world().size(), 1, 6);
   const Program evaluation = make_program(Schedule::forward_only, world().size(), 1, 3);
@@ -123,7 +123,7 @@ TEST(Executor, MayFollowAnother) {
 }
 
 TEST(Executor, ManyMoreExchangesThanMayBeUnderWay) {
-  const auto group = world().communicator(Device::cpu, "pipeline");
+  const auto group = world().communicator(Device::cpu, comm::GroupRole::pipeline);
   Context ctx(Device::cpu);
   const Program program = make_program(Schedule::gpipe, world().size(), 1, 1200);
   ArithmeticWorker worker(program, world().rank(), 1, true);
@@ -136,7 +136,7 @@ TEST(Executor, ManyMoreExchangesThanMayBeUnderWay) {
 }
 
 TEST(Executor, ChargesWaitsToThePipeline) {
-  const auto group = world().communicator(Device::cpu, "pipeline");
+  const auto group = world().communicator(Device::cpu, comm::GroupRole::pipeline);
   Context ctx(Device::cpu);
   const Program program = make_program(Schedule::gpipe, world().size(), 1, 2);
   Jittery worker(program, world().rank(), kSmall);
@@ -169,7 +169,7 @@ TEST(Executor, RunsAloneWithoutAGroup) {
 }
 
 TEST(Executor, RefusesAGroupThatIsNotOfTheProgram) {
-  const auto group = comm::make_meta_communicator("pipeline", 1, 3);
+  const auto group = comm::make_meta_communicator(comm::GroupRole::pipeline, 1, 3);
   const Program program = make_program(Schedule::gpipe, 3, 1, 2);
 
   EXPECT_THROW(Executor(program, 0, group.get()), Error);
@@ -195,7 +195,7 @@ class MetaWorker final : public pipeline::Worker {
 };
 
 TEST(Executor, CountsTrafficOnMeta) {
-  const auto group = comm::make_meta_communicator("pipeline", 1, 4);
+  const auto group = comm::make_meta_communicator(comm::GroupRole::pipeline, 1, 4);
   Context ctx(Device::meta);
   const Program program = make_program(Schedule::interleaved, 4, 2, 8);
   MetaWorker worker;

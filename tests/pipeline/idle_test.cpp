@@ -90,7 +90,7 @@ double lateness(comm::Communicator& group) {
 class Idle : public testing::TestWithParam<Schedule> {};
 
 TEST_P(Idle, IsTheIdealBubble) {
-  const auto group = world().communicator(Device::cpu, "pipeline");
+  const auto group = world().communicator(Device::cpu, comm::GroupRole::pipeline);
   const int p = world().size();
   const int v = GetParam() == Schedule::interleaved ? 2 : 1;
   const double ideal = pipeline::ideal_idle_fraction(GetParam(), p, v, kMicrobatches);

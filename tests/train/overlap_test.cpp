@@ -65,7 +65,7 @@ TEST(Overlap, EveryStepCountsWhatThePlanFound) {
                      world().size());
     const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
     SmallRun run(config, mesh, world().rank());
-    const comm::Traffic& plan = run.plan().traffic.at("data");
+    const comm::Traffic& plan = run.plan().traffic.at(comm::GroupRole::data);
     const auto calls = std::accumulate(plan.calls.begin(), plan.calls.end(), std::int64_t{0});
     const auto bytes = std::accumulate(plan.bytes.begin(), plan.bytes.end(), std::int64_t{0});
     double exposed = 0;
@@ -83,15 +83,15 @@ TEST(Overlap, EveryStepCountsWhatThePlanFound) {
     // Of the waits for the data group only those for gathered parameters are in other phases.
     EXPECT_GE(exposed, 0.5 * waited) << zero;
     const std::vector<io::GroupInfo> groups = run.trainer().groups();
-    ASSERT_EQ(groups.front().name, "data");
-    ASSERT_EQ(groups.back().name, "world");
+    ASSERT_EQ(groups.front().role, comm::GroupRole::data);
+    ASSERT_EQ(groups.back().role, comm::GroupRole::world);
     EXPECT_EQ(groups.front().size, world().size());
     EXPECT_EQ(run.trainer().traffic(5)[groups.size() - 1].calls, 1);
   }
 }
 
 TEST(Overlap, WhatIsUnderWayEndsWhileOpsRun) {
-  const auto comm = world().communicator(Device::cpu, "data");
+  const auto comm = world().communicator(Device::cpu, comm::GroupRole::data);
   Context ctx(Device::cpu);
   ctx.recorder().begin_step(1, false);
   ctx.set_background(comm.get());

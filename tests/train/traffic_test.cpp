@@ -152,10 +152,13 @@ TEST(StepTraffic, IsForetoldForEveryRank) {
       const plan::Plan plan = plan::make_plan(config, {}, rank);
       const auto wanted = test::flows(numbers, stage);
       for (const auto& [group, traffic] : plan.traffic) {
-        expect_equal(traffic, wanted.at(group), 1, fmt::format("rank {}, {}", rank, group));
+        const std::string name(name_of(group));
+        expect_equal(traffic, wanted.at(name), 1, fmt::format("rank {}, {}", rank, name));
       }
-      EXPECT_EQ(plan.traffic.contains("tied"), wanted.at("tied").all_reduce.calls > 0);
-      EXPECT_EQ(plan.traffic.contains("key_value"), numbers.tensor > numbers.kv_heads);
+      EXPECT_EQ(plan.traffic.contains(comm::GroupRole::tied),
+                wanted.at("tied").all_reduce.calls > 0);
+      EXPECT_EQ(plan.traffic.contains(comm::GroupRole::key_value),
+                numbers.tensor > numbers.kv_heads);
     }
   }
 }

@@ -116,7 +116,7 @@ TEST(Waiting, TheTwoEndsOfATiedTableReduceGradients) {
 }
 
 TEST(Waiting, AMemberThatIsLateIsSeenWhereItComes) {
-  const auto comm = world().communicator(Device::cpu, "data");
+  const auto comm = world().communicator(Device::cpu, comm::GroupRole::data);
   Context ctx(Device::cpu);
   ctx.recorder().begin_step(1, false);
   std::array<double, 3> waits{};
@@ -140,7 +140,7 @@ TEST(Waiting, AMemberThatIsLateIsSeenWhereItComes) {
 
 TEST(Waiting, MembersThatAreLateAreSeenAtEachOfManyPoints) {
   constexpr int kPoints = 1500;  // with their reductions thrice as many as may be under way
-  const auto comm = world().communicator(Device::cpu, "data");
+  const auto comm = world().communicator(Device::cpu, comm::GroupRole::data);
   Context ctx(Device::cpu);
   ctx.recorder().begin_step(1, false);
   dp::Arrivals arrivals;

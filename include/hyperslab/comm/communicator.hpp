@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "hyperslab/comm/group_role.hpp"
 #include "hyperslab/core/context.hpp"
 
 namespace hyperslab::comm {
@@ -49,7 +50,7 @@ struct Traffic {
 /// operation.
 using Ticket = std::uint64_t;
 
-class Trail;  ///< what the watchdog sees of a communicator
+class FlightRecorder;  ///< what the watchdog sees of a communicator
 
 /// One send or receive of a group; exactly one of the two views is present.
 struct Message {
@@ -58,15 +59,23 @@ struct Message {
   int peer = 0;
 };
 
-/// Collectives over one group, called in the same order by every member. A call only enqueues: it
-/// starts after everything enqueued on `ctx`'s stream so far, the buffers belong to the
-/// communicator until `wait` of its ticket. Views must be on the context's device; dtypes f64, f32,
-/// bf16, f16, i64, i32 (u16 and u8 where nothing is reduced). Sums of bf16 and f16 round once per
-/// addition. Operations of one communicator complete in any order, but every one of them must be
-/// waited for, once, and at most kMaxUnderWay may be under way. On `meta` calls are only counted.
-/// On CUDA an operation may be captured into a graph (GraphSegment), by all members alike, together
-/// with its wait; graphs are to be destroyed before the communicators in them.
-/// A call that breaks these rules throws an internal Error and enqueues nothing.
+/// Collectives over one group, called in the same order by every member. A call enqueues an
+/// operation that starts after everything enqueued so far on the stream `after`, which is the
+/// compute stream if a context is given; the buffers belong to the communicator until `wait` of its
+/// ticket. On the CPU the host does not block, unless `after` has a thread: then the call first
+/// waits for its work, with progress. Example: a sum of what a copy brings, beside computation:
+///   copy(ctx.copy_stream(), from, x);
+///   const Ticket sum = comm.all_reduce(ctx.copy_stream(), x, ReduceOp::sum);
+///   ... ops ...
+///   comm.wait(ctx, sum);
+///
+/// Views must be on the stream's device; dtypes f64, f32, bf16, f16, i64, i32 (also u16 and u8 if
+/// nothing is reduced). Sums of bf16 and f16 round once per addition. Operations of one
+/// communicator complete in any order, but every one of them must be waited for, once, and at most
+/// kMaxUnderWay may be under way. On `meta` calls are only counted. On CUDA an operation may be
+/// captured into a graph (GraphSegment), by all members alike, together with its wait; graphs are
+/// to be destroyed before the communicators in them. A call that breaks these rules throws an
+/// internal Error and enqueues nothing.
 class Communicator : public Background {
  public:
   static constexpr std::size_t kMaxUnderWay = 1024;
@@ -77,22 +86,36 @@ class Communicator : public Background {
   Communicator(Communicator&&) = delete;
   Communicator& operator=(Communicator&&) = delete;
 
+  [[nodiscard]] GroupRole role() const { return role_; }
+  /// Of the role, for errors, logs and files.
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
-  /// Where the buffers are; contexts on `meta` are taken besides.
+  /// The device of the buffers; streams of `meta` are accepted besides.
   [[nodiscard]] Device device() const { return device_; }
 
   /// In place; every member ends with the same bits.
-  Ticket all_reduce(Context& ctx, View buffer, ReduceOp op);
+  Ticket all_reduce(Stream& after, View buffer, ReduceOp op);
+  Ticket all_reduce(Context& ctx, View buffer, ReduceOp op) {
+    return all_reduce(ctx.stream(), buffer, op);
+  }
   /// Member r gets elements [r n, (r+1) n) of the sum, n = shard.numel(). full: size() * n
   /// elements; shard may be its own part of `full`, else they must not overlap. The rest of `full`
   /// is undefined afterwards.
-  Ticket reduce_scatter(Context& ctx, View full, View shard);
+  Ticket reduce_scatter(Stream& after, View full, View shard);
+  Ticket reduce_scatter(Context& ctx, View full, View shard) {
+    return reduce_scatter(ctx.stream(), full, shard);
+  }
   /// full[r n, (r+1) n) = shard of member r; shard may be its own part of `full`, else they must
   /// not overlap.
-  Ticket all_gather(Context& ctx, CView shard, View full);
-  Ticket broadcast(Context& ctx, View buffer, int root);
+  Ticket all_gather(Stream& after, CView shard, View full);
+  Ticket all_gather(Context& ctx, CView shard, View full) {
+    return all_gather(ctx.stream(), shard, full);
+  }
+  Ticket broadcast(Stream& after, View buffer, int root);
+  Ticket broadcast(Context& ctx, View buffer, int root) {
+    return broadcast(ctx.stream(), buffer, root);
+  }
 
   /// Between group_begin and group_end, sends and receives are collected; group_end starts them all
   /// at once, so that two members that both send first cannot deadlock. Messages between two
@@ -101,48 +124,50 @@ class Communicator : public Background {
   void group_begin();
   void send(Context& ctx, CView buffer, int peer);
   void recv(Context& ctx, View buffer, int peer);
-  Ticket group_end(Context& ctx);
+  Ticket group_end(Stream& after);
+  Ticket group_end(Context& ctx) { return group_end(ctx.stream()); }
 
-  /// Tells the other members that this one has come here. The operation of the ticket is complete
-  /// once all of them have: wait() says when, so that a late member can be told from a long
-  /// transfer. Moves no data and counts in no traffic. 0, with nothing to wait for, if members
-  /// cannot tell: in a group of one, on CUDA and on `meta`.
+  /// Announces to the other members that this one has come here. The operation of the ticket is
+  /// complete once all of them have: wait() returns when, so that a late member can be told from a
+  /// long transfer. Moves no data and counts in no traffic. 0, with nothing to wait for, if
+  /// arrivals are not announced: in a group of one, on CUDA and on `meta`.
   [[nodiscard]] Ticket arrive(Context& ctx);
 
-  /// What is enqueued on ctx's stream after this call runs after the operation; on the CPU it
-  /// blocks, progressing everything that is under way. Recorded as Component::communication.
-  /// Returns when the operation was first seen complete, on the monotonic clock; 0 if the host does
-  /// not see its end (CUDA, `meta`).
-  double wait(Context& ctx, Ticket ticket);
+  /// What is enqueued on `before` after this call runs after the operation; on the CPU it blocks,
+  /// progressing everything that is under way. Recorded in the context's recorder as
+  /// Component::communication. Returns when the operation was first seen complete, on the monotonic
+  /// clock; 0 if the host does not see its end (CUDA, `meta`).
+  double wait(Context& ctx, Stream& before, Ticket ticket);
+  /// The same for the compute stream.
+  double wait(Context& ctx, Ticket ticket) { return wait(ctx, ctx.stream(), ticket); }
   /// Lets nonblocking operations advance; on the CPU called between ops, never blocks.
   void progress() override = 0;
   /// Blocks the host until every member has arrived.
   void barrier();
 
   /// A communicator over the members with the same color (at least 0), ordered by key; collective.
-  [[nodiscard]] virtual std::unique_ptr<Communicator> split(int color, int key,
-                                                            const std::string& name) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Communicator> split(int color, int key, GroupRole role) = 0;
 
   /// Whether all_reduce and reduce_scatter are timed; on unless switched off. On the CPU wait()
   /// adds them to the recorder's reduce_seconds (from the call to the moment the operation was
-  /// first seen complete), on CUDA collect_seconds() tells.
+  /// first seen complete), on CUDA collect_seconds() returns them.
   void report_reductions(bool report) { report_reductions_ = report; }
   /// CUDA: whether every operation is timed; off unless switched on. The two marks of one cost
   /// about 10 us.
   void time_operations(bool time) { time_operations_ = time; }
   /// CUDA: device seconds of the timed operations that the GPU finished since the last call, in
   /// graphs or not: from the moment their stream came to them to their end, waiting for other
-  /// members included. Never blocks; what is still under way is told by a later call. Elsewhere 0.
-  /// They are added to traffic().seconds.
+  /// members included. Never blocks; what is still under way is part of a later call's. 0 on other
+  /// devices. They are added to traffic().seconds.
   [[nodiscard]] double collect_seconds();
-  /// CUDA: where the device keeps the nanoseconds of the timed operations that it has finished, in
-  /// device memory; complete for what reads it after wait(). Elsewhere null.
+  /// CUDA: the address in device memory of the nanoseconds of the timed operations that the device
+  /// has finished; complete for what reads it after wait(). Null on other devices.
   [[nodiscard]] virtual const std::uint64_t* device_nanoseconds() const { return nullptr; }
 
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
 
  protected:
-  Communicator(std::string name, int rank, int size, Device device);
+  Communicator(GroupRole role, int rank, int size, Device device);
 
   [[nodiscard]] bool times(Call call) const {
     const bool reduction = call == Call::all_reduce || call == Call::reduce_scatter;
@@ -150,8 +175,10 @@ class Communicator : public Background {
   }
   /// Operations not yet waited for.
   [[nodiscard]] std::size_t under_way() const { return under_way_; }
-  /// Notes every call and wait there from now on.
-  void leave_trail(std::shared_ptr<Trail> trail) { trail_ = std::move(trail); }
+  /// From now on every call and wait is recorded there.
+  void record_calls(std::shared_ptr<FlightRecorder> recorder) {
+    flight_recorder_ = std::move(recorder);
+  }
   /// Throws an internal Error that names the communicator, the member and the call.
   [[noreturn]] void refuse(std::string_view call, const std::string& reason) const;
 
@@ -164,29 +191,32 @@ class Communicator : public Background {
     double start_seconds = 0;
   };
 
-  // Called with checked arguments, and never for a context on meta.
-  virtual void do_all_reduce(Context& ctx, View buffer, ReduceOp op, Ticket ticket) = 0;
-  virtual void do_reduce_scatter(Context& ctx, View full, View shard, Ticket ticket) = 0;
-  virtual void do_all_gather(Context& ctx, CView shard, View full, Ticket ticket) = 0;
-  virtual void do_broadcast(Context& ctx, View buffer, int root, Ticket ticket) = 0;
-  virtual void do_exchange(Context& ctx, std::span<const Message> messages, Ticket ticket) = 0;
-  /// Returns when the operation finished on the monotonic clock, 0 where it did so at its call or
-  /// the host does not see its end (CUDA).
-  virtual double do_wait(Context& ctx, Ticket ticket) = 0;
+  // Called with checked arguments, and never for a stream of meta. On the CPU the work of `after`
+  // is done.
+  virtual void do_all_reduce(Stream& after, View buffer, ReduceOp op, Ticket ticket) = 0;
+  virtual void do_reduce_scatter(Stream& after, View full, View shard, Ticket ticket) = 0;
+  virtual void do_all_gather(Stream& after, CView shard, View full, Ticket ticket) = 0;
+  virtual void do_broadcast(Stream& after, View buffer, int root, Ticket ticket) = 0;
+  virtual void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) = 0;
+  /// Returns when the operation finished on the monotonic clock; 0 if it did so at its call or the
+  /// host does not see its end (CUDA).
+  virtual double do_wait(Stream& before, Ticket ticket) = 0;
   virtual void do_barrier() = 0;
   /// Whether do_arrive works.
   [[nodiscard]] virtual bool tells_arrivals() const { return false; }
   virtual void do_arrive(Ticket /*ticket*/) {}
   [[nodiscard]] virtual double do_collect_seconds() { return 0; }
 
-  void check_view(const Context& ctx, Call call, CView view, std::string_view what) const;
+  void check_view(Device device, Call call, CView view, std::string_view what) const;
   void check_reducible(Call call, CView view) const;
   void check_shard(Call call, CView full, CView shard) const;
   void check_member(Call call, int member, std::string_view what) const;
-  void check_message(const Context& ctx, Call call, CView buffer, int peer) const;
+  void check_message(Device device, Call call, CView buffer, int peer) const;
   void count(Call call, std::size_t bytes);
-  Ticket open(const Context& ctx, Call call);
+  void await(Stream& after);
+  Ticket open(Stream& after, Call call);
 
+  GroupRole role_;
   std::string name_;
   int rank_;
   int size_;
@@ -199,19 +229,19 @@ class Communicator : public Background {
   std::vector<Open> open_;
   std::vector<Message> messages_;
   Traffic traffic_;
-  std::shared_ptr<Trail> trail_;  ///< null where there is nobody to wait for
+  std::shared_ptr<FlightRecorder> flight_recorder_;  ///< null if there is no other member
 };
 
-/// A group of one on the CPU or on CUDA, where copies go to the context's stream: every collective
-/// is the identity (or a copy). What a group sends to itself it must receive in the same group, in
-/// order.
-[[nodiscard]] std::unique_ptr<Communicator> make_self_communicator(const std::string& name,
+/// A group of one on the CPU or on CUDA: every collective is the identity, or a copy that is
+/// enqueued on the stream `after`. What a group sends to itself it must receive in the same group,
+/// in order.
+[[nodiscard]] std::unique_ptr<Communicator> make_self_communicator(GroupRole role,
                                                                    Device device = Device::cpu);
 
 /// Member `rank` of a group of `size` that exists only in a plan: takes contexts on `meta`, counts
-/// calls and moves nothing. It cannot be split, except into itself where size is 1: a plan makes
-/// the communicator of each group by its name, rank and size.
-[[nodiscard]] std::unique_ptr<Communicator> make_meta_communicator(const std::string& name,
-                                                                   int rank, int size);
+/// calls and moves nothing. It cannot be split, except into itself if size is 1: a plan makes the
+/// communicator of each group by its role, rank and size.
+[[nodiscard]] std::unique_ptr<Communicator> make_meta_communicator(GroupRole role, int rank,
+                                                                   int size);
 
 }  // namespace hyperslab::comm

@@ -13,16 +13,16 @@
 
 namespace hyperslab::comm {
 
-class TrailBoard;
+class FlightRecorders;
 
 /// The ranks that mpirun or srun started, and the host-side messages of setup and shutdown. One
 /// object in main(); a program started without a launcher is a world of one rank.
 class World {
  public:
   /// MPI_Init_thread with MPI_THREAD_FUNNELED and errors returned as codes. A rank that a launcher
-  /// started is killed when its launcher dies. The ranks of a machine share its cores out among
+  /// started is killed when its launcher dies. The ranks of a machine divide its cores among
   /// their threads, and Open MPI yields if there are more of them than cores. Throws Error(device)
-  /// where srun started several tasks but MPI cannot connect them.
+  /// if srun started several tasks but MPI cannot connect them.
   World(int* argc, char*** argv);
   /// MPI_Finalize, unless the world was aborted or an exception is on its way through main.
   ~World();
@@ -33,7 +33,7 @@ class World {
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
-  /// This rank's place among the ranks of its host, and how many there are.
+  /// This rank's number among the ranks of its host, and how many there are.
   [[nodiscard]] int local_rank() const { return local_rank_; }
   [[nodiscard]] int local_size() const { return local_size_; }
   [[nodiscard]] const std::string& host() const { return host_; }
@@ -42,7 +42,7 @@ class World {
   [[nodiscard]] const ThreadShare& threads() const { return threads_; }
 
   /// A world of the ranks that give the same color, in the order of their ranks here; null for a
-  /// negative color. Collective. Place and number of ranks on a host stay those of the program, as
+  /// negative color. Collective. local_rank() and local_size() stay those of the program, as
   /// GPUs and cores are shared by all of them. To be destroyed before this world, which alone ends
   /// MPI; abort() of a part ends every rank of the program.
   [[nodiscard]] std::unique_ptr<World> part(int color);
@@ -51,11 +51,11 @@ class World {
   /// CUDA NCCL on the GPU in use (the first one checks the GPUs and versions of all ranks; see
   /// gpus.hpp), or the self communicator for a single rank; on Device::meta it only counts. To be
   /// destroyed before the world, by all members in the same order.
-  [[nodiscard]] std::unique_ptr<Communicator> communicator(Device device, const std::string& name);
+  [[nodiscard]] std::unique_ptr<Communicator> communicator(Device device, GroupRole role);
 
   /// Communicators give the same bits in every run on the same ranks, also on CUDA, where NCCL is
   /// held to its ring (NCCL_ALGO=Ring). To be called by all ranks before the first communicator on
-  /// CUDA. Throws Error(device) where NCCL_ALGO asks for something else.
+  /// CUDA. Throws Error(device) if NCCL_ALGO asks for something else.
   void set_deterministic();
 
   /// Collective host-side helpers over all ranks.
@@ -81,10 +81,10 @@ class World {
 
  private:
   friend class Watchdog;
-  class Note;
+  class RecordedMessage;
   struct Impl;  ///< what needs mpi.h
-  /// Where the communicators of this process note their calls.
-  [[nodiscard]] std::shared_ptr<TrailBoard> trails() const;
+  /// Of the communicators of this process.
+  [[nodiscard]] std::shared_ptr<FlightRecorders> flight_recorders() const;
   World(const World& whole, std::unique_ptr<Impl> impl);
   void share_threads();
   std::unique_ptr<Impl> impl_;

@@ -8,8 +8,8 @@ namespace hyperslab {
 
 enum class Phase : std::uint8_t;
 
-/// What this rank is doing, for another thread that watches it: whoever does the work notes it in
-/// relaxed atomics, without locks, calls or memory. The fields need not fit together exactly.
+/// What this rank is doing, for another thread that watches it: the thread that does the work
+/// writes relaxed atomics, without locks, calls or memory. The fields need not be consistent.
 struct Activity {
   std::atomic<std::uint64_t> beats = 0;        ///< grows with everything that gets done
   std::atomic<std::int64_t> step = 0;          ///< under way; 0: before the first
@@ -31,7 +31,7 @@ struct Activity {
 };
 
 /// For the life of the object this rank does something of its own that may take long without a
-/// beat, such as reading a large file: as long as its process answers nobody waits for progress.
+/// beat, such as reading a large file: as long as its process answers, no progress is expected.
 class Pause {
  public:
   explicit Pause(Activity& activity) : activity_(activity) { activity_.pauses.fetch_add(1); }

@@ -7,25 +7,11 @@
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/ledger.hpp"
 #include "hyperslab/core/recorder.hpp"
-
-struct CUstream_st;  // the only thing that public headers know of CUDA
+#include "hyperslab/core/stream.hpp"
 
 namespace hyperslab {
 
-/// Where enqueued work runs in order. On the CPU work is done when the call returns; a CUDA stream
-/// is a non-blocking stream owned by a Context.
-class Stream {
- public:
-  Stream() = default;
-  explicit Stream(CUstream_st* cuda) : cuda_(cuda) {}
-  [[nodiscard]] CUstream_st* cuda() const { return cuda_; }
-
- private:
-  CUstream_st* cuda_ = nullptr;
-};
-
-/// Something under way that goes on only while the host gives it a turn, as MPI's nonblocking calls
-/// do.
+/// Something under way that proceeds only while the host calls it, as MPI's nonblocking calls do.
 class Background {
  public:
   Background() = default;
@@ -38,12 +24,12 @@ class Background {
   virtual void progress() = 0;
 };
 
-/// What an op needs besides its views: device, stream, workspace, ledger, recorder. One per rank,
+/// What an op needs besides its views: device, streams, workspace, ledger, recorder. One per rank,
 /// made by the composition root and passed down; there are no globals.
 class Context {
  public:
   /// `workspace_bytes` is what the plan on `meta` found to be the largest need of any op. On `cuda`
-  /// it makes a stream of its own on the GPU in use.
+  /// it makes a compute stream on the GPU in use.
   explicit Context(Device device, std::size_t workspace_bytes = 0);
   /// A context on `meta` that plans for `planned`: workspaces are those that its ops will need.
   Context(Device device, std::size_t workspace_bytes, Device planned);
@@ -54,9 +40,13 @@ class Context {
   ~Context() = default;
 
   [[nodiscard]] Device device() const { return device_; }
-  /// The device that the numbers of a plan are for; `device()` where nothing is planned.
+  /// The device that the numbers of a plan are for; `device()` if nothing is planned.
   [[nodiscard]] Device planned() const { return planned_; }
+  /// The compute stream, on which ops enqueue. On the CPU their work is done when they return.
   [[nodiscard]] Stream& stream() { return stream_; }
+  /// For copies beside computation (see copy_async); made at the first call. On the CPU a thread
+  /// copies.
+  [[nodiscard]] Stream& copy_stream();
   [[nodiscard]] Recorder& recorder() { return recorder_; }
   [[nodiscard]] Ledger& ledger() { return ledger_; }
   /// Threads that CPU ops use; fixed for the life of the context.
@@ -71,16 +61,16 @@ class Context {
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   [[nodiscard]] bool deterministic() const { return deterministic_; }
 
-  /// Gets a turn at the start of every op on the CPU, from the thread that calls the op; null:
-  /// nobody. It must outlive the context's last op.
+  /// Its progress() is called at the start of every op on the CPU, by the thread that calls the op;
+  /// null: none. It must outlive the context's last op.
   void set_background(Background* background) { background_ = background; }
-  /// Ops call it; costs nothing where nothing is under way.
+  /// Ops call it; costs nothing if nothing is under way.
   void progress() {
     if (background_ != nullptr) background_->progress();
   }
 
   /// What the ops of a device keep between calls (library handles, chosen algorithms); made at the
-  /// first use, destroyed before the stream. For ops alone.
+  /// first use, destroyed before the streams. For ops alone.
   [[nodiscard]] std::shared_ptr<void>& backend() { return backend_; }
 
   /// Scratch memory for the op `op`, valid until the next call. On `meta` it only raises
@@ -96,8 +86,8 @@ class Context {
   Device planned_;
   bool tf32_ = false;
   bool deterministic_ = false;
-  std::shared_ptr<CUstream_st> cuda_stream_;
   Stream stream_;
+  std::unique_ptr<Stream> copy_stream_;
   Recorder recorder_;
   Ledger ledger_;
   Buffer workspace_;

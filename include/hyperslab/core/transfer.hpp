@@ -7,26 +7,32 @@
 
 namespace hyperslab {
 
-/// to = from, equal dtypes and numbers of elements, between any of cpu and cuda; on `meta` nothing
-/// happens. With a CPU context it is done on return; with a CUDA context it is enqueued on its
-/// stream, so the memory must live until the stream has passed it, and host memory should be a
-/// PinnedBuffer (other host memory is staged by the driver, which blocks and cannot be captured).
+/// Enqueues to = from: equal dtypes and numbers of elements, between any of cpu and cuda, on a CPU
+/// stream only of the CPU; on `meta` nothing happens. The memory must live until the stream has
+/// passed the copy. With CUDA, host memory should be a PinnedBuffer: other host memory is staged by
+/// the driver, which blocks the host and cannot be captured.
+void copy(Stream& stream, CView from, View to);
+/// The same on the compute stream; with a CPU context it is done on return.
 void copy(Context& ctx, CView from, View to);
+/// The same on the context's copy stream: it starts after everything that is enqueued on the
+/// compute stream so far, and runs beside what is enqueued there later. `from` must not be written,
+/// `to` not be used before the event is complete (host) or a stream has waited for it.
+[[nodiscard]] Event copy_async(Context& ctx, CView from, View to);
 
-/// Waits until everything enqueued on the context's stream is done.
+/// Waits until everything enqueued on the context's compute stream is done.
 void synchronize(Context& ctx);
 
 /// GPUs that this process can use; 0 without CUDA, without a driver, without a GPU. Never throws.
 [[nodiscard]] int cuda_device_count() noexcept;
 
 /// Makes GPU `index` the one that this thread's later buffers and contexts are on. Throws
-/// Error(device) where there is no such GPU.
+/// Error(device) if there is no such GPU.
 void use_cuda_device(int index);
 
-/// Name of the GPU in use, such as "NVIDIA H200"; empty where there is none.
+/// Name of the GPU in use, such as "NVIDIA H200"; empty if there is none.
 [[nodiscard]] std::string device_name();
 
-/// Where the GPU in use sits, such as "0000:1B:00.0"; empty where there is none.
+/// The bus address of the GPU in use, such as "0000:1B:00.0"; empty if there is none.
 [[nodiscard]] std::string device_bus_id();
 
 }  // namespace hyperslab

@@ -8,15 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "hyperslab/comm/group_role.hpp"
 #include "hyperslab/core/recorder.hpp"
 #include "hyperslab/io/line_log.hpp"
 
 namespace hyperslab::io {
 
-/// Ranks that communicate, as the mesh names them: data, tensor, pipeline, world, and where the
-/// rank has them tied and key_value.
+/// A group of the mesh that the rank is in: data, tensor, pipeline, world and, if the rank has
+/// them, tied and key_value.
 struct GroupInfo {
-  std::string name;
+  comm::GroupRole role = comm::GroupRole::other;
   int size = 1;  ///< ranks
 };
 inline constexpr std::size_t kMostGroups = 6;

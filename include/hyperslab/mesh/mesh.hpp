@@ -10,7 +10,7 @@
 
 namespace hyperslab::mesh {
 
-/// Place of a rank on the axes of the mesh.
+/// Where a rank is on the axes of the mesh.
 struct Coordinates {
   int data = 0;
   int pipeline = 0;
@@ -20,7 +20,7 @@ struct Coordinates {
 };
 
 /// World rank r = ((data * pipelines + pipeline) * contexts + context) * tensors + tensor: tensor
-/// varies fastest, so that a tensor group lies on neighbouring ranks. The context axis is 1.
+/// varies fastest, so that a tensor group lies on neighbouring ranks.
 [[nodiscard]] Coordinates coordinates_of(const ParallelConfig& config, int world_rank);
 [[nodiscard]] int world_rank_of(const ParallelConfig& config, const Coordinates& at);
 /// "data 0, pipeline 1, tensor 1"
@@ -55,9 +55,9 @@ class Mesh {
   [[nodiscard]] comm::Communicator& tensor_group() const { return *tensor_; }
   /// Ranks that hold the layers one after the other.
   [[nodiscard]] comm::Communicator& pipeline_group() const { return *pipeline_; }
-  /// The two ends of a pipeline; null on other ranks, and where nothing is tied.
+  /// The two ends of a pipeline; null on other ranks, and if nothing is tied.
   [[nodiscard]] comm::Communicator* tied_group() const { return tied_.get(); }
-  /// Ranks that hold the same key-value heads; null where every rank has its own.
+  /// Ranks that hold the same key-value heads; null if every rank has its own.
   [[nodiscard]] comm::Communicator* key_value_group() const { return key_value_.get(); }
   /// All of these but the world's, for counting.
   [[nodiscard]] std::vector<comm::Communicator*> groups() const;
@@ -79,8 +79,8 @@ class Mesh {
 /// `device` names this rank's.
 [[nodiscard]] std::string placement_table(comm::World& world, const ParallelConfig& config,
                                           const std::string& device);
-/// Says which tensor groups have ranks on several hosts, where every layer waits for the network;
-/// empty where none has. Collective.
+/// Names the tensor groups that have ranks on several hosts, whose every layer waits for the
+/// network; empty if none has. Collective.
 [[nodiscard]] std::string placement_warning(comm::World& world, const ParallelConfig& config);
 
 }  // namespace hyperslab::mesh

@@ -12,6 +12,7 @@ struct ParallelConfig {
   int data = 1;
   int tensor = 1;
   int pipeline = 1;
+  int context = 1;                ///< no deck key yet: every rank has whole sequences
   bool sequence = false;          ///< sequence parallelism in the tensor group
   std::string schedule = "1f1b";  ///< gpipe | 1f1b | interleaved | zero_bubble
   int virtual_stages = 1;
@@ -19,7 +20,7 @@ struct ParallelConfig {
   std::vector<std::int64_t> stage_layers = {};
   int zero = 0;            ///< 0 all-reduce | 1 sharded state | 2 sharded state and gradients
   double bucket_mib = 16;  ///< least size of a gradient bucket
-  [[nodiscard]] int ranks() const { return data * tensor * pipeline; }
+  [[nodiscard]] int ranks() const { return data * pipeline * context * tensor; }
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };
 

@@ -10,7 +10,7 @@ namespace hyperslab::pipeline {
 /// each, such that the most costly part costs the least; exact, by dynamic programming. Among such
 /// cuts it takes the most even one (least sum of squares), and then the one with the lighter first
 /// parts, since early stages keep the most activations. Costs are 0 or more, in any unit.
-/// Returns the number of units of each part. Throws Error(usage) where there are fewer units than
+/// Returns the number of units of each part. Throws Error(usage) if there are fewer units than
 /// parts.
 [[nodiscard]] std::vector<int> balance(std::span<const double> unit_costs, int parts);
 

@@ -36,10 +36,10 @@ class Worker {
   virtual void backward_input(int chunk, int slot, int microbatch) = 0;
   virtual void backward_weight(int chunk, int slot, int microbatch) = 0;
 
-  [[nodiscard]] virtual View input(int chunk, int slot) = 0;    ///< where an activation goes
-  [[nodiscard]] virtual CView output(int chunk, int slot) = 0;  ///< what is sent on
-  [[nodiscard]] virtual View output_gradient(int chunk, int slot) = 0;  ///< where a gradient goes
-  [[nodiscard]] virtual CView input_gradient(int chunk, int slot) = 0;  ///< what is sent back
+  [[nodiscard]] virtual View input(int chunk, int slot) = 0;            ///< receives an activation
+  [[nodiscard]] virtual CView output(int chunk, int slot) = 0;          ///< is sent on
+  [[nodiscard]] virtual View output_gradient(int chunk, int slot) = 0;  ///< receives a gradient
+  [[nodiscard]] virtual CView input_gradient(int chunk, int slot) = 0;  ///< is sent back
 };
 
 /// Runs the program of one rank. The only code that runs a schedule: on the CPU a wait blocks the
@@ -47,7 +47,7 @@ class Worker {
 class Executor {
  public:
   /// `group`: the pipeline group, whose size is program.stages and whose member `rank` this is;
-  /// null only where stages is 1. It must outlive the executor, and nobody else may exchange
+  /// null only if stages is 1. It must outlive the executor, and no one else may exchange
   /// messages over it during a run.
   Executor(const Program& program, int rank, comm::Communicator* group);
 

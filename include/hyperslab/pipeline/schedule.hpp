@@ -8,7 +8,7 @@
 
 namespace hyperslab::pipeline {
 
-/// Orders of the forward and backward passes of a step's microbatches.
+/// In which order a rank does the forward and backward passes of a step's microbatches.
 enum class Schedule : std::uint8_t {
   gpipe,                     ///< all forwards, then all backwards (Huang et al. 2019)
   one_forward_one_backward,  ///< "1f1b", PipeDream-flush (Narayanan et al. 2021, fig. 4 top)
@@ -22,7 +22,14 @@ enum class Schedule : std::uint8_t {
 /// Throws Error(usage) for other names.
 [[nodiscard]] Schedule parse_schedule(std::string_view name);
 
-enum class Kind : std::uint8_t { forward, backward, backward_input, backward_weight, exchange };
+/// A pass of one microbatch through one chunk, or an exchange of messages.
+enum class ActionKind : std::uint8_t {
+  forward,
+  backward,
+  backward_input,
+  backward_weight,
+  exchange
+};
 enum class Payload : std::uint8_t { activation, gradient };
 
 /// One message of a rank.
@@ -39,7 +46,7 @@ struct Transfer {
 /// What a rank does next: compute one pass of one microbatch through one chunk, or start one group
 /// of transfers.
 struct Action {
-  Kind kind = Kind::forward;
+  ActionKind kind = ActionKind::forward;
   int chunk = 0;  ///< chunk, microbatch and slot are -1 for an exchange
   int microbatch = 0;
   int slot = 0;
@@ -52,7 +59,7 @@ struct Action {
 /// A slot of a chunk holds what one microbatch needs there, from the moment its activation receive
 /// is posted (global stage 0: from its forward) to the end of its last backward part (forward_only:
 /// of its forward). A receive of an activation is never posted before its slot is free in this
-/// sense; what the slot's last occupant sends may still be under way then, see Worker in
+/// sense; what the slot's last microbatch sends may still be under way then, see Worker in
 /// executor.hpp.
 struct Program {
   Schedule schedule = Schedule::gpipe;
@@ -77,21 +84,20 @@ struct Program {
 /// chunk; slots are rings. With m microbatches, rank s of p needs
 ///   gpipe         m slots,
 ///   1f1b          min(m, p - s),
-///   interleaved   no more than the in-flight microbatches of its order, counted per chunk,
+///   interleaved   no more than the in-flight microbatches of its schedule, counted per chunk,
 ///   zero_bubble   at most min(m, p) on every rank (what rank 0 of 1f1b needs), counted until the
 ///                 weight gradient is done,
 ///   forward_only  min(m, 2) per chunk.
-/// Transfers are placed by a simulation with unit costs (forward 1, backward 2; zero_bubble: 1
-/// each). A transfer belongs to the instant at which its producer ends or, if that is later, its
-/// slot becomes free. All transfers of a rank at one instant are one exchange; exchanges of a rank
-/// are in the order of their instants, which is one global order, so that in-order communication
-/// queues cannot deadlock even where a group ends only when every peer has started its own. An
-/// exchange stands right behind the computation that ends at its instant, else before the one that
-/// runs then.
-/// Throws Error(usage) unless 1 <= stages, virtual_stages, microbatches; virtual_stages is 1 where
-/// stages is 1 and where the schedule is gpipe, 1f1b or zero_bubble; and interleaved with
-/// virtual_stages > 1 has a multiple of `stages` microbatches. (interleaved with virtual_stages 1
-/// is 1f1b.)
+/// A simulation with unit costs (forward 1, backward 2; zero_bubble: 1 each) decides between which
+/// passes the transfers go. A transfer belongs to the instant at which its producer ends or, if
+/// that is later, its slot becomes free. All transfers of a rank at one instant are one exchange;
+/// exchanges of a rank are in the order of their instants, which is one global order, so that
+/// in-order communication queues cannot deadlock even if a group ends only when every peer has
+/// started its own. An exchange comes right after the pass that ends at its instant, else before
+/// the pass that runs then. docs/architecture.md goes through an example. Throws Error(usage)
+/// unless 1 <= stages, virtual_stages, microbatches; virtual_stages must be 1 if stages is 1, and
+/// with gpipe, 1f1b and zero_bubble; interleaved with virtual_stages > 1 needs a multiple of
+/// `stages` microbatches. (interleaved with virtual_stages 1 is 1f1b.)
 [[nodiscard]] Program make_program(Schedule schedule, int stages, int virtual_stages,
                                    int microbatches);
 

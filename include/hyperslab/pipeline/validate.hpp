@@ -14,7 +14,7 @@ struct Costs {
   double backward_input = 1;
   double backward_weight = 1;
   double transfer = 0;  ///< from the moment both ends have started it
-  [[nodiscard]] double of(Kind kind) const;
+  [[nodiscard]] double of(ActionKind kind) const;
 };
 
 /// When an action ran; an exchange from its start on its queue to its completion.
@@ -38,21 +38,21 @@ struct Simulation {
   [[nodiscard]] double idle_fraction() const;
 };
 
-/// What is wrong with a program, a line each, empty where nothing is: every forward and backward
-/// exactly once, in an order that its data allow; every transfer behind its producer and before its
-/// consumer; sends and receives of every pair of ranks in one order; no slot used twice at once; no
-/// deadlock where a group completes only when every peer has started the matching one.
+/// What is wrong with a program, a line each, empty if nothing is. It checks: every forward and
+/// backward exactly once, in an order that its data allow; every transfer after its producer and
+/// before its consumer; sends and receives of every pair of ranks in one order; no slot used twice
+/// at once; no deadlock if a group completes only when every peer has started the matching one.
 [[nodiscard]] std::vector<std::string> problems(const Program& program);
 
 /// Throws an internal Error with the first of problems().
 void validate(const Program& program);
 
-/// Throws an internal Error where the program cannot come to its end.
+/// Throws an internal Error if the program cannot come to its end.
 [[nodiscard]] Simulation simulate(const Program& program, const Costs& costs);
 
-/// Idle over busy time where transfers take none: (p - 1) / m for gpipe and 1f1b, (p - 1) / (v m)
+/// Idle over busy time if transfers take none: (p - 1) / m for gpipe and 1f1b, (p - 1) / (v m)
 /// for interleaved, (p - 1) / (3 m) for zero_bubble with three passes of equal cost and m >= 2 p.
-/// forward_only: (p - 1) / (v m) where v is 1 or m a multiple of p.
+/// forward_only: (p - 1) / (v m) if v is 1 or m a multiple of p.
 [[nodiscard]] double ideal_idle_fraction(Schedule schedule, int stages, int virtual_stages,
                                          int microbatches);
 

@@ -9,7 +9,7 @@ namespace hyperslab::nn {
 namespace {
 
 int pieces(int ranks, Dim rows, Dim inner, Device planned, bool sequence = false) {
-  const auto group = comm::make_meta_communicator("tensor", 0, ranks);
+  const auto group = comm::make_meta_communicator(comm::GroupRole::tensor, 0, ranks);
   Context ctx(Device::meta, 0, planned);
   return TensorGroup(group.get(), sequence).pieces(ctx, rows, inner);
 }

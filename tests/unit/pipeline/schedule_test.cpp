@@ -15,7 +15,7 @@ namespace hyperslab::test {
 namespace {
 
 using pipeline::Action;
-using pipeline::Kind;
+using pipeline::ActionKind;
 using pipeline::Program;
 using pipeline::Schedule;
 using testing::HasSubstr;
@@ -47,8 +47,8 @@ int most_in_flight(const std::vector<Action>& actions) {
   int now = 0;
   int most = 0;
   for (const Action& action : actions) {
-    if (action.kind == Kind::forward) most = std::max(most, ++now);
-    if (action.kind == Kind::backward || action.kind == Kind::backward_weight) --now;
+    if (action.kind == ActionKind::forward) most = std::max(most, ++now);
+    if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) --now;
   }
   return most;
 }
@@ -74,7 +74,7 @@ TEST_P(EverySchedule, HasNoProblemsAndTheIdealIdleTime) {
 TEST_P(EverySchedule, OfOneStageHasNoExchanges) {
   const Program program = pipeline::make_program(GetParam(), 1, 1, 3);
 
-  for (const Action& action : program.ranks.front()) EXPECT_NE(action.kind, Kind::exchange);
+  for (const Action& action : program.ranks.front()) EXPECT_NE(action.kind, ActionKind::exchange);
 }
 
 TEST_P(EverySchedule, ExchangesAsMuchAsTheMicrobatchesNeed) {
@@ -83,7 +83,7 @@ TEST_P(EverySchedule, ExchangesAsMuchAsTheMicrobatchesNeed) {
 
   for (const auto& actions : program.ranks) {
     for (const Action& action : actions) {
-      EXPECT_EQ(action.transfers.empty(), action.kind != Kind::exchange);
+      EXPECT_EQ(action.transfers.empty(), action.kind != ActionKind::exchange);
       sends += static_cast<std::size_t>(
           std::ranges::count_if(action.transfers, [](const auto& t) { return t.sends; }));
     }
@@ -150,14 +150,16 @@ TEST(Order, OfTwoStagesOneForwardOneBackwardByHand) {
   const auto kinds = [&](std::size_t rank) {
     std::string text;
     for (const Action& action : program.ranks[rank]) {
-      text += action.kind == Kind::forward ? 'F' : action.kind == Kind::backward ? 'B' : '(';
-      if (action.kind != Kind::exchange) text += std::to_string(action.microbatch);
+      text += action.kind == ActionKind::forward    ? 'F'
+              : action.kind == ActionKind::backward ? 'B'
+                                                    : '(';
+      if (action.kind != ActionKind::exchange) text += std::to_string(action.microbatch);
       for (const auto& t : action.transfers) {
         text += t.sends ? 's' : 'r';
         text += t.payload == pipeline::Payload::activation ? 'a' : 'g';
         text += std::to_string(t.microbatch);
       }
-      if (action.kind == Kind::exchange) text += ')';
+      if (action.kind == ActionKind::exchange) text += ')';
     }
     return text;
   };

@@ -14,7 +14,7 @@ namespace hyperslab::test {
 namespace {
 
 using pipeline::Action;
-using pipeline::Kind;
+using pipeline::ActionKind;
 using pipeline::Payload;
 using pipeline::problems;
 using pipeline::Program;
@@ -27,13 +27,13 @@ using testing::IsEmpty;
 
 Program one_by_one() { return pipeline::make_program(Schedule::one_forward_one_backward, 4, 1, 8); }
 
-/// The k-th action of a rank for which `wanted` holds.
-template <class Wanted>
-auto find(std::vector<Action>& actions, int k, Wanted wanted) {
-  return std::ranges::find_if(actions, [&](const Action& a) { return wanted(a) && k-- == 0; });
+/// The k-th action of a rank for which `matches` holds.
+template <class Predicate>
+auto find(std::vector<Action>& actions, int k, Predicate matches) {
+  return std::ranges::find_if(actions, [&](const Action& a) { return matches(a) && k-- == 0; });
 }
 
-auto is(Kind kind) {
+auto is(ActionKind kind) {
   return [kind](const Action& action) { return action.kind == kind; };
 }
 
@@ -44,7 +44,7 @@ void serialize(std::vector<Action>& actions, bool sends_first) {
     return sends > 0 && std::cmp_less(sends, action.transfers.size());
   });
   ASSERT_NE(both, actions.end());
-  Action first{Kind::exchange, -1, -1, -1, {}};
+  Action first{ActionKind::exchange, -1, -1, -1, {}};
   Action second = first;
   for (const Transfer& t : both->transfers) {
     (t.sends == sends_first ? first : second).transfers.push_back(t);
@@ -74,10 +74,11 @@ TEST(Problems, TwoNeighboursThatBothSendFirst) {
 TEST(Problems, GroupsOfOneRankSwapped) {
   const Program good = one_by_one();
   const std::vector<Action>& order = good.ranks[1];
-  const auto last_forward = std::ranges::find_if(order.rbegin(), order.rend(), is(Kind::forward));
+  const auto last_forward =
+      std::ranges::find_if(order.rbegin(), order.rend(), is(ActionKind::forward));
   std::vector<std::size_t> exchanges;
   for (std::size_t i = 0; i < static_cast<std::size_t>(order.rend() - last_forward); ++i) {
-    if (order[i].kind == Kind::exchange) exchanges.push_back(i);
+    if (order[i].kind == ActionKind::exchange) exchanges.push_back(i);
   }
   ASSERT_GT(exchanges.size(), 8U);
 
@@ -90,11 +91,11 @@ TEST(Problems, GroupsOfOneRankSwapped) {
 }
 
 TEST(Problems, PassesThatWaitForEachOther) {
-  // Rank 0 sends microbatch 1 only behind the backward of microbatch 0, which rank 1 does later.
+  // Rank 0 sends microbatch 1 only after the backward of microbatch 0, which rank 1 does later.
   Program program = pipeline::make_program(Schedule::gpipe, 2, 1, 2);
   std::vector<Action>& actions = program.ranks[0];
-  const auto send = find(actions, 1, is(Kind::exchange));
-  const auto backward = find(actions, 0, is(Kind::backward));
+  const auto send = find(actions, 1, is(ActionKind::exchange));
+  const auto backward = find(actions, 0, is(ActionKind::backward));
   ASSERT_LT(send, backward);
   std::rotate(send, send + 1, backward + 1);
 
@@ -123,7 +124,7 @@ TEST(Problems, DroppedSend) {
     });
   }
   std::erase_if(program.ranks[1], [](const Action& action) {
-    return action.kind == Kind::exchange && action.transfers.empty();
+    return action.kind == ActionKind::exchange && action.transfers.empty();
   });
 
   EXPECT_THAT(problems(program),
@@ -135,7 +136,7 @@ TEST(Problems, DroppedSend) {
 TEST(Problems, DoubledSlot) {
   Program program = one_by_one();
   for (Action& action : program.ranks[1]) {  // three slots: 0, 1, 2, 0, ...
-    if (action.kind != Kind::exchange && action.microbatch == 1) action.slot = 0;
+    if (action.kind != ActionKind::exchange && action.microbatch == 1) action.slot = 0;
     for (Transfer& t : action.transfers) {
       if (t.microbatch == 1) t.slot = 0;
     }
@@ -152,10 +153,10 @@ TEST(Problems, ReceivePostedBeforeItsSlotIsFree) {
     return std::ranges::any_of(action.transfers, [](auto& t) { return !t.sends; });
   });
   const auto is_receive = [](const Transfer& t) { return !t.sends; };
-  Action early{Kind::exchange, -1, -1, -1, {}};
+  Action early{ActionKind::exchange, -1, -1, -1, {}};
   std::ranges::copy_if(receive->transfers, std::back_inserter(early.transfers), is_receive);
   std::erase_if(receive->transfers, is_receive);
-  last.insert(find(last, 0, is(Kind::backward)), early);
+  last.insert(find(last, 0, is(ActionKind::backward)), early);
 
   EXPECT_THAT(problems(program), Contains(HasSubstr("while it holds 0")));
 }
@@ -174,20 +175,20 @@ TEST(Problems, SendOfWhatTheSlotNoLongerHolds) {
 TEST(Problems, PassesThatAreMissingOrDone) {
   Program program = pipeline::make_program(Schedule::zero_bubble, 2, 1, 4);
   std::vector<Action>& actions = program.ranks[0];
-  actions.erase(find(actions, 2, is(Kind::backward_weight)));
+  actions.erase(find(actions, 2, is(ActionKind::backward_weight)));
   EXPECT_THAT(problems(program),
               Contains(HasSubstr("microbatch 2 goes 1 times forward and 0 times backward")));
 
   program = pipeline::make_program(Schedule::zero_bubble, 2, 1, 4);
   std::vector<Action>& others = program.ranks[1];
-  others.push_back(*find(others, 0, is(Kind::forward)));
+  others.push_back(*find(others, 0, is(ActionKind::forward)));
   EXPECT_THAT(problems(program), Contains(HasSubstr("goes 2 times forward")));
 }
 
 TEST(Problems, IndicesThatAreNot) {
   Program program = one_by_one();
   program.ranks[2].front().transfers.front().slot = 7;
-  EXPECT_THAT(problems(program), Contains(HasSubstr("there is no such place")));
+  EXPECT_THAT(problems(program), Contains(HasSubstr("do not exist in this program")));
 
   program = one_by_one();
   program.ranks[2].front().transfers.front().peer = 0;

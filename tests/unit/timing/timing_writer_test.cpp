@@ -81,7 +81,7 @@ io::RankInfo some_info() {
           .schedule = "zero_bubble",
           .zero = 1,
           .sequence = true,
-          .groups = {{"data", 2}, {"world", 8}}};
+          .groups = {{comm::GroupRole::data, 2}, {comm::GroupRole::world, 8}}};
 }
 
 io::TimingRow row_of(int step) {

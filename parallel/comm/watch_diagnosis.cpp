@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watch_verdict.hpp"
+#include "watch_diagnosis.hpp"
 
 #include <fmt/format.h>
 
@@ -13,17 +13,13 @@
 namespace hyperslab::comm {
 namespace {
 
-constexpr double kPatienceAtFirst = 3;
-constexpr std::size_t kMostTold = 4;  // culprits and calls in the line
+constexpr double kFirstStepFactor = 3;
+constexpr std::size_t kMostListed = 4;  // ranks and calls in the line
 
 using Ranks = std::vector<int>;
 
-std::string text_of(const std::array<char, 16>& name) {
-  return {name.data(), std::find(name.begin(), name.end(), '\0')};
-}
-
 std::string call_text(const CallState& state, Call kind, std::uint64_t number) {
-  return fmt::format("{} {} {}", text_of(state.group), name_of(kind), number);
+  return fmt::format("{} {} {}", name_of(state.group), name_of(kind), number);
 }
 
 const CallState* awaited(const Status& status) {
@@ -33,7 +29,7 @@ const CallState* awaited(const Status& status) {
 }
 
 /// "in step 41, backward of microbatch 3, newest calls data all_reduce 96, world all_reduce 40"
-std::string place_of(const Status& status) {
+std::string whereabouts(const Status& status) {
   std::string text =
       status.step == 0 ? "before the first step" : fmt::format("in step {}", status.step);
   const bool passes = status.phase == Phase::forward || status.phase == Phase::backward;
@@ -82,7 +78,7 @@ struct Findings {
   Ranks all;                             ///< that take part
 };
 
-Findings look(std::span<const Peer> peers, const Limits& limits, double now) {
+Findings sort_ranks(std::span<const Peer> peers, const Limits& limits, double now) {
   Findings found;
   for (std::size_t i = 0; i < peers.size(); ++i) {
     const Peer& peer = peers[i];
@@ -108,7 +104,7 @@ Findings look(std::span<const Peer> peers, const Limits& limits, double now) {
 }
 
 /// Ranks whose devices have not ended a step that others have.
-Ranks behind_on_devices(std::span<const Peer> peers, const Ranks& ranks) {
+Ranks with_late_devices(std::span<const Peer> peers, const Ranks& ranks) {
   const auto awaits = [&](int rank) {
     return peers[static_cast<std::size_t>(rank)].status.awaited_step;
   };
@@ -121,20 +117,20 @@ Ranks behind_on_devices(std::span<const Peer> peers, const Ranks& ranks) {
 }
 
 /// Members of groups that made fewer calls there than another member waits for.
-Ranks behind(std::span<const Peer> peers, const Ranks& ranks) {
-  std::map<std::pair<std::string, int>, std::uint64_t> wanted;
+Ranks with_missing_calls(std::span<const Peer> peers, const Ranks& ranks) {
+  std::map<std::pair<GroupRole, int>, std::uint64_t> awaited_calls;
   for (const int rank : ranks) {
     const CallState* call = awaited(peers[static_cast<std::size_t>(rank)].status);
     if (call == nullptr) continue;
-    std::uint64_t& most = wanted[{text_of(call->group), call->leader}];
+    std::uint64_t& most = awaited_calls[{call->group, call->leader}];
     most = std::max(most, call->awaited);
   }
   Ranks found;
   for (const int rank : ranks) {
     const auto calls = peers[static_cast<std::size_t>(rank)].status.group_calls();
     const bool misses = std::ranges::any_of(calls, [&](const CallState& call) {
-      const auto most = wanted.find({text_of(call.group), call.leader});
-      return most != wanted.end() && call.called < most->second;
+      const auto most = awaited_calls.find({call.group, call.leader});
+      return most != awaited_calls.end() && call.called < most->second;
     });
     if (misses) found.push_back(rank);
   }
@@ -142,14 +138,15 @@ Ranks behind(std::span<const Peer> peers, const Ranks& ranks) {
 }
 
 /// The first few with all that is known, the rest by number.
-std::string told(std::span<const Peer> peers, const Ranks& ranks, std::string_view what) {
+std::string listed(std::span<const Peer> peers, const Ranks& ranks, std::string_view what) {
   std::string text;
-  for (std::size_t i = 0; i < std::min(ranks.size(), kMostTold); ++i) {
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMostListed); ++i) {
     const Peer& peer = peers[static_cast<std::size_t>(ranks[i])];
-    text += fmt::format("{}{} {} {}", i == 0 ? "" : "; ", peer.name, what, place_of(peer.status));
+    text +=
+        fmt::format("{}{} {} {}", i == 0 ? "" : "; ", peer.name, what, whereabouts(peer.status));
   }
-  if (ranks.size() > kMostTold) {
-    text += fmt::format("; as {}", list_of({ranks.begin() + kMostTold, ranks.end()}));
+  if (ranks.size() > kMostListed) {
+    text += fmt::format("; as {}", list_of({ranks.begin() + kMostListed, ranks.end()}));
   }
   return text;
 }
@@ -158,7 +155,7 @@ std::string waits_of(const Findings& found) {
   std::string text;
   std::size_t count = 0;
   for (const auto& [what, ranks] : found.waiting) {
-    if (count++ == kMostTold) return text + "; ...";
+    if (count++ == kMostListed) return text + "; ...";
     text += fmt::format("; {} {} {}", list_of(ranks), ranks.size() == 1 ? "waits" : "wait", what);
   }
   return text;
@@ -169,27 +166,27 @@ std::string failures_of(std::span<const Peer> peers) {
   for (std::size_t i = 0; i < peers.size(); ++i) {
     if (peers[i].link == Link::failed) failed.push_back(static_cast<int>(i));
   }
-  return failed.empty() ? "" : fmt::format("; {} left behind an error", list_of(failed));
+  return failed.empty() ? "" : fmt::format("; {} left after an error", list_of(failed));
 }
 
 constexpr std::string_view kIsGone = "is gone (killed, or crashed), last heard of";
 constexpr std::string_view kIsSilent =
     "does not answer (stopped, or its machine is down), last heard of";
 
-std::string culprits_of(std::span<const Peer> peers, const Findings& found) {
-  if (!found.broken.empty()) return told(peers, found.broken, kIsGone);
+std::string causes_of(std::span<const Peer> peers, const Findings& found) {
+  if (!found.broken.empty()) return listed(peers, found.broken, kIsGone);
   if (!found.silent.empty()) {
-    return told(peers, found.silent, kIsSilent);
+    return listed(peers, found.silent, kIsSilent);
   }
-  if (!found.working.empty()) return told(peers, found.working, "is stuck");
-  const Ranks late = behind(peers, found.all);
-  if (!late.empty()) return told(peers, late, "has not made the call that others wait in, it is");
-  const Ranks slow = behind_on_devices(peers, found.all);
-  if (!slow.empty()) return told(peers, slow, "has a device that is behind, it is");
-  return told(peers, found.all, "is");
+  if (!found.working.empty()) return listed(peers, found.working, "is stuck");
+  const Ranks late = with_missing_calls(peers, found.all);
+  if (!late.empty()) return listed(peers, late, "has not made the call that others wait in, it is");
+  const Ranks slow = with_late_devices(peers, found.all);
+  if (!slow.empty()) return listed(peers, slow, "has a device that is behind, it is");
+  return listed(peers, found.all, "is");
 }
 
-/// The time since any rank got something done, or left; infinite where none takes part.
+/// The time since any rank got something done, or left; infinite if none takes part.
 double standstill(std::span<const Peer> peers, const Limits& limits, double now) {
   double least = std::numeric_limits<double>::infinity();
   if (std::ranges::none_of(peers, takes_part)) return least;
@@ -203,19 +200,20 @@ double standstill(std::span<const Peer> peers, const Limits& limits, double now)
 }
 
 bool is_broken(std::span<const Peer> peers, const Limits& limits, double now) {
-  const auto excused = [&](double when) {
+  const auto is_explained = [&](double when) {
     return std::ranges::any_of(
         peers, [&](const Peer& peer) { return peer.link == Link::failed && peer.moved <= when; });
   };
   return std::ranges::any_of(peers, [&](const Peer& peer) {
-    return peer.link == Link::broken && now - peer.broken >= limits.grace && !excused(peer.broken);
+    return peer.link == Link::broken && now - peer.broken >= limits.grace &&
+           !is_explained(peer.broken);
   });
 }
 
 }  // namespace
 
-Status Status::of(TrailBoard& board) {
-  const Activity& activity = board.activity();
+Status Status::of(FlightRecorders& recorders) {
+  const Activity& activity = recorders.activity();
   Status status;
   status.beats = activity.beats.load(std::memory_order_relaxed);
   status.step = activity.step.load(std::memory_order_relaxed);
@@ -224,41 +222,42 @@ Status Status::of(TrailBoard& board) {
   status.microbatch = activity.microbatch.load(std::memory_order_relaxed);
   status.phase = activity.phase.load(std::memory_order_relaxed);
   status.pauses = activity.pauses.load(std::memory_order_relaxed) > 0;
-  status.groups = static_cast<std::uint8_t>(board.look(status.calls));
+  status.groups = static_cast<std::uint8_t>(recorders.snapshot(status.calls));
   return status;
 }
 
-void Peer::hear(const Status& told, double now) {
-  if (told.beats != status.beats) moved = now;
+void Peer::update(const Status& reported, double now) {
+  if (reported.beats != status.beats) moved = now;
   heard = now;
-  status = told;
+  status = reported;
 }
 
-double patience(std::span<const Peer> peers, const Limits& limits) {
+double longest_standstill(std::span<const Peer> peers, const Limits& limits) {
   const bool first = std::ranges::any_of(
       peers, [](const Peer& peer) { return takes_part(peer) && peer.status.ended_step == 0; });
-  return limits.timeout * (first ? kPatienceAtFirst : 1);
+  return limits.timeout * (first ? kFirstStepFactor : 1);
 }
 
-Verdict judge(std::span<const Peer> peers, const Limits& limits, double now) {
-  Verdict verdict;
+Diagnosis diagnose(std::span<const Peer> peers, const Limits& limits, double now) {
+  Diagnosis diagnosis;
   const bool broken = is_broken(peers, limits, now);
   const double still = standstill(peers, limits, now);
-  verdict.ends = broken || (std::isfinite(still) && still >= patience(peers, limits));
-  if (!verdict.ends) return verdict;
-  const Findings found = look(peers, limits, now);
+  diagnosis.ends_job =
+      broken || (std::isfinite(still) && still >= longest_standstill(peers, limits));
+  if (!diagnosis.ends_job) return diagnosis;
+  const Findings found = sort_ranks(peers, limits, now);
   if (broken) {
-    verdict.line = told(peers, found.broken, kIsGone) + waits_of(found) +
-                   "; the job ends, see that rank's log and its machine's";
-    return verdict;
+    diagnosis.line = listed(peers, found.broken, kIsGone) + waits_of(found) +
+                     "; the job ends, see that rank's log and its machine's";
+    return diagnosis;
   }
-  verdict.silent = found.silent;
-  verdict.line = fmt::format(
+  diagnosis.silent = found.silent;
+  diagnosis.line = fmt::format(
       "no rank got anything done for {:g} s: {}{}{}; the job ends (longer pauses: "
       "run.hang_timeout_seconds, now {:g})",
-      patience(peers, limits), culprits_of(peers, found), waits_of(found), failures_of(peers),
-      limits.timeout);
-  return verdict;
+      longest_standstill(peers, limits), causes_of(peers, found), waits_of(found),
+      failures_of(peers), limits.timeout);
+  return diagnosis;
 }
 
 }  // namespace hyperslab::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watch_verdict.hpp"
+#include "watch_diagnosis.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@ namespace {
 
 using comm::Call;
 using comm::CallState;
+using comm::GroupRole;
 using comm::Link;
 using comm::Peer;
 using comm::Status;
@@ -18,9 +19,9 @@ using testing::Not;
 constexpr double kNow = 100;
 constexpr comm::Limits kLimits = {.timeout = 10, .silence = 5, .grace = 0.5};
 
-CallState call(const std::string& group, std::uint64_t called, std::uint64_t awaited) {
+CallState call(GroupRole group, std::uint64_t called, std::uint64_t awaited) {
   CallState state;
-  group.copy(state.group.data(), state.group.size() - 1);
+  state.group = group;
   state.leader = 0;
   state.called = called;
   state.awaited = awaited;
@@ -41,59 +42,59 @@ std::vector<Peer> waiting_ranks() {
     peer.status.step = 7;
     peer.status.ended_step = 6;
     peer.status.groups = 1;
-    peer.status.calls[0] = call("data", 31, 31);
+    peer.status.calls[0] = call(GroupRole::data, 31, 31);
   }
   return peers;
 }
 
 std::string line(const std::vector<Peer>& peers) {
-  const comm::Verdict verdict = comm::judge(peers, kLimits, kNow);
-  EXPECT_TRUE(verdict.ends);
-  EXPECT_THAT(verdict.line, Not(HasSubstr("\n")));
-  return verdict.line;
+  const comm::Diagnosis diagnosis = comm::diagnose(peers, kLimits, kNow);
+  EXPECT_TRUE(diagnosis.ends_job);
+  EXPECT_THAT(diagnosis.line, Not(HasSubstr("\n")));
+  return diagnosis.line;
 }
 
-TEST(Verdict, NamesWhoDoesNotAnswer) {
+TEST(Diagnosis, NamesWhoDoesNotAnswer) {
   auto peers = waiting_ranks();
   peers[2].heard = kNow - 6;
   peers[2].status.phase = Phase::backward;
   peers[2].status.microbatch = 3;
-  peers[2].status.calls[0] = call("data", 30, 0);
+  peers[2].status.calls[0] = call(GroupRole::data, 30, 0);
 
-  const comm::Verdict verdict = comm::judge(peers, kLimits, kNow);
+  const comm::Diagnosis diagnosis = comm::diagnose(peers, kLimits, kNow);
 
-  EXPECT_EQ(verdict.silent, std::vector<int>{2});
-  EXPECT_EQ(verdict.line,
+  EXPECT_EQ(diagnosis.silent, std::vector<int>{2});
+  EXPECT_EQ(diagnosis.line,
             "no rank got anything done for 10 s: rank 2 host n1 does not answer (stopped, or its "
             "machine is down), last heard of in step 7, backward of microbatch 3, newest calls "
             "data all_reduce 30; ranks 0-1, 3 wait in data all_reduce 31; the job ends (longer "
             "pauses: run.hang_timeout_seconds, now 10)");
 }
 
-TEST(Verdict, NamesWhoWaitsForNobody) {
+TEST(Diagnosis, NamesWhoWaitsForNoOne) {
   auto peers = waiting_ranks();
-  peers[1].status.calls[0] = call("data", 30, 0);
+  peers[1].status.calls[0] = call(GroupRole::data, 30, 0);
   peers[1].status.phase = Phase::forward;
 
   EXPECT_THAT(line(peers), HasSubstr("rank 1 host n1 is stuck in step 7, forward, newest calls "
                                      "data all_reduce 30; ranks 0, 2-3 wait in data all_reduce"));
 }
 
-TEST(Verdict, NamesWhoWaitsElsewhereAndMadeFewerCalls) {
+TEST(Diagnosis, NamesWhoWaitsElsewhereAndMadeFewerCalls) {
   auto peers = waiting_ranks();
   peers[3].status.groups = 2;
-  peers[3].status.calls[0] = call("data", 30, 0);
-  peers[3].status.calls[1] = call("tensor", 4, 4);
+  peers[3].status.calls[0] = call(GroupRole::data, 30, 0);
+  peers[3].status.calls[1] = call(GroupRole::tensor, 4, 4);
 
   EXPECT_THAT(line(peers), HasSubstr("rank 3 host n1 has not made the call that others wait in, it "
                                      "is in step 7, waiting in tensor all_reduce 4, newest calls "
                                      "data all_reduce 30, tensor all_reduce 4"));
 }
 
-TEST(Verdict, NamesTheDeviceThatIsBehind) {
+TEST(Diagnosis, NamesTheDeviceThatIsBehind) {
   auto peers = waiting_ranks();
   for (Peer& peer : peers) {
-    peer.status.calls[0] = call("data", 31, 0);
+    peer.status.calls[0] = call(GroupRole::data, 31, 0);
     peer.status.awaited_step = 6;
   }
   const std::string equal = line(peers);
@@ -105,42 +106,42 @@ TEST(Verdict, NamesTheDeviceThatIsBehind) {
   EXPECT_THAT(line(peers), HasSubstr("s: rank 1 host n1 has a device that is behind"));
 }
 
-TEST(Verdict, NoneWhileOneRankGetsOn) {
+TEST(Diagnosis, NoneWhileOneRankGetsOn) {
   auto peers = waiting_ranks();
   peers[1].moved = kNow - 9.9;
   peers[2].heard = kNow - 90;
 
-  EXPECT_FALSE(comm::judge(peers, kLimits, kNow).ends);
+  EXPECT_FALSE(comm::diagnose(peers, kLimits, kNow).ends_job);
 }
 
-TEST(Verdict, APauseCountsWhileItsRankAnswers) {
+TEST(Diagnosis, APauseCountsWhileItsRankAnswers) {
   auto peers = waiting_ranks();
   peers[1].status.pauses = true;
   peers[1].moved = kNow - 90;
-  const bool answers = comm::judge(peers, kLimits, kNow).ends;
+  const bool answers = comm::diagnose(peers, kLimits, kNow).ends_job;
   peers[1].heard = kNow - 90;
-  const bool stopped = comm::judge(peers, kLimits, kNow).ends;
+  const bool stopped = comm::diagnose(peers, kLimits, kNow).ends_job;
 
   EXPECT_FALSE(answers);
   EXPECT_TRUE(stopped);
 }
 
-TEST(Verdict, IsPatientUntilEveryRankHasEndedAStep) {
+TEST(Diagnosis, AllowsThreeTimesTheTimeoutUntilEveryRankHasEndedAStep) {
   auto peers = waiting_ranks();
   peers[3].status.ended_step = 0;
-  const bool early = comm::judge(peers, kLimits, kNow).ends;
-  const bool late = comm::judge(peers, kLimits, kNow + 20).ends;
+  const bool early = comm::diagnose(peers, kLimits, kNow).ends_job;
+  const bool late = comm::diagnose(peers, kLimits, kNow + 20).ends_job;
 
   EXPECT_FALSE(early);
   EXPECT_TRUE(late);
 }
 
-TEST(Verdict, ABrokenConnectionIsALostRank) {
+TEST(Diagnosis, ABrokenConnectionIsALostRank) {
   auto peers = waiting_ranks();
   for (Peer& peer : peers) peer.moved = kNow;
   peers[1].link = peers[2].link = Link::broken;
   peers[1].broken = peers[2].broken = kNow - 0.4;
-  const bool at_once = comm::judge(peers, kLimits, kNow).ends;
+  const bool at_once = comm::diagnose(peers, kLimits, kNow).ends_job;
   peers[1].broken = kNow - 0.5;
 
   EXPECT_FALSE(at_once);
@@ -150,41 +151,41 @@ TEST(Verdict, ABrokenConnectionIsALostRank) {
   EXPECT_THAT(line(peers), HasSubstr("; rank 2 host n1 is gone"));
 }
 
-TEST(Verdict, WhoLeftBehindAnErrorExcusesLaterBreaksButNoHang) {
+TEST(Diagnosis, ARankThatFailedExplainsLaterBreaksButNoHang) {
   auto peers = waiting_ranks();
   for (Peer& peer : peers) peer.moved = kNow - 5;
   peers[1].link = Link::failed;
   peers[2].link = Link::broken;
   peers[2].broken = kNow - 4;
-  const bool now = comm::judge(peers, kLimits, kNow).ends;
+  const bool now = comm::diagnose(peers, kLimits, kNow).ends_job;
   peers[2].broken = kNow - 6;
-  const bool before = comm::judge(peers, kLimits, kNow).ends;
+  const bool before = comm::diagnose(peers, kLimits, kNow).ends_job;
   peers[2].broken = kNow - 4;
   for (Peer& peer : peers) peer.moved = kNow - 10;
 
   EXPECT_FALSE(now);
   EXPECT_TRUE(before);
   EXPECT_THAT(line(peers), HasSubstr("rank 2 host n1 is gone"));
-  EXPECT_THAT(line(peers), HasSubstr("rank 1 left behind an error"));
+  EXPECT_THAT(line(peers), HasSubstr("rank 1 left after an error"));
 }
 
-TEST(Verdict, NoneRightAfterTheRankThatGotOnHasLeft) {
+TEST(Diagnosis, NoneRightAfterTheRankThatGotOnHasLeft) {
   auto peers = waiting_ranks();
   peers[1].link = Link::left;
   peers[1].moved = kNow - 1;
 
-  EXPECT_FALSE(comm::judge(peers, kLimits, kNow).ends);
-  EXPECT_TRUE(comm::judge(peers, kLimits, kNow + 9).ends);
+  EXPECT_FALSE(comm::diagnose(peers, kLimits, kNow).ends_job);
+  EXPECT_TRUE(comm::diagnose(peers, kLimits, kNow + 9).ends_job);
 }
 
-TEST(Verdict, RanksThatLeftAreNobodysHang) {
+TEST(Diagnosis, RanksThatLeftDoNotHang) {
   auto peers = waiting_ranks();
   for (Peer& peer : peers) peer.link = Link::left;
 
-  EXPECT_FALSE(comm::judge(peers, kLimits, kNow).ends);
+  EXPECT_FALSE(comm::diagnose(peers, kLimits, kNow).ends_job);
 }
 
-TEST(Verdict, ManyRanksMakeOneShortLine) {
+TEST(Diagnosis, ManyRanksMakeOneShortLine) {
   std::vector<Peer> peers = waiting_ranks();
   peers.resize(1000, peers[0]);
   for (std::size_t i = 0; i < peers.size(); ++i) {
@@ -195,20 +196,20 @@ TEST(Verdict, ManyRanksMakeOneShortLine) {
   EXPECT_LT(line(peers).size(), 2000);
 }
 
-TEST(Trails, TellWhatWasCalledAndWhatIsAwaited) {
-  comm::TrailBoard board;
-  const auto data = board.add("a name that is too long", 4);
-  auto gone = board.add("gone", 0);
+TEST(FlightRecorders, ShowWhatWasCalledAndWhatIsAwaited) {
+  comm::FlightRecorders recorders;
+  const auto data = recorders.add(GroupRole::data, 4);
+  auto gone = recorders.add(GroupRole::tensor, 0);
   gone.reset();
   data->called(Call::send, 1);
   data->called(Call::all_gather, 2);
-  data->waits(Call::send, 1);
-  const Status waiting = Status::of(board);
-  data->arrived();
-  const Status after = Status::of(board);
+  data->wait_begins(Call::send, 1);
+  const Status waiting = Status::of(recorders);
+  data->wait_ends();
+  const Status after = Status::of(recorders);
 
   ASSERT_EQ(waiting.groups, 1);
-  EXPECT_STREQ(waiting.calls[0].group.data(), "a name that is ");
+  EXPECT_EQ(waiting.calls[0].group, GroupRole::data);
   EXPECT_EQ(waiting.calls[0].leader, 4);
   EXPECT_EQ(waiting.calls[0].last, Call::all_gather);
   EXPECT_EQ(waiting.calls[0].called, 2U);
@@ -218,40 +219,38 @@ TEST(Trails, TellWhatWasCalledAndWhatIsAwaited) {
   EXPECT_GT(after.beats, waiting.beats);
 }
 
-/// One of two members; looks at its trail while it waits.
+/// One of two members; takes a snapshot of its flight recorder while it waits.
 class WatchedMember final : public comm::Communicator {
  public:
-  explicit WatchedMember(comm::TrailBoard& board)
-      : Communicator("data", 0, 2, Device::cpu), board_(board) {
-    trail_ = board.add("data", 0);
-    leave_trail(trail_);
+  explicit WatchedMember(comm::FlightRecorders& recorders)
+      : Communicator(GroupRole::data, 0, 2, Device::cpu), recorders_(recorders) {
+    record_calls(recorders.add(GroupRole::data, 0));
   }
   void progress() override {}
-  [[nodiscard]] std::unique_ptr<Communicator> split(int, int, const std::string&) override {
+  [[nodiscard]] std::unique_ptr<Communicator> split(int, int, GroupRole) override {
     return nullptr;
   }
   Status seen;  ///< in the newest wait
 
  private:
-  void do_all_reduce(Context&, View, comm::ReduceOp, comm::Ticket) override {}
-  void do_reduce_scatter(Context&, View, View, comm::Ticket) override {}
-  void do_all_gather(Context&, CView, View, comm::Ticket) override {}
-  void do_broadcast(Context&, View, int, comm::Ticket) override {}
-  void do_exchange(Context&, std::span<const comm::Message>, comm::Ticket) override {}
-  double do_wait(Context&, comm::Ticket) override {
-    seen = Status::of(board_);
+  void do_all_reduce(Stream&, View, comm::ReduceOp, comm::Ticket) override {}
+  void do_reduce_scatter(Stream&, View, View, comm::Ticket) override {}
+  void do_all_gather(Stream&, CView, View, comm::Ticket) override {}
+  void do_broadcast(Stream&, View, int, comm::Ticket) override {}
+  void do_exchange(Stream&, std::span<const comm::Message>, comm::Ticket) override {}
+  double do_wait(Stream&, comm::Ticket) override {
+    seen = Status::of(recorders_);
     return 0;
   }
   void do_barrier() override {}
   [[nodiscard]] bool tells_arrivals() const override { return true; }
 
-  comm::TrailBoard& board_;
-  std::shared_ptr<comm::Trail> trail_;
+  comm::FlightRecorders& recorders_;
 };
 
-TEST(Trails, DoNotTellThatMembersAwaitArrivals) {
-  comm::TrailBoard board;
-  WatchedMember member(board);
+TEST(FlightRecorders, DoNotShowThatMembersAwaitArrivals) {
+  comm::FlightRecorders recorders;
+  WatchedMember member(recorders);
   Context ctx(Device::cpu);
   Tensor value(Device::cpu, DType::f32, {1});
   const comm::Ticket sum = member.all_reduce(ctx, value.view(), comm::ReduceOp::sum);
@@ -269,9 +268,9 @@ TEST(Peer, MovesWithItsBeatsAlone) {
   Peer peer;
   Status status;
   status.beats = 5;
-  peer.hear(status, 1);
+  peer.update(status, 1);
   status.step = 2;
-  peer.hear(status, 2);
+  peer.update(status, 2);
 
   EXPECT_EQ(peer.moved, 1);
   EXPECT_EQ(peer.heard, 2);

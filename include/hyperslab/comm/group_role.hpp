@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace hyperslab::comm {
+
+/// What the ranks of a group share, and so what a communicator is for. It is given when the
+/// communicator is made; whatever depends on the kind of group asks for it.
+enum class GroupRole : std::uint8_t {
+  world,      ///< all ranks: the sums of a step
+  data,       ///< the same parameters, other samples
+  tensor,     ///< every layer
+  pipeline,   ///< the layers, in stages
+  tied,       ///< the embedding table of the first and the last pipeline stage
+  key_value,  ///< the same key-value heads of a tensor group
+  host,       ///< messages of setup and shutdown, not the data of a step
+  other,
+};
+
+/// As logs, errors and timing files name it: "world", "data", ...
+[[nodiscard]] constexpr std::string_view name_of(GroupRole role) {
+  switch (role) {
+    case GroupRole::world: return "world";
+    case GroupRole::data: return "data";
+    case GroupRole::tensor: return "tensor";
+    case GroupRole::pipeline: return "pipeline";
+    case GroupRole::tied: return "tied";
+    case GroupRole::key_value: return "key_value";
+    case GroupRole::host: return "host";
+    case GroupRole::other: return "other";
+  }
+  return "?";
+}
+
+}  // namespace hyperslab::comm
