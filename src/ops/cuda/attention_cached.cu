@@ -151,7 +151,7 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, CView qkv,
     const std::size_t shared =
         static_cast<std::size_t>((kWarps + 1) * layout.head_width) * sizeof(float);
     attend_kernel<<<blocks, dim3(32, kWarps), shared, ctx.stream().cuda()>>>(call);
-    HS_CUDA_LAUNCHED(kName);
+    check_launch(kName);
   });
 }
 

@@ -14,6 +14,7 @@
 #include "../backend.hpp"
 #include "handles.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
 #include "library_workspace.hpp"
 
 namespace cudnn_frontend {
@@ -187,7 +188,11 @@ struct AttentionPlans {
   AttentionPlans& operator=(const AttentionPlans&) = delete;
   AttentionPlans(AttentionPlans&&) = delete;
   AttentionPlans& operator=(AttentionPlans&&) = delete;
-  ~AttentionPlans() { (void)fe::detail::destroy_handle(handle); }
+  ~AttentionPlans() {
+    const cudnnStatus_t status = fe::detail::destroy_handle(handle);
+    if (status == CUDNN_STATUS_SUCCESS) return;
+    log::failed_close("cuDNN", "cudnnDestroy", fe::detail::get_error_string(status));
+  }
 
   cudnnHandle_t handle = nullptr;
   std::map<Key, std::unique_ptr<Plan>> plans;

@@ -155,11 +155,11 @@ void launch_table_gradient(Context& ctx, const TableGradient<T>& gradient) {
   const dim3 threads(32, kPlacesInBlock);
   const auto blocks = static_cast<unsigned>(ceil_divide(gradient.places, kPlacesInBlock));
   short_runs_kernel<N><<<blocks, threads, 0, ctx.stream().cuda()>>>(gradient);
-  HS_CUDA_LAUNCHED("embedding_backward");
+  check_launch("embedding_backward");
   const dim3 marks(static_cast<unsigned>(ceil_divide(gradient.places, kRunStep)),
                    static_cast<unsigned>(ceil_divide(gradient.C, 32 * N)));
   long_runs_kernel<N><<<marks, threads, 0, ctx.stream().cuda()>>>(gradient);
-  HS_CUDA_LAUNCHED("embedding_backward");
+  check_launch("embedding_backward");
 }
 
 /// Element i of dpositions, summed over the samples in ascending order.

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(1024)
 /// Adds the rows of a loss to sums.
 void add_rows(Context& ctx, const char* op, const RowLoss* rows, Dim count, View sums) {
   sum_losses_kernel<<<1, 1024, 0, ctx.stream().cuda()>>>(rows, count, sums.data<float>());
-  HS_CUDA_LAUNCHED(op);
+  check_launch(op);
 }
 
 RowLoss* row_losses(Context& ctx, const char* op, Dim rows) {
@@ -164,7 +164,7 @@ void launch_rows(const char* op, Dim rows, int count, Warps&& warps, Blocks&& bl
   } else {
     blocks(static_cast<unsigned>(rows), dim3(512));
   }
-  HS_CUDA_LAUNCHED(op);
+  check_launch(op);
 }
 
 template <class T>

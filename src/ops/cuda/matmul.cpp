@@ -31,7 +31,8 @@ Gemm gemm_of(std::string_view op, CView a, Trans trans_a, CView b, Trans trans_b
 
 void set_zero(Context& ctx, View view) {
   if (view.bytes() == 0) return;
-  HS_CUDA("cudaMemsetAsync", cudaMemsetAsync(view.raw(), 0, view.bytes(), ctx.stream().cuda()));
+  check_cuda(cudaMemsetAsync(view.raw(), 0, view.bytes(), ctx.stream().cuda()), "matmul",
+             "cudaMemsetAsync");
 }
 
 /// A sum over nothing is zero; cuBLASLt refuses to compute it.

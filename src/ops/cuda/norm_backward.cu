@@ -149,7 +149,7 @@ void launch_rows(Context& ctx, const BackwardCall<T>& call) {
   } else {
     norm_backward_kernel<N, 2 * K, kCentered, 1024, 1><<<blocks, threads, shared, stream>>>(call);
   }
-  HS_CUDA_LAUNCHED("norm_backward");
+  check_launch("norm_backward");
 }
 
 template <bool kCentered, class T>

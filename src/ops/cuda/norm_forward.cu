@@ -102,7 +102,7 @@ void launch(Context& ctx, const ForwardCall<T>& call) {
   const dim3 threads(static_cast<unsigned>(per_row), per_row == 32 ? kRowsInBlock : 1);
   const auto blocks = static_cast<unsigned>(ceil_divide(call.rows, threads.y));
   add_norm_kernel<N, kCentered><<<blocks, threads, 0, ctx.stream().cuda()>>>(call);
-  HS_CUDA_LAUNCHED("add_norm_forward");
+  check_launch("add_norm_forward");
 }
 
 template <bool kCentered, class T>

@@ -146,7 +146,7 @@ void launch(Context& ctx, const SoftmaxCall<T>& call) {
   } else {
     masked_softmax_backward_kernel<N, kBlock><<<blocks, threads, 0, stream>>>(call);
   }
-  HS_CUDA_LAUNCHED("masked_softmax");
+  check_launch("masked_softmax");
 }
 
 template <class T>
