@@ -205,16 +205,16 @@ struct Sinusoid {
 
 }  // namespace
 
-void embedding_forward(Context& ctx, CView tokens, CView table, const VocabularyShard& shard,
-                       CView positions, Dim first_position, float scale, View y) {
-  with_element(table.dtype(), "embedding_forward", [&]<class T>(T) {
+void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables, float scale,
+                       View y) {
+  with_element(tables.table.dtype(), "embedding_forward", [&]<class T>(T) {
     const Lookup<T> op = {tokens.data<std::int32_t>(),
-                          table.data<T>(),
-                          optional_data<T>(positions),
-                          shard,
-                          table.shape()[1],
+                          tables.table.data<T>(),
+                          optional_data<T>(tables.positions),
+                          tables.shard,
+                          tables.table.shape()[1],
                           tokens.shape()[1],
-                          first_position,
+                          tables.first_position,
                           scale,
                           y.data<T>()};
     const bool vectors = op.C % kVector<T> == 0 && aligned(op.table, op.positions, op.y);
@@ -222,17 +222,17 @@ void embedding_forward(Context& ctx, CView tokens, CView table, const Vocabulary
   });
 }
 
-void embedding_backward(Context& ctx, CView tokens, CView sort_index, CView dy,
+void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
                         const VocabularyShard& shard, float scale, Accumulate accumulate,
                         View dtable) {
   if (accumulate == Accumulate::no) fill(ctx, 0, dtable);
   with_element(dy.dtype(), "embedding_backward", [&]<class T>(T) {
     constexpr int N = kVector<T>;
-    const TableGradient<T> gradient = {tokens.data<std::int32_t>(),
-                                       sort_index.data<std::int32_t>(),
+    const TableGradient<T> gradient = {sorted.tokens.data<std::int32_t>(),
+                                       sorted.sort_index.data<std::int32_t>(),
                                        dy.data<T>(),
                                        dtable.data<float>(),
-                                       tokens.numel(),
+                                       sorted.tokens.numel(),
                                        shard,
                                        dtable.shape()[1],
                                        scale,
