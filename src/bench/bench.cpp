@@ -214,7 +214,8 @@ BenchResult Bench::run() {
     no_profiler_ = Profiler::unavailable();
     train::agree(world_, [&] {
       if (!no_profiler_.empty()) return;
-      profiler_.emplace(rig_->trainer().context().recorder(), Profiler::Watch::calls_and_kernels);
+      profiler_.emplace(rig_->trainer().context().recorder(), Profiler::Watch::calls_and_kernels,
+                        ops::is_communication);
     });
   }
   rig_->on_gpu() ? run_on_gpu() : run_on_cpu();

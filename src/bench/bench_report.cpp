@@ -198,13 +198,13 @@ double BenchKernels::seconds(Phase phase) const {
   return sum;
 }
 
-double BenchKernels::share(KernelClass kernel_class) const {
+double BenchKernels::share(ops::KernelClass kernel_class) const {
   double sum = 0;
   for (const BenchKernel& row : rows) sum += row.kernel_class == kernel_class ? row.seconds : 0;
   return sum / seconds();
 }
 
-double BenchKernels::share(KernelClass kernel_class, Phase phase) const {
+double BenchKernels::share(ops::KernelClass kernel_class, Phase phase) const {
   double sum = 0;
   for (const BenchKernel& row : rows) {
     sum += row.kernel_class == kernel_class ? row.phase_seconds[index(phase)] : 0;
@@ -227,7 +227,7 @@ BenchKernels summarize(const std::vector<KernelTime>& times, int forwards) {
   for (const KernelTime& time : times) {
     BenchKernel& row = by_name[time.name];
     row.name = time.name;
-    row.kernel_class = time.kernel_class;
+    row.kernel_class = ops::class_of_kernel(time.name);
     row.calls += time.calls;
     row.seconds += time.seconds;
     row.phase_calls[index(time.phase)] += time.calls;

@@ -64,12 +64,12 @@ ordered_json kernels_json(const bench::BenchKernels& kernels) {
     out["top_of_forward"] = forward->name;
     out["top_of_forward_calls_per_forward"] = kernels.calls_per_forward(*forward);
   }
-  out["matmul_share_of_forward"] = number(kernels.share(KernelClass::matmul, Phase::forward));
-  out["matmul_share"] = kernels.share(KernelClass::matmul);
+  out["matmul_share_of_forward"] = number(kernels.share(ops::KernelClass::matmul, Phase::forward));
+  out["matmul_share"] = kernels.share(ops::KernelClass::matmul);
   out["communication_seconds"] = kernels.communication.seconds;
   out["communication_exposed_seconds"] = kernels.communication.exposed_seconds;
-  for (int i = 0; i < kKernelClasses; ++i) {
-    const auto kernel_class = static_cast<KernelClass>(i);
+  for (int i = 0; i < ops::kKernelClasses; ++i) {
+    const auto kernel_class = static_cast<ops::KernelClass>(i);
     out["classes"][std::string(name_of(kernel_class))] = kernels.share(kernel_class);
   }
   for (const bench::BenchKernel& row : kernels.rows)

@@ -49,8 +49,8 @@ void print_kernel(const bench::BenchKernel& row, const bench::BenchKernels& all,
 void print_kernel_classes(const bench::BenchKernels& kernels, int steps) {
   fmt::print("\n{:<14} {:>10} {:>8} {:>12} {:>12}\n", "class", "ms", "share", "of forward",
              "of backward");
-  for (int i = 0; i < kKernelClasses; ++i) {
-    const auto kernel_class = static_cast<KernelClass>(i);
+  for (int i = 0; i < ops::kKernelClasses; ++i) {
+    const auto kernel_class = static_cast<ops::KernelClass>(i);
     const auto share = [&](Phase phase) {
       return kernels.seconds(phase) > 0 ? 100.0 * kernels.share(kernel_class, phase) : 0.0;
     };
@@ -154,8 +154,8 @@ void print_kernels(const bench::BenchResult& result) {
   fmt::print("\ntop of all       {}, {:.1f} calls a step\n", top.name,
              static_cast<double>(top.calls) / steps);
   fmt::print("matmul share     {:.1f} % of forward, {:.1f} % of all\n",
-             100.0 * kernels.share(KernelClass::matmul, Phase::forward),
-             100.0 * kernels.share(KernelClass::matmul));
+             100.0 * kernels.share(ops::KernelClass::matmul, Phase::forward),
+             100.0 * kernels.share(ops::KernelClass::matmul));
   const auto& [busy, exposed] = kernels.communication;
   if (busy > 0) {
     fmt::print("communication    {:.3f} ms a step, {:.3f} ms of it exposed ({:.1f} %)\n",

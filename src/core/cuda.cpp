@@ -8,22 +8,8 @@
 #include "cuda_check.hpp"
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
-#include "hyperslab/core/log.hpp"
 
 namespace hyperslab::cuda_runtime {
-namespace {
-
-/// For destructors, which cannot throw. A process that ends may have unloaded the driver before.
-void log_if_failed(cudaError_t status, const char* call) noexcept {
-  if (status == cudaSuccess || status == cudaErrorCudartUnloading) return;
-  (void)cudaGetLastError();
-  try {
-    log::warn("CUDA: " + std::string(call) + ": " + text_of(status));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): there is no one left to tell
-  }
-}
-
-}  // namespace
 
 void* allocate(std::size_t bytes) {
   void* memory = nullptr;

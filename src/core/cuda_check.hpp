@@ -4,23 +4,18 @@
 
 #include <cuda_runtime_api.h>
 
-#include <source_location>
-#include <string>
-
-#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/cuda_check.hpp"
 
 namespace hyperslab::cuda_runtime {
 
-[[nodiscard]] inline std::string text_of(cudaError_t status) {
-  return std::string(cudaGetErrorName(status)) + " (" + cudaGetErrorString(status) + ")";
-}
-
-/// Throws Error(device) with CUDA's text where `call` failed; the error does not come up again.
-inline void check(cudaError_t status, const char* call,
+/// check_cuda for calls that core makes for itself.
+inline void check(cudaError_t status, std::string_view call,
                   std::source_location where = std::source_location::current()) {
-  if (status == cudaSuccess) return;
-  (void)cudaGetLastError();
-  throw Error(ExitCode::device, "CUDA: " + std::string(call) + ": " + text_of(status), where);
+  check_cuda(status, "CUDA", call, where);
+}
+/// log_if_cuda_failed likewise.
+inline void log_if_failed(cudaError_t status, std::string_view call) noexcept {
+  log_if_cuda_failed(status, "CUDA", call);
 }
 
 }  // namespace hyperslab::cuda_runtime

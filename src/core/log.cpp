@@ -31,4 +31,11 @@ void info(const std::string& text) { logger().info(text); }
 void warn(const std::string& text) { logger().warn(text); }
 void error(const std::string& text) { logger().error(text); }
 
+void failed_close(std::string_view who, std::string_view call, std::string_view text) noexcept {
+  try {
+    warn(std::string(who) + ": " + std::string(call) + " failed: " + std::string(text));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): there is no one left to tell
+  }
+}
+
 }  // namespace hyperslab::log

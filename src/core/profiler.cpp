@@ -23,10 +23,10 @@ std::string Profiler::unavailable() {
   return "CUPTI watches GPUs, and this program was built without CUDA (-DHYPERSLAB_CUDA=ON)";
 }
 
-Profiler::Profiler(const Recorder& recorder, Watch watch) {
+Profiler::Profiler(const Recorder& recorder, Watch watch, IsCommunication communicates) {
   const std::string reason = unavailable();
   if (!reason.empty()) throw Error(ExitCode::device, reason);
-  if constexpr (kHasCuda) backend_ = cupti::make_backend(recorder, watch);
+  if constexpr (kHasCuda) backend_ = cupti::make_backend(recorder, watch, communicates);
 }
 
 Profiler::~Profiler() = default;

@@ -10,7 +10,9 @@ namespace hyperslab::cuda_runtime {
 std::shared_ptr<void> make_event() {
   cudaEvent_t event = nullptr;
   check(cudaEventCreate(&event), "cudaEventCreate");
-  return {event, [](void* made) { (void)cudaEventDestroy(static_cast<cudaEvent_t>(made)); }};
+  return {event, [](void* made) {
+            log_if_failed(cudaEventDestroy(static_cast<cudaEvent_t>(made)), "cudaEventDestroy");
+          }};
 }
 
 void record_event(void* event, CUstream_st* stream) {

@@ -25,7 +25,7 @@ namespace hyperslab::cupti {
 
 /// Empty where CUPTI is open.
 [[nodiscard]] std::string unavailable();
-[[nodiscard]] std::unique_ptr<Profiler::Backend> make_backend(const Recorder& recorder,
-                                                              Profiler::Watch watch);
+[[nodiscard]] std::unique_ptr<Profiler::Backend> make_backend(
+    const Recorder& recorder, Profiler::Watch watch, Profiler::IsCommunication communicates);
 
 }  // namespace hyperslab::cupti

@@ -115,7 +115,7 @@ std::atomic<Watcher*> current{nullptr};  // CUPTI's callbacks for buffers say no
 
 class Watcher final : public Profiler::Backend {
  public:
-  Watcher(const Recorder& recorder, Profiler::Watch watch);
+  Watcher(const Recorder& recorder, Profiler::Watch watch, Profiler::IsCommunication communicates);
   ~Watcher() override;
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
@@ -140,20 +140,26 @@ class Watcher final : public Profiler::Backend {
 
   const Recorder& recorder_;
   Profiler::Watch watch_;
+  Profiler::IsCommunication communicates_;
   std::thread::id launcher_ = std::this_thread::get_id();
   CUpti_SubscriberHandle subscriber_ = nullptr;
   bool running_ = false;
   mutable std::mutex mutex_;
-  std::unordered_map<const char*, std::int64_t> calls_;          // names are constants of CUPTI
-  std::unordered_map<std::uint32_t, Phase> phases_;              // of launches, by correlation
-  std::map<std::pair<std::string, Phase>, KernelTime> kernels_;  // by name in the record
+  std::unordered_map<const char*, std::int64_t> calls_;  // names are constants of CUPTI
+  std::unordered_map<std::uint32_t, Phase> phases_;      // of launches, by correlation
+  struct Row {
+    KernelTime time;
+    bool communicates = false;
+  };
+  std::map<std::pair<std::string, Phase>, Row> kernels_;  // by name in the record
   std::vector<KernelSpan> spans_;
 };
 
-Watcher::Watcher(const Recorder& recorder, Profiler::Watch watch)
-    : recorder_(recorder), watch_(watch) {
-  Watcher* nobody = nullptr;
-  require(current.compare_exchange_strong(nobody, this), "two profilers at a time");
+Watcher::Watcher(const Recorder& recorder, Profiler::Watch watch,
+                 Profiler::IsCommunication communicates)
+    : recorder_(recorder), watch_(watch), communicates_(communicates) {
+  Watcher* none = nullptr;
+  require(current.compare_exchange_strong(none, this), "two profilers at a time");
   try {
     check(library().subscribe(&subscriber_, &Watcher::on_call, this), "cuptiSubscribe");
     if (watch == Profiler::Watch::calls_and_kernels) {
@@ -267,16 +273,16 @@ void Watcher::add(const KernelRecord& record) {
   const auto found = phases_.find(record.correlationId);
   const Phase phase = found == phases_.end() ? Phase::other : found->second;
   const std::string name = record.name == nullptr ? "?" : record.name;
-  const auto [place, is_new] = kernels_.try_emplace({name, phase});
-  KernelTime& row = place->second;
+  const auto [entry, is_new] = kernels_.try_emplace({name, phase});
+  auto& [time, communicates] = entry->second;
   if (is_new) {
-    row.name = readable_kernel(name);
-    row.kernel_class = class_of_kernel(row.name);
-    row.phase = phase;
+    time.name = readable_kernel(name);
+    time.phase = phase;
+    communicates = communicates_ != nullptr && communicates_(time.name);
   }
-  ++row.calls;
-  row.seconds += 1e-9 * static_cast<double>(record.end - record.start);
-  spans_.push_back({record.start, record.end, row.kernel_class == KernelClass::communication});
+  ++time.calls;
+  time.seconds += 1e-9 * static_cast<double>(record.end - record.start);
+  spans_.push_back({record.start, record.end, communicates});
 }
 
 std::vector<CallCount> Watcher::calls() const {
@@ -294,7 +300,7 @@ std::vector<CallCount> Watcher::calls() const {
 std::vector<KernelTime> Watcher::kernels() const {
   const std::scoped_lock lock(mutex_);
   std::vector<KernelTime> out;
-  for (const auto& [key, row] : kernels_) out.push_back(row);
+  for (const auto& [key, row] : kernels_) out.push_back(row.time);
   std::ranges::sort(out, std::greater<>(), &KernelTime::seconds);
   return out;
 }
@@ -308,8 +314,9 @@ CommunicationTime Watcher::communication() const {
 
 std::string unavailable() { return library().unavailable; }
 
-std::unique_ptr<Profiler::Backend> make_backend(const Recorder& recorder, Profiler::Watch watch) {
-  return std::make_unique<Watcher>(recorder, watch);
+std::unique_ptr<Profiler::Backend> make_backend(const Recorder& recorder, Profiler::Watch watch,
+                                                Profiler::IsCommunication communicates) {
+  return std::make_unique<Watcher>(recorder, watch, communicates);
 }
 
 }  // namespace hyperslab::cupti

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdlib>
 
 #include "hyperslab/core/profiler.hpp"
@@ -35,45 +36,6 @@ constexpr std::array<std::string_view, 7> kWaits = {
 constexpr std::array<std::string_view, 4> kCopies = {"cudaMemcpy", "cudaMemset", "cuMemcpy",
                                                      "cuMemset"};
 
-struct Pattern {
-  std::string_view part;
-  KernelClass kernel_class;
-};
-
-// The first that a name contains decides. Names of our own kernels are those of src/ops/cuda;
-// each_kernel applies the operation that is its template argument.
-constexpr std::array kPatterns = {
-    Pattern{"nccl", KernelClass::communication},
-    Pattern{"cudnn", KernelClass::attention},
-    Pattern{"sdpa", KernelClass::attention},
-    Pattern{"flash", KernelClass::attention},
-    Pattern{"fmha", KernelClass::attention},
-    Pattern{"attend_kernel", KernelClass::attention},
-    Pattern{", Update<", KernelClass::optimizer},
-    Pattern{"begin_step_kernel", KernelClass::optimizer},
-    Pattern{"finalize_step_kernel", KernelClass::optimizer},
-    Pattern{"each_kernel", KernelClass::elementwise},
-    Pattern{"softmax", KernelClass::softmax},
-    Pattern{"loss_kernel", KernelClass::softmax},
-    Pattern{"statistics_kernel", KernelClass::softmax},
-    Pattern{"norm_kernel", KernelClass::reduction},
-    Pattern{"norm_backward_kernel", KernelClass::reduction},
-    Pattern{"sum_partials_kernel", KernelClass::reduction},
-    Pattern{"column_sums_kernel", KernelClass::reduction},
-    Pattern{"squares_kernel", KernelClass::reduction},
-    Pattern{"square_kernel", KernelClass::reduction},
-    Pattern{"runs_kernel", KernelClass::reduction},
-    Pattern{"losses_kernel", KernelClass::reduction},
-    Pattern{"mark_kernel", KernelClass::other},
-    Pattern{"publish_kernel", KernelClass::other},
-    Pattern{"nvjet", KernelClass::matmul},
-    Pattern{"cutlass", KernelClass::matmul},
-    Pattern{"gemm", KernelClass::matmul},
-    Pattern{"gemv", KernelClass::matmul},
-    Pattern{"cublas", KernelClass::matmul},
-    Pattern{"xmma", KernelClass::matmul},
-};
-
 std::string demangled(const std::string& name) {
   int status = 0;
   char* text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
@@ -86,6 +48,23 @@ std::string demangled(const std::string& name) {
 void erase_all(std::string& text, std::string_view part) {
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at)) {
     text.erase(at, part.size());
+  }
+}
+
+bool is_word(char c) { return std::islower(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+/// Erases "hyperslab::" with the namespaces that follow it, which are words in lower case.
+void erase_namespaces(std::string& text) {
+  constexpr std::string_view kRoot = "hyperslab::";
+  for (std::size_t at = text.find(kRoot); at != std::string::npos; at = text.find(kRoot, at)) {
+    std::size_t end = at + kRoot.size();
+    for (std::size_t i = end; i < text.size() && is_word(text[i]);) {
+      ++i;
+      if (text.compare(i, 2, "::") != 0) continue;
+      i += 2;
+      end = i;
+    }
+    text.erase(at, end - at);
   }
 }
 
@@ -130,33 +109,11 @@ CallKind kind_of_call(std::string_view name) {
   return CallKind::other;
 }
 
-std::string_view name_of(KernelClass kernel_class) {
-  switch (kernel_class) {
-    case KernelClass::matmul: return "matmul";
-    case KernelClass::attention: return "attention";
-    case KernelClass::softmax: return "softmax";
-    case KernelClass::elementwise: return "elementwise";
-    case KernelClass::reduction: return "reduction";
-    case KernelClass::optimizer: return "optimizer";
-    case KernelClass::communication: return "communication";
-    case KernelClass::other: return "other";
-  }
-  return "?";
-}
-
-KernelClass class_of_kernel(std::string_view name) {
-  for (const Pattern& pattern : kPatterns) {
-    if (contains(name, pattern.part)) return pattern.kernel_class;
-  }
-  return KernelClass::other;
-}
-
 std::string readable_kernel(const std::string& name) {
   std::string text = demangled(name);
   if (text.starts_with("void ")) text.erase(0, 5);
   erase_all(text, "(anonymous namespace)::");
-  erase_all(text, "hyperslab::ops::cuda::");
-  erase_all(text, "hyperslab::");
+  erase_namespaces(text);
   text.erase(parameters_at(text));
   return text;
 }

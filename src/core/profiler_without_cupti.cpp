@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For builds with CUDA where CUPTI's headers were not found.
+// For builds with CUDA without CUPTI's headers.
 #include "hyperslab/core/error.hpp"
 #include "profiler_cuda.hpp"
 
@@ -11,7 +11,8 @@ std::string unavailable() {
 }
 
 std::unique_ptr<Profiler::Backend> make_backend(const Recorder& /*recorder*/,
-                                                Profiler::Watch /*watch*/) {
+                                                Profiler::Watch /*watch*/,
+                                                Profiler::IsCommunication /*communicates*/) {
   throw Error(ExitCode::device, unavailable());
 }
 

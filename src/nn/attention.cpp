@@ -78,10 +78,10 @@ void Attention::forward(Context& ctx, CView x, const RopeTables& rope, const Bat
     ops::rope(ctx, heads_, rope.cosines, rope.sines, 0, ops::Rotation::forward, slot.qkv);
   }
   if (config_.keep_probabilities) {
-    ops::attention_reference_forward(ctx, heads_, slot.qkv, probability_dropout(batch), slot.out,
-                                     slot.probabilities);
+    ops::attention_reference_forward(ctx, heads_, config_.mask, slot.qkv,
+                                     probability_dropout(batch), slot.out, slot.probabilities);
   } else {
-    ops::attention_forward(ctx, heads_, slot.qkv, slot.out, slot.log_sum_exp);
+    ops::attention_forward(ctx, heads_, config_.mask, slot.qkv, slot.out, slot.log_sum_exp);
   }
   output_.forward_summed(ctx, group, slot.out, group.term(y, scratch.partial), y);
 }
@@ -91,12 +91,13 @@ void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot
                               View d_qkv) const {
   const Scratch& scratch = pass.scratch;
   if (config_.keep_probabilities) {
-    ops::attention_reference_backward(ctx, heads_, scratch.d_attention, slot.qkv,
-                                      slot.probabilities, probability_dropout(pass.batch),
-                                      scratch.d_probabilities, d_qkv);
+    ops::attention_reference_backward(
+        ctx, heads_, config_.mask, scratch.d_attention,
+        {slot.qkv, slot.probabilities, probability_dropout(pass.batch)}, scratch.d_probabilities,
+        d_qkv);
   } else {
-    ops::attention_backward(ctx, heads_, scratch.d_attention, slot.qkv, slot.out, slot.log_sum_exp,
-                            d_qkv);
+    ops::attention_backward(ctx, heads_, config_.mask, scratch.d_attention,
+                            {slot.qkv, slot.out, slot.log_sum_exp}, d_qkv);
   }
   if (config_.rope) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, 0, ops::Rotation::inverse, d_qkv);
@@ -139,12 +140,15 @@ void Attention::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
 
 void Attention::decode(Context& ctx, CView x, const RopeTables& rope, Dim past,
                        const CacheSlot& cache, const Slot& slot, View y) const {
+  require(config_.mask.kind == ops::AttentionMask::Kind::causal,
+          "attention decode: only a causal mask lets tokens be computed one after another");
   const Scope scope(ctx.recorder(), Component::attention);
   qkv_.forward(ctx, x, slot.qkv);
   if (config_.rope) {
     ops::rope(ctx, heads_, rope.cosines, rope.sines, past, ops::Rotation::forward, slot.qkv);
   }
-  ops::attention_cached_forward(ctx, heads_, slot.qkv, past, cache.keys, cache.values, slot.out);
+  ops::attention_cached_forward(ctx, heads_, config_.mask, slot.qkv,
+                                {cache.keys, cache.values, past}, slot.out);
   output_.forward(ctx, slot.out, y);
 }
 

@@ -41,7 +41,11 @@ void Embedding::forward(Context& ctx, CView tokens, Dim first_position, const Ba
   CView positions = positions_ ? positions_.value() : fixed_positions_;
   if (!group.is_first()) positions = {};  // they enter the sum once
   const View term = group.term(y, scratch.partial);
-  ops::embedding_forward(ctx, tokens, table_.value(), config_.cut.shard, positions, first_position,
+  ops::embedding_forward(ctx, tokens,
+                         {.table = table_.value(),
+                          .shard = config_.cut.shard,
+                          .positions = positions,
+                          .first_position = first_position},
                          config_.scale, term);
   group.sum(ctx, term, y);
   const ops::Dropout mask = dropout(batch, y);
@@ -54,7 +58,7 @@ void Embedding::backward(Context& ctx, CView tokens, CView sort_index, const Bac
   const ops::Dropout mask = dropout(pass.batch, dy);
   if (mask.active()) ops::dropout(ctx, mask, dy, dy);
   const CView all_dy = config_.group.gather(ctx, dy, pass.scratch.gathered);
-  ops::embedding_backward(ctx, tokens, sort_index, all_dy, config_.cut.shard, config_.scale,
+  ops::embedding_backward(ctx, {tokens, sort_index}, all_dy, config_.cut.shard, config_.scale,
                           table_accumulate, table_.gradient());
   if (positions_) ops::position_backward(ctx, all_dy, pass.accumulate, positions_.gradient());
 }

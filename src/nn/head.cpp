@@ -46,8 +46,9 @@ void Head::chunk_loss(Context& ctx, CView x, CView targets, const Step& step, co
   const Dim rows = x.shape()[0];
   const View logits = memory.logits.slice(0, rows);
   ops::linear_forward(ctx, x, weight_.value(), {}, logits);
+  const ops::LossRows loss = {logits, cut_.shard, targets};
   if (group_.is_alone()) {
-    ops::softmax_cross_entropy(ctx, logits, cut_.shard, targets, step.state, gradient, step.sums);
+    ops::softmax_cross_entropy(ctx, loss, step.state, gradient, step.sums);
     return;
   }
   const View statistics = memory.statistics.slice(0, rows);
@@ -56,7 +57,7 @@ void Head::chunk_loss(Context& ctx, CView x, CView targets, const Step& step, co
                             .reshaped({group_.size(), rows, ops::kRowStatisticCount});
   ops::softmax_statistics(ctx, logits, cut_.shard, targets, statistics);
   group_.all_gather(ctx, statistics, gathered);
-  ops::vocabulary_cross_entropy(ctx, logits, cut_.shard, targets, gathered, step.state, gradient,
+  ops::vocabulary_cross_entropy(ctx, loss, gathered, step.state, gradient,
                                 group_.is_first() ? step.sums : memory.discarded);
 }
 

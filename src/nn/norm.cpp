@@ -34,8 +34,13 @@ Norm::Slot Norm::plan(Arena& activations, const Plan& plan, const std::string& l
 }
 
 void Norm::normalize(Context& ctx, CView residual, CView delta, View sum, const Slot& slot) const {
-  ops::add_norm_forward(ctx, kind_, residual, delta, weight_.value(),
-                        bias_ ? bias_.value() : CView(), eps_, sum, slot.out, slot.mean, slot.rstd);
+  ops::add_norm_forward(ctx, kind_,
+                        {.residual = residual,
+                         .delta = delta,
+                         .weight = weight_.value(),
+                         .bias = bias_ ? bias_.value() : CView(),
+                         .eps = eps_},
+                        {.sum = sum, .y = slot.out, .mean = slot.mean, .rstd = slot.rstd});
 }
 
 void Norm::forward(Context& ctx, CView residual, CView delta, Slot& slot) const {
@@ -63,8 +68,14 @@ void Norm::backward(Context& ctx, const Slot& slot, CView dy, Accumulate through
       ops::cast(ctx, dy, dsum);
     return;
   }
-  ops::norm_backward(ctx, kind_, dy, slot.x, weight_.value(), slot.mean, slot.rstd, through, dsum,
-                     accumulate, weight_.gradient(), bias_ ? bias_.gradient() : View());
+  ops::norm_backward(
+      ctx, kind_, dy,
+      {.sum = slot.x, .weight = weight_.value(), .mean = slot.mean, .rstd = slot.rstd},
+      {.dsum = dsum,
+       .accumulate_input = through,
+       .dweight = weight_.gradient(),
+       .dbias = bias_ ? bias_.gradient() : View(),
+       .accumulate_weight = accumulate});
 }
 
 }  // namespace hyperslab::nn

@@ -20,10 +20,7 @@ void activation_forward(Context& ctx, Activation activation, CView x, View y) {
   require_here(ctx, x, "activation_forward x");
   require_operand(ctx, y, x.shape(), x.dtype(), "activation_forward y");
   if (on_meta(ctx, "activation_forward", kForwardFlops * count(x), {x, y})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::activation_forward(ctx, activation, x, y);
-  }
-  cpu::activation_forward(ctx, activation, x, y);
+  dispatch<cuda::activation_forward, cpu::activation_forward>(ctx, activation, x, y);
 }
 
 void activation_backward(Context& ctx, Activation activation, CView x, CView dy, View dx) {
@@ -32,10 +29,7 @@ void activation_backward(Context& ctx, Activation activation, CView x, CView dy,
   require_operand(ctx, dy, x.shape(), x.dtype(), "activation_backward dy");
   require_operand(ctx, dx, x.shape(), x.dtype(), "activation_backward dx");
   if (on_meta(ctx, "activation_backward", kBackwardFlops * count(x), {x, dy, dx})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::activation_backward(ctx, activation, x, dy, dx);
-  }
-  cpu::activation_backward(ctx, activation, x, dy, dx);
+  dispatch<cuda::activation_backward, cpu::activation_backward>(ctx, activation, x, dy, dx);
 }
 
 void gated_forward(Context& ctx, Activation activation, CView gate_up, View y) {
@@ -44,10 +38,7 @@ void gated_forward(Context& ctx, Activation activation, CView gate_up, View y) {
   const Dim F = last(y, "gated_forward y");
   require_rows(ctx, gate_up, leading(y.shape()), 2 * F, y.dtype(), "gated_forward gate_up");
   if (on_meta(ctx, "gated_forward", (kForwardFlops + 1) * count(y), {gate_up, y})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::gated_forward(ctx, activation, gate_up, y);
-  }
-  cpu::gated_forward(ctx, activation, gate_up, y);
+  dispatch<cuda::gated_forward, cpu::gated_forward>(ctx, activation, gate_up, y);
 }
 
 void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy, View dgate_up) {
@@ -59,12 +50,7 @@ void gated_backward(Context& ctx, Activation activation, CView gate_up, CView dy
   require_rows(ctx, dgate_up, rows, 2 * F, dy.dtype(), "gated_backward dgate_up");
   const double flops = (kBackwardFlops + 3) * count(dy);
   if (on_meta(ctx, "gated_backward", flops, {gate_up, dy, dgate_up})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::gated_backward(ctx, activation, gate_up, dy, dgate_up);
-    }
-  }
-  cpu::gated_backward(ctx, activation, gate_up, dy, dgate_up);
+  dispatch<cuda::gated_backward, cpu::gated_backward>(ctx, activation, gate_up, dy, dgate_up);
 }
 
 }  // namespace hyperslab::ops

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/attention.hpp"
 
+#include <string>
+
 #include "backend.hpp"
 #include "checks.hpp"
 #include "dropout_checks.hpp"
+#include "hyperslab/core/error.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -20,10 +23,32 @@ std::array<Dim, 2> require_packed(const Context& ctx, const HeadLayout& layout, 
   return {B, T};
 }
 
-/// FLOPs of one product of queries and keys over a full square of T x T scores.
+/// FLOPs of one GEMM of queries and keys over a full square of T x T scores.
 double square_flops(const HeadLayout& layout, Dim B, Dim T) {
   return 2.0 * static_cast<double>(B * layout.heads * layout.head_width) * static_cast<double>(T) *
          static_cast<double>(T);
+}
+
+/// The part of the square that a fused kernel computes.
+double square_part(const AttentionMask& mask) {
+  return mask.kind == AttentionMask::Kind::causal ? 0.5 : 1.0;
+}
+
+/// Scores of T new tokens against `past` earlier ones and each other.
+double cached_scores(const AttentionMask& mask, Dim T, Dim past) {
+  const auto tokens = static_cast<double>(T);
+  const double among = mask.kind == AttentionMask::Kind::causal ? 0.5 * (tokens + 1) : tokens;
+  return tokens * (static_cast<double>(past) + among);
+}
+
+/// Throws for a kind that no backend knows.
+void require_mask(const AttentionMask& mask, std::string_view op) {
+  switch (mask.kind) {
+    case AttentionMask::Kind::causal:
+    case AttentionMask::Kind::none: return;
+  }
+  throw Error(ExitCode::internal, std::string(op) + " mask: expected causal or none, found kind " +
+                                      std::to_string(static_cast<int>(mask.kind)));
 }
 
 std::size_t reference_workspace(const Context& ctx, const HeadLayout& layout, Dim T, DType dtype,
@@ -41,16 +66,21 @@ void require_tables(const Context& ctx, CView cosines, CView sines, Dim T_max, D
 
 }  // namespace
 
+std::string_view name_of(AttentionMask::Kind kind) {
+  switch (kind) {
+    case AttentionMask::Kind::causal: return "causal";
+    case AttentionMask::Kind::none: return "none";
+  }
+  return "?";
+}
+
 void rope_table(Context& ctx, float theta, View cosines, View sines) {
   const auto [T_max, half] = cosines.dims<2>("rope_table cosines");
   require_tables(ctx, cosines, sines, T_max, half);
   if (on_meta(ctx, "rope_table", 10.0 * static_cast<double>(T_max * half), {cosines, sines})) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::rope_table(ctx, theta, cosines, sines);
-  }
-  cpu::rope_table(ctx, theta, cosines, sines);
+  dispatch<cuda::rope_table, cpu::rope_table>(ctx, theta, cosines, sines);
 }
 
 void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Dim first_position,
@@ -65,62 +95,53 @@ void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Di
   const double pairs =
       static_cast<double>(B * T * (layout.heads + layout.kv_heads) * (layout.head_width / 2));
   if (on_meta(ctx, "rope", 6.0 * pairs, {qkv, cosines, sines})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::rope(ctx, layout, cosines, sines, first_position, rotation, qkv);
-    }
-  }
-  cpu::rope(ctx, layout, cosines, sines, first_position, rotation, qkv);
+  dispatch<cuda::rope, cpu::rope>(ctx, layout, cosines, sines, first_position, rotation, qkv);
 }
 
-void attention_forward(Context& ctx, const HeadLayout& layout, CView qkv, View out,
-                       View log_sum_exp) {
+void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask, CView qkv,
+                       View out, View log_sum_exp) {
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_forward qkv");
+  require_mask(mask, "attention_forward");
   require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_forward out");
   require_operand(ctx, log_sum_exp, {B, layout.heads, T}, statistic_dtype(qkv.dtype()),
                   "attention_forward log_sum_exp");
-  if (on_meta(ctx, "attention_forward", square_flops(layout, B, T), {qkv, out, log_sum_exp},
+  if (on_meta(ctx, "attention_forward", 2 * square_part(mask) * square_flops(layout, B, T),
+              {qkv, out, log_sum_exp},
               workspace_for(ctx,
                             cpu::attention_forward_workspace(ctx.threads(), layout, T, qkv.dtype()),
                             cuda::attention_forward_workspace(layout, B, T)))) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::attention_forward(ctx, layout, qkv, out, log_sum_exp);
-    }
-  }
-  cpu::attention_forward(ctx, layout, qkv, out, log_sum_exp);
+  dispatch<cuda::attention_forward, cpu::attention_forward>(ctx, layout, mask, qkv, out,
+                                                            log_sum_exp);
 }
 
-void attention_backward(Context& ctx, const HeadLayout& layout, CView dout, CView qkv, CView out,
-                        CView log_sum_exp, View dqkv) {
+void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                        CView dout, const AttentionSaved& saved, View dqkv) {
+  const auto& [qkv, out, log_sum_exp] = saved;
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_backward qkv");
+  require_mask(mask, "attention_backward");
   const Shape out_shape = {B, T, layout.heads * layout.head_width};
   require_operand(ctx, dout, out_shape, qkv.dtype(), "attention_backward dout");
   require_operand(ctx, out, out_shape, qkv.dtype(), "attention_backward out");
   require_operand(ctx, log_sum_exp, {B, layout.heads, T}, statistic_dtype(qkv.dtype()),
                   "attention_backward log_sum_exp");
   require_operand(ctx, dqkv, qkv.shape(), qkv.dtype(), "attention_backward dqkv");
-  if (on_meta(ctx, "attention_backward", 2.5 * square_flops(layout, B, T),
+  if (on_meta(ctx, "attention_backward", 5 * square_part(mask) * square_flops(layout, B, T),
               {dout, qkv, out, log_sum_exp, dqkv},
               workspace_for(
                   ctx, cpu::attention_backward_workspace(ctx.threads(), layout, T, qkv.dtype()),
                   cuda::attention_backward_workspace(layout, B, T, ctx.deterministic())))) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::attention_backward(ctx, layout, dout, qkv, out, log_sum_exp, dqkv);
-    }
-  }
-  cpu::attention_backward(ctx, layout, dout, qkv, out, log_sum_exp, dqkv);
+  dispatch<cuda::attention_backward, cpu::attention_backward>(ctx, layout, mask, dout, saved, dqkv);
 }
 
-void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView qkv,
-                                 const Dropout& dropout, View out, View probabilities) {
+void attention_reference_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                                 CView qkv, const Dropout& dropout, View out, View probabilities) {
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_reference_forward qkv");
+  require_mask(mask, "attention_reference_forward");
   require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_reference_forward out");
   require_operand(ctx, probabilities, {B, layout.heads, T, T}, qkv.dtype(),
@@ -132,18 +153,16 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView q
               reference_workspace(ctx, layout, T, qkv.dtype(), dropout))) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::attention_reference_forward(ctx, layout, qkv, dropout, out, probabilities);
-    }
-  }
-  cpu::attention_reference_forward(ctx, layout, qkv, dropout, out, probabilities);
+  dispatch<cuda::attention_reference_forward, cpu::attention_reference_forward>(
+      ctx, layout, mask, qkv, dropout, out, probabilities);
 }
 
-void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView dout, CView qkv,
-                                  CView probabilities, const Dropout& dropout, View dprobabilities,
-                                  View dqkv) {
+void attention_reference_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                                  CView dout, const AttentionReferenceSaved& saved,
+                                  View dprobabilities, View dqkv) {
+  const auto& [qkv, probabilities, dropout] = saved;
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_reference_backward qkv");
+  require_mask(mask, "attention_reference_backward");
   const Shape square = {B, layout.heads, T, T};
   require_operand(ctx, dout, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_reference_backward dout");
@@ -159,44 +178,33 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView 
               reference_workspace(ctx, layout, T, qkv.dtype(), dropout))) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::attention_reference_backward(ctx, layout, dout, qkv, probabilities, dropout,
-                                                dprobabilities, dqkv);
-    }
-  }
-  cpu::attention_reference_backward(ctx, layout, dout, qkv, probabilities, dropout, dprobabilities,
-                                    dqkv);
+  dispatch<cuda::attention_reference_backward, cpu::attention_reference_backward>(
+      ctx, layout, mask, dout, saved, dprobabilities, dqkv);
 }
 
-void attention_cached_forward(Context& ctx, const HeadLayout& layout, CView qkv, Dim past,
-                              View key_cache, View value_cache, View out) {
+void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                              CView qkv, const KeyValueCache& cache, View out) {
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_cached_forward qkv");
-  const Dim width = layout.kv_heads * layout.head_width;
-  require_here(ctx, key_cache, "attention_cached_forward key_cache");
-  const Dim T_max = key_cache.dims<3>("attention_cached_forward key_cache")[1];
-  const Shape cache = {B, T_max, width};
-  require_operand(ctx, key_cache, cache, qkv.dtype(), "attention_cached_forward key_cache");
-  require_operand(ctx, value_cache, cache, qkv.dtype(), "attention_cached_forward value_cache");
-  require(past >= 0 && past + T <= T_max,
+  require_mask(mask, "attention_cached_forward");
+  require_here(ctx, cache.keys, "attention_cached_forward keys");
+  const Dim T_max = cache.keys.dims<3>("attention_cached_forward keys")[1];
+  const Shape shape = {B, T_max, layout.kv_heads * layout.head_width};
+  require_operand(ctx, cache.keys, shape, qkv.dtype(), "attention_cached_forward keys");
+  require_operand(ctx, cache.values, shape, qkv.dtype(), "attention_cached_forward values");
+  require(cache.past >= 0 && cache.past + T <= T_max,
           "attention_cached_forward past: the cache ends before the new tokens");
   require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_cached_forward out");
-  const double scores =
-      static_cast<double>(T) * (static_cast<double>(past) + 0.5 * static_cast<double>(T + 1));
-  const double flops = 4.0 * static_cast<double>(B * layout.heads * layout.head_width) * scores;
-  if (on_meta(ctx, "attention_cached_forward", flops, {qkv, key_cache, value_cache, out},
+  const double flops = 4.0 * static_cast<double>(B * layout.heads * layout.head_width) *
+                       cached_scores(mask, T, cache.past);
+  if (on_meta(ctx, "attention_cached_forward", flops, {qkv, cache.keys, cache.values, out},
               workspace_for(
                   ctx, cpu::attention_forward_workspace(ctx.threads(), layout, T_max, qkv.dtype()),
                   0))) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::attention_cached_forward(ctx, layout, qkv, past, key_cache, value_cache, out);
-    }
-  }
-  cpu::attention_cached_forward(ctx, layout, qkv, past, key_cache, value_cache, out);
+  dispatch<cuda::attention_cached_forward, cpu::attention_cached_forward>(ctx, layout, mask, qkv,
+                                                                          cache, out);
 }
 
 }  // namespace hyperslab::ops

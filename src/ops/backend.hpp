@@ -18,6 +18,20 @@
 // Every op has a twin per device with the signature of the public function, which has checked
 // shapes and dtypes before.
 
+namespace hyperslab::ops {
+
+/// Calls the twin of an op on the context's device. In builds without CUDA the first one is only
+/// declared: a discarded statement needs no definition.
+template <auto cuda_op, auto cpu_op, class... Operands>
+void dispatch(Context& ctx, const Operands&... operands) {
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) return cuda_op(ctx, operands...);
+  }
+  cpu_op(ctx, operands...);
+}
+
+}  // namespace hyperslab::ops
+
 namespace hyperslab::ops::cpu {
 
 decltype(ops::activation_forward) activation_forward;

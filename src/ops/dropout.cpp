@@ -30,10 +30,7 @@ void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
               {x, y, dropout.sample_position})) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::dropout(ctx, dropout, x, y);
-  }
-  cpu::dropout(ctx, dropout, x, y);
+  dispatch<cuda::dropout, cpu::dropout>(ctx, dropout, x, y);
 }
 
 }  // namespace hyperslab::ops

@@ -21,10 +21,7 @@ void add(Context& ctx, CView a, CView b, View y) {
   require_operand(ctx, b, a.shape(), a.dtype(), "add b");
   require_operand(ctx, y, a.shape(), a.dtype(), "add y");
   if (on_meta(ctx, "add", static_cast<double>(y.numel()), {a, b, y})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::add(ctx, a, b, y);
-  }
-  cpu::add(ctx, a, b, y);
+  dispatch<cuda::add, cpu::add>(ctx, a, b, y);
 }
 
 void fill(Context& ctx, float value, View y) {
@@ -32,10 +29,7 @@ void fill(Context& ctx, float value, View y) {
   require(value == 0 || y.dtype() == DType::f32 || y.dtype() == DType::f64,
           "fill y: a value other than zero needs f32 or f64");
   if (on_meta(ctx, "fill", 0, {y})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::fill(ctx, value, y);
-  }
-  cpu::fill(ctx, value, y);
+  dispatch<cuda::fill, cpu::fill>(ctx, value, y);
 }
 
 void fill_normal(Context& ctx, const NormalSpec& spec, std::uint64_t first, std::uint64_t pitch,
@@ -43,10 +37,7 @@ void fill_normal(Context& ctx, const NormalSpec& spec, std::uint64_t first, std:
   require_here(ctx, y, "fill_normal y");
   (void)y.dims<2>("fill_normal y");
   if (on_meta(ctx, "fill_normal", 0, {y})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::fill_normal(ctx, spec, first, pitch, y);
-  }
-  cpu::fill_normal(ctx, spec, first, pitch, y);
+  dispatch<cuda::fill_normal, cpu::fill_normal>(ctx, spec, first, pitch, y);
 }
 
 void cast(Context& ctx, CView x, View y) {
@@ -56,10 +47,7 @@ void cast(Context& ctx, CView x, View y) {
   require_floating(x, "cast x: wanted f64, f32, bf16 or f16");
   require_floating(y, "cast y: wanted f64, f32, bf16 or f16");
   if (on_meta(ctx, "cast", static_cast<double>(x.numel()), {x, y})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::cast(ctx, x, y);
-  }
-  cpu::cast(ctx, x, y);
+  dispatch<cuda::cast, cpu::cast>(ctx, x, y);
 }
 
 void root_mean_square(Context& ctx, CView x, View out) {
@@ -70,10 +58,7 @@ void root_mean_square(Context& ctx, CView x, View out) {
                             cuda::sum_of_squares_workspace(x.numel())))) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::root_mean_square(ctx, x, out);
-  }
-  cpu::root_mean_square(ctx, x, out);
+  dispatch<cuda::root_mean_square, cpu::root_mean_square>(ctx, x, out);
 }
 
 }  // namespace hyperslab::ops

@@ -9,8 +9,9 @@
 
 namespace hyperslab::ops {
 
-void embedding_forward(Context& ctx, CView tokens, CView table, const VocabularyShard& shard,
-                       CView positions, Dim first_position, float scale, View y) {
+void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables, float scale,
+                       View y) {
+  const auto& [table, shard, positions, first_position] = tables;
   require_dtype(ctx, tokens, DType::i32, "embedding_forward tokens");
   const auto [B, T] = tokens.dims<2>("embedding_forward tokens");
   require_here(ctx, table, "embedding_forward table");
@@ -29,18 +30,13 @@ void embedding_forward(Context& ctx, CView tokens, CView table, const Vocabulary
               {tokens, rows, positions, y})) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::embedding_forward(ctx, tokens, table, shard, positions, first_position, scale,
-                                     y);
-    }
-  }
-  cpu::embedding_forward(ctx, tokens, table, shard, positions, first_position, scale, y);
+  dispatch<cuda::embedding_forward, cpu::embedding_forward>(ctx, tokens, tables, scale, y);
 }
 
-void embedding_backward(Context& ctx, CView tokens, CView sort_index, CView dy,
+void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
                         const VocabularyShard& shard, float scale, Accumulate accumulate,
                         View dtable) {
+  const auto& [tokens, sort_index] = sorted;
   require_dtype(ctx, tokens, DType::i32, "embedding_backward tokens");
   const auto [B, T] = tokens.dims<2>("embedding_backward tokens");
   require_operand(ctx, sort_index, {B * T}, DType::i32, "embedding_backward sort_index");
@@ -55,13 +51,8 @@ void embedding_backward(Context& ctx, CView tokens, CView sort_index, CView dy,
               {tokens, sort_index, dy, rows})) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::embedding_backward(ctx, tokens, sort_index, dy, shard, scale, accumulate,
-                                      dtable);
-    }
-  }
-  cpu::embedding_backward(ctx, tokens, sort_index, dy, shard, scale, accumulate, dtable);
+  dispatch<cuda::embedding_backward, cpu::embedding_backward>(ctx, sorted, dy, shard, scale,
+                                                              accumulate, dtable);
 }
 
 void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dpositions) {
@@ -71,22 +62,14 @@ void position_backward(Context& ctx, CView dy, Accumulate accumulate, View dposi
   const Dim T_max = dpositions.dims<2>("position_backward dpositions")[0];
   require_shape(dpositions, {std::max(T, T_max), C}, "position_backward dpositions");
   if (on_meta(ctx, "position_backward", static_cast<double>(dy.numel()), {dy, dpositions})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::position_backward(ctx, dy, accumulate, dpositions);
-    }
-  }
-  cpu::position_backward(ctx, dy, accumulate, dpositions);
+  dispatch<cuda::position_backward, cpu::position_backward>(ctx, dy, accumulate, dpositions);
 }
 
 void sinusoidal_table(Context& ctx, View table) {
   require_here(ctx, table, "sinusoidal_table table");
   static_cast<void>(table.dims<2>("sinusoidal_table table"));
   if (on_meta(ctx, "sinusoidal_table", 10.0 * static_cast<double>(table.numel()), {table})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::sinusoidal_table(ctx, table);
-  }
-  cpu::sinusoidal_table(ctx, table);
+  dispatch<cuda::sinusoidal_table, cpu::sinusoidal_table>(ctx, table);
 }
 
 }  // namespace hyperslab::ops

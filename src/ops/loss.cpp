@@ -60,8 +60,9 @@ std::size_t workspace(const Context& ctx, Dim N) {
 
 }  // namespace
 
-void softmax_cross_entropy(Context& ctx, View logits, const VocabularyShard& shard, CView targets,
-                           const StepState* state, WithGradient gradient, View sums) {
+void softmax_cross_entropy(Context& ctx, const LossRows& rows, const StepState* state,
+                           WithGradient gradient, View sums) {
+  const auto& [logits, shard, targets] = rows;
   const Dim N = require_logits(ctx, logits, shard, targets, kCrossEntropy);
   require(shard.first == 0 && shard.count == shard.vocabulary,
           "softmax_cross_entropy shard: wanted the whole vocabulary");
@@ -71,12 +72,8 @@ void softmax_cross_entropy(Context& ctx, View logits, const VocabularyShard& sha
               workspace(ctx, N))) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::softmax_cross_entropy(ctx, logits, shard, targets, state, gradient, sums);
-    }
-  }
-  cpu::softmax_cross_entropy(ctx, logits, shard, targets, state, gradient, sums);
+  dispatch<cuda::softmax_cross_entropy, cpu::softmax_cross_entropy>(ctx, rows, state, gradient,
+                                                                    sums);
 }
 
 void softmax_statistics(Context& ctx, CView logits, const VocabularyShard& shard, CView targets,
@@ -90,17 +87,13 @@ void softmax_statistics(Context& ctx, CView logits, const VocabularyShard& shard
               {logits, targets, statistics})) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::softmax_statistics(ctx, logits, shard, targets, statistics);
-    }
-  }
-  cpu::softmax_statistics(ctx, logits, shard, targets, statistics);
+  dispatch<cuda::softmax_statistics, cpu::softmax_statistics>(ctx, logits, shard, targets,
+                                                              statistics);
 }
 
-void vocabulary_cross_entropy(Context& ctx, View logits, const VocabularyShard& shard,
-                              CView targets, CView gathered, const StepState* state,
-                              WithGradient gradient, View sums) {
+void vocabulary_cross_entropy(Context& ctx, const LossRows& rows, CView gathered,
+                              const StepState* state, WithGradient gradient, View sums) {
+  const auto& [logits, shard, targets] = rows;
   const Dim N = require_logits(ctx, logits, shard, targets, kVocabulary);
   require_here(ctx, gathered, "vocabulary_cross_entropy gathered");
   const Dim ranks = gathered.dims<3>("vocabulary_cross_entropy gathered")[0];
@@ -114,13 +107,8 @@ void vocabulary_cross_entropy(Context& ctx, View logits, const VocabularyShard& 
               {writes ? CView(logits) : CView(), targets, gathered, sums}, workspace(ctx, N))) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::vocabulary_cross_entropy(ctx, logits, shard, targets, gathered, state, gradient,
-                                            sums);
-    }
-  }
-  cpu::vocabulary_cross_entropy(ctx, logits, shard, targets, gathered, state, gradient, sums);
+  dispatch<cuda::vocabulary_cross_entropy, cpu::vocabulary_cross_entropy>(ctx, rows, gathered,
+                                                                          state, gradient, sums);
 }
 
 }  // namespace hyperslab::ops

@@ -28,12 +28,7 @@ void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumu
   if (c.dtype() != a.dtype()) require_dtype(ctx, c, statistic_dtype(a.dtype()), "matmul c");
   require_shape(c, {M, N}, "matmul c");
   if (on_meta(ctx, "matmul", gemm_flops(M, N, K), {a, b, c})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::matmul(ctx, a, trans_a, b, trans_b, accumulate, c);
-    }
-  }
-  cpu::matmul(ctx, a, trans_a, b, trans_b, accumulate, c);
+  dispatch<cuda::matmul, cpu::matmul>(ctx, a, trans_a, b, trans_b, accumulate, c);
 }
 
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
@@ -45,10 +40,7 @@ void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
   if (bias) require_operand(ctx, bias, {M}, x.dtype(), "linear_forward bias");
   require_rows(ctx, y, rows, M, x.dtype(), "linear_forward y");
   if (on_meta(ctx, "linear_forward", gemm_flops(rows, M, K), {x, weight, bias, y})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::linear_forward(ctx, x, weight, bias, y);
-  }
-  cpu::linear_forward(ctx, x, weight, bias, y);
+  dispatch<cuda::linear_forward, cpu::linear_forward>(ctx, x, weight, bias, y);
 }
 
 void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
@@ -64,12 +56,8 @@ void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
   require_rows(ctx, y, rows, M, x.dtype(), "linear_activation_forward y");
   const double flops = gemm_flops(rows, M, K) + 10.0 * static_cast<double>(rows * M);
   if (on_meta(ctx, "linear_activation_forward", flops, {x, weight, bias, pre, y})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::linear_activation_forward(ctx, x, weight, bias, activation, pre, y);
-    }
-  }
-  cpu::linear_activation_forward(ctx, x, weight, bias, activation, pre, y);
+  dispatch<cuda::linear_activation_forward, cpu::linear_activation_forward>(ctx, x, weight, bias,
+                                                                            activation, pre, y);
 }
 
 void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accumulate, View dx) {
@@ -80,12 +68,8 @@ void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accu
   require_rows(ctx, dy, rows, M, dy.dtype(), "linear_backward_input dy");
   require_rows(ctx, dx, rows, K, dy.dtype(), "linear_backward_input dx");
   if (on_meta(ctx, "linear_backward_input", gemm_flops(rows, M, K), {dy, weight, dx})) return;
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::linear_backward_input(ctx, dy, weight, accumulate, dx);
-    }
-  }
-  cpu::linear_backward_input(ctx, dy, weight, accumulate, dx);
+  dispatch<cuda::linear_backward_input, cpu::linear_backward_input>(ctx, dy, weight, accumulate,
+                                                                    dx);
 }
 
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
@@ -105,12 +89,8 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
                         cuda::linear_activation_backward_input_workspace(rows, K, dy.dtype())))) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::linear_activation_backward_input(ctx, dy, weight, pre, activation, dpre);
-    }
-  }
-  cpu::linear_activation_backward_input(ctx, dy, weight, pre, activation, dpre);
+  dispatch<cuda::linear_activation_backward_input, cpu::linear_activation_backward_input>(
+      ctx, dy, weight, pre, activation, dpre);
 }
 
 void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,
@@ -129,12 +109,8 @@ void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumula
               workspace_for(ctx, 0, dbias ? cuda::column_sums_workspace(rows, M) : 0))) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::linear_backward_weight(ctx, dy, x, accumulate, dweight, dbias);
-    }
-  }
-  cpu::linear_backward_weight(ctx, dy, x, accumulate, dweight, dbias);
+  dispatch<cuda::linear_backward_weight, cpu::linear_backward_weight>(ctx, dy, x, accumulate,
+                                                                      dweight, dbias);
 }
 
 }  // namespace hyperslab::ops

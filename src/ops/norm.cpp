@@ -6,8 +6,10 @@
 
 namespace hyperslab::ops {
 
-void add_norm_forward(Context& ctx, NormKind kind, CView residual, CView delta, CView weight,
-                      CView bias, float eps, View sum, View y, View mean, View rstd) {
+void add_norm_forward(Context& ctx, NormKind kind, const NormOperands& operands,
+                      const NormResults& results) {
+  const auto& [residual, delta, weight, bias, eps] = operands;
+  const auto& [sum, y, mean, rstd] = results;
   require_here(ctx, residual, "add_norm_forward residual");
   const DType dtype = residual.dtype();
   const DType statistic = statistic_dtype(dtype);
@@ -29,18 +31,13 @@ void add_norm_forward(Context& ctx, NormKind kind, CView residual, CView delta, 
               {residual, delta, weight, bias, sum, y, mean, rstd})) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::add_norm_forward(ctx, kind, residual, delta, weight, bias, eps, sum, y, mean,
-                                    rstd);
-    }
-  }
-  cpu::add_norm_forward(ctx, kind, residual, delta, weight, bias, eps, sum, y, mean, rstd);
+  dispatch<cuda::add_norm_forward, cpu::add_norm_forward>(ctx, kind, operands, results);
 }
 
-void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weight, CView mean,
-                   CView rstd, Accumulate accumulate_input, View dsum, Accumulate accumulate_weight,
-                   View dweight, View dbias) {
+void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved,
+                   const NormGradients& gradients) {
+  const auto& [sum, weight, mean, rstd] = saved;
+  const auto& [dsum, accumulate_input, dweight, dbias, accumulate_weight] = gradients;
   require_here(ctx, dy, "norm_backward dy");
   const DType dtype = dy.dtype();
   const DType statistic = statistic_dtype(dtype);
@@ -63,14 +60,7 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weigh
                             cuda::norm_backward_workspace(rows, C)))) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::norm_backward(ctx, kind, dy, sum, weight, mean, rstd, accumulate_input, dsum,
-                                 accumulate_weight, dweight, dbias);
-    }
-  }
-  cpu::norm_backward(ctx, kind, dy, sum, weight, mean, rstd, accumulate_input, dsum,
-                     accumulate_weight, dweight, dbias);
+  dispatch<cuda::norm_backward, cpu::norm_backward>(ctx, kind, dy, saved, gradients);
 }
 
 }  // namespace hyperslab::ops

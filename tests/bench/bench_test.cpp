@@ -114,21 +114,22 @@ TEST(BenchComponents, CountTheRowSoftmax) {
 
 TEST(BenchKernels, SumOverPhases) {
   const std::vector<KernelTime> times = {
-      {"gemm", KernelClass::matmul, Phase::forward, 20, 3.0},
-      {"gemm", KernelClass::matmul, Phase::backward, 40, 5.0},
-      {"norm", KernelClass::reduction, Phase::forward, 10, 1.0},
-      {"adam", KernelClass::optimizer, Phase::optimizer, 5, 9.0}};
+      {"gemm", Phase::forward, 20, 3.0},
+      {"gemm", Phase::backward, 40, 5.0},
+      {"add_norm_kernel", Phase::forward, 10, 1.0},
+      {"each_kernel<4, Update<float> >", Phase::optimizer, 5, 9.0}};
 
   const bench::BenchKernels kernels = bench::summarize(times, 10);
 
   ASSERT_EQ(kernels.rows.size(), 3U);
-  EXPECT_EQ(kernels.rows[0].name, "adam");
+  EXPECT_EQ(kernels.rows[0].name, "each_kernel<4, Update<float> >");
+  EXPECT_EQ(kernels.rows[0].kernel_class, ops::KernelClass::optimizer);
   EXPECT_EQ(kernels.rows[1].name, "gemm");
   EXPECT_EQ(kernels.rows[1].calls, 60);
   EXPECT_EQ(kernels.seconds(), 18.0);
   EXPECT_EQ(kernels.seconds(Phase::forward), 4.0);
-  EXPECT_EQ(kernels.share(KernelClass::matmul), 8.0 / 18.0);
-  EXPECT_EQ(kernels.share(KernelClass::matmul, Phase::forward), 0.75);
+  EXPECT_EQ(kernels.share(ops::KernelClass::matmul), 8.0 / 18.0);
+  EXPECT_EQ(kernels.share(ops::KernelClass::matmul, Phase::forward), 0.75);
   EXPECT_EQ(kernels.calls_per_forward(kernels.rows[1]), 2.0);
   EXPECT_EQ(kernels.top(Phase::forward), &kernels.rows[1]);
   EXPECT_EQ(kernels.top(Phase::optimizer), &kernels.rows[0]);

@@ -16,6 +16,7 @@ using Views = Problem::Views;
 struct Size {
   Dim B, T;
   HeadLayout layout;
+  AttentionMask mask{};
   [[nodiscard]] Shape packed() const { return {B, T, layout.packed_width()}; }
   [[nodiscard]] Shape out() const { return {B, T, layout.heads * layout.head_width}; }
   [[nodiscard]] Shape statistics() const { return {B, layout.heads, T}; }
@@ -23,7 +24,7 @@ struct Size {
   [[nodiscard]] std::string str() const {
     return "B " + std::to_string(B) + " T " + std::to_string(T) + " heads " +
            std::to_string(layout.heads) + "/" + std::to_string(layout.kv_heads) + " x " +
-           std::to_string(layout.head_width);
+           std::to_string(layout.head_width) + " mask " + std::string(name_of(mask.kind));
   }
 };
 
@@ -31,6 +32,8 @@ void expect_oracle(const Tensor& found, const Tensor& oracle, double within,
                    const std::string& what) {
   EXPECT_LE(relative_difference(found.view(), oracle.view()), within) << what;
 }
+
+constexpr AttentionMask kNoMask = {AttentionMask::Kind::none};
 
 class GpuFusedAttention : public GpuTest, public testing::WithParamInterface<Size> {};
 
@@ -48,8 +51,8 @@ Problem fused_problem(const Size& size, DType dtype) {
 Problem::Call fused_call(const Size& size, bool deterministic) {
   return [=](Context& ctx, const Views& v) {
     ctx.set_deterministic(deterministic);
-    attention_forward(ctx, size.layout, v[0], v[2], v[3]);
-    attention_backward(ctx, size.layout, v[1], v[0], v[2], v[3], v[4]);
+    attention_forward(ctx, size.layout, size.mask, v[0], v[2], v[3]);
+    attention_backward(ctx, size.layout, size.mask, v[1], {v[0], v[2], v[3]}, v[4]);
   };
 }
 
@@ -83,11 +86,32 @@ TEST_P(GpuFusedAttention, DeterministicBackwardRepeatsItsBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, GpuFusedAttention,
-                         testing::Values(Size{2, 128, {4, 4, 64}}, Size{1, 129, {4, 2, 64}},
-                                         Size{3, 77, {3, 3, 32}}, Size{2, 200, {6, 2, 128}},
-                                         Size{1, 384, {8, 1, 80}}, Size{1, 96, {2, 1, 256}},
-                                         Size{1, 1024, {2, 2, 64}}));
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, GpuFusedAttention,
+    testing::Values(Size{2, 128, {4, 4, 64}}, Size{1, 129, {4, 2, 64}}, Size{3, 77, {3, 3, 32}},
+                    Size{2, 200, {6, 2, 128}}, Size{1, 384, {8, 1, 80}}, Size{1, 96, {2, 1, 256}},
+                    Size{1, 1024, {2, 2, 64}}, Size{2, 128, {4, 4, 64}, kNoMask},
+                    Size{1, 129, {4, 2, 64}, kNoMask}, Size{2, 200, {6, 2, 128}, kNoMask}));
+
+TEST_F(GpuTest, FusedAttentionKeepsAGraphForEachMask) {
+  const Size causal = {2, 96, {2, 2, 64}};
+  Size open = causal;
+  open.mask = kNoMask;
+  const Problem problem = fused_problem(causal, DType::bf16);
+  const auto both = [&](const Size& first, const Size& second) {
+    return [=](Context& ctx, const Views& v) {
+      fused_call(first, false)(ctx, v);
+      fused_call(second, false)(ctx, v);
+    };
+  };
+
+  for (const auto& [first, second] : {std::pair(causal, open), std::pair(open, causal)}) {
+    const auto oracle = problem.on_oracle(fused_call(second, false));
+    const auto found = problem.on_gpu(both(first, second));
+    expect_oracle(found[2], oracle[2], tolerance(DType::bf16), second.str() + ", out");
+    expect_oracle(found[4], oracle[4], 2 * tolerance(DType::bf16), second.str() + ", dqkv");
+  }
+}
 
 TEST_F(GpuTest, FusedAttentionNamesWhatItCannotDo) {
   const auto refused = [](const HeadLayout& layout, DType dtype) -> std::string {
@@ -96,7 +120,7 @@ TEST_F(GpuTest, FusedAttentionNamesWhatItCannotDo) {
     Tensor out(Device::cuda, dtype, {1, 16, layout.heads * layout.head_width});
     Tensor statistics(Device::cuda, DType::f32, {1, layout.heads, 16});
     try {
-      attention_forward(ctx, layout, qkv.view(), out.view(), statistics.view());
+      attention_forward(ctx, layout, {}, qkv.view(), out.view(), statistics.view());
     } catch (const Error& error) {
       return error.what();
     }
@@ -107,7 +131,7 @@ TEST_F(GpuTest, FusedAttentionNamesWhatItCannotDo) {
   EXPECT_THAT(refused({2, 2, 264}, DType::bf16), testing::HasSubstr("264"));
 }
 
-/// Operands of a call, of which one may begin an element behind an aligned address.
+/// Operands of a call, of which one may begin one element after an aligned address.
 class OffByOne {
  public:
   OffByOne(const Size& size, std::size_t misaligned) : misaligned_(misaligned) {
@@ -148,10 +172,11 @@ TEST_F(GpuTest, FusedAttentionRefusesMisalignedViews) {
     };
     if (i < 3) {
       expect_refused("attention_forward",
-                     [&] { attention_forward(ctx, size.layout, v[0], v[1], v[2]); });
+                     [&] { attention_forward(ctx, size.layout, size.mask, v[0], v[1], v[2]); });
     }
-    expect_refused("attention_backward",
-                   [&] { attention_backward(ctx, size.layout, v[3], v[0], v[1], v[2], v[4]); });
+    expect_refused("attention_backward", [&] {
+      attention_backward(ctx, size.layout, size.mask, v[3], {v[0], v[1], v[2]}, v[4]);
+    });
   }
 }
 
@@ -184,8 +209,9 @@ Problem::Call reference_call(const Size& size, float probability) {
     dropout.site = 6;
     dropout.sample_position = v[6];
     dropout.state = struct_at<StepState>(v[7]);
-    attention_reference_forward(ctx, size.layout, v[0], dropout, v[2], v[3]);
-    attention_reference_backward(ctx, size.layout, v[1], v[0], v[3], dropout, v[4], v[5]);
+    attention_reference_forward(ctx, size.layout, size.mask, v[0], dropout, v[2], v[3]);
+    attention_reference_backward(ctx, size.layout, size.mask, v[1], {v[0], v[3], dropout}, v[4],
+                                 v[5]);
   };
 }
 
@@ -194,7 +220,7 @@ TEST_P(GpuReferenceAttention, MatchesTheOracleWithAndWithoutDropout) {
   for (const DType dtype : kGpuTypes) {
     for (const float probability : {0.0F, 0.25F}) {
       const Problem problem = reference_problem(size, dtype);
-      // Scores and probabilities are rounded to 16 bits between the products.
+      // Scores and probabilities are rounded to 16 bits between the GEMMs.
       problem.expect_match(reference_call(size, probability), size.str(),
                            dtype == DType::f32 ? 1.0 : 3.0);
     }
@@ -205,7 +231,9 @@ INSTANTIATE_TEST_SUITE_P(Sizes, GpuReferenceAttention,
                          testing::Values(Size{1, 1, {1, 1, 1}}, Size{2, 7, {3, 3, 5}},
                                          Size{2, 33, {4, 2, 17}}, Size{3, 64, {4, 1, 16}},
                                          Size{1, 131, {2, 2, 32}}, Size{8, 40, {6, 3, 24}},
-                                         Size{1, 128, {4, 4, 64}}, Size{1, 65, {2, 1, 288}}));
+                                         Size{1, 128, {4, 4, 64}}, Size{1, 65, {2, 1, 288}},
+                                         Size{2, 33, {4, 2, 17}, kNoMask},
+                                         Size{1, 131, {2, 2, 32}, kNoMask}));
 
 TEST_F(GpuTest, ReferenceAttentionInTf32IsCloseToTheOracle) {
   const Size size = {2, 96, {4, 2, 48}};

@@ -8,20 +8,25 @@ namespace {
 
 using namespace hyperslab::test;
 
+constexpr AttentionMask kNoMask = {AttentionMask::Kind::none};
+
 class GpuAttentionKernels : public GpuTest {};
 
 TEST_F(GpuAttentionKernels, CachedForward) {
   struct Case {
     Dim B, new_tokens, past;
     HeadLayout layout;
+    AttentionMask mask{};
   };
   for (const DType dtype : kGpuTypes) {
-    for (const auto& [B, tokens, past, layout] : std::vector<Case>{{1, 1, 0, {1, 1, 1}},
-                                                                   {2, 1, 6, {4, 2, 64}},
-                                                                   {2, 5, 40, {6, 2, 17}},
-                                                                   {1, 33, 0, {2, 1, 40}},
-                                                                   {1, 2, 1000, {3, 3, 80}},
-                                                                   {1, 1, 9, {2, 2, 300}}}) {
+    for (const auto& [B, tokens, past, layout, mask] :
+         std::vector<Case>{{1, 1, 0, {1, 1, 1}},
+                           {2, 1, 6, {4, 2, 64}},
+                           {2, 5, 40, {6, 2, 17}},
+                           {1, 33, 0, {2, 1, 40}},
+                           {1, 2, 1000, {3, 3, 80}},
+                           {1, 1, 9, {2, 2, 300}},
+                           {2, 5, 40, {6, 2, 17}, kNoMask}}) {
       const Dim rows = past + tokens + 3;
       const Shape cache = {B, rows, layout.kv_heads * layout.head_width};
       Problem problem(dtype);
@@ -30,27 +35,33 @@ TEST_F(GpuAttentionKernels, CachedForward) {
           .in_out(random_tensor(dtype, cache, 3))
           .output(dtype, {B, tokens, layout.heads * layout.head_width});
       problem.expect_match(
-          [=, layout = layout, past = past](Context& ctx, const Problem::Views& v) {
-            attention_cached_forward(ctx, layout, v[0], past, v[1], v[2], v[3]);
+          [=, layout = layout, past = past, mask = mask](Context& ctx, const Problem::Views& v) {
+            attention_cached_forward(ctx, layout, mask, v[0], {v[1], v[2], past}, v[3]);
           },
           "attention_cached_forward");
     }
   }
 }
 
-/// Squares that a warp's rows make, and ones that take a block's; even and odd.
+/// Squares whose rows a warp computes, and ones whose rows a block computes; even and odd.
 struct Square {
   Dim B, T;
   HeadLayout layout;
+  AttentionMask mask{};
 };
-const std::vector<Square> kSquares = {
-    {1, 1, {1, 1, 8}}, {2, 17, {2, 1, 16}}, {2, 64, {2, 2, 32}}, {1, 1096, {1, 1, 8}}};
+const std::vector<Square> kSquares = {{1, 1, {1, 1, 8}},
+                                      {2, 17, {2, 1, 16}},
+                                      {2, 64, {2, 2, 32}},
+                                      {1, 1096, {1, 1, 8}},
+                                      {2, 17, {2, 1, 16}, kNoMask},
+                                      {2, 64, {2, 2, 32}, kNoMask},
+                                      {1, 1096, {1, 1, 8}, kNoMask}};
 
 TEST_F(GpuAttentionKernels, MaskedSoftmaxWithDropout) {
   StepState state;
   state.input.step = 3;
   for (const DType dtype : kGpuTypes) {
-    for (const auto& [B, T, layout] : kSquares) {
+    for (const auto& [B, T, layout, mask] : kSquares) {
       for (const float probability : {0.0F, 0.25F}) {
         std::vector<double> positions(static_cast<std::size_t>(B));
         for (Dim b = 0; b < B; ++b) positions[b] = static_cast<double>(9 - 4 * b);
@@ -65,10 +76,11 @@ TEST_F(GpuAttentionKernels, MaskedSoftmaxWithDropout) {
             .output(dtype, square)
             .output(dtype, {B, T, layout.packed_width()});
         problem.expect_match(
-            [=, layout = layout](Context& ctx, const Problem::Views& v) {
+            [=, layout = layout, mask = mask](Context& ctx, const Problem::Views& v) {
               const Dropout dropout = {probability, 42, 6, v[2], struct_at<StepState>(v[3])};
-              attention_reference_forward(ctx, layout, v[0], dropout, v[4], v[5]);
-              attention_reference_backward(ctx, layout, v[1], v[0], v[5], dropout, v[6], v[7]);
+              attention_reference_forward(ctx, layout, mask, v[0], dropout, v[4], v[5]);
+              attention_reference_backward(ctx, layout, mask, v[1], {v[0], v[5], dropout}, v[6],
+                                           v[7]);
             },
             "attention_reference", 3);
       }
@@ -97,8 +109,8 @@ TEST_F(GpuAttentionKernels, ARankDrawsTheMaskOfItsHeads) {
             Dropout dropout = {0.25F, 42, 6, v[2], struct_at<StepState>(v[3])};
             dropout.first_head = 3;
             dropout.total_heads = 6;
-            attention_reference_forward(ctx, layout, v[0], dropout, v[4], v[5]);
-            attention_reference_backward(ctx, layout, v[1], v[0], v[5], dropout, v[6], v[7]);
+            attention_reference_forward(ctx, layout, {}, v[0], dropout, v[4], v[5]);
+            attention_reference_backward(ctx, layout, {}, v[1], {v[0], v[5], dropout}, v[6], v[7]);
           },
           "attention_reference of some heads", 3);
     }

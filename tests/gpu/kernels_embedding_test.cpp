@@ -26,7 +26,7 @@ Ids tokens_of(Dim count, Dim V, Dim stride) {
 Tensor order_of(const Ids& ids) {
   Ids order(ids.size());
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](std::int32_t place) { return ids[place]; });
+  std::ranges::stable_sort(order, {}, [&](std::int32_t index) { return ids[index]; });
   return int_tensor({static_cast<Dim>(ids.size())}, order);
 }
 
@@ -41,8 +41,11 @@ TEST_F(GpuEmbedding, Forward) {
         if (with_positions) problem.input(random_tensor(dtype, {12, C}, 2));
         problem.expect_match(
             [=](Context& ctx, const Problem::Views& v) {
-              embedding_forward(ctx, v[0], v[1], whole_vocabulary(50),
-                                with_positions ? CView(v[3]) : CView(), with_positions ? 4 : 0,
+              embedding_forward(ctx, v[0],
+                                {.table = v[1],
+                                 .shard = whole_vocabulary(50),
+                                 .positions = with_positions ? CView(v[3]) : CView(),
+                                 .first_position = with_positions ? 4 : 0},
                                 1.5F, v[2]);
             },
             "embedding_forward");
@@ -66,8 +69,9 @@ TEST_F(GpuEmbedding, ARankHasItsOwnRowsAlone) {
               .output(dtype, {3, 100, C});
           forward.expect_match(
               [=](Context& ctx, const Problem::Views& v) {
-                embedding_forward(ctx, v[0], v[1], shard, {}, 0, 1.5F, v[3]);
-                embedding_forward(ctx, v[0], v[1], shard, v[2], 0, 1.5F, v[4]);
+                embedding_forward(ctx, v[0], {.table = v[1], .shard = shard}, 1.5F, v[3]);
+                embedding_forward(ctx, v[0], {.table = v[1], .shard = shard, .positions = v[2]},
+                                  1.5F, v[4]);
               },
               "embedding_forward of a shard");
           for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
@@ -80,7 +84,7 @@ TEST_F(GpuEmbedding, ARankHasItsOwnRowsAlone) {
                             : poisoned(DType::f32, {sharding.size, C}));
             backward.expect_match(
                 [=](Context& ctx, const Problem::Views& v) {
-                  embedding_backward(ctx, v[0], v[1], v[2], shard, 0.5F, accumulate, v[3]);
+                  embedding_backward(ctx, {v[0], v[1]}, v[2], shard, 0.5F, accumulate, v[3]);
                 },
                 "embedding_backward of a shard");
           }
@@ -96,7 +100,7 @@ TEST_F(GpuEmbedding, ATokenOutsideTheTableGivesNotANumber) {
       .input(random_tensor(DType::f32, {5, 8}, 1))
       .output(DType::f32, {1, 3, 8});
   const auto found = problem.on_gpu([](Context& ctx, const Problem::Views& v) {
-    embedding_forward(ctx, v[0], v[1], whole_vocabulary(5), {}, 0, 1, v[2]);
+    embedding_forward(ctx, v[0], {.table = v[1], .shard = whole_vocabulary(5)}, 1, v[2]);
   });
   const auto values = to_doubles(found[2].view());
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i >= 8) << i;
@@ -121,7 +125,8 @@ TEST_F(GpuEmbedding, BackwardSumsRunsOfAnyLength) {
               .in_out(accumulate == Accumulate::yes ? random_tensor(DType::f32, {V, C}, 2)
                                                     : poisoned(DType::f32, {V, C}));
           const auto call = [=, V = V](Context& ctx, const Problem::Views& v) {
-            embedding_backward(ctx, v[0], v[1], v[2], whole_vocabulary(V), 0.5F, accumulate, v[3]);
+            embedding_backward(ctx, {v[0], v[1]}, v[2], whole_vocabulary(V), 0.5F, accumulate,
+                               v[3]);
           };
           problem.expect_match(call, "embedding_backward");
           EXPECT_LE(relative_difference(problem.on_gpu(call)[3].view(),

@@ -40,7 +40,7 @@ class GpuLoss : public GpuTest {
 Problem::Call loss_call(WithGradient gradient, Dim padding = 0) {
   return [=](Context& ctx, const Problem::Views& v) {
     const VocabularyShard shard = whole_vocabulary(v[0].shape()[1] - padding);
-    softmax_cross_entropy(ctx, v[0], shard, v[1], struct_at<StepState>(v[2]), gradient, v[3]);
+    softmax_cross_entropy(ctx, {v[0], shard, v[1]}, struct_at<StepState>(v[2]), gradient, v[3]);
   };
 }
 
@@ -160,7 +160,7 @@ Problem::Call shared_call(const Sharding& sharding, WithGradient gradient) {
                          part.reshaped({part.shape()[1], kRowStatisticCount}));
     }
     for (Dim rank = 0; rank < sharding.ranks; ++rank) {
-      vocabulary_cross_entropy(ctx, v[2 * rank], sharding.of(rank), v[after], gathered,
+      vocabulary_cross_entropy(ctx, {v[2 * rank], sharding.of(rank), v[after]}, gathered,
                                struct_at<StepState>(v[after + 1]), gradient, v[2 * rank + 1]);
     }
   };

@@ -44,8 +44,14 @@ TEST_F(GpuNorm, Forward) {
         const bool centered = kind == NormKind::layernorm;
         // rmsnorm has no mean: then the operand would stay poisoned.
         const auto call = [=](Context& ctx, const Problem::Views& v) {
-          add_norm_forward(ctx, kind, v[0], v[1], v[2], centered ? CView(v[3]) : CView(), 1e-5F,
-                           v[4], v[5], centered ? v[6] : View(), v[7]);
+          add_norm_forward(
+              ctx, kind,
+              {.residual = v[0],
+               .delta = v[1],
+               .weight = v[2],
+               .bias = centered ? CView(v[3]) : CView(),
+               .eps = 1e-5F},
+              {.sum = v[4], .y = v[5], .mean = centered ? v[6] : View(), .rstd = v[7]});
           if (!centered) ops::fill(ctx, 0, v[6]);
         };
         problem.expect_match(call, "add_norm_forward " + std::to_string(C), C == 1 ? 50 : 4);
@@ -65,8 +71,9 @@ TEST_F(GpuNorm, ForwardWithoutDeltaAndInPlace) {
           .output(DType::f32, {4});
       plain.expect_match(
           [](Context& ctx, const Problem::Views& v) {
-            add_norm_forward(ctx, NormKind::rmsnorm, v[0], {}, v[1], {}, 1e-5F, v[2], v[3], {},
-                             v[4]);
+            add_norm_forward(ctx, NormKind::rmsnorm,
+                             {.residual = v[0], .weight = v[1], .eps = 1e-5F},
+                             {.sum = v[2], .y = v[3], .rstd = v[4]});
           },
           "sum is a copy");
       Problem in_place(dtype);
@@ -78,8 +85,9 @@ TEST_F(GpuNorm, ForwardWithoutDeltaAndInPlace) {
           .output(DType::f32, {4});
       in_place.expect_match(
           [](Context& ctx, const Problem::Views& v) {
-            add_norm_forward(ctx, NormKind::layernorm, v[0], v[1], v[2], {}, 1e-5F, v[1], v[3],
-                             v[4], v[5]);
+            add_norm_forward(ctx, NormKind::layernorm,
+                             {.residual = v[0], .delta = v[1], .weight = v[2], .eps = 1e-5F},
+                             {.sum = v[1], .y = v[3], .mean = v[4], .rstd = v[5]});
           },
           "sum in delta's place", 2);
     }
@@ -103,9 +111,16 @@ TEST_F(GpuNorm, TheKeptSumGivesTheSameBits) {
         }
         const auto call = [=](Context& ctx, const Problem::Views& v) {
           const auto norm = [&](CView residual, CView delta, View sum, std::size_t out) {
-            add_norm_forward(ctx, kind, residual, delta, scales ? CView(v[2]) : CView(),
-                             centered ? CView(v[3]) : CView(), 1e-5F, sum, v[out],
-                             centered ? v[out + 1] : View(), scales ? v[out + 2] : View());
+            add_norm_forward(ctx, kind,
+                             {.residual = residual,
+                              .delta = delta,
+                              .weight = scales ? CView(v[2]) : CView(),
+                              .bias = centered ? CView(v[3]) : CView(),
+                              .eps = 1e-5F},
+                             {.sum = sum,
+                              .y = v[out],
+                              .mean = centered ? v[out + 1] : View(),
+                              .rstd = scales ? v[out + 2] : View()});
           };
           norm(v[0], v[1], v[4], 5);
           norm(v[4], {}, {}, 8);
@@ -131,7 +146,8 @@ TEST_F(GpuNorm, AMeanFarFromZeroDoesNotCancel) {
       .output(DType::f32, {3});
   problem.expect_match(
       [](Context& ctx, const Problem::Views& v) {
-        add_norm_forward(ctx, NormKind::layernorm, v[0], {}, v[1], {}, 1e-5F, {}, v[2], v[3], v[4]);
+        add_norm_forward(ctx, NormKind::layernorm, {.residual = v[0], .weight = v[1], .eps = 1e-5F},
+                         {.y = v[2], .mean = v[3], .rstd = v[4]});
       },
       "mean 1000", 5);
 }
@@ -145,7 +161,8 @@ TEST_F(GpuNorm, NoneAdds) {
         .output(dtype, {3, 37});
     forward.expect_match(
         [](Context& ctx, const Problem::Views& v) {
-          add_norm_forward(ctx, NormKind::none, v[0], v[1], {}, {}, 0, v[2], v[3], {}, {});
+          add_norm_forward(ctx, NormKind::none, {.residual = v[0], .delta = v[1]},
+                           {.sum = v[2], .y = v[3]});
         },
         "none");
     for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
@@ -153,8 +170,8 @@ TEST_F(GpuNorm, NoneAdds) {
       backward.input(random_tensor(dtype, {3, 37}, 1)).in_out(random_tensor(dtype, {3, 37}, 2));
       backward.expect_match(
           [=](Context& ctx, const Problem::Views& v) {
-            norm_backward(ctx, NormKind::none, v[0], {}, {}, {}, {}, accumulate, v[1],
-                          Accumulate::no, {}, {});
+            norm_backward(ctx, NormKind::none, v[0], {},
+                          {.dsum = v[1], .accumulate_input = accumulate});
           },
           "none backward");
     }
@@ -219,15 +236,24 @@ TEST_F(GpuNorm, Backward) {
         backward_problem(dtype, size, NormKind::layernorm, accumulate)
             .expect_match(
                 [=](Context& ctx, const Problem::Views& v) {
-                  norm_backward(ctx, NormKind::layernorm, v[0], v[1], v[2], v[3], v[4], add, v[5],
-                                add, v[6], v[7]);
+                  norm_backward(ctx, NormKind::layernorm, v[0],
+                                {.sum = v[1], .weight = v[2], .mean = v[3], .rstd = v[4]},
+                                {.dsum = v[5],
+                                 .accumulate_input = add,
+                                 .dweight = v[6],
+                                 .dbias = v[7],
+                                 .accumulate_weight = add});
                 },
                 what, 4);
         backward_problem(dtype, size, NormKind::rmsnorm, accumulate)
             .expect_match(
                 [=](Context& ctx, const Problem::Views& v) {
-                  norm_backward(ctx, NormKind::rmsnorm, v[0], v[1], v[2], {}, v[4], add, v[5], add,
-                                v[6], {});
+                  norm_backward(ctx, NormKind::rmsnorm, v[0],
+                                {.sum = v[1], .weight = v[2], .rstd = v[4]},
+                                {.dsum = v[5],
+                                 .accumulate_input = add,
+                                 .dweight = v[6],
+                                 .accumulate_weight = add});
                   ops::fill(ctx, 0, v[7]);  // rmsnorm has no bias
                 },
                 what + " of rmsnorm", 4);
@@ -239,8 +265,9 @@ TEST_F(GpuNorm, Backward) {
 TEST_F(GpuNorm, WeightGradientsOf16BitRowsAreAsExactAsF32) {
   const auto problem = backward_problem(DType::bf16, {3001, 200}, NormKind::layernorm, false);
   const auto call = [](Context& ctx, const Problem::Views& v) {
-    norm_backward(ctx, NormKind::layernorm, v[0], v[1], v[2], v[3], v[4], Accumulate::no, v[5],
-                  Accumulate::no, v[6], v[7]);
+    norm_backward(ctx, NormKind::layernorm, v[0],
+                  {.sum = v[1], .weight = v[2], .mean = v[3], .rstd = v[4]},
+                  {.dsum = v[5], .dweight = v[6], .dbias = v[7]});
   };
   const auto found = problem.on_gpu(call);
   const auto oracle = problem.on_oracle(call);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "gpu_test.hpp"
+#include "hyperslab/core/cuda_check.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab {
@@ -61,6 +62,19 @@ TEST_F(GpuMemory, ArenaKnowsTheHighestByteTouched) {
   synchronize(ctx);
 
   EXPECT_EQ(arena.highest_touched(), 123U);
+}
+
+TEST(CudaCheck, NamesWhoCalledAndWhat) {
+  EXPECT_NO_THROW(check_cuda(0, "group tensor", "cudaEventRecord"));
+  try {
+    check_cuda(1, "group tensor", "cudaEventRecord");
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::device);
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("group tensor: cudaEventRecord failed: cudaErrorInvalidValue"));
+  }
+  EXPECT_NO_THROW(log_if_cuda_failed(1, "group tensor", "cudaEventDestroy"));
 }
 
 TEST_F(GpuMemory, AFullGpuIsAnErrorWithTheNumbers) {

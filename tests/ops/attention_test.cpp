@@ -20,16 +20,17 @@ double attend_by_definition(const AttentionCase& c, Dim b, Dim h, Dim t, std::ve
   const Dim D = layout.head_width;
   const Dim key = (layout.heads + h / (layout.heads / layout.kv_heads)) * D;
   const Dim value = key + layout.kv_heads * D;
-  std::vector<double> weight(static_cast<std::size_t>(t + 1));
+  const Dim seen = c.size.mask == kCausal ? t + 1 : c.size.T;
+  std::vector<double> weight(static_cast<std::size_t>(seen));
   double sum = 0;
-  for (Dim j = 0; j <= t; ++j) {
+  for (Dim j = 0; j < seen; ++j) {
     double score = 0;
     for (Dim d = 0; d < D; ++d) score += at(c.qkv, b, t, h * D + d) * at(c.qkv, b, j, key + d);
     weight[j] = std::exp(score / std::sqrt(double(D)));
     sum += weight[j];
   }
   out.assign(static_cast<std::size_t>(D), 0.0);
-  for (Dim j = 0; j <= t; ++j) {
+  for (Dim j = 0; j < seen; ++j) {
     for (Dim d = 0; d < D; ++d) out[d] += weight[j] / sum * at(c.qkv, b, j, value + d);
   }
   return std::log(sum);
@@ -113,6 +114,36 @@ TEST_F(Attention, TheFutureChangesNothing) {
   }
 }
 
+TEST_F(Attention, WithoutAMaskTheFutureCounts) {
+  AttentionSize size = {1, 70, {4, 2, 16}};
+  const Dim cut = 37;
+  size.mask = kNoMask;
+  AttentionCase before(size, DType::f32);
+  AttentionCase after(size, DType::f32);
+  after.qkv.view().data<float>()[size.packed().numel() - 1] += 1;  // the last value
+  for (const bool reference : {false, true}) {
+    for (AttentionCase* c : {&before, &after}) {
+      reference ? c->reference_forward(ctx) : c->forward(ctx);
+    }
+
+    const View past = before.out.view().reshaped({size.T, 64}).slice(0, cut);
+    EXPECT_FALSE(same_bits(past, after.out.view().reshaped({size.T, 64}).slice(0, cut)));
+  }
+}
+
+TEST_F(Attention, UnknownMasksAreRefusedByName) {
+  AttentionSize size = {1, 5, {2, 1, 8}};
+  size.mask.kind = static_cast<AttentionMask::Kind>(7);
+  AttentionCase c(size, DType::f32);
+  expect_error_naming("attention_forward mask: expected causal or none, found kind 7",
+                      [&] { c.forward(ctx); });
+  expect_error_naming("attention_backward mask", [&] { c.backward(ctx); });
+  expect_error_naming("attention_reference_forward mask", [&] { c.reference_forward(ctx); });
+  expect_error_naming("attention_reference_backward mask", [&] { c.reference_backward(ctx); });
+  EXPECT_EQ(name_of(AttentionMask::Kind::causal), "causal");
+  EXPECT_EQ(name_of(AttentionMask::Kind::none), "none");
+}
+
 TEST_F(Attention, LargeScoresDoNotOverflow) {
   const AttentionSize size = {1, 40, {1, 1, 8}};
   AttentionCase single(size, DType::f32);
@@ -174,21 +205,24 @@ TEST_F(Attention, WrongOperandsAreNamed) {
   AttentionCase c({1, 5, {4, 2, 8}}, DType::f32);
   const HeadLayout other = {4, 4, 8};
   expect_error_naming("attention_forward qkv", [&] {
-    attention_forward(ctx, other, c.qkv.view(), c.out.view(), c.log_sum_exp.view());
+    attention_forward(ctx, other, kCausal, c.qkv.view(), c.out.view(), c.log_sum_exp.view());
   });
   expect_error_naming("attention_forward out", [&] {
-    attention_forward(ctx, c.size.layout, c.qkv.view(), c.qkv.view(), c.log_sum_exp.view());
+    attention_forward(ctx, c.size.layout, kCausal, c.qkv.view(), c.qkv.view(),
+                      c.log_sum_exp.view());
   });
   expect_error_naming("attention_backward dout", [&] {
-    attention_backward(ctx, c.size.layout, c.qkv.view(), c.qkv.view(), c.out.view(),
-                       c.log_sum_exp.view(), c.dqkv.view());
+    attention_backward(ctx, c.size.layout, kCausal, c.qkv.view(),
+                       {c.qkv.view(), c.out.view(), c.log_sum_exp.view()}, c.dqkv.view());
   });
   expect_error_naming("attention_reference_forward probabilities", [&] {
-    attention_reference_forward(ctx, c.size.layout, c.qkv.view(), {}, c.out.view(), c.out.view());
+    attention_reference_forward(ctx, c.size.layout, kCausal, c.qkv.view(), {}, c.out.view(),
+                                c.out.view());
   });
   expect_error_naming("attention_reference_backward dqkv", [&] {
-    attention_reference_backward(ctx, c.size.layout, c.dout.view(), c.qkv.view(),
-                                 c.probabilities.view(), {}, c.dprobabilities.view(), c.out.view());
+    attention_reference_backward(ctx, c.size.layout, kCausal, c.dout.view(),
+                                 {c.qkv.view(), c.probabilities.view()}, c.dprobabilities.view(),
+                                 c.out.view());
   });
 }
 

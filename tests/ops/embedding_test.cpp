@@ -22,7 +22,7 @@ Tensor order_of(CView tokens) {
   std::vector<std::int32_t> order(static_cast<std::size_t>(tokens.numel()));
   std::iota(order.begin(), order.end(), 0);
   const auto* id = tokens.data<std::int32_t>();
-  std::ranges::stable_sort(order, {}, [=](std::int32_t place) { return id[place]; });
+  std::ranges::stable_sort(order, {}, [=](std::int32_t index) { return id[index]; });
   return int_tensor({tokens.numel()}, order);
 }
 
@@ -32,11 +32,16 @@ TEST_F(EmbeddingOps, ForwardByHand) {
   const Tensor positions = tensor_of(DType::f32, {3, 2}, {100, 100, 10, 20, 30, 40});
   Tensor y = poisoned(DType::f32, {2, 2, 2});
 
-  embedding_forward(ctx, tokens.view(), table.view(), whole(table), {}, 0, 1, y.view());
+  embedding_forward(ctx, tokens.view(), {.table = table.view(), .shard = whole(table)}, 1,
+                    y.view());
   expect_values(y.view(), {5, 6, 1, 2, 3, 4, 5, 6});
 
-  embedding_forward(ctx, tokens.view(), table.view(), whole(table), positions.view(), 1, 2,
-                    y.view());
+  embedding_forward(ctx, tokens.view(),
+                    {.table = table.view(),
+                     .shard = whole(table),
+                     .positions = positions.view(),
+                     .first_position = 1},
+                    2, y.view());
   expect_values(y.view(), {20, 32, 32, 44, 16, 28, 40, 52});
 }
 
@@ -49,12 +54,13 @@ TEST_F(EmbeddingOps, GradientsMatchDifferences) {
   Tensor dtable = poisoned(DType::f64, {5, 3});
   Tensor dpositions = poisoned(DType::f64, {4, 3});
   const auto value = [&] {
-    embedding_forward(ctx, tokens.view(), table.view(), whole(table), positions.view(), 0, 0.5F,
-                      y.view());
+    embedding_forward(ctx, tokens.view(),
+                      {.table = table.view(), .shard = whole(table), .positions = positions.view()},
+                      0.5F, y.view());
     return inner_product(dy.view(), y.view());
   };
 
-  embedding_backward(ctx, tokens.view(), order_of(tokens.view()).view(), dy.view(), whole(dtable),
+  embedding_backward(ctx, {tokens.view(), order_of(tokens.view()).view()}, dy.view(), whole(dtable),
                      0.5F, Accumulate::no, dtable.view());
   position_backward(ctx, dy.view(), Accumulate::no, dpositions.view());
 
@@ -82,11 +88,11 @@ TEST_F(EmbeddingOps, BackwardClearsOrAddsWhateverTheTokensAre) {
     }
     Tensor dtable = poisoned(DType::f32, {V, C});
 
-    embedding_backward(ctx, tokens.view(), order.view(), dy.view(), whole(dtable), 2,
+    embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), whole(dtable), 2,
                        Accumulate::no, dtable.view());
     expect_values(dtable.view(), wanted, 2e-5);
 
-    embedding_backward(ctx, tokens.view(), order.view(), dy.view(), whole(dtable), 2,
+    embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), whole(dtable), 2,
                        Accumulate::yes, dtable.view());
     for (double& v : wanted) v *= 2;
     expect_values(dtable.view(), wanted, 4e-5);
@@ -101,7 +107,7 @@ TEST_F(EmbeddingOps, BackwardDoesNotDependOnTheNumberOfChunks) {
   const Tensor tokens = int_tensor({4, 1024}, ids);
   const Tensor order = order_of(tokens.view());
   const Tensor dy = random_tensor(DType::f32, {4, 1024, 5}, 3);
-  // The documented order is ascending by place, one element at a time.
+  // The documented order is ascending by index, one element at a time.
   Tensor wanted = filled_tensor(DType::f32, {101, 5}, 0);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     for (Dim c = 0; c < 5; ++c) {
@@ -111,8 +117,8 @@ TEST_F(EmbeddingOps, BackwardDoesNotDependOnTheNumberOfChunks) {
   }
   Tensor dtable = poisoned(DType::f32, {101, 5});
 
-  embedding_backward(ctx, tokens.view(), order.view(), dy.view(), whole(dtable), 1, Accumulate::no,
-                     dtable.view());
+  embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), whole(dtable), 1,
+                     Accumulate::no, dtable.view());
 
   EXPECT_TRUE(same_bits(dtable.view(), wanted.view()));
 }
@@ -138,8 +144,8 @@ TEST_F(EmbeddingOps, EmptyBatchesClear) {
   const Tensor dy(Device::cpu, DType::f32, {0, 4, 3});
   Tensor dtable = poisoned(DType::f32, {5, 3});
 
-  embedding_backward(ctx, tokens.view(), order.view(), dy.view(), whole(dtable), 1, Accumulate::no,
-                     dtable.view());
+  embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), whole(dtable), 1,
+                     Accumulate::no, dtable.view());
 
   expect_values(dtable.view(), std::vector<double>(15, 0.0), 0);
 }
@@ -163,15 +169,23 @@ TEST_F(EmbeddingOps, RanksThatShareAVocabularyAddUp) {
     const Tensor table = random_tensor(DType::f32, {V, kWidth}, 1);
     const Tensor positions = random_tensor(DType::f32, {9, kWidth}, 2);
     Tensor wanted = poisoned(DType::f32, {2, 7, kWidth});
-    embedding_forward(ctx, tokens.view(), table.view(), whole(table), positions.view(), 2, 1.5F,
-                      wanted.view());
+    embedding_forward(ctx, tokens.view(),
+                      {.table = table.view(),
+                       .shard = whole(table),
+                       .positions = positions.view(),
+                       .first_position = 2},
+                      1.5F, wanted.view());
     std::vector<double> sum(static_cast<std::size_t>(wanted.view().numel()), 0.0);
 
     for (Dim rank = 0; rank < ranks; ++rank) {
       const VocabularyShard shard = sharding.of(rank);
       Tensor y = poisoned(DType::f32, {2, 7, kWidth});
-      embedding_forward(ctx, tokens.view(), rows_of(table, shard, rows).view(), shard,
-                        rank == 0 ? CView(positions.view()) : CView(), 2, 1.5F, y.view());
+      embedding_forward(ctx, tokens.view(),
+                        {.table = rows_of(table, shard, rows).view(),
+                         .shard = shard,
+                         .positions = rank == 0 ? CView(positions.view()) : CView(),
+                         .first_position = 2},
+                        1.5F, y.view());
       for (std::size_t i = 0; i < sum.size(); ++i) {
         const auto here = static_cast<double>(y.view().data<float>()[i]);
         const Dim token = ids[i / kWidth];
@@ -201,13 +215,13 @@ TEST_F(EmbeddingOps, ARankHasTheGradientOfItsRowsAlone) {
                     : poisoned(DType::f32, {size, kWidth});
       };
       Tensor wanted = before(V);
-      embedding_backward(ctx, tokens.view(), order.view(), dy.view(), whole(wanted), 0.5F,
+      embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), whole(wanted), 0.5F,
                          accumulate, wanted.view());
 
       for (Dim rank = 0; rank < ranks; ++rank) {
         const VocabularyShard shard = sharding.of(rank);
         Tensor dtable = before(rows);
-        embedding_backward(ctx, tokens.view(), order.view(), dy.view(), shard, 0.5F, accumulate,
+        embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), shard, 0.5F, accumulate,
                            dtable.view());
 
         const Dim first = shard.count == 0 ? 0 : shard.first;
@@ -229,8 +243,8 @@ TEST_F(EmbeddingOps, PaddingStandsForNoTokenAlsoWhereMoreTokensFollow) {
   Tensor y = poisoned(DType::f32, {1, 4, 1});
   Tensor dtable = poisoned(DType::f32, {4, 1});
 
-  embedding_forward(ctx, tokens.view(), table.view(), shard, {}, 0, 1, y.view());
-  embedding_backward(ctx, tokens.view(), order_of(tokens.view()).view(), dy.view(), shard, 1,
+  embedding_forward(ctx, tokens.view(), {.table = table.view(), .shard = shard}, 1, y.view());
+  embedding_backward(ctx, {tokens.view(), order_of(tokens.view()).view()}, dy.view(), shard, 1,
                      Accumulate::no, dtable.view());
 
   expect_values(y.view(), {20, 0, 0, 0});
@@ -255,31 +269,38 @@ TEST_F(EmbeddingOps, WrongOperandsAreNamed) {
   Tensor y = filled_tensor(DType::f32, {1, 2, 2}, 0);
   Tensor dtable = filled_tensor(DType::f32, {4, 2}, 0);
   expect_error_naming("embedding_forward tokens", [&] {
-    embedding_forward(ctx, tokens.view(), table.view(), whole(table), {}, 0, 1, y.view());
+    embedding_forward(ctx, tokens.view(), {.table = table.view(), .shard = whole(table)}, 1,
+                      y.view());
   });
-  expect_error_naming("embedding_forward tokens: place 1 holds token 3, wanted less than 2", [&] {
-    embedding_forward(ctx, tokens.view(), table.view(), {0, 1, 2}, {}, 0, 1, y.view());
+  expect_error_naming("embedding_forward tokens: index 1 holds token 3, expected less than 2", [&] {
+    embedding_forward(ctx, tokens.view(), {.table = table.view(), .shard = {0, 1, 2}}, 1, y.view());
   });
   expect_error_naming("embedding_forward shard: tokens 1+3 of 4", [&] {
-    embedding_forward(ctx, tokens.view(), table.view().slice(0, 2), {1, 3, 4}, {}, 0, 1, y.view());
+    embedding_forward(ctx, tokens.view(), {.table = table.view().slice(0, 2), .shard = {1, 3, 4}},
+                      1, y.view());
   });
   expect_error_naming("embedding_backward shard: tokens 2+3 of 4", [&] {
-    embedding_backward(ctx, tokens.view(), int_tensor({2}, {0, 1}).view(), y.view(), {2, 3, 4}, 1,
+    embedding_backward(ctx, {tokens.view(), int_tensor({2}, {0, 1}).view()}, y.view(), {2, 3, 4}, 1,
                        Accumulate::no, dtable.view());
   });
   expect_error_naming("embedding_forward first_position", [&] {
-    embedding_forward(ctx, tokens.view(), dtable.view(), whole(dtable), positions.view(), 1, 1,
-                      y.view());
+    embedding_forward(ctx, tokens.view(),
+                      {.table = dtable.view(),
+                       .shard = whole(dtable),
+                       .positions = positions.view(),
+                       .first_position = 1},
+                      1, y.view());
   });
   expect_error_naming("embedding_forward y", [&] {
-    embedding_forward(ctx, tokens.view(), dtable.view(), whole(dtable), {}, 0, 1, dtable.view());
+    embedding_forward(ctx, tokens.view(), {.table = dtable.view(), .shard = whole(dtable)}, 1,
+                      dtable.view());
   });
   expect_error_naming("embedding_backward sort_index", [&] {
-    embedding_backward(ctx, tokens.view(), int_tensor({2}, {1, 0}).view(), y.view(), whole(dtable),
-                       1, Accumulate::no, dtable.view());
+    embedding_backward(ctx, {tokens.view(), int_tensor({2}, {1, 0}).view()}, y.view(),
+                       whole(dtable), 1, Accumulate::no, dtable.view());
   });
   expect_error_naming("embedding_backward dy", [&] {
-    embedding_backward(ctx, tokens.view(), int_tensor({2}, {0, 1}).view(), table.view(),
+    embedding_backward(ctx, {tokens.view(), int_tensor({2}, {0, 1}).view()}, table.view(),
                        whole(dtable), 1, Accumulate::no, dtable.view());
   });
   expect_error_naming("position_backward dpositions", [&] {

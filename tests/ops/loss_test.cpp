@@ -33,7 +33,7 @@ TEST_F(Loss, ByHand) {
   const Tensor targets = int_tensor({3}, {1, 1, kIgnoredTarget});
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 1);
 
-  softmax_cross_entropy(ctx, logits.view(), whole(logits), targets.view(), &state,
+  softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view()}, &state,
                         WithGradient::yes, sums.view());
 
   EXPECT_NEAR(place(sums, kSumLoss), 1 + std::log(2.0) + std::log(4.0 / 3.0), 1e-6);
@@ -52,14 +52,14 @@ TEST_F(Loss, GradientMatchesDifferences) {
   const auto value = [&] {
     Tensor scratch = logits.clone();
     Tensor fresh = filled_tensor(DType::f64, {kSumCount}, 0);
-    softmax_cross_entropy(ctx, scratch.view(), whole(scratch), targets.view(), nullptr,
+    softmax_cross_entropy(ctx, {scratch.view(), whole(scratch), targets.view()}, nullptr,
                           WithGradient::no, fresh.view());
     EXPECT_TRUE(same_bits(scratch.view(), logits.view())) << "without gradient nothing is written";
     return 0.5 * place(fresh, kSumLoss);
   };
   Tensor dlogits = logits.clone();
 
-  softmax_cross_entropy(ctx, dlogits.view(), whole(dlogits), targets.view(), &state,
+  softmax_cross_entropy(ctx, {dlogits.view(), whole(dlogits), targets.view()}, &state,
                         WithGradient::yes, sums.view());
 
   expect_gradient("dlogits", logits.view(), dlogits.view(), value);
@@ -75,7 +75,7 @@ TEST_F(Loss, FloatMatchesTheOracleAndRepeatsItsBits) {
       std::vector<Tensor> out;
       out.push_back(converted(logits.view(), dtype));
       out.push_back(filled_tensor(dtype, {kSumCount}, 0));
-      softmax_cross_entropy(ctx, out[0].view(), whole(out[0]), targets.view(), &state,
+      softmax_cross_entropy(ctx, {out[0].view(), whole(out[0]), targets.view()}, &state,
                             WithGradient::yes, out[1].view());
       return out;
     };
@@ -97,7 +97,7 @@ TEST_F(Loss, FloatMatchesTheOracleAndRepeatsItsBits) {
 TEST_F(Loss, LargeLogitsDoNotOverflowAndNansAreSeen) {
   Tensor logits = tensor_of(DType::f32, {1, 3}, {3e38, -3e38, 0});
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 0);
-  softmax_cross_entropy(ctx, logits.view(), whole(logits), int_tensor({1}, {0}).view(), &state,
+  softmax_cross_entropy(ctx, {logits.view(), whole(logits), int_tensor({1}, {0}).view()}, &state,
                         WithGradient::yes, sums.view());
   EXPECT_EQ(place(sums, kSumLoss), 0);
   expect_values(logits.view(), {0, 0, 0}, 0);
@@ -106,7 +106,7 @@ TEST_F(Loss, LargeLogitsDoNotOverflowAndNansAreSeen) {
     Tensor bad = filled_tensor(DType::f32, {1, 3}, 1);
     bad.view().data<float>()[at] = std::numeric_limits<float>::quiet_NaN();
     Tensor bad_sums = filled_tensor(DType::f32, {kSumCount}, 0);
-    softmax_cross_entropy(ctx, bad.view(), whole(bad), int_tensor({1}, {0}).view(), &state,
+    softmax_cross_entropy(ctx, {bad.view(), whole(bad), int_tensor({1}, {0}).view()}, &state,
                           WithGradient::yes, bad_sums.view());
     EXPECT_TRUE(std::isnan(place(bad_sums, kSumLoss))) << at;
   }
@@ -117,7 +117,7 @@ TEST_F(Loss, NoRowsAreLegal) {
   const Tensor targets(Device::cpu, DType::i32, {0});
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 2);
 
-  softmax_cross_entropy(ctx, logits.view(), whole(logits), targets.view(), &state,
+  softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view()}, &state,
                         WithGradient::yes, sums.view());
 
   expect_values(sums.view(), std::vector<double>(kSumCount, 2.0), 0);
@@ -135,9 +135,9 @@ TEST_F(Loss, ColumnsOfPaddingTakeNoPart) {
       Tensor sums = filled_tensor(DType::f32, {kSumCount}, 0);
       Tensor padded_sums = filled_tensor(DType::f32, {kSumCount}, 0);
 
-      softmax_cross_entropy(ctx, exact.view(), whole(exact), targets.view(), &state, gradient,
+      softmax_cross_entropy(ctx, {exact.view(), whole(exact), targets.view()}, &state, gradient,
                             sums.view());
-      softmax_cross_entropy(ctx, padded.view(), whole_vocabulary(V), targets.view(), &state,
+      softmax_cross_entropy(ctx, {padded.view(), whole_vocabulary(V), targets.view()}, &state,
                             gradient, padded_sums.view());
 
       EXPECT_TRUE(same_bits(sums.view(), padded_sums.view()));
@@ -162,27 +162,27 @@ TEST_F(Loss, WrongOperandsAreNamed) {
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 0);
   const Tensor targets = int_tensor({2}, {0, 3});
   expect_error_naming("softmax_cross_entropy targets: row 1 holds token 3", [&] {
-    softmax_cross_entropy(ctx, logits.view(), whole(logits), targets.view(), &state,
+    softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view()}, &state,
                           WithGradient::yes, sums.view());
   });
   expect_error_naming("softmax_cross_entropy targets", [&] {
-    softmax_cross_entropy(ctx, logits.view(), whole(logits), targets.view().slice(0, 1), &state,
+    softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view().slice(0, 1)}, &state,
                           WithGradient::yes, sums.view());
   });
   expect_error_naming("softmax_cross_entropy shard: wanted the whole vocabulary", [&] {
-    softmax_cross_entropy(ctx, logits.view(), {1, 2, 3}, targets.view(), &state, WithGradient::yes,
-                          sums.view());
+    softmax_cross_entropy(ctx, {logits.view(), {1, 2, 3}, targets.view()}, &state,
+                          WithGradient::yes, sums.view());
   });
   expect_error_naming("softmax_cross_entropy shard: tokens 0+4 of 4", [&] {
-    softmax_cross_entropy(ctx, logits.view(), whole_vocabulary(4), targets.view(), &state,
+    softmax_cross_entropy(ctx, {logits.view(), whole_vocabulary(4), targets.view()}, &state,
                           WithGradient::yes, sums.view());
   });
   expect_error_naming("softmax_cross_entropy sums", [&] {
-    softmax_cross_entropy(ctx, logits.view(), whole(logits), targets.view(), &state,
+    softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view()}, &state,
                           WithGradient::yes, sums.view().slice(0, 3));
   });
   expect_error_naming("softmax_cross_entropy state", [&] {
-    softmax_cross_entropy(ctx, logits.view(), whole(logits), targets.view(), nullptr,
+    softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view()}, nullptr,
                           WithGradient::yes, sums.view());
   });
 }

@@ -75,30 +75,71 @@ TEST_F(Meta, AttentionCountsTheCausalHalfOrTheSquare) {
   const View square = view({B, H, T, T});
   const double half = 2.0 * B * T * T * C;
 
-  EXPECT_EQ(work("attention_forward", [&] { attention_forward(ctx, layout, qkv, out, statistics); })
+  EXPECT_EQ(work("attention_forward",
+                 [&] { attention_forward(ctx, layout, AttentionMask(), qkv, out, statistics); })
                 .flops,
             half);
-  EXPECT_EQ(work("attention_backward",
-                 [&] { attention_backward(ctx, layout, out, qkv, out, statistics, qkv); })
-                .flops,
-            2.5 * half);
-  EXPECT_EQ(work("attention_reference_forward",
-                 [&] { attention_reference_forward(ctx, layout, qkv, {}, out, square); })
-                .flops,
-            2 * half);
   EXPECT_EQ(
-      work("attention_reference_backward",
-           [&] { attention_reference_backward(ctx, layout, out, qkv, square, {}, square, qkv); })
+      work("attention_backward",
+           [&] {
+             attention_backward(ctx, layout, AttentionMask(), out, {qkv, out, statistics}, qkv);
+           })
           .flops,
-      4 * half);
+      2.5 * half);
+  EXPECT_EQ(
+      work("attention_reference_forward",
+           [&] { attention_reference_forward(ctx, layout, AttentionMask(), qkv, {}, out, square); })
+          .flops,
+      2 * half);
+  EXPECT_EQ(work("attention_reference_backward",
+                 [&] {
+                   attention_reference_backward(ctx, layout, AttentionMask(), out, {qkv, square},
+                                                square, qkv);
+                 })
+                .flops,
+            4 * half);
   const View cache = view({B, 20, 4});
   EXPECT_EQ(work("attention_cached_forward",
                  [&] {
-                   attention_cached_forward(ctx, layout, view({B, 1, layout.packed_width()}), 10,
-                                            cache, cache, view({B, 1, C}));
+                   attention_cached_forward(ctx, layout, AttentionMask(),
+                                            view({B, 1, layout.packed_width()}), {cache, cache, 10},
+                                            view({B, 1, C}));
                  })
                 .flops,
             4.0 * B * C * 11);
+}
+
+TEST_F(Meta, AttentionWithoutAMaskCountsTheSquare) {
+  const AttentionMask none = {AttentionMask::Kind::none};
+  const HeadLayout layout = {H, 1, 4};
+  const View qkv = view({B, T, layout.packed_width()});
+  const View out = view({B, T, C});
+  const View statistics = view({B, H, T});
+  const View square = view({B, H, T, T});
+  const double gemm = 2.0 * B * T * T * C;
+
+  EXPECT_EQ(
+      work("attention_forward", [&] { attention_forward(ctx, layout, none, qkv, out, statistics); })
+          .flops,
+      2 * gemm);
+  EXPECT_EQ(work("attention_backward",
+                 [&] {
+                   attention_backward(ctx, layout, none, out, {qkv, out, statistics}, qkv);
+                 })
+                .flops,
+            5 * gemm);
+  EXPECT_EQ(work("attention_reference_forward",
+                 [&] { attention_reference_forward(ctx, layout, none, qkv, {}, out, square); })
+                .flops,
+            2 * gemm);
+  const View cache = view({B, 20, 4});
+  EXPECT_EQ(work("attention_cached_forward",
+                 [&] {
+                   attention_cached_forward(ctx, layout, none, view({B, 3, layout.packed_width()}),
+                                            {cache, cache, 10}, view({B, 3, C}));
+                 })
+                .flops,
+            4.0 * B * C * 3 * 13);
 }
 
 TEST_F(Meta, ElementwiseOpsCountEveryOperandOnce) {
@@ -119,26 +160,31 @@ TEST_F(Meta, ElementwiseOpsCountEveryOperandOnce) {
                  })
                 .bytes,
             2.5 * full);
-  EXPECT_EQ(
-      work("add_norm_forward",
-           [&] { add_norm_forward(ctx, NormKind::rmsnorm, x, x, row, {}, 0, x, x, {}, rstd); })
-          .bytes,
-      4 * full + 4.0 * (C + kRows));
+  EXPECT_EQ(work("add_norm_forward",
+                 [&] {
+                   add_norm_forward(ctx, NormKind::rmsnorm,
+                                    {.residual = x, .delta = x, .weight = row},
+                                    {.sum = x, .y = x, .rstd = rstd});
+                 })
+                .bytes,
+            4 * full + 4.0 * (C + kRows));
 }
 
 TEST_F(Meta, LookupsLossAndOptimizerCountWhatTheyTouch) {
   const View sums = view({kSumCount});
   EXPECT_EQ(work("embedding_forward",
                  [&] {
-                   embedding_forward(ctx, view({B, T}, DType::i32), view({V, C}),
-                                     whole_vocabulary(V), {}, 0, 1, view({B, T, C}));
+                   embedding_forward(ctx, view({B, T}, DType::i32),
+                                     {.table = view({V, C}), .shard = whole_vocabulary(V)}, 1,
+                                     view({B, T, C}));
                  })
                 .bytes,
             4.0 * (2 * kRows * C + kRows));
   EXPECT_EQ(work("softmax_cross_entropy",
                  [&] {
-                   softmax_cross_entropy(ctx, view({16, V}), whole_vocabulary(V),
-                                         view({16}, DType::i32), nullptr, WithGradient::yes, sums);
+                   softmax_cross_entropy(
+                       ctx, {view({16, V}), whole_vocabulary(V), view({16}, DType::i32)}, nullptr,
+                       WithGradient::yes, sums);
                  })
                 .bytes,
             4.0 * (16 * V + 16 + kSumCount));
@@ -164,21 +210,22 @@ TEST_F(Meta, APartOfTheVocabularyCountsItsOwn) {
   const auto backward_bytes = [&](Accumulate accumulate) {
     return work("embedding_backward",
                 [&] {
-                  embedding_backward(ctx, tokens, view({B * T}, DType::i32), view({B, T, C}), shard,
-                                     1, accumulate, view({8, C}));
+                  embedding_backward(ctx, {tokens, view({B * T}, DType::i32)}, view({B, T, C}),
+                                     shard, 1, accumulate, view({8, C}));
                 })
         .bytes;
   };
   const auto loss = [&](WithGradient gradient) {
     return work("vocabulary_cross_entropy", [&] {
-      vocabulary_cross_entropy(ctx, logits, shard, targets, gathered, nullptr, gradient,
+      vocabulary_cross_entropy(ctx, {logits, shard, targets}, gathered, nullptr, gradient,
                                view({kSumCount}));
     });
   };
 
   EXPECT_EQ(work("embedding_forward",
                  [&] {
-                   embedding_forward(ctx, tokens, view({8, C}), shard, {}, 0, 1, view({B, T, C}));
+                   embedding_forward(ctx, tokens, {.table = view({8, C}), .shard = shard}, 1,
+                                     view({B, T, C}));
                  })
                 .bytes,
             4.0 * (kRows * C + table_rows + kRows));
@@ -199,15 +246,18 @@ TEST_F(Meta, ThePlannedWorkspaceIsWhatTheCpuNeeds) {
   const HeadLayout layout = {4, 2, 33};
   const Dim tokens = 97;
   const auto run = [&](Context& context, auto&& make) {
-    attention_forward(context, layout, make({2, tokens, layout.packed_width()}),
+    attention_forward(context, layout, AttentionMask(), make({2, tokens, layout.packed_width()}),
                       make({2, tokens, 132}), make({2, 4, tokens}));
-    attention_backward(context, layout, make({2, tokens, 132}),
-                       make({2, tokens, layout.packed_width()}), make({2, tokens, 132}),
-                       make({2, 4, tokens}), make({2, tokens, layout.packed_width()}));
-    attention_reference_forward(context, layout, make({2, tokens, layout.packed_width()}), {},
+    attention_backward(
+        context, layout, AttentionMask(), make({2, tokens, 132}),
+        {make({2, tokens, layout.packed_width()}), make({2, tokens, 132}), make({2, 4, tokens})},
+        make({2, tokens, layout.packed_width()}));
+    attention_reference_forward(context, layout, AttentionMask(),
+                                make({2, tokens, layout.packed_width()}), {},
                                 make({2, tokens, 132}), make({2, 4, tokens, tokens}));
-    norm_backward(context, NormKind::rmsnorm, make({9, C}), make({9, C}), make({C}), {}, make({9}),
-                  Accumulate::no, make({9, C}), Accumulate::no, make({C}), {});
+    norm_backward(context, NormKind::rmsnorm, make({9, C}),
+                  {.sum = make({9, C}), .weight = make({C}), .rstd = make({9})},
+                  {.dsum = make({9, C}), .dweight = make({C})});
     add_norm_squared(context, make({200000}), make({kSumCount}));
     linear_activation_backward_input(context, make({9, F}), make({F, C}), make({9, C}),
                                      Activation::gelu, make({9, C}));

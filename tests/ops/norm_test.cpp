@@ -30,9 +30,16 @@ struct NormCase {
 
   void forward(Context& ctx, NormKind kind) {
     const bool centered = kind == NormKind::layernorm;
-    add_norm_forward(ctx, kind, residual.view(), delta.view(), weight.view(),
-                     centered ? bias.view() : View(), kEps, sum.view(), y.view(),
-                     centered ? mean.view() : View(), rstd.view());
+    add_norm_forward(ctx, kind,
+                     {.residual = residual.view(),
+                      .delta = delta.view(),
+                      .weight = weight.view(),
+                      .bias = centered ? bias.view() : View(),
+                      .eps = kEps},
+                     {.sum = sum.view(),
+                      .y = y.view(),
+                      .mean = centered ? mean.view() : View(),
+                      .rstd = rstd.view()});
   }
 };
 
@@ -44,15 +51,17 @@ TEST_F(Norm, ForwardByHand) {
   Tensor mean = poisoned(DType::f64, {1});
   Tensor rstd = poisoned(DType::f64, {1});
 
-  add_norm_forward(ctx, NormKind::layernorm, x.view(), {}, weight.view(), bias.view(), 0, {},
-                   y.view(), mean.view(), rstd.view());
+  add_norm_forward(ctx, NormKind::layernorm,
+                   {.residual = x.view(), .weight = weight.view(), .bias = bias.view()},
+                   {.y = y.view(), .mean = mean.view(), .rstd = rstd.view()});
   const double r = 1 / std::sqrt(3.5);
   expect_values(mean.view(), {3}, 1e-12);
   expect_values(rstd.view(), {r}, 1e-12);
   expect_values(y.view(), {-2 * r, -r + 1, 0, 3 * r}, 1e-12);
 
-  add_norm_forward(ctx, NormKind::rmsnorm, x.view(), {}, weight.view(), {}, 0.5F, {}, y.view(), {},
-                   rstd.view());
+  add_norm_forward(ctx, NormKind::rmsnorm,
+                   {.residual = x.view(), .weight = weight.view(), .eps = 0.5F},
+                   {.y = y.view(), .rstd = rstd.view()});
   const double q = 1 / std::sqrt(12.5 + 0.5);
   expect_values(rstd.view(), {q}, 1e-12);
   expect_values(y.view(), {q, 2 * q, 6 * q, 6 * q}, 1e-12);
@@ -64,13 +73,13 @@ TEST_F(Norm, WithoutANormOnlyTheSumRemains) {
   Tensor sum = poisoned(DType::f32, {1, 2});
   Tensor y = poisoned(DType::f32, {1, 2});
 
-  add_norm_forward(ctx, NormKind::none, a.view(), b.view(), {}, {}, 0, sum.view(), y.view(), {},
-                   {});
+  add_norm_forward(ctx, NormKind::none, {.residual = a.view(), .delta = b.view()},
+                   {.sum = sum.view(), .y = y.view()});
   expect_values(sum.view(), {11, 22});
   expect_values(y.view(), {11, 22});
 
-  norm_backward(ctx, NormKind::none, a.view(), {}, {}, {}, {}, Accumulate::yes, y.view(),
-                Accumulate::no, {}, {});
+  norm_backward(ctx, NormKind::none, a.view(), {},
+                {.dsum = y.view(), .accumulate_input = Accumulate::yes});
   expect_values(y.view(), {12, 24});
 }
 
@@ -88,9 +97,14 @@ TEST_F(Norm, GradientsMatchDifferences) {
     };
 
     c.forward(ctx, kind);
-    norm_backward(ctx, kind, dy.view(), c.sum.view(), c.weight.view(),
-                  centered ? c.mean.view() : View(), c.rstd.view(), Accumulate::no, dsum.view(),
-                  Accumulate::no, dweight.view(), centered ? dbias.view() : View());
+    norm_backward(ctx, kind, dy.view(),
+                  {.sum = c.sum.view(),
+                   .weight = c.weight.view(),
+                   .mean = centered ? c.mean.view() : View(),
+                   .rstd = c.rstd.view()},
+                  {.dsum = dsum.view(),
+                   .dweight = dweight.view(),
+                   .dbias = centered ? dbias.view() : View()});
 
     expect_gradient("dsum by residual", c.residual.view(), dsum.view(), value);
     expect_gradient("dsum by delta", c.delta.view(), dsum.view(), value);
@@ -105,8 +119,16 @@ TEST_F(Norm, BackwardAddsWhereAskedAndMayAlias) {
   const Tensor dy = random_tensor(DType::f64, {3, 5}, 9);
   const auto backward = [&](CView upstream, Accumulate input, View dsum, Accumulate weight,
                             Tensor& dweight, Tensor& dbias) {
-    norm_backward(ctx, NormKind::layernorm, upstream, c.sum.view(), c.weight.view(), c.mean.view(),
-                  c.rstd.view(), input, dsum, weight, dweight.view(), dbias.view());
+    norm_backward(ctx, NormKind::layernorm, upstream,
+                  {.sum = c.sum.view(),
+                   .weight = c.weight.view(),
+                   .mean = c.mean.view(),
+                   .rstd = c.rstd.view()},
+                  {.dsum = dsum,
+                   .accumulate_input = input,
+                   .dweight = dweight.view(),
+                   .dbias = dbias.view(),
+                   .accumulate_weight = weight});
   };
   Tensor plain = poisoned(DType::f64, {3, 5});
   Tensor dweight = poisoned(DType::f64, {5});
@@ -138,9 +160,12 @@ TEST_F(Norm, SumMayAliasResidualOrDelta) {
     const View sum = over_residual ? aliased.residual.view() : aliased.delta.view();
 
     separate.forward(ctx, NormKind::rmsnorm);
-    add_norm_forward(ctx, NormKind::rmsnorm, aliased.residual.view(), aliased.delta.view(),
-                     aliased.weight.view(), {}, kEps, sum, aliased.y.view(), {},
-                     aliased.rstd.view());
+    add_norm_forward(ctx, NormKind::rmsnorm,
+                     {.residual = aliased.residual.view(),
+                      .delta = aliased.delta.view(),
+                      .weight = aliased.weight.view(),
+                      .eps = kEps},
+                     {.sum = sum, .y = aliased.y.view(), .rstd = aliased.rstd.view()});
 
     EXPECT_TRUE(same_bits(sum, separate.sum.view()));
     EXPECT_TRUE(same_bits(aliased.y.view(), separate.y.view()));
@@ -159,10 +184,14 @@ TEST_F(Norm, FloatMatchesTheOracleForAwkwardSizesAndRepeatsItsBits) {
         out.push_back(poisoned(dtype, {C}));
         out.push_back(poisoned(dtype, {C}));
         c.forward(ctx, kind);
-        norm_backward(ctx, kind, dy.view(), c.sum.view(), c.weight.view(),
-                      centered ? c.mean.view() : View(), c.rstd.view(), Accumulate::no,
-                      out[0].view(), Accumulate::no, out[1].view(),
-                      centered ? out[2].view() : View());
+        norm_backward(ctx, kind, dy.view(),
+                      {.sum = c.sum.view(),
+                       .weight = c.weight.view(),
+                       .mean = centered ? c.mean.view() : View(),
+                       .rstd = c.rstd.view()},
+                      {.dsum = out[0].view(),
+                       .dweight = out[1].view(),
+                       .dbias = centered ? out[2].view() : View()});
         if (!centered) out.pop_back();
         out.push_back(std::move(c.y));
         out.push_back(std::move(c.sum));
@@ -191,9 +220,16 @@ void expect_equal_bits_from_the_sum(Context& ctx, NormKind kind, DType dtype, Di
   const bool scales = kind != NormKind::none;
   const auto norm = [&](CView residual, CView delta, View sum, Tensor& y, Tensor& mean,
                         Tensor& rstd) {
-    add_norm_forward(ctx, kind, residual, delta, scales ? c.weight.view() : View(),
-                     centered ? c.bias.view() : View(), kEps, sum, y.view(),
-                     centered ? mean.view() : View(), scales ? rstd.view() : View());
+    add_norm_forward(ctx, kind,
+                     {.residual = residual,
+                      .delta = delta,
+                      .weight = scales ? c.weight.view() : View(),
+                      .bias = centered ? c.bias.view() : View(),
+                      .eps = kEps},
+                     {.sum = sum,
+                      .y = y.view(),
+                      .mean = centered ? mean.view() : View(),
+                      .rstd = scales ? rstd.view() : View()});
   };
   norm(c.residual.view(), c.delta.view(), c.sum.view(), c.y, c.mean, c.rstd);
   Tensor room = poisoned(dtype, {offset + rows * C});
@@ -232,12 +268,13 @@ TEST_F(Norm, ARowOfOneElementHasItsSignAndNoGradient) {
   Tensor rstd = poisoned(DType::f64, {2});
   Tensor dweight = poisoned(DType::f64, {1});
 
-  add_norm_forward(ctx, NormKind::rmsnorm, x.view(), {}, weight.view(), {}, 0, {}, y.view(), {},
-                   rstd.view());
+  add_norm_forward(ctx, NormKind::rmsnorm, {.residual = x.view(), .weight = weight.view()},
+                   {.y = y.view(), .rstd = rstd.view()});
   expect_values(y.view(), {-2, 2}, 1e-14);
 
-  norm_backward(ctx, NormKind::rmsnorm, x.view(), x.view(), weight.view(), {}, rstd.view(),
-                Accumulate::no, y.view(), Accumulate::no, dweight.view(), {});
+  norm_backward(ctx, NormKind::rmsnorm, x.view(),
+                {.sum = x.view(), .weight = weight.view(), .rstd = rstd.view()},
+                {.dsum = y.view(), .dweight = dweight.view()});
   expect_values(y.view(), {0, 0}, 1e-14);
   expect_values(dweight.view(), {3 + 5}, 1e-14);
 }
@@ -254,10 +291,14 @@ TEST_F(Norm, ALargeMeanCostsNoDigits) {
   Tensor statistic = poisoned(DType::f32, {2, 1});
   Tensor statistic64 = poisoned(DType::f64, {2, 1});
 
-  add_norm_forward(ctx, NormKind::layernorm, x.view(), {}, weight.view(), {}, kEps, {}, y.view(),
-                   statistic.view().slice(0, 1), statistic.view().slice(1, 1));
-  add_norm_forward(ctx, NormKind::layernorm, x64.view(), {}, weight64.view(), {}, kEps, {},
-                   y64.view(), statistic64.view().slice(0, 1), statistic64.view().slice(1, 1));
+  add_norm_forward(
+      ctx, NormKind::layernorm, {.residual = x.view(), .weight = weight.view(), .eps = kEps},
+      {.y = y.view(), .mean = statistic.view().slice(0, 1), .rstd = statistic.view().slice(1, 1)});
+  add_norm_forward(ctx, NormKind::layernorm,
+                   {.residual = x64.view(), .weight = weight64.view(), .eps = kEps},
+                   {.y = y64.view(),
+                    .mean = statistic64.view().slice(0, 1),
+                    .rstd = statistic64.view().slice(1, 1)});
 
   expect_matches_oracle(y.view(), y64.view(), "y", 10);
 }
@@ -267,20 +308,27 @@ TEST_F(Norm, WrongOperandsAreNamed) {
   const Tensor weight = filled_tensor(DType::f32, {4}, 0);
   Tensor dweight = filled_tensor(DType::f64, {3}, 0);
   expect_error_naming("add_norm_forward weight", [&] {
-    add_norm_forward(ctx, NormKind::rmsnorm, c.residual.view(), {}, weight.view(), {}, kEps, {},
-                     c.y.view(), {}, c.rstd.view());
+    add_norm_forward(ctx, NormKind::rmsnorm,
+                     {.residual = c.residual.view(), .weight = weight.view(), .eps = kEps},
+                     {.y = c.y.view(), .rstd = c.rstd.view()});
   });
   expect_error_naming("add_norm_forward sum", [&] {
-    add_norm_forward(ctx, NormKind::rmsnorm, c.residual.view(), c.delta.view(), c.weight.view(), {},
-                     kEps, {}, c.y.view(), {}, c.rstd.view());
+    add_norm_forward(ctx, NormKind::rmsnorm,
+                     {.residual = c.residual.view(),
+                      .delta = c.delta.view(),
+                      .weight = c.weight.view(),
+                      .eps = kEps},
+                     {.y = c.y.view(), .rstd = c.rstd.view()});
   });
   expect_error_naming("add_norm_forward mean", [&] {
-    add_norm_forward(ctx, NormKind::layernorm, c.residual.view(), {}, c.weight.view(), {}, kEps, {},
-                     c.y.view(), {}, c.rstd.view());
+    add_norm_forward(ctx, NormKind::layernorm,
+                     {.residual = c.residual.view(), .weight = c.weight.view(), .eps = kEps},
+                     {.y = c.y.view(), .rstd = c.rstd.view()});
   });
   expect_error_naming("norm_backward dweight", [&] {
-    norm_backward(ctx, NormKind::rmsnorm, c.y.view(), c.residual.view(), c.weight.view(), {},
-                  c.rstd.view(), Accumulate::no, c.sum.view(), Accumulate::no, dweight.view(), {});
+    norm_backward(ctx, NormKind::rmsnorm, c.y.view(),
+                  {.sum = c.residual.view(), .weight = c.weight.view(), .rstd = c.rstd.view()},
+                  {.dsum = c.sum.view(), .dweight = dweight.view()});
   });
 }
 

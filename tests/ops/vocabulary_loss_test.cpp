@@ -45,7 +45,7 @@ struct SharedLoss {
                          gathered.view().slice(rank, 1).reshaped({N, kRowStatisticCount}));
     }
     for (Dim rank = 0; rank < sharding.ranks; ++rank) {
-      vocabulary_cross_entropy(ctx, logits[rank].view(), sharding.of(rank), targets,
+      vocabulary_cross_entropy(ctx, {logits[rank].view(), sharding.of(rank), targets},
                                gathered.view(), state, gradient, sums[rank].view());
     }
   }
@@ -189,7 +189,7 @@ TEST_F(VocabularyLoss, OneRankHasTheBitsOfTheWholeLoss) {
       Tensor sums = filled_tensor(DType::f32, {kSumCount}, 1);
 
       shared.run(ctx, targets.view(), &state, gradient);
-      softmax_cross_entropy(ctx, whole.view(), whole_vocabulary(V), targets.view(), &state,
+      softmax_cross_entropy(ctx, {whole.view(), whole_vocabulary(V), targets.view()}, &state,
                             gradient, sums.view());
 
       EXPECT_TRUE(same_bits(shared.logits[0].view(), whole.view()));
@@ -261,7 +261,7 @@ TEST_F(VocabularyLoss, WrongOperandsAreNamed) {
   Tensor statistics = filled_tensor(DType::f32, {2, kRowStatisticCount}, 0);
   const Tensor targets = int_tensor({2}, {0, 7});
   const auto run = [&](const VocabularyShard& shard, CView gathered, const StepState* step) {
-    vocabulary_cross_entropy(ctx, logits.view(), shard, targets.view(), gathered, step,
+    vocabulary_cross_entropy(ctx, {logits.view(), shard, targets.view()}, gathered, step,
                              WithGradient::yes, sums.view());
   };
   const View one = statistics.view().reshaped({1, 2, kRowStatisticCount});

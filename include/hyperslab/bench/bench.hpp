@@ -10,6 +10,7 @@
 
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/core/profiler.hpp"
+#include "hyperslab/ops/kernel_class.hpp"
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::bench {
@@ -58,7 +59,7 @@ struct BenchClocks {
 /// One kernel in all phases.
 struct BenchKernel {
   std::string name;
-  KernelClass kernel_class = KernelClass::other;
+  ops::KernelClass kernel_class = ops::KernelClass::other;
   std::int64_t calls = 0;  ///< in all measured steps
   double seconds = 0;      ///< in all measured steps
   std::array<std::int64_t, kPhases> phase_calls{};
@@ -74,8 +75,8 @@ struct BenchKernels {
   [[nodiscard]] double seconds() const;
   [[nodiscard]] double seconds(Phase phase) const;
   /// Share of a class in all kernels, and in those of a phase.
-  [[nodiscard]] double share(KernelClass kernel_class) const;
-  [[nodiscard]] double share(KernelClass kernel_class, Phase phase) const;
+  [[nodiscard]] double share(ops::KernelClass kernel_class) const;
+  [[nodiscard]] double share(ops::KernelClass kernel_class, Phase phase) const;
   /// The kernel that takes longest in a phase; null where none ran in it.
   [[nodiscard]] const BenchKernel* top(Phase phase) const;
   /// Calls of a kernel in the forward pass of one microbatch.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace hyperslab::log {
 
@@ -13,5 +14,9 @@ void debug(const std::string& text);
 void info(const std::string& text);
 void warn(const std::string& text);
 void error(const std::string& text);
+
+/// For destructors, which cannot throw: warns that `who` (a library, an op) made a call that
+/// failed.
+void failed_close(std::string_view who, std::string_view call, std::string_view text) noexcept;
 
 }  // namespace hyperslab::log

@@ -24,21 +24,6 @@ enum class CallKind : std::uint8_t {
 /// The kind of a function of CUDA's runtime or driver by its name, such as "cudaMalloc_v3020".
 [[nodiscard]] CallKind kind_of_call(std::string_view name);
 
-/// What a kernel computes, as far as its name says.
-enum class KernelClass : std::uint8_t {
-  matmul,
-  attention,
-  softmax,
-  elementwise,
-  reduction,
-  optimizer,
-  communication,
-  other,
-};
-inline constexpr int kKernelClasses = 8;
-[[nodiscard]] std::string_view name_of(KernelClass kernel_class);
-/// `name`: as readable_kernel gives it.
-[[nodiscard]] KernelClass class_of_kernel(std::string_view name);
 /// A kernel's name as C++ writes it, without return type, parameters and namespaces of our own.
 [[nodiscard]] std::string readable_kernel(const std::string& name);
 
@@ -51,8 +36,7 @@ struct CallCount {
 
 /// One kernel in one phase.
 struct KernelTime {
-  std::string name;  ///< readable
-  KernelClass kernel_class = KernelClass::other;
+  std::string name;            ///< readable
   Phase phase = Phase::other;  ///< in which the host launched it
   std::int64_t calls = 0;
   double seconds = 0;  ///< on the device, of all calls together
@@ -78,15 +62,18 @@ struct KernelSpan {
 class Profiler {
  public:
   enum class Watch : std::uint8_t { calls, calls_and_kernels };
+  /// Whether a kernel communicates, by its readable name.
+  using IsCommunication = bool (*)(std::string_view kernel);
 
-  /// Why there can be none here, with what to do; empty where CUPTI was opened. It may still refuse
+  /// Why there can be none here, with what to do; empty if CUPTI was opened. It may still refuse
   /// to work beside another profiler.
   [[nodiscard]] static std::string unavailable();
 
   /// `recorder` says in which phase a kernel is launched; only launches of the thread that makes
-  /// the profiler are asked for. Throws Error(device) where CUPTI is missing or refuses. What is
-  /// launched before start() or inside a graph has no phase.
-  Profiler(const Recorder& recorder, Watch watch);
+  /// the profiler are asked for. Without `communicates` no kernel counts as communication. Throws
+  /// Error(device) if CUPTI is missing or refuses. What is launched before start() or inside a
+  /// graph has no phase.
+  Profiler(const Recorder& recorder, Watch watch, IsCommunication communicates = nullptr);
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
@@ -122,7 +109,7 @@ class Profiler {
   std::unique_ptr<Backend> backend_;
 };
 
-/// Time between two places of a context's stream by CUDA events; on the CPU by the clock. All
+/// Time between two points of a context's stream by CUDA events; on the CPU by the clock. All
 /// events are made at once, and reading waits only in seconds().
 class EventTimer {
  public:

@@ -22,6 +22,7 @@ enum class BackwardPart : std::uint8_t { both, input, weight };
 struct BlockConfig {
   Dim width = 0;
   ops::HeadLayout heads;
+  ops::AttentionMask mask;
   Dim ffn_width = 0;
   ops::Activation activation = ops::Activation::gelu_tanh;
   ops::NormKind norm = ops::NormKind::layernorm;
@@ -98,8 +99,8 @@ struct CacheSlot {
   View values;  ///< (B, T_max, H_kv Dh)
 };
 
-/// Causal self-attention with packed queries, keys and values. The heads are dealt out over the
-/// tensor group; where there are fewer key-value heads than ranks, several ranks hold the same one.
+/// Self-attention with packed queries, keys and values. The heads are distributed over the tensor
+/// group; if there are fewer key-value heads than ranks, several ranks hold the same one.
 class Attention {
  public:
   struct Slot {
@@ -120,7 +121,8 @@ class Attention {
   /// dy -> dx, not aliased. x is forward's input. BackwardPart::weight reads x and the slot only.
   void backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                 View dx) const;
-  /// Attends from T_new new tokens to the cache and to each other.
+  /// Attends from T_new new tokens to the cache and to each other. Needs a causal mask: without one
+  /// earlier tokens would have to be computed again.
   void decode(Context& ctx, CView x, const RopeTables& rope, Dim past, const CacheSlot& cache,
               const Slot& slot, View y) const;
   /// Heads of this rank.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string_view>
+
 #include "hyperslab/ops/dropout.hpp"
 
 namespace hyperslab::ops {
@@ -33,31 +35,62 @@ void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Di
          head_width <= 256;
 }
 
-/// Causal attention, softmax(q k^T / sqrt(Dh)) v (Vaswani et al. 2017, eq. 1), without keeping the
-/// scores. qkv: (B, T, packed); out: (B, T, H * Dh); log_sum_exp: (B, H, T) f32 (f64 for f64), kept
-/// for backward.
-void attention_forward(Context& ctx, const HeadLayout& layout, CView qkv, View out,
-                       View log_sum_exp);
+/// Which keys a query sees; an argument of every attention op. A device refuses by name what it
+/// cannot do.
+struct AttentionMask {
+  enum class Kind : std::uint8_t {
+    causal,  ///< those at its own position and before
+    none,    ///< all
+  };
+  Kind kind = Kind::causal;
+  bool operator==(const AttentionMask& other) const = default;
+};
+[[nodiscard]] std::string_view name_of(AttentionMask::Kind kind);
+
+/// Attention, softmax(q k^T / sqrt(Dh)) v over the keys that the mask leaves (Vaswani et al. 2017,
+/// eq. 1), without keeping the scores. qkv: (B, T, packed); out: (B, T, H * Dh); log_sum_exp:
+/// (B, H, T) f32 (f64 for f64), kept for backward.
+void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask, CView qkv,
+                       View out, View log_sum_exp);
+/// What forward read and kept.
+struct AttentionSaved {
+  CView qkv;
+  CView out;
+  CView log_sum_exp;
+};
 /// dqkv: (B, T, packed), overwritten. Scores are recomputed from qkv and log_sum_exp
 /// (Dao et al. 2022, algorithm 4).
-void attention_backward(Context& ctx, const HeadLayout& layout, CView dout, CView qkv, CView out,
-                        CView log_sum_exp, View dqkv);
+void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                        CView dout, const AttentionSaved& saved, View dqkv);
 
-/// The reference path: batched products, a masked softmax as a pass of its own, probabilities kept.
+/// The reference path: batched GEMMs, a masked softmax of its own, probabilities kept.
 /// probabilities: (B, H, T, T), before dropout. Dropout acts on the probabilities, of which row i,
 /// key j of head h has element ((first_head + h) * T + i) * T + j of total_heads * T * T in a
 /// sample; elements_per_sample and first_element are not read.
-void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView qkv,
-                                 const Dropout& dropout, View out, View probabilities);
+void attention_reference_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                                 CView qkv, const Dropout& dropout, View out, View probabilities);
+/// What forward read and kept.
+struct AttentionReferenceSaved {
+  CView qkv;
+  CView probabilities;
+  Dropout dropout{};
+};
 /// dprobabilities: (B, H, T, T), scratch.
-void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView dout, CView qkv,
-                                  CView probabilities, const Dropout& dropout, View dprobabilities,
-                                  View dqkv);
+void attention_reference_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                                  CView dout, const AttentionReferenceSaved& saved,
+                                  View dprobabilities, View dqkv);
 
-/// Attention of new tokens on a cache, for generation: appends the keys and values of qkv to the
-/// cache at rows [past, past + T_new), then attends causally. qkv: (B, T_new, packed), rotated
-/// already; key_cache, value_cache: (B, T_max, H_kv * Dh); out: (B, T_new, H * Dh).
-void attention_cached_forward(Context& ctx, const HeadLayout& layout, CView qkv, Dim past,
-                              View key_cache, View value_cache, View out);
+/// Keys and values of earlier tokens: (B, T_max, H_kv * Dh), of which `past` rows are in use.
+struct KeyValueCache {
+  View keys;
+  View values;
+  Dim past = 0;
+};
+/// Attention of new tokens on a cache, for generation: writes the keys and values of qkv to rows
+/// [past, past + T_new) of the cache, then attends to all rows up to there; a causal mask hides
+/// later new tokens from earlier ones. qkv: (B, T_new, packed), rotated already; out:
+/// (B, T_new, H * Dh).
+void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                              CView qkv, const KeyValueCache& cache, View out);
 
 }  // namespace hyperslab::ops

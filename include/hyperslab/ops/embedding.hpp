@@ -6,20 +6,33 @@
 
 namespace hyperslab::ops {
 
-/// y[b, t] = scale * table[tokens[b, t] - shard.first] + positions[first_position + t]; of a token
-/// outside the shard only the position stays, so that the sum over the ranks of a vocabulary is
-/// whole where one of them has positions. tokens: (B, T) i32 below shard.vocabulary (on the CPU
-/// an Error, on a GPU not-a-number where not); table: (rows, C), rows >= shard.count; positions:
-/// (T_max, C) or absent; y: (B, T, C).
-void embedding_forward(Context& ctx, CView tokens, CView table, const VocabularyShard& shard,
-                       CView positions, Dim first_position, float scale, View y);
+/// table: (rows, C) with rows >= shard.count; positions: (T_max, C) or absent.
+struct EmbeddingTables {
+  CView table;
+  VocabularyShard shard;
+  CView positions{};
+  Dim first_position = 0;
+};
 
-/// dtable[v - shard.first] (+)= scale * sum of dy over the places of token v, in ascending order of
-/// place, so that the result is deterministic; tokens outside the shard are skipped. sort_index: (B
-/// * T) i32, the places sorted by token, stable (the loader makes it). dy: (B, T, C); dtable:
-/// (rows, C) f32 (f64 for f64), rows >= shard.count; Accumulate::no also clears the rows of absent
-/// tokens and of padding, Accumulate::yes leaves them as they are.
-void embedding_backward(Context& ctx, CView tokens, CView sort_index, CView dy,
+/// y[b, t] = scale * table[tokens[b, t] - shard.first] + positions[first_position + t]. A token
+/// outside the shard gets only its position, so that the sum over the ranks of a vocabulary is
+/// complete if exactly one of them has positions. tokens: (B, T) i32 below shard.vocabulary, else
+/// the CPU throws an Error and a GPU writes not-a-number; y: (B, T, C).
+void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables, float scale,
+                       View y);
+
+/// tokens: (B, T) i32; sort_index: (B * T) i32, the flat indices b * T + t sorted by token, stable.
+/// Example: tokens 7 3 7 have the sort index 1 0 2. The loader makes it.
+struct SortedTokens {
+  CView tokens;
+  CView sort_index;
+};
+
+/// dtable[v - shard.first] (+)= scale * sum of dy over the occurrences of token v, in ascending
+/// order of their index, so that the result is deterministic; tokens outside the shard are skipped.
+/// dy: (B, T, C); dtable: (rows, C) f32 (f64 for f64), rows >= shard.count; Accumulate::no also
+/// clears the rows of absent tokens and of padding, Accumulate::yes leaves them as they are.
+void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
                         const VocabularyShard& shard, float scale, Accumulate accumulate,
                         View dtable);
 

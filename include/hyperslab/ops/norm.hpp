@@ -7,6 +7,21 @@ namespace hyperslab::ops {
 
 enum class NormKind : std::uint8_t { layernorm, rmsnorm, none };
 
+/// Absent views are those that the kind of norm or the call does not need.
+struct NormOperands {
+  CView residual;
+  CView delta{};
+  CView weight{};
+  CView bias{};
+  float eps = 0;
+};
+struct NormResults {
+  View sum{};
+  View y;
+  View mean{};
+  View rstd{};
+};
+
 /// Residual addition and normalization in one pass:
 ///   sum = residual + delta          (delta absent: sum is residual itself and `sum` may be absent)
 ///   y   = (sum - mean) * rstd * weight + bias   layernorm (Ba et al. 2016, eq. 4)
@@ -16,16 +31,30 @@ enum class NormKind : std::uint8_t { layernorm, rmsnorm, none };
 /// absent. mean, rstd: (...) in f32 (f64 for f64), kept for backward; mean is absent for rmsnorm.
 /// Statistics are summed in f32 or better; eps is inside the root. Statistics and y are those of
 /// `sum` as it is stored: the norm of the kept sum, without delta, gives the same bits again (on a
-/// GPU where the operands of both calls are aligned to 16 bytes, or of both are not).
-void add_norm_forward(Context& ctx, NormKind kind, CView residual, CView delta, CView weight,
-                      CView bias, float eps, View sum, View y, View mean, View rstd);
+/// GPU if the operands of both calls are aligned to 16 bytes, or of both are not).
+void add_norm_forward(Context& ctx, NormKind kind, const NormOperands& operands,
+                      const NormResults& results);
+
+/// What forward read and kept.
+struct NormSaved {
+  CView sum{};
+  CView weight{};
+  CView mean{};
+  CView rstd{};
+};
+struct NormGradients {
+  View dsum;
+  Accumulate accumulate_input = Accumulate::no;
+  View dweight{};
+  View dbias{};
+  Accumulate accumulate_weight = Accumulate::no;
+};
 
 /// dsum (+)= gradient with respect to `sum`; dweight, dbias (+)= sums over rows, deterministic.
 /// dy, sum, dsum: (..., C); with accumulate_input::yes dsum holds the gradient that arrived over
-/// the residual path and is added to. dsum may alias dy where accumulate_input is no. dweight,
-/// dbias: (C) in f32 (f64 for f64); dbias absent where there is no bias.
-void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weight, CView mean,
-                   CView rstd, Accumulate accumulate_input, View dsum, Accumulate accumulate_weight,
-                   View dweight, View dbias);
+/// the residual path and is added to. dsum may alias dy if accumulate_input is no. dweight,
+/// dbias: (C) in f32 (f64 for f64); dbias is absent if there is no bias.
+void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved,
+                   const NormGradients& gradients);
 
 }  // namespace hyperslab::ops

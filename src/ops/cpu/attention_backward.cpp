@@ -63,6 +63,7 @@ void score_gradient(T* scores, T* dscores, Dim valid, Dim padded, T scale, T log
 /// One query head: what backward reads, and where dq goes.
 template <class T>
 struct QueryGradient {
+  bool causal;
   HeadRows<const T> q, dout, out;
   HeadRows<T> dq;
   const T* log_sum_exp;
@@ -76,13 +77,18 @@ T dot_product(const T* a, const T* b, Dim count) {
   return sum;
 }
 
-/// The block of `rows` queries from `first` on against the keys of one block from `key` on: adds to
-/// dk, dv and the block's dq. `dots` are the products of dout and out by row.
+/// `rows` queries from `first` on against one block of keys from `key` on, of those before `end`.
+struct BlockRange {
+  Dim first, rows, key, end;
+};
+
+/// Adds to dk, dv and the block's dq. `dots` are the dot products of dout and out by row.
 template <class T>
-void backward_block(const QueryGradient<T>& head, Dim first, Dim rows, Dim key, Dim head_width,
+void backward_block(const QueryGradient<T>& head, const BlockRange& range, Dim head_width,
                     const T* dots, const BackwardScratch<T>& s) {
+  const auto [first, rows, key, end] = range;
   const T scale = T(1) / std::sqrt(static_cast<T>(head_width));
-  const Dim seen = std::min(kKeyBlock, first + rows - key);
+  const Dim seen = std::min(kKeyBlock, end - key);
   const Dim padded = round_up(seen, kPanel<T>);
   const Dim panel = kPanel<T> * head_width;
   const Right<T> keys_t = {s.keys_transposed + key * head_width, kPanel<T>, panel};
@@ -93,8 +99,8 @@ void backward_block(const QueryGradient<T>& head, Dim first, Dim rows, Dim key, 
                 {s.dscores, s.score_row, false});
   for (Dim i = 0; i < rows; ++i) {
     score_gradient(s.scores + i * s.score_row, s.dscores + i * s.score_row,
-                   std::min(seen, first + i + 1 - key), padded, scale, head.log_sum_exp[first + i],
-                   dots[i]);
+                   head.causal ? std::min(seen, first + i + 1 - key) : seen, padded, scale,
+                   head.log_sum_exp[first + i], dots[i]);
   }
   small_gemm<T>(seen, s.width, rows, {s.scores, 1, s.score_row}, {s.dout, s.width, kPanel<T>},
                 {s.dv + key * s.width, s.width, true});
@@ -115,8 +121,9 @@ void backward_head(const QueryGradient<T>& head, Dim tokens, Dim head_width,
     for (Dim i = 0; i < rows; ++i) {
       dots[i] = dot_product(head.dout.row(first + i), head.out.row(first + i), head_width);
     }
-    for (Dim key = 0; key < first + rows; key += kKeyBlock) {
-      backward_block(head, first, rows, key, head_width, dots, s);
+    const Dim end = head.causal ? first + rows : tokens;
+    for (Dim key = 0; key < end; key += kKeyBlock) {
+      backward_block(head, {first, rows, key, end}, head_width, dots, s);
     }
     for (Dim i = 0; i < rows; ++i) {
       std::copy_n(s.dq + i * s.width, head_width, head.dq.row(first + i));
@@ -128,6 +135,7 @@ void backward_head(const QueryGradient<T>& head, Dim tokens, Dim head_width,
 template <class T>
 struct BackwardCall {
   HeadLayout layout;
+  bool causal;
   Dim tokens;
   const T *dout, *qkv, *out, *log_sum_exp;
   T* dqkv;
@@ -153,7 +161,8 @@ void backward_group(const BackwardCall<T>& call, Dim b, Dim kv, const BackwardSc
   const Dim out_row = layout.heads * D;
   for (Dim h = kv * group; h < (kv + 1) * group; ++h) {
     const Dim at = b * tokens * out_row + h * D;
-    const QueryGradient<T> head = {{call.qkv + sample + h * D, packed},
+    const QueryGradient<T> head = {call.causal,
+                                   {call.qkv + sample + h * D, packed},
                                    {call.dout + at, out_row},
                                    {call.out + at, out_row},
                                    {call.dqkv + sample + h * D, packed},
@@ -176,16 +185,22 @@ std::size_t attention_backward_workspace(int threads, const HeadLayout& layout, 
   return static_cast<std::size_t>(threads * count) * size_of(statistic_dtype(dtype));
 }
 
-void attention_backward(Context& ctx, const HeadLayout& layout, CView dout, CView qkv, CView out,
-                        CView log_sum_exp, View dqkv) {
+void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                        CView dout, const AttentionSaved& saved, View dqkv) {
+  const CView qkv = saved.qkv;
   with_real(qkv.dtype(), "attention_backward", [&]<class T>(T) {
     const Dim B = qkv.shape()[0];
     const Dim tokens = qkv.shape()[1];
     auto* base = static_cast<T*>(
         ctx.workspace("attention_backward",
                       attention_backward_workspace(ctx.threads(), layout, tokens, qkv.dtype())));
-    const BackwardCall<T> call = {layout,        tokens,        dout.data<T>(),
-                                  qkv.data<T>(), out.data<T>(), log_sum_exp.data<T>(),
+    const BackwardCall<T> call = {layout,
+                                  mask.kind == AttentionMask::Kind::causal,
+                                  tokens,
+                                  dout.data<T>(),
+                                  qkv.data<T>(),
+                                  saved.out.data<T>(),
+                                  saved.log_sum_exp.data<T>(),
                                   dqkv.data<T>()};
     const auto groups = [&](int chunk, Dim begin, Dim end) {
       const Dim stride = BackwardScratch<T>(nullptr, layout, tokens).count;

@@ -84,9 +84,10 @@ T exponentiate(T* scores, Dim valid, Dim padded, T scale, T& log_sum) {
 /// The rows of one query head and where its results go.
 template <class T>
 struct QueryHead {
+  bool causal;
   HeadRows<const T> q;
   HeadRows<T> out;
-  T* log_sum_exp;  // null where nobody asks
+  T* log_sum_exp;  // null if it is not kept
 };
 
 /// Attention of `queries` rows at positions past, past + 1, ... on packed keys and values.
@@ -96,15 +97,16 @@ void attend(const QueryHead<T>& head, Dim queries, Dim past, Dim head_width,
   const T scale = T(1) / std::sqrt(static_cast<T>(head_width));
   for (Dim first = 0; first < queries; first += kQueryBlock) {
     const Dim rows = std::min(kQueryBlock, queries - first);
-    const Dim visible = past + first + rows;
+    const Dim visible = past + (head.causal ? first + rows : queries);
     const Dim padded = round_up(visible, kPanel<T>);
     small_gemm<T>(rows, padded, head_width, {head.q.row(first), head.q.stride, 1}, keys,
                   {scratch.scores, scratch.score_row, false});
     T inverse[kQueryBlock];
     for (Dim i = 0; i < rows; ++i) {
       T log_sum = 0;
-      inverse[i] = T(1) / exponentiate(scratch.scores + i * scratch.score_row, past + first + i + 1,
-                                       padded, scale, log_sum);
+      const Dim seen = head.causal ? past + first + i + 1 : visible;
+      inverse[i] =
+          T(1) / exponentiate(scratch.scores + i * scratch.score_row, seen, padded, scale, log_sum);
       if (head.log_sum_exp != nullptr) head.log_sum_exp[first + i] = log_sum;
     }
     small_gemm<T>(rows, scratch.width, visible, {scratch.scores, scratch.score_row, 1}, values,
@@ -122,6 +124,7 @@ void attend(const QueryHead<T>& head, Dim queries, Dim past, Dim head_width,
 template <class T>
 struct ForwardCall {
   HeadLayout layout;
+  bool causal;
   Dim queries;
   Dim past;
   const T* qkv;
@@ -149,6 +152,7 @@ void attend_group(const ForwardCall<T>& call, Dim b, Dim kv, const ForwardScratc
   const Dim out_row = layout.heads * D;
   for (Dim h = kv * group; h < (kv + 1) * group; ++h) {
     const QueryHead<T> head = {
+        call.causal,
         {call.qkv + b * call.queries * packed + h * D, packed},
         {call.out + b * call.queries * out_row + h * D, out_row},
         call.log_sum_exp ? call.log_sum_exp + (b * layout.heads + h) * call.queries : nullptr};
@@ -192,12 +196,13 @@ std::size_t attention_forward_workspace(int threads, const HeadLayout& layout, D
   return static_cast<std::size_t>(threads * count) * size_of(statistic_dtype(dtype));
 }
 
-void attention_forward(Context& ctx, const HeadLayout& layout, CView qkv, View out,
-                       View log_sum_exp) {
+void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask, CView qkv,
+                       View out, View log_sum_exp) {
   with_real(qkv.dtype(), "attention_forward", [&]<class T>(T) {
     const auto [B, tokens, packed] = qkv.dims<3>("attention_forward qkv");
     const T* keys = qkv.data<T>() + layout.heads * layout.head_width;
     const ForwardCall<T> call = {layout,
+                                 mask.kind == AttentionMask::Kind::causal,
                                  tokens,
                                  0,
                                  qkv.data<T>(),
@@ -211,19 +216,20 @@ void attention_forward(Context& ctx, const HeadLayout& layout, CView qkv, View o
   });
 }
 
-void attention_cached_forward(Context& ctx, const HeadLayout& layout, CView qkv, Dim past,
-                              View key_cache, View value_cache, View out) {
+void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                              CView qkv, const KeyValueCache& cache, View out) {
   with_real(qkv.dtype(), "attention_cached_forward", [&]<class T>(T) {
-    const auto [B, T_max, width] = key_cache.dims<3>("attention_cached_forward key_cache");
+    const auto [B, T_max, width] = cache.keys.dims<3>("attention_cached_forward keys");
     const Dim key_column = layout.heads * layout.head_width;
-    append<T>(layout, qkv, key_column, past, key_cache);
-    append<T>(layout, qkv, key_column + width, past, value_cache);
+    append<T>(layout, qkv, key_column, cache.past, cache.keys);
+    append<T>(layout, qkv, key_column + width, cache.past, cache.values);
     const ForwardCall<T> call = {layout,
+                                 mask.kind == AttentionMask::Kind::causal,
                                  qkv.shape()[1],
-                                 past,
+                                 cache.past,
                                  qkv.data<T>(),
-                                 key_cache.data<T>(),
-                                 value_cache.data<T>(),
+                                 cache.keys.data<T>(),
+                                 cache.values.data<T>(),
                                  T_max * width,
                                  width,
                                  out.data<T>(),

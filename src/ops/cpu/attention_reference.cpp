@@ -16,22 +16,22 @@ namespace {
 
 constexpr Dim kRowBlock = 64;  // rows of dropped probabilities that are remade at once
 
-/// The masked softmax of row i of the scores, in place.
+/// The softmax of the first `seen` scores of a row, in place; zeros after them.
 template <class T>
-void masked_softmax(T* row, Dim i, Dim tokens) {
+void masked_softmax(T* row, Dim seen, Dim tokens) {
   T top = -std::numeric_limits<T>::infinity();
 #pragma omp simd reduction(max : top)
-  for (Dim j = 0; j <= i; ++j) top = row[j] > top ? row[j] : top;
+  for (Dim j = 0; j < seen; ++j) top = row[j] > top ? row[j] : top;
   T sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (Dim j = 0; j <= i; ++j) {
+  for (Dim j = 0; j < seen; ++j) {
     row[j] = exponential(row[j] - top);
     sum += row[j];
   }
   const T inverse = T(1) / sum;
 #pragma omp simd
-  for (Dim j = 0; j <= i; ++j) row[j] *= inverse;
-  std::fill(row + i + 1, row + tokens, T(0));
+  for (Dim j = 0; j < seen; ++j) row[j] *= inverse;
+  std::fill(row + seen, row + tokens, T(0));
 }
 
 /// One query head of one sample: its columns in the packed matrices and its square of scores.
@@ -177,8 +177,9 @@ std::size_t attention_reference_workspace(int threads, Dim keys, DType dtype) {
   return static_cast<std::size_t>(threads * kRowBlock * keys) * size_of(statistic_dtype(dtype));
 }
 
-void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView qkv,
-                                 const Dropout& dropout, View out, View probabilities) {
+void attention_reference_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                                 CView qkv, const Dropout& dropout, View out, View probabilities) {
+  const bool causal = mask.kind == AttentionMask::Kind::causal;
   with_real(qkv.dtype(), "attention_reference_forward", [&]<class T>(T) {
     const Dim tokens = qkv.shape()[1];
     const Dim H = layout.heads;
@@ -199,7 +200,9 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView q
     each_head(Component::attention_scores,
               [](const Head<T>& head, T* scores, Dim, T*) { head_scores(head, scores); });
     each_head(Component::attention_softmax, [&](const Head<T>&, T* scores, Dim, T*) {
-      for (Dim i = 0; i < tokens; ++i) masked_softmax(scores + i * tokens, i, tokens);
+      for (Dim i = 0; i < tokens; ++i) {
+        masked_softmax(scores + i * tokens, causal ? i + 1 : tokens, tokens);
+      }
     });
     each_head(Component::attention_values, [&](const Head<T>& head, T* kept, Dim i, T* scratch) {
       T* head_out = out.data<T>() + (i / H * tokens * H + i % H) * layout.head_width;
@@ -208,9 +211,12 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView q
   });
 }
 
-void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView dout, CView qkv,
-                                  CView probabilities, const Dropout& dropout, View dprobabilities,
+void attention_reference_backward(Context& ctx, const HeadLayout& layout,
+                                  const AttentionMask& /*mask*/, CView dout,
+                                  const AttentionReferenceSaved& saved, View dprobabilities,
                                   View dqkv) {
+  // Masked keys have probability zero, and so has their gradient.
+  const CView qkv = saved.qkv;
   with_real(qkv.dtype(), "attention_reference_backward", [&]<class T>(T) {
     const Dim tokens = qkv.shape()[1];
     const Dim H = layout.heads;
@@ -223,8 +229,8 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView 
       const Scope scope(ctx.recorder(), part);
       const auto groups = [&](int chunk, Dim begin, Dim end) {
         for (Dim i = begin * group; i < end * group; ++i) {
-          pass(head_of<T>(layout, qkv, dropout, i / H, i % H),
-               probabilities.data<T>() + i * tokens * tokens,
+          pass(head_of<T>(layout, qkv, saved.dropout, i / H, i % H),
+               saved.probabilities.data<T>() + i * tokens * tokens,
                gradient_of<T>(layout, dout, dprobabilities, dqkv, i),
                base + chunk * kRowBlock * tokens);
         }

@@ -12,27 +12,27 @@ namespace {
 using Tokens = std::span<const std::int32_t>;
 
 void require_tokens(Tokens tokens, Dim V, const char* what) {
-  for (std::size_t place = 0; place < tokens.size(); ++place) {
-    if (tokens[place] < 0 || tokens[place] >= V) {
-      throw Error(ExitCode::data, std::string(what) + ": place " + std::to_string(place) +
-                                      " holds token " + std::to_string(tokens[place]) +
-                                      ", wanted less than " + std::to_string(V) +
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] >= V) {
+      throw Error(ExitCode::data, std::string(what) + ": index " + std::to_string(i) +
+                                      " holds token " + std::to_string(tokens[i]) +
+                                      ", expected less than " + std::to_string(V) +
                                       "; compare model.vocabulary with the token files");
     }
   }
 }
 
-/// Throws unless `sort_index` lists every place once, by token and then by place.
+/// Throws unless `sort_index` lists every index once, by token and then by index.
 void require_sort_index(Tokens tokens, Tokens sort_index) {
   for (std::size_t i = 0; i < sort_index.size(); ++i) {
     const bool inside =
         sort_index[i] >= 0 && static_cast<std::size_t>(sort_index[i]) < tokens.size();
-    require(inside, "embedding_backward sort_index: a place is outside the tokens");
+    require(inside, "embedding_backward sort_index: an index is outside the tokens");
     if (i == 0) continue;
     const std::int32_t before = tokens[sort_index[i - 1]];
     const std::int32_t here = tokens[sort_index[i]];
     require(before < here || (before == here && sort_index[i - 1] < sort_index[i]),
-            "embedding_backward sort_index: the places are not sorted by token and place");
+            "embedding_backward sort_index: not sorted by token and index");
   }
 }
 
@@ -44,8 +44,8 @@ Dim run_start(Tokens tokens, Tokens sort_index, Dim i) {
 }
 
 /// The part of `sort_index` whose tokens are the shard's.
-Tokens places_of(const VocabularyShard& shard, Tokens tokens, Tokens sort_index) {
-  const auto token = [=](std::int32_t place) { return Dim{tokens[place]}; };
+Tokens part_of(const VocabularyShard& shard, Tokens tokens, Tokens sort_index) {
+  const auto token = [=](std::int32_t index) { return Dim{tokens[index]}; };
   const auto begin = std::ranges::lower_bound(sort_index, shard.first, {}, token);
   const auto end =
       std::ranges::lower_bound(begin, sort_index.end(), shard.first + shard.count, {}, token);
@@ -94,49 +94,52 @@ void look_up(const T* row, const T* position, Dim C, T scale, T* out) {
 
 }  // namespace
 
-void embedding_forward(Context& ctx, CView tokens, CView table, const VocabularyShard& shard,
-                       CView positions, Dim first_position, float scale, View y) {
+void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables, float scale,
+                       View y) {
   const auto ids = tokens.span<std::int32_t>();
+  const VocabularyShard& shard = tables.shard;
   require_tokens(ids, shard.vocabulary, "embedding_forward tokens");
-  with_real(table.dtype(), "embedding_forward", [&]<class T>(T) {
-    const Dim C = table.shape()[1];
+  with_real(tables.table.dtype(), "embedding_forward", [&]<class T>(T) {
+    const T* table = tables.table.data<T>();
+    const Dim C = tables.table.shape()[1];
     const Dim T_tokens = tokens.shape()[1];
-    const T* place = optional_data<T>(positions);
+    const T* positions = optional_data<T>(tables.positions);
     parallel_chunks(ctx.threads(), tokens.numel(), C, [&](int, Dim begin, Dim end) {
       for (Dim i = begin; i < end; ++i) {
         const Dim row = ids[i] - shard.first;
         const bool here = row >= 0 && row < shard.count;
-        const T* at = place == nullptr ? nullptr : place + (first_position + i % T_tokens) * C;
-        look_up(here ? table.data<T>() + row * C : nullptr, at, C, T(scale), y.data<T>() + i * C);
+        const T* position =
+            positions ? positions + (tables.first_position + i % T_tokens) * C : nullptr;
+        look_up(here ? table + row * C : nullptr, position, C, T(scale), y.data<T>() + i * C);
       }
     });
   });
 }
 
-void embedding_backward(Context& ctx, CView tokens, CView sort_index, CView dy,
+void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
                         const VocabularyShard& shard, float scale, Accumulate accumulate,
                         View dtable) {
   const Dim rows = dtable.shape()[0];
   const Dim C = dtable.shape()[1];
-  const auto ids = tokens.span<std::int32_t>();
+  const auto ids = sorted.tokens.span<std::int32_t>();
+  const auto sort_index = sorted.sort_index.span<std::int32_t>();
   require_tokens(ids, shard.vocabulary, "embedding_backward tokens");
-  require_sort_index(ids, sort_index.span<std::int32_t>());
-  const Tokens places = places_of(shard, ids, sort_index.span<std::int32_t>());
+  require_sort_index(ids, sort_index);
+  const Tokens own = part_of(shard, ids, sort_index);
   with_real(dy.dtype(), "embedding_backward", [&]<class T>(T) {
     const TableGradient<T> gradient = {
         dy.data<T>(), dtable.data<T>(), C, shard.first, T(scale), accumulate == Accumulate::yes};
-    const Dim count = static_cast<Dim>(places.size());
+    const Dim count = static_cast<Dim>(own.size());
     const int threads = ctx.threads();
-    // A chunk begins where a token's places begin, and owns the table rows up to the next chunk's.
-    const auto begin_of = [&](int chunk) {
-      return run_start(ids, places, count * chunk / threads);
-    };
+    // A chunk begins with the first occurrence of a token, and owns the table rows up to the next
+    // chunk's.
+    const auto begin_of = [&](int chunk) { return run_start(ids, own, count * chunk / threads); };
     const auto row_of = [&](int chunk) -> Dim {
       const Dim i = begin_of(chunk);
-      return chunk == 0 ? 0 : i < count ? ids[places[i]] - shard.first : rows;
+      return chunk == 0 ? 0 : i < count ? ids[own[i]] - shard.first : rows;
     };
     parallel_chunks(threads, threads, count * C / threads, [&](int chunk, Dim, Dim) {
-      sum_rows(gradient, ids, places, begin_of(chunk), row_of(chunk),
+      sum_rows(gradient, ids, own, begin_of(chunk), row_of(chunk),
                chunk + 1 == threads ? rows : row_of(chunk + 1));
     });
   });

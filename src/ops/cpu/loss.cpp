@@ -139,24 +139,24 @@ void scale_row(T* x, const VocabularyShard& shard, std::int32_t target, T expone
   if (column >= 0) x[column] -= scale;
 }
 
-/// Calls row(x, r, sums) for every row that counts and adds to `sums`; with gradient, ignored rows
-/// and columns of padding are cleared.
+/// Calls body(x, row, target, sums) for every row that counts and adds to `sums`; with gradient,
+/// ignored rows and columns of padding are cleared.
 template <class T, class Row>
-void each_row(Context& ctx, const char* op, View logits, const VocabularyShard& shard,
-              CView targets, bool gradient, View sums, Row&& body) {
-  const auto [N, columns] = logits.dims<2>("loss logits");
+void each_row(Context& ctx, const char* op, const LossRows& rows, bool gradient, View sums,
+              Row&& body) {
+  const auto [N, columns] = rows.logits.dims<2>("loss logits");
   const int threads = ctx.threads();
   auto* partial = static_cast<LossSums*>(ctx.workspace(op, loss_workspace(threads)));
   std::fill_n(partial, threads, LossSums());
-  const auto* target = targets.data<std::int32_t>();
-  T* data = logits.data<T>();
+  const auto* target = rows.targets.data<std::int32_t>();
+  T* data = rows.logits.data<T>();
   parallel_chunks(threads, N, 8 * columns, [&, columns = columns](int chunk, Dim begin, Dim end) {
     LossSums chunk_sums;
     for (Dim row = begin; row < end; ++row) {
       T* x = data + row * columns;
       const bool counts = target[row] != kIgnoredTarget;
       if (counts) body(x, row, target[row], chunk_sums);
-      const Dim clear_from = counts ? shard.count : 0;
+      const Dim clear_from = counts ? rows.shard.count : 0;
       if (gradient) std::fill(x + clear_from, x + columns, T(0));
     }
     partial[chunk] = chunk_sums;
@@ -174,14 +174,15 @@ std::size_t loss_workspace(int threads) {
   return static_cast<std::size_t>(threads) * sizeof(LossSums);
 }
 
-void softmax_cross_entropy(Context& ctx, View logits, const VocabularyShard& shard, CView targets,
-                           const StepState* state, WithGradient gradient, View sums) {
+void softmax_cross_entropy(Context& ctx, const LossRows& rows, const StepState* state,
+                           WithGradient gradient, View sums) {
+  const VocabularyShard& shard = rows.shard;
   constexpr const char* kName = "softmax_cross_entropy";
-  require_targets(targets.span<std::int32_t>(), shard.vocabulary, kName);
-  with_real(logits.dtype(), kName, [&]<class T>(T) {
+  require_targets(rows.targets.span<std::int32_t>(), shard.vocabulary, kName);
+  with_real(rows.logits.dtype(), kName, [&]<class T>(T) {
     const bool writes = gradient == WithGradient::yes;
     const T scale = writes ? T(state->gradient_scale) : T(0);
-    each_row<T>(ctx, kName, logits, shard, targets, writes, sums,
+    each_row<T>(ctx, kName, rows, writes, sums,
                 [&](T* x, Dim, std::int32_t target, LossSums& chunk_sums) {
                   const auto total = total_of_row(x, shard, target, writes ? x : nullptr);
                   add_row(total, target, chunk_sums);
@@ -212,18 +213,18 @@ void softmax_statistics(Context& ctx, CView logits, const VocabularyShard& shard
   });
 }
 
-void vocabulary_cross_entropy(Context& ctx, View logits, const VocabularyShard& shard,
-                              CView targets, CView gathered, const StepState* state,
-                              WithGradient gradient, View sums) {
+void vocabulary_cross_entropy(Context& ctx, const LossRows& rows, CView gathered,
+                              const StepState* state, WithGradient gradient, View sums) {
+  const VocabularyShard& shard = rows.shard;
   constexpr const char* kName = "vocabulary_cross_entropy";
-  require_targets(targets.span<std::int32_t>(), shard.vocabulary, kName);
-  with_real(logits.dtype(), kName, [&]<class T>(T) {
+  require_targets(rows.targets.span<std::int32_t>(), shard.vocabulary, kName);
+  with_real(rows.logits.dtype(), kName, [&]<class T>(T) {
     const bool writes = gradient == WithGradient::yes;
     const T scale = writes ? T(state->gradient_scale) : T(0);
     const Dim ranks = gathered.shape()[0];
     const Dim stride = gathered.shape()[1] * kRowStatisticCount;
     const T* statistics = gathered.data<T>();
-    each_row<T>(ctx, kName, logits, shard, targets, writes, sums,
+    each_row<T>(ctx, kName, rows, writes, sums,
                 [&](T* x, Dim row, std::int32_t target, LossSums& chunk_sums) {
                   const auto total = total_of_ranks(statistics + row * kRowStatisticCount, ranks,
                                                     stride, shard.vocabulary);

@@ -148,16 +148,16 @@ std::size_t norm_backward_workspace(int threads, Dim width, DType dtype) {
   return static_cast<std::size_t>(threads * partial_stride(width)) * size_of(dtype);
 }
 
-void add_norm_forward(Context& ctx, NormKind kind, CView residual, CView delta, CView weight,
-                      CView bias, float eps, View sum, View y, View mean, View rstd) {
-  with_real(residual.dtype(), "add_norm_forward", [&]<class T>(T) {
-    const Dim C = residual.shape().back();
-    const ForwardRow<T> first = {residual.data<T>(), optional_data<T>(delta), optional_data<T>(sum),
-                                 y.data<T>()};
-    const T* w = optional_data<T>(weight);
-    const T* b = kind == NormKind::layernorm ? optional_data<T>(bias) : nullptr;
-    T* means = kind == NormKind::layernorm ? mean.data<T>() : nullptr;
-    T* rstds = kind == NormKind::none ? nullptr : rstd.data<T>();
+void add_norm_forward(Context& ctx, NormKind kind, const NormOperands& operands,
+                      const NormResults& results) {
+  with_real(operands.residual.dtype(), "add_norm_forward", [&]<class T>(T) {
+    const Dim C = operands.residual.shape().back();
+    const ForwardRow<T> first = {operands.residual.data<T>(), optional_data<T>(operands.delta),
+                                 optional_data<T>(results.sum), results.y.data<T>()};
+    const T* w = optional_data<T>(operands.weight);
+    const T* b = kind == NormKind::layernorm ? optional_data<T>(operands.bias) : nullptr;
+    T* means = kind == NormKind::layernorm ? results.mean.data<T>() : nullptr;
+    T* rstds = kind == NormKind::none ? nullptr : results.rstd.data<T>();
     const auto rows = [&](int, Dim begin, Dim end) {
       for (Dim r = begin; r < end; ++r) {
         const T* x =
@@ -170,23 +170,23 @@ void add_norm_forward(Context& ctx, NormKind kind, CView residual, CView delta, 
           continue;
         }
         const auto statistics = kind == NormKind::layernorm
-                                    ? layernorm_statistics(x, C, static_cast<T>(eps))
-                                    : rmsnorm_statistics(x, C, static_cast<T>(eps));
+                                    ? layernorm_statistics(x, C, static_cast<T>(operands.eps))
+                                    : rmsnorm_statistics(x, C, static_cast<T>(operands.eps));
         if (means != nullptr) means[r] = statistics.mean;
         rstds[r] = statistics.rstd;
         scale_row(x, C, statistics, w, b, out);
       }
     };
-    parallel_chunks(ctx.threads(), leading(residual.shape()), 4 * C, rows);
+    parallel_chunks(ctx.threads(), leading(operands.residual.shape()), 4 * C, rows);
   });
 }
 
-void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weight, CView mean,
-                   CView rstd, Accumulate accumulate_input, View dsum, Accumulate accumulate_weight,
-                   View dweight, View dbias) {
+void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved,
+                   const NormGradients& gradients) {
   with_real(dy.dtype(), "norm_backward", [&]<class T>(T) {
     if (kind == NormKind::none) {
-      return copy_or_add(ctx.threads(), dy.numel(), dy.data<T>(), accumulate_input, dsum.data<T>());
+      return copy_or_add(ctx.threads(), dy.numel(), dy.data<T>(), gradients.accumulate_input,
+                         gradients.dsum.data<T>());
     }
     const Dim C = dy.shape().back();
     const Dim stride = partial_stride(C);
@@ -195,22 +195,25 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weigh
         ctx.workspace("norm_backward", norm_backward_workspace(threads, C, dy.dtype())));
     std::fill_n(partial, threads * stride, T(0));
     const bool centered = kind == NormKind::layernorm;
-    const T* means = centered ? mean.data<T>() : nullptr;
-    const bool with_bias = centered && dbias;
+    const T* means = centered ? saved.mean.data<T>() : nullptr;
+    const bool with_bias = centered && gradients.dbias;
     const auto rows = [&](int chunk, Dim begin, Dim end) {
       T* dweights = partial + chunk * stride;
       const WeightSums<T> sums = {dweights, with_bias ? dweights + C : nullptr};
       const auto backward = centered ? backward_row<T, true> : backward_row<T, false>;
       for (Dim r = begin; r < end; ++r) {
-        backward({dy.data<T>() + r * C, sum.data<T>() + r * C, dsum.data<T>() + r * C},
-                 weight.data<T>(), {means ? means[r] : T(0), rstd.data<T>()[r]}, C,
-                 accumulate_input == Accumulate::yes, sums);
+        backward(
+            {dy.data<T>() + r * C, saved.sum.data<T>() + r * C, gradients.dsum.data<T>() + r * C},
+            saved.weight.data<T>(), {means ? means[r] : T(0), saved.rstd.data<T>()[r]}, C,
+            gradients.accumulate_input == Accumulate::yes, sums);
       }
     };
     parallel_chunks(threads, leading(dy.shape()), 4 * C, rows);
-    sum_partials(partial, threads, stride, C, accumulate_weight, dweight.data<T>());
+    sum_partials(partial, threads, stride, C, gradients.accumulate_weight,
+                 gradients.dweight.data<T>());
     if (with_bias) {
-      sum_partials(partial + C, threads, stride, C, accumulate_weight, dbias.data<T>());
+      sum_partials(partial + C, threads, stride, C, gradients.accumulate_weight,
+                   gradients.dbias.data<T>());
     }
   });
 }

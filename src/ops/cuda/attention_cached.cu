@@ -18,6 +18,7 @@ struct CachedCall {
   Dim new_tokens;
   Dim past;
   Dim max_tokens;
+  bool causal;
   float scale;
   const T* qkv;
   T* key_cache;
@@ -50,19 +51,29 @@ struct WarpSum {
   float* values;
 };
 
-/// Adds kKeysAtOnce keys from `key` on, kWarps apart, that are below `end`.
+/// Keys and values of one head in the cache: rows `row` elements apart, of which those before `end`
+/// are seen.
 template <class T>
-__device__ void add_keys(const float* q, const T* keys, const T* values, Dim row, Dim head_width,
-                         Dim key, Dim end, WarpSum& part) {
+struct CachedHead {
+  const T* keys;
+  const T* values;
+  Dim row;
+  Dim width;
+  Dim end;
+};
+
+/// Adds kKeysAtOnce keys from `key` on, kWarps apart.
+template <class T>
+__device__ void add_keys(const float* q, const CachedHead<T>& head, Dim key, WarpSum& part) {
   float score[kKeysAtOnce];
 #pragma unroll
   for (int k = 0; k < kKeysAtOnce; ++k) {
     const Dim j = key + k * kWarps;
     float product = 0;
-    for (Dim c = threadIdx.x; j < end && c < head_width; c += 32) {
-      product += q[c] * to_real(keys[j * row + c]);
+    for (Dim c = threadIdx.x; j < head.end && c < head.width; c += 32) {
+      product += q[c] * to_real(head.keys[j * head.row + c]);
     }
-    score[k] = j < end ? warp_sum(product) : -INFINITY;
+    score[k] = j < head.end ? warp_sum(product) : -INFINITY;
   }
   const float before = part.sum.top;
   part.sum.add(score);
@@ -70,12 +81,12 @@ __device__ void add_keys(const float* q, const T* keys, const T* values, Dim row
   float weight[kKeysAtOnce];
 #pragma unroll
   for (int k = 0; k < kKeysAtOnce; ++k) weight[k] = expf(score[k] - part.sum.top);
-  for (Dim c = threadIdx.x; c < head_width; c += 32) {
+  for (Dim c = threadIdx.x; c < head.width; c += 32) {
     float value = part.values[c] * shrink;
 #pragma unroll
     for (int k = 0; k < kKeysAtOnce; ++k) {
       const Dim j = key + k * kWarps;
-      if (j < end) value += weight[k] * to_real(values[j * row + c]);
+      if (j < head.end) value += weight[k] * to_real(head.values[j * head.row + c]);
     }
     part.values[c] = value;
   }
@@ -101,9 +112,10 @@ __global__ void __launch_bounds__(32 * kWarps) attend_kernel(CachedCall<T> call)
   }
   for (Dim c = threadIdx.x; c < D; c += 32) part.values[c] = 0;
   __syncthreads();
-  const Dim end = call.past + token + 1;
+  const Dim end = call.past + (call.causal ? token + 1 : call.new_tokens);
+  const CachedHead<T> cached = {call.key_cache + cache, call.value_cache + cache, row, D, end};
   for (Dim key = threadIdx.y; key < end; key += kWarps * kKeysAtOnce) {
-    add_keys(shared, call.key_cache + cache, call.value_cache + cache, row, D, key, end, part);
+    add_keys(shared, cached, key, part);
   }
   if (threadIdx.x == 0) {
     scratch.top[threadIdx.y] = part.sum.top;
@@ -124,8 +136,8 @@ __global__ void __launch_bounds__(32 * kWarps) attend_kernel(CachedCall<T> call)
 
 }  // namespace
 
-void attention_cached_forward(Context& ctx, const HeadLayout& layout, CView qkv, Dim past,
-                              View key_cache, View value_cache, View out) {
+void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                              CView qkv, const KeyValueCache& cache, View out) {
   constexpr const char* kName = "attention_cached_forward";
   require(layout.head_width <= kMaxHeadWidth,
           "attention_cached_forward layout: heads on a GPU are at most 1024 wide");
@@ -137,12 +149,13 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, CView qkv,
                                 layout.head_width,
                                 packed,
                                 new_tokens,
-                                past,
-                                key_cache.shape()[1],
+                                cache.past,
+                                cache.keys.shape()[1],
+                                mask.kind == AttentionMask::Kind::causal,
                                 1.0F / std::sqrt(static_cast<float>(layout.head_width)),
                                 qkv.data<T>(),
-                                key_cache.data<T>(),
-                                value_cache.data<T>(),
+                                cache.keys.data<T>(),
+                                cache.values.data<T>(),
                                 out.data<T>()};
     const Dim width = layout.kv_heads * layout.head_width;
     for_each(ctx, kName, B * new_tokens * width, false, Append<T>{call, width});
@@ -151,7 +164,7 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, CView qkv,
     const std::size_t shared =
         static_cast<std::size_t>((kWarps + 1) * layout.head_width) * sizeof(float);
     attend_kernel<<<blocks, dim3(32, kWarps), shared, ctx.stream().cuda()>>>(call);
-    HS_CUDA_LAUNCHED(kName);
+    check_launch(kName);
   });
 }
 

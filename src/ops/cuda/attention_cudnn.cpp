@@ -14,6 +14,7 @@
 #include "../backend.hpp"
 #include "handles.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
 #include "library_workspace.hpp"
 
 namespace cudnn_frontend {
@@ -31,8 +32,8 @@ constexpr Dim kHeadWidthUnit = 8;
 constexpr std::uintptr_t kAlignment = 16;  // bytes: what the frontend takes operands to have
 
 enum class Direction : std::uint8_t { forward, backward };
-/// What a graph is good for: B, T, H, H_kv, Dh, dtype, direction, deterministic.
-using Key = std::tuple<Dim, Dim, Dim, Dim, Dim, DType, Direction, bool>;
+/// What a graph is good for: B, T, H, H_kv, Dh, mask, dtype, direction, deterministic.
+using Key = std::tuple<Dim, Dim, Dim, Dim, Dim, AttentionMask::Kind, DType, Direction, bool>;
 
 /// Names of a graph's operands.
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kLogSumExp, kDout, kDq, kDk, kDv };
@@ -102,6 +103,7 @@ void require_aligned(CView view, const char* what) {
 struct Problem {
   Dim B, T;
   HeadLayout layout;
+  AttentionMask mask;
   DType dtype;
 
   /// Heads inside rows of `row` elements.
@@ -127,6 +129,14 @@ struct Problem {
   }
 };
 
+/// Key j is seen by queries i >= j, as positions begin at the upper left corner of the scores.
+template <class Options>
+void set_mask(Options& options, const AttentionMask& mask) {
+  if (mask.kind == AttentionMask::Kind::none) return;
+  options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+      .set_diagonal_band_right_bound(0);
+}
+
 void describe_forward(fe::graph::Graph& graph, const Problem& p) {
   const auto q = p.input(graph, "q", kQ, p.layout.heads, p.packed());
   const auto k = p.input(graph, "k", kK, p.layout.kv_heads, p.packed());
@@ -134,9 +144,8 @@ void describe_forward(fe::graph::Graph& graph, const Problem& p) {
   auto options = fe::graph::SDPA_attributes()
                      .set_name("attention_forward")
                      .set_generate_stats(true)
-                     .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                     .set_diagonal_band_right_bound(0)
                      .set_attn_scale(p.scale());
+  set_mask(options, p.mask);
   const auto [out, statistics] = graph.sdpa(q, k, v, std::move(options));
   p.output(out, kOut, p.layout.heads, p.out_row());
   statistics->set_output(true)
@@ -162,10 +171,9 @@ void describe_backward(fe::graph::Graph& graph, const Problem& p, bool determini
                                            .set_stride(p.statistic_stride()));
   auto options = fe::graph::SDPA_backward_attributes()
                      .set_name("attention_backward")
-                     .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                     .set_diagonal_band_right_bound(0)
                      .set_attn_scale(p.scale())
                      .set_deterministic_algorithm(deterministic);
+  set_mask(options, p.mask);
   const auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, out, dout, statistics, std::move(options));
   p.output(dq, kDq, H, p.packed());
   p.output(dk, kDk, H_kv, p.packed());
@@ -187,7 +195,11 @@ struct AttentionPlans {
   AttentionPlans& operator=(const AttentionPlans&) = delete;
   AttentionPlans(AttentionPlans&&) = delete;
   AttentionPlans& operator=(AttentionPlans&&) = delete;
-  ~AttentionPlans() { (void)fe::detail::destroy_handle(handle); }
+  ~AttentionPlans() {
+    const cudnnStatus_t status = fe::detail::destroy_handle(handle);
+    if (status == CUDNN_STATUS_SUCCESS) return;
+    log::failed_close("cuDNN", "cudnnDestroy", fe::detail::get_error_string(status));
+  }
 
   cudnnHandle_t handle = nullptr;
   std::map<Key, std::unique_ptr<Plan>> plans;
@@ -205,8 +217,8 @@ AttentionPlans& plans_of(Context& ctx) {
 Plan& plan_of(Context& ctx, const Problem& p, Direction direction) {
   AttentionPlans& all = plans_of(ctx);
   const bool deterministic = direction == Direction::backward && ctx.deterministic();
-  const Key key = {p.B,     p.T,       p.layout.heads, p.layout.kv_heads, p.layout.head_width,
-                   p.dtype, direction, deterministic};
+  const Key key = {p.B,         p.T,     p.layout.heads, p.layout.kv_heads, p.layout.head_width,
+                   p.mask.kind, p.dtype, direction,      deterministic};
   const auto found = all.plans.find(key);
   if (found != all.plans.end()) return *found->second;
   auto plan = std::make_unique<Plan>();
@@ -252,10 +264,10 @@ void set_packed(Pointers& pointers, const HeadLayout& layout, CView packed,
 
 }  // namespace
 
-void attention_forward(Context& ctx, const HeadLayout& layout, CView qkv, View out,
-                       View log_sum_exp) {
+void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask, CView qkv,
+                       View out, View log_sum_exp) {
   require_supported(layout, qkv.dtype(), "attention_forward");
-  const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, qkv.dtype()};
+  const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, mask, qkv.dtype()};
   if (p.B == 0 || p.T == 0) return;
   require_aligned(qkv, "attention_forward qkv");
   require_aligned(out, "attention_forward out");
@@ -267,10 +279,11 @@ void attention_forward(Context& ctx, const HeadLayout& layout, CView qkv, View o
   run(ctx, "attention_forward", plan, attention_forward_workspace(layout, p.B, p.T));
 }
 
-void attention_backward(Context& ctx, const HeadLayout& layout, CView dout, CView qkv, CView out,
-                        CView log_sum_exp, View dqkv) {
+void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                        CView dout, const AttentionSaved& saved, View dqkv) {
+  const auto& [qkv, out, log_sum_exp] = saved;
   require_supported(layout, qkv.dtype(), "attention_backward");
-  const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, qkv.dtype()};
+  const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, mask, qkv.dtype()};
   if (p.B == 0 || p.T == 0) return;
   require_aligned(dout, "attention_backward dout");
   require_aligned(qkv, "attention_backward qkv");

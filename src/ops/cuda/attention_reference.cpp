@@ -129,8 +129,8 @@ void each_chunk(Context& ctx, const char* op, const Problem& all, const Dropout&
 
 }  // namespace
 
-void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView qkv,
-                                 const Dropout& dropout, View out, View probabilities) {
+void attention_reference_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                                 CView qkv, const Dropout& dropout, View out, View probabilities) {
   constexpr const char* kOp = "attention_reference_forward";
   const Problem all = {layout, qkv.shape()[0], qkv.shape()[1]};
   const Dim T = all.T;
@@ -146,7 +146,7 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView q
               part.queries(packed), part.keys(packed), part.squares(scores));
     {
       const Scope scope(ctx.recorder(), Component::attention_softmax);
-      masked_softmax_forward(ctx, 1.0F, chunk.dropout, scores, chunk.dropped);
+      masked_softmax_forward(ctx, mask, 1.0F, chunk.dropout, scores, chunk.dropped);
     }
     each_head(ctx, part, {kOp, Component::attention_values, T, D, T, Trans::no, Trans::no},
               part.squares(chunk.dropped ? chunk.dropped : scores), part.values(packed),
@@ -154,26 +154,27 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, CView q
   });
 }
 
-void attention_reference_backward(Context& ctx, const HeadLayout& layout, CView dout, CView qkv,
-                                  CView probabilities, const Dropout& dropout, View dprobabilities,
-                                  View dqkv) {
+void attention_reference_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+                                  CView dout, const AttentionReferenceSaved& saved,
+                                  View dprobabilities, View dqkv) {
+  const CView qkv = saved.qkv;
   constexpr const char* kOp = "attention_reference_backward";
   const Problem all = {layout, qkv.shape()[0], qkv.shape()[1]};
   const Dim T = all.T;
   const Dim D = layout.head_width;
   if (all.B == 0 || T == 0) return;
-  each_chunk(ctx, kOp, all, dropout, qkv.dtype(), [&](const Chunk& chunk) {
+  each_chunk(ctx, kOp, all, saved.dropout, qkv.dtype(), [&](const Chunk& chunk) {
     const Problem& part = chunk.problem;
     const CView packed = chunk.of(qkv);
     const CView gradient = chunk.of(dout);
-    const CView kept = chunk.of(probabilities);
+    const CView kept = chunk.of(saved.probabilities);
     const View scores = chunk.of(dprobabilities);
     const View result = chunk.of(dqkv);
     each_head(ctx, part, {kOp, Component::attention_values, T, T, D, Trans::no, Trans::yes},
               part.outputs(gradient), part.values(packed), part.squares(scores));
     {
       const Scope scope(ctx.recorder(), Component::attention_softmax);
-      masked_softmax_backward(ctx, part.scale(), chunk.dropout, kept, scores, chunk.dropped);
+      masked_softmax_backward(ctx, mask, part.scale(), chunk.dropout, kept, scores, chunk.dropped);
     }
     each_head(ctx, part,
               {kOp, Component::attention_values, T, D, T, Trans::yes, Trans::no, 1, true},

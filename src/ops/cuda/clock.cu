@@ -52,13 +52,13 @@ __global__ void publish_kernel(DeviceClock* clock, const StepState* state, Clock
 
 void mark_clock(Context& ctx, DeviceClock* clock, int slot) {
   mark_kernel<<<1, 1, 0, ctx.stream().cuda()>>>(clock, slot);
-  HS_CUDA_LAUNCHED("mark_clock");
+  check_launch("mark_clock");
 }
 
 void publish_clock(Context& ctx, DeviceClock* clock, const StepState* state,
                    ClockReading* readings) {
   publish_kernel<<<1, 1, 0, ctx.stream().cuda()>>>(clock, state, readings);
-  HS_CUDA_LAUNCHED("publish_clock");
+  check_launch("publish_clock");
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -77,7 +77,8 @@ void add(Context& ctx, CView a, CView b, View y) {
 void fill(Context& ctx, float value, View y) {
   if (value == 0) {
     if (y.bytes() == 0) return;
-    return HS_CUDA("fill", cudaMemsetAsync(y.raw(), 0, y.bytes(), ctx.stream().cuda()));
+    return check_cuda(cudaMemsetAsync(y.raw(), 0, y.bytes(), ctx.stream().cuda()), "fill",
+                      "cudaMemsetAsync");
   }
   with_element(y.dtype(), "fill", [&]<class T>(T) {
     if constexpr (sizeof(T) == 4) {
@@ -94,8 +95,9 @@ void cast(Context& ctx, CView x, View y) {
     with_element(y.dtype(), "cast", [&]<class To>(To) {
       if constexpr (std::is_same_v<From, To>) {
         if (x.bytes() == 0 || x.raw() == y.raw()) return;
-        HS_CUDA("cast", cudaMemcpyAsync(y.raw(), x.raw(), x.bytes(), cudaMemcpyDeviceToDevice,
-                                        ctx.stream().cuda()));
+        check_cuda(cudaMemcpyAsync(y.raw(), x.raw(), x.bytes(), cudaMemcpyDeviceToDevice,
+                                   ctx.stream().cuda()),
+                   "cast", "cudaMemcpyAsync");
       } else {
         const Cast<From, To> op = {x.data<From>(), y.data<To>()};
         for_each(ctx, "cast", x.numel(), aligned(op.x, op.y), op);
@@ -109,7 +111,7 @@ void root_mean_square(Context& ctx, CView x, View out) {
   const auto count = static_cast<double>(std::max<Dim>(x.numel(), 1));
   root_mean_square_kernel<<<1, 256, 0, ctx.stream().cuda()>>>(
       partial, sum_of_squares_blocks(x.numel()), count, out.data<float>());
-  HS_CUDA_LAUNCHED("root_mean_square");
+  check_launch("root_mean_square");
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -155,11 +155,11 @@ void launch_table_gradient(Context& ctx, const TableGradient<T>& gradient) {
   const dim3 threads(32, kPlacesInBlock);
   const auto blocks = static_cast<unsigned>(ceil_divide(gradient.places, kPlacesInBlock));
   short_runs_kernel<N><<<blocks, threads, 0, ctx.stream().cuda()>>>(gradient);
-  HS_CUDA_LAUNCHED("embedding_backward");
+  check_launch("embedding_backward");
   const dim3 marks(static_cast<unsigned>(ceil_divide(gradient.places, kRunStep)),
                    static_cast<unsigned>(ceil_divide(gradient.C, 32 * N)));
   long_runs_kernel<N><<<marks, threads, 0, ctx.stream().cuda()>>>(gradient);
-  HS_CUDA_LAUNCHED("embedding_backward");
+  check_launch("embedding_backward");
 }
 
 /// Element i of dpositions, summed over the samples in ascending order.
@@ -205,16 +205,16 @@ struct Sinusoid {
 
 }  // namespace
 
-void embedding_forward(Context& ctx, CView tokens, CView table, const VocabularyShard& shard,
-                       CView positions, Dim first_position, float scale, View y) {
-  with_element(table.dtype(), "embedding_forward", [&]<class T>(T) {
+void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables, float scale,
+                       View y) {
+  with_element(tables.table.dtype(), "embedding_forward", [&]<class T>(T) {
     const Lookup<T> op = {tokens.data<std::int32_t>(),
-                          table.data<T>(),
-                          optional_data<T>(positions),
-                          shard,
-                          table.shape()[1],
+                          tables.table.data<T>(),
+                          optional_data<T>(tables.positions),
+                          tables.shard,
+                          tables.table.shape()[1],
                           tokens.shape()[1],
-                          first_position,
+                          tables.first_position,
                           scale,
                           y.data<T>()};
     const bool vectors = op.C % kVector<T> == 0 && aligned(op.table, op.positions, op.y);
@@ -222,17 +222,17 @@ void embedding_forward(Context& ctx, CView tokens, CView table, const Vocabulary
   });
 }
 
-void embedding_backward(Context& ctx, CView tokens, CView sort_index, CView dy,
+void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,
                         const VocabularyShard& shard, float scale, Accumulate accumulate,
                         View dtable) {
   if (accumulate == Accumulate::no) fill(ctx, 0, dtable);
   with_element(dy.dtype(), "embedding_backward", [&]<class T>(T) {
     constexpr int N = kVector<T>;
-    const TableGradient<T> gradient = {tokens.data<std::int32_t>(),
-                                       sort_index.data<std::int32_t>(),
+    const TableGradient<T> gradient = {sorted.tokens.data<std::int32_t>(),
+                                       sorted.sort_index.data<std::int32_t>(),
                                        dy.data<T>(),
                                        dtable.data<float>(),
-                                       tokens.numel(),
+                                       sorted.tokens.numel(),
                                        shard,
                                        dtable.shape()[1],
                                        scale,

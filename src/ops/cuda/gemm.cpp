@@ -186,7 +186,7 @@ cublasStatus_t enqueue(const Backend& backend, const Gemm& p, const GemmPlan& pl
 
 Event make_event() {
   cudaEvent_t raw = nullptr;
-  HS_CUDA("cudaEventCreate", cudaEventCreate(&raw));
+  check_cuda(cudaEventCreate(&raw), "timing of GEMMs", "cudaEventCreate");
   return Event(raw);
 }
 
@@ -217,16 +217,18 @@ class Stopwatch {
 
  private:
   std::optional<float> run(const cublasLtMatmulAlgo_t& algorithm, int repetitions) {
-    HS_CUDA("cudaEventRecord", cudaEventRecord(start_.get(), backend_.stream));
+    check_cuda(cudaEventRecord(start_.get(), backend_.stream), "timing of GEMMs",
+               "cudaEventRecord");
     for (int i = 0; i < repetitions; ++i) {
       if (enqueue(backend_, product_, plan_, c_.data(), algorithm) != CUBLAS_STATUS_SUCCESS) {
         return std::nullopt;
       }
     }
-    HS_CUDA("cudaEventRecord", cudaEventRecord(stop_.get(), backend_.stream));
-    HS_CUDA("cudaEventSynchronize", cudaEventSynchronize(stop_.get()));
+    check_cuda(cudaEventRecord(stop_.get(), backend_.stream), "timing of GEMMs", "cudaEventRecord");
+    check_cuda(cudaEventSynchronize(stop_.get()), "timing of GEMMs", "cudaEventSynchronize");
     float elapsed = 0;
-    HS_CUDA("cudaEventElapsedTime", cudaEventElapsedTime(&elapsed, start_.get(), stop_.get()));
+    check_cuda(cudaEventElapsedTime(&elapsed, start_.get(), stop_.get()), "timing of GEMMs",
+               "cudaEventElapsedTime");
     return elapsed / static_cast<float>(repetitions);
   }
 

@@ -5,9 +5,12 @@
 
 #include "check.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
 
 namespace hyperslab::ops::cuda {
 namespace {
+
+constexpr const char* kClose = "closing a handle";
 
 LtHandle make_lt() {
   cublasLtHandle_t handle = nullptr;
@@ -25,6 +28,15 @@ void require_ok(cublasStatus_t status, const char* call, std::source_location wh
               where);
 }
 
+void log_if_close_failed(cublasStatus_t status) noexcept {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  log::failed_close("cuBLASLt", kClose, cublasLtGetStatusString(status));
+}
+
+void log_if_close_failed(cudaError_t status) noexcept {
+  log_if_cuda_failed(status, "CUDA", kClose);
+}
+
 Backend::Backend(CUstream_st* context_stream)
     : stream(context_stream), lt(make_lt()), lt_workspace(Device::cuda, kLtWorkspaceBytes) {}
 
@@ -35,7 +47,7 @@ Backend& backend_of(Context& ctx) {
 
 bool is_capturing(const Backend& backend) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  HS_CUDA("cudaStreamIsCapturing", cudaStreamIsCapturing(backend.stream, &status));
+  check_cuda(cudaStreamIsCapturing(backend.stream, &status), "CUDA", "cudaStreamIsCapturing");
   return status != cudaStreamCaptureStatusNone;
 }
 

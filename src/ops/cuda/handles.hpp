@@ -15,12 +15,16 @@ namespace hyperslab::ops::cuda {
 void require_ok(cublasStatus_t status, const char* call,
                 std::source_location where = std::source_location::current());
 
+/// Logs a handle that was not closed.
+void log_if_close_failed(cublasStatus_t status) noexcept;
+void log_if_close_failed(cudaError_t status) noexcept;
+
 /// A handle of a C library; a failed close is logged, because destructors do not throw.
 template <auto Close>
 struct Closer {
   template <class H>
   void operator()(H* handle) const noexcept {
-    (void)Close(handle);
+    log_if_close_failed(Close(handle));
   }
 };
 using LtHandle = std::unique_ptr<cublasLtContext, Closer<&cublasLtDestroy>>;

@@ -126,7 +126,7 @@ void for_each(Context& ctx, const char* name, Dim count, bool vectors, const Op&
   } else {
     each_kernel<1, Op><<<blocks, kThreads, 0, ctx.stream().cuda()>>>(op, count);
   }
-  HS_CUDA_LAUNCHED(name);
+  check_launch(name);
 }
 
 // Reductions by butterflies and then warp by warp: a fixed order, so that two runs give the same

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(1024)
 /// Adds the rows of a loss to sums.
 void add_rows(Context& ctx, const char* op, const RowLoss* rows, Dim count, View sums) {
   sum_losses_kernel<<<1, 1024, 0, ctx.stream().cuda()>>>(rows, count, sums.data<float>());
-  HS_CUDA_LAUNCHED(op);
+  check_launch(op);
 }
 
 RowLoss* row_losses(Context& ctx, const char* op, Dim rows) {
@@ -164,7 +164,7 @@ void launch_rows(const char* op, Dim rows, int count, Warps&& warps, Blocks&& bl
   } else {
     blocks(static_cast<unsigned>(rows), dim3(512));
   }
-  HS_CUDA_LAUNCHED(op);
+  check_launch(op);
 }
 
 template <class T>
@@ -198,7 +198,7 @@ void launch_vocabulary_loss(Context& ctx, const char* op, const LossCall<T>& cal
   cudaStream_t stream = ctx.stream().cuda();
   const auto* statistics = gathered.data<float>();
   const Dim ranks = gathered.shape()[0];
-  // Without a gradient nobody reads the logits.
+  // Without a gradient the logits are not read.
   launch_rows(
       op, call.rows, call.gradient ? call.columns.count : 0,
       [&](unsigned blocks, dim3 threads) {
@@ -210,12 +210,12 @@ void launch_vocabulary_loss(Context& ctx, const char* op, const LossCall<T>& cal
 }
 
 template <class T>
-LossCall<T> call_of(View logits, const VocabularyShard& shard, CView targets,
-                    const StepState* state, WithGradient gradient, RowLoss* rows) {
-  return {logits.shape()[0],
-          {logits, shard},
-          logits.data<T>(),
-          targets.data<std::int32_t>(),
+LossCall<T> call_of(const LossRows& operands, const StepState* state, WithGradient gradient,
+                    RowLoss* rows) {
+  return {operands.logits.shape()[0],
+          {operands.logits, operands.shard},
+          operands.logits.data<T>(),
+          operands.targets.data<std::int32_t>(),
           state,
           gradient == WithGradient::yes,
           rows};
@@ -223,14 +223,14 @@ LossCall<T> call_of(View logits, const VocabularyShard& shard, CView targets,
 
 }  // namespace
 
-void softmax_cross_entropy(Context& ctx, View logits, const VocabularyShard& shard, CView targets,
-                           const StepState* state, WithGradient gradient, View sums) {
+void softmax_cross_entropy(Context& ctx, const LossRows& operands, const StepState* state,
+                           WithGradient gradient, View sums) {
   constexpr const char* kName = "softmax_cross_entropy";
-  const Dim N = logits.shape()[0];
+  const Dim N = operands.logits.shape()[0];
   if (N == 0) return;
   RowLoss* rows = row_losses(ctx, kName, N);
-  with_element(logits.dtype(), kName, [&]<class T>(T) {
-    launch_loss(ctx, kName, call_of<T>(logits, shard, targets, state, gradient, rows));
+  with_element(operands.logits.dtype(), kName, [&]<class T>(T) {
+    launch_loss(ctx, kName, call_of<T>(operands, state, gradient, rows));
   });
   add_rows(ctx, kName, rows, N, sums);
 }
@@ -250,16 +250,14 @@ void softmax_statistics(Context& ctx, CView logits, const VocabularyShard& shard
   });
 }
 
-void vocabulary_cross_entropy(Context& ctx, View logits, const VocabularyShard& shard,
-                              CView targets, CView gathered, const StepState* state,
-                              WithGradient gradient, View sums) {
+void vocabulary_cross_entropy(Context& ctx, const LossRows& operands, CView gathered,
+                              const StepState* state, WithGradient gradient, View sums) {
   constexpr const char* kName = "vocabulary_cross_entropy";
-  const Dim N = logits.shape()[0];
+  const Dim N = operands.logits.shape()[0];
   if (N == 0) return;
   RowLoss* rows = row_losses(ctx, kName, N);
-  with_element(logits.dtype(), kName, [&]<class T>(T) {
-    launch_vocabulary_loss(ctx, kName, call_of<T>(logits, shard, targets, state, gradient, rows),
-                           gathered);
+  with_element(operands.logits.dtype(), kName, [&]<class T>(T) {
+    launch_vocabulary_loss(ctx, kName, call_of<T>(operands, state, gradient, rows), gathered);
   });
   add_rows(ctx, kName, rows, N, sums);
 }

@@ -12,18 +12,27 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
+/// A contiguous matrix as an operand.
+struct Side {
+  CView view;
+  Trans trans;
+};
+struct Sizes {
+  Dim M, N, K;
+};
+
 /// c (M, N) = op(a) op(b) of contiguous matrices.
-Gemm gemm_of(std::string_view op, CView a, Trans trans_a, CView b, Trans trans_b, Dim M, Dim N,
-             Dim K, View c) {
+Gemm gemm_of(std::string_view op, const Sizes& sizes, const Side& a, const Side& b, View c) {
+  const auto [M, N, K] = sizes;
   Gemm p;
   p.op = op;
   p.M = M;
   p.N = N;
   p.K = K;
-  p.in = a.dtype();
+  p.in = a.view.dtype();
   p.out = c.dtype();
-  p.a = {a.raw(), trans_a == Trans::no ? K : M, trans_a};
-  p.b = {b.raw(), trans_b == Trans::no ? N : K, trans_b};
+  p.a = {a.view.raw(), a.trans == Trans::no ? K : M, a.trans};
+  p.b = {b.view.raw(), b.trans == Trans::no ? N : K, b.trans};
   p.c = c.raw();
   p.ldc = N;
   return p;
@@ -31,7 +40,8 @@ Gemm gemm_of(std::string_view op, CView a, Trans trans_a, CView b, Trans trans_b
 
 void set_zero(Context& ctx, View view) {
   if (view.bytes() == 0) return;
-  HS_CUDA("cudaMemsetAsync", cudaMemsetAsync(view.raw(), 0, view.bytes(), ctx.stream().cuda()));
+  check_cuda(cudaMemsetAsync(view.raw(), 0, view.bytes(), ctx.stream().cuda()), "matmul",
+             "cudaMemsetAsync");
 }
 
 /// A sum over nothing is zero; cuBLASLt refuses to compute it.
@@ -53,8 +63,8 @@ void* address(CView view) { return const_cast<void*>(view.raw()); }
 
 Gemm input_gradient(CView dy, CView weight, View dx) {
   const auto [M, K] = weight.dims<2>("linear_backward_input weight");
-  return gemm_of("linear_backward_input", dy, Trans::no, weight, Trans::no, leading(dy.shape()), K,
-                 M, dx);
+  return gemm_of("linear_backward_input", {leading(dy.shape()), K, M}, {dy, Trans::no},
+                 {weight, Trans::no}, dx);
 }
 
 /// Through scratch memory, block by block, because dpre is where pre is.
@@ -83,14 +93,15 @@ void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumu
             View c) {
   const auto [M, N] = c.dims<2>("matmul c");
   const Dim K = a.shape()[trans_a == Trans::no ? 1 : 0];
-  Gemm p = gemm_of("matmul", a, trans_a, b, trans_b, M, N, K, c);
+  Gemm p = gemm_of("matmul", {M, N, K}, {a, trans_a}, {b, trans_b}, c);
   p.accumulate = accumulate == Accumulate::yes;
   multiply_or_clear(ctx, p, c);
 }
 
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
   const auto [M, K] = weight.dims<2>("linear_forward weight");
-  Gemm p = gemm_of("linear_forward", x, Trans::no, weight, Trans::yes, leading(x.shape()), M, K, y);
+  Gemm p = gemm_of("linear_forward", {leading(x.shape()), M, K}, {x, Trans::no},
+                   {weight, Trans::yes}, y);
   if (!bias) return multiply_or_clear(ctx, p, y);
   p.epilogue = Epilogue::bias;
   p.bias = address(bias);
@@ -105,8 +116,8 @@ void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
   const auto [M, K] = weight.dims<2>("linear_activation_forward weight");
   // A recomputed activation must have the same bits, and the epilogue's comes from the sums in f32.
   if (!ctx.deterministic() && can_fuse(activation, x.dtype(), M, pre)) {
-    Gemm p = gemm_of("linear_activation_forward", x, Trans::no, weight, Trans::yes,
-                     leading(x.shape()), M, K, y);
+    Gemm p = gemm_of("linear_activation_forward", {leading(x.shape()), M, K}, {x, Trans::no},
+                     {weight, Trans::yes}, y);
     p.epilogue = bias ? Epilogue::gelu_bias : Epilogue::gelu;
     p.bias = bias ? address(bias) : nullptr;
     p.aux = pre.raw();
@@ -143,7 +154,8 @@ void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumula
                             View dbias) {
   const auto [M, K] = dweight.dims<2>("linear_backward_weight dweight");
   const Dim rows = leading(dy.shape());
-  Gemm p = gemm_of("linear_backward_weight", dy, Trans::yes, x, Trans::no, M, K, rows, dweight);
+  Gemm p =
+      gemm_of("linear_backward_weight", {M, K, rows}, {dy, Trans::yes}, {x, Trans::no}, dweight);
   p.accumulate = accumulate == Accumulate::yes;
   multiply_or_clear(ctx, p, dweight);
   // 1.6 times as fast as cuBLASLt's epilogue, which reads dy again too.

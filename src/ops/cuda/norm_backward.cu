@@ -149,7 +149,7 @@ void launch_rows(Context& ctx, const BackwardCall<T>& call) {
   } else {
     norm_backward_kernel<N, 2 * K, kCentered, 1024, 1><<<blocks, threads, shared, stream>>>(call);
   }
-  HS_CUDA_LAUNCHED("norm_backward");
+  check_launch("norm_backward");
 }
 
 template <bool kCentered, class T>
@@ -169,11 +169,11 @@ void copy_or_add(Context& ctx, CView dy, Accumulate accumulate, View dsum) {
 
 }  // namespace
 
-void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weight, CView mean,
-                   CView rstd, Accumulate accumulate_input, View dsum, Accumulate accumulate_weight,
-                   View dweight, View dbias) {
+void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved,
+                   const NormGradients& gradients) {
   constexpr const char* kName = "norm_backward";
-  if (kind == NormKind::none) return copy_or_add(ctx, dy, accumulate_input, dsum);
+  if (kind == NormKind::none)
+    return copy_or_add(ctx, dy, gradients.accumulate_input, gradients.dsum);
   const Dim C = dy.shape().back();
   const Dim rows = leading(dy.shape());
   if (C == 0) return;
@@ -184,12 +184,12 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weigh
     const BackwardCall<T> call = {rows,
                                   C,
                                   dy.data<T>(),
-                                  sum.data<T>(),
-                                  weight.data<T>(),
-                                  centered ? mean.data<float>() : nullptr,
-                                  rstd.data<float>(),
-                                  dsum.data<T>(),
-                                  accumulate_input == Accumulate::yes,
+                                  saved.sum.data<T>(),
+                                  saved.weight.data<T>(),
+                                  centered ? saved.mean.data<float>() : nullptr,
+                                  saved.rstd.data<float>(),
+                                  gradients.dsum.data<T>(),
+                                  gradients.accumulate_input == Accumulate::yes,
                                   partial};
     if (centered) {
       launch_rows<true>(ctx, call);
@@ -197,10 +197,10 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, CView sum, CView weigh
       launch_rows<false>(ctx, call);
     }
   });
-  sum_partials(
-      ctx, kName,
-      {partial, norm_backward_shape(rows, C).blocks, 2 * C, C, accumulate_weight == Accumulate::yes,
-       dweight.data<float>(), centered ? optional_data<float>(dbias) : nullptr});
+  sum_partials(ctx, kName,
+               {partial, norm_backward_shape(rows, C).blocks, 2 * C, C,
+                gradients.accumulate_weight == Accumulate::yes, gradients.dweight.data<float>(),
+                centered ? optional_data<float>(gradients.dbias) : nullptr});
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -102,7 +102,7 @@ void launch(Context& ctx, const ForwardCall<T>& call) {
   const dim3 threads(static_cast<unsigned>(per_row), per_row == 32 ? kRowsInBlock : 1);
   const auto blocks = static_cast<unsigned>(ceil_divide(call.rows, threads.y));
   add_norm_kernel<N, kCentered><<<blocks, threads, 0, ctx.stream().cuda()>>>(call);
-  HS_CUDA_LAUNCHED("add_norm_forward");
+  check_launch("add_norm_forward");
 }
 
 template <bool kCentered, class T>
@@ -147,31 +147,31 @@ void add_only(Context& ctx, Dim count, const AddOnly<T>& op) {
 
 }  // namespace
 
-void add_norm_forward(Context& ctx, NormKind kind, CView residual, CView delta, CView weight,
-                      CView bias, float eps, View sum, View y, View mean, View rstd) {
+void add_norm_forward(Context& ctx, NormKind kind, const NormOperands& operands,
+                      const NormResults& results) {
   constexpr const char* kName = "add_norm_forward";
-  with_element(residual.dtype(), kName, [&]<class T>(T) {
-    if (residual.numel() == 0) return;
-    const T* x = residual.data<T>();
-    const T* added = optional_data<T>(delta);
-    T* kept = optional_data<T>(sum);
+  with_element(operands.residual.dtype(), kName, [&]<class T>(T) {
+    if (operands.residual.numel() == 0) return;
+    const T* x = operands.residual.data<T>();
+    const T* added = optional_data<T>(operands.delta);
+    T* kept = optional_data<T>(results.sum);
     if (kind == NormKind::none) {
-      return add_only<T>(ctx, y.numel(), {x, added, kept, y.data<T>()});
+      return add_only<T>(ctx, results.y.numel(), {x, added, kept, results.y.data<T>()});
     }
-    const Dim C = residual.shape().back();
+    const Dim C = operands.residual.shape().back();
     require(C <= kMaxNormWidth, "add_norm_forward: rows on a GPU are at most 16384 wide");
     const bool centered = kind == NormKind::layernorm;
-    const ForwardCall<T> call = {leading(residual.shape()),
+    const ForwardCall<T> call = {leading(operands.residual.shape()),
                                  C,
-                                 eps,
+                                 operands.eps,
                                  x,
                                  added,
-                                 weight.data<T>(),
-                                 centered ? optional_data<T>(bias) : nullptr,
+                                 operands.weight.data<T>(),
+                                 centered ? optional_data<T>(operands.bias) : nullptr,
                                  kept,
-                                 y.data<T>(),
-                                 centered ? mean.data<float>() : nullptr,
-                                 rstd.data<float>()};
+                                 results.y.data<T>(),
+                                 centered ? results.mean.data<float>() : nullptr,
+                                 results.rstd.data<float>()};
     if (centered) {
       launch<true>(ctx, call);
     } else {

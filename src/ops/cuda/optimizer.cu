@@ -91,7 +91,7 @@ void add_norm_squared(Context& ctx, CView gradient, View sums) {
   const SquareSum* partial = sum_of_squares(ctx, "add_norm_squared", gradient);
   add_squares_kernel<<<1, 256, 0, ctx.stream().cuda()>>>(
       partial, sum_of_squares_blocks(gradient.numel()), out);
-  HS_CUDA_LAUNCHED("add_norm_squared");
+  check_launch("add_norm_squared");
 }
 
 }  // namespace hyperslab::ops::cuda

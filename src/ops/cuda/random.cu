@@ -42,7 +42,7 @@ void fill_normal(Context& ctx, const NormalSpec& spec, std::uint64_t first, std:
                     static_cast<unsigned>(std::min(rows, kMostRows)));
   fill_normal_kernel<<<blocks, 256, 0, ctx.stream().cuda()>>>(spec, first, pitch, rows, columns,
                                                               y.data<float>());
-  HS_CUDA_LAUNCHED("fill_normal");
+  check_launch("fill_normal");
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -93,7 +93,7 @@ void sum_partials(Context& ctx, const char* op, const PartialSums& sums) {
   const dim3 threads(32, kPartialRows);
   sum_partials_kernel<<<static_cast<unsigned>(ceil_divide(columns, 32)), threads, 0,
                         ctx.stream().cuda()>>>(sums);
-  HS_CUDA_LAUNCHED(op);
+  check_launch(op);
 }
 
 void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias) {
@@ -115,7 +115,7 @@ void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias) {
     } else {
       column_sums_kernel<1><<<blocks, threads, 0, ctx.stream().cuda()>>>(data, rows, C, partial);
     }
-    HS_CUDA_LAUNCHED(kName);
+    check_launch(kName);
   });
   sum_partials(ctx, kName,
                {partial, parts, C, C, accumulate == Accumulate::yes, dbias.data<float>(), nullptr});
@@ -133,7 +133,7 @@ const SquareSum* sum_of_squares(Context& ctx, const char* op, CView x) {
     } else {
       squares_kernel<1><<<blocks, 256, 0, ctx.stream().cuda()>>>(data, count, partial);
     }
-    HS_CUDA_LAUNCHED(op);
+    check_launch(op);
   });
   return partial;
 }

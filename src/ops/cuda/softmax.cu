@@ -16,6 +16,7 @@ struct SoftmaxCall {
   Dim per_sample = 0;   ///< elements of H squares
   Dim mask_sample = 0;  ///< elements of a sample in the mask, where all heads count
   Dim mask_first = 0;   ///< of them, those before the first head here
+  bool causal = true;
   float scale = 1;
   DropoutMask mask;
   const T* probabilities = nullptr;  ///< backward only
@@ -23,14 +24,14 @@ struct SoftmaxCall {
   T* dropped = nullptr;              ///< null where dropout is not active
 };
 
-/// One row of keys: which of them are seen, and the place of its first element in the dropout mask.
+/// One row of keys: which of them are seen, and the index of its first element in the dropout mask.
 template <class T>
 struct Keys {
   Dim offset;
   Dim seen;  ///< keys 0 to seen - 1
   std::uint64_t global = 0;
   __device__ Keys(const SoftmaxCall<T>& call, Dim row)
-      : offset(row * call.tokens), seen(row % call.tokens + 1) {
+      : offset(row * call.tokens), seen(call.causal ? row % call.tokens + 1 : call.tokens) {
     if (call.dropped == nullptr) return;
     const Dim sample = offset / call.per_sample;
     global = static_cast<std::uint64_t>(call.mask.sample_position[sample] * call.mask_sample +
@@ -146,7 +147,7 @@ void launch(Context& ctx, const SoftmaxCall<T>& call) {
   } else {
     masked_softmax_backward_kernel<N, kBlock><<<blocks, threads, 0, stream>>>(call);
   }
-  HS_CUDA_LAUNCHED("masked_softmax");
+  check_launch("masked_softmax");
 }
 
 template <class T>
@@ -161,14 +162,15 @@ void launch(Context& ctx, const SoftmaxCall<T>& call) {
 }
 
 template <class T>
-SoftmaxCall<T> call_of(float scale, const Dropout& dropout, const T* probabilities, View x,
-                       View dropped) {
+SoftmaxCall<T> call_of(const AttentionMask& mask, float scale, const Dropout& dropout,
+                       const T* probabilities, View x, View dropped) {
   const auto [B, H, tokens, keys] = x.dims<4>("masked_softmax scores");
   require(tokens == keys, "masked_softmax scores: wanted squares");
   SoftmaxCall<T> call;
   call.rows = B * H * tokens;
   call.tokens = tokens;
   call.per_sample = H * tokens * tokens;
+  call.causal = mask.kind == AttentionMask::Kind::causal;
   call.scale = scale;
   call.probabilities = probabilities;
   call.x = x.data<T>();
@@ -183,19 +185,20 @@ SoftmaxCall<T> call_of(float scale, const Dropout& dropout, const T* probabiliti
 
 }  // namespace
 
-void masked_softmax_forward(Context& ctx, float scale, const Dropout& dropout, View scores,
-                            View dropped) {
+void masked_softmax_forward(Context& ctx, const AttentionMask& mask, float scale,
+                            const Dropout& dropout, View scores, View dropped) {
   if (scores.numel() == 0) return;
   with_element(scores.dtype(), "masked_softmax_forward", [&]<class T>(T) {
-    launch(ctx, call_of<T>(scale, dropout, nullptr, scores, dropped));
+    launch(ctx, call_of<T>(mask, scale, dropout, nullptr, scores, dropped));
   });
 }
 
-void masked_softmax_backward(Context& ctx, float scale, const Dropout& dropout, CView probabilities,
-                             View dprobabilities, View dropped) {
+void masked_softmax_backward(Context& ctx, const AttentionMask& mask, float scale,
+                             const Dropout& dropout, CView probabilities, View dprobabilities,
+                             View dropped) {
   if (dprobabilities.numel() == 0) return;
   with_element(dprobabilities.dtype(), "masked_softmax_backward", [&]<class T>(T) {
-    launch(ctx, call_of<T>(scale, dropout, probabilities.data<T>(), dprobabilities, dropped));
+    launch(ctx, call_of<T>(mask, scale, dropout, probabilities.data<T>(), dprobabilities, dropped));
   });
 }
 

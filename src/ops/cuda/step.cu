@@ -89,14 +89,14 @@ __global__ void finalize_step_kernel(FinalizeConstants constants, const float* s
 
 void begin_step(Context& ctx, const StepInput& input, StepState* state, View sums) {
   begin_step_kernel<<<1, 32, 0, ctx.stream().cuda()>>>(input, state, sums.data<float>());
-  HS_CUDA_LAUNCHED("begin_step");
+  check_launch("begin_step");
 }
 
 void finalize_step(Context& ctx, const FinalizeConstants& constants, CView sums, StepState* state,
                    StepResult* results) {
   finalize_step_kernel<<<1, 1, 0, ctx.stream().cuda()>>>(constants, sums.data<float>(), state,
                                                          results);
-  HS_CUDA_LAUNCHED("finalize_step");
+  check_launch("finalize_step");
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/kernel_class.hpp"
+
+#include <array>
+
+namespace hyperslab::ops {
+namespace {
+
+struct Pattern {
+  std::string_view part;
+  KernelClass kernel_class;
+};
+
+// The first part that a name contains decides. A test compares the names of our own kernels with
+// the sources; each_kernel applies the operation that is its template argument.
+constexpr std::array kPatterns = {
+    Pattern{"nccl", KernelClass::communication},
+    Pattern{"cudnn", KernelClass::attention},
+    Pattern{"sdpa", KernelClass::attention},
+    Pattern{"flash", KernelClass::attention},
+    Pattern{"fmha", KernelClass::attention},
+    Pattern{"attend_kernel", KernelClass::attention},
+    Pattern{", Update<", KernelClass::optimizer},
+    Pattern{"begin_step_kernel", KernelClass::optimizer},
+    Pattern{"finalize_step_kernel", KernelClass::optimizer},
+    Pattern{"each_kernel", KernelClass::elementwise},
+    Pattern{"softmax", KernelClass::softmax},
+    Pattern{"loss_kernel", KernelClass::softmax},
+    Pattern{"statistics_kernel", KernelClass::softmax},
+    Pattern{"norm_kernel", KernelClass::reduction},
+    Pattern{"norm_backward_kernel", KernelClass::reduction},
+    Pattern{"sum_partials_kernel", KernelClass::reduction},
+    Pattern{"column_sums_kernel", KernelClass::reduction},
+    Pattern{"squares_kernel", KernelClass::reduction},
+    Pattern{"square_kernel", KernelClass::reduction},
+    Pattern{"runs_kernel", KernelClass::reduction},
+    Pattern{"losses_kernel", KernelClass::reduction},
+    Pattern{"mark_kernel", KernelClass::other},
+    Pattern{"publish_kernel", KernelClass::other},
+    Pattern{"nvjet", KernelClass::matmul},
+    Pattern{"cutlass", KernelClass::matmul},
+    Pattern{"gemm", KernelClass::matmul},
+    Pattern{"gemv", KernelClass::matmul},
+    Pattern{"cublas", KernelClass::matmul},
+    Pattern{"xmma", KernelClass::matmul},
+};
+
+}  // namespace
+
+std::string_view name_of(KernelClass kernel_class) {
+  switch (kernel_class) {
+    case KernelClass::matmul: return "matmul";
+    case KernelClass::attention: return "attention";
+    case KernelClass::softmax: return "softmax";
+    case KernelClass::elementwise: return "elementwise";
+    case KernelClass::reduction: return "reduction";
+    case KernelClass::optimizer: return "optimizer";
+    case KernelClass::communication: return "communication";
+    case KernelClass::other: return "other";
+  }
+  return "?";
+}
+
+KernelClass class_of_kernel(std::string_view name) {
+  for (const Pattern& pattern : kPatterns) {
+    if (name.find(pattern.part) != std::string_view::npos) return pattern.kernel_class;
+  }
+  return KernelClass::other;
+}
+
+}  // namespace hyperslab::ops
