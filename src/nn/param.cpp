@@ -223,30 +223,6 @@ void ParamTable::bind_views(Param& param) {
   }
 }
 
-std::vector<Hyperslab> hyperslabs_of_range(const Shape& shape, Dim begin, Dim end) {
-  std::vector<Hyperslab> out;
-  if (begin >= end) return out;
-  if (shape.rank() == 1) return {{{begin}, {end - begin}, begin}};
-  require(shape.rank() == 2, "ranges are cut from tensors of one or two dimensions");
-  const Dim width = shape[1];
-  const auto add = [&](Dim row, Dim column, Dim rows, Dim columns) {
-    if (rows > 0 && columns > 0) {
-      out.push_back({{row, column}, {rows, columns}, row * width + column});
-    }
-  };
-  const Dim first_row = begin / width;
-  const Dim last_row = end / width;  // the row that is cut at the end
-  if (first_row == last_row) {
-    add(first_row, begin % width, 1, end - begin);
-    return out;
-  }
-  const Dim first_whole = begin % width == 0 ? first_row : first_row + 1;
-  if (first_whole > first_row) add(first_row, begin % width, 1, width - begin % width);
-  add(first_whole, 0, last_row - first_whole, width);
-  add(last_row, 0, 1, end % width);
-  return out;
-}
-
 std::vector<ShardPiece> shard_pieces(const ParamTable& table) {
   std::vector<ShardPiece> out;
   for (const Bucket& bucket : table.buckets()) {
@@ -256,7 +232,7 @@ std::vector<ShardPiece> shard_pieces(const ParamTable& table) {
       const Dim begin = std::max(first - param.flat_begin, Dim{0});
       const Dim end = std::min(last - param.flat_begin, param.numel());
       for (const Hyperslab& piece : hyperslabs_of_range(param.count, begin, end)) {
-        const Dim in_flat = param.flat_begin + piece.first;
+        const Dim in_flat = param.flat_begin + first_element(piece, param.count);
         out.push_back({&param, piece, in_flat, table.shard_in_space(bucket) + in_flat - first});
       }
     }

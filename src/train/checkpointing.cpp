@@ -22,12 +22,6 @@ namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{1} << 30;  // of the host, while a GPU loads
 
-/// `local` is relative to this rank's hyperslab of the parameter.
-Shape shifted(const Shape& offset, const Shape& local) {
-  return offset.rank() == 1 ? Shape{offset[0] + local[0]}
-                            : Shape{offset[0] + local[0], offset[1] + local[1]};
-}
-
 }  // namespace
 
 std::vector<Trainer::Stored> Trainer::stored() const {
@@ -61,9 +55,9 @@ std::vector<io::Slab> Trainer::slabs_of(const std::vector<Stored>& all) {
     for (const auto& [param, piece, in_flat, in_space] : nn::shard_pieces(stage_.params())) {
       if (!gives(*param)) continue;
       const Dim place = source.in_shards ? in_space : in_flat;
-      const CView data = source.view.slice(place, piece.count.numel()).reshaped(piece.count);
-      out.push_back({source.prefix + param->name, param->global_shape,
-                     shifted(param->offset, piece.offset), piece.count, data});
+      const CView data = source.view.slice(place, piece.numel()).reshaped(piece.count);
+      out.push_back(
+          {source.prefix + param->name, param->global_shape, piece.shift(param->offset), data});
     }
   }
   if (ctx_->device() != Device::cpu) copy_to_host(*ctx_, out);
@@ -92,18 +86,18 @@ void Trainer::fill_meta(io::CheckpointMeta& meta) const {
 std::vector<io::SlabTarget> Trainer::targets_of(const Stored& stored) const {
   const nn::ParamTable& params = stage_.params();
   std::vector<io::SlabTarget> targets;
-  const auto add = [&](const nn::Param& param, const Shape& offset, const Shape& count, Dim place) {
-    if (count.numel() == 0) return;
-    targets.push_back({stored.prefix + param.name, param.global_shape, offset, count,
-                       stored.view.slice(place, count.numel()).reshaped(count)});
+  const auto add = [&](const nn::Param& param, const Hyperslab& part, Dim index) {
+    if (part.numel() == 0) return;
+    targets.push_back({stored.prefix + param.name, param.global_shape, part,
+                       stored.view.slice(index, part.numel()).reshaped(part.count)});
   };
   if (stored.in_shards) {
     for (const auto& [param, piece, in_flat, in_space] : nn::shard_pieces(params)) {
-      add(*param, shifted(param->offset, piece.offset), piece.count, in_space);
+      add(*param, piece.shift(param->offset), in_space);
     }
   } else {
     for (const nn::Param& param : params.params()) {
-      add(param, param.offset, param.count, param.flat_begin);
+      add(param, {param.offset, param.count}, param.flat_begin);
     }
   }
   return targets;

@@ -43,7 +43,7 @@ void copy_to_host(Context& ctx, std::vector<io::Slab>& slabs) {
   const auto memory = std::make_shared<Tensor>(Device::cpu, DType::f32, Shape{sum});
   Dim place = 0;
   for (io::Slab& slab : slabs) {
-    const View copied = memory->view().slice(place, slab.data.numel()).reshaped(slab.count);
+    const View copied = memory->view().slice(place, slab.data.numel()).reshaped(slab.part.count);
     copy(ctx, slab.data, copied);
     place += slab.data.numel();
     slab.data = copied;
@@ -64,7 +64,7 @@ void read_staged(Context& ctx, const io::CheckpointReader& reader, Targets targe
     Dim place = 0;
     for (io::SlabTarget& target : on_host) {
       const Dim size = target.data.numel();
-      target.data = staging.view().slice(place, size).reshaped(target.count);
+      target.data = staging.view().slice(place, size).reshaped(target.part.count);
       place += size;
     }
     reader.read(on_host);

@@ -32,7 +32,7 @@ std::string text_of(const std::vector<io::Slab>& slabs) {
   std::string text;
   for (const io::Slab& slab : slabs) {
     text += fmt::format("{} {} {} {}\n", slab.tensor, two(slab.global_shape, 1),
-                        two(slab.offset, 0), two(slab.count, 1));
+                        two(slab.part.offset, 0), two(slab.part.count, 1));
   }
   return text;
 }

@@ -146,8 +146,8 @@ TEST(Slabs, PartitionEveryTensorOverTheReplicas) {
       SmallRun run(config, mesh, rank);
       Dim mine = 0;
       for (const io::Slab& slab : run.trainer().slabs()) {
-        covered[slab.tensor] += slab.count.numel();
-        mine += slab.count.numel();
+        covered[slab.tensor] += slab.part.count.numel();
+        mine += slab.part.count.numel();
       }
       bytes.push_back(mine);
     }

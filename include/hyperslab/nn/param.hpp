@@ -8,6 +8,7 @@
 
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/context.hpp"
+#include "hyperslab/core/hyperslab.hpp"
 
 namespace hyperslab::nn {
 
@@ -180,16 +181,6 @@ class ParamTable {
   View gradient_shards_;
   std::vector<View> ring_;  ///< with zero 2: where the gradients of every bucket are written
 };
-
-/// Part of a tensor as offset and count, and where it begins in the tensor's flat elements.
-struct Hyperslab {
-  Shape offset;
-  Shape count;
-  Dim first = 0;
-};
-/// Elements [begin, end) of a row-major tensor of `shape` as at most three hyperslabs: part of a
-/// row, whole rows, part of a row. One or two dimensions.
-[[nodiscard]] std::vector<Hyperslab> hyperslabs_of_range(const Shape& shape, Dim begin, Dim end);
 
 /// Fills `masters`, the bucket's part of a flat view in f32 or f64, by the parameters' rules:
 /// normals are Philox of (seed, name, global element index), so every layout starts from the same

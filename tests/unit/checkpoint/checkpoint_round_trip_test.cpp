@@ -174,10 +174,10 @@ void expect_parts(const CheckpointReader& reader, const Globals& globals, std::m
   std::vector<std::vector<float>> memory;
   std::vector<io::SlabTarget> targets;
   for (const auto& [name, global] : globals) {
-    for (const io::Box& box : random_partition(global.shape, static_cast<int>(rng() % 6), rng)) {
+    for (const Hyperslab& box : random_partition(global.shape, static_cast<int>(rng() % 6), rng)) {
       wanted.push_back(cut(global, box));
       memory.emplace_back(wanted.back().size(), -1.0F);
-      targets.push_back({name, global.shape, box.offset, box.count,
+      targets.push_back({name, global.shape, box,
                          View(memory.back().data(), DType::f32, Device::cpu, box.count)});
     }
   }

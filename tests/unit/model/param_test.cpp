@@ -90,33 +90,5 @@ TEST(Initialize, IsAFunctionOfNameAndGlobalIndex) {
   EXPECT_EQ(whole.master.data<float>()[29], expected[29]);
 }
 
-/// Every range of small matrices: the pieces are at most three, disjoint and give the range.
-TEST(HyperslabsOfRange, CoverExactlyTheRange) {
-  for (const Shape& shape : {Shape{7}, Shape{1, 5}, Shape{4, 3}, Shape{5, 1}}) {
-    for (Dim begin = 0; begin <= shape.numel(); ++begin) {
-      for (Dim end = begin; end <= shape.numel(); ++end) {
-        std::vector<int> hits(static_cast<std::size_t>(shape.numel()), 0);
-        const std::vector<Hyperslab> pieces = hyperslabs_of_range(shape, begin, end);
-        EXPECT_LE(pieces.size(), 3U);
-        for (const Hyperslab& piece : pieces) {
-          const Dim width = shape.back();
-          const bool flat = shape.rank() == 1;
-          const Dim rows = flat ? 1 : piece.count[0];
-          for (Dim row = 0; row < rows; ++row) {
-            for (Dim i = 0; i < piece.count.back(); ++i) {
-              const Dim base = flat ? 0 : (piece.offset[0] + row) * width;
-              ++hits[static_cast<std::size_t>(base + piece.offset.back() + i)];
-            }
-          }
-        }
-        for (Dim i = 0; i < shape.numel(); ++i) {
-          ASSERT_EQ(hits[static_cast<std::size_t>(i)], i >= begin && i < end ? 1 : 0)
-              << shape.str() << " [" << begin << ", " << end << ") at " << i;
-        }
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace hyperslab::nn
