@@ -142,7 +142,7 @@ bool touches(const Copy& copy, const Range& range) {
 /// Copies the parts of the runs that are within `range`, whose elements are at `bytes`.
 void copy_range(const Copy& copy, const Range& range, const char* bytes) {
   for (std::int64_t i = copy.runs.first_after(range.begin); i < copy.runs.size(); ++i) {
-    const Runs::Run run = copy.runs[i];
+    const HyperslabRuns::Run run = copy.runs[i];
     if (run.source >= range.end) break;
     const std::int64_t from = std::max(run.source, range.begin);
     const std::int64_t to = std::min(run.source + copy.runs.length(), range.end);

@@ -3,28 +3,30 @@
 
 namespace hyperslab::nn {
 
-ParamSpec token_table(const EmbeddingConfig& config) {
-  ParamSpec table = {"embedding.token.weight",
-                     {config.vocabulary, config.width},
-                     ParamKind::token_table,
-                     Init::normal,
-                     config.init_std};
-  table.part = config.cut.part;
-  table.tied = config.tied;
+param::ParamSpec token_table(const EmbeddingConfig& config) {
+  param::ParamSpec table = {"embedding.token.weight",
+                            {config.vocabulary, config.width},
+                            param::Role::embedding,
+                            param::Init::normal,
+                            config.init_std};
+  const ops::VocabularyShard& rows = config.vocabulary_split.shard;
+  table.part = Hyperslab::whole(table.shape).narrow(0, rows.first, rows.count);
+  table.stored_rows = config.vocabulary_split.rows;
+  if (config.tied) table.placement.pipeline = param::partial();
   return table;
 }
 
-Embedding::Embedding(ParamTable& params, const EmbeddingConfig& config) : config_(config) {
-  const ParamSpec table = token_table(config);
-  table_ = params.declare(std::span(&table, 1));
+Embedding::Embedding(param::ParamStore& params, const EmbeddingConfig& config) : config_(config) {
+  const param::ParamSpec table = token_table(config);
+  table_ = params.declare(table);
   if (config.positions != PositionTable::learned) return;
-  ParamSpec positions = {"embedding.position.weight",
-                         {config.context, config.width},
-                         ParamKind::position_table,
-                         Init::normal,
-                         config.init_std};
-  positions.holding = config.group.whole(Holding::equal);
-  positions_ = params.declare(std::span(&positions, 1));
+  param::ParamSpec positions = {"embedding.position.weight",
+                                {config.context, config.width},
+                                param::Role::embedding,
+                                param::Init::normal,
+                                config.init_std};
+  positions.placement.tensor = config.group.place(param::replicate());
+  positions_ = params.declare(positions);
 }
 
 ops::Dropout Embedding::dropout(const BatchInfo& batch, CView x) const {
@@ -41,8 +43,8 @@ void Embedding::forward(Context& ctx, CView tokens, Dim first_position, const Ba
   CView positions = positions_ ? positions_.value() : fixed_positions_;
   if (!group.is_first()) positions = {};  // they enter the sum once
   const View term = group.term(y, scratch.partial);
-  ops::embedding_forward(ctx, tokens, table_.value(), config_.cut.shard, positions, first_position,
-                         config_.scale, term);
+  ops::embedding_forward(ctx, tokens, table_.value(), config_.vocabulary_split.shard, positions,
+                         first_position, config_.scale, term);
   group.sum(ctx, term, y);
   const ops::Dropout mask = dropout(batch, y);
   if (mask.active()) ops::dropout(ctx, mask, y, y);
@@ -54,8 +56,8 @@ void Embedding::backward(Context& ctx, CView tokens, CView sort_index, const Bac
   const ops::Dropout mask = dropout(pass.batch, dy);
   if (mask.active()) ops::dropout(ctx, mask, dy, dy);
   const CView all_dy = config_.group.gather(ctx, dy, pass.scratch.gathered);
-  ops::embedding_backward(ctx, tokens, sort_index, all_dy, config_.cut.shard, config_.scale,
-                          table_accumulate, table_.gradient());
+  ops::embedding_backward(ctx, tokens, sort_index, all_dy, config_.vocabulary_split.shard,
+                          config_.scale, table_accumulate, table_.gradient());
   if (positions_) ops::position_backward(ctx, all_dy, pass.accumulate, positions_.gradient());
 }
 

@@ -5,19 +5,19 @@
 
 namespace hyperslab::nn {
 
-Head::Head(ParamTable& params, const EmbeddingConfig& config, const Pack* tied)
-    : group_(config.group), cut_(config.cut) {
+Head::Head(param::ParamStore& params, const EmbeddingConfig& config, const param::FusedParam* tied)
+    : group_(config.group), split_(config.vocabulary_split) {
   if (tied != nullptr) {
-    params.use_again(*tied);
+    params.share(*tied);
     weight_ = *tied;
     return;
   }
-  ParamSpec weight = token_table(config);
+  param::ParamSpec weight = token_table(config);
   if (!config.tied) {
     weight.name = "head.weight";
-    weight.kind = ParamKind::matrix;
+    weight.role = param::Role::head;
   }
-  weight_ = params.declare(std::span(&weight, 1));
+  weight_ = params.declare(weight);
 }
 
 Head::Memory Head::plan(Arena& scratch, const ActivationSpec& spec, const Scratch& blocks,
@@ -47,16 +47,16 @@ void Head::chunk_loss(Context& ctx, CView x, CView targets, const Step& step, co
   const View logits = memory.logits.slice(0, rows);
   ops::linear_forward(ctx, x, weight_.value(), {}, logits);
   if (group_.is_alone()) {
-    ops::softmax_cross_entropy(ctx, logits, cut_.shard, targets, step.state, gradient, step.sums);
+    ops::softmax_cross_entropy(ctx, logits, split_.shard, targets, step.state, gradient, step.sums);
     return;
   }
   const View statistics = memory.statistics.slice(0, rows);
   const View gathered = memory.gathered.flat()
                             .slice(0, group_.size() * statistics.numel())
                             .reshaped({group_.size(), rows, ops::kRowStatisticCount});
-  ops::softmax_statistics(ctx, logits, cut_.shard, targets, statistics);
+  ops::softmax_statistics(ctx, logits, split_.shard, targets, statistics);
   group_.all_gather(ctx, statistics, gathered);
-  ops::vocabulary_cross_entropy(ctx, logits, cut_.shard, targets, gathered, step.state, gradient,
+  ops::vocabulary_cross_entropy(ctx, logits, split_.shard, targets, gathered, step.state, gradient,
                                 group_.is_first() ? step.sums : memory.discarded);
 }
 

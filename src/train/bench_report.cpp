@@ -241,9 +241,9 @@ BenchKernels summarize(const std::vector<KernelTime>& times, int forwards) {
 }
 
 std::vector<BenchDType> dtypes_of(const Trainer& trainer, const Config& config) {
-  const nn::ParamTable& params = trainer.stage().params();
-  const DType value = params.value().dtype();
-  const DType master = params.master().dtype();
+  const param::ParamGroup& params = trainer.stage().params().trained();
+  const DType value = params.value().data.dtype();
+  const DType master = params.master().data.dtype();
   const std::string products = products_of(config, value);
   std::vector<BenchDType> rows;
   const auto add = [&](const char* what, DType storage, const std::string& compute) {

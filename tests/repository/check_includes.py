@@ -14,8 +14,8 @@ import tempfile
 import tree
 
 # A module includes itself and those of a lower number; equal numbers do not know each other.
-ORDER = {"core": 1, "comm": 2, "ops": 3, "mesh": 4, "nn": 5, "model": 6, "optim": 7, "sharding": 8,
-         "pipeline": 8, "io": 9, "train": 10, "deck": 11, "plan": 12, "cli": 13}
+ORDER = {"core": 1, "comm": 2, "ops": 3, "mesh": 4, "param": 5, "optim": 6, "sharding": 7, "nn": 8,
+         "model": 9, "pipeline": 10, "io": 11, "train": 12, "deck": 13, "plan": 14, "cli": 15}
 
 # Library headers, and the modules whose sources may include them.
 PLACES = [(re.compile(r"(mpi|mpi-ext|nccl)\.h$"), {"comm"}),

@@ -55,9 +55,9 @@ TEST(Workers, RunEveryJobOnceAndRethrowTheLowestFailure) {
 
 TEST(Layout, HugeDatasetsTakeNoMemoryAndDoNotMeet) {
   const Dim huge = Dim{40} << 30;
-  std::vector<io::Dataset> datasets{{"model/a", "slab_0", {huge}, {0}, {huge}, 0},
-                                    {"model/b", "slab_0", {3}, {0}, {3}, 0},
-                                    {"model/a", "slab_1", {huge}, {0}, {huge / 2}, 0}};
+  std::vector<io::Dataset> datasets{{"model/a", "slab_0", {huge}, {{0}, {huge}}, 0},
+                                    {"model/b", "slab_0", {3}, {{0}, {3}}, 0},
+                                    {"model/a", "slab_1", {huge}, {{0}, {huge / 2}}, 0}};
   const io::Layout layout = io::lay_out({1, 0, "data 1"}, datasets);
 
   std::vector<std::pair<std::uint64_t, std::uint64_t>> parts;  // begin, end
