@@ -84,7 +84,7 @@ void read_batch(const std::string& folder, Batch batch, const UseBlock& use) {
 
 StoredBlock stored_block(const std::string& tensor, const CheckpointReader::Piece& piece,
                          std::size_t k, std::uint64_t block_bytes) {
-  const auto bytes = static_cast<std::uint64_t>(piece.count.numel()) * sizeof(float);
+  const auto bytes = static_cast<std::uint64_t>(piece.part.count.numel()) * sizeof(float);
   const std::uint64_t begin = k * block_bytes;
   return {fmt::format("tensor {}, block {} of {}", tensor, k, piece.file),
           &piece.file,

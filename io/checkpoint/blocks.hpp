@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/boxes.hpp"
+#include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 
 namespace hyperslab::io {

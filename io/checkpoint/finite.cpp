@@ -33,7 +33,7 @@ bool all_finite(const Block& block) {
 std::vector<Block> blocks_of(std::span<const Slab> slabs) {
   std::vector<Block> blocks;
   for (std::size_t i = 0; i < slabs.size(); ++i) {
-    const auto count = static_cast<std::size_t>(slabs[i].count.numel());
+    const auto count = static_cast<std::size_t>(slabs[i].part.count.numel());
     for (std::size_t begin = 0; begin < count; begin += kBlock) {
       blocks.push_back({i, slabs[i].data.data<float>() + begin, std::min(kBlock, count - begin)});
     }

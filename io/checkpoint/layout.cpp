@@ -75,14 +75,14 @@ void add_groups(const Handle& file, const Handle& creation, const std::string& p
 
 void add_dataset(const Handle& file, const Handle& creation, Dataset& data) {
   const std::string path = data.tensor + "/" + data.name;
-  const Handle space = dataspace_of(data.count);
+  const Handle space = dataspace_of(data.part.count);
   const Handle dataset(H5Dcreate2(file.get(), path.c_str(), H5T_IEEE_F32LE, space.get(),
                                   H5P_DEFAULT, creation.get(), H5P_DEFAULT),
                        H5Dclose);
   check(static_cast<bool>(dataset), path);
   write_attribute(dataset, "global_shape", data.global_shape);
-  write_attribute(dataset, "offset", data.offset);
-  write_attribute(dataset, "count", data.count);
+  write_attribute(dataset, "offset", data.part.offset);
+  write_attribute(dataset, "count", data.part.count);
   const haddr_t address = H5Dget_offset(dataset.get());
   check(address != HADDR_UNDEF, path + ": no place was given");
   data.file_offset = address;
@@ -134,7 +134,7 @@ std::vector<StructureBlock> structure_of(SparseFile& file, std::vector<Dataset> 
     };
     for (; next != datasets.end() && next->file_offset < end; ++next) {
       keep_until(next->file_offset);
-      const auto bytes = static_cast<std::uint64_t>(next->count.numel()) * sizeof(float);
+      const auto bytes = static_cast<std::uint64_t>(next->part.count.numel()) * sizeof(float);
       from = std::max(from, next->file_offset + bytes);
       if (from >= end) break;  // this dataset may reach into the next written pages
     }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hyperslab/core/view.hpp"
+#include "hyperslab/core/hyperslab.hpp"
 
 namespace hyperslab::io {
 
@@ -14,8 +14,7 @@ struct Dataset {
   std::string tensor;  ///< path of the group, made with its parents
   std::string name;    ///< "slab_0"
   Shape global_shape;
-  Shape offset;
-  Shape count;
+  Hyperslab part;
   std::uint64_t file_offset = 0;  ///< set by lay_out: where the raw data begin
 };
 

@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "checkpoint/boxes.hpp"
 #include "checkpoint/steps.hpp"
 #include "files/crc32c.hpp"
 #include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/core/philox.hpp"
 
 namespace hyperslab::io {
@@ -50,8 +50,8 @@ Shape shape_of(const json& value) {
 json json_of(const Piece& piece) {
   return {{"file", piece.file},
           {"dataset", piece.dataset},
-          {"offset", json_of(piece.offset)},
-          {"count", json_of(piece.count)},
+          {"offset", json_of(piece.part.offset)},
+          {"count", json_of(piece.part.count)},
           {"file_offset", piece.file_offset},
           {"crc32c", piece.crc32c}};
 }
@@ -59,8 +59,7 @@ json json_of(const Piece& piece) {
 Piece piece_of(const json& value) {
   return {value.at("file"),
           value.at("dataset"),
-          shape_of(value.at("offset")),
-          shape_of(value.at("count")),
+          {shape_of(value.at("offset")), shape_of(value.at("count"))},
           value.at("file_offset"),
           value.at("crc32c")};
 }
@@ -184,11 +183,11 @@ CheckpointMeta meta_of(const json& value) {
 /// Throws where a piece points outside of its tensor or file, so that readers need not look again.
 void check_piece(const Manifest& manifest, const TensorEntry& entry, const Piece& piece,
                  const std::map<std::string, std::uint64_t>& sizes) {
-  const std::string outside = problem_of({piece.offset, piece.count}, entry.global_shape);
+  const std::string outside = problem_of(piece.part, entry.global_shape);
   if (!outside.empty()) throw std::invalid_argument(outside);
   const auto file = sizes.find(piece.file);
   if (file == sizes.end()) throw std::invalid_argument(piece.file + " is not in its list of files");
-  const auto bytes = static_cast<std::uint64_t>(piece.count.numel()) * sizeof(float);
+  const auto bytes = static_cast<std::uint64_t>(piece.part.count.numel()) * sizeof(float);
   if (piece.file_offset > file->second || bytes > file->second - piece.file_offset) {
     throw std::invalid_argument("a piece reaches behind the end of " + piece.file);
   }

@@ -65,7 +65,7 @@ void CheckpointParts::clear() const noexcept {
 
 void CheckpointParts::add(std::span<const Slab> slabs) {
   for (const Slab& slab : slabs) {
-    require(slab.count == slab.global_shape, "parts of a checkpoint hold whole tensors");
+    require(slab.part.count == slab.global_shape, "parts of a checkpoint hold whole tensors");
   }
   const int part = static_cast<int>(tables_.size());
   const RankFileHead head{meta_.step, part, meta_.layout};

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <map>
 
-#include "checkpoint/boxes.hpp"
 #include "checkpoint/layout.hpp"
 #include "checkpoint/save.hpp"
 #include "checkpoint/workers.hpp"
 #include "files/crc32c.hpp"
 #include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/hyperslab.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -22,9 +22,10 @@ void check(const Slab& slab) {
   if (slab.tensor.empty() || slab.tensor.front() == '/' || slab.tensor.back() == '/') {
     refuse("its name is not one of a tensor");
   }
-  const std::string outside = problem_of({slab.offset, slab.count}, slab.global_shape);
+  const std::string outside = problem_of(slab.part, slab.global_shape);
   if (!outside.empty()) refuse(outside);
-  if (slab.data.numel() != slab.count.numel()) refuse("its data are not of the shape it counts");
+  if (slab.data.numel() != slab.part.count.numel())
+    refuse("its data are not of the shape it counts");
   if (slab.data.dtype() != DType::f32 || slab.data.device() != Device::cpu) {
     refuse(fmt::format("its data are {} on {}, wanted f32 on cpu", name_of(slab.data.dtype()),
                        name_of(slab.data.device())));
@@ -36,8 +37,8 @@ std::vector<Dataset> datasets_of(const std::vector<const Slab*>& slabs) {
   std::vector<Dataset> datasets;
   for (const Slab* slab : slabs) {
     const int number = numbers[slab->tensor]++;
-    datasets.push_back({slab->tensor, fmt::format("slab_{}", number), slab->global_shape,
-                        slab->offset, slab->count, 0});
+    datasets.push_back(
+        {slab->tensor, fmt::format("slab_{}", number), slab->global_shape, slab->part, 0});
   }
   return datasets;
 }
@@ -77,7 +78,7 @@ Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
                          std::span<const Slab> slabs, const SaveOptions& options) {
   std::vector<const Slab*> stored;
   for (const Slab& slab : slabs) {
-    if (slab.count.numel() == 0) continue;
+    if (slab.part.count.numel() == 0) continue;
     check(slab);
     stored.push_back(&slab);
   }
@@ -91,8 +92,7 @@ Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
   std::vector<std::pair<const Slab*, CheckpointReader::Piece>> pieces;
   for (std::size_t i = 0; i < stored.size(); ++i) {
     const Dataset& dataset = datasets[i];
-    pieces.push_back(
-        {stored[i], {name, dataset.name, dataset.offset, dataset.count, dataset.file_offset, {}}});
+    pieces.push_back({stored[i], {name, dataset.name, dataset.part, dataset.file_offset, {}}});
   }
   std::vector<Block> blocks;
   for (auto& [slab, piece] : pieces) add_blocks(blocks, *slab, piece, options.block_bytes);

@@ -8,9 +8,9 @@
 #include <set>
 
 #include "checkpoint/blocks.hpp"
-#include "checkpoint/boxes.hpp"
 #include "checkpoint/vocabulary.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 
 namespace hyperslab::io {
@@ -81,9 +81,9 @@ void check_targets(const std::string& folder, const Tensors& tensors,
 }
 
 void check_memory(const SlabTarget& target) {
-  const std::string outside = problem_of({target.offset, target.count}, target.global_shape);
+  const std::string outside = problem_of(target.part, target.global_shape);
   if (!outside.empty()) throw Error(ExitCode::internal, target.tensor + ": " + outside);
-  if (target.data.numel() != target.count.numel() || target.data.dtype() != DType::f32 ||
+  if (target.data.numel() != target.part.count.numel() || target.data.dtype() != DType::f32 ||
       target.data.device() != Device::cpu) {
     throw Error(ExitCode::internal,
                 target.tensor + ": targets are f32 on cpu of the shape `count`");
@@ -92,7 +92,7 @@ void check_memory(const SlabTarget& target) {
 
 /// What a piece gives to one target.
 struct Copy {
-  Runs runs;
+  HyperslabRuns runs;
   float* target = nullptr;
 };
 struct Source {
@@ -106,22 +106,21 @@ std::vector<Source> sources_of(const std::string& folder, const Tensors& tensors
                                std::span<const SlabTarget> targets) {
   std::map<const Piece*, Source> sources;
   for (const SlabTarget& target : targets) {
-    if (target.count.numel() == 0) continue;
+    if (target.part.count.numel() == 0) continue;
     const auto& [name, entry] = *tensors.find(target.tensor);
-    const Box wanted{target.offset, target.count};
     Dim found = 0;
     for (const Piece& piece : entry.pieces) {
-      const Box stored{piece.offset, piece.count};
-      const auto common = intersection(stored, wanted);
+      const auto common = intersect(piece.part, target.part);
       if (!common) continue;
       found += common->count.numel();
       Source& source = sources.try_emplace(&piece, Source{&name, &piece, {}}).first->second;
-      source.copies.push_back({Runs(stored, wanted, *common), target.data.data<float>()});
+      source.copies.push_back(
+          {HyperslabRuns(piece.part, target.part, *common), target.data.data<float>()});
     }
-    if (found != target.count.numel()) {
+    if (found != target.part.count.numel()) {
       throw Error(ExitCode::checkpoint,
                   fmt::format("{}: tensor {} has {} of the {} elements from offset {}", folder,
-                              name, found, target.count.numel(), target.offset.str()));
+                              name, found, target.part.count.numel(), target.part.offset.str()));
     }
   }
   std::vector<Source> out;
@@ -136,14 +135,14 @@ struct Range {
 };
 
 bool touches(const Copy& copy, const Range& range) {
-  const std::int64_t first = copy.runs.first_behind(range.begin);
+  const std::int64_t first = copy.runs.first_after(range.begin);
   return first < copy.runs.size() && copy.runs[first].source < range.end;
 }
 
 /// Copies the parts of the runs that are within `range`, whose elements are at `bytes`.
 void copy_range(const Copy& copy, const Range& range, const char* bytes) {
-  for (std::int64_t i = copy.runs.first_behind(range.begin); i < copy.runs.size(); ++i) {
-    const Runs::Run run = copy.runs[i];
+  for (std::int64_t i = copy.runs.first_after(range.begin); i < copy.runs.size(); ++i) {
+    const HyperslabRuns::Run run = copy.runs[i];
     if (run.source >= range.end) break;
     const std::int64_t from = std::max(run.source, range.begin);
     const std::int64_t to = std::min(run.source + copy.runs.length(), range.end);
@@ -186,7 +185,7 @@ void CheckpointReader::check(std::span<const SlabTarget> targets) const {
 void CheckpointReader::read(std::span<const SlabTarget> targets) const {
   check(targets);
   for (const SlabTarget& target : targets) {
-    if (target.count.numel() > 0) check_memory(target);
+    if (target.part.count.numel() > 0) check_memory(target);
   }
   const std::vector<Source> sources = sources_of(folder_, tensors_, targets);
   const auto use = [&](const StoredBlock& block, const char* bytes, const std::string& problem) {
@@ -206,14 +205,14 @@ std::vector<std::string> CheckpointReader::verify() const {
   std::vector<std::string> problems;
   std::vector<StoredBlock> blocks;
   for (const auto& [name, entry] : tensors_) {
-    std::vector<Box> boxes;
+    std::vector<Hyperslab> parts;
     for (const Piece& piece : entry.pieces) {
-      boxes.push_back({piece.offset, piece.count});
+      parts.push_back(piece.part);
       for (std::size_t k = 0; k < piece.crc32c.size(); ++k) {
         blocks.push_back(stored_block(name, piece, k, block_bytes_));
       }
     }
-    const std::string problem = coverage_problem(boxes, entry.global_shape);
+    const std::string problem = coverage_problem(parts, entry.global_shape);
     if (!problem.empty()) problems.push_back("tensor " + name + ": " + problem);
   }
   for (const FileEntry& file : files_) {

@@ -7,11 +7,11 @@
 #include <functional>
 #include <numeric>
 
-#include "checkpoint/boxes.hpp"
 #include "checkpoint/steps.hpp"
 #include "checkpoint/vocabulary.hpp"
 #include "files/atomic_file.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/core/log.hpp"
 
 namespace hyperslab::io {
@@ -98,10 +98,10 @@ Manifest merge(const CheckpointMeta& meta, std::span<const std::string> tables,
   manifest.block_bytes = block_bytes;
   for (const std::string& table : tables) add_table(manifest, table);
   for (const auto& [name, entry] : manifest.tensors) {
-    std::vector<Box> boxes;
-    boxes.reserve(entry.pieces.size());
-    for (const auto& piece : entry.pieces) boxes.push_back({piece.offset, piece.count});
-    const std::string problem = coverage_problem(boxes, entry.global_shape);
+    std::vector<Hyperslab> parts;
+    parts.reserve(entry.pieces.size());
+    for (const auto& piece : entry.pieces) parts.push_back(piece.part);
+    const std::string problem = coverage_problem(parts, entry.global_shape);
     if (!problem.empty()) throw Error(ExitCode::internal, "tensor " + name + ": " + problem);
   }
   return manifest;

@@ -113,15 +113,16 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "norms and activations, or whole blocks."},
 
     {"optimizer", "How weights are updated."},
-    {"optimizer.name", "The optimizer."},
+    {"optimizer.name", "The optimizer: AdamW, or stochastic gradient descent with momentum."},
     {"optimizer.lr", "Learning rate at its highest."},
     {"optimizer.betas",
      "Shares of the earlier moments that Adam keeps in each step: of the "
      "gradients, of their squares."},
     {"optimizer.eps", "What Adam adds to the root of the second moment."},
+    {"optimizer.momentum", "Share of the momentum that sgd keeps in each step."},
     {"optimizer.weight_decay",
-     "Decoupled weight decay, times the learning rate; never of norms "
-     "and biases."},
+     "Weight decay, never of norms and biases: of adamw decoupled, times the "
+     "learning rate; of sgd added to the gradients."},
     {"optimizer.decay_embeddings", "Whether weight decay also takes token and position tables."},
     {"optimizer.clip_norm",
      "Largest norm of all gradients together; longer ones are scaled down "
@@ -151,6 +152,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"train.overfit_one_batch",
      "Whether every step takes the first batch again, to see whether "
      "the model can learn it."},
+    {"train.trainable",
+     "Roles of the parameters that are trained; the others are frozen and take no "
+     "memory for gradients, masters and optimizer state; empty: all are trained."},
 
     {"checkpoint", "When checkpoints are written, which are kept and from which a run goes on."},
     {"checkpoint.directory", "Folder of the checkpoints; null: checkpoints in the run's folder."},

@@ -46,6 +46,11 @@ class KeyLister {
   void real(std::string_view key, double value, const RealRange& range) {
     add(key, "number, " + range_text(range), fmt::format("{}", value));
   }
+  template <class Enum, std::size_t N>
+  void named_list(std::string_view key, const std::vector<Enum>&,
+                  const std::array<Name<Enum>, N>& table) {
+    add(key, fmt::format("list of `{}`", fmt::join(names_of(table), "`, `")), "[]");
+  }
   void texts(std::string_view key, const std::vector<std::string>&) {
     add(key, "list of texts", "[]");
   }

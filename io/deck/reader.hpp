@@ -55,6 +55,20 @@ class Reader {
     if (!take(key, *node, parse_text(*node), read) || !is_one_of(key, *node, names)) return;
     value = std::ranges::find(table, read, &Name<Enum>::first)->second;
   }
+  template <class Enum, std::size_t N>
+  void named_list(std::string_view key, std::vector<Enum>& values,
+                  const std::array<Name<Enum>, N>& table) {
+    const auto* node = find(key);
+    if (node == nullptr) return;
+    std::vector<std::string_view> names;
+    std::ranges::copy(std::views::keys(table), std::back_inserter(names));
+    values.clear();
+    for (const auto& item : items_of(*node)) {
+      std::string read;
+      if (!take(key, item, parse_text(item), read) || !is_one_of(key, item, names)) continue;
+      values.push_back(std::ranges::find(table, read, &Name<Enum>::first)->second);
+    }
+  }
   void text(std::string_view key, std::string& value) {
     const auto* node = find(key);
     if (node != nullptr && take(key, *node, parse_text(*node), value) && value.empty()) {

@@ -145,6 +145,23 @@ constexpr std::array kRunRules = {
                "256, not {} with {}; set it to auto or reference",
                c.precision.compute, c.model.head_width());
          }},
+    Rule{"train.trainable", "model.norm model.bias model.tie_embeddings",
+         "a role of which the model has parameters",
+         [](const Config& c, const Surroundings&) {
+           const auto has = [&](param::Role role) {
+             switch (role) {
+               case param::Role::norm: return c.model.norm != ops::NormKind::none;
+               case param::Role::bias: return c.model.bias;
+               case param::Role::head: return !c.model.tie_embeddings;
+               default: return true;
+             }
+           };
+           return c.train.trainable.empty() || std::ranges::any_of(c.train.trainable, has);
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "the model has no parameter of these roles, so nothing would be trained; add "
+                  "matrix or embedding";
+         }},
     Rule{"run.device", "", "cuda only in a build with CUDA",
          [](const Config& c, const Surroundings& s) {
            return c.run.device != "cuda" || s.has_cuda_build;

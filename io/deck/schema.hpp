@@ -81,6 +81,15 @@ inline constexpr std::array<Name<model::AttentionPath>, 4> kAttentionPaths = {{
     {"reference", model::AttentionPath::reference},
 }};
 
+/// Those that decks may name; no model of today has a router.
+inline constexpr std::array<Name<param::Role>, 5> kRoles = {{
+    {"matrix", param::Role::matrix},
+    {"embedding", param::Role::embedding},
+    {"head", param::Role::head},
+    {"norm", param::Role::norm},
+    {"bias", param::Role::bias},
+}};
+
 using Words = std::initializer_list<std::string_view>;
 
 /// Every key of a deck, once: what reads, writes and documents decks visits this description. A
@@ -91,6 +100,7 @@ using Words = std::initializer_list<std::string_view>;
 ///   text(key, string)                   not empty
 ///   maybe_text(key, string)             null or empty: the default
 ///   flag(key, bool), integer(key, integer, range), real(key, double, range)
+///   named_list(key, enums, table)       a list of them
 ///   texts(key, strings), integers(key, integers, range), reals(key, array of two, range)
 ///   keep(key, integer)                  a number from 2, or `all`
 ///   resume(key, choice)                 auto, never or a step
@@ -174,10 +184,11 @@ template <class Visitor, class Config>
 void visit_training(Visitor& v, Config& config) {
   auto& optimizer = config.optimizer;
   v.section("optimizer");
-  v.word("name", optimizer.name, Words{"adamw"});
+  v.word("name", optimizer.name, Words{"adamw", "sgd"});
   v.real("lr", optimizer.lr, kPositive);
   v.reals("betas", optimizer.betas, kBelowOne);
   v.real("eps", optimizer.eps, kPositive);
+  v.real("momentum", optimizer.momentum, kBelowOne);
   v.real("weight_decay", optimizer.weight_decay, kNotNegative);
   v.flag("decay_embeddings", optimizer.decay_embeddings);
   v.real("clip_norm", optimizer.clip_norm, kNotNegative);
@@ -198,6 +209,7 @@ void visit_training(Visitor& v, Config& config) {
   v.integer("log_norms", train.log_norms, kSteps);
   v.integer("log_every", train.log_every, IntegerRange{1, kMostSteps});
   v.flag("overfit_one_batch", train.overfit_one_batch);
+  v.named_list("trainable", train.trainable, kRoles);
 }
 
 template <class Visitor, class Config>

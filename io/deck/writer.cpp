@@ -57,6 +57,15 @@ class Writer {
   void real(std::string_view key, double value, const RealRange&) {
     put(key, fmt::format("{}", value));
   }
+  template <class Enum, std::size_t N>
+  void named_list(std::string_view key, const std::vector<Enum>& values,
+                  const std::array<Name<Enum>, N>& table) {
+    std::vector<std::string_view> names;
+    for (const Enum value : values) {
+      names.push_back(std::ranges::find(table, value, &Name<Enum>::second)->first);
+    }
+    put(key, fmt::format("[{}]", fmt::join(names, ", ")));
+  }
   void texts(std::string_view key, const std::vector<std::string>& values) {
     std::vector<std::string> quoted;
     std::ranges::transform(values, std::back_inserter(quoted), yaml_text);

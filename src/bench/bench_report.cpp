@@ -241,9 +241,9 @@ BenchKernels summarize(const std::vector<KernelTime>& times, int forwards) {
 }
 
 std::vector<BenchDType> dtypes_of(const train::Trainer& trainer, const train::Config& config) {
-  const nn::ParamTable& params = trainer.stage().params();
-  const DType value = params.value().dtype();
-  const DType master = params.master().dtype();
+  const param::ParamGroup& params = trainer.stage().params().trained();
+  const DType value = params.value().data.dtype();
+  const DType master = params.master().data.dtype();
   const std::string products = products_of(config, value);
   std::vector<BenchDType> rows;
   const auto add = [&](const char* what, DType storage, const std::string& compute) {
@@ -267,7 +267,7 @@ std::vector<BenchDType> dtypes_of(const train::Trainer& trainer, const train::Co
   add_found("logits", "logits", products + "; softmax " + statistics);
   add_found("loss", "sums", statistics);
   if (!training) return rows;
-  add("gradients", params.gradient(params.buckets().front()).dtype(), products);
+  add("gradients", trainer.strategy().gradients().data.dtype(), products);
   add("activation gradients", trainer.stage().gradient({}).dtype(), products);
   add_found("optimizer state", "exp_avg", statistics);
   return rows;

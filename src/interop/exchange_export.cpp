@@ -130,8 +130,7 @@ void read_ours(const io::CheckpointReader& reader, const ExchangedTensor& tensor
   Dim begin = 0;
   for (const NamedShape& ours : tensor.ours) {
     const View place = out.flat().slice(begin, ours.shape.numel()).reshaped(ours.shape);
-    const Shape origin = ours.shape.rank() == 1 ? Shape{0} : Shape{0, 0};
-    targets.push_back({ours.name, ours.shape, origin, ours.shape, place});
+    targets.push_back({ours.name, ours.shape, Hyperslab::whole(ours.shape), place});
     begin += ours.shape.numel();
   }
   reader.read(targets);

@@ -125,12 +125,11 @@ void Part::write(io::CheckpointParts& checkpoint) const {
   std::vector<io::Slab> slabs;
   for (const Piece& piece : pieces_) {
     const Shape& shape = piece.ours.shape;
-    const Shape origin = shape.rank() == 1 ? Shape{0} : Shape{0, 0};
     const CView cleared(zeros.data(), DType::f32, Device::cpu, shape);
     const std::string name = piece.ours.name.substr(piece.ours.name.find('/') + 1);
-    slabs.push_back({"model/" + name, shape, origin, shape, piece.data});
-    slabs.push_back({"optimizer/exp_avg/" + name, shape, origin, shape, cleared});
-    slabs.push_back({"optimizer/exp_avg_sq/" + name, shape, origin, shape, cleared});
+    slabs.push_back({"model/" + name, shape, Hyperslab::whole(shape), piece.data});
+    slabs.push_back({"optimizer/exp_avg/" + name, shape, Hyperslab::whole(shape), cleared});
+    slabs.push_back({"optimizer/exp_avg_sq/" + name, shape, Hyperslab::whole(shape), cleared});
   }
   checkpoint.add(slabs);
 }

@@ -20,6 +20,11 @@ nn::PositionTable position_table(Position position) {
   }
 }
 
+bool trains(const StageOptions& options, param::Role role) {
+  const std::vector<param::Role>& roles = options.trained_roles;
+  return roles.empty() || std::ranges::find(roles, role) != roles.end();
+}
+
 }  // namespace
 
 nn::EmbeddingConfig Stage::embedding_config() const {
@@ -34,7 +39,7 @@ nn::EmbeddingConfig Stage::embedding_config() const {
   config.init_std = static_cast<float>(spec_.init_std);
   config.tied = spec_.tie_embeddings;
   config.group = options_.tensor;
-  config.cut = vocabulary_;
+  config.vocabulary_split = vocabulary_;
   return config;
 }
 
@@ -65,16 +70,18 @@ nn::BlockConfig Stage::block_config() const {
   return config;
 }
 
-Stage::Stage(ModelSpec spec, const StageOptions& options, Arenas& arenas)
+Stage::Stage(ModelSpec spec, const StageOptions& options, Arenas& arenas,
+             dp::ShardStrategy& strategy)
     : spec_(std::move(spec)),
       options_(options),
       statistics_(options.compute == DType::f64 ? DType::f64 : DType::f32),
-      vocabulary_(options.tensor, spec_.vocabulary, options.vocabulary_multiple) {
+      vocabulary_(options.tensor, spec_.vocabulary, options.vocabulary_multiple),
+      params_(options.ranks, [&](param::Role role) { return trains(options, role); }) {
   if (options_.chunks.empty()) options_.chunks = {{0, static_cast<int>(spec_.layers) + 2, 1}};
   declare();
-  params_.lay_out(options_.sharding.ranks, options_.bucket_bytes);
-  params_.bind(arenas.parameters, options_.training ? &arenas.gradients : nullptr, statistics_,
-               options_.compute, options_.sharding);
+  params_.lay_out(options_.bucket_bytes);
+  strategy.allocate(params_, arenas.parameters, options_.training ? &arenas.gradients : nullptr,
+                    statistics_, options_.compute);
   plan_constants(arenas);
   plan_shared(arenas);
   for (int chunk = 0; chunk < chunks(); ++chunk) {
@@ -196,28 +203,9 @@ void Stage::initialize(Context& ctx) {
     ops::rope_table(ctx, static_cast<float>(spec_.rope_theta), rope_cosines_, rope_sines_);
   }
   if (fixed_positions_) ops::sinusoidal_table(ctx, fixed_positions_);
-  for (const nn::Bucket& bucket : params_.buckets()) initialize_bucket(ctx, bucket);
-}
-
-void Stage::initialize_bucket(Context& ctx, const nn::Bucket& bucket) const {
-  Tensor whole;
-  View masters;
-  if (params_.masters_are_sharded()) {
-    whole = Tensor(ctx.device(), statistics_, {bucket.size()});
-    masters = whole.view();
-  } else {
-    masters = params_.master().slice(bucket.begin, bucket.size());
+  for (const param::ParamGroup& group : params_.groups()) {
+    param::initialize(ctx, group, options_.seed);
   }
-  nn::initialize(ctx, params_, bucket, options_.seed, masters);
-  if (params_.masters_are_sharded()) {
-    const Dim size = params_.shard_size(bucket);
-    copy(ctx, masters.slice(params_.sharding().rank * size, size),
-         params_.master().slice(params_.shard_in_space(bucket), size));
-  }
-  if (options_.compute != statistics_) {
-    ops::cast(ctx, masters, params_.value().slice(bucket.begin, bucket.size()));
-  }
-  synchronize(ctx);  // before `whole` goes
 }
 
 /// Which of its chunk's blocks a block is.

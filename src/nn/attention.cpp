@@ -8,23 +8,24 @@ namespace {
 /// Key-value heads of this rank: an equal part, or one that `replicas` ranks share.
 struct KeyValueHeads {
   Dim count = 1;
-  Part part;  ///< rows of the key and value matrices
+  Hyperslab part;  ///< rows of the key and value matrices
   int replicas = 1;
   int replica = 0;
 };
 
 KeyValueHeads key_value_heads(const ops::HeadLayout& heads, const TensorGroup& group) {
   if (heads.kv_heads % group.size() == 0) {
-    return {heads.kv_heads / group.size(), group.part(0, heads.kv_heads * heads.head_width), 1, 0};
+    return {heads.kv_heads / group.size(), group.shard({heads.kv_heads * heads.head_width}, 0), 1,
+            0};
   }
   const int replicas = group.size() / static_cast<int>(heads.kv_heads);
   const Dim first = group.rank() / replicas * heads.head_width;
-  return {1, {0, first, heads.head_width, 0}, replicas, group.rank() % replicas};
+  return {1, {{first}, {heads.head_width}}, replicas, group.rank() % replicas};
 }
 
 }  // namespace
 
-Attention::Attention(ParamTable& params, const std::string& name, const BlockConfig& config,
+Attention::Attention(param::ParamStore& params, const std::string& name, const BlockConfig& config,
                      int layer)
     : config_(config), layer_(layer) {
   const TensorGroup& group = config.group;
@@ -33,12 +34,12 @@ Attention::Attention(ParamTable& params, const std::string& name, const BlockCon
   const KeyValueHeads kv = key_value_heads(config.heads, group);
   heads_ = {config.heads.heads / group.size(), kv.count, config.heads.head_width};
   qkv_ = Linear(params, group,
-                {{name + ".query", query_width, group.part(0, query_width)},
+                {{name + ".query", query_width, group.shard({query_width}, 0)},
                  {name + ".key", kv_width, kv.part, kv.replicas, kv.replica},
                  {name + ".value", kv_width, kv.part, kv.replicas, kv.replica}},
                 {config.width, config.bias, config.init_std});
   output_ = Linear(params, group, {{name + ".output", config.width}},
-                   {query_width, config.bias, config.residual_init_std, Cut::rows});
+                   {query_width, config.bias, config.residual_init_std, Parallel::row});
 }
 
 Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,

@@ -55,7 +55,8 @@ ops::Dropout on_stream(const TensorGroup& group, ops::Dropout dropout, CView x) 
   return dropout;
 }
 
-Block::Block(ParamTable& params, const std::string& name, const BlockConfig& config, int layer)
+Block::Block(param::ParamStore& params, const std::string& name, const BlockConfig& config,
+             int layer)
     : config_(config),
       layer_(layer),
       norm1_(params, config.group, name + ".norm1", norm_options(config)),

@@ -3,28 +3,30 @@
 
 namespace hyperslab::nn {
 
-ParamSpec token_table(const EmbeddingConfig& config) {
-  ParamSpec table = {"embedding.token.weight",
-                     {config.vocabulary, config.width},
-                     ParamKind::token_table,
-                     Init::normal,
-                     config.init_std};
-  table.part = config.cut.part;
-  table.tied = config.tied;
+param::ParamSpec token_table(const EmbeddingConfig& config) {
+  param::ParamSpec table = {"embedding.token.weight",
+                            {config.vocabulary, config.width},
+                            param::Role::embedding,
+                            param::Init::normal,
+                            config.init_std};
+  const ops::VocabularyShard& rows = config.vocabulary_split.shard;
+  table.part = Hyperslab::whole(table.shape).narrow(0, rows.first, rows.count);
+  table.stored_rows = config.vocabulary_split.rows;
+  if (config.tied) table.placement.pipeline = param::partial();
   return table;
 }
 
-Embedding::Embedding(ParamTable& params, const EmbeddingConfig& config) : config_(config) {
-  const ParamSpec table = token_table(config);
-  table_ = params.declare(std::span(&table, 1));
+Embedding::Embedding(param::ParamStore& params, const EmbeddingConfig& config) : config_(config) {
+  const param::ParamSpec table = token_table(config);
+  table_ = params.declare(table);
   if (config.positions != PositionTable::learned) return;
-  ParamSpec positions = {"embedding.position.weight",
-                         {config.context, config.width},
-                         ParamKind::position_table,
-                         Init::normal,
-                         config.init_std};
-  positions.holding = config.group.whole(Holding::equal);
-  positions_ = params.declare(std::span(&positions, 1));
+  param::ParamSpec positions = {"embedding.position.weight",
+                                {config.context, config.width},
+                                param::Role::embedding,
+                                param::Init::normal,
+                                config.init_std};
+  positions.placement.tensor = config.group.place(param::replicate());
+  positions_ = params.declare(positions);
 }
 
 ops::Dropout Embedding::dropout(const BatchInfo& batch, CView x) const {
@@ -43,7 +45,7 @@ void Embedding::forward(Context& ctx, CView tokens, Dim first_position, const Ba
   const View term = group.term(y, scratch.partial);
   ops::embedding_forward(ctx, tokens,
                          {.table = table_.value(),
-                          .shard = config_.cut.shard,
+                          .shard = config_.vocabulary_split.shard,
                           .positions = positions,
                           .first_position = first_position},
                          config_.scale, term);
@@ -54,13 +56,18 @@ void Embedding::forward(Context& ctx, CView tokens, Dim first_position, const Ba
 
 void Embedding::backward(Context& ctx, CView tokens, CView sort_index, const BackwardPass& pass,
                          View dy, Accumulate table_accumulate) const {
+  const View d_table = table_.gradient();
+  const View d_positions = positions_ ? positions_.gradient() : View();
+  if (!d_table && !d_positions) return;  // frozen
   const Scope scope(ctx.recorder(), Component::embedding);
   const ops::Dropout mask = dropout(pass.batch, dy);
   if (mask.active()) ops::dropout(ctx, mask, dy, dy);
   const CView all_dy = config_.group.gather(ctx, dy, pass.scratch.gathered);
-  ops::embedding_backward(ctx, {tokens, sort_index}, all_dy, config_.cut.shard, config_.scale,
-                          table_accumulate, table_.gradient());
-  if (positions_) ops::position_backward(ctx, all_dy, pass.accumulate, positions_.gradient());
+  if (d_table) {
+    ops::embedding_backward(ctx, {tokens, sort_index}, all_dy, config_.vocabulary_split.shard,
+                            config_.scale, table_accumulate, d_table);
+  }
+  if (d_positions) ops::position_backward(ctx, all_dy, pass.accumulate, d_positions);
 }
 
 }  // namespace hyperslab::nn

@@ -5,19 +5,19 @@
 
 namespace hyperslab::nn {
 
-Head::Head(ParamTable& params, const EmbeddingConfig& config, const Pack* tied)
-    : group_(config.group), cut_(config.cut) {
+Head::Head(param::ParamStore& params, const EmbeddingConfig& config, const param::FusedParam* tied)
+    : group_(config.group), split_(config.vocabulary_split) {
   if (tied != nullptr) {
-    params.use_again(*tied);
+    params.share(*tied);
     weight_ = *tied;
     return;
   }
-  ParamSpec weight = token_table(config);
+  param::ParamSpec weight = token_table(config);
   if (!config.tied) {
     weight.name = "head.weight";
-    weight.kind = ParamKind::matrix;
+    weight.role = param::Role::head;
   }
-  weight_ = params.declare(std::span(&weight, 1));
+  weight_ = params.declare(weight);
 }
 
 Head::Memory Head::plan(Arena& scratch, const ActivationSpec& spec, const Scratch& blocks,
@@ -46,7 +46,7 @@ void Head::chunk_loss(Context& ctx, CView x, CView targets, const Step& step, co
   const Dim rows = x.shape()[0];
   const View logits = memory.logits.slice(0, rows);
   ops::linear_forward(ctx, x, weight_.value(), {}, logits);
-  const ops::LossRows loss = {logits, cut_.shard, targets};
+  const ops::LossRows loss = {logits, split_.shard, targets};
   if (group_.is_alone()) {
     ops::softmax_cross_entropy(ctx, loss, step.state, gradient, step.sums);
     return;
@@ -55,7 +55,7 @@ void Head::chunk_loss(Context& ctx, CView x, CView targets, const Step& step, co
   const View gathered = memory.gathered.flat()
                             .slice(0, group_.size() * statistics.numel())
                             .reshaped({group_.size(), rows, ops::kRowStatisticCount});
-  ops::softmax_statistics(ctx, logits, cut_.shard, targets, statistics);
+  ops::softmax_statistics(ctx, logits, split_.shard, targets, statistics);
   group_.all_gather(ctx, statistics, gathered);
   ops::vocabulary_cross_entropy(ctx, loss, gathered, step.state, gradient,
                                 group_.is_first() ? step.sums : memory.discarded);
@@ -79,6 +79,7 @@ void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& s
   const Scope scope(ctx.recorder(), Component::head);
   const CView all_x = group_.gather(ctx, x, memory.all_rows).as_matrix();
   const View term = group_.term(dx, memory.partial);
+  const View d_weight = weight_.gradient();
   const Dim N = all_x.shape()[0];
   const Dim most = memory.logits.shape()[0];
   for (Dim row = 0; row < N; row += most) {
@@ -89,8 +90,9 @@ void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& s
     const View d_logits = memory.logits.slice(0, rows);
     ops::linear_backward_input(ctx, d_logits, weight_.value(), Accumulate::no,
                                term.as_matrix().slice(row, rows));
+    if (!d_weight) continue;  // frozen
     ops::linear_backward_weight(ctx, d_logits, part, row == 0 ? accumulate : Accumulate::yes,
-                                weight_.gradient(), {});
+                                d_weight, {});
   }
   group_.sum(ctx, term, dx);
 }

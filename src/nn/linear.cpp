@@ -6,25 +6,30 @@
 
 namespace hyperslab::nn {
 
-Linear::Linear(ParamTable& params, const TensorGroup& group, const std::vector<Output>& outputs,
-               const Options& options)
-    : adds_bias_(options.cut == Cut::columns || group.is_first()) {
-  const bool by_rows = options.cut == Cut::rows;
-  std::vector<ParamSpec> weights;
-  std::vector<ParamSpec> biases;
+Linear::Linear(param::ParamStore& params, const TensorGroup& group,
+               const std::vector<Output>& outputs, const Options& options)
+    : adds_bias_(options.parallel == Parallel::column || group.is_first()) {
+  const bool is_row = options.parallel == Parallel::row;
+  std::vector<param::ParamSpec> weights;
+  std::vector<param::ParamSpec> biases;
   for (const Output& output : outputs) {
-    ParamSpec weight = {output.name + ".weight", {output.width, options.input_width}};
+    param::ParamSpec weight = {output.name + ".weight", {output.width, options.input_width}};
     weight.init_std = options.init_std;
-    weight.part = by_rows ? group.part(1, options.input_width) : output.part;
+    const Hyperslab part =
+        output.part.offset.rank() == 0 ? Hyperslab::whole({output.width}) : output.part;
+    weight.part = is_row ? group.shard(weight.shape, 1)
+                         : Hyperslab::whole(weight.shape).narrow(0, part.offset[0], part.count[0]);
+    weight.placement.tensor = param::shard(is_row ? 1 : 0);
     weight.replicas = output.replicas;
     weight.replica = output.replica;
     weights.push_back(weight);
-    ParamSpec bias = {output.name + ".bias", {output.width}, ParamKind::bias, Init::zeros};
-    bias.part = output.part;
+    param::ParamSpec bias = {
+        output.name + ".bias", {output.width}, param::Role::bias, param::Init::zeros};
+    bias.part = part;
     bias.replicas = output.replicas;
     bias.replica = output.replica;
     // Every rank sees all of dy, and so computes the whole gradient.
-    if (by_rows) bias.holding = group.whole(Holding::equal);
+    if (is_row) bias.placement.tensor = group.place(param::replicate());
     biases.push_back(bias);
   }
   weight_ = params.declare(weights);
@@ -72,8 +77,9 @@ void Linear::backward_input_activated(Context& ctx, CView dy, CView pre, ops::Ac
 }
 
 void Linear::backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate) const {
-  ops::linear_backward_weight(ctx, dy, x, accumulate, weight_.gradient(),
-                              bias_ ? bias_.gradient() : View());
+  const View dweight = weight_.gradient();
+  const View dbias = bias_ ? bias_.gradient() : View();
+  if (dweight || dbias) ops::linear_backward_weight(ctx, dy, x, accumulate, dweight, dbias);
 }
 
 }  // namespace hyperslab::nn

@@ -4,16 +4,16 @@
 
 namespace hyperslab::nn {
 
-Mlp::Mlp(ParamTable& params, const std::string& name, const BlockConfig& config)
+Mlp::Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config)
     : config_(config), ffn_width_(config.ffn_width / config.group.size()) {
-  const Part part = config.group.part(0, config.ffn_width);
+  const Hyperslab part = config.group.shard({config.ffn_width}, 0);
   std::vector<Linear::Output> up = {{name + ".up", config.ffn_width, part}};
   if (ops::is_gated(config.activation)) {
     up.insert(up.begin(), {name + ".gate", config.ffn_width, part});
   }
   up_ = Linear(params, config.group, up, {config.width, config.bias, config.init_std});
   down_ = Linear(params, config.group, {{name + ".down", config.width}},
-                 {config.ffn_width, config.bias, config.residual_init_std, Cut::rows});
+                 {config.ffn_width, config.bias, config.residual_init_std, Parallel::row});
 }
 
 Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,

@@ -7,17 +7,18 @@ namespace hyperslab::nn {
 
 using ops::NormKind;
 
-Norm::Norm(ParamTable& params, const TensorGroup& group, const std::string& name,
+Norm::Norm(param::ParamStore& params, const TensorGroup& group, const std::string& name,
            const Options& options)
     : kind_(options.kind), eps_(options.eps) {
   if (kind_ == NormKind::none) return;
-  ParamSpec weight = {name + ".weight", {options.width}, ParamKind::norm, Init::ones};
-  ParamSpec shift = {name + ".bias", {options.width}, ParamKind::norm, Init::zeros};
+  param::ParamSpec weight = {
+      name + ".weight", {options.width}, param::Role::norm, param::Init::ones};
+  param::ParamSpec shift = {name + ".bias", {options.width}, param::Role::norm, param::Init::zeros};
   // A rank that sees only its rows computes only their share of the gradient.
-  weight.holding = group.whole(group.cuts_rows() ? Holding::summed : Holding::equal);
-  shift.holding = weight.holding;
-  weight_ = params.declare(std::span(&weight, 1));
-  if (kind_ == NormKind::layernorm && options.bias) bias_ = params.declare(std::span(&shift, 1));
+  weight.placement.tensor = group.place(group.cuts_rows() ? param::partial() : param::replicate());
+  shift.placement = weight.placement;
+  weight_ = params.declare(weight);
+  if (kind_ == NormKind::layernorm && options.bias) bias_ = params.declare(shift);
 }
 
 Norm::Slot Norm::plan(Arena& activations, const Plan& plan, const std::string& label) const {

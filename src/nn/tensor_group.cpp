@@ -7,13 +7,6 @@
 
 namespace hyperslab::nn {
 
-Part TensorGroup::part(int dimension, Dim n) const {
-  if (size_ == 1) return {};
-  require(n % size_ == 0, "the ranks of a tensor group do not divide what they share");
-  const Dim count = n / size_;
-  return {dimension, rank_ * count, count, 0};
-}
-
 comm::Ticket TensorGroup::start_gather(Context& ctx, CView x, View full) const {
   if (!sequence_) return 0;
   return group_->all_gather(ctx, x, full);

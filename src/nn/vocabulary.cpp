@@ -5,13 +5,12 @@
 
 namespace hyperslab::nn {
 
-VocabularyCut::VocabularyCut(const TensorGroup& group, Dim vocabulary, Dim multiple) {
+VocabularySplit::VocabularySplit(const TensorGroup& group, Dim vocabulary, Dim multiple) {
   const Dim unit = group.size() * multiple;
   rows = (vocabulary + unit - 1) / unit * multiple;
   const Dim first = std::min(vocabulary, group.rank() * rows);
   const Dim count = std::min(rows, vocabulary - first);
   shard = {first, count, vocabulary};
-  if (count != vocabulary || rows != vocabulary) part = {0, first, count, rows};
 }
 
 }  // namespace hyperslab::nn

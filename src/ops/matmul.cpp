@@ -96,12 +96,18 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
 void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,
                             View dbias) {
   require_here(ctx, dy, "linear_backward_weight dy");
+  require(dweight || dbias, "linear_backward_weight: neither dweight nor dbias is asked for");
   const DType statistic = statistic_dtype(dy.dtype());
-  require_dtype(ctx, dweight, statistic, "linear_backward_weight dweight");
-  const auto [M, K] = dweight.dims<2>("linear_backward_weight dweight");
   const Dim rows = leading(dy.shape());
+  const Dim M = last(dy, "linear_backward_weight dy");
+  const Dim K = dweight ? last(x, "linear_backward_weight x") : 0;
   require_rows(ctx, dy, rows, M, dy.dtype(), "linear_backward_weight dy");
-  require_rows(ctx, x, rows, K, dy.dtype(), "linear_backward_weight x");
+  if (dweight) {
+    require_rows(ctx, x, rows, K, dy.dtype(), "linear_backward_weight x");
+    require_operand(ctx, dweight, {M, K}, statistic, "linear_backward_weight dweight");
+  } else {
+    x = {};
+  }
   if (dbias) require_operand(ctx, dbias, {M}, statistic, "linear_backward_weight dbias");
   const double bias_flops = dbias ? static_cast<double>(rows * M) : 0;
   if (on_meta(ctx, "linear_backward_weight", gemm_flops(rows, M, K) + bias_flops,

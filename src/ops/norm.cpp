@@ -48,7 +48,8 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
     require_rows(ctx, sum, rows, C, dtype, "norm_backward sum");
     require_operand(ctx, weight, {C}, dtype, "norm_backward weight");
     require_count(ctx, rstd, rows, statistic, "norm_backward rstd");
-    require_operand(ctx, dweight, {C}, statistic, "norm_backward dweight");
+    if (dweight) require_operand(ctx, dweight, {C}, statistic, "norm_backward dweight");
+    require(dweight || !dbias, "norm_backward dbias: is given without dweight");
   }
   if (kind == NormKind::layernorm) {
     require_count(ctx, mean, rows, statistic, "norm_backward mean");

@@ -1,39 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/optimizer.hpp"
 
+#include <string>
+
 #include "backend.hpp"
 #include "checks.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::ops {
-void adamw(Context& ctx, const AdamWConstants& constants, CView decay, const StepState* state,
-           View master, CView gradient, View exp_avg, View exp_avg_sq, View value) {
-  require_here(ctx, master, "adamw master");
-  const DType dtype = statistic_dtype(master.dtype());
-  const Dim size = master.numel();
-  require_operand(ctx, master, {size}, dtype, "adamw master");
-  require_operand(ctx, gradient, {size}, dtype, "adamw gradient");
-  require_operand(ctx, exp_avg, {size}, dtype, "adamw exp_avg");
-  require_operand(ctx, exp_avg_sq, {size}, dtype, "adamw exp_avg_sq");
-  if (value) require_operand(ctx, value, {size}, value.dtype(), "adamw value");
-  require(state != nullptr || ctx.device() == Device::meta, "adamw state: is absent");
-  const Dim granules = (size + kDecayGranule - 1) / kDecayGranule;
-  require_operand(ctx, decay, {granules}, DType::f32, "adamw decay");
-  if (ctx.device() == Device::meta) {
-    const double bytes_per_element = 7.0 * static_cast<double>(size_of(dtype)) +
-                                     (value ? static_cast<double>(size_of(value.dtype())) : 0);
-    ctx.add_work(
-        "adamw", 15.0 * static_cast<double>(size),
-        bytes_per_element * static_cast<double>(size) + static_cast<double>(decay.bytes()));
-    return;
+namespace {
+
+/// For messages and the ledger.
+struct UpdateOp {
+  std::string name;
+  double flops_per_element;
+};
+
+void check_update(Context& ctx, const UpdateOp& op, const StepState* state,
+                  const UpdateOperands& operands) {
+  const auto called = [&](const char* what) { return op.name + " " + what; };
+  require_here(ctx, operands.master, called("master"));
+  const DType dtype = statistic_dtype(operands.master.dtype());
+  const Dim size = operands.master.numel();
+  require_operand(ctx, operands.master, {size}, dtype, called("master"));
+  require_operand(ctx, operands.gradient, {size}, dtype, called("gradient"));
+  if (operands.value) {
+    require_operand(ctx, operands.value, {size}, operands.value.dtype(), called("value"));
   }
+  require(state != nullptr || ctx.device() == Device::meta, called("state: is absent").c_str());
+  const Dim granules = (size + kDecayGranule - 1) / kDecayGranule;
+  require_operand(ctx, operands.decay, {granules}, DType::f32, called("decay"));
+}
+
+void check_moment(Context& ctx, const UpdateOperands& operands, CView moment,
+                  const std::string& what) {
+  require_operand(ctx, moment, {operands.master.numel()}, statistic_dtype(operands.master.dtype()),
+                  what);
+}
+
+/// Masters and every moment are read and written, gradients read, values written.
+void add_update_work(Context& ctx, const UpdateOp& op, const UpdateOperands& operands,
+                     int moments) {
+  const auto size = static_cast<double>(operands.master.numel());
+  const auto wide = static_cast<double>(size_of(operands.master.dtype()));
+  const double value = operands.value ? static_cast<double>(size_of(operands.value.dtype())) : 0.0;
+  const double bytes = (2.0 * (1 + moments) + 1) * wide + value;
+  ctx.add_work(op.name, op.flops_per_element * size,
+               bytes * size + static_cast<double>(operands.decay.bytes()));
+}
+
+}  // namespace
+
+void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state,
+           const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
+  const UpdateOp op = {"adamw", 15};
+  check_update(ctx, op, state, operands);
+  check_moment(ctx, operands, exp_avg, "adamw exp_avg");
+  check_moment(ctx, operands, exp_avg_sq, "adamw exp_avg_sq");
+  if (ctx.device() == Device::meta) return add_update_work(ctx, op, operands, 2);
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda) {
-      return cuda::adamw(ctx, constants, decay, state, master, gradient, exp_avg, exp_avg_sq,
-                         value);
+      return cuda::adamw(ctx, constants, state, operands, exp_avg, exp_avg_sq);
     }
   }
-  cpu::adamw(ctx, constants, decay, state, master, gradient, exp_avg, exp_avg_sq, value);
+  cpu::adamw(ctx, constants, state, operands, exp_avg, exp_avg_sq);
+}
+
+void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOperands& operands,
+         View momentum_buffer) {
+  const UpdateOp op = {"sgd", 7};
+  check_update(ctx, op, state, operands);
+  check_moment(ctx, operands, momentum_buffer, "sgd momentum_buffer");
+  if (ctx.device() == Device::meta) return add_update_work(ctx, op, operands, 1);
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda) {
+      return cuda::sgd(ctx, momentum, state, operands, momentum_buffer);
+    }
+  }
+  cpu::sgd(ctx, momentum, state, operands, momentum_buffer);
 }
 
 void add_norm_squared(Context& ctx, CView gradient, View sums) {

@@ -34,7 +34,7 @@ void put(std::string& out, const io::Slab& slab) {
   put(out, &length, sizeof length);
   out += slab.tensor;
   put(out, &rank, sizeof rank);
-  for (const Shape* shape : {&slab.global_shape, &slab.offset, &slab.count}) {
+  for (const Shape* shape : {&slab.global_shape, &slab.part.offset, &slab.part.count}) {
     for (const Dim dim : shape->dims()) put(out, &dim, sizeof dim);
   }
   put(out, slab.data.raw(), slab.data.bytes());
@@ -51,21 +51,19 @@ class Unpacker {
     const std::string name(at_, length);
     at_ += length;
     const auto rank = static_cast<std::size_t>(number());
-    const std::vector<Dim> shape = numbers(rank);
-    const std::vector<Dim> offset = numbers(rank);
-    const std::vector<Dim> count = numbers(rank);
-    const Dim width = shape.back();
-    const Dim rows = rank == 2 ? count[0] : 1;
+    const Shape global_shape = shape(rank);
+    const Shape offset = shape(rank);
+    const Hyperslab part = {offset, shape(rank)};
     std::vector<float>& tensor = all[name];
-    tensor.resize(static_cast<std::size_t>(rank == 2 ? shape[0] * width : width));
+    tensor.resize(static_cast<std::size_t>(global_shape.numel()));
     std::vector<std::uint8_t>& hit = hits[name];
     hit.resize(tensor.size());
-    for (Dim row = 0; row < rows; ++row) {
-      const Dim first = (rank == 2 ? (offset[0] + row) * width : 0) + offset.back();
-      const std::size_t bytes = static_cast<std::size_t>(count.back()) * sizeof(float);
+    const HyperslabRuns runs(part, Hyperslab::whole(global_shape), part);
+    const std::size_t bytes = static_cast<std::size_t>(runs.length()) * sizeof(float);
+    for (std::int64_t i = 0; i < runs.size(); ++i, at_ += bytes) {
+      const std::int64_t first = runs[i].target;
       std::memcpy(tensor.data() + first, at_, bytes);
-      at_ += bytes;
-      for (Dim i = 0; i < count.back(); ++i) ++hit[static_cast<std::size_t>(first + i)];
+      for (Dim k = 0; k < runs.length(); ++k) ++hit[static_cast<std::size_t>(first + k)];
     }
   }
 
@@ -76,10 +74,10 @@ class Unpacker {
     at_ += sizeof value;
     return value;
   }
-  std::vector<Dim> numbers(std::size_t n) {
-    std::vector<Dim> out(n);
-    for (Dim& value : out) value = number();
-    return out;
+  Shape shape(std::size_t rank) {
+    std::vector<Dim> dims(rank);
+    for (Dim& dim : dims) dim = number();
+    return Shape(std::span<const Dim>(dims));
   }
   const char* at_;
   const char* end_;

@@ -23,8 +23,8 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
   plan.ledger = trainer.context().ledger();
   for (const comm::Communicator* group : mesh.groups())
     plan.traffic[group->role()] = group->traffic();
-  for (const nn::Param& param : trainer.stage().params().params()) {
-    plan.parameters.emplace_back(param.name, param.count);
+  for (const param::Param& param : trainer.stage().params().params()) {
+    plan.parameters.emplace_back(param.name, param.part.count);
   }
   for (const Arena* arena : trainer.arenas().all()) {
     for (const Allocation& allocation : arena->allocations()) {

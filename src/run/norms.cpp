@@ -26,10 +26,10 @@ void NormsLog::append(std::int64_t step, train::Trainer& trainer) {
     const std::string name = unit == 0 ? "embedding" : "blocks." + std::to_string(unit - 1);
     line["activation_rms"][name] = rms(stage.activation({}, unit));
   }
-  for (const nn::Param& param : stage.params().params()) {
+  for (const param::Param& param : stage.params().params()) {
     const double root = std::sqrt(static_cast<double>(param.numel()));
-    line["weight_norm"][param.name] = root * rms(param.master);
-    line["gradient_norm"][param.name] = root * rms(param.gradient);
+    line["weight_norm"][param.name] = root * rms(param.master ? param.master : param.value);
+    if (param.gradient) line["gradient_norm"][param.name] = root * rms(param.gradient);
   }
   lines_.append(line.dump());
 }

@@ -57,12 +57,12 @@ bool StageWorker::by_unit() const { return parts_.ctx.device() != Device::cuda |
 
 bool StageWorker::reduces(int microbatch) const {
   const bool last = microbatch == run_.microbatches - 1;
-  return run_.reduces && parts_.reducer != nullptr && (last || parts_.reducer->every_microbatch());
+  return run_.reduces && (last || parts_.strategy.reduces_every_microbatch());
 }
 
 nn::Accumulate StageWorker::accumulate(int microbatch) const {
-  const bool fresh = parts_.reducer != nullptr && parts_.reducer->every_microbatch();
-  return microbatch == 0 || fresh ? nn::Accumulate::no : nn::Accumulate::yes;
+  return microbatch == 0 || parts_.strategy.reduces_every_microbatch() ? nn::Accumulate::no
+                                                                       : nn::Accumulate::yes;
 }
 
 GraphSegment& StageWorker::segment(Work work, model::SlotId id, int first, int last,
@@ -73,15 +73,14 @@ GraphSegment& StageWorker::segment(Work work, model::SlotId id, int first, int l
 
 /// What is enqueued from now on sees the values of units [first, last).
 void StageWorker::await_values(int first, int last) {
-  if (parts_.gather == nullptr) return;
-  for (int unit = first; unit < last; ++unit) parts_.gather->wait_for(parts_.ctx, unit);
+  for (int unit = first; unit < last; ++unit) parts_.strategy.before_forward(parts_.ctx, unit);
 }
 
 /// What is enqueued from now on may write the gradients of units [first, last).
 void StageWorker::free_gradients(int first, int last, int microbatch) {
-  if (!run_.reduces || run_.pass != model::Mode::train || parts_.reducer == nullptr) return;
+  if (!run_.reduces || run_.pass != model::Mode::train) return;
   for (int unit = first; unit < last; ++unit) {
-    parts_.reducer->before_unit(parts_.ctx, unit, microbatch);
+    parts_.strategy.before_backward(parts_.ctx, unit, microbatch);
   }
 }
 
@@ -95,7 +94,7 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
   const bool trains = run_.pass == model::Mode::train;
   const nn::Accumulate add = accumulate(microbatch);
   const auto [begin, end] = stage.units(chunk);
-  const bool gathers = parts_.gather != nullptr && parts_.gather->is_needed() && microbatch == 0;
+  const bool gathers = parts_.strategy.gathers() && microbatch == 0;
   const int stride = by_unit() || gathers ? 1 : end - begin;
   for (int first = begin; first < end; first += stride) {
     const int last = std::min(first + stride, end);
@@ -128,7 +127,7 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
   for (int last = end; last > begin;) {
     int first = last - 1;
     const auto ends_here = [&] {
-      return by_unit() || (sums && parts_.reducer->closes(first, is_last));
+      return by_unit() || (sums && parts_.strategy.closes(first, is_last));
     };
     while (first > begin && !ends_here()) --first;
     free_gradients(first, last, microbatch);
@@ -138,8 +137,8 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
         stage.backward(parts_.ctx, id, unit, run_.step_views, add, part);
       }
     });
-    if (sums) parts_.reducer->unit_done(parts_.ctx, first, microbatch, is_last);
-    if (parts_.reducer != nullptr) parts_.reducer->progress();
+    if (sums) parts_.strategy.gradients_ready(parts_.ctx, first, microbatch, is_last);
+    parts_.strategy.progress();
     last = first;
   }
   if (part != nn::BackwardPart::input) {

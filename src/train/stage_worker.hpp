@@ -9,7 +9,7 @@
 #include "hyperslab/io/dataset.hpp"
 #include "hyperslab/model/stage.hpp"
 #include "hyperslab/pipeline/executor.hpp"
-#include "hyperslab/sharding/reducer.hpp"
+#include "hyperslab/sharding/strategy.hpp"
 #include "hyperslab/train/batch_feed.hpp"
 #include "hyperslab/train/memory_meter.hpp"
 
@@ -24,8 +24,7 @@ class StageWorker final : public pipeline::Worker {
     model::Stage& stage;
     BatchFeed& feed;
     MemoryMeter& memory;
-    dp::GradientReducer* reducer = nullptr;  ///< null where forward only
-    dp::ParameterGather* gather = nullptr;
+    dp::ShardStrategy& strategy;
     bool graphs = true;
   };
   explicit StageWorker(const Parts& parts) : parts_(parts) {}

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -35,17 +36,63 @@ std::vector<Targets> batches_of(Targets targets, std::size_t bytes) {
   return batches;
 }
 
+/// from -> to, in another dtype and perhaps from the host to the device. Returns when it is done.
+void copy_cast(Context& ctx, CView from, View to) {
+  Context host(Device::cpu);
+  if (to.device() == Device::cpu) return ops::cast(host, from, to);
+  Tensor converted(Device::cpu, to.dtype(), to.shape());
+  ops::cast(host, from, converted.view());
+  copy(ctx, converted.view(), to);
+  synchronize(ctx);
+}
+
+void read_batch(Context& ctx, const io::CheckpointReader& reader, Targets batch, View staging) {
+  std::vector<io::SlabTarget> on_host(batch.begin(), batch.end());
+  Dim begin = 0;
+  for (io::SlabTarget& target : on_host) {
+    const Dim size = target.data.numel();
+    target.data = staging.slice(begin, size).reshaped(target.part.count);
+    begin += size;
+  }
+  reader.read(on_host);
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (is_narrow(batch[i].data.dtype())) {
+      copy_cast(ctx, on_host[i].data, batch[i].data);
+    } else {
+      copy(ctx, on_host[i].data, batch[i].data);
+    }
+  }
+  synchronize(ctx);  // before the next batch takes the buffer
+}
+
 }  // namespace
+
+bool is_narrow(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
+
+void widen(Context& ctx, std::vector<io::Slab>& slabs) {
+  Context host(Device::cpu);
+  for (io::Slab& slab : slabs) {
+    if (!is_narrow(slab.data.dtype())) continue;
+    Tensor narrow(Device::cpu, slab.data.dtype(), slab.part.count);
+    copy(ctx, slab.data, narrow.view());
+    synchronize(ctx);
+    const auto wide = std::make_shared<Tensor>(Device::cpu, DType::f32, slab.part.count);
+    ops::cast(host, narrow.view(), wide->view());
+    slab.data = wide->view();
+    slab.owner = wide;
+  }
+}
 
 void copy_to_host(Context& ctx, std::vector<io::Slab>& slabs) {
   Dim sum = 0;
-  for (const io::Slab& slab : slabs) sum += slab.data.numel();
+  for (const io::Slab& slab : slabs) sum += slab.owner == nullptr ? slab.data.numel() : 0;
   const auto memory = std::make_shared<Tensor>(Device::cpu, DType::f32, Shape{sum});
   Stream& stream = ctx.copy_stream();
   stream.wait(ctx.stream().record());
   Dim offset = 0;
   for (io::Slab& slab : slabs) {
-    const View copied = memory->view().slice(offset, slab.data.numel()).reshaped(slab.count);
+    if (slab.owner != nullptr) continue;  // a copy already
+    const View copied = memory->view().slice(offset, slab.data.numel()).reshaped(slab.part.count);
     copy(stream, slab.data, copied);
     offset += slab.data.numel();
     slab.data = copied;
@@ -61,18 +108,7 @@ void read_staged(Context& ctx, const io::CheckpointReader& reader, Targets targe
   Dim largest = 0;
   for (const Targets& batch : batches) largest = std::max(largest, elements(batch));
   Tensor staging(Device::cpu, DType::f32, {largest});
-  for (const Targets& batch : batches) {
-    std::vector<io::SlabTarget> on_host(batch.begin(), batch.end());
-    Dim place = 0;
-    for (io::SlabTarget& target : on_host) {
-      const Dim size = target.data.numel();
-      target.data = staging.view().slice(place, size).reshaped(target.count);
-      place += size;
-    }
-    reader.read(on_host);
-    for (std::size_t i = 0; i < batch.size(); ++i) copy(ctx, on_host[i].data, batch[i].data);
-    synchronize(ctx);  // before the next batch takes the buffer
-  }
+  for (const Targets& batch : batches) read_batch(ctx, reader, batch, staging.view());
 }
 
 }  // namespace hyperslab::train

@@ -10,13 +10,18 @@
 
 namespace hyperslab::train {
 
-/// Puts copies on the host in place of the slabs' data; the slabs own them together. The copy
-/// stream copies after what is enqueued on the compute stream so far; on return the copies are
-/// complete.
+/// Puts copies on the host in place of the slabs' data that are not copies yet; the slabs own them
+/// together. The copy stream copies after what is enqueued on the compute stream so far; on return
+/// the copies are complete.
 void copy_to_host(Context& ctx, std::vector<io::Slab>& slabs);
 
-/// reader.read(targets) for targets on the context's device, through one buffer of the host:
-/// whole tensors at a time, of together at most `staging_bytes` or else one.
+/// Puts f32 copies on the host in place of slabs in 16 bits, as frozen parameters may be; the
+/// others stay as they are.
+void widen(Context& ctx, std::vector<io::Slab>& slabs);
+[[nodiscard]] bool is_narrow(DType dtype);  ///< 16 bits
+
+/// reader.read(targets) for targets on any device and, besides f32, in 16 bits, through one buffer
+/// of the host: whole tensors at a time, of together at most `staging_bytes` or else one.
 void read_staged(Context& ctx, const io::CheckpointReader& reader,
                  std::span<const io::SlabTarget> targets, std::size_t staging_bytes);
 

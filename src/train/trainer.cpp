@@ -55,8 +55,9 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   }
   stage.seed = config.run.seed;
   stage.tensor = nn::TensorGroup(&mesh.tensor_group(), config.parallel.sequence);
-  stage.sharding = {options.training ? config.parallel.zero : 0, mesh.at().data,
-                    config.parallel.data};
+  stage.ranks = {mesh.at().data, config.parallel.data, mesh.at().tensor == 0,
+                 mesh.is_first_stage()};
+  if (options.training) stage.trained_roles = config.train.trainable;
   stage.bucket_bytes = static_cast<std::size_t>(config.parallel.bucket_mib * 1048576.0);
   return stage;
 }
@@ -81,7 +82,8 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
       options_(options),
       program_(program_of(config, options.training)),
       arenas_(arenas_of(options, plan)),
-      stage_(config.model, stage_options(config, mesh, options, program_), arenas_) {
+      strategy_(options.training ? dp::make_strategy(config.parallel.zero) : dp::make_replicated()),
+      stage_(config.model, stage_options(config, mesh, options, program_), arenas_, *strategy_) {
   const bool real = plan != nullptr;
   ctx_ = std::make_unique<Context>(real ? options.device : Device::meta, real ? plan->workspace : 0,
                                    options.device);
@@ -115,8 +117,8 @@ void Trainer::set_up_worker() {
                             static_cast<std::size_t>(stage_.chunks());
   feed_ = std::make_unique<BatchFeed>(*ctx_, stage_.batch({}), depth, program_.microbatches,
                                       stage_.has_embedding(0));
-  worker_ = std::make_unique<StageWorker>(StageWorker::Parts{
-      *ctx_, stage_, *feed_, memory_, reducer_.get(), gather_.get(), options_.graphs});
+  worker_ = std::make_unique<StageWorker>(
+      StageWorker::Parts{*ctx_, stage_, *feed_, memory_, *strategy_, options_.graphs});
   comm::Communicator* group = &mesh_.pipeline_group();
   executor_ = std::make_unique<pipeline::Executor>(program_, mesh_.at().pipeline, group);
   evaluation_ = std::make_unique<pipeline::Executor>(
@@ -126,16 +128,10 @@ void Trainer::set_up_worker() {
 }
 
 void Trainer::set_up_training() {
-  optimizer_ =
-      std::make_unique<optim::AdamW>(config_.optimizer, stage_.params(), arenas_.optimizer);
-  dp::GradientGroups groups;
-  groups.data = &mesh_.data_group();
-  groups.tensor = &mesh_.tensor_group();
-  groups.key_value = mesh_.key_value_group();
-  groups.tied = mesh_.tied_group();
-  groups.counts_tied = mesh_.is_first_stage();
-  reducer_ = std::make_unique<dp::GradientReducer>(stage_.params(), groups);
-  gather_ = std::make_unique<dp::ParameterGather>(stage_.params(), mesh_.data_group());
+  optimizer_ = optim::make_optimizer(config_.optimizer, stage_.params().trained(),
+                                     strategy_->shards_state(), arenas_.optimizer);
+  strategy_->connect(
+      {&mesh_.data_group(), &mesh_.tensor_group(), mesh_.key_value_group(), mesh_.tied_group()});
 }
 
 Trainer::~Trainer() {
@@ -144,7 +140,7 @@ Trainer::~Trainer() {
 
 void Trainer::wait_all() {
   executor_->finish(*ctx_);
-  if (gather_) gather_->finish(*ctx_);
+  strategy_->wait_all(*ctx_);
 }
 
 model::MemoryPlan Trainer::memory_plan() const {
@@ -177,24 +173,24 @@ std::vector<io::GroupInfo> Trainer::groups() const { return meter_->groups(); }
 void Trainer::initialize() {
   stage_.initialize(*ctx_);
   if (!optimizer_) return;
-  const nn::ParamTable& params = stage_.params();
-  for (const nn::Bucket& bucket : params.buckets()) {  // gaps between tensors must be finite
-    ops::fill(*ctx_, 0, params.gradient(bucket));
+  const param::ParamGroup& trained = stage_.params().trained();
+  for (const param::Bucket& bucket : trained.buckets()) {  // gaps between tensors must be finite
+    ops::fill(*ctx_, 0, trained.gradient(bucket));
   }
   optimizer_->initialize(*ctx_);
 }
 
 void Trainer::step(const StepArgs& args, io::Loader* loader) {
   begin(args, loader == nullptr ? batch_tokens() : loader->counted_tokens(args.step));
-  reducer_->begin_step();
+  strategy_->begin_step();
   run_program(args, loader, true);
-  reducer_->finish(*ctx_);
+  strategy_->finish(*ctx_);
   const bool alone = mesh_.world_group().size() == 1;
   update_.run(*ctx_, options_.graphs && alone, [&] {
     finalize();
     update();
   });
-  reducer_->tell_waits(*ctx_);
+  strategy_->report_waits(*ctx_);
   end();
 }
 
@@ -270,7 +266,7 @@ void Trainer::finalize() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   {
     const Scope component(ctx_->recorder(), Component::optimizer);
-    for (const View& gradient : reducer_->norm_views()) {
+    for (const View& gradient : strategy_->norm_views()) {
       ops::add_norm_squared(*ctx_, gradient, records_->sums());
     }
   }
@@ -286,11 +282,10 @@ void Trainer::finalize() {
 
 void Trainer::update() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
-  if (!optimizer_->is_sharded()) return optimizer_->update(*ctx_, records_->state());
-  const std::vector<nn::Bucket>& buckets = stage_.params().buckets();
-  for (std::size_t i = 0; i < buckets.size(); ++i) {  // in the order of the next forward pass
-    optimizer_->update(*ctx_, records_->state(), buckets[i]);
-    gather_->start(*ctx_, i);
+  const std::vector<param::ElementRange> ranges = strategy_->updated_ranges();
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    optimizer_->update(*ctx_, records_->state(), strategy_->gradients(), ranges[i]);
+    strategy_->after_update(*ctx_, i);
   }
 }
 

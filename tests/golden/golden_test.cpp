@@ -15,7 +15,7 @@
 #include "hyperslab/model/stage.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/optimizer.hpp"
-#include "hyperslab/optim/adamw.hpp"
+#include "hyperslab/optim/optimizer.hpp"
 #include "support/tensors.hpp"
 
 namespace hyperslab {
@@ -142,25 +142,28 @@ class GoldenModel : public testing::TestWithParam<Case> {
     plan_ = measuring.used();
     arenas_.emplace(model::Arenas::real(Device::cpu, plan_, true));
     ctx_ = std::make_unique<Context>(Device::cpu, meta.workspace_high_water());
-    stage_ = std::make_unique<model::Stage>(spec_, options_, *arenas_);
-    adamw_ =
-        std::make_unique<optim::AdamW>(optimizer_config(), stage_->params(), arenas_->optimizer);
+    strategy_ = dp::make_replicated();
+    stage_ = std::make_unique<model::Stage>(spec_, options_, *arenas_, *strategy_);
+    adamw_ = optim::make_optimizer(optimizer_config(), group(), false, arenas_->optimizer);
     stage_->initialize(*ctx_);
     adamw_->initialize(*ctx_);
     sums_ = Tensor(Device::cpu, statistics(), {ops::kSumCount});
     load();
   }
 
+  [[nodiscard]] const param::ParamGroup& group() const { return stage_->params().trained(); }
   [[nodiscard]] DType statistics() const {
     return options_.compute == DType::f64 ? DType::f64 : DType::f32;
   }
   void run_on_meta(model::Arenas& arenas, Context& meta) {
-    model::Stage stage(spec_, options_, arenas);
-    optim::AdamW adamw(optimizer_config(), stage.params(), arenas.optimizer);
+    const auto strategy = dp::make_replicated();
+    model::Stage stage(spec_, options_, arenas, *strategy);
+    const param::ParamGroup& params = stage.params().trained();
+    const auto adamw = optim::make_optimizer(optimizer_config(), params, false, arenas.optimizer);
     const View sums(nullptr, statistics(), Device::meta, {ops::kSumCount});
     pass(stage, meta, {nullptr, sums});
-    ops::add_norm_squared(meta, stage.params().gradient(), sums);
-    adamw.update(meta, nullptr);
+    ops::add_norm_squared(meta, strategy->gradients().data, sums);
+    adamw->update(meta, nullptr, strategy->gradients(), params.all());
   }
   [[nodiscard]] optim::OptimizerConfig optimizer_config() const {
     optim::OptimizerConfig config;
@@ -182,7 +185,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
     }
   }
   void load() {
-    for (const nn::Param& param : stage_->params().params()) {
+    for (const param::Param& param : stage_->params().params()) {
       assign(golden_.read("weights/" + param.name), param.master);
     }
     const model::BatchViews& batch = stage_->batch({});
@@ -225,8 +228,9 @@ class GoldenModel : public testing::TestWithParam<Case> {
   model::MemoryPlan plan_;
   std::optional<model::Arenas> arenas_;
   std::unique_ptr<Context> ctx_;
+  std::unique_ptr<dp::ShardStrategy> strategy_;
   std::unique_ptr<model::Stage> stage_;
-  std::unique_ptr<optim::AdamW> adamw_;
+  std::unique_ptr<optim::Optimizer> adamw_;
   Tensor sums_;
   ops::StepInput input_;
   ops::StepState state_;
@@ -256,7 +260,7 @@ TEST_P(GoldenModel, ActivationsLossAndGradients) {
   for (int unit = stage_->units() - 1; unit >= 0; --unit) {
     stage_->backward(*ctx_, {}, unit, step, nn::Accumulate::no);
   }
-  for (const nn::Param& param : stage_->params().params()) {
+  for (const param::Param& param : stage_->params().params()) {
     const Tensor wanted = golden_.read("gradients/" + param.name);
     // The key bias has no gradient in theory where nothing depends on its place.
     const double floor = param.name.ends_with("key.bias") ? 1e-2 : 1e-30;
@@ -270,8 +274,8 @@ TEST_P(GoldenModel, AccumulatingTwiceDoublesTheGradient) {
   ops::begin_step(*ctx_, input_, &state_, sums_.view());
   pass(*stage_, *ctx_, step);
   const Tensor once = [&] {
-    Tensor copy(Device::cpu, statistics(), stage_->params().gradient().shape());
-    std::memcpy(copy.view().raw(), stage_->params().gradient().raw(), copy.view().bytes());
+    Tensor copy(Device::cpu, statistics(), strategy_->gradients().data.shape());
+    std::memcpy(copy.view().raw(), strategy_->gradients().data.raw(), copy.view().bytes());
     return copy;
   }();
 
@@ -282,7 +286,7 @@ TEST_P(GoldenModel, AccumulatingTwiceDoublesTheGradient) {
     stage_->backward(*ctx_, {}, unit, step, nn::Accumulate::yes);
   }
 
-  for (const nn::Param& param : stage_->params().params()) {
+  for (const param::Param& param : stage_->params().params()) {
     const std::vector<double> twice = test::to_doubles(param.gradient);
     const CView single = once.view().slice(param.flat_begin, param.numel());
     const std::vector<double> one = test::to_doubles(single);
@@ -302,10 +306,10 @@ TEST_P(GoldenModel, TwoAdamWSteps) {
     input_.step = i + 1;
     ops::begin_step(*ctx_, input_, &state_, sums_.view());
     pass(*stage_, *ctx_, {&state_, sums_.view()});
-    ops::add_norm_squared(*ctx_, stage_->params().gradient(), sums_.view());
+    ops::add_norm_squared(*ctx_, strategy_->gradients().data, sums_.view());
     std::array<ops::StepResult, ops::kResultRing> results{};
     ops::finalize_step(*ctx_, adamw_->finalize_constants(), sums_.view(), &state_, results.data());
-    adamw_->update(*ctx_, &state_);
+    adamw_->update(*ctx_, &state_, strategy_->gradients(), group().all());
 
     const ops::StepResult& result = results[static_cast<std::size_t>(i + 1)];
     const double slack = i == 0 ? 1 : 20;  // Adam divides small gradients by themselves
@@ -314,7 +318,7 @@ TEST_P(GoldenModel, TwoAdamWSteps) {
     EXPECT_NEAR(result.gradient_norm, norms.view().data<double>()[at],
                 slack * 5 * tolerance() * norms.view().data<double>()[at]);
   }
-  for (const nn::Param& param : stage_->params().params()) {
+  for (const param::Param& param : stage_->params().params()) {
     if (param.name.ends_with("key.bias")) continue;  // noise over noise, see above
     const Tensor wanted = golden_.read("adamw/weights/" + param.name);
     const double limit = options_.compute == DType::f64 ? 2e-6 : 2e-3;
@@ -325,10 +329,10 @@ TEST_P(GoldenModel, TwoAdamWSteps) {
 TEST_P(GoldenModel, TouchesExactlyThePlannedMemory) {
   ops::begin_step(*ctx_, input_, &state_, sums_.view());
   pass(*stage_, *ctx_, {&state_, sums_.view()});
-  ops::add_norm_squared(*ctx_, stage_->params().gradient(), sums_.view());
+  ops::add_norm_squared(*ctx_, strategy_->gradients().data, sums_.view());
   std::array<ops::StepResult, ops::kResultRing> results{};
   ops::finalize_step(*ctx_, adamw_->finalize_constants(), sums_.view(), &state_, results.data());
-  adamw_->update(*ctx_, &state_);
+  adamw_->update(*ctx_, &state_, strategy_->gradients(), group().all());
 
   const model::MemoryPlan used = arenas_->used();
   EXPECT_EQ(arenas_->parameters.highest_touched(), plan_.parameters);

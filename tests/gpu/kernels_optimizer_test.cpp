@@ -41,7 +41,7 @@ class GpuOptimizer : public GpuTest {
 };
 
 void update_call(Context& ctx, const Problem::Views& v) {
-  adamw(ctx, {}, v[0], struct_at<StepState>(v[1]), v[2], v[3], v[4], v[5], v[6]);
+  adamw(ctx, {}, struct_at<StepState>(v[1]), {v[2], v[3], v[6], v[0]}, v[4], v[5]);
 }
 
 TEST_F(GpuOptimizer, AdamW) {
@@ -52,9 +52,20 @@ TEST_F(GpuOptimizer, AdamW) {
   }
 }
 
+TEST_F(GpuOptimizer, Sgd) {
+  const auto call = [](Context& ctx, const Problem::Views& v) {
+    sgd(ctx, 0.9F, struct_at<StepState>(v[1]), {v[2], v[3], v[6], v[0]}, v[4]);
+  };
+  for (const DType value : kGpuTypes) {
+    for (const Dim size : {1, 31, 64, 4097, 100000}) {
+      update(size, value).expect_match(call, "sgd with " + std::string(name_of(value)));
+    }
+  }
+}
+
 TEST_F(GpuOptimizer, AdamWWithoutACopy) {
   const auto call = [](Context& ctx, const Problem::Views& v) {
-    adamw(ctx, {}, v[0], struct_at<StepState>(v[1]), v[2], v[3], v[4], v[5], {});
+    adamw(ctx, {}, struct_at<StepState>(v[1]), {v[2], v[3], {}, v[0]}, v[4], v[5]);
     cast(ctx, v[2], v[6]);  // compared too
   };
   update(777, DType::f32).expect_match(call, "adamw");

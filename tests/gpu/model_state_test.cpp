@@ -59,8 +59,8 @@ std::map<std::string, std::vector<char>> tensors_of(const io::CheckpointReader& 
   for (const auto& [name, entry] : reader.tensors()) {
     const Shape& shape = entry.global_shape;
     Tensor tensor(Device::cpu, DType::f32, shape);
-    const Shape origin = shape.rank() == 2 ? Shape{0, 0} : Shape{0};
-    const std::vector<io::SlabTarget> target = {{name, shape, origin, shape, tensor.view()}};
+    const std::vector<io::SlabTarget> target = {
+        {name, shape, Hyperslab::whole(shape), tensor.view()}};
     reader.read(target);
     const auto* begin = static_cast<const char*>(tensor.view().raw());
     out[name] = {begin, begin + tensor.view().bytes()};

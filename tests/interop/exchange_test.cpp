@@ -47,8 +47,7 @@ void write_checkpoint(const ModelSpec& spec, const std::string& directory) {
       for (Dim i = 0; i < ours.shape.numel(); ++i) {
         values.view().data<float>()[i] = value_of(ours.name, i);
       }
-      const Shape origin = ours.shape.rank() == 1 ? Shape{0} : Shape{0, 0};
-      const io::Slab slab = {ours.name, ours.shape, origin, ours.shape, values.view()};
+      const io::Slab slab = {ours.name, ours.shape, Hyperslab::whole(ours.shape), values.view()};
       checkpoint.add(std::span(&slab, 1));
     }
   }
@@ -187,10 +186,10 @@ void expect_round_trip(const ModelSpec& spec, std::uint64_t shard_bytes) {
   for (const ExchangedTensor& tensor : exchanged_tensors(spec)) {
     for (const NamedShape& ours : tensor.ours) {
       const std::string name = ours.name.substr(ours.name.find('/') + 1);
-      const Shape origin = ours.shape.rank() == 1 ? Shape{0} : Shape{0, 0};
       for (const char* prefix : {"model/", "optimizer/exp_avg/", "optimizer/exp_avg_sq/"}) {
         Tensor out(Device::cpu, DType::f32, ours.shape);
-        const io::SlabTarget target = {prefix + name, ours.shape, origin, ours.shape, out.view()};
+        const io::SlabTarget target = {prefix + name, ours.shape, Hyperslab::whole(ours.shape),
+                                       out.view()};
         reader.read(std::span(&target, 1));
         const bool moment = prefix[0] == 'o';
         for (Dim i = 0; i < ours.shape.numel(); ++i) {

@@ -190,12 +190,13 @@ TEST_F(Meta, LookupsLossAndOptimizerCountWhatTheyTouch) {
             4.0 * (16 * V + 16 + kSumCount));
   const View flat = view({100});
   const View decay = view({4});
-  EXPECT_EQ(work("adamw",
-                 [&] {
-                   adamw(ctx, {}, decay, nullptr, flat, flat, flat, flat, view({100}, DType::bf16));
-                 })
-                .bytes,
-            100 * (7 * 4.0 + 2) + 4 * 4.0);
+  EXPECT_EQ(
+      work("adamw",
+           [&] {
+             adamw(ctx, {}, nullptr, {flat, flat, view({100}, DType::bf16), decay}, flat, flat);
+           })
+          .bytes,
+      100 * (7 * 4.0 + 2) + 4 * 4.0);
   begin_step(ctx, {}, nullptr, sums);
   finalize_step(ctx, {}, sums, nullptr, nullptr);
 }

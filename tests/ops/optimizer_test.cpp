@@ -34,8 +34,8 @@ struct Flat {
 
   void update(Context& ctx, const AdamWConstants& constants, const StepState& state,
               View value = {}) {
-    adamw(ctx, constants, decay.view(), &state, master.view(), gradient.view(), exp_avg.view(),
-          exp_avg_sq.view(), value);
+    adamw(ctx, constants, &state, {master.view(), gradient.view(), value, decay.view()},
+          exp_avg.view(), exp_avg_sq.view());
   }
 };
 
@@ -46,8 +46,8 @@ TEST_F(Optimizer, AdamwByHand) {
   Tensor exp_avg_sq = tensor_of(DType::f64, {1}, {3});
   const Tensor decay = tensor_of(DType::f32, {1}, {0.5});
 
-  adamw(ctx, constants, decay.view(), &state, master.view(), gradient.view(), exp_avg.view(),
-        exp_avg_sq.view(), {});
+  adamw(ctx, constants, &state, {master.view(), gradient.view(), {}, decay.view()}, exp_avg.view(),
+        exp_avg_sq.view());
 
   // g = 2, m = 0.5 + 1 = 1.5, v = 2.25 + 1 = 3.25
   const double m_hat = 1.5 / 0.75;
@@ -55,6 +55,40 @@ TEST_F(Optimizer, AdamwByHand) {
   expect_values(exp_avg.view(), {1.5}, 1e-14);
   expect_values(exp_avg_sq.view(), {3.25}, 1e-14);
   expect_values(master.view(), {2 - 0.25 * (m_hat / (std::sqrt(v_hat) + 0.125) + 0.5 * 2)}, 1e-14);
+}
+
+TEST_F(Optimizer, SgdByHand) {
+  Tensor master = tensor_of(DType::f64, {1}, {2});
+  const Tensor gradient = tensor_of(DType::f64, {1}, {4});
+  Tensor buffer = tensor_of(DType::f64, {1}, {1});
+  const Tensor decay = tensor_of(DType::f32, {1}, {0.5});
+  Tensor value(Device::cpu, DType::f64, {1});
+
+  sgd(ctx, 0.5F, &state, {master.view(), gradient.view(), value.view(), decay.view()},
+      buffer.view());
+
+  // g = 4 clip_scale + 0.5 * 2 = 3, b = 0.5 * 1 + 3
+  expect_values(buffer.view(), {3.5}, 1e-14);
+  expect_values(master.view(), {2 - 0.25 * 3.5}, 1e-14);
+  expect_values(value.view(), {2 - 0.25 * 3.5}, 1e-14);
+}
+
+/// Over steps of constant gradients the update is the closed form of a geometric sum.
+TEST_F(Optimizer, SgdGathersMomentum) {
+  constexpr Dim kSize = 100;
+  Flat flat(DType::f64, kSize);
+  Tensor buffer = filled_tensor(DType::f64, {kSize}, 0);
+  const std::vector<double> before = to_doubles(flat.master.view());
+  for (int step = 0; step < 5; ++step) {
+    sgd(ctx, 0.5F, &state, {flat.master.view(), flat.gradient.view(), {}, flat.decay.view()},
+        buffer.view());
+  }
+  const double sum = 1 + 1.5 + 1.75 + 1.875 + 1.9375;  // of the buffer, in gradients
+  std::vector<double> expected = to_doubles(flat.gradient.view());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    expected[i] = before[i] - 0.25 * sum * state.clip_scale * expected[i];
+  }
+  expect_values(flat.master.view(), expected, 1e-13);
 }
 
 TEST_F(Optimizer, EveryGranuleHasItsDecay) {

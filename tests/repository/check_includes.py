@@ -14,9 +14,9 @@ import tempfile
 import tree
 
 # A module includes itself and those of a lower number; equal numbers do not know each other.
-ORDER = {"core": 1, "comm": 2, "ops": 3, "mesh": 4, "nn": 5, "model": 6, "optim": 7, "sharding": 8,
-         "pipeline": 8, "io": 9, "train": 10, "plan": 11, "run": 12, "eval": 12, "generate": 12, "bench": 12,
-         "parity": 12, "interop": 12, "deck": 13, "cli": 14}
+ORDER = {"core": 1, "comm": 2, "ops": 3, "mesh": 4, "param": 5, "optim": 6, "sharding": 7, "nn": 8,
+         "model": 9, "pipeline": 10, "io": 11, "train": 12, "plan": 13, "run": 14, "eval": 14, "generate": 14,
+         "bench": 14, "parity": 14, "interop": 14, "deck": 15, "cli": 16}
 
 # Library headers, and the modules whose sources may include them.
 PLACES = [(re.compile(r"(mpi|mpi-ext|nccl)\.h$"), {"comm"}),

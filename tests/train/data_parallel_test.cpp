@@ -25,7 +25,7 @@ train::Config parallel_config(const std::vector<std::string>& more) {
 
 /// The largest difference of a tensor, relative to its own magnitude or a thousandth of the largest
 /// of its kind, whichever is more: gradients that are zero in theory do not matter.
-double parity(const nn::Param& a, const nn::Param& b, double largest) {
+double parity(const param::Param& a, const param::Param& b, double largest) {
   double difference = 0;
   double magnitude = 1e-3 * largest;
   for (Dim i = 0; i < a.numel(); ++i) {
@@ -39,7 +39,7 @@ double parity(const nn::Param& a, const nn::Param& b, double largest) {
 
 double largest_gradient(train::Trainer& trainer) {
   double largest = 0;
-  for (const float g : trainer.stage().params().gradient().span<float>()) {
+  for (const float g : trainer.strategy().gradients().data.span<float>()) {
     largest = std::max(largest, std::abs(static_cast<double>(g)));
   }
   return largest;
@@ -81,8 +81,8 @@ TEST(DataParallel, TheSameRanksGiveTheSameBits) {
   SmallRun b(config, mesh, world().rank());
   for (int step = 1; step <= 5; ++step) EXPECT_EQ(a.step(step), b.step(step));
 
-  const CView first = a.trainer().stage().params().master();
-  const CView second = b.trainer().stage().params().master();
+  const CView first = a.trainer().stage().params().trained().master().data;
+  const CView second = b.trainer().stage().params().trained().master().data;
   EXPECT_EQ(std::memcmp(first.raw(), second.raw(), first.bytes()), 0);
 }
 
@@ -92,7 +92,7 @@ TEST(DataParallel, ReplicasStayEqualBitForBit) {
   SmallRun run(config, mesh, world().rank());
   for (int step = 1; step <= 5; ++step) run.step(step);
 
-  const CView master = run.trainer().stage().params().master();
+  const CView master = run.trainer().stage().params().trained().master().data;
   const std::string mine(static_cast<const char*>(master.raw()), master.bytes());
   EXPECT_EQ(world().broadcast(mine), mine);
 }

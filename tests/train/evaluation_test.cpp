@@ -63,8 +63,8 @@ class RandomTokens final : public io::TokenSource {
 
 /// Matrices so large that the loss of a token depends on all that stands before it.
 void enlarge(train::Trainer& trainer) {
-  for (const nn::Param& param : trainer.stage().params().params()) {
-    if (param.init != nn::Init::normal) continue;
+  for (const param::Param& param : trainer.stage().params().params()) {
+    if (param.init != param::Init::normal) continue;
     const auto count = static_cast<std::size_t>(param.numel());
     if (param.value.dtype() == DType::f64) {
       for (double& value : param.value.span<double>().first(count)) value *= 8;

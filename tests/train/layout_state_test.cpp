@@ -32,7 +32,7 @@ std::string text_of(const std::vector<io::Slab>& slabs) {
   std::string text;
   for (const io::Slab& slab : slabs) {
     text += fmt::format("{} {} {} {}\n", slab.tensor, two(slab.global_shape, 1),
-                        two(slab.offset, 0), two(slab.count, 1));
+                        two(slab.part.offset, 0), two(slab.part.count, 1));
   }
   return text;
 }
@@ -100,13 +100,14 @@ void expect_slabs_cover(const Case& layout, train::Trainer& trainer) {
 /// The same part of a parameter has the same bits wherever it is held.
 void expect_equal_replicas(const train::Trainer& trainer) {
   std::string mine;
-  for (const nn::Param& param : trainer.stage().params().params()) {
+  for (const param::Param& param : trainer.stage().params().params()) {
     const auto values = param.value.span<float>().first(static_cast<std::size_t>(param.numel()));
     std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a over the bits
     for (const float value : values) {
       hash = (hash ^ std::bit_cast<std::uint32_t>(value)) * 0x100000001b3U;
     }
-    mine += fmt::format("{}[{}+{}] {}\n", param.name, param.offset.str(), param.count.str(), hash);
+    mine += fmt::format("{}[{}+{}] {}\n", param.name, param.part.offset.str(),
+                        param.part.count.str(), hash);
   }
   std::map<std::string, std::string> first;
   for (const std::string& text : world().gather(mine)) {

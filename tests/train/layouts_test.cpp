@@ -50,5 +50,29 @@ TEST(Layouts, TheSameLayoutTwiceGivesTheSameBits) {
   }
 }
 
+/// What the deck asks for beside the layout.
+class OtherTraining : public testing::TestWithParam<const char*> {};
+
+TEST_P(OtherTraining, AgreesWithOneRankInEveryLayout) {
+  for (Case layout : draw_layouts(world().size(), 10)) {
+    layout.model.emplace_back(GetParam());
+    if (!test::is_legal(layout, world().size())) continue;
+    SCOPED_TRACE(layout.str());
+    const parity::LayoutTrace found = parity::trace_layout(
+        world(), read_layout(layout.model, layout.layout, world().size()), kSteps);
+    const parity::LayoutTrace expected =
+        parity::trace_layout(world(), read_layout(layout.model, {}, 1), kSteps);
+    if (world().rank() != 0) continue;
+    const parity::ParityReport report = parity::compare(expected, found, {});
+    EXPECT_TRUE(report.agrees) << report.rows.front().tensor << " "
+                               << report.rows.front().difference << ", loss "
+                               << report.loss_difference << " at step " << report.worst_step;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Decks, OtherTraining,
+                         testing::Values("train.trainable=[norm, bias]",
+                                         "train.trainable=[embedding]", "optimizer.name=sgd"));
+
 }  // namespace
 }  // namespace hyperslab

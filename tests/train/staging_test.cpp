@@ -36,10 +36,10 @@ class Trained {
 struct Targets {
   explicit Targets(const std::vector<io::Slab>& slabs) {
     for (const io::Slab& slab : slabs) {
-      memory.emplace_back(Device::cpu, DType::f32, slab.count);
+      memory.emplace_back(Device::cpu, DType::f32, slab.part.count);
       const View data = memory.back().view();
       std::memset(data.raw(), 0xff, data.bytes());
-      all.push_back({slab.tensor, slab.global_shape, slab.offset, slab.count, data});
+      all.push_back({slab.tensor, slab.global_shape, slab.part.offset, slab.part.count, data});
     }
   }
   std::vector<Tensor> memory;

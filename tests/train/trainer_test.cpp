@@ -16,7 +16,7 @@ using test::small_config;
 using test::SmallRun;
 
 std::vector<float> weights(train::Trainer& trainer) {
-  const auto master = trainer.stage().params().master().span<float>();
+  const auto master = trainer.stage().params().trained().master().data.span<float>();
   return {master.begin(), master.end()};
 }
 
@@ -113,8 +113,8 @@ TEST(Trainer, NonFiniteGradientsSkipTheStepEverywhere) {
   SmallRun run(config, mesh, 0);
   run.step(1);
   // A NaN in the final norm reaches every gradient, but not the loss-free optimizer state.
-  const nn::Param* norm = nullptr;
-  for (const nn::Param& param : run.trainer().stage().params().params()) {
+  const param::Param* norm = nullptr;
+  for (const param::Param& param : run.trainer().stage().params().params()) {
     if (param.name == "final_norm.weight") norm = &param;
   }
   ASSERT_NE(norm, nullptr);
@@ -146,15 +146,15 @@ TEST(Slabs, PartitionEveryTensorOverTheReplicas) {
       SmallRun run(config, mesh, rank);
       Dim mine = 0;
       for (const io::Slab& slab : run.trainer().slabs()) {
-        covered[slab.tensor] += slab.count.numel();
-        mine += slab.count.numel();
+        covered[slab.tensor] += slab.part.count.numel();
+        mine += slab.part.count.numel();
       }
       bytes.push_back(mine);
     }
     const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0);
     SmallRun run(config, mesh, 0);
     std::size_t tensors = 0;
-    for (const nn::Param& param : run.trainer().stage().params().params()) {
+    for (const param::Param& param : run.trainer().stage().params().params()) {
       for (const char* prefix : {"model/", "optimizer/exp_avg/", "optimizer/exp_avg_sq/"}) {
         EXPECT_EQ(covered.at(prefix + param.name), param.numel()) << prefix << param.name;
         ++tensors;

@@ -10,18 +10,16 @@
 #include <vector>
 
 #include "hyperslab/comm/world.hpp"
-#include "hyperslab/core/view.hpp"
+#include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/io/vocabulary_files.hpp"
 
 namespace hyperslab::io {
 
-/// A part of a named global tensor: `count` elements from `offset` in every dimension. The data are
-/// contiguous f32 of shape `count`.
+/// A hyperslab of a named global tensor with its data: contiguous f32 of shape `part.count`.
 struct Slab {
   std::string tensor;  ///< "model/blocks.0.attention.query.weight", "optimizer/exp_avg/..."
   Shape global_shape;
-  Shape offset;
-  Shape count;
+  Hyperslab part;
   CView data;
   std::shared_ptr<const void> owner = {};  ///< of the data, where they are not someone else's
 };
@@ -29,8 +27,7 @@ struct Slab {
 struct SlabTarget {
   std::string tensor;
   Shape global_shape;
-  Shape offset;
-  Shape count;
+  Hyperslab part;
   View data;
 };
 
@@ -120,8 +117,7 @@ class CheckpointReader {
   struct Piece {
     std::string file;
     std::string dataset;
-    Shape offset;
-    Shape count;
+    Hyperslab part;
     std::uint64_t file_offset = 0;
     std::vector<std::uint32_t> crc32c;  ///< per block of block_bytes()
   };

@@ -8,6 +8,7 @@
 #include "hyperslab/model/spec.hpp"
 #include "hyperslab/nn/embedding.hpp"
 #include "hyperslab/nn/head.hpp"
+#include "hyperslab/sharding/strategy.hpp"
 
 namespace hyperslab::model {
 
@@ -33,7 +34,8 @@ struct StageOptions {
   bool fused_attention = true;  ///< where the deck leaves the choice: scores are not kept
   std::uint64_t seed = 0;       ///< of initial values and dropout
   nn::TensorGroup tensor;
-  nn::Sharding sharding;        ///< of optimizer state over the data group
+  param::HolderRanks ranks;                ///< of this rank among those with the same parameters
+  std::vector<param::Role> trained_roles;  ///< the others are frozen; empty: all are trained
   Dim vocabulary_multiple = 1;  ///< the vocabulary is padded to a multiple of it on every rank
   std::size_t bucket_bytes = 16U << 20;
   std::size_t logits_bytes = 32U << 20;  ///< largest chunk of logits
@@ -61,12 +63,13 @@ struct SlotId {
 /// keeps no activations outside its slots.
 class Stage {
  public:
-  Stage(ModelSpec spec, const StageOptions& options, Arenas& arenas);
+  /// `strategy` takes the parameters' memory. It is used here alone, but refers to params().
+  Stage(ModelSpec spec, const StageOptions& options, Arenas& arenas, dp::ShardStrategy& strategy);
 
   [[nodiscard]] const ModelSpec& spec() const { return spec_; }
   [[nodiscard]] const StageOptions& options() const { return options_; }
-  [[nodiscard]] nn::ParamTable& params() { return params_; }
-  [[nodiscard]] const nn::ParamTable& params() const { return params_; }
+  [[nodiscard]] param::ParamStore& params() { return params_; }
+  [[nodiscard]] const param::ParamStore& params() const { return params_; }
   [[nodiscard]] int units() const { return static_cast<int>(units_.size()); }
   /// Units [first, last) of a chunk.
   struct UnitRange {
@@ -155,7 +158,6 @@ class Stage {
   void plan_shared(Arenas& arenas);
   void plan_slot(Arenas& arenas, int chunk, Slot& slot) const;
   void plan_cache(Arenas& arenas);
-  void initialize_bucket(Context& ctx, const nn::Bucket& bucket) const;
   [[nodiscard]] int place(const Unit& unit) const;
   [[nodiscard]] nn::Block::Slot& block_slot(Slot& slot, const Unit& unit);
   [[nodiscard]] CView block_input(SlotId id, int unit) const;
@@ -169,8 +171,8 @@ class Stage {
   ModelSpec spec_;
   StageOptions options_;
   DType statistics_;  ///< of norms and attention: f32, or f64 where computing in f64
-  nn::VocabularyCut vocabulary_;
-  nn::ParamTable params_;
+  nn::VocabularySplit vocabulary_;
+  param::ParamStore params_;
   std::vector<Unit> units_;
   std::unique_ptr<nn::Embedding> embedding_;
   std::vector<nn::Block> blocks_;

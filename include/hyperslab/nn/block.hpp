@@ -112,7 +112,8 @@ class Attention {
     View d_qkv;          ///< (B, T, packed); with a split backward only
   };
   Attention() = default;
-  Attention(ParamTable& params, const std::string& name, const BlockConfig& config, int layer);
+  Attention(param::ParamStore& params, const std::string& name, const BlockConfig& config,
+            int layer);
 
   Slot plan(Arena& activations, const ActivationSpec& spec, const std::string& label) const;
   /// x and y have the shape of the stream. Enqueues on ctx.
@@ -148,7 +149,7 @@ class Mlp {
     View dy;         ///< stream; with a split backward only
   };
   Mlp() = default;
-  Mlp(ParamTable& params, const std::string& name, const BlockConfig& config);
+  Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config);
 
   Slot plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
             const std::string& label) const;
@@ -182,7 +183,7 @@ class Block {
     Norm::Slot norm2;
     Mlp::Slot mlp;
   };
-  Block(ParamTable& params, const std::string& name, const BlockConfig& config, int layer);
+  Block(param::ParamStore& params, const std::string& name, const BlockConfig& config, int layer);
 
   /// `adds`: the stream that enters has a delta.
   Slot plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec, bool adds,

@@ -23,17 +23,17 @@ struct EmbeddingConfig {
   float init_std = 0.02F;
   bool tied = false;  ///< the head computes with the same table
   TensorGroup group;
-  VocabularyCut cut;
+  VocabularySplit vocabulary_split;
 };
 
 /// The table of token vectors as a head or an embedding declares it.
-[[nodiscard]] ParamSpec token_table(const EmbeddingConfig& config);
+[[nodiscard]] param::ParamSpec token_table(const EmbeddingConfig& config);
 
 /// Token ids to vectors, plus positions, plus dropout. The vocabulary is dealt out over the tensor
 /// group; every rank holds all positions.
 class Embedding {
  public:
-  Embedding(ParamTable& params, const EmbeddingConfig& config);
+  Embedding(param::ParamStore& params, const EmbeddingConfig& config);
 
   /// The fixed table (T_max, C) is given by the owner of the constants; absent otherwise.
   void set_fixed_positions(CView table) { fixed_positions_ = table; }
@@ -45,13 +45,13 @@ class Embedding {
   /// already written to a tied table.
   void backward(Context& ctx, CView tokens, CView sort_index, const BackwardPass& pass, View dy,
                 Accumulate table_accumulate) const;
-  [[nodiscard]] const Pack& table() const { return table_; }
+  [[nodiscard]] const param::FusedParam& table() const { return table_; }
 
  private:
   [[nodiscard]] ops::Dropout dropout(const BatchInfo& batch, CView x) const;
   EmbeddingConfig config_;
-  Pack table_;
-  Pack positions_;
+  param::FusedParam table_;
+  param::FusedParam positions_;
   CView fixed_positions_;
 };
 

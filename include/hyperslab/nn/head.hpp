@@ -12,7 +12,7 @@ namespace hyperslab::nn {
 class Head {
  public:
   /// `tied`: the token table, where it is on this rank.
-  Head(ParamTable& params, const EmbeddingConfig& config, const Pack* tied);
+  Head(param::ParamStore& params, const EmbeddingConfig& config, const param::FusedParam* tied);
 
   struct Memory {
     View logits;      ///< (rows of a chunk, columns of this rank with padding)
@@ -39,14 +39,14 @@ class Head {
                          const Memory& memory, View dx, Accumulate accumulate) const;
   /// x: (N, C) -> logits: (N, columns of this rank with padding).
   void logits(Context& ctx, CView x, View logits) const;
-  [[nodiscard]] Dim columns() const { return cut_.rows; }
+  [[nodiscard]] Dim columns() const { return split_.rows; }
 
  private:
   void chunk_loss(Context& ctx, CView x, CView targets, const Step& step, const Memory& memory,
                   ops::WithGradient gradient) const;
   TensorGroup group_;
-  VocabularyCut cut_;
-  Pack weight_;
+  VocabularySplit split_;
+  param::FusedParam weight_;
 };
 
 }  // namespace hyperslab::nn

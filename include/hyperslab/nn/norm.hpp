@@ -25,7 +25,7 @@ class Norm {
     float eps = 0;
     bool bias = true;
   };
-  Norm(ParamTable& params, const TensorGroup& group, const std::string& name,
+  Norm(param::ParamStore& params, const TensorGroup& group, const std::string& name,
        const Options& options);
 
   /// `adds`: forward will be given a delta. `out`: where results go that live only until their
@@ -51,8 +51,8 @@ class Norm {
   void normalize(Context& ctx, CView residual, CView delta, View sum, const Slot& slot) const;
   ops::NormKind kind_ = ops::NormKind::none;
   float eps_ = 0;
-  Pack weight_;
-  Pack bias_;
+  param::FusedParam weight_;
+  param::FusedParam bias_;
 };
 
 }  // namespace hyperslab::nn

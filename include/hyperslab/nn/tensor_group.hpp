@@ -2,7 +2,7 @@
 #pragma once
 
 #include "hyperslab/comm/communicator.hpp"
-#include "hyperslab/nn/param.hpp"
+#include "hyperslab/param/store.hpp"
 
 namespace hyperslab::nn {
 
@@ -32,11 +32,13 @@ class TensorGroup {
   [[nodiscard]] Shape stream_shape(Dim B, Dim T, Dim C) const {
     return sequence_ ? Shape{1, B * T / size_, C} : Shape{B, T, C};
   }
-  /// This rank's part of `n` rows or columns, which the group's size divides.
-  [[nodiscard]] Part part(int dimension, Dim n) const;
-  /// How a tensor that every rank holds whole is held: as `Holding::parts` where there is one rank.
-  [[nodiscard]] Holding whole(Holding holding) const {
-    return size_ == 1 ? Holding::parts : holding;
+  /// This rank's shard of a tensor along `dim`, whose size the group's size divides.
+  [[nodiscard]] Hyperslab shard(const Shape& shape, int dim) const {
+    return split(Hyperslab::whole(shape), dim, rank_, size_);
+  }
+  /// The placement of a tensor that every rank of several holds whole; with one rank, a shard.
+  [[nodiscard]] param::Placement place(param::Placement whole) const {
+    return size_ == 1 ? param::shard(0) : whole;
   }
 
   /// All rows: `x` itself, or gathered into `full` where rows are cut.

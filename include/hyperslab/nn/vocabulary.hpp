@@ -6,14 +6,13 @@
 
 namespace hyperslab::nn {
 
-/// How a vocabulary is dealt out over a tensor group: padded to a multiple of ranks x `multiple`,
-/// then in equal parts. Padding is no token: its rows stay zero, its logits take no part.
-struct VocabularyCut {
-  VocabularyCut() = default;
-  VocabularyCut(const TensorGroup& group, Dim vocabulary, Dim multiple);
+/// How a vocabulary is split over a tensor group: padded to a multiple of ranks x `multiple`, then
+/// in equal parts. Padding is no token: its rows stay zero, its logits take no part.
+struct VocabularySplit {
+  VocabularySplit() = default;
+  VocabularySplit(const TensorGroup& group, Dim vocabulary, Dim multiple);
   ops::VocabularyShard shard;  ///< of this rank
   Dim rows = 0;                ///< with padding, equal on all ranks
-  Part part;                   ///< of a table (V, C)
 };
 
 }  // namespace hyperslab::nn

@@ -10,6 +10,14 @@ namespace hyperslab::ops {
 /// multiples of it.
 inline constexpr Dim kDecayGranule = 32;
 
+/// What every update reads and writes. All flat and of equal size, but for `decay`.
+struct UpdateOperands {
+  View master;     ///< f32 (f64 for f64)
+  CView gradient;  ///< likewise
+  View value;      ///< copy in the compute dtype; absent if the masters are computed with
+  CView decay;     ///< f32, one weight decay for every kDecayGranule elements
+};
+
 struct AdamWConstants {
   float beta1 = 0.9F;
   float beta2 = 0.95F;
@@ -20,12 +28,17 @@ struct AdamWConstants {
 /// learning rate) of every element:
 ///   g = gradient * clip_scale; m, v as Adam; master -= lr * (m_hat / (sqrt(v_hat) + eps) + decay *
 ///   master)
-/// All scalars come from `state`; where state->skip is 1 nothing changes. master, gradient,
-/// exp_avg, exp_avg_sq: flat, f32 (f64 for f64), equal sizes; decay: f32, one weight decay for
-/// every kDecayGranule elements; value: flat compute copy in the compute dtype, or absent where the
-/// masters are computed with.
-void adamw(Context& ctx, const AdamWConstants& constants, CView decay, const StepState* state,
-           View master, CView gradient, View exp_avg, View exp_avg_sq, View value);
+/// All scalars come from `state`; if state->skip is 1 nothing changes. exp_avg, exp_avg_sq: as
+/// master.
+void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state,
+           const UpdateOperands& operands, View exp_avg, View exp_avg_sq);
+
+/// One update of stochastic gradient descent with momentum (Sutskever et al. 2013, in the form of
+/// torch.optim.SGD with dampening 0) of every element:
+///   g = gradient * clip_scale + decay * master; b = momentum * b + g; master -= lr * b
+/// Scalars as for adamw. momentum_buffer: as master, zero before the first update.
+void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOperands& operands,
+         View momentum_buffer);
 
 /// sums[kSumNormSquared] += sum of squares, sums[kSumNonFinite] += count of non-finite elements of
 /// the flat view; deterministic.

@@ -9,13 +9,14 @@ namespace hyperslab::optim {
 
 /// Deck section `optimizer`.
 struct OptimizerConfig {
-  std::string name = "adamw";
+  std::string name = "adamw";  ///< or sgd
   double lr = 3e-4;
-  std::array<double, 2> betas = {0.9, 0.95};
-  double eps = 1e-8;
-  double weight_decay = 0.1;     ///< never on norms and biases
-  bool decay_embeddings = true;  ///< token and position tables
-  double clip_norm = 1.0;        ///< 0: no clipping
+  std::array<double, 2> betas = {0.9, 0.95};  ///< adamw
+  double eps = 1e-8;                          ///< adamw
+  double momentum = 0.9;                      ///< sgd
+  double weight_decay = 0.1;                  ///< never on norms and biases
+  bool decay_embeddings = true;               ///< token and position tables
+  double clip_norm = 1.0;                     ///< 0: no clipping
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
 

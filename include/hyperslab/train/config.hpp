@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "hyperslab/io/config.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/model/spec.hpp"
 #include "hyperslab/optim/config.hpp"
+#include "hyperslab/param/spec.hpp"
 
 namespace hyperslab::train {
 
@@ -45,6 +47,7 @@ struct TrainConfig {
   std::int64_t log_norms = 0;         ///< steps between records; 0: never
   std::int64_t log_every = 10;        ///< steps between plain log lines
   bool overfit_one_batch = false;
+  std::vector<param::Role> trainable = {};  ///< the others are frozen; empty: all are trained
   friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
 };
 

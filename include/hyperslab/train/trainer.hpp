@@ -12,9 +12,9 @@
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/model/stage.hpp"
 #include "hyperslab/ops/optimizer.hpp"
-#include "hyperslab/optim/adamw.hpp"
+#include "hyperslab/optim/optimizer.hpp"
 #include "hyperslab/pipeline/executor.hpp"
-#include "hyperslab/sharding/reducer.hpp"
+#include "hyperslab/sharding/strategy.hpp"
 #include "hyperslab/train/config.hpp"
 #include "hyperslab/train/evaluation.hpp"
 #include "hyperslab/train/memory_meter.hpp"
@@ -118,7 +118,7 @@ class Trainer {
   void load(const io::CheckpointReader& reader);
   /// Loads parameters alone; moments and state stay those of initialize().
   void load_parameters(const io::CheckpointReader& reader);
-  /// Behind load() and load_parameters() on every rank: brings values that were loaded in shards to
+  /// After load() and load_parameters() on every rank: brings values that were loaded in shards to
   /// all data ranks. Collective over the data group.
   void share_values();
 
@@ -126,7 +126,7 @@ class Trainer {
   [[nodiscard]] model::Stage& stage() { return stage_; }
   [[nodiscard]] const model::Stage& stage() const { return stage_; }
   [[nodiscard]] const model::Arenas& arenas() const { return arenas_; }
-  [[nodiscard]] const optim::AdamW& optimizer() const { return *optimizer_; }
+  [[nodiscard]] const dp::ShardStrategy& strategy() const { return *strategy_; }
   [[nodiscard]] const MemoryMeter& memory() const { return memory_; }
   /// Waits for everything enqueued so far.
   [[nodiscard]] ops::StepState state() const;
@@ -147,11 +147,10 @@ class Trainer {
   void finalize();
   void update();
   void end();
-  struct Stored;  ///< a flat buffer that checkpoints hold
+  struct Stored;  ///< a buffer that checkpoints hold
+  [[nodiscard]] std::vector<Stored> stored_parameters() const;
   [[nodiscard]] std::vector<Stored> stored() const;
   [[nodiscard]] std::vector<io::Slab> slabs_of(const std::vector<Stored>& all);
-  [[nodiscard]] bool gives(const nn::Param& param) const;
-  [[nodiscard]] std::vector<io::SlabTarget> targets_of(const Stored& stored) const;
   void read(const io::CheckpointReader& reader, const std::vector<Stored>& all);
 
   Config config_;
@@ -159,10 +158,9 @@ class Trainer {
   TrainerOptions options_;
   pipeline::Program program_;
   model::Arenas arenas_;
+  std::unique_ptr<dp::ShardStrategy> strategy_;
   model::Stage stage_;
-  std::unique_ptr<optim::AdamW> optimizer_;
-  std::unique_ptr<dp::GradientReducer> reducer_;
-  std::unique_ptr<dp::ParameterGather> gather_;
+  std::unique_ptr<optim::Optimizer> optimizer_;  ///< null if forward only
   std::unique_ptr<Context> ctx_;
   std::size_t planned_workspace_ = 0;
   MemoryMeter memory_;

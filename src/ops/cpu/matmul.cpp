@@ -118,10 +118,12 @@ void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumula
                             View dbias) {
   with_real(dy.dtype(), "linear_backward_weight", [&]<class T>(T) {
     const Dim rows = leading(dy.shape());
-    const Dim M = dweight.shape()[0];
-    const Dim K = dweight.shape()[1];
-    gemm<T>({M, K, rows}, T(1), {dy.data<T>(), M, Trans::yes}, {x.data<T>(), K},
-            {dweight.data<T>(), K, beta_of<T>(accumulate)});
+    const Dim M = dy.shape().back();
+    if (dweight) {
+      const Dim K = dweight.shape()[1];
+      gemm<T>({M, K, rows}, T(1), {dy.data<T>(), M, Trans::yes}, {x.data<T>(), K},
+              {dweight.data<T>(), K, beta_of<T>(accumulate)});
+    }
     if (dbias) {
       column_sums(ctx.threads(), rows, M, dy.data<T>(), accumulate == Accumulate::yes,
                   dbias.data<T>());

@@ -209,6 +209,7 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
       }
     };
     parallel_chunks(threads, leading(dy.shape()), 4 * C, rows);
+    if (!gradients.dweight) return;  // frozen
     sum_partials(partial, threads, stride, C, gradients.accumulate_weight,
                  gradients.dweight.data<T>());
     if (with_bias) {

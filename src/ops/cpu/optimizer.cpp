@@ -34,6 +34,20 @@ struct Spans {
   T* exp_avg_sq;
 };
 
+/// Calls update(decay, begin, end) for elements [begin, end) that share one weight decay.
+template <class Update>
+void for_equal_decays(Context& ctx, CView decay, Dim size, Update update) {
+  const float* decays = decay.data<float>();
+  parallel_chunks(ctx.threads(), decay.numel(), 4 * kDecayGranule, [&](int, Dim begin, Dim end) {
+    while (begin < end) {
+      Dim next = begin + 1;
+      while (next < end && decays[next] == decays[begin]) ++next;
+      update(decays[begin], begin * kDecayGranule, std::min(next * kDecayGranule, size));
+      begin = next;
+    }
+  });
+}
+
 /// The scalars of one update.
 template <class T>
 struct Scalars {
@@ -104,27 +118,41 @@ void add_norm_squared(Context& ctx, CView gradient, View sums) {
   add_to_sums(sums, kSumNonFinite, sum.non_finite);
 }
 
-void adamw(Context& ctx, const AdamWConstants& constants, CView decay, const StepState* state,
-           View master, CView gradient, View exp_avg, View exp_avg_sq, View value) {
+void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state,
+           const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
   if (state->skip != 0) return;
-  const float* decays = decay.data<float>();
-  const Dim granules = decay.numel();
-  const Dim size = master.numel();
+  const View master = operands.master;
   with_real(master.dtype(), "adamw", [&]<class T>(T) {
-    const Spans<T> spans = {master.data<T>(), gradient.data<T>(), exp_avg.data<T>(),
+    const Spans<T> spans = {master.data<T>(), operands.gradient.data<T>(), exp_avg.data<T>(),
                             exp_avg_sq.data<T>()};
     const Scalars<T> scalars = scalars_of<T>(constants, *state);
-    parallel_chunks(ctx.threads(), granules, 4 * kDecayGranule, [&](int, Dim begin, Dim end) {
-      while (begin < end) {  // runs of equal decay, so that the inner loop is long
-        Dim next = begin + 1;
-        while (next < end && decays[next] == decays[begin]) ++next;
-        update(spans, scalars, T(decays[begin]), begin * kDecayGranule,
-               std::min(next * kDecayGranule, size));
-        begin = next;
+    for_equal_decays(ctx, operands.decay, master.numel(), [&](float decay, Dim begin, Dim end) {
+      update(spans, scalars, T(decay), begin, end);
+    });
+  });
+  if (operands.value) cast(ctx, master, operands.value);
+}
+
+void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOperands& operands,
+         View momentum_buffer) {
+  if (state->skip != 0) return;
+  const View master = operands.master;
+  with_real(master.dtype(), "sgd", [&]<class T>(T) {
+    T* x = master.data<T>();
+    T* buffer = momentum_buffer.data<T>();
+    const T* gradient = operands.gradient.data<T>();
+    const T clip_scale = T(state->clip_scale);
+    const T learning_rate = T(state->input.learning_rate);
+    for_equal_decays(ctx, operands.decay, master.numel(), [&](float decay, Dim begin, Dim end) {
+#pragma omp simd
+      for (Dim i = begin; i < end; ++i) {
+        const T g = gradient[i] * clip_scale + T(decay) * x[i];
+        buffer[i] = T(momentum) * buffer[i] + g;
+        x[i] -= learning_rate * buffer[i];
       }
     });
   });
-  if (value) cast(ctx, master, value);
+  if (operands.value) cast(ctx, master, operands.value);
 }
 
 }  // namespace hyperslab::ops::cpu

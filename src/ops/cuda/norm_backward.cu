@@ -197,6 +197,7 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
       launch_rows<false>(ctx, call);
     }
   });
+  if (!gradients.dweight) return;  // frozen
   sum_partials(ctx, kName,
                {partial, norm_backward_shape(rows, C).blocks, 2 * C, C,
                 gradients.accumulate_weight == Accumulate::yes, gradients.dweight.data<float>(),

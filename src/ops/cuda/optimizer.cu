@@ -9,7 +9,7 @@ static_assert(kDecayGranule % 4 == 0, "four elements share a weight decay");
 
 /// Four elements per thread; V is the dtype of the compute copy, which may be absent.
 template <class V>
-struct Update {
+struct AdamWUpdate {
   static constexpr int kWidth = 4;
   AdamWConstants constants;
   const float* decay;
@@ -51,6 +51,45 @@ struct Update {
   }
 };
 
+template <class V>
+struct SgdUpdate {
+  static constexpr int kWidth = 4;
+  float momentum;
+  const float* decay;
+  const StepState* state;
+  float* master;
+  const float* gradient;
+  float* momentum_buffer;
+  V* value;
+
+  template <int N>
+  __device__ void at(Dim i) const {
+    if (state->skip != 0) return;
+    float x[N];
+    float g[N];
+    float b[N];
+    load<N>(gradient + i, g);
+    load<N>(momentum_buffer + i, b);
+    load<N>(master + i, x);
+    const float clip_scale = state->clip_scale;
+    const float learning_rate = state->input.learning_rate;
+    const float weight_decay = decay[i / kDecayGranule];
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      b[k] = momentum * b[k] + (g[k] * clip_scale + weight_decay * x[k]);
+      x[k] -= learning_rate * b[k];
+    }
+    store<N>(momentum_buffer + i, b);
+    store<N>(master + i, x);
+    if (value != nullptr) store<N>(value + i, x);
+  }
+};
+
+template <class V>
+bool value_is_aligned(const V* value) {
+  return reinterpret_cast<std::uintptr_t>(value) % (4 * sizeof(V)) == 0;
+}
+
 /// sums of the gradient (+)= the partial sums, in a fixed order. One block.
 __global__ void add_squares_kernel(const SquareSum* partial, int parts, float* sums) {
   __shared__ double scratch[32];
@@ -69,20 +108,38 @@ __global__ void add_squares_kernel(const SquareSum* partial, int parts, float* s
 
 }  // namespace
 
-void adamw(Context& ctx, const AdamWConstants& constants, CView decay, const StepState* state,
-           View master, CView gradient, View exp_avg, View exp_avg_sq, View value) {
+void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state,
+           const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
+  const View value = operands.value;
   with_element(value ? value.dtype() : DType::f32, "adamw", [&]<class V>(V) {
-    const Update<V> op = {constants,
-                          decay.data<float>(),
-                          state,
-                          master.data<float>(),
-                          gradient.data<float>(),
-                          exp_avg.data<float>(),
-                          exp_avg_sq.data<float>(),
-                          optional_data<V>(value)};
-    const bool vectors = aligned(op.master, op.gradient, op.exp_avg, op.exp_avg_sq) &&
-                         reinterpret_cast<std::uintptr_t>(op.value) % (4 * sizeof(V)) == 0;
-    for_each(ctx, "adamw", master.numel(), vectors, op);
+    const AdamWUpdate<V> op = {constants,
+                               operands.decay.data<float>(),
+                               state,
+                               operands.master.data<float>(),
+                               operands.gradient.data<float>(),
+                               exp_avg.data<float>(),
+                               exp_avg_sq.data<float>(),
+                               optional_data<V>(value)};
+    const bool vectors =
+        aligned(op.master, op.gradient, op.exp_avg, op.exp_avg_sq) && value_is_aligned(op.value);
+    for_each(ctx, "adamw", operands.master.numel(), vectors, op);
+  });
+}
+
+void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOperands& operands,
+         View momentum_buffer) {
+  const View value = operands.value;
+  with_element(value ? value.dtype() : DType::f32, "sgd", [&]<class V>(V) {
+    const SgdUpdate<V> op = {momentum,
+                             operands.decay.data<float>(),
+                             state,
+                             operands.master.data<float>(),
+                             operands.gradient.data<float>(),
+                             momentum_buffer.data<float>(),
+                             optional_data<V>(value)};
+    const bool vectors =
+        aligned(op.master, op.gradient, op.momentum_buffer) && value_is_aligned(op.value);
+    for_each(ctx, "sgd", operands.master.numel(), vectors, op);
   });
 }
 

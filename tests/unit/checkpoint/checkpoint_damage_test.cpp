@@ -33,7 +33,7 @@ class Damage : public testing::Test {
                            std::uint64_t byte) {
     for (const auto& [name, entry] : reader.tensors()) {
       for (const auto& piece : entry.pieces) {
-        const auto bytes = static_cast<std::uint64_t>(piece.count.numel()) * 4;
+        const auto bytes = static_cast<std::uint64_t>(piece.part.count.numel()) * 4;
         if (piece.file == file && byte >= piece.file_offset && byte < piece.file_offset + bytes) {
           return name;
         }
@@ -181,8 +181,8 @@ TEST_F(Damage, ManifestsThatContradictThemselvesAreRefused) {
   EXPECT_NE(refused([&](auto& m) { piece(m).crc32c.push_back(1); }).find("checksums"),
             std::string::npos);
   EXPECT_NE(refused([&](auto& m) {
-              piece(m).offset = {49};
-              piece(m).count = {2};
+              piece(m).part.offset = {49};
+              piece(m).part.count = {2};
             }).find("not within"),
             std::string::npos);
   EXPECT_NE(refused([&](auto& m) { m.files.front().name = "../x"; }).find("not possible"),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
-#include <limits>
 #include <stdexcept>
 
 #include "checkpoint/layout.hpp"
@@ -13,8 +12,6 @@
 
 namespace hyperslab::test {
 namespace {
-
-using io::Box;
 
 TEST(Crc32c, KnownVectors) {
   const std::string digits = "123456789";
@@ -40,44 +37,6 @@ TEST(Crc32c, InstructionAndTablesAgreeOnEveryLengthAndSplit) {
   }
 }
 
-TEST(Boxes, CoverageFindsGapsAndOverlaps) {
-  const Shape shape{4, 6};
-  const std::vector<Box> good{{{0, 0}, {4, 2}}, {{0, 2}, {1, 4}}, {{1, 2}, {3, 4}}};
-  EXPECT_EQ(io::coverage_problem(good, shape), "");
-  const std::vector<Box> gap{good[0], good[2]};
-  EXPECT_EQ(io::coverage_problem(gap, shape), "20 of 24 elements are stored");
-  // A gap and an overlap of equal size: the volumes alone would not show it.
-  const std::vector<Box> both{good[0], {{0, 1}, {1, 4}}, good[2]};
-  EXPECT_EQ(io::coverage_problem(both, shape),
-            "1 elements from offset (0, 1) are stored more than once");
-  EXPECT_EQ(io::coverage_problem({}, Shape{0, 3}), "");
-}
-
-TEST(Boxes, PartsMustBeInsideAlsoWhereSumsOverflow) {
-  EXPECT_EQ(io::problem_of({{1, 2}, {3, 4}}, Shape{4, 6}), "");
-  EXPECT_NE(io::problem_of({{1, 2}, {4, 4}}, Shape{4, 6}), "");
-  EXPECT_NE(io::problem_of({{1}, {3}}, Shape{4, 6}), "");
-  EXPECT_NE(io::problem_of({{-1, 0}, {1, 1}}, Shape{4, 6}), "");
-  EXPECT_NE(io::problem_of({{1, 0}, {std::numeric_limits<Dim>::max(), 1}}, Shape{4, 6}), "");
-}
-
-TEST(Boxes, RunsAreAsLongAsBothArraysAllow) {
-  const Box from{{0, 0, 0}, {4, 6, 8}};
-  const io::Runs all(from, from, from);
-  EXPECT_EQ(all.size(), 1);
-  EXPECT_EQ(all.length(), 4 * 6 * 8);
-
-  const Box rows{{1, 2, 0}, {2, 3, 8}};
-  const io::Runs some(from, rows, rows);
-  EXPECT_EQ(some.size(), 2);
-  EXPECT_EQ(some.length(), 3 * 8);
-  EXPECT_EQ(some[1].source, 2 * 48 + 2 * 8);
-  EXPECT_EQ(some[1].target, 3 * 8);
-  EXPECT_EQ(some.first_behind(48 + 2 * 8 + 24), 1);
-  EXPECT_EQ(some.first_behind(48 + 2 * 8 + 23), 0);
-  EXPECT_EQ(some.first_behind(1000), 2);
-}
-
 TEST(Workers, RunEveryJobOnceAndRethrowTheLowestFailure) {
   std::vector<std::atomic<int>> calls(100);
   io::run_jobs(calls.size(), 3, [&](std::size_t i) { ++calls[i]; });
@@ -96,15 +55,15 @@ TEST(Workers, RunEveryJobOnceAndRethrowTheLowestFailure) {
 
 TEST(Layout, HugeDatasetsTakeNoMemoryAndDoNotMeet) {
   const Dim huge = Dim{40} << 30;
-  std::vector<io::Dataset> datasets{{"model/a", "slab_0", {huge}, {0}, {huge}, 0},
-                                    {"model/b", "slab_0", {3}, {0}, {3}, 0},
-                                    {"model/a", "slab_1", {huge}, {0}, {huge / 2}, 0}};
+  std::vector<io::Dataset> datasets{{"model/a", "slab_0", {huge}, {{0}, {huge}}, 0},
+                                    {"model/b", "slab_0", {3}, {{0}, {3}}, 0},
+                                    {"model/a", "slab_1", {huge}, {{0}, {huge / 2}}, 0}};
   const io::Layout layout = io::lay_out({1, 0, "data 1"}, datasets);
 
   std::vector<std::pair<std::uint64_t, std::uint64_t>> parts;  // begin, end
   for (const auto& d : datasets) {
     parts.emplace_back(d.file_offset,
-                       d.file_offset + static_cast<std::uint64_t>(d.count.numel()) * 4);
+                       d.file_offset + static_cast<std::uint64_t>(d.part.count.numel()) * 4);
   }
   std::uint64_t structure = 0;
   for (const auto& part : layout.structure) {

@@ -174,10 +174,10 @@ void expect_parts(const CheckpointReader& reader, const Globals& globals, std::m
   std::vector<std::vector<float>> memory;
   std::vector<io::SlabTarget> targets;
   for (const auto& [name, global] : globals) {
-    for (const io::Box& box : random_partition(global.shape, static_cast<int>(rng() % 6), rng)) {
+    for (const Hyperslab& box : random_partition(global.shape, static_cast<int>(rng() % 6), rng)) {
       wanted.push_back(cut(global, box));
       memory.emplace_back(wanted.back().size(), -1.0F);
-      targets.push_back({name, global.shape, box.offset, box.count,
+      targets.push_back({name, global.shape, box,
                          View(memory.back().data(), DType::f32, Device::cpu, box.count)});
     }
   }
@@ -303,9 +303,9 @@ TEST(RoundTrip, AllTensorsThatDoNotFitAreListedAtOnce) {
   const TempFolder folder;
   save_well(folder.path(), 5, make_globals({{"model/a", {4, 3}}, {"model/b", {4}}}, 2));
   const CheckpointReader reader(folder.path());
-  std::vector<io::SlabTarget> targets{{"model/a", {4, 4}, {0, 0}, {0, 0}, View()}};
+  std::vector<io::SlabTarget> targets{{"model/a", {4, 4}, {{0, 0}, {0, 0}}, View()}};
   for (int i = 0; i < 30; ++i) {
-    targets.push_back({"model/missing" + std::to_string(i), {2}, {0}, {0}, View()});
+    targets.push_back({"model/missing" + std::to_string(i), {2}, {{0}, {0}}, View()});
   }
 
   const auto text = error_of(ExitCode::checkpoint, [&] { reader.read(targets); });
@@ -316,7 +316,7 @@ TEST(RoundTrip, AllTensorsThatDoNotFitAreListedAtOnce) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 
-  const std::vector<io::SlabTarget> one{{"model/c", {2}, {0}, {0}, View()}};
+  const std::vector<io::SlabTarget> one{{"model/c", {2}, {{0}, {0}}, View()}};
   const auto hint = error_of(ExitCode::checkpoint, [&] { reader.read(one); });
   EXPECT_NE(hint.find("unexpected: model/b (4)"), std::string::npos) << hint;
 }

@@ -39,17 +39,6 @@ class ThreadPeers final : public io::Peers {
   int rank_;
 };
 
-io::Box whole_box(const Shape& shape) {
-  const std::vector<Dim> zeros(static_cast<std::size_t>(shape.rank()), 0);
-  return {Shape(std::span<const Dim>(zeros)), shape};
-}
-
-Shape with(const Shape& shape, int dim, Dim value) {
-  std::vector<Dim> dims(shape.dims().begin(), shape.dims().end());
-  dims[static_cast<std::size_t>(dim)] = value;
-  return Shape(std::span<const Dim>(dims));
-}
-
 }  // namespace
 
 Globals make_globals(const std::map<std::string, Shape>& shapes, float seed) {
@@ -66,16 +55,16 @@ Globals make_globals(const std::map<std::string, Shape>& shapes, float seed) {
   return globals;
 }
 
-std::vector<float> cut(const Global& global, const io::Box& box) {
+std::vector<float> cut(const Global& global, const Hyperslab& part) {
   std::vector<float> out;
   const int rank = global.shape.rank();
-  for (Dim i = 0; i < box.count.numel(); ++i) {
+  for (Dim i = 0; i < part.count.numel(); ++i) {
     Dim rest = i;
     Dim index = 0;
     Dim stride = 1;
     for (int d = rank - 1; d >= 0; --d) {
-      index += (box.offset[d] + rest % box.count[d]) * stride;
-      rest /= box.count[d];
+      index += (part.offset[d] + rest % part.count[d]) * stride;
+      rest /= part.count[d];
       stride *= global.shape[d];
     }
     out.push_back(global.values[static_cast<std::size_t>(index)]);
@@ -83,31 +72,30 @@ std::vector<float> cut(const Global& global, const io::Box& box) {
   return out;
 }
 
-std::vector<io::Box> random_partition(const Shape& shape, int cuts, std::mt19937& rng) {
-  std::vector<io::Box> boxes{whole_box(shape)};
+std::vector<Hyperslab> random_partition(const Shape& shape, int cuts, std::mt19937& rng) {
+  std::vector<Hyperslab> parts{Hyperslab::whole(shape)};
   for (int c = 0; c < cuts && shape.rank() > 0; ++c) {
-    const std::size_t which = rng() % boxes.size();
-    const io::Box box = boxes[which];
+    const std::size_t which = rng() % parts.size();
+    const Hyperslab part = parts[which];
     const int dim = static_cast<int>(rng() % static_cast<unsigned>(shape.rank()));
-    const Dim at = static_cast<Dim>(rng() % static_cast<std::uint64_t>(box.count[dim] + 1));
-    boxes[which].count = with(box.count, dim, at);
-    boxes.push_back(
-        {with(box.offset, dim, box.offset[dim] + at), with(box.count, dim, box.count[dim] - at)});
+    const Dim at = static_cast<Dim>(rng() % static_cast<std::uint64_t>(part.count[dim] + 1));
+    parts[which] = part.narrow(dim, 0, at);
+    parts.push_back(part.narrow(dim, at, part.count[dim] - at));
   }
-  return boxes;
+  return parts;
 }
 
-void RankSlabs::add(const std::string& tensor, const Global& global, const io::Box& box) {
-  memory.push_back(cut(global, box));
-  slabs.push_back({tensor, global.shape, box.offset, box.count,
-                   CView(memory.back().data(), DType::f32, Device::cpu, box.count)});
+void RankSlabs::add(const std::string& tensor, const Global& global, const Hyperslab& part) {
+  memory.push_back(cut(global, part));
+  slabs.push_back({tensor, global.shape, part,
+                   CView(memory.back().data(), DType::f32, Device::cpu, part.count)});
 }
 
 std::vector<RankSlabs> scatter(const Globals& globals, int ranks, int cuts, std::mt19937& rng) {
   std::vector<RankSlabs> out(static_cast<std::size_t>(ranks));
   for (const auto& [name, global] : globals) {
-    for (const io::Box& box : random_partition(global.shape, cuts, rng)) {
-      out[rng() % out.size()].add(name, global, box);
+    for (const Hyperslab& part : random_partition(global.shape, cuts, rng)) {
+      out[rng() % out.size()].add(name, global, part);
     }
   }
   return out;
@@ -115,7 +103,8 @@ std::vector<RankSlabs> scatter(const Globals& globals, int ranks, int cuts, std:
 
 std::vector<RankSlabs> whole(const Globals& globals) {
   std::vector<RankSlabs> out(1);
-  for (const auto& [name, global] : globals) out[0].add(name, global, whole_box(global.shape));
+  for (const auto& [name, global] : globals)
+    out[0].add(name, global, Hyperslab::whole(global.shape));
   return out;
 }
 
@@ -153,8 +142,8 @@ Globals read_whole(const io::CheckpointReader& reader) {
     Global& global = globals[name];
     global.shape = entry.global_shape;
     global.values.assign(static_cast<std::size_t>(entry.global_shape.numel()), -1.0F);
-    const io::Box box = whole_box(global.shape);
-    targets.push_back({name, global.shape, box.offset, box.count,
+    const Hyperslab part = Hyperslab::whole(global.shape);
+    targets.push_back({name, global.shape, part,
                        View(global.values.data(), DType::f32, Device::cpu, global.shape)});
   }
   reader.read(targets);

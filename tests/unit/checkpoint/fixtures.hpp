@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/boxes.hpp"
 #include "checkpoint/save.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 #include "support/temp_folder.hpp"
 
@@ -28,17 +28,17 @@ using Globals = std::map<std::string, Global>;
 [[nodiscard]] Globals make_globals(const std::map<std::string, Shape>& shapes, float seed);
 
 /// The box's part of a tensor, row-major.
-[[nodiscard]] std::vector<float> cut(const Global& global, const io::Box& box);
+[[nodiscard]] std::vector<float> cut(const Global& global, const Hyperslab& part);
 
-/// Disjoint boxes that cover the shape: `cuts` random cuts, as a tree.
-[[nodiscard]] std::vector<io::Box> random_partition(const Shape& shape, int cuts,
-                                                    std::mt19937& rng);
+/// Disjoint hyperslabs that cover the shape: `cuts` random cuts, as a tree.
+[[nodiscard]] std::vector<Hyperslab> random_partition(const Shape& shape, int cuts,
+                                                      std::mt19937& rng);
 
 /// Memory of the slabs of one rank.
 struct RankSlabs {
   std::vector<std::vector<float>> memory;
   std::vector<io::Slab> slabs;
-  void add(const std::string& tensor, const Global& global, const io::Box& box);
+  void add(const std::string& tensor, const Global& global, const Hyperslab& part);
 };
 
 /// Every tensor in `cuts` + 1 slabs, dealt to the ranks at random.

@@ -40,11 +40,11 @@ parallel: {data: 2, tensor: 1, pipeline: 1, sequence: false, schedule: gpipe, vi
            zero: 0, bucket_mib: 2.5}
 precision: {compute: fp32}
 memory: {recompute: none}
-optimizer: {name: adamw, lr: 1.5e-3, betas: [0.8, 0.99], eps: 1.0e-6, weight_decay: 0.05,
+optimizer: {name: adamw, lr: 1.5e-3, betas: [0.8, 0.99], eps: 1.0e-6, momentum: 0.8, weight_decay: 0.05,
             decay_embeddings: false, clip_norm: 2}
 schedule: {name: wsd, warmup_steps: 11, final_fraction: 0.25, decay_fraction: 0.375}
 train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 12,
-        validate_batches: 13, log_norms: 14, log_every: 15, overfit_one_batch: true}
+        validate_batches: 13, log_norms: 14, log_every: 15, overfit_one_batch: true, trainable: [norm, bias]}
 checkpoint: {directory: scratch/ckpt, initial: other/ckpt, every: 16, final: false, keep: 4, keep_every: 32, resume: 48}
 timing: {every: 18, trace_steps: [19, 20], groups: true}
 )";
@@ -90,7 +90,7 @@ TEST(Fields, DataAndLayout) {
   const auto parted =
       read(kEveryKey, {"data.validation=[]", "data.validation_fraction=0.25"}, kTwoRanks);
   EXPECT_EQ(parted.data.validation_fraction, 0.25);
-  EXPECT_EQ(config.parallel, (mesh::ParallelConfig{2, 1, 1, false, "gpipe", 1, {}, 0, 2.5}));
+  EXPECT_EQ(config.parallel, (mesh::ParallelConfig{2, 1, 1, 1, false, "gpipe", 1, {}, 0, 2.5}));
   EXPECT_EQ(config.precision.compute, "fp32");
   EXPECT_EQ(config.memory.recompute, "none");
 }
@@ -104,7 +104,7 @@ TEST(Fields, Layouts) {
   const auto config = read(layout + kValid, {"train.microbatch=2"}, {.ranks = 4});
 
   EXPECT_EQ(config.parallel,
-            (mesh::ParallelConfig{1, 2, 2, true, "interleaved", 2, {0, 1, 1, 0}, 1, 3}));
+            (mesh::ParallelConfig{1, 2, 2, 1, true, "interleaved", 2, {0, 1, 1, 0}, 1, 3}));
   EXPECT_EQ(config.memory.recompute, "selective");
 }
 
@@ -112,9 +112,11 @@ TEST(Fields, OptimizerScheduleAndTraining) {
   const auto config = read(kEveryKey, {}, kTwoRanks);
 
   EXPECT_EQ(config.optimizer,
-            (optim::OptimizerConfig{"adamw", 1.5e-3, {0.8, 0.99}, 1e-6, 0.05, false, 2}));
+            (optim::OptimizerConfig{"adamw", 1.5e-3, {0.8, 0.99}, 1e-6, 0.8, 0.05, false, 2}));
   EXPECT_EQ(config.schedule, (optim::ScheduleConfig{"wsd", 11, 0.25, 0.375}));
-  EXPECT_EQ(config.train, (train::TrainConfig{101, 0, 24, 3, 12, 13, 14, 15, true}));
+  EXPECT_EQ(config.train,
+            (train::TrainConfig{
+                101, 0, 24, 3, 12, 13, 14, 15, true, {param::Role::norm, param::Role::bias}}));
   EXPECT_EQ(config.microbatches(), 4);
   EXPECT_EQ(read(kEveryKey, {"train.steps=0", "train.epochs=3"}, kTwoRanks).train.epochs, 3);
 }

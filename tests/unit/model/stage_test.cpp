@@ -36,11 +36,11 @@ class Harness {
   Harness(const ModelSpec& spec, StageOptions options) : options_(options) {
     Arenas measuring = Arenas::measuring();
     Context meta(Device::meta);
-    Stage planned(spec, options, measuring);
+    Stage planned(spec, options, measuring, *dp::make_replicated());
     run_once(planned, meta);
     arenas_.emplace(Arenas::real(Device::cpu, measuring.used(), false));
     ctx = std::make_unique<Context>(Device::cpu, meta.workspace_high_water());
-    stage.emplace(spec, options, *arenas_);
+    stage.emplace(spec, options, *arenas_, *strategy);
     stage->initialize(*ctx);
     sums = Tensor(Device::cpu, DType::f32, {ops::kSumCount});
     input.step = 1;
@@ -81,6 +81,7 @@ class Harness {
   }
 
   std::unique_ptr<Context> ctx;
+  std::unique_ptr<dp::ShardStrategy> strategy = dp::make_replicated();
   std::optional<Stage> stage;
   Tensor sums;
   ops::StepInput input;
@@ -180,10 +181,11 @@ TEST_P(Family, CacheGivesTheLogitsOfRecomputation) {
 /// Adam on one batch must learn it by heart.
 TEST_P(Family, OverfitsOneBatch) {
   Harness harness(small(GetParam()), options(4, 16, true));
-  const nn::ParamTable& params = harness.stage->params();
+  const param::ParamGroup& params = harness.stage->params().trained();
   Tensor m = test::filled_tensor(DType::f32, {params.flat_size()}, 0);
   Tensor v = test::filled_tensor(DType::f32, {params.flat_size()}, 0);
-  std::memset(params.gradient().raw(), 0, params.gradient().bytes());
+  const View gradients = harness.strategy->gradients().data;
+  std::memset(gradients.raw(), 0, gradients.bytes());
   const Tensor decay =
       test::filled_tensor(DType::f32, {params.flat_size() / ops::kDecayGranule}, 0);
   harness.input.learning_rate = 5e-3F;
@@ -194,8 +196,8 @@ TEST_P(Family, OverfitsOneBatch) {
     std::array<ops::StepResult, ops::kResultRing> results{};
     ops::finalize_step(*harness.ctx, {1.0F, 0.9F, 0.95F}, harness.sums.view(), &harness.state,
                        results.data());
-    ops::adamw(*harness.ctx, {}, decay.view(), &harness.state, params.master(), params.gradient(),
-               m.view(), v.view(), {});
+    ops::adamw(*harness.ctx, {}, &harness.state,
+               {params.master().data, gradients, {}, decay.view()}, m.view(), v.view());
   }
 
   EXPECT_LT(loss, 0.05);
@@ -208,7 +210,7 @@ TEST(Stage, KnowsItsUnitsInTheModel) {
   StageOptions of_rank = options(1, 16, true);
   of_rank.chunks = {{0, 2, 1}, {3, 2, 1}};
   Arenas measuring = Arenas::measuring();
-  const Stage stage(spec, of_rank, measuring);
+  const Stage stage(spec, of_rank, measuring, *dp::make_replicated());
 
   std::vector<int> found;
   for (int unit = 0; unit < stage.units(); ++unit) found.push_back(stage.unit_of_model(unit));
@@ -222,7 +224,7 @@ TEST(Stage, TheScaleOfEmbeddingsActsLikeALargerTable) {
   scaled.embedding_scale = 4;
   Harness wanted(plain, options(2, 16, true));
   Harness found(scaled, options(2, 16, true));
-  const nn::Param& table = wanted.stage->params().params()[0];
+  const param::Param& table = wanted.stage->params().params()[0];
   ASSERT_EQ(table.name, "embedding.token.weight");
   for (float& value : table.master.span<float>()) value *= 4;
 
@@ -288,7 +290,7 @@ TEST(Dropout, GradientMatchesAFiniteDifference) {
     Harness harness(spec, options(2, 16, true));
     harness.forward(Mode::train);
     harness.backward();
-    const nn::Param& param = harness.stage->params().params()[1];
+    const param::Param& param = harness.stage->params().params()[1];
     const auto gradient = test::to_doubles(param.gradient);
     const auto direction = test::to_doubles(test::random_tensor(DType::f32, param.count, 5).view());
     double expected = 0;

@@ -2,9 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <vector>
 
-#include "hyperslab/optim/adamw.hpp"
+#include "hyperslab/optim/optimizer.hpp"
 #include "hyperslab/optim/schedule.hpp"
 
 namespace hyperslab::optim {
@@ -52,36 +53,62 @@ TEST(Schedule, WarmUpOverTheWholeRunReachesThePeak) {
 
 TEST(Decay, ActsOnMatricesAndByChoiceOnTables) {
   OptimizerConfig config;
-  EXPECT_TRUE(decays(config, nn::ParamKind::matrix));
-  EXPECT_TRUE(decays(config, nn::ParamKind::token_table));
-  EXPECT_FALSE(decays(config, nn::ParamKind::norm));
-  EXPECT_FALSE(decays(config, nn::ParamKind::bias));
+  EXPECT_TRUE(decays(config, param::Role::matrix));
+  EXPECT_TRUE(decays(config, param::Role::embedding));
+  EXPECT_FALSE(decays(config, param::Role::norm));
+  EXPECT_FALSE(decays(config, param::Role::bias));
   config.decay_embeddings = false;
-  EXPECT_FALSE(decays(config, nn::ParamKind::token_table));
-  EXPECT_FALSE(decays(config, nn::ParamKind::position_table));
+  EXPECT_FALSE(decays(config, param::Role::embedding));
+  EXPECT_FALSE(decays(config, param::Role::embedding));
 }
 
-TEST(AdamW, TableOfDecaysFollowsTheParameters) {
-  nn::ParamTable table;
-  table.begin_unit();
-  table.declare({"matrix", {5, 7}, nn::ParamKind::matrix, nn::Init::normal, 0.1F});
-  table.declare({"norm", {7}, nn::ParamKind::norm, nn::Init::ones, 0});
-  table.begin_unit();
-  table.declare({"other", {3, 3}, nn::ParamKind::matrix, nn::Init::normal, 0.1F});
-  table.lay_out(2, 1 << 20);
-  Context ctx(Device::cpu);
-  Arena arena("parameters", Device::cpu, 8192);
-  table.bind(arena, &arena, DType::f32, DType::f32, {});
+/// A small group with its optimizer.
+class Optimized {
+ public:
+  explicit Optimized(const std::string& name) {
+    store_.begin_unit();
+    store_.declare({"matrix", {5, 7}, param::Role::matrix, param::Init::normal, 0.1F});
+    store_.declare({"norm", {7}, param::Role::norm, param::Init::ones, 0});
+    store_.begin_unit();
+    store_.declare({"other", {3, 3}, param::Role::matrix, param::Init::normal, 0.1F});
+    store_.lay_out(1 << 20);
+    const Dim size = store_.trained().flat_size();
+    const param::StateView masters = {arena_.take(DType::f32, {size}, "masters")};
+    store_.trained().bind({.master = masters, .value = masters, .gradients = {}});
+    OptimizerConfig config;
+    config.name = name;
+    optimizer = make_optimizer(config, store_.trained(), false, arena_);
+    optimizer->initialize(ctx_);
+  }
+  std::unique_ptr<Optimizer> optimizer;
 
-  const AdamW adamw(OptimizerConfig(), table, arena);
+ private:
+  param::ParamStore store_;
+  Context ctx_{Device::cpu};
+  Arena arena_{"parameters", Device::cpu, 8192};
+};
 
-  adamw.initialize(ctx);
+TEST(Optimizer, TableOfDecaysFollowsTheParameters) {
+  const Optimized adamw("adamw");
 
   // 35 elements take two granules, 7 take one, 9 take one; the rest of the bucket is padding.
-  const auto decay = adamw.decay().span<float>();
-  const std::vector<float> wanted = {0.1F, 0.1F, 0.0F, 0.1F};
-  EXPECT_EQ(std::vector<float>(decay.begin(), decay.begin() + 4), wanted);
+  const auto decay = adamw.optimizer->decay().data.span<float>();
+  const std::vector<float> expected = {0.1F, 0.1F, 0.0F, 0.1F};
+  EXPECT_EQ(std::vector<float>(decay.begin(), decay.begin() + 4), expected);
   for (std::size_t i = 4; i < decay.size(); ++i) EXPECT_EQ(decay[i], 0.0F);
+}
+
+TEST(Optimizer, NamesItsStateAsPyTorchDoes) {
+  const auto names = [](const std::string& optimizer) {
+    std::vector<std::string> out;
+    for (const Optimizer::State& state : Optimized(optimizer).optimizer->state()) {
+      out.push_back(state.name);
+      EXPECT_FALSE(state.values.sharded);
+    }
+    return out;
+  };
+  EXPECT_EQ(names("adamw"), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
+  EXPECT_EQ(names("sgd"), (std::vector<std::string>{"momentum_buffer"}));
 }
 
 }  // namespace

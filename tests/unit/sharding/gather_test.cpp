@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values that data ranks updated in shards, on all of them; and the whole way from gradients to
 // 16-bit values with masters in shards.
-#include "hyperslab/optim/adamw.hpp"
+#include "hyperslab/optim/optimizer.hpp"
 #include "unit/sharding/ranks.hpp"
 
 namespace hyperslab {
@@ -13,10 +13,11 @@ using test::world;
 
 constexpr int kSteps = 3;
 constexpr int kMicrobatches = 2;
+constexpr std::uint64_t kSeed = 7;
 
 std::uint16_t pattern(Dim flat) { return static_cast<std::uint16_t>(0x3f00 + flat % 251); }
 
-TEST(ParameterGather, BringsEveryShardBeforeItsUnitReadsIt) {
+TEST(ShardedState, BringsEveryShardBeforeItsUnitReadsIt) {
   Layout layout;
   layout.data = world().size();
   const mesh::Mesh mesh(world(), Device::cpu, layout.parallel(), layout.needs());
@@ -24,23 +25,23 @@ TEST(ParameterGather, BringsEveryShardBeforeItsUnitReadsIt) {
     layout.tied = tied;
     for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{1} << 20}) {
       RankOfLayout rank(layout, mesh, 1, bucket_bytes, DType::bf16);
-      const nn::ParamTable& table = rank.table();
-      auto* values = static_cast<std::uint16_t*>(table.value().raw());
-      for (const nn::Bucket& bucket : table.buckets()) {
-        const Dim first = table.shard_in_flat(bucket);
-        for (Dim i = 0; i < table.shard_size(bucket); ++i) values[first + i] = pattern(first + i);
+      const param::ParamGroup& group = rank.group();
+      auto* values = static_cast<std::uint16_t*>(group.value().data.raw());
+      const std::vector<param::ElementRange> ranges = rank.strategy.updated_ranges();
+      ASSERT_EQ(ranges.size(), group.buckets().size());
+      for (const auto& [first, in_shards, size] : ranges) {
+        for (Dim i = 0; i < size; ++i) values[first + i] = pattern(first + i);
       }
-      dp::ParameterGather gather(table, mesh.data_group());
-      EXPECT_EQ(gather.is_needed(), world().size() > 1);
+      EXPECT_EQ(rank.strategy.gathers(), world().size() > 1);
 
-      for (std::size_t i = 0; i < table.buckets().size(); ++i) gather.start(rank.ctx, i);
-      for (const nn::Param& param : table.params()) {
-        gather.wait_for(rank.ctx, param.unit);
-        for (Dim i = param.flat_begin; i < param.flat_begin + param.numel(); ++i) {
-          ASSERT_EQ(values[i], pattern(i)) << param.name;
+      for (std::size_t i = 0; i < ranges.size(); ++i) rank.strategy.after_update(rank.ctx, i);
+      for (const param::Param* param : group.params()) {
+        rank.strategy.before_forward(rank.ctx, param->unit);
+        for (Dim i = param->flat_begin; i < param->flat_begin + param->numel(); ++i) {
+          ASSERT_EQ(values[i], pattern(i)) << param->name;
         }
       }
-      gather.finish(rank.ctx);
+      rank.strategy.wait_all(rank.ctx);
     }
   }
 }
@@ -54,47 +55,32 @@ ops::StepState state_of(int step) {
   return state;
 }
 
-/// Masters of all buckets, or this rank's shards of them, as one rank alone begins with them.
-void set_masters(const nn::ParamTable& table) {
-  Context ctx(Device::cpu);
-  for (const nn::Bucket& bucket : table.buckets()) {
-    Tensor all(Device::cpu, DType::f32, {bucket.size()});
-    nn::initialize(ctx, table, bucket, 7, all.view());
-    const bool cut = table.masters_are_sharded();
-    const Dim size = cut ? table.shard_size(bucket) : bucket.size();
-    const Dim first = cut ? table.shard_in_flat(bucket) - bucket.begin : 0;
-    const Dim place = cut ? table.shard_in_space(bucket) : bucket.begin;
-    std::memcpy(table.master().slice(place, size).raw(), all.view().slice(first, size).raw(),
-                static_cast<std::size_t>(size) * sizeof(float));
-  }
-}
-
-/// The values that a rank without anybody else would have after so many steps.
+/// The values that a rank alone would have after so many steps.
 class Alone {
  public:
   explicit Alone(RankOfLayout& like, std::size_t bucket_bytes, DType compute)
       : like_(like),
-        bound_(like.layout().table(like.mesh().at(), bucket_bytes), compute,
-               {0, 0, like.layout().data}),
-        adamw_(optim::OptimizerConfig(), bound_.table(), arena_) {
-    adamw_.initialize(ctx_);
-    set_masters(bound_.table());
+        bound_(like.layout().table(like.mesh().at(), bucket_bytes), compute, 0, 0),
+        optimizer_(optim::make_optimizer({}, bound_.group(), false, arena_)) {
+    optimizer_->initialize(ctx_);
+    param::initialize(ctx_, bound_.group(), kSeed);
   }
   void step(int step) {
     const std::vector<float> sums = test::brute_force_flat(like_.layout(), bound_.table(),
                                                            like_.mesh().at(), step, kMicrobatches);
-    std::ranges::copy(sums, bound_.table().gradient().data<float>());
+    const param::StateView& gradients = bound_.strategy().gradients();
+    std::ranges::copy(sums, gradients.data.data<float>());
     const ops::StepState state = state_of(step);
-    adamw_.update(ctx_, &state);
+    optimizer_->update(ctx_, &state, gradients, bound_.group().all());
   }
-  [[nodiscard]] CView value() { return bound_.table().value(); }
+  [[nodiscard]] CView value() { return bound_.group().value().data; }
 
  private:
   Context ctx_{Device::cpu};
   RankOfLayout& like_;
   test::BoundTable bound_;
   Arena arena_{"optimizer", Device::cpu, 1 << 18};
-  optim::AdamW adamw_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
 };
 
 TEST(ShardedMasters, GiveTheValuesOfARankAloneBitForBit) {
@@ -108,22 +94,22 @@ TEST(ShardedMasters, GiveTheValuesOfARankAloneBitForBit) {
         RankOfLayout rank(layout, mesh, zero, kBucketBytes, compute);
         Alone alone(rank, kBucketBytes, compute);
         Arena arena("optimizer", Device::cpu, 1 << 18);
-        const optim::AdamW adamw(optim::OptimizerConfig(), rank.table(), arena);
-        adamw.initialize(rank.ctx);
-        set_masters(rank.table());
-        dp::ParameterGather gather(rank.table(), mesh.data_group());
+        const auto optimizer =
+            optim::make_optimizer({}, rank.group(), rank.strategy.shards_state(), arena);
+        optimizer->initialize(rank.ctx);
+        param::initialize(rank.ctx, rank.group(), kSeed);
         for (int step = 1; step <= kSteps; ++step) {
           const ops::StepState state = state_of(step);
           rank.step(step, kMicrobatches, 1);
-          if (!adamw.is_sharded()) adamw.update(rank.ctx, &state);
-          for (std::size_t i = 0; adamw.is_sharded() && i < rank.table().buckets().size(); ++i) {
-            adamw.update(rank.ctx, &state, rank.table().buckets()[i]);
-            gather.start(rank.ctx, i);
+          const std::vector<param::ElementRange> ranges = rank.strategy.updated_ranges();
+          for (std::size_t i = 0; i < ranges.size(); ++i) {
+            optimizer->update(rank.ctx, &state, rank.strategy.gradients(), ranges[i]);
+            rank.strategy.after_update(rank.ctx, i);
           }
-          gather.finish(rank.ctx);
+          rank.strategy.wait_all(rank.ctx);
           alone.step(step);
 
-          const CView value = rank.table().value();
+          const CView value = rank.group().value().data;
           ASSERT_EQ(std::memcmp(value.raw(), alone.value().raw(), value.bytes()), 0)
               << "step " << step;
         }

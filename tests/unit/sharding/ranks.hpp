@@ -12,7 +12,7 @@
 #include "hyperslab/core/philox.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/ops/elementwise.hpp"
-#include "hyperslab/sharding/reducer.hpp"
+#include "hyperslab/sharding/strategy.hpp"
 #include "support/mpi_world.hpp"
 #include "unit/sharding/tables.hpp"
 
@@ -85,8 +85,8 @@ inline float term(const std::string& name, Dim element, const Term& when, int wr
 }
 
 /// Whether the unit is the head of a stage that has the table, too, and adds to its gradient.
-inline bool head_writes(const TableCase& c, const nn::ParamTable& table, const nn::Param& param,
-                        int unit) {
+inline bool head_writes(const TableCase& c, const param::ParamStore& table,
+                        const param::Param& param, int unit) {
   const bool is_head = c.last && unit == table.params().back().unit;
   return is_head && c.tied && c.first && param.name == "tokens";
 }
@@ -98,64 +98,61 @@ class RankOfLayout {
       : layout_(layout),
         mesh_(mesh),
         case_(layout.table(mesh.at(), bucket_bytes)),
-        bound_(case_, compute, {zero, mesh.at().data, layout.data}) {
-    dp::GradientGroups groups;
-    groups.data = &mesh.data_group();
-    groups.tensor = &mesh.tensor_group();
-    groups.key_value = mesh.key_value_group();
-    groups.tied = mesh.tied_group();
-    groups.counts_tied = mesh.is_first_stage();
-    // With zero 2 the reducer clears what it hands out; else gaps are cleared once.
-    if (zero < 2) ops::fill(ctx, 0, table().gradient());
-    reducer.emplace(table(), groups);
+        bound_(case_, compute, zero, mesh.at().data),
+        strategy(bound_.strategy()) {
+    for (const param::Bucket& bucket : group().buckets()) {  // gaps are finite from the start
+      ops::fill(ctx, 0, group().gradient(bucket));
+    }
+    strategy.connect(
+        {&mesh.data_group(), &mesh.tensor_group(), mesh.key_value_group(), mesh.tied_group()});
   }
-  [[nodiscard]] nn::ParamTable& table() { return bound_.table(); }
+  [[nodiscard]] param::ParamStore& table() { return bound_.table(); }
+  [[nodiscard]] const param::ParamGroup& group() const { return bound_.group(); }
   [[nodiscard]] const mesh::Mesh& mesh() const { return mesh_; }
   [[nodiscard]] const Layout& layout() const { return layout_; }
 
   /// Forward and backward of all microbatches. `units` 1: every unit alone; 0: all those between
   /// two reductions at once, as graphs have them.
   void step(int step, int microbatches, int units_at_once) {
-    reducer->begin_step();
+    strategy.begin_step();
     for (int m = 0; m < microbatches; ++m) {
       const int units = table().params().back().unit + 1;
-      if (case_.last) reducer->before_unit(ctx, units - 1, m);
+      if (case_.last) strategy.before_backward(ctx, units - 1, m);
       const bool last_one = m == microbatches - 1;
-      const bool reduces = reducer->is_needed() && (last_one || reducer->every_microbatch());
+      const bool reduces = strategy.reduces() && (last_one || strategy.reduces_every_microbatch());
       for (int last = units; last > 0;) {
         int first = last - 1;
         const auto ends = [&] {
-          return units_at_once == 1 || (reduces && reducer->closes(first, last_one));
+          return units_at_once == 1 || (reduces && strategy.closes(first, last_one));
         };
         while (first > 0 && !ends()) --first;
-        for (int unit = first; unit < last; ++unit) reducer->before_unit(ctx, unit, m);
+        for (int unit = first; unit < last; ++unit) strategy.before_backward(ctx, unit, m);
         for (int unit = last - 1; unit >= first; --unit) write(unit, {step, m, false});
-        if (reduces) reducer->unit_done(ctx, first, m, last_one);
-        reducer->progress();
+        if (reduces) strategy.gradients_ready(ctx, first, m, last_one);
+        strategy.progress();
         last = first;
       }
     }
-    reducer->finish(ctx);
-    reducer->tell_waits(ctx);
+    strategy.finish(ctx);
+    strategy.report_waits(ctx);
   }
 
   Context ctx{Device::cpu};
-  std::optional<dp::GradientReducer> reducer;
 
  private:
   /// Equal copies have equal gradients on all tensor ranks.
-  [[nodiscard]] int writer_of(const nn::Param& param) {
+  [[nodiscard]] int writer_of(const param::Param& param) {
     mesh::Coordinates at = mesh_.at();
-    if (bucket_of(table(), param).kind == nn::BucketKind::equal) at.tensor = 0;
+    if (param.placement.tensor.kind == param::Placement::Kind::replicate) at.tensor = 0;
     return writer(at);
   }
   void write(int unit, const Term& when) {
-    for (const nn::Param& param : table().params()) {
+    for (const param::Param& param : table().params()) {
       const bool by_head = head_writes(case_, table(), param, unit);
       if (param.unit != unit && !by_head) continue;
       const bool second = !by_head && case_.tied && case_.last && param.name == "tokens" &&
                           unit != table().params().back().unit;
-      const bool fresh = (when.microbatch == 0 || reducer->every_microbatch()) && !second;
+      const bool fresh = (when.microbatch == 0 || strategy.reduces_every_microbatch()) && !second;
       float* gradient = param.gradient.data<float>();
       for (Dim i = 0; i < param.numel(); ++i) {
         const float value =
@@ -168,20 +165,24 @@ class RankOfLayout {
   const mesh::Mesh& mesh_;
   TableCase case_;
   BoundTable bound_;
+
+ public:
+  dp::ShardStrategy& strategy;
 };
 
 /// Coordinates of the ranks whose terms make up a parameter's gradient on the rank `at`.
-inline std::vector<mesh::Coordinates> summed_over(const Layout& layout, const nn::Param& param,
-                                                  nn::BucketKind kind,
+inline std::vector<mesh::Coordinates> summed_over(const Layout& layout, const param::Param& param,
                                                   const mesh::Coordinates& at) {
   std::vector<mesh::Coordinates> out;
   for (int rank = 0; rank < layout.data * layout.pipeline * layout.tensor; ++rank) {
     const mesh::Coordinates other = mesh::coordinates_of(layout.parallel(), rank);
-    const bool both_ends = kind == nn::BucketKind::tied;
+    const bool both_ends = param.placement.pipeline.is_partial();
     if (other.pipeline != at.pipeline && !both_ends) continue;
     bool counts = other.tensor == at.tensor;
-    if (kind == nn::BucketKind::equal) counts = other.tensor == 0;
-    if (kind == nn::BucketKind::summed) counts = true;
+    if (param.placement.tensor.kind == param::Placement::Kind::replicate) {
+      counts = other.tensor == 0;
+    }
+    if (param.placement.tensor.is_partial()) counts = true;
     if (param.replicas > 1) counts = other.tensor / param.replicas == at.tensor / param.replicas;
     if (counts) out.push_back(other);
   }
@@ -189,13 +190,11 @@ inline std::vector<mesh::Coordinates> summed_over(const Layout& layout, const nn
 }
 
 /// The whole gradient of a parameter on the rank `at`, by adding up all terms.
-inline std::vector<float> brute_force(const Layout& layout, const nn::ParamTable& table,
-                                      const nn::Param& param, const mesh::Coordinates& at, int step,
-                                      int microbatches) {
-  const nn::BucketKind kind = bucket_of(table, param).kind;
-  const bool twice = kind == nn::BucketKind::tied && layout.pipeline == 1;
+inline std::vector<float> brute_force(const Layout& layout, const param::Param& param,
+                                      const mesh::Coordinates& at, int step, int microbatches) {
+  const bool twice = param.placement.pipeline.is_partial() && layout.pipeline == 1;
   std::vector<float> sum(static_cast<std::size_t>(param.numel()), 0);
-  for (const mesh::Coordinates& other : summed_over(layout, param, kind, at)) {
+  for (const mesh::Coordinates& other : summed_over(layout, param, at)) {
     for (int m = 0; m < microbatches; ++m) {
       for (Dim i = 0; i < param.numel(); ++i) {
         float& value = sum[static_cast<std::size_t>(i)];
@@ -208,12 +207,12 @@ inline std::vector<float> brute_force(const Layout& layout, const nn::ParamTable
 }
 
 /// The flat space of the rank's table with every sum in its place and zeros between.
-inline std::vector<float> brute_force_flat(const Layout& layout, const nn::ParamTable& table,
+inline std::vector<float> brute_force_flat(const Layout& layout, const param::ParamStore& table,
                                            const mesh::Coordinates& at, int step,
                                            int microbatches) {
-  std::vector<float> flat(static_cast<std::size_t>(table.flat_size()), 0);
-  for (const nn::Param& param : table.params()) {
-    std::ranges::copy(brute_force(layout, table, param, at, step, microbatches),
+  std::vector<float> flat(static_cast<std::size_t>(table.trained().flat_size()), 0);
+  for (const param::Param& param : table.params()) {
+    std::ranges::copy(brute_force(layout, param, at, step, microbatches),
                       flat.begin() + param.flat_begin);
   }
   return flat;

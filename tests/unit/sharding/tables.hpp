@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "hyperslab/nn/param.hpp"
+#include "hyperslab/param/store.hpp"
+#include "hyperslab/sharding/strategy.hpp"
 
 namespace hyperslab::test {
 
@@ -27,33 +29,33 @@ struct TableCase {
 
 namespace detail {
 
-using nn::Holding;
-using nn::Init;
-using nn::ParamKind;
-using nn::ParamSpec;
+using param::Init;
+using param::ParamSpec;
+using param::Role;
 
 constexpr Dim kWidth = 6;
 constexpr Dim kVocabulary = 9;
 
-inline Holding whole(const TableCase& c, bool sees_rows) {
-  if (c.tensor == 1) return Holding::parts;
-  return sees_rows && c.sequence ? Holding::summed : Holding::equal;
+inline param::Placement whole(const TableCase& c, bool sees_rows) {
+  if (c.tensor == 1) return param::shard(0);
+  return sees_rows && c.sequence ? param::partial() : param::replicate();
 }
 
 /// Rows padded to an even number on every rank; the last ranks may have none.
 inline ParamSpec vocabulary_table(const TableCase& c, const std::string& name) {
-  ParamSpec spec = {name, {kVocabulary, kWidth}, ParamKind::token_table, Init::normal, 0.1F};
+  ParamSpec spec = {name, {kVocabulary, kWidth}, Role::embedding, Init::normal, 0.1F};
   const Dim stored = (kVocabulary + 2 * c.tensor - 1) / (2 * c.tensor) * 2;
   const Dim first = std::min(kVocabulary, stored * c.tensor_rank);
-  spec.part = {0, first, std::min(stored, kVocabulary - first), stored};
-  spec.tied = c.tied;
+  spec.part = Hyperslab::whole(spec.shape).narrow(0, first, std::min(stored, kVocabulary - first));
+  spec.stored_rows = stored;
+  if (c.tied) spec.placement.pipeline = param::partial();
   return spec;
 }
 
-inline ParamSpec replicated(const TableCase& c, const std::string& name, ParamKind kind,
+inline ParamSpec replicated(const TableCase& c, const std::string& name, Role role,
                             bool sees_rows) {
-  ParamSpec spec = {name, {kWidth}, kind, kind == ParamKind::norm ? Init::ones : Init::zeros, 0};
-  spec.holding = whole(c, sees_rows);
+  ParamSpec spec = {name, {kWidth}, role, role == Role::norm ? Init::ones : Init::zeros, 0};
+  spec.placement.tensor = whole(c, sees_rows);
   return spec;
 }
 
@@ -62,9 +64,9 @@ inline std::vector<ParamSpec> projections(const TableCase& c, const std::string&
   std::vector<ParamSpec> specs;
   const auto add = [&](const char* which, Dim rows, Dim first, Dim count) -> ParamSpec& {
     const Shape shape = width == 0 ? Shape{rows} : Shape{rows, width};
-    const ParamKind kind = width == 0 ? ParamKind::bias : ParamKind::matrix;
-    ParamSpec& spec = specs.emplace_back(ParamSpec{name + which, shape, kind, Init::normal, 0.1F});
-    spec.part = {0, first, count};
+    const Role role = width == 0 ? Role::bias : Role::matrix;
+    ParamSpec& spec = specs.emplace_back(ParamSpec{name + which, shape, role, Init::normal, 0.1F});
+    spec.part = Hyperslab::whole(shape).narrow(0, first, count);
     return spec;
   };
   add("query", 12, 12 / c.tensor * c.tensor_rank, 12 / c.tensor);
@@ -76,73 +78,75 @@ inline std::vector<ParamSpec> projections(const TableCase& c, const std::string&
   return specs;
 }
 
-inline void declare_block(nn::ParamTable& table, const TableCase& c, const std::string& name) {
+inline void declare_block(param::ParamStore& table, const TableCase& c, const std::string& name) {
   table.begin_unit();
-  table.declare(replicated(c, name + "norm", ParamKind::norm, true));
+  table.declare(replicated(c, name + "norm", Role::norm, true));
   table.declare(projections(c, name + "weight.", kWidth));
   table.declare(projections(c, name + "bias.", 0));
-  ParamSpec output = {name + "output", {kWidth, 12}, ParamKind::matrix, Init::normal, 0.1F};
-  output.part = {1, 12 / c.tensor * c.tensor_rank, 12 / c.tensor};
+  ParamSpec output = {name + "output", {kWidth, 12}, Role::matrix, Init::normal, 0.1F};
+  output.part = split(Hyperslab::whole(output.shape), 1, c.tensor_rank, c.tensor);
   table.declare(output);
-  table.declare(replicated(c, name + "output.bias", ParamKind::bias, false));
-  ParamSpec up = {name + "up", {84, kWidth}, ParamKind::matrix, Init::normal, 0.1F};
-  up.part = {0, 84 / c.tensor * c.tensor_rank, 84 / c.tensor};
+  table.declare(replicated(c, name + "output.bias", Role::bias, false));
+  ParamSpec up = {name + "up", {84, kWidth}, Role::matrix, Init::normal, 0.1F};
+  up.part = split(Hyperslab::whole(up.shape), 0, c.tensor_rank, c.tensor);
   table.declare(up);
 }
 
 }  // namespace detail
 
 /// Embedding, two blocks and head, as far as the stage has them, laid out. `data`, `tensor`: 1-4.
-inline nn::ParamTable make_table(const TableCase& c) {
-  nn::ParamTable table;
-  nn::Pack shared;
+inline param::ParamStore make_table(const TableCase& c, int data_rank = 0) {
+  param::ParamStore table({data_rank, c.data, c.tensor_rank == 0, c.first});
+  param::FusedParam shared;
   if (c.first) {
     table.begin_unit();
-    const nn::ParamSpec tokens = detail::vocabulary_table(c, "tokens");
-    shared = table.declare(std::span(&tokens, 1));
-    nn::ParamSpec positions = {
-        "positions", {7, detail::kWidth}, nn::ParamKind::position_table, nn::Init::normal, 0.1F};
-    positions.holding = detail::whole(c, false);
+    shared = table.declare(detail::vocabulary_table(c, "tokens"));
+    param::ParamSpec positions = {
+        "positions", {7, detail::kWidth}, param::Role::embedding, param::Init::normal, 0.1F};
+    positions.placement.tensor = detail::whole(c, false);
     table.declare(positions);
   }
   const std::string stage = c.first ? "first." : "last.";
   for (const char* block : {"0.", "1."}) detail::declare_block(table, c, stage + block);
   if (c.last) {
     table.begin_unit();
-    table.declare(detail::replicated(c, "final_norm", nn::ParamKind::norm, true));
+    table.declare(detail::replicated(c, "final_norm", nn::Role::norm, true));
     if (!c.tied) table.declare(detail::vocabulary_table(c, "head"));
-    if (c.tied && c.first) table.use_again(shared);
+    if (c.tied && c.first) table.share(shared);
     if (c.tied && !c.first) table.declare(detail::vocabulary_table(c, "tokens"));
   }
-  table.lay_out(c.data, c.bucket_bytes);
+  table.lay_out(c.bucket_bytes);
   return table;
 }
 
-/// A table on the CPU, every byte of its memory 0xff: NaN.
+/// A table on the CPU as a strategy binds it, every byte of its memory 0xff: NaN.
 class BoundTable {
  public:
-  BoundTable(const TableCase& c, DType compute, const nn::Sharding& sharding)
-      : table_(make_table(c)) {
+  BoundTable(const TableCase& c, DType compute, int zero, int data_rank)
+      : table_(make_table(c, data_rank)), strategy_(dp::make_strategy(zero)) {
     const DType master = compute == DType::f64 ? DType::f64 : DType::f32;
     Arena parameters("parameters");
     Arena gradients("gradients");
-    nn::ParamTable(table_).bind(parameters, &gradients, master, compute, sharding);
+    param::ParamStore measured = make_table(c, data_rank);
+    dp::make_strategy(zero)->allocate(measured, parameters, &gradients, master, compute);
     parameters_.emplace("parameters", Device::cpu, parameters.used_bytes());
     gradients_.emplace("gradients", Device::cpu, gradients.used_bytes());
-    table_.bind(*parameters_, &*gradients_, master, compute, sharding);
-    poison(table_.master());
-    poison(table_.value());
-    poison(table_.gradient());
-    poison(table_.gradient_shards());
-    for (const nn::Bucket& bucket : table_.buckets()) poison(table_.gradient(bucket));
+    strategy_->allocate(table_, *parameters_, &*gradients_, master, compute);
+    poison(group().master().data);
+    poison(group().value().data);
+    poison(strategy_->gradients().data);
+    for (const param::Bucket& bucket : group().buckets()) poison(group().gradient(bucket));
   }
-  [[nodiscard]] nn::ParamTable& table() { return table_; }
+  [[nodiscard]] param::ParamStore& table() { return table_; }
+  [[nodiscard]] const param::ParamGroup& group() const { return table_.trained(); }
+  [[nodiscard]] dp::ShardStrategy& strategy() { return *strategy_; }
 
  private:
   static void poison(View view) {
     if (view) std::memset(view.raw(), 0xff, view.bytes());
   }
-  nn::ParamTable table_;
+  param::ParamStore table_;
+  std::unique_ptr<dp::ShardStrategy> strategy_;
   std::optional<Arena> parameters_;
   std::optional<Arena> gradients_;
 };
@@ -166,13 +170,6 @@ inline std::vector<TableCase> table_cases() {
     }
   }
   return cases;
-}
-
-/// The bucket that a parameter lies in.
-inline const nn::Bucket& bucket_of(const nn::ParamTable& table, const nn::Param& param) {
-  return *std::ranges::find_if(table.buckets(), [&](const nn::Bucket& bucket) {
-    return param.flat_begin >= bucket.begin && param.flat_begin < bucket.end;
-  });
 }
 
 }  // namespace hyperslab::test

@@ -11,27 +11,17 @@ using test::world;
 
 constexpr int kSteps = 2;
 
-/// Where reduced gradients of a bucket's shard are.
-View reduced(const nn::ParamTable& table, const nn::Bucket& bucket) {
-  const Dim size = table.shard_size(bucket);
-  return table.gradient_shards() ? table.gradient_shards().slice(table.shard_in_space(bucket), size)
-                                 : table.gradient().slice(table.shard_in_flat(bucket), size);
-}
-
-/// Sums in their places, zeros in gaps and padding; with zero 0 everywhere, else in the shards.
+/// Sums in their positions, zeros in gaps and padding; with zero 0 everywhere, else in the shards.
 void expect_sums(RankOfLayout& rank, int step, int microbatches) {
-  const nn::ParamTable& table = rank.table();
-  const std::vector<float> wanted =
-      test::brute_force_flat(rank.layout(), table, rank.mesh().at(), step, microbatches);
-  const bool whole = table.sharding().zero == 0;
-  for (const nn::Bucket& bucket : table.buckets()) {
-    const View found = whole ? table.gradient(bucket) : reduced(table, bucket);
-    const Dim begin = whole ? bucket.begin : table.shard_in_flat(bucket);
+  const param::ParamGroup& group = rank.group();
+  const std::vector<float> expected =
+      test::brute_force_flat(rank.layout(), rank.table(), rank.mesh().at(), step, microbatches);
+  for (const param::ElementRange& range : rank.strategy.updated_ranges()) {
+    const View found = rank.strategy.gradients().at(range);
     const float* values = found.data<float>();
     for (Dim i = 0; i < found.numel(); ++i) {
-      ASSERT_EQ(values[i], wanted[static_cast<std::size_t>(begin + i)])
-          << "flat element " << begin + i << " of bucket kind " << static_cast<int>(bucket.kind)
-          << " [" << bucket.begin << ", " << bucket.end << ")";
+      ASSERT_EQ(values[i], expected[static_cast<std::size_t>(range.in_flat + i)])
+          << "flat element " << range.in_flat + i << " of " << group.flat_size();
     }
   }
 }
@@ -49,34 +39,33 @@ double squares_of_model(const Layout& layout, std::size_t bucket_bytes, int step
   for (int rank = 0; rank < world().size(); ++rank) {
     const mesh::Coordinates at = mesh::coordinates_of(layout.parallel(), rank);
     if (at.data > 0) continue;
-    const nn::ParamTable table = test::make_table(layout.table(at, bucket_bytes));
-    for (const nn::Param& param : table.params()) {
-      const auto sums = test::brute_force(layout, table, param, at, step, microbatches);
-      const Dim width = param.global_shape.rank() == 2 ? param.global_shape[1] : 1;
-      const Dim columns = param.global_shape.rank() == 2 ? param.count[1] : 1;
+    const param::ParamStore table = test::make_table(layout.table(at, bucket_bytes));
+    for (const param::Param& param : table.params()) {
+      const auto sums = test::brute_force(layout, param, at, step, microbatches);
+      const Hyperslab whole = Hyperslab::whole(param.global_shape);
+      const HyperslabRuns runs(param.part, whole, param.part);
       for (Dim i = 0; i < param.numel(); ++i) {
-        const Dim column = param.global_shape.rank() == 2 ? param.offset[1] + i % columns : 0;
-        const Dim place = (param.offset[0] + i / columns) * width + column;
+        const Dim element = runs[i / runs.length()].target + i % runs.length();
         const float value = sums[static_cast<std::size_t>(i)];
-        const auto [held, is_new] = model.emplace(std::pair(param.name, place), value);
+        const auto [held, is_new] = model.emplace(std::pair(param.name, element), value);
         EXPECT_EQ(held->second, value) << param.name << " is not the same on all its holders";
       }
     }
   }
   double sum = 0;
-  for (const auto& [place, value] : model) sum += static_cast<double>(value) * value;
+  for (const auto& [element, value] : model) sum += static_cast<double>(value) * value;
   return sum;
 }
 
 void expect_norm(RankOfLayout& rank, std::size_t bucket_bytes, int step, int microbatches) {
   double mine = 0;
-  for (const View& view : rank.reducer->norm_views()) mine += squares(view);
+  for (const View& view : rank.strategy.norm_views()) mine += squares(view);
   EXPECT_EQ(world().sum(mine), squares_of_model(rank.layout(), bucket_bytes, step, microbatches));
 }
 
-class Reducer : public testing::TestWithParam<int> {};
+class Reduction : public testing::TestWithParam<int> {};
 
-TEST_P(Reducer, SumsEveryGradientOnceAndCountsItsNormOnce) {
+TEST_P(Reduction, SumsEveryGradientOnceAndCountsItsNormOnce) {
   const int zero = GetParam();
   for (const Layout& layout : test::layouts_of(world().size())) {
     if (zero == 2 && layout.pipeline > 1) continue;  // refused by the deck's rules
@@ -100,12 +89,12 @@ TEST_P(Reducer, SumsEveryGradientOnceAndCountsItsNormOnce) {
   }
 }
 
-TEST_P(Reducer, ReducesMoreOftenInAStepThanMayBeUnderWay) {
+TEST_P(Reduction, ReducesMoreOftenInAStepThanMayBeUnderWay) {
   for (const Layout& layout : test::layouts_of(world().size())) {
     if (layout.pipeline > 1 || layout.data < 2 || layout.tensor > 1 || layout.tied) continue;
     const mesh::Mesh mesh(world(), Device::cpu, layout.parallel(), layout.needs());
     RankOfLayout rank(layout, mesh, GetParam(), 1);
-    const auto buckets = rank.table().buckets().size();
+    const auto buckets = rank.group().buckets().size();
     const int microbatches = static_cast<int>(2 * comm::Communicator::kMaxUnderWay / buckets + 2);
     for (int step = 1; step <= kSteps; ++step) {
       rank.step(step, microbatches, 1);
@@ -114,7 +103,7 @@ TEST_P(Reducer, ReducesMoreOftenInAStepThanMayBeUnderWay) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Zero, Reducer, testing::Values(0, 1, 2));
+INSTANTIATE_TEST_SUITE_P(Zero, Reduction, testing::Values(0, 1, 2));
 
 }  // namespace
 }  // namespace hyperslab

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hyperslab/ops/optimizer.hpp"
+#include "hyperslab/optim/config.hpp"
+#include "hyperslab/param/store.hpp"
+
+namespace hyperslab::optim {
+
+/// How an optimizer updates the trained parameters. One per run; it owns its state, in an arena of
+/// its own, and is told by the sharding strategy which elements this rank updates.
+class Optimizer {
+ public:
+  /// What the smallest thing is that it can update alone.
+  enum class Granularity : std::uint8_t {
+    element,  ///< any range of the flat space
+    matrix,   ///< whole tensors
+  };
+  /// A buffer that checkpoints keep, as "optimizer/<name>/<parameter>".
+  struct State {
+    std::string name;
+    param::StateView values;
+  };
+
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+  Optimizer(Optimizer&&) = delete;
+  Optimizer& operator=(Optimizer&&) = delete;
+
+  [[nodiscard]] virtual Granularity granularity() const = 0;
+  [[nodiscard]] virtual std::vector<State> state() const = 0;
+  /// Clears the state and fills the table of weight decays.
+  void initialize(Context& ctx) const;
+  /// Updates masters and values of the elements of `range` from `gradients`, by the scalars in
+  /// `state`. Enqueues on ctx.
+  void update(Context& ctx, const ops::StepState* state, const param::StateView& gradients,
+              const param::ElementRange& range) const;
+  /// What finalize_step needs of it.
+  [[nodiscard]] virtual ops::FinalizeConstants finalize_constants() const;
+  /// One weight decay for every ops::kDecayGranule elements, laid out as the state is.
+  [[nodiscard]] const param::StateView& decay() const { return decay_; }
+
+ protected:
+  /// `sharded`: whether state has entries for this rank's shards alone.
+  Optimizer(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded,
+            Arena& arena);
+  /// A buffer of the masters' dtype.
+  [[nodiscard]] param::StateView take_state(Arena& arena, const std::string& name) const;
+  [[nodiscard]] const OptimizerConfig& config() const { return config_; }
+
+ private:
+  virtual void update_range(Context& ctx, const ops::StepState* state,
+                            const ops::UpdateOperands& operands,
+                            const param::ElementRange& range) const = 0;
+  void fill_decay(Context& ctx, const param::Param& param) const;
+  void fill_decay(Context& ctx, Dim begin, Dim end) const;
+
+  OptimizerConfig config_;
+  const param::ParamGroup& group_;
+  bool sharded_;
+  param::StateView decay_;
+};
+
+/// The optimizer of the deck's optimizer.name for the group, which must outlive it. `sharded`:
+/// dp::ShardStrategy::shards_state().
+[[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
+                                                        const param::ParamGroup& group,
+                                                        bool sharded, Arena& arena);
+
+/// Whether weight decay acts on parameters of a role: matrices and the head, embeddings by choice;
+/// never norms and biases.
+[[nodiscard]] bool decays(const OptimizerConfig& config, param::Role role);
+
+}  // namespace hyperslab::optim

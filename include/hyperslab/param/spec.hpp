@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "hyperslab/core/hyperslab.hpp"
+
+namespace hyperslab::param {
+
+/// What a parameter is for. The optimizer decides by it about weight decay, the deck about what is
+/// trained.
+enum class Role : std::uint8_t { matrix, embedding, head, norm, bias, router };
+inline constexpr int kRoles = 6;
+[[nodiscard]] std::string_view name_of(Role role);
+
+enum class Init : std::uint8_t { normal, zeros, ones };
+
+/// What a value is stored as. One row a format: quantized ones come with their quantize, dequantize
+/// and gather.
+enum class StorageFormat : std::uint8_t {
+  compute,  ///< the dtype that the run computes in
+};
+
+/// How the ranks of one mesh axis hold a tensor, in the words of PyTorch's DTensor.
+struct Placement {
+  enum class Kind : std::uint8_t {
+    shard,      ///< every rank another part, cut along `dim`
+    replicate,  ///< every rank the whole, with equal gradients
+    partial,    ///< every rank the whole; its gradient is one term of a sum over the axis
+  };
+  Kind kind = Kind::shard;
+  int dim = 0;  ///< of shard
+  [[nodiscard]] bool is_shard() const { return kind == Kind::shard; }
+  [[nodiscard]] bool is_partial() const { return kind == Kind::partial; }
+};
+[[nodiscard]] constexpr Placement shard(int dim) { return {Placement::Kind::shard, dim}; }
+[[nodiscard]] constexpr Placement replicate() { return {Placement::Kind::replicate, 0}; }
+[[nodiscard]] constexpr Placement partial() { return {Placement::Kind::partial, 0}; }
+
+/// The placement over the axes on which it differs. Over the data axis every value is replicated
+/// and every gradient partial; which data rank keeps what of both is dp::ShardStrategy's.
+struct Placements {
+  Placement tensor = shard(0);    ///< a group of one rank counts as a shard
+  Placement pipeline = shard(0);  ///< partial: both ends of the pipeline hold a tied table
+};
+
+/// What a layer says of a parameter when it declares it.
+struct ParamSpec {
+  std::string name;  ///< of the model: "blocks.0.attention.query.weight"
+  Shape shape;       ///< of the global tensor, one or two dimensions
+  Role role = Role::matrix;
+  Init init = Init::normal;
+  float init_std = 0;
+  Hyperslab part = {};  ///< that this rank holds; of rank 0: all of the tensor
+  Dim stored_rows = 0;  ///< first dimension in memory, with padding; 0: as `part`
+  Placements placement = {};
+  int replicas = 1;  ///< ranks of the tensor group that hold the same shard (key-value heads)
+  int replica = 0;   ///< which of them this rank is
+  StorageFormat format = StorageFormat::compute;
+};
+
+}  // namespace hyperslab::param

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hyperslab/core/context.hpp"
+#include "hyperslab/param/spec.hpp"
+
+namespace hyperslab::param {
+
+/// A parameter's part that this rank holds, and where it lies. The views have the shape
+/// `part.count`; ParamGroup::bind sets them.
+struct Param {
+  std::string name;
+  Shape global_shape;
+  Hyperslab part;       ///< of the global tensor
+  Dim stored_rows = 0;  ///< first dimension in memory; rows beyond part.count[0] are padding, zero
+  Role role = Role::matrix;
+  Init init = Init::zeros;
+  float init_std = 0;
+  Placements placement;
+  int replicas = 1;
+  int replica = 0;
+  int unit = 0;        ///< of the stage: embedding, block or head that it belongs to
+  bool owned = true;   ///< of the ranks that hold this part, this one counts and stores it
+  Dim flat_begin = 0;  ///< elements from the start of the group's flat space
+  View master;         ///< f32 (f64 for f64); absent if frozen, or if masters are sharded
+  View value;          ///< in the storage format; the master itself where that is f32
+  View gradient;       ///< f32 (f64 for f64); absent if frozen, and in a forward-only run
+  [[nodiscard]] Dim numel() const { return part.numel(); }
+  [[nodiscard]] Dim stored_numel() const;
+};
+
+/// Parameters that lie one after the other, so that several named tensors with equal inner sizes
+/// are one operand: query|key|value, gate|up. Layers hold these, never memory.
+class FusedParam {
+ public:
+  FusedParam() = default;
+  explicit FusedParam(std::vector<Param*> members) : members_(std::move(members)) {}
+  [[nodiscard]] explicit operator bool() const { return !members_.empty(); }
+  [[nodiscard]] const std::vector<Param*>& members() const { return members_; }
+  /// The members' views as one view with their first dimensions, padding included, added up.
+  [[nodiscard]] CView value() const;
+  /// Absent if the parameter is frozen.
+  [[nodiscard]] View gradient() const;
+
+ private:
+  std::vector<Param*> members_;
+};
+
+/// A contiguous range of a group's flat space whose gradients are reduced by one call. Its members
+/// agree in `placement`, which says over which axes besides data they are summed. It closes when
+/// backward of `first_unit` is done.
+struct Bucket {
+  int first_unit = 0;
+  int last_unit = 0;
+  Dim begin = 0;  ///< elements
+  Dim end = 0;
+  Placements placement;
+  [[nodiscard]] Dim size() const { return end - begin; }
+  [[nodiscard]] bool contains(const Param& param) const {
+    return param.flat_begin >= begin && param.flat_begin < end;
+  }
+  /// Whether members are parts of tensors that no other tensor or pipeline rank holds.
+  [[nodiscard]] bool is_sharded() const {
+    return placement.tensor.is_shard() && placement.pipeline.is_shard();
+  }
+};
+
+/// Elements of a group: where they begin in its flat space and in this rank's shard space.
+struct ElementRange {
+  Dim in_flat = 0;
+  Dim in_shards = 0;
+  Dim size = 0;
+};
+
+/// A buffer with one entry for every element of a group's flat space or, if sharded, of this rank's
+/// shards of it: masters, moments, gradients.
+struct StateView {
+  View data;
+  bool sharded = false;
+  [[nodiscard]] explicit operator bool() const { return static_cast<bool>(data); }
+  [[nodiscard]] Dim index(const ElementRange& range) const {
+    return sharded ? range.in_shards : range.in_flat;
+  }
+  [[nodiscard]] View at(const ElementRange& range) const {
+    return data.slice(index(range), range.size);
+  }
+};
+
+/// Which of the ranks that hold the same parameters this one is.
+struct HolderRanks {
+  int data = 0;  ///< rank and size of the data group
+  int data_size = 1;
+  bool first_of_tensor = true;    ///< of what the tensor group holds alike, this rank owns all
+  bool first_of_pipeline = true;  ///< of a tied table, likewise
+};
+
+/// Parameters that agree in whether they are trained and in their storage format: one flat space
+/// that masters, values, gradients and optimizer state share.
+///
+/// Every bucket is split into equal shards, one for each data rank. A rank's shards, one after the
+/// other, are its shard space: what belongs to the flat element `bucket.begin + rank * size / ranks
+/// + i` lies there at `bucket.begin / ranks + i`.
+class ParamGroup {
+ public:
+  ParamGroup(bool trainable, StorageFormat format) : trainable_(trainable), format_(format) {}
+  [[nodiscard]] bool trainable() const { return trainable_; }
+  [[nodiscard]] StorageFormat format() const { return format_; }
+  [[nodiscard]] const std::vector<Param*>& params() const { return params_; }
+  [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+  [[nodiscard]] Dim flat_size() const { return flat_size_; }
+  [[nodiscard]] Dim shard_size() const { return flat_size_ / ranks_.data_size; }
+  [[nodiscard]] ElementRange all() const { return {0, 0, flat_size_}; }
+  /// This rank's shard of a bucket.
+  [[nodiscard]] ElementRange shard(const Bucket& bucket) const;
+  [[nodiscard]] const Bucket& bucket_of(const Param& param) const;
+
+  /// Memory of a group. `gradients`: by bucket, of its size, where backward writes; may be empty.
+  struct Memory {
+    StateView master;
+    StateView value;
+    std::vector<View> gradients;
+  };
+  /// Sets the views of all parameters.
+  void bind(Memory memory);
+  [[nodiscard]] const StateView& master() const { return memory_.master; }
+  [[nodiscard]] const StateView& value() const { return memory_.value; }
+  [[nodiscard]] View gradient(const Bucket& bucket) const;
+  /// Whether values are copies of the masters in another dtype.
+  [[nodiscard]] bool has_own_values() const {
+    return master() && value().data.dtype() != master().data.dtype();
+  }
+
+ private:
+  friend class ParamStore;
+  bool trainable_;
+  StorageFormat format_;
+  HolderRanks ranks_;
+  std::vector<Param*> params_;
+  std::vector<Bucket> buckets_;
+  Dim flat_size_ = 0;
+  Memory memory_;
+};
+
+/// All parameters of a stage in forward order. Setup: declare everything, lay out, bind the groups
+/// to memory (dp::ShardStrategy::allocate).
+class ParamStore {
+ public:
+  /// `trains`: whether parameters of a role are trained; the others are frozen: they have no
+  /// gradient, no master copy and no optimizer state.
+  explicit ParamStore(
+      const HolderRanks& ranks = {},
+      const std::function<bool(Role)>& trains = [](Role) { return true; });
+  ParamStore(ParamStore&&) = default;  // parameters keep their addresses
+  ParamStore& operator=(ParamStore&&) = delete;
+  ParamStore(const ParamStore&) = delete;
+  ParamStore& operator=(const ParamStore&) = delete;
+  ~ParamStore() = default;
+
+  /// Starts the next unit; the tensors declared from now on belong to it.
+  void begin_unit() { ++unit_; }
+  /// Declares tensors of one role and placement that are to lie one after the other.
+  FusedParam declare(std::span<const ParamSpec> specs);
+  FusedParam declare(const ParamSpec& spec) { return declare({&spec, 1}); }
+  /// The current unit computes with tensors of an earlier one, too.
+  void share(const FusedParam& fused);
+
+  /// Gives every parameter its position. In each group tied tensors, partial and replicated ones
+  /// come first, a bucket for each; the others form buckets of at least `bucket_bytes` of f32
+  /// gradients from whole units, last unit first. Bucket sizes are multiples of data ranks x 128
+  /// bytes.
+  void lay_out(std::size_t bucket_bytes);
+
+  [[nodiscard]] const std::deque<Param>& params() const { return params_; }
+  [[nodiscard]] int units() const { return unit_ + 1; }
+  [[nodiscard]] ParamGroup& trained() { return groups_[0]; }
+  [[nodiscard]] const ParamGroup& trained() const { return groups_[0]; }
+  [[nodiscard]] ParamGroup& frozen() { return groups_[1]; }
+  [[nodiscard]] const ParamGroup& frozen() const { return groups_[1]; }
+  [[nodiscard]] const std::vector<ParamGroup>& groups() const { return groups_; }
+
+ private:
+  struct Fused {  // members have no gaps between them
+    std::size_t first = 0;
+    std::size_t count = 0;
+    int unit = 0;
+    int last_unit = 0;  ///< that writes to its gradients
+    std::size_t group = 0;
+    Placements placement;
+  };
+  Param& add(const ParamSpec& spec);
+  [[nodiscard]] Dim size_of(const Fused& fused) const;
+  [[nodiscard]] std::vector<Bucket> shared_buckets(std::size_t group) const;
+  [[nodiscard]] std::vector<Bucket> unit_buckets(std::size_t group, std::size_t bucket_bytes) const;
+  void form_buckets(std::size_t group, std::size_t bucket_bytes);
+
+  HolderRanks ranks_;
+  std::function<bool(Role)> trains_;
+  std::deque<Param> params_;  // addresses are stable
+  std::vector<Fused> fused_;
+  std::vector<ParamGroup> groups_;
+  int unit_ = -1;
+};
+
+/// Fills masters and values of a group by the parameters' rules: normals are Philox of (seed, name,
+/// global element index), so every layout starts from the same weights. Padding becomes zero.
+/// Waits for the device.
+void initialize(Context& ctx, const ParamGroup& group, std::uint64_t seed);
+
+/// A part of a named global tensor in a buffer of this rank.
+struct ParamSlab {
+  const Param* param = nullptr;
+  Hyperslab part;  ///< of the global tensor
+  View data;       ///< of the shape part.count
+};
+/// What this rank gives of a buffer, for checkpoints: together the ranks of the world give every
+/// element of every tensor exactly once, in equal shares over the data group.
+[[nodiscard]] std::vector<ParamSlab> owned_slabs(const ParamGroup& group, const StateView& state);
+/// All that this rank holds of a buffer.
+[[nodiscard]] std::vector<ParamSlab> held_slabs(const ParamGroup& group, const StateView& state);
+
+}  // namespace hyperslab::param

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/param/store.hpp"
+#include "hyperslab/sharding/arrivals.hpp"
+
+namespace hyperslab::dp {
+
+/// Over whom gradients are summed.
+struct GradientGroups {
+  comm::Communicator* data = nullptr;
+  comm::Communicator* tensor = nullptr;
+  comm::Communicator* key_value = nullptr;  ///< null: every rank has key-value heads of its own
+  comm::Communicator* tied = nullptr;       ///< null: both ends of the tied table are here
+};
+
+/// What the ranks of a data group keep each of what all of them train, and how that reaches the
+/// others: ZeRO (Rajbhandari et al. 2020). The step tells a strategy what happens; the strategy
+/// owns the memory of masters and gradients, the reductions and the gathers.
+///
+///   Replicated        zero 0: every rank keeps and updates everything
+///   ShardedState      zero 1: masters and optimizer state are sharded
+///   ShardedGradients  zero 2: gradients, too
+///
+/// Gradients are summed while backward still runs: a bucket closes as soon as the backward passes
+/// of all its units are enqueued. By placement and parameter it is summed
+/// - over the ranks with the same key-value heads;
+/// - over the data group;
+/// - over the tensor group if its placement there is partial, and over the two ends of a tied
+///   table, so that all of them have equal bits.
+/// Copies that several tensor ranks hold (replicated parameters, shared key-value heads) go through
+/// data groups of their own: they have equal bits if those groups add in one order, as MPI does.
+class ShardStrategy {
+ public:
+  virtual ~ShardStrategy() = default;
+  ShardStrategy(const ShardStrategy&) = delete;
+  ShardStrategy& operator=(const ShardStrategy&) = delete;
+  ShardStrategy(ShardStrategy&&) = delete;
+  ShardStrategy& operator=(ShardStrategy&&) = delete;
+
+  /// Setup, first: takes memory for masters, values and, if `gradients` is given, gradients of the
+  /// trained parameters and for the values of frozen ones; binds all views. `master`: f32, or f64
+  /// if computing in f64. The store must outlive the strategy.
+  void allocate(param::ParamStore& store, Arena& parameters, Arena* gradients, DType master,
+                DType compute);
+  /// Setup, second, if gradients were taken: the groups to sum over.
+  void connect(const GradientGroups& groups);
+
+  /// Before the first pass of a step.
+  virtual void begin_step();
+  /// Before forward of `unit` is enqueued on ctx: its values are those of the last update.
+  virtual void before_forward(Context& /*ctx*/, int /*unit*/) {}
+  /// Whether before_forward may have to wait; if not, units need not be told one by one.
+  [[nodiscard]] virtual bool gathers() const { return false; }
+  /// Before anything enqueued on ctx writes gradients of `unit` in a microbatch.
+  virtual void before_backward(Context& /*ctx*/, int /*unit*/, int /*microbatch*/) {}
+  /// Backward of `unit` (and of all later ones of its chunk) is enqueued, in the order in which
+  /// units end; `last`: in the last microbatch. Starts what became ready.
+  void gradients_ready(Context& ctx, int unit, int microbatch, bool last);
+  /// Whether gradients_ready with these arguments would start something.
+  [[nodiscard]] bool closes(int unit, bool last) const;
+  /// Whether there is anyone to sum over, or anything to keep.
+  [[nodiscard]] virtual bool reduces() const;
+  /// Whether gradients are summed in every microbatch, and so are never added up in place.
+  [[nodiscard]] virtual bool reduces_every_microbatch() const { return false; }
+  /// Lets reductions under way advance; called between units.
+  void progress();
+  /// What is enqueued on ctx after this call sees reduced gradients.
+  virtual void finish(Context& ctx);
+  /// After finish(), once all ranks have come this far: the time in which it waited for ranks that
+  /// had not yet come to it goes from Phase::reduce_exposed to Phase::wait. On the CPU alone: on a
+  /// GPU a late rank shows in what the others have beyond the least exposed of their data group.
+  void report_waits(Context& ctx);
+
+  /// What this rank updates, in the order of the next forward pass.
+  [[nodiscard]] virtual std::vector<param::ElementRange> updated_ranges() const = 0;
+  /// Range `index` of updated_ranges() is updated on ctx.
+  virtual void after_update(Context& /*ctx*/, std::size_t /*index*/) {}
+  /// Waits for what after_update() started; collective over the data group.
+  virtual void wait_all(Context& /*ctx*/) {}
+  /// Masters were filled from outside: makes the values of all data ranks follow. Collective over
+  /// the data group.
+  virtual void masters_changed(Context& ctx) = 0;
+
+  /// The reduced gradients.
+  [[nodiscard]] const param::StateView& gradients() const { return gradients_; }
+  /// Whether optimizer state has an entry for every element or for this rank's shards alone.
+  [[nodiscard]] virtual bool shards_state() const = 0;
+  /// Reduced gradients whose squares this rank adds to the norm, so that every element of the model
+  /// counts once in the world.
+  [[nodiscard]] const std::vector<View>& norm_views() const { return norm_views_; }
+
+ protected:
+  ShardStrategy() = default;
+  using Bucket = param::Bucket;
+  /// Memory where backward writes the gradients of each bucket; sets gradients_.
+  [[nodiscard]] virtual std::vector<View> take_gradients(Arena& arena, DType dtype) = 0;
+  /// Starts the sum over the data group, which has several ranks.
+  [[nodiscard]] virtual comm::Ticket start_sum(Context& ctx, const Bucket& bucket) = 0;
+  /// What start_sum leaves on this rank.
+  [[nodiscard]] virtual View reduced(const Bucket& bucket) const = 0;
+  /// The sums of a bucket are there, of all axes.
+  virtual void keep(Context& /*ctx*/, const Bucket& /*bucket*/, int /*microbatch*/) {}
+
+  [[nodiscard]] const param::ParamGroup& group() const { return *group_; }
+  [[nodiscard]] const Bucket& bucket(std::size_t index) const { return group_->buckets()[index]; }
+  [[nodiscard]] comm::Communicator& data() const { return *groups_.data; }
+  /// The flat view by buckets.
+  [[nodiscard]] std::vector<View> by_bucket(const View& flat) const;
+  /// This rank's shard in the memory where backward writes.
+  [[nodiscard]] View written_shard(const Bucket& bucket) const;
+  void wait_for_bucket(Context& ctx, std::size_t index);
+  void note_arrival(Context& ctx) { data_point_ = arrivals_.come(ctx, data()); }
+
+  struct State {
+    comm::Ticket ticket = 0;       ///< of the sum over the data group; 0: none under way
+    comm::Ticket gather = 0;       ///< of updated values; 0: none under way
+    bool pending = false;          ///< its sums are not yet where they belong
+    int microbatch = -1;           ///< the last one that wrote to it
+    std::vector<View> key_values;  ///< parts that are summed over the key-value group
+  };
+  std::vector<State> states_;  ///< by bucket
+  int next_bucket_ = -1;       ///< counts down; buckets close from the last to the first
+  param::StateView gradients_;
+
+ private:
+  void find_key_values();
+  void find_norm_views();
+  void add_norm_view(const param::ElementRange& range);
+  void close(Context& ctx, std::size_t index);
+  static void sum(Context& ctx, comm::Communicator& group, View gradients);
+  void await(Context& ctx, comm::Communicator& group, comm::Ticket ticket, Arrivals::Point point);
+
+  param::ParamGroup* group_ = nullptr;
+  GradientGroups groups_;
+  Arrivals arrivals_;
+  Arrivals::Point data_point_ = 0;  ///< at which this rank waits for the data group
+  std::vector<View> norm_views_;
+  Dim norm_end_ = -1;  ///< index in gradients() after the newest norm view
+};
+
+/// Every data rank keeps and updates everything; gradients are all-reduced.
+[[nodiscard]] std::unique_ptr<ShardStrategy> make_replicated();
+/// The strategy of the deck's parallel.zero: 0, 1 or 2.
+[[nodiscard]] std::unique_ptr<ShardStrategy> make_strategy(int zero);
+
+}  // namespace hyperslab::dp

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/elementwise.hpp"
+#include "strategies.hpp"
+
+namespace hyperslab::dp {
+
+std::vector<View> Replicated::take_gradients(Arena& arena, DType dtype) {
+  gradients_ = {arena.take(dtype, {group().flat_size()}, "gradients"), false};
+  return by_bucket(gradients_.data);
+}
+
+comm::Ticket Replicated::start_sum(Context& ctx, const Bucket& bucket) {
+  return data().all_reduce(ctx, group().gradient(bucket), comm::ReduceOp::sum);
+}
+
+View Replicated::reduced(const Bucket& bucket) const { return group().gradient(bucket); }
+
+void Replicated::masters_changed(Context& ctx) {
+  if (group().has_own_values()) ops::cast(ctx, group().master().data, group().value().data);
+}
+
+}  // namespace hyperslab::dp

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+
+#include "hyperslab/ops/elementwise.hpp"
+#include "strategies.hpp"
+
+namespace hyperslab::dp {
+
+std::vector<View> ShardedGradients::take_gradients(Arena& arena, DType dtype) {
+  gradients_ = {arena.take(dtype, {group().shard_size()}, "gradient shards"), true};
+  Dim largest = 0;
+  for (const Bucket& bucket : group().buckets()) {
+    if (bucket.is_sharded()) largest = std::max(largest, bucket.size());
+  }
+  const std::array<View, 2> buffers = {arena.take(dtype, {largest}, "gradient bucket 0"),
+                                       arena.take(dtype, {largest}, "gradient bucket 1")};
+  std::vector<View> by_bucket;
+  std::size_t turn = 0;
+  for (const Bucket& bucket : group().buckets()) {
+    by_bucket.push_back(bucket.is_sharded()
+                            ? buffers[turn++ % 2].slice(0, bucket.size())
+                            : arena.take(dtype, {bucket.size()}, "gradient bucket"));
+  }
+  return by_bucket;
+}
+
+void ShardedGradients::begin_step() {
+  ShardedState::begin_step();
+  microbatch_ = -1;
+}
+
+bool ShardedGradients::share_memory(const Bucket& a, const Bucket& b) const {
+  return group().gradient(a).raw() == group().gradient(b).raw();
+}
+
+/// Empties and clears the buffer that the gradients of the unit's buckets go to.
+void ShardedGradients::before_backward(Context& ctx, int unit, int microbatch) {
+  if (microbatch != microbatch_) {
+    microbatch_ = microbatch;
+    next_bucket_ = static_cast<int>(states_.size()) - 1;
+  }
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const Bucket& mine = bucket(i);
+    State& state = states_[i];
+    if (unit < mine.first_unit || unit > mine.last_unit || state.microbatch == microbatch) continue;
+    for (std::size_t other = 0; other < states_.size(); ++other) {
+      if (!share_memory(bucket(other), mine)) continue;
+      if (states_[other].ticket != 0) note_arrival(ctx);
+      wait_for_bucket(ctx, other);
+    }
+    state.microbatch = microbatch;
+    ops::fill(ctx, 0, group().gradient(mine));  // gaps between tensors hold another bucket's
+  }
+}
+
+void ShardedGradients::keep(Context& ctx, const Bucket& bucket, int microbatch) {
+  const View kept = gradients_.at(group().shard(bucket));
+  if (microbatch == 0) {
+    ops::cast(ctx, written_shard(bucket), kept);
+  } else {
+    ops::add(ctx, written_shard(bucket), kept, kept);
+  }
+}
+
+void ShardedGradients::finish(Context& ctx) {
+  const Scope adds(ctx.recorder(), Phase::backward);  // to what is kept, as within backward
+  ShardedState::finish(ctx);
+}
+
+}  // namespace hyperslab::dp

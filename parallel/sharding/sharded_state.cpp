@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/elementwise.hpp"
+#include "strategies.hpp"
+
+namespace hyperslab::dp {
+
+std::vector<View> ShardedState::take_gradients(Arena& arena, DType dtype) {
+  gradients_ = {arena.take(dtype, {group().flat_size()}, "gradients"), false};
+  return by_bucket(gradients_.data);
+}
+
+comm::Ticket ShardedState::start_sum(Context& ctx, const Bucket& bucket) {
+  return data().reduce_scatter(ctx, group().gradient(bucket), written_shard(bucket));
+}
+
+std::vector<param::ElementRange> ShardedState::updated_ranges() const {
+  std::vector<param::ElementRange> ranges;
+  ranges.reserve(group().buckets().size());
+  for (const Bucket& bucket : group().buckets()) ranges.push_back(group().shard(bucket));
+  return ranges;
+}
+
+void ShardedState::after_update(Context& ctx, std::size_t index) {
+  if (data().size() == 1) return;
+  const Bucket& mine = bucket(index);
+  const View values = group().value().data.slice(mine.begin, mine.size());
+  states_[index].gather = data().all_gather(ctx, group().value().at(group().shard(mine)), values);
+  ++gathers_under_way_;
+}
+
+void ShardedState::wait_for_gather(Context& ctx, std::size_t index) {
+  if (states_[index].gather == 0) return;
+  data().wait(ctx, states_[index].gather);
+  states_[index].gather = 0;
+  --gathers_under_way_;
+}
+
+void ShardedState::before_forward(Context& ctx, int unit) {
+  if (gathers_under_way_ == 0) return;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (unit >= bucket(i).first_unit && unit <= bucket(i).last_unit) wait_for_gather(ctx, i);
+  }
+}
+
+void ShardedState::wait_all(Context& ctx) {
+  for (std::size_t i = 0; i < states_.size(); ++i) wait_for_gather(ctx, i);
+}
+
+void ShardedState::masters_changed(Context& ctx) {
+  if (!group().has_own_values()) return;
+  const std::vector<param::ElementRange> ranges = updated_ranges();
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    ops::cast(ctx, group().master().at(ranges[i]), group().value().at(ranges[i]));
+    after_update(ctx, i);
+  }
+  wait_all(ctx);
+}
+
+}  // namespace hyperslab::dp

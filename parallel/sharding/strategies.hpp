@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/sharding/strategy.hpp"
+
+namespace hyperslab::dp {
+
+/// zero 0.
+class Replicated final : public ShardStrategy {
+ public:
+  [[nodiscard]] std::vector<param::ElementRange> updated_ranges() const override {
+    if (group().flat_size() == 0) return {};  // everything here is frozen
+    return {group().all()};
+  }
+  void masters_changed(Context& ctx) override;
+  [[nodiscard]] bool shards_state() const override { return false; }
+
+ private:
+  [[nodiscard]] std::vector<View> take_gradients(Arena& arena, DType dtype) override;
+  [[nodiscard]] comm::Ticket start_sum(Context& ctx, const Bucket& bucket) override;
+  [[nodiscard]] View reduced(const Bucket& bucket) const override;
+};
+
+/// zero 1: gradients are reduce-scattered in their place, every rank updates its shard of each
+/// bucket, and updated values are all-gathered while the next forward pass already runs.
+class ShardedState : public ShardStrategy {
+ public:
+  void before_forward(Context& ctx, int unit) override;
+  [[nodiscard]] bool gathers() const override { return data().size() > 1; }
+  [[nodiscard]] std::vector<param::ElementRange> updated_ranges() const override;
+  void after_update(Context& ctx, std::size_t index) override;
+  void wait_all(Context& ctx) override;
+  void masters_changed(Context& ctx) override;
+  [[nodiscard]] bool shards_state() const override { return true; }
+
+ protected:
+  [[nodiscard]] std::vector<View> take_gradients(Arena& arena, DType dtype) override;
+  [[nodiscard]] comm::Ticket start_sum(Context& ctx, const Bucket& bucket) override;
+  [[nodiscard]] View reduced(const Bucket& bucket) const override { return written_shard(bucket); }
+
+ private:
+  void wait_for_gather(Context& ctx, std::size_t index);
+  int gathers_under_way_ = 0;
+};
+
+/// zero 2: backward writes the gradients of a bucket into one of two buffers (of buckets that close
+/// out of turn, into one of their own); every microbatch they are reduce-scattered and added to
+/// what the rank keeps, its shards.
+class ShardedGradients final : public ShardedState {
+ public:
+  void begin_step() override;
+  void before_backward(Context& ctx, int unit, int microbatch) override;
+  [[nodiscard]] bool reduces() const override { return true; }
+  [[nodiscard]] bool reduces_every_microbatch() const override { return true; }
+  void finish(Context& ctx) override;
+
+ private:
+  [[nodiscard]] std::vector<View> take_gradients(Arena& arena, DType dtype) override;
+  void keep(Context& ctx, const Bucket& bucket, int microbatch) override;
+  [[nodiscard]] bool share_memory(const Bucket& a, const Bucket& b) const;
+  int microbatch_ = -1;
+};
+
+}  // namespace hyperslab::dp

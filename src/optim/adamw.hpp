@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/optim/optimizer.hpp"
+
+namespace hyperslab::optim {
+
+/// AdamW (Loshchilov & Hutter 2019), with moments in the masters' dtype.
+class AdamW final : public Optimizer {
+ public:
+  AdamW(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded, Arena& arena);
+  [[nodiscard]] Granularity granularity() const override { return Granularity::element; }
+  [[nodiscard]] std::vector<State> state() const override;
+  [[nodiscard]] ops::FinalizeConstants finalize_constants() const override;
+
+ private:
+  void update_range(Context& ctx, const ops::StepState* state, const ops::UpdateOperands& operands,
+                    const param::ElementRange& range) const override;
+  param::StateView exp_avg_;
+  param::StateView exp_avg_sq_;
+};
+
+}  // namespace hyperslab::optim

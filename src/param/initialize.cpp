@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Initial values: a function of (seed, name, global element index).
+#include "hyperslab/core/philox.hpp"
+#include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/param/store.hpp"
+
+namespace hyperslab::param {
+namespace {
+
+/// `values`: this rank's part of the parameter.
+void initialize_param(Context& ctx, const Param& param, std::uint64_t seed, View values) {
+  if (param.init == Init::zeros) return;
+  if (param.init == Init::ones) return ops::fill(ctx, 1, values);
+  const bool matrix = param.global_shape.rank() == 2;
+  const Dim width = param.global_shape.dims().back();
+  const Hyperslab& part = param.part;
+  const auto first = static_cast<std::uint64_t>(first_element(part, param.global_shape));
+  ops::fill_normal(ctx, {seed, name_hash(param.name), param.init_std}, first,
+                   static_cast<std::uint64_t>(width),
+                   values.reshaped({matrix ? part.count[0] : 1, part.count.back()}));
+}
+
+/// `masters`: of the bucket's elements, f32 or f64.
+void initialize_bucket(Context& ctx, const ParamGroup& group, const Bucket& bucket,
+                       std::uint64_t seed, View masters) {
+  ops::fill(ctx, 0, masters);
+  for (const Param* param : group.params()) {
+    if (!bucket.contains(*param)) continue;
+    initialize_param(ctx, *param, seed,
+                     masters.slice(param->flat_begin - bucket.begin, param->numel()));
+  }
+}
+
+}  // namespace
+
+void initialize(Context& ctx, const ParamGroup& group, std::uint64_t seed) {
+  const DType wide = group.value().data.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  for (const Bucket& bucket : group.buckets()) {
+    const View values = group.value().data.slice(bucket.begin, bucket.size());
+    const bool in_place = group.master() && !group.master().sharded;
+    Tensor whole;
+    if (!in_place && values.dtype() != wide) {
+      whole = Tensor(ctx.device(), wide, {bucket.size()});
+    }
+    const View masters = in_place       ? group.master().data.slice(bucket.begin, bucket.size())
+                         : whole.view() ? whole.view()
+                                        : values;
+    initialize_bucket(ctx, group, bucket, seed, masters);
+    if (group.master().sharded) {
+      const ElementRange mine = group.shard(bucket);
+      copy(ctx, masters.slice(mine.in_flat - bucket.begin, mine.size), group.master().at(mine));
+    }
+    if (values.dtype() != masters.dtype()) ops::cast(ctx, masters, values);
+    synchronize(ctx);  // before `whole` goes
+  }
+}
+
+}  // namespace hyperslab::param

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/param/store.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/round_up.hpp"
+
+namespace hyperslab::param {
+namespace {
+
+constexpr Dim kFusedAlignment = 32;      // elements: 64 bytes in the narrowest dtype
+constexpr Dim kBucketGranule = 128 / 4;  // elements of f32 for each rank
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+template <class ViewType>
+ViewType joined(const std::vector<Param*>& members, ViewType first) {
+  if (!first) return {};
+  const Shape& shape = members.front()->part.count;
+  std::array<Dim, kMaxRank> dims{};
+  std::copy(shape.dims().begin(), shape.dims().end(), dims.begin());
+  dims[0] = 0;
+  for (const Param* member : members) dims[0] += member->stored_rows;
+  return ViewType(first.raw(), first.dtype(), first.device(),
+                  Shape(std::span<const Dim>(dims.data(), shape.dims().size())));
+}
+
+bool equal_kinds(const Placements& a, const Placements& b) {
+  return a.tensor.kind == b.tensor.kind && a.pipeline.kind == b.pipeline.kind;
+}
+
+}  // namespace
+
+std::string_view name_of(Role role) {
+  constexpr std::array<std::string_view, kRoles> kNames = {"matrix", "embedding", "head",
+                                                           "norm",   "bias",      "router"};
+  return kNames.at(static_cast<std::size_t>(role));
+}
+
+Dim Param::stored_numel() const {
+  return part.count[0] == 0 ? stored_rows * (part.count.rank() == 2 ? part.count[1] : 1)
+                            : part.numel() / part.count[0] * stored_rows;
+}
+
+CView FusedParam::value() const { return joined<CView>(members_, members_.front()->value); }
+View FusedParam::gradient() const { return joined<View>(members_, members_.front()->gradient); }
+
+ElementRange ParamGroup::shard(const Bucket& bucket) const {
+  const Dim size = bucket.size() / ranks_.data_size;
+  return {bucket.begin + ranks_.data * size, bucket.begin / ranks_.data_size, size};
+}
+
+const Bucket& ParamGroup::bucket_of(const Param& param) const {
+  return *std::ranges::find_if(buckets_, [&](const Bucket& b) { return b.contains(param); });
+}
+
+View ParamGroup::gradient(const Bucket& bucket) const {
+  if (memory_.gradients.empty()) return {};
+  return memory_.gradients.at(static_cast<std::size_t>(&bucket - buckets_.data()));
+}
+
+void ParamGroup::bind(Memory memory) {
+  memory_ = std::move(memory);
+  for (Param* param : params_) {
+    const auto view_in = [&](View flat, Dim begin) {
+      return flat.slice(begin, param->numel()).reshaped(param->part.count);
+    };
+    if (master() && !master().sharded) param->master = view_in(master().data, param->flat_begin);
+    param->value = view_in(value().data, param->flat_begin);
+    const Bucket& bucket = bucket_of(*param);
+    if (const View home = gradient(bucket)) {
+      param->gradient = view_in(home, param->flat_begin - bucket.begin);
+    }
+  }
+}
+
+ParamStore::ParamStore(const HolderRanks& ranks, const std::function<bool(Role)>& trains)
+    : ranks_(ranks),
+      trains_(trains),
+      groups_({{true, StorageFormat::compute}, {false, StorageFormat::compute}}) {
+  for (ParamGroup& group : groups_) group.ranks_ = ranks;
+}
+
+Param& ParamStore::add(const ParamSpec& spec) {
+  Param& param = params_.emplace_back();
+  param.name = spec.name;
+  param.global_shape = spec.shape;
+  param.part = spec.part.offset.rank() == 0 ? Hyperslab::whole(spec.shape) : spec.part;
+  param.stored_rows = spec.stored_rows > 0 ? spec.stored_rows : param.part.count[0];
+  param.role = spec.role;
+  param.init = spec.init;
+  param.init_std = spec.init_std;
+  param.placement = spec.placement;
+  param.replicas = spec.replicas;
+  param.replica = spec.replica;
+  param.unit = unit_;
+  param.owned = spec.replica == 0 && (spec.placement.tensor.is_shard() || ranks_.first_of_tensor) &&
+                (!spec.placement.pipeline.is_partial() || ranks_.first_of_pipeline);
+  return param;
+}
+
+FusedParam ParamStore::declare(std::span<const ParamSpec> specs) {
+  require(unit_ >= 0, "a parameter was declared before the first unit");
+  const ParamSpec& first = specs.front();
+  const std::size_t group = trains_(first.role) ? 0 : 1;
+  fused_.push_back({params_.size(), specs.size(), unit_, unit_, group, first.placement});
+  std::vector<Param*> members;
+  for (const ParamSpec& spec : specs) {
+    require(equal_kinds(spec.placement, first.placement) && spec.role == first.role &&
+                spec.format == first.format,
+            "fused parameters have one role, placement and format");
+    members.push_back(&add(spec));
+    groups_[group].params_.push_back(members.back());
+  }
+  return FusedParam(std::move(members));
+}
+
+void ParamStore::share(const FusedParam& shared) {
+  for (Fused& fused : fused_) {
+    if (&params_[fused.first] == shared.members().front()) fused.last_unit = unit_;
+  }
+}
+
+Dim ParamStore::size_of(const Fused& fused) const {
+  Dim size = 0;
+  for (std::size_t i = 0; i < fused.count; ++i) size += params_[fused.first + i].stored_numel();
+  return round_up(size, kFusedAlignment);
+}
+
+/// A bucket for each kind of placement that is not a shard.
+std::vector<Bucket> ParamStore::shared_buckets(std::size_t group) const {
+  constexpr std::array kPlacements = {Placements{shard(0), partial()},
+                                      Placements{partial(), shard(0)},
+                                      Placements{replicate(), shard(0)}};
+  std::vector<Bucket> buckets;
+  for (const Placements& placement : kPlacements) {
+    Bucket bucket = {unit_ + 1, -1, 0, 0, placement};
+    for (const Fused& fused : fused_) {
+      if (fused.group != group || !equal_kinds(fused.placement, placement)) continue;
+      bucket.first_unit = std::min(bucket.first_unit, fused.unit);
+      bucket.last_unit = std::max(bucket.last_unit, fused.last_unit);
+      bucket.end += size_of(fused);
+    }
+    if (bucket.end > 0) buckets.push_back(bucket);
+  }
+  return buckets;
+}
+
+/// Buckets close in the order in which backward finishes units: last unit first.
+std::vector<Bucket> ParamStore::unit_buckets(std::size_t group, std::size_t bucket_bytes) const {
+  std::vector<Dim> unit_size(index(unit_ + 1), 0);
+  for (const Fused& fused : fused_) {
+    if (fused.group == group && equal_kinds(fused.placement, {})) {
+      unit_size[index(fused.unit)] += size_of(fused);
+    }
+  }
+  std::vector<Bucket> buckets;
+  Dim open_size = 0;
+  int first_filled = unit_;
+  int last = unit_;
+  for (int unit = unit_; unit >= 0; --unit) {
+    const Dim size = unit_size[index(unit)];
+    open_size += size;
+    if (size > 0) first_filled = unit;
+    const bool full = open_size > 0 && static_cast<std::size_t>(open_size) * 4 >= bucket_bytes;
+    if (open_size == 0 || (!full && unit > 0)) continue;
+    buckets.push_back({first_filled, last, 0, open_size, {}});
+    open_size = 0;
+    last = unit - 1;
+  }
+  std::ranges::reverse(buckets);
+  return buckets;
+}
+
+void ParamStore::form_buckets(std::size_t group, std::size_t bucket_bytes) {
+  ParamGroup& mine = groups_[group];
+  mine.buckets_ = shared_buckets(group);
+  const std::vector<Bucket> by_unit = unit_buckets(group, bucket_bytes);
+  mine.buckets_.insert(mine.buckets_.end(), by_unit.begin(), by_unit.end());
+  mine.flat_size_ = 0;
+  for (Bucket& bucket : mine.buckets_) {
+    const Dim size = round_up(bucket.end, ranks_.data_size * kBucketGranule);
+    bucket.begin = mine.flat_size_;
+    bucket.end = mine.flat_size_ += size;
+  }
+}
+
+void ParamStore::lay_out(std::size_t bucket_bytes) {
+  std::vector<std::vector<Dim>> next(groups_.size());
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    form_buckets(group, bucket_bytes);
+    for (const Bucket& bucket : groups_[group].buckets_) next[group].push_back(bucket.begin);
+  }
+  for (const Fused& fused : fused_) {
+    const std::vector<Bucket>& buckets = groups_[fused.group].buckets_;
+    const auto home = std::ranges::find_if(buckets, [&](const Bucket& bucket) {
+      return equal_kinds(bucket.placement, fused.placement) && fused.unit >= bucket.first_unit &&
+             fused.unit <= bucket.last_unit;
+    });
+    Dim& begin = next[fused.group][static_cast<std::size_t>(home - buckets.begin())];
+    for (std::size_t i = 0; i < fused.count; ++i) {
+      params_[fused.first + i].flat_begin = begin;
+      begin += params_[fused.first + i].stored_numel();
+    }
+    begin = round_up(begin, kFusedAlignment);
+  }
+}
+
+namespace {
+
+/// The part of a parameter that lies in this rank's shards.
+void add_shards(const ParamGroup& group, const Param& param, const StateView& state,
+                std::vector<ParamSlab>& out) {
+  const ElementRange mine = group.shard(group.bucket_of(param));
+  const Dim begin = std::max(mine.in_flat - param.flat_begin, Dim{0});
+  const Dim end = std::min(mine.in_flat + mine.size - param.flat_begin, param.numel());
+  for (const Hyperslab& local : hyperslabs_of_range(param.part.count, begin, end)) {
+    const Dim flat = param.flat_begin + first_element(local, param.part.count);
+    const ElementRange range = {flat, mine.in_shards + flat - mine.in_flat, local.numel()};
+    out.push_back({&param, local.shift(param.part.offset), state.at(range).reshaped(local.count)});
+  }
+}
+
+}  // namespace
+
+std::vector<ParamSlab> owned_slabs(const ParamGroup& group, const StateView& state) {
+  std::vector<ParamSlab> out;
+  for (const Param* param : group.params()) {
+    if (param->owned) add_shards(group, *param, state, out);
+  }
+  return out;
+}
+
+std::vector<ParamSlab> held_slabs(const ParamGroup& group, const StateView& state) {
+  std::vector<ParamSlab> out;
+  for (const Param* param : group.params()) {
+    if (state.sharded) {
+      add_shards(group, *param, state, out);
+    } else if (param->numel() > 0) {
+      const View data = state.data.slice(param->flat_begin, param->numel());
+      out.push_back({param, param->part, data.reshaped(param->part.count)});
+    }
+  }
+  return out;
+}
+
+}  // namespace hyperslab::param

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/param/store.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "hyperslab/core/philox.hpp"
+
+namespace hyperslab::param {
+namespace {
+
+ParamSpec matrix(const std::string& name, Dim rows, Dim columns) {
+  return {name, {rows, columns}, Role::matrix, Init::normal, 1.0F};
+}
+
+/// Values alone, of a dtype that the masters have too.
+View bind_values(ParamGroup& group, Arena& arena) {
+  const View values = arena.take(DType::f32, {group.flat_size()}, "values");
+  group.bind({.master = {values}, .value = {values}, .gradients = {}});
+  return values;
+}
+
+TEST(ParamStore, FusedParametersLieOneAfterTheOther) {
+  ParamStore store;
+  store.begin_unit();
+  const std::vector<ParamSpec> specs = {matrix("query", 4, 3), matrix("key", 2, 3),
+                                        matrix("value", 2, 3)};
+  const FusedParam fused = store.declare(specs);
+  store.lay_out(0);
+  Arena arena("parameters");
+  bind_values(store.trained(), arena);
+
+  EXPECT_EQ(fused.value().shape(), (Shape{8, 3}));
+  EXPECT_EQ(fused.value().raw(), fused.members()[0]->value.raw());
+  EXPECT_EQ(fused.members()[1]->flat_begin, 12);
+  EXPECT_EQ(fused.members()[2]->flat_begin, 18);
+}
+
+TEST(ParamStore, BucketsHoldWholeUnitsAndDivideByRanks) {
+  for (const int ranks : {1, 2, 3, 8}) {
+    ParamStore store({.data_size = ranks});
+    for (int unit = 0; unit < 6; ++unit) {
+      store.begin_unit();
+      ParamSpec spec = matrix("unit" + std::to_string(unit), 10, 37);
+      if (unit == 0) spec.placement.pipeline = partial();
+      store.declare(spec);
+    }
+    store.lay_out(2 * 10 * 37 * sizeof(float));
+
+    Dim end = 0;
+    int unit = 0;
+    for (const Bucket& bucket : store.trained().buckets()) {
+      EXPECT_EQ(bucket.begin, end);
+      EXPECT_EQ(bucket.first_unit, unit);
+      EXPECT_EQ(bucket.size() % (ranks * 32), 0) << ranks << " ranks";
+      for (const Param& param : store.params()) {
+        if (param.unit < bucket.first_unit || param.unit > bucket.last_unit) continue;
+        EXPECT_GE(param.flat_begin, bucket.begin);
+        EXPECT_LE(param.flat_begin + param.numel(), bucket.end);
+      }
+      end = bucket.end;
+      unit = bucket.last_unit + 1;
+    }
+    EXPECT_EQ(unit, 6);
+    EXPECT_EQ(end, store.trained().flat_size());
+    EXPECT_EQ(store.trained().buckets().front().last_unit, 0) << "the tied table is alone";
+  }
+}
+
+TEST(ParamStore, FrozenParametersHaveAGroupWithoutGradients) {
+  ParamStore store({}, [](Role role) { return role == Role::norm; });
+  store.begin_unit();
+  ParamSpec norm = {"norm", {8}, Role::norm, Init::ones, 0};
+  const FusedParam weight = store.declare(matrix("weight", 8, 8));
+  const FusedParam scale = store.declare(norm);
+  store.lay_out(1);
+
+  ASSERT_EQ(store.trained().params().size(), 1U);
+  ASSERT_EQ(store.frozen().params().size(), 1U);
+  EXPECT_EQ(store.trained().params().front(), scale.members().front());
+  EXPECT_EQ(store.trained().flat_size(), 32);
+  EXPECT_EQ(store.frozen().flat_size(), 64);
+  Arena arena("parameters");
+  store.frozen().bind(
+      {.master = {}, .value = {arena.take(DType::bf16, {64}, "frozen values")}, .gradients = {}});
+  EXPECT_TRUE(weight.value());
+  EXPECT_FALSE(weight.gradient());
+  EXPECT_FALSE(weight.members().front()->master);
+}
+
+TEST(Initialize, IsAFunctionOfNameAndGlobalIndex) {
+  const auto declare = [](ParamStore& store) {
+    store.begin_unit();
+    store.declare(matrix("w", 6, 5));
+    ParamSpec columns = matrix("w", 6, 5);
+    columns.part = Hyperslab::whole(columns.shape).narrow(1, 1, 3);
+    store.declare(columns);
+    store.lay_out(0);
+  };
+  ParamStore store;
+  declare(store);
+  Arena arena("parameters", Device::cpu, 4096);
+  const View masters = bind_values(store.trained(), arena);
+  Context ctx(Device::cpu);
+
+  initialize(ctx, store.trained(), 99);
+
+  const Param& whole = store.params()[0];
+  const Param& part = store.params()[1];
+  for (Dim row = 0; row < 6; ++row) {
+    for (Dim column = 0; column < 3; ++column) {
+      EXPECT_EQ(part.master.data<float>()[row * 3 + column],
+                whole.master.data<float>()[row * 5 + column + 1]);
+    }
+  }
+  std::vector<float> expected(30);
+  fill_normal(expected.data(), 0, 30, 99, name_hash("w"), 1.0F);
+  EXPECT_EQ(whole.master.data<float>()[29], expected[29]);
+  EXPECT_EQ(masters.data<float>()[30], 0) << "padding";
+}
+
+/// Frozen values in 16 bits are the rounded masters of the same parameter when it is trained.
+TEST(Initialize, GivesFrozenValuesThatAreRoundedMasters) {
+  ParamStore store({}, [](Role) { return false; });
+  store.begin_unit();
+  store.declare(matrix("w", 6, 5));
+  store.lay_out(0);
+  Arena arena("parameters", Device::cpu, 4096);
+  const View values = arena.take(DType::bf16, {store.frozen().flat_size()}, "frozen values");
+  store.frozen().bind({.master = {}, .value = {values}, .gradients = {}});
+  Context ctx(Device::cpu);
+
+  initialize(ctx, store.frozen(), 99);
+
+  std::vector<float> expected(30);
+  fill_normal(expected.data(), 0, 30, 99, name_hash("w"), 1.0F);
+  const auto* found = static_cast<const std::uint16_t*>(values.raw());
+  for (std::size_t i = 0; i < 30; ++i) EXPECT_EQ(found[i], to_bf16(expected[i]).bits);
+}
+
+}  // namespace
+}  // namespace hyperslab::param
