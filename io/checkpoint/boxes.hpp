@@ -17,7 +17,7 @@ struct Box {
   Shape count;
 };
 
-/// Nothing where the boxes do not meet. Both have the same number of dimensions.
+/// Nothing if the boxes do not meet. Both have the same number of dimensions.
 [[nodiscard]] std::optional<Box> intersection(const Box& a, const Box& b);
 
 /// Why `box` is not a part of a tensor of this shape; empty: it is.
@@ -40,7 +40,7 @@ class Runs {
   [[nodiscard]] Run operator[](std::int64_t index) const;
   [[nodiscard]] std::int64_t size() const { return size_; }
   [[nodiscard]] std::int64_t length() const { return length_; }  ///< elements of every run
-  /// The first run that ends behind element `source` of the source array; size() where none does.
+  /// The first run that ends after element `source` of the source array; size() if none does.
   [[nodiscard]] std::int64_t first_behind(std::int64_t source) const;
 
  private:
