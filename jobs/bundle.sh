@@ -90,7 +90,7 @@ hs_commit >"$bundle/commit"
 
 cat >"$bundle/with-libraries" <<'SCRIPT'
 #!/usr/bin/env bash
-# with-libraries COMMAND...: runs it with the libraries of this folder and, where CUDA came as Python
+# with-libraries COMMAND...: runs it with the libraries of this folder and, if CUDA came as Python
 # packages, with theirs.
 set -euo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # jobs/gpu-tests.sh [--output FILE] [--without-sanitizers] [BUNDLE] | --check | --hash
 # Runs every GPU test of build/ (or of a folder that jobs/bundle.sh made) on this machine's GPUs,
-# layouts and overlaps as far as there are GPUs, training beside PyTorch where it is installed, the
-# kernels under compute-sanitizer where that is (minutes, on one GPU), and writes
+# layouts and overlaps as far as there are GPUs, training beside PyTorch if it is installed, the
+# kernels under compute-sanitizer if there is one (minutes, on one GPU), and writes
 # analysis/results/gpu-tests.json. --check says whether that file is of the present sources: it
-# prints STALE where it is not. --hash prints the hash of the sources that the tests cover.
+# prints STALE if it is not. --hash prints the hash of the sources that the tests cover.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 results=analysis/results/gpu-tests.json
@@ -171,8 +171,8 @@ sys.exit(bool(wrong) or not abs(difference) <= 0.02)
 EOF_CHECK
 }
 
-# sanitizer TOOL NAME [FILTER]: a kernel test under compute-sanitizer; skipped where there is none
-# or where it cannot work with the GPU.
+# sanitizer TOOL NAME [FILTER]: a kernel test under compute-sanitizer; skipped if there is none
+# or if it cannot work with the GPU.
 sanitizer() {
   local tool=$1 name=$2 log=$scratch/$1.$2.log status=0 program options=(--error-exitcode 9)
   program=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v compute-sanitizer) || return 77
@@ -264,7 +264,7 @@ scratch, output, sources, commit = sys.argv[1:]
 
 
 def version(library, function):
-    """What a library says of its version, None where it is not found."""
+    """What a library says of its version, None if it is not found."""
     try:
         call = getattr(ctypes.CDLL(library), function)
     except OSError:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # jobs/huggingface.sh [--python PYTHON] [--binary FILE] [--output FILE] | --check
 # Builds the program (or takes FILE), compares it with transformers in a Python that has torch and
-# transformers, and writes the differences of the logits to analysis/results/huggingface.json; where a
-# test fails nothing is written. --check prints STALE where that file is not of the present sources.
+# transformers, and writes the differences of the logits to analysis/results/huggingface.json; if a
+# test fails nothing is written. --check prints STALE if that file is not of the present sources.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 results=analysis/results/huggingface.json

@@ -67,7 +67,7 @@ hs_apt_install() {
   hs_apt install --no-install-recommends "$@"
 }
 
-# hs_install PACKAGE...: installs those that are missing. Without root, or where packages are not
+# hs_install PACKAGE...: installs those that are missing. Without root, or if packages are not
 # Debian's, says what is missing and ends with 2.
 hs_install() {
   [[ $HYPERSLAB_NO_INSTALL == 1 ]] && return 0
@@ -141,7 +141,7 @@ hs_fresh() {
   fi
 }
 
-# hs_configure FOLDER [CMAKE-OPTION...]: Release, Ninja where it is.
+# hs_configure FOLDER [CMAKE-OPTION...]: Release, Ninja if it is there.
 hs_configure() {
   local folder=$1 options=()
   shift
@@ -149,7 +149,7 @@ hs_configure() {
   if ((${#options[@]} > 0)) || [[ ! -f $folder/CMakeCache.txt ]]; then
     command -v ninja >/dev/null && options+=(-G Ninja)
   fi
-  # AUTO builds the CUDA backend where a toolkit and a driver are.
+  # AUTO builds the CUDA backend if there are a toolkit and a driver.
   options+=("-DHYPERSLAB_CUDA=${HYPERSLAB_CUDA:-AUTO}")
   cmake -S . -B "$folder" -DCMAKE_BUILD_TYPE=Release "${options[@]}" "$@"
 }
@@ -162,7 +162,7 @@ hs_compile() {
   cmake --build "$folder" --parallel "$(hs_jobs)" "${target[@]}"
 }
 
-# The first python3 that has what analysis/ needs; ends with 2 where there is none.
+# The first python3 that has what analysis/ needs; ends with 2 if there is none.
 hs_python() {
   local python
   for python in python3 /usr/bin/python3; do
@@ -188,7 +188,7 @@ hs_mpirun() {
     mpirun --quiet -np "$ranks" "$@" </dev/null
 }
 
-# hs_sources_hash PATH...: of the files there that git knows or would add; all of them where there is
+# hs_sources_hash PATH...: of the files there that git knows or would add; all of them if there is
 # no checkout.
 hs_sources_hash() {
   if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then

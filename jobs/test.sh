@@ -49,7 +49,7 @@ try() {
   shift
   if "$@"; then count "$name" 1 0; else count "$name" 0 1; fi
 }
-# try_lint TOOL COMMAND...: the same, where the tool is.
+# try_lint TOOL COMMAND...: the same, if the tool is there.
 try_lint() {
   local tool=$1
   shift

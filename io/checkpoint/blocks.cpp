@@ -9,10 +9,10 @@
 #include <span>
 #include <tuple>
 
-#include "checkpoint/workers.hpp"
 #include "files/crc32c.hpp"
 #include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
+#include "run_jobs.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -46,7 +46,7 @@ std::string problem_with(const StoredBlock& block, const char* bytes, std::uint6
   }
   const std::uint32_t crc = crc32c(bytes, block.bytes);
   if (crc == block.crc32c) return "";
-  return fmt::format("{}: CRC32C is {:08x}, wanted {:08x}", block.what, crc, block.crc32c);
+  return fmt::format("{}: CRC32C is {:08x}, expected {:08x}", block.what, crc, block.crc32c);
 }
 
 /// The file, or nothing with the reason in `failure`.

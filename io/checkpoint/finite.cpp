@@ -4,8 +4,8 @@
 #include <bit>
 #include <vector>
 
-#include "checkpoint/workers.hpp"
 #include "hyperslab/io/checkpoint.hpp"
+#include "run_jobs.hpp"
 
 namespace hyperslab::io {
 namespace {

@@ -84,7 +84,7 @@ void add_dataset(const Handle& file, const Handle& creation, Dataset& data) {
   write_attribute(dataset, "offset", data.part.offset);
   write_attribute(dataset, "count", data.part.count);
   const haddr_t address = H5Dget_offset(dataset.get());
-  check(address != HADDR_UNDEF, path + ": no place was given");
+  check(address != HADDR_UNDEF, path + ": no offset was given");
   data.file_offset = address;
 }
 
@@ -145,7 +145,7 @@ std::vector<StructureBlock> structure_of(SparseFile& file, std::vector<Dataset> 
 
 }  // namespace
 
-Layout lay_out(const RankFileHead& head, std::vector<Dataset>& datasets) {
+FileLayout lay_out(const RankFileHead& head, std::vector<Dataset>& datasets) {
   SparseFile file;
   write_file(file, head, datasets);
   return {file.size(), structure_of(file, datasets)};

@@ -180,7 +180,7 @@ CheckpointMeta meta_of(const json& value) {
   return meta;
 }
 
-/// Throws where a piece points outside of its tensor or file, so that readers need not look again.
+/// Throws if a piece points outside of its tensor or file, so that readers need not look again.
 void check_piece(const Manifest& manifest, const TensorEntry& entry, const Piece& piece,
                  const std::map<std::string, std::uint64_t>& sizes) {
   const std::string outside = problem_of(piece.part, entry.global_shape);
@@ -189,7 +189,7 @@ void check_piece(const Manifest& manifest, const TensorEntry& entry, const Piece
   if (file == sizes.end()) throw std::invalid_argument(piece.file + " is not in its list of files");
   const auto bytes = static_cast<std::uint64_t>(piece.part.count.numel()) * sizeof(float);
   if (piece.file_offset > file->second || bytes > file->second - piece.file_offset) {
-    throw std::invalid_argument("a piece reaches behind the end of " + piece.file);
+    throw std::invalid_argument("a piece reaches beyond the end of " + piece.file);
   }
   if (piece.crc32c.size() != (bytes + manifest.block_bytes - 1) / manifest.block_bytes) {
     throw std::invalid_argument("a piece has another number of blocks than checksums");
@@ -216,7 +216,7 @@ void check(const Manifest& manifest) {
     sizes[file.name] = file.bytes;
     for (const auto& part : file.structure) {
       if (part.offset > file.bytes || part.bytes > file.bytes - part.offset) {
-        throw std::invalid_argument("a part reaches behind the end of " + file.name);
+        throw std::invalid_argument("a part reaches beyond the end of " + file.name);
       }
     }
   }
@@ -239,11 +239,11 @@ Manifest parse(const std::string& text) {
     throw std::invalid_argument(fmt::format("written by format {}, this program reads up to {}",
                                             format, CheckpointReader::kFormatVersion));
   }
-  const auto wanted = value.at("crc32c").get<std::uint32_t>();
+  const auto expected = value.at("crc32c").get<std::uint32_t>();
   value.erase("crc32c");
-  if (const std::uint32_t found = checksum(value); found != wanted) {
+  if (const std::uint32_t found = checksum(value); found != expected) {
     throw std::invalid_argument(
-        fmt::format("it was changed: CRC32C is {:08x}, wanted {:08x}", found, wanted));
+        fmt::format("it was changed: CRC32C is {:08x}, expected {:08x}", found, expected));
   }
   Manifest manifest;
   manifest.meta = meta_of(value);
@@ -296,7 +296,7 @@ Manifest open_manifest(const std::string& folder) {
       throw Error(ExitCode::checkpoint, folder + "/" + file.name + ": " + error.message());
     }
     if (bytes != file.bytes) {
-      throw Error(ExitCode::checkpoint, fmt::format("{}/{}: it has {} bytes, wanted {}", folder,
+      throw Error(ExitCode::checkpoint, fmt::format("{}/{}: it has {} bytes, expected {}", folder,
                                                     file.name, bytes, file.bytes));
     }
   }

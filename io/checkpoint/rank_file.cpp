@@ -6,11 +6,11 @@
 
 #include "checkpoint/layout.hpp"
 #include "checkpoint/save.hpp"
-#include "checkpoint/workers.hpp"
 #include "files/crc32c.hpp"
 #include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/hyperslab.hpp"
+#include "run_jobs.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -27,7 +27,7 @@ void check(const Slab& slab) {
   if (slab.data.numel() != slab.part.count.numel())
     refuse("its data are not of the shape it counts");
   if (slab.data.dtype() != DType::f32 || slab.data.device() != Device::cpu) {
-    refuse(fmt::format("its data are {} on {}, wanted f32 on cpu", name_of(slab.data.dtype()),
+    refuse(fmt::format("its data are {} on {}, expected f32 on cpu", name_of(slab.data.dtype()),
                        name_of(slab.data.device())));
   }
 }
@@ -83,7 +83,7 @@ Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
     stored.push_back(&slab);
   }
   std::vector<Dataset> datasets = datasets_of(stored);
-  const Layout layout = lay_out(head, datasets);
+  const FileLayout layout = lay_out(head, datasets);
   const std::string name = fmt::format("rank_{:05d}.h5", head.rank);
 
   Manifest mine;

@@ -36,8 +36,8 @@ std::string kind_of(const std::string& tensor) {
   return slash == std::string::npos ? "" : tensor.substr(0, slash + 1);
 }
 
-/// Tensors of the kinds that are asked for which nobody asks for; other stages may own them, so
-/// they matter only as a hint where something is missing.
+/// Stored tensors of the kinds that the targets have, but of which no target is. Another stage may
+/// own them, so they are only a hint if something is missing.
 void add_unexpected(std::vector<std::string>& lines, const Tensors& tensors,
                     std::span<const SlabTarget> targets) {
   std::set<std::string> names;
@@ -66,7 +66,7 @@ void check_targets(const std::string& folder, const Tensors& tensors,
     if (found == tensors.end()) {
       missing.push_back(fmt::format("missing: {} {}", target.tensor, target.global_shape.str()));
     } else if (!(found->second.global_shape == target.global_shape)) {
-      mismatched.push_back(fmt::format("other shape: {} is {}, wanted {}", target.tensor,
+      mismatched.push_back(fmt::format("other shape: {} is {}, expected {}", target.tensor,
                                        found->second.global_shape.str(),
                                        target.global_shape.str()));
     }

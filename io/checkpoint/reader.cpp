@@ -36,7 +36,7 @@ bool is_step_folder(const std::string& path) {
 }
 
 /// The steps in the order in which they are tried: what `latest` names, older ones from new to old,
-/// then, where `latest` is of no use or none of these is complete, newer ones.
+/// then, if `latest` is of no use or none of these is complete, newer ones.
 std::vector<StepFolder> candidates(const std::string& directory) {
   std::vector<StepFolder> steps = find_steps(directory);
   std::ranges::reverse(steps);
@@ -78,18 +78,18 @@ Opened open_newest(const std::string& directory) {
                                                 directory, steps.size(), reasons));
 }
 
-Opened open_step(const std::string& directory, std::int64_t wanted) {
+Opened open_step(const std::string& directory, std::int64_t expected) {
   const std::vector<StepFolder> steps = find_steps(directory);
-  const auto found = std::ranges::find(steps, wanted, &StepFolder::step);
+  const auto found = std::ranges::find(steps, expected, &StepFolder::step);
   if (found != steps.end()) return {found->path, open_manifest(found->path)};
   std::string there;
   for (const StepFolder& step : steps) there += fmt::format(" {}", step.step);
   throw Error(ExitCode::checkpoint,
-              fmt::format("{}: there is no checkpoint of step {}; there are:{}", directory, wanted,
-                          there.empty() ? " none" : there));
+              fmt::format("{}: there is no checkpoint of step {}; there are:{}", directory,
+                          expected, there.empty() ? " none" : there));
 }
 
-/// Where the steps are: in `path` itself, or, where it has none, in the checkpoints of a run
+/// Where the steps are: in `path` itself, or, if it has none, in the checkpoints of a run
 /// directory.
 std::string directory_of_steps(const std::string& path) {
   std::error_code error;
@@ -101,10 +101,11 @@ std::string directory_of_steps(const std::string& path) {
 Opened open_path(const std::string& path, std::optional<std::int64_t> step) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
-    throw Error(ExitCode::checkpoint,
-                path + (fs::exists(path, error) ? ": this is a file, wanted a folder: a step's, a "
-                                                  "directory of them, or a run directory"
-                                                : ": there is no such folder"));
+    throw Error(
+        ExitCode::checkpoint,
+        path + (fs::exists(path, error) ? ": this is a file, expected a folder: a step's, a "
+                                          "directory of them, or a run directory"
+                                        : ": there is no such folder"));
   }
   if (is_step_folder(path)) return {path, open_manifest(path)};
   const std::string directory = directory_of_steps(path);
@@ -123,7 +124,7 @@ CheckpointReader::CheckpointReader(const std::string& path, std::optional<std::i
   block_bytes_ = opened.manifest.block_bytes;
   if (step && meta_.step != *step) {
     throw Error(ExitCode::checkpoint,
-                fmt::format("{}: it is of step {}, wanted {}", folder_, meta_.step, *step));
+                fmt::format("{}: it is of step {}, expected {}", folder_, meta_.step, *step));
   }
 }
 

@@ -48,7 +48,7 @@ Outcome attempt(const std::function<std::string()>& work) {
   }
 }
 
-/// Runs `work` on this rank and returns the results of all. Where it failed on any rank, rank 0
+/// Runs `work` on this rank and returns the results of all. If it failed on any rank, rank 0
 /// runs `undo` and every rank throws the error of the lowest rank that failed.
 std::vector<std::string> agree(Peers& peers, std::int64_t step,
                                const std::function<std::string()>& work,
@@ -90,7 +90,7 @@ void prepare(const std::string& directory, const std::string& name, std::uint64_
   storage::sync_folder(directory);
 }
 
-/// All ranks' tables in one manifest. Throws where the slabs do not cover the tensors exactly once.
+/// All ranks' tables in one manifest. Throws if the slabs do not cover the tensors exactly once.
 Manifest merge(const CheckpointMeta& meta, std::span<const std::string> tables,
                std::size_t block_bytes) {
   Manifest manifest;
@@ -115,7 +115,7 @@ void remove_quietly(const std::string& path) {
   }
 }
 
-/// Moves the complete folder `from` to `to`; a folder that is there goes to `from` (or, where the
+/// Moves the complete folder `from` to `to`; a folder that is there goes to `from` (or, if the
 /// file system cannot exchange, to `<to>.replaced`). Returns where the old one is, or nothing.
 std::string move_in(const std::string& from, const std::string& to, bool replaces) {
   if (!replaces) {
@@ -156,7 +156,7 @@ std::string latest_text(const std::string& path) {
   }
 }
 
-/// Points `latest` back; false where that fails.
+/// Points `latest` back; false if that fails.
 bool restore_latest(const std::string& path, const std::string& text) {
   try {
     if (latest_text(path) == text) return true;

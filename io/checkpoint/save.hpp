@@ -40,12 +40,12 @@ void save_checkpoint(Peers& peers, const std::string& directory, const Checkpoin
 [[nodiscard]] Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
                                        std::span<const Slab> slabs, const SaveOptions& options);
 
-/// Throws Error(storage) with both numbers where the file system of `path` has less than `bytes`
+/// Throws Error(storage) with both numbers if the file system of `path` has less than `bytes`
 /// free.
 void require_space(const std::string& path, std::uint64_t bytes);
 
 /// Writes the manifest into the folder `temporary`, gives it its name in one step, and points
-/// `latest` to it. Where something fails the step that was there before is there again.
+/// `latest` to it. If something fails, the earlier checkpoint is as it was.
 void publish(const std::string& directory, const std::string& temporary, const std::string& name,
              const Manifest& manifest);
 

@@ -48,7 +48,7 @@ bool is_temporary(const std::string& name) {
          step_before(name.substr(0, end), kTemporary).has_value();
 }
 
-/// Runs `work`; where the disk refuses it, warns of it, once for every message. Whether it went
+/// Runs `work`; if the disk refuses it, warns once for every message. Whether it went
 /// well.
 bool attempt(const std::function<void()>& work) {
   static std::mutex mutex;

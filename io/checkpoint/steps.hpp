@@ -23,11 +23,11 @@ struct StepFolder {
   std::int64_t step = 0;
   std::string path;
 };
-/// Ascending. A step that was being replaced when the program ended counts where its successor is
+/// Ascending. A step that was being replaced when the program ended counts if its successor is
 /// not there.
 [[nodiscard]] std::vector<StepFolder> find_steps(const std::string& directory);
 
-/// The step that the file `latest` names; nothing where it is missing or torn.
+/// The step that the file `latest` names; nothing if it is missing or torn.
 [[nodiscard]] std::optional<std::int64_t> latest_step(const std::string& directory);
 
 /// Removes what an ended program left: unfinished steps, half-deleted ones, a half-written

@@ -32,16 +32,17 @@ std::vector<CheckpointReader::VocabularyEntry> write_vocabulary(
 std::vector<std::string> vocabulary_problems(
     const std::string& folder, std::span<const CheckpointReader::VocabularyEntry> entries) {
   std::vector<std::string> problems;
-  for (const auto& [name, bytes, wanted] : entries) {
+  for (const auto& [name, bytes, expected] : entries) {
     const std::string path = fmt::format("{}/{}/{}", folder, kVocabularyFolder, name);
     try {
       const std::string text = storage::read_text(path);
       const std::uint32_t found = crc32c(text.data(), text.size());
       if (text.size() != bytes) {
-        problems.push_back(fmt::format("{}: it has {} bytes, wanted {}", path, text.size(), bytes));
-      } else if (found != wanted) {
-        problems.push_back(fmt::format("{}: it was changed: CRC32C is {:08x}, wanted {:08x}", path,
-                                       found, wanted));
+        problems.push_back(
+            fmt::format("{}: it has {} bytes, expected {}", path, text.size(), bytes));
+      } else if (found != expected) {
+        problems.push_back(fmt::format("{}: it was changed: CRC32C is {:08x}, expected {:08x}",
+                                       path, found, expected));
       }
     } catch (const Error& error) {
       problems.emplace_back(error.what());

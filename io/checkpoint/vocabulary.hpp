@@ -14,7 +14,7 @@ namespace hyperslab::io {
 inline constexpr const char* kVocabularyFolder = "vocabulary";  ///< inside a step's folder
 
 [[nodiscard]] std::uint64_t bytes_of(std::span<const VocabularyFile> files);
-/// Writes the files into `<folder>/vocabulary` and puts them on the disk; makes nothing where there
+/// Writes the files into `<folder>/vocabulary` and puts them on the disk; makes nothing if there
 /// are none. Returns what the manifest says of them. Throws Error(storage).
 [[nodiscard]] std::vector<CheckpointReader::VocabularyEntry> write_vocabulary(
     const std::string& folder, std::span<const VocabularyFile> files);

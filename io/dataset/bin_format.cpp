@@ -122,11 +122,11 @@ void read_llmc_header(Shard& shard) {
   shard.format = fmt::format("llm.c {}", name_of(shard.type));
   shard.count = words[2];
   shard.offset = kLlmcHeaderBytes;
-  const std::int64_t wanted = kLlmcHeaderBytes + shard.bytes();
-  if (shard.count < 0 || shard.file.size() != wanted) {
+  const std::int64_t expected = kLlmcHeaderBytes + shard.bytes();
+  if (shard.count < 0 || shard.file.size() != expected) {
     fail_file(shard.path,
-              fmt::format("{} bytes (header {} + {} tokens of {} bytes)", wanted, kLlmcHeaderBytes,
-                          shard.count, size_of(shard.type)),
+              fmt::format("{} bytes (header {} + {} tokens of {} bytes)", expected,
+                          kLlmcHeaderBytes, shard.count, size_of(shard.type)),
               fmt::format("{} bytes", shard.file.size()), "copy or tokenize the file again");
   }
 }

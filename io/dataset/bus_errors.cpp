@@ -15,7 +15,7 @@
 namespace hyperslab::io {
 namespace {
 
-/// A mapped file; free where `begin` is 0. The handler reads it without a lock.
+/// A mapped file; free if `begin` is 0. The handler reads it without a lock.
 struct Slot {
   std::atomic<std::uintptr_t> begin;
   std::atomic<std::size_t> bytes;
@@ -74,7 +74,7 @@ int take_slot(std::span<const std::byte> mapped, const std::string& line) {
 }  // namespace
 
 BusErrorLine::BusErrorLine(std::span<const std::byte> mapped, const std::string& path)
-    : line_(fmt::format("hyperslab: token file '{}': wanted the {} bytes that it had when it was "
+    : line_(fmt::format("hyperslab: token file '{}': expected the {} bytes that it had when it was "
                         "opened, found fewer: it was shortened while it was read, or its storage "
                         "failed; do not change token files under a run\n",
                         path, mapped.size())),

@@ -15,7 +15,7 @@ DocumentView::DocumentView(std::shared_ptr<const TokenSource> all, std::string n
     : all_(std::move(all)), name_(std::move(name)) {}
 
 void DocumentView::append(std::int64_t begin, std::int64_t end) {
-  require(begin < end, "an empty run of documents");
+  require(begin < end, "an empty range of documents");
   const bool goes_on =
       !begins_.empty() &&
       begins_.back() + ends_.back() - (ends_.size() > 1 ? *(ends_.end() - 2) : 0) == begin;
@@ -32,23 +32,23 @@ template <class T, class Action>
 void DocumentView::for_each_part(std::int64_t first, std::span<T> out, Action action) const {
   require(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size(),
           "tokens beyond the end of the source");
-  auto run = static_cast<std::size_t>(std::ranges::upper_bound(ends_, first) - ends_.begin());
-  for (; !out.empty(); ++run) {
-    const std::int64_t run_first = run == 0 ? 0 : ends_[run - 1];
-    const auto count = std::min(static_cast<std::int64_t>(out.size()), ends_[run] - first);
-    action(begins_[run] + first - run_first, out.first(static_cast<std::size_t>(count)));
+  auto range = static_cast<std::size_t>(std::ranges::upper_bound(ends_, first) - ends_.begin());
+  for (; !out.empty(); ++range) {
+    const std::int64_t range_first = range == 0 ? 0 : ends_[range - 1];
+    const auto count = std::min(static_cast<std::int64_t>(out.size()), ends_[range] - first);
+    action(begins_[range] + first - range_first, out.first(static_cast<std::size_t>(count)));
     out = out.subspan(static_cast<std::size_t>(count));
     first += count;
   }
 }
 
 void DocumentView::read(std::int64_t first, std::span<std::int32_t> out) const {
-  for_each_part(first, out, [this](std::int64_t place, auto part) { all_->read(place, part); });
+  for_each_part(first, out, [this](std::int64_t index, auto part) { all_->read(index, part); });
 }
 
 void DocumentView::read_mask(std::int64_t first, std::span<std::uint8_t> out) const {
   for_each_part(first, out,
-                [this](std::int64_t place, auto part) { all_->read_mask(place, part); });
+                [this](std::int64_t index, auto part) { all_->read_mask(index, part); });
 }
 
 std::string DocumentView::description() const {

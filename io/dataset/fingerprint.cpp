@@ -12,21 +12,21 @@ namespace {
 
 constexpr std::int64_t kWholeSetBytes = 1LL << 30;
 constexpr std::int64_t kWholeFileBytes = 16 << 20;
-constexpr std::int64_t kPieceBytes = 1 << 20;  // of what is read whole
+constexpr std::int64_t kChunkBytes = 1 << 20;  // of what is read whole
 constexpr std::int64_t kBlockBytes = 4 << 10;
 constexpr std::int64_t kBlocks = 1024;
 
-/// Checksums of `count` pieces of `piece` bytes; piece i begins at place(i).
-template <class Place>
-std::uint64_t hash_pieces(std::span<const std::byte> bytes, std::int64_t count, std::int64_t piece,
-                          Place place) {
+/// Checksums of `count` chunks of `bytes_of_chunk` bytes; chunk i begins at begin_of(i).
+template <class BeginOf>
+std::uint64_t hash_chunks(std::span<const std::byte> bytes, std::int64_t count,
+                          std::int64_t bytes_of_chunk, BeginOf begin_of) {
   std::vector<std::uint32_t> sums(static_cast<std::size_t>(count));
   const auto size = static_cast<std::int64_t>(bytes.size());
 #pragma omp parallel for schedule(static)
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t begin = place(i);
-    sums[static_cast<std::size_t>(i)] =
-        crc32c(bytes.data() + begin, static_cast<std::size_t>(std::min(piece, size - begin)));
+    const std::int64_t begin = begin_of(i);
+    sums[static_cast<std::size_t>(i)] = crc32c(
+        bytes.data() + begin, static_cast<std::size_t>(std::min(bytes_of_chunk, size - begin)));
   }
   std::uint64_t hash = 0;
   for (const std::uint32_t sum : sums) hash = mixed(hash, sum);
@@ -35,15 +35,15 @@ std::uint64_t hash_pieces(std::span<const std::byte> bytes, std::int64_t count, 
 
 std::uint64_t hash_whole(std::span<const std::byte> bytes) {
   const auto size = static_cast<std::int64_t>(bytes.size());
-  return hash_pieces(bytes, (size + kPieceBytes - 1) / kPieceBytes, kPieceBytes,
-                     [](std::int64_t i) { return i * kPieceBytes; });
+  return hash_chunks(bytes, (size + kChunkBytes - 1) / kChunkBytes, kChunkBytes,
+                     [](std::int64_t i) { return i * kChunkBytes; });
 }
 
-/// First and last block, and one at a place of its own in each of the equal parts between them.
+/// First and last block, and one at an offset of its own in each of the equal parts between them.
 std::uint64_t hash_blocks(std::span<const std::byte> bytes) {
   const std::int64_t last = static_cast<std::int64_t>(bytes.size()) - kBlockBytes;
   const std::int64_t part = last / (kBlocks - 1);
-  return hash_pieces(bytes, kBlocks, kBlockBytes, [=](std::int64_t i) {
+  return hash_chunks(bytes, kBlocks, kBlockBytes, [=](std::int64_t i) {
     if (i == 0 || i == kBlocks - 1) return i == 0 ? std::int64_t{0} : last;
     const std::uint64_t jitter = mixed(static_cast<std::uint64_t>(i), 1);
     return i * part +

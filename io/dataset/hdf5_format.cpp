@@ -16,9 +16,9 @@ namespace {
 using hdf5::Handle;
 const char* const kRemedy = "write it with hyperslab tokenize --output FILE.h5";
 
-struct Layout {
+struct OpenDataset {
   std::string name;
-  Handle dataset;
+  Handle handle;
   Handle type;
   hsize_t count = 0;
 };
@@ -27,7 +27,7 @@ bool has_dataset(const Handle& file, const char* name) {
   return H5Lexists(file.get(), name, H5P_DEFAULT) > 0;
 }
 
-/// Throws where `name` is a link to somewhere else: the ids are mapped from this file.
+/// Throws if `name` is a link to somewhere else: the ids are mapped from this file.
 void require_hard_link(const Shard& shard, const Handle& file, const char* name) {
   H5L_info_t link{};
   if (H5Lget_info(file.get(), name, &link, H5P_DEFAULT) < 0 || link.type == H5L_TYPE_HARD) return;
@@ -38,102 +38,102 @@ void require_hard_link(const Shard& shard, const Handle& file, const char* name)
             "name the file that holds it, or " + std::string(kRemedy));
 }
 
-/// Throws where elements are in other files.
-void require_own_storage(const Shard& shard, const Layout& layout) {
-  const Handle properties(H5Dget_create_plist(layout.dataset.get()), H5Pclose);
+/// Throws if elements are in other files.
+void require_own_storage(const Shard& shard, const OpenDataset& dataset) {
+  const Handle properties(H5Dget_create_plist(dataset.handle.get()), H5Pclose);
   const char* found = nullptr;
   if (H5Pget_layout(properties.get()) == H5D_VIRTUAL) found = "a virtual dataset, made of others";
   if (H5Pget_external_count(properties.get()) > 0) found = "external raw storage, in other files";
   if (found == nullptr) return;
-  fail_file(shard.path, fmt::format("a dataset {} with its elements in this file", layout.name),
+  fail_file(shard.path, fmt::format("a dataset {} with its elements in this file", dataset.name),
             found, kRemedy);
 }
 
 /// Whether some chunks were never written; HDF5 reads them as zeros.
-bool lacks_chunks(const Layout& layout) {
+bool lacks_chunks(const OpenDataset& dataset) {
 #if H5_VERSION_GE(1, 10, 5)
-  const Handle properties(H5Dget_create_plist(layout.dataset.get()), H5Pclose);
+  const Handle properties(H5Dget_create_plist(dataset.handle.get()), H5Pclose);
   if (H5Pget_layout(properties.get()) != H5D_CHUNKED) return false;
-  const Handle space(H5Dget_space(layout.dataset.get()), H5Sclose);
+  const Handle space(H5Dget_space(dataset.handle.get()), H5Sclose);
   hsize_t chunk = 0;
   hsize_t written = 0;
   const bool known = H5Pget_chunk(properties.get(), 1, &chunk) == 1 && chunk > 0 &&
-                     H5Dget_num_chunks(layout.dataset.get(), space.get(), &written) >= 0;
-  return known && written < layout.count / chunk + (layout.count % chunk > 0 ? 1 : 0);
+                     H5Dget_num_chunks(dataset.handle.get(), space.get(), &written) >= 0;
+  return known && written < dataset.count / chunk + (dataset.count % chunk > 0 ? 1 : 0);
 #else
-  (void)layout;
+  (void)dataset;
   return false;
 #endif
 }
 
-/// Throws where elements were never written.
-void require_written(const Shard& shard, const Layout& layout) {
-  if (layout.count == 0) return;
+/// Throws if elements were never written.
+void require_written(const Shard& shard, const OpenDataset& dataset) {
+  if (dataset.count == 0) return;
   H5D_space_status_t status = H5D_SPACE_STATUS_ERROR;
-  H5Dget_space_status(layout.dataset.get(), &status);
+  H5Dget_space_status(dataset.handle.get(), &status);
   const bool none = status == H5D_SPACE_STATUS_NOT_ALLOCATED;
-  if (!none && !lacks_chunks(layout)) return;
-  fail_file(shard.path, fmt::format("{} elements in the dataset {}", layout.count, layout.name),
+  if (!none && !lacks_chunks(dataset)) return;
+  fail_file(shard.path, fmt::format("{} elements in the dataset {}", dataset.count, dataset.name),
             none ? "that it was never written" : "that parts of it were never written",
             "write the file again");
 }
 
-Layout open_dataset(const Shard& shard, const Handle& file, const char* name) {
-  Layout layout;
-  layout.name = name;
+OpenDataset open_dataset(const Shard& shard, const Handle& file, const char* name) {
+  OpenDataset dataset;
+  dataset.name = name;
   if (has_dataset(file, name)) {
     require_hard_link(shard, file, name);
-    layout.dataset = Handle(H5Dopen2(file.get(), name, H5P_DEFAULT), H5Dclose);
+    dataset.handle = Handle(H5Dopen2(file.get(), name, H5P_DEFAULT), H5Dclose);
   }
-  if (!layout.dataset) {
+  if (!dataset.handle) {
     fail_file(shard.path, fmt::format("a dataset named {}", name),
               "none (" + hdf5::last_error() + ")", kRemedy);
   }
-  layout.type = Handle(H5Dget_type(layout.dataset.get()), H5Tclose);
-  const Handle space(H5Dget_space(layout.dataset.get()), H5Sclose);
+  dataset.type = Handle(H5Dget_type(dataset.handle.get()), H5Tclose);
+  const Handle space(H5Dget_space(dataset.handle.get()), H5Sclose);
   const int rank = H5Sget_simple_extent_ndims(space.get());
   if (rank != 1) {
     fail_file(shard.path, fmt::format("a 1-D dataset {}", name), fmt::format("{} dimensions", rank),
               kRemedy);
   }
-  H5Sget_simple_extent_dims(space.get(), &layout.count, nullptr);
-  require_own_storage(shard, layout);
-  return layout;
+  H5Sget_simple_extent_dims(space.get(), &dataset.count, nullptr);
+  require_own_storage(shard, dataset);
+  return dataset;
 }
 
-Layout open_integers(const Shard& shard, const Handle& file, const char* name) {
-  Layout layout = open_dataset(shard, file, name);
-  if (H5Tget_class(layout.type.get()) != H5T_INTEGER || H5Tget_size(layout.type.get()) > 8) {
+OpenDataset open_integers(const Shard& shard, const Handle& file, const char* name) {
+  OpenDataset dataset = open_dataset(shard, file, name);
+  if (H5Tget_class(dataset.type.get()) != H5T_INTEGER || H5Tget_size(dataset.type.get()) > 8) {
     fail_file(shard.path, fmt::format("integers in the dataset {}", name),
               "another type of element", kRemedy);
   }
-  return layout;
+  return dataset;
 }
 
 bool is(const Handle& type, hid_t other) { return H5Tequal(type.get(), other) > 0; }
 
 /// Where the elements lie in the file in one piece, or -1.
-std::int64_t offset_in_file(const Layout& layout) {
-  const Handle properties(H5Dget_create_plist(layout.dataset.get()), H5Pclose);
+std::int64_t offset_in_file(const OpenDataset& dataset) {
+  const Handle properties(H5Dget_create_plist(dataset.handle.get()), H5Pclose);
   if (H5Pget_layout(properties.get()) != H5D_CONTIGUOUS) return -1;
-  const haddr_t address = H5Dget_offset(layout.dataset.get());
+  const haddr_t address = H5Dget_offset(dataset.handle.get());
   return address == HADDR_UNDEF ? -1 : static_cast<std::int64_t>(address);
 }
 
-/// Sets type and offset where the ids lie in the file in one piece and in this machine's order.
-bool map_in_place(Shard& shard, const Layout& layout) {
-  if (is(layout.type, H5T_STD_U16LE)) {
+/// Sets type and offset if the ids lie in the file in one piece and in this machine's order.
+bool map_in_place(Shard& shard, const OpenDataset& dataset) {
+  if (is(dataset.type, H5T_STD_U16LE)) {
     shard.type = IdType::u16;
-  } else if (is(layout.type, H5T_STD_U32LE)) {
+  } else if (is(dataset.type, H5T_STD_U32LE)) {
     shard.type = IdType::u32;
-  } else if (is(layout.type, H5T_STD_I32LE)) {
+  } else if (is(dataset.type, H5T_STD_I32LE)) {
     shard.type = IdType::i32;
-  } else if (is(layout.type, H5T_STD_I64LE)) {
+  } else if (is(dataset.type, H5T_STD_I64LE)) {
     shard.type = IdType::i64;
   } else {
     return false;
   }
-  shard.offset = offset_in_file(layout);
+  shard.offset = offset_in_file(dataset);
   if (shard.offset < 0) return false;
   if (shard.count > (shard.file.size() - shard.offset) / size_of(shard.type)) {
     fail_file(shard.path,
@@ -156,18 +156,18 @@ void allocate(const Shard& shard, std::int64_t bytes, std::vector<std::byte>& me
   }
 }
 
-void read_all(const Shard& shard, const Layout& layout, hid_t type, void* out) {
-  require_written(shard, layout);
-  if (H5Dread(layout.dataset.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0) {
-    fail_file(shard.path, fmt::format("{} readable elements", layout.count),
+void read_all(const Shard& shard, const OpenDataset& dataset, hid_t type, void* out) {
+  require_written(shard, dataset);
+  if (H5Dread(dataset.handle.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0) {
+    fail_file(shard.path, fmt::format("{} readable elements", dataset.count),
               "HDF5's error '" + hdf5::last_error() + "'", "copy or write the file again");
   }
 }
 
 /// Chunked, compressed, big-endian or unusual integers: HDF5 converts them once, into memory.
-void read_to_memory(Shard& shard, const Layout& layout) {
-  const bool is_signed = H5Tget_sign(layout.type.get()) == H5T_SGN_2;
-  const std::size_t bytes = H5Tget_size(layout.type.get());
+void read_to_memory(Shard& shard, const OpenDataset& dataset) {
+  const bool is_signed = H5Tget_sign(dataset.type.get()) == H5T_SGN_2;
+  const std::size_t bytes = H5Tget_size(dataset.type.get());
   hid_t native = H5T_NATIVE_INT64;
   shard.type = IdType::i64;
   if (!is_signed && bytes <= 2) {
@@ -178,28 +178,28 @@ void read_to_memory(Shard& shard, const Layout& layout) {
   }
   shard.offset = -1;
   allocate(shard, shard.bytes(), shard.memory);
-  read_all(shard, layout, native, shard.memory.data());
+  read_all(shard, dataset, native, shard.memory.data());
 }
 
 /// One byte a token: integers or, as h5py writes bool, an enumeration.
 void read_mask(Shard& shard, const Handle& file) {
-  const Layout layout = open_dataset(shard, file, "loss_mask");
-  const H5T_class_t kind = H5Tget_class(layout.type.get());
-  const std::size_t bytes = H5Tget_size(layout.type.get());
+  const OpenDataset dataset = open_dataset(shard, file, "loss_mask");
+  const H5T_class_t kind = H5Tget_class(dataset.type.get());
+  const std::size_t bytes = H5Tget_size(dataset.type.get());
   if ((kind != H5T_INTEGER && kind != H5T_ENUM) || bytes != 1) {
     fail_file(shard.path, "a dataset loss_mask of uint8",
               fmt::format("elements of {} bytes of another type", bytes), "write it as uint8");
   }
-  if (static_cast<std::int64_t>(layout.count) != shard.count) {
+  if (static_cast<std::int64_t>(dataset.count) != shard.count) {
     fail_file(shard.path, fmt::format("a dataset loss_mask of {} bytes, one a token", shard.count),
-              fmt::format("{}", layout.count), "write tokens and mask again");
+              fmt::format("{}", dataset.count), "write tokens and mask again");
   }
   shard.has_mask = true;
-  shard.mask_offset = offset_in_file(layout);
+  shard.mask_offset = offset_in_file(dataset);
   if (shard.mask_offset >= 0 && shard.count <= shard.file.size() - shard.mask_offset) return;
   shard.mask_offset = -1;
   allocate(shard, shard.count, shard.mask_memory);
-  read_all(shard, layout, layout.type.get(), shard.mask_memory.data());
+  read_all(shard, dataset, dataset.type.get(), shard.mask_memory.data());
 }
 
 Handle open_hdf5(const Shard& shard) {
@@ -221,9 +221,9 @@ bool has_hdf5_signature(const Shard& shard) {
 
 void read_hdf5_tokens(Shard& shard, bool loss_mask) {
   const Handle file = open_hdf5(shard);
-  const Layout layout = open_integers(shard, file, "tokens");
-  shard.count = static_cast<std::int64_t>(layout.count);
-  if (!map_in_place(shard, layout)) read_to_memory(shard, layout);
+  const OpenDataset dataset = open_integers(shard, file, "tokens");
+  shard.count = static_cast<std::int64_t>(dataset.count);
+  if (!map_in_place(shard, dataset)) read_to_memory(shard, dataset);
   if (loss_mask && has_dataset(file, "loss_mask")) read_mask(shard, file);
   if (shard.offset < 0 && shard.mask_offset < 0) shard.file = MappedFile();
   shard.format = fmt::format("HDF5 {}", name_of(shard.type));
@@ -232,17 +232,17 @@ void read_hdf5_tokens(Shard& shard, bool loss_mask) {
 std::vector<std::int64_t> read_hdf5_documents(const Shard& shard) {
   const Handle file = open_hdf5(shard);
   if (!has_dataset(file, "documents")) return {};
-  const Layout layout = open_integers(shard, file, "documents");
-  std::vector<std::int64_t> starts;  // left empty where more documents than tokens are damage
-  if (static_cast<std::int64_t>(layout.count) <= shard.count) {
-    starts.resize(layout.count);
-    read_all(shard, layout, H5T_NATIVE_INT64, starts.data());
+  const OpenDataset dataset = open_integers(shard, file, "documents");
+  std::vector<std::int64_t> starts;  // left empty if more documents than tokens are damage
+  if (static_cast<std::int64_t>(dataset.count) <= shard.count) {
+    starts.resize(dataset.count);
+    read_all(shard, dataset, H5T_NATIVE_INT64, starts.data());
   }
   const bool ascending = std::ranges::adjacent_find(starts, std::greater_equal()) == starts.end();
   if (starts.empty() || starts.front() != 0 || starts.back() >= shard.count || !ascending) {
     fail_file(shard.path,
-              fmt::format("places of documents that ascend from 0 and are below {}", shard.count),
-              fmt::format("{} other numbers in the dataset documents", layout.count), kRemedy);
+              fmt::format("starts of documents that ascend from 0 and are below {}", shard.count),
+              fmt::format("{} other numbers in the dataset documents", dataset.count), kRemedy);
   }
   return starts;
 }

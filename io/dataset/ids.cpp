@@ -9,9 +9,9 @@ namespace {
 
 /// Headers give no alignment, so elements are loaded by memcpy, which compiles to plain loads.
 template <class T>
-T load(const std::byte* ids, std::int64_t place) {
+T load(const std::byte* ids, std::int64_t index) {
   T id;
-  std::memcpy(&id, ids + place * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+  std::memcpy(&id, ids + index * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
   return id;
 }
 
@@ -88,15 +88,15 @@ std::vector<std::int64_t> documents_by_end(const Shard& shard, std::int32_t end_
   return starts;
 }
 
-std::int64_t id_at(const Shard& shard, std::int64_t place) {
+std::int64_t id_at(const Shard& shard, std::int64_t index) {
   const std::byte* ids = shard.ids();
   switch (shard.type) {
-    case IdType::u16: return load<std::uint16_t>(ids, place);
-    case IdType::u32: return load<std::uint32_t>(ids, place);
-    case IdType::i32: return load<std::int32_t>(ids, place);
+    case IdType::u16: return load<std::uint16_t>(ids, index);
+    case IdType::u32: return load<std::uint32_t>(ids, index);
+    case IdType::i32: return load<std::int32_t>(ids, index);
     case IdType::i64: break;
   }
-  return load<std::int64_t>(ids, place);
+  return load<std::int64_t>(ids, index);
 }
 
 }  // namespace hyperslab::io

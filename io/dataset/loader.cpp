@@ -13,12 +13,12 @@ namespace {
 using Ids = std::span<const std::int32_t>;
 constexpr int kDigitBits = 11;
 
-/// One stable pass of a radix sort: places by the digit of their token at `shift`. An empty `from`
-/// stands for 0, 1, 2, ...
+/// One stable pass of a radix sort: positions by the digit of their token at `shift`. An empty
+/// `from` stands for 0, 1, 2, ...
 void sort_by_digit(Ids tokens, Ids from, int shift, int bits, std::int32_t* to) {
   const std::uint32_t mask = (1U << bits) - 1;
-  const auto digit = [&](std::size_t place) {
-    return (static_cast<std::uint32_t>(tokens[place]) >> shift) & mask;
+  const auto digit = [&](std::size_t position) {
+    return (static_cast<std::uint32_t>(tokens[position]) >> shift) & mask;
   };
   std::array<std::int32_t, 1 << kDigitBits> next;
   std::fill_n(next.begin(), mask + 1, 0);
@@ -26,12 +26,12 @@ void sort_by_digit(Ids tokens, Ids from, int shift, int bits, std::int32_t* to) 
   std::int32_t sum = 0;
   for (std::uint32_t d = 0; d <= mask; ++d) sum += std::exchange(next[d], sum);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const std::int32_t place = from.empty() ? static_cast<std::int32_t>(i) : from[i];
-    to[next[digit(static_cast<std::size_t>(place))]++] = place;
+    const std::int32_t position = from.empty() ? static_cast<std::int32_t>(i) : from[i];
+    to[next[digit(static_cast<std::size_t>(position))]++] = position;
   }
 }
 
-/// order: the places of `tokens` sorted by token, equal tokens by place. Two passes serve ids
+/// order: the positions of `tokens` sorted by token, equal tokens by position. Two passes serve ids
 /// below 2^22, three any id.
 void sort_places(Ids tokens, std::span<std::int32_t> order, std::span<std::int32_t> scratch) {
   std::uint32_t largest = 1;

@@ -20,15 +20,15 @@ struct FileStamp {
   bool operator==(const FileStamp&) const = default;
 };
 
-/// Of the file at `path` now; nothing where it cannot be looked at.
+/// Of the file at `path` now; nothing if it cannot be looked at.
 [[nodiscard]] std::optional<FileStamp> stamp_of(const std::string& path);
 
-/// A regular, non-empty file mapped for reading as long as this lives. Where it is shortened in
+/// A regular, non-empty file mapped for reading as long as this lives. If it is shortened in
 /// that time, reading it ends the process; see BusErrorLine.
 class MappedFile {
  public:
   MappedFile() = default;
-  /// Throws Error(data) where `path` is missing, not a regular file, not readable or empty.
+  /// Throws Error(data) if `path` is missing, not a regular file, not readable or empty.
   explicit MappedFile(const std::string& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kPiece = 4096;  // ids on the stack at once
 
-/// FNV-1a with an id in place of a byte, then the finalizer of MurmurHash3, which spreads it over
+/// FNV-1a with an id instead of a byte, then the finalizer of MurmurHash3, which spreads it over
 /// all bits. A function of the ids alone, whatever the file's element type.
 std::uint64_t document_hash(const TokenSource& all, std::int64_t begin, std::int64_t end) {
   std::uint64_t hash = 0xCBF29CE484222325ULL;
@@ -57,7 +57,7 @@ std::vector<std::uint64_t> document_hashes(const TokenSource& all,
                             const std::string& side) {
   throw Error(
       ExitCode::data,
-      fmt::format("{}: wanted documents on both sides of data.validation_fraction {}, found "
+      fmt::format("{}: expected documents on both sides of data.validation_fraction {}, found "
                   "none for {} among {}; give more documents or another fraction",
                   all.description(), fraction, side, documents));
 }

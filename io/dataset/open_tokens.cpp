@@ -52,21 +52,24 @@ std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
   require(vocabulary > 0 && vocabulary <= (1LL << 31), "tokens need a vocabulary");
   if (paths == std::vector<std::string>{"synthetic"}) {
     if (loss_mask) {
-      throw Error(ExitCode::data,
-                  "synthetic tokens: wanted a loss mask, found none; set data.loss_mask to false");
+      throw Error(
+          ExitCode::data,
+          "synthetic tokens: expected a loss mask, found none; set data.loss_mask to false");
     }
     return std::make_unique<Synthetic>(vocabulary, seed);
   }
   if (paths.empty()) {
-    throw Error(ExitCode::data,
-                "no token files: wanted paths, patterns or 'synthetic' in the deck's data section, "
-                "found an empty list; name the files");
+    throw Error(
+        ExitCode::data,
+        "no token files: expected paths, patterns or 'synthetic' in the deck's data section, "
+        "found an empty list; name the files");
   }
   std::vector<Shard> shards;
   for (const std::string& path : paths) {
     if (path == "synthetic") {
-      throw Error(ExitCode::data,
-                  "synthetic tokens: wanted 'synthetic' alone, found it beside files; remove one");
+      throw Error(
+          ExitCode::data,
+          "synthetic tokens: expected 'synthetic' alone, found it beside files; remove one");
     }
     for (const std::string& file : expanded(path)) {
       shards.push_back(open_shard(file, raw_dtype, loss_mask));

@@ -28,10 +28,11 @@ Samples::Samples(const TokenSource& source, Sampling sampling, Dim T, std::uint6
       targets_(source.size() - 1) {
   require(T > 0, "samples of no tokens");
   if (source.size() <= T) {
-    throw Error(ExitCode::data,
-                fmt::format("{}: wanted at least {} tokens (one sample of {} and its last target), "
-                            "found {}; give more text or a smaller model.context",
-                            source.description(), T + 1, T, source.size()));
+    throw Error(
+        ExitCode::data,
+        fmt::format("{}: expected at least {} tokens (one sample of {} and its last target), "
+                    "found {}; give more text or a smaller model.context",
+                    source.description(), T + 1, T, source.size()));
   }
   targets_ -= targets_ % T;
 }

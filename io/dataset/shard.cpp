@@ -10,11 +10,12 @@ namespace hyperslab::io {
 
 static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
 
-void fail_file(const std::string& path, const std::string& wanted, const std::string& found,
+void fail_file(const std::string& path, const std::string& expected, const std::string& found,
                const std::string& remedy, std::source_location where) {
-  throw Error(ExitCode::data,
-              "token file '" + path + "': wanted " + wanted + ", found " + found + "; " + remedy,
-              where);
+  throw Error(
+      ExitCode::data,
+      "token file '" + path + "': expected " + expected + ", found " + found + "; " + remedy,
+      where);
 }
 
 std::int64_t size_of(IdType type) {

@@ -12,8 +12,8 @@
 
 namespace hyperslab::io {
 
-/// Throws Error(data): "token file 'PATH': wanted W, found F; REMEDY".
-[[noreturn]] void fail_file(const std::string& path, const std::string& wanted,
+/// Throws Error(data): "token file 'PATH': expected W, found F; REMEDY".
+[[noreturn]] void fail_file(const std::string& path, const std::string& expected,
                             const std::string& found, const std::string& remedy,
                             std::source_location where = std::source_location::current());
 
@@ -22,7 +22,7 @@ enum class IdType : std::uint8_t { u16, u32, i32, i64 };
 [[nodiscard]] std::int64_t size_of(IdType type);
 [[nodiscard]] const char* name_of(IdType type);  ///< "uint16"
 
-/// Token ids in memory: a window on the mapped file, or on `memory` where the file's layout does
+/// Token ids in memory: a window on the mapped file, or on `memory` if the file's layout does
 /// not allow that.
 struct Shard {
   std::string path;
@@ -63,7 +63,7 @@ void read_raw(Shard& shard, const std::string& raw_dtype);
 void read_npy_header(Shard& shard);
 [[nodiscard]] bool has_hdf5_signature(const Shard& shard);
 void read_hdf5_tokens(Shard& shard, bool loss_mask);
-/// The dataset `documents`; empty where there is none. Throws Error(data) where its places are not
+/// The dataset `documents`; empty if there is none. Throws Error(data) if its indices are not
 /// ascending from 0 within the tokens.
 [[nodiscard]] std::vector<std::int64_t> read_hdf5_documents(const Shard& shard);
 

@@ -40,12 +40,12 @@ void TokenFiles::check_all_ids() const {
 }
 
 void TokenFiles::fail_id(const Shard& shard, std::int64_t first, std::int64_t count) const {
-  const std::int64_t place = find_bad_id(shard, first, count, vocabulary_);
+  const std::int64_t index = find_bad_id(shard, first, count, vocabulary_);
   const std::string byte =
-      shard.offset < 0 ? "" : fmt::format(", byte {}", shard.offset + place * size_of(shard.type));
+      shard.offset < 0 ? "" : fmt::format(", byte {}", shard.offset + index * size_of(shard.type));
   const bool raw = shard.format.starts_with("raw");
   fail_file(shard.path, fmt::format("token ids below the vocabulary of {}", vocabulary_),
-            fmt::format("id {} at token {}{} ({})", id_at(shard, place), place, byte, shard.format),
+            fmt::format("id {} at token {}{} ({})", id_at(shard, index), index, byte, shard.format),
             fmt::format("tokenize with the model's vocabulary, or correct model.vocabulary{}",
                         raw ? " or data.dtype" : ""));
 }
@@ -54,30 +54,30 @@ template <class T, class Action>
 void TokenFiles::for_each_part(std::int64_t first, std::span<T> out, Action action) const {
   require(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size(),
           "tokens beyond the end of the source");
-  auto index = static_cast<std::size_t>(std::ranges::upper_bound(ends_, first) - ends_.begin());
+  auto number = static_cast<std::size_t>(std::ranges::upper_bound(ends_, first) - ends_.begin());
   while (!out.empty()) {
-    const Shard& shard = shards_[index];
-    const std::int64_t place = first - (ends_[index] - shard.count);
-    const std::int64_t count = std::min(static_cast<std::int64_t>(out.size()), shard.count - place);
+    const Shard& shard = shards_[number];
+    const std::int64_t index = first - (ends_[number] - shard.count);
+    const std::int64_t count = std::min(static_cast<std::int64_t>(out.size()), shard.count - index);
     const auto here = out.first(static_cast<std::size_t>(count));
-    action(shard, place, here);
+    action(shard, index, here);
     out = out.subspan(here.size());
     first += count;
-    ++index;
+    ++number;
   }
 }
 
 void TokenFiles::read(std::int64_t first, std::span<std::int32_t> out) const {
-  for_each_part(first, out, [&](const Shard& shard, std::int64_t place, auto here) {
-    if (copy_ids(shard, place, here) >= static_cast<std::uint64_t>(vocabulary_)) {
-      fail_id(shard, place, static_cast<std::int64_t>(here.size()));
+  for_each_part(first, out, [&](const Shard& shard, std::int64_t index, auto here) {
+    if (copy_ids(shard, index, here) >= static_cast<std::uint64_t>(vocabulary_)) {
+      fail_id(shard, index, static_cast<std::int64_t>(here.size()));
     }
   });
 }
 
 void TokenFiles::read_mask(std::int64_t first, std::span<std::uint8_t> out) const {
-  for_each_part(first, out, [](const Shard& shard, std::int64_t place, auto here) {
-    std::memcpy(here.data(), shard.mask() + place, here.size());
+  for_each_part(first, out, [](const Shard& shard, std::int64_t index, auto here) {
+    std::memcpy(here.data(), shard.mask() + index, here.size());
   });
 }
 

@@ -15,7 +15,7 @@ namespace hyperslab::io {
 /// The tokens of several files, one after the other.
 class TokenFiles final : public TokenSource {
  public:
-  /// Checks every id now where all files together hold at most 1 GiB of tokens; read() checks what
+  /// Checks every id now if all files together hold at most 1 GiB of tokens; read() checks what
   /// it returns in any case. Throws Error(data).
   TokenFiles(std::vector<Shard> shards, std::int64_t vocabulary);
 
@@ -26,12 +26,12 @@ class TokenFiles final : public TokenSource {
   [[nodiscard]] std::vector<TokenFileSummary> files() const override;
   void require_unchanged() const override;
   [[nodiscard]] bool has_mask() const override { return shards_.front().has_mask; }
-  /// Only where has_mask().
+  /// Only if has_mask().
   void read_mask(std::int64_t first, std::span<std::uint8_t> out) const override;
   [[nodiscard]] std::vector<std::int64_t> documents(std::int32_t end_token) const override;
 
  private:
-  /// action(shard, place in it, part of out) for every shard that [first, ...) meets.
+  /// action(shard, index in it, part of out) for every shard that [first, ...) meets.
   template <class T, class Action>
   void for_each_part(std::int64_t first, std::span<T> out, Action action) const;
   void check_all_ids() const;

@@ -12,7 +12,7 @@ void TokenSource::read_mask(std::int64_t /*first*/, std::span<std::uint8_t> out)
 
 std::vector<std::int64_t> TokenSource::documents(std::int32_t /*end_token*/) const {
   throw Error(ExitCode::data, description() +
-                                  ": wanted documents, found none; set data.validation_fraction "
+                                  ": expected documents, found none; set data.validation_fraction "
                                   "to 0, or give token files");
 }
 

@@ -36,9 +36,10 @@ TokenWriter::Format TokenWriter::format_of(const std::string& path) {
   if (path.ends_with(".bin")) return Format::bin;
   if (path.ends_with(".npy")) return Format::npy;
   if (path.ends_with(".h5") || path.ends_with(".hdf5")) return Format::hdf5;
-  throw Error(ExitCode::usage, fmt::format("output '{}': wanted a name that ends in .bin, .npy or "
-                                           ".h5, found none of these; rename the output",
-                                           path));
+  throw Error(ExitCode::usage,
+              fmt::format("output '{}': expected a name that ends in .bin, .npy or "
+                          ".h5, found none of these; rename the output",
+                          path));
 }
 
 TokenWriter::TokenWriter(const std::string& path, std::int64_t vocabulary, std::int32_t end_of_text)
@@ -74,7 +75,7 @@ void TokenWriter::append(std::span<const std::int32_t> ids) {
 void TokenWriter::fail_length() const {
   throw Error(
       ExitCode::data,
-      fmt::format("output '{}': wanted at most {} tokens (32 bits in llm.c's header), found "
+      fmt::format("output '{}': expected at most {} tokens (32 bits in llm.c's header), found "
                   "more; name the output .npy or .h5, or write several files",
                   path_, kMostBinTokens));
 }

@@ -11,15 +11,15 @@
 namespace hyperslab::io {
 
 /// Writes a token file of the format that the suffix of its path names: .bin (llm.c), .npy, .h5 or
-/// .hdf5. Ids are uint16 where the vocabulary has at most 65,536 ids, else uint32. Nothing is seen
+/// .hdf5. Ids are uint16 if the vocabulary has at most 65,536 ids, else uint32. Nothing is seen
 /// under `path` before finish().
 class TokenWriter {
  public:
-  /// `end_of_text` (or -1) parts the documents of HDF5 files. Throws Error(usage) for another
-  /// suffix, Error(storage) where the file cannot be made.
+  /// `end_of_text` (or -1) separates the documents of HDF5 files. Throws Error(usage) for another
+  /// suffix, Error(storage) if the file cannot be made.
   TokenWriter(const std::string& path, std::int64_t vocabulary, std::int32_t end_of_text);
 
-  /// Throws Error(storage) where writing fails, an internal Error for ids outside the vocabulary,
+  /// Throws Error(storage) if writing fails, an internal Error for ids outside the vocabulary,
   /// and Error(data) before a .bin has more tokens than its header can tell: 2^31 - 1.
   void append(std::span<const std::int32_t> ids);
   /// Completes and renames the file; returns its tokens.
@@ -44,7 +44,7 @@ class TokenWriter {
   std::int64_t documents_ = 0;
   bool document_begins_ = true;
   std::vector<std::byte> buffer_;
-  AtomicFile file_;  ///< of .h5: the ids alone, copied to their place at the end
+  AtomicFile file_;  ///< of .h5: the ids alone, copied into the HDF5 file at the end
 };
 
 /// Writes `ids` as one file, as above.

@@ -12,7 +12,7 @@ namespace {
 
 using hdf5::Handle;
 constexpr std::int64_t kMetadataBytes = 64 << 10;  // far more than two datasets need
-constexpr std::size_t kPieceBytes = 1 << 20;
+constexpr std::size_t kBlockBytes = 1 << 20;
 
 [[noreturn]] void fail_layout(const std::string& path) {
   throw Error(ExitCode::storage, "cannot write '" + path + "': HDF5: " + hdf5::last_error() +
@@ -37,7 +37,7 @@ std::int64_t lay_out(const Handle& file, const char* name, hid_t type, std::int6
   return static_cast<std::int64_t>(offset);
 }
 
-/// Collects the first token of every document and writes them piece by piece.
+/// Collects the first token of every document and writes them block by block.
 class DocumentStarts {
  public:
   DocumentStarts(AtomicFile& file, std::int64_t offset, std::int32_t end_of_text)
@@ -45,10 +45,10 @@ class DocumentStarts {
 
   template <class T>
   void scan(std::span<const std::byte> ids) {
-    for (std::size_t i = 0; i < ids.size(); i += sizeof(T), ++place_) {
+    for (std::size_t i = 0; i < ids.size(); i += sizeof(T), ++index_) {
       T id;
       std::memcpy(&id, ids.data() + i, sizeof(T));
-      if (begins_) starts_.push_back(place_);
+      if (begins_) starts_.push_back(index_);
       begins_ = static_cast<std::int32_t>(id) == end_of_text_;
     }
     flush();
@@ -65,7 +65,7 @@ class DocumentStarts {
   AtomicFile& file_;
   std::int64_t offset_;
   std::int32_t end_of_text_;
-  std::int64_t place_ = 0;
+  std::int64_t index_ = 0;
   bool begins_ = true;
   std::vector<std::int64_t> starts_;
 };
@@ -84,11 +84,11 @@ void TokenWriter::finish_hdf5() {
   if (layout.close() < 0) fail_layout(path_);
 
   DocumentStarts starts(out, starts_at, end_of_text_);
-  std::vector<std::byte> piece(kPieceBytes);
+  std::vector<std::byte> block(kBlockBytes);
   for (std::int64_t done = 0; done < id_bytes;) {
-    const std::size_t got = file_.read_at(done, piece);
+    const std::size_t got = file_.read_at(done, block);
     require(got > 0, "token writer: the temporary file of ids has shrunk");
-    const std::span<const std::byte> ids(piece.data(), got);
+    const std::span<const std::byte> ids(block.data(), got);
     out.write_at(ids_at + done, ids);
     width_ == 2 ? starts.scan<std::uint16_t>(ids) : starts.scan<std::uint32_t>(ids);
     done += static_cast<std::int64_t>(got);

@@ -13,7 +13,7 @@
 namespace hyperslab::io {
 namespace {
 
-/// A rename would put a file in the place of what is there.
+/// Whether a rename would replace a device, a pipe or a symbolic link.
 bool is_written_in_place(const std::string& path) {
   std::error_code ignored;
   const auto status = std::filesystem::symlink_status(path, ignored);

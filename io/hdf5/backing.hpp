@@ -8,9 +8,9 @@
 
 namespace hyperslab::io::hdf5 {
 
-/// Where a file of HDF5's goes instead of to HDF5's own calls. A failure is not reported through
-/// HDF5 (version 1.10 crashes at exit after a failed write); who implements this keeps it for its
-/// user.
+/// What reads and writes a file for HDF5 instead of its own calls. A failure is not reported
+/// through HDF5 (version 1.10 crashes at exit after a failed write); who implements this keeps it
+/// for its user.
 class Backing {
  public:
   Backing() = default;
@@ -27,7 +27,7 @@ class Backing {
 };
 
 /// Makes file access properties `access` work on `backing`, which must outlive all use of them.
-/// There are no locks. False where HDF5 failed.
+/// There are no locks. False if HDF5 failed.
 [[nodiscard]] bool use_backing(const Handle& access, Backing& backing);
 
 }  // namespace hyperslab::io::hdf5

@@ -12,7 +12,7 @@
 namespace hyperslab::io::hdf5 {
 
 /// Owns an HDF5 identifier. A destructor never throws: a close that fails is logged; call `close()`
-/// where the result matters (a full disk may show only there).
+/// if the result matters (a full disk may show only there).
 class Handle {
  public:
   using Close = herr_t (*)(hid_t);
@@ -27,7 +27,7 @@ class Handle {
 
   [[nodiscard]] hid_t get() const { return id_; }
   [[nodiscard]] explicit operator bool() const { return id_ >= 0; }
-  /// Closes now; negative where HDF5 failed.
+  /// Closes now; negative if HDF5 failed.
   herr_t close();
 
  private:
@@ -40,7 +40,7 @@ class Handle {
 /// Keeps HDF5 from printing its error stack to stderr; once per thread.
 void be_quiet();
 
-/// Throws Error(code) "<what>: <last_error()>" where `good` is false.
+/// Throws Error(code) "<what>: <last_error()>" if `good` is false.
 void check(bool good, ExitCode code, const std::string& what);
 
 [[nodiscard]] Handle open_file(const std::string& path);    ///< read-only; empty on failure

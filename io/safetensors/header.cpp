@@ -40,8 +40,8 @@ constexpr std::array<std::pair<std::string_view, std::uint64_t>, 15> kDtypeBytes
     {"F64", 8},
 }};
 
-/// Where a complaint belongs.
-struct Place {
+/// The file and tensor that a complaint names.
+struct Subject {
   std::string file;
   std::string tensor;
   [[noreturn]] void fail(const std::string& text) const {
@@ -49,73 +49,74 @@ struct Place {
   }
 };
 
-const json& member(const Place& place, const json& tensor, const char* key) {
+const json& member(const Subject& subject, const json& tensor, const char* key) {
   const auto found = tensor.find(key);
-  if (found == tensor.end()) place.fail(fmt::format("its header has no {}", key));
+  if (found == tensor.end()) subject.fail(fmt::format("its header has no {}", key));
   return *found;
 }
 
-std::uint64_t whole(const Place& place, const json& value, const char* what) {
+std::uint64_t whole(const Subject& subject, const json& value, const char* what) {
   constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<Dim>::max());
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMost) {
-    place.fail(fmt::format("{}: wanted a whole number, found {}", what, shown(value.dump())));
+    subject.fail(fmt::format("{}: expected a whole number, found {}", what, shown(value.dump())));
   }
   return value.get<std::uint64_t>();
 }
 
-std::uint64_t dtype_bytes(const Place& place, const std::string& dtype) {
+std::uint64_t dtype_bytes(const Subject& subject, const std::string& dtype) {
   const auto* known =
       std::ranges::find(kDtypeBytes, dtype, [](const auto& row) { return std::string(row.first); });
   if (known == kDtypeBytes.end()) {
-    place.fail(
+    subject.fail(
         fmt::format("dtype {} is not known; save the model as F32, F16 or BF16", shown(dtype)));
   }
   return known->second;
 }
 
-/// Bytes of the shape; fails where they do not fit in 63 bits.
-std::uint64_t shape_bytes(const Place& place, const SafetensorsEntry& entry) {
-  std::uint64_t bytes = dtype_bytes(place, entry.dtype);
+/// Bytes of the shape; fails if they do not fit in 63 bits.
+std::uint64_t shape_bytes(const Subject& subject, const SafetensorsEntry& entry) {
+  std::uint64_t bytes = dtype_bytes(subject, entry.dtype);
   const bool empty = std::ranges::find(entry.shape, 0) != entry.shape.end();
   for (const Dim dim : entry.shape) {
     if (empty) return 0;
     if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(dim), &bytes)) {
-      place.fail("its shape has more elements than a file can hold");
+      subject.fail("its shape has more elements than a file can hold");
     }
   }
   return bytes;
 }
 
 /// `data`: where the tensors' bytes begin and how many there are.
-SafetensorsEntry parse_entry(const Place& place, const json& tensor,
+SafetensorsEntry parse_entry(const Subject& subject, const json& tensor,
                              std::pair<std::uint64_t, std::uint64_t> data) {
-  if (!tensor.is_object()) place.fail("wanted dtype, shape and data_offsets");
+  if (!tensor.is_object()) subject.fail("expected dtype, shape and data_offsets");
   SafetensorsEntry entry;
-  entry.file = place.file;
-  const json& dtype = member(place, tensor, "dtype");
-  if (!dtype.is_string()) place.fail("dtype: wanted a name");
+  entry.file = subject.file;
+  const json& dtype = member(subject, tensor, "dtype");
+  if (!dtype.is_string()) subject.fail("dtype: expected a name");
   entry.dtype = dtype.get<std::string>();
-  const json& shape = member(place, tensor, "shape");
-  if (!shape.is_array()) place.fail("shape: wanted a list");
+  const json& shape = member(subject, tensor, "shape");
+  if (!shape.is_array()) subject.fail("shape: expected a list");
   for (const json& dim : shape) {
-    entry.shape.push_back(static_cast<Dim>(whole(place, dim, "shape")));
+    entry.shape.push_back(static_cast<Dim>(whole(subject, dim, "shape")));
   }
-  const json& offsets = member(place, tensor, "data_offsets");
-  if (!offsets.is_array() || offsets.size() != 2) place.fail("data_offsets: wanted two numbers");
-  const std::uint64_t begin = whole(place, offsets[0], "data_offsets");
-  const std::uint64_t end = whole(place, offsets[1], "data_offsets");
+  const json& offsets = member(subject, tensor, "data_offsets");
+  if (!offsets.is_array() || offsets.size() != 2)
+    subject.fail("data_offsets: expected two numbers");
+  const std::uint64_t begin = whole(subject, offsets[0], "data_offsets");
+  const std::uint64_t end = whole(subject, offsets[1], "data_offsets");
   if (begin > end || end > data.second) {
-    place.fail(
+    subject.fail(
         fmt::format("its bytes {} to {} are not within the {} bytes of data in the file; "
                     "the file is damaged or cut short",
                     begin, end, data.second));
   }
   entry.offset = data.first + begin;
   entry.bytes = end - begin;
-  const std::uint64_t wanted = shape_bytes(place, entry);
-  if (wanted != entry.bytes) {
-    place.fail(fmt::format("{} of its shape has {} bytes, the header gives it {}", entry.dtype,
-                           wanted, entry.bytes));
+  const std::uint64_t expected = shape_bytes(subject, entry);
+  if (expected != entry.bytes) {
+    subject.fail(fmt::format("{} of its shape has {} bytes, the header gives it {}", entry.dtype,
+                             expected, entry.bytes));
   }
   return entry;
 }
@@ -131,9 +132,9 @@ void require_exact_cover(const std::string& file, const SafetensorsEntries& entr
   });
   std::uint64_t next = begin;
   for (const auto& [entry, name] : order) {
-    const Place place = {file, *name};
-    if (entry->offset < next) place.fail("its bytes overlap those of another tensor");
-    if (entry->offset > next) place.fail("there are bytes before it that belong to no tensor");
+    const Subject subject = {file, *name};
+    if (entry->offset < next) subject.fail("its bytes overlap those of another tensor");
+    if (entry->offset > next) subject.fail("there are bytes before it that belong to no tensor");
     next += entry->bytes;
   }
   if (next != end) {

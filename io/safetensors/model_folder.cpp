@@ -102,7 +102,7 @@ std::string index_of(std::span<const SafetensorsSpec> tensors, std::span<const S
 bf16 narrow(float value, bf16) { return to_bf16(value); }
 f16 narrow(float value, f16) { return to_f16(value); }
 
-/// Writes the values in the dtype T; throws where a finite value becomes infinite.
+/// Writes the values in the dtype T; throws if a finite value becomes infinite.
 template <class T>
 void write_narrowed(storage::File& file, std::uint64_t offset, const SafetensorsSpec& tensor,
                     std::span<const float> values) {

@@ -28,7 +28,7 @@ std::map<std::string, std::string> read_index(const std::string& path) {
   const nlohmann::json index = strict_json(foreign_text(path, kMostHeaderBytes), path);
   const auto found = index.find("weight_map");
   if (found == index.end() || !found->is_object() || found->empty()) {
-    throw Error(ExitCode::checkpoint, path + ": wanted a weight_map of tensors to files");
+    throw Error(ExitCode::checkpoint, path + ": expected a weight_map of tensors to files");
   }
   std::map<std::string, std::string> map;
   for (const auto& [tensor, file] : found->items()) {
@@ -37,8 +37,8 @@ std::map<std::string, std::string> read_index(const std::string& path) {
         name.find('\0') != std::string::npos) {
       throw Error(
           ExitCode::checkpoint,
-          fmt::format("{}: tensor {}: wanted the name of a file in the same folder, found {}", path,
-                      shown(tensor), shown(file.dump())));
+          fmt::format("{}: tensor {}: expected the name of a file in the same folder, found {}",
+                      path, shown(tensor), shown(file.dump())));
     }
     map.emplace(tensor, name);
   }
@@ -108,10 +108,11 @@ void read_values(const storage::File& file, const std::string& name, const Safet
   if (entry.dtype == "F32") return read_f32(file, entry, first, out);
   if (entry.dtype == "F16") return widen<f16>(file, entry, first, out);
   if (entry.dtype == "BF16") return widen<bf16>(file, entry, first, out);
-  throw Error(ExitCode::checkpoint,
-              fmt::format("{}: tensor {} is {}, wanted F32, F16 or BF16; save the model in one of "
-                          "these",
-                          entry.file, shown(name), entry.dtype));
+  throw Error(
+      ExitCode::checkpoint,
+      fmt::format("{}: tensor {} is {}, expected F32, F16 or BF16; save the model in one of "
+                  "these",
+                  entry.file, shown(name), entry.dtype));
 }
 
 }  // namespace
@@ -133,7 +134,7 @@ void SafetensorsReader::read(const std::string& name, View out) const {
   const SafetensorsEntry& tensor = entry(name);
   if (!std::ranges::equal(tensor.shape, out.shape().dims())) {
     throw Error(ExitCode::checkpoint,
-                fmt::format("{}: tensor {} has shape ({}), wanted {}", tensor.file, shown(name),
+                fmt::format("{}: tensor {} has shape ({}), expected {}", tensor.file, shown(name),
                             fmt::join(tensor.shape, ", "), out.shape().str()));
   }
   read_values(storage::File::open(tensor.file), name, tensor, 0, out.span<float>());

@@ -42,7 +42,7 @@ json strict_json(const std::string& text, const std::string& file) {
     throw Error(ExitCode::checkpoint, fmt::format("{}: damaged JSON: {}", file, error.what()));
   }
   if (!value.is_object()) {
-    throw Error(ExitCode::checkpoint, file + ": wanted a JSON object, found something else");
+    throw Error(ExitCode::checkpoint, file + ": expected a JSON object, found something else");
   }
   return value;
 }
@@ -55,7 +55,7 @@ std::string foreign_text(const std::string& path, std::uint64_t most) {
   }
   if (bytes > most) {
     throw Error(ExitCode::checkpoint,
-                fmt::format("{}: {} bytes, wanted at most {}", path, bytes, most));
+                fmt::format("{}: {} bytes, expected at most {}", path, bytes, most));
   }
   return storage::read_text(path);
 }

@@ -46,7 +46,7 @@ Handle create(const Handle& group, const Column& column) {
           H5Dclose};
 }
 
-/// Writes the values behind the first `rows` rows; false where HDF5 failed.
+/// Writes the values after the first `rows` rows; false if HDF5 failed.
 bool append(const Handle& dataset, const Column& column, hsize_t rows) {
   const hsize_t count = size_of(column);
   const hsize_t total = rows + count;

@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The step of a line; nothing where the line is torn.
+/// The step of a line; nothing if the line is torn.
 std::optional<std::int64_t> step_of(const std::string& line) {
   const json value = json::parse(line, nullptr, false);
   if (!value.is_object()) return std::nullopt;

@@ -135,17 +135,17 @@ struct TimingWriter::Impl {
     steps.reserve(rows);
     add_groups(info.groups);
   }
-  void add_groups(const std::vector<GroupInfo>& wanted) {
-    require(wanted.size() <= kMostGroups, "a rank is in more groups than its timing file takes");
+  void add_groups(const std::vector<GroupInfo>& expected) {
+    require(expected.size() <= kMostGroups, "a rank is in more groups than its timing file takes");
     const Handle made(H5Gcreate2(file.get(), "groups", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
                       H5Gclose);
     hdf5::check(static_cast<bool>(made), ExitCode::storage, path + ": /groups");
-    for (const GroupInfo& group : wanted) {
+    for (const GroupInfo& group : expected) {
       const std::string name(name_of(group.role));
-      Table& table = groups.emplace_back(file, path, "groups/" + name, traffic_columns());
+      Table& table = groups.emopened_back(file, path, "groups/" + name, traffic_columns());
       table.reserve(flush_rows);
-      const Handle place(H5Gopen2(made.get(), name.c_str(), H5P_DEFAULT), H5Gclose);
-      set_attribute(place, "size", group.size);
+      const Handle opened(H5Gopen2(made.get(), name.c_str(), H5P_DEFAULT), H5Gclose);
+      set_attribute(opened, "size", group.size);
     }
   }
   /// Puts all rows into the file; returns why that failed, or nothing.

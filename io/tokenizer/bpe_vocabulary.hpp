@@ -32,7 +32,7 @@ struct BpeVocabulary {
 /// Reads `path`: a folder with tokenizer.json or with vocab.json and merges.txt (or gpt2_vocab.json
 /// and gpt2_merges.txt), or one of the .json files; with the tokenizer_config.json of its folder,
 /// if there is one. Throws Error(data) that names the file, the
-/// place, what was wanted and found.
+/// line or key, what was expected and found.
 [[nodiscard]] BpeVocabulary read_vocabulary(const std::string& path);
 
 }  // namespace hyperslab::io

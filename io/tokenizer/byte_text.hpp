@@ -16,7 +16,7 @@ namespace hyperslab::io {
 /// bytes_to_unicode in encoder.py); a space becomes U+0120.
 [[nodiscard]] std::string bytes_to_text(std::string_view bytes);
 
-/// The bytes that `text` stands for; nothing where it has a character that stands for no byte.
+/// The bytes that `text` stands for; nothing if it has a character that stands for no byte.
 [[nodiscard]] std::optional<std::string> text_to_bytes(std::string_view text);
 
 }  // namespace hyperslab::io

@@ -28,7 +28,7 @@ bool ends_in_space(std::string_view text) {
 
 bool is_after_line(std::string_view text, std::size_t i) {
   if (text[i - 1] != '\n') return false;
-  // Two bytes tell a space from another character: where `text` ends too early nothing is known.
+  // Two bytes tell a space from another character: if `text` ends too early nothing is known.
   const bool begins =
       is_letter(text[i]) || is_digit(text[i]) || ((text[i] & 0xC0) == 0xC0 && i + 1 < text.size());
   return begins && !may_be_space(text, i) && !ends_in_space(text.substr(0, i - 1));

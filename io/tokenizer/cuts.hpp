@@ -7,14 +7,14 @@
 
 namespace hyperslab::io {
 
-/// The last place in [from, text.size()) where `text` may be cut so that both parts have the pieces
-/// that the whole has, under the split patterns of GPT-2, GPT-4 and Llama 3: after a line break
-/// between two characters that are not white space, the second no ASCII punctuation; where there is
-/// none, before a space between two visible ASCII characters. npos where there is neither. `from`
+/// The last offset in [from, text.size()) at which `text` may be cut so that both parts have the
+/// pieces that the whole has, under the split patterns of GPT-2, GPT-4 and Llama 3: after a line
+/// break between two characters that are not white space, the second no ASCII punctuation; if there
+/// is none, before a space between two visible ASCII characters. npos if there is neither. `from`
 /// is at least 2.
 [[nodiscard]] std::size_t last_cut(std::string_view text, std::size_t from);
 
-/// `text` in parts of about `bytes`, longer ones where there is no such place.
+/// `text` in parts of about `bytes`, longer ones if there is no such offset.
 [[nodiscard]] std::vector<std::string_view> cut_into_parts(std::string_view text,
                                                            std::size_t bytes);
 

@@ -21,10 +21,10 @@ namespace {
 constexpr std::string_view kMarker = "<|endoftext|>";
 constexpr std::size_t kBufferBytes = 4 << 20;
 
-[[noreturn]] void fail_input(const std::string& path, const std::string& wanted,
+[[noreturn]] void fail_input(const std::string& path, const std::string& expected,
                              const std::string& found, const std::string& remedy) {
-  throw Error(ExitCode::data,
-              fmt::format("text file '{}': wanted {}, found: {}; {}", path, wanted, found, remedy));
+  throw Error(ExitCode::data, fmt::format("text file '{}': expected {}, found: {}; {}", path,
+                                          expected, found, remedy));
 }
 
 [[noreturn]] void fail_open(const std::string& path, const std::string& found) {
@@ -119,7 +119,7 @@ void DocumentReader::fill() {
 }
 
 /// The next line that is only the marker, with its line break.
-DocumentReader::Place DocumentReader::find_marker_line() const {
+DocumentReader::Separator DocumentReader::find_marker_line() const {
   for (std::size_t at = buffer_.find(kMarker, begin_); at != buffer_.npos;
        at = buffer_.find(kMarker, at + 1)) {
     const bool begins = at == begin_ ? line_begins_ : buffer_[at - 1] == '\n';
@@ -131,8 +131,8 @@ DocumentReader::Place DocumentReader::find_marker_line() const {
   return {};
 }
 
-/// The next line that is empty, behind the line break that the document keeps.
-DocumentReader::Place DocumentReader::find_empty_line() const {
+/// The next line that is empty, after the line break that the document keeps.
+DocumentReader::Separator DocumentReader::find_empty_line() const {
   for (std::size_t at = buffer_.find('\n', begin_); at != buffer_.npos;
        at = buffer_.find('\n', at + 1)) {
     const std::string_view rest = std::string_view(buffer_).substr(at + 1);
@@ -142,7 +142,7 @@ DocumentReader::Place DocumentReader::find_empty_line() const {
   return {};
 }
 
-DocumentReader::Place DocumentReader::find_separator() const {
+DocumentReader::Separator DocumentReader::find_separator() const {
   if (separator_.kind == DocumentSeparator::Kind::marker_line) return find_marker_line();
   if (separator_.kind == DocumentSeparator::Kind::blank_lines) return find_empty_line();
   const std::size_t at = buffer_.find(separator_.text, begin_);
@@ -150,7 +150,7 @@ DocumentReader::Place DocumentReader::find_separator() const {
   return {at, at + separator_.text.size()};
 }
 
-/// Bytes from begin_ on in which no separator begins that goes on behind the buffer.
+/// Bytes from begin_ on in which no separator begins that goes on beyond the buffer.
 std::size_t DocumentReader::safe_bytes() const {
   std::size_t longest = kMarker.size() + 2;  // a line break before it, and a carriage return
   if (separator_.kind == DocumentSeparator::Kind::blank_lines) longest = 3;
@@ -167,7 +167,7 @@ void DocumentReader::skip_empty_lines() {
   }
 }
 
-DocumentReader::Piece DocumentReader::take(std::size_t text_bytes, std::size_t all_bytes,
+DocumentReader::Chunk DocumentReader::take(std::size_t text_bytes, std::size_t all_bytes,
                                            bool ends_document) {
   const std::string_view text(buffer_.data() + begin_, text_bytes);
   begin_ += all_bytes;
@@ -176,13 +176,13 @@ DocumentReader::Piece DocumentReader::take(std::size_t text_bytes, std::size_t a
   return {text, ends_document, at_end_ && begin_ == buffer_.size()};
 }
 
-DocumentReader::Piece DocumentReader::next() {
+DocumentReader::Chunk DocumentReader::next() {
   fill();
   if (document_begins_ && separator_.kind == DocumentSeparator::Kind::blank_lines) {
     skip_empty_lines();
   }
-  const Place place = find_separator();
-  if (place.begin != buffer_.npos) return take(place.begin - begin_, place.end - begin_, true);
+  const Separator found = find_separator();
+  if (found.begin != buffer_.npos) return take(found.begin - begin_, found.end - begin_, true);
   const std::size_t rest = buffer_.size() - begin_;
   if (at_end_) return take(rest, rest, false);
   const std::size_t cut = cut_of(std::string_view(buffer_).substr(begin_, safe_bytes()));

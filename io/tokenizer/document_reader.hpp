@@ -13,13 +13,13 @@ namespace hyperslab::io {
 /// A text file read from its beginning to its end.
 class TextFile {
  public:
-  /// Throws Error(data) where `path` is not a readable file.
+  /// Throws Error(data) if `path` is not a readable file.
   explicit TextFile(std::string path);
   ~TextFile();
   TextFile(TextFile&&) = delete;
   TextFile& operator=(TextFile&&) = delete;
-  /// Appends to `buffer` up to `bytes` in all; true where the file has ended. Throws Error(data)
-  /// where reading fails, where the file is empty, and at its end where it has changed since it was
+  /// Appends to `buffer` up to `bytes` in all; true if the file has ended. Throws Error(data)
+  /// if reading fails, if the file is empty, and at its end if it has changed since it was
   /// opened.
   bool fill(std::string& buffer, std::size_t bytes);
 
@@ -38,36 +38,36 @@ class TextFile {
 /// others.
 [[nodiscard]] std::vector<std::string> without_empty_files(std::span<const std::string> inputs);
 
-/// Cuts a text file into pieces of at most a few MiB and into documents, in bounded memory. A piece
-/// ends where a document does or, in longer documents, where last_cut() (cuts.hpp) says that no
-/// vocabulary sees a difference; only text without such a place in 4 MiB is cut between two UTF-8
+/// Cuts a text file into chunks of at most a few MiB and into documents, in bounded memory. A chunk
+/// ends with a document or, in longer documents, where last_cut() (cuts.hpp) says that no
+/// vocabulary sees a difference; only text without such a cut in 4 MiB is cut between two UTF-8
 /// sequences.
 class DocumentReader {
  public:
-  /// Throws Error(data) where `path` is not a readable file.
+  /// Throws Error(data) if `path` is not a readable file.
   explicit DocumentReader(const std::string& path, DocumentSeparator separator = {});
 
-  struct Piece {
+  struct Chunk {
     std::string_view text;  ///< valid until the next call
     bool ends_document = false;
     bool ends_file = false;
   };
-  /// The next piece; not to be called after one that ends the file.
-  Piece next();
+  /// The next chunk; not to be called after one that ends the file.
+  Chunk next();
 
  private:
-  /// Where a document ends and the next begins, in the buffer.
-  struct Place {
+  /// The end of a document and the begin of the next, in the buffer.
+  struct Separator {
     std::size_t begin = std::string::npos;  ///< npos: not in the buffer
     std::size_t end = 0;
   };
   void fill();
   void skip_empty_lines();
-  [[nodiscard]] Place find_marker_line() const;
-  [[nodiscard]] Place find_empty_line() const;
-  [[nodiscard]] Place find_separator() const;
+  [[nodiscard]] Separator find_marker_line() const;
+  [[nodiscard]] Separator find_empty_line() const;
+  [[nodiscard]] Separator find_separator() const;
   [[nodiscard]] std::size_t safe_bytes() const;
-  Piece take(std::size_t text_bytes, std::size_t all_bytes, bool ends_document);
+  Chunk take(std::size_t text_bytes, std::size_t all_bytes, bool ends_document);
 
   TextFile file_;
   DocumentSeparator separator_;

@@ -13,12 +13,12 @@ constexpr std::size_t kMostBytes = 4096;
 
 [[noreturn]] void refuse(const std::string& option, const std::string& found) {
   throw Error(ExitCode::usage, "--document-separator '" + option +
-                                   "': wanted blank-lines, or a text of 1 to 4096 bytes in which "
+                                   "': expected blank-lines, or a text of 1 to 4096 bytes in which "
                                    "\\n, \\r, \\t, \\\\ and \\xHH stand for bytes, found " +
                                    found);
 }
 
-/// The byte that the escape at the beginning of `text` (behind the backslash) stands for; takes it
+/// The byte that the escape at the beginning of `text` (after the backslash) stands for; takes it
 /// off.
 char take_escape(std::string_view& text, const std::string& option) {
   const char kind = text.empty() ? '\0' : text.front();

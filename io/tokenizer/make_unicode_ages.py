@@ -63,7 +63,7 @@ def ranges(pairs):
 def main():
     """Writes the file beside this one."""
     if unicodedataplus.unidata_version != VERSION:
-        raise SystemExit(f"unicodedataplus has Unicode {unicodedataplus.unidata_version}, wanted {VERSION}")
+        raise SystemExit(f"unicodedataplus has Unicode {unicodedataplus.unidata_version}, expected {VERSION}")
     table = ranges(stand_ins())
     rows = ["{" + ", ".join(f"0x{number:X}" for number in row) + "}," for row in table]
     lines = ["// SPDX-License-Identifier: Apache-2.0",

@@ -9,7 +9,7 @@
 namespace hyperslab::io {
 
 /// Finds fixed texts (special tokens) from left to right in one text; of those that begin at one
-/// place the longest.
+/// offset the longest.
 class MarkerSearch {
  public:
   MarkerSearch(const std::vector<std::string>& markers, std::string_view text);
@@ -24,7 +24,7 @@ class MarkerSearch {
   const std::vector<std::string>& markers_;
   std::string_view text_;
   std::size_t begin_ = 0;
-  std::vector<std::size_t> places_;  ///< of each marker from begin_ on
+  std::vector<std::size_t> offsets_;  ///< of each marker from begin_ on
 };
 
 }  // namespace hyperslab::io

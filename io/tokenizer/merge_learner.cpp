@@ -13,13 +13,13 @@ namespace hyperslab::io {
 namespace {
 
 constexpr std::int32_t kBoundary = -1;  ///< between two pieces
-constexpr std::int32_t kInside = -2;    ///< within a token, behind its first byte
+constexpr std::int32_t kInside = -2;    ///< within a token, after its first byte
 
-/// A pair of neighbours: how often it occurs and where; places may be out of date.
+/// A pair of neighbours: how often it occurs and at which positions, some out of date.
 struct Pair {
   std::uint64_t key = 0;
   std::int64_t count = 0;
-  std::vector<std::uint32_t> places;
+  std::vector<std::uint32_t> positions;
 };
 
 /// Pairs by key: open addressing over indices.
@@ -119,7 +119,7 @@ class Learner {
 
   LearnedMerges learned_;
   std::array<std::int32_t, 256> ids_{};
-  // By place, a place for each byte of the pieces and one between them:
+  // By position, one for each byte of the pieces and one between them:
   std::vector<std::int32_t> symbols_;  ///< token that begins there, kInside or kBoundary
   std::vector<std::uint32_t> begins_;  ///< at the last byte of a token, where it begins
   std::vector<std::uint32_t> pieces_;  ///< the piece
@@ -130,16 +130,16 @@ class Learner {
 };
 
 void Learner::lay_out(const PieceCounts& pieces) {
-  std::size_t places = 1;
-  for (const PieceCounts::Entry& entry : pieces.entries()) places += entry.bytes + 1;
-  if (places > std::numeric_limits<std::uint32_t>::max()) {
+  std::size_t positions = 1;
+  for (const PieceCounts::Entry& entry : pieces.entries()) positions += entry.bytes + 1;
+  if (positions > std::numeric_limits<std::uint32_t>::max()) {
     throw Error(ExitCode::data,
-                "vocabulary to train: wanted distinct pieces of at most 4 GiB, "
+                "vocabulary to train: expected distinct pieces of at most 4 GiB, "
                 "found more; give less text to --input");
   }
-  symbols_.reserve(places);
-  begins_.reserve(places);
-  pieces_.reserve(places);
+  symbols_.reserve(positions);
+  begins_.reserve(positions);
+  pieces_.reserve(positions);
   const auto put = [this](std::int32_t symbol) {
     begins_.push_back(static_cast<std::uint32_t>(symbols_.size()));
     symbols_.push_back(symbol);
@@ -170,8 +170,8 @@ void Learner::change(std::int32_t left, std::int32_t right, std::int64_t by, std
   Pair& pair = pairs_[index];
   pair.count += by * counts_[pieces_[at]];
   if (by < 0) return;
-  if (pair.places.empty()) grown_.push_back(index);
-  pair.places.push_back(at);
+  if (pair.positions.empty()) grown_.push_back(index);
+  pair.positions.push_back(at);
 }
 
 void Learner::merge(std::uint32_t pair) {
@@ -181,11 +181,11 @@ void Learner::merge(std::uint32_t pair) {
   const auto result = static_cast<std::int32_t>(learned_.tokens.size());
   learned_.tokens.push_back(token(key >> 32) + token(key & 0xFFFFFFFF));
   learned_.merges.emplace_back(left, right);
-  const std::vector<std::uint32_t> places = std::move(pairs_[pair].places);
+  const std::vector<std::uint32_t> positions = std::move(pairs_[pair].positions);
   grown_.clear();
-  for (const std::uint32_t at : places) merge_at(at, left, right, result);
+  for (const std::uint32_t at : positions) merge_at(at, left, right, result);
   pairs_[pair].count = 0;
-  pairs_[pair].places = {};
+  pairs_[pair].positions = {};
   for (const std::uint32_t grown : grown_) heap_.push({pairs_[grown].count, grown});
 }
 

@@ -17,7 +17,7 @@ struct LearnedMerges {
 
 /// Learns up to `merges` merges from the pieces, which it takes apart: each time the most frequent
 /// pair of neighbours, of equally frequent ones the pair whose bytes are lexicographically greater
-/// (left token first). Ends where no pair is left.
+/// (left token first). Ends if no pair is left.
 [[nodiscard]] LearnedMerges learn_merges(PieceCounts pieces, std::int64_t merges);
 
 }  // namespace hyperslab::io

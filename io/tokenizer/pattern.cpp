@@ -79,15 +79,16 @@ Pattern::Pattern(const std::string& text, const std::string& where)
     : is_gpt2_(text == kGpt2Pattern) {
   const std::string source = with_unicode_spaces(text);
   int error = 0;
-  PCRE2_SIZE place = 0;
+  PCRE2_SIZE offset = 0;
   code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(),
-                            PCRE2_UTF | PCRE2_UCP, &error, &place, nullptr),
+                            PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr),
               pcre2_code_free);
   if (!code_) {
-    throw Error(ExitCode::data,
-                fmt::format("{}: wanted a regular expression of PCRE2, found '{}': {} after '{}'; "
-                            "give the vocabulary with vocab.json and merges.txt instead",
-                            where, text, message_of(error), source.substr(0, place)));
+    throw Error(
+        ExitCode::data,
+        fmt::format("{}: expected a regular expression of PCRE2, found '{}': {} after '{}'; "
+                    "give the vocabulary with vocab.json and merges.txt instead",
+                    where, text, message_of(error), source.substr(0, offset)));
   }
   has_jit_ = pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;
 }
@@ -119,7 +120,7 @@ bool Splitter::begin_stretch() {
   return true;
 }
 
-/// Bytes of the piece at next_ where ASCII alone decides about it, else 0.
+/// Bytes of the piece at next_ if ASCII alone decides about it, else 0.
 std::size_t Splitter::ascii_piece() const {
   const char* const begin = text_.data() + next_;
   const char* const end = text_.data() + stretch_end_;

@@ -21,7 +21,7 @@ inline constexpr std::string_view kGpt2Pattern =
 class Pattern {
  public:
   /// \s and \S are Unicode's White_Space. Throws Error(data) that begins with `where` and names the
-  /// place in the pattern.
+  /// offset in the pattern.
   Pattern(const std::string& text, const std::string& where);
   [[nodiscard]] const pcre2_real_code_8* code() const { return code_.get(); }
   [[nodiscard]] bool has_jit() const { return has_jit_; }
@@ -42,7 +42,7 @@ class Splitter {
   explicit Splitter(const Pattern& pattern);
 
   void start(std::string_view text);
-  /// The next piece, empty at the end. Throws Error(data) where the pattern cannot be matched
+  /// The next piece, empty at the end. Throws Error(data) if the pattern cannot be matched
   /// within the engine's limits.
   std::string_view next() {
     if (next_ == stretch_end_ && !begin_stretch()) return {};
@@ -67,11 +67,11 @@ class Splitter {
   std::shared_ptr<pcre2_real_jit_stack_8> stack_;
   std::string_view text_;
   std::string_view subject_;  ///< the stretch as the engine sees it, of as many bytes
-  std::string copy_;          ///< of the stretch, where it has stand-ins
+  std::string copy_;          ///< of the stretch, if it has stand-ins
   std::size_t next_ = 0;
   std::size_t stretch_begin_ = 0;  ///< of valid UTF-8 that the engine looks at
   std::size_t stretch_end_ = 0;
-  std::size_t match_begin_ = 0;  ///< a match found behind text that no match covers
+  std::size_t match_begin_ = 0;  ///< a match found after text that no match covers
   std::size_t match_end_ = 0;
 };
 

@@ -8,8 +8,8 @@
 #include <memory>
 #include <mutex>
 
-#include "checkpoint/workers.hpp"
 #include "hyperslab/core/error.hpp"
+#include "run_jobs.hpp"
 #include "tokenizer/cuts.hpp"
 #include "tokenizer/document_reader.hpp"
 #include "tokenizer/markers.hpp"
@@ -92,24 +92,24 @@ class Counters {
   std::vector<std::unique_ptr<Counter>> idle_;
 };
 
-/// White space parts what is counted together from the rest, so no special is cut.
+/// What is counted together ends at white space, so no special is cut.
 void count_file(const std::string& path, const std::vector<std::string>& specials,
                 Counters& counters) {
   TextFile file(path);
   std::string buffer;
-  std::size_t wanted = kBlockBytes;
+  std::size_t expected = kBlockBytes;
   for (bool ended = false; !ended;) {
-    ended = file.fill(buffer, wanted);
+    ended = file.fill(buffer, expected);
     const std::size_t cut = ended ? buffer.size() : last_cut(buffer, 2);
     if (cut == buffer.npos) {
-      wanted = 2 * buffer.size();
+      expected = 2 * buffer.size();
       continue;
     }
     const auto parts = cut_into_parts(std::string_view(buffer).substr(0, cut), kPartBytes);
     run_jobs(parts.size(), omp_get_max_threads(),
              [&](std::size_t i) { counters.count(parts[i], specials); });
     buffer.erase(0, cut);
-    wanted = kBlockBytes;
+    expected = kBlockBytes;
   }
 }
 

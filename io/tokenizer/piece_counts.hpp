@@ -9,7 +9,7 @@
 
 namespace hyperslab::io {
 
-/// How often each piece occurs: open addressing over pieces stored one behind the other.
+/// How often each piece occurs: open addressing over pieces stored one after the other.
 class PieceCounts {
  public:
   struct Entry {

@@ -80,8 +80,8 @@ void PieceEncoder::merge_short() {
   }
 }
 
-/// The same order by a heap of (rank, place) over a linked list; entries whose rank is no longer
-/// that of their place are skipped.
+/// The same order by a heap of (rank, index) over a linked list; entries whose rank is no longer
+/// that of their index are skipped.
 void PieceEncoder::merge_long() {
   const auto n = static_cast<std::uint32_t>(ids_.size());
   std::vector<std::uint32_t> next(n);
@@ -93,7 +93,7 @@ void PieceEncoder::merge_long() {
     if (ranks_[i] != MergeTable::kNone) entries.push_back((std::uint64_t{ranks_[i]} << 32) | i);
   }
   std::priority_queue heap(std::greater<>(), std::move(entries));
-  const auto judge = [&](std::uint32_t i) {
+  const auto rank_pair = [&](std::uint32_t i) {
     ranks_[i] = next[i] < n ? tables_.merges.find(ids_[i], ids_[next[i]]).rank : MergeTable::kNone;
     if (ranks_[i] != MergeTable::kNone) heap.push((std::uint64_t{ranks_[i]} << 32) | i);
   };
@@ -107,8 +107,8 @@ void PieceEncoder::merge_long() {
     ranks_[gone] = MergeTable::kNone;
     next[i] = next[gone];
     if (next[i] < n) previous[next[i]] = i;
-    judge(i);
-    if (i > 0) judge(previous[i]);
+    rank_pair(i);
+    if (i > 0) rank_pair(previous[i]);
   }
   compact(next);
 }

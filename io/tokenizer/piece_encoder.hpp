@@ -18,7 +18,7 @@ struct BpeTables {
   explicit BpeTables(const BpeVocabulary& vocabulary);
   std::array<std::int32_t, 256> byte_ids;
   MergeTable merges;
-  /// Ids by the bytes of the token, where a piece that is a token is not merged; else empty.
+  /// Ids by the bytes of the token, if a piece that is a token is not merged; else empty.
   std::unordered_map<std::string_view, std::int32_t> whole;
 };
 

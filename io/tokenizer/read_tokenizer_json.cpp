@@ -34,16 +34,16 @@ class TokenizerFile {
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& key, const std::string& wanted, const json& found) {
-    fail_vocabulary(path_, fmt::format("{}: wanted {}, found {}; give the tokenizer.json of a "
+  [[noreturn]] void refuse(const std::string& key, const std::string& expected, const json& found) {
+    fail_vocabulary(path_, fmt::format("{}: expected {}, found {}; give the tokenizer.json of a "
                                        "byte-level BPE such as GPT-2's or Llama 3's",
-                                       key, wanted, shown(found.dump())));
+                                       key, expected, shown(found.dump())));
   }
 
-  /// `key` of `object` must be absent, null or `wanted`.
-  void require_value(const json& object, const std::string& key, const json& wanted) {
+  /// `key` of `object` must be absent, null or `expected`.
+  void require_value(const json& object, const std::string& key, const json& expected) {
     const json found = object.value(key, json());
-    if (!found.is_null() && found != wanted) refuse(key, wanted.dump(), found);
+    if (!found.is_null() && found != expected) refuse(key, expected.dump(), found);
   }
 
   void require_byte_level(const json& part, bool with_pattern) {
@@ -92,14 +92,14 @@ class TokenizerFile {
   }
 
   void read_merge(const json& merge, std::size_t index) {
-    const std::string place = fmt::format("model.merges[{}]", index);
+    const std::string mark = fmt::format("model.merges[{}]", index);
     if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-      return builder_.add_merge(merge[0], merge[1], path_, place);
+      return builder_.add_merge(merge[0], merge[1], path_, mark);
     }
     const std::string line = merge.is_string() ? merge.get<std::string>() : std::string();
     const std::size_t space = line.find(' ');
-    if (space == line.npos) refuse(place, "two tokens", merge);
-    builder_.add_merge(line.substr(0, space), line.substr(space + 1), path_, place);
+    if (space == line.npos) refuse(mark, "two tokens", merge);
+    builder_.add_merge(line.substr(0, space), line.substr(space + 1), path_, mark);
   }
 
   /// Special tokens never are found in text; the others are, and then only as plain text.

@@ -18,7 +18,7 @@ constexpr std::string_view kMerges = "merges.txt";
 
 /// "LEFT RIGHT" a line; a first line "#version..." is left out.
 void add_merges(const std::string& path, VocabularyBuilder& builder) {
-  const std::string text = read_text_file(path);
+  const std::string text = read_vocabulary_text(path);
   std::string_view rest = text;
   for (std::size_t number = 1; !rest.empty(); ++number) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
@@ -26,24 +26,25 @@ void add_merges(const std::string& path, VocabularyBuilder& builder) {
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty() || (number == 1 && line.starts_with("#version"))) continue;
-    const std::string place = fmt::format("line {}", number);
+    const std::string mark = fmt::format("line {}", number);
     const std::size_t space = line.find(' ');
     const bool two = space != line.npos && space > 0 && space + 1 < line.size() &&
                      line.find(' ', space + 1) == line.npos;
     if (!two) {
-      fail_vocabulary(path, fmt::format("{}: wanted two tokens parted by a space, found {}; copy "
-                                        "the file again",
-                                        place, shown(line)));
+      fail_vocabulary(path,
+                      fmt::format("{}: expected two tokens separated by a space, found {}; copy "
+                                  "the file again",
+                                  mark, shown(line)));
     }
     builder.add_merge(std::string(line.substr(0, space)), std::string(line.substr(space + 1)), path,
-                      place);
+                      mark);
   }
 }
 
 BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::json& tokens) {
   if (!path.ends_with(kVocab)) {
     fail_vocabulary(path,
-                    "wanted a tokenizer.json, or a file that ends in vocab.json beside its "
+                    "expected a tokenizer.json, or a file that ends in vocab.json beside its "
                     "merges.txt, found JSON of another name; rename it or give its folder");
   }
   VocabularyBuilder builder(path);
@@ -67,10 +68,11 @@ std::string find_in_folder(const std::filesystem::path& folder) {
     std::error_code ignored;
     if (std::filesystem::exists(folder / name, ignored)) return (folder / name).string();
   }
-  throw Error(ExitCode::data, fmt::format("vocabulary '{}': wanted a folder with tokenizer.json or "
-                                          "with vocab.json and merges.txt, found neither; give "
-                                          "another folder",
-                                          folder.string()));
+  throw Error(ExitCode::data,
+              fmt::format("vocabulary '{}': expected a folder with tokenizer.json or "
+                          "with vocab.json and merges.txt, found neither; give "
+                          "another folder",
+                          folder.string()));
 }
 
 }  // namespace
@@ -88,7 +90,7 @@ std::string vocabulary_file(const std::string& path) {
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   if (!is_folder && !path.ends_with(".json")) {
     fail_vocabulary(path,
-                    "wanted a folder, a tokenizer.json or a vocab.json, found another file; "
+                    "expected a folder, a tokenizer.json or a vocab.json, found another file; "
                     "give the folder that it is in");
   }
   return is_folder ? find_in_folder(path) : path;

@@ -31,10 +31,10 @@ class TemplateReader {
   TextTemplate take() { return std::move(text_); }
 
  private:
-  [[noreturn]] void refuse(const std::string& wanted, const json& found) const {
-    fail_vocabulary(path_, fmt::format("post_processor: wanted {}, found {}; set it to null to "
+  [[noreturn]] void refuse(const std::string& expected, const json& found) const {
+    fail_vocabulary(path_, fmt::format("post_processor: expected {}, found {}; set it to null to "
                                        "leave its special tokens out",
-                                       wanted, shown(found.dump())));
+                                       expected, shown(found.dump())));
   }
 
   void add_template(const json& processor) {

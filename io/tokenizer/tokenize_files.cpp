@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "checkpoint/workers.hpp"
 #include "dataset/token_writer.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/tokenizer.hpp"
+#include "run_jobs.hpp"
 #include "tokenizer/cuts.hpp"
 #include "tokenizer/document_reader.hpp"
 
@@ -66,13 +66,13 @@ class Batch {
     for (const End& end : ends_) {
       const auto text = std::string_view(text_).substr(begin, end.at - begin);
       begin = end.at;
-      for (const std::string_view piece : cut_into_parts(text, kPartBytes)) {
-        if (bytes + piece.size() > kPartBytes && !parts.back().empty()) {
+      for (const std::string_view range : cut_into_parts(text, kPartBytes)) {
+        if (bytes + range.size() > kPartBytes && !parts.back().empty()) {
           parts.emplace_back();
           bytes = 0;
         }
-        parts.back().push_back({piece, nullptr});
-        bytes += piece.size();
+        parts.back().push_back({range, nullptr});
+        bytes += range.size();
       }
       if (end.follow != nullptr) parts.back().push_back({{}, end.follow});
     }
@@ -100,14 +100,14 @@ void append_file(const std::string& path, const DocumentSeparator& separator, Ba
   DocumentReader reader(path, separator);
   bool open = true;  // something is to be ended at the end of the file
   bool has_text = false;
-  for (DocumentReader::Piece piece; !piece.ends_file;) {
-    piece = reader.next();
-    const bool ends_file = piece.ends_file && open;
-    if (!has_text && (!piece.text.empty() || ends_file)) batch.begin_document();
-    batch.add_text(piece.text);
-    has_text = has_text || !piece.text.empty();
+  for (DocumentReader::Chunk chunk; !chunk.ends_file;) {
+    chunk = reader.next();
+    const bool ends_file = chunk.ends_file && open;
+    if (!has_text && (!chunk.text.empty() || ends_file)) batch.begin_document();
+    batch.add_text(chunk.text);
+    has_text = has_text || !chunk.text.empty();
     if (has_text) open = true;
-    if (!(piece.ends_document && has_text) && !(piece.ends_file && open)) continue;
+    if (!(chunk.ends_document && has_text) && !(chunk.ends_file && open)) continue;
     batch.end_document();
     has_text = open = false;
   }
@@ -120,7 +120,7 @@ std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::str
                             bool special_tokens) {
   if (inputs.empty()) {
     throw Error(ExitCode::usage,
-                "tokenize: wanted at least one text file, found none; use --input");
+                "tokenize: expected at least one text file, found none; use --input");
   }
   TokenWriter writer(output, tokenizer.vocabulary(), tokenizer.end_of_text());
   Batch batch(tokenizer, writer, special_tokens);

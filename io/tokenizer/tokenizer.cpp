@@ -34,7 +34,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary) {
   std::error_code ignored;
   if (!std::filesystem::exists(vocabulary, ignored)) {
     throw Error(ExitCode::data,
-                "vocabulary '" + vocabulary + "': wanted 'bytes', a folder or a tokenizer.json, " +
+                "vocabulary '" + vocabulary +
+                    "': expected 'bytes', a folder or a tokenizer.json, " +
                     "found nothing under this path; correct it or train one with tokenize " +
                     "--train-vocab");
   }
@@ -44,10 +45,11 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary) {
 void require_fits_model(const Tokenizer& tokenizer, const std::string& vocabulary,
                         std::int64_t model_vocabulary) {
   if (tokenizer.vocabulary() <= model_vocabulary) return;
-  throw Error(ExitCode::data,
-              fmt::format("vocabulary '{}': wanted at most {} tokens (model.vocabulary), found {}; "
-                          "give the vocabulary that the model's tokens were made with",
-                          vocabulary, model_vocabulary, tokenizer.vocabulary()));
+  throw Error(
+      ExitCode::data,
+      fmt::format("vocabulary '{}': expected at most {} tokens (model.vocabulary), found {}; "
+                  "give the vocabulary that the model's tokens were made with",
+                  vocabulary, model_vocabulary, tokenizer.vocabulary()));
 }
 
 }  // namespace hyperslab::io

@@ -22,7 +22,7 @@ json read_object(const std::string& path) {
   json file = read_json_file(path);
   if (!file.is_object()) {
     fail_vocabulary(
-        path, fmt::format("wanted an object, found {}; copy the file again", file.type_name()));
+        path, fmt::format("expected an object, found {}; copy the file again", file.type_name()));
   }
   return file;
 }
@@ -34,10 +34,10 @@ TokenizerConfig::TokenizerConfig(const std::string& vocabulary_file)
       path_((std::filesystem::path(folder_) / "tokenizer_config.json").string()),
       file_(read_object(path_)) {}
 
-void TokenizerConfig::refuse(const std::string& key, const std::string& wanted, const json& found,
+void TokenizerConfig::refuse(const std::string& key, const std::string& expected, const json& found,
                              const std::string& remedy) const {
-  fail_vocabulary(
-      path_, fmt::format("{}: wanted {}, found {}; {}", key, wanted, shown(found.dump()), remedy));
+  fail_vocabulary(path_, fmt::format("{}: expected {}, found {}; {}", key, expected,
+                                     shown(found.dump()), remedy));
 }
 
 bool TokenizerConfig::flag(const std::string& key) const {

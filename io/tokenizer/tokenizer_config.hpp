@@ -17,15 +17,15 @@ class TokenizerConfig {
   /// Throws unless the class of the tokenizer splits text as GPT-2's does and adds no tokens to
   /// vocab.json that would be found in text.
   void require_gpt2() const;
-  /// Throws where a space is put before each text.
+  /// Throws if a space is put before each text.
   void require_no_prefix_space() const;
-  /// The ids of bos_token and eos_token (<|endoftext|> where the file does not name them) if
+  /// The ids of bos_token and eos_token (<|endoftext|> if the file does not name them) if
   /// add_bos_token and add_eos_token ask for them. Beside a tokenizer.json its post_processor says
   /// that instead.
   [[nodiscard]] TextTemplate text_template(const BpeVocabulary& vocabulary) const;
 
  private:
-  [[noreturn]] void refuse(const std::string& key, const std::string& wanted,
+  [[noreturn]] void refuse(const std::string& key, const std::string& expected,
                            const nlohmann::json& found, const std::string& remedy) const;
   [[nodiscard]] bool flag(const std::string& key) const;
   [[nodiscard]] nlohmann::json named_token(const std::string& key) const;

@@ -20,7 +20,7 @@ void check_specials(const std::vector<std::string>& specials) {
     const bool printable = std::ranges::all_of(*special, [](char c) { return c > ' ' && c < 127; });
     if (special->size() < 2 || !printable) {
       throw Error(ExitCode::usage,
-                  fmt::format("--special '{}': wanted two or more ASCII characters without white "
+                  fmt::format("--special '{}': expected two or more ASCII characters without white "
                               "space, such as <|endoftext|>; choose another text",
                               *special));
     }
@@ -38,14 +38,15 @@ std::int64_t train_vocabulary(const VocabularyTraining& training) {
   const auto fixed = 256 + static_cast<std::int64_t>(training.specials.size());
   constexpr std::int64_t kMost = std::int64_t{1} << 24;
   if (training.size < fixed || training.size > kMost) {
-    throw Error(ExitCode::usage,
-                fmt::format("--train-vocab {}: wanted {} (256 bytes and {} special tokens) to {}; "
-                            "choose a size in between",
-                            training.size, fixed, fixed - 256, kMost));
+    throw Error(
+        ExitCode::usage,
+        fmt::format("--train-vocab {}: expected {} (256 bytes and {} special tokens) to {}; "
+                    "choose a size in between",
+                    training.size, fixed, fixed - 256, kMost));
   }
   if (training.inputs.empty()) {
     throw Error(ExitCode::usage,
-                "tokenize: wanted at least one text file, found none; use --input");
+                "tokenize: expected at least one text file, found none; use --input");
   }
   const LearnedMerges learned = learn_merges(
       count_pieces(without_empty_files(training.inputs), training.specials), training.size - fixed);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-/// Bytes of the sequence that `lead` starts, 0 where no sequence starts with it.
+/// Bytes of the sequence that `lead` starts, 0 if no sequence starts with it.
 std::size_t length_of(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -21,12 +21,12 @@ std::size_t length_of(unsigned char lead) {
   return 0;
 }
 
-/// Whether `byte` may stand at `place` (1 to 3) after `lead`: the Unicode Standard, table 3-7,
+/// Whether `byte` may stand `index` (1 to 3) bytes after `lead`: the Unicode Standard, table 3-7,
 /// which rules out overlong forms, surrogates and everything above U+10FFFF.
-bool may_follow(unsigned char lead, std::size_t place, unsigned char byte) {
+bool may_follow(unsigned char lead, std::size_t index, unsigned char byte) {
   unsigned char low = 0x80;
   unsigned char high = 0xBF;
-  if (place == 1) {
+  if (index == 1) {
     if (lead == 0xE0) low = 0xA0;
     if (lead == 0xED) high = 0x9F;
     if (lead == 0xF0) low = 0x90;

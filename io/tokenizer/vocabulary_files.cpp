@@ -15,17 +15,17 @@ std::vector<VocabularyFile> read_vocabulary_files(const std::string& vocabulary)
   const std::string file = vocabulary_file(vocabulary);
   std::vector<VocabularyFile> files;
   if (is_tokenizer_json(read_json_file(file))) {
-    files.push_back({"tokenizer.json", read_text_file(file)});
+    files.push_back({"tokenizer.json", read_vocabulary_text(file)});
   } else {
-    files.push_back({"vocab.json", read_text_file(file)});
-    files.push_back({"merges.txt", read_text_file(merges_file(file))});
+    files.push_back({"vocab.json", read_vocabulary_text(file)});
+    files.push_back({"merges.txt", read_vocabulary_text(merges_file(file))});
   }
   const std::filesystem::path folder = std::filesystem::path(file).parent_path();
   for (const char* name : kSettings) {
     std::error_code ignored;
     const std::filesystem::path path = folder / name;
     if (!std::filesystem::is_regular_file(path, ignored)) continue;
-    files.push_back({name, read_text_file(path.string())});
+    files.push_back({name, read_vocabulary_text(path.string())});
   }
   return files;
 }

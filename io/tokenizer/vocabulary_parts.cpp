@@ -31,28 +31,28 @@ std::string shown(std::string_view text) {
   return out + (text.size() > end ? "...'" : "'");
 }
 
-std::string read_text_file(const std::string& path) {
+std::string read_vocabulary_text(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
-    fail_vocabulary(path, "wanted a file, found a folder; give its files");
+    fail_vocabulary(path, "expected a file, found a folder; give its files");
   }
   std::ifstream file(path, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (!file) {
-    fail_vocabulary(path, fmt::format("wanted a readable file, found: {}; correct the path",
+    fail_vocabulary(path, fmt::format("expected a readable file, found: {}; correct the path",
                                       std::strerror(errno)));
   }
   return text;
 }
 
 json read_json_file(const std::string& path) {
-  const std::string text = read_text_file(path);
+  const std::string text = read_vocabulary_text(path);
   try {
     return json::parse(text);
   } catch (const json::exception& error) {
     const std::string_view what = error.what();
     const std::size_t prefix = what.find("] ");
-    fail_vocabulary(path, fmt::format("wanted JSON, found a {}; copy the file again",
+    fail_vocabulary(path, fmt::format("expected JSON, found a {}; copy the file again",
                                       what.substr(prefix == what.npos ? 0 : prefix + 2)));
   }
 }
@@ -61,9 +61,10 @@ void VocabularyBuilder::add(const std::string& text, const json& id, std::string
   const bool fits = id.is_number_integer() && id.get<std::int64_t>() >= 0 &&
                     id.get<std::int64_t>() < std::numeric_limits<std::int32_t>::max();
   if (!fits) {
-    fail_vocabulary(path_, fmt::format("token {}: wanted an id from 0 on, found {}; copy the file "
-                                       "again",
-                                       shown(text), shown(id.dump())));
+    fail_vocabulary(path_,
+                    fmt::format("token {}: expected an id from 0 on, found {}; copy the file "
+                                "again",
+                                shown(text), shown(id.dump())));
   }
   index_.emplace(text, entries_.size());
   entries_.push_back({id.get<std::int64_t>(), text, std::move(bytes)});
@@ -71,7 +72,7 @@ void VocabularyBuilder::add(const std::string& text, const json& id, std::string
 
 void VocabularyBuilder::add_tokens(const json& tokens) {
   if (!tokens.is_object()) {
-    fail_vocabulary(path_, fmt::format("wanted an object of tokens and ids, found {}; give a "
+    fail_vocabulary(path_, fmt::format("expected an object of tokens and ids, found {}; give a "
                                        "vocab.json or tokenizer.json of a byte-level BPE",
                                        tokens.type_name()));
   }
@@ -83,34 +84,35 @@ void VocabularyBuilder::add_literal(const std::string& text, const json& id) {
   if (known == index_.end()) return add(text, id, text);
   Entry& entry = entries_[known->second];
   if (id != entry.id) {
-    fail_vocabulary(path_, fmt::format("token {}: wanted one id, found {} and {}; correct one",
+    fail_vocabulary(path_, fmt::format("token {}: expected one id, found {} and {}; correct one",
                                        shown(text), entry.id, shown(id.dump())));
   }
   entry.bytes = text;
 }
 
 std::int32_t VocabularyBuilder::find(const std::string& text, const std::string& file,
-                                     const std::string& place) const {
+                                     const std::string& mark) const {
   const auto found = index_.find(text);
   if (found == index_.end()) {
-    fail_vocabulary(file, fmt::format("{}: wanted tokens of the vocabulary, found {}; take tokens "
-                                      "and merges of one model",
-                                      place, shown(text)));
+    fail_vocabulary(file,
+                    fmt::format("{}: expected tokens of the vocabulary, found {}; take tokens "
+                                "and merges of one model",
+                                mark, shown(text)));
   }
   return static_cast<std::int32_t>(entries_[found->second].id);
 }
 
 void VocabularyBuilder::add_merge(const std::string& left, const std::string& right,
-                                  const std::string& file, const std::string& place) {
-  const BpeVocabulary::Merge merge{find(left, file, place), find(right, file, place),
-                                   find(left + right, file, place)};
+                                  const std::string& file, const std::string& mark) {
+  const BpeVocabulary::Merge merge{find(left, file, mark), find(right, file, mark),
+                                   find(left + right, file, mark)};
   const auto key = (std::uint64_t{static_cast<std::uint32_t>(merge.left)} << 32) |
                    static_cast<std::uint32_t>(merge.right);
   const auto [known, is_new] = merge_index_.emplace(key, merges_.size());
   if (!is_new) {
-    fail_vocabulary(file, fmt::format("{}: wanted each merge once, found {} {} again (first as "
+    fail_vocabulary(file, fmt::format("{}: expected each merge once, found {} {} again (first as "
                                       "merge {}); delete one",
-                                      place, shown(left), shown(right), known->second + 1));
+                                      mark, shown(left), shown(right), known->second + 1));
   }
   merges_.push_back(merge);
 }
@@ -121,14 +123,14 @@ std::vector<std::string> VocabularyBuilder::take_tokens() {
   for (Entry& entry : entries_) {
     if (entry.id >= static_cast<std::int64_t>(entries_.size())) {
       fail_vocabulary(
-          path_, fmt::format("wanted the ids 0 to {} for its {} tokens, found id {} of "
+          path_, fmt::format("expected the ids 0 to {} for its {} tokens, found id {} of "
                              "token {}; copy the file again",
                              entries_.size() - 1, entries_.size(), entry.id, shown(entry.text)));
     }
     const auto id = static_cast<std::size_t>(entry.id);
     if (by_id[id] != nullptr) {
       fail_vocabulary(
-          path_, fmt::format("id {}: wanted one token, found {} and {}; copy the file again", id,
+          path_, fmt::format("id {}: expected one token, found {} and {}; copy the file again", id,
                              shown(std::min(by_id[id]->text, entry.text)),
                              shown(std::max(by_id[id]->text, entry.text))));
     }
@@ -142,9 +144,10 @@ std::int32_t VocabularyBuilder::id_of_byte(std::uint8_t byte) const {
   const std::string text = bytes_to_text(std::string(1, static_cast<char>(byte)));
   const auto found = index_.find(text);
   if (found == index_.end()) {
-    fail_vocabulary(path_, fmt::format("wanted a token for each byte, found none for byte 0x{:02x} "
-                                       "('{}'); give a byte-level vocabulary with all bytes",
-                                       byte, text));
+    fail_vocabulary(path_,
+                    fmt::format("expected a token for each byte, found none for byte 0x{:02x} "
+                                "('{}'); give a byte-level vocabulary with all bytes",
+                                byte, text));
   }
   return static_cast<std::int32_t>(entries_[found->second].id);
 }

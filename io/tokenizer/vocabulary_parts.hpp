@@ -19,12 +19,12 @@ namespace hyperslab::io {
 /// `text` in quotes, on one line and not too long.
 [[nodiscard]] std::string shown(std::string_view text);
 
-[[nodiscard]] std::string read_text_file(const std::string& path);
-/// Throws Error(data) with line and column where it is broken.
+[[nodiscard]] std::string read_vocabulary_text(const std::string& path);
+/// Throws Error(data) with line and column if it is broken.
 [[nodiscard]] nlohmann::json read_json_file(const std::string& path);
 
 /// The file of a vocabulary that decides which it is: a tokenizer.json or a vocab.json. `path`: of
-/// a folder or of the file. Throws Error(data) where there is none.
+/// a folder or of the file. Throws Error(data) if there is none.
 [[nodiscard]] std::string vocabulary_file(const std::string& path);
 /// Whether a vocabulary's file is a tokenizer.json; else it is a vocab.json.
 [[nodiscard]] bool is_tokenizer_json(const nlohmann::json& content);
@@ -39,9 +39,9 @@ class VocabularyBuilder {
   void add_tokens(const nlohmann::json& tokens);
   /// A token whose text is meant literally; it may be known already, under the same id.
   void add_literal(const std::string& text, const nlohmann::json& id);
-  /// `file` and `place` ("line 7") say where the merge stands.
+  /// `file` and `mark` ("line 7") say which merge it is.
   void add_merge(const std::string& left, const std::string& right, const std::string& file,
-                 const std::string& place);
+                 const std::string& mark);
   /// Checks that ids have no gaps and that each byte has one. Ends the collection.
   [[nodiscard]] BpeVocabulary finish();
 
@@ -53,7 +53,7 @@ class VocabularyBuilder {
   };
   void add(const std::string& text, const nlohmann::json& id, std::string bytes);
   [[nodiscard]] std::int32_t find(const std::string& text, const std::string& file,
-                                  const std::string& place) const;
+                                  const std::string& mark) const;
   [[nodiscard]] std::vector<std::string> take_tokens();
   [[nodiscard]] std::int32_t id_of_byte(std::uint8_t byte) const;
 

@@ -9,7 +9,7 @@
 namespace hyperslab::io {
 
 /// Writes vocab.json, merges.txt and tokenizer.json (the same once more, as Hugging Face's
-/// tokenizers read it) to `folder`, which is made where it is missing. Special tokens get the last
+/// tokenizers read it) to `folder`, which is made if it is missing. Special tokens get the last
 /// ids. Each file is complete or untouched, and none is renamed before all are written. Throws
 /// Error(storage).
 void write_vocabulary(const LearnedMerges& learned, const std::vector<std::string>& specials,

@@ -44,7 +44,7 @@ data_begin() {
   mkdir -p -- "$folder/source" || hs_die 5 "cannot make $folder/source: set HYPERSLAB_DATA to a folder that can be written"
 }
 
-# data_space BYTES: ends with 5 where the folder's file system has fewer.
+# data_space BYTES: ends with 5 if the folder's file system has fewer.
 data_space() {
   local need=$1 free
   free=$(df -P -B1 -- "$folder" | awk 'NR == 2 {print $4}')
@@ -59,7 +59,7 @@ data_curl() {
   local url=$1 file=$2 status=0
   shift 2
   curl --fail --location --silent --show-error --retry 5 --connect-timeout 30 "$@" --output "$file" "$url" || status=$?
-  # A server that cannot go on where FILE ends, or has no more than that: the caller begins again.
+  # A server that cannot go on at the end of FILE, or has no more than that: the caller begins again.
   if ((status == 22 || status == 33 || status == 36)) && [[ " $* " == *" --continue-at "* && -s $file ]]; then
     return "$status"
   fi
@@ -71,7 +71,7 @@ data_curl() {
   esac
 }
 
-# data_verify FILE SHA256 NAME: ends with 3 and removes FILE where it is another one. Without a
+# data_verify FILE SHA256 NAME: ends with 3 and removes FILE if it is another one. Without a
 # published checksum, the one of the first download is kept in NAME.sha256 and holds from then on.
 data_verify() {
   local file=$1 expected=$2 name=$3 found from="published"

@@ -146,7 +146,7 @@ namespace {
 std::string read_file(const std::string& path) {
   std::error_code unknown;
   if (std::filesystem::is_directory(path, unknown)) {
-    throw Error(ExitCode::usage, path + ": this is a folder, wanted a deck (a YAML file)");
+    throw Error(ExitCode::usage, path + ": this is a folder, expected a deck (a YAML file)");
   }
   std::ifstream file(path, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});

@@ -90,17 +90,17 @@ bool compare_all(comm::World& world, const Arguments& args, const train::Config&
                  const std::vector<Candidate>& candidates) {
   const auto steps = args.get<std::int64_t>("steps");
   if (steps < 1) {
-    throw Error(ExitCode::usage, fmt::format("--steps is {}, wanted 1 or more", steps))
+    throw Error(ExitCode::usage, fmt::format("--steps is {}, expected 1 or more", steps))
         .on_all_ranks();
   }
   for (const Candidate& candidate : candidates) require_comparable(reference, candidate);
-  const parity::LayoutTrace wanted = parity::trace_layout(world, reference, steps);
+  const parity::LayoutTrace expected = parity::trace_layout(world, reference, steps);
   bool agrees = true;
   for (const Candidate& candidate : candidates) {
     const parity::LayoutTrace found = parity::trace_layout(world, candidate.config, steps);
     if (world.rank() != 0) continue;
     const parity::ParityReport report = parity::compare(
-        wanted, found, parity::parity_tolerance(candidate.config.precision.compute));
+        expected, found, parity::parity_tolerance(candidate.config.precision.compute));
     agrees = agrees && report.agrees;
     const bool brief = args.has("matrix") && report.agrees;
     print_report(candidate, report, brief ? 0 : args.get<std::int64_t>("rows"));

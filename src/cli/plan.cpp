@@ -183,12 +183,12 @@ void print_work(const train::Config& config, const std::vector<plan::Plan>& plan
 train::Config planned_config(comm::World& world, const Arguments& args) {
   const int ranks = args.has("ranks") ? args.get<int>("ranks") : 0;
   if (args.has("ranks") && ranks < 1) {
-    throw Error(ExitCode::usage, fmt::format("--ranks is {}, wanted 1 or more", ranks))
+    throw Error(ExitCode::usage, fmt::format("--ranks is {}, expected 1 or more", ranks))
         .on_all_ranks();
   }
   const auto device = args.has("device") ? args.get<std::string>("device") : "";
   if (args.has("device") && device != "cpu" && device != "cuda") {
-    throw Error(ExitCode::usage, fmt::format("--device is {}, wanted cpu or cuda", device))
+    throw Error(ExitCode::usage, fmt::format("--device is {}, expected cpu or cuda", device))
         .on_all_ranks();
   }
   return read_planned_config(world, {.path = args.list("DECK").front(),

@@ -63,9 +63,10 @@ std::size_t Sampler::take_logits(std::span<const float> logits) {
     if (logits_[i] > logits_[best]) best = i;
   }
   if (are_numbers && std::isfinite(logits_[best])) return best;
-  throw Error(ExitCode::numerics, "token " + std::to_string(draws_ + 1) +
-                                      " of the text: wanted finite logits, found NaN or infinity; "
-                                      "the model has diverged: take an earlier checkpoint");
+  throw Error(ExitCode::numerics,
+              "token " + std::to_string(draws_ + 1) +
+                  " of the text: expected finite logits, found NaN or infinity; "
+                  "the model has diverged: take an earlier checkpoint");
 }
 
 void Sampler::cut_to_top_k() {

@@ -112,9 +112,9 @@ class ConfigReader {
  private:
   static constexpr std::uint64_t kMostId = (std::uint64_t{1} << 31) - 1;
 
-  [[noreturn]] void fail(const char* key, const std::string& wanted, const json& found) const {
+  [[noreturn]] void fail(const char* key, const std::string& expected, const json& found) const {
     throw Error(ExitCode::checkpoint,
-                fmt::format("{}: {}: wanted {}, found {}", file_, key, wanted, shown(found)));
+                fmt::format("{}: {}: expected {}, found {}", file_, key, expected, shown(found)));
   }
   const json& config_;
   const std::string& file_;
@@ -270,7 +270,7 @@ json parsed_object(const std::string& text, const std::string& file) {
   } catch (const json::exception& error) {
     throw Error(ExitCode::checkpoint, fmt::format("{}: damaged JSON: {}", file, error.what()));
   }
-  throw Error(ExitCode::checkpoint, file + ": wanted a JSON object");
+  throw Error(ExitCode::checkpoint, file + ": expected a JSON object");
 }
 
 }  // namespace

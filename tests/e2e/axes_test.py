@@ -58,20 +58,20 @@ class Axes(support.Case):
         sizes = dict(setting.split("=") for setting in settings)
         axes = [range(int(sizes.get(f"parallel.{axis}", 1))) for axis in ("data", "pipeline", "tensor")]
         rows = re.findall(r"^ *(\d+) +(\d+) +(\d+) +0 +(\d+)  \S+  cpu$", text, re.MULTILINE)
-        wanted = [] if ranks == 1 else [tuple(map(str, (rank, *place)))
+        expected = [] if ranks == 1 else [tuple(map(str, (rank, *place)))
                                         for rank, place in enumerate(itertools.product(*axes))]
-        self.assertEqual(rows, wanted)
+        self.assertEqual(rows, expected)
 
     def test_every_layout_gives_the_same_curve(self):
-        wanted = support.metrics(self.folder / "one")
+        expected = support.metrics(self.folder / "one")
         for name in STARTS:
             with self.subTest(layout=name):
                 lines = support.metrics(self.folder / name)
                 self.assert_close(self.losses[name], self.losses["one"], 1e-5)
                 self.assert_close([line["grad_norm"] for line in lines],
-                                  [line["grad_norm"] for line in wanted], 1e-4)
+                                  [line["grad_norm"] for line in expected], 1e-4)
                 for key in ("step", "tokens", "lr"):
-                    self.assertEqual([line[key] for line in lines], [line[key] for line in wanted])
+                    self.assertEqual([line[key] for line in lines], [line[key] for line in expected])
 
     def test_every_layout_goes_on_with_the_checkpoint_of_another(self):
         for before, after in CHANGES:
@@ -95,10 +95,10 @@ class Axes(support.Case):
                 run = self.copy_of(before, f"{before}_{after}_still")
                 self.train_on(after, run.name, *still, options=("--resume", "4", "--stop-after", "5"))
 
-                wanted = support.tensors(run / FIRST)
+                expected = support.tensors(run / FIRST)
                 found = support.tensors(run / "checkpoints/step_00000005")
-                self.assertEqual(wanted.keys(), found.keys())
-                for name, data in wanted.items():
+                self.assertEqual(expected.keys(), found.keys())
+                for name, data in expected.items():
                     if name.startswith("model/"):
                         self.assertEqual(found[name], data, name)
 

@@ -53,9 +53,9 @@ class Bench(support.Case):
         self.assertRegex(out, r"(?m)^device +cpu, fp32, 2 ranks: data 2 x tensor 1 x pipeline 1$")
         self.assertRegex(out, r"(?m)^shape +6 samples x 32 tokens a microbatch, 1 of them a step on each data rank, "
                               r"12 samples in all$")
-        wanted = {"parameters": 49376, "device": "cpu", "precision": "fp32", "ranks": 2, "microbatch": 6,
+        expected = {"parameters": 49376, "device": "cpu", "precision": "fp32", "ranks": 2, "microbatch": 6,
                   "microbatches": 1, "global_batch": 12, "context": 32, "layout": "data 2 x tensor 1 x pipeline 1"}
-        self.assertEqual({key: found[key] for key in wanted}, wanted)
+        self.assertEqual({key: found[key] for key in expected}, expected)
         step = re.search(r"(?m)^step +([\d.]+) ms median, ([\d.]+) ms mean, ([\d.]+) ms standard deviation of 3 steps$",
                          out)
         for text, key in zip(step.groups(), ("median_seconds", "mean_seconds", "standard_deviation_seconds")):

@@ -249,7 +249,7 @@ class ChangedFiles(support.Case):
     """Token files that change while a run without end reads them."""
 
     def start_endless(self, run, ranks):
-        """Its process, behind some steps, and its file of tokens."""
+        """Its process, after some steps, and its file of tokens."""
         tokens = self.folder / f"{run}.bin"
         if not tokens.exists():
             shutil.copy(self.folder / "text.bin", tokens)
@@ -282,7 +282,7 @@ class ChangedFiles(support.Case):
                 lines = [line for line in err.splitlines() if line.startswith("hyperslab: ")]
                 self.assertIn(len(lines), range(1, max(ranks, 1) + 1), err)
                 for line in lines:
-                    self.assertRegex(line, f"token file '{tokens.name}': wanted the {size} bytes .* shortened while it "
+                    self.assertRegex(line, f"token file '{tokens.name}': expected the {size} bytes .* shortened while it "
                                            "was read.* do not change token files under a run")
                 self.assertNotIn("Bus error", err)
 
@@ -298,7 +298,7 @@ class ChangedFiles(support.Case):
         process.send_signal(signal.SIGUSR1)
 
         err = self.ended(process, 3)
-        self.assertIn(f"token file '{tokens.name}': wanted the file as it was at the start", err)
+        self.assertIn(f"token file '{tokens.name}': expected the file as it was at the start", err)
         self.assertEqual(err.count("hyperslab: "), 1, err)
         self.assertEqual(support.snapshot(earlier), before)
 

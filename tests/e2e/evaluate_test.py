@@ -121,14 +121,14 @@ class Evaluate(support.Case):
 
     def test_a_checkpoint_needs_no_deck(self):
         (self.folder / "elsewhere").mkdir()
-        wanted = self.lines[-1]["validation_loss"]
+        expected = self.lines[-1]["validation_loss"]
         whole = ("--set", "train.validate_batches=0")
         _, deck = self.evaluate("--checkpoint", "run", settings=("train.validate_batches=0",))
 
         for path in ("run", "run/checkpoints", "run/checkpoints/step_00000020"):
             found = self.measure("--checkpoint", path)
             self.assertEqual(found["step"], 20)
-            self.assertAlmostEqual(found["loss"] / wanted, 1, delta=1e-6)
+            self.assertAlmostEqual(found["loss"] / expected, 1, delta=1e-6)
             self.assertAlmostEqual(found["bits_per_byte"], self.lines[-1]["validation_bits_per_byte"], delta=1e-6)
         for ranks in (2, 5):
             found = self.measure("--checkpoint", "run", *whole, ranks=ranks)
@@ -141,7 +141,7 @@ class Evaluate(support.Case):
         self.assertEqual(named["tokens"], (2 * len(support.text()) + 1) // 32 * 32)
         deck_last = self.measure("--checkpoint", "run", "--data", "text.bin", "deck.yaml",
                                  *support.overrides(*self.settings))
-        self.assertAlmostEqual(deck_last["loss"] / wanted, 1, delta=1e-6)
+        self.assertAlmostEqual(deck_last["loss"] / expected, 1, delta=1e-6)
 
     def test_more_ranks_than_the_global_batch_measure_the_same_text(self):
         self.train("small", "train.global_batch=2", "train.validate_batches=3", "train.steps=2", "model.dropout=0.1")
@@ -183,13 +183,13 @@ class Evaluate(support.Case):
 
     def test_checkpoints_one_after_the_other(self):
         steps = [f"run/checkpoints/step_000000{step}" for step in (10, 20)]
-        apart, wanted = self.evaluate("--checkpoint", steps[0], "--checkpoint", steps[1])
+        apart, expected = self.evaluate("--checkpoint", steps[0], "--checkpoint", steps[1])
         together, found = self.evaluate("--checkpoint", *steps)
 
         self.assertEqual(together.out, apart.out)
-        self.assertEqual(found, wanted)
+        self.assertEqual(found, expected)
         self.assertEqual([row["loss"] for row in self.measure("--checkpoint", *steps)],
-                         [row["loss"] for row in wanted])
+                         [row["loss"] for row in expected])
         result = self.run_program("eval", "--checkpoint", *steps, "deck.yaml",
                                   *support.overrides(*self.settings))
         self.assertEqual(result.code, 0, result.err)
@@ -198,7 +198,7 @@ class Evaluate(support.Case):
         self.assert_refused(two, 2, "at most one deck", "'deck.yaml', 'text.txt'")
 
     def test_figures_of_the_text(self):
-        text, covered = support.text(), 5 * 12 * 32  # targets: the bytes behind the first one
+        text, covered = support.text(), 5 * 12 * 32  # targets: the bytes after the first one
         words = sum(1 <= word.start() <= covered for word in re.finditer(r"\S+", text))
         lines = text[1:covered + 1].count("\n")
 

@@ -121,7 +121,7 @@ class Data(Refused):
         (self.folder / "cut.bin").write_bytes((self.folder / "text.bin").read_bytes()[:-10])
         size = (self.folder / "text.bin").stat().st_size
 
-        self.refuse_train(3, ["cut.bin", f"wanted {size} bytes", f"found {size - 10} bytes"],
+        self.refuse_train(3, ["cut.bin", f"expected {size} bytes", f"found {size - 10} bytes"],
                           "data.train=[cut.bin]")
 
     def test_truncated_in_the_header(self):

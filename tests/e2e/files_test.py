@@ -192,7 +192,7 @@ class Checkpoint(support.Case):
         folder = self.damaged("truncated")
         support.cut(folder / "rank_00001.h5", 9)
 
-        self.assert_refused(self.verify(folder), 4, "rank_00001.h5", "bytes, wanted")
+        self.assert_refused(self.verify(folder), 4, "rank_00001.h5", "bytes, expected")
 
     def test_a_missing_file(self):
         folder = self.damaged("missing")

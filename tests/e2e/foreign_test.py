@@ -25,7 +25,7 @@ class Resume(support.Case):
         self.assertEqual(support.snapshot(self.folder / run), before)
 
     def test_another_model(self):
-        self.refuse("run", [TENSOR, "(32, 32), wanted (64, 64)", "model/final_norm.weight", "step_00000020"],
+        self.refuse("run", [TENSOR, "(32, 32), expected (64, 64)", "model/final_norm.weight", "step_00000020"],
                     "model.width=64")
         self.refuse("run", ["model/blocks.2.mlp.up.weight", "missing"], "model.layers=3")
 
@@ -38,9 +38,9 @@ class Resume(support.Case):
         self.refuse("run", ["order of samples changed", "sampling=windows"], "data.sampling=windows")
 
     def test_a_fresh_start_sets_earlier_checkpoints_aside(self):
-        run = self.copy_of("run", "anew")
+        run = self.copy_of("run", "fresh")
         result = self.run_program("train", "deck.yaml", *support.overrides(
-            "run.directory=anew", "parallel.data=2"), "--resume", "never", "--stop-after", "5", ranks=2)
+            "run.directory=fresh", "parallel.data=2"), "--resume", "never", "--stop-after", "5", ranks=2)
 
         self.assertEqual(result.code, 0, result.err)
         self.assertIn("checkpoints.old.1", result.err)
@@ -73,7 +73,7 @@ class Resume(support.Case):
                          support.tensors(self.folder / "run/checkpoints/step_00000020"))
 
     def test_truncated_file_falls_back(self):
-        self.check_fallback("cut", lambda step: support.cut(step / "rank_00001.h5", 7), "bytes, wanted")
+        self.check_fallback("cut", lambda step: support.cut(step / "rank_00001.h5", 7), "bytes, expected")
 
     def test_missing_file_falls_back(self):
         self.check_fallback("gone", lambda step: (step / "rank_00000.h5").unlink(), "rank_00000.h5")

@@ -105,8 +105,8 @@ class Generate(support.Case):
         self.train("bpe", "data.train=[v.bin]", "data.validation=[]", "data.vocabulary=v", "model.vocabulary=300",
                    "train.validate_every=0", "train.steps=2", "checkpoint.keep=2", "checkpoint.every=1")
         greedy = ("--temperature", 0, "--max-tokens", 8, "--prompt", PROMPT)
-        wanted = self.run_program("generate", "--checkpoint", "bpe/checkpoints", "--vocab", "v", *greedy)
-        self.assertEqual(wanted.code, 0, wanted.err)
+        expected = self.run_program("generate", "--checkpoint", "bpe/checkpoints", "--vocab", "v", *greedy)
+        self.assertEqual(expected.code, 0, expected.err)
         self.assertEqual(self.run_program("checkpoint", "verify", "bpe").code, 0)
         kept = self.folder / "bpe/checkpoints/step_00000002/vocabulary"
         self.assertEqual(support.snapshot(kept)["tokenizer.json"], (self.folder / "v/tokenizer.json").read_bytes())
@@ -118,14 +118,14 @@ class Generate(support.Case):
         for path in ("bpe", "bpe/checkpoints", "away/alone"):
             with self.subTest(path=path):
                 found = self.run_program("generate", "--checkpoint", path, *greedy)
-                self.assertEqual((found.code, found.out), (0, wanted.out), found.err)
+                self.assertEqual((found.code, found.out), (0, expected.out), found.err)
         export = self.run_program("checkpoint", "export", "away/alone", "--output", "away/folder")
         self.assertEqual(export.code, 0, export.err)
         self.assertIn("tokenizer.json", support.snapshot(away / "folder"))
 
         (away / "alone/vocabulary/tokenizer.json").write_text("{}", encoding="utf-8")
         broken = self.run_program("generate", "--checkpoint", "away/alone", *greedy)
-        self.assert_refused(broken, 4, "vocabulary/tokenizer.json", "bytes, wanted")
+        self.assert_refused(broken, 4, "vocabulary/tokenizer.json", "bytes, expected")
         self.assertIn("vocabulary/tokenizer.json", self.run_program("checkpoint", "verify", "away/alone").out)
 
     def test_a_vocabulary_that_is_nowhere(self):

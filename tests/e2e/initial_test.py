@@ -38,13 +38,13 @@ class Initial(support.Case):
         result = self.run_program("eval", "deck.yaml", "--checkpoint", "base/checkpoints", "--json", "eval.json",
                                   *support.overrides("data.validation=[twelve.bin]", "train.validate_batches=0"))
         self.assertEqual(result.code, 0, result.err)
-        wanted = json.loads((self.folder / "eval.json").read_text())["loss"]
+        expected = json.loads((self.folder / "eval.json").read_text())["loss"]
 
         result = self.start_from("twelve", "data.train=[twelve.bin]")
 
         self.assertEqual(result.code, 0, result.err)
         self.assertIn("starts from the weights of base/checkpoints/step_00000020", result.err)
-        self.assertAlmostEqual(self.losses("twelve")[0], wanted, delta=1e-6)
+        self.assertAlmostEqual(self.losses("twelve")[0], expected, delta=1e-6)
         self.assertEqual(support.column(self.folder / "twelve", "step"), [1, 2, 3])
 
     def test_only_weights_are_taken(self):
@@ -101,7 +101,7 @@ class Initial(support.Case):
         before = support.snapshot(self.folder)
         for initial, settings, words in (
                 ("nowhere", (), ["checkpoint.initial", "nowhere"]),
-                ("base/checkpoints", ("model.width=64",), ["(32, 32), wanted (64, 64)"]),
+                ("base/checkpoints", ("model.width=64",), ["(32, 32), expected (64, 64)"]),
                 ("base/checkpoints", ("model.heads=8",), ["another model", "heads=2 here heads=8"]),
                 ("base/checkpoints", ("model.embedding_scale=2",),
                  ["another model", "embedding_scale=default here embedding_scale=2"])):

@@ -115,7 +115,7 @@ class Plan(support.Case):
         self.assertEqual((result.code, result.err), (0, ""))
         self.assertEqual(support.snapshot(self.folder), before)
         self.assertRegex(result.out, r"(?m)^device +cuda, bf16$")
-        # 6 for every weight of a product, 6 L C T for causal attention; 2^20 tokens.
+        # 6 for every weight of a GEMM, 6 L C T for causal attention; 2^20 tokens.
         flops = 2**20 * (6 * (32 * MATRICES + TABLE) + 6 * 32 * 4096 * 4096)
         self.assertIn(f"{flops / 1e15:.3f} PFLOP a step with causal attention", result.out)
         self.assertIn(f"{flops / 8e15:.3f} PFLOP a rank", result.out)
@@ -126,8 +126,8 @@ class Plan(support.Case):
         decay = state / 32 * 4
         values = [2 * elements + 4 * state + ROTATIONS,
                   4 * elements if gradients is None else gradients, 8 * state + decay]
-        for found, wanted in zip(row, values):
-            self.assertAlmostEqual(found, wanted / GIB, delta=0.001)
+        for found, expected in zip(row, values):
+            self.assertAlmostEqual(found, expected / GIB, delta=0.001)
 
     def test_tensor_ranks(self):
         memory, work = self.plan_8b("parallel.tensor=8")
@@ -169,7 +169,7 @@ class Plan(support.Case):
         none = self.run_program("plan", "deck.yaml", "--device", "gpu")
         here = self.run_program("plan", LLAMA_8B, "--device", "cpu")
 
-        self.assert_refused(none, 2, "--device is gpu, wanted cpu or cuda")
+        self.assert_refused(none, 2, "--device is gpu, expected cpu or cuda")
         self.assert_refused(here, 2, "precision.compute", "bf16 needs a GPU")
         self.assertRegex(self.plan("run.device=cpu", options=("--device", "cuda")), r"(?m)^device +cuda, fp32$")
         self.assertRegex(self.plan("run.device=cuda", options=("--device", "cpu")), r"(?m)^device +cpu, fp32$")

@@ -63,7 +63,7 @@ class Signals(support.Case):
         return process
 
     def end(self, process):
-        """Nothing stays behind, whatever a test has met."""
+        """Nothing is left, whatever a test has met."""
         if process.poll() is None:
             process.kill()
         process.communicate()

@@ -231,7 +231,7 @@ class Case(unittest.TestCase):
         result = cls.run_program("train", "deck.yaml", *overrides(*layout, *settings), *options,
                                  ranks=0 if ranks == 1 else ranks)
         if result.code != code:
-            raise AssertionError(f"exit code {result.code}, wanted {code}:\n{result.err}")
+            raise AssertionError(f"exit code {result.code}, expected {code}:\n{result.err}")
         return result
 
     def copy_of(self, run, name):
@@ -249,11 +249,11 @@ class Case(unittest.TestCase):
         self.assertNotIn("terminate called", result.err)
         self.assertLess(result.seconds, 10)
 
-    def assert_close(self, found, wanted, relative):
+    def assert_close(self, found, expected, relative):
         """Two curves agree at every step."""
-        self.assertEqual(len(found), len(wanted))
-        for step, (a, b) in enumerate(zip(found, wanted), 1):
-            self.assertLessEqual(abs(a - b), relative * abs(b), f"value {step}: {a}, wanted {b}")
+        self.assertEqual(len(found), len(expected))
+        for step, (a, b) in enumerate(zip(found, expected), 1):
+            self.assertLessEqual(abs(a - b), relative * abs(b), f"value {step}: {a}, expected {b}")
 
 
 def wait_until(condition, seconds):

@@ -208,9 +208,9 @@ class Settings(support.Case):
         self.train("sums", "train.steps=3", "train.log_norms=1", "optimizer.clip_norm=0", ranks=2)
 
         logged = support.column(self.folder / "sums", "grad_norm")
-        for line, wanted in zip((self.folder / "sums/norms.jsonl").read_text().splitlines(), logged):
+        for line, expected in zip((self.folder / "sums/norms.jsonl").read_text().splitlines(), logged):
             squares = sum(value ** 2 for value in json.loads(line)["gradient_norm"].values())
-            self.assertAlmostEqual(math.sqrt(squares) / wanted, 1, delta=1e-5)
+            self.assertAlmostEqual(math.sqrt(squares) / expected, 1, delta=1e-5)
 
     def test_bits_per_byte_need_a_vocabulary_that_tells(self):
         settings = ("train.steps=2", "checkpoint.every=0")

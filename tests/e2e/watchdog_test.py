@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that hang or are lost in the middle of a training: found, named, and nobody stays behind."""
+"""Ranks that hang or are lost in the middle of a training: found, named, and no process is left."""
 
 import os
 import pathlib
@@ -43,7 +43,7 @@ class Watchdog(support.Case):
         return process
 
     def end(self, process):
-        """Nothing stays behind, whatever a test has met."""
+        """Nothing is left, whatever a test has met."""
         if process.poll() is None:
             process.kill()
         process.communicate()

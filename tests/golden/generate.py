@@ -239,9 +239,9 @@ def check_file(path: Path, golden: Golden) -> list[str]:
     with h5py.File(path, "r") as file:
         for key, value in golden.attributes.items():
             stored = file.attrs.get(key)
-            wanted = np.bytes_(value) if isinstance(value, str) else value
-            if stored != wanted:
-                problems.append(f"{path}: attribute {key} is {stored}, wanted {wanted}")
+            expected = np.bytes_(value) if isinstance(value, str) else value
+            if stored != expected:
+                problems.append(f"{path}: attribute {key} is {stored}, expected {expected}")
         for key, array in golden.datasets.items():
             if key not in file or file[key].shape != array.shape:
                 problems.append(f"{path}: dataset {key} is missing or has another shape")

@@ -79,11 +79,11 @@ TEST(ExchangeConfig, ForeignSettingsThatChangeResultsAreRefused) {
       {"gpt2", "scale_attn_weights", false, "scale_attn_weights"},
       {"gpt2", "scale_attn_by_inverse_layer_idx", true, "scale_attn_by_inverse_layer_idx"},
       {"gpt2", "add_cross_attention", true, "add_cross_attention"},
-      {"gpt2", "n_layer", 0, "n_layer: wanted a whole number from 1"},
-      {"gpt2", "n_head", -4, "n_head: wanted"},
-      {"gpt2", "n_embd", "wide", "n_embd: wanted"},
-      {"gpt2", "layer_norm_epsilon", -1.0, "layer_norm_epsilon: wanted"},
-      {"gpt2", "tie_word_embeddings", 1, "tie_word_embeddings: wanted true or false"},
+      {"gpt2", "n_layer", 0, "n_layer: expected a whole number from 1"},
+      {"gpt2", "n_head", -4, "n_head: expected"},
+      {"gpt2", "n_embd", "wide", "n_embd: expected"},
+      {"gpt2", "layer_norm_epsilon", -1.0, "layer_norm_epsilon: expected"},
+      {"gpt2", "tie_word_embeddings", 1, "tie_word_embeddings: expected true or false"},
       {"llama", "hidden_act", "gelu", "hidden_act is gelu"},
       {"llama", "head_dim", 16, "head_dim 16"},
       {"llama", "mlp_bias", true, "attention_bias and mlp_bias differ"},
@@ -233,7 +233,7 @@ TEST(ExchangeConfig, BeginAndEndOfTextAreKeptApart) {
   EXPECT_THAT(outside.spec.eos_tokens, ElementsAre(19));
   EXPECT_THAT(outside.warnings, ElementsAre(HasSubstr("bos_token_id [20] is not used")));
   EXPECT_THAT(import_refusal(with_keys("gpt2", {{"eos_token_id", "x"}})),
-              HasSubstr("eos_token_id: wanted an id"));
+              HasSubstr("eos_token_id: expected an id"));
 }
 
 TEST(ExchangeConfig, EveryKeyOfTransformersIsInATable) {

@@ -230,8 +230,8 @@ TEST(Exchange, ExportsNameTheDecksIdsBeforeThoseOfTheVocabulary) {
     options.vocabulary = "bytes";
     options.output = temp.path() + "/" + name;
     export_huggingface(model, reader, options);
-    const json written = json::parse(test::get_file(options.output + "/config.json"));
-    const json tokens = json::parse(test::get_file(options.output + "/tokenizer_config.json"));
+    const json written = json::parse(test::read_file(options.output + "/config.json"));
+    const json tokens = json::parse(test::read_file(options.output + "/tokenizer_config.json"));
     return json(
         {written["bos_token_id"], written["eos_token_id"], tokens.value("eos_token", "none")});
   };
@@ -314,7 +314,7 @@ TEST(Exchange, MissingUnknownAndMisshapenTensorsAreNamedAndNothingIsLeft) {
   EXPECT_THAT(refused(renamed), AllOf(HasSubstr("missing 1 (transformer.h.1.ln_2.bias)"),
                                       HasSubstr("unknown 1 (transformer.h.1.adapter)")));
   EXPECT_THAT(refused(misshapen), AllOf(HasSubstr("transformer.h.1.mlp.c_fc.weight"),
-                                        HasSubstr("has shape (12, 8), wanted (8, 12)")));
+                                        HasSubstr("has shape (12, 8), expected (8, 12)")));
 }
 
 TEST(Exchange, AHeadThatDiffersFromTheTableUntiesAModel) {
@@ -387,12 +387,12 @@ TEST(Exchange, AConfigThatIsNoFileIsRefusedAtOnce) {
     return test::refusal(ExitCode::checkpoint, [&] { (void)huggingface_model(temp.path()); });
   };
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  EXPECT_THAT(refused(), AllOf(HasSubstr(path), HasSubstr("wanted a regular file")));
+  EXPECT_THAT(refused(), AllOf(HasSubstr(path), HasSubstr("expected a regular file")));
   std::filesystem::remove(path);
   std::filesystem::create_symlink("/dev/zero", path);
-  EXPECT_THAT(refused(), HasSubstr("wanted a regular file"));
+  EXPECT_THAT(refused(), HasSubstr("expected a regular file"));
   std::filesystem::remove(path);
-  test::put_file(path, "");
+  test::write_file(path, "");
   std::filesystem::resize_file(path, std::uintmax_t{1} << 40);  // a hole
   EXPECT_THAT(refused(), HasSubstr("it has more than"));
 }
@@ -423,15 +423,15 @@ TEST(Exchange, TokenizerFilesGoAlong) {
   EXPECT_THAT(test::refusal(ExitCode::data, [&] { export_huggingface(spec, reader, options); }),
               HasSubstr("no tokenizer files"));
   EXPECT_FALSE(std::filesystem::exists(options.output));
-  test::put_file(vocabulary + "/vocab.json", "{\"a\": 0}");
-  test::put_file(vocabulary + "/merges.txt", "#version: 0.2\n");
+  test::write_file(vocabulary + "/vocab.json", "{\"a\": 0}");
+  test::write_file(vocabulary + "/merges.txt", "#version: 0.2\n");
   options.output = temp.path() + "/hf";
 
   export_huggingface(spec, reader, options);
 
-  EXPECT_EQ(test::get_file(options.output + "/vocab.json"), "{\"a\": 0}");
-  EXPECT_EQ(test::get_file(options.output + "/merges.txt"), "#version: 0.2\n");
-  EXPECT_THAT(test::get_file(options.output + "/tokenizer_config.json"),
+  EXPECT_EQ(test::read_file(options.output + "/vocab.json"), "{\"a\": 0}");
+  EXPECT_EQ(test::read_file(options.output + "/merges.txt"), "#version: 0.2\n");
+  EXPECT_THAT(test::read_file(options.output + "/tokenizer_config.json"),
               HasSubstr("GPT2Tokenizer"));
 }
 

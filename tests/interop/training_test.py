@@ -29,7 +29,7 @@ from analysis.compare.torch_training import Group, Options, Training
 from analysis.compare import training as comparison
 
 STEPS = 20
-# Nats, relative where a loss is above 1.
+# Nats, relative if a loss is above 1.
 TOLERANCES = {"fp32": 2e-4, "bf16": 0.02}
 ARGUMENTS = argparse.Namespace(device="cpu", precisions=["fp32"])
 

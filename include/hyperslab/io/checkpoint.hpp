@@ -21,7 +21,7 @@ struct Slab {
   Shape global_shape;
   Hyperslab part;
   CView data;
-  std::shared_ptr<const void> owner = {};  ///< of the data, where they are not someone else's
+  std::shared_ptr<const void> owner = {};  ///< keeps the data alive, unless someone else does
 };
 /// The same with memory to fill.
 struct SlabTarget {
@@ -48,7 +48,8 @@ struct CheckpointMeta {
   std::string deck;             ///< the resolved deck
   std::string version;          ///< of the program that wrote it
   std::string algorithms = {};  ///< AlgorithmCache::text() of GPUs; empty: none was chosen
-  /// To be kept in the step's folder `vocabulary`; a reader leaves it empty and has vocabulary().
+  /// Files that go into the step's folder `vocabulary`; a reader leaves it empty and has
+  /// vocabulary().
   std::vector<VocabularyFile> vocabulary = {};
   bool scales_loss = false;  ///< the run scales its losses, and loss_scale is the newest scale
 };
@@ -75,8 +76,8 @@ struct KeepPolicy {
 };
 
 /// Removes complete steps that neither the policy nor `latest` keeps, and stale .tmp folders.
-/// Folders that are damaged stay for their owner to look at. What cannot be removed stays and is
-/// told once as a warning. Rank 0 only; nothing is thrown for what the disk does.
+/// Damaged folders stay, so that their owner can look at them. What cannot be removed stays, with
+/// one warning. Rank 0 only; nothing is thrown for what the disk does.
 void prune_checkpoints(const std::string& directory, const KeepPolicy& policy);
 
 /// The name of the first of the slabs' tensors (CPU, f32) that holds a value that is not finite;
@@ -91,7 +92,7 @@ void prune_checkpoints(const std::string& directory, const KeepPolicy& policy);
 class CheckpointReader {
  public:
   /// `path` is a step folder, a directory of checkpoints, or a run directory with one named
-  /// `checkpoints`; of a directory `step` is opened, or else the one that `latest` names; where
+  /// `checkpoints`; of a directory `step` is opened, or else the one that `latest` names; if
   /// that is torn or not complete, the next older complete one, with the reason as a warning in the
   /// log. Throws Error(checkpoint): missing, torn or damaged manifest, a format newer than this
   /// program's, files that are missing or of another size. In a job rank 0 opens the directory and
@@ -111,8 +112,8 @@ class CheckpointReader {
   };
   /// Empty for the vocabulary `bytes`, without one, and of programs that kept none.
   [[nodiscard]] const std::vector<VocabularyEntry>& vocabulary() const { return vocabulary_; }
-  /// The path of the vocabulary that the step keeps, for open_tokenizer(); empty where it keeps
-  /// none. Throws Error(checkpoint) where a file of it is missing or was changed.
+  /// The path of the vocabulary that the step keeps, for open_tokenizer(); empty if it keeps
+  /// none. Throws Error(checkpoint) if a file of it is missing or was changed.
   [[nodiscard]] std::string vocabulary_path() const;
   struct Piece {
     std::string file;
@@ -140,7 +141,7 @@ class CheckpointReader {
   [[nodiscard]] const std::vector<FileEntry>& files() const { return files_; }
   [[nodiscard]] std::uint64_t block_bytes() const { return block_bytes_; }
 
-  /// Throws the Error(checkpoint) of read() where tensors are missing or have another shape; the
+  /// Throws the Error(checkpoint) of read() if tensors are missing or have another shape; the
   /// targets' data play no part.
   void check(std::span<const SlabTarget> targets) const;
   /// Fills the targets (CPU, f32) from whichever slabs meet them, any layout from any layout,

@@ -29,7 +29,7 @@ class TokenSource {
  public:
   virtual ~TokenSource() = default;
   [[nodiscard]] virtual std::int64_t size() const = 0;  ///< tokens
-  /// Tokens [first, first + out.size()); throws Error(data) with file, offset and id where an id is
+  /// Tokens [first, first + out.size()); throws Error(data) with file, offset and id if an id is
   /// not below the vocabulary.
   virtual void read(std::int64_t first, std::span<std::int32_t> out) const = 0;
   /// One line for logs: files, tokens, format.
@@ -49,11 +49,11 @@ class TokenSource {
   virtual void require_unchanged() const {}
   /// Whether the tokens carry a loss mask, which read_mask() gives.
   [[nodiscard]] virtual bool has_mask() const { return false; }
-  /// Mask of tokens [first, first + out.size()): 0 where a token does not count as a target.
+  /// Mask of tokens [first, first + out.size()): 0 if a token does not count as a target.
   virtual void read_mask(std::int64_t first, std::span<std::uint8_t> out) const;
   /// First token of every document, ascending from 0: a file begins one, and further ones begin
-  /// where the file's own list says so (HDF5 `documents`), else behind every `end_token`. Throws
-  /// Error(data) where there is no list and `end_token` is negative.
+  /// as the file's own list says (HDF5 `documents`), else after every `end_token`. Throws
+  /// Error(data) if there is no list and `end_token` is negative.
   [[nodiscard]] virtual std::vector<std::int64_t> documents(std::int32_t end_token) const;
 };
 
@@ -63,7 +63,7 @@ class TokenSource {
 /// `tokens`, all of it written and in that file), raw .bin of `raw_dtype` (refused if its bytes
 /// look like those of a wider type). Checked against the vocabulary. `loss_mask`: every file has a
 /// mask (HDF5: dataset `loss_mask` of one byte a token). Throws Error(data) that names the file,
-/// what was wanted and found.
+/// what was expected and found.
 [[nodiscard]] std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
                                                        const std::string& raw_dtype,
                                                        std::int64_t vocabulary, std::uint64_t seed,
@@ -72,21 +72,21 @@ class TokenSource {
 /// The sources of a deck's section `data`.
 struct DataTokens {
   std::unique_ptr<TokenSource> train;
-  std::unique_ptr<TokenSource> validation;  ///< absent where the deck has none
+  std::unique_ptr<TokenSource> validation;  ///< absent if the deck has none
 };
 enum class DataPart : std::uint8_t { both, validation };
 
 /// Opens what a deck names for training and validation; synthetic validation has the seed after
-/// `seed`. With validation_fraction the documents of the training files are parted, as
-/// split_documents() does. DataPart::validation leaves `train` absent where that saves work. Throws
+/// `seed`. With validation_fraction the documents of the training files are split, as
+/// split_documents() does. DataPart::validation leaves `train` absent if that saves work. Throws
 /// Error(data).
 [[nodiscard]] DataTokens open_data(const DataConfig& data, std::int64_t vocabulary,
                                    std::uint64_t seed, DataPart part = DataPart::both);
 
-/// Parts the documents of `all` by a hash of their ids, so that a document stays on its side
-/// whatever file and place it is in, and equal documents stay together: those whose hash is in the
+/// Splits the documents of `all` by a hash of their ids, so that a document stays on its side
+/// whatever its file and position, and equal documents stay together: those whose hash is in the
 /// lowest `fraction` of all hashes are for validation, the others for training, each in their
-/// order. Reads everything once. Throws Error(data) where a side would be empty.
+/// order. Reads everything once. Throws Error(data) if a side would be empty.
 [[nodiscard]] DataTokens split_documents(const std::shared_ptr<const TokenSource>& all,
                                          double fraction, std::int32_t end_token);
 
@@ -100,13 +100,13 @@ enum class Sampling : std::uint8_t { blocks, windows };
 class Samples {
  public:
   /// Targets equal to `ignore_token` do not count, nor do those that the source's mask leaves out.
-  /// Throws Error(data) where the source holds less than one sample.
+  /// Throws Error(data) if the source holds less than one sample.
   Samples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
           bool shuffle = true, std::int32_t ignore_token = -1);
   /// For evaluation with more context: samples in file order that begin `stride` tokens apart, 1 <=
   /// stride <= T, over the first `targets` targets of the source, T <= targets < size. The first
   /// counts all its targets, every other those that none before it has: its last `stride`. The last
-  /// begins earlier where the text ends. So each target counts once, predicted from at least
+  /// begins earlier if the text ends. So each target counts once, predicted from at least
   /// T - stride + 1 tokens, or from all before it. Throws as the constructor.
   [[nodiscard]] static Samples strided(const TokenSource& source, Dim T, Dim stride,
                                        std::int64_t targets, std::int32_t ignore_token = -1);
@@ -114,13 +114,13 @@ class Samples {
   [[nodiscard]] std::int64_t size() const;
   /// First token of sample `index`, any index >= 0.
   [[nodiscard]] std::int64_t start(std::int64_t index) const;
-  /// tokens and targets: T each; targets are the tokens one place on, or ops::kIgnoredTarget.
+  /// tokens and targets: T each; targets are the tokens one position on, or ops::kIgnoredTarget.
   void read(std::int64_t index, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets) const;
   [[nodiscard]] Dim length() const { return T_; }
   /// Whether some targets may not count.
   [[nodiscard]] bool may_ignore() const { return size() * T_ > targets_ || reads_to_ignore(); }
-  /// Targets of sample `index` that count; without reading where the source ignores none.
+  /// Targets of sample `index` that count; without reading if the source ignores none.
   [[nodiscard]] std::int64_t counted(std::int64_t index) const;
 
  private:
@@ -142,14 +142,14 @@ class Samples {
 /// Host memory of one microbatch.
 struct Microbatch {
   View tokens;            ///< (B, T) i32
-  View targets;           ///< (B, T) i32, ops::kIgnoredTarget where a place does not count
-  View token_sort_index;  ///< (B * T) i32: places sorted by token, stable; absent: not wanted
-  View sample_position;   ///< (B) i64: place of each sample in the global batch
+  View targets;           ///< (B, T) i32, ops::kIgnoredTarget if a position does not count
+  View token_sort_index;  ///< (B * T) i32: positions sorted by token, stable; absent: not needed
+  View sample_position;   ///< (B) i64: position of each sample in the global batch
 };
 
 /// Cuts the stream of samples into global batches: step s (from 1) is samples [(s - 1) G, s G), and
-/// data rank d of D takes places (m D + d) B ... + B of it in its microbatch m. Every function may
-/// be called by several threads at once.
+/// data rank d of D takes positions (m D + d) B ... + B of it in its microbatch m. Every function
+/// may be called by several threads at once.
 class Loader {
  public:
   /// `overfit_one_batch`: every step is step 1.
@@ -158,7 +158,7 @@ class Loader {
   /// Fills the views of `out`, which give B and T. Allocates nothing after the first call.
   void load(std::int64_t step, int microbatch, const Microbatch& out);
   /// Targets that count in the whole global batch of `step`, of all ranks; may be 0. Known without
-  /// reading where every target counts; otherwise the first call for a step reads the whole batch,
+  /// reading if every target counts; otherwise the first call for a step reads the whole batch,
   /// and later ones remember it for a few steps.
   [[nodiscard]] std::int64_t counted_tokens(std::int64_t step);
 
@@ -177,7 +177,7 @@ class Loader {
   int data_ranks_;
   bool overfit_one_batch_;
   std::mutex scratch_mutex_;
-  std::vector<std::int32_t> scratch_;  ///< of the sort of `order`
+  std::vector<std::int32_t> scratch_;  ///< of the sort into token_sort_index
   std::mutex count_mutex_;
   std::array<Count, 16> counts_;  ///< of step s at s mod 16
 };

@@ -15,7 +15,7 @@ namespace hyperslab::io {
 class LineLog {
  public:
   /// Cuts off lines of `first_step` and later ones, which will be done again, and torn lines.
-  /// Throws Error(storage) where the file cannot be opened or cut.
+  /// Throws Error(storage) if the file cannot be opened or cut.
   LineLog(const std::string& path, std::int64_t first_step, std::size_t most_pending = 100000);
   LineLog(LineLog&&) noexcept;
   LineLog& operator=(LineLog&&) noexcept;

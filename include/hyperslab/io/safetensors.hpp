@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The format of Hugging Face's model folders: an 8-byte little-endian header length, a JSON header
-// that names dtype, shape and place of every tensor, and their bytes
+// that names dtype, shape and offset of every tensor, and their bytes
 // (https://github.com/huggingface/safetensors).
 #pragma once
 
@@ -59,7 +59,7 @@ class ModelFolder {
  public:
   static constexpr std::uint64_t kShardBytes = 5'000'000'000;  ///< Hugging Face's own limit
 
-  /// Throws Error(storage) where `path` exists and is no empty folder.
+  /// Throws Error(storage) if `path` exists and is no empty folder.
   explicit ModelFolder(std::string path);
   ModelFolder(const ModelFolder&) = delete;
   ModelFolder& operator=(const ModelFolder&) = delete;
@@ -73,10 +73,10 @@ class ModelFolder {
 
   /// Puts the values of tensor `index` into `out`: CPU, f32, of its shape.
   using Fill = std::function<void(std::size_t index, View out)>;
-  /// Writes model.safetensors, or where the tensors have more than `shard_bytes` together,
+  /// Writes model.safetensors, or if the tensors have more than `shard_bytes` together,
   /// model-00001-of-0000N.safetensors of at most that (one tensor may be larger) and their index.
   /// `dtype`: f32, bf16 or f16. One tensor is in memory at a time. Throws Error(storage), and
-  /// Error(usage) where a value is beyond the range of f16.
+  /// Error(usage) if a value is beyond the range of f16.
   void write_tensors(std::span<const SafetensorsSpec> tensors, DType dtype, const Fill& fill,
                      std::uint64_t shard_bytes = kShardBytes);
   void commit();

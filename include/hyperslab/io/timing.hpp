@@ -26,7 +26,7 @@ inline constexpr std::size_t kMostGroups = 6;
 /// buffers handed in. On the CPU seconds are from calls to their ends, of operations that were
 /// waited for in the step, and exposed_seconds the host's in waits (see comm::Traffic). On a GPU
 /// seconds are the device's, told some steps late: of gradient reductions for the data group, of
-/// all operations for the others where timing.groups asks for them; exposed_seconds are those of
+/// all operations for the others if timing.groups asks for them; exposed_seconds are those of
 /// phases: reduce_exposed for data (with the sums of tied tables in it), tensor_comm for tensor,
 /// pipeline_comm and pipeline_idle for pipeline, wait for the world. NaN if no one measures.
 struct GroupTraffic {
@@ -65,8 +65,8 @@ struct TimingRow {
   GroupTraffics groups{};  ///< in the order of RankInfo::groups
 };
 
-/// Writes rank_<5 digits>.h5 in a folder of this start: group /steps with one dataset per column of
-/// contract, /events and /memory for traced steps. Rows are buffered and appended every
+/// Writes rank_<5 digits>.h5 in a folder of this start: group /steps with one dataset per column,
+/// /events and /memory for traced steps. Rows are buffered and appended every
 /// `flush_rows`, so that a crash loses little. Columns: step, step_seconds, data_seconds,
 /// forward_seconds, backward_seconds, optimizer_seconds, reduce_seconds, reduce_exposed_seconds,
 /// reduce_busy_seconds, tensor_comm_seconds, pipeline_comm_seconds, pipeline_idle_seconds,
@@ -110,7 +110,7 @@ class TimingWriter {
 /// runs/<name>/timing/start_NNNN for the next start; creates it. Rank 0 only.
 [[nodiscard]] std::string next_start_folder(const std::string& run_directory);
 
-/// A line of metrics.jsonl, see the README for the keys.
+/// A line of metrics.jsonl, docs/files.md explains the keys.
 struct MetricsLine {
   std::int64_t step = 0;
   double loss = 0;
@@ -130,7 +130,7 @@ struct MetricsLine {
     double loss = 0;
     double perplexity = 0;
     double token_accuracy = 0;
-    std::optional<double> bits_per_byte;  ///< where the vocabulary tells the bytes of the text
+    std::optional<double> bits_per_byte;  ///< if the vocabulary tells the bytes of the text
   };
   std::optional<Validation> validation;
 };

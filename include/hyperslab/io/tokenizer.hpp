@@ -45,12 +45,12 @@ class Tokenizer {
 /// without a tokenizer.json that of add_bos_token and add_eos_token in tokenizer_config.json, as in
 /// transformers. <|endoftext|>, <|end_of_text|> or </s> ends documents, the first of these that the
 /// vocabulary has, else the last token of text_template().after. Throws Error(data) with file and
-/// place for what is missing, broken, more than byte-level BPE, or a setting of the folder's
+/// position for what is missing, broken, more than byte-level BPE, or a setting of the folder's
 /// tokenizer_config.json that gives other ids (add_prefix_space; without a tokenizer.json
 /// tokenizer_class and added tokens).
 [[nodiscard]] std::unique_ptr<Tokenizer> open_tokenizer(const std::string& vocabulary);
 
-/// Throws Error(data) with the path `vocabulary`, which gave `tokenizer`, where it has more tokens
+/// Throws Error(data) with the path `vocabulary`, which gave `tokenizer`, if it has more tokens
 /// than the model has rows (`model_vocabulary`). It may have fewer: tables are padded.
 void require_fits_model(const Tokenizer& tokenizer, const std::string& vocabulary,
                         std::int64_t model_vocabulary);
@@ -59,7 +59,7 @@ void require_fits_model(const Tokenizer& tokenizer, const std::string& vocabular
 /// whose ids are the bytes, and <|endoftext|> as id 256.
 [[nodiscard]] std::string byte_tokenizer_json();
 
-/// What parts the documents of a text file; it belongs to neither.
+/// What separates the documents of a text file; it belongs to neither.
 struct DocumentSeparator {
   enum class Kind : std::uint8_t {
     marker_line,  ///< a line that is only `<|endoftext|>`
@@ -80,20 +80,19 @@ struct DocumentSeparator {
 /// text are left out, but every file gives at least an end of text; empty files (0 bytes) are left
 /// out with a warning. Formats by the suffix of `output`: .bin with
 /// llm.c's header (uint16 up to 65,536 ids, else uint32 under magic 20240801), .npy, .h5 (`tokens`,
-/// and `documents`, the int64 place of each document's first token). Written under a temporary
+/// and `documents`, the int64 index of each document's first token). Written under a temporary
 /// name, synced and renamed. Returns the number of tokens. Throws Error(data) for inputs, also
-/// where all are empty and for ones that change meanwhile, Error(usage) for another suffix,
+/// if all are empty and for ones that change meanwhile, Error(usage) for another suffix,
 /// Error(storage) for what cannot be written; then nothing is left of the output.
 std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::string> inputs,
                             const std::string& output, const DocumentSeparator& separator = {},
                             bool special_tokens = true);
 
-/// Writes the bytes of all tokens of token files (paths as open_tokens() takes them), exactly. In
-/// place of an end-of-text id between two documents stands the separator, on a line of its own
-/// where it is one; an end-of-text id at the very end gives nothing, nor do special tokens of
-/// text_template(). `output`: a path, written as
-/// by tokenize_files(), or empty for standard output. Returns the number of tokens. Throws
-/// Error(data) for inputs, Error(storage) for what cannot be written.
+/// Writes the bytes of all tokens of token files (paths as open_tokens() takes them), exactly. An
+/// end-of-text id between two documents becomes the separator, on a line of its own if it is one;
+/// an end-of-text id at the very end gives nothing, nor do special tokens of text_template().
+/// `output`: a path, written as by tokenize_files(), or empty for standard output. Returns the
+/// number of tokens. Throws Error(data) for inputs, Error(storage) for what cannot be written.
 std::int64_t decode_files(const Tokenizer& tokenizer, const std::vector<std::string>& inputs,
                           const std::string& output, const DocumentSeparator& separator = {});
 

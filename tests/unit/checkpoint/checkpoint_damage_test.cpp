@@ -28,7 +28,7 @@ class Damage : public testing::Test {
   [[nodiscard]] std::string step(const std::string& file = "") const {
     return folder_.path() + "/step_00000010" + (file.empty() ? "" : "/" + file);
   }
-  /// The tensor that owns the byte, "structure", or "" for bytes that nobody wrote.
+  /// The tensor that owns the byte, "structure", or "" for bytes that no one wrote.
   static std::string owner(const CheckpointReader& reader, const std::string& file,
                            std::uint64_t byte) {
     for (const auto& [name, entry] : reader.tensors()) {
@@ -69,13 +69,13 @@ TEST_F(Damage, AFlippedBitAnywhereNamesItsTensorAndBlock) {
 
       const auto problems = reader.verify();
       ASSERT_EQ(problems.size(), 1U) << file << " byte " << byte;
-      const std::string wanted =
+      const std::string expected =
           name == "structure" ? "structure of " + std::string(file) : "tensor " + name + ", block ";
-      EXPECT_EQ(problems[0].find(wanted), 0U) << problems[0];
+      EXPECT_EQ(problems[0].find(expected), 0U) << problems[0];
       EXPECT_NE(problems[0].find(file), std::string::npos) << problems[0];
       EXPECT_NE(problems[0].find("CRC32C is "), std::string::npos) << problems[0];
       if (name != "structure") {
-        const auto text = error_of(ExitCode::checkpoint, [&] { (void)read_whole(reader); });
+        const auto text = refusal(ExitCode::checkpoint, [&] { (void)read_whole(reader); });
         EXPECT_NE(text.find(problems[0]), std::string::npos) << text;
       }
     }
@@ -120,8 +120,7 @@ TEST_F(Damage, ATornManifestAtAnyLengthThrows) {
   const std::string sound = read_file(step("manifest.json"));
   for (std::size_t length = 0; length + 2 < sound.size(); length += 1 + length / 9) {
     write_file(step("manifest.json"), sound.substr(0, length));
-    const auto text =
-        error_of(ExitCode::checkpoint, [&] { const CheckpointReader reader(step()); });
+    const auto text = refusal(ExitCode::checkpoint, [&] { const CheckpointReader reader(step()); });
     EXPECT_NE(text.find("manifest.json"), std::string::npos) << text;
   }
 }
@@ -132,23 +131,23 @@ TEST_F(Damage, TruncatedMissingOrGrownFilesAreNotOpened) {
   const CheckpointReader before(folder_.path());
 
   fs::resize_file(file, sound.size() - 1);
-  auto text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader reader(step()); });
+  auto text = refusal(ExitCode::checkpoint, [&] { const CheckpointReader reader(step()); });
   EXPECT_NE(text.find("rank_00001.h5: it has"), std::string::npos) << text;
-  EXPECT_NE(text.find("wanted " + std::to_string(sound.size())), std::string::npos) << text;
+  EXPECT_NE(text.find("expected " + std::to_string(sound.size())), std::string::npos) << text;
 
   fs::resize_file(file, 100);  // behind an open reader's back
   EXPECT_FALSE(before.verify().empty());
-  text = error_of(ExitCode::checkpoint, [&] { (void)read_whole(before); });
+  text = refusal(ExitCode::checkpoint, [&] { (void)read_whole(before); });
   EXPECT_NE(text.find("it ends after"), std::string::npos) << text;
 
   fs::remove(file);
-  text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader reader(step()); });
+  text = refusal(ExitCode::checkpoint, [&] { const CheckpointReader reader(step()); });
   EXPECT_NE(text.find("rank_00001.h5: No such file"), std::string::npos) << text;
-  text = error_of(ExitCode::checkpoint, [&] { (void)read_whole(before); });
+  text = refusal(ExitCode::checkpoint, [&] { (void)read_whole(before); });
   EXPECT_NE(text.find("rank_00001.h5"), std::string::npos) << text;
 
   write_file(file, sound + "x");
-  text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader reader(step()); });
+  text = refusal(ExitCode::checkpoint, [&] { const CheckpointReader reader(step()); });
   EXPECT_NE(text.find("rank_00001.h5: it has"), std::string::npos) << text;
 }
 
@@ -158,7 +157,7 @@ TEST_F(Damage, NewerFormatsAreNamed) {
   text.replace(text.find(mine), mine.size(), "\"format\": 3");
   write_file(step("manifest.json"), text);
 
-  const auto error = error_of(ExitCode::checkpoint, [&] { const CheckpointReader reader(step()); });
+  const auto error = refusal(ExitCode::checkpoint, [&] { const CheckpointReader reader(step()); });
 
   EXPECT_NE(error.find("written by format 3, this program reads up to 1"), std::string::npos)
       << error;
@@ -168,13 +167,13 @@ TEST_F(Damage, ManifestsThatContradictThemselvesAreRefused) {
   const auto refused = [&](const std::function<void(io::Manifest&)>& change) {
     io::Manifest manifest = io::open_manifest(step());
     change(manifest);
-    return error_of(ExitCode::checkpoint,
-                    [&] { (void)io::manifest_of_text(io::to_text(manifest), "manifest.json"); });
+    return refusal(ExitCode::checkpoint,
+                   [&] { (void)io::manifest_of_text(io::to_text(manifest), "manifest.json"); });
   };
   const auto piece = [](io::Manifest& m) -> CheckpointReader::Piece& {
     return m.tensors.at("model/b").pieces.front();
   };
-  EXPECT_NE(refused([&](auto& m) { piece(m).file_offset = ~0ULL - 3; }).find("behind the end"),
+  EXPECT_NE(refused([&](auto& m) { piece(m).file_offset = ~0ULL - 3; }).find("beyond the end"),
             std::string::npos);
   EXPECT_NE(refused([&](auto& m) { piece(m).file = "rank_00009.h5"; }).find("list of files"),
             std::string::npos);
@@ -207,7 +206,7 @@ TEST_F(Damage, VerifyFindsGapsAndOverlapsOfThePieces) {
   problems = gap.verify();
   ASSERT_EQ(problems.size(), 1U);
   EXPECT_NE(problems[0].find("of 50 elements are stored"), std::string::npos) << problems[0];
-  const auto text = error_of(ExitCode::checkpoint, [&] { (void)read_whole(gap); });
+  const auto text = refusal(ExitCode::checkpoint, [&] { (void)read_whole(gap); });
   EXPECT_NE(text.find("tensor model/b has"), std::string::npos) << text;
 }
 

@@ -47,7 +47,7 @@ class FaultTest : public testing::TestWithParam<Scenario> {
     return save_all(directory, meta, scatter(new_, ranks, 2, rng),
                     {.block_bytes = 32, .writers = 1});
   }
-  /// True where the directory loads the new checkpoint, false where the old; a failure where
+  /// True if the directory loads the new checkpoint, false if the old; a failure if
   /// neither or a mixture.
   [[nodiscard]] bool loads_new(const std::string& directory) const {
     const CheckpointReader reader(directory);

@@ -5,10 +5,10 @@
 
 #include "checkpoint/layout.hpp"
 #include "checkpoint/steps.hpp"
-#include "checkpoint/workers.hpp"
 #include "files/crc32c.hpp"
 #include "files/storage.hpp"
 #include "fixtures.hpp"
+#include "run_jobs.hpp"
 
 namespace hyperslab::test {
 namespace {
@@ -58,7 +58,7 @@ TEST(Layout, HugeDatasetsTakeNoMemoryAndDoNotMeet) {
   std::vector<io::Dataset> datasets{{"model/a", "slab_0", {huge}, {{0}, {huge}}, 0},
                                     {"model/b", "slab_0", {3}, {{0}, {3}}, 0},
                                     {"model/a", "slab_1", {huge}, {{0}, {huge / 2}}, 0}};
-  const io::Layout layout = io::lay_out({1, 0, "data 1"}, datasets);
+  const io::FileLayout layout = io::lay_out({1, 0, "data 1"}, datasets);
 
   std::vector<std::pair<std::uint64_t, std::uint64_t>> parts;  // begin, end
   for (const auto& d : datasets) {
@@ -90,7 +90,7 @@ TEST(Steps, NamesGoBothWays) {
 TEST(Storage, ErrorsNameThePathAndTheCause) {
   const TempFolder folder;
   const std::string path = folder.path() + "/none/file";
-  const auto text = error_of(ExitCode::storage, [&] { (void)io::storage::File::create(path); });
+  const auto text = refusal(ExitCode::storage, [&] { (void)io::storage::File::create(path); });
   EXPECT_EQ(text, path + ": creating it failed: No such file or directory");
 }
 
@@ -98,7 +98,7 @@ TEST(Storage, SpaceIsCheckedWithBothNumbers) {
   const TempFolder folder;
   EXPECT_NO_THROW(io::require_space(folder.path(), 1));
   const auto text =
-      error_of(ExitCode::storage, [&] { io::require_space(folder.path(), 1ULL << 60); });
+      refusal(ExitCode::storage, [&] { io::require_space(folder.path(), 1ULL << 60); });
   EXPECT_NE(text.find("needs 1099511627776.0 MiB"), std::string::npos) << text;
   EXPECT_NE(text.find("checkpoint.keep"), std::string::npos) << text;
 }

@@ -123,7 +123,7 @@ TEST(Manifest, TheFieldCountsAndNotTheDeck) {
 TEST(Manifest, CountsThatAreNotPossibleAreRefused) {
   for (const char* key : {"step", "samples_seen", "adam_step", "format"}) {
     const std::string text = changed_text({}, [&](auto& value) { value[key] = -1; });
-    (void)error_of(ExitCode::checkpoint, [&] { (void)io::manifest_of_text(text, "forged"); });
+    (void)refusal(ExitCode::checkpoint, [&] { (void)io::manifest_of_text(text, "forged"); });
   }
 }
 
@@ -132,7 +132,7 @@ TEST(RoundTrip, AStepUnderTheNameOfAnotherIsRefused) {
   save_well(folder.path(), 5, make_globals({{"model/a", {3}}}, 1));
   std::filesystem::rename(folder.path() + "/step_00000005", folder.path() + "/step_00000012");
 
-  const std::string text = error_of(ExitCode::checkpoint, [&] {
+  const std::string text = refusal(ExitCode::checkpoint, [&] {
     const CheckpointReader reader(folder.path() + "/step_00000012");
   });
 
@@ -170,13 +170,13 @@ TEST(RoundTrip, DescribeShowsTheModelOnly) {
 
 /// Reads the parts of a random partition and compares each with the part of the whole.
 void expect_parts(const CheckpointReader& reader, const Globals& globals, std::mt19937& rng) {
-  std::vector<std::vector<float>> wanted;
+  std::vector<std::vector<float>> expected;
   std::vector<std::vector<float>> memory;
   std::vector<io::SlabTarget> targets;
   for (const auto& [name, global] : globals) {
     for (const Hyperslab& box : random_partition(global.shape, static_cast<int>(rng() % 6), rng)) {
-      wanted.push_back(cut(global, box));
-      memory.emplace_back(wanted.back().size(), -1.0F);
+      expected.push_back(cut(global, box));
+      memory.emplace_back(expected.back().size(), -1.0F);
       targets.push_back({name, global.shape, box,
                          View(memory.back().data(), DType::f32, Device::cpu, box.count)});
     }
@@ -185,7 +185,7 @@ void expect_parts(const CheckpointReader& reader, const Globals& globals, std::m
 
   reader.read(targets);
 
-  EXPECT_TRUE(memory == wanted);
+  EXPECT_TRUE(memory == expected);
 }
 
 TEST(RoundTrip, AnyLayoutLoadsAnyLayout) {
@@ -308,16 +308,16 @@ TEST(RoundTrip, AllTensorsThatDoNotFitAreListedAtOnce) {
     targets.push_back({"model/missing" + std::to_string(i), {2}, {{0}, {0}}, View()});
   }
 
-  const auto text = error_of(ExitCode::checkpoint, [&] { reader.read(targets); });
+  const auto text = refusal(ExitCode::checkpoint, [&] { reader.read(targets); });
 
   for (const char* part :
-       {"30 missing, 1 of another shape", "other shape: model/a is (4, 3), wanted (4, 4)",
+       {"30 missing, 1 of another shape", "other shape: model/a is (4, 3), expected (4, 4)",
         "missing: model/missing0 (2)", "and 12 more"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 
   const std::vector<io::SlabTarget> one{{"model/c", {2}, {{0}, {0}}, View()}};
-  const auto hint = error_of(ExitCode::checkpoint, [&] { reader.read(one); });
+  const auto hint = refusal(ExitCode::checkpoint, [&] { reader.read(one); });
   EXPECT_NE(hint.find("unexpected: model/b (4)"), std::string::npos) << hint;
 }
 

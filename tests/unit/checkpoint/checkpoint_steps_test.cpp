@@ -44,7 +44,7 @@ TEST_F(StepsOnDisk, LatestIsOpenedAndStepsByNumber) {
   EXPECT_EQ(CheckpointReader(directory(), 10).meta().step, 10);
   EXPECT_EQ(CheckpointReader(path("step_00000020/")).meta().step, 20);
   const auto text =
-      error_of(ExitCode::checkpoint, [&] { const CheckpointReader reader(directory(), 15); });
+      refusal(ExitCode::checkpoint, [&] { const CheckpointReader reader(directory(), 15); });
   EXPECT_NE(text.find("no checkpoint of step 15; there are: 10 20 30"), std::string::npos) << text;
 }
 
@@ -88,21 +88,21 @@ TEST_F(StepsOnDisk, DamagedStepsGiveTheNextOlder) {
   EXPECT_EQ(listed(), Steps{10});
 
   fs::resize_file(path("step_00000010/rank_00000.h5"), 3);
-  const auto text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader r(directory()); });
+  const auto text = refusal(ExitCode::checkpoint, [&] { const CheckpointReader r(directory()); });
   EXPECT_NE(text.find("none of 3 checkpoints is complete"), std::string::npos) << text;
   EXPECT_NE(text.find("rank_00000.h5: it has 3 bytes"), std::string::npos) << text;
 }
 
 TEST_F(StepsOnDisk, NothingThereIsSaid) {
-  auto text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader r(directory()); });
+  auto text = refusal(ExitCode::checkpoint, [&] { const CheckpointReader r(directory()); });
   EXPECT_NE(text.find("there is no checkpoint in it"), std::string::npos) << text;
   EXPECT_NE(text.find("no folder step_NNNNNNNN, neither here nor in a folder named checkpoints"),
             std::string::npos)
       << text;
   write_file(path("file"), "");
-  text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader r(path("file")); });
-  EXPECT_NE(text.find("this is a file, wanted a folder"), std::string::npos) << text;
-  text = error_of(ExitCode::checkpoint, [&] { const CheckpointReader r(path("none")); });
+  text = refusal(ExitCode::checkpoint, [&] { const CheckpointReader r(path("file")); });
+  EXPECT_NE(text.find("this is a file, expected a folder"), std::string::npos) << text;
+  text = refusal(ExitCode::checkpoint, [&] { const CheckpointReader r(path("none")); });
   EXPECT_NE(text.find("there is no such folder"), std::string::npos) << text;
   EXPECT_EQ(io::list_checkpoints(path("none")), Steps{});
 }

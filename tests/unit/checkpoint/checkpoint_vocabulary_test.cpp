@@ -43,19 +43,19 @@ TEST_F(KeptVocabulary, IsAFolderOfTheStep) {
 
 TEST_F(KeptVocabulary, DamageIsNamedAndLeavesTheTensors) {
   const CheckpointReader reader(folder_.path());
-  const auto expect_problem = [&](const std::string& wanted) {
+  const auto expect_problem = [&](const std::string& expected) {
     const auto problems = reader.verify();
     ASSERT_EQ(problems.size(), 1U);
-    EXPECT_NE(problems[0].find(wanted), std::string::npos) << problems[0];
-    const auto text = error_of(ExitCode::checkpoint, [&] { (void)reader.vocabulary_path(); });
-    EXPECT_NE(text.find(wanted), std::string::npos) << text;
+    EXPECT_NE(problems[0].find(expected), std::string::npos) << problems[0];
+    const auto text = refusal(ExitCode::checkpoint, [&] { (void)reader.vocabulary_path(); });
+    EXPECT_NE(text.find(expected), std::string::npos) << text;
     expect_same(read_whole(CheckpointReader(folder_.path())), globals_);
   };
 
   write_file(step("vocabulary/vocab.json"), "{\"b\": 0}");
   expect_problem("vocabulary/vocab.json: it was changed: CRC32C is ");
   write_file(step("vocabulary/vocab.json"), "{}");
-  expect_problem("vocabulary/vocab.json: it has 2 bytes, wanted 8");
+  expect_problem("vocabulary/vocab.json: it has 2 bytes, expected 8");
   fs::remove(step("vocabulary/vocab.json"));
   expect_problem("vocabulary/vocab.json: opening it failed: No such file");
 }
@@ -76,7 +76,7 @@ TEST_F(KeptVocabulary, StaysInsideItsFolder) {
   for (const char* name : {"../rank_00000.h5", "/etc/passwd", "..", ".", ""}) {
     io::Manifest manifest = io::open_manifest(step(""));
     manifest.vocabulary = {{name, 1, 2}};
-    const auto text = error_of(ExitCode::checkpoint, [&] {
+    const auto text = refusal(ExitCode::checkpoint, [&] {
       (void)io::manifest_of_text(io::to_text(manifest), "manifest.json");
     });
     EXPECT_NE(text.find("a file name that is not possible"), std::string::npos) << text;

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stdlib.h>
-
-#include <filesystem>
+#include <optional>
+#include <string>
 
 #include "hyperslab/io/checkpoint.hpp"
 #include "support/mpi_world.hpp"
+#include "support/temp_folder.hpp"
 #include "support/tensors.hpp"
 
 namespace hyperslab::test {
 namespace {
 
 TEST(CheckpointWorld, RanksSaveRowsAndLoadColumns) {
-  std::string directory;
-  if (world().rank() == 0) {
-    std::string name = testing::TempDir() + "world_XXXXXX";
-    directory = mkdtemp(name.data());
-  }
-  directory = world().broadcast(directory);
+  std::optional<TempFolder> folder;
+  if (world().rank() == 0) folder.emplace();
+  const std::string directory = world().broadcast(folder ? folder->path() : "");
   const Dim size = world().size();
   const Dim rank = world().rank();
   const Shape global{3 * size, 2 * size};
@@ -43,7 +40,6 @@ TEST(CheckpointWorld, RanksSaveRowsAndLoadColumns) {
     }
   }
   world().barrier();
-  if (rank == 0) std::filesystem::remove_all(directory);
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 
 #include <barrier>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <thread>
+
+#include "hyperslab/core/error.hpp"
 
 namespace hyperslab::test {
 namespace {
@@ -150,23 +150,13 @@ Globals read_whole(const io::CheckpointReader& reader) {
   return globals;
 }
 
-void expect_same(const Globals& found, const Globals& wanted) {
-  ASSERT_EQ(found.size(), wanted.size());
-  for (const auto& [name, global] : wanted) {
+void expect_same(const Globals& found, const Globals& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, global] : expected) {
     ASSERT_TRUE(found.contains(name)) << name;
     EXPECT_TRUE(found.at(name).shape == global.shape) << name;
     EXPECT_TRUE(found.at(name).values == global.values) << name << " differs";
   }
-}
-
-std::string read_file(const std::string& path) {
-  std::ostringstream out;
-  out << std::ifstream(path, std::ios::binary).rdbuf();
-  return out.str();
-}
-
-void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
 }  // namespace hyperslab::test

@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "checkpoint/save.hpp"
-#include "hyperslab/core/error.hpp"
 #include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/io/checkpoint.hpp"
+#include "support/files.hpp"
+#include "support/refusal.hpp"
 #include "support/temp_folder.hpp"
 
 namespace hyperslab::test {
@@ -41,14 +42,14 @@ struct RankSlabs {
   void add(const std::string& tensor, const Global& global, const Hyperslab& part);
 };
 
-/// Every tensor in `cuts` + 1 slabs, dealt to the ranks at random.
+/// Every tensor in `cuts` + 1 slabs, distributed over the ranks at random.
 [[nodiscard]] std::vector<RankSlabs> scatter(const Globals& globals, int ranks, int cuts,
                                              std::mt19937& rng);
 
 /// One rank holds every tensor as a whole.
 [[nodiscard]] std::vector<RankSlabs> whole(const Globals& globals);
 
-/// Saves as that many ranks, each a thread. Returns the error of each rank, "" where it had none.
+/// Saves as that many ranks, each a thread. Returns the error of each rank, "" if it had none.
 std::vector<std::string> save_all(const std::string& directory, const io::CheckpointMeta& meta,
                                   const std::vector<RankSlabs>& ranks,
                                   const io::SaveOptions& options = {});
@@ -57,21 +58,6 @@ void save_well(const std::string& directory, std::int64_t step, const Globals& g
 
 /// Reads tensors as a whole; the reader's errors come through.
 [[nodiscard]] Globals read_whole(const io::CheckpointReader& reader);
-void expect_same(const Globals& found, const Globals& wanted);
-
-[[nodiscard]] std::string read_file(const std::string& path);
-void write_file(const std::string& path, const std::string& bytes);
-/// What the Error with `code` says that `action` throws; a failure where there is none.
-template <class Action>
-std::string error_of(ExitCode code, Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
+void expect_same(const Globals& found, const Globals& expected);
 
 }  // namespace hyperslab::test

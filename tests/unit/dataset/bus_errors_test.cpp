@@ -40,7 +40,7 @@ TEST_F(BusErrors, NameTheFileThatWasShortened) {
 
   EXPECT_EXIT(
       read_shortened(), testing::ExitedWithCode(3),
-      "^hyperslab: token file '.*/tokens.bin': wanted the 65536 bytes .* shortened while it "
+      "^hyperslab: token file '.*/tokens.bin': expected the 65536 bytes .* shortened while it "
       "was read.* do not change token files under a run\n$");
 }
 
@@ -65,8 +65,8 @@ TEST_F(BusErrors, ForgetFilesThatAreUnmapped) {
   const auto read_where_it_was = [&] {
     const std::byte* begin = io::MappedFile(make("first.bin")).bytes().data();
     const int fd = ::open(make("own.bin").c_str(), O_RDONLY);
-    void* wanted = const_cast<std::byte*>(begin);
-    const void* own = ::mmap(wanted, kBytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+    void* expected = const_cast<std::byte*>(begin);
+    const void* own = ::mmap(expected, kBytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
     std::filesystem::resize_file(path("own.bin"), 0);
     touch_last({static_cast<const std::byte*>(own), kBytes});
   };

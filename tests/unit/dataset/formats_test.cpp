@@ -20,7 +20,7 @@ class Formats : public FilesTest {
     expect_error(ExitCode::data, parts, [&] { open(file, raw); });
   }
 
-  /// An HDF5 file with one dataset of `values`, stored as `type`, chunked where `chunk` > 0.
+  /// An HDF5 file with one dataset of `values`, stored as `type`, chunked if `chunk` > 0.
   std::string hdf5(const std::string& name, const char* dataset, hid_t type, const Ids& values,
                    std::vector<hsize_t> shape, hsize_t chunk = 0) {
     const hid_t file = H5Fcreate(path(name).c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);

@@ -53,8 +53,8 @@ class Masked final : public io::TokenSource {
   }
   [[nodiscard]] std::string description() const override { return "masked"; }
   [[nodiscard]] std::uint64_t fingerprint() const override { return 0; }
-  [[nodiscard]] bool counts(std::int64_t place, std::int32_t ignore_token) const {
-    const auto at = static_cast<std::size_t>(place);
+  [[nodiscard]] bool counts(std::int64_t index, std::int32_t ignore_token) const {
+    const auto at = static_cast<std::size_t>(index);
     return ids_[at] != ignore_token && (!mask_ || masks_[at] != 0);
   }
 

@@ -45,9 +45,9 @@ std::map<std::int64_t, Ids> global_batch(const Samples& samples, std::int64_t st
         const auto targets = batch.targets.view().slice(b, 1).span<std::int32_t>();
         Ids ids(row.begin(), row.end());
         ids.insert(ids.end(), targets.begin(), targets.end());
-        const std::int64_t place =
+        const std::int64_t position =
             batch.position.view().span<std::int64_t>()[static_cast<std::size_t>(b)];
-        EXPECT_TRUE(out.emplace(place, ids).second) << "place " << place << " came twice";
+        EXPECT_TRUE(out.emplace(position, ids).second) << "position " << position << " came twice";
       }
     }
   }
@@ -90,8 +90,9 @@ TEST(Loader, OrderSortsPlacesByTokenAndIsStable) {
     const auto tokens = batch.tokens.view().span<std::int32_t>();
     Ids expected(tokens.size());
     std::iota(expected.begin(), expected.end(), 0);
-    std::ranges::stable_sort(
-        expected, {}, [&](std::int32_t place) { return tokens[static_cast<std::size_t>(place)]; });
+    std::ranges::stable_sort(expected, {}, [&](std::int32_t position) {
+      return tokens[static_cast<std::size_t>(position)];
+    });
     EXPECT_TRUE(std::ranges::equal(batch.token_sort_index.view().span<std::int32_t>(), expected))
         << c.vocabulary;
   }

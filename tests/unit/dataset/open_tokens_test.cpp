@@ -241,7 +241,7 @@ TEST(Synthetic, FollowsItsMapThreeTimesInFourAndIsUniformOverall) {
     for (const auto& [id, count] : row) most = std::max(most, count);
     predicted += most;
   }
-  // 3/4, and 1/V of the quarter drawn anew; the deviation of the mean is 0.001.
+  // 3/4, and 1/V of the quarter drawn by itself; the deviation of the mean is 0.001.
   EXPECT_NEAR(predicted / 199999.0, 0.75 + 0.25 / V, 0.005);
   for (const int count : counts) EXPECT_NEAR(count, 2000, 300);
 }

@@ -35,7 +35,7 @@ Ids joined(std::span<const Ids> documents) {
   return all;
 }
 
-std::vector<Ids> parted(const Ids& ids) {
+std::vector<Ids> split_at_ends(const Ids& ids) {
   std::vector<Ids> documents(1);
   for (const std::int32_t id : ids) {
     documents.back().push_back(id);
@@ -70,8 +70,8 @@ TEST_F(Split, EveryDocumentIsOnOneSideOnceAndInOrder) {
     const auto documents = random_documents(2000, seed);
     const auto tokens = open({write("all.h5", documents)}, 0.2);
 
-    const auto train = parted(read_all(*tokens.train));
-    const auto validation = parted(read_all(*tokens.validation));
+    const auto train = split_at_ends(read_all(*tokens.train));
+    const auto validation = split_at_ends(read_all(*tokens.validation));
 
     const std::set<Ids> held(validation.begin(), validation.end());
     std::vector<Ids> expected_train;
@@ -90,7 +90,7 @@ TEST_F(Split, SideDependsOnTheDocumentAloneAndGrowsWithTheFraction) {
   auto turned = documents;
   std::ranges::reverse(turned);
   const auto sides = [&](const io::DataTokens& tokens) {
-    const auto held = parted(read_all(*tokens.validation));
+    const auto held = split_at_ends(read_all(*tokens.validation));
     return std::set<Ids>(held.begin(), held.end());
   };
   const std::span<const Ids> all(documents);
@@ -111,14 +111,14 @@ TEST_F(Split, ReadsAnyPieceAndItsMask) {
   const auto documents = random_documents(300, 5);
   const Ids ids = joined(documents);
   std::vector<std::int64_t> wide(ids.begin(), ids.end());
-  std::vector<std::int64_t> places;
+  std::vector<std::int64_t> starts;
   std::vector<std::int64_t> mask;
   for (const Ids& document : documents) {
-    places.push_back(std::ssize(mask));
+    starts.push_back(std::ssize(mask));
     for (std::size_t i = 0; i < document.size(); ++i) mask.push_back(document[i] % 2);
   }
   write_hdf5(path("masked.h5"), {{"tokens", H5T_STD_U16LE, wide},
-                                 {"documents", H5T_STD_I64LE, places},
+                                 {"documents", H5T_STD_I64LE, starts},
                                  {"loss_mask", H5T_STD_U8LE, mask}});
   auto data = config({path("masked.h5")}, 0.3);
   data.loss_mask = true;

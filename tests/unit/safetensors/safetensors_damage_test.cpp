@@ -59,7 +59,7 @@ const std::array kLies = {
         "more elements"},
     Lie{R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8,8]}})", "two numbers"},
     Lie{R"({"x":{"dtype":"F32","shape":[2],"data_offsets":["0",8]}})", "whole number"},
-    Lie{R"({"x":[]})", "wanted dtype, shape and data_offsets"},
+    Lie{R"({"x":[]})", "expected dtype, shape and data_offsets"},
     Lie{R"({"x":{"dtype":"F32")", "damaged JSON"},
     Lie{R"([1])", "no JSON object"},
     Lie{"{\"\xff\":{}}", "damaged JSON"},
@@ -70,7 +70,7 @@ TEST(SafetensorsDamage, EveryLieOfAHeaderIsRefused) {
   const test::TempFolder temp;
   const std::string path = temp.path() + "/m.safetensors";
   for (const Lie& lie : kLies) {
-    test::put_file(path, test::file_of(lie.header, std::string(8, '\0')));
+    test::write_file(path, test::file_of(lie.header, std::string(8, '\0')));
 
     const std::string text = refused(path);
 
@@ -84,12 +84,12 @@ TEST(SafetensorsDamage, LengthsThatAFileCannotHaveAreRefusedBeforeMemoryIsTaken)
   const std::string path = temp.path() + "/m.safetensors";
   const std::vector<std::uint64_t> lengths = {3, 100'000'001, 1ULL << 40, ~0ULL, ~0ULL - 7};
   for (const std::uint64_t length : lengths) {
-    test::put_file(path, test::bytes_of(std::vector{length}) + "{}");
+    test::write_file(path, test::bytes_of(std::vector{length}) + "{}");
     EXPECT_THAT(refused(path), HasSubstr("its header claims " + std::to_string(length)));
   }
-  test::put_file(path, "1234567");
+  test::write_file(path, "1234567");
   EXPECT_THAT(refused(path), HasSubstr("too few"));
-  test::put_file(path, test::file_of("", ""));
+  test::write_file(path, test::file_of("", ""));
   EXPECT_THAT(refused(path), HasSubstr("no JSON object"));
   EXPECT_THAT(refused(temp.path() + "/none.safetensors"), HasSubstr("cannot read it"));
 }
@@ -97,7 +97,7 @@ TEST(SafetensorsDamage, LengthsThatAFileCannotHaveAreRefusedBeforeMemoryIsTaken)
 TEST(SafetensorsDamage, AFileOfMoreThanTheLargestHeaderIsRefused) {
   const test::TempFolder temp;
   const std::string path = temp.path() + "/m.safetensors";
-  test::put_file(path, test::bytes_of(std::vector<std::uint64_t>{100'000'001}) + "{");
+  test::write_file(path, test::bytes_of(std::vector<std::uint64_t>{100'000'001}) + "{");
   std::filesystem::resize_file(path, 200'000'000);  // a hole: takes no storage
 
   EXPECT_THAT(refused(path), HasSubstr("at most 100000000 are read"));
@@ -106,8 +106,8 @@ TEST(SafetensorsDamage, AFileOfMoreThanTheLargestHeaderIsRefused) {
 /// A folder with an index of this weight_map and one good file of the tensor x.
 std::string with_index(const test::TempFolder& temp, const std::string& index) {
   const std::string header = R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
-  test::put_file(temp.path() + "/part.safetensors", test::file_of(header, std::string(8, '\0')));
-  test::put_file(temp.path() + "/model.safetensors.index.json", index);
+  test::write_file(temp.path() + "/part.safetensors", test::file_of(header, std::string(8, '\0')));
+  test::write_file(temp.path() + "/model.safetensors.index.json", index);
   return temp.path();
 }
 
@@ -136,7 +136,7 @@ TEST(SafetensorsDamage, FoldersWithoutSafetensorsSayWhatToDo) {
   const test::TempFolder temp;
   EXPECT_THAT(refused(temp.path()), HasSubstr("neither model.safetensors nor its index"));
 
-  test::put_file(temp.path() + "/pytorch_model.bin", "");
+  test::write_file(temp.path() + "/pytorch_model.bin", "");
 
   EXPECT_THAT(refused(temp.path()), HasSubstr("safe_serialization"));
 }
@@ -149,7 +149,8 @@ TEST(SafetensorsDamage, AFileThatIsCutBehindOpeningIsNoticed) {
     const std::string header = R"({"x":{"dtype":")" + dtype +
                                R"(","shape":[2],"data_offsets":[0,)" + std::to_string(bytes) +
                                "]}}";
-    test::put_file(path, test::file_of(header, std::string(static_cast<std::size_t>(bytes), '1')));
+    test::write_file(path,
+                     test::file_of(header, std::string(static_cast<std::size_t>(bytes), '1')));
     const SafetensorsReader reader(path);
     std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
     Tensor out(Device::cpu, DType::f32, {2});
@@ -159,7 +160,7 @@ TEST(SafetensorsDamage, AFileThatIsCutBehindOpeningIsNoticed) {
   }
 }
 
-/// Reads everything of a file that may be damaged; true where nothing was refused.
+/// Reads everything of a file that may be damaged; true if nothing was refused.
 bool read_all(const std::string& path) {
   try {
     const SafetensorsReader reader(path);
@@ -192,20 +193,20 @@ TEST(SafetensorsDamage, RandomChangesAreRefusedOrHarmless) {
     std::string bytes = good;
     const auto changes = 1 + below(3);
     for (std::size_t change = 0; change < changes && !bytes.empty(); ++change) {
-      const std::size_t place = below(bytes.size());
+      const std::size_t offset = below(bytes.size());
       const char byte =
           below(2) == 0 ? static_cast<char>(rng()) : kAlphabet[below(kAlphabet.size())];
       switch (below(4)) {
-        case 0: bytes.insert(place, 1, byte); break;
-        case 1: bytes.erase(place, 1 + below(4)); break;
-        case 2: bytes.resize(place); break;
-        default: bytes[place] = byte;
+        case 0: bytes.insert(offset, 1, byte); break;
+        case 1: bytes.erase(offset, 1 + below(4)); break;
+        case 2: bytes.resize(offset); break;
+        default: bytes[offset] = byte;
       }
     }
-    test::put_file(path, bytes);
+    test::write_file(path, bytes);
     refusals += read_all(path) ? 0 : 1;
   }
-  test::put_file(path, good);
+  test::write_file(path, good);
   EXPECT_TRUE(read_all(path));
   EXPECT_GT(refusals, 2000);
   EXPECT_LT(refusals, 3000);

@@ -83,7 +83,7 @@ TEST(Safetensors, BytesAreThoseOfTheFormat) {
   });
   folder.commit();
 
-  const std::string bytes = test::get_file(temp.path() + "/m/model.safetensors");
+  const std::string bytes = test::read_file(temp.path() + "/m/model.safetensors");
   const std::string header =
       R"({"__metadata__":{"format":"pt"},"x":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})";
   std::uint64_t length = 0;
@@ -104,7 +104,7 @@ TEST(Safetensors, TensorsGoIntoFilesOfALimitedSizeInTheirOrder) {
               ElementsAre("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
                           "model-00003-of-00003.safetensors", "model.safetensors.index.json"));
   const auto index =
-      nlohmann::json::parse(test::get_file(temp.path() + "/m/model.safetensors.index.json"));
+      nlohmann::json::parse(test::read_file(temp.path() + "/m/model.safetensors.index.json"));
   EXPECT_EQ(index["metadata"]["total_size"], 72);
   EXPECT_EQ(index["weight_map"]["a.weight"], "model-00001-of-00003.safetensors");
   EXPECT_EQ(index["weight_map"]["b"], "model-00002-of-00003.safetensors");
@@ -120,7 +120,7 @@ TEST(Safetensors, ReadsAFileMadeByHand) {
                              R"("b":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]},)"
                              R"("none":{"dtype":"F32","shape":[0,7],"data_offsets":[12,12]}}   )";
   const std::string data("\x40\x40\x80\xbf\x00\x00\x20\x41\x00\x3e\x00\x80", 12);
-  test::put_file(path, test::file_of(header, data));
+  test::write_file(path, test::file_of(header, data));
 
   const SafetensorsReader reader(path);
 
@@ -156,7 +156,7 @@ TEST(Safetensors, OtherDtypesAreListedButNotRead) {
   const std::string path = temp.path() + "/m.safetensors";
   const std::string header = R"({"wide":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},)"
                              R"("ids":{"dtype":"I64","shape":[1],"data_offsets":[8,16]}})";
-  test::put_file(path, test::file_of(header, std::string(16, '\0')));
+  test::write_file(path, test::file_of(header, std::string(16, '\0')));
   const SafetensorsReader reader(path);
   Tensor out(Device::cpu, DType::f32, {1});
 
@@ -165,7 +165,7 @@ TEST(Safetensors, OtherDtypesAreListedButNotRead) {
         test::refusal(ExitCode::checkpoint, [&] { reader.read(name, out.view()); });
     EXPECT_THAT(text, HasSubstr(path));
     EXPECT_THAT(text, HasSubstr(name));
-    EXPECT_THAT(text, HasSubstr(std::string("is ") + dtype + ", wanted F32, F16 or BF16"));
+    EXPECT_THAT(text, HasSubstr(std::string("is ") + dtype + ", expected F32, F16 or BF16"));
   }
 }
 
@@ -176,7 +176,7 @@ TEST(Safetensors, ShapesAndNamesMustBeThoseOfTheFile) {
   Tensor out(Device::cpu, DType::f32, {3, 2});
 
   EXPECT_THAT(test::refusal(ExitCode::checkpoint, [&] { reader.read("a.weight", out.view()); }),
-              HasSubstr("\"a.weight\" has shape (2, 3), wanted (3, 2)"));
+              HasSubstr("\"a.weight\" has shape (2, 3), expected (3, 2)"));
   EXPECT_THAT(test::refusal(ExitCode::checkpoint, [&] { reader.read("e", out.view()); }),
               HasSubstr("there is no tensor \"e\""));
 }
@@ -219,9 +219,10 @@ TEST(Safetensors, ComparesTensorsOfAnyDtypeToTheLastElement) {
         {"data_offsets", {8 * kElements, 10 * kElements}}}},
       {"d",
        {{"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {10 * kElements, 10 * kElements + 4}}}}};
-  test::put_file(path, test::file_of(header.dump(), test::bytes_of(wide) + test::bytes_of(changed) +
-                                                        test::bytes_of(narrow) +
-                                                        test::bytes_of(std::vector{1.5F})));
+  test::write_file(
+      path,
+      test::file_of(header.dump(), test::bytes_of(wide) + test::bytes_of(changed) +
+                                       test::bytes_of(narrow) + test::bytes_of(std::vector{1.5F})));
   const SafetensorsReader reader(path);
 
   EXPECT_TRUE(reader.are_equal("a", "a"));
@@ -255,19 +256,19 @@ TEST(Safetensors, AFolderCopiesFilesThatAreLongerThanABlock) {
   const test::TempFolder temp;
   std::string bytes(2500000, 'x');
   for (std::size_t i = 0; i < bytes.size(); i += 997) bytes[i] = static_cast<char>(i / 997 % 128);
-  test::put_file(temp.path() + "/tokenizer.json", bytes);
+  test::write_file(temp.path() + "/tokenizer.json", bytes);
 
   ModelFolder folder(temp.path() + "/model");
   folder.copy_file(temp.path() + "/tokenizer.json", "tokenizer.json");
   folder.commit();
 
-  EXPECT_TRUE(test::get_file(temp.path() + "/model/tokenizer.json") == bytes);
+  EXPECT_TRUE(test::read_file(temp.path() + "/model/tokenizer.json") == bytes);
 }
 
 TEST(Safetensors, AFolderRefusesToCopyAFileForWhichThereIsNoRoom) {
   const test::TempFolder temp;
   const std::string large = temp.path() + "/tokenizer.json";
-  test::put_file(large, "");
+  test::write_file(large, "");
   std::filesystem::resize_file(large, std::uintmax_t{1} << 43);  // a hole: it takes no room itself
   ModelFolder folder(temp.path() + "/model");
 

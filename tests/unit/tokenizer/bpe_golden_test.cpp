@@ -15,9 +15,9 @@ class BpeGolden : public VocabularyTest {
   void expect_ids(const io::Tokenizer& tokenizer, const std::string& pattern) {
     for (const auto& one : golden_["cases"]) {
       const std::string text = one["text"];
-      const std::vector<std::int32_t> wanted = one[pattern];
+      const std::vector<std::int32_t> expected = one[pattern];
       const auto ids = tokenizer.encode(text);
-      EXPECT_EQ(ids, wanted) << one["text"];
+      EXPECT_EQ(ids, expected) << one["text"];
       EXPECT_EQ(decoded(tokenizer, ids), text);
     }
   }

@@ -170,7 +170,7 @@ TEST_F(BpeTokenizer, ThreadsMayEncodeAtTheSameTime) {
   const auto tokenizer = io::open_tokenizer(path("vocab"));
   std::mt19937 random(4);
   const std::string text = random_bytes(random, 50000);
-  const auto wanted = tokenizer->encode(text);
+  const auto expected = tokenizer->encode(text);
   std::vector<std::vector<std::int32_t>> found(4);
 
   {
@@ -178,7 +178,7 @@ TEST_F(BpeTokenizer, ThreadsMayEncodeAtTheSameTime) {
     for (auto& ids : found) threads.emplace_back([&] { ids = tokenizer->encode(text); });
   }
 
-  for (const auto& ids : found) EXPECT_EQ(ids, wanted);
+  for (const auto& ids : found) EXPECT_EQ(ids, expected);
 }
 
 TEST_F(BpeTokenizer, FilesGiveTheIdsOfTheirTextWhateverTheThreads) {
@@ -188,17 +188,17 @@ TEST_F(BpeTokenizer, FilesGiveTheIdsOfTheirTextWhateverTheThreads) {
   while (text.size() < (9 << 20)) text += random_bytes(random, 500) + "x\nab the end";
   const auto one = write("one.txt", text);
   const auto two = write("two.txt", "short\n<|endoftext|>\nand shorter");
-  auto wanted = tokenizer->encode(text);
+  auto expected = tokenizer->encode(text);
   for (const char* part : {"", "short\n", "and shorter"}) {
-    for (const std::int32_t id : tokenizer->encode(part)) wanted.push_back(id);
-    wanted.push_back(tokenizer->end_of_text());
+    for (const std::int32_t id : tokenizer->encode(part)) expected.push_back(id);
+    expected.push_back(tokenizer->end_of_text());
   }
 
   const int before = omp_get_max_threads();
   for (const int threads : {1, 2, 3}) {
     omp_set_num_threads(threads);
     io::tokenize_files(*tokenizer, std::vector{one, two}, path("ids.bin"));
-    EXPECT_TRUE(read_all(*io::open_tokens({path("ids.bin")}, "uint16", 600, 1)) == wanted);
+    EXPECT_TRUE(read_all(*io::open_tokens({path("ids.bin")}, "uint16", 600, 1)) == expected);
   }
   omp_set_num_threads(before);
 }
@@ -303,7 +303,8 @@ TEST(Splitter, TextBetweenMatchesIsAPiece) {
 }
 
 TEST(Splitter, RefusesBrokenPatterns) {
-  expect_error(ExitCode::data, {"vocabulary 'v': wanted a regular expression", "'(a'", "parenthes"},
+  expect_error(ExitCode::data,
+               {"vocabulary 'v': expected a regular expression", "'(a'", "parenthes"},
                [] { const io::Pattern pattern("(a", "vocabulary 'v'"); });
 }
 

@@ -3,7 +3,7 @@
 """Ids and merges equal those of Hugging Face's tokenizers, of tiktoken and of a plain trainer.
 
 compare_reference.py --binary HYPERSLAB. Needs the packages tokenizers and tiktoken, and HYPERSLAB_TOKENIZER_DATA: a
-folder with gpt2/gpt2_vocab.json, gpt2/gpt2_merges.txt and text files in any subfolders. Ends with 77 (skipped) where
+folder with gpt2/gpt2_vocab.json, gpt2/gpt2_merges.txt and text files in any subfolders. Ends with 77 (skipped) if
 one of these is missing.
 """
 
@@ -64,7 +64,7 @@ def documents(text):
 
 
 def lines_only(text):
-    """Whether only \\n parts lines for str.splitlines."""
+    """Whether only \n separates lines for str.splitlines."""
     return not regex.search(r"[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]", text)
 
 
@@ -97,7 +97,7 @@ class Comparison:
             return
         self.failures += 1
         at = next((i for i, (a, b) in enumerate(zip(ours, expected)) if a != b), min(len(ours), len(expected)))
-        print(f"DIFFERS {what}: at {at} of {len(expected)}: found {ours[at:at + 8]}, wanted {expected[at:at + 8]}")
+        print(f"DIFFERS {what}: at {at} of {len(expected)}: found {ours[at:at + 8]}, expected {expected[at:at + 8]}")
 
     def compare_file(self, name, path, references):
         """One text file under every reference."""
@@ -202,7 +202,7 @@ def compare_training(comparison):
 
 
 def main():
-    """Exit code 0 where all is equal, 1 where not, 77 where nothing could be compared."""
+    """Exit code 0 if all is equal, 1 if not, 77 if nothing could be compared."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--binary", required=True)
     arguments = parser.parse_args()

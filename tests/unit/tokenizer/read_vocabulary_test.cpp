@@ -27,7 +27,7 @@ class ReadVocabulary : public VocabularyTest {
     write("v/vocab.json", vocab);
     expect_refused("v", fmt::format("vocabulary file '{}': {}", path("v/vocab.json"), message));
   }
-  /// With `line` behind the merges, of which there are three.
+  /// With `line` after the merges, of which there are three.
   void expect_merge_refused(const std::string& line, const std::string& message) const {
     const std::string before = content("v/merges.txt");
     write("v/merges.txt", before + line + "\n");
@@ -49,60 +49,64 @@ class ReadVocabulary : public VocabularyTest {
 TEST_F(ReadVocabulary, NamesPathsWithoutAVocabulary) {
   std::filesystem::create_directory(folder_ / "empty");
 
-  expect_named("vocabulary", "none", "wanted 'bytes', a folder or a tokenizer.json, found nothing");
-  expect_named("vocabulary", "empty", "wanted a folder with tokenizer.json or with vocab.json");
-  expect_named("vocabulary file", "v.txt", "wanted a folder, a tokenizer.json or a vocab.json");
+  expect_named("vocabulary", "none",
+               "expected 'bytes', a folder or a tokenizer.json, found nothing");
+  expect_named("vocabulary", "empty", "expected a folder with tokenizer.json or with vocab.json");
+  expect_named("vocabulary file", "v.txt", "expected a folder, a tokenizer.json or a vocab.json");
   std::filesystem::remove(folder_ / "v" / "merges.txt");
   expect_refused("v",
-                 fmt::format("vocabulary file '{}': wanted a readable file, found: No such file "
+                 fmt::format("vocabulary file '{}': expected a readable file, found: No such file "
                              "or directory; correct the path",
                              path("v/merges.txt")));
 }
 
 TEST_F(ReadVocabulary, NamesThePlaceOfBrokenJson) {
   expect_vocab_refused("{\"a\": 0,\n\"b\": }",
-                       "wanted JSON, found a parse error at line 2, column 6");
-  expect_vocab_refused("", "wanted JSON, found a parse error at line 1, column 1");
-  expect_vocab_refused("[1]", "wanted an object of tokens and ids, found array");
+                       "expected JSON, found a parse error at line 2, column 6");
+  expect_vocab_refused("", "expected JSON, found a parse error at line 1, column 1");
+  expect_vocab_refused("[1]", "expected an object of tokens and ids, found array");
 }
 
 TEST_F(ReadVocabulary, NamesTokensWithBadIds) {
   auto vocab = vocab_;
   vocab["the"] = 0;
-  expect_vocab_refused(vocab.dump(), "id 0: wanted one token, found '!' and 'the'; copy the file");
+  expect_vocab_refused(vocab.dump(),
+                       "id 0: expected one token, found '!' and 'the'; copy the file");
   vocab = vocab_;
   vocab["the"] = 1000;
   expect_vocab_refused(
       vocab.dump(),
-      "wanted the ids 0 to 259 for its 260 tokens, found id 1000 of token 'the'; copy the file");
+      "expected the ids 0 to 259 for its 260 tokens, found id 1000 of token 'the'; copy the file");
   for (const json& id : {json(-1), json(1.5), json("7"), json(), json(std::int64_t{1} << 40)}) {
     vocab["the"] = id;
-    expect_vocab_refused(vocab.dump(), "token 'the': wanted an id from 0 on, found '" + id.dump());
+    expect_vocab_refused(vocab.dump(),
+                         "token 'the': expected an id from 0 on, found '" + id.dump());
   }
   vocab = vocab_;
   vocab.erase("Ċ");
   vocab["x\ny"] = vocab_["Ċ"];
   expect_vocab_refused(vocab.dump(),
-                       "wanted a token for each byte, found none for byte 0x0a ('Ċ')");
+                       "expected a token for each byte, found none for byte 0x0a ('Ċ')");
 }
 
 TEST_F(ReadVocabulary, NamesTheLineOfABadMerge) {
   expect_merge_refused("q z",
-                       "wanted tokens of the vocabulary, found 'qz'; take tokens and merges");
-  expect_merge_refused("zz q", "wanted tokens of the vocabulary, found 'zz'");
-  expect_merge_refused("t h", "wanted each merge once, found 't' 'h' again (first as merge 1)");
+                       "expected tokens of the vocabulary, found 'qz'; take tokens and merges");
+  expect_merge_refused("zz q", "expected tokens of the vocabulary, found 'zz'");
+  expect_merge_refused("t h", "expected each merge once, found 't' 'h' again (first as merge 1)");
   for (const char* line : {"abc", "a b c", " a", "a "}) {
-    expect_merge_refused(line, std::string("wanted two tokens parted by a space, found '") + line);
+    expect_merge_refused(line,
+                         std::string("expected two tokens separated by a space, found '") + line);
   }
 }
 
 TEST_F(ReadVocabulary, ReadsCarriageReturnsAndEmptyLines) {
-  const auto wanted = io::open_tokenizer(path("v"))->encode("the cat");
+  const auto expected = io::open_tokenizer(path("v"))->encode("the cat");
   std::string merges;
   for (const char c : content("v/merges.txt")) merges += c == '\n' ? "\r\n" : std::string(1, c);
   write("v/merges.txt", merges + "\r\n\n");
 
-  EXPECT_EQ(io::open_tokenizer(path("v"))->encode("the cat"), wanted);
+  EXPECT_EQ(io::open_tokenizer(path("v"))->encode("the cat"), expected);
 }
 
 TEST_F(ReadVocabulary, FilesMakeTheSameVocabularyElsewhere) {
@@ -134,32 +138,32 @@ TEST_F(ReadVocabulary, FilesMakeTheSameVocabularyElsewhere) {
 }
 
 TEST_F(ReadVocabulary, RefusesTokenizersThatAreNotPlainByteLevelBpe) {
-  expect_file_refused({{"model", {{"type", "Unigram"}}}}, "model.type: wanted BPE, found");
+  expect_file_refused({{"model", {{"type", "Unigram"}}}}, "model.type: expected BPE, found");
   expect_file_refused({{"model", {{"byte_fallback", true}}}},
-                      "byte_fallback: wanted false, found 'true'");
-  expect_file_refused({{"model", {{"merges", 7}}}}, "model.merges: wanted a list, found '7'");
+                      "byte_fallback: expected false, found 'true'");
+  expect_file_refused({{"model", {{"merges", 7}}}}, "model.merges: expected a list, found '7'");
   expect_file_refused({{"model", {{"merges", {"t h", "t"}}}}},
-                      "model.merges[1]: wanted two tokens, found");
+                      "model.merges[1]: expected two tokens, found");
   expect_file_refused({{"model", {{"merges", json::array({json::array({"t", "zz"})})}}}},
-                      "model.merges[0]: wanted tokens of the vocabulary, found 'zz'");
-  expect_file_refused({{"normalizer", {{"type", "NFC"}}}}, "normalizer: wanted null, found");
+                      "model.merges[0]: expected tokens of the vocabulary, found 'zz'");
+  expect_file_refused({{"normalizer", {{"type", "NFC"}}}}, "normalizer: expected null, found");
   expect_file_refused({{"pre_tokenizer", {{"type", "Whitespace"}}}},
-                      "pre_tokenizer: wanted type ByteLevel, found");
+                      "pre_tokenizer: expected type ByteLevel, found");
   expect_file_refused({{"pre_tokenizer", {{"add_prefix_space", true}}}},
-                      "pre_tokenizer.add_prefix_space: wanted false, found 'true'");
+                      "pre_tokenizer.add_prefix_space: expected false, found 'true'");
   expect_file_refused({{"added_tokens", {{{"id", 1}, {"content", "<|endoftext|>"}}}}},
-                      "token '<|endoftext|>': wanted one id, found 259 and '1'");
+                      "token '<|endoftext|>': expected one id, found 259 and '1'");
   expect_file_refused({{"added_tokens", {{{"id", 260}, {"content", "x y"}, {"lstrip", true}}}}},
-                      "added_tokens[0].lstrip: wanted false, found");
+                      "added_tokens[0].lstrip: expected false, found");
   expect_file_refused({{"added_tokens", {7}}},
-                      "added_tokens[0]: wanted an object with content and id, found '7'");
+                      "added_tokens[0]: expected an object with content and id, found '7'");
 }
 
 TEST_F(ReadVocabulary, NamesTheFileOfABrokenPattern) {
   write("v/tokenizer.json", tokenizer_.dump());
   std::filesystem::rename(with_pattern("v", "(a"), path("v/tokenizer.json"));
 
-  expect_refused("v", fmt::format("vocabulary file '{}': pre_tokenizer: wanted a regular "
+  expect_refused("v", fmt::format("vocabulary file '{}': pre_tokenizer: expected a regular "
                                   "expression of PCRE2, found '(a'",
                                   path("v/tokenizer.json")));
 }

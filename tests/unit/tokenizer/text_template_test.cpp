@@ -71,7 +71,7 @@ TEST_F(TextTemplates, OfOtherKindsAreRefused) {
   const json roberta = {
       {"type", "RobertaProcessing"}, {"sep", {"</e>", 261}}, {"cls", {"<s>", 260}}};
   set(roberta);
-  refuse({path("v/tokenizer.json"), "post_processor: wanted ByteLevel", "RobertaProcessing"});
+  refuse({path("v/tokenizer.json"), "post_processor: expected ByteLevel", "RobertaProcessing"});
   set({{"type", "Sequence"}, {"processors", {{{"type", "BertProcessing"}}}}});
   refuse({"post_processor", "BertProcessing"});
   set(processor({special("<x>"), text_}));
@@ -91,17 +91,17 @@ TEST_F(TextTemplates, StandAroundEveryDocumentOfATokenFile) {
   const auto tokenizer = open();
   const Ids one = tokenizer->encode("cat");
   const Ids two = tokenizer->encode("the the\n");
-  Ids wanted = {260};
-  wanted.insert(wanted.end(), two.begin(), two.end());
-  wanted.insert(wanted.end(), {261, 259, 260});
-  wanted.insert(wanted.end(), one.begin(), one.end());
-  wanted.insert(wanted.end(), {261, 259});
+  Ids expected = {260};
+  expected.insert(expected.end(), two.begin(), two.end());
+  expected.insert(expected.end(), {261, 259, 260});
+  expected.insert(expected.end(), one.begin(), one.end());
+  expected.insert(expected.end(), {261, 259});
 
-  EXPECT_EQ(ids_of("the the\n<|endoftext|>\ncat"), wanted);
+  EXPECT_EQ(ids_of("the the\n<|endoftext|>\ncat"), expected);
   io::decode_files(*tokenizer, {path("out.bin")}, path("back.txt"));
   EXPECT_EQ(content("back.txt"), "the the\n<|endoftext|>\ncat");
-  std::erase_if(wanted, [](std::int32_t id) { return id == 260 || id == 261; });
-  EXPECT_EQ(ids_of("the the\n<|endoftext|>\ncat", false), wanted);
+  std::erase_if(expected, [](std::int32_t id) { return id == 260 || id == 261; });
+  EXPECT_EQ(ids_of("the the\n<|endoftext|>\ncat", false), expected);
   EXPECT_EQ(ids_of("<|endoftext|>\n"), (Ids{260, 261, 259}));  // a file without text
 }
 
@@ -128,11 +128,11 @@ TEST_F(TextTemplates, AreThoseOfTheConfigBesideVocabJson) {
   write("v/special_tokens_map.json", R"({"bos_token": "</e>"})");
   expect({261}, {});
   config({{"add_bos_token", true}, {"bos_token", "<x>"}});
-  refuse({path("v/tokenizer_config.json"), "bos_token: wanted a token of the vocabulary", "<x>"});
+  refuse({path("v/tokenizer_config.json"), "bos_token: expected a token of the vocabulary", "<x>"});
   config({{"add_bos_token", 7}});
-  refuse({"add_bos_token: wanted true or false, found '7'"});
+  refuse({"add_bos_token: expected true or false, found '7'"});
   write("v/tokenizer_config.json", "[]");
-  refuse({"tokenizer_config.json", "wanted an object, found array"});
+  refuse({"tokenizer_config.json", "expected an object, found array"});
 }
 
 TEST_F(TextTemplates, OfATokenizerJsonDoNotFollowTheConfig) {
@@ -158,13 +158,13 @@ TEST_F(TextTemplates, ATokenBehindTextsEndsDocumentsWhereNoOtherDoes) {
 
 TEST_F(TextTemplates, SettingsThatGiveOtherIdsAreRefused) {
   config({{"add_prefix_space", true}, {"tokenizer_class", "GPT2Tokenizer"}});
-  refuse({path("v/tokenizer_config.json"), "add_prefix_space: wanted false", "'true'"});
+  refuse({path("v/tokenizer_config.json"), "add_prefix_space: expected false", "'true'"});
   std::filesystem::remove(path("v/tokenizer.json"));
-  refuse({"add_prefix_space: wanted false"});
+  refuse({"add_prefix_space: expected false"});
   config({{"tokenizer_class", "CLIPTokenizer"}});
-  refuse({"tokenizer_class: wanted GPT2Tokenizer", "CLIPTokenizer"});
+  refuse({"tokenizer_class: expected GPT2Tokenizer", "CLIPTokenizer"});
   config({{"added_tokens_decoder", {{"7", {{"content", "the"}, {"special", false}}}}}});
-  refuse({"added_tokens_decoder.7: wanted special tokens alone"});
+  refuse({"added_tokens_decoder.7: expected special tokens alone"});
   config({{"tokenizer_class", "GPT2TokenizerFast"}, {"add_prefix_space", false}});
   expect({}, {});
 }

@@ -23,10 +23,10 @@ class TokenizeFiles : public FilesTest {
   std::string pieces(const std::string& text, const io::DocumentSeparator& separator = {}) {
     io::DocumentReader reader(write("in.txt", text), separator);
     std::string out;
-    for (io::DocumentReader::Piece piece; !piece.ends_file;) {
-      piece = reader.next();
-      out += piece.text;
-      if (piece.ends_document) out += '|';
+    for (io::DocumentReader::Chunk chunk; !chunk.ends_file;) {
+      chunk = reader.next();
+      out += chunk.text;
+      if (chunk.ends_document) out += '|';
     }
     return out;
   }
@@ -189,13 +189,13 @@ TEST_F(TokenizeFiles, PiecesAreBoundedAndKeepWordsAndCharactersWhole) {
   for (const std::string& text : {lines, characters}) {
     io::DocumentReader reader(write("in.txt", text));
     std::string back;
-    for (io::DocumentReader::Piece piece; !piece.ends_file;) {
-      piece = reader.next();
-      EXPECT_LE(piece.text.size(), 8U << 20);
-      back += piece.text;
-      if (piece.ends_file) break;
+    for (io::DocumentReader::Chunk chunk; !chunk.ends_file;) {
+      chunk = reader.next();
+      EXPECT_LE(chunk.text.size(), 8U << 20);
+      back += chunk.text;
+      if (chunk.ends_file) break;
       EXPECT_NE(text[back.size()] & 0xC0, 0x80);
-      EXPECT_TRUE(&text != &lines || piece.text.ends_with("cold.\n"));
+      EXPECT_TRUE(&text != &lines || chunk.text.ends_with("cold.\n"));
     }
     EXPECT_TRUE(back == text);
   }
@@ -240,7 +240,7 @@ TEST_F(TokenizeFiles, NamesAnInputThatChangesWhileItIsRead) {
     io::DocumentReader reader(input);
     (void)reader.next();
     how();
-    for (io::DocumentReader::Piece piece; !piece.ends_file;) piece = reader.next();
+    for (io::DocumentReader::Chunk chunk; !chunk.ends_file;) chunk = reader.next();
   };
 
   expect_error(ExitCode::data, {input, "20971520 bytes", "10485760 bytes now"},

@@ -52,9 +52,10 @@ TEST(OpenTokenizer, MayHaveFewerTokensThanTheModelButNotMore) {
   const auto tokenizer = io::open_tokenizer("bytes");
 
   for (const std::int64_t rows : {257, 320}) io::require_fits_model(*tokenizer, "bytes", rows);
-  expect_error(ExitCode::data,
-               {"vocabulary 'some/bytes': wanted at most 256 tokens (model.vocabulary), found 257"},
-               [&] { io::require_fits_model(*tokenizer, "some/bytes", 256); });
+  expect_error(
+      ExitCode::data,
+      {"vocabulary 'some/bytes': expected at most 256 tokens (model.vocabulary), found 257"},
+      [&] { io::require_fits_model(*tokenizer, "some/bytes", 256); });
 }
 
 TEST(Utf8Stream, GivesTheSameTextHoweverItIsSplit) {

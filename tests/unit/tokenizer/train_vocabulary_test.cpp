@@ -123,7 +123,7 @@ TEST_F(TrainVocabulary, RefusesWhatCannotBe) {
   auto training = good;
   training.size = 256;
   expect_refused(ExitCode::usage,
-                 {"--train-vocab 256: wanted 257 (256 bytes and 1 special tokens) to 16777216; "
+                 {"--train-vocab 256: expected 257 (256 bytes and 1 special tokens) to 16777216; "
                   "choose a size in between"},
                  training);
   training = good;
@@ -134,7 +134,7 @@ TEST_F(TrainVocabulary, RefusesWhatCannotBe) {
     training.specials = {special};
     expect_refused(ExitCode::usage,
                    {std::string("--special '") + special +
-                    "': wanted two or more ASCII characters without white space"},
+                    "': expected two or more ASCII characters without white space"},
                    training);
   }
   training = good;

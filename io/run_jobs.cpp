@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/workers.hpp"
+#include "run_jobs.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -31,8 +31,8 @@ void run_jobs(std::size_t jobs, int threads, const std::function<void(std::size_
   };
   {
     std::vector<std::jthread> helpers;
-    const std::size_t wanted = std::min(jobs, static_cast<std::size_t>(std::max(threads, 1)));
-    for (std::size_t i = 1; i < wanted; ++i) helpers.emplace_back(work);
+    const std::size_t expected = std::min(jobs, static_cast<std::size_t>(std::max(threads, 1)));
+    for (std::size_t i = 1; i < expected; ++i) helpers.emplace_back(work);
     work();
   }
   if (failure) std::rethrow_exception(failure);
