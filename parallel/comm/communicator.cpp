@@ -208,7 +208,7 @@ Ticket Communicator::group_end(Stream& after) {
 }
 
 Ticket Communicator::arrive(Context& ctx) {
-  if (size_ == 1 || ctx.device() != Device::cpu || !tells_arrivals()) return 0;
+  if (size_ == 1 || ctx.device() != Device::cpu || !announces_arrivals()) return 0;
   const Ticket ticket = open(ctx.stream(), Call::barrier);
   do_arrive(ticket);
   return ticket;

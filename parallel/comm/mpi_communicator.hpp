@@ -39,7 +39,7 @@ class MpiCommunicator final : public Communicator {
   void do_exchange(Stream& after, std::span<const Message> messages, Ticket ticket) override;
   double do_wait(Stream& before, Ticket ticket) override;
   void do_barrier() override;
-  [[nodiscard]] bool tells_arrivals() const override { return true; }
+  [[nodiscard]] bool announces_arrivals() const override { return true; }
   void do_arrive(Ticket ticket) override;
 
   Operation& operation(Ticket ticket) { return operations_[ticket % kMaxUnderWay]; }

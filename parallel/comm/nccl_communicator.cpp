@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <string_view>
 #include <utility>
 
@@ -107,19 +105,19 @@ NcclCommunicator::NcclCommunicator(MPI_Comm own, GroupRole role,
 /// The first member sends its status with the id, so that no member waits for an id that never
 /// comes.
 void NcclCommunicator::initialize_nccl() {
-  struct Message {
+  struct IdAndStatus {
     ncclUniqueId id;
     int status;
-  } message = {};
-  if (rank() == 0) message.status = ncclGetUniqueId(&message.id);
-  HS_MPI(name(), MPI_Bcast(&message, sizeof message, MPI_BYTE, 0, comm_));
-  check_nccl(static_cast<ncclResult_t>(message.status), "ncclGetUniqueId", name(), nullptr);
+  } first = {};
+  if (rank() == 0) first.status = ncclGetUniqueId(&first.id);
+  HS_MPI(name(), MPI_Bcast(&first, sizeof first, MPI_BYTE, 0, comm_));
+  check_nccl(static_cast<ncclResult_t>(first.status), "ncclGetUniqueId", name(), nullptr);
 
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
   config.maxCTAs = cta_budget(role());
   config.commName = name().c_str();
-  HS_NCCL(name(), nullptr, ncclCommInitRankConfig(&nccl_, size(), message.id, rank(), &config));
+  HS_NCCL(name(), nullptr, ncclCommInitRankConfig(&nccl_, size(), first.id, rank(), &config));
 }
 
 NcclCommunicator::~NcclCommunicator() {

@@ -51,13 +51,13 @@ std::string whereabouts(const Status& status) {
 
 /// "rank 3", "ranks 0-2, 5"
 std::string list_of(const Ranks& ranks) {
-  constexpr std::size_t kMostRuns = 8;
+  constexpr std::size_t kMostRanges = 8;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  std::size_t runs = 0;
+  std::size_t ranges = 0;
   for (std::size_t i = 0; i < ranks.size();) {
     std::size_t end = i + 1;
     while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (runs++ == kMostRuns) return text + ", ...";
+    if (ranges++ == kMostRanges) return text + ", ...";
     text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
     if (end - i > 1) text += fmt::format("-{}", ranks[end - 1]);
     i = end;

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/comm/watchdog.hpp"
-
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -19,8 +17,8 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "machine.hpp"
-#include "watch_clients.hpp"
 #include "watch_end.hpp"
+#include "watch_guard.hpp"
 
 namespace hyperslab::comm {
 namespace {
@@ -33,82 +31,7 @@ constexpr double kSilentIntervals = 5;
 constexpr double kLastFrameSeconds = 1;
 constexpr auto kRestAfterRefusal = std::chrono::milliseconds(10);
 
-/// The process of a rank, as every rank knows it.
-struct Contact {
-  std::string neighbourhood;
-  int process = 0;
-};
-
-/// A rank that this one reports to.
-struct Monitor {
-  int rank = 0;
-  Session link;
-  double heard = 0;
-};
-
 }  // namespace
-
-/// The thread and what it works on; the main thread only makes it and tells it to leave.
-class Watchdog::Guard : private Clients::Owner {
- public:
-  Guard(World& world, const WatchdogOptions& options);
-  ~Guard() override;
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
-  Guard(Guard&&) = delete;
-  Guard& operator=(Guard&&) = delete;
-
- private:
-  void exchange_contacts(World& world, const std::string& coordinates);
-  void listen();
-  void connect(World& world);
-  [[nodiscard]] Session call(int monitor, const std::string& address, std::string& problem) const;
-  void start_thread();
-  void leave(bool fails);
-
-  void run();
-  void advance_clock();
-  void report_status();
-  void wait(double seconds);
-  void receive();
-  void accept_clients();
-  void end_connecting();
-  void on_arrival(int rank) override;
-  [[nodiscard]] bool on_frame(int rank, const Frame& frame) override;
-  void on_loss(int rank) override;
-  void on_monitor_frame(Monitor& monitor, const Frame& frame);
-  [[nodiscard]] bool is_active_monitor() const;
-  [[nodiscard]] bool has_break() const;
-  [[noreturn]] void end_job(const Diagnosis& diagnosis);
-  [[nodiscard]] bool is_near(int rank) const;
-  void ask_to_kill(int silent);
-  void disconnect(int silent);
-  void close_links(Notice last);
-  [[nodiscard]] Frame frame_of(Notice notice) const;
-
-  int rank_;
-  std::shared_ptr<FlightRecorders> flight_recorders_;
-  Limits limits_;
-  double interval_;
-  Secret secret_;
-  std::vector<Contact> contacts_;
-  std::vector<Peer> peers_;
-  Listener listener_;
-  int port_ = 0;  ///< of listener_
-  Clients clients_;
-  std::vector<Monitor> monitors_;
-  std::mutex called_mutex_;
-  std::vector<Monitor> called_;           ///< made by the main thread, for monitors_
-  std::atomic<bool> all_called_ = false;  ///< every rank has called its monitors
-  bool connects_ = true;                  ///< all_called_ is still to be acted on
-  std::vector<pollfd> polled_;
-  Descriptor wake_;
-  std::atomic<bool> leaves_ = false;
-  bool fails_ = false;  ///< set before leaves_
-  double now_ = 0;      ///< seconds in which this process was awake
-  double looked_ = now_seconds();
-  std::thread thread_;
-};
 
 Watchdog::Guard::Guard(World& world, const WatchdogOptions& options)
     : rank_(world.rank()),

@@ -15,9 +15,9 @@ namespace {
 constexpr double kRounding = 1e-9;
 
 /// best_[k][i]: the least value of cutting units [i, n) into k parts, found from the end.
-class Cut {
+class Partition {
  public:
-  explicit Cut(std::span<const double> costs) : sums_(costs.size() + 1) {
+  explicit Partition(std::span<const double> costs) : sums_(costs.size() + 1) {
     for (std::size_t i = 0; i < costs.size(); ++i) sums_[i + 1] = sums_[i] + costs[i];
   }
 
@@ -86,9 +86,9 @@ std::vector<int> balance(std::span<const double> unit_costs, int parts) {
                 fmt::format("{} units of a model cannot be cut into {} stages of at least one",
                             unit_costs.size(), parts));
   }
-  const Cut cut(unit_costs);
+  const Partition partition(unit_costs);
   const auto count = static_cast<std::size_t>(parts);
-  return cut.most_even(count, cut.least_maximum(count));
+  return partition.most_even(count, partition.least_maximum(count));
 }
 
 }  // namespace hyperslab::pipeline

@@ -262,6 +262,37 @@ TEST_F(Nccl, RefusesToWaitInAGraphForACallOutsideOfIt) {
   EXPECT_EQ(numbers(x.view()), std::vector<double>(7, size()));
 }
 
+/// host -> copy stream -> two sums -> copy stream -> host; the compute stream has no part in it.
+TEST_F(Nccl, SumsChainOnTheCopyStream) {
+  constexpr Dim kSize = 1 << 20;
+  PinnedBuffer pinned(Device::cuda, kSize * sizeof(float));
+  const View host(pinned.data(), DType::f32, Device::cpu, {kSize});
+  std::fill_n(host.data<float>(), kSize, static_cast<float>(rank() + 1));
+  Tensor x = filled(DType::f32, kSize, -1000);
+  Stream& copies = ctx().copy_stream();
+
+  (void)copy_async(ctx(), host, x.view());
+  for (int i = 0; i < 2; ++i) {
+    const Ticket sum = group().all_reduce(copies, x.view(), ReduceOp::sum);
+    group().wait(ctx(), copies, sum);
+  }
+  copy(copies, x.view(), host);
+  copies.record().wait();
+
+  const double expected = size() * (sum_of_ranks() + size());
+  EXPECT_EQ(to_doubles(host), std::vector<double>(kSize, expected));
+}
+
+TEST_F(Nccl, ComputationWaitsForASumAfterACopy) {
+  Tensor source = filled(DType::f32, 1021, rank() + 1);
+  Tensor x = filled(DType::f32, 1021, -1000);
+
+  (void)copy_async(ctx(), source.view(), x.view());
+  group().wait(ctx(), group().all_reduce(ctx().copy_stream(), x.view(), ReduceOp::sum));
+
+  EXPECT_EQ(numbers(x.view()), std::vector<double>(1021, sum_of_ranks() + size()));
+}
+
 TEST_F(Nccl, SplitsIntoGroupsOfAnyShape) {
   const auto halves = group().split(rank() % 2, -rank(), comm::GroupRole::data);
   const auto all_but_one = group().split(rank() == 0 ? 7 : 3, rank(), comm::GroupRole::tied);

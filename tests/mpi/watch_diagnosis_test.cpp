@@ -243,7 +243,7 @@ class WatchedMember final : public comm::Communicator {
     return 0;
   }
   void do_barrier() override {}
-  [[nodiscard]] bool tells_arrivals() const override { return true; }
+  [[nodiscard]] bool announces_arrivals() const override { return true; }
 
   comm::FlightRecorders& recorders_;
 };

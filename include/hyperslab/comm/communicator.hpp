@@ -64,7 +64,7 @@ struct Message {
 /// compute stream if a context is given; the buffers belong to the communicator until `wait` of its
 /// ticket. On the CPU the host does not block, unless `after` has a thread: then the call first
 /// waits for its work, with progress. Example: a sum of what a copy brings, beside computation:
-///   copy(ctx.copy_stream(), from, x);
+///   (void)copy_async(ctx, from, x);
 ///   const Ticket sum = comm.all_reduce(ctx.copy_stream(), x, ReduceOp::sum);
 ///   ... ops ...
 ///   comm.wait(ctx, sum);
@@ -203,7 +203,7 @@ class Communicator : public Background {
   virtual double do_wait(Stream& before, Ticket ticket) = 0;
   virtual void do_barrier() = 0;
   /// Whether do_arrive works.
-  [[nodiscard]] virtual bool tells_arrivals() const { return false; }
+  [[nodiscard]] virtual bool announces_arrivals() const { return false; }
   virtual void do_arrive(Ticket /*ticket*/) {}
   [[nodiscard]] virtual double do_collect_seconds() { return 0; }
 
