@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "hyperslab/comm/component.hpp"
 #include "hyperslab/core/error.hpp"
 #include "trail.hpp"
 
@@ -212,7 +213,7 @@ double Communicator::wait(Context& ctx, Ticket ticket) {
   --under_way_;
   if (ctx.device() == Device::meta) return 0;
 
-  const Scope<Component> scope(ctx.recorder(), Component::communication);
+  const Scope scope(ctx.recorder(), kCommunicationComponent);
   const double begin = now_seconds();
   // As open() does: where no one has called an arrival, all members would seem to be late for it.
   if (trail_ && slot.call != Call::barrier) trail_->waits(slot.call, ticket);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/optim/component.hpp"
 
 namespace hyperslab::optim {
 
@@ -69,14 +70,14 @@ ops::AdamWConstants AdamW::constants() const {
 }
 
 void AdamW::update(Context& ctx, const ops::StepState* state) const {
-  const Scope scope(ctx.recorder(), Component::optimizer);
+  const Scope scope(ctx.recorder(), kOptimizerComponent);
   const bool own_value = params_.value().dtype() != params_.master().dtype();
   ops::adamw(ctx, constants(), decay_, state, params_.master(), params_.gradient(), exp_avg_,
              exp_avg_sq_, own_value ? params_.value() : View());
 }
 
 void AdamW::update(Context& ctx, const ops::StepState* state, const nn::Bucket& bucket) const {
-  const Scope scope(ctx.recorder(), Component::optimizer);
+  const Scope scope(ctx.recorder(), kOptimizerComponent);
   const Dim size = params_.shard_size(bucket);
   const Dim in_flat = params_.shard_in_flat(bucket);
   const Dim in_space = params_.shard_in_space(bucket);

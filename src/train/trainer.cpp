@@ -11,6 +11,7 @@
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/optimizer.hpp"
+#include "hyperslab/optim/component.hpp"
 #include "hyperslab/pipeline/validate.hpp"
 #include "hyperslab/train/out_of_memory.hpp"
 #include "stage_worker.hpp"
@@ -275,7 +276,7 @@ void Trainer::end() {
 void Trainer::finalize() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   {
-    const Scope component(ctx_->recorder(), Component::optimizer);
+    const Scope component(ctx_->recorder(), optim::kOptimizerComponent);
     for (const View& gradient : reducer_->norm_views()) {
       ops::add_norm_squared(*ctx_, gradient, records_->sums());
     }

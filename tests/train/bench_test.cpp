@@ -137,7 +137,7 @@ std::map<std::string, train::BenchComponent> components(const std::vector<std::s
   options.device = device;
   options.compute = compute;
   options.training = mode != BenchMode::forward;
-  std::array<double, kComponents> seconds{};
+  std::array<double, kMaxComponents> seconds{};
   seconds.fill(1);
   const train::Plan plan = train::make_plan(config, options, 0);
   std::map<std::string, train::BenchComponent> rows;

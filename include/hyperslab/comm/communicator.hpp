@@ -110,7 +110,7 @@ class Communicator : public Background {
   [[nodiscard]] Ticket arrive(Context& ctx);
 
   /// What is enqueued on ctx's stream after this call runs after the operation; on the CPU it
-  /// blocks, progressing everything that is under way. Recorded as Component::communication.
+  /// blocks, progressing everything that is under way. Recorded as kCommunicationComponent.
   /// Returns when the operation was first seen complete, on the monotonic clock; 0 if the host does
   /// not see its end (CUDA, `meta`).
   double wait(Context& ctx, Ticket ticket);
