@@ -31,7 +31,7 @@ struct Activity {
 };
 
 /// For the life of the object this rank does something of its own that may take long without a
-/// beat, such as reading a large file: as long as its process answers nobody waits for progress.
+/// beat, such as reading a large file: as long as its process answers, no one waits for progress.
 class Pause {
  public:
   explicit Pause(Activity& activity) : activity_(activity) { activity_.pauses.fetch_add(1); }
