@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "flight_recorder.hpp"
+#include "hyperslab/comm/component.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::comm {
@@ -230,7 +231,7 @@ double Communicator::wait(Context& ctx, Stream& before, Ticket ticket) {
   --under_way_;
   if (before.device() == Device::meta) return 0;
 
-  const Scope<Component> scope(ctx.recorder(), Component::communication);
+  const Scope scope(ctx.recorder(), kCommunicationComponent);
   const double begin = now_seconds();
   // Arrivals are left out, as in open(): no member has recorded the call, so all would seem late.
   if (flight_recorder_ && slot.call != Call::barrier)

@@ -69,7 +69,7 @@ class Bench {
   std::string no_profiler_;
   BenchKernels kernels_;
   std::array<double, kPhases> phase_seconds_{};
-  std::array<double, kComponents> component_seconds_{};
+  std::array<double, kMaxComponents> component_seconds_{};
 };
 
 void Bench::add(int step, double seconds, const StepTimes& times) {
@@ -78,7 +78,7 @@ void Bench::add(int step, double seconds, const StepTimes& times) {
   for (std::size_t i = 0; i < kPhases; ++i) {
     phase_seconds_[i] += times.phase_seconds[i] / options_.steps;
   }
-  for (std::size_t i = 0; i < kComponents; ++i) {
+  for (std::size_t i = 0; i < kMaxComponents; ++i) {
     component_seconds_[i] += times.component_seconds[i] / options_.steps;
   }
 }

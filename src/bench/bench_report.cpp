@@ -4,23 +4,29 @@
 #include <map>
 
 #include "bench_rig.hpp"
-#include "hyperslab/ops/matmul.hpp"
+#include "hyperslab/train/components.hpp"
 
 namespace hyperslab::bench {
 namespace {
 
 constexpr std::size_t index(Phase phase) { return static_cast<std::size_t>(phase); }
 
-bool has_op(const Ledger& ledger, Component component, std::string_view op) {
-  return ledger.rows().contains({std::string(name_of(component)), std::string(op)});
+bool has_op(const Ledger& ledger, const Component& component, std::string_view op) {
+  return ledger.find(component.name, op) != nullptr;
 }
 
-/// Of the products of reference attention.
+/// Whether all calls of a layer's op compute its activation inside the GEMM.
+bool fuses_activation(const Ledger& ledger, std::string_view op) {
+  const Work* row = ledger.find(nn::kFfnComponent.name, op);
+  return row != nullptr && row->paths == std::set<std::string, std::less<>>{"fused"};
+}
+
+/// Of the GEMMs of reference attention.
 double reference_flops(const Ledger& ledger, Phase phase) {
-  const char* op =
-      phase == Phase::forward ? "attention_reference_forward" : "attention_reference_backward";
-  const auto row = ledger.rows().find({std::string(name_of(Component::attention)), op});
-  return row == ledger.rows().end() ? 0.0 : row->second.flops;
+  const Work* row = ledger.find(nn::kAttentionComponent.name, phase == Phase::forward
+                                                                  ? "attention_reference_forward"
+                                                                  : "attention_reference_backward");
+  return row == nullptr ? 0.0 : row->flops;
 }
 
 /// "a, b and c"
@@ -42,24 +48,19 @@ std::string fused_in_embedding(const BenchRun& run) {
 
 std::string fused_in_attention(const BenchRun& run, const Ledger& ledger) {
   const std::string biases = run.config.model.bias ? "biases in the products" : "";
-  if (has_op(ledger, Component::attention, "attention_reference_forward")) return biases;
+  if (has_op(ledger, nn::kAttentionComponent, "attention_reference_forward")) return biases;
   return "scores, mask, softmax and value product in one kernel" +
          (biases.empty() ? "" : "; " + biases);
 }
 
-std::string fused_in_ffn(const BenchRun& run) {
+std::string fused_in_ffn(const BenchRun& run, const Ledger& ledger) {
   const model::ModelSpec& model = run.config.model;
   std::vector<std::string> in_products;
   std::vector<std::string> alone;
   if (model.bias) in_products.emplace_back("biases");
   if (!ops::is_gated(model.activation)) {
-    const bool fuses =
-        run.options.device == Device::cuda &&
-        ops::has_fused_activation_on_gpu(model.activation, run.options.compute,
-                                         model.ffn_width / run.config.parallel.tensor);
-    const bool forward = fuses && !run.config.run.deterministic;
-    // The halves of a split backward keep what was activated, and so work in place.
-    const bool backward = fuses && run.config.parallel.schedule != "zero_bubble";
+    const bool forward = fuses_activation(ledger, "linear_activation_forward");
+    const bool backward = fuses_activation(ledger, "linear_activation_backward_input");
     (forward ? in_products : alone).emplace_back("activation");
     if (run.mode != BenchMode::forward) {
       (backward ? in_products : alone)
@@ -77,9 +78,9 @@ std::string fused_in_ffn(const BenchRun& run) {
   return text + (text.empty() || rest.empty() ? "" : "; ") + rest;
 }
 
-std::string fused_in_head(const BenchRun& run) {
+std::string fused_in_head(const BenchRun& run, const Ledger& ledger) {
   const bool forward = run.mode == BenchMode::forward;
-  if (run.config.parallel.tensor > 1) {
+  if (has_op(ledger, nn::kHeadComponent, "vocabulary_cross_entropy")) {
     return forward ? "maximum and sum of a row in one pass, loss in another"
                    : "maximum and sum of a row in one pass, loss and gradient of the logits in "
                      "another";
@@ -89,23 +90,21 @@ std::string fused_in_head(const BenchRun& run) {
 }
 
 /// What shares kernels on this rank.
-std::string fused(const BenchRun& run, const Ledger& ledger, Component component) {
-  if (ledger.component(name_of(component)).calls == 0) return "";
-  switch (component) {
-    case Component::embedding: return fused_in_embedding(run);
-    case Component::attention: return fused_in_attention(run, ledger);
-    case Component::ffn: return fused_in_ffn(run);
-    case Component::norms:
-      return run.config.model.norm == ops::NormKind::none
-                 ? ""
-                 : "the residual addition before each norm";
-    case Component::head: return fused_in_head(run);
-    case Component::optimizer:
-      if (run.mode != BenchMode::step) return "";
-      return run.options.compute == DType::f32 ? "update and moments in one pass"
-                                               : "update, moments and rounded copy in one pass";
-    default: return "";
+std::string fused(const BenchRun& run, const Ledger& ledger, const Component& component) {
+  if (ledger.component(component.name).calls == 0) return "";
+  if (component == nn::kEmbeddingComponent) return fused_in_embedding(run);
+  if (component == nn::kAttentionComponent) return fused_in_attention(run, ledger);
+  if (component == nn::kFfnComponent) return fused_in_ffn(run, ledger);
+  if (component == nn::kNormsComponent) {
+    const bool norms = has_op(ledger, component, "add_norm_forward");
+    return norms ? "the residual addition before each norm" : "";
   }
+  if (component == nn::kHeadComponent) return fused_in_head(run, ledger);
+  if (component == optim::kOptimizerComponent && run.mode == BenchMode::step) {
+    return run.options.compute == DType::f32 ? "update and moments in one pass"
+                                             : "update, moments and rounded copy in one pass";
+  }
+  return "";
 }
 
 // FLOPs of the row softmax for every score that the mask keeps, without the scale: forward maximum,
@@ -113,7 +112,7 @@ std::string fused(const BenchRun& run, const Ledger& ledger, Component component
 constexpr double kSoftmaxFlops = 5;
 constexpr double kSoftmaxBackwardFlops = 4;
 
-/// FLOPs of the row softmax as a pass of its own, which is not in the plan. A product over a full
+/// FLOPs of the row softmax as a pass of its own, which is not in the plan. A GEMM over a full
 /// square has 2 Dh FLOPs a score; there are two forward and four backward.
 double softmax_flops(const Ledger& ledger, const train::Config& config) {
   const auto Dh = static_cast<double>(config.model.head_width());
@@ -125,24 +124,24 @@ double softmax_flops(const Ledger& ledger, const train::Config& config) {
 
 /// Scores, mask, softmax, value product; empty where one kernel does them all. Both products have
 /// half of the plan's FLOPs, forward (one each) and backward (two each).
-std::vector<BenchComponent> parts_of_attention(const std::array<double, kComponents>& seconds,
+std::vector<BenchComponent> parts_of_attention(const std::array<double, kMaxComponents>& seconds,
                                                const Ledger& ledger, const train::Config& config) {
-  if (!has_op(ledger, Component::attention, "attention_reference_forward")) return {};
+  if (!has_op(ledger, nn::kAttentionComponent, "attention_reference_forward")) return {};
   const double flops =
       reference_flops(ledger, Phase::forward) + reference_flops(ledger, Phase::backward);
-  const auto part = [&](const char* name, Component component, double work) {
+  const auto part = [&](const char* name, const Component& component, double work) {
     BenchComponent row;
     row.name = name;
-    row.seconds = seconds[static_cast<std::size_t>(component)];
+    row.seconds = seconds[component.index];
     row.flops = work;
     return row;
   };
   BenchComponent mask;
   mask.name = "mask";
   mask.fused = "in softmax, which leaves out the keys beyond a row";
-  return {part("scores", Component::attention_scores, 0.5 * flops), mask,
-          part("softmax", Component::attention_softmax, softmax_flops(ledger, config)),
-          part("values", Component::attention_values, 0.5 * flops)};
+  return {part("scores", ops::kScoresComponent, 0.5 * flops), mask,
+          part("softmax", ops::kSoftmaxComponent, softmax_flops(ledger, config)),
+          part("values", ops::kValuesComponent, 0.5 * flops)};
 }
 
 void add_shares(std::vector<BenchComponent>& rows, double seconds, double flops) {
@@ -161,21 +160,25 @@ std::string products_of(const train::Config& config, DType storage) {
 
 }  // namespace
 
-std::vector<BenchComponent> components_of(const std::array<double, kComponents>& seconds,
+std::vector<BenchComponent> components_of(const std::array<double, kMaxComponents>& seconds,
                                           const Ledger& ledger, const BenchRun& run) {
   double all_seconds = 0;
   for (const double part : seconds) all_seconds += part;
   double all_flops = 0;
   std::vector<BenchComponent> rows;
-  for (int c = 0; c <= static_cast<int>(Component::communication); ++c) {
-    const auto component = static_cast<Component>(c);
-    const bool runs = component != Component::optimizer || run.mode == BenchMode::step;
+  const auto is_part = [](const Component& each) {
+    return each == ops::kScoresComponent || each == ops::kSoftmaxComponent ||
+           each == ops::kValuesComponent;
+  };
+  for (const Component& component : kComponents) {
+    if (is_part(component)) continue;  // of attention
+    const bool runs = component != optim::kOptimizerComponent || run.mode == BenchMode::step;
     BenchComponent& row = rows.emplace_back();
-    row.name = name_of(component);
-    row.seconds = seconds[static_cast<std::size_t>(c)];
+    row.name = component.name;
+    row.seconds = seconds[component.index];
     row.flops = runs ? ledger.component(row.name).flops : 0.0;
     row.fused = fused(run, ledger, component);
-    if (component == Component::attention) {
+    if (component == nn::kAttentionComponent) {
       row.parts = parts_of_attention(seconds, ledger, run.config);
       for (const BenchComponent& part : row.parts) row.seconds += part.seconds;
       if (!row.parts.empty()) row.flops += softmax_flops(ledger, run.config);

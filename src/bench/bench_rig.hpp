@@ -47,6 +47,6 @@ struct BenchRun {
 };
 /// Rows for the parts of the model, from seconds of this rank and the plan.
 [[nodiscard]] std::vector<BenchComponent> components_of(
-    const std::array<double, kComponents>& seconds, const Ledger& ledger, const BenchRun& run);
+    const std::array<double, kMaxComponents>& seconds, const Ledger& ledger, const BenchRun& run);
 
 }  // namespace hyperslab::bench

@@ -10,6 +10,7 @@
 
 #include "cuda.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/philox.hpp"
 #include "hyperslab/core/profiler.hpp"
 #include "hyperslab/core/round_up.hpp"
 
@@ -19,7 +20,7 @@ namespace {
 constexpr std::size_t kPage = 4096;
 constexpr unsigned char kCanary = 0xA5;
 constexpr std::size_t kGuardBytes = 65536;
-constexpr std::size_t kReadBytes = 1U << 24;  // of an arena, looked at at once
+constexpr std::size_t kReadBytes = 1U << 24;  // of an arena, read at once
 
 void* allocate_on_host(std::size_t bytes) {
   void* memory = std::aligned_alloc(kPage, round_up(bytes, kPage));
@@ -34,7 +35,7 @@ std::string facts_of(const std::string& where, std::size_t asked, std::size_t fr
          std::to_string(free) + " are free";
 }
 
-/// The memory of an arena; where it runs out, the error names the arena.
+/// The memory of an arena; if it runs out, the error names the arena.
 Buffer buffer_of(const std::string& arena, Device device, std::size_t bytes) {
   try {
     return {device, bytes};
@@ -68,6 +69,14 @@ void fill_with_canary(const Buffer& buffer) {
     }
   }
   std::memset(buffer.data(), kCanary, buffer.bytes());
+}
+
+/// Where an arena begins. On `meta` there is no memory, and addresses are numbers: arenas lie far
+/// apart, so that views of two arenas do not seem to be the same.
+std::uintptr_t base_of(const Buffer& buffer, const std::string& arena) {
+  if (buffer.device() != Device::meta) return reinterpret_cast<std::uintptr_t>(buffer.data());
+  constexpr int kLog2Apart = 44;
+  return (name_hash(arena) % (1U << 18U) + 1) << kLog2Apart;
 }
 
 /// A GPU frees memory only when its kernels have ended, and a kernel of NCCL may wait for a peer
@@ -197,8 +206,7 @@ View Arena::take(DType dtype, const Shape& shape, std::string label) {
                                         std::to_string(capacity_));
   }
   used_ = offset + bytes;
-  auto* address =
-      reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(buffer_.data()) + offset);
+  auto* address = reinterpret_cast<void*>(base_of(buffer_, name_) + offset);
   allocations_.push_back({std::move(label), dtype, shape, offset, bytes});
   return {address, dtype, buffer_.device(), shape};
 }

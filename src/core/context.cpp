@@ -36,8 +36,8 @@ void* Context::workspace(std::string_view op, std::size_t bytes) {
   return workspace_.data();
 }
 
-void Context::add_work(std::string_view op, double flops, double bytes) {
-  ledger_.add(name_of(recorder_.component()), op, flops, bytes);
+void Context::add_work(std::string_view op, double flops, double bytes, std::string_view path) {
+  ledger_.add({recorder_.component().name, op, path}, flops, bytes);
 }
 
 }  // namespace hyperslab

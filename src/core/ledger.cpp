@@ -8,12 +8,20 @@ void accumulate(Work& sum, const Work& part) {
   sum.flops += part.flops;
   sum.bytes += part.bytes;
   sum.calls += part.calls;
+  sum.paths.insert(part.paths.begin(), part.paths.end());
 }
 
 }  // namespace
 
-void Ledger::add(std::string_view component, std::string_view op, double flops, double bytes) {
-  accumulate(rows_[{std::string(component), std::string(op)}], {flops, bytes, 1});
+void Ledger::add(const WorkLabel& label, double flops, double bytes) {
+  Work& row = rows_[{std::string(label.component), std::string(label.op)}];
+  accumulate(row, {flops, bytes, 1});
+  if (!label.path.empty()) row.paths.emplace(label.path);
+}
+
+const Work* Ledger::find(std::string_view component, std::string_view op) const {
+  const auto row = rows_.find({std::string(component), std::string(op)});
+  return row == rows_.end() ? nullptr : &row->second;
 }
 
 Work Ledger::total() const {

@@ -23,7 +23,7 @@ void stop_profiler();
 
 namespace hyperslab::cupti {
 
-/// Empty where CUPTI is open.
+/// Empty if CUPTI is open.
 [[nodiscard]] std::string unavailable();
 [[nodiscard]] std::unique_ptr<Profiler::Backend> make_backend(
     const Recorder& recorder, Profiler::Watch watch, Profiler::IsCommunication communicates);

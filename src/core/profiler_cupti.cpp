@@ -40,11 +40,11 @@ struct Library {
   decltype(&cuptiActivityFlushAll) flush_all = nullptr;
   decltype(&cuptiActivityGetNextRecord) next_record = nullptr;
   decltype(&cuptiActivityGetNumDroppedRecords) dropped_records = nullptr;
-  std::string unavailable;  ///< why; empty where all is there
+  std::string unavailable;  ///< why; empty if all is there
 };
 
-/// What is tried: the loader's own search (LD_LIBRARY_PATH, the system), then where the toolkit of
-/// this build is.
+/// What is tried: the loader's own search (LD_LIBRARY_PATH, the system), then the folder of the
+/// toolkit of this build.
 void* open_library(std::string& why) {
   const std::string name =
       "libcupti.so." + std::to_string(CUPTI_API_VERSION / 10000);  // its major version is CUDA's

@@ -30,23 +30,6 @@ std::string_view name_of(Phase phase) {
   return "?";
 }
 
-std::string_view name_of(Component component) {
-  switch (component) {
-    case Component::other: return "other";
-    case Component::embedding: return "embedding";
-    case Component::attention: return "attention";
-    case Component::ffn: return "ffn";
-    case Component::norms: return "norms";
-    case Component::head: return "head";
-    case Component::optimizer: return "optimizer";
-    case Component::communication: return "communication";
-    case Component::attention_scores: return "attention.scores";
-    case Component::attention_softmax: return "attention.softmax";
-    case Component::attention_values: return "attention.values";
-  }
-  return "?";
-}
-
 double now_seconds() {
   using Seconds = std::chrono::duration<double>;
   return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -78,7 +61,7 @@ void Recorder::begin_step(std::int64_t step, bool traced) {
   phase_depth_ = 0;
   component_depth_ = 0;
   phases_[0] = Phase::other;
-  components_[0] = Component::other;
+  components_[0] = {};
   set_microbatch(-1);
   if (activity_ != nullptr) {
     activity_->begin_step(step);
@@ -107,10 +90,10 @@ void Recorder::charge_phase(double now) {
 
 void Recorder::charge_component(double now) {
   if (timer_ != nullptr) {
-    if (timer_components_) timer_->charge(kPhases + static_cast<int>(component()));
+    if (timer_components_) timer_->charge(kPhases + component().index);
     return;
   }
-  times_.component_seconds[static_cast<std::size_t>(component())] += now - component_mark_;
+  times_.component_seconds[component().index] += now - component_mark_;
   component_mark_ = now;
 }
 
@@ -135,11 +118,12 @@ void Recorder::leave_phase() {
   if (activity_ != nullptr) activity_->enter(this->phase());
 }
 
-void Recorder::enter(Component component) {
+void Recorder::enter(const Component& component) {
   const double now = now_seconds();
-  if (has_ranges_) nvtx::push(name_of(component));
+  if (has_ranges_) nvtx::push(component.name);
   charge_component(now);
   require(component_depth_ + 1 < kMaxDepth, "components are nested too deeply");
+  require(component.index < kMaxComponents, "the index of a component is too large");
   const auto depth = static_cast<std::size_t>(++component_depth_);
   components_[depth] = component;
   component_entered_[depth] = now;
@@ -150,7 +134,7 @@ void Recorder::leave_component() {
   charge_component(now);
   if (has_ranges_) nvtx::pop();
   const auto depth = static_cast<std::size_t>(component_depth_--);
-  add_event(name_of(components_[depth]), "compute", component_entered_[depth], now);
+  add_event(components_[depth].name, "compute", component_entered_[depth], now);
 }
 
 void Recorder::add_reduction(double start_seconds, double end_seconds) {
@@ -159,8 +143,8 @@ void Recorder::add_reduction(double start_seconds, double end_seconds) {
   add_event("reduce", "data", start_seconds, end_seconds);
 }
 
-/// Joins the interval with those that it meets. Where there is no place for one more, the oldest is
-/// counted, and nothing that comes later counts before its end.
+/// Joins the interval with those that it meets. If there are too many, the oldest is counted, and
+/// what comes later counts only after its end.
 void Recorder::cover(double start, double end) {
   start = std::max(start, counted_until_);
   if (start >= end) return;

@@ -29,18 +29,20 @@ std::string Shape::str() const {
 
 bool operator==(const Shape& a, const Shape& b) { return std::ranges::equal(a.dims(), b.dims()); }
 
-void throw_shape_error(std::string_view what, const Shape& found, std::string_view wanted,
+void throw_shape_error(std::string_view what, const Shape& found, std::string_view expected,
                        std::source_location where) {
-  throw Error(ExitCode::internal,
-              std::string(what) + ": has shape " + found.str() + ", wanted " + std::string(wanted),
-              where);
+  throw Error(
+      ExitCode::internal,
+      std::string(what) + ": has shape " + found.str() + ", expected " + std::string(expected),
+      where);
 }
 
 template <bool IsConst>
-void BasicView<IsConst>::throw_dtype_error(DType wanted, DType found, std::source_location where) {
+void BasicView<IsConst>::throw_dtype_error(DType expected, DType found,
+                                           std::source_location where) {
   throw Error(
       ExitCode::internal,
-      "view holds " + std::string(name_of(found)) + ", wanted " + std::string(name_of(wanted)),
+      "view holds " + std::string(name_of(found)) + ", expected " + std::string(name_of(expected)),
       where);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/block.hpp"
+#include "hyperslab/nn/component.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::nn {
@@ -72,7 +73,7 @@ ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
 
 void Attention::forward(Context& ctx, CView x, const RopeTables& rope, const BatchInfo& batch,
                         const Scratch& scratch, Slot& slot, View y) const {
-  const Scope scope(ctx.recorder(), Component::attention);
+  const Scope scope(ctx.recorder(), kAttentionComponent);
   const TensorGroup& group = config_.group;
   qkv_.forward(ctx, group.gather(ctx, x, scratch.gathered), slot.qkv);
   if (config_.rope) {
@@ -107,7 +108,7 @@ void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot
 
 void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass,
                          const Slot& slot, View dx) const {
-  const Scope scope(ctx.recorder(), Component::attention);
+  const Scope scope(ctx.recorder(), kAttentionComponent);
   if (pass.part == BackwardPart::weight) return backward_weight(ctx, x, pass, slot);
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
@@ -143,7 +144,7 @@ void Attention::decode(Context& ctx, CView x, const RopeTables& rope, Dim past,
                        const CacheSlot& cache, const Slot& slot, View y) const {
   require(config_.mask.kind == ops::AttentionMask::Kind::causal,
           "attention decode: only a causal mask lets tokens be computed one after another");
-  const Scope scope(ctx.recorder(), Component::attention);
+  const Scope scope(ctx.recorder(), kAttentionComponent);
   qkv_.forward(ctx, x, slot.qkv);
   if (config_.rope) {
     ops::rope(ctx, heads_, rope.cosines, rope.sines, past, ops::Rotation::forward, slot.qkv);

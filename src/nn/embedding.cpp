@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/embedding.hpp"
 
+#include "hyperslab/nn/component.hpp"
+
 namespace hyperslab::nn {
 
 param::ParamSpec token_table(const EmbeddingConfig& config) {
@@ -38,7 +40,7 @@ ops::Dropout Embedding::dropout(const BatchInfo& batch, CView x) const {
 
 void Embedding::forward(Context& ctx, CView tokens, Dim first_position, const BatchInfo& batch,
                         const Scratch& scratch, View y) const {
-  const Scope scope(ctx.recorder(), Component::embedding);
+  const Scope scope(ctx.recorder(), kEmbeddingComponent);
   const TensorGroup& group = config_.group;
   CView positions = positions_ ? positions_.value() : fixed_positions_;
   if (!group.is_first()) positions = {};  // they enter the sum once
@@ -59,7 +61,7 @@ void Embedding::backward(Context& ctx, CView tokens, CView sort_index, const Bac
   const View d_table = table_.gradient();
   const View d_positions = positions_ ? positions_.gradient() : View();
   if (!d_table && !d_positions) return;  // frozen
-  const Scope scope(ctx.recorder(), Component::embedding);
+  const Scope scope(ctx.recorder(), kEmbeddingComponent);
   const ops::Dropout mask = dropout(pass.batch, dy);
   if (mask.active()) ops::dropout(ctx, mask, dy, dy);
   const CView all_dy = config_.group.gather(ctx, dy, pass.scratch.gathered);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "hyperslab/nn/component.hpp"
+
 namespace hyperslab::nn {
 
 Head::Head(param::ParamStore& params, const EmbeddingConfig& config, const param::FusedParam* tied)
@@ -63,7 +65,7 @@ void Head::chunk_loss(Context& ctx, CView x, CView targets, const Step& step, co
 
 void Head::loss(Context& ctx, CView x, CView targets, const Step& step,
                 const Memory& memory) const {
-  const Scope scope(ctx.recorder(), Component::head);
+  const Scope scope(ctx.recorder(), kHeadComponent);
   const CView all_x = group_.gather(ctx, x, memory.all_rows).as_matrix();
   const Dim N = all_x.shape()[0];
   const Dim most = memory.logits.shape()[0];
@@ -76,7 +78,7 @@ void Head::loss(Context& ctx, CView x, CView targets, const Step& step,
 
 void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& step,
                              const Memory& memory, View dx, Accumulate accumulate) const {
-  const Scope scope(ctx.recorder(), Component::head);
+  const Scope scope(ctx.recorder(), kHeadComponent);
   const CView all_x = group_.gather(ctx, x, memory.all_rows).as_matrix();
   const View term = group_.term(dx, memory.partial);
   const View d_weight = weight_.gradient();
@@ -98,7 +100,7 @@ void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& s
 }
 
 void Head::logits(Context& ctx, CView x, View logits) const {
-  const Scope scope(ctx.recorder(), Component::head);
+  const Scope scope(ctx.recorder(), kHeadComponent);
   ops::linear_forward(ctx, x, weight_.value(), {}, logits);
 }
 

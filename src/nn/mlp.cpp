@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/block.hpp"
+#include "hyperslab/nn/component.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::nn {
@@ -41,7 +42,7 @@ void Mlp::activate(Context& ctx, const Slot& slot) const {
 }
 
 void Mlp::forward(Context& ctx, CView x, const Scratch& scratch, const Slot& slot, View y) const {
-  const Scope scope(ctx.recorder(), Component::ffn);
+  const Scope scope(ctx.recorder(), kFfnComponent);
   const TensorGroup& group = config_.group;
   const CView all_x = group.gather(ctx, x, scratch.gathered);
   if (ops::is_gated(config_.activation)) {
@@ -62,7 +63,7 @@ View Mlp::gradient_of_pre(BackwardPart part, const Slot& slot) const {
 
 void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                    View dx) const {
-  const Scope scope(ctx.recorder(), Component::ffn);
+  const Scope scope(ctx.recorder(), kFfnComponent);
   if (pass.part == BackwardPart::weight) return backward_weight(ctx, x, pass, slot);
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/nn/norm.hpp"
 
+#include "hyperslab/nn/component.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::nn {
@@ -45,7 +46,7 @@ void Norm::normalize(Context& ctx, CView residual, CView delta, View sum, const 
 }
 
 void Norm::forward(Context& ctx, CView residual, CView delta, Slot& slot) const {
-  const Scope scope(ctx.recorder(), Component::norms);
+  const Scope scope(ctx.recorder(), kNormsComponent);
   slot.x = delta ? CView(slot.sum) : residual;
   if (kind_ == NormKind::none) {
     if (delta) ops::add(ctx, residual, delta, slot.sum);
@@ -55,13 +56,13 @@ void Norm::forward(Context& ctx, CView residual, CView delta, Slot& slot) const 
 }
 
 void Norm::recompute(Context& ctx, const Slot& slot) const {
-  const Scope scope(ctx.recorder(), Component::norms);
+  const Scope scope(ctx.recorder(), kNormsComponent);
   if (kind_ != NormKind::none) normalize(ctx, slot.x, {}, {}, slot);
 }
 
 void Norm::backward(Context& ctx, const Slot& slot, CView dy, Accumulate through, View dsum,
                     Accumulate accumulate) const {
-  const Scope scope(ctx.recorder(), Component::norms);
+  const Scope scope(ctx.recorder(), kNormsComponent);
   if (kind_ == NormKind::none) {
     if (through == Accumulate::yes)
       ops::add(ctx, dsum, dy, dsum);

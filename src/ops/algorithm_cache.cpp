@@ -115,7 +115,7 @@ AlgorithmCache AlgorithmCache::of_text(const std::string& text, const std::strin
       std::string(is_old ? kOldTitle : kTitle) + std::to_string(kFormat) + '\n';
   if (!text.starts_with(title)) {
     refuse(where, 1,
-           "wanted '" + title.substr(0, title.size() - 1) + "', found '" +
+           "expected '" + title.substr(0, title.size() - 1) + "', found '" +
                text.substr(0, std::min(text.find('\n'), title.size())) + "'");
   }
   const std::size_t end = text.rfind('\n' + std::string(kEnd));

@@ -16,7 +16,7 @@ std::array<Dim, 2> require_packed(const Context& ctx, const HeadLayout& layout, 
                                   std::string_view what) {
   require(layout.heads > 0 && layout.kv_heads > 0 && layout.head_width > 0 &&
               layout.heads % layout.kv_heads == 0,
-          "attention layout: wanted positive sizes and heads a multiple of kv_heads");
+          "attention layout: expected positive sizes and heads a multiple of kv_heads");
   require_here(ctx, qkv, what);
   const auto [B, T, width] = qkv.dims<3>(what);
   require_shape(qkv, {B, T, layout.packed_width()}, what);
@@ -86,7 +86,7 @@ void rope_table(Context& ctx, float theta, View cosines, View sines) {
 void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Dim first_position,
           Rotation rotation, View qkv) {
   const auto [B, T] = require_packed(ctx, layout, qkv, "rope qkv");
-  require(layout.head_width % 2 == 0, "rope layout: wanted an even head width");
+  require(layout.head_width % 2 == 0, "rope layout: expected an even head width");
   const Dim T_max = cosines.dims<2>("rope cosines")[0];
   require_tables(ctx, cosines, sines, T_max, layout.head_width / 2);
   require_dtype(ctx, cosines, statistic_dtype(qkv.dtype()), "rope cosines");

@@ -37,16 +37,16 @@ void require_dtype(const Context& ctx, CView view, DType dtype, std::string_view
   require_here(ctx, view, what, where);
   if (view.dtype() != dtype) {
     throw Error(ExitCode::internal,
-                std::string(what) + ": holds " + std::string(name_of(view.dtype())) + ", wanted " +
-                    std::string(name_of(dtype)),
+                std::string(what) + ": holds " + std::string(name_of(view.dtype())) +
+                    ", expected " + std::string(name_of(dtype)),
                 where);
   }
 }
 
-void require_operand(const Context& ctx, CView view, const Shape& wanted, DType dtype,
+void require_operand(const Context& ctx, CView view, const Shape& expected, DType dtype,
                      std::string_view what, std::source_location where) {
   require_dtype(ctx, view, dtype, what, where);
-  require_shape(view, wanted, what, where);
+  require_shape(view, expected, what, where);
 }
 
 void require_rows(const Context& ctx, CView view, Dim rows, Dim last, DType dtype,
@@ -83,19 +83,19 @@ void require_shard(const VocabularyShard& shard, Dim size, std::string_view what
   throw Error(ExitCode::internal,
               std::string(what) + " shard: tokens " + std::to_string(first) + "+" +
                   std::to_string(count) + " of " + std::to_string(vocabulary) +
-                  ", wanted inside the vocabulary and at most " + std::to_string(size),
+                  ", expected inside the vocabulary and at most " + std::to_string(size),
               where);
 }
 
 bool on_meta(Context& ctx, std::string_view op, double flops, std::initializer_list<CView> operands,
-             std::size_t workspace_bytes) {
+             std::size_t workspace_bytes, std::string_view path) {
   if (ctx.device() != Device::meta) {
     ctx.progress();
     return false;
   }
   double bytes = 0;
   for (const CView& operand : operands) bytes += static_cast<double>(operand.bytes());
-  ctx.add_work(op, flops, bytes);
+  ctx.add_work(op, flops, bytes, path);
   if (workspace_bytes > 0) ctx.workspace(op, workspace_bytes);
   return true;
 }

@@ -10,22 +10,22 @@
 
 namespace hyperslab::ops {
 
-/// Product of all sizes but the last: the rows, also where the last size is 0.
+/// Product of all sizes but the last: the rows, also if the last size is 0.
 [[nodiscard]] Dim leading(const Shape& shape);
-/// The last size; throws an internal Error naming `what` where there is none.
+/// The last size; throws an internal Error naming `what` if there is none.
 [[nodiscard]] Dim last(CView view, std::string_view what,
                        std::source_location where = std::source_location::current());
 /// f64 for f64, else f32: what statistics and parameter gradients are kept in.
 [[nodiscard]] DType statistic_dtype(DType dtype);
 
-/// Throws an internal Error naming `what` where the view is absent or on another device.
+/// Throws an internal Error naming `what` if the view is absent or on another device.
 void require_here(const Context& ctx, CView view, std::string_view what,
                   std::source_location where = std::source_location::current());
 /// require_here, and the view holds `dtype`.
 void require_dtype(const Context& ctx, CView view, DType dtype, std::string_view what,
                    std::source_location where = std::source_location::current());
 /// require_dtype, and the view has exactly this shape.
-void require_operand(const Context& ctx, CView view, const Shape& wanted, DType dtype,
+void require_operand(const Context& ctx, CView view, const Shape& expected, DType dtype,
                      std::string_view what,
                      std::source_location where = std::source_location::current());
 /// require_dtype, and the view is (..., last) with `rows` rows, however these are divided.
@@ -35,7 +35,7 @@ void require_rows(const Context& ctx, CView view, Dim rows, Dim last, DType dtyp
 /// require_dtype, and the view has `count` elements in any shape.
 void require_count(const Context& ctx, CView view, Dim count, DType dtype, std::string_view what,
                    std::source_location where = std::source_location::current());
-/// The vector of SumIndex places, f32 or f64.
+/// The vector that SumIndex indexes, f32 or f64.
 void require_sums(const Context& ctx, CView sums, std::string_view what,
                   std::source_location where = std::source_location::current());
 
@@ -49,9 +49,11 @@ void require_shard(const VocabularyShard& shard, Dim size, std::string_view what
   return ctx.planned() == Device::cuda ? cuda_bytes : cpu_bytes;
 }
 
-/// On `meta`: accounts for the work, where every operand is touched once, and for the workspace.
-/// Returns whether the op is done. Elsewhere the context's background gets a turn first.
+/// On `meta`: accounts for the work, if every operand is touched once, for the workspace and, for
+/// ops with several ways to do it, for the path; returns true, as the op is done. On other devices
+/// the context's background work progresses.
 [[nodiscard]] bool on_meta(Context& ctx, std::string_view op, double flops,
-                           std::initializer_list<CView> operands, std::size_t workspace_bytes = 0);
+                           std::initializer_list<CView> operands, std::size_t workspace_bytes = 0,
+                           std::string_view path = {});
 
 }  // namespace hyperslab::ops

@@ -16,14 +16,14 @@ void require_range(const Context& ctx, const Dropout& dropout, CView x) {
   if (!dropout.active()) return;
   const Dim all = each == 0 ? x.numel() : B * each;
   require(each >= 0 && dropout.first_element >= 0 && dropout.first_element + x.numel() <= all,
-          "dropout first_element: x ends behind the last sample");
+          "dropout first_element: x ends after the last sample");
 }
 
 }  // namespace
 
 void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
   require_here(ctx, x, "dropout x");
-  require(x.shape().rank() > 0, "dropout x: wanted (B, ...)");
+  require(x.shape().rank() > 0, "dropout x: expected (B, ...)");
   require_operand(ctx, y, x.shape(), x.dtype(), "dropout y");
   require_range(ctx, dropout, x);
   if (on_meta(ctx, "dropout", 10.0 * static_cast<double>(x.numel()),

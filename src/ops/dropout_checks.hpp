@@ -16,11 +16,11 @@ namespace hyperslab::ops {
   return dropout.total_heads != 0 ? dropout.total_heads : heads;
 }
 
-/// Throws where an active dropout lacks what its mask is a function of. B: samples, all of them
-/// where x is a part of a microbatch.
+/// Throws if an active dropout lacks what its mask is a function of. B: samples, all of them
+/// if x is a part of a microbatch.
 inline void require_dropout(const Context& ctx, const Dropout& dropout, Dim B) {
   require(dropout.probability >= 0 && dropout.probability < 1,
-          "dropout probability: wanted at least 0 and less than 1");
+          "dropout probability: expected at least 0 and less than 1");
   if (!dropout.active()) return;
   require_operand(ctx, dropout.sample_position, {B}, DType::i64, "dropout sample_position");
   require(ctx.device() == Device::meta || dropout.state != nullptr,

@@ -44,8 +44,8 @@ void cast(Context& ctx, CView x, View y) {
   require_here(ctx, x, "cast x");
   require_here(ctx, y, "cast y");
   require_shape(y, x.shape(), "cast y");
-  require_floating(x, "cast x: wanted f64, f32, bf16 or f16");
-  require_floating(y, "cast y: wanted f64, f32, bf16 or f16");
+  require_floating(x, "cast x: expected f64, f32, bf16 or f16");
+  require_floating(y, "cast y: expected f64, f32, bf16 or f16");
   if (on_meta(ctx, "cast", static_cast<double>(x.numel()), {x, y})) return;
   dispatch<cuda::cast, cpu::cast>(ctx, x, y);
 }

@@ -65,7 +65,7 @@ void softmax_cross_entropy(Context& ctx, const LossRows& rows, const StepState* 
   const auto& [logits, shard, targets] = rows;
   const Dim N = require_logits(ctx, logits, shard, targets, kCrossEntropy);
   require(shard.first == 0 && shard.count == shard.vocabulary,
-          "softmax_cross_entropy shard: wanted the whole vocabulary");
+          "softmax_cross_entropy shard: expected the whole vocabulary");
   require_results(ctx, state, gradient, sums, kCrossEntropy);
   const double flops = kStatisticFlops + (gradient == WithGradient::yes ? kScaleFlops : 0);
   if (on_meta(ctx, kCrossEntropy.op, flops * elements(N, shard), {logits, targets, sums},

@@ -3,6 +3,7 @@
 
 #include "backend.hpp"
 #include "checks.hpp"
+#include "cuda/fusion.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::ops {
@@ -55,7 +56,12 @@ void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
   require_rows(ctx, pre, rows, M, x.dtype(), "linear_activation_forward pre");
   require_rows(ctx, y, rows, M, x.dtype(), "linear_activation_forward y");
   const double flops = gemm_flops(rows, M, K) + 10.0 * static_cast<double>(rows * M);
-  if (on_meta(ctx, "linear_activation_forward", flops, {x, weight, bias, pre, y})) return;
+  const bool fuses =
+      ctx.planned() == Device::cuda && cuda::fuses_activation_forward(ctx, activation, pre, M);
+  if (on_meta(ctx, "linear_activation_forward", flops, {x, weight, bias, pre, y}, 0,
+              fuses ? cuda::kFused : cuda::kSeparate)) {
+    return;
+  }
   dispatch<cuda::linear_activation_forward, cpu::linear_activation_forward>(ctx, x, weight, bias,
                                                                             activation, pre, y);
 }
@@ -83,10 +89,13 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
   require_rows(ctx, pre, rows, K, dy.dtype(), "linear_activation_backward_input pre");
   require_rows(ctx, dpre, rows, K, dy.dtype(), "linear_activation_backward_input dpre");
   const double flops = gemm_flops(rows, M, K) + 15.0 * static_cast<double>(rows * K);
+  const bool fuses =
+      ctx.planned() == Device::cuda && cuda::fuses_activation_backward(activation, pre, dpre, K);
   if (on_meta(
           ctx, "linear_activation_backward_input", flops, {dy, weight, pre, dpre},
           workspace_for(ctx, cpu::linear_activation_backward_input_workspace(rows, K, dy.dtype()),
-                        cuda::linear_activation_backward_input_workspace(rows, K, dy.dtype())))) {
+                        cuda::linear_activation_backward_input_workspace(rows, K, dy.dtype())),
+          fuses ? cuda::kFused : cuda::kSeparate)) {
     return;
   }
   dispatch<cuda::linear_activation_backward_input, cpu::linear_activation_backward_input>(

@@ -6,6 +6,7 @@
 #include "adamw.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/optim/component.hpp"
 #include "sgd.hpp"
 
 namespace hyperslab::optim {
@@ -69,7 +70,7 @@ void Optimizer::fill_decay(Context& ctx, Dim begin, Dim end) const {
 
 void Optimizer::update(Context& ctx, const ops::StepState* state, const param::StateView& gradients,
                        const param::ElementRange& range) const {
-  const Scope scope(ctx.recorder(), Component::optimizer);
+  const Scope scope(ctx.recorder(), kOptimizerComponent);
   ops::UpdateOperands operands;
   operands.master = group_.master().at(range);
   operands.gradient = gradients.at(range);

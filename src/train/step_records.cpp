@@ -133,7 +133,7 @@ StepTimes StepRecords::times(std::int64_t step, const StepTimes& host) const {
   for (std::size_t i = 0; i < kPhases; ++i) {
     times.phase_seconds[i] = 1e-9 * static_cast<double>(reading.ns[i]);
   }
-  for (std::size_t i = 0; i < kComponents; ++i) {
+  for (std::size_t i = 0; i < kMaxComponents; ++i) {
     times.component_seconds[i] = 1e-9 * static_cast<double>(reading.ns[kPhases + i]);
   }
   times.reduce_seconds = 1e-9 * static_cast<double>(reading.counters_ns);

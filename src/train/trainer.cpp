@@ -10,6 +10,7 @@
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/optimizer.hpp"
+#include "hyperslab/optim/component.hpp"
 #include "hyperslab/pipeline/validate.hpp"
 #include "hyperslab/train/batch_feed.hpp"
 #include "stage_worker.hpp"
@@ -265,7 +266,7 @@ void Trainer::end() {
 void Trainer::finalize() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   {
-    const Scope component(ctx_->recorder(), Component::optimizer);
+    const Scope component(ctx_->recorder(), optim::kOptimizerComponent);
     for (const View& gradient : strategy_->norm_views()) {
       ops::add_norm_squared(*ctx_, gradient, records_->sums());
     }

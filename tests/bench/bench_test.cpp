@@ -25,7 +25,7 @@ std::map<std::string, bench::BenchComponent> components(const std::vector<std::s
   options.device = device;
   options.compute = compute;
   options.training = mode != BenchMode::forward;
-  std::array<double, kComponents> seconds{};
+  std::array<double, kMaxComponents> seconds{};
   seconds.fill(1);
   const plan::Plan plan = plan::make_plan(config, options, 0);
   std::map<std::string, bench::BenchComponent> rows;

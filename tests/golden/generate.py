@@ -108,8 +108,8 @@ def make_batch(case: Case, rng: np.random.Generator) -> tuple[Array, Array]:
     shape = (case.batch, case.length)
     tokens = rng.integers(0, case.model.vocabulary, shape).astype(np.int32)
     targets = rng.integers(0, case.model.vocabulary, shape).astype(np.int32)
-    places = rng.choice(targets.size, case.ignored_targets, replace=False)
-    targets.reshape(-1)[places] = IGNORED
+    indices = rng.choice(targets.size, case.ignored_targets, replace=False)
+    targets.reshape(-1)[indices] = IGNORED
     return tokens, targets
 
 
@@ -222,8 +222,8 @@ def check_gradients(case: Case, golden: Golden, step: float = 1e-5) -> float:
     for name, value in weights.items():
         gradient = golden.datasets[GRADIENTS + name]
         directions = [rng.standard_normal(value.shape) / math.sqrt(value.size)]
-        for place in rng.choice(value.size, min(6, value.size), replace=False):
-            directions.append(np.eye(1, value.size, place).reshape(value.shape))
+        for index in rng.choice(value.size, min(6, value.size), replace=False):
+            directions.append(np.eye(1, value.size, index).reshape(value.shape))
         floor = max(float(np.abs(gradient).max()), 1e-4)
         for direction in directions:
             difference = abs(slope(name, direction) - float((gradient * direction).sum()))

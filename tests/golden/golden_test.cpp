@@ -196,7 +196,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
     const auto order = batch.token_sort_index.span<std::int32_t>();
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
     const auto* ids = batch.tokens.data<std::int32_t>();
-    std::ranges::stable_sort(order, {}, [&](std::int32_t place) { return ids[place]; });
+    std::ranges::stable_sort(order, {}, [&](std::int32_t index) { return ids[index]; });
     const auto positions = batch.sample_position.span<std::int64_t>();
     for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
     double counted = 0;
@@ -250,21 +250,21 @@ TEST_P(GoldenModel, ActivationsLossAndGradients) {
   const double loss = golden_.read("loss").view().data<double>()[0];
   EXPECT_NEAR(sum(ops::kSumLoss) / tokens, loss, loss * tolerance());
   for (int unit = 0; unit + 1 < stage_->units(); ++unit) {
-    const std::string place =
+    const std::string name =
         unit == 0 ? "embedding" : "blocks." + std::to_string(unit - 1) + ".output";
-    const Tensor wanted = golden_.read("activations/" + place);
-    EXPECT_LE(test::relative_difference(stage_->activation({}, unit), wanted.view()), tolerance())
-        << place;
+    const Tensor expected = golden_.read("activations/" + name);
+    EXPECT_LE(test::relative_difference(stage_->activation({}, unit), expected.view()), tolerance())
+        << name;
   }
 
   for (int unit = stage_->units() - 1; unit >= 0; --unit) {
     stage_->backward(*ctx_, {}, unit, step, nn::Accumulate::no);
   }
   for (const param::Param& param : stage_->params().params()) {
-    const Tensor wanted = golden_.read("gradients/" + param.name);
-    // The key bias has no gradient in theory where nothing depends on its place.
+    const Tensor expected = golden_.read("gradients/" + param.name);
+    // The key bias has no gradient in theory if positions do not matter.
     const double floor = param.name.ends_with("key.bias") ? 1e-2 : 1e-30;
-    EXPECT_LE(test::relative_difference(param.gradient, wanted.view(), floor), tolerance())
+    EXPECT_LE(test::relative_difference(param.gradient, expected.view(), floor), tolerance())
         << param.name;
   }
 }
@@ -320,9 +320,9 @@ TEST_P(GoldenModel, TwoAdamWSteps) {
   }
   for (const param::Param& param : stage_->params().params()) {
     if (param.name.ends_with("key.bias")) continue;  // noise over noise, see above
-    const Tensor wanted = golden_.read("adamw/weights/" + param.name);
+    const Tensor expected = golden_.read("adamw/weights/" + param.name);
     const double limit = options_.compute == DType::f64 ? 2e-6 : 2e-3;
-    EXPECT_LE(test::relative_difference(param.master, wanted.view()), limit) << param.name;
+    EXPECT_LE(test::relative_difference(param.master, expected.view()), limit) << param.name;
   }
 }
 

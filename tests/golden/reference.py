@@ -237,7 +237,7 @@ def attend(query: Var, key: Var, value: Var, heads: int, kv_heads: int) -> Var:
 
 
 def cross_entropy(logits: Var, targets: Array) -> Var:
-    """Mean nats over the places whose target is not IGNORED."""
+    """Mean nats over the positions whose target is not IGNORED."""
     counted = targets != IGNORED
     shifted = logits.value - logits.value.max(-1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
@@ -254,7 +254,7 @@ def cross_entropy(logits: Var, targets: Array) -> Var:
 
 @dataclass
 class Pass:
-    """One forward pass: the loss, the parameters as variables, and the activations by place."""
+    """One forward pass: the loss, the parameters as variables, and the activations by name."""
 
     loss: Var
     parameters: dict[str, Var]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Algorithms of matrix products that one context chose and another takes over.
+// Algorithms of GEMMs that one context chose and another takes over.
 #include "hyperslab/ops/algorithm_cache.hpp"
 
 #include <cmath>
@@ -20,7 +20,7 @@ constexpr Dim kIn = 256;
 constexpr Dim kOut = 512;
 constexpr std::size_t kWorkspace = std::size_t{16} << 20;
 
-/// The products of a linear layer and its backward pass, in one context.
+/// The GEMMs of a linear layer and its backward pass, in one context.
 class Layer {
  public:
   explicit Layer(bool deterministic = false) : ctx_(Device::cuda, kWorkspace) {
@@ -78,7 +78,7 @@ void expect_close(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   }
 }
 
-/// One product of square matrices in a deterministic context.
+/// One GEMM of square matrices in a deterministic context.
 class Square {
  public:
   Square(DType dtype, Dim n) : ctx_(Device::cuda, kWorkspace), c_(Device::cuda, dtype, {n, n}) {
@@ -99,7 +99,7 @@ class Square {
     synchronize(ctx_);
     return out;
   }
-  /// The entry of the product, which has run.
+  /// The entry of the GEMM, which has run.
   [[nodiscard]] std::pair<AlgorithmCache::Kind, AlgorithmCache::Algorithm> entry() {
     return *algorithms_of(ctx_).platforms().at(gemm_platform(ctx_)).begin();
   }
@@ -153,7 +153,7 @@ TEST_F(GpuAlgorithmCache, WhatWasChosenBeforeIsReplaced) {
 TEST_F(GpuAlgorithmCache, GraphsCapturedBehindItRunTheAdoptedOnes) {
   Layer first(true);
   first.enqueue();
-  const std::vector<Tensor> wanted = first.results();
+  const std::vector<Tensor> expected = first.results();
   Layer second(true);
   adopt_algorithms(second.ctx(), algorithms_of(first.ctx()));
   GraphSegment segment;
@@ -161,7 +161,7 @@ TEST_F(GpuAlgorithmCache, GraphsCapturedBehindItRunTheAdoptedOnes) {
   for (int i = 0; i < 3; ++i) segment.run(second.ctx(), true, [&] { second.enqueue(); });
 
   EXPECT_EQ(chosen_algorithms(second.ctx()), 0);
-  expect_same(second.results(), wanted);
+  expect_same(second.results(), expected);
 }
 
 TEST_F(GpuAlgorithmCache, ThoseOfADeterministicRunAreItsOwn) {
@@ -198,7 +198,7 @@ TEST_F(GpuAlgorithmCache, ThoseThatTheLibraryRefusesAreChosenAnew) {
   Square half(DType::bf16, 256);
   Square single(DType::f32, 256);
   (void)half.run();
-  const Tensor wanted = single.run();
+  const Tensor expected = single.run();
   const auto [kind, chosen] = single.entry();
   AlgorithmCache table;  // an algorithm of other dtypes
   table.add(gemm_platform(half.ctx()), kind, half.entry().second);
@@ -207,8 +207,8 @@ TEST_F(GpuAlgorithmCache, ThoseThatTheLibraryRefusesAreChosenAnew) {
   adopt_algorithms(again.ctx(), table);
   adopt_algorithms(single.ctx(), table);
 
-  EXPECT_TRUE(same_bits(again.run().view(), wanted.view()));
-  EXPECT_TRUE(same_bits(single.run().view(), wanted.view()));
+  EXPECT_TRUE(same_bits(again.run().view(), expected.view()));
+  EXPECT_TRUE(same_bits(single.run().view(), expected.view()));
   EXPECT_EQ(chosen_algorithms(again.ctx()), 1);
   EXPECT_EQ(again.entry().second, chosen);
   EXPECT_EQ(single.entry().second, chosen);

@@ -85,7 +85,7 @@ class Problem {
   Problem& fixed_output(Tensor value) { return append({std::move(value), true, true, true}); }
   Problem& absent() { return append({Tensor(), false, true, false}); }
 
-  /// The operands after the call on the GPU. Floating operands begin `offset` elements behind a
+  /// The operands after the call on the GPU. Floating operands begin `offset` elements after a
   /// 256-byte boundary. Fails where something beside an operand was written.
   [[nodiscard]] std::vector<Tensor> on_gpu(const Call& call, Dim offset = 0) const;
   /// The operands after the call in double.
@@ -103,7 +103,7 @@ class Problem {
     bool present;
     double floor = kFloor;
   };
-  static constexpr Dim kGuard = 16;  // elements behind an operand
+  static constexpr Dim kGuard = 16;  // elements after an operand
 
   Problem& append(Operand operand) {
     operands_.push_back(std::move(operand));
@@ -186,7 +186,7 @@ inline std::vector<Tensor> Problem::on_gpu(const Call& call, Dim offset) const {
         << "operand " << i << ": written before its begin";
     EXPECT_TRUE(same_bits(after.view().slice(first + count, kGuard),
                           sources[i].view().slice(first + count, kGuard)))
-        << "operand " << i << ": written behind its end";
+        << "operand " << i << ": written after its end";
     out.back() = Tensor(Device::cpu, before.dtype(), before.shape());
     if (before.bytes() == 0) continue;
     std::memcpy(out.back().view().raw(), after.view().slice(first, count).raw(), before.bytes());
@@ -222,8 +222,8 @@ inline void Problem::expect_close_to(const std::vector<Tensor>& oracle,
   for (std::size_t i = 0; i < operands_.size(); ++i) {
     if (!operands_[i].compared || oracle[i].view().numel() == 0) continue;
     const DType dtype = found[i].view().dtype();
-    const double wanted = slack * std::max(tolerance(dtype), tolerance(compute_));
-    EXPECT_LE(relative_difference(found[i].view(), oracle[i].view(), operands_[i].floor), wanted)
+    const double expected = slack * std::max(tolerance(dtype), tolerance(compute_));
+    EXPECT_LE(relative_difference(found[i].view(), oracle[i].view(), operands_[i].floor), expected)
         << what << " in " << name_of(compute_) << ", operand " << i << " "
         << oracle[i].view().shape().str();
   }

@@ -71,21 +71,21 @@ TEST_F(GpuElementwise, ActivationsInPlace) {
         [](Context& ctx, const Problem::Views& v) {
           activation_forward(ctx, Activation::gelu, v[0], v[0]);
         },
-        "y in x's place");
+        "y in x's memory");
     Problem over_x(dtype);
     over_x.in_out(random_tensor(dtype, {3, 67}, 1)).input(random_tensor(dtype, {3, 67}, 2));
     over_x.expect_match(
         [](Context& ctx, const Problem::Views& v) {
           activation_backward(ctx, Activation::gelu_tanh, v[0], v[1], v[0]);
         },
-        "dx in x's place");
+        "dx in x's memory");
     Problem over_dy(dtype);
     over_dy.input(random_tensor(dtype, {3, 67}, 1)).in_out(random_tensor(dtype, {3, 67}, 2));
     over_dy.expect_match(
         [](Context& ctx, const Problem::Views& v) {
           activation_backward(ctx, Activation::silu, v[0], v[1], v[1]);
         },
-        "dx in dy's place");
+        "dx in dy's memory");
   }
 }
 
@@ -176,14 +176,14 @@ TEST_F(GpuElementwise, CastRoundsAsTheCpu) {
     for (const DType to : kGpuTypes) {
       for (const Dim count : {1, 15, 4099}) {
         Problem problem(to);
-        Tensor wanted(Device::cpu, to, {count});
+        Tensor expected(Device::cpu, to, {count});
         const Tensor x = random_tensor(from, {count}, 3, 1000.0);
-        cast(cpu, x.view(), wanted.view());
+        cast(cpu, x.view(), expected.view());
         problem.input(x.clone()).output(to, {count});
         for (const Dim offset : {0, 1}) {
           const auto found = problem.on_gpu(
               [](Context& ctx, const Problem::Views& v) { cast(ctx, v[0], v[1]); }, offset);
-          EXPECT_TRUE(same_bits(found[1].view(), wanted.view()))
+          EXPECT_TRUE(same_bits(found[1].view(), expected.view()))
               << name_of(from) << " to " << name_of(to);
         }
       }

@@ -55,7 +55,7 @@ Tensor padded_logits(DType dtype, Dim N, Dim columns, Dim count, std::uint64_t s
   return tensor_of(dtype, {N, columns}, values);
 }
 
-double place(const Tensor& sums, SumIndex index) {
+double sum_of(const Tensor& sums, SumIndex index) {
   return to_doubles(sums.view())[static_cast<std::size_t>(index)];
 }
 
@@ -77,10 +77,10 @@ TEST_F(GpuLoss, MatchesTheOracle) {
       const auto found = p.on_gpu(call);
       const auto oracle = p.on_oracle(call);
       for (const SumIndex index : {kSumTokens, kSumCorrect, kSumNormSquared, kSumStop}) {
-        EXPECT_EQ(place(found[3], index), place(oracle[3], index)) << V << " place " << index;
+        EXPECT_EQ(sum_of(found[3], index), sum_of(oracle[3], index)) << V << " sum " << index;
       }
-      const double loss = place(oracle[3], kSumLoss);
-      EXPECT_NEAR(place(found[3], kSumLoss), loss, 1e-5 * loss) << V;
+      const double loss = sum_of(oracle[3], kSumLoss);
+      EXPECT_NEAR(sum_of(found[3], kSumLoss), loss, 1e-5 * loss) << V;
     }
   }
 }
@@ -180,10 +180,10 @@ TEST_F(GpuLoss, AVocabularyOverRanksMatchesTheOracle) {
       for (Dim rank = 0; rank < sharding.ranks; ++rank) {
         const Tensor& sums = found[2 * rank + 1];
         for (const SumIndex index : {kSumTokens, kSumCorrect, kSumStop}) {
-          EXPECT_EQ(place(sums, index), place(oracle[2 * rank + 1], index)) << sharding.V;
+          EXPECT_EQ(sum_of(sums, index), sum_of(oracle[2 * rank + 1], index)) << sharding.V;
         }
-        const double loss = place(oracle[2 * rank + 1], kSumLoss);
-        EXPECT_NEAR(place(sums, kSumLoss), loss, 1e-5 * loss) << sharding.V;
+        const double loss = sum_of(oracle[2 * rank + 1], kSumLoss);
+        EXPECT_NEAR(sum_of(sums, kSumLoss), loss, 1e-5 * loss) << sharding.V;
         EXPECT_TRUE(same_bits(without[2 * rank + 1].view(), sums.view()));
         const VocabularyShard shard = sharding.of(rank);
         EXPECT_TRUE(same_bits(without[2 * rank].view(),
@@ -211,7 +211,8 @@ TEST_F(GpuLoss, OfEqualLargestLogitsOnTwoRanksTheLowestTokenIsTheAnswer) {
           .input(poisoned(DType::f32, {3, 1, kRowStatisticCount}));
       for (const Dim offset : {0, 1}) {
         const auto found = p.on_gpu(shared_call(sharding, WithGradient::yes), offset);
-        EXPECT_EQ(place(found[1], kSumCorrect), target <= other ? 1 : 0) << target << ", " << other;
+        EXPECT_EQ(sum_of(found[1], kSumCorrect), target <= other ? 1 : 0)
+            << target << ", " << other;
       }
     }
   }
@@ -242,7 +243,7 @@ TEST_F(GpuLoss, OfEqualLargestLogitsTheFirstIsTheAnswer) {
                                   int_tensor({1}, {static_cast<std::int32_t>(target)}));
         for (const Dim offset : {0, 1}) {
           const auto found = p.on_gpu(loss_call(WithGradient::yes), offset);
-          EXPECT_EQ(place(found[3], kSumCorrect), 1 + (target <= other ? 1 : 0))
+          EXPECT_EQ(sum_of(found[3], kSumCorrect), 1 + (target <= other ? 1 : 0))
               << V << ": " << target << ", " << other;
         }
       }
@@ -267,7 +268,7 @@ TEST_F(GpuLoss, ATargetOutsideTheVocabularyGivesALossThatIsNotANumber) {
   const Problem p =
       problem(DType::f32, random_tensor(DType::f32, {2, 50}, 1), int_tensor({2}, {7, 50}));
   const auto found = p.on_gpu(loss_call(WithGradient::yes));
-  EXPECT_TRUE(std::isnan(place(found[3], kSumLoss)));
+  EXPECT_TRUE(std::isnan(sum_of(found[3], kSumLoss)));
 }
 
 TEST_F(GpuLoss, ManyRows) {

@@ -89,7 +89,7 @@ TEST_F(GpuNorm, ForwardWithoutDeltaAndInPlace) {
                              {.residual = v[0], .delta = v[1], .weight = v[2], .eps = 1e-5F},
                              {.sum = v[1], .y = v[3], .mean = v[4], .rstd = v[5]});
           },
-          "sum in delta's place", 2);
+          "sum in delta's memory", 2);
     }
   }
 }

@@ -101,21 +101,21 @@ TEST_F(GpuOptimizer, NormSquaredAndNonFinite) {
   EXPECT_EQ(to_doubles(found[1].view())[kSumNonFinite], 3);
 }
 
-/// One step of begin, sums from the reduction, judge; on both devices.
-struct Judged {
+/// One step of begin, sums from the reduction, finalize; on both devices.
+struct Finalized {
   StepState state;
   StepResult result;
   std::vector<double> sums;
 };
 
-Judged judged(const std::vector<Tensor>& out, std::int64_t step) {
+Finalized finalized(const std::vector<Tensor>& out, std::int64_t step) {
   using Ring = std::array<StepResult, kResultRing>;
   const auto ring = from_bytes<Ring>(out[1].view());
   return {from_bytes<StepState>(out[0].view()), ring[static_cast<std::size_t>(step % kResultRing)],
           to_doubles(out[2].view())};
 }
 
-void expect_same(const Judged& a, const Judged& b) {
+void expect_same(const Finalized& a, const Finalized& b) {
   constexpr double kWithin = 1e-6;
   EXPECT_EQ(a.state.input.step, b.state.input.step);
   EXPECT_EQ(a.state.adam_step, b.state.adam_step);
@@ -175,8 +175,8 @@ TEST_F(GpuOptimizer, StepsAreJudgedAsOnTheCpu) {
       finalize_step(ctx, c.constants, v[3], struct_at<StepState>(v[0]),
                     struct_at<StepResult>(v[1]));
     };
-    const auto gpu = judged(problem.on_gpu(call), input.step);
-    const auto cpu = judged(problem.on_oracle(call), input.step);
+    const auto gpu = finalized(problem.on_gpu(call), input.step);
+    const auto cpu = finalized(problem.on_oracle(call), input.step);
     expect_same(gpu, cpu);
     EXPECT_EQ(gpu.sums, cpu.sums);
   }

@@ -23,7 +23,7 @@ const std::vector<std::array<Dim, 3>> kSizes = {{1, 1, 1},     {2, 3, 4},      {
                                                 {17, 1, 31},   {64, 64, 64},   {72, 40, 24},
                                                 {33, 65, 257}, {256, 136, 520}};
 
-/// What operands are stored in, and how products of f32 are computed.
+/// What operands are stored in, and how GEMMs of f32 are computed.
 struct Precision {
   DType dtype;
   bool tf32 = false;
@@ -50,7 +50,7 @@ Tensor operand(DType dtype, const Shape& shape, std::uint64_t seed, Dim K = 1) {
   return random_tensor(dtype, shape, seed, 1.0 / std::sqrt(static_cast<double>(K)));
 }
 
-/// What a product is added to; poison where it is written over.
+/// What a GEMM is added to; poison if it is overwritten.
 Tensor target(DType dtype, const Shape& shape, std::uint64_t seed, Accumulate accumulate) {
   return accumulate == Accumulate::yes ? operand(dtype, shape, seed) : poisoned(dtype, shape);
 }
@@ -70,8 +70,9 @@ void expect_both_modes(const Problem& problem, const Problem::Call& call, const 
   const auto timed = problem.on_gpu(in_mode(call, precision, false));
   for (const std::size_t i : outputs) {
     if (oracle[i].view().numel() == 0) continue;
-    const double wanted = std::max(tolerance(precision.dtype), tolerance(timed[i].view().dtype()));
-    EXPECT_LE(relative_difference(timed[i].view(), oracle[i].view()), precision.slack() * wanted)
+    const double expected =
+        std::max(tolerance(precision.dtype), tolerance(timed[i].view().dtype()));
+    EXPECT_LE(relative_difference(timed[i].view(), oracle[i].view()), precision.slack() * expected)
         << what << ", timed, in " << precision.str() << ", operand " << i;
   }
 }
@@ -140,7 +141,7 @@ TEST_F(GpuMatmul, EmptySizesAreLegal) {
       "empty");
 }
 
-/// The error of a long f32 product against the oracle.
+/// The error of a long f32 GEMM against the oracle.
 double error_of_f32(bool tf32) {
   Problem problem(DType::f32);
   problem.input(operand(DType::f32, {64, 4096}, 1, 4096))
@@ -176,11 +177,11 @@ TEST_F(GpuMatmul, SecondCallCanBeCapturedAndReplayed) {
   Tensor c(Device::cuda, DType::f32, {64, 80});
   copy(ctx, host_a.view(), a.view());
   copy(ctx, host_b.view(), b.view());
-  const auto product = [&](Accumulate accumulate) {
+  const auto gemm = [&](Accumulate accumulate) {
     matmul(ctx, a.view(), Trans::no, b.view(), Trans::no, accumulate, c.view());
   };
-  product(Accumulate::yes);
-  product(Accumulate::no);
+  gemm(Accumulate::yes);
+  gemm(Accumulate::no);
   synchronize(ctx);
   Tensor once(Device::cpu, DType::f32, {64, 80});
   copy(ctx, c.view(), once.view());
@@ -190,7 +191,7 @@ TEST_F(GpuMatmul, SecondCallCanBeCapturedAndReplayed) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  product(Accumulate::yes);
+  gemm(Accumulate::yes);
   ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
   ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
   ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
@@ -201,9 +202,9 @@ TEST_F(GpuMatmul, SecondCallCanBeCapturedAndReplayed) {
   cudaGraphExecDestroy(executable);
   cudaGraphDestroy(graph);
 
-  auto wanted = to_doubles(once.view());
-  for (double& value : wanted) value *= 3;
-  EXPECT_LE(relative_difference(thrice.view(), tensor_of(DType::f64, {64, 80}, wanted).view()),
+  auto expected = to_doubles(once.view());
+  for (double& value : expected) value *= 3;
+  EXPECT_LE(relative_difference(thrice.view(), tensor_of(DType::f64, {64, 80}, expected).view()),
             2e-5);
 }
 

@@ -37,7 +37,7 @@ TEST_F(GpuBench, WithoutGraphsTheHostSeesWholeSteps) {
   EXPECT_GT(result.clocks.host, 0.95 * result.clocks.events);
 }
 
-/// What utilization is against on a GPU that is not in the table: products come near the peak and
+/// What utilization is against on a GPU that is not in the table: GEMMs come near the peak and
 /// never above it.
 TEST_F(GpuBench, TheMeasuredMatrixRateIsBelowThePeak) {
   for (const char* precision : {"fp32", "tf32", "bf16", "fp16"}) {

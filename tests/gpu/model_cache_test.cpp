@@ -36,9 +36,9 @@ class CachedModel {
   Tensor decode(std::vector<std::int32_t> tokens, Dim past) {
     Context& ctx = trainer_.context();
     const Shape shape = {1, static_cast<Dim>(tokens.size())};
-    Tensor place(Device::cuda, DType::i32, shape);
-    copy(ctx, CView(tokens.data(), DType::i32, Device::cpu, shape), place.view());
-    trainer_.stage().decode(ctx, place.view(), past, logits_.view());
+    Tensor device_tokens(Device::cuda, DType::i32, shape);
+    copy(ctx, CView(tokens.data(), DType::i32, Device::cpu, shape), device_tokens.view());
+    trainer_.stage().decode(ctx, device_tokens.view(), past, logits_.view());
     Tensor host(Device::cpu, options_.compute, {kVocabulary});  // the rest is padding
     copy(ctx, logits_.view().reshaped({logits_.view().numel()}).slice(0, kVocabulary), host.view());
     synchronize(ctx);
@@ -71,7 +71,7 @@ TEST_F(GpuModelCache, GivesTheLogitsOfRecomputation) {
     for (const char* compute : {"fp32", "bf16"}) {
       CachedModel model(test::read_model(
           kDeck, family + test::Overrides{std::string("precision.compute=") + compute}));
-      const double wanted = compute == std::string("fp32") ? 1e-5 : 0.03;
+      const double expected = compute == std::string("fp32") ? 1e-5 : 0.03;
       const std::string what = family.front() + " in " + compute;
       (void)model.decode({tokens.begin(), tokens.begin() + 7}, 0);
       Tensor piecewise = model.decode({tokens.begin() + 7, tokens.begin() + 20}, 7);
@@ -79,7 +79,7 @@ TEST_F(GpuModelCache, GivesTheLogitsOfRecomputation) {
         piecewise = model.decode({tokens[static_cast<std::size_t>(t)]}, t);
       }
       const Tensor whole = model.decode(tokens, 0);
-      EXPECT_LE(test::relative_difference(piecewise.view(), whole.view()), wanted) << what;
+      EXPECT_LE(test::relative_difference(piecewise.view(), whole.view()), expected) << what;
     }
   }
 }

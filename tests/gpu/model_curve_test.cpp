@@ -28,7 +28,7 @@ schedule: {name: cosine, warmup_steps: 700}
 train: {steps: 1000, global_batch: 16, microbatch: 16}
 )";
 
-/// Draws of ids, the frequent ones first, each about half as frequent where the place doubles.
+/// Draws of ids, the frequent ones first, each about half as frequent at twice the index.
 class Zipf {
  public:
   explicit Zipf(Dim vocabulary) : cumulative_(static_cast<std::size_t>(vocabulary)) {
@@ -39,8 +39,8 @@ class Zipf {
   }
   template <class Random>
   std::int32_t draw(Random& random) const {
-    const double place = static_cast<double>(random() >> 11) * 0x1p-53 * cumulative_.back();
-    return static_cast<std::int32_t>(std::ranges::upper_bound(cumulative_, place) -
+    const double draw = static_cast<double>(random() >> 11) * 0x1p-53 * cumulative_.back();
+    return static_cast<std::int32_t>(std::ranges::upper_bound(cumulative_, draw) -
                                      cumulative_.begin());
   }
 

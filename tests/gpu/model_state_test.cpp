@@ -33,7 +33,7 @@ train: {steps: 9, global_batch: 8, microbatch: 4, log_every: 100}
 checkpoint: {every: 0}
 )";
 constexpr std::int64_t kSteps = 9;
-constexpr std::int64_t kStop = 4;  // graphs replay before and behind it
+constexpr std::int64_t kStop = 4;  // graphs replay before and after it
 
 struct Model {
   const char* name;
@@ -98,12 +98,12 @@ TEST_P(GpuModelBits, AResumedRunIsTheUninterruptedOne) {
   const auto stopped = tensors_of(io::CheckpointReader(parts + "/checkpoints", kStop));
   train_in(parts, GetParam().overrides, 0);
 
-  const io::CheckpointReader wanted(whole + "/checkpoints", kSteps);
+  const io::CheckpointReader expected(whole + "/checkpoints", kSteps);
   const io::CheckpointReader found(parts + "/checkpoints", kSteps);
   EXPECT_EQ(found.meta().adam_step, kSteps);
-  EXPECT_EQ(found.meta().loss_scale, wanted.meta().loss_scale);
-  EXPECT_TRUE(tensors_of(found) == tensors_of(wanted)) << "other bits";
-  EXPECT_FALSE(tensors_of(found) == stopped) << "nothing was trained behind the stop";
+  EXPECT_EQ(found.meta().loss_scale, expected.meta().loss_scale);
+  EXPECT_TRUE(tensors_of(found) == tensors_of(expected)) << "other bits";
+  EXPECT_FALSE(tensors_of(found) == stopped) << "nothing was trained after the stop";
   EXPECT_THAT(losses_of(whole), testing::SizeIs(kSteps));
   EXPECT_EQ(losses_of(parts), losses_of(whole));
 }
@@ -122,10 +122,10 @@ TEST_P(GpuModelBits, RecomputationGivesTheSameGradients) {
   ASSERT_FALSE(none.gradients.empty());
   const auto expect_bits = [&](const parity::LayoutTrace& other, const char* what) {
     EXPECT_EQ(other.losses, none.losses) << what;
-    for (const auto& [name, wanted] : none.gradients) {
+    for (const auto& [name, expected] : none.gradients) {
       const std::vector<float>& found = other.gradients.at(name);
-      ASSERT_EQ(found.size(), wanted.size());
-      EXPECT_EQ(std::memcmp(found.data(), wanted.data(), wanted.size() * sizeof(float)), 0)
+      ASSERT_EQ(found.size(), expected.size());
+      EXPECT_EQ(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)), 0)
           << name << ", " << what;
     }
   };
@@ -134,7 +134,7 @@ TEST_P(GpuModelBits, RecomputationGivesTheSameGradients) {
   expect_bits(full, "full");
 }
 
-/// The highest byte written is in the last allocation, and none behind it.
+/// The highest byte written is in the last allocation, and none after it.
 void expect_filled(const Arena& arena, std::size_t planned) {
   SCOPED_TRACE(arena.name());
   ASSERT_FALSE(arena.allocations().empty());
@@ -181,8 +181,8 @@ std::size_t bytes_in_use() {
   return memory.total - memory.free;
 }
 
-/// Bytes in use behind three steps, the third of which replays graphs.
-std::size_t bytes_behind_steps(ModelRun& run) {
+/// Bytes in use after three steps, the third of which replays graphs.
+std::size_t bytes_after_steps(ModelRun& run) {
   for (std::int64_t step = 1; step <= 3; ++step) run.step(step);
   return bytes_in_use();
 }
@@ -191,11 +191,11 @@ TEST_P(GpuModelMemory, GrowsByWhatWasPlanned) {
   const train::Config config = test::read_model(kLargeDeck, GetParam().overrides);
   {
     ModelRun first(config);  // brings the context and the libraries' kernels, which stay
-    (void)bytes_behind_steps(first);
+    (void)bytes_after_steps(first);
   }
   const std::size_t before = bytes_in_use();
   ModelRun run(config);
-  const std::size_t after = bytes_behind_steps(run);
+  const std::size_t after = bytes_after_steps(run);
 
   ASSERT_GT(after, before);
   const auto grown = static_cast<double>(after - before);

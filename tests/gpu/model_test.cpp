@@ -113,12 +113,12 @@ TEST_P(GpuModel, GradientsAreThoseOfTheCpu) {
     if (precision.compute == DType::f32 && asks("model.attention=cudnn")) continue;
     const train::Config config =
         read({"run.device=cuda", std::string("precision.compute=") + precision.name});
-    const parity::LayoutTrace& wanted = on_cpu(precision.compute);
+    const parity::LayoutTrace& expected = on_cpu(precision.compute);
 
     parity::LayoutTrace found = parity::trace_layout(world(), config, kSteps);
     if (config.model.position != model::Position::rope) drop_key_biases(found, precision.name);
 
-    const auto report = parity::compare(wanted, found, tolerance(precision));
+    const auto report = parity::compare(expected, found, tolerance(precision));
     ASSERT_FALSE(report.rows.empty());
     const parity::ParityReport::Row& worst = report.rows.front();
     std::printf("%s in %s: gradients %.1e (%s), losses %.1e\n", GetParam().name, precision.name,

@@ -19,9 +19,9 @@ class ActivationOps : public OpsTest {};
 TEST_F(ActivationOps, ForwardByHand) {
   const Tensor x = tensor_of(DType::f32, {4}, {-2, 0, 1, 3});
   Tensor y = poisoned(DType::f32, {4});
-  const auto expect = [&](Activation activation, const std::vector<double>& wanted) {
+  const auto expect = [&](Activation activation, const std::vector<double>& expected) {
     activation_forward(ctx, activation, x.view(), y.view());
-    expect_values(y.view(), wanted, 2e-6);
+    expect_values(y.view(), expected, 2e-6);
   };
   expect(Activation::gelu, {-0.0455002639, 0, 0.8413447461, 2.9959503206});
   expect(Activation::gelu_tanh, {-0.0454023059, 0, 0.8411919906, 2.9963625801});
@@ -101,7 +101,7 @@ TEST_F(ActivationOps, GatedGradientsMatchDifferences) {
   }
 }
 
-/// 20,000 places from -12 to 12, the range in which anything happens.
+/// 20,000 points from -12 to 12, the range in which anything happens.
 Tensor sweep() {
   std::vector<double> values(20001);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = -12 + 24e-4 * 0.5 * double(i);
@@ -125,9 +125,9 @@ TEST_F(ActivationOps, FloatIsWithinAMillionthOfTheOracleElementByElement) {
     activation_backward(ctx, activation, x64.view(), one64.view(), dx64.view());
 
     const auto found = to_doubles(y.view());
-    const auto wanted = to_doubles(y64.view());
+    const auto expected = to_doubles(y64.view());
     for (std::size_t i = 0; i < found.size(); ++i) {
-      ASSERT_NEAR(found[i], wanted[i], 1e-6 * std::max(std::abs(wanted[i]), 0.1))
+      ASSERT_NEAR(found[i], expected[i], 1e-6 * std::max(std::abs(expected[i]), 0.1))
           << "activation " << static_cast<int>(activation) << " at " << x.view().data<float>()[i];
     }
     const auto slope = to_doubles(dx.view());

@@ -131,7 +131,7 @@ TEST(AlgorithmCache, RefusalsNameTheLineAndWhatToDo) {
   const std::string title = "algorithms " + std::to_string(AlgorithmCache::kFormat);
   EXPECT_THAT(
       refusal(replaced(text, title, "algorithms 9")),
-      testing::AllOf(testing::StartsWith("algorithms.txt:1: wanted 'hyperslab " + title + "'"),
+      testing::AllOf(testing::StartsWith("algorithms.txt:1: expected 'hyperslab " + title + "'"),
                      testing::HasSubstr("found 'hyperslab algorithms 9'"),
                      testing::HasSubstr("without this cache")));
   EXPECT_THAT(refusal("1\n2\n"), testing::HasSubstr("found '1'"));

@@ -40,15 +40,15 @@ TEST_F(Attention, MatchesTheDefinition) {
   for (const AttentionSize& size : awkward_sizes()) {
     AttentionCase c(size, DType::f64);
     c.forward(ctx);
-    std::vector<double> wanted;
+    std::vector<double> expected;
     for (Dim b = 0; b < size.B; ++b) {
       for (Dim h = 0; h < size.layout.heads; ++h) {
         for (Dim t = 0; t < size.T; ++t) {
-          const double log_sum = attend_by_definition(c, b, h, t, wanted);
+          const double log_sum = attend_by_definition(c, b, h, t, expected);
           const Dim row = (b * size.layout.heads + h) * size.T + t;
           ASSERT_NEAR(c.log_sum_exp.view().data<double>()[row], log_sum, 1e-11);
           for (Dim d = 0; d < size.layout.head_width; ++d) {
-            ASSERT_NEAR(at(c.out, b, t, h * size.layout.head_width + d), wanted[d], 1e-11);
+            ASSERT_NEAR(at(c.out, b, t, h * size.layout.head_width + d), expected[d], 1e-11);
           }
         }
       }
@@ -192,9 +192,9 @@ TEST_F(Attention, DropoutActsOnProbabilitiesByGlobalIndex) {
       for (Dim i = 0; i < T; ++i) {
         const double* row = masked.view().data<double>() + ((b * 2 + h) * T + i) * T;
         for (Dim d = 0; d < 4; ++d) {
-          double wanted = 0;
-          for (Dim j = 0; j < T; ++j) wanted += row[j] * at(c.qkv, b, j, 12 + d);
-          ASSERT_NEAR(at(c.out, b, i, h * 4 + d), wanted, 1e-11);
+          double expected = 0;
+          for (Dim j = 0; j < T; ++j) expected += row[j] * at(c.qkv, b, j, 12 + d);
+          ASSERT_NEAR(at(c.out, b, i, h * 4 + d), expected, 1e-11);
         }
       }
     }

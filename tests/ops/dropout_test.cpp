@@ -36,11 +36,11 @@ TEST_F(DropoutOp, FollowsTheDocumentedMask) {
 
   dropout(ctx, dropout_spec, x.view(), y.view());
 
-  const auto* places = position.view().data<std::int64_t>();
+  const auto* positions = position.view().data<std::int64_t>();
   for (Dim i = 0; i < x.view().numel(); ++i) {
-    const auto g = static_cast<std::uint64_t>(places[i / 637] * 637 + i % 637);
-    const float wanted = kept(dropout_spec, g) ? x.view().data<float>()[i] * (1 / 0.75F) : 0.0F;
-    ASSERT_EQ(y.view().data<float>()[i], wanted) << i;
+    const auto g = static_cast<std::uint64_t>(positions[i / 637] * 637 + i % 637);
+    const float expected = kept(dropout_spec, g) ? x.view().data<float>()[i] * (1 / 0.75F) : 0.0F;
+    ASSERT_EQ(y.view().data<float>()[i], expected) << i;
   }
 }
 

@@ -16,16 +16,16 @@ TEST_F(Elementwise, AddsAlsoInPlace) {
     Tensor a = random_tensor(dtype, {3, 17}, 1);
     Tensor b = random_tensor(dtype, {3, 17}, 2);
     Tensor y = poisoned(dtype, {3, 17});
-    auto wanted = to_doubles(a.view());
+    auto expected = to_doubles(a.view());
     const auto right = to_doubles(b.view());
-    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += right[i];
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += right[i];
 
     add(ctx, a.view(), b.view(), y.view());
     Tensor over_a = a.clone();
     add(ctx, over_a.view(), b.view(), over_a.view());
     add(ctx, a.view(), b.view(), b.view());
 
-    expect_values(y.view(), wanted);
+    expect_values(y.view(), expected);
     EXPECT_TRUE(same_bits(over_a.view(), y.view()));
     EXPECT_TRUE(same_bits(b.view(), y.view()));
   }

@@ -80,22 +80,22 @@ TEST_F(EmbeddingOps, BackwardClearsOrAddsWhateverTheTokensAre) {
     const Tensor tokens = int_tensor({3, 10}, ids);
     const Tensor order = order_of(tokens.view());
     const Tensor dy = random_tensor(DType::f32, {3, 10, C}, 3);
-    std::vector<double> wanted(static_cast<std::size_t>(V * C), 0.0);
+    std::vector<double> expected(static_cast<std::size_t>(V * C), 0.0);
     for (std::size_t i = 0; i < ids.size(); ++i) {
       for (Dim c = 0; c < C; ++c) {
-        wanted[ids[i] * C + c] += 2.0 * dy.view().data<float>()[static_cast<Dim>(i) * C + c];
+        expected[ids[i] * C + c] += 2.0 * dy.view().data<float>()[static_cast<Dim>(i) * C + c];
       }
     }
     Tensor dtable = poisoned(DType::f32, {V, C});
 
     embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), whole(dtable), 2,
                        Accumulate::no, dtable.view());
-    expect_values(dtable.view(), wanted, 2e-5);
+    expect_values(dtable.view(), expected, 2e-5);
 
     embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), whole(dtable), 2,
                        Accumulate::yes, dtable.view());
-    for (double& v : wanted) v *= 2;
-    expect_values(dtable.view(), wanted, 4e-5);
+    for (double& v : expected) v *= 2;
+    expect_values(dtable.view(), expected, 4e-5);
   }
 }
 
@@ -108,10 +108,10 @@ TEST_F(EmbeddingOps, BackwardDoesNotDependOnTheNumberOfChunks) {
   const Tensor order = order_of(tokens.view());
   const Tensor dy = random_tensor(DType::f32, {4, 1024, 5}, 3);
   // The documented order is ascending by index, one element at a time.
-  Tensor wanted = filled_tensor(DType::f32, {101, 5}, 0);
+  Tensor expected = filled_tensor(DType::f32, {101, 5}, 0);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     for (Dim c = 0; c < 5; ++c) {
-      wanted.view().data<float>()[ids[i] * 5 + c] +=
+      expected.view().data<float>()[ids[i] * 5 + c] +=
           dy.view().data<float>()[static_cast<Dim>(i) * 5 + c];
     }
   }
@@ -120,7 +120,7 @@ TEST_F(EmbeddingOps, BackwardDoesNotDependOnTheNumberOfChunks) {
   embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), whole(dtable), 1,
                      Accumulate::no, dtable.view());
 
-  EXPECT_TRUE(same_bits(dtable.view(), wanted.view()));
+  EXPECT_TRUE(same_bits(dtable.view(), expected.view()));
 }
 
 TEST_F(EmbeddingOps, PositionBackwardAdds) {
@@ -168,14 +168,14 @@ TEST_F(EmbeddingOps, RanksThatShareAVocabularyAddUp) {
     const Tensor tokens = int_tensor({2, 7}, ids);
     const Tensor table = random_tensor(DType::f32, {V, kWidth}, 1);
     const Tensor positions = random_tensor(DType::f32, {9, kWidth}, 2);
-    Tensor wanted = poisoned(DType::f32, {2, 7, kWidth});
+    Tensor expected = poisoned(DType::f32, {2, 7, kWidth});
     embedding_forward(ctx, tokens.view(),
                       {.table = table.view(),
                        .shard = whole(table),
                        .positions = positions.view(),
                        .first_position = 2},
-                      1.5F, wanted.view());
-    std::vector<double> sum(static_cast<std::size_t>(wanted.view().numel()), 0.0);
+                      1.5F, expected.view());
+    std::vector<double> sum(static_cast<std::size_t>(expected.view().numel()), 0.0);
 
     for (Dim rank = 0; rank < ranks; ++rank) {
       const VocabularyShard shard = sharding.of(rank);
@@ -196,7 +196,7 @@ TEST_F(EmbeddingOps, RanksThatShareAVocabularyAddUp) {
       }
     }
 
-    expect_values(wanted.view(), sum, 1e-6);
+    expect_values(expected.view(), sum, 1e-6);
   }
 }
 
@@ -214,9 +214,9 @@ TEST_F(EmbeddingOps, ARankHasTheGradientOfItsRowsAlone) {
         return adds ? filled_tensor(DType::f32, {size, kWidth}, 2)
                     : poisoned(DType::f32, {size, kWidth});
       };
-      Tensor wanted = before(V);
-      embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), whole(wanted), 0.5F,
-                         accumulate, wanted.view());
+      Tensor expected = before(V);
+      embedding_backward(ctx, {tokens.view(), order.view()}, dy.view(), whole(expected), 0.5F,
+                         accumulate, expected.view());
 
       for (Dim rank = 0; rank < ranks; ++rank) {
         const VocabularyShard shard = sharding.of(rank);
@@ -226,7 +226,7 @@ TEST_F(EmbeddingOps, ARankHasTheGradientOfItsRowsAlone) {
 
         const Dim first = shard.count == 0 ? 0 : shard.first;
         EXPECT_TRUE(same_bits(dtable.view().slice(0, shard.count),
-                              wanted.view().slice(first, shard.count)));
+                              expected.view().slice(first, shard.count)));
         const CView padding = dtable.view().slice(shard.count, rows - shard.count);
         const std::vector<double> left(static_cast<std::size_t>(padding.numel()), adds ? 2.0 : 0.0);
         expect_values(padding, left, 0);

@@ -43,10 +43,10 @@ inline void expect_gradient(std::string_view what, View input, CView gradient,
   for (std::size_t i = 0; i < found.size(); ++i) {
     const double near = at(i, step) - at(i, -step);
     const double far = at(i, 2 * step) - at(i, -2 * step);
-    const double wanted = (8 * near - far) / (12 * step);
+    const double expected = (8 * near - far) / (12 * step);
     ASSERT_TRUE(std::isfinite(found[i])) << what << ", element " << i;
-    ASSERT_LE(std::abs(found[i] - wanted), within * largest)
-        << what << ", element " << i << ": gradient " << found[i] << ", differences " << wanted;
+    ASSERT_LE(std::abs(found[i] - expected), within * largest)
+        << what << ", element " << i << ": gradient " << found[i] << ", differences " << expected;
   }
 }
 

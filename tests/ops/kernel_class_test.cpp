@@ -15,7 +15,7 @@ namespace hyperslab::ops {
 namespace {
 
 TEST(KernelClass, GoesByTheName) {
-  const std::vector<std::pair<const char*, KernelClass>> wanted = {
+  const std::vector<std::pair<const char*, KernelClass>> expected = {
       {"nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT", KernelClass::matmul},
       {"cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", KernelClass::matmul},
       {"cublasLt::splitKreduce_kernel<32, 16, int>", KernelClass::matmul},
@@ -34,7 +34,7 @@ TEST(KernelClass, GoesByTheName) {
       {"mark_kernel", KernelClass::other},
       {"something_else", KernelClass::other},
   };
-  for (const auto& [name, kernel_class] : wanted) {
+  for (const auto& [name, kernel_class] : expected) {
     EXPECT_EQ(class_of_kernel(name), kernel_class) << name;
   }
 }

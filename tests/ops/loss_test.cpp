@@ -24,7 +24,7 @@ void copy_row(const Tensor& from, Dim row, Dim count, Tensor& to, Dim columns) {
               to.view().data<float>() + row * columns);
 }
 
-double place(const Tensor& sums, SumIndex index) {
+double sum_of(const Tensor& sums, SumIndex index) {
   return to_doubles(sums.view())[static_cast<std::size_t>(index)];
 }
 
@@ -36,11 +36,11 @@ TEST_F(Loss, ByHand) {
   softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view()}, &state,
                         WithGradient::yes, sums.view());
 
-  EXPECT_NEAR(place(sums, kSumLoss), 1 + std::log(2.0) + std::log(4.0 / 3.0), 1e-6);
-  EXPECT_EQ(place(sums, kSumTokens), 3);
-  EXPECT_EQ(place(sums, kSumCorrect), 2);  // of two equal logits the first is the answer
-  EXPECT_EQ(place(sums, kSumNormSquared), 1);
-  EXPECT_EQ(place(sums, kSumStop), 1);
+  EXPECT_NEAR(sum_of(sums, kSumLoss), 1 + std::log(2.0) + std::log(4.0 / 3.0), 1e-6);
+  EXPECT_EQ(sum_of(sums, kSumTokens), 3);
+  EXPECT_EQ(sum_of(sums, kSumCorrect), 2);  // of two equal logits the first is the answer
+  EXPECT_EQ(sum_of(sums, kSumNormSquared), 1);
+  EXPECT_EQ(sum_of(sums, kSumStop), 1);
   expect_values(logits.view(), {0.25, -0.25, 0.125, -0.125, 0, 0});
 }
 
@@ -55,7 +55,7 @@ TEST_F(Loss, GradientMatchesDifferences) {
     softmax_cross_entropy(ctx, {scratch.view(), whole(scratch), targets.view()}, nullptr,
                           WithGradient::no, fresh.view());
     EXPECT_TRUE(same_bits(scratch.view(), logits.view())) << "without gradient nothing is written";
-    return 0.5 * place(fresh, kSumLoss);
+    return 0.5 * sum_of(fresh, kSumLoss);
   };
   Tensor dlogits = logits.clone();
 
@@ -90,7 +90,7 @@ TEST_F(Loss, FloatMatchesTheOracleAndRepeatsItsBits) {
       }
       EXPECT_TRUE(same_bits(single[i].view(), again[i].view()));
     }
-    EXPECT_EQ(place(single[1], kSumCorrect), place(oracle[1], kSumCorrect));
+    EXPECT_EQ(sum_of(single[1], kSumCorrect), sum_of(oracle[1], kSumCorrect));
   }
 }
 
@@ -99,7 +99,7 @@ TEST_F(Loss, LargeLogitsDoNotOverflowAndNansAreSeen) {
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 0);
   softmax_cross_entropy(ctx, {logits.view(), whole(logits), int_tensor({1}, {0}).view()}, &state,
                         WithGradient::yes, sums.view());
-  EXPECT_EQ(place(sums, kSumLoss), 0);
+  EXPECT_EQ(sum_of(sums, kSumLoss), 0);
   expect_values(logits.view(), {0, 0, 0}, 0);
 
   for (const Dim at : {0, 1, 2}) {
@@ -108,7 +108,7 @@ TEST_F(Loss, LargeLogitsDoNotOverflowAndNansAreSeen) {
     Tensor bad_sums = filled_tensor(DType::f32, {kSumCount}, 0);
     softmax_cross_entropy(ctx, {bad.view(), whole(bad), int_tensor({1}, {0}).view()}, &state,
                           WithGradient::yes, bad_sums.view());
-    EXPECT_TRUE(std::isnan(place(bad_sums, kSumLoss))) << at;
+    EXPECT_TRUE(std::isnan(sum_of(bad_sums, kSumLoss))) << at;
   }
 }
 
@@ -169,7 +169,7 @@ TEST_F(Loss, WrongOperandsAreNamed) {
     softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view().slice(0, 1)}, &state,
                           WithGradient::yes, sums.view());
   });
-  expect_error_naming("softmax_cross_entropy shard: wanted the whole vocabulary", [&] {
+  expect_error_naming("softmax_cross_entropy shard: expected the whole vocabulary", [&] {
     softmax_cross_entropy(ctx, {logits.view(), {1, 2, 3}, targets.view()}, &state,
                           WithGradient::yes, sums.view());
   });

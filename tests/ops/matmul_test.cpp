@@ -42,10 +42,10 @@ TEST_F(Matmul, MatchesTheDefinitionForAllLayoutsAndAwkwardSizes) {
 
         matmul(ctx, a.view(), trans_a, b.view(), trans_b, Accumulate::no, c.view());
 
-        const Tensor wanted =
+        const Tensor expected =
             tensor_of(DType::f64, {M, N},
                       product_by_definition(a.view(), trans_a, b.view(), trans_b, M, N, K));
-        expect_matches_oracle(c.view(), wanted.view(), "c");
+        expect_matches_oracle(c.view(), expected.view(), "c");
       }
     }
   }
@@ -231,15 +231,15 @@ TEST_F(Linear, ActivationGradientWorksInBlocksOfRows) {
   const Tensor weight = random_tensor(DType::f64, {2, 3}, 2);
   const Tensor dy = random_tensor(DType::f64, {1031, 2}, 3);
   Tensor through = poisoned(DType::f64, {1031, 3});
-  Tensor wanted = poisoned(DType::f64, {1031, 3});
+  Tensor expected = poisoned(DType::f64, {1031, 3});
   Tensor dpre = poisoned(DType::f64, {1031, 3});
   linear_backward_input(ctx, dy.view(), weight.view(), Accumulate::no, through.view());
-  activation_backward(ctx, Activation::silu, pre.view(), through.view(), wanted.view());
+  activation_backward(ctx, Activation::silu, pre.view(), through.view(), expected.view());
 
   linear_activation_backward_input(ctx, dy.view(), weight.view(), pre.view(), Activation::silu,
                                    dpre.view());
 
-  expect_close(dpre.view(), wanted.view(), "dpre");
+  expect_close(dpre.view(), expected.view(), "dpre");
 }
 
 TEST_F(Linear, WrongOperandsAreNamed) {

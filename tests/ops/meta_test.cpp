@@ -39,21 +39,21 @@ TEST_F(Meta, ProductsCountTwoMnk) {
   const View x = view({B, T, C});
   const View weight = view({F, C});
   const View y = view({B, T, F});
-  const double product = 2.0 * kRows * C * F;
+  const double gemm = 2.0 * kRows * C * F;
   const double bytes = 4.0 * (kRows * C + F * C + kRows * F);
 
   const Work forward = work("linear_forward", [&] { linear_forward(ctx, x, weight, {}, y); });
-  EXPECT_EQ(forward.flops, product);
+  EXPECT_EQ(forward.flops, gemm);
   EXPECT_EQ(forward.bytes, bytes);
   EXPECT_EQ(forward.calls, 1);
   EXPECT_EQ(work("linear_backward_input",
                  [&] { linear_backward_input(ctx, y, weight, Accumulate::no, x); })
                 .flops,
-            product);
+            gemm);
   EXPECT_EQ(work("linear_backward_weight",
                  [&] { linear_backward_weight(ctx, y, x, Accumulate::no, weight, {}); })
                 .flops,
-            product);
+            gemm);
   EXPECT_EQ(work("matmul",
                  [&] {
                    matmul(ctx, view({5, 7}), Trans::yes, view({11, 5}), Trans::yes, Accumulate::no,
@@ -64,7 +64,40 @@ TEST_F(Meta, ProductsCountTwoMnk) {
   EXPECT_GT(work("linear_activation_forward",
                  [&] { linear_activation_forward(ctx, x, weight, {}, Activation::gelu, y, y); })
                 .flops,
-            product);
+            gemm);
+}
+
+TEST_F(Meta, TheLedgerNamesThePathOfAnActivation) {
+  Arena arena("activations");
+  Arena scratch("scratch");
+  const auto take = [](Arena& from, const Shape& shape) {
+    return from.take(DType::bf16, shape, "operand");
+  };
+  const View x = take(arena, {4, 8});
+  const View weight = take(arena, {16, 8});
+  const View pre = take(arena, {4, 16});
+  const View y = take(arena, {4, 16});
+  const View same_offset = [&] {
+    take(scratch, {4, 8}), take(scratch, {16, 8});
+    return take(scratch, {4, 16});
+  }();
+  const auto paths = [&](Device planned, bool deterministic, Activation activation, View dpre) {
+    Context context(Device::meta, 0, planned);
+    context.set_deterministic(deterministic);
+    linear_activation_forward(context, x, weight, {}, activation, pre, y);
+    linear_activation_backward_input(context, x, weight.reshaped({8, 16}), pre, activation, dpre);
+    const auto path = [&](const char* op) {
+      return *context.ledger().find("other", op)->paths.begin();
+    };
+    return path("linear_activation_forward") + " " + path("linear_activation_backward_input");
+  };
+
+  EXPECT_EQ(paths(Device::cuda, false, Activation::gelu_tanh, y), "fused fused");
+  EXPECT_EQ(paths(Device::cuda, false, Activation::gelu_tanh, same_offset), "fused fused");
+  EXPECT_EQ(paths(Device::cuda, true, Activation::gelu_tanh, y), "separate fused");
+  EXPECT_EQ(paths(Device::cuda, false, Activation::gelu_tanh, pre), "fused separate");
+  EXPECT_EQ(paths(Device::cuda, false, Activation::gelu, y), "separate separate");
+  EXPECT_EQ(paths(Device::meta, false, Activation::gelu_tanh, y), "separate separate");
 }
 
 TEST_F(Meta, AttentionCountsTheCausalHalfOrTheSquare) {

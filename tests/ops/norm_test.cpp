@@ -211,7 +211,7 @@ TEST_F(Norm, FloatMatchesTheOracleForAwkwardSizesAndRepeatsItsBits) {
   }
 }
 
-/// residual + delta with its sum, then the norm of that sum alone, `offset` elements behind an
+/// residual + delta with its sum, then the norm of that sum alone, `offset` elements after an
 /// aligned address.
 void expect_equal_bits_from_the_sum(Context& ctx, NormKind kind, DType dtype, Dim rows, Dim C,
                                     Dim offset) {

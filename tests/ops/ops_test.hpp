@@ -46,10 +46,10 @@ inline void expect_matches_oracle(CView result, CView oracle, std::string_view w
   EXPECT_LE(relative_difference(result, oracle), slack * tolerance(result.dtype())) << what;
 }
 
-inline void expect_values(CView view, const std::vector<double>& wanted, double within = 1e-6) {
+inline void expect_values(CView view, const std::vector<double>& expected, double within = 1e-6) {
   const std::vector<double> found = to_doubles(view);
-  ASSERT_EQ(found.size(), wanted.size());
-  for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(found[i], wanted[i], within) << i;
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(found[i], expected[i], within) << i;
 }
 
 /// EXPECTs an Error whose message names `argument`.
@@ -57,7 +57,7 @@ template <class Call>
 void expect_error_naming(const std::string& argument, Call&& call) {
   try {
     call();
-    ADD_FAILURE() << "nothing was thrown, wanted an error about " << argument;
+    ADD_FAILURE() << "nothing was thrown, expected an error about " << argument;
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr(argument));
   }

@@ -169,12 +169,12 @@ TEST_F(Optimizer, NormSquaredAddsToTheSums) {
 TEST_F(Optimizer, NormSquaredIsAsExactAsTheSumCanHold) {
   const Tensor gradient = random_tensor(DType::f32, {1000003}, 5);
   Tensor sums = filled_tensor(DType::f64, {kSumCount}, 0);
-  double wanted = 0;
-  for (const double v : to_doubles(gradient.view())) wanted += v * v;
+  double expected = 0;
+  for (const double v : to_doubles(gradient.view())) expected += v * v;
 
   add_norm_squared(ctx, gradient.view(), sums.view());
 
-  EXPECT_NEAR(to_doubles(sums.view())[kSumNormSquared], wanted, 1e-12 * wanted);
+  EXPECT_NEAR(to_doubles(sums.view())[kSumNormSquared], expected, 1e-12 * expected);
 }
 
 TEST_F(Optimizer, NonFiniteGradientsAreCounted) {

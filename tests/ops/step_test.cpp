@@ -11,7 +11,7 @@ class Step : public OpsTest {
  protected:
   StepState state;
   std::array<StepResult, kResultRing> results{};
-  StepResult result;  ///< of the step that was judged last
+  StepResult result;  ///< of the step that was finalized last
   Tensor sums = filled_tensor(DType::f32, {kSumCount}, 9);
 
   void begin(std::int64_t step, float stop = 0) {

@@ -70,7 +70,7 @@ struct SharedLoss {
   }
 };
 
-double place(const Tensor& sums, SumIndex index) {
+double sum_of(const Tensor& sums, SumIndex index) {
   return to_doubles(sums.view())[static_cast<std::size_t>(index)];
 }
 
@@ -125,15 +125,16 @@ TEST_F(VocabularyLoss, StatisticsByHand) {
   softmax_statistics(ctx, logits.view(), shard, targets.view(), statistics.view());
 
   const double e = std::exp(1.0);
-  const std::vector<std::array<double, 4>> wanted = {{3, 2 + 1 / (e * e), 3, 11},
-                                                     {std::log(2.0), 2, -kInfinity, 10},
-                                                     {-1, 1 + 1 / e + 1 / (e * e), -kInfinity, 10},
-                                                     {-kInfinity, 0, -kInfinity, 10},
-                                                     {5, 1, -kInfinity, 11}};
+  const std::vector<std::array<double, 4>> expected = {
+      {3, 2 + 1 / (e * e), 3, 11},
+      {std::log(2.0), 2, -kInfinity, 10},
+      {-1, 1 + 1 / e + 1 / (e * e), -kInfinity, 10},
+      {-kInfinity, 0, -kInfinity, 10},
+      {5, 1, -kInfinity, 11}};
   const auto found = to_doubles(statistics.view());
   for (std::size_t i = 0; i < found.size(); ++i) {
     // Equal infinities are not near each other.
-    const double value = wanted[i / 4][i % 4];
+    const double value = expected[i / 4][i % 4];
     EXPECT_TRUE(found[i] == value || std::abs(found[i] - value) < 1e-6) << i << ": " << found[i];
   }
 }
@@ -156,7 +157,7 @@ TEST_F(VocabularyLoss, MatchesTheDefinition) {
       const auto logits = to_doubles(random_tensor(DType::f32, {N, sharding.V}, 1, 4.0).view());
       const auto ids = targets_for(N, sharding.V);
       const Tensor targets = int_tensor({N}, ids);
-      const Definition wanted(logits, sharding.V, ids, 0.5);
+      const Definition expected(logits, sharding.V, ids, 0.5);
       for (const DType dtype : {DType::f64, DType::f32}) {
         SharedLoss loss(dtype, sharding, logits);
 
@@ -164,15 +165,15 @@ TEST_F(VocabularyLoss, MatchesTheDefinition) {
 
         const double within = tolerance(dtype);
         for (const Tensor& sums : loss.sums) {
-          EXPECT_NEAR(place(sums, kSumLoss), 1 + wanted.loss, within * (1 + wanted.loss));
-          EXPECT_EQ(place(sums, kSumTokens), 1 + wanted.tokens);
-          EXPECT_EQ(place(sums, kSumCorrect), 1 + wanted.correct);
-          EXPECT_EQ(place(sums, kSumStop), 1);
+          EXPECT_NEAR(sum_of(sums, kSumLoss), 1 + expected.loss, within * (1 + expected.loss));
+          EXPECT_EQ(sum_of(sums, kSumTokens), 1 + expected.tokens);
+          EXPECT_EQ(sum_of(sums, kSumCorrect), 1 + expected.correct);
+          EXPECT_EQ(sum_of(sums, kSumStop), 1);
           EXPECT_TRUE(same_bits(sums.view(), loss.sums[0].view())) << "all ranks agree";
         }
         const auto found = loss.gradient();
         for (std::size_t i = 0; i < found.size(); ++i) {
-          ASSERT_NEAR(found[i], wanted.gradient[i], within) << i;
+          ASSERT_NEAR(found[i], expected.gradient[i], within) << i;
         }
       }
     }
@@ -208,7 +209,7 @@ TEST_F(VocabularyLoss, OfEqualLargestLogitsTheLowestTokenIsTheAnswer) {
 
       loss.run(ctx, int_tensor({1}, {target}).view(), nullptr, WithGradient::no);
 
-      EXPECT_EQ(place(loss.sums[0], kSumCorrect), 1 + (target <= other ? 1 : 0))
+      EXPECT_EQ(sum_of(loss.sums[0], kSumCorrect), 1 + (target <= other ? 1 : 0))
           << target << ", " << other;
     }
   }
@@ -225,8 +226,8 @@ TEST_F(VocabularyLoss, WithoutGradientNothingIsWritten) {
   for (std::size_t rank = 0; rank < 3; ++rank) {
     EXPECT_TRUE(same_bits(loss.logits[rank].view(), before.logits[rank].view()));
   }
-  EXPECT_NEAR(place(loss.sums[2], kSumLoss), 1 + Definition(values, 11, targets_for(6, 11), 1).loss,
-              1e-5);
+  EXPECT_NEAR(sum_of(loss.sums[2], kSumLoss),
+              1 + Definition(values, 11, targets_for(6, 11), 1).loss, 1e-5);
 }
 
 TEST_F(VocabularyLoss, LogitsOfMinusInfinityHaveNoPartAndNansAreSeen) {
@@ -235,17 +236,17 @@ TEST_F(VocabularyLoss, LogitsOfMinusInfinityHaveNoPartAndNansAreSeen) {
   const Tensor targets = int_tensor({1}, {1});
   SharedLoss masked(DType::f32, {6, 2, 3}, logits);
   masked.run(ctx, targets.view(), &state, WithGradient::yes);
-  const Definition wanted(logits, 6, {1}, 0.5);
-  EXPECT_NEAR(place(masked.sums[0], kSumLoss), 1 + wanted.loss, 1e-6);
+  const Definition expected(logits, 6, {1}, 0.5);
+  EXPECT_NEAR(sum_of(masked.sums[0], kSumLoss), 1 + expected.loss, 1e-6);
   const auto found = masked.gradient();
-  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], wanted.gradient[i], 1e-6);
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected.gradient[i], 1e-6);
 
   for (std::size_t at = 0; at < 6; ++at) {
     std::vector<double> bad = logits;
     bad[at] = std::numeric_limits<double>::quiet_NaN();
     SharedLoss loss(DType::f32, {6, 2, 3}, bad);
     loss.run(ctx, targets.view(), &state, WithGradient::yes);
-    EXPECT_TRUE(std::isnan(place(loss.sums[0], kSumLoss))) << at;
+    EXPECT_TRUE(std::isnan(sum_of(loss.sums[0], kSumLoss))) << at;
   }
 }
 
@@ -265,7 +266,7 @@ TEST_F(VocabularyLoss, WrongOperandsAreNamed) {
                              WithGradient::yes, sums.view());
   };
   const View one = statistics.view().reshaped({1, 2, kRowStatisticCount});
-  expect_error_naming("softmax_statistics targets: row 1 holds token 7, wanted less than 6", [&] {
+  expect_error_naming("softmax_statistics targets: row 1 holds token 7, expected less than 6", [&] {
     softmax_statistics(ctx, logits.view(), {3, 3, 6}, targets.view(), statistics.view());
   });
   expect_error_naming("softmax_statistics statistics", [&] {

@@ -135,7 +135,7 @@ class Communicator : public Background {
 
   /// What is enqueued on `before` after this call runs after the operation; on the CPU it blocks,
   /// progressing everything that is under way. Recorded in the context's recorder as
-  /// Component::communication. Returns when the operation was first seen complete, on the monotonic
+  /// kCommunicationComponent. Returns when the operation was first seen complete, on the monotonic
   /// clock; 0 if the host does not see its end (CUDA, `meta`).
   double wait(Context& ctx, Stream& before, Ticket ticket);
   /// The same for the compute stream.

@@ -13,7 +13,7 @@ namespace hyperslab {
 /// Memory ran out: what was asked for and what was free. Error(device).
 class OutOfMemory : public Error {
  public:
-  /// `where`: "on NVIDIA H200", or empty for the host's memory. `arena`: that asked, where known.
+  /// `where`: "on NVIDIA H200", or empty for the host's memory. `arena`: that asked, if known.
   OutOfMemory(const std::string& where, std::size_t asked_bytes, std::size_t free_bytes,
               const std::string& arena = {});
   /// The same, asked for by an arena.
@@ -114,18 +114,18 @@ class Arena {
 
   /// A measuring arena on `meta`.
   explicit Arena(std::string name);
-  /// A real arena of exactly `capacity_bytes`. `canary` fills it (and a guard behind it) with a
+  /// A real arena of exactly `capacity_bytes`. `canary` fills it (and a guard after it) with a
   /// pattern, so that `highest_touched()` can find the highest byte ever written.
   Arena(std::string name, Device device, std::size_t capacity_bytes, bool canary = false);
 
-  /// The next view; throws an internal Error where the plan is exceeded.
+  /// The next view; throws an internal Error if the plan is exceeded.
   View take(DType dtype, const Shape& shape, std::string label);
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Device device() const { return buffer_.device(); }
   [[nodiscard]] std::size_t used_bytes() const { return used_; }
   [[nodiscard]] const std::vector<Allocation>& allocations() const { return allocations_; }
-  /// Offset behind the highest byte that no longer holds the canary, guard included. On a GPU it
+  /// Offset after the highest byte that no longer holds the canary, guard included. On a GPU it
   /// waits for everything before it.
   [[nodiscard]] std::size_t highest_touched() const;
 

@@ -79,7 +79,8 @@ class Context {
   [[nodiscard]] std::size_t workspace_high_water() const { return workspace_high_water_; }
 
   /// Adds an op's work to the ledger under the recorder's component. Ops call it on `meta` only.
-  void add_work(std::string_view op, double flops, double bytes);
+  /// `path`: which of its ways the op takes on the planned device, if it has several.
+  void add_work(std::string_view op, double flops, double bytes, std::string_view path = {});
 
  private:
   Device device_;

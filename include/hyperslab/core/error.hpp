@@ -24,7 +24,7 @@ enum class ExitCode : std::uint8_t {
 };
 
 /// The only exception type of the project. `what()` is one line for the user: what happened, where,
-/// what was wanted and found, what to do. Only main() turns it into an exit.
+/// what was expected and found, what to do. Only main() turns it into an exit.
 class Error : public std::runtime_error {
  public:
   explicit Error(ExitCode code, const std::string& message,
@@ -60,7 +60,7 @@ class Error : public std::runtime_error {
   std::int64_t step_ = 0;
 };
 
-/// Throws an internal Error where `condition` is false.
+/// Throws an internal Error if `condition` is false.
 void require(bool condition, const char* message,
              std::source_location where = std::source_location::current());
 

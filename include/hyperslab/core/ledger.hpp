@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -14,15 +15,25 @@ struct Work {
   double flops = 0;
   double bytes = 0;
   std::int64_t calls = 0;
+  std::set<std::string, std::less<>> paths{};  ///< that the calls take, of ops that have several
 };
 
-/// Sums of work by (component, op). The component is the recorder's innermost open scope.
+/// What did the work.
+struct WorkLabel {
+  std::string_view component;  ///< the recorder's innermost open scope
+  std::string_view op;
+  std::string_view path{};
+};
+
+/// Sums of work by (component, op).
 class Ledger {
  public:
-  void add(std::string_view component, std::string_view op, double flops, double bytes);
+  void add(const WorkLabel& label, double flops, double bytes);
   void clear() { rows_.clear(); }
   [[nodiscard]] Work total() const;
   [[nodiscard]] Work component(std::string_view name) const;
+  /// Null if the component has no such op.
+  [[nodiscard]] const Work* find(std::string_view component, std::string_view op) const;
   using Key = std::pair<std::string, std::string>;
   [[nodiscard]] const std::map<Key, Work>& rows() const { return rows_; }
 

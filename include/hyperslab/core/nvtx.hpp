@@ -15,7 +15,7 @@ void enable();
 void push(std::string_view name);
 void pop();
 
-/// A range for the life of the object, where `on`.
+/// A range for the life of the object, if `on`.
 class Range {
  public:
   Range(bool on, std::string_view name) : on_(on) {

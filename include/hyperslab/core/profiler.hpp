@@ -135,7 +135,7 @@ struct DeviceMemory {
 };
 [[nodiscard]] DeviceMemory device_memory(Device device);
 
-/// The part of a run that `nsys profile --capture-range=cudaProfilerApi` looks at; elsewhere
+/// The part of a run that `nsys profile --capture-range=cudaProfilerApi` looks at; otherwise
 /// nothing.
 void start_capture_range();
 void stop_capture_range();

@@ -29,24 +29,16 @@ enum class Phase : std::uint8_t {
 };
 inline constexpr int kPhases = 11;
 
-/// The part of the model that the work belongs to, for `bench --components`.
-enum class Component : std::uint8_t {
-  other,
-  embedding,
-  attention,
-  ffn,
-  norms,
-  head,
-  optimizer,
-  communication,
-  attention_scores,   ///< inside the reference attention: products of queries and keys
-  attention_softmax,  ///< mask, softmax, dropout
-  attention_values,   ///< products with the values
+/// The part of the program that work belongs to, for `bench --components` and traces. A module
+/// names its own parts in its component.hpp; no two have the same index.
+struct Component {
+  std::uint8_t index = 0;           ///< below kMaxComponents
+  std::string_view name = "other";  ///< a literal
+  bool operator==(const Component& other) const = default;
 };
-inline constexpr int kComponents = 11;
+inline constexpr int kMaxComponents = 16;
 
 [[nodiscard]] std::string_view name_of(Phase phase);
-[[nodiscard]] std::string_view name_of(Component component);
 
 /// Seconds on the monotonic clock.
 [[nodiscard]] double now_seconds();
@@ -65,10 +57,11 @@ struct StepTimes {
   std::int64_t step = 0;
   double step_seconds = 0;
   std::array<double, kPhases> phase_seconds{};
-  std::array<double, kComponents> component_seconds{};
+  std::array<double, kMaxComponents> component_seconds{};
   double reduce_seconds = 0;       ///< start of the first to end of the last, per reduction, summed
   double reduce_busy_seconds = 0;  ///< with at least one reduction under way
   [[nodiscard]] double phase(Phase p) const { return phase_seconds[static_cast<std::size_t>(p)]; }
+  [[nodiscard]] double component(const Component& c) const { return component_seconds[c.index]; }
   /// Moves `seconds` of one phase to another, at most what the first one has.
   void move(Phase from, Phase to, double seconds);
   /// Only time with a reduction under way can be exposed: what reduce_exposed has beyond
@@ -76,8 +69,8 @@ struct StepTimes {
   void bound_exposed();
 };
 
-/// Takes the recorder's charges where time passes on a device: the time since the last charge of
-/// the same kind belongs to `slot` (the phases, then the components).
+/// Takes the recorder's charges if time passes on a device: the time since the last charge of
+/// the same kind belongs to `slot` (the phases, then the components by index).
 class DeviceTimer {
  public:
   DeviceTimer() = default;
@@ -96,7 +89,7 @@ class Recorder {
  public:
   explicit Recorder(std::size_t trace_capacity = 1 << 16);
 
-  /// From now on charges go to `timer` (those of components only where asked for: a mark costs the
+  /// From now on charges go to `timer` (those of components only if asked for: a mark costs the
   /// device some microseconds), and end_step gives host times without phases.
   void use_timer(DeviceTimer* timer, bool components) {
     timer_ = timer;
@@ -112,7 +105,7 @@ class Recorder {
 
   void enter(Phase phase);
   void leave_phase();
-  void enter(Component component);
+  void enter(const Component& component);
   void leave_component();
   void set_microbatch(int microbatch) {
     microbatch_ = microbatch;
@@ -123,13 +116,13 @@ class Recorder {
   /// A finished asynchronous reduction, counted in reduce_seconds and reduce_busy_seconds; in any
   /// order.
   void add_reduction(double start_seconds, double end_seconds);
-  /// Seconds charged to one phase of this step turn out to be of another. Nothing where a timer
+  /// Seconds charged to one phase of this step turn out to be of another. Does nothing if a timer
   /// takes the charges.
   void move(Phase from, Phase to, double seconds) { times_.move(from, to, seconds); }
   void add_event(std::string_view name, std::string_view stream, double start, double end);
 
   [[nodiscard]] Phase phase() const { return phases_[static_cast<std::size_t>(phase_depth_)]; }
-  [[nodiscard]] Component component() const {
+  [[nodiscard]] const Component& component() const {
     return components_[static_cast<std::size_t>(component_depth_)];
   }
   [[nodiscard]] bool traced() const { return traced_; }
@@ -165,7 +158,7 @@ class Recorder {
     double end = 0;
   };
   StepTimes times_;
-  std::vector<Interval> reducing_;  ///< parted from each other, ascending
+  std::vector<Interval> reducing_;  ///< apart from each other, ascending
   double counted_until_ = 0;        ///< what lies before is in reduce_busy_seconds
   std::vector<TraceEvent> events_;
 };

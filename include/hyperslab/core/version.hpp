@@ -6,7 +6,7 @@
 namespace hyperslab {
 
 [[nodiscard]] std::string version();  ///< "0.1.0"
-/// Commit that was configured, with "+" where the tree had changes; "unknown" outside a checkout.
+/// Commit that was configured, with "+" if the tree had changes; "unknown" outside a checkout.
 [[nodiscard]] std::string commit();
 
 }  // namespace hyperslab

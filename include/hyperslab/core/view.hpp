@@ -39,9 +39,9 @@ class Shape {
   int rank_ = 0;
 };
 
-/// Throws an internal Error that names `what`, the shape found and the shape wanted.
+/// Throws an internal Error that names `what`, the shape found and the shape expected.
 [[noreturn]] void throw_shape_error(std::string_view what, const Shape& found,
-                                    std::string_view wanted, std::source_location where);
+                                    std::string_view expected, std::source_location where);
 
 /// A row-major, contiguous window on memory that someone else owns. Trivially copyable; a
 /// default-constructed view is empty ("no bias here") and false.
@@ -72,10 +72,10 @@ class BasicView {
   [[nodiscard]] std::size_t bytes() const {
     return static_cast<std::size_t>(numel()) * size_of(dtype_);
   }
-  /// Rows where the last dimension is the row.
+  /// Rows, if the last dimension is a row.
   [[nodiscard]] Dim rows() const { return shape_.back() == 0 ? 0 : numel() / shape_.back(); }
 
-  /// The elements; throws where T is not the dtype.
+  /// The elements; throws if T is not the dtype.
   template <class T>
   [[nodiscard]] std::conditional_t<IsConst, const T*, T*> data(
       std::source_location where = std::source_location::current()) const {
@@ -87,7 +87,7 @@ class BasicView {
       std::source_location where = std::source_location::current()) const {
     return {data<T>(where), static_cast<std::size_t>(numel())};
   }
-  /// The N sizes for a structured binding; throws with `what` where the rank differs.
+  /// The N sizes for a structured binding; throws with `what` if the rank differs.
   template <int N>
   [[nodiscard]] std::array<Dim, N> dims(
       std::string_view what, std::source_location where = std::source_location::current()) const {
@@ -132,7 +132,8 @@ class BasicView {
   }
 
  private:
-  [[noreturn]] static void throw_dtype_error(DType wanted, DType found, std::source_location where);
+  [[noreturn]] static void throw_dtype_error(DType expected, DType found,
+                                             std::source_location where);
 
   Pointer data_ = nullptr;
   Shape shape_;
@@ -149,9 +150,9 @@ static_assert(std::is_trivially_copyable_v<View> && std::is_trivially_copyable_v
 
 /// Throws an internal Error naming `what` unless the view has exactly this shape.
 template <bool IsConst>
-void require_shape(const BasicView<IsConst>& view, const Shape& wanted, std::string_view what,
+void require_shape(const BasicView<IsConst>& view, const Shape& expected, std::string_view what,
                    std::source_location where = std::source_location::current()) {
-  if (!(view.shape() == wanted)) throw_shape_error(what, view.shape(), wanted.str(), where);
+  if (!(view.shape() == expected)) throw_shape_error(what, view.shape(), expected.str(), where);
 }
 
 }  // namespace hyperslab

@@ -10,9 +10,9 @@
 
 namespace hyperslab::ops {
 
-/// Which algorithm each kind of matrix product takes on a GPU, to be used again by other ranks and
+/// Which algorithm each kind of GEMM takes on a GPU, to be used again by other ranks and
 /// later starts. An entry belongs to a platform, a version of the library on a model of GPU, and
-/// means nothing elsewhere.
+/// means nothing on another.
 class AlgorithmCache {
  public:
   /// Everything that decides about an algorithm, as numbers: sizes, strides, dtypes, alignments,
@@ -27,7 +27,7 @@ class AlgorithmCache {
   void add(const std::string& platform, const Kind& kind, const Algorithm& algorithm);
   /// Adds the entries of `other` for kinds that are not here.
   void merge(const AlgorithmCache& other);
-  /// Null where there is none.
+  /// Null if there is none.
   [[nodiscard]] const Algorithm* find(const std::string& platform, const Kind& kind) const;
   [[nodiscard]] std::size_t size() const;
   [[nodiscard]] std::size_t size_on(const std::string& platform) const;
@@ -49,19 +49,19 @@ class AlgorithmCache {
 /// The library that multiplies on GPUs with its version; empty in builds without CUDA.
 [[nodiscard]] std::string gemm_library();
 
-/// Version of the library and model of GPU that the context's products run on; empty where its
+/// Version of the library and model of GPU that the context's GEMMs run on; empty if its
 /// device has one way to multiply, and the functions below do nothing.
 [[nodiscard]] std::string gemm_platform(Context& ctx);
 
-/// The algorithms of every kind of product that the context has run.
+/// The algorithms of every kind of GEMM that the context has run.
 [[nodiscard]] AlgorithmCache algorithms_of(Context& ctx);
 
-/// From now on kinds of products take their algorithm from the table, where it has one for this
+/// From now on kinds of GEMMs take their algorithm from the table, if it has one for this
 /// platform that the library does not refuse. Kinds that ran before change theirs; graphs that were
 /// captured before do not.
 void adopt_algorithms(Context& ctx, const AlgorithmCache& table);
 
-/// Kinds of products whose algorithm the context chose itself at their first run, by their time or
+/// Kinds of GEMMs whose algorithm the context chose itself at their first run, by their time or
 /// in the library's order.
 [[nodiscard]] std::int64_t chosen_algorithms(Context& ctx);
 

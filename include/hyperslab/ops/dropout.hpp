@@ -6,13 +6,14 @@
 
 namespace hyperslab::ops {
 
-/// One place where dropout acts. The mask is a function of (seed, step, site, index in the global
-/// batch): element e of sample b has global index sample_position[b] * elements_per_sample + e.
+/// Dropout at one site of the model. The mask is a function of (seed, step, site, index in the
+/// global batch): element e of sample b has global index sample_position[b] * elements_per_sample +
+/// e.
 struct Dropout {
   float probability = 0;  ///< 0: nothing is dropped, all views may be absent
   std::uint64_t seed = 0;
-  std::uint32_t site = 0;            ///< layer * 4 + place in the layer
-  CView sample_position;             ///< (B) i64: place of each sample in the global batch
+  std::uint32_t site = 0;            ///< layer * 4 + number in the layer
+  CView sample_position;             ///< (B) i64: index of each sample in the global batch
   const StepState* state = nullptr;  ///< for the step, on the device
 
   /// A rank's part of the microbatch, for `dropout`: x is elements
@@ -28,10 +29,10 @@ struct Dropout {
   [[nodiscard]] bool active() const { return probability > 0; }
 };
 
-/// y = x * keep / (1 - p). x, y: equal shapes, (B, ...) where elements_per_sample is 0; may alias;
+/// y = x * keep / (1 - p). x, y: equal shapes, (B, ...) if elements_per_sample is 0; may alias;
 /// the same call on the gradient is backward.
 /// The word of global index g is lane g % 4 of philox({g / 4 as 64 bits, step as 32 bits, site},
-/// seed ^ name_hash("dropout")); an element is kept where its uniform is >= p.
+/// seed ^ name_hash("dropout")); an element is kept if its uniform is >= p.
 void dropout(Context& ctx, const Dropout& dropout, CView x, View y);
 
 }  // namespace hyperslab::ops

@@ -11,40 +11,33 @@ enum class Trans : std::uint8_t { no, yes };
 /// first microbatch of a step and added to by later ones.
 enum class Accumulate : std::uint8_t { no, yes };
 
-/// c = op(a) op(b), or c += where `accumulate`. op(a): (M, K), op(b): (K, N), c: (M, N); two
-/// dimensions each. c may be f32 where a and b are bf16 or f16. No operand may alias c.
+/// c = op(a) op(b), or c += with `accumulate`. op(a): (M, K), op(b): (K, N), c: (M, N); two
+/// dimensions each. c may be f32 if a and b are bf16 or f16. No operand may alias c.
 void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumulate accumulate,
             View c);
 
 /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y);
 
-/// Whether the two ops below can put an activation of rows of `columns` into their product on a
-/// GPU: cuBLASLt has the tanh approximation of GELU, too coarse for f32. Forward does so unless the
-/// context is deterministic, backward where dpre is not pre.
-[[nodiscard]] constexpr bool has_fused_activation_on_gpu(Activation activation, DType compute,
-                                                         Dim columns) {
-  return activation == Activation::gelu_tanh && (compute == DType::bf16 || compute == DType::f16) &&
-         columns % 8 == 0;
-}
-
-/// pre = x weight^T + bias, y = act(pre), fused where the backend can. Shapes as linear_forward;
-/// pre is kept for backward. Not for gated activations. activation_forward of the kept pre gives
-/// the bits of y again on the CPU, and on a GPU but for gelu_tanh in bf16 and f16: where that is
-/// fused, y comes from the unrounded pre and another tanh, and may differ by its rounding.
+/// pre = x weight^T + bias, y = act(pre), in one kernel if the backend can: on a GPU gelu_tanh of
+/// bf16 and f16, unless the context is deterministic. On `meta` the ledger's row says "fused" or
+/// "separate". Shapes as linear_forward; pre is kept for backward. Not for gated activations.
+/// activation_forward of the kept pre gives the bits of y again unless it was fused: then y comes
+/// from the unrounded pre and another tanh, and may differ by its rounding.
 void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                Activation activation, View pre, View y);
 
-/// dx = dy weight, or dx += where `accumulate`. dy: (..., M); weight: (M, K); dx: (..., K).
+/// dx = dy weight, or dx += with `accumulate`. dy: (..., M); weight: (M, K); dx: (..., K).
 void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accumulate, View dx);
 
 /// dpre = (dy weight) * act'(pre): the input gradient of the linear layer that follows an
 /// activation, taken through the activation. dy: (..., M); weight: (M, K); pre, dpre: (..., K).
-/// dpre may alias pre.
+/// dpre may alias pre; if it does not, a GPU fuses what linear_activation_forward fuses, also when
+/// deterministic.
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
                                       Activation activation, View dpre);
 
-/// dweight (+)= dy^T x and, where present, dbias (+)= column sums of dy. dy: (..., M);
+/// dweight (+)= dy^T x and, if present, dbias (+)= column sums of dy. dy: (..., M);
 /// x: (..., K); dweight: (M, K) and dbias: (M) in f32 (f64 for f64).
 void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,
                             View dbias);

@@ -11,7 +11,7 @@ struct StepInput {
   std::int64_t step = 0;  ///< counts from 1; keys the dropout masks
   float learning_rate = 0;
   float inverse_tokens = 0;  ///< 1 / counted tokens of the global batch
-  float stop_request = 0;    ///< 1 where this rank was asked to stop
+  float stop_request = 0;    ///< 1 if this rank was asked to stop
 };
 
 /// What the device decides and keeps from step to step.
@@ -28,17 +28,15 @@ struct StepState {
   std::int64_t skipped_steps = 0;
 };
 
-/// Places in the vector that is all-reduced over the world once a step. dtype: f32, or f64 where
-/// the model computes in f64.
+/// Indices of the vector that is all-reduced over the world once a step. dtype: f32, or f64 if the
+/// model computes in f64.
 enum SumIndex : int {
   kSumNormSquared = 0,  ///< of the gradients, each element counted once
   kSumNonFinite,        ///< gradients that are not finite
   kSumLoss,             ///< nats, summed over counted tokens
   kSumTokens,           ///< counted tokens
-  kSumCorrect,          ///< counted tokens where the largest logit is the target's
+  kSumCorrect,          ///< counted tokens of which the largest logit is the target's
   kSumStop,             ///< ranks that were asked to stop
-  kSumReserved0,
-  kSumReserved1,
   kSumCount
 };
 

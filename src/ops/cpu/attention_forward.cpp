@@ -35,8 +35,8 @@ struct ForwardScratch {
   }
 };
 
-/// The largest of the first `valid` scores. Whole vectors are read, what is behind is not looked
-/// at.
+/// The largest of the first `valid` scores. Whole vectors are read; what comes
+/// after is ignored.
 template <class T>
 T largest_score(const T* scores, Dim valid) {
   constexpr int kWidth = kLanes<T>;

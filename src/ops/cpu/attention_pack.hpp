@@ -37,7 +37,8 @@ class Carver {
   Dim used_ = 0;
 };
 
-/// Asks for a row some rows ahead: rows of a head lie pages apart, where no hardware prefetches.
+/// Asks for a row some rows ahead: rows of a head lie pages apart, and hardware does not prefetch
+/// across pages.
 template <class T>
 void prefetch_ahead(HeadRows<const T> rows, Dim i, Dim count, Dim head_width) {
   constexpr Dim kAhead = 16;

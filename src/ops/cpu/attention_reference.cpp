@@ -8,6 +8,7 @@
 #include "../dropout_checks.hpp"
 #include "dropout_mask.hpp"
 #include "gemm.hpp"
+#include "hyperslab/ops/component.hpp"
 #include "math.hpp"
 #include "parallel.hpp"
 
@@ -187,7 +188,7 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, const A
         ctx.workspace("attention_reference_forward",
                       attention_reference_workspace(ctx.threads(), tokens, qkv.dtype())));
     // pass(head, its probabilities, which head of all, scratch)
-    const auto each_head = [&](Component part, auto&& pass) {
+    const auto each_head = [&](const Component& part, auto&& pass) {
       const Scope scope(ctx.recorder(), part);
       const auto heads = [&](int chunk, Dim begin, Dim end) {
         for (Dim i = begin; i < end; ++i) {
@@ -197,14 +198,14 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, const A
       };
       parallel_chunks(ctx.threads(), qkv.shape()[0] * H, tokens * tokens, heads);
     };
-    each_head(Component::attention_scores,
+    each_head(kScoresComponent,
               [](const Head<T>& head, T* scores, Dim, T*) { head_scores(head, scores); });
-    each_head(Component::attention_softmax, [&](const Head<T>&, T* scores, Dim, T*) {
+    each_head(kSoftmaxComponent, [&](const Head<T>&, T* scores, Dim, T*) {
       for (Dim i = 0; i < tokens; ++i) {
         masked_softmax(scores + i * tokens, causal ? i + 1 : tokens, tokens);
       }
     });
-    each_head(Component::attention_values, [&](const Head<T>& head, T* kept, Dim i, T* scratch) {
+    each_head(kValuesComponent, [&](const Head<T>& head, T* kept, Dim i, T* scratch) {
       T* head_out = out.data<T>() + (i / H * tokens * H + i % H) * layout.head_width;
       head_values(head, kept, head_out, scratch);
     });
@@ -225,7 +226,7 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout,
         ctx.workspace("attention_reference_backward",
                       attention_reference_workspace(ctx.threads(), tokens, qkv.dtype())));
     // pass(head, its probabilities, its gradients, scratch); a thread has whole groups
-    const auto each_head = [&](Component part, auto&& pass) {
+    const auto each_head = [&](const Component& part, auto&& pass) {
       const Scope scope(ctx.recorder(), part);
       const auto groups = [&](int chunk, Dim begin, Dim end) {
         for (Dim i = begin * group; i < end * group; ++i) {
@@ -238,16 +239,14 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout,
       parallel_chunks(ctx.threads(), qkv.shape()[0] * layout.kv_heads, tokens * tokens, groups);
     };
     using Gradient = HeadGradient<T>;
-    each_head(Component::attention_values,
-              [](const Head<T>& head, const T* kept, const Gradient& g, T* scratch) {
-                head_values_gradient(head, kept, g, scratch);
-              });
-    each_head(Component::attention_softmax,
-              [](const Head<T>& head, const T* kept, const Gradient& g, T*) {
-                head_softmax_gradient(head, kept, g);
-              });
-    each_head(Component::attention_scores, [](const Head<T>& head, const T*, const Gradient& g,
-                                              T*) { head_scores_gradient(head, g); });
+    each_head(kValuesComponent, [](const Head<T>& head, const T* kept, const Gradient& g,
+                                   T* scratch) { head_values_gradient(head, kept, g, scratch); });
+    each_head(kSoftmaxComponent, [](const Head<T>& head, const T* kept, const Gradient& g, T*) {
+      head_softmax_gradient(head, kept, g);
+    });
+    each_head(kScoresComponent, [](const Head<T>& head, const T*, const Gradient& g, T*) {
+      head_scores_gradient(head, g);
+    });
   });
 }
 

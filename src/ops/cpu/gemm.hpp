@@ -9,7 +9,7 @@
 
 namespace hyperslab::ops::cpu {
 
-/// A row-major operand of a product: element (i, j) is data[i * row + j], or (j, i) where
+/// A row-major operand of a GEMM: element (i, j) is data[i * row + j], or (j, i) if
 /// transposed.
 template <class T>
 struct Operand {
@@ -25,7 +25,7 @@ struct GemmSize {
   Dim K;
 };
 
-/// A row-major result, multiplied by `beta` before the product is added; 0 does not read it.
+/// A row-major result, multiplied by `beta` before op(a) op(b) is added; 0 does not read it.
 template <class T>
 struct Result {
   T* data;

@@ -35,7 +35,7 @@ void require_targets(std::span<const std::int32_t> targets, Dim V, const char* o
     if (target != kIgnoredTarget && (target < 0 || target >= V)) {
       throw Error(ExitCode::data, std::string(op) + " targets: row " + std::to_string(row) +
                                       " holds token " + std::to_string(target) +
-                                      ", wanted less than " + std::to_string(V) +
+                                      ", expected less than " + std::to_string(V) +
                                       "; compare model.vocabulary with the token files");
     }
   }
@@ -66,7 +66,7 @@ Largest<T> largest(const T* x, Dim count) {
   return found;
 }
 
-/// The sum of e^(x - shift); where `terms` is not null they go there, which may be x.
+/// The sum of e^(x - shift); if `terms` is not null the terms are stored there, which may be x.
 template <class T>
 T sum_of_exponentials(const T* x, Dim count, T shift, T* terms) {
   T sum = 0;

@@ -8,7 +8,7 @@
 namespace hyperslab::ops::cpu {
 
 /// e^x within 2 units in the last place, without branches so that loops vectorize; 0 and infinity
-/// where float ends, NaN stays NaN. Polynomial of Cephes' expf.
+/// beyond the range of float, NaN stays NaN. Polynomial of Cephes' expf.
 [[gnu::always_inline]] inline float exponential(float x) {
   x = x < -104.0F ? -104.0F : x;
   x = x > 89.0F ? 89.0F : x;

@@ -10,7 +10,7 @@
 namespace hyperslab::ops::cpu {
 namespace {
 
-constexpr Dim kRowBlock = 512;    // rows of a product that wait for their activation's derivative
+constexpr Dim kRowBlock = 512;    // rows of dy weight that wait for their activation's derivative
 constexpr Dim kColumnBlock = 64;  // columns summed at once, kept in registers and L1
 constexpr Dim kPartialRows = 64;  // rows per partial sum, so that long columns keep their digits
 
@@ -19,7 +19,7 @@ T beta_of(Accumulate accumulate) {
   return accumulate == Accumulate::yes ? T(1) : T(0);
 }
 
-/// Every row of y becomes the bias: a product with beta 1 then costs no pass of its own.
+/// Every row of y becomes the bias: a GEMM with beta 1 then adds it without a pass of its own.
 template <class T>
 void fill_rows(int threads, Dim rows, Dim M, const T* bias, T* y) {
   parallel_chunks(threads, rows, M, [=](int, Dim begin, Dim end) {
@@ -104,12 +104,12 @@ void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CVie
   const CView dy_rows = dy.reshaped({rows, M});
   const CView pre_rows = pre.reshaped({rows, K});
   const View dpre_rows = dpre.reshaped({rows, K});
-  // The product goes to scratch memory first, because dpre may be where pre is.
+  // dy weight goes to scratch memory first, because dpre may have the memory of pre.
   for (Dim row = 0; row < rows; row += kRowBlock) {
     const Dim count = std::min(kRowBlock, rows - row);
-    const View product(scratch, dy.dtype(), Device::cpu, {count, K});
-    cpu::linear_backward_input(ctx, dy_rows.slice(row, count), weight, Accumulate::no, product);
-    cpu::activation_backward(ctx, activation, pre_rows.slice(row, count), product,
+    const View dy_weight(scratch, dy.dtype(), Device::cpu, {count, K});
+    cpu::linear_backward_input(ctx, dy_rows.slice(row, count), weight, Accumulate::no, dy_weight);
+    cpu::activation_backward(ctx, activation, pre_rows.slice(row, count), dy_weight,
                              dpre_rows.slice(row, count));
   }
 }

@@ -45,7 +45,7 @@ struct ForwardRow {
   T* y;
 };
 
-/// sum = residual + delta, and where the statistics may read it.
+/// sum = residual + delta; returns the row that the statistics read.
 template <class T>
 const T* add_row(const ForwardRow<T>& row, Dim C) {
   if (row.sum == nullptr) return row.residual;
@@ -77,7 +77,7 @@ struct BackwardRow {
   T* dx;
 };
 
-/// One chunk's sums; dbias is null where there is no bias.
+/// One chunk's sums; dbias is null if there is no bias.
 template <class T>
 struct WeightSums {
   T* dweight;

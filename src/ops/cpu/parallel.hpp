@@ -40,7 +40,7 @@ void with_real(DType dtype, const char* op, Body&& body) {
   }
 }
 
-/// The elements, or null where the view is absent.
+/// The elements, or null if the view is absent.
 template <class T>
 const T* optional_data(CView view) {
   return view ? view.data<T>() : nullptr;
@@ -50,17 +50,17 @@ T* optional_data(View view) {
   return view ? view.data<T>() : nullptr;
 }
 
-/// sums[place] += value, whether the vector is f32 or f64.
-inline void add_to_sums(View sums, int place, double value) {
+/// sums[index] += value, whether the vector is f32 or f64.
+inline void add_to_sums(View sums, int index, double value) {
   if (sums.dtype() == DType::f64) {
-    sums.data<double>()[place] += value;
+    sums.data<double>()[index] += value;
   } else {
-    sums.data<float>()[place] += static_cast<float>(value);
+    sums.data<float>()[index] += static_cast<float>(value);
   }
 }
-[[nodiscard]] inline double read_sums(CView sums, int place) {
-  return sums.dtype() == DType::f64 ? sums.data<double>()[place]
-                                    : static_cast<double>(sums.data<float>()[place]);
+[[nodiscard]] inline double read_sums(CView sums, int index) {
+  return sums.dtype() == DType::f64 ? sums.data<double>()[index]
+                                    : static_cast<double>(sums.data<float>()[index]);
 }
 
 }  // namespace hyperslab::ops::cpu

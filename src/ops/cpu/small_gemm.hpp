@@ -13,7 +13,7 @@ inline constexpr Dim kLanes = 64 / static_cast<Dim>(sizeof(T));
 template <class T>
 inline constexpr Dim kPanel = 2 * kLanes<T>;
 
-/// Left operand of a small product: element (i, k) is data[i * row + k * inner].
+/// Left operand of a small GEMM: element (i, k) is data[i * row + k * inner].
 template <class T>
 struct Left {
   const T* data;
@@ -30,7 +30,7 @@ struct Right {
   Dim panel;
 };
 
-/// Where a product goes: rows `row` elements apart, overwritten or added to.
+/// Where a result goes: rows `row` elements apart, overwritten or added to.
 template <class T>
 struct Output {
   T* data;
@@ -83,8 +83,8 @@ void small_gemm_columns(Dim M, Dim K, Left<T> a, const T* b, Dim b_inner, Output
   if (i < M) small_gemm_tile<T, 1, kVectors>(K, from(i), b, b_inner, c.at(i, 0));
 }
 
-/// c (+)= a b with c: (M, N) and N a multiple of kLanes. For the small products of attention, where
-/// the operands are in cache and a library's packing costs as much as the work.
+/// c (+)= a b with c: (M, N) and N a multiple of kLanes. For the small GEMMs of attention, whose
+/// operands are in cache and a library's packing costs as much as the work.
 template <class T>
 void small_gemm(Dim M, Dim N, Dim K, Left<T> a, Right<T> b, Output<T> c) {
   for (Dim j = 0; j < N; j += kPanel<T>) {

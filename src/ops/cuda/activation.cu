@@ -137,12 +137,12 @@ struct GatedGradient {
   T* dgate_up;
   template <int N>
   __device__ void at(Dim i) const {
-    const Dim place = i + i / F * F;
+    const Dim offset = i + i / F * F;
     float gate[N];
     float up[N];
     float gradient[N];
-    load<N>(gate_up + place, gate);
-    load<N>(gate_up + place + F, up);
+    load<N>(gate_up + offset, gate);
+    load<N>(gate_up + offset + F, up);
     load<N>(dy + i, gradient);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -150,8 +150,8 @@ struct GatedGradient {
       gate[k] = gradient[k] * up[k] * f.slope;
       up[k] = gradient[k] * f.value;
     }
-    store<N>(dgate_up + place, gate);
-    store<N>(dgate_up + place + F, up);
+    store<N>(dgate_up + offset, gate);
+    store<N>(dgate_up + offset + F, up);
   }
 };
 

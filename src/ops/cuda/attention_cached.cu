@@ -6,7 +6,7 @@ namespace hyperslab::ops::cuda {
 namespace {
 
 constexpr int kWarps = 8;       // that share the keys of one query
-constexpr int kKeysAtOnce = 4;  // whose products are in flight in a warp
+constexpr int kKeysAtOnce = 4;  // whose dot products are in flight in a warp
 constexpr Dim kMaxHeadWidth = 1024;
 
 template <class T>
@@ -69,11 +69,11 @@ __device__ void add_keys(const float* q, const CachedHead<T>& head, Dim key, War
 #pragma unroll
   for (int k = 0; k < kKeysAtOnce; ++k) {
     const Dim j = key + k * kWarps;
-    float product = 0;
+    float dot = 0;
     for (Dim c = threadIdx.x; j < head.end && c < head.width; c += 32) {
-      product += q[c] * to_real(head.keys[j * head.row + c]);
+      dot += q[c] * to_real(head.keys[j * head.row + c]);
     }
-    score[k] = j < head.end ? warp_sum(product) : -INFINITY;
+    score[k] = j < head.end ? warp_sum(dot) : -INFINITY;
   }
   const float before = part.sum.top;
   part.sum.add(score);

@@ -60,7 +60,7 @@ void require_good(cudnnStatus_t status, const char* call) {
   }
 }
 
-/// Opens cuDNN where the loader finds it, else where it was when this was built.
+/// Opens the cuDNN that the loader finds, else the one that this was built with.
 void open_cudnn() {
   if (fe::cudnn_dlhandle != nullptr) return;
   // The frontend must use the runtime that we are linked with, not the first one it meets.

@@ -3,6 +3,7 @@
 
 #include "../backend.hpp"
 #include "gemm.hpp"
+#include "hyperslab/ops/component.hpp"
 #include "library_workspace.hpp"
 #include "softmax.hpp"
 
@@ -57,7 +58,7 @@ struct Problem {
   }
 };
 
-/// Sizes of the product of one head, c (M, N) = alpha op(a) op(b).
+/// Sizes of the GEMM of one head, c (M, N) = alpha op(a) op(b).
 struct Step {
   const char* op;
   Component part;
@@ -67,7 +68,7 @@ struct Step {
   bool sum_group = false;  ///< the heads of a group are added into one c, always in one order
 };
 
-/// The product of every head: one call per member of a group and sample or key-value head,
+/// The GEMM of every head: one call per member of a group and sample or key-value head,
 /// whichever are fewer.
 void each_head(Context& ctx, const Problem& problem, const Step& step, const Heads& a,
                const Heads& b, const Heads& c) {
@@ -112,7 +113,7 @@ struct Chunk {
   [[nodiscard]] CView of(CView tensor) const { return tensor.slice(first, problem.B); }
 };
 
-/// Calls body(chunk) for all samples at once, or, where dropout acts, one by one: scratch memory
+/// Calls body(chunk) for all samples at once, or, if dropout acts, one by one: scratch memory
 /// holds the dropped probabilities of one sample.
 template <class Body>
 void each_chunk(Context& ctx, const char* op, const Problem& all, const Dropout& dropout,
@@ -141,14 +142,13 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, const A
     const CView packed = chunk.of(qkv);
     const View scores = chunk.of(probabilities);
     // Scaled before they are rounded: unscaled ones may not fit f16.
-    each_head(ctx, part,
-              {kOp, Component::attention_scores, T, T, D, Trans::no, Trans::yes, part.scale()},
+    each_head(ctx, part, {kOp, kScoresComponent, T, T, D, Trans::no, Trans::yes, part.scale()},
               part.queries(packed), part.keys(packed), part.squares(scores));
     {
-      const Scope scope(ctx.recorder(), Component::attention_softmax);
+      const Scope scope(ctx.recorder(), kSoftmaxComponent);
       masked_softmax_forward(ctx, mask, 1.0F, chunk.dropout, scores, chunk.dropped);
     }
-    each_head(ctx, part, {kOp, Component::attention_values, T, D, T, Trans::no, Trans::no},
+    each_head(ctx, part, {kOp, kValuesComponent, T, D, T, Trans::no, Trans::no},
               part.squares(chunk.dropped ? chunk.dropped : scores), part.values(packed),
               part.outputs(chunk.of(out)));
   });
@@ -170,20 +170,18 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout, const 
     const CView kept = chunk.of(saved.probabilities);
     const View scores = chunk.of(dprobabilities);
     const View result = chunk.of(dqkv);
-    each_head(ctx, part, {kOp, Component::attention_values, T, T, D, Trans::no, Trans::yes},
+    each_head(ctx, part, {kOp, kValuesComponent, T, T, D, Trans::no, Trans::yes},
               part.outputs(gradient), part.values(packed), part.squares(scores));
     {
-      const Scope scope(ctx.recorder(), Component::attention_softmax);
+      const Scope scope(ctx.recorder(), kSoftmaxComponent);
       masked_softmax_backward(ctx, mask, part.scale(), chunk.dropout, kept, scores, chunk.dropped);
     }
-    each_head(ctx, part,
-              {kOp, Component::attention_values, T, D, T, Trans::yes, Trans::no, 1, true},
+    each_head(ctx, part, {kOp, kValuesComponent, T, D, T, Trans::yes, Trans::no, 1, true},
               part.squares(chunk.dropped ? CView(chunk.dropped) : kept), part.outputs(gradient),
               part.values(result));
-    each_head(ctx, part, {kOp, Component::attention_scores, T, D, T, Trans::no, Trans::no},
+    each_head(ctx, part, {kOp, kScoresComponent, T, D, T, Trans::no, Trans::no},
               part.squares(scores), part.keys(packed), part.queries(result));
-    each_head(ctx, part,
-              {kOp, Component::attention_scores, T, D, T, Trans::yes, Trans::no, 1, true},
+    each_head(ctx, part, {kOp, kScoresComponent, T, D, T, Trans::yes, Trans::no, 1, true},
               part.squares(scores), part.queries(packed), part.keys(result));
   });
 }

@@ -15,10 +15,10 @@ struct Drop {
   T* y;
   template <int N>
   __device__ void at(Dim i) const {
-    const Dim place = first_element + i;
-    const Dim sample = place / per_sample;
+    const Dim element = first_element + i;
+    const Dim sample = element / per_sample;
     const auto global = static_cast<std::uint64_t>(mask.sample_position[sample] * per_sample +
-                                                   place - sample * per_sample);
+                                                   element - sample * per_sample);
     float factor[N];
     mask.factors(global, true, factor);
     float value[N];

@@ -4,12 +4,12 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
-constexpr int kLongRun = 64;       // places of a token from which on a whole block sums them
-constexpr int kRunStep = 32;       // half of it: every long run holds a multiple
-constexpr int kPlacesInBlock = 8;  // one warp each
+constexpr int kLongRun = 64;        // occurrences of a token from which on a whole block sums them
+constexpr int kRunStep = 32;        // half of it: every long run holds a multiple
+constexpr int kEntriesInBlock = 8;  // one warp each
 
-/// A token of another shard gives zero, one outside the vocabulary not-a-number, which the judge of
-/// the step finds.
+/// A token of another shard gives zero, one outside the vocabulary not-a-number, which
+/// finalize_step finds.
 template <class T>
 struct Lookup {
   static constexpr int kWidth = kVector<T>;
@@ -24,9 +24,9 @@ struct Lookup {
   T* y;
   template <int N>
   __device__ void at(Dim i) const {
-    const Dim place = i / C;
-    const Dim column = i - place * C;
-    const Dim token = tokens[place];
+    const Dim index = i / C;
+    const Dim column = i - index * C;
+    const Dim token = tokens[index];
     const Dim row = token - shard.first;
     const bool known = token >= 0 && token < shard.vocabulary;
     float value[N];
@@ -40,7 +40,7 @@ struct Lookup {
     }
     if (positions != nullptr) {
       float at_position[N];
-      load<N>(positions + (first_position + place % tokens_in_sample) * C + column, at_position);
+      load<N>(positions + (first_position + index % tokens_in_sample) * C + column, at_position);
 #pragma unroll
       for (int k = 0; k < N; ++k) value[k] += at_position[k];
     }
@@ -54,7 +54,7 @@ struct TableGradient {
   const std::int32_t* sort_index;
   const T* dy;
   float* dtable;
-  Dim places;
+  Dim entries;
   VocabularyShard shard;
   Dim C;
   float scale;
@@ -65,26 +65,26 @@ struct TableGradient {
     return id >= shard.first && id < shard.first + shard.count;
   }
   [[nodiscard]] __device__ bool is_long(Dim start, std::int32_t id) const {
-    return start + kLongRun <= places && token(start + kLongRun - 1) == id;
+    return start + kLongRun <= entries && token(start + kLongRun - 1) == id;
   }
-  /// One behind the last place of the run that holds place i.
+  /// One after the last entry of the run that holds entry i.
   [[nodiscard]] __device__ Dim end_of(Dim i, std::int32_t id) const {
     Dim inside = i;
     Dim step = 1;
-    while (inside + step < places && token(inside + step) == id) {
+    while (inside + step < entries && token(inside + step) == id) {
       inside += step;
       step *= 2;
     }
-    Dim outside = inside + step < places ? inside + step : places;
+    Dim outside = inside + step < entries ? inside + step : entries;
     while (outside - inside > 1) {
       const Dim middle = (inside + outside) / 2;
       (token(middle) == id ? inside : outside) = middle;
     }
     return outside;
   }
-  /// sum += dy of the places begin, begin + stride, ... in [begin, end).
+  /// sum += dy of the entries begin, begin + stride, ... in [begin, end).
   template <int N>
-  __device__ void sum_places(Dim begin, Dim end, Dim stride, Dim column, float (&sum)[N]) const {
+  __device__ void sum_entries(Dim begin, Dim end, Dim stride, Dim column, float (&sum)[N]) const {
 #pragma unroll 4
     for (Dim i = begin; i < end; i += stride) {
       float value[N];
@@ -106,18 +106,18 @@ struct TableGradient {
   }
 };
 
-/// A warp for every place that begins a run which is not long.
+/// A warp for every entry that begins a run which is not long.
 template <int N, class T>
-__global__ void __launch_bounds__(32 * kPlacesInBlock) short_runs_kernel(TableGradient<T> g) {
-  const Dim start = static_cast<Dim>(blockIdx.x) * kPlacesInBlock + threadIdx.y;
-  if (start >= g.places) return;
+__global__ void __launch_bounds__(32 * kEntriesInBlock) short_runs_kernel(TableGradient<T> g) {
+  const Dim start = static_cast<Dim>(blockIdx.x) * kEntriesInBlock + threadIdx.y;
+  if (start >= g.entries) return;
   const std::int32_t id = g.token(start);
   if (!g.is_here(id) || (start > 0 && g.token(start - 1) == id)) return;
   if (g.is_long(start, id)) return;
   const Dim end = g.end_of(start, id);
   for (Dim column = threadIdx.x * N; column < g.C; column += 32 * N) {
     float sum[N] = {};
-    g.template sum_places<N>(start, end, 1, column, sum);
+    g.template sum_entries<N>(start, end, 1, column, sum);
     g.template write<N>(id, column, sum);
   }
 }
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(32 * kPlacesInBlock) short_runs_kernel(TableGr
 /// A block for 32 * N columns of every long run; it is found by the first multiple of kRunStep in
 /// it.
 template <int N, class T>
-__global__ void __launch_bounds__(32 * kPlacesInBlock) long_runs_kernel(TableGradient<T> g) {
-  __shared__ float sums[kPlacesInBlock][N][32];
+__global__ void __launch_bounds__(32 * kEntriesInBlock) long_runs_kernel(TableGradient<T> g) {
+  __shared__ float sums[kEntriesInBlock][N][32];
   const Dim mark = static_cast<Dim>(blockIdx.x) * kRunStep;
   const std::int32_t id = g.token(mark);
   if (!g.is_here(id) || (mark > 0 && g.token(mark - kRunStep) == id)) return;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(32 * kPlacesInBlock) long_runs_kernel(TableGra
   const Dim column = (static_cast<Dim>(blockIdx.y) * 32 + threadIdx.x) * N;
   float sum[N] = {};
   if (column < g.C) {
-    g.template sum_places<N>(start + threadIdx.y, end, kPlacesInBlock, column, sum);
+    g.template sum_entries<N>(start + threadIdx.y, end, kEntriesInBlock, column, sum);
   }
 #pragma unroll
   for (int k = 0; k < N; ++k) sums[threadIdx.y][k][threadIdx.x] = sum[k];
@@ -145,18 +145,18 @@ __global__ void __launch_bounds__(32 * kPlacesInBlock) long_runs_kernel(TableGra
   if (threadIdx.y != 0 || column >= g.C) return;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    for (int row = 1; row < kPlacesInBlock; ++row) sum[k] += sums[row][k][threadIdx.x];
+    for (int row = 1; row < kEntriesInBlock; ++row) sum[k] += sums[row][k][threadIdx.x];
   }
   g.template write<N>(id, column, sum);
 }
 
 template <int N, class T>
 void launch_table_gradient(Context& ctx, const TableGradient<T>& gradient) {
-  const dim3 threads(32, kPlacesInBlock);
-  const auto blocks = static_cast<unsigned>(ceil_divide(gradient.places, kPlacesInBlock));
+  const dim3 threads(32, kEntriesInBlock);
+  const auto blocks = static_cast<unsigned>(ceil_divide(gradient.entries, kEntriesInBlock));
   short_runs_kernel<N><<<blocks, threads, 0, ctx.stream().cuda()>>>(gradient);
   check_launch("embedding_backward");
-  const dim3 marks(static_cast<unsigned>(ceil_divide(gradient.places, kRunStep)),
+  const dim3 marks(static_cast<unsigned>(ceil_divide(gradient.entries, kRunStep)),
                    static_cast<unsigned>(ceil_divide(gradient.C, 32 * N)));
   long_runs_kernel<N><<<marks, threads, 0, ctx.stream().cuda()>>>(gradient);
   check_launch("embedding_backward");

@@ -194,7 +194,7 @@ Event make_event() {
 class Stopwatch {
  public:
   Stopwatch(Backend& backend, const Gemm& p, const GemmPlan& plan)
-      : backend_(backend), product_(p), plan_(plan), start_(make_event()), stop_(make_event()) {
+      : backend_(backend), gemm_(p), plan_(plan), start_(make_event()), stop_(make_event()) {
     const Dim last = (p.batch - 1) * p.stride_c + (p.M - 1) * p.ldc + p.N;
     c_ = Buffer(Device::cuda, static_cast<std::size_t>(last) * size_of(p.out));
     void* aux = p.aux;
@@ -205,7 +205,7 @@ class Stopwatch {
     set_pointers(plan.desc, p.epilogue, p.bias, aux);
   }
 
-  /// Milliseconds of one run, or infinity where it fails or cannot be better than `best`.
+  /// Milliseconds of one run, or infinity if it fails or cannot be better than `best`.
   float milliseconds(const cublasLtMatmulAlgo_t& algorithm, float best) {
     constexpr float kNever = std::numeric_limits<float>::infinity();
     // The first run loads the kernel.
@@ -220,7 +220,7 @@ class Stopwatch {
     check_cuda(cudaEventRecord(start_.get(), backend_.stream), "timing of GEMMs",
                "cudaEventRecord");
     for (int i = 0; i < repetitions; ++i) {
-      if (enqueue(backend_, product_, plan_, c_.data(), algorithm) != CUBLAS_STATUS_SUCCESS) {
+      if (enqueue(backend_, gemm_, plan_, c_.data(), algorithm) != CUBLAS_STATUS_SUCCESS) {
         return std::nullopt;
       }
     }
@@ -233,7 +233,7 @@ class Stopwatch {
   }
 
   Backend& backend_;
-  const Gemm& product_;
+  const Gemm& gemm_;
   const GemmPlan& plan_;
   Buffer c_, aux_;
   Event start_, stop_;
@@ -291,7 +291,7 @@ const GemmPlan& plan_of(Context& ctx, Backend& backend, const Gemm& p) {
 
 bool multiply(Context& ctx, const Gemm& p) {
   if (p.M == 0 || p.N == 0 || p.batch == 0) return true;
-  require(p.K > 0, "multiply: wanted something to sum over");
+  require(p.K > 0, "multiply: expected something to sum over");
   Backend& backend = backend_of(ctx);
   const GemmPlan& plan = plan_of(ctx, backend, p);
   if (!plan.algorithm) {

@@ -17,16 +17,17 @@ struct Operand {
   Dim stride = 0;
 };
 
-/// What cuBLASLt does with a product on its way out. Columns are those of c.
+/// What cuBLASLt does with op(a) op(b), here called ab, before it is stored. Columns are those of
+/// c.
 enum class Epilogue : std::uint8_t {
   none,
   bias,       ///< + bias (N)
-  gelu,       ///< aux = product, c = gelu_tanh(aux)
-  gelu_bias,  ///< aux = product + bias (N), c = gelu_tanh(aux)
-  dgelu,      ///< c = product * gelu_tanh'(aux)
+  gelu,       ///< aux = ab, c = gelu_tanh(aux)
+  gelu_bias,  ///< aux = ab + bias (N), c = gelu_tanh(aux)
+  dgelu,      ///< c = ab * gelu_tanh'(aux)
 };
 
-/// c = alpha op(a) op(b), or c += where `accumulate`, then the epilogue. op(a): (M, K), op(b):
+/// c = alpha op(a) op(b), or c += with `accumulate`, then the epilogue. op(a): (M, K), op(b):
 /// (K, N), c: (M, N). Sums are in f32.
 struct Gemm {
   std::string_view op;  ///< for messages
@@ -42,13 +43,13 @@ struct Gemm {
   bool accumulate = false;
   Epilogue epilogue = Epilogue::none;
   void* bias = nullptr;
-  void* aux = nullptr;  ///< (M, N) contiguous, elsewhere than c
+  void* aux = nullptr;  ///< (M, N) contiguous, not the memory of c
 };
 
-/// Enqueues the product. The first call of a kind of product takes its algorithm from the table
+/// Enqueues the GEMM. The first call of a kind of GEMM takes its algorithm from the table
 /// that was adopted (ops::adopt_algorithms), or asks cuBLASLt for algorithms and times them into
-/// scratch memory; later calls only enqueue. Returns false, and enqueues nothing, where cuBLASLt
+/// scratch memory; later calls only enqueue. Returns false, and enqueues nothing, if cuBLASLt
 /// has no algorithm with that epilogue; without an epilogue that throws.
-bool multiply(Context& ctx, const Gemm& product);
+bool multiply(Context& ctx, const Gemm& gemm);
 
 }  // namespace hyperslab::ops::cuda

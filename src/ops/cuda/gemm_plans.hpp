@@ -16,7 +16,7 @@ using MatrixLayout =
     std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Closer<&cublasLtMatrixLayoutDestroy>>;
 using Kind = AlgorithmCache::Kind;
 
-/// Descriptors and the algorithm of one kind of product. Absent: cuBLASLt has none.
+/// Descriptors and the algorithm of one kind of GEMM. Absent: cuBLASLt has none.
 struct GemmPlan {
   Desc desc;
   MatrixLayout a, b, c;

@@ -85,12 +85,12 @@ void with_element(DType dtype, const char* op, Body&& body) {
     case DType::f64:
       throw Error(ExitCode::internal, std::string(op) + ": f64 runs on the CPU only");
     default:
-      throw Error(ExitCode::internal, std::string(op) + ": wanted f32, bf16 or f16, found " +
+      throw Error(ExitCode::internal, std::string(op) + ": expected f32, bf16 or f16, found " +
                                           std::string(name_of(dtype)));
   }
 }
 
-/// The elements, or null where the view is absent.
+/// The elements, or null if the view is absent.
 template <class T>
 const T* optional_data(CView view) {
   return view ? view.data<T>() : nullptr;
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(256) each_kernel(Op op, Dim count) {
   }
 }
 
-/// Runs op.at<N>(i) on elements i to i + N, all of [0, count) once: with N = Op::kWidth where
+/// Runs op.at<N>(i) on elements i to i + N, all of [0, count) once: with N = Op::kWidth if
 /// `vectors`, else one by one.
 template <class Op>
 void for_each(Context& ctx, const char* name, Dim count, bool vectors, const Op& op) {

@@ -55,7 +55,7 @@ struct SoftmaxScratch {
   int least[32];
 };
 
-// The threads of a row: the block where kBlock, else the warp.
+// The threads of a row: the block if kBlock, else the warp.
 
 template <bool kBlock>
 __device__ void row_barrier() {

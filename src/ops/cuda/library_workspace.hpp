@@ -13,7 +13,7 @@ namespace hyperslab::ops::cuda {
 
 inline constexpr std::size_t kCudnnSlack = std::size_t{16} << 20;
 
-/// Rows of a product that wait for their activation's derivative where dpre is in pre's place:
+/// Rows of dy weight that wait for their activation's derivative if dpre has the memory of pre:
 /// 64 MiB of them, 1024 at least.
 [[nodiscard]] constexpr Dim activation_block_rows(Dim rows, Dim K, DType dtype) {
   constexpr Dim kBytes = Dim{64} << 20;
@@ -37,7 +37,7 @@ inline constexpr std::size_t kCudnnSlack = std::size_t{16} << 20;
 }
 
 /// cuDNN's backward sums dq in f32, (B, H, T, Dh); keeps the sum of dout * out of each row, twice;
-/// with grouped queries dk and dv of every query head in f32; and, where it is to be
+/// with grouped queries dk and dv of every query head in f32; and, if it is to be
 /// deterministic, the 16-bit gradient of the probabilities, (B, H, T, T). T is rounded up to 128.
 [[nodiscard]] constexpr std::size_t attention_backward_workspace(const HeadLayout& layout, Dim B,
                                                                  Dim T, bool deterministic) {

@@ -18,7 +18,7 @@ struct LossCall {
 };
 
 /// A row that does not count: no gradient, and a target outside the vocabulary gives a loss that is
-/// not a number, which the judge of the step finds.
+/// not a number, which finalize_step finds.
 template <class T>
 __device__ void skip_row(const LossCall<T>& call, Dim row, std::int32_t target) {
   if (call.gradient) {
@@ -55,7 +55,7 @@ __device__ void write_gradient(const LossCall<T>& call, T* x, const RowParts<T>&
   }
 }
 
-// One row per block, or per warp where blockDim.x is 32.
+// One row per block, or per warp if blockDim.x is 32.
 
 /// The whole vocabulary is here. The second pass over a row finds it in L2: that beats keeping it
 /// in shared memory, which leaves room for half as many rows.

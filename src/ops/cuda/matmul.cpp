@@ -4,6 +4,7 @@
 #include "../backend.hpp"
 #include "../checks.hpp"
 #include "check.hpp"
+#include "fusion.hpp"
 #include "gemm.hpp"
 #include "library_workspace.hpp"
 #include "reduce.hpp"
@@ -53,12 +54,6 @@ void multiply_or_clear(Context& ctx, const Gemm& p, View c) {
   }
 }
 
-/// aux needs 16-byte addresses.
-bool can_fuse(Activation activation, DType dtype, Dim columns, CView aux) {
-  return has_fused_activation_on_gpu(activation, dtype, columns) &&
-         reinterpret_cast<std::uintptr_t>(aux.raw()) % 16 == 0;
-}
-
 void* address(CView view) { return const_cast<void*>(view.raw()); }
 
 Gemm input_gradient(CView dy, CView weight, View dx) {
@@ -67,7 +62,7 @@ Gemm input_gradient(CView dy, CView weight, View dx) {
                  {weight, Trans::no}, dx);
 }
 
-/// Through scratch memory, block by block, because dpre is where pre is.
+/// Through scratch memory, block by block, because dpre has the memory of pre.
 void activation_backward_in_place(Context& ctx, CView dy, CView weight, CView pre,
                                   Activation activation, View dpre) {
   const auto [M, K] = weight.dims<2>("linear_activation_backward_input weight");
@@ -80,9 +75,9 @@ void activation_backward_in_place(Context& ctx, CView dy, CView weight, CView pr
   const View dpre_rows = dpre.reshaped({rows, K});
   for (Dim row = 0; row < rows; row += block) {
     const Dim count = std::min(block, rows - row);
-    const View product(scratch, dy.dtype(), Device::cuda, {count, K});
-    cuda::linear_backward_input(ctx, dy_rows.slice(row, count), weight, Accumulate::no, product);
-    cuda::activation_backward(ctx, activation, pre_rows.slice(row, count), product,
+    const View dy_weight(scratch, dy.dtype(), Device::cuda, {count, K});
+    cuda::linear_backward_input(ctx, dy_rows.slice(row, count), weight, Accumulate::no, dy_weight);
+    cuda::activation_backward(ctx, activation, pre_rows.slice(row, count), dy_weight,
                               dpre_rows.slice(row, count));
   }
 }
@@ -114,8 +109,7 @@ void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
 void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                Activation activation, View pre, View y) {
   const auto [M, K] = weight.dims<2>("linear_activation_forward weight");
-  // A recomputed activation must have the same bits, and the epilogue's comes from the sums in f32.
-  if (!ctx.deterministic() && can_fuse(activation, x.dtype(), M, pre)) {
+  if (fuses_activation_forward(ctx, activation, pre, M)) {
     Gemm p = gemm_of("linear_activation_forward", {leading(x.shape()), M, K}, {x, Trans::no},
                      {weight, Trans::yes}, y);
     p.epilogue = bias ? Epilogue::gelu_bias : Epilogue::gelu;
@@ -135,11 +129,10 @@ void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accu
 
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
                                       Activation activation, View dpre) {
-  // cuBLASLt may pass the product through dpre before it reads aux.
   if (pre.raw() == dpre.raw()) {
     return activation_backward_in_place(ctx, dy, weight, pre, activation, dpre);
   }
-  if (can_fuse(activation, dy.dtype(), weight.shape()[1], pre)) {
+  if (fuses_activation_backward(activation, pre, dpre, weight.shape()[1])) {
     Gemm p = input_gradient(dy, weight, dpre);
     p.op = "linear_activation_backward_input";
     p.epilogue = Epilogue::dgelu;

@@ -6,7 +6,7 @@ namespace hyperslab::ops::cuda {
 namespace {
 
 constexpr int kHeld = 32;        // columns that one thread keeps in registers
-constexpr int kRowsInBlock = 4;  // where one warp takes a row
+constexpr int kRowsInBlock = 4;  // if one warp takes a row
 static_assert(512 * kHeld == kMaxNormWidth);
 
 template <class T>

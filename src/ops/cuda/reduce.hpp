@@ -8,7 +8,7 @@ namespace hyperslab::ops::cuda {
 
 /// dbias (+)= column sums of dy, for the gradient of a bias; deterministic. dy: (..., M) in f32,
 /// bf16 or f16; dbias: (M) f32. Uses column_sums_workspace(rows, M) bytes of the context's
-/// workspace, in stream order, so it may follow a product that used it too.
+/// workspace, in stream order, so it may follow a GEMM that used it too.
 void column_sums(Context& ctx, CView dy, Accumulate accumulate, View dbias);
 
 /// Where sum_partials writes: columns [0, C) to first, [C, 2C) to second, which may be null.

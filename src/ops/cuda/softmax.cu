@@ -14,14 +14,14 @@ struct SoftmaxCall {
   Dim rows = 0;
   Dim tokens = 0;
   Dim per_sample = 0;   ///< elements of H squares
-  Dim mask_sample = 0;  ///< elements of a sample in the mask, where all heads count
+  Dim mask_sample = 0;  ///< elements of a sample in the mask, which counts all heads
   Dim mask_first = 0;   ///< of them, those before the first head here
   bool causal = true;
   float scale = 1;
   DropoutMask mask;
   const T* probabilities = nullptr;  ///< backward only
   T* x = nullptr;                    ///< scores, or gradients of probabilities
-  T* dropped = nullptr;              ///< null where dropout is not active
+  T* dropped = nullptr;              ///< null if dropout is not active
 };
 
 /// One row of keys: which of them are seen, and the index of its first element in the dropout mask.
@@ -48,7 +48,7 @@ __device__ void write_dropped(T* to, const float (&probability)[N], const float 
   store<N>(to, value);
 }
 
-/// One row per block where kBlock, else per warp.
+/// One row per block if kBlock, else per warp.
 template <int N, bool kBlock, class T>
 __global__ void __launch_bounds__(256) masked_softmax_kernel(SoftmaxCall<T> call) {
   __shared__ SoftmaxScratch scratch;
@@ -165,7 +165,7 @@ template <class T>
 SoftmaxCall<T> call_of(const AttentionMask& mask, float scale, const Dropout& dropout,
                        const T* probabilities, View x, View dropped) {
   const auto [B, H, tokens, keys] = x.dims<4>("masked_softmax scores");
-  require(tokens == keys, "masked_softmax scores: wanted squares");
+  require(tokens == keys, "masked_softmax scores: expected squares");
   SoftmaxCall<T> call;
   call.rows = B * H * tokens;
   call.tokens = tokens;

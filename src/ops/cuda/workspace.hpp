@@ -39,8 +39,8 @@ struct NormBackwardShape {
 
 /// Parts into which column_sums cuts the rows; each leaves one partial sum per column.
 [[nodiscard]] constexpr int column_sums_parts(Dim rows, Dim C) {
-  const Dim wanted = std::max<Dim>(1, 1056 / std::max<Dim>(1, ceil_divide(C, 256)));
-  return static_cast<int>(std::max<Dim>(1, std::min(wanted, ceil_divide(rows, 64))));
+  const Dim most = std::max<Dim>(1, 1056 / std::max<Dim>(1, ceil_divide(C, 256)));
+  return static_cast<int>(std::max<Dim>(1, std::min(most, ceil_divide(rows, 64))));
 }
 [[nodiscard]] constexpr std::size_t column_sums_workspace(Dim rows, Dim C) {
   return static_cast<std::size_t>(column_sums_parts(rows, C) * C) * sizeof(float);

@@ -91,15 +91,19 @@ TEST(Context, WorkspaceIsPlannedOnMetaAndEnforced) {
 TEST(Context, LedgerKeepsWorkByComponent) {
   Context meta(Device::meta);
   {
-    const Scope scope(meta.recorder(), Component::ffn);
+    const Scope scope(meta.recorder(), Component{3, "ffn"});
     meta.add_work("matmul", 10, 20);
-    meta.add_work("matmul", 1, 2);
+    meta.add_work("matmul", 1, 2, "fused");
   }
   meta.add_work("fill", 0, 5);
 
   EXPECT_EQ(meta.ledger().component("ffn").flops, 11);
   EXPECT_EQ(meta.ledger().component("ffn").calls, 2);
   EXPECT_EQ(meta.ledger().total().bytes, 27);
+  ASSERT_NE(meta.ledger().find("ffn", "matmul"), nullptr);
+  EXPECT_EQ(meta.ledger().find("ffn", "matmul")->paths.count("fused"), 1U);
+  EXPECT_TRUE(meta.ledger().find("other", "fill")->paths.empty());
+  EXPECT_EQ(meta.ledger().find("ffn", "fill"), nullptr);
 }
 
 }  // namespace

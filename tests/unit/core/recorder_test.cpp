@@ -7,6 +7,8 @@
 #include <numeric>
 #include <vector>
 
+#include "hyperslab/core/error.hpp"
+
 namespace hyperslab {
 namespace {
 
@@ -69,13 +71,13 @@ TEST(Recorder, APhaseGivesNoMoreThanItHas) {
 TEST(Recorder, TracesOnlyWhereAsked) {
   Recorder recorder;
   recorder.begin_step(1, false);
-  { const Scope scope(recorder, Component::ffn); }
+  { const Scope scope(recorder, Component{3, "ffn"}); }
   recorder.end_step();
   EXPECT_TRUE(recorder.events().empty());
 
   recorder.begin_step(2, true);
   recorder.set_microbatch(3);
-  { const Scope scope(recorder, Component::ffn); }
+  { const Scope scope(recorder, Component{3, "ffn"}); }
   recorder.add_reduction(recorder.step_start() + 1, recorder.step_start() + 3);
   const StepTimes& times = recorder.end_step();
 
@@ -84,6 +86,25 @@ TEST(Recorder, TracesOnlyWhereAsked) {
   EXPECT_EQ(recorder.events()[0].microbatch, 3);
   EXPECT_LE(recorder.events()[0].start_seconds, recorder.events()[0].end_seconds);
   EXPECT_NEAR(times.reduce_seconds, 2.0, 1e-9);
+}
+
+TEST(Recorder, AComponentsSecondsGoToItsIndex) {
+  constexpr Component kPart = {5, "part"};
+  Recorder recorder;
+  recorder.begin_step(1, false);
+  EXPECT_EQ(recorder.component(), Component{});
+  {
+    const Scope scope(recorder, kPart);
+    EXPECT_EQ(recorder.component(), kPart);
+    const double end = now_seconds() + 0.002;
+    while (now_seconds() < end) {
+    }
+  }
+  EXPECT_THROW(Scope(recorder, Component{kMaxComponents, "beyond"}), Error);
+  const StepTimes& times = recorder.end_step();
+
+  EXPECT_GE(times.component(kPart), 0.002);
+  EXPECT_LE(times.component(kPart), times.step_seconds);
 }
 
 double busy_seconds(const std::vector<std::array<double, 2>>& reductions) {
@@ -102,7 +123,7 @@ TEST(Recorder, TimeWithSeveralReductionsUnderWayCountsOnce) {
   EXPECT_NEAR(busy_seconds({{2, 2}, {5, 6}, {1, 7}, {6, 8}}), 7, 1e-9);
 }
 
-TEST(Recorder, BusyTimeStartsAnewWithEveryStep) {
+TEST(Recorder, BusyTimeStartsAtZeroInEveryStep) {
   Recorder recorder;
   for (int step = 1; step <= 2; ++step) {
     recorder.begin_step(step, false);

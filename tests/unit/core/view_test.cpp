@@ -37,7 +37,7 @@ TEST_F(ViewTest, ChecksTypeAndRank) {
     static_cast<void>(view_.dims<2>("softmax x"));
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "softmax x: has shape (2, 3, 4), wanted 2 dimensions");
+    EXPECT_STREQ(error.what(), "softmax x: has shape (2, 3, 4), expected 2 dimensions");
     EXPECT_EQ(error.code(), ExitCode::internal);
   }
   EXPECT_THROW(require_shape(view_, {2, 3}, "x"), Error);
