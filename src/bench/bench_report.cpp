@@ -59,7 +59,7 @@ std::string fused_in_ffn(const BenchRun& run) {
                                          model.ffn_width / run.config.parallel.tensor);
     const bool forward = fuses && !run.config.run.deterministic;
     // The halves of a split backward keep what was activated, and so work in place.
-    const bool backward = fuses && run.config.parallel.schedule != "zero_bubble";
+    const bool backward = fuses && run.config.parallel.schedule != mesh::Schedule::zero_bubble;
     (forward ? in_products : alone).emplace_back("activation");
     if (run.mode != BenchMode::forward) {
       (backward ? in_products : alone)
@@ -123,7 +123,7 @@ double softmax_flops(const Ledger& ledger, const train::Config& config) {
                  kSoftmaxBackwardFlops / (8 * Dh) * reference_flops(ledger, Phase::backward));
 }
 
-/// Scores, mask, softmax, value product; empty where one kernel does them all. Both products have
+/// Scores, mask, softmax, value product; empty if one kernel does them all. Both products have
 /// half of the plan's FLOPs, forward (one each) and backward (two each).
 std::vector<BenchComponent> parts_of_attention(const std::array<double, kComponents>& seconds,
                                                const Ledger& ledger, const train::Config& config) {
@@ -154,7 +154,7 @@ void add_shares(std::vector<BenchComponent>& rows, double seconds, double flops)
 }
 
 std::string products_of(const train::Config& config, DType storage) {
-  if (config.precision.compute == "tf32") return "tf32 products, f32 sums";
+  if (config.precision.compute == Precision::tf32) return "tf32 products, f32 sums";
   const std::string name(name_of(storage));
   return storage == DType::bf16 || storage == DType::f16 ? name + " products, f32 sums" : name;
 }

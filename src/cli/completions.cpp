@@ -32,9 +32,10 @@ std::vector<std::string> read_prompt_file(const std::string& path) {
     lines.push_back(line);
   }
   if (!file.eof()) {
-    throw Error(ExitCode::data, fmt::format("prompt file '{}': wanted a readable file, found: {}; "
-                                            "correct --prompt-file",
-                                            path, std::strerror(errno)));
+    throw Error(ExitCode::data,
+                fmt::format("prompt file '{}': expected a readable file, found: {}; "
+                            "correct --prompt-file",
+                            path, std::strerror(errno)));
   }
   while (!lines.empty() && lines.back().empty()) lines.pop_back();
   const bool by_blank_lines = std::ranges::find(lines, "") != lines.end();
@@ -51,7 +52,7 @@ std::vector<std::string> read_prompt_file(const std::string& path) {
   if (prompts.empty()) {
     throw Error(
         ExitCode::data,
-        fmt::format("prompt file '{}': wanted prompts, found none; write one a line", path));
+        fmt::format("prompt file '{}': expected prompts, found none; write one a line", path));
   }
   return prompts;
 }

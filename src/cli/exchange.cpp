@@ -59,7 +59,7 @@ std::string vocabulary_of(const std::string& folder, Dim model_vocabulary) {
   const auto has = [&](const char* name) { return std::filesystem::exists(folder + name); };
   if (!has("/tokenizer.json") && !has("/vocab.json")) {
     warn_of_tokenizer(folder + (has("/tokenizer.model")
-                                    ? ": tokenizer.model (SentencePiece) is not read, wanted "
+                                    ? ": tokenizer.model (SentencePiece) is not read, expected "
                                       "tokenizer.json or vocab.json and merges.txt"
                                     : ": there is no tokenizer.json or vocab.json"));
     return "";
@@ -98,24 +98,24 @@ train::Config config_for(const model::ModelSpec& spec, const std::string& folder
 }
 
 /// The deck must mean the folder's model. What decides no result stays the deck's: dropout,
-/// kernels, initial values, ids for exports, and a shorter context where positions have no table.
+/// kernels, initial values, ids for exports, and a shorter context if positions have no table.
 void require_same_model(const train::Config& config, const model::ModelSpec& spec,
                         const std::string& deck_path) {
-  train::Config wanted = config;
-  wanted.model = spec;
-  wanted.model.family = config.model.family;
-  wanted.model.dropout = config.model.dropout;
-  wanted.model.attention = config.model.attention;
-  wanted.model.init_std = config.model.init_std;
-  wanted.model.scale_residual_init = config.model.scale_residual_init;
-  wanted.model.bos_token = config.model.bos_token;
-  wanted.model.eos_tokens = config.model.eos_tokens;
+  train::Config expected = config;
+  expected.model = spec;
+  expected.model.family = config.model.family;
+  expected.model.dropout = config.model.dropout;
+  expected.model.attention = config.model.attention;
+  expected.model.init_std = config.model.init_std;
+  expected.model.scale_residual_init = config.model.scale_residual_init;
+  expected.model.bos_token = config.model.bos_token;
+  expected.model.eos_tokens = config.model.eos_tokens;
   if (spec.position == model::Position::rope && config.model.context < spec.context) {
-    wanted.model.context = config.model.context;
+    expected.model.context = config.model.context;
   }
-  if (wanted.model == config.model) return;
+  if (expected.model == config.model) return;
   std::istringstream ours(deck::to_yaml(config));
-  std::istringstream theirs(deck::to_yaml(wanted));
+  std::istringstream theirs(deck::to_yaml(expected));
   std::vector<std::string> differences;
   for (std::string a, b; std::getline(ours, a) && std::getline(theirs, b);) {
     if (a != b) differences.push_back(fmt::format("'{}' must be '{}'", a.substr(2), b.substr(2)));

@@ -81,7 +81,7 @@ std::string unknown_option(const Given& given, const po::options_description& op
 }
 
 /// "a whole number", "a number" or "another value".
-std::string wanted(const std::string& option, const po::options_description& options) {
+std::string expected(const std::string& option, const po::options_description& options) {
   const auto name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
   const auto* found = options.find_nothrow(name, true);
   const auto* typed = found == nullptr
@@ -112,8 +112,8 @@ std::string explain_value(const po::validation_error& error, const po::options_d
   const std::string option = error.get_option_name();
   if (error.kind() == Kind::at_least_one_value_required) return option + " needs a value";
   if (error.kind() == Kind::multiple_values_not_allowed) return option + " takes one value";
-  return fmt::format("{} is '{}', wanted {}", option, given_option(option, arguments).value,
-                     wanted(option, options));
+  return fmt::format("{} is '{}', expected {}", option, given_option(option, arguments).value,
+                     expected(option, options));
 }
 
 std::string explain_named(const po::error_with_option_name& error,

@@ -156,7 +156,7 @@ model::ModelSpec huggingface_model(const std::string& folder, std::optional<doub
     text = io::read_text_file(path, kMostConfigBytes);
   } catch (const Error& error) {
     throw Error(ExitCode::checkpoint,
-                fmt::format("{}; wanted a folder that save_pretrained made", error.what()));
+                fmt::format("{}; expected a folder that save_pretrained made", error.what()));
   }
   ForeignConfig found = read_foreign_config(text, path, dropout);
   if (found.spec.tie_embeddings && has_another_head(folder, found.spec)) {

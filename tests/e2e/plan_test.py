@@ -169,7 +169,7 @@ class Plan(support.Case):
         none = self.run_program("plan", "deck.yaml", "--device", "gpu")
         here = self.run_program("plan", LLAMA_8B, "--device", "cpu")
 
-        self.assert_refused(none, 2, "--device is gpu, wanted cpu or cuda")
+        self.assert_refused(none, 2, "--device is gpu, expected cpu or cuda")
         self.assert_refused(here, 2, "precision.compute", "bf16 needs a GPU")
         self.assertRegex(self.plan("run.device=cpu", options=("--device", "cuda")), r"(?m)^device +cuda, fp32$")
         self.assertRegex(self.plan("run.device=cuda", options=("--device", "cpu")), r"(?m)^device +cpu, fp32$")

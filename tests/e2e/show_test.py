@@ -113,7 +113,7 @@ class Slips(support.Case):
                              (("train", "deck.yaml", "-set", "train.steps=10"), steps),
                              (("plan", "deck.yaml", "--lr", "1e-3"), "--set optimizer.lr=1e-3?"),
                              (("train", "deck.yaml", "--sahpes"), "did you mean --shapes?"),
-                             (("plan", "deck.yaml", "--rank", "x"), "--ranks is 'x', wanted a whole number"),
+                             (("plan", "deck.yaml", "--rank", "x"), "--ranks is 'x', expected a whole number"),
                              (("generate", "--promt", "a"), "did you mean --prompt?")]:
             with self.subTest(words=words):
                 self.assert_refused(self.run_program(*words), 2, found)
@@ -124,14 +124,14 @@ class Slips(support.Case):
                              ((*bench, "--json"), "--json needs a value"),
                              ((*bench, "--json="), "--json needs a value"),
                              ((*bench, "--count=3"), "--count takes no value"),
-                             ((*bench, "--steps", "ten"), "--steps is 'ten', wanted a whole number"),
-                             ((*bench, "--steps=1.5"), "--steps is '1.5', wanted a whole number"),
+                             ((*bench, "--steps", "ten"), "--steps is 'ten', expected a whole number"),
+                             ((*bench, "--steps=1.5"), "--steps is '1.5', expected a whole number"),
                              ((*bench, "--mode", "step", "--mode", "all"), "--mode is given more than once"),
                              ((*bench, "--c"), "--c can mean --cold, --components, --count"),
                              ((*bench, "-x"), "no option -x"),
                              (("bench",), "DECK is missing"),
                              (("generate",), "--checkpoint is missing"),
-                             (("generate", "--checkpoint", "a", "--top-p", "x"), "--top-p is 'x', wanted a number"),
+                             (("generate", "--checkpoint", "a", "--top-p", "x"), "--top-p is 'x', expected a number"),
                              (("tokenize", "--vocab", "bytes", "--input"), "--input needs a value")]:
             with self.subTest(words=words):
                 result = self.run_program(*words)
