@@ -10,6 +10,7 @@
 #include "checkpoint/steps.hpp"
 #include "checkpoint/vocabulary.hpp"
 #include "files/atomic_file.hpp"
+#include "hyperslab/comm/agree.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/core/log.hpp"
@@ -17,58 +18,16 @@
 namespace hyperslab::io {
 namespace {
 
-/// How one rank's part of a phase went. As text: code, message, the rest is the result.
-struct Outcome {
-  int code = 0;
-  std::string message;
-  std::string result;
-
-  [[nodiscard]] std::string text() const {
-    return fmt::format("{}\n{}\n{}", code, message, result);
-  }
-  static Outcome of_text(const std::string& text) {
-    const std::size_t first = text.find('\n');
-    const std::size_t second = first == std::string::npos ? first : text.find('\n', first + 1);
-    require(second != std::string::npos, "ranks do not agree on the phases of a checkpoint");
-    return {std::stoi(text), text.substr(first + 1, second - first - 1), text.substr(second + 1)};
-  }
-};
-
-Outcome attempt(const std::function<std::string()>& work) {
-  const auto failed = [](ExitCode code, std::string message) {
+/// How all ranks fail together in a phase; rank 0 runs `undo`, which may be absent.
+comm::OnFailure failure(std::int64_t step, const std::function<void()>& undo) {
+  const auto text = [step](int rank, std::string message) {
     std::ranges::replace(message, '\n', ' ');
-    return Outcome{static_cast<int>(code), std::move(message), ""};
+    return fmt::format(
+        "checkpoint of step {} was not saved: rank {}: {}; earlier checkpoints "
+        "are untouched",
+        step, rank, message);
   };
-  try {
-    return {0, "", work()};
-  } catch (const Error& error) {
-    return failed(error.code(), error.what());
-  } catch (const std::exception& error) {
-    return failed(ExitCode::internal, error.what());
-  }
-}
-
-/// Runs `work` on this rank and returns the results of all. If it failed on any rank, rank 0
-/// runs `undo` and every rank throws the error of the lowest rank that failed.
-std::vector<std::string> agree(Peers& peers, std::int64_t step,
-                               const std::function<std::string()>& work,
-                               const std::function<void()>& undo) {
-  const std::vector<std::string> texts = peers.all_gather(attempt(work).text());
-  std::vector<std::string> results;
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    Outcome outcome = Outcome::of_text(texts[rank]);
-    if (outcome.code != 0) {
-      if (peers.rank() == 0) undo();
-      throw Error(
-          static_cast<ExitCode>(outcome.code),
-          fmt::format("checkpoint of step {} was not saved: rank {}: {}; earlier checkpoints "
-                      "are untouched",
-                      step, rank, outcome.message))
-          .on_all_ranks();
-    }
-    results.push_back(std::move(outcome.result));
-  }
-  return results;
+  return {undo, text};
 }
 
 std::string bytes_needed(std::span<const Slab> slabs) {
@@ -207,18 +166,18 @@ void publish(const std::string& directory, const std::string& temporary, const s
   remove_quietly(folder + kReplaced);  // of a replacement that was interrupted
 }
 
-void save_checkpoint(Peers& peers, const std::string& directory, const CheckpointMeta& meta,
+void save_checkpoint(comm::Peers& peers, const std::string& directory, const CheckpointMeta& meta,
                      std::span<const Slab> slabs, const SaveOptions& options) {
   const std::string name = step_name(meta.step);
   std::string temporary;  // rank 0 chooses it
   const bool first = peers.rank() == 0;
-  const auto nothing = [] {};
-  const auto remove = [&] {
+  const comm::OnFailure fails = failure(meta.step, {});
+  const comm::OnFailure removes = failure(meta.step, [&] {
     if (!temporary.empty()) remove_quietly(temporary);
-  };
+  });
 
-  const auto sizes = agree(
-      peers, meta.step, [&] { return bytes_needed(slabs); }, nothing);
+  const auto sizes = comm::agree_and_gather(
+      peers, [&] { return bytes_needed(slabs); }, fails);
   const auto make_room = [&]() -> std::string {
     const auto sum = [](std::uint64_t total, const std::string& text) {
       return total + std::stoull(text);
@@ -230,20 +189,19 @@ void save_checkpoint(Peers& peers, const std::string& directory, const Checkpoin
     }
     return temporary;
   };
-  temporary = agree(peers, meta.step, make_room, remove).front();
+  temporary = comm::agree_and_gather(peers, make_room, removes).front();
   const auto write_mine = [&] {
     const RankFileHead head{meta.step, peers.rank(), meta.layout};
     return table_text(write_rank_file(temporary, head, slabs, options));
   };
-  const auto tables = agree(peers, meta.step, write_mine, remove);
-  const auto commit = [&]() -> std::string {
-    if (!first) return "";
+  const auto tables = comm::agree_and_gather(peers, write_mine, removes);
+  const auto commit = [&] {
+    if (!first) return;
     Manifest manifest = merge(meta, tables, options.block_bytes);
     manifest.vocabulary = write_vocabulary(temporary, meta.vocabulary);
     publish(directory, temporary, name, manifest);
-    return "";
   };
-  agree(peers, meta.step, commit, remove);
+  comm::agree(peers, commit, removes);
 }
 
 }  // namespace hyperslab::io

@@ -7,24 +7,10 @@
 
 #include "checkpoint/layout.hpp"
 #include "checkpoint/manifest.hpp"
+#include "hyperslab/comm/agree.hpp"
 #include "hyperslab/core/activity.hpp"
 
 namespace hyperslab::io {
-
-/// The ranks that save together; all that saving needs of a world.
-class Peers {
- public:
-  Peers() = default;
-  Peers(const Peers&) = delete;
-  Peers& operator=(const Peers&) = delete;
-  Peers(Peers&&) = delete;
-  Peers& operator=(Peers&&) = delete;
-  virtual ~Peers() = default;
-  [[nodiscard]] virtual int rank() const = 0;
-  [[nodiscard]] virtual int size() const = 0;
-  /// The texts of all ranks in rank order, on every rank.
-  [[nodiscard]] virtual std::vector<std::string> all_gather(const std::string& text) = 0;
-};
 
 struct SaveOptions {
   std::size_t block_bytes = CheckpointReader::kBlockBytes;  ///< a multiple of 4
@@ -33,7 +19,7 @@ struct SaveOptions {
 };
 
 /// save_checkpoint of the public header over any peers.
-void save_checkpoint(Peers& peers, const std::string& directory, const CheckpointMeta& meta,
+void save_checkpoint(comm::Peers& peers, const std::string& directory, const CheckpointMeta& meta,
                      std::span<const Slab> slabs, const SaveOptions& options);
 
 /// Writes this rank's file into `folder` and puts it on the disk. Returns its entry and its pieces.

@@ -80,13 +80,14 @@ bool resembles_wider_ids(const Shard& shard) {
   return !halves.large_high && 4 * halves.large_low >= halves.pairs;
 }
 
-[[noreturn]] void fail_wider(const Shard& shard, const std::string& raw_dtype) {
-  const bool narrow = raw_dtype == "uint16";
+[[noreturn]] void fail_wider(const Shard& shard) {
+  const bool narrow = shard.type == IdType::u16;
   fail_file(
-      shard.path, fmt::format("{} ids (data.dtype) in a file without a header", raw_dtype),
+      shard.path,
+      fmt::format("{} ids (data.dtype) in a file without a header", name_of(shard.type)),
       fmt::format("every second one below 16 and the others larger, as {} ids look when they are "
                   "read as {}",
-                  narrow ? "uint32" : "int64", raw_dtype),
+                  narrow ? "uint32" : "int64", name_of(shard.type)),
       narrow
           ? "set data.dtype to uint32; if the ids are uint16, write them with a header (.npy, .h5)"
           : "write the ids with a header (.npy, .h5)");
@@ -131,23 +132,20 @@ void read_llmc_header(Shard& shard) {
   }
 }
 
-void read_raw(Shard& shard, const std::string& raw_dtype) {
-  if (raw_dtype != "uint16" && raw_dtype != "uint32") {
-    fail_file(shard.path, "data.dtype uint16 or uint32 for a file without a header",
-              "'" + raw_dtype + "'", "correct data.dtype");
-  }
-  shard.type = raw_dtype == "uint16" ? IdType::u16 : IdType::u32;
-  shard.format = "raw " + raw_dtype;
+void read_raw(Shard& shard, IdType raw) {
+  shard.type = raw;
+  shard.format = std::string("raw ") + name_of(raw);
   shard.count = shard.file.size() / size_of(shard.type);
   if (shard.file.size() % size_of(shard.type) != 0) {
-    fail_file(
-        shard.path,
-        fmt::format("a multiple of {} bytes ({} without a header)", size_of(shard.type), raw_dtype),
-        fmt::format("{} bytes", shard.file.size()), "correct data.dtype, or copy the file again");
+    fail_file(shard.path,
+              fmt::format("a multiple of {} bytes ({} without a header)", size_of(shard.type),
+                          name_of(shard.type)),
+              fmt::format("{} bytes", shard.file.size()),
+              "correct data.dtype, or copy the file again");
   }
   const bool wider = shard.type == IdType::u16 ? resembles_wider_ids<std::uint16_t>(shard)
                                                : resembles_wider_ids<std::uint32_t>(shard);
-  if (wider) fail_wider(shard, raw_dtype);
+  if (wider) fail_wider(shard);
 }
 
 }  // namespace hyperslab::io

@@ -19,7 +19,8 @@ void require_regular_file(const std::string& path) {
   struct stat status {};
   // Before open(), which would wait for ever on a named pipe.
   if (::stat(path.c_str(), &status) != 0) {
-    fail_file(path, "a readable file", std::strerror(errno), "correct the path in the deck");
+    fail_file(path, "a readable file", std::strerror(errno),
+              "correct the path in the deck; relative paths begin at the working directory");
   }
   if (S_ISDIR(status.st_mode)) {
     fail_file(path, "a file", "a directory", "name its files, for example " + path + "/*.bin");

@@ -62,6 +62,15 @@ std::vector<std::uint64_t> document_hashes(const TokenSource& all,
                   all.description(), fraction, side, documents));
 }
 
+/// Ids that training may use: the model's, whose tables may be padded, or those of the vocabulary
+/// `bytes`, where a file of another vocabulary would go unnoticed.
+std::int64_t training_ids(const DataConfig& data, std::int64_t vocabulary) {
+  constexpr std::int64_t kByteIds = 257;  // and end of text
+  const bool of_bytes =
+      data.vocabulary == "bytes" && data.train != std::vector<std::string>{"synthetic"};
+  return of_bytes ? std::min(vocabulary, kByteIds) : vocabulary;
+}
+
 }  // namespace
 
 DataTokens split_documents(const std::shared_ptr<const TokenSource>& all, double fraction,
@@ -83,15 +92,19 @@ DataTokens split_documents(const std::shared_ptr<const TokenSource>& all, double
 
 DataTokens open_data(const DataConfig& data, std::int64_t vocabulary, std::uint64_t seed,
                      DataPart part) {
-  const auto open = [&](const std::vector<std::string>& paths, std::uint64_t with_seed) {
-    return open_tokens(paths, data.dtype, vocabulary, with_seed, data.loss_mask);
+  const auto open_train = [&] {
+    return open_tokens(data.train, data.dtype, training_ids(data, vocabulary), seed,
+                       data.loss_mask);
   };
   if (data.validation_fraction > 0) {
-    return split_documents(open(data.train, seed), data.validation_fraction, data.end_token);
+    return split_documents(open_train(), data.validation_fraction, data.end_token);
   }
   DataTokens tokens;
-  if (part == DataPart::both) tokens.train = open(data.train, seed);
-  if (!data.validation.empty()) tokens.validation = open(data.validation, seed + 1);
+  if (part == DataPart::both) tokens.train = open_train();
+  if (!data.validation.empty()) {
+    tokens.validation =
+        open_tokens(data.validation, data.dtype, vocabulary, seed + 1, data.loss_mask);
+  }
   return tokens;
 }
 

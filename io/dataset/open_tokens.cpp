@@ -39,16 +39,17 @@ std::vector<std::string> expanded(const std::string& path) {
   if (exists || path.find_first_of("*?[{~") == path.npos) return {path};
   std::vector<std::string> paths = GlobResult(path).sorted();
   if (paths.empty()) {
-    fail_file(path, "files that match this pattern", "none", "correct the path in the deck");
+    fail_file(path, "files that match this pattern", "none",
+              "correct the path in the deck; relative paths begin at the working directory");
   }
   return paths;
 }
 
 }  // namespace
 
-std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
-                                         const std::string& raw_dtype, std::int64_t vocabulary,
-                                         std::uint64_t seed, bool loss_mask) {
+std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths, RawIds raw_ids,
+                                         std::int64_t vocabulary, std::uint64_t seed,
+                                         bool loss_mask) {
   require(vocabulary > 0 && vocabulary <= (1LL << 31), "tokens need a vocabulary");
   if (paths == std::vector<std::string>{"synthetic"}) {
     if (loss_mask) {
@@ -64,6 +65,7 @@ std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
         "no token files: expected paths, patterns or 'synthetic' in the deck's data section, "
         "found an empty list; name the files");
   }
+  const IdType raw = raw_ids == RawIds::uint16 ? IdType::u16 : IdType::u32;
   std::vector<Shard> shards;
   for (const std::string& path : paths) {
     if (path == "synthetic") {
@@ -72,7 +74,7 @@ std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
           "synthetic tokens: expected 'synthetic' alone, found it beside files; remove one");
     }
     for (const std::string& file : expanded(path)) {
-      shards.push_back(open_shard(file, raw_dtype, loss_mask));
+      shards.push_back(open_shard(file, raw, loss_mask));
     }
   }
   return std::make_unique<TokenFiles>(std::move(shards), vocabulary);

@@ -38,7 +38,7 @@ const char* name_of(IdType type) {
   return "";
 }
 
-Shard open_shard(const std::string& path, const std::string& raw_dtype, bool loss_mask) {
+Shard open_shard(const std::string& path, IdType raw, bool loss_mask) {
   Shard shard;
   shard.path = path;
   shard.file = MappedFile(path);
@@ -50,7 +50,7 @@ Shard open_shard(const std::string& path, const std::string& raw_dtype, bool los
   } else if (has_llmc_header(shard)) {
     read_llmc_header(shard);
   } else if (path.ends_with(".bin")) {
-    read_raw(shard, raw_dtype);
+    read_raw(shard, raw);
   } else {
     fail_file(path, "a token file (.bin, .npy or .h5)", "none of these formats",
               "tokenize text first: hyperslab tokenize --vocab bytes --input " + path +

@@ -46,11 +46,10 @@ struct Shard {
   }
 };
 
-/// Opens one file of any format; `raw_dtype` (uint16 or uint32) is that of .bin files without a
+/// Opens one file of any format; `raw` (uint16 or uint32) is that of .bin files without a
 /// header. Checks the header against the file, not the ids. `loss_mask`: the file must have one.
 /// Throws Error(data).
-[[nodiscard]] Shard open_shard(const std::string& path, const std::string& raw_dtype,
-                               bool loss_mask = false);
+[[nodiscard]] Shard open_shard(const std::string& path, IdType raw, bool loss_mask = false);
 
 /// First token of every document in the file, ascending from 0, by its own list or else by
 /// `end_token`; as TokenSource::documents().
@@ -58,7 +57,7 @@ struct Shard {
 
 [[nodiscard]] bool has_llmc_header(const Shard& shard);  ///< also a damaged or big-endian one
 void read_llmc_header(Shard& shard);
-void read_raw(Shard& shard, const std::string& raw_dtype);
+void read_raw(Shard& shard, IdType raw);
 [[nodiscard]] bool has_npy_magic(const Shard& shard);
 void read_npy_header(Shard& shard);
 [[nodiscard]] bool has_hdf5_signature(const Shard& shard);

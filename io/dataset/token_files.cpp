@@ -46,8 +46,8 @@ void TokenFiles::fail_id(const Shard& shard, std::int64_t first, std::int64_t co
   const bool raw = shard.format.starts_with("raw");
   fail_file(shard.path, fmt::format("token ids below the vocabulary of {}", vocabulary_),
             fmt::format("id {} at token {}{} ({})", id_at(shard, index), index, byte, shard.format),
-            fmt::format("tokenize with the model's vocabulary, or correct model.vocabulary{}",
-                        raw ? " or data.dtype" : ""));
+            fmt::format("tokenize with data.vocabulary, or correct it{} or model.vocabulary",
+                        raw ? ", data.dtype" : ""));
 }
 
 template <class T, class Action>

@@ -14,7 +14,7 @@ struct KeySentence {
 /// One for every section and key of schema.hpp, in its order.
 [[nodiscard]] std::span<const KeySentence> key_sentences();
 
-/// Empty where there is none.
+/// Empty if there is none.
 [[nodiscard]] std::string_view sentence_of(std::string_view key);
 
 }  // namespace hyperslab::deck

@@ -26,9 +26,6 @@ class KeyLister {
   std::vector<SectionInfo> sections;
 
   void section(std::string_view name) { sections.push_back({name, sentence_of(name), {}}); }
-  void word(std::string_view key, const std::string& value, Words names) {
-    add_words(key, std::vector<std::string_view>(names), value);
-  }
   template <class Enum, std::size_t N>
   void named(std::string_view key, Enum value, const std::array<Name<Enum>, N>& table) {
     const auto found = std::ranges::find(table, value, &Name<Enum>::second);
@@ -83,7 +80,7 @@ class KeyLister {
   }
 };
 
-std::vector<SectionInfo> list_sections(const std::string& family) {
+std::vector<SectionInfo> list_sections(model::Family family) {
   train::Config defaults;
   defaults.model = model::preset(family);
   KeyLister lister;
@@ -92,8 +89,8 @@ std::vector<SectionInfo> list_sections(const std::string& family) {
 }
 
 std::vector<SectionInfo> list_sections() {
-  auto all = list_sections("gpt2");
-  const auto llama = list_sections("llama");
+  auto all = list_sections(model::Family::gpt2);
+  const auto llama = list_sections(model::Family::llama);
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t k = 0; k < all[i].keys.size(); ++k) {
       auto& key = all[i].keys[k];

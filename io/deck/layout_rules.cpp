@@ -11,6 +11,7 @@
 namespace hyperslab::deck {
 namespace {
 
+using mesh::Schedule;
 using train::Config;
 
 std::string ranks_message(const Config& c, const Surroundings& s) {
@@ -132,13 +133,13 @@ constexpr std::array kLayoutRules = {
          "1 unless parallel.schedule is interleaved and parallel.pipeline above 1",
          [](const Config& c, const Surroundings&) {
            return c.parallel.virtual_stages == 1 ||
-                  (c.parallel.schedule == "interleaved" && c.parallel.pipeline > 1);
+                  (c.parallel.schedule == Schedule::interleaved && c.parallel.pipeline > 1);
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(
                "{} virtual stages need schedule interleaved and a pipeline, found {} with pipeline "
                "{}; set it to 1",
-               c.parallel.virtual_stages, c.parallel.schedule, c.parallel.pipeline);
+               c.parallel.virtual_stages, name_of(c.parallel.schedule), c.parallel.pipeline);
          }},
     Rule{"parallel.schedule", "parallel.pipeline train.global_batch train.microbatch parallel.data",
          "interleaved only where the microbatches of a step are a multiple of parallel.pipeline",
@@ -160,13 +161,13 @@ constexpr std::array kLayoutRules = {
     Rule{
         "parallel.zero", "parallel.schedule", "at most 1 unless parallel.schedule is 1f1b",
         [](const Config& c, const Surroundings&) {
-          return c.parallel.zero < 2 || c.parallel.schedule == "1f1b";
+          return c.parallel.zero < 2 || c.parallel.schedule == Schedule::one_forward_one_backward;
         },
         [](const Config& c, const Surroundings&) {
           return fmt::format(
               "zero 2 holds the gradients of two buckets at a time, and {} has more under way: set "
               "parallel.schedule to 1f1b; nearest: 1",
-              c.parallel.schedule);
+              name_of(c.parallel.schedule));
         }},
     Rule{
         "parallel.zero", "parallel.pipeline", "at most 1 with a pipeline",

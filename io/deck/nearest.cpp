@@ -9,7 +9,7 @@
 namespace hyperslab::deck {
 namespace {
 
-/// "low or high", each left out where it is 0.
+/// "low or high", each left out if it is 0.
 std::string low_or_high(std::int64_t low, std::int64_t high) {
   if (low > 0 && high > 0) return fmt::format("{} or {}", low, high);
   return fmt::format("{}", low > 0 ? low : high);

@@ -19,8 +19,8 @@ namespace hyperslab::deck {
 }
 
 [[nodiscard]] inline bool on_gpu(const train::Config& c, const Surroundings& s) {
-  return c.run.device == "cuda" ||
-         (c.run.device == "auto" && s.has_cuda_build && s.has_cuda_device);
+  return c.run.device == train::DeviceChoice::cuda ||
+         (c.run.device == train::DeviceChoice::automatic && s.has_cuda_build && s.has_cuda_device);
 }
 
 [[nodiscard]] inline std::int64_t required_ranks(const train::Config& c) {

@@ -19,10 +19,10 @@ struct Mark {
 /// What is wrong with a deck, gathered until everything has been looked at.
 class Problems {
  public:
-  /// `key` is the whole path, "model.heads"; empty where no key is to blame.
+  /// `key` is the whole path, "model.heads"; empty if no key is to blame.
   void add(Mark mark, std::string key, std::string text);
   [[nodiscard]] std::size_t size() const { return problems_.size(); }
-  /// Throws Error(usage) with a line per problem, sorted by mark, where there is any; of more than
+  /// Throws Error(usage) with a line per problem, sorted by mark, if there is any; of more than
   /// 50 with the number of the others.
   void raise(const std::string& file, std::span<const std::string> overrides) const;
 

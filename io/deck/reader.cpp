@@ -12,8 +12,8 @@ void start_from_family(Node& root, train::Config& config) {
   auto* section = find_entry(root, "model");
   auto* family = section == nullptr ? nullptr : find_entry(section->value, "family");
   if (family == nullptr) return;
-  const auto& name = family->value.text;
-  if (name == "gpt2" || name == "llama") config.model = model::preset(name);
+  const auto row = std::ranges::find(kFamilies, family->value.text, &Name<model::Family>::first);
+  if (row != kFamilies.end()) config.model = model::preset(row->second);
 }
 
 bool is_unused(std::string_view key, const Surroundings& surroundings) {
@@ -62,7 +62,7 @@ bool any_key_of(const Rule& rule, const Predicate& holds) {
   return false;
 }
 
-void judge_rules(const train::Config& config, const Surroundings& surroundings,
+void check_rules(const train::Config& config, const Surroundings& surroundings,
                  const Reader& reader, Problems& problems) {
   for (const auto& rule : rules()) {
     const auto leave_out = [&](std::string_view key) {
@@ -100,7 +100,7 @@ train::Config read_deck(const std::string& text, const std::string& file,
   resolve(config);
   const std::string cut = shorten(config, reader);
   if (cuts != nullptr) *cuts = cut;
-  judge_rules(config, surroundings, reader, problems);
+  check_rules(config, surroundings, reader, problems);
   problems.raise(file, overrides);
   if (config.model.attention == model::AttentionPath::cudnn) {
     config.model.attention = model::AttentionPath::fused;

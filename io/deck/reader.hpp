@@ -39,12 +39,6 @@ class Reader {
       entries_ = &entry->value;
     }
   }
-  void word(std::string_view key, std::string& value, Words names) {
-    const auto* node = find(key);
-    if (node == nullptr) return;
-    std::string read;
-    if (take(key, *node, parse_text(*node), read) && is_one_of(key, *node, names)) value = read;
-  }
   template <class Enum, std::size_t N>
   void named(std::string_view key, Enum& value, const std::array<Name<Enum>, N>& table) {
     const auto* node = find(key);
@@ -174,7 +168,7 @@ class Reader {
   }
 
  private:
-  /// The value of a key of the section; nothing where it is absent or, but for `nullable`, null.
+  /// The value of a key of the section; nothing if it is absent or, but for `nullable`, null.
   const Node* find(std::string_view key, bool nullable = false) {
     auto* entry = entries_ == nullptr ? nullptr : find_entry(*entries_, key);
     if (entry == nullptr) return nullptr;

@@ -79,7 +79,7 @@ bool is_of(std::string_view key, std::string_view section) {
   return section.empty() || key.substr(0, key.find('.')) == section;
 }
 
-/// "section.key" of the first section that has this key; empty where none has.
+/// "section.key" of the first section that has this key; empty if none has.
 std::string key_anywhere(std::string_view key) {
   for (const auto& section : known_sections()) {
     if (std::ranges::find(section.keys, key) != section.keys.end()) {

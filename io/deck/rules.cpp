@@ -134,7 +134,8 @@ constexpr std::array kRunRules = {
          [](const Config& c, const Surroundings& s) {
            const bool fused = c.model.attention == AttentionPath::fused ||
                               c.model.attention == AttentionPath::cudnn;
-           const bool half = c.precision.compute == "bf16" || c.precision.compute == "fp16";
+           const bool half =
+               c.precision.compute == Precision::bf16 || c.precision.compute == Precision::fp16;
            return !fused || !on_gpu(c, s) ||
                   (half && c.model.head_width() % 8 == 0 && c.model.head_width() <= 256);
          },
@@ -143,7 +144,7 @@ constexpr std::array kRunRules = {
                "the fused attention of a GPU takes bf16 or fp16 and head widths in multiples of 8 "
                "up to "
                "256, not {} with {}; set it to auto or reference",
-               c.precision.compute, c.model.head_width());
+               name_of(c.precision.compute), c.model.head_width());
          }},
     Rule{"train.trainable", "model.norm model.bias model.tie_embeddings",
          "a role of which the model has parameters",
@@ -164,7 +165,7 @@ constexpr std::array kRunRules = {
          }},
     Rule{"run.device", "", "cuda only in a build with CUDA",
          [](const Config& c, const Surroundings& s) {
-           return c.run.device != "cuda" || s.has_cuda_build;
+           return c.run.device != train::DeviceChoice::cuda || s.has_cuda_build;
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "this program was built without CUDA (-DHYPERSLAB_CUDA=ON): set run.device to "
@@ -172,30 +173,32 @@ constexpr std::array kRunRules = {
          }},
     Rule{"run.device", "", "cuda only where there is a CUDA device",
          [](const Config& c, const Surroundings& s) {
-           return c.run.device != "cuda" || !s.has_cuda_build || s.has_cuda_device;
+           return c.run.device != train::DeviceChoice::cuda || !s.has_cuda_build ||
+                  s.has_cuda_device;
          },
          [](const Config&, const Surroundings&) -> std::string {
            return "no CUDA device was found: set run.device to cpu or auto";
          }},
     Rule{"precision.compute", "run.device", "fp32 on the CPU",
          [](const Config& c, const Surroundings& s) {
-           return c.precision.compute == "fp32" || on_gpu(c, s);
+           return c.precision.compute == Precision::fp32 || on_gpu(c, s);
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(
                "{} needs a GPU, and this run is on the CPU: set precision.compute to fp32, or look "
                "at it without a GPU with plan --device cuda or train --dry-run",
-               c.precision.compute);
+               name_of(c.precision.compute));
          }},
     Rule{"memory.recompute", "parallel.schedule", "none with zero_bubble",
          [](const Config& c, const Surroundings&) {
-           return c.memory.recompute == "none" || c.parallel.schedule != "zero_bubble";
+           return c.memory.recompute == nn::Recompute::none ||
+                  c.parallel.schedule != mesh::Schedule::zero_bubble;
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(
-               "{} computes activations again just before both halves of backward, and zero_bubble "
-               "parts them: set memory.recompute to none, or parallel.schedule to 1f1b",
-               c.memory.recompute);
+               "{} computes activations again just before both parts of backward, and zero_bubble "
+               "splits them: set memory.recompute to none, or parallel.schedule to 1f1b",
+               name_of(c.memory.recompute));
          }},
     Rule{"data.train", "", "names files or `synthetic` for training",
          [](const Config& c, const Surroundings& s) {
@@ -254,7 +257,7 @@ constexpr std::array kRunRules = {
            return c.data.validation_fraction == 0 || !is_synthetic(c.data.train);
          },
          [](const Config&, const Surroundings&) -> std::string {
-           return "synthetic tokens have no documents to part: set it to 0 and data.validation to "
+           return "synthetic tokens have no documents to split: set it to 0 and data.validation to "
                   "synthetic";
          }},
 };
@@ -281,15 +284,15 @@ constexpr std::array kTrainingRules = {
         "0, recompute not full",
         [](const Config& c, const Surroundings&) {
           const auto& p = c.parallel;
-          return c.train.log_norms == 0 ||
-                 (p.tensor == 1 && p.pipeline == 1 && p.zero == 0 && c.memory.recompute != "full");
+          return c.train.log_norms == 0 || (p.tensor == 1 && p.pipeline == 1 && p.zero == 0 &&
+                                            c.memory.recompute != nn::Recompute::full);
         },
         [](const Config& c, const Surroundings&) {
           return fmt::format(
               "norms are logged where every rank holds the whole model and its activations, not "
               "with "
               "tensor {}, pipeline {}, zero {}, recompute {}; set it to 0",
-              c.parallel.tensor, c.parallel.pipeline, c.parallel.zero, c.memory.recompute);
+              c.parallel.tensor, c.parallel.pipeline, c.parallel.zero, name_of(c.memory.recompute));
         }},
     Rule{"train.validate_every", "data.validation data.validation_fraction",
          "0 where there is neither data.validation nor data.validation_fraction",
@@ -323,7 +326,7 @@ constexpr std::array kTrainingRules = {
     Rule{"schedule.decay_fraction", "schedule.name schedule.warmup_steps train.steps",
          "with wsd, warm-up and decay fit into train.steps",
          [](const Config& c, const Surroundings&) {
-           return c.schedule.name != "wsd" || c.train.steps == 0 ||
+           return c.schedule.name != optim::ScheduleKind::wsd || c.train.steps == 0 ||
                   c.schedule.warmup_steps > c.train.steps ||
                   c.schedule.warmup_steps + decay_steps(c) <= c.train.steps;
          },
@@ -364,6 +367,14 @@ std::span<const Rule> rules() {
     return made;
   }();
   return all;
+}
+
+bool keeps_rules(const train::Config& before, const train::Config& after,
+                 Surroundings surroundings) {
+  surroundings.ranks = 0;
+  return std::ranges::all_of(rules(), [&](const Rule& rule) {
+    return !rule.holds(before, surroundings) || rule.holds(after, surroundings);
+  });
 }
 
 }  // namespace hyperslab::deck

@@ -74,7 +74,7 @@ std::optional<std::int64_t> other_base(std::string_view text) {
   return value;
 }
 
-/// "; write 1000" where the text can only mean one number; else empty.
+/// "; write 1000" if the text can only mean one number; else empty.
 std::string spelling_hint(std::string_view text, bool whole) {
   if (const auto value = other_base(text)) return fmt::format("; write {}", *value);
   std::string plain = without_underscores(text);
@@ -88,7 +88,7 @@ std::string spelling_hint(std::string_view text, bool whole) {
   return fmt::format("; write {:.0f}", *value);
 }
 
-/// Complains about nodes that no number can be read from; nothing where the text may be one.
+/// Complains about nodes that no number can be read from; nothing if the text may be one.
 std::optional<std::string> not_a_number(const Node& node, std::string_view expected, bool whole) {
   if (node.kind != Node::Kind::scalar) {
     return fmt::format("must be {}, found {}", expected, shown(node));

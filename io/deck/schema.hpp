@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -81,6 +80,37 @@ inline constexpr std::array<Name<model::AttentionPath>, 4> kAttentionPaths = {{
     {"reference", model::AttentionPath::reference},
 }};
 
+/// Names that the enumeration's own module gives.
+template <class Enum, std::size_t N>
+[[nodiscard]] constexpr std::array<Name<Enum>, N> names_by_module(const std::array<Enum, N>& all) {
+  std::array<Name<Enum>, N> table;
+  for (std::size_t i = 0; i < N; ++i) table[i] = {name_of(all[i]), all[i]};
+  return table;
+}
+inline constexpr auto kFamilies =
+    names_by_module(std::array{model::Family::gpt2, model::Family::llama});
+inline constexpr auto kPrecisions =
+    names_by_module(std::array{Precision::fp32, Precision::tf32, Precision::bf16, Precision::fp16});
+inline constexpr auto kRecomputes =
+    names_by_module(std::array{nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full});
+inline constexpr auto kPipelineSchedules =
+    names_by_module(std::array{mesh::Schedule::gpipe, mesh::Schedule::one_forward_one_backward,
+                               mesh::Schedule::interleaved, mesh::Schedule::zero_bubble});
+inline constexpr auto kSamplings =
+    names_by_module(std::array{io::Sampling::blocks, io::Sampling::windows});
+inline constexpr std::array<Name<io::RawIds>, 2> kRawIds = {{
+    {"uint16", io::RawIds::uint16},
+    {"uint32", io::RawIds::uint32},
+}};
+inline constexpr std::array<Name<train::DeviceChoice>, 3> kDevices = {{
+    {"auto", train::DeviceChoice::automatic},
+    {"cpu", train::DeviceChoice::cpu},
+    {"cuda", train::DeviceChoice::cuda},
+}};
+inline constexpr std::array<Name<optim::OptimizerKind>, 2> kOptimizers = {{
+    {"adamw", optim::OptimizerKind::adamw},
+    {"sgd", optim::OptimizerKind::sgd},
+}};
 /// Those that decks may name; no model of today has a router.
 inline constexpr std::array<Name<param::Role>, 5> kRoles = {{
     {"matrix", param::Role::matrix},
@@ -90,13 +120,17 @@ inline constexpr std::array<Name<param::Role>, 5> kRoles = {{
     {"bias", param::Role::bias},
 }};
 
-using Words = std::initializer_list<std::string_view>;
+inline constexpr std::array<Name<optim::ScheduleKind>, 4> kSchedules = {{
+    {"constant", optim::ScheduleKind::constant},
+    {"linear", optim::ScheduleKind::linear},
+    {"cosine", optim::ScheduleKind::cosine},
+    {"wsd", optim::ScheduleKind::wsd},
+}};
 
 /// Every key of a deck, once: what reads, writes and documents decks visits this description. A
 /// visitor has
 ///   section(name)
-///   word(key, string, names)            one of the names
-///   named(key, enum, table)             the same for an enumeration
+///   named(key, enum, table)             one of the names in the table
 ///   text(key, string)                   not empty
 ///   maybe_text(key, string)             null or empty: the default
 ///   flag(key, bool), integer(key, integer, range), real(key, double, range)
@@ -112,7 +146,7 @@ void visit_run(Visitor& v, Config& config) {
   v.text("name", run.name);
   v.maybe_text("directory", run.directory);
   v.integer("seed", run.seed, IntegerRange{.least = 0});
-  v.word("device", run.device, Words{"auto", "cpu", "cuda"});
+  v.named("device", run.device, kDevices);
   v.flag("deterministic", run.deterministic);
   v.real("hang_timeout_seconds", run.hang_timeout_seconds, kNotNegative);
 }
@@ -121,7 +155,7 @@ template <class Visitor, class Config>
 void visit_model(Visitor& v, Config& config) {
   auto& spec = config.model;
   v.section("model");
-  v.word("family", spec.family, Words{"gpt2", "llama"});
+  v.named("family", spec.family, kFamilies);
   v.integer("layers", spec.layers, kSize);
   v.integer("width", spec.width, kSize);
   v.integer("heads", spec.heads, kSize);
@@ -152,8 +186,8 @@ void visit_data(Visitor& v, Config& config) {
   v.section("data");
   v.texts("train", data.train);
   v.texts("validation", data.validation);
-  v.word("sampling", data.sampling, Words{"blocks", "windows"});
-  v.word("dtype", data.dtype, Words{"uint16", "uint32"});
+  v.named("sampling", data.sampling, kSamplings);
+  v.named("dtype", data.dtype, kRawIds);
   v.maybe_text("vocabulary", data.vocabulary);
   v.integer("ignore_token", data.ignore_token, kIdOrNone);
   v.flag("loss_mask", data.loss_mask);
@@ -169,22 +203,22 @@ void visit_layout(Visitor& v, Config& config) {
   v.integer("tensor", parallel.tensor, kRanks);
   v.integer("pipeline", parallel.pipeline, kRanks);
   v.flag("sequence", parallel.sequence);
-  v.word("schedule", parallel.schedule, Words{"gpipe", "1f1b", "interleaved", "zero_bubble"});
+  v.named("schedule", parallel.schedule, kPipelineSchedules);
   v.integer("virtual_stages", parallel.virtual_stages, kRanks);
   v.integers("stage_layers", parallel.stage_layers, IntegerRange{0, kMostSize});
   v.integer("zero", parallel.zero, IntegerRange{0, 2});
   v.real("bucket_mib", parallel.bucket_mib, kPositive);
   v.section("precision");
-  v.word("compute", config.precision.compute, Words{"fp32", "tf32", "bf16", "fp16"});
+  v.named("compute", config.precision.compute, kPrecisions);
   v.section("memory");
-  v.word("recompute", config.memory.recompute, Words{"none", "selective", "full"});
+  v.named("recompute", config.memory.recompute, kRecomputes);
 }
 
 template <class Visitor, class Config>
 void visit_training(Visitor& v, Config& config) {
   auto& optimizer = config.optimizer;
   v.section("optimizer");
-  v.word("name", optimizer.name, Words{"adamw", "sgd"});
+  v.named("name", optimizer.name, kOptimizers);
   v.real("lr", optimizer.lr, kPositive);
   v.reals("betas", optimizer.betas, kBelowOne);
   v.real("eps", optimizer.eps, kPositive);
@@ -194,7 +228,7 @@ void visit_training(Visitor& v, Config& config) {
   v.real("clip_norm", optimizer.clip_norm, kNotNegative);
   auto& schedule = config.schedule;
   v.section("schedule");
-  v.word("name", schedule.name, Words{"constant", "linear", "cosine", "wsd"});
+  v.named("name", schedule.name, kSchedules);
   v.integer("warmup_steps", schedule.warmup_steps, kSteps);
   v.real("final_fraction", schedule.final_fraction, kFraction);
   v.real("decay_fraction", schedule.decay_fraction, kFraction);

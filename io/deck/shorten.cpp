@@ -49,7 +49,8 @@ class Shortener {
 
   void cut_to(std::int64_t steps) {
     std::int64_t& warmup = config_.schedule.warmup_steps;
-    const std::int64_t decay = config_.schedule.name == "wsd" ? decay_steps(config_) : 0;
+    const std::int64_t decay =
+        config_.schedule.name == optim::ScheduleKind::wsd ? decay_steps(config_) : 0;
     const std::int64_t room = std::max<std::int64_t>(0, steps - decay);
     if (warmup > room && !is_overridden("schedule.warmup_steps")) {
       note(fmt::format("schedule.warmup_steps cut from {} to {}", warmup, room));

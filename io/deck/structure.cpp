@@ -69,7 +69,7 @@ void check_section(const Entry& section, Problems& problems, BadKeys& bad) {
   check_duplicates(section.value, section.key + ".", problems, bad);
 }
 
-/// The entry of a map with this key, added where it is not there yet.
+/// The entry of a map with this key, added if it is not there yet.
 Entry& entry_of(Node& map, std::string_view key, Mark mark) {
   map.kind = Node::Kind::map;
   if (auto* found = find_entry(map, key)) return *found;

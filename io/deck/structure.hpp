@@ -11,7 +11,7 @@
 namespace hyperslab::deck {
 
 /// Keys, or whole sections, about which something is already wrong, so that nothing more is said
-/// about them and no rule that reads them is judged.
+/// about them and no rule that reads them is checked.
 using BadKeys = std::set<std::string, std::less<>>;
 
 /// Unknown and duplicate sections and keys, and sections that are no maps.

@@ -32,7 +32,7 @@ struct Entry {
 /// The first entry of a map with this key, or null.
 [[nodiscard]] Entry* find_entry(Node& map, std::string_view key);
 
-/// Parses one document; an empty one is null. Nothing where it is not UTF-8 or not the YAML that
+/// Parses one document; an empty one is null. Nothing if it is not UTF-8 or not the YAML that
 /// decks use, which `problems` then says: no aliases, anchors, tags, directives, nor values over
 /// several lines. Every mark gets `override_index`.
 [[nodiscard]] std::optional<Node> parse_yaml(const std::string& text, int override_index,

@@ -6,7 +6,7 @@ namespace {
 
 bool in(unsigned char byte, unsigned low, unsigned high) { return byte >= low && byte <= high; }
 
-/// Number of bytes that a leading byte announces; 0 where it cannot lead.
+/// Number of bytes that a leading byte announces; 0 if it cannot lead.
 int announced_length(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (in(lead, 0xC2, 0xDF)) return 2;

@@ -6,7 +6,7 @@
 
 namespace hyperslab::deck {
 
-/// Length of the well-formed UTF-8 sequence (Unicode 15, table 3-7) at the start of `text`; 0 where
+/// Length of the well-formed UTF-8 sequence (Unicode 15, table 3-7) at the start of `text`; 0 if
 /// there is none.
 [[nodiscard]] int utf8_length(std::string_view text);
 

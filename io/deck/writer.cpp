@@ -13,7 +13,7 @@
 namespace hyperslab::deck {
 namespace {
 
-/// Plain where every YAML reader takes it for the same text, else in double quotes.
+/// Plain if every YAML reader takes it for the same text, else in double quotes.
 std::string yaml_text(const std::string& text) {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   constexpr std::array<std::string_view, 8> kSpecial = {"null", "true", "false", "yes",
@@ -40,7 +40,6 @@ class Writer {
   std::string yaml;
 
   void section(std::string_view name) { yaml += fmt::format("{}:\n", name); }
-  void word(std::string_view key, const std::string& value, Words) { put(key, value); }
   template <class Enum, std::size_t N>
   void named(std::string_view key, Enum value, const std::array<Name<Enum>, N>& table) {
     put(key, std::ranges::find(table, value, &Name<Enum>::second)->first);

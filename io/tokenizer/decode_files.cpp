@@ -79,7 +79,7 @@ class Decoder {
 
 std::int64_t decode_files(const Tokenizer& tokenizer, const std::vector<std::string>& inputs,
                           const std::string& output, const DocumentSeparator& separator) {
-  const auto tokens = open_tokens(inputs, "uint16", tokenizer.vocabulary(), 0);
+  const auto tokens = open_tokens(inputs, RawIds::uint16, tokenizer.vocabulary(), 0);
   TextOutput file(output);
   Decoder decoder(tokenizer, separator);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(tokens->size(), kChunkTokens)));

@@ -21,8 +21,8 @@
 #include <optional>
 #include <sstream>
 
+#include "host_id.hpp"
 #include "hyperslab/core/error.hpp"
-#include "machine.hpp"
 
 namespace hyperslab::comm {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "host_id.hpp"
 #include "hyperslab/core/error.hpp"
-#include "machine.hpp"
 #include "nccl.hpp"
 
 namespace hyperslab::comm {

@@ -8,6 +8,8 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/core/machine.hpp"
+#include "hyperslab/core/transfer.hpp"
 #include "mpi_check.hpp"
 #include "nccl.hpp"
 #include "nccl_check.hpp"
@@ -16,17 +18,13 @@ namespace hyperslab::comm {
 namespace {
 
 /// Thread blocks (CTAs) of one operation of a group; the variable NCCL_MAX_CTAS overrides it.
-/// Tensor groups delay every layer and take what NCCL finds best. Groups that communicate while the
-/// GPU computes take few of its multiprocessors (132 on an H200): 8 blocks move 189 GB/s of 340 in
-/// an all-reduce over 4 GPUs, and gradients get twice as many. The world only sums scalars. The
-/// budgets together fit on the GPU, so that no two operations wait for each other's
-/// multiprocessors.
-int cta_budget(GroupRole role) {
+/// Tensor groups delay every layer and take what NCCL finds best.
+int cta_budget(GroupRole role, const CtaBudgets& budgets) {
   switch (role) {
-    case GroupRole::world: return 2;
-    case GroupRole::data: return 16;
-    case GroupRole::pipeline:
-    case GroupRole::tied: return 8;
+    case GroupRole::world: return budgets.world;
+    case GroupRole::data: return budgets.data;
+    case GroupRole::pipeline: return budgets.pipeline;
+    case GroupRole::tied: return budgets.tied;
     case GroupRole::tensor:
     case GroupRole::key_value:
     case GroupRole::host:
@@ -115,7 +113,7 @@ void NcclCommunicator::initialize_nccl() {
 
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  config.maxCTAs = cta_budget(role());
+  config.maxCTAs = cta_budget(role(), machine_of(device_name()).ctas);
   config.commName = name().c_str();
   HS_NCCL(name(), nullptr, ncclCommInitRankConfig(&nccl_, size(), first.id, rank(), &config));
 }

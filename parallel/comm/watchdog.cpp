@@ -14,9 +14,10 @@
 #include <sstream>
 #include <thread>
 
+#include "host_id.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
-#include "machine.hpp"
+#include "watch_clients.hpp"
 #include "watch_end.hpp"
 #include "watch_guard.hpp"
 

@@ -13,14 +13,6 @@
 namespace hyperslab::pipeline {
 namespace {
 
-constexpr std::array kNames = {
-    std::pair{Schedule::gpipe, std::string_view("gpipe")},
-    std::pair{Schedule::one_forward_one_backward, std::string_view("1f1b")},
-    std::pair{Schedule::interleaved, std::string_view("interleaved")},
-    std::pair{Schedule::zero_bubble, std::string_view("zero_bubble")},
-    std::pair{Schedule::forward_only, std::string_view("forward_only")},
-};
-
 [[noreturn]] void refuse(const PipelineShape& shape, std::string_view reason) {
   throw Error(ExitCode::usage,
               fmt::format("pipeline schedule {} with {} stages x {} virtual stages and {} "
@@ -99,23 +91,6 @@ std::vector<Action> merge(RankProgram rank, const std::vector<ComputePass>& pass
 }
 
 }  // namespace
-
-std::string_view name_of(Schedule schedule) {
-  for (const auto& [value, name] : kNames) {
-    if (value == schedule) return name;
-  }
-  return "?";
-}
-
-Schedule parse_schedule(std::string_view name) {
-  std::string known;
-  for (const auto& [value, text] : kNames) {
-    if (text == name) return value;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", text);
-  }
-  throw Error(ExitCode::usage,
-              fmt::format("there is no pipeline schedule '{}'; it can be {}", name, known));
-}
 
 Program make_program(Schedule schedule, int stages, int virtual_stages, int microbatches) {
   const PipelineShape shape{schedule, stages, virtual_stages, microbatches};

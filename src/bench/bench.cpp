@@ -85,7 +85,7 @@ void Bench::add(int step, double seconds, const StepTimes& times) {
 
 void Bench::require_gpu_for_kernels() {
   if (!options_.kernels) return;
-  train::agree(world_, [&] {
+  comm::agree(world_, [&] {
     if (train::trainer_options(config_, world_.local_rank(), true).device == Device::cuda) return;
     throw Error(ExitCode::device,
                 "--kernels lists kernels of a GPU, and this run is on the CPU; it needs a GPU and "
@@ -212,7 +212,7 @@ BenchResult Bench::run() {
   rig_ = std::make_unique<BenchRig>(world_, config_, options_);
   if (options_.kernels) {
     no_profiler_ = Profiler::unavailable();
-    train::agree(world_, [&] {
+    comm::agree(world_, [&] {
       if (!no_profiler_.empty()) return;
       profiler_.emplace(rig_->trainer().context().recorder(), Profiler::Watch::calls_and_kernels,
                         ops::is_communication);

@@ -60,10 +60,13 @@ bool CallCounts::passes() const {
   return forbidden(*this) == 0 && launches_per_segment() <= kLaunchesPerSegment;
 }
 
-CallCounts count_calls(comm::World& world, const train::Config& config) {
-  BenchRig rig(world, config, {});
+CallCounts count_calls(comm::World& world, const train::Config& config,
+                       const plan::IsLegal& is_legal) {
+  BenchOptions options;
+  options.is_legal = is_legal;
+  BenchRig rig(world, config, options);
   std::optional<Profiler> profiler;
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     if (!rig.on_gpu()) {
       throw Error(ExitCode::device,
                   "--count counts calls to CUDA, and this run is on the CPU; it needs a GPU and "

@@ -35,7 +35,7 @@ class DataBench {
  public:
   DataBench(comm::World& world, const train::Config& config, int warmup, int steps)
       : world_(world), config_(config), warmup_(warmup), steps_(steps) {
-    train::agree(world_, [this] { open(); });
+    comm::agree(world_, [this] { open(); });
   }
   DataBenchResult run();
 
@@ -63,11 +63,9 @@ class DataBench {
 void DataBench::open() {
   const Dim B = config_.train.microbatch;
   const Dim T = config_.model.context;
-  const auto sampling =
-      config_.data.sampling == "windows" ? io::Sampling::windows : io::Sampling::blocks;
   data_ = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed);
-  samples_ = std::make_unique<io::Samples>(*data_.train, sampling, T, config_.run.seed, true,
-                                           config_.data.ignore_token);
+  samples_ = std::make_unique<io::Samples>(*data_.train, config_.data.sampling, T, config_.run.seed,
+                                           true, config_.data.ignore_token);
   loader_ = std::make_unique<io::Loader>(*samples_, config_.train.global_batch,
                                          mesh::coordinates_of(config_.parallel, world_.rank()).data,
                                          config_.parallel.data);
@@ -97,7 +95,7 @@ std::vector<double> DataBench::of_all_ranks(double mine) {
 DataBenchRow DataBench::measure(const std::string& name, const LoadOne& load) {
   std::vector<double> seconds;
   world_.barrier();
-  train::agree(world_, [&] {
+  comm::agree(world_, [&] {
     for (std::int64_t step = 1; step <= warmup_ + steps_; ++step) {
       const double start = now_seconds();
       for (int m = 0; m < config_.microbatches(); ++m) load(step, m);

@@ -122,7 +122,7 @@ double softmax_flops(const Ledger& ledger, const train::Config& config) {
                  kSoftmaxBackwardFlops / (8 * Dh) * reference_flops(ledger, Phase::backward));
 }
 
-/// Scores, mask, softmax, value product; empty where one kernel does them all. Both products have
+/// Scores, mask, softmax, value product; empty if one kernel does them all. Both products have
 /// half of the plan's FLOPs, forward (one each) and backward (two each).
 std::vector<BenchComponent> parts_of_attention(const std::array<double, kMaxComponents>& seconds,
                                                const Ledger& ledger, const train::Config& config) {
@@ -153,7 +153,7 @@ void add_shares(std::vector<BenchComponent>& rows, double seconds, double flops)
 }
 
 std::string products_of(const train::Config& config, DType storage) {
-  if (config.precision.compute == "tf32") return "tf32 products, f32 sums";
+  if (config.precision.compute == Precision::tf32) return "tf32 products, f32 sums";
   const std::string name(name_of(storage));
   return storage == DType::bf16 || storage == DType::f16 ? name + " products, f32 sums" : name;
 }

@@ -22,7 +22,7 @@ std::size_t bytes_in_use(Device device) {
 BenchRig::BenchRig(comm::World& world, const train::Config& config, const BenchOptions& options)
     : config_(config) {
   if (options.ranges) nvtx::enable();
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     trainer_options_ =
         train::trainer_options(config_, world.local_rank(), options.mode != BenchMode::forward);
     trainer_options_.graphs = options.graphs();
@@ -32,9 +32,10 @@ BenchRig::BenchRig(comm::World& world, const train::Config& config, const BenchO
   });
   if (config_.run.deterministic) world.set_deterministic();
   mesh_ = train::make_mesh(world, config_, trainer_options_.device);
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     bytes_before_ = bytes_in_use(trainer_options_.device);
-    trainer_ = plan::make_trainer(config_, *mesh_, trainer_options_, plan_.memory);
+    trainer_ =
+        plan::make_trainer(config_, *mesh_, trainer_options_, plan_.memory, options.is_legal);
     trainer_->initialize();
     tokens_ = io::open_tokens({"synthetic"}, config_.data.dtype, config_.model.vocabulary,
                               config_.run.seed);
@@ -53,7 +54,7 @@ void BenchRig::run(BenchMode mode, std::int64_t step, bool loads) {
   switch (mode) {
     case BenchMode::forward: return trainer_->forward(args);
     case BenchMode::forward_backward: return trainer_->forward_backward(args);
-    case BenchMode::step: return trainer_->step(args, loads ? loader_.get() : nullptr);
+    case BenchMode::step: return loads ? trainer_->step(args, *loader_) : trainer_->step(args);
   }
 }
 

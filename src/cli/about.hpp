@@ -10,11 +10,11 @@
 
 namespace hyperslab::cli {
 
-/// Answers --help, --version, --keys, --rules and --completion on standard output; nothing where
+/// Answers --help, --version, --keys, --rules and --completion on standard output; nothing if
 /// `words` begin with anything else. Throws Error(usage).
 [[nodiscard]] std::optional<ExitCode> answer(const std::vector<std::string>& words);
 
-/// Why there is no command in `words`, and what may be meant; with the overview where nothing is.
+/// Why there is no command in `words`, and what may be meant; with the overview if nothing is.
 [[nodiscard]] std::string unknown_command(const std::vector<std::string>& words);
 
 /// A script that completes commands, options, keys of --set and files. `shell`: bash or zsh; throws

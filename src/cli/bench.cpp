@@ -58,7 +58,8 @@ void require_usable(const Arguments& args) {
   }
 }
 
-bench::BenchOptions bench_options(const Arguments& args, BenchMode mode) {
+bench::BenchOptions bench_options(const Arguments& args, const train::Config& config,
+                                  BenchMode mode) {
   bench::BenchOptions options;
   options.mode = mode;
   options.warmup = args.get<int>("warmup");
@@ -67,12 +68,13 @@ bench::BenchOptions bench_options(const Arguments& args, BenchMode mode) {
   options.components = args.has("components");
   options.kernels = args.has("kernels");
   options.ranges = args.has("ranges");
+  options.is_legal = legal_changes(config);
   return options;
 }
 
 /// `text` is that of the first rank.
 void write(comm::World& world, const std::string& path, const std::string& text) {
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     if (world.rank() == 0) io::write_text_file(path, text);
   });
 }
@@ -104,7 +106,7 @@ ordered_json head_of(const Arguments& args, const BenchSetup& setup) {
 }
 
 ExitCode run_counts(comm::World& world, const Arguments& args, const train::Config& config) {
-  const bench::CallCounts counts = bench::count_calls(world, config);
+  const bench::CallCounts counts = bench::count_calls(world, config, legal_changes(config));
   if (world.rank() == 0) print_counts(counts);
   if (args.has("json")) {
     ordered_json out = head_of(args, setup_of(config));
@@ -144,7 +146,7 @@ ExitCode run_all_modes(comm::World& world, const Arguments& args, const train::C
   ordered_json out = head_of(args, setup);
   if (world.rank() == 0) print_setup(setup);
   for (const auto& [name, mode] : modes_of("all")) {
-    results[name] = bench::run_bench(world, config, bench_options(args, mode));
+    results[name] = bench::run_bench(world, config, bench_options(args, config, mode));
     out["modes"][name] = to_json(results[name], args.has("cold"));
     if (world.rank() != 0) continue;
     fmt::print("\n{}\n", name);
@@ -167,7 +169,8 @@ ExitCode run_all_modes(comm::World& world, const Arguments& args, const train::C
 
 ExitCode run_one_mode(comm::World& world, const Arguments& args, const train::Config& config,
                       BenchMode mode) {
-  const bench::BenchResult result = bench::run_bench(world, config, bench_options(args, mode));
+  const bench::BenchResult result =
+      bench::run_bench(world, config, bench_options(args, config, mode));
   const BenchSetup setup = setup_of(config);
   if (world.rank() == 0) {
     print_setup(setup);

@@ -55,7 +55,7 @@ nlohmann::ordered_json to_json(const bench::DataBenchResult& result, const std::
 void run_bench_of_data(comm::World& world, const Arguments& args, const train::Config& config,
                        int warmup, int steps) {
   const bench::DataBenchResult result = bench::run_data_bench(world, config, warmup, steps);
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     if (world.rank() != 0) return;
     print(result, static_cast<std::size_t>(world.size()));
     if (!args.has("json")) return;

@@ -6,7 +6,7 @@
 
 namespace hyperslab::cli {
 
-/// `bench --mode data`: times the loader alone, prints, and writes --json where it is given.
+/// `bench --mode data`: times the loader alone, prints, and writes --json if it is given.
 void run_bench_of_data(comm::World& world, const Arguments& args, const train::Config& config,
                        int warmup, int steps);
 

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// null where it is not a number.
+/// null if it is not a number.
 ordered_json number(double value) {
   return std::isnan(value) ? ordered_json(nullptr) : ordered_json(value);
 }

@@ -65,11 +65,12 @@ void print_kernel_classes(const bench::BenchKernels& kernels, int steps) {
 BenchSetup setup_of(const train::Config& config) {
   const model::ModelSpec& spec = config.model;
   BenchSetup setup;
-  setup.model = fmt::format("{}: {} layers, width {}, {} heads, vocabulary {}", spec.family,
-                            spec.layers, spec.width, spec.heads, spec.vocabulary);
+  setup.model =
+      fmt::format("{}: {} layers, width {}, {} heads, vocabulary {}", name_of(spec.family),
+                  spec.layers, spec.width, spec.heads, spec.vocabulary);
   setup.parameters = model::parameter_count(spec);
   setup.device = planned_device(config) == Device::cuda ? device_name() : "cpu";
-  setup.precision = config.precision.compute;
+  setup.precision = name_of(config.precision.compute);
   setup.ranks = config.parallel.ranks();
   setup.layout = mesh::describe(config.parallel);
   setup.microbatch = config.train.microbatch;

@@ -9,7 +9,7 @@
 namespace hyperslab::cli {
 namespace {
 
-/// False where a checkpoint is damaged.
+/// False if a checkpoint is damaged.
 bool look_at(const std::string& action, const std::vector<std::string>& directories) {
   bool sound = true;
   for (const std::string& directory : directories) {
@@ -68,7 +68,7 @@ ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& argu
         .on_all_ranks();
   }
   bool sound = true;
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     if (world.rank() == 0) sound = look_at(action, args.list("DIR"));
   });
   return world.all(sound) ? ExitCode::ok : ExitCode::checkpoint;

@@ -178,7 +178,7 @@ void require_one_deck(comm::World& world, const std::string& path, const std::st
 
 std::string read_deck_text(comm::World& world, const std::string& path) {
   std::string text;
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     if (world.rank() == 0) text = read_file(path);
   });
   text = world.broadcast(text);
@@ -215,6 +215,14 @@ train::Config read_config(comm::World& world, const DeckSource& source) {
   } catch (const Error& error) {
     throw error.on_all_ranks();
   }
+}
+
+plan::IsLegal legal_changes(const train::Config& config) {
+  deck::Surroundings here;
+  here.has_cuda_device = cuda_device_count() > 0;
+  return [config, here](const train::Config& changed) {
+    return deck::keeps_rules(config, changed, here);
+  };
 }
 
 }  // namespace hyperslab::cli

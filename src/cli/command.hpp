@@ -9,6 +9,7 @@
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/deck/deck.hpp"
+#include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/config.hpp"
 
 namespace hyperslab::cli {
@@ -17,7 +18,7 @@ namespace po = boost::program_options;
 
 class Arguments;
 
-/// A subcommand; `run` is called on every rank with the arguments behind its name.
+/// A subcommand; `run` is called on every rank with the arguments after its name.
 struct Command {
   std::string name;
   std::string summary;
@@ -48,7 +49,7 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
 /// SIGINT ends the process at once; or (`caught` is false) they end the process again.
 void catch_stop_requests(bool caught);
 
-/// "of rank 0 is 'a', of ranks 1, 3 'b', of rank 2 'c'" where values, one a rank, differ; else
+/// "of rank 0 is 'a', of ranks 1, 3 'b', of rank 2 'c'" if values, one a rank, differ; else
 /// empty.
 [[nodiscard]] std::string differences(const std::vector<std::string>& values);
 
@@ -62,7 +63,7 @@ class Arguments {
   void positional(const std::string& name, bool many = false);
   /// A positional argument that may be left out, the last one.
   void optional_positional(const std::string& name);
-  /// False where --help was asked for and printed (by rank 0). Throws Error(usage).
+  /// False if --help was asked for and printed (by rank 0). Throws Error(usage).
   [[nodiscard]] bool parse(const comm::World& world, const std::vector<std::string>& arguments);
   [[nodiscard]] const po::options_description& options() const { return visible_; }
 
@@ -100,14 +101,16 @@ struct DeckSource {
 };
 /// The deck's text, rank 0's on every rank; throws as read_config().
 [[nodiscard]] std::string read_deck_text(comm::World& world, const std::string& path);
-/// What the rules are judged against for a deck that is read like this.
+/// What the rules are checked against for a deck that is read like this.
 [[nodiscard]] deck::Surroundings surroundings_of(const comm::World& world,
                                                  const DeckSource& source);
 /// Keys that decide what a run reads and writes and how long it goes on, not what a step computes.
 [[nodiscard]] std::vector<std::string_view> keys_beside_the_step();
-/// Throws Error(usage) also where another rank finds another text at the path; one that finds none
+/// Throws Error(usage) also if another rank finds another text at the path; one that finds none
 /// takes rank 0's.
 [[nodiscard]] train::Config read_config(comm::World& world, const DeckSource& source);
+/// Which changes of a deck its rules allow here.
+[[nodiscard]] plan::IsLegal legal_changes(const train::Config& config);
 
 /// --set as the option that every command with a deck has.
 void add_deck_options(Arguments& arguments);

@@ -11,8 +11,8 @@
 
 namespace hyperslab::cli {
 
-/// The prompts of a file: parted by blank lines where it has any, else one a line. Throws
-/// Error(data) where it cannot be read or has none.
+/// The prompts of a file: separated by blank lines if it has any, else one a line. Throws
+/// Error(data) if it cannot be read or has none.
 [[nodiscard]] std::vector<std::string> read_prompt_file(const std::string& path);
 
 /// Prints texts to stdout, each prompt and what follows it, in the order of the prompts: the first
@@ -35,7 +35,7 @@ class Completions final : public generate::TokenListener {
     std::string prompt;  ///< valid UTF-8
     io::StopSearch search;
     io::Utf8Stream stream;
-    std::string text;         ///< behind the prompt, valid UTF-8
+    std::string text;         ///< after the prompt, valid UTF-8
     std::size_t printed = 0;  ///< bytes of it
     std::vector<std::int32_t> ids;
     bool ended = false;

@@ -15,7 +15,7 @@
 namespace hyperslab::cli {
 namespace {
 
-/// What is printed of the text; not-a-number or infinite where there is none.
+/// What is printed of the text; not-a-number or infinite if there is none.
 struct TextFigures {
   double bits_per_byte = std::numeric_limits<double>::quiet_NaN();
   double word_perplexity = std::numeric_limits<double>::quiet_NaN();
@@ -36,7 +36,7 @@ nlohmann::ordered_json to_json(const eval::Result& result, std::int64_t stride,
   line["step"] = result.step;
   line["loss"] = evaluation.loss();
   line["perplexity"] = evaluation.perplexity();
-  line["bits_per_byte"] = figures.bits_per_byte;  // null where it is no number
+  line["bits_per_byte"] = figures.bits_per_byte;  // null if it is no number
   if (words) line["word_perplexity"] = figures.word_perplexity;
   line["token_accuracy"] = evaluation.token_accuracy();
   line["tokens"] = evaluation.tokens;
@@ -92,7 +92,7 @@ void add_options(Arguments& args) {
   args.optional_positional("DECK");
 }
 
-/// --stride, or 0 where it is not given; also refuses --words without a vocabulary.
+/// --stride, or 0 if it is not given; also refuses --words without a vocabulary.
 std::int64_t check_options(const Arguments& args, const train::Config& config) {
   if (args.has("words") && config.data.vocabulary.empty()) {
     throw Error(ExitCode::usage,
@@ -123,7 +123,7 @@ void require_finite(const eval::Result& result) {
 }
 
 void write_json(comm::World& world, const std::string& path, const nlohmann::ordered_json& all) {
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     if (world.rank() == 0) {
       io::write_text_file(path, (all.size() == 1 ? all[0] : all).dump(2) + '\n');
     }

@@ -40,7 +40,7 @@ bool overrides_key(const EvalSource& source, std::string_view key) {
 /// What rank 0 finds in a checkpoint.
 StoredDeck stored_in(comm::World& world, const std::string& checkpoint) {
   StoredDeck stored;
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     if (world.rank() != 0) return;
     const io::CheckpointReader reader(checkpoint);
     stored = {reader.meta().deck, reader.folder()};
@@ -53,13 +53,13 @@ StoredDeck stored_in(comm::World& world, const std::string& checkpoint) {
 /// The vocabulary that a checkpoint keeps, which rank 0 finds sound; empty: none.
 std::string kept_vocabulary(comm::World& world, const std::string& checkpoint) {
   std::string kept;
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     if (world.rank() == 0) kept = io::CheckpointReader(checkpoint).vocabulary_path();
   });
   return world.broadcast(kept);
 }
 
-/// The whole model on every one of so many data ranks, where the layout needs another number.
+/// The whole model on every one of so many data ranks, if the layout needs another number.
 std::vector<std::string> layout_overrides(const train::Config& config, std::int64_t ranks) {
   if (config.parallel.ranks() == ranks) return {};
   const std::int64_t share = std::max<std::int64_t>(1, config.train.global_batch / ranks);
@@ -115,7 +115,7 @@ eval::EvalDeck deck_of_checkpoint(comm::World& world, const EvalSource& source,
   notes.clear();
   std::vector<std::string> overrides = layout_overrides(trained, world.size());
   overrides.insert(overrides.end(), source.overrides.begin(), source.overrides.end());
-  eval::EvalDeck out = {read_stored_deck(deck, overrides, world.size(), notes, true), 0};
+  eval::EvalDeck out = {read_stored_deck(deck, overrides, world.size(), notes, true)};
   out.validation_batch = overrides_key(source, "train.global_batch") ? out.config.train.global_batch
                                                                      : trained.train.global_batch;
   if (world.rank() == 0) {
@@ -164,6 +164,7 @@ eval::EvalDeck eval_deck(comm::World& world, const EvalSource& source) {
     }
     find_paths(out.config, source, stored);
   }
+  out.is_legal = legal_changes(out.config);
   require_tokens(out.config);
   choose_vocabulary(world, out.config, source, stored);
   return out;

@@ -15,12 +15,12 @@ struct EvalSource {
   std::vector<std::string> checkpoints;
   std::vector<std::string> overrides;
 };
-/// A deck may also stand behind the folders of --checkpoint. Throws Error(usage).
+/// A deck may also stand after the folders of --checkpoint. Throws Error(usage).
 [[nodiscard]] EvalSource eval_source(const Arguments& args);
 
 /// The deck to measure with; collective over the world. A checkpoint's own deck is laid out over
 /// the ranks that were started, and its paths are looked for from where its run was started, too.
-/// The vocabulary is the one that the checkpoint keeps where the deck's is not found or is its own.
+/// The vocabulary is the one that the checkpoint keeps if the deck's is not found or is its own.
 /// Throws Error(usage) also for a deck without anything to validate on.
 [[nodiscard]] eval::EvalDeck eval_deck(comm::World& world, const EvalSource& source);
 

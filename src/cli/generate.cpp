@@ -122,7 +122,8 @@ void generate(const Arguments& args) {
   const auto texts = prompt_texts(args);
   const auto prompts = encode_prompts(*tokenizer, texts, !args.has("no-special-tokens"));
   generate::Generator generator(
-      config, reader, generate::Generator::rows_for(prompts, args.get<std::int64_t>("batch")));
+      config, reader, generate::Generator::rows_for(prompts, args.get<std::int64_t>("batch")),
+      legal_changes(config));
   if (args.has("logits")) write_logits(args.get<std::string>("logits"), generator, prompts);
   Completions completions(*tokenizer, texts, args.list("stop"), options.max_tokens);
   const auto stats = generator.generate(prompts, options, completions);
@@ -141,7 +142,7 @@ void add_options(Arguments& args) {
       "is taken")("prompt", po::value<std::vector<std::string>>()->composing(),
                   "text to continue (may be repeated; default: the beginning of a document)")(
       "prompt-file", po::value<std::string>(),
-      "file of prompts: parted by blank lines where it has any, else one a line")(
+      "file of prompts: separated by blank lines if it has any, else one a line")(
       "vocab", po::value<std::string>(),
       "vocabulary (default: the one that the checkpoint keeps, else that of its deck)")(
       "no-special-tokens",

@@ -21,7 +21,7 @@
 namespace hyperslab::cli {
 namespace {
 
-/// One line (a deck error: one a problem), from one rank where all ranks failed alike.
+/// One line (a deck error: one a problem), from one rank if all ranks failed alike.
 void report(const comm::World& world, const Error& error) {
   if (error.is_on_all_ranks() && world.rank() != 0) return;
   const bool which = !error.is_on_all_ranks() && world.size() > 1;
@@ -42,7 +42,7 @@ void report(const comm::World& world, const Error& error) {
   std::fflush(stderr);
 }
 
-/// A number that tells builds apart; 0 where the system does not show the program's file.
+/// A number that tells builds apart; 0 if the system does not show the program's file.
 std::uint64_t program_hash() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
   std::vector<std::uint64_t> words(1 << 17);
@@ -86,7 +86,7 @@ ExitCode refuse_command(const comm::World& world, const std::vector<std::string>
   return ExitCode::usage;
 }
 
-/// `words`: the name of the command and its arguments; `command` is null where there is none.
+/// `words`: the name of the command and its arguments; `command` is null if there is none.
 int run(comm::World& world, const Command* command, const std::vector<std::string>& words) {
   try {
     require_one_program(world, words);

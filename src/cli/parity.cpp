@@ -21,12 +21,12 @@ struct Candidate {
   train::Config config;
 };
 
-/// Lines of `--set` overrides, parted by blanks; '#' begins a comment.
+/// Lines of `--set` overrides, separated by blanks; '#' begins a comment.
 std::vector<Candidate> read_matrix(comm::World& world, const std::string& deck,
                                    const std::vector<std::string>& overrides,
                                    const std::string& path) {
   std::string text;
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     if (world.rank() != 0) return;
     std::ifstream file(path);
     text.assign(std::istreambuf_iterator<char>(file), {});
@@ -61,7 +61,7 @@ void print_report(const Candidate& candidate, const parity::ParityReport& report
   }
 }
 
-/// Throws Error(usage) where the decks would train different models or on different batches.
+/// Throws Error(usage) if the decks would train different models or on different batches.
 void require_comparable(const train::Config& reference, const Candidate& candidate) {
   const train::Config& other = candidate.config;
   const auto refuse = [&](const std::string& what, const std::string& a, const std::string& b) {
@@ -94,10 +94,12 @@ bool compare_all(comm::World& world, const Arguments& args, const train::Config&
         .on_all_ranks();
   }
   for (const Candidate& candidate : candidates) require_comparable(reference, candidate);
-  const parity::LayoutTrace expected = parity::trace_layout(world, reference, steps);
+  const parity::LayoutTrace expected =
+      parity::trace_layout(world, reference, steps, legal_changes(reference));
   bool agrees = true;
   for (const Candidate& candidate : candidates) {
-    const parity::LayoutTrace found = parity::trace_layout(world, candidate.config, steps);
+    const parity::LayoutTrace found =
+        parity::trace_layout(world, candidate.config, steps, legal_changes(candidate.config));
     if (world.rank() != 0) continue;
     const parity::ParityReport report = parity::compare(
         expected, found, parity::parity_tolerance(candidate.config.precision.compute));

@@ -34,6 +34,8 @@ std::string in(const Unit& unit, double amount) {
   return fmt::format("{:.{}f}", amount / unit.size, unit.size > 1048576.0 ? 3 : 1);
 }
 
+std::string ranks_text(int ranks) { return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"); }
+
 /// Plans of the ranks of one pipeline; ranks along the other axes hold and do the same.
 std::vector<plan::Plan> make_plans(const train::Config& config) {
   const train::TrainerOptions options = planned_options(config);
@@ -46,9 +48,10 @@ std::vector<plan::Plan> make_plans(const train::Config& config) {
 }
 
 void print_layout(const train::Config& config) {
-  fmt::print("layout        {}, {} ranks\n", mesh::describe(config.parallel),
-             config.parallel.ranks());
-  fmt::print("device        {}, {}\n", name_of(planned_device(config)), config.precision.compute);
+  fmt::print("layout        {}, {}\n", mesh::describe(config.parallel),
+             ranks_text(config.parallel.ranks()));
+  fmt::print("device        {}, {}\n", name_of(planned_device(config)),
+             name_of(config.precision.compute));
   fmt::print("step          {} samples: {} on each data rank, of {} samples x {} tokens\n",
              config.train.global_batch,
              config.microbatches() == 1 ? "1 microbatch"
@@ -116,12 +119,12 @@ void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::
     }
   }
   print_memory_row("all ranks", unit, sum);
-  fmt::print("largest       pipeline {}: {} {} on each of its {} ranks\n\n",
-             largest - plans.begin(), in(unit, static_cast<double>(total(*largest))), unit.name,
-             parallel.data * parallel.tensor);
+  fmt::print("largest       pipeline {}: {} {} on each of its {}\n\n", largest - plans.begin(),
+             in(unit, static_cast<double>(total(*largest))), unit.name,
+             ranks_text(parallel.data * parallel.tensor));
 }
 
-/// What a member of a group of `size` sends where collectives go around a ring.
+/// What a member of a group of `size` sends if collectives go around a ring.
 double bytes_sent(const comm::Traffic& traffic, int size) {
   const auto bytes = [&](comm::Call call) {
     return static_cast<double>(traffic.bytes[static_cast<std::size_t>(call)]);
@@ -225,8 +228,8 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   print_layout(config);
   const mesh::ParallelConfig& parallel = config.parallel;
   if (args.has("schedule")) {
-    print_schedule(pipeline::make_program(pipeline::parse_schedule(parallel.schedule),
-                                          parallel.pipeline, parallel.virtual_stages,
+    print_schedule(pipeline::make_program(parallel.schedule, parallel.pipeline,
+                                          parallel.virtual_stages,
                                           static_cast<int>(config.microbatches())));
   }
   const std::vector<plan::Plan> plans = make_plans(config);

@@ -41,8 +41,9 @@ Reading read_for_cuda(deck::Surroundings surroundings, const std::string& text,
 auto lines_in(const std::string& text) { return std::ranges::count(text, '\n'); }
 
 std::string why_cuda(const train::Config& config) {
-  if (config.run.device == "cuda") return "run.device is cuda";
-  if (config.precision.compute != "fp32") return config.precision.compute + " needs a GPU";
+  if (config.run.device == train::DeviceChoice::cuda) return "run.device is cuda";
+  const Precision precision = config.precision.compute;
+  if (precision != Precision::fp32) return fmt::format("{} needs a GPU", name_of(precision));
   return "model.attention needs a GPU";
 }
 
@@ -63,20 +64,24 @@ train::Config read_planned_config(comm::World& world, const DeckSource& source) 
     if (world.rank() == 0) {
       fmt::print("planned for cuda, since {}; there is no GPU here\n", why_cuda(reading.config));
     }
-    reading.config.run.device = "cuda";
+    reading.config.run.device = train::DeviceChoice::cuda;
   }
   if (!reading.cuts.empty()) log::info("to fit --set: " + reading.cuts);
   return reading.config;
 }
 
 Device planned_device(const train::Config& config) {
-  if (config.run.device == "auto") return cuda_device_count() > 0 ? Device::cuda : Device::cpu;
-  return config.run.device == "cuda" ? Device::cuda : Device::cpu;
+  switch (config.run.device) {
+    case train::DeviceChoice::cpu: return Device::cpu;
+    case train::DeviceChoice::cuda: return Device::cuda;
+    case train::DeviceChoice::automatic: break;
+  }
+  return cuda_device_count() > 0 ? Device::cuda : Device::cpu;
 }
 
 train::TrainerOptions planned_options(const train::Config& config) {
   train::Config elsewhere = config;  // no GPU is touched, whether there is one or not
-  elsewhere.run.device = "cpu";
+  elsewhere.run.device = train::DeviceChoice::cpu;
   train::TrainerOptions options = train::trainer_options(elsewhere, 0, true);
   options.device = planned_device(config);
   return options;

@@ -7,7 +7,7 @@
 
 namespace hyperslab::cli {
 
-/// read_config(), but a deck that needs a GPU (bf16, run.device: cuda) where there is none is read
+/// read_config(), but a deck that needs a GPU (bf16, run.device: cuda) if there is none is read
 /// for one, which rank 0 says in a line on standard output. Then run.device is cuda.
 [[nodiscard]] train::Config read_planned_config(comm::World& world, const DeckSource& source);
 

@@ -23,7 +23,7 @@ std::vector<std::string> words_of(const std::string& process) {
 }
 
 /// The words of a launcher's command line before the program's `own` words, with which it ends;
-/// empty where it is no mpirun or ends otherwise.
+/// empty if it is no mpirun or ends otherwise.
 std::vector<std::string> launcher_words(const std::vector<std::string>& parent,
                                         const std::vector<std::string>& own) {
   constexpr std::array<std::string_view, 5> kLaunchers = {"mpirun", "mpiexec", "orterun", "prterun",

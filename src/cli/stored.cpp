@@ -22,7 +22,7 @@ bool is_present(const fs::path& path) {
 }
 
 /// The folder in which a run was started whose step is `folder`: what stands before the deck's
-/// relative path to it. Empty where the step is somewhere else by now.
+/// relative path to it. Empty if the step is somewhere else by now.
 fs::path start_folder(const std::string& folder, const train::Config& config) {
   const auto& given = config.checkpoint.directory;
   const fs::path inside =
@@ -36,36 +36,49 @@ fs::path start_folder(const std::string& folder, const train::Config& config) {
   return directory.substr(0, directory.size() - end.size()) + "/";
 }
 
-}  // namespace
-
-train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::string>& overrides,
-                               int ranks, std::vector<std::string>& notes, bool reads_data) {
+/// For a deck that a checkpoint holds: a GPU is there, and keys beside the step do not matter.
+deck::Surroundings anywhere_but_in_training() {
   deck::Surroundings anywhere;
-  anywhere.ranks = ranks;
+  anywhere.ranks = 0;
   anywhere.for_training = false;
   anywhere.has_cuda_device = true;
   anywhere.has_cuda_build = true;
   anywhere.unused = keys_beside_the_step();
   anywhere.unused.push_back("train.global_batch");
+  return anywhere;
+}
+
+/// The stored deck in messages.
+std::string name_of(const StoredDeck& stored) { return stored.folder + " (its deck)"; }
+
+/// What the run of the stored deck computed in.
+Precision trained_precision(const StoredDeck& stored) {
+  return deck::read_deck(stored.text, name_of(stored), {}, anywhere_but_in_training())
+      .precision.compute;
+}
+
+}  // namespace
+
+train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::string>& overrides,
+                               int ranks, std::vector<std::string>& notes, bool reads_data) {
+  deck::Surroundings anywhere = anywhere_but_in_training();
+  anywhere.ranks = ranks;
   if (reads_data) std::erase(anywhere.unused, "data.");
-  const std::string name = stored.folder + " (its deck)";
   const auto read = [&](const std::vector<std::string>& settings) {
     std::string cuts;
-    train::Config config = deck::read_deck(stored.text, name, settings, anywhere, &cuts);
+    train::Config config = deck::read_deck(stored.text, name_of(stored), settings, anywhere, &cuts);
     if (!cuts.empty()) notes.push_back("to fit --set: " + cuts);
     return config;
   };
   if (cuda_device_count() > 0) return read(overrides);
+  const Precision trained = trained_precision(stored);
   anywhere.has_cuda_device = false;
   anywhere.has_cuda_build = false;
   std::vector<std::string> here = {"run.device=cpu", "precision.compute=fp32"};
   here.insert(here.end(), overrides.begin(), overrides.end());
-  auto config = read(here);
-  for (const char* precision : {"tf32", "bf16", "fp16"}) {
-    const bool trained_so =
-        stored.text.find(fmt::format("\n  compute: {}\n", precision)) != std::string::npos;
-    if (!trained_so || config.precision.compute != "fp32") continue;
-    notes.push_back(fmt::format("computed in fp32 on the CPU: {} needs a GPU", precision));
+  train::Config config = read(here);
+  if (trained != Precision::fp32 && config.precision.compute == Precision::fp32) {
+    notes.push_back(fmt::format("computed in fp32 on the CPU: {} needs a GPU", name_of(trained)));
   }
   return config;
 }

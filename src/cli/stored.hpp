@@ -27,13 +27,13 @@ struct StoredDeck {
                                              bool reads_data = false);
 
 /// `path` of a deck, which is relative to the folder where the run was started, as seen from here:
-/// itself where it is there, else below the folder in which `folder`, a step's, shows that the run
-/// was started; itself where that does not help.
+/// itself if it is there, else below the folder in which `folder`, a step's, shows that the run
+/// was started; itself if that does not help.
 [[nodiscard]] std::string found_path(const std::string& path, const std::string& folder,
                                      const train::Config& config);
 
 /// The vocabulary of a checkpoint: the one that it keeps, else that of its deck, as found_path(),
-/// whether it is there or not. Empty where the deck names none. Throws Error(checkpoint) for a kept
+/// whether it is there or not. Empty if the deck names none. Throws Error(checkpoint) for a kept
 /// one that is damaged.
 [[nodiscard]] std::string stored_vocabulary_path(const io::CheckpointReader& reader,
                                                  const train::Config& config);

@@ -118,6 +118,7 @@ ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments
     if (world.rank() == 0) print_plan(config, args.has("shapes"));
     return ExitCode::ok;
   }
+  options.is_legal = legal_changes(config);
   options.deck_yaml = deck::to_yaml(config);
   options.command = start_command(world, arguments);
   return run::run_training(world, config, options);

@@ -13,7 +13,7 @@ namespace hyperslab::cli {
                                   const boost::program_options::options_description& options,
                                   const std::vector<std::string>& arguments);
 
-/// "--set train.steps=10" where `word`, given without an option, can be an override: it is
+/// "--set train.steps=10" if `word`, given without an option, can be an override: it is
 /// key=value, or the value of a `--set key` before it; else empty.
 [[nodiscard]] std::string meant_override(const std::string& word,
                                          const std::vector<std::string>& arguments);

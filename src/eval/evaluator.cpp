@@ -12,8 +12,11 @@
 namespace hyperslab::eval {
 
 Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
-    : world_(world), config_(std::move(deck.config)), validation_batch_(deck.validation_batch) {
-  train::agree(world_, [&] {
+    : world_(world),
+      config_(std::move(deck.config)),
+      validation_batch_(deck.validation_batch),
+      is_legal_(std::move(deck.is_legal)) {
+  comm::agree(world_, [&] {
     open_tokens();
     make_samples(stride);
     if (!config_.data.vocabulary.empty()) {
@@ -23,21 +26,21 @@ Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
   });
   train::require_same_tokens(world_, {{"the evaluated tokens", tokens_.get()}});
   if (tokenizer_) text_ = train::count_text(*samples_, count_, *tokenizer_, world_);
-  train::agree(world_,
-               [&] { options_ = train::trainer_options(config_, world_.local_rank(), false); });
+  comm::agree(world_,
+              [&] { options_ = train::trainer_options(config_, world_.local_rank(), false); });
   options_.activity = &world_.activity();
   mesh_ = train::make_mesh(world_, config_, options_.device);
 }
 
 Result Evaluator::measure(const std::string& checkpoint) {
   Result result = {checkpoint, 0, {}};
-  train::agree(world_, [&] {
+  comm::agree(world_, [&] {
     const Pause pause(world_.activity());
     const io::CheckpointReader reader(checkpoint);
     result.step = reader.meta().step;
     if (!trainer_) {
       const plan::Plan plan = plan::make_plan(config_, options_, world_.rank());
-      trainer_ = plan::make_trainer(config_, *mesh_, options_, plan.memory);
+      trainer_ = plan::make_trainer(config_, *mesh_, options_, plan.memory, is_legal_);
       trainer_->initialize();
     }
     trainer_->load(reader);  // which names every tensor of another shape

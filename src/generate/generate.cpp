@@ -45,10 +45,10 @@ std::vector<std::vector<std::size_t>> groups_of(const Prompts& prompts, std::siz
   std::map<std::size_t, std::size_t> open;  // length -> group
   std::vector<std::vector<std::size_t>> groups;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    const auto [place, is_new] = open.try_emplace(prompts[i].size(), groups.size());
-    if (!is_new && groups[place->second].size() == rows) place->second = groups.size();
-    if (place->second == groups.size()) groups.emplace_back();
-    groups[place->second].push_back(i);
+    const auto [entry, is_new] = open.try_emplace(prompts[i].size(), groups.size());
+    if (!is_new && groups[entry->second].size() == rows) entry->second = groups.size();
+    if (entry->second == groups.size()) groups.emplace_back();
+    groups[entry->second].push_back(i);
   }
   return groups;
 }
@@ -57,7 +57,8 @@ std::vector<std::vector<std::size_t>> groups_of(const Prompts& prompts, std::siz
 
 class Generator::Model {
  public:
-  Model(const train::Config& config, const io::CheckpointReader& reader, Dim rows);
+  Model(const train::Config& config, const io::CheckpointReader& reader, Dim rows,
+        const plan::IsLegal& is_legal);
 
   /// The newest `count` tokens of texts of one length, into all rows; leaves the next logits.
   void feed(std::span<const Text> texts, std::size_t count);
@@ -94,12 +95,13 @@ class Generator::Model {
   Dim past_ = 0;
 };
 
-Generator::Model::Model(const train::Config& config, const io::CheckpointReader& reader, Dim rows)
+Generator::Model::Model(const train::Config& config, const io::CheckpointReader& reader, Dim rows,
+                        const plan::IsLegal& is_legal)
     : config_(on_one_rank(config)),
       options_(cached_options(config_, rows)),
       mesh_(mesh::Mesh::plan(config_.parallel, 0)),
       plan_(plan::make_plan(config_, options_, 0).memory),
-      trainer_(plan::make_trainer(config_, mesh_, options_, plan_)),
+      trainer_(plan::make_trainer(config_, mesh_, options_, plan_, is_legal)),
       tokens_(options_.device, DType::i32, {rows, trainer_->sequence()}),
       logits_(options_.device, options_.compute, {rows, trainer_->stage().logits_columns()}),
       widened_(options_.device, DType::f32, logits_.view().shape()),
@@ -125,16 +127,16 @@ void Generator::Model::feed(std::int32_t token) {
 void Generator::Model::decode(std::size_t count) {
   Context& ctx = trainer_->context();
   const Shape shape = {options_.B, static_cast<Dim>(count)};
-  const View place(tokens_.view().raw(), DType::i32, options_.device, shape);
-  copy(ctx, CView(next_.data(), DType::i32, Device::cpu, shape), place);
-  trainer_->stage().decode(ctx, place, past_, logits_.view());
+  const View input(tokens_.view().raw(), DType::i32, options_.device, shape);
+  copy(ctx, CView(next_.data(), DType::i32, Device::cpu, shape), input);
+  trainer_->stage().decode(ctx, input, past_, logits_.view());
   ops::cast(ctx, logits_.view(), widened_.view());
   copy(ctx, widened_.view(), host_.view());
   synchronize(ctx);
   past_ += static_cast<Dim>(count);
 }
 
-/// The next token of every text, any in those that have ended; false where all have.
+/// The next token of every text, any in those that have ended; false if all have.
 bool Generator::Model::choose(std::vector<Text>& texts, const SamplingOptions& options,
                               TokenListener& listener, GenerateStats& stats) {
   bool goes_on = false;
@@ -179,8 +181,9 @@ void Generator::Model::run(std::vector<Text>& texts, const SamplingOptions& opti
   stats.seconds += now_seconds() - mark;
 }
 
-Generator::Generator(const train::Config& config, const io::CheckpointReader& reader, Dim rows)
-    : model_(std::make_unique<Model>(config, reader, rows)) {}
+Generator::Generator(const train::Config& config, const io::CheckpointReader& reader, Dim rows,
+                     const plan::IsLegal& is_legal)
+    : model_(std::make_unique<Model>(config, reader, rows, is_legal)) {}
 
 Generator::~Generator() = default;
 

@@ -93,7 +93,7 @@ void Sampler::cut_to_top_p() {
     });
   };
   const double total = mass(0, kept_);
-  const double wanted = options_.top_p * total;
+  const double expected = options_.top_p * total;
   // All tokens below this together hold less than what may be left out.
   const double least = (1 - options_.top_p) * total / (2 * static_cast<double>(kept_));
   const auto light = std::partition(at(0), at(kept_),
@@ -106,7 +106,7 @@ void Sampler::cut_to_top_p() {
     std::nth_element(at(low), at(middle), at(high),
                      [this](auto a, auto b) { return is_likelier(a, b); });
     const double more = mass(low, middle);
-    if (held + more >= wanted) {
+    if (held + more >= expected) {
       high = middle;
     } else {
       held += more;
@@ -123,7 +123,7 @@ std::int32_t Sampler::draw_token() {
   std::size_t last = 0;
   for (std::size_t id = 0; id < weights_.size(); ++id) {
     if (weights_[id] == 0) continue;
-    last = id;  // rounding may leave a rest behind the last one
+    last = id;  // rounding may leave a rest after the last one
     rest -= weights_[id];
     if (rest < 0) break;
   }

@@ -32,7 +32,7 @@ void require_counterpart(const ModelSpec& spec) {
   const auto wants = [&](bool holds, const char* key, const char* value) {
     complaints.unless(holds, fmt::format("model.{} must be {}", key, value));
   };
-  const bool gpt2 = spec.family == "gpt2";
+  const bool gpt2 = spec.family == model::Family::gpt2;
   wants(spec.norm_place == model::NormPlace::pre, "norm_place", "pre");
   wants(spec.scale_of_embeddings() == 1, "embedding_scale", "1");
   if (gpt2) {
@@ -46,16 +46,16 @@ void require_counterpart(const ModelSpec& spec) {
     wants(spec.norm == ops::NormKind::rmsnorm, "norm", "rmsnorm");
     wants(spec.activation == ops::Activation::swiglu, "activation", "swiglu");
   }
-  complaints.raise(ExitCode::usage,
-                   fmt::format("this model of family {} has no counterpart as {}", spec.family,
-                               gpt2 ? "GPT2LMHeadModel" : "LlamaForCausalLM"));
+  complaints.raise(ExitCode::usage, fmt::format("this model of family {} has no counterpart as {}",
+                                                name_of(spec.family),
+                                                gpt2 ? "GPT2LMHeadModel" : "LlamaForCausalLM"));
 }
 
 std::string config_json(const ModelSpec& spec, DType dtype, const SpecialIds& ids) {
-  const bool gpt2 = spec.family == "gpt2";
+  const bool gpt2 = spec.family == model::Family::gpt2;
   ordered_json config;
   config["architectures"] = {gpt2 ? "GPT2LMHeadModel" : "LlamaForCausalLM"};
-  config["model_type"] = spec.family;
+  config["model_type"] = name_of(spec.family);
   config["vocab_size"] = spec.vocabulary;
   if (gpt2) {
     config["n_positions"] = spec.context;

@@ -90,15 +90,14 @@ class ConfigReader {
         fmt::format("{} is {} and {}, its other name, is {}", key, first, alias, second));
     return second;
   }
-  /// Judges the keys that nothing has asked for; returns those that are in no table. `where`:
+  /// Checks the keys that nothing has asked for; returns those that are in no table. `where`:
   /// before their names in complaints.
-  [[nodiscard]] std::vector<std::string> judge_rest(const std::string& family,
-                                                    Complaints& complaints,
+  [[nodiscard]] std::vector<std::string> check_rest(model::Family family, Complaints& complaints,
                                                     const std::string& where = "") const {
     std::vector<std::string> unknown;
     for (const auto& [key, value] : config_.items()) {
       if (read_.contains(key)) continue;
-      const UnreadKey kind = judge_unread(family, key, value);
+      const UnreadKey kind = check_unread(family, key, value);
       if (kind == UnreadKey::unknown) unknown.push_back(key);
       const std::string only = neutral_value(family, key);
       complaints.unless(kind != UnreadKey::refused,
@@ -178,7 +177,7 @@ void read_common(Import& in, ModelSpec& spec, bool tied) {
 }
 
 ModelSpec read_gpt2(Import& in) {
-  ModelSpec spec = model::preset("gpt2");
+  ModelSpec spec = model::preset(model::Family::gpt2);
   ConfigReader& config = in.config;
   const auto size = [&](const char* key, const char* alias, Dim fallback, Dim most) {
     return config.size_of_two(key, alias, fallback, most, in.complaints);
@@ -225,7 +224,7 @@ double read_rope_theta(Import& in) {
     in.complaints.unless(rope.real("partial_rotary_factor", 1) == 1,
                          "partial_rotary_factor is not 1");
     const std::vector<std::string> unknown =
-        rope.judge_rest("llama", in.complaints, fmt::format("{}: ", key));
+        rope.check_rest(model::Family::llama, in.complaints, fmt::format("{}: ", key));
     in.complaints.unless(
         unknown.empty() || type != "default",
         fmt::format("{} has {}, which is not done here", key, fmt::join(unknown, ", ")));
@@ -234,7 +233,7 @@ double read_rope_theta(Import& in) {
 }
 
 ModelSpec read_llama(Import& in) {
-  ModelSpec spec = model::preset("llama");
+  ModelSpec spec = model::preset(model::Family::llama);
   ConfigReader& config = in.config;
   Complaints& complaints = in.complaints;
   spec.layers = config.size("num_hidden_layers", 32, 1 << 16);
@@ -286,7 +285,7 @@ ForeignConfig read_foreign_config(const std::string& text, const std::string& fi
   }
   ForeignConfig out;
   out.spec = type == "gpt2" ? read_gpt2(in) : read_llama(in);
-  const std::vector<std::string> unknown = in.config.judge_rest(type, in.complaints);
+  const std::vector<std::string> unknown = in.config.check_rest(out.spec.family, in.complaints);
   in.complaints.raise(ExitCode::checkpoint, file + ": this model cannot be imported");
   out.warnings = std::move(in.warnings);
   if (!unknown.empty()) {

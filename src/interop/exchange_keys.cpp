@@ -74,20 +74,19 @@ constexpr std::array<std::string_view, 72> kHarmless = {
     // only rounding
     "n_ctx", "n_special", "predict_special_tokens", "reorder_and_upcast_attn"};
 
-const Neutral* find_neutral(const std::string& family, const std::string& key) {
+const Neutral* find_neutral(model::Family family, const std::string& key) {
   const auto find = [&](std::span<const Neutral> table) -> const Neutral* {
     const auto found = std::ranges::find(table, std::string_view(key), &Neutral::key);
     return found == table.end() ? nullptr : &*found;
   };
   const Neutral* common = find(kNeutral);
   if (common != nullptr) return common;
-  return family == "gpt2" ? find(kNeutralGpt2) : find(kNeutralLlama);
+  return family == model::Family::gpt2 ? find(kNeutralGpt2) : find(kNeutralLlama);
 }
 
 }  // namespace
 
-UnreadKey judge_unread(const std::string& family, const std::string& key,
-                       const nlohmann::json& value) {
+UnreadKey check_unread(model::Family family, const std::string& key, const nlohmann::json& value) {
   if (const Neutral* rule = find_neutral(family, key)) {
     const bool fits =
         value.is_null() || (!rule->json.empty() && value == nlohmann::json::parse(rule->json));
@@ -97,7 +96,7 @@ UnreadKey judge_unread(const std::string& family, const std::string& key,
   return harmless || value.is_null() ? UnreadKey::harmless : UnreadKey::unknown;
 }
 
-std::string neutral_value(const std::string& family, const std::string& key) {
+std::string neutral_value(model::Family family, const std::string& key) {
   const Neutral* rule = find_neutral(family, key);
   return rule == nullptr ? "" : std::string(rule->json);
 }

@@ -13,11 +13,11 @@ enum class UnreadKey : std::uint8_t {
   refused,   ///< asks for something that is not done here
   unknown,   ///< in no table
 };
-/// What a key stands for that the import has not read. `family`: gpt2 or llama. A null stands for
+/// What a key stands for that the import has not read. A null stands for
 /// an absent key. Keys are those of transformers 4.0 to 5.23, and of models derived from Llama.
-[[nodiscard]] UnreadKey judge_unread(const std::string& family, const std::string& key,
+[[nodiscard]] UnreadKey check_unread(model::Family family, const std::string& key,
                                      const nlohmann::json& value);
 /// The value that a key must have, as JSON; empty if it must be absent or has no such rule.
-[[nodiscard]] std::string neutral_value(const std::string& family, const std::string& key);
+[[nodiscard]] std::string neutral_value(model::Family family, const std::string& key);
 
 }  // namespace hyperslab::interop

@@ -81,7 +81,7 @@ void add_llama_block(Table& table, const model::ModelSpec& spec, Dim layer) {
 }  // namespace
 
 std::vector<ExchangedTensor> exchanged_tensors(const model::ModelSpec& spec) {
-  const bool gpt2 = spec.family == "gpt2";
+  const bool gpt2 = spec.family == model::Family::gpt2;
   const Shape vocabulary = {spec.vocabulary, spec.width};
   Table table;
   table.same(gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight",

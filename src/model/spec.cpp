@@ -43,13 +43,10 @@ double default_scale_of_embeddings(const ModelSpec& spec) {
 
 }  // namespace
 
-ModelSpec preset(const std::string& family) {
+ModelSpec preset(Family family) {
   ModelSpec spec;
   spec.family = family;
-  if (family == "gpt2") return spec;
-  if (family != "llama") {
-    throw Error(ExitCode::usage, "unknown model family '" + family + "'; known are gpt2 and llama");
-  }
+  if (family == Family::gpt2) return spec;
   spec.position = Position::rope;
   spec.norm = ops::NormKind::rmsnorm;
   spec.activation = ops::Activation::swiglu;

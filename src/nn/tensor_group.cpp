@@ -30,11 +30,11 @@ void TensorGroup::sum(Context& ctx, View partial, View out) const {
 
 int TensorGroup::pieces(const Context& ctx, Dim rows, Dim inner) const {
   constexpr Dim kLeastRows = 1024;  // of a piece: a product of fewer leaves processors idle
-  // An element of 16 bits takes 2 inner / 600 TFLOP/s to compute and 4 (t - 1) / t bytes over links
-  // of 250 GB/s to add up (H200): as long as the other for this inner length times (t - 1) / t.
-  constexpr double kEvenInner = 4800;
   if (size_ == 1 || sequence_ || ctx.planned() != Device::cuda) return 1;
-  const double hidden = static_cast<double>(inner * size_) / (kEvenInner * (size_ - 1));
+  // An element of 16 bits takes 2 inner FLOP to compute and 4 (t - 1) / t bytes over links to add
+  // up: one takes as long as the other for the inner length even_inner (t - 1) / t.
+  const double even_inner = 2 * ctx.machine().gemm_flops / ctx.machine().link_bytes;
+  const double hidden = static_cast<double>(inner * size_) / (even_inner * (size_ - 1));
   const Dim worthwhile = hidden >= 2 ? kMostPieces : hidden >= 1 ? 2 : 1;
   return static_cast<int>(std::clamp<Dim>(rows / kLeastRows, 1, worthwhile));
 }

@@ -26,9 +26,11 @@ bool decays(const OptimizerConfig& config, param::Role role) {
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
                                           const param::ParamGroup& group, bool sharded,
                                           Arena& arena) {
-  if (config.name == "adamw") return std::make_unique<AdamW>(config, group, sharded, arena);
-  if (config.name == "sgd") return std::make_unique<Sgd>(config, group, sharded, arena);
-  throw Error(ExitCode::internal, "no optimizer of the name " + config.name);
+  switch (config.name) {
+    case OptimizerKind::adamw: return std::make_unique<AdamW>(config, group, sharded, arena);
+    case OptimizerKind::sgd: return std::make_unique<Sgd>(config, group, sharded, arena);
+  }
+  throw Error(ExitCode::internal, "an optimizer without a class");
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded,

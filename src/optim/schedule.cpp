@@ -22,12 +22,12 @@ double learning_rate(const ScheduleConfig& schedule, double lr, std::int64_t ste
   const auto warm = static_cast<double>(schedule.warmup_steps);
   if (step < schedule.warmup_steps) return lr * now / warm;
   const double low = lr * schedule.final_fraction;
-  if (schedule.name == "linear") return lr + (low - lr) * progress(now, warm, last);
-  if (schedule.name == "cosine") {
+  if (schedule.name == ScheduleKind::linear) return lr + (low - lr) * progress(now, warm, last);
+  if (schedule.name == ScheduleKind::cosine) {
     const double x = progress(now, warm, last);
     return low + 0.5 * (lr - low) * (1.0 + std::cos(std::numbers::pi * x));
   }
-  if (schedule.name == "wsd") {
+  if (schedule.name == ScheduleKind::wsd) {
     const double start = std::max(warm, last * (1.0 - schedule.decay_fraction));
     return now <= start ? lr : lr + (low - lr) * progress(now, start, last);
   }

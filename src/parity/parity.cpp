@@ -45,7 +45,7 @@ class Unpacker {
  public:
   explicit Unpacker(const std::string& bytes) : at_(bytes.data()), end_(at_ + bytes.size()) {}
   [[nodiscard]] bool at_end() const { return at_ == end_; }
-  /// Copies the next slab to its place in `all`, counting every element.
+  /// Copies the next slab into `all`, counting every element.
   void next(GlobalTensors& all, std::map<std::string, std::vector<std::uint8_t>>& hits) {
     const auto length = static_cast<std::size_t>(number());
     const std::string name(at_, length);
@@ -86,23 +86,23 @@ class Unpacker {
 /// The deck's training tokens and a trainer on them, for as long as a trace takes.
 class Tracer {
  public:
-  Tracer(comm::World& world, train::Config config) : world_(world), config_(std::move(config)) {
+  Tracer(comm::World& world, train::Config config, const plan::IsLegal& is_legal)
+      : world_(world), config_(std::move(config)) {
     train::TrainerOptions options;
-    train::agree(world_, [&] {
+    comm::agree(world_, [&] {
       options = train::trainer_options(config_, world_.local_rank(), true);
       options.activity = &world_.activity();
       tokens_ = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed).train;
-      const auto sampling =
-          config_.data.sampling == "windows" ? io::Sampling::windows : io::Sampling::blocks;
-      samples_ = std::make_unique<io::Samples>(*tokens_, sampling, config_.model.context,
-                                               config_.run.seed, true, config_.data.ignore_token);
+      samples_ =
+          std::make_unique<io::Samples>(*tokens_, config_.data.sampling, config_.model.context,
+                                        config_.run.seed, true, config_.data.ignore_token);
     });
     mesh_ = train::make_mesh(world_, config_, options.device);
-    train::agree(world_, [&] {
+    comm::agree(world_, [&] {
       loader_ = std::make_unique<io::Loader>(*samples_, config_.train.global_batch,
                                              mesh_->at().data, config_.parallel.data);
       const model::MemoryPlan memory = plan::make_plan(config_, options, world_.rank()).memory;
-      trainer_ = plan::make_trainer(config_, *mesh_, options, memory);
+      trainer_ = plan::make_trainer(config_, *mesh_, options, memory, is_legal);
       trainer_->initialize();
     });
     train::start_from_initial(world_, config_, *trainer_);
@@ -117,7 +117,7 @@ class Tracer {
       args.learning_rate =
           optim::learning_rate(config_.schedule, config_.optimizer.lr, step, total);
       const double loss_scale = step == 1 ? trainer_->state().loss_scale : 1;
-      trainer_->step(args, loader_.get());
+      trainer_->step(args, *loader_);
       const ops::StepResult& result = trainer_->result(step);
       trace.losses.push_back(result.loss_sum / result.tokens);
       if (step > 1) continue;
@@ -166,7 +166,8 @@ GlobalTensors gather_tensors(comm::World& world, const std::vector<io::Slab>& sl
   return all;
 }
 
-LayoutTrace trace_layout(comm::World& world, const train::Config& config, std::int64_t steps) {
+LayoutTrace trace_layout(comm::World& world, const train::Config& config, std::int64_t steps,
+                         const plan::IsLegal& is_legal) {
   const int ranks = config.parallel.ranks();
   if (ranks > world.size()) {
     throw Error(ExitCode::usage,
@@ -178,20 +179,20 @@ LayoutTrace trace_layout(comm::World& world, const train::Config& config, std::i
   LayoutTrace trace;
   std::optional<Error> failed;  // alike on all ranks of the part, which the others do not know yet
   try {
-    if (part) trace = Tracer(*part, config).run(steps);
+    if (part) trace = Tracer(*part, config, is_legal).run(steps);
   } catch (const Error& error) {
     if (!error.is_on_all_ranks()) throw;
     failed = error;
   }
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     if (failed) throw Error(*failed);
   });
   return trace;
 }
 
-ParityTolerance parity_tolerance(const std::string& precision) {
-  if (precision == "fp32") return {};
-  if (precision == "tf32") return {5e-3, 1e-3, 5e-3};
+ParityTolerance parity_tolerance(Precision precision) {
+  if (precision == Precision::fp32) return {};
+  if (precision == Precision::tf32) return {5e-3, 1e-3, 5e-3};
   return {5e-2, 5e-3, 2e-2};
 }
 
@@ -204,19 +205,19 @@ ParityReport compare(const LayoutTrace& a, const LayoutTrace& b, const ParityTol
   ParityReport report;
   report.agrees = a.gradients.size() == b.gradients.size() && !a.gradients.empty() &&
                   a.losses.size() == b.losses.size();
-  for (const auto& [name, wanted] : a.gradients) {
+  for (const auto& [name, expected] : a.gradients) {
     const auto found = b.gradients.find(name);
-    if (found == b.gradients.end() || found->second.size() != wanted.size()) {
+    if (found == b.gradients.end() || found->second.size() != expected.size()) {
       report.rows.push_back({name, HUGE_VAL});
       continue;
     }
     double difference = 0;
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      const double apart = std::abs(static_cast<double>(wanted[i]) - found->second[i]);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const double apart = std::abs(static_cast<double>(expected[i]) - found->second[i]);
       difference =
           std::isnan(apart) ? std::numeric_limits<double>::infinity() : std::max(difference, apart);
     }
-    const double scale = std::max(largest(wanted), kKindShare * largest_of_kind[kind_of(name)]);
+    const double scale = std::max(largest(expected), kKindShare * largest_of_kind[kind_of(name)]);
     report.rows.push_back({name, difference == 0 ? 0 : difference / scale});
   }
   std::ranges::stable_sort(report.rows, std::greater(), &ParityReport::Row::difference);

@@ -10,6 +10,8 @@
 namespace hyperslab::plan {
 namespace {
 
+constexpr int kMostZero = 2;
+
 struct Change {
   std::string setting;
   train::Config config;
@@ -19,11 +21,6 @@ std::string gibibytes(std::int64_t bytes) {
   const double gib = static_cast<double>(bytes) / 1073741824.0;
   return gib < 0.1 ? fmt::format("{:.1f} MiB", 1024.0 * gib) : fmt::format("{:.2f} GiB", gib);
 }
-
-// The conditions below are those of the deck's rules that a change could break.
-
-/// Norms are logged where every rank holds the whole model and its activations.
-bool logs_norms(const train::Config& config) { return config.train.log_norms > 0; }
 
 /// Attention that does not keep its probabilities; it has no dropout of them.
 void add_attention(const train::Config& config, const train::TrainerOptions& options,
@@ -44,50 +41,37 @@ void add_attention(const train::Config& config, const train::TrainerOptions& opt
 void add_microbatch(const train::Config& config, const train::TrainerOptions& options,
                     std::vector<Change>& to) {
   const std::int64_t half = config.train.microbatch / 2;
-  const std::int64_t rows = half * config.model.context;
   if (options.B > 0 || half == 0 || config.train.microbatch % 2 != 0) return;
-  if (config.parallel.sequence && rows % config.parallel.tensor != 0) return;
   Change& change = to.emplace_back(Change{fmt::format("train.microbatch: {}", half), config});
   change.config.train.microbatch = half;
 }
 
 void add_recompute(const train::Config& config, std::vector<Change>& to) {
-  if (config.parallel.schedule == "zero_bubble") return;
-  for (const std::string choice : {"selective", "full"}) {
-    if (config.memory.recompute == "full" || config.memory.recompute == choice) continue;
-    if (choice == "full" && logs_norms(config)) continue;
-    Change& change = to.emplace_back(Change{"memory.recompute: " + choice, config});
+  for (const nn::Recompute choice : {nn::Recompute::selective, nn::Recompute::full}) {
+    if (choice <= config.memory.recompute) continue;  // which already saves as much
+    Change& change =
+        to.emplace_back(Change{fmt::format("memory.recompute: {}", name_of(choice)), config});
     change.config.memory.recompute = choice;
   }
 }
 
 void add_zero(const train::Config& config, std::vector<Change>& to) {
-  const mesh::ParallelConfig& parallel = config.parallel;
-  if (parallel.data == 1 || logs_norms(config)) return;
-  const bool allows_two = parallel.schedule == "1f1b" && parallel.pipeline == 1;
-  for (int zero = parallel.zero + 1; zero <= (allows_two ? 2 : 1); ++zero) {
+  if (config.parallel.data == 1) return;
+  for (int zero = config.parallel.zero + 1; zero <= kMostZero; ++zero) {
     Change& change = to.emplace_back(Change{fmt::format("parallel.zero: {}", zero), config});
     change.config.parallel.zero = zero;
   }
 }
 
 void add_tensor(const train::Config& config, std::vector<Change>& to) {
-  const model::ModelSpec& model = config.model;
   const int tensor = 2 * config.parallel.tensor;
-  const bool shares_keys = model.kv_heads % tensor == 0 || tensor % model.kv_heads == 0;
-  if (logs_norms(config)) return;
-  if (model.heads % tensor != 0 || model.ffn_width % tensor != 0 || !shares_keys) return;
-  if (config.parallel.sequence && config.train.microbatch * model.context % tensor != 0) return;
   Change& change = to.emplace_back(
       Change{fmt::format("parallel.tensor: {} with {} ranks", tensor, 2 * config.parallel.ranks()),
              config});
   change.config.parallel.tensor = tensor;
 }
 
-}  // namespace
-
-std::vector<MemorySaving> memory_savings(const train::Config& config,
-                                         const train::TrainerOptions& options, int world_rank) {
+std::vector<Change> changes_of(const train::Config& config, const train::TrainerOptions& options) {
   std::vector<Change> changes;
   add_microbatch(config, options, changes);
   add_attention(config, options, changes);
@@ -96,25 +80,34 @@ std::vector<MemorySaving> memory_savings(const train::Config& config,
     add_zero(config, changes);
   }
   if (!options.cache) add_tensor(config, changes);
+  return changes;
+}
+
+}  // namespace
+
+std::vector<MemorySaving> memory_savings(const train::Config& config,
+                                         const train::TrainerOptions& options, int world_rank,
+                                         const IsLegal& is_legal) {
   const mesh::Coordinates at = mesh::coordinates_of(config.parallel, world_rank);
   const auto now = make_plan(config, options, world_rank).memory.total();
   std::vector<MemorySaving> savings;
-  for (const Change& change : changes) {
+  for (const Change& change : changes_of(config, options)) {
+    if (!is_legal || !is_legal(change.config)) continue;
     const int rank = mesh::world_rank_of(change.config.parallel, at);
     const std::size_t then = make_plan(change.config, options, rank).memory.total();
-    if (then < now)
-      savings.push_back({change.setting, then, static_cast<std::int64_t>(now - then)});
+    if (then >= now) continue;
+    savings.push_back({change.setting, then, static_cast<std::int64_t>(now - then)});
   }
   std::ranges::stable_sort(savings, std::greater<>(), &MemorySaving::saved_bytes);
   return savings;
 }
 
 std::string out_of_memory_advice(const train::Config& config, const train::TrainerOptions& options,
-                                 int world_rank) {
+                                 int world_rank, const IsLegal& is_legal) {
   const std::size_t now = make_plan(config, options, world_rank).memory.total();
   std::string text =
       "this rank needs " + gibibytes(static_cast<std::int64_t>(now)) + " in all; what would help: ";
-  for (const MemorySaving& saving : memory_savings(config, options, world_rank)) {
+  for (const MemorySaving& saving : memory_savings(config, options, world_rank, is_legal)) {
     text += fmt::format("{} (saves {}), ", saving.setting, gibibytes(saving.saved_bytes));
   }
   return text + "or a smaller model.context";
@@ -122,13 +115,14 @@ std::string out_of_memory_advice(const train::Config& config, const train::Train
 
 std::unique_ptr<train::Trainer> make_trainer(const train::Config& config, const mesh::Mesh& mesh,
                                              const train::TrainerOptions& options,
-                                             const model::MemoryPlan& memory) {
+                                             const model::MemoryPlan& memory,
+                                             const IsLegal& is_legal) {
   try {
-    return std::make_unique<train::Trainer>(config, mesh, options, &memory);
+    return train::Trainer::make(config, mesh, options, memory);
   } catch (const OutOfMemory& error) {
     const int rank = mesh::world_rank_of(config.parallel, mesh.at());
     throw Error(ExitCode::device,
-                error.facts() + "; " + out_of_memory_advice(config, options, rank));
+                error.facts() + "; " + out_of_memory_advice(config, options, rank, is_legal));
   }
 }
 

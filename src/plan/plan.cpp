@@ -5,7 +5,8 @@ namespace hyperslab::plan {
 
 Plan make_plan(const train::Config& config, const train::TrainerOptions& options, int world_rank) {
   const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, world_rank, config.groups());
-  train::Trainer trainer(config, mesh, options, nullptr);
+  const auto owned = train::Trainer::measure(config, mesh, options);
+  train::Trainer& trainer = *owned;
   if (options.cache) {
     const View tokens(nullptr, DType::i32, Device::meta,
                       {trainer.microbatch(), trainer.sequence()});
@@ -14,7 +15,7 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
     trainer.stage().decode(trainer.context(), tokens, 0, logits);
   }
   if (options.training) {
-    trainer.step({}, nullptr);
+    trainer.step({});
   } else if (!options.cache) {
     trainer.forward({});
   }

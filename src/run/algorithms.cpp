@@ -77,7 +77,7 @@ ops::AlgorithmCache choose_algorithms(const Start& start, train::Trainer& traine
   ops::AlgorithmCache used = merge_algorithms(start.world, ops::algorithms_of(ctx), known);
   ops::adopt_algorithms(ctx, used);
   const std::int64_t chosen = start.world.max(ops::chosen_algorithms(ctx));
-  train::agree(start.world, [&] {
+  comm::agree(start.world, [&] {
     if (start.is_first()) write_algorithms_file(path, used);
   });
   if (start.is_first()) {

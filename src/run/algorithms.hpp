@@ -16,10 +16,10 @@ namespace hyperslab::run {
 [[nodiscard]] ops::AlgorithmCache read_algorithms(const std::string& text,
                                                   const std::string& where);
 
-/// The table in a file, in the same way; empty where there is no file.
+/// The table in a file, in the same way; empty if there is no file.
 [[nodiscard]] ops::AlgorithmCache read_algorithms_file(const std::string& path);
 
-/// Replaces the file in one step, where it does not hold the table already. Throws Error(storage).
+/// Replaces the file in one step, if it does not hold the table already. Throws Error(storage).
 void write_algorithms_file(const std::string& path, const ops::AlgorithmCache& table);
 
 /// The tables of all ranks in one, equal on all of them: of several algorithms for a kind that of

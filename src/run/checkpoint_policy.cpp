@@ -55,7 +55,7 @@ void CheckpointPolicy::save_at_end(std::int64_t step) {
 bool CheckpointPolicy::may_save(std::int64_t step, bool at_end) {
   const bool was_due = finite_.save_is_due();
   const FiniteSteps::Save save =
-      finite_.decide(at_end, parts_.start.config.precision.compute == "fp16");
+      finite_.decide(at_end, parts_.start.config.precision.compute == Precision::fp16);
   if (save == FiniteSteps::Save::now) return true;
   const bool told =
       save == FiniteSteps::Save::later && (was_due || step == parts_.data.last_step());
@@ -124,7 +124,7 @@ void CheckpointPolicy::prune(std::int64_t step) {
 void CheckpointPolicy::save(std::int64_t step, bool at_end) {
   if (!may_save(step, at_end)) return;
   const double start = now_seconds();
-  train::agree(parts_.start.world, [&] { parts_.data.require_unchanged(); });
+  comm::agree(parts_.start.world, [&] { parts_.data.require_unchanged(); });
   const std::vector<io::Slab> slabs = parts_.trainer.slabs();
   if (holds_finite_values(step, slabs)) {
     io::save_checkpoint(parts_.start.world, parts_.start.checkpoints, meta_of(step), slabs);

@@ -9,7 +9,7 @@
 
 namespace hyperslab::run {
 
-/// One JSON line a record: step, the RMS of the residual stream behind every unit in the step's
+/// One JSON line a record: step, the RMS of the residual stream after every unit in the step's
 /// last microbatch of this rank, and the Euclidean norms of every weight and of its reduced
 /// gradient, before clipping. Lines are kept as io::LineLog does.
 class NormsLog {

@@ -16,7 +16,7 @@
 namespace hyperslab::run {
 namespace {
 
-/// The terminal that what we write to stderr ends on: stderr itself, or, where mpirun on this host
+/// The terminal that what we write to stderr ends on: stderr itself, or, if mpirun on this host
 /// passes it on through a pipe, mpirun's. Empty: none.
 std::string terminal() {
   std::array<char, 256> path{};
@@ -30,7 +30,7 @@ std::string terminal() {
   return target.starts_with("/dev/pts/") || target.starts_with("/dev/tty") ? target : "";
 }
 
-/// Columns of the terminal, 80 where it does not say; 0 without one.
+/// Columns of the terminal, 80 if it does not say; 0 without one.
 int terminal_columns() {
   const std::string path = terminal();
   if (path.empty()) return 0;

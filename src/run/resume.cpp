@@ -86,7 +86,7 @@ std::optional<std::int64_t> Resuming::chosen_step() const {
   if (choice.from == io::ResumeFrom::nothing) return std::nullopt;
   if (choice.from == io::ResumeFrom::step) return choice.step;
   std::optional<std::int64_t> newest;
-  train::agree(start_.world, [&] {
+  comm::agree(start_.world, [&] {
     if (!start_.is_first() || !holds_steps(start_.checkpoints)) return;
     try {
       newest = io::CheckpointReader(start_.checkpoints).meta().step;
@@ -102,7 +102,7 @@ std::optional<std::int64_t> Resuming::chosen_step() const {
 /// The newest complete step before `step`; none if `step` has no damaged byte.
 std::optional<std::int64_t> Resuming::older_than_damaged(std::int64_t step) const {
   std::optional<std::int64_t> older;
-  train::agree(start_.world, [&] {
+  comm::agree(start_.world, [&] {
     if (!start_.is_first()) return;
     const Pause pause(start_.world.activity());
     if (io::CheckpointReader(start_.checkpoints, step).verify().empty()) return;
@@ -114,7 +114,7 @@ std::optional<std::int64_t> Resuming::older_than_damaged(std::int64_t step) cons
 }
 
 void Resuming::load(std::int64_t step) {
-  train::agree(start_.world, [&] {
+  comm::agree(start_.world, [&] {
     const Pause pause(start_.world.activity());
     const io::CheckpointReader reader(start_.checkpoints, step);
     const io::CheckpointMeta& meta = reader.meta();

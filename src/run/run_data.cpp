@@ -20,7 +20,7 @@ constexpr int kMostWithoutTargets = 10;  // steps in a row
 }  // namespace
 
 RunData::RunData(const Start& start) : start_(start) {
-  train::agree(start_.world, [&] { open_tokens(); });
+  comm::agree(start_.world, [&] { open_tokens(); });
   train::require_same_tokens(start_.world, {{"data.train", train_tokens_.get()},
                                             {"data.validation", validation_tokens_.get()}});
   report_amount();
@@ -32,14 +32,13 @@ void RunData::open_tokens() {
   const train::Config& config = start_.config;
   const io::DataConfig& data = config.data;
   const Dim T = config.model.context;
-  const auto sampling = data.sampling == "windows" ? io::Sampling::windows : io::Sampling::blocks;
   const std::uint64_t seed = config.run.seed;
   io::DataTokens tokens = io::open_data(data, config.model.vocabulary, seed);
   train_tokens_ = std::move(tokens.train);
   validation_tokens_ = std::move(tokens.validation);
   (void)train_tokens_->fingerprint();  // of what the first step reads, not the first checkpoint
-  train_samples_ =
-      std::make_unique<io::Samples>(*train_tokens_, sampling, T, seed, true, data.ignore_token);
+  train_samples_ = std::make_unique<io::Samples>(*train_tokens_, data.sampling, T, seed, true,
+                                                 data.ignore_token);
   last_step_ = train::total_steps(config, train_samples_->size());
   if (config.schedule.warmup_steps > last_step_) {
     throw Error(
@@ -60,7 +59,7 @@ void RunData::open_vocabulary() {
   const std::string& vocabulary = start_.config.data.vocabulary;
   if (vocabulary.empty()) return;
   try {
-    train::agree(start_.world, [&] {
+    comm::agree(start_.world, [&] {
       const Pause pause(start_.world.activity());
       tokenizer_ = io::open_tokenizer(vocabulary);
       if (start_.is_first()) vocabulary_files_ = io::read_vocabulary_files(vocabulary);
@@ -70,7 +69,7 @@ void RunData::open_vocabulary() {
     vocabulary_files_.clear();
     return warn_of_missing_bytes(error);
   }
-  train::agree(start_.world, [&] {
+  comm::agree(start_.world, [&] {
     io::require_fits_model(*tokenizer_, vocabulary, start_.config.model.vocabulary);
   });
 }
@@ -104,7 +103,7 @@ std::int64_t RunData::validation_count() const {
 
 std::string RunData::sample_order() const {
   return fmt::format("seed={} sampling={} context={}", start_.config.run.seed,
-                     start_.config.data.sampling, start_.config.model.context);
+                     io::name_of(start_.config.data.sampling), start_.config.model.context);
 }
 
 /// A run goes on without bits per byte, which only help to read the loss.

@@ -47,7 +47,7 @@ RunLock::RunLock(std::string directory, const std::string& host, std::string key
     : directory_(std::move(directory)), path_(directory_ + "/lock"), key_(std::move(key)) {
   try {
     make_directory();
-    do {  // again where the one before removed the file when it let go
+    do {  // again if the one before removed the file when it let go
       if (file_ >= 0) ::close(file_);
       open_file();
       held_ = try_to_hold();
@@ -103,7 +103,7 @@ void RunLock::open_file() {
   if (file_ < 0) fail("cannot open the file 'lock'", errno);
 }
 
-/// False where the file system cannot. Throws Error(storage) where someone else holds it.
+/// False if the file system cannot. Throws Error(storage) if someone else holds it.
 bool RunLock::try_to_hold() {
   int result = 0;
   do {

@@ -6,7 +6,7 @@
 namespace hyperslab::run {
 
 RunLocks::RunLocks(const Start& start) : start_(start) {
-  train::agree(start_.world, [&] {
+  comm::agree(start_.world, [&] {
     if (!start_.is_first()) return;
     const train::RunConfig& run = start_.config.run;
     const bool by_name = run.directory == "runs/" + run.name;

@@ -30,11 +30,11 @@ RunRecords::RunRecords(const Start& start, const RunData& data, train::Trainer& 
       earlier_seconds_(point.earlier_seconds) {
   validation_text_ = data_.count_validation_text();
   std::string folder;
-  train::agree(start_.world, [&] {
+  comm::agree(start_.world, [&] {
     if (start_.is_first()) folder = open_first_ranks_files(point.first_step);
   });
   folder = start_.world.broadcast(folder);
-  train::agree(start_.world, [&] { open_timing(folder); });
+  comm::agree(start_.world, [&] { open_timing(folder); });
   const train::Config& config = start_.config;
   const auto tokens = static_cast<double>(config.train.global_batch * config.model.context);
   flops_causal_ = tokens * model::flops_per_token(config.model, config.model.context, true);
@@ -79,7 +79,8 @@ void RunRecords::open_timing(const std::string& folder) {
       folder,
       io::RankInfo{world.rank(), world.size(), world.host(), setting_.device, at.data, at.pipeline,
                    at.context, at.tensor, commit(), utc_now(), trainer_.context().threads(),
-                   parallel.schedule, parallel.zero, parallel.sequence, trainer_.groups()});
+                   std::string(mesh::name_of(parallel.schedule)), parallel.zero, parallel.sequence,
+                   trainer_.groups()});
 }
 
 /// Collective: measures the rate that utilization is stated against.

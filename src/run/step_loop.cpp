@@ -54,7 +54,7 @@ void StepLoop::one_step(std::int64_t step) {
   args.traced =
       std::ranges::find(config.timing.trace_steps, step) != config.timing.trace_steps.end();
   parts_.records.begin_step(step);
-  parts_.trainer.step(args, &parts_.loader);
+  parts_.trainer.step(args, parts_.loader);
   parts_.records.note_enqueued(step);
   const std::int64_t every = config.train.validate_every;
   const bool validates = (every > 0 && step % every == 0) || step == parts_.data.last_step();

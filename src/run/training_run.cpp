@@ -51,7 +51,7 @@ TrainingRun::TrainingRun(comm::World& world, const train::Config& config, const 
   point_ = resume(start_, data_, *trainer_);
   if (nothing_left()) return;
   // Only now anything on disk changes: whatever is wrong with the input was found before.
-  train::agree(start_.world, [&] {
+  comm::agree(start_.world, [&] {
     if (start_.is_first()) prepare_directories();
   });
   make_loop();
@@ -61,7 +61,7 @@ void TrainingRun::make_trainer() {
   comm::World& world = start_.world;
   const train::Config& config = start_.config;
   train::TrainerOptions options;
-  train::agree(world, [&] { options = train::trainer_options(config, world.local_rank(), true); });
+  comm::agree(world, [&] { options = train::trainer_options(config, world.local_rank(), true); });
   options.activity = &world.activity();
   setting_.device = options.device == Device::cuda ? device_name() : "cpu";
   mesh_ = train::make_mesh(world, config, options.device);
@@ -70,9 +70,9 @@ void TrainingRun::make_trainer() {
   loader_ = std::make_unique<io::Loader>(data_.train_samples(), config.train.global_batch,
                                          mesh_->at().data, config.parallel.data,
                                          config.train.overfit_one_batch);
-  train::agree(world, [&] {
+  comm::agree(world, [&] {
     const plan::Plan plan = plan::make_plan(config, options, world.rank());
-    trainer_ = plan::make_trainer(config, *mesh_, options, plan.memory);
+    trainer_ = plan::make_trainer(config, *mesh_, options, plan.memory, start_.options.is_legal);
     setting_.traffic = plan.traffic;
     trainer_->initialize();
   });

@@ -60,7 +60,7 @@ void Trainer::fill_meta(io::CheckpointMeta& meta) const {
   const ops::StepState now = state();
   meta.adam_step = now.adam_step;
   meta.skipped_steps = now.skipped_steps;
-  meta.scales_loss = config_.precision.compute == "fp16";
+  meta.scales_loss = config_.precision.compute == Precision::fp16;
   meta.loss_scale = now.loss_scale;
   meta.good_steps = now.good_steps;
 }
@@ -94,7 +94,7 @@ void Trainer::load(const io::CheckpointReader& reader) {
   ops::StepState now;
   now.adam_step = reader.meta().adam_step;
   now.skipped_steps = reader.meta().skipped_steps;
-  if (config_.precision.compute == "fp16") {
+  if (config_.precision.compute == Precision::fp16) {
     const bool goes_on = reader.meta().scales_loss;
     now.loss_scale = goes_on ? static_cast<float>(reader.meta().loss_scale) : kFirstLossScale;
     now.good_steps = goes_on ? static_cast<std::int32_t>(reader.meta().good_steps) : 0;

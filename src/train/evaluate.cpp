@@ -26,12 +26,11 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
   StageWorker::Run run;
   run.pass = model::Mode::evaluate;
   run.step_views = step_views();
-  run.samples = &samples;
-  run.count = count;
   Evaluation mine;
   int unread = 0;
   const bool has_head = stage_.has_head(stage_.chunks() - 1);
-  for (run.chunk = mesh_.at().data; run.chunk < chunks; run.chunk += config_.parallel.data) {
+  for (std::int64_t chunk = mesh_.at().data; chunk < chunks; chunk += config_.parallel.data) {
+    run.tokens = SampledTokens{samples, chunk, count};
     ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
     worker_->begin(run);
     evaluation_->run(*ctx_, *worker_);

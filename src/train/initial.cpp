@@ -16,7 +16,7 @@ namespace {
 /// Rank 0 chooses the step, so that all ranks take the same one.
 std::string chosen_folder(comm::World& world, const std::string& initial) {
   std::string folder;
-  agree(world, [&] {
+  comm::agree(world, [&] {
     if (world.rank() != 0) return;
     try {
       folder = io::CheckpointReader(initial).folder();
@@ -35,7 +35,7 @@ std::string chosen_folder(comm::World& world, const std::string& initial) {
 void start_from_initial(comm::World& world, const Config& config, Trainer& trainer) {
   if (config.checkpoint.initial.empty()) return;
   const std::string folder = chosen_folder(world, config.checkpoint.initial);
-  agree(world, [&] {
+  comm::agree(world, [&] {
     const Pause pause(world.activity());
     const io::CheckpointReader reader(folder);
     trainer.load_parameters(reader);  // which names every tensor of another shape

@@ -13,13 +13,13 @@ HostBatch::HostBatch(Device device, Dim B, Dim T, bool with_sort_index) {
   const auto ids = static_cast<std::size_t>(B * T) * sizeof(std::int32_t);
   const auto positions = static_cast<std::size_t>(B) * sizeof(std::int64_t);
   memory_ = PinnedBuffer(device, positions + (with_sort_index ? 3 : 2) * ids);
-  auto* place = static_cast<std::byte*>(memory_.data());
+  auto* bytes = static_cast<std::byte*>(memory_.data());
   // The widest elements first, so that all are aligned.
-  views_.sample_position = View(place, DType::i64, Device::cpu, {B});
-  views_.tokens = View(place + positions, DType::i32, Device::cpu, {B, T});
-  views_.targets = View(place + positions + ids, DType::i32, Device::cpu, {B, T});
+  views_.sample_position = View(bytes, DType::i64, Device::cpu, {B});
+  views_.tokens = View(bytes + positions, DType::i32, Device::cpu, {B, T});
+  views_.targets = View(bytes + positions + ids, DType::i32, Device::cpu, {B, T});
   if (with_sort_index) {
-    views_.token_sort_index = View(place + positions + 2 * ids, DType::i32, Device::cpu, {B * T});
+    views_.token_sort_index = View(bytes + positions + 2 * ids, DType::i32, Device::cpu, {B * T});
   }
 }
 
@@ -36,33 +36,33 @@ Prefetcher::~Prefetcher() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  wanted_.notify_one();
+  asked_.notify_one();
   thread_.join();
 }
 
-BatchPlace Prefetcher::after(BatchPlace place) const {
-  if (place.microbatch + 1 < microbatches_) return {place.step, place.microbatch + 1};
-  return {place.step + 1, 0};
+BatchIndex Prefetcher::after(BatchIndex index) const {
+  if (index.microbatch + 1 < microbatches_) return {index.step, index.microbatch + 1};
+  return {index.step + 1, 0};
 }
 
 /// The microbatches before head_ are those before first_, as long as loading did not start over.
-const HostBatch* Prefetcher::kept(BatchPlace place) const {
-  BatchPlace at = first_;
+const HostBatch* Prefetcher::kept(BatchIndex index) const {
+  BatchIndex at = first_;
   for (std::size_t back = 1; back <= taken_; ++back) {
-    at = at.microbatch > 0 ? BatchPlace{at.step, at.microbatch - 1}
-                           : BatchPlace{at.step - 1, microbatches_ - 1};
-    if (at.step != place.step) break;
-    if (at == place) return &ring_[(head_ + ring_.size() - back) % ring_.size()];
+    at = at.microbatch > 0 ? BatchIndex{at.step, at.microbatch - 1}
+                           : BatchIndex{at.step - 1, microbatches_ - 1};
+    if (at.step != index.step) break;
+    if (at == index) return &ring_[(head_ + ring_.size() - back) % ring_.size()];
   }
   return nullptr;
 }
 
-const io::Microbatch& Prefetcher::take(io::Loader& loader, BatchPlace place) {
+const io::Microbatch& Prefetcher::take(io::Loader& loader, BatchIndex index) {
   std::unique_lock lock(mutex_);
-  if (loader_ == &loader && first_ != place) {
-    if (const HostBatch* batch = kept(place)) return batch->views();
+  if (loader_ == &loader && first_ != index) {
+    if (const HostBatch* batch = kept(index)) return batch->views();
   }
-  if (loader_ != &loader || first_ != place) start_over(lock, &loader, place);
+  if (loader_ != &loader || first_ != index) start_over(lock, &loader, index);
   loaded_.wait(lock, [this] { return ready_ > 0 || error_ != nullptr; });
   if (ready_ == 0) {
     loader_ = nullptr;
@@ -70,11 +70,11 @@ const io::Microbatch& Prefetcher::take(io::Loader& loader, BatchPlace place) {
   }
   const io::Microbatch& batch = ring_[head_].views();
   head_ = (head_ + 1) % ring_.size();
-  first_ = after(place);
+  first_ = after(index);
   taken_ = std::min(taken_ + 1, held_);
   const bool wake = --ready_ <= ahead_ / 4;  // once for several: it can cost this thread its core
   lock.unlock();
-  if (wake) wanted_.notify_one();
+  if (wake) asked_.notify_one();
   return batch;
 }
 
@@ -85,14 +85,14 @@ void Prefetcher::release() {
 
 /// What is loaded and was not taken is loaded over.
 void Prefetcher::start_over(std::unique_lock<std::mutex>& lock, io::Loader* loader,
-                            BatchPlace place) {
-  loader_ = nullptr;  // so that the thread begins nothing behind what it is at
+                            BatchIndex index) {
+  loader_ = nullptr;  // so that the thread begins nothing after what it is at
   loaded_.wait(lock, [this] { return !busy_; });
   ready_ = taken_ = 0;
   error_ = nullptr;
-  first_ = next_ = place;
+  first_ = next_ = index;
   loader_ = loader;
-  if (loader != nullptr) wanted_.notify_one();
+  if (loader != nullptr) asked_.notify_one();
 }
 
 void Prefetcher::run() {
@@ -101,33 +101,33 @@ void Prefetcher::run() {
   (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &priority);
   std::unique_lock lock(mutex_);
   for (;;) {
-    wanted_.wait(lock, [this] {
+    asked_.wait(lock, [this] {
       return stop_ || (loader_ != nullptr && ready_ < ahead_ && error_ == nullptr);
     });
     if (stop_) return;
     io::Loader& loader = *loader_;
-    const BatchPlace place = next_;
+    const BatchIndex index = next_;
     const io::Microbatch& out = ring_[(head_ + ready_) % ring_.size()].views();
     busy_ = true;
     lock.unlock();
-    std::exception_ptr error = load(loader, place, out);
+    std::exception_ptr error = load(loader, index, out);
     lock.lock();
     busy_ = false;
     if (error == nullptr) {
       ++ready_;
-      next_ = after(place);
+      next_ = after(index);
     }
     error_ = std::move(error);
     loaded_.notify_one();
   }
 }
 
-std::exception_ptr Prefetcher::load(io::Loader& loader, BatchPlace place,
+std::exception_ptr Prefetcher::load(io::Loader& loader, BatchIndex index,
                                     const io::Microbatch& out) const {
   try {
     // The trainer asks for the count when the step begins, and shall not wait for it.
-    if (place.microbatch == 0) (void)loader.counted_tokens(place.step);
-    loader.load(place.step, place.microbatch, out);
+    if (index.microbatch == 0) (void)loader.counted_tokens(index.step);
+    loader.load(index.step, index.microbatch, out);
   } catch (...) {
     return std::current_exception();
   }

@@ -97,7 +97,7 @@ void require_same_tokens(comm::World& world, std::initializer_list<NamedTokens> 
   for (const auto& [key, tokens] : parts) {
     if (tokens == nullptr) continue;
     std::uint64_t mine = 0;
-    agree(world, [&world, &mine, source = tokens] {
+    comm::agree(world, [&world, &mine, source = tokens] {
       const Pause pause(world.activity());
       mine = source->fingerprint();
     });
@@ -105,7 +105,7 @@ void require_same_tokens(comm::World& world, std::initializer_list<NamedTokens> 
     all.fingerprints = world.all_gather(fmt::format("{:016x}", mine));
     if (std::ranges::count(all.fingerprints, all.fingerprints[0]) == world.size()) continue;
     std::string files;
-    agree(world, [&world, &files, source = tokens] {
+    comm::agree(world, [&world, &files, source = tokens] {
       const Pause pause(world.activity());
       files = text_of(source->files());
     });

@@ -16,43 +16,6 @@
 
 namespace hyperslab::train {
 
-namespace {
-
-/// "rank 1 on host n2: " before the message of that rank. Nothing for rank 0, unless other ranks on
-/// other hosts have no such error.
-std::string origin(std::size_t rank, const std::vector<std::string>& errors,
-                   const std::vector<std::string>& hosts) {
-  const bool everywhere = std::ranges::count(errors, "") == 0;
-  const auto other_host = [&](const std::string& host) { return host != hosts[rank]; };
-  if (rank == 0 && (everywhere || std::ranges::none_of(hosts, other_host))) return "";
-  return "rank " + std::to_string(rank) + " on host " + hosts[rank] + ": ";
-}
-
-}  // namespace
-
-void agree(comm::World& world, const std::function<void()>& work) {
-  std::string mine;  // "<code> <message>", empty where all is well
-  try {
-    work();
-  } catch (const Error& error) {
-    mine = std::to_string(static_cast<int>(error.code())) + " " + error.what();
-    if (error.code() == ExitCode::internal) {  // the place is lost when it is thrown again
-      mine += std::string(" (") + error.where().file_name() + ":" +
-              std::to_string(error.where().line()) + ")";
-    }
-  } catch (const std::exception& error) {
-    mine = "1 " + std::string(error.what());
-  }
-  const std::vector<std::string> all = world.all_gather(mine);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].empty()) continue;
-    const std::size_t space = all[rank].find(' ');
-    const auto code = static_cast<ExitCode>(std::stoi(all[rank].substr(0, space)));
-    const std::string from = origin(rank, all, world.all_gather(world.host()));
-    throw Error(code, from + all[rank].substr(space + 1)).on_all_ranks();
-  }
-}
-
 comm::Watchdog watch(comm::World& world, const Config& config) {
   const mesh::Coordinates at = mesh::coordinates_of(config.parallel, world.rank());
   return {world, {config.run.hang_timeout_seconds, mesh::describe(at)}};
@@ -77,18 +40,18 @@ void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& 
 TrainerOptions trainer_options(const Config& config, int local_rank, bool training) {
   TrainerOptions options;
   options.training = training;
-  const std::string& wanted = config.run.device;
-  const int gpus = wanted == "cpu" ? 0 : cuda_device_count();
+  const DeviceChoice choice = config.run.device;
+  const int gpus = choice == DeviceChoice::cpu ? 0 : cuda_device_count();
   if (gpus > 0) {
     use_cuda_device(local_rank % gpus);
     options.device = Device::cuda;
-  } else if (wanted == "cuda") {
+    options.machine = machine_of(device_name());
+  } else if (choice == DeviceChoice::cuda) {
     throw Error(ExitCode::device,
                 "run.device is cuda, but this process sees no GPU; see nvidia-smi and "
                 "CUDA_VISIBLE_DEVICES, or set run.device: cpu");
   }
-  if (config.precision.compute == "bf16") options.compute = DType::bf16;
-  if (config.precision.compute == "fp16") options.compute = DType::f16;
+  options.compute = storage_of(config.precision.compute);
   return options;
 }
 

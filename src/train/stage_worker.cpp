@@ -43,12 +43,12 @@ void StageWorker::load(model::SlotId id, int microbatch) {
   if (!reads_tokens && !drops) return;
   const Scope phase(parts_.ctx.recorder(), Phase::data);
   model::BatchViews destination = stage.batch(id);
-  if (run_.samples != nullptr) {
-    fill(parts_.feed.next(), *run_.samples, run_.chunk, run_.count);
+  if (const auto* sampled = std::get_if<SampledTokens>(&run_.tokens)) {
+    fill(parts_.feed.next(), sampled->samples, sampled->chunk, sampled->count);
     parts_.feed.upload(parts_.ctx, destination);
-  } else if (run_.loader != nullptr) {
+  } else if (const auto* loaded = std::get_if<LoadedTokens>(&run_.tokens)) {
     if (!reads_tokens) destination = {{}, {}, {}, destination.sample_position};
-    parts_.feed.load(parts_.ctx, *run_.loader, run_.step, microbatch, destination);
+    parts_.feed.load(parts_.ctx, loaded->loader, run_.step, microbatch, destination);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "hyperslab/sharding/strategy.hpp"
 #include "hyperslab/train/batch_feed.hpp"
 #include "hyperslab/train/memory_meter.hpp"
+#include "hyperslab/train/slot_tokens.hpp"
 
 namespace hyperslab::train {
 
@@ -34,10 +35,7 @@ class StageWorker final : public pipeline::Worker {
     model::Mode pass = model::Mode::train;
     model::Stage::StepViews step_views;
     std::int64_t step = 0;
-    io::Loader* loader = nullptr;          ///< training data; absent: the slots keep what they hold
-    const io::Samples* samples = nullptr;  ///< evaluation: microbatch `chunk` of the first `count`
-    std::int64_t chunk = 0;
-    std::int64_t count = 0;
+    SlotTokens tokens;
     int microbatches = 1;
     bool reduces = true;  ///< gradients are summed over ranks in this run
     bool eager = false;   ///< no graph is captured or replayed

@@ -33,13 +33,13 @@ class Awaiting {
   Activity* activity_;
 };
 
-/// Waits until the device has written `wanted` to the step number at `place`.
-void wait_for(const std::int64_t& place, std::int64_t wanted, Activity* activity) {
-  const Awaiting note(activity, wanted);
-  const volatile std::int64_t& written = place;
+/// Waits until the device has written `step` to `record`.
+void wait_for(const std::int64_t& record, std::int64_t step, Activity* activity) {
+  const Awaiting note(activity, step);
+  const volatile std::int64_t& written = record;
   // Read once a round: the device may write between two reads.
-  for (std::int64_t seen = written; seen != wanted; seen = written) {
-    require(seen < wanted, "the record of that step is gone");
+  for (std::int64_t seen = written; seen != step; seen = written) {
+    require(seen < step, "the record of that step is gone");
     sched_yield();
   }
   std::atomic_thread_fence(std::memory_order_acquire);

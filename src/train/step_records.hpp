@@ -34,7 +34,7 @@ class StepRecords : public DeviceTimer {
   /// On a GPU time is read from its own timer from now on; `components` too.
   void start_clock(bool components);
   void charge(int slot) override;
-  /// Behind the last op of a step.
+  /// After the last op of a step.
   void publish_times();
   /// Forgets the time since the last mark, which belongs to no step.
   void restart_clock();
@@ -50,7 +50,7 @@ class StepRecords : public DeviceTimer {
   View state_memory_;
   View clock_memory_;
   ops::StepState* state_ = nullptr;
-  ops::DeviceClock* clock_ = nullptr;  ///< null where the host's clock is the device's
+  ops::DeviceClock* clock_ = nullptr;  ///< null if the host's clock is the device's
   PinnedBuffer results_;
   PinnedBuffer readings_;
 };

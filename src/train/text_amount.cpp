@@ -30,7 +30,7 @@ struct TokenText {
 
   std::int64_t bytes = 0;
   std::int64_t line_ends = 0;
-  std::int64_t words = 0;  ///< behind white space
+  std::int64_t words = 0;  ///< after white space
   bool begins_in_word = false;
   bool ends_in_word = false;
 };
@@ -69,7 +69,7 @@ class TokenTexts {
 TextAmount count_text(const io::Samples& samples, std::int64_t count,
                       const io::Tokenizer& tokenizer, comm::World& world) {
   TextAmount mine;
-  agree(world, [&] {
+  comm::agree(world, [&] {
     const Pause pause(world.activity());  // the source may be large
     const TokenTexts texts(tokenizer);
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(samples.length()));

@@ -27,8 +27,7 @@ constexpr Dim kVocabularyMultipleOnGpu = 128;
 pipeline::Program program_of(const Config& config, bool training) {
   const mesh::ParallelConfig& parallel = config.parallel;
   const auto microbatches = static_cast<int>(std::max<std::int64_t>(1, config.microbatches()));
-  const auto schedule =
-      training ? pipeline::parse_schedule(parallel.schedule) : pipeline::Schedule::forward_only;
+  const auto schedule = training ? parallel.schedule : pipeline::Schedule::forward_only;
   pipeline::Program program =
       pipeline::make_program(schedule, parallel.pipeline, parallel.virtual_stages, microbatches);
   pipeline::validate(program);
@@ -44,8 +43,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   stage.training = options.training;
   stage.cache = options.cache;
   stage.split_backward = options.training && program.schedule == pipeline::Schedule::zero_bubble;
-  if (config.memory.recompute == "selective") stage.recompute = nn::Recompute::selective;
-  if (config.memory.recompute == "full") stage.recompute = nn::Recompute::full;
+  stage.recompute = config.memory.recompute;
   stage.compute = options.compute;
   stage.fused_attention =
       options.device != Device::cuda ||
@@ -76,6 +74,17 @@ model::Arenas arenas_of(const TrainerOptions& options, const model::MemoryPlan* 
 
 }  // namespace
 
+std::unique_ptr<Trainer> Trainer::measure(const Config& config, const mesh::Mesh& mesh,
+                                          const TrainerOptions& options) {
+  return std::unique_ptr<Trainer>(new Trainer(config, mesh, options, nullptr));
+}
+
+std::unique_ptr<Trainer> Trainer::make(const Config& config, const mesh::Mesh& mesh,
+                                       const TrainerOptions& options,
+                                       const model::MemoryPlan& plan) {
+  return std::unique_ptr<Trainer>(new Trainer(config, mesh, options, &plan));
+}
+
 Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOptions& options,
                  const model::MemoryPlan* plan)
     : config_(config),
@@ -89,8 +98,9 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   ctx_ = std::make_unique<Context>(real ? options.device : Device::meta, real ? plan->workspace : 0,
                                    options.device);
   planned_workspace_ = real ? plan->workspace : 0;
-  ctx_->set_tf32(config.precision.compute == "tf32");
+  ctx_->set_tf32(config.precision.compute == Precision::tf32);
   ctx_->set_deterministic(config.run.deterministic);
+  ctx_->set_machine(options.machine);
   const bool host_moves_data = ctx_->device() == Device::cpu && mesh.world_group().size() > 1;
   if (host_moves_data) ctx_->set_background(&mesh.world_group());
   if (real) ctx_->recorder().set_activity(options.activity);
@@ -98,7 +108,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   records_ = std::make_unique<StepRecords>(*ctx_, arenas_.scratch,
                                            options.compute == DType::f64 ? DType::f64 : DType::f32,
                                            reduction_counters(mesh));
-  if (config.precision.compute == "fp16" && ctx_->device() != Device::meta) {
+  if (config.precision.compute == Precision::fp16 && ctx_->device() != Device::meta) {
     ops::StepState state;
     state.loss_scale = kFirstLossScale;
     records_->write_state(state);
@@ -181,10 +191,19 @@ void Trainer::initialize() {
   optimizer_->initialize(*ctx_);
 }
 
-void Trainer::step(const StepArgs& args, io::Loader* loader) {
-  begin(args, loader == nullptr ? batch_tokens() : loader->counted_tokens(args.step));
+void Trainer::step(const StepArgs& args, io::Loader& loader) {
+  begin(args, loader.counted_tokens(args.step));
+  train(args, LoadedTokens{loader});
+}
+
+void Trainer::step(const StepArgs& args) {
+  begin(args, batch_tokens());
+  train(args, KeptTokens{});
+}
+
+void Trainer::train(const StepArgs& args, const SlotTokens& tokens) {
   strategy_->begin_step();
-  run_program(args, loader, true);
+  run_program(args, tokens, true);
   strategy_->finish(*ctx_);
   const bool alone = mesh_.world_group().size() == 1;
   update_.run(*ctx_, options_.graphs && alone, [&] {
@@ -195,12 +214,12 @@ void Trainer::step(const StepArgs& args, io::Loader* loader) {
   end();
 }
 
-void Trainer::run_program(const StepArgs& args, io::Loader* loader, bool reduces) {
+void Trainer::run_program(const StepArgs& args, const SlotTokens& tokens, bool reduces) {
   StageWorker::Run run;
   run.pass = options_.training ? model::Mode::train : model::Mode::evaluate;
   run.step_views = step_views();
   run.step = args.step;
-  run.loader = loader;
+  run.tokens = tokens;
   run.microbatches = program_.microbatches;
   run.reduces = reduces;
   worker_->begin(run);
@@ -210,7 +229,7 @@ void Trainer::run_program(const StepArgs& args, io::Loader* loader, bool reduces
 void Trainer::fill_slots(io::Loader& loader, std::int64_t step) {
   StageWorker::Run run;
   run.step = step;
-  run.loader = &loader;
+  run.tokens = LoadedTokens{loader};
   worker_->begin(run);
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
     const int slots = program_.slot_count(mesh_.at().pipeline, chunk);
@@ -277,7 +296,7 @@ void Trainer::finalize() {
     world.wait(*ctx_, world.all_reduce(*ctx_, records_->sums(), comm::ReduceOp::sum));
   }
   ops::FinalizeConstants constants = optimizer_->finalize_constants();
-  constants.scale_loss = config_.precision.compute == "fp16";
+  constants.scale_loss = config_.precision.compute == Precision::fp16;
   ops::finalize_step(*ctx_, constants, records_->sums(), records_->state(), records_->results());
 }
 
@@ -292,7 +311,7 @@ void Trainer::update() {
 
 void Trainer::forward_backward(const StepArgs& args) {
   begin(args, batch_tokens());
-  run_program(args, nullptr, false);
+  run_program(args, KeptTokens{}, false);
   end();
 }
 

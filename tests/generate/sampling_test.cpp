@@ -39,14 +39,16 @@ std::vector<double> softmax(const std::vector<double>& logits) {
 }
 
 /// Chi square of counts against probabilities; ids of probability 0 must not occur.
-double chi_square(const std::vector<std::int64_t>& counts, const std::vector<double>& wanted) {
+double chi_square(const std::vector<std::int64_t>& counts,
+                  const std::vector<double>& probabilities) {
   double draws = 0;
   for (const auto count : counts) draws += static_cast<double>(count);
   double sum = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
-    const double expected = draws * wanted[i];
-    EXPECT_TRUE(wanted[i] > 0 || counts[i] == 0) << i;
-    if (wanted[i] > 0) sum += std::pow(static_cast<double>(counts[i]) - expected, 2) / expected;
+    const double expected = draws * probabilities[i];
+    EXPECT_TRUE(probabilities[i] > 0 || counts[i] == 0) << i;
+    if (probabilities[i] > 0)
+      sum += std::pow(static_cast<double>(counts[i]) - expected, 2) / expected;
   }
   return sum;
 }

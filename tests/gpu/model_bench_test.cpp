@@ -40,17 +40,18 @@ TEST_F(GpuBench, WithoutGraphsTheHostSeesWholeSteps) {
 /// What utilization is against on a GPU that is not in the table: GEMMs come near the peak and
 /// never above it.
 TEST_F(GpuBench, TheMeasuredMatrixRateIsBelowThePeak) {
-  for (const char* precision : {"fp32", "tf32", "bf16", "fp16"}) {
+  for (const Precision precision :
+       {Precision::fp32, Precision::tf32, Precision::bf16, Precision::fp16}) {
     Context run(Device::cuda);
-    run.set_tf32(precision == std::string("tf32"));
-    const auto peak = plan::peak_flops(device_name(), precision);
+    run.set_tf32(precision == Precision::tf32);
+    const auto peak = machine_of(device_name()).peak(precision);
     if (!peak) continue;
 
     const plan::MachineRate rate = plan::measured_rate(test::world(), run, precision);
 
     EXPECT_TRUE(rate.is_measured);
-    EXPECT_GT(rate.flops, 0.4 * *peak) << precision;
-    EXPECT_LT(rate.flops, *peak) << precision;
+    EXPECT_GT(rate.flops, 0.4 * *peak) << name_of(precision);
+    EXPECT_LT(rate.flops, *peak) << name_of(precision);
   }
 }
 

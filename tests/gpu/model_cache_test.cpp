@@ -28,17 +28,17 @@ class CachedModel {
       : options_(cached(config)),
         mesh_(mesh::Mesh::plan(config.parallel, 0)),
         plan_(plan::make_plan(config, options_, 0).memory),
-        trainer_(config, mesh_, options_, &plan_),
-        logits_(Device::cuda, options_.compute, {1, trainer_.stage().logits_columns()}) {
-    trainer_.initialize();
+        trainer_(train::Trainer::make(config, mesh_, options_, plan_)),
+        logits_(Device::cuda, options_.compute, {1, trainer_->stage().logits_columns()}) {
+    trainer_->initialize();
   }
   /// Logits of the last of `tokens`, which follow `past` others that are in the cache.
   Tensor decode(std::vector<std::int32_t> tokens, Dim past) {
-    Context& ctx = trainer_.context();
+    Context& ctx = trainer_->context();
     const Shape shape = {1, static_cast<Dim>(tokens.size())};
     Tensor device_tokens(Device::cuda, DType::i32, shape);
     copy(ctx, CView(tokens.data(), DType::i32, Device::cpu, shape), device_tokens.view());
-    trainer_.stage().decode(ctx, device_tokens.view(), past, logits_.view());
+    trainer_->stage().decode(ctx, device_tokens.view(), past, logits_.view());
     Tensor host(Device::cpu, options_.compute, {kVocabulary});  // the rest is padding
     copy(ctx, logits_.view().reshaped({logits_.view().numel()}).slice(0, kVocabulary), host.view());
     synchronize(ctx);
@@ -56,7 +56,7 @@ class CachedModel {
   train::TrainerOptions options_;
   mesh::Mesh mesh_;
   model::MemoryPlan plan_;
-  train::Trainer trainer_;
+  std::unique_ptr<train::Trainer> trainer_;
   Tensor logits_;
 };
 

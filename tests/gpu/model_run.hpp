@@ -9,8 +9,8 @@
 #include "gpu/gpu_test.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/optim/schedule.hpp"
-#include "hyperslab/train/setup.hpp"
 #include "hyperslab/plan/plan.hpp"
+#include "hyperslab/train/setup.hpp"
 #include "support/mpi_world.hpp"
 
 namespace hyperslab::test {
@@ -41,7 +41,7 @@ class ModelRun {
         mesh_(train::make_mesh(world(), config, options_.device)),
         plan_(plan::make_plan(config, options_, 0)) {
     options_.canary = canary;
-    trainer_ = std::make_unique<train::Trainer>(config, *mesh_, options_, &plan_.memory);
+    trainer_ = train::Trainer::make(config, *mesh_, options_, plan_.memory);
     trainer_->initialize();
   }
   /// Mean loss of the step, in nats.
@@ -50,7 +50,7 @@ class ModelRun {
     args.step = step;
     args.learning_rate =
         optim::learning_rate(config_.schedule, config_.optimizer.lr, step, config_.train.steps);
-    trainer_->step(args, &loader_);
+    trainer_->step(args, loader_);
     const ops::StepResult& result = trainer_->result(step);
     return result.loss_sum / result.tokens;
   }

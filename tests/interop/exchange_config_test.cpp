@@ -24,8 +24,8 @@ std::string export_refusal(const ModelSpec& spec) {
 }
 
 TEST(ExchangeConfig, ChoicesWithoutACounterpartAreAllNamed) {
-  ModelSpec gpt2 = small("gpt2");
-  ModelSpec llama = small("llama");
+  ModelSpec gpt2 = small(model::Family::gpt2);
+  ModelSpec llama = small(model::Family::llama);
   EXPECT_NO_THROW(require_counterpart(gpt2));
   EXPECT_NO_THROW(require_counterpart(llama));
 
@@ -60,7 +60,7 @@ TEST(ExchangeConfig, ChoicesWithoutACounterpartAreAllNamed) {
 ModelSpec spec_of(const std::string& text) { return read_foreign_config(text, "").spec; }
 
 /// A config.json as transformers writes it, with one key changed.
-std::string changed(const std::string& family, const std::string& key, const json& value) {
+std::string changed(model::Family family, const std::string& key, const json& value) {
   json config = json::parse(config_json(small(family), DType::f32, {}));
   config[key] = value;
   return config.dump();
@@ -68,43 +68,57 @@ std::string changed(const std::string& family, const std::string& key, const jso
 
 TEST(ExchangeConfig, ForeignSettingsThatChangeResultsAreRefused) {
   struct Case {
-    const char* family;
+    model::Family family;
     const char* key;
     json value;
     const char* says;
   };
   const std::vector<Case> cases = {
-      {"gpt2", "model_type", "mistral", "model_type is mistral"},
-      {"gpt2", "activation_function", "relu", "activation_function is relu"},
-      {"gpt2", "scale_attn_weights", false, "scale_attn_weights"},
-      {"gpt2", "scale_attn_by_inverse_layer_idx", true, "scale_attn_by_inverse_layer_idx"},
-      {"gpt2", "add_cross_attention", true, "add_cross_attention"},
-      {"gpt2", "n_layer", 0, "n_layer: expected a whole number from 1"},
-      {"gpt2", "n_head", -4, "n_head: expected"},
-      {"gpt2", "n_embd", "wide", "n_embd: expected"},
-      {"gpt2", "layer_norm_epsilon", -1.0, "layer_norm_epsilon: expected"},
-      {"gpt2", "tie_word_embeddings", 1, "tie_word_embeddings: expected true or false"},
-      {"llama", "hidden_act", "gelu", "hidden_act is gelu"},
-      {"llama", "head_dim", 16, "head_dim 16"},
-      {"llama", "mlp_bias", true, "attention_bias and mlp_bias differ"},
-      {"llama", "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "type llama3"},
-      {"llama", "rope_scaling", {{"type", "linear"}}, "type linear"},
-      {"llama", "rope_parameters", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor"},
-      {"llama", "rope_parameters", {{"full_attention", {{"rope_theta", 7.0}}}}, "full_attention"},
-      {"llama", "rope_scaling", {{"factor", 8.0}}, "rope_scaling has factor"},
-      {"llama",
+      {model::Family::gpt2, "model_type", "mistral", "model_type is mistral"},
+      {model::Family::gpt2, "activation_function", "relu", "activation_function is relu"},
+      {model::Family::gpt2, "scale_attn_weights", false, "scale_attn_weights"},
+      {model::Family::gpt2, "scale_attn_by_inverse_layer_idx", true,
+       "scale_attn_by_inverse_layer_idx"},
+      {model::Family::gpt2, "add_cross_attention", true, "add_cross_attention"},
+      {model::Family::gpt2, "n_layer", 0, "n_layer: expected a whole number from 1"},
+      {model::Family::gpt2, "n_head", -4, "n_head: expected"},
+      {model::Family::gpt2, "n_embd", "wide", "n_embd: expected"},
+      {model::Family::gpt2, "layer_norm_epsilon", -1.0, "layer_norm_epsilon: expected"},
+      {model::Family::gpt2, "tie_word_embeddings", 1,
+       "tie_word_embeddings: expected true or false"},
+      {model::Family::llama, "hidden_act", "gelu", "hidden_act is gelu"},
+      {model::Family::llama, "head_dim", 16, "head_dim 16"},
+      {model::Family::llama, "mlp_bias", true, "attention_bias and mlp_bias differ"},
+      {model::Family::llama,
+       "rope_scaling",
+       {{"rope_type", "llama3"}, {"factor", 8.0}},
+       "type llama3"},
+      {model::Family::llama, "rope_scaling", {{"type", "linear"}}, "type linear"},
+      {model::Family::llama,
+       "rope_parameters",
+       {{"partial_rotary_factor", 0.5}},
+       "partial_rotary_factor"},
+      {model::Family::llama,
+       "rope_parameters",
+       {{"full_attention", {{"rope_theta", 7.0}}}},
+       "full_attention"},
+      {model::Family::llama, "rope_scaling", {{"factor", 8.0}}, "rope_scaling has factor"},
+      {model::Family::llama,
        "rope_parameters",
        {{"logits_scaling", 8.0}},
        "rope_parameters: logits_scaling is 8.0, only 1 is done here"},
-      {"llama", "rope_scaling", {{"alibi", true}}, "rope_scaling: alibi is true"},
-      {"llama", "quantization_config", {{"bits", 4}}, "quantization_config is {\"bits\":4}"},
-      {"llama", "sliding_window", 4096, "sliding_window is 4096"},
-      {"llama", "attention_bias", true, "attention_bias and mlp_bias differ"},
-      {"llama", "logits_scaling", 8.0, "logits_scaling is 8.0, only 1 is done here"},
-      {"llama", "per_layer_config", {{"0", {{"hidden_size", 4}}}}, "per_layer_config"},
-      {"gpt2", "auto_map", {{"AutoModel", "own.Model"}}, "auto_map"},
-      {"gpt2", "pruned_heads", {{"1", {0}}}, "pruned_heads"},
-      {"gpt2", "is_encoder_decoder", true, "is_encoder_decoder"},
+      {model::Family::llama, "rope_scaling", {{"alibi", true}}, "rope_scaling: alibi is true"},
+      {model::Family::llama,
+       "quantization_config",
+       {{"bits", 4}},
+       "quantization_config is {\"bits\":4}"},
+      {model::Family::llama, "sliding_window", 4096, "sliding_window is 4096"},
+      {model::Family::llama, "attention_bias", true, "attention_bias and mlp_bias differ"},
+      {model::Family::llama, "logits_scaling", 8.0, "logits_scaling is 8.0, only 1 is done here"},
+      {model::Family::llama, "per_layer_config", {{"0", {{"hidden_size", 4}}}}, "per_layer_config"},
+      {model::Family::gpt2, "auto_map", {{"AutoModel", "own.Model"}}, "auto_map"},
+      {model::Family::gpt2, "pruned_heads", {{"1", {0}}}, "pruned_heads"},
+      {model::Family::gpt2, "is_encoder_decoder", true, "is_encoder_decoder"},
   };
   for (const Case& one : cases) {
     const std::string text = test::refusal(ExitCode::checkpoint, [&] {
@@ -120,9 +134,9 @@ TEST(ExchangeConfig, ForeignSettingsThatChangeResultsAreRefused) {
 TEST(ExchangeConfig, ReadsBothSpellingsOfTheRotaryBase) {
   const json newer = {{"rope_theta", 7000.0}, {"rope_type", "default"}};
 
-  EXPECT_EQ(spec_of(changed("llama", "rope_theta", 5000.0)).rope_theta, 5000);
-  EXPECT_EQ(spec_of(changed("llama", "rope_parameters", newer)).rope_theta, 7000);
-  EXPECT_EQ(spec_of(changed("llama", "rope_scaling", nullptr)).rope_theta, 10000);
+  EXPECT_EQ(spec_of(changed(model::Family::llama, "rope_theta", 5000.0)).rope_theta, 5000);
+  EXPECT_EQ(spec_of(changed(model::Family::llama, "rope_parameters", newer)).rope_theta, 7000);
+  EXPECT_EQ(spec_of(changed(model::Family::llama, "rope_scaling", nullptr)).rope_theta, 10000);
 }
 
 TEST(ExchangeConfig, DefaultsAreThoseOfTransformers) {
@@ -139,7 +153,7 @@ TEST(ExchangeConfig, DefaultsAreThoseOfTransformers) {
 }
 
 /// The config.json of a small model with these keys changed or added.
-std::string with_keys(const std::string& family, const json& keys) {
+std::string with_keys(model::Family family, const json& keys) {
   json config = json::parse(config_json(small(family), DType::f32, {}));
   config.update(keys);
   return config.dump();
@@ -154,7 +168,7 @@ TEST(ExchangeConfig, Gpt2HasTwoNamesForItsSizes) {
                             {"hidden_size", 16},
                             {"num_hidden_layers", 3},
                             {"max_position_embeddings", 5}};
-  json config = json::parse(with_keys("gpt2", other_names));
+  json config = json::parse(with_keys(model::Family::gpt2, other_names));
   for (const char* key : {"n_head", "n_embd", "n_layer", "n_positions"}) config.erase(key);
 
   const ModelSpec spec = spec_of(config.dump());
@@ -164,9 +178,9 @@ TEST(ExchangeConfig, Gpt2HasTwoNamesForItsSizes) {
   EXPECT_EQ(spec.width, 16);
   EXPECT_EQ(spec.layers, 3);
   EXPECT_EQ(spec.context, 5);
-  EXPECT_EQ(spec_of(with_keys("gpt2", {{"num_attention_heads", 4}})).heads, 4);
+  EXPECT_EQ(spec_of(with_keys(model::Family::gpt2, {{"num_attention_heads", 4}})).heads, 4);
   EXPECT_THAT(
-      import_refusal(with_keys("gpt2", other_names)),
+      import_refusal(with_keys(model::Family::gpt2, other_names)),
       AllOf(HasSubstr("n_head is 4 and num_attention_heads, its other name, is 2"),
             HasSubstr("n_embd is 8"), HasSubstr("n_layer is 2"), HasSubstr("n_positions is 6")));
 }
@@ -174,7 +188,7 @@ TEST(ExchangeConfig, Gpt2HasTwoNamesForItsSizes) {
 TEST(ExchangeConfig, DropoutsThatOneProbabilityStandsForAreTaken) {
   const auto drops = [](double embedding, double residual, double probabilities) {
     return with_keys(
-        "gpt2",
+        model::Family::gpt2,
         {{"embd_pdrop", embedding}, {"resid_pdrop", residual}, {"attn_pdrop", probabilities}});
   };
 
@@ -197,10 +211,13 @@ TEST(ExchangeConfig, DropoutsThatOneProbabilityStandsForAreTaken) {
 
 TEST(ExchangeConfig, OtherDropoutsAreRefusedByNameOrGivenByTheCaller) {
   const std::vector<std::pair<std::string, const char*>> odd = {
-      {with_keys("gpt2", {{"embd_pdrop", 0.1}}), "embd_pdrop 0.1, resid_pdrop 0, attn_pdrop 0"},
-      {with_keys("gpt2", {{"resid_pdrop", 0.5}}), "embd_pdrop 0, resid_pdrop 0.5, attn_pdrop 0"},
-      {with_keys("gpt2", {{"attn_pdrop", 0.5}}), "embd_pdrop 0, resid_pdrop 0, attn_pdrop 0.5"},
-      {with_keys("llama", {{"attention_dropout", 0.5}}), "attention_dropout 0.5"}};
+      {with_keys(model::Family::gpt2, {{"embd_pdrop", 0.1}}),
+       "embd_pdrop 0.1, resid_pdrop 0, attn_pdrop 0"},
+      {with_keys(model::Family::gpt2, {{"resid_pdrop", 0.5}}),
+       "embd_pdrop 0, resid_pdrop 0.5, attn_pdrop 0"},
+      {with_keys(model::Family::gpt2, {{"attn_pdrop", 0.5}}),
+       "embd_pdrop 0, resid_pdrop 0, attn_pdrop 0.5"},
+      {with_keys(model::Family::llama, {{"attention_dropout", 0.5}}), "attention_dropout 0.5"}};
   for (const auto& [text, says] : odd) {
     EXPECT_THAT(import_refusal(text), AllOf(HasSubstr(says), HasSubstr("--dropout")));
 
@@ -212,13 +229,13 @@ TEST(ExchangeConfig, OtherDropoutsAreRefusedByNameOrGivenByTheCaller) {
 }
 
 TEST(ExchangeConfig, BeginAndEndOfTextAreKeptApart) {
-  const auto again = [](const char* family, const json& bos, const json& eos) {
+  const auto again = [](model::Family family, const json& bos, const json& eos) {
     const ModelSpec spec =
         spec_of(with_keys(family, {{"bos_token_id", bos}, {"eos_token_id", eos}}));
     const json back = json::parse(config_json(spec, DType::f32, {spec.bos_token, spec.eos_tokens}));
     return std::pair(back["bos_token_id"], back["eos_token_id"]);
   };
-  for (const char* family : {"gpt2", "llama"}) {
+  for (const model::Family family : {model::Family::gpt2, model::Family::llama}) {
     EXPECT_EQ(again(family, 0, 1), std::pair(json(0), json(1)));
     EXPECT_EQ(again(family, nullptr, 7), std::pair(json(nullptr), json(7)));
     EXPECT_EQ(again(family, 3, {4, 5}), std::pair(json(3), json({4, 5})));
@@ -227,12 +244,12 @@ TEST(ExchangeConfig, BeginAndEndOfTextAreKeptApart) {
   const json ids = json::parse(generation_config_json({0, {1, 2}}));
   EXPECT_EQ(ids["bos_token_id"], 0);
   EXPECT_EQ(ids["eos_token_id"], json({1, 2}));
-  const ForeignConfig outside =
-      read_foreign_config(with_keys("gpt2", {{"bos_token_id", 20}, {"eos_token_id", 19}}), "");
+  const ForeignConfig outside = read_foreign_config(
+      with_keys(model::Family::gpt2, {{"bos_token_id", 20}, {"eos_token_id", 19}}), "");
   EXPECT_EQ(outside.spec.bos_token, -1);
   EXPECT_THAT(outside.spec.eos_tokens, ElementsAre(19));
   EXPECT_THAT(outside.warnings, ElementsAre(HasSubstr("bos_token_id [20] is not used")));
-  EXPECT_THAT(import_refusal(with_keys("gpt2", {{"eos_token_id", "x"}})),
+  EXPECT_THAT(import_refusal(with_keys(model::Family::gpt2, {{"eos_token_id", "x"}})),
               HasSubstr("eos_token_id: expected an id"));
 }
 
@@ -282,13 +299,15 @@ TEST(ExchangeConfig, EveryKeyOfTransformersIsInATable) {
   gpt2.update(common);
   llama.update(common);
 
-  EXPECT_THAT(read_foreign_config(with_keys("gpt2", gpt2), "").warnings, ::testing::IsEmpty());
-  EXPECT_THAT(read_foreign_config(with_keys("llama", llama), "").warnings, ::testing::IsEmpty());
+  EXPECT_THAT(read_foreign_config(with_keys(model::Family::gpt2, gpt2), "").warnings,
+              ::testing::IsEmpty());
+  EXPECT_THAT(read_foreign_config(with_keys(model::Family::llama, llama), "").warnings,
+              ::testing::IsEmpty());
 }
 
 TEST(ExchangeConfig, KeysInNoTableAreNamed) {
-  const ForeignConfig found =
-      read_foreign_config(with_keys("llama", {{"my_key", 1}, {"other", {2}}}), "hf/config.json");
+  const ForeignConfig found = read_foreign_config(
+      with_keys(model::Family::llama, {{"my_key", 1}, {"other", {2}}}), "hf/config.json");
 
   EXPECT_THAT(found.warnings, ElementsAre(AllOf(HasSubstr("hf/config.json"),
                                                 HasSubstr("my_key, other are not known"))));

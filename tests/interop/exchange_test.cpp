@@ -96,7 +96,7 @@ TEST(Exchange, TransposesOverTiles) {
 }
 
 TEST(Exchange, NamesCoverEveryParameter) {
-  for (const char* family : {"gpt2", "llama"}) {
+  for (const model::Family family : {model::Family::gpt2, model::Family::llama}) {
     for (const bool tied : {false, true}) {
       ModelSpec spec = small(family);
       spec.tie_embeddings = tied;
@@ -106,15 +106,15 @@ TEST(Exchange, NamesCoverEveryParameter) {
         theirs += tensor.numel();
         for (const NamedShape& part : tensor.ours) ours += part.shape.numel();
       }
-      EXPECT_EQ(theirs, model::parameter_count(spec)) << family << tied;
-      EXPECT_EQ(ours, theirs) << family << tied;
+      EXPECT_EQ(theirs, model::parameter_count(spec)) << name_of(family) << tied;
+      EXPECT_EQ(ours, theirs) << name_of(family) << tied;
     }
   }
 }
 
 TEST(Exchange, Gpt2HasQueryKeyAndValueSideBySideAndInputsFirst) {
   const test::TempFolder temp;
-  const ModelSpec spec = small("gpt2");
+  const ModelSpec spec = small(model::Family::gpt2);
   write_checkpoint(spec, temp.path() + "/c");
 
   export_small(spec, temp.path() + "/c", temp.path() + "/hf");
@@ -141,7 +141,7 @@ TEST(Exchange, Gpt2HasQueryKeyAndValueSideBySideAndInputsFirst) {
 
 TEST(Exchange, LlamaKeepsItsMatrices) {
   const test::TempFolder temp;
-  const ModelSpec spec = small("llama");
+  const ModelSpec spec = small(model::Family::llama);
   write_checkpoint(spec, temp.path() + "/c");
 
   export_small(spec, temp.path() + "/c", temp.path() + "/hf");
@@ -203,25 +203,25 @@ void expect_round_trip(const ModelSpec& spec, std::uint64_t shard_bytes) {
 }
 
 TEST(Exchange, RoundTripsOfBothFamiliesTiedAndUntiedInOneFileAndInSeveral) {
-  for (const char* family : {"gpt2", "llama"}) {
+  for (const model::Family family : {model::Family::gpt2, model::Family::llama}) {
     for (const bool tied : {false, true}) {
       ModelSpec spec = small(family);
       spec.tie_embeddings = tied;
       spec.norm_eps = 1e-6;
       spec.rope_theta = 500000;
-      if (std::string(family) == "gpt2") spec.rope_theta = model::preset("gpt2").rope_theta;
+      if (family == model::Family::gpt2) spec.rope_theta = model::preset(family).rope_theta;
       expect_round_trip(spec, io::ModelFolder::kShardBytes);
       expect_round_trip(spec, 1000);
     }
   }
-  ModelSpec biased = small("llama");
+  ModelSpec biased = small(model::Family::llama);
   biased.bias = true;
   expect_round_trip(biased, 1000);
 }
 
 TEST(Exchange, ExportsNameTheDecksIdsBeforeThoseOfTheVocabulary) {
   const test::TempFolder temp;
-  ModelSpec spec = small("gpt2");
+  ModelSpec spec = small(model::Family::gpt2);
   spec.vocabulary = 257;
   write_checkpoint(spec, temp.path() + "/c");
   const io::CheckpointReader reader(temp.path() + "/c");
@@ -282,7 +282,7 @@ std::map<std::string, Shape> tensors_of(const ModelSpec& spec) {
 
 TEST(Exchange, NamesWithoutTheFirstWordAndOldBuffersAreFine) {
   const test::TempFolder temp;
-  const ModelSpec spec = small("gpt2");
+  const ModelSpec spec = small(model::Family::gpt2);
   std::map<std::string, Shape> tensors = {{"h.0.attn.bias", {1, 1, 6, 6}},
                                           {"lm_head.weight", {20, 8}}};
   for (const auto& [name, shape] : tensors_of(spec)) {
@@ -295,7 +295,7 @@ TEST(Exchange, NamesWithoutTheFirstWordAndOldBuffersAreFine) {
 }
 
 TEST(Exchange, MissingUnknownAndMisshapenTensorsAreNamedAndNothingIsLeft) {
-  const ModelSpec spec = small("gpt2");
+  const ModelSpec spec = small(model::Family::gpt2);
   const auto refused = [&](const std::map<std::string, Shape>& tensors) {
     const test::TempFolder temp;
     const std::string folder = folder_with(temp, spec, tensors);
@@ -318,7 +318,7 @@ TEST(Exchange, MissingUnknownAndMisshapenTensorsAreNamedAndNothingIsLeft) {
 }
 
 TEST(Exchange, AHeadThatDiffersFromTheTableUntiesAModel) {
-  for (const char* family : {"gpt2", "llama"}) {
+  for (const model::Family family : {model::Family::gpt2, model::Family::llama}) {
     for (const bool bare : {false, true}) {
       ModelSpec spec = small(family);
       spec.tie_embeddings = true;
@@ -334,14 +334,14 @@ TEST(Exchange, AHeadThatDiffersFromTheTableUntiesAModel) {
         return huggingface_model(folder_filled(temp, spec, tensors, fill)).tie_embeddings;
       };
 
-      EXPECT_TRUE(tied_with_head(0)) << family << bare;
-      EXPECT_FALSE(tied_with_head(1e-7F)) << family << bare;
+      EXPECT_TRUE(tied_with_head(0)) << name_of(family) << bare;
+      EXPECT_FALSE(tied_with_head(1e-7F)) << name_of(family) << bare;
     }
   }
 }
 
 TEST(Exchange, AnUntiedModelKeepsItsHeadAndNeedsOne) {
-  ModelSpec spec = small("gpt2");
+  ModelSpec spec = small(model::Family::gpt2);
   spec.tie_embeddings = false;
   const test::TempFolder temp;
   const std::string folder = folder_with(temp, spec, tensors_of(spec));
@@ -359,7 +359,7 @@ TEST(Exchange, AnUntiedModelKeepsItsHeadAndNeedsOne) {
 }
 
 TEST(Exchange, ValuesThatAreNotFiniteAreRefusedAndNothingIsLeft) {
-  const ModelSpec spec = small("gpt2");
+  const ModelSpec spec = small(model::Family::gpt2);
   for (const float odd :
        {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     const test::TempFolder temp;
@@ -399,7 +399,7 @@ TEST(Exchange, AConfigThatIsNoFileIsRefusedAtOnce) {
 
 TEST(Exchange, ADirectoryWithCheckpointsIsNotImportedInto) {
   const test::TempFolder temp;
-  const ModelSpec spec = small("gpt2");
+  const ModelSpec spec = small(model::Family::gpt2);
   const std::string folder = folder_with(temp, spec, tensors_of(spec));
   write_checkpoint(spec, temp.path() + "/c");
 
@@ -411,7 +411,7 @@ TEST(Exchange, ADirectoryWithCheckpointsIsNotImportedInto) {
 
 TEST(Exchange, TokenizerFilesGoAlong) {
   const test::TempFolder temp;
-  const ModelSpec spec = small("gpt2");
+  const ModelSpec spec = small(model::Family::gpt2);
   write_checkpoint(spec, temp.path() + "/c");
   const std::string vocabulary = temp.path() + "/vocabulary";
   std::filesystem::create_directory(vocabulary);

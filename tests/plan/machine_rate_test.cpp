@@ -31,51 +31,6 @@ namespace {
 
 using plan::MachineRate;
 using plan::MatmulProbe;
-using plan::peak_flops;
-
-struct Row {
-  const char* gpu;
-  double half;
-  double tf32;
-  double fp32;
-};
-
-TEST(PeakFlops, OfProductNames) {
-  for (const auto& [gpu, half, tf32, fp32] :
-       {Row{"NVIDIA H100 80GB HBM3", 989e12, 494e12, 67e12},
-        Row{"NVIDIA H100 PCIe", 756e12, 378e12, 51e12},
-        Row{"NVIDIA H100 NVL", 835.5e12, 417.5e12, 60e12},
-        Row{"NVIDIA H200", 989e12, 494e12, 67e12},
-        Row{"NVIDIA A100-SXM4-80GB", 312e12, 156e12, 19.5e12},
-        Row{"A100-SXM4-40GB", 312e12, 156e12, 19.5e12},  // older drivers leave the maker out
-        Row{"NVIDIA L40S", 362.05e12, 183e12, 91.6e12}, Row{"NVIDIA L4", 121e12, 60e12, 30.3e12},
-        Row{"NVIDIA GeForce RTX 4090", 165.2e12, 82.6e12, 82.6e12},
-        Row{"NVIDIA B200", 2250e12, 1100e12, 75e12},
-        Row{"NVIDIA GB200", 2500e12, 1250e12, 80e12}}) {
-    EXPECT_DOUBLE_EQ(peak_flops(gpu, "bf16").value_or(0), half) << gpu;
-    EXPECT_DOUBLE_EQ(peak_flops(gpu, "fp16").value_or(0), half) << gpu;
-    EXPECT_DOUBLE_EQ(peak_flops(gpu, "tf32").value_or(0), tf32) << gpu;
-    EXPECT_DOUBLE_EQ(peak_flops(gpu, "fp32").value_or(0), fp32) << gpu;
-  }
-}
-
-TEST(PeakFlops, OfPrecisionsThatAGpuLacks) {
-  EXPECT_DOUBLE_EQ(peak_flops("Tesla V100-SXM2-32GB", "fp16").value_or(0), 125e12);
-  EXPECT_DOUBLE_EQ(peak_flops("Tesla V100-PCIE-16GB", "fp16").value_or(0), 112e12);
-  EXPECT_DOUBLE_EQ(peak_flops("Tesla V100-SXM2-32GB", "fp32").value_or(0), 15.7e12);
-  for (const char* precision : {"bf16", "tf32"}) {
-    EXPECT_FALSE(peak_flops("Tesla V100-SXM2-32GB", precision).has_value());
-    EXPECT_FALSE(peak_flops("Tesla T4", precision).has_value());
-  }
-}
-
-TEST(PeakFlops, OfNoOtherGpu) {
-  for (const char* gpu : {"", "cpu", "NVIDIA", "NVIDIA H100", "NVIDIA H300", "NVIDIA A100-SXM-64GB",
-                          "NVIDIA A10G", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA L40 S",
-                          "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 3060"}) {
-    EXPECT_FALSE(peak_flops(gpu, "bf16").has_value()) << gpu;
-  }
-}
 
 TEST(MatmulProbe, CountsItsProducts) {
   Context ctx(Device::cpu);
@@ -90,7 +45,7 @@ TEST(MachineRate, IsMeasuredByAllRanksTogether) {
   const Context ctx(Device::cpu);
   const double start = now_seconds();
 
-  const MachineRate rate = plan::machine_rate(world(), ctx, "fp32");
+  const MachineRate rate = plan::machine_rate(world(), ctx, Precision::fp32);
 
   EXPECT_TRUE(rate.is_measured);
   EXPECT_TRUE(std::isfinite(rate.flops));
@@ -105,7 +60,7 @@ TEST(MachineRate, IsMeasuredByAllRanksTogether) {
 TEST(MachineRate, IsOfTheLargestProductThatFits) {
   const Context ctx(Device::cpu);
   most_bytes = std::size_t{128} * 128 * sizeof(float);
-  const MachineRate rate = plan::measured_rate(world(), ctx, "fp32", 64);
+  const MachineRate rate = plan::measured_rate(world(), ctx, Precision::fp32, 64);
   most_bytes = std::numeric_limits<std::size_t>::max();
 
   EXPECT_TRUE(std::isfinite(rate.flops));

@@ -10,7 +10,7 @@ namespace {
 
 using test::Numbers;
 
-/// Of allocations one behind the other; arenas align the beginning of each to 256 bytes.
+/// Of allocations one after the other; arenas align the beginning of each to 256 bytes.
 std::size_t in_arena(std::initializer_list<std::int64_t> bytes) {
   std::int64_t end = 0;
   for (const std::int64_t each : bytes) end = test::up_to(end, 256) + each;

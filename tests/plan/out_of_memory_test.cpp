@@ -17,14 +17,24 @@ using namespace hyperslab::test;
 using testing::HasSubstr;
 using testing::Not;
 
+/// The deck's rules for changes of `config`.
+plan::IsLegal rules_of(const train::Config& config) {
+  return [config](const train::Config& changed) { return deck::keeps_rules(config, changed, {}); };
+}
+
+std::vector<plan::MemorySaving> savings_of(const train::Config& config,
+                                           const train::TrainerOptions& options = {}) {
+  return plan::memory_savings(config, options, 0, rules_of(config));
+}
+
 std::size_t planned(const std::vector<std::string>& overrides, int ranks) {
   return plan::make_plan(small_config(overrides, ranks), {}, 0).memory.total();
 }
 
 TEST(MemorySavings, AreThoseOfThePlans) {
-  const auto savings = plan::memory_savings(small_config({"parallel.data=2"}, 2), {}, 0);
+  const auto savings = savings_of(small_config({"parallel.data=2"}, 2));
   const auto now = planned({"parallel.data=2"}, 2);
-  const std::map<std::string, std::vector<std::string>> wanted = {
+  const std::map<std::string, std::vector<std::string>> expected = {
       {"train.microbatch: 1", {"train.microbatch=1"}},
       {"memory.recompute: selective", {"memory.recompute=selective"}},
       {"memory.recompute: full", {"memory.recompute=full"}},
@@ -37,7 +47,7 @@ TEST(MemorySavings, AreThoseOfThePlans) {
     EXPECT_EQ(saving.saved_bytes, static_cast<std::int64_t>(now - saving.planned_bytes));
   }
   EXPECT_TRUE(std::ranges::is_sorted(savings, std::greater<>(), &plan::MemorySaving::saved_bytes));
-  for (const auto& [setting, changes] : wanted) {
+  for (const auto& [setting, changes] : expected) {
     std::vector<std::string> overrides = {"parallel.data=2"};
     overrides.insert(overrides.end(), changes.begin(), changes.end());
     const std::size_t then = planned(overrides, setting.find("tensor") == 9 ? 4 : 2);
@@ -62,7 +72,7 @@ TEST(MemorySavings, KeepToTheRules) {
            {"parallel.tensor=4", "parallel.sequence=true"},
            {"parallel.data=2", "train.log_norms=5"}}) {
     const train::Config asked = small_config(overrides, 0);
-    for (const plan::MemorySaving& saving : plan::memory_savings(asked, {}, 0)) {
+    for (const plan::MemorySaving& saving : savings_of(asked)) {
       std::string change = saving.setting.substr(0, saving.setting.find(" with "));
       change.replace(change.find(": "), 2, "=");
       std::vector<std::string> changed = overrides;
@@ -72,8 +82,7 @@ TEST(MemorySavings, KeepToTheRules) {
   }
   train::TrainerOptions forward;
   forward.training = false;
-  for (const auto& saving :
-       plan::memory_savings(small_config({"parallel.data=2"}, 2), forward, 0)) {
+  for (const auto& saving : savings_of(small_config({"parallel.data=2"}, 2), forward)) {
     EXPECT_THAT(saving.setting, Not(HasSubstr("recompute")));
     EXPECT_THAT(saving.setting, Not(HasSubstr("zero")));
   }
@@ -88,7 +97,7 @@ TEST(MemorySavings, FusedAttentionWhereAGpuHasIt) {
     std::vector<std::string> overrides = deck;
     overrides.insert(overrides.end(), changes.begin(), changes.end());
     std::map<std::string, std::size_t> bytes;
-    for (const auto& saving : plan::memory_savings(small_config(overrides, 1), options, 0)) {
+    for (const auto& saving : savings_of(small_config(overrides, 1), options)) {
       bytes[saving.setting] = saving.planned_bytes;
     }
     return bytes;
@@ -106,6 +115,10 @@ TEST(MemorySavings, FusedAttentionWhereAGpuHasIt) {
   EXPECT_FALSE(found(DType::bf16, {kept, "model.width=48"}).contains(fused));
 }
 
+TEST(MemorySavings, AreNoneIfNothingIsKnownToBeLegal) {
+  EXPECT_TRUE(plan::memory_savings(small_config({"parallel.data=2"}, 2), {}, 0, {}).empty());
+}
+
 /// More than addresses reach: the activations of many long samples.
 TEST(OutOfMemory, OfATrainerSaysWhatWouldHelp) {
   const train::Config config =
@@ -115,7 +128,7 @@ TEST(OutOfMemory, OfATrainerSaysWhatWouldHelp) {
   const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0, config.groups());
   const plan::Plan plan = plan::make_plan(config, {}, 0);
   try {
-    const auto trainer = plan::make_trainer(config, mesh, {}, plan.memory);
+    const auto trainer = plan::make_trainer(config, mesh, {}, plan.memory, rules_of(config));
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::device);

@@ -94,11 +94,11 @@ std::vector<std::string> layout() {
   }
 }
 
-/// What a checkpoint would hold behind three steps, as the bytes of this rank's slabs.
-std::vector<std::string> trained(const train::Config& config, bool rehearsed) {
+/// What a checkpoint would hold after three steps, as the bytes of this rank's slabs.
+std::vector<std::string> trained(const train::Config& config, bool warmed_up) {
   const auto mesh = train::make_mesh(world(), config, Device::cpu);
   test::SmallRun run(config, *mesh, world().rank());
-  if (rehearsed) run.warm_up(1);
+  if (warmed_up) run.warm_up(1);
   for (int step = 1; step <= 3; ++step) run.step(step);
   std::vector<std::string> bytes;
   for (const io::Slab& slab : run.trainer().slabs()) {

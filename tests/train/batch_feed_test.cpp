@@ -137,7 +137,7 @@ TEST_F(Feed, GoesToTheViewsItIsGivenAndLeavesOutAbsentOnes) {
 }
 
 TEST_F(Feed, GivesMicrobatchesOfTheStepAgainWithoutReading) {
-  const auto settle = [this] {
+  const auto reads_at_rest = [this] {
     for (int before = -1; before != source_.reads;) {
       before = source_.reads;
       std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -146,13 +146,13 @@ TEST_F(Feed, GivesMicrobatchesOfTheStepAgainWithoutReading) {
   };
   Batch batches[kMicrobatches];
   for (int m = 0; m < kMicrobatches; ++m) feed_.load(ctx_, loader_, 2, m, batches[m].views());
-  const int reads = settle();
+  const int reads = reads_at_rest();
 
   for (const int m : {0, 1, 2, 0}) {
     feed_.load(ctx_, loader_, 2, m, batch_.views());
     EXPECT_EQ(batch_.content(), batches[m].content()) << m;
   }
-  EXPECT_EQ(settle(), reads);
+  EXPECT_EQ(reads_at_rest(), reads);
   expect_like_direct(3, 0);
 }
 

@@ -245,9 +245,9 @@ inline Flows pipeline_flows(const Numbers& n, const Place& place) {
   const std::int64_t message = 4 * n.B * n.T * n.C / (n.sequence ? n.tensor : 1);
   const std::int64_t chunks = n.virtual_stages();
   const std::int64_t before = chunks - (place.first ? 1 : 0);  // chunks with a stage before them
-  const std::int64_t behind = chunks - (place.last ? 1 : 0);
-  out.send.add(n.microbatches * (before + behind), message);
-  out.recv.add(n.microbatches * (before + behind), message);
+  const std::int64_t after = chunks - (place.last ? 1 : 0);
+  out.send.add(n.microbatches * (before + after), message);
+  out.recv.add(n.microbatches * (before + after), message);
   return out;
 }
 

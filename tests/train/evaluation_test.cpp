@@ -166,10 +166,10 @@ TEST_P(Evaluation, OfEveryLayoutIsTheSumOverSingleTargets) {
         SCOPED_TRACE(
             fmt::format("{} stride {} targets {}", fmt::join(layout, " "), stride, targets));
         const auto found = run.trainer().evaluate(samples, samples.size(), world());
-        const auto wanted = oracle.sum(tokens, targets, stride);
-        EXPECT_EQ(found.tokens, wanted.tokens);
-        EXPECT_EQ(found.correct, wanted.correct);
-        EXPECT_NEAR(found.loss() / wanted.loss(), 1, 1e-6);
+        const auto expected = oracle.sum(tokens, targets, stride);
+        EXPECT_EQ(found.tokens, expected.tokens);
+        EXPECT_EQ(found.correct, expected.correct);
+        EXPECT_NEAR(found.loss() / expected.loss(), 1, 1e-6);
       };
       check(io::Samples(tokens, io::Sampling::blocks, kContext, 0, false), 40, kContext);
       for (const Dim stride : {1, 3, 8}) {
@@ -243,13 +243,13 @@ TEST(CountText, IsAWalkOverTheBytes) {
   const FewTexts texts;
   const TextTokens tokens(1001);
   for (const std::int32_t ignored : {-1, 1}) {
-    const train::TextAmount wanted = walk(texts, tokens.ids(), ignored);
+    const train::TextAmount expected = walk(texts, tokens.ids(), ignored);
     for (const Dim stride : {2, 5, 10}) {
       const auto samples = io::Samples::strided(tokens, 10, stride, 1000, ignored);
       const train::TextAmount found = train::count_text(samples, samples.size(), texts, world());
-      EXPECT_EQ(found.bytes, wanted.bytes) << stride;
-      EXPECT_EQ(found.words, wanted.words) << stride;
-      EXPECT_EQ(found.line_ends, wanted.line_ends) << stride;
+      EXPECT_EQ(found.bytes, expected.bytes) << stride;
+      EXPECT_EQ(found.words, expected.words) << stride;
+      EXPECT_EQ(found.line_ends, expected.line_ends) << stride;
     }
   }
 }

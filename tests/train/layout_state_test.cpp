@@ -88,9 +88,9 @@ void expect_slabs_cover(const Case& layout, train::Trainer& trainer) {
   if (world().rank() != 0) return;
   std::map<std::string, Covered> covered;
   for (const std::string& text : all) cover(covered, text);
-  const std::map<std::string, Dim> wanted = tensors_of(layout);
-  EXPECT_EQ(covered.size(), wanted.size());
-  for (const auto& [name, elements] : wanted) {
+  const std::map<std::string, Dim> expected = tensors_of(layout);
+  EXPECT_EQ(covered.size(), expected.size());
+  for (const auto& [name, elements] : expected) {
     const std::vector<int>& times = covered[name].times;
     EXPECT_EQ(std::ssize(times), elements) << name;
     EXPECT_TRUE(std::ranges::all_of(times, [](int n) { return n == 1; })) << name;
@@ -140,7 +140,7 @@ TEST(LayoutState, IsWhatWasPlannedAndCoversEveryTensorOnce) {
     const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
     test::SmallRun run(config, mesh, world().rank(), options);
     for (int step = 1; step <= kSteps; ++step) run.step(step);
-    run.trainer().forward_backward({.step = kSteps + 1});  // behind the gathers of the last step
+    run.trainer().forward_backward({.step = kSteps + 1});  // after the gathers of the last step
 
     expect_planned_memory(run);
     expect_slabs_cover(layout, run.trainer());

@@ -81,7 +81,8 @@ struct Share {
   Share() {
     const char* text = std::getenv("HYPERSLAB_TEST_PART");
     if (text != nullptr && std::sscanf(text, "%zu/%zu", &first, &stride) != 2) {
-      throw Error(ExitCode::usage, std::string("HYPERSLAB_TEST_PART is ") + text + ", wanted k/n");
+      throw Error(ExitCode::usage,
+                  std::string("HYPERSLAB_TEST_PART is ") + text + ", expected k/n");
     }
   }
 };
@@ -99,17 +100,17 @@ TEST_P(Product, AgreesWithOneRankTensorByTensor) {
   const std::vector<Case> all = product(model);
   const Share share;
   std::vector<std::string> last;
-  parity::LayoutTrace wanted;
+  parity::LayoutTrace expected;
   for (std::size_t i = share.first; i < all.size(); i += share.stride) {
     const Case& layout = all[i];
     if (layout.model != last) {  // neighbours in the product share the run of one rank
-      wanted = parity::trace_layout(world(), test::read_layout(layout.model, {}, 1), kSteps);
+      expected = parity::trace_layout(world(), test::read_layout(layout.model, {}, 1), kSteps);
       last = layout.model;
     }
     const train::Config many = test::read_layout(layout.model, layout.layout, world().size());
     const parity::LayoutTrace found = parity::trace_layout(world(), many, kSteps);
     if (world().rank() != 0) continue;
-    const parity::ParityReport report = parity::compare(wanted, found, {});
+    const parity::ParityReport report = parity::compare(expected, found, {});
     EXPECT_TRUE(report.agrees) << layout.str() << ": " << report.rows.front().tensor << " "
                                << report.rows.front().difference << ", loss "
                                << report.loss_difference << " at step " << report.worst_step;

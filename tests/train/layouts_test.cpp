@@ -31,9 +31,9 @@ TEST(Layouts, AgreeWithOneRankTensorByTensor) {
     const train::Config many = read_layout(layout.model, layout.layout, world().size());
     const train::Config one = read_layout(layout.model, {}, 1);
     const parity::LayoutTrace found = parity::trace_layout(world(), many, kSteps);
-    const parity::LayoutTrace wanted = parity::trace_layout(world(), one, kSteps);
+    const parity::LayoutTrace expected = parity::trace_layout(world(), one, kSteps);
     if (world().rank() != 0) continue;
-    const parity::ParityReport report = parity::compare(wanted, found, {});
+    const parity::ParityReport report = parity::compare(expected, found, {});
     EXPECT_TRUE(report.agrees) << report.rows.front().tensor << " "
                                << report.rows.front().difference << ", loss "
                                << report.loss_difference << " at step " << report.worst_step;

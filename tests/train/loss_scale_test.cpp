@@ -11,11 +11,11 @@ namespace {
 
 Config fp16_config() {
   Config config = test::small_config({}, 1);
-  config.precision.compute = "fp16";  // which decks allow on a GPU only
+  config.precision.compute = Precision::fp16;  // which decks allow on a GPU only
   return config;
 }
 
-/// What a trainer goes on with behind a checkpoint of such a run.
+/// What a trainer goes on with after a checkpoint of such a run.
 ops::StepState loaded(const io::CheckpointMeta& meta) {
   const Config config = fp16_config();
   const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0);
@@ -27,19 +27,19 @@ ops::StepState loaded(const io::CheckpointMeta& meta) {
 }
 
 /// A checkpoint of step 2 of a run with `compute`.
-io::CheckpointMeta trained_in(const char* compute) {
+io::CheckpointMeta trained_in(Precision compute) {
   Config config = fp16_config();
   config.precision.compute = compute;
   io::CheckpointMeta meta;
   meta.step = 2;
   meta.samples_seen = 24;
-  meta.scales_loss = config.precision.compute == "fp16";
+  meta.scales_loss = config.precision.compute == Precision::fp16;
   return meta;
 }
 
 TEST(LossScale, GoesOnWhereverItStood) {
   for (const double scale : {0.125, 1.0, 2048.0}) {
-    io::CheckpointMeta meta = trained_in("fp16");
+    io::CheckpointMeta meta = trained_in(Precision::fp16);
     meta.loss_scale = scale;
     meta.good_steps = 7;
 
@@ -51,9 +51,9 @@ TEST(LossScale, GoesOnWhereverItStood) {
 }
 
 TEST(LossScale, ARunThatDidNotScaleHandsOnNone) {
-  io::CheckpointMeta unscaled = trained_in("bf16");
-  unscaled.good_steps = 7;  // left by earlier programs behind fp16
-  io::CheckpointMeta import = trained_in("fp16");
+  io::CheckpointMeta unscaled = trained_in(Precision::bf16);
+  unscaled.good_steps = 7;  // left by earlier programs after fp16
+  io::CheckpointMeta import = trained_in(Precision::fp16);
   import.samples_seen = 0;
   import.scales_loss = false;
 
@@ -62,12 +62,12 @@ TEST(LossScale, ARunThatDidNotScaleHandsOnNone) {
   EXPECT_EQ(loaded(import).loss_scale, kFirstLossScale);
 }
 
-/// The weights behind a stop and a start are those of one run, at a scale of 1, too.
+/// The weights after a stop and a start are those of one run, at a scale of 1, too.
 TEST(LossScale, AResumedRunIsTheUninterruptedOne) {
   const Config config = fp16_config();
   const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0);
   const test::TempFolder folder;
-  io::CheckpointMeta meta = trained_in("fp16");
+  io::CheckpointMeta meta = trained_in(Precision::fp16);
   test::SmallRun whole(config, mesh, 0);
   io::save_checkpoint(test::world(), folder.path(), meta, whole.trainer().slabs());
   whole.trainer().load(io::CheckpointReader(folder.path()));  // with a scale of 1

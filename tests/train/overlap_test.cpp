@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients are reduced behind the backward pass, and what the groups moved is counted.
+// Gradients are reduced under the backward pass, and what the groups moved is counted.
 #include <gtest/gtest.h>
 
 #include <cstdio>

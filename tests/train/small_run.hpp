@@ -33,12 +33,13 @@ class SmallRun {
   SmallRun(const train::Config& config, const mesh::Mesh& mesh, int world_rank,
            train::TrainerOptions options = {})
       : config_(config),
-        tokens_(io::open_tokens({"synthetic"}, "uint16", config.model.vocabulary, config.run.seed)),
+        tokens_(io::open_tokens({"synthetic"}, io::RawIds::uint16, config.model.vocabulary,
+                                config.run.seed)),
         samples_(*tokens_, io::Sampling::blocks, config.model.context, config.run.seed),
         loader_(samples_, config.train.global_batch, mesh.at().data, config.parallel.data),
         plan_(plan::make_plan(config, options, world_rank)),
-        trainer_(config, mesh, options, &plan_.memory) {
-    trainer_.initialize();
+        trainer_(train::Trainer::make(config, mesh, options, plan_.memory)) {
+    trainer_->initialize();
   }
   /// Mean loss of the step.
   double step(std::int64_t step) {
@@ -46,12 +47,12 @@ class SmallRun {
     args.step = step;
     args.learning_rate =
         optim::learning_rate(config_.schedule, config_.optimizer.lr, step, config_.train.steps);
-    trainer_.step(args, &loader_);
-    const ops::StepResult& result = trainer_.result(step);
+    trainer_->step(args, loader_);
+    const ops::StepResult& result = trainer_->result(step);
     return result.loss_sum / result.tokens;
   }
-  void warm_up(std::int64_t step) { trainer_.warm_up(loader_, step); }
-  [[nodiscard]] train::Trainer& trainer() { return trainer_; }
+  void warm_up(std::int64_t step) { trainer_->warm_up(loader_, step); }
+  [[nodiscard]] train::Trainer& trainer() { return *trainer_; }
   [[nodiscard]] const plan::Plan& plan() const { return plan_; }
 
  private:
@@ -60,7 +61,7 @@ class SmallRun {
   io::Samples samples_;
   io::Loader loader_;
   plan::Plan plan_;
-  train::Trainer trainer_;
+  std::unique_ptr<train::Trainer> trainer_;
 };
 
 }  // namespace hyperslab::test

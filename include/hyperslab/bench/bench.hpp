@@ -11,6 +11,7 @@
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/core/profiler.hpp"
 #include "hyperslab/ops/kernel_class.hpp"
+#include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::bench {
@@ -30,6 +31,7 @@ struct BenchOptions {
   /// Name warm-up, measured steps, phases and layers for NVIDIA's profilers, and let them see the
   /// measured steps alone; this turns graphs off, whose replays have no ranges inside.
   bool ranges = false;
+  plan::IsLegal is_legal;  ///< for advice if memory runs out
   [[nodiscard]] bool graphs() const { return !components && !kernels && !ranges; }
 };
 
@@ -41,13 +43,13 @@ struct BenchComponent {
   double flops = 0;
   double share = 0;           ///< of the step's seconds
   double expected_share = 0;  ///< of the step's FLOPs
-  /// Inside attention; empty where one kernel does it all. They are counted in the component, too.
+  /// Inside attention; empty if one kernel does it all. They are counted in the component, too.
   std::vector<BenchComponent> parts;
   std::string fused;  ///< what else runs in the kernels of this component, or where this one runs
 };
 
 /// Seconds of a step by every clock that is there, means over the measured steps; not a number
-/// where there is none. Those of the first rank.
+/// if there is none. Those of the first rank.
 struct BenchClocks {
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   double host = kNone;           ///< from end to end of steps as the host sees them
@@ -68,7 +70,7 @@ struct BenchKernel {
 
 /// Kernels of the first rank.
 struct BenchKernels {
-  std::string unavailable;          ///< why there are none, where they were asked for
+  std::string unavailable;          ///< why there are none, if they were asked for
   int forwards = 0;                 ///< of a microbatch, in all measured steps
   CommunicationTime communication;  ///< in all measured steps, on this rank
   std::vector<BenchKernel> rows;    ///< the longest first
@@ -77,7 +79,7 @@ struct BenchKernels {
   /// Share of a class in all kernels, and in those of a phase.
   [[nodiscard]] double share(ops::KernelClass kernel_class) const;
   [[nodiscard]] double share(ops::KernelClass kernel_class, Phase phase) const;
-  /// The kernel that takes longest in a phase; null where none ran in it.
+  /// The kernel that takes longest in a phase; null if none ran in it.
   [[nodiscard]] const BenchKernel* top(Phase phase) const;
   /// Calls of a kernel in the forward pass of one microbatch.
   [[nodiscard]] double calls_per_forward(const BenchKernel& kernel) const;
@@ -102,7 +104,7 @@ struct BenchMemory {
   bool measured = false;          ///< on a GPU; otherwise the rest is zero
   std::size_t before_bytes = 0;   ///< of the GPU, in use before the arenas: contexts, NCCL, others
   std::size_t library_bytes = 0;  ///< that cuBLASLt is given
-  std::size_t device_bytes = 0;   ///< in use behind the measured steps
+  std::size_t device_bytes = 0;   ///< in use after the measured steps
   [[nodiscard]] std::size_t predicted_bytes() const {
     return before_bytes + library_bytes + plan.total();
   }
@@ -121,7 +123,7 @@ struct StepFigures {
 /// `seconds`: at least one.
 [[nodiscard]] StepFigures figures_of(std::span<const double> seconds);
 
-/// Figures of the slowest rank where ranks differ.
+/// Figures of the slowest rank if ranks differ.
 struct BenchResult {
   std::vector<double> step_seconds;  ///< every measured step, the longest of all ranks
   double mean = 0;
@@ -157,7 +159,7 @@ struct BenchResult {
 [[nodiscard]] BenchResult run_bench(comm::World& world, const train::Config& config,
                                     const BenchOptions& options);
 
-/// Calls of the host to CUDA in steps 5 to 15, behind the capture of graphs, with the loader at
+/// Calls of the host to CUDA in steps 5 to 15, after the capture of graphs, with the loader at
 /// work.
 struct CallCounts {
   static constexpr int kFirstStep = 5;
@@ -172,7 +174,8 @@ struct CallCounts {
   /// No allocation, no synchronization, at most four launches a segment.
   [[nodiscard]] bool passes() const;
 };
-/// Collective over the world. Throws Error(device) on the CPU and where there is no CUPTI.
-[[nodiscard]] CallCounts count_calls(comm::World& world, const train::Config& config);
+/// Collective over the world. Throws Error(device) on the CPU and if there is no CUPTI.
+[[nodiscard]] CallCounts count_calls(comm::World& world, const train::Config& config,
+                                     const plan::IsLegal& is_legal = {});
 
 }  // namespace hyperslab::bench

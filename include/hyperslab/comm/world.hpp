@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "hyperslab/comm/agree.hpp"
 #include "hyperslab/comm/communicator.hpp"
 #include "hyperslab/comm/threads.hpp"
 #include "hyperslab/core/activity.hpp"
@@ -17,7 +18,7 @@ class FlightRecorders;
 
 /// The ranks that mpirun or srun started, and the host-side messages of setup and shutdown. One
 /// object in main(); a program started without a launcher is a world of one rank.
-class World {
+class World final : public Peers {
  public:
   /// MPI_Init_thread with MPI_THREAD_FUNNELED and errors returned as codes. A rank that a launcher
   /// started is killed when its launcher dies. The ranks of a machine divide its cores among
@@ -25,18 +26,18 @@ class World {
   /// if srun started several tasks but MPI cannot connect them.
   World(int* argc, char*** argv);
   /// MPI_Finalize, unless the world was aborted or an exception is on its way through main.
-  ~World();
+  ~World() override;
   World(const World&) = delete;
   World& operator=(const World&) = delete;
   World(World&&) = delete;
   World& operator=(World&&) = delete;
 
-  [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
   /// This rank's number among the ranks of its host, and how many there are.
   [[nodiscard]] int local_rank() const { return local_rank_; }
   [[nodiscard]] int local_size() const { return local_size_; }
-  [[nodiscard]] const std::string& host() const { return host_; }
+  [[nodiscard]] const std::string& host() const override { return host_; }
   /// Threads that this rank computes with, and why. OpenMP's number of threads (and OpenBLAS's, if
   /// it is built with OpenMP) is set to it for the thread that made the world.
   [[nodiscard]] const ThreadShare& threads() const { return threads_; }
@@ -63,7 +64,7 @@ class World {
   /// Every rank gets root's text.
   [[nodiscard]] std::string broadcast(const std::string& text, int root = 0);
   /// The texts of all ranks in rank order, on every rank.
-  [[nodiscard]] std::vector<std::string> all_gather(const std::string& text);
+  [[nodiscard]] std::vector<std::string> all_gather(const std::string& text) override;
   /// The payloads of all ranks in rank order on `root`, nothing on the others. Of any size: they
   /// go in messages of at most `message_bytes`, which is equal on all ranks.
   [[nodiscard]] std::vector<std::string> gather(const std::string& bytes, int root = 0,

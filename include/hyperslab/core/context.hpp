@@ -6,6 +6,7 @@
 
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/ledger.hpp"
+#include "hyperslab/core/machine.hpp"
 #include "hyperslab/core/recorder.hpp"
 #include "hyperslab/core/stream.hpp"
 
@@ -61,6 +62,10 @@ class Context {
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   [[nodiscard]] bool deterministic() const { return deterministic_; }
 
+  /// The machine that decides how work is cut; unless set, one of which nothing is known.
+  void set_machine(const Machine& machine) { machine_ = machine; }
+  [[nodiscard]] const Machine& machine() const { return machine_; }
+
   /// Its progress() is called at the start of every op on the CPU, by the thread that calls the op;
   /// null: none. It must outlive the context's last op.
   void set_background(Background* background) { background_ = background; }
@@ -85,6 +90,7 @@ class Context {
  private:
   Device device_;
   Device planned_;
+  Machine machine_;
   bool tf32_ = false;
   bool deterministic_ = false;
   Stream stream_;

@@ -12,7 +12,7 @@
 
 namespace hyperslab::deck {
 
-/// What the rules are judged against besides the deck itself.
+/// What the rules are checked against besides the deck itself.
 struct Surroundings {
   int ranks = 1;  ///< that were started
   bool has_cuda_device = false;
@@ -20,7 +20,7 @@ struct Surroundings {
   bool has_cuda_build = kHasCuda;
   bool is_plan = false;  ///< `ranks` were asked for, not started
   /// Beginnings of keys ("data.", "train.steps") that do not matter here: rules about them, or that
-  /// read them, are not judged, and none of them is required.
+  /// read them, are not checked, and none of them is required.
   std::vector<std::string_view> unused = {};
 };
 
@@ -29,13 +29,18 @@ struct Surroundings {
 struct Rule {
   std::string_view key;  ///< the deck key that the message points at, "parallel.data"
   std::string_view
-      reads;  ///< other keys that it reads, parted by blanks; bad ones leave it unjudged
+      reads;  ///< other keys that it reads, separated by blanks; bad ones leave it unchecked
   std::string_view name;  ///< one sentence for the table: what must hold
   bool (*holds)(const train::Config&, const Surroundings&);
   /// The numbers found and the nearest legal value.
   std::string (*message)(const train::Config&, const Surroundings&);
 };
 [[nodiscard]] std::span<const Rule> rules();
+
+/// Whether every rule that holds for `before` holds for `after`, which may be laid out over another
+/// number of ranks.
+[[nodiscard]] bool keeps_rules(const train::Config& before, const train::Config& after,
+                               Surroundings surroundings);
 
 /// Reads a deck from text; `file` is its name in messages. `overrides` are "path.to.key=value" and
 /// win over the text before anything is validated. Every problem - unknown and duplicate keys,

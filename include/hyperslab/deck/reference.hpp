@@ -14,7 +14,7 @@ struct KeyInfo {
   std::string key;                        ///< with its section: "optimizer.lr"
   std::string values;                     ///< "number, more than 0", "`auto`, `cpu` or `cuda`"
   std::vector<std::string_view> choices;  ///< the words that it takes; empty: not only words
-  /// Its default, empty where it has none and must be given; of the families gpt2 and llama.
+  /// Its default, empty if it has none and must be given; of the families gpt2 and llama.
   std::string gpt2_default;
   std::string llama_default;
   std::string_view sentence;  ///< what it means, with its unit
@@ -27,7 +27,7 @@ struct SectionInfo {
 /// In the order of a resolved deck.
 [[nodiscard]] std::span<const SectionInfo> sections();
 
-/// Keys of one section, or of all where `section` is empty, for a terminal: name, values, default
+/// Keys of one section, or of all if `section` is empty, for a terminal: name, values, default
 /// and sentence of each. Throws Error(usage) for an unknown section.
 [[nodiscard]] std::string keys_text(std::string_view section);
 /// The same as markdown: a heading and a table for every section.
@@ -39,12 +39,12 @@ struct SectionInfo {
 [[nodiscard]] std::string rules_table(std::string_view section = "");
 
 /// The known word that `word` may mean: one that begins with it (from three letters), else the
-/// nearest by edits; empty where none is near enough.
+/// nearest by edits; empty if none is near enough.
 [[nodiscard]] std::string_view nearest_word(std::string_view word,
                                             std::span<const std::string_view> known);
 /// Whether `key` is "section.key" of a deck.
 [[nodiscard]] bool is_key(std::string_view key);
-/// The key, "section.key", that a word with or without a section may mean; empty where none is near
+/// The key, "section.key", that a word with or without a section may mean; empty if none is near
 /// enough. A key of that name in any section comes first.
 [[nodiscard]] std::string meant_key(std::string_view word);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hyperslab/comm/world.hpp"
+#include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::eval {
@@ -19,6 +20,7 @@ struct EvalDeck {
   /// Samples that each of train.validate_batches counts: the deck's train.global_batch, even if
   /// more ranks than those were started and the layout needs a larger one.
   std::int64_t validation_batch = 0;
+  plan::IsLegal is_legal;  ///< for advice if memory runs out
 };
 
 struct Result {
@@ -53,6 +55,7 @@ class Evaluator {
   comm::World& world_;
   train::Config config_;
   std::int64_t validation_batch_;  // samples
+  plan::IsLegal is_legal_;
   std::unique_ptr<io::TokenSource> tokens_;
   std::unique_ptr<io::Samples> samples_;
   std::int64_t count_ = 0;

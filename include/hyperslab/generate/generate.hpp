@@ -9,6 +9,7 @@
 
 #include "hyperslab/generate/sampling.hpp"
 #include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/config.hpp"
 
 namespace hyperslab::generate {
@@ -35,8 +36,9 @@ using Prompts = std::vector<std::vector<std::int32_t>>;
 /// A model with a key-value cache that continues texts. One rank.
 class Generator {
  public:
-  /// `rows`: texts at once at most.
-  Generator(const train::Config& config, const io::CheckpointReader& reader, Dim rows);
+  /// `rows`: texts at once at most. `is_legal`: for advice if memory runs out.
+  Generator(const train::Config& config, const io::CheckpointReader& reader, Dim rows,
+            const plan::IsLegal& is_legal = {});
   ~Generator();
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
@@ -47,13 +49,13 @@ class Generator {
   [[nodiscard]] static Dim rows_for(const Prompts& prompts, Dim most);
 
   /// Continues all prompts, none of them empty; those of equal length together. What a prompt gets
-  /// is a function of the options, its tokens and its place in `prompts`, up to the rounding of
-  /// logits. Of prompts longer than the context the end counts; where the context is full, the
+  /// is a function of the options, its tokens and its index in `prompts`, up to the rounding of
+  /// logits. Of prompts longer than the context the end counts; if the context is full, the
   /// newer half of it is read again as a prompt.
   GenerateStats generate(const Prompts& prompts, const SamplingOptions& options,
                          TokenListener& listener);
 
-  /// Gives the logits (V) behind each token of one prompt that fits into the context.
+  /// Gives the logits (V) after each token of one prompt that fits into the context.
   void prompt_logits(std::span<const std::int32_t> prompt,
                      const std::function<void(std::span<const float>)>& row);
 

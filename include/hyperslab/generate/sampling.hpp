@@ -24,12 +24,12 @@ class Sampler {
   /// `stream`: the text's number; V: ids of the model.
   Sampler(const SamplingOptions& options, std::uint64_t stream, std::int64_t V);
 
-  /// These tokens are part of the text: the repetition penalty divides their logits, where they are
+  /// These tokens are part of the text: the repetition penalty divides their logits, if they are
   /// above 0, else multiplies them (Keskar et al. 2019, section 4.1, which divides all of them, so
   /// that negative ones would rise).
   void see(std::span<const std::int32_t> tokens);
 
-  /// The next token for logits (V). Throws Error(numerics) where they are not numbers.
+  /// The next token for logits (V). Throws Error(numerics) if they are not numbers.
   [[nodiscard]] std::int32_t next(std::span<const float> logits);
 
  private:

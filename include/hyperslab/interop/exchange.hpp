@@ -20,7 +20,7 @@ struct ExportOptions {
 };
 
 /// Writes config.json, generation_config.json, model.safetensors (in parts above 5 GB) and the
-/// tokenizer's files, made where the vocabulary is `bytes`. One tensor is in memory at a time.
+/// tokenizer's files, made if the vocabulary is `bytes`. One tensor is in memory at a time.
 /// Throws Error(usage) that lists every choice of the model that the family has no counterpart for,
 /// Error(data) for a vocabulary with more tokens than the model, Error(checkpoint), Error(storage).
 void export_huggingface(const model::ModelSpec& model, const io::CheckpointReader& reader,
@@ -35,9 +35,9 @@ void export_huggingface(const model::ModelSpec& model, const io::CheckpointReade
 
 /// Turns the tensors of a folder into a checkpoint of step 0 under `directory`, with cleared
 /// moments; of `meta`, deck and fingerprint of the data are the caller's. `spec` is
-/// huggingface_model(folder). About 1 GB of memory, more where one tensor is larger. Throws
+/// huggingface_model(folder). About 1 GB of memory, more if one tensor is larger. Throws
 /// Error(checkpoint) for tensors that are missing, unknown or of another shape, and values that are
-/// not finite; Error(storage), also where `directory` holds checkpoints already.
+/// not finite; Error(storage), also if `directory` holds checkpoints already.
 void import_huggingface(const std::string& folder, const model::ModelSpec& spec,
                         const std::string& directory, io::CheckpointMeta meta);
 

@@ -3,16 +3,26 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace hyperslab::io {
+
+/// How samples are drawn from tokens: see Samples.
+enum class Sampling : std::uint8_t { blocks, windows };
+[[nodiscard]] constexpr std::string_view name_of(Sampling sampling) {
+  return sampling == Sampling::blocks ? "blocks" : "windows";
+}
+
+/// Type of the ids in a file that does not tell.
+enum class RawIds : std::uint8_t { uint16, uint32 };
 
 /// Deck section `data`.
 struct DataConfig {
   std::vector<std::string> train;  ///< `synthetic`, paths or globs of token files
   std::vector<std::string> validation;
-  std::string sampling = "blocks";  ///< blocks | windows
-  std::string dtype = "uint16";     ///< of raw .bin files without a header: uint16 | uint32
+  Sampling sampling = Sampling::blocks;
+  RawIds dtype = RawIds::uint16;  ///< of .bin files without a header
   std::string vocabulary;  ///< folder of a vocabulary, or `bytes`; for texts and bits per byte
   std::int32_t ignore_token = -1;  ///< targets of this id do not count; -1: all do
   bool loss_mask = false;          ///< the files' loss_mask says which tokens count as targets

@@ -60,14 +60,13 @@ class TokenSource {
 /// Opens `synthetic` (2^31 ids of a Markov chain, a function of seed and index), or every file that
 /// the paths and globs name, in the order given (globs sorted). Formats, by content then suffix:
 /// llm.c's header, .npy (1-D unsigned 16/32, signed 32/64 bit), HDF5 (1-D integer dataset
-/// `tokens`, all of it written and in that file), raw .bin of `raw_dtype` (refused if its bytes
+/// `tokens`, all of it written and in that file), raw .bin of `raw_ids` (refused if its bytes
 /// look like those of a wider type). Checked against the vocabulary. `loss_mask`: every file has a
 /// mask (HDF5: dataset `loss_mask` of one byte a token). Throws Error(data) that names the file,
 /// what was expected and found.
 [[nodiscard]] std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths,
-                                                       const std::string& raw_dtype,
-                                                       std::int64_t vocabulary, std::uint64_t seed,
-                                                       bool loss_mask = false);
+                                                       RawIds raw_ids, std::int64_t vocabulary,
+                                                       std::uint64_t seed, bool loss_mask = false);
 
 /// The sources of a deck's section `data`.
 struct DataTokens {
@@ -89,8 +88,6 @@ enum class DataPart : std::uint8_t { both, validation };
 /// order. Reads everything once. Throws Error(data) if a side would be empty.
 [[nodiscard]] DataTokens split_documents(const std::shared_ptr<const TokenSource>& all,
                                          double fraction, std::int32_t end_token);
-
-enum class Sampling : std::uint8_t { blocks, windows };
 
 /// Samples of T + 1 tokens out of a source. With `blocks` sample g is block perm(g mod n, epoch) of
 /// the n = (size - 1) / T blocks that share a border token, each once an epoch, reshuffled by

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
+
+#include "hyperslab/mesh/schedule.hpp"
 
 namespace hyperslab::mesh {
 
@@ -12,9 +13,9 @@ struct ParallelConfig {
   int data = 1;
   int tensor = 1;
   int pipeline = 1;
-  int context = 1;                ///< no deck key yet: every rank has whole sequences
-  bool sequence = false;          ///< sequence parallelism in the tensor group
-  std::string schedule = "1f1b";  ///< gpipe | 1f1b | interleaved | zero_bubble
+  int context = 1;        ///< no deck key yet: every rank has whole sequences
+  bool sequence = false;  ///< sequence parallelism in the tensor group
+  Schedule schedule = Schedule::one_forward_one_backward;
   int virtual_stages = 1;
   /// Blocks of every stage of the pipeline, virtual ones too; empty: cut by cost.
   std::vector<std::int64_t> stage_layers = {};

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,12 @@
 
 namespace hyperslab::model {
 
+/// gpt2 (Radford et al. 2019) or llama (Touvron et al. 2023).
+enum class Family : std::uint8_t { gpt2, llama };
+[[nodiscard]] constexpr std::string_view name_of(Family family) {
+  return family == Family::gpt2 ? "gpt2" : "llama";
+}
+
 enum class Position : std::uint8_t { learned, sinusoidal, rope, none };
 enum class NormPlace : std::uint8_t { pre, post };
 /// `cudnn` is what a deck may ask for; the deck reader refuses it off the GPU and hands on `fused`.
@@ -19,7 +26,7 @@ enum class AttentionPath : std::uint8_t { automatic, fused, reference, cudnn };
 
 /// Deck section `model`: one transformer with orthogonal choices; a family only sets defaults.
 struct ModelSpec {
-  std::string family = "gpt2";  ///< gpt2 | llama
+  Family family = Family::gpt2;
   Dim layers = 0;
   Dim width = 0;
   Dim heads = 0;
@@ -51,8 +58,8 @@ struct ModelSpec {
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 
-/// The defaults of a family: gpt2 (Radford et al. 2019) or llama (Touvron et al. 2023).
-[[nodiscard]] ModelSpec preset(const std::string& family);
+/// The defaults of a family.
+[[nodiscard]] ModelSpec preset(Family family);
 
 /// Every choice that decides what the model computes, "key=value key=value ...": two models are the
 /// same where this is. Dropout, initial values, the attention path and the ids for exports are not

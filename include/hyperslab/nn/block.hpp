@@ -4,16 +4,10 @@
 #include <string>
 
 #include "hyperslab/nn/norm.hpp"
+#include "hyperslab/nn/recompute.hpp"
 #include "hyperslab/ops/attention.hpp"
 
 namespace hyperslab::nn {
-
-/// What forward keeps for backward, and what backward computes again (Korthikanti et al. 2022).
-enum class Recompute : std::uint8_t {
-  none,
-  selective,  ///< outputs of norms (those before sublayers) and of activation functions
-  full,       ///< everything but the input of a block
-};
 
 /// What a backward pass computes: gradients of inputs, of weights, or both as they come.
 enum class BackwardPart : std::uint8_t { both, input, weight };

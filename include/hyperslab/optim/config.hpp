@@ -3,13 +3,17 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 
 namespace hyperslab::optim {
 
+enum class OptimizerKind : std::uint8_t { adamw, sgd };
+
+/// How the learning rate goes on after the warm-up; wsd: warm-up, stable, decay.
+enum class ScheduleKind : std::uint8_t { constant, linear, cosine, wsd };
+
 /// Deck section `optimizer`.
 struct OptimizerConfig {
-  std::string name = "adamw";  ///< or sgd
+  OptimizerKind name = OptimizerKind::adamw;
   double lr = 3e-4;
   std::array<double, 2> betas = {0.9, 0.95};  ///< adamw
   double eps = 1e-8;                          ///< adamw
@@ -22,7 +26,7 @@ struct OptimizerConfig {
 
 /// Deck section `schedule`.
 struct ScheduleConfig {
-  std::string name = "cosine";  ///< constant | linear | cosine | wsd (warm-up, stable, decay)
+  ScheduleKind name = ScheduleKind::cosine;
   std::int64_t warmup_steps = 0;
   double final_fraction = 0.1;  ///< of lr, reached exactly at the last step
   double decay_fraction = 0.2;  ///< wsd: share of the steps that decay, at the end

@@ -8,6 +8,7 @@
 
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/config.hpp"
 
 namespace hyperslab::parity {
@@ -16,7 +17,7 @@ namespace hyperslab::parity {
 using GlobalTensors = std::map<std::string, std::vector<float>>;
 
 /// Puts the slabs of all ranks together on rank 0 (elsewhere nothing); collective. Throws an
-/// internal Error where they do not cover a tensor exactly once.
+/// internal Error if they do not cover a tensor exactly once.
 [[nodiscard]] GlobalTensors gather_tensors(comm::World& world, const std::vector<io::Slab>& slabs);
 
 /// What a layout computed, on rank 0.
@@ -26,9 +27,9 @@ struct LayoutTrace {
 };
 
 /// Trains `steps` steps of the deck under its layout, on the first parallel.ranks() ranks of the
-/// world; the others wait. Collective over the world.
+/// world; the others wait. `is_legal`: for advice if memory runs out. Collective over the world.
 [[nodiscard]] LayoutTrace trace_layout(comm::World& world, const train::Config& config,
-                                       std::int64_t steps);
+                                       std::int64_t steps, const plan::IsLegal& is_legal = {});
 
 /// How far two layouts may be apart: design, "One idea".
 struct ParityTolerance {
@@ -36,7 +37,7 @@ struct ParityTolerance {
   double loss = 1e-5;      ///< relative, over the first 10 steps
   double late_loss = 1e-4;
 };
-[[nodiscard]] ParityTolerance parity_tolerance(const std::string& precision);
+[[nodiscard]] ParityTolerance parity_tolerance(Precision precision);
 
 struct ParityReport {
   struct Row {

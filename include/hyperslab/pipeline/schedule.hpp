@@ -3,24 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <vector>
+
+#include "hyperslab/mesh/schedule.hpp"
 
 namespace hyperslab::pipeline {
 
-/// In which order a rank does the forward and backward passes of a step's microbatches.
-enum class Schedule : std::uint8_t {
-  gpipe,                     ///< all forwards, then all backwards (Huang et al. 2019)
-  one_forward_one_backward,  ///< "1f1b", PipeDream-flush (Narayanan et al. 2021, fig. 4 top)
-  interleaved,               ///< 1f1b over several chunks a rank (Narayanan et al. 2021, fig. 4)
-  zero_bubble,               ///< ZB-H1 (Qi et al. 2023, fig. 3): weight gradients fill the gaps
-  forward_only,              ///< evaluation
-};
-
-/// "gpipe", "1f1b", "interleaved", "zero_bubble", "forward_only".
-[[nodiscard]] std::string_view name_of(Schedule schedule);
-/// Throws Error(usage) for other names.
-[[nodiscard]] Schedule parse_schedule(std::string_view name);
+using mesh::name_of;
+using mesh::Schedule;
 
 /// A pass of one microbatch through one chunk, or an exchange of messages.
 enum class ActionKind : std::uint8_t {

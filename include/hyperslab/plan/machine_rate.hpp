@@ -2,26 +2,13 @@
 // What matrix products can reach on the machine: what utilization is measured against.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "hyperslab/comm/world.hpp"
+#include "hyperslab/core/precision.hpp"
 #include "hyperslab/ops/matmul.hpp"
 
 namespace hyperslab::plan {
-
-/// FLOP/s that NVIDIA states for dense matrix products of a GPU in a precision of the deck (fp32:
-/// CUDA cores; tf32, bf16, fp16: tensor cores that add in fp32, without sparsity). `gpu`: the whole
-/// product name as the driver prints it. None if the GPU or its precision is not in the table:
-/// parts of a GPU (MIG) and variants that NVIDIA does not document are not.
-///
-/// Sources: NVIDIA's data sheets of V100 (2020), T4 (2019), A10, A30, A40 (2021), A100 (2021),
-/// L4, L40, L40S (2023), H100 (2023, 2024), H200 (2024), GH200 (2023), and of their variants for
-/// China; Blackwell architecture brief and HGX B200, GB200 NVL72 data sheets (2024, 2025);
-/// white papers of the GA102, Ada and RTX Blackwell architectures for RTX cards. Data sheets since
-/// A100 state twice the dense rate "with sparsity"; this table does not.
-[[nodiscard]] std::optional<double> peak_flops(const std::string& gpu,
-                                               const std::string& precision);
 
 /// A matrix product of n x n x n, for what cores or a GPU can reach at best.
 class MatmulProbe {
@@ -56,12 +43,11 @@ struct MachineRate {
 /// rounds the best. Products are as large as fast cores need (4096), slow ones have time for
 /// (`smallest`) and memory is left for. Collective over the world. `run`: of this rank; only its
 /// device and TF32 are looked at. Not a number if a rank has no memory left even for the smallest.
-[[nodiscard]] MachineRate measured_rate(comm::World& world, const Context& run,
-                                        const std::string& precision, Dim smallest = 1024);
+[[nodiscard]] MachineRate measured_rate(comm::World& world, const Context& run, Precision precision,
+                                        Dim smallest = 1024);
 
 /// The rate that utilization is stated against: on a GPU of the table its peak, otherwise the
 /// measured one. Collective over the world.
-[[nodiscard]] MachineRate machine_rate(comm::World& world, const Context& ctx,
-                                       const std::string& precision);
+[[nodiscard]] MachineRate machine_rate(comm::World& world, const Context& ctx, Precision precision);
 
 }  // namespace hyperslab::plan

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +10,10 @@
 #include "hyperslab/plan/plan.hpp"
 
 namespace hyperslab::plan {
+
+/// Whether the rules of what combines allow a changed configuration. The deck's rules are above
+/// this module: whoever read the deck hands them down. Absent: nothing is known to be allowed.
+using IsLegal = std::function<bool(const train::Config&)>;
 
 /// A change of one deck key, and the memory of the rank with it.
 struct MemorySaving {
@@ -18,24 +23,25 @@ struct MemorySaving {
 };
 
 /// The changes that would save memory on a rank, the largest saving first: half the microbatch,
-/// fused attention on a GPU, memory.recompute, parallel.zero, twice the tensor ranks, as far as the
-/// deck's rules allow each alone. Each is a plan on `meta`, so this takes as long as a few setups
+/// fused attention on a GPU, memory.recompute, parallel.zero, twice the tensor ranks, as far as
+/// `is_legal` allows each alone. Each is a plan on `meta`, so this takes as long as a few setups
 /// without memory.
 [[nodiscard]] std::vector<MemorySaving> memory_savings(const train::Config& config,
                                                        const train::TrainerOptions& options,
-                                                       int world_rank);
+                                                       int world_rank, const IsLegal& is_legal);
 
 /// "this rank needs 9.0 GiB; what would help: memory.recompute: full (saves 4.2 GiB), ...", one
 /// line for an error.
 [[nodiscard]] std::string out_of_memory_advice(const train::Config& config,
-                                               const train::TrainerOptions& options,
-                                               int world_rank);
+                                               const train::TrainerOptions& options, int world_rank,
+                                               const IsLegal& is_legal);
 
 /// A trainer on options.device with arenas of exactly the planned sizes. If memory runs out, the
 /// error says what was asked for, what was free, and what would help.
 [[nodiscard]] std::unique_ptr<train::Trainer> make_trainer(const train::Config& config,
                                                            const mesh::Mesh& mesh,
                                                            const train::TrainerOptions& options,
-                                                           const model::MemoryPlan& memory);
+                                                           const model::MemoryPlan& memory,
+                                                           const IsLegal& is_legal = {});
 
 }  // namespace hyperslab::plan

@@ -8,6 +8,7 @@
 
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
 
@@ -26,6 +27,7 @@ struct RunOptions {
   std::string deck_yaml;        ///< the resolved deck, for the run directory and checkpoints
   StartCommand command;
   const volatile int* stop_signal = nullptr;  ///< not zero: stop, checkpoint, exit code 75
+  plan::IsLegal is_legal;                     ///< for advice if memory runs out
 };
 
 /// Trains as the deck says: data, resume, steps, validation, checkpoints, records. Collective over

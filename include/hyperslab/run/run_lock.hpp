@@ -11,15 +11,15 @@ namespace hyperslab::run {
 
 /// Holds `<directory>/lock`, by flock: the system lets go of it however the process ends, so there
 /// is no stale lock. The file says who holds it: "process 123 on host n1 (job 77) since ...", and
-/// is empty where no one does or did until a clean end. Where the file system has no flock, this
-/// warns and holds nothing; where flock does not reach other hosts, what another host's process
+/// is empty if no one does or did until a clean end. If the file system has no flock, this
+/// warns and holds nothing; if flock does not reach other hosts, what another host's process
 /// left in the file is told as a warning.
 class RunLock {
  public:
-  /// Makes the directory where it is not there. `key`: of the deck, that chooses it. Throws
+  /// Makes the directory if it is not there. `key`: of the deck, that chooses it. Throws
   /// Error(storage): someone else holds it, or the directory cannot be made or written.
   RunLock(std::string directory, const std::string& host, std::string key);
-  /// Lets go. Where keep() was not called the directories and the file that this made go too.
+  /// Lets go. If keep() was not called the directories and the file that this made go too.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
@@ -28,7 +28,7 @@ class RunLock {
 
   /// The start went well: what it made stays.
   void keep() { kept_ = true; }
-  /// False where the file system has no flock.
+  /// False if the file system has no flock.
   [[nodiscard]] bool is_held() const { return held_; }
 
  private:
@@ -54,7 +54,7 @@ class RunLock {
 /// Whether `path` is `directory` or in it, links resolved as far as they exist.
 [[nodiscard]] bool is_inside(const std::string& path, const std::string& directory);
 
-/// Throws Error(storage) where `directory` cannot be made or a file in it cannot be created,
+/// Throws Error(storage) if `directory` cannot be made or a file in it cannot be created,
 /// synced, renamed and removed.
 void probe_directory(const std::string& directory);
 

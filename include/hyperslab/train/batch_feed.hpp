@@ -18,11 +18,11 @@ class BatchFeed {
  public:
   /// `like`: a slot's views, for shapes. `depth`: microbatches whose copies to a GPU may be on
   /// their way at once; the caller sees to it that older ones are done. `microbatches`: of one step
-  /// here. `with_sort_index`: false where no embedding needs the places sorted by token.
+  /// here. `with_sort_index`: false if no embedding needs the token sort index.
   BatchFeed(Context& ctx, const model::BatchViews& like, std::size_t depth, int microbatches = 1,
             bool with_sort_index = true);
 
-  /// destination = microbatch `microbatch` of step `step`, while a thread loads those behind it; on
+  /// destination = microbatch `microbatch` of step `step`, while a thread loads those after it; on
   /// a GPU the copy is enqueued. Any order of calls is right, the order of training is fast. Absent
   /// views are left out. `loader` must live until release(), the destructor or a load() from
   /// another one. Throws Error(data) of this microbatch.

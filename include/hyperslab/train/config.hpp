@@ -5,34 +5,39 @@
 #include <string>
 #include <vector>
 
+#include "hyperslab/core/precision.hpp"
 #include "hyperslab/io/config.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/model/spec.hpp"
+#include "hyperslab/nn/recompute.hpp"
 #include "hyperslab/optim/config.hpp"
 #include "hyperslab/param/spec.hpp"
 
 namespace hyperslab::train {
+
+/// `automatic`: a GPU if the process sees one.
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 
 /// Deck section `run`.
 struct RunConfig {
   std::string name = "run";
   std::string directory;  ///< empty: runs/<name>
   std::uint64_t seed = 1234;
-  std::string device = "auto";  ///< auto | cpu | cuda
+  DeviceChoice device = DeviceChoice::automatic;
   bool deterministic = false;
-  double hang_timeout_seconds = 600;  ///< without any progress; 0: nobody watches
+  double hang_timeout_seconds = 600;  ///< without any progress; 0: no one watches
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };
 
 /// Deck section `precision`.
 struct PrecisionConfig {
-  std::string compute = "fp32";  ///< fp32 | tf32 | bf16 | fp16
+  Precision compute = Precision::fp32;
   friend bool operator==(const PrecisionConfig&, const PrecisionConfig&) = default;
 };
 
 /// Deck section `memory`.
 struct MemoryConfig {
-  std::string recompute = "none";  ///< none | selective | full
+  nn::Recompute recompute = nn::Recompute::none;
   friend bool operator==(const MemoryConfig&, const MemoryConfig&) = default;
 };
 

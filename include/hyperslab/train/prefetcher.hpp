@@ -15,10 +15,10 @@
 namespace hyperslab::train {
 
 /// Microbatch `microbatch` of step `step`.
-struct BatchPlace {
+struct BatchIndex {
   std::int64_t step = 0;
   int microbatch = 0;
-  friend bool operator==(const BatchPlace&, const BatchPlace&) = default;
+  friend bool operator==(const BatchIndex&, const BatchIndex&) = default;
 };
 
 /// Host memory of a microbatch; page-locked for `cuda`.
@@ -47,19 +47,19 @@ class Prefetcher {
   ~Prefetcher();
 
   /// The microbatch, after waiting for the thread. One of the newest step that the ring still keeps
-  /// is given again (chunks of a stage ask for the same ones); for any other place that is not the
+  /// is given again (chunks of a stage ask for the same ones); for any other one that is not the
   /// next one, or of another loader, loading starts over from it. `loader` must live until
   /// release(), the destructor, or a call with another loader. Throws what loading threw.
-  const io::Microbatch& take(io::Loader& loader, BatchPlace place);
+  const io::Microbatch& take(io::Loader& loader, BatchIndex index);
   /// Waits until the thread reads nothing, and forgets the loader.
   void release();
 
  private:
-  [[nodiscard]] BatchPlace after(BatchPlace place) const;
-  [[nodiscard]] const HostBatch* kept(BatchPlace place) const;
-  void start_over(std::unique_lock<std::mutex>& lock, io::Loader* loader, BatchPlace place);
+  [[nodiscard]] BatchIndex after(BatchIndex index) const;
+  [[nodiscard]] const HostBatch* kept(BatchIndex index) const;
+  void start_over(std::unique_lock<std::mutex>& lock, io::Loader* loader, BatchIndex index);
   void run();
-  [[nodiscard]] std::exception_ptr load(io::Loader& loader, BatchPlace place,
+  [[nodiscard]] std::exception_ptr load(io::Loader& loader, BatchIndex index,
                                         const io::Microbatch& out) const;
 
   int microbatches_;
@@ -68,14 +68,14 @@ class Prefetcher {
   std::vector<HostBatch> ring_;
 
   std::mutex mutex_;  // of everything below
-  std::condition_variable wanted_;
+  std::condition_variable asked_;
   std::condition_variable loaded_;
   io::Loader* loader_ = nullptr;  // null: the thread sleeps
   std::size_t head_ = 0;          // in the ring, of the oldest that was not taken
   std::size_t ready_ = 0;         // loaded, not taken
   std::size_t taken_ = 0;         // before head_, from loader_ in a row; at most held_
-  BatchPlace first_;              // of the one at head_
-  BatchPlace next_;               // that the thread loads
+  BatchIndex first_;              // of the one at head_
+  BatchIndex next_;               // that the thread loads
   bool busy_ = false;             // the thread loads at this moment
   std::exception_ptr error_;      // of loading next_; the thread sleeps
   bool stop_ = false;

@@ -13,12 +13,8 @@
 
 namespace hyperslab::train {
 
-/// Runs `work`, which must not communicate, on every rank. If it throws on any, every rank throws
-/// the error of the first such rank, marked as thrown everywhere.
-void agree(comm::World& world, const std::function<void()>& work);
-
 /// Watches the ranks of `world`, laid out as the deck says, with its timeout; collective. To be
-/// destroyed behind everything that communicates.
+/// destroyed after everything that communicates.
 [[nodiscard]] comm::Watchdog watch(comm::World& world, const Config& config);
 
 /// The groups that a deck asks for, over the ranks of `world`; collective. With run.deterministic
@@ -26,7 +22,7 @@ void agree(comm::World& world, const std::function<void()>& work);
 [[nodiscard]] std::unique_ptr<mesh::Mesh> make_mesh(comm::World& world, const Config& config,
                                                     Device device);
 
-/// Throws Error(checkpoint) where the checkpoint holds another model than `spec`; names the choices
+/// Throws Error(checkpoint) if the checkpoint holds another model than `spec`; names the choices
 /// that differ. `where`: of the checkpoint, for the message.
 void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& spec,
                         const std::string& where);

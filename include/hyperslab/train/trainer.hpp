@@ -18,6 +18,7 @@
 #include "hyperslab/train/config.hpp"
 #include "hyperslab/train/evaluation.hpp"
 #include "hyperslab/train/memory_meter.hpp"
+#include "hyperslab/train/slot_tokens.hpp"
 
 namespace hyperslab::train {
 
@@ -34,10 +35,11 @@ struct TrainerOptions {
   Device device = Device::cpu;
   bool training = true;          ///< false: forward only, no gradients and no optimizer state
   bool cache = false;            ///< for generation: a key-value cache of `T` tokens
-  bool graphs = true;            ///< CUDA graphs where the device has them
-  bool time_components = false;  ///< also where marks cost the device time
+  bool graphs = true;            ///< CUDA graphs if the device has them
+  bool time_components = false;  ///< also if marks cost the device time
   bool canary = false;           ///< fill arenas with a pattern, to see what is touched
   DType compute = DType::f32;
+  Machine machine = {};          ///< that the trainer runs on, or is planned for
   Dim B = 0;                     ///< 0: the deck's microbatch
   Dim T = 0;                     ///< 0: the deck's context
   Activity* activity = nullptr;  ///< where a real trainer notes what it does; null: nowhere
@@ -51,10 +53,14 @@ struct TrainerOptions {
 /// them. The same class runs on `meta` to find memory and work.
 class Trainer {
  public:
-  /// Sets up on `meta` with measuring arenas, where `plan` is null, else on options.device with
-  /// arenas of exactly the planned sizes.
-  Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOptions& options,
-          const model::MemoryPlan* plan);
+  /// A trainer on `meta` with measuring arenas, whose memory_plan() is what make() needs.
+  [[nodiscard]] static std::unique_ptr<Trainer> measure(const Config& config,
+                                                        const mesh::Mesh& mesh,
+                                                        const TrainerOptions& options);
+  /// A trainer on options.device with arenas of exactly the planned sizes. Throws OutOfMemory.
+  [[nodiscard]] static std::unique_ptr<Trainer> make(const Config& config, const mesh::Mesh& mesh,
+                                                     const TrainerOptions& options,
+                                                     const model::MemoryPlan& plan);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -64,16 +70,18 @@ class Trainer {
   /// Initial parameters, by (seed, name, global element index), and cleared moments.
   void initialize();
 
-  /// One optimizer step: microbatches from the loader (absent: the slots keep what they hold)
+  /// One optimizer step: microbatches from the loader
   /// through the pipeline's program, reduction, finalize_step, update. Everything is only enqueued
-  /// where the device works beside the host; result() and times() of the step wait for it.
+  /// if the device works beside the host; result() and times() of the step wait for it.
   struct StepArgs {
     std::int64_t step = 1;
     double learning_rate = 0;
     bool stop_requested = false;
     bool traced = false;
   };
-  void step(const StepArgs& args, io::Loader* loader);
+  void step(const StepArgs& args, io::Loader& loader);
+  /// The same with what the slots hold, for bench and plans.
+  void step(const StepArgs& args);
   /// The first microbatch of `step` into every slot, for steps without a loader. On return the
   /// loader is not needed any more.
   void fill_slots(io::Loader& loader, std::int64_t step);
@@ -93,17 +101,17 @@ class Trainer {
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
   [[nodiscard]] StepTimes times(std::int64_t step) const;
   /// What this rank's groups moved in such a step, in the order of groups(). On a GPU calls within
-  /// graphs count only where they are captured: Plan::traffic has what a step moves.
+  /// graphs count only if they are captured: Plan::traffic has what a step moves.
   [[nodiscard]] const io::GroupTraffics& traffic(std::int64_t step) const;
   [[nodiscard]] std::vector<io::GroupInfo> groups() const;
-  /// Call behind work that belongs to no step (evaluation, checkpoints), so that the next step is
+  /// Call after work that belongs to no step (evaluation, checkpoints), so that the next step is
   /// not charged with it.
   void restart_clock();
   /// Graph segments that the newest step ran, the update among them.
   [[nodiscard]] int segments() const;
 
   /// Loss and accuracy over the counted targets of samples [0, count), the same numbers for every
-  /// layout: samples are dealt out in microbatches, rests are filled with ignored targets.
+  /// layout: samples are split into microbatches, rests are filled with ignored targets.
   /// Collective over the world.
   Evaluation evaluate(const io::Samples& samples, std::int64_t count, comm::World& world);
 
@@ -114,7 +122,7 @@ class Trainer {
   /// The reduced gradients of the newest step, as "gradient/<name>", in the same way.
   [[nodiscard]] std::vector<io::Slab> gradient_slabs();
   void fill_meta(io::CheckpointMeta& meta) const;
-  /// Loads parameters and, where training, moments and state.
+  /// Loads parameters and, if training, moments and state.
   void load(const io::CheckpointReader& reader);
   /// Loads parameters alone; moments and state stay those of initialize().
   void load_parameters(const io::CheckpointReader& reader);
@@ -135,6 +143,9 @@ class Trainer {
   [[nodiscard]] Dim sequence() const { return stage_.options().T; }    ///< tokens
 
  private:
+  /// `plan`: null to measure.
+  Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOptions& options,
+          const model::MemoryPlan* plan);
   [[nodiscard]] model::Stage::StepViews step_views() const;
   void set_up_training();
   void set_up_worker();
@@ -143,7 +154,8 @@ class Trainer {
   [[nodiscard]] std::int64_t batch_tokens() const {
     return config_.train.global_batch * sequence();
   }
-  void run_program(const StepArgs& args, io::Loader* loader, bool reduces);
+  void train(const StepArgs& args, const SlotTokens& tokens);
+  void run_program(const StepArgs& args, const SlotTokens& tokens, bool reduces);
   void finalize();
   void update();
   void end();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "hyperslab/core/machine.hpp"
 #include "hyperslab/core/view.hpp"
 
 // Launch shapes that decide how much scratch memory an op needs. They depend on sizes alone, never
@@ -12,6 +13,9 @@
 namespace hyperslab::ops::cuda {
 
 [[nodiscard]] constexpr Dim ceil_divide(Dim value, Dim unit) { return (value + unit - 1) / unit; }
+
+/// Of a reduction over everything: eight blocks on each multiprocessor.
+inline constexpr Dim kMostBlocks = Dim{8} * kReferenceMultiprocessors;
 
 /// The widest row of norm_backward and add_norm_forward.
 inline constexpr Dim kMaxNormWidth = 16384;
@@ -28,7 +32,7 @@ struct NormBackwardShape {
   const Dim held = C <= 2048 ? 8 : 16;
   const Dim threads = std::max<Dim>(1, ceil_divide(ceil_divide(C, held), 32)) * 32;
   const Dim groups = std::max<Dim>(1, 256 / threads);
-  const Dim most = held == 8 ? 528 : threads <= 256 ? 264 : 132;
+  const Dim most = kReferenceMultiprocessors * (held == 8 ? 4 : threads <= 256 ? 2 : 1);
   const Dim blocks = std::max<Dim>(1, std::min(most, ceil_divide(rows, groups)));
   return {static_cast<int>(held), static_cast<int>(threads), static_cast<int>(groups),
           static_cast<int>(blocks)};
@@ -39,7 +43,7 @@ struct NormBackwardShape {
 
 /// Parts into which column_sums cuts the rows; each leaves one partial sum per column.
 [[nodiscard]] constexpr int column_sums_parts(Dim rows, Dim C) {
-  const Dim most = std::max<Dim>(1, 1056 / std::max<Dim>(1, ceil_divide(C, 256)));
+  const Dim most = std::max<Dim>(1, kMostBlocks / std::max<Dim>(1, ceil_divide(C, 256)));
   return static_cast<int>(std::max<Dim>(1, std::min(most, ceil_divide(rows, 64))));
 }
 [[nodiscard]] constexpr std::size_t column_sums_workspace(Dim rows, Dim C) {
@@ -52,7 +56,7 @@ struct SquareSum {
   double non_finite;
 };
 [[nodiscard]] constexpr int sum_of_squares_blocks(Dim count) {
-  return static_cast<int>(std::max<Dim>(1, std::min<Dim>(1056, ceil_divide(count, 4096))));
+  return static_cast<int>(std::max<Dim>(1, std::min<Dim>(kMostBlocks, ceil_divide(count, 4096))));
 }
 [[nodiscard]] constexpr std::size_t sum_of_squares_workspace(Dim count) {
   return static_cast<std::size_t>(sum_of_squares_blocks(count)) * sizeof(SquareSum);

@@ -21,11 +21,12 @@ struct Job {
   std::barrier<> barrier;
 };
 
-class ThreadPeers final : public io::Peers {
+class ThreadPeers final : public comm::Peers {
  public:
   ThreadPeers(Job& job, int rank) : job_(job), rank_(rank) {}
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return static_cast<int>(job_.texts.size()); }
+  [[nodiscard]] const std::string& host() const override { return host_; }
   [[nodiscard]] std::vector<std::string> all_gather(const std::string& text) override {
     job_.texts[static_cast<std::size_t>(rank_)] = text;
     job_.barrier.arrive_and_wait();
@@ -37,6 +38,7 @@ class ThreadPeers final : public io::Peers {
  private:
   Job& job_;
   int rank_;
+  std::string host_ = "host";
 };
 
 }  // namespace

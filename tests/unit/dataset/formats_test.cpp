@@ -11,11 +11,11 @@ using Ids = std::vector<std::int32_t>;
 
 class Formats : public FilesTest {
  protected:
-  Ids open(const std::string& file, const std::string& raw = "uint16", std::int64_t V = 100000) {
+  Ids open(const std::string& file, io::RawIds raw = io::RawIds::uint16, std::int64_t V = 100000) {
     return read_all(*io::open_tokens({file}, raw, V, 1));
   }
   void refuse(const std::string& file, std::initializer_list<std::string> parts,
-              const std::string& raw = "uint16") {
+              io::RawIds raw = io::RawIds::uint16) {
     expect_error(ExitCode::data, {file}, [&] { open(file, raw); });
     expect_error(ExitCode::data, parts, [&] { open(file, raw); });
   }
@@ -42,10 +42,9 @@ TEST_F(Formats, ReadsRawUint16AndUint32) {
   const auto wide = write("b.bin", bytes_of<std::uint32_t>({1, 70000}));
 
   EXPECT_EQ(open(narrow), (Ids{1, 2, 65535}));
-  EXPECT_EQ(open(wide, "uint32"), (Ids{1, 70000}));
+  EXPECT_EQ(open(wide, io::RawIds::uint32), (Ids{1, 70000}));
   refuse(write("odd.bin", "abc"), {"multiple of 2 bytes", "3 bytes"});
-  refuse(narrow, {"multiple of 4 bytes", "6 bytes"}, "uint32");
-  refuse(narrow, {"uint16 or uint32", "'float'"}, "float");
+  refuse(narrow, {"multiple of 4 bytes", "6 bytes"}, io::RawIds::uint32);
 }
 
 TEST_F(Formats, RefusesRawFilesOfWiderIdsThanTheDeckSays) {
@@ -61,10 +60,10 @@ TEST_F(Formats, RefusesRawFilesOfWiderIdsThanTheDeckSays) {
 
   refuse(file,
          {"uint16 ids (data.dtype)", "every second one below 16", "set data.dtype to uint32"});
-  EXPECT_EQ(open(file, "uint32", 128000).size(), 200U);
+  EXPECT_EQ(open(file, io::RawIds::uint32, 128000).size(), 200U);
   EXPECT_EQ(open(write("narrow.bin", bytes_of(narrow))).size(), 200U);
   refuse(write("widest.bin", bytes_of(widest)), {"as int64 ids look when they are read as uint32"},
-         "uint32");
+         io::RawIds::uint32);
   EXPECT_EQ(open(write("zeros.bin", std::string(4096, '\0'))).size(), 2048U);
   EXPECT_EQ(open(write("few.bin", bytes_of<std::uint16_t>({300, 0, 400, 1}))),
             (Ids{300, 0, 400, 1}));

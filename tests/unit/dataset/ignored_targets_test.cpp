@@ -21,7 +21,7 @@ class IgnoredTargets : public FilesTest {
  protected:
   static std::unique_ptr<io::TokenSource> open(const std::vector<std::string>& paths,
                                                bool loss_mask = true) {
-    return io::open_tokens(paths, "uint16", 257, 1, loss_mask);
+    return io::open_tokens(paths, io::RawIds::uint16, 257, 1, loss_mask);
   }
   void refuse(const std::string& path, std::initializer_list<std::string> parts) {
     expect_error(ExitCode::data, parts, [&] { open({path}); });

@@ -80,7 +80,7 @@ TEST(Loader, OrderSortsPlacesByTokenAndIsStable) {
   };
   for (const Case& c : {Case{1, 2, 8}, Case{2, 3, 5}, Case{257, 8, 256}, Case{50257, 4, 1024},
                         Case{200019, 2, 64}, Case{3000000, 2, 64}, Case{1LL << 31, 4, 64}}) {
-    const auto source = io::open_tokens({"synthetic"}, "uint16", c.vocabulary, 3);
+    const auto source = io::open_tokens({"synthetic"}, io::RawIds::uint16, c.vocabulary, 3);
     const Samples samples(*source, Sampling::windows, c.T, 42);
     Loader loader(samples, c.B, 0, 1);
     Batch batch(c.B, c.T);
@@ -137,7 +137,7 @@ class LoaderOfFiles : public FilesTest {
       ids[i] = static_cast<std::int32_t>(word % 50257);
     }
     io::write_token_file(path("tokens.bin"), ids, 50257);
-    return io::open_tokens({path("tokens.bin")}, "uint16", 50257, 1);
+    return io::open_tokens({path("tokens.bin")}, io::RawIds::uint16, 50257, 1);
   }
 };
 

@@ -16,7 +16,7 @@ class OpenTokens : public FilesTest {
  protected:
   std::unique_ptr<io::TokenSource> open(const std::vector<std::string>& paths,
                                         std::int64_t V = 257) {
-    return io::open_tokens(paths, "uint16", V, 1);
+    return io::open_tokens(paths, io::RawIds::uint16, V, 1);
   }
   void refuse(const std::vector<std::string>& paths, std::initializer_list<std::string> parts,
               std::int64_t V = 257) {
@@ -206,7 +206,7 @@ TEST_F(OpenTokens, NamesAFileThatIsNotWhatWasOpened) {
 }
 
 TEST(Synthetic, IsAFunctionOfSeedAndIndexAlone) {
-  const auto source = io::open_tokens({"synthetic"}, "uint16", 1000, 7);
+  const auto source = io::open_tokens({"synthetic"}, io::RawIds::uint16, 1000, 7);
   Ids all(3000);
   source->read(123456789, all);
 
@@ -216,7 +216,7 @@ TEST(Synthetic, IsAFunctionOfSeedAndIndexAlone) {
     EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + static_cast<long>(first)));
   }
   Ids other(3000);
-  io::open_tokens({"synthetic"}, "uint16", 1000, 8)->read(123456789, other);
+  io::open_tokens({"synthetic"}, io::RawIds::uint16, 1000, 8)->read(123456789, other);
   EXPECT_NE(all, other);
   EXPECT_EQ(source->size(), 1LL << 31);
   source->read(source->size() - 500, other = Ids(500));
@@ -224,7 +224,7 @@ TEST(Synthetic, IsAFunctionOfSeedAndIndexAlone) {
 
 TEST(Synthetic, FollowsItsMapThreeTimesInFourAndIsUniformOverall) {
   constexpr int V = 100;
-  const auto source = io::open_tokens({"synthetic"}, "uint16", V, 7);
+  const auto source = io::open_tokens({"synthetic"}, io::RawIds::uint16, V, 7);
   Ids ids(200000);
   source->read(0, ids);
 

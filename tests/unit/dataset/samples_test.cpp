@@ -135,7 +135,7 @@ TEST_F(SamplesOfFiles, OneSampleMayCrossSeveralShards) {
   io::write_token_file(path("1.bin"), Ids{0, 1, 2}, 257);
   io::write_token_file(path("2.bin"), Ids{3}, 257);
   io::write_token_file(path("3.npy"), Ids{4, 5, 6, 7, 8}, 257);
-  const auto source = io::open_tokens({path("*")}, "uint16", 257, 1);
+  const auto source = io::open_tokens({path("*")}, io::RawIds::uint16, 257, 1);
   const Samples samples(*source, Sampling::blocks, 8, 42);
 
   Ids tokens(8);

@@ -183,6 +183,20 @@ TEST_F(Split, SaysWhatIsMissing) {
             std::ssize(joined(documents)));
 }
 
+TEST_F(Split, TrainingOnBytesTakesNoOtherIds) {
+  io::write_token_file(path("bytes.bin"), Ids{0, 255, 256}, 300);
+  io::write_token_file(path("others.bin"), Ids{0, 255, 299}, 300);
+  io::DataConfig data;
+  data.train = {path("others.bin")};
+  EXPECT_NE(io::open_data(data, 300, 1).train, nullptr);
+  data.vocabulary = "bytes";
+  expect_error(ExitCode::data, {"id 299", "data.vocabulary"},
+               [&] { (void)io::open_data(data, 300, 1); });
+  data.train = {path("bytes.bin")};
+  data.validation = {path("others.bin")};
+  EXPECT_NE(io::open_data(data, 300, 1).validation, nullptr);
+}
+
 TEST_F(Split, WithoutAFractionTheDecksFilesAreTaken) {
   const auto documents = random_documents(5, 9);
   io::DataConfig data;

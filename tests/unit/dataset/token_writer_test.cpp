@@ -26,7 +26,7 @@ class TokenWriters : public FilesTest, public testing::WithParamInterface<const 
 
     io::write_token_file(file, ids, vocabulary);
 
-    EXPECT_EQ(read_all(*io::open_tokens({file}, "uint16", vocabulary, 1)), ids);
+    EXPECT_EQ(read_all(*io::open_tokens({file}, io::RawIds::uint16, vocabulary, 1)), ids);
     EXPECT_EQ(number_of_files(), 1U);
     const auto width = vocabulary <= 65536 ? 2U : 4U;
     EXPECT_LT(std::filesystem::file_size(file) - count * width, 8192U);
@@ -48,7 +48,7 @@ TEST_P(TokenWriters, LeaveNothingWithoutFinishAndReplaceOnlyWithIt) {
   EXPECT_EQ(number_of_files(), 1U);
 
   io::write_token_file(path(name), Ids{1, 2, 3}, 257);
-  EXPECT_EQ(read_all(*io::open_tokens({path(name)}, "uint16", 257, 1)), (Ids{1, 2, 3}));
+  EXPECT_EQ(read_all(*io::open_tokens({path(name)}, io::RawIds::uint16, 257, 1)), (Ids{1, 2, 3}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, TokenWriters, testing::Values("bin", "npy", "h5"));

@@ -54,8 +54,9 @@ constexpr Surroundings kTwoRanks = {.ranks = 2};
 TEST(Fields, RunAndModel) {
   const auto config = read(kEveryKey, {}, kTwoRanks);
 
-  EXPECT_EQ(config.run, (train::RunConfig{"all-keys", "out/here", 7, "cpu", true}));
-  const model::ModelSpec expected = {.family = "llama",
+  EXPECT_EQ(config.run,
+            (train::RunConfig{"all-keys", "out/here", 7, train::DeviceChoice::cpu, true}));
+  const model::ModelSpec expected = {.family = model::Family::llama,
                                      .layers = 5,
                                      .width = 60,
                                      .heads = 6,
@@ -84,15 +85,22 @@ TEST(Fields, RunAndModel) {
 TEST(Fields, DataAndLayout) {
   const auto config = read(kEveryKey, {}, kTwoRanks);
 
-  EXPECT_EQ(config.data,
-            (io::DataConfig{
-                {"a.bin", "b/*.npy"}, {"c.h5"}, "windows", "uint32", "vocab/dir", 6, true, 0, 8}));
+  EXPECT_EQ(config.data, (io::DataConfig{{"a.bin", "b/*.npy"},
+                                         {"c.h5"},
+                                         io::Sampling::windows,
+                                         io::RawIds::uint32,
+                                         "vocab/dir",
+                                         6,
+                                         true,
+                                         0,
+                                         8}));
   const auto parted =
       read(kEveryKey, {"data.validation=[]", "data.validation_fraction=0.25"}, kTwoRanks);
   EXPECT_EQ(parted.data.validation_fraction, 0.25);
-  EXPECT_EQ(config.parallel, (mesh::ParallelConfig{2, 1, 1, 1, false, "gpipe", 1, {}, 0, 2.5}));
-  EXPECT_EQ(config.precision.compute, "fp32");
-  EXPECT_EQ(config.memory.recompute, "none");
+  EXPECT_EQ(config.parallel,
+            (mesh::ParallelConfig{2, 1, 1, 1, false, mesh::Schedule::gpipe, 1, {}, 0, 2.5}));
+  EXPECT_EQ(config.precision.compute, Precision::fp32);
+  EXPECT_EQ(config.memory.recompute, nn::Recompute::none);
 }
 
 TEST(Fields, Layouts) {
@@ -103,17 +111,19 @@ TEST(Fields, Layouts) {
 
   const auto config = read(layout + kValid, {"train.microbatch=2"}, {.ranks = 4});
 
-  EXPECT_EQ(config.parallel,
-            (mesh::ParallelConfig{1, 2, 2, 1, true, "interleaved", 2, {0, 1, 1, 0}, 1, 3}));
-  EXPECT_EQ(config.memory.recompute, "selective");
+  EXPECT_EQ(
+      config.parallel,
+      (mesh::ParallelConfig{1, 2, 2, 1, true, mesh::Schedule::interleaved, 2, {0, 1, 1, 0}, 1, 3}));
+  EXPECT_EQ(config.memory.recompute, nn::Recompute::selective);
 }
 
 TEST(Fields, OptimizerScheduleAndTraining) {
   const auto config = read(kEveryKey, {}, kTwoRanks);
 
   EXPECT_EQ(config.optimizer,
-            (optim::OptimizerConfig{"adamw", 1.5e-3, {0.8, 0.99}, 1e-6, 0.8, 0.05, false, 2}));
-  EXPECT_EQ(config.schedule, (optim::ScheduleConfig{"wsd", 11, 0.25, 0.375}));
+            (optim::OptimizerConfig{
+                optim::OptimizerKind::adamw, 1.5e-3, {0.8, 0.99}, 1e-6, 0.8, 0.05, false, 2}));
+  EXPECT_EQ(config.schedule, (optim::ScheduleConfig{optim::ScheduleKind::wsd, 11, 0.25, 0.375}));
   EXPECT_EQ(config.train,
             (train::TrainConfig{
                 101, 0, 24, 3, 12, 13, 14, 15, true, {param::Role::norm, param::Role::bias}}));
@@ -125,7 +135,8 @@ TEST(Fields, CheckpointAndTiming) {
   const auto config = read(kEveryKey, {}, kTwoRanks);
 
   EXPECT_EQ(config.checkpoint,
-            (io::CheckpointConfig{"scratch/ckpt", 16, false, 4, 32, "48", "other/ckpt"}));
+            (io::CheckpointConfig{"scratch/ckpt", 16, false, 4, 32,
+                                  io::ResumeChoice{io::ResumeFrom::step, 48}, "other/ckpt"}));
   EXPECT_EQ(config.timing, (io::TimingConfig{18, {19, 20}, true}));
 }
 

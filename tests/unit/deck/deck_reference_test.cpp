@@ -52,8 +52,8 @@ TEST(Reference, EverySectionAndKeyHasOneSentence) {
 }
 
 TEST(Reference, DefaultsAreThoseOfTheFamilies) {
-  const auto gpt2 = model::preset("gpt2");
-  const auto llama = model::preset("llama");
+  const auto gpt2 = model::preset(model::Family::gpt2);
+  const auto llama = model::preset(model::Family::llama);
   std::set<std::string> differing;
   for (const auto& section : sections()) {
     for (const auto& key : section.keys) {

@@ -168,7 +168,7 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "13:3|0.125 of the training documents and data.validation cannot both be for validation; "
        "leave one out"},
       {"data.validation_fraction", "[synthetic]", "[synthetic]\n  validation_fraction: 0.125", kCpu,
-       "12:3|synthetic tokens have no documents to part: set it to 0 and data.validation to "
+       "12:3|synthetic tokens have no documents to split: set it to 0 and data.validation to "
        "synthetic"},
       {"schedule.warmup_steps", "data:", "schedule: {warmup_steps: 11}\ndata:", kCpu,
        "10:12|11 warm-up steps are more than the 10 steps of the run; nearest: 10"},

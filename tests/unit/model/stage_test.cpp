@@ -18,12 +18,12 @@
 namespace hyperslab::model {
 namespace {
 
-ModelSpec small(const std::string& family) {
+ModelSpec small(Family family) {
   ModelSpec spec = preset(family);
   spec.layers = 3;
   spec.width = 32;
   spec.heads = 4;
-  spec.kv_heads = family == "llama" ? 2 : 4;
+  spec.kv_heads = family == Family::llama ? 2 : 4;
   spec.ffn_width = 48;
   spec.vocabulary = 101;
   spec.context = 16;
@@ -117,9 +117,9 @@ StageOptions options(Dim B, Dim T, bool training) {
   return out;
 }
 
-class Family : public testing::TestWithParam<std::string> {};
+class EveryFamily : public testing::TestWithParam<Family> {};
 
-TEST_P(Family, LossAtInitializationIsTheLogarithmOfTheVocabulary) {
+TEST_P(EveryFamily, LossAtInitializationIsTheLogarithmOfTheVocabulary) {
   ModelSpec spec = small(GetParam());
   spec.vocabulary = 1000;
   Harness harness(spec, options(8, 16, true));
@@ -127,7 +127,7 @@ TEST_P(Family, LossAtInitializationIsTheLogarithmOfTheVocabulary) {
   EXPECT_NEAR(harness.forward(Mode::evaluate) / std::log(1000.0), 1.0, 0.01);
 }
 
-TEST_P(Family, TrainingPassAndEvaluationAgreeWithoutDropout) {
+TEST_P(EveryFamily, TrainingPassAndEvaluationAgreeWithoutDropout) {
   Harness harness(small(GetParam()), options(2, 16, true));
 
   const double training = harness.forward(Mode::train);
@@ -135,7 +135,7 @@ TEST_P(Family, TrainingPassAndEvaluationAgreeWithoutDropout) {
   EXPECT_EQ(training, harness.forward(Mode::evaluate));
 }
 
-TEST_P(Family, ForwardOnlyStageGivesTheSameLoss) {
+TEST_P(EveryFamily, ForwardOnlyStageGivesTheSameLoss) {
   Harness with(small(GetParam()), options(2, 16, true));
   Harness without(small(GetParam()), options(2, 16, false));
 
@@ -143,7 +143,7 @@ TEST_P(Family, ForwardOnlyStageGivesTheSameLoss) {
 }
 
 /// What stands behind a place must not change what the model says at it.
-TEST_P(Family, TheFutureDoesNotChangeThePast) {
+TEST_P(EveryFamily, TheFutureDoesNotChangeThePast) {
   Harness harness(small(GetParam()), options(1, 16, true));
   harness.forward(Mode::evaluate);
   const int last = harness.stage->units() - 2;
@@ -159,7 +159,7 @@ TEST_P(Family, TheFutureDoesNotChangeThePast) {
   EXPECT_NE(before[border], after[border]);
 }
 
-TEST_P(Family, CacheGivesTheLogitsOfRecomputation) {
+TEST_P(EveryFamily, CacheGivesTheLogitsOfRecomputation) {
   Harness harness(small(GetParam()), options(1, 16, false));
   const CView tokens = harness.stage->batch({}).tokens;
   Tensor whole(Device::cpu, DType::f32, {1, 101});
@@ -179,7 +179,7 @@ TEST_P(Family, CacheGivesTheLogitsOfRecomputation) {
 }
 
 /// Adam on one batch must learn it by heart.
-TEST_P(Family, OverfitsOneBatch) {
+TEST_P(EveryFamily, OverfitsOneBatch) {
   Harness harness(small(GetParam()), options(4, 16, true));
   const param::ParamGroup& params = harness.stage->params().trained();
   Tensor m = test::filled_tensor(DType::f32, {params.flat_size()}, 0);
@@ -203,10 +203,10 @@ TEST_P(Family, OverfitsOneBatch) {
   EXPECT_LT(loss, 0.05);
 }
 
-INSTANTIATE_TEST_SUITE_P(Presets, Family, testing::Values("gpt2", "llama"));
+INSTANTIATE_TEST_SUITE_P(Presets, EveryFamily, testing::Values(Family::gpt2, Family::llama));
 
 TEST(Stage, KnowsItsUnitsInTheModel) {
-  const ModelSpec spec = small("gpt2");  // three blocks
+  const ModelSpec spec = small(Family::gpt2);  // three blocks
   StageOptions of_rank = options(1, 16, true);
   of_rank.chunks = {{0, 2, 1}, {3, 2, 1}};
   Arenas measuring = Arenas::measuring();
@@ -219,7 +219,7 @@ TEST(Stage, KnowsItsUnitsInTheModel) {
 }
 
 TEST(Stage, TheScaleOfEmbeddingsActsLikeALargerTable) {
-  const ModelSpec plain = small("llama");
+  const ModelSpec plain = small(Family::llama);
   ModelSpec scaled = plain;
   scaled.embedding_scale = 4;
   Harness wanted(plain, options(2, 16, true));
@@ -239,7 +239,7 @@ TEST(Stage, TheScaleOfEmbeddingsActsLikeALargerTable) {
 }
 
 TEST(Spec, SinusoidalPositionsScaleEmbeddingsUnlessTheDeckSaysOtherwise) {
-  ModelSpec spec = small("gpt2");
+  ModelSpec spec = small(Family::gpt2);
   spec.width = 64;
   EXPECT_EQ(spec.scale_of_embeddings(), 1);
   spec.position = Position::sinusoidal;
@@ -250,7 +250,7 @@ TEST(Spec, SinusoidalPositionsScaleEmbeddingsUnlessTheDeckSaysOtherwise) {
 
 TEST(Spec, IdentitiesNameTheChoicesThatDiffer) {
   using Differences = std::vector<std::pair<std::string, std::string>>;
-  const ModelSpec plain = small("llama");
+  const ModelSpec plain = small(Family::llama);
   ModelSpec other = plain;
   other.heads = 8;
   other.embedding_scale = 2;
@@ -269,7 +269,7 @@ TEST(Spec, IdentitiesNameTheChoicesThatDiffer) {
 }
 
 TEST(Dropout, ActsInTrainingOnlyAndDependsOnTheStep) {
-  ModelSpec spec = small("gpt2");
+  ModelSpec spec = small(Family::gpt2);
   spec.dropout = 0.3;
   Harness harness(spec, options(2, 16, true));
 
@@ -284,7 +284,7 @@ TEST(Dropout, ActsInTrainingOnlyAndDependsOnTheStep) {
 /// direction in the embedding table, in double.
 TEST(Dropout, GradientMatchesAFiniteDifference) {
   for (const AttentionPath path : {AttentionPath::fused, AttentionPath::reference}) {
-    ModelSpec spec = small("llama");
+    ModelSpec spec = small(Family::llama);
     spec.dropout = 0.2;
     spec.attention = path;
     Harness harness(spec, options(2, 16, true));

@@ -11,7 +11,7 @@
 namespace hyperslab::optim {
 namespace {
 
-ScheduleConfig schedule(const std::string& name, std::int64_t warmup, double final_fraction) {
+ScheduleConfig schedule(ScheduleKind name, std::int64_t warmup, double final_fraction) {
   ScheduleConfig config;
   config.name = name;
   config.warmup_steps = warmup;
@@ -20,35 +20,36 @@ ScheduleConfig schedule(const std::string& name, std::int64_t warmup, double fin
 }
 
 TEST(Schedule, WarmsUpInAStraightLine) {
-  for (const char* name : {"constant", "linear", "cosine", "wsd"}) {
+  for (const ScheduleKind name :
+       {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine, ScheduleKind::wsd}) {
     const ScheduleConfig config = schedule(name, 10, 0.1);
-    EXPECT_DOUBLE_EQ(learning_rate(config, 2.0, 1, 100), 0.2) << name;
-    EXPECT_DOUBLE_EQ(learning_rate(config, 2.0, 5, 100), 1.0) << name;
-    EXPECT_DOUBLE_EQ(learning_rate(config, 2.0, 10, 100), 2.0) << name;
+    EXPECT_DOUBLE_EQ(learning_rate(config, 2.0, 1, 100), 0.2) << static_cast<int>(name);
+    EXPECT_DOUBLE_EQ(learning_rate(config, 2.0, 5, 100), 1.0) << static_cast<int>(name);
+    EXPECT_DOUBLE_EQ(learning_rate(config, 2.0, 10, 100), 2.0) << static_cast<int>(name);
   }
 }
 
 TEST(Schedule, EndsExactlyAtTheLastStep) {
-  for (const char* name : {"linear", "cosine", "wsd"}) {
+  for (const ScheduleKind name : {ScheduleKind::linear, ScheduleKind::cosine, ScheduleKind::wsd}) {
     const ScheduleConfig config = schedule(name, 10, 0.1);
-    EXPECT_DOUBLE_EQ(learning_rate(config, 2.0, 100, 100), 0.2) << name;
-    EXPECT_GT(learning_rate(config, 2.0, 99, 100), 0.2) << name;
+    EXPECT_DOUBLE_EQ(learning_rate(config, 2.0, 100, 100), 0.2) << static_cast<int>(name);
+    EXPECT_GT(learning_rate(config, 2.0, 99, 100), 0.2) << static_cast<int>(name);
   }
-  EXPECT_DOUBLE_EQ(learning_rate(schedule("constant", 10, 0.1), 2.0, 100, 100), 2.0);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule(ScheduleKind::constant, 10, 0.1), 2.0, 100, 100), 2.0);
 }
 
 TEST(Schedule, HandValuesHalfWay) {
-  EXPECT_DOUBLE_EQ(learning_rate(schedule("linear", 0, 0.0), 1.0, 50, 100), 0.5);
-  EXPECT_DOUBLE_EQ(learning_rate(schedule("cosine", 0, 0.0), 1.0, 50, 100), 0.5);
-  EXPECT_NEAR(learning_rate(schedule("cosine", 0, 0.0), 1.0, 25, 100),
+  EXPECT_DOUBLE_EQ(learning_rate(schedule(ScheduleKind::linear, 0, 0.0), 1.0, 50, 100), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule(ScheduleKind::cosine, 0, 0.0), 1.0, 50, 100), 0.5);
+  EXPECT_NEAR(learning_rate(schedule(ScheduleKind::cosine, 0, 0.0), 1.0, 25, 100),
               0.5 * (1 + std::cos(M_PI / 4)), 1e-15);
   // The last fifth of 100 steps decays: nothing until 80, half at 90.
-  EXPECT_DOUBLE_EQ(learning_rate(schedule("wsd", 0, 0.0), 1.0, 80, 100), 1.0);
-  EXPECT_DOUBLE_EQ(learning_rate(schedule("wsd", 0, 0.0), 1.0, 90, 100), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule(ScheduleKind::wsd, 0, 0.0), 1.0, 80, 100), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule(ScheduleKind::wsd, 0, 0.0), 1.0, 90, 100), 0.5);
 }
 
 TEST(Schedule, WarmUpOverTheWholeRunReachesThePeak) {
-  EXPECT_DOUBLE_EQ(learning_rate(schedule("constant", 100, 0.1), 1.0, 100, 100), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule(ScheduleKind::constant, 100, 0.1), 1.0, 100, 100), 1.0);
 }
 
 TEST(Decay, ActsOnMatricesAndByChoiceOnTables) {
@@ -65,7 +66,7 @@ TEST(Decay, ActsOnMatricesAndByChoiceOnTables) {
 /// A small group with its optimizer.
 class Optimized {
  public:
-  explicit Optimized(const std::string& name) {
+  explicit Optimized(OptimizerKind name) {
     store_.begin_unit();
     store_.declare({"matrix", {5, 7}, param::Role::matrix, param::Init::normal, 0.1F});
     store_.declare({"norm", {7}, param::Role::norm, param::Init::ones, 0});
@@ -89,7 +90,7 @@ class Optimized {
 };
 
 TEST(Optimizer, TableOfDecaysFollowsTheParameters) {
-  const Optimized adamw("adamw");
+  const Optimized adamw(OptimizerKind::adamw);
 
   // 35 elements take two granules, 7 take one, 9 take one; the rest of the bucket is padding.
   const auto decay = adamw.optimizer->decay().data.span<float>();
@@ -99,7 +100,7 @@ TEST(Optimizer, TableOfDecaysFollowsTheParameters) {
 }
 
 TEST(Optimizer, NamesItsStateAsPyTorchDoes) {
-  const auto names = [](const std::string& optimizer) {
+  const auto names = [](OptimizerKind optimizer) {
     std::vector<std::string> out;
     for (const Optimizer::State& state : Optimized(optimizer).optimizer->state()) {
       out.push_back(state.name);
@@ -107,8 +108,8 @@ TEST(Optimizer, NamesItsStateAsPyTorchDoes) {
     }
     return out;
   };
-  EXPECT_EQ(names("adamw"), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
-  EXPECT_EQ(names("sgd"), (std::vector<std::string>{"momentum_buffer"}));
+  EXPECT_EQ(names(OptimizerKind::adamw), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
+  EXPECT_EQ(names(OptimizerKind::sgd), (std::vector<std::string>{"momentum_buffer"}));
 }
 
 }  // namespace

@@ -92,10 +92,6 @@ TEST_P(EverySchedule, ExchangesAsMuchAsTheMicrobatchesNeed) {
   EXPECT_EQ(sends, GetParam() == Schedule::forward_only ? 3U * 7U : 2U * 3U * 7U);
 }
 
-TEST_P(EverySchedule, NameReadsBack) {
-  EXPECT_EQ(pipeline::parse_schedule(pipeline::name_of(GetParam())), GetParam());
-}
-
 TEST(Slots, OfOneForwardOneBackwardAreTheStagesToCome) {
   for (const auto& [schedule, p, v, m] :
        legal_layouts(Schedule::one_forward_one_backward, kStages, kMicrobatches)) {
@@ -185,7 +181,6 @@ TEST(Legality, SaysWhatIsWrong) {
   EXPECT_THAT(refusal(Schedule::one_forward_one_backward, 4, 2, 8), HasSubstr("interleaved"));
   EXPECT_THAT(refusal(Schedule::forward_only, 1, 2, 8), HasSubstr("one stage"));
   EXPECT_THAT(refusal(Schedule::gpipe, 4, 1, 0), HasSubstr("at least 1"));
-  EXPECT_THROW((void)pipeline::parse_schedule("chimera"), Error);
 }
 
 }  // namespace

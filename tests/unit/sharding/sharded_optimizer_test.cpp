@@ -17,7 +17,7 @@ using test::TableCase;
 constexpr int kSteps = 3;
 
 struct Chosen {
-  const char* optimizer;
+  OptimizerKind optimizer;
   DType compute;
 };
 
@@ -174,7 +174,7 @@ TEST_P(ShardedOptimizer, SkippedStepsChangeNothing) {
 
 std::vector<Chosen> choices() {
   std::vector<Chosen> all;
-  for (const char* optimizer : {"adamw", "sgd"}) {
+  for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::sgd}) {
     for (const DType compute : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
       all.push_back({optimizer, compute});
     }
@@ -184,7 +184,7 @@ std::vector<Chosen> choices() {
 
 INSTANTIATE_TEST_SUITE_P(Choices, ShardedOptimizer, testing::ValuesIn(choices()),
                          [](const auto& chosen) {
-                           return std::string(chosen.param.optimizer) + "_" +
+                           return std::string(chosen.param.optimizer == OptimizerKind::sgd ? "sgd" : "adamw") + "_" +
                                   std::string(name_of(chosen.param.compute));
                          });
 

@@ -145,14 +145,14 @@ TEST(Shards, GradientsOfZero2TakeTurnsInTwoBuffers) {
 /// A stage on the CPU as a data rank of a 16-bit run would hold it.
 class StageOfRank {
  public:
-  StageOfRank(const std::string& family, bool tied, DType compute, int zero,
+  StageOfRank(model::Family family, bool tied, DType compute, int zero,
               const param::HolderRanks& ranks = {})
       : strategy_(dp::make_strategy(zero)) {
     model::ModelSpec spec = model::preset(family);
     spec.layers = 2;
     spec.width = 24;
     spec.heads = 4;
-    spec.kv_heads = family == "llama" ? 2 : 4;
+    spec.kv_heads = family == model::Family::llama ? 2 : 4;
     spec.ffn_width = 40;
     spec.vocabulary = 101;
     spec.context = 12;
@@ -206,12 +206,12 @@ void expect_part_of(const param::ParamGroup& part, const param::ParamGroup& whol
 TEST(ShardedStage, BeginsAsTheWholeOneDoes) {
   for (const DType compute : {DType::bf16, DType::f16}) {
     for (const bool gpt2 : {true, false}) {
-      const std::string family = gpt2 ? "gpt2" : "llama";
+      const auto family = gpt2 ? model::Family::gpt2 : model::Family::llama;
       for (const int ranks : {1, 2, 3, 4}) {
         StageOfRank whole(family, gpt2, compute, 0, {0, ranks});
         for (const int zero : {1, 2}) {
           for (int rank = 0; rank < ranks; ++rank) {
-            SCOPED_TRACE(family + " zero " + std::to_string(zero) + " rank " +
+            SCOPED_TRACE(std::string(name_of(family)) + " zero " + std::to_string(zero) + " rank " +
                          std::to_string(rank) + " of " + std::to_string(ranks));
             StageOfRank part(family, gpt2, compute, zero, {rank, ranks});
             expect_part_of(part.params().trained(), whole.params().trained());
@@ -224,8 +224,8 @@ TEST(ShardedStage, BeginsAsTheWholeOneDoes) {
 
 /// Where nothing is cut, every number of data ranks begins with the same values, by name.
 TEST(ShardedStage, ValuesDoNotDependOnTheRanks) {
-  StageOfRank one("llama", false, DType::bf16, 0);
-  StageOfRank three("llama", false, DType::bf16, 1, {2, 3});
+  StageOfRank one(model::Family::llama, false, DType::bf16, 0);
+  StageOfRank three(model::Family::llama, false, DType::bf16, 1, {2, 3});
 
   std::map<std::string, CView> values;
   for (const param::Param& param : one.params().params()) values.emplace(param.name, param.value);

@@ -198,7 +198,8 @@ TEST_F(BpeTokenizer, FilesGiveTheIdsOfTheirTextWhateverTheThreads) {
   for (const int threads : {1, 2, 3}) {
     omp_set_num_threads(threads);
     io::tokenize_files(*tokenizer, std::vector{one, two}, path("ids.bin"));
-    EXPECT_TRUE(read_all(*io::open_tokens({path("ids.bin")}, "uint16", 600, 1)) == expected);
+    EXPECT_TRUE(read_all(*io::open_tokens({path("ids.bin")}, io::RawIds::uint16, 600, 1)) ==
+                expected);
   }
   omp_set_num_threads(before);
 }

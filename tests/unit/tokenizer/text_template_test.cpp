@@ -45,7 +45,7 @@ class TextTemplates : public VocabularyTest {
   Ids ids_of(const std::string& text, bool special_tokens = true) const {
     io::tokenize_files(*open(), std::vector{write("in.txt", text)}, path("out.bin"), {},
                        special_tokens);
-    return read_all(*io::open_tokens({path("out.bin")}, "uint16", 262, 1));
+    return read_all(*io::open_tokens({path("out.bin")}, io::RawIds::uint16, 262, 1));
   }
 
   static inline const json text_ = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};

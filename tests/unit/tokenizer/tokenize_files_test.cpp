@@ -33,7 +33,8 @@ class TokenizeFiles : public FilesTest {
   /// The tokens of the file as text, with | for the end of a document.
   std::string text_of(const std::string& name) {
     std::string text;
-    for (const std::int32_t id : read_all(*io::open_tokens({path(name)}, "uint16", 257, 1))) {
+    for (const std::int32_t id :
+         read_all(*io::open_tokens({path(name)}, io::RawIds::uint16, 257, 1))) {
       text += id == 256 ? '|' : static_cast<char>(id);
     }
     return text;
@@ -43,7 +44,7 @@ class TokenizeFiles : public FilesTest {
     return text_of("documents.bin");
   }
   [[nodiscard]] std::int64_t read_size(const std::string& name) const {
-    return io::open_tokens({path(name)}, "uint16", 257, 1)->size();
+    return io::open_tokens({path(name)}, io::RawIds::uint16, 257, 1)->size();
   }
   /// The dataset of document starts.
   [[nodiscard]] std::vector<std::int64_t> starts_in(const std::string& name) const {

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/comm/agree.hpp"
+
+#include <gmock/gmock.h>
+
+#include <barrier>
+#include <cstddef>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::comm {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// What the threads of one job share.
+struct Job {
+  explicit Job(std::vector<std::string> hosts_of_ranks)
+      : hosts(std::move(hosts_of_ranks)),
+        texts(hosts.size()),
+        barrier(static_cast<std::ptrdiff_t>(hosts.size())) {}
+  std::vector<std::string> hosts;
+  std::vector<std::string> texts;
+  std::barrier<> barrier;
+};
+
+/// A thread as a rank.
+class ThreadPeers final : public Peers {
+ public:
+  ThreadPeers(Job& job, std::size_t rank) : job_(job), rank_(rank) {}
+  [[nodiscard]] int rank() const override { return static_cast<int>(rank_); }
+  [[nodiscard]] int size() const override { return static_cast<int>(job_.hosts.size()); }
+  [[nodiscard]] const std::string& host() const override { return job_.hosts[rank_]; }
+  [[nodiscard]] std::vector<std::string> all_gather(const std::string& text) override {
+    job_.texts[rank_] = text;
+    job_.barrier.arrive_and_wait();
+    std::vector<std::string> all = job_.texts;
+    job_.barrier.arrive_and_wait();
+    return all;
+  }
+
+ private:
+  Job& job_;
+  std::size_t rank_;
+};
+
+/// What one rank saw.
+struct Seen {
+  std::vector<std::string> results;
+  std::optional<Error> error;
+};
+
+using Work = std::function<std::string(int rank)>;
+
+std::vector<Seen> run(const std::vector<std::string>& hosts, const Work& work,
+                      const OnFailure& on_failure = {}) {
+  Job job(hosts);
+  std::vector<Seen> seen(hosts.size());
+  const auto one_rank = [&](std::size_t rank) {
+    ThreadPeers peers(job, rank);
+    try {
+      seen[rank].results = agree_and_gather(
+          peers, [&] { return work(static_cast<int>(rank)); }, on_failure);
+    } catch (const Error& error) {
+      seen[rank].error = error;
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) threads.emplace_back(one_rank, rank);
+  threads.clear();
+  return seen;
+}
+
+Work fails_from(int first) {
+  return [first](int rank) -> std::string {
+    if (rank >= first) throw Error(ExitCode::data, "line one\nline two");
+    return "fine";
+  };
+}
+
+TEST(Agree, GathersResultsOfAnyText) {
+  const auto seen =
+      run({"a", "a", "b"}, [](int rank) { return std::string(3, '\n') + std::to_string(rank); });
+  for (const Seen& one : seen) {
+    EXPECT_FALSE(one.error);
+    EXPECT_THAT(one.results, ElementsAre("\n\n\n0", "\n\n\n1", "\n\n\n2"));
+  }
+}
+
+TEST(Agree, ThrowsTheErrorOfTheLowestRankEverywhere) {
+  for (const Seen& one : run({"a", "a", "b"}, fails_from(1))) {
+    ASSERT_TRUE(one.error);
+    EXPECT_EQ(one.error->code(), ExitCode::data);
+    EXPECT_TRUE(one.error->is_on_all_ranks());
+    EXPECT_STREQ(one.error->what(), "rank 1 on host a: line one\nline two");
+  }
+}
+
+TEST(Agree, NamesRankZeroOnlyIfAnotherHostIsSound) {
+  const Work first_fails = [](int rank) -> std::string {
+    if (rank == 0) throw Error(ExitCode::data, "bad");
+    return "";
+  };
+  EXPECT_STREQ(run({"a", "a"}, first_fails)[1].error->what(), "bad");
+  EXPECT_STREQ(run({"a", "b"}, fails_from(0))[1].error->what(), "line one\nline two");
+  EXPECT_STREQ(run({"a", "b"}, first_fails)[1].error->what(), "rank 0 on host a: bad");
+}
+
+TEST(Agree, KeepsTheSourceOfInternalErrors) {
+  const Work broken = [](int) -> std::string { throw Error(ExitCode::internal, "broken"); };
+  EXPECT_THAT(run({"a"}, broken)[0].error->what(), HasSubstr("agree_test.cpp:"));
+  const Work foreign = [](int) -> std::string { throw std::runtime_error("foreign"); };
+  EXPECT_EQ(run({"a"}, foreign)[0].error->code(), ExitCode::internal);
+}
+
+TEST(Agree, UndoesOnRankZeroAlone) {
+  int undone = 0;
+  OnFailure on_failure;
+  on_failure.undo = [&] { ++undone; };
+  on_failure.message = [](int rank, const std::string& message) {
+    return std::to_string(rank) + "/" + message.substr(0, 4);
+  };
+  const auto seen = run({"a", "b"}, fails_from(1), on_failure);
+  EXPECT_EQ(undone, 1);
+  EXPECT_STREQ(seen[0].error->what(), "1/line");
+  EXPECT_STREQ(seen[1].error->what(), "1/line");
+}
+
+}  // namespace
+}  // namespace hyperslab::comm
