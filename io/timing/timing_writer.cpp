@@ -142,7 +142,7 @@ struct TimingWriter::Impl {
     hdf5::check(static_cast<bool>(made), ExitCode::storage, path + ": /groups");
     for (const GroupInfo& group : expected) {
       const std::string name(name_of(group.role));
-      Table& table = groups.emopened_back(file, path, "groups/" + name, traffic_columns());
+      Table& table = groups.emplace_back(file, path, "groups/" + name, traffic_columns());
       table.reserve(flush_rows);
       const Handle opened(H5Gopen2(made.get(), name.c_str(), H5P_DEFAULT), H5Gclose);
       set_attribute(opened, "size", group.size);

@@ -2,8 +2,11 @@
 // The keys of a config.json that decide nothing here, or must have one value.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+
+#include "hyperslab/model/spec.hpp"
 
 namespace hyperslab::interop {
 

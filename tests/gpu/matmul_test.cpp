@@ -357,6 +357,21 @@ TEST_F(GpuLinear, BackwardWeightAndBias) {
   }
 }
 
+/// Of a frozen weight.
+TEST_F(GpuLinear, TheGradientOfABiasAlone) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Problem problem(dtype);
+    problem.input(operand(dtype, {1024, 64}, 1, 1024)).in_out(operand(DType::f32, {64}, 2));
+    const auto call = [](Context& ctx, const Views& v) {
+      linear_backward_weight(ctx, v[0], {}, Accumulate::yes, {}, v[1]);
+    };
+    const auto oracle = problem.on_oracle(call);
+    const auto found = problem.on_gpu(call);
+    EXPECT_LE(relative_difference(found[1].view(), oracle[1].view()), tolerance(DType::f32))
+        << name_of(dtype);
+  }
+}
+
 TEST_F(GpuLinear, WeightGradientsOfHalfOperandsHaveTheDigitsOfF32) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     Problem problem(dtype);

@@ -127,6 +127,24 @@ TEST_F(Linear, GradientsMatchDifferences) {
   expect_gradient("dbias", bias.view(), dbias.view(), value);
 }
 
+/// Of a frozen weight: the same bits as with the weight's gradient.
+TEST_F(Linear, TheGradientOfABiasAlone) {
+  const Tensor x = random_tensor(DType::f32, {131, 5}, 1);
+  const Tensor dy = random_tensor(DType::f32, {131, 67}, 4);
+  Tensor dweight = poisoned(DType::f32, {67, 5});
+  Tensor with_weight = poisoned(DType::f32, {67});
+  Tensor alone = poisoned(DType::f32, {67});
+
+  linear_backward_weight(ctx, dy.view(), x.view(), Accumulate::no, dweight.view(),
+                         with_weight.view());
+  linear_backward_weight(ctx, dy.view(), x.view(), Accumulate::no, {}, alone.view());
+
+  EXPECT_EQ(to_doubles(alone.view()), to_doubles(with_weight.view()));
+  expect_error_naming("neither dweight nor dbias", [&] {
+    linear_backward_weight(ctx, dy.view(), x.view(), Accumulate::no, {}, {});
+  });
+}
+
 TEST_F(Linear, GradientsAccumulate) {
   const Tensor x = random_tensor(DType::f64, {131, 5}, 1);
   const Tensor weight = random_tensor(DType::f64, {67, 5}, 2);

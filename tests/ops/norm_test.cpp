@@ -113,6 +113,28 @@ TEST_F(Norm, GradientsMatchDifferences) {
   }
 }
 
+/// A frozen norm passes the gradient on and has none of its own.
+TEST_F(Norm, BackwardWithoutGradientsOfTheWeights) {
+  for (const NormKind kind : {NormKind::layernorm, NormKind::rmsnorm}) {
+    NormCase c(DType::f64, 5, 7);
+    c.forward(ctx, kind);
+    const Tensor dy = random_tensor(DType::f64, {5, 7}, 9);
+    const bool centered = kind == NormKind::layernorm;
+    const NormSaved saved = {.sum = c.sum.view(),
+                             .weight = c.weight.view(),
+                             .mean = centered ? c.mean.view() : View(),
+                             .rstd = c.rstd.view()};
+    Tensor dsum = poisoned(DType::f64, {5, 7});
+    Tensor frozen = poisoned(DType::f64, {5, 7});
+    Tensor dweight = poisoned(DType::f64, {7});
+
+    norm_backward(ctx, kind, dy.view(), saved, {.dsum = dsum.view(), .dweight = dweight.view()});
+    norm_backward(ctx, kind, dy.view(), saved, {.dsum = frozen.view()});
+
+    EXPECT_EQ(to_doubles(frozen.view()), to_doubles(dsum.view()));
+  }
+}
+
 TEST_F(Norm, BackwardAddsWhereAskedAndMayAlias) {
   NormCase c(DType::f64, 3, 5);
   c.forward(ctx, NormKind::layernorm);

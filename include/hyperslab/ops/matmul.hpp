@@ -37,8 +37,9 @@ void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accu
 void linear_activation_backward_input(Context& ctx, CView dy, CView weight, CView pre,
                                       Activation activation, View dpre);
 
-/// dweight (+)= dy^T x and, if present, dbias (+)= column sums of dy. dy: (..., M);
-/// x: (..., K); dweight: (M, K) and dbias: (M) in f32 (f64 for f64).
+/// dweight (+)= dy^T x and dbias (+)= column sums of dy; one of the two may be absent. dy: (...,
+/// M); x: (..., K), not read if dweight is absent; dweight: (M, K) and dbias: (M) in f32 (f64 for
+/// f64).
 void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate, View dweight,
                             View dbias);
 
