@@ -162,7 +162,7 @@ TEST_F(Optimizer, NormSquaredAddsToTheSums) {
 
     add_norm_squared(ctx, gradient.view(), sums.view());
 
-    expect_values(sums.view(), {1 + 149999 * 0.25 + 9, 1, 1, 1, 1, 1, 1, 1}, 4e-3);
+    expect_values(sums.view(), {1 + 149999 * 0.25 + 9, 1, 1, 1, 1, 1}, 4e-3);
   }
 }
 
@@ -200,8 +200,9 @@ TEST_F(Optimizer, WrongOperandsAreNamed) {
   expect_error_naming("adamw value", [&] { flat.update(ctx, constants, state, value.view()); });
   flat.exp_avg = filled_tensor(DType::f64, {6}, 0);
   expect_error_naming("adamw exp_avg", [&] { flat.update(ctx, constants, state); });
-  expect_error_naming("add_norm_squared sums",
-                      [&] { add_norm_squared(ctx, flat.master.view(), flat.master.view()); });
+  expect_error_naming("add_norm_squared sums", [&] {
+    add_norm_squared(ctx, flat.master.view(), flat.master.view().slice(0, 5));
+  });
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ TEST_F(Step, BeginWritesTheInputAndClearsTheSums) {
   EXPECT_EQ(state.input.step, 3);
   EXPECT_EQ(state.input.learning_rate, 0.125F);
   EXPECT_EQ(state.gradient_scale, 4.0F);
-  expect_values(sums.view(), {0, 0, 0, 0, 0, 1, 0, 0}, 0);
+  expect_values(sums.view(), {0, 0, 0, 0, 0, 1}, 0);
 }
 
 TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
