@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "hyperslab/core/cuda_check.hpp"
 #include "nccl_check.hpp"
 
 namespace hyperslab::comm {
@@ -14,7 +15,10 @@ EventPool::EventPool(std::string communicator, std::size_t most)
 }
 
 EventPool::~EventPool() {
-  for (cudaEvent_t event : all_) (void)cudaEventDestroy(event);
+  for (cudaEvent_t event : all_) {
+    log_if_cuda_failed(cudaEventDestroy(event), "communicator " + communicator_,
+                       "cudaEventDestroy");
+  }
 }
 
 cudaEvent_t EventPool::take() {

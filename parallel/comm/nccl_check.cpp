@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "hyperslab/core/cuda_check.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::comm {
@@ -55,16 +56,10 @@ void check_nccl(ncclResult_t code, std::string_view call, std::string_view commu
       where);
 }
 
-void check_cuda(cudaError_t status, std::string_view call, std::string_view communicator,
-                std::source_location where) {
+void check_cuda_call(cudaError_t status, std::string_view call, std::string_view communicator,
+                     std::source_location where) {
   if (status == cudaSuccess) return;
-  (void)cudaGetLastError();
-  throw Error(ExitCode::device,
-              fmt::format("communicator {}: {} failed: {} ({}); an earlier operation of this GPU "
-                          "may be the cause, CUDA_LAUNCH_BLOCKING=1 names it",
-                          communicator, name_of_call(call), cudaGetErrorName(status),
-                          cudaGetErrorString(status)),
-              where);
+  check_cuda(status, fmt::format("communicator {}", communicator), name_of_call(call), where);
 }
 
 }  // namespace hyperslab::comm

@@ -14,9 +14,9 @@ namespace hyperslab::comm {
 void check_nccl(ncclResult_t code, std::string_view call, std::string_view communicator,
                 ncclComm_t nccl, std::source_location where = std::source_location::current());
 
-/// The same for a call of the CUDA runtime.
-void check_cuda(cudaError_t status, std::string_view call, std::string_view communicator,
-                std::source_location where = std::source_location::current());
+/// The check_cuda of core for a call that a communicator makes.
+void check_cuda_call(cudaError_t status, std::string_view call, std::string_view communicator,
+                     std::source_location where = std::source_location::current());
 
 }  // namespace hyperslab::comm
 
@@ -25,4 +25,4 @@ void check_cuda(cudaError_t status, std::string_view call, std::string_view comm
   ::hyperslab::comm::check_nccl((expression), #expression, (communicator), (nccl))
 /// HS_COMM_CUDA(name, cudaEventRecord(...)): the call, checked.
 #define HS_COMM_CUDA(communicator, expression) \
-  ::hyperslab::comm::check_cuda((expression), #expression, (communicator))
+  ::hyperslab::comm::check_cuda_call((expression), #expression, (communicator))

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "hyperslab/core/cuda_check.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/machine.hpp"
@@ -61,10 +62,6 @@ cudaStream_t make_stream(GroupRole role) {
   HS_COMM_CUDA(name, cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
                                                   has_priority(role) ? greatest : least));
   return stream;
-}
-
-void warn_if_failed(const std::string& name, std::string_view call, bool failed) {
-  if (failed) log::warn(fmt::format("communicator {}: {} failed", name, call));
 }
 
 /// Takes over `own`.
@@ -129,10 +126,14 @@ NcclCommunicator::~NcclCommunicator() {
     log::warn(fmt::format("communicator {}: destroyed with {} operations not waited for", name(),
                           under_way()));
   }
-  warn_if_failed(name(), "cudaStreamSynchronize", cudaStreamSynchronize(stream_) != cudaSuccess);
-  warn_if_failed(name(), "ncclCommDestroy", ncclCommDestroy(nccl_) != ncclSuccess);
-  warn_if_failed(name(), "cudaStreamDestroy", cudaStreamDestroy(stream_) != cudaSuccess);
-  warn_if_failed(name(), "MPI_Comm_free", MPI_Comm_free(&comm_) != MPI_SUCCESS);
+  const std::string who = "communicator " + name();
+  log_if_cuda_failed(cudaStreamSynchronize(stream_), who, "cudaStreamSynchronize");
+  const ncclResult_t destroyed = ncclCommDestroy(nccl_);
+  if (destroyed != ncclSuccess) {
+    log::failed_close(who, "ncclCommDestroy", ncclGetErrorString(destroyed));
+  }
+  log_if_cuda_failed(cudaStreamDestroy(stream_), who, "cudaStreamDestroy");
+  if (MPI_Comm_free(&comm_) != MPI_SUCCESS) log::failed_close(who, "MPI_Comm_free", "an MPI error");
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key, GroupRole role) {

@@ -9,7 +9,8 @@ namespace hyperslab::cuda_runtime {
 std::shared_ptr<CUevent_st> record(CUstream_st* stream) {
   cudaEvent_t made = nullptr;
   check(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-  std::shared_ptr<CUevent_st> event(made, [](cudaEvent_t each) { (void)cudaEventDestroy(each); });
+  std::shared_ptr<CUevent_st> event(
+      made, [](cudaEvent_t each) { log_if_failed(cudaEventDestroy(each), "cudaEventDestroy"); });
   check(cudaEventRecord(made, stream), "cudaEventRecord");
   return event;
 }
@@ -22,7 +23,10 @@ void synchronize(CUevent_st* event) { check(cudaEventSynchronize(event), "cudaEv
 
 bool is_complete(CUevent_st* event) {
   const cudaError_t status = cudaEventQuery(event);
-  if (status == cudaErrorNotReady) return false;
+  if (status == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // it would be taken for the error of the next kernel
+    return false;
+  }
   check(status, "cudaEventQuery");
   return true;
 }
