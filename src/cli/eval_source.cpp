@@ -115,7 +115,8 @@ eval::EvalDeck deck_of_checkpoint(comm::World& world, const EvalSource& source,
   notes.clear();
   std::vector<std::string> overrides = layout_overrides(trained, world.size());
   overrides.insert(overrides.end(), source.overrides.begin(), source.overrides.end());
-  eval::EvalDeck out = {read_stored_deck(deck, overrides, world.size(), notes, true)};
+  eval::EvalDeck out;
+  out.config = read_stored_deck(deck, overrides, world.size(), notes, true);
   out.validation_batch = overrides_key(source, "train.global_batch") ? out.config.train.global_batch
                                                                      : trained.train.global_batch;
   if (world.rank() == 0) {
