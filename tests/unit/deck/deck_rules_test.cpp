@@ -244,7 +244,7 @@ TEST(Rules, GpuChoicesAreTakenOnAGpu) {
            {"precision.compute=bf16", "model.attention=cudnn", "model.heads=6", "run.device=cuda"},
            kGpu);
 
-  EXPECT_EQ(config.precision.compute, "bf16");
+  EXPECT_EQ(config.precision.compute, Precision::bf16);
   EXPECT_EQ(config.model.attention, model::AttentionPath::fused);
 }
 

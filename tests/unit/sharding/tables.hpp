@@ -110,7 +110,7 @@ inline param::ParamStore make_table(const TableCase& c, int data_rank = 0) {
   for (const char* block : {"0.", "1."}) detail::declare_block(table, c, stage + block);
   if (c.last) {
     table.begin_unit();
-    table.declare(detail::replicated(c, "final_norm", nn::Role::norm, true));
+    table.declare(detail::replicated(c, "final_norm", param::Role::norm, true));
     if (!c.tied) table.declare(detail::vocabulary_table(c, "head"));
     if (c.tied && c.first) table.share(shared);
     if (c.tied && !c.first) table.declare(detail::vocabulary_table(c, "tokens"));
