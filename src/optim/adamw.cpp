@@ -5,9 +5,11 @@ namespace hyperslab::optim {
 
 AdamW::AdamW(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded,
              Arena& arena)
-    : Optimizer(config, group, sharded, arena),
+    : Optimizer(config, group, sharded),
       exp_avg_(take_state(arena, "exp_avg")),
-      exp_avg_sq_(take_state(arena, "exp_avg_sq")) {}
+      exp_avg_sq_(take_state(arena, "exp_avg_sq")) {
+  take_decay(arena);
+}
 
 std::vector<Optimizer::State> AdamW::state() const {
   return {{"exp_avg", exp_avg_}, {"exp_avg_sq", exp_avg_sq_}};

@@ -33,11 +33,9 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
   throw Error(ExitCode::internal, "an optimizer without a class");
 }
 
-Optimizer::Optimizer(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded,
-                     Arena& arena)
-    : config_(config), group_(group), sharded_(sharded) {
-  const Dim size = sharded ? group.shard_size() : group.flat_size();
-  decay_ = {arena.take(DType::f32, {size / ops::kDecayGranule}, "weight decay"), sharded};
+void Optimizer::take_decay(Arena& arena) {
+  const Dim size = sharded_ ? group_.shard_size() : group_.flat_size();
+  decay_ = {arena.take(DType::f32, {size / ops::kDecayGranule}, "weight decay"), sharded_};
 }
 
 param::StateView Optimizer::take_state(Arena& arena, const std::string& name) const {

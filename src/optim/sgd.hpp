@@ -9,8 +9,9 @@ namespace hyperslab::optim {
 class Sgd final : public Optimizer {
  public:
   Sgd(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded, Arena& arena)
-      : Optimizer(config, group, sharded, arena),
-        momentum_buffer_(take_state(arena, "momentum_buffer")) {}
+      : Optimizer(config, group, sharded), momentum_buffer_(take_state(arena, "momentum_buffer")) {
+    take_decay(arena);
+  }
   [[nodiscard]] Granularity granularity() const override { return Granularity::element; }
   [[nodiscard]] std::vector<State> state() const override {
     return {{"momentum_buffer", momentum_buffer_}};

@@ -46,9 +46,11 @@ class Optimizer {
   [[nodiscard]] const param::StateView& decay() const { return decay_; }
 
  protected:
-  /// `sharded`: whether state has entries for this rank's shards alone.
-  Optimizer(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded,
-            Arena& arena);
+  /// `sharded`: whether state has entries for this rank's shards alone. A subclass takes its state
+  /// and then the table of weight decays.
+  Optimizer(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded)
+      : config_(config), group_(group), sharded_(sharded) {}
+  void take_decay(Arena& arena);
   /// A buffer of the masters' dtype.
   [[nodiscard]] param::StateView take_state(Arena& arena, const std::string& name) const;
   [[nodiscard]] const OptimizerConfig& config() const { return config_; }
