@@ -239,12 +239,12 @@ TEST_P(Collectives, WaitIsRecorded) {
   const StepTimes second = ctx_.recorder().end_step();
 
   if (rank() != 0) {  // the others waited for rank 0
-    EXPECT_GT(first.component(kCommunicationComponent), 0.05);
+    EXPECT_GT(first.component(comm::kCommunicationComponent), 0.05);
     EXPECT_GT(comm_->traffic().exposed_seconds, 0.05);
     EXPECT_GT(comm_->traffic().seconds, 0.05);
     EXPECT_GT(first.reduce_seconds, 0.05);
   }
-  EXPECT_GT(first.component(kCommunicationComponent), 0);
+  EXPECT_GT(first.component(comm::kCommunicationComponent), 0);
   EXPECT_EQ(second.reduce_seconds, 0);
 }
 
