@@ -93,7 +93,7 @@ TEST_F(Damage, OnlyTouchedBlocksMatter) {
   write_file(step(piece.file), bytes);
   std::vector<float> b(50);
   const io::SlabTarget target{
-      "model/b", {50}, {0}, {50}, View(b.data(), DType::f32, Device::cpu, {50})};
+      "model/b", {50}, {{0}, {50}}, View(b.data(), DType::f32, Device::cpu, {50})};
 
   reader.read(std::span(&target, 1));
 

@@ -252,7 +252,8 @@ TEST(FirstNotFinite, NamesTheFirstTensor) {
   std::vector<float> c(2, -0.0F);
   const auto slab = [](const char* name, std::vector<float>& values) {
     const Shape shape{static_cast<Dim>(values.size())};
-    return io::Slab{name, shape, {0}, shape, CView(values.data(), DType::f32, Device::cpu, shape)};
+    return io::Slab{name, shape, Hyperslab::whole(shape),
+                    CView(values.data(), DType::f32, Device::cpu, shape)};
   };
   const std::vector<io::Slab> slabs = {slab("a", a), slab("b", b), slab("c", c)};
   EXPECT_EQ(io::first_not_finite(slabs, 3), "");

@@ -23,12 +23,12 @@ TEST(CheckpointWorld, RanksSaveRowsAndLoadColumns) {
   }
   io::CheckpointMeta meta;
   meta.step = 42;
-  const io::Slab slab{"model/a", global, {3 * rank, 0}, {3, 2 * size}, rows.view()};
+  const io::Slab slab{"model/a", global, {{3 * rank, 0}, {3, 2 * size}}, rows.view()};
 
   io::save_checkpoint(world(), directory, meta, std::span(&slab, 1));
 
   Tensor columns = filled_tensor(DType::f32, {3 * size, 2}, -1);
-  const io::SlabTarget target{"model/a", global, {0, 2 * rank}, {3 * size, 2}, columns.view()};
+  const io::SlabTarget target{"model/a", global, {{0, 2 * rank}, {3 * size, 2}}, columns.view()};
   const io::CheckpointReader reader(directory);
   EXPECT_EQ(reader.meta().step, 42);
   EXPECT_EQ(reader.files().size(), static_cast<std::size_t>(size));
