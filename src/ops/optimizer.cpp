@@ -58,12 +58,7 @@ void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state
   check_moment(ctx, operands, exp_avg, "adamw exp_avg");
   check_moment(ctx, operands, exp_avg_sq, "adamw exp_avg_sq");
   if (ctx.device() == Device::meta) return add_update_work(ctx, op, operands, 2);
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::adamw(ctx, constants, state, operands, exp_avg, exp_avg_sq);
-    }
-  }
-  cpu::adamw(ctx, constants, state, operands, exp_avg, exp_avg_sq);
+  dispatch<cuda::adamw, cpu::adamw>(ctx, constants, state, operands, exp_avg, exp_avg_sq);
 }
 
 void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOperands& operands,
@@ -72,12 +67,7 @@ void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOpera
   check_update(ctx, op, state, operands);
   check_moment(ctx, operands, momentum_buffer, "sgd momentum_buffer");
   if (ctx.device() == Device::meta) return add_update_work(ctx, op, operands, 1);
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) {
-      return cuda::sgd(ctx, momentum, state, operands, momentum_buffer);
-    }
-  }
-  cpu::sgd(ctx, momentum, state, operands, momentum_buffer);
+  dispatch<cuda::sgd, cpu::sgd>(ctx, momentum, state, operands, momentum_buffer);
 }
 
 void add_norm_squared(Context& ctx, CView gradient, View sums) {
@@ -91,20 +81,14 @@ void add_norm_squared(Context& ctx, CView gradient, View sums) {
                             cuda::sum_of_squares_workspace(gradient.numel())))) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::add_norm_squared(ctx, gradient, sums);
-  }
-  cpu::add_norm_squared(ctx, gradient, sums);
+  dispatch<cuda::add_norm_squared, cpu::add_norm_squared>(ctx, gradient, sums);
 }
 
 void begin_step(Context& ctx, const StepInput& input, StepState* state, View sums) {
   require_sums(ctx, sums, "begin_step sums");
   if (on_meta(ctx, "begin_step", 0, {sums})) return;
   require(state != nullptr, "begin_step state: is absent");
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda::begin_step(ctx, input, state, sums);
-  }
-  cpu::begin_step(ctx, input, state, sums);
+  dispatch<cuda::begin_step, cpu::begin_step>(ctx, input, state, sums);
 }
 
 void finalize_step(Context& ctx, const FinalizeConstants& constants, CView sums, StepState* state,
@@ -113,11 +97,7 @@ void finalize_step(Context& ctx, const FinalizeConstants& constants, CView sums,
   if (on_meta(ctx, "finalize_step", 0, {sums})) return;
   require(state != nullptr, "finalize_step state: is absent");
   require(results != nullptr, "finalize_step results: is absent");
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda)
-      return cuda::finalize_step(ctx, constants, sums, state, results);
-  }
-  cpu::finalize_step(ctx, constants, sums, state, results);
+  dispatch<cuda::finalize_step, cpu::finalize_step>(ctx, constants, sums, state, results);
 }
 
 }  // namespace hyperslab::ops
