@@ -70,9 +70,9 @@ class Trainer {
   /// Initial parameters, by (seed, name, global element index), and cleared moments.
   void initialize();
 
-  /// One optimizer step: microbatches from the loader
-  /// through the pipeline's program, reduction, finalize_step, update. Everything is only enqueued
-  /// if the device works beside the host; result() and times() of the step wait for it.
+  /// One optimizer step: microbatches from the loader through the pipeline's program, reduction,
+  /// finalize_step, update. Everything is only enqueued if the device works beside the host;
+  /// result() and times() of the step wait for it.
   struct StepArgs {
     std::int64_t step = 1;
     double learning_rate = 0;
