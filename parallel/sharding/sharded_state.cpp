@@ -13,7 +13,7 @@ comm::Ticket ShardedState::start_sum(Context& ctx, const Bucket& bucket) {
   return data().reduce_scatter(ctx, group().gradient(bucket), written_shard(bucket));
 }
 
-std::vector<param::ElementRange> ShardedState::updated_ranges() const {
+std::vector<param::ElementRange> ShardedState::find_ranges() const {
   std::vector<param::ElementRange> ranges;
   ranges.reserve(group().buckets().size());
   for (const Bucket& bucket : group().buckets()) ranges.push_back(group().shard(bucket));
@@ -48,7 +48,7 @@ void ShardedState::wait_all(Context& ctx) {
 
 void ShardedState::masters_changed(Context& ctx) {
   if (!group().has_own_values()) return;
-  const std::vector<param::ElementRange> ranges = updated_ranges();
+  const std::vector<param::ElementRange>& ranges = updated_ranges();
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     ops::cast(ctx, group().master().at(ranges[i]), group().value().at(ranges[i]));
     after_update(ctx, i);

@@ -8,7 +8,7 @@ namespace hyperslab::dp {
 /// zero 0.
 class Replicated final : public ShardStrategy {
  public:
-  [[nodiscard]] std::vector<param::ElementRange> updated_ranges() const override {
+  [[nodiscard]] std::vector<param::ElementRange> find_ranges() const override {
     if (group().flat_size() == 0) return {};  // everything here is frozen
     return {group().all()};
   }
@@ -27,7 +27,7 @@ class ShardedState : public ShardStrategy {
  public:
   void before_forward(Context& ctx, int unit) override;
   [[nodiscard]] bool gathers() const override { return data().size() > 1; }
-  [[nodiscard]] std::vector<param::ElementRange> updated_ranges() const override;
+  [[nodiscard]] std::vector<param::ElementRange> find_ranges() const override;
   void after_update(Context& ctx, std::size_t index) override;
   void wait_all(Context& ctx) override;
   void masters_changed(Context& ctx) override;

@@ -25,6 +25,7 @@ std::unique_ptr<ShardStrategy> make_strategy(int zero) {
 void ShardStrategy::allocate(param::ParamStore& store, Arena& parameters, Arena* gradients,
                              DType master, DType compute) {
   group_ = &store.trained();
+  ranges_ = find_ranges();
   const bool own_values = compute != master;
   param::ParamGroup::Memory memory;
   const bool sharded = own_values && shards_state();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/matmul.hpp"
 
+#include <array>
+
 #include "backend.hpp"
 #include "checks.hpp"
 #include "cuda/fusion.hpp"
@@ -108,8 +110,8 @@ void linear_backward_weight(Context& ctx, CView dy, CView x, Accumulate accumula
   require(dweight || dbias, "linear_backward_weight: neither dweight nor dbias is asked for");
   const DType statistic = statistic_dtype(dy.dtype());
   const Dim rows = leading(dy.shape());
-  const Dim M = last(dy, "linear_backward_weight dy");
-  const Dim K = dweight ? last(x, "linear_backward_weight x") : 0;
+  const auto [M, K] = dweight ? dweight.dims<2>("linear_backward_weight dweight")
+                              : std::array{last(dy, "linear_backward_weight dy"), Dim{0}};
   require_rows(ctx, dy, rows, M, dy.dtype(), "linear_backward_weight dy");
   if (dweight) {
     require_rows(ctx, x, rows, K, dy.dtype(), "linear_backward_weight x");

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/optimizer.hpp"
 
-#include <string>
-
 #include "backend.hpp"
 #include "checks.hpp"
 #include "hyperslab/core/error.hpp"
@@ -10,30 +8,42 @@
 namespace hyperslab::ops {
 namespace {
 
-/// For messages and the ledger.
+/// The words of messages and of the ledger; nothing is put together in a step.
 struct UpdateOp {
-  std::string name;
+  const char* name;
+  const char* master;
+  const char* gradient;
+  const char* value;
+  const char* decay;
+  const char* no_state;
   double flops_per_element;
 };
+constexpr UpdateOp kAdamW = {"adamw",
+                             "adamw master",
+                             "adamw gradient",
+                             "adamw value",
+                             "adamw decay",
+                             "adamw state: is absent",
+                             15};
+constexpr UpdateOp kSgd = {
+    "sgd", "sgd master", "sgd gradient", "sgd value", "sgd decay", "sgd state: is absent", 7};
 
 void check_update(Context& ctx, const UpdateOp& op, const StepState* state,
                   const UpdateOperands& operands) {
-  const auto called = [&](const char* what) { return op.name + " " + what; };
-  require_here(ctx, operands.master, called("master"));
+  require_here(ctx, operands.master, op.master);
   const DType dtype = statistic_dtype(operands.master.dtype());
   const Dim size = operands.master.numel();
-  require_operand(ctx, operands.master, {size}, dtype, called("master"));
-  require_operand(ctx, operands.gradient, {size}, dtype, called("gradient"));
+  require_operand(ctx, operands.master, {size}, dtype, op.master);
+  require_operand(ctx, operands.gradient, {size}, dtype, op.gradient);
   if (operands.value) {
-    require_operand(ctx, operands.value, {size}, operands.value.dtype(), called("value"));
+    require_operand(ctx, operands.value, {size}, operands.value.dtype(), op.value);
   }
-  require(state != nullptr || ctx.device() == Device::meta, called("state: is absent").c_str());
+  require(state != nullptr || ctx.device() == Device::meta, op.no_state);
   const Dim granules = (size + kDecayGranule - 1) / kDecayGranule;
-  require_operand(ctx, operands.decay, {granules}, DType::f32, called("decay"));
+  require_operand(ctx, operands.decay, {granules}, DType::f32, op.decay);
 }
 
-void check_moment(Context& ctx, const UpdateOperands& operands, CView moment,
-                  const std::string& what) {
+void check_moment(Context& ctx, const UpdateOperands& operands, CView moment, const char* what) {
   require_operand(ctx, moment, {operands.master.numel()}, statistic_dtype(operands.master.dtype()),
                   what);
 }
@@ -53,20 +63,18 @@ void add_update_work(Context& ctx, const UpdateOp& op, const UpdateOperands& ope
 
 void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state,
            const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
-  const UpdateOp op = {"adamw", 15};
-  check_update(ctx, op, state, operands);
+  check_update(ctx, kAdamW, state, operands);
   check_moment(ctx, operands, exp_avg, "adamw exp_avg");
   check_moment(ctx, operands, exp_avg_sq, "adamw exp_avg_sq");
-  if (ctx.device() == Device::meta) return add_update_work(ctx, op, operands, 2);
+  if (ctx.device() == Device::meta) return add_update_work(ctx, kAdamW, operands, 2);
   dispatch<cuda::adamw, cpu::adamw>(ctx, constants, state, operands, exp_avg, exp_avg_sq);
 }
 
 void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOperands& operands,
          View momentum_buffer) {
-  const UpdateOp op = {"sgd", 7};
-  check_update(ctx, op, state, operands);
+  check_update(ctx, kSgd, state, operands);
   check_moment(ctx, operands, momentum_buffer, "sgd momentum_buffer");
-  if (ctx.device() == Device::meta) return add_update_work(ctx, op, operands, 1);
+  if (ctx.device() == Device::meta) return add_update_work(ctx, kSgd, operands, 1);
   dispatch<cuda::sgd, cpu::sgd>(ctx, momentum, state, operands, momentum_buffer);
 }
 

@@ -302,7 +302,7 @@ void Trainer::finalize() {
 
 void Trainer::update() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
-  const std::vector<param::ElementRange> ranges = strategy_->updated_ranges();
+  const std::vector<param::ElementRange>& ranges = strategy_->updated_ranges();
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     optimizer_->update(*ctx_, records_->state(), strategy_->gradients(), ranges[i]);
     strategy_->after_update(*ctx_, i);

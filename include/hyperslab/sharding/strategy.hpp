@@ -77,7 +77,7 @@ class ShardStrategy {
   void report_waits(Context& ctx);
 
   /// What this rank updates, in the order of the next forward pass.
-  [[nodiscard]] virtual std::vector<param::ElementRange> updated_ranges() const = 0;
+  [[nodiscard]] const std::vector<param::ElementRange>& updated_ranges() const { return ranges_; }
   /// Range `index` of updated_ranges() is updated on ctx.
   virtual void after_update(Context& /*ctx*/, std::size_t /*index*/) {}
   /// Waits for what after_update() started; collective over the data group.
@@ -97,6 +97,8 @@ class ShardStrategy {
  protected:
   ShardStrategy() = default;
   using Bucket = param::Bucket;
+  /// What updated_ranges() is for this group.
+  [[nodiscard]] virtual std::vector<param::ElementRange> find_ranges() const = 0;
   /// Memory where backward writes the gradients of each bucket; sets gradients_.
   [[nodiscard]] virtual std::vector<View> take_gradients(Arena& arena, DType dtype) = 0;
   /// Starts the sum over the data group, which has several ranks.
@@ -136,6 +138,7 @@ class ShardStrategy {
   void await(Context& ctx, comm::Communicator& group, comm::Ticket ticket, Arrivals::Point point);
 
   param::ParamGroup* group_ = nullptr;
+  std::vector<param::ElementRange> ranges_;
   GradientGroups groups_;
   Arrivals arrivals_;
   Arrivals::Point data_point_ = 0;  ///< at which this rank waits for the data group

@@ -124,8 +124,8 @@ const std::vector<BrokenRule>& broken_model_rules() {
        "at it without a GPU with plan --device cuda or train --dry-run"},
       {"memory.recompute",
        "data:", "parallel: {schedule: zero_bubble}\nmemory: {recompute: full}\ndata:", kCpu,
-       "11:10|full computes activations again just before both halves of backward, and zero_bubble "
-       "parts them: set memory.recompute to none, or parallel.schedule to 1f1b"},
+       "11:10|full computes activations again just before both parts of backward, and zero_bubble "
+       "splits them: set memory.recompute to none, or parallel.schedule to 1f1b"},
       {"train.log_norms", "global_batch: 8", "global_batch: 8\n  log_norms: 5\nparallel: {zero: 1}",
        kCpu,
        "15:3|norms are logged where every rank holds the whole model and its activations, not with "
@@ -153,6 +153,9 @@ const std::vector<BrokenRule>& broken_run_rules() {
       {"train.validate_every", "steps: 10", "steps: 10\n  validate_every: 5", kCpu,
        "14:3|validation every 5 steps needs data.validation: give paths or synthetic, or "
        "data.validation_fraction, or set train.validate_every to 0"},
+      {"train.trainable", "steps: 10", "steps: 10\n  trainable: [bias]", kCpu,
+       "14:3|the model has no parameter of these roles, so nothing would be trained; add matrix or "
+       "embedding"},
       {"model.bos_token", "vocabulary: 300", "vocabulary: 300\n  bos_token: 300", kCpu,
        "9:3|300 is no id of the 300 of model.vocabulary; give one below, or -1 for none"},
       {"model.eos_tokens", "vocabulary: 300", "vocabulary: 300\n  eos_tokens: [1, 301]", kCpu,

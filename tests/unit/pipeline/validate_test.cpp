@@ -112,7 +112,7 @@ TEST(Problems, DroppedReceive) {
       if (dropped != action.transfers.end()) action.transfers.erase(dropped);
     }
 
-    EXPECT_THAT(problems(program), Contains(HasSubstr("microbatch 3, chunk 0 has not what")));
+    EXPECT_THAT(problems(program), Contains(HasSubstr("microbatch 3, chunk 0 does not find what")));
   }
 }
 
