@@ -38,9 +38,9 @@ class Resume(support.Case):
         self.refuse("run", ["order of samples changed", "sampling=windows"], "data.sampling=windows")
 
     def test_a_fresh_start_sets_earlier_checkpoints_aside(self):
-        run = self.copy_of("run", "fresh")
+        run = self.copy_of("run", "started_over")
         result = self.run_program("train", "deck.yaml", *support.overrides(
-            "run.directory=fresh", "parallel.data=2"), "--resume", "never", "--stop-after", "5", ranks=2)
+            "run.directory=started_over", "parallel.data=2"), "--resume", "never", "--stop-after", "5", ranks=2)
 
         self.assertEqual(result.code, 0, result.err)
         self.assertIn("checkpoints.old.1", result.err)

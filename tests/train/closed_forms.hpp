@@ -281,10 +281,10 @@ inline Flows key_value_flows(const Numbers& n, const Place& place) {
   return out;
 }
 
-/// One vector of eight sums a step.
+/// One vector of six sums a step.
 inline Flows world_flows(const Numbers& n) {
   Flows out;
-  if (n.ranks() > 1) out.all_reduce.add(1, 32);
+  if (n.ranks() > 1) out.all_reduce.add(1, 6 * 4);
   return out;
 }
 

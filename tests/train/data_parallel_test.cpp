@@ -127,7 +127,7 @@ TEST(DataParallel, TrafficEqualsTheClosedForm) {
   EXPECT_EQ(data.calls[kind], alone ? 0 : kSteps * 5);
   EXPECT_EQ(data.bytes[kind], alone ? 0 : kSteps * 4 * elements);
   EXPECT_EQ(sums.calls[kind], alone ? 0 : kSteps);
-  EXPECT_EQ(sums.bytes[kind], alone ? 0 : kSteps * 32);
+  EXPECT_EQ(sums.bytes[kind], alone ? 0 : kSteps * 6 * 4);
   EXPECT_EQ(run.plan().traffic.at(comm::GroupRole::data).bytes[kind], alone ? 0 : 4 * elements);
   EXPECT_EQ(mesh.data_group().traffic().bytes[kind], data.bytes[kind]);
   for (int call = 0; call < comm::kCalls; ++call) {
