@@ -4,9 +4,9 @@
 
 namespace hyperslab::dp {
 
-std::vector<View> Replicated::take_gradients(Arena& arena, DType dtype) {
-  gradients_ = {arena.take(dtype, {group().flat_size()}, "gradients"), false};
-  return by_bucket(gradients_.data);
+ShardStrategy::GradientMemory Replicated::take_gradients(Arena& arena, DType dtype) {
+  const View flat = arena.take(dtype, {group().flat_size()}, "gradients");
+  return {{flat, false}, by_bucket(flat)};
 }
 
 comm::Ticket Replicated::start_sum(Context& ctx, const Bucket& bucket) {

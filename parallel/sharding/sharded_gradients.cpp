@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "hyperslab/ops/elementwise.hpp"
 #include "strategies.hpp"
 
 namespace hyperslab::dp {
 
-std::vector<View> ShardedGradients::take_gradients(Arena& arena, DType dtype) {
-  gradients_ = {arena.take(dtype, {group().shard_size()}, "gradient shards"), true};
+ShardStrategy::GradientMemory ShardedGradients::take_gradients(Arena& arena, DType dtype) {
+  const View shards = arena.take(dtype, {group().shard_size()}, "gradient shards");
   Dim largest = 0;
   for (const Bucket& bucket : group().buckets()) {
     if (bucket.is_sharded()) largest = std::max(largest, bucket.size());
@@ -22,7 +23,7 @@ std::vector<View> ShardedGradients::take_gradients(Arena& arena, DType dtype) {
                             ? buffers[turn++ % 2].slice(0, bucket.size())
                             : arena.take(dtype, {bucket.size()}, "gradient bucket"));
   }
-  return by_bucket;
+  return {{shards, true}, std::move(by_bucket)};
 }
 
 void ShardedGradients::begin_step() {
@@ -38,24 +39,24 @@ bool ShardedGradients::share_memory(const Bucket& a, const Bucket& b) const {
 void ShardedGradients::before_backward(Context& ctx, int unit, int microbatch) {
   if (microbatch != microbatch_) {
     microbatch_ = microbatch;
-    next_bucket_ = static_cast<int>(states_.size()) - 1;
+    reopen_buckets();
   }
-  for (std::size_t i = 0; i < states_.size(); ++i) {
+  for (std::size_t i = 0; i < buckets(); ++i) {
     const Bucket& mine = bucket(i);
-    State& state = states_[i];
-    if (unit < mine.first_unit || unit > mine.last_unit || state.microbatch == microbatch) continue;
-    for (std::size_t other = 0; other < states_.size(); ++other) {
+    if (unit < mine.first_unit || unit > mine.last_unit) continue;
+    if (state(i).microbatch == microbatch) continue;
+    for (std::size_t other = 0; other < buckets(); ++other) {
       if (!share_memory(bucket(other), mine)) continue;
-      if (states_[other].ticket != 0) note_arrival(ctx);
+      if (state(other).ticket != 0) note_arrival(ctx);
       wait_for_bucket(ctx, other);
     }
-    state.microbatch = microbatch;
+    state(i).microbatch = microbatch;
     ops::fill(ctx, 0, group().gradient(mine));  // gaps between tensors hold another bucket's
   }
 }
 
 void ShardedGradients::keep(Context& ctx, const Bucket& bucket, int microbatch) {
-  const View kept = gradients_.at(group().shard(bucket));
+  const View kept = gradients().at(group().shard(bucket));
   if (microbatch == 0) {
     ops::cast(ctx, written_shard(bucket), kept);
   } else {

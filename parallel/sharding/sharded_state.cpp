@@ -4,9 +4,9 @@
 
 namespace hyperslab::dp {
 
-std::vector<View> ShardedState::take_gradients(Arena& arena, DType dtype) {
-  gradients_ = {arena.take(dtype, {group().flat_size()}, "gradients"), false};
-  return by_bucket(gradients_.data);
+ShardStrategy::GradientMemory ShardedState::take_gradients(Arena& arena, DType dtype) {
+  const View flat = arena.take(dtype, {group().flat_size()}, "gradients");
+  return {{flat, false}, by_bucket(flat)};
 }
 
 comm::Ticket ShardedState::start_sum(Context& ctx, const Bucket& bucket) {
@@ -24,26 +24,26 @@ void ShardedState::after_update(Context& ctx, std::size_t index) {
   if (data().size() == 1) return;
   const Bucket& mine = bucket(index);
   const View values = group().value().data.slice(mine.begin, mine.size());
-  states_[index].gather = data().all_gather(ctx, group().value().at(group().shard(mine)), values);
+  state(index).gather = data().all_gather(ctx, group().value().at(group().shard(mine)), values);
   ++gathers_under_way_;
 }
 
 void ShardedState::wait_for_gather(Context& ctx, std::size_t index) {
-  if (states_[index].gather == 0) return;
-  data().wait(ctx, states_[index].gather);
-  states_[index].gather = 0;
+  if (state(index).gather == 0) return;
+  data().wait(ctx, state(index).gather);
+  state(index).gather = 0;
   --gathers_under_way_;
 }
 
 void ShardedState::before_forward(Context& ctx, int unit) {
   if (gathers_under_way_ == 0) return;
-  for (std::size_t i = 0; i < states_.size(); ++i) {
+  for (std::size_t i = 0; i < buckets(); ++i) {
     if (unit >= bucket(i).first_unit && unit <= bucket(i).last_unit) wait_for_gather(ctx, i);
   }
 }
 
 void ShardedState::wait_all(Context& ctx) {
-  for (std::size_t i = 0; i < states_.size(); ++i) wait_for_gather(ctx, i);
+  for (std::size_t i = 0; i < buckets(); ++i) wait_for_gather(ctx, i);
 }
 
 void ShardedState::masters_changed(Context& ctx) {

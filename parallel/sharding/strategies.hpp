@@ -16,7 +16,7 @@ class Replicated final : public ShardStrategy {
   [[nodiscard]] bool shards_state() const override { return false; }
 
  private:
-  [[nodiscard]] std::vector<View> take_gradients(Arena& arena, DType dtype) override;
+  [[nodiscard]] GradientMemory take_gradients(Arena& arena, DType dtype) override;
   [[nodiscard]] comm::Ticket start_sum(Context& ctx, const Bucket& bucket) override;
   [[nodiscard]] View reduced(const Bucket& bucket) const override;
 };
@@ -34,7 +34,7 @@ class ShardedState : public ShardStrategy {
   [[nodiscard]] bool shards_state() const override { return true; }
 
  protected:
-  [[nodiscard]] std::vector<View> take_gradients(Arena& arena, DType dtype) override;
+  [[nodiscard]] GradientMemory take_gradients(Arena& arena, DType dtype) override;
   [[nodiscard]] comm::Ticket start_sum(Context& ctx, const Bucket& bucket) override;
   [[nodiscard]] View reduced(const Bucket& bucket) const override { return written_shard(bucket); }
 
@@ -55,7 +55,7 @@ class ShardedGradients final : public ShardedState {
   void finish(Context& ctx) override;
 
  private:
-  [[nodiscard]] std::vector<View> take_gradients(Arena& arena, DType dtype) override;
+  [[nodiscard]] GradientMemory take_gradients(Arena& arena, DType dtype) override;
   void keep(Context& ctx, const Bucket& bucket, int microbatch) override;
   [[nodiscard]] bool share_memory(const Bucket& a, const Bucket& b) const;
   int microbatch_ = -1;

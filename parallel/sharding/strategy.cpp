@@ -35,7 +35,11 @@ void ShardStrategy::allocate(param::ParamStore& store, Arena& parameters, Arena*
   if (own_values) {
     memory.value = {parameters.take(compute, {group_->flat_size()}, "values"), false};
   }
-  if (gradients != nullptr) memory.gradients = take_gradients(*gradients, master);
+  if (gradients != nullptr) {
+    GradientMemory taken = take_gradients(*gradients, master);
+    gradients_ = taken.reduced;
+    memory.gradients = std::move(taken.by_bucket);
+  }
   group_->bind(std::move(memory));
   param::ParamGroup& frozen = store.frozen();
   if (frozen.params().empty()) return;
@@ -52,7 +56,7 @@ void ShardStrategy::connect(const GradientGroups& groups) {
 }
 
 void ShardStrategy::begin_step() {
-  next_bucket_ = static_cast<int>(states_.size()) - 1;
+  reopen_buckets();
   for (State& state : states_) state.microbatch = -1;
 }
 

@@ -99,8 +99,11 @@ class ShardStrategy {
   using Bucket = param::Bucket;
   /// What updated_ranges() is for this group.
   [[nodiscard]] virtual std::vector<param::ElementRange> find_ranges() const = 0;
-  /// Memory where backward writes the gradients of each bucket; sets gradients_.
-  [[nodiscard]] virtual std::vector<View> take_gradients(Arena& arena, DType dtype) = 0;
+  struct GradientMemory {
+    param::StateView reduced;     ///< what gradients() is
+    std::vector<View> by_bucket;  ///< where backward writes
+  };
+  [[nodiscard]] virtual GradientMemory take_gradients(Arena& arena, DType dtype) = 0;
   /// Starts the sum over the data group, which has several ranks.
   [[nodiscard]] virtual comm::Ticket start_sum(Context& ctx, const Bucket& bucket) = 0;
   /// What start_sum leaves on this rank.
@@ -125,9 +128,10 @@ class ShardStrategy {
     int microbatch = -1;           ///< the last one that wrote to it
     std::vector<View> key_values;  ///< parts that are summed over the key-value group
   };
-  std::vector<State> states_;  ///< by bucket
-  int next_bucket_ = -1;       ///< counts down; buckets close from the last to the first
-  param::StateView gradients_;
+  [[nodiscard]] State& state(std::size_t bucket) { return states_[bucket]; }
+  [[nodiscard]] std::size_t buckets() const { return states_.size(); }
+  /// Backward begins again: buckets close from the last to the first.
+  void reopen_buckets() { next_bucket_ = static_cast<int>(states_.size()) - 1; }
 
  private:
   void find_key_values();
@@ -138,6 +142,9 @@ class ShardStrategy {
   void await(Context& ctx, comm::Communicator& group, comm::Ticket ticket, Arrivals::Point point);
 
   param::ParamGroup* group_ = nullptr;
+  std::vector<State> states_;  ///< by bucket
+  int next_bucket_ = -1;       ///< the next to close
+  param::StateView gradients_;
   std::vector<param::ElementRange> ranges_;
   GradientGroups groups_;
   Arrivals arrivals_;
