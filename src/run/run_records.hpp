@@ -21,8 +21,8 @@ namespace hyperslab::run {
 
 /// What a step of a run means on this rank, for its records.
 struct RunSetting {
-  std::string device;                            ///< "cpu", or the name of the GPU
-  mesh::Coordinates at;                          ///< of this rank
+  std::string device;                                ///< "cpu", or the name of the GPU
+  mesh::Coordinates at;                              ///< of this rank
   std::map<comm::GroupRole, comm::Traffic> traffic;  ///< planned, of one step, by group
 };
 

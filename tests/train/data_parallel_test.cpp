@@ -109,10 +109,10 @@ TEST(DataParallel, TrafficEqualsTheClosedForm) {
 
   // 24 wide: a block has 4 + 8 matrices of 24 x 24, 13 vectors of 24; packs end on 32 elements.
   const auto packed = [](std::int64_t n) { return (n + 31) / 32 * 32; };
-  const std::int64_t block = packed(3 * 576) + packed(72) + packed(576) + 3 * packed(24) +
-                             2 * packed(24) + 2 * packed(4 * 576) + packed(96) + packed(24);
-  const std::int64_t table = packed(67 * 24);
-  const std::int64_t positions = packed(12 * 24);
+  const std::int64_t block = packed(3L * 576) + packed(72) + packed(576) + 3 * packed(24) +
+                             2 * packed(24) + 2 * packed(4L * 576) + packed(96) + packed(24);
+  const std::int64_t table = packed(67L * 24);
+  const std::int64_t positions = packed(12L * 24);
   const std::int64_t final_norm = 2 * packed(24);
   const std::int64_t granule = 32L * world().size();
   const auto padded = [&](std::int64_t n) { return (n + granule - 1) / granule * granule; };
@@ -124,10 +124,10 @@ TEST(DataParallel, TrafficEqualsTheClosedForm) {
   const comm::Traffic sums = test::pmpi::traffic("world");
   const auto kind = static_cast<std::size_t>(comm::Call::all_reduce);
   const bool alone = world().size() == 1;
-  EXPECT_EQ(data.calls[kind], alone ? 0 : kSteps * 5);
+  EXPECT_EQ(data.calls[kind], alone ? 0 : kSteps * 5L);
   EXPECT_EQ(data.bytes[kind], alone ? 0 : kSteps * 4 * elements);
   EXPECT_EQ(sums.calls[kind], alone ? 0 : kSteps);
-  EXPECT_EQ(sums.bytes[kind], alone ? 0 : kSteps * 6 * 4);
+  EXPECT_EQ(sums.bytes[kind], alone ? 0 : kSteps * 6L * 4);
   EXPECT_EQ(run.plan().traffic.at(comm::GroupRole::data).bytes[kind], alone ? 0 : 4 * elements);
   EXPECT_EQ(mesh.data_group().traffic().bytes[kind], data.bytes[kind]);
   for (int call = 0; call < comm::kCalls; ++call) {

@@ -17,7 +17,7 @@ struct Plan {
   Ledger ledger;                                                ///< of one step
   std::vector<std::pair<std::string, Allocation>> allocations;  ///< with the arena's name
   std::vector<std::pair<std::string, Shape>> parameters;        ///< of this rank
-  std::map<comm::GroupRole, comm::Traffic> traffic;                 ///< of one step, by group
+  std::map<comm::GroupRole, comm::Traffic> traffic;             ///< of one step, by group
 };
 [[nodiscard]] Plan make_plan(const train::Config& config, const train::TrainerOptions& options,
                              int world_rank);

@@ -292,7 +292,8 @@ TEST(Dropout, GradientMatchesAFiniteDifference) {
     harness.backward();
     const param::Param& param = harness.stage->params().params()[1];
     const auto gradient = test::to_doubles(param.gradient);
-    const auto direction = test::to_doubles(test::random_tensor(DType::f32, param.part.count, 5).view());
+    const auto direction =
+        test::to_doubles(test::random_tensor(DType::f32, param.part.count, 5).view());
     double expected = 0;
     for (std::size_t i = 0; i < gradient.size(); ++i) expected += gradient[i] * direction[i];
 

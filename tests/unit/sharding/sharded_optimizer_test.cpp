@@ -182,11 +182,11 @@ std::vector<Chosen> choices() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Choices, ShardedOptimizer, testing::ValuesIn(choices()),
-                         [](const auto& chosen) {
-                           return std::string(chosen.param.optimizer == OptimizerKind::sgd ? "sgd" : "adamw") + "_" +
-                                  std::string(name_of(chosen.param.compute));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Choices, ShardedOptimizer, testing::ValuesIn(choices()), [](const auto& chosen) {
+      return std::string(chosen.param.optimizer == OptimizerKind::sgd ? "sgd" : "adamw") + "_" +
+             std::string(name_of(chosen.param.compute));
+    });
 
 }  // namespace
 }  // namespace hyperslab::optim
