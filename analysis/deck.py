@@ -20,9 +20,12 @@ LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.con
 FREE_SECTIONS = ("run", "data", "parallel", "schedule", "train", "checkpoint", "timing")
 FREE_KEYS = ("model.init_std", "model.scale_residual_init", "model.embedding_scale",
              "model.bos_token", "model.eos_tokens", "optimizer.lr", "optimizer.betas",
-             "optimizer.eps", "optimizer.weight_decay", "optimizer.decay_embeddings",
-             "optimizer.clip_norm")
-BOUND_KEYS = ("run.deterministic",)
+             "optimizer.eps", "optimizer.momentum", "optimizer.weight_decay",
+             "optimizer.decay_embeddings", "optimizer.clip_norm")
+# Keys of free sections that decide about time and memory all the same.
+BOUND_KEYS = ("run.deterministic", "train.trainable")
+# Keys that earlier programs did not write, with what they did: such a deck is equal to one without them.
+EARLIER = {"train.trainable": "[]"}
 # Keys in which starts of one run may differ and still train the same: paths, layout, kernels, how far
 # and how often, and what is measured on the way. The program tells the same changes apart on resuming.
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")
@@ -96,7 +99,7 @@ def curve_keys(decks: Sequence[Deck]) -> list[str]:
 
 
 def bound(deck: Deck) -> Deck:
-    return {key: value for key, value in deck.items() if is_bound(key)}
+    return {key: value for key, value in deck.items() if is_bound(key) and EARLIER.get(key) != value}
 
 
 def differences(decks: Sequence[Deck]) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ import re
 import unittest
 from pathlib import Path
 
-from analysis.deck import SAME_TRAINING_KEYS, SAME_TRAINING_SECTIONS, matters
+from analysis.deck import SAME_TRAINING_KEYS, SAME_TRAINING_SECTIONS, bound, matters
 
 SOURCE = Path(__file__).parents[2] / "src/run/deck_changes.cpp"
 
@@ -20,6 +20,16 @@ class SameTraining(unittest.TestCase):
         self.assertEqual({name for name in named if not name.endswith(".")}, set(SAME_TRAINING_KEYS))
         self.assertEqual({name[:-1] for name in named if name.endswith(".")}, set(SAME_TRAINING_SECTIONS))
         self.assertTrue(matters("run.seed"))
+
+
+class Bound(unittest.TestCase):
+    def test_runs_that_train_other_parameters_are_not_compared(self) -> None:
+        earlier = {"model.width": "64", "train.steps": "10"}
+        everything = {**earlier, "train.trainable": "[]", "optimizer.momentum": "0.9"}
+        norms = {**everything, "train.trainable": "[norm, bias]"}
+
+        self.assertEqual(bound(earlier), bound(everything))
+        self.assertNotEqual(bound(everything), bound(norms))
 
 
 if __name__ == "__main__":

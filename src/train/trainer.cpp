@@ -141,6 +141,9 @@ void Trainer::set_up_worker() {
 void Trainer::set_up_training() {
   optimizer_ = optim::make_optimizer(config_.optimizer, stage_.params().trained(),
                                      strategy_->shards_state(), arenas_.optimizer);
+  require(optimizer_->granularity() == optim::Optimizer::Granularity::element ||
+              !strategy_->shards_state(),
+          "shards of the optimizer state end within tensors, which this optimizer updates whole");
   strategy_->connect(
       {&mesh_.data_group(), &mesh_.tensor_group(), mesh_.key_value_group(), mesh_.tied_group()});
 }

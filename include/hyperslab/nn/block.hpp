@@ -134,7 +134,7 @@ class Attention {
   Linear output_;
 };
 
-/// The feed-forward network, gated or not; its inner width is dealt out over the tensor group.
+/// The feed-forward network, gated or not; its inner width is split over the tensor group.
 class Mlp {
  public:
   struct Slot {

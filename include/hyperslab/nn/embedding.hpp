@@ -29,7 +29,7 @@ struct EmbeddingConfig {
 /// The table of token vectors as a head or an embedding declares it.
 [[nodiscard]] param::ParamSpec token_table(const EmbeddingConfig& config);
 
-/// Token ids to vectors, plus positions, plus dropout. The vocabulary is dealt out over the tensor
+/// Token ids to vectors, plus positions, plus dropout. The vocabulary is split over the tensor
 /// group; every rank holds all positions.
 class Embedding {
  public:

@@ -7,7 +7,7 @@
 namespace hyperslab::nn {
 
 /// Output projection and loss, by row chunks so that logits never exist for more rows than a chunk.
-/// The vocabulary is dealt out over the tensor group: a chunk's loss takes one all-gather of row
+/// The vocabulary is split over the tensor group: a chunk's loss takes one all-gather of row
 /// statistics, and the input gradient is summed once for all chunks.
 class Head {
  public:
