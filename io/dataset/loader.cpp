@@ -61,7 +61,7 @@ Loader::Loader(const Samples& samples, std::int64_t global_batch, int data_rank,
           "a global batch that does not divide among the data ranks");
 }
 
-void Loader::load(std::int64_t step, int microbatch, const Microbatch& out) {
+void Loader::load(std::int64_t step, int microbatch, const Batch& out) {
   const auto [B, T] = out.tokens.dims<2>("microbatch tokens");
   require_shape(out.targets, out.tokens.shape(), "microbatch targets");
   require((!out.token_sort_index || out.token_sort_index.numel() == B * T) &&

@@ -22,12 +22,12 @@ struct DeviceBatch {
   DeviceBatch(Device device, Dim B, Dim T)
       : tokens(device, DType::i32, {B, T}),
         targets(device, DType::i32, {B, T}),
-        order(device, DType::i32, {B * T}),
+        token_sort_index(device, DType::i32, {B * T}),
         sample_position(device, DType::i64, {B}) {}
-  [[nodiscard]] model::BatchViews views() {
-    return {tokens.view(), targets.view(), order.view(), sample_position.view()};
+  [[nodiscard]] Batch views() {
+    return {tokens.view(), targets.view(), token_sort_index.view(), sample_position.view()};
   }
-  Tensor tokens, targets, order, sample_position;
+  Tensor tokens, targets, token_sort_index, sample_position;
 };
 
 /// The rank's loader of a deck, and what its microbatches go to.
@@ -79,7 +79,7 @@ void DataBench::open() {
 }
 
 void DataBench::load_directly(std::int64_t step, int microbatch, bool with_sort_index) {
-  io::Microbatch views = host_->views();
+  Batch views = host_->views();
   if (!with_sort_index) views.token_sort_index = View();
   loader_->load(step, microbatch, views);
 }

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <iterator>
 #include <limits>
+#include <optional>
 
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/philox.hpp"
@@ -157,13 +158,18 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
+/// What this host's file holds; absent if it has none that can be read.
+std::optional<std::string> own_text(const std::string& path) {
+  try {
+    return read_file(path);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 /// Hosts need not share a disk; a rank whose host has no such file takes the text of rank 0.
 void require_one_deck(comm::World& world, const std::string& path, const std::string& text) {
-  std::string mine = text;
-  try {
-    if (world.rank() != 0) mine = read_file(path);
-  } catch (const Error&) {  // `mine` is still the text of rank 0
-  }
+  const std::string mine = world.rank() == 0 ? text : own_text(path).value_or(text);
   const std::string differs =
       differences(world.all_gather(fmt::format("{:016x}", name_hash(mine))));
   if (differs.empty()) return;

@@ -38,8 +38,4 @@ void pop() {
 #endif
 }
 
-void Range::push_numbered(std::string_view name, int number) {
-  push(std::string(name) + " " + std::to_string(number));
-}
-
 }  // namespace hyperslab::nvtx

@@ -69,13 +69,13 @@ std::int64_t matmul_parameter_count(const ModelSpec& spec) {
   return spec.layers * block_matrices(spec) + spec.vocabulary * spec.width;
 }
 
-std::vector<double> unit_costs(const ModelSpec& spec) {
+double block_cost(const ModelSpec& spec) {
   const auto attention = static_cast<double>(spec.width * spec.context);
-  const double block = static_cast<double>(block_matrices(spec)) + attention;
-  std::vector<double> costs(static_cast<std::size_t>(spec.layers) + 2, block);
-  costs.front() = 0;  // the embedding copies rows, a ten-thousandth of a block's work
-  costs.back() = static_cast<double>(spec.vocabulary * spec.width);
-  return costs;
+  return static_cast<double>(block_matrices(spec)) + attention;
+}
+
+double head_cost(const ModelSpec& spec) {
+  return static_cast<double>(spec.vocabulary * spec.width);
 }
 
 double flops_per_token(const ModelSpec& spec, Dim T, bool causal) {

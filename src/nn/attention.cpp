@@ -63,6 +63,15 @@ Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
   return slot;
 }
 
+Attention::Slot Attention::Slot::for_tokens(Dim T) const {
+  return {.qkv = nn::for_tokens(qkv, T),
+          .out = nn::for_tokens(out, T),
+          .log_sum_exp = {},
+          .probabilities = {},
+          .dy = {},
+          .d_qkv = {}};
+}
+
 ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
   ops::Dropout dropout = {batch.dropout ? config_.dropout : 0.0F, config_.seed,
                           dropout_site(layer_, 2), batch.sample_position, batch.state};
@@ -71,21 +80,31 @@ ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
   return dropout;
 }
 
-void Attention::forward(Context& ctx, CView x, const RopeTables& rope, const BatchInfo& batch,
-                        const Scratch& scratch, Slot& slot, View y) const {
-  const Scope scope(ctx.recorder(), kAttentionComponent);
-  const TensorGroup& group = config_.group;
-  qkv_.forward(ctx, group.gather(ctx, x, scratch.gathered), slot.qkv);
-  if (config_.rope) {
-    ops::rope(ctx, heads_, rope.cosines, rope.sines, 0, ops::Rotation::forward, slot.qkv);
-  }
-  if (config_.keep_probabilities) {
+/// slot.qkv, rotated -> slot.out.
+void Attention::core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const {
+  if (pass.cache) {
+    require(config_.mask.kind == ops::AttentionMask::Kind::causal,
+            "attention on a cache: only a causal mask lets tokens be computed one after another");
+    ops::attention_cached_forward(ctx, heads_, config_.mask, slot.qkv, *pass.cache, slot.out);
+  } else if (config_.keep_probabilities) {
     ops::attention_reference_forward(ctx, heads_, config_.mask, slot.qkv,
-                                     probability_dropout(batch), slot.out, slot.probabilities);
+                                     probability_dropout(pass.batch), slot.out, slot.probabilities);
   } else {
     ops::attention_forward(ctx, heads_, config_.mask, slot.qkv, slot.out, slot.log_sum_exp);
   }
-  output_.forward_summed(ctx, group, slot.out, group.term(y, scratch.partial), y);
+}
+
+void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot,
+                        View y) const {
+  const Scope scope(ctx.recorder(), kAttentionComponent);
+  const TensorGroup& group = config_.group;
+  qkv_.forward(ctx, group.gather(ctx, x, pass.scratch.gathered), slot.qkv);
+  if (config_.rope) {
+    ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, pass.first_position(),
+              ops::Rotation::forward, slot.qkv);
+  }
+  core_forward(ctx, pass, slot);
+  output_.forward_summed(ctx, group, slot.out, group.term(y, pass.scratch.partial), y);
 }
 
 /// d_attention in scratch -> d_qkv, rotated back.
@@ -138,20 +157,6 @@ void Attention::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
   const View gathered = pass.scratch.gathered;
   output_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.out, pass.accumulate);
   qkv_.backward_weight(ctx, slot.d_qkv, group.gather(ctx, x, gathered), pass.accumulate);
-}
-
-void Attention::decode(Context& ctx, CView x, const RopeTables& rope, Dim past,
-                       const CacheSlot& cache, const Slot& slot, View y) const {
-  require(config_.mask.kind == ops::AttentionMask::Kind::causal,
-          "attention decode: only a causal mask lets tokens be computed one after another");
-  const Scope scope(ctx.recorder(), kAttentionComponent);
-  qkv_.forward(ctx, x, slot.qkv);
-  if (config_.rope) {
-    ops::rope(ctx, heads_, rope.cosines, rope.sines, past, ops::Rotation::forward, slot.qkv);
-  }
-  ops::attention_cached_forward(ctx, heads_, config_.mask, slot.qkv,
-                                {cache.keys, cache.values, past}, slot.out);
-  output_.forward(ctx, slot.out, y);
 }
 
 }  // namespace hyperslab::nn

@@ -80,39 +80,52 @@ Block::Slot Block::plan(Arena& activations, const Scratch& scratch, const Activa
   return slot;
 }
 
-void Block::drop(Context& ctx, const BatchInfo& batch, Place place, CView x, View y) const {
+Scratch Scratch::for_tokens(Dim T) const {
+  Scratch out;
+  out.delta = nn::for_tokens(delta, T);
+  return out;
+}
+
+Block::Slot Block::Slot::for_tokens(Dim T) const {
+  return {.norm1 = norm1.for_tokens(T),
+          .attention = attention.for_tokens(T),
+          .norm2 = norm2.for_tokens(T),
+          .mlp = mlp.for_tokens(T)};
+}
+
+void Block::drop(Context& ctx, const BatchInfo& batch, Sublayer sublayer, CView x, View y) const {
   const ops::Dropout dropout = {config_.dropout, config_.seed,
-                                dropout_site(layer_, static_cast<int>(place)),
+                                dropout_site(layer_, static_cast<int>(sublayer)),
                                 batch.sample_position, batch.state};
   if (batch.dropout && dropout.active()) {
     ops::dropout(ctx, on_stream(config_.group, dropout, x), x, y);
   }
 }
 
-CView Block::masked(Context& ctx, const BatchInfo& batch, Place place, const Scratch& scratch,
+CView Block::masked(Context& ctx, const BatchInfo& batch, Sublayer sublayer, const Scratch& scratch,
                     CView d) const {
   if (!batch.dropout || config_.dropout == 0) return d;
-  drop(ctx, batch, place, d, scratch.d_masked);
+  drop(ctx, batch, sublayer, d, scratch.d_masked);
   return scratch.d_masked;
 }
 
-ResidualStream Block::forward(Context& ctx, ResidualStream in, const RopeTables& rope,
-                              const BatchInfo& batch, const Scratch& scratch, Slot& slot) const {
-  const View delta = scratch.delta;
+ResidualStream Block::forward(Context& ctx, ResidualStream in, const ForwardPass& pass,
+                              Slot& slot) const {
+  const View delta = pass.scratch.delta;
   if (config_.pre_norm) {
     norm1_.forward(ctx, in.residual, in.delta, slot.norm1);
-    attention_.forward(ctx, slot.norm1.y(), rope, batch, scratch, slot.attention, delta);
-    drop(ctx, batch, Place::attention, delta, delta);
+    attention_.forward(ctx, slot.norm1.y(), pass, slot.attention, delta);
+    drop(ctx, pass.batch, Sublayer::attention, delta, delta);
     norm2_.forward(ctx, slot.norm1.x, delta, slot.norm2);
-    mlp_.forward(ctx, slot.norm2.y(), scratch, slot.mlp, delta);
-    drop(ctx, batch, Place::mlp, delta, delta);
+    mlp_.forward(ctx, slot.norm2.y(), pass.scratch, slot.mlp, delta);
+    drop(ctx, pass.batch, Sublayer::mlp, delta, delta);
     return {slot.norm2.x, delta};
   }
-  attention_.forward(ctx, in.residual, rope, batch, scratch, slot.attention, delta);
-  drop(ctx, batch, Place::attention, delta, delta);
+  attention_.forward(ctx, in.residual, pass, slot.attention, delta);
+  drop(ctx, pass.batch, Sublayer::attention, delta, delta);
   norm1_.forward(ctx, in.residual, delta, slot.norm1);
-  mlp_.forward(ctx, slot.norm1.y(), scratch, slot.mlp, delta);
-  drop(ctx, batch, Place::mlp, delta, delta);
+  mlp_.forward(ctx, slot.norm1.y(), pass.scratch, slot.mlp, delta);
+  drop(ctx, pass.batch, Sublayer::mlp, delta, delta);
   norm2_.forward(ctx, slot.norm1.y(), delta, slot.norm2);
   return {slot.norm2.y(), {}};
 }
@@ -135,13 +148,13 @@ void Block::backward(Context& ctx, const BackwardPass& pass, const Slot& slot, C
 void Block::backward_before(Context& ctx, const BackwardPass& pass, const Slot& slot,
                             View d) const {
   const View d_mid = pass.scratch.d_mid;
-  const bool again = config_.recompute == Recompute::selective;
-  CView dy = masked(ctx, pass.batch, Place::mlp, pass.scratch, d);
-  if (again) norm2_.recompute(ctx, slot.norm2);
+  const bool recomputes = config_.recompute == Recompute::selective;
+  CView dy = masked(ctx, pass.batch, Sublayer::mlp, pass.scratch, d);
+  if (recomputes) norm2_.recompute(ctx, slot.norm2);
   mlp_.backward(ctx, dy, slot.norm2.y(), pass, slot.mlp, d_mid);
   norm2_.backward(ctx, slot.norm2, d_mid, Accumulate::yes, d, pass.accumulate);
-  dy = masked(ctx, pass.batch, Place::attention, pass.scratch, d);
-  if (again) norm1_.recompute(ctx, slot.norm1);
+  dy = masked(ctx, pass.batch, Sublayer::attention, pass.scratch, d);
+  if (recomputes) norm1_.recompute(ctx, slot.norm1);
   attention_.backward(ctx, dy, slot.norm1.y(), pass, slot.attention, d_mid);
   norm1_.backward(ctx, slot.norm1, d_mid, Accumulate::yes, d, pass.accumulate);
 }
@@ -151,30 +164,13 @@ void Block::backward_after(Context& ctx, const BackwardPass& pass, const Slot& s
                            View d) const {
   const View d_mid = pass.scratch.d_mid;
   norm2_.backward(ctx, slot.norm2, d, Accumulate::no, d, pass.accumulate);
-  CView dy = masked(ctx, pass.batch, Place::mlp, pass.scratch, d);
+  CView dy = masked(ctx, pass.batch, Sublayer::mlp, pass.scratch, d);
   mlp_.backward(ctx, dy, slot.norm1.y(), pass, slot.mlp, d_mid);
   ops::add(ctx, d, d_mid, d);
   norm1_.backward(ctx, slot.norm1, d, Accumulate::no, d, pass.accumulate);
-  dy = masked(ctx, pass.batch, Place::attention, pass.scratch, d);
+  dy = masked(ctx, pass.batch, Sublayer::attention, pass.scratch, d);
   attention_.backward(ctx, dy, input, pass, slot.attention, d_mid);
   ops::add(ctx, d, d_mid, d);
-}
-
-ResidualStream Block::decode(Context& ctx, ResidualStream in, const RopeTables& rope, Dim past,
-                             const CacheSlot& cache, const Scratch& scratch, Slot& slot) const {
-  const View delta = scratch.delta;
-  if (config_.pre_norm) {
-    norm1_.forward(ctx, in.residual, in.delta, slot.norm1);
-    attention_.decode(ctx, slot.norm1.y(), rope, past, cache, slot.attention, delta);
-    norm2_.forward(ctx, slot.norm1.x, delta, slot.norm2);
-    mlp_.forward(ctx, slot.norm2.y(), scratch, slot.mlp, delta);
-    return {slot.norm2.x, delta};
-  }
-  attention_.decode(ctx, in.residual, rope, past, cache, slot.attention, delta);
-  norm1_.forward(ctx, in.residual, delta, slot.norm1);
-  mlp_.forward(ctx, slot.norm1.y(), scratch, slot.mlp, delta);
-  norm2_.forward(ctx, slot.norm1.y(), delta, slot.norm2);
-  return {slot.norm2.y(), {}};
 }
 
 }  // namespace hyperslab::nn

@@ -27,7 +27,7 @@ Embedding::Embedding(param::ParamStore& params, const EmbeddingConfig& config) :
                                 param::Role::embedding,
                                 param::Init::normal,
                                 config.init_std};
-  positions.placement.tensor = config.group.place(param::replicate());
+  positions.placement.tensor = config.group.placement(param::replicate());
   positions_ = params.declare(positions);
 }
 

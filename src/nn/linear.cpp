@@ -29,7 +29,7 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
     bias.replicas = output.replicas;
     bias.replica = output.replica;
     // Every rank sees all of dy, and so computes the whole gradient.
-    if (is_row) bias.placement.tensor = group.place(param::replicate());
+    if (is_row) bias.placement.tensor = group.placement(param::replicate());
     biases.push_back(bias);
   }
   weight_ = params.declare(weights);

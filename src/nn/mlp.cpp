@@ -33,6 +33,10 @@ Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, const Activation
   return slot;
 }
 
+Mlp::Slot Mlp::Slot::for_tokens(Dim T) const {
+  return {.pre = nn::for_tokens(pre, T), .activated = nn::for_tokens(activated, T), .dy = {}};
+}
+
 void Mlp::activate(Context& ctx, const Slot& slot) const {
   if (ops::is_gated(config_.activation)) {
     ops::gated_forward(ctx, config_.activation, slot.pre, slot.activated);

@@ -16,7 +16,8 @@ Norm::Norm(param::ParamStore& params, const TensorGroup& group, const std::strin
       name + ".weight", {options.width}, param::Role::norm, param::Init::ones};
   param::ParamSpec shift = {name + ".bias", {options.width}, param::Role::norm, param::Init::zeros};
   // A rank that sees only its rows computes only their share of the gradient.
-  weight.placement.tensor = group.place(group.cuts_rows() ? param::partial() : param::replicate());
+  weight.placement.tensor =
+      group.placement(group.cuts_rows() ? param::partial() : param::replicate());
   shift.placement = weight.placement;
   weight_ = params.declare(weight);
   if (kind_ == NormKind::layernorm && options.bias) bias_ = params.declare(shift);
@@ -33,6 +34,14 @@ Norm::Slot Norm::plan(Arena& activations, const Plan& plan, const std::string& l
   }
   slot.rstd = activations.take(plan.statistics, rows, label + ".rstd");
   return slot;
+}
+
+Norm::Slot Norm::Slot::for_tokens(Dim T) const {
+  return {.sum = nn::for_tokens(sum, T),
+          .out = nn::for_tokens(out, T),
+          .mean = nn::for_tokens(mean, T),
+          .rstd = nn::for_tokens(rstd, T),
+          .x = {}};
 }
 
 void Norm::normalize(Context& ctx, CView residual, CView delta, View sum, const Slot& slot) const {

@@ -23,8 +23,7 @@ void NormsLog::append(std::int64_t step, train::Trainer& trainer) {
   line["step"] = step;
   const model::Stage& stage = trainer.stage();
   for (int unit = 0; unit + 1 < stage.units(); ++unit) {
-    const std::string name = unit == 0 ? "embedding" : "blocks." + std::to_string(unit - 1);
-    line["activation_rms"][name] = rms(stage.activation({}, unit));
+    line["activation_rms"][stage.name(unit)] = rms(stage.activation({}, unit));
   }
   for (const param::Param& param : stage.params().params()) {
     const double root = std::sqrt(static_cast<double>(param.numel()));

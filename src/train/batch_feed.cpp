@@ -13,7 +13,7 @@ void copy_present(Context& ctx, const View& from, const View& to) {
   if (from && to && from.raw() != to.raw()) copy(ctx, from, to);
 }
 
-void copy_batch(Context& ctx, const io::Microbatch& from, const model::BatchViews& to) {
+void copy_batch(Context& ctx, const Batch& from, const Batch& to) {
   copy_present(ctx, from.tokens, to.tokens);
   copy_present(ctx, from.targets, to.targets);
   copy_present(ctx, from.token_sort_index, to.token_sort_index);
@@ -22,13 +22,13 @@ void copy_batch(Context& ctx, const io::Microbatch& from, const model::BatchView
 
 }  // namespace
 
-BatchFeed::BatchFeed(Context& ctx, const model::BatchViews& like, std::size_t depth,
-                     int microbatches, bool with_sort_index)
+BatchFeed::BatchFeed(Context& ctx, const Batch& like, std::size_t depth, int microbatches,
+                     bool with_sort_index)
     : like_(like),
       device_(ctx.device()),
       depth_(depth),
       microbatches_(microbatches),
-      with_order_(with_sort_index) {
+      with_sort_index_(with_sort_index) {
   require(depth > 0 && microbatches > 0, "a batch feed without room or microbatches");
 }
 
@@ -40,13 +40,13 @@ Dim BatchFeed::length() const {
 }
 
 void BatchFeed::load(Context& ctx, io::Loader& loader, std::int64_t step, int microbatch,
-                     const model::BatchViews& destination) {
+                     const Batch& destination) {
   if (device_ == Device::meta) return;
   if (!prefetcher_) {
     // A CPU's copy is done on return; a step of several chunks comes back to its microbatches.
     const std::size_t held =
         device_ == Device::cuda ? depth_ : static_cast<std::size_t>(microbatches_);
-    prefetcher_ = std::make_unique<Prefetcher>(device_, samples(), length(), with_order_,
+    prefetcher_ = std::make_unique<Prefetcher>(device_, samples(), length(), with_sort_index_,
                                                microbatches_, kAhead, held);
   }
   copy_batch(ctx, prefetcher_->take(loader, {step, microbatch}), destination);
@@ -56,10 +56,8 @@ void BatchFeed::release() {
   if (prefetcher_) prefetcher_->release();
 }
 
-io::Microbatch BatchFeed::next() {
-  if (device_ != Device::cuda) {
-    return {like_.tokens, like_.targets, like_.token_sort_index, like_.sample_position};
-  }
+Batch BatchFeed::next() {
+  if (device_ != Device::cuda) return like_;
   for (std::size_t i = staging_.size(); i < depth_; ++i) {
     staging_.emplace_back(device_, samples(), length(), static_cast<bool>(like_.token_sort_index));
   }
@@ -69,10 +67,8 @@ io::Microbatch BatchFeed::next() {
 
 void BatchFeed::upload(Context& ctx) const { upload(ctx, like_); }
 
-void BatchFeed::upload(Context& ctx, const model::BatchViews& destination) const {
-  if (device_ == Device::cuda) return copy_batch(ctx, staging_[at_].views(), destination);
-  copy_batch(ctx, {like_.tokens, like_.targets, like_.token_sort_index, like_.sample_position},
-             destination);
+void BatchFeed::upload(Context& ctx, const Batch& destination) const {
+  copy_batch(ctx, device_ == Device::cuda ? staging_[at_].views() : like_, destination);
 }
 
 }  // namespace hyperslab::train

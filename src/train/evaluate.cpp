@@ -24,17 +24,17 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
   const std::int64_t chunks = (count + microbatch() - 1) / microbatch();
   executor_->finish(*ctx_);
   StageWorker::Run run;
-  run.pass = model::Mode::evaluate;
+  run.mode = model::Mode::evaluate;
   run.step_views = step_views();
   Evaluation mine;
   int unread = 0;
-  const bool has_head = stage_.has_head(stage_.chunks() - 1);
+  const bool has_loss = stage_.ends_model(stage_.chunks() - 1);
   for (std::int64_t chunk = mesh_.at().data; chunk < chunks; chunk += config_.parallel.data) {
     run.tokens = SampledTokens{samples, chunk, count};
     ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
     worker_->begin(run);
     evaluation_->run(*ctx_, *worker_);
-    if (!has_head) {  // nothing is read here, and the feed's memory is used again
+    if (!has_loss) {  // nothing is read here, and the feed's memory is used again
       if (++unread % program_.microbatches == 0) synchronize(*ctx_);
       continue;
     }

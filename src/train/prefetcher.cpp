@@ -57,7 +57,7 @@ const HostBatch* Prefetcher::kept(BatchIndex index) const {
   return nullptr;
 }
 
-const io::Microbatch& Prefetcher::take(io::Loader& loader, BatchIndex index) {
+const Batch& Prefetcher::take(io::Loader& loader, BatchIndex index) {
   std::unique_lock lock(mutex_);
   if (loader_ == &loader && first_ != index) {
     if (const HostBatch* batch = kept(index)) return batch->views();
@@ -68,7 +68,7 @@ const io::Microbatch& Prefetcher::take(io::Loader& loader, BatchIndex index) {
     loader_ = nullptr;
     std::rethrow_exception(std::exchange(error_, nullptr));
   }
-  const io::Microbatch& batch = ring_[head_].views();
+  const Batch& batch = ring_[head_].views();
   head_ = (head_ + 1) % ring_.size();
   first_ = after(index);
   taken_ = std::min(taken_ + 1, held_);
@@ -107,7 +107,7 @@ void Prefetcher::run() {
     if (stop_) return;
     io::Loader& loader = *loader_;
     const BatchIndex index = next_;
-    const io::Microbatch& out = ring_[(head_ + ready_) % ring_.size()].views();
+    const Batch& out = ring_[(head_ + ready_) % ring_.size()].views();
     busy_ = true;
     lock.unlock();
     std::exception_ptr error = load(loader, index, out);
@@ -122,8 +122,7 @@ void Prefetcher::run() {
   }
 }
 
-std::exception_ptr Prefetcher::load(io::Loader& loader, BatchIndex index,
-                                    const io::Microbatch& out) const {
+std::exception_ptr Prefetcher::load(io::Loader& loader, BatchIndex index, const Batch& out) const {
   try {
     // The trainer asks for the count when the step begins, and shall not wait for it.
     if (index.microbatch == 0) (void)loader.counted_tokens(index.step);

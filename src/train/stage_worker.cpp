@@ -9,9 +9,18 @@
 namespace hyperslab::train {
 namespace {
 
-/// Microbatch `chunk` of samples [0, count); places beyond the end do not count.
-void fill(const io::Microbatch& batch, const io::Samples& samples, std::int64_t chunk,
-          std::int64_t count) {
+/// The views of a batch that are read.
+Batch read_views(const Batch& all, const model::BatchReads& reads) {
+  Batch batch;
+  if (reads.tokens) batch.tokens = all.tokens;
+  if (reads.targets) batch.targets = all.targets;
+  if (reads.tokens) batch.token_sort_index = all.token_sort_index;
+  if (reads.sample_position) batch.sample_position = all.sample_position;
+  return batch;
+}
+
+/// Microbatch `chunk` of samples [0, count); positions beyond the end do not count.
+void fill(const Batch& batch, const io::Samples& samples, std::int64_t chunk, std::int64_t count) {
   const auto [B, T] = batch.tokens.dims<2>("tokens");
   for (Dim b = 0; b < B; ++b) {
     const auto tokens = batch.tokens.slice(b, 1).span<std::int32_t>();
@@ -25,29 +34,18 @@ void fill(const io::Microbatch& batch, const io::Samples& samples, std::int64_t 
   }
 }
 
-/// Named as decks and checkpoints count: "embedding", "block 0", "head".
-nvtx::Range range_of(Context& ctx, const model::Stage& stage, int unit) {
-  const bool on = ctx.recorder().has_ranges();
-  const int of_model = stage.unit_of_model(unit);
-  if (of_model == 0) return {on, "embedding"};
-  if (of_model > stage.spec().layers) return {on, "head"};
-  return {on, "block", of_model - 1};
-}
-
 }  // namespace
 
 void StageWorker::load(model::SlotId id, int microbatch) {
   model::Stage& stage = parts_.stage;
-  const bool reads_tokens = stage.has_embedding(id.chunk) || stage.has_head(id.chunk);
-  const bool drops = stage.spec().dropout > 0 && run_.pass == model::Mode::train;
-  if (!reads_tokens && !drops) return;
+  const model::BatchReads reads = stage.reads(id.chunk, run_.mode);
+  if (!reads.any()) return;
   const Scope phase(parts_.ctx.recorder(), Phase::data);
-  model::BatchViews destination = stage.batch(id);
+  const Batch destination = read_views(stage.batch(id), reads);
   if (const auto* sampled = std::get_if<SampledTokens>(&run_.tokens)) {
     fill(parts_.feed.next(), sampled->samples, sampled->chunk, sampled->count);
     parts_.feed.upload(parts_.ctx, destination);
   } else if (const auto* loaded = std::get_if<LoadedTokens>(&run_.tokens)) {
-    if (!reads_tokens) destination = {{}, {}, {}, destination.sample_position};
     parts_.feed.load(parts_.ctx, loaded->loader, run_.step, microbatch, destination);
   }
 }
@@ -78,7 +76,7 @@ void StageWorker::await_values(int first, int last) {
 
 /// What is enqueued from now on may write the gradients of units [first, last).
 void StageWorker::free_gradients(int first, int last, int microbatch) {
-  if (!run_.reduces || run_.pass != model::Mode::train) return;
+  if (!run_.reduces || run_.mode != model::Mode::train) return;
   for (int unit = first; unit < last; ++unit) {
     parts_.strategy.before_backward(parts_.ctx, unit, microbatch);
   }
@@ -91,23 +89,23 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
   parts_.memory.change(stage.slot_bytes(chunk), "activations");
   load(id, microbatch);
   const Scope phase(parts_.ctx.recorder(), Phase::forward);
-  const bool trains = run_.pass == model::Mode::train;
+  const bool trains = run_.mode == model::Mode::train;
   const nn::Accumulate add = accumulate(microbatch);
   const auto [begin, end] = stage.units(chunk);
   const bool gathers = parts_.strategy.gathers() && microbatch == 0;
   const int stride = by_unit() || gathers ? 1 : end - begin;
   for (int first = begin; first < end; first += stride) {
     const int last = std::min(first + stride, end);
-    const bool has_head = last == end && stage.has_head(chunk);
     await_values(first, last);
-    if (has_head) free_gradients(last - 1, last, microbatch);  // the head already writes them
+    for (int unit = first; unit < last; ++unit) {
+      if (stage.forward_writes_gradients(unit)) free_gradients(unit, unit + 1, microbatch);
+    }
     segment(trains ? Work::forward : Work::evaluate, id, first, last, add)
         .run(parts_.ctx, graphs(), [&] {
           for (int unit = first; unit < last; ++unit) {
-            const nvtx::Range range = range_of(parts_.ctx, stage, unit);
-            stage.forward(parts_.ctx, id, unit, run_.pass, run_.step_views, add);
+            const nvtx::Range range(parts_.ctx.recorder().has_ranges(), stage.name(unit));
+            stage.forward(parts_.ctx, id, unit, run_.mode, run_.step_views, add);
           }
-          if (last == end && !has_head) stage.finish_forward(parts_.ctx, id);
         });
   }
   if (!trains) parts_.memory.change(-stage.slot_bytes(chunk), "activations");
@@ -133,7 +131,7 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
     free_gradients(first, last, microbatch);
     segment(work, id, first, last, add).run(parts_.ctx, graphs(), [&] {
       for (int unit = last - 1; unit >= first; --unit) {
-        const nvtx::Range range = range_of(parts_.ctx, stage, unit);
+        const nvtx::Range range(parts_.ctx.recorder().has_ranges(), stage.name(unit));
         stage.backward(parts_.ctx, id, unit, run_.step_views, add, part);
       }
     });

@@ -32,8 +32,8 @@ class StageWorker final : public pipeline::Worker {
 
   /// What the next passes are part of.
   struct Run {
-    model::Mode pass = model::Mode::train;
-    model::Stage::StepViews step_views;
+    model::Mode mode = model::Mode::train;
+    model::StepViews step_views;
     std::int64_t step = 0;
     SlotTokens tokens;
     int microbatches = 1;
@@ -46,7 +46,7 @@ class StageWorker final : public pipeline::Worker {
   }
   /// Segments that ran since begin().
   [[nodiscard]] int segments() const { return segments_run_; }
-  /// The next microbatch's tokens into a slot, where its chunk needs them.
+  /// The next microbatch's tokens into a slot, if its chunk needs them.
   void load(model::SlotId id, int microbatch);
 
   void forward(int chunk, int slot, int microbatch) override;

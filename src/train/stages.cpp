@@ -1,9 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stages.hpp"
 
+#include "hyperslab/model/transformer.hpp"
 #include "hyperslab/pipeline/balance.hpp"
 
 namespace hyperslab::train {
+namespace {
+
+std::vector<double> unit_costs(const model::ModelSpec& spec) {
+  const model::Transformer transformer(spec, {});
+  std::vector<double> costs;
+  for (int unit = 0; unit < transformer.units(); ++unit) {
+    costs.push_back(transformer.info(unit).cost);
+  }
+  return costs;
+}
+
+}  // namespace
 
 std::vector<model::Chunk> cut_model(const Config& config, int global_stages) {
   std::vector<int> units;
@@ -14,7 +27,7 @@ std::vector<model::Chunk> cut_model(const Config& config, int global_stages) {
     ++units.front();  // the embedding
     ++units.back();   // the head
   } else {
-    units = pipeline::balance(model::unit_costs(config.model), global_stages);
+    units = pipeline::balance(unit_costs(config.model), global_stages);
   }
   std::vector<model::Chunk> chunks;
   int first = 0;

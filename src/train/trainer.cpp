@@ -127,7 +127,7 @@ void Trainer::set_up_worker() {
   const std::size_t depth = std::size_t{3} * static_cast<std::size_t>(program_.microbatches) *
                             static_cast<std::size_t>(stage_.chunks());
   feed_ = std::make_unique<BatchFeed>(*ctx_, stage_.batch({}), depth, program_.microbatches,
-                                      stage_.has_embedding(0));
+                                      stage_.reads(0, model::Mode::train).tokens);
   worker_ = std::make_unique<StageWorker>(
       StageWorker::Parts{*ctx_, stage_, *feed_, memory_, *strategy_, options_.graphs});
   comm::Communicator* group = &mesh_.pipeline_group();
@@ -163,9 +163,7 @@ model::MemoryPlan Trainer::memory_plan() const {
   return plan;
 }
 
-model::Stage::StepViews Trainer::step_views() const {
-  return {records_->state(), records_->sums()};
-}
+model::StepViews Trainer::step_views() const { return {records_->state(), records_->sums()}; }
 
 ops::StepState Trainer::state() const { return records_->read_state(); }
 const ops::StepResult& Trainer::result(std::int64_t step) const { return records_->result(step); }
@@ -219,7 +217,7 @@ void Trainer::train(const StepArgs& args, const SlotTokens& tokens) {
 
 void Trainer::run_program(const StepArgs& args, const SlotTokens& tokens, bool reduces) {
   StageWorker::Run run;
-  run.pass = options_.training ? model::Mode::train : model::Mode::evaluate;
+  run.mode = options_.training ? model::Mode::train : model::Mode::evaluate;
   run.step_views = step_views();
   run.step = args.step;
   run.tokens = tokens;
@@ -256,7 +254,7 @@ void Trainer::warm_up(io::Loader& loader, std::int64_t step) {
   worker_->begin(run);
   executor_->run(*ctx_, *worker_);
   executor_->finish(*ctx_);
-  run.pass = model::Mode::evaluate;
+  run.mode = model::Mode::evaluate;
   worker_->begin(run);
   evaluation_->run(*ctx_, *worker_);
   evaluation_->finish(*ctx_);

@@ -188,7 +188,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
     for (const param::Param& param : stage_->params().params()) {
       assign(golden_.read("weights/" + param.name), param.master);
     }
-    const model::BatchViews& batch = stage_->batch({});
+    const Batch& batch = stage_->batch({});
     const Tensor tokens = golden_.read("tokens", DType::i32);
     const Tensor targets = golden_.read("targets", DType::i32);
     std::ranges::copy(tokens.view().span<std::int32_t>(), batch.tokens.data<std::int32_t>());
@@ -206,7 +206,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
     input_.inverse_tokens = static_cast<float>(1.0 / counted);
     input_.learning_rate = static_cast<float>(golden_.number("lr"));
   }
-  static void pass(model::Stage& stage, Context& ctx, const model::Stage::StepViews& step) {
+  static void pass(model::Stage& stage, Context& ctx, const model::StepViews& step) {
     for (int unit = 0; unit < stage.units(); ++unit) {
       stage.forward(ctx, {}, unit, model::Mode::train, step, nn::Accumulate::no);
     }
@@ -237,7 +237,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
 };
 
 TEST_P(GoldenModel, ActivationsLossAndGradients) {
-  const model::Stage::StepViews step = {&state_, sums_.view()};
+  const model::StepViews step = {&state_, sums_.view()};
   input_.step = 1;
   ops::begin_step(*ctx_, input_, &state_, sums_.view());
 
@@ -270,7 +270,7 @@ TEST_P(GoldenModel, ActivationsLossAndGradients) {
 }
 
 TEST_P(GoldenModel, AccumulatingTwiceDoublesTheGradient) {
-  const model::Stage::StepViews step = {&state_, sums_.view()};
+  const model::StepViews step = {&state_, sums_.view()};
   ops::begin_step(*ctx_, input_, &state_, sums_.view());
   pass(*stage_, *ctx_, step);
   const Tensor once = [&] {

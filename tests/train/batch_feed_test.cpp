@@ -46,13 +46,13 @@ class Source final : public io::TokenSource {
   std::int64_t size_;
 };
 
-struct Batch {
-  Batch()
+struct OwnedBatch {
+  OwnedBatch()
       : tokens(Device::cpu, DType::i32, {kB, kT}),
         targets(Device::cpu, DType::i32, {kB, kT}),
         token_sort_index(Device::cpu, DType::i32, {kB * kT}),
         position(Device::cpu, DType::i64, {kB}) {}
-  [[nodiscard]] model::BatchViews views() {
+  [[nodiscard]] Batch views() {
     return {tokens.view(), targets.view(), token_sort_index.view(), position.view()};
   }
   [[nodiscard]] std::vector<double> content() const {
@@ -77,7 +77,7 @@ class Feed : public testing::Test {
         feed_(ctx_, batch_.views(), 3 * kMicrobatches, kMicrobatches) {}
 
   std::vector<double> direct(io::Loader& loader, std::int64_t step, int microbatch) {
-    Batch batch;
+    OwnedBatch batch;
     const auto views = batch.views();
     loader.load(step, microbatch,
                 {views.tokens, views.targets, views.token_sort_index, views.sample_position});
@@ -93,7 +93,7 @@ class Feed : public testing::Test {
   io::Samples samples_;
   io::Loader loader_;
   Context ctx_;
-  Batch batch_;
+  OwnedBatch batch_;
   BatchFeed feed_;
 };
 
@@ -123,7 +123,7 @@ TEST_F(Feed, GivesWhatLoadingGivesInAnyOrderOfCalls) {
 }
 
 TEST_F(Feed, GoesToTheViewsItIsGivenAndLeavesOutAbsentOnes) {
-  Batch other;
+  OwnedBatch other;
   auto views = other.views();
   views.targets = View();
   const auto before = to_doubles(other.targets.view());
@@ -144,7 +144,7 @@ TEST_F(Feed, GivesMicrobatchesOfTheStepAgainWithoutReading) {
     }
     return source_.reads.load();
   };
-  Batch batches[kMicrobatches];
+  OwnedBatch batches[kMicrobatches];
   for (int m = 0; m < kMicrobatches; ++m) feed_.load(ctx_, loader_, 2, m, batches[m].views());
   const int reads = reads_at_rest();
 
@@ -240,8 +240,8 @@ TEST_F(Feed, EndsWhileItsThreadReads) {
 }
 
 TEST_F(Feed, UploadsWhatTheCallerFilled) {
-  Batch other;
-  const io::Microbatch host = feed_.next();
+  OwnedBatch other;
+  const Batch host = feed_.next();
   std::ranges::fill(host.tokens.span<std::int32_t>(), 9);
   feed_.upload(ctx_);
   feed_.upload(ctx_, other.views());

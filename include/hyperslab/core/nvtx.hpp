@@ -21,10 +21,6 @@ class Range {
   Range(bool on, std::string_view name) : on_(on) {
     if (on_) push(name);
   }
-  /// "name number"
-  Range(bool on, std::string_view name, int number) : on_(on) {
-    if (on_) push_numbered(name, number);
-  }
   ~Range() {
     if (on_) pop();
   }
@@ -34,7 +30,6 @@ class Range {
   Range& operator=(Range&&) = delete;
 
  private:
-  static void push_numbered(std::string_view name, int number);
   bool on_;
 };
 

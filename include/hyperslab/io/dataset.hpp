@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "hyperslab/core/batch.hpp"
 #include "hyperslab/core/view.hpp"
 #include "hyperslab/io/config.hpp"
 
@@ -136,14 +137,6 @@ class Samples {
   std::int64_t targets_;  ///< that the samples of an epoch cover
 };
 
-/// Host memory of one microbatch.
-struct Microbatch {
-  View tokens;            ///< (B, T) i32
-  View targets;           ///< (B, T) i32, ops::kIgnoredTarget if a position does not count
-  View token_sort_index;  ///< (B * T) i32: positions sorted by token, stable; absent: not needed
-  View sample_position;   ///< (B) i64: position of each sample in the global batch
-};
-
 /// Cuts the stream of samples into global batches: step s (from 1) is samples [(s - 1) G, s G), and
 /// data rank d of D takes positions (m D + d) B ... + B of it in its microbatch m. Every function
 /// may be called by several threads at once.
@@ -153,7 +146,7 @@ class Loader {
   Loader(const Samples& samples, std::int64_t global_batch, int data_rank, int data_ranks,
          bool overfit_one_batch = false);
   /// Fills the views of `out`, which give B and T. Allocates nothing after the first call.
-  void load(std::int64_t step, int microbatch, const Microbatch& out);
+  void load(std::int64_t step, int microbatch, const Batch& out);
   /// Targets that count in the whole global batch of `step`, of all ranks; may be 0. Known without
   /// reading if every target counts; otherwise the first call for a step reads the whole batch,
   /// and later ones remember it for a few steps.

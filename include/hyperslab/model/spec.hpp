@@ -62,10 +62,10 @@ struct ModelSpec {
 [[nodiscard]] ModelSpec preset(Family family);
 
 /// Every choice that decides what the model computes, "key=value key=value ...": two models are the
-/// same where this is. Dropout, initial values, the attention path and the ids for exports are not
-/// part of it. A scale of embeddings is named only where it is not the positions' own.
+/// same if this is. Dropout, initial values, the attention path and the ids for exports are not
+/// part of it. A scale of embeddings is named only if it is not the positions' own.
 [[nodiscard]] std::string identity(const ModelSpec& spec);
-/// The choices that differ between two identities, "key=value" of each; "key=default" where one
+/// The choices that differ between two identities, "key=value" of each; "key=default" if one
 /// does not name it.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> differing_choices(
     const std::string& a, const std::string& b);
@@ -74,9 +74,10 @@ struct ModelSpec {
 [[nodiscard]] std::int64_t parameter_count(const ModelSpec& spec);
 /// Parameters in matrix products: without an untied input table and positions, a tied table once.
 [[nodiscard]] std::int64_t matmul_parameter_count(const ModelSpec& spec);
-/// Multiplications per token of the embedding (none), every block and the head, for cutting a model
-/// into stages of equal cost; attention at the full context, causal.
-[[nodiscard]] std::vector<double> unit_costs(const ModelSpec& spec);
+/// Multiplications per token of a block, with attention at the full context, causal, and of the
+/// head.
+[[nodiscard]] double block_cost(const ModelSpec& spec);
+[[nodiscard]] double head_cost(const ModelSpec& spec);
 /// Model FLOPs of forward and backward per token at sequence length T: 6 N + 6 L C T counting the
 /// causal half of attention, 6 N + 12 L C T counting all of it.
 [[nodiscard]] double flops_per_token(const ModelSpec& spec, Dim T, bool causal);

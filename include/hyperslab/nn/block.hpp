@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "hyperslab/nn/norm.hpp"
@@ -58,10 +59,12 @@ struct Scratch {
   View d_qkv;            ///< (B, T, packed)
   View d_activated;      ///< (B, T, F); gated activations only
   View d_probabilities;  ///< (B, H, T, T); reference attention only
-  View gathered;         ///< (B, T, C): all rows; only where the stream is cut by rows
+  View gathered;         ///< (B, T, C): all rows; only if the stream is cut by rows
   View partial;          ///< (B, T, C): a term of a sum over the tensor group; likewise
   View norm_out;         ///< stream: only with Recompute::selective
   View activated;        ///< (B, T, F): only with Recompute::selective
+  /// What generation of `T` tokens a sample uses of it, in a group of one: delta.
+  [[nodiscard]] Scratch for_tokens(Dim T) const;
 };
 /// Sizes and types of one microbatch's activations.
 struct ActivationSpec {
@@ -75,6 +78,18 @@ struct ActivationSpec {
 [[nodiscard]] Scratch plan_scratch(Arena& scratch, const BlockConfig& config,
                                    const ActivationSpec& spec, bool training);
 
+/// What a forward pass takes besides its operands.
+struct ForwardPass {
+  const RopeTables& rope;
+  const BatchInfo& batch;
+  const Scratch& scratch;
+  /// Generation: the tokens follow cache->past earlier ones, whose keys and values the cache holds.
+  std::optional<ops::KeyValueCache> cache = std::nullopt;
+
+  /// Position of the first token in its sample.
+  [[nodiscard]] Dim first_position() const { return cache ? cache->past : 0; }
+};
+
 /// What a backward pass takes besides its operands.
 struct BackwardPass {
   const RopeTables& rope;
@@ -87,12 +102,6 @@ struct BackwardPass {
 /// The dropout of elements that lie in the residual stream, whose rows may be cut.
 [[nodiscard]] ops::Dropout on_stream(const TensorGroup& group, ops::Dropout dropout, CView x);
 
-/// Keys and values of the tokens seen so far, for generation.
-struct CacheSlot {
-  View keys;    ///< (B, T_max, H_kv Dh)
-  View values;  ///< (B, T_max, H_kv Dh)
-};
-
 /// Self-attention with packed queries, keys and values. The heads are distributed over the tensor
 /// group; if there are fewer key-value heads than ranks, several ranks hold the same one.
 class Attention {
@@ -104,27 +113,27 @@ class Attention {
     View probabilities;  ///< (B, H, T, T); reference path only
     View dy;             ///< stream; with a split backward only
     View d_qkv;          ///< (B, T, packed); with a split backward only
+    /// What generation of `T` tokens a sample writes: a slot without what only backward reads.
+    [[nodiscard]] Slot for_tokens(Dim T) const;
   };
   Attention() = default;
   Attention(param::ParamStore& params, const std::string& name, const BlockConfig& config,
             int layer);
 
   Slot plan(Arena& activations, const ActivationSpec& spec, const std::string& label) const;
-  /// x and y have the shape of the stream. Enqueues on ctx.
-  void forward(Context& ctx, CView x, const RopeTables& rope, const BatchInfo& batch,
-               const Scratch& scratch, Slot& slot, View y) const;
+  /// x and y have the shape of the stream. Enqueues on ctx. With a cache, new tokens attend to it
+  /// and to each other; that needs a causal mask, as without one earlier tokens would have to be
+  /// computed again.
+  void forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const;
   /// dy -> dx, not aliased. x is forward's input. BackwardPart::weight reads x and the slot only.
   void backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                 View dx) const;
-  /// Attends from T_new new tokens to the cache and to each other. Needs a causal mask: without one
-  /// earlier tokens would have to be computed again.
-  void decode(Context& ctx, CView x, const RopeTables& rope, Dim past, const CacheSlot& cache,
-              const Slot& slot, View y) const;
   /// Heads of this rank.
   [[nodiscard]] const ops::HeadLayout& heads() const { return heads_; }
 
  private:
   [[nodiscard]] ops::Dropout probability_dropout(const BatchInfo& batch) const;
+  void core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
   void core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d_qkv) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
   BlockConfig config_;
@@ -141,6 +150,8 @@ class Mlp {
     View pre;        ///< (B, T, F) before the activation, gated: (B, T, 2F); backward overwrites it
     View activated;  ///< (B, T, F)
     View dy;         ///< stream; with a split backward only
+    /// As Attention::Slot::for_tokens.
+    [[nodiscard]] Slot for_tokens(Dim T) const;
   };
   Mlp() = default;
   Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config);
@@ -176,32 +187,29 @@ class Block {
     Attention::Slot attention;
     Norm::Slot norm2;
     Mlp::Slot mlp;
+    /// As Attention::Slot::for_tokens.
+    [[nodiscard]] Slot for_tokens(Dim T) const;
   };
   Block(param::ParamStore& params, const std::string& name, const BlockConfig& config, int layer);
 
   /// `adds`: the stream that enters has a delta.
   Slot plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec, bool adds,
             const std::string& label) const;
-  [[nodiscard]] ResidualStream forward(Context& ctx, ResidualStream in, const RopeTables& rope,
-                                       const BatchInfo& batch, const Scratch& scratch,
+  [[nodiscard]] ResidualStream forward(Context& ctx, ResidualStream in, const ForwardPass& pass,
                                        Slot& slot) const;
   /// d: the gradient of the stream that leaves, replaced by that of the one that enters. input: the
   /// residual that entered forward (read only with norms after the sublayers). BackwardPart::weight
   /// does what BackwardPart::input left to do, and leaves d alone.
   void backward(Context& ctx, const BackwardPass& pass, const Slot& slot, CView input,
                 View d) const;
-  /// Generation: as forward, with a cache; slot views have T_new rows.
-  [[nodiscard]] ResidualStream decode(Context& ctx, ResidualStream in, const RopeTables& rope,
-                                      Dim past, const CacheSlot& cache, const Scratch& scratch,
-                                      Slot& slot) const;
 
  private:
-  enum class Place : std::uint8_t { attention = 0, mlp = 1 };
-  void drop(Context& ctx, const BatchInfo& batch, Place place, CView x, View y) const;
+  enum class Sublayer : std::uint8_t { attention = 0, mlp = 1 };
+  void drop(Context& ctx, const BatchInfo& batch, Sublayer sublayer, CView x, View y) const;
   void backward_before(Context& ctx, const BackwardPass& pass, const Slot& slot, View d) const;
   void backward_after(Context& ctx, const BackwardPass& pass, const Slot& slot, CView input,
                       View d) const;
-  [[nodiscard]] CView masked(Context& ctx, const BatchInfo& batch, Place place,
+  [[nodiscard]] CView masked(Context& ctx, const BatchInfo& batch, Sublayer sublayer,
                              const Scratch& scratch, CView d) const;
   BlockConfig config_;
   int layer_ = 0;
@@ -211,9 +219,10 @@ class Block {
   Mlp mlp_;
 };
 
-/// Site numbers of ops::Dropout: four places a layer; the embedding counts as the layer -1.
-[[nodiscard]] constexpr std::uint32_t dropout_site(int layer, int place) {
-  return static_cast<std::uint32_t>((layer + 1) * 4 + place);
+/// Numbers of the sites of ops::Dropout: a layer has four, [0, 4); the embedding counts as the
+/// layer -1.
+[[nodiscard]] constexpr std::uint32_t dropout_site(int layer, int site) {
+  return static_cast<std::uint32_t>((layer + 1) * 4 + site);
 }
 
 }  // namespace hyperslab::nn

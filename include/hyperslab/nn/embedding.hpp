@@ -40,8 +40,8 @@ class Embedding {
   /// tokens: (B, T) i32 -> y: the stream.
   void forward(Context& ctx, CView tokens, Dim first_position, const BatchInfo& batch,
                const Scratch& scratch, View y) const;
-  /// dy: the stream's gradient, overwritten by its masked self where dropout acts. order: see
-  /// ops::embedding_backward. `table_accumulate` differs from the pass's where the head has
+  /// dy: the stream's gradient, overwritten by its masked self if dropout acts. sort_index:
+  /// see ops::embedding_backward. `table_accumulate` differs from the pass's if the head has
   /// already written to a tied table.
   void backward(Context& ctx, CView tokens, CView sort_index, const BackwardPass& pass, View dy,
                 Accumulate table_accumulate) const;

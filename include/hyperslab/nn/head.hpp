@@ -11,7 +11,7 @@ namespace hyperslab::nn {
 /// statistics, and the input gradient is summed once for all chunks.
 class Head {
  public:
-  /// `tied`: the token table, where it is on this rank.
+  /// `tied`: the token table, if it is on this rank, else null.
   Head(param::ParamStore& params, const EmbeddingConfig& config, const param::FusedParam* tied);
 
   struct Memory {

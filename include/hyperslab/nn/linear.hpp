@@ -16,7 +16,7 @@ using ops::Accumulate;
 /// a term of y from its columns of x; the caller sums).
 enum class Parallel : std::uint8_t { column, row };
 
-/// y = x W^T + b, where W may be several named tensors that lie one behind the other.
+/// y = x W^T + b, whose W may be several named tensors that lie one after the other.
 class Linear {
  public:
   struct Output {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "hyperslab/nn/for_tokens.hpp"
 #include "hyperslab/nn/linear.hpp"
 #include "hyperslab/ops/norm.hpp"
 
@@ -11,13 +12,16 @@ namespace hyperslab::nn {
 class Norm {
  public:
   struct Slot {
-    View sum;   ///< stream; absent where nothing is ever added here
+    View sum;   ///< stream; absent if nothing is ever added here
     View out;   ///< stream; absent for NormKind::none
     View mean;  ///< rows of the stream, layernorm only
     View rstd;  ///< rows of the stream
-    CView x;    ///< what was normalized: the sum, or the residual where there was no delta
+    CView x;    ///< what was normalized: the sum, or the residual if there was no delta
     [[nodiscard]] CView y() const { return out ? CView(out) : x; }
+    /// The memory of a slot for `T` tokens a sample, at most as many as it was planned for.
+    [[nodiscard]] Slot for_tokens(Dim T) const;
   };
+
   Norm() = default;
   struct Options {
     ops::NormKind kind = ops::NormKind::none;
@@ -28,8 +32,8 @@ class Norm {
   Norm(param::ParamStore& params, const TensorGroup& group, const std::string& name,
        const Options& options);
 
-  /// `adds`: forward will be given a delta. `out`: where results go that live only until their
-  /// use; absent: they are kept.
+  /// `adds`: forward will be given a delta. `out`: memory for results that live only until
+  /// their use; absent: they are kept.
   struct Plan {
     Shape shape;
     DType compute = DType::f32;
@@ -42,7 +46,7 @@ class Norm {
   void forward(Context& ctx, CView residual, CView delta, Slot& slot) const;
   /// Computes slot.out again from slot.x, to the same bits.
   void recompute(Context& ctx, const Slot& slot) const;
-  /// dsum = gradient through the norm, or added to dsum where `through` says that it already holds
+  /// dsum = gradient through the norm, or added to dsum if `through` says that it already holds
   /// the gradient of the residual path. dy may alias dsum with Accumulate::no.
   void backward(Context& ctx, const Slot& slot, CView dy, Accumulate through, View dsum,
                 Accumulate accumulate) const;

@@ -37,27 +37,27 @@ class TensorGroup {
     return split(Hyperslab::whole(shape), dim, rank_, size_);
   }
   /// The placement of a tensor that every rank of several holds whole; with one rank, a shard.
-  [[nodiscard]] param::Placement place(param::Placement whole) const {
+  [[nodiscard]] param::Placement placement(param::Placement whole) const {
     return size_ == 1 ? param::shard(0) : whole;
   }
 
-  /// All rows: `x` itself, or gathered into `full` where rows are cut.
+  /// All rows: `x` itself, or gathered into `full` if rows are cut.
   CView gather(Context& ctx, CView x, View full) const;
   /// The same in two halves, so that work can be enqueued in between.
   [[nodiscard]] comm::Ticket start_gather(Context& ctx, CView x, View full) const;
   /// Sums over the group what every rank has in `partial`: in place (`out` is `partial`), or this
-  /// rank's rows of the sum into `out` where rows are cut.
+  /// rank's rows of the sum into `out` if rows are cut.
   [[nodiscard]] comm::Ticket start_sum(Context& ctx, View partial, View out) const;
   void sum(Context& ctx, View partial, View out) const;
   /// Pieces, by rows, of a row-parallel product whose sum overlaps it: the sum of one piece travels
   /// while the next is computed (Wang et al. 2023, "Overlap communication with dependent
   /// computation via decomposition"). `inner`: the length of the product's sums on this rank. One
-  /// on a CPU, where the sum cuts rows, and where a piece takes less time than the sum before it.
+  /// on a CPU, if the sum cuts rows, and if a piece takes less time than the sum before it.
   static constexpr int kMostPieces = 4;
   [[nodiscard]] int pieces(const Context& ctx, Dim rows, Dim inner) const;
-  /// Where a row-parallel product puts its term: `scratch` where rows are cut, else `out` itself.
+  /// What a row-parallel product puts its term into: `scratch` if rows are cut, else `out` itself.
   [[nodiscard]] View term(View out, View scratch) const { return sequence_ ? scratch : out; }
-  /// The views of all ranks, one behind the other.
+  /// The views of all ranks, one after the other.
   void all_gather(Context& ctx, CView mine, View all) const;
   /// Ticket 0 stands for nothing to wait for.
   void wait(Context& ctx, comm::Ticket ticket) const;

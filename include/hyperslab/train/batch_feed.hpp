@@ -5,8 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "hyperslab/core/batch.hpp"
+#include "hyperslab/core/context.hpp"
 #include "hyperslab/io/dataset.hpp"
-#include "hyperslab/model/stage.hpp"
 #include "hyperslab/train/prefetcher.hpp"
 
 namespace hyperslab::train {
@@ -19,7 +20,7 @@ class BatchFeed {
   /// `like`: a slot's views, for shapes. `depth`: microbatches whose copies to a GPU may be on
   /// their way at once; the caller sees to it that older ones are done. `microbatches`: of one step
   /// here. `with_sort_index`: false if no embedding needs the token sort index.
-  BatchFeed(Context& ctx, const model::BatchViews& like, std::size_t depth, int microbatches = 1,
+  BatchFeed(Context& ctx, const Batch& like, std::size_t depth, int microbatches = 1,
             bool with_sort_index = true);
 
   /// destination = microbatch `microbatch` of step `step`, while a thread loads those after it; on
@@ -27,25 +28,25 @@ class BatchFeed {
   /// views are left out. `loader` must live until release(), the destructor or a load() from
   /// another one. Throws Error(data) of this microbatch.
   void load(Context& ctx, io::Loader& loader, std::int64_t step, int microbatch,
-            const model::BatchViews& destination);
+            const Batch& destination);
   /// Waits until no thread reads from the loader, and forgets it.
   void release();
 
   /// Host memory for the next microbatch that the caller fills: on the CPU the views of `like`.
-  [[nodiscard]] io::Microbatch next();
+  [[nodiscard]] Batch next();
   /// Enqueues the copy of what next() gave and the caller filled, to `like` or `destination`.
   void upload(Context& ctx) const;
-  void upload(Context& ctx, const model::BatchViews& destination) const;
+  void upload(Context& ctx, const Batch& destination) const;
 
  private:
   [[nodiscard]] Dim samples() const;
   [[nodiscard]] Dim length() const;
 
-  model::BatchViews like_;
+  Batch like_;
   Device device_;
   std::size_t depth_;
   int microbatches_;
-  bool with_order_;
+  bool with_sort_index_;
   std::unique_ptr<Prefetcher> prefetcher_;
   std::vector<HostBatch> staging_;  ///< of next(); empty on the CPU and on meta
   std::size_t at_ = 0;

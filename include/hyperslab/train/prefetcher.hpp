@@ -25,11 +25,11 @@ struct BatchIndex {
 class HostBatch {
  public:
   HostBatch(Device device, Dim B, Dim T, bool with_sort_index);
-  [[nodiscard]] const io::Microbatch& views() const { return views_; }
+  [[nodiscard]] const Batch& views() const { return views_; }
 
  private:
   PinnedBuffer memory_;
-  io::Microbatch views_;
+  Batch views_;
 };
 
 /// Loads microbatches in the order (s, m), (s, m + 1), ..., (s + 1, 0), ... into a ring of host
@@ -50,7 +50,7 @@ class Prefetcher {
   /// is given again (chunks of a stage ask for the same ones); for any other one that is not the
   /// next one, or of another loader, loading starts over from it. `loader` must live until
   /// release(), the destructor, or a call with another loader. Throws what loading threw.
-  const io::Microbatch& take(io::Loader& loader, BatchIndex index);
+  const Batch& take(io::Loader& loader, BatchIndex index);
   /// Waits until the thread reads nothing, and forgets the loader.
   void release();
 
@@ -60,7 +60,7 @@ class Prefetcher {
   void start_over(std::unique_lock<std::mutex>& lock, io::Loader* loader, BatchIndex index);
   void run();
   [[nodiscard]] std::exception_ptr load(io::Loader& loader, BatchIndex index,
-                                        const io::Microbatch& out) const;
+                                        const Batch& out) const;
 
   int microbatches_;
   std::size_t ahead_;

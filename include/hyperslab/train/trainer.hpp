@@ -146,7 +146,7 @@ class Trainer {
   /// `plan`: null to measure.
   Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOptions& options,
           const model::MemoryPlan* plan);
-  [[nodiscard]] model::Stage::StepViews step_views() const;
+  [[nodiscard]] model::StepViews step_views() const;
   void set_up_training();
   void set_up_worker();
   /// `tokens`: of the global batch that count.

@@ -19,13 +19,13 @@ using io::Samples;
 using io::Sampling;
 using Ids = std::vector<std::int32_t>;
 
-struct Batch {
-  Batch(Dim B, Dim T)
+struct OwnedBatch {
+  OwnedBatch(Dim B, Dim T)
       : tokens(Device::cpu, DType::i32, {B, T}),
         targets(Device::cpu, DType::i32, {B, T}),
         token_sort_index(Device::cpu, DType::i32, {B * T}),
         position(Device::cpu, DType::i64, {B}) {}
-  [[nodiscard]] io::Microbatch views() {
+  [[nodiscard]] Batch views() {
     return {tokens.view(), targets.view(), token_sort_index.view(), position.view()};
   }
   Tensor tokens, targets, token_sort_index, position;
@@ -35,7 +35,7 @@ struct Batch {
 std::map<std::int64_t, Ids> global_batch(const Samples& samples, std::int64_t step, std::int64_t G,
                                          int ranks, Dim B, Dim T) {
   std::map<std::int64_t, Ids> out;
-  Batch batch(B, T);
+  OwnedBatch batch(B, T);
   for (int rank = 0; rank < ranks; ++rank) {
     Loader loader(samples, G, rank, ranks);
     for (int m = 0; m < G / (B * ranks); ++m) {
@@ -83,7 +83,7 @@ TEST(Loader, OrderSortsPlacesByTokenAndIsStable) {
     const auto source = io::open_tokens({"synthetic"}, io::RawIds::uint16, c.vocabulary, 3);
     const Samples samples(*source, Sampling::windows, c.T, 42);
     Loader loader(samples, c.B, 0, 1);
-    Batch batch(c.B, c.T);
+    OwnedBatch batch(c.B, c.T);
 
     loader.load(1, 0, batch.views());
 
@@ -103,8 +103,8 @@ TEST(Loader, OverfitsOneBatchWhereAsked) {
   const Samples samples(source, Sampling::blocks, 5, 42);
   Loader one(samples, 4, 0, 1, true);
   Loader all(samples, 4, 0, 1);
-  Batch first(4, 5);
-  Batch later(4, 5);
+  OwnedBatch first(4, 5);
+  OwnedBatch later(4, 5);
 
   one.load(1, 0, first.views());
   one.load(9, 0, later.views());
@@ -118,7 +118,7 @@ TEST(Loader, RefusesMicrobatchesOutsideTheGlobalBatch) {
   const Counting source(5000);
   const Samples samples(source, Sampling::blocks, 5, 42);
   Loader loader(samples, 8, 1, 2);
-  Batch batch(2, 5);
+  OwnedBatch batch(2, 5);
 
   EXPECT_NO_THROW(loader.load(1, 1, batch.views()));
   EXPECT_THROW(loader.load(1, 2, batch.views()), Error);
@@ -146,8 +146,8 @@ TEST_F(LoaderOfFiles, AllocatesNothingAfterTheFirstCall) {
   for (const Sampling sampling : {Sampling::blocks, Sampling::windows}) {
     const Samples samples(*tokens, sampling, 256, 42);
     Loader loader(samples, 16, 0, 1);
-    Batch batch(8, 256);
-    const io::Microbatch views = batch.views();
+    OwnedBatch batch(8, 256);
+    const Batch views = batch.views();
     loader.load(1, 0, views);
 
     const long before = allocations();
@@ -162,7 +162,7 @@ TEST_F(LoaderOfFiles, ReportsItsThroughput) {
   const auto tokens = source();
   const Samples samples(*tokens, Sampling::blocks, 256, 42);
   Loader loader(samples, 8, 0, 1);
-  Batch batch(8, 256);
+  OwnedBatch batch(8, 256);
   constexpr int kSteps = 8000;
 
   const auto start = std::chrono::steady_clock::now();

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/core/view.hpp"
+
+namespace hyperslab {
+
+/// One microbatch on its way from the loader to the units of a model that read it: views of memory
+/// that someone else owns. A view that is absent is not needed there.
+struct Batch {
+  View tokens;            ///< (B, T) i32
+  View targets;           ///< (B, T) i32, ops::kIgnoredTarget if a position does not count
+  View token_sort_index;  ///< (B * T) i32: positions sorted by token, stable
+  View sample_position;   ///< (B) i64: position of each sample in the global batch
+};
+
+}  // namespace hyperslab

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "hyperslab/nn/recompute.hpp"
+#include "hyperslab/nn/tensor_group.hpp"
+#include "hyperslab/param/store.hpp"
+
+namespace hyperslab::model {
+
+/// Contiguous units of the model that a rank runs without a transfer in between.
+struct Chunk {
+  int first_unit = 0;  ///< of the model
+  int units = 0;
+  int slots = 1;  ///< microbatches whose activations are kept at once
+};
+
+/// How a rank runs its part of a model.
+struct StageOptions {
+  Dim B = 1;                    ///< microbatch
+  Dim T = 1;                    ///< sequence
+  std::vector<Chunk> chunks;    ///< empty: one, of the whole model
+  bool training = true;         ///< false: no gradients are planned and all blocks share one slot
+  bool cache = false;           ///< keys and values of T tokens are kept for Stage::decode
+  bool split_backward = false;  ///< backward comes in two parts, for the input and for weights
+  nn::Recompute recompute = nn::Recompute::none;
+  DType compute = DType::f32;
+  bool fused_attention = true;  ///< if the model leaves the choice: scores are not kept
+  std::uint64_t seed = 0;       ///< of initial values and dropout
+  nn::TensorGroup tensor;
+  param::HolderRanks ranks;                ///< of this rank among those with the same parameters
+  std::vector<param::Role> trained_roles;  ///< the others are frozen; empty: all are trained
+  Dim vocabulary_multiple = 1;  ///< the vocabulary is padded to a multiple of it on every rank
+  std::size_t bucket_bytes = 16U << 20;
+  std::size_t logits_bytes = 32U << 20;  ///< largest chunk of logits
+
+  /// Of norms, attention and sums: f32, or f64 if computing in f64.
+  [[nodiscard]] DType statistics() const { return compute == DType::f64 ? DType::f64 : DType::f32; }
+};
+
+}  // namespace hyperslab::model

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "hyperslab/core/batch.hpp"
+#include "hyperslab/model/arenas.hpp"
+#include "hyperslab/nn/block.hpp"
+#include "hyperslab/nn/head.hpp"
+
+namespace hyperslab::model {
+
+using nn::Accumulate;
+
+/// What a forward pass is for. `train` keeps what backward needs and lets dropout act; `decode`
+/// computes the logits that follow new tokens, with a key-value cache of the earlier ones.
+enum class Mode : std::uint8_t { evaluate, train, decode };
+
+/// Scalars and sums of the step, shared by all microbatches.
+using StepViews = nn::Head::Step;
+
+/// Views of a batch that a unit reads.
+struct BatchReads {
+  bool tokens = false;  ///< and their sort index
+  bool targets = false;
+  bool sample_position = false;
+  [[nodiscard]] bool any() const { return tokens || targets || sample_position; }
+  BatchReads& operator|=(const BatchReads& other) {
+    tokens |= other.tokens;
+    targets |= other.targets;
+    sample_position |= other.sample_position;
+    return *this;
+  }
+};
+
+/// One pass of one microbatch through a unit.
+struct UnitCall {
+  int slot = 0;  ///< whose memory the pass uses, counted from 0 in plan()'s order
+  const Batch& batch;
+  Mode mode = Mode::train;
+  StepViews step = {};
+  Accumulate accumulate = Accumulate::no;  ///< of parameter gradients
+  nn::BackwardPart part = nn::BackwardPart::both;
+  View d = {};       ///< stream: the gradient of the residual stream, see Unit::backward
+  Dim past = 0;      ///< Mode::decode: tokens in the cache
+  View logits = {};  ///< Mode::decode, of the last unit: (B, logits_columns())
+};
+
+/// A part of a model between two points at which its residual stream may be handed to another rank:
+/// the token embedding, a transformer block, the head. Its constructor declares its parameters. A
+/// unit keeps activations in numbered slots alone, whose memory it takes in plan(), so that several
+/// microbatches can be on their way; what is shared by all slots it takes in plan_shared().
+///
+/// A CUDA graph that replays a pass sets nothing on the host: what forward notes in a slot for
+/// backward must be the same at every call with that slot.
+class Unit {
+ public:
+  Unit() = default;
+  virtual ~Unit() = default;
+  Unit(const Unit&) = delete;
+  Unit& operator=(const Unit&) = delete;
+  Unit(Unit&&) = delete;
+  Unit& operator=(Unit&&) = delete;
+
+  /// Called once, before plan(): takes constants and memory that all slots use in turn.
+  virtual void plan_shared(Arenas& /*arenas*/) {}
+  /// Takes the memory of the next slot. `in`: the stream that will enter, if it lies whole in one
+  /// view of the slot's memory; absent if it comes as a sum, or if the unit is the model's first.
+  /// Returns the same of the stream that will leave.
+  [[nodiscard]] virtual CView plan(Arena& activations, CView in) = 0;
+  /// Fills constants. The parameters are initialized by the stage.
+  virtual void initialize(Context& /*ctx*/) {}
+
+  /// Enqueues the pass: `in` is what the unit before returned, or what another rank sent; absent
+  /// for the model's first unit. With Mode::train the model's last unit computes the loss and
+  /// leaves the gradient of `in` in call.d. It returns an absent stream.
+  [[nodiscard]] virtual nn::ResidualStream forward(Context& ctx, const UnitCall& call,
+                                                   nn::ResidualStream in) = 0;
+  /// Enqueues backward of the newest training pass with call.slot. call.d: the gradient of the
+  /// stream that left, replaced by that of the one that entered. BackwardPart::weight does what
+  /// BackwardPart::input left to do, and leaves call.d alone.
+  virtual void backward(Context& ctx, const UnitCall& call) = 0;
+
+  [[nodiscard]] virtual BatchReads reads(Mode mode) const = 0;
+  /// Whether forward with Mode::train writes parameter gradients, as a head does that never keeps
+  /// all logits.
+  [[nodiscard]] virtual bool forward_writes_gradients() const { return false; }
+  /// The stream that entered, as the newest training pass with `slot` kept it; absent for the
+  /// model's first unit. For looking inside.
+  [[nodiscard]] virtual CView input(int slot) const = 0;
+  /// Columns of UnitCall::logits, with padding; 0: the unit gives none.
+  [[nodiscard]] virtual Dim logits_columns() const { return 0; }
+};
+
+/// The units of a model, and what those of one stage share. A family of models is a class of its
+/// own; the stage knows this interface alone.
+class Architecture {
+ public:
+  struct UnitInfo {
+    std::string name;  ///< as logs, traces and parameters call it: "embedding", "blocks.3", "head"
+    double cost = 0;   ///< multiplications a token, for cutting the model into stages
+  };
+  Architecture() = default;
+  virtual ~Architecture() = default;
+  Architecture(const Architecture&) = delete;
+  Architecture& operator=(const Architecture&) = delete;
+  Architecture(Architecture&&) = delete;
+  Architecture& operator=(Architecture&&) = delete;
+
+  [[nodiscard]] virtual int units() const = 0;
+  [[nodiscard]] virtual UnitInfo info(int unit) const = 0;
+  /// Shape of the residual stream on this rank.
+  [[nodiscard]] virtual Shape stream() const = 0;
+  /// Makes a unit of this stage, which declares its parameters. Called in the order of the model.
+  /// The architecture outlives its units.
+  [[nodiscard]] virtual std::unique_ptr<Unit> make(int unit, param::ParamStore& params) = 0;
+  /// Called once, after the units are made: takes what they share.
+  virtual void plan_shared(Arenas& arenas) = 0;
+  /// Fills constants that units share.
+  virtual void initialize(Context& ctx) = 0;
+};
+
+}  // namespace hyperslab::model

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/embedding.hpp"
+#include "transformer_units.hpp"
+
+namespace hyperslab::model {
+
+void TokenEmbedding::plan_shared(Arenas& arenas) {
+  if (parts_.embedding.positions != nn::PositionTable::fixed) return;
+  fixed_positions_ = arenas.parameters.take(
+      parts_.options.compute, {parts_.spec.context, parts_.spec.width}, "sinusoidal positions");
+  embedding_.set_fixed_positions(fixed_positions_);
+}
+
+void TokenEmbedding::initialize(Context& ctx) {
+  if (fixed_positions_) ops::sinusoidal_table(ctx, fixed_positions_);
+}
+
+CView TokenEmbedding::plan(Arena& activations, CView /*in*/) {
+  return outputs_.emplace_back(
+      activations.take(parts_.options.compute, parts_.stream(), "embedding.output"));
+}
+
+nn::ResidualStream TokenEmbedding::forward(Context& ctx, const UnitCall& call,
+                                           nn::ResidualStream /*in*/) {
+  View y = outputs_.at(static_cast<std::size_t>(call.slot));
+  if (call.mode == Mode::decode) y = nn::for_tokens(y, call.batch.tokens.shape()[1]);
+  embedding_.forward(ctx, call.batch.tokens, call.past, parts_.info(call), parts_.scratch, y);
+  return {y, {}};
+}
+
+void TokenEmbedding::backward(Context& ctx, const UnitCall& call) {
+  if (call.part == nn::BackwardPart::weight) return;  // the input's part did all
+  const nn::BatchInfo info = parts_.info(call);
+  embedding_.backward(ctx, call.batch.tokens, call.batch.token_sort_index,
+                      {parts_.rope, info, parts_.scratch, call.accumulate, call.part}, call.d,
+                      parts_.head_writes_token_table ? Accumulate::yes : call.accumulate);
+}
+
+BatchReads TokenEmbedding::reads(Mode mode) const {
+  return {.tokens = true, .sample_position = parts_.drops(mode)};
+}
+
+}  // namespace hyperslab::model

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/model/transformer.hpp"
+
+#include <cmath>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/ops/attention.hpp"
+#include "transformer_units.hpp"
+
+namespace hyperslab::model {
+namespace {
+
+nn::PositionTable position_table(Position position) {
+  switch (position) {
+    case Position::learned: return nn::PositionTable::learned;
+    case Position::sinusoidal: return nn::PositionTable::fixed;
+    default: return nn::PositionTable::none;
+  }
+}
+
+nn::EmbeddingConfig embedding_config(const ModelSpec& spec, const StageOptions& options) {
+  nn::EmbeddingConfig config;
+  config.vocabulary = spec.vocabulary;
+  config.width = spec.width;
+  config.context = spec.context;
+  config.positions = position_table(spec.position);
+  config.scale = static_cast<float>(spec.scale_of_embeddings());
+  config.dropout = static_cast<float>(spec.dropout);
+  config.seed = options.seed;
+  config.init_std = static_cast<float>(spec.init_std);
+  config.tied = spec.tie_embeddings;
+  config.group = options.tensor;
+  config.vocabulary_split =
+      nn::VocabularySplit(options.tensor, spec.vocabulary, options.vocabulary_multiple);
+  return config;
+}
+
+nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
+                             ops::AttentionMask mask) {
+  nn::BlockConfig config;
+  config.width = spec.width;
+  config.heads = {spec.heads, spec.kv_heads, spec.head_width()};
+  config.mask = mask;
+  config.ffn_width = spec.ffn_width;
+  config.activation = spec.activation;
+  config.norm = spec.norm;
+  config.pre_norm = spec.norm_place == NormPlace::pre;
+  config.norm_eps = static_cast<float>(spec.norm_eps);
+  config.bias = spec.bias;
+  config.rope = spec.position == Position::rope;
+  config.keep_probabilities =
+      spec.attention == AttentionPath::reference ||
+      (spec.attention == AttentionPath::automatic && !options.fused_attention);
+  config.dropout = static_cast<float>(spec.dropout);
+  config.seed = options.seed;
+  config.init_std = static_cast<float>(spec.init_std);
+  config.residual_init_std =
+      spec.scale_residual_init ? config.init_std / std::sqrt(2.0F * static_cast<float>(spec.layers))
+                               : config.init_std;
+  config.group = options.tensor;
+  config.recompute = options.training ? options.recompute : nn::Recompute::none;
+  config.split_backward = options.split_backward;
+  return config;
+}
+
+}  // namespace
+
+Transformer::Transformer(ModelSpec spec, const StageOptions& options, ops::AttentionMask mask) {
+  parts_.spec = std::move(spec);
+  parts_.options = options;
+  parts_.block = block_config(parts_.spec, options, mask);
+  parts_.embedding = embedding_config(parts_.spec, options);
+}
+
+Architecture::UnitInfo Transformer::info(int unit) const {
+  const ModelSpec& spec = parts_.spec;
+  if (unit == 0) return {"embedding", 0};  // copies rows, a ten-thousandth of a block's work
+  if (unit <= spec.layers) return {"blocks." + std::to_string(unit - 1), block_cost(spec)};
+  return {"head", head_cost(spec)};
+}
+
+std::unique_ptr<Unit> Transformer::make(int unit, param::ParamStore& params) {
+  if (unit == 0) {
+    auto embedding = std::make_unique<TokenEmbedding>(params, parts_);
+    if (parts_.spec.tie_embeddings) parts_.token_table = &embedding->table();
+    return embedding;
+  }
+  if (unit <= parts_.spec.layers)
+    return std::make_unique<TransformerBlock>(params, parts_, unit - 1);
+  parts_.head_writes_token_table = parts_.token_table != nullptr;
+  return std::make_unique<LmHead>(params, parts_);
+}
+
+void Transformer::plan_shared(Arenas& arenas) {
+  const ModelSpec& spec = parts_.spec;
+  if (spec.position == Position::rope) {
+    const Shape angles = {spec.context, spec.head_width() / 2};
+    const DType statistics = parts_.options.statistics();
+    rope_cosines_ = arenas.parameters.take(statistics, angles, "rope.cosines");
+    rope_sines_ = arenas.parameters.take(statistics, angles, "rope.sines");
+    parts_.rope = {rope_cosines_, rope_sines_};
+  }
+  parts_.scratch =
+      nn::plan_scratch(arenas.scratch, parts_.block, parts_.activations(), parts_.options.training);
+}
+
+void Transformer::initialize(Context& ctx) {
+  if (!rope_cosines_) return;
+  ops::rope_table(ctx, static_cast<float>(parts_.spec.rope_theta), rope_cosines_, rope_sines_);
+}
+
+}  // namespace hyperslab::model

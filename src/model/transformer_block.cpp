@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/elementwise.hpp"
+#include "transformer_units.hpp"
+
+namespace hyperslab::model {
+
+TransformerBlock::TransformerBlock(param::ParamStore& params, TransformerParts& parts, int layer)
+    : parts_(parts),
+      name_("blocks." + std::to_string(layer)),
+      block_(params, name_, parts.block, layer) {}
+
+void TransformerBlock::plan_shared(Arenas& arenas) {
+  const bool training = parts_.options.training;
+  if (parts_.shares_slot() && !parts_.one_slot) {  // the stage's first block takes it for all
+    parts_.one_slot =
+        block_.plan(arenas.scratch, parts_.scratch, parts_.activations(), !training, "block");
+  }
+  if (!parts_.options.cache) return;
+  const Shape shape = {parts_.options.B, parts_.options.T,
+                       parts_.spec.kv_heads * parts_.spec.head_width()};
+  const DType dtype = parts_.options.compute;
+  cached_keys_ = arenas.activations.take(dtype, shape, name_ + ".cache.keys");
+  cached_values_ = arenas.activations.take(dtype, shape, name_ + ".cache.values");
+}
+
+CView TransformerBlock::plan(Arena& activations, CView in) {
+  Slot& slot = slots_.emplace_back();
+  if (!parts_.shares_slot()) {
+    slot.block = block_.plan(activations, parts_.scratch, parts_.activations(), !in, name_);
+  } else if (parts_.options.training && !in) {
+    slot.sum = activations.take(parts_.options.compute, parts_.stream(), name_ + ".input");
+  }
+  return {};
+}
+
+/// A stream that is to outlive the pass: the sum of its two terms, in the slot.
+nn::ResidualStream TransformerBlock::keep(Context& ctx, const Slot& slot,
+                                          nn::ResidualStream in) const {
+  if (!slot.sum) return in;
+  if (in.delta) {
+    ops::add(ctx, in.residual, in.delta, slot.sum);
+  } else {
+    ops::cast(ctx, in.residual, slot.sum);
+  }
+  return {slot.sum, {}};
+}
+
+nn::ResidualStream TransformerBlock::forward(Context& ctx, const UnitCall& call,
+                                             nn::ResidualStream in) {
+  const nn::BatchInfo info = parts_.info(call);
+  if (call.mode == Mode::decode) return decode(ctx, call, info, in);
+  Slot& slot = slots_.at(static_cast<std::size_t>(call.slot));
+  in = keep(ctx, slot, in);
+  slot.input = in.residual;
+  return block_.forward(ctx, in, {parts_.rope, info, parts_.scratch}, memory(slot));
+}
+
+nn::ResidualStream TransformerBlock::decode(Context& ctx, const UnitCall& call,
+                                            const nn::BatchInfo& info, nn::ResidualStream in) {
+  const Dim T = call.batch.tokens.shape()[1];
+  const nn::Scratch scratch = parts_.scratch.for_tokens(T);
+  nn::Block::Slot slot = parts_.one_slot->for_tokens(T);
+  return block_.forward(
+      ctx, in,
+      {parts_.rope, info, scratch, ops::KeyValueCache{cached_keys_, cached_values_, call.past}},
+      slot);
+}
+
+void TransformerBlock::backward(Context& ctx, const UnitCall& call) {
+  Slot& slot = slots_.at(static_cast<std::size_t>(call.slot));
+  nn::Block::Slot& saved = memory(slot);
+  const nn::BatchInfo info = parts_.info(call);
+  if (parts_.shares_slot()) {  // Recompute::full
+    (void)block_.forward(ctx, {slot.input, {}}, {parts_.rope, info, parts_.scratch}, saved);
+  }
+  block_.backward(ctx, {parts_.rope, info, parts_.scratch, call.accumulate, call.part}, saved,
+                  slot.input, call.d);
+}
+
+CView TransformerBlock::input(int slot) const {
+  const Slot& of = slots_.at(static_cast<std::size_t>(slot));
+  // Before the sublayers, the first norm holds the sum that entered.
+  return parts_.shares_slot() || !parts_.pre_norm() ? of.input : of.block.norm1.x;
+}
+
+nn::Block::Slot& TransformerBlock::memory(Slot& slot) const {
+  return parts_.shares_slot() ? *parts_.one_slot : slot.block;
+}
+
+}  // namespace hyperslab::model

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The units of a transformer.
+#pragma once
+
+#include <vector>
+
+#include "hyperslab/model/transformer.hpp"
+
+namespace hyperslab::model {
+
+class TokenEmbedding final : public Unit {
+ public:
+  TokenEmbedding(param::ParamStore& params, const TransformerParts& parts)
+      : parts_(parts), embedding_(params, parts.embedding) {}
+  [[nodiscard]] const param::FusedParam& table() const { return embedding_.table(); }
+
+  void plan_shared(Arenas& arenas) override;
+  [[nodiscard]] CView plan(Arena& activations, CView in) override;
+  void initialize(Context& ctx) override;
+  [[nodiscard]] nn::ResidualStream forward(Context& ctx, const UnitCall& call,
+                                           nn::ResidualStream in) override;
+  void backward(Context& ctx, const UnitCall& call) override;
+  [[nodiscard]] BatchReads reads(Mode mode) const override;
+  [[nodiscard]] CView input(int /*slot*/) const override { return {}; }
+
+ private:
+  const TransformerParts& parts_;
+  nn::Embedding embedding_;
+  View fixed_positions_;       ///< (T_max, C)
+  std::vector<View> outputs_;  ///< stream, of every slot
+};
+
+class TransformerBlock final : public Unit {
+ public:
+  TransformerBlock(param::ParamStore& params, TransformerParts& parts, int layer);
+
+  void plan_shared(Arenas& arenas) override;
+  [[nodiscard]] CView plan(Arena& activations, CView in) override;
+  [[nodiscard]] nn::ResidualStream forward(Context& ctx, const UnitCall& call,
+                                           nn::ResidualStream in) override;
+  void backward(Context& ctx, const UnitCall& call) override;
+  [[nodiscard]] BatchReads reads(Mode mode) const override {
+    return {.sample_position = parts_.drops(mode)};
+  }
+  [[nodiscard]] CView input(int slot) const override;
+
+ private:
+  struct Slot {
+    nn::Block::Slot block;  ///< empty if blocks share one
+    View sum;               ///< stream: what entered, with Recompute::full and if it is a sum
+    CView input;            ///< the residual that entered, or the sum
+  };
+  [[nodiscard]] nn::Block::Slot& memory(Slot& slot) const;
+  [[nodiscard]] nn::ResidualStream keep(Context& ctx, const Slot& slot,
+                                        nn::ResidualStream in) const;
+  [[nodiscard]] nn::ResidualStream decode(Context& ctx, const UnitCall& call,
+                                          const nn::BatchInfo& info, nn::ResidualStream in);
+
+  TransformerParts& parts_;
+  std::string name_;
+  nn::Block block_;
+  std::vector<Slot> slots_;
+  View cached_keys_;    ///< (B, T_max, H_kv Dh), for Mode::decode
+  View cached_values_;  ///< likewise
+};
+
+/// The final norm, if norms come before sublayers, and the output projection with its loss.
+class LmHead final : public Unit {
+ public:
+  LmHead(param::ParamStore& params, const TransformerParts& parts);
+
+  void plan_shared(Arenas& arenas) override;
+  [[nodiscard]] CView plan(Arena& activations, CView in) override;
+  [[nodiscard]] nn::ResidualStream forward(Context& ctx, const UnitCall& call,
+                                           nn::ResidualStream in) override;
+  void backward(Context& ctx, const UnitCall& call) override;
+  [[nodiscard]] BatchReads reads(Mode /*mode*/) const override { return {.targets = true}; }
+  [[nodiscard]] bool forward_writes_gradients() const override { return true; }
+  [[nodiscard]] CView input(int slot) const override;
+  [[nodiscard]] Dim logits_columns() const override { return head_.columns(); }
+
+ private:
+  struct Slot {
+    nn::Norm::Slot norm;
+    CView input;  ///< the residual that entered
+  };
+  [[nodiscard]] CView normalized(Context& ctx, nn::ResidualStream in, nn::Norm::Slot& slot) const;
+  void decode(Context& ctx, const UnitCall& call, nn::ResidualStream in, const Slot& slot) const;
+
+  const TransformerParts& parts_;
+  nn::Norm norm_;
+  nn::Head head_;
+  nn::Head::Memory memory_;
+  View last_rows_;  ///< (B, C): the rows whose logits Mode::decode computes
+  std::vector<Slot> slots_;
+};
+
+}  // namespace hyperslab::model
