@@ -2,7 +2,6 @@
 #include "hyperslab/model/transformer.hpp"
 
 #include <cmath>
-#include <utility>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/attention.hpp"
@@ -66,15 +65,23 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
 
 }  // namespace
 
-Transformer::Transformer(ModelSpec spec, const StageOptions& options, ops::AttentionMask mask) {
-  parts_.spec = std::move(spec);
-  parts_.options = options;
-  parts_.block = block_config(parts_.spec, options, mask);
-  parts_.embedding = embedding_config(parts_.spec, options);
+Transformer::Transformer(const ModelSpec& spec, const StageOptions& options,
+                         ops::AttentionMask mask)
+    : parts_(std::make_unique<TransformerParts>()) {
+  parts_->spec = spec;
+  parts_->options = options;
+  parts_->block = block_config(spec, options, mask);
+  parts_->embedding = embedding_config(spec, options);
 }
 
+Transformer::~Transformer() = default;
+
+int Transformer::units() const { return static_cast<int>(parts_->spec.layers) + 2; }
+
+Shape Transformer::stream() const { return parts_->stream(); }
+
 Architecture::UnitInfo Transformer::info(int unit) const {
-  const ModelSpec& spec = parts_.spec;
+  const ModelSpec& spec = parts_->spec;
   if (unit == 0) return {"embedding", 0};  // copies rows, a ten-thousandth of a block's work
   if (unit <= spec.layers) return {"blocks." + std::to_string(unit - 1), block_cost(spec)};
   return {"head", head_cost(spec)};
@@ -82,32 +89,33 @@ Architecture::UnitInfo Transformer::info(int unit) const {
 
 std::unique_ptr<Unit> Transformer::make(int unit, param::ParamStore& params) {
   if (unit == 0) {
-    auto embedding = std::make_unique<TokenEmbedding>(params, parts_);
-    if (parts_.spec.tie_embeddings) parts_.token_table = &embedding->table();
+    auto embedding = std::make_unique<TokenEmbedding>(params, *parts_);
+    if (parts_->spec.tie_embeddings) parts_->token_table = &embedding->table();
     return embedding;
   }
-  if (unit <= parts_.spec.layers)
-    return std::make_unique<TransformerBlock>(params, parts_, unit - 1);
-  parts_.head_writes_token_table = parts_.token_table != nullptr;
-  return std::make_unique<LmHead>(params, parts_);
+  if (unit <= parts_->spec.layers) {
+    return std::make_unique<TransformerBlock>(params, *parts_, unit - 1);
+  }
+  parts_->head_writes_token_table = parts_->token_table != nullptr;
+  return std::make_unique<LmHead>(params, *parts_);
 }
 
 void Transformer::plan_shared(Arenas& arenas) {
-  const ModelSpec& spec = parts_.spec;
+  const ModelSpec& spec = parts_->spec;
   if (spec.position == Position::rope) {
     const Shape angles = {spec.context, spec.head_width() / 2};
-    const DType statistics = parts_.options.statistics();
+    const DType statistics = parts_->options.statistics();
     rope_cosines_ = arenas.parameters.take(statistics, angles, "rope.cosines");
     rope_sines_ = arenas.parameters.take(statistics, angles, "rope.sines");
-    parts_.rope = {rope_cosines_, rope_sines_};
+    parts_->rope = {rope_cosines_, rope_sines_};
   }
-  parts_.scratch =
-      nn::plan_scratch(arenas.scratch, parts_.block, parts_.activations(), parts_.options.training);
+  parts_->scratch = nn::plan_scratch(arenas.scratch, parts_->block, parts_->activations(),
+                                     parts_->options.training);
 }
 
 void Transformer::initialize(Context& ctx) {
   if (!rope_cosines_) return;
-  ops::rope_table(ctx, static_cast<float>(parts_.spec.rope_theta), rope_cosines_, rope_sines_);
+  ops::rope_table(ctx, static_cast<float>(parts_->spec.rope_theta), rope_cosines_, rope_sines_);
 }
 
 }  // namespace hyperslab::model

@@ -1,12 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// The units of a transformer.
+// The units of a transformer and what they share.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "hyperslab/model/transformer.hpp"
 
 namespace hyperslab::model {
+
+/// What the units of one stage of a transformer share.
+struct TransformerParts {
+  ModelSpec spec;
+  StageOptions options;
+  nn::BlockConfig block;
+  nn::EmbeddingConfig embedding;
+  nn::RopeTables rope;
+  nn::Scratch scratch;
+  std::optional<nn::Block::Slot> one_slot;  ///< of all blocks, if they share one
+  /// Of a tied token table on this rank: the embedding's, with which the head computes, too.
+  const param::FusedParam* token_table = nullptr;
+  bool head_writes_token_table = false;
+
+  [[nodiscard]] bool shares_slot() const {
+    return !options.training || options.recompute == nn::Recompute::full;
+  }
+  [[nodiscard]] bool pre_norm() const { return spec.norm_place == NormPlace::pre; }
+  [[nodiscard]] nn::ActivationSpec activations() const {
+    return {options.B, options.T, options.compute, options.statistics()};
+  }
+  /// Shape of the residual stream on this rank.
+  [[nodiscard]] Shape stream() const {
+    return options.tensor.stream_shape(options.B, options.T, spec.width);
+  }
+  /// What differs from microbatch to microbatch, for the layers.
+  [[nodiscard]] nn::BatchInfo info(const UnitCall& call) const {
+    return {call.batch.sample_position, call.step.state, call.mode == Mode::train};
+  }
+  /// A training pass needs the samples' positions if dropout acts.
+  [[nodiscard]] bool drops(Mode mode) const { return mode == Mode::train && spec.dropout > 0; }
+};
 
 class TokenEmbedding final : public Unit {
  public:
