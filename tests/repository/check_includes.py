@@ -123,7 +123,7 @@ CLEAN = {
     "io/hdf5/handles.hpp": "#include <hdf5.h>\n",
     "io/checkpoint/writer.cpp": '#include "hdf5/handles.hpp"\n',
     "io/deck/read.cpp": '#include <yaml-cpp/yaml.h>\n#include "hyperslab/train/config.hpp"\n',
-    "tests/mpi/world.cpp": "#include <mpi.h>\n",
+    "tests/comm/world.cpp": "#include <mpi.h>\n",
 }
 
 # (a file that must be refused, its text, what the complaint says)
