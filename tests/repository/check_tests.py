@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests lie in the folder of the module that they test, and include no other module's private headers.
+"""Tests lie in the folder of the module that they test, CMake comes to them, and they include no
+private header of another module.
 
 check_tests.py [--self-test]
 """
 
 import os
 import pathlib
+import re
 import sys
 
 import check_includes
@@ -43,9 +45,7 @@ def check_folder(root, folder):
 def private_folder(root, folder):
     """Whose headers tests of this folder may include without 'hyperslab/', or None."""
     sources = sources_of(root, folder)
-    if sources is None or sources.parts[0] != "io":
-        return sources and pathlib.PurePosixPath(*sources.parts[:2])
-    return check_includes.module_of(sources / "any.hpp")[1]
+    return sources and check_includes.module_of(sources / "any.hpp")[1]
 
 
 def check_include(root, path, line, name):
@@ -67,6 +67,14 @@ def check_includes_of(root, path):
             and (found := check_include(root, path, line, name))]
 
 
+def check_listed(root, folder):
+    """The complaint about a folder that CMake never comes to, or None."""
+    lists = folder.parent / "CMakeLists.txt"
+    text = (root / lists).read_text(encoding="utf-8") if (root / lists).is_file() else ""
+    named = re.search(rf"^[^#]*\b{folder.name}\b", text, re.MULTILINE)
+    return None if named else f"{folder}: is not named in {lists}"
+
+
 def check(root):
     """All complaints about the tests below root."""
     complaints, accepted = [], {}
@@ -80,6 +88,8 @@ def check(root):
             found = check_folder(root, path.parent)
             accepted[path.parent] = found is None
             complaints += [found] if found else []
+        if accepted[path.parent] and path.name == "CMakeLists.txt":
+            complaints += [found] if (found := check_listed(root, path.parent)) else []
         if accepted[path.parent] and path.suffix in (".cpp", ".hpp"):
             complaints += check_includes_of(root, path)
     return complaints
@@ -94,9 +104,11 @@ CLEAN = {
     "io/dataset/mapped.hpp": "#pragma once\n",
     "io/deck/rules.hpp": "#pragma once\n",
     "tests/CMakeLists.txt": "add_subdirectory(comm)\n",
+    "tests/comm/CMakeLists.txt": "\n",
     "tests/support/values.hpp": "#pragma once\n",
     "tests/comm/case.hpp": '#include "support/values.hpp"\n',
-    "tests/comm/link_test.cpp": '#include "link.hpp"\n#include "case.hpp"\n#include "hyperslab/comm/world.hpp"\n',
+    "tests/comm/link_test.cpp": '#include "link.hpp"\n#include "case.hpp"\n',
+    "tests/comm/world_test.cpp": '#include "hyperslab/comm/world.hpp"\n',
     "tests/ops/cpu/loops_test.cpp": '#include "cpu/loops.hpp"\n',
     "tests/io/dataset/mapped_test.cpp": '#include "dataset/mapped.hpp"\n#include "files/storage.hpp"\n',
     "tests/io/deck/rules_test.cpp": '#include "rules.hpp"\n',
@@ -111,11 +123,12 @@ BROKEN = [
     ("tests/deck/deck_test.cpp", "\n", "tests/deck: no module of this name"),
     ("tests/comm/mpi/world_test.cpp", "\n", "tests/comm/mpi: no folder of module comm's sources"),
     ("tests/io/tokens/a_test.cpp", "\n", "tests/io/tokens: no folder of module io's sources"),
+    ("tests/run/CMakeLists.txt", "\n", "tests/run: is not named in tests/CMakeLists.txt"),
     ("tests/world_test.cpp", "\n", "tests/world_test.cpp: belongs into a folder"),
-    ("tests/run/a_test.cpp", '#include "link.hpp"\n', "tests/run/a_test.cpp:1: 'link.hpp' is no header of tests/ or"),
+    ("tests/run/a_test.cpp", '#include "link.hpp"\n', "a_test.cpp:1: 'link.hpp' is no header of tests/ or"),
     ("tests/run/b_test.cpp", '#include "../../parallel/comm/link.hpp"\n', "is no header of tests/ or src/run/"),
     ("tests/io/deck/b_test.cpp", '#include "files/storage.hpp"\n', "is no header of tests/ or io/deck/"),
-    ("tests/gpu/lock_test.cpp", '\n#include "lock.hpp"\n', "tests/gpu/lock_test.cpp:2: 'lock.hpp' is no header of tests/ ("),
+    ("tests/gpu/lock_test.cpp", '\n#include "lock.hpp"\n', "_test.cpp:2: 'lock.hpp' is no header of tests/ ("),
 ]
 
 
