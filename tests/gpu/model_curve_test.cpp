@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <random>
 
-#include "dataset/token_writer.hpp"
 #include "gpu/model_run.hpp"
+#include "io/dataset/files.hpp"
 #include "support/temp_folder.hpp"
 
 namespace hyperslab {
@@ -48,17 +48,18 @@ class Zipf {
   std::vector<double> cumulative_;
 };
 
-/// BackwardPart of the ids follow from the one before, the others are drawn alone.
-std::vector<std::int32_t> structured_tokens() {
+/// An eighth of the ids follows from the one before, the others are drawn alone.
+std::vector<std::uint16_t> structured_tokens() {
   const Zipf zipf(kVocabulary);
   std::mt19937_64 random(1);
   std::vector<std::int32_t> follower(static_cast<std::size_t>(kVocabulary));
   for (std::int32_t& id : follower) id = zipf.draw(random);
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(kTokens));
+  std::vector<std::uint16_t> tokens(static_cast<std::size_t>(kTokens));
   std::int32_t last = 0;
-  for (std::int32_t& token : tokens) {
+  for (std::uint16_t& token : tokens) {
     const bool follows = random() % 8 == 0;
-    token = last = follows ? follower[static_cast<std::size_t>(last)] : zipf.draw(random);
+    last = follows ? follower[static_cast<std::size_t>(last)] : zipf.draw(random);
+    token = static_cast<std::uint16_t>(last);
   }
   return tokens;
 }
@@ -76,7 +77,7 @@ class GpuModelCurve : public test::GpuTest {};
 TEST_F(GpuModelCurve, Gpt2InBf16FollowsFp32) {
   const test::TempFolder folder;
   const std::string path = folder.path() + "/tokens.bin";
-  io::write_token_file(path, structured_tokens(), kVocabulary);
+  test::write_file(path, test::llmc(20240520, 1, kTokens, structured_tokens()));
 
   const std::vector<double> bf16 = losses(path, "bf16");
   const std::vector<double> fp32 = losses(path, "fp32");

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "comm/comm_test.hpp"
 #include "hyperslab/comm/gpus.hpp"
 #include "hyperslab/core/transfer.hpp"
-#include "mpi/comm_test.hpp"
 
 namespace hyperslab::test {
 

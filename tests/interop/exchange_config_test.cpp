@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "interop/exchange_models.hpp"
-#include "unit/safetensors/files.hpp"
+#include "io/safetensors/files.hpp"
 
 namespace hyperslab::interop {
 namespace {

@@ -16,8 +16,8 @@
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/io/checkpoint_parts.hpp"
 #include "interop/exchange_models.hpp"
+#include "io/safetensors/files.hpp"
 #include "support/tensors.hpp"
-#include "unit/safetensors/files.hpp"
 
 namespace hyperslab::interop {
 namespace {

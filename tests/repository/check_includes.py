@@ -9,7 +9,6 @@ import os
 import pathlib
 import re
 import sys
-import tempfile
 
 import tree
 
@@ -123,7 +122,7 @@ CLEAN = {
     "io/hdf5/handles.hpp": "#include <hdf5.h>\n",
     "io/checkpoint/writer.cpp": '#include "hdf5/handles.hpp"\n',
     "io/deck/read.cpp": '#include <yaml-cpp/yaml.h>\n#include "hyperslab/train/config.hpp"\n',
-    "tests/mpi/world.cpp": "#include <mpi.h>\n",
+    "tests/comm/world.cpp": "#include <mpi.h>\n",
 }
 
 # (a file that must be refused, its text, what the complaint says)
@@ -146,29 +145,5 @@ BROKEN = [
 ]
 
 
-def self_test():
-    """Proves that a clean tree passes and that every kind of fault is found."""
-    failures = []
-    for path, text, wanted in [(None, None, None), *BROKEN]:
-        with tempfile.TemporaryDirectory() as folder:
-            root = pathlib.Path(folder)
-            tree.write(root, CLEAN)
-            if path:
-                tree.write(root, {path: text})
-            found = check(root)
-        if path is None and found:
-            failures += found
-        if path and (len(found) != 1 or wanted not in found[0]):
-            failures.append(f"{path}: wanted one complaint with '{wanted}', found {found}")
-    return failures
-
-
-def main():
-    """Exit code 0 when nothing is found."""
-    complaints = self_test() if sys.argv[1:] == ["--self-test"] else check(tree.ROOT)
-    print("\n".join(complaints) or "includes: nothing to complain about")
-    return 1 if complaints else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tree.main("includes", check, CLEAN, BROKEN))

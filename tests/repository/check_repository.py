@@ -6,10 +6,8 @@ check_repository.py [--self-test]
 """
 
 import ast
-import pathlib
 import re
 import sys
-import tempfile
 
 import tree
 
@@ -145,29 +143,5 @@ BROKEN = [
 ]
 
 
-def self_test():
-    """Proves that a clean tree passes and that every kind of fault is found."""
-    failures = []
-    for path, text, wanted in [(None, None, None), *BROKEN]:
-        with tempfile.TemporaryDirectory() as folder:
-            root = pathlib.Path(folder)
-            tree.write(root, CLEAN)
-            if path:
-                tree.write(root, {path: text})
-            found = check(root)
-        if path is None and found:
-            failures += found
-        if path and (len(found) != 1 or not found[0].startswith(wanted)):
-            failures.append(f"{path}: wanted one complaint '{wanted}', found {found}")
-    return failures
-
-
-def main():
-    """Exit code 0 when nothing is found."""
-    complaints = self_test() if sys.argv[1:] == ["--self-test"] else check(tree.ROOT)
-    print("\n".join(complaints) or "repository: nothing to complain about")
-    return 1 if complaints else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tree.main("repository", check, CLEAN, BROKEN))

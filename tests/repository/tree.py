@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of the repository, as the checks beside this file see them."""
+"""The files of the repository, as the checks beside this file see them, and what these share."""
 
 import os
 import pathlib
 import subprocess
+import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SKIPPED = ("build", "runs", ".git", ".cache", "shared", "__pycache__")
@@ -29,3 +31,30 @@ def write(root, texts):
     for path, text in texts.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
+
+
+def missed(check, clean, broken):
+    """Proves that check() passes a clean tree and finds every kind of fault; what it got wrong.
+
+    broken: rows of (a file that must be refused, its text, what the one complaint says).
+    """
+    failures = []
+    for path, text, expected in [(None, None, None), *broken]:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            write(root, clean)
+            if path:
+                write(root, {path: text})
+            found = check(root)
+        if path is None:
+            failures += found
+        elif len(found) != 1 or expected not in found[0]:
+            failures.append(f"{path}: expected one complaint with '{expected}', found {found}")
+    return failures
+
+
+def main(name, check, clean, broken):
+    """Exit code 0 if nothing is found: in the repository, or by --self-test."""
+    complaints = missed(check, clean, broken) if sys.argv[1:] == ["--self-test"] else check(ROOT)
+    print("\n".join(complaints) or f"{name}: nothing to complain about")
+    return 1 if complaints else 0

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "mpi/pmpi_counter.hpp"
+#include "comm/pmpi_counter.hpp"
 #include "support/mpi_world.hpp"
 #include "train/small_run.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small deck and a trainer on generated tokens, for the tests of this folder.
+// A small deck and a trainer on generated tokens, for tests of this module and of those after it.
 #pragma once
 
 #include <memory>

@@ -5,8 +5,8 @@
 
 #include <utility>
 
+#include "comm/pmpi_counter.hpp"
 #include "hyperslab/train/trainer.hpp"
-#include "mpi/pmpi_counter.hpp"
 #include "support/mpi_world.hpp"
 #include "train/closed_forms.hpp"
 #include "train/small_run.hpp"

@@ -3,12 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <numeric>
 #include <thread>
 
-#include "hyperslab/sharding/arrivals.hpp"
 #include "support/mpi_world.hpp"
 #include "train/small_run.hpp"
 
@@ -113,54 +111,6 @@ TEST(Waiting, TheTwoEndsOfATiedTableReduceGradients) {
   SmallRun run(config, mesh, world().rank());
 
   EXPECT_GT(steps_of(run).most.reduce_busy_seconds, 0);
-}
-
-TEST(Waiting, AMemberThatIsLateIsSeenWhereItComes) {
-  const auto comm = world().communicator(Device::cpu, comm::GroupRole::data);
-  Context ctx(Device::cpu);
-  ctx.recorder().begin_step(1, false);
-  std::array<double, 3> waits{};
-  for (double& seconds : waits) {
-    world().barrier();
-    if (comm->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    const double begin = now_seconds();
-    const comm::Ticket ticket = comm->arrive(ctx);
-    seconds = comm->wait(ctx, ticket) - begin;
-  }
-
-  if (comm->rank() == 1) {
-    EXPECT_LT(std::ranges::min(waits), 0.1);
-  } else {
-    EXPECT_GT(std::ranges::max(waits), 0.15);
-  }
-  const comm::Traffic& traffic = comm->traffic();
-  EXPECT_EQ(std::accumulate(traffic.calls.begin(), traffic.calls.end(), std::int64_t{0}), 0);
-  EXPECT_EQ(ctx.recorder().end_step().reduce_seconds, 0);
-}
-
-TEST(Waiting, MembersThatAreLateAreSeenAtEachOfManyPoints) {
-  constexpr int kPoints = 1500;  // with their reductions thrice as many as may be under way
-  const auto comm = world().communicator(Device::cpu, comm::GroupRole::data);
-  Context ctx(Device::cpu);
-  ctx.recorder().begin_step(1, false);
-  dp::Arrivals arrivals;
-  Tensor value(Device::cpu, DType::f32, {1});
-  for (int i = 0; i < kPoints; ++i) {
-    const bool late = i == 20 || i == 700 || i == kPoints - 1;
-    if (late && comm->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    const auto point = arrivals.come(ctx, *comm);
-    const comm::Ticket ticket = comm->all_reduce(ctx, value.view(), comm::ReduceOp::max);
-    const double begin = now_seconds();
-    comm->wait(ctx, ticket);
-    arrivals.waited(point, begin, now_seconds());
-  }
-
-  const double late = arrivals.take_late_seconds(ctx);
-
-  if (comm->rank() == 0) {
-    EXPECT_GT(late, 0.5);
-  }
-  EXPECT_EQ(arrivals.take_late_seconds(ctx), 0);
 }
 
 }  // namespace

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <numeric>
+
+#include "dataset/token_writer.hpp"
+#include "hyperslab/ops/loss.hpp"
+#include "io/dataset/files.hpp"
+
+namespace hyperslab::test {
+namespace {
+
+using io::Samples;
+using io::Sampling;
+using Ids = std::vector<std::int32_t>;
+
+std::vector<std::int64_t> starts(const Samples& samples, std::int64_t first, std::int64_t count) {
+  std::vector<std::int64_t> out;
+  for (std::int64_t g = first; g < first + count; ++g) out.push_back(samples.start(g));
+  return out;
+}
+
+TEST(Samples, BlocksAreAPermutationInEveryEpochAndANewOneInTheNext) {
+  const Counting source(1003);
+  const Samples samples(source, Sampling::blocks, 10, 42);
+  ASSERT_EQ(samples.size(), 100);
+
+  const auto first = starts(samples, 0, 100);
+  const auto second = starts(samples, 100, 100);
+  auto sorted_first = first;
+  auto sorted_second = second;
+  std::ranges::sort(sorted_first);
+  std::ranges::sort(sorted_second);
+
+  for (std::int64_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(sorted_first[static_cast<std::size_t>(i)], 10 * i);
+    EXPECT_EQ(sorted_second[static_cast<std::size_t>(i)], 10 * i);
+  }
+  EXPECT_NE(first, second);
+  EXPECT_NE(first, sorted_first);
+  EXPECT_EQ(first, starts(Samples(source, Sampling::blocks, 10, 42), 0, 100));
+  EXPECT_NE(first, starts(Samples(source, Sampling::blocks, 10, 43), 0, 100));
+}
+
+TEST(Samples, BlocksCoverEveryTokenOnceAsInputAndOnceAsTarget) {
+  const Counting source(101);
+  const Samples samples(source, Sampling::blocks, 10, 42);
+  std::vector<int> as_input(101);
+  std::vector<int> as_target(101);
+
+  Ids tokens(10);
+  Ids targets(10);
+  for (std::int64_t g = 0; g < samples.size(); ++g) {
+    samples.read(g, tokens, targets);
+    for (std::size_t t = 0; t < 10; ++t) {
+      EXPECT_EQ(targets[t], tokens[t] + 1);
+      ++as_input[static_cast<std::size_t>(tokens[t])];
+      ++as_target[static_cast<std::size_t>(targets[t])];
+    }
+  }
+
+  std::vector<int> once(101, 1);
+  once.back() = 0;  // the last token has no target
+  EXPECT_EQ(as_input, once);
+  std::ranges::reverse(once);
+  EXPECT_EQ(as_target, once);
+}
+
+TEST(Samples, WindowsAreReproducibleAndReachBothEnds) {
+  const Counting source(20);
+  const Samples samples(source, Sampling::windows, 8, 42);
+
+  const auto found = starts(samples, 0, 2000);
+
+  EXPECT_EQ(found, starts(Samples(source, Sampling::windows, 8, 42), 0, 2000));
+  EXPECT_NE(found, starts(Samples(source, Sampling::windows, 8, 43), 0, 2000));
+  EXPECT_EQ(std::ranges::min(found), 0);
+  EXPECT_EQ(std::ranges::max(found), 11);  // tokens 11 to 18 with targets 12 to 19
+  for (std::int64_t start = 0; start < 12; ++start) {
+    EXPECT_NEAR(std::ranges::count(found, start), 2000.0 / 12, 60);  // 5 deviations
+  }
+}
+
+TEST(Samples, WithoutShuffleBlocksFollowTheFile) {
+  const Counting source(31);
+
+  for (const Sampling sampling : {Sampling::blocks, Sampling::windows}) {
+    const Samples samples(source, sampling, 10, 42, false);
+    EXPECT_EQ(starts(samples, 0, 7), (std::vector<std::int64_t>{0, 10, 20, 0, 10, 20, 0}));
+  }
+}
+
+TEST(Samples, StridedOnesCountEveryTargetOnceWithTheContextThatIsPromised) {
+  const Counting source(101);
+  constexpr Dim kT = 10;
+  for (const Dim stride : {1, 3, 7, 10}) {
+    for (const std::int64_t covered : {10, 11, 20, 93, 100}) {
+      const Samples samples = Samples::strided(source, kT, stride, covered);
+      Ids seen;
+      Ids tokens(kT);
+      Ids targets(kT);
+      for (std::int64_t g = 0; g < samples.size(); ++g) {
+        samples.read(g, tokens, targets);
+        std::int64_t counted = 0;
+        for (Dim t = 0; t < kT; ++t) {
+          const std::int32_t target = targets[static_cast<std::size_t>(t)];
+          if (target == ops::kIgnoredTarget) continue;
+          EXPECT_EQ(target, tokens[static_cast<std::size_t>(t)] + 1);
+          EXPECT_TRUE(t + 1 >= kT - stride + 1 || tokens.front() == 0) << stride << " " << t;
+          seen.push_back(target);
+          ++counted;
+        }
+        EXPECT_EQ(samples.counted(g), counted);
+        EXPECT_TRUE(counted == kT || samples.may_ignore());
+      }
+      Ids all(static_cast<std::size_t>(covered));
+      std::iota(all.begin(), all.end(), 1);
+      EXPECT_EQ(seen, all) << stride << " " << covered;
+    }
+  }
+}
+
+TEST(Samples, ASourceOfOneSampleServesAndASmallerOneIsRefused) {
+  const Counting enough(11);
+  const Counting small(10);
+
+  EXPECT_EQ(Samples(enough, Sampling::blocks, 10, 42).size(), 1);
+  EXPECT_EQ(Samples(enough, Sampling::windows, 10, 42).start(5), 0);
+  expect_error(ExitCode::data, {"counting", "at least 11 tokens", "found 10"},
+               [&] { Samples(small, Sampling::blocks, 10, 42); });
+}
+
+class SamplesOfFiles : public FilesTest {};
+
+TEST_F(SamplesOfFiles, OneSampleMayCrossSeveralShards) {
+  io::write_token_file(path("1.bin"), Ids{0, 1, 2}, 257);
+  io::write_token_file(path("2.bin"), Ids{3}, 257);
+  io::write_token_file(path("3.npy"), Ids{4, 5, 6, 7, 8}, 257);
+  const auto source = io::open_tokens({path("*")}, io::RawIds::uint16, 257, 1);
+  const Samples samples(*source, Sampling::blocks, 8, 42);
+
+  Ids tokens(8);
+  Ids targets(8);
+  samples.read(0, tokens, targets);
+
+  EXPECT_EQ(tokens, (Ids{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(targets, (Ids{1, 2, 3, 4, 5, 6, 7, 8}));
+}
+
+}  // namespace
+}  // namespace hyperslab::test

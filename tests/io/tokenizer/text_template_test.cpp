@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Special tokens around texts: post_processor of tokenizer.json, and tokenizer_config.json.
+#include "io/tokenizer/vocabularies.hpp"
+
+namespace hyperslab::test {
+namespace {
+
+using nlohmann::json;
+using Ids = std::vector<std::int32_t>;
+
+/// A folder v with a vocabulary whose ids from 259 on are <|endoftext|>, <s> and </e>.
+class TextTemplates : public VocabularyTest {
+ protected:
+  TextTemplates() {
+    train("the the cat", 262, "v", {"<|endoftext|>", "<s>", "</e>"});
+    file_ = json_of("v/tokenizer.json");
+  }
+  static json special(const std::string& token) {
+    return {{"SpecialToken", {{"id", token}, {"type_id", 0}}}};
+  }
+  static json processor(const json& single) {
+    json tokens;
+    for (const auto& [token, id] : {std::pair("<s>", 260), std::pair("</e>", 261)}) {
+      tokens[token] = {{"id", token}, {"ids", {id}}, {"tokens", {token}}};
+    }
+    return {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}};
+  }
+  static json before_and_after() { return processor({special("<s>"), text_, special("</e>")}); }
+  void set(const json& post_processor) {
+    file_["post_processor"] = post_processor;
+    write("v/tokenizer.json", file_.dump());
+  }
+  [[nodiscard]] std::unique_ptr<io::Tokenizer> open() const {
+    return io::open_tokenizer(path("v"));
+  }
+  void expect(const Ids& before, const Ids& after) const {
+    EXPECT_EQ(open()->text_template().before, before);
+    EXPECT_EQ(open()->text_template().after, after);
+  }
+  void refuse(std::initializer_list<std::string> parts) const {
+    expect_error(ExitCode::data, parts, [this] { (void)open(); });
+  }
+  void config(const json& content) const { write("v/tokenizer_config.json", content.dump()); }
+  /// Token ids of a file with this text.
+  Ids ids_of(const std::string& text, bool special_tokens = true) const {
+    io::tokenize_files(*open(), std::vector{write("in.txt", text)}, path("out.bin"), {},
+                       special_tokens);
+    return read_all(*io::open_tokens({path("out.bin")}, io::RawIds::uint16, 262, 1));
+  }
+
+  static inline const json text_ = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  json file_;
+};
+
+TEST_F(TextTemplates, AreThoseOfThePostProcessor) {
+  const json byte_level = {{"type", "ByteLevel"}, {"trim_offsets", false}};
+  set(nullptr);
+  expect({}, {});
+  set(byte_level);
+  expect({}, {});
+  set(before_and_after());
+  expect({260}, {261});
+  set({{"type", "Sequence"}, {"processors", {byte_level, processor({special("<s>"), text_})}}});
+  expect({260}, {});
+  const auto tokenizer = open();
+  EXPECT_EQ(decoded(*tokenizer, tokenizer->encode("the")), "the");
+  EXPECT_EQ(tokenizer->encode("the").size(), 1U);
+}
+
+TEST_F(TextTemplates, OfOtherKindsAreRefused) {
+  const json roberta = {
+      {"type", "RobertaProcessing"}, {"sep", {"</e>", 261}}, {"cls", {"<s>", 260}}};
+  set(roberta);
+  refuse({path("v/tokenizer.json"), "post_processor: expected ByteLevel", "RobertaProcessing"});
+  set({{"type", "Sequence"}, {"processors", {{{"type", "BertProcessing"}}}}});
+  refuse({"post_processor", "BertProcessing"});
+  set(processor({special("<x>"), text_}));
+  refuse({"special_tokens with all tokens", "<x>"});
+  set(processor(json::array({special("<s>")})));
+  refuse({"the text A once"});
+  set(processor({text_, {{"Sequence", {{"id", "B"}}}}}));
+  refuse({"the text A in the template"});
+  auto large = before_and_after();
+  large["special_tokens"]["<s>"]["ids"] = {262};
+  set(large);
+  refuse({"ids below 262", "'262'"});
+}
+
+TEST_F(TextTemplates, StandAroundEveryDocumentOfATokenFile) {
+  set(before_and_after());
+  const auto tokenizer = open();
+  const Ids one = tokenizer->encode("cat");
+  const Ids two = tokenizer->encode("the the\n");
+  Ids expected = {260};
+  expected.insert(expected.end(), two.begin(), two.end());
+  expected.insert(expected.end(), {261, 259, 260});
+  expected.insert(expected.end(), one.begin(), one.end());
+  expected.insert(expected.end(), {261, 259});
+
+  EXPECT_EQ(ids_of("the the\n<|endoftext|>\ncat"), expected);
+  io::decode_files(*tokenizer, {path("out.bin")}, path("back.txt"));
+  EXPECT_EQ(content("back.txt"), "the the\n<|endoftext|>\ncat");
+  std::erase_if(expected, [](std::int32_t id) { return id == 260 || id == 261; });
+  EXPECT_EQ(ids_of("the the\n<|endoftext|>\ncat", false), expected);
+  EXPECT_EQ(ids_of("<|endoftext|>\n"), (Ids{260, 261, 259}));  // a file without text
+}
+
+TEST_F(TextTemplates, DoNotDoubleTheEndOfText) {
+  std::filesystem::remove(path("v/tokenizer.json"));
+  config({{"add_bos_token", true}, {"add_eos_token", true}});
+
+  expect({259}, {259});
+  const Ids ids = ids_of("the\n<|endoftext|>\nthe");
+  EXPECT_EQ(std::ranges::count(ids, 259), 2);
+  EXPECT_EQ(ids.back(), 259);
+}
+
+TEST_F(TextTemplates, AreThoseOfTheConfigBesideVocabJson) {
+  std::filesystem::remove(path("v/tokenizer.json"));
+  config({{"add_bos_token", true}, {"bos_token", {{"content", "<s>"}}}, {"eos_token", "</e>"}});
+  expect({260}, {});
+  config({{"add_eos_token", true}, {"bos_token", "<s>"}, {"eos_token", "</e>"}});
+  expect({}, {261});
+  config({{"add_bos_token", false}, {"add_eos_token", nullptr}, {"bos_token", "<s>"}});
+  expect({}, {});
+  config({{"add_bos_token", true}});
+  expect({259}, {});
+  write("v/special_tokens_map.json", R"({"bos_token": "</e>"})");
+  expect({261}, {});
+  config({{"add_bos_token", true}, {"bos_token", "<x>"}});
+  refuse({path("v/tokenizer_config.json"), "bos_token: expected a token of the vocabulary", "<x>"});
+  config({{"add_bos_token", 7}});
+  refuse({"add_bos_token: expected true or false, found '7'"});
+  write("v/tokenizer_config.json", "[]");
+  refuse({"tokenizer_config.json", "expected an object, found array"});
+}
+
+TEST_F(TextTemplates, OfATokenizerJsonDoNotFollowTheConfig) {
+  set(before_and_after());
+  config({{"add_bos_token", false}, {"bos_token", "<s>"}});
+  expect({260}, {261});
+  set(nullptr);
+  config({{"add_bos_token", true}, {"bos_token", "<s>"}});
+  expect({}, {});
+}
+
+TEST_F(TextTemplates, ATokenBehindTextsEndsDocumentsWhereNoOtherDoes) {
+  set(before_and_after());
+  file_["added_tokens"] = json::array();
+  file_["model"]["vocab"].erase("<|endoftext|>");
+  file_["model"]["vocab"]["<end>"] = 259;
+  set(before_and_after());
+
+  EXPECT_EQ(open()->end_of_text(), 261);
+  EXPECT_TRUE(open()->is_special(260));
+  EXPECT_TRUE(open()->is_special(261));
+}
+
+TEST_F(TextTemplates, SettingsThatGiveOtherIdsAreRefused) {
+  config({{"add_prefix_space", true}, {"tokenizer_class", "GPT2Tokenizer"}});
+  refuse({path("v/tokenizer_config.json"), "add_prefix_space: expected false", "'true'"});
+  std::filesystem::remove(path("v/tokenizer.json"));
+  refuse({"add_prefix_space: expected false"});
+  config({{"tokenizer_class", "CLIPTokenizer"}});
+  refuse({"tokenizer_class: expected GPT2Tokenizer", "CLIPTokenizer"});
+  config({{"added_tokens_decoder", {{"7", {{"content", "the"}, {"special", false}}}}}});
+  refuse({"added_tokens_decoder.7: expected special tokens alone"});
+  config({{"tokenizer_class", "GPT2TokenizerFast"}, {"add_prefix_space", false}});
+  expect({}, {});
+}
+
+TEST_F(TextTemplates, APrefixSpaceBesideAPatternOfItsOwnIsNoSetting) {
+  std::filesystem::rename(with_pattern("v", "\\S+|\\s+"), path("v/tokenizer.json"));
+  config({{"add_prefix_space", true}, {"tokenizer_class", "PreTrainedTokenizerFast"}});
+
+  EXPECT_EQ(decoded(*open(), open()->encode("the cat")), "the cat");
+}
+
+}  // namespace
+}  // namespace hyperslab::test

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values that data ranks updated in shards, on all of them; and the whole way from gradients to
+// 16-bit values with masters in shards.
+#include "hyperslab/optim/optimizer.hpp"
+#include "sharding/ranks.hpp"
+
+namespace hyperslab {
+namespace {
+
+using test::Layout;
+using test::RankOfLayout;
+using test::world;
+
+constexpr int kSteps = 3;
+constexpr int kMicrobatches = 2;
+constexpr std::uint64_t kSeed = 7;
+
+std::uint16_t pattern(Dim flat) { return static_cast<std::uint16_t>(0x3f00 + flat % 251); }
+
+TEST(ShardedState, BringsEveryShardBeforeItsUnitReadsIt) {
+  Layout layout;
+  layout.data = world().size();
+  const mesh::Mesh mesh(world(), Device::cpu, layout.parallel(), layout.needs());
+  for (const bool tied : {false, true}) {
+    layout.tied = tied;
+    for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{1} << 20}) {
+      RankOfLayout rank(layout, mesh, 1, bucket_bytes, DType::bf16);
+      const param::ParamGroup& group = rank.group();
+      auto* values = static_cast<std::uint16_t*>(group.value().data.raw());
+      const std::vector<param::ElementRange> ranges = rank.strategy.updated_ranges();
+      ASSERT_EQ(ranges.size(), group.buckets().size());
+      for (const auto& [first, in_shards, size] : ranges) {
+        for (Dim i = 0; i < size; ++i) values[first + i] = pattern(first + i);
+      }
+      EXPECT_EQ(rank.strategy.gathers(), world().size() > 1);
+
+      for (std::size_t i = 0; i < ranges.size(); ++i) rank.strategy.after_update(rank.ctx, i);
+      for (const param::Param* param : group.params()) {
+        rank.strategy.before_forward(rank.ctx, param->unit);
+        for (Dim i = param->flat_begin; i < param->flat_begin + param->numel(); ++i) {
+          ASSERT_EQ(values[i], pattern(i)) << param->name;
+        }
+      }
+      rank.strategy.wait_all(rank.ctx);
+    }
+  }
+}
+
+ops::StepState state_of(int step) {
+  ops::StepState state;
+  state.input.learning_rate = 3e-3F;
+  state.clip_scale = 0.5F;
+  state.bias_correction1 = 1 - std::pow(0.9F, static_cast<float>(step));
+  state.bias_correction2 = 1 - std::pow(0.95F, static_cast<float>(step));
+  return state;
+}
+
+/// The values that a rank alone would have after so many steps.
+class Alone {
+ public:
+  explicit Alone(RankOfLayout& like, std::size_t bucket_bytes, DType compute)
+      : like_(like),
+        bound_(like.layout().table(like.mesh().at(), bucket_bytes), compute, 0, 0),
+        optimizer_(optim::make_optimizer({}, bound_.group(), false, arena_)) {
+    optimizer_->initialize(ctx_);
+    param::initialize(ctx_, bound_.group(), kSeed);
+  }
+  void step(int step) {
+    const std::vector<float> sums = test::brute_force_flat(like_.layout(), bound_.table(),
+                                                           like_.mesh().at(), step, kMicrobatches);
+    const param::StateView& gradients = bound_.strategy().gradients();
+    std::ranges::copy(sums, gradients.data.data<float>());
+    const ops::StepState state = state_of(step);
+    optimizer_->update(ctx_, &state, gradients, bound_.group().all());
+  }
+  [[nodiscard]] CView value() { return bound_.group().value().data; }
+
+ private:
+  Context ctx_{Device::cpu};
+  RankOfLayout& like_;
+  test::BoundTable bound_;
+  Arena arena_{"optimizer", Device::cpu, 1 << 18};
+  std::unique_ptr<optim::Optimizer> optimizer_;
+};
+
+TEST(ShardedMasters, GiveTheValuesOfARankAloneBitForBit) {
+  constexpr std::size_t kBucketBytes = 2000;
+  for (const Layout& layout : test::layouts_of(world().size())) {
+    const mesh::Mesh mesh(world(), Device::cpu, layout.parallel(), layout.needs());
+    for (const DType compute : {DType::bf16, DType::f16}) {
+      for (const int zero : {0, 1, 2}) {
+        if (zero == 2 && layout.pipeline > 1) continue;
+        SCOPED_TRACE(layout.str() + " zero " + std::to_string(zero));
+        RankOfLayout rank(layout, mesh, zero, kBucketBytes, compute);
+        Alone alone(rank, kBucketBytes, compute);
+        Arena arena("optimizer", Device::cpu, 1 << 18);
+        const auto optimizer =
+            optim::make_optimizer({}, rank.group(), rank.strategy.shards_state(), arena);
+        optimizer->initialize(rank.ctx);
+        param::initialize(rank.ctx, rank.group(), kSeed);
+        for (int step = 1; step <= kSteps; ++step) {
+          const ops::StepState state = state_of(step);
+          rank.step(step, kMicrobatches, 1);
+          const std::vector<param::ElementRange> ranges = rank.strategy.updated_ranges();
+          for (std::size_t i = 0; i < ranges.size(); ++i) {
+            optimizer->update(rank.ctx, &state, rank.strategy.gradients(), ranges[i]);
+            rank.strategy.after_update(rank.ctx, i);
+          }
+          rank.strategy.wait_all(rank.ctx);
+          alone.step(step);
+
+          const CView value = rank.group().value().data;
+          ASSERT_EQ(std::memcmp(value.raw(), alone.value().raw(), value.bytes()), 0)
+              << "step " << step;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab
