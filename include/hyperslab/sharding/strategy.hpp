@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "hyperslab/comm/communicator.hpp"
@@ -108,8 +109,6 @@ class ShardStrategy {
   [[nodiscard]] virtual comm::Ticket start_sum(Context& ctx, const Bucket& bucket) = 0;
   /// What start_sum leaves on this rank.
   [[nodiscard]] virtual View reduced(const Bucket& bucket) const = 0;
-  /// The sums of a bucket are there, of all axes.
-  virtual void keep(Context& /*ctx*/, const Bucket& /*bucket*/, int /*microbatch*/) {}
 
   [[nodiscard]] const param::ParamGroup& group() const { return *group_; }
   [[nodiscard]] const Bucket& bucket(std::size_t index) const { return group_->buckets()[index]; }
@@ -118,6 +117,10 @@ class ShardStrategy {
   [[nodiscard]] std::vector<View> by_bucket(const View& flat) const;
   /// This rank's shard in the memory where backward writes.
   [[nodiscard]] View written_shard(const Bucket& bucket) const;
+  /// Phase::reduce_exposed for the life of the result, if there are sums to wait for.
+  [[nodiscard]] std::optional<Scope<Phase>> enter_exposed(Context& ctx) const;
+  /// If the sums of a bucket are under way: waits for the one over data, then sums over the other
+  /// axes. To be called after enter_exposed().
   void wait_for_bucket(Context& ctx, std::size_t index);
   void note_arrival(Context& ctx) { data_point_ = arrivals_.come(ctx, data()); }
 
