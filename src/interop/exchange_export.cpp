@@ -129,8 +129,8 @@ void read_ours(const io::CheckpointReader& reader, const ExchangedTensor& tensor
   std::vector<io::SlabTarget> targets;
   Dim begin = 0;
   for (const NamedShape& ours : tensor.ours) {
-    const View place = out.flat().slice(begin, ours.shape.numel()).reshaped(ours.shape);
-    targets.push_back({ours.name, ours.shape, Hyperslab::whole(ours.shape), place});
+    const View values = out.flat().slice(begin, ours.shape.numel()).reshaped(ours.shape);
+    targets.push_back({ours.name, ours.shape, Hyperslab::whole(ours.shape), values});
     begin += ours.shape.numel();
   }
   reader.read(targets);

@@ -110,8 +110,8 @@ void Part::read(const io::SafetensorsReader& reader, const std::string& name,
   }
   Dim begin = 0;
   for (const NamedShape& ours : tensor.ours) {
-    const View place = memory.view().flat().slice(begin, ours.shape.numel());
-    pieces_.push_back({ours, place.reshaped(ours.shape)});
+    const View values = memory.view().flat().slice(begin, ours.shape.numel());
+    pieces_.push_back({ours, values.reshaped(ours.shape)});
     begin += ours.shape.numel();
   }
   elements_ += tensor.numel();

@@ -52,7 +52,7 @@ class Decks(Refused):
                 (self.folder / f"{name}.yaml").write_bytes(content)
                 self.refuse(2, [f"{name}.yaml:"], "train", f"{name}.yaml", ranks=0)
 
-    def test_unknown_key_has_its_place_and_a_suggestion(self):
+    def test_unknown_key_has_its_line_and_a_suggestion(self):
         self.write_deck("unknown.yaml", ("heads: 2", "heds: 2"))
 
         self.refuse_train(2, ["unknown.yaml:2:46: ", "'heds'", "did you mean 'heads'?"], deck="unknown.yaml")

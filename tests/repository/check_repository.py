@@ -148,7 +148,7 @@ BROKEN = [
 def self_test():
     """Proves that a clean tree passes and that every kind of fault is found."""
     failures = []
-    for path, text, wanted in [(None, None, None), *BROKEN]:
+    for path, text, expected in [(None, None, None), *BROKEN]:
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             tree.write(root, CLEAN)
@@ -157,8 +157,8 @@ def self_test():
             found = check(root)
         if path is None and found:
             failures += found
-        if path and (len(found) != 1 or not found[0].startswith(wanted)):
-            failures.append(f"{path}: wanted one complaint '{wanted}', found {found}")
+        if path and (len(found) != 1 or not found[0].startswith(expected)):
+            failures.append(f"{path}: expected one complaint '{expected}', found {found}")
     return failures
 
 

@@ -29,7 +29,7 @@ struct Param {
   bool owned = true;   ///< of the ranks that hold this part, this one counts and stores it
   Dim flat_begin = 0;  ///< elements from the start of the group's flat space
   View master;         ///< f32 (f64 for f64); absent if frozen, or if masters are sharded
-  View value;          ///< in the storage format; the master itself where that is f32
+  View value;          ///< in the storage format; the master itself if that is f32
   View gradient;       ///< f32 (f64 for f64); absent if frozen, and in a forward-only run
   [[nodiscard]] Dim numel() const { return part.numel(); }
   [[nodiscard]] Dim stored_numel() const;

@@ -15,7 +15,7 @@ namespace hyperslab::dp {
 /// step's most points and waits.
 class Arrivals {
  public:
-  /// A place in the order of the points of a step.
+  /// Index of a point among those of a step.
   using Point = std::size_t;
 
   /// This member has come to a point of `group`, where it will wait for others; collective. Asks

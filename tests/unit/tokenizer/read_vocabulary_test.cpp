@@ -60,7 +60,7 @@ TEST_F(ReadVocabulary, NamesPathsWithoutAVocabulary) {
                              path("v/merges.txt")));
 }
 
-TEST_F(ReadVocabulary, NamesThePlaceOfBrokenJson) {
+TEST_F(ReadVocabulary, NamesTheLineOfBrokenJson) {
   expect_vocab_refused("{\"a\": 0,\n\"b\": }",
                        "expected JSON, found a parse error at line 2, column 6");
   expect_vocab_refused("", "expected JSON, found a parse error at line 1, column 1");

@@ -144,7 +144,7 @@ TEST_F(TextTemplates, OfATokenizerJsonDoNotFollowTheConfig) {
   expect({}, {});
 }
 
-TEST_F(TextTemplates, ATokenBehindTextsEndsDocumentsWhereNoOtherDoes) {
+TEST_F(TextTemplates, ATokenAfterTextsEndsDocumentsIfNoOtherDoes) {
   set(before_and_after());
   file_["added_tokens"] = json::array();
   file_["model"]["vocab"].erase("<|endoftext|>");
