@@ -183,7 +183,7 @@ void ShardStrategy::wait_for_bucket(Context& ctx, std::size_t index) {
   const View sums = reduced(mine);
   if (mine.placement.tensor.is_partial()) sum(ctx, *groups_.tensor, sums);
   if (mine.placement.pipeline.is_partial() && groups_.tied != nullptr) {
-    const Arrivals::Point point = arrivals_.come(ctx, *groups_.tied);
+    const Arrivals::Point point = arrivals_.arrive(ctx, *groups_.tied);
     await(ctx, *groups_.tied, groups_.tied->all_reduce(ctx, sums, comm::ReduceOp::sum), point);
   }
 }

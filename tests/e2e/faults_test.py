@@ -81,7 +81,7 @@ class Decks(Refused):
     def test_layout_that_does_not_fit_the_ranks(self):
         self.refuse(2, ["needs 4 ranks", "2 were started"], "train", "deck.yaml", "--set", "parallel.data=4")
 
-    def test_one_rank_where_four_are_needed(self):
+    def test_one_rank_if_four_are_needed(self):
         for ranks in (0, 1):
             self.refuse(2, ["needs 4 ranks", "1 were started"], "train", "deck.yaml", "--set",
                         "parallel.data=4", ranks=ranks)

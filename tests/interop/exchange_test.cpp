@@ -360,12 +360,12 @@ TEST(Exchange, AnUntiedModelKeepsItsHeadAndNeedsOne) {
 
 TEST(Exchange, ValuesThatAreNotFiniteAreRefusedAndNothingIsLeft) {
   const ModelSpec spec = small(model::Family::gpt2);
-  for (const float odd :
+  for (const float value :
        {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     const test::TempFolder temp;
     const auto fill = [&](const std::string& name, View out) {
       if (name != "transformer.h.1.mlp.c_fc.weight") return;
-      out.data<float>()[7] = out.data<float>()[9] = odd;
+      out.data<float>()[7] = out.data<float>()[9] = value;
     };
     const std::string folder = folder_filled(temp, spec, tensors_of(spec), fill);
 
@@ -409,7 +409,7 @@ TEST(Exchange, ADirectoryWithCheckpointsIsNotImportedInto) {
   EXPECT_EQ(io::CheckpointReader(temp.path() + "/c").meta().step, 7);
 }
 
-TEST(Exchange, TokenizerFilesGoAlong) {
+TEST(Exchange, TokenizerFilesAreCopied) {
   const test::TempFolder temp;
   const ModelSpec spec = small(model::Family::gpt2);
   write_checkpoint(spec, temp.path() + "/c");

@@ -51,7 +51,7 @@ TEST_F(Matmul, MatchesTheDefinitionForAllLayoutsAndAwkwardSizes) {
   }
 }
 
-TEST_F(Matmul, AccumulatesWhereAsked) {
+TEST_F(Matmul, AccumulatesIfAsked) {
   const Tensor a = tensor_of(DType::f64, {1, 2}, {1, 2});
   const Tensor b = tensor_of(DType::f64, {2, 1}, {3, 4});
   Tensor c = filled_tensor(DType::f64, {1, 1}, 100);

@@ -88,7 +88,7 @@ TEST(MemorySavings, KeepToTheRules) {
   }
 }
 
-TEST(MemorySavings, FusedAttentionWhereAGpuHasIt) {
+TEST(MemorySavings, FusedAttentionIfAGpuHasIt) {
   train::TrainerOptions options;
   options.device = Device::cuda;
   const std::vector<std::string> deck = {"model.context=2048", "model.width=32"};

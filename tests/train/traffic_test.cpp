@@ -94,8 +94,8 @@ void expect_equal(const comm::Traffic& found, const Flows& expected, std::int64_
   }
 }
 
-/// Members tell when they come to a wait for gradients: once a step to the data group's, with zero
-/// 2 also before a buffer is used again, and to each sum of a tied table. No data moves, and
+/// Members announce that they wait for gradients: once a step in the data group, with zero 2 also
+/// before a buffer is used again, and for each sum of a tied table. No data moves, and
 /// communicators do not count it.
 void expect_arrivals(std::int64_t seen, const Numbers& numbers, const std::string& group,
                      const Flows& flows) {

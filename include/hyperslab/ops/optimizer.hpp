@@ -14,7 +14,7 @@ inline constexpr Dim kDecayGranule = 32;
 struct UpdateOperands {
   View master;     ///< f32 (f64 for f64)
   CView gradient;  ///< likewise
-  View value;      ///< copy in the compute dtype; absent if the masters are computed with
+  View value;      ///< copy in the compute dtype; absent if ops read the masters
   CView decay;     ///< f32, one weight decay for every kDecayGranule elements
 };
 

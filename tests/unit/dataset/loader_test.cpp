@@ -98,7 +98,7 @@ TEST(Loader, TokenSortIndexIsStable) {
   }
 }
 
-TEST(Loader, OverfitsOneBatchWhereAsked) {
+TEST(Loader, OverfitsOneBatchIfAsked) {
   const Counting source(5000);
   const Samples samples(source, Sampling::blocks, 5, 42);
   Loader one(samples, 4, 0, 1, true);

@@ -183,7 +183,7 @@ TEST_F(ReadVocabulary, ReadsMergesAsPairsAndLiteralTokens) {
   for (const std::int32_t id : {259, 260}) EXPECT_TRUE(tokenizer->is_special(id)) << id;
 }
 
-TEST_F(ReadVocabulary, OnlyTheEndOfTextIsSpecialWhereNoFileSaysMore) {
+TEST_F(ReadVocabulary, OnlyTheEndOfTextIsSpecialIfNoFileSaysMore) {
   for (const auto& [name, end] :
        {std::pair(path("v"), 259), std::pair(std::string("bytes"), 256)}) {
     const auto tokenizer = io::open_tokenizer(name);
