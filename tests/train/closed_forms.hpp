@@ -73,9 +73,9 @@ struct Numbers {
   }
 };
 
-/// Elements of this rank's parameters, packs rounded up to 32 each: what it holds alone (by unit),
-/// what the whole tensor group holds (equal), what it holds and sees only its rows of (summed), and
-/// the tied table.
+/// Elements of this rank's parameters, fused ones rounded up to 32 each: what it holds alone (by
+/// unit), what the whole tensor group holds (equal), what it holds and sees only its rows of
+/// (summed), and the tied table.
 struct Held {
   std::vector<std::int64_t> units;  ///< embedding, blocks, head, where they are on this rank
   std::int64_t equal = 0;
