@@ -124,6 +124,7 @@ std::vector<Source> sources_of(const std::string& folder, const Tensors& tensors
     }
   }
   std::vector<Source> out;
+  out.reserve(sources.size());
   for (auto& [piece, source] : sources) out.push_back(std::move(source));
   return out;
 }

@@ -123,6 +123,7 @@ std::vector<StepFolder> find_steps(const std::string& directory) {
     if (const auto step = step_of_name(name)) found[*step] = name;
   }
   std::vector<StepFolder> steps;
+  steps.reserve(found.size());
   for (const auto& [step, name] : found) steps.push_back({step, directory + "/" + name});
   return steps;
 }

@@ -243,24 +243,13 @@ TEST(Exchange, ExportsNameTheDecksIdsBeforeThoseOfTheVocabulary) {
   EXPECT_EQ(exported(named, "b"), json({65, {66, 256}, "none"}));
 }
 
-/// A folder with the small GPT-2's config.json and these tensors of zeros.
-std::string folder_with(const test::TempFolder& temp, const ModelSpec& spec,
-                        const std::map<std::string, Shape>& tensors) {
-  std::vector<io::SafetensorsSpec> specs;
-  for (const auto& [name, shape] : tensors) specs.push_back({name, shape});
-  io::ModelFolder folder(temp.path() + "/hf");
-  folder.write_text("config.json", config_json(spec, DType::f32, {}));
-  folder.write_tensors(specs, DType::f32,
-                       [](std::size_t, View out) { std::memset(out.raw(), 0, out.bytes()); });
-  folder.commit();
-  return temp.path() + "/hf";
-}
-
-/// The same with values that `fill` puts into the tensor of a name.
+/// A folder with the small GPT-2's config.json and these tensors of zeros, into which `fill` puts
+/// other values by name.
 std::string folder_filled(const test::TempFolder& temp, const ModelSpec& spec,
                           const std::map<std::string, Shape>& tensors,
                           const std::function<void(const std::string&, View)>& fill) {
   std::vector<io::SafetensorsSpec> specs;
+  specs.reserve(tensors.size());
   for (const auto& [name, shape] : tensors) specs.push_back({name, shape});
   io::ModelFolder folder(temp.path() + "/hf");
   folder.write_text("config.json", config_json(spec, DType::f32, {}));
@@ -270,6 +259,11 @@ std::string folder_filled(const test::TempFolder& temp, const ModelSpec& spec,
   });
   folder.commit();
   return temp.path() + "/hf";
+}
+
+std::string folder_with(const test::TempFolder& temp, const ModelSpec& spec,
+                        const std::map<std::string, Shape>& tensors) {
+  return folder_filled(temp, spec, tensors, [](const std::string&, View) {});
 }
 
 std::map<std::string, Shape> tensors_of(const ModelSpec& spec) {

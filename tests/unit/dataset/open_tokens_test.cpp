@@ -96,6 +96,7 @@ TEST_F(OpenTokens, FingerprintFollowsContentFormatAndOrder) {
   io::write_token_file(path("changed.bin"), large, 257);
   const auto print = [&](const std::vector<std::string>& names) {
     std::vector<std::string> paths;
+    paths.reserve(names.size());
     for (const std::string& name : names) paths.push_back(path(name));
     return open(paths)->fingerprint();
   };

@@ -175,6 +175,7 @@ TEST_F(BpeTokenizer, ThreadsMayEncodeAtTheSameTime) {
 
   {
     std::vector<std::jthread> threads;
+    threads.reserve(found.size());
     for (auto& ids : found) threads.emplace_back([&] { ids = tokenizer->encode(text); });
   }
 
