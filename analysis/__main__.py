@@ -40,7 +40,7 @@ def add_report(commands: Any, many: argparse.ArgumentParser) -> None:
 
 
 def add_check(commands: Any) -> None:
-    check = commands.add_parser("check", help="exit code 1 where a share is above a limit")
+    check = commands.add_parser("check", help="exit code 1 if a share is above a limit")
     kinds = check.add_subparsers(dest="what", required=True, metavar="WHAT")
     overlap = kinds.add_parser("overlap", help="exposed share of the gradient reductions")
     idle = kinds.add_parser("idle", help="share of the step in which pipeline stages are idle")

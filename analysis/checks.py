@@ -55,7 +55,7 @@ def union_seconds(starts: np.ndarray, ends: np.ndarray) -> float:
 
 
 def traced_text(layout: Layout) -> str:
-    """The same from traced steps, where time with several reductions under way counts once."""
+    """The same from traced steps, in which time with several reductions under way counts once."""
     exposed = busy = 0.0
     count = 0
     folder = layout.run.path / "timing"
@@ -132,7 +132,7 @@ def idle_of(layout: Layout, deck: Deck | None) -> Finding | None:
 
 
 def check(what: str, name: str, limit: float, skip: int) -> tuple[str, int]:
-    """What to print, and 1 where a layout of the run is above the limit, else 0."""
+    """What to print, and 1 if a layout of the run is above the limit, else 0."""
     run = find_runs([name])[0]
     layouts, notes = read_layouts(run, skip, strict=True)
     if what == "overlap":

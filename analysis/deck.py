@@ -103,7 +103,7 @@ def bound(deck: Deck) -> Deck:
 
 
 def differences(decks: Sequence[Deck]) -> dict[str, list[str]]:
-    """Keys whose values differ, without names and the layout; a dash where a deck lacks the key."""
+    """Keys whose values differ, without names and the layout; a dash if a deck lacks the key."""
     keys = dict.fromkeys(key for deck in decks for key in deck)
     rows = {key: [deck.get(key, "-") for deck in decks] for key in keys
             if key not in NAMES and key not in LAYOUT}

@@ -67,7 +67,7 @@ def time_unit(seconds: float) -> tuple[float, str]:
 
 
 def panel_limits(panel: Panel, all_metrics: Sequence[Metrics]) -> Limits:
-    """Of the runs that did not diverge, or, where all did, of what they did before; None: no values."""
+    """Of the runs that did not diverge, or, if all did, of what they did before; None: no values."""
     sound = [metrics for metrics in all_metrics if not has_diverged(metrics)]
     values = np.concatenate([np.concatenate([panel.values(metrics, ""), panel.values(metrics, "validation_")])
                              if sound else panel.values(metrics, "")[:diverging_row(metrics)]

@@ -48,7 +48,7 @@ def read_values(path: Path, row: dict[str, Any], panel: str) -> dict[str, float]
 
 
 def read_norms(run: Run) -> tuple[FloatArray, Curves]:
-    """Steps, and by panel and layer a value for each; NaN where there is none."""
+    """Steps, and by panel and layer a value for each; NaN if there is none."""
     path = run.path / "norms.jsonl"
     rows = read_rows(path, ADVICE)
     curves: Curves = {}

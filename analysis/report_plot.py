@@ -118,7 +118,7 @@ def short(text: str) -> str:
 
 
 def bar_name(group: Group, case: Case) -> str:
-    """Ranks and layout; the run too where that is not enough."""
+    """Ranks and layout; the run too if that is not enough."""
     name = f"{case.ranks}: {case.shape}"
     alike = [other for other in group.cases if other.shape == case.shape]
     return f"{name}\n{short(case.layout.run.label)}" if len(alike) > 1 else name

@@ -34,7 +34,7 @@ class Metrics:
     rows: list[dict[str, Any]]
 
     def column(self, key: str) -> FloatArray:
-        """One value per step, NaN where the key is absent or null."""
+        """One value per step, NaN if the key is absent or null."""
         values = [row.get(key) for row in self.rows]
         if any(isinstance(value, (str, list, dict)) for value in values):
             raise UserError(f"{self.run.path}/metrics.jsonl: `{key}` is not a number on every line")
@@ -45,7 +45,7 @@ class Metrics:
         return self.column("step")
 
     def perplexity(self, prefix: str = "") -> FloatArray:
-        """As recorded; where it was not, the exponential of the loss."""
+        """As recorded; if it was not, the exponential of the loss."""
         recorded = self.column(f"{prefix}perplexity")
         from_loss = np.exp(np.minimum(self.column(f"{prefix}loss"), 700.0))
         return np.where(np.isnan(recorded), from_loss, recorded)
@@ -78,8 +78,8 @@ def parse_line(path: Path, index: int, line: str) -> dict[str, Any]:
 
 
 def read_rows(path: Path, advice: str) -> list[dict[str, Any]]:
-    """The lines of a file of one JSON object per step. Where a resumed run wrote step s again, what
-    was written from s on before is void. `advice` ends the message where there is none."""
+    """The lines of a file of one JSON object per step. If a resumed run wrote step s again, what
+    was written from s on before is void. `advice` ends the message if there is no file."""
     if not path.is_file():
         raise UserError(f"{path} is missing; {advice}")
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -116,7 +116,7 @@ def best_value(values: FloatArray) -> float:
 
 
 def typical_rate(metrics: Metrics) -> float:
-    """Median tokens per second, without the first two steps where there are more."""
+    """Median tokens per second, without the first two steps if there are more."""
     rates = metrics.column("tokens_per_second")
     steady = rates[2:] if rates.size > 2 else rates
     return float(np.nanmedian(steady)) if not np.isnan(steady).all() else math.nan
@@ -128,13 +128,13 @@ def mean_of_last(losses: FloatArray) -> float:
 
 
 def validation_losses(metrics: Metrics) -> list[float]:
-    """Those that were measured, NaN where one was not finite."""
+    """Those that were measured, NaN if one was not finite."""
     return [math.nan if row["validation_loss"] is None else float(row["validation_loss"])
             for row in metrics.rows if "validation_loss" in row]
 
 
 def final_loss(metrics: Metrics) -> float:
-    """The last finite validation loss; where none was measured the mean of the last training losses."""
+    """The last finite validation loss; if none was measured the mean of the last training losses."""
     if validation_losses(metrics):
         return last_value(metrics.column("validation_loss"))
     return mean_of_last(metrics.column("loss"))

@@ -66,7 +66,7 @@ class Case:
 
     @property
     def shape(self) -> str:
-        """data x pipeline x tensor; context where it is used."""
+        """data x pipeline x tensor; context if it is used."""
         data, pipeline, context, tensor = self.layout.sizes
         middle = f"{pipeline} x {context} (context)" if context > 1 else f"{pipeline}"
         return f"{data} x {middle} x {tensor}"
@@ -85,7 +85,7 @@ class Case:
 
     @property
     def threads(self) -> list[int]:
-        """Per rank; empty where files do not tell."""
+        """Per rank; empty if files do not tell."""
         return sorted({rank.threads for rank in self.layout.ranks} - {0})
 
     def seconds(self, names: Iterable[str]) -> float:
@@ -147,7 +147,7 @@ def traffic_of(layout: Layout) -> dict[str, dict[str, float]]:
 
 
 def known_mean(values: FloatArray) -> float:
-    """Over what was measured; NaN where nothing was."""
+    """Over what was measured; NaN if nothing was."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else math.nan
 
@@ -289,7 +289,7 @@ def make_groups(cases: Sequence[Case], base_ranks: int | None) -> list[Group]:
 
 
 def named_decks(cases: Sequence[Case]) -> dict[str, Deck]:
-    """By run, or by run and start where starts of a run had different decks."""
+    """By run, or by run and start if starts of a run had different decks."""
     by_run: dict[str, list[Case]] = {}
     for case in cases:
         by_run.setdefault(case.layout.run.label, []).append(case)

@@ -76,8 +76,8 @@ def same_work(run: Run, first: str, second: str) -> bool:
 
 
 def span_of(folder: Path) -> Span | None:
-    """The first and last step in the files of a start; None where no file can be read, NO_STEPS
-    where none has a row, as of a start that was killed before it wrote any."""
+    """The first and last step in the files of a start; None if no file can be read, NO_STEPS
+    if none has a row, as of a start that was killed before it wrote any."""
     import h5py
 
     span: Span | None = None
@@ -151,7 +151,7 @@ def changes_of(run: Run) -> list[Change]:
 
 
 def mixed_text(run: Run) -> str:
-    """Such as "mixed: optimizer.lr 0.003 -> 0.01 at step 101"; empty where all starts agree."""
+    """Such as "mixed: optimizer.lr 0.003 -> 0.01 at step 101"; empty if all starts agree."""
     changes = changes_of(run)
     told = [f"{change.key} {change.old} -> {change.new} {change.mark()}"
             for change in changes[:MOST_CHANGES]]

@@ -29,7 +29,7 @@ class Machine:
 
 
 def parameter_count(deck: Deck) -> int | None:
-    """As model::parameter_count of the program; None where the deck lacks keys or has unknown ones."""
+    """As model::parameter_count of the program; None if the deck lacks keys or has unknown ones."""
     model = {key.split(".")[1]: value for key, value in deck.items() if key.startswith("model.")}
     if set(model) - COUNTED or not all(model.get(key, "").isdecimal() for key in SIZES):
         return None
@@ -96,7 +96,7 @@ def subject_text(decks: Sequence[Deck], machines: Sequence[Machine], ranks: bool
 
 
 def read_machine(folder: Path) -> Machine | None:
-    """None where no file of the start can be read."""
+    """None if no file of the start can be read."""
     import h5py
 
     from analysis.timings import attribute

@@ -34,20 +34,20 @@ MARKS = {SHORT: ("o", "white", "unfinished"), MIXED: ("D", "white", "mixed: star
          DIVERGED: ("x", "#555555", "diverged at some step (at the upper edge; far rates at the sides)")}
 
 METHOD = (
-    "The final loss is the last validation loss of a run; where none was measured, the mean training loss of its last "
+    "The final loss is the last validation loss of a run; if none was measured, the mean training loss of its last "
     f"{LAST_STEPS} steps. The initial loss is the training loss of step 1.",
     "A run has diverged if a training or validation loss after step 1 was not finite or above twice the initial loss, "
     "even if it came back later, if its final loss is above the initial one, or if gradients were not finite. In fp16 "
     "single steps are skipped until the loss scale fits: there the last three steps have to be without finite "
     "gradients. A run is unfinished if it has fewer steps than its deck says; it is drawn hollow.",
-    "A run is mixed where its starts differ in more than names, layout, directories and steps: it has no one learning "
+    "A run is mixed if its starts differ in more than names, layout, directories and steps: it has no one learning "
     "rate, and no curve and no best run takes it in. It is drawn hollow at the rate of its newest start.",
 )
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep; losses in nats per token, NaN where there is none."""
+    """One run of a sweep; losses in nats per token, NaN if there is none."""
 
     series: str
     run: str

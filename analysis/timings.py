@@ -335,8 +335,8 @@ def read_layouts(run: Run, skip: int, strict: bool = False) -> tuple[list[Layout
     """The layouts of a run, and why starts or steps were left out.
 
     Starts are taken in order, without the first `skip` steps of each; neighbours with one layout
-    on one kind of device are joined, unless their decks do different work. It is an error where no
-    start is left; with `strict` also where one is damaged, but not where one is only short.
+    on one kind of device are joined, unless their decks do different work. It is an error if no
+    start is left; with `strict` also if one is damaged, but not if one is only short.
     """
     layouts: list[Layout] = []
     notes: list[str] = []

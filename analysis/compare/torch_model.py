@@ -16,7 +16,7 @@ from analysis.compare.recipe import Recipe, Weights
 from analysis.errors import UserError
 
 IGNORED = -100  # a target that does not count
-PACKS = {"attention.qkv": ("attention.query", "attention.key", "attention.value"),
+FUSED = {"attention.qkv": ("attention.query", "attention.key", "attention.value"),
          "mlp.gate_up": ("mlp.gate", "mlp.up")}
 
 
@@ -169,9 +169,9 @@ class Transformer(nn.Module):
         for name, parameter in self.named_parameters():
             layer, _, kind = name.rpartition(".")
             members = [layer]
-            for pack, parts in PACKS.items():
-                if layer.endswith(pack):
-                    members = [layer.removesuffix(pack) + part for part in parts]
+            for fused, parts in FUSED.items():
+                if layer.endswith(fused):
+                    members = [layer.removesuffix(fused) + part for part in parts]
             missing = [member for member in members if f"{member}.{kind}" not in left]
             if missing:
                 raise UserError(f"the checkpoint has no {missing[0]}.{kind}; it is of another model")

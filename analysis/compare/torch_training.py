@@ -217,7 +217,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
 
     def warm_up(self) -> None:
-        """Compiles; where that fails goes on with one graph for all gradients, then without compiling."""
+        """Compiles; if that fails, goes on with one graph for all gradients, then without compiling."""
         while True:
             try:
                 self.passes()

@@ -71,7 +71,7 @@ def measured(metrics: Metrics) -> dict[int, float]:
 
 
 def steady(seconds: list[float]) -> float:
-    """Median seconds of a step, without the first two where there are more."""
+    """Median seconds of a step, without the first two if there are more."""
     return float(np.median(seconds[2:] if len(seconds) > 2 else seconds))
 
 

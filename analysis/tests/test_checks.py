@@ -73,7 +73,7 @@ class Overlap(CommandTest):
 
         self.assertIn("0.2500 of the time with a reduction under way on 2 traced", out)
 
-    def test_the_time_with_any_under_way_is_the_whole_where_files_have_it(self) -> None:
+    def test_the_time_with_any_under_way_is_the_whole_if_files_have_it(self) -> None:
         start = write_scaled(self.folder / "a", (2, 1, 1, 1), REDUCED | {"reduce": 400.0})
         for rank, times in enumerate((2, 3)):
             with h5py.File(start / f"rank_{rank:05d}.h5", "r+") as file:

@@ -410,7 +410,7 @@ class Groups(ReportTest):
         self.assertNotIn("deck.yaml is of the run's newest start", out)
         self.assertIn("group 2 is not compared with group 1: memory.recompute full against none", out)
 
-    def test_the_timing_files_count_where_the_deck_says_otherwise(self) -> None:
+    def test_the_timing_files_count_if_the_deck_says_otherwise(self) -> None:
         run = self.write("one", (1, 1, 1, 1), ONE, tokens=8192)
 
         out, content = self.report(run)

@@ -107,9 +107,10 @@ std::vector<Source> sources_of(const std::string& folder, const Tensors& tensors
   std::map<const Piece*, Source> sources;
   for (const SlabTarget& target : targets) {
     if (target.part.count.numel() == 0) continue;
-    const auto& [name, entry] = *tensors.find(target.tensor);
+    const auto tensor = tensors.find(target.tensor);
+    const std::string& name = tensor->first;
     Dim found = 0;
-    for (const Piece& piece : entry.pieces) {
+    for (const Piece& piece : tensor->second.pieces) {
       const auto common = intersect(piece.part, target.part);
       if (!common) continue;
       found += common->count.numel();
@@ -124,6 +125,7 @@ std::vector<Source> sources_of(const std::string& folder, const Tensors& tensors
     }
   }
   std::vector<Source> out;
+  out.reserve(sources.size());
   for (auto& [piece, source] : sources) out.push_back(std::move(source));
   return out;
 }

@@ -123,6 +123,7 @@ std::vector<StepFolder> find_steps(const std::string& directory) {
     if (const auto step = step_of_name(name)) found[*step] = name;
   }
   std::vector<StepFolder> steps;
+  steps.reserve(found.size());
   for (const auto& [step, name] : found) steps.push_back({step, directory + "/" + name});
   return steps;
 }
@@ -172,16 +173,16 @@ void prune_checkpoints(const std::string& directory, const KeepPolicy& policy) {
   const std::vector<StepFolder> steps = complete_steps(directory);
   const std::set<std::int64_t> kept = kept_steps(steps, policy);
   const auto latest = latest_step(directory);
-  for (const auto& [step, path] : steps) {
-    if (latest == step || kept.contains(step)) continue;
+  for (const StepFolder& folder : steps) {
+    if (latest == folder.step || kept.contains(folder.step)) continue;
     // Under another name first: a half-deleted step must never look like a complete one.
-    const std::string doomed = free_temporary(directory, step_name(step));
+    const std::string doomed = free_temporary(directory, step_name(folder.step));
     const bool removed = attempt([&] {
-      storage::rename(path, doomed);
+      storage::rename(folder.path, doomed);
       storage::sync_folder(directory);
       storage::remove_tree(doomed);
     });
-    if (removed) log::debug("removed checkpoint " + path);
+    if (removed) log::debug("removed checkpoint " + folder.path);
   }
 }
 

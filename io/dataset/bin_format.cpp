@@ -53,7 +53,7 @@ struct Halves {
 
   /// Counts `count` pairs from pair `first` on.
   void add(const Shard& shard, std::int64_t first, std::int64_t count) {
-    constexpr T kMostHigh = 15;  // ids below 2^20, where halves have 16 bits
+    constexpr T kMostHigh = 15;  // ids below 2^20 if halves have 16 bits
     const std::byte* ids = shard.file.bytes().data();
     for (std::int64_t i = first; i < first + count; ++i) {
       std::array<T, 2> pair{};

@@ -33,7 +33,7 @@ void sort_by_digit(Ids tokens, Ids from, int shift, int bits, std::int32_t* to) 
 
 /// order: the positions of `tokens` sorted by token, equal tokens by position. Two passes serve ids
 /// below 2^22, three any id.
-void sort_places(Ids tokens, std::span<std::int32_t> order, std::span<std::int32_t> scratch) {
+void sort_positions(Ids tokens, std::span<std::int32_t> order, std::span<std::int32_t> scratch) {
   std::uint32_t largest = 1;
   for (const std::int32_t id : tokens) largest = std::max(largest, static_cast<std::uint32_t>(id));
   const int width = std::bit_width(largest);
@@ -83,7 +83,7 @@ void Loader::load(std::int64_t step, int microbatch, const Batch& out) {
   if (!out.token_sort_index) return;
   const std::lock_guard lock(scratch_mutex_);
   if (scratch_.size() < tokens.size()) scratch_.resize(tokens.size());
-  sort_places(tokens, out.token_sort_index.span<std::int32_t>(), scratch_);
+  sort_positions(tokens, out.token_sort_index.span<std::int32_t>(), scratch_);
 }
 
 std::int64_t Loader::counted_tokens(std::int64_t step) {

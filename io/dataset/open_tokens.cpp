@@ -19,6 +19,8 @@ class GlobResult {
       : status_(::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, nullptr, &result_)) {}
   GlobResult(const GlobResult&) = delete;
   GlobResult& operator=(const GlobResult&) = delete;
+  GlobResult(GlobResult&&) = delete;
+  GlobResult& operator=(GlobResult&&) = delete;
   ~GlobResult() { ::globfree(&result_); }
 
   [[nodiscard]] std::vector<std::string> sorted() const {

@@ -17,7 +17,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Number that decides initial weights, order of samples, dropout masks and "
      "synthetic tokens."},
     {"run.device",
-     "Where ranks compute; auto takes GPUs where the program was built with CUDA and "
+     "Where ranks compute; auto takes GPUs if the program was built with CUDA and "
      "finds one."},
     {"run.deterministic",
      "Sum in a fixed order, so that equal runs on GPUs give equal bits; "
@@ -40,7 +40,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.vocabulary", "Rows of the token table; ids of tokens are below it."},
     {"model.context", "Tokens of a sample, and the most that attention sees."},
     {"model.position",
-     "How tokens get their place: a learned table, sinusoids, rotation of "
+     "How tokens get their position: a learned table, sinusoids, rotation of "
      "queries and keys, or not at all."},
     {"model.rope_theta", "Base of the wavelengths of rope."},
     {"model.norm", "Kind of normalization."},
@@ -148,7 +148,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"train.log_norms",
      "Steps between records of the norms of weights, activations and gradients "
      "in norms.jsonl; 0: none."},
-    {"train.log_every", "Steps between lines of the log where there is no terminal."},
+    {"train.log_every", "Steps between lines of the log if there is no terminal."},
     {"train.overfit_one_batch",
      "Whether every step takes the first batch again, to see whether "
      "the model can learn it."},
@@ -163,7 +163,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"checkpoint.keep", "Newest checkpoints that are kept, or all."},
     {"checkpoint.keep_every", "Steps whose multiples are kept besides; 0: none."},
     {"checkpoint.resume",
-     "Where a start goes on: auto from the newest checkpoint where there is "
+     "Where a start goes on: auto from the newest checkpoint if there is "
      "one, never from the beginning, or from a step."},
     {"checkpoint.initial",
      "Checkpoint whose weights, and nothing else, a run without one of its own starts from at step "

@@ -15,6 +15,7 @@ namespace {
 template <std::size_t N, class Enum>
 std::vector<std::string_view> names_of(const std::array<Name<Enum>, N>& table) {
   std::vector<std::string_view> names;
+  names.reserve(N);
   for (const auto& [name, value] : table) names.push_back(name);
   return names;
 }

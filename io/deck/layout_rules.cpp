@@ -142,7 +142,7 @@ constexpr std::array kLayoutRules = {
                c.parallel.virtual_stages, name_of(c.parallel.schedule), c.parallel.pipeline);
          }},
     Rule{"parallel.schedule", "parallel.pipeline train.global_batch train.microbatch parallel.data",
-         "interleaved only where the microbatches of a step are a multiple of parallel.pipeline",
+         "interleaved only if the microbatches of a step are a multiple of parallel.pipeline",
          [](const Config& c, const Surroundings&) {
            return c.parallel.virtual_stages == 1 || c.train.microbatch == 0 ||
                   !divides(std::int64_t{c.parallel.data} * c.train.microbatch,

@@ -90,7 +90,7 @@ constexpr std::array kModelRules = {
                               c.model.kv_heads, c.model.heads,
                               nearest_divisors(c.model.heads, c.model.kv_heads, divides_number));
          }},
-    Rule{"model.norm_place", "model.norm", "pre where there is no norm",
+    Rule{"model.norm_place", "model.norm", "pre if there is no norm",
          [](const Config& c, const Surroundings&) {
            return c.model.norm_place == NormPlace::pre || c.model.norm != ops::NormKind::none;
          },
@@ -106,7 +106,7 @@ constexpr std::array kModelRules = {
            return "cudnn needs a GPU, and this run is on the CPU: set model.attention to auto, "
                   "fused or reference";
          }},
-    Rule{"model.vocabulary", "data.vocabulary", "at least 257 where data.vocabulary is bytes",
+    Rule{"model.vocabulary", "data.vocabulary", "at least 257 if data.vocabulary is bytes",
          [](const Config& c, const Surroundings&) {
            return c.data.vocabulary != "bytes" || c.model.vocabulary >= 257;
          },
@@ -171,7 +171,7 @@ constexpr std::array kRunRules = {
            return "this program was built without CUDA (-DHYPERSLAB_CUDA=ON): set run.device to "
                   "cpu or auto";
          }},
-    Rule{"run.device", "", "cuda only where there is a CUDA device",
+    Rule{"run.device", "", "cuda only if there is a CUDA device",
          [](const Config& c, const Surroundings& s) {
            return c.run.device != train::DeviceChoice::cuda || !s.has_cuda_build ||
                   s.has_cuda_device;
@@ -234,7 +234,7 @@ constexpr std::array kRunRules = {
          [](const Config& c, const Surroundings&) { return c.data.end_token < c.model.vocabulary; },
          [](const Config& c, const Surroundings&) { return id_message(c.data.end_token, c); }},
     Rule{"data.loss_mask", "data.train data.validation",
-         "false where data.train or data.validation is synthetic",
+         "false if data.train or data.validation is synthetic",
          [](const Config& c, const Surroundings&) {
            return !c.data.loss_mask ||
                   (!is_synthetic(c.data.train) && !is_synthetic(c.data.validation));
@@ -242,7 +242,7 @@ constexpr std::array kRunRules = {
          [](const Config&, const Surroundings&) -> std::string {
            return "synthetic tokens have no loss mask: set data.loss_mask to false";
          }},
-    Rule{"data.validation_fraction", "data.validation", "0 where data.validation is given",
+    Rule{"data.validation_fraction", "data.validation", "0 if data.validation is given",
          [](const Config& c, const Surroundings&) {
            return c.data.validation_fraction == 0 || c.data.validation.empty();
          },
@@ -252,7 +252,7 @@ constexpr std::array kRunRules = {
                "leave one out",
                c.data.validation_fraction);
          }},
-    Rule{"data.validation_fraction", "data.train", "0 where data.train is synthetic",
+    Rule{"data.validation_fraction", "data.train", "0 if data.train is synthetic",
          [](const Config& c, const Surroundings&) {
            return c.data.validation_fraction == 0 || !is_synthetic(c.data.train);
          },
@@ -289,13 +289,13 @@ constexpr std::array kTrainingRules = {
         },
         [](const Config& c, const Surroundings&) {
           return fmt::format(
-              "norms are logged where every rank holds the whole model and its activations, not "
+              "norms are logged only if every rank holds the whole model and its activations, not "
               "with "
               "tensor {}, pipeline {}, zero {}, recompute {}; set it to 0",
               c.parallel.tensor, c.parallel.pipeline, c.parallel.zero, name_of(c.memory.recompute));
         }},
     Rule{"train.validate_every", "data.validation data.validation_fraction",
-         "0 where there is neither data.validation nor data.validation_fraction",
+         "0 if there is neither data.validation nor data.validation_fraction",
          [](const Config& c, const Surroundings&) {
            return c.train.validate_every == 0 || !c.data.validation.empty() ||
                   c.data.validation_fraction > 0;
@@ -306,7 +306,7 @@ constexpr std::array kTrainingRules = {
                "data.validation_fraction, or set train.validate_every to 0",
                c.train.validate_every);
          }},
-    Rule{"train.validate_batches", "data.validation", "above 0 where data.validation is synthetic",
+    Rule{"train.validate_batches", "data.validation", "above 0 if data.validation is synthetic",
          [](const Config& c, const Surroundings&) {
            return c.train.validate_batches > 0 || !is_synthetic(c.data.validation);
          },

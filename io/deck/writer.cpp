@@ -60,6 +60,7 @@ class Writer {
   void named_list(std::string_view key, const std::vector<Enum>& values,
                   const std::array<Name<Enum>, N>& table) {
     std::vector<std::string_view> names;
+    names.reserve(values.size());
     for (const Enum value : values) {
       names.push_back(std::ranges::find(table, value, &Name<Enum>::second)->first);
     }

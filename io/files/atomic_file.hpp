@@ -37,7 +37,7 @@ class AtomicFile {
   /// Fails now if storage or a limit does not allow a file of this many bytes.
   void reserve(std::int64_t bytes);
   /// Reads what was written; fewer bytes at the end of the file.
-  std::size_t read_at(std::int64_t offset, std::span<std::byte> out) const;
+  [[nodiscard]] std::size_t read_at(std::int64_t offset, std::span<std::byte> out) const;
   /// Syncs, closes, renames and syncs the folder.
   void commit();
   [[nodiscard]] const std::string& temporary() const { return temporary_; }

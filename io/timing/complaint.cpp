@@ -11,17 +11,17 @@ constexpr double kSilentSeconds = 600;
 
 }  // namespace
 
-void Complaint::tell(const std::string& text) {
+void Complaint::warn(const std::string& text) {
   const double now = now_seconds();
-  if (told_ && now - *told_ < kSilentSeconds) return;
+  if (warned_ && now - *warned_ < kSilentSeconds) return;
   log::warn(text);
-  told_ = now;
+  warned_ = now;
 }
 
-void Complaint::settle(const std::string& text) {
-  if (!told_) return;
+void Complaint::resolve(const std::string& text) {
+  if (!warned_) return;
   log::info(text);
-  told_.reset();
+  warned_.reset();
 }
 
 }  // namespace hyperslab::io

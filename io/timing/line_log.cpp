@@ -85,12 +85,12 @@ struct LineLog::Impl {
     }
     try {
       write_pending();
-      complaint.settle(path + ": written again");
+      complaint.resolve(path + ": written again");
     } catch (const Error& error) {
-      complaint.tell(fmt::format("{}; training goes on, the lines wait in memory", error.what()));
+      complaint.warn(fmt::format("{}; training goes on, the lines wait in memory", error.what()));
     }
     if (!file.is_removed()) return;
-    removed.tell(path +
+    removed.warn(path +
                  ": was removed, or the folder around it, while the run goes on; its lines "
                  "from here on are lost");
     removed_lines++;

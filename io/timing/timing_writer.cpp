@@ -169,13 +169,13 @@ struct TimingWriter::Impl {
     const std::string failure = write();
     if (failure.empty()) {
       waiting = 0;
-      complaint.settle(path + ": written again");
+      complaint.resolve(path + ": written again");
     } else {
-      complaint.tell(failure + "; training goes on, " +
+      complaint.warn(failure + "; training goes on, " +
                      (given_up.empty() ? "the rows wait in memory" : "without further rows"));
     }
     if (disk.is_removed()) {
-      removed.tell(path + ": was removed, or the folder around it, while the run goes on");
+      removed.warn(path + ": was removed, or the folder around it, while the run goes on");
     }
   }
 

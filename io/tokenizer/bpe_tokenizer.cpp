@@ -10,7 +10,7 @@ namespace hyperslab::io {
 
 BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary)
     : vocabulary_(std::move(vocabulary)),
-      pattern_(vocabulary_.pattern, vocabulary_.pattern_place),
+      pattern_(vocabulary_.pattern, vocabulary_.pattern_source),
       tables_(vocabulary_) {
   for (const std::int32_t id : vocabulary_.added) {
     added_.push_back(vocabulary_.tokens[static_cast<std::size_t>(id)]);

@@ -21,7 +21,7 @@ struct BpeVocabulary {
   std::array<std::int32_t, 256> byte_ids{};  ///< id of each single byte
   std::vector<Merge> merges;                 ///< the first has the highest priority
   std::string pattern;                       ///< what pieces match; merges stay within a piece
-  std::string pattern_place;                 ///< file and key that name it
+  std::string pattern_source;                ///< file and key that name it
   bool whole_pieces = false;                 ///< a piece that is a token is not merged
   std::vector<std::int32_t> added;           ///< tokens found in text before it is split
   std::vector<std::int32_t> special;         ///< tokens marked as no text

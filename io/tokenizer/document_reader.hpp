@@ -16,6 +16,8 @@ class TextFile {
   /// Throws Error(data) if `path` is not a readable file.
   explicit TextFile(std::string path);
   ~TextFile();
+  TextFile(const TextFile&) = delete;
+  TextFile& operator=(const TextFile&) = delete;
   TextFile(TextFile&&) = delete;
   TextFile& operator=(TextFile&&) = delete;
   /// Appends to `buffer` up to `bytes` in all; true if the file has ended. Throws Error(data)

@@ -35,16 +35,16 @@ class MergeTable {
       : slots_(std::bit_ceil(2 * merges.size() + 2)), mask_(slots_.size() - 1) {
     for (std::uint32_t rank = 0; rank < merges.size(); ++rank) {
       const std::uint64_t key = pair_key(merges[rank].left, merges[rank].right);
-      slots_[place_of(key)] = {key, rank, merges[rank].result};
+      slots_[index_of(key)] = {key, rank, merges[rank].result};
     }
   }
 
   [[nodiscard]] const Slot& find(std::int32_t left, std::int32_t right) const {
-    return slots_[place_of(pair_key(left, right))];
+    return slots_[index_of(pair_key(left, right))];
   }
 
  private:
-  [[nodiscard]] std::size_t place_of(std::uint64_t key) const {
+  [[nodiscard]] std::size_t index_of(std::uint64_t key) const {
     std::size_t i = mix(key) & mask_;
     while (slots_[i].key != key && slots_[i].rank != kNone) i = (i + 1) & mask_;
     return i;

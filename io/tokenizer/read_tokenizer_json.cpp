@@ -24,7 +24,7 @@ class TokenizerFile {
     read_added_tokens();
     BpeVocabulary vocabulary = builder_.finish();
     vocabulary.pattern = pattern;
-    vocabulary.pattern_place = fmt::format("vocabulary file '{}': pre_tokenizer", path_);
+    vocabulary.pattern_source = fmt::format("vocabulary file '{}': pre_tokenizer", path_);
     vocabulary.whole_pieces = model.value("ignore_merges", json()) == json(true);
     vocabulary.added = std::move(added_);
     vocabulary.special = std::move(special_);

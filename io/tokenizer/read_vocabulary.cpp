@@ -52,7 +52,7 @@ BpeVocabulary read_vocab_and_merges(const std::string& path, const nlohmann::jso
   add_merges(merges_file(path), builder);
   BpeVocabulary vocabulary = builder.finish();
   vocabulary.pattern = kGpt2Pattern;
-  vocabulary.pattern_place = fmt::format("vocabulary file '{}': the split pattern", path);
+  vocabulary.pattern_source = fmt::format("vocabulary file '{}': the split pattern", path);
   return vocabulary;
 }
 

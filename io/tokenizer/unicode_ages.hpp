@@ -11,7 +11,7 @@
 namespace hyperslab::io {
 
 /// Code points whose general category depends on the Unicode version of the regular expression
-/// engine, and an old one to match in their place, of as many bytes in UTF-8.
+/// engine, and an old one to match instead, of as many bytes in UTF-8.
 struct StandIn {
   std::uint32_t first;
   std::uint32_t last;

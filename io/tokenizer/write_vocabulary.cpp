@@ -33,6 +33,8 @@ class NewFolder {
     std::error_code ignored;
     if (is_new_) std::filesystem::remove(path_, ignored);  // which spares a folder with files
   }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
   NewFolder(NewFolder&&) = delete;
   NewFolder& operator=(NewFolder&&) = delete;
 

@@ -60,14 +60,15 @@ std::string origin(int rank, bool everywhere, const std::vector<std::string>& ho
 
 std::vector<std::string> agree_and_gather(Peers& peers, const std::function<std::string()>& work,
                                           const OnFailure& on_failure) {
+  const std::vector<std::string> texts = peers.all_gather(text_of(attempt(work)));
   std::vector<Outcome> all;
-  for (const std::string& text : peers.all_gather(text_of(attempt(work)))) {
-    all.push_back(outcome_in(text));
-  }
+  all.reserve(texts.size());
+  for (const std::string& text : texts) all.push_back(outcome_in(text));
   const auto has_failed = [](const Outcome& outcome) { return outcome.code != 0; };
   const auto failed = std::ranges::find_if(all, has_failed);
   if (failed == all.end()) {
     std::vector<std::string> results;
+    results.reserve(all.size());
     for (Outcome& outcome : all) results.push_back(std::move(outcome.result));
     return results;
   }

@@ -150,21 +150,23 @@ void MpiCommunicator::broadcast_chunks(View buffer, int root, Operation& mine) {
 void MpiCommunicator::do_exchange(Stream&, std::span<const Message> messages, Ticket ticket) {
   Operation& mine = operation(ticket);
   MPI_Request request = MPI_REQUEST_NULL;
-  for (const auto& [send, recv, peer] : messages) {
+  for (const Message& message : messages) {
+    const View recv = message.recv;
     if (!recv) continue;
     const MPI_Datatype type = engine_->types().type(recv.dtype());
     for_chunks(recv.numel(), max_count_, [&](Dim begin, int count) {
       const View piece = part(recv, begin, count);
-      HS_MPI(name(), MPI_Irecv(piece.raw(), count, type, peer, kTag, comm_, &request));
+      HS_MPI(name(), MPI_Irecv(piece.raw(), count, type, message.peer, kTag, comm_, &request));
       engine_->add(request, mine, static_cast<std::int64_t>(piece.bytes()));
     });
   }
-  for (const auto& [send, recv, peer] : messages) {
+  for (const Message& message : messages) {
+    const CView send = message.send;
     if (!send) continue;
     const MPI_Datatype type = engine_->types().type(send.dtype());
     for_chunks(send.numel(), max_count_, [&](Dim begin, int count) {
-      HS_MPI(name(),
-             MPI_Isend(part(send, begin, count).raw(), count, type, peer, kTag, comm_, &request));
+      HS_MPI(name(), MPI_Isend(part(send, begin, count).raw(), count, type, message.peer, kTag,
+                               comm_, &request));
       engine_->add(request, mine);
     });
   }

@@ -60,7 +60,7 @@ class NcclCommunicator final : public Communicator {
   void fork(Stream& after, Ticket ticket);
   template <class Issue>
   void run(Stream& after, Call call, Ticket ticket, Issue&& issue);
-  unsigned long long capture_of(cudaStream_t stream) const;
+  [[nodiscard]] unsigned long long capture_of(cudaStream_t stream) const;
   void check_peers() const;
 
   MPI_Comm comm_;

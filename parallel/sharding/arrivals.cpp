@@ -12,14 +12,14 @@ constexpr std::size_t kMostOpen = 32;
 
 }  // namespace
 
-Arrivals::Point Arrivals::come(Context& ctx, comm::Communicator& group) {
+Arrivals::Point Arrivals::arrive(Context& ctx, comm::Communicator& group) {
   if (points_.size() - closed_ == kMostOpen) close_oldest(ctx);
   points_.push_back({&group, group.arrive(ctx)});
   return points_.size() - 1;
 }
 
 void Arrivals::close_oldest(Context& ctx) {
-  Coming& point = points_[closed_++];
+  Arrival& point = points_[closed_++];
   if (point.ticket != 0) point.all_there = point.group->wait(ctx, point.ticket);
 }
 

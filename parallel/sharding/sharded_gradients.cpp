@@ -48,25 +48,32 @@ void ShardedGradients::before_backward(Context& ctx, int unit, int microbatch) {
     for (std::size_t other = 0; other < buckets(); ++other) {
       if (!share_memory(bucket(other), mine)) continue;
       if (state(other).ticket != 0) note_arrival(ctx);
-      wait_for_bucket(ctx, other);
+      keep(ctx, other);
     }
     state(i).microbatch = microbatch;
     ops::fill(ctx, 0, group().gradient(mine));  // gaps between tensors hold another bucket's
   }
 }
 
-void ShardedGradients::keep(Context& ctx, const Bucket& bucket, int microbatch) {
-  const View kept = gradients().at(group().shard(bucket));
-  if (microbatch == 0) {
-    ops::cast(ctx, written_shard(bucket), kept);
+void ShardedGradients::keep(Context& ctx, std::size_t index) {
+  if (!state(index).pending) return;
+  {
+    const auto exposed = enter_exposed(ctx);
+    wait_for_bucket(ctx, index);
+  }
+  const View written = written_shard(bucket(index));
+  const View kept = gradients().at(group().shard(bucket(index)));
+  if (state(index).microbatch == 0) {
+    ops::cast(ctx, written, kept);
   } else {
-    ops::add(ctx, written_shard(bucket), kept, kept);
+    ops::add(ctx, written, kept, kept);
   }
 }
 
 void ShardedGradients::finish(Context& ctx) {
+  note_arrival(ctx);
   const Scope adds(ctx.recorder(), Phase::backward);  // to what is kept, as within backward
-  ShardedState::finish(ctx);
+  for (std::size_t i = buckets(); i-- > 0;) keep(ctx, i);
 }
 
 }  // namespace hyperslab::dp

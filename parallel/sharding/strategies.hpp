@@ -21,7 +21,7 @@ class Replicated final : public ShardStrategy {
   [[nodiscard]] View reduced(const Bucket& bucket) const override;
 };
 
-/// zero 1: gradients are reduce-scattered in their place, every rank updates its shard of each
+/// zero 1: gradients are reduce-scattered in place, every rank updates its shard of each
 /// bucket, and updated values are all-gathered while the next forward pass already runs.
 class ShardedState : public ShardStrategy {
  public:
@@ -56,7 +56,9 @@ class ShardedGradients final : public ShardedState {
 
  private:
   [[nodiscard]] GradientMemory take_gradients(Arena& arena, DType dtype) override;
-  void keep(Context& ctx, const Bucket& bucket, int microbatch) override;
+  /// If the sums of a bucket are under way: waits for them and adds this rank's shard to the
+  /// gradients that it keeps.
+  void keep(Context& ctx, std::size_t index);
   [[nodiscard]] bool share_memory(const Bucket& a, const Bucket& b) const;
   int microbatch_ = -1;
 };

@@ -160,9 +160,13 @@ void ShardStrategy::close(Context& ctx, std::size_t index) {
   if (groups_.data->size() > 1) state.ticket = start_sum(ctx, bucket(index));
 }
 
+std::optional<Scope<Phase>> ShardStrategy::enter_exposed(Context& ctx) const {
+  if (groups_.data->size() == 1 && groups_.tied == nullptr) return std::nullopt;
+  return std::optional<Scope<Phase>>(std::in_place, ctx.recorder(), Phase::reduce_exposed);
+}
+
 void ShardStrategy::await(Context& ctx, comm::Communicator& group, comm::Ticket ticket,
                           Arrivals::Point point) {
-  const Scope exposed(ctx.recorder(), Phase::reduce_exposed);
   const double begin = now_seconds();
   group.wait(ctx, ticket);
   arrivals_.waited(point, begin, now_seconds());
@@ -179,10 +183,9 @@ void ShardStrategy::wait_for_bucket(Context& ctx, std::size_t index) {
   const View sums = reduced(mine);
   if (mine.placement.tensor.is_partial()) sum(ctx, *groups_.tensor, sums);
   if (mine.placement.pipeline.is_partial() && groups_.tied != nullptr) {
-    const Arrivals::Point point = arrivals_.come(ctx, *groups_.tied);
+    const Arrivals::Point point = arrivals_.arrive(ctx, *groups_.tied);
     await(ctx, *groups_.tied, groups_.tied->all_reduce(ctx, sums, comm::ReduceOp::sum), point);
   }
-  keep(ctx, mine, state.microbatch);
 }
 
 void ShardStrategy::progress() {
@@ -192,6 +195,7 @@ void ShardStrategy::progress() {
 
 void ShardStrategy::finish(Context& ctx) {
   note_arrival(ctx);
+  const auto exposed = enter_exposed(ctx);  // once for all buckets: a GPU is charged by launches
   for (std::size_t i = states_.size(); i-- > 0;) wait_for_bucket(ctx, i);
 }
 

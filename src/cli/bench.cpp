@@ -197,8 +197,8 @@ void add_options(Arguments& args) {
       "kernels", "every kernel of the measured steps, by CUPTI; graphs off")(
       "count",
       "instead of times: allocations, synchronizations and launches of steps 5 to 15, by CUPTI; "
-      "ends with 1 where a step needs the host")("dtypes",
-                                                 "what tensors are stored in and computed in")(
+      "ends with 1 if a step needs the host")("dtypes",
+                                              "what tensors are stored in and computed in")(
       "memory", po::value<std::string>(), "write every planned allocation to this .csv or .json")(
       "ranges", "name phases and layers for NVIDIA's profilers (NVTX); graphs off")(
       "cold",

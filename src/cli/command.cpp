@@ -41,7 +41,7 @@ const std::vector<Command>& commands() {
 
 namespace {
 
-/// More arguments than there are places; no option can be written like this.
+/// What follows the last positional argument; no option can be written like this.
 constexpr const char* kExtra = " extra";
 
 }  // namespace
@@ -52,8 +52,8 @@ Arguments::Arguments(std::string usage) : usage_(std::move(usage)) {
 
 void Arguments::positional(const std::string& name, bool many) {
   hidden_.add_options()(name.c_str(), po::value<std::vector<std::string>>());
-  places_.add(name.c_str(), many ? -1 : 1);
-  places_names_.push_back(name);
+  positional_.add(name.c_str(), many ? -1 : 1);
+  positional_names_.push_back(name);
   required_.push_back(name);
 }
 
@@ -75,10 +75,13 @@ void Arguments::read(const std::vector<std::string>& arguments) {
   po::options_description all;
   all.add(visible_).add(hidden_);
   all.add_options()(kExtra, po::value<std::vector<std::string>>());
-  auto places = places_;
-  if (places.max_total_count() < std::numeric_limits<unsigned>::max()) places.add(kExtra, -1);
+  auto positional = positional_;
+  if (positional.max_total_count() < std::numeric_limits<unsigned>::max()) {
+    positional.add(kExtra, -1);
+  }
   try {
-    po::store(po::command_line_parser(arguments).options(all).positional(places).run(), values_);
+    po::store(po::command_line_parser(arguments).options(all).positional(positional).run(),
+              values_);
     if (!has("help")) po::notify(values_);  // which complains about what is missing
   } catch (const po::error& error) {
     refuse(explain(error, visible_, arguments));
@@ -86,9 +89,9 @@ void Arguments::read(const std::vector<std::string>& arguments) {
 }
 
 /// Nothing that was given without an option is too much, an override or missing.
-void Arguments::require_places(const std::vector<std::string>& arguments) const {
+void Arguments::require_positional(const std::vector<std::string>& arguments) const {
   std::vector<std::string> given = list(kExtra);
-  for (const auto& name : places_names_) {
+  for (const auto& name : positional_names_) {
     for (const auto& word : list(name)) given.push_back(word);
   }
   const bool has_set = visible_.find_nothrow("set", false) != nullptr;
@@ -111,7 +114,7 @@ bool Arguments::parse(const comm::World& world, const std::vector<std::string>& 
     if (world.rank() == 0) std::cout << usage_ << "\n\n" << visible_ << std::flush;
     return false;
   }
-  require_places(arguments);
+  require_positional(arguments);
   return true;
 }
 

@@ -76,14 +76,14 @@ class Arguments {
 
  private:
   void read(const std::vector<std::string>& arguments);
-  void require_places(const std::vector<std::string>& arguments) const;
+  void require_positional(const std::vector<std::string>& arguments) const;
   [[noreturn]] void refuse(const std::string& problem) const;
 
   std::string usage_;
   po::options_description visible_{"Options"};
   po::options_description hidden_;
-  po::positional_options_description places_;
-  std::vector<std::string> places_names_;
+  po::positional_options_description positional_;
+  std::vector<std::string> positional_names_;
   std::vector<std::string> required_;
   po::variables_map values_;
 };

@@ -214,7 +214,7 @@ Arguments plan_arguments() {
   args.add()("ranks", po::value<int>(), "ranks of the run (default: as many as the deck's layout)")(
       "device", po::value<std::string>(),
       "cpu or cuda: plan for it, whatever this machine has (default: what the deck means here, or "
-      "cuda where the deck needs a GPU and there is none)")(
+      "cuda if the deck needs a GPU and there is none)")(
       "schedule", "draw the pipeline's passes in time: F forward, B backward, I and W its parts");
   args.positional("DECK");
   return args;

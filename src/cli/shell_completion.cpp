@@ -31,7 +31,7 @@ _hyperslab_option() {
   compopt -o "$1" 2>/dev/null || true  # which zsh has not
 }
 
-_hyperslab_override() {  # the word behind --set
+_hyperslab_override() {  # the word after --set
   case $1 in
     *=*) _hyperslab_reply "$(_hyperslab_values "${1%%=*}")" "${1#*=}" "${1%%=*}=" ;;
     *) _hyperslab_reply "$_hyperslab_keys" "$1" "" "="; _hyperslab_option nospace ;;

@@ -96,7 +96,7 @@ Arguments train_arguments() {
   Arguments args("usage: [mpirun -np N] hyperslab train DECK [--set k=v]... trains as DECK says");
   add_deck_options(args);
   args.add()("resume", po::value<std::string>()->default_value(""),
-             "auto: newest checkpoint where there is one; never; or a step (default: the deck's)")(
+             "auto: newest checkpoint if there is one; never; or a step (default: the deck's)")(
       "stop-after", po::value<std::int64_t>()->default_value(0),
       "stop cleanly with a checkpoint after this step")(
       "dry-run", "read the deck, print parameters, memory and work, train nothing")(

@@ -78,7 +78,7 @@ Vocabulary find_vocabulary(const model::ModelSpec& model, const ExportOptions& o
     return found;
   }
   io::require_fits_model(*tokenizer, path, model.vocabulary);
-  const auto text_of = [&](std::int64_t wide) -> std::string {  // of tokens with a name
+  const auto text_of = [&](std::int64_t wide) -> std::string {  // empty for tokens without a name
     const auto id = static_cast<std::int32_t>(wide);
     if (id < 0 || !tokenizer->is_special(id)) return "";
     return path == kBytes ? kEndOfText : tokenizer->decode(id);
@@ -124,13 +124,13 @@ void add_tokenizer(const Vocabulary& vocabulary, bool asked, Dim context, io::Mo
   folder.write_text("tokenizer_config.json", tokenizer_config_json(vocabulary, whole, context));
 }
 
-/// The tensors of ours that `tensor` holds, one below the other in `out`.
+/// Reads our parameters that `tensor` holds into `out`, one after the other.
 void read_ours(const io::CheckpointReader& reader, const ExchangedTensor& tensor, View out) {
   std::vector<io::SlabTarget> targets;
   Dim begin = 0;
   for (const NamedShape& ours : tensor.ours) {
-    const View place = out.flat().slice(begin, ours.shape.numel()).reshaped(ours.shape);
-    targets.push_back({ours.name, ours.shape, Hyperslab::whole(ours.shape), place});
+    const View values = out.flat().slice(begin, ours.shape.numel()).reshaped(ours.shape);
+    targets.push_back({ours.name, ours.shape, Hyperslab::whole(ours.shape), values});
     begin += ours.shape.numel();
   }
   reader.read(targets);

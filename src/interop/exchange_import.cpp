@@ -31,8 +31,8 @@ bool is_buffer(const std::string& name) {
          name.ends_with(".rotary_emb.inv_freq");
 }
 
-/// Where a folder has each tensor: models that were saved without their head leave out the first
-/// word of the names.
+/// The name of each tensor in a folder: models that were saved without their head leave out the
+/// first word.
 std::vector<std::string> find_names(const std::string& folder, const io::SafetensorsReader& reader,
                                     const std::vector<ExchangedTensor>& tensors, bool tied) {
   std::vector<std::string> names;
@@ -63,10 +63,10 @@ std::vector<std::string> find_names(const std::string& folder, const io::Safeten
 
 void require_finite(const io::SafetensorsReader& reader, const std::string& name, CView values) {
   const auto all = values.span<float>();
-  const auto is_odd = [](float value) { return !std::isfinite(value); };
-  const auto count = std::ranges::count_if(all, is_odd);
+  const auto is_not_finite = [](float value) { return !std::isfinite(value); };
+  const auto count = std::ranges::count_if(all, is_not_finite);
   if (count == 0) return;
-  const auto first = std::ranges::find_if(all, is_odd);
+  const auto first = std::ranges::find_if(all, is_not_finite);
   throw Error(ExitCode::checkpoint,
               fmt::format("{}: tensor {} holds {} of {} values that are not finite, the first ({}) "
                           "at element {}; the model is damaged",
@@ -81,19 +81,19 @@ class Part {
     return !memory_.empty() && elements_ + tensor.numel() > kPartElements;
   }
   [[nodiscard]] bool is_empty() const { return memory_.empty(); }
-  /// Reads a tensor and takes it apart into ours.
+  /// Reads a tensor and splits it into our parameters.
   void read(const io::SafetensorsReader& reader, const std::string& name,
             const ExchangedTensor& tensor);
   /// Writes the parameters and, for each, two moments of zeros.
   void write(io::CheckpointParts& checkpoint) const;
 
  private:
-  struct Piece {
-    NamedShape ours;
+  struct Param {
+    NamedShape named;
     CView data;
   };
   std::vector<Tensor> memory_;
-  std::vector<Piece> pieces_;
+  std::vector<Param> params_;
   Dim elements_ = 0;
 };
 
@@ -110,8 +110,8 @@ void Part::read(const io::SafetensorsReader& reader, const std::string& name,
   }
   Dim begin = 0;
   for (const NamedShape& ours : tensor.ours) {
-    const View place = memory.view().flat().slice(begin, ours.shape.numel());
-    pieces_.push_back({ours, place.reshaped(ours.shape)});
+    const View values = memory.view().flat().slice(begin, ours.shape.numel());
+    params_.push_back({ours, values.reshaped(ours.shape)});
     begin += ours.shape.numel();
   }
   elements_ += tensor.numel();
@@ -120,14 +120,14 @@ void Part::read(const io::SafetensorsReader& reader, const std::string& name,
 
 void Part::write(io::CheckpointParts& checkpoint) const {
   Dim largest = 0;
-  for (const Piece& piece : pieces_) largest = std::max(largest, piece.data.numel());
+  for (const Param& param : params_) largest = std::max(largest, param.data.numel());
   const std::vector<float> zeros(static_cast<std::size_t>(largest), 0.0F);
   std::vector<io::Slab> slabs;
-  for (const Piece& piece : pieces_) {
-    const Shape& shape = piece.ours.shape;
+  for (const Param& param : params_) {
+    const Shape& shape = param.named.shape;
     const CView cleared(zeros.data(), DType::f32, Device::cpu, shape);
-    const std::string name = piece.ours.name.substr(piece.ours.name.find('/') + 1);
-    slabs.push_back({"model/" + name, shape, Hyperslab::whole(shape), piece.data});
+    const std::string name = param.named.name.substr(param.named.name.find('/') + 1);
+    slabs.push_back({"model/" + name, shape, Hyperslab::whole(shape), param.data});
     slabs.push_back({"optimizer/exp_avg/" + name, shape, Hyperslab::whole(shape), cleared});
     slabs.push_back({"optimizer/exp_avg_sq/" + name, shape, Hyperslab::whole(shape), cleared});
   }
@@ -135,7 +135,7 @@ void Part::write(io::CheckpointParts& checkpoint) const {
 }
 
 /// Whether a folder whose config.json ties the head to the token embedding has a head of its own.
-/// Such a model is untied, as transformers 5 takes it.
+/// transformers 5 loads such a model untied.
 bool has_another_head(const std::string& folder, const model::ModelSpec& spec) {
   const io::SafetensorsReader reader(folder);
   if (!reader.tensors().contains(kHead)) return false;

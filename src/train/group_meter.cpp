@@ -25,12 +25,12 @@ io::GroupTraffics GroupMeter::totals() const {
 
 void GroupMeter::begin_step() { begin_ = totals(); }
 
-void GroupMeter::forget() {
+void GroupMeter::collect() {
   for (comm::Communicator* group : groups_) (void)group->collect_seconds();
 }
 
 void GroupMeter::end_step(std::int64_t step) {
-  for (comm::Communicator* group : groups_) (void)group->collect_seconds();
+  collect();
   io::GroupTraffics& mine = steps_[static_cast<std::size_t>(step % ops::kResultRing)];
   mine = totals();
   for (std::size_t i = 0; i < groups_.size(); ++i) {

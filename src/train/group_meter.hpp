@@ -20,9 +20,9 @@ class GroupMeter {
   explicit GroupMeter(const mesh::Mesh& mesh);
 
   void begin_step();
-  /// What devices have told of their seconds so far belongs to no step.
-  void forget();
-  /// Takes what devices have told of their seconds since the last call of this or forget().
+  /// Takes the seconds that devices have told so far. Between two steps: they belong to neither.
+  void collect();
+  /// Calls collect(), and keeps the traffic since begin_step().
   void end_step(std::int64_t step);
   /// Of a step that the ring of results still holds, in the order of groups().
   [[nodiscard]] const io::GroupTraffics& of(std::int64_t step) const {

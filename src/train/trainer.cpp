@@ -169,7 +169,7 @@ ops::StepState Trainer::state() const { return records_->read_state(); }
 const ops::StepResult& Trainer::result(std::int64_t step) const { return records_->result(step); }
 void Trainer::restart_clock() {
   records_->restart_clock();
-  meter_->forget();
+  meter_->collect();
 }
 int Trainer::segments() const { return worker_->segments() + 1; }
 

@@ -9,7 +9,14 @@ using testing::HasSubstr;
 
 /// What the base class refuses, it refuses on every member alike and before anything is sent.
 class Misuse : public testing::Test {
+ public:
+  Misuse(const Misuse&) = delete;
+  Misuse& operator=(const Misuse&) = delete;
+  Misuse(Misuse&&) = delete;
+  Misuse& operator=(Misuse&&) = delete;
+
  protected:
+  Misuse() = default;
   [[nodiscard]] int rank() const { return comm_->rank(); }
   [[nodiscard]] int size() const { return comm_->size(); }
 

@@ -11,7 +11,7 @@
 namespace hyperslab::test {
 namespace {
 
-TEST(World, KnowsItsPlace) {
+TEST(World, KnowsItsRanks) {
   const char* launched = std::getenv("OMPI_COMM_WORLD_SIZE");
 
   EXPECT_EQ(world().size(), launched == nullptr ? 1 : std::atoi(launched));

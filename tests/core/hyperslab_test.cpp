@@ -44,7 +44,7 @@ TEST(Hyperslabs, CoverageFindsGapsAndOverlaps) {
   EXPECT_EQ(coverage_problem({}, Shape{0, 3}), "");
 }
 
-TEST(Hyperslabs, PartsMustBeInsideAlsoWhereSumsOverflow) {
+TEST(Hyperslabs, PartsMustBeInsideAlsoIfSumsOverflow) {
   EXPECT_EQ(problem_of({{1, 2}, {3, 4}}, Shape{4, 6}), "");
   EXPECT_NE(problem_of({{1, 2}, {4, 4}}, Shape{4, 6}), "");
   EXPECT_NE(problem_of({{1}, {3}}, Shape{4, 6}), "");

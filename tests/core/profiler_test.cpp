@@ -52,7 +52,7 @@ TEST(KernelNames, AreThoseOfTheSource) {
   EXPECT_EQ(readable_kernel("sm90_xmma_gemm_bf16"), "sm90_xmma_gemm_bf16");
 }
 
-TEST(CommunicationTime, IsExposedWhereNothingElseRuns) {
+TEST(CommunicationTime, IsExposedWhileNothingElseRuns) {
   constexpr bool kCommunicates = true;
   const auto seconds = [](std::vector<KernelSpan> spans) {
     const auto [busy, exposed] = communication_time(std::move(spans));

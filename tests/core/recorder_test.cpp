@@ -68,7 +68,7 @@ TEST(Recorder, APhaseGivesNoMoreThanItHas) {
   EXPECT_EQ(times.phase(Phase::wait), 3);
 }
 
-TEST(Recorder, TracesOnlyWhereAsked) {
+TEST(Recorder, TracesOnlyIfAsked) {
   Recorder recorder;
   recorder.begin_step(1, false);
   { const Scope scope(recorder, Component{3, "ffn"}); }

@@ -58,8 +58,8 @@ class Axes(support.Case):
         sizes = dict(setting.split("=") for setting in settings)
         axes = [range(int(sizes.get(f"parallel.{axis}", 1))) for axis in ("data", "pipeline", "tensor")]
         rows = re.findall(r"^ *(\d+) +(\d+) +(\d+) +0 +(\d+)  \S+  cpu$", text, re.MULTILINE)
-        expected = [] if ranks == 1 else [tuple(map(str, (rank, *place)))
-                                        for rank, place in enumerate(itertools.product(*axes))]
+        expected = [] if ranks == 1 else [tuple(map(str, (rank, *coordinates)))
+                                        for rank, coordinates in enumerate(itertools.product(*axes))]
         self.assertEqual(rows, expected)
 
     def test_every_layout_gives_the_same_curve(self):

@@ -211,7 +211,7 @@ class Data(support.Case):
         self.assertIn("published", words)
         self.assertFalse(list((self.folder / "data/openwebtext").rglob("*.p*")))
 
-    def test_the_first_checksum_is_kept_where_none_is_published(self):
+    def test_the_first_checksum_is_kept_if_none_is_published(self):
         tables = {"train-0.parquet": ["a"] * 4001}
         self.serve_tables("Skylion007/openwebtext", "plain_text", tables, published=False)
         self.assertIn("is recorded in", self.job("openwebtext", "--keep"))

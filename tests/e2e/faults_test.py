@@ -52,7 +52,7 @@ class Decks(Refused):
                 (self.folder / f"{name}.yaml").write_bytes(content)
                 self.refuse(2, [f"{name}.yaml:"], "train", f"{name}.yaml", ranks=0)
 
-    def test_unknown_key_has_its_place_and_a_suggestion(self):
+    def test_unknown_key_has_its_line_and_a_suggestion(self):
         self.write_deck("unknown.yaml", ("heads: 2", "heds: 2"))
 
         self.refuse_train(2, ["unknown.yaml:2:46: ", "'heds'", "did you mean 'heads'?"], deck="unknown.yaml")
@@ -81,7 +81,7 @@ class Decks(Refused):
     def test_layout_that_does_not_fit_the_ranks(self):
         self.refuse(2, ["needs 4 ranks", "2 were started"], "train", "deck.yaml", "--set", "parallel.data=4")
 
-    def test_one_rank_where_four_are_needed(self):
+    def test_one_rank_if_four_are_needed(self):
         for ranks in (0, 1):
             self.refuse(2, ["needs 4 ranks", "1 were started"], "train", "deck.yaml", "--set",
                         "parallel.data=4", ranks=ranks)

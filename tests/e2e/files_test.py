@@ -181,10 +181,10 @@ class Checkpoint(support.Case):
         self.assertEqual(set(byte for byte, part in zip(sound, covered) if not part), {0})
 
         for offset, size in parts[::8]:
-            for place in (offset, offset + size - 1):
-                with self.subTest(place=place):
+            for index in (offset, offset + size - 1):
+                with self.subTest(index=index):
                     damaged = bytearray(sound)
-                    damaged[place] ^= 0x10
+                    damaged[index] ^= 0x10
                     path.write_bytes(damaged)
                     self.assertEqual(self.verify(folder).code, 4)
 

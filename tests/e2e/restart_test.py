@@ -50,9 +50,9 @@ class ChangedDeck(support.Case):
     def test_a_step_to_stop_at_that_was_done(self):
         self.train("part", options=("--stop-after", "12"))
 
-        for stop_after, place in ((12, "at"), (10, "beyond")):
+        for stop_after, relation in ((12, "at"), (10, "beyond")):
             result = self.nothing_left("part", options=("--stop-after", stop_after))
-            self.assertIn(f"the checkpoint of step 12 is {place} --stop-after {stop_after}", result.err)
+            self.assertIn(f"the checkpoint of step 12 is {relation} --stop-after {stop_after}", result.err)
         result = self.nothing_left("run", options=("--stop-after", 12))
         self.assertIn("the checkpoint of step 20 is at train.steps 20", result.err)
 

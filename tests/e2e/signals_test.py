@@ -157,7 +157,7 @@ class Signals(support.Case):
 
                 self.assertEqual(process.returncode, -signal.SIGINT)
 
-    def test_interrupt_of_mpirun_saves_where_it_leaves_time(self):
+    def test_interrupt_of_mpirun_saves_if_it_leaves_time(self):
         os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "2"
         self.addCleanup(os.environ.pop, "OMPI_MCA_odls_base_sigkill_timeout")
         process = self.start_endless("interrupted")

@@ -120,7 +120,7 @@ def manifest(step_folder):
     return json.loads((pathlib.Path(step_folder) / "manifest.json").read_text(encoding="utf-8"))
 
 
-def _place(tensor, shape, piece, data):
+def _insert(tensor, shape, piece, data):
     """Puts the rows of a piece into the whole tensor."""
     width = shape[-1] if len(shape) == 2 else 1
     first = piece["offset"] + [0] * (2 - len(shape))
@@ -142,7 +142,7 @@ def tensors(step_folder):
         found[name] = bytearray(size)
         for piece in entry["pieces"]:
             data = files[piece["file"]][piece["file_offset"]:]
-            _place(found[name], entry["global_shape"], piece, data)
+            _insert(found[name], entry["global_shape"], piece, data)
     return found
 
 
@@ -182,7 +182,7 @@ def snapshot(folder):
 
 
 def h5(path):
-    """Path -> {attributes, values} of an HDF5 file, None where there is no h5py."""
+    """Path -> {attributes, values} of an HDF5 file, None without h5py."""
     for python in (sys.executable, "/usr/bin/python3"):
         if subprocess.run([python, "-c", "import h5py"], capture_output=True, check=False).returncode == 0:
             found = subprocess.run([python, "-c", _H5_TO_JSON, str(path)], capture_output=True, check=True)

@@ -169,7 +169,7 @@ class Settings(support.Case):
 
         self.assertEqual(self.kept("last"), [7])
 
-    def test_a_finished_run_leaves_none_where_none_is_wanted(self):
+    def test_a_finished_run_leaves_none_if_none_is_asked_for(self):
         self.train("none", "train.steps=4", "checkpoint.every=0", "checkpoint.final=false")
 
         self.assertFalse((self.folder / "none/checkpoints/latest").exists())

@@ -61,6 +61,7 @@ TEST(Sampler, DrawsFromTheSoftmaxOfTheTemperature) {
     SamplingOptions options;
     options.temperature = temperature;
     std::vector<double> scaled;
+    scaled.reserve(kLogits.size());
     for (const float x : kLogits) scaled.push_back(x / temperature);
 
     EXPECT_LT(chi_square(counts(options, kLogits, kDraws), softmax(scaled)), kChiSquare7);

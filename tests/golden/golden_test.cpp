@@ -30,6 +30,8 @@ class Golden {
   ~Golden() { H5Fclose(file_); }
   Golden(const Golden&) = delete;
   Golden& operator=(const Golden&) = delete;
+  Golden(Golden&&) = delete;
+  Golden& operator=(Golden&&) = delete;
 
   [[nodiscard]] double number(const char* name) const {
     double value = 0;

@@ -150,7 +150,7 @@ TEST_F(GpuAlgorithmCache, WhatWasChosenBeforeIsReplaced) {
   EXPECT_LE(relative_difference(after.view(), before.view()), tolerance(DType::bf16));
 }
 
-TEST_F(GpuAlgorithmCache, GraphsCapturedBehindItRunTheAdoptedOnes) {
+TEST_F(GpuAlgorithmCache, GraphsCapturedAfterwardsRunTheAdoptedOnes) {
   Layer first(true);
   first.enqueue();
   const std::vector<Tensor> expected = first.results();
@@ -176,7 +176,7 @@ TEST_F(GpuAlgorithmCache, ThoseOfADeterministicRunAreItsOwn) {
             static_cast<std::int64_t>(algorithms_of(pinned.ctx()).size()));
 }
 
-TEST_F(GpuAlgorithmCache, ThoseOfAnotherPlaceAreNotUsed) {
+TEST_F(GpuAlgorithmCache, ThoseOfAnotherPlatformAreNotUsed) {
   Layer first;
   first.enqueue();
   AlgorithmCache elsewhere;
@@ -194,7 +194,7 @@ TEST_F(GpuAlgorithmCache, ThoseOfAnotherPlaceAreNotUsed) {
             algorithms_of(second.ctx()).size());
 }
 
-TEST_F(GpuAlgorithmCache, ThoseThatTheLibraryRefusesAreChosenAnew) {
+TEST_F(GpuAlgorithmCache, ThoseThatTheLibraryRefusesAreChosenAgain) {
   Square half(DType::bf16, 256);
   Square single(DType::f32, 256);
   (void)half.run();

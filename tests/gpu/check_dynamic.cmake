@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DREADELF=... -DFILES="a;b" -P check_dynamic.cmake
-# Nothing that is shipped names the CUDA driver: it must start where there is none.
+# Nothing that is shipped names the CUDA driver: it must start without one.
 foreach(file IN LISTS FILES)
   if(file MATCHES "\\.a$")
     continue()

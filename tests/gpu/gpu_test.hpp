@@ -86,7 +86,7 @@ class Problem {
   Problem& absent() { return append({Tensor(), false, true, false}); }
 
   /// The operands after the call on the GPU. Floating operands begin `offset` elements after a
-  /// 256-byte boundary. Fails where something beside an operand was written.
+  /// 256-byte boundary. Fails if something beside an operand was written.
   [[nodiscard]] std::vector<Tensor> on_gpu(const Call& call, Dim offset = 0) const;
   /// The operands after the call in double.
   [[nodiscard]] std::vector<Tensor> on_oracle(const Call& call) const;

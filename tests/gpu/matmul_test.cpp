@@ -154,7 +154,7 @@ double error_of_f32(bool tf32) {
   return relative_difference(problem.on_gpu(call)[2].view(), problem.on_oracle(call)[2].view());
 }
 
-TEST_F(GpuMatmul, F32UsesTf32OnlyWhereAsked) {
+TEST_F(GpuMatmul, F32UsesTf32OnlyIfAsked) {
   EXPECT_LT(error_of_f32(false), 5e-6);
   EXPECT_GT(error_of_f32(true), 2e-5);
   EXPECT_LT(error_of_f32(true), 5e-3);

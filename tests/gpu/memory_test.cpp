@@ -74,7 +74,16 @@ TEST(CudaCheck, NamesWhoCalledAndWhat) {
     EXPECT_THAT(error.what(),
                 testing::HasSubstr("group tensor: cudaEventRecord failed: cudaErrorInvalidValue"));
   }
-  EXPECT_NO_THROW(log_if_cuda_failed(1, "group tensor", "cudaEventDestroy"));
+}
+
+TEST(CudaCheck, LogsWhatADestructorMayNotThrow) {
+  testing::internal::CaptureStderr();
+
+  log_if_cuda_failed(0, "group tensor", "cudaEventDestroy");
+  log_if_cuda_failed(1, "group tensor", "cudaEventDestroy");
+
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "group tensor: cudaEventDestroy failed: cudaErrorInvalidValue (invalid argument)\n");
 }
 
 TEST_F(GpuMemory, AFullGpuIsAnErrorWithTheNumbers) {

@@ -14,7 +14,7 @@
 
 namespace hyperslab::test {
 
-/// One communicator over the GPUs of all ranks for all tests of a suite. Skips where the host has
+/// One communicator over the GPUs of all ranks for all tests of a suite. Skips if the host has
 /// fewer GPUs than ranks; with HYPERSLAB_REQUIRE_GPU=1 that is a failure. A program started without
 /// a launcher tests the self communicator on one GPU.
 class NcclGroup : public testing::Test {

@@ -366,7 +366,7 @@ TEST_F(Nccl, TheDeviceKeepsTheTimeThatTheHostIsTold) {
   EXPECT_NEAR(group().collect_seconds(), 1e-9 * static_cast<double>(passed), 1e-9);
 }
 
-TEST_F(Nccl, TellsTheDeviceTimeOfEveryOperationWhereAskedTo) {
+TEST_F(Nccl, TellsTheDeviceTimeOfEveryOperationIfAskedTo) {
   if (size() == 1) GTEST_SKIP() << "one rank moves nothing";
   Tensor x = filled(DType::f32, 1 << 20, 1);
   Tensor all = filled(DType::f32, (1 << 20) * size(), 0);

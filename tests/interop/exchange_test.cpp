@@ -243,24 +243,13 @@ TEST(Exchange, ExportsNameTheDecksIdsBeforeThoseOfTheVocabulary) {
   EXPECT_EQ(exported(named, "b"), json({65, {66, 256}, "none"}));
 }
 
-/// A folder with the small GPT-2's config.json and these tensors of zeros.
-std::string folder_with(const test::TempFolder& temp, const ModelSpec& spec,
-                        const std::map<std::string, Shape>& tensors) {
-  std::vector<io::SafetensorsSpec> specs;
-  for (const auto& [name, shape] : tensors) specs.push_back({name, shape});
-  io::ModelFolder folder(temp.path() + "/hf");
-  folder.write_text("config.json", config_json(spec, DType::f32, {}));
-  folder.write_tensors(specs, DType::f32,
-                       [](std::size_t, View out) { std::memset(out.raw(), 0, out.bytes()); });
-  folder.commit();
-  return temp.path() + "/hf";
-}
-
-/// The same with values that `fill` puts into the tensor of a name.
+/// A folder with the small GPT-2's config.json and these tensors of zeros, into which `fill` puts
+/// other values by name.
 std::string folder_filled(const test::TempFolder& temp, const ModelSpec& spec,
                           const std::map<std::string, Shape>& tensors,
                           const std::function<void(const std::string&, View)>& fill) {
   std::vector<io::SafetensorsSpec> specs;
+  specs.reserve(tensors.size());
   for (const auto& [name, shape] : tensors) specs.push_back({name, shape});
   io::ModelFolder folder(temp.path() + "/hf");
   folder.write_text("config.json", config_json(spec, DType::f32, {}));
@@ -270,6 +259,11 @@ std::string folder_filled(const test::TempFolder& temp, const ModelSpec& spec,
   });
   folder.commit();
   return temp.path() + "/hf";
+}
+
+std::string folder_with(const test::TempFolder& temp, const ModelSpec& spec,
+                        const std::map<std::string, Shape>& tensors) {
+  return folder_filled(temp, spec, tensors, [](const std::string&, View) {});
 }
 
 std::map<std::string, Shape> tensors_of(const ModelSpec& spec) {
@@ -360,12 +354,12 @@ TEST(Exchange, AnUntiedModelKeepsItsHeadAndNeedsOne) {
 
 TEST(Exchange, ValuesThatAreNotFiniteAreRefusedAndNothingIsLeft) {
   const ModelSpec spec = small(model::Family::gpt2);
-  for (const float odd :
+  for (const float value :
        {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     const test::TempFolder temp;
     const auto fill = [&](const std::string& name, View out) {
       if (name != "transformer.h.1.mlp.c_fc.weight") return;
-      out.data<float>()[7] = out.data<float>()[9] = odd;
+      out.data<float>()[7] = out.data<float>()[9] = value;
     };
     const std::string folder = folder_filled(temp, spec, tensors_of(spec), fill);
 
@@ -409,7 +403,7 @@ TEST(Exchange, ADirectoryWithCheckpointsIsNotImportedInto) {
   EXPECT_EQ(io::CheckpointReader(temp.path() + "/c").meta().step, 7);
 }
 
-TEST(Exchange, TokenizerFilesGoAlong) {
+TEST(Exchange, TokenizerFilesAreCopied) {
   const test::TempFolder temp;
   const ModelSpec spec = small(model::Family::gpt2);
   write_checkpoint(spec, temp.path() + "/c");

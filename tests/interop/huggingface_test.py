@@ -87,7 +87,7 @@ def greedy(model, prompt, count):
 
 
 def randomize(model):
-    """Norms and biases away from one and zero, so that a wrong place shows."""
+    """Norms and biases away from one and zero, so that a wrong position shows."""
     for parameter in model.parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, parameter.mean().item(), 0.3)
@@ -311,7 +311,7 @@ def write_record(path, commit, sources):
     record = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
               "commit": commit, "sources_sha256": sources, "python": platform.python_version(),
               "torch": torch.__version__, "transformers": transformers.__version__, "dtype": "float32",
-              "seed_of_inputs": SEED, "wanted_within": LOGITS_WITHIN,
+              "seed_of_inputs": SEED, "tolerance": LOGITS_WITHIN,
               "max_difference": max(row["max_difference"] for row in HuggingFace.differences)}
     rows = ",\n".join("    " + json.dumps(row) for row in HuggingFace.differences)
     text = json.dumps(record, indent=2)[:-2] + ',\n  "logits": [\n' + rows + "\n  ]\n}\n"

@@ -131,9 +131,9 @@ TEST_F(ActivationOps, FloatIsWithinAMillionthOfTheOracleElementByElement) {
           << "activation " << static_cast<int>(activation) << " at " << x.view().data<float>()[i];
     }
     const auto slope = to_doubles(dx.view());
-    const auto slope_wanted = to_doubles(dx64.view());
+    const auto expected_slope = to_doubles(dx64.view());
     for (std::size_t i = 0; i < slope.size(); ++i) {
-      ASSERT_NEAR(slope[i], slope_wanted[i], 2e-6 * std::max(std::abs(slope_wanted[i]), 1.0))
+      ASSERT_NEAR(slope[i], expected_slope[i], 2e-6 * std::max(std::abs(expected_slope[i]), 1.0))
           << "slope " << static_cast<int>(activation) << " at " << x.view().data<float>()[i];
     }
   }

@@ -25,7 +25,7 @@ AlgorithmCache::Algorithm algorithm(std::uint64_t first) {
   return {first, 0, 3, 4, 5, 6, 7, std::numeric_limits<std::uint64_t>::max()};
 }
 
-AlgorithmCache two_places() {
+AlgorithmCache two_platforms() {
   AlgorithmCache table;
   table.add(kHere, kind(1), algorithm(10));
   table.add(kHere, kind(2), algorithm(20));
@@ -33,7 +33,7 @@ AlgorithmCache two_places() {
   return table;
 }
 
-/// What of_text says against it; empty where it takes it.
+/// What of_text says against the text; empty if it accepts it.
 std::string refusal(const std::string& text) {
   try {
     (void)AlgorithmCache::of_text(text, "algorithms.txt");
@@ -48,8 +48,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(text.find(from), from.size(), to);
 }
 
-TEST(AlgorithmCache, FindsEntriesOfOnePlaceOnly) {
-  const AlgorithmCache table = two_places();
+TEST(AlgorithmCache, FindsEntriesOfOnePlatformOnly) {
+  const AlgorithmCache table = two_platforms();
 
   ASSERT_NE(table.find(kHere, kind(1)), nullptr);
   EXPECT_EQ(*table.find(kHere, kind(1)), algorithm(10));
@@ -62,7 +62,7 @@ TEST(AlgorithmCache, FindsEntriesOfOnePlaceOnly) {
 }
 
 TEST(AlgorithmCache, WhatIsThereStaysWhenTablesMeet) {
-  AlgorithmCache table = two_places();
+  AlgorithmCache table = two_platforms();
   AlgorithmCache other;
   other.add(kHere, kind(1), algorithm(99));
   other.add(kHere, kind(3), algorithm(40));
@@ -79,7 +79,7 @@ TEST(AlgorithmCache, WhatIsThereStaysWhenTablesMeet) {
 }
 
 TEST(AlgorithmCache, ComesBackFromItsText) {
-  for (const AlgorithmCache& table : {AlgorithmCache(), two_places()}) {
+  for (const AlgorithmCache& table : {AlgorithmCache(), two_platforms()}) {
     const std::string text = table.text();
 
     const AlgorithmCache found = AlgorithmCache::of_text(text, "algorithms.txt");
@@ -95,11 +95,11 @@ TEST(AlgorithmCache, EqualTablesHaveEqualTexts) {
   other.add(kHere, kind(2), algorithm(20));
   other.add(kHere, kind(1), algorithm(10));
 
-  EXPECT_EQ(other.text(), two_places().text());
+  EXPECT_EQ(other.text(), two_platforms().text());
 }
 
 TEST(AlgorithmCache, EveryCutAndEveryChangedByteIsRefused) {
-  const std::string text = two_places().text();
+  const std::string text = two_platforms().text();
   for (std::size_t i = 0; i < text.size(); ++i) {
     EXPECT_NE(refusal(text.substr(0, i)), "") << "the first " << i << " bytes";
     std::string changed = text;
@@ -126,7 +126,7 @@ TEST(AlgorithmCache, ReadsFilesUnderTheirOldTitle) {
 }
 
 TEST(AlgorithmCache, RefusalsNameTheLineAndWhatToDo) {
-  const std::string text = two_places().text();
+  const std::string text = two_platforms().text();
 
   const std::string title = "algorithms " + std::to_string(AlgorithmCache::kFormat);
   EXPECT_THAT(
@@ -143,7 +143,7 @@ TEST(AlgorithmCache, RefusalsNameTheLineAndWhatToDo) {
 TEST(AlgorithmCache, OnlyGpusChooseAlgorithms) {
   Context ctx(Device::cpu);
 
-  adopt_algorithms(ctx, two_places());
+  adopt_algorithms(ctx, two_platforms());
 
   EXPECT_EQ(gemm_platform(ctx), "");
   EXPECT_EQ(algorithms_of(ctx).size(), 0U);

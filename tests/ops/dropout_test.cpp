@@ -44,7 +44,7 @@ TEST_F(DropoutOp, FollowsTheDocumentedMask) {
   }
 }
 
-TEST_F(DropoutOp, IsAFunctionOfThePlaceInTheGlobalBatch) {
+TEST_F(DropoutOp, IsAFunctionOfThePositionInTheGlobalBatch) {
   const Tensor x = random_tensor(DType::f64, {4, 33}, 1);
   const Tensor all = tensor_of(DType::i64, {4}, {8, 9, 10, 11});
   const Tensor last = tensor_of(DType::i64, {2}, {10, 11});

@@ -235,7 +235,7 @@ TEST_F(EmbeddingOps, ARankHasTheGradientOfItsRowsAlone) {
   }
 }
 
-TEST_F(EmbeddingOps, PaddingStandsForNoTokenAlsoWhereMoreTokensFollow) {
+TEST_F(EmbeddingOps, PaddingStandsForNoTokenAlsoIfMoreTokensFollow) {
   const VocabularyShard shard = {1, 2, 6};
   const Tensor tokens = int_tensor({1, 4}, {2, 3, 4, 0});
   const Tensor table = tensor_of(DType::f32, {4, 1}, {10, 20, 30, 40});

@@ -51,7 +51,7 @@ TEST_F(Matmul, MatchesTheDefinitionForAllLayoutsAndAwkwardSizes) {
   }
 }
 
-TEST_F(Matmul, AccumulatesWhereAsked) {
+TEST_F(Matmul, AccumulatesIfAsked) {
   const Tensor a = tensor_of(DType::f64, {1, 2}, {1, 2});
   const Tensor b = tensor_of(DType::f64, {2, 1}, {3, 4});
   Tensor c = filled_tensor(DType::f64, {1, 1}, 100);
@@ -210,16 +210,16 @@ TEST_F(Linear, ActivationIsTheLinearLayerFollowedByTheActivation) {
   const Tensor bias = random_tensor(DType::f32, {23}, 3);
   Tensor pre = poisoned(DType::f32, {19, 23});
   Tensor y = poisoned(DType::f32, {19, 23});
-  Tensor pre_wanted = poisoned(DType::f32, {19, 23});
-  Tensor y_wanted = poisoned(DType::f32, {19, 23});
+  Tensor expected_pre = poisoned(DType::f32, {19, 23});
+  Tensor expected_y = poisoned(DType::f32, {19, 23});
 
   linear_activation_forward(ctx, x.view(), weight.view(), bias.view(), Activation::gelu, pre.view(),
                             y.view());
-  linear_forward(ctx, x.view(), weight.view(), bias.view(), pre_wanted.view());
-  activation_forward(ctx, Activation::gelu, pre_wanted.view(), y_wanted.view());
+  linear_forward(ctx, x.view(), weight.view(), bias.view(), expected_pre.view());
+  activation_forward(ctx, Activation::gelu, expected_pre.view(), expected_y.view());
 
-  EXPECT_TRUE(same_bits(pre.view(), pre_wanted.view()));
-  EXPECT_TRUE(same_bits(y.view(), y_wanted.view()));
+  EXPECT_TRUE(same_bits(pre.view(), expected_pre.view()));
+  EXPECT_TRUE(same_bits(y.view(), expected_y.view()));
 }
 
 TEST_F(Linear, ActivationGradientMatchesDifferencesAndMayAliasPre) {

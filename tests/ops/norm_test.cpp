@@ -135,7 +135,7 @@ TEST_F(Norm, BackwardWithoutGradientsOfTheWeights) {
   }
 }
 
-TEST_F(Norm, BackwardAddsWhereAskedAndMayAlias) {
+TEST_F(Norm, BackwardAddsIfAskedAndMayAlias) {
   NormCase c(DType::f64, 3, 5);
   c.forward(ctx, NormKind::layernorm);
   const Tensor dy = random_tensor(DType::f64, {3, 5}, 9);

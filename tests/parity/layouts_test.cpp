@@ -20,13 +20,13 @@ using test::world;
 
 constexpr int kSteps = 3;
 
-std::size_t wanted_layouts() {
+std::size_t layouts_to_draw() {
   const char* text = std::getenv("HYPERSLAB_TEST_LAYOUTS");
   return text == nullptr ? 40 : std::stoul(text);
 }
 
 TEST(Layouts, AgreeWithOneRankTensorByTensor) {
-  for (const Case& layout : draw_layouts(world().size(), wanted_layouts())) {
+  for (const Case& layout : draw_layouts(world().size(), layouts_to_draw())) {
     SCOPED_TRACE(layout.str());
     const train::Config many = read_layout(layout.model, layout.layout, world().size());
     const train::Config one = read_layout(layout.model, {}, 1);

@@ -53,7 +53,7 @@ void serialize(std::vector<Action>& actions, bool sends_first) {
   actions.insert(both, first);
 }
 
-TEST(Problems, AreNoneWhereGroupsOfNeighboursPair) {
+TEST(Problems, AreNoneIfGroupsOfNeighboursPair) {
   Program program = pipeline::make_program(Schedule::one_forward_one_backward, 2, 1, 4);
   serialize(program.ranks[0], true);
   serialize(program.ranks[1], false);
@@ -222,7 +222,7 @@ TEST(Simulation, HoldsTheIdealForOtherRatiosOfForwardAndBackward) {
   }
 }
 
-TEST(Simulation, TransfersCostLittleWhereTheyOverlap) {
+TEST(Simulation, TransfersCostLittleIfTheyOverlap) {
   // Small against a pass: at most three a microbatch and a round trip of the pipeline are exposed.
   for (const Schedule schedule : kSchedules) {
     const Program program = pipeline::make_program(schedule, 4, 1, 32);

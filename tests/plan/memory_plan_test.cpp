@@ -51,7 +51,7 @@ TEST(MemoryPlan, ShardsOfGradientsAndStateEqualTheClosedForms) {
         numbers.gpt2 = gpt2;
         numbers.tied = false;
         numbers.tiny_buckets = tiny;
-        const test::Buckets buckets = test::buckets(numbers, test::place_of(numbers, 0));
+        const test::Buckets buckets = test::buckets(numbers, test::pipeline_rank_of(numbers, 0));
         const std::int64_t N = buckets.total();
         const std::int64_t decay = N / d / 32 * 4;  // a factor for every 32 elements
         SCOPED_TRACE(fmt::format("data {} gpt2 {} N {}", d, gpt2, N));
@@ -83,7 +83,7 @@ TEST(MemoryPlan, Zero2HoldsTwoBucketsAndThoseThatStayOpen) {
   numbers.sequence = true;
   numbers.zero = 2;
   numbers.microbatches = 3;
-  const test::Buckets buckets = test::buckets(numbers, test::place_of(numbers, 0));
+  const test::Buckets buckets = test::buckets(numbers, test::pipeline_rank_of(numbers, 0));
 
   const std::int64_t bucket = 4 * largest_part(buckets);
   EXPECT_EQ(memory(numbers).gradients,

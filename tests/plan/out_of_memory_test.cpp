@@ -62,7 +62,7 @@ TEST(MemorySavings, AreThoseOfThePlans) {
   EXPECT_TRUE(found.contains("memory.recompute: full"));
 }
 
-/// What the rules of the deck forbid is not advised.
+/// The advice names nothing that the rules of the deck forbid.
 TEST(MemorySavings, KeepToTheRules) {
   for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
            {"train.microbatch=3"},
@@ -88,7 +88,7 @@ TEST(MemorySavings, KeepToTheRules) {
   }
 }
 
-TEST(MemorySavings, FusedAttentionWhereAGpuHasIt) {
+TEST(MemorySavings, FusedAttentionIfAGpuHasIt) {
   train::TrainerOptions options;
   options.device = Device::cuda;
   const std::vector<std::string> deck = {"model.context=2048", "model.width=32"};

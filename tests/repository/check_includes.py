@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Who includes what: modules in the design's order, and each library in its one place.
+"""Who includes what: modules in the design's order, and each library in its one module.
 
 check_includes.py [--self-test]
 """
@@ -18,7 +18,7 @@ ORDER = {"core": 1, "comm": 2, "ops": 3, "mesh": 4, "param": 5, "optim": 6, "sha
          "bench": 14, "parity": 14, "interop": 14, "deck": 15, "cli": 16}
 
 # Library headers, and the modules whose sources may include them.
-PLACES = [(re.compile(r"(mpi|mpi-ext|nccl)\.h$"), {"comm"}),
+OWNERS = [(re.compile(r"(mpi|mpi-ext|nccl)\.h$"), {"comm"}),
           (re.compile(r"hdf5(_hl)?\.h$|H5\w*\.h$"), {"io"}),
           (re.compile(r"yaml-cpp/"), {"deck"})]
 NOT_IN_DEVICE_CODE = re.compile(r"(fmt|spdlog)/")
@@ -65,7 +65,7 @@ def check_one(root, path, line, quote, name):
         if later or (ORDER[other] == ORDER[module] and other != module):
             return f"{path}:{line}: module {module} ({ORDER[module]}) includes {other} ({ORDER[other]})"
         return None
-    for pattern, modules in PLACES:
+    for pattern, modules in OWNERS:
         if pattern.match(name) and (module not in modules or path.parts[0] == "include"):
             return f"{path}:{line}: '{name}' belongs into the sources of {', '.join(modules)} alone"
     if quote == '"' and private_header(root, path, name) is None:
@@ -106,8 +106,8 @@ def check(root):
             continue
         complaints += [c for include in includes(root, path) if (c := check_one(root, path, *include))]
         if path.suffix in (".cu", ".cuh"):
-            complaints += [f"{place}:{line}: '{name}' is reached from {path}"
-                           for place, line, name in reached(root, path, {path})
+            complaints += [f"{source}:{line}: '{name}' is reached from {path}"
+                           for source, line, name in reached(root, path, {path})
                            if NOT_IN_DEVICE_CODE.match(name)]
     return complaints
 

@@ -45,7 +45,7 @@ TEST(MergeAlgorithms, TheLowestRankDecidesThenWhatWasKept) {
   EXPECT_EQ(world().all_gather(all.text()).front(), all.text());
 }
 
-TEST(AlgorithmsFile, ComesBackAndIsWrittenOnlyWhereItChanges) {
+TEST(AlgorithmsFile, ComesBackAndIsWrittenOnlyIfItChanges) {
   const test::TempFolder folder;
   const std::string path = folder.path() + "/algorithms.txt";
   ops::AlgorithmCache table;
@@ -63,7 +63,7 @@ TEST(AlgorithmsFile, ComesBackAndIsWrittenOnlyWhereItChanges) {
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
 }
 
-TEST(AlgorithmsFile, IsLeftOutWhereItIsDamaged) {
+TEST(AlgorithmsFile, IsLeftOutIfItIsDamaged) {
   const test::TempFolder folder;
   const std::string path = folder.path() + "/algorithms.txt";
   ops::AlgorithmCache table;

@@ -26,7 +26,7 @@ std::string text_of(const std::string& path) {
   return text.str();
 }
 
-/// What a second one says to `directory`; "" where it got the lock.
+/// What a second lock of `directory` says; "" if it was granted.
 std::string refusal(const std::string& directory) {
   try {
     const RunLock lock(directory, "n2", "run.directory");

@@ -66,7 +66,7 @@ inline std::vector<Layout> layouts_of(int ranks) {
   return out;
 }
 
-/// A place on the mesh as one number.
+/// Mesh coordinates as one number.
 inline int writer(const mesh::Coordinates& at) {
   return (at.data * 2 + at.pipeline) * 4 + at.tensor;
 }
@@ -206,7 +206,7 @@ inline std::vector<float> brute_force(const Layout& layout, const param::Param& 
   return sum;
 }
 
-/// The flat space of the rank's table with every sum in its place and zeros between.
+/// The flat space of the rank's table with every sum at its offset and zeros between.
 inline std::vector<float> brute_force_flat(const Layout& layout, const param::ParamStore& table,
                                            const mesh::Coordinates& at, int step,
                                            int microbatches) {

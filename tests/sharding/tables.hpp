@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of a stage with everything that a table has to place: packs, norms and biases that
+// Parameters of a stage with every kind that a store lays out: fused ones, norms and biases that
 // every rank holds, shared key-value heads, a padded vocabulary, a tied table.
 #pragma once
 

@@ -42,7 +42,7 @@ class Hundredths {
       ops::cast(ctx_, sum_.view(), half_sum_.view());
     });
   }
-  /// A sum in f32 of an addend in f16, which is read anew each time.
+  /// A sum in f32 of an addend in f16, which is read again each time.
   [[nodiscard]] std::vector<double> mixed() {
     Tensor read = tensor(DType::f32);
     return repeat(sum_, [&] {
@@ -78,10 +78,10 @@ class Hundredths {
   Tensor half_sum_;
 };
 
-/// EXPECTs every element to be `wanted` to eight decimals.
-inline void expect_eight_decimals(const std::vector<double>& found, double wanted) {
+/// EXPECTs every element to be `expected` to eight decimals.
+inline void expect_eight_decimals(const std::vector<double>& found, double expected) {
   ASSERT_FALSE(found.empty());
-  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], wanted, 5e-9) << i;
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected, 5e-9) << i;
 }
 
 }  // namespace hyperslab::test

@@ -11,7 +11,7 @@ namespace {
 
 comm::World* the_world = nullptr;
 
-/// Names the rank of each failure, and ends all ranks where the others may be waiting for this one.
+/// Names the rank of each failure, and ends all ranks if the others may be waiting for this one.
 class RankListener final : public testing::EmptyTestEventListener {
  public:
   void OnTestPartResult(const testing::TestPartResult& result) override {

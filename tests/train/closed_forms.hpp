@@ -73,9 +73,9 @@ struct Numbers {
   }
 };
 
-/// Elements of this rank's parameters, packs rounded up to 32 each: what it holds alone (by unit),
-/// what the whole tensor group holds (equal), what it holds and sees only its rows of (summed), and
-/// the tied table.
+/// Elements of this rank's parameters, fused ones rounded up to 32 each: what it holds alone (by
+/// unit), what the whole tensor group holds (equal), what it holds and sees only its rows of
+/// (summed), and the tied table.
 struct Held {
   std::vector<std::int64_t> units;  ///< embedding, blocks, head, where they are on this rank
   std::int64_t equal = 0;
@@ -83,8 +83,8 @@ struct Held {
   std::int64_t tied = 0;
 };
 
-/// The part of a pipeline rank in the model.
-struct Place {
+/// What a pipeline rank holds of the model.
+struct PipelineRank {
   bool first = false;
   bool last = false;
   std::vector<int> blocks;  ///< of every chunk
@@ -95,14 +95,14 @@ struct Place {
   }
 };
 
-inline Place place_of(const Numbers& n, int pipeline_rank) {
-  Place place;
-  place.first = pipeline_rank == 0;
-  place.last = pipeline_rank == n.pipeline - 1;
+inline PipelineRank pipeline_rank_of(const Numbers& n, int index) {
+  PipelineRank rank;
+  rank.first = index == 0;
+  rank.last = index == n.pipeline - 1;
   for (int chunk = 0; chunk < n.virtual_stages(); ++chunk) {
-    place.blocks.push_back(n.layers[static_cast<std::size_t>(chunk * n.pipeline + pipeline_rank)]);
+    rank.blocks.push_back(n.layers[static_cast<std::size_t>(chunk * n.pipeline + index)]);
   }
-  return place;
+  return rank;
 }
 
 inline std::int64_t up_to(std::int64_t n, std::int64_t unit) {
@@ -127,7 +127,7 @@ inline std::int64_t block_parts(const Numbers& n) {
   return matrices + (n.gpt2 ? packed(qkv_rows) + packed(inner) : 0);
 }
 
-inline Held held(const Numbers& n, const Place& place) {
+inline Held held(const Numbers& n, const PipelineRank& rank) {
   const std::int64_t table = packed((n.V + n.tensor - 1) / n.tensor * n.C);
   const std::int64_t row_biases = n.gpt2 ? 2 * packed(n.C) : 0;  // of output and down
   const bool alone = n.tensor == 1;
@@ -141,17 +141,17 @@ inline Held held(const Numbers& n, const Place& place) {
       out.equal += elements;
     }
   };
-  if (place.first) {
+  if (rank.first) {
     out.units.push_back(n.tied ? 0 : table);
     if (n.tied) out.tied = table;
     if (n.gpt2) replicated(packed(n.T * n.C), false);
   }
-  for (std::int64_t layer = 0; layer < place.layers(); ++layer) {
+  for (std::int64_t layer = 0; layer < rank.layers(); ++layer) {
     out.units.push_back(block_parts(n));
     replicated(2 * norm_elements(n), true);
     replicated(row_biases, false);
   }
-  if (place.last) {
+  if (rank.last) {
     out.units.push_back(n.tied ? 0 : table);
     if (n.tied) out.tied = table;
     replicated(norm_elements(n), true);
@@ -179,8 +179,8 @@ struct Buckets {
   }
 };
 
-inline Buckets buckets(const Numbers& n, const Place& place) {
-  const Held mine = held(n, place);
+inline Buckets buckets(const Numbers& n, const PipelineRank& rank) {
+  const Held mine = held(n, rank);
   const auto padded = [&](std::int64_t size) { return up_to(size, 32L * n.data); };
   Buckets out = {padded(mine.tied), padded(mine.summed), padded(mine.equal), {}};
   std::int64_t sum = 0;
@@ -213,17 +213,17 @@ struct Flows {
 };
 
 /// The tensor group (Shoeybi et al. 2019; Korthikanti et al. 2022).
-inline Flows tensor_flows(const Numbers& n, const Place& place) {
+inline Flows tensor_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
   if (n.tensor == 1) return out;
   const std::int64_t stream = 4 * n.B * n.T * n.C;
   const std::int64_t m = n.microbatches;
-  const std::int64_t sublayers = 2 * place.layers() * m;
+  const std::int64_t sublayers = 2 * rank.layers() * m;
   const std::int64_t forwards = (n.recomputes_all() ? 2 : 1) * sublayers;
   Flow& sums = n.sequence ? out.reduce_scatter : out.all_reduce;
   sums.add(forwards + sublayers, stream);  // outputs, then gradients of inputs
-  if (place.first) sums.add(m, stream);    // the vectors of tokens, each on one rank
-  if (place.last) {
+  if (rank.first) sums.add(m, stream);     // the vectors of tokens, each on one rank
+  if (rank.last) {
     sums.add(m, stream);  // the gradient of the head's input
     const std::int64_t rows = n.B * n.T / n.head_chunks;
     out.all_gather.add(m * n.head_chunks, n.tensor * rows * 4 * 4);  // four statistics a row
@@ -231,30 +231,30 @@ inline Flows tensor_flows(const Numbers& n, const Place& place) {
   if (!n.sequence) return out;
   // Rows of the input again, and of the output's gradient, which a split backward needs twice.
   out.all_gather.add(forwards + (n.splits_backward() ? 3 : 2) * sublayers, stream);
-  out.all_gather.add((place.first ? m : 0) + (place.last ? m : 0), stream);
+  out.all_gather.add((rank.first ? m : 0) + (rank.last ? m : 0), stream);
   const std::int64_t times = n.zero == 2 ? m : 1;
-  const std::int64_t summed = buckets(n, place).summed;
+  const std::int64_t summed = buckets(n, rank).summed;
   if (summed > 0) out.all_reduce.add(times, 4 * summed / (n.zero == 0 ? 1 : n.data));
   return out;
 }
 
 /// Activations go to the next stage, gradients back.
-inline Flows pipeline_flows(const Numbers& n, const Place& place) {
+inline Flows pipeline_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
   if (n.pipeline == 1) return out;
   const std::int64_t message = 4 * n.B * n.T * n.C / (n.sequence ? n.tensor : 1);
   const std::int64_t chunks = n.virtual_stages();
-  const std::int64_t before = chunks - (place.first ? 1 : 0);  // chunks with a stage before them
-  const std::int64_t after = chunks - (place.last ? 1 : 0);
+  const std::int64_t before = chunks - (rank.first ? 1 : 0);  // chunks with a stage before them
+  const std::int64_t after = chunks - (rank.last ? 1 : 0);
   out.send.add(n.microbatches * (before + after), message);
   out.recv.add(n.microbatches * (before + after), message);
   return out;
 }
 
-inline Flows data_flows(const Numbers& n, const Place& place) {
+inline Flows data_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
   if (n.data == 1) return out;
-  for (const std::int64_t size : buckets(n, place).all()) {
+  for (const std::int64_t size : buckets(n, rank).all()) {
     if (n.zero == 0) out.all_reduce.add(1, 4 * size);
     if (n.zero == 0) continue;
     out.reduce_scatter.add(n.zero == 2 ? n.microbatches : 1, 4 * size);
@@ -263,19 +263,19 @@ inline Flows data_flows(const Numbers& n, const Place& place) {
   return out;
 }
 
-/// Both ends of a tied table, each data rank its shard of it where state is sharded.
-inline Flows tied_flows(const Numbers& n, const Place& place) {
+/// Both ends of a tied table, each data rank its shard of it if state is sharded.
+inline Flows tied_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
-  if (!n.tied || n.pipeline == 1 || (!place.first && !place.last)) return out;
-  out.all_reduce.add(1, 4 * buckets(n, place).tied / (n.zero == 0 ? 1 : n.data));
+  if (!n.tied || n.pipeline == 1 || (!rank.first && !rank.last)) return out;
+  out.all_reduce.add(1, 4 * buckets(n, rank).tied / (n.zero == 0 ? 1 : n.data));
   return out;
 }
 
 /// Ranks that share a key-value head: keys and values of a layer by one call, and their biases.
-inline Flows key_value_flows(const Numbers& n, const Place& place) {
+inline Flows key_value_flows(const Numbers& n, const PipelineRank& rank) {
   Flows out;
   if (n.tensor <= n.kv_heads) return out;
-  const std::int64_t times = (n.zero == 2 ? n.microbatches : 1) * place.layers();
+  const std::int64_t times = (n.zero == 2 ? n.microbatches : 1) * rank.layers();
   out.all_reduce.add(times, 4 * 2 * kv_rows(n) * n.C);
   if (n.gpt2) out.all_reduce.add(times, 4 * 2 * kv_rows(n));
   return out;
@@ -289,10 +289,10 @@ inline Flows world_flows(const Numbers& n) {
 }
 
 inline std::map<std::string, Flows> flows(const Numbers& n, int pipeline_rank) {
-  const Place place = place_of(n, pipeline_rank);
-  return {{"tensor", tensor_flows(n, place)},       {"pipeline", pipeline_flows(n, place)},
-          {"data", data_flows(n, place)},           {"tied", tied_flows(n, place)},
-          {"key_value", key_value_flows(n, place)}, {"world", world_flows(n)}};
+  const PipelineRank rank = pipeline_rank_of(n, pipeline_rank);
+  return {{"tensor", tensor_flows(n, rank)},       {"pipeline", pipeline_flows(n, rank)},
+          {"data", data_flows(n, rank)},           {"tied", tied_flows(n, rank)},
+          {"key_value", key_value_flows(n, rank)}, {"world", world_flows(n)}};
 }
 
 }  // namespace hyperslab::test

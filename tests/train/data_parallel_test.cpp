@@ -107,7 +107,8 @@ TEST(DataParallel, TrafficEqualsTheClosedForm) {
   test::pmpi::clear();
   for (int step = 1; step <= kSteps; ++step) run.step(step);
 
-  // 24 wide: a block has 4 + 8 matrices of 24 x 24, 13 vectors of 24; packs end on 32 elements.
+  // 24 wide: a block has 4 + 8 matrices of 24 x 24, 13 vectors of 24; fused ones end on 32
+  // elements.
   const auto packed = [](std::int64_t n) { return (n + 31) / 32 * 32; };
   const std::int64_t block = packed(3L * 576) + packed(72) + packed(576) + 3 * packed(24) +
                              2 * packed(24) + 2 * packed(4L * 576) + packed(96) + packed(24);

@@ -34,12 +34,12 @@ class RandomTokens final : public io::TokenSource {
       mask_.push_back(random() % 4 == 0 ? 0 : 1);
     }
   }
-  /// Tokens [first, first + kContext + 1) of another source, of which only the target at `place`
+  /// Tokens [first, first + kContext + 1) of another source, of which only the target at `position`
   /// counts.
-  RandomTokens(const RandomTokens& of, std::int64_t first, Dim place) : masked_(true) {
+  RandomTokens(const RandomTokens& of, std::int64_t first, Dim position) : masked_(true) {
     ids_.assign(of.ids_.begin() + first, of.ids_.begin() + first + kContext + 1);
     mask_.assign(ids_.size(), 0);
-    mask_[static_cast<std::size_t>(place) + 1] = 1;
+    mask_[static_cast<std::size_t>(position) + 1] = 1;
   }
   [[nodiscard]] std::int64_t size() const override { return std::ssize(ids_); }
   void read(std::int64_t first, std::span<std::int32_t> out) const override {
@@ -51,8 +51,8 @@ class RandomTokens final : public io::TokenSource {
   void read_mask(std::int64_t first, std::span<std::uint8_t> out) const override {
     std::ranges::copy_n(mask_.begin() + first, std::ssize(out), out.begin());
   }
-  [[nodiscard]] bool counts(std::int64_t place) const {
-    return !masked_ || mask_[static_cast<std::size_t>(place)] != 0;
+  [[nodiscard]] bool counts(std::int64_t position) const {
+    return !masked_ || mask_[static_cast<std::size_t>(position)] != 0;
   }
 
  private:
@@ -110,10 +110,10 @@ class Oracle {
     return options;
   }
 
-  train::Evaluation at(const RandomTokens& tokens, std::int64_t first, Dim place) {
-    const auto [found, is_new] = known_.try_emplace({first, place});
+  train::Evaluation at(const RandomTokens& tokens, std::int64_t first, Dim position) {
+    const auto [found, is_new] = known_.try_emplace({first, position});
     if (is_new) {
-      const RandomTokens window(tokens, first, place);
+      const RandomTokens window(tokens, first, position);
       const io::Samples samples(window, io::Sampling::blocks, kContext, 0, false);
       found->second = run_.trainer().evaluate(samples, 1, world());
     }

@@ -17,7 +17,7 @@ namespace {
 using test::small_config;
 using test::SmallRun;
 
-/// A trainer behind two steps, on one rank.
+/// A trainer after two steps, on one rank.
 class Trained {
  public:
   Trained() : mesh_(mesh::Mesh::plan(config_.parallel, 0)), run_(config_, mesh_, 0) {
@@ -114,8 +114,8 @@ TEST(ReadStaged, NamesAllTensorsThatDoNotFitBeforeItReadsAny) {
   io::save_checkpoint(test::world(), folder.path(), meta, slabs);
   const io::CheckpointReader reader(folder.path());
   Targets targets(slabs);
-  targets.all[1].tensor = "model/nobody";
-  targets.all.back().tensor = "optimizer/exp_avg_sq/nobody";
+  targets.all[1].tensor = "model/no_one";
+  targets.all.back().tensor = "optimizer/exp_avg_sq/no_one";
 
   try {
     read_staged(ctx, reader, targets.all, 1);
@@ -123,8 +123,8 @@ TEST(ReadStaged, NamesAllTensorsThatDoNotFitBeforeItReadsAny) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::checkpoint);
     EXPECT_THAT(error.what(),
-                testing::AllOf(testing::HasSubstr("2 missing"), testing::HasSubstr("model/nobody"),
-                               testing::HasSubstr("exp_avg_sq/nobody")));
+                testing::AllOf(testing::HasSubstr("2 missing"), testing::HasSubstr("model/no_one"),
+                               testing::HasSubstr("exp_avg_sq/no_one")));
   }
   EXPECT_FALSE(equal_bits(targets.all[0].data, slabs[0].data));
 }

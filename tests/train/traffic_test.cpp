@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls and bytes of a step: by hand, as MPI saw them, as the communicators counted them, and as
-// the plan on `meta` foretells them for every rank.
+// the plan on `meta` predicts them for every rank.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -77,14 +77,14 @@ std::vector<Numbers> decks() {
   return out;
 }
 
-void expect_equal(const comm::Traffic& found, const Flows& wanted, std::int64_t times,
+void expect_equal(const comm::Traffic& found, const Flows& expected, std::int64_t times,
                   const std::string& what) {
   const std::array<std::pair<Call, test::Flow>, 7> all = {
-      {{Call::all_reduce, wanted.all_reduce},
-       {Call::reduce_scatter, wanted.reduce_scatter},
-       {Call::all_gather, wanted.all_gather},
-       {Call::send, wanted.send},
-       {Call::recv, wanted.recv},
+      {{Call::all_reduce, expected.all_reduce},
+       {Call::reduce_scatter, expected.reduce_scatter},
+       {Call::all_gather, expected.all_gather},
+       {Call::send, expected.send},
+       {Call::recv, expected.recv},
        {Call::broadcast, {}},
        {Call::barrier, {}}}};
   for (const auto& [call, flow] : all) {
@@ -94,8 +94,8 @@ void expect_equal(const comm::Traffic& found, const Flows& wanted, std::int64_t 
   }
 }
 
-/// Members tell when they come to a wait for gradients: once a step to the data group's, with zero
-/// 2 also before a buffer is used again, and to each sum of a tied table. No data moves, and
+/// Members announce that they wait for gradients: once a step in the data group, with zero 2 also
+/// before a buffer is used again, and for each sum of a tied table. No data moves, and
 /// communicators do not count it.
 void expect_arrivals(std::int64_t seen, const Numbers& numbers, const std::string& group,
                      const Flows& flows) {
@@ -119,18 +119,18 @@ void check_steps(const Numbers& numbers) {
   test::pmpi::clear();
   for (int step = 1; step <= kSteps; ++step) run.step(step);
 
-  const auto wanted = test::flows(numbers, mesh.at().pipeline);
-  for (const auto& [group, flows] : wanted) {
+  const auto expected = test::flows(numbers, mesh.at().pipeline);
+  for (const auto& [group, flows] : expected) {
     comm::Traffic seen = test::pmpi::traffic(group);
     auto& arrivals = seen.calls[static_cast<std::size_t>(Call::barrier)];
     expect_arrivals(std::exchange(arrivals, 0), numbers, group, flows);
     expect_equal(seen, flows, kSteps, "MPI, " + group);
   }
   for (const std::string& name : test::pmpi::communicators()) {
-    EXPECT_TRUE(wanted.contains(name)) << name;
+    EXPECT_TRUE(expected.contains(name)) << name;
   }
   for (const comm::Communicator* group : mesh.groups()) {
-    expect_equal(group->traffic(), wanted.at(group->name()), kSteps, "counted, " + group->name());
+    expect_equal(group->traffic(), expected.at(group->name()), kSteps, "counted, " + group->name());
   }
 }
 
@@ -142,7 +142,7 @@ TEST(StepTraffic, EqualsTheClosedForm) {
   }
 }
 
-TEST(StepTraffic, IsForetoldForEveryRank) {
+TEST(StepTraffic, IsPredictedForEveryRank) {
   if (world().rank() != 0) return;
   for (const Numbers& numbers : decks()) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(numbers.overrides(), " ")));
@@ -150,13 +150,13 @@ TEST(StepTraffic, IsForetoldForEveryRank) {
     for (int rank = 0; rank < numbers.ranks(); ++rank) {
       const int stage = rank / numbers.tensor % numbers.pipeline;
       const plan::Plan plan = plan::make_plan(config, {}, rank);
-      const auto wanted = test::flows(numbers, stage);
+      const auto expected = test::flows(numbers, stage);
       for (const auto& [group, traffic] : plan.traffic) {
         const std::string name(name_of(group));
-        expect_equal(traffic, wanted.at(name), 1, fmt::format("rank {}, {}", rank, name));
+        expect_equal(traffic, expected.at(name), 1, fmt::format("rank {}, {}", rank, name));
       }
       EXPECT_EQ(plan.traffic.contains(comm::GroupRole::tied),
-                wanted.at("tied").all_reduce.calls > 0);
+                expected.at("tied").all_reduce.calls > 0);
       EXPECT_EQ(plan.traffic.contains(comm::GroupRole::key_value),
                 numbers.tensor > numbers.kv_heads);
     }

@@ -44,7 +44,7 @@ TEST(Trainer, TheSameRunGivesTheSameBits) {
 }
 
 /// How a batch is cut into microbatches changes sums only by rounding; dropout masks depend on the
-/// place in the global batch, not on the cut.
+/// position in the global batch alone.
 TEST(Trainer, MicrobatchesDoNotChangeTheCurve) {
   for (const char* dropout : {"model.dropout=0", "model.dropout=0.2"}) {
     const train::Config one = small_config({"train.microbatch=12", dropout}, 1);

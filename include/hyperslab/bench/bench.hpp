@@ -48,7 +48,7 @@ struct BenchComponent {
   std::string fused;  ///< what else runs in the kernels of this component, or where this one runs
 };
 
-/// Seconds of a step by every clock that is there, means over the measured steps; not a number
+/// Seconds of a step by every available clock, means over the measured steps; not a number
 /// if there is none. Those of the first rank.
 struct BenchClocks {
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
@@ -166,7 +166,7 @@ struct CallCounts {
   static constexpr int kLastStep = 15;
   static constexpr int kSteps = kLastStep - kFirstStep + 1;
   static constexpr double kLaunchesPerSegment = 4;
-  int rank = 0;                  ///< the rank that these are of: the one farthest from the rule
+  int rank = 0;                  ///< that made these calls: the one farthest from passing
   int segments = 0;              ///< of a step
   std::vector<CallCount> calls;  ///< of all these steps together
   [[nodiscard]] std::int64_t count(CallKind kind) const;

@@ -27,8 +27,8 @@ struct DataBenchResult {
 };
 
 /// Times the loader of a deck alone: its training files, its global batch and microbatches, at each
-/// rank's position in the data groups. Rows: reading into host memory without and with the places
-/// sorted by token (which stages with an embedding need), and the prefetching feed that a step
+/// rank's position in the data groups. Rows: reading into host memory without and with the
+/// token sort index (which stages with an embedding need), and the prefetching feed that a step
 /// takes its tokens from, whose thread is then the only work beside. Collective over the world.
 [[nodiscard]] DataBenchResult run_data_bench(comm::World& world, const train::Config& config,
                                              int warmup, int steps);

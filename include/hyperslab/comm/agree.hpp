@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work that every rank does, and that all ranks see fail alike.
+// Work that every rank does; if it fails on one, every rank throws the same error.
 #pragma once
 
 #include <functional>
@@ -8,8 +8,7 @@
 
 namespace hyperslab::comm {
 
-/// The ranks that agree; all that agreement needs of a world, so that in tests threads can stand
-/// for them.
+/// The ranks that agree: the part of a world that agreement needs. Tests replace ranks by threads.
 class Peers {
  public:
   Peers() = default;

@@ -37,9 +37,9 @@ struct Traffic {
   std::array<std::int64_t, kCalls> calls{};
   std::array<std::int64_t, kCalls> bytes{};
   /// From an operation's call to the moment it was first seen complete (by progress(), wait() or
-  /// barrier()), summed over operations and added at wait(); those under way together count each.
-  /// On CUDA the host sees no end: seconds of the device, of the operations that are timed, as far
-  /// as collect_seconds() has told them.
+  /// barrier()), summed over operations and added at wait(); operations that overlap count each. On
+  /// CUDA: seconds of the device, of the operations that are timed, up to the newest
+  /// collect_seconds().
   double seconds = 0;
   /// The host's time in wait() and barrier(). On CUDA a wait costs the host nothing: what its
   /// stream waits for is charged by the recorder's device timer to the phase around wait().
@@ -127,7 +127,7 @@ class Communicator : public Background {
   Ticket group_end(Stream& after);
   Ticket group_end(Context& ctx) { return group_end(ctx.stream()); }
 
-  /// Announces to the other members that this one has come here. The operation of the ticket is
+  /// Announces to the other members that this one has arrived here. The operation of the ticket is
   /// complete once all of them have: wait() returns when, so that a late member can be told from a
   /// long transfer. Moves no data and counts in no traffic. 0, with nothing to wait for, if
   /// arrivals are not announced: in a group of one, on CUDA and on `meta`.
@@ -202,7 +202,7 @@ class Communicator : public Background {
   /// host does not see its end (CUDA).
   virtual double do_wait(Stream& before, Ticket ticket) = 0;
   virtual void do_barrier() = 0;
-  /// Whether do_arrive works.
+  /// Whether do_arrive is implemented.
   [[nodiscard]] virtual bool announces_arrivals() const { return false; }
   virtual void do_arrive(Ticket /*ticket*/) {}
   [[nodiscard]] virtual double do_collect_seconds() { return 0; }

@@ -9,21 +9,21 @@
 namespace hyperslab::comm {
 
 struct WatchdogOptions {
-  /// If no rank gets anything done for so long, the job hangs. Three times as long until every rank
-  /// has read the result of a step. 0: no watchdog.
+  /// The job hangs if no rank makes progress for so long; three times as long until every rank has
+  /// read the result of a step. 0: no watchdog.
   double timeout_seconds = 600;
   std::string coordinates;  ///< of this rank, "data 0, pipeline 1, tensor 1"; may be empty
 };
 
 /// Ends a job that hangs or has lost a rank. While it lives, every rank is a client of the monitor
-/// ranks 0 and 1: a thread of its own reports to them each second, over TCP and never MPI, how far
-/// World::activity() and the communicators are. The active monitor is rank 0; rank 1 if rank 0 is
-/// silent or gone; any rank for itself if both are out of reach. It decides:
+/// ranks 0 and 1: a thread of its own reports to them each second, over TCP and never MPI, the
+/// progress of World::activity() and of the communicators. The active monitor is rank 0; rank 1 if
+/// rank 0 is silent or gone; any rank for itself if it reaches neither. It decides:
 ///  - A rank whose connection breaks without an announcement was killed or crashed.
-///  - If no rank got anything done within the timeout, the job hangs. The cause is the ranks that
-///  do
-///    not answer, else those that wait for no one, else those that made fewer calls than others
-///    wait for. As long as one rank proceeds, or pauses (Pause) and answers, the job does not hang.
+///  - If no rank makes progress within the timeout, the job hangs. The cause is the ranks that do
+///    not answer, else those that wait for no other rank, else those that made fewer calls than
+///    others wait for. While one rank proceeds, or pauses (Pause) and answers, the job does not
+///    hang.
 /// It then prints one line on stderr that names these ranks with their step, phase and newest call
 /// on every communicator, and what the others wait for. Every live rank ends by
 /// _exit(ExitCode::hang), and silent ranks are killed if a live one is on the same machine. Time in

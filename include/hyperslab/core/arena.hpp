@@ -20,7 +20,7 @@ class OutOfMemory : public Error {
   [[nodiscard]] OutOfMemory in_arena(const std::string& name) const {
     return {where_, asked_bytes_, free_bytes_, name};
   }
-  /// The message without what to do.
+  /// The message without its advice.
   [[nodiscard]] const std::string& facts() const { return facts_; }
 
  private:

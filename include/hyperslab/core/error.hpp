@@ -31,8 +31,8 @@ class Error : public std::runtime_error {
                  std::source_location where = std::source_location::current());
 
   [[nodiscard]] ExitCode code() const { return code_; }
-  /// Marks an error that every rank throws alike, at the same point: it is printed once, and ranks
-  /// leave in peace instead of aborting each other.
+  /// Marks an error that every rank throws at the same point: it is printed once, and no rank
+  /// aborts the others.
   [[nodiscard]] Error on_all_ranks() const {
     Error copy = *this;
     copy.on_all_ranks_ = true;

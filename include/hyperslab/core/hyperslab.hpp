@@ -12,8 +12,8 @@
 
 namespace hyperslab {
 
-/// The box of a row-major tensor that holds `count` elements from `offset` in every dimension, as
-/// HDF5 defines it. Both shapes have the rank of the tensor.
+/// The part of a row-major tensor that holds `count` elements from `offset` on in every dimension,
+/// as HDF5 defines it. Both shapes have the rank of the tensor.
 ///
 /// Everything that a rank owns is a set of these: (name of a global tensor, its shape, hyperslab).
 /// Example: rank 1 of 2 that split the outputs of a (6, 4) weight owns offset (3, 0), count (3, 4).

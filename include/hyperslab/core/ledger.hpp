@@ -15,10 +15,10 @@ struct Work {
   double flops = 0;
   double bytes = 0;
   std::int64_t calls = 0;
-  std::set<std::string, std::less<>> paths{};  ///< that the calls take, of ops that have several
+  std::set<std::string, std::less<>> paths{};  ///< taken by the calls, if the op has several
 };
 
-/// What did the work.
+/// What work is counted under.
 struct WorkLabel {
   std::string_view component;  ///< the recorder's innermost open scope
   std::string_view op;

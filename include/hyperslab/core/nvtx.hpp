@@ -5,9 +5,9 @@
 
 namespace hyperslab::nvtx {
 
-/// Whether named ranges are told to NVIDIA's profilers. Off unless HYPERSLAB_NVTX=1 is in the
-/// environment or enable() was called; without CUDA it stays off. Contexts keep the answer of the
-/// moment when they are made, so enable() comes before them.
+/// Whether NVIDIA's profilers get named ranges. Off unless HYPERSLAB_NVTX=1 is in the
+/// environment or enable() was called; without CUDA it stays off. A context asks
+/// once, when it is made: call enable() before.
 [[nodiscard]] bool enabled();
 void enable();
 

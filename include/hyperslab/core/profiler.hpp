@@ -12,7 +12,7 @@
 
 namespace hyperslab {
 
-/// What a call of the host to CUDA does to a step that should need none of the first two.
+/// Kinds of the host's calls to CUDA. A step should make none of the first two.
 enum class CallKind : std::uint8_t {
   other,
   allocation,       ///< takes, registers or gives back memory, or instantiates a graph

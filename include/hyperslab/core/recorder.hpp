@@ -116,8 +116,8 @@ class Recorder {
   /// A finished asynchronous reduction, counted in reduce_seconds and reduce_busy_seconds; in any
   /// order.
   void add_reduction(double start_seconds, double end_seconds);
-  /// Seconds charged to one phase of this step turn out to be of another. Does nothing if a timer
-  /// takes the charges.
+  /// Moves seconds of this step from one phase to another. Does nothing if a timer takes the
+  /// charges.
   void move(Phase from, Phase to, double seconds) { times_.move(from, to, seconds); }
   void add_event(std::string_view name, std::string_view stream, double start, double end);
 

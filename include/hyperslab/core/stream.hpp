@@ -57,8 +57,8 @@ class Stream {
   /// Null on other devices.
   [[nodiscard]] CUstream_st* cuda() const { return cuda_.get(); }
 
-  /// An event of what is enqueued so far. Creates a CUDA event or a host event each time, except on
-  /// `meta` and if the caller does the work, where the event is complete.
+  /// An event of what is enqueued so far. Creates a CUDA event or a host event each time; on `meta`
+  /// and if the caller does the work, the event is complete at once.
   [[nodiscard]] Event record();
   /// What is enqueued here from now on starts after the event. The host does not block, with two
   /// exceptions: on a stream whose work the caller does, and if a CUDA stream waits for an event of

@@ -24,8 +24,8 @@ struct Surroundings {
   std::vector<std::string_view> unused = {};
 };
 
-/// One row of the table of what combines. The deck reader, the planner, the tests and the README's
-/// table read the same rows.
+/// A rule about what combines, a row of their table. The deck reader, the planner, the tests and
+/// the README's table read the same rows.
 struct Rule {
   std::string_view key;  ///< the deck key that the message points at, "parallel.data"
   std::string_view

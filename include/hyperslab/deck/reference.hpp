@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys and rules of decks as text to read, and what somebody may have meant by an unknown word.
+// The keys and rules of decks as text to read, and suggestions for unknown words.
 #pragma once
 
 #include <span>

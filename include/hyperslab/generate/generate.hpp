@@ -21,7 +21,7 @@ struct GenerateStats {
   double seconds = 0;
 };
 
-/// Who gets the texts as they grow.
+/// Receives the texts as they grow.
 class TokenListener {
  public:
   virtual ~TokenListener() = default;

@@ -27,7 +27,7 @@ void export_huggingface(const model::ModelSpec& model, const io::CheckpointReade
                         const ExportOptions& options);
 
 /// The model that config.json of a folder describes; a head that is tied there and differs from the
-/// token embedding makes it untied. `dropout` stands for the dropouts of config.json. Warns of keys
+/// token embedding makes it untied. `dropout` replaces the dropouts of config.json. Warns of keys
 /// that are not known. Throws Error(checkpoint): no such folder, a model type other than gpt2 and
 /// llama, or a setting that changes results and that our models do not have; all of them at once.
 [[nodiscard]] model::ModelSpec huggingface_model(const std::string& folder,

@@ -16,6 +16,8 @@ class NpyFile {
  public:
   NpyFile(const std::string& path, std::int64_t rows, std::int64_t columns);
   ~NpyFile();
+  NpyFile(const NpyFile&) = delete;
+  NpyFile& operator=(const NpyFile&) = delete;
   NpyFile(NpyFile&&) = delete;
   NpyFile& operator=(NpyFile&&) = delete;
 

@@ -28,7 +28,7 @@ inline constexpr std::size_t kMostGroups = 6;
 /// seconds are the device's, told some steps late: of gradient reductions for the data group, of
 /// all operations for the others if timing.groups asks for them; exposed_seconds are those of
 /// phases: reduce_exposed for data (with the sums of tied tables in it), tensor_comm for tensor,
-/// pipeline_comm and pipeline_idle for pipeline, wait for the world. NaN if no one measures.
+/// pipeline_comm and pipeline_idle for pipeline, wait for the world. NaN if not measured.
 struct GroupTraffic {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;

@@ -18,12 +18,12 @@ class AlgorithmCache {
   /// Everything that decides about an algorithm, as numbers: sizes, strides, dtypes, alignments,
   /// and whether it was chosen for a deterministic run.
   using Kind = std::array<std::int64_t, 12>;
-  /// The library's own words.
+  /// As the library stores it.
   using Algorithm = std::array<std::uint64_t, 8>;
-  /// Of text(), and of what the numbers of a kind mean.
+  /// Version of text() and of the meaning of a kind's numbers.
   static constexpr int kFormat = 3;
 
-  /// Keeps what is already there for that kind.
+  /// Does nothing if the kind has an entry.
   void add(const std::string& platform, const Kind& kind, const Algorithm& algorithm);
   /// Adds the entries of `other` for kinds that are not here.
   void merge(const AlgorithmCache& other);
@@ -50,7 +50,7 @@ class AlgorithmCache {
 [[nodiscard]] std::string gemm_library();
 
 /// Version of the library and model of GPU that the context's GEMMs run on; empty if its
-/// device has one way to multiply, and the functions below do nothing.
+/// device has only one algorithm; then the functions below do nothing.
 [[nodiscard]] std::string gemm_platform(Context& ctx);
 
 /// The algorithms of every kind of GEMM that the context has run.

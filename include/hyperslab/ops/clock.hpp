@@ -12,8 +12,8 @@ namespace hyperslab::ops {
 inline constexpr int kClockSlots = kPhases + kMaxComponents;
 
 /// Time as the device sees it, kept in device memory: a mark charges what passed since the last
-/// mark to a slot. Slots: the phases, then the components by index. Besides it takes what other
-/// clocks of the device counted since a step before.
+/// mark to a slot. Slots: the phases, then the components by index. It also sums what other
+/// counters of the device grew by since the step before.
 struct DeviceClock {
   static constexpr int kCounters = 2;
   std::array<const std::uint64_t*, kCounters> counters{};  ///< null: none; they only grow

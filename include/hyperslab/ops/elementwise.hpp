@@ -23,7 +23,7 @@ struct NormalSpec {
 void fill_normal(Context& ctx, const NormalSpec& spec, std::uint64_t first, std::uint64_t pitch,
                  View y);
 
-/// Root mean square of all elements into out: (1) f32. For looking inside (`train.log_norms`).
+/// Root mean square of all elements into out: (1) f32. For `train.log_norms`.
 void root_mean_square(Context& ctx, CView x, View out);
 
 }  // namespace hyperslab::ops

@@ -45,7 +45,7 @@ void softmax_statistics(Context& ctx, CView logits, const VocabularyShard& shard
 /// The loss and, with a gradient, dlogits in place from the statistics of all ranks. gathered:
 /// (ranks, N, kRowStatisticCount) f32 (f64 for f64) in the order of the ranks, which is that of
 /// their tokens. The rest is as in softmax_cross_entropy. Every rank adds the whole loss to its
-/// sums, so all but one rank of the group pass a view that no one reads.
+/// sums, so all but one rank of the group pass scratch memory for them.
 void vocabulary_cross_entropy(Context& ctx, const LossRows& rows, CView gathered,
                               const StepState* state, WithGradient gradient, View sums);
 

@@ -14,7 +14,7 @@ inline constexpr Dim kDecayGranule = 32;
 struct UpdateOperands {
   View master;     ///< f32 (f64 for f64)
   CView gradient;  ///< likewise
-  View value;      ///< copy in the compute dtype; absent if the masters are computed with
+  View value;      ///< copy in the compute dtype; absent if ops read the masters
   CView decay;     ///< f32, one weight decay for every kDecayGranule elements
 };
 
@@ -54,7 +54,7 @@ struct FinalizeConstants {
   bool scale_loss = false;  ///< fp16: halve on non-finite, double after growth_interval
   std::int32_t growth_interval = 2000;
 };
-/// From the all-reduced sums: skip where anything is not finite, else clip_scale =
+/// From the all-reduced sums: skip if anything is not finite, else clip_scale =
 /// min(1, clip_norm / norm) / loss_scale (Pascanu et al. 2013), advance adam_step and the bias
 /// corrections; adjust the loss scale; write results[step % kResultRing]. `results`: kResultRing
 /// entries that the host can read and the device can write.

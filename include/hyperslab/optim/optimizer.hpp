@@ -15,7 +15,7 @@ namespace hyperslab::optim {
 /// its own, and is told by the sharding strategy which elements this rank updates.
 class Optimizer {
  public:
-  /// What the smallest thing is that it can update alone.
+  /// The smallest part that it can update alone.
   enum class Granularity : std::uint8_t {
     element,  ///< any range of the flat space
     matrix,   ///< whole tensors

@@ -17,8 +17,7 @@ inline constexpr int kRoles = 6;
 
 enum class Init : std::uint8_t { normal, zeros, ones };
 
-/// What a value is stored as. One row a format: quantized ones come with their quantize, dequantize
-/// and gather.
+/// How values are stored. A quantized format comes with its quantize, dequantize and gather.
 enum class StorageFormat : std::uint8_t {
   compute,  ///< the dtype that the run computes in
 };
@@ -40,7 +39,7 @@ struct Placement {
 [[nodiscard]] constexpr Placement partial() { return {Placement::Kind::partial, 0}; }
 
 /// The placement over the axes on which it differs. Over the data axis every value is replicated
-/// and every gradient partial; which data rank keeps what of both is dp::ShardStrategy's.
+/// and every gradient partial; dp::ShardStrategy decides which data rank keeps which part of both.
 struct Placements {
   Placement tensor = shard(0);    ///< a group of one rank counts as a shard
   Placement pipeline = shard(0);  ///< partial: both ends of the pipeline hold a tied table

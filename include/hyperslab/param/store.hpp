@@ -29,7 +29,7 @@ struct Param {
   bool owned = true;   ///< of the ranks that hold this part, this one counts and stores it
   Dim flat_begin = 0;  ///< elements from the start of the group's flat space
   View master;         ///< f32 (f64 for f64); absent if frozen, or if masters are sharded
-  View value;          ///< in the storage format; the master itself where that is f32
+  View value;          ///< in the storage format; the master itself if that is f32
   View gradient;       ///< f32 (f64 for f64); absent if frozen, and in a forward-only run
   [[nodiscard]] Dim numel() const { return part.numel(); }
   [[nodiscard]] Dim stored_numel() const;
@@ -92,12 +92,12 @@ struct StateView {
   }
 };
 
-/// Which of the ranks that hold the same parameters this one is.
+/// This rank among those that hold the same parameters.
 struct HolderRanks {
   int data = 0;  ///< rank and size of the data group
   int data_size = 1;
-  bool first_of_tensor = true;    ///< of what the tensor group holds alike, this rank owns all
-  bool first_of_pipeline = true;  ///< of a tied table, likewise
+  bool first_of_tensor = true;    ///< owns what every rank of the tensor group holds
+  bool first_of_pipeline = true;  ///< owns a tied table
 };
 
 /// Parameters that agree in whether they are trained and in their storage format: one flat space
@@ -167,7 +167,7 @@ class ParamStore {
   /// Declares tensors of one role and placement that are to lie one after the other.
   FusedParam declare(std::span<const ParamSpec> specs);
   FusedParam declare(const ParamSpec& spec) { return declare({&spec, 1}); }
-  /// The current unit computes with tensors of an earlier one, too.
+  /// The current unit also computes with tensors of an earlier one.
   void share(const FusedParam& fused);
 
   /// Gives every parameter its position. In each group tied tensors, partial and replicated ones
@@ -218,7 +218,7 @@ struct ParamSlab {
   Hyperslab part;  ///< of the global tensor
   View data;       ///< of the shape part.count
 };
-/// What this rank gives of a buffer, for checkpoints: together the ranks of the world give every
+/// What this rank writes of a buffer to checkpoints: together the ranks of the world write every
 /// element of every tensor exactly once, in equal shares over the data group.
 [[nodiscard]] std::vector<ParamSlab> owned_slabs(const ParamGroup& group, const StateView& state);
 /// All that this rank holds of a buffer.

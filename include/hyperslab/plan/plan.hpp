@@ -11,7 +11,7 @@
 
 namespace hyperslab::plan {
 
-/// Memory and work of one rank, without any of it: setup and one step on `meta`.
+/// Memory and work of one rank, from its setup and one step on `meta`.
 struct Plan {
   model::MemoryPlan memory;
   Ledger ledger;                                                ///< of one step

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "hyperslab/comm/communicator.hpp"
@@ -10,7 +11,7 @@
 
 namespace hyperslab::dp {
 
-/// Over whom gradients are summed.
+/// The groups over which gradients are summed.
 struct GradientGroups {
   comm::Communicator* data = nullptr;
   comm::Communicator* tensor = nullptr;
@@ -18,9 +19,9 @@ struct GradientGroups {
   comm::Communicator* tied = nullptr;       ///< null: both ends of the tied table are here
 };
 
-/// What the ranks of a data group keep each of what all of them train, and how that reaches the
-/// others: ZeRO (Rajbhandari et al. 2020). The step tells a strategy what happens; the strategy
-/// owns the memory of masters and gradients, the reductions and the gathers.
+/// Which part of masters, optimizer state and gradients each rank of a data group keeps, and how
+/// updated values reach the others: ZeRO (Rajbhandari et al. 2020). The step tells a strategy what
+/// happens; the strategy owns the memory of masters and gradients, the reductions and the gathers.
 ///
 ///   Replicated        zero 0: every rank keeps and updates everything
 ///   ShardedState      zero 1: masters and optimizer state are sharded
@@ -63,7 +64,7 @@ class ShardStrategy {
   void gradients_ready(Context& ctx, int unit, int microbatch, bool last);
   /// Whether gradients_ready with these arguments would start something.
   [[nodiscard]] bool closes(int unit, bool last) const;
-  /// Whether there is anyone to sum over, or anything to keep.
+  /// Whether gradients are summed over other ranks, or kept in shards.
   [[nodiscard]] virtual bool reduces() const;
   /// Whether gradients are summed in every microbatch, and so are never added up in place.
   [[nodiscard]] virtual bool reduces_every_microbatch() const { return false; }
@@ -71,9 +72,9 @@ class ShardStrategy {
   void progress();
   /// What is enqueued on ctx after this call sees reduced gradients.
   virtual void finish(Context& ctx);
-  /// After finish(), once all ranks have come this far: the time in which it waited for ranks that
-  /// had not yet come to it goes from Phase::reduce_exposed to Phase::wait. On the CPU alone: on a
-  /// GPU a late rank shows in what the others have beyond the least exposed of their data group.
+  /// After finish(), once all ranks have arrived here: moves the time in which finish() waited for
+  /// late ranks from Phase::reduce_exposed to Phase::wait. On the CPU only: on a GPU analysis/
+  /// finds it by comparing the ranks of a data group.
   void report_waits(Context& ctx);
 
   /// What this rank updates, in the order of the next forward pass.
@@ -97,10 +98,10 @@ class ShardStrategy {
  protected:
   ShardStrategy() = default;
   using Bucket = param::Bucket;
-  /// What updated_ranges() is for this group.
+  /// What updated_ranges() returns.
   [[nodiscard]] virtual std::vector<param::ElementRange> find_ranges() const = 0;
   struct GradientMemory {
-    param::StateView reduced;     ///< what gradients() is
+    param::StateView reduced;     ///< what gradients() returns
     std::vector<View> by_bucket;  ///< where backward writes
   };
   [[nodiscard]] virtual GradientMemory take_gradients(Arena& arena, DType dtype) = 0;
@@ -108,8 +109,6 @@ class ShardStrategy {
   [[nodiscard]] virtual comm::Ticket start_sum(Context& ctx, const Bucket& bucket) = 0;
   /// What start_sum leaves on this rank.
   [[nodiscard]] virtual View reduced(const Bucket& bucket) const = 0;
-  /// The sums of a bucket are there, of all axes.
-  virtual void keep(Context& /*ctx*/, const Bucket& /*bucket*/, int /*microbatch*/) {}
 
   [[nodiscard]] const param::ParamGroup& group() const { return *group_; }
   [[nodiscard]] const Bucket& bucket(std::size_t index) const { return group_->buckets()[index]; }
@@ -118,13 +117,17 @@ class ShardStrategy {
   [[nodiscard]] std::vector<View> by_bucket(const View& flat) const;
   /// This rank's shard in the memory where backward writes.
   [[nodiscard]] View written_shard(const Bucket& bucket) const;
+  /// Phase::reduce_exposed for the life of the result, if there are sums to wait for.
+  [[nodiscard]] std::optional<Scope<Phase>> enter_exposed(Context& ctx) const;
+  /// If the sums of a bucket are under way: waits for the one over data, then sums over the other
+  /// axes. To be called after enter_exposed().
   void wait_for_bucket(Context& ctx, std::size_t index);
-  void note_arrival(Context& ctx) { data_point_ = arrivals_.come(ctx, data()); }
+  void note_arrival(Context& ctx) { data_point_ = arrivals_.arrive(ctx, data()); }
 
   struct State {
     comm::Ticket ticket = 0;       ///< of the sum over the data group; 0: none under way
     comm::Ticket gather = 0;       ///< of updated values; 0: none under way
-    bool pending = false;          ///< its sums are not yet where they belong
+    bool pending = false;          ///< closed, but its sums are not complete
     int microbatch = -1;           ///< the last one that wrote to it
     std::vector<View> key_values;  ///< parts that are summed over the key-value group
   };

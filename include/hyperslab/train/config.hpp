@@ -25,7 +25,7 @@ struct RunConfig {
   std::uint64_t seed = 1234;
   DeviceChoice device = DeviceChoice::automatic;
   bool deterministic = false;
-  double hang_timeout_seconds = 600;  ///< without any progress; 0: no one watches
+  double hang_timeout_seconds = 600;  ///< without any progress; 0: no watchdog
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };
 

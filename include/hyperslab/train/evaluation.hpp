@@ -16,8 +16,8 @@ struct TextAmount {
   double line_ends = 0;  ///< line feeds
 };
 
-/// Of samples [0, count). White space is ASCII's six characters; a special token parts words, too.
-/// Each rank reads its share; collective over the world, and so are errors: Error(data) of the
+/// Of samples [0, count). White space is ASCII's six characters; a special token separates words,
+/// too. Each rank reads its share; collective over the world, and so are errors: Error(data) of the
 /// source, or if a target is no id of the vocabulary.
 [[nodiscard]] TextAmount count_text(const io::Samples& samples, std::int64_t count,
                                     const io::Tokenizer& tokenizer, comm::World& world);

@@ -8,8 +8,8 @@
 
 namespace hyperslab::train {
 
-/// Bytes in use by what is alive: parameters and state always, a slot from the start of its forward
-/// to the end of its backward. Arenas keep their addresses all the same.
+/// Bytes of arenas in use: parameters and state always, a slot from the start of its
+/// forward to the end of its backward.
 class MemoryMeter {
  public:
   struct Change {

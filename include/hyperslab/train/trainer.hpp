@@ -27,7 +27,7 @@ class GroupMeter;
 class StageWorker;
 class StepRecords;
 
-/// Of fp16; halved until gradients are finite.
+/// The loss scale of fp16 at step 1; halved until gradients are finite.
 inline constexpr float kFirstLossScale = 65536;
 
 /// What a trainer is made for; the deck says the rest.
@@ -85,7 +85,7 @@ class Trainer {
   /// The first microbatch of `step` into every slot, for steps without a loader. On return the
   /// loader is not needed any more.
   void fill_slots(io::Loader& loader, std::int64_t step);
-  /// The passes of `step` and of an evaluation, without graphs and without consequence, so that
+  /// The passes of `step` and of an evaluation, without graphs and without an update, so that
   /// libraries choose their algorithms now. Collective; waits for the device.
   void warm_up(io::Loader& loader, std::int64_t step);
   /// Waits for all transfers of earlier steps that are still under way; collective.

@@ -135,7 +135,7 @@ TEST_F(Damage, TruncatedMissingOrGrownFilesAreNotOpened) {
   EXPECT_NE(text.find("rank_00001.h5: it has"), std::string::npos) << text;
   EXPECT_NE(text.find("expected " + std::to_string(sound.size())), std::string::npos) << text;
 
-  fs::resize_file(file, 100);  // behind an open reader's back
+  fs::resize_file(file, 100);  // while a reader has it open
   EXPECT_FALSE(before.verify().empty());
   text = refusal(ExitCode::checkpoint, [&] { (void)read_whole(before); });
   EXPECT_NE(text.find("it ends after"), std::string::npos) << text;

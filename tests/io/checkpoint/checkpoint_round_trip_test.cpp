@@ -174,11 +174,11 @@ void expect_parts(const CheckpointReader& reader, const Globals& globals, std::m
   std::vector<std::vector<float>> memory;
   std::vector<io::SlabTarget> targets;
   for (const auto& [name, global] : globals) {
-    for (const Hyperslab& box : random_partition(global.shape, static_cast<int>(rng() % 6), rng)) {
-      expected.push_back(cut(global, box));
+    for (const Hyperslab& slab : random_partition(global.shape, static_cast<int>(rng() % 6), rng)) {
+      expected.push_back(cut(global, slab));
       memory.emplace_back(expected.back().size(), -1.0F);
-      targets.push_back({name, global.shape, box,
-                         View(memory.back().data(), DType::f32, Device::cpu, box.count)});
+      targets.push_back({name, global.shape, slab,
+                         View(memory.back().data(), DType::f32, Device::cpu, slab.count)});
     }
   }
   std::shuffle(targets.begin(), targets.end(), rng);

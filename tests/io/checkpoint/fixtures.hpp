@@ -28,7 +28,7 @@ using Globals = std::map<std::string, Global>;
 /// Values that say where they belong: `seed`, the tensor, and the element.
 [[nodiscard]] Globals make_globals(const std::map<std::string, Shape>& shapes, float seed);
 
-/// The box's part of a tensor, row-major.
+/// The elements of a hyperslab, row-major.
 [[nodiscard]] std::vector<float> cut(const Global& global, const Hyperslab& part);
 
 /// Disjoint hyperslabs that cover the shape: `cuts` random cuts, as a tree.

@@ -16,7 +16,7 @@ constexpr std::size_t kBytes = 64 << 10;
 
 class BusErrors : public FilesTest {
  protected:
-  std::string make(const std::string& name) const { return write(name, std::string(kBytes, 'x')); }
+  std::string make(const std::string& name) { return write(name, std::string(kBytes, 'x')); }
   static void touch_last(std::span<const std::byte> bytes) {
     [[maybe_unused]] const volatile std::byte last = bytes.back();
   }

@@ -24,7 +24,7 @@ class FilesTest : public testing::Test {
   [[nodiscard]] std::string path(const std::string& name) const {
     return (folder_ / name).string();
   }
-  std::string write(const std::string& name, std::string_view content) const {
+  std::string write(const std::string& name, std::string_view content) {
     write_file(path(name), content);
     return path(name);
   }

@@ -186,7 +186,7 @@ TEST(CountedTokens, OfAGlobalBatchEqualsTheSumOverAllRanksAndMicrobatches) {
   }
 }
 
-TEST(CountedTokens, ReadsNothingWhereAllTargetsCount) {
+TEST(CountedTokens, ReadsNothingIfAllTargetsCount) {
   const Counting source(50);  // whose read() fails beyond its end
   const Samples samples(source, Sampling::blocks, 5, 42);
   io::Loader loader(samples, 1000000, 0, 1);

@@ -31,7 +31,7 @@ struct OwnedBatch {
   Tensor tokens, targets, token_sort_index, position;
 };
 
-/// Place in the global batch -> tokens and targets, over all ranks and microbatches of a step.
+/// Position in the global batch -> tokens and targets, over all ranks and microbatches of a step.
 std::map<std::int64_t, Ids> global_batch(const Samples& samples, std::int64_t step, std::int64_t G,
                                          int ranks, Dim B, Dim T) {
   std::map<std::int64_t, Ids> out;
@@ -73,7 +73,7 @@ TEST(Loader, GivesTheSameGlobalBatchToAnyNumberOfRanks) {
   }
 }
 
-TEST(Loader, OrderSortsPlacesByTokenAndIsStable) {
+TEST(Loader, TokenSortIndexIsStable) {
   struct Case {
     std::int64_t vocabulary;
     Dim B, T;
@@ -98,7 +98,7 @@ TEST(Loader, OrderSortsPlacesByTokenAndIsStable) {
   }
 }
 
-TEST(Loader, OverfitsOneBatchWhereAsked) {
+TEST(Loader, OverfitsOneBatchIfAsked) {
   const Counting source(5000);
   const Samples samples(source, Sampling::blocks, 5, 42);
   Loader one(samples, 4, 0, 1, true);

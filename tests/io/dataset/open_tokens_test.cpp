@@ -42,7 +42,7 @@ TEST_F(OpenTokens, RefusesWhatIsNoFile) {
   refuse({"/dev/null"}, {"/dev/null", "regular file"});
 }
 
-TEST_F(OpenTokens, NamesFilePlaceAndIdBeyondTheVocabulary) {
+TEST_F(OpenTokens, NamesFileOffsetAndIdBeyondTheVocabulary) {
   Ids ids(1000000, 3);
   ids[777777] = 300;
   io::write_token_file(path("a.bin"), Ids(10, 1), 257);
@@ -96,6 +96,7 @@ TEST_F(OpenTokens, FingerprintFollowsContentFormatAndOrder) {
   io::write_token_file(path("changed.bin"), large, 257);
   const auto print = [&](const std::vector<std::string>& names) {
     std::vector<std::string> paths;
+    paths.reserve(names.size());
     for (const std::string& name : names) paths.push_back(path(name));
     return open(paths)->fingerprint();
   };

@@ -191,7 +191,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "deck.yaml:10:22: checkpoint.resume: must be auto, never or a step, found "
                 "'newest'"}));
 
-TEST(Refuses, AllProblemsAtOnceSortedByPlace) {
+TEST(Refuses, AllProblemsAtOnceSortedByLine) {
   const auto deck = with(with(with(kValid, "steps: 10", "steps: 1e1"), "heads: 4", "heads: 5"),
                          "name: tiny", "nmae: tiny");
 

@@ -94,9 +94,9 @@ TEST(Fields, DataAndLayout) {
                                          true,
                                          0,
                                          8}));
-  const auto parted =
+  const auto split =
       read(kEveryKey, {"data.validation=[]", "data.validation_fraction=0.25"}, kTwoRanks);
-  EXPECT_EQ(parted.data.validation_fraction, 0.25);
+  EXPECT_EQ(split.data.validation_fraction, 0.25);
   EXPECT_EQ(config.parallel,
             (mesh::ParallelConfig{2, 1, 1, 1, false, mesh::Schedule::gpipe, 1, {}, 0, 2.5}));
   EXPECT_EQ(config.precision.compute, Precision::fp32);

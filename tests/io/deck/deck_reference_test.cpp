@@ -157,7 +157,7 @@ TEST(MeantKey, BeginningsComeBeforeEdits) {
   EXPECT_EQ(meant_key("model.lr"), "optimizer.lr");
 }
 
-TEST(MeantKey, NothingWhereNothingIsNear) {
+TEST(MeantKey, NothingIfNothingIsNear) {
   for (const char* word : {"model.foo", "foo", "zzz.zzz", "", ".", "model.", "a.b.c"}) {
     EXPECT_EQ(meant_key(word), "") << word;
   }

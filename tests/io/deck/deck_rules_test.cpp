@@ -128,7 +128,8 @@ const std::vector<BrokenRule>& broken_model_rules() {
        "splits them: set memory.recompute to none, or parallel.schedule to 1f1b"},
       {"train.log_norms", "global_batch: 8", "global_batch: 8\n  log_norms: 5\nparallel: {zero: 1}",
        kCpu,
-       "15:3|norms are logged where every rank holds the whole model and its activations, not with "
+       "15:3|norms are logged only if every rank holds the whole model and its activations, not "
+       "with "
        "tensor 1, pipeline 1, zero 1, recompute none; set it to 0"},
   };
   return all;

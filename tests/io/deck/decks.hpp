@@ -39,7 +39,7 @@ inline train::Config read(const std::string& text, const std::vector<std::string
   return read_deck(text, "deck.yaml", overrides, surroundings);
 }
 
-/// The whole message of a refused deck; "accepted" and the code where something else happens.
+/// The whole message of a refused deck; "accepted" and the code if something else happens.
 inline std::string refusal(const std::string& text, const std::vector<std::string>& overrides = {},
                            const Surroundings& surroundings = {}) {
   try {

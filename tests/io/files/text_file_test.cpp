@@ -23,7 +23,7 @@ TEST_F(TextFile, IsReplacedAsAWhole) {
   EXPECT_EQ(number_of_files(), 1U);
 }
 
-TEST_F(TextFile, StaysAsItWasWhereStorageEnds) {
+TEST_F(TextFile, StaysAsItWasIfStorageEnds) {
   const std::string name = write("a.json", "before");
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);

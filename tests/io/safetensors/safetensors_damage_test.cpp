@@ -141,7 +141,7 @@ TEST(SafetensorsDamage, FoldersWithoutSafetensorsSayWhatToDo) {
   EXPECT_THAT(refused(temp.path()), HasSubstr("safe_serialization"));
 }
 
-TEST(SafetensorsDamage, AFileThatIsCutBehindOpeningIsNoticed) {
+TEST(SafetensorsDamage, AFileThatIsCutAfterOpeningIsNoticed) {
   const test::TempFolder temp;
   const std::string path = temp.path() + "/m.safetensors";
   for (const std::string dtype : {"F32", "F16"}) {

@@ -154,7 +154,7 @@ TEST_F(BpeTokenizer, AddedTokensThatAreNotSpecialAreFoundInText) {
   EXPECT_EQ(decoded(*tokenizer, ids), "qqqq zz \nqq");
 }
 
-TEST_F(BpeTokenizer, WholePiecesAreTokensWhereTheFileSaysSo) {
+TEST_F(BpeTokenizer, WholePiecesAreTokensIfTheFileSaysSo) {
   auto file = json_of("vocab/tokenizer.json");
   file["model"]["vocab"]["zebra"] = 600;
   file["model"]["ignore_merges"] = false;
@@ -175,6 +175,7 @@ TEST_F(BpeTokenizer, ThreadsMayEncodeAtTheSameTime) {
 
   {
     std::vector<std::jthread> threads;
+    threads.reserve(found.size());
     for (auto& ids : found) threads.emplace_back([&] { ids = tokenizer->encode(text); });
   }
 

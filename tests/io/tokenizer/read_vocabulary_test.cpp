@@ -60,7 +60,7 @@ TEST_F(ReadVocabulary, NamesPathsWithoutAVocabulary) {
                              path("v/merges.txt")));
 }
 
-TEST_F(ReadVocabulary, NamesThePlaceOfBrokenJson) {
+TEST_F(ReadVocabulary, NamesTheLineOfBrokenJson) {
   expect_vocab_refused("{\"a\": 0,\n\"b\": }",
                        "expected JSON, found a parse error at line 2, column 6");
   expect_vocab_refused("", "expected JSON, found a parse error at line 1, column 1");
@@ -183,7 +183,7 @@ TEST_F(ReadVocabulary, ReadsMergesAsPairsAndLiteralTokens) {
   for (const std::int32_t id : {259, 260}) EXPECT_TRUE(tokenizer->is_special(id)) << id;
 }
 
-TEST_F(ReadVocabulary, OnlyTheEndOfTextIsSpecialWhereNoFileSaysMore) {
+TEST_F(ReadVocabulary, OnlyTheEndOfTextIsSpecialIfNoFileSaysMore) {
   for (const auto& [name, end] :
        {std::pair(path("v"), 259), std::pair(std::string("bytes"), 256)}) {
     const auto tokenizer = io::open_tokenizer(name);

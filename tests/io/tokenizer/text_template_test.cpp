@@ -40,7 +40,7 @@ class TextTemplates : public VocabularyTest {
   void refuse(std::initializer_list<std::string> parts) const {
     expect_error(ExitCode::data, parts, [this] { (void)open(); });
   }
-  void config(const json& content) const { write("v/tokenizer_config.json", content.dump()); }
+  void config(const json& content) { write("v/tokenizer_config.json", content.dump()); }
   /// Token ids of a file with this text.
   Ids ids_of(const std::string& text, bool special_tokens = true) const {
     io::tokenize_files(*open(), std::vector{write("in.txt", text)}, path("out.bin"), {},
@@ -144,7 +144,7 @@ TEST_F(TextTemplates, OfATokenizerJsonDoNotFollowTheConfig) {
   expect({}, {});
 }
 
-TEST_F(TextTemplates, ATokenBehindTextsEndsDocumentsWhereNoOtherDoes) {
+TEST_F(TextTemplates, ATokenAfterTextsEndsDocumentsIfNoOtherDoes) {
   set(before_and_after());
   file_["added_tokens"] = json::array();
   file_["model"]["vocab"].erase("<|endoftext|>");

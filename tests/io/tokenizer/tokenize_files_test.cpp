@@ -80,6 +80,8 @@ class FileSizeLimit {
   }
   FileSizeLimit(const FileSizeLimit&) = delete;
   FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  FileSizeLimit(FileSizeLimit&&) = delete;
+  FileSizeLimit& operator=(FileSizeLimit&&) = delete;
 
  private:
   rlimit before_{};
@@ -263,7 +265,7 @@ TEST_F(TokenizeFiles, ReadsPipes) {
   EXPECT_EQ(text_of("t.bin"), "one\n|two|");
 }
 
-TEST_F(TokenizeFiles, DecodingLeavesNothingWhereStorageIsFull) {
+TEST_F(TokenizeFiles, DecodingLeavesNothingIfStorageIsFull) {
   tokenize({write("in.txt", std::string(6 << 20, 'x'))}, "t.bin");
   const FileSizeLimit full(rlim_t{1} << 20);
 
@@ -271,7 +273,7 @@ TEST_F(TokenizeFiles, DecodingLeavesNothingWhereStorageIsFull) {
   EXPECT_EQ(number_of_files(), 2U);
 }
 
-TEST_F(TokenizeFiles, LeavesNothingWhereStorageIsFull) {
+TEST_F(TokenizeFiles, LeavesNothingIfStorageIsFull) {
   const auto input = write("in.txt", std::string(6 << 20, 'x'));
   write("old.bin", "old");
 

@@ -43,7 +43,7 @@ TEST_F(TrainVocabulary, OverlappingPairsMergeFromTheLeft) {
   EXPECT_EQ(merges("aaaaa", 3), "a a\naa aa\naaaa a\n");
 }
 
-TEST_F(TrainVocabulary, EndsWhereNoPairIsLeft) {
+TEST_F(TrainVocabulary, EndsWhenNoPairIsLeft) {
   io::VocabularyTraining training;
   training.size = 1000;
   training.inputs = {write("in.txt", "abc")};
@@ -148,7 +148,7 @@ TEST_F(TrainVocabulary, RefusesWhatCannotBe) {
   expect_refused(ExitCode::data, {path("empty.txt"), "an empty file"}, training);
 }
 
-TEST_F(TrainVocabulary, LeavesNothingWhereItCannotWrite) {
+TEST_F(TrainVocabulary, LeavesNothingIfItCannotWrite) {
   io::VocabularyTraining training{300, {write("in.txt", "text")}, {}, path("in.txt/v")};
   expect_refused(ExitCode::storage, {path("in.txt/v"), "Not a directory"}, training);
 

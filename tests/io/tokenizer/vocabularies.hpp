@@ -19,7 +19,7 @@ class VocabularyTest : public FilesTest {
  protected:
   /// Trains on `text` into the folder `name` and gives its path.
   std::string train(const std::string& text, std::int64_t size, const std::string& name = "vocab",
-                    const std::vector<std::string>& specials = {"<|endoftext|>"}) const {
+                    const std::vector<std::string>& specials = {"<|endoftext|>"}) {
     io::VocabularyTraining training;
     training.size = size;
     training.inputs = {write(name + ".txt", text)};
@@ -32,7 +32,7 @@ class VocabularyTest : public FilesTest {
     return nlohmann::json::parse(content(name));
   }
   /// Writes `trained`/tokenizer.json once more with another split pattern.
-  std::string with_pattern(const std::string& trained, const std::string& pattern) const {
+  std::string with_pattern(const std::string& trained, const std::string& pattern) {
     auto file = json_of(trained + "/tokenizer.json");
     file["pre_tokenizer"] = {
         {"type", "Sequence"},
