@@ -23,12 +23,12 @@ class ReadVocabulary : public VocabularyTest {
     expect_error(ExitCode::data, {message}, [&] { (void)io::open_tokenizer(path(name)); });
   }
   /// With `vocab` as v/vocab.json.
-  void expect_vocab_refused(const std::string& vocab, const std::string& message) const {
+  void expect_vocab_refused(const std::string& vocab, const std::string& message) {
     write("v/vocab.json", vocab);
     expect_refused("v", fmt::format("vocabulary file '{}': {}", path("v/vocab.json"), message));
   }
   /// With `line` after the merges, of which there are three.
-  void expect_merge_refused(const std::string& line, const std::string& message) const {
+  void expect_merge_refused(const std::string& line, const std::string& message) {
     const std::string before = content("v/merges.txt");
     write("v/merges.txt", before + line + "\n");
     expect_refused("v",
@@ -36,7 +36,7 @@ class ReadVocabulary : public VocabularyTest {
     write("v/merges.txt", before);
   }
   /// With a change to tokenizer.json.
-  void expect_file_refused(const json& patch, const std::string& message) const {
+  void expect_file_refused(const json& patch, const std::string& message) {
     auto file = tokenizer_;
     file.merge_patch(patch);
     write("t.json", file.dump());

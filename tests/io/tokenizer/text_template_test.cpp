@@ -42,7 +42,7 @@ class TextTemplates : public VocabularyTest {
   }
   void config(const json& content) { write("v/tokenizer_config.json", content.dump()); }
   /// Token ids of a file with this text.
-  Ids ids_of(const std::string& text, bool special_tokens = true) const {
+  Ids ids_of(const std::string& text, bool special_tokens = true) {
     io::tokenize_files(*open(), std::vector{write("in.txt", text)}, path("out.bin"), {},
                        special_tokens);
     return read_all(*io::open_tokens({path("out.bin")}, io::RawIds::uint16, 262, 1));

@@ -10,7 +10,7 @@ class TrainVocabulary : public VocabularyTest {
  protected:
   /// The lines of merges.txt after training `merges` merges.
   std::string merges(const std::string& text, std::int64_t count,
-                     const std::vector<std::string>& specials = {"<|endoftext|>"}) const {
+                     const std::vector<std::string>& specials = {"<|endoftext|>"}) {
     train(text, 256 + static_cast<std::int64_t>(specials.size()) + count, "vocab", specials);
     const std::string lines = content("vocab/merges.txt");
     return lines.substr(lines.find('\n') + 1);
