@@ -24,7 +24,7 @@ TEST(Arrivals, LateMembersAreSeenAtEachOfManyPoints) {
   for (int i = 0; i < kPoints; ++i) {
     const bool late = i == 20 || i == 700 || i == kPoints - 1;
     if (late && comm->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    const auto point = arrivals.come(ctx, *comm);
+    const auto point = arrivals.arrive(ctx, *comm);
     const comm::Ticket ticket = comm->all_reduce(ctx, value.view(), comm::ReduceOp::max);
     const double begin = now_seconds();
     comm->wait(ctx, ticket);
