@@ -46,6 +46,10 @@ class DataBench {
   void load_directly(std::int64_t step, int microbatch, bool with_sort_index);
   DataBenchRow measure(const std::string& name, const LoadOne& load);
   [[nodiscard]] std::vector<double> of_all_ranks(double mine);
+  /// Of a step, on one data rank.
+  [[nodiscard]] std::int64_t rank_samples() const {
+    return config_.train.global_batch / config_.parallel.data;
+  }
 
   comm::World& world_;
   const train::Config& config_;
@@ -108,8 +112,7 @@ DataBenchRow DataBench::measure(const std::string& name, const LoadOne& load) {
   DataBenchRow row;
   row.name = name;
   row.step_seconds = of_all_ranks(*middle);
-  const double tokens =
-      static_cast<double>(config_.train.global_batch / config_.parallel.data * samples_->length());
+  const auto tokens = static_cast<double>(rank_samples() * samples_->length());
   for (const double each : row.step_seconds) row.rank_tokens_per_second.push_back(tokens / each);
   return row;
 }
@@ -117,7 +120,7 @@ DataBenchRow DataBench::measure(const std::string& name, const LoadOne& load) {
 DataBenchResult DataBench::run() {
   DataBenchResult result;
   result.source = data_.train->description();
-  const auto samples = static_cast<double>(config_.train.global_batch / config_.parallel.data);
+  const auto samples = static_cast<double>(rank_samples());
   result.rank_tokens = samples * static_cast<double>(samples_->length());
   result.rank_bytes = 12 * result.rank_tokens + 8 * samples;
   result.rows.push_back(measure("read", [this](std::int64_t step, int microbatch) {

@@ -47,7 +47,7 @@ std::string fused_in_embedding(const BenchRun& run) {
 }
 
 std::string fused_in_attention(const BenchRun& run, const Ledger& ledger) {
-  const std::string biases = run.config.model.bias ? "biases in the products" : "";
+  std::string biases = run.config.model.bias ? "biases in the products" : "";
   if (has_op(ledger, nn::kAttentionComponent, "attention_reference_forward")) return biases;
   return "scores, mask, softmax and value product in one kernel" +
          (biases.empty() ? "" : "; " + biases);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench_rig.hpp"
 
+#include <utility>
+
 #include "hyperslab/core/nvtx.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/setup.hpp"
@@ -19,8 +21,8 @@ std::size_t bytes_in_use(Device device) {
 
 }  // namespace
 
-BenchRig::BenchRig(comm::World& world, const train::Config& config, const BenchOptions& options)
-    : config_(config) {
+BenchRig::BenchRig(comm::World& world, train::Config config, const BenchOptions& options)
+    : config_(std::move(config)) {
   if (options.ranges) nvtx::enable();
   comm::agree(world, [&] {
     trainer_options_ =

@@ -14,7 +14,7 @@ namespace hyperslab::bench {
 class BenchRig {
  public:
   /// Collective over the world. Every slot holds the first microbatch.
-  BenchRig(comm::World& world, const train::Config& config, const BenchOptions& options);
+  BenchRig(comm::World& world, train::Config config, const BenchOptions& options);
 
   /// Enqueues a step on what the slots hold, or on the loader's next microbatches.
   void run(BenchMode mode, std::int64_t step, bool loads = false);

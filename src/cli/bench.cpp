@@ -21,7 +21,7 @@ using nlohmann::ordered_json;
 
 /// The modes that --mode names: one, or all three that compute.
 std::vector<std::pair<std::string, BenchMode>> modes_of(const std::string& mode) {
-  const std::vector<std::pair<std::string, BenchMode>> all = {
+  std::vector<std::pair<std::string, BenchMode>> all = {
       {"forward", BenchMode::forward},
       {"forward-backward", BenchMode::forward_backward},
       {"step", BenchMode::step}};

@@ -23,16 +23,16 @@ double Evaluation::word_perplexity(const TextAmount& text) const {
 Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, comm::World& world) {
   const std::int64_t chunks = (count + microbatch() - 1) / microbatch();
   executor_->finish(*ctx_);
-  StageWorker::Run run;
-  run.mode = model::Mode::evaluate;
-  run.step_views = step_views();
+  StageWorker::PassArgs passes;
+  passes.mode = model::Mode::evaluate;
+  passes.step_views = step_views();
   Evaluation mine;
   int unread = 0;
   const bool has_loss = stage_.ends_model(stage_.chunks() - 1);
   for (std::int64_t chunk = mesh_.at().data; chunk < chunks; chunk += config_.parallel.data) {
-    run.tokens = SampledTokens{samples, chunk, count};
+    passes.tokens = SampledTokens{samples, chunk, count};
     ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
-    worker_->begin(run);
+    worker_->begin(passes);
     evaluation_->run(*ctx_, *worker_);
     if (!has_loss) {  // nothing is read here, and the feed's memory is used again
       if (++unread % program_.microbatches == 0) synchronize(*ctx_);

@@ -38,15 +38,15 @@ void fill(const Batch& batch, const io::Samples& samples, std::int64_t chunk, st
 
 void StageWorker::load(model::SlotId id, int microbatch) {
   model::Stage& stage = parts_.stage;
-  const model::BatchReads reads = stage.reads(id.chunk, run_.mode);
+  const model::BatchReads reads = stage.reads(id.chunk, args_.mode);
   if (!reads.any()) return;
   const Scope phase(parts_.ctx.recorder(), Phase::data);
   const Batch destination = read_views(stage.batch(id), reads);
-  if (const auto* sampled = std::get_if<SampledTokens>(&run_.tokens)) {
+  if (const auto* sampled = std::get_if<SampledTokens>(&args_.tokens)) {
     fill(parts_.feed.next(), sampled->samples, sampled->chunk, sampled->count);
     parts_.feed.upload(parts_.ctx, destination);
-  } else if (const auto* loaded = std::get_if<LoadedTokens>(&run_.tokens)) {
-    parts_.feed.load(parts_.ctx, loaded->loader, run_.step, microbatch, destination);
+  } else if (const auto* loaded = std::get_if<LoadedTokens>(&args_.tokens)) {
+    parts_.feed.load(parts_.ctx, loaded->loader, args_.step, microbatch, destination);
   }
 }
 
@@ -54,8 +54,8 @@ void StageWorker::load(model::SlotId id, int microbatch) {
 bool StageWorker::by_unit() const { return parts_.ctx.device() != Device::cuda || !graphs(); }
 
 bool StageWorker::reduces(int microbatch) const {
-  const bool last = microbatch == run_.microbatches - 1;
-  return run_.reduces && (last || parts_.strategy.reduces_every_microbatch());
+  const bool last = microbatch == args_.microbatches - 1;
+  return args_.reduces && (last || parts_.strategy.reduces_every_microbatch());
 }
 
 nn::Accumulate StageWorker::accumulate(int microbatch) const {
@@ -76,7 +76,7 @@ void StageWorker::await_values(int first, int last) {
 
 /// What is enqueued from now on may write the gradients of units [first, last).
 void StageWorker::free_gradients(int first, int last, int microbatch) {
-  if (!run_.reduces || run_.mode != model::Mode::train) return;
+  if (!args_.reduces || args_.mode != model::Mode::train) return;
   for (int unit = first; unit < last; ++unit) {
     parts_.strategy.before_backward(parts_.ctx, unit, microbatch);
   }
@@ -89,7 +89,7 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
   parts_.memory.change(stage.slot_bytes(chunk), "activations");
   load(id, microbatch);
   const Scope phase(parts_.ctx.recorder(), Phase::forward);
-  const bool trains = run_.mode == model::Mode::train;
+  const bool trains = args_.mode == model::Mode::train;
   const nn::Accumulate add = accumulate(microbatch);
   const auto [begin, end] = stage.units(chunk);
   const bool gathers = parts_.strategy.gathers() && microbatch == 0;
@@ -104,7 +104,7 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
         .run(parts_.ctx, graphs(), [&] {
           for (int unit = first; unit < last; ++unit) {
             const nvtx::Range range(parts_.ctx.recorder().has_ranges(), stage.name(unit));
-            stage.forward(parts_.ctx, id, unit, run_.mode, run_.step_views, add);
+            stage.forward(parts_.ctx, id, unit, args_.mode, args_.step_views, add);
           }
         });
   }
@@ -117,7 +117,7 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
   const Scope phase(parts_.ctx.recorder(), Phase::backward);
   const nn::Accumulate add = accumulate(microbatch);
   const bool sums = reduces(microbatch) && part != nn::BackwardPart::input;
-  const bool is_last = microbatch == run_.microbatches - 1;
+  const bool is_last = microbatch == args_.microbatches - 1;
   const Work work = part == nn::BackwardPart::both    ? Work::backward
                     : part == nn::BackwardPart::input ? Work::input
                                                       : Work::weight;
@@ -132,7 +132,7 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
     segment(work, id, first, last, add).run(parts_.ctx, graphs(), [&] {
       for (int unit = last - 1; unit >= first; --unit) {
         const nvtx::Range range(parts_.ctx.recorder().has_ranges(), stage.name(unit));
-        stage.backward(parts_.ctx, id, unit, run_.step_views, add, part);
+        stage.backward(parts_.ctx, id, unit, args_.step_views, add, part);
       }
     });
     if (sums) parts_.strategy.gradients_ready(parts_.ctx, first, microbatch, is_last);

@@ -30,18 +30,18 @@ class StageWorker final : public pipeline::Worker {
   };
   explicit StageWorker(const Parts& parts) : parts_(parts) {}
 
-  /// What the next passes are part of.
-  struct Run {
+  /// What the next passes do, and of which step.
+  struct PassArgs {
     model::Mode mode = model::Mode::train;
     model::StepViews step_views;
     std::int64_t step = 0;
     SlotTokens tokens;
     int microbatches = 1;
-    bool reduces = true;  ///< gradients are summed over ranks in this run
+    bool reduces = true;  ///< gradients are summed over ranks in these passes
     bool eager = false;   ///< no graph is captured or replayed
   };
-  void begin(const Run& run) {
-    run_ = run;
+  void begin(const PassArgs& args) {
+    args_ = args;
     segments_run_ = 0;
   }
   /// Segments that ran since begin().
@@ -61,7 +61,7 @@ class StageWorker final : public pipeline::Worker {
  private:
   enum class Work : std::uint8_t { forward, evaluate, backward, input, weight };
   using Key = std::tuple<Work, int, int, int, int, bool>;
-  [[nodiscard]] bool graphs() const { return parts_.graphs && !run_.eager; }
+  [[nodiscard]] bool graphs() const { return parts_.graphs && !args_.eager; }
   [[nodiscard]] bool by_unit() const;
   [[nodiscard]] bool reduces(int microbatch) const;
   [[nodiscard]] nn::Accumulate accumulate(int microbatch) const;
@@ -74,7 +74,7 @@ class StageWorker final : public pipeline::Worker {
   void run_backward(model::SlotId id, int microbatch, nn::BackwardPart part);
 
   Parts parts_;
-  Run run_;
+  PassArgs args_;
   std::map<Key, GraphSegment> segments_;
   int segments_run_ = 0;
 };

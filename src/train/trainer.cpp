@@ -216,22 +216,22 @@ void Trainer::train(const StepArgs& args, const SlotTokens& tokens) {
 }
 
 void Trainer::run_program(const StepArgs& args, const SlotTokens& tokens, bool reduces) {
-  StageWorker::Run run;
-  run.mode = options_.training ? model::Mode::train : model::Mode::evaluate;
-  run.step_views = step_views();
-  run.step = args.step;
-  run.tokens = tokens;
-  run.microbatches = program_.microbatches;
-  run.reduces = reduces;
-  worker_->begin(run);
+  StageWorker::PassArgs passes;
+  passes.mode = options_.training ? model::Mode::train : model::Mode::evaluate;
+  passes.step_views = step_views();
+  passes.step = args.step;
+  passes.tokens = tokens;
+  passes.microbatches = program_.microbatches;
+  passes.reduces = reduces;
+  worker_->begin(passes);
   executor_->run(*ctx_, *worker_);
 }
 
 void Trainer::fill_slots(io::Loader& loader, std::int64_t step) {
-  StageWorker::Run run;
-  run.step = step;
-  run.tokens = LoadedTokens{loader};
-  worker_->begin(run);
+  StageWorker::PassArgs passes;
+  passes.step = step;
+  passes.tokens = LoadedTokens{loader};
+  worker_->begin(passes);
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
     const int slots = program_.slot_count(mesh_.at().pipeline, chunk);
     for (int slot = 0; slot < slots; ++slot) worker_->load({chunk, slot}, 0);
@@ -245,17 +245,17 @@ void Trainer::warm_up(io::Loader& loader, std::int64_t step) {
   StepArgs args;
   args.step = step - 1;  // the host must not find the records of `step` there before it is
   begin(args, batch_tokens());
-  StageWorker::Run run;
-  run.step_views = step_views();
-  run.step = args.step;
-  run.microbatches = program_.microbatches;
-  run.reduces = false;
-  run.eager = true;
-  worker_->begin(run);
+  StageWorker::PassArgs passes;
+  passes.step_views = step_views();
+  passes.step = args.step;
+  passes.microbatches = program_.microbatches;
+  passes.reduces = false;
+  passes.eager = true;
+  worker_->begin(passes);
   executor_->run(*ctx_, *worker_);
   executor_->finish(*ctx_);
-  run.mode = model::Mode::evaluate;
-  worker_->begin(run);
+  passes.mode = model::Mode::evaluate;
+  worker_->begin(passes);
   evaluation_->run(*ctx_, *worker_);
   evaluation_->finish(*ctx_);
   end();

@@ -32,7 +32,7 @@ struct NormBackwardShape {
   const Dim held = C <= 2048 ? 8 : 16;
   const Dim threads = std::max<Dim>(1, ceil_divide(ceil_divide(C, held), 32)) * 32;
   const Dim groups = std::max<Dim>(1, 256 / threads);
-  const Dim most = kReferenceMultiprocessors * (held == 8 ? 4 : threads <= 256 ? 2 : 1);
+  const Dim most = Dim{kReferenceMultiprocessors} * (held == 8 ? 4 : threads <= 256 ? 2 : 1);
   const Dim blocks = std::max<Dim>(1, std::min(most, ceil_divide(rows, groups)));
   return {static_cast<int>(held), static_cast<int>(threads), static_cast<int>(groups),
           static_cast<int>(blocks)};
