@@ -171,6 +171,7 @@ check_tidy() {
 hs_part "install"
 hs_install "${hs_build_packages[@]}" "${hs_test_packages[@]}" "${hs_analysis_packages[@]}"
 hs_install_optional "${hs_lint_packages[@]}"
+[[ ${not_slow[1]} == *slow* ]] || hs_install_optional "${hs_slow_packages[@]}"
 
 hs_part "build"
 try build configure_and_build
@@ -188,7 +189,7 @@ run_python_tests
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
   hs_part "lint"
   try_lint clang-format-16 check_format
-  mapfile -t scripts < <(sources 'jobs/*.sh' 'packaging/*.sh' .ci/run)
+  mapfile -t scripts < <(sources 'jobs/*.sh' 'jobs/slurm/*.sbatch' 'packaging/*.sh' .ci/run)
   try_lint shellcheck shellcheck -x "${scripts[@]}"
   try_lint yamllint yamllint --strict inputs .yamllint .clang-format .clang-tidy .pre-commit-config.yaml
   mapfile -t texts < <(sources)

@@ -29,7 +29,6 @@ double maximum(const std::vector<double>& costs, const std::vector<int>& sizes) 
 }
 
 /// The least maximum over all cuts, by trying them all.
-// NOLINTNEXTLINE(misc-no-recursion)
 double least_maximum(const std::vector<double>& costs, int parts, std::size_t begin = 0) {
   double sum =
       std::accumulate(costs.begin() + static_cast<std::ptrdiff_t>(begin), costs.end(), 0.0);

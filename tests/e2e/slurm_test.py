@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Batch scripts of jobs/slurm on a Slurm cluster of two nodes that this host plays."""
+
+import pathlib
+import sys
+import tempfile
+
+import slurm_cluster
+import support
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "jobs" / "slurm"
+
+
+class Slurm(support.Case):
+    """Jobs of two ranks, each on a node of its own."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls._home = tempfile.TemporaryDirectory(prefix="hyperslab_slurm_")
+        cls.addClassCleanup(cls._home.cleanup)
+        cls.cluster = slurm_cluster.Cluster(cls._home.name)
+        cls.enterClassContext(cls.cluster)
+        cls.cluster.environment["HYPERSLAB"] = support.command()[0]
+
+    def submit(self, script, *words, options=()):
+        """A job of two nodes with a rank on each."""
+        return self.cluster.submit("--nodes=2", "--ntasks-per-node=1", "--output=job-%j.out", *options,
+                                   SCRIPTS / script, *words, cwd=self.folder)
+
+    def output(self, job):
+        """What the job has printed so far."""
+        path = self.folder / f"job-{job}.out"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def await_state(self, job, state, seconds=60):
+        """Fails with the job's output if it does not come to the state."""
+        if not self.cluster.wait_until(lambda: self.cluster.state(job) == state, seconds):
+            self.fail(f"job {job} is {self.cluster.state(job)}, not {state}:\n{self.output(job)}")
+
+    def await_steps(self, run, count):
+        """Until a run has done steps."""
+        path = self.folder / run / "metrics.jsonl"
+        if not self.cluster.wait_until(lambda: path.exists() and len(path.read_text().splitlines()) >= count, 60):
+            self.fail(f"{run} has not done {count} steps")
+
+    @staticmethod
+    def settings(run, *others):
+        """Overrides for two data ranks."""
+        return support.overrides(f"run.directory={run}", "parallel.data=2", *others)
+
+    def test_srun_starts_a_rank_on_each_node(self):
+        job = self.submit("train.sbatch", "deck.yaml", *self.settings("by_srun"))
+        self.await_state(job, "COMPLETED")
+        self.assertEqual(len(support.metrics(self.folder / "by_srun")), 20, self.output(job))
+
+    def test_mpirun_starts_a_rank_on_each_node(self):
+        job = self.submit("train-mpirun.sbatch", "deck.yaml", *self.settings("by_mpirun"))
+        self.await_state(job, "COMPLETED")
+        self.assertEqual(len(support.metrics(self.folder / "by_mpirun")), 20, self.output(job))
+
+    def test_an_array_runs_every_line(self):
+        lines = [" ".join(["deck.yaml", *self.settings(f"line_{lr}", f"optimizer.lr={lr}", "train.steps=4")])
+                 for lr in ("0.01", "0.001")]
+        (self.folder / "runs.txt").write_text("\n".join(lines) + "\n")
+        job = self.submit("decks.sbatch", "runs.txt", options=["--array=1-2"])
+        for task in (1, 2):
+            self.await_state(f"{job}_{task}", "COMPLETED")
+        for lr in ("0.01", "0.001"):
+            self.assertEqual(len(support.metrics(self.folder / f"line_{lr}")), 4)
+
+    def test_a_preempted_job_saves_and_goes_on(self):
+        steps = 400
+        job = self.submit("train.sbatch", "deck.yaml", *self.settings(
+            "preempted", f"train.steps={steps}", "train.validate_every=0", "data.validation=[]", "checkpoint.every=0"))
+        self.await_steps("preempted", 20)
+        urgent = self.cluster.submit("--partition=urgent", "--nodes=2", "--ntasks-per-node=2",
+                                     "--output=urgent.out", "--wrap=sleep 1", cwd=self.folder)
+        self.await_state(urgent, "COMPLETED")
+        # Slurm lets a job that was put back wait for two minutes.
+        self.await_state(job, "PENDING", 40)
+        self.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+        self.await_state(job, "COMPLETED", 120)
+        self.assertEqual(self.cluster.job(job)["Restarts"], "1", self.output(job))
+        found = support.column(self.folder / "preempted", "step")
+        self.assertEqual(found, list(range(1, steps + 1)), self.output(job))
+        self.assertIn("resumed", self.output(job))
+
+    def test_a_script_without_a_deck_says_how_to_call_it(self):
+        job = self.submit("train.sbatch")
+        self.await_state(job, "FAILED")
+        self.assertIn("sbatch [OPTIONS] jobs/slurm/train.sbatch DECK", self.output(job))
+
+
+if __name__ == "__main__":
+    reason = slurm_cluster.missing()
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    support.main()
