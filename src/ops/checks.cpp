@@ -91,6 +91,8 @@ bool on_meta(Context& ctx, std::string_view op, double flops, std::initializer_l
              std::size_t workspace_bytes, std::string_view path) {
   if (ctx.device() != Device::meta) {
     ctx.progress();
+    OpObserver* observer = ctx.recorder().op_observer();
+    if (observer != nullptr && ctx.device() == Device::cpu) observer->begin(op);
     return false;
   }
   double bytes = 0;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "hyperslab/comm/clock_offset.hpp"
 #include "hyperslab/comm/communicator.hpp"
 #include "hyperslab/io/timing.hpp"
 #include "norms.hpp"
@@ -33,8 +34,8 @@ class RunRecords {
   RunRecords(const Start& start, const RunData& data, train::Trainer& trainer, RunSetting setting,
              const ResumePoint& point);
 
-  /// The host calls for a step now.
-  void begin_step(std::int64_t step) { clock_.begin(step, now_seconds()); }
+  /// The host calls for a step now. Collective if the step is traced: then clocks are compared.
+  void begin_step(std::int64_t step, bool traced);
   /// The trace and the norms of the step that was just enqueued, if they are due.
   void note_enqueued(std::int64_t step);
   /// A step whose result was read, in order.
@@ -74,6 +75,7 @@ class RunRecords {
   std::unique_ptr<io::TimingWriter> timing_;
   std::unique_ptr<Progress> progress_;
   StepClock clock_;
+  comm::ClockOffset clock_offset_;                    // of the newest traced step
   std::optional<train::TextAmount> validation_text_;  // absent if the vocabulary does not tell
   std::optional<io::MetricsLine::Validation> validation_;
   std::optional<io::TimingRow> row_;  // of the newest step taken, until its checkpoint is written
