@@ -53,6 +53,10 @@ std::string RunRecords::open_first_ranks_files(std::int64_t first_step) {
     norms_ = std::make_unique<NormsLog>(directory + "/norms.jsonl", first_step);
   }
   metrics_ = std::make_unique<io::MetricsLog>(directory + "/metrics.jsonl", first_step);
+  if (start_.config.run.tensorboard) {
+    tensorboard_ =
+        std::make_unique<io::TensorboardLog>(directory + "/tensorboard", start_.world.host());
+  }
   std::string folder = io::next_start_folder(directory);
   keep_deck(folder);
   return folder;
@@ -200,6 +204,7 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds) {
   line.validation = std::exchange(validation_, std::nullopt);
   last_loss_ = line.loss;
   metrics_->append(line);
+  if (tensorboard_) tensorboard_->append(line.step, io::scalars_of(line));
   progress_->show(line);
 }
 

@@ -10,6 +10,7 @@
 
 #include "hyperslab/comm/clock_offset.hpp"
 #include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/io/tensorboard.hpp"
 #include "hyperslab/io/timing.hpp"
 #include "norms.hpp"
 #include "report.hpp"
@@ -70,8 +71,9 @@ class RunRecords {
   const RunData& data_;
   train::Trainer& trainer_;
   RunSetting setting_;
-  std::unique_ptr<io::MetricsLog> metrics_;  // of rank 0
-  std::unique_ptr<NormsLog> norms_;          // of rank 0
+  std::unique_ptr<io::MetricsLog> metrics_;          // of rank 0
+  std::unique_ptr<io::TensorboardLog> tensorboard_;  // of rank 0, if the deck asks for it
+  std::unique_ptr<NormsLog> norms_;                  // of rank 0
   std::unique_ptr<io::TimingWriter> timing_;
   std::unique_ptr<Progress> progress_;
   StepClock clock_;

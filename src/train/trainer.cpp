@@ -216,6 +216,7 @@ void Trainer::train(const StepArgs& args, const SlotTokens& tokens) {
     update();
   });
   strategy_->report_waits(*ctx_);
+  if (args.traced) executor_->finish(*ctx_);  // so that the ends of all transfers are in the trace
   end();
 }
 

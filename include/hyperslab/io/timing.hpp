@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hyperslab/comm/group_role.hpp"
@@ -169,6 +171,9 @@ struct MetricsLine {
   };
   std::optional<Validation> validation;
 };
+
+/// The numbers of a line but its step, by the keys of metrics.jsonl.
+[[nodiscard]] std::vector<std::pair<std::string_view, double>> scalars_of(const MetricsLine& line);
 
 /// Appends lines to metrics.jsonl as LineLog does. Not-a-number is written as null. Rank 0 only.
 class MetricsLog {
