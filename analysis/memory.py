@@ -128,7 +128,7 @@ def read_json(path: Path) -> list[Timeline]:
 
 def read_run(path: Path) -> list[Timeline]:
     """The last traced step of a run."""
-    trace = read_trace(Run(path.name, path))
+    trace = read_trace(Run(path, path.name))
     step = trace.steps[-1]
     timelines = []
     for rank in trace.ranks:

@@ -108,7 +108,7 @@ def legend_of(seen: set[str]) -> list[Patch]:
 
 def draw(trace: Trace, step: int, label: str, path: Path) -> list[Path]:
     ranks = trace.ranks[:MOST_RANKS]
-    figure, axes = plt.subplots(figsize=(12.0, 1.9 + 0.55 * len(ranks)))
+    figure, axes = plt.subplots(figsize=(12.0, 2.4 + 0.55 * len(ranks)))
     seen: set[str] = set()
     for row, rank in enumerate(ranks):
         seen |= draw_rank(axes, rank, row, trace, step)
