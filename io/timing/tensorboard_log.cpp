@@ -21,6 +21,8 @@ constexpr std::uint32_t kWallTime = 1;
 constexpr std::uint32_t kStep = 2;
 constexpr std::uint32_t kFileVersion = 3;
 constexpr std::uint32_t kSummary = 5;
+constexpr std::uint32_t kSessionLog = 7;
+constexpr std::string_view kStarts = "\x08\x01";  // SessionLog: field 1, status START
 constexpr std::uint32_t kSummaryValue = 1;
 constexpr std::uint32_t kTag = 1;
 constexpr std::uint32_t kSimpleValue = 2;
@@ -84,10 +86,13 @@ std::string path_in(const std::string& folder, const std::string& host) {
 }  // namespace
 
 struct TensorboardLog::Impl {
-  explicit Impl(const std::string& name) : path(name), file(storage::File::create(name)) {
-    std::string event = event_at(0);
-    add_bytes(event, kFileVersion, "brain.Event:2");
-    write(record_of(event));
+  Impl(const std::string& name, std::int64_t first_step)
+      : path(name), file(storage::File::create(name)) {
+    std::string version = event_at(0);
+    add_bytes(version, kFileVersion, "brain.Event:2");
+    std::string start = event_at(first_step);
+    add_bytes(start, kSessionLog, kStarts);
+    write(record_of(version) + record_of(start));
   }
   /// Throws Error(storage); the file keeps whole records only.
   void write(const std::string& record) {
@@ -106,9 +111,10 @@ struct TensorboardLog::Impl {
   Complaint complaint;
 };
 
-TensorboardLog::TensorboardLog(const std::string& folder, const std::string& host) {
+TensorboardLog::TensorboardLog(const std::string& folder, const std::string& host,
+                               std::int64_t first_step) {
   storage::make_folder(folder);
-  impl_ = std::make_unique<Impl>(path_in(folder, host));
+  impl_ = std::make_unique<Impl>(path_in(folder, host), first_step);
 }
 
 TensorboardLog::TensorboardLog(TensorboardLog&&) noexcept = default;

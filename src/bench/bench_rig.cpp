@@ -78,7 +78,7 @@ BenchMemory BenchRig::memory() const {
   BenchMemory memory;
   memory.allocations = plan_.allocations;
   memory.plan = plan_.memory;
-  memory.residual_stream_bytes = trainer_->stage().input({}).bytes();
+  memory.residual_stream_bytes = trainer_->stage().stream_bytes();
   if (has_timeline_) {
     memory.lives = trainer_->allocation_lives();
     memory.spans = trainer_->memory_timeline().spans(trainer_->context().recorder().step_start());

@@ -54,8 +54,8 @@ std::string RunRecords::open_first_ranks_files(std::int64_t first_step) {
   }
   metrics_ = std::make_unique<io::MetricsLog>(directory + "/metrics.jsonl", first_step);
   if (start_.config.run.tensorboard) {
-    tensorboard_ =
-        std::make_unique<io::TensorboardLog>(directory + "/tensorboard", start_.world.host());
+    tensorboard_ = std::make_unique<io::TensorboardLog>(directory + "/tensorboard",
+                                                        start_.world.host(), first_step);
   }
   std::string folder = io::next_start_folder(directory);
   keep_deck(folder);

@@ -53,14 +53,13 @@ class Trace(support.Case):
         self.assertNotIn("no room", self.result.out)
 
     def test_every_rank_computes_its_units(self):
-        for rank, own in ((0, {"embedding", "block 0"}), (1, {"block 1", "head"})):
+        for rank, own in ((0, {"embedding", "blocks.0"}), (1, {"blocks.1", "head"})):
             names = collections.Counter(span["name"] for span in self.spans(rank, "compute"))
             self.assertEqual(names["forward"], 2 * 3)
             self.assertEqual(names["backward"], 2 * 3)
             for unit in own:
                 self.assertEqual(names[unit], 2 * 2 * 3, unit)
-            self.assertEqual({name for name in names if name.startswith("block") or name in ("embedding", "head")},
-                             own | ({"embedding"} if rank == 0 else {"head"}))
+            self.assertEqual({name for name in names if name.startswith("blocks")}, {f"blocks.{rank}"})
 
     def test_spans_of_computation_lie_inside_each_other(self):
         for rank in (0, 1):
@@ -124,10 +123,10 @@ class Trace(support.Case):
         files = list((self.folder / "stages/tensorboard").iterdir())
         self.assertEqual(len(files), 1)
         events = records(files[0].read_bytes())
-        self.assertEqual(len(events), 1 + 4)
+        self.assertEqual(len(events), 2 + 4)
         self.assertIn(b"brain.Event:2", events[0])
-        self.assertIn(b"tokens_per_second", events[1])
-        self.assertIn(b"validation_loss", events[4])
+        self.assertIn(b"tokens_per_second", events[2])
+        self.assertIn(b"validation_loss", events[5])
 
     def test_tensorboard_reads_them(self):
         if importlib.util.find_spec("tensorboard") is None:

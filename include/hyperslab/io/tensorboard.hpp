@@ -15,9 +15,9 @@ namespace hyperslab::io {
 /// of the disk is a warning, once and then at most every ten minutes, and loses that record.
 class TensorboardLog {
  public:
-  /// Makes `folder` and in it events.out.tfevents.<unix seconds>.<host>.<process>. Throws
-  /// Error(storage).
-  TensorboardLog(const std::string& folder, const std::string& host);
+  /// Makes `folder` and in it events.out.tfevents.<unix seconds>.<host>.<process>, which says that
+  /// what older files hold of `first_step` and later ones is done again. Throws Error(storage).
+  TensorboardLog(const std::string& folder, const std::string& host, std::int64_t first_step);
   TensorboardLog(TensorboardLog&&) noexcept;
   TensorboardLog& operator=(TensorboardLog&&) noexcept;
   TensorboardLog(const TensorboardLog&) = delete;

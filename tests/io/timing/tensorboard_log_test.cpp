@@ -52,26 +52,28 @@ std::vector<std::string> records_in(const std::string& path) {
 
 TEST(TensorboardLog, BeginsWithTheVersionOfTheFormat) {
   const TempFolder folder;
-  const io::TensorboardLog log(folder.path() + "/board", "n7");
+  const io::TensorboardLog log(folder.path() + "/board", "n7", 201);
 
   const auto records = records_in(log.path());
-  ASSERT_EQ(records.size(), 1U);
+  ASSERT_EQ(records.size(), 2U);
   EXPECT_NE(log.path().find("/board/events.out.tfevents."), std::string::npos);
   EXPECT_NE(log.path().find(".n7."), std::string::npos);
   // wall_time (field 1, double), step 0 (field 2), file_version (field 3, 13 bytes)
   EXPECT_EQ(records[0].substr(0, 1), "\x09");
   EXPECT_GT(number_at<double>(records[0], 1), 1.7e9);
   EXPECT_EQ(records[0].substr(9), std::string("\x10\x00\x1a\x0d", 4) + "brain.Event:2");
+  // step 201, session_log (field 7) with status START: later steps of older files do not count
+  EXPECT_EQ(records[1].substr(9), "\x10\xc9\x01\x3a\x02\x08\x01");
 }
 
 TEST(TensorboardLog, AStepIsOneRecordOfItsScalars) {
   const TempFolder folder;
-  io::TensorboardLog log(folder.path(), "host");
+  io::TensorboardLog log(folder.path(), "host", 1);
   log.append(300, {{"loss", 2.5}, {"lr", std::numeric_limits<double>::quiet_NaN()}});
 
   const auto records = records_in(log.path());
-  ASSERT_EQ(records.size(), 2U);
-  const std::string& event = records[1];
+  ASSERT_EQ(records.size(), 3U);
+  const std::string& event = records[2];
   EXPECT_EQ(event.substr(9, 3), "\x10\xac\x02");  // step 300 as a varint
   EXPECT_EQ(event[12], '\x2a');                   // summary, field 5
   EXPECT_EQ(static_cast<std::size_t>(event[13]), event.size() - 14);
@@ -85,18 +87,18 @@ TEST(TensorboardLog, AStepIsOneRecordOfItsScalars) {
 
 TEST(TensorboardLog, ALongSummaryHasALengthOfSeveralBytes) {
   const TempFolder folder;
-  io::TensorboardLog log(folder.path(), "host");
+  io::TensorboardLog log(folder.path(), "host", 1);
   const std::string tag(500, 't');
   log.append(1, {{tag, 1.0}});
 
   const auto records = records_in(log.path());
-  ASSERT_EQ(records.size(), 2U);
-  EXPECT_NE(records[1].find(tag), std::string::npos);
+  ASSERT_EQ(records.size(), 3U);
+  EXPECT_NE(records[2].find(tag), std::string::npos);
 }
 
 TEST(TensorboardLog, AFailureOfTheDiskLosesOneRecordAndSaysSo) {
   const TempFolder folder;
-  io::TensorboardLog log(folder.path(), "host");
+  io::TensorboardLog log(folder.path(), "host", 1);
   testing::internal::CaptureStderr();
   {
     const fault::Injection full([](std::string_view point, const std::string& path) {
@@ -108,7 +110,7 @@ TEST(TensorboardLog, AFailureOfTheDiskLosesOneRecordAndSaysSo) {
   log.append(3, {{"loss", 1}});
   const std::string told = testing::internal::GetCapturedStderr();
 
-  EXPECT_EQ(records_in(log.path()).size(), 2U);
+  EXPECT_EQ(records_in(log.path()).size(), 3U);
   const std::size_t first = told.find("No space left on device");
   EXPECT_NE(first, std::string::npos) << told;
   EXPECT_EQ(told.find("No space left on device", first + 1), std::string::npos) << told;
@@ -117,7 +119,7 @@ TEST(TensorboardLog, AFailureOfTheDiskLosesOneRecordAndSaysSo) {
 
 TEST(TensorboardLog, AFolderThatCannotBeMadeIsNamed) {
   try {
-    const io::TensorboardLog log("/dev/null/board", "host");
+    const io::TensorboardLog log("/dev/null/board", "host", 1);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::storage);
