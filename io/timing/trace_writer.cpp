@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -159,6 +158,7 @@ class RankTrace {
   [[nodiscard]] Nanoseconds at(std::int64_t step, double seconds) const;
   void name_process();
   void name_track(int track, const std::string& name);
+  [[nodiscard]] int track_of(const std::string& group, Nanoseconds call, Nanoseconds end);
   void add(int track, const Span& span);
   void write_computation();
   void write_groups();
@@ -177,6 +177,11 @@ class RankTrace {
     Nanoseconds end = 0;
   };
   std::map<std::tuple<std::int64_t, std::string, std::int64_t>, Exchange> exchanges_;
+  struct GroupTracks {
+    int number = 0;                       ///< of the group, from 1
+    std::vector<Nanoseconds> busy_until;  ///< each of its tracks
+  };
+  std::map<std::string, GroupTracks> groups_;
   std::int64_t events_ = 0;
   Messages sent_;
   Messages received_;
@@ -252,6 +257,23 @@ void RankTrace::write_computation() {
   }
 }
 
+/// The track of the next operation of a group; those of one group come by their calls.
+int RankTrace::track_of(const std::string& group, Nanoseconds call, Nanoseconds end) {
+  const auto number = static_cast<int>(groups_.size()) + 1;
+  GroupTracks& tracks = groups_.try_emplace(group, GroupTracks{number, {}}).first->second;
+  const auto free =
+      std::ranges::find_if(tracks.busy_until, [&](Nanoseconds until) { return until <= call; });
+  const auto index = static_cast<int>(free - tracks.busy_until.begin());
+  const int track = tracks.number * kTracksOfAGroup + index;
+  if (free == tracks.busy_until.end()) {
+    tracks.busy_until.push_back(end);
+    name_track(track, index == 0 ? group : fmt::format("{} {}", group, index + 1));
+  } else {
+    *free = end;
+  }
+  return track;
+}
+
 /// Operations of a group that overlap get tracks of their own.
 void RankTrace::write_groups() {
   const TableReader table = file_.table("operations");
@@ -266,28 +288,15 @@ void RankTrace::write_groups() {
   std::vector<std::size_t> rows(table.rows());
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = i;
   std::ranges::stable_sort(rows, {}, [&](std::size_t i) { return at(steps[i], calls[i]); });
-  std::map<std::string, std::vector<Nanoseconds>> busy_until;  // of each track of a group
-  std::map<std::string, int> first_track;
   for (const std::size_t i : rows) {
-    const int group = static_cast<int>(first_track.size()) + 1;
-    const int first = first_track.try_emplace(groups[i], group * kTracksOfAGroup).first->second;
-    std::vector<Nanoseconds>& busy = busy_until[groups[i]];
     const Nanoseconds call = at(steps[i], calls[i]);
     const Nanoseconds end = std::max(call, at(steps[i], ends[i]));
-    const auto free = std::ranges::find_if(busy, [&](Nanoseconds until) { return until <= call; });
-    const auto track = static_cast<int>(free - busy.begin());
-    if (free == busy.end()) {
-      busy.push_back(end);
-      name_track(first + track,
-                 track == 0 ? groups[i] : fmt::format("{} {}", groups[i], track + 1));
-    } else {
-      *free = end;
-    }
-    exchanges_[{steps[i], groups[i], tickets[i]}] = {first + track, call, end};
-    add(first + track,
-        {names[i], call, end,
-         fmt::format(R"("step":{},"bytes":{},"ticket":{},"waited_for_seconds":{})", steps[i],
-                     bytes[i], tickets[i], std::max(0.0, ends[i] - std::max(waits[i], calls[i])))});
+    const int track = track_of(groups[i], call, end);
+    exchanges_[{steps[i], groups[i], tickets[i]}] = {track, call, end};
+    const double waited = std::max(0.0, ends[i] - std::max(waits[i], calls[i]));
+    add(track, {names[i], call, end,
+                fmt::format(R"("step":{},"bytes":{},"ticket":{},"waited_for_seconds":{})", steps[i],
+                            bytes[i], tickets[i], waited)});
   }
 }
 
@@ -332,31 +341,38 @@ void RankTrace::write_memory() {
   }
 }
 
-}  // namespace
-
-TraceSummary write_trace(const std::string& run_directory, const std::string& output) {
-  const fs::path start = traced_start(run_directory);
-  const std::vector<std::string> files = files_of(start);
+/// What the files say of traced steps; `begin_seconds`: when the first of them began on any rank.
+TraceSummary summarize(const std::vector<std::string>& files, double& begin_seconds) {
   TraceSummary summary;
-  summary.start = start.string();
   summary.ranks = static_cast<int>(files.size());
   std::set<std::int64_t> steps;
-  double begin = std::numeric_limits<double>::infinity();
+  begin_seconds = std::numeric_limits<double>::infinity();
   for (const std::string& file : files) {
     const RankSteps rank = steps_of(TimingReader(file));
     for (const Step& step : rank.steps) {
       steps.insert(step.number);
-      begin = std::min(begin, step.begin_seconds);
+      begin_seconds = std::min(begin_seconds, step.begin_seconds);
     }
     summary.lost += rank.lost;
     summary.clock_error_seconds = std::max(summary.clock_error_seconds, rank.clock_error_seconds);
   }
   summary.steps.assign(steps.begin(), steps.end());
+  return summary;
+}
+
+}  // namespace
+
+TraceSummary write_trace(const std::string& run_directory, const std::string& output) {
+  const fs::path start = traced_start(run_directory);
+  const std::vector<std::string> files = files_of(start);
+  double begin_seconds = 0;
+  TraceSummary summary = summarize(files, begin_seconds);
+  summary.start = start.string();
   TraceFile trace(output);
   RankTrace::Messages sent;
   RankTrace::Messages received;
   for (const std::string& file : files) {
-    RankTrace rank(file, begin, trace);
+    RankTrace rank(file, begin_seconds, trace);
     rank.write();
     summary.events += rank.events();
     sent.insert(rank.sent().begin(), rank.sent().end());

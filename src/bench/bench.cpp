@@ -196,7 +196,7 @@ void Bench::fill(BenchResult& result) const {
   }
   result.kernels = kernels_;
   result.kernels.unavailable = no_profiler_;
-  if (!kernels_.rows.empty()) {
+  if (profiler_ && !kernels_.rows.empty()) {
     result.clocks.cupti_kernels = kernels_.seconds() / options_.steps;
   }
   result.components = components_of(component_seconds_, rig_->plan().ledger,

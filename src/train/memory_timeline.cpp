@@ -139,6 +139,31 @@ double MemoryTimeline::first_gradient(const model::Stage& stage) const {
   return found == marks_.end() ? -1 : found->seconds;
 }
 
+void MemoryTimeline::add_activations(const model::Stage& stage, const Arena& arena,
+                                     std::vector<io::AllocationLife>& lives) const {
+  std::map<std::pair<int, int>, SlotLives> slots;
+  for (const Mark& mark : marks_) {
+    if (mark.kind != Kind::begin_unit && mark.kind != Kind::end_unit) continue;
+    const auto [chunk, number] = mark.slot;
+    const auto [found, is_new] = slots.try_emplace({chunk, number}, stage.allocations(mark.slot),
+                                                   arena, static_cast<int>(slots.size()));
+    SlotLives& slot = found->second;
+    const auto [first, last] = stage.units(chunk);
+    const bool begins = mark.kind == Kind::begin_unit;
+    if (begins && is_forward(mark.pass)) {
+      slot.open(model::Stage::kWholeSlot, mark.seconds);
+      slot.open(mark.unit, mark.seconds);
+    }
+    if (begins || mark.pass == UnitPass::backward_input) continue;
+    const bool ends_evaluation = mark.pass == UnitPass::evaluate && mark.unit + 1 == last;
+    if (!is_forward(mark.pass)) slot.close(mark.unit, mark.seconds, lives);
+    if (ends_evaluation || (!is_forward(mark.pass) && mark.unit == first)) {
+      slot.close_all(mark.seconds, lives);
+    }
+  }
+  for (auto& [id, slot] : slots) slot.close_all(marks_.back().seconds, lives);
+}
+
 std::vector<io::AllocationLife> MemoryTimeline::lives(const model::Stage& stage,
                                                       const model::Arenas& arenas,
                                                       std::size_t workspace_bytes,
@@ -156,28 +181,7 @@ std::vector<io::AllocationLife> MemoryTimeline::lives(const model::Stage& stage,
   const double gradients = first_gradient(stage);
   if (gradients >= 0) add_all(arenas.gradients, "gradients", gradients, end, lives);
 
-  std::map<std::pair<int, int>, SlotLives> slots;
-  for (const Mark& mark : marks_) {
-    if (mark.kind != Kind::begin_unit && mark.kind != Kind::end_unit) continue;
-    const auto [chunk, number] = mark.slot;
-    const auto [found, is_new] =
-        slots.try_emplace({chunk, number}, stage.allocations(mark.slot), arenas.activations,
-                          static_cast<int>(slots.size()));
-    SlotLives& slot = found->second;
-    const auto [first, last] = stage.units(chunk);
-    const bool begins = mark.kind == Kind::begin_unit;
-    if (begins && is_forward(mark.pass)) {
-      slot.open(model::Stage::kWholeSlot, mark.seconds);
-      slot.open(mark.unit, mark.seconds);
-    }
-    if (begins || mark.pass == UnitPass::backward_input) continue;
-    const bool ends_evaluation = mark.pass == UnitPass::evaluate && mark.unit + 1 == last;
-    if (!is_forward(mark.pass)) slot.close(mark.unit, mark.seconds, lives);
-    if (ends_evaluation || (!is_forward(mark.pass) && mark.unit == first)) {
-      slot.close_all(mark.seconds, lives);
-    }
-  }
-  for (auto& [id, slot] : slots) slot.close_all(end, lives);
+  add_activations(stage, arenas.activations, lives);
   for (io::AllocationLife& life : lives) {
     life.start_seconds -= step_start;
     life.end_seconds -= step_start;

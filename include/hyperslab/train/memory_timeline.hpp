@@ -64,6 +64,8 @@ class MemoryTimeline {
   };
   void mark(Context& ctx, Mark mark);
   [[nodiscard]] double first_gradient(const model::Stage& stage) const;
+  void add_activations(const model::Stage& stage, const Arena& arena,
+                       std::vector<io::AllocationLife>& lives) const;
 
   std::vector<Mark> marks_;
   bool records_ = false;
