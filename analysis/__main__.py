@@ -52,6 +52,23 @@ def add_check(commands: Any) -> None:
                           help="steps left out at each start (default 5)")
 
 
+def add_traces(commands: Any) -> None:
+    trace = commands.add_parser("trace", help="a traced step on all ranks, drawn in time")
+    trace.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
+    trace.add_argument("--output", type=Path, required=True, metavar="DIR")
+    trace.add_argument("--step", type=at_least_one, metavar="N",
+                       help="which traced step (default: the last)")
+    arrivals = commands.add_parser("arrivals", help="which rank the others of its groups wait for")
+    arrivals.add_argument("runs", nargs="+", metavar="RUN",
+                          help="a run directory, or a name in runs/")
+    arrivals.add_argument("--skip", type=count, default=2, metavar="N",
+                          help="steps left out at each start (default 2)")
+    memory = commands.add_parser("memory", help="memory in use through a step, by category")
+    memory.add_argument("files", nargs="+", metavar="FILE",
+                        help="from bench --memory-timeline, or a run with traced steps")
+    memory.add_argument("--output", type=Path, required=True, metavar="DIR")
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m analysis",
                                      description="Tables and plots from runs of hyperslab.")
@@ -67,6 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
                       help="steps left out at each start (default 2)")
     add_report(commands, many)
     add_check(commands)
+    add_traces(commands)
     norms = commands.add_parser("norms", help="norms of activations, weights, gradients by layer")
     norms.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
     norms.add_argument("--output", type=Path, required=True, metavar="DIR")
@@ -92,7 +110,20 @@ def execute(arguments: argparse.Namespace) -> tuple[str, int]:
     return describe(arguments), 0
 
 
+def describe_trace(arguments: argparse.Namespace) -> str:
+    if arguments.command == "trace":
+        from analysis.trace_plot import trace_steps
+        return "\n".join(trace_steps(arguments.run, arguments.output, arguments.step))
+    if arguments.command == "arrivals":
+        from analysis.arrivals import arrivals
+        return arrivals(arguments.runs, arguments.skip)
+    from analysis.memory import memory
+    return "\n".join(memory(arguments.files, arguments.output))
+
+
 def describe(arguments: argparse.Namespace) -> str:
+    if arguments.command in ("trace", "arrivals", "memory"):
+        return describe_trace(arguments)
     if arguments.command == "report":
         from analysis.report import report
         return report(arguments.runs, arguments.output, arguments.base, arguments.skip)

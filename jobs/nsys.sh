@@ -5,9 +5,10 @@
 # under Nsight Systems, which looks at the measured steps alone: kernels, CUDA calls, and ranges for
 # steps, phases, layers and what is inside attention. Writes FILE.nsys-rep (runs/nsys unless given).
 # After -- come options of bench, such as --steps 3 --set model.attention=reference.
+# It was tried with a stand-in for nsys only; its options are those of the manual of Nsight Systems 2025.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-usage() { sed -n '3,7s/^# //p' "$hs_root/jobs/nsys.sh"; }
+usage() { sed -n '3,8s/^# //p' "$hs_root/jobs/nsys.sh"; }
 deck=
 rank=0
 output=runs/nsys
@@ -15,7 +16,7 @@ binary=build/bin/hyperslab
 while (($# > 0)); do
   case $1 in
     --rank | --output | --binary)
-      [[ $# -ge 2 ]] || hs_die 2 "jobs/nsys.sh: $1 wants a value"
+      [[ $# -ge 2 ]] || hs_die 2 "jobs/nsys.sh: $1 needs a value"
       declare "${1#--}=$2"
       shift
       ;;
@@ -50,7 +51,7 @@ for word in "$@"; do
   previous=$word
 done
 plan=$("$binary" plan "$deck" "${overrides[@]}")
-ranks=$(sed -n 's/^layout .*, \([0-9]*\) ranks$/\1/p' <<<"$plan")
+ranks=$(sed -n 's/^layout .*, \([0-9]*\) ranks\{0,1\}$/\1/p' <<<"$plan")
 [[ -n $ranks ]] || hs_die 1 "jobs/nsys.sh: $binary plan did not say how many ranks $deck needs"
 ((rank < ranks)) || hs_die 2 "jobs/nsys.sh: --rank is $rank, and the layout has $ranks ranks"
 mkdir -p -- "$(dirname -- "$output")"

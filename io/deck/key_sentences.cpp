@@ -25,6 +25,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"run.hang_timeout_seconds",
      "Seconds without any progress after which the run ends with code 8, three times as many until "
      "its first steps have ended; 0: never."},
+    {"run.tensorboard", "Also write the metrics of each step to run.directory/tensorboard."},
 
     {"model", "The transformer; the family only sets defaults."},
     {"model.family", "Which defaults the other keys of the model have: GPT-2's or Llama's."},

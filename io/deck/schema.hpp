@@ -149,6 +149,7 @@ void visit_run(Visitor& v, Config& config) {
   v.named("device", run.device, kDevices);
   v.flag("deterministic", run.deterministic);
   v.real("hang_timeout_seconds", run.hang_timeout_seconds, kNotNegative);
+  v.flag("tensorboard", run.tensorboard);
 }
 
 template <class Visitor, class Config>

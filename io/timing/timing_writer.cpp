@@ -10,8 +10,8 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/timing.hpp"
-#include "timing/columns.hpp"
 #include "timing/complaint.hpp"
+#include "timing/timing_tables.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -19,9 +19,6 @@ namespace {
 using comm::GroupRole;
 using hdf5::Handle;
 using hdf5::set_attribute;
-using Seconds = std::vector<double>;
-using Integers = std::vector<std::int64_t>;
-using Texts = std::vector<std::string>;
 
 Handle create(const std::string& path, StagedFile& disk) {
   hdf5::be_quiet();
@@ -64,66 +61,18 @@ void set_attributes(const Handle& file, const RankInfo& info) {
   set_attribute(file, "sequence", info.sequence ? 1 : 0);
 }
 
-/// A phase's column; the phases that have none are part of step_seconds alone.
-struct PhaseColumn {
-  const char* name;
-  Phase phase;
-  const char* description;
-};
-constexpr PhaseColumn kBeforeReduce[] = {
-    {"data_seconds", Phase::data, "waiting for samples and copying them to the device"},
-    {"forward_seconds", Phase::forward, "forward passes of all microbatches"},
-    {"backward_seconds", Phase::backward, "backward passes of all microbatches"},
-    {"optimizer_seconds", Phase::optimizer, "clipping and the update of the parameters"}};
-constexpr PhaseColumn kAfterReduce[] = {
-    {"reduce_exposed_seconds", Phase::reduce_exposed,
-     "waiting for reductions of gradients that nothing else covers"},
-    {"tensor_comm_seconds", Phase::tensor_comm, "communication of the tensor group"},
-    {"pipeline_comm_seconds", Phase::pipeline_comm, "sending and receiving between stages"},
-    {"pipeline_idle_seconds", Phase::pipeline_idle, "waiting for another stage of the pipeline"},
-    {"wait_seconds", Phase::wait, "waiting for slower ranks"},
-    {"checkpoint_seconds", Phase::checkpoint, "saving a checkpoint after the step"}};
-
-std::vector<Column> step_columns() {
-  std::vector<Column> columns{
-      {"step", "1", "number of the training step, from 1", Integers{}},
-      {"step_seconds", "s", "wall time of the whole step on this rank", Seconds{}}};
-  const auto add = [&](const PhaseColumn& phase) {
-    columns.push_back({phase.name, "s", phase.description, Seconds{}});
-  };
-  for (const PhaseColumn& phase : kBeforeReduce) add(phase);
-  columns.push_back({"reduce_seconds", "s",
-                     "reductions of gradients; those under way at once are added up", Seconds{}});
-  for (const PhaseColumn& phase : kAfterReduce) add(phase);
-  columns.push_back({"tokens", "1", "tokens that this rank trained on in the step", Integers{}});
-  columns.push_back({"memory_peak_bytes", "bytes", "most memory in use so far", Integers{}});
-  columns.push_back({"memory_now_bytes", "bytes", "memory in use at the end", Integers{}});
-  columns.push_back({"reduce_busy_seconds", "s",
-                     "time with at least one reduction of gradients under way", Seconds{}});
-  return columns;
-}
-
-std::vector<Column> traffic_columns() {
-  return {{"calls", "1", "operations of the group in the step", Integers{}},
-          {"bytes", "bytes", "bytes of the buffers handed in", Integers{}},
-          {"seconds", "s", "operations from call to end; NaN: not measured", Seconds{}},
-          {"exposed_seconds", "s", "waiting for the group; NaN: not measured", Seconds{}}};
-}
-
-std::vector<Column> event_columns() {
-  return {{"step", "1", "number of the traced step", Integers{}},
-          {"name", "", "what was done", Texts{}},
-          {"stream", "", "where it was done: compute, or a group's communication", Texts{}},
-          {"microbatch", "1", "microbatch of the step, -1: none", Integers{}},
-          {"start_seconds", "s", "since the beginning of the step", Seconds{}},
-          {"end_seconds", "s", "since the beginning of the step", Seconds{}}};
-}
-
-std::vector<Column> memory_columns() {
-  return {{"step", "1", "number of the traced step", Integers{}},
-          {"time_seconds", "s", "since the beginning of the step", Seconds{}},
-          {"bytes", "bytes", "memory in use from then on", Integers{}},
-          {"label", "", "what was taken or given back", Texts{}}};
+/// World ranks of the members, as the dataset `ranks` of the group.
+void write_members(const Handle& group, const GroupInfo& info, const std::string& where) {
+  if (info.role == GroupRole::world || info.ranks.empty()) return;
+  const hsize_t count = info.ranks.size();
+  const Handle space(H5Screate_simple(1, &count, nullptr), H5Sclose);
+  const Handle dataset(H5Dcreate2(group.get(), "ranks", H5T_STD_I32LE, space.get(), H5P_DEFAULT,
+                                  H5P_DEFAULT, H5P_DEFAULT),
+                       H5Dclose);
+  hdf5::check(dataset && H5Dwrite(dataset.get(), H5T_NATIVE_INT, H5S_ALL, H5S_ALL, H5P_DEFAULT,
+                                  info.ranks.data()) >= 0,
+              ExitCode::storage, where + "/ranks");
+  set_attribute(dataset, "description", "world ranks of the members");
 }
 
 }  // namespace
@@ -146,6 +95,7 @@ struct TimingWriter::Impl {
       table.reserve(flush_rows);
       const Handle opened(H5Gopen2(made.get(), name.c_str(), H5P_DEFAULT), H5Gclose);
       set_attribute(opened, "size", group.size);
+      write_members(opened, group, path + ": /groups/" + name);
     }
   }
   /// Puts all rows into the file; returns why that failed, or nothing.
@@ -154,8 +104,9 @@ struct TimingWriter::Impl {
     try {
       steps.write();
       for (Table& group : groups) group.write();
-      events.write();
-      memory.write();
+      for (Table* table : {&traced, &events, &operations, &messages, &memory, &lives}) {
+        table->write();
+      }
       hdf5::check(H5Fflush(file.get(), H5F_SCOPE_GLOBAL) >= 0, ExitCode::storage,
                   path + ": flushing failed");
     } catch (const Error& error) {  // of HDF5 itself, which is not to be trusted after that
@@ -190,6 +141,10 @@ struct TimingWriter::Impl {
   Table steps{file, path, "steps", step_columns()};
   Table events{file, path, "events", event_columns()};
   Table memory{file, path, "memory", memory_columns()};
+  Table traced{file, path, "traced", traced_columns()};
+  Table operations{file, path, "operations", operation_columns()};
+  Table messages{file, path, "messages", message_columns()};
+  Table lives{file, path, "lives", life_columns()};
   std::vector<Table> groups;
 };
 
@@ -235,8 +190,68 @@ void TimingWriter::append(const TimingRow& row) {
     impl_->groups[i].push(1, traffic.bytes);
     impl_->groups[i].push(2, traffic.seconds);
     impl_->groups[i].push(3, traffic.exposed_seconds);
+    impl_->groups[i].push(4, traffic.arrival_seconds);
   }
   if (steps.pending() >= impl_->flush_rows) impl_->flush();
+}
+
+void TimingWriter::append_traced(const TracedStep& traced) {
+  if (!impl_->given_up.empty()) return;
+  Table& table = impl_->traced;
+  table.push(0, traced.step);
+  table.push(1, traced.start_seconds);
+  table.push(2, traced.clock_offset_seconds);
+  table.push(3, traced.clock_error_seconds);
+  table.push(4, traced.lost);
+}
+
+void TimingWriter::append_operations(std::int64_t step,
+                                     const std::vector<TraceOperation>& operations) {
+  if (!impl_->given_up.empty()) return;
+  Table& table = impl_->operations;
+  for (const TraceOperation& each : operations) {
+    table.push(0, step);
+    table.push(1, std::string(each.group));
+    table.push(2, std::string(each.operation));
+    table.push(3, static_cast<std::int64_t>(each.ticket));
+    table.push(4, each.bytes);
+    table.push(5, static_cast<std::int64_t>(each.microbatch));
+    table.push(6, each.call_seconds);
+    table.push(7, each.wait_seconds);
+    table.push(8, each.end_seconds);
+  }
+}
+
+void TimingWriter::append_messages(std::int64_t step, const std::vector<TraceMessage>& messages,
+                                   const std::vector<GroupInfo>& groups) {
+  if (!impl_->given_up.empty()) return;
+  Table& table = impl_->messages;
+  for (const TraceMessage& each : messages) {
+    const auto group = std::ranges::find(groups, each.group,
+                                         [](const GroupInfo& info) { return name_of(info.role); });
+    require(group != groups.end(), "a message of a group that the timing file does not have");
+    table.push(0, step);
+    table.push(1, std::string(each.group));
+    table.push(2, static_cast<std::int64_t>(each.ticket));
+    table.push(3, std::int64_t{each.sends ? 1 : 0});
+    table.push(4, std::int64_t{group->ranks.at(static_cast<std::size_t>(each.peer))});
+    table.push(5, each.bytes);
+  }
+}
+
+void TimingWriter::append_lives(std::int64_t step, const std::vector<AllocationLife>& lives) {
+  if (!impl_->given_up.empty()) return;
+  Table& table = impl_->lives;
+  for (const AllocationLife& each : lives) {
+    table.push(0, step);
+    table.push(1, each.category);
+    table.push(2, each.label);
+    table.push(3, static_cast<std::int64_t>(each.layer));
+    table.push(4, static_cast<std::int64_t>(each.slot));
+    table.push(5, each.bytes);
+    table.push(6, each.start_seconds);
+    table.push(7, each.end_seconds);
+  }
 }
 
 void TimingWriter::append_events(std::int64_t step, const std::vector<TraceEvent>& events) {

@@ -116,7 +116,7 @@ void Communicator::await(Stream& after) {
   event.wait();
 }
 
-Ticket Communicator::open(Stream& after, Call call) {
+Ticket Communicator::open(Stream& after, Call call, std::size_t bytes) {
   if (in_group_) refuse(name_of(call), "called between group_begin and group_end");
   Open& slot = open_[next_ticket_ % kMaxUnderWay];
   if (slot.ticket != 0) {
@@ -124,7 +124,11 @@ Ticket Communicator::open(Stream& after, Call call) {
                                       slot.ticket, kMaxUnderWay));
   }
   await(after);
-  slot = {next_ticket_, call, after.device(), now_seconds()};
+  slot = {next_ticket_, call, after.device(), now_seconds(), static_cast<std::int64_t>(bytes)};
+  if (call != Call::barrier && after.device() == Device::cpu) {
+    ++traffic_.stamped;
+    traffic_.call_moments += slot.start_seconds;
+  }
   ++under_way_;
   // An arrival would hide the newest call that moves data.
   if (flight_recorder_ && call != Call::barrier) flight_recorder_->called(call, next_ticket_);
@@ -134,7 +138,7 @@ Ticket Communicator::open(Stream& after, Call call) {
 Ticket Communicator::all_reduce(Stream& after, View buffer, ReduceOp op) {
   check_view(after.device(), Call::all_reduce, buffer, "buffer");
   check_reducible(Call::all_reduce, buffer);
-  const Ticket ticket = open(after, Call::all_reduce);
+  const Ticket ticket = open(after, Call::all_reduce, buffer.bytes());
   count(Call::all_reduce, buffer.bytes());
   if (after.device() != Device::meta) do_all_reduce(after, buffer, op, ticket);
   return ticket;
@@ -145,7 +149,7 @@ Ticket Communicator::reduce_scatter(Stream& after, View full, View shard) {
   check_view(after.device(), Call::reduce_scatter, shard, "shard");
   check_reducible(Call::reduce_scatter, full);
   check_shard(Call::reduce_scatter, full, shard);
-  const Ticket ticket = open(after, Call::reduce_scatter);
+  const Ticket ticket = open(after, Call::reduce_scatter, full.bytes());
   count(Call::reduce_scatter, full.bytes());
   if (after.device() != Device::meta) do_reduce_scatter(after, full, shard, ticket);
   return ticket;
@@ -155,7 +159,7 @@ Ticket Communicator::all_gather(Stream& after, CView shard, View full) {
   check_view(after.device(), Call::all_gather, shard, "shard");
   check_view(after.device(), Call::all_gather, full, "full");
   check_shard(Call::all_gather, full, shard);
-  const Ticket ticket = open(after, Call::all_gather);
+  const Ticket ticket = open(after, Call::all_gather, full.bytes());
   count(Call::all_gather, full.bytes());
   if (after.device() != Device::meta) do_all_gather(after, shard, full, ticket);
   return ticket;
@@ -164,7 +168,7 @@ Ticket Communicator::all_gather(Stream& after, CView shard, View full) {
 Ticket Communicator::broadcast(Stream& after, View buffer, int root) {
   check_view(after.device(), Call::broadcast, buffer, "buffer");
   check_member(Call::broadcast, root, "root");
-  const Ticket ticket = open(after, Call::broadcast);
+  const Ticket ticket = open(after, Call::broadcast, buffer.bytes());
   count(Call::broadcast, buffer.bytes());
   if (after.device() != Device::meta) do_broadcast(after, buffer, root, ticket);
   return ticket;
@@ -192,25 +196,33 @@ void Communicator::send(Context& ctx, CView buffer, int peer) {
   check_message(ctx.device(), Call::send, buffer, peer);
   count(Call::send, buffer.bytes());
   messages_.push_back({.send = buffer, .recv = {}, .peer = peer});
+  ctx.recorder().add_message({comm::name_of(role_), next_ticket_, true, peer,
+                              static_cast<std::int64_t>(buffer.bytes())});
 }
 
 void Communicator::recv(Context& ctx, View buffer, int peer) {
   check_message(ctx.device(), Call::recv, buffer, peer);
   count(Call::recv, buffer.bytes());
   messages_.push_back({.send = {}, .recv = buffer, .peer = peer});
+  ctx.recorder().add_message({comm::name_of(role_), next_ticket_, false, peer,
+                              static_cast<std::int64_t>(buffer.bytes())});
 }
 
 Ticket Communicator::group_end(Stream& after) {
   if (!in_group_) refuse("group_end", "no group was begun");
   in_group_ = false;
-  const Ticket ticket = open(after, Call::send);
+  std::size_t bytes = 0;
+  for (const Message& message : messages_) {
+    bytes += message.send ? message.send.bytes() : message.recv.bytes();
+  }
+  const Ticket ticket = open(after, Call::send, bytes);
   if (after.device() != Device::meta) do_exchange(after, messages_, ticket);
   return ticket;
 }
 
 Ticket Communicator::arrive(Context& ctx) {
   if (size_ == 1 || ctx.device() != Device::cpu || !announces_arrivals()) return 0;
-  const Ticket ticket = open(ctx.stream(), Call::barrier);
+  const Ticket ticket = open(ctx.stream(), Call::barrier, 0);
   do_arrive(ticket);
   return ticket;
 }
@@ -243,8 +255,23 @@ double Communicator::wait(Context& ctx, Stream& before, Ticket ticket) {
   traffic_.seconds += end - slot.start_seconds;
   const bool reduction = slot.call == Call::all_reduce || slot.call == Call::reduce_scatter;
   if (device_ == Device::cuda) return 0;
+  traffic_.newest_end = end;
+  trace(ctx.recorder(), slot, ticket, begin, end);
   if (reduction && report_reductions_) ctx.recorder().add_reduction(slot.start_seconds, end);
   return end;
+}
+
+void Communicator::trace(Recorder& recorder, const Open& operation, Ticket ticket,
+                         double wait_seconds, double end_seconds) const {
+  if (size_ == 1) return;
+  recorder.add_operation(
+      {.group = comm::name_of(role_),
+       .operation = operation.call == Call::send ? "exchange" : name_of(operation.call),
+       .ticket = ticket,
+       .bytes = operation.bytes,
+       .call_seconds = operation.start_seconds,
+       .wait_seconds = wait_seconds,
+       .end_seconds = end_seconds});
 }
 
 void Communicator::barrier() {

@@ -31,6 +31,7 @@ namespace {
 
 const std::string kName = "world";
 constexpr int kGatherTag = 1;
+constexpr int kNumberTag = 2;
 
 bool has_launcher() {
   constexpr std::array kVariables = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"};
@@ -326,6 +327,18 @@ double World::sum(double mine) {
   const RecordedMessage message(*this, Call::all_reduce);
   HS_MPI(kName, MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_DOUBLE, MPI_SUM, impl_->comm));
   return mine;
+}
+
+void World::send(int rank, double number) {
+  const RecordedMessage message(*this, Call::send);
+  HS_MPI(kName, MPI_Send(&number, 1, MPI_DOUBLE, rank, kNumberTag, impl_->comm));
+}
+
+double World::receive(int rank) {
+  const RecordedMessage message(*this, Call::recv);
+  double number = 0;
+  HS_MPI(kName, MPI_Recv(&number, 1, MPI_DOUBLE, rank, kNumberTag, impl_->comm, MPI_STATUS_IGNORE));
+  return number;
 }
 
 void World::abort(int code) noexcept {

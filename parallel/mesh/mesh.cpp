@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "hyperslab/core/error.hpp"
+
 namespace hyperslab::mesh {
 
 using comm::GroupRole;
@@ -86,6 +88,36 @@ Mesh Mesh::plan(const ParallelConfig& config, int world_rank, const GroupNeeds& 
         group(GroupRole::key_value, at.tensor % needs.key_value_replicas, needs.key_value_replicas);
   }
   return mesh;
+}
+
+std::vector<int> Mesh::members(GroupRole role) const {
+  std::vector<int> ranks;
+  Coordinates at = at_;
+  const auto along = [&](int& coordinate, int first, int count) {
+    for (int i = 0; i < count; ++i) {
+      coordinate = first + i;
+      ranks.push_back(world_rank_of(config_, at));
+    }
+  };
+  switch (role) {
+    case GroupRole::data: along(at.data, 0, config_.data); break;
+    case GroupRole::tensor: along(at.tensor, 0, config_.tensor); break;
+    case GroupRole::pipeline: along(at.pipeline, 0, config_.pipeline); break;
+    case GroupRole::tied:
+      along(at.pipeline, 0, 1);
+      along(at.pipeline, config_.pipeline - 1, 1);
+      break;
+    case GroupRole::key_value: {
+      const int replicas = needs_.key_value_replicas;
+      along(at.tensor, at_.tensor / replicas * replicas, replicas);
+      break;
+    }
+    case GroupRole::world:
+      for (int rank = 0; rank < config_.ranks(); ++rank) ranks.push_back(rank);
+      break;
+    default: throw Error(ExitCode::internal, "a mesh has no such group");
+  }
+  return ranks;
 }
 
 std::vector<comm::Communicator*> Mesh::groups() const {

@@ -44,13 +44,18 @@ class Bench {
  private:
   [[nodiscard]] int first() const { return options_.cold ? 1 : options_.warmup + 1; }
   [[nodiscard]] int last() const { return first() + options_.steps - 1; }
-  void require_gpu_for_kernels();
+  /// Of a microbatch, in all measured steps.
+  [[nodiscard]] int forwards() const {
+    return options_.steps * static_cast<int>(config_.microbatches());
+  }
   void run_on_cpu();
   void run_on_gpu();
   void begin_measuring();
   void end_measuring();
   void take(int step);
   void add(int step, double seconds, const StepTimes& times);
+  void watch_kernels();
+  void trace_memory();
   void fill(BenchResult& result) const;
 
   comm::World& world_;
@@ -59,6 +64,7 @@ class Bench {
   double start_ = 0;  ///< of everything
   std::unique_ptr<BenchRig> rig_;
   std::optional<Profiler> profiler_;
+  std::optional<OpProfiler> op_profiler_;  ///< on the CPU
   std::optional<nvtx::Range> range_;
   double ended_ = 0;  ///< when the newest step was seen to have ended
   std::vector<double> step_seconds_;
@@ -83,21 +89,12 @@ void Bench::add(int step, double seconds, const StepTimes& times) {
   }
 }
 
-void Bench::require_gpu_for_kernels() {
-  if (!options_.kernels) return;
-  comm::agree(world_, [&] {
-    if (train::trainer_options(config_, world_.local_rank(), true).device == Device::cuda) return;
-    throw Error(ExitCode::device,
-                "--kernels lists kernels of a GPU, and this run is on the CPU; it needs a GPU and "
-                "run.device: cuda");
-  });
-}
-
 void Bench::run_on_cpu() {
   plan::MatmulProbe probe(rig_->trainer().context(), 2048);
   std::vector<double> probe_seconds;
   for (int step = 1; step <= last(); ++step) {
     world_.barrier();
+    if (step == first() && op_profiler_) op_profiler_->start();
     const double begin = options_.cold && step == 1 ? start_ : now_seconds();
     rig_->run(options_.mode, step);
     const StepTimes times = rig_->trainer().times(step);
@@ -105,6 +102,10 @@ void Bench::run_on_cpu() {
     if (step >= first()) host_seconds_.push_back(seconds);
     probe_seconds.push_back(probe.run());
     add(step, seconds, times);
+  }
+  if (op_profiler_) {
+    op_profiler_->stop();
+    kernels_ = bench::summarize(op_profiler_->ops(), forwards(), ops::class_of_op);
   }
   rate_.flops = world_.sum(probe.flops() / median(probe_seconds));
   rate_.name = "the measured matrix rate";
@@ -131,8 +132,7 @@ void Bench::end_measuring() {
   if (options_.ranges) stop_capture_range();
   if (!profiler_) return;
   profiler_->stop();
-  kernels_ = bench::summarize(profiler_->kernels(),
-                              options_.steps * static_cast<int>(config_.microbatches()));
+  kernels_ = bench::summarize(profiler_->kernels(), forwards());
   kernels_.communication = profiler_->communication();
 }
 
@@ -196,7 +196,7 @@ void Bench::fill(BenchResult& result) const {
   }
   result.kernels = kernels_;
   result.kernels.unavailable = no_profiler_;
-  if (!kernels_.rows.empty()) {
+  if (profiler_ && !kernels_.rows.empty()) {
     result.clocks.cupti_kernels = kernels_.seconds() / options_.steps;
   }
   result.components = components_of(component_seconds_, rig_->plan().ledger,
@@ -205,20 +205,34 @@ void Bench::fill(BenchResult& result) const {
   result.memory = rig_->memory();
 }
 
+void Bench::watch_kernels() {
+  Recorder& recorder = rig_->trainer().context().recorder();
+  if (!rig_->on_gpu()) {
+    op_profiler_.emplace(recorder);
+    return;
+  }
+  no_profiler_ = Profiler::unavailable();
+  comm::agree(world_, [&] {
+    if (!no_profiler_.empty()) return;
+    profiler_.emplace(recorder, Profiler::Watch::calls_and_kernels, ops::is_communication);
+  });
+}
+
+/// One more step, whose marks tell when memory is in use.
+void Bench::trace_memory() {
+  op_profiler_.reset();
+  world_.barrier();
+  rig_->trace(options_.mode, last() + 1);
+  (void)rig_->trainer().times(last() + 1);
+}
+
 BenchResult Bench::run() {
-  require_gpu_for_kernels();
   world_.barrier();
   start_ = now_seconds();
   rig_ = std::make_unique<BenchRig>(world_, config_, options_);
-  if (options_.kernels) {
-    no_profiler_ = Profiler::unavailable();
-    comm::agree(world_, [&] {
-      if (!no_profiler_.empty()) return;
-      profiler_.emplace(rig_->trainer().context().recorder(), Profiler::Watch::calls_and_kernels,
-                        ops::is_communication);
-    });
-  }
+  if (options_.kernels) watch_kernels();
   rig_->on_gpu() ? run_on_gpu() : run_on_cpu();
+  if (options_.memory_timeline) trace_memory();
   BenchResult result;
   for (const double seconds : step_seconds_) {
     result.step_seconds.push_back(

@@ -136,9 +136,8 @@ std::vector<BenchComponent> parts_of_attention(const std::array<double, kMaxComp
     row.flops = work;
     return row;
   };
-  BenchComponent mask;
-  mask.name = "mask";
-  mask.fused = "in softmax, which leaves out the keys beyond a row";
+  BenchComponent mask = part("mask", ops::kMaskComponent, 0);
+  if (mask.seconds == 0) mask.fused = "in softmax, which leaves out the keys beyond a row";
   return {part("scores", ops::kScoresComponent, 0.5 * flops), mask,
           part("softmax", ops::kSoftmaxComponent, softmax_flops(ledger, config)),
           part("values", ops::kValuesComponent, 0.5 * flops)};
@@ -167,8 +166,8 @@ std::vector<BenchComponent> components_of(const std::array<double, kMaxComponent
   double all_flops = 0;
   std::vector<BenchComponent> rows;
   const auto is_part = [](const Component& each) {
-    return each == ops::kScoresComponent || each == ops::kSoftmaxComponent ||
-           each == ops::kValuesComponent;
+    return each == ops::kScoresComponent || each == ops::kMaskComponent ||
+           each == ops::kSoftmaxComponent || each == ops::kValuesComponent;
   };
   for (const Component& component : train::kComponents) {
     if (is_part(component)) continue;  // of attention
@@ -225,16 +224,28 @@ double BenchKernels::calls_per_forward(const BenchKernel& kernel) const {
   return static_cast<double>(kernel.phase_calls[index(Phase::forward)]) / forwards;
 }
 
-BenchKernels summarize(const std::vector<KernelTime>& times, int forwards) {
+CallFigures call_figures_of(std::span<const double> seconds) {
+  const StepFigures all = figures_of(seconds);
+  const auto [least, most] = std::ranges::minmax(seconds);
+  return {least, all.median, most, all.standard_deviation};
+}
+
+BenchKernels summarize(const std::vector<KernelTime>& times, int forwards, ClassOf class_of) {
   std::map<std::string, BenchKernel> by_name;
+  std::map<std::string, std::vector<double>> calls;
   for (const KernelTime& time : times) {
     BenchKernel& row = by_name[time.name];
     row.name = time.name;
-    row.kernel_class = ops::class_of_kernel(time.name);
+    row.kernel_class = class_of(time.name);
     row.calls += time.calls;
     row.seconds += time.seconds;
     row.phase_calls[index(time.phase)] += time.calls;
     row.phase_seconds[index(time.phase)] += time.seconds;
+    std::vector<double>& all = calls[time.name];
+    all.insert(all.end(), time.call_seconds.begin(), time.call_seconds.end());
+  }
+  for (const auto& [name, seconds] : calls) {
+    if (!seconds.empty()) by_name[name].call = call_figures_of(seconds);
   }
   BenchKernels kernels;
   kernels.forwards = forwards;

@@ -49,10 +49,26 @@ BenchRig::BenchRig(comm::World& world, train::Config config, const BenchOptions&
   });
 }
 
-void BenchRig::run(BenchMode mode, std::int64_t step, bool loads) {
+train::Trainer::StepArgs BenchRig::arguments(std::int64_t step) const {
   train::Trainer::StepArgs args;
   args.step = step;
   args.learning_rate = config_.optimizer.lr;
+  return args;
+}
+
+void BenchRig::run(BenchMode mode, std::int64_t step, bool loads) {
+  run(mode, arguments(step), loads);
+}
+
+void BenchRig::trace(BenchMode mode, std::int64_t step) {
+  train::Trainer::StepArgs args = arguments(step);
+  args.traced = true;
+  args.waits_at_marks = true;
+  run(mode, args, false);
+  has_timeline_ = true;
+}
+
+void BenchRig::run(BenchMode mode, const train::Trainer::StepArgs& args, bool loads) {
   switch (mode) {
     case BenchMode::forward: return trainer_->forward(args);
     case BenchMode::forward_backward: return trainer_->forward_backward(args);
@@ -64,6 +80,11 @@ BenchMemory BenchRig::memory() const {
   BenchMemory memory;
   memory.allocations = plan_.allocations;
   memory.plan = plan_.memory;
+  memory.residual_stream_bytes = trainer_->stage().stream_bytes();
+  if (has_timeline_) {
+    memory.lives = trainer_->allocation_lives();
+    memory.spans = trainer_->memory_timeline().spans(trainer_->context().recorder().step_start());
+  }
   if (!on_gpu()) return memory;
   memory.measured = true;
   memory.before_bytes = bytes_before_;

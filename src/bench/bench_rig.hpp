@@ -18,6 +18,8 @@ class BenchRig {
 
   /// Enqueues a step on what the slots hold, or on the loader's next microbatches.
   void run(BenchMode mode, std::int64_t step, bool loads = false);
+  /// The same on what the slots hold, with a timeline of memory for memory().
+  void trace(BenchMode mode, std::int64_t step);
 
   [[nodiscard]] train::Trainer& trainer() { return *trainer_; }
   [[nodiscard]] const train::Trainer& trainer() const { return *trainer_; }
@@ -28,6 +30,9 @@ class BenchRig {
   [[nodiscard]] BenchMemory memory() const;
 
  private:
+  [[nodiscard]] train::Trainer::StepArgs arguments(std::int64_t step) const;
+  void run(BenchMode mode, const train::Trainer::StepArgs& args, bool loads);
+
   train::Config config_;
   train::TrainerOptions trainer_options_;
   std::unique_ptr<mesh::Mesh> mesh_;
@@ -37,6 +42,7 @@ class BenchRig {
   std::unique_ptr<io::Samples> samples_;
   std::unique_ptr<io::Loader> loader_;
   std::unique_ptr<train::Trainer> trainer_;
+  bool has_timeline_ = false;
 };
 
 /// What decides which work shares kernels.

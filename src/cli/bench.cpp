@@ -50,8 +50,14 @@ void require_usable(const Arguments& args) {
       refuse("--memory is '" + path + "'; the file must end in .csv or .json");
     }
   }
+  if (args.has("memory-timeline")) {
+    const auto path = args.get<std::string>("memory-timeline");
+    if (!is_file_of(path, ".json")) {
+      refuse("--memory-timeline is '" + path + "'; the file must end in .json");
+    }
+  }
   const auto mode = args.get<std::string>("mode");
-  for (const char* option : {"kernels", "memory", "dtypes", "ranges"}) {
+  for (const char* option : {"kernels", "memory", "memory-timeline", "dtypes", "ranges"}) {
     if (!args.has(option) || (mode != "all" && mode != "data")) continue;
     refuse(fmt::format("--{} goes with one mode: forward, forward-backward or step, not {}", option,
                        mode));
@@ -67,6 +73,7 @@ bench::BenchOptions bench_options(const Arguments& args, const train::Config& co
   options.cold = args.has("cold");
   options.components = args.has("components");
   options.kernels = args.has("kernels");
+  options.memory_timeline = args.has("memory-timeline");
   options.ranges = args.has("ranges");
   options.is_legal = legal_changes(config);
   return options;
@@ -103,6 +110,17 @@ ordered_json head_of(const Arguments& args, const BenchSetup& setup) {
                        {"commit", commit()}};
   head.update(to_json(setup));
   return head;
+}
+
+/// Of all ranks, for `analysis memory`.
+void write_memory_timeline(comm::World& world, const Arguments& args, const BenchSetup& setup,
+                           const bench::BenchMemory& memory) {
+  const std::vector<std::string> all = world.gather(timeline_json(memory, world.rank()).dump());
+  ordered_json out = {{"format", "hyperslab memory timeline"}, {"format_version", 1}};
+  out.update(head_of(args, setup));
+  out["timelines"] = ordered_json::array();
+  for (const std::string& one : all) out["timelines"].push_back(ordered_json::parse(one));
+  write(world, args.get<std::string>("memory-timeline"), out.dump() + "\n");
 }
 
 ExitCode run_counts(comm::World& world, const Arguments& args, const train::Config& config) {
@@ -177,6 +195,7 @@ ExitCode run_one_mode(comm::World& world, const Arguments& args, const train::Co
     print(result, args);
   }
   if (args.has("memory")) write_memory(world, args.get<std::string>("memory"), result.memory);
+  if (args.has("memory-timeline")) write_memory_timeline(world, args, setup, result.memory);
   if (args.has("json")) {
     ordered_json out = head_of(args, setup);
     out.update(to_json(result, args.has("cold")));
@@ -194,12 +213,15 @@ void add_options(Arguments& args) {
                                                "steps before the measured ones")(
       "steps", po::value<int>()->default_value(10), "measured steps")(
       "components", "time, FLOPs and share of every part of the model; graphs off")(
-      "kernels", "every kernel of the measured steps, by CUPTI; graphs off")(
+      "kernels", "every kernel of the measured steps, by CUPTI, graphs off; on the CPU every op")(
       "count",
       "instead of times: allocations, synchronizations and launches of steps 5 to 15, by CUPTI; "
       "ends with 1 if a step needs the host")("dtypes",
                                               "what tensors are stored in and computed in")(
       "memory", po::value<std::string>(), "write every planned allocation to this .csv or .json")(
+      "memory-timeline", po::value<std::string>(),
+      "write to this .json when every allocation is in use in one more step, for "
+      "python3 -m analysis memory")(
       "ranges", "name phases and layers for NVIDIA's profilers (NVTX); graphs off")(
       "cold",
       "no warm-up: setup, plan building and first calls fall into step 1, which is also told "

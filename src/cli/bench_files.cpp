@@ -41,6 +41,11 @@ ordered_json kernel_json(const bench::BenchKernel& row, const bench::BenchKernel
                       {"calls", row.calls},
                       {"seconds", row.seconds},
                       {"share", row.seconds / all.seconds()},
+                      {"call",
+                       {{"minimum_seconds", row.call.minimum},
+                        {"median_seconds", row.call.median},
+                        {"maximum_seconds", row.call.maximum},
+                        {"standard_deviation_seconds", row.call.standard_deviation}}},
                       {"calls_per_forward", all.calls_per_forward(row)}};
   for (int i = 0; i < kPhases; ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -183,6 +188,33 @@ ordered_json to_json(const bench::BenchMemory& memory, int rank) {
                                   {"shape", shape_text(allocation.shape)},
                                   {"bytes", allocation.bytes},
                                   {"offset", allocation.offset_bytes}});
+  }
+  return out;
+}
+
+ordered_json timeline_json(const bench::BenchMemory& memory, int rank) {
+  const model::MemoryPlan& plan = memory.plan;
+  ordered_json out = {{"rank", rank},
+                      {"held_bytes",
+                       {{"parameters", plan.parameters},
+                        {"gradients", plan.gradients},
+                        {"optimizer", plan.optimizer},
+                        {"activations", plan.activations},
+                        {"workspace", plan.scratch + plan.workspace}}},
+                      {"residual_stream_bytes", memory.residual_stream_bytes},
+                      {"spans", ordered_json::array()},
+                      {"lives", ordered_json::array()}};
+  for (const auto& [name, start, end] : memory.spans) {
+    out["spans"].push_back({{"name", name}, {"start_seconds", start}, {"end_seconds", end}});
+  }
+  for (const io::AllocationLife& life : memory.lives) {
+    out["lives"].push_back({{"category", life.category},
+                            {"label", life.label},
+                            {"layer", life.layer},
+                            {"slot", life.slot},
+                            {"bytes", life.bytes},
+                            {"start_seconds", life.start_seconds},
+                            {"end_seconds", life.end_seconds}});
   }
   return out;
 }

@@ -34,16 +34,25 @@ void print_component(const bench::BenchComponent& row, const std::string& name) 
              row.fused.empty() ? "" : "   ", row.fused);
 }
 
-void print_kernel(const bench::BenchKernel& row, const bench::BenchKernels& all, int steps) {
-  std::string name = row.name;
+std::string shortened(std::string name) {
   if (name.size() > kKernelWidth) name.replace(kKernelWidth - 3, std::string::npos, "...");
+  return name;
+}
+
+void print_kernel(const bench::BenchKernel& row, const bench::BenchKernels& all, int steps) {
   const auto ms = [&](Phase phase) {
     return 1e3 * row.phase_seconds[static_cast<std::size_t>(phase)] / steps;
   };
   fmt::print("{:<14} {:>8.1f} {:>10.4f} {:>6.1f} % {:>10.4f} {:>10.4f} {:>10.4f}   {}\n",
              name_of(row.kernel_class), static_cast<double>(row.calls) / steps,
              1e3 * row.seconds / steps, 100.0 * row.seconds / all.seconds(), ms(Phase::forward),
-             ms(Phase::backward), ms(Phase::optimizer), name);
+             ms(Phase::backward), ms(Phase::optimizer), shortened(row.name));
+}
+
+void print_calls(const bench::BenchKernel& row) {
+  const auto& [minimum, median, maximum, deviation] = row.call;
+  fmt::print("{:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f}   {}\n", 1e6 * minimum, 1e6 * median,
+             1e6 * maximum, 1e6 * deviation, shortened(row.name));
 }
 
 void print_kernel_classes(const bench::BenchKernels& kernels, int steps) {
@@ -142,6 +151,11 @@ void print_kernels(const bench::BenchResult& result) {
              "share", "forward", "backward", "optimizer", "kernel (of a step)");
   for (std::size_t i = 0; i < std::min(kKernelRows, kernels.rows.size()); ++i) {
     print_kernel(kernels.rows[i], kernels, steps);
+  }
+  fmt::print("\n{:>10} {:>10} {:>10} {:>10}   {}\n", "minimum us", "median", "maximum", "deviation",
+             "a call of");
+  for (std::size_t i = 0; i < std::min(kKernelRows, kernels.rows.size()); ++i) {
+    print_calls(kernels.rows[i]);
   }
   if (kernels.rows.size() > kKernelRows) {
     fmt::print("{} more kernels are in the file of --json\n", kernels.rows.size() - kKernelRows);

@@ -39,6 +39,8 @@ void print_counts(const bench::CallCounts& counts);
 [[nodiscard]] nlohmann::ordered_json to_json(const bench::BenchResult& result, bool cold);
 [[nodiscard]] nlohmann::ordered_json to_json(const bench::CallCounts& counts);
 [[nodiscard]] nlohmann::ordered_json to_json(const bench::BenchMemory& memory, int rank);
+/// When a rank's allocations are in use in a step, and what it holds.
+[[nodiscard]] nlohmann::ordered_json timeline_json(const bench::BenchMemory& memory, int rank);
 /// Rows "rank,arena,label,dtype,shape,bytes,offset"; those of the header, too.
 [[nodiscard]] std::string csv_header();
 [[nodiscard]] std::string to_csv(const bench::BenchMemory& memory, int rank);

@@ -35,6 +35,8 @@ const std::vector<Command>& commands() {
        parity_arguments},
       {"plan", "layout, memory and pipeline schedule of a run that is not started", run_plan,
        plan_arguments},
+      {"trace", "traced steps of a run, all ranks, as one trace for Perfetto", run_trace,
+       trace_arguments},
   };
   return all;
 }

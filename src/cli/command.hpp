@@ -35,6 +35,7 @@ ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& argume
 ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_parity(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments);
+ExitCode run_trace(comm::World& world, const std::vector<std::string>& arguments);
 
 [[nodiscard]] Arguments train_arguments();
 [[nodiscard]] Arguments eval_arguments();
@@ -44,6 +45,7 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
 [[nodiscard]] Arguments checkpoint_arguments();
 [[nodiscard]] Arguments parity_arguments();
 [[nodiscard]] Arguments plan_arguments();
+[[nodiscard]] Arguments trace_arguments();
 
 /// From now on SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 ask `train` to save and stop, and a second
 /// SIGINT ends the process at once; or (`caught` is false) they end the process again.

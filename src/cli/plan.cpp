@@ -37,8 +37,9 @@ std::string in(const Unit& unit, double amount) {
 std::string ranks_text(int ranks) { return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"); }
 
 /// Plans of the ranks of one pipeline; ranks along the other axes hold and do the same.
-std::vector<plan::Plan> make_plans(const train::Config& config) {
-  const train::TrainerOptions options = planned_options(config);
+std::vector<plan::Plan> make_plans(const train::Config& config, bool training) {
+  train::TrainerOptions options = planned_options(config);
+  options.training = training;
   std::vector<plan::Plan> plans;
   for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
     const int rank = mesh::world_rank_of(config.parallel, {.pipeline = stage});
@@ -47,7 +48,18 @@ std::vector<plan::Plan> make_plans(const train::Config& config) {
   return plans;
 }
 
-void print_layout(const train::Config& config) {
+/// What lies between two layers, for one microbatch of a rank.
+void print_residual_stream(const train::Config& config) {
+  const DType dtype = planned_options(config).compute;
+  const bool cut = config.parallel.sequence && config.parallel.tensor > 1;
+  const Dim rows = config.model.context / (cut ? config.parallel.tensor : 1);
+  const auto bytes = static_cast<double>(config.train.microbatch * rows * config.model.width *
+                                         static_cast<Dim>(size_of(dtype)));
+  fmt::print("stream        {} x {} x {} {} at each place between two layers: {:.3f} MiB\n",
+             config.train.microbatch, rows, config.model.width, name_of(dtype), bytes / 1048576.0);
+}
+
+void print_layout(const train::Config& config, bool training) {
   fmt::print("layout        {}, {}\n", mesh::describe(config.parallel),
              ranks_text(config.parallel.ranks()));
   fmt::print("device        {}, {}\n", name_of(planned_device(config)),
@@ -58,11 +70,13 @@ void print_layout(const train::Config& config) {
                                         : fmt::format("{} microbatches", config.microbatches()),
              config.train.microbatch, config.model.context);
   const auto tokens = static_cast<double>(config.train.global_batch * config.model.context);
-  const double flops = tokens * model::flops_per_token(config.model, config.model.context, true);
+  const double flops = (training ? 1.0 : 1.0 / 3.0) * tokens *
+                       model::flops_per_token(config.model, config.model.context, true);
   const double each = flops / config.parallel.ranks();
-  fmt::print("model         {} {} a step with causal attention, {} {} a rank\n",
-             in(flop_unit(flops), flops), flop_unit(flops).name, in(flop_unit(each), each),
-             flop_unit(each).name);
+  fmt::print("model         {} {} a {} with causal attention, {} {} a rank\n",
+             in(flop_unit(flops), flops), flop_unit(flops).name, training ? "step" : "forward pass",
+             in(flop_unit(each), each), flop_unit(each).name);
+  print_residual_stream(config);
 }
 
 /// "4 3 2 1"; with several chunks "5+4 4+3 ..."
@@ -182,6 +196,14 @@ void print_work(const train::Config& config, const std::vector<plan::Plan>& plan
       "reduce-scatter and all-gather (n-1)/n\n");
 }
 
+/// Whether whole steps are planned.
+bool is_training(const Arguments& args) {
+  const auto mode = args.get<std::string>("mode");
+  if (mode == "step" || mode == "forward") return mode == "step";
+  throw Error(ExitCode::usage, fmt::format("--mode is {}, expected step or forward", mode))
+      .on_all_ranks();
+}
+
 /// The deck for the ranks and the device that are asked for, not those that are here.
 train::Config planned_config(comm::World& world, const Arguments& args) {
   const int ranks = args.has("ranks") ? args.get<int>("ranks") : 0;
@@ -215,7 +237,9 @@ Arguments plan_arguments() {
       "device", po::value<std::string>(),
       "cpu or cuda: plan for it, whatever this machine has (default: what the deck means here, or "
       "cuda if the deck needs a GPU and there is none)")(
-      "schedule", "draw the pipeline's passes in time: F forward, B backward, I and W its parts");
+      "schedule", "draw the pipeline's passes in time: F forward, B backward, I and W its parts")(
+      "mode", po::value<std::string>()->default_value("step"),
+      "step, or forward: without gradients and optimizer state");
   args.positional("DECK");
   return args;
 }
@@ -223,16 +247,17 @@ Arguments plan_arguments() {
 ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args = plan_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
+  const bool training = is_training(args);
   const train::Config config = planned_config(world, args);
   if (world.rank() != 0) return ExitCode::ok;
-  print_layout(config);
+  print_layout(config, training);
   const mesh::ParallelConfig& parallel = config.parallel;
   if (args.has("schedule")) {
-    print_schedule(pipeline::make_program(parallel.schedule, parallel.pipeline,
-                                          parallel.virtual_stages,
-                                          static_cast<int>(config.microbatches())));
+    print_schedule(pipeline::make_program(
+        training ? parallel.schedule : mesh::Schedule::forward_only, parallel.pipeline,
+        parallel.virtual_stages, static_cast<int>(config.microbatches())));
   }
-  const std::vector<plan::Plan> plans = make_plans(config);
+  const std::vector<plan::Plan> plans = make_plans(config, training);
   print_memory(parallel, plans);
   print_work(config, plans);
   return ExitCode::ok;

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
@@ -53,6 +55,37 @@ CommunicationTime communication_time(std::vector<KernelSpan> spans) {
     mine = span.end_ns;
   }
   return {1e-9 * static_cast<double>(busy), 1e-9 * static_cast<double>(busy - hidden)};
+}
+
+OpProfiler::OpProfiler(Recorder& recorder) : recorder_(recorder) {
+  require(recorder.op_observer() == nullptr, "two observers of ops at a time");
+  recorder.set_op_observer(this);
+}
+
+OpProfiler::~OpProfiler() { recorder_.set_op_observer(nullptr); }
+
+void OpProfiler::begin(std::string_view op) {
+  op_ = op;
+  began_ = now_seconds();
+}
+
+void OpProfiler::end() {
+  const std::string_view op = std::exchange(op_, {});
+  if (op.empty() || !running_) return;
+  const double seconds = now_seconds() - began_;
+  KernelTime& time = times_[{op, recorder_.phase()}];
+  time.name = op;
+  time.phase = recorder_.phase();
+  ++time.calls;
+  time.seconds += seconds;
+  time.call_seconds.push_back(seconds);
+}
+
+std::vector<KernelTime> OpProfiler::ops() const {
+  std::vector<KernelTime> all;
+  for (const auto& [key, time] : times_) all.push_back(time);
+  std::ranges::stable_sort(all, std::greater<>(), &KernelTime::seconds);
+  return all;
 }
 
 EventTimer::EventTimer(Context& ctx, int intervals)

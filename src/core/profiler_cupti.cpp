@@ -280,8 +280,10 @@ void Watcher::add(const KernelRecord& record) {
     time.phase = phase;
     communicates = communicates_ != nullptr && communicates_(time.name);
   }
+  const double seconds = 1e-9 * static_cast<double>(record.end - record.start);
   ++time.calls;
-  time.seconds += 1e-9 * static_cast<double>(record.end - record.start);
+  time.seconds += seconds;
+  time.call_seconds.push_back(seconds);
   spans_.push_back({record.start, record.end, communicates});
 }
 

@@ -48,6 +48,8 @@ void StepTimes::bound_exposed() {
 
 Recorder::Recorder(std::size_t trace_capacity) {
   events_.reserve(trace_capacity);
+  operations_.reserve(trace_capacity);
+  messages_.reserve(trace_capacity);
   reducing_.reserve(kMostIntervals);
 }
 
@@ -56,6 +58,9 @@ void Recorder::begin_step(std::int64_t step, bool traced) {
   times_.step = step;
   traced_ = traced;
   events_.clear();
+  operations_.clear();
+  messages_.clear();
+  lost_ = 0;
   reducing_.clear();
   counted_until_ = 0;
   phase_depth_ = 0;
@@ -166,9 +171,33 @@ void Recorder::cover(double start, double end) {
   reducing_.erase(reducing_.begin());
 }
 
+/// Storage is fixed: what does not fit is counted.
+template <class Record>
+void Recorder::keep(std::vector<Record>& records, const Record& record) {
+  if (records.size() == records.capacity()) {
+    ++lost_;
+  } else {
+    records.push_back(record);
+  }
+}
+
 void Recorder::add_event(std::string_view name, std::string_view stream, double start, double end) {
-  if (!traced_ || events_.size() == events_.capacity()) return;
-  events_.push_back({name, stream, microbatch_, start - step_start_, end - step_start_});
+  if (!traced_) return;
+  keep(events_, {name, stream, microbatch_, start - step_start_, end - step_start_});
+}
+
+void Recorder::add_operation(const TraceOperation& operation) {
+  if (!traced_) return;
+  TraceOperation kept = operation;
+  kept.microbatch = microbatch_;
+  for (double* seconds : {&kept.call_seconds, &kept.wait_seconds, &kept.end_seconds}) {
+    *seconds -= step_start_;
+  }
+  keep(operations_, kept);
+}
+
+void Recorder::add_message(const TraceMessage& message) {
+  if (traced_) keep(messages_, message);
 }
 
 }  // namespace hyperslab

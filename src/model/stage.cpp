@@ -61,16 +61,25 @@ void Stage::plan_slot(Arena& activations, int chunk, Slot& slot) {
   const Dim T = options_.T;
   const Shape stream = architecture_->stream();
   const DType compute = options_.compute;
+  slot.allocations.first = activations.allocations().size();
+  const auto keeps = [&](int unit) {  // what was taken since the last call
+    slot.allocations.units.resize(activations.allocations().size() - slot.allocations.first, unit);
+  };
   slot.batch = {activations.take(DType::i32, {B, T}, "tokens"),
                 activations.take(DType::i32, {B, T}, "targets"),
                 activations.take(DType::i32, {B * T}, "token sort index"),
                 activations.take(DType::i64, {B}, "sample positions")};
   if (!begins_model(chunk)) slot.input = activations.take(compute, stream, "stage input");
+  keeps(kWholeSlot);
   CView in = slot.input;
   const UnitRange range = units(chunk);
-  for (int unit = range.first; unit < range.last; ++unit) in = at(unit).unit->plan(activations, in);
+  for (int unit = range.first; unit < range.last; ++unit) {
+    in = at(unit).unit->plan(activations, in);
+    keeps(unit);
+  }
   if (!ends_model(chunk)) slot.output = activations.take(compute, stream, "stage output");
   if (options_.training) slot.d = activations.take(compute, stream, "d_residual");
+  keeps(kWholeSlot);
 }
 
 Stage::UnitRange Stage::units(int chunk) const {

@@ -28,6 +28,7 @@ void dispatch(Context& ctx, const Operands&... operands) {
     if (ctx.device() == Device::cuda) return cuda_op(ctx, operands...);
   }
   cpu_op(ctx, operands...);
+  if (OpObserver* observer = ctx.recorder().op_observer()) observer->end();
 }
 
 }  // namespace hyperslab::ops

@@ -87,10 +87,16 @@ void require_shard(const VocabularyShard& shard, Dim size, std::string_view what
               where);
 }
 
+void begin_op(Context& ctx, std::string_view op) {
+  OpObserver* observer = ctx.recorder().op_observer();
+  if (observer != nullptr && ctx.device() == Device::cpu) observer->begin(op);
+}
+
 bool on_meta(Context& ctx, std::string_view op, double flops, std::initializer_list<CView> operands,
              std::size_t workspace_bytes, std::string_view path) {
   if (ctx.device() != Device::meta) {
     ctx.progress();
+    begin_op(ctx, op);
     return false;
   }
   double bytes = 0;

@@ -49,9 +49,13 @@ void require_shard(const VocabularyShard& shard, Dim size, std::string_view what
   return ctx.planned() == Device::cuda ? cuda_bytes : cpu_bytes;
 }
 
+/// Tells the recorder's observer of ops on the CPU, if there is one, that an op begins now;
+/// dispatch() tells it the end.
+void begin_op(Context& ctx, std::string_view op);
+
 /// On `meta`: accounts for the work, if every operand is touched once, for the workspace and, for
 /// ops with several ways to do it, for the path; returns true, as the op is done. On other devices
-/// the context's background work progresses.
+/// the context's background work progresses, and the op begins (begin_op).
 [[nodiscard]] bool on_meta(Context& ctx, std::string_view op, double flops,
                            std::initializer_list<CView> operands, std::size_t workspace_bytes = 0,
                            std::string_view path = {});

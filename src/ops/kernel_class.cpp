@@ -45,6 +45,20 @@ constexpr std::array kPatterns = {
     Pattern{"xmma", KernelClass::matmul},
 };
 
+// Those of ops that are not elementwise. The first part that a name contains decides.
+constexpr std::array kOpPatterns = {Pattern{"attention", KernelClass::attention},
+                                    Pattern{"cross_entropy", KernelClass::softmax},
+                                    Pattern{"softmax", KernelClass::softmax},
+                                    Pattern{"matmul", KernelClass::matmul},
+                                    Pattern{"linear", KernelClass::matmul},
+                                    Pattern{"adamw", KernelClass::optimizer},
+                                    Pattern{"sgd", KernelClass::optimizer},
+                                    Pattern{"begin_step", KernelClass::optimizer},
+                                    Pattern{"finalize_step", KernelClass::optimizer},
+                                    Pattern{"norm", KernelClass::reduction},
+                                    Pattern{"root_mean_square", KernelClass::reduction},
+                                    Pattern{"position_backward", KernelClass::reduction}};
+
 }  // namespace
 
 std::string_view name_of(KernelClass kernel_class) {
@@ -66,6 +80,13 @@ KernelClass class_of_kernel(std::string_view name) {
     if (name.find(pattern.part) != std::string_view::npos) return pattern.kernel_class;
   }
   return KernelClass::other;
+}
+
+KernelClass class_of_op(std::string_view op) {
+  for (const Pattern& pattern : kOpPatterns) {
+    if (op.find(pattern.part) != std::string_view::npos) return pattern.kernel_class;
+  }
+  return KernelClass::elementwise;
 }
 
 }  // namespace hyperslab::ops

@@ -67,6 +67,7 @@ void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state
   check_moment(ctx, operands, exp_avg, "adamw exp_avg");
   check_moment(ctx, operands, exp_avg_sq, "adamw exp_avg_sq");
   if (ctx.device() == Device::meta) return add_update_work(ctx, kAdamW, operands, 2);
+  begin_op(ctx, kAdamW.name);
   dispatch<cuda::adamw, cpu::adamw>(ctx, constants, state, operands, exp_avg, exp_avg_sq);
 }
 
@@ -75,6 +76,7 @@ void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOpera
   check_update(ctx, kSgd, state, operands);
   check_moment(ctx, operands, momentum_buffer, "sgd momentum_buffer");
   if (ctx.device() == Device::meta) return add_update_work(ctx, kSgd, operands, 1);
+  begin_op(ctx, kSgd.name);
   dispatch<cuda::sgd, cpu::sgd>(ctx, momentum, state, operands, momentum_buffer);
 }
 

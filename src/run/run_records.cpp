@@ -53,6 +53,10 @@ std::string RunRecords::open_first_ranks_files(std::int64_t first_step) {
     norms_ = std::make_unique<NormsLog>(directory + "/norms.jsonl", first_step);
   }
   metrics_ = std::make_unique<io::MetricsLog>(directory + "/metrics.jsonl", first_step);
+  if (start_.config.run.tensorboard) {
+    tensorboard_ = std::make_unique<io::TensorboardLog>(directory + "/tensorboard",
+                                                        start_.world.host(), first_step);
+  }
   std::string folder = io::next_start_folder(directory);
   keep_deck(folder);
   return folder;
@@ -100,6 +104,11 @@ void RunRecords::log_run() {
       static_cast<double>(trainer_.memory_plan().total()) / 1073741824.0, rate.describe(ranks)));
 }
 
+void RunRecords::begin_step(std::int64_t step, bool traced) {
+  if (traced) clock_offset_ = comm::measure_clock_offset(start_.world);
+  clock_.begin(step, now_seconds());
+}
+
 void RunRecords::note_enqueued(std::int64_t step) {
   record_trace(step);
   const std::int64_t every = start_.config.train.log_norms;
@@ -141,15 +150,17 @@ void RunRecords::account_on_gpu(io::TimingRow& row) const {
   };
   const std::vector<io::GroupInfo> groups = trainer_.groups();
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    const auto& [role, size] = groups[i];
+    const comm::GroupRole role = groups[i].role;
     io::GroupTraffic& traffic = row.groups[i];
     const auto planned = setting_.traffic.find(role);
     if (planned != setting_.traffic.end()) {
-      const auto& [calls, bytes, seconds, exposed_seconds] = planned->second;
-      traffic.calls = std::accumulate(calls.begin(), calls.end(), std::int64_t{0});
-      traffic.bytes = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+      const auto sum = [](const auto& counts) {
+        return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+      };
+      traffic.calls = sum(planned->second.calls);
+      traffic.bytes = sum(planned->second.bytes);
     }
-    if (size == 1) continue;
+    if (groups[i].size == 1) continue;
     traffic.exposed_seconds = waits(role);
     if (role != comm::GroupRole::data && !start_.config.timing.groups) traffic.seconds = kUnknown;
   }
@@ -158,7 +169,13 @@ void RunRecords::account_on_gpu(io::TimingRow& row) const {
 void RunRecords::record_trace(std::int64_t step) {
   const Recorder& recorder = trainer_.context().recorder();
   if (!recorder.traced()) return;
+  timing_->append_traced({step, recorder.step_start(), clock_offset_.seconds,
+                          clock_offset_.error_seconds,
+                          recorder.lost() + trainer_.memory_timeline().lost()});
   timing_->append_events(step, recorder.events());
+  timing_->append_operations(step, recorder.operations());
+  timing_->append_messages(step, recorder.messages(), trainer_.groups());
+  timing_->append_lives(step, trainer_.allocation_lives());
   for (const train::MemoryMeter::Change& change : trainer_.memory().changes()) {
     timing_->append_memory(step, change.seconds - recorder.step_start(), change.bytes,
                            std::string(change.label));
@@ -187,6 +204,7 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds) {
   line.validation = std::exchange(validation_, std::nullopt);
   last_loss_ = line.loss;
   metrics_->append(line);
+  if (tensorboard_) tensorboard_->append(line.step, io::scalars_of(line));
   progress_->show(line);
 }
 

@@ -8,7 +8,9 @@
 #include <optional>
 #include <string>
 
+#include "hyperslab/comm/clock_offset.hpp"
 #include "hyperslab/comm/communicator.hpp"
+#include "hyperslab/io/tensorboard.hpp"
 #include "hyperslab/io/timing.hpp"
 #include "norms.hpp"
 #include "report.hpp"
@@ -33,8 +35,8 @@ class RunRecords {
   RunRecords(const Start& start, const RunData& data, train::Trainer& trainer, RunSetting setting,
              const ResumePoint& point);
 
-  /// The host calls for a step now.
-  void begin_step(std::int64_t step) { clock_.begin(step, now_seconds()); }
+  /// The host calls for a step now. Collective if the step is traced: then clocks are compared.
+  void begin_step(std::int64_t step, bool traced);
   /// The trace and the norms of the step that was just enqueued, if they are due.
   void note_enqueued(std::int64_t step);
   /// A step whose result was read, in order.
@@ -69,11 +71,13 @@ class RunRecords {
   const RunData& data_;
   train::Trainer& trainer_;
   RunSetting setting_;
-  std::unique_ptr<io::MetricsLog> metrics_;  // of rank 0
-  std::unique_ptr<NormsLog> norms_;          // of rank 0
+  std::unique_ptr<io::MetricsLog> metrics_;          // of rank 0
+  std::unique_ptr<io::TensorboardLog> tensorboard_;  // of rank 0, if the deck asks for it
+  std::unique_ptr<NormsLog> norms_;                  // of rank 0
   std::unique_ptr<io::TimingWriter> timing_;
   std::unique_ptr<Progress> progress_;
   StepClock clock_;
+  comm::ClockOffset clock_offset_;                    // of the newest traced step
   std::optional<train::TextAmount> validation_text_;  // absent if the vocabulary does not tell
   std::optional<io::MetricsLine::Validation> validation_;
   std::optional<io::TimingRow> row_;  // of the newest step taken, until its checkpoint is written

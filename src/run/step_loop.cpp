@@ -53,7 +53,7 @@ void StepLoop::one_step(std::int64_t step) {
   args.stop_requested = parts_.start.is_asked_to_stop();
   args.traced =
       std::ranges::find(config.timing.trace_steps, step) != config.timing.trace_steps.end();
-  parts_.records.begin_step(step);
+  parts_.records.begin_step(step, args.traced);
   parts_.trainer.step(args, parts_.loader);
   parts_.records.note_enqueued(step);
   const std::int64_t every = config.train.validate_every;

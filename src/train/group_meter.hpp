@@ -31,10 +31,18 @@ class GroupMeter {
   [[nodiscard]] std::vector<io::GroupInfo> groups() const;
 
  private:
-  [[nodiscard]] io::GroupTraffics totals() const;
+  /// Since the communicator was made. arrival_seconds: the sum of the moments of calls.
+  struct Total {
+    io::GroupTraffic traffic;
+    std::int64_t stamped = 0;
+  };
+  using Totals = std::array<Total, io::kMostGroups>;
+  [[nodiscard]] Totals totals() const;
 
+  const mesh::Mesh& mesh_;
   std::vector<comm::Communicator*> groups_;  ///< the data group first
-  io::GroupTraffics begin_{};
+  Totals begin_{};
+  double synchronized_ = 0;  ///< when this rank left the newest operation of all ranks; 0: none yet
   std::array<io::GroupTraffics, ops::kResultRing> steps_{};
 };
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "hyperslab/core/nvtx.hpp"
 #include "hyperslab/ops/loss.hpp"
 
 namespace hyperslab::train {
@@ -34,7 +33,20 @@ void fill(const Batch& batch, const io::Samples& samples, std::int64_t chunk, st
   }
 }
 
+UnitPass pass_of(nn::BackwardPart part) {
+  switch (part) {
+    case nn::BackwardPart::both: return UnitPass::backward;
+    case nn::BackwardPart::input: return UnitPass::backward_input;
+    case nn::BackwardPart::weight: return UnitPass::backward_weight;
+  }
+  return UnitPass::backward;
+}
+
 }  // namespace
+
+UnitScope StageWorker::scope(model::SlotId id, int unit, UnitPass pass) const {
+  return {parts_.ctx, parts_.timeline, {id, unit, pass, parts_.stage.name(unit)}};
+}
 
 void StageWorker::load(model::SlotId id, int microbatch) {
   model::Stage& stage = parts_.stage;
@@ -103,7 +115,8 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
     segment(trains ? Work::forward : Work::evaluate, id, first, last, add)
         .run(parts_.ctx, graphs(), [&] {
           for (int unit = first; unit < last; ++unit) {
-            const nvtx::Range range(parts_.ctx.recorder().has_ranges(), stage.name(unit));
+            const UnitScope running =
+                scope(id, unit, trains ? UnitPass::forward : UnitPass::evaluate);
             stage.forward(parts_.ctx, id, unit, args_.mode, args_.step_views, add);
           }
         });
@@ -131,7 +144,7 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
     free_gradients(first, last, microbatch);
     segment(work, id, first, last, add).run(parts_.ctx, graphs(), [&] {
       for (int unit = last - 1; unit >= first; --unit) {
-        const nvtx::Range range(parts_.ctx.recorder().has_ranges(), stage.name(unit));
+        const UnitScope running = scope(id, unit, pass_of(part));
         stage.backward(parts_.ctx, id, unit, args_.step_views, add, part);
       }
     });

@@ -13,6 +13,7 @@
 #include "hyperslab/train/batch_feed.hpp"
 #include "hyperslab/train/memory_meter.hpp"
 #include "hyperslab/train/slot_tokens.hpp"
+#include "unit_scope.hpp"
 
 namespace hyperslab::train {
 
@@ -25,6 +26,7 @@ class StageWorker final : public pipeline::Worker {
     model::Stage& stage;
     BatchFeed& feed;
     MemoryMeter& memory;
+    MemoryTimeline& timeline;
     dp::ShardStrategy& strategy;
     bool graphs = true;
   };
@@ -72,6 +74,7 @@ class StageWorker final : public pipeline::Worker {
   void await_values(int first, int last);
   void free_gradients(int first, int last, int microbatch);
   void run_backward(model::SlotId id, int microbatch, nn::BackwardPart part);
+  [[nodiscard]] UnitScope scope(model::SlotId id, int unit, UnitPass pass) const;
 
   Parts parts_;
   PassArgs args_;

@@ -129,7 +129,7 @@ void Trainer::set_up_worker() {
   feed_ = std::make_unique<BatchFeed>(*ctx_, stage_.batch({}), depth, program_.microbatches,
                                       stage_.reads(0, model::Mode::train).tokens);
   worker_ = std::make_unique<StageWorker>(
-      StageWorker::Parts{*ctx_, stage_, *feed_, memory_, *strategy_, options_.graphs});
+      StageWorker::Parts{*ctx_, stage_, *feed_, memory_, timeline_, *strategy_, options_.graphs});
   comm::Communicator* group = &mesh_.pipeline_group();
   executor_ = std::make_unique<pipeline::Executor>(program_, mesh_.at().pipeline, group);
   evaluation_ = std::make_unique<pipeline::Executor>(
@@ -171,6 +171,9 @@ void Trainer::restart_clock() {
   records_->restart_clock();
   meter_->collect();
 }
+std::vector<io::AllocationLife> Trainer::allocation_lives() const {
+  return timeline_.lives(stage_, arenas_, memory_plan().workspace, ctx_->recorder().step_start());
+}
 int Trainer::segments() const { return worker_->segments() + 1; }
 
 StepTimes Trainer::times(std::int64_t step) const {
@@ -207,11 +210,13 @@ void Trainer::train(const StepArgs& args, const SlotTokens& tokens) {
   run_program(args, tokens, true);
   strategy_->finish(*ctx_);
   const bool alone = mesh_.world_group().size() == 1;
+  timeline_.begin_update(*ctx_);
   update_.run(*ctx_, options_.graphs && alone, [&] {
     finalize();
     update();
   });
   strategy_->report_waits(*ctx_);
+  if (args.traced) executor_->finish(*ctx_);  // so that the ends of all transfers are in the trace
   end();
 }
 
@@ -223,6 +228,7 @@ void Trainer::run_program(const StepArgs& args, const SlotTokens& tokens, bool r
   passes.tokens = tokens;
   passes.microbatches = program_.microbatches;
   passes.reduces = reduces;
+  passes.eager = args.traced;
   worker_->begin(passes);
   executor_->run(*ctx_, *worker_);
 }
@@ -268,6 +274,7 @@ void Trainer::release_loader() { feed_->release(); }
 void Trainer::begin(const StepArgs& args, std::int64_t tokens) {
   ctx_->recorder().begin_step(args.step, args.traced);
   memory_.begin_step();
+  timeline_.begin_step(args.traced, args.waits_at_marks);
   meter_->begin_step();
   input_.step = args.step;
   input_.learning_rate = static_cast<float>(args.learning_rate);
@@ -277,6 +284,7 @@ void Trainer::begin(const StepArgs& args, std::int64_t tokens) {
 }
 
 void Trainer::end() {
+  timeline_.end_step(*ctx_);
   const StepTimes& times = ctx_->recorder().end_step();
   meter_->end_step(times.step);
   host_times_[static_cast<std::size_t>(times.step % ops::kResultRing)] = times;

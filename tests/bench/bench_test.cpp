@@ -137,6 +137,32 @@ TEST(BenchKernels, SumOverPhases) {
   EXPECT_EQ(bench::BenchKernels().top(Phase::forward), nullptr);
 }
 
+TEST(BenchKernels, TellLeastMedianMostAndDeviationOfCalls) {
+  const std::vector<KernelTime> times = {{"gemm", Phase::forward, 2, 4.0, {1.0, 3.0}},
+                                         {"gemm", Phase::backward, 2, 10.0, {2.0, 8.0}},
+                                         {"add", Phase::forward, 1, 0.5, {0.5}}};
+
+  const bench::BenchKernels kernels = bench::summarize(times, 1);
+
+  ASSERT_EQ(kernels.rows.size(), 2U);
+  const bench::CallFigures& gemm = kernels.rows[0].call;
+  EXPECT_EQ(gemm.minimum, 1.0);
+  EXPECT_EQ(gemm.median, 2.5);
+  EXPECT_EQ(gemm.maximum, 8.0);
+  EXPECT_NEAR(gemm.standard_deviation, 3.1091, 1e-4);  // of 1, 3, 2, 8
+  EXPECT_EQ(kernels.rows[1].call.minimum, 0.5);
+  EXPECT_EQ(kernels.rows[1].call.standard_deviation, 0.0);
+}
+
+TEST(BenchKernels, OpsOfTheCpuHaveAClass) {
+  EXPECT_EQ(ops::class_of_op("linear_activation_forward"), ops::KernelClass::matmul);
+  EXPECT_EQ(ops::class_of_op("attention_reference_backward"), ops::KernelClass::attention);
+  EXPECT_EQ(ops::class_of_op("softmax_cross_entropy"), ops::KernelClass::softmax);
+  EXPECT_EQ(ops::class_of_op("add_norm_forward"), ops::KernelClass::reduction);
+  EXPECT_EQ(ops::class_of_op("adamw"), ops::KernelClass::optimizer);
+  EXPECT_EQ(ops::class_of_op("rope"), ops::KernelClass::elementwise);
+}
+
 TEST(CallCounts, TheRuleIsNoHostInTheLoop) {
   bench::CallCounts counts;
   counts.segments = 3;

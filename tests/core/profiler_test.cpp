@@ -116,5 +116,46 @@ TEST(OutOfMemory, NamesTheArenaTheBytesAndWhatIsFree) {
   EXPECT_GT(device_memory(Device::cpu).total, device_memory(Device::cpu).free);
 }
 
+TEST(OpProfiler, TimesOpsByNameAndPhase) {
+  Recorder recorder;
+  OpProfiler profiler(recorder);
+  EXPECT_EQ(recorder.op_observer(), &profiler);
+  const auto run = [&](std::string_view op, double seconds) {
+    profiler.begin(op);
+    const double end = now_seconds() + seconds;
+    while (now_seconds() < end) {
+    }
+    profiler.end();
+  };
+  recorder.begin_step(1, false);
+  run("matmul", 0);  // before the start
+  profiler.start();
+  {
+    const Scope forward(recorder, Phase::forward);
+    run("matmul", 0.004);
+    run("matmul", 0.002);
+    run("add", 0);
+  }
+  {
+    const Scope backward(recorder, Phase::backward);
+    run("matmul", 0.001);
+  }
+  profiler.end();  // of an op that did not begin
+  profiler.stop();
+  run("matmul", 0);
+
+  const std::vector<KernelTime> ops = profiler.ops();
+  ASSERT_EQ(ops.size(), 3U);
+  EXPECT_EQ(ops[0].name, "matmul");
+  EXPECT_EQ(ops[0].phase, Phase::forward);
+  EXPECT_EQ(ops[0].calls, 2);
+  ASSERT_EQ(ops[0].call_seconds.size(), 2U);
+  EXPECT_GE(ops[0].call_seconds[0], 0.004);
+  EXPECT_GE(ops[0].call_seconds[1], 0.002);
+  EXPECT_DOUBLE_EQ(ops[0].seconds, ops[0].call_seconds[0] + ops[0].call_seconds[1]);
+  EXPECT_EQ(ops[1].phase, Phase::backward);
+  EXPECT_EQ(ops[2].name, "add");
+}
+
 }  // namespace
 }  // namespace hyperslab

@@ -88,6 +88,45 @@ TEST(Recorder, TracesOnlyIfAsked) {
   EXPECT_NEAR(times.reduce_seconds, 2.0, 1e-9);
 }
 
+TEST(Recorder, OperationsAndMessagesOfATracedStep) {
+  Recorder recorder(2);
+  recorder.begin_step(1, false);
+  recorder.add_operation({.group = "data", .operation = "all_reduce"});
+  recorder.add_message({.group = "pipeline", .ticket = 5, .sends = true, .peer = 1, .bytes = 64});
+  recorder.end_step();
+  EXPECT_TRUE(recorder.operations().empty());
+  EXPECT_TRUE(recorder.messages().empty());
+
+  recorder.begin_step(2, true);
+  recorder.set_microbatch(4);
+  const double start = recorder.step_start();
+  for (int i = 0; i < 3; ++i) {
+    recorder.add_operation({.group = "data",
+                            .operation = "all_reduce",
+                            .ticket = 9,
+                            .bytes = 128,
+                            .call_seconds = start - 1,
+                            .wait_seconds = start + 2,
+                            .end_seconds = start + 3});
+  }
+  recorder.add_message({.group = "pipeline", .ticket = 5, .sends = true, .peer = 1, .bytes = 64});
+  recorder.end_step();
+
+  ASSERT_EQ(recorder.operations().size(), 2U);
+  EXPECT_EQ(recorder.lost(), 1) << "what finds no room is counted";
+  const TraceOperation& operation = recorder.operations().front();
+  EXPECT_EQ(operation.microbatch, 4);
+  EXPECT_NEAR(operation.call_seconds, -1, 1e-9);
+  EXPECT_NEAR(operation.wait_seconds, 2, 1e-9);
+  EXPECT_NEAR(operation.end_seconds, 3, 1e-9);
+  ASSERT_EQ(recorder.messages().size(), 1U);
+  EXPECT_TRUE(recorder.messages().front().sends);
+
+  recorder.begin_step(3, false);
+  EXPECT_TRUE(recorder.operations().empty());
+  EXPECT_EQ(recorder.lost(), 0);
+}
+
 TEST(Recorder, AComponentsSecondsGoToItsIndex) {
   constexpr Component kPart = {5, "part"};
   Recorder recorder;

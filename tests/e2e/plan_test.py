@@ -52,6 +52,27 @@ class Plan(support.Case):
                                *support.overrides("parallel.data=3", "train.microbatch=2"))
         self.assertIn(f"memory of a rank      {row[-1]} MiB", dry.out)
 
+    def test_forward_alone(self):
+        step = self.plan("parallel.pipeline=2", options=("--ranks", 2))
+        forward = self.plan("parallel.pipeline=2", options=("--ranks", 2, "--mode", "forward"))
+
+        def memory(out):
+            """MiB of the first stage, by what holds them."""
+            names = out[out.index("MiB "):].split("\n")[0].split()[1:]
+            return dict(zip(names, rows(out, "MiB")["pipeline 0"]))
+
+        whole, part = memory(step), memory(forward)
+        self.assertEqual((part["gradients"], part["optimizer"]), (0, 0))
+        self.assertLess(part["total"], whole["total"])
+        self.assertEqual(part["parameters"], whole["parameters"])
+        flops = [float(re.search(r"(?m)^model +([\d.]+) GFLOP a (step|forward pass) ", out)[1])
+                 for out in (step, forward)]
+        self.assertAlmostEqual(flops[0] / flops[1], 3, delta=0.4)
+        for out in (step, forward):
+            self.assertRegex(out, r"(?m)^stream +12 x 32 x 32 f32 at each place between two layers: 0\.047 MiB$")
+        self.assert_refused(self.run_program("plan", "deck.yaml", "--mode", "backward"), 2, "--mode",
+                            "step or forward")
+
     def test_schedule(self):
         out = self.plan("train.microbatch=4", "parallel.schedule=gpipe", options=("--schedule",))
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 #include <thread>
 
@@ -90,6 +91,35 @@ TEST_P(OneSlowRank, IsTheOthersWaitingAndNotTheirReductions) {
 
 INSTANTIATE_TEST_SUITE_P(Zero, OneSlowRank,
                          testing::Values("parallel.zero=0", "parallel.zero=1", "parallel.zero=2"));
+
+TEST(Waiting, TheSlowRankComesLastToItsGroup) {
+  const train::Config config =
+      small_config({"parallel.data=2", "train.microbatch=3"}, world().size());
+  const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
+  SmallRun run(config, mesh, world().rank());
+  Context& ctx = run.trainer().context();
+  Sleeper sleeper(ctx.recorder(), mesh.world_group());
+  if (world().rank() == 1) ctx.set_background(&sleeper);
+  const std::vector<io::GroupInfo> groups = run.trainer().groups();
+  const auto data = std::ranges::find(groups, comm::GroupRole::data, &io::GroupInfo::role);
+  ASSERT_NE(data, groups.end());
+  EXPECT_EQ(data->ranks, (std::vector<int>{0, 1}));
+  const auto arrival = [&](int step) {
+    run.step(step);
+    return run.trainer()
+        .traffic(step)[static_cast<std::size_t>(data - groups.begin())]
+        .arrival_seconds;
+  };
+
+  EXPECT_TRUE(std::isnan(arrival(1))) << "before the ranks have met";
+  double late = kSleepSeconds;
+  for (int step = 2; step <= kSteps; ++step) {
+    const double sign = world().rank() == 1 ? 1 : -1;
+    late = std::min(late, world().sum(sign * arrival(step)));
+  }
+
+  EXPECT_GT(late, 0.7 * kSleepSeconds);
+}
 
 TEST(Waiting, AStepThatReducesNoGradientsHasNoTimeOfReductions) {
   const train::Config config = small_config(

@@ -26,8 +26,12 @@ struct BenchOptions {
   bool cold = false;
   /// Also time the parts of the model; on a GPU this turns graphs off.
   bool components = false;
-  /// Also list the kernels of the measured steps, on a GPU with CUPTI; this turns graphs off.
+  /// Also list the kernels of the measured steps, on a GPU with CUPTI, which turns graphs off; on
+  /// the CPU its ops.
   bool kernels = false;
+  /// Also run a step after the measured ones whose memory is told over time; on a GPU its host
+  /// waits for the device at every unit.
+  bool memory_timeline = false;
   /// Name warm-up, measured steps, phases and layers for NVIDIA's profilers, and let them see the
   /// measured steps alone; this turns graphs off, whose replays have no ranges inside.
   bool ranges = false;
@@ -58,17 +62,28 @@ struct BenchClocks {
   double cupti_kernels = kNone;  ///< sum over kernels; those that overlap count twice
 };
 
-/// One kernel in all phases.
+/// Seconds of single calls or steps, put together.
+struct CallFigures {
+  double minimum = 0;
+  double median = 0;
+  double maximum = 0;
+  double standard_deviation = 0;  ///< of the sample, n - 1
+};
+/// `seconds`: at least one.
+[[nodiscard]] CallFigures call_figures_of(std::span<const double> seconds);
+
+/// One kernel, or op of the CPU, in all phases.
 struct BenchKernel {
   std::string name;
   ops::KernelClass kernel_class = ops::KernelClass::other;
   std::int64_t calls = 0;  ///< in all measured steps
   double seconds = 0;      ///< in all measured steps
+  CallFigures call;        ///< of single calls
   std::array<std::int64_t, kPhases> phase_calls{};
   std::array<double, kPhases> phase_seconds{};
 };
 
-/// Kernels of the first rank.
+/// Kernels of the first rank, or its ops on the CPU.
 struct BenchKernels {
   std::string unavailable;          ///< why there are none, if they were asked for
   int forwards = 0;                 ///< of a microbatch, in all measured steps
@@ -84,8 +99,10 @@ struct BenchKernels {
   /// Calls of a kernel in the forward pass of one microbatch.
   [[nodiscard]] double calls_per_forward(const BenchKernel& kernel) const;
 };
-/// Brings the phases of every kernel together.
-[[nodiscard]] BenchKernels summarize(const std::vector<KernelTime>& times, int forwards);
+/// Brings the phases of every kernel together. `class_of`: by its name.
+using ClassOf = ops::KernelClass (*)(std::string_view name);
+[[nodiscard]] BenchKernels summarize(const std::vector<KernelTime>& times, int forwards,
+                                     ClassOf class_of = ops::class_of_kernel);
 
 /// What a kind of tensor is stored in, and what its arithmetic is done in.
 struct BenchDType {
@@ -105,6 +122,10 @@ struct BenchMemory {
   std::size_t before_bytes = 0;   ///< of the GPU, in use before the arenas: contexts, NCCL, others
   std::size_t library_bytes = 0;  ///< that cuBLASLt is given
   std::size_t device_bytes = 0;   ///< in use after the measured steps
+  /// Of the step with memory_timeline, since it began; otherwise empty.
+  std::vector<io::AllocationLife> lives;
+  std::vector<train::MemoryTimeline::Span> spans;
+  std::size_t residual_stream_bytes = 0;  ///< of one microbatch at one place between two layers
   [[nodiscard]] std::size_t predicted_bytes() const {
     return before_bytes + library_bytes + plan.total();
   }

@@ -41,6 +41,11 @@ struct Traffic {
   /// CUDA: seconds of the device, of the operations that are timed, up to the newest
   /// collect_seconds().
   double seconds = 0;
+  /// Operations that the CPU's host called, and the sum of the moments of these calls on the
+  /// monotonic clock: each stamps the end of the computation before it. None on other devices.
+  std::int64_t stamped = 0;
+  double call_moments = 0;
+  double newest_end = 0;  ///< when the operation that was waited for last was complete
   /// The host's time in wait() and barrier(). On CUDA a wait costs the host nothing: what its
   /// stream waits for is charged by the recorder's device timer to the phase around wait().
   double exposed_seconds = 0;
@@ -189,6 +194,7 @@ class Communicator : public Background {
     Call call = Call::barrier;
     Device device = Device::cpu;
     double start_seconds = 0;
+    std::int64_t bytes = 0;
   };
 
   // Called with checked arguments, and never for a stream of meta. On the CPU the work of `after`
@@ -214,7 +220,9 @@ class Communicator : public Background {
   void check_message(Device device, Call call, CView buffer, int peer) const;
   void count(Call call, std::size_t bytes);
   void await(Stream& after);
-  Ticket open(Stream& after, Call call);
+  Ticket open(Stream& after, Call call, std::size_t bytes);
+  void trace(Recorder& recorder, const Open& operation, Ticket ticket, double wait_seconds,
+             double end_seconds) const;
 
   GroupRole role_;
   std::string name_;

@@ -72,6 +72,9 @@ class World final : public Peers {
   [[nodiscard]] bool all(bool mine);
   [[nodiscard]] std::int64_t max(std::int64_t mine);
   [[nodiscard]] double sum(double mine);
+  /// One number from this rank to another, which waits for it.
+  void send(int rank, double number);
+  [[nodiscard]] double receive(int rank);
 
   /// What this process is doing, for the watchdog; one for a world and its parts.
   [[nodiscard]] Activity& activity();

@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hyperslab/core/context.hpp"
@@ -39,7 +41,8 @@ struct KernelTime {
   std::string name;            ///< readable
   Phase phase = Phase::other;  ///< in which the host launched it
   std::int64_t calls = 0;
-  double seconds = 0;  ///< on the device, of all calls together
+  double seconds = 0;                     ///< on the device, of all calls together
+  std::vector<double> call_seconds = {};  ///< of each call, in the order in which they ended
 };
 
 /// Kernels of communication in time.
@@ -107,6 +110,28 @@ class Profiler {
 
  private:
   std::unique_ptr<Backend> backend_;
+};
+
+/// Times of ops on the CPU, which run one after the other, as Profiler has them of kernels. The
+/// recorder's observer for the life of the object.
+class OpProfiler final : public OpObserver {
+ public:
+  explicit OpProfiler(Recorder& recorder);
+  ~OpProfiler() override;
+
+  void start() { running_ = true; }
+  void stop() { running_ = false; }
+  void begin(std::string_view op) override;
+  void end() override;
+  /// Of ops that ended between start() and stop(), the longest first.
+  [[nodiscard]] std::vector<KernelTime> ops() const;
+
+ private:
+  Recorder& recorder_;
+  bool running_ = false;
+  std::string_view op_;  ///< that runs; empty: none
+  double began_ = 0;
+  std::map<std::pair<std::string_view, Phase>, KernelTime> times_;
 };
 
 /// Time between two points of a context's stream by CUDA events; on the CPU by the clock. All

@@ -52,6 +52,30 @@ struct TraceEvent {
   double end_seconds = 0;
 };
 
+/// An operation of a group on a traced step of the CPU, in seconds since the step began. The call
+/// stamps the end of the computation before it: operations of a group that have one ticket began
+/// when its last member called. A call of an earlier step is before 0.
+struct TraceOperation {
+  std::string_view group;      ///< a literal
+  std::string_view operation;  ///< a literal
+  std::uint64_t ticket = 0;    ///< of collectives the same on all members
+  std::int64_t bytes = 0;
+  int microbatch = -1;
+  double call_seconds = 0;
+  double wait_seconds = 0;  ///< when this rank began to wait for it
+  double end_seconds = 0;
+};
+
+/// One message of an exchange on a traced step. Messages from one member to another match in the
+/// order of their calls.
+struct TraceMessage {
+  std::string_view group;    ///< a literal
+  std::uint64_t ticket = 0;  ///< of the exchange
+  bool sends = false;
+  int peer = 0;  ///< member of the group
+  std::int64_t bytes = 0;
+};
+
 /// What one step cost on this rank.
 struct StepTimes {
   std::int64_t step = 0;
@@ -82,11 +106,25 @@ class DeviceTimer {
   virtual void charge(int slot) = 0;
 };
 
+/// Sees every op of a context on the CPU begin and end; what an op calls inside is part of it.
+class OpObserver {
+ public:
+  OpObserver() = default;
+  virtual ~OpObserver() = default;
+  OpObserver(const OpObserver&) = delete;
+  OpObserver& operator=(const OpObserver&) = delete;
+  OpObserver(OpObserver&&) = delete;
+  OpObserver& operator=(OpObserver&&) = delete;
+  virtual void begin(std::string_view op) = 0;  ///< a literal
+  virtual void end() = 0;
+};
+
 /// Stamps of the current step. Everyone may record; only io/timing writes to disk. Fixed storage:
 /// recording allocates nothing. On the CPU a stamp is the monotonic clock; a CUDA context stamps
 /// through its device ring.
 class Recorder {
  public:
+  /// `trace_capacity`: events of a traced step that are kept, and as many operations and messages.
   explicit Recorder(std::size_t trace_capacity = 1 << 16);
 
   /// From now on charges go to `timer` (those of components only if asked for: a mark costs the
@@ -98,6 +136,9 @@ class Recorder {
   /// From now on steps, phases and microbatches are noted there, too; null: nowhere.
   void set_activity(Activity* activity) { activity_ = activity; }
   [[nodiscard]] Activity* activity() const { return activity_; }
+  /// From now on it sees the ops of the CPU; null: no one does.
+  void set_op_observer(OpObserver* observer) { op_observer_ = observer; }
+  [[nodiscard]] OpObserver* op_observer() const { return op_observer_; }
 
   void begin_step(std::int64_t step, bool traced);
   /// Closes the step and returns its times; events() stays valid until the next begin_step.
@@ -120,6 +161,9 @@ class Recorder {
   /// charges.
   void move(Phase from, Phase to, double seconds) { times_.move(from, to, seconds); }
   void add_event(std::string_view name, std::string_view stream, double start, double end);
+  /// Of a traced step; otherwise nothing. Times on the monotonic clock; `microbatch` is set here.
+  void add_operation(const TraceOperation& operation);
+  void add_message(const TraceMessage& message);
 
   [[nodiscard]] Phase phase() const { return phases_[static_cast<std::size_t>(phase_depth_)]; }
   [[nodiscard]] const Component& component() const {
@@ -131,12 +175,18 @@ class Recorder {
   [[nodiscard]] std::int64_t step() const { return times_.step; }
   [[nodiscard]] double step_start() const { return step_start_; }
   [[nodiscard]] const std::vector<TraceEvent>& events() const { return events_; }
+  [[nodiscard]] const std::vector<TraceOperation>& operations() const { return operations_; }
+  [[nodiscard]] const std::vector<TraceMessage>& messages() const { return messages_; }
+  /// Events, operations and messages of a traced step beyond the capacity.
+  [[nodiscard]] std::int64_t lost() const { return lost_; }
 
  private:
   static constexpr int kMaxDepth = 8;
   void charge_phase(double now);
   void charge_component(double now);
   void cover(double start, double end);
+  template <class Record>
+  void keep(std::vector<Record>& records, const Record& record);
 
   std::array<Phase, kMaxDepth> phases_{};
   std::array<double, kMaxDepth> phase_entered_{};
@@ -153,6 +203,7 @@ class Recorder {
   bool has_ranges_ = nvtx::enabled();
   DeviceTimer* timer_ = nullptr;
   Activity* activity_ = nullptr;
+  OpObserver* op_observer_ = nullptr;
   struct Interval {
     double start = 0;
     double end = 0;
@@ -161,6 +212,9 @@ class Recorder {
   std::vector<Interval> reducing_;  ///< apart from each other, ascending
   double counted_until_ = 0;        ///< what lies before is in reduce_busy_seconds
   std::vector<TraceEvent> events_;
+  std::vector<TraceOperation> operations_;
+  std::vector<TraceMessage> messages_;
+  std::int64_t lost_ = 0;
 };
 
 /// Enters a phase or a component for the life of the object.

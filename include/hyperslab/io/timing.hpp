@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hyperslab/comm/group_role.hpp"
@@ -18,7 +20,8 @@ namespace hyperslab::io {
 /// them, tied and key_value.
 struct GroupInfo {
   comm::GroupRole role = comm::GroupRole::other;
-  int size = 1;  ///< ranks
+  int size = 1;                 ///< ranks
+  std::vector<int> ranks = {};  ///< of the world, in the order of the members
 };
 inline constexpr std::size_t kMostGroups = 6;
 
@@ -28,12 +31,17 @@ inline constexpr std::size_t kMostGroups = 6;
 /// seconds are the device's, told some steps late: of gradient reductions for the data group, of
 /// all operations for the others if timing.groups asks for them; exposed_seconds are those of
 /// phases: reduce_exposed for data (with the sums of tied tables in it), tensor_comm for tensor,
-/// pipeline_comm and pipeline_idle for pipeline, wait for the world. NaN if not measured.
+/// pipeline_comm and pipeline_idle for pipeline, wait for the world. arrival_seconds, on the CPU,
+/// is when this rank called, a mean over the group's operations in the step, in seconds since it
+/// left the newest operation of all ranks together before the step: ranks leave that at one moment,
+/// so that the member with the largest is the one the others wait for, whatever their clocks say.
+/// NaN if not measured.
 struct GroupTraffic {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
   double seconds = 0;
   double exposed_seconds = 0;
+  double arrival_seconds = 0;
 };
 using GroupTraffics = std::array<GroupTraffic, kMostGroups>;
 
@@ -56,6 +64,27 @@ struct RankInfo {
   std::vector<GroupInfo> groups;  ///< at most kMostGroups
 };
 
+/// A traced step on this rank's clock, and what makes one clock of those of all ranks.
+struct TracedStep {
+  std::int64_t step = 0;
+  double start_seconds = 0;         ///< on this rank's monotonic clock
+  double clock_offset_seconds = 0;  ///< to be added, for rank 0's
+  double clock_error_seconds = 0;   ///< of the offset, at most
+  std::int64_t lost = 0;            ///< events, operations and messages that found no room
+};
+
+/// The time that an allocation of an arena was in use on a traced step. An allocation that several
+/// microbatches use one after the other has a life for each.
+struct AllocationLife {
+  std::string category;    ///< parameters, gradients, optimizer, activations or workspace
+  std::string label;       ///< "blocks.3.mlp.hidden"
+  int layer = -1;          ///< of the model; -1: of none or of all
+  int slot = -1;           ///< that holds a microbatch; -1: of the step
+  std::int64_t bytes = 0;  ///< with the gap to the next allocation
+  double start_seconds = 0;
+  double end_seconds = 0;  ///< both since the step began
+};
+
 /// A row of /steps: the recorder's times and what only the trainer knows.
 struct TimingRow {
   StepTimes times;
@@ -66,11 +95,12 @@ struct TimingRow {
 };
 
 /// Writes rank_<5 digits>.h5 in a folder of this start: group /steps with one dataset per column,
-/// /events and /memory for traced steps. Rows are buffered and appended every
-/// `flush_rows`, so that a crash loses little. Columns: step, step_seconds, data_seconds,
-/// forward_seconds, backward_seconds, optimizer_seconds, reduce_seconds, reduce_exposed_seconds,
-/// reduce_busy_seconds, tensor_comm_seconds, pipeline_comm_seconds, pipeline_idle_seconds,
-/// wait_seconds, checkpoint_seconds, tokens, memory_peak_bytes, memory_now_bytes.
+/// and for traced steps /traced, /events, /operations, /messages, /memory and /lives. Rows are
+/// buffered and appended every `flush_rows`, so that a crash loses little. Columns: step,
+/// step_seconds, data_seconds, forward_seconds, backward_seconds, optimizer_seconds,
+/// reduce_seconds, reduce_exposed_seconds, reduce_busy_seconds, tensor_comm_seconds,
+/// pipeline_comm_seconds, pipeline_idle_seconds, wait_seconds, checkpoint_seconds, tokens,
+/// memory_peak_bytes, memory_now_bytes.
 ///
 /// Of gradients: reduce_busy_seconds is the time with at least one of their reductions under way,
 /// reduce_exposed_seconds the part of it in which the rank had nothing to do but wait for their
@@ -82,7 +112,8 @@ struct TimingRow {
 /// Waits for tensor and pipeline partners are in the columns of their own.
 ///
 /// /groups/<name>, with the attribute `size`, has a row for each row of /steps in
-/// calls, bytes, seconds, exposed_seconds. The constructor throws Error(storage) if the file
+/// calls, bytes, seconds, exposed_seconds, arrival_seconds, and the world ranks of its members in
+/// `ranks` (not for the world). The constructor throws Error(storage) if the file
 /// cannot be written. After that a failure of the disk is a warning: rows stay in memory (up to
 /// 64 MiB), every flush tries again, and the file holds what the newest successful flush wrote.
 /// Without locks: other programs may read the file up to that flush while the run goes on.
@@ -96,7 +127,13 @@ class TimingWriter {
   ~TimingWriter();  ///< flushes; says how many rows are lost
 
   void append(const TimingRow& row);
+  void append_traced(const TracedStep& traced);
   void append_events(std::int64_t step, const std::vector<TraceEvent>& events);
+  void append_operations(std::int64_t step, const std::vector<TraceOperation>& operations);
+  /// `groups`: in which `peer` of a message is a member.
+  void append_messages(std::int64_t step, const std::vector<TraceMessage>& messages,
+                       const std::vector<GroupInfo>& groups);
+  void append_lives(std::int64_t step, const std::vector<AllocationLife>& lives);
   /// A change of memory in use on a traced step; seconds since the step began.
   void append_memory(std::int64_t step, double seconds, std::int64_t bytes,
                      const std::string& label);
@@ -134,6 +171,9 @@ struct MetricsLine {
   };
   std::optional<Validation> validation;
 };
+
+/// The numbers of a line but its step, by the keys of metrics.jsonl.
+[[nodiscard]] std::vector<std::pair<std::string_view, double>> scalars_of(const MetricsLine& line);
 
 /// Appends lines to metrics.jsonl as LineLog does. Not-a-number is written as null. Rank 0 only.
 class MetricsLog {

@@ -59,6 +59,8 @@ class Mesh {
   [[nodiscard]] comm::Communicator* tied_group() const { return tied_.get(); }
   /// Ranks that hold the same key-value heads; null if every rank has its own.
   [[nodiscard]] comm::Communicator* key_value_group() const { return key_value_.get(); }
+  /// World ranks of the members of one of these groups in which this rank is, in their order.
+  [[nodiscard]] std::vector<int> members(comm::GroupRole role) const;
   /// All of these but the world's, for counting.
   [[nodiscard]] std::vector<comm::Communicator*> groups() const;
 

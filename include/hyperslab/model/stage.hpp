@@ -59,6 +59,19 @@ class Stage {
   /// Bytes of activations that a slot of a chunk takes.
   [[nodiscard]] std::int64_t slot_bytes(int chunk) const { return slot_bytes_.at(index(chunk)); }
 
+  /// A slot's allocations in the activations' arena, one after the other: the first, and for each
+  /// the unit that keeps something there; kWholeSlot: the slot itself.
+  struct SlotAllocations {
+    std::size_t first = 0;
+    std::vector<int> units;
+  };
+  static constexpr int kWholeSlot = -1;
+  [[nodiscard]] const SlotAllocations& allocations(SlotId id) const { return slot(id).allocations; }
+  /// Bytes of the residual stream of a microbatch at one point between two units.
+  [[nodiscard]] std::size_t stream_bytes() const {
+    return static_cast<std::size_t>(architecture_->stream().numel()) * size_of(options_.compute);
+  }
+
   /// Fills constants, and masters and values with initial values.
   void initialize(Context& ctx);
 
@@ -97,6 +110,7 @@ class Stage {
     View output;
     View d;                     ///< gradient of the residual stream
     nn::ResidualStream stream;  ///< between two units of forward
+    SlotAllocations allocations;
   };
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] const Held& at(int unit) const { return units_.at(index(unit)); }

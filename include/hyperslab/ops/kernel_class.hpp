@@ -24,6 +24,9 @@ inline constexpr int kKernelClasses = 8;
 /// call or of NCCL.
 [[nodiscard]] KernelClass class_of_kernel(std::string_view name);
 
+/// `op`: the name of an op of the CPU, as hyperslab::OpProfiler gives it.
+[[nodiscard]] KernelClass class_of_op(std::string_view op);
+
 /// For hyperslab::Profiler.
 [[nodiscard]] inline bool is_communication(std::string_view kernel) {
   return class_of_kernel(kernel) == KernelClass::communication;

@@ -21,7 +21,8 @@ inline constexpr std::array kComponents = {Component{},
                                            comm::kCommunicationComponent,
                                            ops::kScoresComponent,
                                            ops::kSoftmaxComponent,
-                                           ops::kValuesComponent};
+                                           ops::kValuesComponent,
+                                           ops::kMaskComponent};
 static_assert(
     [] {
       for (std::size_t i = 0; i < kComponents.size(); ++i) {

@@ -26,6 +26,7 @@ struct RunConfig {
   DeviceChoice device = DeviceChoice::automatic;
   bool deterministic = false;
   double hang_timeout_seconds = 600;  ///< without any progress; 0: no watchdog
+  bool tensorboard = false;           ///< write the metrics for TensorBoard, too
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };
 

@@ -18,6 +18,7 @@
 #include "hyperslab/train/config.hpp"
 #include "hyperslab/train/evaluation.hpp"
 #include "hyperslab/train/memory_meter.hpp"
+#include "hyperslab/train/memory_timeline.hpp"
 #include "hyperslab/train/slot_tokens.hpp"
 
 namespace hyperslab::train {
@@ -77,7 +78,10 @@ class Trainer {
     std::int64_t step = 1;
     double learning_rate = 0;
     bool stop_requested = false;
+    /// Events are kept, and the timeline of memory. On a GPU the passes run without graphs.
     bool traced = false;
+    /// The host of a GPU waits at every mark of a traced step's timeline of memory.
+    bool waits_at_marks = false;
   };
   void step(const StepArgs& args, io::Loader& loader);
   /// The same with what the slots hold, for bench and plans.
@@ -136,6 +140,9 @@ class Trainer {
   [[nodiscard]] const model::Arenas& arenas() const { return arenas_; }
   [[nodiscard]] const dp::ShardStrategy& strategy() const { return *strategy_; }
   [[nodiscard]] const MemoryMeter& memory() const { return memory_; }
+  [[nodiscard]] const MemoryTimeline& memory_timeline() const { return timeline_; }
+  /// Of the allocations of all arenas in the newest traced step, while it is the newest step.
+  [[nodiscard]] std::vector<io::AllocationLife> allocation_lives() const;
   /// Waits for everything enqueued so far.
   [[nodiscard]] ops::StepState state() const;
   [[nodiscard]] model::MemoryPlan memory_plan() const;
@@ -176,6 +183,7 @@ class Trainer {
   std::unique_ptr<Context> ctx_;
   std::size_t planned_workspace_ = 0;
   MemoryMeter memory_;
+  MemoryTimeline timeline_;
   std::unique_ptr<StepRecords> records_;
   std::unique_ptr<BatchFeed> feed_;
   std::unique_ptr<GroupMeter> meter_;

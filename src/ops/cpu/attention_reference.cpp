@@ -17,9 +17,15 @@ namespace {
 
 constexpr Dim kRowBlock = 64;  // rows of dropped probabilities that are remade at once
 
-/// The softmax of the first `seen` scores of a row, in place; zeros after them.
+/// Probability zero for the keys beyond the first `seen` of a row.
 template <class T>
-void masked_softmax(T* row, Dim seen, Dim tokens) {
+void mask_row(T* row, Dim seen, Dim tokens) {
+  std::fill(row + seen, row + tokens, T(0));
+}
+
+/// The softmax of the first `seen` scores of a row, in place.
+template <class T>
+void softmax_row(T* row, Dim seen) {
   T top = -std::numeric_limits<T>::infinity();
 #pragma omp simd reduction(max : top)
   for (Dim j = 0; j < seen; ++j) top = row[j] > top ? row[j] : top;
@@ -32,7 +38,6 @@ void masked_softmax(T* row, Dim seen, Dim tokens) {
   const T inverse = T(1) / sum;
 #pragma omp simd
   for (Dim j = 0; j < seen; ++j) row[j] *= inverse;
-  std::fill(row + seen, row + tokens, T(0));
 }
 
 /// One query head of one sample: its columns in the packed matrices and its square of scores.
@@ -200,10 +205,13 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, const A
     };
     each_head(kScoresComponent,
               [](const Head<T>& head, T* scores, Dim, T*) { head_scores(head, scores); });
+    if (causal) {
+      each_head(kMaskComponent, [&](const Head<T>&, T* scores, Dim, T*) {
+        for (Dim i = 0; i < tokens; ++i) mask_row(scores + i * tokens, i + 1, tokens);
+      });
+    }
     each_head(kSoftmaxComponent, [&](const Head<T>&, T* scores, Dim, T*) {
-      for (Dim i = 0; i < tokens; ++i) {
-        masked_softmax(scores + i * tokens, causal ? i + 1 : tokens, tokens);
-      }
+      for (Dim i = 0; i < tokens; ++i) softmax_row(scores + i * tokens, causal ? i + 1 : tokens);
     });
     each_head(kValuesComponent, [&](const Head<T>& head, T* kept, Dim i, T* scratch) {
       T* head_out = out.data<T>() + (i / H * tokens * H + i % H) * layout.head_width;

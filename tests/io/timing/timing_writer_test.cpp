@@ -81,7 +81,7 @@ io::RankInfo some_info() {
           .schedule = "zero_bubble",
           .zero = 1,
           .sequence = true,
-          .groups = {{comm::GroupRole::data, 2}, {comm::GroupRole::world, 8}}};
+          .groups = {{comm::GroupRole::data, 2, {3, 7}}, {comm::GroupRole::world, 8}}};
 }
 
 io::TimingRow row_of(int step) {
@@ -93,7 +93,7 @@ io::TimingRow row_of(int step) {
   }
   row.times.reduce_seconds = step + 0.25;
   row.times.reduce_busy_seconds = step + 0.125;
-  row.groups[0] = {step, std::int64_t{1} << 41, step + 0.5, step + 0.75};
+  row.groups[0] = {step, std::int64_t{1} << 41, step + 0.5, step + 0.75, step + 0.25};
   row.groups[1] = {1, 32, 0.5, step * 2.0};
   row.tokens = 4096;
   row.memory_peak_bytes = (std::int64_t{1} << 40) + step;
@@ -153,12 +153,15 @@ TEST(TimingWriter, EveryGroupHasARowForEveryStep) {
   EXPECT_EQ(at_7("data/bytes"), 0x1p41);
   EXPECT_EQ(at_7("data/seconds"), 7.5);
   EXPECT_EQ(at_7("data/exposed_seconds"), 7.75);
+  EXPECT_EQ(at_7("data/arrival_seconds"), 7.25);
   EXPECT_EQ(at_7("world/calls"), 1);
   EXPECT_EQ(at_7("world/bytes"), 32);
   EXPECT_EQ(at_7("world/seconds"), 0.5);
   EXPECT_EQ(at_7("world/exposed_seconds"), 14);
   const Handle data(H5Gopen2(file.get(), "/groups/data", H5P_DEFAULT), H5Gclose);
   EXPECT_EQ(integer_attribute(data, "size"), 2);
+  EXPECT_EQ(numbers(file, "/groups/data/ranks"), (std::vector<double>{3, 7}));
+  EXPECT_FALSE(open_dataset(file, "/groups/world/ranks")) << "all of them";
 }
 
 TEST(TimingWriter, AttributesSayWhichRankItIs) {
@@ -232,6 +235,45 @@ TEST(TimingWriter, EventsAndMemoryOfTracedSteps) {
   EXPECT_EQ(numbers(file, "/memory/time_seconds"), std::vector<double>{0.75});
   EXPECT_EQ(numbers(file, "/memory/bytes"), std::vector<double>{123456789012});
   EXPECT_EQ(texts(file, "/memory/label"), std::vector<std::string>{"blocks.0.attention scores"});
+}
+
+TEST(TimingWriter, OperationsMessagesAndLivesOfTracedSteps) {
+  const TempFolder folder;
+  const io::RankInfo info = some_info();
+  {
+    io::TimingWriter writer(folder.path(), info);
+    writer.append_traced({5, 1234.5, -0.25, 1e-6, 2});
+    writer.append_operations(5, {{"data", "all_reduce", 9, 4096, -1, 0.5, 0.75, 1.5}});
+    writer.append_messages(5, {{"data", 9, true, 1, 64}, {"data", 9, false, 0, 32}}, info.groups);
+    writer.append_lives(5, {{"activations", "blocks.1.mlp.pre", 1, 0, 1 << 20, 0.5, 2.5}});
+  }
+  const Handle file = io::hdf5::open_file(folder.path() + "/rank_00003.h5");
+  ASSERT_TRUE(file);
+  const auto only = [&](const char* column) {
+    const auto values = numbers(file, column);
+    EXPECT_EQ(values.size(), 1U) << column;
+    return values.at(0);
+  };
+  EXPECT_EQ(only("/traced/step"), 5);
+  EXPECT_EQ(only("/traced/start_seconds"), 1234.5);
+  EXPECT_EQ(only("/traced/clock_offset_seconds"), -0.25);
+  EXPECT_EQ(only("/traced/clock_error_seconds"), 1e-6);
+  EXPECT_EQ(only("/traced/lost"), 2);
+  EXPECT_EQ(texts(file, "/operations/group"), std::vector<std::string>{"data"});
+  EXPECT_EQ(texts(file, "/operations/operation"), std::vector<std::string>{"all_reduce"});
+  EXPECT_EQ(only("/operations/ticket"), 9);
+  EXPECT_EQ(only("/operations/bytes"), 4096);
+  EXPECT_EQ(only("/operations/microbatch"), -1);
+  EXPECT_EQ(only("/operations/call_seconds"), 0.5);
+  EXPECT_EQ(only("/operations/wait_seconds"), 0.75);
+  EXPECT_EQ(only("/operations/end_seconds"), 1.5);
+  EXPECT_EQ(numbers(file, "/messages/sends"), (std::vector<double>{1, 0}));
+  EXPECT_EQ(numbers(file, "/messages/peer"), (std::vector<double>{7, 3})) << "world ranks";
+  EXPECT_EQ(numbers(file, "/messages/bytes"), (std::vector<double>{64, 32}));
+  EXPECT_EQ(texts(file, "/lives/label"), std::vector<std::string>{"blocks.1.mlp.pre"});
+  EXPECT_EQ(only("/lives/layer"), 1);
+  EXPECT_EQ(only("/lives/bytes"), 1 << 20);
+  EXPECT_EQ(only("/lives/end_seconds"), 2.5);
 }
 
 TEST(TimingWriter, AKilledRunLosesAtMostTheRowsSinceTheLastFlush) {
