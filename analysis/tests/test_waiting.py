@@ -173,14 +173,12 @@ class PartsOfTheMedianStep(CommandTest):
     def test_parts_add_up_in_table_and_plot(self) -> None:
         self.write_uneven()
         layouts, _ = read_layouts(find_runs([str(self.folder / "a")])[0], 5)
-        figures: list[Figure] = []
 
-        with mock.patch("analysis.step_time.save", lambda figure, path: figures.append(figure)):
-            draw(layouts, self.output)
+        figure = draw(layouts)
         run_command("time", self.folder / "a", "--output", self.output, "--skip", 5)
 
-        self.addCleanup(plt.close, figures[0])
-        axes = figures[0].axes[0]
+        self.addCleanup(plt.close, figure)
+        axes = figure.axes[0]
         tops = [max(bar.get_y() + bar.get_height() for bar in axes.patches
                     if abs(bar.get_x() + bar.get_width() / 2 - (rank - 0.08)) < 0.01)
                 for rank in range(2)]
