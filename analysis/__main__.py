@@ -48,6 +48,16 @@ def add_study(commands: Any) -> None:
     study.add_argument("--output", type=Path, metavar="DIR", help="default STUDY/report")
 
 
+def add_accumulation(commands: Any) -> None:
+    sums = commands.add_parser("accumulation", help="a sum of equal terms, rounded to a type at every addition")
+    sums.add_argument("--value", type=float, default=0.01, help="a term (default 0.01)")
+    sums.add_argument("--terms", type=at_least_one, default=1000, help="how many (default 1000)")
+    for name in ("sum", "term"):
+        sums.add_argument(f"--{name}", choices=("fp64", "fp32", "fp16", "bf16"), default="fp32",
+                          help=f"type of the {name} (default fp32)")
+    sums.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
+
+
 def add_check(commands: Any) -> None:
     check = commands.add_parser("check", help="exit code 1 if a share is above a limit")
     kinds = check.add_subparsers(dest="what", required=True, metavar="WHAT")
@@ -84,6 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
     peers.add_argument("table", type=Path, metavar="TABLE.csv",
                        help="measurements, as analysis/results/peers.csv")
     peers.add_argument("--output", type=Path, required=True, metavar="DIR")
+    add_accumulation(commands)
     summary = commands.add_parser("summary", help="a few lines on one run")
     summary.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
     entropy = commands.add_parser("entropy", help="unigram entropy of a text or of tokens, nats")
@@ -109,6 +120,9 @@ def describe(arguments: argparse.Namespace) -> str:
     if arguments.command == "study":
         from analysis.study.command import study
         return study(arguments.study, arguments.output)
+    if arguments.command == "accumulation":
+        from analysis.accumulation import accumulation
+        return accumulation(arguments.value, arguments.terms, arguments.sum, arguments.term, arguments.json)
     if arguments.command == "entropy":
         from analysis.entropy import entropy
         return entropy(arguments.file, arguments.tokens, arguments.dtype)

@@ -98,6 +98,8 @@ def optimizer(deck: Deck) -> str:
 
 
 def model_rows(source: Source, decks: Sequence[Deck]) -> list[list[str]]:
+    if not decks and not source.benches:
+        return []
     if not decks:
         return [["architecture", distinct(str(each["model"]) for each in source.benches)],
                 ["parameters", distinct(f"{each['parameters']:,}" for each in source.benches)],

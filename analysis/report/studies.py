@@ -95,8 +95,8 @@ def is_own(result: Result, name: str) -> bool:
 
 def source_of(folder: Path, records: Sequence[Record], cases: Sequence[Case], runs: Sequence[Run]) -> Source:
     benches = [read_bench(point_folder(folder, record.name) / BENCH) for record in records
-               if (point_folder(folder, record.name) / BENCH).is_file()]
-    decks = list(dict.fromkeys(str(record.settings["deck"]) for record in records))
+               if record.settings["command"] == "bench" and (point_folder(folder, record.name) / BENCH).is_file()]
+    decks = list(dict.fromkeys(str(record.settings["deck"]) for record in records if record.settings["deck"]))
     return Source(cases, runs, benches, [record.machine for record in records], decks)
 
 

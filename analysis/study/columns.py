@@ -43,12 +43,14 @@ def described() -> dict[str, tuple[str, float, int]]:
         "compute_by_communication": ("compute / communication", 1.0, 2),
         "tokens_per_second": ("tokens/s", 1.0, 0),
         "tokens_per_second_per_rank": ("tokens/s per rank", 1.0, 0),
-        "speed_up": ("speed-up", 1.0, 2), "efficiency": ("efficiency (%)", 100.0, 1),
+        "speed_up": ("speed-up", 1.0, 2), "run_speed_up": ("speed-up", 1.0, 2), "efficiency": ("efficiency (%)", 100.0, 1),
         "mfu": ("MFU (%)", 100.0, 1),
         "memory_peak_bytes": ("peak memory (MiB)", 1 / MIB, 1),
         "memory_predicted_bytes": ("predicted memory (MiB)", 1 / MIB, 1),
         "memory_prediction_error": ("predicted by measured - 1 (%)", 100.0, 2),
         "perplexity": ("perplexity", 1.0, 2), "token_accuracy": ("token accuracy (%)", 100.0, 2),
+        "equal_time_loss": ("training loss when the first run ended (nats)", 1.0, 4),
+        "accumulated_sum": ("sum", 1.0, 5), "accumulated_error": ("error (%)", 100.0, 4),
         "parameters": ("parameters", 1.0, 0), "tokens": ("tokens", 1.0, 0),
         "steps": ("steps", 1.0, 0), "wall_seconds": ("wall time (s)", 1.0, 1),
         "model_flops": ("model GFLOP a step", 1e-9, 3), "ranks": ("ranks", 1.0, 0),
@@ -59,8 +61,8 @@ def described() -> dict[str, tuple[str, float, int]]:
 
 
 COLUMNS = {name: Column(name, *words) for name, words in described().items()}
-# Of a base row these are ratios; `speed_up` is of tokens per second.
-RELATIVE = ("speed_up", "efficiency")
+# Ratios to a base row, and what they are of; a run's speed-up is of seconds, the less the better.
+RELATIVE = {"speed_up": "tokens_per_second", "efficiency": "tokens_per_second", "run_speed_up": "run_seconds"}
 
 
 def check_column(name: str, where: str) -> None:

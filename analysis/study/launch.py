@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.study.points import Point
 from analysis.study.record import BENCH, DIVERGED, DONE, FAILED, OUT_OF_MEMORY, STOPPED, point_folder
-from analysis.study.settings import value_text
+from analysis.study.settings import WITHOUT_DECK, value_text
 
 MPIRUN = "mpirun --quiet -np {ranks}"
 # Unbound ranks share all cores of one machine, as root and with more ranks than cores too.
@@ -30,6 +31,8 @@ class Launcher:
     environment: dict[str, str]
 
     def words(self, point: Point) -> list[str]:
+        if point.command in WITHOUT_DECK:
+            return [sys.executable, "-m", "analysis", point.command, *self.options(point)]
         started = [] if point.command == "plan" else shlex.split(self.template.replace("{ranks}", str(point.ranks)))
         return [*started, str(self.binary), point.command, str(point.settings["deck"]),
                 *self.options(point), *settings_words(point, point_folder(self.folder, point.name))]
@@ -39,7 +42,7 @@ class Launcher:
         for key, value in point.options.items():
             if value is not False:
                 words += [f"--{key}"] if value is True else [f"--{key}", value_text(value)]
-        if point.command == "bench":
+        if point.command in ("bench", *WITHOUT_DECK):
             words += ["--json", str(point_folder(self.folder, point.name) / BENCH)]
         return words
 

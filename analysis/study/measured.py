@@ -126,6 +126,13 @@ def bench_values(folder: Path) -> Iterator[tuple[str, Values]]:
         } | component_values(each.get("components") or {})
 
 
+def accumulated(path: Path) -> Values:
+    if not path.is_file():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return {"accumulated_sum": content["sum"], "accumulated_error": content["sum"] / content["exact"] - 1.0}
+
+
 def with_prediction(values: Values, predicted: float) -> Values:
     measured = values.get("memory_peak_bytes", math.nan)
     error = predicted / measured - 1.0 if measured > 0 else math.nan
@@ -139,6 +146,8 @@ def measured_values(folder: Path, record: Record, skip: int) -> tuple[dict[str, 
     command = record.settings["command"]
     if command == "plan":
         return {"": ranks | with_prediction({}, predicted_bytes(place / OUTPUT))}, []
+    if command == "accumulation":
+        return {"": accumulated(place / BENCH)}, []
     predicted = predicted_bytes(place / PLAN)
     if command == "bench":
         if not (place / BENCH).is_file():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Sequence
 
+import numpy as np
+
 from analysis.errors import UserError
+from analysis.runs import Run, mean_of_last, read_metrics
 from analysis.study.columns import CHANGE, RELATIVE, is_relative
 from analysis.study.measured import Values, measured_values
-from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, RESULTS, Record, read_records
+from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, RESULTS, Record, point_folder, read_records
 from analysis.study.spec import Axis, Choice, Study
 
 MODE = "mode"
@@ -45,10 +48,12 @@ class Result:
         base = self.base_of(row)
         if base is None:
             return math.nan
-        measured = name.removesuffix(CHANGE) if name not in RELATIVE else "tokens_per_second"
+        measured = RELATIVE.get(name, name.removesuffix(CHANGE))
         own, other = row.value(measured), base.value(measured)
         if not other > 0 or math.isnan(own):
             return math.nan
+        if name == "run_speed_up":
+            return other / own
         if name == "efficiency":
             return own / other * base.value("ranks") / row.value("ranks")
         return own / other if name == "speed_up" else own / other - 1.0
@@ -114,8 +119,27 @@ def read_result(folder: Path, study: Study) -> Result:
                    [record for record, _ in found], [values for _, values in found])
             for labels, found in gathered.items()]
     order = {axis.name: {label: index for index, label in enumerate(axis.labels)} for axis in axes}
+    rows = with_equal_time(folder, rows)
     rows.sort(key=lambda row: [order[axis.name].get(row.labels.get(axis.name, ""), -1) for axis in axes])
     return Result(study, axes, rows, records, notes + state_notes(records))
+
+
+def with_equal_time(folder: Path, rows: list[Row]) -> list[Row]:
+    """Adds the training loss of each run when the first of them ended: mean of its last steps until then."""
+    ends = [row.values["wall_seconds"] for row in rows if row.state == DONE and "wall_seconds" in row.values]
+    if len(ends) < 2:
+        return rows
+    return [replace(row, values=row.values | {"equal_time_loss": loss_until(folder, row, min(ends))})
+            if "wall_seconds" in row.values else row for row in rows]
+
+
+def loss_until(folder: Path, row: Row, seconds: float) -> float:
+    losses = []
+    for name in row.points:
+        place = point_folder(folder, name)
+        metrics = read_metrics(Run(place, name))
+        losses.append(mean_of_last(metrics.column("loss")[metrics.column("wall_seconds") <= seconds * (1 + 1e-9)]))
+    return float(np.mean(losses))
 
 
 def state_notes(records: Sequence[Record]) -> list[str]:

@@ -65,7 +65,7 @@ def held(folder: Path, name: str) -> Iterator[bool]:
 
 def predict(point: Point, launcher: Launcher, place: Path) -> None:
     """Before the point runs: what `plan` says of it. A layout that it refuses, the point refuses too."""
-    if point.command == "plan":
+    if point.command not in ("train", "bench"):
         return
     done = subprocess.run(launcher.plan_words(point), capture_output=True, text=True, check=False,
                           env=launcher.variables(), stdin=subprocess.DEVNULL)

@@ -18,7 +18,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "train": (),
     "bench": ("mode", "warmup", "steps", "components", "kernels", "cold", "dtypes"),
     "plan": ("device", "mode", "machine"),
+    "accumulation": ("value", "terms", "sum", "term"),
 }
+WITHOUT_DECK = ("accumulation",)
 OWN = ("command", "deck", "ranks")
 LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.context")
 BATCH = "train.global_batch"
@@ -95,6 +97,8 @@ def whole(value: Any, name: str, where: str) -> int:
 def complete(settings: Settings, scaling: str, where: str) -> Settings:
     """Adds what follows from the others: the data ranks of `ranks` or the ranks of the layout, and with
     weak scaling a batch that grows with the ranks."""
+    if settings["command"] in WITHOUT_DECK:
+        return {**settings, "ranks": 1}
     deck = load_yaml(Path(settings["deck"]))
 
     def layout(key: str) -> int:
@@ -119,6 +123,6 @@ def complete(settings: Settings, scaling: str, where: str) -> Settings:
 
 def identity_of(settings: Settings) -> str:
     """Equal for two points exactly if they ask the program for the same."""
-    text = Path(settings["deck"]).read_text(encoding="utf-8")
+    text = Path(settings["deck"]).read_text(encoding="utf-8") if settings["deck"] else ""
     content = json.dumps([settings, text], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()

@@ -8,11 +8,13 @@ from typing import Any, Sequence
 
 from analysis.errors import UserError
 from analysis.study.columns import check_column
-from analysis.study.settings import COMMANDS, Settings, check_setting, load_yaml, value_text, whole
+from analysis.study.settings import (
+    COMMANDS, WITHOUT_DECK, Settings, check_setting, load_yaml, value_text, whole,
+)
 
 KEYS = ("name", "title", "about", "deck", "command", "set", "scaling", "environment", "axes", "leave_out",
         "repeat", "point", "base", "skip", "tables", "plots", "small")
-REQUIRED = ("name", "title", "deck", "tables")
+REQUIRED = ("name", "title", "tables")
 SCALINGS = ("none", "strong", "weak")
 MERGED = ("set", "axes", "environment")  # of `small`: key by key, null removes
 TABLE_KEYS = ("title", "columns", "across", "where")
@@ -234,13 +236,15 @@ def read_plot(content: Any, axes: Sequence[Axis], where: str) -> Plot:
 
 def read_settings(content: dict[str, Any], where: str) -> Settings:
     """What all points have in common."""
-    settings = {"command": content.get("command", "train"), "deck": str(content["deck"])}
+    settings = {"command": content.get("command", "train"), "deck": str(content.get("deck") or "")}
     more = mapping(content.get("set"), f"{where}: set")
     for key in more:
         check_setting(key, f"{where}: set")
     settings |= more
     if settings["command"] not in COMMANDS:
         raise UserError(f"{where}: command is `{settings['command']}`, expected one of {', '.join(COMMANDS)}")
+    if not settings["deck"] and settings["command"] not in WITHOUT_DECK:
+        raise UserError(f"{where}: `deck` is missing")
     return settings
 
 
