@@ -148,11 +148,10 @@ def document_of(content: Content) -> Document:
 
 def write_document(document: Document, folder: Path) -> tuple[list[Path], list[str]]:
     """Paths, and what could not be written."""
-    html = html_text(document)
     page, text, pdf = (folder / f"report.{suffix}" for suffix in ("html", "md", "pdf"))
-    page.write_text(html, encoding="utf-8")
+    page.write_text(html_text(document), encoding="utf-8")
     text.write_text(markdown_text(document), encoding="utf-8")
-    problem = write_pdf(html, pdf)
+    problem = write_pdf(document, pdf)
     written = [page, text, *([] if problem else [pdf])]
     for drawing in document.drawings:
         written += save(drawing.figure, folder / drawing.name)

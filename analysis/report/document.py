@@ -2,6 +2,8 @@
 """A report before it is written: sections of text, tables and figures; and its files."""
 from __future__ import annotations
 
+import base64
+import io
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Sequence
@@ -11,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from analysis.style import Figure, inline_svg
 from analysis.tables import markdown_table
 
+PRINT_DOTS_PER_INCH = 200
 NO_PDF = ("there is no {path}: Python module {name} cannot be loaded; apt install weasyprint, or print the HTML page "
           "from a browser")
 
@@ -43,6 +46,13 @@ class Drawing:
     def svg(self) -> str:
         return inline_svg(self.figure, self.name, self.label)
 
+    @property
+    def png(self) -> str:
+        """As the address of an image that is inside the page."""
+        content = io.BytesIO()
+        self.figure.savefig(content, format="png", dpi=PRINT_DOTS_PER_INCH)
+        return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode('ascii')}"
+
 
 @dataclass(frozen=True)
 class Section:
@@ -72,8 +82,9 @@ def environment() -> Environment:
                        keep_trailing_newline=True)
 
 
-def html_text(document: Document) -> str:
-    return environment().get_template("report.html.j2").render(document=document)
+def html_text(document: Document, drawn: str = "svg") -> str:
+    """`drawn`: figures as svg, or as png."""
+    return environment().get_template("report.html.j2").render(document=document, drawn=drawn)
 
 
 def markdown_text(document: Document) -> str:
@@ -81,11 +92,12 @@ def markdown_text(document: Document) -> str:
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
-def write_pdf(html: str, path: Path) -> str:
-    """Empty, or why there is none. The PDF is the page as print shows it."""
+def write_pdf(document: Document, path: Path) -> str:
+    """Empty, or why there is none. The PDF is the page as print shows it; WeasyPrint 57 leaves out the
+    letters of matplotlib's SVG, so the figures are pixels there."""
     try:
         from weasyprint import HTML
     except (ModuleNotFoundError, OSError) as error:  # OSError: a library that it loads is missing
         return NO_PDF.format(path=path, name=getattr(error, "name", None) or "weasyprint")
-    HTML(string=html).write_pdf(path)
+    HTML(string=html_text(document, "png")).write_pdf(path)
     return ""

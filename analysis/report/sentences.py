@@ -13,6 +13,7 @@ from analysis.tables import number
 SUPERLINEAR = 1.0 + 1e-3
 STEADY = 0.01  # serial fractions that differ by less are called steady
 SMALL_PART = 0.005  # of a step
+POOR_FIT = 0.1  # a fit that differs from a speed-up by more describes nothing
 LAWS = {"Amdahl": amdahl, "Gustafson": gustafson}
 
 
@@ -79,10 +80,11 @@ def trend_sentence(fractions: Sequence[float]) -> str:
         return (f"The serial fraction of Karp and Flatt stays within {number(STEADY, 2)} ({ends}), as a part that "
                 "does not get faster would.")
     if rises:
-        return f"The serial fraction of Karp and Flatt rises with the ranks ({ends}): overhead grows with them."
+        return (f"The serial fraction of Karp and Flatt rises with the ranks ({ends}): overhead grows faster than a fixed "
+                "serial part would explain.")
     if falls:
-        return (f"The serial fraction of Karp and Flatt falls with the ranks ({ends}): the loss is mostly there on few "
-                "ranks already.")
+        return (f"The serial fraction of Karp and Flatt falls with the ranks ({ends}): more ranks are faster than the "
+                "fraction on the fewest of them would give.")
     return f"The serial fraction of Karp and Flatt goes {ends}, neither rising nor falling throughout."
 
 
@@ -92,6 +94,8 @@ def fit_sentence(group: Group, fit: Fit) -> str:
     basis = (f"fitted to {points} rank count{'s' if points > 1 else ''}, from which its speed-ups differ by at most "
              f"{percent(fit.worst)}")
     text = f"{fit.law}'s law has {kind} of {number(fit.serial, 4)} ({basis})"
+    if fit.worst > POOR_FIT:
+        return f"{text}; that is too far for the law to describe these runs."
     if fit.serial <= 0:
         return f"{text}; as it is not above zero, the speed-ups hold no sign of a limit."
     if fit.law == "Gustafson" or math.isinf(fit.limit):

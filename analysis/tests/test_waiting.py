@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import unittest
 from pathlib import Path
-from unittest import mock
 
 import h5py
 import numpy as np
 
 from analysis.runs import find_runs
 from analysis.step_time import draw, rank_time
-from analysis.style import Figure, plt
+from analysis.style import plt
 from analysis.tests.commands import CommandTest, cells, run_command
 from analysis.tests.fake_runs import write_deck, write_scaled
 from analysis.timings import BUSY, PARTS, TRAFFIC, WAIT, read_layouts
@@ -144,7 +143,7 @@ class Waiting(CommandTest):
         self.assertAlmostEqual(row["wait_seconds"], 0.0015, places=12)
         self.assertAlmostEqual(row["reduce_exposed_seconds"], 0.001, places=12)
         self.assertIn("wait_seconds", (self.output / "scaling.csv").read_text().splitlines()[0])
-        self.assertIn("wait (ms, %)", (self.output / "scaling.html").read_text())
+        self.assertIn("wait (ms, %)", (self.output / "report.html").read_text())
 
     def test_waiting_beyond_the_step_is_refused(self) -> None:
         paths = self.write((2, 1, 1, 1), REDUCED, 20.0)
