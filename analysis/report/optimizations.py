@@ -114,6 +114,14 @@ def pair_sentence(plain: Case, used: Case) -> str:
     return f"{used.name} beside {plain.name}: {'; '.join(part for part in parts if part)}."
 
 
+def values_text(optimization: Optimization, users: Sequence[Case]) -> str:
+    """Such as "2 and 4 data ranks"."""
+    numbers = sorted({int(optimization.value(case)) for case in users})
+    listed = " and ".join([", ".join(map(str, numbers[:-1])), str(numbers[-1])][len(numbers) == 1:])
+    what = "microbatches" if optimization.key == ACCUMULATION else f"{optimization.key.split('.')[1]} ranks"
+    return f"{listed} {what}"
+
+
 def optimization_sections(cases: Sequence[Case]) -> list[Section]:
     """A section for each optimization that some run used, with its source and what the runs say of it."""
     sections = []
@@ -122,6 +130,9 @@ def optimization_sections(cases: Sequence[Case]) -> list[Section]:
         if not users:
             continue
         sentences = [pair_sentence(plain, used) for plain, used in pairs(each, cases)]
+        if not sentences and len({each.value(case) for case in cases}) > 1 and each.off is None:
+            sentences = [f"Used by {len(users)} of {len(cases)} layouts, with {values_text(each, users)}; the groups above "
+                         "compare those that do equal work."]
         if not sentences:
             sentences = [f"Used by {'all' if len(users) == len(cases) else len(users)} of {len(cases)} layouts; no two "
                          "runs differ in it alone, so these figures do not tell its effect."]

@@ -75,7 +75,7 @@ def pictures_of(folder: Path, result: Result) -> list[Picture]:
     subject = subject_of_runs(runs) or result.study.name
     for plot in result.study.plots:
         if plot.kind not in RUN_KINDS:
-            found.append(Picture(plot.name, plot.title or result.study.title, draw_plot(result, plot, subject)))
+            found.append(Picture(plot.name, plot.title, draw_plot(result, plot, subject)))
         elif runs:
             found += of_runs(plot, runs, result.study.skip)
     return found

@@ -183,6 +183,6 @@ def draw_plot(result: Result, plot: Plot, subject: str) -> Figure:
         (draw_bars if plot.kind == "bars" else draw_lines)(axes, result, plot, name, inside)
         axes.set_title(f"{column(name).title}{f', {axis_title(plot.panels)} {panel}' if panel else ''}", loc="left")
     handles = legend_of(plot, series, rows)
-    top = add_head(figure, plot.title or result.study.title, subject)
+    top = add_head(figure, plot.title, subject)
     figure.tight_layout(rect=(0.0, add_legend(figure, handles) if handles else 0.0, 1.0, top), h_pad=2.0, w_pad=2.0)
     return figure

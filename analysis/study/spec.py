@@ -227,7 +227,7 @@ def read_plot(content: Any, axes: Sequence[Axis], where: str) -> Plot:
         raise UserError(f"{where}: log is [{', '.join(log)}], expected x, y or both")
     if drawn and not plot.get("x"):
         raise UserError(f"{where}: has no x")
-    return Plot(kind, str(plot.get("name", kind)), str(plot.get("title", "")),
+    return Plot(kind, str(plot.get("name", kind)), str(plot.get("title", kind)),
                 axis_name(plot.get("x"), axes, f"{where}: x"),
                 read_columns(plot.get("y"), f"{where}: y") if drawn else [],
                 axis_name(plot.get("panels"), axes, f"{where}: panels"),
