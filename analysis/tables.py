@@ -33,6 +33,10 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), line(["---", *(["---:"] * (len(header) - 1))]), *map(line, rows)])
 
 
+def counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
 def number(value: float, digits: int = 4) -> str:
     """A number with `digits` decimals, a dash if there is none; huge ones as 1.3e+157."""
     if math.isnan(value):

@@ -45,6 +45,8 @@ def parse() -> argparse.Namespace:
                         help=f"what starts the ranks; default $HYPERSLAB_LAUNCHER or `{MPIRUN}`")
     parser.add_argument("--binary", type=Path, default=Path(os.environ.get("HYPERSLAB", "build/bin/hyperslab")),
                         help="default $HYPERSLAB or build/bin/hyperslab")
+    parser.add_argument("--machine", type=Path, metavar="FILE",
+                        help="a machine file of `hyperslab bench --machine`, with which plans predict times, too")
     parser.add_argument("--slurm", nargs="*", metavar="OPTION",
                         help="run nothing, write sbatch scripts into DIR: study.slurm, an array, and one for each "
                              "point; each OPTION, such as gpus-per-task=1, becomes a line #SBATCH --OPTION")
@@ -77,6 +79,7 @@ def check_keys(points: list[Point], binary: Path, where: str) -> None:
 def arguments_of(arguments: argparse.Namespace, folder: Path) -> list[str]:
     """What a Slurm script hands to this program again."""
     words = [str(arguments.study), *(["--small"] if arguments.small else []), "--output", str(folder)]
+    words += ["--machine", str(arguments.machine)] if arguments.machine else []
     return [*words, "--binary", str(arguments.binary)]
 
 
@@ -85,7 +88,9 @@ def run(arguments: argparse.Namespace, study: Study, folder: Path) -> int:
     points = expand(study, where)
     selected = chosen(points, arguments.only, where)
     records = check_folder(folder, study, points)
-    launcher = Launcher(arguments.binary, arguments.launcher, folder, study.environment)
+    if arguments.machine is not None and not arguments.machine.is_file():
+        raise UserError(f"no machine file {arguments.machine}; write one with `hyperslab bench --machine`")
+    launcher = Launcher(arguments.binary, arguments.launcher, folder, study.environment, arguments.machine)
     if arguments.dry_run:
         for point in selected:
             state = records[point.name].state if point.name in records else "waiting"

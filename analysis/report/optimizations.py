@@ -13,7 +13,7 @@ from analysis.report.document import Section
 from analysis.runs import final_loss, read_metrics
 from analysis.scaling import Case
 from analysis.step_time import MIB
-from analysis.tables import number
+from analysis.tables import counted, number
 
 ACCUMULATION = "accumulation"
 # Where runs may differ and still be a pair: names, and where checkpoints are.
@@ -29,7 +29,7 @@ class Optimization:
     values: tuple[str, ...]
     above: int | None
     needs: str
-    off: str | None
+    against: str | None
     text: str
     source: str
 
@@ -68,7 +68,7 @@ def read_optimizations() -> list[Optimization]:
     content: list[dict[str, Any]] = yaml.safe_load(
         Path(__file__).with_name("optimizations.yaml").read_text(encoding="utf-8"))
     return [Optimization(each["name"], each["key"], tuple(each.get("values", ())), each.get("above"),
-                         each.get("needs", ""), each.get("off"), each["text"], each["source"]) for each in content]
+                         each.get("needs", ""), each.get("against"), each["text"], each["source"]) for each in content]
 
 
 def differing(one: Deck, other: Deck) -> set[str]:
@@ -77,11 +77,11 @@ def differing(one: Deck, other: Deck) -> set[str]:
 
 def pairs(optimization: Optimization, cases: Sequence[Case]) -> list[tuple[Case, Case]]:
     """Cases without and with it that differ in nothing else: neither in decks nor in layout or devices."""
-    if optimization.off is None:
+    if optimization.against is None:
         return []
     found = []
     for used in (case for case in cases if optimization.is_used(case)):
-        found += [(plain, used) for plain in cases if optimization.value(plain) == optimization.off
+        found += [(plain, used) for plain in cases if optimization.value(plain) == optimization.against
                   and differing(plain.deck, used.deck) <= {optimization.key}
                   and plain.layout.sizes == used.layout.sizes and plain.devices == used.devices]
     return found[:MOST_PAIRS]
@@ -130,11 +130,11 @@ def optimization_sections(cases: Sequence[Case]) -> list[Section]:
         if not users:
             continue
         sentences = [pair_sentence(plain, used) for plain, used in pairs(each, cases)]
-        if not sentences and len({each.value(case) for case in cases}) > 1 and each.off is None:
-            sentences = [f"Used by {len(users)} of {len(cases)} layouts, with {values_text(each, users)}; the groups above "
-                         "compare those that do equal work."]
+        if not sentences and len({each.value(case) for case in cases}) > 1 and each.against is None:
+            sentences = [f"Used by {len(users)} of {len(cases)} layouts, with {values_text(each, users)}; the groups "
+                         "above compare those that do equal work."]
         if not sentences:
-            sentences = [f"Used by {'all' if len(users) == len(cases) else len(users)} of {len(cases)} layouts; no two "
-                         "runs differ in it alone, so these figures do not tell its effect."]
+            sentences = [f"Used by {len(users)} of {counted(len(cases), 'layout')}; no two runs differ in it alone, so "
+                         "these figures do not tell its effect."]
         sections.append(Section(f"Optimization: {each.name}", [f"{each.text} ({each.source}.)"], sentences))
     return sections

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from typing import Sequence
 
+import numpy as np
+
 from analysis.learning import draw_steps, run_numbers
 from analysis.report.document import Drawing, Section, Sheet
 from analysis.report.plot import draw_group
 from analysis.report.sentences import law_sheet, scaling_sentences
 from analysis.report.tables import (
-    Table, base_text, communication_rows, deck_rows, machine_rows, mfu_note, numbered_title, part_rows, scaling_rows,
-    slowest_rows, traffic_rows,
+    FIRST_HEADER, Table, base_text, communication_rows, deck_rows, first_cells, machine_rows, mfu_note,
+    numbered_title, part_rows, scaling_rows, slowest_rows, traffic_rows,
 )
 from analysis.runs import Run, read_metrics
 from analysis.scaling import Case, Group
 from analysis.step_time import MIB
-from analysis.study.measured import predicted_bytes
-from analysis.study.record import PLAN
-from analysis.tables import number
+from analysis.study.prediction import read_prediction
+from analysis.tables import counted, number
 
 CURVE_ROWS = ("last step", "diverged", "training loss, mean of last 20 steps", "validation loss, last",
               "validation perplexity, last", "validation token accuracy, last (%)", "tokens", "wall time (s)")
@@ -77,24 +78,36 @@ def group_section(number: int, group: Group) -> Section:
                    [note] if note else [])
 
 
+def worst_sentence(what: str, errors: Sequence[float]) -> str:
+    """Empty where nothing was predicted."""
+    if not errors:
+        return ""
+    return (f"The {what} of the plans, made before each run, differs from the measured one by at most "
+            f"{number(100.0 * max(map(abs, errors)), 1)} %, in the median by "
+            f"{number(100.0 * float(np.median(np.abs(errors))), 1)} %, over {counted(len(errors), 'layout')}.")
+
+
+def compared(predicted: float, measured: float, unit: float) -> list[str]:
+    error = predicted / measured - 1.0 if measured > 0 else math.nan
+    return [number(predicted * unit, 2), number(measured * unit, 2), number(100.0 * error, 1)]
+
+
 def prediction_section(cases: Sequence[Case]) -> list[Section]:
     """Of runs that `plan` predicted before they started, as jobs/study.py does."""
-    rows = []
-    errors = []
-    for case in cases:
-        predicted = predicted_bytes(case.layout.run.path / PLAN)
-        if math.isnan(predicted) or not case.peak_bytes > 0:
-            continue
-        errors.append(predicted / case.peak_bytes - 1.0)
-        rows.append([case.layout.run.label, str(case.ranks), case.shape, number(predicted / MIB, 1),
-                     number(case.peak_bytes / MIB, 1), number(100.0 * errors[-1], 1)])
-    if not rows:
+    found = [(case, read_prediction(case.layout.run.path)) for case in cases]
+    found = [(case, each) for case, each in found if not math.isnan(each.memory_bytes)]
+    if not found:
         return []
-    worst = max(errors, key=abs)
-    told = (f"The plan of the fullest rank's memory, made before each run, differs from the measured peak by at most "
-            f"{number(100.0 * abs(worst), 1)} % over {len(rows)} layout{'s' if len(rows) > 1 else ''}.")
-    header = ["run", "ranks", "data x pipeline x tensor", "predicted (MiB)", "measured peak (MiB)", "difference (%)"]
-    return [Section("Predicted beside measured", points=[told], sheets=[Sheet("Memory of the fullest rank", header, rows)])]
+    rows = [[*first_cells(case), *compared(each.memory_bytes, case.peak_bytes, 1 / MIB),
+             *compared(each.step_seconds, case.step_seconds, 1e3)] for case, each in found]
+    errors = [each.memory_bytes / case.peak_bytes - 1.0 for case, each in found if case.peak_bytes > 0]
+    times = [each.step_seconds / case.step_seconds - 1.0 for case, each in found
+             if not math.isnan(each.step_seconds)]
+    told = [worst_sentence("memory of the fullest rank", errors), worst_sentence("time of a step", times)]
+    header = [*FIRST_HEADER, "predicted (MiB)", "measured peak (MiB)", "difference (%)", "predicted step (ms)",
+              "measured step (ms)", "difference (%)"]
+    return [Section("Predicted beside measured", points=[text for text in told if text],
+                    sheets=[Sheet("Memory of the fullest rank, and time of a step", header, rows)])]
 
 
 def learning_section(runs: Sequence[Run]) -> list[Section]:
@@ -105,7 +118,8 @@ def learning_section(runs: Sequence[Run]) -> list[Section]:
     rows = [[metrics.run.label, *(column[name] for name in CURVE_ROWS)] for metrics, column in zip(found, columns)]
     drawing = Drawing("learning", draw_steps(found), "Lines: training; marks: validation.",
                       "Loss, perplexity and token accuracy against steps; the table below holds the last values")
-    return [Section("Learning curves", drawings=[drawing], sheets=[Sheet("Losses in nats", ["run", *CURVE_ROWS], rows)])]
+    return [Section("Learning curves", drawings=[drawing],
+                    sheets=[Sheet("Losses in nats", ["run", *CURVE_ROWS], rows)])]
 
 
 def runs_section(cases: Sequence[Case]) -> Section:
@@ -114,10 +128,6 @@ def runs_section(cases: Sequence[Case]) -> Section:
     sheets += [sheet("Deck keys that differ, without names and layout", decks, text=True)] if decks[1] else []
     return Section("Runs", sheets=sheets,
                    after=[] if decks[1] else ["The decks differ in nothing but names and layout."])
-
-
-def counted(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def lead_text(groups: Sequence[Group], runs: Sequence[Run], cases: Sequence[Case], skip: int) -> str:

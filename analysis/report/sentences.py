@@ -17,7 +17,7 @@ POOR_FIT = 0.1  # a fit that differs from a speed-up by more describes nothing
 LAWS = {"Amdahl": amdahl, "Gustafson": gustafson}
 
 
-def counted(ranks: float) -> str:
+def rank_text(ranks: float) -> str:
     return "1 rank" if ranks == 1 else f"{ranks:g} ranks"
 
 
@@ -32,8 +32,8 @@ def speed_sentences(group: Group) -> list[str]:
         if case.ranks <= group.base.ranks:
             continue
         speed_up, ideal = group.speed_up(case), case.ranks / group.base.ranks
-        told.append(f"{counted(case.ranks)} ({case.shape}) are {number(speed_up, 2)} times as fast as "
-                    f"{counted(group.base.ranks)}: "
+        told.append(f"{rank_text(case.ranks)} ({case.shape}) are {number(speed_up, 2)} times as fast as "
+                    f"{rank_text(group.base.ranks)}: "
                     f"{percent(group.efficiency(case))} of the ideal {ideal:g} times"
                     f"{', more than ideal' if speed_up > ideal * SUPERLINEAR else ''}.")
     return told
@@ -61,8 +61,8 @@ def slowest_sentence(group: Group) -> str:
     if case.ranks < 2:
         return ""
     slowest = case.slowest
-    return (f"Its slowest rank is {slowest.steps.rank} on {slowest.steps.host}, with {percent(slowest.excess)} more work "
-            "of its own than the median rank.")
+    return (f"Its slowest rank is {slowest.steps.rank} on {slowest.steps.host}, with {percent(slowest.excess)} more "
+            "work of its own than the median rank.")
 
 
 def serial_fractions(group: Group) -> list[float]:
@@ -80,8 +80,8 @@ def trend_sentence(fractions: Sequence[float]) -> str:
         return (f"The serial fraction of Karp and Flatt stays within {number(STEADY, 2)} ({ends}), as a part that "
                 "does not get faster would.")
     if rises:
-        return (f"The serial fraction of Karp and Flatt rises with the ranks ({ends}): overhead grows faster than a fixed "
-                "serial part would explain.")
+        return (f"The serial fraction of Karp and Flatt rises with the ranks ({ends}): overhead grows faster than a "
+                "fixed serial part would explain.")
     if falls:
         return (f"The serial fraction of Karp and Flatt falls with the ranks ({ends}): more ranks are faster than the "
                 "fraction on the fewest of them would give.")
@@ -125,4 +125,4 @@ def law_sheet(group: Group) -> Sheet | None:
         rows.append([f"{p * group.base.ranks:g}", number(speed_up, 3), number(law, 3),
                      number(100.0 * (law / speed_up - 1.0), 1),
                      number(karp_flatt(p, speed_up), 4) if group.kind == "strong" else "-"])
-    return Sheet(f"Laws of scaling, base {counted(group.base.ranks)}", header, rows)
+    return Sheet(f"Laws of scaling, base {rank_text(group.base.ranks)}", header, rows)

@@ -29,8 +29,8 @@ class Column:
 def described() -> dict[str, tuple[str, float, int]]:
     """Title, scale and decimals by name."""
     per_step = {"step": "step", "compute": "forward and backward", "optimizer": "optimizer",
-                "communication": "communication", "exposed": "communication exposed", "wait": "wait for slower ranks",
-                "idle": "pipeline idle", "data": "data", "checkpoint": "checkpoints", "first_step": "first step",
+                "communication": "communication", "exposed": "communication exposed",
+                "wait": "wait for slower ranks", "idle": "pipeline idle", "data": "data", "checkpoint": "checkpoints", "first_step": "first step",
                 "step_mean": "mean step", "step_deviation": "deviation of a step"}
     whole_run = {"run": "time", "run_compute": "compute", "run_communication": "communication",
                  "run_exposed": "communication exposed"}
@@ -43,11 +43,14 @@ def described() -> dict[str, tuple[str, float, int]]:
         "compute_by_communication": ("compute / communication", 1.0, 2),
         "tokens_per_second": ("tokens/s", 1.0, 0),
         "tokens_per_second_per_rank": ("tokens/s per rank", 1.0, 0),
-        "speed_up": ("speed-up", 1.0, 2), "run_speed_up": ("speed-up", 1.0, 2), "efficiency": ("efficiency (%)", 100.0, 1),
+        "speed_up": ("speed-up", 1.0, 2), "run_speed_up": ("speed-up", 1.0, 2),
+        "efficiency": ("efficiency (%)", 100.0, 1),
         "mfu": ("MFU (%)", 100.0, 1),
         "memory_peak_bytes": ("peak memory (MiB)", 1 / MIB, 1),
         "memory_predicted_bytes": ("predicted memory (MiB)", 1 / MIB, 1),
-        "memory_prediction_error": ("predicted by measured - 1 (%)", 100.0, 2),
+        "step_predicted_seconds": ("predicted step (ms)", 1e3, 2),
+        "step_prediction_error": ("predicted by measured step - 1 (%)", 100.0, 2),
+        "memory_prediction_error": ("predicted by measured memory - 1 (%)", 100.0, 2),
         "perplexity": ("perplexity", 1.0, 2), "token_accuracy": ("token accuracy (%)", 100.0, 2),
         "equal_time_loss": ("training loss when the first run ended (nats)", 1.0, 4),
         "accumulated_sum": ("sum", 1.0, 5), "accumulated_error": ("error (%)", 100.0, 4),

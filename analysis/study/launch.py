@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.study.points import Point
+from analysis.study.prediction import PLAN_JSON
 from analysis.study.record import BENCH, DIVERGED, DONE, FAILED, OUT_OF_MEMORY, STOPPED, point_folder
 from analysis.study.settings import WITHOUT_DECK, value_text
 
@@ -29,6 +30,7 @@ class Launcher:
     template: str
     folder: Path
     environment: dict[str, str]
+    machine: Path | None = None  # a machine file, with which plans predict times
 
     def words(self, point: Point) -> list[str]:
         if point.command in WITHOUT_DECK:
@@ -48,8 +50,10 @@ class Launcher:
 
     def plan_words(self, point: Point) -> list[str]:
         """What predicts the point: the same settings under `plan`."""
-        return [str(self.binary), "plan", str(point.settings["deck"]), "--ranks", str(point.ranks),
-                *settings_words(point, point_folder(self.folder, point.name))]
+        place = point_folder(self.folder, point.name)
+        machine = [] if self.machine is None else ["--machine", str(self.machine), "--json", str(place / PLAN_JSON)]
+        return [str(self.binary), "plan", str(point.settings["deck"]), "--ranks", str(point.ranks), *machine,
+                *settings_words(point, place)]
 
     def variables(self) -> dict[str, str]:
         """LOCAL_MPI where the user has not set another value; the study's own win."""

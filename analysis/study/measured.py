@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -15,23 +14,12 @@ from analysis.divergence import has_diverged
 from analysis.errors import UserError
 from analysis.runs import Metrics, Run, best_value, final_loss, last_value, mean_of_last, read_metrics
 from analysis.scaling import COMPUTE, EXPOSED, Case, read_cases
-from analysis.study.record import BENCH, OUTPUT, PLAN, Record, point_folder
+from analysis.study.prediction import Prediction, printed_bytes, read_prediction
+from analysis.study.record import BENCH, OUTPUT, Record, point_folder
 from analysis.subject import parameter_count
 from analysis.timings import BUSY, RankSteps, read_layouts
 
 Values = dict[str, float]
-
-UNITS = {"bytes": 1.0, "KiB": 2.0 ** 10, "MiB": 2.0 ** 20, "GiB": 2.0 ** 30, "TiB": 2.0 ** 40}
-_LARGEST = re.compile(r"^largest\s+.*?: ([0-9.]+) (bytes|KiB|MiB|GiB|TiB) on ", re.MULTILINE)
-
-
-def predicted_bytes(path: Path) -> float:
-    """The fullest rank's memory of what `plan` printed; NaN where it printed none."""
-    if not path.is_file():
-        return math.nan
-    match = _LARGEST.search(path.read_text(encoding="utf-8", errors="replace"))
-    return float(match[1]) * UNITS[match[2]] if match else math.nan
-
 
 def of_step(case: Case) -> Values:
     """Of a median step."""
@@ -133,10 +121,15 @@ def accumulated(path: Path) -> Values:
     return {"accumulated_sum": content["sum"], "accumulated_error": content["sum"] / content["exact"] - 1.0}
 
 
-def with_prediction(values: Values, predicted: float) -> Values:
-    measured = values.get("memory_peak_bytes", math.nan)
-    error = predicted / measured - 1.0 if measured > 0 else math.nan
-    return values | {"memory_predicted_bytes": predicted, "memory_prediction_error": error}
+def error_of(predicted: float, measured: float) -> float:
+    return predicted / measured - 1.0 if measured > 0 else math.nan
+
+
+def with_prediction(values: Values, predicted: Prediction) -> Values:
+    return values | {
+        "memory_predicted_bytes": predicted.memory_bytes, "step_predicted_seconds": predicted.step_seconds,
+        "memory_prediction_error": error_of(predicted.memory_bytes, values.get("memory_peak_bytes", math.nan)),
+        "step_prediction_error": error_of(predicted.step_seconds, values.get("step_seconds", math.nan))}
 
 
 def measured_values(folder: Path, record: Record, skip: int) -> tuple[dict[str, Values], list[str]]:
@@ -145,13 +138,13 @@ def measured_values(folder: Path, record: Record, skip: int) -> tuple[dict[str, 
     ranks = {"ranks": float(record.settings["ranks"])}
     command = record.settings["command"]
     if command == "plan":
-        return {"": ranks | with_prediction({}, predicted_bytes(place / OUTPUT))}, []
+        return {"": ranks | with_prediction({}, Prediction(printed_bytes(place / OUTPUT)))}, []
     if command == "accumulation":
         return {"": accumulated(place / BENCH)}, []
-    predicted = predicted_bytes(place / PLAN)
+    predicted = read_prediction(place)
     if command == "bench":
         if not (place / BENCH).is_file():
-            return {"": ranks | {"memory_predicted_bytes": predicted}}, []
+            return {"": ranks | with_prediction({}, predicted)}, []
         # A plan is of a whole step.
         return {mode: ranks | (with_prediction(values, predicted) if mode == "step" else values)
                 for mode, values in bench_values(place)}, []

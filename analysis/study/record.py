@@ -14,7 +14,7 @@ from analysis.errors import UserError
 from analysis.study.points import Point
 from analysis.study.spec import Study, make_study
 
-STUDY, POINT, OUTPUT, BENCH, PLAN = "study.yaml", "point.json", "output.txt", "bench.json", "plan.txt"
+STUDY, POINT, OUTPUT, BENCH = "study.yaml", "point.json", "output.txt", "bench.json"
 FORMAT = 1
 
 DONE, OUT_OF_MEMORY, DIVERGED = "done", "out of memory", "diverged"

@@ -7,6 +7,7 @@ import fcntl
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,8 +18,9 @@ from analysis.study.launch import Launcher, message_of, state_of
 from analysis.study.live import Live
 from analysis.study.machine import describe_machine
 from analysis.study.points import Point
+from analysis.study.prediction import PLAN
 from analysis.study.record import (
-    FAILED, OUTPUT, PLAN, RESULTS, RUNNING, STOPPED, Record, point_folder, write_record,
+    FAILED, OUTPUT, RESULTS, RUNNING, STOPPED, Record, point_folder, write_record,
 )
 
 POLL_SECONDS = 0.25
@@ -64,13 +66,15 @@ def held(folder: Path, name: str) -> Iterator[bool]:
 
 
 def predict(point: Point, launcher: Launcher, place: Path) -> None:
-    """Before the point runs: what `plan` says of it. A layout that it refuses, the point refuses too."""
+    """Before the point runs: what `plan` says of it. That it cannot is told, and is no fault of the point."""
     if point.command not in ("train", "bench"):
         return
     done = subprocess.run(launcher.plan_words(point), capture_output=True, text=True, check=False,
                           env=launcher.variables(), stdin=subprocess.DEVNULL)
     if done.returncode == 0:
         (place / PLAN).write_text(done.stdout, encoding="utf-8")
+    else:
+        print(f"{point.name}: no prediction: {message_of(done.stderr)}", file=sys.stderr)
 
 
 def clear(place: Path) -> None:

@@ -13,8 +13,8 @@ import yaml
 from analysis.accumulation import accumulate, to_bf16
 from analysis.errors import UserError
 from analysis.study.launch import message_of, state_of
-from analysis.study.measured import predicted_bytes
 from analysis.study.points import expand
+from analysis.study.prediction import Prediction, printed_bytes, read_prediction
 from analysis.study.spec import read_study
 from analysis.tests.commands import run_command
 from analysis.tests.study_case import ROOT, STUDY, StudyTest
@@ -314,9 +314,11 @@ class Telling(StudyTest):
     def test_prediction_of_a_plan(self) -> None:
         path = Path("plan.txt")
         path.write_text("model  x\nlargest       pipeline 0: 970.5 GiB on each of its 2 ranks\n", encoding="utf-8")
-        self.assertEqual(predicted_bytes(path), 970.5 * 2 ** 30)
+        self.assertEqual(printed_bytes(path), 970.5 * 2 ** 30)
         path.write_text("no line\n", encoding="utf-8")
-        self.assertTrue(math.isnan(predicted_bytes(path)))
+        self.assertTrue(math.isnan(printed_bytes(path)))
+        Path("plan.json").write_text('{"memory_bytes": 5, "step_seconds": 0.5}', encoding="utf-8")
+        self.assertEqual(read_prediction(Path(".")), Prediction(5.0, 0.5))
 
 
 class Accumulation(StudyTest):
