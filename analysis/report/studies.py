@@ -16,7 +16,7 @@ from analysis.study.columns import column, is_relative
 from analysis.study.command import pictures_of, read_all_cases, training_runs
 from analysis.study.record import BENCH, OUT_OF_MEMORY, Record, point_folder, read_study_folder
 from analysis.study.rows import Result, Row, read_result
-from analysis.study.tell import Told, csv_text, tell
+from analysis.study.tell import Told, axis_title, csv_text, tell
 from analysis.tables import text_table
 
 MOST_SENTENCES = 24
@@ -40,7 +40,7 @@ class StudyPart:
 
 
 def row_name(row: Row) -> str:
-    return ", ".join(f"{name.split('.')[-1]} {label}" for name, label in row.labels.items())
+    return ", ".join(f"{axis_title(name)} {label}" for name, label in row.labels.items())
 
 
 def change_of(result: Result, row: Row, base: Row, name: str) -> str:

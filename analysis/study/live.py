@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from analysis.study.measured import bench_modes
 from analysis.study.record import BENCH, DONE, RUNNING, WAITING, Record, point_folder
 from analysis.tables import number, text_table
 
@@ -37,7 +38,7 @@ def result_text(folder: Path, record: Record) -> str:
         return (f"step {row['step']}, {number(rate or 0.0, 0)} tokens/s, loss {number(loss or 0.0)}"
                 if row and rate is not None and loss is not None else "")
     if record.settings["command"] == "bench" and record.state == DONE:
-        modes = json.loads((place / BENCH).read_text(encoding="utf-8")).get("modes", {})
+        modes = bench_modes(json.loads((place / BENCH).read_text(encoding="utf-8")))
         return ", ".join(f"{mode} {1e3 * each['median_seconds']:.2f} ms" for mode, each in modes.items())
     return ""
 

@@ -99,10 +99,14 @@ def component_values(components: dict[str, Any]) -> Values:
     return values
 
 
+def bench_modes(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By mode: `--mode all` measures three, any other mode itself."""
+    return content["modes"] if "modes" in content else {content["mode"]: content}
+
+
 def bench_values(folder: Path) -> Iterator[tuple[str, Values]]:
-    """By mode: `--mode all` measures three."""
     content = json.loads((folder / BENCH).read_text(encoding="utf-8"))
-    for mode, each in content["modes"].items():
+    for mode, each in bench_modes(content).items():
         yield mode, {
             "step_seconds": each["median_seconds"], "step_mean_seconds": each["mean_seconds"],
             "step_deviation_seconds": each["standard_deviation_seconds"],

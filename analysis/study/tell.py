@@ -14,6 +14,9 @@ from analysis.study.rows import Result, Row
 from analysis.study.spec import Axis, Table
 
 
+TITLES = {"precision.compute": "precision", "optimizer.lr": "learning rate", "optimizer.name": "optimizer"}
+
+
 @dataclass(frozen=True)
 class Told:
     """A table as text."""
@@ -24,8 +27,8 @@ class Told:
 
 
 def axis_title(name: str) -> str:
-    """The last part of a key says enough."""
-    return name.split(".")[-1].replace("_", " ")
+    """The last part of a key says enough, of most."""
+    return TITLES.get(name) or name.split(".")[-1].replace("_", " ")
 
 
 def cell(result: Result, row: Row | None, name: str) -> str:

@@ -281,6 +281,19 @@ class Telling(StudyTest):
         self.assertRegex(out, r"(?m)^large +out of memory +out of memory$")
         self.assertIn("note: large-r1: out of memory (hyperslab: out of memory: 9 bytes", out)
 
+    def test_modes_that_are_measured_together_are_an_axis(self) -> None:
+        self.write(axes={"ranks": [1, 2]}, set={"mode": "all"}, tables=[
+            {"columns": ["step_seconds", "speed_up", "memory_prediction_error"]}])
+        self.run_study()
+
+        _, out, _ = run_command("study", "runs/tiny")
+
+        lines = [line.split() for line in out.splitlines()]
+        self.assertIn(["ranks", "mode", "step", "(ms)", "speed-up", "predicted", "by", "measured", "memory", "-", "1",
+                       "(%)"], lines)
+        self.assertIn(["2", "forward", "12.50", "2.00", "-"], lines)  # a plan is of a whole step
+        self.assertIn(["2", "step", "50.00", "2.00", "0.00"], lines)
+
     def test_a_half_run_study_is_told_as_far_as_it_is(self) -> None:
         self.write(axes={"ranks": [1, 2]})
         self.run_study("--only", "ranks_2")
