@@ -25,12 +25,12 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([join(lines[0]), rule, *(join(line) for line in lines[1:])])
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column aligned left, the others right."""
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: bool = False) -> str:
+    """The first column aligned left, the others right; all left if they hold `words`."""
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
-    return "\n".join([line(header), line(["---", *(["---:"] * (len(header) - 1))]), *map(line, rows)])
+    return "\n".join([line(header), line(["---", *(["---" if words else "---:"] * (len(header) - 1))]), *map(line, rows)])
 
 
 def counted(count: int, name: str) -> str:

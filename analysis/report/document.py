@@ -30,7 +30,7 @@ class Sheet:
 
     @property
     def markdown(self) -> str:
-        return markdown_table(self.header, self.rows)
+        return markdown_table(self.header, self.rows, self.text)
 
 
 @dataclass(frozen=True)

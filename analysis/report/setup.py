@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Iterable, Sequence
@@ -144,7 +143,3 @@ def setup_section(source: Source) -> Section:
     rows = model_rows(source, [case.deck for case in source.cases]) + machine_rows(source)
     rows = [row for row in rows if row[0] != "GPUs of the hosts" or row[1] != UNKNOWN]
     return Section("Setup", sheets=[Sheet("What was run, and on what", ["what", "value"], rows, text=True)])
-
-
-def read_bench(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8")))

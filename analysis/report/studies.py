@@ -9,12 +9,13 @@ from typing import Sequence
 
 from analysis.report.document import Drawing, Section, Sheet
 from analysis.report.optimizations import SAME
-from analysis.report.setup import Source, read_bench
+from analysis.report.setup import Source
 from analysis.runs import Run
 from analysis.scaling import Case
 from analysis.study.columns import column, is_relative
 from analysis.study.command import pictures_of, read_all_cases, training_runs
-from analysis.study.record import BENCH, OUT_OF_MEMORY, Record, point_folder, read_study_folder
+from analysis.study.measured import read_benches
+from analysis.study.record import OUT_OF_MEMORY, Record, read_study_folder
 from analysis.study.rows import Result, Row, read_result
 from analysis.study.tell import Told, axis_title, csv_text, tell
 from analysis.tables import text_table
@@ -94,10 +95,8 @@ def is_own(result: Result, name: str) -> bool:
 
 
 def source_of(folder: Path, records: Sequence[Record], cases: Sequence[Case], runs: Sequence[Run]) -> Source:
-    benches = [read_bench(point_folder(folder, record.name) / BENCH) for record in records
-               if record.settings["command"] == "bench" and (point_folder(folder, record.name) / BENCH).is_file()]
     decks = list(dict.fromkeys(str(record.settings["deck"]) for record in records if record.settings["deck"]))
-    return Source(cases, runs, benches, [record.machine for record in records], decks)
+    return Source(cases, runs, read_benches(folder, records), [record.machine for record in records], decks)
 
 
 def read_study_part(folder: Path, skip: int | None) -> StudyPart:

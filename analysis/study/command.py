@@ -13,12 +13,13 @@ from analysis.runs import Run, read_metrics
 from analysis.scaling import Case, make_groups, read_cases
 from analysis.step_time import draw as draw_times
 from analysis.study.draw import draw_plot
+from analysis.study.measured import read_benches
 from analysis.study.record import find_study, point_folder, read_study_folder
 from analysis.study.rows import Result, read_result
 from analysis.study.spec import RUN_KINDS, Plot
 from analysis.study.tell import Told, csv_text, tell
 from analysis.style import Figure, save
-from analysis.subject import subject_of_runs
+from analysis.subject import device_text, either, subject_of_runs
 from analysis.sweep import draw as draw_sweep
 from analysis.sweep import read_points
 from analysis.tables import markdown_table, output_folder, text_table
@@ -68,11 +69,20 @@ def of_runs(plot: Plot, runs: Sequence[Run], skip: int) -> list[Picture]:
                     draw_group(group)) for number, group in enumerate(groups, 1)]
 
 
+def bench_subject(folder: Path, result: Result) -> str:
+    """Model, precision and device, as subject_of_runs has them for runs."""
+    benches = read_benches(folder, result.records)
+    words = (either([str(each["model"]) for each in benches], "several models"),
+             either([str(each["precision"]) for each in benches], "several precisions"),
+             device_text(str(each["device"]) for each in benches))
+    return "; ".join(word for word in words if word) or result.study.name
+
+
 def pictures_of(folder: Path, result: Result) -> list[Picture]:
     """In the order of the study; without what needs runs where there are none."""
     runs = training_runs(folder, result)
     found: list[Picture] = []
-    subject = subject_of_runs(runs) or result.study.name
+    subject = subject_of_runs(runs) or bench_subject(folder, result)
     for plot in result.study.plots:
         if plot.kind not in RUN_KINDS:
             found.append(Picture(plot.name, plot.title, draw_plot(result, plot, subject)))

@@ -26,7 +26,7 @@ def from_record(record: Record, study: str) -> dict[str, Any]:
     keys = {key: value for key, value in record.settings.items() if key not in ("command", "deck", "ranks")}
     return {"run": record.name, "study": study, "point": record.name, "repetition": record.repetition,
             "command": record.settings["command"], "state": record.state, "started": record.started,
-            "seconds": f"{record.seconds:.1f}", "ranks": record.settings["ranks"],
+            "seconds": "" if record.state == RUNNING else f"{record.seconds:.1f}", "ranks": record.settings["ranks"],
             "deck": record.settings["deck"], "hosts": record.machine.get("host", ""),
             "program": record.machine.get("program", ""),
             "settings": " ".join(f"{key}={value_text(value)}" for key, value in keys.items())}
@@ -61,10 +61,10 @@ def row_of(folder: Path, study: str) -> dict[str, Any]:
         except UserError as error:
             found["state"] = f"cannot be read: {error}"
     if (folder / POINT).is_file():
-        record = read_record(folder / POINT)
-        found |= from_record(record, study)
-        if record.state == RUNNING:
-            found["seconds"] = ""
+        try:
+            found |= from_record(read_record(folder / POINT), study)
+        except UserError as error:
+            found |= {"study": study, "point": folder.name, "state": f"cannot be read: {error}"}
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 import numpy as np
 
@@ -102,6 +102,12 @@ def component_values(components: dict[str, Any]) -> Values:
 def bench_modes(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """By mode: `--mode all` measures three, any other mode itself."""
     return content["modes"] if "modes" in content else {content["mode"]: content}
+
+
+def read_benches(folder: Path, records: Sequence[Record]) -> list[dict[str, Any]]:
+    """What bench wrote, of all points that are of it and ended."""
+    paths = [point_folder(folder, record.name) / BENCH for record in records if record.settings["command"] == "bench"]
+    return [dict(json.loads(path.read_text(encoding="utf-8"))) for path in paths if path.is_file()]
 
 
 def bench_values(folder: Path) -> Iterator[tuple[str, Values]]:

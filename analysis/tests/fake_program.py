@@ -7,7 +7,9 @@ It appends its words to calls.txt in the current folder, and ends with the code 
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import time
 from pathlib import Path
 
 KEYS = ("run.name", "run.directory", "run.seed", "parallel.data", "parallel.tensor", "model.context",
@@ -36,6 +38,14 @@ def bench(settings: dict[str, str], mode: str, path: Path) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
+def wait_for_signal() -> int:
+    """As a run that is asked to stop: it saves and ends with 75."""
+    signal.signal(signal.SIGUSR1, lambda number, frame: sys.exit(75))
+    Path("waits").touch()
+    time.sleep(60)
+    return 1
+
+
 def main(words: list[str]) -> int:
     if "--keys" in words:
         print(" ".join(f"`{key}`" for key in KEYS))
@@ -53,6 +63,8 @@ def main(words: list[str]) -> int:
     if words[0] == "bench" and code == "0":
         mode = words[words.index("--mode") + 1] if "--mode" in words else "step"
         bench(settings, mode, Path(words[words.index("--json") + 1]))
+    if code == "wait":
+        return wait_for_signal()
     print(ENDS.get(code, "fine"))
     return int(code)
 

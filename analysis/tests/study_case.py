@@ -47,10 +47,14 @@ class StudyTest(CommandTest):
     def run_study(self, *words: str, launcher: str = f"env RANKS={{ranks}} {sys.executable}",
                   binary: Path = FAKE) -> tuple[int, str, str]:
         """Of study.yaml: exit code, standard output and standard error."""
-        done = subprocess.run([sys.executable, str(ROOT / "jobs/study.py"), "study.yaml", "--binary", str(binary),
-                               "--launcher", launcher, *words], capture_output=True, text=True, check=False,
-                              env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
-        return done.returncode, done.stdout, done.stderr
+        process = self.start_study(*words, launcher=launcher, binary=binary)
+        out, err = process.communicate()
+        return process.returncode, out, err
+
+    def start_study(self, *words: str, launcher: str = sys.executable, binary: Path = FAKE) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, str(ROOT / "jobs/study.py"), "study.yaml", "--binary", str(binary),
+                                 "--launcher", launcher, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
 
     def calls(self) -> list[str]:
         """Names of the points that were started, in order; the list starts empty after that."""

@@ -2,9 +2,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import os
+import signal
 import subprocess
+import time
 import unittest
 from pathlib import Path
 
@@ -13,11 +16,18 @@ import yaml
 from analysis.accumulation import accumulate, to_bf16
 from analysis.errors import UserError
 from analysis.study.launch import message_of, state_of
+from analysis.study.live import Live
 from analysis.study.points import expand
 from analysis.study.prediction import Prediction, printed_bytes, read_prediction
+from analysis.study.record import Record
 from analysis.study.spec import read_study
 from analysis.tests.commands import run_command
 from analysis.tests.study_case import ROOT, STUDY, StudyTest
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 class Expansion(StudyTest):
@@ -228,6 +238,50 @@ class Running(StudyTest):
         self.assertEqual([(row["study"], row["point"], row["state"], row["ranks"]) for row in rows],
                          [("tiny", "ranks_1", "done", "1"), ("tiny", "ranks_2", "done", "2")])
         self.assertEqual(rows[0]["program"], "hyperslab 0.0.0 (fake)")
+
+    def test_a_signal_reaches_the_point_and_the_study_goes_on_later(self) -> None:
+        self.write(axes={"end": {"one": {"run.seed": "wait"}, "two": {"run.seed": 0}}}, base=None)
+        process = self.start_study()
+        while not Path("waits").exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.02)
+
+        process.send_signal(signal.SIGUSR1)
+        _, err = process.communicate(timeout=60)
+
+        self.assertEqual(process.returncode, 75, err)
+        self.assertEqual(self.state("one"), "stopped")
+        self.assertFalse(Path("runs/tiny/points/two/point.json").exists())
+
+    def test_a_point_is_run_by_one_study_at_a_time(self) -> None:
+        self.write(axes={"end": {"one": {"run.seed": "wait"}, "two": {"run.seed": 0}}}, base=None)
+        first = self.start_study()
+        while not Path("waits").exists():
+            self.assertIsNone(first.poll())
+            time.sleep(0.02)
+        self.calls()
+
+        _, out, _ = self.run_study()
+        first.send_signal(signal.SIGUSR1)
+        first.communicate(timeout=60)
+
+        self.assertIn("one: another jobs/study.py runs it", out)
+        self.assertEqual(self.calls(), ["two"])
+
+    def test_the_table_on_a_terminal_is_drawn_again(self) -> None:
+        records = {point.name: Record.of(point) for point in self.points()}
+        terminal = Terminal()
+        live = Live(Path("runs/tiny"), records, terminal)
+        record = records["ranks_1-context_16"]
+        record.state, record.seconds = "running", 12.4
+
+        live.update(record)
+        live.update(record)
+
+        first, again = terminal.getvalue().split("\x1b[7F\x1b[J")
+        self.assertEqual(first, again)
+        self.assertRegex(first, r"(?m)^ranks_1-context_16 +running +12 *$")
+        self.assertIn("0 of 4 points", first)
 
     def test_slurm_scripts(self) -> None:
         self.write(axes={"ranks": [1, 4]}, point="train_g{ranks}")
