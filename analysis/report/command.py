@@ -99,7 +99,7 @@ DEFAULT_SKIP = 5
 
 @dataclass(frozen=True)
 class Content:
-    """What a report is about; `study` where it is one of a study."""
+    """What a report is about; `study` if it is a study."""
 
     runs: list[Run]
     cases: list[Case]

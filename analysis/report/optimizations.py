@@ -16,7 +16,7 @@ from analysis.step_time import MIB
 from analysis.tables import counted, number
 
 ACCUMULATION = "accumulation"
-# Where runs may differ and still be a pair: names, and where checkpoints are.
+# Keys in which runs may differ and still be a pair: names, and folders of checkpoints.
 FREE = (*NAMES, "checkpoint.directory", "checkpoint.initial")
 SAME = 5e-4  # a change that is called none
 MOST_PAIRS = 6

@@ -37,10 +37,10 @@ METHOD = (
     "Runs of equal tokens per step are strong scaling. Runs of equal tokens per step and rank are weak "
     "scaling if two rank counts have runs that are in no strong scaling, or one has and the runs begin at "
     "the fewest ranks: between strong runs of several batches equal tokens per rank are chance.",
-    "Reductions are counted from start to end, each by itself: where several are under way at "
+    "Reductions are counted from start to end, each by itself: if several are under way at "
     "once their sum can exceed the step, the time with one or more under way cannot. What of it is "
     "waited for is exposed, and part of the step; waiting for slower ranks is no part of it, but "
-    "stands by itself (wait). Tensor and pipeline communication is counted where a rank waits for "
+    "stands by itself (wait). Tensor and pipeline communication is counted while a rank waits for "
     "it. "
     "Traffic is the mean over steps and over the ranks of a group: bytes of the buffers handed in, "
     "time in flight from each call to its end, and the time that the host waits.",
@@ -79,7 +79,7 @@ def group_section(number: int, group: Group) -> Section:
 
 
 def worst_sentence(what: str, errors: Sequence[float]) -> str:
-    """Empty where nothing was predicted."""
+    """Empty if nothing was predicted."""
     if not errors:
         return ""
     return (f"The {what} of the plans, made before each run, differs from the measured one by at most "

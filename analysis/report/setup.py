@@ -35,7 +35,7 @@ class Source:
 
 
 def distinct(values: Iterable[str]) -> str:
-    """Different values; how many where they are too many to read."""
+    """Different values; how many if they are too many to read."""
     known = list(dict.fromkeys(value for value in values if value))
     if len(known) > MOST_VALUES:
         return f"{', '.join(known[:MOST_VALUES])} and {len(known) - MOST_VALUES} more"
@@ -62,7 +62,7 @@ def parameters(deck: Deck) -> str:
 
 
 def data_set(deck: Deck, key: str) -> str:
-    """Names of the files, and their tokens where they are here."""
+    """Names of the files, and their tokens if they are here."""
     text = deck.get(key, "")
     names = [name.strip().strip("\"'") for name in text.strip("[]").split(",") if name.strip()]
     if names == ["synthetic"]:

@@ -45,7 +45,7 @@ def row_name(row: Row) -> str:
 
 
 def change_of(result: Result, row: Row, base: Row, name: str) -> str:
-    """Such as "peak memory (MiB) 100.0 to 60.0 (-40.0 %)"; empty where one of them was not measured."""
+    """Such as "peak memory (MiB) 100.0 to 60.0 (-40.0 %)"; empty if one of them was not measured."""
     old, new = base.value(name), row.value(name)
     if math.isnan(old) or math.isnan(new) or not old > 0:
         return ""

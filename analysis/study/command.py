@@ -79,7 +79,7 @@ def bench_subject(folder: Path, result: Result) -> str:
 
 
 def pictures_of(folder: Path, result: Result) -> list[Picture]:
-    """In the order of the study; without what needs runs where there are none."""
+    """In the order of the study; without what needs runs if there are none."""
     runs = training_runs(folder, result)
     found: list[Picture] = []
     subject = subject_of_runs(runs) or bench_subject(folder, result)

@@ -32,7 +32,7 @@ def numbers_of(labels: Sequence[str]) -> list[float] | None:
 
 
 def series_of(result: Result, plot: Plot, rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """By what is left of the axes that have several values; one without a name where nothing is."""
+    """By what is left of the axes that have several values; one without a name if nothing is."""
     left = [axis.name for axis in result.axes if len(axis.labels) > 1
             and axis.name not in (plot.x, plot.panels) and axis.name not in plot.where]
     found: dict[str, list[Row]] = {}

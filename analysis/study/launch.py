@@ -56,7 +56,7 @@ class Launcher:
                 *settings_words(point, place)]
 
     def variables(self) -> dict[str, str]:
-        """LOCAL_MPI where the user has not set another value; the study's own win."""
+        """LOCAL_MPI unless the user has set another value; the study's own win."""
         return LOCAL_MPI | dict(os.environ) | self.environment
 
 

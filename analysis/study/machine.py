@@ -16,7 +16,7 @@ LIBRARIES = ("libmpi.", "libhdf5", "libopenblas", "libcudart", "libcublasLt", "l
 
 
 def output_of(*words: str) -> str:
-    """What a program prints; empty where there is none or it fails."""
+    """What a program prints; empty if there is none or it fails."""
     if shutil.which(words[0]) is None:
         return ""
     try:

@@ -32,7 +32,7 @@ def printed_bytes(path: Path) -> float:
 
 
 def read_prediction(place: Path) -> Prediction:
-    """From plan.json where study.py knew the machine, else from what was printed."""
+    """From plan.json if study.py knew the machine, else from what was printed."""
     path = place / PLAN_JSON
     if not path.is_file():
         return Prediction(printed_bytes(place / PLAN))

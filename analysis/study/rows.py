@@ -44,7 +44,7 @@ class Result:
     notes: list[str]
 
     def relative(self, row: Row, name: str) -> float:
-        """A ratio to the base row; NaN where there is none."""
+        """A ratio to the base row; NaN if there is none."""
         base = self.base_of(row)
         if base is None:
             return math.nan

@@ -32,7 +32,7 @@ def axis_title(name: str) -> str:
 
 
 def cell(result: Result, row: Row | None, name: str) -> str:
-    """A number; what became of the point where there is none; a dash where nothing was measured."""
+    """A number; what became of the point if there is none; a dash if nothing was measured."""
     if row is None:
         return "-"
     value = result.value(row, name)
