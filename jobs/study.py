@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+SYSTEM_PYTHON = "/usr/bin/python3"
 sys.path.insert(0, str(ROOT))
 
 try:
@@ -28,8 +29,12 @@ try:
     from analysis.study.slurm import write_scripts
     from analysis.study.spec import Study, read_study
 except ModuleNotFoundError as missing:
-    sys.exit(f"study.py: Python module {missing.name} is missing; apt install python3-yaml python3-numpy "
-             "python3-h5py python3-matplotlib python3-jinja2")
+    # The system's Python may have what another one that comes first does not; jobs/lib.sh looks there, too.
+    if os.path.realpath(sys.executable) != os.path.realpath(SYSTEM_PYTHON) and os.access(SYSTEM_PYTHON, os.X_OK):
+        os.execv(SYSTEM_PYTHON, [SYSTEM_PYTHON, *sys.argv])
+    print(f"study.py: Python module {missing.name} is missing; apt install python3-yaml python3-numpy python3-h5py "
+          "python3-matplotlib python3-jinja2", file=sys.stderr)
+    sys.exit(2)
 
 
 def parse() -> argparse.Namespace:

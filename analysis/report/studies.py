@@ -12,7 +12,7 @@ from analysis.report.optimizations import SAME
 from analysis.report.setup import Source
 from analysis.runs import Run
 from analysis.scaling import Case
-from analysis.study.columns import column, is_relative
+from analysis.study.columns import fitted, is_relative
 from analysis.study.command import pictures_of, read_all_cases, training_runs
 from analysis.study.measured import read_benches
 from analysis.study.record import OUT_OF_MEMORY, Record, read_study_folder
@@ -51,7 +51,7 @@ def change_of(result: Result, row: Row, base: Row, name: str) -> str:
         return ""
     change = new / old - 1.0
     told = "unchanged" if abs(change) < SAME else f"{100 * change:+.1f} %"
-    each = column(name)
+    each = fitted(name, (old, new))
     return f"{each.title} {each.text(old)} to {each.text(new)} ({told})"
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Iterable
 
 from analysis.errors import UserError
 from analysis.tables import number
 
 GIB = float(1 << 30)
 MIB = float(1 << 20)
+LARGE_BYTES = 10 * GIB
 CHANGE = "_change"  # NAME_change: against the base row, in %
 
 
@@ -79,6 +81,14 @@ def column(name: str) -> Column:
         return COLUMNS[name]
     base = COLUMNS[name.removesuffix(CHANGE)]
     return replace(base, name=name, title=f"{base.title.split(' (')[0]}, change (%)", scale=100.0, digits=1)
+
+
+def fitted(name: str, values: Iterable[float]) -> Column:
+    """The column; bytes in GiB if the largest of `values` is large enough."""
+    found = column(name)
+    if name.endswith("_bytes") and max((value for value in values if known(value)), default=0.0) >= LARGE_BYTES:
+        return replace(found, title=found.title.replace("MiB", "GiB"), scale=1 / GIB, digits=2)
+    return found
 
 
 def is_relative(name: str) -> bool:

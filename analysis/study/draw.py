@@ -8,7 +8,7 @@ from typing import Sequence
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.study.columns import column
+from analysis.study.columns import CHANGE, Column, fitted
 from analysis.study.record import DONE
 from analysis.study.rows import Result, Row
 from analysis.study.spec import Axis, Plot
@@ -54,11 +54,11 @@ def mark_gone(axes: Axes, x: float, index: int) -> None:
               clip_on=False)
 
 
-def draw_lines(axes: Axes, result: Result, plot: Plot, name: str, series: dict[str, list[Row]]) -> None:
+def draw_lines(axes: Axes, result: Result, plot: Plot, each: Column, series: dict[str, list[Row]]) -> None:
     axis = next(axis for axis in result.axes if axis.name == plot.x)
     numbers = numbers_of(axis.labels)
     places = dict(zip(axis.labels, numbers or range(len(axis.labels))))
-    scale = column(name).scale
+    name, scale = each.name, each.scale
     heights: list[float] = []
     for index, rows in enumerate(series.values()):
         colour, dashes, marker = look_of_run(index)
@@ -110,16 +110,16 @@ def set_y(axes: Axes, heights: Sequence[float], log: bool) -> None:
         axes.set_ylim(0.0, 1.15 * high or 1.0)
 
 
-def bar_text(result: Result, plot: Plot, row: Row, name: str) -> str:
+def bar_text(result: Result, plot: Plot, row: Row, each: Column) -> str:
     """The value; with `change` also what it is against the base."""
-    text = column(name).text(result.value(row, name))
-    change = result.relative(row, f"{name}_change") if plot.change else math.nan
+    text = each.text(result.value(row, each.name))
+    change = result.relative(row, f"{each.name}{CHANGE}") if plot.change else math.nan
     if math.isnan(change) or result.base_of(row) is row:
         return text
     return f"{text}\n{100 * change:+.1f} %"
 
 
-def draw_bars(axes: Axes, result: Result, plot: Plot, name: str, series: dict[str, list[Row]]) -> None:
+def draw_bars(axes: Axes, result: Result, plot: Plot, each: Column, series: dict[str, list[Row]]) -> None:
     axis = next(axis for axis in result.axes if axis.name == plot.x)
     width = 0.8 / len(series)
     heights: list[float] = []
@@ -127,7 +127,7 @@ def draw_bars(axes: Axes, result: Result, plot: Plot, name: str, series: dict[st
     for index, rows in enumerate(series.values()):
         for label, row in by_label(rows, plot.x).items():
             x = axis.labels.index(label) + (index - (len(series) - 1) / 2) * width
-            value = column(name).scale * result.value(row, name)
+            value = each.scale * result.value(row, each.name)
             if math.isnan(value):
                 if row.state != DONE:
                     mark_gone(axes, x, index)
@@ -136,7 +136,7 @@ def draw_bars(axes: Axes, result: Result, plot: Plot, name: str, series: dict[st
                      hatch="//" if index >= len(RUN_COLOURS) else None)
             heights.append(value)
             if texts:
-                axes.annotate(bar_text(result, plot, row, name), (x, value), textcoords="offset points",
+                axes.annotate(bar_text(result, plot, row, each), (x, value), textcoords="offset points",
                               xytext=(0, 3 if value >= 0 else -3), ha="center", fontsize=8,
                               va="bottom" if value >= 0 else "top")
     set_ticks(axes.xaxis, list(range(len(axis.labels))), axis.labels)
@@ -180,8 +180,9 @@ def draw_plot(result: Result, plot: Plot, subject: str) -> Figure:
         axes = grid.flat[number]
         inside = {key: [row for row in members if not panel or row.labels.get(plot.panels) == panel]
                   for key, members in series.items()}
-        (draw_bars if plot.kind == "bars" else draw_lines)(axes, result, plot, name, inside)
-        axes.set_title(f"{column(name).title}{f', {axis_title(plot.panels)} {panel}' if panel else ''}", loc="left")
+        each = fitted(name, (result.value(row, name) for row in rows))
+        (draw_bars if plot.kind == "bars" else draw_lines)(axes, result, plot, each, inside)
+        axes.set_title(f"{each.title}{f', {axis_title(plot.panels)} {panel}' if panel else ''}", loc="left")
     handles = legend_of(plot, series, rows)
     top = add_head(figure, plot.title, subject)
     figure.tight_layout(rect=(0.0, add_legend(figure, handles) if handles else 0.0, 1.0, top), h_pad=2.0, w_pad=2.0)

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Sequence
 
-from analysis.study.columns import column
+from analysis.study.columns import Column, fitted
 from analysis.study.record import DONE
 from analysis.study.rows import Result, Row
 from analysis.study.spec import Axis, Table
@@ -31,15 +31,20 @@ def axis_title(name: str) -> str:
     return TITLES.get(name) or name.split(".")[-1].replace("_", " ")
 
 
-def cell(result: Result, row: Row | None, name: str) -> str:
+def columns_of(result: Result, rows: Sequence[Row], names: Sequence[str]) -> list[Column]:
+    """In units that fit these rows."""
+    return [fitted(name, (result.value(row, name) for row in rows)) for name in names]
+
+
+def cell(result: Result, row: Row | None, each: Column) -> str:
     """A number; what became of the point if there is none; a dash if nothing was measured."""
     if row is None:
         return "-"
-    value = result.value(row, name)
+    value = result.value(row, each.name)
     if math.isnan(value):
         return "-" if row.state == DONE else row.state
     mark = "" if row.state == DONE else f" ({row.state})"
-    return column(name).text(value) + mark
+    return each.text(value) + mark
 
 
 def shown_axes(result: Result, table: Table) -> list[Axis]:
@@ -52,17 +57,18 @@ def tell(result: Result, table: Table) -> Told:
     axes = shown_axes(result, table)
     across = next((axis for axis in result.axes if axis.name == table.across), None)
     keys = list(dict.fromkeys(tuple(row.labels.get(axis.name, "") for axis in axes) for row in rows))
+    columns = columns_of(result, rows, table.columns)
     header = [axis_title(axis.name) for axis in axes] or ["study"]
     labels = across.labels if across else [""]
     for label in labels:
         prefix = f"{axis_title(across.name)} {label}: " if across else ""
-        header += [prefix + column(name).title for name in table.columns]
+        header += [prefix + each.title for each in columns]
     told = []
     for key in keys:
         cells = list(key) or [result.study.name]
         for label in labels:
             row = find(rows, axes, key, table.across, label)
-            cells += [cell(result, row, name) for name in table.columns]
+            cells += [cell(result, row, each) for each in columns]
         told.append(cells)
     return Told(table.title or result.study.title, header, told)
 

@@ -22,6 +22,7 @@ from analysis.study.prediction import Prediction, printed_bytes, read_prediction
 from analysis.study.record import Record
 from analysis.study.spec import read_study
 from analysis.tests.commands import run_command
+from analysis.tests.fake_runs import metrics_row, write_deck, write_metrics
 from analysis.tests.study_case import ROOT, STUDY, StudyTest
 
 
@@ -283,6 +284,20 @@ class Running(StudyTest):
         self.assertRegex(first, r"(?m)^ranks_1-context_16 +running +12 *$")
         self.assertIn("0 of 4 points", first)
 
+    def test_index_lists_runs_that_belong_to_no_study(self) -> None:
+        self.write(axes={"ranks": [1]})
+        run = Path("runs/alone")
+        write_deck(run)
+        write_metrics(run, [metrics_row(1), metrics_row(2)])
+        Path("runs/alone/notes.txt").touch()
+        self.run_study()
+
+        with Path("runs/index.csv").open(encoding="utf-8") as file:
+            row = next(csv.DictReader(file))
+
+        self.assertEqual((row["run"], row["study"], row["step"], row["learning_rate"], row["directory"]),
+                         ("alone", "", "2", "0.002", "runs/alone"))
+
     def test_slurm_scripts(self) -> None:
         self.write(axes={"ranks": [1, 4]}, point="train_g{ranks}")
 
@@ -347,6 +362,16 @@ class Telling(StudyTest):
                        "(%)"], lines)
         self.assertIn(["2", "forward", "12.50", "2.00", "-"], lines)  # a plan is of a whole step
         self.assertIn(["2", "step", "50.00", "2.00", "0.00"], lines)
+
+    def test_a_study_of_plans(self) -> None:
+        self.write(command="plan", axes={"model.context": [8, 20480]}, base={"model.context": 8},
+                   tables=[{"columns": ["memory_predicted_bytes", "memory_predicted_bytes_change"]}])
+        self.assertEqual(self.run_study()[0], 0)
+
+        _, out, _ = run_command("study", "runs/tiny")
+
+        self.assertRegex(out, r"(?m)^context  predicted memory \(GiB\)  predicted memory, change \(%\)$")
+        self.assertRegex(out, r"(?m)^20480 +20\.00 +255,900\.0$")
 
     def test_a_half_run_study_is_told_as_far_as_it_is(self) -> None:
         self.write(axes={"ranks": [1, 2]})
