@@ -43,6 +43,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("study", type=Path, metavar="STUDY.yaml")
     parser.add_argument("--small", action="store_true", help="as its section `small` says: on CPU ranks, in minutes")
     parser.add_argument("--output", type=Path, metavar="DIR", help="default runs/NAME, small runs/NAME-small")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="override what the study sets for all points, such as data.train=[my.bin]")
     parser.add_argument("--only", action="append", default=[], metavar="POINT",
                         help="this point (may be repeated; * stands for any letters)")
     parser.add_argument("--dry-run", action="store_true", help="show the points and their commands, run nothing")
@@ -84,6 +86,7 @@ def check_keys(points: list[Point], binary: Path, where: str) -> None:
 def arguments_of(arguments: argparse.Namespace, folder: Path) -> list[str]:
     """What a Slurm script hands to this program again."""
     words = [str(arguments.study), *(["--small"] if arguments.small else []), "--output", str(folder)]
+    words += [word for each in arguments.set for word in ("--set", each)]
     words += ["--machine", str(arguments.machine)] if arguments.machine else []
     return [*words, "--binary", str(arguments.binary)]
 
@@ -118,7 +121,7 @@ def run(arguments: argparse.Namespace, study: Study, folder: Path) -> int:
 def main() -> int:
     arguments = parse()
     try:
-        study = read_study(arguments.study, arguments.small)
+        study = read_study(arguments.study, arguments.small, arguments.set)
         folder = arguments.output or Path("runs") / (f"{study.name}-small" if arguments.small else study.name)
         return run(arguments, study, folder)
     except UserError as error:

@@ -13,7 +13,7 @@ from analysis.report.document import Section, Sheet
 from analysis.runs import Run, last_value, read_metrics
 from analysis.scaling import Case
 from analysis.subject import parameter_count
-from analysis.tables import number
+from analysis.tables import counted, number
 from analysis.token_files import open_tokens
 
 MOST_VALUES = 6
@@ -34,20 +34,16 @@ class Source:
     decks: Sequence[str] = field(default_factory=tuple)  # files that points were started from
 
 
-def distinct(values: Iterable[str]) -> str:
+def distinct(values: Iterable[str], between: str = ", ") -> str:
     """Different values; how many if they are too many to read."""
     known = list(dict.fromkeys(value for value in values if value))
     if len(known) > MOST_VALUES:
-        return f"{', '.join(known[:MOST_VALUES])} and {len(known) - MOST_VALUES} more"
-    return ", ".join(known) or UNKNOWN
+        return f"{between.join(known[:MOST_VALUES])} and {len(known) - MOST_VALUES} more"
+    return between.join(known) or UNKNOWN
 
 
 def of_decks(decks: Sequence[Deck], text: Callable[[Deck], str]) -> str:
-    values = list(dict.fromkeys(text(deck) for deck in decks))
-    known = [value for value in values if value]
-    if len(known) > MOST_VALUES:
-        return f"{'; '.join(known[:MOST_VALUES])} and {len(known) - MOST_VALUES} more"
-    return "; ".join(known) or UNKNOWN
+    return distinct((text(deck) for deck in decks), "; ")
 
 
 def architecture(deck: Deck) -> str:
@@ -102,8 +98,8 @@ def model_rows(source: Source, decks: Sequence[Deck]) -> list[list[str]]:
     if not decks:
         return [["architecture", distinct(str(each["model"]) for each in source.benches)],
                 ["parameters", distinct(f"{each['parameters']:,}" for each in source.benches)],
-                ["batch", distinct(f"{each['global_batch']} samples, {each['global_batch'] * each['context']:,} tokens"
-                                   for each in source.benches)],
+                ["batch of a step", distinct((f"{counted(each['global_batch'], 'sample')} of {each['context']} tokens"
+                                             for each in source.benches), "; ")],
                 ["precision", distinct(str(each["precision"]) for each in source.benches)]]
     return [
         ["training data", of_decks(decks, lambda deck: data_set(deck, "data.train"))],

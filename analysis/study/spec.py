@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Sequence
 
+import yaml
+
 from analysis.errors import UserError
 from analysis.study.columns import check_column
 from analysis.study.settings import (
@@ -248,14 +250,29 @@ def read_settings(content: dict[str, Any], where: str) -> Settings:
     return settings
 
 
-def read_study(path: Path, small: bool = False) -> Study:
-    """The study of a file; all that can be known to be wrong in it is an error."""
+def read_study(path: Path, small: bool = False, overrides: Sequence[str] = ()) -> Study:
+    """The study of a file; all that can be known to be wrong in it is an error. `overrides`, KEY=VALUE each,
+    win over its section `set`."""
     where = str(path)
     content = load_yaml(path)
     reject_unknown(content, KEYS, where)
     if small:
         content = merged(content, where)
+    if overrides:
+        content["set"] = mapping(content.get("set"), f"{where}: set") | dict(map(read_override, overrides))
     return make_study(content, where)
+
+
+def read_override(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    check_setting(key, "--set")
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UserError(f"--set {text}: `{value}` is no value of YAML") from error
+    if not equals or isinstance(read, dict):
+        raise UserError(f"--set {text}: expected KEY=VALUE")
+    return key, read
 
 
 def make_study(content: dict[str, Any], where: str) -> Study:

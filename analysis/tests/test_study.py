@@ -82,6 +82,19 @@ class Expansion(StudyTest):
         self.assertEqual([point.name for point in points], ["context_4"])
         self.assertEqual(points[0].settings["train.steps"], 2)
 
+    def test_overrides_win_over_what_the_study_sets(self) -> None:
+        path = self.write(set={"train.steps": 100})
+
+        study = read_study(path, overrides=["train.steps=5", "data.train=[a.bin, b.bin]"])
+
+        self.assertEqual(study.settings["train.steps"], 5)
+        self.assertEqual(study.settings["data.train"], ["a.bin", "b.bin"])
+        self.assertEqual(study.content["set"]["train.steps"], 5)
+        for override, says in (("steps", "expected KEY=VALUE"), ("nodes=1", "`nodes` is no setting"),
+                               ("train.steps=[1", "is no value of YAML")):
+            with self.assertRaisesRegex(UserError, says):
+                read_study(path, overrides=[override])
+
     def refused(self, says: str, small: bool = False, **changes: object) -> None:
         path = self.write(**changes)
         with self.assertRaises(UserError) as caught:
