@@ -84,8 +84,8 @@ def check_keys(points: list[Point], binary: Path, where: str) -> None:
 
 
 def arguments_of(arguments: argparse.Namespace, folder: Path) -> list[str]:
-    """What a Slurm script hands to this program again."""
-    words = [str(arguments.study), *(["--small"] if arguments.small else []), "--output", str(folder)]
+    """This program, and what a Slurm script hands to it again."""
+    words = [str(Path(__file__).resolve()), str(arguments.study), *(["--small"] if arguments.small else []), "--output", str(folder)]
     words += [word for each in arguments.set for word in ("--set", each)]
     words += ["--machine", str(arguments.machine)] if arguments.machine else []
     return [*words, "--binary", str(arguments.binary)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from pathlib import Path
 from typing import Sequence
 
@@ -28,11 +29,11 @@ cd {root} || exit 1
 child=$!
 trap 'kill -USR1 "$child"' USR1 TERM
 wait "$child"
-code=$?
-while kill -0 "$child" 2>/dev/null; do
+while kill -0 "$child" 2>/dev/null; do  # a signal ended the wait
   wait "$child"
-  code=$?
 done
+wait "$child"
+code=$?
 # 75: the point saved and can go on.
 if [ "$code" -eq 75 ]; then
   scontrol requeue "{job}"
@@ -42,7 +43,8 @@ exit "$code"
 
 
 def study_words(arguments: Sequence[str], point: str) -> str:
-    return f"python3 jobs/study.py {shlex.join(arguments)} --only {point} --launcher {shlex.quote(SRUN)}"
+    """`arguments` are those of this program, which comes first."""
+    return f"{shlex.join([sys.executable, *arguments])} --only {point} --launcher {shlex.quote(SRUN)}"
 
 
 def array_script(name: str, points: Sequence[Point], folder: Path, arguments: Sequence[str],

@@ -328,6 +328,51 @@ class Running(StudyTest):
         self.assertEqual(self.calls(), [])
 
 
+class Slurm(StudyTest):
+    """Scripts under bash, with programs that stand for Slurm's: srun runs what follows its options."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        Path("bin").mkdir()
+        for name, text in (("srun", 'while [[ $1 == --* ]]; do shift; done\nexec "$@"'),
+                           ("scontrol", 'echo "$@" >>scontrol.txt')):
+            path = Path("bin") / name
+            path.write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
+            path.chmod(0o755)
+
+    def start(self, name: str, **variables: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                       "PYTHONDONTWRITEBYTECODE": "1", **variables}
+        return subprocess.Popen(["bash", f"runs/tiny/{name}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=environment)
+
+    def test_a_task_of_the_array_runs_its_point(self) -> None:
+        self.write(axes={"ranks": [1, 2]})
+        self.run_study("--slurm")
+
+        process = self.start("study.slurm", SLURM_ARRAY_TASK_ID="1")
+        _, err = process.communicate()
+
+        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(self.calls(), ["ranks_2"])
+        self.assertFalse(Path("scontrol.txt").exists())
+
+    def test_the_signal_before_the_time_limit_saves_and_requeues(self) -> None:
+        self.write(axes={"end": {"one": {"run.seed": "wait"}}}, base=None)
+        self.run_study("--slurm")
+        process = self.start("one.slurm", SLURM_JOB_ID="77")
+        while not Path("waits").exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.02)
+
+        process.send_signal(signal.SIGUSR1)
+        _, err = process.communicate(timeout=60)
+
+        self.assertEqual(process.returncode, 75, err)
+        self.assertEqual(Path("scontrol.txt").read_text(encoding="utf-8"), "requeue 77\n")
+        self.assertEqual(self.state("one"), "stopped")
+
+
 class Telling(StudyTest):
     def test_columns_have_the_numbers_that_were_measured(self) -> None:
         self.write(tables=[
