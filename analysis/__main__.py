@@ -31,12 +31,31 @@ def share(text: str) -> float:
     return value
 
 
-def add_report(commands: Any, many: argparse.ArgumentParser) -> None:
-    report = commands.add_parser("report", parents=[many], help="how runs scale with ranks")
+def add_report(commands: Any) -> None:
+    report = commands.add_parser("report", help="one page on a study, or on how runs scale with ranks")
+    report.add_argument("runs", nargs="+", metavar="STUDY|RUN",
+                        help="a study's folder, or run directories, or their names in runs/")
+    report.add_argument("--output", type=Path, metavar="DIR", help="of a study default STUDY/report")
     report.add_argument("--base", type=at_least_one, metavar="N",
                         help="ranks that speed-ups refer to (default: the fewest)")
-    report.add_argument("--skip", type=count, default=5, metavar="N",
-                        help="steps left out at each start (default 5)")
+    report.add_argument("--skip", type=count, metavar="N",
+                        help="steps left out at each start (default 5, or as the study says)")
+
+
+def add_study(commands: Any) -> None:
+    study = commands.add_parser("study", help="the tables and plots that a study's file describes")
+    study.add_argument("study", metavar="STUDY", help="a study's folder, or its name in runs/")
+    study.add_argument("--output", type=Path, metavar="DIR", help="default STUDY/report")
+
+
+def add_accumulation(commands: Any) -> None:
+    sums = commands.add_parser("accumulation", help="a sum of equal terms, rounded to a type at every addition")
+    sums.add_argument("--value", type=float, default=0.01, help="a term (default 0.01)")
+    sums.add_argument("--terms", type=at_least_one, default=1000, help="how many (default 1000)")
+    for name in ("sum", "term"):
+        sums.add_argument(f"--{name}", choices=("fp64", "fp32", "fp16", "bf16"), default="fp32",
+                          help=f"type of the {name} (default fp32)")
+    sums.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
 
 
 def add_check(commands: Any) -> None:
@@ -82,7 +101,8 @@ def make_parser() -> argparse.ArgumentParser:
     time = commands.add_parser("time", parents=[many], help="where the time of a step went")
     time.add_argument("--skip", type=count, default=2, metavar="N",
                       help="steps left out at each start (default 2)")
-    add_report(commands, many)
+    add_report(commands)
+    add_study(commands)
     add_check(commands)
     add_traces(commands)
     norms = commands.add_parser("norms", help="norms of activations, weights, gradients by layer")
@@ -92,6 +112,7 @@ def make_parser() -> argparse.ArgumentParser:
     peers.add_argument("table", type=Path, metavar="TABLE.csv",
                        help="measurements, as analysis/results/peers.csv")
     peers.add_argument("--output", type=Path, required=True, metavar="DIR")
+    add_accumulation(commands)
     summary = commands.add_parser("summary", help="a few lines on one run")
     summary.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
     entropy = commands.add_parser("entropy", help="unigram entropy of a text or of tokens, nats")
@@ -125,8 +146,14 @@ def describe(arguments: argparse.Namespace) -> str:
     if arguments.command in ("trace", "arrivals", "memory"):
         return describe_trace(arguments)
     if arguments.command == "report":
-        from analysis.report import report
+        from analysis.report.command import report
         return report(arguments.runs, arguments.output, arguments.base, arguments.skip)
+    if arguments.command == "study":
+        from analysis.study.command import study
+        return study(arguments.study, arguments.output)
+    if arguments.command == "accumulation":
+        from analysis.accumulation import accumulation
+        return accumulation(arguments.value, arguments.terms, arguments.sum, arguments.term, arguments.json)
     if arguments.command == "entropy":
         from analysis.entropy import entropy
         return entropy(arguments.file, arguments.tokens, arguments.dtype)
@@ -163,7 +190,7 @@ def main(words: list[str] | None = None) -> int:
         return fail(str(error))
     except ModuleNotFoundError as error:
         return fail(f"Python module {error.name} is missing; apt install python3-numpy "
-                    "python3-h5py python3-matplotlib")
+                    "python3-h5py python3-matplotlib python3-yaml python3-jinja2")
     except OSError as error:
         return fail(f"{error.filename}: {error.strerror}")
     return code

@@ -16,7 +16,7 @@ from analysis.runs import (
     typical_rate, validation_losses,
 )
 from analysis.starts import mixed_text
-from analysis.style import Axes, add_head, add_legend, look_of_run, plt, save
+from analysis.style import Axes, Figure, add_head, add_legend, look_of_run, plt, save
 from analysis.subject import subject_of_runs
 from analysis.tables import number, output_folder, text_table
 from analysis.ticks import round_log_axis, widened
@@ -156,8 +156,7 @@ def draw_panel(axes: Axes, panel: Panel, all_metrics: Sequence[Metrics],
     axes.set_title(panel.label, loc="left")
 
 
-def draw(all_metrics: Sequence[Metrics], axis_values: Sequence[FloatArray], axis_label: str,
-         path: Path) -> list[Path]:
+def draw(all_metrics: Sequence[Metrics], axis_values: Sequence[FloatArray], axis_label: str) -> Figure:
     """A panel for each of PANELS that some run has values for."""
     shown = [panel for panel in PANELS if panel_limits(panel, all_metrics)] or PANELS[:1]
     figure, panels = plt.subplots(1, len(shown), figsize=(max(8.0, 13.0 * len(shown) / len(PANELS)), 5.0),
@@ -168,7 +167,11 @@ def draw(all_metrics: Sequence[Metrics], axis_values: Sequence[FloatArray], axis
     top = add_head(figure, "Learning curves", subject_of_runs([metrics.run for metrics in all_metrics]))
     bottom = add_legend(figure, legend_handles(all_metrics))
     figure.tight_layout(rect=(0.0, bottom, 1.0, top), w_pad=2.5)
-    return save(figure, path)
+    return figure
+
+
+def draw_steps(all_metrics: Sequence[Metrics]) -> Figure:
+    return draw(all_metrics, [metrics.steps for metrics in all_metrics], "step")
 
 
 def run_numbers(metrics: Metrics) -> dict[str, str]:
@@ -232,14 +235,13 @@ def learning(names: Sequence[str], output: Path) -> list[str]:
     all_metrics = [read_metrics(run) for run in find_runs(names)]
     notes = [f"note: {note}" for note in mixed_notes(all_metrics)]
     folder = output_folder(output)
-    steps = [metrics.steps for metrics in all_metrics]
-    written = draw(all_metrics, steps, "step", folder / "learning_steps")
+    written = save(draw_steps(all_metrics), folder / "learning_steps")
     wall = [metrics.column("wall_seconds") for metrics in all_metrics]
     longest = max((float(np.nanmax(times)) for times in wall if not np.isnan(times).all()),
                   default=0.0)
     seconds, unit = time_unit(longest)
-    written += draw(all_metrics, [times / seconds for times in wall], f"wall time ({unit})",
-                    folder / "learning_wall")
+    figure = draw(all_metrics, [times / seconds for times in wall], f"wall time ({unit})")
+    written += save(figure, folder / "learning_wall")
     table = folder / "learning.txt"
     table.write_text("\n".join([learning_table(all_metrics), *notes]), encoding="utf-8")
     return [*notes, *map(str, written), str(table)]

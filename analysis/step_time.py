@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from analysis.runs import find_runs
 from analysis.starts import deck_of_start, mixed_text
-from analysis.style import LETTERS_PER_INCH, Axes, add_head, plt, save
+from analysis.style import LETTERS_PER_INCH, Axes, Figure, add_head, plt, save
 from analysis.subject import Machine, subject_text
 from analysis.tables import output_folder, text_table
 from analysis.timings import BUSY, PARTS, WAITING, Layout, RankSteps, read_layouts, typical_steps
@@ -159,7 +159,7 @@ def subject(layouts: Sequence[Layout]) -> str:
                                         tuple(rank.host for rank in layout.ranks)) for layout in layouts])
 
 
-def draw(layouts: Sequence[Layout], path: Path) -> list[Path]:
+def draw(layouts: Sequence[Layout]) -> Figure:
     most = max(len(layout.ranks) for layout in layouts)
     width = min(18.0, max(6.4, 3.7 + 0.75 * most))
     parts = seen_parts(layouts)
@@ -173,7 +173,7 @@ def draw(layouts: Sequence[Layout], path: Path) -> list[Path]:
     figure.tight_layout(rect=(0.0, 0.0, right, top), h_pad=2.0)
     figure.legend(handles=legend_patches(parts, any(map(has_reductions, layouts))), loc="upper left",
                   labelspacing=0.6, bbox_to_anchor=(right, top))
-    return save(figure, path)
+    return figure
 
 
 def time_per_rank(names: Sequence[str], output: Path, skip: int) -> list[str]:
@@ -187,7 +187,7 @@ def time_per_rank(names: Sequence[str], output: Path, skip: int) -> list[str]:
         mixed = mixed_text(run)
         notes += [f"{run.label}: {mixed}"] if mixed else []
     folder = output_folder(output)
-    pictures = draw(layouts, folder / "time_per_rank")
+    pictures = save(draw(layouts), folder / "time_per_rank")
     table = folder / "time_per_rank.txt"
     text = "\n\n".join([*(layout_table(layout) for layout in layouts),
                         f"{NOTES}\n{axes_note(layouts)}", *notes])

@@ -7,7 +7,6 @@ import io
 import math
 import re
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
 from typing import Sequence
 
@@ -16,12 +15,12 @@ from matplotlib.lines import Line2D
 from analysis.deck import Deck, curve_keys
 from analysis.divergence import has_diverged
 from analysis.errors import UserError
-from analysis.report_page import STYLE, html_table
+from analysis.report.document import Document, Drawing, Section, Sheet, html_text
 from analysis.runs import (
     LAST_STEPS, Metrics, Run, best_value, final_loss, find_runs, first_value, read_metrics, validation_losses,
 )
 from analysis.starts import mixed_text, trained_deck
-from analysis.style import Axes, Figure, add_head, add_legend, inline_svg, look_of_run, plt, save
+from analysis.style import Axes, Figure, add_head, add_legend, look_of_run, plt, save
 from analysis.subject import subject_of_runs
 from analysis.tables import number, output_folder, text_table
 from analysis.ticks import round_log_axis, widened
@@ -251,16 +250,11 @@ def csv_text(points: Sequence[Point]) -> str:
     return text.getvalue()
 
 
-def page(points: Sequence[Point], drawing: str) -> str:
-    tables = [html_table(name, rows_of(members)) for name, members in titled_series(points).items()]
-    listed = "".join(f"<li>{escape(line)}</li>" for line in best_lines(points))
-    return "\n".join([
-        "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        "<title>Learning rates</title>", f"<style>{STYLE}</style>", "</head>", "<body>", "<main>",
-        "<h1>Learning rates</h1>", f"<ul>{listed}</ul>", f"<figure>{drawing}</figure>", *tables,
-        "<h2>How it is measured</h2>", *(f"<p>{escape(text)}</p>" for text in METHOD),
-        "</main>", "</body>", "</html>", ""])
+def document(points: Sequence[Point], figure: Figure) -> Document:
+    sheets = [Sheet(name, *rows_of(members)) for name, members in titled_series(points).items()]
+    drawing = Drawing("sweep", figure, "", "Final loss against the learning rate; the tables hold the same numbers")
+    return Document("Learning rates", "", [Section("Final losses", [], best_lines(points), [drawing], sheets),
+                                           Section("How it is measured", list(METHOD))])
 
 
 def sweep(names: Sequence[str], output: Path) -> str:
@@ -269,9 +263,8 @@ def sweep(names: Sequence[str], output: Path) -> str:
     points = read_points(runs)
     folder = output_folder(output)
     figure = draw(points, subject_of_runs(runs))
-    drawing = inline_svg(figure, "sweep", "Final loss against the learning rate; the tables hold the same numbers")
+    texts = {"sweep.html": html_text(document(points, figure)), "sweep.csv": csv_text(points)}
     pictures = save(figure, folder / "sweep")
-    texts = {"sweep.html": page(points, drawing), "sweep.csv": csv_text(points)}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     tables = [text_table(*rows_of(members)) for members in by_series(points).values()]

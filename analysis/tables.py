@@ -25,6 +25,18 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([join(lines[0]), rule, *(join(line) for line in lines[1:])])
 
 
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: bool = False) -> str:
+    """The first column aligned left, the others right; all left if they hold `words`."""
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    return "\n".join([line(header), line(["---", *(["---" if words else "---:"] * (len(header) - 1))]), *map(line, rows)])
+
+
+def counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
 def number(value: float, digits: int = 4) -> str:
     """A number with `digits` decimals, a dash if there is none; huge ones as 1.3e+157."""
     if math.isnan(value):

@@ -7,6 +7,7 @@ set(hyperslab_share "${CMAKE_INSTALL_DATADIR}/hyperslab")
 install(DIRECTORY analysis DESTINATION "${hyperslab_share}"
   PATTERN __pycache__ EXCLUDE PATTERN tests EXCLUDE PATTERN results EXCLUDE)
 install(DIRECTORY inputs DESTINATION "${hyperslab_share}")
+install(PROGRAMS jobs/study.py DESTINATION "${hyperslab_share}/jobs")
 install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(FILES README.md LICENSE CHANGELOG.md CITATION.cff DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 

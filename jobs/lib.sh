@@ -19,7 +19,9 @@ cd -- "$hs_root"
   hs_build_packages=(build-essential cmake ninja-build git pkg-config libopenmpi-dev openmpi-bin
     libhdf5-dev libopenblas-openmp-dev libyaml-cpp-dev libboost-program-options-dev libspdlog-dev
     libfmt-dev nlohmann-json3-dev libpcre2-dev libssl-dev ccache)
-  hs_analysis_packages=(python3 python3-h5py python3-numpy python3-matplotlib)
+  hs_analysis_packages=(python3 python3-h5py python3-numpy python3-matplotlib python3-yaml python3-jinja2)
+  # Only the PDF of a report needs it.
+  hs_pdf_packages=(weasyprint)
   # bible-kjv unpacks the text of bible-kjv-text, which is stored in a format of its own.
   hs_text_packages=(bible-kjv bible-kjv-text)
   hs_test_packages=(python3 libgtest-dev libgmock-dev librapidcheck-dev hdf5-tools)
@@ -84,8 +86,8 @@ hs_install() {
     hs_die 2 "missing packages: ${missing[*]}
 They need root: apt-get install --no-install-recommends ${missing[*]}
 or load modules for: GCC 12 or newer, CMake 3.25, MPI, HDF5, OpenBLAS, yaml-cpp, Boost, spdlog, fmt,
-nlohmann_json, PCRE2, OpenSSL, Python with h5py, NumPy and matplotlib (tests: GoogleTest, RapidCheck), and
-run this again with HYPERSLAB_NO_INSTALL=1."
+nlohmann_json, PCRE2, OpenSSL, Python with h5py, NumPy, matplotlib, PyYAML and Jinja2 (tests: GoogleTest, RapidCheck),
+and run this again with HYPERSLAB_NO_INSTALL=1."
   fi
   hs_say "installing ${missing[*]}"
   hs_apt_install "${missing[@]}" || hs_die 2 "apt-get could not install: ${missing[*]}"
@@ -168,13 +170,13 @@ hs_compile() {
 hs_python() {
   local python
   for python in python3 /usr/bin/python3; do
-    if "$python" -c 'import h5py, matplotlib, numpy' >/dev/null 2>&1; then
+    if "$python" -c 'import h5py, jinja2, matplotlib, numpy, yaml' >/dev/null 2>&1; then
       command -v "$python"
       return 0
     fi
   done
-  hs_die 2 "no python3 with h5py, NumPy and matplotlib: install python3-h5py python3-numpy \
-python3-matplotlib or load a module"
+  hs_die 2 "no python3 with h5py, NumPy, matplotlib, PyYAML and Jinja2: install python3-h5py python3-numpy \
+python3-matplotlib python3-yaml python3-jinja2 or load a module"
 }
 
 # hs_mpirun RANKS COMMAND...: on this machine, as root too, with more ranks than cores too. Unbound

@@ -170,7 +170,7 @@ check_tidy() {
 
 hs_part "install"
 hs_install "${hs_build_packages[@]}" "${hs_test_packages[@]}" "${hs_analysis_packages[@]}"
-hs_install_optional "${hs_lint_packages[@]}"
+hs_install_optional "${hs_lint_packages[@]}" "${hs_pdf_packages[@]}"
 [[ ${not_slow[1]} == *slow* ]] || hs_install_optional "${hs_slow_packages[@]}"
 
 hs_part "build"

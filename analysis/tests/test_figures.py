@@ -7,7 +7,6 @@ import math
 import unittest
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -76,12 +75,11 @@ class Diverged(CommandTest):
 
     def test_what_no_run_measured_gets_no_panel(self) -> None:
         rows = [{key: value for key, value in row.items() if not key.endswith("accuracy")} for row in self.sound.rows]
-        drawn: list[list[str]] = []
-        with mock.patch("analysis.learning.save", lambda figure, path: drawn.append(
-                [axes.get_title(loc="left") for axes in figure.axes]) or plt.close(figure) or [path]):
-            draw([Metrics(self.sound.run, rows)], [self.sound.steps], "step", self.output)
 
-        self.assertEqual(drawn, [["loss (nats per token)", "perplexity"]])
+        figure = draw([Metrics(self.sound.run, rows)], [self.sound.steps], "step")
+
+        self.addCleanup(plt.close, figure)
+        self.assertEqual([axes.get_title(loc="left") for axes in figure.axes], ["loss (nats per token)", "perplexity"])
 
     def test_commands_say_so_without_warnings(self) -> None:
         for each in (self.sound, self.huge, self.mild):

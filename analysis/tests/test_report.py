@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.patches import Rectangle
 
-from analysis.report_plot import draw_group
+from analysis.report.plot import draw_group
 from analysis.runs import find_runs
 from analysis.scaling import STACK, make_groups, read_cases
 from analysis.style import Figure, plt
@@ -39,10 +39,12 @@ class ReportTest(CommandTest):
     def setUp(self) -> None:
         super().setUp()
         if not self.draws:  # most of a report's time goes there
-            blank = mock.patch("analysis.report.draw_group",
-                               lambda number, group: (Figure((1.0, 1.0)), ""))
-            blank.start()
-            self.addCleanup(blank.stop)
+            for name, stand_in in (("page.draw_group", lambda group: Figure((1.0, 1.0))),
+                                   ("page.draw_steps", lambda metrics: Figure((1.0, 1.0))),
+                                   ("command.write_pdf", lambda document, path: "")):
+                blank = mock.patch(f"analysis.report.{name}", stand_in)
+                blank.start()
+                self.addCleanup(blank.stop)
 
     def write(self, name: str, sizes: tuple[int, int, int, int], parts: dict[str, float],
               deck: dict[str, Any] | None = None, **options: Any) -> Path:
@@ -140,7 +142,7 @@ class Strong(ReportTest):
 
         self.assertEqual(content["deck_differences"], {"parallel.zero": ["0", "0", "1", "0"]})
         self.assertIn("different commits (0123456789ab, fedcba987654)", out)
-        html = (self.output / "scaling.html").read_text()
+        html = (self.output / "report.html").read_text()
         for text in ("parallel.zero", "fedcba987654", "NVIDIA H200", "2026-01-02T03:04:05Z"):
             self.assertIn(text, html)
 
@@ -168,7 +170,7 @@ class Traffic(ReportTest):
         _, content = self.report(run)
 
         self.assertIsNone(content["groups"][0]["traffic"][0]["groups"]["data"]["seconds"])
-        page = (self.output / "scaling.html").read_text(encoding="utf-8")
+        page = (self.output / "report.html").read_text(encoding="utf-8")
         self.assertIn("<td>data</td>\n<td>5.0</td>\n<td>3.00</td>\n<td>-</td>\n<td>4.00</td>", page)
 
     def test_groups_are_means_over_their_ranks(self) -> None:
@@ -187,7 +189,7 @@ class Traffic(ReportTest):
         self.assertIsNone(rows["one"]["reduce_busy_seconds"])
         self.assertEqual((rows["one"]["threads_per_rank"], rows["two"]["threads_per_rank"]),
                          ("", "3"))
-        page = (self.output / "scaling.html").read_text(encoding="utf-8")
+        page = (self.output / "report.html").read_text(encoding="utf-8")
         self.assertIn("<td>data</td>\n<td>5.0</td>\n<td>3.00</td>\n<td>30.00</td>\n<td>4.00</td>",
                       page)
         self.assertNotIn("threads per rank (", out)
@@ -225,7 +227,7 @@ class Page(ReportTest):
         run = find_runs([str(self.write("tensor", (1, 2, 1, 2), FOUR_TENSOR))])[0]
         group = make_groups(read_cases(run, 5)[0], None)[0]
 
-        figure, _ = draw_group(1, group)
+        figure = draw_group(group)
 
         self.assertEqual(len(figure.axes), 2)
         for axes, top in zip(figure.axes, (40.0, 100.0)):
@@ -242,7 +244,7 @@ class Page(ReportTest):
                                                self.write("four", (4, 1, 1, 1), FOUR))])
         group = make_groups([case for run in runs for case in read_cases(run, 5)[0]], None)[0]
 
-        figure, _ = draw_group(1, group)
+        figure = draw_group(group)
 
         rate, speed_up, efficiency = figure.axes[:3]
         self.assertEqual(self.labels(rate.yaxis), ["40k", "50k", "60k", "80k", "100k", "150k"])
@@ -267,7 +269,7 @@ class Page(ReportTest):
         self.report(self.write("one", (1, 1, 1, 1), ONE), odd,
                     self.write("wide", (1, 1, 1, 1), ONE, deck={"model__width": 256}))
 
-        html = (self.output / "scaling.html").read_text()
+        html = (self.output / "report.html").read_text()
         links = re.findall(r'(?:src|href|url)\s*(?:=\s*"|\()\s*([^")]*)', html)
         self.assertTrue(links)
         self.assertEqual([link for link in links if not link.startswith("#")], [])
@@ -279,7 +281,7 @@ class Page(ReportTest):
         self.report(self.write("one", (1, 1, 1, 1), ONE), self.write("two", (2, 1, 1, 1), TWO),
                     self.write("wide", (1, 1, 1, 1), ONE, deck={"model__width": 256}))
 
-        html = (self.output / "scaling.html").read_text()
+        html = (self.output / "report.html").read_text()
         closed = re.sub(r"(<meta[^>]*)>", r"\1/>", html.removeprefix("<!DOCTYPE html>"))
         root = xml.etree.ElementTree.fromstring(closed)
         self.assertEqual(root.get("lang"), "en")
@@ -287,7 +289,7 @@ class Page(ReportTest):
         self.assertEqual([drawing.get("role") for drawing in drawings], ["img", "img"])
         self.assertTrue(all(drawing.get("aria-label") for drawing in drawings))
         tables = root.findall(".//table")
-        self.assertEqual(len(tables), 10)
+        self.assertEqual(len(tables), 12)  # with the setup and the laws of scaling
         for table in tables:
             self.assertTrue(table.findtext("caption"))
             self.assertTrue(all(cell.get("scope") for cell in table.iter("th")))
@@ -445,7 +447,7 @@ class Metrics(ReportTest):
         self.assertEqual([row["mfu"] for row in content["groups"][0]["rows"]], [0.5, 0.25])
         told = "MFU on CPUs is a share of the rate that each start measured"
         self.assertIn(told, out)
-        page = (self.output / "scaling.html").read_text(encoding="utf-8")
+        page = (self.output / "report.html").read_text(encoding="utf-8")
         self.assertIn(told, page)
         self.assertIn("<p>2 layouts of 1 run in 1 group; only runs", page)
 

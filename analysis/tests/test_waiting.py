@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import unittest
 from pathlib import Path
-from unittest import mock
 
 import h5py
 import numpy as np
 
 from analysis.runs import find_runs
 from analysis.step_time import draw, rank_time
-from analysis.style import Figure, plt
+from analysis.style import plt
 from analysis.tests.commands import CommandTest, cells, run_command
 from analysis.tests.fake_runs import write_deck, write_scaled
 from analysis.timings import BUSY, PARTS, TRAFFIC, WAIT, read_layouts
@@ -144,7 +143,7 @@ class Waiting(CommandTest):
         self.assertAlmostEqual(row["wait_seconds"], 0.0015, places=12)
         self.assertAlmostEqual(row["reduce_exposed_seconds"], 0.001, places=12)
         self.assertIn("wait_seconds", (self.output / "scaling.csv").read_text().splitlines()[0])
-        self.assertIn("wait (ms, %)", (self.output / "scaling.html").read_text())
+        self.assertIn("wait (ms, %)", (self.output / "report.html").read_text())
 
     def test_waiting_beyond_the_step_is_refused(self) -> None:
         paths = self.write((2, 1, 1, 1), REDUCED, 20.0)
@@ -173,14 +172,12 @@ class PartsOfTheMedianStep(CommandTest):
     def test_parts_add_up_in_table_and_plot(self) -> None:
         self.write_uneven()
         layouts, _ = read_layouts(find_runs([str(self.folder / "a")])[0], 5)
-        figures: list[Figure] = []
 
-        with mock.patch("analysis.step_time.save", lambda figure, path: figures.append(figure)):
-            draw(layouts, self.output)
+        figure = draw(layouts)
         run_command("time", self.folder / "a", "--output", self.output, "--skip", 5)
 
-        self.addCleanup(plt.close, figures[0])
-        axes = figures[0].axes[0]
+        self.addCleanup(plt.close, figure)
+        axes = figure.axes[0]
         tops = [max(bar.get_y() + bar.get_height() for bar in axes.patches
                     if abs(bar.get_x() + bar.get_width() / 2 - (rank - 0.08)) < 0.01)
                 for rank in range(2)]

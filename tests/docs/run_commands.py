@@ -21,7 +21,7 @@ SKIPPED = 77
 def python_with_h5py():
     """A Python that the reports can run in, or None."""
     for python in (sys.executable, "/usr/bin/python3"):
-        probe = [python, "-c", "import h5py, matplotlib, numpy"]
+        probe = [python, "-c", "import h5py, jinja2, matplotlib, numpy, yaml"]
         if pathlib.Path(python).exists() and subprocess.run(probe, capture_output=True, check=False).returncode == 0:
             return python
     return None

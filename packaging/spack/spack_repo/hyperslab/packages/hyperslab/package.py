@@ -57,6 +57,8 @@ class Hyperslab(CMakePackage, CudaPackage):
         depends_on("py-h5py", type="run")
         depends_on("py-numpy", type="run")
         depends_on("py-matplotlib", type="run")
+        depends_on("py-pyyaml", type="run")
+        depends_on("py-jinja2", type="run")
 
     conflicts("%gcc@:11", msg="C++20 as it is used here needs GCC 12")
     conflicts("%clang@:15", msg="C++20 as it is used here needs Clang 16")

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.report_tables import title
+from analysis.report.tables import title
 from analysis.scaling import STACK, Case, Group
 from analysis.step_time import COLOURS, HATCHES
-from analysis.style import Axes, Figure, add_head, inline_svg, plt
+from analysis.style import Axes, Figure, add_head, plt
 from analysis.subject import Machine, subject_text
 from analysis.ticks import round_log_axis, set_ticks, widened
 
@@ -186,8 +186,7 @@ def draw_layouts(figure: Figure, group: Group) -> None:
     draw_bars(figure.add_subplot(grid[0, 1]), group, shares=True)
 
 
-def draw_group(number: int, group: Group) -> tuple[Figure, str]:
-    """The figure, and the same as inline SVG."""
+def draw_group(group: Group) -> Figure:
     has_curves = group.kind != "single"
     width = min(20.0, max(12.5, 5.0 + 1.1 * len(group.cases)))
     figure = plt.figure(figsize=(width, 9.2 if has_curves else 5.2))
@@ -199,7 +198,4 @@ def draw_group(number: int, group: Group) -> tuple[Figure, str]:
     if has_curves:
         figure.legend(handles=line_handles(group), bbox_to_anchor=(right, figure.axes[0].get_position().y1), **legend)
     figure.legend(handles=part_handles(group), bbox_to_anchor=(right, figure.axes[-1].get_position().y1), **legend)
-    label = (f"Rate, speed-up, efficiency and parts of a step of group {number}; the tables below hold the "
-             "same numbers" if has_curves else
-             f"Parts of a step of group {number}; the tables below hold the same numbers")
-    return figure, inline_svg(figure, f"group{number}", label)
+    return figure

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`report`: a study or runs, as one page (HTML, PDF, Markdown) with its figures, CSV and JSON."""
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Sequence
+
+from analysis.deck import differences
+from analysis.errors import UserError
+from analysis.report.document import Document, Section, html_text, markdown_text, write_pdf
+from analysis.report.optimizations import optimization_sections
+from analysis.report.page import (
+    METHOD, group_section, lead_text, learning_section, prediction_section, runs_section,
+)
+from analysis.report.setup import Source, setup_section
+from analysis.report.studies import StudyPart, read_study_part
+from analysis.report.tables import base_text, mfu_note, numbered_title, scaling_rows
+from analysis.runs import Run, find_runs
+from analysis.scaling import (
+    COMPUTE, EXPOSED, STACK, Case, Group, group_notes, make_groups, named_decks, read_cases,
+)
+from analysis.step_time import rank_name
+from analysis.study.record import find_study, is_study_folder
+from analysis.style import save
+from analysis.tables import output_folder, sanitized, text_table
+
+
+def record(number: int, group: Group, case: Case) -> dict[str, Any]:
+    """One row of scaling.csv; seconds and shares, nothing rounded."""
+    data, pipeline, context, tensor = case.layout.sizes
+    slowest = case.slowest
+    exposed = case.seconds(EXPOSED)
+    in_flight = case.reduce_seconds + case.parts["tensor"] + case.parts["pipeline"]
+    return {
+        "group": number, "scaling": group.kind, "run": case.layout.run.label,
+        "starts": " ".join(case.layout.starts), "ranks": case.ranks, "data": data,
+        "pipeline": pipeline, "context": context, "tensor": tensor, "hosts": " ".join(case.hosts),
+        "devices": "; ".join(case.devices), "commits": " ".join(case.commits),
+        "tokens_per_step": case.tokens_per_step, "steps": case.steps,
+        "step_seconds": case.step_seconds, "step_seconds_quartile_1": case.quartiles[0],
+        "step_seconds_quartile_3": case.quartiles[1],
+        "tokens_per_second": case.tokens_per_second, "is_base": case is group.base,
+        "speed_up": group.speed_up(case), "efficiency": group.efficiency(case),
+        "compute_seconds": case.seconds(COMPUTE),
+        **{f"{name.replace(' ', '_')}_seconds": case.parts[name] for name in STACK},
+        "threads_per_rank": " ".join(map(str, case.threads)),
+        "reduce_seconds": case.reduce_seconds,
+        "reduce_busy_seconds": None if math.isnan(case.busy_seconds) else case.busy_seconds,
+        "communication_seconds": in_flight,
+        "communication_exposed_seconds": exposed,
+        "checkpoint_mean_seconds": case.checkpoint_mean_seconds,
+        "slowest_rank": slowest.steps.rank, "slowest_place": rank_name(slowest.steps),
+        "slowest_host": slowest.steps.host, "slowest_own_seconds": slowest.own_seconds,
+        "slowest_above_median": slowest.excess, "memory_peak_bytes": case.peak_bytes,
+        "mfu": None if math.isnan(case.mfu) else case.mfu,
+    }
+
+
+def csv_text(records: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def json_text(groups: Sequence[Group], records: Sequence[dict[str, Any]], runs: Sequence[Run],
+              cases: Sequence[Case], notes: Sequence[str], skip: int) -> str:
+    decks = named_decks(cases)
+    content = {
+        "format": 1, "skipped_steps_of_each_start": skip,
+        "groups": [{"number": number, "scaling": group.kind, "base_ranks": group.base.ranks,
+                    "base_run": group.base.layout.run.label,
+                    "base_step_seconds": group.base.step_seconds,
+                    "rows": [row for row in records if row["group"] == number],
+                    "traffic": [{"run": case.layout.run.label, "ranks": case.ranks,
+                                 "layout": case.shape, "groups": case.traffic}
+                                for case in group.cases]}
+                   for number, group in enumerate(groups, 1)],
+        "decks": decks, "deck_differences": differences(list(decks.values())),
+        "runs": [run.label for run in runs], "notes": list(notes),
+    }
+    return json.dumps(sanitized(content), indent=2, allow_nan=False) + "\n"
+
+
+def group_text(number: int, group: Group) -> str:
+    header, rows = scaling_rows(group)
+    note = f"\n{mfu_note(group)}" if mfu_note(group) else ""
+    return f"{numbered_title(number, group)}\n{base_text(group)}\n\n{text_table(header, rows)}{note}"
+
+
+DEFAULT_SKIP = 5
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a report is about; `study` if it is a study."""
+
+    runs: list[Run]
+    cases: list[Case]
+    groups: list[Group]
+    notes: list[str]
+    skip: int
+    study: StudyPart | None = None
+    source: Source = field(default_factory=lambda: Source((), ()))
+
+
+def read_runs(names: Sequence[str], base_ranks: int | None, skip: int) -> Content:
+    runs = list({run.path.resolve(): run for run in find_runs(names)}.values())
+    cases: list[Case] = []
+    notes: list[str] = []
+    for run in runs:
+        more_cases, more_notes = read_cases(run, skip)
+        cases += more_cases
+        notes += more_notes
+    groups = make_groups(cases, base_ranks)
+    return Content(runs, cases, groups, notes + group_notes(groups, base_ranks), skip, None, Source(cases, runs))
+
+
+def read_study(folder: Path, base_ranks: int | None, skip: int | None) -> Content:
+    """Points that are too short to be measured, or no training runs, are in the study's own tables."""
+    study = read_study_part(folder, skip)
+    groups = make_groups(study.cases, base_ranks) if study.cases else []
+    notes = study.notes + (group_notes(groups, base_ranks) if groups else [])
+    return Content(study.runs, study.cases, groups, notes, study.skip, study, study.source)
+
+
+def document_of(content: Content) -> Document:
+    study = content.study
+    sections = [setup_section(content.source), *(study.sections if study else [])]
+    sections += [group_section(number, group) for number, group in enumerate(content.groups, 1)]
+    sections += prediction_section(content.cases)
+    has_curves = study is not None and study.has_learning
+    sections += [] if has_curves else learning_section(content.runs)
+    sections += optimization_sections(content.cases)
+    sections += [runs_section(content.cases)] if content.cases else []
+    sections += [Section("Notes", points=content.notes)] if content.notes else []
+    sections += [Section("How it is measured", list(METHOD))] if content.cases else []
+    lead = lead_text(content.groups, content.runs, content.cases, content.skip) if content.cases else ""
+    title = study.title if study else "Scaling report"
+    return Document(title, " ".join(text for text in (study.about if study else "", lead) if text), sections)
+
+
+def write_document(document: Document, folder: Path) -> tuple[list[Path], list[str]]:
+    """Paths, and what could not be written."""
+    page, text, pdf = (folder / f"report.{suffix}" for suffix in ("html", "md", "pdf"))
+    page.write_text(html_text(document), encoding="utf-8")
+    text.write_text(markdown_text(document), encoding="utf-8")
+    problem = write_pdf(document, pdf)
+    written = [page, text, *([] if problem else [pdf])]
+    for drawing in document.drawings:
+        written += save(drawing.figure, folder / drawing.name)
+    return written, [problem] if problem else []
+
+
+def write_tables(content: Content, folder: Path) -> list[Path]:
+    """scaling.csv and scaling.json of runs, study.csv of a study."""
+    records = [record(number, group, case) for number, group in enumerate(content.groups, 1) for case in group.cases]
+    texts = {"study.csv": content.study.csv} if content.study else {}
+    if records:
+        texts["scaling.csv"] = csv_text(records)
+        texts["scaling.json"] = json_text(content.groups, records, content.runs, content.cases, content.notes,
+                                          content.skip)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in texts]
+
+
+def read_content(names: Sequence[str], base_ranks: int | None, skip: int | None) -> tuple[Content, Path | None]:
+    """And the folder of the study, if it is one."""
+    is_study = [is_study_folder(Path(name)) or is_study_folder(Path("runs") / name) for name in names]
+    if any(is_study) and len(names) > 1:
+        raise UserError("a report is of one study or of runs; give one study's folder alone")
+    if any(is_study):
+        folder = find_study(names[0])
+        return read_study(folder, base_ranks, skip), folder
+    return read_runs(names, base_ranks, DEFAULT_SKIP if skip is None else skip), None
+
+
+def report(names: Sequence[str], output: Path | None, base_ranks: int | None, skip: int | None) -> str:
+    """Writes report.html, .md and .pdf, the figures and tables; returns what to print. Of a study the
+    folder is its own report/ unless `output` names another."""
+    content, study = read_content(names, base_ranks, skip)
+    if output is None and study is None:
+        raise UserError("where shall the report of these runs be written? give --output DIR")
+    folder = output_folder(output if output is not None or study is None else study / "report")
+    document = document_of(content)
+    written, problems = write_document(document, folder)
+    written += write_tables(content, folder)
+    tables = content.study.tables if content.study else []
+    tables = tables + [group_text(number, group) for number, group in enumerate(content.groups, 1)]
+    return "\n".join(["\n\n".join(tables), "", *(f"note: {note}" for note in [*content.notes, *problems]),
+                      *map(str, written)])

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report before it is written: sections of text, tables and figures; and its files."""
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Sequence
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from analysis.style import Figure, inline_svg
+from analysis.tables import markdown_table
+
+PRINT_DOTS_PER_INCH = 200
+NO_PDF = ("there is no {path}: Python module {name} cannot be loaded; apt install weasyprint, or print the HTML page "
+          "from a browser")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table; `text`: its cells are words; `base`: the row that others are compared with."""
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text: bool = False
+    base: int = -1
+
+    @property
+    def markdown(self) -> str:
+        return markdown_table(self.header, self.rows, self.text)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure under the name of its files; `label` is for those who cannot see it."""
+
+    name: str
+    figure: Figure
+    caption: str
+    label: str
+
+    @property
+    def svg(self) -> str:
+        return inline_svg(self.figure, self.name, self.label)
+
+    @property
+    def png(self) -> str:
+        """As the address of an image that is inside the page."""
+        content = io.BytesIO()
+        self.figure.savefig(content, format="png", dpi=PRINT_DOTS_PER_INCH)
+        return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode('ascii')}"
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    paragraphs: list[str] = field(default_factory=list)
+    points: list[str] = field(default_factory=list)  # of a list
+    drawings: list[Drawing] = field(default_factory=list)
+    sheets: list[Sheet] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)  # paragraphs below the tables
+
+
+@dataclass(frozen=True)
+class Document:
+    title: str
+    lead: str
+    sections: list[Section]
+
+    @property
+    def drawings(self) -> list[Drawing]:
+        return [drawing for section in self.sections for drawing in section.drawings]
+
+
+def environment() -> Environment:
+    """HTML is escaped, Markdown is not; a name that a template misspells is an error."""
+    return Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), undefined=StrictUndefined,
+                       autoescape=lambda name: bool(name and ".html" in name), trim_blocks=True, lstrip_blocks=True,
+                       keep_trailing_newline=True)
+
+
+def html_text(document: Document, drawn: str = "svg") -> str:
+    """`drawn`: figures as svg, or as png."""
+    return environment().get_template("report.html.j2").render(document=document, drawn=drawn)
+
+
+def markdown_text(document: Document) -> str:
+    text = environment().get_template("report.md.j2").render(document=document)
+    return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def write_pdf(document: Document, path: Path) -> str:
+    """Empty, or why there is none. The PDF is the page as print shows it; WeasyPrint 57 leaves out the
+    letters of matplotlib's SVG, so the figures are pixels there."""
+    try:
+        from weasyprint import HTML
+    except (ModuleNotFoundError, OSError) as error:  # OSError: a library that it loads is missing
+        return NO_PDF.format(path=path, name=getattr(error, "name", None) or "weasyprint")
+    HTML(string=html_text(document, "png")).write_pdf(path)
+    return ""

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sections of a report on runs: groups that scale, learning curves, runs, and how it is measured."""
+from __future__ import annotations
+
+import math
+from typing import Sequence
+
+import numpy as np
+
+from analysis.learning import draw_steps, run_numbers
+from analysis.report.document import Drawing, Section, Sheet
+from analysis.report.plot import draw_group
+from analysis.report.sentences import law_sheet, scaling_sentences
+from analysis.report.tables import (
+    FIRST_HEADER, Table, base_text, communication_rows, deck_rows, first_cells, machine_rows, mfu_note,
+    numbered_title, part_rows, scaling_rows, slowest_rows, traffic_rows,
+)
+from analysis.runs import Run, read_metrics
+from analysis.scaling import Case, Group
+from analysis.step_time import MIB
+from analysis.study.prediction import read_prediction
+from analysis.tables import counted, number
+
+CURVE_ROWS = ("last step", "diverged", "training loss, mean of last 20 steps", "validation loss, last",
+              "validation perplexity, last", "validation token accuracy, last (%)", "tokens", "wall time (s)")
+
+METHOD = (
+    "Seconds come from the timing files of every rank. A step lasts until its slowest rank ends "
+    "it; the time per step is the median over steps, its spread the first and third quartile. The "
+    "parts are means over ranks and over the steps between the quartiles, scaled to the median, so "
+    "that they add up to it.",
+    "Compute is forward and backward. Checkpoints per step are the mean over all steps, since the "
+    "median step writes none. Other is what a rank's step has beyond its named parts. Skew "
+    "is the time from the mean rank's end of a step to the slowest rank's.",
+    "Speed-up is the ratio of tokens per second to the base, efficiency the speed-up divided by "
+    "the ratio of ranks. The base is the fastest run with its rank count.",
+    "Runs of equal tokens per step are strong scaling. Runs of equal tokens per step and rank are weak "
+    "scaling if two rank counts have runs that are in no strong scaling, or one has and the runs begin at "
+    "the fewest ranks: between strong runs of several batches equal tokens per rank are chance.",
+    "Reductions are counted from start to end, each by itself: if several are under way at "
+    "once their sum can exceed the step, the time with one or more under way cannot. What of it is "
+    "waited for is exposed, and part of the step; waiting for slower ranks is no part of it, but "
+    "stands by itself (wait). Tensor and pipeline communication is counted while a rank waits for "
+    "it. "
+    "Traffic is the mean over steps and over the ranks of a group: bytes of the buffers handed in, "
+    "time in flight from each call to its end, and the time that the host waits.",
+    "The slowest rank is the one with the most work of its own: its step without the time that it "
+    "waits for other ranks, which ranks share.",
+)
+
+
+def sheet(caption: str, table: Table, text: bool = False, base: int = -1) -> Sheet:
+    return Sheet(caption, table[0], table[1], text, base)
+
+
+def picture_name(number: int) -> str:
+    return "scaling" if number == 1 else f"scaling_{number}"
+
+
+def group_section(number: int, group: Group) -> Section:
+    base = next(index for index, case in enumerate(group.cases) if case is group.base)
+    drawing = Drawing(picture_name(number), draw_group(group),
+                      "Rate, speed-up and efficiency by ranks, and where the time of a median step went. Filled marks: "
+                      "the fastest layout of a rank count; hollow marks: others." if group.kind != "single" else
+                      "Where the time of a median step went.",
+                      f"Rate, speed-up, efficiency and parts of a step of group {number}; the tables below hold the "
+                      "same numbers")
+    sheets = [sheet("Time per step, rate, speed-up", scaling_rows(group), base=base)]
+    sheets += [sheet(caption, table, base=base) for caption, table in (
+        ("Parts of a step, adding up to it", part_rows(group)), ("Communication", communication_rows(group)),
+        ("Slowest rank", slowest_rows(group)))]
+    laws = law_sheet(group)
+    traffic = traffic_rows(group)
+    sheets += [laws] if laws else []
+    sheets += [sheet("Traffic of a step and rank, by group", traffic)] if traffic[1] else []
+    note = mfu_note(group)
+    return Section(numbered_title(number, group), [base_text(group)], scaling_sentences(group), [drawing], sheets,
+                   [note] if note else [])
+
+
+def worst_sentence(what: str, errors: Sequence[float]) -> str:
+    """Empty if nothing was predicted."""
+    if not errors:
+        return ""
+    return (f"The {what} of the plans, made before each run, differs from the measured one by at most "
+            f"{number(100.0 * max(map(abs, errors)), 1)} %, in the median by "
+            f"{number(100.0 * float(np.median(np.abs(errors))), 1)} %, over {counted(len(errors), 'layout')}.")
+
+
+def compared(predicted: float, measured: float, unit: float) -> list[str]:
+    error = predicted / measured - 1.0 if measured > 0 else math.nan
+    return [number(predicted * unit, 2), number(measured * unit, 2), number(100.0 * error, 1)]
+
+
+def prediction_section(cases: Sequence[Case]) -> list[Section]:
+    """Of runs that `plan` predicted before they started, as jobs/study.py does."""
+    found = [(case, read_prediction(case.layout.run.path)) for case in cases]
+    found = [(case, each) for case, each in found if not math.isnan(each.memory_bytes)]
+    if not found:
+        return []
+    rows = [[*first_cells(case), *compared(each.memory_bytes, case.peak_bytes, 1 / MIB),
+             *compared(each.step_seconds, case.step_seconds, 1e3)] for case, each in found]
+    errors = [each.memory_bytes / case.peak_bytes - 1.0 for case, each in found if case.peak_bytes > 0]
+    times = [each.step_seconds / case.step_seconds - 1.0 for case, each in found
+             if not math.isnan(each.step_seconds)]
+    told = [worst_sentence("memory of the fullest rank", errors), worst_sentence("time of a step", times)]
+    header = [*FIRST_HEADER, "predicted (MiB)", "measured peak (MiB)", "difference (%)", "predicted step (ms)",
+              "measured step (ms)", "difference (%)"]
+    return [Section("Predicted beside measured", points=[text for text in told if text],
+                    sheets=[Sheet("Memory of the fullest rank, and time of a step", header, rows)])]
+
+
+def learning_section(runs: Sequence[Run]) -> list[Section]:
+    found = [read_metrics(run) for run in runs if (run.path / "metrics.jsonl").is_file()]
+    if not found:
+        return []
+    columns = [run_numbers(metrics) for metrics in found]
+    rows = [[metrics.run.label, *(column[name] for name in CURVE_ROWS)] for metrics, column in zip(found, columns)]
+    drawing = Drawing("learning", draw_steps(found), "Lines: training; marks: validation.",
+                      "Loss, perplexity and token accuracy against steps; the table below holds the last values")
+    return [Section("Learning curves", drawings=[drawing],
+                    sheets=[Sheet("Losses in nats", ["run", *CURVE_ROWS], rows)])]
+
+
+def runs_section(cases: Sequence[Case]) -> Section:
+    decks = deck_rows(cases)
+    sheets = [sheet("Starts, hardware and commits", machine_rows(cases), text=True)]
+    sheets += [sheet("Deck keys that differ, without names and layout", decks, text=True)] if decks[1] else []
+    return Section("Runs", sheets=sheets,
+                   after=[] if decks[1] else ["The decks differ in nothing but names and layout."])
+
+
+def lead_text(groups: Sequence[Group], runs: Sequence[Run], cases: Sequence[Case], skip: int) -> str:
+    return (f"{counted(len(cases), 'layout')} of {counted(len(runs), 'run')} in {counted(len(groups), 'group')}; "
+            f"only runs of one group are compared. The first {skip} steps of each start are left out.")

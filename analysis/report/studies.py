@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report on a study adds: its tables and figures, and sentences on its rows beside the base."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Sequence
+
+from analysis.report.document import Drawing, Section, Sheet
+from analysis.report.optimizations import SAME
+from analysis.report.setup import Source
+from analysis.runs import Run
+from analysis.scaling import Case
+from analysis.study.columns import fitted, is_relative
+from analysis.study.command import pictures_of, read_all_cases, training_runs
+from analysis.study.measured import read_benches
+from analysis.study.record import OUT_OF_MEMORY, Record, read_study_folder
+from analysis.study.rows import Result, Row, read_result
+from analysis.study.tell import Told, axis_title, csv_text, tell
+from analysis.tables import text_table
+
+MOST_SENTENCES = 24
+# Columns whose change beside the base is told, if the study measures them.
+TOLD = ("memory_peak_bytes", "tokens_per_second", "final_loss", "step_seconds")
+
+
+@dataclass(frozen=True)
+class StudyPart:
+    title: str
+    about: str
+    sections: list[Section]
+    tables: list[str]  # as text
+    csv: str
+    runs: list[Run]
+    cases: list[Case]
+    notes: list[str]
+    skip: int
+    source: Source
+    has_learning: bool
+
+
+def row_name(row: Row) -> str:
+    return ", ".join(f"{axis_title(name)} {label}" for name, label in row.labels.items())
+
+
+def change_of(result: Result, row: Row, base: Row, name: str) -> str:
+    """Such as "peak memory (MiB) 100.0 to 60.0 (-40.0 %)"; empty if one of them was not measured."""
+    old, new = base.value(name), row.value(name)
+    if math.isnan(old) or math.isnan(new) or not old > 0:
+        return ""
+    change = new / old - 1.0
+    told = "unchanged" if abs(change) < SAME else f"{100 * change:+.1f} %"
+    each = fitted(name, (old, new))
+    return f"{each.title} {each.text(old)} to {each.text(new)} ({told})"
+
+
+def shown_columns(result: Result) -> list[str]:
+    """Those of TOLD that some table or plot of the study shows."""
+    named = {name.removesuffix("_change") for table in result.study.tables for name in table.columns}
+    named |= {name for plot in result.study.plots for name in plot.y}
+    return [name for name in TOLD if name in named and not is_relative(name)]
+
+
+def row_sentences(result: Result) -> list[str]:
+    """Each row beside the one that it is compared with, and which rows ran out of memory."""
+    told = []
+    for row in result.rows:
+        base = result.base_of(row)
+        if base is None or base is row:
+            continue
+        changes = [change_of(result, row, base, name) for name in shown_columns(result)]
+        found = "; ".join(change for change in changes if change)
+        if found:
+            told.append(f"{row_name(row)} beside {row_name(base)}: {found}.")
+    if len(told) > MOST_SENTENCES:
+        told = told[:MOST_SENTENCES] + [f"{len(told) - MOST_SENTENCES} more rows are in the tables."]
+    gone = [row_name(row) for row in result.rows if row.state == OUT_OF_MEMORY]
+    if gone:
+        told.append(f"{len(gone)} of {len(result.rows)} rows ran out of memory: {'; '.join(gone)}.")
+    return told
+
+
+def study_section(folder: Path, result: Result, tables: Sequence[Told]) -> Section:
+    drawings = [Drawing(picture.name, picture.figure, "", f"{picture.title}; the tables hold the same numbers")
+                for picture in pictures_of(folder, result) if not is_own(result, picture.name)]
+    sheets = [Sheet(table.title, table.header, table.rows) for table in tables]
+    return Section("Results of the study", [], row_sentences(result), drawings, sheets)
+
+
+def is_own(result: Result, name: str) -> bool:
+    """A report draws groups that scale in sections of their own."""
+    return any(plot.kind == "scaling" and (name == plot.name or name.startswith(f"{plot.name}_"))
+               for plot in result.study.plots)
+
+
+def source_of(folder: Path, records: Sequence[Record], cases: Sequence[Case], runs: Sequence[Run]) -> Source:
+    decks = list(dict.fromkeys(str(record.settings["deck"]) for record in records if record.settings["deck"]))
+    return Source(cases, runs, read_benches(folder, records), [record.machine for record in records], decks)
+
+
+def read_study_part(folder: Path, skip: int | None) -> StudyPart:
+    study = read_study_folder(folder)
+    result = read_result(folder, study)
+    tables = [tell(result, table) for table in study.tables]
+    runs = training_runs(folder, result)
+    steps = study.skip if skip is None else skip
+    cases, notes = read_all_cases(runs, steps)
+    told = dict.fromkeys([*result.notes, *notes])
+    return StudyPart(
+        study.title, study.about, [study_section(folder, result, tables)],
+        [f"{table.title}\n\n{text_table(table.header, table.rows)}" for table in tables], csv_text(result), runs, cases,
+        list(told), steps, source_of(folder, result.records, cases, runs),
+        any(plot.kind == "learning" for plot in study.plots))

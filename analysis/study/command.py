@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`study`: the tables and plots that a study's file describes."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Sequence
+
+from analysis.errors import UserError
+from analysis.learning import draw_steps
+from analysis.report.plot import draw_group
+from analysis.runs import Run, read_metrics
+from analysis.scaling import Case, make_groups, read_cases
+from analysis.step_time import draw as draw_times
+from analysis.study.draw import draw_plot
+from analysis.study.measured import read_benches
+from analysis.study.record import find_study, point_folder, read_study_folder
+from analysis.study.rows import Result, read_result
+from analysis.study.spec import RUN_KINDS, Plot
+from analysis.study.tell import Told, csv_text, tell
+from analysis.style import Figure, save
+from analysis.subject import device_text, either, subject_of_runs
+from analysis.sweep import draw as draw_sweep
+from analysis.sweep import read_points
+from analysis.tables import markdown_table, output_folder, text_table
+from analysis.timings import read_layouts
+
+
+@dataclass(frozen=True)
+class Picture:
+    name: str
+    title: str
+    figure: Figure
+
+
+def training_runs(folder: Path, result: Result) -> list[Run]:
+    """Points of which there are metrics, in the order of the rows."""
+    names = dict.fromkeys(name for row in result.rows for name in row.points)
+    paths = [point_folder(folder, name) for name in names]
+    return [Run(path, path.name) for path in paths if (path / "metrics.jsonl").is_file()]
+
+
+def read_all_cases(runs: Sequence[Run], skip: int) -> tuple[list[Case], list[str]]:
+    """Runs that are too short to be measured are noted."""
+    cases: list[Case] = []
+    notes: list[str] = []
+    for run in runs:
+        try:
+            more, told = read_cases(run, skip)
+        except UserError as error:
+            notes.append(f"{run.label}: {error}")
+            continue
+        cases += more
+        notes += told
+    return cases, notes
+
+
+def of_runs(plot: Plot, runs: Sequence[Run], skip: int) -> list[Picture]:
+    """Plots that other commands draw too."""
+    if plot.kind == "learning":
+        return [Picture(plot.name, plot.title, draw_steps([read_metrics(run) for run in runs]))]
+    if plot.kind == "sweep":
+        return [Picture(plot.name, plot.title, draw_sweep(read_points(runs), subject_of_runs(runs)))]
+    if plot.kind == "time":
+        layouts = [layout for run in runs for layout in read_layouts(run, skip)[0]]
+        return [Picture(plot.name, plot.title, draw_times(layouts))]
+    groups = make_groups(read_all_cases(runs, skip)[0], None)
+    return [Picture(plot.name if number == 1 else f"{plot.name}_{number}", plot.title,
+                    draw_group(group)) for number, group in enumerate(groups, 1)]
+
+
+def bench_subject(folder: Path, result: Result) -> str:
+    """Model, precision and device, as subject_of_runs has them for runs."""
+    benches = read_benches(folder, result.records)
+    words = (either([str(each["model"]) for each in benches], "several models"),
+             either([str(each["precision"]) for each in benches], "several precisions"),
+             device_text(str(each["device"]) for each in benches))
+    return "; ".join(word for word in words if word) or result.study.name
+
+
+def pictures_of(folder: Path, result: Result) -> list[Picture]:
+    """In the order of the study; without what needs runs if there are none."""
+    runs = training_runs(folder, result)
+    found: list[Picture] = []
+    subject = subject_of_runs(runs) or bench_subject(folder, result)
+    for plot in result.study.plots:
+        if plot.kind not in RUN_KINDS:
+            found.append(Picture(plot.name, plot.title, draw_plot(result, plot, subject)))
+        elif runs:
+            found += of_runs(plot, runs, result.study.skip)
+    return found
+
+
+def markdown(result: Result, tables: Sequence[Told], pictures: Sequence[Picture]) -> str:
+    parts = [f"# {result.study.title}", result.study.about]
+    parts += [f"## {table.title}\n\n{markdown_table(table.header, table.rows)}" for table in tables]
+    parts += [f"![{picture.title}]({picture.name}.png)" for picture in pictures]
+    parts += ["\n".join(f"- {note}" for note in result.notes)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def study(name: str, output: Path | None) -> str:
+    """Writes study.md, study.csv and the figures; returns what to print."""
+    place = find_study(name)
+    result = read_result(place, read_study_folder(place))
+    folder = output_folder(output or place / "report")
+    tables = [tell(result, table) for table in result.study.tables]
+    pictures = pictures_of(place, result)
+    written = [folder / "study.md", folder / "study.csv"]
+    written[0].write_text(markdown(result, tables, pictures), encoding="utf-8")
+    written[1].write_text(csv_text(result), encoding="utf-8")
+    for picture in pictures:
+        written += save(picture.figure, folder / picture.name)
+    told = [f"{table.title}\n\n{text_table(table.header, table.rows)}" for table in tables]
+    return "\n".join(["\n\n".join(told), "", *(f"note: {note}" for note in result.notes), *map(str, written)])

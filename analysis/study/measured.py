@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a point measured, by the names of COLUMNS; what it did not measure is absent."""
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, Iterator, Sequence
+
+import numpy as np
+
+from analysis.deck import read_deck
+from analysis.divergence import has_diverged
+from analysis.errors import UserError
+from analysis.runs import Metrics, Run, best_value, final_loss, last_value, mean_of_last, read_metrics
+from analysis.scaling import COMPUTE, EXPOSED, Case, read_cases
+from analysis.study.prediction import Prediction, printed_bytes, read_prediction
+from analysis.study.record import BENCH, OUTPUT, Record, point_folder
+from analysis.subject import parameter_count
+from analysis.timings import BUSY, RankSteps, read_layouts
+
+Values = dict[str, float]
+
+def of_step(case: Case) -> Values:
+    """Of a median step."""
+    busy = case.reduce_seconds if math.isnan(case.busy_seconds) else case.busy_seconds
+    communication = busy + case.parts["tensor"] + case.parts["pipeline"]
+    compute = case.seconds(COMPUTE)
+    return {
+        "step_seconds": case.step_seconds, "tokens_per_second": case.tokens_per_second,
+        "tokens_per_second_per_rank": case.tokens_per_second / case.ranks, "mfu": case.mfu,
+        "memory_peak_bytes": case.peak_bytes, "compute_seconds": compute,
+        "communication_seconds": communication, "exposed_seconds": case.seconds(EXPOSED),
+        "compute_by_communication": compute / communication if communication > 0 else math.nan,
+        "optimizer_seconds": case.parts["optimizer"], "wait_seconds": case.parts["wait"],
+        "idle_seconds": case.parts["idle"], "data_seconds": case.parts["data"],
+        "checkpoint_seconds": case.checkpoint_mean_seconds,
+    }
+
+
+def total(ranks: list[RankSteps], name: str) -> float:
+    """Over all steps, mean over ranks."""
+    return float(np.mean([rank.columns[name].sum() for rank in ranks])) if name in ranks[0].columns else 0.0
+
+
+def of_run(run: Run) -> Values:
+    """Sums over all steps of the run, its first ones too: an epoch as a user waits for it."""
+    ranks = read_layouts(run, 0)[0][-1].ranks
+    busy = total(ranks, BUSY if BUSY in ranks[0].columns else "reduce_seconds")
+    others = total(ranks, "tensor_comm_seconds") + total(ranks, "pipeline_comm_seconds")
+    return {
+        "run_seconds": float(np.max([rank.columns["step_seconds"] for rank in ranks], axis=0).sum()),
+        "run_compute_seconds": total(ranks, "forward_seconds") + total(ranks, "backward_seconds"),
+        "run_communication_seconds": busy + others,
+        "run_exposed_seconds": total(ranks, "reduce_exposed_seconds") + others,
+    }
+
+
+def of_losses(metrics: Metrics) -> Values:
+    """The validation's perplexity and accuracy, else the training's last."""
+    validation = metrics.column("validation_loss")
+    prefix = "" if np.isnan(validation).all() else "validation_"
+    return {
+        "training_loss": mean_of_last(metrics.column("loss")), "validation_loss": last_value(validation),
+        "best_validation_loss": best_value(validation), "final_loss": final_loss(metrics),
+        "perplexity": last_value(metrics.perplexity(prefix)),
+        "token_accuracy": last_value(metrics.column(f"{prefix}token_accuracy")),
+        "tokens": last_value(metrics.column("tokens")), "steps": float(metrics.steps[-1]),
+        "wall_seconds": last_value(metrics.column("wall_seconds")),
+    }
+
+
+def train_values(folder: Path, skip: int) -> tuple[Values, list[str]]:
+    """Values of a training run, and notes on what is missing."""
+    run = Run(folder, folder.name)
+    values: Values = {}
+    notes: list[str] = []
+    if (folder / "deck.yaml").is_file():
+        values["parameters"] = float(parameter_count(read_deck(run)) or math.nan)
+    try:
+        metrics = read_metrics(run)
+        values |= of_losses(metrics) | {"diverged": float(has_diverged(metrics))}
+        cases, _ = read_cases(run, skip)
+        values |= of_step(cases[-1]) | of_run(run)
+    except UserError as error:
+        notes.append(f"{folder.name}: {error}")
+    return values, notes
+
+
+def component_values(components: dict[str, Any]) -> Values:
+    """Of `--components`: attention beside feed-forward."""
+    if not {"attention", "ffn"} <= set(components):
+        return {}
+    attention, ffn = components["attention"], components["ffn"]
+    values = {"attention_seconds": attention["seconds"], "ffn_seconds": ffn["seconds"]}
+    for name, key in (("attention_by_ffn_seconds", "seconds"), ("attention_by_ffn_flops", "flops")):
+        if ffn[key] > 0:
+            values[name] = attention[key] / ffn[key]
+    return values
+
+
+def bench_modes(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By mode: `--mode all` measures three, any other mode itself."""
+    return content["modes"] if "modes" in content else {content["mode"]: content}
+
+
+def read_benches(folder: Path, records: Sequence[Record]) -> list[dict[str, Any]]:
+    """What bench wrote, of all points that are of it and ended."""
+    paths = [point_folder(folder, record.name) / BENCH for record in records if record.settings["command"] == "bench"]
+    return [dict(json.loads(path.read_text(encoding="utf-8"))) for path in paths if path.is_file()]
+
+
+def bench_values(folder: Path) -> Iterator[tuple[str, Values]]:
+    content = json.loads((folder / BENCH).read_text(encoding="utf-8"))
+    for mode, each in bench_modes(content).items():
+        yield mode, {
+            "step_seconds": each["median_seconds"], "step_mean_seconds": each["mean_seconds"],
+            "step_deviation_seconds": each["standard_deviation_seconds"],
+            "first_step_seconds": each["step_seconds"][0], "steps": float(len(each["step_seconds"])),
+            "tokens_per_second": each["tokens_per_second"],
+            "tokens_per_second_per_rank": each["tokens_per_second"] / content["ranks"],
+            "mfu": math.nan if each["mfu"] is None else each["mfu"], "model_flops": each["model_flops"],
+            "memory_peak_bytes": float(each["memory_peak_bytes"]), "parameters": float(content["parameters"]),
+        } | component_values(each.get("components") or {})
+
+
+def accumulated(path: Path) -> Values:
+    if not path.is_file():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return {"accumulated_sum": content["sum"], "accumulated_error": content["sum"] / content["exact"] - 1.0}
+
+
+def error_of(predicted: float, measured: float) -> float:
+    return predicted / measured - 1.0 if measured > 0 else math.nan
+
+
+def with_prediction(values: Values, predicted: Prediction) -> Values:
+    return values | {
+        "memory_predicted_bytes": predicted.memory_bytes, "step_predicted_seconds": predicted.step_seconds,
+        "memory_prediction_error": error_of(predicted.memory_bytes, values.get("memory_peak_bytes", math.nan)),
+        "step_prediction_error": error_of(predicted.step_seconds, values.get("step_seconds", math.nan))}
+
+
+def measured_values(folder: Path, record: Record, skip: int) -> tuple[dict[str, Values], list[str]]:
+    """Values by mode of `bench`, by an empty name otherwise; and notes."""
+    place = point_folder(folder, record.name)
+    ranks = {"ranks": float(record.settings["ranks"])}
+    command = record.settings["command"]
+    if command == "plan":
+        return {"": ranks | with_prediction({}, Prediction(printed_bytes(place / OUTPUT)))}, []
+    if command == "accumulation":
+        return {"": accumulated(place / BENCH)}, []
+    predicted = read_prediction(place)
+    if command == "bench":
+        if not (place / BENCH).is_file():
+            return {"": ranks | with_prediction({}, predicted)}, []
+        # A plan is of a whole step.
+        return {mode: ranks | (with_prediction(values, predicted) if mode == "step" else values)
+                for mode, values in bench_values(place)}, []
+    values, notes = train_values(place, skip) if (place / "metrics.jsonl").is_file() else ({}, [])
+    return {"": ranks | with_prediction(values, predicted)}, notes

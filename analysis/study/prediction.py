@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `plan` said of a point before it ran."""
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.errors import UserError
+
+PLAN, PLAN_JSON = "plan.txt", "plan.json"
+UNITS = {"bytes": 1.0, "KiB": 2.0 ** 10, "MiB": 2.0 ** 20, "GiB": 2.0 ** 30, "TiB": 2.0 ** 40}
+_LARGEST = re.compile(r"^largest\s+.*?: ([0-9.]+) (bytes|KiB|MiB|GiB|TiB) on ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of the fullest rank and of a step; NaN: not predicted. Step times need a machine file."""
+
+    memory_bytes: float = math.nan
+    step_seconds: float = math.nan
+
+
+def printed_bytes(path: Path) -> float:
+    """As `plan` prints it, with the decimals that it prints."""
+    if not path.is_file():
+        return math.nan
+    match = _LARGEST.search(path.read_text(encoding="utf-8", errors="replace"))
+    return float(match[1]) * UNITS[match[2]] if match else math.nan
+
+
+def read_prediction(place: Path) -> Prediction:
+    """From plan.json if study.py knew the machine, else from what was printed."""
+    path = place / PLAN_JSON
+    if not path.is_file():
+        return Prediction(printed_bytes(place / PLAN))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Prediction(float(content["memory_bytes"]), float(content["step_seconds"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read ({error}); remove it") from error

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of a study: a combination of its axes, repetitions taken together."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Sequence
+
+import numpy as np
+
+from analysis.errors import UserError
+from analysis.runs import Run, mean_of_last, read_metrics
+from analysis.study.columns import CHANGE, RELATIVE, is_relative
+from analysis.study.measured import Values, measured_values
+from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, RESULTS, Record, point_folder, read_records
+from analysis.study.spec import Axis, Choice, Study
+
+MODE = "mode"
+
+
+@dataclass(frozen=True)
+class Row:
+    """`values` are means over repetitions, `spread` their least and largest."""
+
+    labels: dict[str, str]
+    points: list[str]
+    state: str
+    values: Values
+    spread: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def value(self, name: str) -> float:
+        return self.values.get(name, math.nan)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A study as far as it ran; `axes` has the modes of `bench --mode all` too."""
+
+    study: Study
+    axes: list[Axis]
+    rows: list[Row]
+    records: list[Record]
+    notes: list[str]
+
+    def relative(self, row: Row, name: str) -> float:
+        """A ratio to the base row; NaN if there is none."""
+        base = self.base_of(row)
+        if base is None:
+            return math.nan
+        measured = RELATIVE.get(name, name.removesuffix(CHANGE))
+        own, other = row.value(measured), base.value(measured)
+        if not other > 0 or math.isnan(own):
+            return math.nan
+        if name == "run_speed_up":
+            return other / own
+        if name == "efficiency":
+            return own / other * base.value("ranks") / row.value("ranks")
+        return own / other if name == "speed_up" else own / other - 1.0
+
+    def base_of(self, row: Row) -> Row | None:
+        """The row that differs from this one in the study's `base` alone."""
+        if not self.study.base:
+            return None
+        labels = row.labels | self.study.base
+        return next((each for each in self.rows if each.labels == labels and each.state == DONE), None)
+
+    def value(self, row: Row, name: str) -> float:
+        return self.relative(row, name) if is_relative(name) else row.value(name)
+
+    def selected(self, where: dict[str, str]) -> list[Row]:
+        return [row for row in self.rows if all(row.labels.get(key) == label for key, label in where.items())]
+
+
+def state_of(records: Sequence[Record], values: Sequence[Values]) -> str:
+    """The worst of the repetitions; a run can diverge and still end well."""
+    states = [DIVERGED if record.state == DONE and each.get("diverged") else record.state
+              for record, each in zip(records, values)]
+    unfinished = [state for state in states if state not in RESULTS]
+    for state in (*unfinished, OUT_OF_MEMORY, DIVERGED):
+        if state in states:
+            return state
+    return DONE
+
+
+def joined(labels: dict[str, str], records: Sequence[Record], values: Sequence[Values]) -> Row:
+    names = dict.fromkeys(name for each in values for name in each)
+    known = {name: [each[name] for each in values if name in each and not math.isnan(each[name])]
+             for name in names}
+    known = {name: numbers for name, numbers in known.items() if numbers}
+    return Row(labels, [record.name for record in records], state_of(records, values),
+               {name: sum(numbers) / len(numbers) for name, numbers in known.items()},
+               {name: (min(numbers), max(numbers)) for name, numbers in known.items() if len(numbers) > 1})
+
+
+def read_result(folder: Path, study: Study) -> Result:
+    """Rows in the order of the axes."""
+    records = list(read_records(folder).values())
+    if not records:
+        raise UserError(f"{folder} holds no point yet; run jobs/study.py first")
+    gathered: dict[tuple[tuple[str, str], ...], list[tuple[Record, Values]]] = {}
+    notes: list[str] = []
+    modes: dict[str, None] = {}
+    names = [axis.name for axis in study.axes]
+    for record in records:
+        if list(record.labels) != names or any(label not in study.axis(axis).labels
+                                               for axis, label in record.labels.items()):
+            notes.append(f"{record.name} is no point of the study any more; left out")
+            continue
+        found, more = measured_values(folder, record, study.skip)
+        notes += more
+        for mode, values in found.items():
+            labels = record.labels | ({MODE: mode} if mode and MODE not in record.labels else {})
+            modes |= dict.fromkeys([labels[MODE]] if MODE in labels else [])
+            gathered.setdefault(tuple(labels.items()), []).append((record, values))
+    axes = study.axes + ([] if MODE in names or len(modes) < 2 else
+                         [Axis(MODE, [Choice(mode, {MODE: mode}) for mode in modes])])
+    rows = [joined({axis.name: dict(labels)[axis.name] for axis in axes if axis.name in dict(labels)},
+                   [record for record, _ in found], [values for _, values in found])
+            for labels, found in gathered.items()]
+    order = {axis.name: {label: index for index, label in enumerate(axis.labels)} for axis in axes}
+    rows = with_equal_time(folder, rows)
+    rows.sort(key=lambda row: [order[axis.name].get(row.labels.get(axis.name, ""), -1) for axis in axes])
+    return Result(study, axes, rows, records, notes + state_notes(records))
+
+
+def with_equal_time(folder: Path, rows: list[Row]) -> list[Row]:
+    """Adds the training loss of each run when the first of them ended: mean of its last steps until then."""
+    ends = [row.values["wall_seconds"] for row in rows if row.state == DONE and "wall_seconds" in row.values]
+    if len(ends) < 2:
+        return rows
+    return [replace(row, values=row.values | {"equal_time_loss": loss_until(folder, row, min(ends))})
+            if "wall_seconds" in row.values else row for row in rows]
+
+
+def loss_until(folder: Path, row: Row, seconds: float) -> float:
+    losses = []
+    for name in row.points:
+        place = point_folder(folder, name)
+        metrics = read_metrics(Run(place, name))
+        losses.append(mean_of_last(metrics.column("loss")[metrics.column("wall_seconds") <= seconds * (1 + 1e-9)]))
+    return float(np.mean(losses))
+
+
+def state_notes(records: Sequence[Record]) -> list[str]:
+    """Points that ended without a result, and those whose memory did not suffice."""
+    return [f"{record.name}: {record.state}{f' ({record.message})' if record.message else ''}"
+            for record in records if record.state != DONE]

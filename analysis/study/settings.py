@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a study sets for a point: keys of the deck, ranks, the deck itself, and options of the command."""
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any, Mapping
+
+import yaml
+
+from analysis.errors import UserError
+
+Settings = dict[str, Any]
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "train": (),
+    "bench": ("mode", "warmup", "steps", "components", "kernels", "cold", "dtypes"),
+    "plan": ("device", "mode", "machine"),
+    "accumulation": ("value", "terms", "sum", "term"),
+}
+WITHOUT_DECK = ("accumulation",)
+OWN = ("command", "deck", "ranks")
+LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.context")
+BATCH = "train.global_batch"
+
+
+class UniqueKeyLoader(yaml.SafeLoader):
+    """YAML that refuses a key that is given twice."""
+
+
+def unique_mapping(loader: UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if key in found:
+            raise yaml.constructor.ConstructorError(None, None, f"`{key}` is given twice", key_node.start_mark)
+        found[key] = loader.construct_object(value_node, deep=True)
+    return found
+
+
+UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, unique_mapping)
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """A file that holds one mapping."""
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=UniqueKeyLoader)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise UserError(f"{where}: {getattr(error, 'problem', None) or 'not YAML'}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected keys with values, found {type(content).__name__}")
+    return content
+
+
+def is_deck_key(name: str) -> bool:
+    return "." in name
+
+
+def check_setting(name: str, where: str) -> None:
+    """Deck keys have a dot; the rest is known by name. What deck keys exist the program says."""
+    if is_deck_key(name) or name in OWN or any(name in options for options in COMMANDS.values()):
+        return
+    known = sorted({*OWN, *(option for options in COMMANDS.values() for option in options)})
+    raise UserError(f"{where}: `{name}` is no setting; give a deck key (section.key) or one of {', '.join(known)}")
+
+
+def value_text(value: Any) -> str:
+    """As --set and options take it, and as labels show it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return f"[{','.join(map(value_text, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def deck_value(deck: Mapping[str, Any], key: str) -> Any:
+    section, name = key.split(".", 1)
+    return (deck.get(section) or {}).get(name)
+
+
+def whole(value: Any, name: str, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"{where}: {name} is `{value_text(value)}`, expected a whole number above 0")
+    return value
+
+
+def complete(settings: Settings, scaling: str, where: str) -> Settings:
+    """Adds what follows from the others: the data ranks of `ranks` or the ranks of the layout, and with
+    weak scaling a batch that grows with the ranks."""
+    if settings["command"] in WITHOUT_DECK:
+        return {**settings, "ranks": 1}
+    deck = load_yaml(Path(settings["deck"]))
+
+    def layout(key: str) -> int:
+        value = settings.get(key, deck_value(deck, key))
+        return whole(1 if value is None else value, key, where)
+
+    done = dict(settings)
+    others = math.prod(layout(key) for key in LAYOUT[1:])
+    if "ranks" not in done:
+        done["ranks"] = others * layout("parallel.data")
+    elif "parallel.data" not in done:
+        ranks = whole(done["ranks"], "ranks", where)
+        if ranks % others:
+            raise UserError(f"{where}: {ranks} ranks are no multiple of the {others} that parallel.tensor x "
+                            "parallel.pipeline x parallel.context take")
+        done["parallel.data"] = ranks // others
+    if scaling == "weak":
+        batch = whole(done.get(BATCH, deck_value(deck, BATCH)), BATCH, where)
+        done[BATCH] = batch * whole(done["ranks"], "ranks", where)
+    return done
+
+
+def identity_of(settings: Settings) -> str:
+    """Equal for two points exactly if they ask the program for the same."""
+    text = Path(settings["deck"]).read_text(encoding="utf-8") if settings["deck"] else ""
+    content = json.dumps([settings, text], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()

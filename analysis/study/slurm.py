@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes sbatch scripts: an array with a task for each point, and a script for each point alone."""
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Sequence
+
+from analysis.study.points import Point
+from analysis.study.record import write_text
+
+SRUN = "srun --mpi=pmix --ntasks={ranks}"
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --ntasks={ranks}
+#SBATCH --output={output}
+#SBATCH --signal=B:USR1@180
+#SBATCH --requeue
+{extra}\
+# {what}
+set -u
+cd {root} || exit 1
+{choose}\
+# bash waits for its children in the background only, so that the signal before the time limit gets through.
+{command} &
+child=$!
+trap 'kill -USR1 "$child"' USR1 TERM
+wait "$child"
+while kill -0 "$child" 2>/dev/null; do  # a signal ended the wait
+  wait "$child"
+done
+wait "$child"
+code=$?
+# 75: the point saved and can go on.
+if [ "$code" -eq 75 ]; then
+  scontrol requeue "{job}"
+fi
+exit "$code"
+"""
+
+
+def study_words(arguments: Sequence[str], point: str) -> str:
+    """`arguments` are those of this program, which comes first."""
+    return f"{shlex.join([sys.executable, *arguments])} --only {point} --launcher {shlex.quote(SRUN)}"
+
+
+def array_script(name: str, points: Sequence[Point], folder: Path, arguments: Sequence[str],
+                 extra: Sequence[str]) -> str:
+    """All points have as many tasks as the largest; srun starts as many as a point has ranks."""
+    names = " ".join(shlex.quote(point.name) for point in points)
+    return SCRIPT.format(
+        name=name, ranks=max(point.ranks for point in points), output=folder / "slurm-%A_%a.out",
+        extra="".join(f"#SBATCH {each}\n" for each in [f"--array=0-{len(points) - 1}", *extra]),
+        what=f"A task for each of {len(points)} points; sbatch {folder / 'study.slurm'}",
+        root=shlex.quote(os.getcwd()), choose=f"points=({names})\n",
+        command=study_words(arguments, '"${points[$SLURM_ARRAY_TASK_ID]}"'),
+        job="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}")
+
+
+def point_script(name: str, point: Point, folder: Path, arguments: Sequence[str], extra: Sequence[str]) -> str:
+    return SCRIPT.format(
+        name=f"{name}-{point.name}", ranks=point.ranks, output=folder / f"slurm-{point.name}-%j.out",
+        extra="".join(f"#SBATCH {each}\n" for each in extra),
+        what=f"One point of the study {name}; sbatch {folder / f'{point.name}.slurm'}",
+        root=shlex.quote(os.getcwd()), choose="", command=study_words(arguments, shlex.quote(point.name)),
+        job="$SLURM_JOB_ID")
+
+
+def write_scripts(name: str, points: Sequence[Point], folder: Path, arguments: Sequence[str],
+                  extra: Sequence[str]) -> list[Path]:
+    """study.slurm, and POINT.slurm for every point."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [folder / "study.slurm"]
+    write_text(written[0], array_script(name, points, folder, arguments, extra))
+    for point in points:
+        written.append(folder / f"{point.name}.slurm")
+        write_text(written[-1], point_script(name, point, folder, arguments, extra))
+    return written

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads STUDY.yaml: a base deck, axes, and the tables and plots that tell the result."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Sequence
+
+import yaml
+
+from analysis.errors import UserError
+from analysis.study.columns import check_column
+from analysis.study.settings import (
+    COMMANDS, WITHOUT_DECK, Settings, check_setting, load_yaml, value_text, whole,
+)
+
+KEYS = ("name", "title", "about", "deck", "command", "set", "scaling", "environment", "axes", "leave_out",
+        "repeat", "point", "base", "skip", "tables", "plots", "small")
+REQUIRED = ("name", "title", "tables")
+SCALINGS = ("none", "strong", "weak")
+MERGED = ("set", "axes", "environment")  # of `small`: key by key, null removes
+TABLE_KEYS = ("title", "columns", "across", "where")
+PLOT_KEYS = ("kind", "name", "title", "x", "y", "panels", "where", "log", "change")
+RUN_KINDS = ("learning", "scaling", "sweep", "time")  # of other commands of analysis
+KINDS = ("lines", "bars", *RUN_KINDS)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value of an axis: how it is called, and what it sets."""
+
+    label: str
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Axis:
+    name: str
+    choices: list[Choice]
+
+    @property
+    def labels(self) -> list[str]:
+        return [choice.label for choice in self.choices]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A row for every combination of the axes but `across`, whose values stand beside each other."""
+
+    title: str
+    columns: list[str]
+    across: str = ""
+    where: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """`x` is an axis; each of `y` is a row of panels, each value of axis `panels` a column of them. What
+    other axes remain are lines, or bars beside each other."""
+
+    kind: str
+    name: str
+    title: str
+    x: str = ""
+    y: list[str] = field(default_factory=list)
+    panels: str = ""
+    where: dict[str, str] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+    change: bool = False
+
+
+@dataclass(frozen=True)
+class Study:
+    name: str
+    title: str
+    about: str
+    settings: Settings
+    scaling: str
+    environment: dict[str, str]
+    axes: list[Axis]
+    leave_out: list[dict[str, str]]
+    repeat: int
+    point: str
+    base: dict[str, str]
+    skip: int
+    tables: list[Table]
+    plots: list[Plot]
+    content: dict[str, Any] = field(default_factory=dict)  # of the file, `small` merged
+
+    def axis(self, name: str) -> Axis:
+        return next(axis for axis in self.axes if axis.name == name)
+
+
+def reject_unknown(content: dict[str, Any], known: Sequence[str], where: str) -> None:
+    for key in content:
+        if key not in known:
+            raise UserError(f"{where}: unknown key `{key}`; known are {', '.join(known)}")
+
+
+def mapping(content: Any, where: str) -> dict[str, Any]:
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: expected keys with values, found `{value_text(content)}`")
+    return {value_text(key): value for key, value in content.items()}
+
+
+def sequence(content: Any, where: str) -> list[Any]:
+    if content is None:
+        return []
+    if not isinstance(content, list):
+        raise UserError(f"{where}: expected a list, found `{value_text(content)}`")
+    return content
+
+
+def merged(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """The study as its section `small` changes it; the section is gone."""
+    small = mapping(content.get("small"), f"{where}: small")
+    reject_unknown(small, [key for key in KEYS if key not in ("name", "small")], f"{where}: small")
+    if not small:
+        raise UserError(f"{where}: there is no section `small`, which says how the study runs on CPU ranks")
+    done = {key: value for key, value in content.items() if key != "small"}
+    for key, value in small.items():
+        if key in MERGED:
+            both = mapping(done.get(key), where) | mapping(value, where)
+            done[key] = {name: each for name, each in both.items() if each is not None or key == "set"}
+        else:
+            done[key] = value
+    return done
+
+
+def layouts_of(path: Path) -> dict[str, Settings]:
+    """Presets of a file with overrides a line, as `parity --matrix` takes them."""
+    if not path.is_file():
+        raise UserError(f"{path} does not exist")
+    found: dict[str, Settings] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.strip() and not line.startswith("#"):
+            pairs = dict(word.split("=", 1) for word in line.split())
+            found[layout_label(pairs)] = {key: plain_value(value) for key, value in pairs.items()}
+    return found
+
+
+def plain_value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def layout_label(pairs: dict[str, str]) -> str:
+    """Such as data_2.tensor_2.sequence."""
+    words = []
+    for key, value in pairs.items():
+        name = key.split(".")[1]
+        words.append(name if value == "true" else value if name == "schedule" else f"{name}_{value}")
+    return ".".join(words)
+
+
+def read_axis(name: str, content: Any, where: str) -> Axis:
+    """A list of values of the setting `name`, presets by name, or a file of layouts."""
+    if isinstance(content, str):
+        content = layouts_of(Path(content))
+    if isinstance(content, list):
+        check_setting(name, where)
+        choices = [Choice(Path(value).stem if name == "deck" else value_text(value), {name: value})
+                   for value in content]
+    else:
+        presets = {label: mapping(settings, f"{where}: {label}") for label, settings in
+                   mapping(content, where).items()}
+        for label, settings in presets.items():
+            for key in settings:
+                check_setting(key, f"{where}: {label}")
+        choices = [Choice(label, settings) for label, settings in presets.items()]
+    if not choices:
+        raise UserError(f"{where}: has no value")
+    if len({choice.label for choice in choices}) < len(choices):
+        raise UserError(f"{where}: a value stands twice")
+    return Axis(name, choices)
+
+
+def read_where(content: Any, axes: Sequence[Axis], where: str) -> dict[str, str]:
+    """Values of axes by their labels."""
+    found = {key: value_text(value) for key, value in mapping(content, where).items()}
+    for key, label in found.items():
+        axis = next((axis for axis in axes if axis.name == key), None)
+        if axis is None:
+            raise UserError(f"{where}: `{key}` is no axis; the axes are {', '.join(axis.name for axis in axes)}")
+        if label not in axis.labels:
+            raise UserError(f"{where}: axis {key} has no value `{label}`; it has {', '.join(axis.labels)}")
+    return found
+
+
+def axis_name(content: Any, axes: Sequence[Axis], where: str) -> str:
+    name = "" if content is None else str(content)
+    if name and name not in [axis.name for axis in axes]:
+        raise UserError(f"{where}: `{name}` is no axis; the axes are {', '.join(axis.name for axis in axes)}")
+    return name
+
+
+def read_columns(content: Any, where: str) -> list[str]:
+    names = [str(name) for name in sequence(content, where)]
+    if not names:
+        raise UserError(f"{where}: names no column")
+    for name in names:
+        check_column(name, where)
+    return names
+
+
+def read_table(content: Any, axes: Sequence[Axis], where: str) -> Table:
+    table = mapping(content, where)
+    reject_unknown(table, TABLE_KEYS, where)
+    return Table(str(table.get("title", "")), read_columns(table.get("columns"), f"{where}: columns"),
+                 axis_name(table.get("across"), axes, f"{where}: across"),
+                 read_where(table.get("where"), axes, f"{where}: where"))
+
+
+def read_plot(content: Any, axes: Sequence[Axis], where: str) -> Plot:
+    plot = mapping(content, where)
+    reject_unknown(plot, PLOT_KEYS, where)
+    kind = plot.get("kind", "lines")
+    if kind not in KINDS:
+        raise UserError(f"{where}: kind is `{kind}`, expected one of {', '.join(KINDS)}")
+    drawn = kind not in RUN_KINDS
+    log = [str(each) for each in sequence(plot.get("log"), f"{where}: log")]
+    if set(log) - {"x", "y"}:
+        raise UserError(f"{where}: log is [{', '.join(log)}], expected x, y or both")
+    if drawn and not plot.get("x"):
+        raise UserError(f"{where}: has no x")
+    return Plot(kind, str(plot.get("name", kind)), str(plot.get("title", kind)),
+                axis_name(plot.get("x"), axes, f"{where}: x"),
+                read_columns(plot.get("y"), f"{where}: y") if drawn else [],
+                axis_name(plot.get("panels"), axes, f"{where}: panels"),
+                read_where(plot.get("where"), axes, f"{where}: where"), log, plot.get("change") is True)
+
+
+def read_settings(content: dict[str, Any], where: str) -> Settings:
+    """What all points have in common."""
+    settings = {"command": content.get("command", "train"), "deck": str(content.get("deck") or "")}
+    more = mapping(content.get("set"), f"{where}: set")
+    for key in more:
+        check_setting(key, f"{where}: set")
+    settings |= more
+    if settings["command"] not in COMMANDS:
+        raise UserError(f"{where}: command is `{settings['command']}`, expected one of {', '.join(COMMANDS)}")
+    if not settings["deck"] and settings["command"] not in WITHOUT_DECK:
+        raise UserError(f"{where}: `deck` is missing")
+    return settings
+
+
+def read_study(path: Path, small: bool = False, overrides: Sequence[str] = ()) -> Study:
+    """The study of a file; all that can be known to be wrong in it is an error. `overrides`, KEY=VALUE each,
+    win over its section `set`."""
+    where = str(path)
+    content = load_yaml(path)
+    reject_unknown(content, KEYS, where)
+    if small:
+        content = merged(content, where)
+    if overrides:
+        content["set"] = mapping(content.get("set"), f"{where}: set") | dict(map(read_override, overrides))
+    return make_study(content, where)
+
+
+def read_override(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    check_setting(key, "--set")
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UserError(f"--set {text}: `{value}` is no value of YAML") from error
+    if not equals or isinstance(read, dict):
+        raise UserError(f"--set {text}: expected KEY=VALUE")
+    return key, read
+
+
+def make_study(content: dict[str, Any], where: str) -> Study:
+    for key in REQUIRED:
+        if not content.get(key):
+            raise UserError(f"{where}: `{key}` is missing")
+    name = str(content["name"])
+    if "/" in name or name.startswith("."):
+        raise UserError(f"{where}: name is `{name}`, expected the name of a folder")
+    scaling = content.get("scaling", "none")
+    if scaling not in SCALINGS:
+        raise UserError(f"{where}: scaling is `{scaling}`, expected one of {', '.join(SCALINGS)}")
+    axes = [read_axis(axis, values, f"{where}: axes: {axis}")
+            for axis, values in mapping(content.get("axes"), f"{where}: axes").items()]
+    plots = [read_plot(plot, axes, f"{where}: plots[{index}]")
+             for index, plot in enumerate(sequence(content.get("plots"), f"{where}: plots"))]
+    for plot in plots:
+        if sum(plot.name == other.name for other in plots) > 1:
+            raise UserError(f"{where}: two plots are called `{plot.name}`; give each a name")
+    return Study(
+        name, str(content["title"]), str(content.get("about", "")), read_settings(content, where), scaling,
+        {key: value_text(value) for key, value in
+         mapping(content.get("environment"), f"{where}: environment").items()},
+        axes, [read_where(each, axes, f"{where}: leave_out[{index}]") for index, each in
+               enumerate(sequence(content.get("leave_out"), f"{where}: leave_out"))],
+        whole(content.get("repeat", 1), "repeat", where), str(content.get("point", "")),
+        read_where(content.get("base"), axes, f"{where}: base"), skip_of(content, where),
+        [read_table(table, axes, f"{where}: tables[{index}]")
+         for index, table in enumerate(sequence(content["tables"], f"{where}: tables"))], plots,
+        {key: value for key, value in content.items() if key != "small"})
+
+
+def skip_of(content: dict[str, Any], where: str) -> int:
+    skip = content.get("skip", 5)
+    if isinstance(skip, bool) or not isinstance(skip, int) or skip < 0:
+        raise UserError(f"{where}: skip is `{value_text(skip)}`, expected a number of steps")
+    return skip
