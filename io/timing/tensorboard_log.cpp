@@ -136,9 +136,9 @@ void TensorboardLog::append(std::int64_t step, const Scalars& scalars) {
   add_bytes(event, kSummary, summary);
   try {
     impl_->write(record_of(event));
-    impl_->complaint.settle(impl_->path + ": written again");
+    impl_->complaint.resolve(impl_->path + ": written again");
   } catch (const Error& error) {
-    impl_->complaint.tell(fmt::format("{}; training goes on without this record", error.what()));
+    impl_->complaint.warn(fmt::format("{}; training goes on without this record", error.what()));
   }
 }
 

@@ -196,16 +196,16 @@ void Communicator::send(Context& ctx, CView buffer, int peer) {
   check_message(ctx.device(), Call::send, buffer, peer);
   count(Call::send, buffer.bytes());
   messages_.push_back({.send = buffer, .recv = {}, .peer = peer});
-  ctx.recorder().add_message({comm::name_of(role_), next_ticket_, true, peer,
-                              static_cast<std::int64_t>(buffer.bytes())});
+  ctx.recorder().add_message(
+      {comm::name_of(role_), next_ticket_, true, peer, static_cast<std::int64_t>(buffer.bytes())});
 }
 
 void Communicator::recv(Context& ctx, View buffer, int peer) {
   check_message(ctx.device(), Call::recv, buffer, peer);
   count(Call::recv, buffer.bytes());
   messages_.push_back({.send = {}, .recv = buffer, .peer = peer});
-  ctx.recorder().add_message({comm::name_of(role_), next_ticket_, false, peer,
-                              static_cast<std::int64_t>(buffer.bytes())});
+  ctx.recorder().add_message(
+      {comm::name_of(role_), next_ticket_, false, peer, static_cast<std::int64_t>(buffer.bytes())});
 }
 
 Ticket Communicator::group_end(Stream& after) {

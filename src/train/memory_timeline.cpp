@@ -131,9 +131,8 @@ void MemoryTimeline::end_step(Context& ctx) {
 double MemoryTimeline::first_gradient(const model::Stage& stage) const {
   const auto writes = [&](const Mark& mark) {
     if (mark.kind != Kind::begin_unit) return false;
-    const bool is_head =
-        stage.has_head(mark.slot.chunk) && mark.unit + 1 == stage.units(mark.slot.chunk).last;
-    return !is_forward(mark.pass) || (is_head && mark.pass == UnitPass::forward);
+    if (mark.pass == UnitPass::forward) return stage.forward_writes_gradients(mark.unit);
+    return !is_forward(mark.pass);
   };
   const auto found = std::ranges::find_if(marks_, writes);
   return found == marks_.end() ? -1 : found->seconds;
