@@ -127,6 +127,7 @@ TEST(MemoryTimelineOfARank, ForwardAloneHasNoGradients) {
   SmallRun run(config, mesh, world().rank(), options);
   train::Trainer::StepArgs args;
   args.traced = true;
+  run.fill_slots();
 
   run.trainer().forward(args);
   const std::vector<AllocationLife> lives = run.trainer().allocation_lives();

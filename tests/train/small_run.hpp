@@ -51,6 +51,7 @@ class SmallRun {
     const ops::StepResult& result = trainer_->result(step);
     return result.loss_sum / result.tokens;
   }
+  void fill_slots() { trainer_->fill_slots(loader_, 1); }
   void warm_up(std::int64_t step) { trainer_->warm_up(loader_, step); }
   [[nodiscard]] train::Trainer& trainer() { return *trainer_; }
   [[nodiscard]] const plan::Plan& plan() const { return plan_; }
