@@ -23,7 +23,8 @@ double exposed(const plan::SimulatedRank& rank, const std::string& group) {
 
 /// Waiting for other stages, and at the end of the step.
 double idle(const plan::SimulatedRank& rank) {
-  return rank.step - rank.compute - sum_of(rank.exposed) + exposed(rank, "pipeline");
+  return rank.step - rank.compute - sum_of(rank.exposed) + exposed(rank, "pipeline") +
+         exposed(rank, "world");
 }
 
 }  // namespace
@@ -128,7 +129,7 @@ nlohmann::ordered_json to_json(const train::Config& config, const PredictedStep&
                                 {"tokens_per_second", predicted.tokens_per_second()},
                                 {"mfu", predicted.mfu(ranks)}};
   for (const plan::SimulatedRank& rank : predicted.step.ranks) {
-    out["ranks"].push_back({{"compute_seconds", rank.compute},
+    out["pipeline_ranks"].push_back({{"compute_seconds", rank.compute},
                             {"exposed_seconds", rank.exposed},
                             {"communication_seconds", rank.communication},
                             {"idle_seconds", idle(rank)}});

@@ -17,7 +17,6 @@ struct PredictedStep {
   double tokens = 0;          ///< of a step, all ranks
   double model_flops = 0;     ///< of a step, all ranks, causal
   double peak_flops = 0;      ///< of a rank
-  double launch_seconds = 0;  ///< of `step.seconds`: pauses between kernels, of the slowest rank
   std::vector<std::string> unknown_ops;
 
   [[nodiscard]] double tokens_per_second() const { return tokens / step.seconds; }
