@@ -377,4 +377,12 @@ bool keeps_rules(const train::Config& before, const train::Config& after,
   });
 }
 
+std::string broken_rule(const train::Config& config, const Surroundings& surroundings) {
+  for (const Rule& rule : rules()) {
+    if (rule.holds(config, surroundings)) continue;
+    return fmt::format("{}: {}", rule.key, rule.message(config, surroundings));
+  }
+  return "";
+}
+
 }  // namespace hyperslab::deck

@@ -11,6 +11,7 @@
 #include "flight_recorder.hpp"
 #include "hyperslab/comm/component.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/operation_list.hpp"
 
 namespace hyperslab::comm {
 namespace {
@@ -116,6 +117,23 @@ void Communicator::await(Stream& after) {
   event.wait();
 }
 
+/// In a plan.
+void Communicator::record(Stream& after, Call call, std::size_t bytes) const {
+  if (after.operations() == nullptr || call == Call::barrier) return;
+  Operation& added = after.operations()->emplace_back();
+  added.kind = call == Call::send ? Operation::Kind::exchange : Operation::Kind::collective;
+  added.name = comm::name_of(call);
+  added.group = comm::name_of(role_);
+  added.ticket = next_ticket_;
+  added.bytes = static_cast<double>(bytes);
+  if (call != Call::send) return;
+  for (const Message& message : messages_) {
+    const bool sends = static_cast<bool>(message.send);
+    const std::size_t size = sends ? message.send.bytes() : message.recv.bytes();
+    added.messages.push_back({sends, message.peer, static_cast<double>(size)});
+  }
+}
+
 Ticket Communicator::open(Stream& after, Call call, std::size_t bytes) {
   if (in_group_) refuse(name_of(call), "called between group_begin and group_end");
   Open& slot = open_[next_ticket_ % kMaxUnderWay];
@@ -124,6 +142,7 @@ Ticket Communicator::open(Stream& after, Call call, std::size_t bytes) {
                                       slot.ticket, kMaxUnderWay));
   }
   await(after);
+  record(after, call, bytes);
   slot = {next_ticket_, call, after.device(), now_seconds(), static_cast<std::int64_t>(bytes)};
   if (call != Call::barrier && after.device() == Device::cpu) {
     ++traffic_.stamped;
@@ -241,7 +260,20 @@ double Communicator::wait(Context& ctx, Stream& before, Ticket ticket) {
   }
   slot.ticket = 0;
   --under_way_;
-  if (before.device() == Device::meta) return 0;
+  if (before.device() == Device::meta) {
+    if (OperationList* list = before.operations()) {
+      list->push_back({.kind = Operation::Kind::wait,
+                       .name = comm::name_of(slot.call),
+                       .component = ctx.recorder().component().name,
+                       .phase = ctx.recorder().phase(),
+                       .microbatch = ctx.recorder().microbatch(),
+                       .size = {},
+                       .group = comm::name_of(role_),
+                       .ticket = ticket,
+                       .messages = {}});
+    }
+    return 0;
+  }
 
   const Scope scope(ctx.recorder(), kCommunicationComponent);
   const double begin = now_seconds();

@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <map>
 #include <optional>
 
 #include "bench_data.hpp"
 #include "bench_print.hpp"
 #include "command.hpp"
+#include "hyperslab/bench/machine.hpp"
+#include "hyperslab/core/log.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/setup.hpp"
@@ -135,6 +138,31 @@ ExitCode run_counts(comm::World& world, const Arguments& args, const train::Conf
   return counts.passes() ? ExitCode::ok : ExitCode::internal;
 }
 
+/// Adds what is measured here to the machine file, which is made if it is not there.
+ExitCode run_machine(comm::World& world, const Arguments& args, const train::Config& config) {
+  const auto path = args.get<std::string>("machine");
+  plan::MachineFile file;
+  comm::agree(world, [&] {
+    if (std::filesystem::exists(path)) file = plan::read_machine_file(path);
+  });
+  const plan::MachineFile measured =
+      bench::measure_machine(world, config, bench_options(args, config, BenchMode::step));
+  if (world.rank() == 0 && !file.name.empty() && file.name != measured.name) {
+    log::warn(fmt::format("{} is of {}, and this machine is {}: rows of both will be in it", path,
+                          file.name, measured.name));
+  }
+  plan::merge(file, measured);
+  write(world, path, plan::to_text(file));
+  if (world.rank() != 0) return ExitCode::ok;
+  std::size_t ops = 0;
+  for (const auto& [precision, rows] : measured.ops) ops += rows.size();
+  fmt::print("{}: {} op sizes and {} collectives of {} measured, {} and {} in all\n", path, ops,
+             measured.collectives.size(), measured.name,
+             file.ops[std::string(name_of(config.precision.compute))].size(),
+             file.collectives.size());
+  return ExitCode::ok;
+}
+
 void print(const bench::BenchResult& result, const Arguments& args) {
   print_times(result, args.has("cold"), args.has("each"));
   if (args.has("components")) print_components(result);
@@ -226,7 +254,10 @@ void add_options(Arguments& args) {
       "cold",
       "no warm-up: setup, plan building and first calls fall into step 1, which is also told "
       "apart")("each", "print the time of every measured step")(
-      "json", po::value<std::string>(), "also write all figures, every step, to this file");
+      "json", po::value<std::string>(), "also write all figures, every step, to this file")(
+      "machine", po::value<std::string>(),
+      "instead of times: measure ops of this deck (1 rank) or collectives (several) and add them "
+      "to this machine file, for hyperslab plan --machine");
 }
 
 }  // namespace
@@ -259,6 +290,7 @@ ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments
   const comm::Watchdog watchdog = train::watch(world, config);
   train::report_threads(world);
   if (args.has("count")) return run_counts(world, args, config);
+  if (args.has("machine")) return run_machine(world, args, config);
   if (mode == "all") return run_all_modes(world, args, config);
   return run_one_mode(world, args, config, modes.front().second);
 }

@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "command.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/pipeline/diagram.hpp"
 #include "hyperslab/pipeline/validate.hpp"
 #include "hyperslab/train/trainer.hpp"
+#include "plan_time.hpp"
 #include "planned.hpp"
 
 namespace hyperslab::cli {
@@ -37,13 +41,13 @@ std::string in(const Unit& unit, double amount) {
 std::string ranks_text(int ranks) { return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"); }
 
 /// Plans of the ranks of one pipeline; ranks along the other axes hold and do the same.
-std::vector<plan::Plan> make_plans(const train::Config& config, bool training) {
+std::vector<plan::Plan> make_plans(const train::Config& config, bool training, int listed_steps) {
   train::TrainerOptions options = planned_options(config);
   options.training = training;
   std::vector<plan::Plan> plans;
   for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
     const int rank = mesh::world_rank_of(config.parallel, {.pipeline = stage});
-    plans.push_back(plan::make_plan(config, options, rank));
+    plans.push_back(plan::make_plan(config, options, rank, listed_steps));
   }
   return plans;
 }
@@ -204,6 +208,41 @@ bool is_training(const Arguments& args) {
       .on_all_ranks();
 }
 
+std::size_t largest_bytes(const std::vector<plan::Plan>& plans) {
+  std::size_t largest = 0;
+  for (const plan::Plan& plan : plans) largest = std::max(largest, plan.memory.total());
+  return largest;
+}
+
+/// Options that need others.
+void require_usable(const Arguments& args) {
+  for (const char* option : {"mtbf-hours", "save-seconds", "search"}) {
+    if (!args.has(option)) continue;
+    if (!args.has("machine")) {
+      throw Error(ExitCode::usage, fmt::format("--{} goes with --machine FILE", option))
+          .on_all_ranks();
+    }
+    if (std::string_view(option) != "search" && !(args.get<double>(option) > 0)) {
+      throw Error(ExitCode::usage, fmt::format("--{} must be above 0", option)).on_all_ranks();
+    }
+  }
+}
+
+/// Of a checkpoint: masters and optimizer state, each written by one data rank, all at once.
+double save_seconds(const Arguments& args, const train::Config& config,
+                    const std::vector<plan::Plan>& plans, const plan::MachineFile& machine) {
+  if (args.has("save-seconds")) return args.get<double>("save-seconds");
+  if (machine.storage_bytes_per_second <= 0) {
+    throw Error(ExitCode::usage, fmt::format("the machine file of {} does not say "
+                                             "storage_bytes_per_second; give --save-seconds S",
+                                             machine.name));
+  }
+  std::size_t most = 0;
+  for (const plan::Plan& plan : plans) most = std::max(most, plan.memory.optimizer);
+  const int writers = config.parallel.zero > 0 ? 1 : config.parallel.data;
+  return static_cast<double>(most) / writers / machine.storage_bytes_per_second;
+}
+
 /// The deck for the ranks and the device that are asked for, not those that are here.
 train::Config planned_config(comm::World& world, const Arguments& args) {
   const int ranks = args.has("ranks") ? args.get<int>("ranks") : 0;
@@ -219,11 +258,26 @@ train::Config planned_config(comm::World& world, const Arguments& args) {
   return read_planned_config(world, {.path = args.list("DECK").front(),
                                      .overrides = args.list("set"),
                                      .for_training = true,
-                                     .any_ranks = ranks == 0,
-                                     .ranks = ranks,
+                                     .any_ranks = ranks == 0 || args.has("search"),
+                                     .ranks = args.has("search") ? 0 : ranks,
                                      .device = device,
                                      .is_plan = true,
                                      .unused = keys_beside_the_step()});
+}
+
+/// Looks for the fastest layout of --ranks ranks, or of as many as the deck's layout has.
+void search(const Arguments& args, const train::Config& config, const plan::MachineFile& machine) {
+  const int ranks = args.has("ranks") ? args.get<int>("ranks") : config.parallel.ranks();
+  deck::Surroundings surroundings{.ranks = ranks,
+                                  .has_cuda_device = planned_device(config) == Device::cuda,
+                                  .has_cuda_build = true,
+                                  .is_plan = true,
+                                  .unused = keys_beside_the_step()};
+  const plan::WhyNot why_not = [&](const train::Config& changed) {
+    return deck::broken_rule(changed, surroundings);
+  };
+  print_search(plan::search_layouts(config, ranks, planned_options(config), machine, why_not),
+               machine);
 }
 
 }  // namespace
@@ -239,7 +293,15 @@ Arguments plan_arguments() {
       "cuda if the deck needs a GPU and there is none)")(
       "schedule", "draw the pipeline's passes in time: F forward, B backward, I and W its parts")(
       "mode", po::value<std::string>()->default_value("step"),
-      "step, or forward: without gradients and optimizer state");
+      "step, or forward: without gradients and optimizer state")(
+      "machine", po::value<std::string>(),
+      "also say how long a step takes on the machine of this file (inputs/machines/, or written by "
+      "bench --machine)")("search", "look for the fastest layout of this many ranks")(
+      "mtbf-hours", po::value<double>(),
+      "hours between two failures of one rank: say how often to save")(
+      "save-seconds", po::value<double>(),
+      "how long a checkpoint takes (default: by the machine file)")(
+      "json", po::value<std::string>(), "also write memory and predicted times to this file");
   args.positional("DECK");
   return args;
 }
@@ -249,7 +311,14 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const bool training = is_training(args);
   const train::Config config = planned_config(world, args);
+  require_usable(args);
   if (world.rank() != 0) return ExitCode::ok;
+  std::optional<plan::MachineFile> machine;
+  if (args.has("machine")) machine = plan::read_machine_file(args.get<std::string>("machine"));
+  if (args.has("search")) {
+    search(args, config, *machine);
+    return ExitCode::ok;
+  }
   print_layout(config, training);
   const mesh::ParallelConfig& parallel = config.parallel;
   if (args.has("schedule")) {
@@ -257,9 +326,24 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
         training ? parallel.schedule : mesh::Schedule::forward_only, parallel.pipeline,
         parallel.virtual_stages, static_cast<int>(config.microbatches())));
   }
-  const std::vector<plan::Plan> plans = make_plans(config, training);
+  constexpr int kSimulatedSteps = 2;
+  const std::vector<plan::Plan> plans = make_plans(config, training, machine ? kSimulatedSteps : 0);
   print_memory(parallel, plans);
   print_work(config, plans);
+  nlohmann::ordered_json out = {{"layout", mesh::describe(parallel)},
+                                {"ranks", parallel.ranks()},
+                                {"memory_bytes", largest_bytes(plans)}};
+  if (machine) {
+    const PredictedStep predicted = predict(config, plans, *machine, training);
+    print_prediction(config, predicted, *machine);
+    out.update(to_json(config, predicted, *machine));
+    if (args.has("mtbf-hours")) {
+      print_interval(checkpoint_interval(save_seconds(args, config, plans, *machine),
+                                         args.get<double>("mtbf-hours"), parallel.ranks()),
+                     predicted.step.seconds);
+    }
+  }
+  if (args.has("json")) io::write_text_file(args.get<std::string>("json"), out.dump(2) + "\n");
   return ExitCode::ok;
 }
 

@@ -37,6 +37,9 @@ void Profiler::stop() { backend_->stop(); }
 std::vector<CallCount> Profiler::calls() const { return backend_->calls(); }
 std::vector<KernelTime> Profiler::kernels() const { return backend_->kernels(); }
 CommunicationTime Profiler::communication() const { return backend_->communication(); }
+std::map<std::int64_t, Profiler::OpKernels> Profiler::op_kernels() const {
+  return backend_->op_kernels();
+}
 
 CommunicationTime communication_time(std::vector<KernelSpan> spans) {
   std::ranges::sort(spans, {}, &KernelSpan::begin_ns);

@@ -127,6 +127,7 @@ class Watcher final : public Profiler::Backend {
   [[nodiscard]] std::vector<CallCount> calls() const override;
   [[nodiscard]] std::vector<KernelTime> kernels() const override;
   [[nodiscard]] CommunicationTime communication() const override;
+  [[nodiscard]] std::map<std::int64_t, Profiler::OpKernels> op_kernels() const override;
 
  private:
   static void CUPTIAPI on_call(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId id,
@@ -146,7 +147,12 @@ class Watcher final : public Profiler::Backend {
   bool running_ = false;
   mutable std::mutex mutex_;
   std::unordered_map<const char*, std::int64_t> calls_;  // names are constants of CUPTI
-  std::unordered_map<std::uint32_t, Phase> phases_;      // of launches, by correlation
+  struct Launch {
+    Phase phase = Phase::other;
+    std::int64_t op = -1;
+  };
+  std::unordered_map<std::uint32_t, Launch> launches_;  // by correlation
+  std::map<std::int64_t, Profiler::OpKernels> op_kernels_;
   struct Row {
     KernelTime time;
     bool communicates = false;
@@ -197,7 +203,8 @@ void Watcher::start() {
   {
     const std::scoped_lock lock(mutex_);
     calls_.clear();
-    phases_.clear();
+    launches_.clear();
+    op_kernels_.clear();
     kernels_.clear();
     spans_.clear();
   }
@@ -243,7 +250,9 @@ void Watcher::enter(const CUpti_CallbackData& call, bool outermost) {
   if (watch_ != Profiler::Watch::calls_and_kernels) return;
   if (std::this_thread::get_id() != launcher_) return;
   if (kind_of_call(call.functionName) == CallKind::launch) {
-    phases_[call.correlationId] = recorder_.phase();
+    const OpObserver* observer = recorder_.op_observer();
+    launches_[call.correlationId] = {recorder_.phase(),
+                                     observer == nullptr ? -1 : observer->number()};
   }
 }
 
@@ -270,8 +279,9 @@ void CUPTIAPI Watcher::on_complete(CUcontext /*context*/, std::uint32_t /*stream
 
 void Watcher::add(const KernelRecord& record) {
   const std::scoped_lock lock(mutex_);
-  const auto found = phases_.find(record.correlationId);
-  const Phase phase = found == phases_.end() ? Phase::other : found->second;
+  const auto found = launches_.find(record.correlationId);
+  const Launch launch = found == launches_.end() ? Launch() : found->second;
+  const Phase phase = launch.phase;
   const std::string name = record.name == nullptr ? "?" : record.name;
   const auto [entry, is_new] = kernels_.try_emplace({name, phase});
   auto& [time, communicates] = entry->second;
@@ -285,6 +295,10 @@ void Watcher::add(const KernelRecord& record) {
   time.seconds += seconds;
   time.call_seconds.push_back(seconds);
   spans_.push_back({record.start, record.end, communicates});
+  if (launch.op < 0) return;
+  Profiler::OpKernels& of_op = op_kernels_[launch.op];
+  ++of_op.calls;
+  of_op.seconds += seconds;
 }
 
 std::vector<CallCount> Watcher::calls() const {
@@ -310,6 +324,11 @@ std::vector<KernelTime> Watcher::kernels() const {
 CommunicationTime Watcher::communication() const {
   const std::scoped_lock lock(mutex_);
   return communication_time(spans_);
+}
+
+std::map<std::int64_t, Profiler::OpKernels> Watcher::op_kernels() const {
+  const std::scoped_lock lock(mutex_);
+  return op_kernels_;
 }
 
 }  // namespace

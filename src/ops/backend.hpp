@@ -25,7 +25,11 @@ namespace hyperslab::ops {
 template <auto cuda_op, auto cpu_op, class... Operands>
 void dispatch(Context& ctx, const Operands&... operands) {
   if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda) return cuda_op(ctx, operands...);
+    if (ctx.device() == Device::cuda) {
+      cuda_op(ctx, operands...);
+      if (OpObserver* observer = ctx.recorder().op_observer()) observer->end();
+      return;
+    }
   }
   cpu_op(ctx, operands...);
   if (OpObserver* observer = ctx.recorder().op_observer()) observer->end();

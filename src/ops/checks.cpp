@@ -4,6 +4,7 @@
 #include <string>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/operation_list.hpp"
 #include "hyperslab/ops/step_state.hpp"
 
 namespace hyperslab::ops {
@@ -88,8 +89,29 @@ void require_shard(const VocabularyShard& shard, Dim size, std::string_view what
 }
 
 void begin_op(Context& ctx, std::string_view op) {
-  OpObserver* observer = ctx.recorder().op_observer();
-  if (observer != nullptr && ctx.device() == Device::cpu) observer->begin(op);
+  if (OpObserver* observer = ctx.recorder().op_observer()) observer->begin(op);
+}
+
+void add_work(Context& ctx, std::string_view op, const Accounted& work,
+              std::initializer_list<CView> operands) {
+  ctx.add_work(op, work.flops, work.bytes, work.path);
+  OperationList* list = ctx.stream().operations();
+  if (list == nullptr) return;
+  Operation& added = list->emplace_back();
+  added.name = op;
+  added.component = ctx.recorder().component().name;
+  added.phase = ctx.recorder().phase();
+  added.microbatch = ctx.recorder().microbatch();
+  added.size.flops = work.flops;
+  added.size.bytes = work.bytes;
+  if (operands.size() > 0) added.size.dtype = operands.begin()->dtype();
+  for (const CView& operand : operands) {
+    const Shape& shape = operand.shape();
+    const bool has_rows = operand && shape.rank() > 0;
+    added.size.operands.push_back(has_rows ? OpSize::Extent{static_cast<double>(leading(shape)),
+                                                            static_cast<double>(shape.back())}
+                                           : OpSize::Extent{});
+  }
 }
 
 bool on_meta(Context& ctx, std::string_view op, double flops, std::initializer_list<CView> operands,
@@ -101,7 +123,7 @@ bool on_meta(Context& ctx, std::string_view op, double flops, std::initializer_l
   }
   double bytes = 0;
   for (const CView& operand : operands) bytes += static_cast<double>(operand.bytes());
-  ctx.add_work(op, flops, bytes, path);
+  add_work(ctx, op, {flops, bytes, path}, operands);
   if (workspace_bytes > 0) ctx.workspace(op, workspace_bytes);
   return true;
 }

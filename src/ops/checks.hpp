@@ -49,9 +49,20 @@ void require_shard(const VocabularyShard& shard, Dim size, std::string_view what
   return ctx.planned() == Device::cuda ? cuda_bytes : cpu_bytes;
 }
 
-/// Tells the recorder's observer of ops on the CPU, if there is one, that an op begins now;
-/// dispatch() tells it the end.
+/// Tells the recorder's observer of ops, if there is one, that an op begins now; dispatch() tells
+/// it the end.
 void begin_op(Context& ctx, std::string_view op);
+
+/// Work of an op, if every operand is touched once.
+struct Accounted {
+  double flops = 0;
+  double bytes = 0;
+  std::string_view path{};  ///< which of its ways the op takes, if it has several
+};
+
+/// On `meta`: adds the work to the context's ledger, and to the list of what its stream is given.
+void add_work(Context& ctx, std::string_view op, const Accounted& work,
+              std::initializer_list<CView> operands);
 
 /// On `meta`: accounts for the work, if every operand is touched once, for the workspace and, for
 /// ops with several ways to do it, for the path; returns true, as the op is done. On other devices

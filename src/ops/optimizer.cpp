@@ -55,8 +55,10 @@ void add_update_work(Context& ctx, const UpdateOp& op, const UpdateOperands& ope
   const auto wide = static_cast<double>(size_of(operands.master.dtype()));
   const double value = operands.value ? static_cast<double>(size_of(operands.value.dtype())) : 0.0;
   const double bytes = (2.0 * (1 + moments) + 1) * wide + value;
-  ctx.add_work(op.name, op.flops_per_element * size,
-               bytes * size + static_cast<double>(operands.decay.bytes()));
+  add_work(
+      ctx, op.name,
+      {op.flops_per_element * size, bytes * size + static_cast<double>(operands.decay.bytes())},
+      {operands.master, operands.gradient, operands.value});
 }
 
 }  // namespace

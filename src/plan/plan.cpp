@@ -2,8 +2,23 @@
 #include "hyperslab/plan/plan.hpp"
 
 namespace hyperslab::plan {
+namespace {
 
-Plan make_plan(const train::Config& config, const train::TrainerOptions& options, int world_rank) {
+/// What the pass that `options` ask for enqueues.
+void run(train::Trainer& trainer, const train::TrainerOptions& options, OperationList* list) {
+  trainer.context().stream().record_to(list);
+  if (options.training) {
+    trainer.step({});
+  } else if (!options.cache) {
+    trainer.forward({});
+  }
+  trainer.context().stream().record_to(nullptr);
+}
+
+}  // namespace
+
+Plan make_plan(const train::Config& config, const train::TrainerOptions& options, int world_rank,
+               int listed_steps) {
   const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, world_rank, config.groups());
   const auto owned = train::Trainer::measure(config, mesh, options);
   train::Trainer& trainer = *owned;
@@ -14,12 +29,9 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
                       {trainer.microbatch(), trainer.stage().logits_columns()});
     trainer.stage().decode(trainer.context(), tokens, 0, logits);
   }
-  if (options.training) {
-    trainer.step({});
-  } else if (!options.cache) {
-    trainer.forward({});
-  }
   Plan plan;
+  plan.operations.resize(static_cast<std::size_t>(listed_steps));
+  run(trainer, options, listed_steps > 0 ? plan.operations.data() : nullptr);
   plan.memory = trainer.memory_plan();
   plan.ledger = trainer.context().ledger();
   for (const comm::Communicator* group : mesh.groups())
@@ -31,6 +43,10 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
     for (const Allocation& allocation : arena->allocations()) {
       plan.allocations.emplace_back(arena->name(), allocation);
     }
+  }
+  // What is counted above is that of one step.
+  for (std::size_t step = 1; step < plan.operations.size(); ++step) {
+    run(trainer, options, &plan.operations[step]);
   }
   return plan;
 }

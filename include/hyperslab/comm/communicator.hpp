@@ -220,6 +220,7 @@ class Communicator : public Background {
   void check_message(Device device, Call call, CView buffer, int peer) const;
   void count(Call call, std::size_t bytes);
   void await(Stream& after);
+  void record(Stream& after, Call call, std::size_t bytes) const;
   Ticket open(Stream& after, Call call, std::size_t bytes);
   void trace(Recorder& recorder, const Open& operation, Ticket ticket, double wait_seconds,
              double end_seconds) const;

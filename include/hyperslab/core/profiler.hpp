@@ -92,6 +92,13 @@ class Profiler {
   /// Since start(), the longest first.
   [[nodiscard]] std::vector<KernelTime> kernels() const;
   [[nodiscard]] CommunicationTime communication() const;
+  /// Since start(): kernels by the number that the recorder's observer gave to the op that launched
+  /// them; those outside of ops are left out.
+  struct OpKernels {
+    std::int64_t calls = 0;
+    double seconds = 0;  ///< of all of them
+  };
+  [[nodiscard]] std::map<std::int64_t, OpKernels> op_kernels() const;
 
   class Backend {
    public:
@@ -106,6 +113,7 @@ class Profiler {
     [[nodiscard]] virtual std::vector<CallCount> calls() const = 0;
     [[nodiscard]] virtual std::vector<KernelTime> kernels() const = 0;
     [[nodiscard]] virtual CommunicationTime communication() const = 0;
+    [[nodiscard]] virtual std::map<std::int64_t, OpKernels> op_kernels() const = 0;
   };
 
  private:

@@ -106,7 +106,8 @@ class DeviceTimer {
   virtual void charge(int slot) = 0;
 };
 
-/// Sees every op of a context on the CPU begin and end; what an op calls inside is part of it.
+/// Sees every op of a context begin and end, on the CPU and as the host of a GPU enqueues it; what
+/// an op calls inside is part of it.
 class OpObserver {
  public:
   OpObserver() = default;
@@ -117,6 +118,8 @@ class OpObserver {
   OpObserver& operator=(OpObserver&&) = delete;
   virtual void begin(std::string_view op) = 0;  ///< a literal
   virtual void end() = 0;
+  /// Number of the op that is under way, counted from 0; -1: none, or they are not counted.
+  [[nodiscard]] virtual std::int64_t number() const { return -1; }
 };
 
 /// Stamps of the current step. Everyone may record; only io/timing writes to disk. Fixed storage:
@@ -161,6 +164,7 @@ class Recorder {
   /// charges.
   void move(Phase from, Phase to, double seconds) { times_.move(from, to, seconds); }
   void add_event(std::string_view name, std::string_view stream, double start, double end);
+  [[nodiscard]] int microbatch() const { return microbatch_; }
   /// Of a traced step; otherwise nothing. Times on the monotonic clock; `microbatch` is set here.
   void add_operation(const TraceOperation& operation);
   void add_message(const TraceMessage& message);

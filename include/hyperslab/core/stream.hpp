@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "hyperslab/core/device.hpp"
 
@@ -12,6 +13,7 @@ struct CUstream_st;
 
 namespace hyperslab {
 
+struct Operation;
 class HostEvent;
 class HostQueue;
 
@@ -70,10 +72,17 @@ class Stream {
   /// Whether run() returns before the work is done.
   [[nodiscard]] bool has_thread() const { return queue_ != nullptr; }
 
+  /// On `meta`: from now on what is enqueued here is added to `list`, which outlives the stream's
+  /// use; null: it is forgotten.
+  void record_to(std::vector<Operation>* list) { operations_ = list; }
+  /// Null unless what is enqueued is recorded.
+  [[nodiscard]] std::vector<Operation>* operations() const { return operations_; }
+
  private:
   Device device_;
   std::shared_ptr<CUstream_st> cuda_;
   std::unique_ptr<HostQueue> queue_;  ///< null unless a thread does the work
+  std::vector<Operation>* operations_ = nullptr;
 };
 
 }  // namespace hyperslab

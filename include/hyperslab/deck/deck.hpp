@@ -42,6 +42,10 @@ struct Rule {
 [[nodiscard]] bool keeps_rules(const train::Config& before, const train::Config& after,
                                Surroundings surroundings);
 
+/// The first rule that does not hold, as "key: what is wrong"; empty if all hold.
+[[nodiscard]] std::string broken_rule(const train::Config& config,
+                                      const Surroundings& surroundings);
+
 /// Reads a deck from text; `file` is its name in messages. `overrides` are "path.to.key=value" and
 /// win over the text before anything is validated. Every problem - unknown and duplicate keys,
 /// wrong types, octal-looking numbers, values out of range, violated rules - is found and reported

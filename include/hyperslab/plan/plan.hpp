@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "hyperslab/core/operation_list.hpp"
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::plan {
@@ -18,8 +19,10 @@ struct Plan {
   std::vector<std::pair<std::string, Allocation>> allocations;  ///< with the arena's name
   std::vector<std::pair<std::string, Shape>> parameters;        ///< of this rank
   std::map<comm::GroupRole, comm::Traffic> traffic;             ///< of one step, by group
+  std::vector<OperationList> operations;                        ///< of each listed step, in order
 };
+/// `listed_steps`: how many steps' operations to list.
 [[nodiscard]] Plan make_plan(const train::Config& config, const train::TrainerOptions& options,
-                             int world_rank);
+                             int world_rank, int listed_steps = 0);
 
 }  // namespace hyperslab::plan

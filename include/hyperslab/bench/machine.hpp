@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/bench/bench.hpp"
+#include "hyperslab/plan/machine_file.hpp"
+
+namespace hyperslab::bench {
+
+/// Measures what a plan needs to know of this machine. With one rank: every op of a step of the
+/// deck, by CUPTI on a GPU and by the clock on the CPU, medians over options.steps. With several:
+/// the collectives of that many ranks, as data, tensor and pipeline groups use them; ops beside
+/// collectives would seem slow. On every rank: what one rank writes to storage. Collective over the
+/// world; the result is that of rank 0. Throws Error(device) on a GPU without CUPTI.
+[[nodiscard]] plan::MachineFile measure_machine(comm::World& world, const train::Config& config,
+                                                const BenchOptions& options);
+
+}  // namespace hyperslab::bench

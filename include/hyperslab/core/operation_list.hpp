@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "hyperslab/core/dtype.hpp"
+#include "hyperslab/core/recorder.hpp"
+
+namespace hyperslab {
+
+/// What one call of an op works on, as far as its time depends on it.
+struct OpSize {
+  /// Of an operand: the product of all sizes but the last, and the last; zeros if it is absent.
+  struct Extent {
+    double rows = 0;
+    double columns = 0;
+    friend bool operator==(const Extent&, const Extent&) = default;
+  };
+  double flops = 0;
+  double bytes = 0;              ///< that a perfect implementation reads and writes
+  DType dtype = DType::f32;      ///< of the first operand
+  std::vector<Extent> operands;  ///< in the order in which the op names them
+  friend bool operator==(const OpSize&, const OpSize&) = default;
+};
+
+/// One thing that a rank enqueues.
+struct Operation {
+  enum class Kind : std::uint8_t {
+    compute,     ///< an op
+    collective,  ///< starts
+    exchange,    ///< of messages starts
+    wait,        ///< what follows needs the collective or exchange of the ticket
+  };
+  struct Message {
+    bool sends = false;
+    int peer = 0;  ///< member of the group
+    double bytes = 0;
+  };
+  Kind kind = Kind::compute;
+  std::string_view name;       ///< of the op, or the call: "all_reduce"; a literal
+  std::string_view component;  ///< the recorder's innermost open scope; a literal
+  Phase phase = Phase::other;
+  int microbatch = -1;            ///< -1: none
+  OpSize size;                    ///< of an op
+  std::string_view group;         ///< of communication; a literal
+  std::uint64_t ticket = 0;       ///< of communication: counted from 1 in each group
+  double bytes = 0;               ///< of a collective, as Traffic counts them
+  std::vector<Message> messages;  ///< of an exchange
+};
+
+/// What the compute stream of a context on `meta` is given, in order.
+using OperationList = std::vector<Operation>;
+
+}  // namespace hyperslab

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What was measured of a machine, for predicting the time of a step.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hyperslab/core/operation_list.hpp"
+#include "hyperslab/core/precision.hpp"
+
+namespace hyperslab::plan {
+
+/// Times of one op of one size.
+struct OpRow {
+  std::string op;
+  OpSize size;
+  double seconds = 0;  ///< of its kernels, or of the CPU
+  double kernels = 1;  ///< that one call launches
+};
+
+/// Time of one collective, or of one message, between ranks of one node.
+struct CollectiveRow {
+  std::string group;  ///< whose share of the GPU it takes: "data", "tensor", "pipeline"
+  std::string call;   ///< "all_reduce", "send"
+  int ranks = 2;
+  double bytes = 0;  ///< of the whole buffer, as comm::Traffic counts them
+  double seconds = 0;
+};
+
+/// One kind of machine. Files hold it as JSON; `hyperslab bench DECK --machine FILE` adds to it.
+struct MachineFile {
+  std::string name;                  ///< of the GPU or CPU
+  std::string device = "cuda";       ///< or "cpu"
+  std::vector<std::string> sources;  ///< what was measured: commit, deck, ranks; one a measurement
+  int ranks_per_node = 8;            ///< which the fast links join
+  double memory_bytes = 0;           ///< of a rank; 0: not known
+  double launch_seconds = 0;         ///< between two kernels of a graph
+  double network_latency_seconds = 0;        ///< between nodes
+  double network_bytes_per_second = 0;       ///< of one rank between nodes; 0: not known
+  double storage_bytes_per_second = 0;       ///< that one rank writes to checkpoints; 0: not known
+  std::map<std::string, double> peak_flops;  ///< by precision, dense
+  /// Of the speed of computation, what a group's collective beside it takes: 0.12 of the data
+  /// group's 16 of 132 multiprocessors; 1 if the same core does both.
+  std::map<std::string, double> overlap_cost;
+  std::map<std::string, std::vector<OpRow>> ops;  ///< by precision of the run
+  std::vector<CollectiveRow> collectives;
+};
+
+/// Throws Error(usage) naming the file and what is wrong in it.
+[[nodiscard]] MachineFile read_machine_file(const std::string& path);
+/// The text that read_machine_file() reads: a row a line.
+[[nodiscard]] std::string to_text(const MachineFile& machine);
+/// Adds rows; those of the same op and size, or the same collective, are replaced.
+void merge(MachineFile& into, const MachineFile& measured);
+
+}  // namespace hyperslab::plan

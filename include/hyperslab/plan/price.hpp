@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hyperslab/plan/machine_file.hpp"
+
+namespace hyperslab::plan {
+
+/// The ranks of a group on their nodes.
+struct GroupLayout {
+  int ranks = 1;
+  int nodes = 1;           ///< that its ranks lie on
+  int ranks_per_node = 1;  ///< of the group, on each of them
+};
+
+/// Seconds of operations on a machine of which some sizes were measured. An op takes the time of a
+/// perfect implementation, max(FLOPs / peak, bytes / bandwidth), divided by its efficiency, which
+/// is interpolated between the measured sizes of the same op: weighted by the inverse fourth power
+/// of their distance in the logarithms of FLOPs, bytes and operand sizes.
+class Prices {
+ public:
+  /// Throws Error(usage) if the machine has no ops of this precision; bf16 and fp16 stand in for
+  /// each other.
+  Prices(const MachineFile& machine, Precision precision);
+
+  /// Its kernels, and the pause before each.
+  [[nodiscard]] double of_op(const Operation& op);
+  /// Of `call` with a buffer of `bytes`. Between nodes the links of the group's ranks on a node
+  /// work together.
+  [[nodiscard]] double of_collective(std::string_view group, std::string_view call,
+                                     const GroupLayout& layout, double bytes) const;
+  /// What computation loses while a collective of the group runs beside it.
+  [[nodiscard]] double overlap_cost(std::string_view group) const;
+
+  [[nodiscard]] const MachineFile& machine() const { return machine_; }
+  /// FLOP/s that utilization is stated against: the peak, or the fastest measured product.
+  [[nodiscard]] double peak_flops() const { return peak_; }
+  /// Ops that were never measured on the machine, which take the efficiency of all others.
+  [[nodiscard]] const std::vector<std::string>& unknown_ops() const { return unknown_; }
+
+ private:
+  struct Known {
+    std::vector<double> features;
+    double efficiency = 1;
+    double kernels = 1;
+  };
+  [[nodiscard]] double ideal_seconds(const OpSize& size) const;
+  [[nodiscard]] const std::vector<Known>& known(const Operation& op);
+
+  const MachineFile& machine_;
+  double peak_ = 0;
+  double bandwidth_ = 0;
+  std::map<std::string, std::vector<Known>, std::less<>> ops_;
+  std::vector<Known> all_;
+  std::vector<std::string> unknown_;
+};
+
+}  // namespace hyperslab::plan

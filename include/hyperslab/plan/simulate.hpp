@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The time of a step that nobody ran: what the ranks of one pipeline enqueue, on a machine's
+// prices.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hyperslab/comm/group_role.hpp"
+#include "hyperslab/mesh/parallel_config.hpp"
+#include "hyperslab/plan/price.hpp"
+
+namespace hyperslab::plan {
+
+/// What one pipeline rank does in a step, in seconds. compute, exposed and the rest of `step` (the
+/// end, where it waits for the others) add up to the step.
+struct SimulatedRank {
+  double step = 0;
+  double compute = 0;                              ///< with what communication beside it costs
+  std::array<double, kPhases> compute_by_phase{};  ///< of `compute`
+  std::map<std::string, double> exposed;           ///< waiting, by group
+  std::map<std::string, double> communication;     ///< under way, by group
+};
+
+struct SimulatedStep {
+  double seconds = 0;
+  std::vector<SimulatedRank> ranks;  ///< by pipeline coordinate
+};
+
+/// Simulates two steps in a row and returns the second, so that what one step leaves to the next,
+/// such as gathered parameters, counts. `steps[p][s]`: what pipeline rank p enqueues in step s. The
+/// ranks along the other axes do the same at the same time. A rank's compute stream does one thing
+/// after the other, each group's collectives run in order on a stream of their own; a wait holds
+/// the compute stream until the collective has ended; a message starts when both ends have called.
+/// While a collective runs, computation beside it is slower by Prices::overlap_cost.
+/// Throws an internal Error if ranks wait for each other for ever.
+[[nodiscard]] SimulatedStep simulate(const std::vector<std::vector<OperationList>>& steps,
+                                     const mesh::ParallelConfig& parallel, Prices& prices);
+
+/// Where the ranks of a group lie, if nodes hold `ranks_per_node` consecutive ranks each.
+[[nodiscard]] GroupLayout layout_of(std::string_view group, const mesh::ParallelConfig& parallel,
+                                    int ranks_per_node);
+
+}  // namespace hyperslab::plan

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan_time.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace hyperslab::cli {
+namespace {
+
+double sum_of(const std::map<std::string, double>& parts) {
+  double sum = 0;
+  for (const auto& [name, seconds] : parts) sum += seconds;
+  return sum;
+}
+
+double exposed(const plan::SimulatedRank& rank, const std::string& group) {
+  const auto found = rank.exposed.find(group);
+  return found == rank.exposed.end() ? 0 : found->second;
+}
+
+/// Waiting for other stages, and at the end of the step.
+double idle(const plan::SimulatedRank& rank) {
+  return rank.step - rank.compute - sum_of(rank.exposed) + exposed(rank, "pipeline") +
+         exposed(rank, "world");
+}
+
+}  // namespace
+
+PredictedStep predict(const train::Config& config, const std::vector<plan::Plan>& plans,
+                      const plan::MachineFile& machine, bool training) {
+  plan::Prices prices(machine, config.precision.compute);
+  std::vector<std::vector<OperationList>> steps;
+  for (const plan::Plan& plan : plans) steps.push_back(plan.operations);
+  PredictedStep predicted;
+  predicted.step = plan::simulate(steps, config.parallel, prices);
+  predicted.tokens = static_cast<double>(config.train.global_batch * config.model.context);
+  predicted.model_flops = (training ? 1.0 : 1.0 / 3.0) * predicted.tokens *
+                          model::flops_per_token(config.model, config.model.context, true);
+  predicted.peak_flops = prices.peak_flops();
+  predicted.unknown_ops = prices.unknown_ops();
+  return predicted;
+}
+
+CheckpointInterval checkpoint_interval(double save_seconds, double mtbf_hours, int ranks) {
+  constexpr double kSecondsPerHour = 3600;
+  CheckpointInterval interval;
+  interval.save_seconds = save_seconds;
+  interval.failure_seconds = kSecondsPerHour * mtbf_hours / ranks;
+  const double ratio = save_seconds / (2 * interval.failure_seconds);
+  interval.interval_seconds = ratio < 1 ? std::sqrt(2 * save_seconds * interval.failure_seconds) *
+                                                  (1 + std::sqrt(ratio) / 3 + ratio / 9) -
+                                              save_seconds
+                                        : interval.failure_seconds;
+  interval.lost_share =
+      std::min(1.0, save_seconds / (interval.interval_seconds + save_seconds) +
+                        interval.interval_seconds / (2 * interval.failure_seconds));
+  return interval;
+}
+
+void print_prediction(const train::Config& config, const PredictedStep& predicted,
+                      const plan::MachineFile& machine) {
+  const plan::SimulatedStep& step = predicted.step;
+  const int ranks = config.parallel.ranks();
+  fmt::print(
+      "\non {}: {:.2f} ms a step, {:.0f} tokens/s, {:.0f} on each rank, MFU {:.1f} % of "
+      "{:.1f} TFLOP/s\n",
+      machine.name, 1e3 * step.seconds, predicted.tokens_per_second(),
+      predicted.tokens_per_second() / ranks, 100 * predicted.mfu(ranks),
+      1e-12 * predicted.peak_flops);
+  fmt::print("{:<10} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n", "ms", "forward",
+             "backward", "optimizer", "compute", "data", "tensor", "idle");
+  double idle_sum = 0;
+  for (std::size_t i = 0; i < step.ranks.size(); ++i) {
+    const plan::SimulatedRank& rank = step.ranks[i];
+    const auto phase = [&](Phase wanted) {
+      return 1e3 * rank.compute_by_phase[static_cast<std::size_t>(wanted)];
+    };
+    idle_sum += idle(rank);
+    fmt::print("{:<10} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f}\n",
+               fmt::format("pipeline {}", i), phase(Phase::forward), phase(Phase::backward),
+               phase(Phase::optimizer), 1e3 * rank.compute,
+               1e3 * (exposed(rank, "data") + exposed(rank, "tied")),
+               1e3 * (exposed(rank, "tensor") + exposed(rank, "key_value")), 1e3 * idle(rank));
+  }
+  fmt::print(
+      "data, tensor: waiting for these groups' collectives, not hidden by computation; idle: "
+      "waiting for other stages, {:.1f} % of the step\n",
+      100 * idle_sum / (step.seconds * static_cast<double>(step.ranks.size())));
+  if (predicted.unknown_ops.empty()) return;
+  fmt::print("never measured on {}, and priced like other ops: {}\n", machine.name,
+             fmt::join(predicted.unknown_ops, ", "));
+}
+
+void print_search(const plan::SearchResult& result, const plan::MachineFile& machine) {
+  constexpr std::size_t kShown = 10;
+  constexpr double kGiB = 1073741824.0;
+  fmt::print("on {}: {} layouts tried, {} are legal and fit\n", machine.name, result.tried,
+             result.found.size());
+  if (!result.found.empty()) {
+    fmt::print("{:>12} {:>14} {:>10}  layout\n", "ms a step", "tokens/s", "GiB");
+  }
+  for (std::size_t i = 0; i < std::min(kShown, result.found.size()); ++i) {
+    const plan::FoundLayout& layout = result.found[i];
+    const auto tokens =
+        static_cast<double>(layout.config.train.global_batch * layout.config.model.context);
+    fmt::print("{:>12.2f} {:>14.0f} {:>10.1f}  {}\n", 1e3 * layout.seconds, tokens / layout.seconds,
+               static_cast<double>(layout.memory_bytes) / kGiB, plan::settings_of(layout.config));
+  }
+  if (!result.left_out.empty()) fmt::print("left out\n");
+  for (const auto& [reason, count] : result.left_out) fmt::print("{:>12}  {}\n", count, reason);
+}
+
+void print_interval(const CheckpointInterval& interval, double step_seconds) {
+  fmt::print(
+      "checkpoint    a save of {:.1f} s and a failure every {:.1f} h of the whole run: save "
+      "every {:.1f} min ({:.0f} steps); {:.2f} % of the time is lost\n",
+      interval.save_seconds, interval.failure_seconds / 3600, interval.interval_seconds / 60,
+      std::max(1.0, interval.interval_seconds / step_seconds), 100 * interval.lost_share);
+}
+
+nlohmann::ordered_json to_json(const train::Config& config, const PredictedStep& predicted,
+                               const plan::MachineFile& machine) {
+  const int ranks = config.parallel.ranks();
+  nlohmann::ordered_json out = {{"machine", machine.name},
+                                {"step_seconds", predicted.step.seconds},
+                                {"tokens_per_second", predicted.tokens_per_second()},
+                                {"mfu", predicted.mfu(ranks)}};
+  for (const plan::SimulatedRank& rank : predicted.step.ranks) {
+    out["pipeline_ranks"].push_back({{"compute_seconds", rank.compute},
+                            {"exposed_seconds", rank.exposed},
+                            {"communication_seconds", rank.communication},
+                            {"idle_seconds", idle(rank)}});
+  }
+  return out;
+}
+
+}  // namespace hyperslab::cli

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/plan/search.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "hyperslab/plan/plan.hpp"
+#include "hyperslab/plan/simulate.hpp"
+
+namespace hyperslab::plan {
+namespace {
+
+using mesh::Schedule;
+using train::Config;
+
+/// Layouts whose other schedules are tried.
+constexpr std::size_t kRefined = 8;
+constexpr int kLargestMicrobatch = 64;
+
+/// The cuts of `ranks` into data x tensor x pipeline.
+std::vector<mesh::ParallelConfig> cuts_of(int ranks) {
+  std::vector<mesh::ParallelConfig> cuts;
+  for (int pipeline = 1; pipeline <= ranks; ++pipeline) {
+    if (ranks % pipeline != 0) continue;
+    for (int tensor = 1; tensor <= ranks / pipeline; ++tensor) {
+      if (ranks / pipeline % tensor != 0) continue;
+      mesh::ParallelConfig cut;
+      cut.data = ranks / pipeline / tensor;
+      cut.tensor = tensor;
+      cut.pipeline = pipeline;
+      cuts.push_back(cut);
+    }
+  }
+  return cuts;
+}
+
+class Search {
+ public:
+  Search(const Config& deck, int ranks, const train::TrainerOptions& options,
+         const MachineFile& machine, const WhyNot& why_not)
+      : deck_(deck), ranks_(ranks), options_(options), machine_(machine), why_not_(why_not) {}
+
+  SearchResult run() {
+    for (const mesh::ParallelConfig& cut : cuts_of(ranks_)) try_cut(cut);
+    sort();
+    const std::size_t refined = std::min(kRefined, result_.found.size());
+    const std::vector<FoundLayout> fastest(
+        result_.found.begin(), result_.found.begin() + static_cast<std::ptrdiff_t>(refined));
+    for (const FoundLayout& layout : fastest) try_schedules(layout.config);
+    sort();
+    return std::move(result_);
+  }
+
+ private:
+  void sort() { std::ranges::sort(result_.found, {}, &FoundLayout::seconds); }
+  void leave_out(const std::string& reason) { ++result_.left_out[reason]; }
+
+  void try_cut(const mesh::ParallelConfig& cut) {
+    if (cut.tensor > machine_.ranks_per_node && machine_.network_bytes_per_second <= 0) {
+      return leave_out(
+          "tensor groups on several nodes, whose network the machine file does not say");
+    }
+    for (const bool sequence : {false, true}) {
+      if (sequence && cut.tensor == 1) continue;
+      for (int microbatch = 1; microbatch <= kLargestMicrobatch; microbatch *= 2) {
+        Config config = deck_;
+        config.parallel = cut;
+        config.parallel.bucket_mib = deck_.parallel.bucket_mib;
+        config.parallel.sequence = sequence;
+        config.train.microbatch = microbatch;
+        if (!try_sizes(config)) break;  // larger microbatches fit as little
+      }
+    }
+  }
+
+  /// With the least recomputation and sharding that fits. False if nothing does.
+  bool try_sizes(Config config) {
+    std::string reason;
+    for (const auto recompute :
+         {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
+      for (const int zero : config.parallel.data > 1 ? std::vector{1, 2} : std::vector{0}) {
+        config.memory.recompute = recompute;
+        config.parallel.zero = zero;
+        reason = consider(config);
+        if (reason.empty()) return true;
+      }
+    }
+    leave_out(reason);
+    return false;
+  }
+
+  void try_schedules(const Config& config) {
+    if (config.parallel.pipeline == 1) return;
+    Config other = config;
+    other.parallel.schedule = Schedule::zero_bubble;
+    if (const std::string reason = consider(other); !reason.empty()) leave_out(reason);
+    for (const int chunks : {2, 4}) {
+      other = config;
+      other.parallel.schedule = Schedule::interleaved;
+      other.parallel.virtual_stages = chunks;
+      if (const std::string reason = consider(other); !reason.empty()) leave_out(reason);
+    }
+  }
+
+  /// Adds the layout, or says why not.
+  std::string consider(const Config& config) {
+    ++result_.tried;
+    if (std::string reason = why_not_(config); !reason.empty()) return reason;
+    constexpr int kSimulatedSteps = 2;
+    std::vector<std::vector<OperationList>> steps;
+    std::size_t most = 0;
+    for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
+      const int rank = mesh::world_rank_of(config.parallel, {.pipeline = stage});
+      Plan plan = make_plan(config, options_, rank, kSimulatedSteps);
+      most = std::max(most, plan.memory.total());
+      if (machine_.memory_bytes > 0 && static_cast<double>(most) > usable_bytes()) {
+        return "needs more memory than a rank has";
+      }
+      steps.push_back(std::move(plan.operations));
+    }
+    Prices prices(machine_, config.precision.compute);
+    const SimulatedStep step = simulate(steps, config.parallel, prices);
+    result_.found.push_back({config, step.seconds, most});
+    return "";
+  }
+
+  /// What is left for the arenas: contexts of CUDA, NCCL and cuBLASLt take some.
+  [[nodiscard]] double usable_bytes() const {
+    constexpr double kLibraries = 3.0 * (1 << 30);
+    return machine_.memory_bytes - (machine_.device == "cuda" ? kLibraries : 0);
+  }
+
+  const Config& deck_;
+  int ranks_;
+  const train::TrainerOptions& options_;
+  const MachineFile& machine_;
+  const WhyNot& why_not_;
+  SearchResult result_;
+};
+
+}  // namespace
+
+SearchResult search_layouts(const Config& deck, int ranks, const train::TrainerOptions& options,
+                            const MachineFile& machine, const WhyNot& why_not) {
+  return Search(deck, ranks, options, machine, why_not).run();
+}
+
+std::string settings_of(const Config& config) {
+  const mesh::ParallelConfig& parallel = config.parallel;
+  std::string text = fmt::format("data={} tensor={} pipeline={}", parallel.data, parallel.tensor,
+                                 parallel.pipeline);
+  if (parallel.pipeline > 1) text += fmt::format(" schedule={}", name_of(parallel.schedule));
+  if (parallel.virtual_stages > 1) {
+    text += fmt::format(" virtual_stages={}", parallel.virtual_stages);
+  }
+  if (parallel.sequence) text += " sequence=true";
+  if (parallel.data > 1) text += fmt::format(" zero={}", parallel.zero);
+  text += fmt::format(" microbatch={}", config.train.microbatch);
+  if (config.memory.recompute != nn::Recompute::none) {
+    text += fmt::format(" recompute={}", name_of(config.memory.recompute));
+  }
+  return text;
+}
+
+}  // namespace hyperslab::plan
