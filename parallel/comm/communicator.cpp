@@ -267,10 +267,8 @@ double Communicator::wait(Context& ctx, Stream& before, Ticket ticket) {
                        .component = ctx.recorder().component().name,
                        .phase = ctx.recorder().phase(),
                        .microbatch = ctx.recorder().microbatch(),
-                       .size = {},
                        .group = comm::name_of(role_),
-                       .ticket = ticket,
-                       .messages = {}});
+                       .ticket = ticket});
     }
     return 0;
   }

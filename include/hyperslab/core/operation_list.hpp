@@ -19,9 +19,9 @@ struct OpSize {
     friend bool operator==(const Extent&, const Extent&) = default;
   };
   double flops = 0;
-  double bytes = 0;              ///< that a perfect implementation reads and writes
-  DType dtype = DType::f32;      ///< of the first operand
-  std::vector<Extent> operands;  ///< in the order in which the op names them
+  double bytes = 0;                   ///< that a perfect implementation reads and writes
+  DType dtype = DType::f32;           ///< of the first operand
+  std::vector<Extent> operands = {};  ///< in the order in which the op names them
   friend bool operator==(const OpSize&, const OpSize&) = default;
 };
 
@@ -39,15 +39,15 @@ struct Operation {
     double bytes = 0;
   };
   Kind kind = Kind::compute;
-  std::string_view name;       ///< of the op, or the call: "all_reduce"; a literal
-  std::string_view component;  ///< the recorder's innermost open scope; a literal
+  std::string_view name = {};       ///< of the op, or the call: "all_reduce"; a literal
+  std::string_view component = {};  ///< the recorder's innermost open scope; a literal
   Phase phase = Phase::other;
-  int microbatch = -1;            ///< -1: none
-  OpSize size;                    ///< of an op
-  std::string_view group;         ///< of communication; a literal
-  std::uint64_t ticket = 0;       ///< of communication: counted from 1 in each group
-  double bytes = 0;               ///< of a collective, as Traffic counts them
-  std::vector<Message> messages;  ///< of an exchange
+  int microbatch = -1;                 ///< -1: none
+  OpSize size = {};                    ///< of an op
+  std::string_view group = {};         ///< of communication; a literal
+  std::uint64_t ticket = 0;            ///< of communication: counted from 1 in each group
+  double bytes = 0;                    ///< of a collective, as Traffic counts them
+  std::vector<Message> messages = {};  ///< of an exchange
 };
 
 /// What the compute stream of a context on `meta` is given, in order.
