@@ -228,11 +228,11 @@ class CollectiveBench {
   }
 
   void time(const char* name, comm::Communicator& group, std::size_t bytes, const Call& call) {
-    constexpr int kRounds = 7;
+    constexpr int kRounds = 5;
     std::vector<double> rounds;
     for (int round = 0; round < kRounds; ++round) {
       // Short ones are repeated, so that the clock and the launch from the host weigh little.
-      const int calls = bytes <= (std::size_t{1} << 20) ? 20 : 4;
+      const int calls = bytes <= (std::size_t{1} << 20) ? 10 : 2;
       world_.barrier();
       const double begin = now_seconds();
       for (int i = 0; i < calls; ++i) group.wait(ctx_, call(group));

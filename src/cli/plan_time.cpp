@@ -89,6 +89,12 @@ void print_prediction(const train::Config& config, const PredictedStep& predicte
       "data, tensor: waiting for these groups' collectives, not hidden by computation; idle: "
       "waiting for other stages, {:.1f} % of the step\n",
       100 * idle_sum / (step.seconds * static_cast<double>(step.ranks.size())));
+  if (machine.network_bytes_per_second <= 0 && ranks > machine.ranks_per_node) {
+    fmt::print(
+        "the machine file does not say network_bytes_per_second: all {} ranks are taken to "
+        "be on one node\n",
+        ranks);
+  }
   if (predicted.unknown_ops.empty()) return;
   fmt::print("never measured on {}, and priced like other ops: {}\n", machine.name,
              fmt::join(predicted.unknown_ops, ", "));
@@ -130,9 +136,9 @@ nlohmann::ordered_json to_json(const train::Config& config, const PredictedStep&
                                 {"mfu", predicted.mfu(ranks)}};
   for (const plan::SimulatedRank& rank : predicted.step.ranks) {
     out["pipeline_ranks"].push_back({{"compute_seconds", rank.compute},
-                            {"exposed_seconds", rank.exposed},
-                            {"communication_seconds", rank.communication},
-                            {"idle_seconds", idle(rank)}});
+                                     {"exposed_seconds", rank.exposed},
+                                     {"communication_seconds", rank.communication},
+                                     {"idle_seconds", idle(rank)}});
   }
   return out;
 }

@@ -156,19 +156,11 @@ double Prices::of_collective(std::string_view group, std::string_view call,
   std::ranges::sort(rows, {}, &CollectiveRow::bytes);
   const double share = ring_share(call, layout.ranks);
   const double measured_share = ring_share(call, rows.front()->ranks);
-  double seconds = interpolate(rows, bytes * share / measured_share);
-  if (layout.nodes > 1) {
-    if (machine_.network_bytes_per_second <= 0) {
-      throw Error(ExitCode::usage,
-                  fmt::format("the machine file of {} does not say network_bytes_per_second, and "
-                              "group {} lies on {} nodes",
-                              machine_.name, group, layout.nodes));
-    }
-    const double links = machine_.network_bytes_per_second * layout.ranks_per_node;
-    seconds = std::max(seconds, bytes * share / links) +
-              machine_.network_latency_seconds * std::ceil(std::log2(layout.nodes));
-  }
-  return seconds;
+  const double seconds = interpolate(rows, bytes * share / measured_share);
+  if (layout.nodes == 1 || !knows_network()) return seconds;
+  const double links = machine_.network_bytes_per_second * layout.ranks_per_node;
+  return std::max(seconds, bytes * share / links) +
+         machine_.network_latency_seconds * std::ceil(std::log2(layout.nodes));
 }
 
 double Prices::overlap_cost(std::string_view group) const {

@@ -58,10 +58,6 @@ class Search {
   void leave_out(const std::string& reason) { ++result_.left_out[reason]; }
 
   void try_cut(const mesh::ParallelConfig& cut) {
-    if (cut.tensor > machine_.ranks_per_node && machine_.network_bytes_per_second <= 0) {
-      return leave_out(
-          "tensor groups on several nodes, whose network the machine file does not say");
-    }
     for (const bool sequence : {false, true}) {
       if (sequence && cut.tensor == 1) continue;
       for (int microbatch = 1; microbatch <= kLargestMicrobatch; microbatch *= 2) {

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """plan: layout, schedule and memory of a run that is not started."""
 
+import json
 import pathlib
 import re
 
@@ -238,6 +239,79 @@ class Plan(support.Case):
         self.assert_refused(other, 2, "parallel.data", "--ranks is 4; set it to 1 or set parallel.data to 4")
         self.assertNotIn("started", other.err)
         self.assert_refused(none, 2, "--ranks is 0")
+
+
+class Machine(support.Case):
+    """Times of the tiny deck, from what bench measured of this machine."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        one = cls.run_program("bench", "deck.yaml", "--warmup", 1, "--steps", 2, "--machine", "machine.json")
+        two = cls.run_program("bench", "deck.yaml", "--set", "parallel.data=2", "--machine", "machine.json", ranks=2)
+        if one.code != 0 or two.code != 0:
+            raise RuntimeError(one.err + two.err)
+        cls.measured = one.out, two.out
+
+    def plan(self, *settings, options=()):
+        result = self.run_program("plan", "deck.yaml", "--machine", "machine.json", *options,
+                                  *support.overrides(*settings))
+        self.assertEqual((result.code, result.err), (0, ""))
+        return result.out
+
+    def test_one_rank_measures_ops_and_two_collectives(self):
+        machine = json.loads((self.folder / "machine.json").read_text(encoding="utf-8"))
+
+        ops = {row[0] for row in machine["ops"]["fp32"]}
+        self.assertLessEqual({"linear_forward", "linear_backward_weight", "attention_backward", "adamw"}, ops)
+        self.assertRegex(self.measured[0], r"machine\.json: \d+ op sizes and 0 collectives of ")
+        calls = {(row[0], row[1], row[2]) for row in machine["collectives"]}
+        self.assertLessEqual({("data", "all_reduce", 2), ("data", "all_gather", 2), ("tensor", "reduce_scatter", 2),
+                              ("pipeline", "send", 2)}, calls)
+        self.assertEqual(len(machine["sources"]), 2)
+        self.assertGreater(machine["storage_bytes_per_second"], 0)
+
+    def test_time_of_a_step(self):
+        out = self.plan("parallel.data=2", options=("--ranks", 2, "--json", "plan.json"))
+
+        found = json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
+        line = re.search(r"(?m)^on .*: ([\d.]+) ms a step, (\d+) tokens/s, (\d+) on each rank, MFU", out)
+        self.assertAlmostEqual(float(line[1]), 1e3 * found["step_seconds"], delta=0.01)
+        self.assertAlmostEqual(float(line[2]), 12 * 32 / found["step_seconds"], delta=1)
+        self.assertGreater(found["memory_bytes"], 0)
+        rank = found["pipeline_ranks"][0]
+        parts = rank["compute_seconds"] + sum(rank["exposed_seconds"].values())
+        self.assertLessEqual(parts, found["step_seconds"] * (1 + 1e-6))
+        self.assertGreater(rank["communication_seconds"]["data"], 0)
+
+    def test_search(self):
+        out = self.plan(options=("--ranks", 4, "--search"))
+
+        self.assertRegex(out, r"\d+ layouts tried, \d+ are legal and fit")
+        self.assertRegex(out, r"(?m)^ +[\d.]+ +\d+ +[\d.]+  data=\d tensor=\d pipeline=\d")
+        times = [float(value) for value in re.findall(r"(?m)^ +([\d.]+) +\d+ +[\d.]+  data=", out)]
+        self.assertEqual(times, sorted(times))
+        self.assertIn("left out\n", out)
+
+    def test_how_often_to_save(self):
+        out = self.plan("parallel.data=4", options=("--ranks", 4, "--mtbf-hours", 40, "--save-seconds", 50))
+
+        # A failure every 10 h: Young's interval is sqrt(2 x 50 x 36000) = 1897 s.
+        line = re.search(r"a save of 50\.0 s and a failure every 10\.0 h of the whole run: save every ([\d.]+) min", out)
+        self.assertAlmostEqual(60 * float(line[1]), 1897, delta=0.03 * 1897)
+
+    def test_refusals(self):
+        (self.folder / "damaged.json").write_text("{", encoding="utf-8")
+        for words, options in ((("damaged.json is no machine file", "bench DECK --machine"), ("--machine", "damaged.json")),
+                               (("nowhere.json",), ("--machine", "nowhere.json")),
+                               (("--search goes with --machine",), ("--search",)),
+                               (("--mtbf-hours goes with --machine",), ("--mtbf-hours", 3)),
+                               (("--mtbf-hours must be above 0",), ("--machine", "machine.json", "--mtbf-hours", 0))):
+            with self.subTest(options=options):
+                result = self.run_program("plan", "deck.yaml", *options)
+                self.assertNotEqual(result.code, 0)
+                for word in words:
+                    self.assertIn(word, result.err)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,9 @@ struct MachineFile {
   int ranks_per_node = 8;            ///< which the fast links join
   double memory_bytes = 0;           ///< of a rank; 0: not known
   double launch_seconds = 0;         ///< between two kernels of a graph
-  double network_latency_seconds = 0;        ///< between nodes
-  double network_bytes_per_second = 0;       ///< of one rank between nodes; 0: not known
+  double network_latency_seconds = 0;  ///< between nodes
+  double network_bytes_per_second =
+      0;  ///< of one rank between nodes; 0: not known, and all ranks are taken to be on one node
   double storage_bytes_per_second = 0;       ///< that one rank writes to checkpoints; 0: not known
   std::map<std::string, double> peak_flops;  ///< by precision, dense
   /// Of the speed of computation, what a group's collective beside it takes: 0.12 of the data

@@ -28,11 +28,13 @@ class Prices {
   /// Its kernels, and the pause before each.
   [[nodiscard]] double of_op(const Operation& op);
   /// Of `call` with a buffer of `bytes`. Between nodes the links of the group's ranks on a node
-  /// work together.
+  /// work together; if the machine file does not say the network's rate, all ranks are on one node.
   [[nodiscard]] double of_collective(std::string_view group, std::string_view call,
                                      const GroupLayout& layout, double bytes) const;
   /// What computation loses while a collective of the group runs beside it.
   [[nodiscard]] double overlap_cost(std::string_view group) const;
+
+  [[nodiscard]] bool knows_network() const { return machine_.network_bytes_per_second > 0; }
 
   [[nodiscard]] const MachineFile& machine() const { return machine_; }
   /// FLOP/s that utilization is stated against: the peak, or the fastest measured product.
