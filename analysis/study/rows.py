@@ -14,9 +14,8 @@ from analysis.runs import Run, mean_of_last, read_metrics
 from analysis.study.columns import CHANGE, RELATIVE, is_relative
 from analysis.study.measured import Values, measured_values
 from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, RESULTS, Record, point_folder, read_records
+from analysis.study.settings import MODE
 from analysis.study.spec import Axis, Choice, Study
-
-MODE = "mode"
 
 
 @dataclass(frozen=True)
