@@ -260,6 +260,9 @@ def read_study(path: Path, small: bool = False, overrides: Sequence[str] = (), v
         content = merged(content, where)
     if overrides:
         content["set"] = mapping(content.get("set"), f"{where}: set") | dict(map(read_override, overrides))
+    if "axes" in content:  # with the presets of files, so that the study's folder needs no other
+        content["axes"] = {axis: layouts_of(Path(value)) if isinstance(value, str) else value
+                           for axis, value in mapping(content["axes"], f"{where}: axes").items()}
     for text in values:
         content["axes"] = with_values(mapping(content.get("axes"), f"{where}: axes"), text)
     return make_study(content, where)
@@ -273,10 +276,9 @@ def with_values(axes: dict[str, Any], text: str) -> dict[str, Any]:
         raise UserError(f"--axis {text}: expected AXIS=[VALUE,...]")
     if name not in axes:
         raise UserError(f"--axis {text}: `{name}` is no axis; the axes are {', '.join(axes)}")
-    presets = layouts_of(Path(axes[name])) if isinstance(axes[name], str) else axes[name]
-    if isinstance(presets, list):
+    if isinstance(axes[name], list):
         return axes | {name: wanted}
-    by_label = {value_text(label): (label, settings) for label, settings in presets.items()}
+    by_label = {value_text(label): (label, settings) for label, settings in axes[name].items()}
     for label in map(value_text, wanted):
         if label not in by_label:
             raise UserError(f"--axis {text}: axis {name} has no value `{label}`; it has {', '.join(by_label)}")
