@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # jobs/gpu-studies.sh [--binary PATH] [--seconds N] [--gpus N] [--data DIR] [--output DIR] [--from FILE.tar.gz]
-#                     [--machine FILE] [--small] [--list] [STUDY]...
+#                     [--pack FILE.tar.gz] [--machine FILE] [--small] [--list] [STUDY]...
 # jobs/gpu-studies.sh --prepare DIR --text TRAIN VALIDATION --gpt2 FOLDER [--binary PATH]
 # Runs the studies of inputs/studies (or those that are named) one after the other within so many
-# seconds, on all GPUs of this machine, and packs what reports need into DIR.tar.gz: no checkpoints,
-# no file above 3 MB. A study that fails is told and left. Studies of several ranks come first; those
+# seconds, on all GPUs of this machine, and packs what reports need after each of them into one file
+# (DIR.tar.gz unless --pack names another): no checkpoints, no file above 3 MB. A study that fails is told and left. Studies of several ranks come first; those
 # of one run on every GPU at once, a point at a time on each. --from goes on with what an earlier
 # call packed. --binary: a program, or a folder of jobs/bundle.sh. --small: on CPU ranks, to try it.
 # --list: points and seconds of each study. Needs python3 with PyYAML and NumPy alone; reports are
@@ -20,6 +20,7 @@ gpus=
 data=runs/study-data
 output=runs/gpu-studies
 from=
+packed=
 machine=
 small=0
 list=0
@@ -32,9 +33,13 @@ value() { [[ -n ${2:-} ]] || hs_die 2 "jobs/gpu-studies.sh: $1 wants a value; se
 arguments=("$@")
 while (($# > 0)); do
   case $1 in
-    --binary | --seconds | --gpus | --data | --output | --from | --machine | --prepare | --gpt2) value "$@" ;;&
+    --binary | --seconds | --gpus | --data | --output | --from | --pack | --machine | --prepare | --gpt2) value "$@" ;;&
     --binary | --data | --output | --from | --machine | --prepare | --gpt2)
       printf -v "${1#--}" '%s' "$(absolute "$2")"
+      shift
+      ;;
+    --pack)
+      packed=$(absolute "$2")
       shift
       ;;
     --seconds | --gpus)
@@ -50,7 +55,7 @@ while (($# > 0)); do
     --small) small=1 ;;
     --list) list=1 ;;
     -h | --help)
-      sed -n '3,15s/^# //p' "$hs_root/jobs/gpu-studies.sh"
+      sed -n '3,16s/^# //p' "$hs_root/jobs/gpu-studies.sh"
       exit 0
       ;;
     -*) hs_die 2 "jobs/gpu-studies.sh: unknown option $1; see jobs/gpu-studies.sh --help" ;;
@@ -154,6 +159,8 @@ small_settings() {
   [[ $1 != layouts ]] || printf '%s\n' --axis 'layout=[data_4.bucket_mib_0.25,tensor_4,pipeline_4.1f1b]'
 }
 
+[[ $output == /* ]] || output=$hs_root/$output
+: "${packed:=$output.tar.gz}"
 mkdir -p -- "$output/logs"
 if [[ -n $from ]]; then
   tar -xzf "$from" -C "$output"
@@ -168,14 +175,15 @@ fi
 pack() (
   flock 9
   cd -- "$output"
-  find . -type f -not -path '*/checkpoints/*' -not -path '*/report/*' -not -name '*.lock' -size -3072k -print0 |
-    tar -czf "$output.part" --null --no-recursion -T -
-  mv -- "$output.part" "$output.tar.gz"
+  find . -type f -not -path '*/checkpoints/*' -not -path '*/report/*' -not -name '*.lock' -not -name '.part' -size -3072k -print0 |
+    tar -czf "$output/.part" --null --no-recursion -T -
+  cp -- "$output/.part" "$packed.part"
+  mv -- "$packed.part" "$packed"
 ) 9>"$output/.pack.lock"
 
 # study NAME LANE LIMIT: at most so many seconds, and none after the deadline.
 study() {
-  local name=$1 lane=$2 limit=$3 left=$((deadline - SECONDS)) log=$output/logs/$1.$2.log begin=$SECONDS code=0
+  local name=$1 lane=$2 limit=$3 left=$((deadline - SECONDS)) log=$output/logs/$1.${2// /_}.log begin=$SECONDS code=0
   local words=()
   ((left < limit)) && limit=$left
   if ((limit < 8)); then
@@ -190,7 +198,7 @@ study() {
 --oversubscribe -np {ranks}" --seconds "$limit" </dev/null >"$log" 2>&1 || code=$?
   hs_say "$name ($lane): ended with $code after $((SECONDS - begin)) s; $(tail -n 1 "$log")"
   ((code == 0 || code == 75)) || grep -E ': failed|study.py:|no prediction' "$log" | tail -n 5 || true
-  pack || hs_say "cannot write $output.tar.gz"
+  pack || hs_say "cannot write $packed"
 }
 
 deadline=$((SECONDS + seconds - 5))
@@ -236,4 +244,4 @@ for folder in sorted(path for path in pathlib.Path(sys.argv[1]).iterdir() if (pa
           + ", ".join(f"{count} {state}" for state, count in states.items()))
 EOF_PYTHON
 pack
-hs_say "$output.tar.gz: $(du -h -- "$output.tar.gz" | cut -f1), $SECONDS s"
+hs_say "$packed: $(du -h -- "$packed" | cut -f1), $SECONDS s"
