@@ -4,12 +4,13 @@
 #                     [--pack FILE.tar.gz] [--machine FILE] [--small] [--list] [STUDY]...
 # jobs/gpu-studies.sh --prepare DIR --text TRAIN VALIDATION --gpt2 FOLDER [--binary PATH]
 # Runs the studies of inputs/studies (or those that are named) one after the other within so many
-# seconds, on all GPUs of this machine, and packs what reports need after each of them into one file
-# (DIR.tar.gz unless --pack names another): no checkpoints, no file above 3 MB. A study that fails is told and left. Studies of several ranks come first; those
-# of one run on every GPU at once, a point at a time on each. --from goes on with what an earlier
-# call packed. --binary: a program, or a folder of jobs/bundle.sh. --small: on CPU ranks, to try it.
-# --list: points and seconds of each study. Needs python3 with PyYAML and NumPy alone; reports are
-# made elsewhere, where h5py, matplotlib and Jinja2 are.
+# seconds, on all GPUs of this machine, and after each of them packs what reports need into one file
+# (DIR.tar.gz unless --pack names another): no checkpoints, no file above 3 MB. A study that fails is
+# told and left. Studies of several ranks come first; those of one run on every GPU at once, a point
+# at a time on each. --from goes on with what an earlier call packed. --binary: a program, or a
+# folder of jobs/bundle.sh. --small: on CPU ranks, to try it. --list: points and seconds of each
+# study. Needs python3 with PyYAML and NumPy alone; reports are made elsewhere, where h5py,
+# matplotlib and Jinja2 are.
 # --prepare makes DIR, the token files of the studies that train on text: TRAIN with a vocabulary of
 # 10,000 of its own, and with GPT-2's, whose gpt2_vocab.json and gpt2_merges.txt are in FOLDER.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
