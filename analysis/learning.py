@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from analysis.divergence import DIVERGED_AT, has_diverged
 from analysis.runs import (
-    FloatArray, Metrics, best_value, find_runs, first_value, last_value, mean_of_last, read_metrics,
+    LAST_STEPS, FloatArray, Metrics, best_value, find_runs, first_value, last_value, mean_of_last, read_metrics,
     typical_rate, validation_losses,
 )
 from analysis.starts import mixed_text
@@ -22,6 +22,7 @@ from analysis.tables import number, output_folder, text_table
 from analysis.ticks import round_log_axis, widened
 
 MAX_VALIDATION_ROWS = 25
+TRAINING_LOSS = f"training loss, mean of up to {LAST_STEPS} last steps"
 Limits = tuple[float, float] | None
 
 
@@ -184,7 +185,7 @@ def run_numbers(metrics: Metrics) -> dict[str, str]:
         "diverged": "yes" if has_diverged(metrics) else "no",
         "training loss, first (nats)": number(first_value(loss)),
         "training loss, last": number(last_value(loss)),
-        "training loss, mean of last 20 steps": number(mean_of_last(loss)),
+        TRAINING_LOSS: number(mean_of_last(loss)),
         "training loss, best": number(best_value(loss)),
         "training perplexity, last": number(last_value(metrics.perplexity()), 2),
         "training token accuracy, last (%)": number(100 * last_value(accuracy), 2),

@@ -96,10 +96,13 @@ def subject_text(decks: Sequence[Deck], machines: Sequence[Machine], ranks: bool
 
 
 def read_machine(folder: Path) -> Machine | None:
-    """None if no file of the start can be read."""
-    import h5py
+    """None if no file of the start can be read, or if there is no h5py: studies run without it."""
+    try:
+        import h5py
 
-    from analysis.timings import attribute
+        from analysis.timings import attribute
+    except ModuleNotFoundError:
+        return None
 
     found: list[tuple[int, str, str]] = []
     for path in sorted(folder.glob("rank_*.h5")):

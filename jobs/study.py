@@ -45,8 +45,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, metavar="DIR", help="default runs/NAME, small runs/NAME-small")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="override what the study sets for all points, such as data.train=[my.bin]")
+    parser.add_argument("--axis", action="append", default=[], metavar="AXIS=[VALUE,...]",
+                        help="other values of an axis, such as ranks=[1,2], or some of its presets by name")
     parser.add_argument("--only", action="append", default=[], metavar="POINT",
                         help="this point (may be repeated; * stands for any letters)")
+    parser.add_argument("--seconds", type=float, default=0.0, metavar="N",
+                        help="stop after so long; the point that runs saves, and the same command goes on")
     parser.add_argument("--dry-run", action="store_true", help="show the points and their commands, run nothing")
     parser.add_argument("--launcher", default=os.environ.get("HYPERSLAB_LAUNCHER", MPIRUN), metavar="WORDS",
                         help=f"what starts the ranks; default $HYPERSLAB_LAUNCHER or `{MPIRUN}`")
@@ -87,6 +91,7 @@ def arguments_of(arguments: argparse.Namespace, folder: Path) -> list[str]:
     """This program, and what a Slurm script hands to it again."""
     words = [str(Path(__file__).resolve()), str(arguments.study), *(["--small"] if arguments.small else []), "--output", str(folder)]
     words += [word for each in arguments.set for word in ("--set", each)]
+    words += [word for each in arguments.axis for word in ("--axis", each)]
     words += ["--machine", str(arguments.machine)] if arguments.machine else []
     return [*words, "--binary", str(arguments.binary)]
 
@@ -112,7 +117,7 @@ def run(arguments: argparse.Namespace, study: Study, folder: Path) -> int:
         for path in write_scripts(study.name, selected, folder, arguments_of(arguments, folder), options):
             print(path)
         return 0
-    code = run_points(selected, records, launcher)
+    code = run_points(selected, records, launcher, max(0.0, arguments.seconds))
     print(write_index(folder.parent))
     print(f"python3 -m analysis study {folder}")
     return code
@@ -121,7 +126,7 @@ def run(arguments: argparse.Namespace, study: Study, folder: Path) -> int:
 def main() -> int:
     arguments = parse()
     try:
-        study = read_study(arguments.study, arguments.small, arguments.set)
+        study = read_study(arguments.study, arguments.small, arguments.set, arguments.axis)
         folder = arguments.output or Path("runs") / (f"{study.name}-small" if arguments.small else study.name)
         return run(arguments, study, folder)
     except UserError as error:

@@ -15,7 +15,7 @@ from analysis.errors import UserError
 from analysis.report.document import Document, Section, html_text, markdown_text, write_pdf
 from analysis.report.optimizations import optimization_sections
 from analysis.report.page import (
-    METHOD, group_section, lead_text, learning_section, prediction_section, runs_section,
+    METHOD, group_sections, lead_text, learning_section, prediction_section, runs_section,
 )
 from analysis.report.setup import Source, setup_section
 from analysis.report.studies import StudyPart, read_study_part
@@ -133,7 +133,7 @@ def read_study(folder: Path, base_ranks: int | None, skip: int | None) -> Conten
 def document_of(content: Content) -> Document:
     study = content.study
     sections = [setup_section(content.source), *(study.sections if study else [])]
-    sections += [group_section(number, group) for number, group in enumerate(content.groups, 1)]
+    sections += group_sections(content.groups)
     sections += prediction_section(content.cases)
     has_curves = study is not None and study.has_learning
     sections += [] if has_curves else learning_section(content.runs)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 
-from analysis.learning import draw_steps, run_numbers
+from analysis.learning import TRAINING_LOSS, draw_steps, run_numbers
 from analysis.report.document import Drawing, Section, Sheet
 from analysis.report.plot import draw_group
 from analysis.report.sentences import law_sheet, scaling_sentences
@@ -21,7 +21,7 @@ from analysis.step_time import MIB
 from analysis.study.prediction import read_prediction
 from analysis.tables import counted, number
 
-CURVE_ROWS = ("last step", "diverged", "training loss, mean of last 20 steps", "validation loss, last",
+CURVE_ROWS = ("last step", "diverged", TRAINING_LOSS, "validation loss, last",
               "validation perplexity, last", "validation token accuracy, last (%)", "tokens", "wall time (s)")
 
 METHOD = (
@@ -78,6 +78,37 @@ def group_section(number: int, group: Group) -> Section:
                    [note] if note else [])
 
 
+def alone_table(numbered: Sequence[tuple[int, Group]], rows_of: Callable[[Group], Table],
+                left_out: Sequence[str] = ()) -> Table:
+    """The rows of several groups below each other, with the number of each."""
+    header = rows_of(numbered[0][1])[0]
+    kept = [index for index, name in enumerate(header) if name not in left_out]
+    rows = [[str(number), *(row[index] for index in kept)] for number, group in numbered for row in rows_of(group)[1]]
+    return ["group", *(header[index] for index in kept)], rows
+
+
+def alone_section(numbered: Sequence[tuple[int, Group]]) -> Section:
+    """Groups of one run each, in one place: they compare nothing."""
+    sheets = [sheet("Time per step and rate", alone_table(numbered, scaling_rows, ("speed-up", "efficiency (%)"))),
+              sheet("Parts of a step, adding up to it", alone_table(numbered, part_rows))]
+    several = [each for each in numbered if each[1].base.ranks > 1]
+    if several:
+        sheets += [sheet("Communication", alone_table(several, communication_rows)),
+                   sheet("Slowest rank", alone_table(several, slowest_rows))]
+    return Section("Runs that are in no group with others", [
+        "They differ from each other in more than ranks and layout, so no speed-ups are made of them; what changes with "
+        "one setting is told by the other sections."], sheets=sheets)
+
+
+def group_sections(groups: Sequence[Group]) -> list[Section]:
+    """By number, so that notes can name a group; several groups of one run share a section."""
+    alone = [(number, group) for number, group in enumerate(groups, 1) if len(group.cases) == 1]
+    if len(alone) < 2:
+        return [group_section(number, group) for number, group in enumerate(groups, 1)]
+    return [*(group_section(number, group) for number, group in enumerate(groups, 1) if len(group.cases) > 1),
+            alone_section(alone)]
+
+
 def worst_sentence(what: str, errors: Sequence[float]) -> str:
     """Empty if nothing was predicted."""
     if not errors:
@@ -98,16 +129,17 @@ def prediction_section(cases: Sequence[Case]) -> list[Section]:
     found = [(case, each) for case, each in found if not math.isnan(each.memory_bytes)]
     if not found:
         return []
+    timed = any(not math.isnan(each.step_seconds) for _, each in found)
     rows = [[*first_cells(case), *compared(each.memory_bytes, case.peak_bytes, 1 / MIB),
-             *compared(each.step_seconds, case.step_seconds, 1e3)] for case, each in found]
+             *(compared(each.step_seconds, case.step_seconds, 1e3) if timed else [])] for case, each in found]
     errors = [each.memory_bytes / case.peak_bytes - 1.0 for case, each in found if case.peak_bytes > 0]
     times = [each.step_seconds / case.step_seconds - 1.0 for case, each in found
              if not math.isnan(each.step_seconds)]
     told = [worst_sentence("memory of the fullest rank", errors), worst_sentence("time of a step", times)]
-    header = [*FIRST_HEADER, "predicted (MiB)", "measured peak (MiB)", "difference (%)", "predicted step (ms)",
-              "measured step (ms)", "difference (%)"]
+    header = [*FIRST_HEADER, "predicted (MiB)", "measured peak (MiB)", "difference (%)",
+              *(["predicted step (ms)", "measured step (ms)", "difference (%)"] if timed else [])]
     return [Section("Predicted beside measured", points=[text for text in told if text],
-                    sheets=[Sheet("Memory of the fullest rank, and time of a step", header, rows)])]
+                    sheets=[Sheet(f"Memory of the fullest rank{', and time of a step' if timed else ''}", header, rows)])]
 
 
 def learning_section(runs: Sequence[Run]) -> list[Section]:
@@ -131,5 +163,7 @@ def runs_section(cases: Sequence[Case]) -> Section:
 
 
 def lead_text(groups: Sequence[Group], runs: Sequence[Run], cases: Sequence[Case], skip: int) -> str:
-    return (f"{counted(len(cases), 'layout')} of {counted(len(runs), 'run')} in {counted(len(groups), 'group')}; "
-            f"only runs of one group are compared. The first {skip} steps of each start are left out.")
+    compared_text = (f" in {counted(len(groups), 'group')}; only runs of one group make speed-ups"
+                     if any(len(group.cases) > 1 for group in groups) else "")
+    return (f"{counted(len(cases), 'layout')} of {counted(len(runs), 'run')}{compared_text}. Times per step leave out "
+            f"the first {skip} steps of each start.")

@@ -91,8 +91,8 @@ def trend_sentence(fractions: Sequence[float]) -> str:
 def fit_sentence(group: Group, fit: Fit) -> str:
     kind = {"Amdahl": "a serial share", "Gustafson": "a serial share of the scaled work"}[fit.law]
     points = len(points_of(group))
-    basis = (f"fitted to {points} rank count{'s' if points > 1 else ''}, from which its speed-ups differ by at most "
-             f"{percent(fit.worst)}")
+    basis = (f"fitted to {points} rank counts, from which its speed-ups differ by at most {percent(fit.worst)}"
+             if points > 1 else "from one rank count alone, so that nothing tests it")
     text = f"{fit.law}'s law has {kind} of {number(fit.serial, 4)} ({basis})"
     if fit.worst > POOR_FIT:
         return f"{text}; that is too far for the law to describe these runs."

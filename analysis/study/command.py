@@ -75,7 +75,7 @@ def bench_subject(folder: Path, result: Result) -> str:
     words = (either([str(each["model"]) for each in benches], "several models"),
              either([str(each["precision"]) for each in benches], "several precisions"),
              device_text(str(each["device"]) for each in benches))
-    return "; ".join(word for word in words if word) or result.study.name
+    return "; ".join(word for word in words if word)
 
 
 def pictures_of(folder: Path, result: Result) -> list[Picture]:

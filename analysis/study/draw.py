@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Sequence
 
 from matplotlib.lines import Line2D
@@ -36,8 +37,10 @@ def series_of(result: Result, plot: Plot, rows: Sequence[Row]) -> dict[str, list
     left = [axis.name for axis in result.axes if len(axis.labels) > 1
             and axis.name not in (plot.x, plot.panels) and axis.name not in plot.where]
     found: dict[str, list[Row]] = {}
+    common = Counter(label for axis in result.axes for label in axis.labels)  # fp32 can be of two axes
     for row in rows:
-        words = [f"{axis_title(name)} {row.labels[name]}" if numbers_of([row.labels[name]]) else row.labels[name]
+        words = [f"{axis_title(name)} {row.labels[name]}" if numbers_of([row.labels[name]])
+                 or common[row.labels[name]] > 1 else row.labels[name]
                  for name in left if name in row.labels]
         found.setdefault(", ".join(words), []).append(row)
     return found
@@ -173,10 +176,11 @@ def draw_plot(result: Result, plot: Plot, subject: str) -> Figure:
     panels = [label for label in panel_axis.labels if any(row.labels.get(plot.panels) == label for row in rows)] \
         if panel_axis else [""]
     series = series_of(result, plot, rows)
-    shape = (len(plot.y), len(panels)) if panel_axis else (1, len(plot.y))
+    names = result.shown(plot.y)
+    shape = (len(names), len(panels)) if panel_axis else (1, len(names))
     figure, grid = plt.subplots(*shape, squeeze=False, figsize=(
         max(7.0, PANEL_INCHES[0] * shape[1]), PANEL_INCHES[1] * shape[0] + 1.4))
-    for number, (name, panel) in enumerate((name, panel) for name in plot.y for panel in panels):
+    for number, (name, panel) in enumerate((name, panel) for name in names for panel in panels):
         axes = grid.flat[number]
         inside = {key: [row for row in members if not panel or row.labels.get(plot.panels) == panel]
                   for key, members in series.items()}

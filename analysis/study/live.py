@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from analysis.study.measured import bench_modes
-from analysis.study.record import BENCH, DONE, RUNNING, WAITING, Record, point_folder
+from analysis.study.record import BENCH, DONE, RUNNING, WAITING, Record, bench_modes, point_folder
 from analysis.tables import number, text_table
 
 MOST_ROWS = 30

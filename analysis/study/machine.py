@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import subprocess
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,9 @@ def gpus() -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
+@lru_cache(maxsize=None)
 def describe_machine(binary: Path) -> dict[str, Any]:
+    """Asked once: nvidia-smi alone takes a second."""
     return {
         "host": platform.node(), "system": platform.platform(), "processor": processor(),
         "cores": len(os.sched_getaffinity(0)), "gpus": gpus(),

@@ -15,7 +15,8 @@ from analysis.errors import UserError
 from analysis.runs import Metrics, Run, best_value, final_loss, last_value, mean_of_last, read_metrics
 from analysis.scaling import COMPUTE, EXPOSED, Case, read_cases
 from analysis.study.prediction import Prediction, printed_bytes, read_prediction
-from analysis.study.record import BENCH, OUTPUT, Record, point_folder
+from analysis.study.record import BENCH, OUTPUT, Record, bench_modes, point_folder
+from analysis.study.settings import BENCH_MODES, MODE
 from analysis.subject import parameter_count
 from analysis.timings import BUSY, RankSteps, read_layouts
 
@@ -99,11 +100,6 @@ def component_values(components: dict[str, Any]) -> Values:
     return values
 
 
-def bench_modes(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By mode: `--mode all` measures three, any other mode itself."""
-    return content["modes"] if "modes" in content else {content["mode"]: content}
-
-
 def read_benches(folder: Path, records: Sequence[Record]) -> list[dict[str, Any]]:
     """What bench wrote, of all points that are of it and ended."""
     paths = [point_folder(folder, record.name) / BENCH for record in records if record.settings["command"] == "bench"]
@@ -154,7 +150,8 @@ def measured_values(folder: Path, record: Record, skip: int) -> tuple[dict[str, 
     predicted = read_prediction(place)
     if command == "bench":
         if not (place / BENCH).is_file():
-            return {"": ranks | with_prediction({}, predicted)}, []
+            modes = BENCH_MODES if record.settings.get(MODE) == "all" else ("",)
+            return {mode: ranks | with_prediction({}, predicted) for mode in modes}, []
         # A plan is of a whole step.
         return {mode: ranks | (with_prediction(values, predicted) if mode == "step" else values)
                 for mode, values in bench_values(place)}, []

@@ -55,6 +55,11 @@ def point_folder(folder: Path, name: str) -> Path:
     return folder / "points" / name
 
 
+def bench_modes(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Of what bench wrote, by mode: `--mode all` measures three, any other mode itself."""
+    return content["modes"] if "modes" in content else {content["mode"]: content}
+
+
 def write_record(folder: Path, record: Record) -> None:
     path = point_folder(folder, record.name) / POINT
     write_text(path, json.dumps({"format": FORMAT, **asdict(record)}, indent=2) + "\n")

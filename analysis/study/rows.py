@@ -14,9 +14,8 @@ from analysis.runs import Run, mean_of_last, read_metrics
 from analysis.study.columns import CHANGE, RELATIVE, is_relative
 from analysis.study.measured import Values, measured_values
 from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, RESULTS, Record, point_folder, read_records
+from analysis.study.settings import MODE
 from analysis.study.spec import Axis, Choice, Study
-
-MODE = "mode"
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,12 @@ class Result:
             return None
         labels = row.labels | self.study.base
         return next((each for each in self.rows if each.labels == labels and each.state == DONE), None)
+
+    def shown(self, names: Sequence[str]) -> list[str]:
+        """Without what is relative to a base if every row is its own, as with one precision of one."""
+        compares = any(len(axis.labels) > 1 for axis in self.axes if axis.name in self.study.base)
+        kept = [name for name in names if compares or not self.study.base or not is_relative(name)]
+        return kept or list(names)
 
     def value(self, row: Row, name: str) -> float:
         return self.relative(row, name) if is_relative(name) else row.value(name)

@@ -20,11 +20,11 @@ from analysis.study.machine import describe_machine
 from analysis.study.points import Point
 from analysis.study.prediction import PLAN
 from analysis.study.record import (
-    FAILED, OUTPUT, RESULTS, RUNNING, STOPPED, Record, point_folder, write_record,
+    FAILED, OUTPUT, POINT, RESULTS, RUNNING, STOPPED, Record, point_folder, read_record, write_record,
 )
 
 POLL_SECONDS = 0.25
-FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 PREEMPTED_CODE = 75  # as the program's own: the same command goes on
 
 
@@ -37,16 +37,19 @@ class Stop:
 
     def __call__(self, number: int, _frame: object) -> None:
         self.asked = True
-        # From a terminal SIGINT reaches the child by itself.
+        # From a terminal SIGINT reaches the child by itself; SIGALRM says that the time is over.
         if self.child is not None and number != signal.SIGINT:
-            self.child.send_signal(number)
+            self.child.send_signal(signal.SIGTERM if number == signal.SIGALRM else number)
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self, seconds: float) -> Iterator[None]:
+        """`seconds` from now it is asked; 0: never."""
         old = {number: signal.signal(number, self) for number in (signal.SIGINT, *FORWARDED)}
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
             yield
         finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in old.items():
                 signal.signal(number, handler)
 
@@ -115,23 +118,31 @@ def run_point(point: Point, record: Record, launcher: Launcher, live: Live, stop
     live.update(record, event=True)
 
 
-def run_points(points: Sequence[Point], found: dict[str, Record], launcher: Launcher) -> int:
-    """Exit code: 0 if every point has a result, 1 if one failed, 75 if the study was stopped."""
+def newest(folder: Path, record: Record) -> Record:
+    """What another study.py may have made of the point since this one began."""
+    path = point_folder(folder, record.name) / POINT
+    return read_record(path) if path.is_file() else record
+
+
+def run_points(points: Sequence[Point], found: dict[str, Record], launcher: Launcher, seconds: float = 0.0) -> int:
+    """Exit code: 0 if every point has a result, 1 if one failed, 75 if the study was stopped, as it is after
+    `seconds` unless they are 0."""
     records = {point.name: found.get(point.name) or Record.of(point) for point in points}
     live = Live(launcher.folder, records)
     stop = Stop()
-    with stop.listening():
+    with stop.listening(seconds):
         for point in points:
-            record = records[point.name]
-            if record.state in RESULTS:
+            if records[point.name].state in RESULTS:
                 continue
             if stop.asked:
                 return PREEMPTED_CODE
             with held(launcher.folder, point.name) as is_ours:
-                if is_ours:
-                    run_point(point, record, launcher, live, stop)
-                else:
+                if not is_ours:
                     print(f"{point.name}: another jobs/study.py runs it; left to that one")
+                    continue
+                records[point.name] = newest(launcher.folder, records[point.name])
+                if records[point.name].state not in RESULTS:
+                    run_point(point, records[point.name], launcher, live, stop)
     if any(record.state == FAILED for record in records.values()):
         return 1
     return PREEMPTED_CODE if any(record.state == STOPPED for record in records.values()) else 0

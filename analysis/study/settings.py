@@ -21,6 +21,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "accumulation": ("value", "terms", "sum", "term"),
 }
 WITHOUT_DECK = ("accumulation",)
+MODE = "mode"
+BENCH_MODES = ("forward", "forward-backward", "step")  # `--mode all` measures these
 OWN = ("command", "deck", "ranks")
 LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.context")
 BATCH = "train.global_batch"

@@ -11,7 +11,7 @@ import yaml
 from analysis.errors import UserError
 from analysis.study.columns import check_column
 from analysis.study.settings import (
-    COMMANDS, WITHOUT_DECK, Settings, check_setting, load_yaml, value_text, whole,
+    BENCH_MODES, COMMANDS, MODE, WITHOUT_DECK, Settings, check_setting, load_yaml, value_text, whole,
 )
 
 KEYS = ("name", "title", "about", "deck", "command", "set", "scaling", "environment", "axes", "leave_out",
@@ -250,9 +250,9 @@ def read_settings(content: dict[str, Any], where: str) -> Settings:
     return settings
 
 
-def read_study(path: Path, small: bool = False, overrides: Sequence[str] = ()) -> Study:
+def read_study(path: Path, small: bool = False, overrides: Sequence[str] = (), values: Sequence[str] = ()) -> Study:
     """The study of a file; all that can be known to be wrong in it is an error. `overrides`, KEY=VALUE each,
-    win over its section `set`."""
+    win over its section `set`; `values`, AXIS=[VALUE,...] each, over what its axes have."""
     where = str(path)
     content = load_yaml(path)
     reject_unknown(content, KEYS, where)
@@ -260,16 +260,42 @@ def read_study(path: Path, small: bool = False, overrides: Sequence[str] = ()) -
         content = merged(content, where)
     if overrides:
         content["set"] = mapping(content.get("set"), f"{where}: set") | dict(map(read_override, overrides))
+    if "axes" in content:  # with the presets of files, so that the study's folder needs no other
+        content["axes"] = {axis: layouts_of(Path(value)) if isinstance(value, str) else value
+                           for axis, value in mapping(content["axes"], f"{where}: axes").items()}
+    for text in values:
+        content["axes"] = with_values(mapping(content.get("axes"), f"{where}: axes"), text)
     return make_study(content, where)
+
+
+def with_values(axes: dict[str, Any], text: str) -> dict[str, Any]:
+    """Axes of which one has other values, or of its presets those that are named."""
+    name, equals, value = text.partition("=")
+    wanted = yaml_value(value, f"--axis {text}")
+    if not equals or not isinstance(wanted, list) or not wanted:
+        raise UserError(f"--axis {text}: expected AXIS=[VALUE,...]")
+    if name not in axes:
+        raise UserError(f"--axis {text}: `{name}` is no axis; the axes are {', '.join(axes)}")
+    if isinstance(axes[name], list):
+        return axes | {name: wanted}
+    by_label = {value_text(label): (label, settings) for label, settings in axes[name].items()}
+    for label in map(value_text, wanted):
+        if label not in by_label:
+            raise UserError(f"--axis {text}: axis {name} has no value `{label}`; it has {', '.join(by_label)}")
+    return axes | {name: dict(by_label[value_text(label)] for label in wanted)}
+
+
+def yaml_value(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{where}: `{text}` is no value of YAML") from error
 
 
 def read_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     check_setting(key, "--set")
-    try:
-        read = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise UserError(f"--set {text}: `{value}` is no value of YAML") from error
+    read = yaml_value(value, f"--set {text}")
     if not equals or isinstance(read, dict):
         raise UserError(f"--set {text}: expected KEY=VALUE")
     return key, read
@@ -287,22 +313,31 @@ def make_study(content: dict[str, Any], where: str) -> Study:
         raise UserError(f"{where}: scaling is `{scaling}`, expected one of {', '.join(SCALINGS)}")
     axes = [read_axis(axis, values, f"{where}: axes: {axis}")
             for axis, values in mapping(content.get("axes"), f"{where}: axes").items()]
-    plots = [read_plot(plot, axes, f"{where}: plots[{index}]")
+    settings = read_settings(content, where)
+    told = [*axes, *modes_axis(settings, axes)]
+    plots = [read_plot(plot, told, f"{where}: plots[{index}]")
              for index, plot in enumerate(sequence(content.get("plots"), f"{where}: plots"))]
     for plot in plots:
         if sum(plot.name == other.name for other in plots) > 1:
             raise UserError(f"{where}: two plots are called `{plot.name}`; give each a name")
     return Study(
-        name, str(content["title"]), str(content.get("about", "")), read_settings(content, where), scaling,
+        name, str(content["title"]), str(content.get("about", "")), settings, scaling,
         {key: value_text(value) for key, value in
          mapping(content.get("environment"), f"{where}: environment").items()},
         axes, [read_where(each, axes, f"{where}: leave_out[{index}]") for index, each in
                enumerate(sequence(content.get("leave_out"), f"{where}: leave_out"))],
         whole(content.get("repeat", 1), "repeat", where), str(content.get("point", "")),
-        read_where(content.get("base"), axes, f"{where}: base"), skip_of(content, where),
-        [read_table(table, axes, f"{where}: tables[{index}]")
+        read_where(content.get("base"), told, f"{where}: base"), skip_of(content, where),
+        [read_table(table, told, f"{where}: tables[{index}]")
          for index, table in enumerate(sequence(content["tables"], f"{where}: tables"))], plots,
         {key: value for key, value in content.items() if key != "small"})
+
+
+def modes_axis(settings: Settings, axes: Sequence[Axis]) -> list[Axis]:
+    """`bench --mode all` measures what tables and plots may tell apart as an axis."""
+    if settings.get(MODE) != "all" or any(axis.name == MODE for axis in axes):
+        return []
+    return [Axis(MODE, [Choice(mode, {MODE: mode}) for mode in BENCH_MODES])]
 
 
 def skip_of(content: dict[str, Any], where: str) -> int:

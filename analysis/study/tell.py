@@ -57,11 +57,11 @@ def tell(result: Result, table: Table) -> Told:
     axes = shown_axes(result, table)
     across = next((axis for axis in result.axes if axis.name == table.across), None)
     keys = list(dict.fromkeys(tuple(row.labels.get(axis.name, "") for axis in axes) for row in rows))
-    columns = columns_of(result, rows, table.columns)
+    columns = columns_of(result, rows, result.shown(table.columns))
     header = [axis_title(axis.name) for axis in axes] or ["study"]
     labels = across.labels if across else [""]
     for label in labels:
-        prefix = f"{axis_title(across.name)} {label}: " if across else ""
+        prefix = f"{axis_title(across.name)} {label}: " if len(labels) > 1 and across else ""
         header += [prefix + each.title for each in columns]
     told = []
     for key in keys:
