@@ -281,14 +281,14 @@ std::string cpu_name() {
 
 /// Multiprocessors that a collective takes from computation, or the core that does both.
 std::map<std::string, double> overlap_cost(Device device, const CtaBudgets& ctas) {
-  constexpr int kUnlimited = 24;  // thread blocks of NCCL that has no limit, on an H200
   const auto cost = [&](int blocks) {
     return device == Device::cuda ? static_cast<double>(blocks) / kReferenceMultiprocessors : 1.0;
   };
   return {{"data", cost(ctas.data)},
           {"pipeline", cost(ctas.pipeline)},
           {"tied", cost(ctas.tied)},
-          {"tensor", cost(kUnlimited)}};
+          // Ops were measured beside the collectives of their tensor group.
+          {"tensor", device == Device::cuda ? 0.0 : 1.0}};
 }
 
 }  // namespace
@@ -313,6 +313,7 @@ MachineFile measure_machine(comm::World& world, const train::Config& config,
                                         config.run.name, precision, world.size(),
                                         world.size() == 1 ? "" : "s", world.threads().threads));
   machine.storage_bytes_per_second = storage_rate(world);
+  const bool alone = config.parallel.tensor == world.size();
   if (world.size() > 1) {
     CollectiveBench bench(world, on.device);
     for (const auto role :
@@ -320,8 +321,8 @@ MachineFile measure_machine(comm::World& world, const train::Config& config,
       const std::vector<CollectiveRow> rows = bench.run(role);
       machine.collectives.insert(machine.collectives.end(), rows.begin(), rows.end());
     }
-    return machine;
   }
+  if (!alone) return machine;
   const double step_seconds = on_gpu ? run_bench(world, config, options).median : 0;
   BenchOptions watched = options;
   watched.kernels = true;  // without graphs
@@ -331,7 +332,8 @@ MachineFile measure_machine(comm::World& world, const train::Config& config,
   const OperationList& operations = plan.operations.back();
   std::vector<OpRow>& rows = machine.ops[precision];
   rows = on_gpu ? ops_on_gpu(rig, operations, options) : ops_on_cpu(rig, operations, options);
-  if (on_gpu) machine.launch_seconds = launch_seconds(step_seconds, rows, operations);
+  if (on_gpu && world.size() == 1)
+    machine.launch_seconds = launch_seconds(step_seconds, rows, operations);
   return machine;
 }
 
