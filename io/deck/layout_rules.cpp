@@ -161,7 +161,8 @@ constexpr std::array kLayoutRules = {
     Rule{
         "parallel.zero", "parallel.schedule", "at most 1 unless parallel.schedule is 1f1b",
         [](const Config& c, const Surroundings&) {
-          return c.parallel.zero < 2 || c.parallel.schedule == Schedule::one_forward_one_backward;
+          return !c.parallel.shards_gradients() ||
+                 c.parallel.schedule == Schedule::one_forward_one_backward;
         },
         [](const Config& c, const Surroundings&) {
           return fmt::format(
@@ -172,7 +173,7 @@ constexpr std::array kLayoutRules = {
     Rule{
         "parallel.zero", "parallel.pipeline", "at most 1 with a pipeline",
         [](const Config& c, const Surroundings&) {
-          return c.parallel.zero < 2 || c.parallel.pipeline == 1;
+          return !c.parallel.shards_gradients() || c.parallel.pipeline == 1;
         },
         [](const Config& c, const Surroundings&) {
           return fmt::format(

@@ -207,7 +207,7 @@ void visit_layout(Visitor& v, Config& config) {
   v.named("schedule", parallel.schedule, kPipelineSchedules);
   v.integer("virtual_stages", parallel.virtual_stages, kRanks);
   v.integers("stage_layers", parallel.stage_layers, IntegerRange{0, kMostSize});
-  v.integer("zero", parallel.zero, IntegerRange{0, 2});
+  v.integer("zero", parallel.zero, IntegerRange{0, mesh::kMostZero});
   v.real("bucket_mib", parallel.bucket_mib, kPositive);
   v.section("precision");
   v.named("compute", config.precision.compute, kPrecisions);

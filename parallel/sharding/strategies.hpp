@@ -43,9 +43,9 @@ class ShardedState : public ShardStrategy {
   int gathers_under_way_ = 0;
 };
 
-/// zero 2: backward writes the gradients of a bucket into one of two buffers (of buckets that close
-/// out of turn, into one of their own); every microbatch they are reduce-scattered and added to
-/// what the rank keeps, its shards.
+/// zero 2: backward writes the gradients of a bucket into one of two buffers; every microbatch they
+/// are reduce-scattered and added to what the rank keeps, its shards. A bucket that stays open from
+/// the head to the embedding, as that of a tied table does, has a buffer of its own.
 class ShardedGradients final : public ShardedState {
  public:
   void begin_step() override;

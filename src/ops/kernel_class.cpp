@@ -20,7 +20,7 @@ constexpr std::array kPatterns = {
     Pattern{"flash", KernelClass::attention},
     Pattern{"fmha", KernelClass::attention},
     Pattern{"attend_kernel", KernelClass::attention},
-    Pattern{", Update<", KernelClass::optimizer},
+    Pattern{"Update<", KernelClass::optimizer},
     Pattern{"begin_step_kernel", KernelClass::optimizer},
     Pattern{"finalize_step_kernel", KernelClass::optimizer},
     Pattern{"each_kernel", KernelClass::elementwise},

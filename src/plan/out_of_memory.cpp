@@ -10,8 +10,6 @@
 namespace hyperslab::plan {
 namespace {
 
-constexpr int kMostZero = 2;
-
 struct Change {
   std::string setting;
   train::Config config;
@@ -57,7 +55,7 @@ void add_recompute(const train::Config& config, std::vector<Change>& to) {
 
 void add_zero(const train::Config& config, std::vector<Change>& to) {
   if (config.parallel.data == 1) return;
-  for (int zero = config.parallel.zero + 1; zero <= kMostZero; ++zero) {
+  for (int zero = config.parallel.zero + 1; zero <= mesh::kMostZero; ++zero) {
     Change& change = to.emplace_back(Change{fmt::format("parallel.zero: {}", zero), config});
     change.config.parallel.zero = zero;
   }

@@ -45,7 +45,8 @@ BatchIndex Prefetcher::after(BatchIndex index) const {
   return {index.step + 1, 0};
 }
 
-/// The microbatches before head_ are those before first_, as long as loading did not start over.
+/// A microbatch that was taken already and is still in memory; null: it is not. Counted back from
+/// first_, the next to be taken, their memory lies before head_, until loading starts over.
 const HostBatch* Prefetcher::kept(BatchIndex index) const {
   BatchIndex at = first_;
   for (std::size_t back = 1; back <= taken_; ++back) {
@@ -83,7 +84,7 @@ void Prefetcher::release() {
   start_over(lock, nullptr, {});
 }
 
-/// What is loaded and was not taken is loaded over.
+/// Loads from `index` on. What was loaded and not taken is dropped.
 void Prefetcher::start_over(std::unique_lock<std::mutex>& lock, io::Loader* loader,
                             BatchIndex index) {
   loader_ = nullptr;  // so that the thread begins nothing after what it is at

@@ -50,7 +50,8 @@ struct ModelSpec {
   double init_std = 0.02;
   bool scale_residual_init = true;  ///< residual projections start with init_std / sqrt(2 layers)
   std::int64_t bos_token = -1;  ///< id that begins a text, for exports; -1: as the vocabulary says
-  std::vector<std::int64_t> eos_tokens = {};  ///< ids that end one, likewise; empty: as it says
+  /// Ids that end a text, for exports; empty: as the vocabulary says.
+  std::vector<std::int64_t> eos_tokens = {};
 
   [[nodiscard]] Dim head_width() const { return width / heads; }
   /// embedding_scale, or what stands for its 0.

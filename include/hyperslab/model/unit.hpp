@@ -74,7 +74,8 @@ class Unit {
 
   /// Enqueues the pass: `in` is what the unit before returned, or what another rank sent; absent
   /// for the model's first unit. With Mode::train the model's last unit computes the loss and
-  /// leaves the gradient of `in` in call.d. It returns an absent stream.
+  /// leaves the gradient of `in` in call.d. It returns an absent stream. The loss is a sum: the
+  /// trainer divides by the targets of the global batch that are not ops::kIgnoredTarget.
   [[nodiscard]] virtual nn::ResidualStream forward(Context& ctx, const UnitCall& call,
                                                    nn::ResidualStream in) = 0;
   /// Enqueues backward of the newest training pass with call.slot. call.d: the gradient of the

@@ -17,7 +17,7 @@ inline constexpr int kRoles = 6;
 
 enum class Init : std::uint8_t { normal, zeros, ones };
 
-/// How values are stored. A quantized format comes with its quantize, dequantize and gather.
+/// How values are stored.
 enum class StorageFormat : std::uint8_t {
   compute,  ///< the dtype that the run computes in
 };
