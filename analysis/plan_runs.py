@@ -13,6 +13,7 @@ from typing import Any, Sequence
 
 from analysis.errors import UserError
 from analysis.published_rows import ZERO, Row
+from analysis.tables import counted
 
 DECK = """\
 run: {{name: published}}
@@ -98,7 +99,7 @@ def predict(binary: Path, machine: Machine, row: Row) -> Prediction:
         ended = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                errors="replace", check=False)
         if ended.returncode != 0:
-            raise UserError(f"row {row.number} ({row.source}, {row.model} on {row.gpus} GPUs): hyperslab plan ended with "
+            raise UserError(f"row {row.number} ({row.source}, {row.model} on {counted(row.gpus, 'GPU')}): hyperslab plan ended with "
                             f"code {ended.returncode} and said: {last_words(ended.stderr)}")
         try:
             told = json.loads((folder / "plan.json").read_text(encoding="utf-8"))

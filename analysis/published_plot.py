@@ -15,7 +15,6 @@ def draw_panel(axes: Axes, gpus: Sequence[int], published: Sequence[float], simu
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(gpus), [f"{count:,}" for count in gpus], rotation=45)
     axes.minorticks_off()
-    axes.set_ylim(bottom=0.0)
     axes.set_xlabel("GPUs")
     axes.set_ylabel(label)
     axes.legend()
@@ -29,7 +28,7 @@ def draw_curve(points: Sequence[CurvePoint], simulated: Sequence[float], subtitl
     draw_panel(each, gpus, [point.tflops_per_gpu for point in points], simulated, "TFLOP/s per GPU")
     draw_panel(total, gpus, [point.pflops for point in points],
                [1e-3 * rate * count for rate, count in zip(simulated, gpus)], "PFLOP/s")
+    each.set_ylim(0.0, 1.1 * max(*simulated, *(point.tflops_per_gpu for point in points)))
     total.set_yscale("log")
-    total.set_ylim(bottom=None)
     figure.tight_layout(rect=(0.0, 0.0, 1.0, top))
     save(figure, path)

@@ -85,6 +85,7 @@ class Row:
         parts += {"state": ["sharded state"], "gradients": ["sharded gradients"],
                   "full": ["fully sharded"]}.get(self.sharding, [])
         parts += ["sequence"] if self.sequence else []
+        parts += [f"recompute {self.recompute}"] if self.recompute != "none" else []
         return ", ".join(parts) or "one GPU"
 
 
