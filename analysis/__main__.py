@@ -24,6 +24,13 @@ def at_least_one(text: str) -> int:
     return value
 
 
+def above_zero(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
 def share(text: str) -> float:
     value = float(text)
     if not 0.0 <= value <= 1.0:
@@ -88,6 +95,19 @@ def add_traces(commands: Any) -> None:
     memory.add_argument("--output", type=Path, required=True, metavar="DIR")
 
 
+def add_published(commands: Any) -> None:
+    published = commands.add_parser("published", help="published measurements beside what hyperslab plan predicts")
+    published.add_argument("--machine", type=Path, default=Path("inputs/machines/h200.json"), metavar="FILE",
+                           help="machine file (default inputs/machines/h200.json)")
+    published.add_argument("--binary", type=Path, default=Path("build/bin/hyperslab"), metavar="PATH",
+                           help="hyperslab (default build/bin/hyperslab)")
+    published.add_argument("--network", type=above_zero, default=45.0, metavar="GB/s",
+                           help="of each GPU to other nodes (default 45, of 400 Gb/s)")
+    published.add_argument("--rows", type=Path, nargs="+", default=[], metavar="TABLE.csv",
+                           help="rows in other tables (default tests/data/published.csv, recorded_layouts.csv)")
+    published.add_argument("--output", type=Path, metavar="DIR", help="also write published.csv, .md and the plot there")
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m analysis",
                                      description="Tables and plots from runs of hyperslab.")
@@ -112,6 +132,7 @@ def make_parser() -> argparse.ArgumentParser:
     peers.add_argument("table", type=Path, metavar="TABLE.csv",
                        help="measurements, as analysis/results/peers.csv")
     peers.add_argument("--output", type=Path, required=True, metavar="DIR")
+    add_published(commands)
     add_accumulation(commands)
     summary = commands.add_parser("summary", help="a few lines on one run")
     summary.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
@@ -163,6 +184,9 @@ def describe(arguments: argparse.Namespace) -> str:
     if arguments.command == "peers":
         from analysis.peers import compare_with_peers
         return compare_with_peers(arguments.table, arguments.output)
+    if arguments.command == "published":
+        from analysis.published import published
+        return published(arguments.machine, arguments.binary, arguments.output, arguments.network, arguments.rows)
     if arguments.command == "summary":
         from analysis.learning import summary
         return summary(arguments.run)
