@@ -130,7 +130,7 @@ class Sections(ReportTest):
         self.report(self.write("one", (1, 1, 1, 1), ONE))
 
         text = (self.output / "report.md").read_text(encoding="utf-8")
-        self.assertTrue(text.startswith("# Scaling report\n\n1 layout of 1 run in 1 group;"))
+        self.assertTrue(text.startswith("# Scaling report\n\n1 layout of 1 run. Times per step"))
         self.assertIn("\n| one | 1 | 1 x 1 x 1 | 1 | 20 | 100.00 |", text)
         self.assertNotRegex(text, r"\n\n\n")
 
