@@ -94,14 +94,15 @@ def alone_table(numbered: Sequence[tuple[int, Group]], rows_of: Callable[[Group]
 def alone_section(numbered: Sequence[tuple[int, Group]]) -> Section:
     """Groups of one run each, in one place: they compare nothing."""
     sheets = [sheet("Time per step and rate", alone_table(numbered, scaling_rows, ("speed-up", "efficiency (%)"))),
-              sheet("Parts of a step, adding up to it; what took no time is left out", alone_table(numbered, part_rows))]
+              sheet("Parts of a step, adding up to it; what took no time is left out",
+                    alone_table(numbered, part_rows))]
     several = [each for each in numbered if each[1].base.ranks > 1]
     if several:
         sheets += [sheet("Communication", alone_table(several, communication_rows)),
                    sheet("Slowest rank", alone_table(several, slowest_rows))]
     return Section("Runs that are in no group with others", [
-        "They differ from each other in more than ranks and layout, so no speed-ups are made of them; what changes with "
-        "one setting is told by the other sections."], sheets=sheets)
+        "They differ from each other in more than ranks and layout, so no speed-ups are made of them; what changes "
+        "with one setting is told by the other sections."], sheets=sheets)
 
 
 def group_sections(groups: Sequence[Group]) -> list[Section]:
@@ -142,8 +143,9 @@ def prediction_section(cases: Sequence[Case]) -> list[Section]:
     told = [worst_sentence("memory of the fullest rank", errors), worst_sentence("time of a step", times)]
     header = [*FIRST_HEADER, "predicted (MiB)", "measured peak (MiB)", "difference (%)",
               *(["predicted step (ms)", "measured step (ms)", "difference (%)"] if timed else [])]
+    caption = f"Memory of the fullest rank{', and time of a step' if timed else ''}"
     return [Section("Predicted beside measured", points=[text for text in told if text],
-                    sheets=[Sheet(f"Memory of the fullest rank{', and time of a step' if timed else ''}", header, rows)])]
+                    sheets=[Sheet(caption, header, rows)])]
 
 
 def learning_section(runs: Sequence[Run]) -> list[Section]:
