@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import unittest
 from pathlib import Path
@@ -403,6 +404,31 @@ class Slurm(StudyTest):
         self.assertEqual(process.returncode, 75, err)
         self.assertEqual(Path("scontrol.txt").read_text(encoding="utf-8"), "requeue 77\n")
         self.assertEqual(self.state("one"), "stopped")
+
+
+class AllStudies(StudyTest):
+    def run_all(self, *words: str) -> str:
+        done = subprocess.run([str(ROOT / "jobs/gpu-studies.sh"), "--small", "--gpus", "1", "--binary", "/bin/true",
+                               *words], capture_output=True, text=True, check=True, cwd=self.folder,
+                              env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+        return done.stdout
+
+    def test_packs_what_reports_need_and_goes_on_with_it(self) -> None:
+        self.run_all("--output", "first", "--pack", "first.tar.gz", "accumulation")
+        out = self.run_all("--output", "second", "--pack", "second.tar.gz", "--from", "first.tar.gz", "accumulation")
+
+        with tarfile.open("second.tar.gz") as packed:
+            names = packed.getnames()
+        self.assertEqual(sum(name.endswith("/point.json") for name in names), 9)
+        self.assertIn("./accumulation/study.yaml", names)
+        self.assertRegex(out, r"(?m)^accumulation +9 .* 9 done$")
+        self.assertNotIn("running", Path("second/logs/accumulation.GPU_0.log").read_text(encoding="utf-8"))
+
+    def test_every_study_of_the_repository_is_in_its_list(self) -> None:
+        out = self.run_all("--list")
+
+        for path in (ROOT / "inputs/studies").glob("*.yaml"):
+            self.assertRegex(out, rf"(?m)^{path.stem} ")
 
 
 class Telling(StudyTest):
