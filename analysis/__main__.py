@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,8 @@ def main(words: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return fail(f"Python module {error.name} is missing; apt install python3-numpy "
                     "python3-h5py python3-matplotlib python3-yaml python3-jinja2")
+    except BrokenPipeError:  # as of `| head`: who reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return fail(f"{error.filename}: {error.strerror}")
     return code

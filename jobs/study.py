@@ -131,6 +131,9 @@ def main() -> int:
         return run(arguments, study, folder)
     except UserError as error:
         print(f"study.py: {error}", file=sys.stderr)
+    except BrokenPipeError:  # as of `--dry-run | head`: who reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         print(f"study.py: {error.filename}: {error.strerror}", file=sys.stderr)
     return 2

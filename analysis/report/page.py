@@ -24,6 +24,8 @@ from analysis.tables import counted, number
 CURVE_ROWS = ("last step", "diverged", TRAINING_LOSS, "validation loss, last",
               "validation perplexity, last", "validation token accuracy, last (%)", "tokens", "wall time (s)")
 
+NOTHING = ("0.00 (0.0)", "0.00", "-")
+
 METHOD = (
     "Seconds come from the timing files of every rank. A step lasts until its slowest rank ends "
     "it; the time per step is the median over steps, its spread the first and third quartile. The "
@@ -80,24 +82,27 @@ def group_section(number: int, group: Group) -> Section:
 
 def alone_table(numbered: Sequence[tuple[int, Group]], rows_of: Callable[[Group], Table],
                 left_out: Sequence[str] = ()) -> Table:
-    """The rows of several groups below each other, with the number of each."""
+    """The rows of several groups below each other, with the number of each; without columns of nothing."""
     header = rows_of(numbered[0][1])[0]
-    kept = [index for index, name in enumerate(header) if name not in left_out]
-    rows = [[str(number), *(row[index] for index in kept)] for number, group in numbered for row in rows_of(group)[1]]
-    return ["group", *(header[index] for index in kept)], rows
+    found = [(number, row) for number, group in numbered for row in rows_of(group)[1]]
+    kept = [index for index, name in enumerate(header)
+            if index > 0 and name not in left_out and any(row[index] not in NOTHING for _, row in found)]
+    rows = [[row[0], str(number), *(row[index] for index in kept)] for number, row in found]
+    return [header[0], "group", *(header[index] for index in kept)], rows
 
 
 def alone_section(numbered: Sequence[tuple[int, Group]]) -> Section:
     """Groups of one run each, in one place: they compare nothing."""
     sheets = [sheet("Time per step and rate", alone_table(numbered, scaling_rows, ("speed-up", "efficiency (%)"))),
-              sheet("Parts of a step, adding up to it", alone_table(numbered, part_rows))]
+              sheet("Parts of a step, adding up to it; what took no time is left out",
+                    alone_table(numbered, part_rows))]
     several = [each for each in numbered if each[1].base.ranks > 1]
     if several:
         sheets += [sheet("Communication", alone_table(several, communication_rows)),
                    sheet("Slowest rank", alone_table(several, slowest_rows))]
     return Section("Runs that are in no group with others", [
-        "They differ from each other in more than ranks and layout, so no speed-ups are made of them; what changes with "
-        "one setting is told by the other sections."], sheets=sheets)
+        "They differ from each other in more than ranks and layout, so no speed-ups are made of them; what changes "
+        "with one setting is told by the other sections."], sheets=sheets)
 
 
 def group_sections(groups: Sequence[Group]) -> list[Section]:
@@ -138,8 +143,9 @@ def prediction_section(cases: Sequence[Case]) -> list[Section]:
     told = [worst_sentence("memory of the fullest rank", errors), worst_sentence("time of a step", times)]
     header = [*FIRST_HEADER, "predicted (MiB)", "measured peak (MiB)", "difference (%)",
               *(["predicted step (ms)", "measured step (ms)", "difference (%)"] if timed else [])]
+    caption = f"Memory of the fullest rank{', and time of a step' if timed else ''}"
     return [Section("Predicted beside measured", points=[text for text in told if text],
-                    sheets=[Sheet(f"Memory of the fullest rank{', and time of a step' if timed else ''}", header, rows)])]
+                    sheets=[Sheet(caption, header, rows)])]
 
 
 def learning_section(runs: Sequence[Run]) -> list[Section]:

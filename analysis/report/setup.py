@@ -52,6 +52,18 @@ def architecture(deck: Deck) -> str:
     return ", ".join([deck.get("model.family", ""), *sizes, *styles])
 
 
+def architectures(decks: Sequence[Deck]) -> str:
+    """What the decks have in common once, with what they differ in: "llama, layers 2 or 4, width 64"."""
+    parts = [architecture(deck).split(", ") for deck in decks]
+    if len({tuple(part.rpartition(" ")[0] for part in each) for each in parts}) != 1:
+        return distinct((", ".join(each) for each in parts), "; ")
+    told = []
+    for values in zip(*parts):
+        name = values[0].rpartition(" ")[0]
+        told.append(f"{name} {distinct((value.rpartition(' ')[2] for value in values), ' or ')}".strip())
+    return ", ".join(told)
+
+
 def parameters(deck: Deck) -> str:
     count = parameter_count(deck)
     return "" if count is None else f"{count:,}"
@@ -105,7 +117,7 @@ def model_rows(source: Source, decks: Sequence[Deck]) -> list[list[str]]:
         ["training data", of_decks(decks, lambda deck: data_set(deck, "data.train"))],
         ["validation data", of_decks(decks, lambda deck: data_set(deck, "data.validation")).replace(UNKNOWN, "none")],
         ["tokens trained on", trained_tokens(source.runs)],
-        ["architecture", of_decks(decks, architecture)],
+        ["architecture", architectures(decks)],
         ["parameters", of_decks(decks, parameters)],
         ["batch of a step", of_decks(decks, batch)],
         ["optimizer", of_decks(decks, optimizer)],

@@ -186,8 +186,9 @@ def draw_plot(result: Result, plot: Plot, subject: str) -> Figure:
                   for key, members in series.items()}
         each = fitted(name, (result.value(row, name) for row in rows))
         (draw_bars if plot.kind == "bars" else draw_lines)(axes, result, plot, each, inside)
-        axes.set_title(f"{each.title}{f', {axis_title(plot.panels)} {panel}' if panel else ''}", loc="left")
+        axes.set_title(f"{each.title}{f', {axis_title(plot.panels)} {panel}' if panel else ''}"
+                       f"{' (log)' if axes.get_yscale() == 'log' else ''}", loc="left")
     handles = legend_of(plot, series, rows)
     top = add_head(figure, plot.title, subject)
-    figure.tight_layout(rect=(0.0, add_legend(figure, handles) if handles else 0.0, 1.0, top), h_pad=2.0, w_pad=2.0)
+    figure.tight_layout(rect=(0.01, add_legend(figure, handles) if handles else 0.0, 1.0, top), h_pad=2.0, w_pad=2.0)
     return figure

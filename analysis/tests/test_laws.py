@@ -84,6 +84,14 @@ class Sections(ReportTest):
         self.assertIn("too far for the law to describe these runs", page)
         self.assertIn("more than ideal", page)  # 2.5 times on 2 ranks
 
+    def test_single_runs_share_a_section_and_a_fit_to_one_rank_count_is_said_to_be_untested(self) -> None:
+        page = self.page(*(self.write(f"{name}{ranks}", (ranks, 1, 1, 1), ONE, deck={"memory__recompute": name})
+                           for name, ranks in (("none", 1), ("none", 2), ("selective", 1), ("full", 1))))
+
+        self.assertEqual(page.count("Runs that are in no group with others"), 1)
+        self.assertIn("from one rank count alone, so that nothing tests it", page)
+        self.assertNotIn("Layouts of one rank count", page)
+
     def test_optimizations_are_told_with_source_and_pair(self) -> None:
         plain = self.write("plain", (1, 1, 1, 1), ONE, deck={"model__attention": "reference"})
         full = self.write("full", (1, 1, 1, 1), ONE | {"backward": 85.0},
@@ -130,7 +138,7 @@ class Sections(ReportTest):
         self.report(self.write("one", (1, 1, 1, 1), ONE))
 
         text = (self.output / "report.md").read_text(encoding="utf-8")
-        self.assertTrue(text.startswith("# Scaling report\n\n1 layout of 1 run in 1 group;"))
+        self.assertTrue(text.startswith("# Scaling report\n\n1 layout of 1 run. Times per step"))
         self.assertIn("\n| one | 1 | 1 x 1 x 1 | 1 | 20 | 100.00 |", text)
         self.assertNotRegex(text, r"\n\n\n")
 

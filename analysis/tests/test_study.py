@@ -5,8 +5,11 @@ import csv
 import io
 import math
 import os
+import re
 import signal
 import subprocess
+import sys
+import tarfile
 import time
 import unittest
 from pathlib import Path
@@ -15,15 +18,16 @@ import yaml
 
 from analysis.accumulation import accumulate, to_bf16
 from analysis.errors import UserError
-from analysis.study.launch import message_of, state_of
+from analysis.study.launch import Launcher, message_of, state_of
 from analysis.study.live import Live
 from analysis.study.points import expand
 from analysis.study.prediction import Prediction, printed_bytes, read_prediction
 from analysis.study.record import Record
+from analysis.study.runner import run_points
 from analysis.study.spec import read_study
 from analysis.tests.commands import run_command
 from analysis.tests.fake_runs import metrics_row, write_deck, write_metrics
-from analysis.tests.study_case import ROOT, STUDY, StudyTest
+from analysis.tests.study_case import FAKE, ROOT, STUDY, StudyTest
 
 
 class Terminal(io.StringIO):
@@ -101,6 +105,18 @@ class Expansion(StudyTest):
             expand(read_study(path, small), str(path))
         self.assertIn(says, str(caught.exception))
         self.assertNotIn("\n", str(caught.exception))
+
+    def test_an_axis_takes_other_values_or_some_of_its_presets(self) -> None:
+        path = self.write(axes={"ranks": [1, 2, 4], "size": {"a, b": {"model.context": 8}, "c": {"model.context": 16}}})
+
+        study = read_study(path, values=["ranks=[1,2]", 'size=["a, b"]'])
+
+        self.assertEqual([point.name for point in expand(study, "")], ["ranks_1-a_b", "ranks_2-a_b"])
+        self.assertEqual(study.content["axes"], {"ranks": [1, 2], "size": {"a, b": {"model.context": 8}}})
+        for words, told in (("size=[d]", "has no value `d`; it has a, b, c"), ("depth=[1]", "`depth` is no axis"),
+                            ("ranks=2", "expected AXIS=[VALUE,...]")):
+            with self.assertRaisesRegex(UserError, re.escape(told)):
+                read_study(path, values=[words])
 
     def test_what_a_study_must_not_say(self) -> None:
         for says, changes in (
@@ -267,6 +283,23 @@ class Running(StudyTest):
         self.assertEqual(self.state("one"), "stopped")
         self.assertFalse(Path("runs/tiny/points/two/point.json").exists())
 
+    def test_a_study_ends_after_its_seconds(self) -> None:
+        self.write(axes={"end": {"one": {"run.seed": "wait"}, "two": {"run.seed": 0}}}, base=None)
+
+        code, _, _ = self.run_study("--seconds", "2")
+
+        self.assertEqual((code, self.state("one")), (75, "stopped"))
+        self.assertFalse(Path("runs/tiny/points/two/point.json").exists())
+
+    def test_a_point_that_another_study_ended_meanwhile_is_not_run_again(self) -> None:
+        points = self.points()
+        self.run_study()
+        self.calls()
+
+        code = run_points(points, {}, Launcher(FAKE, sys.executable, Path("runs/tiny"), {}))
+
+        self.assertEqual((code, self.calls()), (0, []))
+
     def test_a_point_is_run_by_one_study_at_a_time(self) -> None:
         self.write(axes={"end": {"one": {"run.seed": "wait"}, "two": {"run.seed": 0}}}, base=None)
         first = self.start_study()
@@ -373,6 +406,31 @@ class Slurm(StudyTest):
         self.assertEqual(self.state("one"), "stopped")
 
 
+class AllStudies(StudyTest):
+    def run_all(self, *words: str) -> str:
+        done = subprocess.run([str(ROOT / "jobs/gpu-studies.sh"), "--small", "--gpus", "1", "--binary", "/bin/true",
+                               *words], capture_output=True, text=True, check=True, cwd=self.folder,
+                              env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+        return done.stdout
+
+    def test_packs_what_reports_need_and_goes_on_with_it(self) -> None:
+        self.run_all("--output", "first", "--pack", "first.tar.gz", "accumulation")
+        out = self.run_all("--output", "second", "--pack", "second.tar.gz", "--from", "first.tar.gz", "accumulation")
+
+        with tarfile.open("second.tar.gz") as packed:
+            names = packed.getnames()
+        self.assertEqual(sum(name.endswith("/point.json") for name in names), 9)
+        self.assertIn("./accumulation/study.yaml", names)
+        self.assertRegex(out, r"(?m)^accumulation +9 .* 9 done$")
+        self.assertNotIn("running", Path("second/logs/accumulation.GPU_0.log").read_text(encoding="utf-8"))
+
+    def test_every_study_of_the_repository_is_in_its_list(self) -> None:
+        out = self.run_all("--list")
+
+        for path in (ROOT / "inputs/studies").glob("*.yaml"):
+            self.assertRegex(out, rf"(?m)^{path.stem} ")
+
+
 class Telling(StudyTest):
     def test_columns_have_the_numbers_that_were_measured(self) -> None:
         self.write(tables=[
@@ -420,6 +478,25 @@ class Telling(StudyTest):
                        "(%)"], lines)
         self.assertIn(["2", "forward", "12.50", "2.00", "-"], lines)  # a plan is of a whole step
         self.assertIn(["2", "step", "50.00", "2.00", "0.00"], lines)
+
+    def test_tables_pick_a_mode_that_is_no_axis_of_the_file(self) -> None:
+        self.write(axes={"end": {"fits": {"run.seed": 0}, "large": {"run.seed": 6}}}, base=None, set={"mode": "all"},
+                   tables=[{"columns": ["step_seconds"], "where": {"mode": "forward"}}])
+        self.run_study()
+
+        _, out, _ = run_command("study", "runs/tiny")
+
+        self.assertRegex(out, r"(?m)^fits +25\.00$")
+        self.assertRegex(out, r"(?m)^large +out of memory$")
+
+    def test_what_is_relative_to_a_base_needs_another_row(self) -> None:
+        self.write(axes={"ranks": [1], "model.context": [8, 16]}, tables=[
+            {"across": "ranks", "columns": ["step_seconds", "speed_up"]}])
+        self.run_study()
+
+        _, out, _ = run_command("study", "runs/tiny")
+
+        self.assertRegex(out, r"(?m)^context +step \(ms\)$")
 
     def test_a_study_of_plans(self) -> None:
         self.write(command="plan", axes={"model.context": [8, 20480]}, base={"model.context": 8},

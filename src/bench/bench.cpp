@@ -94,17 +94,17 @@ void Bench::run_on_cpu() {
   std::vector<double> probe_seconds;
   for (int step = 1; step <= last(); ++step) {
     world_.barrier();
-    if (step == first() && op_profiler_) op_profiler_->start();
+    if (step >= first() && op_profiler_) op_profiler_->start();
     const double begin = options_.cold && step == 1 ? start_ : now_seconds();
     rig_->run(options_.mode, step);
     const StepTimes times = rig_->trainer().times(step);
     const double seconds = now_seconds() - begin;
     if (step >= first()) host_seconds_.push_back(seconds);
+    if (op_profiler_) op_profiler_->stop();  // the probe is no op of the step
     probe_seconds.push_back(probe.run());
     add(step, seconds, times);
   }
   if (op_profiler_) {
-    op_profiler_->stop();
     kernels_ = bench::summarize(op_profiler_->ops(), forwards(), ops::class_of_op);
   }
   rate_.flops = world_.sum(probe.flops() / median(probe_seconds));
