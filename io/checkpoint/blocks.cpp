@@ -26,8 +26,7 @@ using Batch = std::span<const StoredBlock>;
 std::vector<Batch> batches_of(const std::vector<StoredBlock>& blocks) {
   std::vector<Batch> batches;
   std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const StoredBlock& block = blocks[i];
+  for (const StoredBlock& block : blocks) {
     bytes += block.bytes;
     if (batches.empty() || *batches.back().front().file != *block.file ||
         bytes > CheckpointReader::kBlockBytes) {

@@ -27,7 +27,7 @@ void check(bool good, const std::string& what) {
 /// Properties of objects that hold no time of day: equal checkpoints are equal files.
 Handle without_times(hid_t kind) {
   Handle properties(H5Pcreate(kind), H5Pclose);
-  check(H5Pset_obj_track_times(properties.get(), 0) >= 0, "no times");
+  check(H5Pset_obj_track_times(properties.get(), false) >= 0, "no times");
   return properties;
 }
 

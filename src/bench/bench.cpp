@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "bench_rig.hpp"
 #include "hyperslab/core/nvtx.hpp"
@@ -37,8 +38,8 @@ void summarize(BenchResult& result) {
 
 class Bench {
  public:
-  Bench(comm::World& world, const train::Config& config, const BenchOptions& options)
-      : world_(world), config_(config), options_(options) {}
+  Bench(comm::World& world, train::Config config, BenchOptions options)
+      : world_(world), config_(std::move(config)), options_(std::move(options)) {}
   BenchResult run();
 
  private:

@@ -34,10 +34,6 @@ class OpStopwatch final : public OpObserver {
   OpStopwatch(OpStopwatch&&) = delete;
   OpStopwatch& operator=(OpStopwatch&&) = delete;
 
-  void restart() {
-    names_.clear();
-    seconds_.clear();
-  }
   void begin(std::string_view op) override {
     if (depth_++ > 0) return;
     names_.push_back(op);
@@ -123,7 +119,7 @@ class OpTable {
 std::vector<OpRow> ops_on_cpu(BenchRig& rig, const OperationList& operations,
                               const BenchOptions& options) {
   for (int step = 1; step <= options.warmup; ++step) rig.run(BenchMode::step, step);
-  OpStopwatch watch(rig.trainer().context().recorder());
+  const OpStopwatch watch(rig.trainer().context().recorder());
   for (int step = 1; step <= options.steps; ++step) {
     rig.run(BenchMode::step, options.warmup + step);
     (void)rig.trainer().times(options.warmup + step);
@@ -133,8 +129,11 @@ std::vector<OpRow> ops_on_cpu(BenchRig& rig, const OperationList& operations,
   return table.rows();
 }
 
+/// After so long under load a GPU runs at the clock that its power limit leaves.
+constexpr double kWarmUpSeconds = 3;
+
 /// On a GPU: kernels that an op launched, seen without graphs.
-std::vector<OpRow> ops_on_gpu(BenchRig& rig, const OperationList& operations,
+std::vector<OpRow> ops_on_gpu(comm::World& world, BenchRig& rig, const OperationList& operations,
                               const BenchOptions& options) {
   Context& ctx = rig.trainer().context();
   int step = 0;
@@ -142,12 +141,14 @@ std::vector<OpRow> ops_on_gpu(BenchRig& rig, const OperationList& operations,
     rig.run(BenchMode::step, ++step);
     (void)rig.trainer().times(step);
   };
-  while (step < options.warmup) run();
+  const double begin = now_seconds();
+  const auto is_warm = [&] { return now_seconds() - begin >= kWarmUpSeconds; };
+  while (step < options.warmup || !world.all(is_warm())) run();
   synchronize(ctx);
   Profiler profiler(ctx.recorder(), Profiler::Watch::calls_and_kernels);
-  OpStopwatch watch(ctx.recorder());
+  const OpStopwatch watch(ctx.recorder());
   profiler.start();
-  while (step < options.warmup + options.steps) run();
+  for (int measured = 0; measured < options.steps; ++measured) run();
   synchronize(ctx);
   profiler.stop();
   OpTable table(operations, watch);
@@ -331,7 +332,8 @@ MachineFile measure_machine(comm::World& world, const train::Config& config,
   const plan::Plan plan = plan::make_plan(config, rig.options(), world.rank(), kListedSteps);
   const OperationList& operations = plan.operations.back();
   std::vector<OpRow>& rows = machine.ops[precision];
-  rows = on_gpu ? ops_on_gpu(rig, operations, options) : ops_on_cpu(rig, operations, options);
+  rows =
+      on_gpu ? ops_on_gpu(world, rig, operations, options) : ops_on_cpu(rig, operations, options);
   if (on_gpu && world.size() == 1)
     machine.launch_seconds = launch_seconds(step_seconds, rows, operations);
   return machine;

@@ -266,13 +266,14 @@ train::Config planned_config(comm::World& world, const Arguments& args) {
 }
 
 /// Looks for the fastest layout of --ranks ranks, or of as many as the deck's layout has.
-void search(const Arguments& args, const train::Config& config, const plan::MachineFile& machine) {
+void search(const Arguments& args, const train::Config& config) {
+  const plan::MachineFile machine = plan::read_machine_file(args.get<std::string>("machine"));
   const int ranks = args.has("ranks") ? args.get<int>("ranks") : config.parallel.ranks();
-  deck::Surroundings surroundings{.ranks = ranks,
-                                  .has_cuda_device = planned_device(config) == Device::cuda,
-                                  .has_cuda_build = true,
-                                  .is_plan = true,
-                                  .unused = keys_beside_the_step()};
+  const deck::Surroundings surroundings{.ranks = ranks,
+                                        .has_cuda_device = planned_device(config) == Device::cuda,
+                                        .has_cuda_build = true,
+                                        .is_plan = true,
+                                        .unused = keys_beside_the_step()};
   const plan::WhyNot why_not = [&](const train::Config& changed) {
     return deck::broken_rule(changed, surroundings);
   };
@@ -313,12 +314,12 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   const train::Config config = planned_config(world, args);
   require_usable(args);
   if (world.rank() != 0) return ExitCode::ok;
-  std::optional<plan::MachineFile> machine;
-  if (args.has("machine")) machine = plan::read_machine_file(args.get<std::string>("machine"));
   if (args.has("search")) {
-    search(args, config, *machine);
+    search(args, config);
     return ExitCode::ok;
   }
+  std::optional<plan::MachineFile> machine;
+  if (args.has("machine")) machine = plan::read_machine_file(args.get<std::string>("machine"));
   print_layout(config, training);
   const mesh::ParallelConfig& parallel = config.parallel;
   if (args.has("schedule")) {

@@ -126,6 +126,10 @@ class OpProfiler final : public OpObserver {
  public:
   explicit OpProfiler(Recorder& recorder);
   ~OpProfiler() override;
+  OpProfiler(const OpProfiler&) = delete;
+  OpProfiler& operator=(const OpProfiler&) = delete;
+  OpProfiler(OpProfiler&&) = delete;
+  OpProfiler& operator=(OpProfiler&&) = delete;
 
   void start() { running_ = true; }
   void stop() { running_ = false; }
