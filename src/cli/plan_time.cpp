@@ -33,6 +33,7 @@ PredictedStep predict(const train::Config& config, const std::vector<plan::Plan>
                       const plan::MachineFile& machine, bool training) {
   plan::Prices prices(machine, config.precision.compute);
   std::vector<std::vector<OperationList>> steps;
+  steps.reserve(plans.size());
   for (const plan::Plan& plan : plans) steps.push_back(plan.operations);
   PredictedStep predicted;
   predicted.step = plan::simulate(steps, config.parallel, prices);

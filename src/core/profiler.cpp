@@ -86,6 +86,7 @@ void OpProfiler::end() {
 
 std::vector<KernelTime> OpProfiler::ops() const {
   std::vector<KernelTime> all;
+  all.reserve(times_.size());
   for (const auto& [key, time] : times_) all.push_back(time);
   std::ranges::stable_sort(all, std::greater<>(), &KernelTime::seconds);
   return all;

@@ -122,19 +122,19 @@ MachineFile read_machine_file(const std::string& path) {
 }
 
 std::string to_text(const MachineFile& machine) {
-  ordered_json head = {{"format", kFormat},
-                       {"format_version", kVersion},
-                       {"name", machine.name},
-                       {"device", machine.device},
-                       {"sources", machine.sources},
-                       {"ranks_per_node", machine.ranks_per_node},
-                       {"memory_bytes", machine.memory_bytes},
-                       {"launch_seconds", machine.launch_seconds},
-                       {"network_latency_seconds", machine.network_latency_seconds},
-                       {"network_bytes_per_second", machine.network_bytes_per_second},
-                       {"storage_bytes_per_second", machine.storage_bytes_per_second},
-                       {"peak_flops", machine.peak_flops},
-                       {"overlap_cost", machine.overlap_cost}};
+  const ordered_json head = {{"format", kFormat},
+                             {"format_version", kVersion},
+                             {"name", machine.name},
+                             {"device", machine.device},
+                             {"sources", machine.sources},
+                             {"ranks_per_node", machine.ranks_per_node},
+                             {"memory_bytes", machine.memory_bytes},
+                             {"launch_seconds", machine.launch_seconds},
+                             {"network_latency_seconds", machine.network_latency_seconds},
+                             {"network_bytes_per_second", machine.network_bytes_per_second},
+                             {"storage_bytes_per_second", machine.storage_bytes_per_second},
+                             {"peak_flops", machine.peak_flops},
+                             {"overlap_cost", machine.overlap_cost}};
   std::string text = head.dump(1);
   text.erase(text.rfind('\n'));  // the closing brace
   text += ",\n \"ops\": {";
