@@ -25,8 +25,8 @@ cd -- "$hs_root"
   # bible-kjv unpacks the text of bible-kjv-text, which is stored in a format of its own.
   hs_text_packages=(bible-kjv bible-kjv-text)
   hs_test_packages=(python3 libgtest-dev libgmock-dev librapidcheck-dev hdf5-tools)
-  # The slow test of the batch scripts plays a cluster.
-  hs_slow_packages=(slurm-wlm)
+  # The slow test of the batch scripts plays a cluster; a browser opens reports, and is no must.
+  hs_slow_packages=(slurm-wlm chromium)
   # Only checks of style need these, and not every release has them under these names (Ubuntu may
   # carry clang-*-18 alone): what cannot be had is skipped and named.
   hs_lint_packages=(clang-format-16 clang-tidy-16 libomp-16-dev codespell shellcheck yamllint)
