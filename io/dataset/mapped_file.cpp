@@ -45,9 +45,17 @@ FileStamp stamp_of_open_file(int fd, const std::string& path) {
   return stamp_in(status);
 }
 
-struct Descriptor {
-  int fd;
-  ~Descriptor() { ::close(fd); }
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() { ::close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  Descriptor(Descriptor&&) = delete;
+  Descriptor& operator=(Descriptor&&) = delete;
+
+ private:
+  int fd_;
 };
 
 }  // namespace

@@ -40,8 +40,7 @@ class Words {
 Synthetic::Synthetic(std::int64_t vocabulary, std::uint64_t seed)
     : vocabulary_(static_cast<std::uint64_t>(vocabulary)),
       seed_(seed),
-      stream_(name_hash("synthetic tokens")),
-      multiplier_(5) {
+      stream_(name_hash("synthetic tokens")) {
   require(vocabulary > 0, "synthetic tokens of an empty vocabulary");
   while (std::gcd(multiplier_, vocabulary_) != 1) ++multiplier_;
 }

@@ -27,7 +27,7 @@ class Synthetic final : public TokenSource {
   std::uint64_t vocabulary_;
   std::uint64_t seed_;
   std::uint64_t stream_;
-  std::uint64_t multiplier_;
+  std::uint64_t multiplier_ = 5;
 };
 
 }  // namespace hyperslab::io

@@ -112,7 +112,7 @@ std::string range_text(const IntegerRange& range) {
 }
 
 std::string range_text(const RealRange& range) {
-  const auto least = fmt::format("{} {}", range.open_least ? "more than" : "at least", range.least);
+  auto least = fmt::format("{} {}", range.open_least ? "more than" : "at least", range.least);
   if (range.most == std::numeric_limits<double>::infinity()) return least;
   return fmt::format("{} and {} {}", least, range.open_most ? "less than" : "at most", range.most);
 }

@@ -87,7 +87,10 @@ train::Config read_deck(const std::string& text, const std::string& file,
     problems.add(root->mark, "",
                  fmt::format("a deck is a map of the sections {}", listed(section_names(), "")));
   }
-  if (!root || root->kind != Node::Kind::map) problems.raise(file, overrides);
+  if (!root || root->kind != Node::Kind::map) {
+    problems.raise(file, overrides);
+    return {};  // never: there are problems
+  }
 
   BadKeys bad;
   check_structure(*root, problems, bad);

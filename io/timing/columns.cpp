@@ -66,6 +66,7 @@ bool append(const Handle& dataset, const Column& column, hsize_t rows) {
         using Value = typename std::decay_t<decltype(values)>::value_type;
         if constexpr (std::is_same_v<Value, std::string>) {
           std::vector<const char*> texts;
+          texts.reserve(values.size());
           for (const std::string& text : values) texts.push_back(text.c_str());
           return write(texts.data());
         } else {

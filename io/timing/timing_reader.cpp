@@ -83,6 +83,7 @@ std::vector<std::string> TableReader::texts(const std::string& column) const {
   hdf5::check(read(dataset, type.get(), rows_, values.data()), ExitCode::data,
               path_ + ": /" + table_ + "/" + column);
   std::vector<std::string> texts;
+  texts.reserve(values.size());
   for (const char* value : values) texts.emplace_back(value == nullptr ? "" : value);
   for (char* value : values) H5free_memory(value);
   return texts;

@@ -164,9 +164,12 @@ TimingWriter& TimingWriter::operator=(TimingWriter&&) noexcept = default;
 
 TimingWriter::~TimingWriter() {
   if (!impl_) return;
-  const std::string failure = impl_->write();
-  if (failure.empty()) return;
-  log::warn(fmt::format("{}: {} row(s) are lost ({})", impl_->path, impl_->waiting, failure));
+  try {
+    const std::string failure = impl_->write();
+    if (failure.empty()) return;
+    log::warn(fmt::format("{}: {} row(s) are lost ({})", impl_->path, impl_->waiting, failure));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory is left to tell it with
+  }
 }
 
 void TimingWriter::append(const TimingRow& row) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
 #include <tuple>
 
@@ -95,10 +96,10 @@ fs::path traced_start(const std::string& run_directory) {
   if (starts.empty()) {
     throw Error(ExitCode::data, timing.string() + ": holds no timings of a start");
   }
-  for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
-    const fs::path first = *start / "rank_00000.h5";
+  for (const fs::path& start : std::ranges::reverse_view(starts)) {
+    const fs::path first = start / "rank_00000.h5";
     if (fs::exists(first, error) && !steps_of(TimingReader(first.string())).steps.empty()) {
-      return *start;
+      return start;
     }
   }
   throw Error(ExitCode::data, run_directory +

@@ -36,6 +36,8 @@ class BpeTokenizer::Loan {
     const std::lock_guard lock(owner_.mutex_);
     owner_.idle_.push_back(std::move(worker_));
   }
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
   Loan(Loan&&) = delete;
   Loan& operator=(Loan&&) = delete;
   Worker& worker() { return *worker_; }

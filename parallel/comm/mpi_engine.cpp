@@ -111,7 +111,7 @@ void MpiEngine::finish(const Operation& operation) {
 }
 
 void MpiEngine::drop(std::span<const Operation> operations) {
-  const std::less<const Operation*> before;
+  const std::less<> before;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const Operation* operation = pending_[i].operation;
     const bool inside = !before(operation, operations.data()) &&

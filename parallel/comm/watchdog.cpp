@@ -219,8 +219,8 @@ void Watchdog::Guard::receive() {
 
 void Watchdog::Guard::accept_clients() {
   int accepted = 0;
-  for (auto link = accept_from(listener_); link.has_value(); link = accept_from(listener_)) {
-    clients_.add(Session::of_monitor(std::move(link.value()), secret_, rank_));
+  while (auto link = accept_from(listener_)) {
+    clients_.add(Session::of_monitor(std::move(*link), secret_, rank_));
     if (++accepted == kMostAccepted) return;
   }
   const bool refused = accepted == 0 && polled_.size() > 1 && polled_[1].revents != 0;

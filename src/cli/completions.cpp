@@ -19,7 +19,8 @@ namespace {
 std::string valid_utf8(const std::string& text) {
   io::Utf8Stream stream;
   std::string valid = stream.push(text);
-  return valid + stream.finish();
+  valid += stream.finish();
+  return valid;
 }
 
 }  // namespace

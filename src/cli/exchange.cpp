@@ -65,7 +65,7 @@ std::string vocabulary_of(const std::string& folder, Dim model_vocabulary) {
     return "";
   }
   try {
-    const std::string path = std::filesystem::absolute(folder).string();
+    std::string path = std::filesystem::absolute(folder).string();
     io::require_fits_model(*io::open_tokenizer(path), path, model_vocabulary);
     return path;
   } catch (const Error& error) {

@@ -44,7 +44,7 @@ deck::Surroundings anywhere_but_in_training() {
   anywhere.has_cuda_device = true;
   anywhere.has_cuda_build = true;
   anywhere.unused = keys_beside_the_step();
-  anywhere.unused.push_back("train.global_batch");
+  anywhere.unused.emplace_back("train.global_batch");
   return anywhere;
 }
 

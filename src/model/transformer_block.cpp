@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "transformer_units.hpp"
 
@@ -57,6 +58,7 @@ nn::ResidualStream TransformerBlock::forward(Context& ctx, const UnitCall& call,
 
 nn::ResidualStream TransformerBlock::decode(Context& ctx, const UnitCall& call,
                                             const nn::BatchInfo& info, nn::ResidualStream in) {
+  if (!parts_.one_slot) throw Error(ExitCode::internal, "blocks that decode share a slot");
   const Dim T = call.batch.tokens.shape()[1];
   const nn::Scratch scratch = parts_.scratch.for_tokens(T);
   nn::Block::Slot slot = parts_.one_slot->for_tokens(T);
@@ -84,7 +86,7 @@ CView TransformerBlock::input(int slot) const {
 }
 
 nn::Block::Slot& TransformerBlock::memory(Slot& slot) const {
-  return parts_.shares_slot() ? *parts_.one_slot : slot.block;
+  return parts_.one_slot ? *parts_.one_slot : slot.block;
 }
 
 }  // namespace hyperslab::model

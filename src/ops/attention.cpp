@@ -92,9 +92,8 @@ void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Di
   require_dtype(ctx, cosines, statistic_dtype(qkv.dtype()), "rope cosines");
   require(first_position >= 0 && first_position + T <= T_max,
           "rope first_position: the table of angles ends before the sequence");
-  const double pairs =
-      static_cast<double>(B * T * (layout.heads + layout.kv_heads) * (layout.head_width / 2));
-  if (on_meta(ctx, "rope", 6.0 * pairs, {qkv, cosines, sines})) return;
+  const Dim pairs = B * T * (layout.heads + layout.kv_heads) * (layout.head_width / 2);
+  if (on_meta(ctx, "rope", 6.0 * static_cast<double>(pairs), {qkv, cosines, sines})) return;
   dispatch<cuda::rope, cpu::rope>(ctx, layout, cosines, sines, first_position, rotation, qkv);
 }
 

@@ -129,7 +129,7 @@ MachineRate measured_rate(comm::World& world, const Context& run, Precision prec
 MachineRate machine_rate(comm::World& world, const Context& ctx, Precision precision) {
   std::optional<double> peak;
   if (ctx.device() == Device::cuda) peak = ctx.machine().peak(precision);
-  if (!world.all(peak.has_value())) return measured_rate(world, ctx, precision);
+  if (!world.all(peak.has_value()) || !peak) return measured_rate(world, ctx, precision);
   MachineRate rate;
   rate.flops = world.size() * *peak;
   rate.is_measured = false;

@@ -83,6 +83,7 @@ void TrainingRun::prepare_directories() {
   probe_directory(start_.config.run.directory);
   probe_directory(start_.checkpoints);
   abandoned_ = abandoned_steps(start_, point_.first_step);
+  if (!locks_) throw Error(ExitCode::internal, "a run prepares its folders before it locks them");
   const bool is_fresh = start_.resume().from == io::ResumeFrom::nothing;
   if (is_fresh && set_earlier_checkpoints_aside(start_)) locks_->lock_checkpoints_again();
   locks_->keep();

@@ -58,6 +58,7 @@ void GroupMeter::end_step(std::int64_t step) {
 
 std::vector<io::GroupInfo> GroupMeter::groups() const {
   std::vector<io::GroupInfo> all;
+  all.reserve(groups_.size());
   for (const comm::Communicator* group : groups_) {
     all.push_back({group->role(), group->size(), mesh_.members(group->role())});
   }

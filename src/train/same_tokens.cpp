@@ -35,7 +35,7 @@ std::string text_of(const std::vector<io::TokenFileSummary>& files) {
 
 std::vector<File> files_in(std::string_view text) {
   const auto take = [&text] {
-    const std::string field(text.substr(0, text.find('\0')));
+    std::string field(text.substr(0, text.find('\0')));
     text.remove_prefix(field.size() + 1);
     return field;
   };

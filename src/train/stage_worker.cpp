@@ -49,7 +49,7 @@ UnitScope StageWorker::scope(model::SlotId id, int unit, UnitPass pass) const {
 }
 
 void StageWorker::load(model::SlotId id, int microbatch) {
-  model::Stage& stage = parts_.stage;
+  const model::Stage& stage = parts_.stage;
   const model::BatchReads reads = stage.reads(id.chunk, args_.mode);
   if (!reads.any()) return;
   const Scope phase(parts_.ctx.recorder(), Phase::data);

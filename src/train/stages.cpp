@@ -10,6 +10,7 @@ namespace {
 std::vector<double> unit_costs(const model::ModelSpec& spec) {
   const model::Transformer transformer(spec, {});
   std::vector<double> costs;
+  costs.reserve(static_cast<std::size_t>(transformer.units()));
   for (int unit = 0; unit < transformer.units(); ++unit) {
     costs.push_back(transformer.info(unit).cost);
   }
