@@ -11,12 +11,12 @@ from analysis.report.document import Drawing, Section, Sheet
 from analysis.report.setup import Source
 from analysis.runs import Run
 from analysis.scaling import Case
-from analysis.study.columns import SAME, fitted, is_relative
+from analysis.study.columns import SAME, is_relative
 from analysis.study.command import pictures_of, read_all_cases, training_runs
 from analysis.study.measured import read_benches
 from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, Record, read_study_folder
 from analysis.study.rows import Result, Row, read_result
-from analysis.study.tell import Told, axis_title, csv_text, tell
+from analysis.study.tell import Told, axis_title, columns_of, csv_text, tell
 from analysis.tables import text_table
 
 MOST_SENTENCES = 24
@@ -50,7 +50,7 @@ def change_of(result: Result, row: Row, base: Row, name: str) -> str:
         return ""
     change = new / old - 1.0
     told = "unchanged" if abs(change) < SAME else f"{100 * change:+.1f} %"
-    each = fitted(name, (old, new))
+    each = columns_of(result, (base, row), [name])[0]
     return f"{each.title} {each.text(old)} to {each.text(new)} ({told})"
 
 
@@ -69,7 +69,7 @@ def extreme_sentences(result: Result) -> list[str]:
         if len(rows) < 2:
             continue
         least, most = (pick(rows, key=lambda row: row.value(name)) for pick in (min, max))
-        each = fitted(name, (row.value(name) for row in rows))
+        each = columns_of(result, rows, [name])[0]
         told.append(f"{each.title}: least {each.text(least.value(name))} ({row_name(least)}), greatest "
                     f"{each.text(most.value(name))} ({row_name(most)}).")
     return told

@@ -24,7 +24,7 @@ LONG_LABEL = 10
 GONE_HEIGHT = 0.96  # of a panel, where points without a value are marked
 MOST_TEXTS = 16  # bars of a panel that carry their value
 TEXT_SIZES = (5.5, 8.0)  # of these values, by the room of a bar
-TEXT_WIDTH = 0.62  # of a character, as a share of its size
+TEXT_WIDTH = 0.54  # of a character, as a share of its size
 FAR = 0.5  # a least value above this share of the largest: lines need no zero
 
 
