@@ -41,7 +41,9 @@ def number(value: float, digits: int = 4) -> str:
     """A number with `digits` decimals, a dash if there is none; huge ones as 1.3e+157."""
     if math.isnan(value):
         return "-"
-    return f"{value:.2g}" if abs(value) >= HUGE else f"{value:,.{digits}f}"
+    if abs(value) >= HUGE:
+        return f"{value:.2g}"
+    return f"{0.0 if abs(value) < 0.5 * 10.0 ** -digits else value:,.{digits}f}"  # no -0.0
 
 
 def sanitized(value: Any) -> Any:

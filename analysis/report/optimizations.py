@@ -13,12 +13,12 @@ from analysis.report.document import Section
 from analysis.runs import final_loss, read_metrics
 from analysis.scaling import Case
 from analysis.step_time import MIB
+from analysis.study.columns import SAME
 from analysis.tables import counted, number
 
 ACCUMULATION = "accumulation"
 # Keys in which runs may differ and still be a pair: names, and folders of checkpoints.
 FREE = (*NAMES, "checkpoint.directory", "checkpoint.initial")
-SAME = 5e-4  # a change that is called none
 MOST_PAIRS = 6
 
 

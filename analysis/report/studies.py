@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Sequence
 
 from analysis.report.document import Drawing, Section, Sheet
-from analysis.report.optimizations import SAME
 from analysis.report.setup import Source
 from analysis.runs import Run
 from analysis.scaling import Case
-from analysis.study.columns import fitted, is_relative
+from analysis.study.columns import SAME, is_relative
 from analysis.study.command import pictures_of, read_all_cases, training_runs
 from analysis.study.measured import read_benches
-from analysis.study.record import OUT_OF_MEMORY, Record, read_study_folder
+from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, Record, read_study_folder
 from analysis.study.rows import Result, Row, read_result
-from analysis.study.tell import Told, axis_title, csv_text, tell
+from analysis.study.tell import Told, axis_title, columns_of, csv_text, tell
 from analysis.tables import text_table
 
 MOST_SENTENCES = 24
@@ -51,7 +50,7 @@ def change_of(result: Result, row: Row, base: Row, name: str) -> str:
         return ""
     change = new / old - 1.0
     told = "unchanged" if abs(change) < SAME else f"{100 * change:+.1f} %"
-    each = fitted(name, (old, new))
+    each = columns_of(result, (base, row), [name])[0]
     return f"{each.title} {each.text(old)} to {each.text(new)} ({told})"
 
 
@@ -60,6 +59,20 @@ def shown_columns(result: Result) -> list[str]:
     named = {name.removesuffix("_change") for table in result.study.tables for name in table.columns}
     named |= {name for plot in result.study.plots for name in plot.y}
     return [name for name in TOLD if name in named and not is_relative(name)]
+
+
+def extreme_sentences(result: Result) -> list[str]:
+    """Of a study without a base: which rows have the least and the greatest value."""
+    told = []
+    for name in shown_columns(result):
+        rows = [row for row in result.rows if row.state == DONE and not math.isnan(row.value(name))]
+        if len(rows) < 2:
+            continue
+        least, most = (pick(rows, key=lambda row: row.value(name)) for pick in (min, max))
+        each = columns_of(result, rows, [name])[0]
+        told.append(f"{each.title}: least {each.text(least.value(name))} ({row_name(least)}), greatest "
+                    f"{each.text(most.value(name))} ({row_name(most)}).")
+    return told
 
 
 def row_sentences(result: Result) -> list[str]:
@@ -72,9 +85,11 @@ def row_sentences(result: Result) -> list[str]:
         changes = [change_of(result, row, base, name) for name in shown_columns(result)]
         found = "; ".join(change for change in changes if change)
         if found:
-            told.append(f"{row_name(row)} beside {row_name(base)}: {found}.")
+            diverged = "; it diverged on the way" if row.state == DIVERGED else ""
+            told.append(f"{row_name(row)} beside {row_name(base)}: {found}{diverged}.")
     if len(told) > MOST_SENTENCES:
         told = told[:MOST_SENTENCES] + [f"{len(told) - MOST_SENTENCES} more rows are in the tables."]
+    told += [] if result.study.base else extreme_sentences(result)
     gone = [row_name(row) for row in result.rows if row.state == OUT_OF_MEMORY]
     if gone:
         told.append(f"{len(gone)} of {len(result.rows)} rows ran out of memory: {'; '.join(gone)}.")

@@ -12,6 +12,7 @@ from analysis.tables import number
 GIB = float(1 << 30)
 MIB = float(1 << 20)
 LARGE_BYTES = 10 * GIB
+SAME = 5e-4  # a change that is called none
 CHANGE = "_change"  # NAME_change: against the base row, in %
 
 
@@ -89,6 +90,12 @@ def fitted(name: str, values: Iterable[float]) -> Column:
     if name.endswith("_bytes") and max((value for value in values if known(value)), default=0.0) >= LARGE_BYTES:
         return replace(found, title=found.title.replace("MiB", "GiB"), scale=1 / GIB, digits=2)
     return found
+
+
+def of_mode(each: Column) -> Column:
+    """The column where forward and backward passes are measured apart: its times are not of whole steps."""
+    titles = {"step (ms)": "time (ms)", "mean step (ms)": "mean (ms)", "deviation of a step (ms)": "deviation (ms)"}
+    return replace(each, title=titles.get(each.title, each.title))
 
 
 def is_relative(name: str) -> bool:

@@ -8,19 +8,24 @@ from typing import Sequence
 
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
 
-from analysis.study.columns import CHANGE, Column, fitted
+from analysis.study.columns import CHANGE, SAME, Column
 from analysis.study.record import DONE
 from analysis.study.rows import Result, Row
 from analysis.study.spec import Axis, Plot
-from analysis.study.tell import axis_title
+from analysis.study.tell import axis_title, columns_of
 from analysis.style import RUN_COLOURS, Axes, Figure, add_head, add_legend, look_of_run, plt
 from analysis.ticks import round_log_axis, set_ticks, short_number, widened
 
 PANEL_INCHES = (5.0, 3.7)
+NARROW_INCHES = 3.4  # of a panel, if there are more than three beside each other
 LONG_LABEL = 10
 GONE_HEIGHT = 0.96  # of a panel, where points without a value are marked
 MOST_TEXTS = 16  # bars of a panel that carry their value
+TEXT_SIZES = (5.5, 8.0)  # of these values, by the room of a bar
+TEXT_WIDTH = 0.54  # of a character, as a share of its size
+FAR = 0.5  # a least value above this share of the largest: lines need no zero
 
 
 def numbers_of(labels: Sequence[str]) -> list[float] | None:
@@ -43,7 +48,10 @@ def series_of(result: Result, plot: Plot, rows: Sequence[Row]) -> dict[str, list
                  or common[row.labels[name]] > 1 else row.labels[name]
                  for name in left if name in row.labels]
         found.setdefault(", ".join(words), []).append(row)
-    return found
+    order = {axis.name: axis.labels for axis in result.axes}
+    places = {name: [order[axis].index(rows[0].labels[axis]) for axis in left if axis in rows[0].labels]
+              for name, rows in found.items()}
+    return {name: found[name] for name in sorted(found, key=places.__getitem__)}
 
 
 def by_label(rows: Sequence[Row], axis: str) -> dict[str, Row]:
@@ -78,7 +86,7 @@ def draw_lines(axes: Axes, result: Result, plot: Plot, each: Column, series: dic
             if row.state != DONE and math.isnan(result.value(row, name)):
                 mark_gone(axes, places[label], index)
     set_x(axes, axis, numbers, "x" in plot.log)
-    set_y(axes, heights, "y" in plot.log)
+    set_y(axes, heights, "y" in plot.log, zero=False)
 
 
 def set_x(axes: Axes, axis: Axis, numbers: list[float] | None, log: bool) -> None:
@@ -98,8 +106,9 @@ def turn_labels(axes: Axes, labels: Sequence[str]) -> None:
             text.set(rotation=35, ha="right", rotation_mode="anchor")
 
 
-def set_y(axes: Axes, heights: Sequence[float], log: bool) -> None:
-    """Room above for marks; from zero unless there are values below or the axis is logarithmic."""
+def set_y(axes: Axes, heights: Sequence[float], log: bool, zero: bool = True) -> None:
+    """Room above for marks; from zero unless there are values below or the axis is logarithmic, or without
+    `zero` if all values are far from it."""
     if not heights:
         axes.set_yticks([])
         return
@@ -109,17 +118,28 @@ def set_y(axes: Axes, heights: Sequence[float], log: bool) -> None:
     elif low < 0:
         room = 0.15 * (max(high, 0.0) - low)
         axes.set_ylim(low - room, max(high, 0.0) + room)
+    elif not zero and FAR * high < low < high:
+        axes.set_ylim(low - 0.15 * (high - low), high + 0.15 * (high - low))
     else:
         axes.set_ylim(0.0, 1.15 * high or 1.0)
+    if not (log and low > 0):
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
 
 
 def bar_text(result: Result, plot: Plot, row: Row, each: Column) -> str:
     """The value; with `change` also what it is against the base."""
     text = each.text(result.value(row, each.name))
     change = result.relative(row, f"{each.name}{CHANGE}") if plot.change else math.nan
-    if math.isnan(change) or result.base_of(row) is row:
-        return text
-    return f"{text}\n{100 * change:+.1f} %"
+    told = [] if math.isnan(change) or result.base_of(row) is row else [
+        "unchanged" if abs(change) < SAME else f"{100 * change:+.1f} %"]
+    return "\n".join([text, *told, *([] if row.state == DONE else [row.state])])
+
+
+def text_size(axes: Axes, slots: float, texts: Sequence[str]) -> float:
+    """At which these texts fit beside each other, each above one of so many bars that fill the panel."""
+    inches = axes.get_position().width * axes.get_figure().get_figwidth() / slots
+    longest = max((len(line) for text in texts for line in text.split("\n")), default=1)
+    return min(max(72.0 * inches / (TEXT_WIDTH * longest), TEXT_SIZES[0]), TEXT_SIZES[1])
 
 
 def draw_bars(axes: Axes, result: Result, plot: Plot, each: Column, series: dict[str, list[Row]]) -> None:
@@ -127,6 +147,8 @@ def draw_bars(axes: Axes, result: Result, plot: Plot, each: Column, series: dict
     width = 0.8 / len(series)
     heights: list[float] = []
     texts = len(axis.labels) * len(series) <= MOST_TEXTS
+    size = text_size(axes, (len(axis.labels) + 0.2) / width,
+                     [bar_text(result, plot, row, each) for rows in series.values() for row in rows])
     for index, rows in enumerate(series.values()):
         for label, row in by_label(rows, plot.x).items():
             x = axis.labels.index(label) + (index - (len(series) - 1) / 2) * width
@@ -140,7 +162,7 @@ def draw_bars(axes: Axes, result: Result, plot: Plot, each: Column, series: dict
             heights.append(value)
             if texts:
                 axes.annotate(bar_text(result, plot, row, each), (x, value), textcoords="offset points",
-                              xytext=(0, 3 if value >= 0 else -3), ha="center", fontsize=8,
+                              xytext=(0, 3 if value >= 0 else -3), ha="center", fontsize=size,
                               va="bottom" if value >= 0 else "top")
     set_ticks(axes.xaxis, list(range(len(axis.labels))), axis.labels)
     axes.set_xlim(-0.6, len(axis.labels) - 0.4)
@@ -148,12 +170,14 @@ def draw_bars(axes: Axes, result: Result, plot: Plot, each: Column, series: dict
     axes.grid(axis="x", visible=False)
     axes.set_xlabel(axis_title(axis.name))
     set_y(axes, heights, "y" in plot.log)
-    if plot.change and heights and "y" not in plot.log:
+    lines = max((bar_text(result, plot, row, each).count("\n") for rows in series.values() for row in rows), default=0)
+    if lines and heights and "y" not in plot.log:
         low, high = axes.get_ylim()
-        axes.set_ylim(low, high + 0.08 * (high - low))
+        axes.set_ylim(low, high + 0.08 * lines * (high - low))
 
 
-def legend_of(plot: Plot, series: dict[str, list[Row]], rows: Sequence[Row]) -> list[Line2D | Patch]:
+def legend_of(result: Result, plot: Plot, series: dict[str, list[Row]],
+              rows: Sequence[Row]) -> list[Line2D | Patch]:
     handles: list[Line2D | Patch] = []
     for index, name in enumerate(series):
         colour, dashes, marker = look_of_run(index)
@@ -162,7 +186,8 @@ def legend_of(plot: Plot, series: dict[str, list[Row]], rows: Sequence[Row]) -> 
                                  hatch="//" if index >= len(RUN_COLOURS) else None))
         elif len(series) > 1:
             handles.append(Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=name))
-    states = dict.fromkeys(row.state for row in rows if row.state != DONE)
+    states = dict.fromkeys(row.state for row in rows if row.state != DONE
+                           and any(math.isnan(result.value(row, name)) for name in result.shown(plot.y)))
     if states:
         handles.append(Line2D([], [], color="#555555", linestyle="none", marker="x", markersize=8,
                               markeredgewidth=2.0, label=f"no value: {', '.join(states)}"))
@@ -179,16 +204,16 @@ def draw_plot(result: Result, plot: Plot, subject: str) -> Figure:
     names = result.shown(plot.y)
     shape = (len(names), len(panels)) if panel_axis else (1, len(names))
     figure, grid = plt.subplots(*shape, squeeze=False, figsize=(
-        max(7.0, PANEL_INCHES[0] * shape[1]), PANEL_INCHES[1] * shape[0] + 1.4))
+        max(7.0, (NARROW_INCHES if shape[1] > 3 else PANEL_INCHES[0]) * shape[1]), PANEL_INCHES[1] * shape[0] + 1.4))
     for number, (name, panel) in enumerate((name, panel) for name in names for panel in panels):
         axes = grid.flat[number]
         inside = {key: [row for row in members if not panel or row.labels.get(plot.panels) == panel]
                   for key, members in series.items()}
-        each = fitted(name, (result.value(row, name) for row in rows))
+        each = columns_of(result, rows, [name])[0]
         (draw_bars if plot.kind == "bars" else draw_lines)(axes, result, plot, each, inside)
         axes.set_title(f"{each.title}{f', {axis_title(plot.panels)} {panel}' if panel else ''}"
                        f"{' (log)' if axes.get_yscale() == 'log' else ''}", loc="left")
-    handles = legend_of(plot, series, rows)
+    handles = legend_of(result, plot, series, rows)
     top = add_head(figure, plot.title, subject)
     figure.tight_layout(rect=(0.01, add_legend(figure, handles) if handles else 0.0, 1.0, top), h_pad=2.0, w_pad=2.0)
     return figure

@@ -8,13 +8,15 @@ import math
 from dataclasses import dataclass
 from typing import Sequence
 
-from analysis.study.columns import Column, fitted
+from analysis.study.columns import Column, fitted, of_mode
 from analysis.study.record import DONE
 from analysis.study.rows import Result, Row
+from analysis.study.settings import MODE
 from analysis.study.spec import Axis, Table
 
 
-TITLES = {"precision.compute": "precision", "optimizer.lr": "learning rate", "optimizer.name": "optimizer"}
+TITLES = {"precision.compute": "precision", "optimizer.lr": "learning rate", "optimizer.name": "optimizer",
+          "sum": "type of the sum", "term": "type of the term"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ def axis_title(name: str) -> str:
 
 def columns_of(result: Result, rows: Sequence[Row], names: Sequence[str]) -> list[Column]:
     """In units that fit these rows."""
-    return [fitted(name, (result.value(row, name) for row in rows)) for name in names]
+    found = [fitted(name, (result.value(row, name) for row in rows)) for name in names]
+    return [of_mode(each) for each in found] if any(axis.name == MODE for axis in result.axes) else found
 
 
 def cell(result: Result, row: Row | None, each: Column) -> str:

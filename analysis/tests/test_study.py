@@ -474,7 +474,7 @@ class Telling(StudyTest):
         _, out, _ = run_command("study", "runs/tiny")
 
         lines = [line.split() for line in out.splitlines()]
-        self.assertIn(["ranks", "mode", "step", "(ms)", "speed-up", "predicted", "by", "measured", "memory", "-", "1",
+        self.assertIn(["ranks", "mode", "time", "(ms)", "speed-up", "predicted", "by", "measured", "memory", "-", "1",
                        "(%)"], lines)
         self.assertIn(["2", "forward", "12.50", "2.00", "-"], lines)  # a plan is of a whole step
         self.assertIn(["2", "step", "50.00", "2.00", "0.00"], lines)
