@@ -103,7 +103,7 @@ memory        one 32  100
 optimizations one  4   40
 quality       one  9   75
 ablation      one  6   60
-learning_rate one  7   65
+learning_rate one 10   90
 accumulation  one  9    5
 memory_modes  one 24   80"
 if ((list)); then

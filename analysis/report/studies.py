@@ -70,8 +70,10 @@ def extreme_sentences(result: Result) -> list[str]:
             continue
         least, most = (pick(rows, key=lambda row: row.value(name)) for pick in (min, max))
         each = columns_of(result, rows, [name])[0]
+        others = sum(row.state == DIVERGED for row in result.rows)
+        beside = f", beside {others} that diverged" if others else ""
         told.append(f"{each.title}: least {each.text(least.value(name))} ({row_name(least)}), greatest "
-                    f"{each.text(most.value(name))} ({row_name(most)}).")
+                    f"{each.text(most.value(name))} ({row_name(most)}){beside}.")
     return told
 
 

@@ -38,7 +38,8 @@ class Sentences(StudyTest):
     def test_without_a_base_the_extremes_are_told(self) -> None:
         result = self.result(None, [row("a", 2.0), row("b", 3.0), row("c", 9.0, "diverged")])
 
-        self.assertEqual(row_sentences(result), ["final loss (nats): least 2.0000 (size a), greatest 3.0000 (size b)."])
+        self.assertEqual(row_sentences(result), ["final loss (nats): least 2.0000 (size a), greatest 3.0000 (size b), "
+                                                 "beside 1 that diverged."])
 
     def test_series_have_the_order_of_their_axis(self) -> None:
         precision = Axis("precision", [Choice(name, {}) for name in ("fp32", "tf32", "bf16")])
