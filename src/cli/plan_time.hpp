@@ -14,9 +14,9 @@ namespace hyperslab::cli {
 /// A step on a machine, and what follows from its time.
 struct PredictedStep {
   plan::SimulatedStep step;
-  double tokens = 0;          ///< of a step, all ranks
-  double model_flops = 0;     ///< of a step, all ranks, causal
-  double peak_flops = 0;      ///< of a rank
+  double tokens = 0;       ///< of a step, all ranks
+  double model_flops = 0;  ///< of a step, all ranks, causal
+  double peak_flops = 0;   ///< of a rank
   std::vector<std::string> unknown_ops;
 
   [[nodiscard]] double tokens_per_second() const { return tokens / step.seconds; }
