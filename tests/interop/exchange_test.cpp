@@ -293,7 +293,7 @@ TEST(Exchange, MissingUnknownAndMisshapenTensorsAreNamedAndNothingIsLeft) {
   const auto refused = [&](const std::map<std::string, Shape>& tensors) {
     const test::TempFolder temp;
     const std::string folder = folder_with(temp, spec, tensors);
-    const std::string text = test::refusal(
+    std::string text = test::refusal(
         ExitCode::checkpoint, [&] { import_huggingface(folder, spec, temp.path() + "/i", {}); });
     EXPECT_FALSE(std::filesystem::exists(temp.path() + "/i/step_00000000"));
     EXPECT_FALSE(std::filesystem::exists(temp.path() + "/i/step_00000000.tmp"));

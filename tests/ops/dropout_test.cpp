@@ -12,7 +12,7 @@ using namespace hyperslab::test;
 class DropoutOp : public OpsTest {
  protected:
   StepState state{.input = {.step = 7}};
-  Dropout active(float probability, CView sample_position) const {
+  [[nodiscard]] Dropout active(float probability, CView sample_position) const {
     return {probability, 42, 13, sample_position, &state};
   }
 };

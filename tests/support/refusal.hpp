@@ -16,7 +16,7 @@ std::string refusal(ExitCode code, Work work) {
   try {
     work();
   } catch (const Error& error) {
-    const std::string message = error.what();
+    std::string message = error.what();
     EXPECT_EQ(error.code(), code) << message;
     return message;
   }

@@ -115,7 +115,7 @@ TEST_F(Split, ReadsAnyPieceAndItsMask) {
   std::vector<std::int64_t> mask;
   for (const Ids& document : documents) {
     starts.push_back(std::ssize(mask));
-    for (std::size_t i = 0; i < document.size(); ++i) mask.push_back(document[i] % 2);
+    for (const auto id : document) mask.push_back(id % 2);
   }
   write_hdf5(path("masked.h5"), {{"tokens", H5T_STD_U16LE, wide},
                                  {"documents", H5T_STD_I64LE, starts},

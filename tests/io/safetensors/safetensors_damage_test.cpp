@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string refused(const std::string& path) {
-  const std::string text =
+  std::string text =
       test::refusal(ExitCode::checkpoint, [&] { const SafetensorsReader reader(path); });
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
   EXPECT_LT(text.size(), 1000) << text;
@@ -144,7 +144,7 @@ TEST(SafetensorsDamage, FoldersWithoutSafetensorsSayWhatToDo) {
 TEST(SafetensorsDamage, AFileThatIsCutAfterOpeningIsNoticed) {
   const test::TempFolder temp;
   const std::string path = temp.path() + "/m.safetensors";
-  for (const std::string dtype : {"F32", "F16"}) {
+  for (const std::string& dtype : {std::string("F32"), std::string("F16")}) {
     const int bytes = dtype == "F32" ? 8 : 4;
     const std::string header = R"({"x":{"dtype":")" + dtype +
                                R"(","shape":[2],"data_offsets":[0,)" + std::to_string(bytes) +
