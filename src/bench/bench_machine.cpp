@@ -56,12 +56,6 @@ class OpStopwatch final : public OpObserver {
   std::vector<double> seconds_;
 };
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 /// The ops of one step, as the plan lists them.
 std::vector<const Operation*> planned_ops(const OperationList& operations) {
   std::vector<const Operation*> ops;
@@ -104,7 +98,7 @@ class OpTable {
       }
       samples[index].insert(samples[index].end(), samples_[i].begin(), samples_[i].end());
     }
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].seconds = median(samples[i]);
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].seconds = figures_of(samples[i]).median;
     std::erase_if(rows, [](const OpRow& row) { return row.seconds <= 0; });
     return rows;
   }
@@ -243,7 +237,7 @@ class CollectiveBench {
                        static_cast<double>(world_.max(static_cast<std::int64_t>(1e9 * seconds))));
     }
     rows_.push_back({std::string(group.name()), name, group.size(), static_cast<double>(bytes),
-                     median(rounds)});
+                     figures_of(rounds).median});
   }
 
   comm::World& world_;

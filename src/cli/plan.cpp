@@ -335,12 +335,12 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
                                 {"ranks", parallel.ranks()},
                                 {"memory_bytes", largest_bytes(plans)}};
   if (machine) {
-    const PredictedStep predicted = predict(config, plans, *machine, training);
+    const plan::PredictedStep predicted = plan::predict(config, plans, *machine, training);
     print_prediction(config, predicted, *machine);
     out.update(to_json(config, predicted, *machine));
     if (args.has("mtbf-hours")) {
-      print_interval(checkpoint_interval(save_seconds(args, config, plans, *machine),
-                                         args.get<double>("mtbf-hours"), parallel.ranks()),
+      print_interval(plan::checkpoint_interval(save_seconds(args, config, plans, *machine),
+                                               args.get<double>("mtbf-hours"), parallel.ranks()),
                      predicted.step.seconds);
     }
   }

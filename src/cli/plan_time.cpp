@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace hyperslab::cli {
@@ -29,39 +28,7 @@ double idle(const plan::SimulatedRank& rank) {
 
 }  // namespace
 
-PredictedStep predict(const train::Config& config, const std::vector<plan::Plan>& plans,
-                      const plan::MachineFile& machine, bool training) {
-  plan::Prices prices(machine, config.precision.compute);
-  std::vector<std::vector<OperationList>> steps;
-  steps.reserve(plans.size());
-  for (const plan::Plan& plan : plans) steps.push_back(plan.operations);
-  PredictedStep predicted;
-  predicted.step = plan::simulate(steps, config.parallel, prices);
-  predicted.tokens = static_cast<double>(config.train.global_batch * config.model.context);
-  predicted.model_flops = (training ? 1.0 : 1.0 / 3.0) * predicted.tokens *
-                          model::flops_per_token(config.model, config.model.context, true);
-  predicted.peak_flops = prices.peak_flops();
-  predicted.unknown_ops = prices.unknown_ops();
-  return predicted;
-}
-
-CheckpointInterval checkpoint_interval(double save_seconds, double mtbf_hours, int ranks) {
-  constexpr double kSecondsPerHour = 3600;
-  CheckpointInterval interval;
-  interval.save_seconds = save_seconds;
-  interval.failure_seconds = kSecondsPerHour * mtbf_hours / ranks;
-  const double ratio = save_seconds / (2 * interval.failure_seconds);
-  interval.interval_seconds = ratio < 1 ? std::sqrt(2 * save_seconds * interval.failure_seconds) *
-                                                  (1 + std::sqrt(ratio) / 3 + ratio / 9) -
-                                              save_seconds
-                                        : interval.failure_seconds;
-  interval.lost_share =
-      std::min(1.0, save_seconds / (interval.interval_seconds + save_seconds) +
-                        interval.interval_seconds / (2 * interval.failure_seconds));
-  return interval;
-}
-
-void print_prediction(const train::Config& config, const PredictedStep& predicted,
+void print_prediction(const train::Config& config, const plan::PredictedStep& predicted,
                       const plan::MachineFile& machine) {
   const plan::SimulatedStep& step = predicted.step;
   const int ranks = config.parallel.ranks();
@@ -120,7 +87,7 @@ void print_search(const plan::SearchResult& result, const plan::MachineFile& mac
   for (const auto& [reason, count] : result.left_out) fmt::print("{:>12}  {}\n", count, reason);
 }
 
-void print_interval(const CheckpointInterval& interval, double step_seconds) {
+void print_interval(const plan::CheckpointInterval& interval, double step_seconds) {
   fmt::print(
       "checkpoint    a save of {:.1f} s and a failure every {:.1f} h of the whole run: save "
       "every {:.1f} min ({:.0f} steps); {:.2f} % of the time is lost\n",
@@ -128,7 +95,7 @@ void print_interval(const CheckpointInterval& interval, double step_seconds) {
       std::max(1.0, interval.interval_seconds / step_seconds), 100 * interval.lost_share);
 }
 
-nlohmann::ordered_json to_json(const train::Config& config, const PredictedStep& predicted,
+nlohmann::ordered_json to_json(const train::Config& config, const plan::PredictedStep& predicted,
                                const plan::MachineFile& machine) {
   const int ranks = config.parallel.ranks();
   nlohmann::ordered_json out = {{"machine", machine.name},

@@ -41,7 +41,7 @@ TEST(Prices, BetweenTwoSizesLiesTheTimeBetweenThem) {
   EXPECT_LT(between, large);
 }
 
-TEST(Prices, AnOpThatNobodyMeasuredIsNamed) {
+TEST(Prices, AnOpThatWasNotMeasuredIsNamed) {
   const MachineFile machine = made_up_machine();
   Prices prices(machine, Precision::bf16);
 
@@ -95,7 +95,7 @@ TEST(Prices, WithoutANetworkRateAllRanksAreOnOneNode) {
             prices.of_collective("data", "all_reduce", {16, 1, 16}, 1e6));
 }
 
-TEST(Prices, ACallThatNobodyMeasuredIsRefused) {
+TEST(Prices, ACallThatWasNotMeasuredIsRefused) {
   MachineFile machine = made_up_machine();
   machine.collectives.clear();
   const Prices prices(machine, Precision::bf16);

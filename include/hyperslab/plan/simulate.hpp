@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time of a step that nobody ran: what the ranks of one pipeline enqueue, on a machine's
+// The time of a step that was not run: what the ranks of one pipeline enqueue, on a machine's
 // prices.
 #pragma once
 

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long a planned step will take on a machine, and how often to save.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hyperslab/plan/plan.hpp"
+#include "hyperslab/plan/simulate.hpp"
+
+namespace hyperslab::plan {
+
+/// A step on a machine, and what follows from its time.
+struct PredictedStep {
+  SimulatedStep step;
+  double tokens = 0;       ///< of a step, all ranks
+  double model_flops = 0;  ///< of a step, all ranks, causal
+  double peak_flops = 0;   ///< of a rank
+  std::vector<std::string> unknown_ops;
+
+  [[nodiscard]] double tokens_per_second() const { return tokens / step.seconds; }
+  [[nodiscard]] double mfu(int ranks) const {
+    return model_flops / step.seconds / (peak_flops * ranks);
+  }
+};
+
+/// `plans`: of each pipeline rank, with two listed steps.
+[[nodiscard]] PredictedStep predict(const train::Config& config, const std::vector<Plan>& plans,
+                                    const MachineFile& machine, bool training);
+
+/// How often to save so that least is lost: Young's interval, sqrt(2 x save x time between
+/// failures), of J. W. Young, CACM 17 (1974), eq. 6; Daly, FGCS 22 (2006), refines it for intervals
+/// that are not short against the time between failures.
+struct CheckpointInterval {
+  double save_seconds = 0;
+  double failure_seconds = 0;   ///< between two failures anywhere in the run
+  double interval_seconds = 0;  ///< by Daly's eq. 37
+  double lost_share = 0;        ///< of the time: saving, and work that is done again
+};
+/// `mtbf_hours`: between two failures of one rank. Of `ranks` ranks any can fail.
+[[nodiscard]] CheckpointInterval checkpoint_interval(double save_seconds, double mtbf_hours,
+                                                     int ranks);
+
+}  // namespace hyperslab::plan
