@@ -128,23 +128,25 @@ void add_tables(Manifest& manifest, const json& value) {
 }
 
 json json_of(const CheckpointMeta& meta) {
-  return {{"step", meta.step},
-          {"samples_seen", meta.samples_seen},
-          {"tokens_seen", meta.tokens_seen},
-          {"adam_step", meta.adam_step},
-          {"skipped_steps", meta.skipped_steps},
-          {"scales_loss", meta.scales_loss},
-          {"loss_scale", meta.loss_scale},
-          {"good_steps", meta.good_steps},
-          {"wall_seconds", meta.wall_seconds},
-          {"data_fingerprint", meta.data_fingerprint},
-          {"model", meta.model},
-          {"order", meta.order},
-          {"layout", meta.layout},
-          {"deck", meta.deck},
-          {"deck_hash", fmt::format("{:016x}", name_hash(meta.deck))},
-          {"version", meta.version},
-          {"algorithms", meta.algorithms}};
+  json value = {{"step", meta.step},
+                {"samples_seen", meta.samples_seen},
+                {"tokens_seen", meta.tokens_seen},
+                {"adam_step", meta.adam_step},
+                {"skipped_steps", meta.skipped_steps},
+                {"scales_loss", meta.scales_loss},
+                {"loss_scale", meta.loss_scale},
+                {"good_steps", meta.good_steps},
+                {"wall_seconds", meta.wall_seconds},
+                {"data_fingerprint", meta.data_fingerprint},
+                {"model", meta.model},
+                {"order", meta.order},
+                {"layout", meta.layout},
+                {"deck", meta.deck},
+                {"deck_hash", fmt::format("{:016x}", name_hash(meta.deck))},
+                {"version", meta.version},
+                {"algorithms", meta.algorithms}};
+  if (meta.base_fingerprint) value["base_fingerprint"] = *meta.base_fingerprint;
+  return value;
 }
 
 /// For manifests that do not say whether the run scaled its losses: runs that did not and imports
@@ -174,6 +176,9 @@ CheckpointMeta meta_of(const json& value) {
   // Earlier programs did not write these:
   meta.algorithms = value.value("algorithms", value.value("products", ""));  // their old name
   meta.scales_loss = value.value("scales_loss", scaled_losses(meta));
+  if (value.contains("base_fingerprint")) {
+    meta.base_fingerprint = value.at("base_fingerprint").get<std::uint64_t>();
+  }
   if (meta.step < 0 || meta.adam_step < 0 || meta.samples_seen < 0) {
     throw std::invalid_argument("a count below 0");
   }

@@ -157,6 +157,16 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Roles of the parameters that are trained; the others are frozen and take no "
      "memory for gradients, masters and optimizer state; empty: all are trained."},
 
+    {"adapter",
+     "Low-rank adapters (LoRA): they alone are trained, and the model that checkpoint.initial "
+     "names stays as it is."},
+    {"adapter.rank",
+     "Rows of A and columns of B in y = x W^T + scale (x A^T) B^T; 0: no adapters."},
+    {"adapter.alpha", "Numerator of the scale: alpha / rank, or alpha / sqrt(rank)."},
+    {"adapter.rank_scaled", "Whether the scale is alpha / sqrt(rank) (rsLoRA)."},
+    {"adapter.targets", "Linear layers of every block that get adapters; empty: all."},
+    {"adapter.dropout", "Fraction of the adapters' inputs that is dropped in training."},
+
     {"checkpoint", "When checkpoints are written, which are kept and from which a run goes on."},
     {"checkpoint.directory", "Folder of the checkpoints; null: checkpoints in the run's folder."},
     {"checkpoint.every", "Steps between checkpoints; 0: none on the way."},

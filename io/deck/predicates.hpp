@@ -34,5 +34,7 @@ namespace hyperslab::deck {
 
 /// Those of deck section `parallel`.
 [[nodiscard]] std::span<const Rule> layout_rules();
+/// Those of deck section `adapter`.
+[[nodiscard]] std::span<const Rule> adapter_rules();
 
 }  // namespace hyperslab::deck

@@ -361,7 +361,7 @@ std::span<const Rule> rules() {
     std::vector<Rule> made;
     for (const std::span<const Rule> part :
          {layout_rules(), std::span<const Rule>(kModelRules), std::span<const Rule>(kRunRules),
-          std::span<const Rule>(kTrainingRules)}) {
+          std::span<const Rule>(kTrainingRules), adapter_rules()}) {
       made.insert(made.end(), part.begin(), part.end());
     }
     return made;

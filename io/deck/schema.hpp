@@ -111,7 +111,8 @@ inline constexpr std::array<Name<optim::OptimizerKind>, 2> kOptimizers = {{
     {"adamw", optim::OptimizerKind::adamw},
     {"sgd", optim::OptimizerKind::sgd},
 }};
-/// Those that decks may name; no model of today has a router.
+inline constexpr auto kAdapterTargets = names_by_module(nn::kAdapterTargets);
+/// Those that decks may name: no model of today has a router, and adapters have a section.
 inline constexpr std::array<Name<param::Role>, 5> kRoles = {{
     {"matrix", param::Role::matrix},
     {"embedding", param::Role::embedding},
@@ -248,6 +249,17 @@ void visit_training(Visitor& v, Config& config) {
 }
 
 template <class Visitor, class Config>
+void visit_adapter(Visitor& v, Config& config) {
+  auto& adapter = config.adapter;
+  v.section("adapter");
+  v.integer("rank", adapter.rank, kSizeOrDefault);
+  v.real("alpha", adapter.alpha, kPositive);
+  v.flag("rank_scaled", adapter.rank_scaled);
+  v.named_list("targets", adapter.targets, kAdapterTargets);
+  v.real("dropout", adapter.dropout, kBelowOne);
+}
+
+template <class Visitor, class Config>
 void visit_records(Visitor& v, Config& config) {
   auto& checkpoint = config.checkpoint;
   v.section("checkpoint");
@@ -272,6 +284,7 @@ void visit_keys(Visitor& v, Config& config) {
   visit_data(v, config);
   visit_layout(v, config);
   visit_training(v, config);
+  visit_adapter(v, config);
   visit_records(v, config);
 }
 

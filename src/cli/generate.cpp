@@ -104,11 +104,13 @@ void write_json(const std::string& path, const Completions& completions,
   io::write_text_file(path, out.dump(2, ' ', false, kReplace) + '\n');
 }
 
-void generate(const Arguments& args) {
+void generate(comm::World& world, const Arguments& args) {
   const io::CheckpointReader reader(args.get<std::string>("checkpoint"));
   std::vector<std::string> notes;
+  std::vector<std::string> overrides;
+  if (args.has("base")) overrides = {"checkpoint.initial=" + args.get<std::string>("base")};
   const train::Config config =
-      read_stored_deck({reader.meta().deck, reader.folder()}, {}, 0, notes);
+      read_stored_deck({reader.meta().deck, reader.folder()}, overrides, 0, notes);
   for (const std::string& note : notes) log::info(note);
   const std::string vocabulary =
       args.has("vocab") ? args.get<std::string>("vocab") : stored_vocabulary(reader, config);
@@ -122,7 +124,8 @@ void generate(const Arguments& args) {
   const auto texts = prompt_texts(args);
   const auto prompts = encode_prompts(*tokenizer, texts, !args.has("no-special-tokens"));
   generate::Generator generator(
-      config, reader, generate::Generator::rows_for(prompts, args.get<std::int64_t>("batch")),
+      world, config, reader,
+      generate::Generator::rows_for(prompts, args.get<std::int64_t>("batch")),
       legal_changes(config));
   if (args.has("logits")) write_logits(args.get<std::string>("logits"), generator, prompts);
   Completions completions(*tokenizer, texts, args.list("stop"), options.max_tokens);
@@ -143,6 +146,9 @@ void add_options(Arguments& args) {
                   "text to continue (may be repeated; default: the beginning of a document)")(
       "prompt-file", po::value<std::string>(),
       "file of prompts: separated by blank lines if it has any, else one a line")(
+      "base", po::value<std::string>(),
+      "of a checkpoint of adapters: the model that they were trained on (default: "
+      "checkpoint.initial of its deck)")(
       "vocab", po::value<std::string>(),
       "vocabulary (default: the one that the checkpoint keeps, else that of its deck)")(
       "no-special-tokens",
@@ -187,7 +193,7 @@ ExitCode run_generate(comm::World& world, const std::vector<std::string>& argume
     throw Error(ExitCode::usage, "generate runs on one rank; start it without mpirun")
         .on_all_ranks();
   }
-  generate(args);
+  generate(world, args);
   return ExitCode::ok;
 }
 

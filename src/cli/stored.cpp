@@ -68,6 +68,8 @@ train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::
     std::string cuts;
     train::Config config = deck::read_deck(stored.text, name_of(stored), settings, anywhere, &cuts);
     if (!cuts.empty()) notes.push_back("to fit --set: " + cuts);
+    std::string& base = config.checkpoint.initial;  // of adapters
+    if (config.adapter && !base.empty()) base = found_path(base, stored.folder, config);
     return config;
   };
   if (cuda_device_count() > 0) return read(overrides);

@@ -6,6 +6,7 @@
 #include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
+#include "hyperslab/train/initial.hpp"
 #include "hyperslab/train/same_tokens.hpp"
 #include "hyperslab/train/setup.hpp"
 
@@ -34,17 +35,13 @@ Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
 
 Result Evaluator::measure(const std::string& checkpoint) {
   Result result = {checkpoint, 0, {}};
+  if (!trainer_) make_trainer();
   comm::agree(world_, [&] {
     const Pause pause(world_.activity());
     const io::CheckpointReader reader(checkpoint);
     result.step = reader.meta().step;
-    if (!trainer_) {
-      const plan::Plan plan = plan::make_plan(config_, options_, world_.rank());
-      trainer_ = plan::make_trainer(config_, *mesh_, options_, plan.memory, is_legal_);
-      trainer_->initialize();
-    }
     trainer_->load(reader);  // which names every tensor of another shape
-    train::require_same_model(reader.meta(), config_.model, reader.folder());
+    train::require_loadable(reader, config_, *trainer_);
   });
   trainer_->share_values();
   result.evaluation = trainer_->evaluate(*samples_, count_, world_);
@@ -55,6 +52,15 @@ Result Evaluator::measure(const std::string& checkpoint) {
         .on_all_ranks();
   }
   return result;
+}
+
+void Evaluator::make_trainer() {
+  comm::agree(world_, [&] {
+    const plan::Plan plan = plan::make_plan(config_, options_, world_.rank());
+    trainer_ = plan::make_trainer(config_, *mesh_, options_, plan.memory, is_legal_);
+    trainer_->initialize();
+  });
+  train::load_base(world_, config_, *trainer_);
 }
 
 std::vector<std::string> Evaluator::files() const {

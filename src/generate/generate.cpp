@@ -8,6 +8,7 @@
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
+#include "hyperslab/train/initial.hpp"
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::generate {
@@ -57,8 +58,8 @@ std::vector<std::vector<std::size_t>> groups_of(const Prompts& prompts, std::siz
 
 class Generator::Model {
  public:
-  Model(const train::Config& config, const io::CheckpointReader& reader, Dim rows,
-        const plan::IsLegal& is_legal);
+  Model(comm::World& world, const train::Config& config, const io::CheckpointReader& reader,
+        Dim rows, const plan::IsLegal& is_legal);
 
   /// The newest `count` tokens of texts of one length, into all rows; leaves the next logits.
   void feed(std::span<const Text> texts, std::size_t count);
@@ -95,8 +96,8 @@ class Generator::Model {
   Dim past_ = 0;
 };
 
-Generator::Model::Model(const train::Config& config, const io::CheckpointReader& reader, Dim rows,
-                        const plan::IsLegal& is_legal)
+Generator::Model::Model(comm::World& world, const train::Config& config,
+                        const io::CheckpointReader& reader, Dim rows, const plan::IsLegal& is_legal)
     : config_(on_one_rank(config)),
       options_(cached_options(config_, rows)),
       mesh_(mesh::Mesh::plan(config_.parallel, 0)),
@@ -107,7 +108,9 @@ Generator::Model::Model(const train::Config& config, const io::CheckpointReader&
       widened_(options_.device, DType::f32, logits_.view().shape()),
       host_(Device::cpu, DType::f32, logits_.view().shape()) {
   trainer_->initialize();
+  train::load_base(world, config_, *trainer_);
   trainer_->load(reader);
+  train::require_loadable(reader, config_, *trainer_);
 }
 
 void Generator::Model::feed(std::span<const Text> texts, std::size_t count) {
@@ -181,9 +184,9 @@ void Generator::Model::run(std::vector<Text>& texts, const SamplingOptions& opti
   stats.seconds += now_seconds() - mark;
 }
 
-Generator::Generator(const train::Config& config, const io::CheckpointReader& reader, Dim rows,
-                     const plan::IsLegal& is_legal)
-    : model_(std::make_unique<Model>(config, reader, rows, is_legal)) {}
+Generator::Generator(comm::World& world, const train::Config& config,
+                     const io::CheckpointReader& reader, Dim rows, const plan::IsLegal& is_legal)
+    : model_(std::make_unique<Model>(world, config, reader, rows, is_legal)) {}
 
 Generator::~Generator() = default;
 

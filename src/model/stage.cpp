@@ -12,6 +12,7 @@ namespace hyperslab::model {
 namespace {
 
 bool trains(const StageOptions& options, param::Role role) {
+  if (options.adapter) return role == param::Role::adapter;
   const std::vector<param::Role>& roles = options.trained_roles;
   return roles.empty() || std::ranges::find(roles, role) != roles.end();
 }

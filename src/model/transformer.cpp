@@ -60,6 +60,7 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.group = options.tensor;
   config.recompute = options.training ? options.recompute : nn::Recompute::none;
   config.split_backward = options.split_backward;
+  config.adapter = options.adapter;
   return config;
 }
 

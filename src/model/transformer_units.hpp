@@ -39,7 +39,9 @@ struct TransformerParts {
     return {call.batch.sample_position, call.step.state, call.mode == Mode::train};
   }
   /// A training pass needs the samples' positions if dropout acts.
-  [[nodiscard]] bool drops(Mode mode) const { return mode == Mode::train && spec.dropout > 0; }
+  [[nodiscard]] bool drops(Mode mode) const {
+    return mode == Mode::train && (spec.dropout > 0 || options.adapter.dropout > 0);
+  }
 };
 
 class TokenEmbedding final : public Unit {

@@ -38,9 +38,10 @@ Attention::Attention(param::ParamStore& params, const std::string& name, const B
                 {{name + ".query", query_width, group.shard({query_width}, 0)},
                  {name + ".key", kv_width, kv.part, kv.replicas, kv.replica},
                  {name + ".value", kv_width, kv.part, kv.replicas, kv.replica}},
-                {config.width, config.bias, config.init_std});
-  output_ = Linear(params, group, {{name + ".output", config.width}},
-                   {query_width, config.bias, config.residual_init_std, Parallel::row});
+                {config.width, config.bias, config.init_std, Parallel::column, config.adapter});
+  output_ =
+      Linear(params, group, {{name + ".output", config.width}},
+             {query_width, config.bias, config.residual_init_std, Parallel::row, config.adapter});
 }
 
 Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
@@ -80,6 +81,10 @@ ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
   return dropout;
 }
 
+ops::Dropout Attention::dropout_of(AdaptedLinear linear, const BatchInfo& batch) const {
+  return adapter_dropout(config_, layer_, linear, batch);
+}
+
 /// slot.qkv, rotated -> slot.out.
 void Attention::core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const {
   if (pass.cache) {
@@ -98,13 +103,15 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Sl
                         View y) const {
   const Scope scope(ctx.recorder(), kAttentionComponent);
   const TensorGroup& group = config_.group;
-  qkv_.forward(ctx, group.gather(ctx, x, pass.scratch.gathered), slot.qkv);
+  qkv_.forward(ctx, group.gather(ctx, x, pass.scratch.gathered), slot.qkv,
+               dropout_of(AdaptedLinear::qkv, pass.batch));
   if (config_.rope) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, pass.first_position(),
               ops::Rotation::forward, slot.qkv);
   }
   core_forward(ctx, pass, slot);
-  output_.forward_summed(ctx, group, slot.out, group.term(y, pass.scratch.partial), y);
+  output_.forward_summed(ctx, group, slot.out, group.term(y, pass.scratch.partial), y,
+                         dropout_of(AdaptedLinear::output, pass.batch));
 }
 
 /// d_attention in scratch -> d_qkv, rotated back.
@@ -134,19 +141,22 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   const View d_qkv = config_.split_backward ? slot.d_qkv : pass.scratch.d_qkv;
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
   const CView all_dy = group.gather(ctx, dy, gathered);
-  output_.backward_input(ctx, all_dy, pass.scratch.d_attention);
+  const ops::Dropout output_dropout = dropout_of(AdaptedLinear::output, pass.batch);
+  const ops::Dropout qkv_dropout = dropout_of(AdaptedLinear::qkv, pass.batch);
+  output_.backward_input(ctx, all_dy, pass.scratch.d_attention, output_dropout);
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) {
-    output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate);
+    output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate, output_dropout);
     rows = group.start_gather(ctx, x, gathered);
   }
   core_backward(ctx, pass, slot, d_qkv);
   const View term = group.term(dx, pass.scratch.partial);
-  qkv_.backward_input(ctx, d_qkv, term);
+  qkv_.backward_input(ctx, d_qkv, term, qkv_dropout);
   const comm::Ticket sum = group.start_sum(ctx, term, dx);
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
-    qkv_.backward_weight(ctx, d_qkv, group.cuts_rows() ? CView(gathered) : x, pass.accumulate);
+    qkv_.backward_weight(ctx, d_qkv, group.cuts_rows() ? CView(gathered) : x, pass.accumulate,
+                         qkv_dropout);
   }
   group.wait(ctx, sum);
 }
@@ -155,8 +165,10 @@ void Attention::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
                                 const Slot& slot) const {
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
-  output_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.out, pass.accumulate);
-  qkv_.backward_weight(ctx, slot.d_qkv, group.gather(ctx, x, gathered), pass.accumulate);
+  output_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.out, pass.accumulate,
+                          dropout_of(AdaptedLinear::output, pass.batch));
+  qkv_.backward_weight(ctx, slot.d_qkv, group.gather(ctx, x, gathered), pass.accumulate,
+                       dropout_of(AdaptedLinear::qkv, pass.batch));
 }
 
 }  // namespace hyperslab::nn

@@ -39,7 +39,7 @@ Scratch plan_scratch(Arena& scratch, const BlockConfig& config, const Activation
   if (config.dropout > 0) out.d_masked = scratch.take(compute, stream, "d_masked");
   out.d_attention = scratch.take(compute, {B, T, heads * config.heads.head_width}, "d_attention");
   if (!config.split_backward) out.d_qkv = scratch.take(compute, {B, T, packed_width}, "d_qkv");
-  if (ops::is_gated(config.activation)) {
+  if (ops::is_gated(config.activation) || config.adapter.applies_to(name_of(AdapterTarget::down))) {
     out.d_activated = scratch.take(compute, {B, T, ffn_width}, "d_activated");
   }
   if (config.keep_probabilities) {
@@ -55,6 +55,13 @@ ops::Dropout on_stream(const TensorGroup& group, ops::Dropout dropout, CView x) 
   return dropout;
 }
 
+ops::Dropout adapter_dropout(const BlockConfig& config, int layer, AdaptedLinear linear,
+                             const BatchInfo& batch) {
+  if (!config.adapter || !batch.dropout) return {};
+  return {static_cast<float>(config.adapter.dropout), config.seed, dropout_site(layer, linear),
+          batch.sample_position, batch.state};
+}
+
 Block::Block(param::ParamStore& params, const std::string& name, const BlockConfig& config,
              int layer)
     : config_(config),
@@ -62,7 +69,7 @@ Block::Block(param::ParamStore& params, const std::string& name, const BlockConf
       norm1_(params, config.group, name + ".norm1", norm_options(config)),
       attention_(params, name + ".attention", config, layer),
       norm2_(params, config.group, name + ".norm2", norm_options(config)),
-      mlp_(params, name + ".mlp", config) {}
+      mlp_(params, name + ".mlp", config, layer) {}
 
 Block::Slot Block::plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
                         bool adds, const std::string& label) const {
@@ -117,14 +124,14 @@ ResidualStream Block::forward(Context& ctx, ResidualStream in, const ForwardPass
     attention_.forward(ctx, slot.norm1.y(), pass, slot.attention, delta);
     drop(ctx, pass.batch, Sublayer::attention, delta, delta);
     norm2_.forward(ctx, slot.norm1.x, delta, slot.norm2);
-    mlp_.forward(ctx, slot.norm2.y(), pass.scratch, slot.mlp, delta);
+    mlp_.forward(ctx, slot.norm2.y(), pass, slot.mlp, delta);
     drop(ctx, pass.batch, Sublayer::mlp, delta, delta);
     return {slot.norm2.x, delta};
   }
   attention_.forward(ctx, in.residual, pass, slot.attention, delta);
   drop(ctx, pass.batch, Sublayer::attention, delta, delta);
   norm1_.forward(ctx, in.residual, delta, slot.norm1);
-  mlp_.forward(ctx, slot.norm1.y(), pass.scratch, slot.mlp, delta);
+  mlp_.forward(ctx, slot.norm1.y(), pass, slot.mlp, delta);
   drop(ctx, pass.batch, Sublayer::mlp, delta, delta);
   norm2_.forward(ctx, slot.norm1.y(), delta, slot.norm2);
   return {slot.norm2.y(), {}};

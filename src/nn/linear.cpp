@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "hyperslab/core/error.hpp"
+
 namespace hyperslab::nn {
 
 Linear::Linear(param::ParamStore& params, const TensorGroup& group,
@@ -15,8 +17,7 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
   for (const Output& output : outputs) {
     param::ParamSpec weight = {output.name + ".weight", {output.width, options.input_width}};
     weight.init_std = options.init_std;
-    const Hyperslab part =
-        output.part.offset.rank() == 0 ? Hyperslab::whole({output.width}) : output.part;
+    const Hyperslab part = output.rows();
     weight.part = is_row ? group.shard(weight.shape, 1)
                          : Hyperslab::whole(weight.shape).narrow(0, part.offset[0], part.count[0]);
     weight.placement.tensor = param::shard(is_row ? 1 : 0);
@@ -34,21 +35,24 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
   }
   weight_ = params.declare(weights);
   if (options.bias) bias_ = params.declare(biases);
+  if (options.adapter) adapter_ = Adapter(params, group, outputs, options);
 }
 
-void Linear::forward(Context& ctx, CView x, View y) const {
+void Linear::forward(Context& ctx, CView x, View y, const ops::Dropout& dropout) const {
   ops::linear_forward(ctx, x, weight_.value(), bias_value(), y);
+  if (adapter_) adapter_.forward(ctx, dropout, x, y);
 }
 
-void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, View term,
-                            View y) const {
+void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, View term, View y,
+                            const ops::Dropout& dropout) const {
   const Dim width = y.shape().back();
   const Dim rows = term.numel() / std::max<Dim>(1, width);
   const int pieces = group.pieces(ctx, rows, x.shape().back());
   if (pieces == 1) {
-    forward(ctx, x, term);
+    forward(ctx, x, term, dropout);
     return group.sum(ctx, term, y);
   }
+  require(!adapter_ || !dropout.active(), "adapters in pieces of rows drop nothing");
   const CView x_rows = x.reshaped({rows, x.shape().back()});
   const View y_rows = y.reshaped({rows, width});
   std::array<comm::Ticket, TensorGroup::kMostPieces> sums{};
@@ -62,24 +66,32 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
   for (const comm::Ticket sum : sums) group.wait(ctx, sum);
 }
 
-void Linear::forward_activated(Context& ctx, CView x, ops::Activation activation, View pre,
-                               View y) const {
+void Linear::forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
+                               const ops::Dropout& dropout) const {
+  if (adapter_) {
+    forward(ctx, x, pre, dropout);
+    return ops::activation_forward(ctx, activation, pre, y);
+  }
   ops::linear_activation_forward(ctx, x, weight_.value(), bias_value(), activation, pre, y);
 }
 
-void Linear::backward_input(Context& ctx, CView dy, View dx) const {
+void Linear::backward_input(Context& ctx, CView dy, View dx, const ops::Dropout& dropout) const {
   ops::linear_backward_input(ctx, dy, weight_.value(), Accumulate::no, dx);
+  if (adapter_) adapter_.backward_input(ctx, dropout, dy, dx);
 }
 
 void Linear::backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,
                                       View dpre) const {
+  require(!adapter_, "a layer with adapters takes its activation's derivative by itself");
   ops::linear_activation_backward_input(ctx, dy, weight_.value(), pre, activation, dpre);
 }
 
-void Linear::backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate) const {
+void Linear::backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate,
+                             const ops::Dropout& dropout) const {
   const View dweight = weight_.gradient();
   const View dbias = bias_ ? bias_.gradient() : View();
   if (dweight || dbias) ops::linear_backward_weight(ctx, dy, x, accumulate, dweight, dbias);
+  if (adapter_) adapter_.backward_weight(ctx, dropout, dy, x, accumulate);
 }
 
 }  // namespace hyperslab::nn

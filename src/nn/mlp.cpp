@@ -5,16 +5,18 @@
 
 namespace hyperslab::nn {
 
-Mlp::Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config)
-    : config_(config), ffn_width_(config.ffn_width / config.group.size()) {
+Mlp::Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config, int layer)
+    : config_(config), layer_(layer), ffn_width_(config.ffn_width / config.group.size()) {
   const Hyperslab part = config.group.shard({config.ffn_width}, 0);
   std::vector<Linear::Output> up = {{name + ".up", config.ffn_width, part}};
   if (ops::is_gated(config.activation)) {
     up.insert(up.begin(), {name + ".gate", config.ffn_width, part});
   }
-  up_ = Linear(params, config.group, up, {config.width, config.bias, config.init_std});
-  down_ = Linear(params, config.group, {{name + ".down", config.width}},
-                 {config.ffn_width, config.bias, config.residual_init_std, Parallel::row});
+  up_ = Linear(params, config.group, up,
+               {config.width, config.bias, config.init_std, Parallel::column, config.adapter});
+  down_ = Linear(
+      params, config.group, {{name + ".down", config.width}},
+      {config.ffn_width, config.bias, config.residual_init_std, Parallel::row, config.adapter});
 }
 
 Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
@@ -45,17 +47,23 @@ void Mlp::activate(Context& ctx, const Slot& slot) const {
   }
 }
 
-void Mlp::forward(Context& ctx, CView x, const Scratch& scratch, const Slot& slot, View y) const {
+ops::Dropout Mlp::dropout_of(AdaptedLinear linear, const BatchInfo& batch) const {
+  return adapter_dropout(config_, layer_, linear, batch);
+}
+
+void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const {
   const Scope scope(ctx.recorder(), kFfnComponent);
   const TensorGroup& group = config_.group;
-  const CView all_x = group.gather(ctx, x, scratch.gathered);
+  const CView all_x = group.gather(ctx, x, pass.scratch.gathered);
+  const ops::Dropout dropout = dropout_of(AdaptedLinear::up, pass.batch);
   if (ops::is_gated(config_.activation)) {
-    up_.forward(ctx, all_x, slot.pre);
+    up_.forward(ctx, all_x, slot.pre, dropout);
     activate(ctx, slot);
   } else {
-    up_.forward_activated(ctx, all_x, config_.activation, slot.pre, slot.activated);
+    up_.forward_activated(ctx, all_x, config_.activation, slot.pre, slot.activated, dropout);
   }
-  down_.forward_summed(ctx, group, slot.activated, group.term(y, scratch.partial), y);
+  down_.forward_summed(ctx, group, slot.activated, group.term(y, pass.scratch.partial), y,
+                       dropout_of(AdaptedLinear::down, pass.batch));
 }
 
 View Mlp::gradient_of_pre(BackwardPart part, const Slot& slot) const {
@@ -63,6 +71,21 @@ View Mlp::gradient_of_pre(BackwardPart part, const Slot& slot) const {
   // memory that it does not read; the weight gradients of a later half need them.
   const bool free = part == BackwardPart::both && !ops::is_gated(config_.activation);
   return free ? slot.activated : slot.pre;
+}
+
+/// dy -> d_pre, through the second layer and the activation.
+void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
+                              View d_pre) const {
+  const View d_activated = pass.scratch.d_activated;
+  if (!d_activated) {
+    return down_.backward_input_activated(ctx, dy, slot.pre, config_.activation, d_pre);
+  }
+  down_.backward_input(ctx, dy, d_activated, dropout_of(AdaptedLinear::down, pass.batch));
+  if (ops::is_gated(config_.activation)) {
+    ops::gated_backward(ctx, config_.activation, slot.pre, d_activated, d_pre);
+  } else {
+    ops::activation_backward(ctx, config_.activation, slot.pre, d_activated, d_pre);
+  }
 }
 
 void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
@@ -75,23 +98,21 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
   const CView all_dy = group.gather(ctx, dy, gathered);
   if (config_.recompute == Recompute::selective) activate(ctx, slot);
   if (pass.part == BackwardPart::both) {
-    down_.backward_weight(ctx, all_dy, slot.activated, pass.accumulate);
+    down_.backward_weight(ctx, all_dy, slot.activated, pass.accumulate,
+                          dropout_of(AdaptedLinear::down, pass.batch));
   }
   const View d_pre = gradient_of_pre(pass.part, slot);
-  if (ops::is_gated(config_.activation)) {
-    down_.backward_input(ctx, all_dy, pass.scratch.d_activated);
-    ops::gated_backward(ctx, config_.activation, slot.pre, pass.scratch.d_activated, d_pre);
-  } else {
-    down_.backward_input_activated(ctx, all_dy, slot.pre, config_.activation, d_pre);
-  }
+  backward_activation(ctx, all_dy, pass, slot, d_pre);
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) rows = group.start_gather(ctx, x, gathered);
   const View term = group.term(dx, pass.scratch.partial);
-  up_.backward_input(ctx, d_pre, term);
+  const ops::Dropout dropout = dropout_of(AdaptedLinear::up, pass.batch);
+  up_.backward_input(ctx, d_pre, term, dropout);
   const comm::Ticket sum = group.start_sum(ctx, term, dx);
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
-    up_.backward_weight(ctx, d_pre, group.cuts_rows() ? CView(gathered) : x, pass.accumulate);
+    up_.backward_weight(ctx, d_pre, group.cuts_rows() ? CView(gathered) : x, pass.accumulate,
+                        dropout);
   }
   group.wait(ctx, sum);
 }
@@ -99,8 +120,10 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
 void Mlp::backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const {
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
-  down_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.activated, pass.accumulate);
-  up_.backward_weight(ctx, slot.pre, group.gather(ctx, x, gathered), pass.accumulate);
+  down_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.activated, pass.accumulate,
+                        dropout_of(AdaptedLinear::down, pass.batch));
+  up_.backward_weight(ctx, slot.pre, group.gather(ctx, x, gathered), pass.accumulate,
+                      dropout_of(AdaptedLinear::up, pass.batch));
 }
 
 }  // namespace hyperslab::nn

@@ -2,6 +2,7 @@
 #include "hyperslab/ops/matmul.hpp"
 
 #include <array>
+#include <string>
 
 #include "backend.hpp"
 #include "checks.hpp"
@@ -13,6 +14,32 @@ namespace {
 
 double gemm_flops(Dim M, Dim N, Dim K) {
   return 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K);
+}
+
+/// (rows, columns) of op(operand).
+Shape size_of_operand(const CColumns& operand) {
+  const Dim rows = operand.matrix.shape()[0];
+  return operand.trans == Trans::no ? Shape{rows, operand.count} : Shape{operand.count, rows};
+}
+
+/// A view of the columns' size, for what the op costs.
+template <class AnyView>
+CView touched(const BasicColumns<AnyView>& columns) {
+  const CView matrix = columns.matrix;
+  return {matrix.raw(), matrix.dtype(), matrix.device(), {matrix.shape()[0], columns.count}};
+}
+
+template <class AnyView>
+void require_columns(const Context& ctx, const BasicColumns<AnyView>& columns,
+                     std::string_view what) {
+  require_here(ctx, columns.matrix, what);
+  const auto [rows, width] = columns.matrix.template dims<2>(what);
+  if (columns.first < 0 || columns.count < 0 || columns.first + columns.count > width) {
+    throw_shape_error(
+        what, columns.matrix.shape(),
+        "columns " + std::to_string(columns.first) + "+" + std::to_string(columns.count),
+        std::source_location::current());
+  }
 }
 
 }  // namespace
@@ -32,6 +59,35 @@ void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumu
   require_shape(c, {M, N}, "matmul c");
   if (on_meta(ctx, "matmul", gemm_flops(M, N, K), {a, b, c})) return;
   dispatch<cuda::matmul, cpu::matmul>(ctx, a, trans_a, b, trans_b, accumulate, c);
+}
+
+CColumns all_columns(CView view, Trans trans) {
+  return {view.as_matrix(), 0, view.shape().back(), trans};
+}
+Columns all_columns(View view) { return {view.as_matrix(), 0, view.shape().back()}; }
+
+void matmul_columns(Context& ctx, const CColumns& a, const CColumns& b, float scale,
+                    Accumulate accumulate, const Columns& c) {
+  require_columns(ctx, a, "matmul_columns a");
+  require_columns(ctx, b, "matmul_columns b");
+  require_columns(ctx, c, "matmul_columns c");
+  require_dtype(ctx, b.matrix, a.matrix.dtype(), "matmul_columns b");
+  if (c.matrix.dtype() != a.matrix.dtype()) {
+    require_dtype(ctx, c.matrix, statistic_dtype(a.matrix.dtype()), "matmul_columns c");
+  }
+  const Shape left = size_of_operand(a);
+  const Shape right = size_of_operand(b);
+  if (right[0] != left[1]) {
+    throw_shape_error("matmul_columns b", right, std::to_string(left[1]) + " rows",
+                      std::source_location::current());
+  }
+  const Shape product = {left[0], right[1]};
+  require_shape(touched(c), product, "matmul_columns c");
+  if (on_meta(ctx, "matmul_columns", gemm_flops(product[0], product[1], left[1]),
+              {touched(a), touched(b), touched(c)})) {
+    return;
+  }
+  dispatch<cuda::matmul_columns, cpu::matmul_columns>(ctx, a, b, scale, accumulate, c);
 }
 
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {

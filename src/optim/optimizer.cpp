@@ -15,7 +15,8 @@ bool decays(const OptimizerConfig& config, param::Role role) {
   switch (role) {
     case param::Role::matrix:
     case param::Role::head:
-    case param::Role::router: return true;
+    case param::Role::router:
+    case param::Role::adapter: return true;
     case param::Role::embedding: return config.decay_embeddings;
     case param::Role::bias:
     case param::Role::norm: break;

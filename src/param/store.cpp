@@ -35,8 +35,8 @@ bool equal_kinds(const Placements& a, const Placements& b) {
 }  // namespace
 
 std::string_view name_of(Role role) {
-  constexpr std::array<std::string_view, kRoles> kNames = {"matrix", "embedding", "head",
-                                                           "norm",   "bias",      "router"};
+  constexpr std::array<std::string_view, kRoles> kNames = {"matrix", "embedding", "head",   "norm",
+                                                           "bias",   "router",    "adapter"};
   return kNames.at(static_cast<std::size_t>(role));
 }
 

@@ -120,7 +120,7 @@ void Resuming::load(std::int64_t step) {
     const io::CheckpointMeta& meta = reader.meta();
     check_resumable(meta);
     trainer_.load(reader);  // which names every tensor of another shape
-    train::require_same_model(meta, start_.config.model, reader.folder());
+    train::require_loadable(reader, start_.config, trainer_);
     point_.first_step = meta.step + 1;
     point_.earlier_seconds = meta.wall_seconds;
     if (!start_.is_first()) return;
@@ -143,6 +143,7 @@ ResumePoint Resuming::run() {
     train::start_from_initial(start_.world, start_.config, trainer_);
     return point_;
   }
+  train::load_base(start_.world, start_.config, trainer_);
   for (bool loaded = false; !loaded;) {
     try {
       load(*step);

@@ -22,14 +22,23 @@ constexpr std::size_t kStagingBytes = std::size_t{1} << 30;  // of the host, whi
 
 }  // namespace
 
-std::vector<Trainer::Stored> Trainer::stored_parameters() const {
+/// What checkpoints of the run hold: adapters, or the whole model.
+std::vector<Trainer::Stored> Trainer::own_parameters() const {
   const param::ParamStore& params = stage_.params();
-  return {{"model/", &params.trained(), params.trained().master()},
-          {"model/", &params.frozen(), params.frozen().value()}};
+  std::vector<Stored> own = {{"model/", &params.trained(), params.trained().master()}};
+  if (!config_.adapter) own.push_back({"model/", &params.frozen(), params.frozen().value()});
+  return own;
+}
+
+/// What checkpoint.initial gives: a base for adapters, or the whole model.
+std::vector<Trainer::Stored> Trainer::initial_parameters() const {
+  if (!config_.adapter) return own_parameters();
+  const param::ParamGroup& frozen = stage_.params().frozen();
+  return {{"model/", &frozen, frozen.value()}};
 }
 
 std::vector<Trainer::Stored> Trainer::stored() const {
-  std::vector<Stored> all = stored_parameters();
+  std::vector<Stored> all = own_parameters();
   if (optimizer_ == nullptr) return all;
   for (const optim::Optimizer::State& state : optimizer_->state()) {
     all.push_back({"optimizer/" + state.name + "/", &stage_.params().trained(), state.values});
@@ -63,6 +72,7 @@ void Trainer::fill_meta(io::CheckpointMeta& meta) const {
   meta.scales_loss = config_.precision.compute == Precision::fp16;
   meta.loss_scale = now.loss_scale;
   meta.good_steps = now.good_steps;
+  if (config_.adapter) meta.base_fingerprint = base_fingerprint_;
 }
 
 void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>& all) {
@@ -86,7 +96,7 @@ void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>
 }
 
 void Trainer::load_parameters(const io::CheckpointReader& reader) {
-  read(reader, stored_parameters());
+  read(reader, initial_parameters());
 }
 
 void Trainer::load(const io::CheckpointReader& reader) {

@@ -30,22 +30,72 @@ std::string chosen_folder(comm::World& world, const std::string& initial) {
   return world.broadcast(folder);
 }
 
+/// The sum of every rank's term of the fingerprint, in halves that doubles hold exactly.
+std::uint64_t sum_of_terms(comm::World& world, std::uint64_t term) {
+  constexpr int kHalf = 32;
+  const auto half = [&](std::uint64_t part) {
+    return static_cast<std::uint64_t>(world.sum(static_cast<double>(part)));
+  };
+  const std::uint64_t low = half(term & 0xFFFFFFFFULL);
+  return (half(term >> kHalf) << kHalf) + low;
+}
+
+void require_whole_model(const io::CheckpointReader& reader) {
+  if (!reader.meta().base_fingerprint) return;
+  throw Error(ExitCode::checkpoint,
+              fmt::format("{}: it holds adapters alone; make a whole model of them with hyperslab "
+                          "checkpoint merge, or take the deck that they were trained with",
+                          reader.folder()));
+}
+
 }  // namespace
 
 void start_from_initial(comm::World& world, const Config& config, Trainer& trainer) {
   if (config.checkpoint.initial.empty()) return;
   const std::string folder = chosen_folder(world, config.checkpoint.initial);
+  std::uint64_t term = 0;
   comm::agree(world, [&] {
     const Pause pause(world.activity());
     const io::CheckpointReader reader(folder);
+    require_whole_model(reader);
     trainer.load_parameters(reader);  // which names every tensor of another shape
     require_same_model(reader.meta(), config.model, reader.folder());
+    if (config.adapter) term = io::parameter_fingerprint(reader, world.rank(), world.size());
     if (world.rank() == 0) {
-      log::info(fmt::format("starts from the weights of {} (step {}, {})", reader.folder(),
-                            reader.meta().step, reader.meta().layout));
+      log::info(fmt::format("{} the weights of {} (step {}, {})",
+                            config.adapter ? "adapters are added to" : "starts from",
+                            reader.folder(), reader.meta().step, reader.meta().layout));
     }
   });
+  if (config.adapter) trainer.set_base_fingerprint(sum_of_terms(world, term));
   trainer.share_values();
+}
+
+void load_base(comm::World& world, const Config& config, Trainer& trainer) {
+  if (config.adapter) start_from_initial(world, config, trainer);
+}
+
+void require_loadable(const io::CheckpointReader& reader, const Config& config,
+                      const Trainer& trainer) {
+  const io::CheckpointMeta& meta = reader.meta();
+  if (!config.adapter) {
+    require_whole_model(reader);
+  } else if (!meta.base_fingerprint) {
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: it holds a whole model, and the deck has adapters; name it in "
+                            "checkpoint.initial to tune it, or set adapter.rank to 0",
+                            reader.folder()));
+  } else if (*meta.base_fingerprint != trainer.base_fingerprint()) {
+    throw Error(ExitCode::checkpoint,
+                fmt::format("{}: its adapters belong to another base: fingerprint {:016x}, that of "
+                            "checkpoint.initial ({}) is {:016x}; name the base that they were "
+                            "trained on",
+                            reader.folder(), *meta.base_fingerprint,
+                            config.checkpoint.initial.empty() ? "null: random weights"
+                                                              : config.checkpoint.initial,
+                            trainer.base_fingerprint()));
+  }
+  require_same_model(meta, config.model, reader.folder());
 }
 
 }  // namespace hyperslab::train

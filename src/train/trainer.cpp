@@ -57,6 +57,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   stage.ranks = {mesh.at().data, config.parallel.data, mesh.at().tensor == 0,
                  mesh.is_first_stage()};
   if (options.training) stage.trained_roles = config.train.trainable;
+  stage.adapter = config.adapter;
   stage.bucket_bytes = static_cast<std::size_t>(config.parallel.bucket_mib * 1048576.0);
   return stage;
 }

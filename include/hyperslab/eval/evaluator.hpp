@@ -51,6 +51,7 @@ class Evaluator {
  private:
   void open_tokens();
   void make_samples(std::int64_t stride);
+  void make_trainer();
 
   comm::World& world_;
   train::Config config_;

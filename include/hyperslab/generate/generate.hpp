@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "hyperslab/comm/world.hpp"
 #include "hyperslab/generate/sampling.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
@@ -36,9 +37,10 @@ using Prompts = std::vector<std::vector<std::int32_t>>;
 /// A model with a key-value cache that continues texts. One rank.
 class Generator {
  public:
-  /// `rows`: texts at once at most. `is_legal`: for advice if memory runs out.
-  Generator(const train::Config& config, const io::CheckpointReader& reader, Dim rows,
-            const plan::IsLegal& is_legal = {});
+  /// `world`: of one rank. `rows`: texts at once at most. `is_legal`: for advice if memory runs
+  /// out.
+  Generator(comm::World& world, const train::Config& config, const io::CheckpointReader& reader,
+            Dim rows, const plan::IsLegal& is_legal = {});
   ~Generator();
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;

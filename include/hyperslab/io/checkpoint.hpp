@@ -52,6 +52,9 @@ struct CheckpointMeta {
   /// vocabulary().
   std::vector<VocabularyFile> vocabulary = {};
   bool scales_loss = false;  ///< the run scales its losses, and loss_scale is the newest scale
+  /// Of a checkpoint that holds adapters alone: parameter_fingerprint() of the model that they are
+  /// added to; 0: of random weights (run.seed). Absent if the checkpoint holds a whole model.
+  std::optional<std::uint64_t> base_fingerprint = std::nullopt;
 };
 
 /// Writes <directory>/step_<8 digits>/ as one collective of the world: every rank writes
@@ -164,6 +167,13 @@ class CheckpointReader {
   std::vector<VocabularyEntry> vocabulary_;
   std::uint64_t block_bytes_ = kBlockBytes;
 };
+
+/// A number for the values of all parameters of a checkpoint, whatever layout it was written in:
+/// the sum modulo 2^64, over their elements, of the value's bits times an odd number that depends
+/// on name and position. Reads every parameter. `part` of `parts` gives a term of it: what every
+/// rank computes for itself. Throws as read().
+[[nodiscard]] std::uint64_t parameter_fingerprint(const CheckpointReader& reader, int part = 0,
+                                                  int parts = 1);
 
 /// What `hyperslab checkpoint info` shows: folder, step, layout, tokens, version, sizes, and a line
 /// per tensor of the model with its shape and pieces.

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "hyperslab/nn/adapter_config.hpp"
 #include "hyperslab/nn/norm.hpp"
 #include "hyperslab/nn/recompute.hpp"
 #include "hyperslab/ops/attention.hpp"
@@ -33,6 +34,7 @@ struct BlockConfig {
   TensorGroup group;
   Recompute recompute = Recompute::none;
   bool split_backward = false;  ///< slots keep what the weight half of backward needs
+  AdapterConfig adapter;
 };
 
 /// Rotary tables shared by all layers: (T_max, Dh / 2); absent without rotary positions.
@@ -57,7 +59,7 @@ struct Scratch {
   View d_masked;         ///< stream: gradient through dropout; absent without dropout
   View d_attention;      ///< (B, T, H Dh)
   View d_qkv;            ///< (B, T, packed)
-  View d_activated;      ///< (B, T, F); gated activations only
+  View d_activated;      ///< (B, T, F); absent if a product takes the activation's derivative
   View d_probabilities;  ///< (B, H, T, T); reference attention only
   View gathered;         ///< (B, T, C): all rows; only if the stream is cut by rows
   View partial;          ///< (B, T, C): a term of a sum over the tensor group; likewise
@@ -102,6 +104,12 @@ struct BackwardPass {
 /// The dropout of elements that lie in the residual stream, whose rows may be cut.
 [[nodiscard]] ops::Dropout on_stream(const TensorGroup& group, ops::Dropout dropout, CView x);
 
+/// A layer's linear layers, for the dropout of their adapters.
+enum class AdaptedLinear : std::uint8_t { qkv = 0, output = 1, up = 2, down = 3 };
+/// What acts on the input of a linear layer's adapters in this pass.
+[[nodiscard]] ops::Dropout adapter_dropout(const BlockConfig& config, int layer,
+                                           AdaptedLinear linear, const BatchInfo& batch);
+
 /// Self-attention with packed queries, keys and values. The heads are distributed over the tensor
 /// group; if there are fewer key-value heads than ranks, several ranks hold the same one.
 class Attention {
@@ -133,6 +141,7 @@ class Attention {
 
  private:
   [[nodiscard]] ops::Dropout probability_dropout(const BatchInfo& batch) const;
+  [[nodiscard]] ops::Dropout dropout_of(AdaptedLinear linear, const BatchInfo& batch) const;
   void core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
   void core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d_qkv) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
@@ -154,19 +163,23 @@ class Mlp {
     [[nodiscard]] Slot for_tokens(Dim T) const;
   };
   Mlp() = default;
-  Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config);
+  Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config, int layer);
 
   Slot plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
             const std::string& label) const;
-  void forward(Context& ctx, CView x, const Scratch& scratch, const Slot& slot, View y) const;
+  void forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const;
   void backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                 View dx) const;
 
  private:
+  [[nodiscard]] ops::Dropout dropout_of(AdaptedLinear linear, const BatchInfo& batch) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
+  void backward_activation(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
+                           View d_pre) const;
   void activate(Context& ctx, const Slot& slot) const;
   [[nodiscard]] View gradient_of_pre(BackwardPart part, const Slot& slot) const;
   BlockConfig config_;
+  int layer_ = 0;
   Dim ffn_width_ = 0;  ///< of this rank
   Linear up_;
   Linear down_;
@@ -220,9 +233,12 @@ class Block {
 };
 
 /// Numbers of the sites of ops::Dropout: a layer has four, [0, 4); the embedding counts as the
-/// layer -1.
+/// layer -1. Those of adapters, one for each AdaptedLinear, lie in the upper half.
 [[nodiscard]] constexpr std::uint32_t dropout_site(int layer, int site) {
   return static_cast<std::uint32_t>((layer + 1) * 4 + site);
+}
+[[nodiscard]] constexpr std::uint32_t dropout_site(int layer, AdaptedLinear linear) {
+  return 0x80000000U | dropout_site(layer, static_cast<int>(linear));
 }
 
 }  // namespace hyperslab::nn

@@ -16,6 +16,26 @@ enum class Accumulate : std::uint8_t { no, yes };
 void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumulate accumulate,
             View c);
 
+/// Columns [first, first + count) of a row-major matrix.
+template <class AnyView>
+struct BasicColumns {
+  AnyView matrix;
+  Dim first = 0;
+  Dim count = 0;
+  Trans trans = Trans::no;  ///< of an operand
+};
+using Columns = BasicColumns<View>;
+using CColumns = BasicColumns<CView>;
+/// All columns of a view, taken as a matrix of its last dimension.
+[[nodiscard]] CColumns all_columns(CView view, Trans trans = Trans::no);
+[[nodiscard]] Columns all_columns(View view);
+
+/// c = scale * op(a) op(b), or c += with `accumulate`, on columns of wider matrices. op(a): (M, K),
+/// op(b): (K, N), c: (M, N). a and b have one dtype, c has it or is f32 (f64 for f64). No operand
+/// may alias c. For products that are one of several side by side, such as those of an adapter.
+void matmul_columns(Context& ctx, const CColumns& a, const CColumns& b, float scale,
+                    Accumulate accumulate, const Columns& c);
+
 /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y);
 

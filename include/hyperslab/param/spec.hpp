@@ -11,8 +11,8 @@ namespace hyperslab::param {
 
 /// What a parameter is for. The optimizer decides by it about weight decay, the deck about what is
 /// trained.
-enum class Role : std::uint8_t { matrix, embedding, head, norm, bias, router };
-inline constexpr int kRoles = 6;
+enum class Role : std::uint8_t { matrix, embedding, head, norm, bias, router, adapter };
+inline constexpr int kRoles = 7;
 [[nodiscard]] std::string_view name_of(Role role);
 
 enum class Init : std::uint8_t { normal, zeros, ones };

@@ -9,6 +9,7 @@
 #include "hyperslab/io/config.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/model/spec.hpp"
+#include "hyperslab/nn/adapter_config.hpp"
 #include "hyperslab/nn/recompute.hpp"
 #include "hyperslab/optim/config.hpp"
 #include "hyperslab/param/spec.hpp"
@@ -70,6 +71,7 @@ struct Config {
   TrainConfig train;
   io::CheckpointConfig checkpoint;
   io::TimingConfig timing;
+  nn::AdapterConfig adapter;
 
   /// Microbatches of one rank in one step.
   [[nodiscard]] std::int64_t microbatches() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "hyperslab/comm/world.hpp"
+#include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/train/config.hpp"
 
 namespace hyperslab::train {
@@ -9,9 +10,18 @@ namespace hyperslab::train {
 class Trainer;
 
 /// If the deck names checkpoint.initial: takes the parameters of that checkpoint, of any layout,
-/// and nothing else, so that step 1 comes next with cleared moments. Collective over the world.
-/// Throws Error(checkpoint), the same on all ranks: no such checkpoint, damaged, or of another
-/// model.
+/// and nothing else, so that step 1 comes next with cleared moments. With adapters these are the
+/// base's, and the adapters stay as they are. Collective over the world. Throws Error(checkpoint),
+/// the same on all ranks: no such checkpoint, damaged, of another model, or adapters alone.
 void start_from_initial(comm::World& world, const Config& config, Trainer& trainer);
+
+/// Before a checkpoint is loaded: if the deck has adapters, start_from_initial for their base. So
+/// a trainer holds what Trainer::load does not give.
+void load_base(comm::World& world, const Config& config, Trainer& trainer);
+
+/// Throws Error(checkpoint) unless the checkpoint holds what a trainer of the deck's model loads: a
+/// whole model of the same choices, or adapters of the base that the trainer holds.
+void require_loadable(const io::CheckpointReader& reader, const Config& config,
+                      const Trainer& trainer);
 
 }  // namespace hyperslab::train

@@ -119,17 +119,22 @@ class Trainer {
   /// Collective over the world.
   Evaluation evaluate(const io::Samples& samples, std::int64_t count, comm::World& world);
 
-  /// Everything a checkpoint needs of this rank; every element of every tensor is given by exactly
-  /// one rank of the world, in equal shares over the data group. On the CPU slabs are views of the
-  /// trainer's memory, to be used before the next step; of a GPU's they own copies on the host.
+  /// Everything a checkpoint needs of this rank, of a base nothing; every element of every tensor
+  /// is given by exactly one rank of the world, in equal shares over the data group. On the CPU
+  /// slabs are views of the trainer's memory, to be used before the next step; of a GPU's they own
+  /// copies on the host.
   [[nodiscard]] std::vector<io::Slab> slabs();
   /// The reduced gradients of the newest step, as "gradient/<name>", in the same way.
   [[nodiscard]] std::vector<io::Slab> gradient_slabs();
   void fill_meta(io::CheckpointMeta& meta) const;
-  /// Loads parameters and, if training, moments and state.
+  /// Loads parameters and, if training, moments and state. With adapters: the adapters alone.
   void load(const io::CheckpointReader& reader);
-  /// Loads parameters alone; moments and state stay those of initialize().
+  /// Loads parameters alone; moments and state stay those of initialize(). With adapters: the
+  /// base's alone.
   void load_parameters(const io::CheckpointReader& reader);
+  /// Of the base that adapters are added to (io::parameter_fingerprint); 0: random weights.
+  void set_base_fingerprint(std::uint64_t fingerprint) { base_fingerprint_ = fingerprint; }
+  [[nodiscard]] std::uint64_t base_fingerprint() const { return base_fingerprint_; }
   /// After load() and load_parameters() on every rank: brings values that were loaded in shards to
   /// all data ranks. Collective over the data group.
   void share_values();
@@ -167,7 +172,8 @@ class Trainer {
   void update();
   void end();
   struct Stored;  ///< a buffer that checkpoints hold
-  [[nodiscard]] std::vector<Stored> stored_parameters() const;
+  [[nodiscard]] std::vector<Stored> own_parameters() const;
+  [[nodiscard]] std::vector<Stored> initial_parameters() const;
   [[nodiscard]] std::vector<Stored> stored() const;
   [[nodiscard]] std::vector<io::Slab> slabs_of(const std::vector<Stored>& all);
   void read(const io::CheckpointReader& reader, const std::vector<Stored>& all);
@@ -193,6 +199,7 @@ class Trainer {
   ops::StepInput input_;                            ///< of the newest step
   std::array<StepTimes, ops::kResultRing> host_times_{};
   GraphSegment update_;
+  std::uint64_t base_fingerprint_ = 0;
 };
 
 }  // namespace hyperslab::train

@@ -68,6 +68,19 @@ void matmul(Context&, CView a, Trans trans_a, CView b, Trans trans_b, Accumulate
   });
 }
 
+void matmul_columns(Context&, const CColumns& a, const CColumns& b, float scale,
+                    Accumulate accumulate, const Columns& c) {
+  with_real(a.matrix.dtype(), "matmul_columns", [&]<class T>(T) {
+    const auto operand = [](const CColumns& columns) {
+      return Operand<T>{columns.matrix.data<T>() + columns.first, columns.matrix.shape()[1],
+                        columns.trans};
+    };
+    const Dim K = a.trans == Trans::no ? a.count : a.matrix.shape()[0];
+    gemm<T>({c.matrix.shape()[0], c.count, K}, static_cast<T>(scale), operand(a), operand(b),
+            {c.matrix.data<T>() + c.first, c.matrix.shape()[1], beta_of<T>(accumulate)});
+  });
+}
+
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
   with_real(x.dtype(), "linear_forward", [&]<class T>(T) {
     const Dim rows = leading(x.shape());

@@ -54,6 +54,12 @@ void multiply_or_clear(Context& ctx, const Gemm& p, View c) {
   }
 }
 
+/// The address of element `index` of the first row.
+const void* element(CView matrix, Dim index) {
+  return static_cast<const std::byte*>(matrix.raw()) +
+         static_cast<std::size_t>(index) * size_of(matrix.dtype());
+}
+
 void* address(CView view) { return const_cast<void*>(view.raw()); }
 
 Gemm input_gradient(CView dy, CView weight, View dx) {
@@ -91,6 +97,32 @@ void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumu
   Gemm p = gemm_of("matmul", {M, N, K}, {a, trans_a}, {b, trans_b}, c);
   p.accumulate = accumulate == Accumulate::yes;
   multiply_or_clear(ctx, p, c);
+}
+
+void matmul_columns(Context& ctx, const CColumns& a, const CColumns& b, float scale,
+                    Accumulate accumulate, const Columns& c) {
+  const auto operand = [](const CColumns& columns) {
+    return Operand{element(columns.matrix, columns.first), columns.matrix.shape()[1],
+                   columns.trans};
+  };
+  Gemm p;
+  p.op = "matmul_columns";
+  p.M = c.matrix.shape()[0];
+  p.N = c.count;
+  p.K = a.trans == Trans::no ? a.count : a.matrix.shape()[0];
+  p.in = a.matrix.dtype();
+  p.out = c.matrix.dtype();
+  p.a = operand(a);
+  p.b = operand(b);
+  p.c = const_cast<void*>(element(c.matrix, c.first));
+  p.ldc = c.matrix.shape()[1];
+  p.alpha = scale;
+  p.accumulate = accumulate == Accumulate::yes;
+  if (p.M == 0 || p.N == 0) return;
+  if (p.K == 0) {
+    throw Error(ExitCode::internal, "matmul_columns: sums over nothing are not for a GPU");
+  }
+  (void)multiply(ctx, p);
 }
 
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "hyperslab/nn/adapter_config.hpp"
+#include "hyperslab/nn/linear_parts.hpp"
+#include "hyperslab/ops/dropout.hpp"
+#include "hyperslab/ops/matmul.hpp"
+
+namespace hyperslab::nn {
+
+/// The adapters of a linear layer: of its output i, s (x A_i^T) B_i^T is added to the columns of y
+/// that output i has. The A lie one after the other and are one operand. What is in between, x A^T
+/// and dy B, has as many columns as there are rows of A; it is computed again in backward.
+///
+/// A is cut like the layer's inputs, B like its outputs. With Parallel::column every rank's dy B is
+/// a term of a sum, and so is its gradient of A; with Parallel::row its x A^T is one, and so are
+/// its part of y, which the layer sums anyway, and its gradient of B.
+class Adapter {
+ public:
+  Adapter() = default;
+  /// For those of `outputs` that the options' adapter names.
+  Adapter(param::ParamStore& params, const TensorGroup& group,
+          const std::vector<LinearOutput>& outputs, const LinearOptions& options);
+
+  [[nodiscard]] explicit operator bool() const { return !parts_.empty(); }
+  /// y: (..., C_out) += s (x A^T) B^T with x: (..., C_in) after dropout.
+  void forward(Context& ctx, const ops::Dropout& dropout, CView x, View y) const;
+  /// dx += s (dy B) A, through the dropout.
+  void backward_input(Context& ctx, const ops::Dropout& dropout, CView dy, View dx) const;
+  /// dA (+)= s (dy B)^T x and dB_i (+)= s dy_i^T (x A_i^T).
+  void backward_weight(Context& ctx, const ops::Dropout& dropout, CView dy, CView x,
+                       ops::Accumulate accumulate) const;
+
+ private:
+  /// One adapted output.
+  struct Part {
+    Dim first_column = 0;  ///< of y, on this rank
+    Dim columns = 0;
+  };
+  struct Scratch;
+  [[nodiscard]] Scratch take_scratch(Context& ctx, const ops::Dropout& dropout, CView x) const;
+  CView reduce(Context& ctx, const ops::Dropout& dropout, CView x, const Scratch& scratch) const;
+  void reduce_gradient(Context& ctx, CView dy, const Scratch& scratch) const;
+  [[nodiscard]] ops::CColumns of_part(CView reduced, std::size_t part,
+                                      ops::Trans trans = ops::Trans::no) const;
+
+  Dim rank_ = 0;
+  float scale_ = 1;
+  std::vector<Part> parts_;
+  param::FusedParam a_;
+  param::FusedParam b_;
+};
+
+}  // namespace hyperslab::nn

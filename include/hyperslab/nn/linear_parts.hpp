@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a linear layer is made of.
+#pragma once
+
+#include <string>
+
+#include "hyperslab/nn/adapter_config.hpp"
+#include "hyperslab/nn/tensor_group.hpp"
+
+namespace hyperslab::nn {
+
+/// How a tensor group shards a weight (Shoeybi et al. 2019): column parallel by its outputs (every
+/// rank computes other columns of y from all of x), row parallel by its inputs (every rank computes
+/// a term of y from its columns of x; the caller sums).
+enum class Parallel : std::uint8_t { column, row };
+
+/// One of the named tensors whose outputs lie side by side.
+struct LinearOutput {
+  std::string name;     ///< "blocks.0.attention.query"
+  Dim width = 0;        ///< of the global tensor
+  Hyperslab part = {};  ///< of (width): outputs that this rank computes; of rank 0: all
+  int replicas = 1;     ///< ranks that compute the same ones
+  int replica = 0;
+
+  /// `part`, or all if it is of rank 0.
+  [[nodiscard]] Hyperslab rows() const {
+    return part.offset.rank() == 0 ? Hyperslab::whole({width}) : part;
+  }
+};
+
+struct LinearOptions {
+  Dim input_width = 0;  ///< of the global tensor
+  bool bias = true;
+  float init_std = 0;
+  Parallel parallel = Parallel::column;
+  AdapterConfig adapter = {};
+};
+
+}  // namespace hyperslab::nn

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/nn/adapter.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "hyperslab/core/round_up.hpp"
+#include "hyperslab/ops/elementwise.hpp"
+
+namespace hyperslab::nn {
+
+using ops::Accumulate;
+using ops::Trans;
+
+float AdapterConfig::scale() const {
+  const auto r = static_cast<double>(rank);
+  return static_cast<float>(alpha / (rank_scaled ? std::sqrt(r) : r));
+}
+
+bool AdapterConfig::applies_to(std::string_view layer) const {
+  if (rank == 0) return false;
+  const auto names = [&](AdapterTarget target) { return layer.ends_with(name_of(target)); };
+  return targets.empty() ? std::ranges::any_of(kAdapterTargets, names)
+                         : std::ranges::any_of(targets, names);
+}
+
+namespace {
+
+constexpr std::size_t kAlignment = 256;  // bytes
+
+/// A begins as PEFT's does, in variance: uniform in +- 1 / sqrt(C_in).
+float init_std_of(Dim input_width) { return 1 / std::sqrt(3.0F * static_cast<float>(input_width)); }
+
+param::ParamSpec spec_of_a(const TensorGroup& group, const LinearOutput& output,
+                           const LinearOptions& options) {
+  param::ParamSpec a = {output.name + ".lora_A.weight",
+                        {options.adapter.rank, options.input_width},
+                        param::Role::adapter};
+  a.init_std = init_std_of(options.input_width);
+  if (options.parallel == Parallel::row) {
+    a.part = group.shard(a.shape, 1);
+    a.placement.tensor = param::shard(1);
+  } else {
+    a.placement.tensor = group.placement(param::partial());
+  }
+  return a;
+}
+
+param::ParamSpec spec_of_b(const TensorGroup& group, const LinearOutput& output,
+                           const LinearOptions& options) {
+  param::ParamSpec b = {output.name + ".lora_B.weight",
+                        {output.width, options.adapter.rank},
+                        param::Role::adapter,
+                        param::Init::zeros};
+  if (options.parallel == Parallel::row) {
+    b.placement.tensor = group.placement(param::partial());
+    return b;
+  }
+  const Hyperslab rows = output.rows();
+  b.part = Hyperslab::whole(b.shape).narrow(0, rows.offset[0], rows.count[0]);
+  b.replicas = output.replicas;
+  b.replica = output.replica;
+  return b;
+}
+
+}  // namespace
+
+Adapter::Adapter(param::ParamStore& params, const TensorGroup& group,
+                 const std::vector<LinearOutput>& outputs, const LinearOptions& options)
+    : rank_(options.adapter.rank), scale_(rank_ > 0 ? options.adapter.scale() : 1) {
+  std::vector<param::ParamSpec> a;
+  std::vector<param::ParamSpec> b;
+  Dim column = 0;
+  for (const LinearOutput& output : outputs) {
+    const Dim columns = output.rows().count[0];
+    if (options.adapter.applies_to(output.name)) {
+      a.push_back(spec_of_a(group, output, options));
+      b.push_back(spec_of_b(group, output, options));
+      parts_.push_back({column, columns});
+    }
+    column += columns;
+  }
+  if (parts_.empty()) return;
+  a_ = params.declare(a);
+  b_ = params.declare(b);
+}
+
+/// Scratch memory of one call: what is in between, and the layer's input or its gradient with
+/// dropout.
+struct Adapter::Scratch {
+  View reduced;           ///< (rows, parts * rank): s x A^T
+  View reduced_gradient;  ///< (rows, parts * rank): s dy B
+  View dropped;           ///< of the shape of x; absent without dropout
+};
+
+Adapter::Scratch Adapter::take_scratch(Context& ctx, const ops::Dropout& dropout, CView x) const {
+  const Shape between = {x.rows(), static_cast<Dim>(parts_.size()) * rank_};
+  const auto padded_bytes = [&](const Shape& shape) {
+    return round_up(static_cast<std::size_t>(shape.numel()) * size_of(x.dtype()), kAlignment);
+  };
+  const std::size_t step = padded_bytes(between);
+  const std::size_t dropped = dropout.active() ? padded_bytes(x.shape()) : 0;
+  // On `meta` memory is a null pointer, so sums are done on integers.
+  const auto memory =
+      reinterpret_cast<std::uintptr_t>(ctx.workspace("adapter", 2 * step + dropped));
+  const auto view_at = [&](std::size_t offset, const Shape& shape) {
+    return View(reinterpret_cast<void*>(memory + offset), x.dtype(), x.device(), shape);
+  };
+  Scratch scratch;
+  scratch.reduced = view_at(0, between);
+  scratch.reduced_gradient = view_at(step, between);
+  if (dropout.active()) scratch.dropped = view_at(2 * step, x.shape());
+  return scratch;
+}
+
+ops::CColumns Adapter::of_part(CView reduced, std::size_t part, Trans trans) const {
+  return {reduced, static_cast<Dim>(part) * rank_, rank_, trans};
+}
+
+/// scratch.reduced = s x A^T with x after dropout, which is returned.
+CView Adapter::reduce(Context& ctx, const ops::Dropout& dropout, CView x,
+                      const Scratch& scratch) const {
+  if (dropout.active()) {
+    ops::dropout(ctx, dropout, x, scratch.dropped);
+    x = scratch.dropped;
+  }
+  ops::matmul_columns(ctx, ops::all_columns(x), ops::all_columns(a_.value(), Trans::yes), scale_,
+                      Accumulate::no, ops::all_columns(scratch.reduced));
+  return x;
+}
+
+/// scratch.reduced_gradient = s dy B, part by part.
+void Adapter::reduce_gradient(Context& ctx, CView dy, const Scratch& scratch) const {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const auto& [first, columns] = parts_[i];
+    ops::matmul_columns(ctx, {dy.as_matrix(), first, columns},
+                        ops::all_columns(CView(b_.members()[i]->value)), scale_, Accumulate::no,
+                        {scratch.reduced_gradient, static_cast<Dim>(i) * rank_, rank_});
+  }
+}
+
+void Adapter::forward(Context& ctx, const ops::Dropout& dropout, CView x, View y) const {
+  const Scratch scratch = take_scratch(ctx, dropout, x);
+  (void)reduce(ctx, dropout, x, scratch);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const auto& [first, columns] = parts_[i];
+    ops::matmul_columns(ctx, of_part(scratch.reduced, i),
+                        ops::all_columns(CView(b_.members()[i]->value), Trans::yes), 1,
+                        Accumulate::yes, {y.as_matrix(), first, columns});
+  }
+}
+
+void Adapter::backward_input(Context& ctx, const ops::Dropout& dropout, CView dy, View dx) const {
+  const Scratch scratch = take_scratch(ctx, dropout, dx);
+  reduce_gradient(ctx, dy, scratch);
+  const View term = dropout.active() ? scratch.dropped : dx;
+  ops::matmul_columns(ctx, ops::all_columns(CView(scratch.reduced_gradient)),
+                      ops::all_columns(a_.value()), 1,
+                      dropout.active() ? Accumulate::no : Accumulate::yes, ops::all_columns(term));
+  if (!dropout.active()) return;
+  ops::dropout(ctx, dropout, term, term);
+  ops::add(ctx, dx, term, dx);
+}
+
+void Adapter::backward_weight(Context& ctx, const ops::Dropout& dropout, CView dy, CView x,
+                              Accumulate accumulate) const {
+  const Scratch scratch = take_scratch(ctx, dropout, x);
+  const CView input = reduce(ctx, dropout, x, scratch);
+  reduce_gradient(ctx, dy, scratch);
+  // The scale is in what is in between already.
+  ops::matmul_columns(ctx, ops::all_columns(CView(scratch.reduced_gradient), Trans::yes),
+                      ops::all_columns(input), 1, accumulate, ops::all_columns(a_.gradient()));
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const auto& [first, columns] = parts_[i];
+    ops::matmul_columns(ctx, {dy.as_matrix(), first, columns, Trans::yes},
+                        of_part(scratch.reduced, i), 1, accumulate,
+                        ops::all_columns(b_.members()[i]->gradient));
+  }
+}
+
+}  // namespace hyperslab::nn
