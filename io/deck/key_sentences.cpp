@@ -157,9 +157,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Roles of the parameters that are trained; the others are frozen and take no "
      "memory for gradients, masters and optimizer state; empty: all are trained."},
 
-    {"adapter",
-     "Low-rank adapters (LoRA): they alone are trained, and the model that checkpoint.initial "
-     "names stays as it is."},
+    {"adapter", "Low-rank adapters (LoRA) of a model that stays as it is: they alone are trained."},
     {"adapter.rank",
      "Rows of A and columns of B in y = x W^T + scale (x A^T) B^T; 0: no adapters."},
     {"adapter.alpha", "Numerator of the scale: alpha / rank, or alpha / sqrt(rank)."},

@@ -15,6 +15,15 @@ parallel.tensor=2 parallel.pipeline=2   # with a remark
 parallel.tensor=2 parallel.sequence=true
 """
 
+ADAPTER_MATRIX = """\
+parallel.data=2 parallel.zero=1
+parallel.data=4 parallel.zero=2 train.microbatch=1
+parallel.tensor=2 parallel.sequence=true parallel.data=2
+parallel.tensor=2 parallel.pipeline=2 train.microbatch=2
+parallel.pipeline=2 parallel.schedule=zero_bubble train.microbatch=2
+parallel.data=2 memory.recompute=full
+"""
+
 
 class Parity(support.Case):
     """The tiny deck, under another layout and with another seed."""
@@ -72,6 +81,15 @@ class Parity(support.Case):
         self.assertEqual(names, ["agrees : parallel.data=4 parallel.zero=2",
                                  "agrees : parallel.tensor=2 parallel.pipeline=2",
                                  "agrees : parallel.tensor=2 parallel.sequence=true"])
+
+    def test_matrix_of_adapters(self):
+        self.write("adapters.txt", ADAPTER_MATRIX)
+
+        result = self.parity("deck.yaml", "--matrix", "adapters.txt", "--set", "adapter.rank=4")
+
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual(result.out.count("agrees : "), len(ADAPTER_MATRIX.splitlines()))
+        self.assertIn("lora_B.weight", result.out)
 
     def test_matrix_of_the_inputs(self):
         inputs = pathlib.Path(__file__).parents[2] / "inputs"

@@ -125,6 +125,29 @@ TEST_F(GpuMatmul, TimedAlgorithmsAndAccumulation) {
   }
 }
 
+TEST_F(GpuMatmul, ColumnsOfWiderMatrices) {
+  for (const Precision& precision : kPrecisions) {
+    const DType dtype = precision.dtype;
+    for (const DType out : {dtype, DType::f32}) {
+      for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+        Problem problem(dtype);
+        problem.input(operand(dtype, {129, 264}, 1, 64))
+            .input(operand(dtype, {64, 72}, 2))
+            .in_out(operand(out, {129, 144}, 3))
+            .in_out(operand(out, {64, 144}, 4));
+        expect_both_modes(
+            problem,
+            [&](Context& ctx, const Views& v) {
+              matmul_columns(ctx, {v[0], 16, 64}, {v[1], 8, 48}, 0.5F, accumulate, {v[2], 32, 48});
+              matmul_columns(ctx, {v[0], 100, 64, Trans::yes}, {v[0], 3, 72}, 2, accumulate,
+                             {v[3], 64, 72});
+            },
+            "matmul_columns", {2, 3}, precision);
+      }
+    }
+  }
+}
+
 TEST_F(GpuMatmul, EmptySizesAreLegal) {
   Problem problem(DType::bf16);
   problem.input(Tensor(Device::cpu, DType::bf16, {2, 0}))

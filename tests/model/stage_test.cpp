@@ -84,6 +84,32 @@ TEST_P(EveryFamily, OverfitsOneBatch) {
   EXPECT_LT(loss, 0.05);
 }
 
+/// Loss of a batch after many steps, in a model whose frozen tables are far enough apart.
+double learned_loss(Family family, const StageOptions& options) {
+  ModelSpec spec = small_model(family);
+  spec.init_std = 0.3;
+  StageHarness harness(spec, options);
+  const param::ParamGroup& frozen = harness.stage->params().frozen();
+  const auto base = test::to_doubles(frozen.value().data);
+  double loss = 0;
+  for (int step = 1; step <= 200; ++step) loss = harness.train_step(5e-3F);
+  EXPECT_EQ(test::to_doubles(frozen.value().data), base);
+  return loss;
+}
+
+/// What training the matrices learns, adapters of full rank learn, too.
+TEST_P(EveryFamily, AdaptersOfFullRankOverfitAsTheirMatricesDo) {
+  StageOptions matrices = small_stage(4, 16, true);
+  matrices.trained_roles = {param::Role::matrix};
+  StageOptions adapters = small_stage(4, 16, true);
+  adapters.adapter.rank = 32;
+  adapters.adapter.alpha = 32;
+
+  const double of_matrices = learned_loss(GetParam(), matrices);
+  EXPECT_LT(of_matrices, 0.1);
+  EXPECT_NEAR(learned_loss(GetParam(), adapters), of_matrices, 0.005);
+}
+
 INSTANTIATE_TEST_SUITE_P(Presets, EveryFamily, testing::Values(Family::gpt2, Family::llama));
 
 TEST(Stage, KnowsItsUnitsInTheModel) {

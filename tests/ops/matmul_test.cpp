@@ -61,6 +61,72 @@ TEST_F(Matmul, AccumulatesIfAsked) {
   expect_values(c.view(), {111});
 }
 
+/// Columns of wider matrices, copied into matrices of their own.
+Tensor copied(const CColumns& columns) {
+  const Dim rows = columns.matrix.shape()[0];
+  const Dim width = columns.matrix.shape()[1];
+  const std::vector<double> all = to_doubles(columns.matrix);
+  std::vector<double> part;
+  for (Dim row = 0; row < rows; ++row) {
+    const auto begin = all.begin() + row * width + columns.first;
+    part.insert(part.end(), begin, begin + columns.count);
+  }
+  return tensor_of(DType::f64, {rows, columns.count}, part);
+}
+
+TEST_F(Matmul, ColumnsOfWiderMatricesAreMultipliedAndTheOthersStay) {
+  const Tensor a = random_tensor(DType::f64, {6, 9}, 1);
+  const Tensor b = random_tensor(DType::f64, {4, 11}, 2);
+  const Tensor tall = random_tensor(DType::f64, {6, 11}, 3);
+  const struct {
+    CColumns a, b;
+    Dim M, N, K;
+  } cases[] = {{{a.view(), 2, 4}, {b.view(), 3, 5}, 6, 5, 4},
+               {{a.view(), 1, 3, Trans::yes}, {tall.view(), 6, 5}, 3, 5, 6},
+               {{a.view(), 0, 5}, {tall.view(), 4, 5, Trans::yes}, 6, 6, 5}};
+  for (const auto& [left, right, M, N, K] : cases) {
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+      Tensor c = random_tensor(DType::f64, {M, N + 3}, 4);
+      const std::vector<double> before = to_doubles(c.view());
+      const Tensor dense_a = copied(left);
+      const Tensor dense_b = copied(right);
+      const std::vector<double> product =
+          product_by_definition(dense_a.view(), left.trans, dense_b.view(), right.trans, M, N, K);
+
+      matmul_columns(ctx, left, right, 0.5F, accumulate, {c.view(), 2, N});
+
+      const std::vector<double> after = to_doubles(c.view());
+      for (Dim i = 0; i < M; ++i) {
+        for (Dim j = 0; j < N + 3; ++j) {
+          const bool inside = j >= 2 && j < N + 2;
+          const double old = before[i * (N + 3) + j];
+          const double base = inside && accumulate == Accumulate::no ? 0 : old;
+          const double expected = base + (inside ? 0.5 * product[i * N + j - 2] : 0);
+          ASSERT_NEAR(after[i * (N + 3) + j], expected, 1e-12) << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Matmul, ColumnsThatDoNotFitAreNamed) {
+  const Tensor a = filled_tensor(DType::f32, {2, 3}, 0);
+  const Tensor b = filled_tensor(DType::f32, {2, 4}, 0);
+  Tensor c = filled_tensor(DType::f32, {2, 6}, 0);
+  const auto multiply = [&](const CColumns& left, const CColumns& right, const Columns& out) {
+    matmul_columns(ctx, left, right, 1, Accumulate::no, out);
+  };
+  expect_error_naming("matmul_columns a", [&] {
+    multiply({a.view(), 2, 2}, {b.view(), 0, 4}, {c.view(), 0, 4});
+  });
+  expect_error_naming("matmul_columns b", [&] {
+    multiply({a.view(), 0, 3}, {b.view(), 0, 4}, {c.view(), 0, 4});
+  });
+  expect_error_naming("matmul_columns c", [&] {
+    multiply({a.view(), 0, 2}, {b.view(), 0, 4}, {c.view(), 0, 5});
+  });
+}
+
 TEST_F(Matmul, EmptySizesAreLegal) {
   const Tensor a(Device::cpu, DType::f32, {2, 0});
   const Tensor b(Device::cpu, DType::f32, {0, 3});

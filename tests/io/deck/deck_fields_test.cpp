@@ -45,6 +45,7 @@ optimizer: {name: adamw, lr: 1.5e-3, betas: [0.8, 0.99], eps: 1.0e-6, momentum: 
 schedule: {name: wsd, warmup_steps: 11, final_fraction: 0.25, decay_fraction: 0.375}
 train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 12,
         validate_batches: 13, log_norms: 14, log_every: 15, overfit_one_batch: true, trainable: [norm, bias]}
+adapter: {alpha: 8, rank_scaled: true}
 checkpoint: {directory: scratch/ckpt, initial: other/ckpt, every: 16, final: false, keep: 4, keep_every: 32, resume: 48}
 timing: {every: 18, trace_steps: [19, 20], groups: true}
 )";

@@ -157,6 +157,21 @@ const std::vector<BrokenRule>& broken_run_rules() {
       {"train.trainable", "steps: 10", "steps: 10\n  trainable: [bias]", kCpu,
        "14:3|the model has no parameter of these roles, so nothing would be trained; add matrix or "
        "embedding"},
+      {"adapter.rank", "data:", "adapter: {targets: [mlp.up]}\ndata:", kCpu,
+       "10:1|0 adds no adapters, and adapter.targets or adapter.dropout is given: set adapter.rank "
+       "to 1 or more (16 is usual), or leave the others out"},
+      {"adapter.rank", "global_batch: 8",
+       "global_batch: 8\n  trainable: [norm]\nadapter: {rank: 4}", kCpu,
+       "15:11|with adapters they alone are trained: leave train.trainable out, or set adapter.rank "
+       "to 0"},
+      {"adapter.targets", "context: 16",
+       "context: 16\n  activation: relu\nadapter: {rank: 4, targets: [mlp.gate]}", kCpu,
+       "11:20|mlp.gate is part of gated activations, which model.activation is not: leave it out, "
+       "or set model.activation to swiglu or geglu"},
+      {"adapter.dropout",
+       "data:", "adapter: {rank: 4, dropout: 0.1}\nparallel: {tensor: 2}\ndata:", kTwoRanks,
+       "10:20|tensor ranks hold parts of an adapter's input, and its dropout is drawn for whole "
+       "rows: set adapter.dropout to 0, or parallel.tensor to 1"},
       {"model.bos_token", "vocabulary: 300", "vocabulary: 300\n  bos_token: 300", kCpu,
        "9:3|300 is no id of the 300 of model.vocabulary; give one below, or -1 for none"},
       {"model.eos_tokens", "vocabulary: 300", "vocabulary: 300\n  eos_tokens: [1, 301]", kCpu,
