@@ -162,7 +162,7 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "to 1 or more (16 is usual), or leave the others out"},
       {"adapter.rank", "global_batch: 8",
        "global_batch: 8\n  trainable: [norm]\nadapter: {rank: 4}", kCpu,
-       "15:11|with adapters they alone are trained: leave train.trainable out, or set adapter.rank "
+       "16:11|with adapters they alone are trained: leave train.trainable out, or set adapter.rank "
        "to 0"},
       {"adapter.targets", "context: 16",
        "context: 16\n  activation: relu\nadapter: {rank: 4, targets: [mlp.gate]}", kCpu,
