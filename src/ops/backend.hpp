@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/library_workspace.hpp"
+#include "cuda/quantized_workspace.hpp"
 #include "cuda/workspace.hpp"
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"
@@ -14,6 +15,8 @@
 #include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/ops/norm.hpp"
 #include "hyperslab/ops/optimizer.hpp"
+#include "hyperslab/ops/quantized.hpp"
+#include "quantized_product.hpp"
 
 // Every op has a twin per device with the signature of the public function, which has checked
 // shapes and dtypes before.
@@ -77,6 +80,10 @@ decltype(ops::sgd) sgd;
 decltype(ops::add_norm_squared) add_norm_squared;
 decltype(ops::begin_step) begin_step;
 decltype(ops::finalize_step) finalize_step;
+decltype(ops::quantize) quantize;
+decltype(ops::dequantize) dequantize;
+decltype(ops::fake_quantize) fake_quantize;
+decltype(ops::quantized_linear_forward) quantized_linear_forward;
 
 // Bytes of scratch memory, for the plan on `meta` and for the op itself. Those of the GPU are in
 // cuda/workspace.hpp and cuda/library_workspace.hpp.
@@ -90,6 +97,7 @@ decltype(ops::finalize_step) finalize_step;
 [[nodiscard]] std::size_t norm_backward_workspace(int threads, Dim width, DType dtype);
 [[nodiscard]] std::size_t loss_workspace(int threads);
 [[nodiscard]] std::size_t sum_of_squares_workspace(Dim count);
+[[nodiscard]] std::size_t quantized_linear_forward_workspace(const QuantizedProduct& product);
 
 }  // namespace hyperslab::ops::cpu
 
@@ -140,5 +148,9 @@ decltype(ops::sgd) sgd;
 decltype(ops::add_norm_squared) add_norm_squared;
 decltype(ops::begin_step) begin_step;
 decltype(ops::finalize_step) finalize_step;
+decltype(ops::quantize) quantize;
+decltype(ops::dequantize) dequantize;
+decltype(ops::fake_quantize) fake_quantize;
+decltype(ops::quantized_linear_forward) quantized_linear_forward;
 
 }  // namespace hyperslab::ops::cuda

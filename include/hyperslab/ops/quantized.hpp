@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string_view>
+
+#include "hyperslab/core/context.hpp"
+
+namespace hyperslab::ops {
+
+/// How the elements of a weight matrix are stored in few bits.
+///   int8  w = scale * code, codes in [-127, 127]; one scale a row: largest magnitude / 127
+///   int4  w = scale * code, codes in [-7, 7]; one scale for each group of neighbors in a row:
+///         largest magnitude / 7
+///   nf4   w = scale * kNormalFloat4[code] (Dettmers et al. 2023, QLoRA); one scale for each group
+///         of 64: the largest magnitude, itself stored in 8 bits
+enum class WeightFormat : std::uint8_t { int8, int4, nf4 };
+[[nodiscard]] std::string_view name_of(WeightFormat format);
+
+/// The 16 values of NF4, ascending; 7 is zero.
+inline constexpr std::array<float, 16> kNormalFloat4 = {
+    -1.0F,
+    -0.6961928009986877F,
+    -0.5250730514526367F,
+    -0.39491748809814453F,
+    -0.28444138169288635F,
+    -0.18477343022823334F,
+    -0.09105003625154495F,
+    0.0F,
+    0.07958029955625534F,
+    0.16093020141124725F,
+    0.24611230194568634F,
+    0.33791524171829224F,
+    0.44070982933044434F,
+    0.5626170039176941F,
+    0.7229568362236023F,
+    1.0F};
+
+inline constexpr Dim kNormalFloatGroup = 64;   // elements of a scale
+inline constexpr Dim kScaleBlock = 256;        // 8-bit scales of nf4 that share an f32
+
+/// A matrix (M, K) in few bits, row-major. K is a multiple of the group, and even.
+///   int8  codes (M, K) two's complement in u8; scales (M) f32
+///   int4  codes (M, K / 2): element 2i in the low four bits of byte i, element 2i + 1 in the high
+///         four, each as code + 8; scales (M, K / group) f16
+///   nf4   codes (M, K / 2) in the same order, each an index of kNormalFloat4; scales (M, K / 64)
+///         u8, and block_scales (ceil(M * K / 64 / 256)) f32: the scale of group i of the matrix is
+///         scales[i] * block_scales[i / 256], of which a block's is its largest scale / 255
+template <class AnyView>
+struct BasicQuantizedMatrix {
+  WeightFormat format = WeightFormat::int8;
+  Dim group = 0;  ///< elements of a scale; int8: K
+  Shape shape;    ///< (M, K)
+  AnyView codes;
+  AnyView scales;
+  AnyView block_scales = {};  ///< nf4
+};
+using QuantizedMatrix = BasicQuantizedMatrix<View>;
+using CQuantizedMatrix = BasicQuantizedMatrix<CView>;
+[[nodiscard]] CQuantizedMatrix as_const(const QuantizedMatrix& matrix);
+
+/// Bytes of the three arrays for a matrix of this shape.
+struct QuantizedBytes {
+  std::size_t codes = 0;
+  std::size_t scales = 0;
+  std::size_t block_scales = 0;
+  [[nodiscard]] std::size_t total() const { return codes + scales + block_scales; }
+};
+[[nodiscard]] QuantizedBytes quantized_bytes(WeightFormat format, Dim group, const Shape& shape);
+
+/// Rounds weight (M, K), f32, f64, bf16 or f16, to `out`: codes to the nearest, ties to even (nf4:
+/// to the nearest of the 16 values, ties to the lower), after the scale itself was rounded to its
+/// stored type. A group of zeros has the scale 0 and codes of zero. The same bits on every device
+/// for the same values.
+void quantize(Context& ctx, CView weight, const QuantizedMatrix& out);
+
+/// out (M, K), f32, f64, bf16 or f16: code * scale in f32, rounded once. The same bits on every
+/// device.
+void dequantize(Context& ctx, const CQuantizedMatrix& weight, View out);
+
+/// out = dequantize(quantize(weight)) without the codes: what training with fake quantization
+/// computes with (Jacob et al. 2018). weight and out: (M, K), may be the same memory.
+void fake_quantize(Context& ctx, WeightFormat format, Dim group, CView weight, View out);
+
+/// How quantized_linear_forward takes its input.
+enum class ActivationFormat : std::uint8_t {
+  none,          ///< as it is; weights are widened
+  dynamic_int8,  ///< each row rounded to int8 as a row of WeightFormat::int8; int8 weights only
+};
+
+/// y = x weight^T + bias. x: (..., K), y: (..., M), bias (M) or absent, of one dtype.
+/// With ActivationFormat::none sums are those of the widened weights, in f32. With dynamic_int8
+/// the sum over K is exact in i32, then y = sum * row_scale * weight_scale + bias in f32, in this
+/// order, rounded once: the same bits on every device for the same x.
+void quantized_linear_forward(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
+                              ActivationFormat activations, View y);
+
+}  // namespace hyperslab::ops

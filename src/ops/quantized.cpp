@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/quantized.hpp"
+
+#include "backend.hpp"
+#include "checks.hpp"
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+Dim ceil_divide(Dim value, Dim unit) { return (value + unit - 1) / unit; }
+
+/// Throws an internal Error unless the format can hold a matrix of this shape in such groups.
+void require_format(WeightFormat format, Dim group, const Shape& shape, std::string_view what) {
+  if (shape.rank() != 2) throw_shape_error(what, shape, "2 dimensions", {});
+  const Dim K = shape[1];
+  switch (format) {
+    case WeightFormat::int8:
+      require(group == K, std::string(what) + ": int8 has one scale a row");
+      return;
+    case WeightFormat::nf4:
+      require(group == kNormalFloatGroup, std::string(what) + ": nf4 has groups of 64");
+      [[fallthrough]];
+    case WeightFormat::int4:
+      require(group > 0 && group % 2 == 0 && K % group == 0,
+              std::string(what) + ": the group must be even and divide the row");
+  }
+}
+
+template <class AnyView>
+void require_quantized(const Context& ctx, const BasicQuantizedMatrix<AnyView>& matrix,
+                       const std::string& what) {
+  require_format(matrix.format, matrix.group, matrix.shape, what);
+  const Dim M = matrix.shape[0];
+  const Dim K = matrix.shape[1];
+  const bool is_int8 = matrix.format == WeightFormat::int8;
+  require_operand(ctx, matrix.codes, {M, is_int8 ? K : K / 2}, DType::u8, what + " codes");
+  if (is_int8) return require_count(ctx, matrix.scales, M, DType::f32, what + " scales");
+  const bool is_nf4 = matrix.format == WeightFormat::nf4;
+  require_count(ctx, matrix.scales, M * K / matrix.group, is_nf4 ? DType::u8 : DType::f16,
+                what + " scales");
+  if (!is_nf4) return;
+  require_count(ctx, matrix.block_scales, ceil_divide(M * K / matrix.group, kScaleBlock),
+                DType::f32, what + " block scales");
+}
+
+double elements(const Shape& shape) { return static_cast<double>(shape.numel()); }
+
+}  // namespace
+
+std::string_view name_of(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::int8: return "int8";
+    case WeightFormat::int4: return "int4";
+    case WeightFormat::nf4: return "nf4";
+  }
+  return "";
+}
+
+CQuantizedMatrix as_const(const QuantizedMatrix& matrix) {
+  return {matrix.format, matrix.group,  matrix.shape,
+          matrix.codes,  matrix.scales, matrix.block_scales};
+}
+
+QuantizedBytes quantized_bytes(WeightFormat format, Dim group, const Shape& shape) {
+  const auto bytes = [](Dim count) { return static_cast<std::size_t>(count); };
+  const Dim count = shape.numel();
+  switch (format) {
+    case WeightFormat::int8: return {bytes(count), bytes(shape[0] * 4), 0};
+    case WeightFormat::int4: return {bytes(count / 2), bytes(count / group * 2), 0};
+    case WeightFormat::nf4:
+      return {bytes(count / 2), bytes(count / group),
+              bytes(ceil_divide(count / group, kScaleBlock) * 4)};
+  }
+  return {};
+}
+
+void quantize(Context& ctx, CView weight, const QuantizedMatrix& out) {
+  require_here(ctx, weight, "quantize weight");
+  require_shape(weight, out.shape, "quantize weight");
+  require_quantized(ctx, out, "quantize out");
+  if (on_meta(ctx, "quantize", 4 * elements(out.shape), {weight, out.codes, out.scales})) return;
+  dispatch<cuda::quantize, cpu::quantize>(ctx, weight, out);
+}
+
+void dequantize(Context& ctx, const CQuantizedMatrix& weight, View out) {
+  require_quantized(ctx, weight, "dequantize weight");
+  require_here(ctx, out, "dequantize out");
+  require_shape(out, weight.shape, "dequantize out");
+  if (on_meta(ctx, "dequantize", elements(weight.shape),
+              {weight.codes, weight.scales, weight.block_scales, out})) {
+    return;
+  }
+  dispatch<cuda::dequantize, cpu::dequantize>(ctx, weight, out);
+}
+
+void fake_quantize(Context& ctx, WeightFormat format, Dim group, CView weight, View out) {
+  require_here(ctx, weight, "fake_quantize weight");
+  require_format(format, group, weight.shape(), "fake_quantize weight");
+  require_operand(ctx, out, weight.shape(), weight.dtype(), "fake_quantize out");
+  if (on_meta(ctx, "fake_quantize", 5 * elements(weight.shape()), {weight, out})) return;
+  dispatch<cuda::fake_quantize, cpu::fake_quantize>(ctx, format, group, weight, out);
+}
+
+void quantized_linear_forward(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
+                              ActivationFormat activations, View y) {
+  require_quantized(ctx, weight, "quantized_linear_forward weight");
+  require(activations == ActivationFormat::none || weight.format == WeightFormat::int8,
+          "quantized_linear_forward: int8 activations need int8 weights");
+  const Dim M = weight.shape[0];
+  const Dim K = weight.shape[1];
+  const Dim rows = leading(x.shape());
+  require_here(ctx, x, "quantized_linear_forward x");
+  require_rows(ctx, x, rows, K, x.dtype(), "quantized_linear_forward x");
+  if (bias) require_operand(ctx, bias, {M}, x.dtype(), "quantized_linear_forward bias");
+  require_rows(ctx, y, rows, M, x.dtype(), "quantized_linear_forward y");
+  const double flops = 2.0 * static_cast<double>(rows) * elements(weight.shape);
+  const QuantizedProduct product = {rows, M, K, weight.format, activations, x.dtype()};
+  if (on_meta(ctx, "quantized_linear_forward", flops,
+              {x, weight.codes, weight.scales, weight.block_scales, bias, y},
+              workspace_for(ctx, cpu::quantized_linear_forward_workspace(product),
+                            cuda::quantized_linear_forward_workspace(product)))) {
+    return;
+  }
+  dispatch<cuda::quantized_linear_forward, cpu::quantized_linear_forward>(ctx, x, weight, bias,
+                                                                          activations, y);
+}
+
+}  // namespace hyperslab::ops
