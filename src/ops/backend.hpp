@@ -97,7 +97,8 @@ decltype(ops::quantized_linear_forward) quantized_linear_forward;
 [[nodiscard]] std::size_t norm_backward_workspace(int threads, Dim width, DType dtype);
 [[nodiscard]] std::size_t loss_workspace(int threads);
 [[nodiscard]] std::size_t sum_of_squares_workspace(Dim count);
-[[nodiscard]] std::size_t quantized_linear_forward_workspace(const QuantizedProduct& product);
+[[nodiscard]] std::size_t quantized_linear_forward_workspace(int threads,
+                                                             const QuantizedProduct& product);
 
 }  // namespace hyperslab::ops::cpu
 

@@ -10,20 +10,22 @@ namespace {
 
 Dim ceil_divide(Dim value, Dim unit) { return (value + unit - 1) / unit; }
 
+void require_named(bool condition, std::string_view what, const char* rule) {
+  if (!condition) throw Error(ExitCode::internal, std::string(what) + ": " + rule);
+}
+
 /// Throws an internal Error unless the format can hold a matrix of this shape in such groups.
 void require_format(WeightFormat format, Dim group, const Shape& shape, std::string_view what) {
   if (shape.rank() != 2) throw_shape_error(what, shape, "2 dimensions", {});
   const Dim K = shape[1];
   switch (format) {
-    case WeightFormat::int8:
-      require(group == K, std::string(what) + ": int8 has one scale a row");
-      return;
+    case WeightFormat::int8: require_named(group == K, what, "int8 has one scale a row"); return;
     case WeightFormat::nf4:
-      require(group == kNormalFloatGroup, std::string(what) + ": nf4 has groups of 64");
+      require_named(group == kNormalFloatGroup, what, "nf4 has groups of 64");
       [[fallthrough]];
     case WeightFormat::int4:
-      require(group > 0 && group % 2 == 0 && K % group == 0,
-              std::string(what) + ": the group must be even and divide the row");
+      require_named(group > 0 && group % 2 == 0 && K % group == 0, what,
+                    "the group must be even and divide the row");
   }
 }
 
@@ -118,7 +120,7 @@ void quantized_linear_forward(Context& ctx, CView x, const CQuantizedMatrix& wei
   const QuantizedProduct product = {rows, M, K, weight.format, activations, x.dtype()};
   if (on_meta(ctx, "quantized_linear_forward", flops,
               {x, weight.codes, weight.scales, weight.block_scales, bias, y},
-              workspace_for(ctx, cpu::quantized_linear_forward_workspace(product),
+              workspace_for(ctx, cpu::quantized_linear_forward_workspace(ctx.threads(), product),
                             cuda::quantized_linear_forward_workspace(product)))) {
     return;
   }

@@ -28,16 +28,6 @@ To convert(From value) {
   }
 }
 
-/// Calls body with a value of the element type.
-template <class Body>
-void with_floating(DType dtype, Body&& body) {
-  switch (dtype) {
-    case DType::bf16: return body(bf16());
-    case DType::f16: return body(f16());
-    default: return with_real(dtype, "cast", body);
-  }
-}
-
 }  // namespace
 
 void add(Context& ctx, CView a, CView b, View y) {
@@ -94,8 +84,8 @@ void fill_normal(Context&, const NormalSpec& spec, std::uint64_t first, std::uin
 }
 
 void cast(Context& ctx, CView x, View y) {
-  with_floating(x.dtype(), [&]<class From>(From) {
-    with_floating(y.dtype(), [&]<class To>(To) {
+  with_floating(x.dtype(), "cast", [&]<class From>(From) {
+    with_floating(y.dtype(), "cast", [&]<class To>(To) {
       const From* in = x.data<From>();
       To* out = y.data<To>();
       parallel_chunks(ctx.threads(), x.numel(), 1, [=](int, Dim begin, Dim end) {

@@ -40,6 +40,16 @@ void with_real(DType dtype, const char* op, Body&& body) {
   }
 }
 
+/// Calls body with a value of the element type, which may be one that is only stored: bf16, f16.
+template <class Body>
+void with_floating(DType dtype, const char* op, Body&& body) {
+  switch (dtype) {
+    case DType::bf16: return std::forward<Body>(body)(bf16());
+    case DType::f16: return std::forward<Body>(body)(f16());
+    default: return with_real(dtype, op, std::forward<Body>(body));
+  }
+}
+
 /// The elements, or null if the view is absent.
 template <class T>
 const T* optional_data(CView view) {
