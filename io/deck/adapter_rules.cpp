@@ -10,10 +10,31 @@ namespace hyperslab::deck {
 namespace {
 
 using nn::AdapterTarget;
+using param::StorageFormat;
 using train::Config;
 
 bool targets(const Config& c, AdapterTarget target) {
   return std::ranges::find(c.adapter.targets, target) != c.adapter.targets.end();
+}
+
+/// Columns that share a scale; 0: every row has one.
+std::int64_t group_of(const Config& c) {
+  if (c.quantization.weights == train::WeightBits::int4) return c.quantization.group;
+  const bool by_64 =
+      c.model.frozen_format == StorageFormat::int4 || c.model.frozen_format == StorageFormat::nf4;
+  return by_64 ? ops::kNormalFloatGroup : 0;
+}
+
+bool has_row_scales(const Config& c) {
+  return c.quantization.weights == train::WeightBits::int8 ||
+         c.model.frozen_format == StorageFormat::int8;
+}
+
+/// The columns of the blocks' matrices on a rank; of those that tensor ranks cut by columns, the
+/// rest.
+std::array<std::int64_t, 3> columns(const Config& c) {
+  const std::int64_t tensor = std::max(1, c.parallel.tensor);
+  return {c.model.width, c.model.width / tensor, c.model.ffn_width / tensor};
 }
 
 constexpr std::array kAdapterRules = {
@@ -49,6 +70,78 @@ constexpr std::array kAdapterRules = {
          [](const Config&, const Surroundings&) -> std::string {
            return "tensor ranks hold parts of an adapter's input, and its dropout is drawn for "
                   "whole rows: set adapter.dropout to 0, or parallel.tensor to 1";
+         }},
+    Rule{"model.frozen_format", "adapter.rank", "compute without adapters",
+         [](const Config& c, const Surroundings& s) {
+           return c.model.frozen_format == StorageFormat::compute || c.adapter || !s.for_training;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} is for a base that adapters are added to: set adapter.rank, or "
+               "leave model.frozen_format out",
+               name_of(c.model.frozen_format));
+         }},
+    Rule{"model.frozen_format", "precision.compute", "bf16 only if precision.compute is bf16",
+         [](const Config& c, const Surroundings&) {
+           return c.model.frozen_format != StorageFormat::bf16 ||
+                  c.precision.compute == Precision::bf16;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "products take operands of one dtype, and precision.compute is {}: "
+               "set model.frozen_format to compute, int8 or nf4",
+               name_of(c.precision.compute));
+         }},
+    Rule{"quantization.group", "model.frozen_format model.width model.ffn_width parallel.tensor",
+         "divides the columns of every matrix of a block on a rank, as 64 does with "
+         "model.frozen_format int4 and nf4",
+         [](const Config& c, const Surroundings&) {
+           const std::int64_t group = group_of(c);
+           return group == 0 || (group % 2 == 0 && std::ranges::all_of(columns(c), [&](auto K) {
+                                   return divides(group, K);
+                                 }));
+         },
+         [](const Config& c, const Surroundings&) {
+           const auto [width, heads, ffn] = columns(c);
+           return fmt::format(
+               "groups of {} do not divide the columns of the blocks' matrices on a "
+               "rank, {}, {} and {}; take another group, an even one, or int8",
+               group_of(c), width, heads, ffn);
+         }},
+    Rule{
+        "quantization.weights", "model.frozen_format parallel.tensor",
+        "not int8 with parallel.tensor above 1; nor model.frozen_format",
+        [](const Config& c, const Surroundings&) {
+          return c.parallel.tensor == 1 || !has_row_scales(c);
+        },
+        [](const Config&, const Surroundings&) -> std::string {
+          return "int8 has one scale a row, and tensor ranks hold parts of rows: take int4 or nf4, "
+                 "or set parallel.tensor to 1";
+        }},
+    Rule{"quantization.weights", "adapter.rank", "none with adapters",
+         [](const Config& c, const Surroundings&) { return !c.quantization || !c.adapter; },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "adapters leave the matrices as they are: store them in few bits with "
+                  "model.frozen_format, or set adapter.rank to 0";
+         }},
+    Rule{"quantization.weights", "train.trainable", "none if matrices are not trained",
+         [](const Config& c, const Surroundings& s) {
+           return !c.quantization || !s.for_training || c.train.trainable.empty() ||
+                  std::ranges::find(c.train.trainable, param::Role::matrix) !=
+                      c.train.trainable.end();
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "train.trainable leaves the matrices out, so that nothing learns from their "
+                  "rounding: add matrix to it, or set quantization.weights to none";
+         }},
+    Rule{"quantization.activations", "quantization.weights", "dynamic-int8 only with int8 weights",
+         [](const Config& c, const Surroundings&) {
+           return c.quantization.activations == ops::ActivationFormat::none ||
+                  c.quantization.weights == train::WeightBits::int8;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "products of integers need int8 on both sides: set quantization.weights to int8, "
+                  "or quantization.activations to none";
          }},
 };
 

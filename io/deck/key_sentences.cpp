@@ -65,6 +65,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.embedding_scale",
      "Factor of a token's vector before positions are added; 0: sqrt(width) with sinusoidal "
      "positions (Vaswani et al. 2017), else 1."},
+    {"model.frozen_format",
+     "How the blocks' matrices are stored below adapters; compute: in the dtype of "
+     "precision.compute; nf4: 4.13 bits an element (QLoRA)."},
     {"model.bos_token", "Id that begins a text, which exports name; -1: as the vocabulary says."},
     {"model.eos_tokens", "Ids that end a text, which exports name; empty: as the vocabulary says."},
 
@@ -164,6 +167,14 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"adapter.rank_scaled", "Whether the scale is alpha / sqrt(rank) (rsLoRA)."},
     {"adapter.targets", "Linear layers of every block that get adapters; empty: all."},
     {"adapter.dropout", "Fraction of the adapters' inputs that is dropped in training."},
+
+    {"quantization", "Training that rounds the blocks' matrices to few bits as it computes."},
+    {"quantization.weights",
+     "Bits of the blocks' matrices, in products and after checkpoint quantize; none: as they are."},
+    {"quantization.group", "Columns that share a scale, with int4; int8 has one scale a row."},
+    {"quantization.activations",
+     "Whether products also round their input, each row by a scale of its own; int8 weights only."},
+    {"quantization.after", "Steps that are trained without rounding first."},
 
     {"checkpoint", "When checkpoints are written, which are kept and from which a run goes on."},
     {"checkpoint.directory", "Folder of the checkpoints; null: checkpoints in the run's folder."},

@@ -34,7 +34,7 @@ namespace hyperslab::deck {
 
 /// Those of deck section `parallel`.
 [[nodiscard]] std::span<const Rule> layout_rules();
-/// Those of deck section `adapter`.
+/// Those of deck sections `adapter` and `quantization`, and of model.frozen_format.
 [[nodiscard]] std::span<const Rule> adapter_rules();
 
 }  // namespace hyperslab::deck

@@ -111,6 +111,16 @@ inline constexpr std::array<Name<optim::OptimizerKind>, 2> kOptimizers = {{
     {"adamw", optim::OptimizerKind::adamw},
     {"sgd", optim::OptimizerKind::sgd},
 }};
+inline constexpr auto kStorageFormats = names_by_module(param::kStorageFormats);
+inline constexpr std::array<Name<train::WeightBits>, 3> kWeightBits = {{
+    {"none", train::WeightBits::none},
+    {"int8", train::WeightBits::int8},
+    {"int4", train::WeightBits::int4},
+}};
+inline constexpr std::array<Name<ops::ActivationFormat>, 2> kActivationFormats = {{
+    {"none", ops::ActivationFormat::none},
+    {"dynamic-int8", ops::ActivationFormat::dynamic_int8},
+}};
 inline constexpr auto kAdapterTargets = names_by_module(nn::kAdapterTargets);
 /// Those that decks may name: no model of today has a router, and adapters have a section.
 inline constexpr std::array<Name<param::Role>, 5> kRoles = {{
@@ -178,6 +188,7 @@ void visit_model(Visitor& v, Config& config) {
   v.named("attention", spec.attention, kAttentionPaths);
   v.real("init_std", spec.init_std, kPositive);
   v.flag("scale_residual_init", spec.scale_residual_init);
+  v.named("frozen_format", spec.frozen_format, kStorageFormats);
   v.integer("bos_token", spec.bos_token, kIdOrNone);
   v.integers("eos_tokens", spec.eos_tokens, kId);
 }
@@ -260,6 +271,16 @@ void visit_adapter(Visitor& v, Config& config) {
 }
 
 template <class Visitor, class Config>
+void visit_quantization(Visitor& v, Config& config) {
+  auto& quantization = config.quantization;
+  v.section("quantization");
+  v.named("weights", quantization.weights, kWeightBits);
+  v.integer("group", quantization.group, IntegerRange{2, kMostSize});
+  v.named("activations", quantization.activations, kActivationFormats);
+  v.integer("after", quantization.after, kSteps);
+}
+
+template <class Visitor, class Config>
 void visit_records(Visitor& v, Config& config) {
   auto& checkpoint = config.checkpoint;
   v.section("checkpoint");
@@ -285,6 +306,7 @@ void visit_keys(Visitor& v, Config& config) {
   visit_layout(v, config);
   visit_training(v, config);
   visit_adapter(v, config);
+  visit_quantization(v, config);
   visit_records(v, config);
 }
 

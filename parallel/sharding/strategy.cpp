@@ -41,6 +41,7 @@ void ShardStrategy::allocate(param::ParamStore& store, Arena& parameters, Arena*
     memory.gradients = std::move(taken.by_bucket);
   }
   group_->bind(std::move(memory));
+  store.take_expansions(parameters, compute, gradients != nullptr);
   param::ParamGroup& frozen = store.frozen();
   if (frozen.params().empty()) return;
   const View values = parameters.take(compute, {frozen.flat_size()}, "frozen values");

@@ -12,6 +12,7 @@ namespace hyperslab::model {
 namespace {
 
 bool trains(const StageOptions& options, param::Role role) {
+  if (!options.training) return false;
   if (options.adapter) return role == param::Role::adapter;
   const std::vector<param::Role>& roles = options.trained_roles;
   return roles.empty() || std::ranges::find(roles, role) != roles.end();
@@ -27,7 +28,8 @@ Stage::Stage(std::unique_ptr<Architecture> architecture, const StageOptions& opt
              Arenas& arenas, dp::ShardStrategy& strategy)
     : options_(options),
       architecture_(std::move(architecture)),
-      params_(options.ranks, [&](param::Role role) { return trains(options, role); }) {
+      params_(
+          options.ranks, [&](param::Role role) { return trains(options, role); }, options.storage) {
   if (options_.chunks.empty()) options_.chunks = {{0, architecture_->units(), 1}};
   make_units();
   params_.lay_out(options_.bucket_bytes);
@@ -110,6 +112,19 @@ void Stage::initialize(Context& ctx) {
   for (const Held& held : units_) held.unit->initialize(ctx);
   for (const param::ParamGroup& group : params_.groups()) {
     param::initialize(ctx, group, options_.seed);
+  }
+  param::initialize_expansions(ctx, params_, options_.seed);
+}
+
+void Stage::for_units(Context& ctx, std::span<const int> units,
+                      const std::function<void(int)>& pass) const {
+  if (!units.empty()) params_.expand(ctx, units.front());
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    Event next;
+    const bool prefetches = i + 1 < units.size() && params_.expands(units[i + 1]);
+    if (prefetches) next = ctx.run_beside([&] { params_.expand(ctx, units[i + 1]); });
+    pass(units[i]);
+    if (prefetches) ctx.stream().wait(next);
   }
 }
 

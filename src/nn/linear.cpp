@@ -38,8 +38,17 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
   if (options.adapter) adapter_ = Adapter(params, group, outputs, options);
 }
 
+void Linear::multiply(Context& ctx, CView x, View y) const {
+  const param::Expansion* expansion = weight_.expansion();
+  if (expansion == nullptr || !expansion->multiplies_codes()) {
+    return ops::linear_forward(ctx, x, weight_.value(), bias_value(), y);
+  }
+  ops::quantized_linear_forward(ctx, x, ops::as_const(expansion->matrix), bias_value(),
+                                expansion->spec.activations, y);
+}
+
 void Linear::forward(Context& ctx, CView x, View y, const ops::Dropout& dropout) const {
-  ops::linear_forward(ctx, x, weight_.value(), bias_value(), y);
+  multiply(ctx, x, y);
   if (adapter_) adapter_.forward(ctx, dropout, x, y);
 }
 
@@ -68,7 +77,8 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
 
 void Linear::forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
                                const ops::Dropout& dropout) const {
-  if (adapter_) {
+  const param::Expansion* expansion = weight_.expansion();
+  if (adapter_ || (expansion != nullptr && expansion->multiplies_codes())) {
     forward(ctx, x, pre, dropout);
     return ops::activation_forward(ctx, activation, pre, y);
   }
@@ -86,10 +96,21 @@ void Linear::backward_input_activated(Context& ctx, CView dy, CView pre, ops::Ac
   ops::linear_activation_backward_input(ctx, dy, weight_.value(), pre, activation, dpre);
 }
 
+/// The input as forward multiplied by it: rounded if the product took int8 activations.
+CView Linear::rounded_input(Context& ctx, CView x) const {
+  const param::Expansion* expansion = weight_.expansion();
+  if (expansion == nullptr || !expansion->multiplies_codes()) return x;
+  const View rounded(ctx.workspace("rounded input", x.bytes()), x.dtype(), x.device(), x.shape());
+  ops::fake_quantize(ctx, ops::WeightFormat::int8, x.shape().back(), x.as_matrix(),
+                     rounded.as_matrix());
+  return rounded;
+}
+
 void Linear::backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate,
                              const ops::Dropout& dropout) const {
   const View dweight = weight_.gradient();
   const View dbias = bias_ ? bias_.gradient() : View();
+  if (dweight) x = rounded_input(ctx, x);
   if (dweight || dbias) ops::linear_backward_weight(ctx, dy, x, accumulate, dweight, dbias);
   if (adapter_) adapter_.backward_weight(ctx, dropout, dy, x, accumulate);
 }

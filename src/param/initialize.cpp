@@ -56,4 +56,20 @@ void initialize(Context& ctx, const ParamGroup& group, std::uint64_t seed) {
   }
 }
 
+void initialize_expansions(Context& ctx, const ParamStore& store, std::uint64_t seed) {
+  for (const Expansion& expansion : store.expansions()) {
+    if (!expansion.frozen) continue;
+    Tensor values(ctx.device(), DType::f32, expansion.shape);
+    ops::fill(ctx, 0, values.view());
+    Dim row = 0;
+    for (const Param* member : expansion.members) {
+      const Dim rows = member->part.count[0];
+      initialize_param(ctx, *member, seed, values.view().slice(row, rows));
+      row += rows;
+    }
+    ops::quantize(ctx, values.view(), expansion.matrix);
+    synchronize(ctx);  // before `values` goes
+  }
+}
+
 }  // namespace hyperslab::param

@@ -14,6 +14,11 @@ namespace {
 constexpr Dim kFusedAlignment = 32;      // elements: 64 bytes in the narrowest dtype
 constexpr Dim kBucketGranule = 128 / 4;  // elements of f32 for each rank
 
+// Groups: what is trained, and what is frozen and stored as values.
+constexpr std::size_t kTrained = 0;
+constexpr std::size_t kFrozen = 1;
+constexpr std::size_t kGroups = 2;
+
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 template <class ViewType>
@@ -45,7 +50,10 @@ Dim Param::stored_numel() const {
                             : part.numel() / part.count[0] * stored_rows;
 }
 
-CView FusedParam::value() const { return joined<CView>(members_, members_.front()->value); }
+CView FusedParam::value() const {
+  return expansion_ != nullptr ? CView(expansion_->expanded)
+                               : joined<CView>(members_, members_.front()->value);
+}
 View FusedParam::gradient() const { return joined<View>(members_, members_.front()->gradient); }
 
 ElementRange ParamGroup::shard(const Bucket& bucket) const {
@@ -77,10 +85,10 @@ void ParamGroup::bind(Memory memory) {
   }
 }
 
-ParamStore::ParamStore(const HolderRanks& ranks, const std::function<bool(Role)>& trains)
-    : ranks_(ranks),
-      trains_(trains),
-      groups_({{true, StorageFormat::compute}, {false, StorageFormat::compute}}) {
+ParamStore::ParamStore(const HolderRanks& ranks, const std::function<bool(Role)>& trains,
+                       const MatrixStorage& storage)
+    : ranks_(ranks), trains_(trains), storage_(storage), groups_(kGroups, ParamGroup(false)) {
+  groups_[kTrained] = ParamGroup(true);
   for (ParamGroup& group : groups_) group.ranks_ = ranks;
 }
 
@@ -105,17 +113,35 @@ Param& ParamStore::add(const ParamSpec& spec) {
 FusedParam ParamStore::declare(std::span<const ParamSpec> specs) {
   require(unit_ >= 0, "a parameter was declared before the first unit");
   const ParamSpec& first = specs.front();
-  const std::size_t group = trains_(first.role) ? 0 : 1;
-  fused_.push_back({params_.size(), specs.size(), unit_, unit_, group, first.placement});
+  const bool trained = trains_(first.role);
+  const bool few_bits = first.role == Role::matrix && !trained && storage_.frozen;
+  const bool rounded = first.role == Role::matrix && trained && storage_.trained;
+  const std::size_t group = trained ? kTrained : kFrozen;
+  if (!few_bits) {
+    fused_.push_back({params_.size(), specs.size(), unit_, unit_, group, first.placement});
+  }
   std::vector<Param*> members;
   for (const ParamSpec& spec : specs) {
-    require(equal_kinds(spec.placement, first.placement) && spec.role == first.role &&
-                spec.format == first.format,
-            "fused parameters have one role, placement and format");
+    require(equal_kinds(spec.placement, first.placement) && spec.role == first.role,
+            "fused parameters have one role and placement");
     members.push_back(&add(spec));
-    groups_[group].params_.push_back(members.back());
+    if (!few_bits) groups_[group].params_.push_back(members.back());
   }
-  return FusedParam(std::move(members));
+  if (!few_bits && !rounded) return FusedParam(std::move(members));
+  const Expansion* expansion = add_expansion(members, trained);
+  return FusedParam(std::move(members), expansion);
+}
+
+const Expansion* ParamStore::add_expansion(const std::vector<Param*>& members, bool trained) {
+  Expansion& expansion = expansions_.emplace_back();
+  expansion.members = members;
+  expansion.unit = unit_;
+  expansion.frozen = !trained;
+  expansion.spec = trained ? *storage_.trained : *storage_.frozen;
+  Dim rows = 0;
+  for (const Param* member : members) rows += member->part.count[0];
+  expansion.shape = {rows, members.front()->part.count[1]};
+  return &expansion;
 }
 
 void ParamStore::share(const FusedParam& shared) {

@@ -11,30 +11,38 @@ namespace hyperslab::train {
 
 /// A value for every element of a group of parameters, and the prefix of the tensors' names.
 struct Trainer::Stored {
+  enum class Which : std::uint8_t { all, adapters, base };
   std::string prefix;
   const param::ParamGroup* group;
   param::StateView values;
+  Which which = Which::all;
+  [[nodiscard]] bool holds(const param::Param& param) const {
+    return which == Which::all ||
+           (which == Which::adapters) == (param.role == param::Role::adapter);
+  }
 };
 
 namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{1} << 30;  // of the host, while a GPU loads
+constexpr const char* kModel = "model/";
 
 }  // namespace
 
 /// What checkpoints of the run hold: adapters, or the whole model.
 std::vector<Trainer::Stored> Trainer::own_parameters() const {
   const param::ParamStore& params = stage_.params();
-  std::vector<Stored> own = {{"model/", &params.trained(), params.trained().master()}};
-  if (!config_.adapter) own.push_back({"model/", &params.frozen(), params.frozen().value()});
-  return own;
+  const auto which = config_.adapter ? Stored::Which::adapters : Stored::Which::all;
+  return {{kModel, &params.trained(), params.trained().master(), which},
+          {kModel, &params.frozen(), params.frozen().value(), which}};
 }
 
 /// What checkpoint.initial gives: a base for adapters, or the whole model.
 std::vector<Trainer::Stored> Trainer::initial_parameters() const {
-  if (!config_.adapter) return own_parameters();
-  const param::ParamGroup& frozen = stage_.params().frozen();
-  return {{"model/", &frozen, frozen.value()}};
+  std::vector<Stored> initial = own_parameters();
+  if (!config_.adapter) return initial;
+  for (Stored& part : initial) part.which = Stored::Which::base;
+  return initial;
 }
 
 std::vector<Trainer::Stored> Trainer::stored() const {
@@ -50,6 +58,7 @@ std::vector<io::Slab> Trainer::slabs_of(const std::vector<Stored>& all) {
   std::vector<io::Slab> out;
   for (const Stored& source : all) {
     for (const param::ParamSlab& slab : param::owned_slabs(*source.group, source.values)) {
+      if (!source.holds(*slab.param)) continue;
       out.push_back(
           {source.prefix + slab.param->name, slab.param->global_shape, slab.part, slab.data});
     }
@@ -79,6 +88,7 @@ void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>
   std::vector<io::SlabTarget> targets;
   for (const Stored& target : all) {
     for (const param::ParamSlab& slab : param::held_slabs(*target.group, target.values)) {
+      if (!target.holds(*slab.param)) continue;
       targets.push_back(
           {target.prefix + slab.param->name, slab.param->global_shape, slab.part, slab.data});
     }
@@ -95,11 +105,14 @@ void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>
   if (!stage_.params().trained().master().sharded) strategy_->masters_changed(*ctx_);
 }
 
+/// Matrices that are stored in few bits belong to a base, or to a model that is not trained.
 void Trainer::load_parameters(const io::CheckpointReader& reader) {
+  read_quantized(*ctx_, reader, stage_.params());
   read(reader, initial_parameters());
 }
 
 void Trainer::load(const io::CheckpointReader& reader) {
+  if (!config_.adapter) read_quantized(*ctx_, reader, stage_.params());
   read(reader, stored());
   ops::StepState now;
   now.adam_step = reader.meta().adam_step;

@@ -2,6 +2,8 @@
 #include "stage_worker.hpp"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "hyperslab/ops/loss.hpp"
 
@@ -31,6 +33,12 @@ void fill(const Batch& batch, const io::Samples& samples, std::int64_t chunk, st
       std::ranges::fill(targets, ops::kIgnoredTarget);
     }
   }
+}
+
+std::vector<int> ascending(int first, int last) {
+  std::vector<int> units(static_cast<std::size_t>(last - first));
+  std::iota(units.begin(), units.end(), first);
+  return units;
 }
 
 UnitPass pass_of(nn::BackwardPart part) {
@@ -114,11 +122,11 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
     }
     segment(trains ? Work::forward : Work::evaluate, id, first, last, add)
         .run(parts_.ctx, graphs(), [&] {
-          for (int unit = first; unit < last; ++unit) {
+          stage.for_units(parts_.ctx, ascending(first, last), [&](int unit) {
             const UnitScope running =
                 scope(id, unit, trains ? UnitPass::forward : UnitPass::evaluate);
             stage.forward(parts_.ctx, id, unit, args_.mode, args_.step_views, add);
-          }
+          });
         });
   }
   if (!trains) parts_.memory.change(-stage.slot_bytes(chunk), "activations");
@@ -143,10 +151,12 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
     while (first > begin && !ends_here()) --first;
     free_gradients(first, last, microbatch);
     segment(work, id, first, last, add).run(parts_.ctx, graphs(), [&] {
-      for (int unit = last - 1; unit >= first; --unit) {
+      std::vector<int> units = ascending(first, last);
+      std::ranges::reverse(units);
+      stage.for_units(parts_.ctx, units, [&](int unit) {
         const UnitScope running = scope(id, unit, pass_of(part));
         stage.backward(parts_.ctx, id, unit, args_.step_views, add, part);
-      }
+      });
     });
     if (sums) parts_.strategy.gradients_ready(parts_.ctx, first, microbatch, is_last);
     parts_.strategy.progress();

@@ -65,6 +65,19 @@ void read_batch(Context& ctx, const io::CheckpointReader& reader, Targets batch,
   synchronize(ctx);  // before the next batch takes the buffer
 }
 
+/// Targets for the members of a matrix, one after the other in `rows`.
+std::vector<io::SlabTarget> targets_of(const param::Expansion& matrix, View rows) {
+  std::vector<io::SlabTarget> targets;
+  Dim begin = 0;
+  for (const param::Param* member : matrix.members) {
+    const Dim count = member->part.count[0];
+    targets.push_back(
+        {"model/" + member->name, member->global_shape, member->part, rows.slice(begin, count)});
+    begin += count;
+  }
+  return targets;
+}
+
 }  // namespace
 
 bool is_narrow(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
@@ -109,6 +122,26 @@ void read_staged(Context& ctx, const io::CheckpointReader& reader, Targets targe
   for (const Targets& batch : batches) largest = std::max(largest, elements(batch));
   Tensor staging(Device::cpu, DType::f32, {largest});
   for (const Targets& batch : batches) read_batch(ctx, reader, batch, staging.view());
+}
+
+void read_quantized(Context& ctx, const io::CheckpointReader& reader,
+                    const param::ParamStore& params) {
+  std::vector<io::SlabTarget> all;
+  for (const param::Expansion& matrix : params.expansions()) {
+    if (!matrix.frozen) continue;
+    const View none(nullptr, DType::f32, Device::cpu, matrix.shape);
+    for (const io::SlabTarget& target : targets_of(matrix, none)) all.push_back(target);
+  }
+  reader.check(all);  // which lists everything that is missing at once
+  for (const param::Expansion& matrix : params.expansions()) {
+    if (!matrix.frozen) continue;
+    Tensor on_host(Device::cpu, DType::f32, matrix.shape);
+    reader.read(targets_of(matrix, on_host.view()));
+    Tensor values(ctx.device(), DType::f32, matrix.shape);
+    copy(ctx, on_host.view(), values.view());
+    ops::quantize(ctx, values.view(), matrix.matrix);
+    synchronize(ctx);  // before the values go
+  }
 }
 
 }  // namespace hyperslab::train

@@ -7,6 +7,7 @@
 
 #include "hyperslab/core/context.hpp"
 #include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/param/store.hpp"
 
 namespace hyperslab::train {
 
@@ -24,5 +25,9 @@ void widen(Context& ctx, std::vector<io::Slab>& slabs);
 /// of the host: whole tensors at a time, of together at most `staging_bytes` or else one.
 void read_staged(Context& ctx, const io::CheckpointReader& reader,
                  std::span<const io::SlabTarget> targets, std::size_t staging_bytes);
+
+/// Fills the frozen matrices that are stored in few bits, each rounded from the checkpoint's f32.
+void read_quantized(Context& ctx, const io::CheckpointReader& reader,
+                    const param::ParamStore& params);
 
 }  // namespace hyperslab::train

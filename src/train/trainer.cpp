@@ -34,6 +34,21 @@ pipeline::Program program_of(const Config& config, bool training) {
   return program;
 }
 
+/// A forward-only run stores what training only simulates.
+param::MatrixStorage storage_of_matrices(const Config& config, bool training) {
+  param::MatrixStorage storage;
+  switch (config.model.frozen_format) {
+    case param::StorageFormat::compute:
+    case param::StorageFormat::bf16: break;
+    case param::StorageFormat::int8: storage.frozen = {ops::WeightFormat::int8}; break;
+    case param::StorageFormat::int4: storage.frozen = {ops::WeightFormat::int4}; break;
+    case param::StorageFormat::nf4: storage.frozen = {ops::WeightFormat::nf4}; break;
+  }
+  if (!config.quantization) return storage;
+  (training ? storage.trained : storage.frozen) = config.quantization.spec();
+  return storage;
+}
+
 model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
                                   const TrainerOptions& options, const pipeline::Program& program) {
   model::StageOptions stage;
@@ -58,6 +73,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
                  mesh.is_first_stage()};
   if (options.training) stage.trained_roles = config.train.trainable;
   stage.adapter = config.adapter;
+  stage.storage = storage_of_matrices(config, options.training);
   stage.bucket_bytes = static_cast<std::size_t>(config.parallel.bucket_mib * 1048576.0);
   return stage;
 }

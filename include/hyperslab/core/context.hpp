@@ -44,10 +44,28 @@ class Context {
   /// The device that the numbers of a plan are for; `device()` if nothing is planned.
   [[nodiscard]] Device planned() const { return planned_; }
   /// The compute stream, on which ops enqueue. On the CPU their work is done when they return.
-  [[nodiscard]] Stream& stream() { return stream_; }
+  [[nodiscard]] Stream& stream() { return *current_; }
   /// For copies beside computation (see copy_async); made at the first call. On the CPU a thread
   /// copies.
   [[nodiscard]] Stream& copy_stream();
+  /// Enqueues `work` beside what is enqueued on the compute stream after this call, on a stream
+  /// made at the first one, and after what is enqueued there so far. What is to see its results
+  /// waits for the event. Without a GPU the work is done at once. Only kernels of our own:
+  /// libraries keep the compute stream.
+  template <class Work>
+  [[nodiscard]] Event run_beside(Work&& work) {
+    if (device_ != Device::cuda) {
+      work();
+      return {};
+    }
+    if (!side_stream_) side_stream_ = std::make_unique<Stream>(device_);
+    side_stream_->wait(stream_.record());
+    {
+      const Beside beside(*this);
+      work();
+    }
+    return side_stream_->record();
+  }
   [[nodiscard]] Recorder& recorder() { return recorder_; }
   [[nodiscard]] Ledger& ledger() { return ledger_; }
   /// Threads that CPU ops use; fixed for the life of the context.
@@ -88,6 +106,20 @@ class Context {
   void add_work(std::string_view op, double flops, double bytes, std::string_view path = {});
 
  private:
+  /// While it lives, ops enqueue on the side stream.
+  class Beside {
+   public:
+    explicit Beside(Context& ctx) : ctx_(ctx) { ctx_.current_ = ctx_.side_stream_.get(); }
+    ~Beside() { ctx_.current_ = &ctx_.stream_; }
+    Beside(const Beside&) = delete;
+    Beside& operator=(const Beside&) = delete;
+    Beside(Beside&&) = delete;
+    Beside& operator=(Beside&&) = delete;
+
+   private:
+    Context& ctx_;
+  };
+
   Device device_;
   Device planned_;
   Machine machine_;
@@ -95,6 +127,8 @@ class Context {
   bool deterministic_ = false;
   Stream stream_;
   std::unique_ptr<Stream> copy_stream_;
+  std::unique_ptr<Stream> side_stream_;
+  Stream* current_ = &stream_;
   Recorder recorder_;
   Ledger ledger_;
   Buffer workspace_;

@@ -10,6 +10,7 @@
 #include "hyperslab/core/view.hpp"
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/norm.hpp"
+#include "hyperslab/param/spec.hpp"
 
 namespace hyperslab::model {
 
@@ -49,6 +50,8 @@ struct ModelSpec {
   AttentionPath attention = AttentionPath::automatic;
   double init_std = 0.02;
   bool scale_residual_init = true;  ///< residual projections start with init_std / sqrt(2 layers)
+  /// Of the blocks' matrices if they are frozen. int4 has groups of 64.
+  param::StorageFormat frozen_format = param::StorageFormat::compute;
   std::int64_t bos_token = -1;  ///< id that begins a text, for exports; -1: as the vocabulary says
   /// Ids that end a text, for exports; empty: as the vocabulary says.
   std::vector<std::int64_t> eos_tokens = {};

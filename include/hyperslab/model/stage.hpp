@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -74,6 +76,12 @@ class Stage {
 
   /// Fills constants, and masters and values with initial values.
   void initialize(Context& ctx);
+
+  /// Calls `pass` for the units in this order, each with its expanded matrices in place
+  /// (param::Expansion); those of the next unit are expanded beside the pass. Every forward pass,
+  /// and every backward pass for inputs, goes through it.
+  void for_units(Context& ctx, std::span<const int> units,
+                 const std::function<void(int)>& pass) const;
 
   /// Mode::train leaves in the slot what backward needs. After the last unit of a chunk that does
   /// not end the model, what is sent on is in output().

@@ -35,6 +35,7 @@ struct StageOptions {
   param::HolderRanks ranks;                ///< of this rank among those with the same parameters
   std::vector<param::Role> trained_roles;  ///< the others are frozen; empty: all are trained
   nn::AdapterConfig adapter;               ///< if there are adapters, they alone are trained
+  param::MatrixStorage storage;            ///< of matrices, if it is not as values
   Dim vocabulary_multiple = 1;  ///< the vocabulary is padded to a multiple of it on every rank
   std::size_t bucket_bytes = 16U << 20;
   std::size_t logits_bytes = 32U << 20;  ///< largest chunk of logits

@@ -44,6 +44,9 @@ class Linear {
   [[nodiscard]] bool is_adapted() const { return static_cast<bool>(adapter_); }
 
  private:
+  /// y = x W^T + b without adapters.
+  void multiply(Context& ctx, CView x, View y) const;
+  [[nodiscard]] CView rounded_input(Context& ctx, CView x) const;
   [[nodiscard]] CView bias_value() const { return bias_ && adds_bias_ ? bias_.value() : CView(); }
   param::FusedParam weight_;
   param::FusedParam bias_;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "hyperslab/core/hyperslab.hpp"
+#include "hyperslab/ops/quantized.hpp"
 
 namespace hyperslab::param {
 
@@ -17,9 +20,47 @@ inline constexpr int kRoles = 7;
 
 enum class Init : std::uint8_t { normal, zeros, ones };
 
-/// How values are stored.
+/// How the values of frozen matrices are stored.
 enum class StorageFormat : std::uint8_t {
   compute,  ///< the dtype that the run computes in
+  bf16,     ///< the same in runs that compute in bf16
+  int8,     ///< as ops::WeightFormat has it, and the others
+  int4,
+  nf4,
+};
+inline constexpr std::array kStorageFormats = {StorageFormat::compute, StorageFormat::bf16,
+                                               StorageFormat::int8, StorageFormat::int4,
+                                               StorageFormat::nf4};
+[[nodiscard]] constexpr std::string_view name_of(StorageFormat format) {
+  switch (format) {
+    case StorageFormat::compute: return "compute";
+    case StorageFormat::bf16: return "bf16";
+    case StorageFormat::int8: return "int8";
+    case StorageFormat::int4: return "int4";
+    case StorageFormat::nf4: return "nf4";
+  }
+  return "";
+}
+
+/// Matrices in few bits.
+struct QuantizationSpec {
+  ops::WeightFormat format = ops::WeightFormat::int8;
+  Dim group =
+      64;  ///< columns that share a scale, of int4; int8 has one scale a row, nf4 groups of 64
+  ops::ActivationFormat activations = ops::ActivationFormat::none;
+  /// Columns that share a scale in a matrix of so many.
+  [[nodiscard]] Dim group_of(Dim columns) const {
+    return format == ops::WeightFormat::int8  ? columns
+           : format == ops::WeightFormat::nf4 ? ops::kNormalFloatGroup
+                                              : group;
+  }
+  friend bool operator==(const QuantizationSpec&, const QuantizationSpec&) = default;
+};
+
+/// What matrices (Role::matrix) are stored as and multiplied by, if not as their values are.
+struct MatrixStorage {
+  std::optional<QuantizationSpec> frozen = std::nullopt;   ///< of frozen ones
+  std::optional<QuantizationSpec> trained = std::nullopt;  ///< fake quantization of trained ones
 };
 
 /// How the ranks of one mesh axis hold a tensor, in the words of PyTorch's DTensor.
@@ -57,7 +98,6 @@ struct ParamSpec {
   Placements placement = {};
   int replicas = 1;  ///< ranks of the tensor group that hold the same shard (key-value heads)
   int replica = 0;   ///< which of them this rank is
-  StorageFormat format = StorageFormat::compute;
 };
 
 }  // namespace hyperslab::param

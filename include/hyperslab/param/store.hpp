@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/context.hpp"
+#include "hyperslab/param/expansion.hpp"
 #include "hyperslab/param/spec.hpp"
 
 namespace hyperslab::param {
@@ -29,7 +31,8 @@ struct Param {
   bool owned = true;   ///< of the ranks that hold this part, this one counts and stores it
   Dim flat_begin = 0;  ///< elements from the start of the group's flat space
   View master;         ///< f32 (f64 for f64); absent if frozen, or if masters are sharded
-  View value;          ///< in the storage format; the master itself if that is f32
+  View value;          ///< in the compute dtype; the master itself if that is f32; absent if the
+                       ///< parameter is stored in few bits
   View gradient;       ///< f32 (f64 for f64); absent if frozen, and in a forward-only run
   [[nodiscard]] Dim numel() const { return part.numel(); }
   [[nodiscard]] Dim stored_numel() const;
@@ -40,16 +43,21 @@ struct Param {
 class FusedParam {
  public:
   FusedParam() = default;
-  explicit FusedParam(std::vector<Param*> members) : members_(std::move(members)) {}
+  explicit FusedParam(std::vector<Param*> members, const Expansion* expansion = nullptr)
+      : members_(std::move(members)), expansion_(expansion) {}
   [[nodiscard]] explicit operator bool() const { return !members_.empty(); }
   [[nodiscard]] const std::vector<Param*>& members() const { return members_; }
-  /// The members' views as one view with their first dimensions, padding included, added up.
+  /// What layers compute with: the members' values as one view with their first dimensions, padding
+  /// included, added up, or what they are expanded to.
   [[nodiscard]] CView value() const;
+  /// Null if the values are what layers compute with.
+  [[nodiscard]] const Expansion* expansion() const { return expansion_; }
   /// Absent if the parameter is frozen.
   [[nodiscard]] View gradient() const;
 
  private:
   std::vector<Param*> members_;
+  const Expansion* expansion_ = nullptr;
 };
 
 /// A contiguous range of a group's flat space whose gradients are reduced by one call. Its members
@@ -100,17 +108,16 @@ struct HolderRanks {
   bool first_of_pipeline = true;  ///< owns a tied table
 };
 
-/// Parameters that agree in whether they are trained and in their storage format: one flat space
-/// that masters, values, gradients and optimizer state share.
+/// Parameters that agree in whether they are trained and stored as values: one flat space that
+/// masters, values, gradients and optimizer state share.
 ///
 /// Every bucket is split into equal shards, one for each data rank. A rank's shards, one after the
 /// other, are its shard space: what belongs to the flat element `bucket.begin + rank * size / ranks
 /// + i` lies there at `bucket.begin / ranks + i`.
 class ParamGroup {
  public:
-  ParamGroup(bool trainable, StorageFormat format) : trainable_(trainable), format_(format) {}
+  explicit ParamGroup(bool trainable) : trainable_(trainable) {}
   [[nodiscard]] bool trainable() const { return trainable_; }
-  [[nodiscard]] StorageFormat format() const { return format_; }
   [[nodiscard]] const std::vector<Param*>& params() const { return params_; }
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] Dim flat_size() const { return flat_size_; }
@@ -139,7 +146,6 @@ class ParamGroup {
  private:
   friend class ParamStore;
   bool trainable_;
-  StorageFormat format_;
   HolderRanks ranks_;
   std::vector<Param*> params_;
   std::vector<Bucket> buckets_;
@@ -155,7 +161,8 @@ class ParamStore {
   /// gradient, no master copy and no optimizer state.
   explicit ParamStore(
       const HolderRanks& ranks = {},
-      const std::function<bool(Role)>& trains = [](Role) { return true; });
+      const std::function<bool(Role)>& trains = [](Role) { return true; },
+      const MatrixStorage& storage = {});
   ParamStore(ParamStore&&) = default;  // parameters keep their addresses
   ParamStore& operator=(ParamStore&&) = delete;
   ParamStore(const ParamStore&) = delete;
@@ -176,7 +183,20 @@ class ParamStore {
   /// bytes.
   void lay_out(std::size_t bucket_bytes);
 
+  /// Takes memory for matrices in few bits and, with `expands`, a ring of two buffers for what they
+  /// and those with fake quantization are expanded to; each holds the matrices of one unit. Without
+  /// it products read the few bits.
+  void take_expansions(Arena& arena, DType compute, bool expands);
+  /// Whether products of a unit take expanded matrices.
+  [[nodiscard]] bool expands(int unit) const;
+  /// Enqueues the expansion of a unit's matrices; a buffer is used again two such units later.
+  void expand(Context& ctx, int unit) const;
+  /// Whether fake quantization rounds; if not, values are taken as they are. True at first.
+  void set_rounding(bool rounds);
+
   [[nodiscard]] const std::deque<Param>& params() const { return params_; }
+  /// Matrices that are stored in few bits or trained with fake quantization.
+  [[nodiscard]] const std::deque<Expansion>& expansions() const { return expansions_; }
   [[nodiscard]] int units() const { return unit_ + 1; }
   [[nodiscard]] ParamGroup& trained() { return groups_[0]; }
   [[nodiscard]] const ParamGroup& trained() const { return groups_[0]; }
@@ -195,13 +215,16 @@ class ParamStore {
   };
   Param& add(const ParamSpec& spec);
   [[nodiscard]] Dim size_of(const Fused& fused) const;
+  const Expansion* add_expansion(const std::vector<Param*>& members, bool trained);
   [[nodiscard]] std::vector<Bucket> shared_buckets(std::size_t group) const;
   [[nodiscard]] std::vector<Bucket> unit_buckets(std::size_t group, std::size_t bucket_bytes) const;
   void form_buckets(std::size_t group, std::size_t bucket_bytes);
 
   HolderRanks ranks_;
   std::function<bool(Role)> trains_;
+  MatrixStorage storage_;
   std::deque<Param> params_;  // addresses are stable
+  std::deque<Expansion> expansions_;
   std::vector<Fused> fused_;
   std::vector<ParamGroup> groups_;
   int unit_ = -1;
@@ -211,6 +234,9 @@ class ParamStore {
 /// global element index), so every layout starts from the same weights. Padding becomes zero.
 /// Waits for the device.
 void initialize(Context& ctx, const ParamGroup& group, std::uint64_t seed);
+
+/// Fills the frozen matrices that are stored in few bits: the same values, rounded.
+void initialize_expansions(Context& ctx, const ParamStore& store, std::uint64_t seed);
 
 /// A part of a named global tensor in a buffer of this rank.
 struct ParamSlab {

@@ -58,6 +58,23 @@ struct TrainConfig {
   friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
 };
 
+/// How few bits the blocks' matrices have.
+enum class WeightBits : std::uint8_t { none, int8, int4 };
+
+/// Deck section `quantization`: training with fake quantization, or a model that was quantized.
+struct QuantizationConfig {
+  WeightBits weights = WeightBits::none;
+  std::int64_t group = 64;  ///< columns that share a scale, with int4
+  ops::ActivationFormat activations = ops::ActivationFormat::none;
+  std::int64_t after = 0;  ///< steps that are trained without it
+  [[nodiscard]] explicit operator bool() const { return weights != WeightBits::none; }
+  [[nodiscard]] param::QuantizationSpec spec() const {
+    const bool is_int8 = weights == WeightBits::int8;
+    return {is_int8 ? ops::WeightFormat::int8 : ops::WeightFormat::int4, group, activations};
+  }
+  friend bool operator==(const QuantizationConfig&, const QuantizationConfig&) = default;
+};
+
 /// A whole deck: the plain structs of the modules.
 struct Config {
   RunConfig run;
@@ -72,6 +89,7 @@ struct Config {
   io::CheckpointConfig checkpoint;
   io::TimingConfig timing;
   nn::AdapterConfig adapter;
+  QuantizationConfig quantization;
 
   /// Microbatches of one rank in one step.
   [[nodiscard]] std::int64_t microbatches() const {

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "hyperslab/core/context.hpp"
+#include "hyperslab/ops/quantized.hpp"
+#include "hyperslab/param/spec.hpp"
+
+namespace hyperslab::param {
+
+struct Param;
+
+/// A matrix operand that layers do not multiply by as it is stored. Two kinds:
+/// - frozen: the members have no values; `matrix` holds them in few bits. In training they are
+///   widened into `expanded`, which other units use in turn; in a forward-only run products read
+///   the few bits.
+/// - trained with fake quantization: the members' values, rounded to few bits and back, go to
+///   `expanded`; `matrix` holds the few bits if products take them (int8 activations).
+struct Expansion {
+  std::vector<Param*> members;  ///< one after the other
+  int unit = 0;
+  bool frozen = true;
+  QuantizationSpec spec;
+  Shape shape;                       ///< (rows of all members, columns)
+  ops::QuantizedMatrix matrix = {};  ///< absent codes: fake quantization of weights alone
+  View expanded = {};                ///< in the compute dtype; absent in a forward-only run
+
+  bool rounds = true;  ///< false: fake quantization leaves the values as they are
+
+  /// Enqueues what makes `expanded` valid.
+  void expand(Context& ctx) const;
+  /// Whether products take the few bits and not `expanded`.
+  [[nodiscard]] bool multiplies_codes() const {
+    return !expanded || (rounds && spec.activations != ops::ActivationFormat::none);
+  }
+  /// The members' values as one view; trained members only.
+  [[nodiscard]] View values() const;
+};
+
+}  // namespace hyperslab::param

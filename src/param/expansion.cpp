@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrices that layers do not multiply by as they are stored.
+#include "hyperslab/param/expansion.hpp"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "hyperslab/core/round_up.hpp"
+#include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/param/store.hpp"
+
+namespace hyperslab::param {
+namespace {
+
+constexpr Dim kAlignment = 128;  // elements of an operand in a buffer
+constexpr int kBuffers = 2;
+
+ops::QuantizedMatrix take_matrix(Arena& arena, const QuantizationSpec& spec, const Shape& shape,
+                                 const std::string& label) {
+  const Dim M = shape[0];
+  const Dim K = shape[1];
+  const Dim group = spec.group_of(K);
+  ops::QuantizedMatrix matrix = {spec.format, group, shape, {}, {}};
+  switch (spec.format) {
+    case ops::WeightFormat::int8:
+      matrix.codes = arena.take(DType::u8, {M, K}, label + ".codes");
+      matrix.scales = arena.take(DType::f32, {M}, label + ".scales");
+      break;
+    case ops::WeightFormat::int4:
+      matrix.codes = arena.take(DType::u8, {M, K / 2}, label + ".codes");
+      matrix.scales = arena.take(DType::f16, {M, K / group}, label + ".scales");
+      break;
+    case ops::WeightFormat::nf4: {
+      const Dim scales = M * K / group;
+      matrix.codes = arena.take(DType::u8, {M, K / 2}, label + ".codes");
+      matrix.scales = arena.take(DType::u8, {M, K / group}, label + ".scales");
+      matrix.block_scales =
+          arena.take(DType::f32, {round_up(scales, ops::kScaleBlock) / ops::kScaleBlock},
+                     label + ".block_scales");
+      break;
+    }
+  }
+  return matrix;
+}
+
+std::string label_of(const Expansion& expansion) {
+  const std::string& name = expansion.members.front()->name;
+  return expansion.members.size() == 1
+             ? name
+             : name + " and " + std::to_string(expansion.members.size() - 1) + " more";
+}
+
+}  // namespace
+
+View Expansion::values() const {
+  const View first = members.front()->value;
+  return {first.raw(), first.dtype(), first.device(), shape};
+}
+
+void Expansion::expand(Context& ctx) const {
+  if (frozen) return ops::dequantize(ctx, ops::as_const(matrix), expanded);
+  const View from = values();
+  if (!rounds) return ops::cast(ctx, from, expanded);
+  if (!matrix.codes) {
+    return ops::fake_quantize(ctx, spec.format, spec.group_of(shape[1]), from, expanded);
+  }
+  ops::quantize(ctx, from, matrix);
+  ops::dequantize(ctx, ops::as_const(matrix), expanded);
+}
+
+void ParamStore::take_expansions(Arena& arena, DType compute, bool expands) {
+  std::map<int, Dim> sizes;  // by unit, elements
+  for (Expansion& expansion : expansions_) {
+    const bool takes_codes = expansion.spec.activations != ops::ActivationFormat::none;
+    if (expansion.frozen || takes_codes) {
+      expansion.matrix = take_matrix(arena, expansion.spec, expansion.shape, label_of(expansion));
+    }
+    sizes[expansion.unit] += round_up(expansion.shape.numel(), kAlignment);
+  }
+  if (!expands || sizes.empty()) return;
+  Dim largest = 0;
+  for (const auto& [unit, size] : sizes) largest = std::max(largest, size);
+  std::vector<View> buffers;
+  const std::size_t count = std::min<std::size_t>(kBuffers, sizes.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    buffers.push_back(arena.take(compute, {largest}, "expanded matrices"));
+  }
+  std::map<int, std::size_t> buffer_of;
+  for (const auto& [unit, size] : sizes) buffer_of[unit] = buffer_of.size() % kBuffers;
+  std::map<int, Dim> next;
+  for (Expansion& expansion : expansions_) {
+    Dim& begin = next[expansion.unit];
+    expansion.expanded = buffers[buffer_of[expansion.unit]]
+                             .slice(begin, expansion.shape.numel())
+                             .reshaped(expansion.shape);
+    begin += round_up(expansion.shape.numel(), kAlignment);
+  }
+}
+
+bool ParamStore::expands(int unit) const {
+  return std::ranges::any_of(expansions_,
+                             [&](const Expansion& e) { return e.unit == unit && e.expanded; });
+}
+
+void ParamStore::expand(Context& ctx, int unit) const {
+  for (const Expansion& expansion : expansions_) {
+    if (expansion.unit == unit && expansion.expanded) expansion.expand(ctx);
+  }
+}
+
+void ParamStore::set_rounding(bool rounds) {
+  for (Expansion& expansion : expansions_) expansion.rounds = rounds;
+}
+
+}  // namespace hyperslab::param
