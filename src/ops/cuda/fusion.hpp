@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "hyperslab/ops/matmul.hpp"
+#include "quantized_workspace.hpp"
 
 // Which ops put their activation into the GEMM on a GPU. The same functions decide when the op runs
 // and what its row in the ledger says on `meta`; they need no CUDA. Should cuBLASLt have no
@@ -22,9 +23,11 @@ inline constexpr const char* kSeparate = "separate";
 }
 
 /// A recomputed activation must have the same bits, and the epilogue's comes from the sums in f32.
+/// Few rows are no GEMM.
 [[nodiscard]] inline bool fuses_activation_forward(const Context& ctx, Activation activation,
                                                    CView pre, Dim columns) {
-  return !ctx.deterministic() && can_fuse_activation(activation, pre, columns);
+  return !ctx.deterministic() && pre.rows() > kMatrixVectorRows &&
+         can_fuse_activation(activation, pre, columns);
 }
 
 /// cuBLASLt may pass the GEMM's result through dpre before it reads pre.

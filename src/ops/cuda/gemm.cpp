@@ -49,14 +49,18 @@ Kind kind_of(Context& ctx, const Gemm& p) {
           p.a.stride, p.b.stride, p.stride_c, p.batch, flags,  alignment(p.aux)};
 }
 
+bool is_int8(const Gemm& p) { return p.in == DType::u8; }
+
 cudaDataType_t cuda_type(DType dtype) {
   switch (dtype) {
     case DType::f32: return CUDA_R_32F;
     case DType::bf16: return CUDA_R_16BF;
     case DType::f16: return CUDA_R_16F;
+    case DType::u8: return CUDA_R_8I;
+    case DType::i32: return CUDA_R_32I;
     default:
       throw Error(ExitCode::internal,
-                  "gemms on a GPU take f32, bf16 or f16, found " + std::string(name_of(dtype)));
+                  "gemms on a GPU take f32, bf16, f16 or u8, found " + std::string(name_of(dtype)));
   }
 }
 
@@ -97,12 +101,17 @@ void set_pointers(const Desc& desc, Epilogue epilogue, void* bias, void* aux) {
   if (has_aux(epilogue)) set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
 }
 
+/// What sums are in, and alpha and beta.
+std::pair<cublasComputeType_t, cudaDataType_t> arithmetic_of(Context& ctx, const Gemm& p) {
+  if (is_int8(p)) return {CUBLAS_COMPUTE_32I, CUDA_R_32I};
+  const bool tf32 = p.in == DType::f32 && ctx.tf32();
+  return {tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F};
+}
+
 Desc make_desc(Context& ctx, const Gemm& p) {
   cublasLtMatmulDesc_t raw = nullptr;
-  const bool tf32 = p.in == DType::f32 && ctx.tf32();
-  require_ok(cublasLtMatmulDescCreate(
-                 &raw, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
-             "cublasLtMatmulDescCreate");
+  const auto [compute, scalars] = arithmetic_of(ctx, p);
+  require_ok(cublasLtMatmulDescCreate(&raw, compute, scalars), "cublasLtMatmulDescCreate");
   Desc desc(raw);
   // Row-major c = a b is column-major c^T = b^T a^T: b goes first, and nothing else changes.
   const auto operation = [](Trans trans) {
@@ -179,9 +188,14 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(Context& ctx, const B
 cublasStatus_t enqueue(const Backend& backend, const Gemm& p, const GemmPlan& plan, void* c,
                        const cublasLtMatmulAlgo_t& algorithm) {
   const float beta = p.accumulate ? 1.0F : 0.0F;
-  return cublasLtMatmul(backend.lt.get(), plan.desc.get(), &p.alpha, p.b.data, plan.a.get(),
-                        p.a.data, plan.b.get(), &beta, c, plan.c.get(), c, plan.c.get(), &algorithm,
-                        backend.lt_workspace.data(), backend.lt_workspace.bytes(), backend.stream);
+  constexpr std::int32_t kOne = 1;
+  constexpr std::int32_t kZero = 0;
+  const void* const alpha_of = is_int8(p) ? static_cast<const void*>(&kOne) : &p.alpha;
+  const void* const beta_of = is_int8(p) ? static_cast<const void*>(&kZero) : &beta;
+  return cublasLtMatmul(backend.lt.get(), plan.desc.get(), alpha_of, p.b.data, plan.a.get(),
+                        p.a.data, plan.b.get(), beta_of, c, plan.c.get(), c, plan.c.get(),
+                        &algorithm, backend.lt_workspace.data(), backend.lt_workspace.bytes(),
+                        backend.stream);
 }
 
 Event make_event() {
@@ -295,7 +309,7 @@ bool multiply(Context& ctx, const Gemm& p) {
   Backend& backend = backend_of(ctx);
   const GemmPlan& plan = plan_of(ctx, backend, p);
   if (!plan.algorithm) {
-    if (p.epilogue != Epilogue::none) return false;
+    if (p.epilogue != Epilogue::none || is_int8(p)) return false;
     throw Error(ExitCode::device, std::string(p.op) + ": cuBLASLt has no algorithm for " +
                                       std::to_string(p.M) + " x " + std::to_string(p.N) + " x " +
                                       std::to_string(p.K) + " of " + std::string(name_of(p.in)) +

@@ -28,12 +28,13 @@ enum class Epilogue : std::uint8_t {
 };
 
 /// c = alpha op(a) op(b), or c += with `accumulate`, then the epilogue. op(a): (M, K), op(b):
-/// (K, N), c: (M, N). Sums are in f32.
+/// (K, N), c: (M, N). Sums are in f32. Of int8, a u8 of two's complement, sums are in i32 and
+/// exact: c = op(a) op(b) alone, without alpha, `accumulate` or epilogue.
 struct Gemm {
   std::string_view op;  ///< for messages
   Dim M = 0, N = 0, K = 0;
-  DType in = DType::f32;   ///< of a, b, bias and aux: f32, bf16 or f16
-  DType out = DType::f32;  ///< of c: `in` or f32
+  DType in = DType::f32;   ///< of a, b, bias and aux: f32, bf16, f16 or u8
+  DType out = DType::f32;  ///< of c: `in` or f32; of u8 i32
   Operand a, b;
   void* c = nullptr;
   Dim ldc = 0;
@@ -49,7 +50,7 @@ struct Gemm {
 /// Enqueues the GEMM. The first call of a kind of GEMM takes its algorithm from the table
 /// that was adopted (ops::adopt_algorithms), or asks cuBLASLt for algorithms and times them into
 /// scratch memory; later calls only enqueue. Returns false, and enqueues nothing, if cuBLASLt
-/// has no algorithm with that epilogue; without an epilogue that throws.
+/// has no algorithm with that epilogue, or for int8; without an epilogue that throws.
 bool multiply(Context& ctx, const Gemm& gemm);
 
 }  // namespace hyperslab::ops::cuda

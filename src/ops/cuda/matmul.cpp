@@ -7,6 +7,7 @@
 #include "fusion.hpp"
 #include "gemm.hpp"
 #include "library_workspace.hpp"
+#include "matrix_vector.hpp"
 #include "reduce.hpp"
 #include "workspace.hpp"
 
@@ -127,6 +128,7 @@ void matmul_columns(Context& ctx, const CColumns& a, const CColumns& b, float sc
 
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
   const auto [M, K] = weight.dims<2>("linear_forward weight");
+  if (matrix_vector(ctx, x, weight, bias, y)) return;
   Gemm p = gemm_of("linear_forward", {leading(x.shape()), M, K}, {x, Trans::no},
                    {weight, Trans::yes}, y);
   if (!bias) return multiply_or_clear(ctx, p, y);
