@@ -73,13 +73,13 @@ TEST_F(Meta, TheLedgerNamesThePathOfAnActivation) {
   const auto take = [](Arena& from, const Shape& shape) {
     return from.take(DType::bf16, shape, "operand");
   };
-  const View x = take(arena, {4, 8});
+  const View x = take(arena, {12, 8});
   const View weight = take(arena, {16, 8});
-  const View pre = take(arena, {4, 16});
-  const View y = take(arena, {4, 16});
+  const View pre = take(arena, {12, 16});
+  const View y = take(arena, {12, 16});
   const View same_offset = [&] {
-    take(scratch, {4, 8}), take(scratch, {16, 8});
-    return take(scratch, {4, 16});
+    take(scratch, {12, 8}), take(scratch, {16, 8});
+    return take(scratch, {12, 16});
   }();
   const auto paths = [&](Device planned, bool deterministic, Activation activation, View dpre) {
     Context context(Device::meta, 0, planned);

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "gpu_test.hpp"
+#include "hyperslab/ops/quantized.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+using Views = Problem::Views;
+
+class GpuQuantized : public GpuTest {};
+
+struct Format {
+  WeightFormat format;
+  Dim group;  ///< 0: the row
+};
+const std::vector<Format> kFormats = {{WeightFormat::int8, 0},   {WeightFormat::int4, 32},
+                                      {WeightFormat::int4, 64},  {WeightFormat::int4, 128},
+                                      {WeightFormat::int4, 256}, {WeightFormat::int4, 24},
+                                      {WeightFormat::int4, 6},   {WeightFormat::nf4, 64}};
+
+struct Size {
+  Dim M, K;
+};
+/// Less than a tile of rows, several block scales of nf4, long rows; and odd ones.
+const std::vector<Size> kSizes = {{1, 256}, {17, 768}, {40, 2304}, {3, 14336}, {5, 6}, {7, 1001}};
+
+Dim group_of(const Format& format, Dim K) { return format.group == 0 ? K : format.group; }
+bool holds(const Format& format, Dim K) { return K % group_of(format, K) == 0; }
+
+std::string label(const Format& format, const Size& size) {
+  return std::string(name_of(format.format)) + " in groups of " +
+         std::to_string(group_of(format, size.K)) + ", " + Shape{size.M, size.K}.str();
+}
+
+/// The three arrays of a matrix.
+struct Arrays {
+  Tensor codes, scales, block_scales;
+};
+Arrays arrays_for(const Format& format, const Size& size) {
+  const Shape shape = {size.M, size.K};
+  const Dim groups = shape.numel() / group_of(format, size.K);
+  const bool is_int8 = format.format == WeightFormat::int8;
+  const bool is_nf4 = format.format == WeightFormat::nf4;
+  const DType scale = is_int8 ? DType::f32 : is_nf4 ? DType::u8 : DType::f16;
+  Arrays out;
+  out.codes = filled_tensor(DType::u8, {size.M, is_int8 ? size.K : size.K / 2}, 3);
+  out.scales = filled_tensor(scale, {groups}, 3);
+  out.block_scales = filled_tensor(DType::f32, {(groups + kScaleBlock - 1) / kScaleBlock}, 3);
+  return out;
+}
+QuantizedMatrix matrix_of(const Format& format, const Size& size, View codes, View scales,
+                          View block_scales) {
+  return {format.format,    group_of(format, size.K),
+          {size.M, size.K}, codes,
+          scales,           format.format == WeightFormat::nf4 ? block_scales : View()};
+}
+
+/// Normals of mixed magnitude, with a group of zeros and with ties.
+Tensor weights(DType dtype, const Size& size) {
+  Tensor out = random_tensor(dtype, {size.M, size.K}, 11, 0.02);
+  auto values = to_doubles(out.view());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i / 64 % 5 == 3) values[i] = 0;
+    if (i / 64 % 7 == 2) values[i] *= 30;
+    if (i / 64 % 7 == 4) values[i] = (double(i % 15) - 7.0) / 2;
+  }
+  return tensor_of(dtype, {size.M, size.K}, values);
+}
+
+/// Arrays filled on the CPU.
+Arrays quantized_on_cpu(const Format& format, const Size& size, DType dtype) {
+  Arrays out = arrays_for(format, size);
+  Context ctx(Device::cpu);
+  const Tensor weight = weights(dtype, size);
+  quantize(ctx, weight.view(),
+           matrix_of(format, size, out.codes.view(), out.scales.view(), out.block_scales.view()));
+  return out;
+}
+
+constexpr std::size_t kWorkspace = std::size_t{64} << 20;
+
+/// The same call on the CPU, in the same dtypes.
+std::vector<Tensor> on_cpu(const std::vector<const Tensor*>& operands, const Problem::Call& call) {
+  Context ctx(Device::cpu, kWorkspace);
+  std::vector<Tensor> out;
+  Views views;
+  for (const Tensor* operand : operands) {
+    out.push_back(operand->clone());
+    views.push_back(out.back().view());
+  }
+  call(ctx, views);
+  return out;
+}
+
+/// EXPECTs the bits of the CPU in every operand, aligned and not.
+void expect_same_bits(DType dtype, const std::vector<const Tensor*>& operands,
+                      const Problem::Call& call, const std::string& what) {
+  Problem problem(dtype);
+  for (const Tensor* operand : operands) problem.in_out(operand->clone());
+  const auto expected = on_cpu(operands, call);
+  for (const Dim offset : {0, 1}) {
+    const auto found = problem.on_gpu(call, offset);
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      EXPECT_TRUE(same_bits(found[i].view(), expected[i].view()))
+          << what << " of " << name_of(dtype) << ", operand " << i << ", offset " << offset;
+    }
+  }
+}
+
+template <class Body>
+void for_all(const Body& body) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Format& format : kFormats) {
+      for (const Size& size : kSizes) {
+        if (holds(format, size.K)) body(dtype, format, size);
+      }
+    }
+  }
+}
+
+TEST_F(GpuQuantized, QuantizeHasTheBitsOfTheCpu) {
+  for_all([](DType dtype, const Format& format, const Size& size) {
+    const Tensor weight = weights(dtype, size);
+    const Arrays out = arrays_for(format, size);
+    expect_same_bits(
+        dtype, {&weight, &out.codes, &out.scales, &out.block_scales},
+        [&](Context& ctx, const Views& v) {
+          quantize(ctx, v[0], matrix_of(format, size, v[1], v[2], v[3]));
+        },
+        "quantize to " + label(format, size));
+  });
+}
+
+TEST_F(GpuQuantized, DequantizeHasTheBitsOfTheCpu) {
+  for_all([](DType dtype, const Format& format, const Size& size) {
+    const Arrays in = quantized_on_cpu(format, size, dtype);
+    const Tensor out = poisoned(dtype, {size.M, size.K});
+    expect_same_bits(
+        dtype, {&in.codes, &in.scales, &in.block_scales, &out},
+        [&](Context& ctx, const Views& v) {
+          dequantize(ctx, as_const(matrix_of(format, size, v[0], v[1], v[2])), v[3]);
+        },
+        "dequantize from " + label(format, size));
+  });
+}
+
+TEST_F(GpuQuantized, FakeQuantizeHasTheBitsOfTheCpuAndOfBothSteps) {
+  for_all([](DType dtype, const Format& format, const Size& size) {
+    const Tensor weight = weights(dtype, size);
+    const Tensor out = poisoned(dtype, {size.M, size.K});
+    const auto fake = [&](Context& ctx, const Views& v) {
+      fake_quantize(ctx, format.format, group_of(format, size.K), v[0], v[1]);
+      fake_quantize(ctx, format.format, group_of(format, size.K), v[0], v[0]);  // in place
+    };
+    expect_same_bits(dtype, {&weight, &out}, fake, "fake_quantize to " + label(format, size));
+    const Arrays arrays = arrays_for(format, size);
+    Problem both(dtype);
+    both.input(weight.clone())
+        .input(arrays.codes.clone())
+        .input(arrays.scales.clone())
+        .input(arrays.block_scales.clone())
+        .output(dtype, {size.M, size.K})
+        .output(dtype, {size.M, size.K});
+    const auto found = both.on_gpu([&](Context& ctx, const Views& v) {
+      const QuantizedMatrix matrix = matrix_of(format, size, v[1], v[2], v[3]);
+      quantize(ctx, v[0], matrix);
+      dequantize(ctx, as_const(matrix), v[4]);
+      fake_quantize(ctx, format.format, matrix.group, v[0], v[5]);
+    });
+    EXPECT_TRUE(same_bits(found[4].view(), found[5].view())) << label(format, size);
+  });
+}
+
+/// A product with weights that the CPU made.
+struct Product {
+  DType dtype;
+  Format format;
+  Size size;
+  Dim rows;
+  bool bias;
+  ActivationFormat activations = ActivationFormat::none;
+
+  [[nodiscard]] std::string str() const {
+    return std::to_string(rows) + " rows" + (bias ? " and a bias" : "") + ", " +
+           std::string(name_of(dtype)) + " by " + label(format, size);
+  }
+  /// Operands x, bias, codes, scales, block scales, y.
+  [[nodiscard]] std::vector<Tensor> operands() const {
+    Arrays arrays = quantized_on_cpu(format, size, DType::f32);
+    std::vector<Tensor> out;
+    out.push_back(random_tensor(dtype, {rows, size.K}, 1, 1 / std::sqrt(double(size.K))));
+    out.push_back(random_tensor(dtype, {size.M}, 3));
+    out.push_back(std::move(arrays.codes));
+    out.push_back(std::move(arrays.scales));
+    out.push_back(std::move(arrays.block_scales));
+    out.push_back(poisoned(dtype, {rows, size.M}));
+    return out;
+  }
+  [[nodiscard]] Problem::Call call() const {
+    return [*this](Context& ctx, const Views& v) {
+      quantized_linear_forward(ctx, v[0], as_const(matrix_of(format, size, v[2], v[3], v[4])),
+                               bias ? CView(v[1]) : CView(), activations, v[5]);
+    };
+  }
+};
+
+TEST_F(GpuQuantized, LinearMatchesTheOracle) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Format& format : kFormats) {
+      for (const Size& size : kSizes) {
+        if (!holds(format, size.K)) continue;
+        for (const Dim rows : {1, 2, 5, 8, 9, 33}) {
+          const Product product = {dtype, format, size, rows, rows % 2 == 1};
+          auto operands = product.operands();
+          Problem problem(dtype);
+          problem.input(std::move(operands[0])).input(std::move(operands[1]));
+          for (const std::size_t i : {2, 3, 4}) problem.fixed(std::move(operands[i]));
+          problem.in_out(std::move(operands[5]));
+          problem.expect_match(product.call(), "quantized_linear_forward of " + product.str());
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuQuantized, CodesAtOddAddressesMultiplyToo) {
+  for (const Format& format : kFormats) {
+    for (const Dim rows : {3, 20}) {
+      const Product product = {DType::bf16, format, {17, 2304}, rows, true};
+      if (!holds(format, 2304)) continue;
+      Problem problem(DType::bf16);
+      for (Tensor& operand : product.operands()) problem.input(std::move(operand));
+      const auto straight = problem.on_gpu(product.call());
+      const auto odd = problem.on_gpu(product.call(), 1);
+      EXPECT_LE(relative_difference(odd[5].view(), straight[5].view()), tolerance(DType::bf16))
+          << product.str();
+    }
+  }
+}
+
+TEST_F(GpuQuantized, Int8ActivationsHaveTheBitsOfTheCpu) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Size& size : std::vector<Size>{
+             {1, 16}, {17, 768}, {64, 2304}, {40, 14336}, {5, 6}, {7, 1001}, {12, 20}}) {
+      for (const Dim rows : {1, 3, 8, 9, 64, 130}) {
+        for (const bool bias : {false, true}) {
+          const Product product = {dtype, {WeightFormat::int8, 0},       size, rows,
+                                   bias,  ActivationFormat::dynamic_int8};
+          const auto operands = product.operands();
+          std::vector<const Tensor*> pointers;
+          for (const Tensor& operand : operands) pointers.push_back(&operand);
+          expect_same_bits(dtype, pointers, product.call(), product.str());
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab::ops
