@@ -163,7 +163,7 @@ void Stage::backward(Context& ctx, SlotId id, int unit, const StepViews& step,
                                 .d = slot.d});
 }
 
-void Stage::decode(Context& ctx, View tokens, Dim past, View logits) {
+void Stage::decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits) {
   require(options_.cache && !options_.training, "this stage was planned without a cache");
   require(options_.tensor.is_alone() && units() == architecture_->units(),
           "generation takes the whole model");

@@ -38,8 +38,8 @@ ops::Dropout Embedding::dropout(const BatchInfo& batch, CView x) const {
                    x);
 }
 
-void Embedding::forward(Context& ctx, CView tokens, Dim first_position, const BatchInfo& batch,
-                        const Scratch& scratch, View y) const {
+void Embedding::forward(Context& ctx, CView tokens, const ops::TokenPosition& first_position,
+                        const BatchInfo& batch, const Scratch& scratch, View y) const {
   const Scope scope(ctx.recorder(), kEmbeddingComponent);
   const TensorGroup& group = config_.group;
   CView positions = positions_ ? positions_.value() : fixed_positions_;

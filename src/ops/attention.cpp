@@ -83,14 +83,15 @@ void rope_table(Context& ctx, float theta, View cosines, View sines) {
   dispatch<cuda::rope_table, cpu::rope_table>(ctx, theta, cosines, sines);
 }
 
-void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Dim first_position,
-          Rotation rotation, View qkv) {
+void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
+          const TokenPosition& first_position, Rotation rotation, View qkv) {
   const auto [B, T] = require_packed(ctx, layout, qkv, "rope qkv");
   require(layout.head_width % 2 == 0, "rope layout: expected an even head width");
   const Dim T_max = cosines.dims<2>("rope cosines")[0];
   require_tables(ctx, cosines, sines, T_max, layout.head_width / 2);
   require_dtype(ctx, cosines, statistic_dtype(qkv.dtype()), "rope cosines");
-  require(first_position >= 0 && first_position + T <= T_max,
+  require_position(ctx, first_position, "rope first_position");
+  require(first_position.value + T <= T_max,
           "rope first_position: the table of angles ends before the sequence");
   const Dim pairs = B * T * (layout.heads + layout.kv_heads) * (layout.head_width / 2);
   if (on_meta(ctx, "rope", 6.0 * static_cast<double>(pairs), {qkv, cosines, sines})) return;
@@ -190,16 +191,17 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
   const Shape shape = {B, T_max, layout.kv_heads * layout.head_width};
   require_operand(ctx, cache.keys, shape, qkv.dtype(), "attention_cached_forward keys");
   require_operand(ctx, cache.values, shape, qkv.dtype(), "attention_cached_forward values");
-  require(cache.past >= 0 && cache.past + T <= T_max,
+  require_position(ctx, cache.past, "attention_cached_forward past");
+  require(cache.past.value + T <= T_max,
           "attention_cached_forward past: the cache ends before the new tokens");
   require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_cached_forward out");
   const double flops = 4.0 * static_cast<double>(B * layout.heads * layout.head_width) *
-                       cached_scores(mask, T, cache.past);
+                       cached_scores(mask, T, cache.past.value);
   if (on_meta(ctx, "attention_cached_forward", flops, {qkv, cache.keys, cache.values, out},
               workspace_for(
                   ctx, cpu::attention_forward_workspace(ctx.threads(), layout, T_max, qkv.dtype()),
-                  0))) {
+                  cuda::attention_cached_workspace(layout, B * T, T_max)))) {
     return;
   }
   dispatch<cuda::attention_cached_forward, cpu::attention_cached_forward>(ctx, layout, mask, qkv,

@@ -21,7 +21,8 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
     require_dtype(ctx, positions, table.dtype(), "embedding_forward positions");
     const Dim T_max = positions.dims<2>("embedding_forward positions")[0];
     require_shape(positions, {T_max, C}, "embedding_forward positions");
-    require(first_position >= 0 && first_position + T <= T_max,
+    require_position(ctx, first_position, "embedding_forward first_position");
+    require(first_position.value + T <= T_max,
             "embedding_forward first_position: the table of positions ends before the sequence");
   }
   require_operand(ctx, y, {B, T, C}, table.dtype(), "embedding_forward y");

@@ -98,7 +98,7 @@ class Stage {
 
   /// Generation: tokens: (B, T_new) i32, `past` tokens are in the cache; logits: (B, columns) of
   /// the last token. Needs options.cache and the whole model.
-  void decode(Context& ctx, View tokens, Dim past, View logits);
+  void decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits);
   /// Columns of decode's logits, with padding.
   [[nodiscard]] Dim logits_columns() const { return units_.back().unit->logits_columns(); }
 

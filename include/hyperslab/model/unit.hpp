@@ -42,9 +42,9 @@ struct UnitCall {
   StepViews step = {};
   Accumulate accumulate = Accumulate::no;  ///< of parameter gradients
   nn::BackwardPart part = nn::BackwardPart::both;
-  View d = {};       ///< stream: the gradient of the residual stream, see Unit::backward
-  Dim past = 0;      ///< Mode::decode: tokens in the cache
-  View logits = {};  ///< Mode::decode, of the last unit: (B, logits_columns())
+  View d = {};                ///< stream: the gradient of the residual stream, see Unit::backward
+  ops::TokenPosition past{};  ///< Mode::decode: tokens in the cache
+  View logits = {};           ///< Mode::decode, of the last unit: (B, logits_columns())
 };
 
 /// A part of a model between two points at which its residual stream may be handed to another rank:

@@ -89,7 +89,9 @@ struct ForwardPass {
   std::optional<ops::KeyValueCache> cache = std::nullopt;
 
   /// Position of the first token in its sample.
-  [[nodiscard]] Dim first_position() const { return cache ? cache->past : 0; }
+  [[nodiscard]] ops::TokenPosition first_position() const {
+    return cache ? cache->past : ops::TokenPosition();
+  }
 };
 
 /// What a backward pass takes besides its operands.

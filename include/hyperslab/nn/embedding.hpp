@@ -38,8 +38,8 @@ class Embedding {
   /// The fixed table (T_max, C) is given by the owner of the constants; absent otherwise.
   void set_fixed_positions(CView table) { fixed_positions_ = table; }
   /// tokens: (B, T) i32 -> y: the stream.
-  void forward(Context& ctx, CView tokens, Dim first_position, const BatchInfo& batch,
-               const Scratch& scratch, View y) const;
+  void forward(Context& ctx, CView tokens, const ops::TokenPosition& first_position,
+               const BatchInfo& batch, const Scratch& scratch, View y) const;
   /// dy: the stream's gradient, overwritten by its masked self if dropout acts. sort_index:
   /// see ops::embedding_backward. `table_accumulate` differs from the pass's if the head has
   /// already written to a tied table.

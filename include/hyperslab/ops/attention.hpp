@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "hyperslab/ops/dropout.hpp"
+#include "hyperslab/ops/token_position.hpp"
 
 namespace hyperslab::ops {
 
@@ -25,8 +26,8 @@ void rope_table(Context& ctx, float theta, View cosines, View sines);
 /// layout of Hugging Face's Llama). qkv: (B, T, packed); row t uses position first_position + t.
 /// `inverse` rotates back, which is the backward pass.
 enum class Rotation : std::uint8_t { forward, inverse };
-void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Dim first_position,
-          Rotation rotation, View qkv);
+void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
+          const TokenPosition& first_position, Rotation rotation, View qkv);
 
 /// Whether attention_forward and attention_backward take these operands on a GPU (cuDNN does not
 /// take fp32, and head widths only in multiples of 8 up to 256).
@@ -84,7 +85,7 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout, const 
 struct KeyValueCache {
   View keys;
   View values;
-  Dim past = 0;
+  TokenPosition past;
 };
 /// Attention of new tokens on a cache, for generation: writes the keys and values of qkv to rows
 /// [past, past + T_new) of the cache, then attends to all rows up to there; a causal mask hides

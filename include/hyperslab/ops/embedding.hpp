@@ -2,6 +2,7 @@
 #pragma once
 
 #include "hyperslab/ops/matmul.hpp"
+#include "hyperslab/ops/token_position.hpp"
 #include "hyperslab/ops/vocabulary.hpp"
 
 namespace hyperslab::ops {
@@ -11,7 +12,7 @@ struct EmbeddingTables {
   CView table;
   VocabularyShard shard;
   CView positions{};
-  Dim first_position = 0;
+  TokenPosition first_position{};
 };
 
 /// y[b, t] = scale * table[tokens[b, t] - shard.first] + positions[first_position + t]. A token

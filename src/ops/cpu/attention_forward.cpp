@@ -221,12 +221,12 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
   with_real(qkv.dtype(), "attention_cached_forward", [&]<class T>(T) {
     const auto [B, T_max, width] = cache.keys.dims<3>("attention_cached_forward keys");
     const Dim key_column = layout.heads * layout.head_width;
-    append<T>(layout, qkv, key_column, cache.past, cache.keys);
-    append<T>(layout, qkv, key_column + width, cache.past, cache.values);
+    append<T>(layout, qkv, key_column, cache.past.value, cache.keys);
+    append<T>(layout, qkv, key_column + width, cache.past.value, cache.values);
     const ForwardCall<T> call = {layout,
                                  mask.kind == AttentionMask::Kind::causal,
                                  qkv.shape()[1],
-                                 cache.past,
+                                 cache.past.value,
                                  qkv.data<T>(),
                                  cache.keys.data<T>(),
                                  cache.values.data<T>(),

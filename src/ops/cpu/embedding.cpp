@@ -109,7 +109,7 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
         const Dim row = ids[i] - shard.first;
         const bool here = row >= 0 && row < shard.count;
         const T* position =
-            positions ? positions + (tables.first_position + i % T_tokens) * C : nullptr;
+            positions ? positions + (tables.first_position.value + i % T_tokens) * C : nullptr;
         look_up(here ? table + row * C : nullptr, position, C, T(scale), y.data<T>() + i * C);
       }
     });

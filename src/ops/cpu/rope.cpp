@@ -21,8 +21,8 @@ void rope_table(Context&, float theta, View cosines, View sines) {
   });
 }
 
-void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Dim first_position,
-          Rotation rotation, View qkv) {
+void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
+          const TokenPosition& first_position, Rotation rotation, View qkv) {
   with_real(qkv.dtype(), "rope", [&]<class T>(T) {
     const auto [B, T_tokens, width] = qkv.dims<3>("rope qkv");
     const Dim half = layout.head_width / 2;
@@ -30,7 +30,7 @@ void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Di
     const T sign = rotation == Rotation::forward ? T(1) : T(-1);
     const auto rows = [&, T_tokens = T_tokens, width = width](int, Dim begin, Dim end) {
       for (Dim row = begin; row < end; ++row) {
-        const Dim position = first_position + row % T_tokens;
+        const Dim position = first_position.value + row % T_tokens;
         const T* cosine = cosines.data<T>() + position * half;
         const T* sine = sines.data<T>() + position * half;
         for (Dim head = 0; head < rotated; ++head) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels_common.cuh"
 #include "kernels_softmax.cuh"
+#include "library_workspace.hpp"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -8,6 +9,7 @@ namespace {
 constexpr int kWarps = 8;       // that share the keys of one query
 constexpr int kKeysAtOnce = 4;  // whose dot products are in flight in a warp
 constexpr Dim kMaxHeadWidth = 1024;
+constexpr Dim kLeastKeys = 64;  // of a split that is not the last
 
 template <class T>
 struct CachedCall {
@@ -16,7 +18,7 @@ struct CachedCall {
   Dim head_width;
   Dim packed;
   Dim new_tokens;
-  Dim past;
+  LivePosition past;
   Dim max_tokens;
   bool causal;
   float scale;
@@ -24,6 +26,18 @@ struct CachedCall {
   T* key_cache;
   T* value_cache;
   T* out;
+  Dim splits;      ///< blocks that share the keys of a query
+  float* partial;  ///< if there are several: (queries, heads, splits, width + 2)
+
+  /// Keys that a new token sees.
+  [[nodiscard]] __device__ Dim end_of(Dim token) const {
+    return past.get() + (causal ? token + 1 : new_tokens);
+  }
+  /// Keys of each split but the last, so that few keys lie with few splits.
+  [[nodiscard]] __device__ Dim keys_of_split(Dim end) const {
+    const Dim share = (end + splits - 1) / splits;
+    return share < kLeastKeys ? kLeastKeys : share;
+  }
 };
 
 /// Element i of the new rows of both caches.
@@ -39,7 +53,7 @@ struct Append {
     const Dim sample = row / call.new_tokens;
     const Dim token = row - sample * call.new_tokens;
     const T* from = call.qkv + row * call.packed + call.heads * call.head_width + column;
-    const Dim to = (sample * call.max_tokens + call.past + token) * width + column;
+    const Dim to = (sample * call.max_tokens + call.past.get() + token) * width + column;
     call.key_cache[to] = from[0];
     call.value_cache[to] = from[width];
   }
@@ -112,7 +126,7 @@ __global__ void __launch_bounds__(32 * kWarps) attend_kernel(CachedCall<T> call)
   }
   for (Dim c = threadIdx.x; c < D; c += 32) part.values[c] = 0;
   __syncthreads();
-  const Dim end = call.past + (call.causal ? token + 1 : call.new_tokens);
+  const Dim end = call.end_of(token);
   const CachedHead<T> cached = {call.key_cache + cache, call.value_cache + cache, row, D, end};
   for (Dim key = threadIdx.y; key < end; key += kWarps * kKeysAtOnce) {
     add_keys(shared, cached, key, part);
@@ -134,6 +148,190 @@ __global__ void __launch_bounds__(32 * kWarps) attend_kernel(CachedCall<T> call)
   }
 }
 
+/// What a team of lanes has of one query: kWidth columns of the sum of its values, a lane.
+template <int kWidth>
+struct TeamSum {
+  float top = -INFINITY;
+  float sum = 0;
+  float values[kWidth] = {};
+
+  /// Adds keys by their scores, -infinity for those that are not there.
+  template <int kKeys, class T>
+  __device__ void add(const float (&score)[kKeys], const Vec<T, kWidth> (&value)[kKeys]) {
+    float larger = top;
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k) larger = fmaxf(larger, score[k]);
+    if (larger == -INFINITY) return;
+    const float shrink = expf(top - larger);
+    top = larger;
+    sum *= shrink;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) values[i] *= shrink;
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k) {
+      const float weight = expf(score[k] - top);
+      sum += weight;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) values[i] += weight * to_real(value[k].at[i]);
+    }
+  }
+};
+
+/// Keys [begin, end) of one head of the cache; teams of kLanes lanes take keys in turn, each lane
+/// 16 bytes of a row.
+template <int kLanes, class T>
+__device__ TeamSum<kVector<T>> attend_team(const float (&q)[kVector<T>], const CachedHead<T>& head,
+                                           Dim begin) {
+  constexpr int N = kVector<T>;
+  constexpr int kTeams = kWarps * 32 / kLanes;
+  const unsigned thread = threadIdx.y * 32 + threadIdx.x;
+  const Dim column = thread % kLanes * N;
+  TeamSum<N> part;
+  // The bound is that of the whole block, so that all lanes take part in the sums.
+  for (Dim first = begin; first < head.end; first += kTeams * kKeysAtOnce) {
+    Vec<T, N> keys[kKeysAtOnce] = {};
+    Vec<T, N> values[kKeysAtOnce] = {};
+#pragma unroll
+    for (int k = 0; k < kKeysAtOnce; ++k) {
+      const Dim j = first + k * kTeams + thread / kLanes;
+      if (j >= head.end) continue;
+      keys[k] = load_raw<N>(head.keys + j * head.row + column);
+      values[k] = load_raw<N>(head.values + j * head.row + column);
+    }
+    float score[kKeysAtOnce];
+#pragma unroll
+    for (int k = 0; k < kKeysAtOnce; ++k) {
+      float dot = 0;
+#pragma unroll
+      for (int i = 0; i < N; ++i) dot += q[i] * to_real(keys[k].at[i]);
+#pragma unroll
+      for (int offset = kLanes / 2; offset > 0; offset >>= 1) {
+        dot += __shfl_xor_sync(0xFFFFFFFFU, dot, offset);
+      }
+      score[k] = first + k * kTeams + thread / kLanes < head.end ? dot : -INFINITY;
+    }
+    part.add(score, values);
+  }
+  return part;
+}
+
+/// Block (new token and split, head, sample), of heads that are kLanes * 16 bytes wide.
+template <int kLanes, class T>
+__global__ void __launch_bounds__(32 * kWarps) attend_split_kernel(CachedCall<T> call) {
+  constexpr int N = kVector<T>;
+  constexpr int D = kLanes * N;
+  constexpr int kTeams = kWarps * 32 / kLanes;
+  __shared__ float values[kTeams][D];
+  __shared__ float tops[kTeams];
+  __shared__ float sums[kTeams];
+  const Dim token = blockIdx.x / call.splits;
+  const Dim split = blockIdx.x - token * call.splits;
+  const Dim head = blockIdx.y;
+  const Dim sample = blockIdx.z;
+  const Dim query = sample * call.new_tokens + token;
+  const Dim end = call.end_of(token);
+  const Dim share = call.keys_of_split(end);
+  const Dim begin = split * share;
+  if (begin >= end) return;
+  const unsigned thread = threadIdx.y * 32 + threadIdx.x;
+  float q[N];
+  load<N>(call.qkv + query * call.packed + head * D + thread % kLanes * N, q);
+#pragma unroll
+  for (int i = 0; i < N; ++i) q[i] *= call.scale;
+  const Dim row = call.kv_heads * D;
+  const Dim cache = sample * call.max_tokens * row + head / (call.heads / call.kv_heads) * D;
+  const CachedHead<T> cached = {call.key_cache + cache, call.value_cache + cache, row, D,
+                                min(end, begin + share)};
+  const TeamSum<N> part = attend_team<kLanes>(q, cached, begin);
+  const unsigned team = thread / kLanes;
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[team][thread % kLanes * N + i] = part.values[i];
+  if (thread % kLanes == 0) {
+    tops[team] = part.top;
+    sums[team] = part.sum;
+  }
+  __syncthreads();
+  OnlineSum<false> total;
+  for (int i = 0; i < kTeams; ++i) {
+    if (sums[i] > 0) total.merge(tops[i], sums[i]);  // a team without keys has none
+  }
+  for (unsigned c = thread; c < D; c += 32 * kWarps) {
+    float value = 0;
+    for (int i = 0; i < kTeams; ++i) {
+      if (sums[i] > 0) value += expf(tops[i] - total.top) * values[i][c];
+    }
+    if (call.splits == 1) {
+      call.out[(query * call.heads + head) * D + c] = from_real<T>(value / total.sum);
+    } else {
+      float* partial = call.partial + ((query * call.heads + head) * call.splits + split) * (D + 2);
+      partial[c] = value;
+      if (c == 0) {
+        partial[D] = total.top;
+        partial[D + 1] = total.sum;
+      }
+    }
+  }
+}
+
+/// Block (new token, head, sample): the splits that have keys, in their order.
+template <class T>
+__global__ void __launch_bounds__(128) merge_splits_kernel(CachedCall<T> call) {
+  const Dim D = call.head_width;
+  const Dim query = blockIdx.z * call.new_tokens + blockIdx.x;
+  const Dim index = query * call.heads + blockIdx.y;
+  const Dim end = call.end_of(blockIdx.x);
+  const Dim share = call.keys_of_split(end);
+  const Dim splits = (end + share - 1) / share;
+  const float* partial = call.partial + index * call.splits * (D + 2);
+  OnlineSum<false> total;
+  for (Dim i = 0; i < splits; ++i) {
+    total.merge(partial[i * (D + 2) + D], partial[i * (D + 2) + D + 1]);
+  }
+  for (Dim c = threadIdx.x; c < D; c += blockDim.x) {
+    float value = 0;
+    for (Dim i = 0; i < splits; ++i) {
+      value += expf(partial[i * (D + 2) + D] - total.top) * partial[i * (D + 2) + c];
+    }
+    call.out[index * D + c] = from_real<T>(value / total.sum);
+  }
+}
+
+template <class T>
+dim3 blocks_of(const CachedCall<T>& call, Dim splits, Dim B) {
+  return {static_cast<unsigned>(call.new_tokens * splits), static_cast<unsigned>(call.heads),
+          static_cast<unsigned>(B)};
+}
+
+template <int kLanes, class T>
+void launch_splits(Context& ctx, const CachedCall<T>& call, Dim B) {
+  CUstream_st* stream = ctx.stream().cuda();
+  attend_split_kernel<kLanes>
+      <<<blocks_of(call, call.splits, B), dim3(32, kWarps), 0, stream>>>(call);
+  if (call.splits == 1) return;
+  merge_splits_kernel<<<blocks_of(call, 1, B), 128, 0, stream>>>(call);
+}
+
+/// Heads of a power of two of 16 bytes, up to a warp's; false: of another width, or not aligned.
+template <class T>
+bool attend_in_splits(Context& ctx, const CachedCall<T>& call, Dim B) {
+  if (!aligned(call.qkv, call.key_cache, call.value_cache)) return false;
+  switch (call.head_width % kVector<T> == 0 ? call.head_width / kVector<T> : 0) {
+    case 4: launch_splits<4>(ctx, call, B); return true;
+    case 8: launch_splits<8>(ctx, call, B); return true;
+    case 16: launch_splits<16>(ctx, call, B); return true;
+    case 32: launch_splits<32>(ctx, call, B); return true;
+    default: return false;
+  }
+}
+
+template <class T>
+void attend(Context& ctx, const CachedCall<T>& call, Dim B) {
+  if (attend_in_splits(ctx, call, B)) return;
+  const std::size_t shared =
+      static_cast<std::size_t>((kWarps + 1) * call.head_width) * sizeof(float);
+  attend_kernel<<<blocks_of(call, 1, B), dim3(32, kWarps), shared, ctx.stream().cuda()>>>(call);
+}
+
 }  // namespace
 
 void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
@@ -144,26 +342,27 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
   if (out.numel() == 0) return;
   with_element(qkv.dtype(), kName, [&]<class T>(T) {
     const auto [B, new_tokens, packed] = qkv.dims<3>("attention_cached_forward qkv");
-    const CachedCall<T> call = {layout.heads,
-                                layout.kv_heads,
-                                layout.head_width,
-                                packed,
-                                new_tokens,
-                                cache.past,
-                                cache.keys.shape()[1],
-                                mask.kind == AttentionMask::Kind::causal,
-                                1.0F / std::sqrt(static_cast<float>(layout.head_width)),
-                                qkv.data<T>(),
-                                cache.keys.data<T>(),
-                                cache.values.data<T>(),
-                                out.data<T>()};
+    const Dim rows = cache.keys.shape()[1];
+    const CachedCall<T> call = {
+        layout.heads,
+        layout.kv_heads,
+        layout.head_width,
+        packed,
+        new_tokens,
+        live_position(cache.past),
+        rows,
+        mask.kind == AttentionMask::Kind::causal,
+        1.0F / std::sqrt(static_cast<float>(layout.head_width)),
+        qkv.data<T>(),
+        cache.keys.data<T>(),
+        cache.values.data<T>(),
+        out.data<T>(),
+        attention_cached_splits(layout, B * new_tokens, rows),
+        static_cast<float*>(
+            ctx.workspace(kName, attention_cached_workspace(layout, B * new_tokens, rows)))};
     const Dim width = layout.kv_heads * layout.head_width;
     for_each(ctx, kName, B * new_tokens * width, false, Append<T>{call, width});
-    const dim3 blocks(static_cast<unsigned>(new_tokens), static_cast<unsigned>(layout.heads),
-                      static_cast<unsigned>(B));
-    const std::size_t shared =
-        static_cast<std::size_t>((kWarps + 1) * layout.head_width) * sizeof(float);
-    attend_kernel<<<blocks, dim3(32, kWarps), shared, ctx.stream().cuda()>>>(call);
+    attend(ctx, call, B);
     check_launch(kName);
   });
 }

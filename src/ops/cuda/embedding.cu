@@ -19,7 +19,7 @@ struct Lookup {
   VocabularyShard shard;
   Dim C;
   Dim tokens_in_sample;
-  Dim first_position;
+  LivePosition first_position;
   float scale;
   T* y;
   template <int N>
@@ -40,7 +40,8 @@ struct Lookup {
     }
     if (positions != nullptr) {
       float at_position[N];
-      load<N>(positions + (first_position + index % tokens_in_sample) * C + column, at_position);
+      load<N>(positions + (first_position.get() + index % tokens_in_sample) * C + column,
+              at_position);
 #pragma unroll
       for (int k = 0; k < N; ++k) value[k] += at_position[k];
     }
@@ -214,7 +215,7 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
                           tables.shard,
                           tables.table.shape()[1],
                           tokens.shape()[1],
-                          tables.first_position,
+                          live_position(tables.first_position),
                           scale,
                           y.data<T>()};
     const bool vectors = op.C % kVector<T> == 0 && aligned(op.table, op.positions, op.y);

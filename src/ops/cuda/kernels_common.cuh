@@ -100,6 +100,16 @@ T* optional_data(View view) {
   return view ? view.data<T>() : nullptr;
 }
 
+/// A position as kernels read it.
+struct LivePosition {
+  Dim value;
+  const std::int32_t* live;
+  [[nodiscard]] __device__ Dim get() const { return live == nullptr ? value : *live; }
+};
+[[nodiscard]] inline LivePosition live_position(const TokenPosition& position) {
+  return {position.value, optional_data<std::int32_t>(position.live)};
+}
+
 template <int N, class Op>
 __global__ void __launch_bounds__(256) each_kernel(Op op, Dim count) {
   const Dim first = static_cast<Dim>(blockIdx.x) * blockDim.x + threadIdx.x;

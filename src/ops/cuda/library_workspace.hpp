@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "hyperslab/core/machine.hpp"
 #include "hyperslab/ops/attention.hpp"
 
 // Scratch memory of the ops that NVIDIA's libraries compute. What cuDNN asks for is known only on a
@@ -47,6 +48,23 @@ inline constexpr std::size_t kCudnnSlack = std::size_t{16} << 20;
   const std::size_t copies = layout.heads == layout.kv_heads ? 1 : 3;
   return kCudnnSlack + copies * head_bytes + 2 * rows * sizeof(float) +
          (deterministic ? rows * padded_to(T, 128) * 2 : 0);
+}
+
+/// Parts into which the keys of a query are cut, for `queries` of all samples and a cache of so
+/// many rows: enough blocks for a GPU, of 64 keys at least.
+[[nodiscard]] constexpr Dim attention_cached_splits(const HeadLayout& layout, Dim queries,
+                                                    Dim rows) {
+  const Dim blocks = std::max<Dim>(1, queries * layout.heads);
+  return std::max<Dim>(1,
+                       std::min((4 * kReferenceMultiprocessors + blocks - 1) / blocks, rows / 64));
+}
+/// Of each part the values, the largest score and the sum, in f32; none if there is but one.
+[[nodiscard]] constexpr std::size_t attention_cached_workspace(const HeadLayout& layout,
+                                                               Dim queries, Dim rows) {
+  const Dim splits = attention_cached_splits(layout, queries, rows);
+  if (splits == 1) return 0;
+  return static_cast<std::size_t>(queries * layout.heads * splits * (layout.head_width + 2)) *
+         sizeof(float);
 }
 
 /// The reference path needs none without dropout, with it one sample's dropped probabilities.

@@ -28,7 +28,7 @@ struct Rotate {
   Dim rotated;  // heads and kv_heads
   Dim tokens;
   Dim packed;
-  Dim first_position;
+  LivePosition first_position;
   float sign;
   const float* cosines;
   const float* sines;
@@ -39,7 +39,7 @@ struct Rotate {
     const Dim column = i - head_of_all * half;
     const Dim row = head_of_all / rotated;
     const Dim head = head_of_all - row * rotated;
-    const Dim angle = (first_position + row % tokens) * half + column;
+    const Dim angle = (first_position.get() + row % tokens) * half + column;
     T* low = qkv + row * packed + head * 2 * half + column;
     float a[N];
     float b[N];
@@ -70,8 +70,8 @@ void rope_table(Context& ctx, float theta, View cosines, View sines) {
   });
 }
 
-void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Dim first_position,
-          Rotation rotation, View qkv) {
+void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
+          const TokenPosition& first_position, Rotation rotation, View qkv) {
   with_element(qkv.dtype(), "rope", [&]<class T>(T) {
     constexpr int N = kVector<T>;
     const auto [B, tokens, packed] = qkv.dims<3>("rope qkv");
@@ -80,7 +80,7 @@ void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines, Di
                           layout.heads + layout.kv_heads,
                           tokens,
                           packed,
-                          first_position,
+                          live_position(first_position),
                           rotation == Rotation::forward ? 1.0F : -1.0F,
                           cosines.data<float>(),
                           sines.data<float>(),
