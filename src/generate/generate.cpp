@@ -5,6 +5,7 @@
 #include <map>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/graph.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
@@ -66,7 +67,7 @@ class Generator::Model {
   /// One token into all rows.
   void feed(std::int32_t token);
   [[nodiscard]] std::span<const float> logits(std::size_t row) const {
-    const auto columns = host_.view().slice(static_cast<Dim>(row), 1).span<float>();
+    const auto columns = host_logits().slice(static_cast<Dim>(row), 1).span<float>();
     return columns.first(static_cast<std::size_t>(vocabulary()));  // the rest is padding
   }
   [[nodiscard]] std::size_t rows() const { return static_cast<std::size_t>(options_.B); }
@@ -79,7 +80,15 @@ class Generator::Model {
            GenerateStats& stats);
 
  private:
+  /// The tokens in next_, `count` a row.
   void decode(std::size_t count);
+  /// One token a row, as a graph if the device has them: all that changes is in staged_.
+  void decode_one();
+  /// The logits on their way to the host.
+  void fetch();
+  [[nodiscard]] View host_logits() const {
+    return {host_.data(), DType::f32, Device::cpu, logits_.view().shape()};
+  }
   bool choose(std::vector<Text>& texts, const SamplingOptions& options, TokenListener& listener,
               GenerateStats& stats);
 
@@ -89,9 +98,12 @@ class Generator::Model {
   model::MemoryPlan plan_;
   std::unique_ptr<train::Trainer> trainer_;
   Tensor tokens_;                   // (rows, T) on the device
+  PinnedBuffer staged_;             // past and one token a row
+  Tensor one_;                      // the same on the device
+  GraphSegment segment_;            // decode_one
   Tensor logits_;                   // (rows, V and padding) on the device, in the compute dtype
   Tensor widened_;                  // the same in f32
-  Tensor host_;                     // the same
+  PinnedBuffer host_;               // the same
   std::vector<std::int32_t> next_;  // (rows, count)
   Dim past_ = 0;
 };
@@ -104,9 +116,11 @@ Generator::Model::Model(comm::World& world, const train::Config& config,
       plan_(plan::make_plan(config_, options_, 0).memory),
       trainer_(plan::make_trainer(config_, mesh_, options_, plan_, is_legal)),
       tokens_(options_.device, DType::i32, {rows, trainer_->sequence()}),
+      staged_(options_.device, static_cast<std::size_t>(rows + 1) * sizeof(std::int32_t)),
+      one_(options_.device, DType::i32, {rows + 1}),
       logits_(options_.device, options_.compute, {rows, trainer_->stage().logits_columns()}),
       widened_(options_.device, DType::f32, logits_.view().shape()),
-      host_(Device::cpu, DType::f32, logits_.view().shape()) {
+      host_(options_.device, widened_.view().bytes()) {
   trainer_->initialize();
   train::load_base(world, config_, *trainer_);
   trainer_->load(reader);
@@ -129,14 +143,37 @@ void Generator::Model::feed(std::int32_t token) {
 
 void Generator::Model::decode(std::size_t count) {
   Context& ctx = trainer_->context();
-  const Shape shape = {options_.B, static_cast<Dim>(count)};
-  const View input(tokens_.view().raw(), DType::i32, options_.device, shape);
-  copy(ctx, CView(next_.data(), DType::i32, Device::cpu, shape), input);
-  trainer_->stage().decode(ctx, input, past_, logits_.view());
-  ops::cast(ctx, logits_.view(), widened_.view());
-  copy(ctx, widened_.view(), host_.view());
+  if (count == 1) {
+    decode_one();
+  } else {
+    const Shape shape = {options_.B, static_cast<Dim>(count)};
+    const View input(tokens_.view().raw(), DType::i32, options_.device, shape);
+    copy(ctx, CView(next_.data(), DType::i32, Device::cpu, shape), input);
+    trainer_->stage().decode(ctx, input, past_, logits_.view());
+    fetch();
+  }
   synchronize(ctx);
   past_ += static_cast<Dim>(count);
+}
+
+void Generator::Model::decode_one() {
+  Context& ctx = trainer_->context();
+  const View staged(staged_.data(), DType::i32, Device::cpu, {options_.B + 1});
+  const auto words = staged.span<std::int32_t>();
+  words.front() = static_cast<std::int32_t>(past_);
+  std::ranges::copy(next_, words.begin() + 1);
+  segment_.run(ctx, options_.graphs, [&] {
+    copy(ctx, staged, one_.view());
+    const View tokens = one_.view().slice(1, options_.B).reshaped({options_.B, 1});
+    trainer_->stage().decode(ctx, tokens, {past_, one_.view().slice(0, 1)}, logits_.view());
+    fetch();
+  });
+}
+
+void Generator::Model::fetch() {
+  Context& ctx = trainer_->context();
+  ops::cast(ctx, logits_.view(), widened_.view());
+  copy(ctx, widened_.view(), host_logits());
 }
 
 /// The next token of every text, any in those that have ended; false if all have.
