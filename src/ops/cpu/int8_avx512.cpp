@@ -2,6 +2,7 @@
 #include "int8_kernels.hpp"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,7 +12,7 @@
 
 #define HS_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
 #define HS_AMX __attribute__((target("amx-tile,amx-int8,avx512f,avx512bw,avx512vl")))
-#define HS_INLINE [[gnu::always_inline]] inline
+#define HS_INLINE inline __attribute__((always_inline))
 
 // vpdpbusd multiplies unsigned with signed bytes, and adds fours of products to 32 bits without
 // saturation. Weights are made unsigned by turning their sign bit (code + 128); 128 times the sum
@@ -134,8 +135,10 @@ HS_AVX512 HS_INLINE void transpose(__m512i (&v)[16]) {
   for (int i = 0; i < 16; ++i) v[i] = t[i];
 }
 
-HS_AVX512 void vnni_pack(const Int8Weights& weights, Dim weight_rows, std::uint8_t* panels) {
-  const __m512i sign = _mm512_set1_epi8(-128);
+/// Packs codes plus `kOffset`, 0 or 128.
+template <int kOffset>
+HS_AVX512 void pack(const Int8Weights& weights, Dim weight_rows, std::uint8_t* panels) {
+  const __m512i sign = _mm512_set1_epi8(static_cast<char>(-kOffset));
   for (Dim first = 0; first < weight_rows; first += kPanelRows) {
     const Dim last = std::min(first + kPanelRows, weight_rows) - 1;
     for (Dim k = 0; k < weights.K; k += 64) {
@@ -231,22 +234,23 @@ struct alignas(64) TileConfiguration {
   std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-/// sums (32, 32) of 32 activation rows with two panels; signed times unsigned bytes.
-HS_AMX void amx_tile(const Int8Rows& x, const std::uint8_t* packed, std::int32_t* sums, Dim pitch) {
+/// sums (32, 32) of 32 activation rows with two panels.
+HS_AMX HS_INLINE void amx_tile(const Int8Rows& x, const std::uint8_t* packed, std::int32_t* sums,
+                               Dim pitch) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
   const std::uint8_t* second = packed + kPanelRows * x.columns;
   for (Dim k = 0; k < x.columns; k += 64) {
-    _tile_loadd(4, x.codes + k, x.pitch);
     _tile_loadd(6, packed + k * kPanelRows, 64);
-    _tile_dpbsud(0, 4, 6);
+    _tile_loadd(4, x.codes + k, x.pitch);
     _tile_loadd(7, second + k * kPanelRows, 64);
-    _tile_dpbsud(1, 4, 7);
     _tile_loadd(5, x.codes + 16 * x.pitch + k, x.pitch);
-    _tile_dpbsud(2, 5, 6);
-    _tile_dpbsud(3, 5, 7);
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 4, 7);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(3, 5, 7);
   }
   _tile_stored(0, sums, pitch * 4);
   _tile_stored(1, sums + 16, pitch * 4);
@@ -254,33 +258,38 @@ HS_AMX void amx_tile(const Int8Rows& x, const std::uint8_t* packed, std::int32_t
   _tile_stored(3, sums + 16 * pitch + 16, pitch * 4);
 }
 
-/// Computes whole tiles: `sums` has room for kRowBlock rows and an even number of panels.
+/// Signed bytes with signed ones, in whole tiles: there is memory for a multiple of kTileRows
+/// rows and an even number of panels.
 HS_AMX void amx_panel_sums(Dim rows, Dim panels, const Int8Rows& x, const std::uint8_t* packed,
                            std::int32_t* sums, Dim pitch) {
   const TileConfiguration configuration;
   _tile_loadconfig(&configuration);
   for (Dim panel = 0; panel < panels; panel += 2) {
-    amx_tile(x, packed + panel * kPanelRows * x.columns, sums + panel * kPanelRows, pitch);
-  }
-  _tile_release();
-  for (Dim row = 0; row < rows; ++row) {
-    const __m512i offset = _mm512_set1_epi32(128 * x.sums[row]);
-    for (Dim panel = 0; panel < panels; ++panel) {
-      std::int32_t* sum = sums + row * pitch + panel * kPanelRows;
-      _mm512_storeu_si512(sum, _mm512_sub_epi32(_mm512_loadu_si512(sum), offset));
+    for (Dim row = 0; row < rows; row += kTileRows) {
+      amx_tile(rows_from(x, row), packed + panel * kPanelRows * x.columns,
+               sums + row * pitch + panel * kPanelRows, pitch);
     }
   }
+  _tile_release();
 }
 
 }  // namespace
 
-const Int8Kernels kVnniKernels = {4, vnni_dots, 12, vnni_pack, vnni_panel_sums};
-const Int8Kernels kAmxKernels = {4, vnni_dots, 8, vnni_pack, amx_panel_sums};
+const Int8Kernels kVnniKernels = {4, vnni_dots, 12, pack<128>, vnni_panel_sums};
+const Int8Kernels kAmxKernels = {4, vnni_dots, 8, pack<0>, amx_panel_sums};
 
 bool may_use_amx() {
-  // Linux hands out the state of tiles on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA).
-  static const bool may =
-      __builtin_cpu_supports("amx-int8") != 0 && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+  static const bool may = [] {
+    unsigned eax = 0;
+    unsigned ebx = 0;
+    unsigned ecx = 0;
+    unsigned edx = 0;
+    constexpr unsigned kTileAndInt8 = 3U << 24U;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+    if ((edx & kTileAndInt8) != kTileAndInt8) return false;
+    // Linux hands out the state of tiles on request: ARCH_REQ_XCOMP_PERM of XTILEDATA.
+    return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+  }();
   return may;
 }
 

@@ -25,8 +25,10 @@ inline constexpr Dim kColumnStep = 64;
 inline constexpr Dim kPanelRows = 16;
 /// Panels that a kernel multiplies with at once.
 inline constexpr Dim kPanels = 4;
-/// Activation rows that are read at once; there is memory for whole such blocks of them.
-inline constexpr Dim kRowBlock = 32;
+/// There is memory for a multiple of so many activation rows.
+inline constexpr Dim kTileRows = 32;
+/// Activation rows whose sums are computed at once; a multiple of kTileRows.
+inline constexpr Dim kRowBlock = 128;
 
 /// Rounded activations: codes in [-127, 127], `pitch` bytes from row to row, and the sum of the
 /// codes of each row, which turns products with unsigned weights (code + 128) into those with the

@@ -34,7 +34,7 @@ struct Layout {
 
 Layout layout_of(int threads, Dim rows, Dim K) {
   Layout out{};
-  out.scales = round_up(rows, kRowBlock) * pitch_of(K);
+  out.scales = round_up(rows, kTileRows) * pitch_of(K);
   out.sums = out.scales + round_up(rows * 4, kLine);
   out.panels = out.sums + round_up(rows * 4, kLine);
   out.panel_bytes = kBlock * columns_of(K);

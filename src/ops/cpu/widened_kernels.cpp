@@ -6,7 +6,8 @@
 
 #include "quantized_codes.hpp"
 
-#define HS_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
+#define HS_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,f16c")))
+#define HS_INLINE inline __attribute__((always_inline))
 
 namespace hyperslab::ops::cpu {
 namespace {
@@ -17,7 +18,7 @@ struct Lanes {
 };
 
 template <int kRows, int kWeightRows>
-HS_AVX512 [[gnu::always_inline]] inline void clear(Lanes<kRows, kWeightRows>& lanes) {
+HS_AVX512 HS_INLINE void clear(Lanes<kRows, kWeightRows>& lanes) {
 #pragma GCC unroll 4
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 4
@@ -26,8 +27,7 @@ HS_AVX512 [[gnu::always_inline]] inline void clear(Lanes<kRows, kWeightRows>& la
 }
 
 template <int kRows, int kWeightRows>
-HS_AVX512 [[gnu::always_inline]] inline void store_sums(Lanes<kRows, kWeightRows>& lanes,
-                                                        float* sums) {
+HS_AVX512 HS_INLINE void store_sums(Lanes<kRows, kWeightRows>& lanes, float* sums) {
 #pragma GCC unroll 4
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 4
@@ -39,10 +39,8 @@ HS_AVX512 [[gnu::always_inline]] inline void store_sums(Lanes<kRows, kWeightRows
 
 /// One step of up to 16 columns, those of `mask`.
 template <int kRows, int kWeightRows>
-HS_AVX512 [[gnu::always_inline]] inline void add_bytes(const FloatRows& x,
-                                                       const std::uint8_t* codes, Dim k,
-                                                       __mmask16 mask,
-                                                       Lanes<kRows, kWeightRows>& lanes) {
+HS_AVX512 HS_INLINE void add_bytes(const FloatRows& x, const std::uint8_t* codes, Dim k,
+                                   __mmask16 mask, Lanes<kRows, kWeightRows>& lanes) {
   __m512 wide[kWeightRows];
 #pragma GCC unroll 4
   for (int i = 0; i < kWeightRows; ++i) {
@@ -80,6 +78,16 @@ HS_AVX512 void byte_tile(const FloatRows& x, const CQuantizedMatrix& weight, Dim
   }
 }
 
+/// scale_of, with the processor's own conversion.
+template <WeightFormat format>
+HS_AVX512 HS_INLINE float group_scale(const CQuantizedMatrix& weight, Dim group) {
+  if constexpr (format == WeightFormat::int4) {
+    return _cvtsh_ss(static_cast<const f16*>(weight.scales.raw())[group].bits);
+  } else {
+    return scale_of<format>(weight, group);
+  }
+}
+
 /// int4 and nf4: the table of the 16 levels is multiplied by the scale of a group, and looked up.
 template <WeightFormat format, int kRows, int kWeightRows>
 HS_AVX512 void nibble_tile(const FloatRows& x, const CQuantizedMatrix& weight, Dim first,
@@ -94,7 +102,7 @@ HS_AVX512 void nibble_tile(const FloatRows& x, const CQuantizedMatrix& weight, D
     __m512 table[kWeightRows];
 #pragma GCC unroll 4
     for (int i = 0; i < kWeightRows; ++i) {
-      const float scale = scale_of<format>(weight, (first + i) * groups + group);
+      const float scale = group_scale<format>(weight, (first + i) * groups + group);
       table[i] = _mm512_mul_ps(levels, _mm512_set1_ps(scale));
     }
     const Dim end = (group + 1) * weight.group / 2;
