@@ -111,6 +111,8 @@ void quantized_linear_forward(Context& ctx, CView x, const CQuantizedMatrix& wei
           "quantized_linear_forward: int8 activations need int8 weights");
   const Dim M = weight.shape[0];
   const Dim K = weight.shape[1];
+  require(activations == ActivationFormat::none || K <= kMostExactK,
+          "quantized_linear_forward: rows are too long for exact sums in 32 bits");
   const Dim rows = leading(x.shape());
   require_here(ctx, x, "quantized_linear_forward x");
   require_rows(ctx, x, rows, K, x.dtype(), "quantized_linear_forward x");

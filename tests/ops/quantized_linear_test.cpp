@@ -85,12 +85,13 @@ TEST_F(QuantizedLinear, TheLargestSumsAreExact) {
       const Dim K = 4096;
       const Tensor x = filled_tensor(DType::f32, {rows, K}, sign);
       const StoredMatrix weight =
-          quantized({WeightFormat::int8, 0}, filled_tensor(DType::f32, {20, K}, -1));
+          quantized({WeightFormat::int8, 0}, filled_tensor(DType::f32, {5, K}, -1));
       const StoredMatrix codes = quantized({WeightFormat::int8, 0}, x);
+      Context large(Device::cpu, std::size_t{64} << 20U);
       for (const cpu::InstructionSet set : cpu::kInstructionSets) {
         if (!cpu::has(set)) continue;
-        Tensor y = poisoned(DType::f32, {rows, 20});
-        cpu::int8_linear(ctx, set, {x.view(), weight.view(), {}, y.view()});
+        Tensor y = poisoned(DType::f32, {rows, 5});
+        cpu::int8_linear(large, set, {x.view(), weight.view(), {}, y.view()});
         EXPECT_EQ(to_doubles(y.view()), by_definition<float>(codes, weight, nullptr))
             << static_cast<int>(set);
       }
@@ -286,6 +287,10 @@ TEST_F(QuantizedLinear, WrongOperandsAreNamed) {
          y.view());
   refuse("quantized_linear_forward y", x.view(), eight, {}, ActivationFormat::none,
          y.view().reshaped({4, 2}));
+  const Tensor long_row = filled_tensor(DType::f32, {1, kMostExactK + 1}, 1);
+  const StoredMatrix long_weight = quantized({WeightFormat::int8, 0}, long_row);
+  refuse("too long for exact sums", long_row.view(), long_weight, {},
+         ActivationFormat::dynamic_int8, y.view().slice(0, 1));
   const Tensor half = filled_tensor(DType::bf16, {2, 64}, 1);
   Tensor half_y = filled_tensor(DType::bf16, {2, 4}, 1);
   for (const auto activations : {ActivationFormat::none, ActivationFormat::dynamic_int8}) {

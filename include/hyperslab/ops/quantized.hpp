@@ -19,26 +19,25 @@ enum class WeightFormat : std::uint8_t { int8, int4, nf4 };
 [[nodiscard]] std::string_view name_of(WeightFormat format);
 
 /// The 16 values of NF4, ascending; 7 is zero.
-inline constexpr std::array<float, 16> kNormalFloat4 = {
-    -1.0F,
-    -0.6961928009986877F,
-    -0.5250730514526367F,
-    -0.39491748809814453F,
-    -0.28444138169288635F,
-    -0.18477343022823334F,
-    -0.09105003625154495F,
-    0.0F,
-    0.07958029955625534F,
-    0.16093020141124725F,
-    0.24611230194568634F,
-    0.33791524171829224F,
-    0.44070982933044434F,
-    0.5626170039176941F,
-    0.7229568362236023F,
-    1.0F};
+inline constexpr std::array<float, 16> kNormalFloat4 = {-1.0F,
+                                                        -0.6961928009986877F,
+                                                        -0.5250730514526367F,
+                                                        -0.39491748809814453F,
+                                                        -0.28444138169288635F,
+                                                        -0.18477343022823334F,
+                                                        -0.09105003625154495F,
+                                                        0.0F,
+                                                        0.07958029955625534F,
+                                                        0.16093020141124725F,
+                                                        0.24611230194568634F,
+                                                        0.33791524171829224F,
+                                                        0.44070982933044434F,
+                                                        0.5626170039176941F,
+                                                        0.7229568362236023F,
+                                                        1.0F};
 
-inline constexpr Dim kNormalFloatGroup = 64;   // elements of a scale
-inline constexpr Dim kScaleBlock = 256;        // 8-bit scales of nf4 that share an f32
+inline constexpr Dim kNormalFloatGroup = 64;  // elements of a scale
+inline constexpr Dim kScaleBlock = 256;       // 8-bit scales of nf4 that share an f32
 
 /// A matrix (M, K) in few bits, row-major. K is a multiple of the group, and even.
 ///   int8  codes (M, K) two's complement in u8; scales (M) f32
@@ -72,11 +71,22 @@ struct QuantizedBytes {
 /// Rounds weight (M, K), f32, f64, bf16 or f16, to `out`: codes to the nearest, ties to even (nf4:
 /// to the nearest of the 16 values, ties to the lower), after the scale itself was rounded to its
 /// stored type. A group of zeros has the scale 0 and codes of zero. The same bits on every device
-/// for the same values.
+/// for the same values:
+///   - elements are converted to f32 first, and every operation is in f32, rounded once: scales are
+///     the quotients largest magnitude / 127 (int4: / 7), codes the rounded quotients element /
+///     scale (a division, no product with an inverse), kept within the codes of the format;
+///   - nf4: a block's scale is its largest group magnitude / 255, a group's code the rounded
+///   quotient
+///     magnitude / block scale, ties to even; elements are divided by code * block scale, and the
+///     quotient is compared with the exact middles of neighbors in kNormalFloat4;
+///   - a group with an infinity or a NaN has that as its scale (nf4: of its block, whose groups
+///   have
+///     the codes 0), as has int4 beyond 7 times the largest f16; where a scale is 0 or not finite
+///     all codes are of zero. Such a group is widened to NaN. Which NaN is not fixed.
 void quantize(Context& ctx, CView weight, const QuantizedMatrix& out);
 
 /// out (M, K), f32, f64, bf16 or f16: code * scale in f32, rounded once. The same bits on every
-/// device.
+/// device. The scale of nf4 is the product code * block scale, rounded to f32 first.
 void dequantize(Context& ctx, const CQuantizedMatrix& weight, View out);
 
 /// out = dequantize(quantize(weight)) without the codes: what training with fake quantization
@@ -89,10 +99,15 @@ enum class ActivationFormat : std::uint8_t {
   dynamic_int8,  ///< each row rounded to int8 as a row of WeightFormat::int8; int8 weights only
 };
 
+/// Rows up to this long have sums of products of int8 codes that an i32 holds.
+inline constexpr Dim kMostExactK = 133'144;
+
 /// y = x weight^T + bias. x: (..., K), y: (..., M), bias (M) or absent, of one dtype.
 /// With ActivationFormat::none sums are those of the widened weights, in f32. With dynamic_int8
 /// the sum over K is exact in i32, then y = sum * row_scale * weight_scale + bias in f32, in this
-/// order, rounded once: the same bits on every device for the same x.
+/// order, rounded once: the same bits on every device for the same x. Each of these operations is
+/// rounded to f32 (no product and sum are merged), then the result to the dtype of y; x and bias
+/// are converted to f32 before. K is at most kMostExactK.
 void quantized_linear_forward(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
                               ActivationFormat activations, View y);
 

@@ -276,7 +276,7 @@ HS_AMX void amx_panel_sums(Dim rows, Dim panels, const Int8Rows& x, const std::u
 }  // namespace
 
 const Int8Kernels kVnniKernels = {4, vnni_dots, 12, pack<128>, vnni_panel_sums};
-const Int8Kernels kAmxKernels = {4, vnni_dots, 8, pack<0>, amx_panel_sums};
+const Int8Kernels kAmxKernels = {4, vnni_dots, 10, pack<0>, amx_panel_sums};
 
 bool may_use_amx() {
   static const bool may = [] {
