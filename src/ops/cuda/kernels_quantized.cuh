@@ -82,8 +82,11 @@ template <WeightFormat kFormat>
 }
 
 /// An exact sum of products of codes as a real, in the order and rounding that every device has.
-__device__ inline float scaled_sum(int sum, float row_scale, float weight_scale, float bias) {
-  return __fadd_rn(__fmul_rn(__fmul_rn(static_cast<float>(sum), row_scale), weight_scale), bias);
+/// `bias`: of this column, or null.
+template <class T>
+__device__ T scaled_sum(int sum, float row_scale, float weight_scale, const T* bias) {
+  const float product = __fmul_rn(__fmul_rn(static_cast<float>(sum), row_scale), weight_scale);
+  return from_real<T>(bias == nullptr ? product : __fadd_rn(product, to_real(*bias)));
 }
 
 /// Calls body.operator()<kFormat>().

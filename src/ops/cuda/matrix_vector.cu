@@ -247,8 +247,7 @@ struct Int8Product {
   Dim K;
 
   __device__ void finish(Dim n, Dim m, int sum) const {
-    y[n * M + m] = from_real<T>(
-        scaled_sum(sum, x.scales[n], scales[m], bias == nullptr ? 0.0F : to_real(bias[m])));
+    y[n * M + m] = scaled_sum(sum, x.scales[n], scales[m], bias == nullptr ? nullptr : bias + m);
   }
 };
 

@@ -9,6 +9,15 @@ namespace {
 constexpr int kThreads = 256;
 constexpr Dim kWarpGroup = 1024;  // larger groups take a block each
 
+/// The larger of two magnitudes; their bits are ordered as they are, with infinity and NaN above
+/// all numbers, so that neither gets lost.
+__device__ float larger(float a, float b) {
+  return __uint_as_float(max(__float_as_uint(a), __float_as_uint(b)));
+}
+
+/// Whether values can be divided by a scale; if not, the codes of its group are those of zero.
+__device__ bool divides(float scale) { return scale > 0 && scale < INFINITY; }
+
 /// Where weights are rounded to. Without codes the rounded values go to `out` (fake quantization).
 template <class T, WeightFormat kFormat>
 struct Rounding {
@@ -22,9 +31,8 @@ struct Rounding {
   T* out;
   NormalFloat table;
 
-  /// The code of a weight; that of zero if the scale is zero.
   [[nodiscard]] __device__ int code(float value, float scale) const {
-    const float ratio = scale == 0 ? 0.0F : __fdiv_rn(value, scale);
+    const float ratio = divides(scale) ? __fdiv_rn(value, scale) : 0.0F;
     if constexpr (kFormat == WeightFormat::nf4) {
       int above = 0;
 #pragma unroll
@@ -99,14 +107,14 @@ struct Rounding {
     read(i, element);
     float largest = 0;
 #pragma unroll
-    for (int k = 0; k < N; ++k) largest = fmaxf(largest, fabsf(element[k]));
+    for (int k = 0; k < N; ++k) largest = larger(largest, fabsf(element[k]));
     return largest;
   }
 };
 
 __device__ float warp_max(float value, int team) {
   for (int offset = team / 2; offset > 0; offset >>= 1) {
-    value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFU, value, offset));
+    value = larger(value, __shfl_xor_sync(0xFFFFFFFFU, value, offset));
   }
   return value;
 }
@@ -118,7 +126,7 @@ __device__ float block_max(float value, float* scratch) {
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
   __syncthreads();
   float largest = scratch[0];
-  for (int warp = 1; warp < kThreads / 32; ++warp) largest = fmaxf(largest, scratch[warp]);
+  for (int warp = 1; warp < kThreads / 32; ++warp) largest = larger(largest, scratch[warp]);
   return largest;
 }
 
@@ -133,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) round_kernel(Rounding<T, kFormat> op
   const Dim own = threadIdx.x % team * N;
   float largest = 0;
   for (Dim i = own; present && i < op.group; i += team * N) {
-    largest = fmaxf(largest, op.template magnitude<N>(first + i));
+    largest = larger(largest, op.template magnitude<N>(first + i));
   }
   largest = team == kThreads ? block_max(largest, scratch) : warp_max(largest, team);
   if (!present) return;
@@ -162,7 +170,7 @@ __global__ void __launch_bounds__(kThreads) round_normal_kernel(Rounding<T, Weig
     float largest = 0;
     for (Dim i = own; index < groups && i < kNormalFloatGroup; i += kTeam * N) {
       const Dim element = (first + index) * kNormalFloatGroup + i;
-      largest = fmaxf(largest, op.template magnitude<N>(element));
+      largest = larger(largest, op.template magnitude<N>(element));
     }
     largest = warp_max(largest, kTeam);
     if (own == 0 && index < groups) scales[index] = largest;
@@ -173,7 +181,7 @@ __global__ void __launch_bounds__(kThreads) round_normal_kernel(Rounding<T, Weig
   const float block_scale = __fdiv_rn(block_max(scale, scratch), 255.0F);
   if (op.codes != nullptr && thread == 0) op.block_scales[blockIdx.x] = block_scale;
   if (thread < groups) {
-    const float ratio = block_scale == 0 ? 0.0F : __fdiv_rn(scale, block_scale);
+    const float ratio = divides(block_scale) ? __fdiv_rn(scale, block_scale) : 0.0F;
     const int code = max(0, min(255, __float2int_rn(ratio)));
     if (op.codes != nullptr) op.scales[first + thread] = static_cast<std::uint8_t>(code);
     scales[thread] = __fmul_rn(static_cast<float>(code), block_scale);
@@ -281,6 +289,11 @@ void launch_widening(Context& ctx, const Widening<T, kFormat>& op, Dim count) {
   check_launch("dequantize");
 }
 
+/// Groups of a matrix; rows of int8 may be empty.
+Dim groups_of(WeightFormat format, Dim group, const Shape& shape) {
+  return format == WeightFormat::int8 ? shape[0] : shape.numel() / group;
+}
+
 }  // namespace
 
 void quantize(Context& ctx, CView weight, const QuantizedMatrix& out) {
@@ -289,8 +302,8 @@ void quantize(Context& ctx, CView weight, const QuantizedMatrix& out) {
       using Scale = typename StoredScale<kFormat>::Type;
       round_weights(
           ctx, "quantize",
-          Rounding<T, kFormat>{weight.data<T>(), weight.numel() / out.group, out.group,
-                               out.codes.data<std::uint8_t>(), out.scales.data<Scale>(),
+          Rounding<T, kFormat>{weight.data<T>(), groups_of(out.format, out.group, out.shape),
+                               out.group, out.codes.data<std::uint8_t>(), out.scales.data<Scale>(),
                                optional_data<float>(out.block_scales), nullptr, normal_float()});
     });
   });
@@ -299,9 +312,10 @@ void quantize(Context& ctx, CView weight, const QuantizedMatrix& out) {
 void fake_quantize(Context& ctx, WeightFormat format, Dim group, CView weight, View out) {
   with_element(weight.dtype(), "fake_quantize", [&]<class T>(T) {
     with_format(format, [&]<WeightFormat kFormat>() {
-      round_weights(ctx, "fake_quantize",
-                    Rounding<T, kFormat>{weight.data<T>(), weight.numel() / group, group, nullptr,
-                                         nullptr, nullptr, out.data<T>(), normal_float()});
+      round_weights(
+          ctx, "fake_quantize",
+          Rounding<T, kFormat>{weight.data<T>(), groups_of(format, group, weight.shape()), group,
+                               nullptr, nullptr, nullptr, out.data<T>(), normal_float()});
     });
   });
 }

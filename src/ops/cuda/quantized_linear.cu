@@ -24,8 +24,8 @@ struct Finish {
   __device__ void at(Dim i) const {
     const Dim row = i / M;
     const Dim m = i - row * M;
-    y[i] = from_real<T>(scaled_sum(sums[i], row_scales[row], weight_scales[m],
-                                   bias == nullptr ? 0.0F : to_real(bias[m])));
+    y[i] = scaled_sum(sums[i], row_scales[row], weight_scales[m],
+                      bias == nullptr ? nullptr : bias + m);
   }
 };
 
@@ -58,7 +58,8 @@ bool multiply_int8(Context& ctx, const Int8Scratch& x, const CQuantizedMatrix& w
   const Dim rows = x.codes.shape()[0];
   const Dim M = weight.shape[0];
   const Dim K = weight.shape[1];
-  if (rows <= kMatrixVectorRows || M % 4 != 0 || K % 16 != 0 || !aligned(weight.codes.raw())) {
+  if (rows <= kMatrixVectorRows || M % 4 != 0 || K == 0 || K % 16 != 0 ||
+      !aligned(weight.codes.raw())) {
     return false;
   }
   Gemm p;
