@@ -48,6 +48,8 @@ class StageWorker final : public pipeline::Worker {
   }
   /// Segments that ran since begin().
   [[nodiscard]] int segments() const { return segments_run_; }
+  /// The work of passes has changed: graphs are captured again.
+  void forget_graphs() { segments_.clear(); }
   /// The next microbatch's tokens into a slot, if its chunk needs them.
   void load(model::SlotId id, int microbatch);
 

@@ -237,7 +237,18 @@ void Trainer::train(const StepArgs& args, const SlotTokens& tokens) {
   end();
 }
 
+/// Fake quantization begins after so many steps; a plan sees the step with it.
+void Trainer::round_from(std::int64_t step) {
+  if (!config_.quantization || ctx_->device() == Device::meta) return;
+  const bool rounds = step > config_.quantization.after;
+  if (rounds == rounds_) return;
+  rounds_ = rounds;
+  stage_.set_rounding(rounds);
+  worker_->forget_graphs();
+}
+
 void Trainer::run_program(const StepArgs& args, const SlotTokens& tokens, bool reduces) {
+  round_from(args.step);
   StageWorker::PassArgs passes;
   passes.mode = options_.training ? model::Mode::train : model::Mode::evaluate;
   passes.step_views = step_views();

@@ -36,6 +36,8 @@ class Stage {
 
   [[nodiscard]] const StageOptions& options() const { return options_; }
   [[nodiscard]] param::ParamStore& params() { return params_; }
+  /// ParamStore::set_rounding.
+  void set_rounding(bool rounds) { params_.set_rounding(rounds); }
   [[nodiscard]] const param::ParamStore& params() const { return params_; }
   [[nodiscard]] int units() const { return static_cast<int>(units_.size()); }
   /// Units [first, last) of a chunk.

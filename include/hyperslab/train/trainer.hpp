@@ -167,6 +167,7 @@ class Trainer {
     return config_.train.global_batch * sequence();
   }
   void train(const StepArgs& args, const SlotTokens& tokens);
+  void round_from(std::int64_t step);
   void run_program(const StepArgs& args, const SlotTokens& tokens, bool reduces);
   void finalize();
   void update();
@@ -200,6 +201,7 @@ class Trainer {
   std::array<StepTimes, ops::kResultRing> host_times_{};
   GraphSegment update_;
   std::uint64_t base_fingerprint_ = 0;
+  bool rounds_ = true;  ///< with fake quantization
 };
 
 }  // namespace hyperslab::train

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrices in few bits: frozen below adapters, rounded while they are trained, and read as they are
+// stored by a run that trains nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "support/mpi_world.hpp"
+#include "support/temp_folder.hpp"
+#include "support/tensors.hpp"
+#include "train/small_run.hpp"
+
+namespace hyperslab {
+namespace {
+
+using test::SmallRun;
+using test::world;
+using Overrides = std::vector<std::string>;
+
+constexpr int kSteps = 4;
+/// Every matrix has rows of a multiple of 64.
+const Overrides kWide = {"model.width=64", "model.ffn_width=128"};
+
+Overrides with(Overrides more) {
+  more.insert(more.end(), kWide.begin(), kWide.end());
+  return more;
+}
+
+std::vector<std::uint8_t> bytes_of(CView view) {
+  const auto* begin = static_cast<const std::uint8_t*>(view.raw());
+  return {begin, begin + view.bytes()};
+}
+
+class FewBits : public testing::Test {
+ protected:
+  static SmallRun run_of(const Overrides& overrides, bool training = true, bool canary = false) {
+    const train::Config config = test::small_config(with(overrides), 1);
+    static const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
+    train::TrainerOptions options;
+    options.training = training;
+    options.canary = canary;
+    return {config, mesh, 0, options};
+  }
+  static const std::deque<param::Expansion>& matrices(SmallRun& run) {
+    return run.trainer().stage().params().expansions();
+  }
+  static double loss_of(SmallRun& run) {
+    const auto tokens = io::open_tokens({"synthetic"}, io::RawIds::uint16, 67, 11);
+    const io::Samples samples(*tokens, io::Sampling::blocks, 12, 11);
+    return run.trainer().evaluate(samples, 12, world()).loss();
+  }
+  /// A checkpoint of a run after some steps.
+  static void save(SmallRun& run, const std::string& folder) {
+    io::CheckpointMeta meta;
+    meta.step = kSteps;
+    run.trainer().fill_meta(meta);
+    io::save_checkpoint(world(), folder, meta, run.trainer().slabs());
+  }
+};
+
+class Frozen : public FewBits, public testing::WithParamInterface<std::string> {};
+
+TEST_P(Frozen, MatricesHoldTheirInitialValuesRounded) {
+  SmallRun plain = run_of({"adapter.rank=2"});
+  SmallRun run = run_of({"adapter.rank=2", "model.frozen_format=" + GetParam()});
+  std::map<std::string, std::vector<double>> values;
+  for (const param::Param& param : plain.trainer().stage().params().params()) {
+    values[param.name] = test::to_doubles(param.value);
+  }
+  Context ctx(Device::cpu);
+
+  ASSERT_EQ(matrices(run).size(), 3U * 4U);
+  for (const param::Expansion& matrix : matrices(run)) {
+    std::vector<double> all;
+    for (const param::Param* member : matrix.members) {
+      EXPECT_FALSE(member->value) << member->name;
+      EXPECT_FALSE(member->gradient) << member->name;
+      all.insert(all.end(), values[member->name].begin(), values[member->name].end());
+    }
+    const Tensor expected = test::tensor_of(DType::f32, matrix.shape, all);
+    Tensor rounded(Device::cpu, DType::f32, matrix.shape);
+    Tensor widened(Device::cpu, DType::f32, matrix.shape);
+    ops::fake_quantize(ctx, matrix.spec.format, matrix.matrix.group, expected.view(),
+                       rounded.view());
+    ops::dequantize(ctx, ops::as_const(matrix.matrix), widened.view());
+    EXPECT_EQ(test::to_doubles(widened.view()), test::to_doubles(rounded.view()))
+        << matrix.members.front()->name;
+  }
+}
+
+TEST_P(Frozen, MatricesStayAsTheyAreAndAdaptersMove) {
+  SmallRun run = run_of({"adapter.rank=2", "model.frozen_format=" + GetParam()}, true, true);
+  std::vector<std::vector<std::uint8_t>> before;
+  for (const param::Expansion& matrix : matrices(run)) {
+    before.push_back(bytes_of(matrix.matrix.codes));
+    before.push_back(bytes_of(matrix.matrix.scales));
+  }
+  const double first = run.step(1);
+  double last = first;
+  for (int step = 2; step <= kSteps; ++step) last = run.step(step);
+
+  EXPECT_NE(last, first);
+  std::vector<std::vector<std::uint8_t>> after;
+  for (const param::Expansion& matrix : matrices(run)) {
+    after.push_back(bytes_of(matrix.matrix.codes));
+    after.push_back(bytes_of(matrix.matrix.scales));
+  }
+  EXPECT_EQ(before, after);
+  const model::Arenas& arenas = run.trainer().arenas();
+  EXPECT_EQ(arenas.parameters.highest_touched(), run.plan().memory.parameters);
+  EXPECT_LT(run.plan().memory.gradients, run.plan().memory.parameters / 4);
+}
+
+/// Training widens the matrices ahead of their products; a run that trains nothing reads the bits.
+TEST_P(Frozen, RunThatTrainsNothingGivesTheLossOfTraining) {
+  const Overrides overrides = {"adapter.rank=2", "model.frozen_format=" + GetParam()};
+  SmallRun run = run_of(overrides);
+  for (int step = 1; step <= kSteps; ++step) run.step(step);
+  const test::TempFolder folder;
+  save(run, folder.path());
+  SmallRun stored = run_of(overrides, false);
+
+  stored.trainer().load(io::CheckpointReader(folder.path()));
+
+  EXPECT_NEAR(loss_of(stored), loss_of(run), 1e-6);
+  EXPECT_EQ(stored.trainer().arenas().gradients.used_bytes(), 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, Frozen, testing::Values("int8", "int4", "nf4"));
+
+/// Deck keys of a way to quantize.
+class Simulated : public FewBits, public testing::WithParamInterface<Overrides> {};
+
+TEST_P(Simulated, TrainingGivesTheLossOfTheQuantizedModel) {
+  SmallRun run = run_of(GetParam());
+  for (int step = 1; step <= kSteps; ++step) run.step(step);
+  const test::TempFolder folder;
+  save(run, folder.path());
+  SmallRun stored = run_of(GetParam(), false);
+
+  stored.trainer().load(io::CheckpointReader(folder.path()));
+
+  EXPECT_EQ(loss_of(stored), loss_of(run));  // bit for bit
+  SmallRun plain = run_of({}, false);
+  plain.trainer().load(io::CheckpointReader(folder.path()));
+  EXPECT_NE(loss_of(plain), loss_of(run));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Weights, Simulated,
+    testing::Values(Overrides{"quantization.weights=int8"}, Overrides{"quantization.weights=int4"},
+                    Overrides{"quantization.weights=int4", "quantization.group=32"},
+                    Overrides{"quantization.weights=int8",
+                              "quantization.activations=dynamic-int8"}));
+
+TEST_F(FewBits, FakeQuantizationBeginsAfterItsStep) {
+  SmallRun plain = run_of({});
+  SmallRun later = run_of({"quantization.weights=int4", "quantization.after=2"});
+  SmallRun always = run_of({"quantization.weights=int4"});
+
+  EXPECT_NE(always.step(1), plain.step(1));
+  const double second = plain.step(2);
+  const double third = plain.step(3);
+  (void)later.step(1);
+  EXPECT_EQ(later.step(2), second);
+  EXPECT_NE(later.step(3), third);
+}
+
+/// Rounding has no derivative; the gradient of the rounded weight is taken for the weight's.
+TEST_F(FewBits, GradientsPassStraightThroughTheRounding) {
+  SmallRun rounded = run_of({"quantization.weights=int8"});
+  SmallRun widened = run_of({});
+  Context ctx(Device::cpu);
+  for (const param::Param& param : widened.trainer().stage().params().params()) {
+    if (param.role != param::Role::matrix) continue;
+    const Dim columns = param.value.shape()[1];
+    ops::fake_quantize(ctx, ops::WeightFormat::int8, columns, param.value, param.value);
+  }
+
+  EXPECT_EQ(rounded.step(1), widened.step(1));
+
+  const auto& expected = widened.trainer().stage().params().params();
+  const auto& found = rounded.trainer().stage().params().params();
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(test::to_doubles(found[i].gradient), test::to_doubles(expected[i].gradient))
+        << found[i].name;
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab
