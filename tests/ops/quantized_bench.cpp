@@ -171,7 +171,7 @@ void print_table(int repetitions) {
   for (const Dim rows : {1, 16, 256}) {
     for (const auto& [M, K] :
          {std::pair<Dim, Dim>{768, 768}, {2304, 768}, {3072, 768}, {768, 3072}, {50304, 768}}) {
-      const bool large = M * rows > 4'000'000;
+      const bool large = M * rows > 1'000'000;
       Case(ctx, std::max(large ? repetitions / 10 : repetitions, 3), rows, M, K).print();
       std::fflush(stdout);
     }

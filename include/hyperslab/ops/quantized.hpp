@@ -19,22 +19,24 @@ enum class WeightFormat : std::uint8_t { int8, int4, nf4 };
 [[nodiscard]] std::string_view name_of(WeightFormat format);
 
 /// The 16 values of NF4, ascending; 7 is zero.
-inline constexpr std::array<float, 16> kNormalFloat4 = {-1.0F,
-                                                        -0.6961928009986877F,
-                                                        -0.5250730514526367F,
-                                                        -0.39491748809814453F,
-                                                        -0.28444138169288635F,
-                                                        -0.18477343022823334F,
-                                                        -0.09105003625154495F,
-                                                        0.0F,
-                                                        0.07958029955625534F,
-                                                        0.16093020141124725F,
-                                                        0.24611230194568634F,
-                                                        0.33791524171829224F,
-                                                        0.44070982933044434F,
-                                                        0.5626170039176941F,
-                                                        0.7229568362236023F,
-                                                        1.0F};
+inline constexpr std::array<float, 16> kNormalFloat4 = {
+    -1.0F,
+    -0.6961928009986877F,
+    -0.5250730514526367F,
+    -0.39491748809814453F,
+    -0.28444138169288635F,
+    -0.18477343022823334F,
+    -0.09105003625154495F,
+    0.0F,
+    0.07958029955625534F,
+    0.16093020141124725F,
+    0.24611230194568634F,
+    0.33791524171829224F,
+    0.44070982933044434F,
+    0.5626170039176941F,
+    0.7229568362236023F,
+    1.0F,
+};
 
 inline constexpr Dim kNormalFloatGroup = 64;  // elements of a scale
 inline constexpr Dim kScaleBlock = 256;       // 8-bit scales of nf4 that share an f32
@@ -72,17 +74,16 @@ struct QuantizedBytes {
 /// to the nearest of the 16 values, ties to the lower), after the scale itself was rounded to its
 /// stored type. A group of zeros has the scale 0 and codes of zero. The same bits on every device
 /// for the same values:
-///   - elements are converted to f32 first, and every operation is in f32, rounded once: scales are
-///     the quotients largest magnitude / 127 (int4: / 7), codes the rounded quotients element /
-///     scale (a division, no product with an inverse), kept within the codes of the format;
-///   - nf4: a block's scale is its largest group magnitude / 255, a group's code the rounded
-///   quotient
-///     magnitude / block scale, ties to even; elements are divided by code * block scale, and the
-///     quotient is compared with the exact middles of neighbors in kNormalFloat4;
-///   - a group with an infinity or a NaN has that as its scale (nf4: of its block, whose groups
-///   have
-///     the codes 0), as has int4 beyond 7 times the largest f16; where a scale is 0 or not finite
-///     all codes are of zero. Such a group is widened to NaN. Which NaN is not fixed.
+///   - elements are converted to f32 first, and every operation is in f32, rounded once. Scales are
+///     quotients, largest magnitude / 127 (int4: / 7). Codes are rounded quotients, element / scale
+///     (a division, no product with an inverse), kept within the codes of the format.
+///   - nf4: a block's scale is its largest group magnitude / 255. A group's code is the rounded
+///     quotient of its magnitude and that, ties to even. Elements are divided by the product of
+///     code and block scale; the quotient is compared with the exact middles of kNormalFloat4.
+///   - a group with an infinity or a NaN has that as its scale (nf4: its block has it, and all its
+///     groups the code 0), as has a group of int4 beyond 7 times the largest f16. Where a scale is
+///     0 or not finite, all codes are of zero; dequantize gives NaN where it is not finite. Which
+///     NaN is not fixed.
 void quantize(Context& ctx, CView weight, const QuantizedMatrix& out);
 
 /// out (M, K), f32, f64, bf16 or f16: code * scale in f32, rounded once. The same bits on every
