@@ -201,7 +201,7 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
   if (on_meta(ctx, "attention_cached_forward", flops, {qkv, cache.keys, cache.values, out},
               workspace_for(
                   ctx, cpu::attention_forward_workspace(ctx.threads(), layout, T_max, qkv.dtype()),
-                  cuda::attention_cached_workspace(layout, B * T, T_max)))) {
+                  cuda::attention_cached_workspace(layout)))) {
     return;
   }
   dispatch<cuda::attention_cached_forward, cpu::attention_cached_forward>(ctx, layout, mask, qkv,

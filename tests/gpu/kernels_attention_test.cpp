@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/attention.hpp"
+#include "hyperslab/ops/embedding.hpp"
 #include "hyperslab/ops/matmul.hpp"
 
 namespace hyperslab::ops {
@@ -26,6 +27,10 @@ TEST_F(GpuAttentionKernels, CachedForward) {
                            {1, 33, 0, {2, 1, 40}},
                            {1, 2, 1000, {3, 3, 80}},
                            {1, 1, 9, {2, 2, 300}},
+                           {1, 1, 300, {4, 2, 128}},
+                           {2, 1, 3000, {8, 2, 64}},
+                           {1, 3, 700, {2, 1, 256}},
+                           {1, 1, 63, {2, 2, 32}},
                            {2, 5, 40, {6, 2, 17}, kNoMask}}) {
       const Dim rows = past + tokens + 3;
       const Shape cache = {B, rows, layout.kv_heads * layout.head_width};
@@ -40,6 +45,35 @@ TEST_F(GpuAttentionKernels, CachedForward) {
           },
           "attention_cached_forward");
     }
+  }
+}
+
+/// A graph replays with the position that lies on the GPU; the one of the call is another.
+TEST_F(GpuAttentionKernels, PositionsAreReadOnTheGpu) {
+  const HeadLayout layout = {4, 2, 64};
+  const Dim past = 77;
+  for (const DType dtype : kGpuTypes) {
+    Problem problem(dtype);
+    problem.in_out(random_tensor(dtype, {2, 1, layout.packed_width()}, 1))
+        .in_out(random_tensor(dtype, {2, 200, 128}, 2))
+        .in_out(random_tensor(dtype, {2, 200, 128}, 3))
+        .output(dtype, {2, 1, 256})
+        .fixed(int_tensor({1}, {static_cast<std::int32_t>(past)}))
+        .output(DType::f32, {200, 32})
+        .output(DType::f32, {200, 32})
+        .fixed(int_tensor({2, 1}, {3, 5}))
+        .input(random_tensor(dtype, {8, 16}, 4))
+        .input(random_tensor(dtype, {200, 16}, 5))
+        .output(dtype, {2, 1, 16});
+    const auto call = [=](Context& ctx, const Problem::Views& v) {
+      const TokenPosition here =
+          ctx.device() == Device::cuda ? TokenPosition(9, v[4]) : TokenPosition(past);
+      rope_table(ctx, 1e4F, v[5], v[6]);
+      rope(ctx, layout, v[5], v[6], here, Rotation::forward, v[0]);
+      attention_cached_forward(ctx, layout, {}, v[0], {v[1], v[2], here}, v[3]);
+      embedding_forward(ctx, v[7], {v[8], {0, 8, 8}, v[9], here}, 1.0F, v[10]);
+    };
+    problem.expect_match(call, "one token after those of a position on the GPU");
   }
 }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "gpu/model_run.hpp"
+#include "hyperslab/core/graph.hpp"
 
 namespace hyperslab {
 namespace {
@@ -39,13 +40,28 @@ class CachedModel {
     Tensor device_tokens(Device::cuda, DType::i32, shape);
     copy(ctx, CView(tokens.data(), DType::i32, Device::cpu, shape), device_tokens.view());
     trainer_->stage().decode(ctx, device_tokens.view(), past, logits_.view());
+    return fetched();
+  }
+  /// The same of one token by a graph, which is captured at the second call.
+  Tensor replay(std::int32_t token, Dim past) {
+    Context& ctx = trainer_->context();
+    const Tensor words = test::int_tensor({2}, {static_cast<std::int32_t>(past), token});
+    copy(ctx, words.view(), one_.view());
+    segment_.run(ctx, true, [&] {
+      trainer_->stage().decode(ctx, one_.view().slice(1, 1).reshaped({1, 1}),
+                               {past, one_.view().slice(0, 1)}, logits_.view());
+    });
+    return fetched();
+  }
+
+ private:
+  Tensor fetched() {
+    Context& ctx = trainer_->context();
     Tensor host(Device::cpu, options_.compute, {kVocabulary});  // the rest is padding
     copy(ctx, logits_.view().reshaped({logits_.view().numel()}).slice(0, kVocabulary), host.view());
     synchronize(ctx);
     return host;
   }
-
- private:
   static train::TrainerOptions cached(const train::Config& config) {
     train::TrainerOptions options =
         train::trainer_options(config, test::world().local_rank(), false);
@@ -58,6 +74,8 @@ class CachedModel {
   model::MemoryPlan plan_;
   std::unique_ptr<train::Trainer> trainer_;
   Tensor logits_;
+  Tensor one_{Device::cuda, DType::i32, {2}};  ///< the past and a token
+  GraphSegment segment_;
 };
 
 class GpuModelCache : public test::GpuTest {};
@@ -80,6 +98,28 @@ TEST_F(GpuModelCache, GivesTheLogitsOfRecomputation) {
       }
       const Tensor whole = model.decode(tokens, 0);
       EXPECT_LE(test::relative_difference(piecewise.view(), whole.view()), expected) << what;
+    }
+  }
+}
+
+TEST_F(GpuModelCache, AReplayedGraphGivesTheBitsOfTheCalls) {
+  for (const test::Overrides& family :
+       {test::Overrides{"model.family=gpt2"},
+        test::Overrides{"model.family=llama", "model.kv_heads=2"}}) {
+    for (const char* compute : {"fp32", "bf16"}) {
+      const auto config = test::read_model(
+          kDeck, family + test::Overrides{std::string("precision.compute=") + compute});
+      CachedModel called(config);
+      CachedModel replayed(config);
+      const std::vector<std::int32_t> prompt = {1, 500, 7};
+      (void)called.decode(prompt, 0);
+      (void)replayed.decode(prompt, 0);
+      for (Dim t = 3; t < kContext; ++t) {
+        const auto token = static_cast<std::int32_t>(13 * t % kVocabulary);
+        const Tensor expected = called.decode({token}, t);
+        ASSERT_TRUE(test::same_bits(replayed.replay(token, t).view(), expected.view()))
+            << family.front() << " in " << compute << ", token " << t;
+      }
     }
   }
 }

@@ -358,8 +358,7 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
         cache.values.data<T>(),
         out.data<T>(),
         attention_cached_splits(layout, B * new_tokens, rows),
-        static_cast<float*>(
-            ctx.workspace(kName, attention_cached_workspace(layout, B * new_tokens, rows)))};
+        static_cast<float*>(ctx.workspace(kName, attention_cached_workspace(layout)))};
     const Dim width = layout.kv_heads * layout.head_width;
     for_each(ctx, kName, B * new_tokens * width, false, Append<T>{call, width});
     attend(ctx, call, B);

@@ -52,19 +52,17 @@ inline constexpr std::size_t kCudnnSlack = std::size_t{16} << 20;
 
 /// Parts into which the keys of a query are cut, for `queries` of all samples and a cache of so
 /// many rows: enough blocks for a GPU, of 64 keys at least.
+inline constexpr Dim kCachedBlocks = Dim{4} * kReferenceMultiprocessors;
 [[nodiscard]] constexpr Dim attention_cached_splits(const HeadLayout& layout, Dim queries,
                                                     Dim rows) {
   const Dim blocks = std::max<Dim>(1, queries * layout.heads);
-  return std::max<Dim>(1,
-                       std::min((4 * kReferenceMultiprocessors + blocks - 1) / blocks, rows / 64));
+  return std::max<Dim>(1, std::min((kCachedBlocks + blocks - 1) / blocks, rows / 64));
 }
-/// Of each part the values, the largest score and the sum, in f32; none if there is but one.
-[[nodiscard]] constexpr std::size_t attention_cached_workspace(const HeadLayout& layout,
-                                                               Dim queries, Dim rows) {
-  const Dim splits = attention_cached_splits(layout, queries, rows);
-  if (splits == 1) return 0;
-  return static_cast<std::size_t>(queries * layout.heads * splits * (layout.head_width + 2)) *
-         sizeof(float);
+/// Of each part the values, the largest score and the sum, in f32; enough for any number of
+/// queries, because a plan knows only the most of them. Fewer than 2 * kCachedBlocks parts are
+/// made.
+[[nodiscard]] constexpr std::size_t attention_cached_workspace(const HeadLayout& layout) {
+  return static_cast<std::size_t>(2 * kCachedBlocks * (layout.head_width + 2)) * sizeof(float);
 }
 
 /// The reference path needs none without dropout, with it one sample's dropped probabilities.
