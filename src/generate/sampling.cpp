@@ -2,6 +2,7 @@
 #include "hyperslab/generate/sampling.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -22,6 +23,27 @@ double draw(std::uint64_t key, std::int64_t number) {
   const PhiloxCounter words =
       philox(philox_counter(static_cast<std::uint64_t>(number), name_hash("sampling")), key);
   return (static_cast<double>(words.x[0]) + static_cast<double>(words.x[1]) * 0x1p-32) * 0x1p-32;
+}
+
+/// The largest value; NaN if one is NaN or infinite, but for minus infinity. Sixteen maxima side by
+/// side, which compilers turn into vectors.
+float largest_number(std::span<const float> values) {
+  constexpr std::size_t kLanes = 16;
+  constexpr float kMost = std::numeric_limits<float>::max();
+  std::array<float, kLanes> top{};
+  std::array<int, kLanes> others{};
+  top.fill(-std::numeric_limits<float>::infinity());
+  const auto look_at = [&](std::size_t lane, float value) {
+    top[lane] = value > top[lane] ? value : top[lane];
+    others[lane] |= value <= kMost ? 0 : 1;
+  };
+  std::size_t i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) look_at(lane, values[i + lane]);
+  }
+  for (; i < values.size(); ++i) look_at(0, values[i]);
+  const bool are_numbers = std::ranges::none_of(others, [](int other) { return other != 0; });
+  return are_numbers ? std::ranges::max(top) : std::numeric_limits<float>::quiet_NaN();
 }
 
 }  // namespace
@@ -56,13 +78,10 @@ std::size_t Sampler::take_logits(std::span<const float> logits) {
     float& logit = logits_[index(id)];
     logit = logit > 0 ? logit / penalty : logit * penalty;
   }
-  std::size_t best = 0;
-  bool are_numbers = true;
-  for (std::size_t i = 0; i < logits_.size(); ++i) {
-    are_numbers = are_numbers && logits_[i] <= std::numeric_limits<float>::max();
-    if (logits_[i] > logits_[best]) best = i;
+  const float largest = largest_number(logits_);
+  if (std::isfinite(largest)) {
+    return static_cast<std::size_t>(std::ranges::find(logits_, largest) - logits_.begin());
   }
-  if (are_numbers && std::isfinite(logits_[best])) return best;
   throw Error(ExitCode::numerics,
               "token " + std::to_string(draws_ + 1) +
                   " of the text: expected finite logits, found NaN or infinity; "
