@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "hyperslab/bench/machine.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/version.hpp"
+#include "hyperslab/generate/generate.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/setup.hpp"
 
@@ -29,7 +31,7 @@ std::vector<std::pair<std::string, BenchMode>> modes_of(const std::string& mode)
       {"forward-backward", BenchMode::forward_backward},
       {"step", BenchMode::step}};
   if (mode == "all") return all;
-  if (mode == "data") return {{mode, BenchMode::step}};
+  if (mode == "data" || mode == "decode") return {{mode, BenchMode::step}};
   for (const auto& one : all) {
     if (one.first == mode) return {one};
   }
@@ -61,7 +63,7 @@ void require_usable(const Arguments& args) {
   }
   const auto mode = args.get<std::string>("mode");
   for (const char* option : {"kernels", "memory", "memory-timeline", "dtypes", "ranges"}) {
-    if (!args.has(option) || (mode != "all" && mode != "data")) continue;
+    if (!args.has(option) || (mode != "all" && mode != "data" && mode != "decode")) continue;
     refuse(fmt::format("--{} goes with one mode: forward, forward-backward or step, not {}", option,
                        mode));
   }
@@ -232,14 +234,54 @@ ExitCode run_one_mode(comm::World& world, const Arguments& args, const train::Co
   return ExitCode::ok;
 }
 
+/// Forgets the texts.
+class Discard final : public generate::TokenListener {
+ public:
+  bool token(std::size_t /*prompt*/, std::int32_t /*id*/) override { return true; }
+  void end(std::size_t /*prompt*/) override {}
+};
+
+/// Greedy texts of one token's prompt each, at most as long as the context.
+ExitCode run_decode(comm::World& world, const Arguments& args, const train::Config& config) {
+  const int rows = args.get<int>("rows");
+  if (world.size() > 1 || rows < 1) {
+    throw Error(ExitCode::usage, "--mode decode runs on one rank, with --rows of 1 or more")
+        .on_all_ranks();
+  }
+  generate::Generator generator(world, config, nullptr, rows, legal_changes(config));
+  const generate::Prompts prompts(static_cast<std::size_t>(rows), {0});
+  generate::SamplingOptions options;
+  options.temperature = 0;
+  options.stop_token = -1;
+  Discard listener;
+  options.max_tokens = std::max(2, args.get<int>("warmup"));  // the second one captures a graph
+  (void)generator.generate(prompts, options, listener);
+  options.max_tokens =
+      std::min<std::int64_t>(args.get<int>("steps"), config.model.context - 1);
+  const generate::GenerateStats stats = generator.generate(prompts, options, listener);
+  const double rate = static_cast<double>(stats.tokens) / stats.seconds;
+  fmt::print("decode: {} texts of {} tokens, {:.1f} tokens/s, {:.3f} ms a token\n", rows,
+             options.max_tokens, rate, 1e3 * rows / rate);
+  if (args.has("json")) {
+    ordered_json out = head_of(args, setup_of(config));
+    out["rows"] = rows;
+    out["tokens"] = stats.tokens;
+    out["seconds"] = stats.seconds;
+    out["tokens_per_second"] = rate;
+    write(world, args.get<std::string>("json"), out.dump(2) + "\n");
+  }
+  return ExitCode::ok;
+}
+
 void add_options(Arguments& args) {
   add_deck_options(args);
   args.add()(
       "mode", po::value<std::string>()->default_value("step"),
       "forward (with the loss), forward-backward, step (with optimizer), all (these three, and how "
-      "they compare), or data (loader alone)")("warmup", po::value<int>()->default_value(5),
+      "they compare), data (loader alone), or decode (tokens one by one, random weights)")("warmup", po::value<int>()->default_value(5),
                                                "steps before the measured ones")(
-      "steps", po::value<int>()->default_value(10), "measured steps")(
+      "steps", po::value<int>()->default_value(10), "measured steps; with decode: tokens a text")(
+      "rows", po::value<int>()->default_value(1), "decode: texts at once")(
       "components", "time, FLOPs and share of every part of the model; graphs off")(
       "kernels", "every kernel of the measured steps, by CUPTI, graphs off; on the CPU every op")(
       "count",
@@ -264,8 +306,9 @@ void add_options(Arguments& args) {
 
 Arguments bench_arguments() {
   Arguments args(
-      "usage: [mpirun -np N] hyperslab bench DECK --mode forward|forward-backward|step|all|data "
-      "times steps of DECK on generated tokens, or the loader of its training files");
+      "usage: [mpirun -np N] hyperslab bench DECK --mode forward|forward-backward|step|all|data|"
+      "decode times steps of DECK on generated tokens, the loader of its training files, or the "
+      "generation of tokens");
   add_options(args);
   args.positional("DECK");
   return args;
@@ -287,6 +330,7 @@ ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments
     run_bench_of_data(world, args, config, args.get<int>("warmup"), args.get<int>("steps"));
     return ExitCode::ok;
   }
+  if (mode == "decode") return run_decode(world, args, config);
   const comm::Watchdog watchdog = train::watch(world, config);
   train::report_threads(world);
   if (args.has("count")) return run_counts(world, args, config);

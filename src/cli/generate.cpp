@@ -124,7 +124,7 @@ void generate(comm::World& world, const Arguments& args) {
   const auto texts = prompt_texts(args);
   const auto prompts = encode_prompts(*tokenizer, texts, !args.has("no-special-tokens"));
   generate::Generator generator(
-      world, config, reader,
+      world, config, &reader,
       generate::Generator::rows_for(prompts, args.get<std::int64_t>("batch")),
       legal_changes(config));
   if (args.has("logits")) write_logits(args.get<std::string>("logits"), generator, prompts);

@@ -59,7 +59,7 @@ std::vector<std::vector<std::size_t>> groups_of(const Prompts& prompts, std::siz
 
 class Generator::Model {
  public:
-  Model(comm::World& world, const train::Config& config, const io::CheckpointReader& reader,
+  Model(comm::World& world, const train::Config& config, const io::CheckpointReader* reader,
         Dim rows, const plan::IsLegal& is_legal);
 
   /// The newest `count` tokens of texts of one length, into all rows; leaves the next logits.
@@ -109,7 +109,7 @@ class Generator::Model {
 };
 
 Generator::Model::Model(comm::World& world, const train::Config& config,
-                        const io::CheckpointReader& reader, Dim rows, const plan::IsLegal& is_legal)
+                        const io::CheckpointReader* reader, Dim rows, const plan::IsLegal& is_legal)
     : config_(on_one_rank(config)),
       options_(cached_options(config_, rows)),
       mesh_(mesh::Mesh::plan(config_.parallel, 0)),
@@ -123,8 +123,9 @@ Generator::Model::Model(comm::World& world, const train::Config& config,
       host_(options_.device, widened_.view().bytes()) {
   trainer_->initialize();
   train::load_base(world, config_, *trainer_);
-  trainer_->load(reader);
-  train::require_loadable(reader, config_, *trainer_);
+  if (reader == nullptr) return;
+  trainer_->load(*reader);
+  train::require_loadable(*reader, config_, *trainer_);
 }
 
 void Generator::Model::feed(std::span<const Text> texts, std::size_t count) {
@@ -222,7 +223,7 @@ void Generator::Model::run(std::vector<Text>& texts, const SamplingOptions& opti
 }
 
 Generator::Generator(comm::World& world, const train::Config& config,
-                     const io::CheckpointReader& reader, Dim rows, const plan::IsLegal& is_legal)
+                     const io::CheckpointReader* reader, Dim rows, const plan::IsLegal& is_legal)
     : model_(std::make_unique<Model>(world, config, reader, rows, is_legal)) {}
 
 Generator::~Generator() = default;

@@ -37,9 +37,9 @@ using Prompts = std::vector<std::vector<std::int32_t>>;
 /// A model with a key-value cache that continues texts. One rank.
 class Generator {
  public:
-  /// `world`: of one rank. `rows`: texts at once at most. `is_legal`: for advice if memory runs
+  /// `world`: of one rank. `reader`: null for random weights. `rows`: texts at once at most. `is_legal`: for advice if memory runs
   /// out.
-  Generator(comm::World& world, const train::Config& config, const io::CheckpointReader& reader,
+  Generator(comm::World& world, const train::Config& config, const io::CheckpointReader* reader,
             Dim rows, const plan::IsLegal& is_legal = {});
   ~Generator();
   Generator(const Generator&) = delete;
