@@ -86,31 +86,48 @@ Adapter::Adapter(param::ParamStore& params, const TensorGroup& group,
   b_ = params.declare(b);
 }
 
-/// Scratch memory of one call: what is in between, and the layer's input or its gradient with
-/// dropout.
+AdapterPass AdapterPass::rows(Dim begin, Dim count) const {
+  AdapterPass part = *this;
+  if (reduced) part.reduced = reduced.as_matrix().slice(begin, count);
+  return part;
+}
+
+/// Memory of one call: what is in between, and the layer's input or its gradient with dropout.
 struct Adapter::Scratch {
-  View reduced;           ///< (rows, parts * rank): s x A^T
-  View reduced_gradient;  ///< (rows, parts * rank): s dy B
+  View reduced;           ///< (rows, ranks): s x A^T
+  View reduced_gradient;  ///< (rows, ranks): s dy B
   View dropped;           ///< of the shape of x; absent without dropout
 };
 
-Adapter::Scratch Adapter::take_scratch(Context& ctx, const ops::Dropout& dropout, CView x) const {
-  const Shape between = {x.rows(), static_cast<Dim>(parts_.size()) * rank_};
+Adapter::Scratch Adapter::take_scratch(Context& ctx, const AdapterPass& pass, CView x) const {
+  const Shape between = {x.rows(), ranks()};
   const auto padded_bytes = [&](const Shape& shape) {
     return round_up(static_cast<std::size_t>(shape.numel()) * size_of(x.dtype()), kAlignment);
   };
-  const std::size_t step = padded_bytes(between);
-  const std::size_t dropped = dropout.active() ? padded_bytes(x.shape()) : 0;
   // On `meta` memory is a null pointer, so sums are done on integers.
-  const auto memory =
-      reinterpret_cast<std::uintptr_t>(ctx.workspace("adapter", 2 * step + dropped));
-  const auto view_at = [&](std::size_t offset, const Shape& shape) {
-    return View(reinterpret_cast<void*>(memory + offset), x.dtype(), x.device(), shape);
+  std::size_t bytes = 0;
+  const auto place = [&](View& view, const Shape& shape) {
+    view = View(reinterpret_cast<void*>(bytes), x.dtype(), x.device(), shape);
+    bytes += padded_bytes(shape);
   };
   Scratch scratch;
-  scratch.reduced = view_at(0, between);
-  scratch.reduced_gradient = view_at(step, between);
-  if (dropout.active()) scratch.dropped = view_at(2 * step, x.shape());
+  if (!pass.reduced) place(scratch.reduced, between);
+  if (!pass.reduced_gradient) place(scratch.reduced_gradient, between);
+  if (pass.dropout.active()) place(scratch.dropped, x.shape());
+  if (bytes > 0) {
+    const auto memory = reinterpret_cast<std::uintptr_t>(ctx.workspace("adapter", bytes));
+    for (View* view : {&scratch.reduced, &scratch.reduced_gradient, &scratch.dropped}) {
+      if (!*view) continue;
+      const auto offset = reinterpret_cast<std::uintptr_t>(view->raw());
+      *view = View(reinterpret_cast<void*>(memory + offset), x.dtype(), x.device(), view->shape());
+    }
+  }
+  // A layer with fewer ranks than the widest takes the beginning.
+  const auto narrowed = [&](View whole) {
+    return whole.flat().slice(0, between.numel()).reshaped(between);
+  };
+  if (pass.reduced) scratch.reduced = narrowed(pass.reduced);
+  if (pass.reduced_gradient) scratch.reduced_gradient = narrowed(pass.reduced_gradient);
   return scratch;
 }
 
@@ -118,16 +135,17 @@ ops::CColumns Adapter::of_part(CView reduced, std::size_t part, Trans trans) con
   return {reduced, static_cast<Dim>(part) * rank_, rank_, trans};
 }
 
-/// scratch.reduced = s x A^T with x after dropout, which is returned.
-CView Adapter::reduce(Context& ctx, const ops::Dropout& dropout, CView x,
-                      const Scratch& scratch) const {
-  if (dropout.active()) {
-    ops::dropout(ctx, dropout, x, scratch.dropped);
-    x = scratch.dropped;
-  }
+/// The input after dropout.
+CView Adapter::dropped(Context& ctx, const AdapterPass& pass, CView x, const Scratch& scratch) {
+  if (!pass.dropout.active()) return x;
+  ops::dropout(ctx, pass.dropout, x, scratch.dropped);
+  return scratch.dropped;
+}
+
+/// scratch.reduced = s x A^T.
+void Adapter::reduce(Context& ctx, CView x, const Scratch& scratch) const {
   ops::matmul_columns(ctx, ops::all_columns(x), ops::all_columns(a_.value(), Trans::yes), scale_,
                       Accumulate::no, ops::all_columns(scratch.reduced));
-  return x;
 }
 
 /// scratch.reduced_gradient = s dy B, part by part.
@@ -140,9 +158,9 @@ void Adapter::reduce_gradient(Context& ctx, CView dy, const Scratch& scratch) co
   }
 }
 
-void Adapter::forward(Context& ctx, const ops::Dropout& dropout, CView x, View y) const {
-  const Scratch scratch = take_scratch(ctx, dropout, x);
-  (void)reduce(ctx, dropout, x, scratch);
+void Adapter::forward(Context& ctx, const AdapterPass& pass, CView x, View y) const {
+  const Scratch scratch = take_scratch(ctx, pass, x);
+  reduce(ctx, dropped(ctx, pass, x, scratch), scratch);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& [first, columns] = parts_[i];
     ops::matmul_columns(ctx, of_part(scratch.reduced, i),
@@ -151,23 +169,25 @@ void Adapter::forward(Context& ctx, const ops::Dropout& dropout, CView x, View y
   }
 }
 
-void Adapter::backward_input(Context& ctx, const ops::Dropout& dropout, CView dy, View dx) const {
-  const Scratch scratch = take_scratch(ctx, dropout, dx);
+void Adapter::backward_input(Context& ctx, const AdapterPass& pass, CView dy, View dx) const {
+  const Scratch scratch = take_scratch(ctx, pass, dx);
+  const bool drops = pass.dropout.active();
   reduce_gradient(ctx, dy, scratch);
-  const View term = dropout.active() ? scratch.dropped : dx;
+  const View term = drops ? scratch.dropped : dx;
   ops::matmul_columns(ctx, ops::all_columns(CView(scratch.reduced_gradient)),
-                      ops::all_columns(a_.value()), 1,
-                      dropout.active() ? Accumulate::no : Accumulate::yes, ops::all_columns(term));
-  if (!dropout.active()) return;
-  ops::dropout(ctx, dropout, term, term);
+                      ops::all_columns(a_.value()), 1, drops ? Accumulate::no : Accumulate::yes,
+                      ops::all_columns(term));
+  if (!drops) return;
+  ops::dropout(ctx, pass.dropout, term, term);
   ops::add(ctx, dx, term, dx);
 }
 
-void Adapter::backward_weight(Context& ctx, const ops::Dropout& dropout, CView dy, CView x,
+void Adapter::backward_weight(Context& ctx, const AdapterPass& pass, CView dy, CView x,
                               Accumulate accumulate) const {
-  const Scratch scratch = take_scratch(ctx, dropout, x);
-  const CView input = reduce(ctx, dropout, x, scratch);
-  reduce_gradient(ctx, dy, scratch);
+  const Scratch scratch = take_scratch(ctx, pass, x);
+  const CView input = dropped(ctx, pass, x, scratch);
+  if (!pass.reduced) reduce(ctx, input, scratch);
+  if (!pass.has_gradient) reduce_gradient(ctx, dy, scratch);
   // The scale is in what is in between already.
   ops::matmul_columns(ctx, ops::all_columns(CView(scratch.reduced_gradient), Trans::yes),
                       ops::all_columns(input), 1, accumulate, ops::all_columns(a_.gradient()));

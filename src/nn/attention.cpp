@@ -56,6 +56,8 @@ Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
   } else {
     slot.log_sum_exp = activations.take(statistics, {B, heads_.heads, T}, label + ".log_sum_exp");
   }
+  slot.qkv_reduced = take_reduced(activations, spec, qkv_, label + ".qkv adapters");
+  slot.output_reduced = take_reduced(activations, spec, output_, label + ".output adapters");
   if (config_.split_backward) {
     slot.dy =
         activations.take(compute, config_.group.stream_shape(B, T, config_.width), label + ".dy");
@@ -70,7 +72,9 @@ Attention::Slot Attention::Slot::for_tokens(Dim T) const {
           .log_sum_exp = {},
           .probabilities = {},
           .dy = {},
-          .d_qkv = {}};
+          .d_qkv = {},
+          .qkv_reduced = {},
+          .output_reduced = {}};
 }
 
 ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
@@ -81,8 +85,11 @@ ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
   return dropout;
 }
 
-ops::Dropout Attention::dropout_of(AdaptedLinear linear, const BatchInfo& batch) const {
-  return adapter_dropout(config_, layer_, linear, batch);
+AdapterPass Attention::adapter(AdaptedLinear linear, const BatchInfo& batch, const Scratch& scratch,
+                               const Slot& slot) const {
+  return {.dropout = adapter_dropout(config_, layer_, linear, batch),
+          .reduced = linear == AdaptedLinear::qkv ? slot.qkv_reduced : slot.output_reduced,
+          .reduced_gradient = scratch.adapter_gradient};
 }
 
 /// slot.qkv, rotated -> slot.out.
@@ -104,14 +111,14 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Sl
   const Scope scope(ctx.recorder(), kAttentionComponent);
   const TensorGroup& group = config_.group;
   qkv_.forward(ctx, group.gather(ctx, x, pass.scratch.gathered), slot.qkv,
-               dropout_of(AdaptedLinear::qkv, pass.batch));
+               adapter(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
   if (config_.rope) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, pass.first_position(),
               ops::Rotation::forward, slot.qkv);
   }
   core_forward(ctx, pass, slot);
   output_.forward_summed(ctx, group, slot.out, group.term(y, pass.scratch.partial), y,
-                         dropout_of(AdaptedLinear::output, pass.batch));
+                         adapter(AdaptedLinear::output, pass.batch, pass.scratch, slot));
 }
 
 /// d_attention in scratch -> d_qkv, rotated back.
@@ -141,22 +148,24 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   const View d_qkv = config_.split_backward ? slot.d_qkv : pass.scratch.d_qkv;
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
   const CView all_dy = group.gather(ctx, dy, gathered);
-  const ops::Dropout output_dropout = dropout_of(AdaptedLinear::output, pass.batch);
-  const ops::Dropout qkv_dropout = dropout_of(AdaptedLinear::qkv, pass.batch);
-  output_.backward_input(ctx, all_dy, pass.scratch.d_attention, output_dropout);
+  AdapterPass adapters = adapter(AdaptedLinear::output, pass.batch, pass.scratch, slot);
+  output_.backward_input(ctx, all_dy, pass.scratch.d_attention, adapters);
+  adapters.has_gradient = static_cast<bool>(adapters.reduced_gradient);
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) {
-    output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate, output_dropout);
+    output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate, adapters);
     rows = group.start_gather(ctx, x, gathered);
   }
   core_backward(ctx, pass, slot, d_qkv);
   const View term = group.term(dx, pass.scratch.partial);
-  qkv_.backward_input(ctx, d_qkv, term, qkv_dropout);
+  adapters = adapter(AdaptedLinear::qkv, pass.batch, pass.scratch, slot);
+  qkv_.backward_input(ctx, d_qkv, term, adapters);
+  adapters.has_gradient = static_cast<bool>(adapters.reduced_gradient);
   const comm::Ticket sum = group.start_sum(ctx, term, dx);
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
     qkv_.backward_weight(ctx, d_qkv, group.cuts_rows() ? CView(gathered) : x, pass.accumulate,
-                         qkv_dropout);
+                         adapters);
   }
   group.wait(ctx, sum);
 }
@@ -166,9 +175,9 @@ void Attention::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
   output_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.out, pass.accumulate,
-                          dropout_of(AdaptedLinear::output, pass.batch));
+                          adapter(AdaptedLinear::output, pass.batch, pass.scratch, slot));
   qkv_.backward_weight(ctx, slot.d_qkv, group.gather(ctx, x, gathered), pass.accumulate,
-                       dropout_of(AdaptedLinear::qkv, pass.batch));
+                       adapter(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
 }
 
 }  // namespace hyperslab::nn

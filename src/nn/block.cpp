@@ -42,6 +42,11 @@ Scratch plan_scratch(Arena& scratch, const BlockConfig& config, const Activation
   if (ops::is_gated(config.activation) || config.adapter.applies_to(name_of(AdapterTarget::down))) {
     out.d_activated = scratch.take(compute, {B, T, ffn_width}, "d_activated");
   }
+  if (config.adapter) {
+    constexpr Dim kMostSideBySide = 3;  // query, key and value
+    out.adapter_gradient =
+        scratch.take(compute, {B, T, kMostSideBySide * config.adapter.rank}, "adapter gradient");
+  }
   if (config.keep_probabilities) {
     out.d_probabilities = scratch.take(compute, {B, heads, T, T}, "d_probabilities");
   }
@@ -60,6 +65,12 @@ ops::Dropout adapter_dropout(const BlockConfig& config, int layer, AdaptedLinear
   if (!config.adapter || !batch.dropout) return {};
   return {static_cast<float>(config.adapter.dropout), config.seed, dropout_site(layer, linear),
           batch.sample_position, batch.state};
+}
+
+View take_reduced(Arena& activations, const ActivationSpec& spec, const Linear& linear,
+                  const std::string& label) {
+  const Dim ranks = linear.adapter_ranks();
+  return ranks == 0 ? View() : activations.take(spec.compute, {spec.B, spec.T, ranks}, label);
 }
 
 Block::Block(param::ParamStore& params, const std::string& name, const BlockConfig& config,

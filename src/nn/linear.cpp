@@ -47,21 +47,21 @@ void Linear::multiply(Context& ctx, CView x, View y) const {
                                 expansion->spec.activations, y);
 }
 
-void Linear::forward(Context& ctx, CView x, View y, const ops::Dropout& dropout) const {
+void Linear::forward(Context& ctx, CView x, View y, const AdapterPass& adapter) const {
   multiply(ctx, x, y);
-  if (adapter_) adapter_.forward(ctx, dropout, x, y);
+  if (adapter_) adapter_.forward(ctx, adapter, x, y);
 }
 
 void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, View term, View y,
-                            const ops::Dropout& dropout) const {
+                            const AdapterPass& adapter) const {
   const Dim width = y.shape().back();
   const Dim rows = term.numel() / std::max<Dim>(1, width);
   const int pieces = group.pieces(ctx, rows, x.shape().back());
   if (pieces == 1) {
-    forward(ctx, x, term, dropout);
+    forward(ctx, x, term, adapter);
     return group.sum(ctx, term, y);
   }
-  require(!adapter_ || !dropout.active(), "adapters in pieces of rows drop nothing");
+  require(!adapter_ || !adapter.dropout.active(), "adapters in pieces of rows drop nothing");
   const CView x_rows = x.reshaped({rows, x.shape().back()});
   const View y_rows = y.reshaped({rows, width});
   std::array<comm::Ticket, TensorGroup::kMostPieces> sums{};
@@ -69,25 +69,25 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
     const Dim begin = rows * i / pieces;
     const Dim count = rows * (i + 1) / pieces - begin;
     const View part = y_rows.slice(begin, count);
-    forward(ctx, x_rows.slice(begin, count), part);
+    forward(ctx, x_rows.slice(begin, count), part, adapter.rows(begin, count));
     sums[static_cast<std::size_t>(i)] = group.start_sum(ctx, part, part);
   }
   for (const comm::Ticket sum : sums) group.wait(ctx, sum);
 }
 
 void Linear::forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
-                               const ops::Dropout& dropout) const {
+                               const AdapterPass& adapter) const {
   const param::Expansion* expansion = weight_.expansion();
   if (adapter_ || (expansion != nullptr && expansion->multiplies_codes())) {
-    forward(ctx, x, pre, dropout);
+    forward(ctx, x, pre, adapter);
     return ops::activation_forward(ctx, activation, pre, y);
   }
   ops::linear_activation_forward(ctx, x, weight_.value(), bias_value(), activation, pre, y);
 }
 
-void Linear::backward_input(Context& ctx, CView dy, View dx, const ops::Dropout& dropout) const {
+void Linear::backward_input(Context& ctx, CView dy, View dx, const AdapterPass& adapter) const {
   ops::linear_backward_input(ctx, dy, weight_.value(), Accumulate::no, dx);
-  if (adapter_) adapter_.backward_input(ctx, dropout, dy, dx);
+  if (adapter_) adapter_.backward_input(ctx, adapter, dy, dx);
 }
 
 void Linear::backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,
@@ -107,12 +107,12 @@ CView Linear::rounded_input(Context& ctx, CView x) const {
 }
 
 void Linear::backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate,
-                             const ops::Dropout& dropout) const {
+                             const AdapterPass& adapter) const {
   const View dweight = weight_.gradient();
   const View dbias = bias_ ? bias_.gradient() : View();
   if (dweight) x = rounded_input(ctx, x);
   if (dweight || dbias) ops::linear_backward_weight(ctx, dy, x, accumulate, dweight, dbias);
-  if (adapter_) adapter_.backward_weight(ctx, dropout, dy, x, accumulate);
+  if (adapter_) adapter_.backward_weight(ctx, adapter, dy, x, accumulate);
 }
 
 }  // namespace hyperslab::nn

@@ -28,6 +28,8 @@ Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, const Activation
   slot.pre = activations.take(compute, {B, T, pre_width}, label + ".pre");
   slot.activated = scratch.activated ? scratch.activated
                                      : activations.take(compute, {B, T, F}, label + ".activated");
+  slot.up_reduced = take_reduced(activations, spec, up_, label + ".up adapters");
+  slot.down_reduced = take_reduced(activations, spec, down_, label + ".down adapters");
   if (config_.split_backward) {
     slot.dy =
         activations.take(compute, config_.group.stream_shape(B, T, config_.width), label + ".dy");
@@ -36,7 +38,11 @@ Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, const Activation
 }
 
 Mlp::Slot Mlp::Slot::for_tokens(Dim T) const {
-  return {.pre = nn::for_tokens(pre, T), .activated = nn::for_tokens(activated, T), .dy = {}};
+  return {.pre = nn::for_tokens(pre, T),
+          .activated = nn::for_tokens(activated, T),
+          .dy = {},
+          .up_reduced = {},
+          .down_reduced = {}};
 }
 
 void Mlp::activate(Context& ctx, const Slot& slot) const {
@@ -47,23 +53,26 @@ void Mlp::activate(Context& ctx, const Slot& slot) const {
   }
 }
 
-ops::Dropout Mlp::dropout_of(AdaptedLinear linear, const BatchInfo& batch) const {
-  return adapter_dropout(config_, layer_, linear, batch);
+AdapterPass Mlp::adapter(AdaptedLinear linear, const BatchInfo& batch, const Scratch& scratch,
+                         const Slot& slot) const {
+  return {.dropout = adapter_dropout(config_, layer_, linear, batch),
+          .reduced = linear == AdaptedLinear::up ? slot.up_reduced : slot.down_reduced,
+          .reduced_gradient = scratch.adapter_gradient};
 }
 
 void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const {
   const Scope scope(ctx.recorder(), kFfnComponent);
   const TensorGroup& group = config_.group;
   const CView all_x = group.gather(ctx, x, pass.scratch.gathered);
-  const ops::Dropout dropout = dropout_of(AdaptedLinear::up, pass.batch);
+  const AdapterPass adapters = adapter(AdaptedLinear::up, pass.batch, pass.scratch, slot);
   if (ops::is_gated(config_.activation)) {
-    up_.forward(ctx, all_x, slot.pre, dropout);
+    up_.forward(ctx, all_x, slot.pre, adapters);
     activate(ctx, slot);
   } else {
-    up_.forward_activated(ctx, all_x, config_.activation, slot.pre, slot.activated, dropout);
+    up_.forward_activated(ctx, all_x, config_.activation, slot.pre, slot.activated, adapters);
   }
   down_.forward_summed(ctx, group, slot.activated, group.term(y, pass.scratch.partial), y,
-                       dropout_of(AdaptedLinear::down, pass.batch));
+                       adapter(AdaptedLinear::down, pass.batch, pass.scratch, slot));
 }
 
 View Mlp::gradient_of_pre(BackwardPart part, const Slot& slot) const {
@@ -73,14 +82,21 @@ View Mlp::gradient_of_pre(BackwardPart part, const Slot& slot) const {
   return free ? slot.activated : slot.pre;
 }
 
-/// dy -> d_pre, through the second layer and the activation.
+/// dy -> d_pre, through the second layer and the activation, and the second layer's gradients if
+/// they are asked for. They go first if the product takes the activation's derivative, as d_pre may
+/// have the memory of its input.
 void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
                               View d_pre) const {
   const View d_activated = pass.scratch.d_activated;
+  const bool both = pass.part == BackwardPart::both;
   if (!d_activated) {
+    if (both) down_.backward_weight(ctx, dy, slot.activated, pass.accumulate);
     return down_.backward_input_activated(ctx, dy, slot.pre, config_.activation, d_pre);
   }
-  down_.backward_input(ctx, dy, d_activated, dropout_of(AdaptedLinear::down, pass.batch));
+  AdapterPass adapters = adapter(AdaptedLinear::down, pass.batch, pass.scratch, slot);
+  down_.backward_input(ctx, dy, d_activated, adapters);
+  adapters.has_gradient = static_cast<bool>(adapters.reduced_gradient);
+  if (both) down_.backward_weight(ctx, dy, slot.activated, pass.accumulate, adapters);
   if (ops::is_gated(config_.activation)) {
     ops::gated_backward(ctx, config_.activation, slot.pre, d_activated, d_pre);
   } else {
@@ -97,22 +113,19 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
   const CView all_dy = group.gather(ctx, dy, gathered);
   if (config_.recompute == Recompute::selective) activate(ctx, slot);
-  if (pass.part == BackwardPart::both) {
-    down_.backward_weight(ctx, all_dy, slot.activated, pass.accumulate,
-                          dropout_of(AdaptedLinear::down, pass.batch));
-  }
   const View d_pre = gradient_of_pre(pass.part, slot);
   backward_activation(ctx, all_dy, pass, slot, d_pre);
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) rows = group.start_gather(ctx, x, gathered);
   const View term = group.term(dx, pass.scratch.partial);
-  const ops::Dropout dropout = dropout_of(AdaptedLinear::up, pass.batch);
-  up_.backward_input(ctx, d_pre, term, dropout);
+  AdapterPass adapters = adapter(AdaptedLinear::up, pass.batch, pass.scratch, slot);
+  up_.backward_input(ctx, d_pre, term, adapters);
+  adapters.has_gradient = static_cast<bool>(adapters.reduced_gradient);
   const comm::Ticket sum = group.start_sum(ctx, term, dx);
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
     up_.backward_weight(ctx, d_pre, group.cuts_rows() ? CView(gathered) : x, pass.accumulate,
-                        dropout);
+                        adapters);
   }
   group.wait(ctx, sum);
 }
@@ -121,9 +134,9 @@ void Mlp::backward_weight(Context& ctx, CView x, const BackwardPass& pass, const
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
   down_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.activated, pass.accumulate,
-                        dropout_of(AdaptedLinear::down, pass.batch));
+                        adapter(AdaptedLinear::down, pass.batch, pass.scratch, slot));
   up_.backward_weight(ctx, slot.pre, group.gather(ctx, x, gathered), pass.accumulate,
-                      dropout_of(AdaptedLinear::up, pass.batch));
+                      adapter(AdaptedLinear::up, pass.batch, pass.scratch, slot));
 }
 
 }  // namespace hyperslab::nn

@@ -113,7 +113,7 @@ TEST_F(AdapterTest, GradientsAreThoseOfDifferencesWithAndWithoutDropout) {
   const AdaptedLayer layer(config_of({}));
   const Tensor dy = random_tensor(DType::f64, {2, 3, 10}, 2);
   for (const float probability : {0.0F, 0.4F}) {
-    const ops::Dropout drops = dropout(probability);
+    const AdapterPass drops = {.dropout = dropout(probability)};
     const auto value = [&] {
       Tensor y = poisoned(DType::f64, {2, 3, 10});
       layer.linear.forward(ctx, x_.view(), y.view(), drops);
@@ -130,6 +130,36 @@ TEST_F(AdapterTest, GradientsAreThoseOfDifferencesWithAndWithoutDropout) {
       expect_gradient(param.name, param.value, param.gradient, value);
     }
   }
+}
+
+/// What forward and backward_input keep is what backward_weight would compute again.
+TEST_F(AdapterTest, KeptProductsGiveTheSameGradients) {
+  const AdaptedLayer layer(config_of({}));
+  const Tensor dy = random_tensor(DType::f64, {2, 3, 10}, 2);
+  Tensor y = poisoned(DType::f64, {2, 3, 10});
+  Tensor dx = poisoned(DType::f64, x_.view().shape());
+  Tensor reduced = poisoned(DType::f64, {2, 3, 3 * kRank});
+  Tensor reduced_gradient = poisoned(DType::f64, {2, 3, 3 * kRank});
+  AdapterPass pass = {.dropout = dropout(0.4F),
+                      .reduced = reduced.view(),
+                      .reduced_gradient = reduced_gradient.view()};
+  layer.linear.backward_weight(ctx, dy.view(), x_.view(), Accumulate::no,
+                               {.dropout = pass.dropout});
+  std::vector<std::vector<double>> expected;
+  for (const param::Param& param : layer.store().params()) {
+    if (param.gradient) expected.push_back(to_doubles(param.gradient));
+  }
+
+  layer.linear.forward(ctx, x_.view(), y.view(), pass);
+  layer.linear.backward_input(ctx, dy.view(), dx.view(), pass);
+  pass.has_gradient = true;
+  layer.linear.backward_weight(ctx, dy.view(), x_.view(), Accumulate::no, pass);
+
+  std::vector<std::vector<double>> found;
+  for (const param::Param& param : layer.store().params()) {
+    if (param.gradient) found.push_back(to_doubles(param.gradient));
+  }
+  EXPECT_EQ(found, expected);
 }
 
 TEST_F(AdapterTest, GradientsOfLaterMicrobatchesAreAdded) {

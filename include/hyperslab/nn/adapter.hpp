@@ -10,9 +10,19 @@
 
 namespace hyperslab::nn {
 
+/// What a pass through a layer's adapters takes besides its operands.
+struct AdapterPass {
+  ops::Dropout dropout = {};  ///< of the adapters' input
+  View reduced = {};          ///< (..., ranks): s x A^T, that backward_weight finds as forward left
+                              ///< it; absent: computed each time
+  View reduced_gradient = {};  ///< (..., ranks): s dy B, likewise of backward_input; or absent
+  /// Whether reduced_gradient is what backward_input left there for this dy.
+  bool has_gradient = false;
+  [[nodiscard]] AdapterPass rows(Dim begin, Dim count) const;  ///< a part, for forward
+};
+
 /// The adapters of a linear layer: of its output i, s (x A_i^T) B_i^T is added to the columns of y
-/// that output i has. The A lie one after the other and are one operand. What is in between, x A^T
-/// and dy B, has as many columns as there are rows of A; it is computed again in backward.
+/// that output i has. The A lie one after the other and are one operand.
 ///
 /// A is cut like the layer's inputs, B like its outputs. With Parallel::column every rank's dy B is
 /// a term of a sum, and so is its gradient of A; with Parallel::row its x A^T is one, and so are
@@ -25,12 +35,14 @@ class Adapter {
           const std::vector<LinearOutput>& outputs, const LinearOptions& options);
 
   [[nodiscard]] explicit operator bool() const { return !parts_.empty(); }
+  /// Rows of all A: columns of what is in between.
+  [[nodiscard]] Dim ranks() const { return static_cast<Dim>(parts_.size()) * rank_; }
   /// y: (..., C_out) += s (x A^T) B^T with x: (..., C_in) after dropout.
-  void forward(Context& ctx, const ops::Dropout& dropout, CView x, View y) const;
+  void forward(Context& ctx, const AdapterPass& pass, CView x, View y) const;
   /// dx += s (dy B) A, through the dropout.
-  void backward_input(Context& ctx, const ops::Dropout& dropout, CView dy, View dx) const;
+  void backward_input(Context& ctx, const AdapterPass& pass, CView dy, View dx) const;
   /// dA (+)= s (dy B)^T x and dB_i (+)= s dy_i^T (x A_i^T).
-  void backward_weight(Context& ctx, const ops::Dropout& dropout, CView dy, CView x,
+  void backward_weight(Context& ctx, const AdapterPass& pass, CView dy, CView x,
                        ops::Accumulate accumulate) const;
 
  private:
@@ -40,8 +52,10 @@ class Adapter {
     Dim columns = 0;
   };
   struct Scratch;
-  [[nodiscard]] Scratch take_scratch(Context& ctx, const ops::Dropout& dropout, CView x) const;
-  CView reduce(Context& ctx, const ops::Dropout& dropout, CView x, const Scratch& scratch) const;
+  [[nodiscard]] Scratch take_scratch(Context& ctx, const AdapterPass& pass, CView x) const;
+  [[nodiscard]] static CView dropped(Context& ctx, const AdapterPass& pass, CView x,
+                                     const Scratch& scratch);
+  void reduce(Context& ctx, CView x, const Scratch& scratch) const;
   void reduce_gradient(Context& ctx, CView dy, const Scratch& scratch) const;
   [[nodiscard]] ops::CColumns of_part(CView reduced, std::size_t part,
                                       ops::Trans trans = ops::Trans::no) const;

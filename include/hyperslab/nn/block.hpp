@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "hyperslab/nn/adapter_config.hpp"
+#include "hyperslab/nn/linear.hpp"
 #include "hyperslab/nn/norm.hpp"
 #include "hyperslab/nn/recompute.hpp"
 #include "hyperslab/ops/attention.hpp"
@@ -54,17 +54,18 @@ struct BatchInfo {
 /// shape of the residual stream, (B, T, C) or this rank's rows of it; H, F and packed widths are
 /// this rank's.
 struct Scratch {
-  View delta;            ///< stream: output of attention or mlp on its way into the residual
-  View d_mid;            ///< stream: gradient of a sublayer's input
-  View d_masked;         ///< stream: gradient through dropout; absent without dropout
-  View d_attention;      ///< (B, T, H Dh)
-  View d_qkv;            ///< (B, T, packed)
-  View d_activated;      ///< (B, T, F); absent if a product takes the activation's derivative
-  View d_probabilities;  ///< (B, H, T, T); reference attention only
-  View gathered;         ///< (B, T, C): all rows; only if the stream is cut by rows
-  View partial;          ///< (B, T, C): a term of a sum over the tensor group; likewise
-  View norm_out;         ///< stream: only with Recompute::selective
-  View activated;        ///< (B, T, F): only with Recompute::selective
+  View delta;             ///< stream: output of attention or mlp on its way into the residual
+  View d_mid;             ///< stream: gradient of a sublayer's input
+  View d_masked;          ///< stream: gradient through dropout; absent without dropout
+  View d_attention;       ///< (B, T, H Dh)
+  View d_qkv;             ///< (B, T, packed)
+  View d_activated;       ///< (B, T, F); absent if a product takes the activation's derivative
+  View d_probabilities;   ///< (B, H, T, T); reference attention only
+  View gathered;          ///< (B, T, C): all rows; only if the stream is cut by rows
+  View partial;           ///< (B, T, C): a term of a sum over the tensor group; likewise
+  View adapter_gradient;  ///< (B, T, most ranks of a layer): between a layer's adapters
+  View norm_out;          ///< stream: only with Recompute::selective
+  View activated;         ///< (B, T, F): only with Recompute::selective
   /// What generation of `T` tokens a sample uses of it, in a group of one: delta.
   [[nodiscard]] Scratch for_tokens(Dim T) const;
 };
@@ -111,6 +112,9 @@ enum class AdaptedLinear : std::uint8_t { qkv = 0, output = 1, up = 2, down = 3 
 /// What acts on the input of a linear layer's adapters in this pass.
 [[nodiscard]] ops::Dropout adapter_dropout(const BlockConfig& config, int layer,
                                            AdaptedLinear linear, const BatchInfo& batch);
+/// Memory for what lies between the adapters of a layer; absent without adapters.
+[[nodiscard]] View take_reduced(Arena& activations, const ActivationSpec& spec,
+                                const Linear& linear, const std::string& label);
 
 /// Self-attention with packed queries, keys and values. The heads are distributed over the tensor
 /// group; if there are fewer key-value heads than ranks, several ranks hold the same one.
@@ -123,6 +127,8 @@ class Attention {
     View probabilities;  ///< (B, H, T, T); reference path only
     View dy;             ///< stream; with a split backward only
     View d_qkv;          ///< (B, T, packed); with a split backward only
+    View qkv_reduced;    ///< (B, T, ranks) of the adapters; absent without them
+    View output_reduced;
     /// What generation of `T` tokens a sample writes: a slot without what only backward reads.
     [[nodiscard]] Slot for_tokens(Dim T) const;
   };
@@ -143,7 +149,8 @@ class Attention {
 
  private:
   [[nodiscard]] ops::Dropout probability_dropout(const BatchInfo& batch) const;
-  [[nodiscard]] ops::Dropout dropout_of(AdaptedLinear linear, const BatchInfo& batch) const;
+  [[nodiscard]] AdapterPass adapter(AdaptedLinear linear, const BatchInfo& batch,
+                                    const Scratch& scratch, const Slot& slot) const;
   void core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
   void core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d_qkv) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
@@ -161,6 +168,8 @@ class Mlp {
     View pre;        ///< (B, T, F) before the activation, gated: (B, T, 2F); backward overwrites it
     View activated;  ///< (B, T, F)
     View dy;         ///< stream; with a split backward only
+    View up_reduced;  ///< (B, T, ranks) of the adapters; absent without them
+    View down_reduced;
     /// As Attention::Slot::for_tokens.
     [[nodiscard]] Slot for_tokens(Dim T) const;
   };
@@ -174,7 +183,8 @@ class Mlp {
                 View dx) const;
 
  private:
-  [[nodiscard]] ops::Dropout dropout_of(AdaptedLinear linear, const BatchInfo& batch) const;
+  [[nodiscard]] AdapterPass adapter(AdaptedLinear linear, const BatchInfo& batch,
+                                    const Scratch& scratch, const Slot& slot) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
   void backward_activation(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
                            View d_pre) const;

@@ -12,8 +12,7 @@ namespace hyperslab::nn {
 using ops::Accumulate;
 
 /// y = x W^T + b, whose W may be several named tensors that lie one after the other, and to which
-/// adapters may be added. `dropout` is that of the adapters' input; without adapters nothing is
-/// dropped.
+/// adapters may be added; `adapter` is what their part of a pass takes.
 class Linear {
  public:
   using Output = LinearOutput;
@@ -23,16 +22,16 @@ class Linear {
          const Options& options);
 
   /// x: (..., C_in) -> y: (..., C_out), of this rank. Enqueues on ctx.
-  void forward(Context& ctx, CView x, View y, const ops::Dropout& dropout = {}) const;
+  void forward(Context& ctx, CView x, View y, const AdapterPass& adapter = {}) const;
   /// The same with Parallel::row, summed over the group into y; `term` is what group.term() gives.
   void forward_summed(Context& ctx, const TensorGroup& group, CView x, View term, View y,
-                      const ops::Dropout& dropout = {}) const;
+                      const AdapterPass& adapter = {}) const;
   /// pre = x W^T + b, y = act(pre).
   void forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
-                         const ops::Dropout& dropout = {}) const;
+                         const AdapterPass& adapter = {}) const;
   /// dy: (..., C_out) -> dx: (..., C_in), overwritten. It goes before the weight gradient, so that
   /// its collective can start early.
-  void backward_input(Context& ctx, CView dy, View dx, const ops::Dropout& dropout = {}) const;
+  void backward_input(Context& ctx, CView dy, View dx, const AdapterPass& adapter = {}) const;
   /// Of a layer without adapters whose input was act(pre): dpre = (dy W) * act'(pre); dpre may
   /// alias pre.
   void backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,
@@ -40,8 +39,9 @@ class Linear {
   /// Adds to (or, on the first microbatch, overwrites) the gradients of W and b, or those of the
   /// adapters.
   void backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate,
-                       const ops::Dropout& dropout = {}) const;
-  [[nodiscard]] bool is_adapted() const { return static_cast<bool>(adapter_); }
+                       const AdapterPass& adapter = {}) const;
+  /// Columns of AdapterPass::reduced; 0: no adapters.
+  [[nodiscard]] Dim adapter_ranks() const { return adapter_.ranks(); }
 
  private:
   /// y = x W^T + b without adapters.
