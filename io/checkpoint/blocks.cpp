@@ -9,6 +9,7 @@
 #include <span>
 #include <tuple>
 
+#include "checkpoint/dtypes.hpp"
 #include "files/crc32c.hpp"
 #include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
@@ -81,9 +82,10 @@ void read_batch(const std::string& folder, Batch batch, const UseBlock& use) {
 
 }  // namespace
 
-StoredBlock stored_block(const std::string& tensor, const CheckpointReader::Piece& piece,
-                         std::size_t k, std::uint64_t block_bytes) {
-  const auto bytes = static_cast<std::uint64_t>(piece.part.count.numel()) * sizeof(float);
+StoredBlock stored_block(const std::string& tensor, DType dtype,
+                         const CheckpointReader::Piece& piece, std::size_t k,
+                         std::uint64_t block_bytes) {
+  const std::uint64_t bytes = bytes_of_part(piece.part, dtype);
   const std::uint64_t begin = k * block_bytes;
   return {fmt::format("tensor {}, block {} of {}", tensor, k, piece.file),
           &piece.file,

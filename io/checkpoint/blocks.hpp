@@ -20,8 +20,8 @@ struct StoredBlock {
   std::size_t tag = 0;  ///< of whoever made it
 };
 
-/// Block `k` of a piece.
-[[nodiscard]] StoredBlock stored_block(const std::string& tensor,
+/// Block `k` of a piece of a tensor of this dtype.
+[[nodiscard]] StoredBlock stored_block(const std::string& tensor, DType dtype,
                                        const CheckpointReader::Piece& piece, std::size_t k,
                                        std::uint64_t block_bytes);
 

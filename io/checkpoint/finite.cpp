@@ -14,28 +14,36 @@ constexpr std::size_t kBlock = std::size_t{4} << 20;  // elements
 
 struct Block {
   std::size_t slab = 0;
-  const float* data = nullptr;
+  std::size_t begin = 0;
   std::size_t count = 0;
 };
 
-/// Infinity and not-a-number are the floats whose exponent has all bits set.
-bool all_finite(const Block& block) {
-  constexpr std::uint32_t exponent = 0x7F800000;
+/// Infinity and not-a-number are the values whose exponent has all bits set.
+template <class T, class Bits>
+bool all_finite(const T* data, std::size_t count, Bits exponent) {
   std::uint32_t found = 0;
 #pragma omp simd reduction(| : found)
-  for (std::size_t i = 0; i < block.count; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(block.data[i]);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<Bits>(data[i]);
     found |= static_cast<std::uint32_t>((bits & exponent) == exponent);
   }
   return found == 0;
 }
 
+bool all_finite(const CView& data, const Block& block) {
+  if (data.dtype() == DType::f16) {
+    return all_finite(data.data<f16>() + block.begin, block.count, std::uint16_t{0x7C00});
+  }
+  return all_finite(data.data<float>() + block.begin, block.count, std::uint32_t{0x7F800000});
+}
+
 std::vector<Block> blocks_of(std::span<const Slab> slabs) {
   std::vector<Block> blocks;
   for (std::size_t i = 0; i < slabs.size(); ++i) {
+    if (slabs[i].data.dtype() == DType::u8) continue;
     const auto count = static_cast<std::size_t>(slabs[i].part.count.numel());
     for (std::size_t begin = 0; begin < count; begin += kBlock) {
-      blocks.push_back({i, slabs[i].data.data<float>() + begin, std::min(kBlock, count - begin)});
+      blocks.push_back({i, begin, std::min(kBlock, count - begin)});
     }
   }
   return blocks;
@@ -47,7 +55,7 @@ std::string first_not_finite(std::span<const Slab> slabs, int threads, Activity*
   const std::vector<Block> blocks = blocks_of(slabs);
   std::atomic<std::size_t> first = slabs.size();
   run_jobs(blocks.size(), threads, [&](std::size_t i) {
-    if (!all_finite(blocks[i])) {
+    if (!all_finite(slabs[blocks[i].slab].data, blocks[i])) {
       std::size_t known = first;
       while (blocks[i].slab < known && !first.compare_exchange_weak(known, blocks[i].slab)) {
       }

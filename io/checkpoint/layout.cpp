@@ -5,10 +5,10 @@
 #include <array>
 #include <mutex>
 
+#include "checkpoint/dtypes.hpp"
 #include "hdf5/attributes.hpp"
 #include "hdf5/sparse_file.hpp"
 #include "hyperslab/core/error.hpp"
-#include "hyperslab/io/checkpoint.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -73,11 +73,26 @@ void add_groups(const Handle& file, const Handle& creation, const std::string& p
   }
 }
 
+/// The type of a dataset's elements. HDF5 names none of 16 bits, so f16 is made as h5py makes it:
+/// sign at bit 15, 5 bits of exponent with a bias of 15, 10 of mantissa, little-endian.
+Handle type_of(DType dtype) {
+  const hid_t like = dtype == DType::u8 ? H5T_STD_U8LE : H5T_IEEE_F32LE;
+  Handle type(H5Tcopy(like), H5Tclose);
+  check(static_cast<bool>(type), "type of elements");
+  if (dtype == DType::f16) {
+    check(H5Tset_fields(type.get(), 15, 10, 5, 0, 10) >= 0, "fields of f16");
+    check(H5Tset_size(type.get(), size_of(dtype)) >= 0, "size of f16");
+    check(H5Tset_ebias(type.get(), 15) >= 0, "bias of f16");
+  }
+  return type;
+}
+
 void add_dataset(const Handle& file, const Handle& creation, Dataset& data) {
   const std::string path = data.tensor + "/" + data.name;
   const Handle space = dataspace_of(data.part.count);
-  const Handle dataset(H5Dcreate2(file.get(), path.c_str(), H5T_IEEE_F32LE, space.get(),
-                                  H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+  const Handle type = type_of(data.dtype);
+  const Handle dataset(H5Dcreate2(file.get(), path.c_str(), type.get(), space.get(), H5P_DEFAULT,
+                                  creation.get(), H5P_DEFAULT),
                        H5Dclose);
   check(static_cast<bool>(dataset), path);
   write_attribute(dataset, "global_shape", data.global_shape);
@@ -88,9 +103,9 @@ void add_dataset(const Handle& file, const Handle& creation, Dataset& data) {
   data.file_offset = address;
 }
 
-void write_head(const Handle& file, const RankFileHead& head) {
+void write_head(const Handle& file, const RankFileHead& head, int format) {
   hdf5::set_attribute(file, "format", "hyperslab checkpoint");
-  hdf5::set_attribute(file, "format_version", CheckpointReader::kFormatVersion);
+  hdf5::set_attribute(file, "format_version", format);
   hdf5::set_attribute(file, "step", head.step);
   hdf5::set_attribute(file, "rank", head.rank);
   hdf5::set_attribute(file, "layout", head.layout);
@@ -101,7 +116,9 @@ void write_file(SparseFile& memory, const RankFileHead& head, std::vector<Datase
   const std::lock_guard lock(hdf5_mutex);
   hdf5::be_quiet();
   Handle file = create(memory);
-  write_head(file, head);
+  int format = format_of(DType::f32);
+  for (const Dataset& dataset : datasets) format = std::max(format, format_of(dataset.dtype));
+  write_head(file, head, format);
   {
     const Handle groups = without_times(H5P_GROUP_CREATE);
     const Handle creation = without_times(H5P_DATASET_CREATE);
@@ -134,8 +151,7 @@ std::vector<StructureBlock> structure_of(SparseFile& file, std::vector<Dataset> 
     };
     for (; next != datasets.end() && next->file_offset < end; ++next) {
       keep_until(next->file_offset);
-      const auto bytes = static_cast<std::uint64_t>(next->part.count.numel()) * sizeof(float);
-      from = std::max(from, next->file_offset + bytes);
+      from = std::max(from, next->file_offset + bytes_of_part(next->part, next->dtype));
       if (from >= end) break;  // this dataset may reach into the next written pages
     }
     keep_until(end);

@@ -9,12 +9,13 @@
 
 namespace hyperslab::io {
 
-/// One contiguous f32 dataset of a rank's file.
+/// One contiguous dataset of a rank's file.
 struct Dataset {
   std::string tensor;  ///< path of the group, made with its parents
   std::string name;    ///< "slab_0"
   Shape global_shape;
   Hyperslab part;
+  DType dtype = DType::f32;
   std::uint64_t file_offset = 0;  ///< set by lay_out: where the raw data begin
 };
 

@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "checkpoint/dtypes.hpp"
 #include "checkpoint/steps.hpp"
 #include "files/crc32c.hpp"
 #include "files/storage.hpp"
@@ -102,25 +104,45 @@ json tables_of(const Manifest& manifest) {
   for (const auto& [name, entry] : manifest.tensors) {
     json pieces = json::array();
     for (const Piece& piece : entry.pieces) pieces.push_back(json_of(piece));
-    tensors[name] = {
-        {"dtype", "f32"}, {"global_shape", json_of(entry.global_shape)}, {"pieces", pieces}};
+    tensors[name] = {{"dtype", name_of(entry.dtype)},
+                     {"global_shape", json_of(entry.global_shape)},
+                     {"pieces", pieces}};
   }
   json files = json::array();
   for (const FileEntry& file : manifest.files) files.push_back(json_of(file));
   return {{"tensors", tensors}, {"files", files}};
 }
 
+DType dtype_of_tensor(const std::string& name, const json& tensor) {
+  try {
+    return storable_dtype(tensor.at("dtype").get<std::string>());
+  } catch (const std::exception& error) {
+    throw std::invalid_argument("tensor " + name + ": " + error.what());
+  }
+}
+
+int needed_format(const Manifest& manifest) {
+  int format = format_of(DType::f32);
+  for (const auto& [name, entry] : manifest.tensors) {
+    format = std::max(format, format_of(entry.dtype));
+  }
+  return format;
+}
+
 /// Adds the tensors and files of `value`.
 void add_tables(Manifest& manifest, const json& value) {
   for (const auto& [name, tensor] : value.at("tensors").items()) {
     const Shape shape = shape_of(tensor.at("global_shape"));
-    if (tensor.at("dtype") != "f32") {
-      throw std::invalid_argument("tensor " + name + " is not of dtype f32");
-    }
-    TensorEntry& entry = manifest.tensors.try_emplace(name, TensorEntry{shape, {}}).first->second;
+    const DType dtype = dtype_of_tensor(name, tensor);
+    TensorEntry& entry =
+        manifest.tensors.try_emplace(name, TensorEntry{shape, dtype, {}}).first->second;
     if (!(entry.global_shape == shape)) {
       throw std::invalid_argument(fmt::format("tensor {} has the shapes {} and {}", name,
                                               entry.global_shape.str(), shape.str()));
+    }
+    if (entry.dtype != dtype) {
+      throw std::invalid_argument(fmt::format("tensor {} has the dtypes {} and {}", name,
+                                              name_of(entry.dtype), name_of(dtype)));
     }
     for (const json& piece : tensor.at("pieces")) entry.pieces.push_back(piece_of(piece));
   }
@@ -192,7 +214,7 @@ void check_piece(const Manifest& manifest, const TensorEntry& entry, const Piece
   if (!outside.empty()) throw std::invalid_argument(outside);
   const auto file = sizes.find(piece.file);
   if (file == sizes.end()) throw std::invalid_argument(piece.file + " is not in its list of files");
-  const auto bytes = static_cast<std::uint64_t>(piece.part.count.numel()) * sizeof(float);
+  const std::uint64_t bytes = bytes_of_part(piece.part, entry.dtype);
   if (piece.file_offset > file->second || bytes > file->second - piece.file_offset) {
     throw std::invalid_argument("a piece reaches beyond the end of " + piece.file);
   }
@@ -255,6 +277,10 @@ Manifest parse(const std::string& text) {
   value.at("block_bytes").get_to(manifest.block_bytes);
   add_tables(manifest, value);
   manifest.vocabulary = vocabulary_of(value);
+  if (const int needed = needed_format(manifest); format < needed) {
+    throw std::invalid_argument(
+        fmt::format("it is of format {} with tensors of format {}", format, needed));
+  }
   check(manifest);
   return manifest;
 }
@@ -263,7 +289,7 @@ Manifest parse(const std::string& text) {
 
 std::string to_text(const Manifest& manifest) {
   json value = json_of(manifest.meta);
-  value["format"] = CheckpointReader::kFormatVersion;
+  value["format"] = needed_format(manifest);
   value["block_bytes"] = manifest.block_bytes;
   value.update(tables_of(manifest));
   if (!manifest.vocabulary.empty()) value["vocabulary"] = json_of(manifest.vocabulary);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "checkpoint/dtypes.hpp"
 #include "checkpoint/layout.hpp"
 #include "checkpoint/save.hpp"
 #include "files/crc32c.hpp"
@@ -26,9 +27,22 @@ void check(const Slab& slab) {
   if (!outside.empty()) refuse(outside);
   if (slab.data.numel() != slab.part.count.numel())
     refuse("its data are not of the shape it counts");
-  if (slab.data.dtype() != DType::f32 || slab.data.device() != Device::cpu) {
-    refuse(fmt::format("its data are {} on {}, expected f32 on cpu", name_of(slab.data.dtype()),
-                       name_of(slab.data.device())));
+  if (!is_storable(slab.data.dtype()) || slab.data.device() != Device::cpu) {
+    refuse(fmt::format("its data are {} on {}, expected f32, f16 or u8 on cpu",
+                       name_of(slab.data.dtype()), name_of(slab.data.device())));
+  }
+}
+
+/// Throws if slabs of one tensor are of several dtypes.
+void check_dtypes(const std::vector<const Slab*>& slabs) {
+  std::map<std::string_view, DType> dtypes;
+  for (const Slab* slab : slabs) {
+    const DType dtype = slab->data.dtype();
+    const DType first = dtypes.try_emplace(slab->tensor, dtype).first->second;
+    if (dtype != first) {
+      throw Error(ExitCode::internal, fmt::format("tensor {} has slabs of {} and of {}",
+                                                  slab->tensor, name_of(first), name_of(dtype)));
+    }
   }
 }
 
@@ -37,8 +51,8 @@ std::vector<Dataset> datasets_of(const std::vector<const Slab*>& slabs) {
   std::vector<Dataset> datasets;
   for (const Slab* slab : slabs) {
     const int number = numbers[slab->tensor]++;
-    datasets.push_back(
-        {slab->tensor, fmt::format("slab_{}", number), slab->global_shape, slab->part, 0});
+    datasets.push_back({slab->tensor, fmt::format("slab_{}", number), slab->global_shape,
+                        slab->part, slab->data.dtype(), 0});
   }
   return datasets;
 }
@@ -53,7 +67,7 @@ struct Block {
 
 void add_blocks(std::vector<Block>& blocks, const Slab& slab, CheckpointReader::Piece& piece,
                 std::size_t block_bytes) {
-  const auto* data = reinterpret_cast<const char*>(slab.data.data<float>());
+  const auto* data = static_cast<const char*>(slab.data.raw());
   const std::size_t bytes = slab.data.bytes();
   piece.crc32c.resize((bytes + block_bytes - 1) / block_bytes);
   for (std::size_t k = 0; k < piece.crc32c.size(); ++k) {
@@ -82,6 +96,7 @@ Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
     check(slab);
     stored.push_back(&slab);
   }
+  check_dtypes(stored);
   std::vector<Dataset> datasets = datasets_of(stored);
   const FileLayout layout = lay_out(head, datasets);
   const std::string name = fmt::format("rank_{:05d}.h5", head.rank);
@@ -112,6 +127,7 @@ Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
   for (auto& [slab, piece] : pieces) {
     auto& entry = mine.tensors.try_emplace(slab->tensor).first->second;
     entry.global_shape = slab->global_shape;
+    entry.dtype = slab->data.dtype();
     entry.pieces.push_back(std::move(piece));
   }
   return mine;

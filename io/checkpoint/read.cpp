@@ -53,50 +53,84 @@ void add_unexpected(std::vector<std::string>& lines, const Tensors& tensors,
   }
 }
 
-/// Throws one Error that lists all tensors which cannot be given.
-void check_targets(const std::string& folder, const Tensors& tensors,
-                   std::span<const SlabTarget> targets) {
+/// Whether a target's memory can take a tensor of this dtype; one without memory takes nothing.
+bool takes(const SlabTarget& target, DType dtype) {
+  return !target.data || target.data.dtype() == dtype;
+}
+
+enum class Dtypes : std::uint8_t { any, stored };
+
+/// The tensors which cannot be given, a line each.
+struct Mismatches {
   std::vector<std::string> missing;
-  std::vector<std::string> mismatched;
+  std::vector<std::string> shapes;
+  std::vector<std::string> dtypes;
+};
+
+/// Targets may have other dtypes than the stored ones if `dtypes` says so.
+Mismatches mismatches_of(const Tensors& tensors, std::span<const SlabTarget> targets,
+                         Dtypes dtypes) {
+  Mismatches found;
   std::set<std::string> seen;
+  std::set<std::string> of_other_dtype;
   for (const SlabTarget& target : targets) {
     const bool empty = target.global_shape.numel() == 0;  // nothing of it is ever stored
-    if (empty || !seen.insert(target.tensor).second) continue;
-    const auto found = tensors.find(target.tensor);
-    if (found == tensors.end()) {
-      missing.push_back(fmt::format("missing: {} {}", target.tensor, target.global_shape.str()));
-    } else if (!(found->second.global_shape == target.global_shape)) {
-      mismatched.push_back(fmt::format("other shape: {} is {}, expected {}", target.tensor,
-                                       found->second.global_shape.str(),
-                                       target.global_shape.str()));
+    if (empty) continue;
+    const bool is_new = seen.insert(target.tensor).second;
+    const auto tensor = tensors.find(target.tensor);
+    if (tensor == tensors.end()) {
+      if (!is_new) continue;
+      found.missing.push_back(
+          fmt::format("missing: {} {}", target.tensor, target.global_shape.str()));
+      continue;
+    }
+    const TensorEntry& entry = tensor->second;
+    if (is_new && !(entry.global_shape == target.global_shape)) {
+      found.shapes.push_back(fmt::format("other shape: {} is {}, expected {}", target.tensor,
+                                         entry.global_shape.str(), target.global_shape.str()));
+    }
+    if (dtypes == Dtypes::stored && !takes(target, entry.dtype) &&
+        of_other_dtype.insert(target.tensor).second) {
+      found.dtypes.push_back(fmt::format("other dtype: {} is {}, asked for as {}", target.tensor,
+                                         name_of(entry.dtype), name_of(target.data.dtype())));
     }
   }
-  if (missing.empty() && mismatched.empty()) return;
-  std::vector<std::string> lines = mismatched;
-  lines.insert(lines.end(), missing.begin(), missing.end());
-  if (!missing.empty()) add_unexpected(lines, tensors, targets);
-  throw Error(ExitCode::checkpoint,
-              fmt::format("{}: it does not fit this model ({} missing, {} of another shape):\n  {}",
-                          folder, missing.size(), mismatched.size(), joined(lines)));
+  return found;
+}
+
+/// Throws one Error that lists all tensors which cannot be given.
+void check_targets(const std::string& folder, const Tensors& tensors,
+                   std::span<const SlabTarget> targets, Dtypes dtypes) {
+  const Mismatches found = mismatches_of(tensors, targets, dtypes);
+  std::vector<std::string> lines = found.shapes;
+  lines.insert(lines.end(), found.dtypes.begin(), found.dtypes.end());
+  lines.insert(lines.end(), found.missing.begin(), found.missing.end());
+  if (lines.empty()) return;
+  if (!found.missing.empty()) add_unexpected(lines, tensors, targets);
+  const std::string of_dtypes =
+      found.dtypes.empty() ? "" : fmt::format(", {} of another dtype", found.dtypes.size());
+  throw Error(
+      ExitCode::checkpoint,
+      fmt::format("{}: it does not fit this model ({} missing, {} of another shape{}):\n  {}",
+                  folder, found.missing.size(), found.shapes.size(), of_dtypes, joined(lines)));
 }
 
 void check_memory(const SlabTarget& target) {
   const std::string outside = problem_of(target.part, target.global_shape);
   if (!outside.empty()) throw Error(ExitCode::internal, target.tensor + ": " + outside);
-  if (target.data.numel() != target.part.count.numel() || target.data.dtype() != DType::f32 ||
-      target.data.device() != Device::cpu) {
-    throw Error(ExitCode::internal,
-                target.tensor + ": targets are f32 on cpu of the shape `count`");
+  if (target.data.numel() != target.part.count.numel() || target.data.device() != Device::cpu) {
+    throw Error(ExitCode::internal, target.tensor + ": targets are on cpu of the shape `count`");
   }
 }
 
 /// What a piece gives to one target.
 struct Copy {
   HyperslabRuns runs;
-  float* target = nullptr;
+  char* target = nullptr;
 };
 struct Source {
   const std::string* tensor = nullptr;
+  DType dtype = DType::f32;
   const Piece* piece = nullptr;
   std::vector<Copy> copies;
 };
@@ -114,9 +148,10 @@ std::vector<Source> sources_of(const std::string& folder, const Tensors& tensors
       const auto common = intersect(piece.part, target.part);
       if (!common) continue;
       found += common->count.numel();
-      Source& source = sources.try_emplace(&piece, Source{&name, &piece, {}}).first->second;
+      const Source unused{&name, tensor->second.dtype, &piece, {}};
+      Source& source = sources.try_emplace(&piece, unused).first->second;
       source.copies.push_back(
-          {HyperslabRuns(piece.part, target.part, *common), target.data.data<float>()});
+          {HyperslabRuns(piece.part, target.part, *common), static_cast<char*>(target.data.raw())});
     }
     if (found != target.part.count.numel()) {
       throw Error(ExitCode::checkpoint,
@@ -141,22 +176,24 @@ bool touches(const Copy& copy, const Range& range) {
   return first < copy.runs.size() && copy.runs[first].source < range.end;
 }
 
-/// Copies the parts of the runs that are within `range`, whose elements are at `bytes`.
-void copy_range(const Copy& copy, const Range& range, const char* bytes) {
+/// Copies the parts of the runs that are within `range`, whose elements are at `bytes`; an element
+/// has `size` bytes.
+void copy_range(const Copy& copy, const Range& range, const char* bytes, std::size_t size) {
   for (std::int64_t i = copy.runs.first_after(range.begin); i < copy.runs.size(); ++i) {
     const HyperslabRuns::Run run = copy.runs[i];
     if (run.source >= range.end) break;
     const std::int64_t from = std::max(run.source, range.begin);
     const std::int64_t to = std::min(run.source + copy.runs.length(), range.end);
-    std::memcpy(copy.target + run.target + (from - run.source),
-                bytes + static_cast<std::size_t>(from - range.begin) * sizeof(float),
-                static_cast<std::size_t>(to - from) * sizeof(float));
+    std::memcpy(copy.target + static_cast<std::size_t>(run.target + from - run.source) * size,
+                bytes + static_cast<std::size_t>(from - range.begin) * size,
+                static_cast<std::size_t>(to - from) * size);
   }
 }
 
-Range range_of(const Piece& piece, const StoredBlock& block) {
-  constexpr auto size = static_cast<std::int64_t>(sizeof(float));
-  const auto begin = static_cast<std::int64_t>(block.file_offset - piece.file_offset) / size;
+Range range_of(const Source& source, const StoredBlock& block) {
+  const auto size = static_cast<std::int64_t>(size_of(source.dtype));
+  const auto begin =
+      static_cast<std::int64_t>(block.file_offset - source.piece->file_offset) / size;
   return {begin, begin + static_cast<std::int64_t>(block.bytes) / size};
 }
 
@@ -166,8 +203,8 @@ std::vector<StoredBlock> touched_blocks(const std::vector<Source>& sources,
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const Source& source = sources[i];
     for (std::size_t k = 0; k < source.piece->crc32c.size(); ++k) {
-      StoredBlock block = stored_block(*source.tensor, *source.piece, k, block_bytes);
-      const Range range = range_of(*source.piece, block);
+      StoredBlock block = stored_block(*source.tensor, source.dtype, *source.piece, k, block_bytes);
+      const Range range = range_of(source, block);
       if (std::ranges::none_of(source.copies, [&](const Copy& c) { return touches(c, range); })) {
         continue;
       }
@@ -181,11 +218,11 @@ std::vector<StoredBlock> touched_blocks(const std::vector<Source>& sources,
 }  // namespace
 
 void CheckpointReader::check(std::span<const SlabTarget> targets) const {
-  check_targets(folder_, tensors_, targets);
+  check_targets(folder_, tensors_, targets, Dtypes::any);
 }
 
 void CheckpointReader::read(std::span<const SlabTarget> targets) const {
-  check(targets);
+  check_targets(folder_, tensors_, targets, Dtypes::stored);
   for (const SlabTarget& target : targets) {
     if (target.part.count.numel() > 0) check_memory(target);
   }
@@ -197,8 +234,8 @@ void CheckpointReader::read(std::span<const SlabTarget> targets) const {
           fmt::format("{}: {}; load an older step, or copy the file again", folder_, problem));
     }
     const Source& source = sources[block.tag];
-    const Range range = range_of(*source.piece, block);
-    for (const Copy& copy : source.copies) copy_range(copy, range, bytes);
+    const Range range = range_of(source, block);
+    for (const Copy& copy : source.copies) copy_range(copy, range, bytes, size_of(source.dtype));
   };
   read_blocks(folder_, touched_blocks(sources, block_bytes_), use);
 }
@@ -211,7 +248,7 @@ std::vector<std::string> CheckpointReader::verify() const {
     for (const Piece& piece : entry.pieces) {
       parts.push_back(piece.part);
       for (std::size_t k = 0; k < piece.crc32c.size(); ++k) {
-        blocks.push_back(stored_block(name, piece, k, block_bytes_));
+        blocks.push_back(stored_block(name, entry.dtype, piece, k, block_bytes_));
       }
     }
     const std::string problem = coverage_problem(parts, entry.global_shape);

@@ -165,8 +165,9 @@ std::string describe(const CheckpointReader& reader) {
   }
   for (const auto& [name, entry] : reader.tensors()) {
     if (!name.starts_with(prefix)) continue;
-    text += fmt::format("{:<{}}  {:<20}  {} piece{}\n", name, width, entry.global_shape.str(),
-                        entry.pieces.size(), entry.pieces.size() == 1 ? "" : "s");
+    text +=
+        fmt::format("{:<{}}  {:<20}  {:<3}  {} piece{}\n", name, width, entry.global_shape.str(),
+                    name_of(entry.dtype), entry.pieces.size(), entry.pieces.size() == 1 ? "" : "s");
   }
   return text;
 }

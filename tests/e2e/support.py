@@ -120,14 +120,17 @@ def manifest(step_folder):
     return json.loads((pathlib.Path(step_folder) / "manifest.json").read_text(encoding="utf-8"))
 
 
-def _insert(tensor, shape, piece, data):
-    """Puts the rows of a piece into the whole tensor."""
+DTYPE_BYTES = {"f32": 4, "f16": 2, "u8": 1}
+
+
+def _insert(tensor, shape, piece, data, size):
+    """Puts the rows of a piece into the whole tensor; an element has `size` bytes."""
     width = shape[-1] if len(shape) == 2 else 1
     first = piece["offset"] + [0] * (2 - len(shape))
     rows, columns = (piece["count"] + [1])[:2]
     for row in range(rows):
-        begin = 4 * ((first[0] + row) * width + first[1])
-        tensor[begin:begin + 4 * columns] = data[4 * row * columns:4 * (row + 1) * columns]
+        begin = size * ((first[0] + row) * width + first[1])
+        tensor[begin:begin + size * columns] = data[size * row * columns:size * (row + 1) * columns]
 
 
 def tensors(step_folder):
@@ -136,13 +139,14 @@ def tensors(step_folder):
     files = {file.name: file.read_bytes() for file in folder.glob("rank_*.h5")}
     found = {}
     for name, entry in manifest(folder)["tensors"].items():
-        size = 4
+        size = DTYPE_BYTES[entry["dtype"]]
+        count = 1
         for dim in entry["global_shape"]:
-            size *= dim
-        found[name] = bytearray(size)
+            count *= dim
+        found[name] = bytearray(size * count)
         for piece in entry["pieces"]:
             data = files[piece["file"]][piece["file_offset"]:]
-            _insert(found[name], entry["global_shape"], piece, data)
+            _insert(found[name], entry["global_shape"], piece, data, size)
     return found
 
 
@@ -151,7 +155,7 @@ def pieces(step_folder, file):
     found = []
     for entry in manifest(step_folder)["tensors"].values():
         for piece in entry["pieces"]:
-            count = 4
+            count = DTYPE_BYTES[entry["dtype"]]
             for dim in piece["count"]:
                 count *= dim
             if piece["file"] == file:

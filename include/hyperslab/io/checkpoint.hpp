@@ -15,7 +15,8 @@
 
 namespace hyperslab::io {
 
-/// A hyperslab of a named global tensor with its data: contiguous f32 of shape `part.count`.
+/// A hyperslab of a named global tensor with its data: contiguous, of shape `part.count` and of the
+/// tensor's dtype, which is f32, f16 or u8.
 struct Slab {
   std::string tensor;  ///< "model/blocks.0.attention.query.weight", "optimizer/exp_avg/..."
   Shape global_shape;
@@ -23,7 +24,7 @@ struct Slab {
   CView data;
   std::shared_ptr<const void> owner = {};  ///< keeps the data alive, unless someone else does
 };
-/// The same with memory to fill.
+/// The same with memory to fill, of the dtype that is stored.
 struct SlabTarget {
   std::string tensor;
   Shape global_shape;
@@ -61,9 +62,10 @@ struct CheckpointMeta {
 /// rank_<5 digits>.h5 with its slabs into step_N.tmp (HDF5 lays the file out, bytes go by pwrite
 /// with a CRC32C per block of at most 64 MiB, then fsync), all ranks agree, rank 0 writes
 /// manifest.json, renames, and points `latest` to it. `meta` is rank 0's. Slabs are on the CPU;
-/// empty ones are skipped; together they cover every tensor exactly once. A step that exists is
-/// replaced. On failure the temporary folder is removed, `latest` is untouched and every rank
-/// throws the same Error(storage) with the first cause: rank, path, errno text.
+/// empty ones are skipped; together they cover every tensor exactly once, and all slabs of a tensor
+/// have one dtype. A step that exists is replaced. On failure the temporary folder is removed,
+/// `latest` is untouched and every rank throws the same Error(storage) with the first cause: rank,
+/// path, errno text.
 void save_checkpoint(comm::World& world, const std::string& directory, const CheckpointMeta& meta,
                      std::span<const Slab> slabs);
 
@@ -83,8 +85,8 @@ struct KeepPolicy {
 /// one warning. Rank 0 only; nothing is thrown for what the disk does.
 void prune_checkpoints(const std::string& directory, const KeepPolicy& policy);
 
-/// The name of the first of the slabs' tensors (CPU, f32) that holds a value that is not finite;
-/// empty: all are finite. `threads` read at once; `activity` gets a beat with every block.
+/// The name of the first of the slabs' tensors (CPU) that holds a value that is not finite; empty:
+/// all are finite. Every u8 is. `threads` read at once; `activity` gets a beat with every block.
 [[nodiscard]] std::string first_not_finite(std::span<const Slab> slabs, int threads,
                                            Activity* activity = nullptr);
 
@@ -127,6 +129,7 @@ class CheckpointReader {
   };
   struct TensorEntry {
     Shape global_shape;
+    DType dtype = DType::f32;
     std::vector<Piece> pieces;
   };
   /// A part of a file that is HDF5's own: groups, headers, attributes.
@@ -145,19 +148,21 @@ class CheckpointReader {
   [[nodiscard]] std::uint64_t block_bytes() const { return block_bytes_; }
 
   /// Throws the Error(checkpoint) of read() if tensors are missing or have another shape; the
-  /// targets' data play no part.
+  /// targets' data and their dtype play no part.
   void check(std::span<const SlabTarget> targets) const;
-  /// Fills the targets (CPU, f32) from whichever slabs meet them, any layout from any layout,
-  /// checking the CRC32C of every block read; a block is read once. Throws Error(checkpoint) that
-  /// lists tensors that are missing or have another shape, all at once, or names tensor and block
-  /// of a damaged byte.
+  /// Fills the targets (CPU, of the stored dtype) from whichever slabs meet them, any layout from
+  /// any layout, checking the CRC32C of every block read; a block is read once. Throws
+  /// Error(checkpoint) that lists tensors that are missing or have another shape or dtype, all at
+  /// once, or names tensor and block of a damaged byte.
   void read(std::span<const SlabTarget> targets) const;
   /// Checks every block, HDF5's structure and the vocabulary included, and that the pieces of every
   /// tensor cover it exactly once. Returns the problems, one line each; none: sound.
   [[nodiscard]] std::vector<std::string> verify() const;
 
   static constexpr std::size_t kBlockBytes = 64ULL << 20;
-  static constexpr int kFormatVersion = 1;
+  /// The newest format that is read. Checkpoints of f32 alone are of format 1 and those with f16
+  /// or u8 of format 2, so that earlier programs read the former and refuse the latter.
+  static constexpr int kFormatVersion = 2;
 
  private:
   std::string folder_;
@@ -169,14 +174,14 @@ class CheckpointReader {
 };
 
 /// A number for the values of all parameters of a checkpoint, whatever layout it was written in:
-/// the sum modulo 2^64, over their elements, of the value's bits times an odd number that depends
-/// on name and position. Reads every parameter. `part` of `parts` gives a term of it: what every
-/// rank computes for itself. Throws as read().
+/// the sum modulo 2^64, over their elements, of the value's bits, as an unsigned number, plus one,
+/// times an odd number that depends on name and position. Reads every parameter. `part` of `parts`
+/// gives a term of it: what every rank computes for itself. Throws as read().
 [[nodiscard]] std::uint64_t parameter_fingerprint(const CheckpointReader& reader, int part = 0,
                                                   int parts = 1);
 
 /// What `hyperslab checkpoint info` shows: folder, step, layout, tokens, version, sizes, and a line
-/// per tensor of the model with its shape and pieces.
+/// per tensor of the model with its shape, dtype and pieces.
 [[nodiscard]] std::string describe(const CheckpointReader& reader);
 
 }  // namespace hyperslab::io

@@ -22,7 +22,7 @@ class CheckpointParts {
   CheckpointParts& operator=(CheckpointParts&&) = delete;
   ~CheckpointParts();
 
-  /// Whole tensors (CPU, f32), each in one part of the checkpoint only.
+  /// Whole tensors (CPU; f32, f16 or u8), each in one part of the checkpoint only.
   void add(std::span<const Slab> slabs);
   /// Gives the step its name and points `latest` to it.
   void commit();

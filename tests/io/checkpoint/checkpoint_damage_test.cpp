@@ -159,7 +159,7 @@ TEST_F(Damage, NewerFormatsAreNamed) {
 
   const auto error = refusal(ExitCode::checkpoint, [&] { const CheckpointReader reader(step()); });
 
-  EXPECT_NE(error.find("written by format 3, this program reads up to 1"), std::string::npos)
+  EXPECT_NE(error.find("written by format 3, this program reads up to 2"), std::string::npos)
       << error;
 }
 

@@ -55,15 +55,16 @@ TEST(Workers, RunEveryJobOnceAndRethrowTheLowestFailure) {
 
 TEST(Layout, HugeDatasetsTakeNoMemoryAndDoNotMeet) {
   const Dim huge = Dim{40} << 30;
-  std::vector<io::Dataset> datasets{{"model/a", "slab_0", {huge}, {{0}, {huge}}, 0},
-                                    {"model/b", "slab_0", {3}, {{0}, {3}}, 0},
-                                    {"model/a", "slab_1", {huge}, {{0}, {huge / 2}}, 0}};
+  std::vector<io::Dataset> datasets{
+      {"model/a", "slab_0", {huge}, {{0}, {huge}}, DType::f32, 0},
+      {"model/b", "slab_0", {3}, {{0}, {3}}, DType::u8, 0},
+      {"model/a", "slab_1", {huge}, {{0}, {huge / 2}}, DType::f16, 0}};
   const io::FileLayout layout = io::lay_out({1, 0, "data 1"}, datasets);
 
   std::vector<std::pair<std::uint64_t, std::uint64_t>> parts;  // begin, end
   for (const auto& d : datasets) {
-    parts.emplace_back(d.file_offset,
-                       d.file_offset + static_cast<std::uint64_t>(d.part.count.numel()) * 4);
+    parts.emplace_back(d.file_offset, d.file_offset + static_cast<std::uint64_t>(d.part.numel()) *
+                                                          size_of(d.dtype));
   }
   std::uint64_t structure = 0;
   for (const auto& part : layout.structure) {
