@@ -144,7 +144,7 @@ std::string CheckpointReader::vocabulary_path() const {
   return folder_ + "/" + kVocabularyFolder;
 }
 
-std::string describe(const CheckpointReader& reader) {
+std::string describe(const CheckpointReader& reader, const std::string& base) {
   constexpr double mib = 1 << 20;
   const CheckpointMeta& meta = reader.meta();
   std::string text = fmt::format(
@@ -153,6 +153,10 @@ std::string describe(const CheckpointReader& reader) {
       reader.folder(), meta.step, meta.layout, meta.tokens_seen, meta.version,
       reader.tensors().size(), reader.bytes(), static_cast<double>(reader.bytes()) / mib,
       reader.files().size() + reader.vocabulary().size());
+  if (meta.base_fingerprint) {
+    text += fmt::format("holds    adapters alone; their base: {} (fingerprint {:016x})\n",
+                        base.empty() ? "random weights" : base, *meta.base_fingerprint);
+  }
   if (!reader.vocabulary().empty()) {
     std::vector<std::string> names;
     for (const auto& entry : reader.vocabulary()) names.push_back(entry.name);

@@ -183,31 +183,40 @@ void ModelFolder::copy_file(const std::string& from, const std::string& name) {
   file.close();
 }
 
-void ModelFolder::write_tensors(std::span<const SafetensorsSpec> tensors, DType dtype,
-                                const Fill& fill, std::uint64_t shard_bytes) {
-  const std::vector<Shard> shards = cut_into_shards(tensors, dtype, shard_bytes);
+void ModelFolder::write_file(const std::string& name, std::span<const SafetensorsSpec> tensors,
+                             DType dtype, const Fill& fill) {
   std::uint64_t total = 0;
   Dim largest = 0;
   for (const SafetensorsSpec& tensor : tensors) {
     total += bytes_of(tensor, dtype);
     largest = std::max(largest, tensor.shape.numel());
   }
-  require_room(temporary_, "the model", total);
+  require_room(temporary_, name, total);
   Tensor memory(Device::cpu, DType::f32, {largest});
+  storage::File file = storage::File::create(temporary_ + "/" + name);
+  const std::string header = header_of(tensors, dtype);
+  file.write_at(0, header.data(), header.size());
+  std::uint64_t offset = header.size();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const View values = memory.view().slice(0, tensors[i].shape.numel());
+    fill(i, values.reshaped(tensors[i].shape));
+    write_values(file, offset, tensors[i], dtype, values.span<float>());
+    offset += bytes_of(tensors[i], dtype);
+  }
+  file.sync();
+  file.close();
+}
+
+void ModelFolder::write_tensors(std::span<const SafetensorsSpec> tensors, DType dtype,
+                                const Fill& fill, std::uint64_t shard_bytes) {
+  const std::vector<Shard> shards = cut_into_shards(tensors, dtype, shard_bytes);
+  std::uint64_t total = 0;
+  for (const SafetensorsSpec& tensor : tensors) total += bytes_of(tensor, dtype);
+  require_room(temporary_, "the model", total);
   for (const Shard& shard : shards) {
     const auto mine = tensors.subspan(shard.first, shard.last - shard.first);
-    storage::File file = storage::File::create(temporary_ + "/" + shard.file);
-    const std::string header = header_of(mine, dtype);
-    file.write_at(0, header.data(), header.size());
-    std::uint64_t offset = header.size();
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      const View values = memory.view().slice(0, mine[i].shape.numel());
-      fill(shard.first + i, values.reshaped(mine[i].shape));
-      write_values(file, offset, mine[i], dtype, values.span<float>());
-      offset += bytes_of(mine[i], dtype);
-    }
-    file.sync();
-    file.close();
+    write_file(shard.file, mine, dtype,
+               [&](std::size_t index, View out) { fill(shard.first + index, out); });
   }
   if (shards.size() > 1) {
     write_text("model.safetensors.index.json", index_of(tensors, shards, dtype));

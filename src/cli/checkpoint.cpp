@@ -5,9 +5,16 @@
 
 #include "exchange.hpp"
 #include "hyperslab/train/setup.hpp"
+#include "merge.hpp"
+#include "stored.hpp"
 
 namespace hyperslab::cli {
 namespace {
+
+/// The path of the model that adapters are added to, as their deck has it.
+std::string base_of(const io::CheckpointReader& reader) {
+  return as_stored({reader.meta().deck, reader.folder()}).checkpoint.initial;
+}
 
 /// False if a checkpoint is damaged.
 bool look_at(const std::string& action, const std::vector<std::string>& directories) {
@@ -15,7 +22,8 @@ bool look_at(const std::string& action, const std::vector<std::string>& director
   for (const std::string& directory : directories) {
     const io::CheckpointReader reader(directory);
     if (action == "info") {
-      fmt::print("{}", io::describe(reader));
+      const bool has_base = reader.meta().base_fingerprint.has_value();
+      fmt::print("{}", io::describe(reader, has_base ? base_of(reader) : ""));
       continue;
     }
     const std::vector<std::string> problems = reader.verify();
@@ -36,7 +44,8 @@ void exchange(comm::World& world, const std::string& action, const Arguments& ar
                                      "mpirun")
         .on_all_ranks();
   }
-  action == "export" ? export_checkpoint(args) : import_checkpoint(world, args);
+  if (action == "export") return export_checkpoint(args);
+  action == "merge" ? merge_checkpoint(args) : import_checkpoint(world, args);
 }
 
 }  // namespace
@@ -44,10 +53,14 @@ void exchange(comm::World& world, const std::string& action, const Arguments& ar
 Arguments checkpoint_arguments() {
   Arguments args(
       "usage: hyperslab checkpoint info|verify DIR... | export DIR --output FOLDER [options] | "
-      "import FOLDER --output DIR [--deck DECK | --dropout P] shows what checkpoints hold, checks "
+      "import FOLDER --output DIR [--deck DECK | --dropout P | --base DIR] | merge DIR --output "
+      "DIR "
+      "[--base DIR] shows what checkpoints hold, checks "
       "every block and that every tensor is covered exactly once, makes a folder of transformers "
       "(GPT2LMHeadModel, LlamaForCausalLM), or makes a checkpoint of such a folder, with a "
-      "deck.yaml that trains from its weights (checkpoint.initial) in DIR/run");
+      "deck.yaml that trains from its weights (checkpoint.initial) in DIR/run. Adapters leave as a "
+      "folder of PEFT (LoRA) and come in from one, for the base that --base names; merge adds them "
+      "to the weights of their base and makes a checkpoint of the whole model");
   args.positional("ACTION");
   args.positional("DIR", true);
   add_exchange_options(args);
@@ -58,13 +71,13 @@ ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& argu
   Arguments args = checkpoint_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const std::string action = args.list("ACTION").front();
-  if (action == "export" || action == "import") {
+  if (action == "export" || action == "import" || action == "merge") {
     exchange(world, action, args);
     return ExitCode::ok;
   }
   if (action != "info" && action != "verify") {
     throw Error(ExitCode::usage, "checkpoint: there is no action '" + action +
-                                     "'; the actions are info, verify, export and import")
+                                     "'; the actions are info, verify, export, import and merge")
         .on_all_ranks();
   }
   bool sound = true;

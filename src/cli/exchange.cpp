@@ -12,33 +12,16 @@
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/interop/exchange.hpp"
+#include "hyperslab/interop/peft.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/io/tokenizer.hpp"
-#include "hyperslab/run/run_lock.hpp"
+#include "peft.hpp"
 #include "stored.hpp"
 
 namespace hyperslab::cli {
 namespace {
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
-
-std::string only_folder(const Arguments& args) {
-  const std::vector<std::string> folders = args.list("DIR");
-  if (folders.size() > 1) refuse("checkpoint: export and import take one folder at a time");
-  return folders.front();
-}
-
-std::string output_of(const Arguments& args) {
-  if (!args.has("output")) refuse("checkpoint: export and import need --output DIR");
-  return args.get<std::string>("output");
-}
-
-DType dtype_of_name(const std::string& name) {
-  if (name == "fp32") return DType::f32;
-  if (name == "bf16") return DType::bf16;
-  if (name == "fp16") return DType::f16;
-  refuse("--dtype must be fp32, bf16 or fp16, found " + name);
-}
 
 /// For decks that nothing is trained with here.
 deck::Surroundings anywhere() {
@@ -72,14 +55,6 @@ std::string vocabulary_of(const std::string& folder, Dim model_vocabulary) {
     warn_of_tokenizer(error.what());
     return "";
   }
-}
-
-/// The last name of a path, for the run that goes on from there.
-std::string last_name(const std::string& path) {
-  std::filesystem::path whole = std::filesystem::absolute(path).lexically_normal();
-  if (!whole.has_filename()) whole = whole.parent_path();
-  const std::string name = whole.filename().string();
-  return name.empty() ? "imported" : name;
 }
 
 /// A deck for the import in `output`, with a run directory that no other import has.
@@ -149,30 +124,53 @@ Import describe_import(comm::World& world, const Arguments& args, const std::str
   return {spec, config};
 }
 
-/// Keeps a run that writes in the output, or has its checkpoints there, and an import apart.
-class ImportLocks {
- public:
-  ImportLocks(const std::string& output, const std::string& host) {
-    const std::filesystem::path run =
-        (std::filesystem::absolute(output) / "").lexically_normal().parent_path().parent_path();
-    if (last_name(output) == "checkpoints" && std::filesystem::exists(run / "lock")) {
-      run_.emplace(run.string(), host, "--output");
-    }
-    output_.emplace(output, host, "--output");
-  }
-
- private:
-  std::optional<run::RunLock> run_;
-  std::optional<run::RunLock> output_;  // released first
-};
-
 }  // namespace
 
+std::string only_folder(const Arguments& args) {
+  const std::vector<std::string> folders = args.list("DIR");
+  if (folders.size() > 1) refuse("checkpoint: export, import and merge take one folder at a time");
+  return folders.front();
+}
+
+std::string output_of(const Arguments& args) {
+  if (!args.has("output")) refuse("checkpoint: export, import and merge need --output DIR");
+  return args.get<std::string>("output");
+}
+
+DType dtype_of_name(const std::string& name) {
+  if (name == "fp32") return DType::f32;
+  if (name == "bf16") return DType::bf16;
+  if (name == "fp16") return DType::f16;
+  refuse("--dtype must be fp32, bf16 or fp16, found " + name);
+}
+
+std::string last_name(const std::string& path) {
+  std::filesystem::path whole = std::filesystem::absolute(path).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();
+  const std::string name = whole.filename().string();
+  return name.empty() ? "imported" : name;
+}
+
+ImportLocks::ImportLocks(const std::string& output, const std::string& host) {
+  const std::filesystem::path run =
+      (std::filesystem::absolute(output) / "").lexically_normal().parent_path().parent_path();
+  if (last_name(output) == "checkpoints" && std::filesystem::exists(run / "lock")) {
+    run_.emplace(run.string(), host, "--output");
+  }
+  output_.emplace(output, host, "--output");
+}
+
 void add_exchange_options(Arguments& args) {
-  args.add()("output", po::value<std::string>(), "export, import: the folder to make")(
+  args.add()("output", po::value<std::string>(), "export, import, merge: the folder to make")(
       "format", po::value<std::string>()->default_value("huggingface"),
       "export: of the folder; there is only huggingface")(
-      "dtype", po::value<std::string>()->default_value("fp32"), "export: fp32, bf16 or fp16")(
+      "base", po::value<std::string>(),
+      "import, merge: checkpoint of the model that adapters are added to (default of merge: "
+      "checkpoint.initial of the deck that the checkpoint holds)")(
+      "base-name", po::value<std::string>(),
+      "export of adapters: base_model_name_or_path, the folder or name that PEFT finds the base "
+      "by (default: null)")("dtype", po::value<std::string>()->default_value("fp32"),
+                            "export: fp32, bf16 or fp16")(
       "vocab", po::value<std::string>(),
       "export: folder whose tokenizer files go along (default: the vocabulary that the checkpoint "
       "keeps, else that of its deck)")(
@@ -187,11 +185,13 @@ void export_checkpoint(const Arguments& args) {
   if (args.get<std::string>("format") != "huggingface") {
     refuse("--format must be huggingface, found " + args.get<std::string>("format"));
   }
+  const io::CheckpointReader reader(only_folder(args));
+  if (reader.meta().base_fingerprint) return export_adapters(args, reader);
+  if (args.has("base-name")) refuse("--base-name goes with adapters, and this is a whole model");
   interop::ExportOptions options;
   options.output = output_of(args);
   options.dtype = dtype_of_name(args.get<std::string>("dtype"));
   if (args.has("vocab")) options.vocabulary = args.get<std::string>("vocab");
-  const io::CheckpointReader reader(only_folder(args));
   std::vector<std::string> notes;
   const train::Config config =
       read_stored_deck({reader.meta().deck, reader.folder()}, {}, 0, notes);
@@ -204,6 +204,8 @@ void export_checkpoint(const Arguments& args) {
 
 void import_checkpoint(comm::World& world, const Arguments& args) {
   const std::string folder = only_folder(args);
+  if (interop::is_peft_folder(folder)) return import_adapters(world, args);
+  if (args.has("base")) refuse("--base goes with a folder of adapters (adapter_config.json)");
   const std::string output = output_of(args);
   auto [spec, config] = describe_import(world, args, folder);
   config.checkpoint.initial = std::filesystem::absolute(output).lexically_normal().string();

@@ -51,13 +51,11 @@ deck::Surroundings anywhere_but_in_training() {
 /// The stored deck in messages.
 std::string name_of(const StoredDeck& stored) { return stored.folder + " (its deck)"; }
 
-/// What the run of the stored deck computed in.
-Precision trained_precision(const StoredDeck& stored) {
-  return deck::read_deck(stored.text, name_of(stored), {}, anywhere_but_in_training())
-      .precision.compute;
-}
-
 }  // namespace
+
+train::Config as_stored(const StoredDeck& stored) {
+  return deck::read_deck(stored.text, name_of(stored), {}, anywhere_but_in_training());
+}
 
 train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::string>& overrides,
                                int ranks, std::vector<std::string>& notes, bool reads_data) {
@@ -73,7 +71,7 @@ train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::
     return config;
   };
   if (cuda_device_count() > 0) return read(overrides);
-  const Precision trained = trained_precision(stored);
+  const Precision trained = as_stored(stored).precision.compute;
   anywhere.has_cuda_device = false;
   anywhere.has_cuda_build = false;
   std::vector<std::string> here = {"run.device=cpu", "precision.compute=fp32"};

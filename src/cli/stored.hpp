@@ -17,6 +17,9 @@ struct StoredDeck {
   std::string folder;  ///< of the step
 };
 
+/// That deck with every value that the run had. Throws Error(usage).
+[[nodiscard]] train::Config as_stored(const StoredDeck& deck);
+
 /// That deck for a use that trains nothing. `ranks`: that the layout must fit; 0: it need not.
 /// Overrides win over it. Without a GPU it is computed in fp32 on the CPU; `notes` gets a line
 /// about that, and one about what was cut to fit overrides. `reads_data`: the rules about data.*

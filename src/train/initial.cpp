@@ -40,6 +40,8 @@ std::uint64_t sum_of_terms(comm::World& world, std::uint64_t term) {
   return (half(term >> kHalf) << kHalf) + low;
 }
 
+}  // namespace
+
 void require_whole_model(const io::CheckpointReader& reader) {
   if (!reader.meta().base_fingerprint) return;
   throw Error(ExitCode::checkpoint,
@@ -48,7 +50,16 @@ void require_whole_model(const io::CheckpointReader& reader) {
                           reader.folder()));
 }
 
-}  // namespace
+void require_base(const io::CheckpointReader& reader, std::uint64_t found,
+                  const std::string& base) {
+  if (reader.meta().base_fingerprint == found) return;
+  throw Error(ExitCode::checkpoint,
+              fmt::format("{}: its adapters belong to another base: fingerprint {:016x}, that of "
+                          "checkpoint.initial ({}) is {:016x}; name the base that they were "
+                          "trained on",
+                          reader.folder(), reader.meta().base_fingerprint.value_or(0),
+                          base.empty() ? "null: random weights" : base, found));
+}
 
 void start_from_initial(comm::World& world, const Config& config, Trainer& trainer) {
   if (config.checkpoint.initial.empty()) return;
@@ -85,15 +96,8 @@ void require_loadable(const io::CheckpointReader& reader, const Config& config,
                 fmt::format("{}: it holds a whole model, and the deck has adapters; name it in "
                             "checkpoint.initial to tune it, or set adapter.rank to 0",
                             reader.folder()));
-  } else if (*meta.base_fingerprint != trainer.base_fingerprint()) {
-    throw Error(ExitCode::checkpoint,
-                fmt::format("{}: its adapters belong to another base: fingerprint {:016x}, that of "
-                            "checkpoint.initial ({}) is {:016x}; name the base that they were "
-                            "trained on",
-                            reader.folder(), *meta.base_fingerprint,
-                            config.checkpoint.initial.empty() ? "null: random weights"
-                                                              : config.checkpoint.initial,
-                            trainer.base_fingerprint()));
+  } else {
+    require_base(reader, trainer.base_fingerprint(), config.checkpoint.initial);
   }
   require_same_model(meta, config.model, reader.folder());
 }

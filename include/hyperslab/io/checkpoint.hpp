@@ -181,7 +181,8 @@ class CheckpointReader {
                                                   int parts = 1);
 
 /// What `hyperslab checkpoint info` shows: folder, step, layout, tokens, version, sizes, and a line
-/// per tensor of the model with its shape, dtype and pieces.
-[[nodiscard]] std::string describe(const CheckpointReader& reader);
+/// per tensor of the model with its shape, dtype and pieces; of adapters also their base, whose path
+/// is `base`, empty for random weights.
+[[nodiscard]] std::string describe(const CheckpointReader& reader, const std::string& base = "");
 
 }  // namespace hyperslab::io

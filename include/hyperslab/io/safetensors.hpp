@@ -73,6 +73,9 @@ class ModelFolder {
 
   /// Puts the values of tensor `index` into `out`: CPU, f32, of its shape.
   using Fill = std::function<void(std::size_t index, View out)>;
+  /// Writes one file of the tensors, as write_tensors().
+  void write_file(const std::string& name, std::span<const SafetensorsSpec> tensors, DType dtype,
+                  const Fill& fill);
   /// Writes model.safetensors, or if the tensors have more than `shard_bytes` together,
   /// model-00001-of-0000N.safetensors of at most that (one tensor may be larger) and their index.
   /// `dtype`: f32, bf16 or f16. One tensor is in memory at a time. Throws Error(storage), and

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/train/config.hpp"
@@ -18,6 +21,13 @@ void start_from_initial(comm::World& world, const Config& config, Trainer& train
 /// Before a checkpoint is loaded: if the deck has adapters, start_from_initial for their base. So
 /// a trainer holds what Trainer::load does not give.
 void load_base(comm::World& world, const Config& config, Trainer& trainer);
+
+/// Throws Error(checkpoint) if the checkpoint holds adapters alone.
+void require_whole_model(const io::CheckpointReader& reader);
+
+/// Throws Error(checkpoint) unless the adapters that the checkpoint holds belong to the base whose
+/// fingerprint is `found`; `base` is its path in the message, empty for random weights.
+void require_base(const io::CheckpointReader& reader, std::uint64_t found, const std::string& base);
 
 /// Throws Error(checkpoint) unless the checkpoint holds what a trainer of the deck's model loads: a
 /// whole model of the same choices, or adapters of the base that the trainer holds.

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads an adapter_config.json. Defaults of keys that it leaves out are those of PEFT's LoraConfig.
+#include "peft_config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::interop {
+namespace {
+
+using nlohmann::json;
+
+/// Keys that are read, or decide nothing about what saved adapters compute.
+constexpr std::array<std::string_view, 24> kKnown = {"alpha_pattern",
+                                                     "auto_mapping",
+                                                     "base_model_name_or_path",
+                                                     "ensure_weight_tying",
+                                                     "eva_config",
+                                                     "exclude_modules",
+                                                     "fan_in_fan_out",
+                                                     "inference_mode",
+                                                     "layers_pattern",
+                                                     "lora_alpha",
+                                                     "lora_dropout",
+                                                     "megatron_core",
+                                                     "peft_type",
+                                                     "peft_version",
+                                                     "qalora_group_size",
+                                                     "r",
+                                                     "rank_pattern",
+                                                     "revision",
+                                                     "runtime_config",
+                                                     "target_modules",
+                                                     "task_type",
+                                                     "use_rslora",
+                                                     "bias",
+                                                     "init_lora_weights"};
+/// Initial values that leave the base as it is.
+constexpr std::array<std::string_view, 5> kInits = {"true", "false", "\"gaussian\"",
+                                                    "\"orthogonal\"", "\"eva\""};
+
+bool is_nothing(const json& value) {
+  return value.is_null() || value == json(false) ||
+         ((value.is_array() || value.is_object()) && value.empty());
+}
+
+std::string shown(const json& value) {
+  constexpr std::size_t kMost = 60;
+  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+}
+
+void check_settings(const json& config, Complaints& complaints) {
+  for (const auto& [key, value] : config.items()) {
+    complaints.unless(std::ranges::find(kKnown, key) != kKnown.end() || is_nothing(value),
+                      fmt::format("{} is {}, which is not done here", key, shown(value)));
+  }
+  const auto one_of = [&](const char* key, std::span<const std::string_view> values,
+                          const char* wanted) {
+    const auto found = config.find(key);
+    if (found == config.end()) return;
+    const std::string text = found->dump(-1, ' ', true, json::error_handler_t::replace);
+    complaints.unless(std::ranges::find(values, text) != values.end(),
+                      fmt::format("{} is {}, only {} is done here", key, shown(*found), wanted));
+  };
+  constexpr std::array<std::string_view, 1> kNone = {"\"none\""};
+  constexpr std::array<std::string_view, 2> kTasks = {"\"CAUSAL_LM\"", "null"};
+  one_of("bias", kNone, "none");
+  one_of("task_type", kTasks, "CAUSAL_LM");
+  one_of("init_lora_weights", kInits, "an initialization that leaves the base as it is");
+}
+
+template <class T>
+std::map<std::string, T> pattern(const json& config, const char* key) {
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null()) return {};
+  return found->get<std::map<std::string, T>>();
+}
+
+PeftConfig read_values(const json& config) {
+  PeftConfig out;
+  out.rank = config.value("r", out.rank);
+  out.alpha = config.value("lora_alpha", out.alpha);
+  out.rank_scaled = config.value("use_rslora", false);
+  out.dropout = config.value("lora_dropout", 0.0);
+  out.rank_pattern = pattern<Dim>(config, "rank_pattern");
+  out.alpha_pattern = pattern<double>(config, "alpha_pattern");
+  const auto targets = config.find("target_modules");
+  if (targets != config.end() && targets->is_array()) {
+    out.targets = targets->get<std::vector<std::string>>();
+  }
+  return out;
+}
+
+}  // namespace
+
+Dim PeftConfig::rank_of(const AdaptedModule& module) const {
+  for (const auto& [key, value] : rank_pattern) {
+    if (means(key, module)) return value;
+  }
+  return rank;
+}
+
+double PeftConfig::scale_of(const AdaptedModule& module) const {
+  double numerator = alpha;
+  for (const auto& [key, value] : alpha_pattern) {
+    if (means(key, module)) numerator = value;
+  }
+  const auto r = static_cast<double>(rank_of(module));
+  return numerator / (rank_scaled ? std::sqrt(r) : r);
+}
+
+PeftConfig read_peft_config(const std::string& text, const std::string& file,
+                            Complaints& complaints) {
+  try {
+    const json config = json::parse(text);
+    if (!config.is_object()) throw Error(ExitCode::checkpoint, file + ": expected a JSON object");
+    if (const std::string type = config.value("peft_type", "none"); type != "LORA") {
+      throw Error(ExitCode::checkpoint,
+                  fmt::format("{}: peft_type is {}; only LORA is read", file, type));
+    }
+    check_settings(config, complaints);
+    PeftConfig out = read_values(config);
+    complaints.unless(out.rank >= 1, fmt::format("r is {}, expected 1 or more", out.rank));
+    complaints.unless(out.alpha > 0 && std::isfinite(out.alpha),
+                      fmt::format("lora_alpha is {}, expected more than 0", out.alpha));
+    complaints.unless(
+        out.dropout >= 0 && out.dropout < 1,
+        fmt::format("lora_dropout is {}, expected at least 0 and below 1", out.dropout));
+    return out;
+  } catch (const json::exception& error) {
+    throw Error(ExitCode::checkpoint, fmt::format("{}: damaged JSON: {}", file, error.what()));
+  }
+}
+
+}  // namespace hyperslab::interop

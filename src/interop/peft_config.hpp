@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "complaints.hpp"
+#include "peft_modules.hpp"
+
+namespace hyperslab::interop {
+
+/// What an adapter_config.json of LoRA says.
+struct PeftConfig {
+  Dim rank = 8;
+  double alpha = 8;
+  bool rank_scaled = false;
+  double dropout = 0;
+  std::vector<std::string> targets;         ///< empty: a pattern, or all; tensors tell which
+  std::map<std::string, Dim> rank_pattern;  ///< of modules that have another
+  std::map<std::string, double> alpha_pattern;
+
+  [[nodiscard]] Dim rank_of(const AdaptedModule& module) const;
+  /// What PEFT multiplies B A with.
+  [[nodiscard]] double scale_of(const AdaptedModule& module) const;
+};
+
+/// Reads the text of an adapter_config.json; `file` is its name in messages. Complains of every key
+/// that asks for what is not done here: a key that is not known must be null, false or empty.
+/// Throws Error(checkpoint) for damaged JSON and values of another type.
+[[nodiscard]] PeftConfig read_peft_config(const std::string& text, const std::string& file,
+                                          Complaints& complaints);
+
+}  // namespace hyperslab::interop
