@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""checkpoint export and import against transformers: the same logits, losses and greedy text.
+"""checkpoint export and import against transformers: the same logits, losses and greedy text;
+and adapters against PEFT, if it can be imported.
 
 huggingface_test.py --binary FILE [--record FILE --commit COMMIT --sources HASH]
 --record writes the largest differences of the logits, with versions, to a file.
@@ -15,7 +16,8 @@ import platform
 import random
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "e2e"))
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "e2e"), str(HERE.parent.parent)]
 os.environ.update(TRANSFORMERS_OFFLINE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 
 import support
@@ -29,6 +31,13 @@ try:
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
+
+try:
+    import peft
+    from peft_cases import Peft
+except ImportError as missing:
+    print(f"PEFT is skipped: {missing}")
+    peft = None
 
 CONTEXT = 32
 VOCABULARY = 257
@@ -313,6 +322,9 @@ def write_record(path, commit, sources):
               "torch": torch.__version__, "transformers": transformers.__version__, "dtype": "float32",
               "seed_of_inputs": SEED, "tolerance": LOGITS_WITHIN,
               "max_difference": max(row["max_difference"] for row in HuggingFace.differences)}
+    record["peft"] = "skipped"
+    if peft:
+        record["peft"] = {"version": peft.__version__, "max_differences": dict(sorted(Peft.figures.items()))}
     rows = ",\n".join("    " + json.dumps(row) for row in HuggingFace.differences)
     text = json.dumps(record, indent=2)[:-2] + ',\n  "logits": [\n' + rows + "\n  ]\n}\n"
     pathlib.Path(path).write_text(text, encoding="utf-8")
