@@ -129,30 +129,6 @@ bool is_block_diagonal(CView b, const AdaptedModule& module, Dim rank) {
   return true;
 }
 
-/// Layer i's part of a module's A: (rank, inputs), or of its B: (outputs, rank).
-struct Parts {
-  Tensor a;
-  Tensor b;
-};
-
-Parts split(const AdaptedModule& module, std::size_t index, Dim rank, CView a, CView b) {
-  const AdaptedLayer& layer = module.layers[index];
-  const bool in_blocks = a.shape()[0] != rank;
-  const Dim first = in_blocks ? static_cast<Dim>(index) * rank : 0;
-  Dim row = 0;
-  for (std::size_t i = 0; i < index; ++i) row += module.layers[i].outputs;
-  Parts parts = {Tensor(Device::cpu, DType::f32, {rank, module.inputs}),
-                 Tensor(Device::cpu, DType::f32, {layer.outputs, rank})};
-  std::copy_n(a.data<float>() + first * module.inputs, rank * module.inputs,
-              parts.a.view().data<float>());
-  const Dim width = b.shape()[1];
-  for (Dim r = 0; r < layer.outputs; ++r) {
-    std::copy_n(b.data<float>() + (row + r) * width + first, rank,
-                parts.b.view().data<float>() + r * rank);
-  }
-  return parts;
-}
-
 /// A parameter and its two cleared moments.
 void add_slabs(std::vector<io::Slab>& slabs, const std::string& name, CView values,
                const std::vector<float>& zeros) {
@@ -241,15 +217,36 @@ void PeftFolder::find_targets(const std::vector<AdaptedModule>& all) {
   adapter_.targets.assign(found.begin(), found.end());
 }
 
-void PeftFolder::import(const std::string& directory, io::CheckpointMeta meta) const {
-  if (!io::list_checkpoints(directory).empty()) {
-    throw Error(ExitCode::storage,
-                directory + ": there are checkpoints already; choose another directory");
+/// A layer's adapter.
+struct PeftFolder::Layer {
+  AdaptedLayer names;
+  Tensor a;  ///< (rank, inputs)
+  Tensor b;  ///< (outputs, rank)
+};
+
+/// Layer `index` of a module.
+PeftFolder::Layer PeftFolder::split(const AdaptedModule& module, std::size_t index, Dim rank,
+                                    CView a, CView b) {
+  const AdaptedLayer& layer = module.layers[index];
+  const bool in_blocks = a.shape()[0] != rank;
+  const Dim first = in_blocks ? static_cast<Dim>(index) * rank : 0;
+  Dim row = 0;
+  for (std::size_t i = 0; i < index; ++i) row += module.layers[i].outputs;
+  Layer parts = {layer, Tensor(Device::cpu, DType::f32, {rank, module.inputs}),
+                 Tensor(Device::cpu, DType::f32, {layer.outputs, rank})};
+  std::copy_n(a.data<float>() + first * module.inputs, rank * module.inputs,
+              parts.a.view().data<float>());
+  const Dim width = b.shape()[1];
+  for (Dim r = 0; r < layer.outputs; ++r) {
+    std::copy_n(b.data<float>() + (row + r) * width + first, rank,
+                parts.b.view().data<float>() + r * rank);
   }
-  std::vector<Parts> memory;
-  std::vector<const AdaptedLayer*> layers;
-  Dim largest = 0;
-  Dim elements = 0;
+  return parts;
+}
+
+/// The adapters of all layers as ours.
+std::vector<PeftFolder::Layer> PeftFolder::read_layers() const {
+  std::vector<Layer> layers;
   for (const AdaptedModule& module : modules_) {
     const bool blocks = in_blocks_ && module.is_fused();
     const Dim rank = adapter_.rank * (blocks ? static_cast<Dim>(module.layers.size()) : 1);
@@ -257,18 +254,29 @@ void PeftFolder::import(const std::string& directory, io::CheckpointMeta meta) c
     const Tensor b = matrix(reader_, module.b(), {module.outputs(), rank});
     for (std::size_t i = 0; i < module.layers.size(); ++i) {
       if (!adapter_.applies_to(module.layers[i].name)) continue;
-      memory.push_back(split(module, i, adapter_.rank, a.view(), b.view()));
-      layers.push_back(&module.layers[i]);
-      const Parts& parts = memory.back();
-      largest = std::max({largest, parts.a.view().numel(), parts.b.view().numel()});
-      elements += parts.a.view().numel() + parts.b.view().numel();
+      layers.push_back(split(module, i, adapter_.rank, a.view(), b.view()));
     }
+  }
+  return layers;
+}
+
+void PeftFolder::import(const std::string& directory, io::CheckpointMeta meta) const {
+  if (!io::list_checkpoints(directory).empty()) {
+    throw Error(ExitCode::storage,
+                directory + ": there are checkpoints already; choose another directory");
+  }
+  const std::vector<Layer> layers = read_layers();
+  Dim largest = 0;
+  Dim elements = 0;
+  for (const Layer& layer : layers) {
+    largest = std::max({largest, layer.a.view().numel(), layer.b.view().numel()});
+    elements += layer.a.view().numel() + layer.b.view().numel();
   }
   const std::vector<float> zeros(static_cast<std::size_t>(largest), 0.0F);
   std::vector<io::Slab> slabs;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    add_slabs(slabs, layers[i]->a(), memory[i].a.view(), zeros);
-    add_slabs(slabs, layers[i]->b(), memory[i].b.view(), zeros);
+  for (const Layer& layer : layers) {
+    add_slabs(slabs, layer.names.a(), layer.a.view(), zeros);
+    add_slabs(slabs, layer.names.b(), layer.b.view(), zeros);
   }
   if (const std::string name = io::first_not_finite(slabs, 1); !name.empty()) {
     throw Error(ExitCode::checkpoint,

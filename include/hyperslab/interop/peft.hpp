@@ -56,6 +56,11 @@ class PeftFolder {
   void find_targets(const std::vector<AdaptedModule>& all);
   [[nodiscard]] std::vector<bool> used_layers(const AdaptedModule& module) const;
 
+  struct Layer;
+  [[nodiscard]] static Layer split(const AdaptedModule& module, std::size_t index, Dim rank,
+                                   CView a, CView b);
+  [[nodiscard]] std::vector<Layer> read_layers() const;
+
   std::string folder_;
   io::SafetensorsReader reader_;
   nn::AdapterConfig adapter_;
