@@ -158,7 +158,8 @@ void merge_checkpoint(const Arguments& args) {
   const Merge merge = open(args);
   write(merge, output);
   fmt::print(
-      "{0}: step {1} of {2} in {3}, a whole model; try: hyperslab generate --checkpoint {0}\n",
+      "{0}: step {1} of {2} merged into {3}, a whole model; try: hyperslab generate --checkpoint "
+      "{0}\n",
       output, merge.adapters.meta().step, merge.adapters.folder(), merge.base.folder());
 }
 

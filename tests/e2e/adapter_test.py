@@ -156,6 +156,22 @@ class Adapter(support.Case):
         self.assertAlmostEqual(support.column(self.folder / "more/run", "loss")[0], expected, delta=1e-6)
         self.assertTrue((self.folder / "more/step_00000002").exists())
 
+    def test_a_deck_goes_on_with_an_import(self):
+        self.run_well("checkpoint", "export", "llama/checkpoints", "--output", "deck_peft")
+        deck = support.DECK.replace("directory: run", "directory: own").replace(
+            "{every: 10}", "{every: 10, initial: base_llama/checkpoints}")
+        for name, rank in (("own", 2), ("other", 3)):
+            (self.folder / f"{name}.yaml").write_text(deck + f"adapter: {{rank: {rank}, alpha: 6}}\n", encoding="utf-8")
+        importing = ("checkpoint", "import", "deck_peft", "--base", "base_llama/checkpoints", "--output")
+
+        self.refuse(2, ["other.yaml", "section adapter", "rank: 2"], *importing, "nothing", "--deck", "other.yaml")
+        self.run_well(*importing, "own/checkpoints", "--deck", "own.yaml")
+        result = self.run_well("train", "own.yaml", *support.overrides("train.steps=2", "train.validate_every=0"))
+
+        self.assertIn("resumed from", result.err)
+        self.assertLess(support.column(self.folder / "own", "loss")[0],
+                        support.column(self.folder / "llama", "loss")[0])
+
     def test_merge_refuses(self):
         for code, words, arguments in (
                 (4, ["another base", "fingerprint"], ["llama/checkpoints", "--base", "base_llama/checkpoints/step_00000010"]),
