@@ -192,7 +192,7 @@ class Adapter(support.Case):
                 self.refuse(4, ["another base"], words[0], "--checkpoint", "llama/checkpoints", *words[1:])
 
     def test_decks_that_do_not_fit(self):
-        for settings, words in ((("adapter.targets=[attention.querry]",), ["adapter.targets", "attention.query"]),
+        for settings, words in ((("adapter.targets=[attention.queries]",), ["adapter.targets", "attention.query"]),
                                 (("adapter.rank=-1",), ["adapter.rank"]),
                                 (("adapter.rank=0", "adapter.dropout=0.1"), ["adapter.rank"]),
                                 (("adapter.targets=[mlp.gate]", "model.family=gpt2"), ["mlp.gate"])):
