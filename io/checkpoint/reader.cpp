@@ -144,6 +144,11 @@ std::string CheckpointReader::vocabulary_path() const {
   return folder_ + "/" + kVocabularyFolder;
 }
 
+bool is_quantized(const CheckpointReader& reader) {
+  return std::ranges::any_of(reader.tensors(),
+                             [](const auto& tensor) { return tensor.first.ends_with(".codes"); });
+}
+
 std::string describe(const CheckpointReader& reader, const std::string& base) {
   constexpr double mib = 1 << 20;
   const CheckpointMeta& meta = reader.meta();

@@ -256,8 +256,7 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
   Discard listener;
   options.max_tokens = std::max(2, args.get<int>("warmup"));  // the second one captures a graph
   (void)generator.generate(prompts, options, listener);
-  options.max_tokens =
-      std::min<std::int64_t>(args.get<int>("steps"), config.model.context - 1);
+  options.max_tokens = std::min<std::int64_t>(args.get<int>("steps"), config.model.context - 1);
   const generate::GenerateStats stats = generator.generate(prompts, options, listener);
   const double rate = static_cast<double>(stats.tokens) / stats.seconds;
   fmt::print("decode: {} texts of {} tokens, {:.1f} tokens/s, {:.3f} ms a token\n", rows,
@@ -278,8 +277,8 @@ void add_options(Arguments& args) {
   args.add()(
       "mode", po::value<std::string>()->default_value("step"),
       "forward (with the loss), forward-backward, step (with optimizer), all (these three, and how "
-      "they compare), data (loader alone), or decode (tokens one by one, random weights)")("warmup", po::value<int>()->default_value(5),
-                                               "steps before the measured ones")(
+      "they compare), data (loader alone), or decode (tokens one by one, random weights)")(
+      "warmup", po::value<int>()->default_value(5), "steps before the measured ones")(
       "steps", po::value<int>()->default_value(10), "measured steps; with decode: tokens a text")(
       "rows", po::value<int>()->default_value(1), "decode: texts at once")(
       "components", "time, FLOPs and share of every part of the model; graphs off")(

@@ -6,6 +6,7 @@
 #include "exchange.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "merge.hpp"
+#include "quantize.hpp"
 #include "stored.hpp"
 
 namespace hyperslab::cli {
@@ -45,6 +46,7 @@ void exchange(comm::World& world, const std::string& action, const Arguments& ar
         .on_all_ranks();
   }
   if (action == "export") return export_checkpoint(args);
+  if (action == "quantize") return quantize_checkpoint(world, args);
   action == "merge" ? merge_checkpoint(args) : import_checkpoint(world, args);
 }
 
@@ -55,15 +57,18 @@ Arguments checkpoint_arguments() {
       "usage: hyperslab checkpoint info|verify DIR... | export DIR --output FOLDER [options] | "
       "import FOLDER --output DIR [--deck DECK | --dropout P | --base DIR] | merge DIR --output "
       "DIR "
-      "[--base DIR] shows what checkpoints hold, checks "
+      "[--base DIR] | quantize DIR --weights int8|int4 --output DIR [--group N] [--activations A] "
+      "[--calibrate N] shows what checkpoints hold, checks "
       "every block and that every tensor is covered exactly once, makes a folder of transformers "
       "(GPT2LMHeadModel, LlamaForCausalLM), or makes a checkpoint of such a folder, with a "
       "deck.yaml that trains from its weights (checkpoint.initial) in DIR/run. Adapters leave as a "
       "folder of PEFT (LoRA) and come in from one, for the base that --base names; merge adds them "
-      "to the weights of their base and makes a checkpoint of the whole model");
+      "to the weights of their base and makes a checkpoint of the whole model; quantize stores the "
+      "blocks' matrices of a model in few bits, which eval, generate and bench read as they are");
   args.positional("ACTION");
   args.positional("DIR", true);
   add_exchange_options(args);
+  add_quantize_options(args);
   return args;
 }
 
@@ -71,13 +76,14 @@ ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& argu
   Arguments args = checkpoint_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const std::string action = args.list("ACTION").front();
-  if (action == "export" || action == "import" || action == "merge") {
+  if (action == "export" || action == "import" || action == "merge" || action == "quantize") {
     exchange(world, action, args);
     return ExitCode::ok;
   }
   if (action != "info" && action != "verify") {
-    throw Error(ExitCode::usage, "checkpoint: there is no action '" + action +
-                                     "'; the actions are info, verify, export, import and merge")
+    throw Error(ExitCode::usage,
+                "checkpoint: there is no action '" + action +
+                    "'; the actions are info, verify, export, import, merge and quantize")
         .on_all_ranks();
   }
   bool sound = true;

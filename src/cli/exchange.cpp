@@ -15,6 +15,7 @@
 #include "hyperslab/interop/peft.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/io/tokenizer.hpp"
+#include "hyperslab/train/initial.hpp"
 #include "peft.hpp"
 #include "stored.hpp"
 
@@ -137,6 +138,14 @@ std::string output_of(const Arguments& args) {
   return args.get<std::string>("output");
 }
 
+void require_new(const std::string& output) {
+  std::error_code error;
+  const bool is_empty =
+      std::filesystem::is_directory(output, error) && std::filesystem::is_empty(output, error);
+  if (!std::filesystem::exists(output, error) || is_empty) return;
+  throw Error(ExitCode::storage, output + ": it exists already; choose another directory");
+}
+
 DType dtype_of_name(const std::string& name) {
   if (name == "fp32") return DType::f32;
   if (name == "bf16") return DType::bf16;
@@ -187,6 +196,7 @@ void export_checkpoint(const Arguments& args) {
   }
   const io::CheckpointReader reader(only_folder(args));
   if (reader.meta().base_fingerprint) return export_adapters(args, reader);
+  train::require_whole_model(reader);
   if (args.has("base-name")) refuse("--base-name goes with adapters, and this is a whole model");
   interop::ExportOptions options;
   options.output = output_of(args);

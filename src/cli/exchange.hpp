@@ -21,6 +21,8 @@ void import_checkpoint(comm::World& world, const Arguments& args);
 [[nodiscard]] std::string only_folder(const Arguments& args);
 /// --output; throws Error(usage) without.
 [[nodiscard]] std::string output_of(const Arguments& args);
+/// Throws Error(storage) unless nothing is at the path, or an empty folder.
+void require_new(const std::string& output);
 /// Of --dtype; throws Error(usage).
 [[nodiscard]] DType dtype_of_name(const std::string& name);
 /// The last name of a path, for the run that goes on from there.

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <vector>
 
 #include "exchange.hpp"
@@ -149,12 +148,7 @@ void write(const Merge& merge, const std::string& output) {
 
 void merge_checkpoint(const Arguments& args) {
   const std::string output = output_of(args);
-  std::error_code error;
-  const bool is_empty =
-      std::filesystem::is_directory(output, error) && std::filesystem::is_empty(output, error);
-  if (std::filesystem::exists(output, error) && !is_empty) {
-    throw Error(ExitCode::storage, output + ": it exists already; choose another directory");
-  }
+  require_new(output);
   const Merge merge = open(args);
   write(merge, output);
   fmt::print(

@@ -53,8 +53,8 @@ std::string name_of(const StoredDeck& stored) { return stored.folder + " (its de
 
 }  // namespace
 
-train::Config as_stored(const StoredDeck& stored) {
-  return deck::read_deck(stored.text, name_of(stored), {}, anywhere_but_in_training());
+train::Config as_stored(const StoredDeck& stored, const std::vector<std::string>& overrides) {
+  return deck::read_deck(stored.text, name_of(stored), overrides, anywhere_but_in_training());
 }
 
 train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::string>& overrides,

@@ -18,7 +18,8 @@ struct StoredDeck {
 };
 
 /// That deck with every value that the run had. Throws Error(usage).
-[[nodiscard]] train::Config as_stored(const StoredDeck& deck);
+[[nodiscard]] train::Config as_stored(const StoredDeck& deck,
+                                      const std::vector<std::string>& overrides = {});
 
 /// That deck for a use that trains nothing. `ranks`: that the layout must fit; 0: it need not.
 /// Overrides win over it. Without a GPU it is computed in fp32 on the CPU; `notes` gets a line

@@ -99,6 +99,7 @@ void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
   if (bias) require_operand(ctx, bias, {M}, x.dtype(), "linear_forward bias");
   require_rows(ctx, y, rows, M, x.dtype(), "linear_forward y");
   if (on_meta(ctx, "linear_forward", gemm_flops(rows, M, K), {x, weight, bias, y})) return;
+  if (auto* observer = ctx.product_observer()) observer->product(ctx, x, weight);
   dispatch<cuda::linear_forward, cpu::linear_forward>(ctx, x, weight, bias, y);
 }
 
@@ -120,6 +121,7 @@ void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
               fuses ? cuda::kFused : cuda::kSeparate)) {
     return;
   }
+  if (auto* observer = ctx.product_observer()) observer->product(ctx, x, weight);
   dispatch<cuda::linear_activation_forward, cpu::linear_activation_forward>(ctx, x, weight, bias,
                                                                             activation, pre, y);
 }

@@ -43,6 +43,12 @@ std::uint64_t sum_of_terms(comm::World& world, std::uint64_t term) {
 }  // namespace
 
 void require_whole_model(const io::CheckpointReader& reader) {
+  if (io::is_quantized(reader)) {
+    throw Error(ExitCode::checkpoint,
+                reader.folder() +
+                    ": its matrices are in few bits, for eval, generate and bench; take the "
+                    "checkpoint that it was made of");
+  }
   if (!reader.meta().base_fingerprint) return;
   throw Error(ExitCode::checkpoint,
               fmt::format("{}: it holds adapters alone; make a whole model of them with hyperslab "
@@ -68,7 +74,8 @@ void start_from_initial(comm::World& world, const Config& config, Trainer& train
   comm::agree(world, [&] {
     const Pause pause(world.activity());
     const io::CheckpointReader reader(folder);
-    require_whole_model(reader);
+    // Adapters may have a base in few bits, if model.frozen_format is theirs.
+    if (!config.adapter || !io::is_quantized(reader)) require_whole_model(reader);
     trainer.load_parameters(reader);  // which names every tensor of another shape
     require_same_model(reader.meta(), config.model, reader.folder());
     if (config.adapter) term = io::parameter_fingerprint(reader, world.rank(), world.size());
@@ -90,7 +97,7 @@ void require_loadable(const io::CheckpointReader& reader, const Config& config,
                       const Trainer& trainer) {
   const io::CheckpointMeta& meta = reader.meta();
   if (!config.adapter) {
-    require_whole_model(reader);
+    if (!config.quantization) require_whole_model(reader);
   } else if (!meta.base_fingerprint) {
     throw Error(ExitCode::checkpoint,
                 fmt::format("{}: it holds a whole model, and the deck has adapters; name it in "

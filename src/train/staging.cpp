@@ -124,23 +124,83 @@ void read_staged(Context& ctx, const io::CheckpointReader& reader, Targets targe
   for (const Targets& batch : batches) read_batch(ctx, reader, batch, staging.view());
 }
 
+namespace {
+
+/// Whether the checkpoint holds the matrix in few bits itself.
+bool holds_codes(const io::CheckpointReader& reader, const param::Expansion& matrix) {
+  return reader.tensors().contains("model/" + matrix.members.front()->name + ".codes");
+}
+
+/// The part of an array with `columns` entries for a row of the matrix, or one if it is 0.
+io::SlabTarget array_target(const param::Param& member, const std::string& suffix, Dim columns,
+                            View rows) {
+  const Shape& global = member.global_shape;
+  const Hyperslab& part = member.part;
+  const auto scaled = [&](Dim element) { return element * columns / global[1]; };
+  const std::string name = "model/" + member.name + suffix;
+  if (columns == 0) return {name, {global[0]}, {{part.offset[0]}, {part.count[0]}}, rows};
+  return {name,
+          {global[0], columns},
+          {{part.offset[0], scaled(part.offset[1])}, {part.count[0], scaled(part.count[1])}},
+          rows};
+}
+
+/// Codes and scales of the members, one after the other in host memory.
+struct StoredMatrix {
+  explicit StoredMatrix(const param::Expansion& matrix)
+      : codes(Device::cpu, DType::u8, matrix.matrix.codes.shape()),
+        scales(Device::cpu, matrix.matrix.scales.dtype(), matrix.matrix.scales.shape()) {
+    const bool is_int8 = matrix.spec.format == ops::WeightFormat::int8;
+    Dim begin = 0;
+    for (const param::Param* member : matrix.members) {
+      const Dim count = member->part.count[0];
+      const Dim K = member->global_shape[1];
+      const Dim groups = is_int8 ? 0 : K / matrix.matrix.group;
+      targets.push_back(
+          array_target(*member, ".codes", is_int8 ? K : K / 2, codes.view().slice(begin, count)));
+      targets.push_back(
+          array_target(*member, ".scales", groups, scales.view().slice(begin, count)));
+      begin += count;
+    }
+  }
+  Tensor codes;
+  Tensor scales;
+  std::vector<io::SlabTarget> targets;
+};
+
+void read_codes(Context& ctx, const io::CheckpointReader& reader, const param::Expansion& matrix) {
+  const StoredMatrix stored(matrix);
+  reader.read(stored.targets);
+  copy(ctx, stored.codes.view(), matrix.matrix.codes);
+  copy(ctx, stored.scales.view(), matrix.matrix.scales);
+  synchronize(ctx);  // before the host's memory goes
+}
+
+void read_and_round(Context& ctx, const io::CheckpointReader& reader,
+                    const param::Expansion& matrix) {
+  Tensor on_host(Device::cpu, DType::f32, matrix.shape);
+  reader.read(targets_of(matrix, on_host.view()));
+  Tensor values(ctx.device(), DType::f32, matrix.shape);
+  copy(ctx, on_host.view(), values.view());
+  ops::quantize(ctx, values.view(), matrix.matrix);
+  synchronize(ctx);  // before the values go
+}
+
+}  // namespace
+
 void read_quantized(Context& ctx, const io::CheckpointReader& reader,
                     const param::ParamStore& params) {
-  std::vector<io::SlabTarget> all;
+  std::vector<io::SlabTarget> rounded;
   for (const param::Expansion& matrix : params.expansions()) {
-    if (!matrix.frozen) continue;
+    if (!matrix.frozen || holds_codes(reader, matrix)) continue;
     const View none(nullptr, DType::f32, Device::cpu, matrix.shape);
-    for (const io::SlabTarget& target : targets_of(matrix, none)) all.push_back(target);
+    for (const io::SlabTarget& target : targets_of(matrix, none)) rounded.push_back(target);
   }
-  reader.check(all);  // which lists everything that is missing at once
+  reader.check(rounded);  // which lists everything that is missing at once
   for (const param::Expansion& matrix : params.expansions()) {
     if (!matrix.frozen) continue;
-    Tensor on_host(Device::cpu, DType::f32, matrix.shape);
-    reader.read(targets_of(matrix, on_host.view()));
-    Tensor values(ctx.device(), DType::f32, matrix.shape);
-    copy(ctx, on_host.view(), values.view());
-    ops::quantize(ctx, values.view(), matrix.matrix);
-    synchronize(ctx);  // before the values go
+    holds_codes(reader, matrix) ? read_codes(ctx, reader, matrix)
+                                : read_and_round(ctx, reader, matrix);
   }
 }
 

@@ -25,6 +25,20 @@ class Background {
   virtual void progress() = 0;
 };
 
+class Context;
+
+/// Sees the operands of y = x weight^T before the product is enqueued, for those who study inputs.
+class ProductObserver {
+ public:
+  ProductObserver() = default;
+  virtual ~ProductObserver() = default;
+  ProductObserver(const ProductObserver&) = delete;
+  ProductObserver& operator=(const ProductObserver&) = delete;
+  ProductObserver(ProductObserver&&) = delete;
+  ProductObserver& operator=(ProductObserver&&) = delete;
+  virtual void product(Context& ctx, CView x, CView weight) = 0;
+};
+
 /// What an op needs besides its views: device, streams, workspace, ledger, recorder. One per rank,
 /// made by the composition root and passed down; there are no globals.
 class Context {
@@ -92,6 +106,10 @@ class Context {
     if (background_ != nullptr) background_->progress();
   }
 
+  /// Sees every linear layer's product; null: none. It must outlive the context's last op.
+  void set_product_observer(ProductObserver* observer) { product_observer_ = observer; }
+  [[nodiscard]] ProductObserver* product_observer() const { return product_observer_; }
+
   /// What the ops of a device keep between calls (library handles, chosen algorithms); made at the
   /// first use, destroyed before the streams. For ops alone.
   [[nodiscard]] std::shared_ptr<void>& backend() { return backend_; }
@@ -135,6 +153,7 @@ class Context {
   std::size_t workspace_high_water_ = 0;
   int threads_ = 1;
   Background* background_ = nullptr;
+  ProductObserver* product_observer_ = nullptr;
   std::shared_ptr<void> backend_;
 };
 

@@ -173,6 +173,9 @@ class CheckpointReader {
   std::uint64_t block_bytes_ = kBlockBytes;
 };
 
+/// Whether the checkpoint holds matrices in few bits, which can be computed with and not trained.
+[[nodiscard]] bool is_quantized(const CheckpointReader& reader);
+
 /// A number for the values of all parameters of a checkpoint, whatever layout it was written in:
 /// the sum modulo 2^64, over their elements, of the value's bits, as an unsigned number, plus one,
 /// times an odd number that depends on name and position. Reads every parameter. `part` of `parts`
@@ -181,8 +184,8 @@ class CheckpointReader {
                                                   int parts = 1);
 
 /// What `hyperslab checkpoint info` shows: folder, step, layout, tokens, version, sizes, and a line
-/// per tensor of the model with its shape, dtype and pieces; of adapters also their base, whose path
-/// is `base`, empty for random weights.
+/// per tensor of the model with its shape, dtype and pieces; of adapters also their base, whose
+/// path is `base`, empty for random weights.
 [[nodiscard]] std::string describe(const CheckpointReader& reader, const std::string& base = "");
 
 }  // namespace hyperslab::io

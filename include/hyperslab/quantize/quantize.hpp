@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/plan/out_of_memory.hpp"
+#include "hyperslab/quantize/gptq.hpp"
+#include "hyperslab/train/config.hpp"
+
+namespace hyperslab::quantize {
+
+/// Of the inputs of every matrix of the blocks, by the checkpoint's name of the tensor; tensors
+/// that are multiplied by the same inputs share one.
+class Calibration {
+ public:
+  /// Runs the first `samples` of the deck's training data through the model. One rank. Throws as
+  /// Trainer::load and io::open_data do.
+  Calibration(comm::World& world, const train::Config& config, const io::CheckpointReader& reader,
+              std::int64_t samples, const plan::IsLegal& is_legal);
+  /// Tokens that were seen.
+  [[nodiscard]] std::int64_t tokens() const { return tokens_; }
+  [[nodiscard]] const ErrorModel& errors_of(const std::string& tensor);
+
+ private:
+  struct Inputs {
+    std::vector<double> products;  ///< X^T X
+    Dim columns = 0;
+  };
+  std::vector<Inputs> inputs_;
+  std::map<std::string, std::size_t> of_tensor_;
+  std::int64_t tokens_ = 0;
+  std::size_t factored_ = SIZE_MAX;  ///< whose factor is kept
+  std::unique_ptr<ErrorModel> errors_;
+};
+
+/// What a checkpoint in few bits came to.
+struct Sizes {
+  std::int64_t elements = 0;  ///< of the blocks' matrices
+  std::uint64_t bytes = 0;    ///< of their codes and scales
+  double squared_error = 0;   ///< sums over the matrices' elements
+  double squared_weights = 0;
+};
+
+/// Whether `tensor` of a checkpoint is a matrix of a block.
+[[nodiscard]] bool is_matrix(const std::string& tensor);
+
+/// Writes a checkpoint in `output` that holds the blocks' matrices as `tensor`.codes and
+/// `tensor`.scales (see ops::BasicQuantizedMatrix) and every other parameter as it is. `meta`: of
+/// the new checkpoint. `rounds_first`: to this dtype, as training with fake quantization did; f32
+/// for none. `calibration`: null to round each weight by itself. One rank.
+Sizes write_quantized(const io::CheckpointReader& reader, const io::CheckpointMeta& meta,
+                      const param::QuantizationSpec& spec, DType rounds_first,
+                      Calibration* calibration, const std::string& output);
+
+}  // namespace hyperslab::quantize

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "exchange.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/core/version.hpp"
+#include "hyperslab/deck/deck.hpp"
+#include "hyperslab/quantize/quantize.hpp"
+#include "hyperslab/train/initial.hpp"
+#include "stored.hpp"
+
+namespace hyperslab::cli {
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
+
+/// The section `quantization` that the command line asks for, as overrides of the stored deck; what
+/// is not given is the deck's.
+std::vector<std::string> overrides_of(const Arguments& args) {
+  std::vector<std::string> overrides;
+  for (const char* key : {"weights", "group", "activations"}) {
+    if (!args.has(key)) continue;
+    overrides.push_back(fmt::format("quantization.{}={}", key, args.get<std::string>(key)));
+  }
+  return overrides;
+}
+
+void require_usable(const io::CheckpointReader& reader, const train::Config& config) {
+  if (io::is_quantized(reader)) {
+    throw Error(ExitCode::checkpoint,
+                reader.folder() +
+                    ": its matrices are in few bits already; quantize the checkpoint that it was "
+                    "made of");
+  }
+  train::require_whole_model(reader);
+  if (!config.quantization) refuse("checkpoint quantize needs --weights int8 or int4");
+}
+
+io::CheckpointMeta meta_of(const io::CheckpointReader& reader, train::Config config) {
+  io::CheckpointMeta meta = reader.meta();
+  config.checkpoint.initial.clear();
+  config.quantization.after = 0;
+  meta.layout = "quantized from " + reader.folder();
+  meta.deck = deck::to_yaml(config);
+  meta.version = version() + " (" + commit() + ")";
+  meta.algorithms.clear();
+  meta.adam_step = 0;
+  const std::string vocabulary = reader.vocabulary_path();
+  if (!vocabulary.empty()) meta.vocabulary = io::read_vocabulary_files(vocabulary);
+  return meta;
+}
+
+/// The model as it was trained, for calibration here.
+train::Config calibration_config(const StoredDeck& stored, const std::string& folder) {
+  std::vector<std::string> notes;
+  train::Config config = read_stored_deck(
+      stored, {"quantization.weights=none", "quantization.activations=none"}, 0, notes, true);
+  config.parallel = mesh::ParallelConfig();  // one rank sees all
+  for (const std::string& note : notes) log::info(note);
+  for (std::string& path : config.data.train) path = found_path(path, folder, config);
+  if (config.data.train.empty()) refuse("--calibrate needs data.train in the checkpoint's deck");
+  return config;
+}
+
+void print(const std::string& output, const io::CheckpointReader& reader,
+           const train::Config& config, const quantize::Sizes& sizes) {
+  const auto elements = static_cast<double>(sizes.elements);
+  fmt::print(
+      "{}: step {} of {} with the blocks' matrices in {}: {:.4f} bytes an element, {:.3f} of bf16; "
+      "relative error of the weights {:.5f}\n",
+      output, reader.meta().step, reader.folder(), name_of(config.quantization.spec().format),
+      static_cast<double>(sizes.bytes) / elements,
+      static_cast<double>(sizes.bytes) / (2 * elements),
+      std::sqrt(sizes.squared_error / sizes.squared_weights));
+}
+
+}  // namespace
+
+void add_quantize_options(Arguments& args) {
+  args.add()("weights", po::value<std::string>(),
+             "quantize: int8 (a scale a row) or int4 (a scale a group) for the blocks' matrices; "
+             "embeddings, head and norms stay (default: the deck's quantization.weights)")(
+      "group", po::value<std::string>(), "quantize: columns that share a scale, with int4 (64)")(
+      "activations", po::value<std::string>(),
+      "quantize: none, or dynamic-int8 to round the inputs of products, too, with int8")(
+      "calibrate", po::value<std::int64_t>(),
+      "quantize: so many samples of the deck's training data say which errors matter (GPTQ); "
+      "default: every weight is rounded to the nearest");
+}
+
+void quantize_checkpoint(comm::World& world, const Arguments& args) {
+  const std::string output = output_of(args);
+  require_new(output);
+  const io::CheckpointReader reader(only_folder(args));
+  const StoredDeck stored = {reader.meta().deck, reader.folder()};
+  const train::Config was = as_stored(stored);
+  std::vector<std::string> notes;
+  const train::Config config = as_stored(stored, overrides_of(args));
+  require_usable(reader, config);
+  std::optional<quantize::Calibration> calibration;
+  if (args.has("calibrate")) {
+    const auto samples = args.get<std::int64_t>("calibrate");
+    if (samples < 1) refuse("--calibrate must be 1 or more");
+    const train::Config model = calibration_config(stored, reader.folder());
+    calibration.emplace(world, model, reader, samples, legal_changes(model));
+    log::info(fmt::format("calibrated with {} tokens", calibration->tokens()));
+  }
+  // Training with fake quantization rounds what products take, which has the compute dtype.
+  const DType first = was.quantization ? storage_of(was.precision.compute) : DType::f32;
+  const quantize::Sizes sizes =
+      quantize::write_quantized(reader, meta_of(reader, config), config.quantization.spec(), first,
+                                calibration ? &*calibration : nullptr, output);
+  print(output, reader, config, sizes);
+}
+
+}  // namespace hyperslab::cli
