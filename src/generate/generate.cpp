@@ -123,9 +123,12 @@ Generator::Model::Model(comm::World& world, const train::Config& config,
       host_(options_.device, widened_.view().bytes()) {
   trainer_->initialize();
   train::load_base(world, config_, *trainer_);
-  if (reader == nullptr) return;
-  trainer_->load(*reader);
-  train::require_loadable(*reader, config_, *trainer_);
+  if (reader != nullptr) {
+    trainer_->load(*reader);
+    train::require_loadable(*reader, config_, *trainer_);
+  }
+  synchronize(trainer_->context());
+  trainer_->context().set_fixed_parameters(true);
 }
 
 void Generator::Model::feed(std::span<const Text> texts, std::size_t count) {

@@ -93,6 +93,10 @@ class Context {
   /// none that adds in a changing order. Set before the first op.
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   [[nodiscard]] bool deterministic() const { return deterministic_; }
+  /// A promise that no parameter changes from now on, as in generation: a kernel may read weights
+  /// while what was enqueued before it still runs. Off by default.
+  void set_fixed_parameters(bool fixed) { fixed_parameters_ = fixed; }
+  [[nodiscard]] bool fixed_parameters() const { return fixed_parameters_; }
 
   /// The machine that decides how work is cut; unless set, one of which nothing is known.
   void set_machine(const Machine& machine) { machine_ = machine; }
@@ -143,6 +147,7 @@ class Context {
   Machine machine_;
   bool tf32_ = false;
   bool deterministic_ = false;
+  bool fixed_parameters_ = false;
   Stream stream_;
   std::unique_ptr<Stream> copy_stream_;
   std::unique_ptr<Stream> side_stream_;

@@ -9,6 +9,7 @@ namespace {
 constexpr int kWarps = 8;       // that share the keys of one query
 constexpr int kKeysAtOnce = 4;  // whose dot products are in flight in a warp
 constexpr Dim kMaxHeadWidth = 1024;
+constexpr const char* kName = "attention_cached_forward";
 constexpr Dim kLeastKeys = 64;  // of a split that is not the last
 
 template <class T>
@@ -110,6 +111,8 @@ __device__ void add_keys(const float* q, const CachedHead<T>& head, Dim key, War
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) attend_kernel(CachedCall<T> call) {
   extern __shared__ float shared[];
+  overlap();
+  wait_for_earlier();
   __shared__ SoftmaxScratch scratch;
   const Dim D = call.head_width;
   const Dim token = blockIdx.x;
@@ -224,6 +227,8 @@ __global__ void __launch_bounds__(32 * kWarps) attend_split_kernel(CachedCall<T>
   __shared__ float values[kTeams][D];
   __shared__ float tops[kTeams];
   __shared__ float sums[kTeams];
+  overlap();
+  wait_for_earlier();
   const Dim token = blockIdx.x / call.splits;
   const Dim split = blockIdx.x - token * call.splits;
   const Dim head = blockIdx.y;
@@ -276,6 +281,8 @@ __global__ void __launch_bounds__(32 * kWarps) attend_split_kernel(CachedCall<T>
 /// Block (new token, head, sample): the splits that have keys, in their order.
 template <class T>
 __global__ void __launch_bounds__(128) merge_splits_kernel(CachedCall<T> call) {
+  overlap();
+  wait_for_earlier();
   const Dim D = call.head_width;
   const Dim query = blockIdx.z * call.new_tokens + blockIdx.x;
   const Dim index = query * call.heads + blockIdx.y;
@@ -304,11 +311,10 @@ dim3 blocks_of(const CachedCall<T>& call, Dim splits, Dim B) {
 
 template <int kLanes, class T>
 void launch_splits(Context& ctx, const CachedCall<T>& call, Dim B) {
-  CUstream_st* stream = ctx.stream().cuda();
-  attend_split_kernel<kLanes>
-      <<<blocks_of(call, call.splits, B), dim3(32, kWarps), 0, stream>>>(call);
+  launch_overlapping(ctx, kName, attend_split_kernel<kLanes, T>,
+                     {blocks_of(call, call.splits, B), dim3(32, kWarps)}, call);
   if (call.splits == 1) return;
-  merge_splits_kernel<<<blocks_of(call, 1, B), 128, 0, stream>>>(call);
+  launch_overlapping(ctx, kName, merge_splits_kernel<T>, {blocks_of(call, 1, B), 128}, call);
 }
 
 /// Heads of a power of two of 16 bytes, up to a warp's; false: of another width, or not aligned.
@@ -329,14 +335,14 @@ void attend(Context& ctx, const CachedCall<T>& call, Dim B) {
   if (attend_in_splits(ctx, call, B)) return;
   const std::size_t shared =
       static_cast<std::size_t>((kWarps + 1) * call.head_width) * sizeof(float);
-  attend_kernel<<<blocks_of(call, 1, B), dim3(32, kWarps), shared, ctx.stream().cuda()>>>(call);
+  launch_overlapping(ctx, kName, attend_kernel<T>,
+                     {blocks_of(call, 1, B), dim3(32, kWarps), shared}, call);
 }
 
 }  // namespace
 
 void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
                               CView qkv, const KeyValueCache& cache, View out) {
-  constexpr const char* kName = "attention_cached_forward";
   require(layout.head_width <= kMaxHeadWidth,
           "attention_cached_forward layout: heads on a GPU are at most 1024 wide");
   if (out.numel() == 0) return;
@@ -362,7 +368,6 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
     const Dim width = layout.kv_heads * layout.head_width;
     for_each(ctx, kName, B * new_tokens * width, false, Append<T>{call, width});
     attend(ctx, call, B);
-    check_launch(kName);
   });
 }
 

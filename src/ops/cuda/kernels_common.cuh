@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "../backend.hpp"
@@ -110,8 +111,62 @@ struct LivePosition {
   return {position.value, optional_data<std::int32_t>(position.live)};
 }
 
+// Programmatic dependent launch: a kernel starts while the one before it still runs, if no
+// parameter changes (Context::fixed_parameters), and so hides its launch and its first loads of
+// weights. Every kernel that is launched so calls overlap() and, in every thread before it touches
+// what another kernel touches, wait_for_earlier(). The wait is for the end of the kernel before,
+// and that has waited itself, so all earlier work has ended however early the kernels overlap. What
+// may be written before the wait is not read through the read-only cache (__ldg).
+
+/// Whether all machine code in this build has the instructions.
+inline constexpr bool kOverlaps = [] {
+  for (const int architecture : {__CUDA_ARCH_LIST__}) {
+    if (architecture < 900) return false;
+  }
+  return true;
+}();
+
+/// Lets the next kernel start as soon as all blocks of this one have.
+__device__ inline void overlap() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+/// Until all that was enqueued before this kernel has ended and can be read.
+__device__ inline void wait_for_earlier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// The sizes of a launch.
+struct Grid {
+  dim3 blocks;
+  dim3 threads;
+  std::size_t shared = 0;  ///< bytes of dynamic shared memory
+};
+
+/// Launches a kernel that calls overlap() and wait_for_earlier().
+template <class... Parameters>
+void launch_overlapping(Context& ctx, const char* op, void (*kernel)(Parameters...),
+                        const Grid& grid, const std::type_identity_t<Parameters>&... arguments) {
+  cudaLaunchAttribute overlapping{};
+  overlapping.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlapping.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid.blocks;
+  config.blockDim = grid.threads;
+  config.dynamicSmemBytes = grid.shared;
+  config.stream = ctx.stream().cuda();
+  config.attrs = &overlapping;
+  config.numAttrs = kOverlaps && ctx.fixed_parameters() ? 1 : 0;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), op, "kernel launch");
+}
+
 template <int N, class Op>
 __global__ void __launch_bounds__(256) each_kernel(Op op, Dim count) {
+  overlap();
+  wait_for_earlier();
   const Dim first = static_cast<Dim>(blockIdx.x) * blockDim.x + threadIdx.x;
   const Dim stride = static_cast<Dim>(gridDim.x) * blockDim.x;
   const Dim vectors = count / N;
@@ -131,12 +186,8 @@ void for_each(Context& ctx, const char* name, Dim count, bool vectors, const Op&
   constexpr Dim kMaxBlocks = Dim{1} << 20;
   const Dim items = vectors ? ceil_divide(count, Op::kWidth) : count;
   const auto blocks = static_cast<unsigned>(std::min(kMaxBlocks, ceil_divide(items, kThreads)));
-  if (vectors) {
-    each_kernel<Op::kWidth, Op><<<blocks, kThreads, 0, ctx.stream().cuda()>>>(op, count);
-  } else {
-    each_kernel<1, Op><<<blocks, kThreads, 0, ctx.stream().cuda()>>>(op, count);
-  }
-  check_launch(name);
+  const auto kernel = vectors ? each_kernel<Op::kWidth, Op> : each_kernel<1, Op>;
+  launch_overlapping(ctx, name, kernel, {blocks, kThreads}, op, count);
 }
 
 // Reductions by butterflies and then warp by warp: a fixed order, so that two runs give the same

@@ -80,7 +80,7 @@ __device__ void load_x(const T* from, bool present, std::uint32_t (&pairs)[Weigh
 #pragma unroll
   for (int i = 0; i < Weights::kCodes / 2; i += 4) {
     uint4 words = {0, 0, 0, 0};
-    if (present) words = __ldg(reinterpret_cast<const uint4*>(from) + i / 4);
+    if (present) words = reinterpret_cast<const uint4*>(from)[i / 4];
     pairs[i] = words.x;
     pairs[i + 1] = words.y;
     pairs[i + 2] = words.z;
@@ -157,11 +157,13 @@ struct Step {
   }
 };
 
-/// A block multiplies kTile rows of the weights by all rows of x; its warps take steps in turn.
+/// A block multiplies kTile rows of the weights by all rows of x; its warps take steps in turn. The
+/// first step's weights are on their way before earlier kernels end.
 template <class Weights, bool kRowScales, class T>
 __global__ void __launch_bounds__(kThreads, 2) few_rows_kernel(FewRows<T> call) {
   __shared__ float partial[kWarps][32 * 4];
   __shared__ std::uint32_t table[Weights::kTabled ? 256 : 1];
+  overlap();
   if constexpr (Weights::kTabled) {
     fill_table<T>(call.table, table);
     __syncthreads();
@@ -169,11 +171,16 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows_kernel(FewRows<T> call) 
   const Lane lane;
   const Dim first_row = static_cast<Dim>(blockIdx.x) * kTile;
   using Steps = Step<Weights, T>;
+  constexpr Dim kStride = kWarps * Steps::kColumns;
   float sum[4] = {};
-  for (Dim k = lane.warp * Steps::kColumns; k < call.K; k += kWarps * Steps::kColumns) {
-    Steps step;
-    step.load(call, first_row + lane.g, k);
+  Dim k = lane.warp * Steps::kColumns;
+  Steps step;
+  step.load(call, first_row + lane.g, k);
+  wait_for_earlier();
+  while (k < call.K) {
     step.multiply(call, k, table, sum);
+    k += kStride;
+    if (k < call.K) step.load(call, first_row + lane.g, k);
   }
   float total = sum_of_warps(sum, partial);
   const Place place = place_of(static_cast<int>(threadIdx.x));
@@ -188,8 +195,7 @@ template <class Weights, bool kRowScales, class T>
 void launch_few_rows(Context& ctx, const char* name, const FewRows<T>& call) {
   if (call.M == 0 || call.rows == 0) return;
   const auto blocks = static_cast<unsigned>(ceil_divide(call.M, kTile));
-  few_rows_kernel<Weights, kRowScales><<<blocks, kThreads, 0, ctx.stream().cuda()>>>(call);
-  check_launch(name);
+  launch_overlapping(ctx, name, few_rows_kernel<Weights, kRowScales, T>, {blocks, kThreads}, call);
 }
 
 template <class T>
@@ -251,11 +257,13 @@ struct Int8Product {
   }
 };
 
-/// As few_rows_kernel, for eight rows of x; 16 codes are one load.
+/// As few_rows_kernel, for eight rows of x; 16 codes are one load. Only the weights are read before
+/// earlier kernels have ended.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2) int8_kernel(Int8Product<T> call) {
   constexpr Dim kStep = 64 * kLoads;
   __shared__ int partial[kWarps][32 * 4];
+  overlap();
   const Lane lane;
   const Dim row = static_cast<Dim>(blockIdx.x) * kTile + lane.g;
   const Dim x_row = static_cast<Dim>(blockIdx.y) * kXRows + lane.g;
@@ -268,7 +276,14 @@ __global__ void __launch_bounds__(kThreads, 2) int8_kernel(Int8Product<T> call) 
       if (k >= call.K) continue;
       if (row < call.M) load_stream(call.weight + row * call.K + k, words[u][0]);
       if (row + 8 < call.M) load_stream(call.weight + (row + 8) * call.K + k, words[u][1]);
-      if (x_row < call.x.rows) load_stream(call.x.codes + x_row * call.K + k, words[u][2]);
+    }
+    wait_for_earlier();
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u) {
+      const Dim k = first + u * 64 + lane.t * 16;
+      if (k >= call.K || x_row >= call.x.rows) continue;
+      const auto codes = load_raw<16>(call.x.codes + x_row * call.K + k);
+      memcpy(words[u][2], &codes, sizeof codes);
     }
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) {
@@ -280,6 +295,7 @@ __global__ void __launch_bounds__(kThreads, 2) int8_kernel(Int8Product<T> call) 
       }
     }
   }
+  wait_for_earlier();  // also warps without columns
   const int total = sum_of_warps(sum, partial);
   const Place place = place_of(static_cast<int>(threadIdx.x));
   const Dim m = static_cast<Dim>(blockIdx.x) * kTile + place.m;
@@ -344,6 +360,7 @@ bool matrix_vector(Context& ctx, CView x, CView weight, CView bias, View y) {
 
 void quantized_matrix_vector(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
                              View y) {
+  if (quantized_row(ctx, x, weight, bias, y)) return;
   with_element(x.dtype(), "quantized_linear_forward", [&]<class T>(T) {
     const FewRows<T> call = few_rows<T>(x, weight, bias, y);
     if constexpr (sizeof(T) == 2) {
@@ -370,17 +387,16 @@ void int8_matrix_vector(Context& ctx, const Int8Rows& x, const CQuantizedMatrix&
                                  y.data<T>(),
                                  M,
                                  K};
-    CUstream_st* stream = ctx.stream().cuda();
     const Dim tiles = ceil_divide(x.rows, kXRows);
     if (K % 16 == 0 && aligned(call.weight, x.codes) && tiles <= kMostInY) {
       const dim3 blocks(static_cast<unsigned>(ceil_divide(M, kTile)), static_cast<unsigned>(tiles));
-      int8_kernel<<<blocks, kThreads, 0, stream>>>(call);
+      launch_overlapping(ctx, "quantized_linear_forward", int8_kernel<T>, {blocks, kThreads}, call);
     } else {
       const dim3 blocks(static_cast<unsigned>(ceil_divide(M, kWarps)),
                         static_cast<unsigned>(std::min(x.rows, kMostInY)));
-      any_int8_kernel<<<blocks, kThreads, 0, stream>>>(call);
+      any_int8_kernel<<<blocks, kThreads, 0, ctx.stream().cuda()>>>(call);
+      check_launch("quantized_linear_forward");
     }
-    check_launch("quantized_linear_forward");
   });
 }
 

@@ -16,6 +16,12 @@ namespace hyperslab::ops::cuda {
 void quantized_matrix_vector(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
                              View y);
 
+/// The same of one row, if the operands suit: x of 16 bits, weights of int8, or of int4 in groups
+/// of a power of two from 32 on, x and weights aligned to 16 bytes, K at most about 18,000. Returns
+/// false, and enqueues nothing, if not. x is rounded to 16 bits of the largest among its neighbors.
+[[nodiscard]] bool quantized_row(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
+                                 View y);
+
 /// Rows of int8 with a scale each.
 struct Int8Rows {
   const std::uint8_t* codes;  ///< (rows, K)

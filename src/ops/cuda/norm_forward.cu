@@ -35,6 +35,8 @@ template <int N, bool kCentered, class T>
 __global__ void __launch_bounds__(512) add_norm_kernel(ForwardCall<T> call) {
   constexpr int K = kHeld / N;
   __shared__ float scratch[32];
+  overlap();
+  wait_for_earlier();
   const Dim row = static_cast<Dim>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= call.rows) return;
   const Dim offset = row * call.C;
@@ -101,8 +103,8 @@ void launch(Context& ctx, const ForwardCall<T>& call) {
   const Dim per_row = ceil_divide(ceil_divide(call.C, kHeld), 32) * 32;
   const dim3 threads(static_cast<unsigned>(per_row), per_row == 32 ? kRowsInBlock : 1);
   const auto blocks = static_cast<unsigned>(ceil_divide(call.rows, threads.y));
-  add_norm_kernel<N, kCentered><<<blocks, threads, 0, ctx.stream().cuda()>>>(call);
-  check_launch("add_norm_forward");
+  launch_overlapping(ctx, "add_norm_forward", add_norm_kernel<N, kCentered, T>, {blocks, threads},
+                     call);
 }
 
 template <bool kCentered, class T>

@@ -135,6 +135,8 @@ template <int N, class T, WeightFormat kFormat>
 __global__ void __launch_bounds__(kThreads) round_kernel(Rounding<T, kFormat> op, int team) {
   using Scale = typename Rounding<T, kFormat>::Scale;
   __shared__ float scratch[kThreads / 32];
+  overlap();
+  wait_for_earlier();
   const Dim index = static_cast<Dim>(blockIdx.x) * (kThreads / team) + threadIdx.x / team;
   const bool present = index < op.groups;
   const Dim first = index * op.group;
@@ -211,7 +213,7 @@ void launch_rounding(Context& ctx, const Rounding<T, kFormat>& op) {
   } else {
     const int team = team_of(op.group, N);
     const auto blocks = static_cast<unsigned>(ceil_divide(op.groups, kThreads / team));
-    round_kernel<N><<<blocks, kThreads, 0, stream>>>(op, team);
+    launch_overlapping(ctx, "quantize", round_kernel<N, T, kFormat>, {blocks, kThreads}, op, team);
   }
 }
 
