@@ -25,8 +25,10 @@ FREE_KEYS = ("model.init_std", "model.scale_residual_init", "model.embedding_sca
 # Keys of free sections that decide about time and memory all the same.
 BOUND_KEYS = ("run.deterministic", "train.trainable")
 # Keys that earlier programs did not write, with what they did: such a deck is equal to one without them.
-EARLIER = {"train.trainable": "[]", "adapter.rank": "0", "adapter.alpha": "16", "adapter.rank_scaled": "false",
-           "adapter.targets": "[]", "adapter.dropout": "0"}
+EARLIER = {"train.trainable": "[]", "model.frozen_format": "compute", "adapter.rank": "0", "adapter.alpha": "16",
+           "adapter.rank_scaled": "false", "adapter.targets": "[]", "adapter.dropout": "0",
+           "quantization.weights": "none", "quantization.group": "64", "quantization.activations": "none",
+           "quantization.after": "0"}
 # Keys in which starts of one run may differ and still train the same: paths, layout, kernels, how far
 # and how often, and what is measured on the way. The program tells the same changes apart on resuming.
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")

@@ -46,6 +46,7 @@ schedule: {name: wsd, warmup_steps: 11, final_fraction: 0.25, decay_fraction: 0.
 train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 12,
         validate_batches: 13, log_norms: 14, log_every: 15, overfit_one_batch: true, trainable: [norm, bias]}
 adapter: {alpha: 8, rank_scaled: true}
+quantization: {group: 32, after: 21}
 checkpoint: {directory: scratch/ckpt, initial: other/ckpt, every: 16, final: false, keep: 4, keep_every: 32, resume: 48}
 timing: {every: 18, trace_steps: [19, 20], groups: true}
 )";
@@ -104,6 +105,20 @@ TEST(Fields, DataAndLayout) {
   EXPECT_EQ(config.memory.recompute, nn::Recompute::none);
 }
 
+TEST(Fields, AdaptersAndFewBits) {
+  const auto config = read(kValid, {"adapter.rank=8", "adapter.dropout=0.25", "model.width=64",
+                                    "adapter.targets=[attention.query,mlp.down]",
+                                    "model.ffn_width=128", "model.frozen_format=nf4"});
+  EXPECT_EQ(
+      config.adapter,
+      (nn::AdapterConfig{8, 16, false, {nn::AdapterTarget::query, nn::AdapterTarget::down}, 0.25}));
+  EXPECT_EQ(config.model.frozen_format, param::StorageFormat::nf4);
+  const auto integer =
+      read(kValid, {"quantization.weights=int8", "quantization.activations=dynamic-int8"});
+  EXPECT_EQ(integer.quantization, (train::QuantizationConfig{train::WeightBits::int8, 64,
+                                                             ops::ActivationFormat::dynamic_int8}));
+}
+
 TEST(Fields, Layouts) {
   const std::string layout =
       "parallel: {data: 1, tensor: 2, pipeline: 2, sequence: true, schedule: interleaved, "
@@ -138,6 +153,9 @@ TEST(Fields, CheckpointAndTiming) {
   EXPECT_EQ(config.checkpoint,
             (io::CheckpointConfig{"scratch/ckpt", 16, false, 4, 32,
                                   io::ResumeChoice{io::ResumeFrom::step, 48}, "other/ckpt"}));
+  EXPECT_EQ(config.adapter, (nn::AdapterConfig{0, 8, true}));
+  EXPECT_EQ(config.quantization, (train::QuantizationConfig{train::WeightBits::none, 32,
+                                                            ops::ActivationFormat::none, 21}));
   EXPECT_EQ(config.timing, (io::TimingConfig{18, {19, 20}, true}));
 }
 

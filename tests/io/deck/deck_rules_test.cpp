@@ -172,6 +172,32 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "data:", "adapter: {rank: 4, dropout: 0.1}\nparallel: {tensor: 2}\ndata:", kTwoRanks,
        "10:20|tensor ranks hold parts of an adapter's input, and its dropout is drawn for whole "
        "rows: set adapter.dropout to 0, or parallel.tensor to 1"},
+      {"model.frozen_format", "context: 16", "context: 16\n  frozen_format: int8", kCpu,
+       "10:3|int8 is for a base that adapters are added to: set adapter.rank, or leave "
+       "model.frozen_format out"},
+      {"model.frozen_format", "context: 16",
+       "context: 16\n  frozen_format: bf16\nadapter: {rank: 4}", kCpu,
+       "10:3|products take operands of one dtype, and precision.compute is fp32: set "
+       "model.frozen_format to compute, int8 or nf4"},
+      {"quantization.group", "data:", "quantization: {weights: int4}\ndata:", kCpu,
+       "10:1|groups of 64 do not divide the columns of the blocks' matrices on a rank, 48, 48 and "
+       "128; take another group, an even one, or int8"},
+      {"quantization.weights",
+       "data:", "quantization: {weights: int8}\nparallel: {tensor: 2}\ndata:", kTwoRanks,
+       "10:16|int8 has one scale a row, and tensor ranks hold parts of rows: take int4 or nf4, or "
+       "set parallel.tensor to 1"},
+      {"quantization.weights",
+       "data:", "quantization: {weights: int8}\nadapter: {rank: 4}\ndata:", kCpu,
+       "10:16|adapters leave the matrices as they are: store them in few bits with "
+       "model.frozen_format, or set adapter.rank to 0"},
+      {"quantization.weights", "global_batch: 8",
+       "global_batch: 8\n  trainable: [norm]\nquantization: {weights: int8}", kCpu,
+       "16:16|train.trainable leaves the matrices out, so that nothing learns from their rounding: "
+       "add matrix to it, or set quantization.weights to none"},
+      {"quantization.activations",
+       "data:", "quantization: {weights: int4, group: 16, activations: dynamic-int8}\ndata:", kCpu,
+       "10:42|products of integers need int8 on both sides: set quantization.weights to int8, or "
+       "quantization.activations to none"},
       {"model.bos_token", "vocabulary: 300", "vocabulary: 300\n  bos_token: 300", kCpu,
        "9:3|300 is no id of the 300 of model.vocabulary; give one below, or -1 for none"},
       {"model.eos_tokens", "vocabulary: 300", "vocabulary: 300\n  eos_tokens: [1, 301]", kCpu,
