@@ -81,6 +81,28 @@ __device__ void split(const int (&fixed)[8], std::uint32_t (&upper)[2], std::uin
   }
 }
 
+/// The largest magnitude of a team's columns, and not-a-number if one of them is infinite or not a
+/// number, else zero.
+struct Peak {
+  float top;
+  float poison;
+};
+template <int kTeam>
+__device__ Peak peak_of(const float (&value)[8]) {
+  Peak peak = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    peak.top = fmaxf(peak.top, fabsf(value[i]));
+    peak.poison += 0.0F * value[i];
+  }
+#pragma unroll
+  for (int offset = 1; offset < kTeam; offset *= 2) {
+    peak.top = fmaxf(peak.top, __shfl_xor_sync(0xFFFFFFFFU, peak.top, offset));
+    peak.poison += __shfl_xor_sync(0xFFFFFFFFU, peak.poison, offset);
+  }
+  return peak;
+}
+
 /// The whole block turns x into integers; each thread eight columns at a time.
 template <class Format, class T>
 __device__ void fix_row(const T* x, Dim K, const FixedRow& row) {
@@ -91,18 +113,7 @@ __device__ void fix_row(const T* x, Dim K, const FixedRow& row) {
     const Dim v = first + threadIdx.x;
     float value[8] = {};
     if (v < vectors) load<8>(x + v * 8, value);
-    float top = 0;
-    float poison = 0;  // not-a-number if one of x is infinite or not a number
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      top = fmaxf(top, fabsf(value[i]));
-      poison += 0.0F * value[i];
-    }
-#pragma unroll
-    for (int offset = 1; offset < kTeam; offset *= 2) {
-      top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFU, top, offset));
-      poison += __shfl_xor_sync(0xFFFFFFFFU, poison, offset);
-    }
+    const auto [top, poison] = peak_of<kTeam>(value);
     const float inverse = top > kSmallest ? kLargest / top : 0.0F;
     int fixed[8];
     int sum = 0;
