@@ -81,10 +81,7 @@ __device__ void load_x(const T* from, bool present, std::uint32_t (&pairs)[Weigh
   for (int i = 0; i < Weights::kCodes / 2; i += 4) {
     uint4 words = {0, 0, 0, 0};
     if (present) words = reinterpret_cast<const uint4*>(from)[i / 4];
-    pairs[i] = words.x;
-    pairs[i + 1] = words.y;
-    pairs[i + 2] = words.z;
-    pairs[i + 3] = words.w;
+    memcpy(pairs + i, &words, sizeof words);
   }
   Weights::arrange(pairs);
 }
