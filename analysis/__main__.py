@@ -96,6 +96,15 @@ def add_traces(commands: Any) -> None:
     memory.add_argument("--output", type=Path, required=True, metavar="DIR")
 
 
+def add_quantization(commands: Any) -> None:
+    few = commands.add_parser("quantization", help="few bits and adapters beside the model as it is")
+    few.add_argument("runs", nargs="+", metavar="FILE|RUN",
+                     help="from eval --json or bench --mode decode --json, or run directories")
+    few.add_argument("--base", default="", metavar="NAME",
+                     help="what others are compared with (default: the one without quantization and adapters)")
+    few.add_argument("--output", type=Path, required=True, metavar="DIR")
+
+
 def add_published(commands: Any) -> None:
     published = commands.add_parser("published", help="published measurements beside what hyperslab plan predicts")
     published.add_argument("--machine", type=Path, default=Path("inputs/machines/h200.json"), metavar="FILE",
@@ -133,6 +142,7 @@ def make_parser() -> argparse.ArgumentParser:
     peers.add_argument("table", type=Path, metavar="TABLE.csv",
                        help="measurements, as analysis/results/peers.csv")
     peers.add_argument("--output", type=Path, required=True, metavar="DIR")
+    add_quantization(commands)
     add_published(commands)
     add_accumulation(commands)
     summary = commands.add_parser("summary", help="a few lines on one run")
@@ -179,6 +189,9 @@ def describe(arguments: argparse.Namespace) -> str:
     if arguments.command == "entropy":
         from analysis.entropy import entropy
         return entropy(arguments.file, arguments.tokens, arguments.dtype)
+    if arguments.command == "quantization":
+        from analysis.quantization import quantization
+        return "\n".join(quantization(arguments.runs, arguments.output, arguments.base))
     if arguments.command == "norms":
         from analysis.norms import norms
         return norms(arguments.run, arguments.output)

@@ -25,8 +25,8 @@ FREE_KEYS = ("model.init_std", "model.scale_residual_init", "model.embedding_sca
 # Keys of free sections that decide about time and memory all the same.
 BOUND_KEYS = ("run.deterministic", "train.trainable")
 # Keys that earlier programs did not write, with what they did: such a deck is equal to one without them.
-EARLIER = {"train.trainable": "[]", "model.frozen_format": "compute", "adapter.rank": "0", "adapter.alpha": "16",
-           "adapter.rank_scaled": "false", "adapter.targets": "[]", "adapter.dropout": "0",
+EARLIER = {"train.trainable": "[]", "adapter.rank": "0", "adapter.alpha": "16", "adapter.rank_scaled": "false",
+           "adapter.targets": "[]", "adapter.dropout": "0", "model.frozen_format": "compute",
            "quantization.weights": "none", "quantization.group": "64", "quantization.activations": "none",
            "quantization.after": "0"}
 # Keys in which starts of one run may differ and still train the same: paths, layout, kernels, how far

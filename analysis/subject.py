@@ -15,7 +15,7 @@ MOST_NAMES = 3
 # Keys of `model` from which parameters are counted, or that change no count: with others there is none.
 COUNTED = {"family", "layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context", "position",
            "rope_theta", "norm", "norm_place", "norm_eps", "activation", "bias", "tie_embeddings", "dropout",
-           "attention", "init_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens"}
+           "attention", "frozen_format", "init_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens"}
 SIZES = ("layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context")
 
 

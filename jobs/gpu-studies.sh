@@ -105,7 +105,9 @@ quality       one  9   75
 ablation      one  6   60
 learning_rate one 10   90
 accumulation  one  9    5
-memory_modes  one 24   80"
+memory_modes  one 24   80
+tuning        one  5   40
+quantization  one  9   50"
 if ((list)); then
   printf '%s\n' "study         GPUs points seconds" "$table" | column -t
   awk '{s += $4} END {print s " s in all, on two H200, as estimated before any run"}' <<<"$table"

@@ -14,6 +14,7 @@ from analysis.study.record import BENCH, DIVERGED, DONE, FAILED, OUT_OF_MEMORY, 
 from analysis.study.settings import WITHOUT_DECK, value_text
 
 MPIRUN = "mpirun --quiet -np {ranks}"
+STUDY_FOLDER = "{study}"
 # Unbound ranks share all cores of one machine, as root and with more ranks than cores too.
 LOCAL_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
              "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
@@ -36,15 +37,19 @@ class Launcher:
         if point.command in WITHOUT_DECK:
             return [sys.executable, "-m", "analysis", point.command, *self.options(point)]
         started = [] if point.command == "plan" else shlex.split(self.template.replace("{ranks}", str(point.ranks)))
-        return [*started, str(self.binary), point.command, str(point.settings["deck"]),
-                *self.options(point), *settings_words(point, point_folder(self.folder, point.name))]
+        return [*started, str(self.binary), point.command, str(point.settings["deck"]), *self.placed([
+            *self.options(point), *settings_words(point, point_folder(self.folder, point.name))])]
+
+    def placed(self, words: list[str]) -> list[str]:
+        """A point names what an earlier one wrote by {study}, the folder of the study."""
+        return [word.replace(STUDY_FOLDER, str(self.folder)) for word in words]
 
     def options(self, point: Point) -> list[str]:
         words = ["--ranks", str(point.ranks)] if point.command == "plan" else []
         for key, value in point.options.items():
             if value is not False:
                 words += [f"--{key}"] if value is True else [f"--{key}", value_text(value)]
-        if point.command in ("bench", *WITHOUT_DECK):
+        if point.command in ("bench", "eval", *WITHOUT_DECK):
             words += ["--json", str(point_folder(self.folder, point.name) / BENCH)]
         return words
 
@@ -53,7 +58,7 @@ class Launcher:
         place = point_folder(self.folder, point.name)
         machine = [] if self.machine is None else ["--machine", str(self.machine), "--json", str(place / PLAN_JSON)]
         return [str(self.binary), "plan", str(point.settings["deck"]), "--ranks", str(point.ranks), *machine,
-                *settings_words(point, place)]
+                *self.placed(settings_words(point, place))]
 
     def variables(self) -> dict[str, str]:
         """LOCAL_MPI unless the user has set another value; the study's own win."""

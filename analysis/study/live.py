@@ -38,7 +38,11 @@ def result_text(folder: Path, record: Record) -> str:
                 if row and rate is not None and loss is not None else "")
     if record.settings["command"] == "bench" and record.state == DONE:
         modes = bench_modes(json.loads((place / BENCH).read_text(encoding="utf-8")))
-        return ", ".join(f"{mode} {1e3 * each['median_seconds']:.2f} ms" for mode, each in modes.items())
+        return ", ".join(f"{mode} {1e3 * each['median_seconds']:.2f} ms" if "median_seconds" in each else
+                         f"{mode} {1e3 * each['token_seconds']:.2f} ms a token" for mode, each in modes.items())
+    if record.settings["command"] == "eval" and record.state == DONE:
+        found = json.loads((place / BENCH).read_text(encoding="utf-8"))
+        return f"loss {number(found['loss'])}, {number(found['tokens_per_second'], 0)} tokens/s"
     return ""
 
 

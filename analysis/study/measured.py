@@ -106,8 +106,27 @@ def read_benches(folder: Path, records: Sequence[Record]) -> list[dict[str, Any]
     return [dict(json.loads(path.read_text(encoding="utf-8"))) for path in paths if path.is_file()]
 
 
+def storage_values(content: dict[str, Any]) -> Values:
+    """Of `eval` and of `bench --mode decode`: rate, and what the model takes."""
+    return {name: float(content[name]) for name in
+            ("tokens_per_second", "token_seconds", "parameter_bytes", "matrix_bytes", "memory_peak_bytes") if name in content}
+
+
+def eval_values(path: Path) -> Values:
+    """Of one checkpoint; nothing if it was not measured."""
+    if not path.is_file():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return storage_values(content) | {
+        "final_loss": content["loss"], "validation_loss": content["loss"], "perplexity": content["perplexity"],
+        "token_accuracy": content["token_accuracy"], "tokens": content["tokens"]}
+
+
 def bench_values(folder: Path) -> Iterator[tuple[str, Values]]:
     content = json.loads((folder / BENCH).read_text(encoding="utf-8"))
+    if content["mode"] == "decode":
+        yield "decode", storage_values(content) | {"parameters": float(content["parameters"])}
+        return
     for mode, each in bench_modes(content).items():
         yield mode, {
             "step_seconds": each["median_seconds"], "step_mean_seconds": each["mean_seconds"],
@@ -147,6 +166,8 @@ def measured_values(folder: Path, record: Record, skip: int) -> tuple[dict[str, 
         return {"": ranks | with_prediction({}, Prediction(printed_bytes(place / OUTPUT)))}, []
     if command == "accumulation":
         return {"": accumulated(place / BENCH)}, []
+    if command == "eval":
+        return {"": ranks | eval_values(place / BENCH)}, []
     predicted = read_prediction(place)
     if command == "bench":
         if not (place / BENCH).is_file():

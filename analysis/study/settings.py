@@ -16,7 +16,8 @@ Settings = dict[str, Any]
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "train": (),
-    "bench": ("mode", "warmup", "steps", "components", "kernels", "cold", "dtypes"),
+    "bench": ("mode", "warmup", "steps", "rows", "components", "kernels", "cold", "dtypes"),
+    "eval": ("checkpoint",),
     "plan": ("device", "mode", "machine"),
     "accumulation": ("value", "terms", "sum", "term"),
 }

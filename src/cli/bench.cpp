@@ -17,6 +17,7 @@
 #include "hyperslab/generate/generate.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/setup.hpp"
+#include "storage_json.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -267,6 +268,8 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
     out["tokens"] = stats.tokens;
     out["seconds"] = stats.seconds;
     out["tokens_per_second"] = rate;
+    out["token_seconds"] = rows / rate;
+    out.update(storage_json(config, generator.footprint()));
     write(world, args.get<std::string>("json"), out.dump(2) + "\n");
   }
   return ExitCode::ok;

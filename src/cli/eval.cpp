@@ -11,6 +11,7 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/setup.hpp"
+#include "storage_json.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -42,6 +43,8 @@ nlohmann::ordered_json to_json(const eval::Result& result, std::int64_t stride,
   line["tokens"] = evaluation.tokens;
   line["loss_sum"] = evaluation.loss_sum;
   line["stride"] = stride;
+  line["seconds"] = result.seconds;
+  line["tokens_per_second"] = evaluation.tokens / result.seconds;
   if (text) line["bytes"] = text->bytes;
   if (text && words) line["words"] = text->words;
   if (text && words) line["line_ends"] = text->line_ends;
@@ -169,6 +172,8 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
     all.push_back(
         to_json(result, stride > 0 ? stride : config.model.context, evaluator.text(), words));
     all.back()["files"] = files;
+    all.back()["ranks"] = world.size();
+    all.back().update(storage_json(config, result.footprint));
     if (world.rank() != 0) continue;
     if (all.size() == 1) print_header(words);
     print_row(result, evaluator.text(), words);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/eval/evaluator.hpp"
 
+#include <chrono>
 #include <utility>
 
 #include "hyperslab/core/activity.hpp"
@@ -11,6 +12,16 @@
 #include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::eval {
+namespace {
+
+/// Collective.
+double slowest_seconds_since(comm::World& world, std::chrono::steady_clock::time_point start) {
+  const auto mine = std::chrono::steady_clock::now() - start;
+  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(mine);
+  return 1e-9 * static_cast<double>(world.max(nanoseconds.count()));
+}
+
+}  // namespace
 
 Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
     : world_(world),
@@ -34,7 +45,7 @@ Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
 }
 
 Result Evaluator::measure(const std::string& checkpoint) {
-  Result result = {checkpoint, 0, {}};
+  Result result = {checkpoint, 0, {}, 0, {}};
   if (!trainer_) make_trainer();
   comm::agree(world_, [&] {
     const Pause pause(world_.activity());
@@ -44,7 +55,10 @@ Result Evaluator::measure(const std::string& checkpoint) {
     train::require_loadable(reader, config_, *trainer_);
   });
   trainer_->share_values();
+  const auto start = std::chrono::steady_clock::now();
   result.evaluation = trainer_->evaluate(*samples_, count_, world_);
+  result.seconds = slowest_seconds_since(world_, start);
+  result.footprint = train::footprint(world_, *trainer_);
   if (result.evaluation.tokens == 0) {
     throw Error(ExitCode::data, tokens_->description() +
                                     ": no evaluated token counts as a target; see "

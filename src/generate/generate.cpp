@@ -83,6 +83,7 @@ class Generator::Model {
   void forget() { past_ = 0; }
   [[nodiscard]] Dim context() const { return trainer_->sequence(); }
   [[nodiscard]] Dim vocabulary() const { return config_.model.vocabulary; }
+  [[nodiscard]] train::Footprint footprint() const { return train::footprint(*trainer_); }
 
   void run(std::vector<Text>& texts, const SamplingOptions& options, TokenListener& listener,
            GenerateStats& stats);
@@ -242,6 +243,7 @@ Generator::~Generator() = default;
 std::int64_t Generator::context() const { return model_->context(); }
 
 std::int64_t Generator::vocabulary() const { return model_->vocabulary(); }
+train::Footprint Generator::footprint() const { return model_->footprint(); }
 
 Dim Generator::rows_for(const Prompts& prompts, Dim most) {
   std::size_t rows = 1;

@@ -10,6 +10,7 @@
 
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
+#include "hyperslab/train/footprint.hpp"
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::eval {
@@ -27,6 +28,8 @@ struct Result {
   std::string checkpoint;
   std::int64_t step = 0;
   train::Evaluation evaluation;
+  double seconds = 0;  ///< of the evaluation alone, of the slowest rank
+  train::Footprint footprint;
 };
 
 /// The deck's validation tokens as samples, and the trainer that measures checkpoints on them.

@@ -12,6 +12,7 @@
 #include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/config.hpp"
+#include "hyperslab/train/footprint.hpp"
 
 namespace hyperslab::generate {
 
@@ -37,8 +38,8 @@ using Prompts = std::vector<std::vector<std::int32_t>>;
 /// A model with a key-value cache that continues texts. One rank.
 class Generator {
  public:
-  /// `world`: of one rank. `reader`: null for random weights. `rows`: texts at once at most. `is_legal`: for advice if memory runs
-  /// out.
+  /// `world`: of one rank. `reader`: null for random weights. `rows`: texts at once at most.
+  /// `is_legal`: for advice if memory runs out.
   Generator(comm::World& world, const train::Config& config, const io::CheckpointReader* reader,
             Dim rows, const plan::IsLegal& is_legal = {});
   ~Generator();
@@ -63,6 +64,8 @@ class Generator {
 
   [[nodiscard]] std::int64_t context() const;
   [[nodiscard]] std::int64_t vocabulary() const;
+  /// Of the model and its key-value cache.
+  [[nodiscard]] train::Footprint footprint() const;
 
  private:
   class Model;

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model takes in memory, and in which formats a deck keeps its matrices, in words.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "hyperslab/comm/world.hpp"
+#include "hyperslab/train/trainer.hpp"
+
+namespace hyperslab::train {
+
+/// Bytes in memory.
+struct Footprint {
+  std::int64_t parameters = 0;  ///< of all ranks: values, few bits, adapters and padding; in
+                                ///< training masters and buffers of expanded matrices, too
+  std::int64_t matrices = 0;    ///< of all ranks: those of the blocks as they are stored, without
+                                ///< masters, adapters and padding
+  std::int64_t rank_peak = 0;   ///< of the rank that takes most: all arenas and workspace
+};
+
+/// What the trainer's own rank takes.
+[[nodiscard]] Footprint footprint(const Trainer& trainer);
+/// What the trainers of all ranks take, replicas counted as often as they are held. Collective.
+[[nodiscard]] Footprint footprint(comm::World& world, const Trainer& trainer);
+
+/// Such as "int4 groups of 64" or "int8, dynamic-int8 activations"; "none" without the section.
+[[nodiscard]] std::string quantization_text(const Config& config);
+/// How frozen matrices are stored, such as "nf4" or "int4 groups of 64"; the precision, such as
+/// "bf16", if as the run computes.
+[[nodiscard]] std::string frozen_format_text(const Config& config);
+
+}  // namespace hyperslab::train
