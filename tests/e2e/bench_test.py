@@ -247,6 +247,23 @@ class Bench(support.Case):
                                           ranks=2)
                 self.assert_refused(result, 2, *words)
 
+    def test_decoding_says_what_the_model_takes(self):
+        count, rows = 2 * 16384, 2 * 416  # of the blocks' matrices
+        cases = {(): ("none", "fp32", 0, 4 * count),
+                 ("quantization.weights=int4", "quantization.group=32"):
+                     ("int4 groups of 32", "fp32", 0, count // 2 + count // 16),
+                 ("model.frozen_format=int8", "adapter.rank=4"): ("none", "int8", 4, count + 4 * rows)}
+        for settings, expected in cases.items():
+            with self.subTest(settings=settings):
+                _, found = self.bench("--mode", "decode", "--rows", 2, *support.overrides(*settings), steps=8)
+
+                self.assertEqual(tuple(found[key] for key in ("quantization", "frozen_format", "adapter_rank",
+                                                              "matrix_bytes")), expected)
+                self.assertGreater(found["parameter_bytes"], found["matrix_bytes"])
+                self.assertGreater(found["memory_peak_bytes"], found["parameter_bytes"])
+                self.assertEqual((found["rows"], found["tokens"]), (2, 16))
+                self.assertAlmostEqual(found["token_seconds"] * found["tokens_per_second"], 2, places=9)
+
 
 if __name__ == "__main__":
     support.main()

@@ -305,6 +305,42 @@ class Evaluate(support.Case):
                 self.assert_refused(self.run_program(*start, *two, *arguments, ranks=2), code, *words)
         self.assertEqual(support.snapshot(self.folder / "run"), before)
 
+    def test_formats_and_bytes_of_what_is_measured(self):
+        """Two blocks of 16384 elements in 416 rows; groups have a scale of two bytes, rows one of four."""
+        count = 2 * 16384
+        cases = {(): ("none", 4 * count), ("weights=int8",): ("int8", count + 4 * 2 * 416),
+                 ("weights=int8", "activations=dynamic-int8"):
+                     ("int8, dynamic-int8 activations", count + 4 * 2 * 416),
+                 ("weights=int4", "group=16"): ("int4 groups of 16", count // 2 + 2 * count // 16)}
+        whole = None
+        for keys, (words, matrices) in cases.items():
+            with self.subTest(keys=keys):
+                _, found = self.evaluate("--checkpoint", "run/checkpoints",
+                                         settings=[f"quantization.{key}" for key in keys])
+                whole = whole or found
+
+                self.assertEqual([found[key] for key in ("precision", "quantization", "frozen_format", "adapter_rank",
+                                                         "ranks")], ["fp32", words, "fp32", 0, 1])
+                self.assertEqual(found["matrix_bytes"], matrices)
+                # Embedding and head of 257 tokens and the norms stay as they are; the rest is padding.
+                self.assertGreaterEqual(found["parameter_bytes"] - matrices, 4 * (49376 - count))
+                self.assertLess(found["parameter_bytes"] - matrices, 4 * (49376 - count) + 16384)
+                self.assertGreater(found["memory_peak_bytes"], found["parameter_bytes"])
+                self.assertAlmostEqual(found["tokens_per_second"] * found["seconds"] / found["tokens"], 1, places=9)
+                self.assertLess(abs(found["loss"] / whole["loss"] - 1), 0.02)
+
+    def test_bytes_are_of_all_ranks_and_the_peak_of_one(self):
+        int4 = ("quantization.weights=int4", "quantization.group=16")
+        _, one = self.evaluate("--checkpoint", "run/checkpoints", settings=int4)
+        _, data = self.evaluate("--checkpoint", "run/checkpoints", settings=int4, ranks=2)
+        _, tensor = self.evaluate("--checkpoint", "run/checkpoints", settings=int4, ranks=2, layout=("parallel.tensor=2",))
+
+        self.assertEqual((data["ranks"], data["matrix_bytes"]), (2, 2 * one["matrix_bytes"]))
+        self.assertEqual(data["parameter_bytes"], 2 * one["parameter_bytes"])
+        self.assertEqual(data["memory_peak_bytes"], one["memory_peak_bytes"])
+        self.assertEqual(tensor["matrix_bytes"], one["matrix_bytes"])
+        self.assertLess(tensor["memory_peak_bytes"], one["memory_peak_bytes"])
+
     def test_a_loss_that_is_not_finite_is_an_error(self):
         settings = ("model.norm=none", "train.steps=1", "schedule.warmup_steps=0", "train.validate_every=0")
         self.train("sound", *settings)
