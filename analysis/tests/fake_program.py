@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 KEYS = ("run.name", "run.directory", "run.seed", "parallel.data", "parallel.tensor", "model.context",
-        "train.global_batch", "train.steps")
+        "train.global_batch", "train.steps", "checkpoint.initial", "quantization.weights")
 ENDS = {"6": "hyperslab: out of memory: 9 bytes were asked for", "7": "hyperslab: loss is not finite",
         "1": "hyperslab: a fault", "75": "stopped on request"}
 

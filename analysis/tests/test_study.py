@@ -416,10 +416,10 @@ class Evaluating(StudyTest):
             "on": {"command": "train", "checkpoint.initial": checkpoint}}},
             tables=[{"title": "Losses", "columns": ["final_loss", "perplexity_change", "matrix_bytes"]}])
         code, _, err = self.run_study()
+        self.assertEqual(code, 0, err)
         launches = {name: json.loads((Path("runs/tiny/points") / name / "point.json").read_text(encoding="utf-8"))["launch"]
                     for name in ("few", "on")}
 
-        self.assertEqual(code, 0, err)
         self.assertEqual(self.calls(), ["base", "whole", "few", "on"])
         self.assertIn("[3/4] few: done", err)
         self.assertIn("loss 3.0000, 640 tokens/s", err)
