@@ -135,7 +135,7 @@ class Expansion(StudyTest):
                 ("`tables` is missing", {"tables": None}),
                 ("`deck` is missing", {"deck": None}),
                 ("deck.yml does not exist", {"deck": "deck.yml"}),
-                ("command is `eval`", {"command": "eval"}),
+                ("command is `generate`", {"command": "generate"}),
                 ("`warmup` is no option of train", {"command": "train", "set": {"warmup": 1}}),
                 ("3 ranks are no multiple of the 2", {"set": {"parallel.tensor": 2}, "axes": {"ranks": [3]},
                                                       "base": None}),
