@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import os
 import re
@@ -26,7 +25,7 @@ from analysis.study.prediction import Prediction, printed_bytes, read_prediction
 from analysis.study.record import Record
 from analysis.study.runner import run_points
 from analysis.study.spec import read_study
-from analysis.tests.commands import cells, run_command
+from analysis.tests.commands import run_command
 from analysis.tests.fake_runs import metrics_row, write_deck, write_metrics
 from analysis.tests.study_case import FAKE, ROOT, STUDY, StudyTest
 
@@ -405,45 +404,6 @@ class Slurm(StudyTest):
         self.assertEqual(process.returncode, 75, err)
         self.assertEqual(Path("scontrol.txt").read_text(encoding="utf-8"), "requeue 77\n")
         self.assertEqual(self.state("one"), "stopped")
-
-
-class Evaluating(StudyTest):
-    def test_points_evaluate_what_an_earlier_point_saved(self) -> None:
-        checkpoint = "{study}/points/base"
-        self.write(command="eval", base={"variant": "whole"}, axes={"variant": {
-            "base": {"command": "train"}, "whole": {"checkpoint": checkpoint},
-            "few": {"checkpoint": checkpoint, "quantization.weights": "int8"},
-            "on": {"command": "train", "checkpoint.initial": checkpoint}}},
-            tables=[{"title": "Losses", "columns": ["final_loss", "perplexity_change", "matrix_bytes"]}])
-        code, _, err = self.run_study()
-        self.assertEqual(code, 0, err)
-        launches = {name: json.loads((Path("runs/tiny/points") / name / "point.json").read_text(encoding="utf-8"))["launch"]
-                    for name in ("few", "on")}
-
-        self.assertEqual(self.calls(), ["base", "whole", "few", "on"])
-        self.assertIn("[3/4] few: done", err)
-        self.assertIn("loss 3.0000, 640 tokens/s", err)
-        few = launches["few"]
-        self.assertEqual(few[few.index("--checkpoint") + 1], "runs/tiny/points/base")
-        self.assertIn("checkpoint.initial=runs/tiny/points/base", launches["on"])
-        out = run_command("study", "runs/tiny")[1]
-        self.assertEqual(cells(out, "whole"), ["2.0000", "0.0", "8.0"])
-        self.assertEqual(cells(out, "few"), ["3.0000", "100.0", "1.0"])
-
-    def test_decoding_has_the_time_of_a_token(self) -> None:
-        self.write(axes={"rows": [1, 4]}, base=None, set={"mode": "decode"},
-                   tables=[{"title": "Tokens", "columns": ["token_seconds", "tokens_per_second", "matrix_bytes"]}])
-        code, _, err = self.run_study()
-
-        self.assertEqual(code, 0, err)
-        self.assertIn("decode 20.00 ms a token", err)
-        self.assertEqual(cells(run_command("study", "runs/tiny")[1], "4"), ["20.00", "50", "1.0"])
-
-    def test_a_checkpoint_is_an_option_of_eval_alone(self) -> None:
-        self.write(axes={"checkpoint": ["runs/a"]}, base=None)
-        code, _, err = self.run_study()
-        self.assertEqual(code, 2)
-        self.assertIn("`checkpoint` is no option of bench", err)
 
 
 class AllStudies(StudyTest):
