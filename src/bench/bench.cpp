@@ -16,9 +16,6 @@
 namespace hyperslab::bench {
 namespace {
 
-/// Share of 6 N (and of attention) that a mode computes: forward is one third of a step.
-double work_fraction(BenchMode mode) { return mode == BenchMode::forward ? 1.0 / 3.0 : 1.0; }
-
 double mean(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
@@ -181,9 +178,14 @@ void Bench::run_on_gpu() {
 void Bench::fill(BenchResult& result) const {
   const train::Trainer& trainer = rig_->trainer();
   result.tokens = static_cast<double>(config_.train.global_batch * trainer.sequence());
-  const double work = work_fraction(options_.mode) * result.tokens;
-  result.model_flops = work * model::flops_per_token(config_.model, trainer.sequence(), true);
-  result.model_flops_full = work * model::flops_per_token(config_.model, trainer.sequence(), false);
+  const auto flops = [&](bool causal) {
+    const Dim T = trainer.sequence();
+    return options_.mode == BenchMode::forward
+               ? model::flops_per_token(config_.model, T, causal) / 3
+               : train::flops_per_token(config_, T, causal);
+  };
+  result.model_flops = result.tokens * flops(true);
+  result.model_flops_full = result.tokens * flops(false);
   result.matmul_rate = rate_.flops;
   result.rate_is_measured = rate_.is_measured;
   result.rate_name = rate_.name;

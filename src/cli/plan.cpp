@@ -13,6 +13,7 @@
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/pipeline/diagram.hpp"
 #include "hyperslab/pipeline/validate.hpp"
+#include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
 #include "plan_time.hpp"
 #include "planned.hpp"
@@ -75,7 +76,7 @@ void print_layout(const train::Config& config, bool training) {
              config.train.microbatch, config.model.context);
   const auto tokens = static_cast<double>(config.train.global_batch * config.model.context);
   const double flops = (training ? 1.0 : 1.0 / 3.0) * tokens *
-                       model::flops_per_token(config.model, config.model.context, true);
+                       train::flops_per_token(config, config.model.context, true);
   const double each = flops / config.parallel.ranks();
   fmt::print("model         {} {} a {} with causal attention, {} {} a rank\n",
              in(flop_unit(flops), flops), flop_unit(flops).name, training ? "step" : "forward pass",

@@ -116,18 +116,6 @@ void Stage::initialize(Context& ctx) {
   param::initialize_expansions(ctx, params_, options_.seed);
 }
 
-void Stage::for_units(Context& ctx, std::span<const int> units,
-                      const std::function<void(int)>& pass) const {
-  if (!units.empty()) params_.expand(ctx, units.front());
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    Event next;
-    const bool prefetches = i + 1 < units.size() && params_.expands(units[i + 1]);
-    if (prefetches) next = ctx.run_beside([&] { params_.expand(ctx, units[i + 1]); });
-    pass(units[i]);
-    if (prefetches) ctx.stream().wait(next);
-  }
-}
-
 void Stage::forward(Context& ctx, SlotId id, int unit, Mode mode, const StepViews& step,
                     Accumulate accumulate) {
   Slot& slot = this->slot(id);

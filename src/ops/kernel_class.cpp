@@ -20,6 +20,8 @@ constexpr std::array kPatterns = {
     Pattern{"flash", KernelClass::attention},
     Pattern{"fmha", KernelClass::attention},
     Pattern{"attend_kernel", KernelClass::attention},
+    Pattern{"attend_split_kernel", KernelClass::attention},
+    Pattern{"merge_splits_kernel", KernelClass::attention},
     Pattern{"Update<", KernelClass::optimizer},
     Pattern{"begin_step_kernel", KernelClass::optimizer},
     Pattern{"finalize_step_kernel", KernelClass::optimizer},
@@ -43,6 +45,13 @@ constexpr std::array kPatterns = {
     Pattern{"gemv", KernelClass::matmul},
     Pattern{"cublas", KernelClass::matmul},
     Pattern{"xmma", KernelClass::matmul},
+    Pattern{"few_rows_kernel", KernelClass::matmul},
+    Pattern{"any_rows_kernel", KernelClass::matmul},
+    Pattern{"quantized_row_kernel", KernelClass::matmul},
+    Pattern{"int8_kernel", KernelClass::matmul},
+    Pattern{"round_kernel", KernelClass::elementwise},
+    Pattern{"round_normal_kernel", KernelClass::elementwise},
+    Pattern{"widen_kernel", KernelClass::elementwise},
 };
 
 // Those of ops that are not elementwise. The first part that a name contains decides.

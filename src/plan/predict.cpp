@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hyperslab/train/setup.hpp"
+
 namespace hyperslab::plan {
 
 PredictedStep predict(const train::Config& config, const std::vector<Plan>& plans,
@@ -15,8 +17,10 @@ PredictedStep predict(const train::Config& config, const std::vector<Plan>& plan
   PredictedStep predicted;
   predicted.step = simulate(steps, config.parallel, prices);
   predicted.tokens = static_cast<double>(config.train.global_batch * config.model.context);
-  predicted.model_flops = (training ? 1.0 : 1.0 / 3.0) * predicted.tokens *
-                          model::flops_per_token(config.model, config.model.context, true);
+  const Dim T = config.model.context;
+  predicted.model_flops =
+      predicted.tokens * (training ? train::flops_per_token(config, T, true)
+                                   : model::flops_per_token(config.model, T, true) / 3);
   predicted.peak_flops = prices.peak_flops();
   predicted.unknown_ops = prices.unknown_ops();
   return predicted;

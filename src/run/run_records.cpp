@@ -37,8 +37,8 @@ RunRecords::RunRecords(const Start& start, const RunData& data, train::Trainer& 
   comm::agree(start_.world, [&] { open_timing(folder); });
   const train::Config& config = start_.config;
   const auto tokens = static_cast<double>(config.train.global_batch * config.model.context);
-  flops_causal_ = tokens * model::flops_per_token(config.model, config.model.context, true);
-  flops_full_ = tokens * model::flops_per_token(config.model, config.model.context, false);
+  flops_causal_ = tokens * train::flops_per_token(config, config.model.context, true);
+  flops_full_ = tokens * train::flops_per_token(config, config.model.context, false);
   progress_ =
       std::make_unique<Progress>(start_.is_first(), data_.last_step(), config.train.log_every);
   log_run();

@@ -62,6 +62,12 @@ void report_threads(const comm::World& world) {
   if (!warning.empty()) log::warn(warning);
 }
 
+double flops_per_token(const Config& config, Dim T, bool causal) {
+  const double of_all = model::flops_per_token(config.model, T, causal);
+  if (!config.adapter) return of_all;
+  return of_all - 2.0 * static_cast<double>(model::matmul_parameter_count(config.model));
+}
+
 std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch) {
   if (config.train.steps > 0) return config.train.steps;
   const std::int64_t samples = config.train.epochs * samples_per_epoch;

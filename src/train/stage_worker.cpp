@@ -2,8 +2,6 @@
 #include "stage_worker.hpp"
 
 #include <algorithm>
-#include <numeric>
-#include <vector>
 
 #include "hyperslab/ops/loss.hpp"
 
@@ -33,12 +31,6 @@ void fill(const Batch& batch, const io::Samples& samples, std::int64_t chunk, st
       std::ranges::fill(targets, ops::kIgnoredTarget);
     }
   }
-}
-
-std::vector<int> ascending(int first, int last) {
-  std::vector<int> units(static_cast<std::size_t>(last - first));
-  std::iota(units.begin(), units.end(), first);
-  return units;
 }
 
 UnitPass pass_of(nn::BackwardPart part) {
@@ -122,7 +114,7 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
     }
     segment(trains ? Work::forward : Work::evaluate, id, first, last, add)
         .run(parts_.ctx, graphs(), [&] {
-          stage.for_units(parts_.ctx, ascending(first, last), [&](int unit) {
+          stage.for_units(parts_.ctx, first, last, model::Stage::Order::ascending, [&](int unit) {
             const UnitScope running =
                 scope(id, unit, trains ? UnitPass::forward : UnitPass::evaluate);
             stage.forward(parts_.ctx, id, unit, args_.mode, args_.step_views, add);
@@ -151,9 +143,7 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
     while (first > begin && !ends_here()) --first;
     free_gradients(first, last, microbatch);
     segment(work, id, first, last, add).run(parts_.ctx, graphs(), [&] {
-      std::vector<int> units = ascending(first, last);
-      std::ranges::reverse(units);
-      stage.for_units(parts_.ctx, units, [&](int unit) {
+      stage.for_units(parts_.ctx, first, last, model::Stage::Order::descending, [&](int unit) {
         const UnitScope running = scope(id, unit, pass_of(part));
         stage.backward(parts_.ctx, id, unit, args_.step_views, add, part);
       });

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -79,11 +77,24 @@ class Stage {
   /// Fills constants, and masters and values with initial values.
   void initialize(Context& ctx);
 
-  /// Calls `pass` for the units in this order, each with its expanded matrices in place
+  enum class Order : std::uint8_t { ascending, descending };
+  /// Calls `pass` for units [first, last) in this order, each with its expanded matrices in place
   /// (param::Expansion); those of the next unit are expanded beside the pass. Every forward pass,
   /// and every backward pass for inputs, goes through it.
-  void for_units(Context& ctx, std::span<const int> units,
-                 const std::function<void(int)>& pass) const;
+  template <class Pass>
+  void for_units(Context& ctx, int first, int last, Order order, Pass&& pass) const {
+    const int step = order == Order::ascending ? 1 : -1;
+    const int end = order == Order::ascending ? last : first - 1;
+    int unit = order == Order::ascending ? first : last - 1;
+    if (unit != end) params_.expand(ctx, unit);
+    for (; unit != end; unit += step) {
+      Event next;
+      const bool prefetches = unit + step != end && params_.expands(unit + step);
+      if (prefetches) next = ctx.run_beside([&] { params_.expand(ctx, unit + step); });
+      pass(unit);
+      if (prefetches) ctx.stream().wait(next);
+    }
+  }
 
   /// Mode::train leaves in the slot what backward needs. After the last unit of a chunk that does
   /// not end the model, what is sent on is in output().

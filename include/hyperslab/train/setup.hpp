@@ -30,6 +30,10 @@ void require_same_model(const io::CheckpointMeta& meta, const model::ModelSpec& 
 /// The first rank logs how many threads ranks have, and why, and warns of too many.
 void report_threads(const comm::World& world);
 
+/// model::flops_per_token of what the deck trains: with adapters 4 N in place of 6 N, as frozen
+/// weights have no gradients. The adapters' own are not counted, as recomputation is not.
+[[nodiscard]] double flops_per_token(const Config& config, Dim T, bool causal);
+
 /// Steps of the run: those of the deck, or of its epochs over so many samples.
 [[nodiscard]] std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch);
 

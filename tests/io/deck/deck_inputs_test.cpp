@@ -11,6 +11,7 @@
 
 #include "decks.hpp"
 #include "hyperslab/model/spec.hpp"
+#include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::deck::test {
 namespace {
@@ -150,6 +151,10 @@ TEST(Spec, FlopsPerToken) {
 
   EXPECT_DOUBLE_EQ(flops_per_token(config.model, 1024, true), 6 * N + 6.0 * 12 * 768 * 1024);
   EXPECT_DOUBLE_EQ(flops_per_token(config.model, 1024, false), 6 * N + 12.0 * 12 * 768 * 1024);
+  train::Config tuned = config;
+  tuned.adapter.rank = 8;
+  EXPECT_DOUBLE_EQ(train::flops_per_token(config, 1024, true), 6 * N + 6.0 * 12 * 768 * 1024);
+  EXPECT_DOUBLE_EQ(train::flops_per_token(tuned, 1024, true), 4 * N + 6.0 * 12 * 768 * 1024);
 }
 
 }  // namespace
