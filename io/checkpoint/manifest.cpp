@@ -167,7 +167,10 @@ json json_of(const CheckpointMeta& meta) {
                 {"deck_hash", fmt::format("{:016x}", name_hash(meta.deck))},
                 {"version", meta.version},
                 {"algorithms", meta.algorithms}};
-  if (meta.base_fingerprint) value["base_fingerprint"] = *meta.base_fingerprint;
+  if (meta.base_fingerprint) {
+    value["base_fingerprint"] = *meta.base_fingerprint;
+    value["base_step"] = meta.base_step;
+  }
   return value;
 }
 
@@ -200,6 +203,7 @@ CheckpointMeta meta_of(const json& value) {
   meta.scales_loss = value.value("scales_loss", scaled_losses(meta));
   if (value.contains("base_fingerprint")) {
     meta.base_fingerprint = value.at("base_fingerprint").get<std::uint64_t>();
+    meta.base_step = value.value("base_step", std::int64_t{0});
   }
   if (meta.step < 0 || meta.adam_step < 0 || meta.samples_seen < 0) {
     throw std::invalid_argument("a count below 0");

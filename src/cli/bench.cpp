@@ -36,8 +36,9 @@ std::vector<std::pair<std::string, BenchMode>> modes_of(const std::string& mode)
   for (const auto& one : all) {
     if (one.first == mode) return {one};
   }
-  throw Error(ExitCode::usage,
-              "--mode is '" + mode + "'; it can be forward, forward-backward, step, all, data")
+  throw Error(
+      ExitCode::usage,
+      "--mode is '" + mode + "'; it can be forward, forward-backward, step, all, data, decode")
       .on_all_ranks();
 }
 
@@ -63,6 +64,11 @@ void require_usable(const Arguments& args) {
     }
   }
   const auto mode = args.get<std::string>("mode");
+  for (const char* option : {"components", "cold", "each", "count", "machine"}) {
+    if (args.has(option) && mode == "decode") {
+      refuse(fmt::format("--{} does not go with --mode decode", option));
+    }
+  }
   for (const char* option : {"kernels", "memory", "memory-timeline", "dtypes", "ranges"}) {
     if (!args.has(option) || (mode != "all" && mode != "data" && mode != "decode")) continue;
     refuse(fmt::format("--{} goes with one mode: forward, forward-backward or step, not {}", option,
@@ -245,8 +251,9 @@ class Discard final : public generate::TokenListener {
 /// Greedy texts of one token's prompt each, at most as long as the context.
 ExitCode run_decode(comm::World& world, const Arguments& args, const train::Config& config) {
   const int rows = args.get<int>("rows");
-  if (world.size() > 1 || rows < 1) {
-    throw Error(ExitCode::usage, "--mode decode runs on one rank, with --rows of 1 or more")
+  if (world.size() > 1 || rows < 1 || args.get<int>("steps") < 2) {
+    throw Error(ExitCode::usage,
+                "--mode decode runs on one rank, with --rows of 1 or more and --steps of 2 or more")
         .on_all_ranks();
   }
   generate::Generator generator(world, config, nullptr, rows, legal_changes(config));
@@ -259,7 +266,8 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
   (void)generator.generate(prompts, options, listener);
   options.max_tokens = std::min<std::int64_t>(args.get<int>("steps"), config.model.context - 1);
   const generate::GenerateStats stats = generator.generate(prompts, options, listener);
-  const double rate = static_cast<double>(stats.tokens) / stats.seconds;
+  // A text's first token comes from its prompt, which is not timed.
+  const double rate = static_cast<double>(stats.tokens - rows) / stats.seconds;
   fmt::print("decode: {} texts of {} tokens, {:.1f} tokens/s, {:.3f} ms a token\n", rows,
              options.max_tokens, rate, 1e3 * rows / rate);
   if (args.has("json")) {

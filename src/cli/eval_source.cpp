@@ -125,6 +125,25 @@ eval::EvalDeck deck_of_checkpoint(comm::World& world, const EvalSource& source,
   return out;
 }
 
+/// The first checkpoint's deck counts for all; what it says of adapters and few bits must be true
+/// of the others. Collective.
+void require_one_storage(comm::World& world, const EvalSource& source, const StoredDeck& first) {
+  const train::Config expected = as_stored(first);
+  for (const std::string& checkpoint : source.checkpoints) {
+    const StoredDeck stored = stored_in(world, checkpoint);
+    const train::Config found = as_stored(stored);
+    if (found.adapter == expected.adapter && found.quantization == expected.quantization &&
+        found.model.frozen_format == expected.model.frozen_format) {
+      continue;
+    }
+    throw Error(ExitCode::usage,
+                fmt::format("{} and {} differ in adapter, quantization or model.frozen_format of "
+                            "their decks; evaluate them one at a time, or give the deck that is "
+                            "meant for all",
+                            first.folder, stored.folder));
+  }
+}
+
 }  // namespace
 
 EvalSource eval_source(const Arguments& args) {
@@ -159,6 +178,7 @@ eval::EvalDeck eval_deck(comm::World& world, const EvalSource& source) {
   const StoredDeck stored = stored_in(world, source.checkpoints.front());
   if (source.deck.empty()) {
     try {
+      require_one_storage(world, source, stored);
       out = deck_of_checkpoint(world, source, stored);
     } catch (const Error& error) {
       throw error.on_all_ranks();

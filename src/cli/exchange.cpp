@@ -129,12 +129,14 @@ Import describe_import(comm::World& world, const Arguments& args, const std::str
 
 std::string only_folder(const Arguments& args) {
   const std::vector<std::string> folders = args.list("DIR");
-  if (folders.size() > 1) refuse("checkpoint: export, import and merge take one folder at a time");
+  if (folders.size() > 1)
+    refuse("checkpoint: export, import, merge and quantize take one folder at a time");
   return folders.front();
 }
 
 std::string output_of(const Arguments& args) {
-  if (!args.has("output")) refuse("checkpoint: export, import and merge need --output DIR");
+  if (!args.has("output"))
+    refuse("checkpoint: export, import, merge and quantize need --output DIR");
   return args.get<std::string>("output");
 }
 

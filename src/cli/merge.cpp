@@ -64,8 +64,8 @@ std::string base_path(const Arguments& args, const io::CheckpointReader& reader,
   }
   throw Error(ExitCode::usage,
               reader.folder() +
-                  ": its adapters were trained on random weights (checkpoint.initial is null), and "
-                  "no checkpoint holds them: give --base if one does");
+                  ": its adapters were trained on random weights (checkpoint.initial is null), "
+                  "which no checkpoint holds: there is nothing to merge into");
 }
 
 Merge open(const Arguments& args) {
@@ -100,6 +100,7 @@ io::CheckpointMeta meta_of(const Merge& merge) {
   const io::CheckpointMeta& was = merge.adapters.meta();
   train::Config config = merge.config;
   config.adapter = {};
+  config.model.frozen_format = param::StorageFormat::compute;  // of a base; this is a whole model
   config.checkpoint.initial.clear();
   io::CheckpointMeta meta;
   meta.step = was.step;

@@ -22,7 +22,11 @@ namespace {
 /// The section `quantization` that the command line asks for, as overrides of the stored deck; what
 /// is not given is the deck's.
 std::vector<std::string> overrides_of(const Arguments& args) {
-  std::vector<std::string> overrides;
+  // One rank: the training layout says nothing about the checkpoint.
+  std::vector<std::string> overrides = {"parallel.data=1",          "parallel.tensor=1",
+                                        "parallel.pipeline=1",      "parallel.zero=0",
+                                        "parallel.sequence=false",  "parallel.schedule=1f1b",
+                                        "parallel.stage_layers=[]", "parallel.virtual_stages=1"};
   for (const char* key : {"weights", "group", "activations"}) {
     if (!args.has(key)) continue;
     overrides.push_back(fmt::format("quantization.{}={}", key, args.get<std::string>(key)));
@@ -30,7 +34,7 @@ std::vector<std::string> overrides_of(const Arguments& args) {
   return overrides;
 }
 
-void require_usable(const io::CheckpointReader& reader, const train::Config& config) {
+void require_usable(const io::CheckpointReader& reader) {
   if (io::is_quantized(reader)) {
     throw Error(ExitCode::checkpoint,
                 reader.folder() +
@@ -38,7 +42,6 @@ void require_usable(const io::CheckpointReader& reader, const train::Config& con
                     "made of");
   }
   train::require_whole_model(reader);
-  if (!config.quantization) refuse("checkpoint quantize needs --weights int8 or int4");
 }
 
 io::CheckpointMeta meta_of(const io::CheckpointReader& reader, train::Config config) {
@@ -61,6 +64,7 @@ train::Config calibration_config(const StoredDeck& stored, const std::string& fo
   train::Config config = read_stored_deck(
       stored, {"quantization.weights=none", "quantization.activations=none"}, 0, notes, true);
   config.parallel = mesh::ParallelConfig();  // one rank sees all
+  config.train.microbatch = 1;               // a rest would be filled with tokens that are none
   for (const std::string& note : notes) log::info(note);
   for (std::string& path : config.data.train) path = found_path(path, folder, config);
   if (config.data.train.empty()) refuse("--calibrate needs data.train in the checkpoint's deck");
@@ -97,11 +101,11 @@ void quantize_checkpoint(comm::World& world, const Arguments& args) {
   const std::string output = output_of(args);
   require_new(output);
   const io::CheckpointReader reader(only_folder(args));
+  require_usable(reader);
   const StoredDeck stored = {reader.meta().deck, reader.folder()};
   const train::Config was = as_stored(stored);
-  std::vector<std::string> notes;
   const train::Config config = as_stored(stored, overrides_of(args));
-  require_usable(reader, config);
+  if (!config.quantization) refuse("checkpoint quantize needs --weights int8 or int4");
   std::optional<quantize::Calibration> calibration;
   if (args.has("calibrate")) {
     const auto samples = args.get<std::int64_t>("calibrate");
@@ -110,8 +114,8 @@ void quantize_checkpoint(comm::World& world, const Arguments& args) {
     calibration.emplace(world, model, reader, samples, legal_changes(model));
     log::info(fmt::format("calibrated with {} tokens", calibration->tokens()));
   }
-  // Training with fake quantization rounds what products take, which has the compute dtype.
-  const DType first = was.quantization ? storage_of(was.precision.compute) : DType::f32;
+  // What products of the run take has the compute dtype, with and without fake quantization.
+  const DType first = storage_of(was.precision.compute);
   const quantize::Sizes sizes =
       quantize::write_quantized(reader, meta_of(reader, config), config.quantization.spec(), first,
                                 calibration ? &*calibration : nullptr, output);

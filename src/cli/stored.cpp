@@ -71,10 +71,14 @@ train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::
     return config;
   };
   if (cuda_device_count() > 0) return read(overrides);
-  const Precision trained = as_stored(stored).precision.compute;
+  const train::Config was = as_stored(stored);
+  const Precision trained = was.precision.compute;
   anywhere.has_cuda_device = false;
   anywhere.has_cuda_build = false;
   std::vector<std::string> here = {"run.device=cpu", "precision.compute=fp32"};
+  if (was.model.frozen_format == param::StorageFormat::bf16) {
+    here.emplace_back("model.frozen_format=compute");
+  }
   here.insert(here.end(), overrides.begin(), overrides.end());
   train::Config config = read(here);
   if (trained != Precision::fp32 && config.precision.compute == Precision::fp32) {

@@ -46,13 +46,14 @@ Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
 
 Result Evaluator::measure(const std::string& checkpoint) {
   Result result = {checkpoint, 0, {}, 0, {}};
-  if (!trainer_) make_trainer();
+  if (!trainer_) make_trainer(checkpoint);
   comm::agree(world_, [&] {
     const Pause pause(world_.activity());
     const io::CheckpointReader reader(checkpoint);
     result.step = reader.meta().step;
-    trainer_->load(reader);  // which names every tensor of another shape
     train::require_loadable(reader, config_, *trainer_);
+    trainer_->load(reader);  // which names every tensor of another shape
+    train::require_same_model(reader.meta(), config_.model, reader.folder());
   });
   trainer_->share_values();
   const auto start = std::chrono::steady_clock::now();
@@ -68,13 +69,15 @@ Result Evaluator::measure(const std::string& checkpoint) {
   return result;
 }
 
-void Evaluator::make_trainer() {
+void Evaluator::make_trainer(const std::string& checkpoint) {
+  std::int64_t base_step = 0;
   comm::agree(world_, [&] {
     const plan::Plan plan = plan::make_plan(config_, options_, world_.rank());
     trainer_ = plan::make_trainer(config_, *mesh_, options_, plan.memory, is_legal_);
     trainer_->initialize();
+    base_step = io::CheckpointReader(checkpoint).meta().base_step;
   });
-  train::load_base(world_, config_, *trainer_);
+  train::load_base(world_, config_, *trainer_, base_step);
 }
 
 std::vector<std::string> Evaluator::files() const {

@@ -10,6 +10,7 @@
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/initial.hpp"
+#include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::generate {
@@ -131,10 +132,11 @@ Generator::Model::Model(comm::World& world, const train::Config& config,
       widened_(options_.device, DType::f32, logits_.view().shape()),
       host_(options_.device, widened_.view().bytes()) {
   trainer_->initialize();
-  train::load_base(world, config_, *trainer_);
+  train::load_base(world, config_, *trainer_, reader == nullptr ? 0 : reader->meta().base_step);
   if (reader != nullptr) {
-    trainer_->load(*reader);
     train::require_loadable(*reader, config_, *trainer_);
+    trainer_->load(*reader);
+    train::require_same_model(reader->meta(), config_.model, reader->folder());
   }
   synchronize(trainer_->context());
   trainer_->context().set_fixed_parameters(!expands(trainer_->stage().params()));

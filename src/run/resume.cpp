@@ -45,6 +45,7 @@ class Resuming {
  private:
   [[nodiscard]] std::optional<std::int64_t> chosen_step() const;
   [[nodiscard]] std::optional<std::int64_t> older_than_damaged(std::int64_t step) const;
+  [[nodiscard]] std::int64_t base_step(std::int64_t step) const;
   void load(std::int64_t step);
   void check_resumable(const io::CheckpointMeta& meta) const;
 
@@ -113,14 +114,25 @@ std::optional<std::int64_t> Resuming::older_than_damaged(std::int64_t step) cons
   return of_first_rank(start_.world, older);
 }
 
+/// Of the base whose adapters the step holds; 0: it is damaged, or holds none.
+std::int64_t Resuming::base_step(std::int64_t step) const {
+  if (!start_.config.adapter) return 0;
+  std::optional<std::int64_t> found;
+  comm::agree(start_.world, [&] {
+    if (start_.is_first()) found = io::CheckpointReader(start_.checkpoints, step).meta().base_step;
+  });
+  return of_first_rank(start_.world, found).value_or(0);
+}
+
 void Resuming::load(std::int64_t step) {
   comm::agree(start_.world, [&] {
     const Pause pause(start_.world.activity());
     const io::CheckpointReader reader(start_.checkpoints, step);
     const io::CheckpointMeta& meta = reader.meta();
     check_resumable(meta);
-    trainer_.load(reader);  // which names every tensor of another shape
     train::require_loadable(reader, start_.config, trainer_);
+    trainer_.load(reader);  // which names every tensor of another shape
+    train::require_same_model(meta, start_.config.model, reader.folder());
     point_.first_step = meta.step + 1;
     point_.earlier_seconds = meta.wall_seconds;
     if (!start_.is_first()) return;
@@ -143,7 +155,7 @@ ResumePoint Resuming::run() {
     train::start_from_initial(start_.world, start_.config, trainer_);
     return point_;
   }
-  train::load_base(start_.world, start_.config, trainer_);
+  train::load_base(start_.world, start_.config, trainer_, base_step(*step));
   for (bool loaded = false; !loaded;) {
     try {
       load(*step);

@@ -81,7 +81,9 @@ void Trainer::fill_meta(io::CheckpointMeta& meta) const {
   meta.scales_loss = config_.precision.compute == Precision::fp16;
   meta.loss_scale = now.loss_scale;
   meta.good_steps = now.good_steps;
-  if (config_.adapter) meta.base_fingerprint = base_fingerprint_;
+  if (!config_.adapter) return;
+  meta.base_fingerprint = base_fingerprint_;
+  meta.base_step = base_step_;
 }
 
 void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>& all) {
@@ -105,14 +107,18 @@ void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>
   if (!stage_.params().trained().master().sharded) strategy_->masters_changed(*ctx_);
 }
 
+/// Fake quantization rounds values of the compute dtype, so a model that it trained is rounded from
+/// these; the base of adapters is the same on every device.
+DType Trainer::rounds_first() const { return config_.quantization ? options_.compute : DType::f32; }
+
 /// Matrices that are stored in few bits belong to a base, or to a model that is not trained.
 void Trainer::load_parameters(const io::CheckpointReader& reader) {
-  read_quantized(*ctx_, reader, stage_.params());
+  read_quantized(*ctx_, reader, stage_.params(), rounds_first());
   read(reader, initial_parameters());
 }
 
 void Trainer::load(const io::CheckpointReader& reader) {
-  if (!config_.adapter) read_quantized(*ctx_, reader, stage_.params());
+  if (!config_.adapter) read_quantized(*ctx_, reader, stage_.params(), rounds_first());
   read(reader, stored());
   ops::StepState now;
   now.adam_step = reader.meta().adam_step;

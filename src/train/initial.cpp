@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
@@ -13,18 +16,32 @@
 namespace hyperslab::train {
 namespace {
 
-/// Rank 0 chooses the step, so that all ranks take the same one.
-std::string chosen_folder(comm::World& world, const std::string& initial) {
+/// Rank 0 chooses the step, so that all ranks take the same one: `step` of a directory of steps if
+/// it is there and given, else the newest.
+std::string chosen_folder(comm::World& world, const Config& config, std::int64_t step) {
+  const std::string& initial = config.checkpoint.initial;
   std::string folder;
   comm::agree(world, [&] {
     if (world.rank() != 0) return;
     try {
-      folder = io::CheckpointReader(initial).folder();
+      const io::CheckpointReader newest(initial);
+      folder = newest.folder();
+      if (step == 0 || newest.meta().step == step) return;
+      const std::string directory = std::filesystem::path(folder).parent_path().string();
+      const std::vector<std::int64_t> steps = io::list_checkpoints(directory);
+      const bool names_a_step =
+          std::filesystem::path(initial).filename().string().starts_with("step_");
+      if (!names_a_step && std::ranges::find(steps, step) != steps.end()) {
+        folder = io::CheckpointReader(initial, step).folder();
+      }
     } catch (const Error& error) {
       throw Error(error.code(),
-                  fmt::format("checkpoint.initial: {}; give a step's folder or a directory of "
-                              "them, or null to start from random weights",
-                              error.what()));
+                  fmt::format("checkpoint.initial: {}; {}", error.what(),
+                              config.adapter
+                                  ? "name the base of the adapters with --base (generate) or --set "
+                                    "checkpoint.initial=DIR"
+                                  : "give a step's folder or a directory of them, or null to start "
+                                    "from random weights"));
     }
   });
   return world.broadcast(folder);
@@ -38,6 +55,18 @@ std::uint64_t sum_of_terms(comm::World& world, std::uint64_t term) {
   };
   const std::uint64_t low = half(term & 0xFFFFFFFFULL);
   return (half(term >> kHalf) << kHalf) + low;
+}
+
+/// A base in few bits must have the format that the deck stores bases in.
+void require_format(const io::CheckpointReader& reader, const Config& config) {
+  if (!io::is_quantized(reader) || config.model.frozen_format != param::StorageFormat::compute) {
+    return;
+  }
+  throw Error(ExitCode::checkpoint,
+              reader.folder() +
+                  ": its matrices are in few bits: set model.frozen_format to their "
+                  "format (int8, or int4 in groups of 64), or take the checkpoint "
+                  "that it was made of");
 }
 
 }  // namespace
@@ -67,15 +96,22 @@ void require_base(const io::CheckpointReader& reader, std::uint64_t found,
                           base.empty() ? "null: random weights" : base, found));
 }
 
-void start_from_initial(comm::World& world, const Config& config, Trainer& trainer) {
+namespace {
+
+/// `step`: of a directory of checkpoints; 0: the newest.
+void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
+                     std::int64_t step) {
   if (config.checkpoint.initial.empty()) return;
-  const std::string folder = chosen_folder(world, config.checkpoint.initial);
+  const std::string folder = chosen_folder(world, config, step);
   std::uint64_t term = 0;
+  std::int64_t found = 0;
   comm::agree(world, [&] {
     const Pause pause(world.activity());
     const io::CheckpointReader reader(folder);
     // Adapters may have a base in few bits, if model.frozen_format is theirs.
     if (!config.adapter || !io::is_quantized(reader)) require_whole_model(reader);
+    require_format(reader, config);
+    found = reader.meta().step;
     trainer.load_parameters(reader);  // which names every tensor of another shape
     require_same_model(reader.meta(), config.model, reader.folder());
     if (config.adapter) term = io::parameter_fingerprint(reader, world.rank(), world.size());
@@ -85,20 +121,25 @@ void start_from_initial(comm::World& world, const Config& config, Trainer& train
                             reader.folder(), reader.meta().step, reader.meta().layout));
     }
   });
-  if (config.adapter) trainer.set_base_fingerprint(sum_of_terms(world, term));
+  if (config.adapter) trainer.set_base(sum_of_terms(world, term), found);
   trainer.share_values();
 }
 
-void load_base(comm::World& world, const Config& config, Trainer& trainer) {
-  if (config.adapter) start_from_initial(world, config, trainer);
+}  // namespace
+
+void start_from_initial(comm::World& world, const Config& config, Trainer& trainer) {
+  start_from_step(world, config, trainer, 0);
+}
+
+void load_base(comm::World& world, const Config& config, Trainer& trainer, std::int64_t step) {
+  if (config.adapter) start_from_step(world, config, trainer, step);
 }
 
 void require_loadable(const io::CheckpointReader& reader, const Config& config,
                       const Trainer& trainer) {
-  const io::CheckpointMeta& meta = reader.meta();
   if (!config.adapter) {
     if (!config.quantization) require_whole_model(reader);
-  } else if (!meta.base_fingerprint) {
+  } else if (!reader.meta().base_fingerprint) {
     throw Error(ExitCode::checkpoint,
                 fmt::format("{}: it holds a whole model, and the deck has adapters; name it in "
                             "checkpoint.initial to tune it, or set adapter.rank to 0",
@@ -106,7 +147,6 @@ void require_loadable(const io::CheckpointReader& reader, const Config& config,
   } else {
     require_base(reader, trainer.base_fingerprint(), config.checkpoint.initial);
   }
-  require_same_model(meta, config.model, reader.folder());
 }
 
 }  // namespace hyperslab::train

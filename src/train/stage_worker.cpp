@@ -143,10 +143,15 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
     while (first > begin && !ends_here()) --first;
     free_gradients(first, last, microbatch);
     segment(work, id, first, last, add).run(parts_.ctx, graphs(), [&] {
-      stage.for_units(parts_.ctx, first, last, model::Stage::Order::descending, [&](int unit) {
+      const auto pass = [&](int unit) {
         const UnitScope running = scope(id, unit, pass_of(part));
         stage.backward(parts_.ctx, id, unit, args_.step_views, add, part);
-      });
+      };
+      if (part == nn::BackwardPart::weight) {  // takes no matrices
+        for (int unit = last - 1; unit >= first; --unit) pass(unit);
+      } else {
+        stage.for_units(parts_.ctx, first, last, model::Stage::Order::descending, pass);
+      }
     });
     if (sums) parts_.strategy.gradients_ready(parts_.ctx, first, microbatch, is_last);
     parts_.strategy.progress();

@@ -177,9 +177,15 @@ void read_codes(Context& ctx, const io::CheckpointReader& reader, const param::E
 }
 
 void read_and_round(Context& ctx, const io::CheckpointReader& reader,
-                    const param::Expansion& matrix) {
+                    const param::Expansion& matrix, DType first) {
   Tensor on_host(Device::cpu, DType::f32, matrix.shape);
   reader.read(targets_of(matrix, on_host.view()));
+  if (is_narrow(first)) {
+    Context host(Device::cpu);
+    Tensor narrow(Device::cpu, first, matrix.shape);
+    ops::cast(host, on_host.view(), narrow.view());
+    ops::cast(host, narrow.view(), on_host.view());
+  }
   Tensor values(ctx.device(), DType::f32, matrix.shape);
   copy(ctx, on_host.view(), values.view());
   ops::quantize(ctx, values.view(), matrix.matrix);
@@ -189,7 +195,7 @@ void read_and_round(Context& ctx, const io::CheckpointReader& reader,
 }  // namespace
 
 void read_quantized(Context& ctx, const io::CheckpointReader& reader,
-                    const param::ParamStore& params) {
+                    const param::ParamStore& params, DType first) {
   std::vector<io::SlabTarget> rounded;
   for (const param::Expansion& matrix : params.expansions()) {
     if (!matrix.frozen || holds_codes(reader, matrix)) continue;
@@ -200,7 +206,7 @@ void read_quantized(Context& ctx, const io::CheckpointReader& reader,
   for (const param::Expansion& matrix : params.expansions()) {
     if (!matrix.frozen) continue;
     holds_codes(reader, matrix) ? read_codes(ctx, reader, matrix)
-                                : read_and_round(ctx, reader, matrix);
+                                : read_and_round(ctx, reader, matrix, first);
   }
 }
 

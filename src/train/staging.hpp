@@ -29,6 +29,6 @@ void read_staged(Context& ctx, const io::CheckpointReader& reader,
 /// Fills the frozen matrices that are stored in few bits: from the checkpoint's codes and scales,
 /// or rounded from its f32.
 void read_quantized(Context& ctx, const io::CheckpointReader& reader,
-                    const param::ParamStore& params);
+                    const param::ParamStore& params, DType first);
 
 }  // namespace hyperslab::train

@@ -81,6 +81,32 @@ class Adapter(support.Case):
                 self.train(f"{family}_on", f"model.family={family}", f"checkpoint.initial={family}_whole",
                            "train.steps=1", "schedule.warmup_steps=0", "train.validate_every=0")
 
+    def test_a_merged_base_in_few_bits_is_a_whole_model(self):
+        self.train("few", *self.settings("llama", "model.frozen_format=int8", "run.name=few"))
+        self.run_well("checkpoint", "merge", "few/checkpoints", "--output", "few_whole")
+
+        self.assertEqual(self.loss("few_whole"), self.loss("few_whole", "model.frozen_format=compute"))
+
+    def test_checkpoints_of_other_adapters_are_not_evaluated_together(self):
+        self.train("strong", *self.settings("llama", "adapter.alpha=64"))
+
+        self.refuse(2, ["differ in adapter", "one at a time"],
+                    "eval", "--checkpoint", "llama/checkpoints", "strong/checkpoints")
+
+    def test_a_base_that_trained_on_is_found_by_its_step(self):
+        self.train("growing", "model.family=llama", "train.validate_every=0")
+        self.train("early", *self.settings("llama", "checkpoint.initial=growing/checkpoints"))
+        expected = self.loss("early/checkpoints")
+        self.train("growing", "model.family=llama", "train.validate_every=0", "train.steps=25")
+
+        self.assertEqual(self.loss("early/checkpoints"), expected)
+
+    def test_adapters_of_random_weights_know_their_seed(self):
+        self.train("random", *self.settings("llama", "checkpoint.initial=null"))
+
+        self.refuse(4, ["another base"], "eval", "--checkpoint", "random/checkpoints", "--set", "run.seed=99")
+        self.refuse(2, ["random weights"], "checkpoint", "merge", "random/checkpoints", "--output", "nothing")
+
     def test_merging_changes_adapted_weights_alone(self):
         self.run_well("train", "deck.yaml", *support.overrides(
             "run.directory=some", *self.settings("llama", "adapter.targets=[attention.query, mlp.down]")))

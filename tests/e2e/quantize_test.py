@@ -85,6 +85,18 @@ class Quantize(support.Case):
         for loss in losses[:2]:
             self.assertLess(abs(loss / losses[2] - 1), 0.01)
 
+    def test_calibration_counts_its_samples_alone(self):
+        found = []
+        for microbatch in (8, 2):
+            name = f"micro_{microbatch}"
+            result = self.run_program("train", "base.yaml", "--set", f"run.name={name}", "--set",
+                                      f"train.microbatch={microbatch}", "--set", "train.steps=1")
+            self.assertEqual(result.code, 0, result.err)
+            self.quantize(name, f"q_{name}", *INT4, "--calibrate", 1)
+            found.append(self.loss(f"q_{name}"))
+
+        self.assertAlmostEqual(found[0], found[1], delta=1e-4 * found[0])
+
     def test_text_is_generated_from_it_and_layouts_agree(self):
         self.quantize("base", "q4g", *INT4)
 
@@ -102,6 +114,7 @@ class Quantize(support.Case):
             (2, "groups of 48 do not divide", ("runs/base", "--weights", "int4", "--group", 48)),
             (2, "must be none, int8 or int4, found 'int3'", ("runs/base", "--weights", "int3")),
             (2, "checkpoint quantize needs --weights", ("runs/base",)),
+            (4, "in few bits already", ("done", "--weights", "int4")),
             (2, "need int8 on both sides", ("runs/base", "--weights", "int4", "--activations", "dynamic-int8")),
             (2, "--calibrate must be 1 or more", ("runs/base", *INT4, "--calibrate", 0)),
             (4, "in few bits already", ("done", "--weights", "int8")),

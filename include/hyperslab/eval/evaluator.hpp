@@ -54,7 +54,7 @@ class Evaluator {
  private:
   void open_tokens();
   void make_samples(std::int64_t stride);
-  void make_trainer();
+  void make_trainer(const std::string& checkpoint);
 
   comm::World& world_;
   train::Config config_;

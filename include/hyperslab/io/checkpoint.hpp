@@ -54,8 +54,10 @@ struct CheckpointMeta {
   std::vector<VocabularyFile> vocabulary = {};
   bool scales_loss = false;  ///< the run scales its losses, and loss_scale is the newest scale
   /// Of a checkpoint that holds adapters alone: parameter_fingerprint() of the model that they are
-  /// added to; 0: of random weights (run.seed). Absent if the checkpoint holds a whole model.
+  /// added to; of random weights a number for run.seed. Absent if the checkpoint holds a whole
+  /// model.
   std::optional<std::uint64_t> base_fingerprint = std::nullopt;
+  std::int64_t base_step = 0;  ///< of that model's checkpoint
 };
 
 /// Writes <directory>/step_<8 digits>/ as one collective of the world: every rank writes

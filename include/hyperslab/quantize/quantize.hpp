@@ -49,8 +49,8 @@ struct Sizes {
 
 /// Writes a checkpoint in `output` that holds the blocks' matrices as `tensor`.codes and
 /// `tensor`.scales (see ops::BasicQuantizedMatrix) and every other parameter as it is. `meta`: of
-/// the new checkpoint. `rounds_first`: to this dtype, as training with fake quantization did; f32
-/// for none. `calibration`: null to round each weight by itself. One rank.
+/// the new checkpoint. `rounds_first`: to this dtype, in which the run computed; f32 for none.
+/// `calibration`: null to round each weight by itself. One rank.
 Sizes write_quantized(const io::CheckpointReader& reader, const io::CheckpointMeta& meta,
                       const param::QuantizationSpec& spec, DType rounds_first,
                       Calibration* calibration, const std::string& output);

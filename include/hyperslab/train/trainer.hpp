@@ -132,8 +132,12 @@ class Trainer {
   /// Loads parameters alone; moments and state stay those of initialize(). With adapters: the
   /// base's alone.
   void load_parameters(const io::CheckpointReader& reader);
-  /// Of the base that adapters are added to (io::parameter_fingerprint); 0: random weights.
-  void set_base_fingerprint(std::uint64_t fingerprint) { base_fingerprint_ = fingerprint; }
+  /// The base that adapters are added to: io::parameter_fingerprint and the step of its checkpoint;
+  /// random weights until another is set.
+  void set_base(std::uint64_t fingerprint, std::int64_t step) {
+    base_fingerprint_ = fingerprint;
+    base_step_ = step;
+  }
   [[nodiscard]] std::uint64_t base_fingerprint() const { return base_fingerprint_; }
   /// After load() and load_parameters() on every rank: brings values that were loaded in shards to
   /// all data ranks. Collective over the data group.
@@ -178,6 +182,7 @@ class Trainer {
   [[nodiscard]] std::vector<Stored> stored() const;
   [[nodiscard]] std::vector<io::Slab> slabs_of(const std::vector<Stored>& all);
   void read(const io::CheckpointReader& reader, const std::vector<Stored>& all);
+  [[nodiscard]] DType rounds_first() const;
 
   Config config_;
   const mesh::Mesh& mesh_;
@@ -201,6 +206,7 @@ class Trainer {
   std::array<StepTimes, ops::kResultRing> host_times_{};
   GraphSegment update_;
   std::uint64_t base_fingerprint_ = 0;
+  std::int64_t base_step_ = 0;
   bool rounds_ = true;  ///< with fake quantization
 };
 
