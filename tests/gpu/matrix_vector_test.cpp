@@ -270,7 +270,7 @@ TEST_F(GpuMatrixVector, OverlappingKernelsHideTheirStarts) {
     }
     std::printf("%s, a layer's products: %.1f us apart, %.1f us overlapping\n", kind.name,
                 seconds[0] * 1e6, seconds[1] * 1e6);
-    EXPECT_LT(seconds[1], 1.05 * seconds[0]) << kind.name;
+    EXPECT_LT(seconds[1], 1.1 * seconds[0]) << kind.name;
   }
 }
 
