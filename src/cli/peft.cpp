@@ -47,7 +47,7 @@ train::Config config_of_user(comm::World& world, const std::string& path,
   if (expected.adapter == config.adapter) return config;
   const std::string wanted = deck::to_yaml(expected);
   const auto begin = wanted.find("adapter:\n");
-  const auto end = wanted.find("\n", wanted.find("  targets:", begin));
+  const auto end = wanted.find('\n', wanted.find("  targets:", begin));
   refuse(fmt::format("{}: section adapter is not that of the folder, which is\n{}", path,
                      wanted.substr(begin, end - begin)));
 }
