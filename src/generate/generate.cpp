@@ -29,14 +29,6 @@ train::TrainerOptions cached_options(const train::Config& config, Dim rows) {
   return options;
 }
 
-/// Whether products take matrices that are expanded anew before each.
-bool expands(const param::ParamStore& params) {
-  for (int unit = 0; unit < params.units(); ++unit) {
-    if (params.expands(unit)) return true;
-  }
-  return false;
-}
-
 /// A text that grows.
 struct Text {
   Text(std::size_t number, std::vector<std::int32_t> first, const SamplingOptions& options,
@@ -139,7 +131,8 @@ Generator::Model::Model(comm::World& world, const train::Config& config,
     train::require_same_model(reader->meta(), config_.model, reader->folder());
   }
   synchronize(trainer_->context());
-  trainer_->context().set_fixed_parameters(!expands(trainer_->stage().params()));
+  // A trainer that trains nothing expands no matrices: nothing writes weights from now on.
+  trainer_->context().set_fixed_parameters(true);
 }
 
 void Generator::Model::feed(std::span<const Text> texts, std::size_t count) {

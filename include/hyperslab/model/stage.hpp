@@ -34,8 +34,6 @@ class Stage {
 
   [[nodiscard]] const StageOptions& options() const { return options_; }
   [[nodiscard]] param::ParamStore& params() { return params_; }
-  /// ParamStore::set_rounding.
-  void set_rounding(bool rounds) { params_.set_rounding(rounds); }
   [[nodiscard]] const param::ParamStore& params() const { return params_; }
   [[nodiscard]] int units() const { return static_cast<int>(units_.size()); }
   /// Units [first, last) of a chunk.
@@ -80,7 +78,7 @@ class Stage {
   enum class Order : std::uint8_t { ascending, descending };
   /// Calls `pass` for units [first, last) in this order, each with its expanded matrices in place
   /// (param::Expansion); those of the next unit are expanded beside the pass. Every forward pass,
-  /// and every backward pass for inputs, goes through it.
+  /// and every backward pass but one for weights alone, goes through it.
   template <class Pass>
   void for_units(Context& ctx, int first, int last, Order order, Pass&& pass) const {
     const int step = order == Order::ascending ? 1 : -1;
