@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/failure_notice.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -39,6 +40,7 @@ extern "C" void handle_bus_error(int number, siginfo_t* info, void* /*context*/)
     const std::uintptr_t begin = slot.begin.load();
     if (begin == 0 || address < begin || address - begin >= slot.bytes.load()) continue;
     (void)!::write(STDERR_FILENO, slot.line.load(), slot.line_bytes.load());
+    failure_notice::give();
     ::_exit(static_cast<int>(ExitCode::data));
   }
   ::sigaction(SIGBUS, &earlier, nullptr);

@@ -16,6 +16,7 @@
 
 #include "host_id.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/failure_notice.hpp"
 #include "hyperslab/core/log.hpp"
 #include "watch_clients.hpp"
 #include "watch_end.hpp"
@@ -122,6 +123,7 @@ Session Watchdog::Guard::call(int monitor, const std::string& address, std::stri
 
 /// Signals are the main thread's.
 void Watchdog::Guard::start_thread() {
+  failure_notice::listen(wake_.get());
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -133,6 +135,7 @@ void Watchdog::Guard::start_thread() {
 Watchdog::Guard::~Guard() { leave(std::uncaught_exceptions() > 0); }
 
 void Watchdog::Guard::leave(bool fails) {
+  failure_notice::listen(-1);
   fails_ = fails;
   leaves_ = true;
   ::eventfd_write(wake_.get(), 1);
@@ -141,7 +144,7 @@ void Watchdog::Guard::leave(bool fails) {
 
 void Watchdog::Guard::run() {
   double next = 0;
-  while (!leaves_) {
+  while (!leaves_ && !failure_notice::is_given()) {
     advance_clock();
     if (now_ >= next) {
       report_status();
@@ -155,8 +158,10 @@ void Watchdog::Guard::run() {
     receive();
   }
   eventfd_t woken = 0;
-  ::eventfd_read(wake_.get(), &woken);  // poll() would return at once for ever
-  close_links(fails_ ? Notice::failure : Notice::leave);
+  ::eventfd_read(wake_.get(), &woken);         // poll() would return at once for ever
+  const bool fails = leaves_ ? fails_ : true;  // a signal handler is about to end this process
+  close_links(fails ? Notice::failure : Notice::leave);
+  failure_notice::answer();
 }
 
 /// While this process was stopped, no other could report to it.
