@@ -49,20 +49,44 @@ std::vector<Block> blocks_of(std::span<const Slab> slabs) {
   return blocks;
 }
 
-}  // namespace
-
-std::string first_not_finite(std::span<const Slab> slabs, int threads, Activity* activity) {
+/// Of slabs on the CPU.
+std::string first_on_host(std::span<const Slab> slabs, const SaveOptions& options) {
   const std::vector<Block> blocks = blocks_of(slabs);
   std::atomic<std::size_t> first = slabs.size();
-  run_jobs(blocks.size(), threads, [&](std::size_t i) {
+  run_jobs(blocks.size(), options.writers, [&](std::size_t i) {
     if (!all_finite(slabs[blocks[i].slab].data, blocks[i])) {
       std::size_t known = first;
       while (blocks[i].slab < known && !first.compare_exchange_weak(known, blocks[i].slab)) {
       }
     }
-    if (activity != nullptr) activity->beat();
+    if (options.activity != nullptr) options.activity->beat();
   });
   return first < slabs.size() ? slabs[first].tensor : "";
+}
+
+}  // namespace
+
+std::vector<std::span<const Slab>> pieces_of(std::span<const Slab> slabs, std::size_t bytes) {
+  std::vector<std::span<const Slab>> pieces;
+  for (std::size_t begin = 0; begin < slabs.size();) {
+    std::size_t end = begin;
+    std::size_t sum = 0;
+    while (end < slabs.size() && (end == begin || sum + slabs[end].data.bytes() <= bytes)) {
+      sum += slabs[end++].data.bytes();
+    }
+    pieces.push_back(slabs.subspan(begin, end - begin));
+    begin = end;
+  }
+  return pieces;
+}
+
+std::string first_not_finite(std::span<const Slab> slabs, const SaveOptions& options) {
+  if (!options.fetch) return first_on_host(slabs, options);
+  for (const std::span<const Slab> piece : pieces_of(slabs, options.piece_bytes)) {
+    const std::string found = first_on_host(options.fetch(piece), options);
+    if (!found.empty()) return found;
+  }
+  return "";
 }
 
 }  // namespace hyperslab::io

@@ -16,7 +16,7 @@
 namespace hyperslab::io {
 namespace {
 
-void check(const Slab& slab) {
+void check(const Slab& slab, bool anywhere) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ExitCode::internal, "slab of tensor " + slab.tensor + ": " + why);
   };
@@ -27,32 +27,33 @@ void check(const Slab& slab) {
   if (!outside.empty()) refuse(outside);
   if (slab.data.numel() != slab.part.count.numel())
     refuse("its data are not of the shape it counts");
-  if (!is_storable(slab.data.dtype()) || slab.data.device() != Device::cpu) {
+  const bool is_here = anywhere || slab.data.device() == Device::cpu;
+  if (!is_storable(slab.data.dtype()) || !is_here) {
     refuse(fmt::format("its data are {} on {}, expected f32, f16 or u8 on cpu",
                        name_of(slab.data.dtype()), name_of(slab.data.device())));
   }
 }
 
 /// Throws if slabs of one tensor are of several dtypes.
-void check_dtypes(const std::vector<const Slab*>& slabs) {
+void check_dtypes(std::span<const Slab> slabs) {
   std::map<std::string_view, DType> dtypes;
-  for (const Slab* slab : slabs) {
-    const DType dtype = slab->data.dtype();
-    const DType first = dtypes.try_emplace(slab->tensor, dtype).first->second;
+  for (const Slab& slab : slabs) {
+    const DType dtype = slab.data.dtype();
+    const DType first = dtypes.try_emplace(slab.tensor, dtype).first->second;
     if (dtype != first) {
       throw Error(ExitCode::internal, fmt::format("tensor {} has slabs of {} and of {}",
-                                                  slab->tensor, name_of(first), name_of(dtype)));
+                                                  slab.tensor, name_of(first), name_of(dtype)));
     }
   }
 }
 
-std::vector<Dataset> datasets_of(const std::vector<const Slab*>& slabs) {
+std::vector<Dataset> datasets_of(std::span<const Slab> slabs) {
   std::map<std::string, int> numbers;
   std::vector<Dataset> datasets;
-  for (const Slab* slab : slabs) {
-    const int number = numbers[slab->tensor]++;
-    datasets.push_back({slab->tensor, fmt::format("slab_{}", number), slab->global_shape,
-                        slab->part, slab->data.dtype(), 0});
+  for (const Slab& slab : slabs) {
+    const int number = numbers[slab.tensor]++;
+    datasets.push_back({slab.tensor, fmt::format("slab_{}", number), slab.global_shape, slab.part,
+                        slab.data.dtype(), 0});
   }
   return datasets;
 }
@@ -77,7 +78,13 @@ void add_blocks(std::vector<Block>& blocks, const Slab& slab, CheckpointReader::
   }
 }
 
-void write(storage::File& file, const std::vector<Block>& blocks, const SaveOptions& options) {
+/// Writes slabs on the CPU, and their checksums into the pieces.
+void write_on_host(storage::File& file, std::span<const Slab> slabs,
+                   std::span<CheckpointReader::Piece> pieces, const SaveOptions& options) {
+  std::vector<Block> blocks;
+  for (std::size_t i = 0; i < slabs.size(); ++i) {
+    add_blocks(blocks, slabs[i], pieces[i], options.block_bytes);
+  }
   run_jobs(blocks.size(), options.writers, [&](std::size_t i) {
     const Block& block = blocks[i];
     *block.crc32c = crc32c(block.data, block.bytes);
@@ -86,15 +93,24 @@ void write(storage::File& file, const std::vector<Block>& blocks, const SaveOpti
   });
 }
 
+void write(storage::File& file, std::span<const Slab> slabs,
+           std::span<CheckpointReader::Piece> pieces, const SaveOptions& options) {
+  if (!options.fetch) return write_on_host(file, slabs, pieces, options);
+  for (const std::span<const Slab> piece : pieces_of(slabs, options.piece_bytes)) {
+    const auto begin = static_cast<std::size_t>(piece.data() - slabs.data());
+    write_on_host(file, options.fetch(piece), pieces.subspan(begin, piece.size()), options);
+  }
+}
+
 }  // namespace
 
 Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
                          std::span<const Slab> slabs, const SaveOptions& options) {
-  std::vector<const Slab*> stored;
+  std::vector<Slab> stored;
   for (const Slab& slab : slabs) {
     if (slab.part.count.numel() == 0) continue;
-    check(slab);
-    stored.push_back(&slab);
+    check(slab, options.fetch != nullptr);
+    stored.push_back(slab);
   }
   check_dtypes(stored);
   std::vector<Dataset> datasets = datasets_of(stored);
@@ -104,13 +120,10 @@ Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
   Manifest mine;
   mine.block_bytes = options.block_bytes;
   mine.files.push_back({name, layout.file_bytes, {}});
-  std::vector<std::pair<const Slab*, CheckpointReader::Piece>> pieces;
-  for (std::size_t i = 0; i < stored.size(); ++i) {
-    const Dataset& dataset = datasets[i];
-    pieces.push_back({stored[i], {name, dataset.name, dataset.part, dataset.file_offset, {}}});
+  std::vector<CheckpointReader::Piece> pieces;
+  for (const Dataset& dataset : datasets) {
+    pieces.push_back({name, dataset.name, dataset.part, dataset.file_offset, {}});
   }
-  std::vector<Block> blocks;
-  for (auto& [slab, piece] : pieces) add_blocks(blocks, *slab, piece, options.block_bytes);
 
   storage::File file = storage::File::create(folder + "/" + name);
   file.set_size(layout.file_bytes);
@@ -119,16 +132,16 @@ Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
     mine.files.back().structure.push_back(
         {part.offset, part.bytes.size(), crc32c(part.bytes.data(), part.bytes.size())});
   }
-  write(file, blocks, options);
+  write(file, stored, pieces, options);
   file.sync();
   file.close();
   storage::sync_folder(folder);
 
-  for (auto& [slab, piece] : pieces) {
-    auto& entry = mine.tensors.try_emplace(slab->tensor).first->second;
-    entry.global_shape = slab->global_shape;
-    entry.dtype = slab->data.dtype();
-    entry.pieces.push_back(std::move(piece));
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    auto& entry = mine.tensors.try_emplace(stored[i].tensor).first->second;
+    entry.global_shape = stored[i].global_shape;
+    entry.dtype = stored[i].data.dtype();
+    entry.pieces.push_back(std::move(pieces[i]));
   }
   return mine;
 }

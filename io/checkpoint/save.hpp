@@ -7,20 +7,9 @@
 
 #include "checkpoint/layout.hpp"
 #include "checkpoint/manifest.hpp"
-#include "hyperslab/comm/agree.hpp"
-#include "hyperslab/core/activity.hpp"
+#include "hyperslab/io/checkpoint.hpp"
 
 namespace hyperslab::io {
-
-struct SaveOptions {
-  std::size_t block_bytes = CheckpointReader::kBlockBytes;  ///< a multiple of 4
-  int writers = 2;                                          ///< threads of this rank that write
-  Activity* activity = nullptr;                             ///< gets a beat with every block
-};
-
-/// save_checkpoint of the public header over any peers.
-void save_checkpoint(comm::Peers& peers, const std::string& directory, const CheckpointMeta& meta,
-                     std::span<const Slab> slabs, const SaveOptions& options);
 
 /// Writes this rank's file into `folder` and puts it on the disk. Returns its entry and its pieces.
 [[nodiscard]] Manifest write_rank_file(const std::string& folder, const RankFileHead& head,

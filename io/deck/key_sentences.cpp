@@ -182,6 +182,14 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"checkpoint.final", "Whether the last step leaves a checkpoint."},
     {"checkpoint.keep", "Newest checkpoints that are kept, or all."},
     {"checkpoint.keep_every", "Steps whose multiples are kept besides; 0: none."},
+    {"checkpoint.async",
+     "Whether checkpoints on the way are written beside training, from a copy in the host's "
+     "memory; "
+     "without room for it they are written within the step."},
+    {"checkpoint.max_failures",
+     "Saves in a row that storage refuses before the run ends with code 5; the last of a run "
+     "always "
+     "must succeed."},
     {"checkpoint.resume",
      "Where a start goes on: auto from the newest checkpoint if there is "
      "one, never from the beginning, or from a step."},

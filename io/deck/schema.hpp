@@ -290,6 +290,8 @@ void visit_records(Visitor& v, Config& config) {
   v.flag("final", checkpoint.final);
   v.keep("keep", checkpoint.keep);
   v.integer("keep_every", checkpoint.keep_every, kSteps);
+  v.flag("async", checkpoint.async);
+  v.integer("max_failures", checkpoint.max_failures, IntegerRange{1, kMostSteps});
   v.resume("resume", checkpoint.resume);
   auto& timing = config.timing;
   v.section("timing");

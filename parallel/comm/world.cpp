@@ -19,11 +19,13 @@
 
 #include "cores.hpp"
 #include "flight_recorder.hpp"
+#include "hyperslab/comm/background_peers.hpp"
 #include "hyperslab/comm/gpus.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "mpi_check.hpp"
 #include "mpi_communicator.hpp"
+#include "mpi_gathering.hpp"
 #include "nccl.hpp"
 
 namespace hyperslab::comm {
@@ -228,6 +230,11 @@ std::unique_ptr<Communicator> World::communicator(Device device, GroupRole role)
               fmt::format("communicator {}: none for {} in this build; configure with "
                           "-DHYPERSLAB_CUDA=ON or set run.device: cpu",
                           name_of(role), hyperslab::name_of(device)));
+}
+
+std::unique_ptr<BackgroundPeers> World::background_peers() {
+  auto gathering = size_ > 1 ? std::make_unique<MpiGathering>(impl_->comm) : nullptr;
+  return std::make_unique<BackgroundPeers>(rank_, size_, host_, std::move(gathering));
 }
 
 void World::set_deterministic() {

@@ -278,7 +278,7 @@ void PeftFolder::import(const std::string& directory, io::CheckpointMeta meta) c
     add_slabs(slabs, layer.names.a(), layer.a.view(), zeros);
     add_slabs(slabs, layer.names.b(), layer.b.view(), zeros);
   }
-  if (const std::string name = io::first_not_finite(slabs, 1); !name.empty()) {
+  if (const std::string name = io::first_not_finite(slabs); !name.empty()) {
     throw Error(ExitCode::checkpoint,
                 fmt::format("{}: {} would hold values that are not finite; the adapter is damaged",
                             folder_, name));

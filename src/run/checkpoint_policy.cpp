@@ -9,6 +9,7 @@
 #include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/core/profiler.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/train/setup.hpp"
 
@@ -27,8 +28,47 @@ std::vector<std::int64_t> abandoned_steps(const Start& start, std::int64_t first
   return abandoned;
 }
 
+namespace {
+
+constexpr double kMebibyte = 1 << 20;
+constexpr double kMostOfFreeMemory = 0.5;
+
+/// Memory for the snapshots of a run that saves on its way beside training. Null if it does not, or
+/// if the ranks of a host would together take more than half of the memory that is free there.
+std::unique_ptr<train::SnapshotBuffer> make_buffer(const Start& start, train::Trainer& trainer) {
+  const io::CheckpointConfig& config = start.config.checkpoint;
+  if (!config.async || config.every == 0) return nullptr;
+  comm::World& world = start.world;
+  const std::size_t mine = train::snapshot_bytes(trainer.slabs_in_place());
+  const auto most = static_cast<double>(world.max(static_cast<std::int64_t>(mine)));
+  const auto free = static_cast<double>(device_memory(Device::cpu).free);
+  const bool fits = most * world.local_size() <= kMostOfFreeMemory * free;
+  const std::string short_of =
+      fits ? ""
+           : fmt::format("host {} has {:.0f} MiB free, half of which is less than {} x {:.0f} MiB",
+                         world.host(), free / kMebibyte, world.local_size(), most / kMebibyte);
+  const std::vector<std::string> all = world.all_gather(short_of);
+  const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
+  if (first == all.end()) {
+    return std::make_unique<train::SnapshotBuffer>(trainer.context().device(), mine);
+  }
+  if (start.is_first()) {
+    log::warn(
+        fmt::format("checkpoints are written within steps, in pieces, not beside training: "
+                    "{} (checkpoint.async: false says so too)",
+                    *first));
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 CheckpointPolicy::CheckpointPolicy(Parts parts, std::int64_t first_step)
-    : parts_(std::move(parts)), first_step_(first_step), finite_(first_step) {}
+    : parts_(std::move(parts)),
+      first_step_(first_step),
+      finite_(first_step),
+      buffer_(make_buffer(parts_.start, parts_.trainer)),
+      writer_(parts_.start.world, parts_.start.checkpoints) {}
 
 void CheckpointPolicy::add(const ops::StepResult& result) {
   finite_.add(result);
@@ -46,9 +86,14 @@ bool CheckpointPolicy::is_due_after(std::int64_t step) const {
 }
 
 void CheckpointPolicy::save_at_end(std::int64_t step) {
-  if (step < first_step_) return;
-  const bool ends_early = step < parts_.data.last_step() && !is_regular(step);
-  if (finite_.save_is_due() || ends_early) save(step, true);
+  if (step >= first_step_) {
+    const bool ends_early = step < parts_.data.last_step() && !is_regular(step);
+    if (finite_.save_is_due() || ends_early) save(step, true);
+  }
+  wait_for_save();
+  if (!newest_.failure.empty()) {
+    throw Error(ExitCode::storage, newest_.failure).on_all_ranks();
+  }
 }
 
 /// Nothing is saved, and so nothing removed, after a step that was not finite.
@@ -72,25 +117,6 @@ bool CheckpointPolicy::may_save(std::int64_t step, bool at_end) {
   return false;
 }
 
-/// Huge updates leave infinite weights after a step that was itself finite, huge gradients infinite
-/// moments. The next regular save looks again.
-bool CheckpointPolicy::holds_finite_values(std::int64_t step, const std::vector<io::Slab>& slabs) {
-  const std::string bad = io::first_not_finite(slabs, parts_.trainer.context().threads(),
-                                               &parts_.start.world.activity());
-  const std::vector<std::string> all = parts_.start.world.all_gather(bad);
-  const auto first =
-      std::ranges::find_if(all, [](const std::string& name) { return !name.empty(); });
-  finite_.note_save(first == all.end());
-  if (first == all.end()) return true;
-  if (finite_.failed_saves() >= FiniteSteps::kMostFailedSaves) throw save_error(*first, step);
-  if (parts_.start.is_first() && finite_.failed_saves() == 1) {
-    parts_.records.finish_line();
-    log::warn(fmt::format("step {} left values in {} that are not finite: no checkpoint of it",
-                          step, *first));
-  }
-  return false;
-}
-
 io::CheckpointMeta CheckpointPolicy::meta_of(std::int64_t step) const {
   const train::Config& config = parts_.start.config;
   io::CheckpointMeta meta;
@@ -110,28 +136,76 @@ io::CheckpointMeta CheckpointPolicy::meta_of(std::int64_t step) const {
   return meta;
 }
 
-/// Rank 0, after the step was saved.
-void CheckpointPolicy::prune(std::int64_t step) {
-  const Pause pause(parts_.start.world.activity());
+SaveJob CheckpointPolicy::job_of(std::int64_t step, std::vector<io::Slab> slabs) {
   const io::CheckpointConfig& config = parts_.start.config.checkpoint;
-  std::erase(parts_.abandoned, step);
-  io::prune_checkpoints(parts_.start.checkpoints,
-                        {config.keep, config.keep_every, finite_.proven(), parts_.abandoned});
-  parts_.records.finish_line();
-  log::info(fmt::format("checkpoint of step {} in {}", step, parts_.start.checkpoints));
+  SaveJob job;
+  job.meta = meta_of(step);
+  job.slabs = std::move(slabs);
+  job.options.activity = &parts_.start.world.activity();
+  job.keep = {config.keep, config.keep_every, finite_.proven(), parts_.abandoned};
+  std::erase(job.keep.abandoned, step);
+  return job;
 }
 
 void CheckpointPolicy::save(std::int64_t step, bool at_end) {
   if (!may_save(step, at_end)) return;
   const double start = now_seconds();
+  wait_for_save();
   comm::agree(parts_.start.world, [&] { parts_.data.require_unchanged(); });
-  const std::vector<io::Slab> slabs = parts_.trainer.slabs();
-  if (holds_finite_values(step, slabs)) {
-    io::save_checkpoint(parts_.start.world, parts_.start.checkpoints, meta_of(step), slabs);
-    if (parts_.start.is_first()) prune(step);
+  if (buffer_) {
+    train::Snapshot snapshot = parts_.trainer.snapshot(*buffer_);
+    writer_.start(job_of(step, std::move(snapshot.slabs)), snapshot.ready);
+  } else {
+    SaveJob job = job_of(step, parts_.trainer.slabs_in_place());
+    if (parts_.trainer.context().device() != Device::cpu) {
+      job.options.fetch = [this](std::span<const io::Slab> slabs) {
+        return parts_.trainer.fetch(slabs);
+      };
+    }
+    take(writer_.write(job));
+    require_good_saves();
   }
   parts_.trainer.restart_clock();
   parts_.records.charge_checkpoint(now_seconds() - start);
+}
+
+void CheckpointPolicy::poll() {
+  if (const auto outcome = writer_.poll()) take(*outcome);
+}
+
+void CheckpointPolicy::wait_for_save() {
+  if (const auto outcome = writer_.finish()) take(*outcome);
+  require_good_saves();
+}
+
+/// Ranks come here at different steps, so nothing is thrown.
+void CheckpointPolicy::take(const SaveOutcome& outcome) {
+  newest_ = outcome;
+  finite_.note_save(outcome.not_finite.empty());
+  failures_ = outcome.failure.empty() ? 0 : failures_ + 1;
+  if (outcome.is_saved()) std::erase(parts_.abandoned, outcome.step);
+  if (!parts_.start.is_first()) return;
+  parts_.records.finish_line();
+  const io::CheckpointConfig& config = parts_.start.config.checkpoint;
+  if (outcome.is_saved()) {
+    log::info(fmt::format("checkpoint of step {} in {}", outcome.step, parts_.start.checkpoints));
+  } else if (!outcome.failure.empty()) {
+    log::warn(fmt::format("{}; {} of checkpoint.max_failures {} in a row", outcome.failure,
+                          failures_, config.max_failures));
+  } else if (finite_.failed_saves() == 1) {
+    log::warn(fmt::format("step {} left values in {} that are not finite: no checkpoint of it",
+                          outcome.step, outcome.not_finite));
+  }
+}
+
+/// Where all ranks have taken the same outcomes.
+void CheckpointPolicy::require_good_saves() const {
+  if (finite_.failed_saves() >= FiniteSteps::kMostFailedSaves) throw save_error();
+  if (failures_ < parts_.start.config.checkpoint.max_failures) return;
+  throw Error(ExitCode::storage, failures_ == 1 ? newest_.failure
+                                                : fmt::format("{}; {} saves in a row failed",
+                                                              newest_.failure, failures_))
+      .on_all_ranks();
 }
 
 /// Rank 0: the newest complete step from which training went on with finite numbers.
@@ -152,12 +226,14 @@ std::string CheckpointPolicy::advice_to_go_back() const {
       "lower optimizer.lr and go on from the newest checkpoint before that: --resume {}", *step);
 }
 
-/// What is not finite stays so, and without checkpoints a run is of no use.
-Error CheckpointPolicy::save_error(const std::string& tensor, std::int64_t step) const {
+/// Huge updates leave infinite weights after a step that was itself finite, huge gradients infinite
+/// moments. What is not finite stays so, and without checkpoints a run is of no use.
+Error CheckpointPolicy::save_error() const {
   return Error(ExitCode::numerics,
                fmt::format("the last {} checkpoints were not written, the newest of step {}: "
                            "values in {} are not finite; {}",
-                           finite_.failed_saves(), step, tensor, advice_to_go_back()))
+                           finite_.failed_saves(), newest_.step, newest_.not_finite,
+                           advice_to_go_back()))
       .on_all_ranks();
 }
 

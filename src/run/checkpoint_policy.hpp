@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "checkpoint_writer.hpp"
 #include "finite_steps.hpp"
 #include "run_data.hpp"
 #include "run_records.hpp"
@@ -29,6 +31,7 @@ class CheckpointPolicy {
     const ops::AlgorithmCache& algorithms;  ///< in use, to be kept
     std::vector<std::int64_t> abandoned;    ///< of rank 0: abandoned_steps()
   };
+  /// Collective: whether checkpoints are written beside training is one decision of all ranks.
   CheckpointPolicy(Parts parts, std::int64_t first_step);
 
   /// The result of every step in order. Throws Error(numerics), the same on all ranks, after too
@@ -37,27 +40,39 @@ class CheckpointPolicy {
   /// Whether the deck asks for a checkpoint after the step, or one waits for a finite step.
   [[nodiscard]] bool is_due_after(std::int64_t step) const;
   /// Saves the state after `step`, the newest that was enqueued and added, unless a number of it is
-  /// not finite, and removes what the deck does not keep. Collective. Throws Error(storage), and
-  /// Error(numerics) after too many saves in a row that wrote nothing.
+  /// not finite, and removes what the deck does not keep: beside training, or before it returns if
+  /// the deck or the host's memory want that. Waits for an earlier save. Collective. Throws
+  /// Error(storage) and Error(numerics) after too many saves in a row that wrote nothing.
   void save(std::int64_t step) { save(step, false); }
-  /// At the end of a start: saves if the run has not come to its last step, or a checkpoint waits.
+  /// At the end of a start: saves if the run has not come to its last step, or a checkpoint waits,
+  /// and waits until everything is written. Throws Error(storage) if the newest save failed.
   void save_at_end(std::int64_t step);
+  /// Moves a save that is under way; never blocks.
+  void progress() { writer_.progress(); }
+  /// The same, and tells how a save went that ended.
+  void poll();
 
  private:
   [[nodiscard]] bool is_regular(std::int64_t step) const;
   void save(std::int64_t step, bool at_end);
   [[nodiscard]] bool may_save(std::int64_t step, bool at_end);
-  [[nodiscard]] bool holds_finite_values(std::int64_t step, const std::vector<io::Slab>& slabs);
   [[nodiscard]] io::CheckpointMeta meta_of(std::int64_t step) const;
-  void prune(std::int64_t step);
+  [[nodiscard]] SaveJob job_of(std::int64_t step, std::vector<io::Slab> slabs);
+  void take(const SaveOutcome& outcome);
+  void wait_for_save();
+  void require_good_saves() const;
   [[nodiscard]] std::optional<std::int64_t> newest_proven() const;
   [[nodiscard]] std::string advice_to_go_back() const;
   [[nodiscard]] Error numerics_error(const ops::StepResult& result) const;
-  [[nodiscard]] Error save_error(const std::string& tensor, std::int64_t step) const;
+  [[nodiscard]] Error save_error() const;
 
   Parts parts_;
   std::int64_t first_step_;
   FiniteSteps finite_;
+  std::unique_ptr<train::SnapshotBuffer> buffer_;  ///< null: saves are written at once
+  CheckpointWriter writer_;
+  SaveOutcome newest_;  ///< of the newest save that ended
+  int failures_ = 0;    ///< newest saves that storage refused
 };
 
 }  // namespace hyperslab::run

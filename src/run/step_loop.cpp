@@ -34,6 +34,7 @@ StepLoop::StepLoop(const Parts& parts, std::int64_t first_step)
 std::int64_t StepLoop::run() {
   const std::int64_t final_step = parts_.start.final_step(parts_.data.last_step());
   std::int64_t step = first_step_ - 1;
+  parts_.trainer.set_idle_work([this] { parts_.checkpoints.progress(); });
   while (step < final_step && !stop_) {
     one_step(++step);
     collect(step - kLag);
@@ -45,6 +46,7 @@ std::int64_t StepLoop::run() {
 
 void StepLoop::one_step(std::int64_t step) {
   step_ = step;
+  parts_.checkpoints.poll();
   const train::Config& config = parts_.start.config;
   train::Trainer::StepArgs args;
   args.step = step;

@@ -54,7 +54,8 @@ std::vector<Trainer::Stored> Trainer::stored() const {
   return all;
 }
 
-std::vector<io::Slab> Trainer::slabs_of(const std::vector<Stored>& all) {
+/// Views of the rank's own memory, but for values in 16 bits, of which the slabs own f32 copies.
+std::vector<io::Slab> Trainer::views_of(const std::vector<Stored>& all) {
   std::vector<io::Slab> out;
   for (const Stored& source : all) {
     for (const param::ParamSlab& slab : param::owned_slabs(*source.group, source.values)) {
@@ -64,14 +65,26 @@ std::vector<io::Slab> Trainer::slabs_of(const std::vector<Stored>& all) {
     }
   }
   widen(*ctx_, out);
+  return out;
+}
+
+std::vector<io::Slab> Trainer::fetch(std::span<const io::Slab> slabs) {
+  std::vector<io::Slab> out(slabs.begin(), slabs.end());
   if (ctx_->device() != Device::cpu) copy_to_host(*ctx_, out);
   return out;
 }
 
-std::vector<io::Slab> Trainer::slabs() { return slabs_of(stored()); }
+std::vector<io::Slab> Trainer::slabs() { return fetch(views_of(stored())); }
+std::vector<io::Slab> Trainer::slabs_in_place() { return views_of(stored()); }
 
 std::vector<io::Slab> Trainer::gradient_slabs() {
-  return slabs_of({{"gradient/", &stage_.params().trained(), strategy_->gradients()}});
+  return fetch(views_of({{"gradient/", &stage_.params().trained(), strategy_->gradients()}}));
+}
+
+Snapshot Trainer::snapshot(SnapshotBuffer& buffer) {
+  Snapshot taken = buffer.take(*ctx_, slabs_in_place());
+  snapshot_ready_ = taken.ready;
+  return taken;
 }
 
 void Trainer::fill_meta(io::CheckpointMeta& meta) const {
@@ -87,6 +100,7 @@ void Trainer::fill_meta(io::CheckpointMeta& meta) const {
 }
 
 void Trainer::read(const io::CheckpointReader& reader, const std::vector<Stored>& all) {
+  snapshot_ready_.wait();
   std::vector<io::SlabTarget> targets;
   for (const Stored& target : all) {
     for (const param::ParamSlab& slab : param::held_slabs(*target.group, target.values)) {

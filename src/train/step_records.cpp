@@ -34,12 +34,14 @@ class Awaiting {
 };
 
 /// Waits until the device has written `step` to `record`.
-void wait_for(const std::int64_t& record, std::int64_t step, Activity* activity) {
+void wait_for(const std::int64_t& record, std::int64_t step, Activity* activity,
+              const std::function<void()>& idle_work) {
   const Awaiting note(activity, step);
   const volatile std::int64_t& written = record;
   // Read once a round: the device may write between two reads.
   for (std::int64_t seen = written; seen != step; seen = written) {
     require(seen < step, "the record of that step is gone");
+    if (idle_work) idle_work();
     sched_yield();
   }
   std::atomic_thread_fence(std::memory_order_acquire);
@@ -119,7 +121,7 @@ const ops::StepResult& StepRecords::result(std::int64_t step) const {
   const auto* all = static_cast<const ops::StepResult*>(results_.data());
   const ops::StepResult& found = all[step % ops::kResultRing];
   Activity* activity = ctx_.recorder().activity();
-  wait_for(found.step, step, activity);
+  wait_for(found.step, step, activity, idle_work_);
   if (activity != nullptr) activity->ended_step.store(step, std::memory_order_relaxed);
   return found;
 }
@@ -128,7 +130,7 @@ StepTimes StepRecords::times(std::int64_t step, const StepTimes& host) const {
   if (clock_ == nullptr) return host;
   const auto* all = static_cast<const ops::ClockReading*>(readings_.data());
   const ops::ClockReading& reading = all[step % ops::kResultRing];
-  wait_for(reading.step, step, ctx_.recorder().activity());
+  wait_for(reading.step, step, ctx_.recorder().activity(), idle_work_);
   StepTimes times = host;
   for (std::size_t i = 0; i < kPhases; ++i) {
     times.phase_seconds[i] = 1e-9 * static_cast<double>(reading.ns[i]);

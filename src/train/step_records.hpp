@@ -39,6 +39,9 @@ class StepRecords : public DeviceTimer {
   /// Forgets the time since the last mark, which belongs to no step.
   void restart_clock();
 
+  /// Is done again and again while the host waits for a record.
+  void set_idle_work(std::function<void()> work) { idle_work_ = std::move(work); }
+
   /// Of a step not older than the ring; waits until the device has written it. On a GPU all of
   /// `host` but its step number comes from the device.
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
@@ -53,6 +56,7 @@ class StepRecords : public DeviceTimer {
   ops::DeviceClock* clock_ = nullptr;  ///< null if the host's clock is the device's
   PinnedBuffer results_;
   PinnedBuffer readings_;
+  std::function<void()> idle_work_;
 };
 
 }  // namespace hyperslab::train

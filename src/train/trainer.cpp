@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "group_meter.hpp"
 #include "hyperslab/core/error.hpp"
@@ -184,6 +185,9 @@ model::MemoryPlan Trainer::memory_plan() const {
 model::StepViews Trainer::step_views() const { return {records_->state(), records_->sums()}; }
 
 ops::StepState Trainer::state() const { return records_->read_state(); }
+void Trainer::set_idle_work(std::function<void()> work) {
+  records_->set_idle_work(std::move(work));
+}
 const ops::StepResult& Trainer::result(std::int64_t step) const { return records_->result(step); }
 void Trainer::restart_clock() {
   records_->restart_clock();
@@ -229,6 +233,7 @@ void Trainer::train(const StepArgs& args, const SlotTokens& tokens) {
   strategy_->finish(*ctx_);
   const bool alone = mesh_.world_group().size() == 1;
   timeline_.begin_update(*ctx_);
+  ctx_->stream().wait(std::exchange(snapshot_ready_, {}));
   update_.run(*ctx_, options_.graphs && alone, [&] {
     finalize();
     update();

@@ -14,6 +14,7 @@
 
 namespace hyperslab::comm {
 
+class BackgroundPeers;
 class FlightRecorders;
 
 /// The ranks that mpirun or srun started, and the host-side messages of setup and shutdown. One
@@ -53,6 +54,10 @@ class World final : public Peers {
   /// gpus.hpp), or the self communicator for a single rank; on Device::meta it only counts. To be
   /// destroyed before the world, by all members in the same order.
   [[nodiscard]] std::unique_ptr<Communicator> communicator(Device device, GroupRole role);
+
+  /// Agreement for one background thread of every rank, while this thread goes on; collective. To
+  /// be destroyed before the world.
+  [[nodiscard]] std::unique_ptr<BackgroundPeers> background_peers();
 
   /// Communicators give the same bits in every run on the same ranks, also on CUDA, where NCCL is
   /// held to its ring (NCCL_ALGO=Ring). To be called by all ranks before the first communicator on

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -9,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "hyperslab/comm/world.hpp"
+#include "hyperslab/comm/agree.hpp"
+#include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/io/vocabulary_files.hpp"
 
@@ -60,17 +62,6 @@ struct CheckpointMeta {
   std::int64_t base_step = 0;  ///< of that model's checkpoint
 };
 
-/// Writes <directory>/step_<8 digits>/ as one collective of the world: every rank writes
-/// rank_<5 digits>.h5 with its slabs into step_N.tmp (HDF5 lays the file out, bytes go by pwrite
-/// with a CRC32C per block of at most 64 MiB, then fsync), all ranks agree, rank 0 writes
-/// manifest.json, renames, and points `latest` to it. `meta` is rank 0's. Slabs are on the CPU;
-/// empty ones are skipped; together they cover every tensor exactly once, and all slabs of a tensor
-/// have one dtype. A step that exists is replaced. On failure the temporary folder is removed,
-/// `latest` is untouched and every rank throws the same Error(storage) with the first cause: rank,
-/// path, errno text.
-void save_checkpoint(comm::World& world, const std::string& directory, const CheckpointMeta& meta,
-                     std::span<const Slab> slabs);
-
 /// Which complete steps stay.
 struct KeepPolicy {
   std::int64_t keep = 0;        ///< so many of the newest; 0: all
@@ -86,11 +77,6 @@ struct KeepPolicy {
 /// Damaged folders stay, so that their owner can look at them. What cannot be removed stays, with
 /// one warning. Rank 0 only; nothing is thrown for what the disk does.
 void prune_checkpoints(const std::string& directory, const KeepPolicy& policy);
-
-/// The name of the first of the slabs' tensors (CPU) that holds a value that is not finite; empty:
-/// all are finite. Every u8 is. `threads` read at once; `activity` gets a beat with every block.
-[[nodiscard]] std::string first_not_finite(std::span<const Slab> slabs, int threads,
-                                           Activity* activity = nullptr);
 
 /// Complete steps (a sound manifest, every file there with its size), ascending.
 [[nodiscard]] std::vector<std::int64_t> list_checkpoints(const std::string& directory);
@@ -174,6 +160,36 @@ class CheckpointReader {
   std::vector<VocabularyEntry> vocabulary_;
   std::uint64_t block_bytes_ = kBlockBytes;
 };
+
+/// How a rank writes its part of a checkpoint.
+struct SaveOptions {
+  std::size_t block_bytes = CheckpointReader::kBlockBytes;  ///< a multiple of 4
+  int writers = 2;                                          ///< threads that write, and that check
+  Activity* activity = nullptr;                             ///< gets a beat with every block
+  /// Gives copies on the host of slabs that are elsewhere. With it slabs are checked and written in
+  /// pieces of together at most `piece_bytes`, or else one slab; without it all are on the CPU.
+  std::function<std::vector<Slab>(std::span<const Slab>)> fetch = {};
+  std::size_t piece_bytes = std::size_t{1} << 30;
+};
+
+/// Writes <directory>/step_<8 digits>/ together with the peers: every rank writes
+/// rank_<5 digits>.h5 with its slabs into step_N.tmp (HDF5 lays the file out, bytes go by pwrite
+/// with a CRC32C per block of at most 64 MiB, then fsync), all ranks agree, rank 0 writes
+/// manifest.json, renames, and points `latest` to it. `meta` is rank 0's. Empty slabs are skipped;
+/// together they cover every tensor exactly once, and all slabs of a tensor have one dtype. A step
+/// that exists is replaced. On failure the temporary folder is removed, `latest` is untouched and
+/// every rank throws the same Error(storage) with the first cause: rank, path, errno text.
+void save_checkpoint(comm::Peers& peers, const std::string& directory, const CheckpointMeta& meta,
+                     std::span<const Slab> slabs, const SaveOptions& options = {});
+
+/// The name of the first of the slabs' tensors that holds a value that is not finite; empty: all
+/// are finite. Every u8 is.
+[[nodiscard]] std::string first_not_finite(std::span<const Slab> slabs,
+                                           const SaveOptions& options = {});
+
+/// Slabs one after the other, of together at most so many bytes each time, or else one.
+[[nodiscard]] std::vector<std::span<const Slab>> pieces_of(std::span<const Slab> slabs,
+                                                           std::size_t bytes);
 
 /// Whether the checkpoint holds matrices in few bits, which can be computed with and not trained.
 [[nodiscard]] bool is_quantized(const CheckpointReader& reader);

@@ -42,11 +42,13 @@ struct ResumeChoice {
 
 /// Deck section `checkpoint`.
 struct CheckpointConfig {
-  std::string directory;        ///< empty (null): <run.directory>/checkpoints
-  std::int64_t every = 0;       ///< steps; 0: none on the way
-  bool final = true;            ///< whether a run that has come to its end leaves one
-  std::int64_t keep = 3;        ///< newest kept, at least 2; 0 (`all`): every one
-  std::int64_t keep_every = 0;  ///< milestones: steps that are multiples stay
+  std::string directory;          ///< empty (null): <run.directory>/checkpoints
+  std::int64_t every = 0;         ///< steps; 0: none on the way
+  bool final = true;              ///< whether a run that has come to its end leaves one
+  std::int64_t keep = 3;          ///< newest kept, at least 2; 0 (`all`): every one
+  std::int64_t keep_every = 0;    ///< milestones: steps that are multiples stay
+  bool async = true;              ///< written beside training, from a copy in the host's memory
+  std::int64_t max_failures = 3;  ///< so many saves in a row that storage refuses end a run
   ResumeChoice resume;
   std::string initial;  ///< checkpoint whose weights a new run starts from; empty: none
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;

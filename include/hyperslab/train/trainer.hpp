@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "hyperslab/core/graph.hpp"
@@ -20,6 +22,7 @@
 #include "hyperslab/train/memory_meter.hpp"
 #include "hyperslab/train/memory_timeline.hpp"
 #include "hyperslab/train/slot_tokens.hpp"
+#include "hyperslab/train/snapshot.hpp"
 
 namespace hyperslab::train {
 
@@ -101,6 +104,8 @@ class Trainer {
   /// Forward of all microbatches with the loss, for bench.
   void forward(const StepArgs& args);
 
+  /// `work` is done again and again while the host waits for the result of a step.
+  void set_idle_work(std::function<void()> work);
   /// Of a step that is at most two older than the newest.
   [[nodiscard]] const ops::StepResult& result(std::int64_t step) const;
   [[nodiscard]] StepTimes times(std::int64_t step) const;
@@ -124,6 +129,12 @@ class Trainer {
   /// slabs are views of the trainer's memory, to be used before the next step; of a GPU's they own
   /// copies on the host.
   [[nodiscard]] std::vector<io::Slab> slabs();
+  /// The same where it lies, on the device as well. fetch() copies a part of it to the host.
+  [[nodiscard]] std::vector<io::Slab> slabs_in_place();
+  [[nodiscard]] std::vector<io::Slab> fetch(std::span<const io::Slab> slabs);
+  /// slabs() as they are after the newest step, copied beside the next one: its update waits until
+  /// they are.
+  [[nodiscard]] Snapshot snapshot(SnapshotBuffer& buffer);
   /// The reduced gradients of the newest step, as "gradient/<name>", in the same way.
   [[nodiscard]] std::vector<io::Slab> gradient_slabs();
   void fill_meta(io::CheckpointMeta& meta) const;
@@ -180,7 +191,7 @@ class Trainer {
   [[nodiscard]] std::vector<Stored> own_parameters() const;
   [[nodiscard]] std::vector<Stored> initial_parameters() const;
   [[nodiscard]] std::vector<Stored> stored() const;
-  [[nodiscard]] std::vector<io::Slab> slabs_of(const std::vector<Stored>& all);
+  [[nodiscard]] std::vector<io::Slab> views_of(const std::vector<Stored>& all);
   void read(const io::CheckpointReader& reader, const std::vector<Stored>& all);
   [[nodiscard]] DType rounds_first() const;
 
@@ -205,6 +216,7 @@ class Trainer {
   ops::StepInput input_;                            ///< of the newest step
   std::array<StepTimes, ops::kResultRing> host_times_{};
   GraphSegment update_;
+  Event snapshot_ready_;  ///< until then the update must not change what is copied
   std::uint64_t base_fingerprint_ = 0;
   std::int64_t base_step_ = 0;
   bool rounds_ = true;  ///< with fake quantization

@@ -290,11 +290,11 @@ TEST(Dtypes, F16IsCheckedForFiniteValuesAndU8IsNot) {
   const std::vector<io::Slab> slabs = {
       {"codes", {4}, {{0}, {4}}, CView(codes.data(), DType::u8, Device::cpu, {4})},
       {"scales", {3}, {{0}, {3}}, CView(half.data(), DType::f16, Device::cpu, {3})}};
-  EXPECT_EQ(io::first_not_finite(slabs, 2), "");
+  EXPECT_EQ(io::first_not_finite(slabs, {.writers = 2}), "");
 
   for (const std::uint16_t bad : {0x7C00, 0xFC00, 0x7E01}) {
     half[2] = bad;
-    EXPECT_EQ(io::first_not_finite(slabs, 2), "scales");
+    EXPECT_EQ(io::first_not_finite(slabs, {.writers = 2}), "scales");
   }
 }
 

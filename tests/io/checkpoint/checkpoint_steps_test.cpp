@@ -256,15 +256,15 @@ TEST(FirstNotFinite, NamesTheFirstTensor) {
                     CView(values.data(), DType::f32, Device::cpu, shape)};
   };
   const std::vector<io::Slab> slabs = {slab("a", a), slab("b", b), slab("c", c)};
-  EXPECT_EQ(io::first_not_finite(slabs, 3), "");
-  EXPECT_EQ(io::first_not_finite({}, 3), "");
+  EXPECT_EQ(io::first_not_finite(slabs, {.writers = 3}), "");
+  EXPECT_EQ(io::first_not_finite({}, {.writers = 3}), "");
 
   for (const float bad : {INFINITY, -INFINITY, NAN}) {
     c.back() = bad;
-    EXPECT_EQ(io::first_not_finite(slabs, 3), "c");
+    EXPECT_EQ(io::first_not_finite(slabs, {.writers = 3}), "c");
     b.back() = bad;
-    EXPECT_EQ(io::first_not_finite(slabs, 3), "b");
-    EXPECT_EQ(io::first_not_finite(slabs, 1), "b");
+    EXPECT_EQ(io::first_not_finite(slabs, {.writers = 3}), "b");
+    EXPECT_EQ(io::first_not_finite(slabs, {.writers = 1}), "b");
     b.back() = 0;
   }
 }

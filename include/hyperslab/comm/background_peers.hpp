@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "hyperslab/comm/agree.hpp"
+
+namespace hyperslab::comm {
+
+/// Agreement of the ranks on threads beside those that use MPI. One background thread of every rank
+/// calls all_gather(), the same calls in the same order; MPI itself is used by the main thread
+/// alone, in progress(), so that MPI_THREAD_FUNNELED is enough. Made by World::background_peers().
+class BackgroundPeers final : public Peers {
+ public:
+  /// What the main thread does with MPI: a gathering of the texts of all ranks that never blocks.
+  class Transport {
+   public:
+    Transport() = default;
+    Transport(const Transport&) = delete;
+    Transport& operator=(const Transport&) = delete;
+    Transport(Transport&&) = delete;
+    Transport& operator=(Transport&&) = delete;
+    virtual ~Transport() = default;
+    virtual void start(const std::string& text) = 0;
+    /// Whether the gathering that was started is complete, with the texts in rank order.
+    [[nodiscard]] virtual bool advance(std::vector<std::string>& texts) = 0;
+  };
+
+  BackgroundPeers(int rank, int size, std::string host, std::unique_ptr<Transport> transport);
+  ~BackgroundPeers() override;
+  BackgroundPeers(const BackgroundPeers&) = delete;
+  BackgroundPeers& operator=(const BackgroundPeers&) = delete;
+  BackgroundPeers(BackgroundPeers&&) = delete;
+  BackgroundPeers& operator=(BackgroundPeers&&) = delete;
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  [[nodiscard]] const std::string& host() const override { return host_; }
+
+  /// The background thread: waits until the main threads of all ranks have moved the texts. Throws
+  /// Error(internal) after close().
+  [[nodiscard]] std::vector<std::string> all_gather(const std::string& text) override;
+
+  /// The main thread: moves what the background thread asked for. Never blocks.
+  void progress();
+  /// The main thread, which will not call progress() any more: all_gather() throws.
+  void close();
+
+ private:
+  enum class State : std::uint8_t { idle, asked, moving, done };
+  int rank_;
+  int size_;
+  std::string host_;
+  std::unique_ptr<Transport> transport_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_ = State::idle;
+  bool closed_ = false;
+  std::string text_;
+  std::vector<std::string> texts_;
+};
+
+}  // namespace hyperslab::comm
