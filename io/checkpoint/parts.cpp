@@ -43,12 +43,7 @@ CheckpointParts::~CheckpointParts() {
 }
 
 void CheckpointParts::prepare(std::uint64_t bytes) {
-  storage::make_folder(directory_);
-  remove_stale(directory_);
-  require_space(directory_, bytes + bytes_of(meta_.vocabulary));
-  temporary_ = free_temporary(directory_, step_name(meta_.step));
-  storage::make_folder(temporary_);
-  storage::sync_folder(directory_);
+  temporary_ = prepare_step(directory_, step_name(meta_.step), bytes + bytes_of(meta_.vocabulary));
 }
 
 void CheckpointParts::clear() const noexcept {

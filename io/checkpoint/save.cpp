@@ -30,50 +30,6 @@ comm::OnFailure failure(std::int64_t step, const std::function<void()>& undo) {
   return {undo, text};
 }
 
-std::string bytes_needed(std::span<const Slab> slabs) {
-  constexpr std::uint64_t structure = 64 << 10;  // HDF5's own, and about as much per dataset:
-  constexpr std::uint64_t header = 1 << 10;
-  std::uint64_t bytes = structure;
-  for (const Slab& slab : slabs) bytes += header + slab.data.bytes();
-  return std::to_string(bytes);
-}
-
-/// Makes the folder to write the step into; `temporary` gets its path before it is there.
-void prepare(const std::string& directory, const std::string& name, std::uint64_t bytes,
-             std::string& temporary) {
-  storage::make_folder(directory);
-  remove_stale(directory);
-  require_space(directory, bytes);
-  temporary = free_temporary(directory, name);
-  storage::make_folder(temporary);
-  storage::sync_folder(directory);
-}
-
-/// All ranks' tables in one manifest. Throws if the slabs do not cover the tensors exactly once.
-Manifest merge(const CheckpointMeta& meta, std::span<const std::string> tables,
-               std::size_t block_bytes) {
-  Manifest manifest;
-  manifest.meta = meta;
-  manifest.block_bytes = block_bytes;
-  for (const std::string& table : tables) add_table(manifest, table);
-  for (const auto& [name, entry] : manifest.tensors) {
-    std::vector<Hyperslab> parts;
-    parts.reserve(entry.pieces.size());
-    for (const auto& piece : entry.pieces) parts.push_back(piece.part);
-    const std::string problem = coverage_problem(parts, entry.global_shape);
-    if (!problem.empty()) throw Error(ExitCode::internal, "tensor " + name + ": " + problem);
-  }
-  return manifest;
-}
-
-void remove_quietly(const std::string& path) {
-  try {
-    storage::remove_tree(path);
-  } catch (const Error& error) {
-    log::warn(fmt::format("{}; the next save removes it", error.what()));
-  }
-}
-
 /// Moves the complete folder `from` to `to`; a folder that is there goes to `from` (or, if the
 /// file system cannot exchange, to `<to>.replaced`). Returns where the old one is, or nothing.
 std::string move_in(const std::string& from, const std::string& to, bool replaces) {
@@ -134,6 +90,54 @@ bool exists(const std::string& directory, const std::string& name) {
 
 }  // namespace
 
+std::uint64_t rank_bytes(std::span<const Slab> slabs) {
+  constexpr std::uint64_t structure = 64 << 10;  // HDF5's own, and about as much per dataset:
+  constexpr std::uint64_t header = 1 << 10;
+  std::uint64_t bytes = structure;
+  for (const Slab& slab : slabs) bytes += header + slab.data.bytes();
+  return bytes;
+}
+
+std::string prepare_step(const std::string& directory, const std::string& name,
+                         std::uint64_t bytes) {
+  storage::make_folder(directory);
+  remove_stale(directory);
+  require_space(directory, bytes);
+  std::string temporary = free_temporary(directory, name);
+  try {
+    storage::make_folder(temporary);
+    storage::sync_folder(directory);
+  } catch (const Error&) {
+    remove_quietly(temporary);
+    throw;
+  }
+  return temporary;
+}
+
+Manifest merged_manifest(const CheckpointMeta& meta, std::span<const std::string> tables,
+                         std::size_t block_bytes) {
+  Manifest manifest;
+  manifest.meta = meta;
+  manifest.block_bytes = block_bytes;
+  for (const std::string& table : tables) add_table(manifest, table);
+  for (const auto& [name, entry] : manifest.tensors) {
+    std::vector<Hyperslab> parts;
+    parts.reserve(entry.pieces.size());
+    for (const auto& piece : entry.pieces) parts.push_back(piece.part);
+    const std::string problem = coverage_problem(parts, entry.global_shape);
+    if (!problem.empty()) throw Error(ExitCode::internal, "tensor " + name + ": " + problem);
+  }
+  return manifest;
+}
+
+void remove_quietly(const std::string& path) {
+  try {
+    storage::remove_tree(path);
+  } catch (const Error& error) {
+    log::warn(fmt::format("{}; the next save removes it", error.what()));
+  }
+}
+
 void require_space(const std::string& path, std::uint64_t bytes) {
   const std::uint64_t free = storage::free_bytes(path);
   if (free >= bytes) return;
@@ -177,17 +181,15 @@ void save_checkpoint(comm::Peers& peers, const std::string& directory, const Che
   });
 
   const auto sizes = comm::agree_and_gather(
-      peers, [&] { return bytes_needed(slabs); }, fails);
+      peers, [&] { return std::to_string(rank_bytes(slabs)); }, fails);
   const auto make_room = [&]() -> std::string {
     const auto sum = [](std::uint64_t total, const std::string& text) {
       return total + std::stoull(text);
     };
-    if (first) {
-      prepare(directory, name,
-              std::accumulate(sizes.begin(), sizes.end(), bytes_of(meta.vocabulary), sum),
-              temporary);
-    }
-    return temporary;
+    if (!first) return "";
+    return prepare_step(
+        directory, name,
+        std::accumulate(sizes.begin(), sizes.end(), bytes_of(meta.vocabulary), sum));
   };
   temporary = comm::agree_and_gather(peers, make_room, removes).front();
   const auto write_mine = [&] {
@@ -197,7 +199,7 @@ void save_checkpoint(comm::Peers& peers, const std::string& directory, const Che
   const auto tables = comm::agree_and_gather(peers, write_mine, removes);
   const auto commit = [&] {
     if (!first) return;
-    Manifest manifest = merge(meta, tables, options.block_bytes);
+    Manifest manifest = merged_manifest(meta, tables, options.block_bytes);
     manifest.vocabulary = write_vocabulary(temporary, meta.vocabulary);
     publish(directory, temporary, name, manifest);
   };

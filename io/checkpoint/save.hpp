@@ -15,6 +15,22 @@ namespace hyperslab::io {
 [[nodiscard]] Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
                                        std::span<const Slab> slabs, const SaveOptions& options);
 
+/// Bytes of the file that a rank writes for the slabs, rounded up.
+[[nodiscard]] std::uint64_t rank_bytes(std::span<const Slab> slabs);
+
+/// Makes the folder to write the step `name` into, where `bytes` must be free, and returns it. What
+/// an ended program left in the directory is removed.
+[[nodiscard]] std::string prepare_step(const std::string& directory, const std::string& name,
+                                       std::uint64_t bytes);
+
+/// All ranks' tables in one manifest. Throws if the slabs do not cover the tensors exactly once.
+[[nodiscard]] Manifest merged_manifest(const CheckpointMeta& meta,
+                                       std::span<const std::string> tables,
+                                       std::size_t block_bytes);
+
+/// What cannot be removed stays, with a warning.
+void remove_quietly(const std::string& path);
+
 /// Throws Error(storage) with both numbers if the file system of `path` has less than `bytes`
 /// free.
 void require_space(const std::string& path, std::uint64_t bytes);

@@ -190,6 +190,11 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Saves in a row that storage refuses before the run ends with code 5; the last of a run "
      "always "
      "must succeed."},
+    {"checkpoint.memory_every",
+     "Steps between checkpoints in the memory of the hosts, of which each keeps a copy of another "
+     "host's; 0: none."},
+    {"checkpoint.memory_directory",
+     "Folder in the memory of every host for these, which outlives the job."},
     {"checkpoint.resume",
      "Where a start goes on: auto from the newest checkpoint if there is "
      "one, never from the beginning, or from a step."},

@@ -352,6 +352,13 @@ constexpr std::array kTrainingRules = {
                "checkpoint.every {}; nearest: {}",
                keep_every, every, nearest_multiples(every, keep_every));
          }},
+    Rule{"checkpoint.memory_every", "checkpoint.async", "with checkpoint.async only",
+         [](const Config& c, const Surroundings&) {
+           return c.checkpoint.memory_every == 0 || c.checkpoint.async;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "checkpoints in memory are written beside training: set checkpoint.async to true";
+         }},
 };
 
 }  // namespace

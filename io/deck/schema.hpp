@@ -292,6 +292,8 @@ void visit_records(Visitor& v, Config& config) {
   v.integer("keep_every", checkpoint.keep_every, kSteps);
   v.flag("async", checkpoint.async);
   v.integer("max_failures", checkpoint.max_failures, IntegerRange{1, kMostSteps});
+  v.integer("memory_every", checkpoint.memory_every, kSteps);
+  v.text("memory_directory", checkpoint.memory_directory);
   v.resume("resume", checkpoint.resume);
   auto& timing = config.timing;
   v.section("timing");

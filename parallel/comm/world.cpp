@@ -25,7 +25,7 @@
 #include "hyperslab/core/transfer.hpp"
 #include "mpi_check.hpp"
 #include "mpi_communicator.hpp"
-#include "mpi_gathering.hpp"
+#include "mpi_transport.hpp"
 #include "nccl.hpp"
 
 namespace hyperslab::comm {
@@ -233,8 +233,8 @@ std::unique_ptr<Communicator> World::communicator(Device device, GroupRole role)
 }
 
 std::unique_ptr<BackgroundPeers> World::background_peers() {
-  auto gathering = size_ > 1 ? std::make_unique<MpiGathering>(impl_->comm) : nullptr;
-  return std::make_unique<BackgroundPeers>(rank_, size_, host_, std::move(gathering));
+  auto transport = size_ > 1 ? std::make_unique<MpiTransport>(impl_->comm) : nullptr;
+  return std::make_unique<BackgroundPeers>(rank_, size_, host_, std::move(transport));
 }
 
 void World::set_deterministic() {

@@ -33,20 +33,30 @@ namespace {
 constexpr double kMebibyte = 1 << 20;
 constexpr double kMostOfFreeMemory = 0.5;
 
+/// How often the memory of a host holds the state of its ranks at once: the snapshot, and in
+/// memory_directory the newest checkpoint beside the one before, of its own ranks and of another
+/// host's.
+int copies_in_memory(const io::CheckpointConfig& config, const comm::World& world) {
+  if (config.memory_every == 0) return 1;
+  return world.local_size() < world.size() ? 5 : 3;
+}
+
 /// Memory for the snapshots of a run that saves on its way beside training. Null if it does not, or
 /// if the ranks of a host would together take more than half of the memory that is free there.
 std::unique_ptr<train::SnapshotBuffer> make_buffer(const Start& start, train::Trainer& trainer) {
   const io::CheckpointConfig& config = start.config.checkpoint;
-  if (!config.async || config.every == 0) return nullptr;
+  if (!config.async || (config.every == 0 && config.memory_every == 0)) return nullptr;
   comm::World& world = start.world;
   const std::size_t mine = train::snapshot_bytes(trainer.slabs_in_place());
   const auto most = static_cast<double>(world.max(static_cast<std::int64_t>(mine)));
   const auto free = static_cast<double>(device_memory(Device::cpu).free);
-  const bool fits = most * world.local_size() <= kMostOfFreeMemory * free;
+  const bool fits =
+      copies_in_memory(config, world) * most * world.local_size() <= kMostOfFreeMemory * free;
   const std::string short_of =
       fits ? ""
            : fmt::format("host {} has {:.0f} MiB free, half of which is less than {} x {:.0f} MiB",
-                         world.host(), free / kMebibyte, world.local_size(), most / kMebibyte);
+                         world.host(), free / kMebibyte,
+                         copies_in_memory(config, world) * world.local_size(), most / kMebibyte);
   const std::vector<std::string> all = world.all_gather(short_of);
   const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
   if (first == all.end()) {
@@ -81,8 +91,14 @@ bool CheckpointPolicy::is_regular(std::int64_t step) const {
          (config.final && step == parts_.data.last_step());
 }
 
+bool CheckpointPolicy::is_for_memory(std::int64_t step) const {
+  const std::int64_t every = parts_.start.config.checkpoint.memory_every;
+  return parts_.memory != nullptr && buffer_ != nullptr && every > 0 && step % every == 0 &&
+         !is_regular(step) && !finite_.save_is_due();
+}
+
 bool CheckpointPolicy::is_due_after(std::int64_t step) const {
-  return is_regular(step) || finite_.save_is_due();
+  return is_regular(step) || finite_.save_is_due() || is_for_memory(step);
 }
 
 void CheckpointPolicy::save_at_end(std::int64_t step) {
@@ -147,7 +163,23 @@ SaveJob CheckpointPolicy::job_of(std::int64_t step, std::vector<io::Slab> slabs)
   return job;
 }
 
+/// Left out while the disk is still busy with the save before, and after a step that was not
+/// finite.
+void CheckpointPolicy::save_in_memory(std::int64_t step) {
+  if (!finite_.newest_is_finite()) return;
+  const double start = now_seconds();
+  poll();
+  if (!parts_.start.world.all(!writer_.is_busy())) return;
+  train::Snapshot snapshot = parts_.trainer.snapshot(*buffer_);
+  SaveJob job = job_of(step, std::move(snapshot.slabs));
+  job.memory = parts_.memory;
+  writer_.start(std::move(job), snapshot.ready);
+  parts_.trainer.restart_clock();
+  parts_.records.charge_checkpoint(now_seconds() - start);
+}
+
 void CheckpointPolicy::save(std::int64_t step, bool at_end) {
+  if (!at_end && is_for_memory(step)) return save_in_memory(step);
   if (!may_save(step, at_end)) return;
   const double start = now_seconds();
   wait_for_save();
@@ -178,8 +210,17 @@ void CheckpointPolicy::wait_for_save() {
   require_good_saves();
 }
 
+/// The disk has the checkpoints that count: a failure is told once.
+void CheckpointPolicy::take_of_memory(const SaveOutcome& outcome) {
+  if (outcome.failure.empty() || std::exchange(memory_failed_, true)) return;
+  if (!parts_.start.is_first()) return;
+  parts_.records.finish_line();
+  log::warn(fmt::format("in memory: {}; further failures there are not told", outcome.failure));
+}
+
 /// Ranks come here at different steps, so nothing is thrown.
 void CheckpointPolicy::take(const SaveOutcome& outcome) {
+  if (outcome.in_memory) return take_of_memory(outcome);
   newest_ = outcome;
   finite_.note_save(outcome.not_finite.empty());
   failures_ = outcome.failure.empty() ? 0 : failures_ + 1;

@@ -30,6 +30,7 @@ class CheckpointPolicy {
     RunRecords& records;
     const ops::AlgorithmCache& algorithms;  ///< in use, to be kept
     std::vector<std::int64_t> abandoned;    ///< of rank 0: abandoned_steps()
+    const io::MemoryCheckpoints* memory;    ///< null if the deck wants none
   };
   /// Collective: whether checkpoints are written beside training is one decision of all ranks.
   CheckpointPolicy(Parts parts, std::int64_t first_step);
@@ -54,11 +55,14 @@ class CheckpointPolicy {
 
  private:
   [[nodiscard]] bool is_regular(std::int64_t step) const;
+  [[nodiscard]] bool is_for_memory(std::int64_t step) const;
+  void save_in_memory(std::int64_t step);
   void save(std::int64_t step, bool at_end);
   [[nodiscard]] bool may_save(std::int64_t step, bool at_end);
   [[nodiscard]] io::CheckpointMeta meta_of(std::int64_t step) const;
   [[nodiscard]] SaveJob job_of(std::int64_t step, std::vector<io::Slab> slabs);
   void take(const SaveOutcome& outcome);
+  void take_of_memory(const SaveOutcome& outcome);
   void wait_for_save();
   void require_good_saves() const;
   [[nodiscard]] std::optional<std::int64_t> newest_proven() const;
@@ -71,8 +75,9 @@ class CheckpointPolicy {
   FiniteSteps finite_;
   std::unique_ptr<train::SnapshotBuffer> buffer_;  ///< null: saves are written at once
   CheckpointWriter writer_;
-  SaveOutcome newest_;  ///< of the newest save that ended
-  int failures_ = 0;    ///< newest saves that storage refused
+  bool memory_failed_ = false;  ///< which was told
+  SaveOutcome newest_;          ///< of the newest save to the disk that ended
+  int failures_ = 0;            ///< newest saves that storage refused
 };
 
 }  // namespace hyperslab::run

@@ -31,6 +31,7 @@ CheckpointWriter::~CheckpointWriter() {
 SaveOutcome CheckpointWriter::attempt(comm::Peers& peers, const SaveJob& job) const {
   SaveOutcome outcome;
   outcome.step = job.meta.step;
+  outcome.in_memory = job.memory != nullptr;
   try {
     const auto look = [&] { return io::first_not_finite(job.slabs, job.options); };
     const std::vector<std::string> bad = comm::agree_and_gather(peers, look);
@@ -38,6 +39,10 @@ SaveOutcome CheckpointWriter::attempt(comm::Peers& peers, const SaveJob& job) co
         std::ranges::find_if(bad, [](const std::string& name) { return !name.empty(); });
     if (first != bad.end()) {
       outcome.not_finite = *first;
+      return outcome;
+    }
+    if (job.memory != nullptr) {
+      job.memory->save(*peers_, job.meta, job.slabs, job.options);
       return outcome;
     }
     io::save_checkpoint(peers, directory_, job.meta, job.slabs, job.options);
@@ -52,7 +57,7 @@ SaveOutcome CheckpointWriter::attempt(comm::Peers& peers, const SaveJob& job) co
 }
 
 SaveOutcome CheckpointWriter::write(const SaveJob& job) {
-  require(!is_busy(), "a checkpoint is under way");
+  require(!is_busy() && job.memory == nullptr, "a checkpoint is under way");
   const double start = now_seconds();
   SaveOutcome outcome = attempt(world_, job);
   outcome.seconds = now_seconds() - start;

@@ -12,12 +12,14 @@
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/core/stream.hpp"
 #include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/io/memory_checkpoints.hpp"
 
 namespace hyperslab::run {
 
 /// How a save went, the same on all ranks.
 struct SaveOutcome {
   std::int64_t step = 0;
+  bool in_memory = false;
   std::string not_finite;  ///< the first tensor with values that are not; nothing was written
   std::string failure;     ///< why nothing was written; empty: it was, or not_finite
   double seconds = 0;      ///< from the snapshot to the end
@@ -30,6 +32,8 @@ struct SaveJob {
   std::vector<io::Slab> slabs;
   io::SaveOptions options;
   io::KeepPolicy keep;  ///< what of earlier steps stays after it
+  /// It goes into the memory of the hosts, where it replaces the one before; null: to the disk.
+  const io::MemoryCheckpoints* memory = nullptr;
 };
 
 /// Writes at most one checkpoint at a time on a thread of every rank, while training goes on. The
@@ -45,7 +49,7 @@ class CheckpointWriter {
   CheckpointWriter(CheckpointWriter&&) = delete;
   CheckpointWriter& operator=(CheckpointWriter&&) = delete;
 
-  /// Writes it now, on this thread, and returns when all ranks have.
+  /// Writes it now, on this thread and to the disk, and returns when all ranks have.
   [[nodiscard]] SaveOutcome write(const SaveJob& job);
   /// Writes it on the thread, once `ready` is complete; no other may be under way.
   void start(SaveJob job, const Event& ready);

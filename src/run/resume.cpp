@@ -38,11 +38,13 @@ std::optional<std::int64_t> of_first_rank(comm::World& world, std::optional<std:
 
 class Resuming {
  public:
-  Resuming(const Start& start, const RunData& data, train::Trainer& trainer)
-      : start_(start), data_(data), trainer_(trainer) {}
+  Resuming(const Start& start, const RunData& data, train::Trainer& trainer,
+           const io::MemoryCheckpoints* memory)
+      : start_(start), data_(data), trainer_(trainer), memory_(memory) {}
   ResumePoint run();
 
  private:
+  void bring_from_memory() const;
   [[nodiscard]] std::optional<std::int64_t> chosen_step() const;
   [[nodiscard]] std::optional<std::int64_t> older_than_damaged(std::int64_t step) const;
   [[nodiscard]] std::int64_t base_step(std::int64_t step) const;
@@ -52,8 +54,32 @@ class Resuming {
   const Start& start_;
   const RunData& data_;
   train::Trainer& trainer_;
+  const io::MemoryCheckpoints* memory_;
   ResumePoint point_;
 };
+
+/// A start that goes back abandons what memory holds.
+void Resuming::bring_from_memory() const {
+  const io::ResumeChoice& choice = start_.resume();
+  if (memory_ == nullptr) return;
+  if (choice.from != io::ResumeFrom::nothing) {
+    std::optional<std::int64_t> newest;
+    if (start_.is_first()) {
+      const std::vector<std::int64_t> steps = io::list_checkpoints(start_.checkpoints);
+      if (!steps.empty()) newest = steps.back();
+    }
+    io::MemoryCheckpoints::Wanted wanted;
+    wanted.newer_than = of_first_rank(start_.world, newest).value_or(-1);
+    if (choice.from == io::ResumeFrom::step) wanted.only = choice.step;
+    wanted.vocabulary = data_.vocabulary_files();
+    const auto step = memory_->bring_to_disk(start_.world, start_.checkpoints, wanted);
+    if (step && start_.is_first()) {
+      log::info(fmt::format("checkpoint of step {} brought from the memory of the hosts to {}",
+                            *step, start_.checkpoints));
+    }
+  }
+  if (choice.from != io::ResumeFrom::newest) memory_->clear();
+}
 
 void Resuming::check_resumable(const io::CheckpointMeta& meta) const {
   if (meta.samples_seen == 0) return;  // an import: nothing was trained on yet
@@ -150,6 +176,7 @@ void Resuming::load(std::int64_t step) {
 }
 
 ResumePoint Resuming::run() {
+  bring_from_memory();
   std::optional<std::int64_t> step = chosen_step();
   if (!step) {
     train::start_from_initial(start_.world, start_.config, trainer_);
@@ -176,8 +203,9 @@ ResumePoint Resuming::run() {
 
 }  // namespace
 
-ResumePoint resume(const Start& start, const RunData& data, train::Trainer& trainer) {
-  return Resuming(start, data, trainer).run();
+ResumePoint resume(const Start& start, const RunData& data, train::Trainer& trainer,
+                   const io::MemoryCheckpoints* memory) {
+  return Resuming(start, data, trainer, memory).run();
 }
 
 bool set_earlier_checkpoints_aside(const Start& start) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "hyperslab/io/memory_checkpoints.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"
 #include "run_data.hpp"
 #include "start.hpp"
@@ -19,8 +20,11 @@ struct ResumePoint {
 
 /// Loads the checkpoint that the command line or the deck chooses into the trainer: the newest
 /// complete one, a step, or none; without one the weights of checkpoint.initial, if there are any.
-/// Collective. Throws Error(checkpoint), the same on all ranks.
-[[nodiscard]] ResumePoint resume(const Start& start, const RunData& data, train::Trainer& trainer);
+/// A newer one in the `memory` of the hosts, which may be null, is written to the disk first; what
+/// it holds beyond the chosen step is removed. Collective. Throws Error(checkpoint), the same on
+/// all ranks.
+[[nodiscard]] ResumePoint resume(const Start& start, const RunData& data, train::Trainer& trainer,
+                                 const io::MemoryCheckpoints* memory);
 
 /// Rank 0: moves the steps of an earlier run away, so that a fresh start neither mixes with them
 /// nor loses them. Returns whether there were any, so that the directory is new.

@@ -48,7 +48,10 @@ TrainingRun::TrainingRun(comm::World& world, const train::Config& config, const 
     : start_(world, config, options), data_(start_) {
   make_trainer();
   locks_.emplace(start_);
-  point_ = resume(start_, data_, *trainer_);
+  if (config.checkpoint.memory_every > 0) {
+    memory_.emplace(world, config.checkpoint.memory_directory, start_.checkpoints);
+  }
+  point_ = resume(start_, data_, *trainer_, memory_ ? &*memory_ : nullptr);
   if (nothing_left()) return;
   // Only now anything on disk changes: whatever is wrong with the input was found before.
   comm::agree(start_.world, [&] {
@@ -92,7 +95,8 @@ void TrainingRun::prepare_directories() {
 void TrainingRun::make_loop() {
   records_ = std::make_unique<RunRecords>(start_, data_, *trainer_, setting_, point_);
   policy_ = std::make_unique<CheckpointPolicy>(
-      CheckpointPolicy::Parts{start_, data_, *trainer_, *records_, algorithms_, abandoned_},
+      CheckpointPolicy::Parts{start_, data_, *trainer_, *records_, algorithms_, abandoned_,
+                              memory_ ? &*memory_ : nullptr},
       point_.first_step);
   loop_ = std::make_unique<StepLoop>(
       StepLoop::Parts{start_, data_, *trainer_, *loader_, *records_, *policy_}, point_.first_step);
@@ -116,6 +120,7 @@ ExitCode TrainingRun::run_steps() {
   if (is_stopped_early(start_, point_.first_step)) return ExitCode::preempted;
   algorithms_ = choose_algorithms(start_, *trainer_, *loader_, point_);
   const std::int64_t step = loop_->run();
+  if (memory_) memory_->clear();  // everything is on the disk
   records_->finish();
   summarize(step);
   const bool ends_early = loop_->was_stopped() && step < data_.last_step();

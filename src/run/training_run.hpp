@@ -47,6 +47,7 @@ class TrainingRun {
   std::unique_ptr<io::Loader> loader_;
   std::unique_ptr<train::Trainer> trainer_;
   RunSetting setting_;
+  std::optional<io::MemoryCheckpoints> memory_;
   ResumePoint point_;
   ops::AlgorithmCache algorithms_;       // of all ranks, chosen before the first step
   std::vector<std::int64_t> abandoned_;  // of rank 0

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -60,6 +61,36 @@ TEST(BackgroundPeers, GatherTextsWhileTheMainThreadsGather) {
       EXPECT_EQ(texts[static_cast<std::size_t>(rank)], text_of(rank, round)) << round;
     }
   }
+}
+
+/// Every rank sends to the next one, each another number of bytes.
+TEST(BackgroundPeers, ExchangeParcels) {
+  constexpr std::size_t kMost = 100'000;
+  const int size = world().size();
+  const auto peers = world().background_peers();
+  const int next = (world().rank() + 1) % size;
+  const int before = (world().rank() + size - 1) % size;
+  const auto bytes_of = [](int rank) { return kMost / static_cast<std::size_t>(rank + 1); };
+  std::vector<char> mine(bytes_of(world().rank()), static_cast<char>('A' + world().rank()));
+  std::vector<char> got(bytes_of(before), '?');
+  std::atomic<bool> done = false;
+  std::thread thread([&] {
+    const std::vector<comm::BackgroundPeers::Parcel> sends = {{next, mine.data(), mine.size()}};
+    const std::vector<comm::BackgroundPeers::Parcel> receives = {{before, got.data(), got.size()}};
+    if (size > 1) {
+      peers->exchange(sends, receives);
+    } else {
+      peers->exchange({}, {});  // no one to exchange with
+      got = mine;
+    }
+    (void)peers->all_gather("after it");
+    done = true;
+  });
+  while (!done) peers->progress();
+  thread.join();
+
+  EXPECT_EQ(std::count(got.begin(), got.end(), static_cast<char>('A' + before)),
+            static_cast<std::ptrdiff_t>(got.size()));
 }
 
 TEST(BackgroundPeers, AFailureOnOneRankIsTheErrorOfAll) {

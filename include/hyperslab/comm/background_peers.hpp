@@ -2,9 +2,11 @@
 #pragma once
 
 #include <condition_variable>
-#include <functional>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,7 +19,14 @@ namespace hyperslab::comm {
 /// alone, in progress(), so that MPI_THREAD_FUNNELED is enough. Made by World::background_peers().
 class BackgroundPeers final : public Peers {
  public:
-  /// What the main thread does with MPI: a gathering of the texts of all ranks that never blocks.
+  /// Bytes for another rank, or room for its bytes; both sides give the same number.
+  struct Parcel {
+    int rank = 0;
+    void* data = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  /// What the main thread does with MPI, without ever blocking.
   class Transport {
    public:
     Transport() = default;
@@ -26,9 +35,13 @@ class BackgroundPeers final : public Peers {
     Transport(Transport&&) = delete;
     Transport& operator=(Transport&&) = delete;
     virtual ~Transport() = default;
-    virtual void start(const std::string& text) = 0;
+    /// Gathers the texts of all ranks.
+    virtual void start_gathering(const std::string& text) = 0;
     /// Whether the gathering that was started is complete, with the texts in rank order.
-    [[nodiscard]] virtual bool advance(std::vector<std::string>& texts) = 0;
+    [[nodiscard]] virtual bool advance_gathering(std::vector<std::string>& texts) = 0;
+    virtual void start_exchange(std::span<const Parcel> sends,
+                                std::span<const Parcel> receives) = 0;
+    [[nodiscard]] virtual bool advance_exchange() = 0;
   };
 
   BackgroundPeers(int rank, int size, std::string host, std::unique_ptr<Transport> transport);
@@ -46,6 +59,10 @@ class BackgroundPeers final : public Peers {
   /// Error(internal) after close().
   [[nodiscard]] std::vector<std::string> all_gather(const std::string& text) override;
 
+  /// The background thread: sends and receives parcels, at most one to and one from each rank, and
+  /// returns when they are there. Throws as all_gather().
+  void exchange(std::span<const Parcel> sends, std::span<const Parcel> receives);
+
   /// The main thread: moves what the background thread asked for. Never blocks.
   void progress();
   /// The main thread, which will not call progress() any more: all_gather() throws.
@@ -53,6 +70,8 @@ class BackgroundPeers final : public Peers {
 
  private:
   enum class State : std::uint8_t { idle, asked, moving, done };
+  void ask_and_wait(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] bool advance();
   int rank_;
   int size_;
   std::string host_;
@@ -61,8 +80,11 @@ class BackgroundPeers final : public Peers {
   std::condition_variable changed_;
   State state_ = State::idle;
   bool closed_ = false;
+  bool exchanges_ = false;  ///< what was asked for: parcels, or texts
   std::string text_;
   std::vector<std::string> texts_;
+  std::span<const Parcel> sends_;
+  std::span<const Parcel> receives_;
 };
 
 }  // namespace hyperslab::comm

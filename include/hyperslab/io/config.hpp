@@ -49,6 +49,8 @@ struct CheckpointConfig {
   std::int64_t keep_every = 0;    ///< milestones: steps that are multiples stay
   bool async = true;              ///< written beside training, from a copy in the host's memory
   std::int64_t max_failures = 3;  ///< so many saves in a row that storage refuses end a run
+  std::int64_t memory_every = 0;  ///< steps between checkpoints in the hosts' memory; 0: none
+  std::string memory_directory = "/dev/shm";
   ResumeChoice resume;
   std::string initial;  ///< checkpoint whose weights a new run starts from; empty: none
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;

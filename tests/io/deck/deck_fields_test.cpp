@@ -48,7 +48,7 @@ train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 
 adapter: {alpha: 8, rank_scaled: true}
 quantization: {group: 32, after: 21}
 checkpoint: {directory: scratch/ckpt, initial: other/ckpt, every: 16, final: false, keep: 4, keep_every: 32,
-             async: false, max_failures: 5, resume: 48}
+             async: true, max_failures: 5, memory_every: 6, memory_directory: /mem, resume: 48}
 timing: {every: 18, trace_steps: [19, 20], groups: true}
 )";
 
@@ -152,7 +152,7 @@ TEST(Fields, CheckpointAndTiming) {
   const auto config = read(kEveryKey, {}, kTwoRanks);
 
   EXPECT_EQ(config.checkpoint,
-            (io::CheckpointConfig{"scratch/ckpt", 16, false, 4, 32, false, 5,
+            (io::CheckpointConfig{"scratch/ckpt", 16, false, 4, 32, true, 5, 6, "/mem",
                                   io::ResumeChoice{io::ResumeFrom::step, 48}, "other/ckpt"}));
   EXPECT_EQ(config.adapter, (nn::AdapterConfig{0, 8, true}));
   EXPECT_EQ(config.quantization, (train::QuantizationConfig{train::WeightBits::none, 32,

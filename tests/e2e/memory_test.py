@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints beside training: in the memory of hosts, and on a disk that refuses them for a while."""
+
+import re
+import resource
+import signal
+
+import support
+
+STEPS = 40
+SETTINGS = ("train.validate_every=0", "data.validation=[]", f"train.steps={STEPS}", "run.deterministic=true")
+LIMIT = 20_000  # bytes of a file: fewer than a rank's part of a checkpoint has, more than other files
+
+
+def limit_files():
+    """In the program that is started: writing beyond the limit fails as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
+
+
+class Memory(support.Case):
+    """Runs that are killed between checkpoints on the disk."""
+
+    def settings(self, run, ranks):
+        return (f"run.directory={run}", f"parallel.data={ranks}", "checkpoint.every=1000",
+                "checkpoint.memory_every=3", f"checkpoint.memory_directory={self.folder / 'memory'}", *SETTINGS)
+
+    def held(self):
+        """Steps in memory."""
+        return sorted({int(path.name[5:]) for path in (self.folder / "memory").glob("*/*/step_*[0-9]")})
+
+    def kill_behind(self, run, step, ranks, process):
+        """Kills a rank once the step is in the metrics and a checkpoint in memory."""
+        path = self.folder / run / "metrics.jsonl"
+
+        def is_there():
+            return path.exists() and path.read_bytes().count(b"\n") >= step and self.held()
+
+        self.assertTrue(support.wait_until(is_there, 60))
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=30)
+
+    def test_a_killed_run_goes_on_from_memory_on_other_ranks(self):
+        self.train("whole", *SETTINGS)
+        for first, then in ((1, 2), (2, 1)):
+            with self.subTest(first=first, then=then):
+                run = f"killed{first}"
+                slow = ("checkpoint.keep=all",)
+                process = self.start("train", "deck.yaml", *support.overrides(
+                    *self.settings(run, first), *slow), ranks=0 if first == 1 else first)
+                self.kill_behind(run, 4, first, process)
+                held = self.held()
+                self.assertEqual(len(held), 1, "only the newest stays")
+                self.assertEqual(held[0] % 3, 0)
+
+                result = self.run_program("train", "deck.yaml", *support.overrides(*self.settings(run, then)),
+                                          ranks=0 if then == 1 else then)
+
+                self.assertEqual(result.code, 0, result.err)
+                self.assertIn(f"checkpoint of step {held[0]} brought from the memory of the hosts", result.err)
+                self.assertIn(f"resumed from {run}/checkpoints/step_{held[0]:08d}", result.err)
+                self.assertEqual(self.held(), [], "a run that has ended leaves nothing in memory")
+                self.assertEqual(support.column(self.folder / run, "step"), list(range(1, STEPS + 1)))
+                self.assert_close(support.column(self.folder / run, "loss"),
+                                  support.column(self.folder / "whole", "loss"), 1e-5)
+
+    def test_a_start_that_goes_back_removes_what_memory_holds(self):
+        process = self.start("train", "deck.yaml", *support.overrides(*self.settings("back", 1)))
+        self.kill_behind("back", 4, 1, process)
+
+        result = self.run_program("train", "deck.yaml", *support.overrides(*self.settings("back", 1), "train.steps=2"),
+                                  "--resume", "never")
+
+        self.assertEqual(result.code, 0, result.err)
+        self.assertNotIn("brought from the memory", result.err)
+        self.assertEqual(self.held(), [])
+
+    def test_memory_that_has_no_room_is_told_once_and_training_goes_on(self):
+        (self.folder / "file").write_text("in the way")
+        result = self.train("no_room", *SETTINGS, "checkpoint.memory_every=2",
+                            f"checkpoint.memory_directory={self.folder / 'file'}")
+
+        self.assertEqual(result.err.count("in memory: "), 1, result.err)
+        self.assertEqual(support.column(self.folder / "no_room", "step"), list(range(1, STEPS + 1)))
+
+    def test_memory_needs_saving_beside_training(self):
+        result = self.run_program("train", "deck.yaml", *support.overrides(
+            "checkpoint.memory_every=2", "checkpoint.async=false"))
+
+        self.assert_refused(result, 2, "checkpoint.memory_every", "checkpoint.async")
+
+
+class FailedSaves(support.Case):
+    """A disk that refuses checkpoints and nothing else."""
+
+    def run_limited(self, run, *settings, ranks=1):
+        process = self.start("train", "deck.yaml", *support.overrides(
+            f"run.directory={run}", f"parallel.data={ranks}", *SETTINGS, *settings),
+            ranks=0 if ranks == 1 else ranks, preexec_fn=limit_files)
+        err = process.communicate(timeout=60)[1].decode()
+        return process.returncode, err
+
+    def test_training_goes_on_until_too_many_fail_in_a_row(self):
+        for beside in ("true", "false"):
+            for ranks in (1, 2):
+                with self.subTest(beside=beside, ranks=ranks):
+                    run = f"failed{beside}{ranks}"
+                    code, err = self.run_limited(run, "checkpoint.every=4", "checkpoint.max_failures=3",
+                                                 f"checkpoint.async={beside}", ranks=ranks)
+
+                    self.assertEqual(code, 5, err)
+                    found = re.findall(r"checkpoint of step (\d+) was not saved: rank \d+: .*File too large.*; "
+                                       r"(\d) of checkpoint.max_failures 3 in a row", err)
+                    self.assertEqual(found, [("4", "1"), ("8", "2"), ("12", "3")], err)
+                    self.assertIn("3 saves in a row failed", err)
+                    self.assertEqual(list((self.folder / run / "checkpoints").glob("step_*")), [])
+                    trained = len(support.metrics(self.folder / run))
+                    self.assertIn(trained, range(12, 17), "with async the next save finds out")
+
+    def test_the_last_save_must_succeed(self):
+        code, err = self.run_limited("last", "checkpoint.every=0")
+
+        self.assertEqual(code, 5, err)
+        self.assertIn(f"checkpoint of step {STEPS} was not saved", err)
+
+
+if __name__ == "__main__":
+    support.main()
