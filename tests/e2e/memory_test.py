@@ -2,20 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints beside training: in the memory of hosts, and on a disk that refuses them for a while."""
 
+import os
 import re
-import resource
 import signal
 
 import support
 
 STEPS = 40
 SETTINGS = ("train.validate_every=0", "data.validation=[]", f"train.steps={STEPS}", "run.deterministic=true")
-LIMIT = 20_000  # bytes of a file: fewer than a rank's part of a checkpoint has, more than other files
-
-
-def limit_files():
-    """In the program that is started: writing beyond the limit fails as on a full disk."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
+FULL = "file.write@/step_:{}:*:no_space"  # a disk that has no room for checkpoints
 
 
 class Memory(support.Case):
@@ -93,35 +88,46 @@ class Memory(support.Case):
 class FailedSaves(support.Case):
     """A disk that refuses checkpoints and nothing else."""
 
-    def run_limited(self, run, *settings, ranks=1):
+    def run_with(self, fault, run, *settings, ranks=1):
+        """Exit code and messages of a run with a fault that was made on purpose."""
         process = self.start("train", "deck.yaml", *support.overrides(
             f"run.directory={run}", f"parallel.data={ranks}", *SETTINGS, *settings),
-            ranks=0 if ranks == 1 else ranks, preexec_fn=limit_files)
-        err = process.communicate(timeout=60)[1].decode()
+            ranks=0 if ranks == 1 else ranks, env={**os.environ, "HYPERSLAB_FAULT": fault})
+        err = process.communicate(timeout=90)[1].decode()
         return process.returncode, err
 
     def test_training_goes_on_until_too_many_fail_in_a_row(self):
-        for beside in ("true", "false"):
-            for ranks in (1, 2):
-                with self.subTest(beside=beside, ranks=ranks):
-                    run = f"failed{beside}{ranks}"
-                    code, err = self.run_limited(run, "checkpoint.every=4", "checkpoint.max_failures=3",
-                                                 f"checkpoint.async={beside}", ranks=ranks)
+        for beside, ranks in (("true", 1), ("false", 1), ("true", 2)):
+            with self.subTest(beside=beside, ranks=ranks):
+                run = f"failed{beside}{ranks}"
+                code, err = self.run_with(FULL.format(ranks - 1), run, "checkpoint.every=4",
+                                          "checkpoint.max_failures=3", f"checkpoint.async={beside}", ranks=ranks)
 
-                    self.assertEqual(code, 5, err)
-                    found = re.findall(r"checkpoint of step (\d+) was not saved: rank \d+: .*File too large.*; "
-                                       r"(\d) of checkpoint.max_failures 3 in a row", err)
-                    self.assertEqual(found, [("4", "1"), ("8", "2"), ("12", "3")], err)
-                    self.assertIn("3 saves in a row failed", err)
-                    self.assertEqual(list((self.folder / run / "checkpoints").glob("step_*")), [])
-                    trained = len(support.metrics(self.folder / run))
-                    self.assertIn(trained, range(12, 17), "with async the next save finds out")
+                self.assertEqual(code, 5, err)
+                found = re.findall(r"checkpoint of step (\d+) was not saved: rank \d+: .*No space left.*; "
+                                   r"(\d) of checkpoint.max_failures 3 in a row", err)
+                self.assertEqual(found, [("4", "1"), ("8", "2"), ("12", "3")], err)
+                self.assertIn("3 saves in a row failed", err)
+                self.assertEqual(list((self.folder / run / "checkpoints").glob("step_*")), [])
+                trained = len(support.metrics(self.folder / run))
+                self.assertIn(trained, range(12, 17), "beside training, the next save finds out")
 
     def test_the_last_save_must_succeed(self):
-        code, err = self.run_limited("last", "checkpoint.every=0")
+        code, err = self.run_with(FULL.format(0), "last", "checkpoint.every=0")
 
         self.assertEqual(code, 5, err)
         self.assertIn(f"checkpoint of step {STEPS} was not saved", err)
+
+    def test_a_save_that_succeeds_again_forgets_those_before(self):
+        once = FULL.replace("/step_", "/step_00000008").format(0)
+        code, err = self.run_with(f"{once},{once.replace('08:', '16:')}", "recovers", "checkpoint.every=4",
+                                  "checkpoint.max_failures=2")
+
+        self.assertEqual(code, 0, err)
+        self.assertEqual(err.count("1 of checkpoint.max_failures 2 in a row"), 2, err)
+        folder = self.folder / "recovers/checkpoints"
+        self.assertEqual(sorted(path.name for path in folder.glob("step_*")),
+                         ["step_00000032", "step_00000036", "step_00000040"])
 
 
 if __name__ == "__main__":
