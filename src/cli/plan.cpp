@@ -143,6 +143,22 @@ void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::
              ranks_text(parallel.data * parallel.tensor));
 }
 
+/// What all ranks write, and what that takes of the memory of hosts.
+void print_checkpoint(const train::Config& config, const std::vector<plan::Plan>& plans) {
+  std::size_t most = 0;
+  std::size_t sum = 0;
+  for (const plan::Plan& plan : plans) {
+    most = std::max(most, plan.checkpoint_bytes);
+    sum += plan.checkpoint_bytes *
+           static_cast<std::size_t>(config.parallel.data * config.parallel.tensor);
+  }
+  const Unit unit = byte_unit(static_cast<double>(sum));
+  fmt::print(
+      "checkpoint    {} {}, of a rank at most {} {}{}\n\n", in(unit, static_cast<double>(sum)),
+      unit.name, in(unit, static_cast<double>(most)), unit.name,
+      config.checkpoint.async ? ", which its host's memory holds while they are written" : "");
+}
+
 /// What a member of a group of `size` sends if collectives go around a ring.
 double bytes_sent(const comm::Traffic& traffic, int size) {
   const auto bytes = [&](comm::Call call) {
@@ -229,9 +245,9 @@ void require_usable(const Arguments& args) {
   }
 }
 
-/// Of a checkpoint: masters and optimizer state, each written by one data rank, all at once.
-double save_seconds(const Arguments& args, const train::Config& config,
-                    const std::vector<plan::Plan>& plans, const plan::MachineFile& machine) {
+/// Of a checkpoint, which all ranks write at once.
+double save_seconds(const Arguments& args, const std::vector<plan::Plan>& plans,
+                    const plan::MachineFile& machine) {
   if (args.has("save-seconds")) return args.get<double>("save-seconds");
   if (machine.storage_bytes_per_second <= 0) {
     throw Error(ExitCode::usage, fmt::format("the machine file of {} does not say "
@@ -239,9 +255,8 @@ double save_seconds(const Arguments& args, const train::Config& config,
                                              machine.name));
   }
   std::size_t most = 0;
-  for (const plan::Plan& plan : plans) most = std::max(most, plan.memory.optimizer);
-  const int writers = config.parallel.zero > 0 ? 1 : config.parallel.data;
-  return static_cast<double>(most) / writers / machine.storage_bytes_per_second;
+  for (const plan::Plan& plan : plans) most = std::max(most, plan.checkpoint_bytes);
+  return static_cast<double>(most) / machine.storage_bytes_per_second;
 }
 
 /// The deck for the ranks and the device that are asked for, not those that are here.
@@ -331,6 +346,7 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   constexpr int kSimulatedSteps = 2;
   const std::vector<plan::Plan> plans = make_plans(config, training, machine ? kSimulatedSteps : 0);
   print_memory(parallel, plans);
+  if (training) print_checkpoint(config, plans);
   print_work(config, plans);
   nlohmann::ordered_json out = {{"layout", mesh::describe(parallel)},
                                 {"ranks", parallel.ranks()},
@@ -340,7 +356,7 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
     print_prediction(config, predicted, *machine);
     out.update(to_json(config, predicted, *machine));
     if (args.has("mtbf-hours")) {
-      print_interval(plan::checkpoint_interval(save_seconds(args, config, plans, *machine),
+      print_interval(plan::checkpoint_interval(save_seconds(args, plans, *machine),
                                                args.get<double>("mtbf-hours"), parallel.ranks()),
                      predicted.step.seconds);
     }

@@ -33,6 +33,7 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
   plan.operations.resize(static_cast<std::size_t>(listed_steps));
   run(trainer, options, listed_steps > 0 ? plan.operations.data() : nullptr);
   plan.memory = trainer.memory_plan();
+  plan.checkpoint_bytes = trainer.checkpoint_bytes();
   plan.ledger = trainer.context().ledger();
   for (const comm::Communicator* group : mesh.groups())
     plan.traffic[group->role()] = group->traffic();

@@ -47,7 +47,7 @@ std::unique_ptr<train::SnapshotBuffer> make_buffer(const Start& start, train::Tr
   const io::CheckpointConfig& config = start.config.checkpoint;
   if (!config.async || (config.every == 0 && config.memory_every == 0)) return nullptr;
   comm::World& world = start.world;
-  const std::size_t mine = train::snapshot_bytes(trainer.slabs_in_place());
+  const std::size_t mine = trainer.checkpoint_bytes();
   const auto most = static_cast<double>(world.max(static_cast<std::int64_t>(mine)));
   const auto free = static_cast<double>(device_memory(Device::cpu).free);
   const bool fits =
@@ -229,7 +229,8 @@ void CheckpointPolicy::take(const SaveOutcome& outcome) {
   parts_.records.finish_line();
   const io::CheckpointConfig& config = parts_.start.config.checkpoint;
   if (outcome.is_saved()) {
-    log::info(fmt::format("checkpoint of step {} in {}", outcome.step, parts_.start.checkpoints));
+    log::info(fmt::format("checkpoint of step {} in {}, after {:.1f} s", outcome.step,
+                          parts_.start.checkpoints, outcome.seconds));
   } else if (!outcome.failure.empty()) {
     log::warn(fmt::format("{}; {} of checkpoint.max_failures {} in a row", outcome.failure,
                           failures_, config.max_failures));

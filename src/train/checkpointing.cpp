@@ -81,6 +81,19 @@ std::vector<io::Slab> Trainer::gradient_slabs() {
   return fetch(views_of({{"gradient/", &stage_.params().trained(), strategy_->gradients()}}));
 }
 
+std::size_t Trainer::checkpoint_bytes() const {
+  std::size_t bytes = 0;
+  for (const Stored& source : stored()) {
+    for (const param::ParamSlab& slab : param::owned_slabs(*source.group, source.values)) {
+      if (!source.holds(*slab.param)) continue;
+      const std::size_t each =
+          is_narrow(slab.data.dtype()) ? sizeof(float) : size_of(slab.data.dtype());
+      bytes += SnapshotBuffer::place_bytes(static_cast<std::size_t>(slab.data.numel()) * each);
+    }
+  }
+  return bytes;
+}
+
 Snapshot Trainer::snapshot(SnapshotBuffer& buffer) {
   Snapshot taken = buffer.take(*ctx_, slabs_in_place());
   snapshot_ready_ = taken.ready;

@@ -14,26 +14,22 @@ constexpr std::size_t kAlignment = 256;
 
 }  // namespace
 
-std::size_t snapshot_bytes(const std::vector<io::Slab>& slabs) {
-  std::size_t bytes = 0;
-  for (const io::Slab& slab : slabs) {
-    if (slab.owner == nullptr) bytes += round_up(slab.data.bytes(), kAlignment);
-  }
-  return bytes;
-}
+std::size_t SnapshotBuffer::place_bytes(std::size_t bytes) { return round_up(bytes, kAlignment); }
 
 SnapshotBuffer::SnapshotBuffer(Device device, std::size_t bytes)
     : memory_(device, bytes), stream_(device, HostWork::by_thread) {}
 
 Snapshot SnapshotBuffer::take(Context& ctx, std::vector<io::Slab> slabs) {
-  require(snapshot_bytes(slabs) <= memory_.bytes(), "a snapshot is larger than its buffer");
   stream_.wait(ctx.stream().record());
-  auto* next = static_cast<std::byte*>(memory_.data());
+  auto* const begin = static_cast<std::byte*>(memory_.data());
+  std::size_t used = 0;
   for (io::Slab& slab : slabs) {
     if (slab.owner != nullptr) continue;  // a copy already
-    const View copied(next, slab.data.dtype(), Device::cpu, slab.part.count);
+    const std::size_t end = used + place_bytes(slab.data.bytes());
+    require(end <= memory_.bytes(), "a snapshot is larger than its buffer");
+    const View copied(begin + used, slab.data.dtype(), Device::cpu, slab.part.count);
     if (slab.data.numel() > 0) copy(stream_, slab.data, copied);
-    next += round_up(slab.data.bytes(), kAlignment);
+    used = end;
     slab.data = copied;
   }
   return {std::move(slabs), stream_.record()};

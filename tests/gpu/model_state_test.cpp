@@ -112,6 +112,30 @@ parity::LayoutTrace trace(const Overrides& overrides) {
   return parity::trace_layout(world(), test::read_model(kDeck, overrides), kSteps);
 }
 
+/// A copy that later steps could change would not have the bits of a run that stops there.
+TEST_P(GpuModelBits, CheckpointsBesideTrainingHoldTheirStep) {
+  const test::TempFolder folder;
+  const std::string beside = folder.path() + "/beside";
+  const std::string within = folder.path() + "/within";
+  const std::string stopped = folder.path() + "/stopped";
+  const Overrides often =
+      GetParam().overrides + Overrides{"checkpoint.every=2", "checkpoint.keep=all"};
+
+  train_in(beside, often, 0);
+  train_in(within, often + Overrides{"checkpoint.async=false"}, 0);
+  train_in(stopped, GetParam().overrides, kStop);
+
+  for (const std::int64_t step : {2, 4, 6, 8, 9}) {
+    const io::CheckpointReader found(beside + "/checkpoints", step);
+    EXPECT_TRUE(found.verify().empty()) << step;
+    EXPECT_TRUE(tensors_of(found) ==
+                tensors_of(io::CheckpointReader(within + "/checkpoints", step)))
+        << "other bits in step " << step;
+  }
+  EXPECT_TRUE(tensors_of(io::CheckpointReader(beside + "/checkpoints", kStop)) ==
+              tensors_of(io::CheckpointReader(stopped + "/checkpoints", kStop)));
+}
+
 TEST_P(GpuModelBits, RecomputationGivesTheSameGradients) {
   const Overrides& model = GetParam().overrides;
   const parity::LayoutTrace none = trace(model + Overrides{"memory.recompute=none"});

@@ -25,7 +25,7 @@ TEST(Snapshot, HoldsTheStateOfItsStepWhileTheNextStepsRun) {
   const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, 0);
   SmallRun run(config, mesh, 0);
   Trainer& trainer = run.trainer();
-  SnapshotBuffer buffer(Device::cpu, snapshot_bytes(trainer.slabs_in_place()));
+  SnapshotBuffer buffer(Device::cpu, trainer.checkpoint_bytes());
   Context ctx(Device::cpu);
   for (std::int64_t step = 1; step <= 6; step += 2) {
     run.step(step);

@@ -19,7 +19,8 @@ struct Plan {
   std::vector<std::pair<std::string, Allocation>> allocations;  ///< with the arena's name
   std::vector<std::pair<std::string, Shape>> parameters;        ///< of this rank
   std::map<comm::GroupRole, comm::Traffic> traffic;             ///< of one step, by group
-  std::vector<OperationList> operations;                        ///< of each listed step, in order
+  std::size_t checkpoint_bytes = 0;       ///< that this rank writes of a checkpoint
+  std::vector<OperationList> operations;  ///< of each listed step, in order
 };
 /// `listed_steps`: how many steps' operations to list.
 [[nodiscard]] Plan make_plan(const train::Config& config, const train::TrainerOptions& options,

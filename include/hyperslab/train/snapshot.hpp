@@ -22,6 +22,8 @@ class SnapshotBuffer {
  public:
   /// Throws OutOfMemory.
   SnapshotBuffer(Device device, std::size_t bytes);
+  /// What a slab of so many bytes takes of it.
+  [[nodiscard]] static std::size_t place_bytes(std::size_t bytes);
 
   /// Copies beside what is enqueued on the compute stream from now on; slabs that own their data
   /// stay as they are. The snapshot before is gone, so nobody may read it any more. Throws
@@ -32,8 +34,5 @@ class SnapshotBuffer {
   PinnedBuffer memory_;
   Stream stream_;
 };
-
-/// Bytes that a SnapshotBuffer needs for the slabs.
-[[nodiscard]] std::size_t snapshot_bytes(const std::vector<io::Slab>& slabs);
 
 }  // namespace hyperslab::train

@@ -132,6 +132,8 @@ class Trainer {
   /// The same where it lies, on the device as well. fetch() copies a part of it to the host.
   [[nodiscard]] std::vector<io::Slab> slabs_in_place();
   [[nodiscard]] std::vector<io::Slab> fetch(std::span<const io::Slab> slabs);
+  /// What slabs() hold, in whole places of a SnapshotBuffer.
+  [[nodiscard]] std::size_t checkpoint_bytes() const;
   /// slabs() as they are after the newest step, copied beside the next one: its update waits until
   /// they are.
   [[nodiscard]] Snapshot snapshot(SnapshotBuffer& buffer);
