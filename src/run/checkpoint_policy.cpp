@@ -9,9 +9,9 @@
 #include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
-#include "hyperslab/core/profiler.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/train/setup.hpp"
+#include "snapshot_room.hpp"
 
 namespace hyperslab::run {
 
@@ -28,56 +28,11 @@ std::vector<std::int64_t> abandoned_steps(const Start& start, std::int64_t first
   return abandoned;
 }
 
-namespace {
-
-constexpr double kMebibyte = 1 << 20;
-constexpr double kMostOfFreeMemory = 0.5;
-
-/// How often the memory of a host holds the state of its ranks at once: the snapshot, and in
-/// memory_directory the newest checkpoint beside the one before, of its own ranks and of another
-/// host's.
-int copies_in_memory(const io::CheckpointConfig& config, const comm::World& world) {
-  if (config.memory_every == 0) return 1;
-  return world.local_size() < world.size() ? 5 : 3;
-}
-
-/// Memory for the snapshots of a run that saves on its way beside training. Null if it does not, or
-/// if the ranks of a host would together take more than half of the memory that is free there.
-std::unique_ptr<train::SnapshotBuffer> make_buffer(const Start& start, train::Trainer& trainer) {
-  const io::CheckpointConfig& config = start.config.checkpoint;
-  if (!config.async || (config.every == 0 && config.memory_every == 0)) return nullptr;
-  comm::World& world = start.world;
-  const std::size_t mine = trainer.checkpoint_bytes();
-  const auto most = static_cast<double>(world.max(static_cast<std::int64_t>(mine)));
-  const auto free = static_cast<double>(device_memory(Device::cpu).free);
-  const bool fits =
-      copies_in_memory(config, world) * most * world.local_size() <= kMostOfFreeMemory * free;
-  const std::string short_of =
-      fits ? ""
-           : fmt::format("host {} has {:.0f} MiB free, half of which is less than {} x {:.0f} MiB",
-                         world.host(), free / kMebibyte,
-                         copies_in_memory(config, world) * world.local_size(), most / kMebibyte);
-  const std::vector<std::string> all = world.all_gather(short_of);
-  const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
-  if (first == all.end()) {
-    return std::make_unique<train::SnapshotBuffer>(trainer.context().device(), mine);
-  }
-  if (start.is_first()) {
-    log::warn(
-        fmt::format("checkpoints are written within steps, in pieces, not beside training: "
-                    "{} (checkpoint.async: false says so too)",
-                    *first));
-  }
-  return nullptr;
-}
-
-}  // namespace
-
 CheckpointPolicy::CheckpointPolicy(Parts parts, std::int64_t first_step)
     : parts_(std::move(parts)),
       first_step_(first_step),
       finite_(first_step),
-      buffer_(make_buffer(parts_.start, parts_.trainer)),
+      buffer_(make_snapshot_buffer(parts_.start, parts_.trainer)),
       writer_(parts_.start.world, parts_.start.checkpoints) {}
 
 void CheckpointPolicy::add(const ops::StepResult& result) {

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the memory of hosts has room for copies of the state that is saved beside training.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "hyperslab/train/trainer.hpp"
+#include "start.hpp"
+
+namespace hyperslab::run {
+
+/// What checkpoints beside training take of a host.
+struct SnapshotRoom {
+  std::string host;
+  std::int64_t bytes = 0;  ///< of a copy of a rank's state, the most of all ranks
+  int ranks = 1;           ///< of the host
+  int copies = 1;          ///< of each rank's state at once
+  std::int64_t free_bytes = 0;
+};
+/// Empty if half of what is free is enough, else what is missing where.
+[[nodiscard]] std::string shortage(const SnapshotRoom& room);
+
+/// How often the memory of a host holds the state of a rank at once: the copy that is written, and
+/// with checkpoint.memory_every the newest checkpoint in memory beside the one before, of its own
+/// ranks and, of several hosts, of another host's.
+[[nodiscard]] int copies_in_memory(const io::CheckpointConfig& config, bool has_other_hosts);
+
+/// The buffer of this rank if its run saves on the way beside training; null if the deck does not
+/// want that, or, with a warning, if a host has no room. Collective, alike on all ranks.
+[[nodiscard]] std::unique_ptr<train::SnapshotBuffer> make_snapshot_buffer(const Start& start,
+                                                                          train::Trainer& trainer);
+
+}  // namespace hyperslab::run
