@@ -161,8 +161,24 @@ void CheckpointPolicy::poll() {
 }
 
 void CheckpointPolicy::wait_for_save() {
+  const double start = now_seconds();
   if (const auto outcome = writer_.finish()) take(*outcome);
+  tell_wait(now_seconds() - start);
   require_good_saves();
+}
+
+/// Rank 0 tells once that the disk is too slow for the deck.
+void CheckpointPolicy::tell_wait(double seconds) {
+  constexpr double kWorthTelling = 1;
+  const io::CheckpointConfig& config = parts_.start.config.checkpoint;
+  const bool is_at_end = newest_.step + config.every > parts_.data.last_step();
+  if (seconds < kWorthTelling || is_at_end || !parts_.start.is_first()) return;
+  if (std::exchange(wait_told_, true)) return;
+  parts_.records.finish_line();
+  log::warn(
+      fmt::format("training waited {:.1f} s for the checkpoint of step {}, which took {:.1f} "
+                  "s: its disk is too slow for checkpoint.every {}",
+                  seconds, newest_.step, newest_.seconds, config.every));
 }
 
 /// The disk has the checkpoints that count: a failure is told once.

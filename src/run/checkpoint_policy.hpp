@@ -64,6 +64,7 @@ class CheckpointPolicy {
   void take(const SaveOutcome& outcome);
   void take_of_memory(const SaveOutcome& outcome);
   void wait_for_save();
+  void tell_wait(double seconds);
   void require_good_saves() const;
   [[nodiscard]] std::optional<std::int64_t> newest_proven() const;
   [[nodiscard]] std::string advice_to_go_back() const;
@@ -75,6 +76,7 @@ class CheckpointPolicy {
   FiniteSteps finite_;
   std::unique_ptr<train::SnapshotBuffer> buffer_;  ///< null: saves are written at once
   CheckpointWriter writer_;
+  bool wait_told_ = false;
   bool memory_failed_ = false;  ///< which was told
   SaveOutcome newest_;          ///< of the newest save to the disk that ended
   int failures_ = 0;            ///< newest saves that storage refused
