@@ -100,6 +100,17 @@ std::set<std::int64_t> kept_steps(const std::vector<StepFolder>& steps, const Ke
   return kept;
 }
 
+std::vector<StepFolder> prunable_steps(const std::string& directory, const KeepPolicy& policy) {
+  if (policy.keep <= 0) return {};
+  std::vector<StepFolder> steps = complete_steps(directory);
+  const std::set<std::int64_t> kept = kept_steps(steps, policy);
+  const auto latest = latest_step(directory);
+  std::erase_if(steps, [&](const StepFolder& folder) {
+    return latest == folder.step || kept.contains(folder.step);
+  });
+  return steps;
+}
+
 }  // namespace
 
 std::string step_name(std::int64_t step) { return fmt::format("step_{:08d}", step); }
@@ -167,14 +178,16 @@ std::vector<std::int64_t> list_checkpoints(const std::string& directory) {
   return steps;
 }
 
+std::vector<std::int64_t> prunable_checkpoints(const std::string& directory,
+                                               const KeepPolicy& policy) {
+  std::vector<std::int64_t> found;
+  for (const StepFolder& folder : prunable_steps(directory, policy)) found.push_back(folder.step);
+  return found;
+}
+
 void prune_checkpoints(const std::string& directory, const KeepPolicy& policy) {
   remove_stale(directory);
-  if (policy.keep <= 0) return;
-  const std::vector<StepFolder> steps = complete_steps(directory);
-  const std::set<std::int64_t> kept = kept_steps(steps, policy);
-  const auto latest = latest_step(directory);
-  for (const StepFolder& folder : steps) {
-    if (latest == folder.step || kept.contains(folder.step)) continue;
+  for (const StepFolder& folder : prunable_steps(directory, policy)) {
     // Under another name first: a half-deleted step must never look like a complete one.
     const std::string doomed = free_temporary(directory, step_name(folder.step));
     const bool removed = attempt([&] {

@@ -3,6 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "checkpoint_diff.hpp"
+#include "checkpoint_prune.hpp"
 #include "exchange.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "merge.hpp"
@@ -38,28 +44,35 @@ bool look_at(const std::string& action, const std::vector<std::string>& director
   return sound;
 }
 
-void exchange(comm::World& world, const std::string& action, const Arguments& args) {
+/// False if checkpoints differ.
+bool exchange(comm::World& world, const std::string& action, const Arguments& args) {
   if (world.size() > 1) {
     throw Error(ExitCode::usage, "checkpoint " + action +
                                      " runs on one rank; start it without "
                                      "mpirun")
         .on_all_ranks();
   }
-  if (action == "export") return export_checkpoint(args);
-  if (action == "quantize") return quantize_checkpoint(world, args);
-  action == "merge" ? merge_checkpoint(args) : import_checkpoint(world, args);
+  if (action == "diff") return diff_checkpoints(args);
+  if (action == "export") export_checkpoint(args);
+  if (action == "import") import_checkpoint(world, args);
+  if (action == "merge") merge_checkpoint(args);
+  if (action == "prune") prune_checkpoints(world, args);
+  if (action == "quantize") quantize_checkpoint(world, args);
+  return true;
 }
 
 }  // namespace
 
 Arguments checkpoint_arguments() {
   Arguments args(
-      "usage: hyperslab checkpoint info|verify DIR... | export DIR --output FOLDER [options] | "
+      "usage: hyperslab checkpoint info|verify DIR... | diff A B [--all] | prune DIR --keep N "
+      "[--keep-every N] [--dry-run] | export DIR --output FOLDER [options] | "
       "import FOLDER --output DIR [--deck DECK | --dropout P | --base DIR] | merge DIR --output "
       "DIR "
       "[--base DIR] | quantize DIR --weights int8|int4 --output DIR [--group N] [--activations A] "
       "[--calibrate N] shows what checkpoints hold, checks "
-      "every block and that every tensor is covered exactly once, makes a folder of transformers "
+      "every block and that every tensor is covered exactly once, says how two differ (code 4 if "
+      "they do), removes old ones of a run that is not running, makes a folder of transformers "
       "(GPT2LMHeadModel, LlamaForCausalLM), or makes a checkpoint of such a folder, with a "
       "deck.yaml that trains from its weights (checkpoint.initial) in DIR/run. Adapters leave as a "
       "folder of PEFT (LoRA) and come in from one, for the base that --base names; merge adds them "
@@ -69,6 +82,8 @@ Arguments checkpoint_arguments() {
   args.positional("DIR", true);
   add_exchange_options(args);
   add_quantize_options(args);
+  add_diff_options(args);
+  add_prune_options(args);
   return args;
 }
 
@@ -76,14 +91,16 @@ ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& argu
   Arguments args = checkpoint_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const std::string action = args.list("ACTION").front();
-  if (action == "export" || action == "import" || action == "merge" || action == "quantize") {
-    exchange(world, action, args);
-    return ExitCode::ok;
+  constexpr std::array<std::string_view, 6> kOfOneRank = {"diff",  "export", "import",
+                                                          "merge", "prune",  "quantize"};
+  if (std::ranges::find(kOfOneRank, action) != kOfOneRank.end()) {
+    return exchange(world, action, args) ? ExitCode::ok : ExitCode::checkpoint;
   }
   if (action != "info" && action != "verify") {
     throw Error(ExitCode::usage,
                 "checkpoint: there is no action '" + action +
-                    "'; the actions are info, verify, export, import, merge and quantize")
+                    "'; the actions are info, verify, diff, prune, export, import, merge and "
+                    "quantize")
         .on_all_ranks();
   }
   bool sound = true;

@@ -130,7 +130,7 @@ Import describe_import(comm::World& world, const Arguments& args, const std::str
 std::string only_folder(const Arguments& args) {
   const std::vector<std::string> folders = args.list("DIR");
   if (folders.size() > 1)
-    refuse("checkpoint: export, import, merge and quantize take one folder at a time");
+    refuse("checkpoint: export, import, merge, prune and quantize take one folder at a time");
   return folders.front();
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "deck_changes.hpp"
+#include "hyperslab/run/deck_changes.hpp"
 
 #include <fmt/format.h>
 

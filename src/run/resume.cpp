@@ -8,7 +8,7 @@
 #include <string>
 
 #include "algorithms.hpp"
-#include "deck_changes.hpp"
+#include "hyperslab/run/deck_changes.hpp"
 #include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"

@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "deck_changes.hpp"
+#include "hyperslab/run/deck_changes.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "support/temp_folder.hpp"

@@ -73,6 +73,9 @@ struct KeepPolicy {
   std::vector<std::int64_t> abandoned = {};
 };
 
+/// The complete steps, ascending, that neither the policy nor `latest` keeps.
+[[nodiscard]] std::vector<std::int64_t> prunable_checkpoints(const std::string& directory,
+                                                             const KeepPolicy& policy);
 /// Removes complete steps that neither the policy nor `latest` keeps, and stale .tmp folders.
 /// Damaged folders stay, so that their owner can look at them. What cannot be removed stays, with
 /// one warning. Rank 0 only; nothing is thrown for what the disk does.
