@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 std::string checkpoints_of(const std::string& path) {
   std::error_code ignored;
   const std::string inside = path + "/checkpoints";
-  const std::string directory = fs::is_directory(inside, ignored) ? inside : path;
+  std::string directory = fs::is_directory(inside, ignored) ? inside : path;
   if (fs::is_directory(directory, ignored)) return directory;
   throw Error(ExitCode::checkpoint, path + ": is no directory of checkpoints");
 }
@@ -63,7 +63,8 @@ void add_prune_options(Arguments& args) {
 
 void prune_checkpoints(comm::World& world, const Arguments& args) {
   io::KeepPolicy policy;
-  if (!args.has("keep") || (policy.keep = args.get<std::int64_t>("keep")) < 2) {
+  policy.keep = args.has("keep") ? args.get<std::int64_t>("keep") : 0;
+  if (policy.keep < 2) {
     throw Error(ExitCode::usage, "checkpoint prune needs --keep N with N of 2 or more");
   }
   policy.keep_every = args.get<std::int64_t>("keep-every");
