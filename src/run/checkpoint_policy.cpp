@@ -112,7 +112,7 @@ io::CheckpointMeta CheckpointPolicy::meta_of(std::int64_t step) const {
 
 /// Rank 0, after the step was saved.
 void CheckpointPolicy::prune(std::int64_t step) {
-  const Pause pause(parts_.start.world.activity());
+  const Pause pause(parts_.start.world.activity(), "removing old checkpoints");
   const io::CheckpointConfig& config = parts_.start.config.checkpoint;
   std::erase(parts_.abandoned, step);
   io::prune_checkpoints(parts_.start.checkpoints,

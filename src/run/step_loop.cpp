@@ -7,6 +7,7 @@
 #include <csignal>
 #include <string>
 
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/optim/schedule.hpp"
 
@@ -45,6 +46,7 @@ std::int64_t StepLoop::run() {
 
 void StepLoop::one_step(std::int64_t step) {
   step_ = step;
+  fault::set_step(step);
   const train::Config& config = parts_.start.config;
   train::Trainer::StepArgs args;
   args.step = step;

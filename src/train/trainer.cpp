@@ -6,6 +6,7 @@
 
 #include "group_meter.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/loss.hpp"
@@ -13,6 +14,7 @@
 #include "hyperslab/optim/component.hpp"
 #include "hyperslab/pipeline/validate.hpp"
 #include "hyperslab/train/batch_feed.hpp"
+#include "spoil.hpp"
 #include "stage_worker.hpp"
 #include "stages.hpp"
 #include "step_records.hpp"
@@ -227,12 +229,15 @@ void Trainer::train(const StepArgs& args, const SlotTokens& tokens) {
   strategy_->begin_step();
   run_program(args, tokens, true);
   strategy_->finish(*ctx_);
+  spoil_gradients(*ctx_, *strategy_);
+  fault::reach("step.optimizer");
   const bool alone = mesh_.world_group().size() == 1;
   timeline_.begin_update(*ctx_);
   update_.run(*ctx_, options_.graphs && alone, [&] {
     finalize();
     update();
   });
+  spoil_parameters(*ctx_, stage_.params().trained());
   strategy_->report_waits(*ctx_);
   if (args.traced) executor_->finish(*ctx_);  // so that the ends of all transfers are in the trace
   end();
