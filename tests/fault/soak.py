@@ -87,17 +87,18 @@ class Soak:
 
     def hit(self, job):
         """Kills something at a random moment; what it was."""
-        time.sleep(self.draw.uniform(0.05, 3))
         kind = self.draw.choice(("rank", "rank", "rank", "all", "mpirun"))
+        seconds = self.draw.uniform(0, 3)
+        victim = self.draw.randrange(self.args.ranks)
+        mpirun = job.process.pid
         try:
-            ranks = fault_support.processes_of(job.process.pid)
-            if kind == "mpirun":
-                os.kill(job.process.pid, signal.SIGKILL)
-            elif ranks:
-                for rank in ranks if kind == "all" else [self.draw.choice(ranks)]:
-                    os.kill(rank, signal.SIGKILL)
-        except (OSError, FileNotFoundError):
-            kind = "too late"
+            support.wait_until(lambda: len(fault_support.processes_of(mpirun)) >= self.args.ranks, 60)
+            time.sleep(seconds)
+            ranks = fault_support.processes_of(mpirun)
+            for process in {"mpirun": [mpirun], "all": ranks, "rank": ranks[victim:victim + 1]}[kind]:
+                os.kill(process, signal.SIGKILL)
+        except OSError:
+            kind = "ended before"
         return kind
 
     def round(self):
