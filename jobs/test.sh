@@ -17,7 +17,7 @@ not_slow=(-LE "slow|repository")
 tidy_all=0
 while (($# > 0)); do
   case $1 in
-    --slow) not_slow=(-LE repository) ;;
+    --slow) not_slow=(-LE "repository|soak") ;;
     --tidy) tidy_all=1 ;;
     --no-install) HYPERSLAB_NO_INSTALL=1 ;;
     -h | --help)

@@ -12,6 +12,7 @@
 #include "files/atomic_file.hpp"
 #include "hyperslab/comm/agree.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/core/log.hpp"
 
@@ -187,18 +188,21 @@ void save_checkpoint(comm::Peers& peers, const std::string& directory, const Che
       return total + std::stoull(text);
     };
     if (!first) return "";
+    fault::reach("checkpoint.prepare");
     return prepare_step(
         directory, name,
         std::accumulate(sizes.begin(), sizes.end(), bytes_of(meta.vocabulary), sum));
   };
   temporary = comm::agree_and_gather(peers, make_room, removes).front();
   const auto write_mine = [&] {
+    fault::reach("checkpoint.write");
     const RankFileHead head{meta.step, peers.rank(), meta.layout};
     return table_text(write_rank_file(temporary, head, slabs, options));
   };
   const auto tables = comm::agree_and_gather(peers, write_mine, removes);
   const auto commit = [&] {
     if (!first) return;
+    fault::reach("checkpoint.commit");
     Manifest manifest = merged_manifest(meta, tables, options.block_bytes);
     manifest.vocabulary = write_vocabulary(temporary, meta.vocabulary);
     publish(directory, temporary, name, manifest);

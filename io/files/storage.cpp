@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "hyperslab/core/fault.hpp"
+#include "hyperslab/core/storage_call.hpp"
 
 namespace hyperslab::io::storage {
 namespace {
@@ -40,6 +41,7 @@ CallError::CallError(const std::string& path, const char* what, int error_number
       error_number_(error_number) {}
 
 File File::create(const std::string& path) {
+  const StorageCall call("creating", path);
   before(kCreate, path, "creating it failed");
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) fail(path, "creating it failed", errno);
@@ -47,6 +49,7 @@ File File::create(const std::string& path) {
 }
 
 File File::open(const std::string& path) {
+  const StorageCall call("opening", path);
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail(path, "opening it failed", errno);
   File file(path, fd);
@@ -59,6 +62,7 @@ File File::open(const std::string& path) {
 }
 
 File File::open_or_create(const std::string& path) {
+  const StorageCall call("opening", path);
   before(kCreate, path, "opening it failed");
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd < 0) fail(path, "opening it failed", errno);
@@ -70,6 +74,7 @@ File::~File() {
 }
 
 void File::set_size(std::uint64_t bytes) {
+  const StorageCall call("setting the size of", path_);
   before(kResize, path_, "setting its size failed");
   if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) {
     fail(path_, "setting its size failed", errno);
@@ -77,12 +82,14 @@ void File::set_size(std::uint64_t bytes) {
 }
 
 void File::reserve(std::uint64_t bytes) {
+  const StorageCall call("reserving room for", path_);
   before(kReserve, path_, "reserving room failed");
   const int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
   if (error != 0) fail(path_, "reserving room failed", error);
 }
 
 void File::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
+  const StorageCall call("writing", path_);
   const auto* next = static_cast<const char*>(data);
   while (bytes > 0) {
     const int injected = fault::at(kWrite, path_);
@@ -99,6 +106,7 @@ void File::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
 }
 
 std::size_t File::read_at(std::uint64_t offset, void* data, std::size_t bytes) const {
+  const StorageCall call("reading", path_);
   std::size_t total = 0;
   while (total < bytes) {
     const ssize_t done = ::pread(fd_, static_cast<char*>(data) + total, bytes - total,
@@ -123,6 +131,7 @@ bool File::is_removed() const {
 }
 
 void File::sync() {
+  const StorageCall call("syncing", path_);
   before(kSync, path_, "fsync failed");
   if (::fsync(fd_) != 0) fail(path_, "fsync failed", errno);
 }
@@ -132,6 +141,7 @@ void File::close() {
 }
 
 void make_folder(const std::string& path) {
+  const StorageCall call("making", path);
   before(kMakeFolder, path, "making the folder failed");
   std::error_code error;
   fs::create_directories(path, error);
@@ -139,6 +149,7 @@ void make_folder(const std::string& path) {
 }
 
 void sync_folder(const std::string& path) {
+  const StorageCall call("syncing", path);
   before(kSyncFolder, path, "fsync of the folder failed");
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0 && errno == EACCES) return;  // it may be written, but not read
@@ -149,12 +160,14 @@ void sync_folder(const std::string& path) {
 }
 
 void rename(const std::string& from, const std::string& to) {
+  const StorageCall call("renaming", from);
   const std::string what = "renaming it to " + to + " failed";
   before(kRename, from, what.c_str());
   if (std::rename(from.c_str(), to.c_str()) != 0) fail(from, what.c_str(), errno);
 }
 
 bool exchange(const std::string& a, const std::string& b) {
+  const StorageCall call("exchanging", a);
   const std::string what = "exchanging it with " + b + " failed";
   const int injected = fault::at(kRename, a);
   if (injected == EINVAL) return false;
@@ -177,6 +190,7 @@ void remove_tree(const std::string& path) {
     std::ranges::sort(entries);
     for (const std::string& entry : entries) remove_tree(entry);
   }
+  const StorageCall call("removing", path);
   before(kRemove, path, "removing it failed");
   fs::remove(path, error);
   if (error) fail(path, "removing it failed", error.value());

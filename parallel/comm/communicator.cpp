@@ -11,6 +11,7 @@
 #include "flight_recorder.hpp"
 #include "hyperslab/comm/component.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/operation_list.hpp"
 
 namespace hyperslab::comm {
@@ -141,6 +142,7 @@ Ticket Communicator::open(Stream& after, Call call, std::size_t bytes) {
     refuse(name_of(call), fmt::format("ticket {}, {} operations ago, was not waited for",
                                       slot.ticket, kMaxUnderWay));
   }
+  if (after.device() != Device::meta) fault::reach("collective.call");
   await(after);
   record(after, call, bytes);
   slot = {next_ticket_, call, after.device(), now_seconds(), static_cast<std::int64_t>(bytes)};

@@ -4,16 +4,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstring>
 #include <iterator>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
+
+#include "hyperslab/core/storage_call.hpp"
 
 namespace hyperslab::comm {
 namespace {
 
 constexpr double kFirstStepFactor = 3;
+constexpr double kPauseFactor = 10;
 constexpr std::size_t kMostListed = 4;  // ranks and calls in the line
 
 using Ranks = std::vector<int>;
@@ -35,6 +39,7 @@ std::string whereabouts(const Status& status) {
   const bool passes = status.phase == Phase::forward || status.phase == Phase::backward;
   if (status.phase != Phase::other) text += fmt::format(", {}", hyperslab::name_of(status.phase));
   if (passes && status.microbatch >= 0) text += fmt::format(" of microbatch {}", status.microbatch);
+  if (status.task[0] != 0) text += fmt::format(", {}", status.task.data());
   if (status.awaited_step > 0) {
     text += fmt::format(", waiting for the device to end step {}", status.awaited_step);
   }
@@ -186,15 +191,19 @@ std::string causes_of(std::span<const Peer> peers, const Findings& found) {
   return listed(peers, found.all, "is");
 }
 
-/// The time since any rank got something done, or left; infinite if none takes part.
-double standstill(std::span<const Peer> peers, const Limits& limits, double now) {
+bool answers(const Peer& peer, const Limits& limits, double now) {
+  return peer.link == Link::connected && now - peer.heard <= limits.silence;
+}
+
+/// If no rank has moved for as long as it may: how long none did at least.
+std::optional<double> standstill(std::span<const Peer> peers, const Limits& limits, double now) {
+  if (std::ranges::none_of(peers, takes_part)) return {};
   double least = std::numeric_limits<double>::infinity();
-  if (std::ranges::none_of(peers, takes_part)) return least;
   for (const Peer& peer : peers) {
     if (peer.link == Link::none) continue;
-    const bool pauses =
-        peer.link == Link::connected && peer.status.pauses && now - peer.heard <= limits.silence;
-    least = std::min(least, pauses ? 0 : now - peer.moved);
+    const double longest = longest_standstill(peers, peer, limits, now);
+    if (now - peer.moved < longest) return {};
+    least = std::min(least, longest);
   }
   return least;
 }
@@ -222,6 +231,10 @@ Status Status::of(FlightRecorders& recorders) {
   status.microbatch = activity.microbatch.load(std::memory_order_relaxed);
   status.phase = activity.phase.load(std::memory_order_relaxed);
   status.pauses = activity.pauses.load(std::memory_order_relaxed) > 0;
+  std::string task = oldest_storage_call();
+  const char* const pause = activity.pause.load(std::memory_order_relaxed);
+  if (task.empty() && status.pauses && pause != nullptr) task = pause;
+  std::memcpy(status.task.data(), task.data(), std::min(task.size(), kMostOfTask - 1));
   status.groups = static_cast<std::uint8_t>(recorders.snapshot(status.calls));
   return status;
 }
@@ -232,18 +245,24 @@ void Peer::update(const Status& reported, double now) {
   status = reported;
 }
 
-double longest_standstill(std::span<const Peer> peers, const Limits& limits) {
-  const bool first = std::ranges::any_of(
-      peers, [](const Peer& peer) { return takes_part(peer) && peer.status.ended_step == 0; });
+double longest_standstill(std::span<const Peer> peers, const Peer& of, const Limits& limits,
+                          double now) {
+  if (of.status.pauses && answers(of, limits, now)) return kPauseFactor * limits.timeout;
+  // What a rank told before it fell silent says nothing of the others' steps.
+  const bool some_ended = std::ranges::any_of(
+      peers, [](const Peer& peer) { return takes_part(peer) && peer.status.ended_step > 0; });
+  const bool first = std::ranges::any_of(peers, [&](const Peer& peer) {
+    const bool counts = takes_part(peer) && (!some_ended || answers(peer, limits, now));
+    return counts && peer.status.ended_step == 0;
+  });
   return limits.timeout * (first ? kFirstStepFactor : 1);
 }
 
 Diagnosis diagnose(std::span<const Peer> peers, const Limits& limits, double now) {
   Diagnosis diagnosis;
   const bool broken = is_broken(peers, limits, now);
-  const double still = standstill(peers, limits, now);
-  diagnosis.ends_job =
-      broken || (std::isfinite(still) && still >= longest_standstill(peers, limits));
+  const std::optional<double> still = standstill(peers, limits, now);
+  diagnosis.ends_job = broken || still.has_value();
   if (!diagnosis.ends_job) return diagnosis;
   const Findings found = sort_ranks(peers, limits, now);
   if (broken) {
@@ -255,8 +274,7 @@ Diagnosis diagnose(std::span<const Peer> peers, const Limits& limits, double now
   diagnosis.line = fmt::format(
       "no rank got anything done for {:g} s: {}{}{}; the job ends (longer pauses: "
       "run.hang_timeout_seconds, now {:g})",
-      longest_standstill(peers, limits), causes_of(peers, found), waits_of(found),
-      failures_of(peers), limits.timeout);
+      *still, causes_of(peers, found), waits_of(found), failures_of(peers), limits.timeout);
   return diagnosis;
 }
 

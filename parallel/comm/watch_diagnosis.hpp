@@ -17,6 +17,7 @@ namespace hyperslab::comm {
 /// What a rank reports of itself. It is sent to other ranks byte by byte.
 struct Status {
   static constexpr std::size_t kMostGroups = 10;
+  static constexpr std::size_t kMostOfTask = 128;
   std::uint64_t beats = 0;
   std::int64_t step = 0;
   std::int64_t ended_step = 0;
@@ -27,6 +28,7 @@ struct Status {
   std::uint8_t groups = 0;
   std::uint8_t unused = 0;
   std::array<CallState, kMostGroups> calls{};
+  std::array<char, kMostOfTask> task{};  ///< a call on storage or a Pause under way; ends in zeros
 
   [[nodiscard]] static Status of(FlightRecorders& recorders);
   [[nodiscard]] std::span<const CallState> group_calls() const {
@@ -68,13 +70,14 @@ struct Diagnosis {
   std::string line;         ///< for the user, without "hyperslab: " and the line's end
 };
 
-/// How long a job may stand still: the timeout, and three times as long until every rank that is
-/// there has ended a step.
-[[nodiscard]] double longest_standstill(std::span<const Peer> peers, const Limits& limits);
+/// How long a rank may stand still: the timeout, three times as long until every rank that answers
+/// has ended a step, ten times as long while it pauses and answers.
+[[nodiscard]] double longest_standstill(std::span<const Peer> peers, const Peer& of,
+                                        const Limits& limits, double now);
 
-/// Decides whether the job ends, and names the cause. Ranks with Link::none are not considered;
-/// ranks that left count only by the time at which they did; a rank that failed explains breaks
-/// that come later.
+/// The job hangs if every rank has stood still for as long as it may. Decides whether it ends, and
+/// names the cause. Ranks with Link::none are not considered; ranks that left count only by the
+/// time at which they did; a rank that failed explains breaks that come later.
 [[nodiscard]] Diagnosis diagnose(std::span<const Peer> peers, const Limits& limits, double now);
 
 }  // namespace hyperslab::comm

@@ -2,9 +2,23 @@
 // How the watchdog ends processes: nothing here waits for a lock that a hanging thread may hold.
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace hyperslab::comm {
+
+/// A process by what tells it from a later one with its number.
+struct Process {
+  int id = 0;
+  std::string name;  ///< "mpirun"
+  char state = 'R';  ///< as in /proc/PID/stat; T: stopped
+  int parent = 0;
+  std::string start_time;  ///< in ticks since the machine started
+};
+/// What the system tells of a process; none if it is gone.
+[[nodiscard]] std::optional<Process> process_of(int id);
+/// mpirun or its like among the ancestors of a process, with nothing but shells between.
+[[nodiscard]] std::optional<Process> launcher_of(int process);
 
 /// "hyperslab: <line>" on stderr, in one write.
 void print_line(const std::string& line);
@@ -13,5 +27,10 @@ void print_line(const std::string& line);
 /// Kills another process of this machine a second from now, when this one has ended: mpirun takes
 /// the exit code of the process that ends first.
 void kill_later(int process);
+/// Ends mpirun, mpiexec, orted, prted or srun above this process if it is still there in
+/// kLauncherSeconds: one that has lost a host waits for it for ever. It then ends by SIGKILL, so
+/// that its exit code is 137.
+void end_launcher_later();
+inline constexpr double kLauncherSeconds = 5;
 
 }  // namespace hyperslab::comm

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "host_id.hpp"
+#include "hyperslab/comm/time_limit.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/failure_notice.hpp"
 #include "hyperslab/core/log.hpp"
@@ -28,6 +29,7 @@ namespace {
 constexpr int kMonitors = 2;       // ranks that everyone reports to
 constexpr int kMostAccepted = 16;  // connections at once, before what they say is heard
 constexpr double kMostIntervalSeconds = 1;
+constexpr double kFirstStepLookSeconds = 0.1;
 constexpr double kStatusesInTimeout = 8;
 constexpr double kSilentIntervals = 5;
 constexpr double kLastFrameSeconds = 1;
@@ -146,7 +148,7 @@ void Watchdog::Guard::run() {
   double next = 0;
   while (!leaves_ && !failure_notice::is_given()) {
     advance_clock();
-    if (now_ >= next) {
+    if (now_ >= next || is_news()) {
       report_status();
       next = now_ + interval_;
     }
@@ -154,7 +156,8 @@ void Watchdog::Guard::run() {
       const Diagnosis diagnosis = diagnose(peers_, limits_, now_);
       if (diagnosis.ends_job) end_job(diagnosis);
     }
-    wait(std::min(next - now_, has_break() ? limits_.grace / 5 : interval_));
+    const double first_steps = told().ended_step == 0 ? kFirstStepLookSeconds : interval_;
+    wait(std::min({next - now_, first_steps, has_break() ? limits_.grace / 5 : interval_}));
     receive();
   }
   eventfd_t woken = 0;
@@ -177,6 +180,18 @@ Frame Watchdog::Guard::frame_of(Notice notice) const {
   frame.rank = rank_;
   frame.status = peers_[static_cast<std::size_t>(rank_)].status;
   return frame;
+}
+
+/// What this rank has told of itself.
+const Status& Watchdog::Guard::told() const {
+  return peers_[static_cast<std::size_t>(rank_)].status;
+}
+
+/// Whether the first step began or ended since: the timeout depends on it.
+bool Watchdog::Guard::is_news() const {
+  const Activity& activity = flight_recorders_->activity();
+  return (told().step == 0 && activity.step > 0) ||
+         (told().ended_step == 0 && activity.ended_step > 0);
 }
 
 /// Monitors and clients learn how far this rank is.
@@ -253,7 +268,7 @@ void Watchdog::Guard::on_arrival(int rank) {
 bool Watchdog::Guard::on_frame(int rank, const Frame& frame) {
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
   peer.update(frame.status, now_);
-  if (frame.notice == Notice::end) end_process();
+  if (frame.notice == Notice::end) end_on_request();
   if (frame.notice != Notice::leave && frame.notice != Notice::failure) return true;
   peer.link = frame.notice == Notice::leave ? Link::left : Link::failed;
   peer.moved = now_;
@@ -284,8 +299,16 @@ void Watchdog::Guard::on_monitor_frame(Monitor& monitor, const Frame& frame) {
     case Notice::leave:
     case Notice::failure: monitor.link.close(); break;
     case Notice::kill: kill_later(contacts_[static_cast<std::size_t>(frame.rank)].process); break;
-    case Notice::end: end_process();
+    case Notice::end: end_on_request();
   }
+}
+
+/// Another rank has ended the job. One rank of every host sees to its launcher.
+void Watchdog::Guard::end_on_request() {
+  int first = 0;
+  while (!is_near(first)) ++first;
+  if (first == rank_) end_launcher_later();
+  end_process();
 }
 
 bool Watchdog::Guard::is_near(int rank) const {
@@ -328,6 +351,7 @@ void Watchdog::Guard::end_job(const Diagnosis& diagnosis) {
   for (const int silent : diagnosis.silent) {
     if (is_near(silent)) kill_later(contacts_[static_cast<std::size_t>(silent)].process);
   }
+  end_launcher_later();
   end_process();
 }
 
@@ -357,6 +381,7 @@ void Watchdog::Guard::close_links(Notice notice) {
 
 Watchdog::Watchdog(World& world, const WatchdogOptions& options) {
   if (options.timeout_seconds > 0) guard_ = std::make_unique<Guard>(world, options);
+  TimeLimit::lift();
 }
 
 Watchdog::~Watchdog() = default;

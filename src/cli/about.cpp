@@ -5,17 +5,18 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 
 #include "command.hpp"
+#include "hyperslab/comm/time_limit.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/deck/reference.hpp"
 
 namespace hyperslab::cli {
 namespace {
 
-constexpr std::array<std::string_view, 6> kQuestions = {"--help",  "--version",    "--keys",
-                                                        "--rules", "--completion", "-h"};
+constexpr std::array<std::string_view, 7> kQuestions = {
+    "--help", "--version", "--keys", "--rules", "--completion", "--faults", "-h"};
 
 std::string overview() {
   std::string text =
@@ -29,6 +30,7 @@ std::string overview() {
       "  --rules [SECTION]      what must hold between keys\n"
       "                         (both with --markdown: as tables)\n"
       "  --completion bash|zsh  a script for the shell: source <(hyperslab --completion bash)\n"
+      "  --faults               what HYPERSLAB_FAULT can make fail, for tests\n"
       "  --version              of this program\n";
   return text;
 }
@@ -73,6 +75,7 @@ std::string answer_to(const std::vector<std::string>& words) {
     if (words.size() == 2) return completion_script(words[1]);
     throw Error(ExitCode::usage, "--completion takes a shell, bash or zsh");
   }
+  if (question == "--faults") return fault::description();
   if (question == "--keys" || question == "--rules") {
     const Table table = table_of(words);
     if (question == "--keys") {
@@ -83,13 +86,8 @@ std::string answer_to(const std::vector<std::string>& words) {
   return overview();
 }
 
-/// What launchers tell a process before MPI starts. Alone, a process is the first.
-bool is_first_rank() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
-  }
-  return true;
-}
+/// Alone, a process is the first.
+bool is_first_rank() { return comm::launcher_rank().value_or(0) == 0; }
 
 }  // namespace
 

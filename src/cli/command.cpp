@@ -172,16 +172,33 @@ std::optional<std::string> own_text(const std::string& path) {
   }
 }
 
+/// "line 2 has 'width: 32' on rank 0 and 'width: 64' on rank 1": the first entry that differs.
+std::string first_difference(const std::string& first, const std::string& other, std::size_t rank) {
+  const auto at = static_cast<std::size_t>(std::ranges::mismatch(first, other).in1 - first.begin());
+  const auto before = first.substr(0, at);
+  const auto begin = before.find_last_of("{,\n") + 1;  // 0 if there is none
+  const auto entry = [begin](const std::string& text) {
+    const auto word = std::min(text.find_first_not_of(' ', begin), text.size());
+    return text.substr(word, std::min(text.find_first_of(",}\n", word), text.size()) - word);
+  };
+  return fmt::format("line {} has '{}' on rank 0 and '{}' on rank {}",
+                     1 + std::ranges::count(before, '\n'), entry(first), entry(other), rank);
+}
+
 /// Hosts need not share a disk; a rank whose host has no such file takes the text of rank 0.
 void require_one_deck(comm::World& world, const std::string& path, const std::string& text) {
   const std::string mine = world.rank() == 0 ? text : own_text(path).value_or(text);
   const std::string differs =
       differences(world.all_gather(fmt::format("{:016x}", name_hash(mine))));
   if (differs.empty()) return;
-  throw Error(ExitCode::usage,
-              fmt::format("{}: the ranks find different decks (hash {}); bring one "
-                          "deck to all hosts",
-                          path, differs))
+  const std::vector<std::string> all = world.all_gather(mine);
+  const auto other = std::ranges::find_if(all, [&](const auto& each) { return each != all[0]; });
+  throw Error(
+      ExitCode::usage,
+      fmt::format("{}: the ranks find different decks (hash {}): {}; bring one "
+                  "deck to all hosts",
+                  path, differs,
+                  first_difference(all[0], *other, static_cast<std::size_t>(other - all.begin()))))
       .on_all_ranks();
 }
 

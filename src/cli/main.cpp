@@ -7,12 +7,16 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "about.hpp"
 #include "command.hpp"
+#include "faults.hpp"
 #include "hyperslab/comm/gpus.hpp"
+#include "hyperslab/comm/time_limit.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/io/hdf5_version.hpp"
@@ -87,9 +91,12 @@ ExitCode refuse_command(const comm::World& world, const std::vector<std::string>
 }
 
 /// `words`: the name of the command and its arguments; `command` is null if there is none.
-int run(comm::World& world, const Command* command, const std::vector<std::string>& words) {
+int run(comm::World& world, const Command* command, const std::vector<std::string>& words,
+        const std::optional<Error>& wrong_fault) {
   try {
+    begin_faults(world, wrong_fault);
     require_one_program(world, words);
+    if (command == nullptr || command->name != "train") comm::TimeLimit::lift();
     if (command == nullptr) return static_cast<int>(refuse_command(world, words));
     return static_cast<int>(command->run(world, {words.begin() + 1, words.end()}));
   } catch (const Error& error) {
@@ -111,9 +118,16 @@ int start(int argc, char** argv) {
   const auto command = std::ranges::find(commands(), name, &Command::name);
   std::signal(SIGXFSZ, SIG_IGN);                   // a file-size limit becomes an error of write
   if (name == "train") catch_stop_requests(true);  // before MPI starts, which takes a while
+  const double seconds = comm::start_timeout_seconds();
+  std::optional<comm::TimeLimit> limit(std::in_place, "the start of MPI and of the run", seconds);
+  const std::optional<Error> wrong_fault = set_faults();
   comm::World world(&argc, &argv);
   log::setup(world.rank(), world.rank() == 0 ? "" : fmt::format("[r{}]", world.rank()));
-  return run(world, command == commands().end() ? nullptr : &*command, words);
+  const int code =
+      run(world, command == commands().end() ? nullptr : &*command, words, wrong_fault);
+  limit.emplace("the end of MPI", seconds);
+  fault::reach("end.world");
+  return code;
 }
 
 }  // namespace

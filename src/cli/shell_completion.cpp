@@ -55,7 +55,7 @@ _hyperslab() {
     case $before in
       --keys|--rules) _hyperslab_reply "$_hyperslab_sections --markdown" "$word" ;;
       --completion) _hyperslab_reply "bash zsh" "$word" ;;
-      *) _hyperslab_reply "$_hyperslab_commands --help --keys --rules --completion --version" "$word" ;;
+      *) _hyperslab_reply "$_hyperslab_commands --help --keys --rules --completion --faults --version" "$word" ;;
     esac
   else
     case $word in

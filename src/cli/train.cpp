@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "command.hpp"
+#include "hyperslab/comm/time_limit.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/plan/plan.hpp"
 #include "hyperslab/run/run.hpp"
@@ -114,6 +115,7 @@ ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments
   const train::Config config =
       dry ? read_planned_config(world, source) : read_config(world, source);
   if (dry) {
+    comm::TimeLimit::lift();
     catch_stop_requests(false);
     if (world.rank() == 0) print_plan(config, args.has("shapes"));
     return ExitCode::ok;

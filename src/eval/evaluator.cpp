@@ -48,7 +48,7 @@ Result Evaluator::measure(const std::string& checkpoint) {
   Result result = {checkpoint, 0, {}, 0, {}};
   if (!trainer_) make_trainer(checkpoint);
   comm::agree(world_, [&] {
-    const Pause pause(world_.activity());
+    const Pause pause(world_.activity(), "loading a checkpoint");
     const io::CheckpointReader reader(checkpoint);
     result.step = reader.meta().step;
     train::require_loadable(reader, config_, *trainer_);

@@ -8,6 +8,7 @@
 
 #include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/train/setup.hpp"
@@ -138,7 +139,10 @@ void CheckpointPolicy::save(std::int64_t step, bool at_end) {
   if (!may_save(step, at_end)) return;
   const double start = now_seconds();
   wait_for_save();
-  comm::agree(parts_.start.world, [&] { parts_.data.require_unchanged(); });
+  comm::agree(parts_.start.world, [&] {
+    fault::reach("checkpoint.snapshot");
+    parts_.data.require_unchanged();
+  });
   if (buffer_) {
     train::Snapshot snapshot = parts_.trainer.snapshot(*buffer_);
     writer_.start(job_of(step, std::move(snapshot.slabs)), snapshot.ready);

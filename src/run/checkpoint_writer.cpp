@@ -10,6 +10,7 @@
 
 #include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/recorder.hpp"
 
 namespace hyperslab::run {
@@ -47,7 +48,8 @@ SaveOutcome CheckpointWriter::attempt(comm::Peers& peers, const SaveJob& job) co
     }
     io::save_checkpoint(peers, directory_, job.meta, job.slabs, job.options);
     if (peers.rank() == 0) {
-      const Pause pause(world_.activity());
+      fault::reach("checkpoint.prune");
+      const Pause pause(world_.activity(), "removing old checkpoints");
       io::prune_checkpoints(directory_, job.keep);
     }
   } catch (const std::exception& error) {

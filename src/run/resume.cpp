@@ -11,6 +11,7 @@
 #include "hyperslab/run/deck_changes.hpp"
 #include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/run/run_lock.hpp"
 #include "hyperslab/train/initial.hpp"
@@ -131,7 +132,7 @@ std::optional<std::int64_t> Resuming::older_than_damaged(std::int64_t step) cons
   std::optional<std::int64_t> older;
   comm::agree(start_.world, [&] {
     if (!start_.is_first()) return;
-    const Pause pause(start_.world.activity());
+    const Pause pause(start_.world.activity(), "verifying a checkpoint");
     if (io::CheckpointReader(start_.checkpoints, step).verify().empty()) return;
     for (const std::int64_t other : io::list_checkpoints(start_.checkpoints)) {
       if (other < step) older = other;
@@ -152,7 +153,8 @@ std::int64_t Resuming::base_step(std::int64_t step) const {
 
 void Resuming::load(std::int64_t step) {
   comm::agree(start_.world, [&] {
-    const Pause pause(start_.world.activity());
+    const Pause pause(start_.world.activity(), "loading a checkpoint");
+    fault::reach("checkpoint.load");
     const io::CheckpointReader reader(start_.checkpoints, step);
     const io::CheckpointMeta& meta = reader.meta();
     check_resumable(meta);

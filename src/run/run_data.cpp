@@ -7,6 +7,7 @@
 
 #include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/train/same_tokens.hpp"
 #include "hyperslab/train/setup.hpp"
@@ -28,7 +29,8 @@ RunData::RunData(const Start& start) : start_(start) {
 }
 
 void RunData::open_tokens() {
-  const Pause pause(start_.world.activity());
+  const Pause pause(start_.world.activity(), "reading token files");
+  fault::reach("start.data");
   const train::Config& config = start_.config;
   const io::DataConfig& data = config.data;
   const Dim T = config.model.context;
@@ -60,7 +62,7 @@ void RunData::open_vocabulary() {
   if (vocabulary.empty()) return;
   try {
     comm::agree(start_.world, [&] {
-      const Pause pause(start_.world.activity());
+      const Pause pause(start_.world.activity(), "reading the vocabulary");
       tokenizer_ = io::open_tokenizer(vocabulary);
       if (start_.is_first()) vocabulary_files_ = io::read_vocabulary_files(vocabulary);
     });

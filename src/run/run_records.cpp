@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/core/version.hpp"
@@ -28,6 +29,7 @@ RunRecords::RunRecords(const Start& start, const RunData& data, train::Trainer& 
       trainer_(trainer),
       setting_(std::move(setting)),
       earlier_seconds_(point.earlier_seconds) {
+  fault::reach("start.records");
   validation_text_ = data_.count_validation_text();
   std::string folder;
   comm::agree(start_.world, [&] {
@@ -203,6 +205,7 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds) {
   line.memory_peak_bytes = trainer_.memory().peak_bytes();
   line.validation = std::exchange(validation_, std::nullopt);
   last_loss_ = line.loss;
+  fault::reach("records.metrics");
   metrics_->append(line);
   if (tensorboard_) tensorboard_->append(line.step, io::scalars_of(line));
   progress_->show(line);
@@ -220,7 +223,10 @@ void RunRecords::charge_checkpoint(double seconds) {
 }
 
 void RunRecords::flush_row() {
-  if (row_) timing_->append(*row_);
+  if (row_) {
+    fault::reach("records.timing");
+    timing_->append(*row_);
+  }
   row_.reset();
 }
 

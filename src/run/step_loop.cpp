@@ -7,6 +7,7 @@
 #include <csignal>
 #include <string>
 
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/optim/schedule.hpp"
 
@@ -47,6 +48,7 @@ std::int64_t StepLoop::run() {
 void StepLoop::one_step(std::int64_t step) {
   step_ = step;
   parts_.checkpoints.poll();
+  fault::set_step(step);
   const train::Config& config = parts_.start.config;
   train::Trainer::StepArgs args;
   args.step = step;

@@ -8,6 +8,7 @@
 
 #include "algorithms.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
@@ -51,16 +52,19 @@ TrainingRun::TrainingRun(comm::World& world, const train::Config& config, const 
   if (config.checkpoint.memory_every > 0) {
     memory_.emplace(world, config.checkpoint.memory_directory, start_.checkpoints);
   }
+  fault::reach("start.resume");
   point_ = resume(start_, data_, *trainer_, memory_ ? &*memory_ : nullptr);
   if (nothing_left()) return;
   // Only now anything on disk changes: whatever is wrong with the input was found before.
   comm::agree(start_.world, [&] {
+    fault::reach("start.directories");
     if (start_.is_first()) prepare_directories();
   });
   make_loop();
 }
 
 void TrainingRun::make_trainer() {
+  fault::reach("start.memory");
   comm::World& world = start_.world;
   const train::Config& config = start_.config;
   train::TrainerOptions options;
@@ -173,7 +177,10 @@ void TrainingRun::summarize(std::int64_t step) const {
 
 ExitCode run_training(comm::World& world, const train::Config& config, const RunOptions& options) {
   const comm::Watchdog watchdog = train::watch(world, config);
-  return TrainingRun(world, config, options).run();
+  const ExitCode code = TrainingRun(world, config, options).run();
+  fault::reach("end.run");
+  world.barrier();  // so that the watchdog sees a rank that hangs in its last work
+  return code;
 }
 
 }  // namespace hyperslab::run

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/train/trainer.hpp"
@@ -21,6 +22,7 @@ double Evaluation::word_perplexity(const TextAmount& text) const {
 }
 
 Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, comm::World& world) {
+  fault::reach("step.validation");
   const std::int64_t chunks = (count + microbatch() - 1) / microbatch();
   executor_->finish(*ctx_);
   StageWorker::PassArgs passes;

@@ -106,7 +106,7 @@ void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
   std::uint64_t term = 0;
   std::int64_t found = 0;
   comm::agree(world, [&] {
-    const Pause pause(world.activity());
+    const Pause pause(world.activity(), "loading initial values");
     const io::CheckpointReader reader(folder);
     // Adapters may have a base in few bits, if model.frozen_format is theirs.
     if (!config.adapter || !io::is_quantized(reader)) require_whole_model(reader);

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "hyperslab/core/fault.hpp"
+
 namespace hyperslab::train {
 
 HostBatch::HostBatch(Device device, Dim B, Dim T, bool with_sort_index) {
@@ -125,6 +127,7 @@ void Prefetcher::run() {
 
 std::exception_ptr Prefetcher::load(io::Loader& loader, BatchIndex index, const Batch& out) const {
   try {
+    fault::reach("step.load");
     // The trainer asks for the count when the step begins, and shall not wait for it.
     if (index.microbatch == 0) (void)loader.counted_tokens(index.step);
     loader.load(index.step, index.microbatch, out);

@@ -98,7 +98,7 @@ void require_same_tokens(comm::World& world, std::initializer_list<NamedTokens> 
     if (tokens == nullptr) continue;
     std::uint64_t mine = 0;
     comm::agree(world, [&world, &mine, source = tokens] {
-      const Pause pause(world.activity());
+      const Pause pause(world.activity(), "reading token files");
       mine = source->fingerprint();
     });
     Gathered all;
@@ -106,7 +106,7 @@ void require_same_tokens(comm::World& world, std::initializer_list<NamedTokens> 
     if (std::ranges::count(all.fingerprints, all.fingerprints[0]) == world.size()) continue;
     std::string files;
     comm::agree(world, [&world, &files, source = tokens] {
-      const Pause pause(world.activity());
+      const Pause pause(world.activity(), "reading token files");
       files = text_of(source->files());
     });
     all.files = world.all_gather(files);

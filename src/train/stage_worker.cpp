@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/ops/loss.hpp"
 
 namespace hyperslab::train {
@@ -101,6 +102,7 @@ void StageWorker::forward(int chunk, int slot, int microbatch) {
   parts_.memory.change(stage.slot_bytes(chunk), "activations");
   load(id, microbatch);
   const Scope phase(parts_.ctx.recorder(), Phase::forward);
+  fault::reach("step.forward");
   const bool trains = args_.mode == model::Mode::train;
   const nn::Accumulate add = accumulate(microbatch);
   const auto [begin, end] = stage.units(chunk);
@@ -128,6 +130,7 @@ void StageWorker::run_backward(model::SlotId id, int microbatch, nn::BackwardPar
   model::Stage& stage = parts_.stage;
   parts_.ctx.recorder().set_microbatch(microbatch);
   const Scope phase(parts_.ctx.recorder(), Phase::backward);
+  fault::reach("step.backward");
   const nn::Accumulate add = accumulate(microbatch);
   const bool sums = reduces(microbatch) && part != nn::BackwardPart::input;
   const bool is_last = microbatch == args_.microbatches - 1;

@@ -70,7 +70,7 @@ TextAmount count_text(const io::Samples& samples, std::int64_t count,
                       const io::Tokenizer& tokenizer, comm::World& world) {
   TextAmount mine;
   comm::agree(world, [&] {
-    const Pause pause(world.activity());  // the source may be large
+    const Pause pause(world.activity(), "counting the validation text");  // the source may be large
     const TokenTexts texts(tokenizer);
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(samples.length()));
     std::vector<std::int32_t> targets(tokens.size());

@@ -7,6 +7,7 @@
 
 #include "group_meter.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/loss.hpp"
@@ -14,6 +15,7 @@
 #include "hyperslab/optim/component.hpp"
 #include "hyperslab/pipeline/validate.hpp"
 #include "hyperslab/train/batch_feed.hpp"
+#include "spoil.hpp"
 #include "stage_worker.hpp"
 #include "stages.hpp"
 #include "step_records.hpp"
@@ -231,6 +233,8 @@ void Trainer::train(const StepArgs& args, const SlotTokens& tokens) {
   strategy_->begin_step();
   run_program(args, tokens, true);
   strategy_->finish(*ctx_);
+  spoil_gradients(*ctx_, *strategy_);
+  fault::reach("step.optimizer");
   const bool alone = mesh_.world_group().size() == 1;
   timeline_.begin_update(*ctx_);
   ctx_->stream().wait(std::exchange(snapshot_ready_, {}));
@@ -238,6 +242,7 @@ void Trainer::train(const StepArgs& args, const SlotTokens& tokens) {
     finalize();
     update();
   });
+  spoil_parameters(*ctx_, stage_.params().trained());
   strategy_->report_waits(*ctx_);
   if (args.traced) executor_->finish(*ctx_);  // so that the ends of all transfers are in the trace
   end();

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 namespace hyperslab::test {
 namespace {
 
@@ -124,6 +127,30 @@ TEST(Diagnosis, APauseCountsWhileItsRankAnswers) {
 
   EXPECT_FALSE(answers);
   EXPECT_TRUE(stopped);
+}
+
+TEST(Diagnosis, APauseLastsTenTimesTheTimeoutAndSaysWhatItIsFor) {
+  auto peers = waiting_ranks();
+  peers[1].status.pauses = true;
+  peers[1].status.calls[0] = call(GroupRole::data, 30, 0);
+  std::ranges::copy(std::string("removing run/step_00000004 for 99 s"),
+                    peers[1].status.task.begin());
+  peers[1].moved = kNow - 99;
+  const bool early = comm::diagnose(peers, kLimits, kNow).ends_job;
+  peers[1].moved = kNow - 100;
+
+  EXPECT_FALSE(early);
+  EXPECT_THAT(line(peers),
+              HasSubstr("no rank got anything done for 10 s: rank 1 host n1 is stuck in "
+                        "step 7, removing run/step_00000004 for 99 s, newest calls"));
+}
+
+TEST(Diagnosis, ARankThatStoppedBeforeItsFirstStepDoesNotLengthenTheTimeout) {
+  auto peers = waiting_ranks();
+  peers[3].status.step = peers[3].status.ended_step = 0;
+  peers[3].heard = kNow - 6;
+
+  EXPECT_THAT(line(peers), HasSubstr("for 10 s: rank 3 host n1 does not answer"));
 }
 
 TEST(Diagnosis, AllowsThreeTimesTheTimeoutUntilEveryRankHasEndedAStep) {

@@ -16,7 +16,7 @@ import tree
 
 # The sources of deck are io/deck, and so its tests are tests/io/deck.
 MODULES = set(check_includes.ORDER) - {"deck"}
-WHOLE_PROGRAM = {"data", "docs", "e2e", "golden", "gpu", "install", "repository", "support"}
+WHOLE_PROGRAM = {"data", "docs", "e2e", "fault", "golden", "gpu", "install", "repository", "support"}
 _TESTS = pathlib.PurePosixPath("tests")
 
 

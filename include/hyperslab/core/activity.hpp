@@ -17,6 +17,7 @@ struct Activity {
   std::atomic<std::int64_t> awaited_step = 0;  ///< whose result the host waits for; 0: none
   std::atomic<std::int32_t> microbatch = -1;   ///< -1: none
   std::atomic<std::int32_t> pauses = 0;        ///< Pause objects alive
+  std::atomic<const char*> pause = nullptr;    ///< what the newest of them is for
   std::atomic<Phase> phase = Phase{};
 
   void beat() noexcept { beats.fetch_add(1, std::memory_order_relaxed); }
@@ -31,10 +32,14 @@ struct Activity {
 };
 
 /// For the life of the object this rank does something of its own that may take long without a
-/// beat, such as reading a large file: as long as its process answers, no progress is expected.
+/// beat, such as reading a large file: as long as its process answers, ten times the timeout is
+/// allowed. `what`: "reading token files", a literal.
 class Pause {
  public:
-  explicit Pause(Activity& activity) : activity_(activity) { activity_.pauses.fetch_add(1); }
+  explicit Pause(Activity& activity, const char* what = nullptr) : activity_(activity) {
+    if (what != nullptr) activity_.pause = what;
+    activity_.pauses.fetch_add(1);
+  }
   ~Pause() {
     activity_.beat();
     activity_.pauses.fetch_sub(1);

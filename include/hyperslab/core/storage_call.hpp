@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace hyperslab {
+
+/// For the life of the object this thread is in a call on a file or folder, such as "writing" of
+/// "run/metrics.jsonl", so that another thread can say what hangs. `what` must outlive it.
+class StorageCall {
+ public:
+  StorageCall(const char* what, const std::string& path) noexcept;
+  ~StorageCall();
+  StorageCall(const StorageCall&) = delete;
+  StorageCall& operator=(const StorageCall&) = delete;
+  StorageCall(StorageCall&&) = delete;
+  StorageCall& operator=(StorageCall&&) = delete;
+
+ private:
+  std::size_t slot_;
+};
+
+/// "writing run/metrics.jsonl for 12 s": of the calls of this process under way the one that began
+/// first; empty if there is none. A long path keeps its end.
+[[nodiscard]] std::string oldest_storage_call();
+
+}  // namespace hyperslab

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spoil.hpp"
+
+#include <limits>
+
+#include "hyperslab/core/arena.hpp"
+#include "hyperslab/core/fault.hpp"
+#include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/elementwise.hpp"
+
+namespace hyperslab::train {
+namespace {
+
+void flip_middle(Context& ctx, const View& values) {
+  if (!values || ctx.device() == Device::meta) return;
+  const View one = values.slice(values.numel() / 2, 1);
+  const PinnedBuffer buffer(ctx.device(), one.bytes());
+  const View host(buffer.data(), one.dtype(), Device::cpu, one.shape());
+  copy(ctx, one, host);
+  synchronize(ctx);
+  auto* bytes = static_cast<unsigned char*>(buffer.data());
+  const std::size_t high = one.bytes() == 2 ? 0 : one.bytes() - 2;  // bf16 has 7 bits there
+  bytes[high] ^= one.bytes() == 8 ? 0x08U : 0x40U;
+  copy(ctx, host, one);
+  synchronize(ctx);
+}
+
+}  // namespace
+
+void spoil_gradients(Context& ctx, const dp::ShardStrategy& strategy) {
+  if (ctx.device() == Device::meta || !fault::spoils("step.gradients")) return;
+  for (const View& gradient : strategy.norm_views()) {
+    if (gradient.numel() == 0) continue;
+    // The gaps between tensors, which are never written again, stay finite.
+    ops::fill(ctx, std::numeric_limits<float>::quiet_NaN(), gradient.slice(0, 1));
+  }
+}
+
+void spoil_parameters(Context& ctx, const param::ParamGroup& trained) {
+  if (ctx.device() == Device::meta || !fault::spoils("step.parameters")) return;
+  flip_middle(ctx, trained.value().data);
+  if (trained.has_own_values()) flip_middle(ctx, trained.master().data);
+}
+
+}  // namespace hyperslab::train
