@@ -42,7 +42,11 @@ Start::Start(comm::World& ranks, train::Config deck, RunOptions command_line)
       config(std::move(deck)),
       options(std::move(command_line)),
       checkpoints(config.checkpoint.directory.empty() ? config.run.directory + "/checkpoints"
-                                                      : config.checkpoint.directory) {}
+                                                      : config.checkpoint.directory),
+      stop(std::make_unique<StopRequest>(
+          options.stop_signal,
+          ranks.rank() == 0 ? time_limit(config.run.walltime_minutes, options.started_seconds)
+                            : TimeLimit())) {}
 
 TrainingRun::TrainingRun(comm::World& world, const train::Config& config, const RunOptions& options)
     : start_(world, config, options), data_(start_) {

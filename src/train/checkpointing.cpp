@@ -70,6 +70,16 @@ std::vector<io::Slab> Trainer::slabs_of(const std::vector<Stored>& all) {
 
 std::vector<io::Slab> Trainer::slabs() { return slabs_of(stored()); }
 
+std::size_t Trainer::checkpoint_bytes() const {
+  std::size_t bytes = 0;
+  for (const Stored& source : stored()) {
+    for (const param::ParamSlab& slab : param::owned_slabs(*source.group, source.values)) {
+      if (source.holds(*slab.param)) bytes += slab.data.bytes();
+    }
+  }
+  return bytes;
+}
+
 std::vector<io::Slab> Trainer::gradient_slabs() {
   return slabs_of({{"gradient/", &stage_.params().trained(), strategy_->gradients()}});
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -116,14 +117,18 @@ class Trainer {
 
   /// Loss and accuracy over the counted targets of samples [0, count), the same numbers for every
   /// layout: samples are split into microbatches, rests are filled with ignored targets.
-  /// Collective over the world.
-  Evaluation evaluate(const io::Samples& samples, std::int64_t count, comm::World& world);
+  /// Collective over the world. It is cut short between two microbatches as soon as
+  /// `is_asked_to_stop` is true on any rank.
+  Evaluation evaluate(const io::Samples& samples, std::int64_t count, comm::World& world,
+                      const std::function<bool()>& is_asked_to_stop = {});
 
   /// Everything a checkpoint needs of this rank, of a base nothing; every element of every tensor
   /// is given by exactly one rank of the world, in equal shares over the data group. On the CPU
   /// slabs are views of the trainer's memory, to be used before the next step; of a GPU's they own
   /// copies on the host.
   [[nodiscard]] std::vector<io::Slab> slabs();
+  /// Of the tensors that slabs() gives, before any are widened.
+  [[nodiscard]] std::size_t checkpoint_bytes() const;
   /// The reduced gradients of the newest step, as "gradient/<name>", in the same way.
   [[nodiscard]] std::vector<io::Slab> gradient_slabs();
   void fill_meta(io::CheckpointMeta& meta) const;
