@@ -32,7 +32,7 @@ struct RunConfig {
   double hang_timeout_seconds = 600;  ///< without any progress; 0: no watchdog
   double walltime_minutes = 0;        ///< of this start, from the process' beginning; 0: no limit
   CheckLinks check_links = CheckLinks::automatic;
-  std::string machine;       ///< machine file that measured links are compared with; empty: none
+  std::string machine = {};  ///< machine file that measured links are compared with; empty: none
   bool tensorboard = false;  ///< write the metrics for TensorBoard, too
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };
