@@ -7,6 +7,7 @@
 #include <optional>
 #include <sstream>
 
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/recorder.hpp"
 #include "hyperslab/core/transfer.hpp"
@@ -56,6 +57,14 @@ double product_seconds(comm::World& world, Context& ctx) {
     best = std::min(best, probe.run(4));
   }
   return best;
+}
+
+plan::MachineFile machine_file(const std::string& path) {
+  try {
+    return plan::read_machine_file(path);
+  } catch (const Error& error) {
+    throw Error(ExitCode::usage, fmt::format("run.machine: {}", error.what()));
+  }
 }
 
 RankTimes measure(const Start& start, const mesh::Mesh& mesh, Device device) {
@@ -111,7 +120,7 @@ void check_links(const Start& start, const mesh::Mesh& mesh, Device device) {
   if (!is_asked_for(start.config.run, device)) return;
   std::optional<plan::MachineFile> machine;
   comm::agree(world, [&] {
-    if (start.is_first() && !path.empty()) machine = plan::read_machine_file(path);
+    if (start.is_first() && !path.empty()) machine = machine_file(path);
   });
   const RankTimes mine = measure(start, mesh, device);
   const std::string problem = device == Device::cuda ? gpu_problem(device_bus_id()) : "";

@@ -61,33 +61,48 @@ TEST(CheckpointSpace, OneMustFit) {
               testing::StartsWith("refused: c: a checkpoint needs 10.0 MiB and 9.0 MiB are free"));
 }
 
-/// Ranks that all do what this one does.
-class Alike final : public comm::Peers {
+/// Two ranks, of which this is the second: the first does as this one did at first.
+class Pair final : public comm::Peers {
  public:
-  explicit Alike(int rank) : rank_(rank) {}
-  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int rank() const override { return 1; }
   [[nodiscard]] int size() const override { return 2; }
   [[nodiscard]] const std::string& host() const override { return host_; }
   [[nodiscard]] std::vector<std::string> all_gather(const std::string& text) override {
-    return rank_ == 0 ? std::vector{text, std::string()} : std::vector{others, text};
+    if (first_.empty()) first_ = text;
+    return {first_, text};
   }
-  std::string others;
 
  private:
-  int rank_;
+  std::string first_;
   std::string host_ = "n7";
 };
 
 TEST(ProbeDirectories, MakesThemAndLeavesNothingInThem) {
   const test::TempFolder folder;
   const std::vector<std::string> both = {folder.path() + "/run", folder.path() + "/run/saved"};
-  Alike peers(0);
+  Pair peers;
 
   probe_directories(peers, false, both);
   EXPECT_FALSE(std::filesystem::exists(both[0]));
   probe_directories(peers, true, both);
 
   EXPECT_TRUE(std::filesystem::is_empty(both[1]));
+}
+
+TEST(ProbeDirectories, NamesTheHostThatCannotWrite) {
+  const test::TempFolder folder;
+  std::ofstream(folder.path() + "/file") << "in the way";
+  const std::vector<std::string> directories = {folder.path() + "/file/run"};
+  Pair peers;
+  probe_directories(peers, false, directories);
+  try {
+    probe_directories(peers, true, directories);
+    FAIL() << "it was made";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::storage);
+    EXPECT_THAT(error.what(), HasSubstr("host n7"));
+    EXPECT_THAT(error.what(), HasSubstr("/file/run: cannot make this directory"));
+  }
 }
 
 /// Two data groups of two ranks on two hosts; rank 3's is slow by `factor`.
