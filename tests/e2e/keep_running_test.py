@@ -201,8 +201,31 @@ class KeepRunning(support.Case):
         self.assertEqual(found, 0, err)
         self.assertIn("-np 6 ", self.calls()[1])  # 7 do not divide 24
 
+    def test_in_a_job_of_slurm_the_rest_of_its_nodes_goes_on(self):
+        (self.folder / "bin").mkdir(exist_ok=True)
+        self.script("bin/srun", STAND_IN)
+        self.script("bin/scontrol", "#!/bin/bash\nprintf 'n1\\nn2\\nn3\\n'\n")
+        self.script("bin/sinfo", '#!/bin/bash\n[ "$3" = n2 ] && echo "down*" || echo allocated\n')
+        (self.folder / "plan.txt").write_text(f"8 4 {gone(3, 'n2')}\n0 9\n")
+        process = self.keep("--delay", 0, "srun", "--mpi=pmix", support.command()[0], "train", "deck.yaml",
+                            *support.overrides("parallel.data=6", *BATCH),
+                            PATH=f"{self.folder}/bin:{os.environ['PATH']}", SLURM_JOB_ID="12", SLURM_JOB_NODELIST="n[1-3]",
+                            SLURM_JOB_NUM_NODES="3")
+        _, err = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 0, err)
+        for words in ("--ntasks 4 ", "--nodes 2 ", "--exclude n2 ", "--set parallel.data=4"):
+            self.assertIn(words, self.calls()[1])
+
+    def test_a_signal_ends_the_pause_before_a_restart(self):
+        (self.folder / "plan.txt").write_text("137 4\n")
+        process = self.keep("--delay", 60, "./stand-in", support.command()[0], "train", "deck.yaml")
+        self.assertTrue(support.wait_until(self.restarts, 20))
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(process.wait(timeout=5), 75)
+        self.assertEqual(len(self.calls()), 1)
+
     def test_a_signal_ends_it_with_75(self):
-        (self.folder / "stand-in").write_text("#!/bin/bash\ntrap 'exit 75' USR1\necho >calls.txt\nsleep 20 & wait\n")
+        (self.folder / "stand-in").write_text("#!/bin/bash\ntrap 'exit 75' USR1\necho >calls.txt\nsleep 20 >/dev/null 2>&1 & wait\n")
         process = self.keep("./stand-in", "-np", 2, support.command()[0], "train", "deck.yaml",
                             *support.overrides("parallel.data=2"))
         self.assertTrue(support.wait_until((self.folder / "calls.txt").exists, 20))
