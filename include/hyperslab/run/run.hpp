@@ -28,7 +28,7 @@ struct RunOptions {
   StartCommand command;
   const volatile int* stop_signal = nullptr;  ///< not zero: stop, checkpoint, exit code 75
   double started_seconds = 0;  ///< when the process began, on the clock of now_seconds()
-  plan::IsLegal is_legal;                     ///< for advice if memory runs out
+  plan::IsLegal is_legal;      ///< for advice if memory runs out
 };
 
 /// Trains as the deck says: data, resume, steps, validation, checkpoints, records. Collective over
