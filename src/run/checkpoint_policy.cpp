@@ -132,6 +132,7 @@ void CheckpointPolicy::save(std::int64_t step, bool at_end) {
   }
   parts_.trainer.restart_clock();
   parts_.records.charge_checkpoint(now_seconds() - start);
+  parts_.start.stop->note_pause(now_seconds() - start);
   parts_.start.stop->note_save(now_seconds() - start);
 }
 

@@ -109,7 +109,6 @@ StopRequest::StopRequest(const volatile int* signal, TimeLimit limit)
 void StopRequest::note_save(double seconds) {
   save_seconds_ = has_saved_ ? std::max(save_seconds_, seconds) : seconds;
   has_saved_ = true;
-  note_pause(seconds);
 }
 
 void StopRequest::begin_step(double now) {

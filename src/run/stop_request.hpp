@@ -32,9 +32,11 @@ class StopRequest {
 
   /// What the first save will take, until one has been seen.
   void expect_save(double seconds) { save_seconds_ = seconds; }
-  /// A save took so long, from its beginning until it was complete on disk.
+  /// A save took so long, from its beginning until it was complete on disk, in the step or beside
+  /// it.
   void note_save(double seconds);
-  /// Seconds between two steps that belong to no step, such as a validation.
+  /// Seconds between two steps that belong to no step: a validation, what training waits for a
+  /// save.
   void note_pause(double seconds) { pause_seconds_ += seconds; }
   /// The host calls for a step at `now`.
   void begin_step(double now);

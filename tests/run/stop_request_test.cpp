@@ -49,6 +49,7 @@ TEST(StopRequest, TheLongestStepAndSaveCountButNotTheFirstStepsNorPauses) {
   stop.begin_step(84);
   stop.note_save(4);
   stop.note_save(3);
+  stop.note_pause(6);  // what training waited for them
   stop.begin_step(92);
 
   EXPECT_DOUBLE_EQ(stop.reserve_seconds(), 3 * 2 + 1.5 * 4 + 20);
