@@ -25,6 +25,15 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"run.hang_timeout_seconds",
      "Seconds without any progress after which the run ends with code 8, three times as many until "
      "its first steps have ended; 0: never."},
+    {"run.walltime_minutes",
+     "Minutes from the start of the program after which it must be gone: it saves and ends with "
+     "code 75 in time; 0: no limit. A job's limit in Slurm counts anyway."},
+    {"run.check_links",
+     "Time every group of ranks and a matrix product of every rank before the first step and name "
+     "slow ones; auto: on GPUs."},
+    {"run.machine",
+     "Machine file (bench --machine) that the measured groups are compared with; null: groups of "
+     "one kind are compared with each other."},
     {"run.tensorboard", "Also write the metrics of each step to run.directory/tensorboard."},
 
     {"model", "The transformer; the family only sets defaults."},

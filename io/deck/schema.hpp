@@ -107,6 +107,11 @@ inline constexpr std::array<Name<train::DeviceChoice>, 3> kDevices = {{
     {"cpu", train::DeviceChoice::cpu},
     {"cuda", train::DeviceChoice::cuda},
 }};
+inline constexpr std::array<Name<train::CheckLinks>, 3> kCheckLinks = {{
+    {"auto", train::CheckLinks::automatic},
+    {"always", train::CheckLinks::always},
+    {"never", train::CheckLinks::never},
+}};
 inline constexpr std::array<Name<optim::OptimizerKind>, 2> kOptimizers = {{
     {"adamw", optim::OptimizerKind::adamw},
     {"sgd", optim::OptimizerKind::sgd},
@@ -160,6 +165,9 @@ void visit_run(Visitor& v, Config& config) {
   v.named("device", run.device, kDevices);
   v.flag("deterministic", run.deterministic);
   v.real("hang_timeout_seconds", run.hang_timeout_seconds, kNotNegative);
+  v.real("walltime_minutes", run.walltime_minutes, kNotNegative);
+  v.named("check_links", run.check_links, kCheckLinks);
+  v.maybe_text("machine", run.machine);
   v.flag("tensorboard", run.tensorboard);
 }
 

@@ -99,6 +99,7 @@ struct DeckSource {
   int ranks = 0;            ///< that the layout must fit instead of those; 0: none
   std::string device = {};  ///< cpu | cuda: planned for whatever is here; empty: as the deck says
   bool is_plan = false;     ///< `ranks` were asked for, not started
+  bool is_yaml = false;     ///< what is printed besides are comments of YAML
   std::vector<std::string_view> unused = {};  ///< as in deck::Surroundings
 };
 /// The deck's text, rank 0's on every rank; throws as read_config().

@@ -62,7 +62,8 @@ train::Config read_planned_config(comm::World& world, const DeckSource& source) 
     if (for_cuda) reading = std::move(cuda);
     if (!reading.problems.empty()) throw Error(ExitCode::usage, reading.problems).on_all_ranks();
     if (world.rank() == 0) {
-      fmt::print("planned for cuda, since {}; there is no GPU here\n", why_cuda(reading.config));
+      fmt::print("{}planned for cuda, since {}; there is no GPU here\n", source.is_yaml ? "# " : "",
+                 why_cuda(reading.config));
     }
     reading.config.run.device = train::DeviceChoice::cuda;
   }

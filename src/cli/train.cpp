@@ -9,6 +9,7 @@
 
 #include "command.hpp"
 #include "hyperslab/comm/time_limit.hpp"
+#include "hyperslab/core/recorder.hpp"
 #include "hyperslab/deck/deck.hpp"
 #include "hyperslab/plan/plan.hpp"
 #include "hyperslab/run/run.hpp"
@@ -20,6 +21,7 @@ namespace {
 
 constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
+const double process_started = now_seconds();
 volatile int stop_signal = 0;  // the handler only sets it; ranks agree on it once a step
 volatile std::sig_atomic_t is_interrupted = 0;  // by SIGINT, whatever other signal came since
 
@@ -45,6 +47,7 @@ run::RunOptions run_options(const Arguments& args) {
   run::RunOptions options;
   options.stop_after = args.get<std::int64_t>("stop-after");
   options.stop_signal = &stop_signal;
+  options.started_seconds = process_started;
   const auto refuse = [](const std::string& text) {
     throw Error(ExitCode::usage, text).on_all_ranks();
   };
@@ -101,6 +104,7 @@ Arguments train_arguments() {
       "stop-after", po::value<std::int64_t>()->default_value(0),
       "stop cleanly with a checkpoint after this step")(
       "dry-run", "read the deck, print parameters, memory and work, train nothing")(
+      "print-deck", "print the deck with all its keys as YAML, for any number of ranks, train nothing")(
       "shapes", "with --dry-run: every intermediate's shape, type and bytes");
   args.positional("DECK");
   return args;
@@ -110,14 +114,17 @@ ExitCode run_train(comm::World& world, const std::vector<std::string>& arguments
   Arguments args = train_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   run::RunOptions options = run_options(args);
-  const bool dry = args.has("dry-run");
-  const DeckSource source = {args.list("DECK").front(), args.list("set"), true, dry};
+  const bool prints = args.has("print-deck");
+  const bool dry = prints || args.has("dry-run");
+  DeckSource source = {args.list("DECK").front(), args.list("set"), true, dry};
+  source.is_yaml = prints;
   const train::Config config =
       dry ? read_planned_config(world, source) : read_config(world, source);
   if (dry) {
     comm::TimeLimit::lift();
     catch_stop_requests(false);
-    if (world.rank() == 0) print_plan(config, args.has("shapes"));
+    if (world.rank() == 0 && prints) fmt::print("{}", deck::to_yaml(config));
+    if (world.rank() == 0 && !prints) print_plan(config, args.has("shapes"));
     return ExitCode::ok;
   }
   options.is_legal = legal_changes(config);

@@ -130,8 +130,7 @@ void CheckpointPolicy::save_in_memory(std::int64_t step) {
   SaveJob job = job_of(step, std::move(snapshot.slabs));
   job.memory = parts_.memory;
   writer_.start(std::move(job), snapshot.ready);
-  parts_.trainer.restart_clock();
-  parts_.records.charge_checkpoint(now_seconds() - start);
+  end_pause(start);
 }
 
 void CheckpointPolicy::save(std::int64_t step, bool at_end) {
@@ -156,8 +155,14 @@ void CheckpointPolicy::save(std::int64_t step, bool at_end) {
     take(writer_.write(job));
     require_good_saves();
   }
+  end_pause(start);
+}
+
+/// What training waited since `start` is charged to the checkpoint.
+void CheckpointPolicy::end_pause(double start) {
   parts_.trainer.restart_clock();
   parts_.records.charge_checkpoint(now_seconds() - start);
+  parts_.start.stop->note_pause(now_seconds() - start);
 }
 
 void CheckpointPolicy::poll() {
@@ -199,6 +204,7 @@ void CheckpointPolicy::take(const SaveOutcome& outcome) {
   newest_ = outcome;
   finite_.note_save(outcome.not_finite.empty());
   failures_ = outcome.failure.empty() ? 0 : failures_ + 1;
+  parts_.start.stop->note_save(outcome.seconds);
   if (outcome.is_saved()) std::erase(parts_.abandoned, outcome.step);
   if (!parts_.start.is_first()) return;
   parts_.records.finish_line();

@@ -65,6 +65,7 @@ class CheckpointPolicy {
   void take_of_memory(const SaveOutcome& outcome);
   void wait_for_save();
   void tell_wait(double seconds);
+  void end_pause(double start);
   void require_good_saves() const;
   [[nodiscard]] std::optional<std::int64_t> newest_proven() const;
   [[nodiscard]] std::string advice_to_go_back() const;

@@ -159,8 +159,8 @@ bool is_inside(const std::string& path, const std::string& directory) {
   return end == outer.end() || (std::next(end) == outer.end() && end->empty());
 }
 
-void probe_directory(const std::string& directory) {
-  const std::string first = directory + "/.probe." + std::to_string(getpid());
+void probe_directory(const std::string& directory, const std::string& label) {
+  const std::string first = directory + "/.probe." + label + std::to_string(getpid());
   const std::string second = first + ".renamed";
   const auto fail = [&](const std::string& what) {
     const std::string reason = std::strerror(errno);

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
+#include "hyperslab/core/recorder.hpp"
 #include "hyperslab/run/run.hpp"
+#include "stop_request.hpp"
 
 namespace hyperslab::run {
 
@@ -16,15 +19,14 @@ struct Start {
   train::Config config;
   RunOptions options;
   std::string checkpoints;  ///< the directory of the run's checkpoints
+  std::unique_ptr<StopRequest> stop;
 
   [[nodiscard]] bool is_first() const { return world.rank() == 0; }
   [[nodiscard]] const io::ResumeChoice& resume() const {
     return options.resume ? *options.resume : config.checkpoint.resume;
   }
-  /// Whether this process was asked to stop.
-  [[nodiscard]] bool is_asked_to_stop() const {
-    return options.stop_signal != nullptr && *options.stop_signal != 0;
-  }
+  /// Whether this process was asked to stop, or its time is over.
+  [[nodiscard]] bool is_asked_to_stop() const { return stop->is_asked(now_seconds()); }
   /// The last step of this start, unless it is asked to stop. `last_step`: of the run.
   [[nodiscard]] std::int64_t final_step(std::int64_t last_step) const {
     const std::int64_t stop_after = options.stop_after;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <csignal>
 #include <string>
 
 #include "hyperslab/core/fault.hpp"
@@ -15,17 +14,6 @@ namespace hyperslab::run {
 namespace {
 
 constexpr std::int64_t kLag = 2;  // the host acts on step s at the start of step s + 2
-
-std::string name_of_signal(int signal) {
-  switch (signal) {
-    case 0: return "to another rank";
-    case SIGINT: return "SIGINT";
-    case SIGTERM: return "SIGTERM";
-    case SIGUSR1: return "SIGUSR1";
-    case SIGUSR2: return "SIGUSR2";
-    default: return fmt::format("signal {}", signal);
-  }
-}
 
 }  // namespace
 
@@ -57,6 +45,7 @@ void StepLoop::one_step(std::int64_t step) {
   args.stop_requested = parts_.start.is_asked_to_stop();
   args.traced =
       std::ranges::find(config.timing.trace_steps, step) != config.timing.trace_steps.end();
+  parts_.start.stop->begin_step(now_seconds());
   parts_.records.begin_step(step, args.traced);
   parts_.trainer.step(args, parts_.loader);
   parts_.records.note_enqueued(step);
@@ -66,6 +55,8 @@ void StepLoop::one_step(std::int64_t step) {
   if (!parts_.checkpoints.is_due_after(step)) return;
   collect(step);
   parts_.checkpoints.save(step);
+  // Here it costs nothing to stop: this save is the last one.
+  if (!parts_.start.world.all(!parts_.start.is_asked_to_stop())) note_stop_request();
 }
 
 /// Reads the results of all steps up to `step`, and waits for them.
@@ -81,19 +72,25 @@ void StepLoop::collect(std::int64_t step) {
 
 void StepLoop::validate(std::int64_t step) {
   collect(step - 1);
-  const train::Evaluation evaluation = parts_.trainer.evaluate(
-      *parts_.data.validation_samples(), parts_.data.validation_count(), parts_.start.world);
+  const double start = now_seconds();
+  const train::Evaluation evaluation =
+      parts_.trainer.evaluate(*parts_.data.validation_samples(), parts_.data.validation_count(),
+                              parts_.start.world, [&] { return parts_.start.is_asked_to_stop(); });
   parts_.trainer.restart_clock();
-  parts_.records.note_validation(evaluation);
+  parts_.start.stop->note_pause(now_seconds() - start);
+  if (evaluation.is_whole) {
+    parts_.records.note_validation(evaluation);
+  } else {
+    note_stop_request();
+  }
   collect(step);
 }
 
 void StepLoop::note_stop_request() {
   if (!stop_ && parts_.start.is_first()) {
     parts_.records.finish_line();
-    const volatile int* const asked = parts_.start.options.stop_signal;
-    log::info(fmt::format("stopping after step {} on request ({})", step_,
-                          name_of_signal(asked != nullptr ? *asked : 0)));
+    log::info(
+        fmt::format("stopping after step {} {}", step_, parts_.start.stop->reason(now_seconds())));
   }
   stop_ = true;
 }

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <exception>
 #include <utility>
 
@@ -13,10 +14,13 @@
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/setup.hpp"
+#include "preflight.hpp"
 #include "run_summary.hpp"
 
 namespace hyperslab::run {
 namespace {
+
+constexpr double kSlowSaveBytesPerSecond = 200e6;  // of all ranks, until a save has been seen
 
 /// Collective: hosts and placement of the ranks.
 void report_placement(const Start& start, const std::string& device) {
@@ -43,7 +47,11 @@ Start::Start(comm::World& ranks, train::Config deck, RunOptions command_line)
       config(std::move(deck)),
       options(std::move(command_line)),
       checkpoints(config.checkpoint.directory.empty() ? config.run.directory + "/checkpoints"
-                                                      : config.checkpoint.directory) {}
+                                                      : config.checkpoint.directory),
+      stop(std::make_unique<StopRequest>(
+          options.stop_signal,
+          ranks.rank() == 0 ? time_limit(config.run.walltime_minutes, options.started_seconds)
+                            : TimeLimit())) {}
 
 TrainingRun::TrainingRun(comm::World& world, const train::Config& config, const RunOptions& options)
     : start_(world, config, options), data_(start_) {
@@ -56,9 +64,13 @@ TrainingRun::TrainingRun(comm::World& world, const train::Config& config, const 
   point_ = resume(start_, data_, *trainer_, memory_ ? &*memory_ : nullptr);
   if (nothing_left()) return;
   // Only now anything on disk changes: whatever is wrong with the input was found before.
+  probe_directories(start_.world, start_.world.local_rank() == 0,
+                    std::array{start_.config.run.directory, start_.checkpoints});
+  const double bytes = start_.world.sum(static_cast<double>(trainer_->checkpoint_bytes()));
+  start_.stop->expect_save(bytes / kSlowSaveBytesPerSecond);
   comm::agree(start_.world, [&] {
     fault::reach("start.directories");
-    if (start_.is_first()) prepare_directories();
+    if (start_.is_first()) prepare_directories(static_cast<std::uint64_t>(bytes));
   });
   make_loop();
 }
@@ -74,6 +86,7 @@ void TrainingRun::make_trainer() {
   mesh_ = train::make_mesh(world, config, options.device);
   setting_.at = mesh_->at();
   report_placement(start_, setting_.device);
+  check_links(start_, *mesh_, options.device);
   loader_ = std::make_unique<io::Loader>(data_.train_samples(), config.train.global_batch,
                                          mesh_->at().data, config.parallel.data,
                                          config.train.overfit_one_batch);
@@ -85,14 +98,13 @@ void TrainingRun::make_trainer() {
   });
 }
 
-/// Rank 0.
-void TrainingRun::prepare_directories() {
-  probe_directory(start_.config.run.directory);
-  probe_directory(start_.checkpoints);
+/// Rank 0. `bytes`: of a checkpoint.
+void TrainingRun::prepare_directories(std::uint64_t bytes) {
   abandoned_ = abandoned_steps(start_, point_.first_step);
   if (!locks_) throw Error(ExitCode::internal, "a run prepares its folders before it locks them");
   const bool is_fresh = start_.resume().from == io::ResumeFrom::nothing;
   if (is_fresh && set_earlier_checkpoints_aside(start_)) locks_->lock_checkpoints_again();
+  check_space(start_, bytes, point_.first_step, start_.final_step(data_.last_step()));
   locks_->keep();
 }
 

@@ -31,7 +31,7 @@ class TrainingRun {
 
  private:
   void make_trainer();
-  void prepare_directories();
+  void prepare_directories(std::uint64_t bytes);
   void make_loop();
   [[nodiscard]] bool nothing_left() const {
     return point_.first_step > start_.final_step(data_.last_step());

@@ -21,7 +21,8 @@ double Evaluation::word_perplexity(const TextAmount& text) const {
   return std::exp(loss_sum / (text.words + text.line_ends));
 }
 
-Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, comm::World& world) {
+Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, comm::World& world,
+                             const std::function<bool()>& is_asked_to_stop) {
   fault::reach("step.validation");
   const std::int64_t chunks = (count + microbatch() - 1) / microbatch();
   executor_->finish(*ctx_);
@@ -31,7 +32,13 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
   Evaluation mine;
   int unread = 0;
   const bool has_loss = stage_.ends_model(stage_.chunks() - 1);
-  for (std::int64_t chunk = mesh_.at().data; chunk < chunks; chunk += config_.parallel.data) {
+  for (std::int64_t first = 0; first < chunks; first += config_.parallel.data) {
+    if (is_asked_to_stop && !world.all(!is_asked_to_stop())) {
+      mine.is_whole = false;
+      break;
+    }
+    const std::int64_t chunk = first + mesh_.at().data;
+    if (chunk >= chunks) break;  // in the last round, after which nothing is asked
     passes.tokens = SampledTokens{samples, chunk, count};
     ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
     worker_->begin(passes);
@@ -47,7 +54,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
     mine.correct += sums[ops::kSumCorrect];
   }
   evaluation_->finish(*ctx_);
-  return {world.sum(mine.loss_sum), world.sum(mine.tokens), world.sum(mine.correct)};
+  return {world.sum(mine.loss_sum), world.sum(mine.tokens), world.sum(mine.correct), mine.is_whole};
 }
 
 }  // namespace hyperslab::train

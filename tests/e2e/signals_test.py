@@ -4,6 +4,7 @@
 
 import os
 import pathlib
+import re
 import signal
 import time
 
@@ -183,6 +184,69 @@ class Signals(support.Case):
                 _, err = process.communicate(timeout=30)
 
                 self.assertEqual(process.returncode, 75, err)
+
+    def test_a_second_signal_changes_nothing(self):
+        for first, second in ((signal.SIGUSR1, signal.SIGTERM), (signal.SIGTERM, signal.SIGTERM),
+                              (signal.SIGTERM, signal.SIGUSR2)):
+            with self.subTest(f"{first.name} {second.name}"):
+                run = f"second{first.value}_{second.value}"
+                process = self.start_endless(run, ranks=0)
+
+                process.send_signal(first)
+                process.send_signal(second)
+                _, err = process.communicate(timeout=30)
+
+                self.assertEqual(process.returncode, 75, err)
+                self.assert_saved_once(run, err.decode())
+
+    def assert_saved_once(self, run, err):
+        """The checkpoint is of the last step, and no other one was written after the request."""
+        last = support.column(self.folder / run, "step")[-1]
+        self.assertEqual((self.folder / run / "checkpoints/latest").read_text().strip(), f"step_{last:08d}", err)
+        self.assertEqual(len(re.findall(rf"checkpoint of step {last} ", err)), 1, err)
+        self.assertFalse(list((self.folder / run / "checkpoints").glob("*.tmp*")), err)
+        return last
+
+    def test_a_request_during_a_save_needs_no_other_one(self):
+        for ranks in (0, 2):
+            with self.subTest(ranks=ranks):
+                run = f"saving{ranks}"
+                process = self.start_endless(run, "checkpoint.every=5", ranks=ranks)
+                folder = self.folder / run / "checkpoints"
+                self.assertTrue(support.wait_until(lambda: list(folder.glob("*.tmp*")), 20))
+
+                process.send_signal(signal.SIGUSR1)
+                _, err = process.communicate(timeout=30)
+
+                self.assertEqual(process.returncode, 75, err)
+                last = self.assert_saved_once(run, err.decode())
+                stop = int(re.search(r"stopping after step (\d+)", err.decode())[1])
+                self.assertLessEqual(last - stop, 0)
+
+    def test_a_request_cuts_a_validation_short(self):
+        tokens = list(support.text().encode()) * 400
+        support.write_tokens(self.folder / "long.bin", tokens)
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                run = f"validating{ranks}"
+                process = self.start("train", "deck.yaml", *support.overrides(
+                    f"run.directory={run}", f"parallel.data={ranks}", "train.steps=1000000", "train.validate_every=5",
+                    "train.validate_batches=0", "data.validation=[long.bin]", "train.microbatch=1", "checkpoint.every=0"),
+                    ranks=0 if ranks == 1 else ranks)
+                self.addCleanup(self.end, process)
+                path = self.folder / run / "metrics.jsonl"
+                self.assertTrue(support.wait_until(
+                    lambda: path.exists() and path.read_bytes().count(b"\n") >= 4, 30))
+                time.sleep(0.3)
+
+                process.send_signal(signal.SIGUSR1)
+                begin = time.monotonic()
+                _, err = process.communicate(timeout=60)
+
+                self.assertEqual(process.returncode, 75, err)
+                self.assertEqual(self.assert_saved_once(run, err.decode()), 5)
+                self.assertNotIn("validation_loss", support.metrics(self.folder / run)[4])
+                self.assertLess(time.monotonic() - begin, 10)
 
     def test_one_rank_asked_is_enough(self):
         process = self.start_endless("one")

@@ -2,7 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch scripts of jobs/slurm on a Slurm cluster of two nodes that this host plays."""
 
+import json
+import os
 import pathlib
+import signal
+import subprocess
 import sys
 import tempfile
 
@@ -86,6 +90,25 @@ class Slurm(support.Case):
         found = support.column(self.folder / "preempted", "step")
         self.assertEqual(found, list(range(1, steps + 1)), self.output(job))
         self.assertIn("resumed", self.output(job))
+
+    def test_a_killed_rank_is_started_again_in_the_same_job(self):
+        for script in ("train.sbatch", "train-mpirun.sbatch"):
+            with self.subTest(script):
+                run = f"killed_{script.split('.', maxsplit=1)[0]}"
+                job = self.submit(script, "deck.yaml", *self.settings(
+                    run, "train.steps=250", "train.validate_every=0", "data.validation=[]", "checkpoint.every=30"))
+                self.await_steps(run, 40)
+                found = subprocess.run(["pgrep", "-f", f"train deck.yaml --set run.directory={run} "], capture_output=True,
+                                       text=True, check=True)
+                ranks = [int(word) for word in found.stdout.split()
+                         if pathlib.Path(f"/proc/{word}/exe").resolve().name == "hyperslab"]
+                os.kill(max(ranks), signal.SIGKILL)
+
+                self.await_state(job, "COMPLETED", 120)
+
+                lines = (self.folder / run / "restarts.jsonl").read_text().splitlines()
+                self.assertEqual([json.loads(line)["code"] for line in lines], [137], self.output(job))
+                self.assertEqual(support.column(self.folder / run, "step"), list(range(1, 251)))
 
     def test_a_script_without_a_deck_says_how_to_call_it(self):
         job = self.submit("train.sbatch")

@@ -27,7 +27,8 @@ struct RunOptions {
   std::string deck_yaml;        ///< the resolved deck, for the run directory and checkpoints
   StartCommand command;
   const volatile int* stop_signal = nullptr;  ///< not zero: stop, checkpoint, exit code 75
-  plan::IsLegal is_legal;                     ///< for advice if memory runs out
+  double started_seconds = 0;  ///< when the process began, on the clock of now_seconds()
+  plan::IsLegal is_legal;      ///< for advice if memory runs out
 };
 
 /// Trains as the deck says: data, resume, steps, validation, checkpoints, records. Collective over

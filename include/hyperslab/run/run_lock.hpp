@@ -55,8 +55,8 @@ class RunLock {
 [[nodiscard]] bool is_inside(const std::string& path, const std::string& directory);
 
 /// Throws Error(storage) if `directory` cannot be made or a file in it cannot be created,
-/// synced, renamed and removed.
-void probe_directory(const std::string& directory);
+/// synced, renamed and removed. `label` tells the files of processes on several hosts apart.
+void probe_directory(const std::string& directory, const std::string& label = "");
 
 /// Removes what killed starts left in a directory that this process holds: files of
 /// probe_directory().

@@ -19,6 +19,9 @@ namespace hyperslab::train {
 /// `automatic`: a GPU if the process sees one.
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 
+/// Whether groups and ranks are timed before the first step; `automatic`: on GPUs.
+enum class CheckLinks : std::uint8_t { automatic, always, never };
+
 /// Deck section `run`.
 struct RunConfig {
   std::string name = "run";
@@ -27,7 +30,10 @@ struct RunConfig {
   DeviceChoice device = DeviceChoice::automatic;
   bool deterministic = false;
   double hang_timeout_seconds = 600;  ///< without any progress; 0: no watchdog
-  bool tensorboard = false;           ///< write the metrics for TensorBoard, too
+  double walltime_minutes = 0;        ///< of this start, from the process' beginning; 0: no limit
+  CheckLinks check_links = CheckLinks::automatic;
+  std::string machine = {};  ///< machine file that measured links are compared with; empty: none
+  bool tensorboard = false;  ///< write the metrics for TensorBoard, too
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };
 

@@ -27,6 +27,7 @@ struct Evaluation {
   double loss_sum = 0;  ///< nats
   double tokens = 0;
   double correct = 0;
+  bool is_whole = true;  ///< false: it was cut short, and the sums are of a part
   [[nodiscard]] double loss() const { return loss_sum / tokens; }
   [[nodiscard]] double perplexity() const;
   [[nodiscard]] double token_accuracy() const { return correct / tokens; }

@@ -121,8 +121,10 @@ class Trainer {
 
   /// Loss and accuracy over the counted targets of samples [0, count), the same numbers for every
   /// layout: samples are split into microbatches, rests are filled with ignored targets.
-  /// Collective over the world.
-  Evaluation evaluate(const io::Samples& samples, std::int64_t count, comm::World& world);
+  /// Collective over the world. It is cut short between two microbatches as soon as
+  /// `is_asked_to_stop` is true on any rank.
+  Evaluation evaluate(const io::Samples& samples, std::int64_t count, comm::World& world,
+                      const std::function<bool()>& is_asked_to_stop = {});
 
   /// Everything a checkpoint needs of this rank, of a base nothing; every element of every tensor
   /// is given by exactly one rank of the world, in equal shares over the data group. On the CPU
