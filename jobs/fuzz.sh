@@ -39,8 +39,6 @@ hs_compile build-fuzz "${targets[@]/#/fuzz_}"
 
 record=analysis/results/fuzz.json
 commit=$(hs_commit)
-started=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-results=()
 failed=0
 
 # value NAME: a number of libFuzzer's final statistics in the log.
@@ -48,13 +46,18 @@ value() {
   sed -n "s/^stat::$1: *\([0-9]*\).*/\1/p" "$log" | tail -n 1
 }
 
+# What each target did last, also in an earlier call of this script.
 write_record() {
   local joined
-  printf -v joined '    %s,\n' "${results[@]}"
-  printf '{\n  "format": "hyperslab fuzz",\n  "commit": "%s",\n  "started": "%s",\n  "compiler": "%s",\n  "sanitizers": "address,undefined",\n  "targets": [\n%s\n  ]\n}\n' \
-    "$commit" "$started" "$(clang++-16 --version | head -n 1)" "${joined%,$'\n'}" >"$record"
+  joined=$(cat build-fuzz/results/*.json)
+  {
+    printf '{\n  "format": "hyperslab fuzz",\n  "sanitizers": "address,undefined",\n  "compiler": "%s",\n' \
+      "$(clang++-16 --version | head -n 1)"
+    printf '  "targets": [\n%s\n  ]\n}\n' "${joined%,}"
+  } >"$record"
 }
 
+mkdir -p build-fuzz/results
 for name in "${targets[@]}"; do
   mkdir -p "build-fuzz/corpus/$name" "build-fuzz/findings/$name"
   log=build-fuzz/findings/$name.log
@@ -68,7 +71,9 @@ for name in "${targets[@]}"; do
   ran=$((SECONDS - before))
   executions=$(value number_of_executed_units)
   findings=$((status == 0 ? 0 : 1))
-  results+=("{\"target\": \"$name\", \"seconds\": $ran, \"executions\": ${executions:-0}, \"findings\": $findings}")
+  printf '    {"target": "%s", "seconds": %d, "executions": %d, "findings": %d, "commit": "%s", "ended": "%s"},\n' \
+    "$name" "$ran" "${executions:-0}" "$findings" "$commit" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
+    >"build-fuzz/results/$name.json"
   hs_say "$name: $ran s, ${executions:-0} executions, $findings findings"
   if ((findings > 0)); then
     grep -E -m 3 'ERROR|SUMMARY|refused with|runtime error' "$log" || tail -n 5 "$log"

@@ -45,7 +45,7 @@ Shape shape_of(const json& value) {
   if (dims.size() > kMaxRank) throw std::invalid_argument("a shape of too many dimensions");
   Dim numel = 1;
   for (const Dim dim : dims) {
-    if (dim < 0 || __builtin_mul_overflow(numel, dim, &numel)) {
+    if (dim < 0 || __builtin_mul_overflow(numel, std::max<Dim>(dim, 1), &numel)) {
       throw std::invalid_argument("a size that is not possible");
     }
   }

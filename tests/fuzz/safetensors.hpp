@@ -16,7 +16,7 @@ inline void read_safetensors(const std::string& path) {
     const io::SafetensorsReader reader(path);
     for (const auto& [name, entry] : reader.tensors()) {
       if (entry.bytes > kMostBytes || entry.shape.size() > kMaxRank) continue;
-      const Tensor memory(Device::cpu, DType::f32, Shape(std::span<const Dim>(entry.shape)));
+      Tensor memory(Device::cpu, DType::f32, Shape(std::span<const Dim>(entry.shape)));
       take_or_refuse({ExitCode::checkpoint}, [&] { reader.read(name, memory.view()); });
       take_or_refuse({ExitCode::checkpoint}, [&] { (void)reader.are_equal(name, name); });
     }
