@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # jobs/fuzz.sh [--no-install] [SECONDS [TARGET...]]
 # Builds the fuzz targets of tests/fuzz with Clang and sanitizers, and runs each (or those named: deck, npy, ...) for
-# SECONDS, 300 if none are given, one after the other from its corpus. An input that ends a parser, takes more than 10 s
+# SECONDS, 300 if none are given, one after the other from its corpus. An input that ends a parser, takes more than 60 s
 # or more than 2 GiB is a finding and stays in build-fuzz/findings/TARGET. Results go to analysis/results/fuzz.json;
 # ends with 1 if there is a finding. What is learned stays in build-fuzz/corpus, not in tests/fuzz/corpus.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
@@ -65,7 +65,7 @@ for name in "${targets[@]}"; do
   status=0
   # Of HDF5 and OpenMP, whose own memory at the end is no leak of ours.
   OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-    nice -n 10 "build-fuzz/bin/fuzz_$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
+    nice -n 10 "build-fuzz/bin/fuzz_$name" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -max_len=65536 \
     -print_final_stats=1 -artifact_prefix="build-fuzz/findings/$name/" "build-fuzz/corpus/$name" \
     "tests/fuzz/corpus/$name" >"$log" 2>&1 || status=$?
   ran=$((SECONDS - before))
