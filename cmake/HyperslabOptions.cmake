@@ -4,7 +4,10 @@ set(HYPERSLAB_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (
 set_property(CACHE HYPERSLAB_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(HYPERSLAB_NATIVE "Compile for this machine's processor (-march=native)" ON)
 option(HYPERSLAB_WERROR "Treat warnings as errors" OFF)
-option(HYPERSLAB_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
+set(HYPERSLAB_SANITIZE OFF CACHE STRING
+  "Sanitizers: ON (AddressSanitizer and UndefinedBehaviorSanitizer), thread (ThreadSanitizer), or OFF")
+set_property(CACHE HYPERSLAB_SANITIZE PROPERTY STRINGS OFF ON thread)
+option(HYPERSLAB_FUZZ "Build libFuzzer targets of the parsers, with the sanitizers of ON (Clang)" OFF)
 
 if(PROJECT_BINARY_DIR STREQUAL PROJECT_SOURCE_DIR)
   message(FATAL_ERROR "configure into a folder of its own: cmake -S . -B build")
@@ -13,6 +16,11 @@ if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_
    OR (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 16))
   message(FATAL_ERROR "${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}: GCC 12 "
                       "or Clang 16 is the oldest that will do; set CXX or load a newer module")
+endif()
+
+if(HYPERSLAB_FUZZ AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  message(FATAL_ERROR "HYPERSLAB_FUZZ needs Clang (libFuzzer), found ${CMAKE_CXX_COMPILER_ID}; set CMAKE_CXX_COMPILER "
+                      "to clang++-16, or run jobs/fuzz.sh")
 endif()
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -37,6 +45,20 @@ if(HYPERSLAB_NATIVE)
   check_cxx_compiler_flag(-march=native HYPERSLAB_HAS_MARCH_NATIVE)
 endif()
 
+set(hyperslab_sanitizers "")
+if(HYPERSLAB_SANITIZE STREQUAL "thread")
+  set(hyperslab_sanitizers -fsanitize=thread)
+elseif(HYPERSLAB_SANITIZE OR HYPERSLAB_FUZZ)
+  set(hyperslab_sanitizers -fsanitize=address,undefined)
+endif()
+set(hyperslab_sanitizer_options "")
+if(hyperslab_sanitizers)
+  set(hyperslab_sanitizer_options ${hyperslab_sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+endif()
+if(HYPERSLAB_FUZZ)
+  list(APPEND hyperslab_sanitizer_options -fsanitize=fuzzer-no-link)
+endif()
+
 # Warnings, sanitizers and processor flags of our own code; no dependency sees them.
 add_library(hyperslab_flags INTERFACE)
 target_compile_options(hyperslab_flags INTERFACE
@@ -48,7 +70,7 @@ target_compile_options(hyperslab_flags INTERFACE
   "$<$<AND:$<BOOL:${HYPERSLAB_WERROR}>,$<COMPILE_LANGUAGE:C,CXX>>:-Werror>"
   "$<$<AND:$<BOOL:${HYPERSLAB_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings>"
   "$<$<AND:$<BOOL:${HYPERSLAB_NATIVE}>,$<BOOL:${HYPERSLAB_HAS_MARCH_NATIVE}>,$<COMPILE_LANGUAGE:C,CXX>>:-march=native>"
-  "$<$<AND:$<BOOL:${HYPERSLAB_SANITIZE}>,$<COMPILE_LANGUAGE:C,CXX>>:-fsanitize=address,undefined;-fno-sanitize-recover=all;-fno-omit-frame-pointer>")
+  "$<$<COMPILE_LANGUAGE:C,CXX>:${hyperslab_sanitizer_options}>")
 target_link_options(hyperslab_flags INTERFACE
-  $<$<BOOL:${HYPERSLAB_SANITIZE}>:-fsanitize=address,undefined>
+  ${hyperslab_sanitizers}
   $<$<BOOL:${BUILD_SHARED_LIBS}>:-Wl,--no-undefined>)

@@ -27,6 +27,8 @@ cd -- "$hs_root"
   hs_test_packages=(python3 libgtest-dev libgmock-dev librapidcheck-dev hdf5-tools)
   # The slow test of the batch scripts plays a cluster; a browser opens reports, and is no must.
   hs_slow_packages=(slurm-wlm chromium)
+  # libFuzzer and ThreadSanitizer are of Clang (jobs/fuzz.sh, the preset cpu-tsan).
+  hs_fuzz_packages=(clang-16 libclang-rt-16-dev libomp-16-dev)
   # Only checks of style need these, and not every release has them under these names (Ubuntu may
   # carry clang-*-18 alone): what cannot be had is skipped and named.
   hs_lint_packages=(clang-format-16 clang-tidy-16 libomp-16-dev codespell shellcheck yamllint)

@@ -15,6 +15,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/core/philox.hpp"
+#include "hyperslab/io/json_depth.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -23,6 +24,8 @@ using nlohmann::json;
 using Piece = CheckpointReader::Piece;
 using TensorEntry = CheckpointReader::TensorEntry;
 using FileEntry = CheckpointReader::FileEntry;
+
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;  // a piece takes some 200
 
 std::string dump(const json& value, int indent = -1) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
@@ -42,7 +45,7 @@ Shape shape_of(const json& value) {
   if (dims.size() > kMaxRank) throw std::invalid_argument("a shape of too many dimensions");
   Dim numel = 1;
   for (const Dim dim : dims) {
-    if (dim < 0 || __builtin_mul_overflow(numel, dim, &numel)) {
+    if (dim < 0 || __builtin_mul_overflow(numel, std::max<Dim>(dim, 1), &numel)) {
       throw std::invalid_argument("a size that is not possible");
     }
   }
@@ -227,8 +230,10 @@ void check_piece(const Manifest& manifest, const TensorEntry& entry, const Piece
   }
 }
 
+/// Of a file in the folder itself.
 bool is_plain_name(const std::string& name) {
-  return !name.empty() && name.find('/') == std::string::npos && name != "." && name != "..";
+  return !name.empty() && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos && name != "." && name != "..";
 }
 
 void check(const Manifest& manifest) {
@@ -241,7 +246,7 @@ void check(const Manifest& manifest) {
   }
   std::map<std::string, std::uint64_t> sizes;
   for (const FileEntry& file : manifest.files) {
-    if (file.name.empty() || file.name.find('/') != std::string::npos) {
+    if (!is_plain_name(file.name)) {
       throw std::invalid_argument("a file name that is not possible");
     }
     sizes[file.name] = file.bytes;
@@ -263,6 +268,7 @@ void check(const Manifest& manifest) {
 }
 
 Manifest parse(const std::string& text) {
+  if (is_too_deep(text)) throw std::invalid_argument("its JSON is nested too deep");
   json value = json::parse(text);
   const auto format = value.at("format").get<std::int64_t>();
   if (format < 1) throw std::invalid_argument(fmt::format("format {} is not possible", format));
@@ -289,6 +295,16 @@ Manifest parse(const std::string& text) {
   return manifest;
 }
 
+/// Throws if `path` is a link to outside of its folder.
+void require_inside(const std::string& folder, const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::is_symlink(path, error)) return;
+  if (fs::canonical(path, error).parent_path() == fs::canonical(folder, error)) return;
+  throw Error(ExitCode::checkpoint,
+              path + ": it is a link out of the checkpoint; copy the file into the folder");
+}
+
 }  // namespace
 
 std::string to_text(const Manifest& manifest) {
@@ -313,7 +329,8 @@ Manifest open_manifest(const std::string& folder) {
   const std::string path = folder + "/" + kManifestName;
   std::string text;
   try {
-    text = storage::read_text(path);
+    require_inside(folder, path);
+    text = storage::read_text(path, kMostBytes);
   } catch (const Error& error) {
     throw Error(ExitCode::checkpoint, error.what());
   }
@@ -325,6 +342,7 @@ Manifest open_manifest(const std::string& folder) {
                             manifest.meta.step, step_name(manifest.meta.step)));
   }
   for (const FileEntry& file : manifest.files) {
+    require_inside(folder, folder + "/" + file.name);
     std::error_code error;
     const auto bytes = std::filesystem::file_size(folder + "/" + file.name, error);
     if (error) {

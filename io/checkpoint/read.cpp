@@ -123,6 +123,12 @@ void check_memory(const SlabTarget& target) {
   }
 }
 
+std::vector<Hyperslab> parts_of(const TensorEntry& entry) {
+  std::vector<Hyperslab> parts;
+  for (const Piece& piece : entry.pieces) parts.push_back(piece.part);
+  return parts;
+}
+
 /// What a piece gives to one target.
 struct Copy {
   HyperslabRuns runs;
@@ -135,10 +141,19 @@ struct Source {
   std::vector<Copy> copies;
 };
 
+/// Throws unless every element is in exactly one piece: pieces that meet might add up and leave
+/// others out.
+void require_covered(const std::string& folder, const std::string& name, const TensorEntry& entry) {
+  const std::string problem = coverage_problem(parts_of(entry), entry.global_shape);
+  if (problem.empty()) return;
+  throw Error(ExitCode::checkpoint, fmt::format("{}: tensor {}: {}", folder, name, problem));
+}
+
 /// Every piece that some target needs, with what to copy from it.
 std::vector<Source> sources_of(const std::string& folder, const Tensors& tensors,
                                std::span<const SlabTarget> targets) {
   std::map<const Piece*, Source> sources;
+  std::set<std::string> covered;
   for (const SlabTarget& target : targets) {
     if (target.part.count.numel() == 0) continue;
     const auto tensor = tensors.find(target.tensor);
@@ -158,6 +173,7 @@ std::vector<Source> sources_of(const std::string& folder, const Tensors& tensors
                   fmt::format("{}: tensor {} has {} of the {} elements from offset {}", folder,
                               name, found, target.part.count.numel(), target.part.offset.str()));
     }
+    if (covered.insert(name).second) require_covered(folder, name, tensor->second);
   }
   std::vector<Source> out;
   out.reserve(sources.size());
@@ -244,14 +260,12 @@ std::vector<std::string> CheckpointReader::verify() const {
   std::vector<std::string> problems;
   std::vector<StoredBlock> blocks;
   for (const auto& [name, entry] : tensors_) {
-    std::vector<Hyperslab> parts;
     for (const Piece& piece : entry.pieces) {
-      parts.push_back(piece.part);
       for (std::size_t k = 0; k < piece.crc32c.size(); ++k) {
         blocks.push_back(stored_block(name, entry.dtype, piece, k, block_bytes_));
       }
     }
-    const std::string problem = coverage_problem(parts, entry.global_shape);
+    const std::string problem = coverage_problem(parts_of(entry), entry.global_shape);
     if (!problem.empty()) problems.push_back("tensor " + name + ": " + problem);
   }
   for (const FileEntry& file : files_) {

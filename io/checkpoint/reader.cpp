@@ -11,6 +11,7 @@
 #include "checkpoint/vocabulary.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/core/printable.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 
 namespace hyperslab::io {
@@ -155,16 +156,16 @@ std::string describe(const CheckpointReader& reader, const std::string& base) {
   std::string text = fmt::format(
       "folder   {}\nstep     {}\nlayout   {}\ntokens   {}\nversion  {}\ntensors  {}\nbytes    {} "
       "({:.1f} MiB in {} files)\n",
-      reader.folder(), meta.step, meta.layout, meta.tokens_seen, meta.version,
+      reader.folder(), meta.step, printable(meta.layout), meta.tokens_seen, printable(meta.version),
       reader.tensors().size(), reader.bytes(), static_cast<double>(reader.bytes()) / mib,
       reader.files().size() + reader.vocabulary().size());
   if (meta.base_fingerprint) {
     text += fmt::format("holds    adapters alone; their base: {} (fingerprint {:016x})\n",
-                        base.empty() ? "random weights" : base, *meta.base_fingerprint);
+                        base.empty() ? "random weights" : printable(base), *meta.base_fingerprint);
   }
   if (!reader.vocabulary().empty()) {
     std::vector<std::string> names;
-    for (const auto& entry : reader.vocabulary()) names.push_back(entry.name);
+    for (const auto& entry : reader.vocabulary()) names.push_back(printable(entry.name));
     text += fmt::format("vocabulary {}\n", fmt::join(names, ", "));
   }
   constexpr std::string_view prefix = "model/";
@@ -174,9 +175,9 @@ std::string describe(const CheckpointReader& reader, const std::string& base) {
   }
   for (const auto& [name, entry] : reader.tensors()) {
     if (!name.starts_with(prefix)) continue;
-    text +=
-        fmt::format("{:<{}}  {:<20}  {:<3}  {} piece{}\n", name, width, entry.global_shape.str(),
-                    name_of(entry.dtype), entry.pieces.size(), entry.pieces.size() == 1 ? "" : "s");
+    text += fmt::format("{:<{}}  {:<20}  {:<3}  {} piece{}\n", printable(name), width,
+                        entry.global_shape.str(), name_of(entry.dtype), entry.pieces.size(),
+                        entry.pieces.size() == 1 ? "" : "s");
   }
   return text;
 }

@@ -35,7 +35,7 @@ std::vector<std::string> vocabulary_problems(
   for (const auto& [name, bytes, expected] : entries) {
     const std::string path = fmt::format("{}/{}/{}", folder, kVocabularyFolder, name);
     try {
-      const std::string text = storage::read_text(path);
+      const std::string text = storage::read_text(path, bytes);
       const std::uint32_t found = crc32c(text.data(), text.size());
       if (text.size() != bytes) {
         problems.push_back(

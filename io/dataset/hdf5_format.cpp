@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <new>
 
 #include "dataset/shard.hpp"
 #include "hdf5/handles.hpp"
+#include "hyperslab/core/printable.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -47,6 +49,54 @@ void require_own_storage(const Shard& shard, const OpenDataset& dataset) {
   if (found == nullptr) return;
   fail_file(shard.path, fmt::format("a dataset {} with its elements in this file", dataset.name),
             found, kRemedy);
+}
+
+/// Throws for filters other than those that every HDF5 has and whose output is bounded: a plugin of
+/// another program, or a decoder that a damaged file could lead astray. Returns by how much the
+/// elements may be larger than what is stored.
+std::int64_t require_known_filters(const Shard& shard, const OpenDataset& dataset) {
+  constexpr std::int64_t kMostOfDeflate = 1032;
+  const Handle properties(H5Dget_create_plist(dataset.handle.get()), H5Pclose);
+  std::int64_t growth = 1;
+  for (int i = 0; i < H5Pget_nfilters(properties.get()); ++i) {
+    std::array<char, 64> name{};
+    unsigned flags = 0;
+    std::size_t values = 0;
+    const H5Z_filter_t filter = H5Pget_filter2(properties.get(), static_cast<unsigned>(i), &flags,
+                                               &values, nullptr, name.size(), name.data(), nullptr);
+    if (filter == H5Z_FILTER_SHUFFLE || filter == H5Z_FILTER_FLETCHER32) continue;
+    if (filter != H5Z_FILTER_DEFLATE || growth > 1) {
+      name.back() = '\0';
+      fail_file(shard.path,
+                fmt::format("a dataset {} that is stored as it is, or with shuffle, fletcher32 "
+                            "and one deflate (gzip)",
+                            dataset.name),
+                fmt::format("filter {} ({})", filter, printable(name.data())), kRemedy);
+    }
+    growth = kMostOfDeflate;
+  }
+  return growth;
+}
+
+/// Throws if the dataset claims more elements, or larger chunks, than the file can hold.
+void require_possible_size(const Shard& shard, const OpenDataset& dataset) {
+  constexpr hsize_t kMostOfChunk = hsize_t{1} << 30;
+  const auto growth = static_cast<hsize_t>(require_known_filters(shard, dataset));
+  const hsize_t size = std::max<std::size_t>(H5Tget_size(dataset.type.get()), 1);
+  const hsize_t most = static_cast<hsize_t>(shard.file.size()) * growth / size;
+  if (dataset.count > most) {
+    fail_file(shard.path,
+              fmt::format("at most {} elements in the dataset {} of a file of {} bytes", most,
+                          dataset.name, shard.file.size()),
+              fmt::format("{}", dataset.count), "write the file again");
+  }
+  const Handle properties(H5Dget_create_plist(dataset.handle.get()), H5Pclose);
+  hsize_t chunk = 0;
+  if (H5Pget_layout(properties.get()) == H5D_CHUNKED &&
+      H5Pget_chunk(properties.get(), 1, &chunk) == 1 && chunk > kMostOfChunk / size) {
+    fail_file(shard.path, fmt::format("chunks of at most 1 GiB in the dataset {}", dataset.name),
+              fmt::format("{} elements", chunk), kRemedy);
+  }
 }
 
 /// Whether some chunks were never written; HDF5 reads them as zeros.
@@ -144,20 +194,26 @@ bool map_in_place(Shard& shard, const OpenDataset& dataset) {
   return true;
 }
 
-void allocate(const Shard& shard, std::int64_t bytes, std::vector<std::byte>& memory) {
+/// Takes memory for elements that HDF5 is to convert, if the file can hold so many.
+void allocate(const Shard& shard, const OpenDataset& dataset, std::int64_t bytes,
+              std::vector<std::byte>& memory) {
   constexpr std::int64_t kMostTokens = 1LL << 44;  // beyond the memory of any machine
-  try {
-    if (shard.count > kMostTokens) throw std::bad_alloc();
-    memory.resize(static_cast<std::size_t>(bytes));
-  } catch (const std::bad_alloc&) {
+  const auto fail = [&] {
     fail_file(shard.path, "a chunked dataset that fits in memory",
               fmt::format("{} tokens", shard.count),
               "write it contiguous and little-endian, or as .bin");
+  };
+  if (shard.count > kMostTokens) fail();
+  require_written(shard, dataset);
+  require_possible_size(shard, dataset);
+  try {
+    memory.resize(static_cast<std::size_t>(bytes));
+  } catch (const std::bad_alloc&) {
+    fail();
   }
 }
 
 void read_all(const Shard& shard, const OpenDataset& dataset, hid_t type, void* out) {
-  require_written(shard, dataset);
   if (H5Dread(dataset.handle.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0) {
     fail_file(shard.path, fmt::format("{} readable elements", dataset.count),
               "HDF5's error '" + hdf5::last_error() + "'", "copy or write the file again");
@@ -177,7 +233,7 @@ void read_to_memory(Shard& shard, const OpenDataset& dataset) {
     shard.type = is_signed ? IdType::i32 : IdType::u32;
   }
   shard.offset = -1;
-  allocate(shard, shard.bytes(), shard.memory);
+  allocate(shard, dataset, shard.bytes(), shard.memory);
   read_all(shard, dataset, native, shard.memory.data());
 }
 
@@ -198,7 +254,7 @@ void read_mask(Shard& shard, const Handle& file) {
   shard.mask_offset = offset_in_file(dataset);
   if (shard.mask_offset >= 0 && shard.count <= shard.file.size() - shard.mask_offset) return;
   shard.mask_offset = -1;
-  allocate(shard, shard.count, shard.mask_memory);
+  allocate(shard, dataset, shard.count, shard.mask_memory);
   read_all(shard, dataset, dataset.type.get(), shard.mask_memory.data());
 }
 
@@ -235,6 +291,8 @@ std::vector<std::int64_t> read_hdf5_documents(const Shard& shard) {
   const OpenDataset dataset = open_integers(shard, file, "documents");
   std::vector<std::int64_t> starts;  // left empty if more documents than tokens are damage
   if (static_cast<std::int64_t>(dataset.count) <= shard.count) {
+    require_written(shard, dataset);
+    require_possible_size(shard, dataset);
     starts.resize(dataset.count);
     read_all(shard, dataset, H5T_NATIVE_INT64, starts.data());
   }

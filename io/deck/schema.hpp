@@ -32,6 +32,7 @@ struct RealRange {
 /// Bounds that keep products of sizes inside 64 bits.
 inline constexpr std::int64_t kMostRanks = 65536;
 inline constexpr std::int64_t kMostSize = 1 << 24;
+inline constexpr std::int64_t kMostLayers = 4096;  // a plan of as many takes seconds
 inline constexpr std::int64_t kMostSteps = 1'000'000'000'000;
 inline constexpr IntegerRange kRanks = {1, kMostRanks};
 inline constexpr IntegerRange kSize = {1, kMostSize};
@@ -176,7 +177,7 @@ void visit_model(Visitor& v, Config& config) {
   auto& spec = config.model;
   v.section("model");
   v.named("family", spec.family, kFamilies);
-  v.integer("layers", spec.layers, kSize);
+  v.integer("layers", spec.layers, IntegerRange{1, kMostLayers});
   v.integer("width", spec.width, kSize);
   v.integer("heads", spec.heads, kSize);
   v.integer("kv_heads", spec.kv_heads, kSizeOrDefault);
@@ -226,7 +227,7 @@ void visit_layout(Visitor& v, Config& config) {
   v.flag("sequence", parallel.sequence);
   v.named("schedule", parallel.schedule, kPipelineSchedules);
   v.integer("virtual_stages", parallel.virtual_stages, kRanks);
-  v.integers("stage_layers", parallel.stage_layers, IntegerRange{0, kMostSize});
+  v.integers("stage_layers", parallel.stage_layers, IntegerRange{0, kMostLayers});
   v.integer("zero", parallel.zero, IntegerRange{0, mesh::kMostZero});
   v.real("bucket_mib", parallel.bucket_mib, kPositive);
   v.section("precision");

@@ -55,8 +55,9 @@ const json& member(const Subject& subject, const json& tensor, const char* key) 
   return *found;
 }
 
+constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<Dim>::max());
+
 std::uint64_t whole(const Subject& subject, const json& value, const char* what) {
-  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<Dim>::max());
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMost) {
     subject.fail(fmt::format("{}: expected a whole number, found {}", what, shown(value.dump())));
   }
@@ -73,17 +74,17 @@ std::uint64_t dtype_bytes(const Subject& subject, const std::string& dtype) {
   return known->second;
 }
 
-/// Bytes of the shape; fails if they do not fit in 63 bits.
+/// Bytes of the shape; fails if they do not fit in 63 bits, also if a size of 0 were 1.
 std::uint64_t shape_bytes(const Subject& subject, const SafetensorsEntry& entry) {
   std::uint64_t bytes = dtype_bytes(subject, entry.dtype);
-  const bool empty = std::ranges::find(entry.shape, 0) != entry.shape.end();
   for (const Dim dim : entry.shape) {
-    if (empty) return 0;
-    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(dim), &bytes)) {
+    const auto size = static_cast<std::uint64_t>(std::max<Dim>(dim, 1));
+    if (__builtin_mul_overflow(bytes, size, &bytes) || bytes > kMost) {
       subject.fail("its shape has more elements than a file can hold");
     }
   }
-  return bytes;
+  const bool empty = std::ranges::find(entry.shape, 0) != entry.shape.end();
+  return empty ? 0 : bytes;
 }
 
 /// `data`: where the tensors' bytes begin and how many there are.

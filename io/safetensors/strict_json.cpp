@@ -57,7 +57,7 @@ std::string foreign_text(const std::string& path, std::uint64_t most) {
     throw Error(ExitCode::checkpoint,
                 fmt::format("{}: {} bytes, expected at most {}", path, bytes, most));
   }
-  return storage::read_text(path);
+  return storage::read_text(path, most);
 }
 
 }  // namespace hyperslab::io

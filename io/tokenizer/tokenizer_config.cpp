@@ -56,7 +56,8 @@ void TokenizerConfig::require_gpt2() const {
     refuse("tokenizer_class", "GPT2Tokenizer beside vocab.json and merges.txt", name,
            kCompleteRemedy);
   }
-  for (const auto& [id, token] : file_.value("added_tokens_decoder", json::object()).items()) {
+  const json decoder = file_.value("added_tokens_decoder", json::object());
+  for (const auto& [id, token] : decoder.items()) {
     const bool special = token.is_object() && token.value("special", json()) == json(true);
     if (!special) {
       refuse("added_tokens_decoder." + id, "special tokens alone beside vocab.json", token,

@@ -4,19 +4,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 
+#include "files/storage.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/io/json_depth.hpp"
 #include "tokenizer/byte_text.hpp"
 
 namespace hyperslab::io {
 
 using nlohmann::json;
+
+namespace {
+constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;  // the largest known ones have 35 MB
+}  // namespace
 
 void fail_vocabulary(const std::string& path, const std::string& text) {
   throw Error(ExitCode::data, fmt::format("vocabulary file '{}': {}", path, text));
@@ -36,17 +39,23 @@ std::string read_vocabulary_text(const std::string& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     fail_vocabulary(path, "expected a file, found a folder; give its files");
   }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file) {
+  try {
+    return storage::read_text(path, kMostBytes);
+  } catch (const storage::CallError& error) {
     fail_vocabulary(path, fmt::format("expected a readable file, found: {}; correct the path",
-                                      std::strerror(errno)));
+                                      std::strerror(error.error_number())));
+  } catch (const Error& error) {  // a pipe, a device, or too large
+    throw Error(ExitCode::data, std::string("vocabulary file ") + error.what());
   }
-  return text;
 }
 
 json read_json_file(const std::string& path) {
   const std::string text = read_vocabulary_text(path);
+  if (is_too_deep(text)) {
+    fail_vocabulary(path, fmt::format("expected JSON of at most {} levels, found more; give the "
+                                      "file of a byte-level BPE",
+                                      kDeepestJson));
+  }
   try {
     return json::parse(text);
   } catch (const json::exception& error) {

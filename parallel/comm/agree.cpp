@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 
 #include "hyperslab/core/error.hpp"
 
@@ -42,6 +43,10 @@ Outcome attempt(const std::function<std::string()>& work) {
       message += fmt::format(" ({}:{})", error.where().file_name(), error.where().line());
     }
     return {static_cast<int>(error.code()), message, ""};
+  } catch (const std::bad_alloc&) {
+    return {static_cast<int>(ExitCode::device),
+            "the host's memory is used up; start fewer ranks on it, or raise its limit (ulimit -v)",
+            ""};
   } catch (const std::exception& error) {
     return {kInternal, error.what(), ""};
   }

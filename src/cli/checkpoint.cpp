@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 
 #include "checkpoint_diff.hpp"
 #include "checkpoint_prune.hpp"
 #include "exchange.hpp"
+#include "hyperslab/core/printable.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "merge.hpp"
 #include "quantize.hpp"
@@ -23,6 +25,14 @@ std::string base_of(const io::CheckpointReader& reader) {
   return as_stored({reader.meta().deck, reader.folder()}).checkpoint.initial;
 }
 
+void print_problems(std::span<const std::string> problems) {
+  constexpr std::size_t kMostShown = 50;
+  for (const std::string& problem : problems.first(std::min(problems.size(), kMostShown))) {
+    fmt::print("{}\n", printable(problem));
+  }
+  if (problems.size() > kMostShown) fmt::print("... and {} more\n", problems.size() - kMostShown);
+}
+
 /// False if a checkpoint is damaged.
 bool look_at(const std::string& action, const std::vector<std::string>& directories) {
   bool sound = true;
@@ -34,7 +44,7 @@ bool look_at(const std::string& action, const std::vector<std::string>& director
       continue;
     }
     const std::vector<std::string> problems = reader.verify();
-    for (const std::string& problem : problems) fmt::print("{}\n", problem);
+    print_problems(problems);
     if (problems.empty()) {
       fmt::print("{}: sound, {} tensors, {} bytes\n", reader.folder(), reader.tensors().size(),
                  reader.bytes());

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,12 +19,17 @@
 #include "hyperslab/comm/time_limit.hpp"
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/core/printable.hpp"
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/io/hdf5_version.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"
 
 namespace hyperslab::cli {
 namespace {
+
+constexpr const char* kNoMemory =
+    "the host's memory is used up; ask for more of it, start fewer ranks on a host, or raise its "
+    "limit (ulimit -v)";
 
 /// One line (a deck error: one a problem), from one rank if all ranks failed alike.
 void report(const comm::World& world, const Error& error) {
@@ -42,7 +48,7 @@ void report(const comm::World& world, const Error& error) {
     where = fmt::format(" ({}:{}); this is a fault of the program, please report it",
                         error.where().file_name(), error.where().line());
   }
-  fmt::print(stderr, "hyperslab: {}{}{}\n", who, error.what(), where);
+  fmt::print(stderr, "hyperslab: {}{}{}\n", who, printable(error.what(), true), where);
   std::fflush(stderr);
 }
 
@@ -104,6 +110,10 @@ int run(comm::World& world, const Command* command, const std::vector<std::strin
     const int code = static_cast<int>(error.code());
     if (!error.is_on_all_ranks() && world.size() > 1) world.abort(code);
     return code;
+  } catch (const std::bad_alloc&) {
+    report(world, Error(ExitCode::device, kNoMemory));
+    if (world.size() > 1) world.abort(static_cast<int>(ExitCode::device));
+    return static_cast<int>(ExitCode::device);
   } catch (const std::exception& error) {
     report(world, Error(ExitCode::internal, error.what()));
     if (world.size() > 1) world.abort(static_cast<int>(ExitCode::internal));
@@ -139,8 +149,8 @@ int main(int argc, char** argv) {
   } catch (const hyperslab::Error& error) {
     fmt::print(stderr, "hyperslab: {}\n", error.what());
     return static_cast<int>(error.code());
-  } catch (const std::exception& error) {  // MPI itself could not be started
+  } catch (const std::exception& error) {  // no memory, or MPI itself could not be started
     fmt::print(stderr, "hyperslab: {}\n", error.what());
-    return 1;
+    return static_cast<int>(hyperslab::ExitCode::device);
   }
 }

@@ -93,10 +93,8 @@ std::string problem_of(const Hyperslab& slab, const Shape& shape) {
 }
 
 std::string coverage_problem(std::span<const Hyperslab> slabs, const Shape& shape) {
-  Dim volume = 0;
   std::vector<Hyperslab> sorted;
   for (const Hyperslab& slab : slabs) {
-    volume += slab.numel();
     if (slab.numel() > 0) sorted.push_back(slab);
   }
   const bool scalar = shape.rank() == 0;
@@ -112,6 +110,8 @@ std::string coverage_problem(std::span<const Hyperslab> slabs, const Shape& shap
       }
     }
   }
+  Dim volume = 0;  // of parts that do not meet: no more than the tensor has
+  for (const Hyperslab& slab : sorted) volume += slab.numel();
   if (volume == shape.numel()) return "";
   return fmt::format("{} of {} elements are stored", volume, shape.numel());
 }

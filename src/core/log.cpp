@@ -4,6 +4,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "hyperslab/core/printable.hpp"
+
 namespace hyperslab::log {
 namespace {
 
@@ -26,10 +28,10 @@ void setup(int rank, const std::string& prefix) {
   logger().sinks().front()->set_level(rank == 0 ? spdlog::level::info : spdlog::level::warn);
 }
 
-void debug(const std::string& text) { logger().debug(text); }
-void info(const std::string& text) { logger().info(text); }
-void warn(const std::string& text) { logger().warn(text); }
-void error(const std::string& text) { logger().error(text); }
+void debug(const std::string& text) { logger().debug(printable(text, true)); }
+void info(const std::string& text) { logger().info(printable(text, true)); }
+void warn(const std::string& text) { logger().warn(printable(text, true)); }
+void error(const std::string& text) { logger().error(printable(text, true)); }
 
 void failed_close(std::string_view who, std::string_view call, std::string_view text) noexcept {
   try {

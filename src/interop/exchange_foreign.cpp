@@ -11,6 +11,7 @@
 #include "complaints.hpp"
 #include "exchange_config.hpp"
 #include "exchange_keys.hpp"
+#include "hyperslab/io/json_depth.hpp"
 
 namespace hyperslab::interop {
 namespace {
@@ -263,6 +264,8 @@ ModelSpec read_llama(Import& in) {
 }
 
 json parsed_object(const std::string& text, const std::string& file) {
+  if (io::is_too_deep(text))
+    throw Error(ExitCode::checkpoint, file + ": its JSON is nested too deep");
   try {
     json parsed = json::parse(text);
     if (parsed.is_object()) return parsed;

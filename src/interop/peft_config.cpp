@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/io/json_depth.hpp"
 
 namespace hyperslab::interop {
 namespace {
@@ -119,6 +120,8 @@ double PeftConfig::scale_of(const AdaptedModule& module) const {
 
 PeftConfig read_peft_config(const std::string& text, const std::string& file,
                             Complaints& complaints) {
+  if (io::is_too_deep(text))
+    throw Error(ExitCode::checkpoint, file + ": its JSON is nested too deep");
   try {
     const json config = json::parse(text);
     if (!config.is_object()) throw Error(ExitCode::checkpoint, file + ": expected a JSON object");

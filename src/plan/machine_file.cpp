@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/io/json_depth.hpp"
 #include "hyperslab/io/text_file.hpp"
 
 namespace hyperslab::plan {
@@ -108,6 +109,7 @@ std::string lines_of(const std::vector<Row>& rows, const char* indent) {
 MachineFile read_machine_file(const std::string& path) {
   const std::string text = io::read_text_file(path, kMostBytes);
   try {
+    if (io::is_too_deep(text)) throw Error(ExitCode::usage, "its JSON is nested too deep");
     return machine_of(json::parse(text));
   } catch (const json::exception& error) {
     throw Error(ExitCode::usage,

@@ -5,6 +5,7 @@
 
 #include <barrier>
 #include <cstddef>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -80,6 +81,18 @@ Work fails_from(int first) {
     if (rank >= first) throw Error(ExitCode::data, "line one\nline two");
     return "fine";
   };
+}
+
+TEST(Agree, MemoryThatIsUsedUpIsNoFaultOfTheProgram) {
+  Job job({"n1"});
+  ThreadPeers peers(job, 0);
+  try {
+    agree(peers, [] { throw std::bad_alloc(); });
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::device);
+    EXPECT_THAT(error.what(), HasSubstr("memory is used up"));
+  }
 }
 
 TEST(Agree, GathersResultsOfAnyText) {

@@ -131,6 +131,13 @@ TEST(ExchangeConfig, ForeignSettingsThatChangeResultsAreRefused) {
   }
 }
 
+TEST(ExchangeConfig, DeepNestingIsRefused) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  test::expect_error(ExitCode::checkpoint, {"config.json", "nested too deep"}, [&] {
+    (void)read_foreign_config(R"({"model_type":"gpt2","x":)" + deep + "}", "config.json");
+  });
+}
+
 TEST(ExchangeConfig, ReadsBothSpellingsOfTheRotaryBase) {
   const json newer = {{"rope_theta", 7000.0}, {"rope_type", "default"}};
 

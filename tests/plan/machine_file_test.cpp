@@ -31,6 +31,14 @@ class MachineFiles : public testing::Test {
   test::TempFolder folder_;
 };
 
+TEST_F(MachineFiles, DeepNestingIsRefused) {
+  const std::string path =
+      file(R"({"format":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}");
+
+  EXPECT_THAT([&] { (void)read_machine_file(path); },
+              ThrowsMessage<Error>(HasSubstr("nested too deep")));
+}
+
 TEST_F(MachineFiles, WhatIsWrittenIsRead) {
   const MachineFile machine = made_up_machine();
   const MachineFile read = read_machine_file(file(to_text(machine)));

@@ -200,7 +200,9 @@ std::size_t int8_linear_workspace(int threads, Dim rows, Dim K) {
 }
 
 void int8_linear(Context& ctx, InstructionSet set, const QuantizedLinear& operands) {
-  const auto& [x, weight, bias, y] = operands;
+  // No structured binding: Clang 16 cannot capture one in a region of OpenMP.
+  const auto& x = operands.x;
+  const auto& weight = operands.weight;
   with_real(x.dtype(), "quantized_linear_forward", [&]<class T>(T) {
     const Dim rows = leading(x.shape());
     const Dim M = weight.shape[0];
@@ -226,8 +228,8 @@ void int8_linear(Context& ctx, InstructionSet set, const QuantizedLinear& operan
                                 scales,
                                 weight.codes.data<std::uint8_t>(),
                                 weight.scales.data<float>(),
-                                optional_data<T>(bias),
-                                y.data<T>()};
+                                optional_data<T>(operands.bias),
+                                operands.y.data<T>()};
     multiply(threads, int8_kernels(set), problem, scratch + layout.panels, layout.panel_bytes);
   });
 }

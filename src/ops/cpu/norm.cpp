@@ -87,7 +87,10 @@ struct WeightSums {
 template <class T, bool kCentered>
 void backward_row(const BackwardRow<T>& row, const T* weight, RowStatistics<T> s, Dim C,
                   bool accumulate, WeightSums<T> sums) {
-  const auto [dy, x, dx] = row;
+  // No structured binding: Clang 16 cannot capture one in a region of OpenMP.
+  const T* const dy = row.dy;
+  const T* const x = row.x;
+  T* const dx = row.dx;
   T dot = 0;
   T total = 0;
 #pragma omp simd reduction(+ : dot, total)

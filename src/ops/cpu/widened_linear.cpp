@@ -97,10 +97,16 @@ std::size_t widened_linear_workspace(int, Dim rows, Dim M, Dim K, DType dtype) {
 }
 
 void widened_linear(Context& ctx, InstructionSet set, const QuantizedLinear& operands) {
-  const auto& [x, weight, bias, y] = operands;
+  // No structured binding: Clang 16 cannot capture one in a region of OpenMP.
+  const auto& x = operands.x;
+  const auto& weight = operands.weight;
   with_real(x.dtype(), "quantized_linear_forward", [&]<class T>(T) {
-    const Problem<T> problem = {leading(x.shape()), weight.shape[0],        weight.shape[1],
-                                x.data<T>(),        optional_data<T>(bias), y.data<T>()};
+    const Problem<T> problem = {leading(x.shape()),
+                                weight.shape[0],
+                                weight.shape[1],
+                                x.data<T>(),
+                                optional_data<T>(operands.bias),
+                                operands.y.data<T>()};
     const std::size_t bytes =
         widened_linear_workspace(ctx.threads(), problem.rows, problem.M, problem.K, x.dtype());
     auto* scratch = static_cast<T*>(ctx.workspace("quantized_linear_forward", bytes));

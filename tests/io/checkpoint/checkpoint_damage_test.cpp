@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <set>
@@ -187,6 +188,66 @@ TEST_F(Damage, ManifestsThatContradictThemselvesAreRefused) {
   EXPECT_NE(refused([&](auto& m) { m.files.front().name = "../x"; }).find("not possible"),
             std::string::npos);
   EXPECT_NE(refused([&](auto& m) { m.block_bytes = 0; }).find("block_bytes"), std::string::npos);
+}
+
+TEST_F(Damage, PiecesThatMeetAndAddUpAreNotRead) {
+  io::Manifest manifest = io::open_manifest(step());
+  auto& pieces = manifest.tensors.at("model/b").pieces;
+  const auto half =
+      std::ranges::find_if(pieces, [](const auto& piece) { return piece.part.count.numel() > 0; });
+  ASSERT_NE(half, pieces.end());
+  const Dim count = half->part.count.numel();
+  pieces = {*half};
+  while (static_cast<Dim>(pieces.size() + 1) * count <= 50) pieces.push_back(pieces.front());
+  if (static_cast<Dim>(pieces.size()) * count < 50) {
+    auto rest = pieces.front();
+    rest.part.count = {50 - static_cast<Dim>(pieces.size()) * count};
+    rest.crc32c.resize((static_cast<std::size_t>(rest.part.count.numel()) * 4 + 63) / 64);
+    pieces.push_back(rest);
+  }
+  write_file(step("manifest.json"), io::to_text(manifest));
+  const CheckpointReader reader(step());
+
+  const auto text = refusal(ExitCode::checkpoint, [&] { (void)read_whole(reader); });
+
+  EXPECT_NE(text.find("tensor model/b: "), std::string::npos) << text;
+  EXPECT_NE(text.find("more than once"), std::string::npos) << text;
+}
+
+TEST_F(Damage, FilesOutsideOfTheFolderAreRefused) {
+  io::Manifest manifest = io::open_manifest(step());
+  for (const std::string& name :
+       {std::string(".."), std::string("."), std::string("/etc/passwd"), std::string("../x"),
+        std::string("a/b"), std::string(), std::string("x\0y", 3)}) {
+    io::Manifest other = manifest;
+    other.files.front().name = name;
+    const auto text = refusal(ExitCode::checkpoint, [&] {
+      (void)io::manifest_of_text(io::to_text(other), "manifest.json");
+    });
+    EXPECT_NE(text.find("not possible"), std::string::npos) << text;
+  }
+  for (const char* name : {"rank_00001.h5", "manifest.json"}) {
+    const std::string there = folder_.path() + "/elsewhere";
+    fs::rename(step(name), there);
+    fs::create_symlink(there, step(name));
+    const auto text = refusal(ExitCode::checkpoint, [&] { const CheckpointReader reader(step()); });
+    EXPECT_NE(text.find(std::string(name) + ": it is a link out of the checkpoint"),
+              std::string::npos)
+        << text;
+    fs::remove(step(name));
+    fs::rename(there, step(name));
+  }
+  fs::rename(step("rank_00001.h5"), step("other.h5"));
+  fs::create_symlink("other.h5", step("rank_00001.h5"));
+  EXPECT_TRUE(CheckpointReader(step()).verify().empty());
+}
+
+TEST_F(Damage, DeepNestingIsRefused) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  const auto text = refusal(ExitCode::checkpoint, [&] {
+    (void)io::manifest_of_text(R"({"format":1,"crc32c":0,"x":)" + deep + "}", "manifest.json");
+  });
+  EXPECT_NE(text.find("nested too deep"), std::string::npos) << text;
 }
 
 TEST_F(Damage, VerifyFindsGapsAndOverlapsOfThePieces) {

@@ -168,6 +168,20 @@ TEST(RoundTrip, DescribeShowsTheModelOnly) {
   EXPECT_EQ(text.find("optimizer/"), std::string::npos) << text;
 }
 
+TEST(RoundTrip, DescribeShowsNoControlCharacters) {
+  const TempFolder folder;
+  auto meta = full_meta();
+  meta.version = "1\x1B[2J\n\xC2\x9B";
+  meta.layout = "data\x07";
+  ASSERT_EQ(save_all(folder.path(), meta, whole(make_globals(some_shapes(), 1))),
+            std::vector<std::string>{""});
+
+  const std::string text = io::describe(CheckpointReader(folder.path()));
+
+  EXPECT_NE(text.find("version  1?[2J??\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("layout   data?\n"), std::string::npos) << text;
+}
+
 /// Reads the parts of a random partition and compares each with the part of the whole.
 void expect_parts(const CheckpointReader& reader, const Globals& globals, std::mt19937& rng) {
   std::vector<std::vector<float>> expected;

@@ -221,6 +221,64 @@ TEST_F(Hdf5Elsewhere, StorageInOtherFilesIsRefused) {
          {"elements in this file", "external raw storage"});
 }
 
+/// Writes 1000 ids in chunks of 300 through the filters of `properties`.
+hid_t write_chunked(hid_t file, hid_t space, hid_t properties) {
+  const hsize_t chunk = 300;
+  H5Pset_chunk(properties, 1, &chunk);
+  const hid_t set =
+      H5Dcreate2(file, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+  const Ids ids(1000, 7);
+  H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, ids.data());
+  return H5Dclose(set);
+}
+
+TEST_F(Hdf5Elsewhere, FiltersOfEveryLibraryAloneAreTaken) {
+  EXPECT_EQ(open(with("known.h5",
+                      [](hid_t file, hid_t space, hid_t properties) {
+                        const hsize_t chunk = 300;
+                        H5Pset_chunk(properties, 1, &chunk);
+                        H5Pset_shuffle(properties);
+                        H5Pset_fletcher32(properties);
+                        H5Pset_deflate(properties, 9);
+                        write_chunked(file, space, properties);
+                      })),
+            Ids(1000, 7));
+  refuse(with("scaleoffset.h5",
+              [](hid_t file, hid_t space, hid_t properties) {
+                const hsize_t chunk = 300;
+                H5Pset_chunk(properties, 1, &chunk);
+                H5Pset_scaleoffset(properties, H5Z_SO_INT, 0);
+                write_chunked(file, space, properties);
+              }),
+         {"with shuffle, fletcher32 and one deflate", "filter 6 (scaleoffset)"});
+  refuse(with("plugin.h5",
+              [](hid_t file, hid_t space, hid_t properties) {
+                const hsize_t chunk = 300;
+                H5Pset_chunk(properties, 1, &chunk);
+                H5Pset_filter(properties, 32000, H5Z_FLAG_OPTIONAL, 0, nullptr);
+                write_chunked(file, space, properties);
+              }),
+         {"filter 32000"});
+}
+
+TEST_F(Hdf5Elsewhere, MoreElementsThanTheFileCanHoldAreRefusedBeforeMemoryIsTaken) {
+  // A contiguous dataset cannot lie so; a chunk that deflate could not have made can.
+  const auto name = with("claims.h5", [](hid_t file, hid_t, hid_t properties) {
+    const hsize_t extent = hsize_t{1} << 31;
+    const hsize_t chunk = hsize_t{1} << 31;
+    const hid_t space = H5Screate_simple(1, &extent, nullptr);
+    H5Pset_chunk(properties, 1, &chunk);
+    H5Pset_deflate(properties, 9);
+    const hid_t set =
+        H5Dcreate2(file, "tokens", H5T_STD_U8LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+    const hsize_t first = 0;
+    const std::string stored = "no stream of deflate";
+    H5Dwrite_chunk(set, H5P_DEFAULT, 0, &first, stored.size(), stored.data());
+    H5Dclose(set), H5Sclose(space);
+  });
+  refuse(name, {"elements in the dataset tokens of a file of", "2147483648"});
+}
+
 TEST_F(Hdf5Elsewhere, ElementsThatWereNeverWrittenAreRefused) {
   refuse(with("never.h5", [](hid_t file, hid_t space,
                              hid_t properties) { H5Dclose(create(file, space, properties)); }),

@@ -107,6 +107,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         BadDeck{"steps: 10", "steps: 010",
                 "deck.yaml:13:10: train.steps: '010' has a leading zero and looks octal; write 10"},
+        BadDeck{"layers: 2", "layers: 4097",
+                "deck.yaml:5:11: model.layers: must be between 1 and 4096, found 4097"},
         BadDeck{"steps: 10", "steps: 1e3",
                 "deck.yaml:13:10: train.steps: must be a whole number, found '1e3'; write 1000"},
         BadDeck{"steps: 10", "steps: 1_000",

@@ -102,8 +102,7 @@ TEST(Reference, KeysAsText) {
   EXPECT_THAT(model,
               HasSubstr("model.norm\n    layernorm, rmsnorm or none; default layernorm, with "
                         "family llama rmsnorm\n    Kind of normalization.\n"));
-  EXPECT_THAT(model,
-              HasSubstr("model.layers\n    whole number, between 1 and 16777216; required\n"));
+  EXPECT_THAT(model, HasSubstr("model.layers\n    whole number, between 1 and 4096; required\n"));
   EXPECT_THAT(model, Not(HasSubstr("optimizer.lr")));
   const auto all = keys_text("");
   for (const auto& section : sections()) {
@@ -120,9 +119,8 @@ TEST(Reference, KeysAsMarkdown) {
   const auto model = keys_markdown("model");
 
   EXPECT_THAT(model, HasSubstr("### `model`\n\n"));
-  EXPECT_THAT(model,
-              HasSubstr("| `model.layers` | whole number, between 1 and 16777216 | required | "
-                        "Number of transformer blocks. |\n"));
+  EXPECT_THAT(model, HasSubstr("| `model.layers` | whole number, between 1 and 4096 | required | "
+                               "Number of transformer blocks. |\n"));
   EXPECT_THAT(model,
               HasSubstr("| `model.norm` | `layernorm`, `rmsnorm` or `none` | `layernorm`, with "
                         "family llama `rmsnorm` | Kind of normalization. |\n"));

@@ -57,6 +57,8 @@ const std::array kLies = {
         "whole number"},
     Lie{R"({"x":{"dtype":"F32","shape":[4611686018427387904,2],"data_offsets":[0,0]}})",
         "more elements"},
+    Lie{R"({"x":{"dtype":"F32","shape":[4611686018427387904,4,0],"data_offsets":[0,0]}})",
+        "more elements"},
     Lie{R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8,8]}})", "two numbers"},
     Lie{R"({"x":{"dtype":"F32","shape":[2],"data_offsets":["0",8]}})", "whole number"},
     Lie{R"({"x":[]})", "expected dtype, shape and data_offsets"},

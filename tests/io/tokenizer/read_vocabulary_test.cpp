@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+
 #include "hyperslab/io/vocabulary_files.hpp"
 #include "io/tokenizer/vocabularies.hpp"
 
@@ -65,6 +67,27 @@ TEST_F(ReadVocabulary, NamesTheLineOfBrokenJson) {
                        "expected JSON, found a parse error at line 2, column 6");
   expect_vocab_refused("", "expected JSON, found a parse error at line 1, column 1");
   expect_vocab_refused("[1]", "expected an object of tokens and ids, found array");
+}
+
+TEST_F(ReadVocabulary, DoesNotWaitForPipesOrDevices) {
+  for (const char* name : {"v/vocab.json", "v/merges.txt"}) {
+    const std::string before = content(name);
+    std::filesystem::remove(path(name));
+    ASSERT_EQ(::mkfifo(path(name).c_str(), 0600), 0);
+    expect_refused("v", "expected a regular file");
+    std::filesystem::remove(path(name));
+    std::filesystem::create_symlink("/dev/zero", path(name));
+    expect_refused("v", "expected a regular file");
+    std::filesystem::remove(path(name));
+    write(name, before);
+  }
+}
+
+TEST_F(ReadVocabulary, RefusesDeepNesting) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  expect_vocab_refused(R"({"a":)" + deep + "}", "expected JSON of at most 64 levels");
+  write("t.json", R"({"model":{},"normalizer":)" + deep + "}");
+  expect_named("vocabulary file", "t.json", "expected JSON of at most 64 levels");
 }
 
 TEST_F(ReadVocabulary, NamesTokensWithBadIds) {
