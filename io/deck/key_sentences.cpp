@@ -26,6 +26,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Seconds without any progress after which the run ends with code 8, three times as many until "
      "its first steps have ended; 0: never."},
     {"run.tensorboard", "Also write the metrics of each step to run.directory/tensorboard."},
+    {"run.compare_replicas_every",
+     "Steps between comparisons of what data ranks hold alike, which name a rank that differs and "
+     "end the run with code 7; 0: never."},
 
     {"model", "The transformer; the family only sets defaults."},
     {"model.family", "Which defaults the other keys of the model have: GPT-2's or Llama's."},
@@ -208,6 +211,15 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"timing.groups",
      "Whether GPUs time the operations of all groups, at about 10 us each, not "
      "only the reduction of gradients."},
+
+    {"spikes", "What becomes of a step whose loss or gradient norm is far above those before."},
+    {"spikes.policy",
+     "Nothing (ignore), a warning (log), no update of that step, for which the host waits in every "
+     "step (skip), or back to an older checkpoint and on without the batch (walk_back)."},
+    {"spikes.window", "Steps over which mean and variance are weighted."},
+    {"spikes.z_score", "Standard deviations above the mean that make a spike."},
+    {"spikes.warmup", "Steps that are observed before any is judged."},
+    {"spikes.max_walk_backs", "Returns to a checkpoint; one more ends the run with code 7."},
 });
 
 }  // namespace

@@ -161,6 +161,7 @@ void Resuming::load(std::int64_t step) {
     train::require_same_model(meta, start_.config.model, reader.folder());
     point_.first_step = meta.step + 1;
     point_.earlier_seconds = meta.wall_seconds;
+    point_.spikes = meta.spikes;
     if (!start_.is_first()) return;
     point_.algorithms = read_algorithms(meta.algorithms, reader.folder());
     log::info(fmt::format("resumed from {} (step {}, written by {})", reader.folder(), meta.step,
