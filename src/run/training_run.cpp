@@ -120,6 +120,7 @@ void TrainingRun::restore_spikes() {
 void TrainingRun::walk_back(std::int64_t step) {
   records_->finish();
   trainer_->wait_all();
+  trainer_->set_idle_work({});  // which was the loop's
   loop_.reset();
   policy_.reset();
   records_.reset();

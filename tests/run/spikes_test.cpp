@@ -165,7 +165,9 @@ TEST(Spikes, ARestoredOneDecidesAsAnUndisturbedOne) {
     const auto expected = whole.take(seen);
     const auto found = second.take(seen);
     ASSERT_EQ(found.has_value(), expected.has_value()) << step;
-    if (found) EXPECT_EQ(found->verdict.loss_z, expected->verdict.loss_z);
+    if (found) {
+      EXPECT_EQ(found->verdict.loss_z, expected->verdict.loss_z);
+    }
   }
   EXPECT_EQ(second.checkpoint_text(), whole.checkpoint_text());
   EXPECT_GT(whole.spikes(), 2);
