@@ -31,7 +31,7 @@ EARLIER = {"train.trainable": "[]", "adapter.rank": "0", "adapter.alpha": "16", 
            "quantization.after": "0", "checkpoint.async": "true", "checkpoint.max_failures": "3",
            "checkpoint.memory_every": "0", "checkpoint.memory_directory": "/dev/shm",
            "run.compare_replicas_every": "0", "spikes.policy": "log", "spikes.window": "128", "spikes.z_score": "6",
-           "spikes.warmup": "128", "spikes.max_walk_backs": "8"}
+           "spikes.warmup_steps": "128", "spikes.max_walk_backs": "8"}
 # Keys in which starts of one run may differ and still train the same: paths, layout, kernels, how far
 # and how often, and what is measured on the way. The program tells the same changes apart on resuming.
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")

@@ -218,7 +218,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "step (skip), or back to an older checkpoint and on without the batch (walk_back)."},
     {"spikes.window", "Steps over which mean and variance are weighted."},
     {"spikes.z_score", "Standard deviations above the mean that make a spike."},
-    {"spikes.warmup", "Steps that are observed before any is judged."},
+    {"spikes.warmup_steps", "Steps that are observed before any is judged."},
     {"spikes.max_walk_backs", "Returns to a checkpoint; one more ends the run with code 7."},
 });
 

@@ -316,7 +316,7 @@ void visit_spikes(Visitor& v, Config& config) {
   v.named("policy", spikes.policy, kSpikePolicies);
   v.integer("window", spikes.window, IntegerRange{2, kMostSteps});
   v.real("z_score", spikes.z_score, kPositive);
-  v.integer("warmup", spikes.warmup, IntegerRange{2, kMostSteps});
+  v.integer("warmup_steps", spikes.warmup, IntegerRange{2, kMostSteps});
   v.integer("max_walk_backs", spikes.max_walk_backs, kSteps);
 }
 

@@ -14,7 +14,7 @@ import support
 CONTEXT = 32
 SPIKES = ("data.train=[odd.bin]", "data.validation=[]", "train.validate_every=0", "train.steps=90",
           "train.global_batch=4", "schedule.warmup_steps=10", "optimizer.lr=3e-3", "checkpoint.every=10",
-          "checkpoint.keep=all", "spikes.warmup=40", "spikes.window=32")
+          "checkpoint.keep=all", "spikes.warmup_steps=40", "spikes.window=32")
 TIMES = ("step_seconds", "tokens_per_second", "mfu", "mfu_full", "wall_seconds", "memory_peak_bytes")
 
 

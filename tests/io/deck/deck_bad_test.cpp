@@ -83,7 +83,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "'train.global_batch'?)"},
         BadDeck{"name: tiny", "name: tiny\n  colour: red",
                 "deck.yaml:3:3: run.colour: unknown key 'colour' (known are name, directory, seed, "
-                "device, deterministic, hang_timeout_seconds or tensorboard)"},
+                "device, deterministic, hang_timeout_seconds, tensorboard or "
+                "compare_replicas_every)"},
         BadDeck{
             "data:", "dta:", "deck.yaml:10:1: dta: unknown section 'dta' (did you mean 'data'?)"},
         BadDeck{"data:", "<<: {a: 1}\ndata:",
@@ -234,7 +235,7 @@ TEST(Refuses, ReportsAreOneLineEach) {
 
   EXPECT_EQ(refusal(deck),
             "deck.yaml:3:3: run.a b: unknown key 'a b' (known are name, directory, seed, device, "
-            "deterministic, hang_timeout_seconds or tensorboard)");
+            "deterministic, hang_timeout_seconds, tensorboard or compare_replicas_every)");
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ TEST(MetricsLog, KeysAreThoseOfTheContract) {
   log.append(validated);
   validated.validation->bits_per_byte = 1.25;
   log.append(validated);
-  MetricsLine spike;
+  io::MetricsLine spike;
   spike.spike = 7.5;
   spike.left_out = true;
   log.append(spike);
