@@ -30,7 +30,9 @@ EARLIER = {"train.trainable": "[]", "adapter.rank": "0", "adapter.alpha": "16", 
            "quantization.weights": "none", "quantization.group": "64", "quantization.activations": "none",
            "quantization.after": "0", "checkpoint.async": "true", "checkpoint.max_failures": "3",
            "checkpoint.memory_every": "0", "checkpoint.memory_directory": "/dev/shm",
-           "run.walltime_minutes": "0", "run.check_links": "auto", "run.machine": "null"}
+           "run.walltime_minutes": "0", "run.check_links": "auto", "run.machine": "null",
+           "run.compare_replicas_every": "0", "spikes.policy": "log", "spikes.window": "128", "spikes.z_score": "6",
+           "spikes.warmup_steps": "128", "spikes.max_walk_backs": "8"}
 # Keys in which starts of one run may differ and still train the same: paths, layout, kernels, how far
 # and how often, and what is measured on the way. The program tells the same changes apart on resuming.
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")

@@ -183,6 +183,8 @@ def run_numbers(metrics: Metrics) -> dict[str, str]:
     return {
         "last step": str(metrics.rows[-1]["step"]),
         "diverged": "yes" if has_diverged(metrics) else "no",
+        "spikes": str(sum(row.get("spike") is not None for row in metrics.rows)),
+        "spikes left out": str(sum(bool(row.get("left_out")) for row in metrics.rows)),
         "training loss, first (nats)": number(first_value(loss)),
         "training loss, last": number(last_value(loss)),
         TRAINING_LOSS: number(mean_of_last(loss)),

@@ -40,6 +40,18 @@ class Learning(CommandTest):
         self.assertEqual(cells(text, "wall time (s)"), ["22.0", "11.0"])
         self.assertEqual(cells(text, "150 ")[-1], "-")
 
+    def test_spikes_are_counted(self) -> None:
+        rows = [metrics_row(step) for step in range(1, 31)]
+        rows[9]["spike"], rows[19]["spike"], rows[19]["left_out"] = 7.5, 8.5, 1
+        write_metrics(self.folder / "spiky", rows)
+
+        code, _, _ = run_command("learning", self.folder / "spiky", "--output", self.output)
+
+        self.assertEqual(code, 0)
+        text = (self.output / "learning.txt").read_text()
+        self.assertEqual(cells(text, "spikes  "), ["2"])
+        self.assertEqual(cells(text, "spikes left out"), ["1"])
+
     def test_a_resumed_run_counts_a_repeated_step_once(self) -> None:
         first = [metrics_row(step) for step in range(1, 31)]
         second = [metrics_row(step) | {"loss": 1.0} for step in range(21, 26)]

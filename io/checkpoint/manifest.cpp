@@ -174,6 +174,7 @@ json json_of(const CheckpointMeta& meta) {
     value["base_fingerprint"] = *meta.base_fingerprint;
     value["base_step"] = meta.base_step;
   }
+  if (!meta.spikes.empty()) value["spikes"] = meta.spikes;
   return value;
 }
 
@@ -203,6 +204,7 @@ CheckpointMeta meta_of(const json& value) {
   value.at("version").get_to(meta.version);
   // Earlier programs did not write these:
   meta.algorithms = value.value("algorithms", value.value("products", ""));  // their old name
+  meta.spikes = value.value("spikes", "");
   meta.scales_loss = value.value("scales_loss", scaled_losses(meta));
   if (value.contains("base_fingerprint")) {
     meta.base_fingerprint = value.at("base_fingerprint").get<std::uint64_t>();

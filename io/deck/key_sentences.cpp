@@ -35,6 +35,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Machine file (bench --machine) that the measured groups are compared with; null: groups of "
      "one kind are compared with each other."},
     {"run.tensorboard", "Also write the metrics of each step to run.directory/tensorboard."},
+    {"run.compare_replicas_every",
+     "Steps between comparisons of what data ranks hold alike, which name a rank that differs and "
+     "end the run with code 7; 0: never."},
 
     {"model", "The transformer; the family only sets defaults."},
     {"model.family", "Which defaults the other keys of the model have: GPT-2's or Llama's."},
@@ -217,6 +220,15 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"timing.groups",
      "Whether GPUs time the operations of all groups, at about 10 us each, not "
      "only the reduction of gradients."},
+
+    {"spikes", "What becomes of a step whose loss or gradient norm is far above those before."},
+    {"spikes.policy",
+     "Nothing (ignore), a warning (log), no update of that step, for which the host waits in every "
+     "step (skip), or back to an older checkpoint and on without the batch (walk_back)."},
+    {"spikes.window", "Steps over which mean and variance are weighted."},
+    {"spikes.z_score", "Standard deviations above the mean that make a spike."},
+    {"spikes.warmup_steps", "Steps that are observed before any is judged."},
+    {"spikes.max_walk_backs", "Returns to a checkpoint; one more ends the run with code 7."},
 });
 
 }  // namespace

@@ -127,6 +127,12 @@ inline constexpr std::array<Name<ops::ActivationFormat>, 2> kActivationFormats =
     {"none", ops::ActivationFormat::none},
     {"dynamic-int8", ops::ActivationFormat::dynamic_int8},
 }};
+inline constexpr std::array<Name<train::SpikePolicy>, 4> kSpikePolicies = {{
+    {"ignore", train::SpikePolicy::ignore},
+    {"log", train::SpikePolicy::log},
+    {"skip", train::SpikePolicy::skip},
+    {"walk_back", train::SpikePolicy::walk_back},
+}};
 inline constexpr auto kAdapterTargets = names_by_module(nn::kAdapterTargets);
 /// Those that decks may name: no model of today has a router, and adapters have a section.
 inline constexpr std::array<Name<param::Role>, 5> kRoles = {{
@@ -170,6 +176,7 @@ void visit_run(Visitor& v, Config& config) {
   v.named("check_links", run.check_links, kCheckLinks);
   v.maybe_text("machine", run.machine);
   v.flag("tensorboard", run.tensorboard);
+  v.integer("compare_replicas_every", run.compare_replicas_every, kSteps);
 }
 
 template <class Visitor, class Config>
@@ -312,6 +319,17 @@ void visit_records(Visitor& v, Config& config) {
 }
 
 template <class Visitor, class Config>
+void visit_spikes(Visitor& v, Config& config) {
+  auto& spikes = config.spikes;
+  v.section("spikes");
+  v.named("policy", spikes.policy, kSpikePolicies);
+  v.integer("window", spikes.window, IntegerRange{2, kMostSteps});
+  v.real("z_score", spikes.z_score, kPositive);
+  v.integer("warmup_steps", spikes.warmup, IntegerRange{2, kMostSteps});
+  v.integer("max_walk_backs", spikes.max_walk_backs, kSteps);
+}
+
+template <class Visitor, class Config>
 void visit_keys(Visitor& v, Config& config) {
   visit_run(v, config);
   visit_model(v, config);
@@ -321,6 +339,7 @@ void visit_keys(Visitor& v, Config& config) {
   visit_adapter(v, config);
   visit_quantization(v, config);
   visit_records(v, config);
+  visit_spikes(v, config);
 }
 
 }  // namespace hyperslab::deck

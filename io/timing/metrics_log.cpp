@@ -24,6 +24,8 @@ void each_number(const MetricsLine& line, const Number& number) {
   number("wall_seconds", line.wall_seconds);
   number("skipped_steps", line.skipped_steps);
   number("memory_peak_bytes", line.memory_peak_bytes);
+  if (line.spike) number("spike", *line.spike);
+  if (line.left_out) number("left_out", 1);
   if (!line.validation) return;
   number("validation_loss", line.validation->loss);
   number("validation_perplexity", line.validation->perplexity);

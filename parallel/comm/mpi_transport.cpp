@@ -33,22 +33,23 @@ MpiTransport::MpiTransport(MPI_Comm comm) {
   HS_MPI(kName, MPI_Comm_dup(comm, &comm_));
   HS_MPI(kName, MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
   HS_MPI(kName, MPI_Comm_set_name(comm_, kName));
-  slots_.resize(static_cast<std::size_t>(size_of_group(comm_, kName)));
+  texts_->slots.resize(static_cast<std::size_t>(size_of_group(comm_, kName)));
 }
 
 MpiTransport::~MpiTransport() {
   const bool is_idle = request_ == MPI_REQUEST_NULL && messages_.empty();
   if (is_idle && may_free_mpi_handles()) MPI_Comm_free(&comm_);
+  if (!is_idle) (void)texts_.release();  // MPI may still write there until the process ends
 }
 
 void MpiTransport::start_gathering(const std::string& text) {
-  mine_ = text;
-  slot_ = {};
-  slot_.length = static_cast<std::int64_t>(text.size());
-  if (text.size() <= slot_.text.size()) std::ranges::copy(text, slot_.text.begin());
+  texts_->mine = text;
+  texts_->slot = {};
+  texts_->slot.length = static_cast<std::int64_t>(text.size());
+  if (text.size() <= texts_->slot.text.size()) std::ranges::copy(text, texts_->slot.text.begin());
   is_long_ = false;
-  HS_MPI(kName, MPI_Iallgather(&slot_, sizeof(Slot), MPI_BYTE, slots_.data(), sizeof(Slot),
-                               MPI_BYTE, comm_, &request_));
+  HS_MPI(kName, MPI_Iallgather(&texts_->slot, sizeof(Slot), MPI_BYTE, texts_->slots.data(),
+                               sizeof(Slot), MPI_BYTE, comm_, &request_));
 }
 
 bool MpiTransport::is_complete() {
@@ -58,29 +59,29 @@ bool MpiTransport::is_complete() {
 }
 
 bool MpiTransport::all_fit() const {
-  return std::ranges::all_of(slots_, [](const Slot& slot) {
+  return std::ranges::all_of(texts_->slots, [](const Slot& slot) {
     return slot.length <= static_cast<std::int64_t>(slot.text.size());
   });
 }
 
 void MpiTransport::start_long() {
-  lengths_.clear();
+  texts_->lengths.clear();
   std::int64_t total = 0;
-  for (const Slot& slot : slots_) {
+  for (const Slot& slot : texts_->slots) {
     total += slot.length;
     if (total > INT_MAX) {
       throw Error(ExitCode::internal,
                   fmt::format("{}: texts of {} bytes are beyond {}", kName, total, INT_MAX));
     }
-    lengths_.push_back(static_cast<int>(slot.length));
+    texts_->lengths.push_back(static_cast<int>(slot.length));
   }
-  begins_.resize(lengths_.size());
-  std::exclusive_scan(lengths_.begin(), lengths_.end(), begins_.begin(), 0);
-  joined_.resize(static_cast<std::size_t>(total));
+  texts_->begins.resize(texts_->lengths.size());
+  std::exclusive_scan(texts_->lengths.begin(), texts_->lengths.end(), texts_->begins.begin(), 0);
+  texts_->joined.resize(static_cast<std::size_t>(total));
   is_long_ = true;
-  HS_MPI(kName,
-         MPI_Iallgatherv(mine_.data(), static_cast<int>(mine_.size()), MPI_CHAR, joined_.data(),
-                         lengths_.data(), begins_.data(), MPI_CHAR, comm_, &request_));
+  HS_MPI(kName, MPI_Iallgatherv(texts_->mine.data(), static_cast<int>(texts_->mine.size()),
+                                MPI_CHAR, texts_->joined.data(), texts_->lengths.data(),
+                                texts_->begins.data(), MPI_CHAR, comm_, &request_));
 }
 
 bool MpiTransport::advance_gathering(std::vector<std::string>& texts) {
@@ -90,9 +91,10 @@ bool MpiTransport::advance_gathering(std::vector<std::string>& texts) {
     if (!is_complete()) return false;
   }
   texts.clear();
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const auto length = static_cast<std::size_t>(slots_[i].length);
-    const char* begin = is_long_ ? joined_.data() + begins_[i] : slots_[i].text.data();
+  for (std::size_t i = 0; i < texts_->slots.size(); ++i) {
+    const auto length = static_cast<std::size_t>(texts_->slots[i].length);
+    const char* begin =
+        is_long_ ? texts_->joined.data() + texts_->begins[i] : texts_->slots[i].text.data();
     texts.emplace_back(begin, length);
   }
   return true;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,14 +43,18 @@ class MpiTransport final : public BackgroundPeers::Transport {
   void start_long();
 
   MPI_Comm comm_ = MPI_COMM_NULL;
+  /// Memory that MPI reads and writes during a gathering.
+  struct Texts {
+    std::string mine;
+    Slot slot;
+    std::vector<Slot> slots;  ///< by rank
+    std::vector<int> lengths;
+    std::vector<int> begins;
+    std::string joined;
+  };
   MPI_Request request_ = MPI_REQUEST_NULL;
-  std::string mine_;
-  Slot slot_;
-  std::vector<Slot> slots_;
-  bool is_long_ = false;  ///< the second collective is under way
-  std::vector<int> lengths_;
-  std::vector<int> begins_;
-  std::string joined_;
+  std::unique_ptr<Texts> texts_ = std::make_unique<Texts>();
+  bool is_long_ = false;               ///< the second collective is under way
   std::vector<MPI_Request> messages_;  ///< of an exchange
 };
 

@@ -104,7 +104,8 @@ Arguments train_arguments() {
       "stop-after", po::value<std::int64_t>()->default_value(0),
       "stop cleanly with a checkpoint after this step")(
       "dry-run", "read the deck, print parameters, memory and work, train nothing")(
-      "print-deck", "print the deck with all its keys as YAML, for any number of ranks, train nothing")(
+      "print-deck",
+      "print the deck with all its keys as YAML, for any number of ranks, train nothing")(
       "shapes", "with --dry-run: every intermediate's shape, type and bytes");
   args.positional("DECK");
   return args;

@@ -104,6 +104,7 @@ io::CheckpointMeta CheckpointPolicy::meta_of(std::int64_t step) const {
   meta.version = version() + " (" + commit() + ")";
   if (parts_.algorithms.size() > 0) meta.algorithms = parts_.algorithms.text();
   meta.vocabulary = parts_.data.vocabulary_files();
+  meta.spikes = parts_.spikes.checkpoint_text();
   parts_.trainer.fill_meta(meta);
   return meta;
 }
@@ -169,9 +170,13 @@ void CheckpointPolicy::poll() {
   if (const auto outcome = writer_.poll()) take(*outcome);
 }
 
+void CheckpointPolicy::finish_save() {
+  if (const auto outcome = writer_.finish()) take(*outcome);
+}
+
 void CheckpointPolicy::wait_for_save() {
   const double start = now_seconds();
-  if (const auto outcome = writer_.finish()) take(*outcome);
+  finish_save();
   tell_wait(now_seconds() - start);
   require_good_saves();
 }
@@ -231,12 +236,21 @@ void CheckpointPolicy::require_good_saves() const {
       .on_all_ranks();
 }
 
+std::optional<std::int64_t> CheckpointPolicy::newest_up_to(std::int64_t step) {
+  wait_for_save();
+  const bool first = parts_.start.is_first();
+  const std::optional<std::int64_t> newest = first ? newest_proven(step) : std::nullopt;
+  const std::string found = parts_.start.world.broadcast(newest ? std::to_string(*newest) : "");
+  if (found.empty()) return std::nullopt;
+  return std::stoll(found);
+}
+
 /// Rank 0: the newest complete step from which training went on with finite numbers.
-std::optional<std::int64_t> CheckpointPolicy::newest_proven() const {
+std::optional<std::int64_t> CheckpointPolicy::newest_proven(std::int64_t up_to) const {
   std::optional<std::int64_t> newest;
   for (const std::int64_t step : io::list_checkpoints(parts_.start.checkpoints)) {
     const bool abandoned = std::ranges::find(parts_.abandoned, step) != parts_.abandoned.end();
-    if (step <= finite_.proven() && !abandoned) newest = step;
+    if (step <= std::min(up_to, finite_.proven()) && !abandoned) newest = step;
   }
   return newest;
 }

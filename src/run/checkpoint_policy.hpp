@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "finite_steps.hpp"
 #include "run_data.hpp"
 #include "run_records.hpp"
+#include "spikes.hpp"
 #include "start.hpp"
 
 namespace hyperslab::run {
@@ -29,6 +31,7 @@ class CheckpointPolicy {
     train::Trainer& trainer;
     RunRecords& records;
     const ops::AlgorithmCache& algorithms;  ///< in use, to be kept
+    const Spikes& spikes;                   ///< to be kept as they are after a step
     std::vector<std::int64_t> abandoned;    ///< of rank 0: abandoned_steps()
     const io::MemoryCheckpoints* memory;    ///< null if the deck wants none
   };
@@ -48,10 +51,15 @@ class CheckpointPolicy {
   /// At the end of a start: saves if the run has not come to its last step, or a checkpoint waits,
   /// and waits until everything is written. Throws Error(storage) if the newest save failed.
   void save_at_end(std::int64_t step);
+  /// The newest complete checkpoint up to `step` from which training went on with finite numbers;
+  /// waits for a save that is under way. Collective.
+  [[nodiscard]] std::optional<std::int64_t> newest_up_to(std::int64_t step);
   /// Moves a save that is under way; never blocks.
   void progress() { writer_.progress(); }
   /// The same, and tells how a save went that ended.
   void poll();
+  /// Waits for a save that is under way. Collective.
+  void finish_save();
 
  private:
   [[nodiscard]] bool is_regular(std::int64_t step) const;
@@ -67,7 +75,8 @@ class CheckpointPolicy {
   void tell_wait(double seconds);
   void end_pause(double start);
   void require_good_saves() const;
-  [[nodiscard]] std::optional<std::int64_t> newest_proven() const;
+  [[nodiscard]] std::optional<std::int64_t> newest_proven(
+      std::int64_t up_to = std::numeric_limits<std::int64_t>::max()) const;
   [[nodiscard]] std::string advice_to_go_back() const;
   [[nodiscard]] Error numerics_error(const ops::StepResult& result) const;
   [[nodiscard]] Error save_error() const;

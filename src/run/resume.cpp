@@ -8,11 +8,11 @@
 #include <string>
 
 #include "algorithms.hpp"
-#include "hyperslab/run/deck_changes.hpp"
 #include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/run/deck_changes.hpp"
 #include "hyperslab/run/run_lock.hpp"
 #include "hyperslab/train/initial.hpp"
 #include "hyperslab/train/setup.hpp"
@@ -163,6 +163,7 @@ void Resuming::load(std::int64_t step) {
     train::require_same_model(meta, start_.config.model, reader.folder());
     point_.first_step = meta.step + 1;
     point_.earlier_seconds = meta.wall_seconds;
+    point_.spikes = meta.spikes;
     if (!start_.is_first()) return;
     point_.algorithms = read_algorithms(meta.algorithms, reader.folder());
     log::info(fmt::format("resumed from {} (step {}, written by {})", reader.folder(), meta.step,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "hyperslab/io/memory_checkpoints.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"
@@ -15,6 +16,7 @@ namespace hyperslab::run {
 struct ResumePoint {
   std::int64_t first_step = 1;     ///< of this start
   double earlier_seconds = 0;      ///< of training, over all earlier starts
+  std::string spikes;              ///< Spikes::checkpoint_text(); empty: none
   ops::AlgorithmCache algorithms;  ///< of rank 0: those that the checkpoint holds
 };
 

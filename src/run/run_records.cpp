@@ -117,10 +117,11 @@ void RunRecords::note_enqueued(std::int64_t step) {
   if (every > 0 && step % every == 0 && start_.is_first()) norms_->append(step, trainer_);
 }
 
-void RunRecords::take(const ops::StepResult& result, const StepTimes& times) {
+void RunRecords::take(const ops::StepResult& result, const StepTimes& times,
+                      const std::optional<Spikes::Spike>& spike) {
   record(result.step, times);
   memory_peak_ = std::max(memory_peak_, trainer_.memory().peak_bytes());
-  if (start_.is_first()) report(result, times.step_seconds);
+  if (start_.is_first()) report(result, times.step_seconds, spike);
 }
 
 void RunRecords::record(std::int64_t step, const StepTimes& times) {
@@ -184,7 +185,8 @@ void RunRecords::record_trace(std::int64_t step) {
   }
 }
 
-void RunRecords::report(const ops::StepResult& result, double step_seconds) {
+void RunRecords::report(const ops::StepResult& result, double step_seconds,
+                        const std::optional<Spikes::Spike>& spike) {
   const train::Config& config = start_.config;
   const std::int64_t tokens = config.train.global_batch * config.model.context;
   io::MetricsLine line;
@@ -203,6 +205,8 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds) {
       earlier_seconds_ + clock_.end(result.step, step_seconds, now_seconds()) - started_;
   line.skipped_steps = result.skipped_steps;
   line.memory_peak_bytes = trainer_.memory().peak_bytes();
+  if (spike) line.spike = spike->verdict.z();
+  line.left_out = spike && spike->left_out;
   line.validation = std::exchange(validation_, std::nullopt);
   last_loss_ = line.loss;
   fault::reach("records.metrics");

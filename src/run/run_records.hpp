@@ -16,6 +16,7 @@
 #include "report.hpp"
 #include "resume.hpp"
 #include "run_data.hpp"
+#include "spikes.hpp"
 #include "start.hpp"
 #include "step_clock.hpp"
 
@@ -40,7 +41,8 @@ class RunRecords {
   /// The trace and the norms of the step that was just enqueued, if they are due.
   void note_enqueued(std::int64_t step);
   /// A step whose result was read, in order.
-  void take(const ops::StepResult& result, const StepTimes& times);
+  void take(const ops::StepResult& result, const StepTimes& times,
+            const std::optional<Spikes::Spike>& spike);
   /// Goes with the metrics of the next step that is taken.
   void note_validation(const train::Evaluation& evaluation);
   /// The newest step that was taken is charged with a checkpoint.
@@ -64,7 +66,8 @@ class RunRecords {
   void record(std::int64_t step, const StepTimes& times);
   void account_on_gpu(io::TimingRow& row) const;
   void record_trace(std::int64_t step);
-  void report(const ops::StepResult& result, double step_seconds);
+  void report(const ops::StepResult& result, double step_seconds,
+              const std::optional<Spikes::Spike>& spike);
   void flush_row();
 
   const Start& start_;

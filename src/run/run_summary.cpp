@@ -117,6 +117,10 @@ std::string text_of(const RunSummary& s) {
   if (s.best) {
     text += fmt::format(", best validation loss {:.4f} (step {})", s.best->loss, s.best->step);
   }
+  if (s.spikes > 0) {
+    text +=
+        fmt::format(", {} spike{} ({} left out)", s.spikes, s.spikes == 1 ? "" : "s", s.left_out);
+  }
   const std::string least = gibibytes(s.least_memory);
   const std::string most = gibibytes(s.most_memory);
   return text + fmt::format(", peak memory {}{} a rank", least == most ? "" : least + " to ", most);

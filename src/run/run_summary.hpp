@@ -26,6 +26,8 @@ struct RunSummary {
   double all_seconds = 0;      ///< of all starts
   double tokens = 0;           ///< of this start, on all ranks
   double last_loss = 0;
+  std::int64_t spikes = 0;              ///< steps of the whole run
+  std::int64_t left_out = 0;            ///< of these, steps that updated nothing
   std::optional<Validation> best = {};  ///< of the whole run
   std::int64_t least_memory = 0;        ///< bytes at the peak, of the rank that used least
   std::int64_t most_memory = 0;

@@ -6,16 +6,24 @@
 #include <algorithm>
 #include <string>
 
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "hyperslab/optim/schedule.hpp"
+#include "replicas.hpp"
 
 namespace hyperslab::run {
 namespace {
 
-constexpr std::int64_t kLag = 2;  // the host acts on step s at the start of step s + 2
+constexpr std::int64_t kLag = 2;               // the host acts on step s at the start of step s + 2
+constexpr std::int64_t kStepsBeforeSpike = 3;  // a checkpoint that is newer may share its cause
 
 }  // namespace
+
+std::string left_out_path(const Start& start) {
+  return start.config.run.directory + "/left_out_steps.json";
+}
 
 StepLoop::StepLoop(const Parts& parts, std::int64_t first_step)
     : parts_(parts), first_step_(first_step), collected_(first_step - 1) {}
@@ -24,12 +32,12 @@ std::int64_t StepLoop::run() {
   const std::int64_t final_step = parts_.start.final_step(parts_.data.last_step());
   std::int64_t step = first_step_ - 1;
   parts_.trainer.set_idle_work([this] { parts_.checkpoints.progress(); });
-  while (step < final_step && !stop_) {
+  while (step < final_step && !stop_ && !walk_back_) {
     one_step(++step);
     collect(step - kLag);
   }
   collect(step);
-  parts_.checkpoints.save_at_end(step);
+  if (!walk_back_) parts_.checkpoints.save_at_end(step);
   return step;
 }
 
@@ -42,6 +50,7 @@ void StepLoop::one_step(std::int64_t step) {
   args.step = step;
   args.learning_rate =
       optim::learning_rate(config.schedule, config.optimizer.lr, step, parts_.data.last_step());
+  args.leave_out = parts_.spikes.leaves_out(step);
   args.stop_requested = parts_.start.is_asked_to_stop();
   args.traced =
       std::ranges::find(config.timing.trace_steps, step) != config.timing.trace_steps.end();
@@ -49,29 +58,40 @@ void StepLoop::one_step(std::int64_t step) {
   parts_.records.begin_step(step, args.traced);
   parts_.trainer.step(args, parts_.loader);
   parts_.records.note_enqueued(step);
+  name_bad_numbers(args);
+  const std::int64_t compares = config.run.compare_replicas_every;
+  if (compares > 0 && step % compares == 0) {
+    compare_replicas(parts_.start.world, config.parallel, parts_.trainer.replica_sum(), step);
+    parts_.trainer.restart_clock();
+  }
   const std::int64_t every = config.train.validate_every;
   const bool validates = (every > 0 && step % every == 0) || step == parts_.data.last_step();
   if (validates && parts_.data.validation_samples() != nullptr) validate(step);
-  if (!parts_.checkpoints.is_due_after(step)) return;
+  if (walk_back_ || !parts_.checkpoints.is_due_after(step)) return;
   collect(step);
+  if (walk_back_) return;
   parts_.checkpoints.save(step);
   // Here it costs nothing to stop: this save is the last one.
   if (!parts_.start.world.all(!parts_.start.is_asked_to_stop())) note_stop_request();
 }
 
-/// Reads the results of all steps up to `step`, and waits for them.
+/// Reads the results of all steps up to `step`, and waits for them; up to a spike for which
+/// training goes back.
 void StepLoop::collect(std::int64_t step) {
-  while (collected_ < step) {
+  while (collected_ < step && !walk_back_) {
     const ops::StepResult& result = parts_.trainer.result(++collected_);
     if (result.stop != 0) note_stop_request();
     parts_.checkpoints.add(result);
     targets_.add(result, parts_.start.is_first());
-    parts_.records.take(result, parts_.trainer.times(collected_));
+    const std::optional<Spikes::Spike> spike = parts_.spikes.take(result);
+    if (spike && goes_back_for(*spike)) return;
+    parts_.records.take(result, parts_.trainer.times(collected_), spike);
   }
 }
 
 void StepLoop::validate(std::int64_t step) {
   collect(step - 1);
+  if (walk_back_) return;
   const double start = now_seconds();
   const train::Evaluation evaluation =
       parts_.trainer.evaluate(*parts_.data.validation_samples(), parts_.data.validation_count(),
@@ -93,6 +113,75 @@ void StepLoop::note_stop_request() {
         fmt::format("stopping after step {} {}", step_, parts_.start.stop->reason(now_seconds())));
   }
   stop_ = true;
+}
+
+/// Collective. What is done about a spike besides what was done before its update; whether training
+/// goes back for it.
+bool StepLoop::goes_back_for(const Spikes::Spike& spike) {
+  if (spike.left_out) tell(spike, "its batch is left out");
+  if (spike.left_out || parts_.spikes.policy() != train::SpikePolicy::walk_back) {
+    if (!spike.left_out) tell(spike, "training goes on");
+    return false;
+  }
+  const train::SpikeConfig& config = parts_.start.config.spikes;
+  if (parts_.spikes.walk_backs() >= config.max_walk_backs) {
+    throw Error(
+        ExitCode::numerics,
+        fmt::format("another spike after {} walks back (step {}, loss {:.4f}, gradient norm "
+                    "{:.4g}); lower optimizer.lr, or raise spikes.max_walk_backs or "
+                    "spikes.z_score",
+                    parts_.spikes.walk_backs(), spike.step, spike.loss, spike.norm))
+        .on_all_ranks();
+  }
+  const auto target = parts_.checkpoints.newest_up_to(spike.step - kStepsBeforeSpike);
+  if (!target) {
+    tell(spike, fmt::format("training goes on: no checkpoint is {} steps older or more",
+                            kStepsBeforeSpike));
+    return false;
+  }
+  parts_.spikes.go_back_for(spike.step);
+  comm::agree(parts_.start.world, [&] {
+    if (!parts_.start.is_first()) return;
+    io::write_text_file(left_out_path(parts_.start), parts_.spikes.left_out_text());
+  });
+  tell(spike, fmt::format("training goes back to step {} and leaves the batch out", *target));
+  walk_back_ = target;
+  return true;
+}
+
+void StepLoop::tell(const Spikes::Spike& spike, const std::string& what) const {
+  if (!parts_.start.is_first()) return;
+  parts_.records.finish_line();
+  const SpikeDetector::Verdict& verdict = spike.verdict;
+  log::warn(fmt::format(
+      "spike at step {}: loss {:.4f} ({:.1f} standard deviations above its mean), gradient norm "
+      "{:.4g} ({:.1f}); {}{}",
+      spike.step, spike.loss, verdict.loss_z, spike.norm, verdict.norm_z, what,
+      verdict.begins_anew
+          ? fmt::format("; {} in a row: the statistics begin anew", SpikeDetector::kMostInARow)
+          : ""));
+}
+
+/// Where the host knows a step's result at once, and the parameters are still those before it: the
+/// first of the steps in a row that are not finite is computed once more, by every rank for itself.
+void StepLoop::name_bad_numbers(const train::Trainer::StepArgs& args) {
+  const train::Config& config = parts_.start.config;
+  const bool at_once = parts_.trainer.context().device() == Device::cpu ||
+                       parts_.spikes.policy() == train::SpikePolicy::skip;
+  if (!at_once || config.precision.compute == Precision::fp16) return;
+  const bool was_bad = newest_is_bad_;
+  newest_is_bad_ = parts_.trainer.result(args.step).skipped != 0;
+  if (was_bad || !newest_is_bad_) return;
+  const auto bad = parts_.trainer.find_bad_numbers(args, parts_.loader);
+  const std::string text = describe_bad_numbers(parts_.start.world, config.parallel, bad);
+  if (!parts_.start.is_first()) return;
+  parts_.records.finish_line();
+  const std::int64_t batch = config.train.global_batch;
+  const std::int64_t first = config.train.overfit_one_batch ? 0 : (args.step - 1) * batch;
+  log::warn(
+      fmt::format("step {} (samples {} to {} in the order of the run) was not finite, and "
+                  "updates nothing; computed once more: {}",
+                  args.step, first, first + batch - 1, text));
 }
 
 }  // namespace hyperslab::run

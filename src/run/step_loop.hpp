@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "checkpoint_policy.hpp"
 #include "run_data.hpp"
 #include "run_records.hpp"
+#include "spikes.hpp"
 #include "start.hpp"
 
 namespace hyperslab::run {
@@ -20,12 +23,15 @@ class StepLoop {
     io::Loader& loader;
     RunRecords& records;
     CheckpointPolicy& checkpoints;
+    Spikes& spikes;
   };
   StepLoop(const Parts& parts, std::int64_t first_step);
 
   /// Steps until the last one of this start or a request to stop, with validations and checkpoints.
   /// Collective. Returns the last step.
   std::int64_t run();
+  /// The step of the checkpoint to go on from, if a spike ended the steps of run().
+  [[nodiscard]] std::optional<std::int64_t> walk_back() const { return walk_back_; }
   /// The step under way, 0 before the first.
   [[nodiscard]] std::int64_t step() const { return step_; }
   [[nodiscard]] bool was_stopped() const { return stop_; }
@@ -35,13 +41,21 @@ class StepLoop {
   void collect(std::int64_t step);
   void validate(std::int64_t step);
   void note_stop_request();
+  bool goes_back_for(const Spikes::Spike& spike);
+  void tell(const Spikes::Spike& spike, const std::string& what) const;
+  void name_bad_numbers(const train::Trainer::StepArgs& args);
 
   Parts parts_;
   std::int64_t first_step_;
   std::int64_t step_ = 0;
   std::int64_t collected_;  // the newest step whose result the host has read
   TargetCheck targets_;
+  std::optional<std::int64_t> walk_back_;
   bool stop_ = false;
+  bool newest_is_bad_ = false;  // the newest step that was looked at had numbers not finite
 };
+
+/// In the run's directory: Spikes::left_out_text().
+[[nodiscard]] std::string left_out_path(const Start& start);
 
 }  // namespace hyperslab::run

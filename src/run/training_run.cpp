@@ -5,6 +5,7 @@
 
 #include <array>
 #include <exception>
+#include <filesystem>
 #include <utility>
 
 #include "algorithms.hpp"
@@ -12,6 +13,7 @@
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "preflight.hpp"
@@ -21,6 +23,7 @@ namespace hyperslab::run {
 namespace {
 
 constexpr double kSlowSaveBytesPerSecond = 200e6;  // of all ranks, until a save has been seen
+constexpr std::uint64_t kMostLeftOutBytes = 1 << 24;
 
 /// Collective: hosts and placement of the ranks.
 void report_placement(const Start& start, const std::string& device) {
@@ -54,14 +57,20 @@ Start::Start(comm::World& ranks, train::Config deck, RunOptions command_line)
                             : TimeLimit())) {}
 
 TrainingRun::TrainingRun(comm::World& world, const train::Config& config, const RunOptions& options)
-    : start_(world, config, options), data_(start_) {
+    : start_(world, config, options), data_(start_), spikes_(config.spikes) {
   make_trainer();
+  if (config.spikes.policy == train::SpikePolicy::skip) {
+    trainer_->set_judge([this](std::int64_t step, double loss, double norm) {
+      return spikes_.judge_before_update(step, loss, norm);
+    });
+  }
   locks_.emplace(start_);
   if (config.checkpoint.memory_every > 0) {
     memory_.emplace(world, config.checkpoint.memory_directory, start_.checkpoints);
   }
   fault::reach("start.resume");
   point_ = resume(start_, data_, *trainer_, memory_ ? &*memory_ : nullptr);
+  restore_spikes();
   if (nothing_left()) return;
   // Only now anything on disk changes: whatever is wrong with the input was found before.
   probe_directories(start_.world, start_.world.local_rank() == 0,
@@ -103,19 +112,50 @@ void TrainingRun::prepare_directories(std::uint64_t bytes) {
   abandoned_ = abandoned_steps(start_, point_.first_step);
   if (!locks_) throw Error(ExitCode::internal, "a run prepares its folders before it locks them");
   const bool is_fresh = start_.resume().from == io::ResumeFrom::nothing;
+  if (point_.first_step == 1) std::filesystem::remove(left_out_path(start_));
   if (is_fresh && set_earlier_checkpoints_aside(start_)) locks_->lock_checkpoints_again();
   check_space(start_, bytes, point_.first_step, start_.final_step(data_.last_step()));
   locks_->keep();
 }
 
+/// Collective. A start from step 1 leaves nothing out.
+void TrainingRun::restore_spikes() {
+  comm::agree(start_.world, [&] { spikes_.restore(point_.spikes); });
+  std::string left_out;
+  comm::agree(start_.world, [&] {
+    const std::string path = left_out_path(start_);
+    if (!start_.is_first() || point_.first_step == 1 || !std::filesystem::exists(path)) return;
+    left_out = io::read_text_file(path, kMostLeftOutBytes);
+  });
+  left_out = start_.world.broadcast(left_out);
+  comm::agree(start_.world, [&] { spikes_.add_left_out(left_out); });
+}
+
+/// Collective: this start goes on as one that resumes from `step` would.
+void TrainingRun::walk_back(std::int64_t step) {
+  policy_->finish_save();
+  records_->finish();
+  trainer_->wait_all();
+  trainer_->set_idle_work({});  // which was the loop's
+  loop_.reset();
+  policy_.reset();
+  records_.reset();
+  start_.options.resume = io::ResumeChoice{io::ResumeFrom::step, step};
+  point_ = resume(start_, data_, *trainer_, memory_ ? &*memory_ : nullptr);
+  restore_spikes();
+  if (start_.is_first()) abandoned_ = abandoned_steps(start_, point_.first_step);
+  make_loop();
+}
+
 void TrainingRun::make_loop() {
   records_ = std::make_unique<RunRecords>(start_, data_, *trainer_, setting_, point_);
   policy_ = std::make_unique<CheckpointPolicy>(
-      CheckpointPolicy::Parts{start_, data_, *trainer_, *records_, algorithms_, abandoned_,
+      CheckpointPolicy::Parts{start_, data_, *trainer_, *records_, algorithms_, spikes_, abandoned_,
                               memory_ ? &*memory_ : nullptr},
       point_.first_step);
   loop_ = std::make_unique<StepLoop>(
-      StepLoop::Parts{start_, data_, *trainer_, *loader_, *records_, *policy_}, point_.first_step);
+      StepLoop::Parts{start_, data_, *trainer_, *loader_, *records_, *policy_, spikes_},
+      point_.first_step);
 }
 
 ExitCode TrainingRun::run() {
@@ -135,7 +175,11 @@ ExitCode TrainingRun::run_steps() {
   }
   if (is_stopped_early(start_, point_.first_step)) return ExitCode::preempted;
   algorithms_ = choose_algorithms(start_, *trainer_, *loader_, point_);
-  const std::int64_t step = loop_->run();
+  std::int64_t step = loop_->run();
+  while (const auto target = loop_->walk_back()) {
+    walk_back(*target);
+    step = loop_->run();
+  }
   if (memory_) memory_->clear();  // everything is on the disk
   records_->finish();
   summarize(step);
@@ -176,6 +220,8 @@ void TrainingRun::summarize(std::int64_t step) const {
   summary.tokens = static_cast<double>((step - point_.first_step + 1) * config.train.global_batch *
                                        config.model.context);
   summary.last_loss = records_->last_loss();
+  summary.spikes = spikes_.spikes();
+  summary.left_out = spikes_.left_out();
   summary.least_memory = least;
   summary.most_memory = most;
   try {

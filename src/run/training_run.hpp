@@ -11,6 +11,7 @@
 #include "run_data.hpp"
 #include "run_locks.hpp"
 #include "run_records.hpp"
+#include "spikes.hpp"
 #include "start.hpp"
 #include "step_loop.hpp"
 
@@ -32,6 +33,8 @@ class TrainingRun {
  private:
   void make_trainer();
   void prepare_directories(std::uint64_t bytes);
+  void restore_spikes();
+  void walk_back(std::int64_t step);
   void make_loop();
   [[nodiscard]] bool nothing_left() const {
     return point_.first_step > start_.final_step(data_.last_step());
@@ -48,6 +51,7 @@ class TrainingRun {
   std::unique_ptr<train::Trainer> trainer_;
   RunSetting setting_;
   std::optional<io::MemoryCheckpoints> memory_;
+  Spikes spikes_;
   ResumePoint point_;
   ops::AlgorithmCache algorithms_;       // of all ranks, chosen before the first step
   std::vector<std::int64_t> abandoned_;  // of rank 0

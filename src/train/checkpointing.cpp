@@ -156,6 +156,7 @@ void Trainer::load(const io::CheckpointReader& reader) {
     now.good_steps = goes_on ? static_cast<std::int32_t>(reader.meta().good_steps) : 0;
   }
   records_->write_state(now);
+  records_->forget_results();
 }
 
 void Trainer::share_values() {

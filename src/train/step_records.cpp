@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "hyperslab/core/error.hpp"
@@ -96,6 +98,36 @@ std::array<double, ops::kSumCount> StepRecords::read_sums() const {
   synchronize(ctx_);
   std::ranges::copy(narrow, out.begin());
   return out;
+}
+
+ops::StepResult StepRecords::read_result() const {
+  const std::array<double, ops::kSumCount> sums = read_sums();
+  const ops::StepState now = read_state();
+  const double norm_squared = sums[ops::kSumNormSquared];
+  const bool finite = sums[ops::kSumNonFinite] == 0 && std::isfinite(norm_squared) &&
+                      std::isfinite(sums[ops::kSumLoss]);
+  return {.step = now.input.step,
+          .loss_sum = sums[ops::kSumLoss],
+          .tokens = sums[ops::kSumTokens],
+          .correct = sums[ops::kSumCorrect],
+          .gradient_norm = std::sqrt(norm_squared) / static_cast<double>(now.loss_scale),
+          .learning_rate = now.input.learning_rate,
+          .loss_scale = now.loss_scale,
+          .skipped_steps = now.skipped_steps,
+          .skipped = finite ? 0 : 1,
+          .stop = sums[ops::kSumStop] > 0 ? 1 : 0};
+}
+
+void StepRecords::leave_out() const {
+  const ops::StepResult found = read_result();
+  static_cast<ops::StepResult*>(results_.data())[found.step % ops::kResultRing] = found;
+}
+
+void StepRecords::forget_results() const {
+  if (ctx_.device() == Device::meta) return;
+  synchronize(ctx_);
+  std::memset(results_.data(), 0, results_.bytes());
+  std::memset(readings_.data(), 0, readings_.bytes());
 }
 
 void StepRecords::start_clock(bool components) {

@@ -31,6 +31,13 @@ class StepRecords : public DeviceTimer {
   /// Sums as doubles; waits for everything enqueued so far.
   [[nodiscard]] std::array<double, ops::kSumCount> read_sums() const;
 
+  /// What finalize_step would record of the newest step if it were left out: waits for the device.
+  [[nodiscard]] ops::StepResult read_result() const;
+  /// Records that result, in place of finalize_step; the state stays as it is.
+  void leave_out() const;
+  /// Before an earlier step is done again: forgets the records of later ones. Waits for the device.
+  void forget_results() const;
+
   /// On a GPU time is read from its own timer from now on; `components` too.
   void start_clock(bool components);
   void charge(int slot) override;

@@ -238,7 +238,10 @@ void Trainer::train(const StepArgs& args, const SlotTokens& tokens) {
   const bool alone = mesh_.world_group().size() == 1;
   timeline_.begin_update(*ctx_);
   ctx_->stream().wait(std::exchange(snapshot_ready_, {}));
-  update_.run(*ctx_, options_.graphs && alone, [&] {
+  const bool host_decides = judge_ || args.leave_out;
+  update_.run(*ctx_, options_.graphs && alone && !host_decides, [&] {
+    reduce_sums();
+    if (is_left_out(args)) return records_->leave_out();
     finalize();
     update();
   });
@@ -330,7 +333,7 @@ void Trainer::end() {
   records_->publish_times();
 }
 
-void Trainer::finalize() {
+void Trainer::reduce_sums() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
   {
     const Scope component(ctx_->recorder(), optim::kOptimizerComponent);
@@ -343,6 +346,19 @@ void Trainer::finalize() {
     const Scope waiting(ctx_->recorder(), Phase::wait);  // some scalars: only late ranks take long
     world.wait(*ctx_, world.all_reduce(*ctx_, records_->sums(), comm::ReduceOp::sum));
   }
+}
+
+/// What is not finite is finalize_step's to skip.
+bool Trainer::is_left_out(const StepArgs& args) {
+  if (ctx_->device() == Device::meta) return false;
+  if (args.leave_out || !judge_) return args.leave_out;
+  const ops::StepResult found = records_->read_result();
+  return found.skipped == 0 &&
+         judge_(args.step, found.loss_sum / found.tokens, found.gradient_norm);
+}
+
+void Trainer::finalize() {
+  const Scope phase(ctx_->recorder(), Phase::optimizer);
   ops::FinalizeConstants constants = optimizer_->finalize_constants();
   constants.scale_loss = config_.precision.compute == Precision::fp16;
   ops::finalize_step(*ctx_, constants, records_->sums(), records_->state(), records_->results());

@@ -51,6 +51,7 @@ struct CheckpointMeta {
   std::string deck;             ///< the resolved deck
   std::string version;          ///< of the program that wrote it
   std::string algorithms = {};  ///< AlgorithmCache::text() of GPUs; empty: none was chosen
+  std::string spikes = {};      ///< what the run knows of spikes, one line; empty: nothing
   /// Files that go into the step's folder `vocabulary`; a reader leaves it empty and has
   /// vocabulary().
   std::vector<VocabularyFile> vocabulary = {};

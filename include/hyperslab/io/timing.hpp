@@ -170,6 +170,8 @@ struct MetricsLine {
     std::optional<double> bits_per_byte;  ///< if the vocabulary tells the bytes of the text
   };
   std::optional<Validation> validation;
+  std::optional<double> spike;  ///< the largest z-score of a step that was a spike
+  bool left_out = false;        ///< the step updated nothing because of a spike
 };
 
 /// The numbers of a line but its step, by the keys of metrics.jsonl.

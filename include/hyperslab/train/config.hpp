@@ -34,6 +34,8 @@ struct RunConfig {
   CheckLinks check_links = CheckLinks::automatic;
   std::string machine = {};  ///< machine file that measured links are compared with; empty: none
   bool tensorboard = false;  ///< write the metrics for TensorBoard, too
+  std::int64_t compare_replicas_every =
+      0;  ///< steps between sums of what ranks hold alike; 0: none
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };
 
@@ -81,6 +83,19 @@ struct QuantizationConfig {
   friend bool operator==(const QuantizationConfig&, const QuantizationConfig&) = default;
 };
 
+/// What becomes of a step whose loss or gradient norm is far above those before.
+enum class SpikePolicy : std::uint8_t { ignore, log, skip, walk_back };
+
+/// Deck section `spikes`.
+struct SpikeConfig {
+  SpikePolicy policy = SpikePolicy::log;
+  std::int64_t window = 128;        ///< steps over which mean and variance are weighted
+  double z_score = 6;               ///< standard deviations above the mean that make a spike
+  std::int64_t warmup = 128;        ///< steps that are only observed
+  std::int64_t max_walk_backs = 8;  ///< of a run; one more ends it
+  friend bool operator==(const SpikeConfig&, const SpikeConfig&) = default;
+};
+
 /// A whole deck: the plain structs of the modules.
 struct Config {
   RunConfig run;
@@ -96,6 +111,7 @@ struct Config {
   io::TimingConfig timing;
   nn::AdapterConfig adapter;
   QuantizationConfig quantization;
+  SpikeConfig spikes;
 
   /// Microbatches of one rank in one step.
   [[nodiscard]] std::int64_t microbatches() const {

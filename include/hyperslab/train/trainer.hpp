@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "hyperslab/core/graph.hpp"
@@ -81,6 +82,8 @@ class Trainer {
     std::int64_t step = 1;
     double learning_rate = 0;
     bool stop_requested = false;
+    /// Loss and gradients are computed and recorded, and nothing is updated.
+    bool leave_out = false;
     /// Events are kept, and the timeline of memory. On a GPU the passes run without graphs.
     bool traced = false;
     /// The host of a GPU waits at every mark of a traced step's timeline of memory.
@@ -103,6 +106,23 @@ class Trainer {
   void forward_backward(const StepArgs& args);
   /// Forward of all microbatches with the loss, for bench.
   void forward(const StepArgs& args);
+
+  /// Asked in every step before the update, with the loss in nats per token and the norm of the
+  /// gradients over all ranks: true leaves the step out. The host waits for the device in every
+  /// step then, and the update runs without graphs. Must answer alike on all ranks.
+  using Judge = std::function<bool(std::int64_t step, double loss, double gradient_norm)>;
+  void set_judge(Judge judge) { judge_ = std::move(judge); }
+  /// A number for the bits of all that this rank holds like every other rank of its data group:
+  /// values of all parameters, and masters that are not sharded. Waits for the device and copies
+  /// to the host in pieces. Collective over the data group.
+  [[nodiscard]] std::uint64_t replica_sum();
+  struct BadNumbers {
+    bool loss = false;   ///< the loss of this rank's samples is not finite
+    std::string tensor;  ///< the first whose gradient of this rank's samples is not; empty: none
+  };
+  /// Forward and backward of `args.step` once more, without reduction and update. On a GPU it can
+  /// be asked for after the host has read the result of the newest step. Collective.
+  [[nodiscard]] BadNumbers find_bad_numbers(const StepArgs& args, io::Loader& loader);
 
   /// `work` is done again and again while the host waits for the result of a step.
   void set_idle_work(std::function<void()> work);
@@ -188,6 +208,8 @@ class Trainer {
   void train(const StepArgs& args, const SlotTokens& tokens);
   void round_from(std::int64_t step);
   void run_program(const StepArgs& args, const SlotTokens& tokens, bool reduces);
+  void reduce_sums();
+  [[nodiscard]] bool is_left_out(const StepArgs& args);
   void finalize();
   void update();
   void end();
@@ -223,6 +245,7 @@ class Trainer {
   Event snapshot_ready_;  ///< until then the update must not change what is copied
   std::uint64_t base_fingerprint_ = 0;
   std::int64_t base_step_ = 0;
+  Judge judge_;         ///< empty: steps are not judged before the update
   bool rounds_ = true;  ///< with fake quantization
 };
 

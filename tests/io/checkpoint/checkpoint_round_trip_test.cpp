@@ -31,6 +31,7 @@ io::CheckpointMeta full_meta() {
   meta.deck = "run: {name: \"a\"}\n# \xC3\xA9\n";
   meta.version = "0.1.0 (abc)";
   meta.algorithms = "first\nsecond\n";
+  meta.spikes = R"({"seen":3})";
   meta.scales_loss = true;
   return meta;
 }
@@ -67,6 +68,7 @@ TEST(RoundTrip, EveryFieldOfTheMetaComesBack) {
   EXPECT_EQ(found.data_fingerprint, meta.data_fingerprint);
   EXPECT_EQ(found.layout, meta.layout);
   EXPECT_EQ(found.deck, meta.deck);
+  EXPECT_EQ(found.spikes, meta.spikes);
   EXPECT_EQ(found.version, meta.version);
   EXPECT_EQ(found.algorithms, meta.algorithms);
   EXPECT_TRUE(found.scales_loss);

@@ -32,8 +32,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadDeck{"", "---\n", "deck.yaml:1:1: the deck is empty"},
         BadDeck{"", "hello\n",
                 "deck.yaml:1:1: a deck is a map of the sections run, model, data, parallel, "
-                "precision, memory, optimizer, schedule, train, adapter, quantization, checkpoint "
-                "or timing"},
+                "precision, memory, optimizer, schedule, train, adapter, quantization, checkpoint, "
+                "timing or spikes"},
         BadDeck{"tiny", "t\xFCny",
                 "deck.yaml:2:10: byte 0xFC is not UTF-8 text; save the deck as UTF-8"},
         BadDeck{"tiny", std::string("t\0ny", 4),
@@ -84,14 +84,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadDeck{"name: tiny", "name: tiny\n  colour: red",
                 "deck.yaml:3:3: run.colour: unknown key 'colour' (known are name, directory, seed, "
                 "device, deterministic, hang_timeout_seconds, walltime_minutes, check_links, "
-                "machine or "
-                "tensorboard)"},
+                "machine, tensorboard or compare_replicas_every)"},
         BadDeck{
             "data:", "dta:", "deck.yaml:10:1: dta: unknown section 'dta' (did you mean 'data'?)"},
         BadDeck{"data:", "<<: {a: 1}\ndata:",
                 "deck.yaml:10:1: <<: unknown section '<<' (known are run, model, data, parallel, "
-                "precision, memory, optimizer, schedule, train, adapter, quantization, checkpoint "
-                "or timing)"},
+                "precision, memory, optimizer, schedule, train, adapter, quantization, checkpoint, "
+                "timing or spikes)"},
         BadDeck{"heads: 4", "heads: 4\n  width: 96",
                 "deck.yaml:8:3: model.width: given twice, on line 6 and on line 8; delete one"},
         BadDeck{"train:\n  steps: 10", "run: {seed: 3}\ntrain:\n  steps: 10",
@@ -238,8 +237,8 @@ TEST(Refuses, ReportsAreOneLineEach) {
 
   EXPECT_EQ(refusal(deck),
             "deck.yaml:3:3: run.a b: unknown key 'a b' (known are name, directory, seed, device, "
-            "deterministic, hang_timeout_seconds, walltime_minutes, check_links, machine or "
-            "tensorboard)");
+            "deterministic, hang_timeout_seconds, walltime_minutes, check_links, machine, "
+            "tensorboard or compare_replicas_every)");
 }
 
 }  // namespace

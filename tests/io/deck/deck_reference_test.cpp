@@ -139,7 +139,7 @@ TEST(Reference, UnknownSectionsSayWhatMayBeMeant) {
             "there is no section 'check' (did you mean 'checkpoint'?)");
   EXPECT_EQ(message_of(rules_text, "zzz"),
             "there is no section 'zzz' (known are run, model, data, parallel, precision, memory, "
-            "optimizer, schedule, train, adapter, quantization, checkpoint or timing)");
+            "optimizer, schedule, train, adapter, quantization, checkpoint, timing or spikes)");
   EXPECT_EQ(message_of(keys_text, "model.head"),
             "there is no key 'model.head'; did you mean 'model.heads'?");
 }

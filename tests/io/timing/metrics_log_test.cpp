@@ -59,9 +59,13 @@ TEST(MetricsLog, KeysAreThoseOfTheContract) {
   log.append(validated);
   validated.validation->bits_per_byte = 1.25;
   log.append(validated);
+  io::MetricsLine spike;
+  spike.spike = 7.5;
+  spike.left_out = true;
+  log.append(spike);
 
   const auto lines = lines_of(path);  // while the log is open: every line is flushed
-  ASSERT_EQ(lines.size(), 3U);
+  ASSERT_EQ(lines.size(), 4U);
   std::vector<std::string> keys;
   const ordered_json first = ordered_json::parse(lines[0]);
   for (const auto& [key, value] : first.items()) keys.push_back(key);
@@ -81,6 +85,10 @@ TEST(MetricsLog, KeysAreThoseOfTheContract) {
   const ordered_json third = ordered_json::parse(lines[2]);
   EXPECT_EQ(third.size(), 18U);
   EXPECT_EQ(third.at("validation_bits_per_byte"), 1.25);
+  const ordered_json fourth = ordered_json::parse(lines[3]);
+  EXPECT_EQ(fourth.size(), 16U);
+  EXPECT_EQ(fourth.at("spike"), 7.5);
+  EXPECT_EQ(fourth.at("left_out"), 1);
 }
 
 TEST(MetricsLog, AResumeCutsWhatWillBeDoneAgain) {

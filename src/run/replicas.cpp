@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replicas.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::run {
+namespace {
+
+using Ranks = std::vector<int>;
+
+std::string named(const mesh::ParallelConfig& parallel, const std::vector<ReplicaSum>& all,
+                  const Ranks& ranks) {
+  std::string text;
+  for (const int rank : ranks) {
+    const ReplicaSum& one = all[static_cast<std::size_t>(rank)];
+    text += fmt::format("{}rank {} ({}) on host {}", text.empty() ? "" : ", ", rank,
+                        mesh::describe(mesh::coordinates_of(parallel, rank)), one.host);
+  }
+  return text;
+}
+
+/// Of ranks that must hold the same.
+std::string problem_of(const mesh::ParallelConfig& parallel, const std::vector<ReplicaSum>& all,
+                       const Ranks& ranks) {
+  std::map<std::uint64_t, Ranks> by_sum;
+  for (const int rank : ranks) by_sum[all[static_cast<std::size_t>(rank)].sum].push_back(rank);
+  if (by_sum.size() == 1) return "";
+  const auto most =
+      std::ranges::max_element(by_sum, {}, [](const auto& entry) { return entry.second.size(); });
+  if (2 * most->second.size() <= ranks.size()) {
+    return fmt::format("{} differ from each other, and so many cannot tell which of them is wrong",
+                       named(parallel, all, ranks));
+  }
+  Ranks others;
+  for (const auto& [sum, members] : by_sum) {
+    if (sum != most->first) others.insert(others.end(), members.begin(), members.end());
+  }
+  std::ranges::sort(others);
+  return fmt::format("{} differ{} from the other {} of {} replicas", named(parallel, all, others),
+                     others.size() == 1 ? "s" : "", most->second.size(), ranks.size());
+}
+
+}  // namespace
+
+std::string differing_replicas(const mesh::ParallelConfig& parallel,
+                               const std::vector<ReplicaSum>& all) {
+  std::map<std::pair<int, int>, Ranks> alike;  // by place on the axes that split the model
+  for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
+    const mesh::Coordinates at = mesh::coordinates_of(parallel, rank);
+    alike[{at.pipeline, at.tensor}].push_back(rank);
+  }
+  std::string text;
+  for (const auto& [place, ranks] : alike) {
+    const std::string problem = problem_of(parallel, all, ranks);
+    if (!problem.empty()) text += (text.empty() ? "" : "; ") + problem;
+  }
+  return text;
+}
+
+void compare_replicas(comm::World& world, const mesh::ParallelConfig& parallel, std::uint64_t mine,
+                      std::int64_t step) {
+  std::vector<ReplicaSum> all;
+  for (const std::string& text : world.all_gather(fmt::format("{} {}", mine, world.host()))) {
+    const std::size_t space = text.find(' ');
+    all.push_back({std::stoull(text.substr(0, space)), text.substr(space + 1)});
+  }
+  const std::string problem = differing_replicas(parallel, all);
+  if (problem.empty()) return;
+  throw Error(ExitCode::numerics,
+              fmt::format("after step {} parameters that must be equal are not: {}; suspect the "
+                          "memory or device there, leave that host out and go on from a "
+                          "checkpoint of before (--resume STEP)",
+                          step, problem))
+      .on_all_ranks();
+}
+
+std::string describe_bad_numbers(comm::World& world, const mesh::ParallelConfig& parallel,
+                                 const train::Trainer::BadNumbers& mine) {
+  constexpr int kMostNamed = 8;
+  std::string text;
+  int named_ranks = 0;
+  if (mine.loss) text = "its loss";
+  if (!mine.tensor.empty()) {
+    text += fmt::format("{}the gradient of {}", mine.loss ? " and " : "", mine.tensor);
+  }
+  const std::string own = text.empty() ? "" : fmt::format("{}: {}", world.host(), text);
+  std::string all;
+  int rank = 0;
+  for (const std::string& found : world.all_gather(own)) {
+    const int at = rank++;
+    if (found.empty() || ++named_ranks > kMostNamed) continue;
+    all += fmt::format("{}rank {} ({}) on host {}", all.empty() ? "" : "; ", at,
+                       mesh::describe(mesh::coordinates_of(parallel, at)), found);
+  }
+  if (named_ranks == 0) {
+    return "the numbers of every rank are finite, so their sum is too large, or a device erred";
+  }
+  if (named_ranks > kMostNamed) all += fmt::format("; and {} more", named_ranks - kMostNamed);
+  return all + " (the first in the order of the model)";
+}
+
+}  // namespace hyperslab::run

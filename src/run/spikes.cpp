@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spikes.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::run {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kLeastRelativeDeviation = 1e-3;
+
+json json_of(const RunningMoments& moments) { return {moments.mean, moments.variance}; }
+
+RunningMoments moments_of(const json& value) {
+  return {value.at(0).get<double>(), value.at(1).get<double>()};
+}
+
+}  // namespace
+
+double RunningMoments::z_score(double value) const {
+  const double deviation = std::max(std::sqrt(variance), kLeastRelativeDeviation * std::abs(mean));
+  return deviation > 0 ? (value - mean) / deviation : 0;
+}
+
+void RunningMoments::add(double value, std::int64_t n, std::int64_t window) {
+  const double weight =
+      std::max(1.0 / static_cast<double>(n), 2.0 / (static_cast<double>(window) + 1));
+  const double difference = value - mean;
+  mean += weight * difference;
+  variance = (1 - weight) * (variance + weight * difference * difference);
+}
+
+SpikeDetector::Verdict SpikeDetector::look(double loss, double norm) const {
+  Verdict verdict;
+  if (state_.seen < config_.warmup) return verdict;
+  verdict.loss_z = state_.loss.z_score(loss);
+  verdict.norm_z = state_.norm.z_score(norm);
+  verdict.is_spike = verdict.z() > config_.z_score;
+  return verdict;
+}
+
+SpikeDetector::Verdict SpikeDetector::judge(double loss, double norm) {
+  Verdict verdict = look(loss, norm);
+  if (!verdict.is_spike) {
+    state_.in_a_row = 0;
+    ++state_.seen;
+    state_.loss.add(loss, state_.seen, config_.window);
+    state_.norm.add(norm, state_.seen, config_.window);
+  } else if (++state_.in_a_row >= kMostInARow) {
+    verdict.begins_anew = true;
+    state_ = {};
+  }
+  return verdict;
+}
+
+/// A step without targets has no loss, and one that is not finite is not a matter of degree.
+bool Spikes::is_counted(const ops::StepResult& result) const {
+  return policy() != train::SpikePolicy::ignore && result.skipped == 0 && result.tokens > 0 &&
+         std::isfinite(result.gradient_norm);
+}
+
+bool Spikes::judge_before_update(std::int64_t step, double loss, double norm) {
+  if (!std::isfinite(loss) || !std::isfinite(norm)) return false;
+  const SpikeDetector::Verdict verdict = detector_.judge(loss, norm);
+  judged_[step] = verdict;
+  return verdict.is_spike;
+}
+
+std::optional<Spikes::Spike> Spikes::take(const ops::StepResult& result) {
+  if (!is_counted(result)) return std::nullopt;
+  const double loss = result.loss_sum / result.tokens;
+  Spike spike{result.step, loss, result.gradient_norm, {}, false};
+  if (leaves_out(result.step)) {
+    spike.verdict = detector_.look(loss, result.gradient_norm);
+    spike.left_out = true;
+  } else if (const auto judged = judged_.extract(result.step)) {
+    spike.verdict = judged.mapped();
+    spike.left_out = spike.verdict.is_spike;
+  } else {
+    spike.verdict = detector_.judge(loss, result.gradient_norm);
+  }
+  if (!spike.verdict.is_spike && !spike.left_out) return std::nullopt;
+  ++spikes_;
+  if (spike.left_out) ++skipped_;
+  return spike;
+}
+
+void Spikes::go_back_for(std::int64_t step) {
+  left_out_.insert(step);
+  ++walk_backs_;
+}
+
+std::string Spikes::checkpoint_text() const {
+  if (policy() == train::SpikePolicy::ignore) return "";
+  const SpikeDetector::State& state = detector_.state();
+  return json{{"seen", state.seen},          {"in_a_row", state.in_a_row},
+              {"loss", json_of(state.loss)}, {"norm", json_of(state.norm)},
+              {"spikes", spikes_},           {"skipped", skipped_},
+              {"left_out", left_out_},       {"walk_backs", walk_backs_}}
+      .dump();
+}
+
+void Spikes::restore(const std::string& text) {
+  detector_.set_state({});
+  judged_.clear();
+  spikes_ = skipped_ = 0;
+  if (text.empty()) return;
+  try {
+    const json value = json::parse(text);
+    detector_.set_state({value.at("seen").get<std::int64_t>(), value.at("in_a_row").get<int>(),
+                         moments_of(value.at("loss")), moments_of(value.at("norm"))});
+    spikes_ = value.at("spikes").get<std::int64_t>();
+    skipped_ = value.at("skipped").get<std::int64_t>();
+  } catch (const json::exception& error) {
+    throw Error(ExitCode::checkpoint,
+                std::string("the checkpoint's record of spikes cannot be read: ") + error.what());
+  }
+  add_left_out(text);
+}
+
+std::string Spikes::left_out_text() const {
+  return json{{"left_out", left_out_}, {"walk_backs", walk_backs_}}.dump();
+}
+
+void Spikes::add_left_out(const std::string& text) {
+  if (text.empty()) return;
+  try {
+    const json value = json::parse(text);
+    left_out_.merge(value.at("left_out").get<std::set<std::int64_t>>());
+    walk_backs_ = std::max(walk_backs_, value.at("walk_backs").get<std::int64_t>());
+  } catch (const json::exception& error) {
+    throw Error(ExitCode::checkpoint,
+                std::string("the record of steps to leave out cannot be read: ") + error.what());
+  }
+}
+
+}  // namespace hyperslab::run

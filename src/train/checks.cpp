@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a trainer tells of its numbers when something may be wrong with them.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "hyperslab/core/philox.hpp"
+#include "hyperslab/core/transfer.hpp"
+#include "hyperslab/train/slot_tokens.hpp"
+#include "hyperslab/train/trainer.hpp"
+#include "stage_worker.hpp"
+#include "step_records.hpp"
+
+namespace hyperslab::train {
+namespace {
+
+constexpr Dim kPieceBytes = Dim{64} << 20;  // on the host at a time
+
+/// The sum modulo 2^64 over the bytes' words, each plus one times an odd number that depends on the
+/// tensor and the place, as io::parameter_fingerprint does.
+std::uint64_t term_of(const unsigned char* bytes, Dim count, std::uint64_t name, std::uint64_t at) {
+  std::uint64_t sum = 0;
+  for (Dim i = 0; i < count; i += 4) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, bytes + i, static_cast<std::size_t>(std::min<Dim>(4, count - i)));
+    const std::uint64_t place =
+        (name + (at + static_cast<std::uint64_t>(i / 4)) * 0x9E3779B97F4A7C15ULL) | 1U;
+    sum += (std::uint64_t{word} + 1) * place;
+  }
+  return sum;
+}
+
+/// Copies what is on a device to the host, in pieces.
+class Reader {
+ public:
+  explicit Reader(Context& ctx) : ctx_(ctx) {}
+
+  /// Calls take(bytes, count, begin) for every piece.
+  template <class Take>
+  void each_piece(const View& view, const Take& take) {
+    const View all(view.raw(), DType::u8, view.device(), {static_cast<Dim>(view.bytes())});
+    for (Dim begin = 0; begin < all.numel(); begin += kPieceBytes) {
+      const Dim size = std::min(kPieceBytes, all.numel() - begin);
+      take(fetch(all.slice(begin, size)), size, begin);
+    }
+  }
+
+ private:
+  const unsigned char* fetch(const View& piece) {
+    if (piece.device() == Device::cpu) return piece.data<std::uint8_t>();
+    host_.resize(static_cast<std::size_t>(piece.numel()));
+    copy(ctx_, piece, View(host_.data(), DType::u8, Device::cpu, piece.shape()));
+    synchronize(ctx_);
+    return host_.data();
+  }
+  Context& ctx_;
+  std::vector<unsigned char> host_;
+};
+
+template <class T>
+bool all_finite(const unsigned char* bytes, Dim count) {
+  for (Dim i = 0; i < count; i += static_cast<Dim>(sizeof(T))) {
+    T value = 0;
+    std::memcpy(&value, bytes + i, sizeof value);
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::uint64_t Trainer::replica_sum() {
+  strategy_->wait_all(*ctx_);
+  synchronize(*ctx_);
+  Reader reader(*ctx_);
+  std::uint64_t sum = 0;
+  const auto add = [&](const std::string& name, const View& view) {
+    if (!view) return;
+    reader.each_piece(view, [&](const unsigned char* bytes, Dim count, Dim begin) {
+      sum += term_of(bytes, count, name_hash(name), static_cast<std::uint64_t>(begin / 4));
+    });
+  };
+  for (const auto* group : {&stage_.params().trained(), &stage_.params().frozen()}) {
+    for (const param::Param* param : group->params()) {
+      add(param->name, param->value);
+      if (param->master && param->master.raw() != param->value.raw()) {
+        add("master/" + param->name, param->master);
+      }
+    }
+  }
+  return sum;
+}
+
+Trainer::BadNumbers Trainer::find_bad_numbers(const StepArgs& args, io::Loader& loader) {
+  wait_all();
+  begin(args, loader.counted_tokens(args.step));
+  StageWorker::PassArgs passes;
+  passes.step_views = step_views();
+  passes.step = args.step;
+  passes.tokens = LoadedTokens{loader};
+  passes.microbatches = program_.microbatches;
+  passes.reduces = false;
+  passes.eager = true;
+  worker_->begin(passes);
+  executor_->run(*ctx_, *worker_);
+  executor_->finish(*ctx_);
+  end();
+  synchronize(*ctx_);
+  restart_clock();
+  BadNumbers bad;
+  bad.loss = !std::isfinite(records_->read_sums()[ops::kSumLoss]);
+  Reader reader(*ctx_);
+  for (const param::Param* param : stage_.params().trained().params()) {
+    if (!param->gradient || !bad.tensor.empty()) continue;
+    reader.each_piece(param->gradient, [&](const unsigned char* bytes, Dim count, Dim) {
+      const bool finite = param->gradient.dtype() == DType::f64 ? all_finite<double>(bytes, count)
+                                                                : all_finite<float>(bytes, count);
+      if (!finite) bad.tensor = param->name;
+    });
+  }
+  return bad;
+}
+
+}  // namespace hyperslab::train

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replicas.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace hyperslab::run {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::vector<ReplicaSum> sums(const std::vector<std::uint64_t>& values) {
+  std::vector<ReplicaSum> all;
+  for (const std::uint64_t value : values) {
+    all.push_back({value, "host" + std::to_string(all.size() / 2)});
+  }
+  return all;
+}
+
+TEST(Replicas, AlikeAreNoProblem) {
+  EXPECT_EQ(differing_replicas({.data = 3}, sums({7, 7, 7})), "");
+  EXPECT_EQ(differing_replicas({.data = 2, .tensor = 2}, sums({7, 8, 7, 8})), "");
+  EXPECT_EQ(differing_replicas({}, sums({7})), "");
+}
+
+TEST(Replicas, TheMinorityIsNamedWithItsHost) {
+  const std::string text = differing_replicas({.data = 4}, sums({7, 7, 9, 7}));
+
+  EXPECT_THAT(text, HasSubstr("rank 2 (data 2, pipeline 0, tensor 0) on host host1 differs"));
+  EXPECT_THAT(text, HasSubstr("the other 3 of 4"));
+  EXPECT_THAT(text, Not(HasSubstr("rank 3")));
+}
+
+TEST(Replicas, TwoCannotTellWhichIsWrong) {
+  const std::string text = differing_replicas({.data = 2, .pipeline = 2}, sums({1, 2, 3, 2}));
+
+  EXPECT_THAT(text, HasSubstr("rank 0"));
+  EXPECT_THAT(text, HasSubstr("rank 2"));
+  EXPECT_THAT(text, HasSubstr("cannot tell"));
+  EXPECT_THAT(text, Not(HasSubstr("rank 1")));
+}
+
+TEST(Replicas, EveryPlaceIsComparedForItself) {
+  const std::string text = differing_replicas({.data = 3, .tensor = 2}, sums({1, 2, 1, 5, 4, 2}));
+
+  EXPECT_THAT(text, HasSubstr("rank 3"));
+  EXPECT_THAT(text, HasSubstr("rank 4"));
+  EXPECT_THAT(text, HasSubstr("; "));
+}
+
+}  // namespace
+}  // namespace hyperslab::run
