@@ -6,8 +6,8 @@
 
 #include <fstream>
 
-#include "hyperslab/run/deck_changes.hpp"
 #include "hyperslab/deck/deck.hpp"
+#include "hyperslab/run/deck_changes.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "support/temp_folder.hpp"
 #include "train/small_run.hpp"

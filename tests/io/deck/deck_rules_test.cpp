@@ -220,6 +220,9 @@ const std::vector<BrokenRule>& broken_run_rules() {
       {"schedule.decay_fraction",
        "data:", "schedule: {name: wsd, warmup_steps: 6, decay_fraction: 0.5}\ndata:", kCpu,
        "10:40|6 warm-up and 5 decay steps are more than the 10 steps of the run; nearest: 0.4"},
+      {"checkpoint.memory_every",
+       "data:", "checkpoint: {memory_every: 5, async: false}\ndata:", kCpu,
+       "10:14|checkpoints in memory are written beside training: set checkpoint.async to true"},
       {"checkpoint.keep_every", "data:", "checkpoint: {every: 20, keep_every: 50}\ndata:", kCpu,
        "10:25|milestones are checkpoints, and 50 is no multiple of checkpoint.every 20; nearest: "
        "40 or 60"},
