@@ -17,6 +17,7 @@ namespace hyperslab::run {
 namespace {
 
 constexpr std::int64_t kLag = 2;               // the host acts on step s at the start of step s + 2
+constexpr int kMostToldSpikes = 3;             // under the policy log
 constexpr std::int64_t kStepsBeforeSpike = 3;  // a checkpoint that is newer may share its cause
 
 }  // namespace
@@ -149,8 +150,10 @@ bool StepLoop::goes_back_for(const Spikes::Spike& spike) {
   return true;
 }
 
-void StepLoop::tell(const Spikes::Spike& spike, const std::string& what) const {
+void StepLoop::tell(const Spikes::Spike& spike, const std::string& what) {
   if (!parts_.start.is_first()) return;
+  const bool only_logs = parts_.spikes.policy() == train::SpikePolicy::log;
+  if (only_logs && ++told_spikes_ > kMostToldSpikes) return;
   parts_.records.finish_line();
   const SpikeDetector::Verdict& verdict = spike.verdict;
   log::warn(fmt::format(
@@ -160,6 +163,9 @@ void StepLoop::tell(const Spikes::Spike& spike, const std::string& what) const {
       verdict.begins_anew
           ? fmt::format("; {} in a row: the statistics begin anew", SpikeDetector::kMostInARow)
           : ""));
+  if (only_logs && told_spikes_ == kMostToldSpikes) {
+    log::info("further spikes are only recorded (metrics.jsonl, column spike)");
+  }
 }
 
 /// Where the host knows a step's result at once, and the parameters are still those before it: the

@@ -25,7 +25,8 @@ class Fault30(fault_support.FaultCase):
 
                 self.assert_one_line(result, rf"rank {rank} \(data {rank}, .* is gone \(killed, or crashed\), last ")
                 self.assertLess(result.seconds, 10)
-                self.assertEqual(fault_support.steps(self.folder / run / "checkpoints"), [4, 8])
+                # The save of step 8 goes on beside steps 9 and 10.
+                self.assertIn(fault_support.steps(self.folder / run / "checkpoints"), ([4], [4, 8]))
                 self.run_job(run, *settings, ranks=3)
                 self.assert_equal_steps(self.folder / run / "checkpoints", self.folder / "whole/checkpoints", [8, 12])
                 for key in ("step", "loss", "grad_norm"):
