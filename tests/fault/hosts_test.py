@@ -16,6 +16,7 @@ import support
 TIMEOUT = 4
 LIMIT = 15  # seconds
 NETWORK = "10.213.7"
+LAUNCHERS = ("mpirun", "mpiexec")  # names of one program
 HOSTS = ("hslab-a", "hslab-b")
 PLAIN = (*fault_support.PLAIN, "parallel.data=4", f"run.hang_timeout_seconds={TIMEOUT}", "model.layers=1")
 
@@ -109,7 +110,7 @@ class TwoHosts(support.Case):
             os.kill(shell, signal.SIGKILL)
         _, err = process.communicate(timeout=LIMIT)
         self.assertTrue(ended, err.decode())
-        left = [name for space in self.spaces for name in ("hyperslab", "mpirun", "orted")
+        left = [name for space in self.spaces for name in ("hyperslab", *LAUNCHERS, "orted")
                 if not support.wait_until(lambda s=space, n=name: not self.processes(s, n), LIMIT - seconds)]
         err = err.decode("utf-8", "replace")
         self.assertEqual(left, [], err)
@@ -161,8 +162,9 @@ class TwoHosts(support.Case):
         done = path.read_bytes().count(b"\n")
         self.assertTrue(support.wait_until(lambda: path.read_bytes().count(b"\n") > done + 20, 20))
         for _ in range(5):  # a signal that was lost with the link comes again, and a second one changes nothing
-            for mpirun in self.processes(self.spaces[0], "mpirun"):
-                os.kill(mpirun, signal.SIGUSR1)
+            for name in LAUNCHERS:
+                for launcher in self.processes(self.spaces[0], name):
+                    os.kill(launcher, signal.SIGUSR1)
             if support.wait_until(lambda: process.poll() is not None, 2):
                 break
         code, messages, _, err = self.end_of(process, time.monotonic())
