@@ -32,13 +32,24 @@ EARLIER = {"train.trainable": "[]", "adapter.rank": "0", "adapter.alpha": "16", 
            "checkpoint.memory_every": "0", "checkpoint.memory_directory": "/dev/shm",
            "run.walltime_minutes": "0", "run.check_links": "auto", "run.machine": "null",
            "run.compare_replicas_every": "0", "spikes.policy": "log", "spikes.window": "128", "spikes.z_score": "6",
-           "spikes.warmup_steps": "128", "spikes.max_walk_backs": "8"}
+           "spikes.warmup_steps": "128", "spikes.max_walk_backs": "8",
+           "model.image": "0", "model.patch": "0", "model.channels": "3", "model.classes": "0",
+           "model.pooling": "token", "model.drop_path": "0", "model.label_smoothing": "0",
+           "data.broken_images": "refuse", "data.decode": "auto", "data.threads": "0",
+           "augment.crop": "resized", "augment.scale": "[0.08, 1]",
+           "augment.ratio": "[0.75, 1.3333333333333333]", "augment.pad": "4",
+           "augment.interpolation": "bilinear", "augment.validation_crop": "0.875", "augment.flip": "0.5",
+           "augment.policy": "none", "augment.policy_operations": "2", "augment.policy_magnitude": "9",
+           "augment.brightness": "0", "augment.contrast": "0", "augment.saturation": "0", "augment.mixup": "0",
+           "augment.cutmix": "0", "augment.mix": "1", "augment.mix_switch": "0.5", "augment.erase": "0",
+           "augment.mean": "[0.485, 0.456, 0.406]", "augment.deviation": "[0.229, 0.224, 0.225]"}
 # Keys in which starts of one run may differ and still train the same: paths, layout, kernels, how far
 # and how often, and what is measured on the way. The program tells the same changes apart on resuming.
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")
 SAME_TRAINING_KEYS = ("model.attention", "model.bos_token", "model.eos_tokens", "data.train", "data.validation",
                       "data.vocabulary", "train.steps", "train.epochs", "train.microbatch", "train.validate_every",
-                      "train.validate_batches", "train.log_norms", "train.log_every")
+                      "train.validate_batches", "train.log_norms", "train.log_every",
+                      "data.decode", "data.threads")
 # Of these, what a start may change on its way, but separate runs of one curve may not: how long they
 # train, and on which data they train and are measured.
 CURVE_KEYS = ("train.steps", "train.epochs", "train.validate_batches", "data.train", "data.validation")

@@ -40,7 +40,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "end the run with code 7; 0: never."},
 
     {"model", "The transformer; the family only sets defaults."},
-    {"model.family", "Which defaults the other keys of the model have: GPT-2's or Llama's."},
+    {"model.family",
+     "What the model reads and which defaults its other keys have: text, as GPT-2 or as "
+     "Llama; images, as a vision transformer."},
     {"model.layers", "Number of transformer blocks."},
     {"model.width", "Features of a token in the residual stream."},
     {"model.heads", "Heads of attention; each has width / heads features."},
@@ -51,7 +53,14 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Inner features of the feed-forward layer; 0: 4 x width, with swiglu and "
      "geglu 8/3 x width, rounded up to a multiple of 64."},
     {"model.vocabulary", "Rows of the token table; ids of tokens are below it."},
-    {"model.context", "Tokens of a sample, and the most that attention sees."},
+    {"model.context",
+     "Tokens of a sample, and the most that attention sees; vit: its patches and the class token."},
+    {"model.image", "Rows and columns of pixels of an image, with family vit."},
+    {"model.patch", "Rows and columns of pixels of a patch, with family vit; divides model.image."},
+    {"model.channels", "Channels of an image: 3, red, green and blue, or 1, its luma."},
+    {"model.classes", "Classes that images are sorted into, with family vit."},
+    {"model.pooling",
+     "What the class head reads: a class token before the patches, or the mean of all patches."},
     {"model.position",
      "How tokens get their position: a learned table, sinusoids, rotation of "
      "queries and keys, or not at all."},
@@ -67,6 +76,11 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.dropout",
      "Share of elements set to zero in training: of embeddings and sublayers' "
      "outputs, with the reference attention also of its probabilities."},
+    {"model.drop_path",
+     "Stochastic depth: share of samples that skip a sublayer of the last block, growing from 0 "
+     "with "
+     "the depth; with family vit."},
+    {"model.label_smoothing", "Share of a target that all classes divide evenly; with family vit."},
     {"model.attention",
      "How attention is computed; auto takes the fastest path that can do it, "
      "reference keeps all probabilities."},
@@ -83,7 +97,8 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.bos_token", "Id that begins a text, which exports name; -1: as the vocabulary says."},
     {"model.eos_tokens", "Ids that end a text, which exports name; empty: as the vocabulary says."},
 
-    {"data", "The tokens. Paths are relative to the folder in which the program is started."},
+    {"data",
+     "The tokens or images. Paths are relative to the folder in which the program is started."},
     {"data.train",
      "Token files to train on, as paths or globs (.bin, .npy, .h5), or synthetic: "
      "generated tokens."},
@@ -103,6 +118,39 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Share of the training documents, chosen by hash, that is set "
      "aside for validation."},
     {"data.end_token", "Id that ends a document in files without a list of documents; -1: none."},
+    {"data.broken_images",
+     "What becomes of an image that cannot be decoded: the run ends and names it, or the sample "
+     "does "
+     "not count."},
+    {"data.decode",
+     "Where images are decoded; auto: on the GPU if images are large and the program has nvJPEG."},
+    {"data.threads", "Threads of a rank that decode images; 0: as many as it has cores."},
+
+    {"augment", "What happens to an image between its file and its patches."},
+    {"augment.crop",
+     "Part of an image that is trained on: a random one by area and aspect ratio, a random window "
+     "of "
+     "the image with a margin, or the middle."},
+    {"augment.scale", "Least and largest share of the image's area, with crop resized."},
+    {"augment.ratio", "Least and largest width / height, with crop resized."},
+    {"augment.pad", "Pixels of the margin of zeros, with crop padded."},
+    {"augment.interpolation", "Filter of every change of size; both are antialiased."},
+    {"augment.validation_crop",
+     "Share of the shorter side that is kept: the middle of model.image / validation_crop pixels."},
+    {"augment.flip", "Probability of a mirror image."},
+    {"augment.policy", "Which further operations change an image."},
+    {"augment.policy_operations", "Operations of randaugment on an image, one after the other."},
+    {"augment.policy_magnitude", "How far operations of randaugment go."},
+    {"augment.brightness", "Largest relative change of the brightness."},
+    {"augment.contrast", "Largest relative change of the contrast."},
+    {"augment.saturation", "Largest relative change of the saturation."},
+    {"augment.mixup", "Alpha of the beta distribution of mixup; 0: none."},
+    {"augment.cutmix", "Alpha of the beta distribution of cutmix; 0: none."},
+    {"augment.mix", "Probability that two samples next to each other are mixed."},
+    {"augment.mix_switch", "Probability of cutmix, where mixup is on, too."},
+    {"augment.erase", "Probability that a random rectangle is erased."},
+    {"augment.mean", "Mean of the channels in [0, 1], which is subtracted."},
+    {"augment.deviation", "Standard deviation of the channels, by which they are divided."},
 
     {"parallel", "How the run is cut over ranks: data x tensor x pipeline of them."},
     {"parallel.data", "Ranks that share the samples of a step."},

@@ -20,10 +20,20 @@ std::vector<std::string_view> names_of(const std::array<Name<Enum>, N>& table) {
   return names;
 }
 
+bool is_required(std::string_view key, model::Family family) {
+  const auto holds = [&](std::span<const std::string_view> keys) {
+    return std::ranges::find(keys, key) != keys.end();
+  };
+  return holds(kRequiredKeys) ||
+         holds(family == model::Family::vit ? std::span<const std::string_view>(kRequiredOfImages)
+                                            : kRequiredOfText);
+}
+
 /// Visits the description and keeps a row per key, with the values that the visited config has as
 /// the defaults of family gpt2.
 class KeyLister {
  public:
+  explicit KeyLister(model::Family family) : family_(family) {}
   std::vector<SectionInfo> sections;
 
   void section(std::string_view name) { sections.push_back({name, sentence_of(name), {}}); }
@@ -55,8 +65,10 @@ class KeyLister {
   void integers(std::string_view key, const std::vector<std::int64_t>&, const IntegerRange& range) {
     add(key, "list of whole numbers, each " + range_text(range), "[]");
   }
-  void reals(std::string_view key, const std::array<double, 2>& value, const RealRange& range) {
-    add(key, "two numbers, each " + range_text(range), fmt::format("[{}, {}]", value[0], value[1]));
+  template <std::size_t N>
+  void reals(std::string_view key, const std::array<double, N>& value, const RealRange& range) {
+    add(key, fmt::format("{} numbers, each {}", number_word(N), range_text(range)),
+        fmt::format("[{:.4g}]", fmt::join(value, ", ")));
   }
   void keep(std::string_view key, std::int64_t value) {
     add(key, "whole number, at least 2, or `all`", fmt::format("{}", value));
@@ -74,17 +86,21 @@ class KeyLister {
   void add(std::string_view key, std::string values, std::string fallback) {
     auto& section = sections.back();
     auto full = fmt::format("{}.{}", section.name, key);
-    const bool required = std::ranges::find(kRequiredKeys, full) != kRequiredKeys.end();
-    if (required) fallback.clear();
+    if (is_required(full, family_)) fallback.clear();
     const auto sentence = sentence_of(full);
-    section.keys.push_back({std::move(full), std::move(values), {}, fallback, fallback, sentence});
+    auto& row = sections.back().keys.emplace_back();
+    row.key = std::move(full);
+    row.values = std::move(values);
+    row.gpt2_default = std::move(fallback);
+    row.sentence = sentence;
   }
+  model::Family family_;
 };
 
 std::vector<SectionInfo> list_sections(model::Family family) {
   train::Config defaults;
   defaults.model = model::preset(family);
-  KeyLister lister;
+  KeyLister lister(family);
   visit_keys(lister, defaults);
   return std::move(lister.sections);
 }
@@ -92,11 +108,14 @@ std::vector<SectionInfo> list_sections(model::Family family) {
 std::vector<SectionInfo> list_sections() {
   auto all = list_sections(model::Family::gpt2);
   const auto llama = list_sections(model::Family::llama);
+  const auto vit = list_sections(model::Family::vit);
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t k = 0; k < all[i].keys.size(); ++k) {
       auto& key = all[i].keys[k];
       // The family itself is not a default that a family sets.
-      if (key.key != "model.family") key.llama_default = llama[i].keys[k].gpt2_default;
+      const bool is_family = key.key == "model.family";
+      key.llama_default = is_family ? key.gpt2_default : llama[i].keys[k].gpt2_default;
+      key.vit_default = is_family ? key.gpt2_default : vit[i].keys[k].gpt2_default;
     }
   }
   return all;

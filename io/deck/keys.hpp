@@ -12,9 +12,13 @@
 namespace hyperslab::deck {
 
 /// Keys without a default; `train.global_batch` is one only for training.
-inline constexpr std::array<std::string_view, 6> kRequiredKeys = {
-    "model.layers",     "model.width",   "model.heads",
-    "model.vocabulary", "model.context", "train.global_batch"};
+inline constexpr std::array<std::string_view, 4> kRequiredKeys = {
+    "model.layers", "model.width", "model.heads", "train.global_batch"};
+/// Likewise, of models of text and of images.
+inline constexpr std::array<std::string_view, 2> kRequiredOfText = {"model.vocabulary",
+                                                                    "model.context"};
+inline constexpr std::array<std::string_view, 3> kRequiredOfImages = {"model.image", "model.patch",
+                                                                      "model.classes"};
 
 struct KnownSection {
   std::string_view name;

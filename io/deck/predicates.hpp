@@ -36,5 +36,7 @@ namespace hyperslab::deck {
 [[nodiscard]] std::span<const Rule> layout_rules();
 /// Those of deck sections `adapter` and `quantization`, and of model.frozen_format.
 [[nodiscard]] std::span<const Rule> adapter_rules();
+/// Those of models of images, and of deck section `augment`.
+[[nodiscard]] std::span<const Rule> image_rules();
 
 }  // namespace hyperslab::deck

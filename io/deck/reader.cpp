@@ -21,11 +21,17 @@ bool is_unused(std::string_view key, const Surroundings& surroundings) {
                              [&](std::string_view unused) { return key.starts_with(unused); });
 }
 
-void require_keys(Reader& reader, const Surroundings& surroundings) {
+void require_keys(Reader& reader, const Surroundings& surroundings, bool of_images) {
+  const auto require = [&](std::string_view key) {
+    if (!is_unused(key, surroundings)) reader.require(key);
+  };
   for (const auto key : kRequiredKeys) {
-    if (key == "train.global_batch" && !surroundings.for_training) continue;
-    if (is_unused(key, surroundings)) continue;
-    reader.require(key);
+    if (key != "train.global_batch" || surroundings.for_training) require(key);
+  }
+  if (of_images) {
+    std::ranges::for_each(kRequiredOfImages, require);
+  } else {
+    std::ranges::for_each(kRequiredOfText, require);
   }
 }
 
@@ -43,6 +49,10 @@ void resolve(train::Config& config) {
   if (spec.kv_heads == 0) spec.kv_heads = spec.heads;
   if (spec.ffn_width == 0) spec.ffn_width = default_ffn_width(spec);
   spec.embedding_scale = spec.scale_of_embeddings();
+  if (spec.is_of_images()) {
+    if (spec.vocabulary == 0) spec.vocabulary = spec.image.classes;
+    if (spec.context == 0) spec.context = spec.image.tokens();
+  }
   auto& train = config.train;
   const std::int64_t data = config.parallel.data;
   if (train.global_batch == 0)
@@ -99,7 +109,7 @@ train::Config read_deck(const std::string& text, const std::string& file,
   start_from_family(*root, config);
   Reader reader(*root, problems, bad);
   visit_keys(reader, config);
-  require_keys(reader, surroundings);
+  require_keys(reader, surroundings, config.model.is_of_images());
   resolve(config);
   const std::string cut = shorten(config, reader);
   if (cuts != nullptr) *cuts = cut;

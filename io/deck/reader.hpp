@@ -106,7 +106,8 @@ class Reader {
       if (take(key, item, parse_integer(item, range), value)) values.push_back(value);
     }
   }
-  void reals(std::string_view key, std::array<double, 2>& values, const RealRange& range) {
+  template <std::size_t N>
+  void reals(std::string_view key, std::array<double, N>& values, const RealRange& range) {
     const auto* node = find(key);
     if (node == nullptr) return;
     if (node->kind != Node::Kind::sequence || node->items.size() != values.size()) {
@@ -114,7 +115,7 @@ class Reader {
                              ? fmt::format("a list of {}", node->items.size())
                              : shown(*node);
       return complain(key, node->mark,
-                      fmt::format("must be a list of two numbers, found {}", found));
+                      fmt::format("must be a list of {} numbers, found {}", number_word(N), found));
     }
     for (std::size_t i = 0; i < values.size(); ++i) {
       take(key, node->items[i], parse_real(node->items[i], range), values[i]);

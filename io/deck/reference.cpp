@@ -37,11 +37,17 @@ std::string wrapped(std::string_view text, std::size_t indent) {
 
 /// "required", "default 1", "default learned, with family llama rope", with a mark around values.
 std::string default_text(const KeyInfo& key, std::string_view mark) {
-  if (key.gpt2_default.empty()) return "required";
-  auto text = fmt::format("default {0}{1}{0}", mark, key.gpt2_default);
-  if (key.llama_default != key.gpt2_default) {
-    text += fmt::format(", with family llama {0}{1}{0}", mark, key.llama_default);
+  if (key.gpt2_default.empty()) {
+    return key.vit_default.empty() ? "required" : "required, but not with family vit";
   }
+  auto text = fmt::format("default {0}{1}{0}", mark, key.gpt2_default);
+  const auto add = [&](std::string_view family, const std::string& fallback) {
+    if (fallback == key.gpt2_default) return;
+    text += fallback.empty() ? fmt::format(", with family {} required", family)
+                             : fmt::format(", with family {0} {1}{2}{1}", family, mark, fallback);
+  };
+  add("llama", key.llama_default);
+  add("vit", key.vit_default);
   return text;
 }
 

@@ -368,7 +368,7 @@ std::span<const Rule> rules() {
     std::vector<Rule> made;
     for (const std::span<const Rule> part :
          {layout_rules(), std::span<const Rule>(kModelRules), std::span<const Rule>(kRunRules),
-          std::span<const Rule>(kTrainingRules), adapter_rules()}) {
+          std::span<const Rule>(kTrainingRules), adapter_rules(), image_rules()}) {
       made.insert(made.end(), part.begin(), part.end());
     }
     return made;

@@ -16,6 +16,10 @@ struct IntegerRange {
   std::int64_t least = std::numeric_limits<std::int64_t>::min();
   std::int64_t most = std::numeric_limits<std::int64_t>::max();
 };
+/// "two", "three".
+[[nodiscard]] constexpr std::string_view number_word(std::size_t number) {
+  return number == 2 ? "two" : "three";
+}
 /// [least, most], without an end that is open.
 struct RealRange {
   double least = -std::numeric_limits<double>::infinity();
@@ -34,6 +38,10 @@ inline constexpr std::int64_t kMostRanks = 65536;
 inline constexpr std::int64_t kMostSize = 1 << 24;
 inline constexpr std::int64_t kMostLayers = 4096;  // a plan of as many takes seconds
 inline constexpr std::int64_t kMostSteps = 1'000'000'000'000;
+inline constexpr std::int64_t kMostThreads = 1024;
+inline constexpr std::int64_t kMostPadding = 1024;  // pixels
+inline constexpr std::int64_t kMostOperations = 8;  // of RandAugment
+inline constexpr std::int64_t kMostMagnitude = 30;  // likewise
 inline constexpr IntegerRange kRanks = {1, kMostRanks};
 inline constexpr IntegerRange kSize = {1, kMostSize};
 inline constexpr IntegerRange kSizeOrDefault = {0, kMostSize};
@@ -44,17 +52,47 @@ inline constexpr RealRange kPositive = {.least = 0, .open_least = true};
 inline constexpr RealRange kNotNegative = {.least = 0};
 inline constexpr RealRange kUpToMillion = {.least = 0, .most = 1e6};
 inline constexpr RealRange kFraction = {.least = 0, .most = 1};
+inline constexpr RealRange kPositiveFraction = {.least = 0, .most = 1, .open_least = true};
 inline constexpr RealRange kUpToHalf = {.least = 0, .most = 0.5};
 inline constexpr RealRange kBelowOne = {.least = 0, .most = 1, .open_most = true};
 
 template <class Enum>
 using Name = std::pair<std::string_view, Enum>;
 
-inline constexpr std::array<Name<model::Position>, 4> kPositions = {{
+inline constexpr std::array<Name<model::Position>, 5> kPositions = {{
     {"learned", model::Position::learned},
     {"sinusoidal", model::Position::sinusoidal},
     {"rope", model::Position::rope},
     {"none", model::Position::none},
+    {"sincos2d", model::Position::sincos2d},
+}};
+inline constexpr std::array<Name<model::Pooling>, 2> kPoolings = {{
+    {"token", model::Pooling::token},
+    {"mean", model::Pooling::mean},
+}};
+inline constexpr std::array<Name<io::BrokenImages>, 2> kBrokenImages = {{
+    {"refuse", io::BrokenImages::refuse},
+    {"skip", io::BrokenImages::skip},
+}};
+inline constexpr std::array<Name<io::DecodeOn>, 3> kDecodeOn = {{
+    {"auto", io::DecodeOn::automatic},
+    {"cpu", io::DecodeOn::cpu},
+    {"gpu", io::DecodeOn::gpu},
+}};
+inline constexpr std::array<Name<image::Crop>, 3> kCrops = {{
+    {"resized", image::Crop::resized},
+    {"padded", image::Crop::padded},
+    {"center", image::Crop::center},
+}};
+inline constexpr std::array<Name<image::Interpolation>, 2> kInterpolations = {{
+    {"bilinear", image::Interpolation::bilinear},
+    {"bicubic", image::Interpolation::bicubic},
+}};
+inline constexpr std::array<Name<image::Policy>, 4> kPolicies = {{
+    {"none", image::Policy::none},
+    {"randaugment", image::Policy::randaugment},
+    {"autoaugment-cifar10", image::Policy::autoaugment_cifar10},
+    {"autoaugment-imagenet", image::Policy::autoaugment_imagenet},
 }};
 inline constexpr std::array<Name<ops::NormKind>, 3> kNorms = {{
     {"layernorm", ops::NormKind::layernorm},
@@ -89,7 +127,7 @@ template <class Enum, std::size_t N>
   return table;
 }
 inline constexpr auto kFamilies =
-    names_by_module(std::array{model::Family::gpt2, model::Family::llama});
+    names_by_module(std::array{model::Family::gpt2, model::Family::llama, model::Family::vit});
 inline constexpr auto kPrecisions =
     names_by_module(std::array{Precision::fp32, Precision::tf32, Precision::bf16, Precision::fp16});
 inline constexpr auto kRecomputes =
@@ -158,7 +196,7 @@ inline constexpr std::array<Name<optim::ScheduleKind>, 4> kSchedules = {{
 ///   maybe_text(key, string)             null or empty: the default
 ///   flag(key, bool), integer(key, integer, range), real(key, double, range)
 ///   named_list(key, enums, table)       a list of them
-///   texts(key, strings), integers(key, integers, range), reals(key, array of two, range)
+///   texts(key, strings), integers(key, integers, range), reals(key, array, range)
 ///   keep(key, integer)                  a number from 2, or `all`
 ///   resume(key, choice)                 auto, never or a step
 /// `config` is a train::Config, const for visitors that only look.
@@ -191,6 +229,11 @@ void visit_model(Visitor& v, Config& config) {
   v.integer("ffn_width", spec.ffn_width, kSizeOrDefault);
   v.integer("vocabulary", spec.vocabulary, IntegerRange{2, std::numeric_limits<int>::max()});
   v.integer("context", spec.context, kSize);
+  v.integer("image", spec.image.size, kSizeOrDefault);
+  v.integer("patch", spec.image.patch, kSizeOrDefault);
+  v.integer("channels", spec.image.channels, IntegerRange{1, 3});
+  v.integer("classes", spec.image.classes, kSizeOrDefault);
+  v.named("pooling", spec.image.pooling, kPoolings);
   v.named("position", spec.position, kPositions);
   v.real("rope_theta", spec.rope_theta, kPositive);
   v.real("embedding_scale", spec.embedding_scale, kUpToMillion);
@@ -201,6 +244,8 @@ void visit_model(Visitor& v, Config& config) {
   v.flag("bias", spec.bias);
   v.flag("tie_embeddings", spec.tie_embeddings);
   v.real("dropout", spec.dropout, kBelowOne);
+  v.real("drop_path", spec.drop_path, kBelowOne);
+  v.real("label_smoothing", spec.label_smoothing, kBelowOne);
   v.named("attention", spec.attention, kAttentionPaths);
   v.real("init_std", spec.init_std, kPositive);
   v.flag("scale_residual_init", spec.scale_residual_init);
@@ -222,6 +267,35 @@ void visit_data(Visitor& v, Config& config) {
   v.flag("loss_mask", data.loss_mask);
   v.real("validation_fraction", data.validation_fraction, kUpToHalf);
   v.integer("end_token", data.end_token, kIdOrNone);
+  v.named("broken_images", data.broken_images, kBrokenImages);
+  v.named("decode", data.decode, kDecodeOn);
+  v.integer("threads", data.threads, IntegerRange{0, kMostThreads});
+}
+
+template <class Visitor, class Config>
+void visit_augment(Visitor& v, Config& config) {
+  auto& augment = config.augment;
+  v.section("augment");
+  v.named("crop", augment.crop, kCrops);
+  v.reals("scale", augment.scale, kFraction);
+  v.reals("ratio", augment.ratio, kPositive);
+  v.integer("pad", augment.pad, IntegerRange{0, kMostPadding});
+  v.named("interpolation", augment.interpolation, kInterpolations);
+  v.real("validation_crop", augment.validation_crop, kPositiveFraction);
+  v.real("flip", augment.flip, kFraction);
+  v.named("policy", augment.policy, kPolicies);
+  v.integer("policy_operations", augment.policy_operations, IntegerRange{1, kMostOperations});
+  v.integer("policy_magnitude", augment.policy_magnitude, IntegerRange{0, kMostMagnitude});
+  v.real("brightness", augment.brightness, kFraction);
+  v.real("contrast", augment.contrast, kFraction);
+  v.real("saturation", augment.saturation, kFraction);
+  v.real("mixup", augment.mixup, kNotNegative);
+  v.real("cutmix", augment.cutmix, kNotNegative);
+  v.real("mix", augment.mix, kFraction);
+  v.real("mix_switch", augment.mix_switch, kFraction);
+  v.real("erase", augment.erase, kFraction);
+  v.reals("mean", augment.mean, kFraction);
+  v.reals("deviation", augment.deviation, kPositive);
 }
 
 template <class Visitor, class Config>
@@ -334,6 +408,7 @@ void visit_keys(Visitor& v, Config& config) {
   visit_run(v, config);
   visit_model(v, config);
   visit_data(v, config);
+  visit_augment(v, config);
   visit_layout(v, config);
   visit_training(v, config);
   visit_adapter(v, config);

@@ -75,8 +75,9 @@ class Writer {
                 const IntegerRange&) {
     put(key, fmt::format("[{}]", fmt::join(values, ", ")));
   }
-  void reals(std::string_view key, const std::array<double, 2>& values, const RealRange&) {
-    put(key, fmt::format("[{}, {}]", values[0], values[1]));
+  template <std::size_t N>
+  void reals(std::string_view key, const std::array<double, N>& values, const RealRange&) {
+    put(key, fmt::format("[{}]", fmt::join(values, ", ")));
   }
   void keep(std::string_view key, std::int64_t value) {
     put(key, value == 0 ? "all" : fmt::format("{}", value));

@@ -47,6 +47,13 @@ ModelSpec preset(Family family) {
   ModelSpec spec;
   spec.family = family;
   if (family == Family::gpt2) return spec;
+  if (family == Family::vit) {
+    spec.norm_eps = 1e-6;
+    spec.activation = ops::Activation::gelu;
+    spec.tie_embeddings = false;
+    spec.scale_residual_init = false;
+    return spec;
+  }
   spec.position = Position::rope;
   spec.norm = ops::NormKind::rmsnorm;
   spec.activation = ops::Activation::swiglu;

@@ -60,18 +60,13 @@ void Stage::plan_slots(Arena& activations, int chunk) {
 }
 
 void Stage::plan_slot(Arena& activations, int chunk, Slot& slot) {
-  const Dim B = options_.B;
-  const Dim T = options_.T;
   const Shape stream = architecture_->stream();
   const DType compute = options_.compute;
   slot.allocations.first = activations.allocations().size();
   const auto keeps = [&](int unit) {  // what was taken since the last call
     slot.allocations.units.resize(activations.allocations().size() - slot.allocations.first, unit);
   };
-  slot.batch = {activations.take(DType::i32, {B, T}, "tokens"),
-                activations.take(DType::i32, {B, T}, "targets"),
-                activations.take(DType::i32, {B * T}, "token sort index"),
-                activations.take(DType::i64, {B}, "sample positions")};
+  slot.batch = architecture_->plan_batch(activations, {begins_model(chunk), ends_model(chunk)});
   if (!begins_model(chunk)) slot.input = activations.take(compute, stream, "stage input");
   keeps(kWholeSlot);
   CView in = slot.input;
@@ -155,8 +150,8 @@ void Stage::decode(Context& ctx, View tokens, const ops::TokenPosition& past, Vi
   require(options_.cache && !options_.training, "this stage was planned without a cache");
   require(options_.tensor.is_alone() && units() == architecture_->units(),
           "generation takes the whole model");
-  const Batch batch = {
-      .tokens = tokens, .targets = {}, .token_sort_index = {}, .sample_position = {}};
+  Batch batch;
+  batch.tokens = tokens;
   const UnitCall call = {.batch = batch, .mode = Mode::decode, .past = past, .logits = logits};
   nn::ResidualStream stream;
   for (const Held& held : units_) stream = held.unit->forward(ctx, call, stream);

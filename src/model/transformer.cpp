@@ -81,6 +81,18 @@ int Transformer::units() const { return static_cast<int>(parts_->spec.layers) + 
 
 Shape Transformer::stream() const { return parts_->stream(); }
 
+/// Every chunk takes all, so that memory does not depend on how the model is cut.
+Batch Transformer::plan_batch(Arena& activations, ChunkEnds /*chunk*/) const {
+  const Dim B = parts_->options.B;
+  const Dim T = parts_->options.T;
+  Batch batch;
+  batch.tokens = activations.take(DType::i32, {B, T}, "tokens");
+  batch.targets = activations.take(DType::i32, {B, T}, "targets");
+  batch.token_sort_index = activations.take(DType::i32, {B * T}, "token sort index");
+  batch.sample_position = activations.take(DType::i64, {B}, "sample positions");
+  return batch;
+}
+
 Architecture::UnitInfo Transformer::info(int unit) const {
   const ModelSpec& spec = parts_->spec;
   if (unit == 0) return {"embedding", 0};  // copies rows, a ten-thousandth of a block's work

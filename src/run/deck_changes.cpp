@@ -45,12 +45,21 @@ const std::string* find(const Values& values, const std::string& key) {
 bool changes_training(std::string_view key) {
   constexpr std::array<std::string_view, 5> kSections = {"run.", "parallel.", "memory.",
                                                          "checkpoint.", "timing."};
-  constexpr std::array<std::string_view, 13> kKeys = {
-      "model.attention",      "model.bos_token",        "model.eos_tokens",
-      "data.train",           "data.validation",        "data.vocabulary",
-      "train.steps",          "train.epochs",           "train.microbatch",
-      "train.validate_every", "train.validate_batches", "train.log_norms",
-      "train.log_every"};
+  constexpr std::array<std::string_view, 15> kKeys = {"model.attention",
+                                                      "model.bos_token",
+                                                      "model.eos_tokens",
+                                                      "data.train",
+                                                      "data.validation",
+                                                      "data.vocabulary",
+                                                      "train.steps",
+                                                      "train.epochs",
+                                                      "train.microbatch",
+                                                      "train.validate_every",
+                                                      "train.validate_batches",
+                                                      "train.log_norms",
+                                                      "train.log_every",
+                                                      "data.decode",
+                                                      "data.threads"};
   if (key == "run.seed") return true;
   const bool in_section = std::ranges::any_of(
       kSections, [&](std::string_view section) { return key.starts_with(section); });

@@ -12,6 +12,11 @@ struct Batch {
   View targets;           ///< (B, T) i32, ops::kIgnoredTarget if a position does not count
   View token_sort_index;  ///< (B * T) i32: positions sorted by token, stable
   View sample_position;   ///< (B) i64: position of each sample in the global batch
+  /// (B, N, P) in the compute type: N patches in rows of the image, each of P values in the order
+  /// (channel, row, column) of a convolution's weight, normalized.
+  View patches = {};
+  View labels = {};         ///< (B, 2) i32: the classes of an image and of what is mixed into it
+  View label_weights = {};  ///< (B) f32: of the first label; the second has the rest
 };
 
 }  // namespace hyperslab

@@ -14,9 +14,10 @@ struct KeyInfo {
   std::string key;                        ///< with its section: "optimizer.lr"
   std::string values;                     ///< "number, more than 0", "`auto`, `cpu` or `cuda`"
   std::vector<std::string_view> choices;  ///< the words that it takes; empty: not only words
-  /// Its default, empty if it has none and must be given; of the families gpt2 and llama.
+  /// Its default, empty if it has none and must be given; of the families gpt2, llama and vit.
   std::string gpt2_default;
   std::string llama_default;
+  std::string vit_default;
   std::string_view sentence;  ///< what it means, with its unit
 };
 struct SectionInfo {

@@ -17,9 +17,15 @@ enum class Sampling : std::uint8_t { blocks, windows };
 /// Type of the ids in a file that does not tell.
 enum class RawIds : std::uint8_t { uint16, uint32 };
 
+/// What becomes of an image that cannot be decoded: an error, or a sample that does not count.
+enum class BrokenImages : std::uint8_t { refuse, skip };
+/// Where images are decoded; `automatic`: on a GPU where images are large and the program has
+/// nvJPEG, else by threads of the CPU.
+enum class DecodeOn : std::uint8_t { automatic, cpu, gpu };
+
 /// Deck section `data`.
 struct DataConfig {
-  std::vector<std::string> train;  ///< `synthetic`, paths or globs of token files
+  std::vector<std::string> train;  ///< `synthetic`, paths or globs of token files or image sets
   std::vector<std::string> validation;
   Sampling sampling = Sampling::blocks;
   RawIds dtype = RawIds::uint16;  ///< of .bin files without a header
@@ -28,6 +34,9 @@ struct DataConfig {
   bool loss_mask = false;          ///< the files' loss_mask says which tokens count as targets
   double validation_fraction = 0;  ///< of the training documents, by hash, for validation
   std::int32_t end_token = -1;     ///< ends documents in files without a list of them; -1: none
+  BrokenImages broken_images = BrokenImages::refuse;
+  DecodeOn decode = DecodeOn::automatic;
+  std::int64_t threads = 0;  ///< of a rank that decode images; 0: as many as it has cores
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
 

@@ -14,16 +14,42 @@
 
 namespace hyperslab::model {
 
-/// gpt2 (Radford et al. 2019) or llama (Touvron et al. 2023).
-enum class Family : std::uint8_t { gpt2, llama };
+/// gpt2 (Radford et al. 2019), llama (Touvron et al. 2023) or vit (Dosovitskiy et al. 2021).
+enum class Family : std::uint8_t { gpt2, llama, vit };
 [[nodiscard]] constexpr std::string_view name_of(Family family) {
-  return family == Family::gpt2 ? "gpt2" : "llama";
+  switch (family) {
+    case Family::gpt2: return "gpt2";
+    case Family::llama: return "llama";
+    case Family::vit: return "vit";
+  }
+  return "?";
 }
 
-enum class Position : std::uint8_t { learned, sinusoidal, rope, none };
+/// sincos2d: sinusoids of row and column of a patch (Chen et al. 2021, "An empirical study of
+/// training self-supervised vision transformers", section 4.4); of images alone.
+enum class Position : std::uint8_t { learned, sinusoidal, rope, none, sincos2d };
+/// What the class head reads: the class token, or the mean of all patches.
+enum class Pooling : std::uint8_t { token, mean };
 enum class NormPlace : std::uint8_t { pre, post };
 /// `cudnn` is what a deck may ask for; the deck reader refuses it off the GPU and hands on `fused`.
 enum class AttentionPath : std::uint8_t { automatic, fused, reference, cudnn };
+
+/// The ends of a vision transformer, which stand for tokens and vocabulary. Family::vit alone.
+struct ImageSpec {
+  Dim size = 0;      ///< rows and columns of pixels
+  Dim patch = 0;     ///< rows and columns of pixels of a patch, divides `size`
+  Dim channels = 3;  ///< 3, or 1: the luma of the image
+  Dim classes = 0;
+  Pooling pooling = Pooling::token;
+  /// Rows and columns of patches.
+  [[nodiscard]] Dim grid() const { return patch == 0 ? 0 : size / patch; }
+  [[nodiscard]] Dim patches() const { return grid() * grid(); }
+  /// Values of a patch.
+  [[nodiscard]] Dim patch_values() const { return channels * patch * patch; }
+  /// Positions of the residual stream: patches, after the class token if there is one.
+  [[nodiscard]] Dim tokens() const { return patches() + (pooling == Pooling::token ? 1 : 0); }
+  friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
+};
 
 /// Deck section `model`: one transformer with orthogonal choices; a family only sets defaults.
 struct ModelSpec {
@@ -31,10 +57,10 @@ struct ModelSpec {
   Dim layers = 0;
   Dim width = 0;
   Dim heads = 0;
-  Dim kv_heads = 0;   ///< 0 in the deck: as many as heads
-  Dim ffn_width = 0;  ///< 0 in the deck: 4 width; gated: 8/3 width rounded up to a multiple of 64
-  Dim vocabulary = 0;
-  Dim context = 0;
+  Dim kv_heads = 0;    ///< 0 in the deck: as many as heads
+  Dim ffn_width = 0;   ///< 0 in the deck: 4 width; gated: 8/3 width rounded up to a multiple of 64
+  Dim vocabulary = 0;  ///< vit: image.classes
+  Dim context = 0;     ///< vit: image.tokens()
   Position position = Position::learned;
   double rope_theta = 10000;
   /// Factor of the vectors that the token table gives, before positions are added; 0 in the deck:
@@ -55,8 +81,14 @@ struct ModelSpec {
   std::int64_t bos_token = -1;  ///< id that begins a text, for exports; -1: as the vocabulary says
   /// Ids that end a text, for exports; empty: as the vocabulary says.
   std::vector<std::int64_t> eos_tokens = {};
+  ImageSpec image = {};
+  /// Stochastic depth (Huang et al. 2016): the share of samples that skip a sublayer of the last
+  /// block; it grows from 0 with the depth.
+  double drop_path = 0;
+  double label_smoothing = 0;  ///< share of a target that all classes divide evenly
 
   [[nodiscard]] Dim head_width() const { return width / heads; }
+  [[nodiscard]] bool is_of_images() const { return family == Family::vit; }
   /// embedding_scale, or what stands for its 0.
   [[nodiscard]] double scale_of_embeddings() const;
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;

@@ -25,6 +25,7 @@ class Transformer final : public Architecture {
   [[nodiscard]] int units() const override;
   [[nodiscard]] UnitInfo info(int unit) const override;
   [[nodiscard]] Shape stream() const override;
+  [[nodiscard]] Batch plan_batch(Arena& activations, ChunkEnds chunk) const override;
   [[nodiscard]] std::unique_ptr<Unit> make(int unit, param::ParamStore& params) override;
   void plan_shared(Arenas& arenas) override;
   void initialize(Context& ctx) override;

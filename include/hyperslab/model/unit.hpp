@@ -25,11 +25,17 @@ struct BatchReads {
   bool tokens = false;  ///< and their sort index
   bool targets = false;
   bool sample_position = false;
-  [[nodiscard]] bool any() const { return tokens || targets || sample_position; }
+  bool patches = false;
+  bool labels = false;  ///< and their weights
+  [[nodiscard]] bool any() const {
+    return tokens || targets || sample_position || patches || labels;
+  }
   BatchReads& operator|=(const BatchReads& other) {
     tokens |= other.tokens;
     targets |= other.targets;
     sample_position |= other.sample_position;
+    patches |= other.patches;
+    labels |= other.labels;
     return *this;
   }
 };
@@ -113,6 +119,13 @@ class Architecture {
   [[nodiscard]] virtual UnitInfo info(int unit) const = 0;
   /// Shape of the residual stream on this rank.
   [[nodiscard]] virtual Shape stream() const = 0;
+  /// Where a chunk's units stand in the model.
+  struct ChunkEnds {
+    bool begins = false;  ///< with the model's first unit
+    bool ends = false;    ///< with its last
+  };
+  /// Takes the views of a batch for a slot of a chunk.
+  [[nodiscard]] virtual Batch plan_batch(Arena& activations, ChunkEnds chunk) const = 0;
   /// Makes a unit of this stage, which declares its parameters. Called in the order of the model.
   /// The architecture outlives its units.
   [[nodiscard]] virtual std::unique_ptr<Unit> make(int unit, param::ParamStore& params) = 0;

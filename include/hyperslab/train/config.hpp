@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hyperslab/core/precision.hpp"
+#include "hyperslab/image/augment_config.hpp"
 #include "hyperslab/io/config.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/model/spec.hpp"
@@ -112,6 +113,7 @@ struct Config {
   nn::AdapterConfig adapter;
   QuantizationConfig quantization;
   SpikeConfig spikes;
+  image::AugmentConfig augment;
 
   /// Microbatches of one rank in one step.
   [[nodiscard]] std::int64_t microbatches() const {

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "nearest.hpp"
+#include "predicates.hpp"
+
+namespace hyperslab::deck {
+namespace {
+
+using model::Position;
+using train::Config;
+
+bool of_images(const Config& c) { return c.model.is_of_images(); }
+bool is_ordered(const std::array<double, 2>& range) { return range[0] <= range[1]; }
+std::string order_message(const std::array<double, 2>& range) {
+  return fmt::format("the least value, {}, is above the largest, {}; swap them", range[0],
+                     range[1]);
+}
+
+constexpr std::array kImageRules = {
+    Rule{
+        "model.image", "model.family", "above 0 with family vit, else 0",
+        [](const Config& c, const Surroundings&) {
+          return of_images(c) == (c.model.image.size > 0);
+        },
+        [](const Config& c, const Surroundings&) -> std::string {
+          if (of_images(c)) return "give the rows and columns of pixels of an image, as 224";
+          return "only a vision transformer reads images: set model.family to vit, or leave it out";
+        }},
+    Rule{"model.patch", "model.image", "divides model.image",
+         [](const Config& c, const Surroundings&) {
+           if (!of_images(c)) return c.model.image.patch == 0;
+           return c.model.image.size == 0 || divides(c.model.image.patch, c.model.image.size);
+         },
+         [](const Config& c, const Surroundings&) -> std::string {
+           if (!of_images(c)) return "only a vision transformer has patches: leave it out";
+           if (c.model.image.patch == 0) return "give the rows and columns of a patch, as 16";
+           return fmt::format(
+               "patches of {0} x {0} pixels do not cut an image of {1} x {1} evenly; nearest: {2}",
+               c.model.image.patch, c.model.image.size,
+               nearest_divisors(c.model.image.size, c.model.image.patch, divides_number));
+         }},
+    Rule{"model.classes", "model.family", "at least 2 with family vit, else 0",
+         [](const Config& c, const Surroundings&) {
+           return of_images(c) ? c.model.image.classes >= 2 : c.model.image.classes == 0;
+         },
+         [](const Config& c, const Surroundings&) -> std::string {
+           if (of_images(c)) return "a class head needs at least 2 classes";
+           return "only a vision transformer has classes: leave it out";
+         }},
+    Rule{"model.channels", "", "1 or 3",
+         [](const Config& c, const Surroundings&) { return c.model.image.channels != 2; },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "images have 3 channels, or 1, their luma";
+         }},
+    Rule{"model.vocabulary", "model.classes model.family", "with family vit, model.classes",
+         [](const Config& c, const Surroundings&) {
+           return !of_images(c) || c.model.vocabulary == c.model.image.classes;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "images have no vocabulary: leave it out and give model.classes";
+         }},
+    Rule{"model.context", "model.image model.patch model.pooling",
+         "with family vit, the number of patches, and 1 with pooling token",
+         [](const Config& c, const Surroundings&) {
+           return !of_images(c) || c.model.context == c.model.image.tokens();
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "an image is {} tokens (patches, and the class token with pooling token): leave it "
+               "out",
+               c.model.image.tokens());
+         }},
+    Rule{"model.position", "model.family",
+         "with family vit learned, sincos2d or none; sincos2d only there",
+         [](const Config& c, const Surroundings&) {
+           const Position position = c.model.position;
+           if (!of_images(c)) return position != Position::sincos2d;
+           return position == Position::learned || position == Position::sincos2d ||
+                  position == Position::none;
+         },
+         [](const Config& c, const Surroundings&) -> std::string {
+           if (of_images(c)) return "patches have two coordinates: use learned, sincos2d or none";
+           return "sincos2d is of patches of images: use learned, sinusoidal, rope or none";
+         }},
+    Rule{"model.width", "model.position", "a multiple of 4 with sincos2d",
+         [](const Config& c, const Surroundings&) {
+           return c.model.position != Position::sincos2d || c.model.width % 4 == 0;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "sincos2d has sine and cosine of two coordinates, and {} is no multiple of 4; "
+               "nearest: {}",
+               c.model.width, nearest_multiples(4, c.model.width));
+         }},
+    Rule{"model.tie_embeddings", "model.family", "false with family vit",
+         [](const Config& c, const Surroundings&) {
+           return !of_images(c) || !c.model.tie_embeddings;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "images have no token table that the head could use: set it to false";
+         }},
+    Rule{
+        "model.drop_path", "model.family", "0 unless the family is vit",
+        [](const Config& c, const Surroundings&) { return of_images(c) || c.model.drop_path == 0; },
+        [](const Config&, const Surroundings&) -> std::string {
+          return "stochastic depth is built for vision transformers alone: set it to 0 and use "
+                 "model.dropout";
+        }},
+    Rule{"model.label_smoothing", "model.family", "0 unless the family is vit",
+         [](const Config& c, const Surroundings&) {
+           return of_images(c) || c.model.label_smoothing == 0;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "labels are smoothed for classes of images alone: set it to 0";
+         }},
+    Rule{"data.vocabulary", "model.family", "null with family vit",
+         [](const Config& c, const Surroundings&) {
+           return !of_images(c) || c.data.vocabulary.empty();
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "images have no vocabulary: leave it out";
+         }},
+    Rule{"data.validation_fraction", "model.family", "0 with family vit",
+         [](const Config& c, const Surroundings&) {
+           return !of_images(c) || c.data.validation_fraction == 0;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "images are not split by the program: pack two sets and give data.validation";
+         }},
+    Rule{"data.loss_mask", "model.family", "false with family vit",
+         [](const Config& c, const Surroundings&) { return !of_images(c) || !c.data.loss_mask; },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "every image counts: set data.loss_mask to false";
+         }},
+    Rule{"data.ignore_token", "model.family", "-1 with family vit",
+         [](const Config& c, const Surroundings&) {
+           return !of_images(c) || c.data.ignore_token == -1;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "every class counts: leave it out";
+         }},
+    Rule{"data.decode", "run.device", "gpu only on a GPU",
+         [](const Config& c, const Surroundings& s) {
+           return c.data.decode != io::DecodeOn::gpu || on_gpu(c, s);
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "gpu needs a GPU, and this run is on the CPU: set data.decode to auto or cpu";
+         }},
+    Rule{"augment.scale", "", "ascending",
+         [](const Config& c, const Surroundings&) { return is_ordered(c.augment.scale); },
+         [](const Config& c, const Surroundings&) { return order_message(c.augment.scale); }},
+    Rule{"augment.ratio", "", "ascending",
+         [](const Config& c, const Surroundings&) { return is_ordered(c.augment.ratio); },
+         [](const Config& c, const Surroundings&) { return order_message(c.augment.ratio); }},
+    Rule{"train.microbatch", "augment.mixup augment.cutmix augment.mix model.family",
+         "even if samples are mixed in pairs",
+         [](const Config& c, const Surroundings&) {
+           return !of_images(c) || !c.augment.mixes() || c.train.microbatch % 2 == 0;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "mixup and cutmix mix the two samples of a pair, and a microbatch of {} cuts pairs; "
+               "nearest: {}",
+               c.train.microbatch, nearest_multiples(2, c.train.microbatch));
+         }},
+};
+
+}  // namespace
+
+std::span<const Rule> image_rules() { return kImageRules; }
+
+}  // namespace hyperslab::deck
