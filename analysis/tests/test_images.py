@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that sort images: curves, tables and columns of top-1 and top-5."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from analysis.learning import draw_steps
+from analysis.report.page import panel_words
+from analysis.runs import Metrics, Run, find_runs, read_metrics
+from analysis.scaling import read_cases
+from analysis.style import plt
+from analysis.study.columns import COLUMNS
+from analysis.study.live import rate_text
+from analysis.study.measured import eval_values, train_values
+from analysis.subject import parameter_count
+from analysis.tests.commands import CommandTest, cells, run_command
+from analysis.tests.fake_runs import image_metrics_row, metrics_row, write_deck, write_metrics, write_scaled
+
+TI16 = {"family": "vit", "layers": "12", "width": "192", "heads": "3", "kv_heads": "3", "ffn_width": "768",
+        "vocabulary": "1000", "context": "197", "position": "learned", "norm": "layernorm", "norm_place": "pre",
+        "activation": "gelu", "bias": "true", "tie_embeddings": "false", "image": "224", "patch": "16", "channels": "3",
+        "classes": "1000", "pooling": "token", "drop_path": "0.1", "label_smoothing": "0.1"}
+
+
+def titles(metrics: list[Metrics]) -> list[str]:
+    figure = draw_steps(metrics)
+    try:
+        return [axes.get_title(loc="left") for axes in figure.axes]
+    finally:
+        plt.close(figure)
+
+
+class Images(CommandTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.images, self.text = self.folder / "images", self.folder / "text"
+        write_metrics(self.images, [image_metrics_row(step) for step in range(1, 101)])
+        write_metrics(self.text, [metrics_row(step) for step in range(1, 101)])
+
+    def read(self, *paths: Path) -> list[Metrics]:
+        return [read_metrics(run) for run in find_runs([str(path) for path in paths])]
+
+    def test_panels_are_of_what_runs_sort_or_read(self) -> None:
+        self.assertEqual(titles(self.read(self.images)), ["loss (nats)", "top-1 (%)", "top-5 (%)"])
+        self.assertEqual(titles(self.read(self.images, self.text)),
+                         ["loss (nats per token)", "perplexity", "token accuracy (%)", "top-1 (%)", "top-5 (%)"])
+        self.assertEqual(panel_words(self.read(self.images)), "Loss, top-1 and top-5")
+
+    def test_tables_name_top1_and_images_per_second(self) -> None:
+        code, _, err = run_command("learning", self.images, "--output", self.output)
+
+        self.assertEqual((code, err), (0, ""))
+        self.expect_png(self.output / "learning_steps.png")
+        text = (self.output / "learning.txt").read_text()
+        last = image_metrics_row(100)
+        self.assertEqual(cells(text, "validation top-1, last (%)"), [f"{100 * last['validation_top1']:.2f}"])
+        self.assertEqual(cells(text, "training top-5, last (%)"), [f"{100 * last['top5']:.2f}"])
+        self.assertEqual(cells(text, "images/s, median"), ["692"])
+        for word in ("perplexity", "token"):
+            self.assertNotIn(word, text)
+        best = max(image_metrics_row(step)["validation_top1"] for step in (50, 100))
+        self.assertEqual(cells(text, "validation top-1, best (%)"), [f"{100 * best:.2f}"])
+
+    def test_text_beside_images_has_dashes(self) -> None:
+        run_command("learning", self.images, self.text, "--output", self.output)
+
+        text = (self.output / "learning.txt").read_text()
+        self.assertEqual(cells(text, "validation perplexity, last")[0], "-")
+        self.assertEqual(cells(text, "validation top-1, last (%)")[1], "-")
+
+    def test_summary_tells_top1_and_top5(self) -> None:
+        out = run_command("summary", self.images)[1]
+
+        self.assertIn("step 100, 692 images/s", out)
+        self.assertRegex(out, r"validation: loss \S+ -> \S+, top-1 \S+ %, top-5 \S+ %")
+        self.assertNotIn("perplexity", out)
+
+    def test_a_study_has_columns_of_them(self) -> None:
+        write_deck(self.images, model__family="vit", train__global_batch=64)
+        write_scaled(self.images, (1, 1, 1, 1), {"forward": 99.0}, tokens=64 * 65)
+
+        values, notes = train_values(self.images, 5)
+
+        self.assertEqual(notes, [])
+        self.assertLessEqual({"top1", "top5", "best_top1", "images_per_second"}, COLUMNS.keys())
+        self.assertAlmostEqual(values["top1"], image_metrics_row(100)["validation_top1"])
+        self.assertAlmostEqual(values["top5"], image_metrics_row(100)["validation_top5"])
+        self.assertAlmostEqual(values["images_per_second"], 640.0)
+        self.assertAlmostEqual(read_cases(Run(self.images, "images"), 5)[0][0].images_per_second, 640.0)
+
+    def test_evaluations_of_images_have_no_perplexity(self) -> None:
+        path = self.folder / "eval.json"
+        path.write_text(json.dumps({"loss": 1.5, "top1": 0.5, "top5": 0.75, "images": 100, "images_per_second": 320.0}))
+
+        values = eval_values(path)
+
+        self.assertEqual((values["final_loss"], values["top1"], values["top5"]), (1.5, 0.5, 0.75))
+        self.assertEqual(values["images_per_second"], 320.0)
+        self.assertEqual(rate_text(json.loads(path.read_text())), "320 images/s")
+
+    def test_parameters_are_counted_with_patches_and_classes(self) -> None:
+        deck = {f"model.{key}": value for key, value in TI16.items()}
+
+        self.assertEqual(parameter_count(deck), 5_717_416)  # timm's vit_tiny_patch16_224
+        fixed = deck | {"model.position": "sincos2d", "model.pooling": "mean", "model.context": "196"}
+        self.assertEqual(parameter_count(fixed), 5_717_416 - 197 * 192 - 192)
