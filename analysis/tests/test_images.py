@@ -2,9 +2,13 @@
 """Runs that sort images: curves, tables and columns of top-1 and top-5."""
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
+import numpy as np
+
+from analysis.images import Prediction, chosen, class_name
 from analysis.learning import draw_steps
 from analysis.report.page import panel_words
 from analysis.runs import Metrics, Run, find_runs, read_metrics
@@ -105,3 +109,67 @@ class Images(CommandTest):
         self.assertEqual(parameter_count(deck), 5_717_416)  # timm's vit_tiny_patch16_224
         fixed = deck | {"model.position": "sincos2d", "model.pooling": "mean", "model.context": "196"}
         self.assertEqual(parameter_count(fixed), 5_717_416 - 197 * 192 - 192)
+
+
+class Sheets(CommandTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.samples = self.folder / "samples.npy"
+        np.save(self.samples, np.random.default_rng(1).integers(0, 256, (20, 16, 16, 3), dtype=np.uint8))
+        self.predictions = self.folder / "predictions.csv"
+        with self.predictions.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["index", "name", "label", "prediction", "correct"])
+            writer.writerows([i, f"set.tar: {i}.jpg", i % 3, i % 3 if i % 5 else 2, int(i % 5 > 0)] for i in range(20))
+        self.classes = self.folder / "set.json"
+        self.classes.write_text(json.dumps({"classes": ["circle", "square", "triangle with a long name"]}))
+        self.sheet = self.folder / "sheet.png"
+
+    def test_augmented_images(self) -> None:
+        code, out, err = run_command("images", "--samples", self.samples, "--output", self.sheet)
+
+        self.assertEqual((code, out.strip(), err), (0, str(self.sheet), ""))
+        self.assertEqual(self.sheet.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        self.assertGreater(self.sheet.stat().st_size, 20_000)
+
+    def test_predictions_are_counted_and_named(self) -> None:
+        code, out, err = run_command("images", "--samples", self.samples, "--predictions", self.predictions,
+                                     "--classes", self.classes, "--images", 6, "--output", self.sheet)
+
+        self.assertEqual((code, err), (0, ""))
+        # Of the four that are marked as wrong, one (index 5) has label 2 all the same.
+        self.assertIn("17 of 20 right (85.0 %); 3 of the 6 shown are wrong", out)
+        self.assertTrue(self.sheet.is_file())
+
+    def test_right_and_wrong_share_the_sheet(self) -> None:
+        told = [Prediction(i, 0, 0 if i < 18 else 1) for i in range(20)]
+
+        self.assertEqual([each.index for each in chosen(told, 20, 4)], [0, 1, 18, 19])
+        self.assertEqual(len(chosen(told, 20, 20)), 20)
+        self.assertEqual([each.index for each in chosen(told[18:], 20, 2)], [18, 19])
+        self.assertEqual([each.index for each in chosen(told, 3, 8)], [0, 1, 2])
+
+    def test_names_are_short_and_may_be_missing(self) -> None:
+        self.assertEqual(class_name(["a" * 40], 0), "a" * 19 + "...")
+        self.assertEqual(class_name([], 7), "7")
+
+    def test_other_files_are_refused_by_name(self) -> None:
+        np.save(self.folder / "floats.npy", np.zeros((2, 4, 4, 3), np.float32))
+        (self.folder / "text.npy").write_text("no array")
+        (self.folder / "columns.csv").write_text("index,label\n0,1\n")
+        (self.folder / "words.csv").write_text("index,label,prediction\n0,cat,1\n")
+        (self.folder / "none.csv").write_text("index,label,prediction\n")
+        (self.folder / "far.csv").write_text("index,label,prediction\n99,1,1\n")
+        (self.folder / "list.json").write_text("[]")
+        output = ("--output", self.sheet)
+        self.expect_error("images", "--samples", self.folder / "floats.npy", *output, says="holds float32 of shape")
+        self.expect_error("images", "--samples", self.folder / "text.npy", *output, says="no .npy file")
+        self.expect_error("images", "--samples", self.folder / "gone.npy", *output, says="No such file")
+        self.expect_error("images", "--samples", self.samples, "--output", self.folder / "a.jpg", says="a .png file")
+        self.expect_error("images", "--samples", self.samples, "--images", 65, *output, says="at most 64")
+        for name, says in (("columns", "no column prediction"), ("words", ":2: expected whole numbers"),
+                           ("none", "names no image"), ("far", "is of the 20 images")):
+            self.expect_error("images", "--samples", self.samples, "--predictions", self.folder / f"{name}.csv",
+                              *output, says=says)
+        self.expect_error("images", "--samples", self.samples, "--classes", self.folder / "list.json", *output,
+                          says="no list `classes`")
