@@ -107,11 +107,11 @@ def add_quantization(commands: Any) -> None:
 
 def add_images(commands: Any) -> None:
     sheet = commands.add_parser("images", help="a sheet of images as a model sees them, or of its predictions")
-    sheet.add_argument("--samples", type=Path, required=True, metavar="FILE.npy",
-                       help="images, from bench --mode data --samples")
+    sheet.add_argument("--samples", type=Path, required=True, metavar="FILE.npy|FOLDER",
+                       help="images, from bench --mode data --samples or pack-images")
     sheet.add_argument("--predictions", type=Path, metavar="FILE.csv",
                        help="from eval --predictions: right and wrong ones are marked")
-    sheet.add_argument("--classes", type=Path, metavar="set.json", help="of the packed set: the names of classes")
+    sheet.add_argument("--classes", type=Path, metavar="set.json", help="names of classes (default: those of FOLDER)")
     sheet.add_argument("--images", type=at_least_one, default=32, metavar="N", help="how many at most (default 32)")
     sheet.add_argument("--output", type=Path, required=True, metavar="SHEET.png")
 

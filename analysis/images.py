@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from analysis.errors import UserError
+from analysis.packed_images import PackedImages, Pixels, read_set
 from analysis.style import Axes, plt, write_figure
-
-Pixels = npt.NDArray[np.uint8]
 
 RIGHT, WRONG = "#009E73", "#D55E00"
 MOST_IMAGES = 64
@@ -39,8 +35,10 @@ class Prediction:
         return self.label == self.prediction
 
 
-def read_samples(path: Path) -> Pixels:
-    """(images, rows, columns, 3) from `hyperslab bench --mode data --samples`."""
+def read_samples(path: Path) -> Pixels | PackedImages:
+    """(images, rows, columns, 3) from `hyperslab bench --mode data --samples`, or the images of a packed folder."""
+    if path.is_dir():
+        return PackedImages(path)
     try:
         samples = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
@@ -70,18 +68,13 @@ def read_predictions(path: Path) -> list[Prediction]:
     return found
 
 
-def read_classes(path: Path | None) -> list[str]:
-    """Names from set.json of a packed set, in the order of the labels; none without a file."""
+def read_classes(path: Path | None, samples: Path) -> list[str]:
+    """Names from set.json, in the order of the labels; none if there is no such file."""
     if path is None:
-        return []
-    try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not JSON ({error}); give set.json of a packed set") from error
-    names = content.get("classes") if isinstance(content, dict) else None
-    if not isinstance(names, list):
-        raise UserError(f"{path}: no list `classes`; give set.json of a packed set")
-    return [str(name) for name in names]
+        path = samples / "set.json"
+        if not path.is_file():
+            return []
+    return read_set(path)["classes"]
 
 
 def class_name(classes: list[str], label: int) -> str:
@@ -97,7 +90,13 @@ def chosen(predictions: list[Prediction], images: int, most: int) -> list[Predic
     right = [each for each in known if each.is_right]
     wrong = [each for each in known if not each.is_right]
     wrongs = min(len(wrong), max(most // 2, most - len(right)))
-    return sorted([*right[:most - wrongs], *wrong[:wrongs]], key=lambda each: each.index)
+    return sorted([*spread(right, most - wrongs), *spread(wrong, wrongs)], key=lambda each: each.index)
+
+
+def spread(found: list[Prediction], most: int) -> list[Prediction]:
+    """At most so many, evenly from all: a set has its classes one after the other."""
+    count = min(most, len(found))
+    return [found[index * len(found) // count] for index in range(count)]
 
 
 def draw_tile(axes: Axes, image: Pixels) -> None:
@@ -120,7 +119,7 @@ def mark(axes: Axes, each: Prediction, classes: list[str]) -> None:
 
 
 def draw_sheet(path: Path, images: list[Pixels], title: str, predictions: list[Prediction], classes: list[str]) -> Path:
-    columns = min(MOST_COLUMNS, math.ceil(math.sqrt(len(images))))
+    columns = min(MOST_COLUMNS, math.ceil(math.sqrt(2 * len(images))))
     rows = math.ceil(len(images) / columns)
     tile = TILE_INCHES + (TEXT_INCHES if predictions else 0.08)
     height = tile * rows + 0.45
@@ -146,11 +145,11 @@ def images(samples: Path, predictions: Path | None, classes: Path | None, output
     if most > MOST_IMAGES:
         raise UserError(f"--images {most}: a sheet holds at most {MOST_IMAGES}")
     pixels = read_samples(samples)
-    names = read_classes(classes)
+    names = read_classes(classes, samples)
     if predictions is None:
         count = min(most, len(pixels))
-        title = f"{count} of {len(pixels)} images as the model sees them"
-        return str(draw_sheet(output, [np.asarray(image) for image in pixels[:count]], title, [], names))
+        title = f"{count} of {len(pixels):,} images{'' if samples.is_dir() else ' as the model sees them'}"
+        return str(draw_sheet(output, [np.asarray(pixels[index]) for index in range(count)], title, [], names))
     told = read_predictions(predictions)
     shown = chosen(told, len(pixels), most)
     right = sum(each.is_right for each in told)

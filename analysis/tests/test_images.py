@@ -10,6 +10,7 @@ import numpy as np
 
 from analysis.images import Prediction, chosen, class_name
 from analysis.learning import draw_steps
+from analysis.packed_images import PackedImages
 from analysis.report.page import panel_words
 from analysis.runs import Metrics, Run, find_runs, read_metrics
 from analysis.scaling import read_cases
@@ -141,10 +142,39 @@ class Sheets(CommandTest):
         self.assertIn("17 of 20 right (85.0 %); 3 of the 6 shown are wrong", out)
         self.assertTrue(self.sheet.is_file())
 
+    def write_set(self, **changes: object) -> Path:
+        """A packed set of two PPM images, the second one larger."""
+        folder = self.folder / "set"
+        folder.mkdir(exist_ok=True)
+        encoded = [b"P6 2 1 255\n" + bytes(range(6)), b"P6 3 3 255\n" + bytes(27)]
+        shard = b"x" * 512 + encoded[0] + b"y" * 100 + encoded[1]
+        (folder / "shard_00000.tar").write_bytes(shard)
+        np.save(folder / "index.npy", np.array([[0, 512, 17, 1], [0, 629, 38, 0]], np.int64))
+        content = {"format": "hyperslab images", "version": 1, "classes": ["cat", "dog"],
+                   "shards": [{"file": "shard_00000.tar"}]} | changes
+        (folder / "set.json").write_text(json.dumps(content))
+        return folder
+
+    def test_images_of_a_packed_set(self) -> None:
+        folder = self.write_set()
+        images = PackedImages(folder)
+        predictions = self.folder / "two.csv"
+        predictions.write_text("index,label,prediction\n0,1,1\n1,0,1\n")
+
+        code, out, _ = run_command("images", "--samples", folder, "--predictions", predictions, "--output", self.sheet)
+
+        self.assertEqual((code, images.classes, images.labels.tolist()), (0, ["cat", "dog"], [1, 0]))
+        np.testing.assert_array_equal(images[0], np.arange(6, dtype=np.uint8).reshape(1, 2, 3))
+        self.assertEqual(images[1].shape, (3, 3, 3))
+        self.assertIn("1 of 2 right (50.0 %)", out)
+        self.expect_error("images", "--samples", self.write_set(version=9), "--output", self.sheet, says="version 9")
+        (folder / "set.json").unlink()
+        self.expect_error("images", "--samples", folder, "--output", self.sheet, says="has no set.json")
+
     def test_right_and_wrong_share_the_sheet(self) -> None:
         told = [Prediction(i, 0, 0 if i < 18 else 1) for i in range(20)]
 
-        self.assertEqual([each.index for each in chosen(told, 20, 4)], [0, 1, 18, 19])
+        self.assertEqual([each.index for each in chosen(told, 20, 4)], [0, 9, 18, 19])
         self.assertEqual(len(chosen(told, 20, 20)), 20)
         self.assertEqual([each.index for each in chosen(told[18:], 20, 2)], [18, 19])
         self.assertEqual([each.index for each in chosen(told, 3, 8)], [0, 1, 2])
