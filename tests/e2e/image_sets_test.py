@@ -6,6 +6,8 @@ import io
 import json
 import shutil
 import struct
+import subprocess
+import sys
 import tarfile
 import zipfile
 
@@ -127,6 +129,43 @@ class ImageSets(DataJobs):
         self.assertIn("no such folder", self.job("imagenet", "--folder", "/nowhere", code=3))
         self.assertIn("no --small", self.job("cifar10", "--small", code=2))
         self.assertIn("on the internet", self.job("cifar10", code=3, url="http://127.0.0.1:9"))
+
+    def folders(self, *words, code=0):
+        """Runs image_folders.py; its words."""
+        result = subprocess.run([sys.executable, str(self.jobs / "data/image_folders.py"), *map(str, words)],
+                                capture_output=True, check=False, timeout=60, cwd=self.folder, text=True)
+        self.assertEqual(result.returncode, code, result.stderr)
+        return result.stderr
+
+    def test_shapes_are_drawn_and_packed(self):
+        for name in ("shapes", "again"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            self.folders("draw", name, "--images", 6, "--size", 16)
+
+        for split, images in (("train", 60), ("validation", 12)):
+            self.checked(self.run_program("pack-images", "--input", "shapes", "--split", split, "--output", f"packed-{split}"))
+            found = json.loads((self.folder / f"packed-{split}/set.json").read_text(encoding="utf-8"))
+            self.assertEqual((found["images"], len(found["classes"])), (images, 12))
+        files = sorted(path.relative_to(self.folder / "shapes") for path in (self.folder / "shapes").rglob("*.ppm"))
+        for file in files:
+            self.assertEqual((self.folder / "shapes" / file).read_bytes(), (self.folder / "again" / file).read_bytes())
+
+    def test_a_folder_is_split(self):
+        for name in ("cat", "dog"):
+            (self.folder / "pets" / name).mkdir(parents=True, exist_ok=True)
+            for index in range(11):
+                (self.folder / "pets" / name / f"{index}.ppm").write_bytes(ppm(index))
+            (self.folder / "pets" / name / "notes.txt").write_text("no image", encoding="utf-8")
+        shutil.rmtree(self.folder / "halves", ignore_errors=True)
+
+        self.folders("split", "pets", "halves")
+
+        self.assertEqual(len(list((self.folder / "halves/train").rglob("*.ppm"))), 18)
+        self.assertEqual(len(list((self.folder / "halves/val").rglob("*.ppm"))), 4)
+        shutil.rmtree(self.folder / "pets/dog")
+        self.assertIn("1 class folders, expected at least 2", self.folders("split", "pets", "other", code=1))
+        (self.folder / "pets/dog").mkdir()
+        self.assertIn("0 images", self.folders("split", "pets", "other", code=1))
 
 
 if __name__ == "__main__":
