@@ -11,6 +11,8 @@
 #include "hyperslab/io/dataset.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/train/batch_feed.hpp"
+#include "hyperslab/train/deck_data.hpp"
+#include "hyperslab/train/prefetcher.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
 
@@ -55,8 +57,7 @@ class DataBench {
   const train::Config& config_;
   int warmup_;
   int steps_;
-  io::DataTokens data_;
-  std::unique_ptr<io::Samples> samples_;
+  train::DeckData data_;
   std::unique_ptr<io::Loader> loader_;
   std::unique_ptr<Context> ctx_;
   std::unique_ptr<DeviceBatch> batch_;
@@ -67,19 +68,17 @@ class DataBench {
 void DataBench::open() {
   const Dim B = config_.train.microbatch;
   const Dim T = config_.model.context;
-  data_ = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed);
-  samples_ = std::make_unique<io::Samples>(*data_.train, config_.data.sampling, T, config_.run.seed,
-                                           true, config_.data.ignore_token);
-  loader_ = std::make_unique<io::Loader>(*samples_, config_.train.global_batch,
+  data_ = train::open_data(config_);
+  loader_ = std::make_unique<io::Loader>(*data_.train_samples, config_.train.global_batch,
                                          mesh::coordinates_of(config_.parallel, world_.rank()).data,
                                          config_.parallel.data);
   const Device device = train::trainer_options(config_, world_.local_rank(), false).device;
   ctx_ = std::make_unique<Context>(device);
   batch_ = std::make_unique<DeviceBatch>(device, B, T);
-  host_ = std::make_unique<train::HostBatch>(device, B, T, true);
+  host_ = std::make_unique<train::HostBatch>(device, batch_->views());
   const auto microbatches = static_cast<int>(config_.microbatches());
-  feed_ = std::make_unique<train::BatchFeed>(
-      *ctx_, batch_->views(), static_cast<std::size_t>(3 * microbatches), microbatches);
+  feed_ = train::make_feed(*ctx_, batch_->views(),
+                           {static_cast<std::size_t>(3 * microbatches), microbatches});
 }
 
 void DataBench::load_directly(std::int64_t step, int microbatch, bool with_sort_index) {
@@ -112,7 +111,7 @@ DataBenchRow DataBench::measure(const std::string& name, const LoadOne& load) {
   DataBenchRow row;
   row.name = name;
   row.step_seconds = of_all_ranks(*middle);
-  const auto tokens = static_cast<double>(rank_samples() * samples_->length());
+  const auto tokens = static_cast<double>(rank_samples() * data_.train_samples->targets());
   for (const double each : row.step_seconds) row.rank_tokens_per_second.push_back(tokens / each);
   return row;
 }
@@ -121,7 +120,7 @@ DataBenchResult DataBench::run() {
   DataBenchResult result;
   result.source = data_.train->description();
   const auto samples = static_cast<double>(rank_samples());
-  result.rank_tokens = samples * static_cast<double>(samples_->length());
+  result.rank_tokens = samples * static_cast<double>(data_.train_samples->targets());
   result.rank_bytes = 12 * result.rank_tokens + 8 * samples;
   result.rows.push_back(measure("read", [this](std::int64_t step, int microbatch) {
     load_directly(step, microbatch, false);

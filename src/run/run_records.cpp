@@ -102,7 +102,7 @@ void RunRecords::log_run() {
       "{}",
       config.run.name, 1e-6 * static_cast<double>(model::parameter_count(config.model)),
       mesh::describe(config.parallel), ranks, ranks == 1 ? "" : "s", setting_.device,
-      data_.train_tokens().description(),
+      data_.train_source().description(),
       static_cast<double>(trainer_.memory_plan().total()) / 1073741824.0, rate.describe(ranks)));
 }
 

@@ -39,7 +39,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
     }
     const std::int64_t chunk = first + mesh_.at().data;
     if (chunk >= chunks) break;  // in the last round, after which nothing is asked
-    passes.tokens = SampledTokens{samples, chunk, count};
+    passes.tokens = SampledData{samples, chunk, count, config_.parallel.data};
     ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
     worker_->begin(passes);
     evaluation_->run(*ctx_, *worker_);

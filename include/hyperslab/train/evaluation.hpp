@@ -19,7 +19,7 @@ struct TextAmount {
 /// Of samples [0, count). White space is ASCII's six characters; a special token separates words,
 /// too. Each rank reads its share; collective over the world, and so are errors: Error(data) of the
 /// source, or if a target is no id of the vocabulary.
-[[nodiscard]] TextAmount count_text(const io::Samples& samples, std::int64_t count,
+[[nodiscard]] TextAmount count_text(const io::TokenSamples& samples, std::int64_t count,
                                     const io::Tokenizer& tokenizer, comm::World& world);
 
 /// Loss and accuracy as sums over counted tokens.
