@@ -169,11 +169,13 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Words, Refuses,
     testing::Values(
-        BadDeck{"llama", "lama",
-                "deck.yaml:4:11: model.family: must be gpt2 or llama, found 'lama' (did you mean "
-                "'llama'?)"},
+        BadDeck{
+            "llama", "lama",
+            "deck.yaml:4:11: model.family: must be gpt2, llama or vit, found 'lama' (did you mean "
+            "'llama'?)"},
         BadDeck{"layers: 2", "layers: 2\n  position: alibi",
-                "deck.yaml:6:13: model.position: must be learned, sinusoidal, rope or none, found "
+                "deck.yaml:6:13: model.position: must be learned, sinusoidal, rope, none or "
+                "sincos2d, found "
                 "'alibi'"},
         BadDeck{"layers: 2", "layers: 2\n  bias: yes",
                 "deck.yaml:6:9: model.bias: must be true or false, found 'yes'"},
