@@ -60,9 +60,7 @@ std::int64_t bytes_of(std::span<const Shard> shards) {
 /// `hash` and what the shard holds; `all`: bytes of the set that it belongs to.
 std::uint64_t mixed_with(std::uint64_t hash, const Shard& shard, std::int64_t all) {
   const auto hash_of = [all](const std::byte* begin, std::int64_t size) {
-    const std::span bytes(begin, static_cast<std::size_t>(size));
-    return all <= kWholeSetBytes || size <= kWholeFileBytes ? hash_whole(bytes)
-                                                            : hash_blocks(bytes);
+    return content_hash(std::span(begin, static_cast<std::size_t>(size)), all);
   };
   hash = mixed(hash, static_cast<std::uint64_t>(shard.count));
   hash = mixed(hash, name_hash(shard.format));
@@ -75,6 +73,12 @@ std::uint64_t mixed_with(std::uint64_t hash, const Shard& shard, std::int64_t al
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   const PhiloxCounter words = philox(philox_counter(value, 0), hash);
   return words.x[0] | static_cast<std::uint64_t>(words.x[1]) << 32;
+}
+
+std::uint64_t content_hash(std::span<const std::byte> bytes, std::int64_t set_bytes) {
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  return set_bytes <= kWholeSetBytes || size <= kWholeFileBytes ? hash_whole(bytes)
+                                                                : hash_blocks(bytes);
 }
 
 std::uint64_t fingerprint_of(std::span<const Shard> shards) {

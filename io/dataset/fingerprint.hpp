@@ -14,6 +14,10 @@ namespace hyperslab::io {
 /// Another number for another hash, value or order of calls.
 [[nodiscard]] std::uint64_t mixed(std::uint64_t hash, std::uint64_t value);
 
+/// Of bytes that belong to a set of `set_bytes`, all of them or as many as
+/// TokenSource::fingerprint() says. Uses all OpenMP threads.
+[[nodiscard]] std::uint64_t content_hash(std::span<const std::byte> bytes, std::int64_t set_bytes);
+
 /// Of counts, formats, ids and masks of the shards in this order; what of large ones is read is
 /// said at TokenSource::fingerprint(). Uses all OpenMP threads.
 [[nodiscard]] std::uint64_t fingerprint_of(std::span<const Shard> shards);
