@@ -66,7 +66,7 @@ void Loader::load(std::int64_t step, int microbatch, const Batch& out) {
   const Dim B = out.sample_position.numel();
   samples_.read(first_sample(step, microbatch, B), kNoEnd, out);
   const auto positions = out.sample_position.span<std::int64_t>();
-  std::iota(positions.begin(), positions.end(), position(microbatch, B));
+  std::iota(positions.begin(), positions.end(), position_of(microbatch, B));
   if (!out.token_sort_index) return;
   const auto tokens = out.tokens.span<std::int32_t>();
   require(out.token_sort_index.numel() == out.tokens.numel(),
@@ -77,9 +77,9 @@ void Loader::load(std::int64_t step, int microbatch, const Batch& out) {
 }
 
 std::int64_t Loader::first_sample(std::int64_t step, int microbatch, Dim B) const {
-  require(step >= 1 && microbatch >= 0 && position(microbatch, B) + B <= global_batch_,
+  require(step >= 1 && microbatch >= 0 && position_of(microbatch, B) + B <= global_batch_,
           "microbatch outside the global batch");
-  return first_sample(step) + position(microbatch, B);
+  return first_sample(step) + position_of(microbatch, B);
 }
 
 std::int64_t Loader::counted_tokens(std::int64_t step) {

@@ -52,9 +52,11 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
     mine.loss_sum += sums[ops::kSumLoss];
     mine.tokens += sums[ops::kSumTokens];
     mine.correct += sums[ops::kSumCorrect];
+    mine.correct5 += sums[ops::kSumCorrect5];
   }
   evaluation_->finish(*ctx_);
-  return {world.sum(mine.loss_sum), world.sum(mine.tokens), world.sum(mine.correct), mine.is_whole};
+  return {world.sum(mine.loss_sum), world.sum(mine.tokens), world.sum(mine.correct),
+          world.sum(mine.correct5), mine.is_whole};
 }
 
 }  // namespace hyperslab::train

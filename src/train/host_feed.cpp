@@ -5,6 +5,7 @@
 
 #include "batch_views.hpp"
 #include "hyperslab/core/error.hpp"
+#include "image_feed.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -21,6 +22,9 @@ std::size_t ahead_of(const Batch& like) {
 }  // namespace
 
 std::unique_ptr<BatchFeed> make_feed(Context& ctx, const Batch& like, const FeedOptions& options) {
+  if (ctx.device() == Device::cuda && like.patches) {
+    return std::make_unique<ImageFeed>(like, options);
+  }
   return std::make_unique<HostFeed>(ctx, like, options);
 }
 

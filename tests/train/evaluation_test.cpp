@@ -94,7 +94,7 @@ class Oracle {
         if (!tokens.counts(seen + 1)) continue;
         const train::Evaluation one = at(tokens, end - kContext, seen - (end - kContext));
         out.loss_sum += one.loss();
-        out.correct += one.token_accuracy();
+        out.correct += one.accuracy();
         out.tokens += 1;
       }
     }
@@ -277,7 +277,7 @@ TEST(Figures, FollowFromTheSumOfLosses) {
   EXPECT_DOUBLE_EQ(evaluation.perplexity(), 64);
   EXPECT_DOUBLE_EQ(evaluation.bits_per_byte(text), 1.5);
   EXPECT_DOUBLE_EQ(evaluation.word_perplexity(text), 8);
-  EXPECT_DOUBLE_EQ(evaluation.token_accuracy(), 0.4);
+  EXPECT_DOUBLE_EQ(evaluation.accuracy(), 0.4);
 }
 
 }  // namespace

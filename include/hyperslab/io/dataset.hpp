@@ -184,7 +184,11 @@ class Loader {
   /// Fills the views of `out`, which give B and T. Allocates nothing after the first call.
   void load(std::int64_t step, int microbatch, const Batch& out);
   [[nodiscard]] const Samples& samples() const { return samples_; }
-  /// The first of this rank's samples in a microbatch of B, in the endless order.
+  /// Place in the global batch of this rank's first sample in a microbatch of B.
+  [[nodiscard]] std::int64_t position_of(int microbatch, Dim B) const {
+    return (std::int64_t{microbatch} * data_ranks_ + data_rank_) * B;
+  }
+  /// The same sample's place in the endless order.
   [[nodiscard]] std::int64_t first_sample(std::int64_t step, int microbatch, Dim B) const;
   /// Targets that count in the whole global batch of `step`, of all ranks; may be 0. Known without
   /// reading if every target counts; otherwise the first call for a step reads the whole batch,
@@ -196,9 +200,6 @@ class Loader {
     std::int64_t step = 0;
     std::int64_t tokens = 0;
   };
-  [[nodiscard]] std::int64_t position(int microbatch, Dim B) const {
-    return (std::int64_t{microbatch} * data_ranks_ + data_rank_) * B;
-  }
   [[nodiscard]] std::int64_t first_sample(std::int64_t step) const {
     return overfit_one_batch_ ? 0 : (step - 1) * global_batch_;
   }

@@ -13,11 +13,9 @@
 
 namespace hyperslab::io {
 
-/// Encoded images with labels. Every function may be called by several threads at once.
-class ImageSet {
+/// Encoded images with labels; size() is in images.
+class ImageSet : public DataSource {
  public:
-  virtual ~ImageSet() = default;
-  [[nodiscard]] virtual std::int64_t size() const = 0;  ///< images
   [[nodiscard]] virtual std::int32_t label(std::int64_t index) const = 0;
   /// The encoded image (JPEG, PNG or PPM), valid as long as the set lives.
   [[nodiscard]] virtual std::span<const std::byte> bytes(std::int64_t index) const = 0;
@@ -25,15 +23,6 @@ class ImageSet {
   [[nodiscard]] virtual std::string name(std::int64_t index) const = 0;
   /// In the order of the labels; empty if the files name none.
   [[nodiscard]] virtual const std::vector<std::string>& classes() const = 0;
-  /// One line for logs: files, images, classes, format.
-  [[nodiscard]] virtual std::string description() const = 0;
-  /// A number that a change of the files, their order, the images or their labels changes; of large
-  /// files as much is read as TokenSource::fingerprint() says. Computed once, at the first call.
-  [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
-  /// The files in their order, with images in the place of tokens; none for drawn images.
-  [[nodiscard]] virtual std::vector<TokenFileSummary> files() const { return {}; }
-  /// As TokenSource::require_unchanged().
-  virtual void require_unchanged() const {}
 };
 
 struct ImageSetOptions {

@@ -22,15 +22,17 @@ struct TextAmount {
 [[nodiscard]] TextAmount count_text(const io::TokenSamples& samples, std::int64_t count,
                                     const io::Tokenizer& tokenizer, comm::World& world);
 
-/// Loss and accuracy as sums over counted tokens.
+/// Loss and accuracy as sums over counted targets: tokens of text, images.
 struct Evaluation {
   double loss_sum = 0;  ///< nats
-  double tokens = 0;
+  double tokens = 0;    ///< or images
   double correct = 0;
+  double correct5 = 0;   ///< images whose class is among the five likeliest
   bool is_whole = true;  ///< false: it was cut short, and the sums are of a part
   [[nodiscard]] double loss() const { return loss_sum / tokens; }
   [[nodiscard]] double perplexity() const;
-  [[nodiscard]] double token_accuracy() const { return correct / tokens; }
+  [[nodiscard]] double accuracy() const { return correct / tokens; }
+  [[nodiscard]] double accuracy5() const { return correct5 / tokens; }
   /// Bits that the model spends on a byte of text.
   [[nodiscard]] double bits_per_byte(const TextAmount& text) const;
   /// As WikiText's leaderboards count: a line end is a word, its <eos>.
