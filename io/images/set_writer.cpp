@@ -19,7 +19,8 @@ namespace hyperslab::io {
 namespace {
 
 constexpr std::size_t kBufferBytes = 4 << 20;
-constexpr std::size_t kMostName = 100;  // of a ustar header, without its prefix
+constexpr std::int64_t kEndBytes = 2 * kTarBlock;  // of zeros
+constexpr std::size_t kMostName = 100;             // of a ustar header, without its prefix
 
 /// Runs `work`; what the system refuses becomes the error of fail_write().
 template <class Work>
@@ -101,7 +102,7 @@ void SetWriter::begin_shard() {
 }
 
 void SetWriter::end_shard() {
-  append(std::string(2 * static_cast<std::size_t>(kTarBlock), '\0'));
+  append(std::string(static_cast<std::size_t>(kEndBytes), '\0'));
   flush();
   writing(output_, [&] {
     file_->sync();
@@ -125,13 +126,13 @@ void SetWriter::add(const std::string& folder, const std::string& file, std::int
                     std::string_view image) {
   const auto bytes = static_cast<std::int64_t>(image.size());
   const auto at = [&] { return written_ + static_cast<std::int64_t>(buffer_.size()); };
-  const bool full = file_ && at() + bytes + 4 * kTarBlock > shard_bytes_;
-  if (full) end_shard();
+  const std::int64_t end = at() + kTarBlock + in_tar_blocks(bytes) + kEndBytes;
+  if (file_ && end > shard_bytes_) end_shard();
   if (!file_) begin_shard();
   append(tar_header(member_name(folder, file), bytes));
   rows_.push_back({static_cast<std::int64_t>(shards_.size()) - 1, at(), bytes, label});
   append(image);
-  append(std::string(static_cast<std::size_t>((kTarBlock - bytes % kTarBlock) % kTarBlock), '\0'));
+  append(std::string(static_cast<std::size_t>(in_tar_blocks(bytes) - bytes), '\0'));
   ++shards_.back().images;
 }
 
