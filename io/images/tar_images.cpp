@@ -49,7 +49,8 @@ void TarImages::require_rows(std::int64_t classes) const {
     }
     if (row.label >= 0 && row.label < classes) continue;
     const ImageFile& shard = files_.shards[static_cast<std::size_t>(row.shard)];
-    fail_file(shard.path, fmt::format("labels from 0 to below model.classes, {}", classes),
+    fail_file(shard.path,
+              fmt::format("labels below the number of classes (model.classes), {}", classes),
               fmt::format("label {} of {}", row.label, member_name(shard, row)),
               "correct model.classes or the labels", kImageFile);
   }

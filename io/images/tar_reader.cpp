@@ -52,8 +52,6 @@ std::int64_t checksum(std::string_view header) {
   return sum;
 }
 
-std::int64_t rounded(std::int64_t bytes) { return (bytes + kTarBlock - 1) / kTarBlock * kTarBlock; }
-
 const char* kind_of(char type) {
   switch (type) {
     case '1': return "a hard link";
@@ -168,11 +166,11 @@ std::optional<TarMember> TarReader::next() {
       if (!is_top) require_inside(name);
       if (header.type != '5') {
         require_regular(header, name);
-        at_ = offset + rounded(header.bytes);
+        at_ = offset + in_tar_blocks(header.bytes);
         return TarMember{std::move(name), offset, header.bytes};
       }
     }
-    at_ = offset + rounded(header.bytes);
+    at_ = offset + in_tar_blocks(header.bytes);
   }
   return {};
 }

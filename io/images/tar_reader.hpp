@@ -12,6 +12,11 @@ namespace hyperslab::io {
 
 inline constexpr std::int64_t kTarBlock = 512;  ///< bytes; headers and contents fill whole ones
 
+/// Bytes that a content of so many takes, its last block filled up.
+[[nodiscard]] constexpr std::int64_t in_tar_blocks(std::int64_t bytes) {
+  return (bytes + kTarBlock - 1) / kTarBlock * kTarBlock;
+}
+
 /// A regular file of a tar.
 struct TarMember {
   std::string name;  ///< relative, without "./" before it

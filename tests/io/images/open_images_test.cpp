@@ -118,7 +118,7 @@ TEST_F(OpenImages, RefusesLabelsOutOfRange) {
   const std::string image = tar_member("1.ppm", "P6");
 
   expect_refused(tar({image, tar_member("1.cls", "2")}),
-                 {"images.tar", "label 2", "1.ppm", "model.classes, 2"});
+                 {"images.tar", "label 2", "1.ppm", "(model.classes), 2"});
   expect_refused(tar({image, tar_member("1.cls", "-1")}), {"number of a class in '1.cls'", "'-1'"});
   expect_refused(tar({image, tar_member("1.cls", "dog")}), {"'dog'"});
   expect_refused(tar({image, tar_member("2.cls", "1"), tar_member("2.ppm", "P6")}),
