@@ -26,11 +26,11 @@ inline constexpr int kWeightBits = 22;
 
 /// From where along one side the filter of an output pixel reads.
 struct ResizeAxis {
-  double begin = 0;         ///< of the part
-  double step = 1;          ///< input pixels an output pixel
-  double filter_scale = 1;  ///< the filter is stretched by it where the image shrinks
-  double support = 1;       ///< half width of the stretched filter
-  int low = 0, high = 0;    ///< input pixels that may be read: [low, high)
+  double begin = 0;       ///< of the part
+  double step = 1;        ///< input pixels an output pixel
+  double squeeze = 1;     ///< 1 / what the filter is stretched by where the image shrinks
+  double support = 1;     ///< half width of the stretched filter
+  int low = 0, high = 0;  ///< input pixels that may be read: [low, high)
   bool bicubic = false;
 };
 
@@ -40,8 +40,9 @@ HS_HOST_DEVICE inline ResizeAxis resize_axis(double begin, double end, int pixel
   ResizeAxis axis;
   axis.begin = begin;
   axis.step = (end - begin) / size;
-  axis.filter_scale = axis.step < 1.0 ? 1.0 : axis.step;
-  axis.support = (bicubic ? 2.0 : 1.0) * axis.filter_scale;
+  const double stretch = axis.step < 1.0 ? 1.0 : axis.step;
+  axis.squeeze = 1.0 / stretch;
+  axis.support = (bicubic ? 2.0 : 1.0) * stretch;
   axis.bicubic = bicubic;
   axis.high = pixels;
   if (!reads_beyond) {
@@ -71,8 +72,7 @@ HS_HOST_DEVICE inline double filter_at(double x, bool bicubic) {
 }
 
 HS_HOST_DEVICE inline double raw_weight(const ResizeAxis& axis, const Taps& taps, int tap) {
-  const double inverse = 1.0 / axis.filter_scale;
-  return filter_at((tap + taps.first - taps.center + 0.5) * inverse, axis.bicubic);
+  return filter_at((tap + taps.first - taps.center + 0.5) * axis.squeeze, axis.bicubic);
 }
 
 HS_HOST_DEVICE inline Taps taps_of(const ResizeAxis& axis, int output) {
