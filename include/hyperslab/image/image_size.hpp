@@ -5,10 +5,9 @@
 
 namespace hyperslab::image {
 
-/// Pixels of an image.
+/// In pixels.
 struct ImageSize {
-  std::int32_t width = 0;
-  std::int32_t height = 0;
+  std::int32_t width = 0, height = 0;
   friend bool operator==(const ImageSize&, const ImageSize&) = default;
 };
 
