@@ -27,8 +27,9 @@ class ImageSet {
   [[nodiscard]] virtual const std::vector<std::string>& classes() const = 0;
   /// One line for logs: files, images, classes, format.
   [[nodiscard]] virtual std::string description() const = 0;
-  /// A number that a change of the files, their order, the images or their labels changes; of large
-  /// files as much is read as TokenSource::fingerprint() says. Computed once, at the first call.
+  /// A number that a change of the files, their order, the images or their labels changes. Files of
+  /// up to 1 GiB together are read whole; of larger sets every offset, length and label, and of the
+  /// files above 16 MiB together about 8192 blocks of 4 KiB. Computed once, at the first call.
   [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
   /// The files in their order, with images in the place of tokens; none for drawn images.
   [[nodiscard]] virtual std::vector<TokenFileSummary> files() const { return {}; }
@@ -49,6 +50,9 @@ struct ImageSetOptions {
 /// decoded. Throws Error(data) that names the file, what was expected and found.
 [[nodiscard]] std::unique_ptr<ImageSet> open_images(const std::vector<std::string>& paths,
                                                     const ImageSetOptions& options);
+
+/// Throws Error(data) if both sets name their classes and the names or their order differ.
+void require_same_classes(const ImageSet& train, const ImageSet& validation);
 
 enum class ImageFormat : std::uint8_t { jpeg, png, ppm };
 
@@ -80,7 +84,7 @@ class ImageDecoder {
 
   /// The smallest size to which the image may be decoded so that no side falls below `least_width`
   /// and `least_height`, or below its own length: a JPEG's sides times k/8, rounded up, with k = 1,
-  /// 2, 4 or 8; the whole of others.
+  /// 2, 4 or 8 (libjpeg-turbo takes longer for 5/8 than for the whole); the whole of others.
   [[nodiscard]] image::ImageSize decoded_size(const ImageHeader& header, std::int32_t least_width,
                                               std::int32_t least_height) const;
   /// `size`: of decoded_size(); rgb: (size.height, size.width, 3), exactly as long. Throws
