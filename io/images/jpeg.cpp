@@ -22,9 +22,11 @@ image::ImageSize scaled(const ImageHeader& header, int eighths) {
   return {scaled(header.width, eighths), scaled(header.height, eighths)};
 }
 
-/// Bytes between two markers change no pixel; every other warning is of lost data.
+/// Bytes between two markers and odd numbers in a scan header change no pixel; other warnings are
+/// of lost data.
 bool is_harmless(std::string_view warning) {
-  return warning.find("extraneous bytes before marker") != std::string_view::npos;
+  return warning.find("extraneous bytes before marker") != std::string_view::npos ||
+         warning.find("Invalid SOS parameters") != std::string_view::npos;
 }
 
 /// (B, 4) inverted cyan, magenta, yellow, black -> (B, 3).

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 
@@ -73,6 +74,23 @@ std::unique_ptr<ImageSet> open_images(const std::vector<std::string>& paths,
     return std::make_unique<TarImages>(open_packed_set(file), options.classes);
   }
   return open_tars(files, options);
+}
+
+void require_same_classes(const ImageSet& train, const ImageSet& validation) {
+  const auto& expected = train.classes();
+  const auto& found = validation.classes();
+  if (expected.empty() || found.empty() || expected == found) return;
+  const auto first = std::ranges::mismatch(expected, found);
+  const auto name = [](const auto& names, auto at) {
+    return at == names.end() ? std::string("none") : fmt::format("'{}'", *at);
+  };
+  throw Error(
+      ExitCode::data,
+      fmt::format(
+          "{}: expected the classes of the training images, {} as number {}, found {}; pack "
+          "the validation images with --classes and the packed training folder",
+          validation.description(), name(expected, first.in1), first.in1 - expected.begin(),
+          name(found, first.in2)));
 }
 
 }  // namespace hyperslab::io

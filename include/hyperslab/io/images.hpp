@@ -13,7 +13,9 @@
 
 namespace hyperslab::io {
 
-/// Encoded images with labels; size() is in images.
+/// Encoded images with labels; size() is in images. fingerprint(): files of up to 1 GiB together
+/// are read whole; of larger sets every offset, length and label, and of the files above 16 MiB
+/// together about 8192 blocks of 4 KiB. files() have images in the place of tokens.
 class ImageSet : public DataSource {
  public:
   [[nodiscard]] virtual std::int32_t label(std::int64_t index) const = 0;
@@ -38,6 +40,9 @@ struct ImageSetOptions {
 /// decoded. Throws Error(data) that names the file, what was expected and found.
 [[nodiscard]] std::unique_ptr<ImageSet> open_images(const std::vector<std::string>& paths,
                                                     const ImageSetOptions& options);
+
+/// Throws Error(data) if both sets name their classes and the names or their order differ.
+void require_same_classes(const ImageSet& train, const ImageSet& validation);
 
 enum class ImageFormat : std::uint8_t { jpeg, png, ppm };
 
@@ -69,7 +74,7 @@ class ImageDecoder {
 
   /// The smallest size to which the image may be decoded so that no side falls below `least_width`
   /// and `least_height`, or below its own length: a JPEG's sides times k/8, rounded up, with k = 1,
-  /// 2, 4 or 8; the whole of others.
+  /// 2, 4 or 8 (libjpeg-turbo takes longer for 5/8 than for the whole); the whole of others.
   [[nodiscard]] image::ImageSize decoded_size(const ImageHeader& header, std::int32_t least_width,
                                               std::int32_t least_height) const;
   /// `size`: of decoded_size(); rgb: (size.height, size.width, 3), exactly as long. Throws

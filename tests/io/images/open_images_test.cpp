@@ -179,6 +179,22 @@ TEST_F(OpenImages, FingerprintsShowEveryChange) {
   EXPECT_NE(fingerprint(), before);
 }
 
+TEST_F(OpenImages, ClassesOfValidationAreThoseOfTraining) {
+  const auto tar_of = [&](const std::string& name, const std::string& a, const std::string& b) {
+    return open(
+        {write(name, tar({tar_member(a + "/1.ppm", "P6"), tar_member(b + "/2.ppm", "P6")}))}, 2);
+  };
+  const auto train = tar_of("train.tar", "cat", "dog");
+  const auto other = tar_of("other.tar", "cat", "horse");
+  const auto unnamed =
+      open({write("cls.tar", tar({tar_member("1.ppm", "P6"), tar_member("1.cls", "0")}))}, 2);
+
+  EXPECT_NO_THROW(io::require_same_classes(*train, *tar_of("same.tar", "dog", "cat")));
+  EXPECT_NO_THROW(io::require_same_classes(*train, *unnamed));
+  expect_error(ExitCode::data, {"other.tar", "'dog' as number 1", "found 'horse'", "--classes"},
+               [&] { io::require_same_classes(*train, *other); });
+}
+
 TEST_F(OpenImages, NoticesChangedFiles) {
   const auto set = open({write_packed(1)}, 2);
   EXPECT_NO_THROW(set->require_unchanged());
