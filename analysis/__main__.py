@@ -105,6 +105,17 @@ def add_quantization(commands: Any) -> None:
     few.add_argument("--output", type=Path, required=True, metavar="DIR")
 
 
+def add_images(commands: Any) -> None:
+    sheet = commands.add_parser("images", help="a sheet of images as a model sees them, or of its predictions")
+    sheet.add_argument("--samples", type=Path, required=True, metavar="FILE.npy|FOLDER",
+                       help="images, from bench --mode data --samples or pack-images")
+    sheet.add_argument("--predictions", type=Path, metavar="FILE.csv",
+                       help="from eval --predictions: right and wrong ones are marked")
+    sheet.add_argument("--classes", type=Path, metavar="set.json", help="names of classes (default: those of FOLDER)")
+    sheet.add_argument("--images", type=at_least_one, default=32, metavar="N", help="how many at most (default 32)")
+    sheet.add_argument("--output", type=Path, required=True, metavar="SHEET.png")
+
+
 def add_published(commands: Any) -> None:
     published = commands.add_parser("published", help="published measurements beside what hyperslab plan predicts")
     published.add_argument("--machine", type=Path, default=Path("inputs/machines/h200.json"), metavar="FILE",
@@ -143,6 +154,7 @@ def make_parser() -> argparse.ArgumentParser:
                        help="measurements, as analysis/results/peers.csv")
     peers.add_argument("--output", type=Path, required=True, metavar="DIR")
     add_quantization(commands)
+    add_images(commands)
     add_published(commands)
     add_accumulation(commands)
     summary = commands.add_parser("summary", help="a few lines on one run")
@@ -198,6 +210,9 @@ def describe(arguments: argparse.Namespace) -> str:
     if arguments.command == "peers":
         from analysis.peers import compare_with_peers
         return compare_with_peers(arguments.table, arguments.output)
+    if arguments.command == "images":
+        from analysis.images import images
+        return images(arguments.samples, arguments.predictions, arguments.classes, arguments.output, arguments.images)
     if arguments.command == "published":
         from analysis.published import published
         return published(arguments.machine, arguments.binary, arguments.output, arguments.network, arguments.rows)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`learning`: loss, perplexity and token accuracy against steps and against time."""
+"""`learning`: loss, perplexity and accuracy against steps and against time; of images top-1 and top-5."""
 from __future__ import annotations
 
 import math
@@ -35,12 +35,25 @@ class Panel:
     log: bool = False
 
 
+def percent_of(key: str) -> Callable[[Metrics, str], FloatArray]:
+    return lambda metrics, prefix: 100.0 * metrics.column(f"{prefix}{key}")
+
+
+def loss_of(metrics: Metrics, prefix: str) -> FloatArray:
+    return metrics.column(f"{prefix}loss")
+
+
 PANELS = (
-    Panel("loss (nats per token)", lambda metrics, prefix: metrics.column(f"{prefix}loss")),
+    Panel("loss (nats per token)", loss_of),
     Panel("perplexity", lambda metrics, prefix: metrics.perplexity(prefix), log=True),
-    Panel("token accuracy (%)",
-          lambda metrics, prefix: 100.0 * metrics.column(f"{prefix}token_accuracy")),
+    Panel("token accuracy (%)", percent_of("token_accuracy")),
 )
+IMAGE_PANELS = (
+    Panel("loss (nats)", loss_of),
+    Panel("top-1 (%)", percent_of("top1")),
+    Panel("top-5 (%)", percent_of("top5")),
+)
+PANEL_INCHES = 13.0 / len(PANELS)
 
 
 def smooth(values: FloatArray, window: int) -> FloatArray:
@@ -157,10 +170,19 @@ def draw_panel(axes: Axes, panel: Panel, all_metrics: Sequence[Metrics],
     axes.set_title(panel.label, loc="left")
 
 
+def panels_of(all_metrics: Sequence[Metrics]) -> tuple[Panel, ...]:
+    """Of text, of images, or of both with one panel of losses."""
+    of_images = [metrics.of_images for metrics in all_metrics]
+    if all(of_images):
+        return IMAGE_PANELS
+    return PANELS + IMAGE_PANELS[1:] if any(of_images) else PANELS
+
+
 def draw(all_metrics: Sequence[Metrics], axis_values: Sequence[FloatArray], axis_label: str) -> Figure:
-    """A panel for each of PANELS that some run has values for."""
-    shown = [panel for panel in PANELS if panel_limits(panel, all_metrics)] or PANELS[:1]
-    figure, panels = plt.subplots(1, len(shown), figsize=(max(8.0, 13.0 * len(shown) / len(PANELS)), 5.0),
+    """A panel for each of panels_of() that some run has values for."""
+    panels_known = panels_of(all_metrics)
+    shown = [panel for panel in panels_known if panel_limits(panel, all_metrics)] or panels_known[:1]
+    figure, panels = plt.subplots(1, len(shown), figsize=(max(8.0, PANEL_INCHES * len(shown)), 5.0),
                                   squeeze=False)
     for axes, panel in zip(panels[0], shown):
         draw_panel(axes, panel, all_metrics, axis_values)
@@ -175,11 +197,32 @@ def draw_steps(all_metrics: Sequence[Metrics]) -> Figure:
     return draw(all_metrics, [metrics.steps for metrics in all_metrics], "step")
 
 
+def last_percent(metrics: Metrics, key: str) -> str:
+    return number(100 * last_value(metrics.column(key)), 2)
+
+
+def best_percent(metrics: Metrics, key: str) -> str:
+    return number(-best_value(-100 * metrics.column(key)), 2)
+
+
+# Lines of run_numbers that only text, or only images, have.
+TEXT_LINES = ("training perplexity, last", "training token accuracy, last (%)", "validation perplexity, last",
+              "validation token accuracy, last (%)", "tokens", "tokens/s, median")
+IMAGE_LINES = ("training top-1, last (%)", "training top-5, last (%)", "validation top-1, last (%)",
+               "validation top-1, best (%)", "validation top-5, last (%)", "images/s, median")
+
+
+def lines_of(all_metrics: Sequence[Metrics], names: Sequence[str]) -> list[str]:
+    """Those lines of run_numbers that some of the runs can have."""
+    of_images = [metrics.of_images for metrics in all_metrics]
+    gone = TEXT_LINES if all(of_images) else () if any(of_images) else IMAGE_LINES
+    return [name for name in names if name not in gone]
+
+
 def run_numbers(metrics: Metrics) -> dict[str, str]:
-    """The table's lines for one run, in order."""
+    """The table's lines for one run, in order; a dash for what it does not have."""
     loss, validation = metrics.column("loss"), metrics.column("validation_loss")
-    accuracy = metrics.column("token_accuracy")
-    validation_accuracy = metrics.column("validation_token_accuracy")
+    rate = number(typical_rate(metrics), 0)
     return {
         "last step": str(metrics.rows[-1]["step"]),
         "diverged": "yes" if has_diverged(metrics) else "no",
@@ -190,14 +233,20 @@ def run_numbers(metrics: Metrics) -> dict[str, str]:
         TRAINING_LOSS: number(mean_of_last(loss)),
         "training loss, best": number(best_value(loss)),
         "training perplexity, last": number(last_value(metrics.perplexity()), 2),
-        "training token accuracy, last (%)": number(100 * last_value(accuracy), 2),
+        "training token accuracy, last (%)": last_percent(metrics, "token_accuracy"),
+        "training top-1, last (%)": last_percent(metrics, "top1"),
+        "training top-5, last (%)": last_percent(metrics, "top5"),
         "validation loss, first (nats)": number(first_value(validation)),
         "validation loss, last": number(last_value(validation)),
         "validation loss, best": number(best_value(validation)),
         "validation perplexity, last": number(last_value(metrics.perplexity("validation_")), 2),
-        "validation token accuracy, last (%)": number(100 * last_value(validation_accuracy), 2),
+        "validation token accuracy, last (%)": last_percent(metrics, "validation_token_accuracy"),
+        "validation top-1, last (%)": last_percent(metrics, "validation_top1"),
+        "validation top-1, best (%)": best_percent(metrics, "validation_top1"),
+        "validation top-5, last (%)": last_percent(metrics, "validation_top5"),
         "tokens": number(last_value(metrics.column("tokens")), 0),
-        "tokens/s, median": number(typical_rate(metrics), 0),
+        "tokens/s, median": "-" if metrics.of_images else rate,
+        "images/s, median": rate if metrics.of_images else "-",
         "wall time (s)": number(last_value(metrics.column("wall_seconds")), 1),
     }
 
@@ -215,7 +264,7 @@ def validation_table(all_metrics: Sequence[Metrics]) -> str:
     rows = [[str(step), *(number(losses.get(step, math.nan)) for losses in by_run)]
             for step in shown]
     header = ["step", *(metrics.run.label for metrics in all_metrics)]
-    title = "Validation loss (nats per token)"
+    title = f"Validation loss ({panels_of(all_metrics)[0].label.split('(')[1]}"
     if stride > 1:
         title += f", every {stride}th of {len(steps)} measurements"
     return f"{title}\n\n{text_table(header, rows)}"
@@ -223,7 +272,7 @@ def validation_table(all_metrics: Sequence[Metrics]) -> str:
 
 def learning_table(all_metrics: Sequence[Metrics]) -> str:
     columns = [run_numbers(metrics) for metrics in all_metrics]
-    rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
+    rows = [[name, *(column[name] for column in columns)] for name in lines_of(all_metrics, list(columns[0]))]
     header = ["Learning", *(metrics.run.label for metrics in all_metrics)]
     return f"{text_table(header, rows)}\n\n{validation_table(all_metrics)}\n"
 
@@ -256,16 +305,20 @@ def summary(name: str) -> str:
     numbers = run_numbers(metrics)
     diverged = ["diverged: a loss was not finite, far above that of step 1, or in the end above it, or gradients "
                 "were not finite"]
-    validation = [f"validation: loss {numbers['validation loss, first (nats)']} -> "
-                  f"{numbers['validation loss, last']}, perplexity "
-                  f"{numbers['validation perplexity, last']}, "
-                  f"token accuracy {numbers['validation token accuracy, last (%)']} %"]
+    rate = (f"{numbers['images/s, median']} images/s" if metrics.of_images else
+            f"{numbers['tokens']} tokens, {numbers['tokens/s, median']} tokens/s")
     return "\n".join([
-        f"{metrics.run.label}: step {numbers['last step']}, {numbers['tokens']} tokens, "
-        f"{numbers['tokens/s, median']} tokens/s, {numbers['wall time (s)']} s",
+        f"{metrics.run.label}: step {numbers['last step']}, {rate}, {numbers['wall time (s)']} s",
         *mixed_notes([metrics]), *(diverged if has_diverged(metrics) else []),
-        f"training:   loss {numbers['training loss, first (nats)']} -> "
-        f"{numbers['training loss, last']}, perplexity {numbers['training perplexity, last']}, "
-        f"token accuracy {numbers['training token accuracy, last (%)']} %",
-        *(validation if validation_losses(metrics) else []),
+        summary_line(numbers, "training", metrics.of_images),
+        *([summary_line(numbers, "validation", metrics.of_images)] if validation_losses(metrics) else []),
     ])
+
+
+def summary_line(numbers: dict[str, str], part: str, of_images: bool) -> str:
+    """What a part, training or validation, came to."""
+    losses = f"loss {numbers[f'{part} loss, first (nats)']} -> {numbers[f'{part} loss, last']}"
+    told = (f"top-1 {numbers[f'{part} top-1, last (%)']} %, top-5 {numbers[f'{part} top-5, last (%)']} %" if of_images
+            else f"perplexity {numbers[f'{part} perplexity, last']}, "
+                 f"token accuracy {numbers[f'{part} token accuracy, last (%)']} %")
+    return f"{part + ':':<11} {losses}, {told}"

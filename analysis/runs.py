@@ -44,8 +44,15 @@ class Metrics:
     def steps(self) -> FloatArray:
         return self.column("step")
 
+    @property
+    def of_images(self) -> bool:
+        """Whether a line has what only a classifier of images has."""
+        return any("top1" in row or "validation_top1" in row for row in self.rows)
+
     def perplexity(self, prefix: str = "") -> FloatArray:
-        """As recorded; if it was not, the exponential of the loss."""
+        """As recorded; if it was not, the exponential of the loss. Images have none."""
+        if self.of_images:
+            return np.full(len(self.rows), math.nan)
         recorded = self.column(f"{prefix}perplexity")
         from_loss = np.exp(np.minimum(self.column(f"{prefix}loss"), 700.0))
         return np.where(np.isnan(recorded), from_loss, recorded)
@@ -116,8 +123,8 @@ def best_value(values: FloatArray) -> float:
 
 
 def typical_rate(metrics: Metrics) -> float:
-    """Median tokens per second, without the first two steps if there are more."""
-    rates = metrics.column("tokens_per_second")
+    """Median tokens per second, without the first two steps if there are more; of images, images."""
+    rates = metrics.column("images_per_second" if metrics.of_images else "tokens_per_second")
     steady = rates[2:] if rates.size > 2 else rates
     return float(np.nanmedian(steady)) if not np.isnan(steady).all() else math.nan
 

@@ -61,6 +61,13 @@ class Case:
         return self.tokens_per_step / self.step_seconds
 
     @property
+    def images_per_second(self) -> float:
+        """NaN for text."""
+        if self.deck.get("model.family") != "vit":
+            return math.nan
+        return number_in(self.deck, "train.global_batch", self.layout.run) / self.step_seconds
+
+    @property
     def name(self) -> str:
         return f"{self.layout.run.label} ({self.ranks}: {self.shape})"
 

@@ -15,7 +15,8 @@ MOST_NAMES = 3
 # Keys of `model` from which parameters are counted, or that change no count: with others there is none.
 COUNTED = {"family", "layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context", "position",
            "rope_theta", "norm", "norm_place", "norm_eps", "activation", "bias", "tie_embeddings", "dropout",
-           "attention", "frozen_format", "init_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens"}
+           "attention", "frozen_format", "image", "patch", "channels", "classes", "pooling", "drop_path",
+           "label_smoothing", "init_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens"}
 SIZES = ("layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context")
 
 
@@ -35,7 +36,7 @@ def parameter_count(deck: Deck) -> int | None:
         return None
     if not {"position", "norm", "norm_place", "activation", "bias", "tie_embeddings"} <= set(model):
         return None
-    layers, width, heads, kv_heads, ffn, vocabulary, context = (int(model[key]) for key in SIZES)
+    layers, width, heads, kv_heads, ffn, _, context = (int(model[key]) for key in SIZES)
     kv_width = width // heads * kv_heads
     gated = model["activation"] in ("swiglu", "geglu")
     block = 2 * width * width + 2 * width * kv_width + (3 if gated else 2) * width * ffn
@@ -43,9 +44,18 @@ def parameter_count(deck: Deck) -> int | None:
         block += 3 * width + 2 * kv_width + (2 if gated else 1) * ffn
     norm = {"none": 0, "rmsnorm": width}.get(model["norm"], 2 * width if model["bias"] == "true" else width)
     norms = 2 * layers + (1 if model["norm_place"] == "pre" else 0)
-    tables = (1 if model["tie_embeddings"] == "true" else 2) * vocabulary * width
     positions = context * width if model["position"] == "learned" else 0
-    return layers * block + norms * norm + tables + positions
+    return layers * block + norms * norm + positions + ends(model, width)
+
+
+def ends(model: Deck, width: int) -> int:
+    """Parameters before and after the blocks: tables of tokens, or patch embedding, class token and class head."""
+    if model["family"] != "vit":
+        return (1 if model["tie_embeddings"] == "true" else 2) * int(model["vocabulary"]) * width
+    values = int(model["channels"]) * int(model["patch"]) ** 2
+    classes = int(model["classes"])
+    biases = width + classes if model["bias"] == "true" else 0
+    return (values + classes) * width + biases + (width if model["pooling"] == "token" else 0)
 
 
 def model_text(deck: Deck) -> str:

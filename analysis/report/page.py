@@ -7,7 +7,7 @@ from typing import Callable, Sequence
 
 import numpy as np
 
-from analysis.learning import TRAINING_LOSS, draw_steps, run_numbers
+from analysis.learning import TRAINING_LOSS, draw_steps, lines_of, panels_of, run_numbers
 from analysis.report.document import Drawing, Section, Sheet
 from analysis.report.plot import draw_group
 from analysis.report.sentences import law_sheet, scaling_sentences
@@ -15,14 +15,15 @@ from analysis.report.tables import (
     FIRST_HEADER, Table, base_text, communication_rows, deck_rows, first_cells, machine_rows, mfu_note,
     numbered_title, part_rows, scaling_rows, slowest_rows, traffic_rows,
 )
-from analysis.runs import Run, read_metrics
+from analysis.runs import Metrics, Run, read_metrics
 from analysis.scaling import Case, Group
 from analysis.step_time import MIB
 from analysis.study.prediction import read_prediction
 from analysis.tables import counted, number
 
 CURVE_ROWS = ("last step", "diverged", TRAINING_LOSS, "validation loss, last",
-              "validation perplexity, last", "validation token accuracy, last (%)", "tokens", "wall time (s)")
+              "validation perplexity, last", "validation token accuracy, last (%)", "validation top-1, last (%)",
+              "validation top-5, last (%)", "images/s, median", "tokens", "wall time (s)")
 
 NOTHING = ("0.00 (0.0)", "0.00", "-")
 
@@ -148,16 +149,24 @@ def prediction_section(cases: Sequence[Case]) -> list[Section]:
                     sheets=[Sheet(caption, header, rows)])]
 
 
+def panel_words(found: Sequence[Metrics]) -> str:
+    """Such as "Loss, top-1 and top-5"."""
+    words = [panel.label.split(" (")[0] for panel in panels_of(found)]
+    text = f"{', '.join(words[:-1])} and {words[-1]}"
+    return text[0].upper() + text[1:]
+
+
 def learning_section(runs: Sequence[Run]) -> list[Section]:
     found = [read_metrics(run) for run in runs if (run.path / "metrics.jsonl").is_file()]
     if not found:
         return []
     columns = [run_numbers(metrics) for metrics in found]
-    rows = [[metrics.run.label, *(column[name] for name in CURVE_ROWS)] for metrics, column in zip(found, columns)]
+    names = lines_of(found, CURVE_ROWS)
+    rows = [[metrics.run.label, *(column[name] for name in names)] for metrics, column in zip(found, columns)]
     drawing = Drawing("learning", draw_steps(found), "Lines: training; marks: validation.",
-                      "Loss, perplexity and token accuracy against steps; the table below holds the last values")
+                      f"{panel_words(found)} against steps; the table below holds the last values")
     return [Section("Learning curves", drawings=[drawing],
-                    sheets=[Sheet("Losses in nats", ["run", *CURVE_ROWS], rows)])]
+                    sheets=[Sheet("Losses in nats", ["run", *names], rows)])]
 
 
 def runs_section(cases: Sequence[Case]) -> Section:

@@ -21,7 +21,7 @@ from analysis.tables import text_table
 
 MOST_SENTENCES = 24
 # Columns whose change beside the base is told, if the study measures them.
-TOLD = ("memory_peak_bytes", "tokens_per_second", "final_loss", "step_seconds")
+TOLD = ("memory_peak_bytes", "tokens_per_second", "images_per_second", "final_loss", "top1", "step_seconds")
 
 
 @dataclass(frozen=True)

@@ -67,12 +67,14 @@ FIRST_HEADER = ["run", "ranks", "data x pipeline x tensor"]
 
 
 def scaling_rows(group: Group) -> Table:
-    header = [*FIRST_HEADER, "hosts", "steps", "step (ms)", "quartiles (ms)", "tokens/s",
-              "tokens/s per rank", "speed-up", "efficiency (%)", "MFU (%)", "peak MiB",
+    of_images = not any(math.isnan(case.images_per_second) for case in group.cases)
+    header = [*FIRST_HEADER, "hosts", "steps", "step (ms)", "quartiles (ms)", *(["images/s"] if of_images else []),
+              "tokens/s", "tokens/s per rank", "speed-up", "efficiency (%)", "MFU (%)", "peak MiB",
               "checkpoints (ms per step)"]
     rows = [[*first_cells(case), str(len(case.hosts)), str(case.steps),
              milliseconds(case.step_seconds),
              f"{milliseconds(case.quartiles[0])} - {milliseconds(case.quartiles[1])}",
+             *([number(case.images_per_second, 0)] if of_images else []),
              number(case.tokens_per_second, 0), number(case.tokens_per_second / case.ranks, 0),
              number(group.speed_up(case), 3), percent(group.efficiency(case)),
              percent(case.mfu), number(case.peak_bytes / MIB, 1),

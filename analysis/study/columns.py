@@ -46,6 +46,8 @@ def described() -> dict[str, tuple[str, float, int]]:
         "compute_by_communication": ("compute / communication", 1.0, 2),
         "tokens_per_second": ("tokens/s", 1.0, 0),
         "tokens_per_second_per_rank": ("tokens/s per rank", 1.0, 0),
+        "images_per_second": ("images/s", 1.0, 0),
+        "top1": ("top-1 (%)", 100.0, 2), "best_top1": ("best top-1 (%)", 100.0, 2), "top5": ("top-5 (%)", 100.0, 2),
         "speed_up": ("speed-up", 1.0, 2), "run_speed_up": ("speed-up", 1.0, 2),
         "efficiency": ("efficiency (%)", 100.0, 1),
         "mfu": ("MFU (%)", 100.0, 1),

@@ -26,6 +26,14 @@ def last_line(path: Path) -> dict[str, Any]:
         return {}
 
 
+def rate_text(found: dict[str, Any]) -> str:
+    """Images per second, or tokens; empty if there is neither."""
+    for what in ("images", "tokens"):
+        if found.get(f"{what}_per_second") is not None:
+            return f"{number(found[f'{what}_per_second'], 0)} {what}/s"
+    return ""
+
+
 def result_text(folder: Path, record: Record) -> str:
     """One figure of a point: how far it is, what it measured, or why it ended."""
     place = point_folder(folder, record.name)
@@ -33,16 +41,15 @@ def result_text(folder: Path, record: Record) -> str:
         return record.message[:60] if record.state != WAITING else ""
     if record.settings["command"] == "train":
         row = last_line(place / "metrics.jsonl")
-        rate, loss = row.get("tokens_per_second"), row.get("loss")
-        return (f"step {row['step']}, {number(rate or 0.0, 0)} tokens/s, loss {number(loss or 0.0)}"
-                if row and rate is not None and loss is not None else "")
+        rate, loss = rate_text(row), row.get("loss")
+        return f"step {row['step']}, {rate}, loss {number(loss or 0.0)}" if rate and loss is not None else ""
     if record.settings["command"] == "bench" and record.state == DONE:
         modes = bench_modes(json.loads((place / BENCH).read_text(encoding="utf-8")))
         return ", ".join(f"{mode} {1e3 * each['median_seconds']:.2f} ms" if "median_seconds" in each else
                          f"{mode} {1e3 * each['token_seconds']:.2f} ms a token" for mode, each in modes.items())
     if record.settings["command"] == "eval" and record.state == DONE:
         found = json.loads((place / BENCH).read_text(encoding="utf-8"))
-        return f"loss {number(found['loss'])}, {number(found['tokens_per_second'], 0)} tokens/s"
+        return f"loss {number(found['loss'])}, {rate_text(found)}"
     return ""
 
 

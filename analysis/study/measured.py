@@ -30,6 +30,7 @@ def of_step(case: Case) -> Values:
     return {
         "step_seconds": case.step_seconds, "tokens_per_second": case.tokens_per_second,
         "tokens_per_second_per_rank": case.tokens_per_second / case.ranks, "mfu": case.mfu,
+        "images_per_second": case.images_per_second,
         "memory_peak_bytes": case.peak_bytes, "compute_seconds": compute,
         "communication_seconds": communication, "exposed_seconds": case.seconds(EXPOSED),
         "compute_by_communication": compute / communication if communication > 0 else math.nan,
@@ -58,7 +59,7 @@ def of_run(run: Run) -> Values:
 
 
 def of_losses(metrics: Metrics) -> Values:
-    """The validation's perplexity and accuracy, else the training's last."""
+    """The validation's perplexity and accuracies, else the training's last."""
     validation = metrics.column("validation_loss")
     prefix = "" if np.isnan(validation).all() else "validation_"
     return {
@@ -66,6 +67,8 @@ def of_losses(metrics: Metrics) -> Values:
         "best_validation_loss": best_value(validation), "final_loss": final_loss(metrics),
         "perplexity": last_value(metrics.perplexity(prefix)),
         "token_accuracy": last_value(metrics.column(f"{prefix}token_accuracy")),
+        "top1": last_value(metrics.column(f"{prefix}top1")), "top5": last_value(metrics.column(f"{prefix}top5")),
+        "best_top1": -best_value(-metrics.column(f"{prefix}top1")),
         "tokens": last_value(metrics.column("tokens")), "steps": float(metrics.steps[-1]),
         "wall_seconds": last_value(metrics.column("wall_seconds")),
     }
@@ -107,9 +110,10 @@ def read_benches(folder: Path, records: Sequence[Record]) -> list[dict[str, Any]
 
 
 def storage_values(content: dict[str, Any]) -> Values:
-    """Of `eval` and of `bench --mode decode`: rate, and what the model takes."""
+    """Of `eval` and of `bench --mode decode`: rate, quality, and what the model takes."""
     return {name: float(content[name]) for name in
-            ("tokens_per_second", "token_seconds", "parameter_bytes", "matrix_bytes", "memory_peak_bytes") if name in content}
+            ("tokens_per_second", "images_per_second", "top1", "top5", "perplexity", "token_accuracy", "tokens",
+             "token_seconds", "parameter_bytes", "matrix_bytes", "memory_peak_bytes") if name in content}
 
 
 def eval_values(path: Path) -> Values:
@@ -118,8 +122,7 @@ def eval_values(path: Path) -> Values:
         return {}
     content = json.loads(path.read_text(encoding="utf-8"))
     return storage_values(content) | {
-        "final_loss": content["loss"], "validation_loss": content["loss"], "perplexity": content["perplexity"],
-        "token_accuracy": content["token_accuracy"], "tokens": content["tokens"]}
+        "final_loss": content["loss"], "validation_loss": content["loss"]}
 
 
 def bench_values(folder: Path) -> Iterator[tuple[str, Values]]:
@@ -134,6 +137,7 @@ def bench_values(folder: Path) -> Iterator[tuple[str, Values]]:
             "first_step_seconds": each["step_seconds"][0], "steps": float(len(each["step_seconds"])),
             "tokens_per_second": each["tokens_per_second"],
             "tokens_per_second_per_rank": each["tokens_per_second"] / content["ranks"],
+            "images_per_second": each.get("images_per_second", math.nan),
             "mfu": math.nan if each["mfu"] is None else each["mfu"], "model_flops": each["model_flops"],
             "memory_peak_bytes": float(each["memory_peak_bytes"]), "parameters": float(content["parameters"]),
         } | component_values(each.get("components") or {})

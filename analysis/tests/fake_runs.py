@@ -39,6 +39,16 @@ def metrics_row(step: int, start_loss: float = 8.0) -> dict[str, Any]:
     return row
 
 
+def image_metrics_row(step: int) -> dict[str, Any]:
+    """As metrics_row of a run that sorts images: top-1 and top-5 in the place of perplexity and accuracy."""
+    row = metrics_row(step)
+    for prefix in [prefix for prefix in ("", "validation_") if f"{prefix}loss" in row]:
+        del row[f"{prefix}perplexity"], row[f"{prefix}token_accuracy"]
+        top1 = 0.9 - row[f"{prefix}loss"] / 10.0
+        row |= {f"{prefix}top1": top1, f"{prefix}top5": 0.5 + top1 / 2.0}
+    return row | {"images_per_second": 640.0 + step}
+
+
 def write_metrics(run: Path, rows: list[dict[str, Any]], ending: str = "") -> None:
     run.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row) + "\n" for row in rows)

@@ -5,6 +5,7 @@
 # HYPERSLAB_DATA_URL: where files come from (default https://huggingface.co; file:// works)
 # HYPERSLAB_DATA: where data goes (default data, the folder that the decks name)
 # HYPERSLAB_BINARY: the program (default build/bin/hyperslab)
+# HF_TOKEN: access token for data sets on huggingface.co that ask for an account
 # HYPERSLAB_PYTHON: a python3 with pyarrow (default: one that is made in $HYPERSLAB_DATA/venv)
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib.sh"
 
@@ -14,7 +15,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib.sh"
 : "${HYPERSLAB_PYTHON:=}"
 
 # data_begin NAME "--option ..." ARGUMENT...: reads --small, --keep and the script's own options
-# into $small, $keep, ...; $folder gets this data's tokens.
+# into $small, $keep, ...; $folder gets this data's tokens or images: it is called NAME, or $data_name.
 data_begin() {
   local name=$1 own=$2 word
   shift 2
@@ -38,7 +39,7 @@ data_begin() {
     command -v "$word" >/dev/null || hs_die 2 "$word is missing: install it (Debian: apt-get install curl python3 coreutils)"
   done
   [[ -x $HYPERSLAB_BINARY ]] || hs_die 2 "$HYPERSLAB_BINARY is missing: run jobs/build.sh first, or set HYPERSLAB_BINARY"
-  folder=$HYPERSLAB_DATA/$name
+  folder=$HYPERSLAB_DATA/${data_name:-$name}
   # A part of the data must not be taken for all of it.
   ((small == 0)) || folder+=-small
   mkdir -p -- "$folder/source" || hs_die 5 "cannot make $folder/source: set HYPERSLAB_DATA to a folder that can be written"
@@ -58,6 +59,9 @@ data_sha256() { sha256sum -- "$1" | cut -d ' ' -f 1; }
 data_curl() {
   local url=$1 file=$2 status=0
   shift 2
+  # From a file, so that other users of the machine do not see it; curl sends it to no other host.
+  [[ -z ${HF_TOKEN:-} || $url != https://huggingface.co/* ]] ||
+    set -- "$@" --header "@"<(printf 'Authorization: Bearer %s\n' "$HF_TOKEN")
   curl --fail --location --silent --show-error --retry 5 --connect-timeout 30 "$@" --output "$file" "$url" || status=$?
   # A server that cannot go on at the end of FILE, or has no more than that: the caller begins again.
   if ((status == 22 || status == 33 || status == 36)) && [[ " $* " == *" --continue-at "* && -s $file ]]; then

@@ -2,19 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """jobs/data/*.sh without a network: files of the data sets' names under file://. Token files that change."""
 
-import hashlib
 import json
 import os
-import pathlib
 import shutil
 import signal
 import struct
-import subprocess
-import sys
 
 import support
+from data_jobs import DataJobs, sha256
 
-JOBS = pathlib.Path(__file__).resolve().parents[2] / "jobs" / "data"
 GPT2 = "openai-community/gpt2/resolve/main"
 
 # A stand-in for the package: its parquet files are lists of texts in JSON.
@@ -36,19 +32,12 @@ class ParquetFile:
 """
 
 
-def sha256(data):
-    """Hexadecimal SHA-256."""
-    return hashlib.sha256(data).hexdigest()
-
-
 @support.unittest.skipIf(shutil.which("curl") is None, "no curl")
-class Data(support.Case):
-    """Each script in a folder of its own, on files that the test serves."""
+class Data(DataJobs):
+    """Token files from what the test serves."""
 
     def setUp(self):
-        shutil.rmtree(self.folder / "www", ignore_errors=True)
-        shutil.rmtree(self.folder / "data", ignore_errors=True)
-        (self.folder / "www").mkdir()
+        super().setUp()
         package = self.folder / "fake" / "pyarrow"
         package.mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").write_text("", encoding="utf-8")
@@ -58,27 +47,9 @@ class Data(support.Case):
         self.checked(self.run_program("tokenize", "--train-vocab", 300, "--input", "text.txt", "--output-vocab",
                                       self.folder / "vocabulary"))
         shutil.copytree(self.folder / "vocabulary", vocabulary)
-        self.jobs = self.folder / "tree" / "jobs"
-        shutil.rmtree(self.folder / "tree", ignore_errors=True)
-        shutil.copytree(JOBS.parent, self.jobs)
-        library = self.jobs / "data" / "lib.sh"
-        text = library.read_text(encoding="utf-8")
-        for name, sha in [("vocab.json", "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"),
-                          ("merges.txt", "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5")]:
-            self.assertIn(sha, text)
-            text = text.replace(sha, sha256((vocabulary / name).read_bytes()))
-        library.write_text(text, encoding="utf-8")
-
-    def checked(self, result):
-        """The result of what must end well."""
-        self.assertEqual(result.code, 0, result.err)
-        return result
-
-    def serve(self, path, data):
-        """Puts a file under the base URL."""
-        file = self.folder / "www" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data)
+        self.replace("lib.sh", {
+            "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783": sha256((vocabulary / "vocab.json").read_bytes()),
+            "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5": sha256((vocabulary / "merges.txt").read_bytes())})
 
     def serve_tables(self, repository, below, tables, published=True):
         """Tables of texts, and their listing."""
@@ -90,20 +61,6 @@ class Data(support.Case):
             lfs = {"lfs": {"oid": sha256(data)}} if published else {}
             listing.append({"type": "file", "path": path, "size": len(data), **lfs})
         self.serve(f"api/datasets/{repository}/tree/main" + (f"/{below}" if below else ""), json.dumps(listing).encode())
-
-    def job(self, name, *options, code=0, url=None, **environment):
-        """Runs a script; its words."""
-        url = url or f"file://{self.folder}/www"
-        binary = support.command()[-1]
-        result = subprocess.run(
-            ["bash", str(self.jobs / "data" / f"{name}.sh"), *options], capture_output=True, check=False, timeout=60,
-            cwd=self.folder, stdin=subprocess.DEVNULL,
-            env={**os.environ, "HYPERSLAB_DATA_URL": url, "HYPERSLAB_DATA": str(self.folder / "data"),
-                 "HYPERSLAB_BINARY": binary, "HYPERSLAB_PYTHON": sys.executable, "PYTHONPATH": str(self.folder / "fake"),
-                 "no_proxy": "*", **environment})
-        words = (result.stdout + result.stderr).decode("utf-8", "replace")
-        self.assertEqual(result.returncode, code, words)
-        return words
 
     def documents(self, file, vocabulary="data/gpt2"):
         """The documents of a token file."""
