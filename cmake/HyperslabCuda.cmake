@@ -4,6 +4,7 @@
 #   hyperslab_cudnn           headers of cuDNN; its library is opened at run time
 #   hyperslab_cudnn_frontend  headers of cudnn-frontend
 #   hyperslab_nccl            NCCL
+#   hyperslab_nvjpeg          headers of nvJPEG, if there are any; its library is opened at run time
 set(HYPERSLAB_CUDA_ENABLED OFF)
 if(NOT HYPERSLAB_CUDA)
   return()
@@ -31,7 +32,7 @@ if(hyperslab_cuda_wish STREQUAL AUTO AND (hyperslab_cuda_missing OR NOT hypersla
   return()
 endif()
 
-# The wheels nvidia-cudnn-cu*, nvidia-cudnn-frontend and nvidia-nccl-cu* unpack below a Python's
+# The wheels nvidia-cudnn-cu*, nvidia-cudnn-frontend, nvidia-nccl-cu* and nvidia-nvjpeg unpack below a Python's
 # site-packages.
 set(hyperslab_site_packages "")
 find_program(hyperslab_python NAMES python3)
@@ -43,7 +44,10 @@ if(hyperslab_python)
 endif()
 set(hyperslab_cudnn_roots ${CUDNN_ROOT} $ENV{CUDNN_ROOT})
 set(hyperslab_nccl_roots ${NCCL_ROOT} $ENV{NCCL_ROOT} $ENV{NCCL_HOME})
+set(hyperslab_nvjpeg_roots ${NVJPEG_ROOT} $ENV{NVJPEG_ROOT})
 foreach(folder IN LISTS hyperslab_site_packages)
+  file(GLOB wheels "${folder}/nvidia/cu*" "${folder}/nvidia/nvjpeg")
+  list(APPEND hyperslab_nvjpeg_roots ${wheels})
   list(APPEND hyperslab_cudnn_roots "${folder}/nvidia/cudnn")
   list(APPEND hyperslab_nccl_roots "${folder}/nvidia/nccl")
 endforeach()
@@ -114,6 +118,17 @@ target_link_libraries(hyperslab_cudnn_frontend INTERFACE hyperslab_cudnn)
 add_library(hyperslab_nccl INTERFACE)
 target_include_directories(hyperslab_nccl SYSTEM INTERFACE "${NCCL_INCLUDE_DIR}")
 target_link_libraries(hyperslab_nccl INTERFACE "${NCCL_LIBRARY}")
+
+# Images are decoded by the CPU alone without it.
+find_path(NVJPEG_INCLUDE_DIR nvjpeg.h
+  HINTS ${hyperslab_nvjpeg_roots} ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+if(NVJPEG_INCLUDE_DIR)
+  add_library(hyperslab_nvjpeg INTERFACE)
+  target_include_directories(hyperslab_nvjpeg SYSTEM INTERFACE "${NVJPEG_INCLUDE_DIR}")
+  target_compile_definitions(hyperslab_nvjpeg INTERFACE HYPERSLAB_NVJPEG)
+else()
+  message(STATUS "nvJPEG: no headers (pip install nvidia-nvjpeg), the CPU decodes images")
+endif()
 
 message(STATUS "CUDA backend: on, toolkit ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}, "
                "cuDNN ${CUDNN_LIBRARY}, cudnn-frontend ${CUDNN_FRONTEND_INCLUDE_DIR}, NCCL ${NCCL_LIBRARY}")

@@ -75,11 +75,12 @@ int take_slot(std::span<const std::byte> mapped, const std::string& line) {
 
 }  // namespace
 
-BusErrorLine::BusErrorLine(std::span<const std::byte> mapped, const std::string& path)
-    : line_(fmt::format("hyperslab: token file '{}': expected the {} bytes that it had when it was "
+BusErrorLine::BusErrorLine(std::span<const std::byte> mapped, const std::string& path,
+                           const char* kind)
+    : line_(fmt::format("hyperslab: {0} '{1}': expected the {2} bytes that it had when it was "
                         "opened, found fewer: it was shortened while it was read, or its storage "
-                        "failed; do not change token files under a run\n",
-                        path, mapped.size())),
+                        "failed; do not change {0}s under a run\n",
+                        kind, path, mapped.size())),
       slot_(take_slot(mapped, line_)) {
   install_once();
 }

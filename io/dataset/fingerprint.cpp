@@ -14,7 +14,6 @@ constexpr std::int64_t kWholeSetBytes = 1LL << 30;
 constexpr std::int64_t kWholeFileBytes = 16 << 20;
 constexpr std::int64_t kChunkBytes = 1 << 20;  // of what is read whole
 constexpr std::int64_t kBlockBytes = 4 << 10;
-constexpr std::int64_t kBlocks = 1024;
 
 /// Checksums of `count` chunks of `bytes_of_chunk` bytes; chunk i begins at begin_of(i).
 template <class BeginOf>
@@ -40,11 +39,11 @@ std::uint64_t hash_whole(std::span<const std::byte> bytes) {
 }
 
 /// First and last block, and one at an offset of its own in each of the equal parts between them.
-std::uint64_t hash_blocks(std::span<const std::byte> bytes) {
+std::uint64_t hash_blocks(std::span<const std::byte> bytes, std::int64_t blocks) {
   const std::int64_t last = static_cast<std::int64_t>(bytes.size()) - kBlockBytes;
-  const std::int64_t part = last / (kBlocks - 1);
-  return hash_chunks(bytes, kBlocks, kBlockBytes, [=](std::int64_t i) {
-    if (i == 0 || i == kBlocks - 1) return i == 0 ? std::int64_t{0} : last;
+  const std::int64_t part = last / (blocks - 1);
+  return hash_chunks(bytes, blocks, kBlockBytes, [=](std::int64_t i) {
+    if (i == 0 || i == blocks - 1) return i == 0 ? std::int64_t{0} : last;
     const std::uint64_t jitter = mixed(static_cast<std::uint64_t>(i), 1);
     return i * part +
            static_cast<std::int64_t>(jitter % static_cast<std::uint64_t>(part - kBlockBytes));
@@ -60,9 +59,7 @@ std::int64_t bytes_of(std::span<const Shard> shards) {
 /// `hash` and what the shard holds; `all`: bytes of the set that it belongs to.
 std::uint64_t mixed_with(std::uint64_t hash, const Shard& shard, std::int64_t all) {
   const auto hash_of = [all](const std::byte* begin, std::int64_t size) {
-    const std::span bytes(begin, static_cast<std::size_t>(size));
-    return all <= kWholeSetBytes || size <= kWholeFileBytes ? hash_whole(bytes)
-                                                            : hash_blocks(bytes);
+    return content_hash(std::span(begin, static_cast<std::size_t>(size)), all);
   };
   hash = mixed(hash, static_cast<std::uint64_t>(shard.count));
   hash = mixed(hash, name_hash(shard.format));
@@ -75,6 +72,13 @@ std::uint64_t mixed_with(std::uint64_t hash, const Shard& shard, std::int64_t al
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   const PhiloxCounter words = philox(philox_counter(value, 0), hash);
   return words.x[0] | static_cast<std::uint64_t>(words.x[1]) << 32;
+}
+
+std::uint64_t content_hash(std::span<const std::byte> bytes, std::int64_t set_bytes,
+                           std::int64_t blocks) {
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  return set_bytes <= kWholeSetBytes || size <= kWholeFileBytes ? hash_whole(bytes)
+                                                                : hash_blocks(bytes, blocks);
 }
 
 std::uint64_t fingerprint_of(std::span<const Shard> shards) {

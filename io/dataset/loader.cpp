@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numeric>
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
@@ -62,33 +63,28 @@ Loader::Loader(const Samples& samples, std::int64_t global_batch, int data_rank,
 }
 
 void Loader::load(std::int64_t step, int microbatch, const Batch& out) {
-  const auto [B, T] = out.tokens.dims<2>("microbatch tokens");
-  require_shape(out.targets, out.tokens.shape(), "microbatch targets");
-  require((!out.token_sort_index || out.token_sort_index.numel() == B * T) &&
-              out.sample_position.numel() == B,
-          "order or sample_position of another size than the microbatch");
-  const std::int64_t first = (std::int64_t{microbatch} * data_ranks_ + data_rank_) * B;
-  require(step >= 1 && microbatch >= 0 && first + B <= global_batch_,
-          "microbatch outside the global batch");
-  const std::int64_t base = first_sample(step);
-  const auto tokens = out.tokens.span<std::int32_t>();
-  const auto targets = out.targets.span<std::int32_t>();
+  const Dim B = out.sample_position.numel();
+  samples_.read(first_sample(step, microbatch, B), kNoEnd, out);
   const auto positions = out.sample_position.span<std::int64_t>();
-  for (std::int64_t b = 0; b < B; ++b) {
-    const auto row = static_cast<std::size_t>(b * T);
-    samples_.read(base + first + b, tokens.subspan(row, static_cast<std::size_t>(T)),
-                  targets.subspan(row, static_cast<std::size_t>(T)));
-    positions[static_cast<std::size_t>(b)] = first + b;
-  }
+  std::iota(positions.begin(), positions.end(), position_of(microbatch, B));
   if (!out.token_sort_index) return;
+  const auto tokens = out.tokens.span<std::int32_t>();
+  require(out.token_sort_index.numel() == out.tokens.numel(),
+          "a sort index of another size than the tokens");
   const std::lock_guard lock(scratch_mutex_);
   if (scratch_.size() < tokens.size()) scratch_.resize(tokens.size());
   sort_positions(tokens, out.token_sort_index.span<std::int32_t>(), scratch_);
 }
 
+std::int64_t Loader::first_sample(std::int64_t step, int microbatch, Dim B) const {
+  require(step >= 1 && microbatch >= 0 && position_of(microbatch, B) + B <= global_batch_,
+          "microbatch outside the global batch");
+  return first_sample(step) + position_of(microbatch, B);
+}
+
 std::int64_t Loader::counted_tokens(std::int64_t step) {
   require(step >= 1, "counted tokens of a step before the first");
-  if (!samples_.may_ignore()) return global_batch_ * samples_.length();
+  if (!samples_.may_ignore()) return global_batch_ * samples_.targets();
   if (overfit_one_batch_) step = 1;
   // Held while counting, so that a second thread waits for the number instead of reading as well.
   const std::lock_guard lock(count_mutex_);

@@ -5,12 +5,28 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string>
 
 #include "dataset/bus_errors.hpp"
 
 namespace hyperslab::io {
+
+/// What messages call a file of data.
+struct FileKind {
+  const char* file;     ///< "token file"
+  const char* content;  ///< "tokens"
+  const char* pattern;  ///< of such files: "*.bin"
+};
+inline constexpr FileKind kTokenFile{"token file", "tokens", "*.bin"};
+inline constexpr FileKind kImageFile{"image file", "images", "*.tar"};
+
+/// Throws Error(data): "token file 'PATH': expected W, found F; REMEDY".
+[[noreturn]] void fail_file(const std::string& path, const std::string& expected,
+                            const std::string& found, const std::string& remedy,
+                            const FileKind& kind = kTokenFile,
+                            std::source_location where = std::source_location::current());
 
 /// What tells a changed file from the one before without reading it.
 struct FileStamp {
@@ -23,13 +39,18 @@ struct FileStamp {
 /// Of the file at `path` now; nothing if it cannot be looked at.
 [[nodiscard]] std::optional<FileStamp> stamp_of(const std::string& path);
 
+/// Throws Error(data) if the file at `path` is not the one of this stamp; a file that is gone by
+/// now does not count.
+void require_stamp(const std::string& path, const FileStamp& opened,
+                   const FileKind& kind = kTokenFile);
+
 /// A regular, non-empty file mapped for reading as long as this lives. If it is shortened in
 /// that time, reading it ends the process; see BusErrorLine.
 class MappedFile {
  public:
   MappedFile() = default;
   /// Throws Error(data) if `path` is missing, not a regular file, not readable or empty.
-  explicit MappedFile(const std::string& path);
+  explicit MappedFile(const std::string& path, const FileKind& kind = kTokenFile);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   MappedFile(const MappedFile&) = delete;

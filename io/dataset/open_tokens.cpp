@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <glob.h>
-#include <sys/stat.h>
-
-#include <algorithm>
-
+#include "dataset/glob_files.hpp"
 #include "dataset/shard.hpp"
 #include "dataset/synthetic.hpp"
 #include "dataset/token_files.hpp"
@@ -11,43 +7,6 @@
 #include "hyperslab/io/dataset.hpp"
 
 namespace hyperslab::io {
-namespace {
-
-class GlobResult {
- public:
-  explicit GlobResult(const std::string& pattern)
-      : status_(::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, nullptr, &result_)) {}
-  GlobResult(const GlobResult&) = delete;
-  GlobResult& operator=(const GlobResult&) = delete;
-  GlobResult(GlobResult&&) = delete;
-  GlobResult& operator=(GlobResult&&) = delete;
-  ~GlobResult() { ::globfree(&result_); }
-
-  [[nodiscard]] std::vector<std::string> sorted() const {
-    if (status_ != 0) return {};
-    std::vector<std::string> paths(result_.gl_pathv, result_.gl_pathv + result_.gl_pathc);
-    std::ranges::sort(paths);  // by bytes: glob's own order follows the locale
-    return paths;
-  }
-
- private:
-  glob_t result_{};
-  int status_;
-};
-
-std::vector<std::string> expanded(const std::string& path) {
-  struct stat status {};
-  const bool exists = ::stat(path.c_str(), &status) == 0;
-  if (exists || path.find_first_of("*?[{~") == path.npos) return {path};
-  std::vector<std::string> paths = GlobResult(path).sorted();
-  if (paths.empty()) {
-    fail_file(path, "files that match this pattern", "none",
-              "correct the path in the deck; relative paths begin at the working directory");
-  }
-  return paths;
-}
-
-}  // namespace
 
 std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths, RawIds raw_ids,
                                          std::int64_t vocabulary, std::uint64_t seed,
@@ -75,7 +34,7 @@ std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths, 
           ExitCode::data,
           "synthetic tokens: expected 'synthetic' alone, found it beside files; remove one");
     }
-    for (const std::string& file : expanded(path)) {
+    for (const std::string& file : glob_files(path)) {
       shards.push_back(open_shard(file, raw, loss_mask));
     }
   }

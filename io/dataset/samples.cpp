@@ -16,8 +16,8 @@ constexpr std::size_t kPiece = 2048;  // ids or masks on the stack at once
 
 }  // namespace
 
-Samples::Samples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
-                 bool shuffle, std::int32_t ignore_token)
+TokenSamples::TokenSamples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
+                           bool shuffle, std::int32_t ignore_token)
     : source_(source),
       sampling_(sampling),
       T_(T),
@@ -37,9 +37,9 @@ Samples::Samples(const TokenSource& source, Sampling sampling, Dim T, std::uint6
   targets_ -= targets_ % T;
 }
 
-Samples Samples::strided(const TokenSource& source, Dim T, Dim stride, std::int64_t targets,
-                         std::int32_t ignore_token) {
-  Samples samples(source, Sampling::blocks, T, 0, false, ignore_token);
+TokenSamples TokenSamples::strided(const TokenSource& source, Dim T, Dim stride,
+                                   std::int64_t targets, std::int32_t ignore_token) {
+  TokenSamples samples(source, Sampling::blocks, T, 0, false, ignore_token);
   require(stride > 0 && stride <= T && targets >= T && targets < source.size(),
           "strided samples without a stride or beyond their source");
   samples.stride_ = stride;
@@ -47,14 +47,14 @@ Samples Samples::strided(const TokenSource& source, Dim T, Dim stride, std::int6
   return samples;
 }
 
-std::int64_t Samples::size() const { return 1 + (targets_ - T_ + stride_ - 1) / stride_; }
+std::int64_t TokenSamples::size() const { return 1 + (targets_ - T_ + stride_ - 1) / stride_; }
 
-std::int64_t Samples::repeated(std::int64_t index) const {
+std::int64_t TokenSamples::repeated(std::int64_t index) const {
   if (shuffle_ || index % size() == 0) return 0;
   return T_ + (index % size() - 1) * stride_ - start(index);
 }
 
-std::int64_t Samples::start(std::int64_t index) const {
+std::int64_t TokenSamples::start(std::int64_t index) const {
   require(index >= 0, "negative sample index");
   const std::int64_t n = size();
   if (!shuffle_) return std::min(index % n * stride_, targets_ - T_);
@@ -71,8 +71,22 @@ std::int64_t Samples::start(std::int64_t index) const {
   return static_cast<std::int64_t>(word % static_cast<std::uint64_t>(source_.size() - T_));
 }
 
-void Samples::read(std::int64_t index, std::span<std::int32_t> tokens,
-                   std::span<std::int32_t> targets) const {
+void TokenSamples::read(std::int64_t first, std::int64_t end, const Batch& out) const {
+  const Dim B = out.tokens.dims<2>("tokens")[0];
+  for (Dim b = 0; b < B; ++b) {
+    const auto tokens = out.tokens.slice(b, 1).span<std::int32_t>();
+    const auto targets = out.targets.slice(b, 1).span<std::int32_t>();
+    if (first + b < end) {
+      read(first + b, tokens, targets);
+    } else {
+      std::ranges::fill(tokens, 0);
+      std::ranges::fill(targets, ops::kIgnoredTarget);
+    }
+  }
+}
+
+void TokenSamples::read(std::int64_t index, std::span<std::int32_t> tokens,
+                        std::span<std::int32_t> targets) const {
   require(static_cast<Dim>(tokens.size()) == T_ && static_cast<Dim>(targets.size()) == T_,
           "tokens and targets of another length than the samples");
   const std::int64_t first = start(index);
@@ -84,7 +98,7 @@ void Samples::read(std::int64_t index, std::span<std::int32_t> tokens,
 }
 
 /// targets: the tokens from `first` on; those that do not count are replaced.
-void Samples::ignore(std::int64_t first, std::span<std::int32_t> targets) const {
+void TokenSamples::ignore(std::int64_t first, std::span<std::int32_t> targets) const {
   if (ignore_token_ >= 0) {
     for (std::int32_t& target : targets) {
       target = target == ignore_token_ ? ops::kIgnoredTarget : target;
@@ -103,7 +117,7 @@ void Samples::ignore(std::int64_t first, std::span<std::int32_t> targets) const 
   }
 }
 
-std::int64_t Samples::counted(std::int64_t index) const {
+std::int64_t TokenSamples::counted(std::int64_t index) const {
   const std::int64_t own = T_ - repeated(index);
   if (!reads_to_ignore()) return own;
   std::array<std::int32_t, kPiece> piece;

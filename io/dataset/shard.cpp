@@ -10,14 +10,6 @@ namespace hyperslab::io {
 
 static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
 
-void fail_file(const std::string& path, const std::string& expected, const std::string& found,
-               const std::string& remedy, std::source_location where) {
-  throw Error(
-      ExitCode::data,
-      "token file '" + path + "': expected " + expected + ", found " + found + "; " + remedy,
-      where);
-}
-
 std::int64_t size_of(IdType type) {
   switch (type) {
     case IdType::u16: return 2;

@@ -12,11 +12,6 @@
 
 namespace hyperslab::io {
 
-/// Throws Error(data): "token file 'PATH': expected W, found F; REMEDY".
-[[noreturn]] void fail_file(const std::string& path, const std::string& expected,
-                            const std::string& found, const std::string& remedy,
-                            std::source_location where = std::source_location::current());
-
 /// Little-endian element types of token files.
 enum class IdType : std::uint8_t { u16, u32, i32, i64 };
 [[nodiscard]] std::int64_t size_of(IdType type);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
 #include "dataset/fingerprint.hpp"
 #include "dataset/ids.hpp"
@@ -121,19 +120,7 @@ std::vector<TokenFileSummary> TokenFiles::files() const {
 }
 
 void TokenFiles::require_unchanged() const {
-  for (const Shard& shard : shards_) {
-    const std::optional<FileStamp> now = stamp_of(shard.path);
-    if (!now || *now == shard.opened) continue;
-    const std::string remedy =
-        "do not change token files under a run; put the file back as it was, and resume";
-    if (now->bytes != shard.opened.bytes) {
-      fail_file(shard.path,
-                fmt::format("the {} bytes that it had at the start", shard.opened.bytes),
-                fmt::format("{} bytes", now->bytes), remedy);
-    }
-    fail_file(shard.path, "the file as it was at the start", "another time of modification",
-              remedy);
-  }
+  for (const Shard& shard : shards_) require_stamp(shard.path, shard.opened);
 }
 
 }  // namespace hyperslab::io

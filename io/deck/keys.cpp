@@ -68,7 +68,7 @@ class KeyLister {
   template <std::size_t N>
   void reals(std::string_view key, const std::array<double, N>& value, const RealRange& range) {
     add(key, fmt::format("{} numbers, each {}", number_word(N), range_text(range)),
-        fmt::format("[{:.4g}]", fmt::join(value, ", ")));
+        fmt::format("[{}]", fmt::join(value, ", ")));
   }
   void keep(std::string_view key, std::int64_t value) {
     add(key, "whole number, at least 2, or `all`", fmt::format("{}", value));

@@ -8,6 +8,25 @@ namespace {
 
 using nlohmann::ordered_json;
 
+/// Calls number(key, value) for every number of what a loss means. The keys of training and of
+/// validation stand side by side, so that they are found.
+template <class Number>
+void each_meaning(const LossMeaning& meaning, bool validation, const Number& number) {
+  const auto put = [&](const char* training_key, const char* validation_key, double value) {
+    number(validation ? validation_key : training_key, value);
+  };
+  if (const auto* text = std::get_if<TextMetrics>(&meaning)) {
+    put("perplexity", "validation_perplexity", text->perplexity);
+    put("token_accuracy", "validation_token_accuracy", text->token_accuracy);
+    if (text->bits_per_byte) {
+      put("bits_per_byte", "validation_bits_per_byte", *text->bits_per_byte);
+    }
+  } else if (const auto* images = std::get_if<ImageMetrics>(&meaning)) {
+    put("top1", "validation_top1", images->top1);
+    put("top5", "validation_top5", images->top5);
+  }
+}
+
 /// Calls number(key, value) for every number of a line.
 template <class Number>
 void each_number(const MetricsLine& line, const Number& number) {
@@ -19,8 +38,8 @@ void each_number(const MetricsLine& line, const Number& number) {
   number("tokens_per_second", line.tokens_per_second);
   number("mfu", line.mfu);
   number("mfu_full", line.mfu_full);
-  number("perplexity", line.perplexity);
-  number("token_accuracy", line.token_accuracy);
+  each_meaning(line.meaning, false, number);
+  if (line.images_per_second > 0) number("images_per_second", line.images_per_second);
   number("wall_seconds", line.wall_seconds);
   number("skipped_steps", line.skipped_steps);
   number("memory_peak_bytes", line.memory_peak_bytes);
@@ -28,10 +47,7 @@ void each_number(const MetricsLine& line, const Number& number) {
   if (line.left_out) number("left_out", 1);
   if (!line.validation) return;
   number("validation_loss", line.validation->loss);
-  number("validation_perplexity", line.validation->perplexity);
-  number("validation_token_accuracy", line.validation->token_accuracy);
-  const std::optional<double>& bits = line.validation->bits_per_byte;
-  if (bits) number("validation_bits_per_byte", *bits);
+  each_meaning(line.validation->meaning, true, number);
 }
 
 }  // namespace

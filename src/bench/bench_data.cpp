@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <numeric>
 
@@ -11,23 +12,46 @@
 #include "hyperslab/io/dataset.hpp"
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/train/batch_feed.hpp"
+#include "hyperslab/train/deck_data.hpp"
+#include "hyperslab/train/prefetcher.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::bench {
 namespace {
 
-/// A microbatch on a device.
-struct DeviceBatch {
-  DeviceBatch(Device device, Dim B, Dim T)
-      : tokens(device, DType::i32, {B, T}),
-        targets(device, DType::i32, {B, T}),
-        token_sort_index(device, DType::i32, {B * T}),
-        sample_position(device, DType::i64, {B}) {}
-  [[nodiscard]] Batch views() {
-    return {tokens.view(), targets.view(), token_sort_index.view(), sample_position.view()};
+/// A microbatch of what the model reads, on a device.
+class DeviceBatch {
+ public:
+  DeviceBatch(Device device, const train::Config& config, DType compute) : device_(device) {
+    const Dim B = config.train.microbatch;
+    const Dim T = config.model.context;
+    const model::ImageSpec& image = config.model.image;
+    if (config.model.is_of_images()) {
+      views_.patches = take(compute, {B, image.patches(), image.patch_values()});
+      views_.labels = take(DType::i32, {B, 2});
+      views_.label_weights = take(DType::f32, {B});
+    } else {
+      views_.tokens = take(DType::i32, {B, T});
+      views_.targets = take(DType::i32, {B, T});
+      views_.token_sort_index = take(DType::i32, {B * T});
+    }
+    views_.sample_position = take(DType::i64, {B});
   }
-  Tensor tokens, targets, token_sort_index, sample_position;
+  [[nodiscard]] const Batch& views() const { return views_; }
+  [[nodiscard]] double bytes() const {
+    double sum = 0;
+    for (const Tensor& tensor : memory_) sum += static_cast<double>(tensor.view().bytes());
+    return sum;
+  }
+
+ private:
+  View take(DType dtype, const Shape& shape) {
+    return memory_.emplace_back(device_, dtype, shape).view();
+  }
+  Device device_;
+  std::deque<Tensor> memory_;
+  Batch views_;
 };
 
 /// The rank's loader of a deck, and what its microbatches go to.
@@ -55,8 +79,7 @@ class DataBench {
   const train::Config& config_;
   int warmup_;
   int steps_;
-  io::DataTokens data_;
-  std::unique_ptr<io::Samples> samples_;
+  train::DeckData data_;
   std::unique_ptr<io::Loader> loader_;
   std::unique_ptr<Context> ctx_;
   std::unique_ptr<DeviceBatch> batch_;
@@ -65,21 +88,17 @@ class DataBench {
 };
 
 void DataBench::open() {
-  const Dim B = config_.train.microbatch;
-  const Dim T = config_.model.context;
-  data_ = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed);
-  samples_ = std::make_unique<io::Samples>(*data_.train, config_.data.sampling, T, config_.run.seed,
-                                           true, config_.data.ignore_token);
-  loader_ = std::make_unique<io::Loader>(*samples_, config_.train.global_batch,
+  data_ = train::open_data(config_);
+  loader_ = std::make_unique<io::Loader>(*data_.train_samples, config_.train.global_batch,
                                          mesh::coordinates_of(config_.parallel, world_.rank()).data,
                                          config_.parallel.data);
-  const Device device = train::trainer_options(config_, world_.local_rank(), false).device;
-  ctx_ = std::make_unique<Context>(device);
-  batch_ = std::make_unique<DeviceBatch>(device, B, T);
-  host_ = std::make_unique<train::HostBatch>(device, B, T, true);
+  const auto options = train::trainer_options(config_, world_.local_rank(), false);
+  ctx_ = std::make_unique<Context>(options.device);
+  batch_ = std::make_unique<DeviceBatch>(options.device, config_, options.compute);
+  host_ = std::make_unique<train::HostBatch>(options.device, batch_->views());
   const auto microbatches = static_cast<int>(config_.microbatches());
-  feed_ = std::make_unique<train::BatchFeed>(
-      *ctx_, batch_->views(), static_cast<std::size_t>(3 * microbatches), microbatches);
+  feed_ = train::make_feed(*ctx_, batch_->views(),
+                           {static_cast<std::size_t>(3 * microbatches), microbatches});
 }
 
 void DataBench::load_directly(std::int64_t step, int microbatch, bool with_sort_index) {
@@ -112,23 +131,26 @@ DataBenchRow DataBench::measure(const std::string& name, const LoadOne& load) {
   DataBenchRow row;
   row.name = name;
   row.step_seconds = of_all_ranks(*middle);
-  const auto tokens = static_cast<double>(rank_samples() * samples_->length());
-  for (const double each : row.step_seconds) row.rank_tokens_per_second.push_back(tokens / each);
+  const auto targets = static_cast<double>(rank_samples() * data_.train_samples->targets());
+  for (const double each : row.step_seconds) row.rank_targets_per_second.push_back(targets / each);
   return row;
 }
 
 DataBenchResult DataBench::run() {
   DataBenchResult result;
   result.source = data_.train->description();
+  result.of_images = config_.model.is_of_images();
   const auto samples = static_cast<double>(rank_samples());
-  result.rank_tokens = samples * static_cast<double>(samples_->length());
-  result.rank_bytes = 12 * result.rank_tokens + 8 * samples;
+  result.rank_targets = samples * static_cast<double>(data_.train_samples->targets());
+  result.rank_bytes = batch_->bytes() * static_cast<double>(config_.microbatches());
   result.rows.push_back(measure("read", [this](std::int64_t step, int microbatch) {
     load_directly(step, microbatch, false);
   }));
-  result.rows.push_back(measure("read and sort", [this](std::int64_t step, int microbatch) {
-    load_directly(step, microbatch, true);
-  }));
+  if (!result.of_images) {
+    result.rows.push_back(measure("read and sort", [this](std::int64_t step, int microbatch) {
+      load_directly(step, microbatch, true);
+    }));
+  }
   result.rows.push_back(measure("prefetch", [this](std::int64_t step, int microbatch) {
     feed_->load(*ctx_, *loader_, step, microbatch, batch_->views());
   }));
@@ -138,14 +160,14 @@ DataBenchResult DataBench::run() {
     counted += static_cast<double>(loader_->counted_tokens(step));
   }
   result.counted =
-      counted / (steps_ * result.rank_tokens * static_cast<double>(config_.parallel.data));
+      counted / (steps_ * result.rank_targets * static_cast<double>(config_.parallel.data));
   return result;
 }
 
 }  // namespace
 
-double DataBenchRow::tokens_per_second() const {
-  return std::accumulate(rank_tokens_per_second.begin(), rank_tokens_per_second.end(), 0.0);
+double DataBenchRow::targets_per_second() const {
+  return std::accumulate(rank_targets_per_second.begin(), rank_targets_per_second.end(), 0.0);
 }
 
 DataBenchResult run_data_bench(comm::World& world, const train::Config& config, int warmup,

@@ -39,12 +39,9 @@ BenchRig::BenchRig(comm::World& world, train::Config config, const BenchOptions&
     trainer_ =
         plan::make_trainer(config_, *mesh_, trainer_options_, plan_.memory, options.is_legal);
     trainer_->initialize();
-    tokens_ = io::open_tokens({"synthetic"}, config_.data.dtype, config_.model.vocabulary,
-                              config_.run.seed);
-    samples_ = std::make_unique<io::Samples>(*tokens_, io::Sampling::blocks, trainer_->sequence(),
-                                             config_.run.seed);
-    loader_ = std::make_unique<io::Loader>(*samples_, config_.train.global_batch, mesh_->at().data,
-                                           config_.parallel.data);
+    data_ = train::generated_data(config_, trainer_->sequence());
+    loader_ = std::make_unique<io::Loader>(*data_.train_samples, config_.train.global_batch,
+                                           mesh_->at().data, config_.parallel.data);
     trainer_->fill_slots(*loader_, 1);
   });
 }

@@ -7,6 +7,7 @@
 #include "hyperslab/bench/bench.hpp"
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/plan/plan.hpp"
+#include "hyperslab/train/deck_data.hpp"
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::bench {
@@ -38,8 +39,7 @@ class BenchRig {
   std::unique_ptr<mesh::Mesh> mesh_;
   plan::Plan plan_;
   std::size_t bytes_before_ = 0;
-  std::unique_ptr<io::TokenSource> tokens_;
-  std::unique_ptr<io::Samples> samples_;
+  train::DeckData data_;
   std::unique_ptr<io::Loader> loader_;
   std::unique_ptr<train::Trainer> trainer_;
   bool has_timeline_ = false;

@@ -14,21 +14,35 @@
 namespace hyperslab::cli {
 namespace {
 
+/// What is counted: its name and how many make one of a table.
+struct Unit {
+  const char* plural;
+  const char* one;
+  const char* of_table;
+  double scale;
+};
+
+Unit unit_of(const bench::DataBenchResult& result) {
+  if (result.of_images) return {"images", "image", "images/s", 1};
+  return {"tokens", "token", "Mtokens/s", 1e-6};
+}
+
 void print(const bench::DataBenchResult& result, std::size_t ranks) {
-  const double bytes = result.rank_bytes / result.rank_tokens;  // of a token
-  fmt::print("tokens           {}\n", result.source);
-  fmt::print("step             {:.0f} tokens a rank, {:.1f} % of the targets count\n",
-             result.rank_tokens, 100.0 * result.counted);
+  const Unit unit = unit_of(result);
+  const double bytes = result.rank_bytes / result.rank_targets;
+  fmt::print("{:<16} {}\n", unit.plural, result.source);
+  fmt::print("step             {:.0f} {} a rank, {:.1f} % of the targets count\n",
+             result.rank_targets, unit.plural, 100.0 * result.counted);
   fmt::print("\n{:<14} {:>14} {:>14} {:>18} {:>18} {:>14}\n", "median step", "slowest ms",
-             "Mtokens/s", "slowest rank", "fastest rank", "MB/s");
+             unit.of_table, "slowest rank", "fastest rank", "MB/s");
   for (const bench::DataBenchRow& row : result.rows) {
-    const auto [slowest, fastest] = std::ranges::minmax(row.rank_tokens_per_second);
+    const auto [slowest, fastest] = std::ranges::minmax(row.rank_targets_per_second);
     fmt::print("{:<14} {:>14.3f} {:>14.1f} {:>18.1f} {:>18.1f} {:>14.1f}\n", row.name,
-               1e3 * std::ranges::max(row.step_seconds), 1e-6 * row.tokens_per_second(),
-               1e-6 * slowest, 1e-6 * fastest, 1e-6 * bytes * row.tokens_per_second());
+               1e3 * std::ranges::max(row.step_seconds), unit.scale * row.targets_per_second(),
+               unit.scale * slowest, unit.scale * fastest, 1e-6 * bytes * row.targets_per_second());
   }
-  fmt::print("\n{} rank(s) together; bytes are {:.1f} a token as a stage takes them\n", ranks,
-             bytes);
+  fmt::print("\n{} rank(s) together; bytes are {:.1f} {} {} as a stage takes them\n", ranks, bytes,
+             result.of_images ? "an" : "a", unit.one);
 }
 
 nlohmann::ordered_json to_json(const bench::DataBenchResult& result, const std::string& deck,
@@ -39,13 +53,14 @@ nlohmann::ordered_json to_json(const bench::DataBenchResult& result, const std::
   out["ranks"] = ranks;
   out["commit"] = commit();
   out["source"] = result.source;
-  out["rank_tokens"] = result.rank_tokens;
+  const std::string plural = unit_of(result).plural;
+  out["rank_" + plural] = result.rank_targets;
   out["rank_bytes"] = result.rank_bytes;
   out["counted_share"] = result.counted;
   for (const bench::DataBenchRow& row : result.rows) {
-    out["rows"][row.name] = {{"tokens_per_second", row.tokens_per_second()},
+    out["rows"][row.name] = {{plural + "_per_second", row.targets_per_second()},
                              {"step_seconds", row.step_seconds},
-                             {"rank_tokens_per_second", row.rank_tokens_per_second}};
+                             {"rank_" + plural + "_per_second", row.rank_targets_per_second}};
   }
   return out;
 }

@@ -29,6 +29,8 @@ const std::vector<Command>& commands() {
       {"generate", "continue a text", run_generate, generate_arguments},
       {"bench", "time forward, forward-backward or whole steps", run_bench, bench_arguments},
       {"tokenize", "turn text files into token files", run_tokenize, tokenize_arguments},
+      {"pack-images", "turn image folders into shards with an index", run_pack_images,
+       pack_images_arguments},
       {"checkpoint", "look at, verify, export and import checkpoints", run_checkpoint,
        checkpoint_arguments},
       {"parity", "train under two layouts and compare them tensor by tensor", run_parity,

@@ -32,6 +32,7 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
 ExitCode run_generate(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_tokenize(comm::World& world, const std::vector<std::string>& arguments);
+ExitCode run_pack_images(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_checkpoint(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_parity(comm::World& world, const std::vector<std::string>& arguments);
 ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments);
@@ -42,6 +43,7 @@ ExitCode run_trace(comm::World& world, const std::vector<std::string>& arguments
 [[nodiscard]] Arguments generate_arguments();
 [[nodiscard]] Arguments bench_arguments();
 [[nodiscard]] Arguments tokenize_arguments();
+[[nodiscard]] Arguments pack_images_arguments();
 [[nodiscard]] Arguments checkpoint_arguments();
 [[nodiscard]] Arguments parity_arguments();
 [[nodiscard]] Arguments plan_arguments();

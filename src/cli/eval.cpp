@@ -28,18 +28,24 @@ TextFigures text_figures(const train::Evaluation& evaluation,
   return {evaluation.bits_per_byte(*text), evaluation.word_perplexity(*text)};
 }
 
+/// The figures that have a meaning for text alone.
+void add_text(nlohmann::ordered_json& line, const train::Evaluation& evaluation,
+              const std::optional<train::TextAmount>& text, bool words) {
+  const TextFigures figures = text_figures(evaluation, text);
+  line["perplexity"] = evaluation.perplexity();
+  line["bits_per_byte"] = figures.bits_per_byte;  // null if it is no number
+  if (words) line["word_perplexity"] = figures.word_perplexity;
+  line["token_accuracy"] = evaluation.accuracy();
+}
+
 nlohmann::ordered_json to_json(const eval::Result& result, std::int64_t stride,
                                const std::optional<train::TextAmount>& text, bool words) {
   const train::Evaluation& evaluation = result.evaluation;
-  const TextFigures figures = text_figures(evaluation, text);
   nlohmann::ordered_json line;
   line["checkpoint"] = result.checkpoint;
   line["step"] = result.step;
   line["loss"] = evaluation.loss();
-  line["perplexity"] = evaluation.perplexity();
-  line["bits_per_byte"] = figures.bits_per_byte;  // null if it is no number
-  if (words) line["word_perplexity"] = figures.word_perplexity;
-  line["token_accuracy"] = evaluation.token_accuracy();
+  add_text(line, evaluation, text, words);
   line["tokens"] = evaluation.tokens;
   line["loss_sum"] = evaluation.loss_sum;
   line["stride"] = stride;
@@ -49,6 +55,19 @@ nlohmann::ordered_json to_json(const eval::Result& result, std::int64_t stride,
   if (text && words) line["words"] = text->words;
   if (text && words) line["line_ends"] = text->line_ends;
   return line;
+}
+
+nlohmann::ordered_json images_json(const eval::Result& result) {
+  const train::Evaluation& evaluation = result.evaluation;
+  return {{"checkpoint", result.checkpoint},
+          {"step", result.step},
+          {"loss", evaluation.loss()},
+          {"top1", evaluation.accuracy()},
+          {"top5", evaluation.accuracy5()},
+          {"images", evaluation.tokens},
+          {"loss_sum", evaluation.loss_sum},
+          {"seconds", result.seconds},
+          {"images_per_second", evaluation.tokens / result.seconds}};
 }
 
 std::string number_or_dash(double value) {
@@ -62,7 +81,7 @@ void print_row(const eval::Result& result, const std::optional<train::TextAmount
   fmt::print("{:>8} {:>10.6f} {:>12.4f} {:>10} ", result.step, evaluation.loss(),
              evaluation.perplexity(), number_or_dash(figures.bits_per_byte));
   if (words) fmt::print("{:>15} ", number_or_dash(figures.word_perplexity));
-  fmt::print("{:>13.2f} % {:>12.0f}  {}\n", 100.0 * evaluation.token_accuracy(), evaluation.tokens,
+  fmt::print("{:>13.2f} % {:>12.0f}  {}\n", 100.0 * evaluation.accuracy(), evaluation.tokens,
              result.checkpoint);
 }
 
@@ -70,6 +89,17 @@ void print_header(bool words) {
   fmt::print("{:>8} {:>10} {:>12} {:>10} ", "step", "loss", "perplexity", "bits/byte");
   if (words) fmt::print("{:>15} ", "word perplexity");
   fmt::print("{:>15} {:>12}  {}\n", "token accuracy", "tokens", "checkpoint");
+}
+
+void print_images(const eval::Result& result, bool with_header) {
+  const train::Evaluation& evaluation = result.evaluation;
+  if (with_header) {
+    fmt::print("{:>8} {:>10} {:>9} {:>9} {:>10}  {}\n", "step", "loss", "top-1", "top-5", "images",
+               "checkpoint");
+  }
+  fmt::print("{:>8} {:>10.6f} {:>7.2f} % {:>7.2f} % {:>10.0f}  {}\n", result.step,
+             evaluation.loss(), 100.0 * evaluation.accuracy(), 100.0 * evaluation.accuracy5(),
+             evaluation.tokens, result.checkpoint);
 }
 
 void add_options(Arguments& args) {
@@ -113,6 +143,17 @@ std::int64_t check_options(const Arguments& args, const train::Config& config) {
   return stride;
 }
 
+struct Printing {
+  bool images = false;
+  bool words = false;
+  bool with_header = false;
+};
+void print(const eval::Result& result, const std::optional<train::TextAmount>& text, Printing how) {
+  if (how.images) return print_images(result, how.with_header);
+  if (how.with_header) print_header(how.words);
+  print_row(result, text, how.words);
+}
+
 /// The same on all ranks.
 void require_finite(const eval::Result& result) {
   const double loss = result.evaluation.loss();
@@ -140,7 +181,7 @@ Arguments eval_arguments() {
       "usage: [mpirun -np N] hyperslab eval [DECK] --checkpoint DIR... [--data FILE...] [--set "
       "k=v]... prints loss (nats a token), perplexity, bits per byte and token accuracy of FILEs, "
       "else of the deck's validation files, and which files those were, the same numbers on every "
-      "layout. Without DECK it is "
+      "layout; of images loss, top-1 and top-5. Without DECK it is "
       "the one that the first checkpoint holds, on as many data ranks as were started. Bytes are "
       "those of the counted tokens in data.vocabulary; end of text and other special tokens have "
       "none. train.validate_batches limits the text to so many batches of train.global_batch "
@@ -162,21 +203,21 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
   eval::Evaluator evaluator(world, deck, stride);
   const std::vector<std::string> files =
       world.rank() == 0 ? evaluator.files() : std::vector<std::string>();
-  if (!evaluator.text() && world.rank() == 0) {
+  const bool images = config.model.is_of_images();
+  if (!evaluator.text() && !images && world.rank() == 0) {
     log::info("no bits per byte: the deck has no data.vocabulary that tells the bytes of a token");
   }
   std::vector<eval::Result> results;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const std::string& checkpoint : source.checkpoints) {
     const eval::Result& result = results.emplace_back(evaluator.measure(checkpoint));
-    all.push_back(
-        to_json(result, stride > 0 ? stride : config.model.context, evaluator.text(), words));
+    all.push_back(images ? images_json(result)
+                         : to_json(result, stride > 0 ? stride : config.model.context,
+                                   evaluator.text(), words));
     all.back()["files"] = files;
     all.back()["ranks"] = world.size();
     all.back().update(storage_json(config, result.footprint));
-    if (world.rank() != 0) continue;
-    if (all.size() == 1) print_header(words);
-    print_row(result, evaluator.text(), words);
+    if (world.rank() == 0) print(result, evaluator.text(), {images, words, all.size() == 1});
   }
   if (world.rank() == 0) fmt::print("measured on {}\n", evaluator.description());
   if (args.has("json")) write_json(world, args.get<std::string>("json"), all);

@@ -98,21 +98,23 @@ void use_device(int index) {
   check(cudaSetDevice(index), "cudaSetDevice");
 }
 
-std::string device_name() {
-  if (device_count() == 0) return {};
+int current_device() {
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
+
+std::string device_name() {
+  if (device_count() == 0) return {};
   cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  check(cudaGetDeviceProperties(&properties, current_device()), "cudaGetDeviceProperties");
   return properties.name;
 }
 
 std::string device_bus_id() {
   if (device_count() == 0) return {};
-  int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
   std::array<char, 32> text{};
-  check(cudaDeviceGetPCIBusId(text.data(), text.size(), device), "cudaDeviceGetPCIBusId");
+  check(cudaDeviceGetPCIBusId(text.data(), text.size(), current_device()), "cudaDeviceGetPCIBusId");
   return text.data();
 }
 

@@ -50,6 +50,7 @@ void launch_graph(void* graph, CUstream_st* stream);
 
 [[nodiscard]] int device_count() noexcept;
 void use_device(int index);
+[[nodiscard]] int current_device();
 [[nodiscard]] std::string device_name();
 [[nodiscard]] std::string device_bus_id();
 

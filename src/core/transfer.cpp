@@ -55,6 +55,11 @@ void use_cuda_device(int index) {
                                     "-DHYPERSLAB_CUDA=ON or set run.device: cpu");
 }
 
+int current_cuda_device() {
+  if constexpr (kHasCuda) return cuda_runtime::current_device();
+  return 0;
+}
+
 std::string device_name() {
   if constexpr (kHasCuda) return cuda_runtime::device_name();
   return {};

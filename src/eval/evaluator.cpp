@@ -8,7 +8,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/initial.hpp"
-#include "hyperslab/train/same_tokens.hpp"
+#include "hyperslab/train/same_data.hpp"
 #include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::eval {
@@ -29,15 +29,18 @@ Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
       validation_batch_(deck.validation_batch),
       is_legal_(std::move(deck.is_legal)) {
   comm::agree(world_, [&] {
-    open_tokens();
+    open_data();
     make_samples(stride);
     if (!config_.data.vocabulary.empty()) {
       tokenizer_ = io::open_tokenizer(config_.data.vocabulary);
       io::require_fits_model(*tokenizer_, config_.data.vocabulary, config_.model.vocabulary);
     }
   });
-  train::require_same_tokens(world_, {{"the evaluated tokens", tokens_.get()}});
-  if (tokenizer_) text_ = train::count_text(*samples_, count_, *tokenizer_, world_);
+  train::require_same_data(world_, {{"the evaluated data", data_.validation.get()}});
+  const auto* samples = dynamic_cast<const io::TokenSamples*>(data_.validation_samples.get());
+  if (tokenizer_ && samples != nullptr) {
+    text_ = train::count_text(*samples, count_, *tokenizer_, world_);
+  }
   comm::agree(world_,
               [&] { options_ = train::trainer_options(config_, world_.local_rank(), false); });
   options_.activity = &world_.activity();
@@ -57,11 +60,11 @@ Result Evaluator::measure(const std::string& checkpoint) {
   });
   trainer_->share_values();
   const auto start = std::chrono::steady_clock::now();
-  result.evaluation = trainer_->evaluate(*samples_, count_, world_);
+  result.evaluation = trainer_->evaluate(*data_.validation_samples, count_, world_);
   result.seconds = slowest_seconds_since(world_, start);
   result.footprint = train::footprint(world_, *trainer_);
   if (result.evaluation.tokens == 0) {
-    throw Error(ExitCode::data, tokens_->description() +
+    throw Error(ExitCode::data, description() +
                                     ": no evaluated token counts as a target; see "
                                     "data.ignore_token and data.loss_mask")
         .on_all_ranks();
@@ -82,17 +85,16 @@ void Evaluator::make_trainer(const std::string& checkpoint) {
 
 std::vector<std::string> Evaluator::files() const {
   std::vector<std::string> paths;
-  for (const io::TokenFileSummary& file : tokens_->files()) paths.push_back(file.path);
+  for (const io::TokenFileSummary& file : data_.validation->files()) paths.push_back(file.path);
   if (paths.empty()) paths.emplace_back("synthetic");
   return paths;
 }
 
-void Evaluator::open_tokens() {
-  io::DataTokens data = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed,
-                                      io::DataPart::validation);
-  tokens_ = std::move(data.validation);
-  const bool generated = tokens_->description().starts_with("synthetic");
-  if (generated && config_.train.validate_batches == 0) {
+void Evaluator::open_data() {
+  data_ = train::open_data(config_, io::DataPart::validation);
+  const bool generated = description().starts_with("synthetic");
+  const auto* tokens = dynamic_cast<const io::TokenSource*>(data_.validation.get());
+  if (generated && tokens != nullptr && config_.train.validate_batches == 0) {
     throw Error(ExitCode::usage, "eval of synthetic tokens has no end: set train.validate_batches");
   }
 }
@@ -101,17 +103,18 @@ void Evaluator::open_tokens() {
 /// that makes no whole sample.
 void Evaluator::make_samples(std::int64_t stride) {
   const Dim T = config_.model.context;
-  const std::int32_t ignored = config_.data.ignore_token;
-  samples_ = std::make_unique<io::Samples>(*tokens_, io::Sampling::blocks, T, config_.run.seed,
-                                           false, ignored);
+  const std::int64_t available = data_.validation_samples->size();
   train::Config counted = config_;
   counted.train.global_batch = validation_batch_;
-  count_ = train::validation_samples(counted, samples_->size());
+  count_ = train::validation_samples(counted, available);
   if (stride == 0) return;
-  const std::int64_t targets = count_ < samples_->size() ? count_ * T : tokens_->size() - 1;
-  samples_ =
-      std::make_unique<io::Samples>(io::Samples::strided(*tokens_, T, stride, targets, ignored));
-  count_ = samples_->size();
+  const auto* tokens = dynamic_cast<const io::TokenSource*>(data_.validation.get());
+  if (tokens == nullptr)
+    throw Error(ExitCode::usage, "--stride is for text: images do not overlap");
+  const std::int64_t targets = count_ < available ? count_ * T : tokens->size() - 1;
+  data_.validation_samples = std::make_unique<io::TokenSamples>(
+      io::TokenSamples::strided(*tokens, T, stride, targets, config_.data.ignore_token));
+  count_ = data_.validation_samples->size();
 }
 
 }  // namespace hyperslab::eval

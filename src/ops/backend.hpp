@@ -11,6 +11,7 @@
 #include "hyperslab/ops/dropout.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/embedding.hpp"
+#include "hyperslab/ops/image.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/ops/norm.hpp"
@@ -63,6 +64,7 @@ decltype(ops::embedding_forward) embedding_forward;
 decltype(ops::embedding_backward) embedding_backward;
 decltype(ops::position_backward) position_backward;
 decltype(ops::sinusoidal_table) sinusoidal_table;
+decltype(ops::augment_images) augment_images;
 decltype(ops::softmax_cross_entropy) softmax_cross_entropy;
 decltype(ops::softmax_statistics) softmax_statistics;
 decltype(ops::vocabulary_cross_entropy) vocabulary_cross_entropy;
@@ -127,6 +129,7 @@ decltype(ops::embedding_forward) embedding_forward;
 decltype(ops::embedding_backward) embedding_backward;
 decltype(ops::position_backward) position_backward;
 decltype(ops::sinusoidal_table) sinusoidal_table;
+decltype(ops::augment_images) augment_images;
 decltype(ops::softmax_cross_entropy) softmax_cross_entropy;
 decltype(ops::softmax_statistics) softmax_statistics;
 decltype(ops::vocabulary_cross_entropy) vocabulary_cross_entropy;

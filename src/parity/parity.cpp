@@ -13,6 +13,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/optim/schedule.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
+#include "hyperslab/train/deck_data.hpp"
 #include "hyperslab/train/initial.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
@@ -92,14 +93,11 @@ class Tracer {
     comm::agree(world_, [&] {
       options = train::trainer_options(config_, world_.local_rank(), true);
       options.activity = &world_.activity();
-      tokens_ = io::open_data(config_.data, config_.model.vocabulary, config_.run.seed).train;
-      samples_ =
-          std::make_unique<io::Samples>(*tokens_, config_.data.sampling, config_.model.context,
-                                        config_.run.seed, true, config_.data.ignore_token);
+      data_ = train::open_data(config_);
     });
     mesh_ = train::make_mesh(world_, config_, options.device);
     comm::agree(world_, [&] {
-      loader_ = std::make_unique<io::Loader>(*samples_, config_.train.global_batch,
+      loader_ = std::make_unique<io::Loader>(*data_.train_samples, config_.train.global_batch,
                                              mesh_->at().data, config_.parallel.data);
       const model::MemoryPlan memory = plan::make_plan(config_, options, world_.rank()).memory;
       trainer_ = plan::make_trainer(config_, *mesh_, options, memory, is_legal);
@@ -109,7 +107,7 @@ class Tracer {
   }
 
   LayoutTrace run(std::int64_t steps) {
-    const std::int64_t total = train::total_steps(config_, samples_->size());
+    const std::int64_t total = train::total_steps(config_, data_.train_samples->size());
     LayoutTrace trace;
     for (std::int64_t step = 1; step <= steps; ++step) {
       train::Trainer::StepArgs args;
@@ -132,8 +130,7 @@ class Tracer {
  private:
   comm::World& world_;
   train::Config config_;
-  std::unique_ptr<io::TokenSource> tokens_;
-  std::unique_ptr<io::Samples> samples_;
+  train::DeckData data_;
   std::unique_ptr<io::Loader> loader_;
   std::unique_ptr<mesh::Mesh> mesh_;
   std::unique_ptr<train::Trainer> trainer_;

@@ -57,8 +57,8 @@ Calibration::Calibration(comm::World& world, const train::Config& config,
                          const plan::IsLegal& is_legal) {
   const io::DataTokens data =
       io::open_data(config.data, config.model.vocabulary, config.run.seed, io::DataPart::both);
-  const io::Samples all(*data.train, config.data.sampling, config.model.context, config.run.seed,
-                        false, config.data.ignore_token);
+  const io::TokenSamples all(*data.train, config.data.sampling, config.model.context,
+                             config.run.seed, false, config.data.ignore_token);
   if (all.size() < samples) {
     throw Error(ExitCode::data, data.train->description() + ": it holds " +
                                     std::to_string(all.size()) + " samples, fewer than the " +

@@ -11,6 +11,7 @@
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/version.hpp"
+#include "hyperslab/train/deck_data.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "snapshot_room.hpp"
 
@@ -96,9 +97,9 @@ io::CheckpointMeta CheckpointPolicy::meta_of(std::int64_t step) const {
   meta.samples_seen = step * config.train.global_batch;
   meta.tokens_seen = meta.samples_seen * config.model.context;
   meta.wall_seconds = parts_.records.wall_seconds();
-  meta.data_fingerprint = parts_.data.train_tokens().fingerprint();
+  meta.data_fingerprint = parts_.data.train_source().fingerprint();
   meta.model = model::identity(config.model);
-  meta.order = parts_.data.sample_order();
+  meta.order = train::sample_order(parts_.start.config);
   meta.layout = mesh::describe(config.parallel);
   meta.deck = parts_.start.options.deck_yaml;
   meta.version = version() + " (" + commit() + ")";

@@ -41,6 +41,17 @@ int terminal_columns() {
   return known ? size.ws_col : 80;
 }
 
+std::string meaning_text(const io::LossMeaning& meaning) {
+  if (const auto* images = std::get_if<io::ImageMetrics>(&meaning)) {
+    return fmt::format("top-1 {:.2f} %  top-5 {:.2f} %", 100.0 * images->top1,
+                       100.0 * images->top5);
+  }
+  const auto& text = std::get<io::TextMetrics>(meaning);
+  return fmt::format(
+      "perplexity {:.3f}  token accuracy {:.2f} %{}", text.perplexity, 100.0 * text.token_accuracy,
+      text.bits_per_byte ? fmt::format("  bits per byte {:.4f}", *text.bits_per_byte) : "");
+}
+
 }  // namespace
 
 std::string duration(double seconds) {
@@ -58,11 +69,12 @@ Progress::Progress(bool enabled, std::int64_t total_steps, std::int64_t log_ever
 
 std::string Progress::text(const io::MetricsLine& line) const {
   const double left = mean_step_seconds_ * static_cast<double>(total_steps_ - line.step);
+  const bool images = line.images_per_second > 0;
   return fmt::format(
-      "step {}/{}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  utilization {:.1f} % "
-      " "
-      "{} left",
-      line.step, total_steps_, line.loss, line.grad_norm, line.lr, line.tokens_per_second,
+      "step {}/{}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:.0f} {}/s  utilization {:.1f} %  {} "
+      "left",
+      line.step, total_steps_, line.loss, line.grad_norm, line.lr,
+      images ? line.images_per_second : line.tokens_per_second, images ? "images" : "tokens",
       100.0 * line.mfu, duration(left));
 }
 
@@ -79,13 +91,8 @@ void Progress::show(const io::MetricsLine& line) {
   }
   if (line.validation) {
     finish_line();
-    const std::optional<double>& bits = line.validation->bits_per_byte;
-    log::info(
-        fmt::format("step {}/{}  validation loss {:.4f}  perplexity {:.3f}  token accuracy "
-                    "{:.2f} %{}",
-                    line.step, total_steps_, line.validation->loss, line.validation->perplexity,
-                    100.0 * line.validation->token_accuracy,
-                    bits ? fmt::format("  bits per byte {:.4f}", *bits) : ""));
+    log::info(fmt::format("step {}/{}  validation loss {:.4f}  {}", line.step, total_steps_,
+                          line.validation->loss, meaning_text(line.validation->meaning)));
   }
 }
 

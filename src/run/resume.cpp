@@ -14,6 +14,7 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/run/deck_changes.hpp"
 #include "hyperslab/run/run_lock.hpp"
+#include "hyperslab/train/deck_data.hpp"
 #include "hyperslab/train/initial.hpp"
 #include "hyperslab/train/setup.hpp"
 
@@ -84,12 +85,12 @@ void Resuming::bring_from_memory() const {
 
 void Resuming::check_resumable(const io::CheckpointMeta& meta) const {
   if (meta.samples_seen == 0) return;  // an import: nothing was trained on yet
-  if (meta.order != data_.sample_order()) {
+  if (meta.order != train::sample_order(start_.config)) {
     throw Error(
         ExitCode::checkpoint,
         fmt::format("{}: the order of samples changed since step {} ({}): found in the deck "
                     "{}; set run.seed, data.sampling and model.context as they were",
-                    start_.checkpoints, meta.step, meta.order, data_.sample_order()));
+                    start_.checkpoints, meta.step, meta.order, train::sample_order(start_.config)));
   }
   const std::int64_t expected = meta.step * start_.config.train.global_batch;
   if (meta.samples_seen != expected) {
@@ -99,12 +100,12 @@ void Resuming::check_resumable(const io::CheckpointMeta& meta) const {
                             start_.checkpoints, meta.step, meta.samples_seen,
                             start_.config.train.global_batch, expected));
   }
-  if (meta.data_fingerprint != data_.train_tokens().fingerprint()) {
+  if (meta.data_fingerprint != data_.train_source().fingerprint()) {
     throw Error(ExitCode::checkpoint,
                 fmt::format("{}: the training data changed since step {} (fingerprint {:016x}, now "
                             "{:016x}); resume with the same files in the same order",
                             start_.checkpoints, meta.step, meta.data_fingerprint,
-                            data_.train_tokens().fingerprint()));
+                            data_.train_source().fingerprint()));
   }
 }
 

@@ -9,7 +9,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
-#include "hyperslab/train/same_tokens.hpp"
+#include "hyperslab/train/same_data.hpp"
 #include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::run {
@@ -21,38 +21,27 @@ constexpr int kMostWithoutTargets = 10;  // steps in a row
 }  // namespace
 
 RunData::RunData(const Start& start) : start_(start) {
-  comm::agree(start_.world, [&] { open_tokens(); });
-  train::require_same_tokens(start_.world, {{"data.train", train_tokens_.get()},
-                                            {"data.validation", validation_tokens_.get()}});
+  comm::agree(start_.world, [&] { open(); });
+  train::require_same_data(start_.world, {{"data.train", data_.train.get()},
+                                          {"data.validation", data_.validation.get()}});
   report_amount();
   open_vocabulary();
 }
 
-void RunData::open_tokens() {
-  const Pause pause(start_.world.activity(), "reading token files");
+void RunData::open() {
+  const Pause pause(start_.world.activity(), "reading the training data");
   fault::reach("start.data");
   const train::Config& config = start_.config;
-  const io::DataConfig& data = config.data;
-  const Dim T = config.model.context;
-  const std::uint64_t seed = config.run.seed;
-  io::DataTokens tokens = io::open_data(data, config.model.vocabulary, seed);
-  train_tokens_ = std::move(tokens.train);
-  validation_tokens_ = std::move(tokens.validation);
-  (void)train_tokens_->fingerprint();  // of what the first step reads, not the first checkpoint
-  train_samples_ = std::make_unique<io::Samples>(*train_tokens_, data.sampling, T, seed, true,
-                                                 data.ignore_token);
-  last_step_ = train::total_steps(config, train_samples_->size());
+  data_ = train::open_data(config);
+  (void)data_.train->fingerprint();  // of what the first step reads, not the first checkpoint
+  last_step_ = train::total_steps(config, train_samples().size());
   if (config.schedule.warmup_steps > last_step_) {
     throw Error(
         ExitCode::usage,
         fmt::format("schedule.warmup_steps is {}, but the run has only {} steps ({} epochs of {} "
                     "samples); nearest: {}",
                     config.schedule.warmup_steps, last_step_, config.train.epochs,
-                    train_samples_->size(), last_step_));
-  }
-  if (validation_tokens_) {
-    validation_samples_ = std::make_unique<io::Samples>(*validation_tokens_, io::Sampling::blocks,
-                                                        T, seed, false, data.ignore_token);
+                    train_samples().size(), last_step_));
   }
 }
 
@@ -79,14 +68,13 @@ void RunData::open_vocabulary() {
 void RunData::report_amount() const {
   const train::TrainConfig& train = start_.config.train;
   if (!start_.is_first() || train.overfit_one_batch) return;
-  if (train_tokens_->description().starts_with("synthetic")) return;
-  const std::int64_t samples = train_samples_->size();
+  if (train_source().description().starts_with("synthetic")) return;
+  const std::int64_t samples = train_samples().size();
   const std::int64_t batch = train.global_batch;
   const double epochs =
       static_cast<double>(last_step_) * static_cast<double>(batch) / static_cast<double>(samples);
   const std::string amount = fmt::format(
-      "{} steps of {} samples are {:.3g} epochs of the {} training samples ({} tokens "
-      "each)",
+      "{} steps of {} samples are {:.3g} epochs of the {} training samples ({} tokens each)",
       last_step_, batch, epochs, samples, start_.config.model.context);
   if (samples < batch) {
     log::warn(amount +
@@ -100,27 +88,23 @@ void RunData::report_amount() const {
 }
 
 std::int64_t RunData::validation_count() const {
-  return train::validation_samples(start_.config, validation_samples_->size());
-}
-
-std::string RunData::sample_order() const {
-  return fmt::format("seed={} sampling={} context={}", start_.config.run.seed,
-                     io::name_of(start_.config.data.sampling), start_.config.model.context);
+  return train::validation_samples(start_.config, validation_samples()->size());
 }
 
 /// A run goes on without bits per byte, which only help to read the loss.
 void RunData::warn_of_missing_bytes(const Error& error) const {
   if (error.code() != ExitCode::data) throw error;
-  if (start_.is_first() && validation_samples_) {
+  if (start_.is_first() && validation_samples() != nullptr) {
     log::warn(std::string("validation without bits per byte: ") + error.what());
   }
 }
 
 std::optional<train::TextAmount> RunData::count_validation_text() const {
-  if (!validation_samples_ || !tokenizer_) return std::nullopt;
+  const auto* samples = dynamic_cast<const io::TokenSamples*>(validation_samples());
+  if (samples == nullptr || !tokenizer_) return std::nullopt;
   try {
     const train::TextAmount text =
-        train::count_text(*validation_samples_, validation_count(), *tokenizer_, start_.world);
+        train::count_text(*samples, validation_count(), *tokenizer_, start_.world);
     if (text.bytes > 0) return text;
   } catch (const Error& error) {
     warn_of_missing_bytes(error);
@@ -129,8 +113,8 @@ std::optional<train::TextAmount> RunData::count_validation_text() const {
 }
 
 void RunData::require_unchanged() const {
-  train_tokens_->require_unchanged();
-  if (validation_tokens_) validation_tokens_->require_unchanged();
+  data_.train->require_unchanged();
+  if (data_.validation) data_.validation->require_unchanged();
 }
 
 void TargetCheck::add(const ops::StepResult& result, bool warns) {

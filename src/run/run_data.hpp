@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokens and the vocabulary of a run.
+// The samples and the vocabulary of a run.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "hyperslab/io/dataset.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 #include "hyperslab/ops/step_state.hpp"
+#include "hyperslab/train/deck_data.hpp"
 #include "hyperslab/train/evaluation.hpp"
 #include "start.hpp"
 
@@ -18,18 +19,18 @@ namespace hyperslab::run {
 
 class RunData {
  public:
-  /// Opens the deck's token files, the same on all ranks, and its vocabulary; rank 0 logs how many
+  /// Opens the deck's files, the same on all ranks, and its vocabulary; rank 0 logs how many
   /// epochs the steps are. Collective over the world. Throws Error(data), Error(usage).
   explicit RunData(const Start& start);
 
-  [[nodiscard]] const io::TokenSource& train_tokens() const { return *train_tokens_; }
-  [[nodiscard]] const io::Samples& train_samples() const { return *train_samples_; }
+  [[nodiscard]] const io::DataSource& train_source() const { return *data_.train; }
+  [[nodiscard]] const io::Samples& train_samples() const { return *data_.train_samples; }
   [[nodiscard]] std::int64_t last_step() const { return last_step_; }  ///< of the run
-  /// Null if the deck names no validation tokens.
-  [[nodiscard]] const io::Samples* validation_samples() const { return validation_samples_.get(); }
+  /// Null if the deck names none.
+  [[nodiscard]] const io::Samples* validation_samples() const {
+    return data_.validation_samples.get();
+  }
   [[nodiscard]] std::int64_t validation_count() const;  ///< samples of one validation
-  /// What the order of samples depends on, one line.
-  [[nodiscard]] std::string sample_order() const;
   [[nodiscard]] bool has_tokenizer() const { return tokenizer_ != nullptr; }
   /// Of rank 0, for checkpoints.
   [[nodiscard]] const std::vector<io::VocabularyFile>& vocabulary_files() const {
@@ -37,20 +38,17 @@ class RunData {
   }
   /// How much text a validation is; absent if the vocabulary does not tell. Collective.
   [[nodiscard]] std::optional<train::TextAmount> count_validation_text() const;
-  /// Throws Error(data) if a token file was changed since it was opened.
+  /// Throws Error(data) if a file was changed since it was opened.
   void require_unchanged() const;
 
  private:
-  void open_tokens();
+  void open();
   void open_vocabulary();
   void report_amount() const;
   void warn_of_missing_bytes(const Error& error) const;
 
   const Start& start_;
-  std::unique_ptr<io::TokenSource> train_tokens_;
-  std::unique_ptr<io::TokenSource> validation_tokens_;
-  std::unique_ptr<io::Samples> train_samples_;
-  std::unique_ptr<io::Samples> validation_samples_;
+  train::DeckData data_;
   std::unique_ptr<io::Tokenizer> tokenizer_;  // absent if the deck names none that can be read
   std::vector<io::VocabularyFile> vocabulary_files_;
   std::int64_t last_step_ = 0;

@@ -102,7 +102,7 @@ void RunRecords::log_run() {
       "{}",
       config.run.name, 1e-6 * static_cast<double>(model::parameter_count(config.model)),
       mesh::describe(config.parallel), ranks, ranks == 1 ? "" : "s", setting_.device,
-      data_.train_tokens().description(),
+      data_.train_source().description(),
       static_cast<double>(trainer_.memory_plan().total()) / 1073741824.0, rate.describe(ranks)));
 }
 
@@ -199,8 +199,13 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds,
   line.tokens_per_second = static_cast<double>(tokens) / line.step_seconds;
   line.mfu = flops_causal_ / line.step_seconds / rate_;
   line.mfu_full = flops_full_ / line.step_seconds / rate_;
-  line.perplexity = std::exp(line.loss);
-  line.token_accuracy = result.correct / result.tokens;
+  if (config.model.is_of_images()) {
+    line.meaning =
+        io::ImageMetrics{result.correct / result.tokens, result.correct5 / result.tokens};
+    line.images_per_second = static_cast<double>(config.train.global_batch) / step_seconds;
+  } else {
+    line.meaning = io::TextMetrics{std::exp(line.loss), result.correct / result.tokens};
+  }
   line.wall_seconds =
       earlier_seconds_ + clock_.end(result.step, step_seconds, now_seconds()) - started_;
   line.skipped_steps = result.skipped_steps;
@@ -216,8 +221,14 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds,
 }
 
 void RunRecords::note_validation(const train::Evaluation& evaluation) {
-  validation_ = {evaluation.loss(), evaluation.perplexity(), evaluation.token_accuracy(), {}};
-  if (validation_text_) validation_->bits_per_byte = evaluation.bits_per_byte(*validation_text_);
+  if (start_.config.model.is_of_images()) {
+    validation_ = {evaluation.loss(),
+                   io::ImageMetrics{evaluation.accuracy(), evaluation.accuracy5()}};
+    return;
+  }
+  io::TextMetrics text = {evaluation.perplexity(), evaluation.accuracy()};
+  if (validation_text_) text.bits_per_byte = evaluation.bits_per_byte(*validation_text_);
+  validation_ = {evaluation.loss(), text};
 }
 
 void RunRecords::charge_checkpoint(double seconds) {

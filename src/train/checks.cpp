@@ -7,7 +7,7 @@
 
 #include "hyperslab/core/philox.hpp"
 #include "hyperslab/core/transfer.hpp"
-#include "hyperslab/train/slot_tokens.hpp"
+#include "hyperslab/train/slot_data.hpp"
 #include "hyperslab/train/trainer.hpp"
 #include "stage_worker.hpp"
 #include "step_records.hpp"
@@ -98,7 +98,7 @@ Trainer::BadNumbers Trainer::find_bad_numbers(const StepArgs& args, io::Loader& 
   StageWorker::PassArgs passes;
   passes.step_views = step_views();
   passes.step = args.step;
-  passes.tokens = LoadedTokens{loader};
+  passes.tokens = LoadedData{loader};
   passes.microbatches = program_.microbatches;
   passes.reduces = false;
   passes.eager = true;

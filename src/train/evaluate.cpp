@@ -39,7 +39,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
     }
     const std::int64_t chunk = first + mesh_.at().data;
     if (chunk >= chunks) break;  // in the last round, after which nothing is asked
-    passes.tokens = SampledTokens{samples, chunk, count};
+    passes.tokens = SampledData{samples, chunk, count, config_.parallel.data};
     ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
     worker_->begin(passes);
     evaluation_->run(*ctx_, *worker_);
@@ -52,9 +52,11 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
     mine.loss_sum += sums[ops::kSumLoss];
     mine.tokens += sums[ops::kSumTokens];
     mine.correct += sums[ops::kSumCorrect];
+    mine.correct5 += sums[ops::kSumCorrect5];
   }
   evaluation_->finish(*ctx_);
-  return {world.sum(mine.loss_sum), world.sum(mine.tokens), world.sum(mine.correct), mine.is_whole};
+  return {world.sum(mine.loss_sum), world.sum(mine.tokens), world.sum(mine.correct),
+          world.sum(mine.correct5), mine.is_whole};
 }
 
 }  // namespace hyperslab::train

@@ -7,29 +7,33 @@
 #include <algorithm>
 #include <utility>
 
+#include "batch_views.hpp"
 #include "hyperslab/core/fault.hpp"
+#include "hyperslab/core/round_up.hpp"
 
 namespace hyperslab::train {
 
-HostBatch::HostBatch(Device device, Dim B, Dim T, bool with_sort_index) {
-  const auto ids = static_cast<std::size_t>(B * T) * sizeof(std::int32_t);
-  const auto positions = static_cast<std::size_t>(B) * sizeof(std::int64_t);
-  memory_ = PinnedBuffer(device, positions + (with_sort_index ? 3 : 2) * ids);
-  auto* bytes = static_cast<std::byte*>(memory_.data());
-  // The widest elements first, so that all are aligned.
-  views_.sample_position = View(bytes, DType::i64, Device::cpu, {B});
-  views_.tokens = View(bytes + positions, DType::i32, Device::cpu, {B, T});
-  views_.targets = View(bytes + positions + ids, DType::i32, Device::cpu, {B, T});
-  if (with_sort_index) {
-    views_.token_sort_index = View(bytes + positions + 2 * ids, DType::i32, Device::cpu, {B * T});
+HostBatch::HostBatch(Device device, const Batch& like) {
+  constexpr std::size_t kAlignment = 64;
+  std::size_t bytes = 0;
+  for (const auto view : kBatchViews) {
+    if (like.*view) bytes += round_up((like.*view).bytes(), kAlignment);
+  }
+  memory_ = PinnedBuffer(device, bytes);
+  auto* at = static_cast<std::byte*>(memory_.data());
+  for (const auto view : kBatchViews) {
+    const View& shape = like.*view;
+    if (!shape) continue;
+    views_.*view = View(at, shape.dtype(), Device::cpu, shape.shape());
+    at += round_up(shape.bytes(), kAlignment);
   }
 }
 
-Prefetcher::Prefetcher(Device device, Dim B, Dim T, bool with_sort_index, int microbatches,
-                       std::size_t ahead, std::size_t held)
+Prefetcher::Prefetcher(Device device, const Batch& like, int microbatches, std::size_t ahead,
+                       std::size_t held)
     : microbatches_(microbatches), ahead_(ahead), held_(held) {
   ring_.reserve(ahead + held);
-  for (std::size_t i = 0; i < ahead + held; ++i) ring_.emplace_back(device, B, T, with_sort_index);
+  for (std::size_t i = 0; i < ahead + held; ++i) ring_.emplace_back(device, like);
   thread_ = std::thread([this] { run(); });
 }
 

@@ -16,22 +16,10 @@ Batch read_views(const Batch& all, const model::BatchReads& reads) {
   if (reads.targets) batch.targets = all.targets;
   if (reads.tokens) batch.token_sort_index = all.token_sort_index;
   if (reads.sample_position) batch.sample_position = all.sample_position;
+  if (reads.patches) batch.patches = all.patches;
+  if (reads.labels) batch.labels = all.labels;
+  if (reads.labels) batch.label_weights = all.label_weights;
   return batch;
-}
-
-/// Microbatch `chunk` of samples [0, count); positions beyond the end do not count.
-void fill(const Batch& batch, const io::Samples& samples, std::int64_t chunk, std::int64_t count) {
-  const auto [B, T] = batch.tokens.dims<2>("tokens");
-  for (Dim b = 0; b < B; ++b) {
-    const auto tokens = batch.tokens.slice(b, 1).span<std::int32_t>();
-    const auto targets = batch.targets.slice(b, 1).span<std::int32_t>();
-    if (chunk * B + b < count) {
-      samples.read(chunk * B + b, tokens, targets);
-    } else {
-      std::ranges::fill(tokens, 0);
-      std::ranges::fill(targets, ops::kIgnoredTarget);
-    }
-  }
 }
 
 UnitPass pass_of(nn::BackwardPart part) {
@@ -55,10 +43,12 @@ void StageWorker::load(model::SlotId id, int microbatch) {
   if (!reads.any()) return;
   const Scope phase(parts_.ctx.recorder(), Phase::data);
   const Batch destination = read_views(stage.batch(id), reads);
-  if (const auto* sampled = std::get_if<SampledTokens>(&args_.tokens)) {
-    fill(parts_.feed.next(), sampled->samples, sampled->chunk, sampled->count);
-    parts_.feed.upload(parts_.ctx, destination);
-  } else if (const auto* loaded = std::get_if<LoadedTokens>(&args_.tokens)) {
+  if (const auto* sampled = std::get_if<SampledData>(&args_.tokens)) {
+    const Dim B = stage.options().B;
+    parts_.feed.load(parts_.ctx,
+                     {sampled->samples, sampled->chunk * B, sampled->count, sampled->stride * B},
+                     destination);
+  } else if (const auto* loaded = std::get_if<LoadedData>(&args_.tokens)) {
     parts_.feed.load(parts_.ctx, loaded->loader, args_.step, microbatch, destination);
   }
 }

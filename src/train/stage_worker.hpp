@@ -12,7 +12,7 @@
 #include "hyperslab/sharding/strategy.hpp"
 #include "hyperslab/train/batch_feed.hpp"
 #include "hyperslab/train/memory_meter.hpp"
-#include "hyperslab/train/slot_tokens.hpp"
+#include "hyperslab/train/slot_data.hpp"
 #include "unit_scope.hpp"
 
 namespace hyperslab::train {
@@ -37,7 +37,7 @@ class StageWorker final : public pipeline::Worker {
     model::Mode mode = model::Mode::train;
     model::StepViews step_views;
     std::int64_t step = 0;
-    SlotTokens tokens;
+    SlotData tokens;
     int microbatches = 1;
     bool reduces = true;  ///< gradients are summed over ranks in these passes
     bool eager = false;   ///< no graph is captured or replayed

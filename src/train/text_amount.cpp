@@ -66,13 +66,13 @@ class TokenTexts {
 
 }  // namespace
 
-TextAmount count_text(const io::Samples& samples, std::int64_t count,
+TextAmount count_text(const io::TokenSamples& samples, std::int64_t count,
                       const io::Tokenizer& tokenizer, comm::World& world) {
   TextAmount mine;
   comm::agree(world, [&] {
     const Pause pause(world.activity(), "counting the validation text");  // the source may be large
     const TokenTexts texts(tokenizer);
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(samples.length()));
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(samples.targets()));
     std::vector<std::int32_t> targets(tokens.size());
     for (std::int64_t index = world.rank(); index < count; index += world.size()) {
       samples.read(index, tokens, targets);

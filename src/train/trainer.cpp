@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "batch_views.hpp"
 #include "group_meter.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/fault.hpp"
@@ -87,6 +88,13 @@ StepRecords::Counters reduction_counters(const mesh::Mesh& mesh) {
           tied == nullptr ? nullptr : tied->device_nanoseconds()};
 }
 
+/// Of a slot of every chunk, as no chunk need read all.
+Batch batch_like(const model::Stage& stage) {
+  Batch all;
+  for (int chunk = 0; chunk < stage.chunks(); ++chunk) add_missing(stage.batch({chunk, 0}), all);
+  return all;
+}
+
 model::Arenas arenas_of(const TrainerOptions& options, const model::MemoryPlan* plan) {
   if (plan == nullptr) return model::Arenas::measuring();
   return model::Arenas::real(options.device, *plan, options.canary);
@@ -147,8 +155,8 @@ void Trainer::set_up_worker() {
   // The host is at most two steps ahead of the device.
   const std::size_t depth = std::size_t{3} * static_cast<std::size_t>(program_.microbatches) *
                             static_cast<std::size_t>(stage_.chunks());
-  feed_ = std::make_unique<BatchFeed>(*ctx_, stage_.batch({}), depth, program_.microbatches,
-                                      stage_.reads(0, model::Mode::train).tokens);
+  feed_ = make_feed(*ctx_, batch_like(stage_),
+                    {depth, program_.microbatches, stage_.reads(0, model::Mode::train).tokens});
   worker_ = std::make_unique<StageWorker>(
       StageWorker::Parts{*ctx_, stage_, *feed_, memory_, timeline_, *strategy_, options_.graphs});
   comm::Communicator* group = &mesh_.pipeline_group();
@@ -221,15 +229,15 @@ void Trainer::initialize() {
 
 void Trainer::step(const StepArgs& args, io::Loader& loader) {
   begin(args, loader.counted_tokens(args.step));
-  train(args, LoadedTokens{loader});
+  train(args, LoadedData{loader});
 }
 
 void Trainer::step(const StepArgs& args) {
   begin(args, batch_tokens());
-  train(args, KeptTokens{});
+  train(args, KeptData{});
 }
 
-void Trainer::train(const StepArgs& args, const SlotTokens& tokens) {
+void Trainer::train(const StepArgs& args, const SlotData& tokens) {
   strategy_->begin_step();
   run_program(args, tokens, true);
   strategy_->finish(*ctx_);
@@ -261,7 +269,7 @@ void Trainer::round_from(std::int64_t step) {
   worker_->forget_graphs();
 }
 
-void Trainer::run_program(const StepArgs& args, const SlotTokens& tokens, bool reduces) {
+void Trainer::run_program(const StepArgs& args, const SlotData& tokens, bool reduces) {
   round_from(args.step);
   StageWorker::PassArgs passes;
   passes.mode = options_.training ? model::Mode::train : model::Mode::evaluate;
@@ -278,7 +286,7 @@ void Trainer::run_program(const StepArgs& args, const SlotTokens& tokens, bool r
 void Trainer::fill_slots(io::Loader& loader, std::int64_t step) {
   StageWorker::PassArgs passes;
   passes.step = step;
-  passes.tokens = LoadedTokens{loader};
+  passes.tokens = LoadedData{loader};
   worker_->begin(passes);
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
     const int slots = program_.slot_count(mesh_.at().pipeline, chunk);
@@ -375,7 +383,7 @@ void Trainer::update() {
 
 void Trainer::forward_backward(const StepArgs& args) {
   begin(args, batch_tokens());
-  run_program(args, KeptTokens{}, false);
+  run_program(args, KeptData{}, false);
   end();
 }
 

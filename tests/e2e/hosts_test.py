@@ -52,7 +52,7 @@ class Copies(support.Case):
 
         size = rf"{len(data)} bytes, {(len(data) - 1024) // 2} tokens, llm.c uint16, fingerprint [0-9a-f]{{16}}"
         self.assert_named(self.on_both("train"),
-                          rf"data.train: the ranks find different tokens: rank 0 on host {HOST}\S* has 'text.bin' \({size}\), "
+                          rf"data.train: the ranks find different data: rank 0 on host {HOST}\S* has 'text.bin' \({size}\), "
                           rf"rank 1 on host {HOST}\S* has 'text.bin' \({size}\); ranks that differ from rank 0: 1 \(host "
                           rf"{HOST}\S*\); give every host the same files")
 
@@ -61,7 +61,7 @@ class Copies(support.Case):
         support.write_tokens(self.other / "validation.bin", [*support.text().encode()] * 2)
 
         self.assert_named(self.on_both("train", settings=("data.validation=[validation.bin]",)),
-                          r"data.validation: the ranks find different tokens: .* has 'validation.bin' \(\d+ bytes")
+                          r"data.validation: the ranks find different data: .* has 'validation.bin' \(\d+ bytes")
 
     def test_other_numbers_of_files_are_named(self):
         (self.folder / "shards").mkdir()
@@ -82,7 +82,7 @@ class Copies(support.Case):
         support.write_tokens(self.other / "text.bin", [*support.text().encode(), 255])
 
         self.assert_named(self.on_both("eval", "--checkpoint", self.folder / "evaluated/checkpoints"),
-                          "the evaluated tokens: the ranks find different tokens: .*'text.bin'")
+                          "the evaluated data: the ranks find different data: .*'text.bin'")
 
 
 if __name__ == "__main__":

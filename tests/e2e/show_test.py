@@ -9,7 +9,7 @@ import subprocess
 
 import support
 
-COMMANDS = ("train", "eval", "generate", "bench", "tokenize", "checkpoint", "parity", "plan")
+COMMANDS = ("train", "eval", "generate", "bench", "tokenize", "pack-images", "checkpoint", "parity", "plan")
 COMPLETE = """source completion.sh
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hyperslab; printf '%s\\n' "${COMPREPLY[@]}"
 """

@@ -61,7 +61,7 @@ class ModelRun {
   train::Config config_;
   train::TrainerOptions options_;
   std::unique_ptr<io::TokenSource> tokens_;
-  io::Samples samples_;
+  io::TokenSamples samples_;
   io::Loader loader_;
   std::unique_ptr<mesh::Mesh> mesh_;
   plan::Plan plan_;

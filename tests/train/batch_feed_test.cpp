@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/train/batch_feed.hpp"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,13 +8,15 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/loss.hpp"
+#include "hyperslab/train/host_feed.hpp"
 #include "support/allocations.hpp"
 #include "support/tensors.hpp"
 
 namespace hyperslab::test {
 namespace {
 
-using train::BatchFeed;
+using train::HostFeed;
 constexpr Dim kB = 2;
 constexpr Dim kT = 6;
 constexpr int kMicrobatches = 3;
@@ -74,7 +74,7 @@ class Feed : public testing::Test {
         samples_(source_, io::Sampling::blocks, kT, 42, true, 5),
         loader_(samples_, kG, 1, 2),
         ctx_(Device::cpu),
-        feed_(ctx_, batch_.views(), 3 * kMicrobatches, kMicrobatches) {}
+        feed_(ctx_, batch_.views(), {3 * kMicrobatches, kMicrobatches}) {}
 
   std::vector<double> direct(io::Loader& loader, std::int64_t step, int microbatch) {
     OwnedBatch batch;
@@ -90,11 +90,11 @@ class Feed : public testing::Test {
   }
 
   Source source_;
-  io::Samples samples_;
+  io::TokenSamples samples_;
   io::Loader loader_;
   Context ctx_;
   OwnedBatch batch_;
-  BatchFeed feed_;
+  HostFeed feed_;
 };
 
 TEST_F(Feed, GivesWhatLoadingGivesAcrossEpochs) {
@@ -157,7 +157,7 @@ TEST_F(Feed, GivesMicrobatchesOfTheStepAgainWithoutReading) {
 }
 
 TEST_F(Feed, WithoutAnEmbeddingDoesNotSort) {
-  BatchFeed feed(ctx_, batch_.views(), 3, kMicrobatches, false);
+  HostFeed feed(ctx_, batch_.views(), {3, kMicrobatches, false});
   for (std::int32_t& place : batch_.token_sort_index.view().span<std::int32_t>()) place = -7;
 
   feed.load(ctx_, loader_, 1, 0, batch_.views());
@@ -166,7 +166,7 @@ TEST_F(Feed, WithoutAnEmbeddingDoesNotSort) {
 }
 
 TEST_F(Feed, ChangesLoaders) {
-  const io::Samples others(source_, io::Sampling::windows, kT, 43);
+  const io::TokenSamples others(source_, io::Sampling::windows, kT, 43);
   io::Loader other(others, kG, 0, 2);
   io::Loader same(others, kG, 0, 2);
   expect_like_direct(1, 0);
@@ -199,9 +199,9 @@ TEST_F(Feed, LoadsAheadOnlySoFarAndCountsBeforeTheStepAsks) {
 }
 
 TEST_F(Feed, ThrowsAnErrorInTheLoadThatMeetsItAndGoesOn) {
-  const io::Samples in_order(source_, io::Sampling::blocks, kT, 42, false);
+  const io::TokenSamples in_order(source_, io::Sampling::blocks, kT, 42, false);
   io::Loader loader(in_order, kB, 0, 1);  // step s: tokens from (s - 1) B T
-  BatchFeed feed(ctx_, batch_.views(), 3, 1);
+  HostFeed feed(ctx_, batch_.views(), {3, 1});
   source_.bad_from = 4 * kB * kT + 1;  // step 5
 
   for (std::int64_t step = 1; step <= 4; ++step) {
@@ -232,22 +232,27 @@ TEST_F(Feed, AllocatesNothingAfterTheFirstStep) {
 TEST_F(Feed, EndsWhileItsThreadReads) {
   source_.slow = true;
   for (int i = 0; i < 20; ++i) {
-    BatchFeed feed(ctx_, batch_.views(), 3, kMicrobatches);
+    HostFeed feed(ctx_, batch_.views(), {3, kMicrobatches});
     feed.load(ctx_, loader_, 1, 0, batch_.views());
   }
   source_.slow = false;
   expect_like_direct(1, 0);
 }
 
-TEST_F(Feed, UploadsWhatTheCallerFilled) {
+TEST_F(Feed, GivesPartsOfAnEvaluationAndWhatDoesNotCountBeyondTheirEnd) {
   OwnedBatch other;
-  const Batch host = feed_.next();
-  std::ranges::fill(host.tokens.span<std::int32_t>(), 9);
-  feed_.upload(ctx_);
-  feed_.upload(ctx_, other.views());
+  OwnedBatch expected;
+  const io::TokenSamples in_order(source_, io::Sampling::blocks, kT, 42, false);
+  in_order.read(2, 2 + kB - 1, expected.views());
 
-  EXPECT_EQ(to_doubles(batch_.tokens.view()), std::vector<double>(kB * kT, 9));
-  EXPECT_EQ(to_doubles(other.tokens.view()), std::vector<double>(kB * kT, 9));
+  feed_.load(ctx_, {in_order, 2, 2 + kB - 1, kB}, other.views());
+
+  EXPECT_EQ(to_doubles(other.tokens.view()), to_doubles(expected.tokens.view()));
+  EXPECT_EQ(to_doubles(other.targets.view()), to_doubles(expected.targets.view()));
+  const auto targets = to_doubles(other.targets.view());
+  EXPECT_NE(targets.front(), ops::kIgnoredTarget);
+  EXPECT_EQ(std::vector<double>(targets.end() - kT, targets.end()),
+            std::vector<double>(kT, ops::kIgnoredTarget));
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ class Oracle {
         if (!tokens.counts(seen + 1)) continue;
         const train::Evaluation one = at(tokens, end - kContext, seen - (end - kContext));
         out.loss_sum += one.loss();
-        out.correct += one.token_accuracy();
+        out.correct += one.accuracy();
         out.tokens += 1;
       }
     }
@@ -114,7 +114,7 @@ class Oracle {
     const auto [found, is_new] = known_.try_emplace({first, position});
     if (is_new) {
       const RandomTokens window(tokens, first, position);
-      const io::Samples samples(window, io::Sampling::blocks, kContext, 0, false);
+      const io::TokenSamples samples(window, io::Sampling::blocks, kContext, 0, false);
       found->second = run_.trainer().evaluate(samples, 1, world());
     }
     return found->second;
@@ -162,7 +162,7 @@ TEST_P(Evaluation, OfEveryLayoutIsTheSumOverSingleTargets) {
       options.training = false;
       test::SmallRun run(config, mesh, world().rank(), options);
       enlarge(run.trainer());
-      const auto check = [&](const io::Samples& samples, std::int64_t targets, Dim stride) {
+      const auto check = [&](const io::TokenSamples& samples, std::int64_t targets, Dim stride) {
         SCOPED_TRACE(
             fmt::format("{} stride {} targets {}", fmt::join(layout, " "), stride, targets));
         const auto found = run.trainer().evaluate(samples, samples.size(), world());
@@ -171,10 +171,10 @@ TEST_P(Evaluation, OfEveryLayoutIsTheSumOverSingleTargets) {
         EXPECT_EQ(found.correct, expected.correct);
         EXPECT_NEAR(found.loss() / expected.loss(), 1, 1e-6);
       };
-      check(io::Samples(tokens, io::Sampling::blocks, kContext, 0, false), 40, kContext);
+      check(io::TokenSamples(tokens, io::Sampling::blocks, kContext, 0, false), 40, kContext);
       for (const Dim stride : {1, 3, 8}) {
         for (const std::int64_t targets : {43, 8, 9}) {
-          check(io::Samples::strided(tokens, kContext, stride, targets), targets, stride);
+          check(io::TokenSamples::strided(tokens, kContext, stride, targets), targets, stride);
         }
       }
     }
@@ -245,7 +245,7 @@ TEST(CountText, IsAWalkOverTheBytes) {
   for (const std::int32_t ignored : {-1, 1}) {
     const train::TextAmount expected = walk(texts, tokens.ids(), ignored);
     for (const Dim stride : {2, 5, 10}) {
-      const auto samples = io::Samples::strided(tokens, 10, stride, 1000, ignored);
+      const auto samples = io::TokenSamples::strided(tokens, 10, stride, 1000, ignored);
       const train::TextAmount found = train::count_text(samples, samples.size(), texts, world());
       EXPECT_EQ(found.bytes, expected.bytes) << stride;
       EXPECT_EQ(found.words, expected.words) << stride;
@@ -257,7 +257,7 @@ TEST(CountText, IsAWalkOverTheBytes) {
 TEST(CountText, AnIdThatIsNotInTheVocabularyIsRefusedOnEveryRank) {
   const FewTexts texts;
   const RandomTokens tokens(44, false);
-  const io::Samples samples(tokens, io::Sampling::blocks, kContext, 0, false);
+  const io::TokenSamples samples(tokens, io::Sampling::blocks, kContext, 0, false);
 
   try {
     (void)train::count_text(samples, samples.size(), texts, world());
@@ -277,7 +277,7 @@ TEST(Figures, FollowFromTheSumOfLosses) {
   EXPECT_DOUBLE_EQ(evaluation.perplexity(), 64);
   EXPECT_DOUBLE_EQ(evaluation.bits_per_byte(text), 1.5);
   EXPECT_DOUBLE_EQ(evaluation.word_perplexity(text), 8);
-  EXPECT_DOUBLE_EQ(evaluation.token_accuracy(), 0.4);
+  EXPECT_DOUBLE_EQ(evaluation.accuracy(), 0.4);
 }
 
 }  // namespace

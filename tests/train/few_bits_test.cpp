@@ -50,7 +50,7 @@ class FewBits : public testing::Test {
   }
   static double loss_of(SmallRun& run) {
     const auto tokens = io::open_tokens({"synthetic"}, io::RawIds::uint16, 67, 11);
-    const io::Samples samples(*tokens, io::Sampling::blocks, 12, 11);
+    const io::TokenSamples samples(*tokens, io::Sampling::blocks, 12, 11);
     return run.trainer().evaluate(samples, 12, world()).loss();
   }
   /// A checkpoint of a run after some steps.

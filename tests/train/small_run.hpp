@@ -59,7 +59,7 @@ class SmallRun {
  private:
   train::Config config_;
   std::unique_ptr<io::TokenSource> tokens_;
-  io::Samples samples_;
+  io::TokenSamples samples_;
   io::Loader loader_;
   plan::Plan plan_;
   std::unique_ptr<train::Trainer> trainer_;

@@ -13,23 +13,24 @@ namespace hyperslab::bench {
 /// One way of getting the microbatches of a step.
 struct DataBenchRow {
   std::string name;
-  std::vector<double> step_seconds;            ///< medians over the measured steps, of every rank
-  std::vector<double> rank_tokens_per_second;  ///< of every rank, in its median step
-  [[nodiscard]] double tokens_per_second() const;  ///< sum over the ranks
+  std::vector<double> step_seconds;             ///< medians over the measured steps, of every rank
+  std::vector<double> rank_targets_per_second;  ///< of every rank, in its median step
+  [[nodiscard]] double targets_per_second() const;  ///< sum over the ranks
 };
 
 struct DataBenchResult {
-  std::string source;      ///< one line on the tokens
-  double rank_tokens = 0;  ///< of one step, on one rank
-  double rank_bytes = 0;   ///< tokens, targets, order and positions of one step, on one rank
-  double counted = 0;      ///< of all targets of the measured steps, the share that counts
+  std::string source;       ///< one line on the tokens or images
+  bool of_images = false;   ///< targets are images, else tokens
+  double rank_targets = 0;  ///< of one step, on one rank
+  double rank_bytes = 0;    ///< of the views of a stage in one step, on one rank
+  double counted = 0;       ///< of all targets of the measured steps, the share that counts
   std::vector<DataBenchRow> rows;
 };
 
 /// Times the loader of a deck alone: its training files, its global batch and microbatches, at each
-/// rank's position in the data groups. Rows: reading into host memory without and with the
+/// rank's position in the data groups. Rows: reading into host memory, of text without and with the
 /// token sort index (which stages with an embedding need), and the prefetching feed that a step
-/// takes its tokens from, whose thread is then the only work beside. Collective over the world.
+/// takes its samples from, whose threads are then the only work beside. Collective over the world.
 [[nodiscard]] DataBenchResult run_data_bench(comm::World& world, const train::Config& config,
                                              int warmup, int steps);
 

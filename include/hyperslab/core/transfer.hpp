@@ -29,6 +29,9 @@ void synchronize(Context& ctx);
 /// Error(device) if there is no such GPU.
 void use_cuda_device(int index);
 
+/// The GPU that this thread's buffers and contexts are on; 0 without CUDA.
+[[nodiscard]] int current_cuda_device();
+
 /// Name of the GPU in use, such as "NVIDIA H200"; empty if there is none.
 [[nodiscard]] std::string device_name();
 

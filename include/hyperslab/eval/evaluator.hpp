@@ -10,6 +10,7 @@
 
 #include "hyperslab/comm/world.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
+#include "hyperslab/train/deck_data.hpp"
 #include "hyperslab/train/footprint.hpp"
 #include "hyperslab/train/trainer.hpp"
 
@@ -32,7 +33,7 @@ struct Result {
   train::Footprint footprint;
 };
 
-/// The deck's validation tokens as samples, and the trainer that measures checkpoints on them.
+/// The deck's validation samples, and the trainer that measures checkpoints on them.
 class Evaluator {
  public:
   /// `stride`: tokens between windows; 0: the deck's context, and no context is read twice.
@@ -47,12 +48,12 @@ class Evaluator {
   /// Absent if the deck names no vocabulary.
   [[nodiscard]] const std::optional<train::TextAmount>& text() const { return text_; }
   /// What is measured on, for a line of text.
-  [[nodiscard]] std::string description() const { return tokens_->description(); }
-  /// The token files; "synthetic" if there are none.
+  [[nodiscard]] std::string description() const { return data_.validation->description(); }
+  /// The files; "synthetic" if there are none.
   [[nodiscard]] std::vector<std::string> files() const;
 
  private:
-  void open_tokens();
+  void open_data();
   void make_samples(std::int64_t stride);
   void make_trainer(const std::string& checkpoint);
 
@@ -60,8 +61,7 @@ class Evaluator {
   train::Config config_;
   std::int64_t validation_batch_;  // samples
   plan::IsLegal is_legal_;
-  std::unique_ptr<io::TokenSource> tokens_;
-  std::unique_ptr<io::Samples> samples_;
+  train::DeckData data_;
   std::int64_t count_ = 0;
   std::unique_ptr<io::Tokenizer> tokenizer_;
   std::optional<train::TextAmount> text_;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -15,7 +16,7 @@
 
 namespace hyperslab::io {
 
-/// One token file of a source, for messages.
+/// One file of a source, for messages.
 struct TokenFileSummary {
   std::string path;
   std::string format;  ///< "llm.c uint16"
@@ -24,16 +25,17 @@ struct TokenFileSummary {
   std::uint64_t fingerprint = 0;  ///< of this file, in the way of TokenSource::fingerprint()
 };
 
-/// A sequence of token ids, usually memory-mapped files, one after the other. Every function but
-/// documents() may be called by several threads at once.
-class TokenSource {
+/// Files that samples are drawn from. Every function may be called by several threads at once.
+class DataSource {
  public:
-  virtual ~TokenSource() = default;
-  [[nodiscard]] virtual std::int64_t size() const = 0;  ///< tokens
-  /// Tokens [first, first + out.size()); throws Error(data) with file, offset and id if an id is
-  /// not below the vocabulary.
-  virtual void read(std::int64_t first, std::span<std::int32_t> out) const = 0;
-  /// One line for logs: files, tokens, format.
+  DataSource() = default;
+  virtual ~DataSource() = default;
+  DataSource(const DataSource&) = delete;
+  DataSource& operator=(const DataSource&) = delete;
+  DataSource(DataSource&&) = delete;
+  DataSource& operator=(DataSource&&) = delete;
+  [[nodiscard]] virtual std::int64_t size() const = 0;  ///< tokens or images
+  /// One line for logs: files, size, format.
   [[nodiscard]] virtual std::string description() const = 0;
   /// A number that a change of the files, their order or their format changes. Files of up to 1 GiB
   /// of tokens (and masks) together are read whole, so that any changed byte shows. Of larger sets
@@ -41,13 +43,22 @@ class TokenSource {
   /// sizes always show, and so does other text; edits that touch a share f of the blocks stay
   /// unseen with a probability near (1 - f)^1024. Computed once, at the first call.
   [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
-  /// The files in their order; none for tokens that are not of files. Reads them again for their
+  /// The files in their order; none for what is generated. Reads them again for their
   /// fingerprints.
   [[nodiscard]] virtual std::vector<TokenFileSummary> files() const { return {}; }
   /// Throws Error(data) that names a file whose size or time of modification is not what it was
   /// when it was opened. Files that are gone by now do not count: what was opened is still there to
   /// read.
   virtual void require_unchanged() const {}
+};
+
+/// A sequence of token ids, usually memory-mapped files, one after the other. documents() may be
+/// called by one thread at a time.
+class TokenSource : public DataSource {
+ public:
+  /// Tokens [first, first + out.size()); throws Error(data) with file, offset and id if an id is
+  /// not below the vocabulary.
+  virtual void read(std::int64_t first, std::span<std::int32_t> out) const = 0;
   /// Whether the tokens carry a loss mask, which read_mask() gives.
   [[nodiscard]] virtual bool has_mask() const { return false; }
   /// Mask of tokens [first, first + out.size()): 0 if a token does not count as a target.
@@ -90,36 +101,61 @@ enum class DataPart : std::uint8_t { both, validation };
 [[nodiscard]] DataTokens split_documents(const std::shared_ptr<const TokenSource>& all,
                                          double fraction, std::int32_t end_token);
 
+/// Samples in an endless order: each once an epoch, and again in the next. Every function may be
+/// called by several threads at once.
+class Samples {
+ public:
+  virtual ~Samples() = default;
+  /// Samples of one epoch.
+  [[nodiscard]] virtual std::int64_t size() const = 0;
+  /// Targets of a sample, counted or not: tokens of text, 1 of an image.
+  [[nodiscard]] virtual Dim targets() const = 0;
+  /// Whether some targets may not count, so that counted() has to be asked.
+  [[nodiscard]] virtual bool may_ignore() const = 0;
+  /// Targets of sample `index` that count; without reading if none is left out.
+  [[nodiscard]] virtual std::int64_t counted(std::int64_t index) const = 0;
+  /// Samples [first, first + B) into the views of `out` that are there, but for sample_position and
+  /// token_sort_index. Those from `end` on are replaced by what does not count. Throws Error(data).
+  virtual void read(std::int64_t first, std::int64_t end, const Batch& out) const = 0;
+
+ protected:
+  Samples() = default;
+  Samples(const Samples&) = default;
+  Samples(Samples&&) = default;
+  Samples& operator=(const Samples&) = default;
+  Samples& operator=(Samples&&) = default;
+};
+inline constexpr std::int64_t kNoEnd = std::numeric_limits<std::int64_t>::max();
+
 /// Samples of T + 1 tokens out of a source. With `blocks` sample g is block perm(g mod n, epoch) of
 /// the n = (size - 1) / T blocks that share a border token, each once an epoch, reshuffled by
 /// (seed, epoch). With `windows` it starts anywhere, by Philox of (seed, g). Without `shuffle`
-/// sample g is block g mod n in file order, for validation. Every function may be called by several
-/// threads at once.
-class Samples {
+/// sample g is block g mod n in file order, for validation.
+class TokenSamples final : public Samples {
  public:
   /// Targets equal to `ignore_token` do not count, nor do those that the source's mask leaves out.
   /// Throws Error(data) if the source holds less than one sample.
-  Samples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
-          bool shuffle = true, std::int32_t ignore_token = -1);
+  TokenSamples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
+               bool shuffle = true, std::int32_t ignore_token = -1);
   /// For evaluation with more context: samples in file order that begin `stride` tokens apart, 1 <=
   /// stride <= T, over the first `targets` targets of the source, T <= targets < size. The first
   /// counts all its targets, every other those that none before it has: its last `stride`. The last
   /// begins earlier if the text ends. So each target counts once, predicted from at least
   /// T - stride + 1 tokens, or from all before it. Throws as the constructor.
-  [[nodiscard]] static Samples strided(const TokenSource& source, Dim T, Dim stride,
-                                       std::int64_t targets, std::int32_t ignore_token = -1);
-  /// Samples of one epoch, n.
-  [[nodiscard]] std::int64_t size() const;
+  [[nodiscard]] static TokenSamples strided(const TokenSource& source, Dim T, Dim stride,
+                                            std::int64_t targets, std::int32_t ignore_token = -1);
+  [[nodiscard]] std::int64_t size() const override;
+  [[nodiscard]] Dim targets() const override { return T_; }
   /// First token of sample `index`, any index >= 0.
   [[nodiscard]] std::int64_t start(std::int64_t index) const;
+  void read(std::int64_t first, std::int64_t end, const Batch& out) const override;
   /// tokens and targets: T each; targets are the tokens one position on, or ops::kIgnoredTarget.
   void read(std::int64_t index, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets) const;
-  [[nodiscard]] Dim length() const { return T_; }
-  /// Whether some targets may not count.
-  [[nodiscard]] bool may_ignore() const { return size() * T_ > targets_ || reads_to_ignore(); }
-  /// Targets of sample `index` that count; without reading if the source ignores none.
-  [[nodiscard]] std::int64_t counted(std::int64_t index) const;
+  [[nodiscard]] bool may_ignore() const override {
+    return size() * T_ > targets_ || reads_to_ignore();
+  }
+  [[nodiscard]] std::int64_t counted(std::int64_t index) const override;
 
  private:
   [[nodiscard]] bool reads_to_ignore() const { return ignore_token_ >= 0 || source_.has_mask(); }
@@ -147,6 +183,13 @@ class Loader {
          bool overfit_one_batch = false);
   /// Fills the views of `out`, which give B and T. Allocates nothing after the first call.
   void load(std::int64_t step, int microbatch, const Batch& out);
+  [[nodiscard]] const Samples& samples() const { return samples_; }
+  /// Place in the global batch of this rank's first sample in a microbatch of B.
+  [[nodiscard]] std::int64_t position_of(int microbatch, Dim B) const {
+    return (std::int64_t{microbatch} * data_ranks_ + data_rank_) * B;
+  }
+  /// The same sample's place in the endless order.
+  [[nodiscard]] std::int64_t first_sample(std::int64_t step, int microbatch, Dim B) const;
   /// Targets that count in the whole global batch of `step`, of all ranks; may be 0. Known without
   /// reading if every target counts; otherwise the first call for a step reads the whole batch,
   /// and later ones remember it for a few steps.

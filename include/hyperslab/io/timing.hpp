@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "hyperslab/comm/group_role.hpp"
@@ -147,6 +148,19 @@ class TimingWriter {
 /// runs/<name>/timing/start_NNNN for the next start; creates it. Rank 0 only.
 [[nodiscard]] std::string next_start_folder(const std::string& run_directory);
 
+/// What a loss means: of text.
+struct TextMetrics {
+  double perplexity = 0;
+  double token_accuracy = 0;
+  std::optional<double> bits_per_byte = {};  ///< if the vocabulary tells the bytes of the text
+};
+/// The same of images: shares whose class is the likeliest, and among the five likeliest.
+struct ImageMetrics {
+  double top1 = 0;
+  double top5 = 0;
+};
+using LossMeaning = std::variant<TextMetrics, ImageMetrics>;
+
 /// A line of metrics.jsonl, docs/files.md explains the keys.
 struct MetricsLine {
   std::int64_t step = 0;
@@ -158,16 +172,14 @@ struct MetricsLine {
   double tokens_per_second = 0;
   double mfu = 0;
   double mfu_full = 0;
-  double perplexity = 0;
-  double token_accuracy = 0;
+  LossMeaning meaning;
+  double images_per_second = 0;  ///< of images
   double wall_seconds = 0;
   std::int64_t skipped_steps = 0;
   std::int64_t memory_peak_bytes = 0;  ///< of rank 0, as in its timing file
   struct Validation {
     double loss = 0;
-    double perplexity = 0;
-    double token_accuracy = 0;
-    std::optional<double> bits_per_byte;  ///< if the vocabulary tells the bytes of the text
+    LossMeaning meaning;
   };
   std::optional<Validation> validation;
   std::optional<double> spike;  ///< the largest z-score of a step that was a spike

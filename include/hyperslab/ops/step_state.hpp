@@ -36,6 +36,7 @@ enum SumIndex : int {
   kSumLoss,             ///< nats, summed over counted tokens
   kSumTokens,           ///< counted tokens
   kSumCorrect,          ///< counted tokens of which the largest logit is the target's
+  kSumCorrect5,         ///< images whose class is among the five largest logits
   kSumStop,             ///< ranks that were asked to stop
   kSumCount
 };
@@ -46,6 +47,7 @@ struct StepResult {
   double loss_sum = 0;
   double tokens = 0;
   double correct = 0;
+  double correct5 = 0;
   double gradient_norm = 0;  ///< of the true gradient, before clipping
   float learning_rate = 0;
   float loss_scale = 1;

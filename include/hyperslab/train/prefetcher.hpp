@@ -21,10 +21,10 @@ struct BatchIndex {
   friend bool operator==(const BatchIndex&, const BatchIndex&) = default;
 };
 
-/// Host memory of a microbatch; page-locked for `cuda`.
+/// Host memory of a microbatch with the views of `like`; page-locked for `cuda`.
 class HostBatch {
  public:
-  HostBatch(Device device, Dim B, Dim T, bool with_sort_index);
+  HostBatch(Device device, const Batch& like);
   [[nodiscard]] const Batch& views() const { return views_; }
 
  private:
@@ -38,7 +38,7 @@ class HostBatch {
 class Prefetcher {
  public:
   /// The ring keeps the last `held` microbatches that take() gave as they are.
-  Prefetcher(Device device, Dim B, Dim T, bool with_sort_index, int microbatches, std::size_t ahead,
+  Prefetcher(Device device, const Batch& like, int microbatches, std::size_t ahead,
              std::size_t held);
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;

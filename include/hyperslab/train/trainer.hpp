@@ -22,7 +22,7 @@
 #include "hyperslab/train/evaluation.hpp"
 #include "hyperslab/train/memory_meter.hpp"
 #include "hyperslab/train/memory_timeline.hpp"
-#include "hyperslab/train/slot_tokens.hpp"
+#include "hyperslab/train/slot_data.hpp"
 #include "hyperslab/train/snapshot.hpp"
 
 namespace hyperslab::train {
@@ -205,9 +205,9 @@ class Trainer {
   [[nodiscard]] std::int64_t batch_tokens() const {
     return config_.train.global_batch * sequence();
   }
-  void train(const StepArgs& args, const SlotTokens& tokens);
+  void train(const StepArgs& args, const SlotData& tokens);
   void round_from(std::int64_t step);
-  void run_program(const StepArgs& args, const SlotTokens& tokens, bool reduces);
+  void run_program(const StepArgs& args, const SlotData& tokens, bool reduces);
   void reduce_sums();
   [[nodiscard]] bool is_left_out(const StepArgs& args);
   void finalize();

@@ -54,6 +54,7 @@ void finalize_step(Context&, const FinalizeConstants& constants, CView sums, Ste
                                               .loss_sum = loss,
                                               .tokens = read_sums(sums, kSumTokens),
                                               .correct = read_sums(sums, kSumCorrect),
+                                              .correct5 = read_sums(sums, kSumCorrect5),
                                               .gradient_norm = norm,
                                               .learning_rate = state->input.learning_rate,
                                               .loss_scale = state->loss_scale,

@@ -45,6 +45,7 @@ __device__ void publish(const StepResult& result, StepResult* to) {
   out->loss_sum = result.loss_sum;
   out->tokens = result.tokens;
   out->correct = result.correct;
+  out->correct5 = result.correct5;
   out->gradient_norm = result.gradient_norm;
   out->learning_rate = result.learning_rate;
   out->loss_scale = result.loss_scale;
@@ -74,6 +75,7 @@ __global__ void finalize_step_kernel(FinalizeConstants constants, const float* s
            .loss_sum = loss,
            .tokens = sums[kSumTokens],
            .correct = sums[kSumCorrect],
+           .correct5 = sums[kSumCorrect5],
            .gradient_norm = norm,
            .learning_rate = state.input.learning_rate,
            .loss_scale = loss_scale,

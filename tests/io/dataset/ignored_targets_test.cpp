@@ -12,8 +12,8 @@
 namespace hyperslab::test {
 namespace {
 
-using io::Samples;
 using io::Sampling;
+using io::TokenSamples;
 using Ids = std::vector<std::int32_t>;
 using Numbers = std::vector<std::int64_t>;
 
@@ -123,7 +123,7 @@ TEST(CountedTokens, TargetsAreTheNextTokensExceptThoseThatDoNotCount) {
   for (const bool mask : {false, true}) {
     for (const std::int32_t ignore_token : {-1, 3}) {
       const Masked source(5000, mask, 7);
-      const Samples samples(source, Sampling::windows, T, 42, true, ignore_token);
+      const TokenSamples samples(source, Sampling::windows, T, 42, true, ignore_token);
       EXPECT_EQ(samples.may_ignore(), mask || ignore_token >= 0);
       for (std::int64_t g = 0; g < 50; ++g) {
         Ids tokens(T);
@@ -150,7 +150,7 @@ TEST(CountedTokens, TargetsAreTheNextTokensExceptThoseThatDoNotCount) {
 
 TEST(CountedTokens, OfALongSampleEqualsThatOfItsTargets) {
   const Masked source(20000, true, 3);
-  const Samples samples(source, Sampling::blocks, 5000, 42, true, 2);
+  const TokenSamples samples(source, Sampling::blocks, 5000, 42, true, 2);
   Ids tokens(5000);
   Ids targets(5000);
 
@@ -165,7 +165,7 @@ TEST(CountedTokens, OfAGlobalBatchEqualsTheSumOverAllRanksAndMicrobatches) {
   std::mt19937 random(5);
   for (const bool mask : {false, true}) {
     const Masked source(3000, mask, random());
-    const Samples samples(source, Sampling::blocks, T, random(), true, mask ? -1 : 4);
+    const TokenSamples samples(source, Sampling::blocks, T, random(), true, mask ? -1 : 4);
     io::Loader any(samples, G, 2, 3);
     for (const std::int64_t step : {1, 2, 11, 12, 13, 40, 1000, 12}) {  // across epochs, and back
       Tensor ids(Device::cpu, DType::i32, {2, T});
@@ -188,7 +188,7 @@ TEST(CountedTokens, OfAGlobalBatchEqualsTheSumOverAllRanksAndMicrobatches) {
 
 TEST(CountedTokens, ReadsNothingIfAllTargetsCount) {
   const Counting source(50);  // whose read() fails beyond its end
-  const Samples samples(source, Sampling::blocks, 5, 42);
+  const TokenSamples samples(source, Sampling::blocks, 5, 42);
   io::Loader loader(samples, 1000000, 0, 1);
 
   EXPECT_EQ(loader.counted_tokens(1), 5000000);
@@ -196,7 +196,7 @@ TEST(CountedTokens, ReadsNothingIfAllTargetsCount) {
 
 TEST(CountedTokens, OfOneBatchIsThatOfStepOneInEveryStep) {
   const Masked source(3000, true, 1);
-  const Samples samples(source, Sampling::blocks, 10, 42);
+  const TokenSamples samples(source, Sampling::blocks, 10, 42);
   io::Loader one(samples, 8, 0, 1, true);
 
   EXPECT_EQ(one.counted_tokens(77), io::Loader(samples, 8, 0, 1).counted_tokens(1));
@@ -204,7 +204,7 @@ TEST(CountedTokens, OfOneBatchIsThatOfStepOneInEveryStep) {
 
 TEST(CountedTokens, IsRightFromSeveralThreadsAtOnce) {
   const Masked source(3000, true, 1);
-  const Samples samples(source, Sampling::blocks, 10, 42);
+  const TokenSamples samples(source, Sampling::blocks, 10, 42);
   io::Loader shared(samples, 8, 0, 1);
   io::Loader alone(samples, 8, 0, 1);
   Numbers found(400);

@@ -15,8 +15,8 @@ namespace hyperslab::test {
 namespace {
 
 using io::Loader;
-using io::Samples;
 using io::Sampling;
+using io::TokenSamples;
 using Ids = std::vector<std::int32_t>;
 
 struct OwnedBatch {
@@ -32,8 +32,8 @@ struct OwnedBatch {
 };
 
 /// Position in the global batch -> tokens and targets, over all ranks and microbatches of a step.
-std::map<std::int64_t, Ids> global_batch(const Samples& samples, std::int64_t step, std::int64_t G,
-                                         int ranks, Dim B, Dim T) {
+std::map<std::int64_t, Ids> global_batch(const TokenSamples& samples, std::int64_t step,
+                                         std::int64_t G, int ranks, Dim B, Dim T) {
   std::map<std::int64_t, Ids> out;
   OwnedBatch batch(B, T);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -56,7 +56,7 @@ std::map<std::int64_t, Ids> global_batch(const Samples& samples, std::int64_t st
 
 TEST(Loader, GivesTheSameGlobalBatchToAnyNumberOfRanks) {
   const Counting source(5000);
-  const Samples samples(source, Sampling::blocks, 5, 42);
+  const TokenSamples samples(source, Sampling::blocks, 5, 42);
   constexpr std::int64_t G = 48;
 
   for (const std::int64_t step : {1, 2, 50}) {
@@ -81,7 +81,7 @@ TEST(Loader, TokenSortIndexIsStable) {
   for (const Case& c : {Case{1, 2, 8}, Case{2, 3, 5}, Case{257, 8, 256}, Case{50257, 4, 1024},
                         Case{200019, 2, 64}, Case{3000000, 2, 64}, Case{1LL << 31, 4, 64}}) {
     const auto source = io::open_tokens({"synthetic"}, io::RawIds::uint16, c.vocabulary, 3);
-    const Samples samples(*source, Sampling::windows, c.T, 42);
+    const TokenSamples samples(*source, Sampling::windows, c.T, 42);
     Loader loader(samples, c.B, 0, 1);
     OwnedBatch batch(c.B, c.T);
 
@@ -100,7 +100,7 @@ TEST(Loader, TokenSortIndexIsStable) {
 
 TEST(Loader, OverfitsOneBatchIfAsked) {
   const Counting source(5000);
-  const Samples samples(source, Sampling::blocks, 5, 42);
+  const TokenSamples samples(source, Sampling::blocks, 5, 42);
   Loader one(samples, 4, 0, 1, true);
   Loader all(samples, 4, 0, 1);
   OwnedBatch first(4, 5);
@@ -116,7 +116,7 @@ TEST(Loader, OverfitsOneBatchIfAsked) {
 
 TEST(Loader, RefusesMicrobatchesOutsideTheGlobalBatch) {
   const Counting source(5000);
-  const Samples samples(source, Sampling::blocks, 5, 42);
+  const TokenSamples samples(source, Sampling::blocks, 5, 42);
   Loader loader(samples, 8, 1, 2);
   OwnedBatch batch(2, 5);
 
@@ -144,7 +144,7 @@ class LoaderOfFiles : public FilesTest {
 TEST_F(LoaderOfFiles, AllocatesNothingAfterTheFirstCall) {
   const auto tokens = source();
   for (const Sampling sampling : {Sampling::blocks, Sampling::windows}) {
-    const Samples samples(*tokens, sampling, 256, 42);
+    const TokenSamples samples(*tokens, sampling, 256, 42);
     Loader loader(samples, 16, 0, 1);
     OwnedBatch batch(8, 256);
     const Batch views = batch.views();
@@ -160,7 +160,7 @@ TEST_F(LoaderOfFiles, AllocatesNothingAfterTheFirstCall) {
 
 TEST_F(LoaderOfFiles, ReportsItsThroughput) {
   const auto tokens = source();
-  const Samples samples(*tokens, Sampling::blocks, 256, 42);
+  const TokenSamples samples(*tokens, Sampling::blocks, 256, 42);
   Loader loader(samples, 8, 0, 1);
   OwnedBatch batch(8, 256);
   constexpr int kSteps = 8000;

@@ -27,7 +27,7 @@ TEST(SampleOrder, IsThatOfTheGoldenFile) {
     }
     const Counting source(cell[0]);
     const auto kind = sampling == "windows" ? io::Sampling::windows : io::Sampling::blocks;
-    const io::Samples samples(source, kind, cell[1], static_cast<std::uint64_t>(cell[2]));
+    const io::TokenSamples samples(source, kind, cell[1], static_cast<std::uint64_t>(cell[2]));
 
     EXPECT_EQ(samples.start(cell[3]), cell[4]) << line;
   }

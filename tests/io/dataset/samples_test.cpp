@@ -9,11 +9,12 @@
 namespace hyperslab::test {
 namespace {
 
-using io::Samples;
 using io::Sampling;
+using io::TokenSamples;
 using Ids = std::vector<std::int32_t>;
 
-std::vector<std::int64_t> starts(const Samples& samples, std::int64_t first, std::int64_t count) {
+std::vector<std::int64_t> starts(const TokenSamples& samples, std::int64_t first,
+                                 std::int64_t count) {
   std::vector<std::int64_t> out;
   for (std::int64_t g = first; g < first + count; ++g) out.push_back(samples.start(g));
   return out;
@@ -21,7 +22,7 @@ std::vector<std::int64_t> starts(const Samples& samples, std::int64_t first, std
 
 TEST(Samples, BlocksAreAPermutationInEveryEpochAndANewOneInTheNext) {
   const Counting source(1003);
-  const Samples samples(source, Sampling::blocks, 10, 42);
+  const TokenSamples samples(source, Sampling::blocks, 10, 42);
   ASSERT_EQ(samples.size(), 100);
 
   const auto first = starts(samples, 0, 100);
@@ -37,13 +38,13 @@ TEST(Samples, BlocksAreAPermutationInEveryEpochAndANewOneInTheNext) {
   }
   EXPECT_NE(first, second);
   EXPECT_NE(first, sorted_first);
-  EXPECT_EQ(first, starts(Samples(source, Sampling::blocks, 10, 42), 0, 100));
-  EXPECT_NE(first, starts(Samples(source, Sampling::blocks, 10, 43), 0, 100));
+  EXPECT_EQ(first, starts(TokenSamples(source, Sampling::blocks, 10, 42), 0, 100));
+  EXPECT_NE(first, starts(TokenSamples(source, Sampling::blocks, 10, 43), 0, 100));
 }
 
 TEST(Samples, BlocksCoverEveryTokenOnceAsInputAndOnceAsTarget) {
   const Counting source(101);
-  const Samples samples(source, Sampling::blocks, 10, 42);
+  const TokenSamples samples(source, Sampling::blocks, 10, 42);
   std::vector<int> as_input(101);
   std::vector<int> as_target(101);
 
@@ -67,12 +68,12 @@ TEST(Samples, BlocksCoverEveryTokenOnceAsInputAndOnceAsTarget) {
 
 TEST(Samples, WindowsAreReproducibleAndReachBothEnds) {
   const Counting source(20);
-  const Samples samples(source, Sampling::windows, 8, 42);
+  const TokenSamples samples(source, Sampling::windows, 8, 42);
 
   const auto found = starts(samples, 0, 2000);
 
-  EXPECT_EQ(found, starts(Samples(source, Sampling::windows, 8, 42), 0, 2000));
-  EXPECT_NE(found, starts(Samples(source, Sampling::windows, 8, 43), 0, 2000));
+  EXPECT_EQ(found, starts(TokenSamples(source, Sampling::windows, 8, 42), 0, 2000));
+  EXPECT_NE(found, starts(TokenSamples(source, Sampling::windows, 8, 43), 0, 2000));
   EXPECT_EQ(std::ranges::min(found), 0);
   EXPECT_EQ(std::ranges::max(found), 11);  // tokens 11 to 18 with targets 12 to 19
   for (std::int64_t start = 0; start < 12; ++start) {
@@ -84,7 +85,7 @@ TEST(Samples, WithoutShuffleBlocksFollowTheFile) {
   const Counting source(31);
 
   for (const Sampling sampling : {Sampling::blocks, Sampling::windows}) {
-    const Samples samples(source, sampling, 10, 42, false);
+    const TokenSamples samples(source, sampling, 10, 42, false);
     EXPECT_EQ(starts(samples, 0, 7), (std::vector<std::int64_t>{0, 10, 20, 0, 10, 20, 0}));
   }
 }
@@ -94,7 +95,7 @@ TEST(Samples, StridedOnesCountEveryTargetOnceWithTheContextThatIsPromised) {
   constexpr Dim kT = 10;
   for (const Dim stride : {1, 3, 7, 10}) {
     for (const std::int64_t covered : {10, 11, 20, 93, 100}) {
-      const Samples samples = Samples::strided(source, kT, stride, covered);
+      const TokenSamples samples = TokenSamples::strided(source, kT, stride, covered);
       Ids seen;
       Ids tokens(kT);
       Ids targets(kT);
@@ -123,10 +124,10 @@ TEST(Samples, ASourceOfOneSampleServesAndASmallerOneIsRefused) {
   const Counting enough(11);
   const Counting small(10);
 
-  EXPECT_EQ(Samples(enough, Sampling::blocks, 10, 42).size(), 1);
-  EXPECT_EQ(Samples(enough, Sampling::windows, 10, 42).start(5), 0);
+  EXPECT_EQ(TokenSamples(enough, Sampling::blocks, 10, 42).size(), 1);
+  EXPECT_EQ(TokenSamples(enough, Sampling::windows, 10, 42).start(5), 0);
   expect_error(ExitCode::data, {"counting", "at least 11 tokens", "found 10"},
-               [&] { Samples(small, Sampling::blocks, 10, 42); });
+               [&] { TokenSamples(small, Sampling::blocks, 10, 42); });
 }
 
 class SamplesOfFiles : public FilesTest {};
@@ -136,7 +137,7 @@ TEST_F(SamplesOfFiles, OneSampleMayCrossSeveralShards) {
   io::write_token_file(path("2.bin"), Ids{3}, 257);
   io::write_token_file(path("3.npy"), Ids{4, 5, 6, 7, 8}, 257);
   const auto source = io::open_tokens({path("*")}, io::RawIds::uint16, 257, 1);
-  const Samples samples(*source, Sampling::blocks, 8, 42);
+  const TokenSamples samples(*source, Sampling::blocks, 8, 42);
 
   Ids tokens(8);
   Ids targets(8);

@@ -30,10 +30,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadDeck{"", "", "deck.yaml:1:1: the deck is empty"},
         BadDeck{"", "# nothing but this\n", "deck.yaml:1:1: the deck is empty"},
         BadDeck{"", "---\n", "deck.yaml:1:1: the deck is empty"},
-        BadDeck{"", "hello\n",
-                "deck.yaml:1:1: a deck is a map of the sections run, model, data, parallel, "
-                "precision, memory, optimizer, schedule, train, adapter, quantization, checkpoint, "
-                "timing or spikes"},
+        BadDeck{
+            "", "hello\n",
+            "deck.yaml:1:1: a deck is a map of the sections run, model, data, augment, parallel, "
+            "precision, memory, optimizer, schedule, train, adapter, quantization, checkpoint, "
+            "timing or spikes"},
         BadDeck{"tiny", "t\xFCny",
                 "deck.yaml:2:10: byte 0xFC is not UTF-8 text; save the deck as UTF-8"},
         BadDeck{"tiny", std::string("t\0ny", 4),
@@ -88,7 +89,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadDeck{
             "data:", "dta:", "deck.yaml:10:1: dta: unknown section 'dta' (did you mean 'data'?)"},
         BadDeck{"data:", "<<: {a: 1}\ndata:",
-                "deck.yaml:10:1: <<: unknown section '<<' (known are run, model, data, parallel, "
+                "deck.yaml:10:1: <<: unknown section '<<' (known are run, model, data, augment, "
+                "parallel, "
                 "precision, memory, optimizer, schedule, train, adapter, quantization, checkpoint, "
                 "timing or spikes)"},
         BadDeck{"heads: 4", "heads: 4\n  width: 96",
@@ -169,11 +171,13 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Words, Refuses,
     testing::Values(
-        BadDeck{"llama", "lama",
-                "deck.yaml:4:11: model.family: must be gpt2 or llama, found 'lama' (did you mean "
-                "'llama'?)"},
+        BadDeck{
+            "llama", "lama",
+            "deck.yaml:4:11: model.family: must be gpt2, llama or vit, found 'lama' (did you mean "
+            "'llama'?)"},
         BadDeck{"layers: 2", "layers: 2\n  position: alibi",
-                "deck.yaml:6:13: model.position: must be learned, sinusoidal, rope or none, found "
+                "deck.yaml:6:13: model.position: must be learned, sinusoidal, rope, none or "
+                "sincos2d, found "
                 "'alibi'"},
         BadDeck{"layers: 2", "layers: 2\n  bias: yes",
                 "deck.yaml:6:9: model.bias: must be true or false, found 'yes'"},

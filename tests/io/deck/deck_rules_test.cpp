@@ -9,6 +9,7 @@
 #include <map>
 #include <ostream>
 
+#include "broken_image_rules.hpp"
 #include "decks.hpp"
 
 namespace hyperslab::deck::test {
@@ -261,6 +262,7 @@ TEST(RulesTable, EveryRowHasATestThatBreaksIt) {
   std::map<std::string_view, int> tests;
   for (const auto& rule : rules()) ++rows[rule.key];
   for (const auto& broken : broken_rules()) ++tests[broken.key];
+  for (const auto& broken : broken_image_rules()) ++tests[broken.key];
 
   for (const auto& [key, count] : rows) EXPECT_GE(tests[key], count) << key;
 }

@@ -55,17 +55,22 @@ TEST(MetricsLog, KeysAreThoseOfTheContract) {
   validated.loss = std::nan("");
   validated.grad_norm = INFINITY;
   validated.tokens = std::int64_t{1} << 60;
-  validated.validation = {3.5, 33.1, 0.25, {}};
+  validated.validation = {3.5, io::TextMetrics{33.1, 0.25}};
   log.append(validated);
-  validated.validation->bits_per_byte = 1.25;
+  validated.validation = {3.5, io::TextMetrics{33.1, 0.25, 1.25}};
   log.append(validated);
   io::MetricsLine spike;
   spike.spike = 7.5;
   spike.left_out = true;
   log.append(spike);
+  io::MetricsLine images;
+  images.meaning = io::ImageMetrics{0.5, 0.875};
+  images.images_per_second = 640;
+  images.validation = {2.5, io::ImageMetrics{0.25, 0.75}};
+  log.append(images);
 
   const auto lines = lines_of(path);  // while the log is open: every line is flushed
-  ASSERT_EQ(lines.size(), 4U);
+  ASSERT_EQ(lines.size(), 5U);
   std::vector<std::string> keys;
   const ordered_json first = ordered_json::parse(lines[0]);
   for (const auto& [key, value] : first.items()) keys.push_back(key);
@@ -89,6 +94,14 @@ TEST(MetricsLog, KeysAreThoseOfTheContract) {
   EXPECT_EQ(fourth.size(), 16U);
   EXPECT_EQ(fourth.at("spike"), 7.5);
   EXPECT_EQ(fourth.at("left_out"), 1);
+  const ordered_json fifth = ordered_json::parse(lines[4]);
+  EXPECT_EQ(fifth.at("top1"), 0.5);
+  EXPECT_EQ(fifth.at("top5"), 0.875);
+  EXPECT_EQ(fifth.at("images_per_second"), 640);
+  EXPECT_EQ(fifth.at("validation_top1"), 0.25);
+  EXPECT_EQ(fifth.at("validation_top5"), 0.75);
+  EXPECT_FALSE(fifth.contains("perplexity"));
+  EXPECT_FALSE(fifth.contains("token_accuracy"));
 }
 
 TEST(MetricsLog, AResumeCutsWhatWillBeDoneAgain) {

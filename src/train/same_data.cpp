@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/train/same_tokens.hpp"
+#include "hyperslab/train/same_data.hpp"
 
 #include <fmt/format.h>
 
@@ -81,7 +81,7 @@ struct Gathered {
   differing.resize(differing.size() - left_out);
   const auto [ours, theirs] = difference(files_in(all.files[0]), files_in(all.files[first]));
   throw Error(ExitCode::data,
-              fmt::format("{}: the ranks find different tokens: rank 0 on host {} has {}, rank {} "
+              fmt::format("{}: the ranks find different data: rank 0 on host {} has {}, rank {} "
                           "on host {} has {}; ranks that differ from rank 0: {}{}; give every host "
                           "the same files",
                           key, all.hosts[0], ours, first, all.hosts[first], theirs,
@@ -92,13 +92,13 @@ struct Gathered {
 
 }  // namespace
 
-void require_same_tokens(comm::World& world, std::initializer_list<NamedTokens> parts) {
+void require_same_data(comm::World& world, std::initializer_list<NamedSource> parts) {
   if (world.size() == 1) return;
   for (const auto& [key, tokens] : parts) {
     if (tokens == nullptr) continue;
     std::uint64_t mine = 0;
     comm::agree(world, [&world, &mine, source = tokens] {
-      const Pause pause(world.activity(), "reading token files");
+      const Pause pause(world.activity(), "reading the data files");
       mine = source->fingerprint();
     });
     Gathered all;
@@ -106,7 +106,7 @@ void require_same_tokens(comm::World& world, std::initializer_list<NamedTokens> 
     if (std::ranges::count(all.fingerprints, all.fingerprints[0]) == world.size()) continue;
     std::string files;
     comm::agree(world, [&world, &files, source = tokens] {
-      const Pause pause(world.activity(), "reading token files");
+      const Pause pause(world.activity(), "reading the data files");
       files = text_of(source->files());
     });
     all.files = world.all_gather(files);

@@ -10,18 +10,19 @@
 namespace hyperslab::train {
 
 /// The slots keep what they hold: benches, warm-up, plans.
-struct KeptTokens {};
+struct KeptData {};
 /// The loader's microbatches of a step: training.
-struct LoadedTokens {
+struct LoadedData {
   std::reference_wrapper<io::Loader> loader;
 };
 /// Microbatch `chunk` of the first `count` samples: evaluation.
-struct SampledTokens {
+struct SampledData {
   std::reference_wrapper<const io::Samples> samples;
   std::int64_t chunk = 0;
   std::int64_t count = 0;
+  std::int64_t stride = 1;  ///< this rank's next chunk is so many further
 };
 /// What goes into a slot before its forward pass.
-using SlotTokens = std::variant<KeptTokens, LoadedTokens, SampledTokens>;
+using SlotData = std::variant<KeptData, LoadedData, SampledData>;
 
 }  // namespace hyperslab::train

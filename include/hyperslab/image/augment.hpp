@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "hyperslab/image/augment_config.hpp"
+#include "hyperslab/image/image_size.hpp"
+#include "hyperslab/ops/image.hpp"
+
+// What is random about an image is drawn here, on the host and in double, as a pure function of the
+// deck, the seed and the sample's place in the endless order of samples. No draw depends on the
+// batch, the layout or the device, nor on how far an image was decoded.
+
+namespace hyperslab::image {
+
+/// What happens to sample `index` of training, mixing left out (mix_pair). `source`: the image in
+/// its file; `decoded`: what ops::augment_images will read, perhaps smaller; `size`: rows and
+/// columns of the result. In torchvision's order: crop, mirror, colour jitter, policy, erasing.
+/// Throws an internal Error if more than ops::kMostImageOperations are asked for.
+[[nodiscard]] ops::ImageAugmentation draw_augmentation(const AugmentConfig& config,
+                                                       std::uint64_t seed, std::uint64_t index,
+                                                       ImageSize source, ImageSize decoded,
+                                                       Dim size);
+
+/// The middle of the image whose shorter side is resized to floor(size / validation_crop), as
+/// torchvision's Resize and CenterCrop; nothing else.
+[[nodiscard]] ops::ImageAugmentation validation_augmentation(const AugmentConfig& config,
+                                                             ImageSize source, ImageSize decoded,
+                                                             Dim size);
+
+/// Draws how the samples even_index and even_index + 1 are mixed with each other, and sets it in
+/// both. Returns the weight of the own label, the same for both: 1 if they are not mixed; for
+/// cutmix the share of the area that stayed.
+float mix_pair(const AugmentConfig& config, std::uint64_t seed, std::uint64_t even_index, Dim size,
+               ops::ImageAugmentation& even, ops::ImageAugmentation& odd);
+
+/// The least size to which the image may be decoded, so that the part that is trained on keeps at
+/// least `size` pixels a side, or all that it has. At most `source`.
+[[nodiscard]] ImageSize least_decoded_size(const AugmentConfig& config, std::uint64_t seed,
+                                           std::uint64_t index, ImageSize source, Dim size,
+                                           bool training);
+
+}  // namespace hyperslab::image

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "hyperslab/io/dataset.hpp"
+#include "hyperslab/train/config.hpp"
+
+namespace hyperslab::train {
+
+/// The samples of a deck and the files that they are drawn from: text, or images if the model reads
+/// images.
+struct DeckData {
+  std::unique_ptr<io::DataSource> train;
+  std::unique_ptr<io::DataSource> validation;  ///< absent if the deck names none
+  std::unique_ptr<io::Samples> train_samples;
+  std::unique_ptr<io::Samples> validation_samples;  ///< in file order
+};
+
+/// Throws Error(data). io::DataPart::validation leaves out the training's if that saves work.
+[[nodiscard]] DeckData open_data(const Config& config, io::DataPart part = io::DataPart::both);
+/// Generated samples of what the model reads, whatever the deck names; of T tokens of text.
+[[nodiscard]] DeckData generated_data(const Config& config, Dim T);
+/// What the order of samples depends on, one line, for checkpoints.
+[[nodiscard]] std::string sample_order(const Config& config);
+
+}  // namespace hyperslab::train

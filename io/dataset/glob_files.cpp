@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dataset/glob_files.hpp"
+
+#include <glob.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+namespace hyperslab::io {
+namespace {
+
+class GlobResult {
+ public:
+  explicit GlobResult(const std::string& pattern)
+      : status_(::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, nullptr, &result_)) {}
+  GlobResult(const GlobResult&) = delete;
+  GlobResult& operator=(const GlobResult&) = delete;
+  GlobResult(GlobResult&&) = delete;
+  GlobResult& operator=(GlobResult&&) = delete;
+  ~GlobResult() { ::globfree(&result_); }
+
+  [[nodiscard]] std::vector<std::string> sorted() const {
+    if (status_ != 0) return {};
+    std::vector<std::string> paths(result_.gl_pathv, result_.gl_pathv + result_.gl_pathc);
+    std::ranges::sort(paths);  // by bytes: glob's own order follows the locale
+    return paths;
+  }
+
+ private:
+  glob_t result_{};
+  int status_;
+};
+
+}  // namespace
+
+std::vector<std::string> glob_files(const std::string& path, const FileKind& kind) {
+  struct stat status {};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  if (exists || path.find_first_of("*?[{~") == path.npos) return {path};
+  std::vector<std::string> paths = GlobResult(path).sorted();
+  if (paths.empty()) {
+    fail_file(path, "files that match this pattern", "none",
+              "correct the path in the deck; relative paths begin at the working directory", kind);
+  }
+  return paths;
+}
+
+}  // namespace hyperslab::io

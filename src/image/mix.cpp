@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "draws.hpp"
+#include "hyperslab/image/augment.hpp"
+
+namespace hyperslab::image {
+namespace {
+
+/// Where the partner shows: a box of the share 1 - weight around a random middle, cut off at the
+/// edges (Yun et al. 2019, section 3; torchvision's CutMix).
+ops::ImageBox cut_of(double weight, Dim size, Draws& draws) {
+  const auto middle_x = static_cast<double>(draws.below(size));
+  const auto middle_y = static_cast<double>(draws.below(size));
+  const double half = std::trunc(0.5 * std::sqrt(1.0 - weight) * static_cast<double>(size));
+  const auto most = static_cast<double>(size);
+  const double left = std::max(middle_x - half, 0.0);
+  const double top = std::max(middle_y - half, 0.0);
+  return {.left = static_cast<std::int32_t>(left),
+          .top = static_cast<std::int32_t>(top),
+          .width = static_cast<std::int32_t>(std::min(middle_x + half, most) - left),
+          .height = static_cast<std::int32_t>(std::min(middle_y + half, most) - top)};
+}
+
+}  // namespace
+
+float mix_pair(const AugmentConfig& config, std::uint64_t seed, std::uint64_t even_index, Dim size,
+               ops::ImageAugmentation& even, ops::ImageAugmentation& odd) {
+  Draws draws(seed, "mix", even_index);
+  if (!config.mixes() || !draws.chance(config.mix)) return 1;
+  const bool both = config.mixup > 0 && config.cutmix > 0;
+  const bool cuts = both ? draws.chance(config.mix_switch) : config.cutmix > 0;
+  auto weight = static_cast<float>(draws.beta(cuts ? config.cutmix : config.mixup));
+  if (cuts) {
+    even.cut = cut_of(weight, size, draws);
+    const auto area = static_cast<double>(even.cut.width) * even.cut.height;
+    weight = static_cast<float>(1.0 - area / static_cast<double>(size * size));
+  }
+  even.mix = cuts ? ops::ImageMix::cutmix : ops::ImageMix::mixup;
+  even.weight = weight;
+  odd.mix = even.mix;
+  odd.weight = weight;
+  odd.cut = even.cut;
+  return weight;
+}
+
+}  // namespace hyperslab::image

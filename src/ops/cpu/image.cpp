@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../backend.hpp"
+#include "image_stages.hpp"
+#include "parallel.hpp"
+#include "quantized_codes.hpp"
+
+namespace hyperslab::ops::cpu {
+namespace {
+
+struct Images {
+  std::span<const SourceImage> sources;
+  std::span<const ImageAugmentation> augmentations;
+  const ImageOutput* output;
+  std::uint8_t* scratch;
+
+  [[nodiscard]] Dim count() const { return static_cast<Dim>(sources.size()); }
+  [[nodiscard]] const ImageAugmentation& of(Dim b) const {
+    return augmentations[static_cast<std::size_t>(b)];
+  }
+  [[nodiscard]] std::uint8_t* place(Dim b, int operations) const {
+    return scratch + place_of(b, operations, output->size);
+  }
+  [[nodiscard]] SquareImage finished(Dim b) const {
+    return {place(b, of(b).operation_count), static_cast<int>(output->size)};
+  }
+};
+
+void require_image(const SourceImage& source, const ImageAugmentation& augmentation) {
+  require(source.pixels != nullptr && source.width > 0 && source.height > 0,
+          "augment_images sources: an image has no pixels");
+  require(augmentation.right > augmentation.left && augmentation.bottom > augmentation.top,
+          "augment_images augmentations: a part to resize is empty");
+  require(augmentation.operation_count >= 0 && augmentation.operation_count <= kMostImageOperations,
+          "augment_images augmentations: an image has too many operations");
+}
+
+void change_image(const Images& images, Dim b) {
+  const ImageAugmentation& augmentation = images.of(b);
+  resize_image(images.sources[static_cast<std::size_t>(b)], augmentation, *images.output,
+               images.place(b, 0));
+  for (int i = 0; i < augmentation.operation_count; ++i) {
+    operate_on_image(augmentation.operations[i],
+                     {images.place(b, i), static_cast<int>(images.output->size)},
+                     images.place(b, i + 1));
+  }
+}
+
+/// patches: (N, P) of image b.
+template <class T>
+void finish_image(const Images& images, Dim b, const Normalization& normalization, T* patches) {
+  const ImageOutput& output = *images.output;
+  const ImageAugmentation& augmentation = images.of(b);
+  const SquareImage own = images.finished(b);
+  const SquareImage partner = images.finished(partner_of(b, images.count(), augmentation));
+  const Dim side = output.size / output.patch;
+  const Dim area = output.patch * output.patch;
+  const int channels = static_cast<int>(output.channels);
+  for (int y = 0; y < own.size; ++y) {
+    for (int x = 0; x < own.size; ++x) {
+      float values[3];
+      finish_pixel(augmentation, own.at(x, y), partner.at(x, y), normalization, channels, x, y,
+                   values);
+      const Dim patch = (y / output.patch) * side + x / output.patch;
+      T* to =
+          patches + patch * channels * area + (y % output.patch) * output.patch + x % output.patch;
+      for (int c = 0; c < channels; ++c) to[c * area] = from_single<T>(values[c]);
+    }
+  }
+}
+
+}  // namespace
+
+void augment_images(Context& ctx, CView sources, CView augmentations, const ImageOutput& output,
+                    View scratch, View patches) {
+  const auto B = static_cast<std::size_t>(patches.shape()[0]);
+  const Images images = {{static_cast<const SourceImage*>(sources.raw()), B},
+                         {static_cast<const ImageAugmentation*>(augmentations.raw()), B},
+                         &output,
+                         scratch.data<std::uint8_t>()};
+  for (std::size_t b = 0; b < B; ++b) require_image(images.sources[b], images.augmentations[b]);
+  const Dim work = image_bytes(output.size);
+  parallel_chunks(ctx.threads(), images.count(), work, [&](int, Dim begin, Dim end) {
+    for (Dim b = begin; b < end; ++b) change_image(images, b);
+  });
+  const Normalization normalization = normalization_of(output);
+  with_floating(patches.dtype(), "augment_images", [&]<class T>(T) {
+    const Dim values = patches.shape()[1] * patches.shape()[2];
+    parallel_chunks(ctx.threads(), images.count(), work, [&](int, Dim begin, Dim end) {
+      for (Dim b = begin; b < end; ++b) {
+        finish_image(images, b, normalization, patches.data<T>() + b * values);
+      }
+    });
+  });
+}
+
+}  // namespace hyperslab::ops::cpu

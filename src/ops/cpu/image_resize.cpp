@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include "image_stages.hpp"
+
+namespace hyperslab::ops::cpu {
+namespace {
+
+/// What all output pixels of one side read.
+struct Filter {
+  std::vector<Taps> taps;
+  std::vector<int> weights;  ///< `most` for each output pixel, zeros after its own
+  std::size_t most = 0;
+  int low = 0, high = 0;  ///< input pixels that any output pixel reads: [low, high)
+};
+
+Filter filter_of(const ResizeAxis& axis, int size) {
+  Filter filter;
+  filter.low = axis.high;
+  for (int i = 0; i < size; ++i) {
+    const Taps taps = taps_of(axis, i);
+    filter.most = std::max(filter.most, static_cast<std::size_t>(taps.count));
+    filter.low = std::min(filter.low, taps.first);
+    filter.high = std::max(filter.high, taps.first + taps.count);
+    filter.taps.push_back(taps);
+  }
+  filter.weights.resize(filter.most * filter.taps.size());
+  for (std::size_t i = 0; i < filter.taps.size(); ++i) {
+    for (int tap = 0; tap < filter.taps[i].count; ++tap) {
+      filter.weights[i * filter.most + static_cast<std::size_t>(tap)] =
+          tap_weight(axis, filter.taps[i], tap);
+    }
+  }
+  return filter;
+}
+
+/// in: a row of the source; out: (size, 3).
+void resize_row(const Filter& filter, const std::uint8_t* in, std::uint8_t* out) {
+  for (std::size_t i = 0; i < filter.taps.size(); ++i) {
+    const std::uint8_t* pixel = in + std::ptrdiff_t{filter.taps[i].first} * 3;
+    const int* weights = &filter.weights[i * filter.most];
+    int red = kHalfWeight;
+    int green = kHalfWeight;
+    int blue = kHalfWeight;
+    for (int tap = 0; tap < filter.taps[i].count; ++tap, pixel += 3) {
+      red += weights[tap] * pixel[0];
+      green += weights[tap] * pixel[1];
+      blue += weights[tap] * pixel[2];
+    }
+    out[i * 3] = to_level(red);
+    out[i * 3 + 1] = to_level(green);
+    out[i * 3 + 2] = to_level(blue);
+  }
+}
+
+/// rows: those from filter.low on, of `width` values each; out: output row i.
+void resize_columns(const Filter& filter, std::size_t i, const std::uint8_t* rows,
+                    std::vector<int>& sums, std::uint8_t* out) {
+  std::ranges::fill(sums, kHalfWeight);
+  const std::size_t width = sums.size();
+  for (int tap = 0; tap < filter.taps[i].count; ++tap) {
+    const int weight = filter.weights[i * filter.most + static_cast<std::size_t>(tap)];
+    const auto row = static_cast<std::size_t>(filter.taps[i].first - filter.low + tap);
+    const std::uint8_t* values = rows + row * width;
+    for (std::size_t k = 0; k < width; ++k) sums[k] += weight * values[k];
+  }
+  for (std::size_t k = 0; k < width; ++k) out[k] = to_level(sums[k]);
+}
+
+/// A row of the resized image to its place in the output, zeros beside it.
+void place_row(const std::uint8_t* row, const ImageAugmentation& augmentation, int size,
+               std::uint8_t* out) {
+  for (int x = 0; x < size; ++x) {
+    const int column = x + augmentation.shift_x;
+    std::uint8_t* pixel = out + std::ptrdiff_t{augmentation.flip != 0 ? size - 1 - x : x} * 3;
+    for (int c = 0; c < 3; ++c) {
+      pixel[c] = column >= 0 && column < size ? row[std::ptrdiff_t{column} * 3 + c] : 0;
+    }
+  }
+}
+
+}  // namespace
+
+void resize_image(const SourceImage& source, const ImageAugmentation& augmentation,
+                  const ImageOutput& output, std::uint8_t* out) {
+  const int size = static_cast<int>(output.size);
+  const bool beyond = augmentation.reads_beyond != 0;
+  const Filter columns = filter_of(resize_axis(augmentation.left, augmentation.right, source.width,
+                                               size, beyond, output.bicubic),
+                                   size);
+  const Filter rows = filter_of(resize_axis(augmentation.top, augmentation.bottom, source.height,
+                                            size, beyond, output.bicubic),
+                                size);
+  const std::size_t width = static_cast<std::size_t>(size) * 3;
+  std::vector<std::uint8_t> narrow(static_cast<std::size_t>(rows.high - rows.low) * width);
+  for (int y = rows.low; y < rows.high; ++y) {
+    resize_row(columns, source.pixels + y * source.row_bytes,
+               &narrow[static_cast<std::size_t>(y - rows.low) * width]);
+  }
+  std::vector<int> sums(width);
+  std::vector<std::uint8_t> row(width);
+  for (int y = 0; y < size; ++y) {
+    std::uint8_t* to = out + static_cast<std::size_t>(y) * width;
+    const int from = y + augmentation.shift_y;
+    if (from < 0 || from >= size) {
+      std::fill_n(to, width, std::uint8_t{0});
+      continue;
+    }
+    resize_columns(rows, static_cast<std::size_t>(from), narrow.data(), sums, row.data());
+    place_row(row.data(), augmentation, size, to);
+  }
+}
+
+}  // namespace hyperslab::ops::cpu

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decks of images that break one rule each.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace hyperslab::deck::test {
+
+struct BrokenImageRule {
+  std::string key;
+  std::string override;
+  bool of_images;  ///< the deck is kImages, else kValid
+  std::string message;
+};
+
+/// A valid deck of images for one rank on the CPU.
+inline const std::string kImages = R"(model:
+  family: vit
+  layers: 2
+  width: 48
+  heads: 4
+  image: 32
+  patch: 8
+  classes: 10
+data:
+  train: [synthetic]
+train:
+  steps: 10
+  global_batch: 8
+)";
+
+inline const std::vector<BrokenImageRule>& broken_image_rules() {
+  static const std::vector<BrokenImageRule> all = {
+      {"model.image", "model.image=0", true,
+       "give the rows and columns of pixels of an image, as 224"},
+      {"model.image", "model.image=32", false,
+       "only a vision transformer reads images: set model.family to vit, or leave it out"},
+      {"model.patch", "model.patch=7", true,
+       "patches of 7 x 7 pixels do not cut an image of 32 x 32 evenly; nearest: 4 or 8"},
+      {"model.patch", "model.patch=0", true, "give the rows and columns of a patch, as 16"},
+      {"model.patch", "model.patch=8", false,
+       "only a vision transformer has patches: leave it out"},
+      {"model.classes", "model.classes=1", true, "a class head needs at least 2 classes"},
+      {"model.classes", "model.classes=10", false,
+       "only a vision transformer has classes: leave it out"},
+      {"model.channels", "model.channels=2", true, "images have 3 channels, or 1, their luma"},
+      {"model.vocabulary", "model.vocabulary=11", true,
+       "images have no vocabulary: leave it out and give model.classes"},
+      {"model.context", "model.context=16", true,
+       "an image is 17 tokens (patches, and the class token with pooling token): leave it out"},
+      {"model.position", "model.position=rope", true,
+       "patches have two coordinates: use learned, sincos2d or none"},
+      {"model.position", "model.position=sincos2d", false,
+       "sincos2d is of patches of images: use learned, sinusoidal, rope or none"},
+      {"model.tie_embeddings", "model.tie_embeddings=true", true,
+       "images have no token table that the head could use: set it to false"},
+      {"model.drop_path", "model.drop_path=0.1", false,
+       "stochastic depth is built for vision transformers alone: set it to 0 and use "
+       "model.dropout"},
+      {"model.label_smoothing", "model.label_smoothing=0.1", false,
+       "labels are smoothed for classes of images alone: set it to 0"},
+      {"data.vocabulary", "data.vocabulary=bytes", true, "images have no vocabulary: leave it out"},
+      {"data.validation_fraction", "data.validation_fraction=0.1", true,
+       "images are not split by the program: pack two sets and give data.validation"},
+      {"data.loss_mask", "data.loss_mask=true", true,
+       "every image counts: set data.loss_mask to false"},
+      {"data.ignore_token", "data.ignore_token=3", true, "every class counts: leave it out"},
+      {"data.decode", "data.decode=gpu", true,
+       "gpu needs a GPU, and this run is on the CPU: set data.decode to auto or cpu"},
+      {"augment.scale", "augment.scale=[0.5, 0.25]", true,
+       "the least value, 0.5, is above the largest, 0.25; swap them"},
+      {"augment.ratio", "augment.ratio=[2, 1]", true,
+       "the least value, 2, is above the largest, 1; swap them"},
+      {"train.microbatch", "augment.mixup=0.2", true,
+       "mixup and cutmix mix the two samples of a pair, and a microbatch of 1 cuts pairs; nearest: "
+       "2"},
+      {"model.width", "model.width=50", true,
+       "sincos2d has sine and cosine of two coordinates, and 50 is no multiple of 4; nearest: 48 "
+       "or "
+       "52"},
+  };
+  return all;
+}
+
+}  // namespace hyperslab::deck::test
