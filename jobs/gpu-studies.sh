@@ -12,7 +12,8 @@
 # study. Needs python3 with PyYAML and NumPy alone; reports are made elsewhere, where h5py,
 # matplotlib and Jinja2 are.
 # --prepare makes DIR, the token files of the studies that train on text: TRAIN with a vocabulary of
-# 10,000 of its own, and with GPT-2's, whose gpt2_vocab.json and gpt2_merges.txt are in FOLDER.
+# 10,000 of its own, and with GPT-2's, whose gpt2_vocab.json and gpt2_merges.txt are in FOLDER. The
+# studies of images that need some take packed TinyImageNet, DIR/images/train and DIR/images/validation.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 binary=build/bin/hyperslab
@@ -56,7 +57,7 @@ while (($# > 0)); do
     --small) small=1 ;;
     --list) list=1 ;;
     -h | --help)
-      sed -n '3,16s/^# //p' "$hs_root/jobs/gpu-studies.sh"
+      sed -n '3,17s/^# //p' "$hs_root/jobs/gpu-studies.sh"
       exit 0
       ;;
     -*) hs_die 2 "jobs/gpu-studies.sh: unknown option $1; see jobs/gpu-studies.sh --help" ;;
@@ -107,7 +108,13 @@ learning_rate one 10   90
 accumulation  one  9    5
 memory_modes  one 24   80
 tuning        one  5   40
-quantization  one  9   50"
+quantization  one  9   50
+images_224        one  4   40
+images_batch      one  5   45
+images_precision  one  4   45
+images_sizes      one  3   35
+images_loader     one  3   60
+images_resolution one  3  240"
 if ((list)); then
   printf '%s\n' "study         GPUs points seconds" "$table" | column -t
   awk '{s += $4} END {print s " s in all, on two H200, as estimated before any run"}' <<<"$table"
@@ -130,6 +137,9 @@ text() {
   [[ $1 != tinystories ]] || printf '%s\n' --set "data.vocabulary=$data/$1/vocabulary"
 }
 
+# images: the settings of a study that trains on the packed images in DATA/images.
+images() { printf '%s\n' --set "data.train=[$data/images/train]"; }
+
 # settings STUDY: what a GPU session takes of it, a word a line.
 settings() {
   local layouts='"data","data, zero 1","data, zero 2","tensor 2","tensor 2, sequence","pipeline 2"'
@@ -151,6 +161,12 @@ settings() {
       printf '%s\n' --set warmup=3 --set steps=5 --only '*compute_fp32' --only '*compute_bf16' --only '*context_512-*'
       ;;
     optimizations) text gpt2 ;;
+    images_loader) images ;;
+    images_resolution) # a tenth of the recipe
+      printf '%s\n' --set train.epochs=10 --set schedule.warmup_steps=781 --set train.validate_every=1562
+      images
+      printf '%s\n' --set "data.validation=[$data/images/validation]"
+      ;;
     quality | ablation | learning_rate)
       printf '%s\n' --set train.steps=400 --set schedule.warmup_steps=40 --set train.validate_every=100
       text tinystories
