@@ -104,13 +104,14 @@ ImageHeader header_of(const Segment& segment, std::optional<std::uint32_t> trans
 ImageHeader read_jpeg_header(std::span<const std::byte> bytes) {
   Segments segments(bytes);
   std::optional<std::uint32_t> transform;  // of Adobe's marker: 0: RGB or CMYK, 1: YCbCr, 2: YCCK
-  while (const auto segment = segments.next()) {
-    if (segment->marker == kAdobe && segment->body.size() >= 12 &&
-        text_of(segment->body).starts_with("Adobe")) {
-      transform = byte_at(segment->body, 11);
+  for (auto next = segments.next(); next.has_value(); next = segments.next()) {
+    const Segment& segment = *next;
+    if (segment.marker == kAdobe && segment.body.size() >= 12 &&
+        text_of(segment.body).starts_with("Adobe")) {
+      transform = byte_at(segment.body, 11);
     }
-    if (is_frame(segment->marker)) return header_of(*segment, transform);
-    if (segment->marker == kStartOfScan || segment->marker == kEndOfImage) {
+    if (is_frame(segment.marker)) return header_of(segment, transform);
+    if (segment.marker == kStartOfScan || segment.marker == kEndOfImage) {
       fail_image("a JPEG image with a frame header", "none before the first scan");
     }
   }
