@@ -206,9 +206,10 @@ __global__ void __launch_bounds__(kClassThreads) class_loss_kernel(ClassCall<T> 
   const bool counts = first >= 0 && first < call.classes && second >= 0 && second < call.classes;
   if (!counts) {
     for (Dim i = threadIdx.x; writes && i < call.columns; i += blockDim.x) x[i] = from_real<T>(0);
+    if (threadIdx.x != 0) return;
     // A label that is none spoils the loss, so that it is seen.
-    const float loss = first == kIgnoredTarget ? 0.0F : NAN;
-    if (threadIdx.x == 0) call.rows[b] = {loss, first == kIgnoredTarget ? 0 : 1, 0, 0};
+    const bool ignored = first == kIgnoredTarget;
+    call.rows[b] = ClassRowLoss{ignored ? 0.0F : NAN, ignored ? 0 : 1, 0, 0};
     return;
   }
   const float weight = call.weights[b];
@@ -237,8 +238,8 @@ __global__ void __launch_bounds__(kClassThreads) class_loss_kernel(ClassCall<T> 
   const float even = sum / static_cast<float>(call.classes);
   if (threadIdx.x == 0) {
     const float target = weight * at_first + (1.0F - weight) * at_second;
-    const float loss = largest + logf(exponentials) - (1.0F - s) * target - s * even;
-    call.rows[b] = {loss, 1, before == 0 ? 1 : 0, before < 5 ? 1 : 0};
+    call.rows[b] = ClassRowLoss{largest + logf(exponentials) - (1.0F - s) * target - s * even, 1,
+                                before == 0 ? 1 : 0, before < 5 ? 1 : 0};
   }
   if (!writes) return;
   const float scale = call.state->gradient_scale;
