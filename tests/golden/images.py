@@ -124,7 +124,7 @@ def resized(image: np.ndarray, case: Case, box: tuple[float, ...], beyond: int) 
     left, top, right, bottom = box
     rows = weights(top, bottom, image.shape[0], case.size, beyond, case.bicubic)
     columns = weights(left, right, image.shape[1], case.size, beyond, case.bicubic)
-    exact = np.einsum("yi,ijc,xj->yxc", rows, image, columns)
+    exact = np.tensordot(rows, np.tensordot(image, columns, (1, 1)), (1, 0)).swapaxes(1, 2)
     return np.floor(np.clip(exact, 0, 255) + 0.5).astype(int)
 
 
@@ -139,7 +139,9 @@ def luma(image: np.ndarray) -> np.ndarray:
 
 
 def blended(start: np.ndarray, image: np.ndarray, factor: float) -> np.ndarray:
-    return np.trunc(np.clip(start + factor * (image - start), 0, 255)).astype(int)
+    """In single precision, as Pillow does it: a product just below a level is cut off."""
+    change = np.float32(factor) * (image - start).astype(np.float32)
+    return np.trunc(np.clip(start.astype(np.float32) + change, 0, 255)).astype(int)
 
 
 def smooth(image: np.ndarray) -> np.ndarray:
