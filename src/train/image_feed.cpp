@@ -13,6 +13,7 @@
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/round_up.hpp"
+#include "hyperslab/core/stream_priority.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -184,6 +185,7 @@ void ImageFeed::run() {
       fault::reach("step.load");
       if (!ctx_) {
         use_cuda_device(device_);
+        prefer_streams_of_this_thread();
         ctx_ = std::make_unique<Context>(Device::cuda);
         jpeg_ = GpuJpeg::open(no_jpeg_);
         for (std::size_t i = 0; i < kSlots; ++i) ring_.push_back(std::make_unique<Slot>(like_));

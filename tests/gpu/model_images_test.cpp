@@ -84,9 +84,14 @@ struct Difference {
   double largest = 0;
 };
 
-Difference difference(const Tensor& a, const Tensor& b) {
-  const auto x = to_doubles(a.view());
-  const auto y = to_doubles(b.view());
+std::vector<double> doubles_of(Context& ctx, const Tensor& tensor) {
+  Tensor host(Device::cpu, tensor.view().dtype(), tensor.view().shape());
+  copy(ctx, tensor.view(), host.view());
+  synchronize(ctx);
+  return to_doubles(host.view());
+}
+
+Difference difference(const std::vector<double>& x, const std::vector<double>& y) {
   Difference out;
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double levels = std::abs(x[i] - y[i]) * 0.225 * 255;
@@ -123,17 +128,18 @@ class ImagesOnGpu : public testing::Test {
         feed->load(ctx, loader, step, m, found.views);
         synchronize(ctx);
         same.load(step, m, expected.views);
-        const Difference here = difference(found.patches, expected.patches);
+        const Difference here =
+            difference(doubles_of(ctx, found.patches), to_doubles(expected.patches.view()));
         worst = {std::max(worst.mean, here.mean), std::max(worst.largest, here.largest)};
-        EXPECT_EQ(to_doubles(found.labels.view()), to_doubles(expected.labels.view()));
-        EXPECT_EQ(to_doubles(found.weights.view()), to_doubles(expected.weights.view()));
-        EXPECT_EQ(to_doubles(found.position.view()), to_doubles(expected.position.view()));
+        EXPECT_EQ(doubles_of(ctx, found.labels), to_doubles(expected.labels.view()));
+        EXPECT_EQ(doubles_of(ctx, found.weights), to_doubles(expected.weights.view()));
+        EXPECT_EQ(doubles_of(ctx, found.position), to_doubles(expected.position.view()));
       }
     }
     feed->load(ctx, {samples, 6, 9, kB}, found.views);  // of an evaluation
     synchronize(ctx);
     oracle.read(6, 9, expected.views);
-    EXPECT_EQ(to_doubles(found.labels.view()), to_doubles(expected.labels.view()));
+    EXPECT_EQ(doubles_of(ctx, found.labels), to_doubles(expected.labels.view()));
     feed->release();
     return worst;
   }
