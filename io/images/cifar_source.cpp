@@ -33,8 +33,8 @@ std::vector<std::string> names_of(const std::string& path) {
   if (!is_cifar100(path)) return {kNames.begin(), kNames.end()};
   const std::string list = (fs::path(path).parent_path() / "fine_label_names.txt").string();
   if (is_file(list)) return lines_of(list);
-  std::vector<std::string> numbers;
-  for (int label = 0; label < 100; ++label) numbers.push_back(fmt::format("{:02}", label));
+  std::vector<std::string> numbers(100);
+  for (std::size_t label = 0; label < 100; ++label) numbers[label] = fmt::format("{:02}", label);
   return numbers;
 }
 
@@ -86,8 +86,8 @@ class CifarSource final : public PackSource {
     const std::int64_t begin = ends_.empty() ? 0 : ends_.back();
     ends_.push_back(begin + bytes / record_bytes());
     for (std::int64_t i = begin; i < ends_.back(); ++i) {
-      if (label(i) < static_cast<std::int64_t>(classes_.size())) continue;
-      fail_file(path, fmt::format("labels below {}", classes_.size()),
+      if (label(i) < std::ssize(classes())) continue;
+      fail_file(path, fmt::format("labels below {}", classes().size()),
                 fmt::format("label {} of image {}", label(i), i - begin),
                 "download the data set again", kImageFile);
     }

@@ -24,8 +24,11 @@ class FolderSource final : public PackSource {
  public:
   FolderSource(const char* layout, std::vector<std::string> classes)
       : PackSource(std::move(classes)), layout_(layout) {
-    for (std::size_t i = 0; i < classes_.size(); ++i) {
-      labels_[classes_[i]] = static_cast<std::int64_t>(i);
+    for (const std::string& name : this->classes()) {
+      const auto label = static_cast<std::int64_t>(labels_.size());
+      if (!labels_.emplace(name, label).second) {
+        fail_folder(name, "a class once in the list of classes", "it twice", "correct the list");
+      }
     }
   }
 

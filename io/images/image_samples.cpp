@@ -64,6 +64,8 @@ void ImageSamples::handle_broken(ImageItem& item, const Error& error) const {
                                     "data.broken_images to skip");
   }
   item.broken = true;
+  item.header = {1, 1};
+  item.decoded = {1, 1};
   const std::int64_t number = ++broken_;
   if (number <= kMostNamed) {
     log::warn(fmt::format("{}; it does not count{}", what,
@@ -101,14 +103,17 @@ std::vector<ImageItem> ImageSamples::items(std::int64_t first, std::int64_t end,
 void ImageSamples::decode(std::span<ImageItem> items, const RgbOf& rgb) const {
   pool_->run(items.size(), [&](int worker, std::size_t i) {
     ImageItem& item = items[i];
-    std::uint8_t* const to = item.counts() ? rgb(i) : nullptr;
+    std::uint8_t* const to = rgb(i);
     if (to == nullptr) return;
     try {
-      decoders_[static_cast<std::size_t>(worker)].decode(set_.bytes(item.image), item.header,
-                                                         item.decoded, {to, item.bytes()});
+      if (item.counts()) {
+        decoders_[static_cast<std::size_t>(worker)].decode(set_.bytes(item.image), item.header,
+                                                           item.decoded, {to, item.bytes()});
+      }
     } catch (const Error& error) {
       handle_broken(item, error);
     }
+    if (!item.counts()) std::fill_n(to, item.bytes(), std::uint8_t{0});
   });
 }
 
@@ -122,16 +127,13 @@ void ImageSamples::finish(std::span<const ImageItem> items,
   };
   for (std::size_t i = 0; i < items.size(); ++i) {
     const ImageItem& item = items[i];
-    augmentations[i] = {};
-    if (item.counts()) {
-      augmentations[i] =
-          options_.training
-              ? image::draw_augmentation(options_.augment, options_.seed,
-                                         static_cast<std::uint64_t>(item.index), item.header.size(),
-                                         item.decoded, options_.size)
-              : image::validation_augmentation(options_.augment, item.header.size(), item.decoded,
-                                               options_.size);
-    }
+    augmentations[i] =
+        options_.training && item.counts()
+            ? image::draw_augmentation(options_.augment, options_.seed,
+                                       static_cast<std::uint64_t>(item.index), item.header.size(),
+                                       item.decoded, options_.size)
+            : image::validation_augmentation(options_.augment, item.header.size(), item.decoded,
+                                             options_.size);
     if (!label.empty()) label[2 * i] = label[2 * i + 1] = label_of(item);
     if (!weight.empty()) weight[i] = 1;
   }
@@ -171,7 +173,6 @@ void ImageSamples::augment(std::span<const ImageItem> items, std::span<const std
   if (!ctx_) ctx_ = std::make_unique<Context>(Device::cpu);
   std::vector<ops::SourceImage> sources(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (!items[i].counts()) continue;  // an image of no pixels is black
     sources[i] = {pixels_.data() + offsets[i], items[i].decoded.width, items[i].decoded.height,
                   std::int64_t{3} * items[i].decoded.width};
   }

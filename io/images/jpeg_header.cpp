@@ -31,20 +31,20 @@ class Segments {
  public:
   explicit Segments(std::span<const std::byte> bytes) : rest_(bytes.subspan(2)) {}
 
-  /// Nothing if the bytes end before it does.
-  [[nodiscard]] std::optional<Segment> next() {
+  /// The next one; false if the bytes end before it does.
+  [[nodiscard]] bool next(Segment& segment) {
     while (!rest_.empty() && byte_at(rest_, 0) != 0xFF) rest_ = rest_.subspan(1);
     while (!rest_.empty() && byte_at(rest_, 0) == 0xFF) rest_ = rest_.subspan(1);
-    if (rest_.empty()) return {};
-    const std::uint32_t marker = byte_at(rest_, 0);
+    if (rest_.empty()) return false;
+    segment = {byte_at(rest_, 0), {}};
     rest_ = rest_.subspan(1);
-    if (!has_body(marker)) return Segment{marker, {}};
-    if (rest_.size() < 2) return {};
+    if (!has_body(segment.marker)) return true;
+    if (rest_.size() < 2) return false;
     const std::size_t length = big_endian_16(rest_, 0);
-    if (length < 2 || rest_.size() < length) return {};
-    const Segment segment{marker, rest_.subspan(2, length - 2)};
+    if (length < 2 || rest_.size() < length) return false;
+    segment.body = rest_.subspan(2, length - 2);
     rest_ = rest_.subspan(length);
-    return segment;
+    return true;
   }
 
  private:
@@ -104,13 +104,14 @@ ImageHeader header_of(const Segment& segment, std::optional<std::uint32_t> trans
 ImageHeader read_jpeg_header(std::span<const std::byte> bytes) {
   Segments segments(bytes);
   std::optional<std::uint32_t> transform;  // of Adobe's marker: 0: RGB or CMYK, 1: YCbCr, 2: YCCK
-  while (const auto segment = segments.next()) {
-    if (segment->marker == kAdobe && segment->body.size() >= 12 &&
-        text_of(segment->body).starts_with("Adobe")) {
-      transform = byte_at(segment->body, 11);
+  Segment segment;
+  while (segments.next(segment)) {
+    if (segment.marker == kAdobe && segment.body.size() >= 12 &&
+        text_of(segment.body).starts_with("Adobe")) {
+      transform = byte_at(segment.body, 11);
     }
-    if (is_frame(segment->marker)) return header_of(*segment, transform);
-    if (segment->marker == kStartOfScan || segment->marker == kEndOfImage) {
+    if (is_frame(segment.marker)) return header_of(segment, transform);
+    if (segment.marker == kStartOfScan || segment.marker == kEndOfImage) {
       fail_image("a JPEG image with a frame header", "none before the first scan");
     }
   }

@@ -29,9 +29,7 @@ void require_all_folders(const ImageFiles& files, std::int64_t classes) {
 
 std::unique_ptr<ImageSet> open_tars(const std::vector<std::string>& paths,
                                     const ImageSetOptions& options) {
-  std::vector<ImageFile> tars;
-  for (const std::string& path : paths) tars.push_back({path, MappedFile(path, kImageFile)});
-  ImageFiles files = index_tars(std::move(tars));
+  ImageFiles files = index_tars(map_image_files(paths));
   require_all_folders(files, options.classes);
   return std::make_unique<TarImages>(std::move(files), options.classes);
 }

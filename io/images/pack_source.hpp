@@ -32,6 +32,8 @@ class PackSource {
 
  protected:
   explicit PackSource(std::vector<std::string> classes) : classes_(std::move(classes)) {}
+
+ private:
   std::vector<std::string> classes_;  ///< in the order of the labels
 };
 

@@ -30,7 +30,7 @@ json parse(const ImageFile& file) {
   json parsed = json::parse(text, nullptr, false);
   if (!parsed.is_object()) fail(file.path, "a JSON object", "something else");
   if (parsed.value("format", json()) != kSetFormat) {
-    fail(file.path, fmt::format("\"format\": \"{}\"", kSetFormat), "another format");
+    fail(file.path, fmt::format(R"("format": "{}")", kSetFormat), "another format");
   }
   if (parsed.value("version", json()) != kSetVersion) {
     fail(file.path, fmt::format("version {} of the format", kSetVersion),
@@ -93,10 +93,7 @@ bool is_packed_set(const std::string& folder) {
 ImageFiles open_packed_set(const std::string& folder) {
   ImageFiles files;
   files.format = "packed";
-  for (const char* name : {kIndexFile, kSetFile}) {
-    const std::string path = folder + "/" + name;
-    files.others.push_back({path, MappedFile(path, kImageFile)});
-  }
+  files.others = map_image_files({folder + "/" + kIndexFile, folder + "/" + kSetFile});
   const ImageFile& set_file = files.others.back();
   const json set = parse(set_file);
   for (const json& name : list(set_file, set, "classes")) {

@@ -33,6 +33,13 @@ bool is_inside(const ImageRow& row, std::span<const ImageFile> shards) {
 
 }  // namespace
 
+std::vector<ImageFile> map_image_files(const std::vector<std::string>& paths) {
+  std::vector<ImageFile> files;
+  files.reserve(paths.size());
+  for (const std::string& path : paths) files.push_back({path, MappedFile(path, kImageFile)});
+  return files;
+}
+
 TarImages::TarImages(ImageFiles files, std::int64_t classes) : files_(std::move(files)) {
   require(!files_.shards.empty(), "an image set without files");
   if (files_.rows.empty()) {
@@ -101,6 +108,7 @@ std::vector<std::uint64_t> TarImages::shard_hashes() const {
   const std::int64_t blocks = std::clamp<std::int64_t>(
       kMostBlocks / static_cast<std::int64_t>(files_.shards.size()), 2, kFingerprintBlocks);
   std::vector<std::uint64_t> hashes;
+  hashes.reserve(files_.shards.size());
   for (const ImageFile& shard : files_.shards) {
     hashes.push_back(content_hash(shard.file.bytes(), all, blocks));
   }
@@ -122,6 +130,7 @@ std::uint64_t TarImages::fingerprint() const {
 std::vector<TokenFileSummary> TarImages::files() const {
   const std::vector<std::uint64_t> hashes = shard_hashes();
   std::vector<TokenFileSummary> out;
+  out.reserve(hashes.size());
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     const ImageFile& shard = files_.shards[i];
     out.push_back({shard.path, files_.format, 0, shard.file.size(), hashes[i]});

@@ -26,6 +26,9 @@ struct ImageFile {
   MappedFile file;
 };
 
+/// Maps them in their order. Throws Error(data).
+[[nodiscard]] std::vector<ImageFile> map_image_files(const std::vector<std::string>& paths);
+
 /// What an image set is made of.
 struct ImageFiles {
   std::vector<ImageFile> shards;

@@ -45,7 +45,7 @@ std::int64_t number(std::string_view text) {
 
 /// The sum of all bytes, those of the sum itself counted as blanks.
 std::int64_t checksum(std::string_view header) {
-  std::int64_t sum = 8 * ' ';
+  std::int64_t sum = std::int64_t{8} * ' ';
   for (std::size_t i = 0; i < header.size(); ++i) {
     if (i < 148 || i >= 156) sum += static_cast<unsigned char>(header[i]);
   }

@@ -53,9 +53,7 @@ class TarSource final : public PackSource {
 
 std::unique_ptr<PackSource> open_tar_source(const std::vector<std::string>& paths,
                                             const std::vector<std::string>& classes) {
-  std::vector<ImageFile> tars;
-  for (const std::string& path : paths) tars.push_back({path, MappedFile(path, kImageFile)});
-  ImageFiles files = index_tars(std::move(tars));
+  ImageFiles files = index_tars(map_image_files(paths));
   if (!classes.empty() && !files.classes.empty()) relabel(files, classes);
   if (!classes.empty()) files.classes = classes;
   constexpr std::int64_t kMostLabels = 1 << 24;  // that have no names

@@ -256,6 +256,10 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
                 "--mode decode runs on one rank, with --rows of 1 or more and --steps of 2 or more")
         .on_all_ranks();
   }
+  if (config.model.is_of_images()) {
+    throw Error(ExitCode::usage, "--mode decode is for text: a vision transformer generates nothing")
+        .on_all_ranks();
+  }
   generate::Generator generator(world, config, nullptr, rows, legal_changes(config));
   const generate::Prompts prompts(static_cast<std::size_t>(rows), {0});
   generate::SamplingOptions options;

@@ -65,7 +65,7 @@ train::Config config_for(const model::ModelSpec& spec, const std::string& folder
   config.run.name = last_name(output);
   config.run.directory = (std::filesystem::absolute(output) / "run").lexically_normal().string();
   config.model = spec;
-  config.data.vocabulary = vocabulary_of(folder, spec.vocabulary);
+  if (!spec.is_of_images()) config.data.vocabulary = vocabulary_of(folder, spec.vocabulary);
   config.train.global_batch = 1;
   config.train.microbatch = 1;
   // Read again, so that sizes that do not fit each other are refused as in any deck.
@@ -81,6 +81,8 @@ void require_same_model(const train::Config& config, const model::ModelSpec& spe
   expected.model = spec;
   expected.model.family = config.model.family;
   expected.model.dropout = config.model.dropout;
+  expected.model.drop_path = config.model.drop_path;
+  expected.model.label_smoothing = config.model.label_smoothing;
   expected.model.attention = config.model.attention;
   expected.model.init_std = config.model.init_std;
   expected.model.scale_residual_init = config.model.scale_residual_init;
@@ -174,7 +176,7 @@ ImportLocks::ImportLocks(const std::string& output, const std::string& host) {
 void add_exchange_options(Arguments& args) {
   args.add()("output", po::value<std::string>(), "export, import, merge: the folder to make")(
       "format", po::value<std::string>()->default_value("huggingface"),
-      "export: of the folder; there is only huggingface")(
+      "export: of the folder: huggingface, or timm for vision transformers")(
       "base", po::value<std::string>(),
       "import, merge: checkpoint of the model that adapters are added to (default of merge: "
       "checkpoint.initial of the deck that the checkpoint holds)")(
@@ -193,21 +195,29 @@ void add_exchange_options(Arguments& args) {
 }
 
 void export_checkpoint(const Arguments& args) {
-  if (args.get<std::string>("format") != "huggingface") {
-    refuse("--format must be huggingface, found " + args.get<std::string>("format"));
+  const auto format = args.get<std::string>("format");
+  if (format != "huggingface" && format != "timm") {
+    refuse("--format must be huggingface or timm, found " + format);
   }
   const io::CheckpointReader reader(only_folder(args));
-  if (reader.meta().base_fingerprint) return export_adapters(args, reader);
+  if (reader.meta().base_fingerprint) {
+    if (format == "timm") refuse("--format timm is of whole models, and these are adapters");
+    return export_adapters(args, reader);
+  }
   train::require_whole_model(reader);
   if (args.has("base-name")) refuse("--base-name goes with adapters, and this is a whole model");
   interop::ExportOptions options;
   options.output = output_of(args);
+  if (format == "timm") options.library = interop::Library::timm;
   options.dtype = dtype_of_name(args.get<std::string>("dtype"));
   if (args.has("vocab")) options.vocabulary = args.get<std::string>("vocab");
   std::vector<std::string> notes;
   const train::Config config =
       read_stored_deck({reader.meta().deck, reader.folder()}, {}, 0, notes);
   options.requires_vocabulary = !options.vocabulary.empty();
+  if (config.model.is_of_images() && options.requires_vocabulary) {
+    refuse("--vocab goes with models of a language, and this is one of images");
+  }
   if (!options.requires_vocabulary) options.vocabulary = stored_vocabulary_path(reader, config);
   interop::export_huggingface(config.model, reader, options);
   fmt::print("{}: step {} of {}, {} parameters in {}\n", options.output, reader.meta().step,

@@ -112,6 +112,9 @@ void generate(comm::World& world, const Arguments& args) {
   const train::Config config =
       read_stored_deck({reader.meta().deck, reader.folder()}, overrides, 0, notes);
   for (const std::string& note : notes) log::info(note);
+  if (config.model.is_of_images()) {
+    refuse("the checkpoint is of a vision transformer, which generates nothing; see eval");
+  }
   const std::string vocabulary =
       args.has("vocab") ? args.get<std::string>("vocab") : stored_vocabulary(reader, config);
   if (vocabulary.empty()) {

@@ -68,6 +68,9 @@ train::Config calibration_config(const StoredDeck& stored, const std::string& fo
   for (const std::string& note : notes) log::info(note);
   for (std::string& path : config.data.train) path = found_path(path, folder, config);
   if (config.data.train.empty()) refuse("--calibrate needs data.train in the checkpoint's deck");
+  if (config.model.is_of_images()) {
+    refuse("--calibrate reads text, and the checkpoint is of a vision transformer; leave it out");
+  }
   return config;
 }
 

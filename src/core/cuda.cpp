@@ -49,9 +49,23 @@ void* device_address(void* pinned) {
 
 void release_pinned(void* memory) noexcept { log_if_failed(cudaFreeHost(memory), "cudaFreeHost"); }
 
+namespace {
+
+thread_local bool prefers_streams = false;
+
+}  // namespace
+
+void prefer_streams() noexcept { prefers_streams = true; }
+
 CUstream_st* make_stream() {
+  int least = 0;
+  int greatest = 0;
+  if (prefers_streams) {
+    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  }
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
+        "cudaStreamCreateWithPriority");
   return stream;
 }
 

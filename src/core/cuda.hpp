@@ -22,6 +22,8 @@ void release(void* memory) noexcept;
 [[nodiscard]] void* device_address(void* pinned);
 void release_pinned(void* memory) noexcept;
 
+/// Streams that this thread makes from now on have the highest priority.
+void prefer_streams() noexcept;
 /// A stream that does not wait for the default stream.
 [[nodiscard]] CUstream_st* make_stream();
 void destroy_stream(CUstream_st* stream) noexcept;

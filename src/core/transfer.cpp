@@ -5,6 +5,7 @@
 
 #include "cuda.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/stream_priority.hpp"
 
 namespace hyperslab {
 
@@ -58,6 +59,10 @@ void use_cuda_device(int index) {
 int current_cuda_device() {
   if constexpr (kHasCuda) return cuda_runtime::current_device();
   return 0;
+}
+
+void prefer_streams_of_this_thread() noexcept {
+  if constexpr (kHasCuda) cuda_runtime::prefer_streams();
 }
 
 std::string device_name() {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "complaints.hpp"
+#include "exchange_vit.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::interop {
@@ -25,9 +26,19 @@ double dropout_of_probabilities(const ModelSpec& spec) {
   return spec.attention == model::AttentionPath::reference ? spec.dropout : 0;
 }
 
+std::string_view class_of(const ModelSpec& spec, Library library) {
+  if (library == Library::timm) return "VisionTransformer of timm";
+  switch (spec.family) {
+    case model::Family::gpt2: return "GPT2LMHeadModel";
+    case model::Family::llama: return "LlamaForCausalLM";
+    case model::Family::vit: return "ViTForImageClassification";
+  }
+  return "?";
+}
+
 }  // namespace
 
-void require_counterpart(const ModelSpec& spec) {
+void require_counterpart(const ModelSpec& spec, Library library) {
   Complaints complaints;
   const auto wants = [&](bool holds, const char* key, const char* value) {
     complaints.unless(holds, fmt::format("model.{} must be {}", key, value));
@@ -35,7 +46,10 @@ void require_counterpart(const ModelSpec& spec) {
   const bool gpt2 = spec.family == model::Family::gpt2;
   wants(spec.norm_place == model::NormPlace::pre, "norm_place", "pre");
   wants(spec.scale_of_embeddings() == 1, "embedding_scale", "1");
-  if (gpt2) {
+  wants(library == Library::transformers || spec.is_of_images(), "family", "vit");
+  if (spec.is_of_images()) {
+    check_vit_counterpart(spec, library, complaints);
+  } else if (gpt2) {
     wants(spec.position == model::Position::learned, "position", "learned");
     wants(spec.norm == ops::NormKind::layernorm, "norm", "layernorm");
     wants(spec.activation == ops::Activation::gelu_tanh, "activation", "gelu_tanh");
@@ -47,17 +61,18 @@ void require_counterpart(const ModelSpec& spec) {
     wants(spec.activation == ops::Activation::swiglu, "activation", "swiglu");
   }
   complaints.raise(ExitCode::usage, fmt::format("this model of family {} has no counterpart as {}",
-                                                name_of(spec.family),
-                                                gpt2 ? "GPT2LMHeadModel" : "LlamaForCausalLM"));
+                                                name_of(spec.family), class_of(spec, library)));
 }
 
 std::string config_json(const ModelSpec& spec, DType dtype, const SpecialIds& ids) {
   const bool gpt2 = spec.family == model::Family::gpt2;
   ordered_json config;
-  config["architectures"] = {gpt2 ? "GPT2LMHeadModel" : "LlamaForCausalLM"};
+  config["architectures"] = {class_of(spec, Library::transformers)};
   config["model_type"] = name_of(spec.family);
-  config["vocab_size"] = spec.vocabulary;
-  if (gpt2) {
+  if (spec.is_of_images()) {
+    add_vit_config(spec, dropout_of_probabilities(spec), config);
+  } else if (gpt2) {
+    config["vocab_size"] = spec.vocabulary;
     config["n_positions"] = spec.context;
     config["n_embd"] = spec.width;
     config["n_layer"] = spec.layers;
@@ -68,6 +83,7 @@ std::string config_json(const ModelSpec& spec, DType dtype, const SpecialIds& id
     for (const char* key : {"resid_pdrop", "embd_pdrop"}) config[key] = spec.dropout;
     config["attn_pdrop"] = dropout_of_probabilities(spec);
   } else {
+    config["vocab_size"] = spec.vocabulary;
     config["max_position_embeddings"] = spec.context;
     config["hidden_size"] = spec.width;
     config["num_hidden_layers"] = spec.layers;
@@ -81,9 +97,11 @@ std::string config_json(const ModelSpec& spec, DType dtype, const SpecialIds& id
     for (const char* key : {"attention_bias", "mlp_bias"}) config[key] = spec.bias;
   }
   config["initializer_range"] = spec.init_std;
-  config["tie_word_embeddings"] = spec.tie_embeddings;
-  config["bos_token_id"] = ids.bos < 0 ? ordered_json() : ordered_json(ids.bos);
-  config["eos_token_id"] = ids_json(ids.eos);
+  if (!spec.is_of_images()) {
+    config["tie_word_embeddings"] = spec.tie_embeddings;
+    config["bos_token_id"] = ids.bos < 0 ? ordered_json() : ordered_json(ids.bos);
+    config["eos_token_id"] = ids_json(ids.eos);
+  }
   config["torch_dtype"] = dtype == DType::f32    ? "float32"
                           : dtype == DType::bf16 ? "bfloat16"
                                                  : "float16";

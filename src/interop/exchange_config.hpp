@@ -6,13 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "hyperslab/interop/exchange.hpp"
 #include "hyperslab/model/spec.hpp"
 
 namespace hyperslab::interop {
 
-/// Throws Error(usage) that lists every choice of the model that transformers' model of the same
+/// Throws Error(usage) that lists every choice of the model that the library's model of the same
 /// family has no counterpart for.
-void require_counterpart(const model::ModelSpec& spec);
+void require_counterpart(const model::ModelSpec& spec, Library library = Library::transformers);
 
 /// Ids that transformers treats apart.
 struct SpecialIds {

@@ -10,6 +10,7 @@
 
 #include "exchange_config.hpp"
 #include "exchange_names.hpp"
+#include "exchange_vit.hpp"
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
@@ -136,20 +137,32 @@ void read_ours(const io::CheckpointReader& reader, const ExchangedTensor& tensor
   reader.read(targets);
 }
 
-}  // namespace
-
-void export_huggingface(const model::ModelSpec& model, const io::CheckpointReader& reader,
-                        const ExportOptions& options) {
-  require_counterpart(model);
-  const std::vector<ExchangedTensor> tensors = exchanged_tensors(model);
-  std::vector<io::SafetensorsSpec> specs;
-  specs.reserve(tensors.size());
-  for (const ExchangedTensor& tensor : tensors) specs.push_back({tensor.name, tensor.shape});
-  io::ModelFolder folder(options.output);
+/// What a model of a language has beside its tensors.
+void add_language(const model::ModelSpec& model, const ExportOptions& options,
+                  io::ModelFolder& folder) {
   const Vocabulary vocabulary = find_vocabulary(model, options);
   add_tokenizer(vocabulary, options.requires_vocabulary, model.context, folder);
   folder.write_text("config.json", config_json(model, options.dtype, vocabulary.ids));
   folder.write_text("generation_config.json", generation_config_json(vocabulary.ids));
+}
+
+}  // namespace
+
+void export_huggingface(const model::ModelSpec& model, const io::CheckpointReader& reader,
+                        const ExportOptions& options) {
+  require_counterpart(model, options.library);
+  const std::vector<ExchangedTensor> tensors = exchanged_tensors(model, options.library);
+  std::vector<io::SafetensorsSpec> specs;
+  specs.reserve(tensors.size());
+  for (const ExchangedTensor& tensor : tensors) specs.push_back({tensor.name, tensor.shape});
+  io::ModelFolder folder(options.output);
+  if (model.is_of_images()) {
+    const bool timm = options.library == Library::timm;
+    folder.write_text("config.json",
+                      timm ? timm_config_json(model) : config_json(model, options.dtype, {}));
+  } else {
+    add_language(model, options, folder);
+  }
   const auto fill = [&](std::size_t index, View out) {
     const ExchangedTensor& tensor = tensors[index];
     if (!tensor.transposed) return read_ours(reader, tensor, out);

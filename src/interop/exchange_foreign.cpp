@@ -8,130 +8,16 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "complaints.hpp"
+#include "config_reader.hpp"
 #include "exchange_config.hpp"
-#include "exchange_keys.hpp"
+#include "exchange_vit.hpp"
 #include "hyperslab/io/json_depth.hpp"
 
 namespace hyperslab::interop {
-namespace {
 
 using model::ModelSpec;
 using nlohmann::json;
 
-std::string shown(const json& value) {
-  constexpr std::size_t kMost = 60;
-  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
-}
-
-/// Values of a config.json with their defaults; notes which keys were asked for.
-class ConfigReader {
- public:
-  ConfigReader(const json& config, const std::string& file) : config_(config), file_(file) {}
-
-  [[nodiscard]] Dim size(const char* key, Dim fallback, Dim most = 1 << 24) {
-    const json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_number_unsigned() || value->get<std::uint64_t>() < 1 ||
-        value->get<std::uint64_t>() > static_cast<std::uint64_t>(most)) {
-      fail(key, fmt::format("a whole number from 1 to {}", most), *value);
-    }
-    return value->get<Dim>();
-  }
-  /// A finite number of at least 0.
-  [[nodiscard]] double real(const char* key, double fallback) {
-    const json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_number() || !(value->get<double>() >= 0) || std::isinf(value->get<double>())) {
-      fail(key, "a number of at least 0", *value);
-    }
-    return value->get<double>();
-  }
-  [[nodiscard]] bool flag(const char* key, bool fallback) {
-    const json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) fail(key, "true or false", *value);
-    return value->get<bool>();
-  }
-  [[nodiscard]] std::string text(const char* key, const std::string& fallback) {
-    const json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_string()) fail(key, "a text", *value);
-    return value->get<std::string>();
-  }
-  /// An id or a list of ids; a null has none.
-  [[nodiscard]] std::vector<std::int64_t> ids(const char* key, std::int64_t fallback) {
-    if (!config_.contains(key)) return {fallback};
-    const json* value = find(key);
-    if (value == nullptr) return {};
-    std::vector<std::int64_t> out;
-    for (const json& one : value->is_array() ? *value : json::array({*value})) {
-      if (!one.is_number_integer()) fail(key, "an id, a list of ids or null", *value);
-      if (one.is_number_unsigned() && one.get<std::uint64_t>() > kMostId) {
-        fail(key, "an id below 2^31", *value);
-      }
-      out.push_back(one.get<std::int64_t>());
-    }
-    return out;
-  }
-  /// The value of a key that is there and not null.
-  [[nodiscard]] const json* find(const char* key) {
-    read_.insert(key);
-    const auto found = config_.find(key);
-    return found == config_.end() || found->is_null() ? nullptr : &*found;
-  }
-  /// A size with two names, which must agree if both are given.
-  [[nodiscard]] Dim size_of_two(const char* key, const char* alias, Dim fallback, Dim most,
-                                Complaints& complaints) {
-    const Dim first = size(key, fallback, most);
-    const Dim second = size(alias, first, most);
-    complaints.unless(
-        find(key) == nullptr || first == second,
-        fmt::format("{} is {} and {}, its other name, is {}", key, first, alias, second));
-    return second;
-  }
-  /// Checks the keys that nothing has asked for; returns those that are in no table. `where`:
-  /// before their names in complaints.
-  [[nodiscard]] std::vector<std::string> check_rest(model::Family family, Complaints& complaints,
-                                                    const std::string& where = "") const {
-    std::vector<std::string> unknown;
-    for (const auto& [key, value] : config_.items()) {
-      if (read_.contains(key)) continue;
-      const UnreadKey kind = check_unread(family, key, value);
-      if (kind == UnreadKey::unknown) unknown.push_back(key);
-      const std::string only = neutral_value(family, key);
-      complaints.unless(kind != UnreadKey::refused,
-                        fmt::format("{}{} is {}, {}", where, key, shown(value),
-                                    only.empty() ? "which is not done here"
-                                                 : fmt::format("only {} is done here", only)));
-    }
-    return unknown;
-  }
-
- private:
-  static constexpr std::uint64_t kMostId = (std::uint64_t{1} << 31) - 1;
-
-  [[noreturn]] void fail(const char* key, const std::string& expected, const json& found) const {
-    throw Error(ExitCode::checkpoint,
-                fmt::format("{}: {}: expected {}, found {}", file_, key, expected, shown(found)));
-  }
-  const json& config_;
-  const std::string& file_;
-  std::set<std::string, std::less<>> read_;
-};
-
-/// Everything that reading a config.json needs.
-struct Import {
-  ConfigReader config;
-  const std::string& file;
-  std::optional<double> dropout;  ///< in place of the file's
-  Complaints complaints;
-  std::vector<std::string> warnings;
-};
-
-/// `all`: what the file asks for by name. model.dropout is one probability for the embedding, the
-/// residual stream and, with attention: reference, attention's probabilities.
 void read_dropout(Import& in, ModelSpec& spec, double embedding, double residual,
                   double probabilities, const std::string& all) {
   if (in.dropout) {
@@ -152,6 +38,8 @@ void read_dropout(Import& in, ModelSpec& spec, double embedding, double residual
                           "attention's probabilities; --dropout 0 leaves the faster ones");
   }
 }
+
+namespace {
 
 /// Ids beyond the vocabulary, which defaults of small models are, cannot occur.
 void read_special_ids(Import& in, ModelSpec& spec, std::int64_t bos, std::int64_t eos) {
@@ -275,6 +163,16 @@ json parsed_object(const std::string& text, const std::string& file) {
   throw Error(ExitCode::checkpoint, file + ": expected a JSON object");
 }
 
+ModelSpec read_model(Import& in, const std::string& type) {
+  if (type == "gpt2") return read_gpt2(in);
+  if (type == "llama") return read_llama(in);
+  if (type == "vit") return read_vit(in);
+  if (type == "none" && in.config.find("architecture") != nullptr) return read_timm(in);
+  throw Error(ExitCode::checkpoint,
+              fmt::format("{}: model_type is {}; gpt2, llama and vit are read, and timm's vit",
+                          in.file, type));
+}
+
 }  // namespace
 
 ForeignConfig read_foreign_config(const std::string& text, const std::string& file,
@@ -282,12 +180,8 @@ ForeignConfig read_foreign_config(const std::string& text, const std::string& fi
   const json parsed = parsed_object(text, file);
   Import in = {ConfigReader(parsed, file), file, dropout, {}, {}};
   const std::string type = in.config.text("model_type", "none");
-  if (type != "gpt2" && type != "llama") {
-    throw Error(ExitCode::checkpoint,
-                fmt::format("{}: model_type is {}; gpt2 and llama are read", file, type));
-  }
   ForeignConfig out;
-  out.spec = type == "gpt2" ? read_gpt2(in) : read_llama(in);
+  out.spec = read_model(in, type);
   const std::vector<std::string> unknown = in.config.check_rest(out.spec.family, in.complaints);
   in.complaints.raise(ExitCode::checkpoint, file + ": this model cannot be imported");
   out.warnings = std::move(in.warnings);

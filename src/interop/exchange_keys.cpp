@@ -48,7 +48,11 @@ constexpr std::array<Neutral, 13> kNeutralLlama = {{
     {"use_qk_norm", "false"},
 }};
 
-constexpr std::array<std::string_view, 72> kHarmless = {
+constexpr std::array<Neutral, 1> kNeutralVit = {{
+    {"use_mask_token", "false"},
+}};
+
+constexpr std::array<std::string_view, 76> kHarmless = {
     // where the model comes from and how it is run
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
     "_experts_implementation", "_name_or_path", "architectures", "attn_implementation",
@@ -60,6 +64,8 @@ constexpr std::array<std::string_view, 72> kHarmless = {
     "_num_labels", "finetuning_task", "id2label", "label2id", "num_labels", "problem_type",
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
     "summary_use_proj", "task_specific_params",
+    // of a vision transformer without its pooler, and of timm's
+    "encoder_stride", "num_features", "pooler_act", "pooler_output_size",
     // of generation by transformers
     "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "diversity_penalty",
     "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
@@ -81,6 +87,7 @@ const Neutral* find_neutral(model::Family family, const std::string& key) {
   };
   const Neutral* common = find(kNeutral);
   if (common != nullptr) return common;
+  if (family == model::Family::vit) return find(kNeutralVit);
   return family == model::Family::gpt2 ? find(kNeutralGpt2) : find(kNeutralLlama);
 }
 

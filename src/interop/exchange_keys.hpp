@@ -11,7 +11,7 @@
 namespace hyperslab::interop {
 
 enum class UnreadKey : std::uint8_t {
-  harmless,  ///< decides nothing that GPT2LMHeadModel or LlamaForCausalLM compute
+  harmless,  ///< decides nothing that the models that are exchanged compute
   neutral,   ///< would decide something, but has the value that means what is done here
   refused,   ///< asks for something that is not done here
   unknown,   ///< in no table

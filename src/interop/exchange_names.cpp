@@ -19,7 +19,18 @@ class Table {
   std::vector<ExchangedTensor> tensors;
 
   void same(const std::string& theirs, const std::string& ours, const Shape& shape) {
-    tensors.push_back({theirs, shape, {{"model/" + ours, shape}}, false});
+    reshaped(theirs, shape, ours, shape);
+  }
+  void reshaped(const std::string& theirs, const Shape& theirs_shape, const std::string& ours,
+                const Shape& shape) {
+    tensors.push_back({theirs, theirs_shape, {{"model/" + ours, shape}}, false});
+  }
+  /// A linear layer with the outputs of several of ours one below the other.
+  void fused(const std::string& theirs, const std::vector<Layer>& layers, Dim inputs) {
+    conv1d(theirs, layers, inputs);
+    ExchangedTensor& weight = tensors[tensors.size() - 2];
+    weight.transposed = false;
+    weight.shape = {weight.shape[1], inputs};
   }
   void norm(const std::string& theirs, const std::string& ours, Dim width, bool bias) {
     same(theirs + ".weight", ours + ".weight", {width});
@@ -78,9 +89,70 @@ void add_llama_block(Table& table, const model::ModelSpec& spec, Dim layer) {
   table.linear(theirs + ".mlp.down_proj", {ours + ".mlp.down", C}, F, spec.bias);
 }
 
+void add_vit_ends(Table& table, const model::ModelSpec& spec, const std::string& patches,
+                  const std::string& class_token, const std::string& positions) {
+  const model::ImageSpec& image = spec.image;
+  const Dim C = spec.width;
+  table.reshaped(patches + ".weight", {C, image.channels, image.patch, image.patch},
+                 "embedding.patch.weight", {C, image.patch_values()});
+  table.same(patches + ".bias", "embedding.patch.bias", {C});
+  if (image.pooling == model::Pooling::token) {
+    table.reshaped(class_token, {1, 1, C}, "embedding.class_token", {C});
+  }
+  table.reshaped(positions, {1, spec.context, C}, "embedding.position.weight", {spec.context, C});
+}
+
+void add_vit_block(Table& table, const model::ModelSpec& spec, Dim layer) {
+  const std::string theirs = fmt::format("vit.encoder.layer.{}", layer);
+  const std::string ours = fmt::format("blocks.{}", layer);
+  const std::string attention = ours + ".attention";
+  const Dim C = spec.width;
+  table.norm(theirs + ".layernorm_before", ours + ".norm1", C, true);
+  for (const char* part : {"query", "key", "value"}) {
+    table.linear(fmt::format("{}.attention.attention.{}", theirs, part),
+                 {fmt::format("{}.{}", attention, part), C}, C, true);
+  }
+  table.linear(theirs + ".attention.output.dense", {attention + ".output", C}, C, true);
+  table.norm(theirs + ".layernorm_after", ours + ".norm2", C, true);
+  table.linear(theirs + ".intermediate.dense", {ours + ".mlp.up", spec.ffn_width}, C, true);
+  table.linear(theirs + ".output.dense", {ours + ".mlp.down", C}, spec.ffn_width, true);
+}
+
+void add_timm_block(Table& table, const model::ModelSpec& spec, Dim layer) {
+  const std::string ours = fmt::format("blocks.{}", layer);  // timm calls blocks as we do
+  const std::string attention = ours + ".attention";
+  const Dim C = spec.width;
+  table.norm(ours + ".norm1", ours + ".norm1", C, true);
+  table.fused(ours + ".attn.qkv",
+              {{attention + ".query", C}, {attention + ".key", C}, {attention + ".value", C}}, C);
+  table.linear(ours + ".attn.proj", {attention + ".output", C}, C, true);
+  table.norm(ours + ".norm2", ours + ".norm2", C, true);
+  table.linear(ours + ".mlp.fc1", {ours + ".mlp.up", spec.ffn_width}, C, true);
+  table.linear(ours + ".mlp.fc2", {ours + ".mlp.down", C}, spec.ffn_width, true);
+}
+
+std::vector<ExchangedTensor> image_tensors(const model::ModelSpec& spec, Library library) {
+  const bool timm = library == Library::timm;
+  Table table;
+  if (timm) {
+    add_vit_ends(table, spec, "patch_embed.proj", "cls_token", "pos_embed");
+  } else {
+    add_vit_ends(table, spec, "vit.embeddings.patch_embeddings.projection",
+                 "vit.embeddings.cls_token", "vit.embeddings.position_embeddings");
+  }
+  for (Dim layer = 0; layer < spec.layers; ++layer) {
+    timm ? add_timm_block(table, spec, layer) : add_vit_block(table, spec, layer);
+  }
+  const char* after_pooling = spec.image.pooling == model::Pooling::mean ? "fc_norm" : "norm";
+  table.norm(timm ? after_pooling : "vit.layernorm", "final_norm", spec.width, true);
+  table.linear(timm ? "head" : "classifier", {"head", spec.image.classes}, spec.width, true);
+  return table.tensors;
+}
+
 }  // namespace
 
-std::vector<ExchangedTensor> exchanged_tensors(const model::ModelSpec& spec) {
+std::vector<ExchangedTensor> exchanged_tensors(const model::ModelSpec& spec, Library library) {
+  if (spec.is_of_images()) return image_tensors(spec, library);
   const bool gpt2 = spec.family == model::Family::gpt2;
   const Shape vocabulary = {spec.vocabulary, spec.width};
   Table table;

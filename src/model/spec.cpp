@@ -41,6 +41,18 @@ double default_scale_of_embeddings(const ModelSpec& spec) {
   return spec.position == Position::sinusoidal ? std::sqrt(static_cast<double>(spec.width)) : 1;
 }
 
+std::int64_t patch_matrix(const ModelSpec& spec) { return spec.width * spec.image.patch_values(); }
+
+std::int64_t image_parameter_count(const ModelSpec& spec) {
+  const std::int64_t C = spec.width;
+  const std::int64_t class_token = spec.image.pooling == Pooling::token ? C : 0;
+  const std::int64_t positions = spec.position == Position::learned ? spec.context * C : 0;
+  const std::int64_t final_norms = spec.norm_place == NormPlace::pre ? 1 : 0;
+  const std::int64_t block = block_matrices(spec) + block_biases(spec);
+  return patch_matrix(spec) + C + class_token + positions + spec.layers * block +
+         (2 * spec.layers + final_norms) * norm_parameters(spec) + spec.image.classes * (C + 1);
+}
+
 }  // namespace
 
 ModelSpec preset(Family family) {
@@ -63,6 +75,7 @@ ModelSpec preset(Family family) {
 }
 
 std::int64_t parameter_count(const ModelSpec& spec) {
+  if (spec.is_of_images()) return image_parameter_count(spec);
   const std::int64_t table = spec.vocabulary * spec.width;
   const std::int64_t tables = spec.tie_embeddings ? table : 2 * table;
   const std::int64_t positions = spec.position == Position::learned ? spec.context * spec.width : 0;
@@ -73,19 +86,37 @@ std::int64_t parameter_count(const ModelSpec& spec) {
 }
 
 std::int64_t matmul_parameter_count(const ModelSpec& spec) {
+  if (spec.is_of_images()) {
+    return patch_matrix(spec) + spec.layers * block_matrices(spec) +
+           spec.image.classes * spec.width;
+  }
   return spec.layers * block_matrices(spec) + spec.vocabulary * spec.width;
 }
 
+double embedding_cost(const ModelSpec& spec) {
+  if (!spec.is_of_images()) return 0;
+  return static_cast<double>(patch_matrix(spec) * spec.image.patches()) /
+         static_cast<double>(spec.context);
+}
+
 double block_cost(const ModelSpec& spec) {
-  const auto attention = static_cast<double>(spec.width * spec.context);
+  const double seen = spec.is_of_images() ? 2 : 1;
+  const double attention = seen * static_cast<double>(spec.width * spec.context);
   return static_cast<double>(block_matrices(spec)) + attention;
 }
 
 double head_cost(const ModelSpec& spec) {
+  if (spec.is_of_images()) {
+    return static_cast<double>(spec.image.classes * spec.width) / static_cast<double>(spec.context);
+  }
   return static_cast<double>(spec.vocabulary * spec.width);
 }
 
 double flops_per_token(const ModelSpec& spec, Dim T, bool causal) {
+  if (spec.is_of_images()) {
+    return 6.0 * (embedding_cost(spec) + static_cast<double>(spec.layers) * block_cost(spec) +
+                  head_cost(spec));
+  }
   const double attention = (causal ? 6.0 : 12.0) * static_cast<double>(spec.layers) *
                            static_cast<double>(spec.width) * static_cast<double>(T);
   return 6.0 * static_cast<double>(matmul_parameter_count(spec)) + attention;
@@ -118,6 +149,12 @@ std::string identity(const ModelSpec& spec) {
       {"tie_embeddings", spec.tie_embeddings ? "true" : "false"}};
   if (spec.scale_of_embeddings() != default_scale_of_embeddings(spec)) {
     choices.emplace_back("embedding_scale", number(spec.embedding_scale));
+  }
+  if (spec.is_of_images()) {
+    choices.emplace_back("image", std::to_string(spec.image.size));
+    choices.emplace_back("patch", std::to_string(spec.image.patch));
+    choices.emplace_back("channels", std::to_string(spec.image.channels));
+    choices.emplace_back("pooling", spec.image.pooling == Pooling::token ? "token" : "mean");
   }
   std::string out;
   for (const auto& [key, value] : choices) {

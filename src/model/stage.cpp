@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
-#include "hyperslab/model/transformer.hpp"
+#include "hyperslab/model/vision_transformer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::model {
@@ -22,7 +22,7 @@ bool trains(const StageOptions& options, param::Role role) {
 
 Stage::Stage(const ModelSpec& spec, const StageOptions& options, Arenas& arenas,
              dp::ShardStrategy& strategy)
-    : Stage(std::make_unique<Transformer>(spec, options), options, arenas, strategy) {}
+    : Stage(make_architecture(spec, options), options, arenas, strategy) {}
 
 Stage::Stage(std::unique_ptr<Architecture> architecture, const StageOptions& options,
              Arenas& arenas, dp::ShardStrategy& strategy)

@@ -35,6 +35,8 @@ nn::EmbeddingConfig embedding_config(const ModelSpec& spec, const StageOptions& 
   return config;
 }
 
+}  // namespace
+
 nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
                              ops::AttentionMask mask) {
   nn::BlockConfig config;
@@ -52,6 +54,8 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
       spec.attention == AttentionPath::reference ||
       (spec.attention == AttentionPath::automatic && !options.fused_attention);
   config.dropout = static_cast<float>(spec.dropout);
+  config.drop_path = static_cast<float>(spec.drop_path);
+  config.layers = static_cast<int>(spec.layers);
   config.seed = options.seed;
   config.init_std = static_cast<float>(spec.init_std);
   config.residual_init_std =
@@ -63,8 +67,6 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.adapter = options.adapter;
   return config;
 }
-
-}  // namespace
 
 Transformer::Transformer(const ModelSpec& spec, const StageOptions& options,
                          ops::AttentionMask mask)

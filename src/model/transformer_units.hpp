@@ -40,9 +40,14 @@ struct TransformerParts {
   }
   /// A training pass needs the samples' positions if dropout acts.
   [[nodiscard]] bool drops(Mode mode) const {
-    return mode == Mode::train && (spec.dropout > 0 || options.adapter.dropout > 0);
+    return mode == Mode::train &&
+           (spec.dropout > 0 || spec.drop_path > 0 || options.adapter.dropout > 0);
   }
 };
+
+/// Of the blocks of a model.
+[[nodiscard]] nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
+                                           ops::AttentionMask mask);
 
 class TokenEmbedding final : public Unit {
  public:

@@ -36,7 +36,8 @@ Scratch plan_scratch(Arena& scratch, const BlockConfig& config, const Activation
     out.activated = scratch.take(compute, {B, T, ffn_width}, "activated");
   }
   out.d_mid = scratch.take(compute, stream, "d_mid");
-  if (config.dropout > 0) out.d_masked = scratch.take(compute, stream, "d_masked");
+  if (config.dropout > 0 || config.drop_path > 0)
+    out.d_masked = scratch.take(compute, stream, "d_masked");
   out.d_attention = scratch.take(compute, {B, T, heads * config.heads.head_width}, "d_attention");
   if (!config.split_backward) out.d_qkv = scratch.take(compute, {B, T, packed_width}, "d_qkv");
   if (ops::is_gated(config.activation) || config.adapter.applies_to(name_of(AdapterTarget::down))) {
@@ -77,6 +78,8 @@ Block::Block(param::ParamStore& params, const std::string& name, const BlockConf
              int layer)
     : config_(config),
       layer_(layer),
+      drop_path_(config.drop_path * static_cast<float>(layer) /
+                 static_cast<float>(std::max(1, config.layers - 1))),
       norm1_(params, config.group, name + ".norm1", norm_options(config)),
       attention_(params, name + ".attention", config, layer),
       norm2_(params, config.group, name + ".norm2", norm_options(config)),
@@ -112,17 +115,19 @@ Block::Slot Block::Slot::for_tokens(Dim T) const {
 }
 
 void Block::drop(Context& ctx, const BatchInfo& batch, Sublayer sublayer, CView x, View y) const {
-  const ops::Dropout dropout = {config_.dropout, config_.seed,
-                                dropout_site(layer_, static_cast<int>(sublayer)),
-                                batch.sample_position, batch.state};
-  if (batch.dropout && dropout.active()) {
-    ops::dropout(ctx, on_stream(config_.group, dropout, x), x, y);
-  }
+  if (!batch.dropout) return;
+  ops::Dropout dropout = {config_.dropout, config_.seed,
+                          dropout_site(layer_, static_cast<int>(sublayer)), batch.sample_position,
+                          batch.state};
+  if (dropout.active()) ops::dropout(ctx, on_stream(config_.group, dropout, x), x, y);
+  const CView dropped = dropout.active() ? CView(y) : x;
+  dropout.probability = drop_path_;
+  if (dropout.active()) ops::drop_path(ctx, on_stream(config_.group, dropout, x), dropped, y);
 }
 
 CView Block::masked(Context& ctx, const BatchInfo& batch, Sublayer sublayer, const Scratch& scratch,
                     CView d) const {
-  if (!batch.dropout || config_.dropout == 0) return d;
+  if (!batch.dropout || !drops()) return d;
   drop(ctx, batch, sublayer, d, scratch.d_masked);
   return scratch.d_masked;
 }

@@ -8,6 +8,7 @@
 #include "hyperslab/ops/algorithm_cache.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/clock.hpp"
+#include "hyperslab/ops/classes.hpp"
 #include "hyperslab/ops/dropout.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/embedding.hpp"
@@ -65,6 +66,13 @@ decltype(ops::embedding_backward) embedding_backward;
 decltype(ops::position_backward) position_backward;
 decltype(ops::sinusoidal_table) sinusoidal_table;
 decltype(ops::augment_images) augment_images;
+decltype(ops::patch_tokens_forward) patch_tokens_forward;
+decltype(ops::patch_tokens_backward) patch_tokens_backward;
+decltype(ops::sincos2d_table) sincos2d_table;
+decltype(ops::pool_rows_forward) pool_rows_forward;
+decltype(ops::pool_rows_backward) pool_rows_backward;
+decltype(ops::class_cross_entropy) class_cross_entropy;
+decltype(ops::drop_path) drop_path;
 decltype(ops::softmax_cross_entropy) softmax_cross_entropy;
 decltype(ops::softmax_statistics) softmax_statistics;
 decltype(ops::vocabulary_cross_entropy) vocabulary_cross_entropy;
@@ -98,6 +106,7 @@ decltype(ops::quantized_linear_forward) quantized_linear_forward;
                                                                      DType dtype);
 [[nodiscard]] std::size_t norm_backward_workspace(int threads, Dim width, DType dtype);
 [[nodiscard]] std::size_t loss_workspace(int threads);
+[[nodiscard]] std::size_t class_cross_entropy_workspace(Dim rows);
 [[nodiscard]] std::size_t sum_of_squares_workspace(Dim count);
 [[nodiscard]] std::size_t quantized_linear_forward_workspace(int threads,
                                                              const QuantizedProduct& product);
@@ -130,6 +139,13 @@ decltype(ops::embedding_backward) embedding_backward;
 decltype(ops::position_backward) position_backward;
 decltype(ops::sinusoidal_table) sinusoidal_table;
 decltype(ops::augment_images) augment_images;
+decltype(ops::patch_tokens_forward) patch_tokens_forward;
+decltype(ops::patch_tokens_backward) patch_tokens_backward;
+decltype(ops::sincos2d_table) sincos2d_table;
+decltype(ops::pool_rows_forward) pool_rows_forward;
+decltype(ops::pool_rows_backward) pool_rows_backward;
+decltype(ops::class_cross_entropy) class_cross_entropy;
+decltype(ops::drop_path) drop_path;
 decltype(ops::softmax_cross_entropy) softmax_cross_entropy;
 decltype(ops::softmax_statistics) softmax_statistics;
 decltype(ops::vocabulary_cross_entropy) vocabulary_cross_entropy;

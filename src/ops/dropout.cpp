@@ -19,18 +19,30 @@ void require_range(const Context& ctx, const Dropout& dropout, CView x) {
           "dropout first_element: x ends after the last sample");
 }
 
-}  // namespace
-
-void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
+void require_operands(const Context& ctx, const Dropout& dropout, CView x, CView y) {
   require_here(ctx, x, "dropout x");
   require(x.shape().rank() > 0, "dropout x: expected (B, ...)");
   require_operand(ctx, y, x.shape(), x.dtype(), "dropout y");
   require_range(ctx, dropout, x);
+}
+
+}  // namespace
+
+void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
+  require_operands(ctx, dropout, x, y);
   if (on_meta(ctx, "dropout", 10.0 * static_cast<double>(x.numel()),
               {x, y, dropout.sample_position})) {
     return;
   }
   dispatch<cuda::dropout, cpu::dropout>(ctx, dropout, x, y);
+}
+
+void drop_path(Context& ctx, const Dropout& dropout, CView x, View y) {
+  require_operands(ctx, dropout, x, y);
+  if (on_meta(ctx, "drop_path", static_cast<double>(x.numel()), {x, y, dropout.sample_position})) {
+    return;
+  }
+  dispatch<cuda::drop_path, cpu::drop_path>(ctx, dropout, x, y);
 }
 
 }  // namespace hyperslab::ops

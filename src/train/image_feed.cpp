@@ -13,6 +13,7 @@
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/round_up.hpp"
+#include "hyperslab/core/stream_priority.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -184,6 +185,7 @@ void ImageFeed::run() {
       fault::reach("step.load");
       if (!ctx_) {
         use_cuda_device(device_);
+        prefer_streams_of_this_thread();
         ctx_ = std::make_unique<Context>(Device::cuda);
         jpeg_ = GpuJpeg::open(no_jpeg_);
         for (std::size_t i = 0; i < kSlots; ++i) ring_.push_back(std::make_unique<Slot>(like_));
@@ -247,7 +249,7 @@ void ImageFeed::fill(const Request& request, const io::ImageSamples& samples, Sl
   std::size_t host_bytes = 0;
   for (const bool gpu : {false, true}) {
     for (std::size_t i = 0; i < items.size(); ++i) {
-      if (!items[i].counts() || on_gpu(samples, items[i].header) != gpu) continue;
+      if ((items[i].counts() && on_gpu(samples, items[i].header)) != gpu) continue;
       offsets[i] = std::exchange(bytes, bytes + round_up(items[i].bytes(), kAlignment));
     }
     if (!gpu) host_bytes = bytes;
@@ -268,8 +270,6 @@ void ImageFeed::fill(const Request& request, const io::ImageSamples& samples, Sl
                  host.label_weights);
   const auto sources = slot.in_host<ops::SourceImage>(slot.sources_at);
   for (std::size_t i = 0; i < items.size(); ++i) {
-    sources[i] = {};
-    if (!items[i].counts()) continue;
     sources[i] = {slot.pixel(offsets[i]), items[i].decoded.width, items[i].decoded.height,
                   std::int64_t{3} * items[i].decoded.width};
   }
@@ -286,7 +286,7 @@ void ImageFeed::decode_by_gpu(const io::ImageSamples& samples, std::vector<io::I
   std::vector<std::size_t> which;
   std::size_t encoded = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (!items[i].counts() || offsets[i] < host_bytes) continue;
+    if (offsets[i] < host_bytes) continue;
     which.push_back(i);
     encoded += round_up(samples.set().bytes(items[i].image).size(), std::size_t{64});
   }

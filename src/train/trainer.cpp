@@ -233,7 +233,7 @@ void Trainer::step(const StepArgs& args, io::Loader& loader) {
 }
 
 void Trainer::step(const StepArgs& args) {
-  begin(args, batch_tokens());
+  begin(args, batch_targets());
   train(args, KeptData{});
 }
 
@@ -300,7 +300,7 @@ void Trainer::warm_up(io::Loader& loader, std::int64_t step) {
   fill_slots(loader, step);
   StepArgs args;
   args.step = step - 1;  // the host must not find the records of `step` there before it is
-  begin(args, batch_tokens());
+  begin(args, batch_targets());
   StageWorker::PassArgs passes;
   passes.step_views = step_views();
   passes.step = args.step;
@@ -321,14 +321,14 @@ void Trainer::warm_up(io::Loader& loader, std::int64_t step) {
 
 void Trainer::release_loader() { feed_->release(); }
 
-void Trainer::begin(const StepArgs& args, std::int64_t tokens) {
+void Trainer::begin(const StepArgs& args, std::int64_t targets) {
   ctx_->recorder().begin_step(args.step, args.traced);
   memory_.begin_step();
   timeline_.begin_step(args.traced, args.waits_at_marks);
   meter_->begin_step();
   input_.step = args.step;
   input_.learning_rate = static_cast<float>(args.learning_rate);
-  input_.inverse_tokens = 1.0F / static_cast<float>(std::max<std::int64_t>(1, tokens));
+  input_.inverse_tokens = 1.0F / static_cast<float>(std::max<std::int64_t>(1, targets));
   input_.stop_request = args.stop_requested ? 1.0F : 0.0F;
   ops::begin_step(*ctx_, input_, records_->state(), records_->sums());
 }
@@ -382,7 +382,7 @@ void Trainer::update() {
 }
 
 void Trainer::forward_backward(const StepArgs& args) {
-  begin(args, batch_tokens());
+  begin(args, batch_targets());
   run_program(args, KeptData{}, false);
   end();
 }

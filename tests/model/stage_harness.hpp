@@ -69,6 +69,7 @@ class StageHarness {
   /// Tokens and targets by the seed; the rest follows from them.
   void random_batch(std::uint64_t seed) {
     const Batch& batch = stage->batch({});
+    if (!batch.tokens) return;  // of images, which the caller makes
     const auto tokens = batch.tokens.span<std::int32_t>();
     const auto targets = batch.targets.span<std::int32_t>();
     const auto vocabulary = static_cast<std::uint32_t>(vocabulary_);

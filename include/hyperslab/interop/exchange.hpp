@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models to and from folders of Hugging Face's transformers: GPT2LMHeadModel and LlamaForCausalLM.
+// Models to and from folders of Hugging Face's transformers (GPT2LMHeadModel, LlamaForCausalLM,
+// ViTForImageClassification) and of timm (VisionTransformer).
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -11,10 +13,14 @@
 
 namespace hyperslab::interop {
 
+/// Whose names and shapes of tensors.
+enum class Library : std::uint8_t { transformers, timm };
+
 struct ExportOptions {
   std::string output;        ///< the folder to make
   DType dtype = DType::f32;  ///< f32, bf16 or f16
-  std::string vocabulary;    ///< folder whose tokenizer files go along, or `bytes`; empty: none
+  Library library = Library::transformers;
+  std::string vocabulary;  ///< folder whose tokenizer files go along, or `bytes`; empty: none
   bool requires_vocabulary = false;  ///< an error if its files are not found
   std::uint64_t shard_bytes = io::ModelFolder::kShardBytes;
 };
@@ -28,8 +34,9 @@ void export_huggingface(const model::ModelSpec& model, const io::CheckpointReade
 
 /// The model that config.json of a folder describes; a head that is tied there and differs from the
 /// token embedding makes it untied. `dropout` replaces the dropouts of config.json. Warns of keys
-/// that are not known. Throws Error(checkpoint): no such folder, a model type other than gpt2 and
-/// llama, or a setting that changes results and that our models do not have; all of them at once.
+/// that are not known. Throws Error(checkpoint): no such folder, a model type other than gpt2,
+/// llama and vit, or a setting that changes results and that our models do not have; all of them at
+/// once.
 [[nodiscard]] model::ModelSpec huggingface_model(const std::string& folder,
                                                  std::optional<double> dropout = std::nullopt);
 

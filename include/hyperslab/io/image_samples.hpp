@@ -34,18 +34,16 @@ struct ImageSampleOptions {
   int threads = 1;  ///< that decode
 };
 
-/// One image of a microbatch before it is pixels.
+/// One image of a microbatch before it is pixels. What does not count is one black pixel.
 struct ImageItem {
   std::int64_t index = 0;   ///< in the endless order of samples
   std::int64_t image = -1;  ///< in the set; -1: none, and it does not count
-  ImageHeader header;
-  image::ImageSize decoded;  ///< size that it is decoded to
-  bool broken = false;       ///< it does not count
+  ImageHeader header = {1, 1};
+  image::ImageSize decoded = {1, 1};  ///< size that it is decoded to
+  bool broken = false;                ///< it does not count
   [[nodiscard]] bool counts() const { return image >= 0 && !broken; }
   [[nodiscard]] std::size_t bytes() const {  ///< decoded
-    return counts() ? static_cast<std::size_t>(decoded.width) *
-                          static_cast<std::size_t>(decoded.height) * 3
-                    : 0;
+    return static_cast<std::size_t>(decoded.width) * static_cast<std::size_t>(decoded.height) * 3;
   }
 };
 
@@ -79,7 +77,8 @@ class ImageSamples final : public Samples {
   /// Samples [first, first + count) with their headers and sizes; those from `end` on are none.
   [[nodiscard]] std::vector<ImageItem> items(std::int64_t first, std::int64_t end, Dim count,
                                              const IsWhole& is_whole = {}) const;
-  /// Decodes those items for which rgb(i) is not null, to there, by all threads.
+  /// Decodes those items for which rgb(i) is not null, to there, by all threads; what does not
+  /// count becomes black.
   using RgbOf = std::function<std::uint8_t*(std::size_t item)>;
   void decode(std::span<ImageItem> items, const RgbOf& rgb) const;
   /// Augmentations of the items, and the labels, (B, 2) i32, and weights, (B) f32, of a batch; any

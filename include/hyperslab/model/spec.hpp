@@ -110,12 +110,14 @@ struct ModelSpec {
 [[nodiscard]] std::int64_t parameter_count(const ModelSpec& spec);
 /// Parameters in matrix products: without an untied input table and positions, a tied table once.
 [[nodiscard]] std::int64_t matmul_parameter_count(const ModelSpec& spec);
-/// Multiplications per token of a block, with attention at the full context, causal, and of the
-/// head.
+/// Multiplications per token of the patch embedding (0 of tokens of text, which are looked up), of
+/// a block, with attention at the full context, causal but for images, and of the head.
+[[nodiscard]] double embedding_cost(const ModelSpec& spec);
 [[nodiscard]] double block_cost(const ModelSpec& spec);
 [[nodiscard]] double head_cost(const ModelSpec& spec);
 /// Model FLOPs of forward and backward per token at sequence length T: 6 N + 6 L C T counting the
-/// causal half of attention, 6 N + 12 L C T counting all of it.
+/// causal half of attention, 6 N + 12 L C T counting all of it, as images always do. Of an image the
+/// patches are embedded and one row goes through the head.
 [[nodiscard]] double flops_per_token(const ModelSpec& spec, Dim T, bool causal);
 
 }  // namespace hyperslab::model

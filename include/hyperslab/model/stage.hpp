@@ -28,7 +28,7 @@ class Stage {
   /// `strategy` takes the parameters' memory. It is used here alone, but refers to params().
   Stage(std::unique_ptr<Architecture> architecture, const StageOptions& options, Arenas& arenas,
         dp::ShardStrategy& strategy);
-  /// Of the transformer that `spec` describes.
+  /// Of the model that `spec` describes.
   Stage(const ModelSpec& spec, const StageOptions& options, Arenas& arenas,
         dp::ShardStrategy& strategy);
 

@@ -28,7 +28,9 @@ struct BlockConfig {
   bool rope = false;
   bool keep_probabilities = false;  ///< the reference attention
   float dropout = 0;
-  std::uint64_t seed = 0;  ///< of the dropout masks
+  float drop_path = 0;     ///< of the last block, growing from 0 with the depth
+  int layers = 1;          ///< of the model
+  std::uint64_t seed = 0;  ///< of the masks of dropout and drop_path
   float init_std = 0.02F;
   float residual_init_std = 0.02F;
   TensorGroup group;
@@ -56,7 +58,7 @@ struct BatchInfo {
 struct Scratch {
   View delta;             ///< stream: output of attention or mlp on its way into the residual
   View d_mid;             ///< stream: gradient of a sublayer's input
-  View d_masked;          ///< stream: gradient through dropout; absent without dropout
+  View d_masked;          ///< stream: gradient through dropout and drop_path; absent without
   View d_attention;       ///< (B, T, H Dh)
   View d_qkv;             ///< (B, T, packed)
   View d_activated;       ///< (B, T, F); absent if a product takes the activation's derivative
@@ -230,6 +232,7 @@ class Block {
 
  private:
   enum class Sublayer : std::uint8_t { attention = 0, mlp = 1 };
+  [[nodiscard]] bool drops() const { return config_.dropout > 0 || drop_path_ > 0; }
   void drop(Context& ctx, const BatchInfo& batch, Sublayer sublayer, CView x, View y) const;
   void backward_before(Context& ctx, const BackwardPass& pass, const Slot& slot, View d) const;
   void backward_after(Context& ctx, const BackwardPass& pass, const Slot& slot, CView input,
@@ -238,6 +241,7 @@ class Block {
                              const Scratch& scratch, CView d) const;
   BlockConfig config_;
   int layer_ = 0;
+  float drop_path_ = 0;
   Norm norm1_;
   Attention attention_;
   Norm norm2_;

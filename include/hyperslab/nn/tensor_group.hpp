@@ -22,6 +22,9 @@ class TensorGroup {
         size_(group == nullptr ? 1 : group->size()),
         sequence_(sequence && size_ > 1) {}
 
+  /// The same ranks, as layers see them that work on whole rows on every rank.
+  [[nodiscard]] TensorGroup of_whole_rows() const { return {group_, false}; }
+
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] bool is_alone() const { return size_ == 1; }

@@ -35,4 +35,10 @@ struct Dropout {
 /// seed ^ name_hash("dropout")); an element is kept if its uniform is >= p.
 void dropout(Context& ctx, const Dropout& dropout, CView x, View y);
 
+/// Stochastic depth (Huang et al. 2016): y = x / (1 - p) for the samples that are kept, else 0; the
+/// same call on the gradient is backward. Views are as for dropout. The word of the sample at
+/// position g is lane g % 4 of philox({g / 4 as 64 bits, step as 32 bits, site}, seed ^
+/// name_hash("drop path")); a sample is kept if its uniform is >= p.
+void drop_path(Context& ctx, const Dropout& dropout, CView x, View y);
+
 }  // namespace hyperslab::ops

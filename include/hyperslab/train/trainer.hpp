@@ -200,10 +200,10 @@ class Trainer {
   [[nodiscard]] model::StepViews step_views() const;
   void set_up_training();
   void set_up_worker();
-  /// `tokens`: of the global batch that count.
-  void begin(const StepArgs& args, std::int64_t tokens);
-  [[nodiscard]] std::int64_t batch_tokens() const {
-    return config_.train.global_batch * sequence();
+  /// `targets`: of the global batch that count.
+  void begin(const StepArgs& args, std::int64_t targets);
+  [[nodiscard]] std::int64_t batch_targets() const {
+    return config_.train.global_batch * (config_.model.is_of_images() ? 1 : sequence());
   }
   void train(const StepArgs& args, const SlotData& tokens);
   void round_from(std::int64_t step);

@@ -97,4 +97,32 @@ void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
   });
 }
 
+void drop_path(Context& ctx, const Dropout& dropout, CView x, View y) {
+  if (!dropout.active()) return x.raw() == y.raw() ? void() : cast(ctx, x, y);
+  if (x.numel() == 0) return;
+  with_real(x.dtype(), "drop_path", [&]<class T>(T) {
+    const Dim per_sample = sample_elements(dropout, x);
+    const auto* position = dropout.sample_position.data<std::int64_t>();
+    const auto step = static_cast<std::uint32_t>(dropout.state->input.step);
+    const std::uint64_t key = dropout.seed ^ name_hash("drop path");
+    const auto factor_of = [&](Dim sample) {
+      const auto index = static_cast<std::uint64_t>(position[sample]);
+      const PhiloxCounter words =
+          philox({{static_cast<std::uint32_t>(index / 4),
+                   static_cast<std::uint32_t>(index / 4 >> 32), step, dropout.site}},
+                 key);
+      const bool keeps = philox_uniform(words.x[index % 4]) >= dropout.probability;
+      return keeps ? T(1) / (T(1) - T(dropout.probability)) : T(0);
+    };
+    parallel_chunks(ctx.threads(), x.numel(), 1, [&](int, Dim begin, Dim end) {
+      for (Dim i = begin; i < end;) {
+        const Dim sample = (dropout.first_element + i) / per_sample;
+        const Dim stop = std::min(end, (sample + 1) * per_sample - dropout.first_element);
+        const T factor = factor_of(sample);
+        for (; i < stop; ++i) y.data<T>()[i] = factor == 0 ? T(0) : x.data<T>()[i] * factor;
+      }
+    });
+  });
+}
+
 }  // namespace hyperslab::ops::cpu

@@ -45,27 +45,63 @@ void change_image(const Images& images, Dim b) {
   }
 }
 
+/// Calls pixel(x, y, values) for every pixel, row by row, and puts its values into the patches.
+template <class T, class Pixel>
+void fill_patches(const ImageOutput& output, T* patches, Pixel&& pixel) {
+  const Dim side = output.size / output.patch;
+  const Dim area = output.patch * output.patch;
+  for (Dim y = 0; y < output.size; ++y) {
+    for (Dim column = 0; column < side; ++column) {
+      const Dim patch = y / output.patch * side + column;
+      T* to = patches + patch * output.channels * area + y % output.patch * output.patch;
+      for (Dim i = 0; i < output.patch; ++i) {
+        T values[3] = {};
+        pixel(static_cast<int>(column * output.patch + i), static_cast<int>(y), values);
+        for (Dim c = 0; c < output.channels; ++c) to[c * area + i] = values[c];
+      }
+    }
+  }
+}
+
+/// What each level of each channel becomes.
+template <class T>
+struct Levels {
+  explicit Levels(const Normalization& normalization) {
+    for (int v = 0; v < 256; ++v) {
+      const auto level = static_cast<std::uint8_t>(v);
+      float values[3];
+      const Rgb grey = {{level, level, level}};
+      finish_pixel(ImageAugmentation(), grey, grey, normalization, 3, 0, 0, values);
+      for (int c = 0; c < 3; ++c) table[c][v] = from_single<T>(values[c]);
+    }
+  }
+  T table[3][256];
+};
+
 /// patches: (N, P) of image b.
 template <class T>
-void finish_image(const Images& images, Dim b, const Normalization& normalization, T* patches) {
-  const ImageOutput& output = *images.output;
+void finish_image(const Images& images, Dim b, const Normalization& normalization,
+                  const Levels<T>& levels, T* patches) {
   const ImageAugmentation& augmentation = images.of(b);
   const SquareImage own = images.finished(b);
   const SquareImage partner = images.finished(partner_of(b, images.count(), augmentation));
-  const Dim side = output.size / output.patch;
-  const Dim area = output.patch * output.patch;
-  const int channels = static_cast<int>(output.channels);
-  for (int y = 0; y < own.size; ++y) {
-    for (int x = 0; x < own.size; ++x) {
+  const int channels = static_cast<int>(images.output->channels);
+  if (augmentation.mix == ImageMix::mixup) {
+    return fill_patches(*images.output, patches, [&](int x, int y, T* out) {
       float values[3];
       finish_pixel(augmentation, own.at(x, y), partner.at(x, y), normalization, channels, x, y,
                    values);
-      const Dim patch = (y / output.patch) * side + x / output.patch;
-      T* to =
-          patches + patch * channels * area + (y % output.patch) * output.patch + x % output.patch;
-      for (int c = 0; c < channels; ++c) to[c * area] = from_single<T>(values[c]);
-    }
+      for (int c = 0; c < channels; ++c) out[c] = from_single<T>(values[c]);
+    });
   }
+  const ImageBox cut = augmentation.mix == ImageMix::cutmix ? augmentation.cut : ImageBox();
+  const ImageBox erase = augmentation.erase;
+  fill_patches(*images.output, patches, [&](int x, int y, T* out) {
+    Rgb pixel = inside(cut, x, y) ? partner.at(x, y) : own.at(x, y);
+    if (channels == 1) pixel.at[0] = static_cast<std::uint8_t>(luma(pixel));
+    const bool erased = inside(erase, x, y);
+    for (int c = 0; c < channels; ++c) out[c] = erased ? T() : levels.table[c][pixel.at[c]];
+  });
 }
 
 }  // namespace
@@ -85,9 +121,10 @@ void augment_images(Context& ctx, CView sources, CView augmentations, const Imag
   const Normalization normalization = normalization_of(output);
   with_floating(patches.dtype(), "augment_images", [&]<class T>(T) {
     const Dim values = patches.shape()[1] * patches.shape()[2];
+    const Levels<T> levels(normalization);
     parallel_chunks(ctx.threads(), images.count(), work, [&](int, Dim begin, Dim end) {
       for (Dim b = begin; b < end; ++b) {
-        finish_image(images, b, normalization, patches.data<T>() + b * values);
+        finish_image(images, b, normalization, levels, patches.data<T>() + b * values);
       }
     });
   });

@@ -35,22 +35,17 @@ Filter filter_of(const ResizeAxis& axis, int size) {
   return filter;
 }
 
-/// in: a row of the source; out: (size, 3).
+/// in: a row of the source and one byte more; out: (size, 3).
 void resize_row(const Filter& filter, const std::uint8_t* in, std::uint8_t* out) {
   for (std::size_t i = 0; i < filter.taps.size(); ++i) {
-    const std::uint8_t* pixel = in + std::ptrdiff_t{filter.taps[i].first} * 3;
+    const std::uint8_t* pixel = in + std::ptrdiff_t{filter.taps[i].first - filter.low} * 3;
     const int* weights = &filter.weights[i * filter.most];
-    int red = kHalfWeight;
-    int green = kHalfWeight;
-    int blue = kHalfWeight;
+    // Four sums fill a vector; the last one is of the next pixel and not used.
+    int sums[4] = {kHalfWeight, kHalfWeight, kHalfWeight, 0};
     for (int tap = 0; tap < filter.taps[i].count; ++tap, pixel += 3) {
-      red += weights[tap] * pixel[0];
-      green += weights[tap] * pixel[1];
-      blue += weights[tap] * pixel[2];
+      for (int c = 0; c < 4; ++c) sums[c] += weights[tap] * pixel[c];
     }
-    out[i * 3] = to_level(red);
-    out[i * 3 + 1] = to_level(green);
-    out[i * 3 + 2] = to_level(blue);
+    for (int c = 0; c < 3; ++c) out[i * 3 + static_cast<std::size_t>(c)] = to_level(sums[c]);
   }
 }
 
@@ -71,13 +66,31 @@ void resize_columns(const Filter& filter, std::size_t i, const std::uint8_t* row
 /// A row of the resized image to its place in the output, zeros beside it.
 void place_row(const std::uint8_t* row, const ImageAugmentation& augmentation, int size,
                std::uint8_t* out) {
-  for (int x = 0; x < size; ++x) {
-    const int column = x + augmentation.shift_x;
-    std::uint8_t* pixel = out + std::ptrdiff_t{augmentation.flip != 0 ? size - 1 - x : x} * 3;
-    for (int c = 0; c < 3; ++c) {
-      pixel[c] = column >= 0 && column < size ? row[std::ptrdiff_t{column} * 3 + c] : 0;
-    }
+  const int shift = augmentation.shift_x;
+  if (shift == 0 && augmentation.flip == 0) {
+    std::copy_n(row, std::ptrdiff_t{size} * 3, out);
+    return;
   }
+  std::fill_n(out, std::ptrdiff_t{size} * 3, std::uint8_t{0});
+  for (int x = std::max(0, -shift); x < std::min(size, size - shift); ++x) {
+    const std::ptrdiff_t place = augmentation.flip != 0 ? size - 1 - x : x;
+    for (int c = 0; c < 3; ++c) out[place * 3 + c] = row[std::ptrdiff_t{x + shift} * 3 + c];
+  }
+}
+
+/// Input rows that any output row reads, at the output's columns.
+std::vector<std::uint8_t> narrowed_rows(const SourceImage& source, const Filter& columns,
+                                        const Filter& rows) {
+  const std::size_t width = columns.taps.size() * 3;
+  std::vector<std::uint8_t> narrow(static_cast<std::size_t>(rows.high - rows.low) * width);
+  const std::ptrdiff_t read_bytes = std::ptrdiff_t{columns.high - columns.low} * 3;
+  std::vector<std::uint8_t> padded(static_cast<std::size_t>(read_bytes) + 1);
+  for (int y = rows.low; y < rows.high; ++y) {
+    const std::uint8_t* from = source.pixels + y * source.row_bytes;
+    std::copy_n(from + std::ptrdiff_t{columns.low} * 3, read_bytes, padded.data());
+    resize_row(columns, padded.data(), &narrow[static_cast<std::size_t>(y - rows.low) * width]);
+  }
+  return narrow;
 }
 
 }  // namespace
@@ -92,12 +105,8 @@ void resize_image(const SourceImage& source, const ImageAugmentation& augmentati
   const Filter rows = filter_of(resize_axis(augmentation.top, augmentation.bottom, source.height,
                                             size, beyond, output.bicubic),
                                 size);
+  const std::vector<std::uint8_t> narrow = narrowed_rows(source, columns, rows);
   const std::size_t width = static_cast<std::size_t>(size) * 3;
-  std::vector<std::uint8_t> narrow(static_cast<std::size_t>(rows.high - rows.low) * width);
-  for (int y = rows.low; y < rows.high; ++y) {
-    resize_row(columns, source.pixels + y * source.row_bytes,
-               &narrow[static_cast<std::size_t>(y - rows.low) * width]);
-  }
   std::vector<int> sums(width);
   std::vector<std::uint8_t> row(width);
   for (int y = 0; y < size; ++y) {

@@ -29,7 +29,41 @@ struct Drop {
   }
 };
 
+template <class T>
+struct DropPath {
+  static constexpr int kWidth = kVector<T>;
+  DropoutMask mask;
+  Dim per_sample;
+  Dim first_element;
+  const T* x;
+  T* y;
+  template <int N>
+  __device__ void at(Dim i) const {
+    const Dim sample = (first_element + i) / per_sample;
+    float factor[1];
+    mask.factors(static_cast<std::uint64_t>(mask.sample_position[sample]), false, factor);
+    float value[N];
+    load<N>(x + i, value);
+#pragma unroll
+    for (int k = 0; k < N; ++k) value[k] = factor[0] == 0 ? 0.0F : value[k] * factor[0];
+    store<N>(y + i, value);
+  }
+};
+
 }  // namespace
+
+void drop_path(Context& ctx, const Dropout& dropout, CView x, View y) {
+  if (!dropout.active()) return cast(ctx, x, y);
+  if (x.numel() == 0) return;
+  with_element(x.dtype(), "drop_path", [&]<class T>(T) {
+    DropPath<T> op = {mask_of(dropout), sample_elements(dropout, x), dropout.first_element,
+                      x.data<T>(), y.data<T>()};
+    op.mask.key = dropout.seed ^ name_hash("drop path");
+    const bool vectors = op.per_sample % kVector<T> == 0 && op.first_element % kVector<T> == 0 &&
+                         aligned(op.x, op.y);
+    for_each(ctx, "drop_path", x.numel(), vectors, op);
+  });
+}
 
 void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
   if (!dropout.active()) return cast(ctx, x, y);

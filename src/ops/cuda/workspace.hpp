@@ -72,4 +72,15 @@ struct RowLoss {
   return static_cast<std::size_t>(rows) * sizeof(RowLoss);
 }
 
+/// What one row of class logits adds to the sums.
+struct ClassRowLoss {
+  float loss;
+  int counts;
+  int correct;
+  int correct5;
+};
+[[nodiscard]] constexpr std::size_t class_cross_entropy_workspace(Dim rows) {
+  return static_cast<std::size_t>(rows) * sizeof(ClassRowLoss);
+}
+
 }  // namespace hyperslab::ops::cuda

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exchange_vit.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "exchange_config.hpp"
+#include "exchange_names.hpp"
+#include "interop/exchange_models.hpp"
+
+namespace hyperslab::interop {
+namespace {
+
+using model::ModelSpec;
+using model::Pooling;
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+/// Two layers for images of 8 x 8 pixels, as a deck resolves them.
+ModelSpec small_vit(Pooling pooling) {
+  ModelSpec spec = small(model::Family::vit);
+  spec.kv_heads = spec.heads;
+  spec.ffn_width = 16;
+  spec.image = {.size = 8, .patch = 4, .channels = 3, .classes = 5, .pooling = pooling};
+  spec.vocabulary = spec.image.classes;
+  spec.context = spec.image.tokens();
+  return spec;
+}
+
+Dim parameters_of(const ModelSpec& spec, Library library) {
+  Dim count = 0;
+  for (const ExchangedTensor& tensor : exchanged_tensors(spec, library)) {
+    Dim ours = 0;
+    for (const NamedShape& part : tensor.ours) ours += part.shape.numel();
+    EXPECT_EQ(ours, tensor.numel()) << tensor.name;
+    count += ours;
+  }
+  return count;
+}
+
+std::string refusal_of(const std::string& config) {
+  try {
+    static_cast<void>(read_foreign_config(config, "config.json"));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::checkpoint);
+    return error.what();
+  }
+  return "";
+}
+
+// timm 1.0: sum(p.numel() for p in timm.create_model(NAME).parameters()).
+TEST(ExchangeVit, TensorsHoldAsManyParametersAsTimmsModels) {
+  const std::pair<const char*, Dim> known[] = {{"vit_tiny_patch16_224", 5717416},
+                                               {"vit_small_patch16_224", 22050664},
+                                               {"vit_base_patch16_224", 86567656}};
+  for (const auto& [name, count] : known) {
+    const ModelSpec spec =
+        read_foreign_config(json({{"architecture", name}}).dump(), "config.json").spec;
+    for (const Library library : {Library::timm, Library::transformers}) {
+      EXPECT_EQ(parameters_of(spec, library), count) << name;
+    }
+  }
+}
+
+TEST(ExchangeVit, TimmHasQueryKeyAndValueOneBelowTheOther) {
+  for (const ExchangedTensor& tensor :
+       exchanged_tensors(small_vit(Pooling::token), Library::timm)) {
+    if (tensor.name != "blocks.1.attn.qkv.weight") continue;
+    EXPECT_EQ(tensor.shape, Shape({24, 8}));
+    EXPECT_FALSE(tensor.transposed);
+    ASSERT_EQ(tensor.ours.size(), 3U);
+    EXPECT_EQ(tensor.ours[1].name, "model/blocks.1.attention.key.weight");
+    EXPECT_EQ(tensor.ours[1].shape, Shape({8, 8}));
+    return;
+  }
+  FAIL() << "there is no blocks.1.attn.qkv.weight";
+}
+
+TEST(ExchangeVit, TheMeanOfPatchesIsNormedByFcNorm) {
+  std::set<std::string> names;
+  for (const auto& tensor : exchanged_tensors(small_vit(Pooling::mean), Library::timm)) {
+    names.insert(tensor.name);
+  }
+  EXPECT_TRUE(names.contains("fc_norm.weight"));
+  EXPECT_FALSE(names.contains("norm.weight"));
+  EXPECT_FALSE(names.contains("cls_token"));
+}
+
+TEST(ExchangeVit, ConfigurationsComeBack) {
+  for (const Pooling pooling : {Pooling::token, Pooling::mean}) {
+    const ModelSpec spec = small_vit(pooling);
+    EXPECT_EQ(read_foreign_config(timm_config_json(spec), "config.json").spec, spec);
+  }
+  const ModelSpec spec = small_vit(Pooling::token);
+  EXPECT_EQ(read_foreign_config(config_json(spec, DType::f32, {}), "config.json").spec, spec);
+}
+
+TEST(ExchangeVit, RefusesByNameWhatIsNotDone) {
+  EXPECT_THAT(refusal_of(R"({"model_type": "vit", "qkv_bias": false})"), HasSubstr("qkv_bias"));
+  EXPECT_THAT(refusal_of(R"({"model_type": "vit", "image_size": 30})"), HasSubstr("30 x 30"));
+  EXPECT_THAT(refusal_of(R"({"architecture": "vit_base_patch16_rope_224"})"),
+              HasSubstr("vit_base_patch16_rope_224"));
+  const auto with = [](const json& arguments) {
+    return refusal_of(
+        json({{"architecture", "vit_tiny_patch16_224"}, {"model_args", arguments}}).dump());
+  };
+  EXPECT_THAT(with({{"reg_tokens", 4}}), HasSubstr("reg_tokens is 4"));
+  EXPECT_THAT(with({{"init_values", 1e-5}}), HasSubstr("init_values"));
+  EXPECT_THAT(with({{"global_pool", "avg"}}), HasSubstr("class_token true"));
+  EXPECT_THAT(with({{"img_size", {224, 192}}}), HasSubstr("only squares"));
+}
+
+TEST(ExchangeVit, ModelsWithoutCounterpartAreRefused) {
+  ModelSpec spec = small_vit(Pooling::mean);
+  EXPECT_NO_THROW(require_counterpart(spec, Library::timm));
+  EXPECT_THROW(require_counterpart(spec, Library::transformers), Error);
+  spec.position = model::Position::sincos2d;
+  EXPECT_THROW(require_counterpart(spec, Library::timm), Error);
+  EXPECT_THROW(require_counterpart(small(model::Family::gpt2), Library::timm), Error);
+}
+
+}  // namespace
+}  // namespace hyperslab::interop
