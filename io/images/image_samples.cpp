@@ -80,7 +80,7 @@ void ImageSamples::read_header(ImageItem& item, const IsWhole& is_whole) const {
     return handle_broken(item, error);
   }
   item.decoded = item.header.size();
-  if (is_whole && is_whole(item.header)) return;
+  if (is_whole && is_whole(item)) return;
   const image::ImageSize least = image::least_decoded_size(
       options_.augment, options_.seed, static_cast<std::uint64_t>(item.index), item.header.size(),
       options_.size, options_.training);

@@ -65,6 +65,7 @@ GpuJpeg::~GpuJpeg() {
 
 bool GpuJpeg::make_handle(int backend) {
   Library& nv = *library_;
+  backend_ = backend;
   const bool made = nv.create(static_cast<nvjpegBackend_t>(backend), nullptr, nullptr,
                               NVJPEG_FLAGS_DEFAULT, &nv.handle) == NVJPEG_STATUS_SUCCESS &&
                     nv.create_state(nv.handle, &nv.state) == NVJPEG_STATUS_SUCCESS;
@@ -107,13 +108,21 @@ bool GpuJpeg::decode(std::span<const Image> images, const Stream& stream) {
     nv.destinations[i].pitch[0] = static_cast<std::size_t>(images[i].width) * 3;
   }
   const int batch = static_cast<int>(images.size());
+  if (nv.batch == 0) {
+    nv.close_handle();
+    if (!make_handle(backend_)) return false;
+  }
   if (nv.batch != batch &&
       nv.initialize(nv.handle, nv.state, batch, 1, NVJPEG_OUTPUT_RGBI) != NVJPEG_STATUS_SUCCESS) {
     return false;
   }
   nv.batch = batch;
-  return nv.decode(nv.handle, nv.state, nv.data.data(), nv.lengths.data(), nv.destinations.data(),
-                   stream.cuda()) == NVJPEG_STATUS_SUCCESS;
+  if (nv.decode(nv.handle, nv.state, nv.data.data(), nv.lengths.data(), nv.destinations.data(),
+                stream.cuda()) == NVJPEG_STATUS_SUCCESS) {
+    return true;
+  }
+  nv.batch = 0;  // what is left of the state is not to be trusted
+  return false;
 }
 
 #else

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 #include <numeric>
 #include <utility>
 
@@ -227,44 +228,53 @@ void ImageFeed::prepare(const Request& request, Slot& slot) {
   slot.made = ctx_->stream().record();
 }
 
-bool ImageFeed::on_gpu(const io::ImageSamples& samples, const io::ImageHeader& header) const {
+bool ImageFeed::on_gpu(const io::ImageSamples& samples, const io::ImageItem& item) const {
   const io::DecodeOn decode = samples.options().decode;
   if (decode == io::DecodeOn::gpu && !jpeg_) {
     throw Error(ExitCode::device,
                 "data.decode is gpu, but " + no_jpeg_ + "; or set data.decode to auto or cpu");
   }
-  if (decode == io::DecodeOn::cpu || !jpeg_ || !header.decodes_on_gpu) return false;
-  return decode == io::DecodeOn::gpu ||
-         std::int64_t{header.width} * header.height >= kLeastGpuPixels;
+  if (decode == io::DecodeOn::cpu || !jpeg_ || !item.header.decodes_on_gpu) return false;
+  if (decode == io::DecodeOn::gpu) return true;
+  // Both have much to do beside a step: each takes every other image.
+  const bool large = std::int64_t{item.header.width} * item.header.height >= kLeastGpuPixels;
+  return large && item.index % 2 == 1;
 }
 
 /// Enqueues what brings the pixels to the GPU, and fills the host's memory of the slot.
 void ImageFeed::fill(const Request& request, const io::ImageSamples& samples, Slot& slot) {
   std::vector<io::ImageItem> items =
       samples.items(request.first, request.end, slot.B,
-                    [&](const io::ImageHeader& header) { return on_gpu(samples, header); });
+                    [&](const io::ImageItem& item) { return on_gpu(samples, item); });
   // Images that the CPU decodes lie in front, as in the memory that is copied.
   std::vector<std::size_t> offsets(items.size(), 0);
   std::size_t bytes = 0;
   std::size_t host_bytes = 0;
   for (const bool gpu : {false, true}) {
     for (std::size_t i = 0; i < items.size(); ++i) {
-      if ((items[i].counts() && on_gpu(samples, items[i].header)) != gpu) continue;
+      if ((items[i].counts() && on_gpu(samples, items[i])) != gpu) continue;
       offsets[i] = std::exchange(bytes, bytes + round_up(items[i].bytes(), kAlignment));
     }
     if (!gpu) host_bytes = bytes;
   }
   grow(slot.pixels, Device::cuda, bytes);
   grow(slot.host_pixels, Device::cuda, host_bytes);
-  decode_by_gpu(samples, items, slot, offsets, host_bytes);
-  samples.decode(items, [&](std::size_t i) -> std::uint8_t* {
+  auto by_gpu = std::async(std::launch::async, [&] {  // which waits for the GPU in between
+    use_cuda_device(device_);
+    return decode_by_gpu(samples, items, slot, offsets, host_bytes);
+  });
+  std::vector<io::ImageItem> of_host = items;  // the other thread reads `items`
+  samples.decode(of_host, [&](std::size_t i) -> std::uint8_t* {
     if (offsets[i] >= host_bytes) return nullptr;
     return static_cast<std::uint8_t*>(slot.host_pixels.data()) + offsets[i];
   });
+  const bool decoded = by_gpu.get();
+  items = std::move(of_host);
   if (host_bytes > 0) {
     copy(ctx_->stream(), bytes_view(slot.host_pixels.data(), Device::cpu, host_bytes),
          bytes_view(slot.pixels.data(), Device::cuda, host_bytes));
   }
+  if (!decoded) decode_refused(samples, items, slot, offsets, host_bytes);
   const Batch host = slot.views(slot.host.data(), Device::cpu);
   samples.finish(items, slot.in_host<ops::ImageAugmentation>(slot.augmentations_at), host.labels,
                  host.label_weights);
@@ -279,10 +289,9 @@ void ImageFeed::fill(const Request& request, const io::ImageSamples& samples, Sl
   std::iota(positions.begin(), positions.end(), first);
 }
 
-void ImageFeed::decode_by_gpu(const io::ImageSamples& samples, std::vector<io::ImageItem>& items,
+bool ImageFeed::decode_by_gpu(const io::ImageSamples& samples, std::span<const io::ImageItem> items,
                               Slot& slot, std::span<const std::size_t> offsets,
                               std::size_t host_bytes) {
-  std::vector<GpuJpeg::Image> images;
   std::vector<std::size_t> which;
   std::size_t encoded = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -290,8 +299,9 @@ void ImageFeed::decode_by_gpu(const io::ImageSamples& samples, std::vector<io::I
     which.push_back(i);
     encoded += round_up(samples.set().bytes(items[i].image).size(), std::size_t{64});
   }
-  if (which.empty()) return;
+  if (which.empty()) return true;
   grow(slot.host_encoded, Device::cuda, encoded);
+  std::vector<GpuJpeg::Image> images;
   auto* at = static_cast<std::byte*>(slot.host_encoded.data());
   for (const std::size_t i : which) {
     const auto bytes = samples.set().bytes(items[i].image);
@@ -299,10 +309,18 @@ void ImageFeed::decode_by_gpu(const io::ImageSamples& samples, std::vector<io::I
     images.push_back({{at, bytes.size()}, slot.pixel(offsets[i]), items[i].decoded.width});
     at += round_up(bytes.size(), std::size_t{64});
   }
-  if (jpeg_->decode(images, ctx_->stream())) return;
-  // One of them is damaged, or of a kind that the engine refuses: the CPU finds out which.
+  return jpeg_->decode(images, ctx_->stream());
+}
+
+/// One of the images is damaged, or of a kind that the engine refuses: the CPU finds out which.
+void ImageFeed::decode_refused(const io::ImageSamples& samples, std::span<io::ImageItem> items,
+                               Slot& slot, std::span<const std::size_t> offsets,
+                               std::size_t host_bytes) {
+  ctx_->stream().record().wait();  // nothing of the refused batch is written later
   std::size_t most = 0;
-  for (const std::size_t i : which) most = std::max(most, offsets[i] + items[i].bytes());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (offsets[i] >= host_bytes) most = std::max(most, offsets[i] + items[i].bytes());
+  }
   grow(slot.host_pixels, Device::cuda, most);
   auto* const pixels = static_cast<std::uint8_t*>(slot.host_pixels.data());
   samples.decode(items, [&](std::size_t i) -> std::uint8_t* {

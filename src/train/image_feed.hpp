@@ -59,9 +59,14 @@ class ImageFeed final : public BatchFeed {
   void run();
   void prepare(const Request& request, Slot& slot);
   void fill(const Request& request, const io::ImageSamples& samples, Slot& slot);
-  void decode_by_gpu(const io::ImageSamples& samples, std::vector<io::ImageItem>& items, Slot& slot,
-                     std::span<const std::size_t> offsets, std::size_t host_bytes);
-  [[nodiscard]] bool on_gpu(const io::ImageSamples& samples, const io::ImageHeader& header) const;
+  /// Brings encoded images to the GPU and has it decode them. False if it refuses one.
+  [[nodiscard]] bool decode_by_gpu(const io::ImageSamples& samples,
+                                   std::span<const io::ImageItem> items, Slot& slot,
+                                   std::span<const std::size_t> offsets, std::size_t host_bytes);
+  void decode_refused(const io::ImageSamples& samples, std::span<io::ImageItem> items, Slot& slot,
+                      std::span<const std::size_t> offsets, std::size_t host_bytes);
+  /// Whether the GPU decodes this one.
+  [[nodiscard]] bool on_gpu(const io::ImageSamples& samples, const io::ImageItem& item) const;
 
   Batch like_;
   FeedOptions options_;

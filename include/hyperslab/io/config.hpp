@@ -19,8 +19,8 @@ enum class RawIds : std::uint8_t { uint16, uint32 };
 
 /// What becomes of an image that cannot be decoded: an error, or a sample that does not count.
 enum class BrokenImages : std::uint8_t { refuse, skip };
-/// Where images are decoded; `automatic`: on a GPU where images are large and the program has
-/// nvJPEG, else by threads of the CPU.
+/// Where images are decoded; `automatic`: by threads of the CPU, and every other one by a GPU if
+/// images are large and the program has nvJPEG.
 enum class DecodeOn : std::uint8_t { automatic, cpu, gpu };
 
 /// Deck section `data`.

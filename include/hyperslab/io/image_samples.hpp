@@ -73,7 +73,7 @@ class ImageSamples final : public Samples {
 
   // The steps of read(), for feeds that decode elsewhere.
   /// Whether an image is decoded whole, as where no scaled decoding is to be had.
-  using IsWhole = std::function<bool(const ImageHeader&)>;
+  using IsWhole = std::function<bool(const ImageItem&)>;
   /// Samples [first, first + count) with their headers and sizes; those from `end` on are none.
   [[nodiscard]] std::vector<ImageItem> items(std::int64_t first, std::int64_t end, Dim count,
                                              const IsWhole& is_whole = {}) const;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -24,6 +25,7 @@ constexpr Dim kValues = 3 * kPatch * kPatch;
 /// Images of several sizes and formats; those in `damaged` are cut short.
 class Set final : public io::ImageSet {
  public:
+  explicit Set(std::vector<std::string> images) : images_(std::move(images)) {}
   explicit Set(int images, std::set<std::int64_t> damaged = {}) {
     for (int i = 0; i < images; ++i) {
       std::string image = i % 2 == 0 ? make_jpeg(20 + i, 18 + 3 * i) : make_ppm(40 - i, 16 + i);
@@ -132,6 +134,42 @@ TEST(ImageSamples, ASampleIsTheSameInWhateverBatch) {
   OwnedBatch later(8);
   samples.read(9, io::kNoEnd, later.views);  // the next epoch
   EXPECT_NE(later.image(0), whole.image(0));
+}
+
+/// The image that a JPEG holds, undamaged and never scaled.
+std::string as_ppm(std::string_view jpeg, int width, int height) {
+  const Pixels pixels = turbojpeg_decoded(jpeg, width, height);
+  std::string out = "P6\n" + std::to_string(width) + " " + std::to_string(height) + "\n255\n";
+  out.append(pixels.begin(), pixels.end());
+  return out;
+}
+
+TEST(ImageSamples, AnImageThatIsDecodedSmallerShowsTheSame) {
+  std::vector<std::string> scaled;
+  std::vector<std::string> whole;
+  for (int i = 0; i < 8; ++i) {
+    const int width = 260 + 9 * i;
+    const int height = 200 + 5 * i;
+    scaled.push_back(make_jpeg(width, height));
+    whole.push_back(as_ppm(scaled.back(), width, height));
+  }
+  const Set small(scaled);
+  const Set large(whole);
+  for (const bool training : {true, false}) {
+    OwnedBatch a(8);
+    OwnedBatch b(8);
+    io::ImageSamples(small, options(training)).read(0, io::kNoEnd, a.views);
+    io::ImageSamples(large, options(training)).read(0, io::kNoEnd, b.views);
+    for (Dim i = 0; i < 8; ++i) {
+      const auto x = a.image(i);
+      const auto y = b.image(i);
+      double mean = 0;  // in levels of 8 bits
+      for (std::size_t k = 0; k < x.size(); ++k) {
+        mean += std::abs(x[k] - y[k]) * 0.225 * 255 / static_cast<double>(x.size());
+      }
+      EXPECT_LT(mean, 4) << i << (training ? " in training" : "");
+    }
+  }
 }
 
 TEST(ImageSamples, OfLabelsAloneNothingIsDecoded) {
