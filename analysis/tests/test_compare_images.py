@@ -2,14 +2,18 @@
 """What stands beside PyTorch for images and needs only NumPy: the order of images, exported weights."""
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 import numpy as np
 
+from analysis.compare.image_loader import folder_of
 from analysis.compare.image_training import ONLY, ImageOrder, one_folder, read_images
+from analysis.compare.rates import line_of, make_parser
 from analysis.compare.recipe import Recipe, Weights
 from analysis.compare.samples import Order
+from analysis.compare.vit_rate import deck_of
 from analysis.compare.vit_weights import read_export, timm_names
 from analysis.errors import UserError
 from analysis.tests.commands import CommandTest
@@ -78,3 +82,25 @@ class CompareImages(CommandTest):
             Recipe(deck, "deck.yaml").check(ONLY)
         with self.assertRaisesRegex(UserError, "names 2 sets"):
             one_folder(Recipe(deck, "deck.yaml"), "train")
+
+
+class Rates(CommandTest):
+    def arguments(self, *words: str) -> argparse.Namespace:
+        deck = self.folder / "deck.yaml"
+        deck.write_text("model: {image: 64, patch: 8, classes: 5, width: 96, layers: 2, heads: 3}\n"
+                        "data: {train: [packed/train]}\ntrain: {global_batch: 32}\n")
+        return make_parser("rates", None).parse_args([str(deck), *words])
+
+    def test_sizes_are_those_of_the_deck_and_of_overrides(self) -> None:
+        found = deck_of(self.arguments("--set", "model.classes=7", "--set", "model.ffn_width=192"))
+
+        self.assertEqual(found, {"image": 64, "patch": 8, "classes": 7, "width": 96, "layers": 2, "heads": 3,
+                                 "ffn_width": 192, "pooling": "token", "batch": 32})
+        self.assertEqual(folder_of(self.arguments()), Path("packed/train"))
+        self.assertEqual(folder_of(self.arguments("--set", "data.train=[other]")), Path("other"))
+        with self.assertRaisesRegex(UserError, "names 2 sets"):
+            folder_of(self.arguments("--set", "data.train=[a,b]"))
+
+    def test_a_line_has_the_ratio(self) -> None:
+        self.assertEqual(json.loads(line_of(300.0, 200.0, "timm", {"batch": 8})), {
+            "peer": "timm", "hyperslab_images_per_second": 300.0, "peer_images_per_second": 200.0, "ratio": 1.5, "batch": 8})
