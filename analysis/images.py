@@ -149,7 +149,8 @@ def images(samples: Path, predictions: Path | None, classes: Path | None, output
     if predictions is None:
         count = min(most, len(pixels))
         title = f"{count} of {len(pixels):,} images{'' if samples.is_dir() else ' as the model sees them'}"
-        return str(draw_sheet(output, [np.asarray(pixels[index]) for index in range(count)], title, [], names))
+        places = [index * len(pixels) // count for index in range(count)]  # classes lie one after the other
+        return str(draw_sheet(output, [np.asarray(pixels[index]) for index in places], title, [], names))
     told = read_predictions(predictions)
     shown = chosen(told, len(pixels), most)
     right = sum(each.is_right for each in told)

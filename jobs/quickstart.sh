@@ -80,7 +80,7 @@ deck_steps() {
        }' "$deck"
 }
 
-# Sets prepare, check, show, eval_options and not_learned of this kind.
+# Sets prepare, check, show and not_learned of this kind.
 # shellcheck source=jobs/quickstart/text.sh
 source "jobs/quickstart/$kind.sh"
 
@@ -127,7 +127,7 @@ hs_part "resume: steps $((steps / 2 + 1)) to $steps, $resume_layout"
 hs_mpirun "$ranks" "$hyperslab" train "$deck" "${settings[@]}" --resume auto
 hs_part "evaluate"
 hs_mpirun "$ranks" "$hyperslab" eval "$deck" "${settings[@]}" \
-  --checkpoint "$run/checkpoints" --json "$run/report/eval.json" "${eval_options[@]}"
+  --checkpoint "$run/checkpoints" --json "$run/report/eval.json"
 learned=yes
 check || learned=no
 show

@@ -20,8 +20,10 @@ from analysis.starts import mixed_text
 
 Weights = dict[str, npt.NDArray[np.float32]]
 
+Choices = dict[str, tuple[str, ...]]
+
 # Keys that the PyTorch side knows in one way only.
-ONLY = {
+ONLY: Choices = {
     "model.norm_place": ("pre",), "model.dropout": ("0",), "model.position": ("learned", "rope", "none"),
     "model.norm": ("layernorm", "rmsnorm"), "model.activation": ("gelu_tanh", "swiglu"),
     "data.ignore_token": ("-1",), "data.loss_mask": ("false",), "data.validation_fraction": ("0",),
@@ -71,15 +73,15 @@ class Recipe:
     def tokens_per_step(self) -> int:
         return self.integer("train.global_batch") * self.integer("model.context")
 
-    def check(self) -> None:
+    def check(self, only: Choices) -> None:
         """Refuses what the PyTorch side does not do."""
-        for key, values in ONLY.items():
+        for key, values in only.items():
             if self.text(key) not in values:
                 raise UserError(f"{self.path}: {key} is {self.text(key)}, the comparison does only "
                                 f"{', '.join(values)}")
         for part in ("train", "validation"):
             if "synthetic" in self.files(part):
-                raise UserError(f"{self.path}: data.{part} is synthetic, the comparison wants token files")
+                raise UserError(f"{self.path}: data.{part} is synthetic, the comparison wants files")
 
     def order(self, tokens: Tokens) -> Order:
         return Order(self.text("data.sampling"), len(tokens), self.integer("model.context"),
@@ -87,8 +89,12 @@ class Recipe:
 
     def steps(self, order: Order) -> int:
         """Steps of the whole run, of which the schedule knows."""
+        return self.steps_of(order.epoch)
+
+    def steps_of(self, epoch: int) -> int:
+        """With so many samples in an epoch."""
         steps = self.integer("train.steps")
-        return steps or self.integer("train.epochs") * order.epoch // self.integer("train.global_batch")
+        return steps or self.integer("train.epochs") * epoch // self.integer("train.global_batch")
 
     def learning_rate(self, step: int, steps: int) -> float:
         """optim::learning_rate of step 1 to steps."""
@@ -120,7 +126,7 @@ class Recipe:
         return min(order.epoch, batches * self.integer("train.global_batch") or order.epoch)
 
 
-def read_recipe(run: Path, overrides: Sequence[str] = ()) -> Recipe:
+def read_recipe(run: Path, overrides: Sequence[str] = (), only: Choices = ONLY) -> Recipe:
     """The deck of a run directory with key=value overrides; a run whose starts differ has none."""
     if mixed := mixed_text(Run(run, run.name)):
         raise UserError(f"{run}: {mixed}; compare a run that one deck trained from its first step on")
@@ -131,7 +137,7 @@ def read_recipe(run: Path, overrides: Sequence[str] = ()) -> Recipe:
             raise UserError(f"--set {override}: expected key=value with a key of {run / 'deck.yaml'}")
         deck[key] = value
     recipe = Recipe(deck, str(run / "deck.yaml"))
-    recipe.check()
+    recipe.check(only)
     return recipe
 
 

@@ -36,7 +36,7 @@ INITIAL = ("run.device=cpu", "precision.compute=fp32", f"optimizer.lr={NO_STEP}"
            "train.log_norms=0", "data.validation=[]", "parallel.data=1", "parallel.tensor=1", "parallel.pipeline=1",
            "parallel.sequence=false", "parallel.schedule=1f1b", "parallel.virtual_stages=1", "parallel.stage_layers=[]",
            "parallel.zero=0", "memory.recompute=none", "model.attention=auto", "checkpoint.directory=null",
-           "checkpoint.every=0", "checkpoint.resume=never", "timing.trace_steps=[]")
+           "checkpoint.every=0", "checkpoint.final=true", "checkpoint.resume=never", "timing.trace_steps=[]")
 FIRST_LOSS_NATS = {"fp32": 2e-3, "tf32": 1e-2, "bf16": 3e-2}  # how far losses of step 1 may be apart
 
 

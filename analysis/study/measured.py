@@ -125,6 +125,13 @@ def eval_values(path: Path) -> Values:
         "final_loss": content["loss"], "validation_loss": content["loss"]}
 
 
+def images_per_second(content: dict[str, Any], each: dict[str, Any]) -> float:
+    """Of a mode of `bench` with a vision transformer; NaN for text."""
+    if not str(content.get("model", "")).startswith("vit:"):
+        return math.nan
+    return float(content["global_batch"]) / float(each["median_seconds"])
+
+
 def bench_values(folder: Path) -> Iterator[tuple[str, Values]]:
     content = json.loads((folder / BENCH).read_text(encoding="utf-8"))
     if content["mode"] == "decode":
@@ -137,7 +144,7 @@ def bench_values(folder: Path) -> Iterator[tuple[str, Values]]:
             "first_step_seconds": each["step_seconds"][0], "steps": float(len(each["step_seconds"])),
             "tokens_per_second": each["tokens_per_second"],
             "tokens_per_second_per_rank": each["tokens_per_second"] / content["ranks"],
-            "images_per_second": each.get("images_per_second", math.nan),
+            "images_per_second": images_per_second(content, each),
             "mfu": math.nan if each["mfu"] is None else each["mfu"], "model_flops": each["model_flops"],
             "memory_peak_bytes": float(each["memory_peak_bytes"]), "parameters": float(content["parameters"]),
         } | component_values(each.get("components") or {})

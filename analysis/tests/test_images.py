@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from analysis.scaling import read_cases
 from analysis.style import plt
 from analysis.study.columns import COLUMNS
 from analysis.study.live import rate_text
-from analysis.study.measured import eval_values, train_values
+from analysis.study.measured import eval_values, images_per_second, train_values
 from analysis.subject import parameter_count
 from analysis.tests.commands import CommandTest, cells, run_command
 from analysis.tests.fake_runs import image_metrics_row, metrics_row, write_deck, write_metrics, write_scaled
@@ -103,6 +104,12 @@ class Images(CommandTest):
         self.assertEqual((values["final_loss"], values["top1"], values["top5"]), (1.5, 0.5, 0.75))
         self.assertEqual(values["images_per_second"], 320.0)
         self.assertEqual(rate_text(json.loads(path.read_text())), "320 images/s")
+
+    def test_bench_tells_images_of_vision_transformers_alone(self) -> None:
+        each = {"median_seconds": 0.5}
+
+        self.assertEqual(images_per_second({"model": "vit: 3 layers", "global_batch": 64}, each), 128.0)
+        self.assertTrue(math.isnan(images_per_second({"model": "gpt2: 3 layers", "global_batch": 64}, each)))
 
     def test_parameters_are_counted_with_patches_and_classes(self) -> None:
         deck = {f"model.{key}": value for key, value in TI16.items()}

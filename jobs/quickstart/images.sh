@@ -2,7 +2,6 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034,SC2154  # variables are shared with jobs/quickstart.sh
 # What jobs/quickstart.sh does for images: shards, top-1 beside a guess, sheets of images.
-eval_options=(--predictions "$run/report/predictions.csv")
 not_learned="top-1 is not 10 points above the share of the most frequent class"
 
 has_splits() { [[ -d $1/train && (-d $1/val || -d $1/validation) ]]; }
@@ -46,11 +45,21 @@ sys.exit(0 if found["top1"] >= guess + 0.1 else 1)
 PYTHON
 }
 
+# has_option COMMAND OPTION: a program that was built elsewhere may be of another version.
+has_option() { "$hyperslab" "$1" --help | grep -q -e "^ *--$2 "; }
+
 show() {
   hs_part "sheets"
-  "$hyperslab" bench "$deck" --mode data "${settings[@]}" --set parallel.data=1 --set parallel.tensor=1 \
-    --set parallel.pipeline=1 --samples "$run/report/augmented.npy"
-  "$python" -m analysis images --samples "$run/report/augmented.npy" --output "$run/report/augmented.png"
-  "$python" -m analysis images --samples "$run/data/validation" --predictions "$run/report/predictions.csv" \
-    --output "$run/report/predictions.png"
+  local one=(--set parallel.data=1 --set parallel.tensor=1 --set parallel.pipeline=1) shown=()
+  "$python" -m analysis images --samples "$run/data/train" --output "$run/report/images.png"
+  if has_option bench samples; then
+    "$hyperslab" bench "$deck" --mode data "${settings[@]}" "${one[@]}" --samples "$run/report/augmented.npy"
+    "$python" -m analysis images --samples "$run/report/augmented.npy" --output "$run/report/augmented.png"
+  fi
+  if has_option eval predictions; then
+    "$hyperslab" eval "$deck" "${settings[@]}" "${one[@]}" --checkpoint "$run/checkpoints" \
+      --predictions "$run/report/predictions.csv"
+    shown=(--predictions "$run/report/predictions.csv")
+  fi
+  "$python" -m analysis images --samples "$run/data/validation" "${shown[@]}" --output "$run/report/predictions.png"
 }

@@ -2,7 +2,6 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034,SC2154  # variables are shared with jobs/quickstart.sh
 # What jobs/quickstart.sh does for text: a vocabulary, tokens, a loss beside the unigram entropy, a sample.
-eval_options=()
 not_learned="the validation loss is not 1 nat per token below the unigram entropy"
 
 ids_of_vocabulary() {

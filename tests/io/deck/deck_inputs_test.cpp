@@ -50,7 +50,7 @@ const std::vector<Input>& inputs() {
       {"tinystories-17m", 22'696'448, Needs::gpu, 1},
       {"openwebtext-124m", 124'439'808, Needs::gpu, 1},
       {"fineweb-124m", 124'439'808, Needs::gpu, 1},
-      {"quickstart-images", 459'564, Needs::cpu, 4},
+      {"quickstart-images", 821'644, Needs::cpu, 4},
       {"vit-tiny-64", 2'761'928, Needs::gpu, 1},
       {"vit-cifar10", 2'697'610, Needs::gpu, 1},
       {"vit-s16-imagenet100", 21'628'132, Needs::gpu, 1},
