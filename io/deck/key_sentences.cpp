@@ -123,9 +123,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "does "
      "not count."},
     {"data.decode",
-     "Where images are decoded; auto: by threads of the CPU, and every other one by the GPU if "
-     "images "
-     "are large and the program has nvJPEG."},
+     "Where images are decoded: by threads of the CPU, or by the GPU's nvJPEG; auto: by the CPU, "
+     "which "
+     "was faster beside a step."},
     {"data.threads", "Threads of a rank that decode images; 0: as many as it has cores."},
 
     {"augment", "What happens to an image between its file and its patches."},

@@ -243,9 +243,9 @@ void import_checkpoint(comm::World& world, const Arguments& args) {
   io::write_text_file(output + "/deck.yaml", yaml);
   fmt::print(
       "{0}: {1} parameters; try: hyperslab eval {0}/deck.yaml --checkpoint {0} --set "
-      "data.validation=[TOKENS], or train it: hyperslab train {0}/deck.yaml --set "
-      "data.train=[TOKENS] --set train.steps=N\n",
-      output, model::parameter_count(spec));
+      "data.validation=[{2}], or train it: hyperslab train {0}/deck.yaml --set "
+      "data.train=[{2}] --set train.steps=N\n",
+      output, model::parameter_count(spec), spec.is_of_images() ? "IMAGES" : "TOKENS");
 }
 
 }  // namespace hyperslab::cli

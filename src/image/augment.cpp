@@ -26,10 +26,20 @@ Part training_part(const AugmentConfig& config, std::uint64_t seed, std::uint64_
   return whole(source);
 }
 
+/// Decoded pixels for one of the file. A JPEG that is decoded to k/8 of its size has its last
+/// pixels rounded up: they reach beyond the edge, and the scale is k/8 all the same.
+double scale_of(std::int32_t source, std::int32_t decoded) {
+  if (decoded == source) return 1;
+  for (const int eighths : {1, 2, 4}) {
+    if ((std::int64_t{source} * eighths + 7) / 8 == decoded) return eighths / 8.0;
+  }
+  return static_cast<double>(decoded) / source;
+}
+
 ops::ImageAugmentation augmentation_of(const Part& part, ImageSize source, ImageSize decoded,
                                        bool reads_beyond) {
-  const double across = static_cast<double>(decoded.width) / source.width;
-  const double down = static_cast<double>(decoded.height) / source.height;
+  const double across = scale_of(source.width, decoded.width);
+  const double down = scale_of(source.height, decoded.height);
   ops::ImageAugmentation out;
   out.left = part.left * across;
   out.top = part.top * down;

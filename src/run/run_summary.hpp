@@ -24,7 +24,8 @@ struct RunSummary {
   bool on_request = false;     ///< stopped by a signal
   double seconds = 0;          ///< of this start
   double all_seconds = 0;      ///< of all starts
-  double tokens = 0;           ///< of this start, on all ranks
+  double targets = 0;          ///< of this start, on all ranks: tokens of text, images
+  bool of_images = false;
   double last_loss = 0;
   std::int64_t spikes = 0;              ///< steps of the whole run
   std::int64_t left_out = 0;            ///< of these, steps that updated nothing

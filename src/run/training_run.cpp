@@ -217,8 +217,9 @@ void TrainingRun::summarize(std::int64_t step) const {
   summary.on_request = loop_->was_stopped();
   summary.seconds = records_->seconds();
   summary.all_seconds = records_->wall_seconds();
-  summary.tokens = static_cast<double>((step - point_.first_step + 1) * config.train.global_batch *
-                                       config.model.context);
+  summary.of_images = config.model.is_of_images();
+  summary.targets = static_cast<double>((step - point_.first_step + 1) * config.train.global_batch *
+                                        (summary.of_images ? 1 : config.model.context));
   summary.last_loss = records_->last_loss();
   summary.spikes = spikes_.spikes();
   summary.left_out = spikes_.left_out();

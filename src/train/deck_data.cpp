@@ -54,17 +54,18 @@ DeckData open_images(const Config& config, io::DataPart part) {
   const auto open = [&](const std::vector<std::string>& paths, std::uint64_t seed) {
     return io::open_images(paths, {spec.classes, spec.size, seed});
   };
-  DeckData data;
-  if (part == io::DataPart::both) {
-    auto images = open(config.data.train, config.run.seed);
-    data.train_samples = image_samples(config, *images, true);
-    data.train = std::move(images);
-  }
+  std::unique_ptr<io::ImageSet> train;
+  std::unique_ptr<io::ImageSet> validation;
+  if (part == io::DataPart::both) train = open(config.data.train, config.run.seed);
   if (!config.data.validation.empty()) {
-    auto images = open(config.data.validation, config.run.seed + 1);
-    data.validation_samples = image_samples(config, *images, false);
-    data.validation = std::move(images);
+    validation = open(config.data.validation, config.run.seed + 1);
   }
+  if (train && validation) io::require_same_classes(*train, *validation);
+  DeckData data;
+  if (train) data.train_samples = image_samples(config, *train, true);
+  if (validation) data.validation_samples = image_samples(config, *validation, false);
+  data.train = std::move(train);
+  data.validation = std::move(validation);
   return data;
 }
 

@@ -21,8 +21,6 @@ namespace {
 
 constexpr std::size_t kSlots = 3;
 constexpr std::size_t kAlignment = 256;
-constexpr std::int64_t kLeastGpuPixels =
-    160 * 160;  // of an image: a smaller one costs more to send
 
 View bytes_view(void* data, Device device, std::size_t bytes) {
   return {data, DType::u8, device, {static_cast<Dim>(bytes)}};
@@ -234,11 +232,7 @@ bool ImageFeed::on_gpu(const io::ImageSamples& samples, const io::ImageItem& ite
     throw Error(ExitCode::device,
                 "data.decode is gpu, but " + no_jpeg_ + "; or set data.decode to auto or cpu");
   }
-  if (decode == io::DecodeOn::cpu || !jpeg_ || !item.header.decodes_on_gpu) return false;
-  if (decode == io::DecodeOn::gpu) return true;
-  // Both have much to do beside a step: each takes every other image.
-  const bool large = std::int64_t{item.header.width} * item.header.height >= kLeastGpuPixels;
-  return large && item.index % 2 == 1;
+  return decode == io::DecodeOn::gpu && item.header.decodes_on_gpu;
 }
 
 /// Enqueues what brings the pixels to the GPU, and fills the host's memory of the slot.

@@ -40,7 +40,7 @@ TEST(DrawAugmentation, IsScaledToTheDecodedImage) {
 
   EXPECT_DOUBLE_EQ(half.left, whole.left / 2);
   EXPECT_DOUBLE_EQ(half.right, whole.right / 2);
-  EXPECT_DOUBLE_EQ(half.bottom, whole.bottom * 188 / 375);
+  EXPECT_DOUBLE_EQ(half.bottom, whole.bottom / 2);
   EXPECT_EQ(half.flip, whole.flip);
   EXPECT_EQ(half.operation_count, whole.operation_count);
 }
@@ -102,6 +102,19 @@ TEST(LeastDecodedSize, KeepsTheSizeInThePart) {
 TEST(LeastDecodedSize, OfValidationIsThatOfTheMiddle) {
   const AugmentConfig config;
   EXPECT_EQ(least_decoded_size(config, 1, 0, {2048, 1024}, 224, false), (ImageSize{512, 256}));
+}
+
+TEST(DrawAugmentation, TheScaleOfASmallerImageIsAnEighthAndNotTheRatioOfRoundedSizes) {
+  AugmentConfig config;
+  config.crop = Crop::center;
+  config.validation_crop = 1;
+  // 269 x 269 at 2/8 is 67.25 pixels wide, decoded to 68.
+  const auto smaller = validation_augmentation(config, {269, 269}, {68, 68}, 64);
+  EXPECT_DOUBLE_EQ(smaller.right - smaller.left, 67.25);
+  const auto whole = validation_augmentation(config, {269, 269}, {269, 269}, 64);
+  EXPECT_DOUBLE_EQ(whole.right - whole.left, 269);
+  const auto tiny = validation_augmentation(config, {3, 3}, {3, 3}, 2);
+  EXPECT_DOUBLE_EQ(tiny.right - tiny.left, 3);
 }
 
 TEST(ValidationAugmentation, IsTheMiddleAndNothingElse) {

@@ -68,7 +68,7 @@ TEST(Summary, OfAFinishedRun) {
                            .last_step = 300,
                            .seconds = 150,
                            .all_seconds = 150,
-                           .tokens = 300 * 512,
+                           .targets = 300 * 512,
                            .last_loss = 2.5,
                            .best = RunSummary::Validation{2.25, 225},
                            .least_memory = 3 << 20,
@@ -86,7 +86,7 @@ TEST(Summary, OfAStopOnRequestAfterAResume) {
                            .on_request = true,
                            .seconds = 50,
                            .all_seconds = 110,
-                           .tokens = 5000,
+                           .targets = 5000,
                            .last_loss = 3,
                            .least_memory = 1LL << 30,
                            .most_memory = 3LL << 29};

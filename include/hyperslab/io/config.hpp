@@ -19,8 +19,8 @@ enum class RawIds : std::uint8_t { uint16, uint32 };
 
 /// What becomes of an image that cannot be decoded: an error, or a sample that does not count.
 enum class BrokenImages : std::uint8_t { refuse, skip };
-/// Where images are decoded; `automatic`: by threads of the CPU, and every other one by a GPU if
-/// images are large and the program has nvJPEG.
+/// Where images are decoded: by threads of the CPU, or by a GPU's nvJPEG; `automatic`: by the CPU,
+/// which was faster beside a step (analysis/results/vit-h200.txt).
 enum class DecodeOn : std::uint8_t { automatic, cpu, gpu };
 
 /// Deck section `data`.
