@@ -43,7 +43,10 @@ void cmyk_to_rgb(std::span<const std::uint8_t> cmyk, std::span<std::uint8_t> rgb
 
 void JpegDecoder::Destroy::operator()(void* handle) const { tjDestroy(handle); }
 
-JpegDecoder::JpegDecoder() : handle_(tjInitDecompress()) {
+JpegDecoder::JpegDecoder() { make_handle(); }
+
+void JpegDecoder::make_handle() {
+  handle_.reset(tjInitDecompress());
   require(handle_ != nullptr, "libjpeg-turbo gave no decompressor");
 }
 
@@ -75,6 +78,16 @@ void JpegDecoder::decode(std::span<const std::byte> bytes, const ImageHeader& he
   const bool is_scale = std::ranges::any_of(
       std::array{1, 2, 4, kWhole}, [&](int eighths) { return scaled(header, eighths) == size; });
   require(is_scale, "a JPEG decoded to a size that is none of its scales");
+  try {
+    decode_whole(bytes, header, size, rgb);
+  } catch (...) {
+    make_handle();  // after damaged bytes it finds no size in the next image
+    throw;
+  }
+}
+
+void JpegDecoder::decode_whole(std::span<const std::byte> bytes, const ImageHeader& header,
+                               image::ImageSize size, std::span<std::uint8_t> rgb) {
   int width = 0;
   int height = 0;
   int subsampling = 0;

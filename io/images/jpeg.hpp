@@ -23,6 +23,9 @@ class JpegDecoder {
               std::span<std::uint8_t> rgb);
 
  private:
+  void make_handle();
+  void decode_whole(std::span<const std::byte> bytes, const ImageHeader& header,
+                    image::ImageSize size, std::span<std::uint8_t> rgb);
   struct Destroy {
     void operator()(void* handle) const;
   };
