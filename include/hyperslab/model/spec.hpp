@@ -116,8 +116,8 @@ struct ModelSpec {
 [[nodiscard]] double block_cost(const ModelSpec& spec);
 [[nodiscard]] double head_cost(const ModelSpec& spec);
 /// Model FLOPs of forward and backward per token at sequence length T: 6 N + 6 L C T counting the
-/// causal half of attention, 6 N + 12 L C T counting all of it, as images always do. Of an image the
-/// patches are embedded and one row goes through the head.
+/// causal half of attention, 6 N + 12 L C T counting all of it, as images always do. Of an image
+/// the patches are embedded and one row goes through the head.
 [[nodiscard]] double flops_per_token(const ModelSpec& spec, Dim T, bool causal);
 
 }  // namespace hyperslab::model
