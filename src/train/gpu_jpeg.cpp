@@ -27,6 +27,7 @@ struct GpuJpeg::Library {
   decltype(&nvjpegGetHardwareDecoderInfo) engines = nullptr;
   nvjpegHandle_t handle = nullptr;
   nvjpegJpegState_t state = nullptr;
+  int backend = NVJPEG_BACKEND_HARDWARE;
   int batch = 0;  ///< that the state is initialized for
   std::vector<const unsigned char*> data;
   std::vector<std::size_t> lengths;
@@ -65,7 +66,7 @@ GpuJpeg::~GpuJpeg() {
 
 bool GpuJpeg::make_handle(int backend) {
   Library& nv = *library_;
-  backend_ = backend;
+  nv.backend = backend;
   const bool made = nv.create(static_cast<nvjpegBackend_t>(backend), nullptr, nullptr,
                               NVJPEG_FLAGS_DEFAULT, &nv.handle) == NVJPEG_STATUS_SUCCESS &&
                     nv.create_state(nv.handle, &nv.state) == NVJPEG_STATUS_SUCCESS;
@@ -110,7 +111,7 @@ bool GpuJpeg::decode(std::span<const Image> images, const Stream& stream) {
   const int batch = static_cast<int>(images.size());
   if (nv.batch == 0) {
     nv.close_handle();
-    if (!make_handle(backend_)) return false;
+    if (!make_handle(nv.backend)) return false;
   }
   if (nv.batch != batch &&
       nv.initialize(nv.handle, nv.state, batch, 1, NVJPEG_OUTPUT_RGBI) != NVJPEG_STATUS_SUCCESS) {

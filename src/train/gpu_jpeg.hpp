@@ -41,7 +41,6 @@ class GpuJpeg {
   explicit GpuJpeg(std::unique_ptr<Library> library);
   [[nodiscard]] bool make_handle(int backend);
   std::unique_ptr<Library> library_;
-  int backend_ = 0;
   std::string description_;
 };
 

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "hyperslab/ops/step_state.hpp"
+
 namespace hyperslab::test {
 
 /// A deck in numbers. `layers` is that of every stage of the pipeline, virtual ones too; fp32.
@@ -281,10 +283,10 @@ inline Flows key_value_flows(const Numbers& n, const PipelineRank& rank) {
   return out;
 }
 
-/// One vector of six sums a step.
+/// One vector of sums a step.
 inline Flows world_flows(const Numbers& n) {
   Flows out;
-  if (n.ranks() > 1) out.all_reduce.add(1, 6 * 4);
+  if (n.ranks() > 1) out.all_reduce.add(1, 4 * hyperslab::ops::kSumCount);
   return out;
 }
 

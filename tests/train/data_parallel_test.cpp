@@ -128,7 +128,7 @@ TEST(DataParallel, TrafficEqualsTheClosedForm) {
   EXPECT_EQ(data.calls[kind], alone ? 0 : kSteps * 5L);
   EXPECT_EQ(data.bytes[kind], alone ? 0 : kSteps * 4 * elements);
   EXPECT_EQ(sums.calls[kind], alone ? 0 : kSteps);
-  EXPECT_EQ(sums.bytes[kind], alone ? 0 : kSteps * 6L * 4);
+  EXPECT_EQ(sums.bytes[kind], alone ? 0 : kSteps * 4L * ops::kSumCount);
   EXPECT_EQ(run.plan().traffic.at(comm::GroupRole::data).bytes[kind], alone ? 0 : 4 * elements);
   EXPECT_EQ(mesh.data_group().traffic().bytes[kind], data.bytes[kind]);
   for (int call = 0; call < comm::kCalls; ++call) {

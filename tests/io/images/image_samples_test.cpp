@@ -26,7 +26,7 @@ constexpr Dim kValues = 3 * kPatch * kPatch;
 class Set final : public io::ImageSet {
  public:
   explicit Set(std::vector<std::string> images) : images_(std::move(images)) {}
-  explicit Set(int images, std::set<std::int64_t> damaged = {}) {
+  explicit Set(int images, const std::set<std::int64_t>& damaged = {}) {
     for (int i = 0; i < images; ++i) {
       std::string image = i % 2 == 0 ? make_jpeg(20 + i, 18 + 3 * i) : make_ppm(40 - i, 16 + i);
       if (damaged.contains(i)) image.resize(image.size() / 2);
