@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # jobs/data/imagenet.sh [--folder DIR] [--classes 100] [--keep]
 # Packs ImageNet-1k (Russakovsky et al. 2015; 1,281,167 and 50,000 images in 1,000 classes, 155 GB)
-# for inputs/vit-*-imagenet1k.yaml. Its license lets nobody pass it on without an account:
+# for inputs/vit-*-imagenet1k.yaml. Its license lets no one pass it on without an account:
 # --folder DIR: a copy of yours, class folders n01440764, ... below DIR/train and DIR/val.
 # Without it, the tar files timm/imagenet-1k-wds come from Hugging Face, where you must have accepted
 # its terms, with your access token in HF_TOKEN.

@@ -11,7 +11,6 @@ nn::PatchEmbeddingConfig embedding_of(const TransformerParts& parts) {
   const ModelSpec& spec = parts.spec;
   nn::PatchEmbeddingConfig config;
   config.patches = spec.image.patches();
-  config.grid = spec.image.grid();
   config.patch_values = spec.image.patch_values();
   config.width = spec.width;
   config.class_token = spec.image.pooling == Pooling::token;

@@ -27,7 +27,7 @@ struct RunningMoments {
 
 /// Judges loss and gradient norm of every step in order, and keeps both out of the statistics if
 /// one of them is a spike. After kMostInARow spikes in a row the level has changed: the statistics
-/// begin anew.
+/// begin again.
 class SpikeDetector {
  public:
   static constexpr int kMostInARow = 10;

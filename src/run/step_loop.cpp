@@ -161,7 +161,7 @@ void StepLoop::tell(const Spikes::Spike& spike, const std::string& what) {
       "{:.4g} ({:.1f}); {}{}",
       spike.step, spike.loss, verdict.loss_z, spike.norm, verdict.norm_z, what,
       verdict.begins_anew
-          ? fmt::format("; {} in a row: the statistics begin anew", SpikeDetector::kMostInARow)
+          ? fmt::format("; {} in a row: the statistics begin again", SpikeDetector::kMostInARow)
           : ""));
   if (only_logs && told_spikes_ == kMostToldSpikes) {
     log::info("further spikes are only recorded (metrics.jsonl, column spike)");

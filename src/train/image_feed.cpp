@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <future>
 #include <numeric>
 #include <utility>
 
@@ -253,17 +252,11 @@ void ImageFeed::fill(const Request& request, const io::ImageSamples& samples, Sl
   }
   grow(slot.pixels, Device::cuda, bytes);
   grow(slot.host_pixels, Device::cuda, host_bytes);
-  auto by_gpu = std::async(std::launch::async, [&] {  // which waits for the GPU in between
-    use_cuda_device(device_);
-    return decode_by_gpu(samples, items, slot, offsets, host_bytes);
-  });
-  std::vector<io::ImageItem> of_host = items;  // the other thread reads `items`
-  samples.decode(of_host, [&](std::size_t i) -> std::uint8_t* {
+  const bool decoded = decode_by_gpu(samples, items, slot, offsets, host_bytes);
+  samples.decode(items, [&](std::size_t i) -> std::uint8_t* {
     if (offsets[i] >= host_bytes) return nullptr;
     return static_cast<std::uint8_t*>(slot.host_pixels.data()) + offsets[i];
   });
-  const bool decoded = by_gpu.get();
-  items = std::move(of_host);
   if (host_bytes > 0) {
     copy(ctx_->stream(), bytes_view(slot.host_pixels.data(), Device::cpu, host_bytes),
          bytes_view(slot.pixels.data(), Device::cuda, host_bytes));

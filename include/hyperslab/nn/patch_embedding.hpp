@@ -9,7 +9,6 @@ namespace hyperslab::nn {
 
 struct PatchEmbeddingConfig {
   Dim patches = 0;       ///< of an image
-  Dim grid = 0;          ///< rows and columns of patches
   Dim patch_values = 0;  ///< of a patch
   Dim width = 0;
   bool class_token = true;
