@@ -257,7 +257,8 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
         .on_all_ranks();
   }
   if (config.model.is_of_images()) {
-    throw Error(ExitCode::usage, "--mode decode is for text: a vision transformer generates nothing")
+    throw Error(ExitCode::usage,
+                "--mode decode is for text: a vision transformer generates nothing")
         .on_all_ranks();
   }
   generate::Generator generator(world, config, nullptr, rows, legal_changes(config));
