@@ -23,9 +23,17 @@ NpyFile::NpyFile(const std::string& path, std::int64_t rows, std::int64_t column
   file_->append(npy_header("<f4", fmt::format("({}, {})", rows, columns)));
 }
 
+NpyFile::NpyFile(const std::string& path, const Images& images)
+    : file_(std::make_unique<AtomicFile>(path)) {
+  file_->append(npy_header("|u1", fmt::format("({}, {}, {}, {})", images.count, images.rows,
+                                              images.columns, images.channels)));
+}
+
 NpyFile::~NpyFile() = default;
 
 void NpyFile::append(std::span<const float> row) { file_->append(std::as_bytes(row)); }
+
+void NpyFile::append(std::span<const std::uint8_t> values) { file_->append(std::as_bytes(values)); }
 
 void NpyFile::finish() { file_->commit(); }
 

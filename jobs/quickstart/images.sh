@@ -45,21 +45,14 @@ sys.exit(0 if found["top1"] >= guess + 0.1 else 1)
 PYTHON
 }
 
-# has_option COMMAND OPTION: a program that was built elsewhere may be of another version.
-has_option() { "$hyperslab" "$1" --help | grep -q -e "^ *--$2 "; }
-
 show() {
   hs_part "sheets"
-  local one=(--set parallel.data=1 --set parallel.tensor=1 --set parallel.pipeline=1) shown=()
+  local one=(--set parallel.data=1 --set parallel.tensor=1 --set parallel.pipeline=1)
   "$python" -m analysis images --samples "$run/data/train" --output "$run/report/images.png"
-  if has_option bench samples; then
-    "$hyperslab" bench "$deck" --mode data "${settings[@]}" "${one[@]}" --samples "$run/report/augmented.npy"
-    "$python" -m analysis images --samples "$run/report/augmented.npy" --output "$run/report/augmented.png"
-  fi
-  if has_option eval predictions; then
-    "$hyperslab" eval "$deck" "${settings[@]}" "${one[@]}" --checkpoint "$run/checkpoints" \
-      --predictions "$run/report/predictions.csv"
-    shown=(--predictions "$run/report/predictions.csv")
-  fi
-  "$python" -m analysis images --samples "$run/data/validation" "${shown[@]}" --output "$run/report/predictions.png"
+  "$hyperslab" bench "$deck" --mode data "${settings[@]}" "${one[@]}" --samples "$run/report/augmented.npy"
+  "$python" -m analysis images --samples "$run/report/augmented.npy" --output "$run/report/augmented.png"
+  "$hyperslab" eval "$deck" "${settings[@]}" "${one[@]}" --checkpoint "$run/checkpoints" \
+    --predictions "$run/report/predictions.csv"
+  "$python" -m analysis images --samples "$run/data/validation" --predictions "$run/report/predictions.csv" \
+    --output "$run/report/predictions.png"
 }

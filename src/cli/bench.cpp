@@ -64,6 +64,7 @@ void require_usable(const Arguments& args) {
     }
   }
   const auto mode = args.get<std::string>("mode");
+  if (args.has("samples") && mode != "data") refuse("--samples goes with --mode data");
   for (const char* option : {"components", "cold", "each", "count", "machine"}) {
     if (args.has(option) && mode == "decode") {
       refuse(fmt::format("--{} does not go with --mode decode", option));
@@ -312,6 +313,10 @@ void add_options(Arguments& args) {
       "no warm-up: setup, plan building and first calls fall into step 1, which is also told "
       "apart")("each", "print the time of every measured step")(
       "json", po::value<std::string>(), "also write all figures, every step, to this file")(
+      "samples", po::value<std::string>(),
+      "of images, with --mode data: also write the images of step 1's global batch as the model "
+      "sees "
+      "them to this .npy, u8 (images, rows, columns, 3), for python3 -m analysis images")(
       "machine", po::value<std::string>(),
       "instead of times: measure ops of this deck (1 rank) or collectives (several) and add them "
       "to this machine file, for hyperslab plan --machine");

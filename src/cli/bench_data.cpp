@@ -72,6 +72,7 @@ void run_bench_of_data(comm::World& world, const Arguments& args, const train::C
   const bench::DataBenchResult result = bench::run_data_bench(world, config, warmup, steps);
   comm::agree(world, [&] {
     if (world.rank() != 0) return;
+    if (args.has("samples")) bench::write_samples(config, args.get<std::string>("samples"));
     print(result, static_cast<std::size_t>(world.size()));
     if (!args.has("json")) return;
     const auto figures = to_json(result, args.list("DECK").front(), world.size());

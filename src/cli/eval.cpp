@@ -121,6 +121,11 @@ void add_options(Arguments& args) {
       "also print the perplexity per word, exp(sum of losses / (words + line ends)): words are "
       "runs of bytes other than white space (ASCII) in the text of the evaluated tokens, and each "
       "line end is one, as <eos> is for WikiText; needs data.vocabulary")(
+      "predictions", po::value<std::string>(),
+      "of images and one checkpoint: also write index, name, label, prediction and whether it is "
+      "correct of every image to this CSV file")(
+      "logits", po::value<std::string>(),
+      "of images and one checkpoint: also write the logits (images, classes) to this .npy, f32")(
       "json", po::value<std::string>(), "also write the figures to this file");
   args.optional_positional("DECK");
 }
@@ -141,6 +146,37 @@ std::int64_t check_options(const Arguments& args, const train::Config& config) {
         .on_all_ranks();
   }
   return stride;
+}
+
+/// What --predictions and --logits write; absent if neither is given.
+std::optional<eval::Predictions> predictions_of(const Arguments& args, const EvalSource& source,
+                                                const train::Config& config) {
+  if (!args.has("predictions") && !args.has("logits")) return {};
+  if (!config.model.is_of_images()) {
+    throw Error(ExitCode::usage,
+                "--predictions and --logits are for images; of text, hyperslab generate --logits "
+                "writes the logits of a prompt")
+        .on_all_ranks();
+  }
+  if (source.checkpoints.size() != 1) {
+    throw Error(ExitCode::usage,
+                fmt::format("--predictions and --logits are of one checkpoint, found {}",
+                            source.checkpoints.size()))
+        .on_all_ranks();
+  }
+  return eval::Predictions(config.model.image.classes, args.has("logits"));
+}
+
+void write(comm::World& world, const Arguments& args, const io::ImageSet& images,
+           eval::Predictions& predictions) {
+  predictions.gather(world);
+  comm::agree(world, [&] {
+    if (world.rank() != 0) return;
+    if (args.has("predictions")) {
+      predictions.write_csv(args.get<std::string>("predictions"), images);
+    }
+    if (args.has("logits")) predictions.write_logits(args.get<std::string>("logits"));
+  });
 }
 
 struct Printing {
@@ -197,6 +233,7 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
   const eval::EvalDeck deck = eval_deck(world, source);
   const train::Config& config = deck.config;
   const std::int64_t stride = check_options(args, config);
+  std::optional<eval::Predictions> predictions = predictions_of(args, source, config);
   const comm::Watchdog watchdog = train::watch(world, config);
   train::report_threads(world);
   const bool words = args.has("words");
@@ -210,7 +247,8 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
   std::vector<eval::Result> results;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const std::string& checkpoint : source.checkpoints) {
-    const eval::Result& result = results.emplace_back(evaluator.measure(checkpoint));
+    const eval::Result& result =
+        results.emplace_back(evaluator.measure(checkpoint, predictions ? &*predictions : nullptr));
     all.push_back(images ? images_json(result)
                          : to_json(result, stride > 0 ? stride : config.model.context,
                                    evaluator.text(), words));
@@ -220,6 +258,7 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
     if (world.rank() == 0) print(result, evaluator.text(), {images, words, all.size() == 1});
   }
   if (world.rank() == 0) fmt::print("measured on {}\n", evaluator.description());
+  if (predictions) write(world, args, *evaluator.images(), *predictions);
   if (args.has("json")) write_json(world, args.get<std::string>("json"), all);
   for (const eval::Result& result : results) require_finite(result);
   return ExitCode::ok;

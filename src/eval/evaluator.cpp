@@ -47,7 +47,11 @@ Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
   mesh_ = train::make_mesh(world_, config_, options_.device);
 }
 
-Result Evaluator::measure(const std::string& checkpoint) {
+const io::ImageSet* Evaluator::images() const {
+  return dynamic_cast<const io::ImageSet*>(data_.validation.get());
+}
+
+Result Evaluator::measure(const std::string& checkpoint, Predictions* predictions) {
   Result result = {checkpoint, 0, {}, 0, {}};
   if (!trainer_) make_trainer(checkpoint);
   comm::agree(world_, [&] {
@@ -60,7 +64,13 @@ Result Evaluator::measure(const std::string& checkpoint) {
   });
   trainer_->share_values();
   const auto start = std::chrono::steady_clock::now();
-  result.evaluation = trainer_->evaluate(*data_.validation_samples, count_, world_);
+  train::Trainer::EvaluationCalls calls;
+  if (predictions != nullptr) {
+    calls.logits = [&](std::int64_t first, CView logits, CView labels) {
+      predictions->take(first, logits, labels);
+    };
+  }
+  result.evaluation = trainer_->evaluate(*data_.validation_samples, count_, world_, calls);
   result.seconds = slowest_seconds_since(world_, start);
   result.footprint = train::footprint(world_, *trainer_);
   if (result.evaluation.tokens == 0) {

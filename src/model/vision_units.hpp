@@ -45,6 +45,7 @@ class ClassUnit final : public Unit {
   void backward(Context& /*ctx*/, const UnitCall& /*call*/) override {}
   [[nodiscard]] BatchReads reads(Mode /*mode*/) const override { return {.labels = true}; }
   [[nodiscard]] bool forward_writes_gradients() const override { return true; }
+  [[nodiscard]] CView class_logits() const override { return memory_.logits; }
   [[nodiscard]] CView input(int slot) const override {
     return slots_.at(static_cast<std::size_t>(slot)).input;
   }

@@ -94,9 +94,9 @@ void StepLoop::validate(std::int64_t step) {
   collect(step - 1);
   if (walk_back_) return;
   const double start = now_seconds();
-  const train::Evaluation evaluation =
-      parts_.trainer.evaluate(*parts_.data.validation_samples(), parts_.data.validation_count(),
-                              parts_.start.world, [&] { return parts_.start.is_asked_to_stop(); });
+  const train::Evaluation evaluation = parts_.trainer.evaluate(
+      *parts_.data.validation_samples(), parts_.data.validation_count(), parts_.start.world,
+      {.is_asked_to_stop = [&] { return parts_.start.is_asked_to_stop(); }});
   parts_.trainer.restart_clock();
   parts_.start.stop->note_pause(now_seconds() - start);
   if (evaluation.is_whole) {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <numbers>
+#include <optional>
 
+#include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/train/trainer.hpp"
 #include "stage_worker.hpp"
@@ -21,8 +24,38 @@ double Evaluation::word_perplexity(const TextAmount& text) const {
   return std::exp(loss_sum / (text.words + text.line_ends));
 }
 
+namespace {
+
+/// Gives the class logits of every microbatch to a listener.
+class LogitsToHost {
+ public:
+  LogitsToHost(Context& ctx, CView logits, CView labels)
+      : ctx_(ctx),
+        logits_(logits),
+        labels_(labels),
+        widened_(ctx.device(), DType::f32, logits.shape()),
+        host_logits_(Device::cpu, DType::f32, logits.shape()),
+        host_labels_(Device::cpu, DType::i32, labels.shape()) {}
+  void copy_to_host() {
+    ops::cast(ctx_, logits_, widened_.view());
+    copy(ctx_, widened_.view(), host_logits_.view());
+    copy(ctx_, labels_, host_labels_.view());
+    synchronize(ctx_);
+  }
+  [[nodiscard]] CView logits() const { return host_logits_.view(); }
+  [[nodiscard]] CView labels() const { return host_labels_.view(); }
+
+ private:
+  Context& ctx_;
+  CView logits_, labels_;
+  Tensor widened_;
+  Tensor host_logits_, host_labels_;
+};
+
+}  // namespace
+
 Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, comm::World& world,
-                             const std::function<bool()>& is_asked_to_stop) {
+                             const EvaluationCalls& calls) {
   fault::reach("step.validation");
   const std::int64_t chunks = (count + microbatch() - 1) / microbatch();
   executor_->finish(*ctx_);
@@ -32,8 +65,12 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
   Evaluation mine;
   int unread = 0;
   const bool has_loss = stage_.ends_model(stage_.chunks() - 1);
+  std::optional<LogitsToHost> logits;
+  if (calls.logits && has_loss && mesh_.at().tensor == 0 && stage_.class_logits()) {
+    logits.emplace(*ctx_, stage_.class_logits(), stage_.batch({stage_.chunks() - 1, 0}).labels);
+  }
   for (std::int64_t first = 0; first < chunks; first += config_.parallel.data) {
-    if (is_asked_to_stop && !world.all(!is_asked_to_stop())) {
+    if (calls.is_asked_to_stop && !world.all(!calls.is_asked_to_stop())) {
       mine.is_whole = false;
       break;
     }
@@ -53,6 +90,9 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
     mine.tokens += sums[ops::kSumTokens];
     mine.correct += sums[ops::kSumCorrect];
     mine.correct5 += sums[ops::kSumCorrect5];
+    if (!logits) continue;
+    logits->copy_to_host();
+    calls.logits(chunk * microbatch(), logits->logits(), logits->labels());
   }
   evaluation_->finish(*ctx_);
   return {world.sum(mine.loss_sum), world.sum(mine.tokens), world.sum(mine.correct),

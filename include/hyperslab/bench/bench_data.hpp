@@ -34,4 +34,9 @@ struct DataBenchResult {
 [[nodiscard]] DataBenchResult run_data_bench(comm::World& world, const train::Config& config,
                                              int warmup, int steps);
 
+/// Writes the images of step 1's global batch as the model sees them, augmented and of its size, to
+/// an .npy of u8 (images, rows, columns, 3). Throws Error(usage) for a deck of text, Error(data)
+/// and Error(storage).
+void write_samples(const train::Config& config, const std::string& path);
+
 }  // namespace hyperslab::bench

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hyperslab/comm/world.hpp"
+#include "hyperslab/eval/predictions.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/deck_data.hpp"
 #include "hyperslab/train/footprint.hpp"
@@ -42,13 +43,15 @@ class Evaluator {
 
   /// Collective over the world. `checkpoint`: a step's folder, a directory of them, or a run
   /// directory. Throws Error(checkpoint): damaged, or of another model; Error(data): no target
-  /// counts.
-  [[nodiscard]] Result measure(const std::string& checkpoint);
+  /// counts. `predictions`: of a model of images, receives what this rank predicts.
+  [[nodiscard]] Result measure(const std::string& checkpoint, Predictions* predictions = nullptr);
 
   /// Absent if the deck names no vocabulary.
   [[nodiscard]] const std::optional<train::TextAmount>& text() const { return text_; }
   /// What is measured on, for a line of text.
   [[nodiscard]] std::string description() const { return data_.validation->description(); }
+  /// The images that are measured on; null for text.
+  [[nodiscard]] const io::ImageSet* images() const;
   /// The files; "synthetic" if there are none.
   [[nodiscard]] std::vector<std::string> files() const;
 

@@ -10,11 +10,19 @@ namespace hyperslab::io {
 
 class AtomicFile;
 
-/// A new .npy file of f32 (rows, columns), row by row. Written under a temporary name; finish()
+/// A new .npy file of f32 (rows, columns) or u8 (images, rows, columns, channels), from front to
+/// end. Written under a temporary name; finish()
 /// renames it, without that nothing is left. All functions throw Error(storage).
 class NpyFile {
  public:
   NpyFile(const std::string& path, std::int64_t rows, std::int64_t columns);
+  struct Images {
+    std::int64_t count = 0;
+    std::int64_t rows = 0;
+    std::int64_t columns = 0;
+    std::int64_t channels = 3;
+  };
+  NpyFile(const std::string& path, const Images& images);
   ~NpyFile();
   NpyFile(const NpyFile&) = delete;
   NpyFile& operator=(const NpyFile&) = delete;
@@ -22,6 +30,7 @@ class NpyFile {
   NpyFile& operator=(NpyFile&&) = delete;
 
   void append(std::span<const float> row);
+  void append(std::span<const std::uint8_t> values);
   void finish();
 
  private:

@@ -96,6 +96,9 @@ class Unit {
   /// The stream that entered, as the newest training pass with `slot` kept it; absent for the
   /// model's first unit. For looking inside.
   [[nodiscard]] virtual CView input(int slot) const = 0;
+  /// (B, columns) logits of the newest pass without a gradient, of a head that keeps them until its
+  /// next pass; else absent.
+  [[nodiscard]] virtual CView class_logits() const { return {}; }
   /// Columns of UnitCall::logits, with padding; 0: the unit gives none.
   [[nodiscard]] virtual Dim logits_columns() const { return 0; }
 };

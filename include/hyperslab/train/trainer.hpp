@@ -139,12 +139,23 @@ class Trainer {
   /// Graph segments that the newest step ran, the update among them.
   [[nodiscard]] int segments() const;
 
+  /// What an evaluation asks and tells; each may be empty.
+  struct EvaluationCalls {
+    /// The evaluation is cut short between two microbatches as soon as it is true on any rank.
+    std::function<bool()> is_asked_to_stop = {};
+    /// Of a model of images, on one rank that ends the model: logits (B, columns) f32, the classes
+    /// and then padding, and labels (B, 2) i32 of samples [first, first + B), on the host. What
+    /// does not count has the label ops::kIgnoredTarget.
+    std::function<void(std::int64_t first, CView logits, CView labels)> logits = {};
+  };
   /// Loss and accuracy over the counted targets of samples [0, count), the same numbers for every
   /// layout: samples are split into microbatches, rests are filled with ignored targets.
-  /// Collective over the world. It is cut short between two microbatches as soon as
-  /// `is_asked_to_stop` is true on any rank.
+  /// Collective over the world.
   Evaluation evaluate(const io::Samples& samples, std::int64_t count, comm::World& world,
-                      const std::function<bool()>& is_asked_to_stop = {});
+                      const EvaluationCalls& calls);
+  Evaluation evaluate(const io::Samples& samples, std::int64_t count, comm::World& world) {
+    return evaluate(samples, count, world, {});
+  }
 
   /// Everything a checkpoint needs of this rank, of a base nothing; every element of every tensor
   /// is given by exactly one rank of the world, in equal shares over the data group. On the CPU

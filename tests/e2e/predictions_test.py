@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a model of images sees and says: bench --samples, eval --predictions and --logits."""
+
+import csv
+import json
+import struct
+
+import support
+
+CLASSES = 3
+IMAGES = 10  # of validation; not a multiple of the batch
+SIZE = 8
+DECK = f"""
+run: {{device: cpu, seed: 3, directory: run}}
+model: {{family: vit, layers: 1, width: 16, heads: 2, image: {SIZE}, patch: 4, classes: {CLASSES}}}
+data: {{train: [packed], validation: [checked]}}
+augment: {{crop: center, validation_crop: 1, flip: 0}}
+optimizer: {{name: adamw, lr: 1.0e-3}}
+train: {{steps: 2, global_batch: 4, microbatch: 2}}
+checkpoint: {{every: 2}}
+"""
+
+
+def shade(index):
+    """Red, green and blue of image `index`."""
+    return (20 * index, 255 - 20 * index, 100)
+
+
+def read_npy(path):
+    """Type, shape as text, and bytes."""
+    data = path.read_bytes()
+    size = struct.unpack_from("<H", data, 8)[0]
+    header = data[10:10 + size].decode()
+    return header.split("'descr': '")[1][:3], header.split("'shape': ")[1].split(", }")[0], data[10 + size:]
+
+
+class Predictions(support.Case):
+    """A tiny model of plain images, whose label is their number modulo the classes."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        (cls.folder / "vit.yaml").write_text(DECK, encoding="utf-8")
+        for name, count in (("packed", 8), ("checked", IMAGES)):
+            for index in range(count):
+                folder = cls.folder / f"{name}.in" / f"class{index % CLASSES}"
+                folder.mkdir(parents=True, exist_ok=True)
+                pixels = bytes(shade(index)) * SIZE * SIZE
+                (folder / f"{index:02}, \"one\".ppm").write_bytes(f"P6\n{SIZE} {SIZE}\n255\n".encode() + pixels)
+            cls.well(cls.run_program("pack-images", "--input", f"{name}.in", "--output", name))
+        cls.well(cls.run_program("train", "vit.yaml"))
+
+    @staticmethod
+    def well(result):
+        """The result of a command that has to succeed."""
+        if result.code != 0:
+            raise AssertionError(result.err)
+        return result
+
+    def predictions(self, ranks=0, *options):
+        """Rows of --predictions."""
+        layout = support.overrides(f"parallel.data={max(1, ranks)}")
+        self.well(self.run_program("eval", "vit.yaml", "--checkpoint", "run", "--predictions", "found.csv",
+                                   "--json", "eval.json", *layout, *options, ranks=ranks))
+        with open(self.folder / "found.csv", encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def test_every_image_has_its_name_label_and_prediction(self):
+        rows = self.predictions(0, "--logits", "logits.npy")
+
+        self.assertEqual([int(row["index"]) for row in rows], list(range(IMAGES)))
+        for row in rows:
+            number = int(row["name"].rsplit("/", 1)[1].split(",")[0])
+            self.assertTrue(row["name"].endswith(', "one".ppm'), row["name"])
+            self.assertEqual(int(row["label"]), number % CLASSES)
+            self.assertEqual(row["correct"], str(int(row["label"] == row["prediction"])))
+        found = json.loads((self.folder / "eval.json").read_text(encoding="utf-8"))
+        self.assertAlmostEqual(found["top1"], sum(row["correct"] == "1" for row in rows) / IMAGES)
+        kind, shape, data = read_npy(self.folder / "logits.npy")
+        self.assertEqual((kind, shape), ("<f4", f"({IMAGES}, {CLASSES})"))
+        logits = struct.unpack(f"<{IMAGES * CLASSES}f", data)
+        for index, row in enumerate(rows):
+            own = logits[index * CLASSES:(index + 1) * CLASSES]
+            self.assertEqual(int(row["prediction"]), own.index(max(own)))
+        self.assertGreater(len({tuple(logits[i:i + CLASSES]) for i in range(0, len(logits), CLASSES)}), 1)
+
+    def test_layouts_predict_the_same(self):
+        alone = self.predictions()
+        self.assertEqual(self.predictions(2), alone)
+        self.assertEqual(self.predictions(2, *support.overrides("parallel.data=1", "parallel.pipeline=2")), alone)
+
+    def test_a_model_sees_the_images_of_its_first_batch(self):
+        self.well(self.run_program("bench", "vit.yaml", "--mode", "data", "--steps", "1", "--samples", "seen.npy"))
+
+        kind, shape, data = read_npy(self.folder / "seen.npy")
+
+        self.assertEqual((kind, shape), ("|u1", f"(4, {SIZE}, {SIZE}, 3)"))
+        images = [data[i:i + 3 * SIZE * SIZE] for i in range(0, len(data), 3 * SIZE * SIZE)]
+        known = [bytes(shade(index)) * SIZE * SIZE for index in range(8)]
+        self.assertEqual(len({known.index(image) for image in images}), 4)
+
+    def test_what_does_not_fit_is_refused(self):
+        for options, words in ((("bench", "deck.yaml", "--mode", "data", "--samples", "a.npy",
+                                 *support.overrides("data.train=[text.bin]")), "--samples is for images"),
+                               (("bench", "vit.yaml", "--mode", "step", "--samples", "a.npy"), "--samples goes with --mode data"),
+                               (("eval", "vit.yaml", "--checkpoint", "run", "run", "--predictions", "a.csv"), "one checkpoint, found 2"),
+                               (("eval", "deck.yaml", "--checkpoint", "run", "--logits", "a.npy"), "are for images")):
+            with self.subTest(words=words):
+                self.assert_refused(self.run_program(*options), 2, words)
+                self.assertFalse((self.folder / "a.npy").exists())
+
+
+if __name__ == "__main__":
+    support.main()
