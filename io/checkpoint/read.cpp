@@ -231,7 +231,29 @@ std::vector<StoredBlock> touched_blocks(const std::vector<Source>& sources,
   return blocks;
 }
 
+/// Fills a target from a whole tensor in memory.
+void copy_part(CView whole, const SlabTarget& target) {
+  const Hyperslab all = Hyperslab::whole(whole.shape());
+  const HyperslabRuns runs(all, target.part, target.part);
+  const std::size_t size = size_of(whole.dtype());
+  const auto bytes_at = [&](std::int64_t element) {
+    return static_cast<std::size_t>(element) * size;
+  };
+  for (std::int64_t i = 0; i < runs.size(); ++i) {
+    std::memcpy(static_cast<char*>(target.data.raw()) + bytes_at(runs[i].target),
+                static_cast<const char*>(whole.raw()) + bytes_at(runs[i].source),
+                bytes_at(runs.length()));
+  }
+}
+
 }  // namespace
+
+void CheckpointReader::replace(const std::string& tensor, Tensor values) {
+  TensorEntry& entry = tensors_.at(tensor);
+  entry.global_shape = values.view().shape();
+  entry.dtype = values.view().dtype();
+  replaced_[tensor] = std::make_shared<const Tensor>(std::move(values));
+}
 
 void CheckpointReader::check(std::span<const SlabTarget> targets) const {
   check_targets(folder_, tensors_, targets, Dtypes::any);
@@ -242,7 +264,16 @@ void CheckpointReader::read(std::span<const SlabTarget> targets) const {
   for (const SlabTarget& target : targets) {
     if (target.part.count.numel() > 0) check_memory(target);
   }
-  const std::vector<Source> sources = sources_of(folder_, tensors_, targets);
+  std::vector<SlabTarget> stored;
+  for (const SlabTarget& target : targets) {
+    const auto replaced = replaced_.find(target.tensor);
+    if (replaced == replaced_.end()) {
+      stored.push_back(target);
+    } else if (target.part.count.numel() > 0) {
+      copy_part(replaced->second->view(), target);
+    }
+  }
+  const std::vector<Source> sources = sources_of(folder_, tensors_, stored);
   const auto use = [&](const StoredBlock& block, const char* bytes, const std::string& problem) {
     if (bytes == nullptr) {
       throw Error(

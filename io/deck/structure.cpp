@@ -123,6 +123,31 @@ void apply_override(const std::string& text, int index, Node& root, Problems& pr
   entry.value = std::move(*value);
 }
 
+bool is_overridden(const Entry* entry) {
+  return entry != nullptr && entry->mark.override_index >= 0;
+}
+
+/// Of images, resolved decks hold keys that follow from others. An override of these leaves them
+/// out, unless it gives them itself.
+void leave_out_derived(Node& root) {
+  Entry* const model = find_entry(root, "model");
+  if (model == nullptr) return;
+  Node& keys = model->value;
+  const Entry* const family = find_entry(keys, "family");
+  if (family == nullptr || family->value.text != "vit") return;
+  const auto follows = [&](std::string_view derived, std::initializer_list<const char*> sources) {
+    const auto changes = [&](const char* source) {
+      return is_overridden(find_entry(keys, source));
+    };
+    if (std::ranges::none_of(sources, changes)) return;
+    std::erase_if(keys.entries, [&](const Entry& entry) {
+      return entry.key == derived && !is_overridden(&entry);
+    });
+  };
+  follows("context", {"image", "patch", "pooling"});
+  follows("vocabulary", {"classes"});
+}
+
 }  // namespace
 
 void check_structure(const Node& root, Problems& problems, BadKeys& bad) {
@@ -135,6 +160,7 @@ void apply_overrides(std::span<const std::string> overrides, Node& root, Problem
   for (std::size_t i = 0; i < overrides.size(); ++i) {
     apply_override(overrides[i], static_cast<int>(i), root, problems, bad);
   }
+  leave_out_derived(root);
 }
 
 }  // namespace hyperslab::deck

@@ -8,6 +8,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/initial.hpp"
+#include "hyperslab/train/resolution.hpp"
 #include "hyperslab/train/same_data.hpp"
 #include "hyperslab/train/setup.hpp"
 
@@ -56,7 +57,8 @@ Result Evaluator::measure(const std::string& checkpoint, Predictions* prediction
   if (!trainer_) make_trainer(checkpoint);
   comm::agree(world_, [&] {
     const Pause pause(world_.activity(), "loading a checkpoint");
-    const io::CheckpointReader reader(checkpoint);
+    io::CheckpointReader reader(checkpoint);
+    (void)train::fit_resolution(reader, config_.model);
     result.step = reader.meta().step;
     train::require_loadable(reader, config_, *trainer_);
     trainer_->load(reader);  // which names every tensor of another shape

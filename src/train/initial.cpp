@@ -10,6 +10,7 @@
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/train/resolution.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
 
@@ -98,6 +99,11 @@ void require_base(const io::CheckpointReader& reader, std::uint64_t found,
 
 namespace {
 
+std::string resampled_text(Dim resolution, const model::ModelSpec& spec) {
+  return fmt::format(", from {0} x {0} pixels to {1} x {1}{2}", resolution, spec.image.size,
+                     spec.position == model::Position::learned ? ", positions resampled" : "");
+}
+
 /// `step`: of a directory of checkpoints; 0: the newest.
 void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
                      std::int64_t step) {
@@ -107,7 +113,8 @@ void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
   std::int64_t found = 0;
   comm::agree(world, [&] {
     const Pause pause(world.activity(), "loading initial values");
-    const io::CheckpointReader reader(folder);
+    io::CheckpointReader reader(folder);
+    const Dim resolution = fit_resolution(reader, config.model);
     // Adapters may have a base in few bits, if model.frozen_format is theirs.
     if (!config.adapter || !io::is_quantized(reader)) require_whole_model(reader);
     require_format(reader, config);
@@ -116,9 +123,10 @@ void start_from_step(comm::World& world, const Config& config, Trainer& trainer,
     require_same_model(reader.meta(), config.model, reader.folder());
     if (config.adapter) term = io::parameter_fingerprint(reader, world.rank(), world.size());
     if (world.rank() == 0) {
-      log::info(fmt::format("{} the weights of {} (step {}, {})",
+      log::info(fmt::format("{} the weights of {} (step {}, {}){}",
                             config.adapter ? "adapters are added to" : "starts from",
-                            reader.folder(), reader.meta().step, reader.meta().layout));
+                            reader.folder(), reader.meta().step, reader.meta().layout,
+                            resolution == 0 ? "" : resampled_text(resolution, config.model)));
     }
   });
   if (config.adapter) trainer.set_base(sum_of_terms(world, term), found);

@@ -100,6 +100,22 @@ class Predictions(support.Case):
         known = [bytes(shade(index)) * SIZE * SIZE for index in range(8)]
         self.assertEqual(len({known.index(image) for image in images}), 4)
 
+    def test_a_checkpoint_goes_to_another_resolution(self):
+        """The first loss is the same on every layout; other parameters must fit."""
+        larger = support.overrides("checkpoint.initial=run", f"model.image={2 * SIZE}", "train.steps=1", "checkpoint.every=0")
+        losses = []
+        for layout in ("tensor", "pipeline"):
+            directory = f"larger_{layout}"
+            result = self.well(self.run_program("train", "vit.yaml", *larger, *support.overrides(
+                f"parallel.{layout}=2", f"run.directory={directory}"), ranks=2))
+            self.assertIn(f"from {SIZE} x {SIZE} pixels to {2 * SIZE} x {2 * SIZE}, positions resampled", result.err)
+            losses += support.column(self.folder / directory, "loss")
+        self.well(self.run_program("train", "vit.yaml", *larger, "--set", "run.directory=larger"))
+        losses += support.column(self.folder / "larger", "loss")
+        self.assert_close(losses, [losses[0]] * 3, 1e-5)
+        other = support.overrides("checkpoint.initial=run", f"model.image={2 * SIZE}", "model.patch=8", "run.directory=other")
+        self.assert_refused(self.run_program("train", "vit.yaml", *other), 4, "another", "patch")
+
     def test_what_does_not_fit_is_refused(self):
         for options, words in ((("bench", "deck.yaml", "--mode", "data", "--samples", "a.npy",
                                  *support.overrides("data.train=[text.bin]")), "--samples is for images"),

@@ -12,6 +12,7 @@
 
 #include "hyperslab/comm/agree.hpp"
 #include "hyperslab/core/activity.hpp"
+#include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/io/vocabulary_files.hpp"
 
@@ -147,6 +148,10 @@ class CheckpointReader {
   /// Error(checkpoint) that lists tensors that are missing or have another shape or dtype, all at
   /// once, or names tensor and block of a damaged byte.
   void read(std::span<const SlabTarget> targets) const;
+  /// Makes a checkpoint fit another model: from now on read() gives `values` (CPU, f32) in place of
+  /// a stored tensor; and meta().model is `identity`. verify() stays that of what is stored.
+  void replace(const std::string& tensor, Tensor values);
+  void set_model(const std::string& identity) { meta_.model = identity; }
   /// Checks every block, HDF5's structure and the vocabulary included, and that the pieces of every
   /// tensor cover it exactly once. Returns the problems, one line each; none: sound.
   [[nodiscard]] std::vector<std::string> verify() const;
@@ -160,6 +165,7 @@ class CheckpointReader {
   std::string folder_;
   CheckpointMeta meta_;
   std::map<std::string, TensorEntry> tensors_;
+  std::map<std::string, std::shared_ptr<const Tensor>> replaced_;
   std::vector<FileEntry> files_;
   std::vector<VocabularyEntry> vocabulary_;
   std::uint64_t block_bytes_ = kBlockBytes;

@@ -14,7 +14,8 @@ class Trainer;
 
 /// If the deck names checkpoint.initial: takes the parameters of that checkpoint, of any layout,
 /// and nothing else, so that step 1 comes next with cleared moments. With adapters these are the
-/// base's, and the adapters stay as they are. Collective over the world. Throws Error(checkpoint),
+/// base's, and the adapters stay as they are. A vision transformer's may be of another resolution,
+/// see fit_resolution(). Collective over the world. Throws Error(checkpoint),
 /// the same on all ranks: no such checkpoint, damaged, of another model, or adapters alone.
 void start_from_initial(comm::World& world, const Config& config, Trainer& trainer);
 

@@ -44,6 +44,17 @@ TEST(Images, TokensAndClassesStandForContextAndVocabulary) {
   EXPECT_FALSE(token.tie_embeddings);
 }
 
+TEST(Images, AResolvedDeckTakesOtherSizes) {
+  const std::string resolved = to_yaml(read(kImages));
+
+  const auto larger = read(resolved, {"model.image=48", "model.classes=3"}).model;
+
+  EXPECT_EQ(larger.context, 37);
+  EXPECT_EQ(larger.vocabulary, 3);
+  EXPECT_THAT(refusal(resolved, {"model.image=48", "model.context=17"}),
+              testing::HasSubstr("model.context"));
+}
+
 TEST(Images, EveryKeyIsRead) {
   const auto config = read(kImages, {"model.channels=1",
                                      "model.pooling=mean",
