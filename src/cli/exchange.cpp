@@ -65,7 +65,11 @@ train::Config config_for(const model::ModelSpec& spec, const std::string& folder
   config.run.name = last_name(output);
   config.run.directory = (std::filesystem::absolute(output) / "run").lexically_normal().string();
   config.model = spec;
-  if (!spec.is_of_images()) config.data.vocabulary = vocabulary_of(folder, spec.vocabulary);
+  if (spec.is_of_images()) {
+    config.augment = interop::image_preprocessing(folder);
+  } else {
+    config.data.vocabulary = vocabulary_of(folder, spec.vocabulary);
+  }
   config.train.global_batch = 1;
   config.train.microbatch = 1;
   // Read again, so that sizes that do not fit each other are refused as in any deck.
@@ -218,6 +222,7 @@ void export_checkpoint(const Arguments& args) {
   if (config.model.is_of_images() && options.requires_vocabulary) {
     refuse("--vocab goes with models of a language, and this is one of images");
   }
+  options.preprocessing = config.augment;
   if (!options.requires_vocabulary) options.vocabulary = stored_vocabulary_path(reader, config);
   interop::export_huggingface(config.model, reader, options);
   fmt::print("{}: step {} of {}, {} parameters in {}\n", options.output, reader.meta().step,

@@ -16,6 +16,7 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/interop/exchange.hpp"
 #include "hyperslab/io/tokenizer.hpp"
+#include "preprocessing.hpp"
 
 namespace hyperslab::interop {
 namespace {
@@ -146,6 +147,15 @@ void add_language(const model::ModelSpec& model, const ExportOptions& options,
   folder.write_text("generation_config.json", generation_config_json(vocabulary.ids));
 }
 
+void add_images(const model::ModelSpec& model, const ExportOptions& options,
+                io::ModelFolder& folder) {
+  if (options.library == Library::timm) {
+    return folder.write_text("config.json", timm_config_json(model, options.preprocessing));
+  }
+  folder.write_text("config.json", config_json(model, options.dtype, {}));
+  folder.write_text("preprocessor_config.json", preprocessor_json(model, options.preprocessing));
+}
+
 }  // namespace
 
 void export_huggingface(const model::ModelSpec& model, const io::CheckpointReader& reader,
@@ -157,9 +167,7 @@ void export_huggingface(const model::ModelSpec& model, const io::CheckpointReade
   for (const ExchangedTensor& tensor : tensors) specs.push_back({tensor.name, tensor.shape});
   io::ModelFolder folder(options.output);
   if (model.is_of_images()) {
-    const bool timm = options.library == Library::timm;
-    folder.write_text("config.json",
-                      timm ? timm_config_json(model) : config_json(model, options.dtype, {}));
+    add_images(model, options, folder);
   } else {
     add_language(model, options, folder);
   }

@@ -9,6 +9,8 @@
 #include <regex>
 #include <string_view>
 
+#include "preprocessing.hpp"
+
 namespace hyperslab::interop {
 namespace {
 
@@ -198,7 +200,7 @@ void add_vit_config(const ModelSpec& spec, double dropout_of_probabilities, orde
   }
 }
 
-std::string timm_config_json(const ModelSpec& spec) {
+std::string timm_config_json(const ModelSpec& spec, const image::AugmentConfig& augment) {
   const bool token = spec.image.pooling == Pooling::token;
   const char* pool = token ? "token" : "avg";
   ordered_json arguments;
@@ -215,6 +217,7 @@ std::string timm_config_json(const ModelSpec& spec) {
   ordered_json pretrained;
   pretrained["input_size"] = {spec.image.channels, spec.image.size, spec.image.size};
   pretrained["num_classes"] = spec.image.classes;
+  add_preprocessing(augment, pretrained);
   pretrained["first_conv"] = "patch_embed.proj";
   pretrained["classifier"] = "head";
   ordered_json config;

@@ -9,7 +9,10 @@
 
 #include "exchange_config.hpp"
 #include "exchange_names.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "interop/exchange_models.hpp"
+#include "preprocessing.hpp"
+#include "support/temp_folder.hpp"
 
 namespace hyperslab::interop {
 namespace {
@@ -17,6 +20,7 @@ namespace {
 using model::ModelSpec;
 using model::Pooling;
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 /// Two layers for images of 8 x 8 pixels, as a deck resolves them.
@@ -92,10 +96,79 @@ TEST(ExchangeVit, TheMeanOfPatchesIsNormedByFcNorm) {
 TEST(ExchangeVit, ConfigurationsComeBack) {
   for (const Pooling pooling : {Pooling::token, Pooling::mean}) {
     const ModelSpec spec = small_vit(pooling);
-    EXPECT_EQ(read_foreign_config(timm_config_json(spec), "config.json").spec, spec);
+    EXPECT_EQ(read_foreign_config(timm_config_json(spec, {}), "config.json").spec, spec);
   }
   const ModelSpec spec = small_vit(Pooling::token);
   EXPECT_EQ(read_foreign_config(config_json(spec, DType::f32, {}), "config.json").spec, spec);
+}
+
+/// A folder with these files.
+class Preprocessing : public test::TempFolder {
+ public:
+  void write(const std::string& name, const std::string& text) const {
+    io::write_text_file(path() + "/" + name, text);
+  }
+  [[nodiscard]] std::string refusal() const {
+    try {
+      static_cast<void>(image_preprocessing(path()));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::checkpoint);
+      return error.what();
+    }
+    return "";
+  }
+};
+
+image::AugmentConfig some_preprocessing() {
+  image::AugmentConfig augment;
+  augment.mean = {0.25, 0.5, 0.75};
+  augment.deviation = {0.5, 1, 0.125};
+  augment.interpolation = image::Interpolation::bicubic;
+  return augment;
+}
+
+TEST(ExchangeVit, WhatIsDoneToImagesComesBack) {
+  const Preprocessing folder;
+  image::AugmentConfig augment = some_preprocessing();
+  augment.validation_crop = 0.9;
+  folder.write("config.json", timm_config_json(small_vit(Pooling::token), augment));
+  EXPECT_EQ(image_preprocessing(folder.path()), augment);
+
+  augment.validation_crop = 1;
+  folder.write("config.json", "{}");
+  folder.write("preprocessor_config.json", preprocessor_json(small_vit(Pooling::token), augment));
+  EXPECT_EQ(image_preprocessing(folder.path()), augment);
+
+  folder.write("preprocessor_config.json", R"({"do_normalize": false, "resample": 2})");
+  EXPECT_EQ(image_preprocessing(folder.path()).deviation, (std::array<double, 3>{1, 1, 1}));
+}
+
+TEST(ExchangeVit, WithoutAWordOnImagesTheDefaultsStay) {
+  const Preprocessing folder;
+  folder.write("config.json", "{}");
+  EXPECT_EQ(image_preprocessing(folder.path()), image::AugmentConfig());
+}
+
+TEST(ExchangeVit, RefusesPreprocessingThatIsNotDone) {
+  const Preprocessing folder;
+  const auto timm = [&](const std::string& keys) {
+    folder.write("config.json", R"({"pretrained_cfg": {)" + keys + "}}");
+    return folder.refusal();
+  };
+  EXPECT_THAT(timm(R"("crop_mode": "squash", "crop_pct": 1.5)"),
+              AllOf(HasSubstr("crop_mode is squash"), HasSubstr("crop_pct is 1.5")));
+  EXPECT_THAT(timm(R"("interpolation": "lanczos")"), HasSubstr("interpolation is lanczos"));
+  EXPECT_THAT(timm(R"("std": [0, 1, 1])"), HasSubstr("std must be above 0"));
+  EXPECT_THAT(timm(R"("mean": "grey")"), HasSubstr("mean is \"grey\", expected three numbers"));
+  const auto transformers = [&](const std::string& text) {
+    folder.write("config.json", "{}");
+    folder.write("preprocessor_config.json", text);
+    return folder.refusal();
+  };
+  EXPECT_THAT(transformers(R"({"rescale_factor": 1})"), HasSubstr("rescale_factor is 1"));
+  EXPECT_THAT(transformers(R"({"resample": 1})"), HasSubstr("resample must be"));
+  EXPECT_THAT(transformers("[]"), HasSubstr("expected a JSON object"));
+  EXPECT_THAT(transformers(std::string(1000, '[')), HasSubstr("nested too deeply"));
 }
 
 TEST(ExchangeVit, RefusesByNameWhatIsNotDone) {

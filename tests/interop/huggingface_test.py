@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """checkpoint export and import against transformers: the same logits, losses and greedy text;
-and adapters against PEFT, if it can be imported.
+adapters against PEFT and vision transformers against timm, if these can be imported.
 
 huggingface_test.py --binary FILE [--record FILE --commit COMMIT --sources HASH]
 --record writes the largest differences of the logits, with versions, to a file.
@@ -38,6 +38,13 @@ try:
 except ImportError as missing:
     print(f"PEFT is skipped: {missing}")
     peft = None
+
+try:
+    import timm
+    from vit_cases import Vit
+except ImportError as missing:
+    print(f"timm is skipped: {missing}")
+    timm = None
 
 CONTEXT = 32
 VOCABULARY = 257
@@ -325,6 +332,9 @@ def write_record(path, commit, sources):
     record["peft"] = "skipped"
     if peft:
         record["peft"] = {"version": peft.__version__, "max_differences": dict(sorted(Peft.figures.items()))}
+    record["timm"] = "skipped"
+    if timm:
+        record["timm"] = {"version": timm.__version__, "max_differences": dict(sorted(Vit.figures.items()))}
     rows = ",\n".join("    " + json.dumps(row) for row in HuggingFace.differences)
     text = json.dumps(record, indent=2)[:-2] + ',\n  "logits": [\n' + rows + "\n  ]\n}\n"
     pathlib.Path(path).write_text(text, encoding="utf-8")

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "hyperslab/image/augment_config.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/io/safetensors.hpp"
 #include "hyperslab/model/spec.hpp"
@@ -20,6 +21,7 @@ struct ExportOptions {
   std::string output;        ///< the folder to make
   DType dtype = DType::f32;  ///< f32, bf16 or f16
   Library library = Library::transformers;
+  image::AugmentConfig preprocessing;  ///< of a model of images: what eval does to one
   std::string vocabulary;  ///< folder whose tokenizer files go along, or `bytes`; empty: none
   bool requires_vocabulary = false;  ///< an error if its files are not found
   std::uint64_t shard_bytes = io::ModelFolder::kShardBytes;
@@ -39,6 +41,12 @@ void export_huggingface(const model::ModelSpec& model, const io::CheckpointReade
 /// once.
 [[nodiscard]] model::ModelSpec huggingface_model(const std::string& folder,
                                                  std::optional<double> dropout = std::nullopt);
+
+/// What the folder of a model of images says about images before the model: mean, deviation,
+/// interpolation and validation_crop, of timm's pretrained_cfg or transformers'
+/// preprocessor_config.json; warns if it says nothing. Throws Error(checkpoint) that names what is
+/// not done here.
+[[nodiscard]] image::AugmentConfig image_preprocessing(const std::string& folder);
 
 /// Turns the tensors of a folder into a checkpoint of step 0 under `directory`, with cleared
 /// moments; of `meta`, deck and fingerprint of the data are the caller's. `spec` is
