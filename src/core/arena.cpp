@@ -18,6 +18,7 @@ namespace hyperslab {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+constexpr std::size_t kMostBytes = std::size_t{1} << 62;  // of an arena: sums stay exact
 constexpr unsigned char kCanary = 0xA5;
 constexpr std::size_t kGuardBytes = 65536;
 constexpr std::size_t kReadBytes = 1U << 24;  // of an arena, read at once
@@ -199,7 +200,12 @@ Arena::Arena(std::string name, Device device, std::size_t capacity_bytes, bool c
 
 View Arena::take(DType dtype, const Shape& shape, std::string label) {
   const std::size_t offset = round_up(used_, kAlignment);
-  const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+  const auto elements = static_cast<std::size_t>(shape.numel());
+  if (elements > (kMostBytes - std::min(offset, kMostBytes)) / size_of(dtype)) {
+    throw Error(ExitCode::usage, "arena " + name_ + ": " + label + " of " + shape.str() +
+                                     " goes beyond 4 EiB: the model is too large to be counted");
+  }
+  const std::size_t bytes = elements * size_of(dtype);
   if (offset + bytes > capacity_) {
     throw Error(ExitCode::internal, "arena " + name_ + ": " + label + " needs " +
                                         std::to_string(offset + bytes) + " bytes, planned were " +

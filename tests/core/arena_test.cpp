@@ -44,6 +44,18 @@ TEST(Arena, RefusesMoreThanThePlan) {
   }
 }
 
+TEST(Arena, RefusesWhatCannotBeCounted) {
+  Arena arena("parameters");
+  (void)arena.take(DType::f32, {Dim{1} << 30, Dim{1} << 29}, "half");
+  try {
+    (void)arena.take(DType::f32, {Dim{1} << 31, Dim{1} << 29}, "rest");
+    FAIL() << "4 EiB and more were taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    EXPECT_NE(std::string(error.what()).find("beyond 4 EiB"), std::string::npos);
+  }
+}
+
 TEST(Arena, AddressesAreAligned) {
   Arena arena("a", Device::cpu, 1024);
   arena.take(DType::u8, {3}, "odd");
