@@ -5,6 +5,7 @@
 import json
 import pathlib
 import shutil
+import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "e2e"))
@@ -202,6 +203,22 @@ class Exchange(support.Case):
             with self.subTest(arguments=arguments):
                 self.assert_refused(self.run_program("checkpoint", *arguments), code, *words)
         self.assertEqual(support.snapshot(self.folder), before)
+
+    def test_values_that_are_not_finite_are_refused(self):
+        shutil.copytree(self.folder / "llama_hf", self.folder / "damaged_hf")
+        path = self.folder / "damaged_hf" / "model.safetensors"
+        data = bytearray(path.read_bytes())
+        size = int.from_bytes(data[:8], "little")
+        name = "model.layers.1.mlp.up_proj.weight"
+        first = 8 + size + json.loads(data[8:8 + size])[name]["data_offsets"][0]
+        data[first + 12:first + 16] = struct.pack("<f", float("nan"))
+        data[first + 40:first + 44] = struct.pack("<f", float("inf"))
+        path.write_bytes(data)
+
+        result = self.run_program("checkpoint", "import", "damaged_hf", "--output", "damaged")
+
+        self.assert_refused(result, 4, name, "holds 2 of", "not finite", "(nan) at element 3")
+        self.assertEqual([each for each in (self.folder / "damaged").rglob("*") if each.is_file()], [])
 
     def test_models_without_a_counterpart_are_refused(self):
         self.train("odd", "train.steps=2", "train.validate_every=0", "model.activation=relu", "model.norm=layernorm")
