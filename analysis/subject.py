@@ -16,7 +16,9 @@ MOST_NAMES = 3
 COUNTED = {"family", "layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context", "position",
            "rope_theta", "norm", "norm_place", "norm_eps", "activation", "bias", "tie_embeddings", "dropout",
            "attention", "frozen_format", "image", "patch", "channels", "classes", "pooling", "drop_path",
-           "label_smoothing", "init_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens"}
+           "label_smoothing", "init_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens",
+           "head_width", "qkv_bias", "rotary_fraction", "rope_scaling", "rope_factor", "rope_original_context",
+           "rope_low_factor", "rope_high_factor", "rope_beta_fast", "rope_beta_slow", "rope_attention_factor"}
 SIZES = ("layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context")
 
 
@@ -37,11 +39,14 @@ def parameter_count(deck: Deck) -> int | None:
     if not {"position", "norm", "norm_place", "activation", "bias", "tie_embeddings"} <= set(model):
         return None
     layers, width, heads, kv_heads, ffn, _, context = (int(model[key]) for key in SIZES)
-    kv_width = width // heads * kv_heads
+    head_width = int(model.get("head_width", "0")) or width // heads
+    query_width, kv_width = head_width * heads, head_width * kv_heads
     gated = model["activation"] in ("swiglu", "geglu")
-    block = 2 * width * width + 2 * width * kv_width + (3 if gated else 2) * width * ffn
+    block = 2 * width * query_width + 2 * width * kv_width + (3 if gated else 2) * width * ffn
     if model["bias"] == "true":
-        block += 3 * width + 2 * kv_width + (2 if gated else 1) * ffn
+        block += 2 * width + (2 if gated else 1) * ffn
+    if "true" in (model["bias"], model.get("qkv_bias")):
+        block += query_width + 2 * kv_width
     norm = {"none": 0, "rmsnorm": width}.get(model["norm"], 2 * width if model["bias"] == "true" else width)
     norms = 2 * layers + (1 if model["norm_place"] == "pre" else 0)
     positions = context * width if model["position"] == "learned" else 0

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.compare.samples import Order, Tokens
-from analysis.deck import Deck, read_deck
+from analysis.deck import EARLIER, Deck, read_deck
 from analysis.errors import UserError
 from analysis.runs import Run
 from analysis.starts import mixed_text
@@ -29,6 +29,7 @@ ONLY: Choices = {
     "data.ignore_token": ("-1",), "data.loss_mask": ("false",), "data.validation_fraction": ("0",),
     "optimizer.name": ("adamw",), "precision.compute": ("fp32", "tf32", "bf16"),
     "train.overfit_one_batch": ("false",),
+    "model.head_width": ("0",), "model.qkv_bias": ("false",), "model.rotary_fraction": ("1",), "model.rope_scaling": ("none",),
 }
 
 
@@ -76,9 +77,9 @@ class Recipe:
     def check(self, only: Choices) -> None:
         """Refuses what the PyTorch side does not do."""
         for key, values in only.items():
-            if self.text(key) not in values:
-                raise UserError(f"{self.path}: {key} is {self.text(key)}, the comparison does only "
-                                f"{', '.join(values)}")
+            value = self.deck.get(key, EARLIER.get(key))
+            if (self.text(key) if value is None else value.strip('"')) not in values:
+                raise UserError(f"{self.path}: {key} is {value}, the comparison does only {', '.join(values)}")
         for part in ("train", "validation"):
             if "synthetic" in self.files(part):
                 raise UserError(f"{self.path}: data.{part} is synthetic, the comparison wants files")

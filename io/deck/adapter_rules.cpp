@@ -34,7 +34,7 @@ bool has_row_scales(const Config& c) {
 /// rest.
 std::array<std::int64_t, 3> columns(const Config& c) {
   const std::int64_t tensor = std::max(1, c.parallel.tensor);
-  return {c.model.width, c.model.width / tensor, c.model.ffn_width / tensor};
+  return {c.model.width, c.model.query_width() / tensor, c.model.ffn_width / tensor};
 }
 
 constexpr std::array kAdapterRules = {

@@ -49,6 +49,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.kv_heads",
      "Heads of keys and values, which groups of heads share; 0: as many as "
      "heads."},
+    {"model.head_width", "Features of a head; 0: width / heads."},
     {"model.ffn_width",
      "Inner features of the feed-forward layer; 0: 4 x width, with swiglu and "
      "geglu 8/3 x width, rounded up to a multiple of 64."},
@@ -65,11 +66,29 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "How tokens get their position: a learned table, sinusoids, rotation of "
      "queries and keys, or not at all."},
     {"model.rope_theta", "Base of the wavelengths of rope."},
+    {"model.rotary_fraction", "Share of a head's features that rope turns, the first ones."},
+    {"model.rope_scaling",
+     "How rope is stretched to more tokens than a model was trained on: all angles divided "
+     "(linear), those of long wavelengths (llama3), or a ramp between both and larger scores "
+     "(yarn)."},
+    {"model.rope_factor", "What rope_scaling divides angles by."},
+    {"model.rope_original_context",
+     "Tokens that a model was trained on before, for llama3 and yarn."},
+    {"model.rope_low_factor",
+     "llama3: wavelengths above rope_original_context / rope_low_factor are divided whole."},
+    {"model.rope_high_factor",
+     "llama3: wavelengths below rope_original_context / rope_high_factor stay."},
+    {"model.rope_beta_fast", "yarn: from so many turns in rope_original_context on angles stay."},
+    {"model.rope_beta_slow", "yarn: up to so many turns they are divided whole."},
+    {"model.rope_attention_factor",
+     "yarn: factor of cosines and sines; 0: 0.1 ln(rope_factor) + 1."},
     {"model.norm", "Kind of normalization."},
     {"model.norm_place", "Normalize the input of a sublayer (pre) or the sum after it (post)."},
     {"model.norm_eps", "What normalization adds to the variance, or to the mean square."},
     {"model.activation", "Activation of the feed-forward layer; swiglu and geglu have a gate."},
     {"model.bias", "Whether linear layers and layernorm have a bias."},
+    {"model.qkv_bias",
+     "Whether queries, keys and values have a bias although model.bias is false."},
     {"model.tie_embeddings",
      "Whether the head uses the token table instead of a matrix of its "
      "own."},

@@ -38,5 +38,7 @@ namespace hyperslab::deck {
 [[nodiscard]] std::span<const Rule> adapter_rules();
 /// Those of models of images, and of deck section `augment`.
 [[nodiscard]] std::span<const Rule> image_rules();
+/// Those of rotary positions.
+[[nodiscard]] std::span<const Rule> rope_rules();
 
 }  // namespace hyperslab::deck

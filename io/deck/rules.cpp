@@ -17,10 +17,6 @@ using model::NormPlace;
 using model::Position;
 using train::Config;
 
-bool leaves_even(std::int64_t number, std::int64_t divisor) {
-  return divides(divisor, number) && number / divisor % 2 == 0;
-}
-
 std::string batch_unit_text(const Config& c) {
   if (c.train.microbatch == 0) return fmt::format("{} data ranks", c.parallel.data);
   return fmt::format("{} (data {} x microbatch {})", c.parallel.data * c.train.microbatch,
@@ -54,24 +50,15 @@ std::int64_t largest_of(const std::vector<std::int64_t>& ids) {
 }
 
 constexpr std::array kModelRules = {
-    Rule{"model.heads", "model.width", "divides model.width",
-         [](const Config& c, const Surroundings&) { return divides(c.model.heads, c.model.width); },
+    Rule{"model.heads", "model.width model.head_width",
+         "divides model.width, unless model.head_width is given",
+         [](const Config& c, const Surroundings&) {
+           return c.model.own_head_width > 0 || divides(c.model.heads, c.model.width);
+         },
          [](const Config& c, const Surroundings&) {
            return fmt::format("{} heads do not divide width {}; nearest: {}", c.model.heads,
                               c.model.width,
                               nearest_divisors(c.model.width, c.model.heads, divides_number));
-         }},
-    Rule{"model.heads", "model.width model.position",
-         "the width of a head, model.width / model.heads, is even with rope",
-         [](const Config& c, const Surroundings&) {
-           return c.model.position != Position::rope || !divides(c.model.heads, c.model.width) ||
-                  leaves_even(c.model.width, c.model.heads);
-         },
-         [](const Config& c, const Surroundings&) {
-           const auto nearest = nearest_divisors(c.model.width, c.model.heads, leaves_even);
-           return fmt::format("rope turns pairs, and the head width {} ({} / {}) is odd; {}",
-                              c.model.head_width(), c.model.width, c.model.heads,
-                              nearest == "0" ? "use an even width" : "nearest heads: " + nearest);
          }},
     Rule{"model.width", "model.position", "even with sinusoidal positions",
          [](const Config& c, const Surroundings&) {
@@ -368,7 +355,7 @@ std::span<const Rule> rules() {
     std::vector<Rule> made;
     for (const std::span<const Rule> part :
          {layout_rules(), std::span<const Rule>(kModelRules), std::span<const Rule>(kRunRules),
-          std::span<const Rule>(kTrainingRules), adapter_rules(), image_rules()}) {
+          std::span<const Rule>(kTrainingRules), adapter_rules(), image_rules(), rope_rules()}) {
       made.insert(made.end(), part.begin(), part.end());
     }
     return made;

@@ -59,6 +59,12 @@ inline constexpr RealRange kBelowOne = {.least = 0, .most = 1, .open_most = true
 template <class Enum>
 using Name = std::pair<std::string_view, Enum>;
 
+inline constexpr std::array<Name<model::RopeScaling>, 4> kRopeScalings = {{
+    {"none", model::RopeScaling::none},
+    {"linear", model::RopeScaling::linear},
+    {"llama3", model::RopeScaling::llama3},
+    {"yarn", model::RopeScaling::yarn},
+}};
 inline constexpr std::array<Name<model::Position>, 5> kPositions = {{
     {"learned", model::Position::learned},
     {"sinusoidal", model::Position::sinusoidal},
@@ -226,6 +232,7 @@ void visit_model(Visitor& v, Config& config) {
   v.integer("width", spec.width, kSize);
   v.integer("heads", spec.heads, kSize);
   v.integer("kv_heads", spec.kv_heads, kSizeOrDefault);
+  v.integer("head_width", spec.own_head_width, kSizeOrDefault);
   v.integer("ffn_width", spec.ffn_width, kSizeOrDefault);
   v.integer("vocabulary", spec.vocabulary, IntegerRange{2, std::numeric_limits<int>::max()});
   v.integer("context", spec.context, kSize);
@@ -235,13 +242,23 @@ void visit_model(Visitor& v, Config& config) {
   v.integer("classes", spec.image.classes, kSizeOrDefault);
   v.named("pooling", spec.image.pooling, kPoolings);
   v.named("position", spec.position, kPositions);
-  v.real("rope_theta", spec.rope_theta, kPositive);
+  v.real("rope_theta", spec.rope.theta, kPositive);
+  v.real("rotary_fraction", spec.rope.fraction, kPositiveFraction);
+  v.named("rope_scaling", spec.rope.scaling, kRopeScalings);
+  v.real("rope_factor", spec.rope.factor, kPositive);
+  v.integer("rope_original_context", spec.rope.original_context, kSizeOrDefault);
+  v.real("rope_low_factor", spec.rope.low_factor, kPositive);
+  v.real("rope_high_factor", spec.rope.high_factor, kPositive);
+  v.real("rope_beta_fast", spec.rope.beta_fast, kPositive);
+  v.real("rope_beta_slow", spec.rope.beta_slow, kPositive);
+  v.real("rope_attention_factor", spec.rope.attention_factor, kNotNegative);
   v.real("embedding_scale", spec.embedding_scale, kUpToMillion);
   v.named("norm", spec.norm, kNorms);
   v.named("norm_place", spec.norm_place, kNormPlaces);
   v.real("norm_eps", spec.norm_eps, kPositive);
   v.named("activation", spec.activation, kActivations);
   v.flag("bias", spec.bias);
+  v.flag("qkv_bias", spec.qkv_bias);
   v.flag("tie_embeddings", spec.tie_embeddings);
   v.real("dropout", spec.dropout, kBelowOne);
   v.real("drop_path", spec.drop_path, kBelowOne);

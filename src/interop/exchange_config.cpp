@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "complaints.hpp"
+#include "exchange_rope.hpp"
 #include "exchange_vit.hpp"
 #include "hyperslab/core/error.hpp"
 
@@ -26,11 +27,16 @@ double dropout_of_probabilities(const ModelSpec& spec) {
   return spec.attention == model::AttentionPath::reference ? spec.dropout : 0;
 }
 
+/// Of Llama's kind with biases of queries, keys and values alone.
+bool is_qwen2(const ModelSpec& spec) {
+  return spec.family == model::Family::llama && spec.qkv_bias && !spec.bias;
+}
+
 std::string_view class_of(const ModelSpec& spec, Library library) {
   if (library == Library::timm) return "VisionTransformer of timm";
   switch (spec.family) {
     case model::Family::gpt2: return "GPT2LMHeadModel";
-    case model::Family::llama: return "LlamaForCausalLM";
+    case model::Family::llama: return is_qwen2(spec) ? "Qwen2ForCausalLM" : "LlamaForCausalLM";
     case model::Family::vit: return "ViTForImageClassification";
   }
   return "?";
@@ -55,8 +61,10 @@ void require_counterpart(const ModelSpec& spec, Library library) {
     wants(spec.activation == ops::Activation::gelu_tanh, "activation", "gelu_tanh");
     wants(spec.bias, "bias", "true");
     wants(spec.kv_heads == spec.heads, "kv_heads", "model.heads");
+    wants(spec.query_width() == spec.width, "head_width", "model.width / model.heads");
   } else {
     wants(spec.position == model::Position::rope, "position", "rope");
+    wants(spec.rope.fraction == 1, "rotary_fraction", "1");
     wants(spec.norm == ops::NormKind::rmsnorm, "norm", "rmsnorm");
     wants(spec.activation == ops::Activation::swiglu, "activation", "swiglu");
   }
@@ -68,7 +76,7 @@ std::string config_json(const ModelSpec& spec, DType dtype, const SpecialIds& id
   const bool gpt2 = spec.family == model::Family::gpt2;
   ordered_json config;
   config["architectures"] = {class_of(spec, Library::transformers)};
-  config["model_type"] = name_of(spec.family);
+  config["model_type"] = is_qwen2(spec) ? "qwen2" : name_of(spec.family);
   if (spec.is_of_images()) {
     add_vit_config(spec, dropout_of_probabilities(spec), config);
   } else if (gpt2) {
@@ -93,8 +101,12 @@ std::string config_json(const ModelSpec& spec, DType dtype, const SpecialIds& id
     config["intermediate_size"] = spec.ffn_width;
     config["hidden_act"] = "silu";
     config["rms_norm_eps"] = spec.norm_eps;
-    config["rope_theta"] = spec.rope_theta;
-    for (const char* key : {"attention_bias", "mlp_bias"}) config[key] = spec.bias;
+    add_rope(spec.rope, config);
+    if (is_qwen2(spec)) {
+      config["use_sliding_window"] = false;
+    } else {
+      for (const char* key : {"attention_bias", "mlp_bias"}) config[key] = spec.bias;
+    }
   }
   config["initializer_range"] = spec.init_std;
   if (!spec.is_of_images()) {

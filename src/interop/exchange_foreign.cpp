@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a config.json. Defaults of keys that it leaves out are those of transformers' GPT2Config
-// and LlamaConfig.
+// Reads a config.json. Defaults of keys that it leaves out are those of transformers' GPT2Config,
+// LlamaConfig, MistralConfig and Qwen2Config.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 #include "config_reader.hpp"
 #include "exchange_config.hpp"
+#include "exchange_rope.hpp"
 #include "exchange_vit.hpp"
 #include "hyperslab/io/json_depth.hpp"
 
@@ -96,47 +100,64 @@ ModelSpec read_gpt2(Import& in) {
   return spec;
 }
 
-/// The base of the rotary angles, which newer versions keep in rope_parameters.
-double read_rope_theta(Import& in) {
-  double theta = in.config.real("rope_theta", 10000);
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const json* value = in.config.find(key);
-    if (value == nullptr) continue;
-    in.complaints.unless(value->is_object(), fmt::format("{} is no object", key));
-    if (!value->is_object()) continue;
-    ConfigReader rope(*value, in.file);
-    theta = rope.real("rope_theta", theta);
-    const std::string old_type = rope.text("type", "default");
-    const std::string type = rope.text("rope_type", old_type);
-    in.complaints.unless(type == "default",
-                         fmt::format("{} has type {}, only default is known", key, type));
-    in.complaints.unless(rope.real("partial_rotary_factor", 1) == 1,
-                         "partial_rotary_factor is not 1");
-    const std::vector<std::string> unknown =
-        rope.check_rest(model::Family::llama, in.complaints, fmt::format("{}: ", key));
-    in.complaints.unless(
-        unknown.empty() || type != "default",
-        fmt::format("{} has {}, which is not done here", key, fmt::join(unknown, ", ")));
-  }
-  return theta;
+/// Models of Llama's kind: what their configurations leave out, and the biases that they have.
+struct LlamaKind {
+  std::string_view type;
+  Dim ffn_width;
+  Dim kv_heads;  ///< 0: as many as heads
+  Dim vocabulary;
+  Dim context;
+  std::int64_t bos, eos;  ///< -1: none
+  bool qkv_bias;          ///< of queries, keys and values alone
+};
+constexpr std::array<LlamaKind, 3> kLlamaKinds = {{
+    {"llama", 11008, 0, 32000, 2048, 1, 2, false},
+    {"mistral", 14336, 8, 32000, 131072, 1, 2, false},
+    {"qwen2", 22016, 32, 151936, 32768, -1, -1, true},
+}};
+
+/// Windows that hide nothing are read, others refused.
+void check_windows(Import& in, const LlamaKind& kind, Dim context) {
+  ConfigReader& config = in.config;
+  const bool mistral = kind.type == "mistral";
+  const bool is_used = mistral || config.flag("use_sliding_window", false);
+  const bool is_given = config.has("sliding_window");
+  const json* window = config.find("sliding_window");
+  constexpr Dim kMistralWindow = 4096;  // where the file leaves it out
+  const Dim tokens = window != nullptr      ? config.size("sliding_window", 0)
+                     : mistral && !is_given ? kMistralWindow
+                                            : context;
+  in.complaints.unless(!is_used || tokens >= context,
+                       fmt::format("sliding_window is {}, and only windows of the whole context "
+                                   "({}) are done here: give a max_position_embeddings up to it",
+                                   tokens, context));
+  (void)config.find("max_window_layers");
+  const json* layers = config.find("layer_types");
+  const auto is_full = [](const json& layer) { return layer == "full_attention"; };
+  in.complaints.unless(layers == nullptr || !layers->is_array() || (mistral && tokens >= context) ||
+                           std::ranges::all_of(*layers, is_full),
+                       "layer_types has others than full_attention");
 }
 
-ModelSpec read_llama(Import& in) {
+ModelSpec read_llama(Import& in, const LlamaKind& kind) {
   ModelSpec spec = model::preset(model::Family::llama);
   ConfigReader& config = in.config;
   Complaints& complaints = in.complaints;
   spec.layers = config.size("num_hidden_layers", 32, 1 << 16);
   spec.width = config.size("hidden_size", 4096);
   spec.heads = config.size("num_attention_heads", 32);
-  spec.kv_heads = config.size("num_key_value_heads", spec.heads);
-  spec.ffn_width = config.size("intermediate_size", 11008);
-  spec.vocabulary = config.size("vocab_size", 32000, 1LL << 31);
-  spec.context = config.size("max_position_embeddings", 2048);
+  spec.kv_heads =
+      config.size("num_key_value_heads", kind.kv_heads > 0 ? kind.kv_heads : spec.heads);
+  spec.ffn_width = config.size("intermediate_size", kind.ffn_width);
+  spec.vocabulary = config.size("vocab_size", kind.vocabulary, 1LL << 31);
+  spec.context = config.size("max_position_embeddings", kind.context);
   spec.norm_eps = config.real("rms_norm_eps", 1e-6);
-  spec.rope_theta = read_rope_theta(in);
+  spec.rope = read_rope(in, 10000, spec.context);
   spec.bias = config.flag("attention_bias", false);
+  spec.qkv_bias = kind.qkv_bias;
+  if (kind.type != "llama") check_windows(in, kind, spec.context);
   read_common(in, spec, false);
-  read_special_ids(in, spec, 1, 2);
+  read_special_ids(in, spec, kind.bos, kind.eos);
   const double probabilities = config.real("attention_dropout", 0);
   read_dropout(in, spec, 0, 0, probabilities, fmt::format("attention_dropout {}", probabilities));
   complaints.unless(spec.bias == config.flag("mlp_bias", false),
@@ -145,9 +166,7 @@ ModelSpec read_llama(Import& in) {
   complaints.unless(activation == "silu" || activation == "swish",
                     "hidden_act is " + activation + ", only silu is known");
   const Dim head_width = config.size("head_dim", spec.head_width());
-  complaints.unless(head_width * spec.heads == spec.width,
-                    fmt::format("head_dim {} is not hidden_size / num_attention_heads ({} / {})",
-                                head_width, spec.width, spec.heads));
+  if (head_width * spec.heads != spec.width) spec.own_head_width = head_width;
   return spec;
 }
 
@@ -165,11 +184,13 @@ json parsed_object(const std::string& text, const std::string& file) {
 
 ModelSpec read_model(Import& in, const std::string& type) {
   if (type == "gpt2") return read_gpt2(in);
-  if (type == "llama") return read_llama(in);
+  const auto* const kind = std::ranges::find(kLlamaKinds, type, &LlamaKind::type);
+  if (kind != kLlamaKinds.end()) return read_llama(in, *kind);
   if (type == "vit") return read_vit(in);
   if (type == "none" && in.config.find("architecture") != nullptr) return read_timm(in);
   throw Error(ExitCode::checkpoint,
-              fmt::format("{}: model_type is {}; gpt2, llama and vit are read, and timm's vit",
+              fmt::format("{}: model_type is {}; gpt2, llama, mistral, qwen2 and vit are read, "
+                          "and timm's vit",
                           in.file, type));
 }
 

@@ -77,12 +77,13 @@ void add_llama_block(Table& table, const model::ModelSpec& spec, Dim layer) {
   const std::string attention = ours + ".attention";
   const Dim C = spec.width;
   const Dim F = spec.ffn_width;
-  const Dim kv_width = spec.kv_heads * spec.head_width();
+  const bool bias = spec.has_qkv_bias();
   table.norm(theirs + ".input_layernorm", ours + ".norm1", C, false);
-  table.linear(theirs + ".self_attn.q_proj", {attention + ".query", C}, C, spec.bias);
-  table.linear(theirs + ".self_attn.k_proj", {attention + ".key", kv_width}, C, spec.bias);
-  table.linear(theirs + ".self_attn.v_proj", {attention + ".value", kv_width}, C, spec.bias);
-  table.linear(theirs + ".self_attn.o_proj", {attention + ".output", C}, C, spec.bias);
+  table.linear(theirs + ".self_attn.q_proj", {attention + ".query", spec.query_width()}, C, bias);
+  table.linear(theirs + ".self_attn.k_proj", {attention + ".key", spec.kv_width()}, C, bias);
+  table.linear(theirs + ".self_attn.v_proj", {attention + ".value", spec.kv_width()}, C, bias);
+  table.linear(theirs + ".self_attn.o_proj", {attention + ".output", C}, spec.query_width(),
+               spec.bias);
   table.norm(theirs + ".post_attention_layernorm", ours + ".norm2", C, false);
   table.linear(theirs + ".mlp.gate_proj", {ours + ".mlp.gate", F}, C, spec.bias);
   table.linear(theirs + ".mlp.up_proj", {ours + ".mlp.up", F}, C, spec.bias);

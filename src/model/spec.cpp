@@ -16,16 +16,15 @@ namespace {
 /// Matrices of one block: query, key, value, output, and the feed-forward network.
 std::int64_t block_matrices(const ModelSpec& spec) {
   const std::int64_t C = spec.width;
-  const std::int64_t kv_width = spec.head_width() * spec.kv_heads;
   const std::int64_t ffn_matrices = ops::is_gated(spec.activation) ? 3 : 2;
-  return 2 * C * C + 2 * C * kv_width + ffn_matrices * C * spec.ffn_width;
+  return 2 * C * spec.query_width() + 2 * C * spec.kv_width() + ffn_matrices * C * spec.ffn_width;
 }
 
 std::int64_t block_biases(const ModelSpec& spec) {
-  if (!spec.bias) return 0;
-  const std::int64_t kv_width = spec.head_width() * spec.kv_heads;
+  const std::int64_t qkv = spec.has_qkv_bias() ? spec.query_width() + 2 * spec.kv_width() : 0;
+  if (!spec.bias) return qkv;
   const std::int64_t inner_vectors = ops::is_gated(spec.activation) ? 2 : 1;
-  return 3 * spec.width + 2 * kv_width + inner_vectors * spec.ffn_width;
+  return qkv + 2 * spec.width + inner_vectors * spec.ffn_width;
 }
 
 std::int64_t norm_parameters(const ModelSpec& spec) {
@@ -101,7 +100,7 @@ double embedding_cost(const ModelSpec& spec) {
 
 double block_cost(const ModelSpec& spec) {
   const double seen = spec.is_of_images() ? 2 : 1;
-  const double attention = seen * static_cast<double>(spec.width * spec.context);
+  const double attention = seen * static_cast<double>(spec.query_width() * spec.context);
   return static_cast<double>(block_matrices(spec)) + attention;
 }
 
@@ -118,7 +117,7 @@ double flops_per_token(const ModelSpec& spec, Dim T, bool causal) {
                   head_cost(spec));
   }
   const double attention = (causal ? 6.0 : 12.0) * static_cast<double>(spec.layers) *
-                           static_cast<double>(spec.width) * static_cast<double>(T);
+                           static_cast<double>(spec.query_width()) * static_cast<double>(T);
   return 6.0 * static_cast<double>(matmul_parameter_count(spec)) + attention;
 }
 
@@ -126,13 +125,38 @@ double ModelSpec::scale_of_embeddings() const {
   return embedding_scale > 0 ? embedding_scale : default_scale_of_embeddings(*this);
 }
 
+namespace {
+
+std::string number(double value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+using Choices = std::vector<std::pair<const char*, std::string>>;
+
+/// What is not as in a plain model, so that earlier identities stay.
+void add_rope(const RopeSpec& rope, Choices& choices) {
+  if (rope.fraction != 1) choices.emplace_back("rotary_fraction", number(rope.fraction));
+  if (rope.scaling == RopeScaling::none) return;
+  choices.emplace_back("rope_scaling", std::string(name_of(rope.scaling)));
+  choices.emplace_back("rope_factor", number(rope.factor));
+  if (rope.scaling == RopeScaling::linear) return;
+  choices.emplace_back("rope_original_context", std::to_string(rope.original_context));
+  if (rope.scaling == RopeScaling::llama3) {
+    choices.emplace_back("rope_low_factor", number(rope.low_factor));
+    choices.emplace_back("rope_high_factor", number(rope.high_factor));
+  } else {
+    choices.emplace_back("rope_beta_fast", number(rope.beta_fast));
+    choices.emplace_back("rope_beta_slow", number(rope.beta_slow));
+    choices.emplace_back("rope_attention_factor", number(rope.attention_factor));
+  }
+}
+
+}  // namespace
+
 std::string identity(const ModelSpec& spec) {
-  const auto number = [](double value) {
-    std::ostringstream text;
-    text << value;
-    return text.str();
-  };
-  std::vector<std::pair<const char*, std::string>> choices = {
+  Choices choices = {
       {"layers", std::to_string(spec.layers)},
       {"width", std::to_string(spec.width)},
       {"heads", std::to_string(spec.heads)},
@@ -140,7 +164,7 @@ std::string identity(const ModelSpec& spec) {
       {"ffn_width", std::to_string(spec.ffn_width)},
       {"vocabulary", std::to_string(spec.vocabulary)},
       {"position", std::to_string(static_cast<int>(spec.position))},
-      {"rope_theta", spec.position == Position::rope ? number(spec.rope_theta) : "-"},
+      {"rope_theta", spec.position == Position::rope ? number(spec.rope.theta) : "-"},
       {"norm", std::to_string(static_cast<int>(spec.norm))},
       {"norm_place", std::to_string(static_cast<int>(spec.norm_place))},
       {"norm_eps", spec.norm == ops::NormKind::none ? "-" : number(spec.norm_eps)},
@@ -150,6 +174,11 @@ std::string identity(const ModelSpec& spec) {
   if (spec.scale_of_embeddings() != default_scale_of_embeddings(spec)) {
     choices.emplace_back("embedding_scale", number(spec.embedding_scale));
   }
+  if (spec.head_width() * spec.heads != spec.width) {
+    choices.emplace_back("head_width", std::to_string(spec.head_width()));
+  }
+  if (spec.qkv_bias && !spec.bias) choices.emplace_back("qkv_bias", "true");
+  if (spec.position == Position::rope) add_rope(spec.rope, choices);
   if (spec.is_of_images()) {
     choices.emplace_back("image", std::to_string(spec.image.size));
     choices.emplace_back("patch", std::to_string(spec.image.patch));

@@ -49,6 +49,7 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.pre_norm = spec.norm_place == NormPlace::pre;
   config.norm_eps = static_cast<float>(spec.norm_eps);
   config.bias = spec.bias;
+  config.qkv_bias = spec.has_qkv_bias();
   config.rope = spec.position == Position::rope;
   config.keep_probabilities =
       spec.attention == AttentionPath::reference ||
@@ -118,7 +119,7 @@ std::unique_ptr<Unit> Transformer::make(int unit, param::ParamStore& params) {
 void Transformer::plan_shared(Arenas& arenas) {
   const ModelSpec& spec = parts_->spec;
   if (spec.position == Position::rope) {
-    const Shape angles = {spec.context, spec.head_width() / 2};
+    const Shape angles = {spec.context, rotated_width(spec.rope, spec.head_width()) / 2};
     const DType statistics = parts_->options.statistics();
     rope_cosines_ = arenas.parameters.take(statistics, angles, "rope.cosines");
     rope_sines_ = arenas.parameters.take(statistics, angles, "rope.sines");
@@ -130,7 +131,8 @@ void Transformer::plan_shared(Arenas& arenas) {
 
 void Transformer::initialize(Context& ctx) {
   if (!rope_cosines_) return;
-  ops::rope_table(ctx, static_cast<float>(parts_->spec.rope_theta), rope_cosines_, rope_sines_);
+  const RopeAngles angles = rope_angles(parts_->spec.rope, parts_->spec.head_width());
+  ops::rope_table(ctx, angles.frequencies, angles.magnitude, rope_cosines_, rope_sines_);
 }
 
 }  // namespace hyperslab::model

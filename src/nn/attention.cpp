@@ -38,7 +38,7 @@ Attention::Attention(param::ParamStore& params, const std::string& name, const B
                 {{name + ".query", query_width, group.shard({query_width}, 0)},
                  {name + ".key", kv_width, kv.part, kv.replicas, kv.replica},
                  {name + ".value", kv_width, kv.part, kv.replicas, kv.replica}},
-                {config.width, config.bias, config.init_std, Parallel::column, config.adapter});
+                {config.width, config.qkv_bias, config.init_std, Parallel::column, config.adapter});
   output_ =
       Linear(params, group, {{name + ".output", config.width}},
              {query_width, config.bias, config.residual_init_std, Parallel::row, config.adapter});

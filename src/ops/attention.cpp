@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/attention.hpp"
 
+#include <cmath>
+#include <span>
 #include <string>
+#include <type_traits>
 
 #include "backend.hpp"
 #include "checks.hpp"
 #include "dropout_checks.hpp"
+#include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/core/transfer.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -57,11 +62,26 @@ std::size_t reference_workspace(const Context& ctx, const HeadLayout& layout, Di
                        cuda::attention_reference_workspace(layout, T, dtype, dropout.active()));
 }
 
-/// Cosines and sines of rotary positions: (T_max, Dh / 2) each.
+/// Cosines and sines of rotary positions: (T_max, D / 2) each.
 void require_tables(const Context& ctx, CView cosines, CView sines, Dim T_max, Dim half) {
   require_here(ctx, cosines, "rope cosines");
   require_operand(ctx, cosines, {T_max, half}, statistic_dtype(cosines.dtype()), "rope cosines");
   require_operand(ctx, sines, {T_max, half}, cosines.dtype(), "rope sines");
+}
+
+/// magnitude f(t frequency) in memory of the host.
+Tensor angle_table(const View& like, std::span<const double> frequencies, double magnitude,
+                   double (*f)(double)) {
+  Tensor out(Device::cpu, like.dtype(), like.shape());
+  const auto fill = [&](auto values) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto position = static_cast<double>(i / frequencies.size());
+      const double angle = position * frequencies[i % frequencies.size()];
+      values[i] = static_cast<std::remove_reference_t<decltype(values[i])>>(magnitude * f(angle));
+    }
+  };
+  like.dtype() == DType::f64 ? fill(out.view().span<double>()) : fill(out.view().span<float>());
+  return out;
 }
 
 }  // namespace
@@ -74,26 +94,32 @@ std::string_view name_of(AttentionMask::Kind kind) {
   return "?";
 }
 
-void rope_table(Context& ctx, float theta, View cosines, View sines) {
+void rope_table(Context& ctx, std::span<const double> frequencies, double magnitude, View cosines,
+                View sines) {
   const auto [T_max, half] = cosines.dims<2>("rope_table cosines");
   require_tables(ctx, cosines, sines, T_max, half);
+  require(std::ssize(frequencies) == half, "rope_table cosines: a column for every frequency");
   if (on_meta(ctx, "rope_table", 10.0 * static_cast<double>(T_max * half), {cosines, sines})) {
     return;
   }
-  dispatch<cuda::rope_table, cpu::rope_table>(ctx, theta, cosines, sines);
+  const Tensor cosines_here = angle_table(cosines, frequencies, magnitude, std::cos);
+  const Tensor sines_here = angle_table(sines, frequencies, magnitude, std::sin);
+  copy(ctx, cosines_here.view(), cosines);
+  copy(ctx, sines_here.view(), sines);
+  synchronize(ctx);  // before the host's memory goes
 }
 
 void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
           const TokenPosition& first_position, Rotation rotation, View qkv) {
   const auto [B, T] = require_packed(ctx, layout, qkv, "rope qkv");
-  require(layout.head_width % 2 == 0, "rope layout: expected an even head width");
-  const Dim T_max = cosines.dims<2>("rope cosines")[0];
-  require_tables(ctx, cosines, sines, T_max, layout.head_width / 2);
+  const auto [T_max, half] = cosines.dims<2>("rope cosines");
+  require(2 * half <= layout.head_width, "rope cosines: more pairs than a head has");
+  require_tables(ctx, cosines, sines, T_max, half);
   require_dtype(ctx, cosines, statistic_dtype(qkv.dtype()), "rope cosines");
   require_position(ctx, first_position, "rope first_position");
   require(first_position.value + T <= T_max,
           "rope first_position: the table of angles ends before the sequence");
-  const Dim pairs = B * T * (layout.heads + layout.kv_heads) * (layout.head_width / 2);
+  const Dim pairs = B * T * (layout.heads + layout.kv_heads) * half;
   if (on_meta(ctx, "rope", 6.0 * static_cast<double>(pairs), {qkv, cosines, sines})) return;
   dispatch<cuda::rope, cpu::rope>(ctx, layout, cosines, sines, first_position, rotation, qkv);
 }

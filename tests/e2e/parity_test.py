@@ -25,6 +25,18 @@ parallel.data=2 memory.recompute=full
 """
 
 
+# What the models of other families ask for, in one.
+OPTIONS = ("model.heads=4", "model.kv_heads=2", "model.head_width=12", "model.qkv_bias=true", "model.rotary_fraction=0.5",
+           "model.rope_scaling=yarn", "model.rope_factor=2", "model.rope_original_context=16")
+OPTIONS_MATRIX = """\
+parallel.data=2 parallel.zero=1
+parallel.tensor=2 parallel.sequence=true
+parallel.tensor=4
+parallel.pipeline=2 parallel.tensor=2 train.microbatch=2
+parallel.data=2 parallel.zero=2 memory.recompute=selective
+"""
+
+
 class Parity(support.Case):
     """The tiny deck, under another layout and with another seed."""
 
@@ -90,6 +102,14 @@ class Parity(support.Case):
         self.assertEqual(result.code, 0, result.err)
         self.assertEqual(result.out.count("agrees : "), len(ADAPTER_MATRIX.splitlines()))
         self.assertIn("lora_B.weight", result.out)
+
+    def test_matrix_of_options_of_models(self):
+        self.write("options.txt", OPTIONS_MATRIX)
+
+        result = self.parity("deck.yaml", "--matrix", "options.txt", *support.overrides(*OPTIONS))
+
+        self.assertEqual((result.code, result.messages), (0, []), result.err)
+        self.assertEqual(result.out.count("agrees : "), OPTIONS_MATRIX.count("\n"))
 
     def test_matrix_of_the_inputs(self):
         inputs = pathlib.Path(__file__).parents[2] / "inputs"

@@ -94,7 +94,7 @@ model::ModelSpec spec_of(const Golden& golden) {
                                            {"rope", model::Position::rope},
                                            {"none", model::Position::none}},
                                           golden.text("position"));
-  spec.rope_theta = golden.number("rope_theta");
+  spec.rope.theta = golden.number("rope_theta");
   spec.norm = choose<NormKind>({{"layernorm", NormKind::layernorm},
                                 {"rmsnorm", NormKind::rmsnorm},
                                 {"none", NormKind::none}},

@@ -3,6 +3,7 @@
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/embedding.hpp"
 #include "hyperslab/ops/matmul.hpp"
+#include "support/rope_frequencies.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -68,7 +69,7 @@ TEST_F(GpuAttentionKernels, PositionsAreReadOnTheGpu) {
     const auto call = [=](Context& ctx, const Problem::Views& v) {
       const TokenPosition here =
           ctx.device() == Device::cuda ? TokenPosition(9, v[4]) : TokenPosition(past);
-      rope_table(ctx, 1e4F, v[5], v[6]);
+      rope_table(ctx, rope_frequencies(1e4, 32), 1, v[5], v[6]);
       rope(ctx, layout, v[5], v[6], here, Rotation::forward, v[0]);
       attention_cached_forward(ctx, layout, {}, v[0], {v[1], v[2], here}, v[3]);
       embedding_forward(ctx, v[7], {v[8], {0, 8, 8}, v[9], here}, 1.0F, v[10]);

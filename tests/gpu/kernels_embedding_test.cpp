@@ -6,6 +6,7 @@
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/embedding.hpp"
 #include "ops/shards.hpp"
+#include "support/rope_frequencies.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -167,7 +168,9 @@ TEST_F(GpuEmbedding, Tables) {
   Problem angles(DType::f32);
   angles.output(DType::f32, {3000, 24}).output(DType::f32, {3000, 24});
   angles.expect_match(
-      [](Context& ctx, const Problem::Views& v) { rope_table(ctx, 10000.0F, v[0], v[1]); },
+      [](Context& ctx, const Problem::Views& v) {
+        rope_table(ctx, rope_frequencies(10000, 24), 1.25, v[0], v[1]);
+      },
       "angles");
 }
 

@@ -74,7 +74,7 @@ TEST(ExchangeConfig, ForeignSettingsThatChangeResultsAreRefused) {
     const char* says;
   };
   const std::vector<Case> cases = {
-      {model::Family::gpt2, "model_type", "mistral", "model_type is mistral"},
+      {model::Family::gpt2, "model_type", "falcon", "model_type is falcon"},
       {model::Family::gpt2, "activation_function", "relu", "activation_function is relu"},
       {model::Family::gpt2, "scale_attn_weights", false, "scale_attn_weights"},
       {model::Family::gpt2, "scale_attn_by_inverse_layer_idx", true,
@@ -87,13 +87,12 @@ TEST(ExchangeConfig, ForeignSettingsThatChangeResultsAreRefused) {
       {model::Family::gpt2, "tie_word_embeddings", 1,
        "tie_word_embeddings: expected true or false"},
       {model::Family::llama, "hidden_act", "gelu", "hidden_act is gelu"},
-      {model::Family::llama, "head_dim", 16, "head_dim 16"},
       {model::Family::llama, "mlp_bias", true, "attention_bias and mlp_bias differ"},
       {model::Family::llama,
        "rope_scaling",
-       {{"rope_type", "llama3"}, {"factor", 8.0}},
-       "type llama3"},
-      {model::Family::llama, "rope_scaling", {{"type", "linear"}}, "type linear"},
+       {{"rope_type", "longrope"}, {"factor", 8.0}},
+       "type longrope"},
+      {model::Family::llama, "rope_scaling", {{"type", "dynamic"}}, "type dynamic"},
       {model::Family::llama,
        "rope_parameters",
        {{"partial_rotary_factor", 0.5}},
@@ -103,6 +102,19 @@ TEST(ExchangeConfig, ForeignSettingsThatChangeResultsAreRefused) {
        {{"full_attention", {{"rope_theta", 7.0}}}},
        "full_attention"},
       {model::Family::llama, "rope_scaling", {{"factor", 8.0}}, "rope_scaling has factor"},
+      {model::Family::llama,
+       "rope_scaling",
+       {{"type", "linear"}, {"factor", 0.5}},
+       "factor 0.5 is"},
+      {model::Family::llama,
+       "rope_scaling",
+       {{"rope_type", "llama3"}, {"factor", 8.0}, {"high_freq_factor", 0.5}},
+       "high_freq_factor must be above low_freq_factor"},
+      {model::Family::llama,
+       "rope_scaling",
+       {{"rope_type", "yarn"}, {"factor", 8.0}, {"mscale", 0.7}},
+       "rope_scaling has mscale"},
+      {model::Family::llama, "rope_theta", 0.5, "rope_theta is 0.5"},
       {model::Family::llama,
        "rope_parameters",
        {{"logits_scaling", 8.0}},
@@ -141,9 +153,58 @@ TEST(ExchangeConfig, DeepNestingIsRefused) {
 TEST(ExchangeConfig, ReadsBothSpellingsOfTheRotaryBase) {
   const json newer = {{"rope_theta", 7000.0}, {"rope_type", "default"}};
 
-  EXPECT_EQ(spec_of(changed(model::Family::llama, "rope_theta", 5000.0)).rope_theta, 5000);
-  EXPECT_EQ(spec_of(changed(model::Family::llama, "rope_parameters", newer)).rope_theta, 7000);
-  EXPECT_EQ(spec_of(changed(model::Family::llama, "rope_scaling", nullptr)).rope_theta, 10000);
+  EXPECT_EQ(spec_of(changed(model::Family::llama, "rope_theta", 5000.0)).rope.theta, 5000);
+  EXPECT_EQ(spec_of(changed(model::Family::llama, "rope_parameters", newer)).rope.theta, 7000);
+  EXPECT_EQ(spec_of(changed(model::Family::llama, "rope_scaling", nullptr)).rope.theta, 10000);
+}
+
+TEST(ExchangeConfig, ScaledAnglesComeBack) {
+  ModelSpec spec = small(model::Family::llama);
+  spec.rope = {.theta = 500, .scaling = model::RopeScaling::linear, .factor = 2.5};
+  EXPECT_EQ(spec_of(config_json(spec, DType::f32, {})).rope, spec.rope);
+  spec.rope = {.scaling = model::RopeScaling::llama3,
+               .factor = 8,
+               .original_context = 12,
+               .low_factor = 2,
+               .high_factor = 5};
+  EXPECT_EQ(spec_of(config_json(spec, DType::f32, {})).rope, spec.rope);
+  spec.rope = {.scaling = model::RopeScaling::yarn,
+               .factor = 4,
+               .original_context = 12,
+               .beta_fast = 16,
+               .beta_slow = 2,
+               .attention_factor = 1.25};
+  EXPECT_EQ(spec_of(config_json(spec, DType::f32, {})).rope, spec.rope);
+}
+
+TEST(ExchangeConfig, OtherModelsOfLlamasKind) {
+  const ModelSpec mistral = spec_of(R"({"model_type": "mistral", "sliding_window": null})");
+  const ModelSpec qwen = spec_of(R"({"model_type": "qwen2", "sliding_window": 4096})");
+
+  EXPECT_EQ(model::parameter_count(mistral), 7'241'732'096);  // Mistral 7B v0.1
+  EXPECT_EQ(mistral.context, 131072);
+  EXPECT_TRUE(qwen.qkv_bias);
+  EXPECT_FALSE(qwen.bias);
+  EXPECT_EQ(qwen.bos_token, -1);
+  ModelSpec small_qwen = small(model::Family::llama);
+  small_qwen.qkv_bias = true;
+  const std::string written = config_json(small_qwen, DType::f32, {});
+  EXPECT_THAT(written, HasSubstr(R"("model_type": "qwen2")"));
+  EXPECT_TRUE(spec_of(written).qkv_bias);
+}
+
+TEST(ExchangeConfig, WindowsThatHideTokensAreRefused) {
+  for (const char* text :
+       {R"({"model_type": "mistral"})",
+        R"({"model_type": "mistral", "max_position_embeddings": 8192, "sliding_window": 4096})",
+        R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 4096})"}) {
+    EXPECT_THAT(test::refusal(ExitCode::checkpoint,
+                              [&] { (void)read_foreign_config(text, "config.json"); }),
+                HasSubstr("sliding_window is 4096"));
+  }
+  const ModelSpec short_one = spec_of(
+      R"({"model_type": "mistral", "max_position_embeddings": 4096, "sliding_window": 4096})");
+  EXPECT_EQ(short_one.context, 4096);
 }
 
 TEST(ExchangeConfig, DefaultsAreThoseOfTransformers) {

@@ -208,8 +208,8 @@ TEST(Exchange, RoundTripsOfBothFamiliesTiedAndUntiedInOneFileAndInSeveral) {
       ModelSpec spec = small(family);
       spec.tie_embeddings = tied;
       spec.norm_eps = 1e-6;
-      spec.rope_theta = 500000;
-      if (family == model::Family::gpt2) spec.rope_theta = model::preset(family).rope_theta;
+      spec.rope.theta = 500000;
+      if (family == model::Family::gpt2) spec.rope.theta = model::preset(family).rope.theta;
       expect_round_trip(spec, io::ModelFolder::kShardBytes);
       expect_round_trip(spec, 1000);
     }

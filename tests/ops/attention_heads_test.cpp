@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "attention_case.hpp"
+#include "support/rope_frequencies.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -129,7 +130,7 @@ TEST_F(AttentionHeads, RopeOfLocalHeads) {
     const Shape table = {size.T, size.layout.head_width / 2};
     Tensor cosines = poisoned(DType::f64, table);
     Tensor sines = poisoned(DType::f64, table);
-    rope_table(ctx, 100, cosines.view(), sines.view());
+    rope_table(ctx, rope_frequencies(100, table[1]), 1, cosines.view(), sines.view());
     const Tensor qkv = random_tensor(DType::f64, size.packed(), 1);
     Tensor rotated = qkv.clone();
     rope(ctx, size.layout, cosines.view(), sines.view(), 0, Rotation::forward, rotated.view());

@@ -2,6 +2,7 @@
 #include "finite_difference.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "ops_test.hpp"
+#include "support/rope_frequencies.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -13,7 +14,9 @@ class Rope : public OpsTest {
   HeadLayout layout{.heads = 4, .kv_heads = 2, .head_width = 6};
   Tensor cosines = poisoned(DType::f64, {9, 3});
   Tensor sines = poisoned(DType::f64, {9, 3});
-  void SetUp() override { rope_table(ctx, 100, cosines.view(), sines.view()); }
+  void SetUp() override {
+    rope_table(ctx, rope_frequencies(100, 3), 1, cosines.view(), sines.view());
+  }
   void rotate(View qkv, Dim first, Rotation rotation) {
     rope(ctx, layout, cosines.view(), sines.view(), first, rotation, qkv);
   }
@@ -52,6 +55,33 @@ TEST_F(Rope, RotatesQueriesAndKeysByTheirPositionAndLeavesValues) {
   }
 }
 
+TEST_F(Rope, FewerPairsTurnTheFirstFeaturesAlone) {
+  Tensor few_cosines = poisoned(DType::f64, {9, 2});
+  Tensor few_sines = poisoned(DType::f64, {9, 2});
+  rope_table(ctx, rope_frequencies(100, 2), 1.5, few_cosines.view(), few_sines.view());
+  const Dim width = layout.packed_width();
+  const Tensor before = random_tensor(DType::f64, {1, 3, width}, 1);
+  Tensor qkv = before.clone();
+
+  rope(ctx, layout, few_cosines.view(), few_sines.view(), 2, Rotation::forward, qkv.view());
+
+  const auto* x = before.view().data<double>();
+  const auto* y = qkv.view().data<double>();
+  for (Dim row = 0; row < 3; ++row) {
+    for (Dim head = 0; head < 8; ++head) {
+      for (Dim i = 0; i < 2; ++i) {
+        const Dim low = row * width + head * 6 + i;
+        const double angle = double(2 + row) / std::pow(10.0, double(i));
+        const double cosine = head < 6 ? 1.5 * std::cos(angle) : 1;
+        const double sine = head < 6 ? 1.5 * std::sin(angle) : 0;
+        ASSERT_NEAR(y[low], x[low] * cosine - x[low + 2] * sine, 1e-12) << row << " " << head;
+        ASSERT_NEAR(y[low + 2], x[low + 2] * cosine + x[low] * sine, 1e-12) << row << " " << head;
+        ASSERT_EQ(y[low + 4], x[low + 4]);
+      }
+    }
+  }
+}
+
 TEST_F(Rope, InverseIsTheBackwardPass) {
   const Shape shape = {1, 4, layout.packed_width()};
   Tensor qkv = random_tensor(DType::f64, shape, 1);
@@ -72,7 +102,7 @@ TEST_F(Rope, FloatMatchesTheOracle) {
   Tensor qkv64 = converted(qkv.view(), DType::f64);
   Tensor cosines32 = poisoned(DType::f32, {9, 3});
   Tensor sines32 = poisoned(DType::f32, {9, 3});
-  rope_table(ctx, 100, cosines32.view(), sines32.view());
+  rope_table(ctx, rope_frequencies(100, 3), 1, cosines32.view(), sines32.view());
 
   rope(ctx, layout, cosines32.view(), sines32.view(), 0, Rotation::forward, qkv.view());
   rotate(qkv64.view(), 0, Rotation::forward);

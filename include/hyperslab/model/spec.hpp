@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hyperslab/core/view.hpp"
+#include "hyperslab/model/rope.hpp"
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/norm.hpp"
 #include "hyperslab/param/spec.hpp"
@@ -57,12 +58,13 @@ struct ModelSpec {
   Dim layers = 0;
   Dim width = 0;
   Dim heads = 0;
-  Dim kv_heads = 0;    ///< 0 in the deck: as many as heads
+  Dim kv_heads = 0;        ///< 0 in the deck: as many as heads
+  Dim own_head_width = 0;  ///< the deck's head_width; 0: width / heads
   Dim ffn_width = 0;   ///< 0 in the deck: 4 width; gated: 8/3 width rounded up to a multiple of 64
   Dim vocabulary = 0;  ///< vit: image.classes
   Dim context = 0;     ///< vit: image.tokens()
   Position position = Position::learned;
-  double rope_theta = 10000;
+  RopeSpec rope = {};
   /// Factor of the vectors that the token table gives, before positions are added; 0 in the deck:
   /// sqrt(width) with sinusoidal positions (Vaswani et al. 2017, 3.4), else 1.
   double embedding_scale = 0;
@@ -71,6 +73,7 @@ struct ModelSpec {
   double norm_eps = 1e-5;
   ops::Activation activation = ops::Activation::gelu_tanh;
   bool bias = true;
+  bool qkv_bias = false;  ///< of queries, keys and values where `bias` is false
   bool tie_embeddings = true;
   double dropout = 0;
   AttentionPath attention = AttentionPath::automatic;
@@ -87,7 +90,13 @@ struct ModelSpec {
   double drop_path = 0;
   double label_smoothing = 0;  ///< share of a target that all classes divide evenly
 
-  [[nodiscard]] Dim head_width() const { return width / heads; }
+  [[nodiscard]] Dim head_width() const {
+    return own_head_width > 0 ? own_head_width : width / heads;
+  }
+  /// Of all queries together, and of all keys or values.
+  [[nodiscard]] Dim query_width() const { return heads * head_width(); }
+  [[nodiscard]] Dim kv_width() const { return kv_heads * head_width(); }
+  [[nodiscard]] bool has_qkv_bias() const { return bias || qkv_bias; }
   [[nodiscard]] bool is_of_images() const { return family == Family::vit; }
   /// embedding_scale, or what stands for its 0.
   [[nodiscard]] double scale_of_embeddings() const;

@@ -25,6 +25,7 @@ struct BlockConfig {
   bool pre_norm = true;  ///< false: normalize after the residual addition
   float norm_eps = 1e-5F;
   bool bias = true;
+  bool qkv_bias = true;
   bool rope = false;
   bool keep_probabilities = false;  ///< the reference attention
   float dropout = 0;
@@ -39,7 +40,8 @@ struct BlockConfig {
   AdapterConfig adapter;
 };
 
-/// Rotary tables shared by all layers: (T_max, Dh / 2); absent without rotary positions.
+/// Rotary tables shared by all layers: (T_max, D / 2) for the D dimensions of a head that are
+/// turned; absent without rotary positions.
 struct RopeTables {
   CView cosines;
   CView sines;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
 #include <string_view>
 
 #include "hyperslab/ops/dropout.hpp"
@@ -18,13 +19,16 @@ struct HeadLayout {
   [[nodiscard]] Dim packed_width() const { return (heads + 2 * kv_heads) * head_width; }
 };
 
-/// Angles of rotary positions (Su et al. 2021, eq. 15): cos and sin of t / theta^(2i/Dh).
-/// cosines, sines: (T_max, Dh / 2), f32 or f64. Setup only.
-void rope_table(Context& ctx, float theta, View cosines, View sines);
+/// Angles of rotary positions (Su et al. 2021, eq. 15): `magnitude` times cos and sin of
+/// t frequencies[i]. cosines, sines: (T_max, number of frequencies), f32 or f64. Computed on the
+/// host in f64. Setup only.
+void rope_table(Context& ctx, std::span<const double> frequencies, double magnitude, View cosines,
+                View sines);
 
-/// Rotates query and key heads of qkv in place. Dimension i of a head is paired with i + Dh/2 (the
-/// layout of Hugging Face's Llama). qkv: (B, T, packed); row t uses position first_position + t.
-/// `inverse` rotates back, which is the backward pass.
+/// Rotates query and key heads of qkv in place. cosines, sines: (T_max, D / 2), where the first D
+/// dimensions of a head are turned, D <= Dh: dimension i is paired with i + D/2 (the layout of
+/// Hugging Face's Llama). qkv: (B, T, packed); row t uses position first_position + t. `inverse` is
+/// the backward pass: it turns back, by the same magnitude.
 enum class Rotation : std::uint8_t { forward, inverse };
 void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
           const TokenPosition& first_position, Rotation rotation, View qkv);

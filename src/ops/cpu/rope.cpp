@@ -1,31 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-
 #include "../backend.hpp"
 #include "parallel.hpp"
 
 namespace hyperslab::ops::cpu {
 
-void rope_table(Context&, float theta, View cosines, View sines) {
-  with_real(cosines.dtype(), "rope_table", [&]<class T>(T) {
-    const Dim half = cosines.shape()[1];
-    for (Dim t = 0; t < cosines.shape()[0]; ++t) {
-      for (Dim i = 0; i < half; ++i) {
-        const double angle =
-            static_cast<double>(t) * std::pow(static_cast<double>(theta),
-                                              -static_cast<double>(i) / static_cast<double>(half));
-        cosines.data<T>()[t * half + i] = static_cast<T>(std::cos(angle));
-        sines.data<T>()[t * half + i] = static_cast<T>(std::sin(angle));
-      }
-    }
-  });
-}
-
 void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
           const TokenPosition& first_position, Rotation rotation, View qkv) {
   with_real(qkv.dtype(), "rope", [&]<class T>(T) {
     const auto [B, T_tokens, width] = qkv.dims<3>("rope qkv");
-    const Dim half = layout.head_width / 2;
+    const Dim half = cosines.shape()[1];
     const Dim rotated = layout.heads + layout.kv_heads;
     const T sign = rotation == Rotation::forward ? T(1) : T(-1);
     const auto rows = [&, T_tokens = T_tokens, width = width](int, Dim begin, Dim end) {

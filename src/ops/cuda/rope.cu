@@ -4,28 +4,13 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
-struct RopeTable {
-  static constexpr int kWidth = 1;
-  double theta;
-  Dim half;
-  float* cosines;
-  float* sines;
-  template <int N>
-  __device__ void at(Dim i) const {
-    const Dim t = i / half;
-    const double angle = static_cast<double>(t) *
-                         pow(theta, -static_cast<double>(i - t * half) / static_cast<double>(half));
-    cosines[i] = static_cast<float>(cos(angle));
-    sines[i] = static_cast<float>(sin(angle));
-  }
-};
-
 /// Pair i of all: column i % half of rotated head i / half.
 template <class T>
 struct Rotate {
   static constexpr int kWidth = kVector<T>;
   Dim half;
   Dim rotated;  // heads and kv_heads
+  Dim head_width;
   Dim tokens;
   Dim packed;
   LivePosition first_position;
@@ -40,7 +25,7 @@ struct Rotate {
     const Dim row = head_of_all / rotated;
     const Dim head = head_of_all - row * rotated;
     const Dim angle = (first_position.get() + row % tokens) * half + column;
-    T* low = qkv + row * packed + head * 2 * half + column;
+    T* low = qkv + row * packed + head * head_width + column;
     float a[N];
     float b[N];
     float cosine[N];
@@ -62,22 +47,15 @@ struct Rotate {
 
 }  // namespace
 
-void rope_table(Context& ctx, float theta, View cosines, View sines) {
-  with_element(cosines.dtype(), "rope_table", [&]<class T>(T) {
-    const RopeTable op = {static_cast<double>(theta), cosines.shape()[1], cosines.data<float>(),
-                          sines.data<float>()};
-    for_each(ctx, "rope_table", cosines.numel(), false, op);
-  });
-}
-
 void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
           const TokenPosition& first_position, Rotation rotation, View qkv) {
   with_element(qkv.dtype(), "rope", [&]<class T>(T) {
     constexpr int N = kVector<T>;
     const auto [B, tokens, packed] = qkv.dims<3>("rope qkv");
-    const Dim half = layout.head_width / 2;
+    const Dim half = cosines.shape()[1];
     const Rotate<T> op = {half,
                           layout.heads + layout.kv_heads,
+                          layout.head_width,
                           tokens,
                           packed,
                           live_position(first_position),
@@ -85,7 +63,8 @@ void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
                           cosines.data<float>(),
                           sines.data<float>(),
                           qkv.data<T>()};
-    const bool vectors = half % N == 0 && aligned(op.qkv, op.cosines, op.sines);
+    const bool vectors =
+        half % N == 0 && layout.head_width % N == 0 && aligned(op.qkv, op.cosines, op.sines);
     for_each(ctx, "rope", B * tokens * op.rotated * half, vectors, op);
   });
 }

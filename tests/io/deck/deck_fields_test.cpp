@@ -69,7 +69,7 @@ TEST(Fields, RunAndModel) {
                                      .vocabulary = 301,
                                      .context = 17,
                                      .position = model::Position::none,
-                                     .rope_theta = 500.5,
+                                     .rope = {.theta = 500.5},
                                      .embedding_scale = 2.5,
                                      .norm = ops::NormKind::layernorm,
                                      .norm_place = model::NormPlace::post,

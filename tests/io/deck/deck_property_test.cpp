@@ -43,7 +43,7 @@ train::Config random_config(Random& random) {
   config.model.attention = static_cast<model::AttentionPath>(below(random, 3));
   config.model.bias = coin(random);
   config.model.dropout = small_number(random) / 2;
-  config.model.rope_theta = 1 / small_number(random);
+  config.model.rope.theta = 1 / small_number(random);
   config.model.embedding_scale = 1 / (1e-6 + small_number(random));
   config.model.bos_token = coin(random) ? -1 : static_cast<std::int64_t>(below(random, 300));
   config.model.eos_tokens.assign(below(random, 3), 7);

@@ -10,6 +10,7 @@
 #include <ostream>
 
 #include "broken_image_rules.hpp"
+#include "broken_rope_rules.hpp"
 #include "decks.hpp"
 
 namespace hyperslab::deck::test {
@@ -263,6 +264,7 @@ TEST(RulesTable, EveryRowHasATestThatBreaksIt) {
   for (const auto& rule : rules()) ++rows[rule.key];
   for (const auto& broken : broken_rules()) ++tests[broken.key];
   for (const auto& broken : broken_image_rules()) ++tests[broken.key];
+  for (const auto& broken : broken_rope_rules()) ++tests[broken.key];
 
   for (const auto& [key, count] : rows) EXPECT_GE(tests[key], count) << key;
 }
