@@ -17,7 +17,7 @@ COUNTED = {"family", "layers", "width", "heads", "kv_heads", "ffn_width", "vocab
            "rope_theta", "norm", "norm_place", "norm_eps", "activation", "bias", "tie_embeddings", "dropout",
            "attention", "frozen_format", "image", "patch", "channels", "classes", "pooling", "drop_path",
            "label_smoothing", "init_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens",
-           "head_width", "qkv_bias", "rotary_fraction", "rope_scaling", "rope_factor", "rope_original_context",
+           "head_width", "qkv_bias", "qk_norm", "rotary_fraction", "rope_scaling", "rope_factor", "rope_original_context",
            "rope_low_factor", "rope_high_factor", "rope_beta_fast", "rope_beta_slow", "rope_attention_factor"}
 SIZES = ("layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context")
 
@@ -47,6 +47,8 @@ def parameter_count(deck: Deck) -> int | None:
         block += 2 * width + (2 if gated else 1) * ffn
     if "true" in (model["bias"], model.get("qkv_bias")):
         block += query_width + 2 * kv_width
+    if model.get("qk_norm") == "head":
+        block += 2 * head_width
     norm = {"none": 0, "rmsnorm": width}.get(model["norm"], 2 * width if model["bias"] == "true" else width)
     norms = 2 * layers + (1 if model["norm_place"] == "pre" else 0)
     positions = context * width if model["position"] == "learned" else 0

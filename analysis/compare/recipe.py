@@ -29,7 +29,7 @@ ONLY: Choices = {
     "data.ignore_token": ("-1",), "data.loss_mask": ("false",), "data.validation_fraction": ("0",),
     "optimizer.name": ("adamw",), "precision.compute": ("fp32", "tf32", "bf16"),
     "train.overfit_one_batch": ("false",),
-    "model.head_width": ("0",), "model.qkv_bias": ("false",), "model.rotary_fraction": ("1",), "model.rope_scaling": ("none",),
+    "model.head_width": ("0",), "model.qkv_bias": ("false",), "model.qk_norm": ("none",), "model.rotary_fraction": ("1",), "model.rope_scaling": ("none",),
 }
 
 

@@ -59,6 +59,10 @@ inline constexpr RealRange kBelowOne = {.least = 0, .most = 1, .open_most = true
 template <class Enum>
 using Name = std::pair<std::string_view, Enum>;
 
+inline constexpr std::array<Name<model::QkNorm>, 2> kQkNorms = {{
+    {"none", model::QkNorm::none},
+    {"head", model::QkNorm::head},
+}};
 inline constexpr std::array<Name<model::RopeScaling>, 4> kRopeScalings = {{
     {"none", model::RopeScaling::none},
     {"linear", model::RopeScaling::linear},
@@ -259,6 +263,7 @@ void visit_model(Visitor& v, Config& config) {
   v.named("activation", spec.activation, kActivations);
   v.flag("bias", spec.bias);
   v.flag("qkv_bias", spec.qkv_bias);
+  v.named("qk_norm", spec.qk_norm, kQkNorms);
   v.flag("tie_embeddings", spec.tie_embeddings);
   v.real("dropout", spec.dropout, kBelowOne);
   v.real("drop_path", spec.drop_path, kBelowOne);

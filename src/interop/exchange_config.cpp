@@ -27,16 +27,22 @@ double dropout_of_probabilities(const ModelSpec& spec) {
   return spec.attention == model::AttentionPath::reference ? spec.dropout : 0;
 }
 
-/// Of Llama's kind with biases of queries, keys and values alone.
-bool is_qwen2(const ModelSpec& spec) {
-  return spec.family == model::Family::llama && spec.qkv_bias && !spec.bias;
+/// Whose model of Llama's kind it is.
+struct LlamaClass {
+  std::string_view type;
+  std::string_view name;
+};
+LlamaClass llama_class(const ModelSpec& spec) {
+  if (spec.qk_norm == model::QkNorm::head) return {"qwen3", "Qwen3ForCausalLM"};
+  if (spec.qkv_bias && !spec.bias) return {"qwen2", "Qwen2ForCausalLM"};
+  return {"llama", "LlamaForCausalLM"};
 }
 
 std::string_view class_of(const ModelSpec& spec, Library library) {
   if (library == Library::timm) return "VisionTransformer of timm";
   switch (spec.family) {
     case model::Family::gpt2: return "GPT2LMHeadModel";
-    case model::Family::llama: return is_qwen2(spec) ? "Qwen2ForCausalLM" : "LlamaForCausalLM";
+    case model::Family::llama: return llama_class(spec).name;
     case model::Family::vit: return "ViTForImageClassification";
   }
   return "?";
@@ -62,9 +68,12 @@ void require_counterpart(const ModelSpec& spec, Library library) {
     wants(spec.bias, "bias", "true");
     wants(spec.kv_heads == spec.heads, "kv_heads", "model.heads");
     wants(spec.query_width() == spec.width, "head_width", "model.width / model.heads");
+    wants(spec.qk_norm == model::QkNorm::none, "qk_norm", "none");
   } else {
     wants(spec.position == model::Position::rope, "position", "rope");
     wants(spec.rope.fraction == 1, "rotary_fraction", "1");
+    const bool qwen3 = spec.qk_norm == model::QkNorm::head;
+    wants(!qwen3 || !spec.has_qkv_bias(), "bias and qkv_bias", "false with qk_norm");
     wants(spec.norm == ops::NormKind::rmsnorm, "norm", "rmsnorm");
     wants(spec.activation == ops::Activation::swiglu, "activation", "swiglu");
   }
@@ -76,7 +85,8 @@ std::string config_json(const ModelSpec& spec, DType dtype, const SpecialIds& id
   const bool gpt2 = spec.family == model::Family::gpt2;
   ordered_json config;
   config["architectures"] = {class_of(spec, Library::transformers)};
-  config["model_type"] = is_qwen2(spec) ? "qwen2" : name_of(spec.family);
+  config["model_type"] =
+      spec.family == model::Family::llama ? llama_class(spec).type : name_of(spec.family);
   if (spec.is_of_images()) {
     add_vit_config(spec, dropout_of_probabilities(spec), config);
   } else if (gpt2) {
@@ -102,10 +112,10 @@ std::string config_json(const ModelSpec& spec, DType dtype, const SpecialIds& id
     config["hidden_act"] = "silu";
     config["rms_norm_eps"] = spec.norm_eps;
     add_rope(spec.rope, config);
-    if (is_qwen2(spec)) {
-      config["use_sliding_window"] = false;
-    } else {
+    if (llama_class(spec).type == "llama") {
       for (const char* key : {"attention_bias", "mlp_bias"}) config[key] = spec.bias;
+    } else {
+      config["use_sliding_window"] = false;
     }
   }
   config["initializer_range"] = spec.init_std;

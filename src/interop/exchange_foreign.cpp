@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a config.json. Defaults of keys that it leaves out are those of transformers' GPT2Config,
-// LlamaConfig, MistralConfig and Qwen2Config.
+// LlamaConfig, MistralConfig, Qwen2Config and Qwen3Config.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -109,11 +109,14 @@ struct LlamaKind {
   Dim context;
   std::int64_t bos, eos;  ///< -1: none
   bool qkv_bias;          ///< of queries, keys and values alone
+  Dim head_width;         ///< 0: hidden_size / num_attention_heads
+  model::QkNorm qk_norm = model::QkNorm::none;
 };
-constexpr std::array<LlamaKind, 3> kLlamaKinds = {{
-    {"llama", 11008, 0, 32000, 2048, 1, 2, false},
-    {"mistral", 14336, 8, 32000, 131072, 1, 2, false},
-    {"qwen2", 22016, 32, 151936, 32768, -1, -1, true},
+constexpr std::array<LlamaKind, 4> kLlamaKinds = {{
+    {"llama", 11008, 0, 32000, 2048, 1, 2, false, 0},
+    {"mistral", 14336, 8, 32000, 131072, 1, 2, false, 0},
+    {"qwen2", 22016, 32, 151936, 32768, -1, -1, true, 0},
+    {"qwen3", 22016, 32, 151936, 32768, -1, -1, false, 128, model::QkNorm::head},
 }};
 
 /// Windows that hide nothing are read, others refused.
@@ -155,17 +158,21 @@ ModelSpec read_llama(Import& in, const LlamaKind& kind) {
   spec.rope = read_rope(in, 10000, spec.context);
   spec.bias = config.flag("attention_bias", false);
   spec.qkv_bias = kind.qkv_bias;
+  spec.qk_norm = kind.qk_norm;
   if (kind.type != "llama") check_windows(in, kind, spec.context);
   read_common(in, spec, false);
   read_special_ids(in, spec, kind.bos, kind.eos);
   const double probabilities = config.real("attention_dropout", 0);
   read_dropout(in, spec, 0, 0, probabilities, fmt::format("attention_dropout {}", probabilities));
   complaints.unless(spec.bias == config.flag("mlp_bias", false),
-                    "attention_bias and mlp_bias differ, here both or none have biases");
+                    kind.type == "qwen3" ? "attention_bias is true, only false is done here"
+                                         : "attention_bias and mlp_bias differ, here both or none "
+                                           "have biases");
   const std::string activation = config.text("hidden_act", "silu");
   complaints.unless(activation == "silu" || activation == "swish",
                     "hidden_act is " + activation + ", only silu is known");
-  const Dim head_width = config.size("head_dim", spec.head_width());
+  const Dim head_width =
+      config.size("head_dim", kind.head_width > 0 ? kind.head_width : spec.head_width());
   if (head_width * spec.heads != spec.width) spec.own_head_width = head_width;
   return spec;
 }
@@ -188,10 +195,11 @@ ModelSpec read_model(Import& in, const std::string& type) {
   if (kind != kLlamaKinds.end()) return read_llama(in, *kind);
   if (type == "vit") return read_vit(in);
   if (type == "none" && in.config.find("architecture") != nullptr) return read_timm(in);
-  throw Error(ExitCode::checkpoint,
-              fmt::format("{}: model_type is {}; gpt2, llama, mistral, qwen2 and vit are read, "
-                          "and timm's vit",
-                          in.file, type));
+  throw Error(
+      ExitCode::checkpoint,
+      fmt::format("{}: model_type is {}; gpt2, llama, mistral, qwen2, qwen3 and vit are read, "
+                  "and timm's vit",
+                  in.file, type));
 }
 
 }  // namespace

@@ -84,6 +84,10 @@ void add_llama_block(Table& table, const model::ModelSpec& spec, Dim layer) {
   table.linear(theirs + ".self_attn.v_proj", {attention + ".value", spec.kv_width()}, C, bias);
   table.linear(theirs + ".self_attn.o_proj", {attention + ".output", C}, spec.query_width(),
                spec.bias);
+  if (spec.qk_norm == model::QkNorm::head) {
+    table.norm(theirs + ".self_attn.q_norm", attention + ".query_norm", spec.head_width(), false);
+    table.norm(theirs + ".self_attn.k_norm", attention + ".key_norm", spec.head_width(), false);
+  }
   table.norm(theirs + ".post_attention_layernorm", ours + ".norm2", C, false);
   table.linear(theirs + ".mlp.gate_proj", {ours + ".mlp.gate", F}, C, spec.bias);
   table.linear(theirs + ".mlp.up_proj", {ours + ".mlp.up", F}, C, spec.bias);

@@ -169,6 +169,8 @@ void check_vit_counterpart(const ModelSpec& spec, Library library, Complaints& c
   wants(spec.position == model::Position::learned, "position", "learned");
   wants(spec.norm == ops::NormKind::layernorm, "norm", "layernorm");
   wants(spec.bias, "bias", "true");
+  wants(spec.query_width() == spec.width, "head_width", "model.width / model.heads");
+  wants(spec.qk_norm == model::QkNorm::none, "qk_norm", "none");
   wants(spec.kv_heads == spec.heads, "kv_heads", "model.heads");
   if (library == Library::timm) {
     wants(spec.activation == ops::Activation::gelu, "activation", "gelu");

@@ -27,6 +27,11 @@ std::int64_t block_biases(const ModelSpec& spec) {
   return qkv + 2 * spec.width + inner_vectors * spec.ffn_width;
 }
 
+/// Of query and key heads, in a block.
+std::int64_t head_norm_parameters(const ModelSpec& spec) {
+  return spec.qk_norm == QkNorm::head ? 2 * spec.head_width() : 0;
+}
+
 std::int64_t norm_parameters(const ModelSpec& spec) {
   switch (spec.norm) {
     case ops::NormKind::none: return 0;
@@ -47,7 +52,7 @@ std::int64_t image_parameter_count(const ModelSpec& spec) {
   const std::int64_t class_token = spec.image.pooling == Pooling::token ? C : 0;
   const std::int64_t positions = spec.position == Position::learned ? spec.context * C : 0;
   const std::int64_t final_norms = spec.norm_place == NormPlace::pre ? 1 : 0;
-  const std::int64_t block = block_matrices(spec) + block_biases(spec);
+  const std::int64_t block = block_matrices(spec) + block_biases(spec) + head_norm_parameters(spec);
   return patch_matrix(spec) + C + class_token + positions + spec.layers * block +
          (2 * spec.layers + final_norms) * norm_parameters(spec) + spec.image.classes * (C + 1);
 }
@@ -79,7 +84,7 @@ std::int64_t parameter_count(const ModelSpec& spec) {
   const std::int64_t tables = spec.tie_embeddings ? table : 2 * table;
   const std::int64_t positions = spec.position == Position::learned ? spec.context * spec.width : 0;
   const std::int64_t final_norms = spec.norm_place == NormPlace::pre ? 1 : 0;
-  const std::int64_t block = block_matrices(spec) + block_biases(spec);
+  const std::int64_t block = block_matrices(spec) + block_biases(spec) + head_norm_parameters(spec);
   return spec.layers * block + (2 * spec.layers + final_norms) * norm_parameters(spec) + tables +
          positions;
 }
@@ -177,6 +182,7 @@ std::string identity(const ModelSpec& spec) {
   if (spec.head_width() * spec.heads != spec.width) {
     choices.emplace_back("head_width", std::to_string(spec.head_width()));
   }
+  if (spec.qk_norm == QkNorm::head) choices.emplace_back("qk_norm", "head");
   if (spec.qkv_bias && !spec.bias) choices.emplace_back("qkv_bias", "true");
   if (spec.position == Position::rope) add_rope(spec.rope, choices);
   if (spec.is_of_images()) {

@@ -39,6 +39,9 @@ Attention::Attention(param::ParamStore& params, const std::string& name, const B
                  {name + ".key", kv_width, kv.part, kv.replicas, kv.replica},
                  {name + ".value", kv_width, kv.part, kv.replicas, kv.replica}},
                 {config.width, config.qkv_bias, config.init_std, Parallel::column, config.adapter});
+  if (config.norms_heads) {
+    head_norm_ = HeadNorm(params, group, name, config.heads.head_width, config.norm_eps);
+  }
   output_ =
       Linear(params, group, {{name + ".output", config.width}},
              {query_width, config.bias, config.residual_init_std, Parallel::row, config.adapter});
@@ -49,6 +52,10 @@ Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
   const auto& [B, T, compute, statistics] = spec;
   Slot slot;
   slot.qkv = activations.take(compute, {B, T, heads_.packed_width()}, label + ".qkv");
+  if (config_.norms_heads) {
+    slot.head_norm =
+        head_norm_.plan(activations, {B, T}, heads_, compute, statistics, label + ".head_norm");
+  }
   slot.out = activations.take(compute, {B, T, heads_.heads * heads_.head_width}, label + ".output");
   if (config_.keep_probabilities) {
     slot.probabilities =
@@ -74,7 +81,8 @@ Attention::Slot Attention::Slot::for_tokens(Dim T) const {
           .dy = {},
           .d_qkv = {},
           .qkv_reduced = {},
-          .output_reduced = {}};
+          .output_reduced = {},
+          .head_norm = {}};
 }
 
 ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
@@ -92,7 +100,7 @@ AdapterPass Attention::adapter(AdaptedLinear linear, const BatchInfo& batch, con
           .reduced_gradient = scratch.adapter_gradient};
 }
 
-/// slot.qkv, rotated -> slot.out.
+/// slot.qkv, normalized and rotated -> slot.out.
 void Attention::core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const {
   if (pass.cache) {
     require(config_.mask.kind == ops::AttentionMask::Kind::causal,
@@ -112,6 +120,7 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Sl
   const TensorGroup& group = config_.group;
   qkv_.forward(ctx, group.gather(ctx, x, pass.scratch.gathered), slot.qkv,
                adapter(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
+  if (config_.norms_heads) head_norm_.forward(ctx, heads_, slot.qkv, slot.head_norm);
   if (config_.rope) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, pass.first_position(),
               ops::Rotation::forward, slot.qkv);
@@ -121,7 +130,7 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Sl
                          adapter(AdaptedLinear::output, pass.batch, pass.scratch, slot));
 }
 
-/// d_attention in scratch -> d_qkv, rotated back.
+/// d_attention in scratch -> d_qkv, back through rotation and norm.
 void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot,
                               View d_qkv) const {
   const Scratch& scratch = pass.scratch;
@@ -136,6 +145,9 @@ void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot
   }
   if (config_.rope) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, 0, ops::Rotation::inverse, d_qkv);
+  }
+  if (config_.norms_heads) {
+    head_norm_.backward(ctx, heads_, slot.head_norm, pass.accumulate, d_qkv);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "hyperslab/ops/dropout.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/embedding.hpp"
+#include "hyperslab/ops/head_norm.hpp"
 #include "hyperslab/ops/image.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/matmul.hpp"
@@ -84,6 +85,8 @@ decltype(ops::linear_activation_backward_input) linear_activation_backward_input
 decltype(ops::linear_backward_weight) linear_backward_weight;
 decltype(ops::add_norm_forward) add_norm_forward;
 decltype(ops::norm_backward) norm_backward;
+decltype(ops::head_norm_forward) head_norm_forward;
+decltype(ops::head_norm_backward) head_norm_backward;
 decltype(ops::adamw) adamw;
 decltype(ops::sgd) sgd;
 decltype(ops::add_norm_squared) add_norm_squared;
@@ -104,6 +107,7 @@ decltype(ops::quantized_linear_forward) quantized_linear_forward;
 [[nodiscard]] std::size_t linear_activation_backward_input_workspace(Dim rows, Dim width,
                                                                      DType dtype);
 [[nodiscard]] std::size_t norm_backward_workspace(int threads, Dim width, DType dtype);
+[[nodiscard]] std::size_t head_norm_workspace(int threads, Dim head_width, DType dtype);
 [[nodiscard]] std::size_t loss_workspace(int threads);
 [[nodiscard]] std::size_t class_cross_entropy_workspace(Dim rows);
 [[nodiscard]] std::size_t sum_of_squares_workspace(Dim count);
@@ -161,6 +165,8 @@ decltype(ops::adopt_algorithms) adopt_algorithms;
 decltype(ops::chosen_algorithms) chosen_algorithms;
 decltype(ops::add_norm_forward) add_norm_forward;
 decltype(ops::norm_backward) norm_backward;
+decltype(ops::head_norm_forward) head_norm_forward;
+decltype(ops::head_norm_backward) head_norm_backward;
 decltype(ops::adamw) adamw;
 decltype(ops::sgd) sgd;
 decltype(ops::add_norm_squared) add_norm_squared;

@@ -30,6 +30,7 @@ constexpr std::array kPatterns = {
     Pattern{"loss_kernel", KernelClass::softmax},
     Pattern{"statistics_kernel", KernelClass::softmax},
     Pattern{"norm_kernel", KernelClass::reduction},
+    Pattern{"norm_forward_kernel", KernelClass::reduction},
     Pattern{"norm_backward_kernel", KernelClass::reduction},
     Pattern{"sum_partials_kernel", KernelClass::reduction},
     Pattern{"column_sums_kernel", KernelClass::reduction},

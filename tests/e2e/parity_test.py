@@ -26,7 +26,8 @@ parallel.data=2 memory.recompute=full
 
 
 # What the models of other families ask for, in one.
-OPTIONS = ("model.heads=4", "model.kv_heads=2", "model.head_width=12", "model.qkv_bias=true", "model.rotary_fraction=0.5",
+OPTIONS = ("model.heads=4", "model.kv_heads=2", "model.head_width=12", "model.qkv_bias=true", "model.qk_norm=head",
+           "model.rotary_fraction=0.5",
            "model.rope_scaling=yarn", "model.rope_factor=2", "model.rope_original_context=16")
 OPTIONS_MATRIX = """\
 parallel.data=2 parallel.zero=1

@@ -186,11 +186,21 @@ TEST(ExchangeConfig, OtherModelsOfLlamasKind) {
   EXPECT_TRUE(qwen.qkv_bias);
   EXPECT_FALSE(qwen.bias);
   EXPECT_EQ(qwen.bos_token, -1);
+  const ModelSpec qwen3 = spec_of(R"({"model_type": "qwen3", "hidden_size": 1024,
+      "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+      "intermediate_size": 3072, "tie_word_embeddings": true})");
+  EXPECT_EQ(model::parameter_count(qwen3), 596'049'920);  // Qwen3 0.6B
   ModelSpec small_qwen = small(model::Family::llama);
   small_qwen.qkv_bias = true;
   const std::string written = config_json(small_qwen, DType::f32, {});
   EXPECT_THAT(written, HasSubstr(R"("model_type": "qwen2")"));
   EXPECT_TRUE(spec_of(written).qkv_bias);
+  ModelSpec normed = small(model::Family::llama);
+  normed.qk_norm = model::QkNorm::head;
+  normed.own_head_width = 16;
+  const ModelSpec again = spec_of(config_json(normed, DType::f32, {}));
+  EXPECT_EQ(again.qk_norm, model::QkNorm::head);
+  EXPECT_EQ(again.head_width(), 16);
 }
 
 TEST(ExchangeConfig, WindowsThatHideTokensAreRefused) {

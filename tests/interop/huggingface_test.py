@@ -28,7 +28,8 @@ try:
     import transformers
     from safetensors.torch import load_file, save_file
     from transformers import (AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig,
-                              LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM)
+                              LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+                              Qwen3Config, Qwen3ForCausalLM)
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -85,6 +86,7 @@ THEIRS = {
                    torch.float32, "5GB"),
     "mistral": (MistralForCausalLM, MistralConfig(**LLAMA, num_key_value_heads=2, sliding_window=None, head_dim=6),
                 torch.float32, "5GB"),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config(**LLAMA, num_key_value_heads=2, head_dim=12), torch.float32, "5GB"),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**LLAMA, num_key_value_heads=2, tie_word_embeddings=True),
               torch.float32, "5GB"),
 }

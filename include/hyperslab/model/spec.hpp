@@ -29,6 +29,8 @@ enum class Family : std::uint8_t { gpt2, llama, vit };
 /// sincos2d: sinusoids of row and column of a patch (Chen et al. 2021, "An empirical study of
 /// training self-supervised vision transformers", section 4.4); of images alone.
 enum class Position : std::uint8_t { learned, sinusoidal, rope, none, sincos2d };
+/// RMSNorm of queries and keys before their products: of every head by itself.
+enum class QkNorm : std::uint8_t { none, head };
 /// What the class head reads: the class token, or the mean of all patches.
 enum class Pooling : std::uint8_t { token, mean };
 enum class NormPlace : std::uint8_t { pre, post };
@@ -73,6 +75,7 @@ struct ModelSpec {
   double norm_eps = 1e-5;
   ops::Activation activation = ops::Activation::gelu_tanh;
   bool bias = true;
+  QkNorm qk_norm = QkNorm::none;
   bool qkv_bias = false;  ///< of queries, keys and values where `bias` is false
   bool tie_embeddings = true;
   double dropout = 0;

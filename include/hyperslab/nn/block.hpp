@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "hyperslab/nn/head_norm.hpp"
 #include "hyperslab/nn/linear.hpp"
 #include "hyperslab/nn/norm.hpp"
 #include "hyperslab/nn/recompute.hpp"
@@ -26,6 +27,7 @@ struct BlockConfig {
   float norm_eps = 1e-5F;
   bool bias = true;
   bool qkv_bias = true;
+  bool norms_heads = false;  ///< RMSNorm of query and key heads
   bool rope = false;
   bool keep_probabilities = false;  ///< the reference attention
   float dropout = 0;
@@ -125,7 +127,7 @@ enum class AdaptedLinear : std::uint8_t { qkv = 0, output = 1, up = 2, down = 3 
 class Attention {
  public:
   struct Slot {
-    View qkv;            ///< (B, T, packed), rotated
+    View qkv;            ///< (B, T, packed), normalized and rotated
     View out;            ///< (B, T, H Dh)
     View log_sum_exp;    ///< (B, H, T); absent in the reference path
     View probabilities;  ///< (B, H, T, T); reference path only
@@ -133,6 +135,7 @@ class Attention {
     View d_qkv;          ///< (B, T, packed); with a split backward only
     View qkv_reduced;    ///< (B, T, ranks) of the adapters; absent without them
     View output_reduced;
+    HeadNorm::Slot head_norm;  ///< absent without a norm of heads
     /// What generation of `T` tokens a sample writes: a slot without what only backward reads.
     [[nodiscard]] Slot for_tokens(Dim T) const;
   };
@@ -162,6 +165,7 @@ class Attention {
   ops::HeadLayout heads_;
   int layer_ = 0;
   Linear qkv_;
+  HeadNorm head_norm_;
   Linear output_;
 };
 

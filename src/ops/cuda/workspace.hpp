@@ -5,6 +5,7 @@
 
 #include "hyperslab/core/machine.hpp"
 #include "hyperslab/core/view.hpp"
+#include "hyperslab/ops/attention.hpp"
 
 // Launch shapes that decide how much scratch memory an op needs. They depend on sizes alone, never
 // on the device, so that a plan on `meta` is exact and results have the same bits everywhere; and
@@ -39,6 +40,18 @@ struct NormBackwardShape {
 }
 [[nodiscard]] constexpr std::size_t norm_backward_workspace(Dim rows, Dim C) {
   return static_cast<std::size_t>(Dim{norm_backward_shape(rows, C).blocks} * 2 * C) * sizeof(float);
+}
+
+/// Blocks of head_norm_forward and of head_norm_backward, each of which leaves one partial sum of
+/// either gradient.
+[[nodiscard]] constexpr int head_norm_blocks(const HeadLayout& layout, Dim rows) {
+  const Dim heads = rows * std::max(layout.heads, layout.kv_heads);
+  return static_cast<int>(
+      std::max<Dim>(1, std::min(Dim{4} * kReferenceMultiprocessors, ceil_divide(heads, 8))));
+}
+[[nodiscard]] constexpr std::size_t head_norm_workspace(const HeadLayout& layout, Dim rows) {
+  return static_cast<std::size_t>(Dim{head_norm_blocks(layout, rows)} * 2 * layout.head_width) *
+         sizeof(float);
 }
 
 /// Parts into which column_sums cuts the rows; each leaves one partial sum per column.
