@@ -8,6 +8,7 @@
 
 #include "command.hpp"
 #include "eval_source.hpp"
+#include "eval_tasks.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/setup.hpp"
@@ -127,6 +128,7 @@ void add_options(Arguments& args) {
       "logits", po::value<std::string>(),
       "of images and one checkpoint: also write the logits (images, classes) to this .npy, f32")(
       "json", po::value<std::string>(), "also write the figures to this file");
+  add_task_options(args);
   args.optional_positional("DECK");
 }
 
@@ -214,8 +216,9 @@ void write_json(comm::World& world, const std::string& path, const nlohmann::ord
 
 Arguments eval_arguments() {
   Arguments args(
-      "usage: [mpirun -np N] hyperslab eval [DECK] --checkpoint DIR... [--data FILE...] [--set "
-      "k=v]... prints loss (nats a token), perplexity, bits per byte and token accuracy of FILEs, "
+      "usage: [mpirun -np N] hyperslab eval [DECK] --checkpoint DIR... [--data FILE... | --tasks "
+      "FILE,...] [--set k=v]... prints loss (nats a token), perplexity, bits per byte and token "
+      "accuracy of FILEs, "
       "else of the deck's validation files, and which files those were, the same numbers on every "
       "layout; of images loss, top-1 and top-5. Without DECK it is "
       "the one that the first checkpoint holds, on as many data ranks as were started. Bytes are "
@@ -230,6 +233,10 @@ ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments)
   Arguments args = eval_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   const EvalSource source = eval_source(args);
+  if (args.has("tasks")) {
+    run_tasks(world, args, source);
+    return ExitCode::ok;
+  }
   const eval::EvalDeck deck = eval_deck(world, source);
   const train::Config& config = deck.config;
   const std::int64_t stride = check_options(args, config);

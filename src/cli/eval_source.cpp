@@ -116,7 +116,7 @@ eval::EvalDeck deck_of_checkpoint(comm::World& world, const EvalSource& source,
   std::vector<std::string> overrides = layout_overrides(trained, world.size());
   overrides.insert(overrides.end(), source.overrides.begin(), source.overrides.end());
   eval::EvalDeck out;
-  out.config = read_stored_deck(deck, overrides, world.size(), notes, true);
+  out.config = read_stored_deck(deck, overrides, world.size(), notes, source.needs_text);
   out.validation_batch = overrides_key(source, "train.global_batch") ? out.config.train.global_batch
                                                                      : trained.train.global_batch;
   if (world.rank() == 0) {
@@ -147,7 +147,7 @@ void require_one_storage(comm::World& world, const EvalSource& source, const Sto
 }  // namespace
 
 EvalSource eval_source(const Arguments& args) {
-  EvalSource source = {"", args.list("checkpoint"), args.list("set")};
+  EvalSource source = {"", args.list("checkpoint"), args.list("set"), !args.has("tasks")};
   std::vector<std::string> files = args.list("data");
   std::vector<std::string> decks = args.list("DECK");
   move_to(decks, source.checkpoints, is_file);
@@ -186,7 +186,7 @@ eval::EvalDeck eval_deck(comm::World& world, const EvalSource& source) {
     find_paths(out.config, source, stored);
   }
   out.is_legal = legal_changes(out.config);
-  require_tokens(out.config);
+  if (source.needs_text) require_tokens(out.config);
   choose_vocabulary(world, out.config, source, stored);
   return out;
 }

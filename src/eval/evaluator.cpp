@@ -4,31 +4,14 @@
 #include <chrono>
 #include <utility>
 
-#include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
-#include "hyperslab/plan/out_of_memory.hpp"
-#include "hyperslab/train/initial.hpp"
-#include "hyperslab/train/resolution.hpp"
 #include "hyperslab/train/same_data.hpp"
 #include "hyperslab/train/setup.hpp"
 
 namespace hyperslab::eval {
-namespace {
-
-/// Collective.
-double slowest_seconds_since(comm::World& world, std::chrono::steady_clock::time_point start) {
-  const auto mine = std::chrono::steady_clock::now() - start;
-  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(mine);
-  return 1e-9 * static_cast<double>(world.max(nanoseconds.count()));
-}
-
-}  // namespace
 
 Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
-    : world_(world),
-      config_(std::move(deck.config)),
-      validation_batch_(deck.validation_batch),
-      is_legal_(std::move(deck.is_legal)) {
+    : world_(world), config_(std::move(deck.config)), validation_batch_(deck.validation_batch) {
   comm::agree(world_, [&] {
     open_data();
     make_samples(stride);
@@ -42,10 +25,13 @@ Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
   if (tokenizer_ && samples != nullptr) {
     text_ = train::count_text(*samples, count_, *tokenizer_, world_);
   }
+  train::TrainerOptions options;
   comm::agree(world_,
-              [&] { options_ = train::trainer_options(config_, world_.local_rank(), false); });
-  options_.activity = &world_.activity();
-  mesh_ = train::make_mesh(world_, config_, options_.device);
+              [&] { options = train::trainer_options(config_, world_.local_rank(), false); });
+  options.activity = &world_.activity();
+  mesh_ = train::make_mesh(world_, config_, options.device);
+  model_ = std::make_unique<LoadedModel>(
+      LoadedModel::Parts{world_, config_, *mesh_, options, std::move(deck.is_legal)});
 }
 
 const io::ImageSet* Evaluator::images() const {
@@ -54,17 +40,7 @@ const io::ImageSet* Evaluator::images() const {
 
 Result Evaluator::measure(const std::string& checkpoint, Predictions* predictions) {
   Result result = {checkpoint, 0, {}, 0, {}};
-  if (!trainer_) make_trainer(checkpoint);
-  comm::agree(world_, [&] {
-    const Pause pause(world_.activity(), "loading a checkpoint");
-    io::CheckpointReader reader(checkpoint);
-    (void)train::fit_resolution(reader, config_.model);
-    result.step = reader.meta().step;
-    train::require_loadable(reader, config_, *trainer_);
-    trainer_->load(reader);  // which names every tensor of another shape
-    train::require_same_model(reader.meta(), config_.model, reader.folder());
-  });
-  trainer_->share_values();
+  result.step = model_->load(checkpoint);
   const auto start = std::chrono::steady_clock::now();
   train::Trainer::EvaluationCalls calls;
   if (predictions != nullptr) {
@@ -72,9 +48,9 @@ Result Evaluator::measure(const std::string& checkpoint, Predictions* prediction
       predictions->take(first, logits, labels);
     };
   }
-  result.evaluation = trainer_->evaluate(*data_.validation_samples, count_, world_, calls);
+  result.evaluation = model_->trainer().evaluate(*data_.validation_samples, count_, world_, calls);
   result.seconds = slowest_seconds_since(world_, start);
-  result.footprint = train::footprint(world_, *trainer_);
+  result.footprint = train::footprint(world_, model_->trainer());
   if (result.evaluation.tokens == 0) {
     throw Error(ExitCode::data, description() +
                                     ": no evaluated token counts as a target; see "
@@ -82,17 +58,6 @@ Result Evaluator::measure(const std::string& checkpoint, Predictions* prediction
         .on_all_ranks();
   }
   return result;
-}
-
-void Evaluator::make_trainer(const std::string& checkpoint) {
-  std::int64_t base_step = 0;
-  comm::agree(world_, [&] {
-    const plan::Plan plan = plan::make_plan(config_, options_, world_.rank());
-    trainer_ = plan::make_trainer(config_, *mesh_, options_, plan.memory, is_legal_);
-    trainer_->initialize();
-    base_step = io::CheckpointReader(checkpoint).meta().base_step;
-  });
-  train::load_base(world_, config_, *trainer_, base_step);
 }
 
 std::vector<std::string> Evaluator::files() const {

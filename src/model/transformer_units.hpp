@@ -119,6 +119,7 @@ class LmHead final : public Unit {
   [[nodiscard]] bool forward_writes_gradients() const override { return true; }
   [[nodiscard]] CView input(int slot) const override;
   [[nodiscard]] Dim logits_columns() const override { return head_.columns(); }
+  [[nodiscard]] CView target_scores() const override { return memory_.scores; }
 
  private:
   struct Slot {

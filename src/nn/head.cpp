@@ -34,6 +34,7 @@ Head::Memory Head::plan(Arena& scratch, const ActivationSpec& spec, const Scratc
   memory.all_rows = blocks.gathered;
   memory.partial = blocks.partial;
   memory.logits = scratch.take(spec.compute, {rows, columns()}, "logits");
+  memory.scores = scratch.take(statistics, {N, ops::kTargetScoreCount}, "target scores");
   if (group_.is_alone()) return memory;
   memory.statistics = scratch.take(statistics, {rows, ops::kRowStatisticCount}, "row statistics");
   memory.gathered = scratch.take(statistics, {group_.size(), rows, ops::kRowStatisticCount},
@@ -42,13 +43,14 @@ Head::Memory Head::plan(Arena& scratch, const ActivationSpec& spec, const Scratc
   return memory;
 }
 
-/// Logits of the chunk `x` and their loss; with a gradient the logits are replaced by it.
-void Head::chunk_loss(Context& ctx, CView x, CView targets, const Step& step, const Memory& memory,
+/// Logits of the chunk and their loss; with a gradient the logits are replaced by it.
+void Head::chunk_loss(Context& ctx, const Chunk& chunk, const Step& step, const Memory& memory,
                       ops::WithGradient gradient) const {
+  const auto& [x, targets, scores] = chunk;
   const Dim rows = x.shape()[0];
   const View logits = memory.logits.slice(0, rows);
   ops::linear_forward(ctx, x, weight_.value(), {}, logits);
-  const ops::LossRows loss = {logits, split_.shard, targets};
+  const ops::LossRows loss = {logits, split_.shard, targets, scores};
   if (group_.is_alone()) {
     ops::softmax_cross_entropy(ctx, loss, step.state, gradient, step.sums);
     return;
@@ -71,8 +73,9 @@ void Head::loss(Context& ctx, CView x, CView targets, const Step& step,
   const Dim most = memory.logits.shape()[0];
   for (Dim row = 0; row < N; row += most) {
     const Dim rows = std::min(most, N - row);
-    chunk_loss(ctx, all_x.slice(row, rows), targets.slice(row, rows), step, memory,
-               ops::WithGradient::no);
+    chunk_loss(ctx,
+               {all_x.slice(row, rows), targets.slice(row, rows), memory.scores.slice(row, rows)},
+               step, memory, ops::WithGradient::no);
   }
 }
 
@@ -87,7 +90,7 @@ void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& s
   for (Dim row = 0; row < N; row += most) {
     const Dim rows = std::min(most, N - row);
     const CView part = all_x.slice(row, rows);
-    chunk_loss(ctx, part, targets.slice(row, rows), step, memory, ops::WithGradient::yes);
+    chunk_loss(ctx, {part, targets.slice(row, rows), {}}, step, memory, ops::WithGradient::yes);
     const Scope backward(ctx.recorder(), Phase::backward);
     const View d_logits = memory.logits.slice(0, rows);
     ops::linear_backward_input(ctx, d_logits, weight_.value(), Accumulate::no,

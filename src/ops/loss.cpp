@@ -19,18 +19,25 @@ struct Names {
   const char* op;
   const char* logits;
   const char* targets;
+  const char* scores;
   const char* sums;
   const char* state;
 };
 constexpr Names kCrossEntropy = {
-    "softmax_cross_entropy", "softmax_cross_entropy logits", "softmax_cross_entropy targets",
+    "softmax_cross_entropy",
+    "softmax_cross_entropy logits",
+    "softmax_cross_entropy targets",
+    "softmax_cross_entropy scores",
     "softmax_cross_entropy sums",
     "softmax_cross_entropy state: the gradient needs the step's state"};
-constexpr Names kStatistics = {"softmax_statistics", "softmax_statistics logits",
-                               "softmax_statistics targets", "", ""};
+constexpr Names kStatistics = {
+    "softmax_statistics", "softmax_statistics logits", "softmax_statistics targets", "", "", ""};
 constexpr Names kVocabulary = {
-    "vocabulary_cross_entropy", "vocabulary_cross_entropy logits",
-    "vocabulary_cross_entropy targets", "vocabulary_cross_entropy sums",
+    "vocabulary_cross_entropy",
+    "vocabulary_cross_entropy logits",
+    "vocabulary_cross_entropy targets",
+    "vocabulary_cross_entropy scores",
+    "vocabulary_cross_entropy sums",
     "vocabulary_cross_entropy state: the gradient needs the step's state"};
 
 /// N after checking what all losses read.
@@ -43,8 +50,12 @@ Dim require_logits(const Context& ctx, CView logits, const VocabularyShard& shar
   return N;
 }
 
-void require_results(const Context& ctx, const StepState* state, WithGradient gradient, CView sums,
-                     const Names& names) {
+void require_results(const Context& ctx, const LossRows& rows, const StepState* state,
+                     WithGradient gradient, CView sums, const Names& names) {
+  if (rows.scores) {
+    require_operand(ctx, rows.scores, {rows.logits.shape()[0], kTargetScoreCount},
+                    statistic_dtype(rows.logits.dtype()), names.scores);
+  }
   require_sums(ctx, sums, names.sums);
   require(gradient == WithGradient::no || state != nullptr || ctx.device() == Device::meta,
           names.state);
@@ -62,13 +73,13 @@ std::size_t workspace(const Context& ctx, Dim N) {
 
 void softmax_cross_entropy(Context& ctx, const LossRows& rows, const StepState* state,
                            WithGradient gradient, View sums) {
-  const auto& [logits, shard, targets] = rows;
+  const auto& [logits, shard, targets, scores] = rows;
   const Dim N = require_logits(ctx, logits, shard, targets, kCrossEntropy);
   require(shard.first == 0 && shard.count == shard.vocabulary,
           "softmax_cross_entropy shard: expected the whole vocabulary");
-  require_results(ctx, state, gradient, sums, kCrossEntropy);
+  require_results(ctx, rows, state, gradient, sums, kCrossEntropy);
   const double flops = kStatisticFlops + (gradient == WithGradient::yes ? kScaleFlops : 0);
-  if (on_meta(ctx, kCrossEntropy.op, flops * elements(N, shard), {logits, targets, sums},
+  if (on_meta(ctx, kCrossEntropy.op, flops * elements(N, shard), {logits, targets, scores, sums},
               workspace(ctx, N))) {
     return;
   }
@@ -93,18 +104,19 @@ void softmax_statistics(Context& ctx, CView logits, const VocabularyShard& shard
 
 void vocabulary_cross_entropy(Context& ctx, const LossRows& rows, CView gathered,
                               const StepState* state, WithGradient gradient, View sums) {
-  const auto& [logits, shard, targets] = rows;
+  const auto& [logits, shard, targets, scores] = rows;
   const Dim N = require_logits(ctx, logits, shard, targets, kVocabulary);
   require_here(ctx, gathered, "vocabulary_cross_entropy gathered");
   const Dim ranks = gathered.dims<3>("vocabulary_cross_entropy gathered")[0];
   require_operand(ctx, gathered, {std::max<Dim>(1, ranks), N, kRowStatisticCount},
                   statistic_dtype(logits.dtype()), "vocabulary_cross_entropy gathered");
-  require_results(ctx, state, gradient, sums, kVocabulary);
+  require_results(ctx, rows, state, gradient, sums, kVocabulary);
   const bool writes = gradient == WithGradient::yes;
   const double flops = kStatisticFlops * static_cast<double>(N * ranks) +
                        (writes ? (kStatisticFlops + kScaleFlops) * elements(N, shard) : 0);
   if (on_meta(ctx, kVocabulary.op, flops,
-              {writes ? CView(logits) : CView(), targets, gathered, sums}, workspace(ctx, N))) {
+              {writes ? CView(logits) : CView(), targets, gathered, scores, sums},
+              workspace(ctx, N))) {
     return;
   }
   dispatch<cuda::vocabulary_cross_entropy, cpu::vocabulary_cross_entropy>(ctx, rows, gathered,

@@ -7,6 +7,7 @@
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/train/trainer.hpp"
 #include "stage_worker.hpp"
@@ -52,6 +53,40 @@ class LogitsToHost {
   Tensor host_logits_, host_labels_;
 };
 
+/// What a rank that ends the model tells the listeners of an evaluation.
+class ToListeners {
+ public:
+  ToListeners(Context& ctx, const model::Stage& stage, const Trainer::EvaluationCalls& calls)
+      : ctx_(ctx), calls_(calls), B_(stage.options().B) {
+    if (calls.logits && stage.class_logits()) {
+      logits_.emplace(ctx, stage.class_logits(), stage.batch({stage.chunks() - 1, 0}).labels);
+    }
+    if (!calls.scores || !stage.target_scores()) return;
+    scores_ = stage.target_scores();
+    host_scores_ = Tensor(Device::cpu, scores_.dtype(), scores_.shape());
+  }
+  /// Of the newest microbatch, whose first sample is `first`.
+  void tell(std::int64_t first) {
+    if (logits_) {
+      logits_->copy_to_host();
+      calls_.logits(first, logits_->logits(), logits_->labels());
+    }
+    if (!scores_) return;
+    copy(ctx_, scores_, host_scores_.view());
+    synchronize(ctx_);
+    const Dim T = scores_.shape()[0] / B_;
+    calls_.scores(first, host_scores_.view().reshaped({B_, T, ops::kTargetScoreCount}));
+  }
+
+ private:
+  Context& ctx_;
+  const Trainer::EvaluationCalls& calls_;
+  Dim B_;
+  std::optional<LogitsToHost> logits_;
+  CView scores_;
+  Tensor host_scores_;
+};
+
 }  // namespace
 
 Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, comm::World& world,
@@ -65,10 +100,8 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
   Evaluation mine;
   int unread = 0;
   const bool has_loss = stage_.ends_model(stage_.chunks() - 1);
-  std::optional<LogitsToHost> logits;
-  if (calls.logits && has_loss && mesh_.at().tensor == 0 && stage_.class_logits()) {
-    logits.emplace(*ctx_, stage_.class_logits(), stage_.batch({stage_.chunks() - 1, 0}).labels);
-  }
+  std::optional<ToListeners> listeners;
+  if (has_loss && mesh_.at().tensor == 0) listeners.emplace(*ctx_, stage_, calls);
   for (std::int64_t first = 0; first < chunks; first += config_.parallel.data) {
     if (calls.is_asked_to_stop && !world.all(!calls.is_asked_to_stop())) {
       mine.is_whole = false;
@@ -90,9 +123,7 @@ Evaluation Trainer::evaluate(const io::Samples& samples, std::int64_t count, com
     mine.tokens += sums[ops::kSumTokens];
     mine.correct += sums[ops::kSumCorrect];
     mine.correct5 += sums[ops::kSumCorrect5];
-    if (!logits) continue;
-    logits->copy_to_host();
-    calls.logits(chunk * microbatch(), logits->logits(), logits->labels());
+    if (listeners) listeners->tell(chunk * microbatch());
   }
   evaluation_->finish(*ctx_);
   return {world.sum(mine.loss_sum), world.sum(mine.tokens), world.sum(mine.correct),

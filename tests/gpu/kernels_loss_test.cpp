@@ -85,6 +85,29 @@ TEST_F(GpuLoss, MatchesTheOracle) {
   }
 }
 
+TEST_F(GpuLoss, ScoresOfTargetsMatchTheOracle) {
+  for (const DType dtype : kGpuTypes) {
+    for (const auto& [N, V] :
+         std::vector<std::array<Dim, 2>>{{7, 13}, {67, 257}, {1500, 300}, {6, 50257}}) {
+      Problem p = problem(dtype, random_tensor(dtype, {N, V}, 1, 3.0), targets(N, V));
+      p.output(DType::f32, {N, kTargetScoreCount});
+      const auto call = [](Context& ctx, const Problem::Views& v) {
+        const VocabularyShard shard = whole_vocabulary(v[0].shape()[1]);
+        softmax_cross_entropy(ctx, {v[0], shard, v[1], v[4]}, nullptr, WithGradient::no, v[3]);
+      };
+      const auto found = to_doubles(p.on_gpu(call)[4].view());
+      const auto oracle = to_doubles(p.on_oracle(call)[4].view());
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        if (i % kTargetScoreCount == kScoreIsAnswer) {
+          ASSERT_EQ(found[i], oracle[i]) << N << " x " << V << ": " << i;
+        } else {
+          ASSERT_NEAR(found[i], oracle[i], 1e-5 * std::max(1.0, oracle[i])) << V << ": " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(GpuLoss, ColumnsOfPaddingTakeNoPart) {
   for (const DType dtype : kGpuTypes) {
     for (const auto& [V, padding] :

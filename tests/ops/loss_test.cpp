@@ -44,6 +44,21 @@ TEST_F(Loss, ByHand) {
   expect_values(logits.view(), {0.25, -0.25, 0.125, -0.125, 0, 0});
 }
 
+TEST_F(Loss, ScoresOfTargetsByHand) {
+  for (const WithGradient gradient : {WithGradient::no, WithGradient::yes}) {
+    Tensor logits = tensor_of(DType::f32, {4, 2}, {0, 0, 0, std::log(3.0), 9, 9, 5, 5});
+    const Tensor targets = int_tensor({4}, {1, 1, kIgnoredTarget, 0});
+    Tensor sums = filled_tensor(DType::f32, {kSumCount}, 0);
+    Tensor scores = poisoned(DType::f32, {4, kTargetScoreCount});
+
+    softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view(), scores.view()},
+                          &state, gradient, sums.view());
+
+    expect_values(scores.view(), {std::log(2.0), 0, std::log(4.0 / 3.0), 1, 0, 0, std::log(2.0), 1},
+                  1e-6);
+  }
+}
+
 TEST_F(Loss, GradientMatchesDifferences) {
   const Dim V = 11;
   Tensor logits = random_tensor(DType::f64, {4, V}, 1);
@@ -176,6 +191,11 @@ TEST_F(Loss, WrongOperandsAreNamed) {
   expect_error_naming("softmax_cross_entropy shard: tokens 0+4 of 4", [&] {
     softmax_cross_entropy(ctx, {logits.view(), whole_vocabulary(4), targets.view()}, &state,
                           WithGradient::yes, sums.view());
+  });
+  Tensor narrow = filled_tensor(DType::f32, {2, 1}, 0);
+  expect_error_naming("softmax_cross_entropy scores", [&] {
+    softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view(), narrow.view()},
+                          &state, WithGradient::yes, sums.view());
   });
   expect_error_naming("softmax_cross_entropy sums", [&] {
     softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view()}, &state,

@@ -20,11 +20,13 @@ struct SharedLoss {
   std::vector<Tensor> logits;  ///< of every rank; padding is poisoned
   std::vector<Tensor> sums;    ///< of every rank
   Tensor gathered;
+  Tensor scores;  ///< of the targets
 
   SharedLoss(DType dtype, const Sharding& shape, const std::vector<double>& whole)
       : sharding(shape),
         N(static_cast<Dim>(whole.size()) / shape.V),
-        gathered(poisoned(dtype, {shape.ranks, N, kRowStatisticCount})) {
+        gathered(poisoned(dtype, {shape.ranks, N, kRowStatisticCount})),
+        scores(poisoned(dtype, {N, kTargetScoreCount})) {
     for (Dim rank = 0; rank < sharding.ranks; ++rank) {
       const VocabularyShard shard = sharding.of(rank);
       std::vector<double> values(static_cast<std::size_t>(N * sharding.size),
@@ -45,7 +47,8 @@ struct SharedLoss {
                          gathered.view().slice(rank, 1).reshaped({N, kRowStatisticCount}));
     }
     for (Dim rank = 0; rank < sharding.ranks; ++rank) {
-      vocabulary_cross_entropy(ctx, {logits[rank].view(), sharding.of(rank), targets},
+      vocabulary_cross_entropy(ctx,
+                               {logits[rank].view(), sharding.of(rank), targets, scores.view()},
                                gathered.view(), state, gradient, sums[rank].view());
     }
   }
@@ -188,13 +191,15 @@ TEST_F(VocabularyLoss, OneRankHasTheBitsOfTheWholeLoss) {
       SharedLoss shared(DType::f32, {V, V, 1}, to_doubles(logits.view()));
       Tensor whole = logits.clone();
       Tensor sums = filled_tensor(DType::f32, {kSumCount}, 1);
+      Tensor scores = poisoned(DType::f32, {9, kTargetScoreCount});
 
       shared.run(ctx, targets.view(), &state, gradient);
-      softmax_cross_entropy(ctx, {whole.view(), whole_vocabulary(V), targets.view()}, &state,
-                            gradient, sums.view());
+      softmax_cross_entropy(ctx, {whole.view(), whole_vocabulary(V), targets.view(), scores.view()},
+                            &state, gradient, sums.view());
 
       EXPECT_TRUE(same_bits(shared.logits[0].view(), whole.view()));
       EXPECT_TRUE(same_bits(shared.sums[0].view(), sums.view()));
+      EXPECT_TRUE(same_bits(shared.scores.view(), scores.view()));
     }
   }
 }

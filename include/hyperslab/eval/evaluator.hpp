@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hyperslab/comm/world.hpp"
+#include "hyperslab/eval/loaded_model.hpp"
 #include "hyperslab/eval/predictions.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/deck_data.hpp"
@@ -58,19 +59,16 @@ class Evaluator {
  private:
   void open_data();
   void make_samples(std::int64_t stride);
-  void make_trainer(const std::string& checkpoint);
 
   comm::World& world_;
   train::Config config_;
   std::int64_t validation_batch_;  // samples
-  plan::IsLegal is_legal_;
   train::DeckData data_;
   std::int64_t count_ = 0;
   std::unique_ptr<io::Tokenizer> tokenizer_;
   std::optional<train::TextAmount> text_;
-  train::TrainerOptions options_;
   std::unique_ptr<mesh::Mesh> mesh_;
-  std::unique_ptr<train::Trainer> trainer_;  // is destroyed before the mesh
+  std::unique_ptr<LoadedModel> model_;  // is destroyed before the mesh
 };
 
 }  // namespace hyperslab::eval

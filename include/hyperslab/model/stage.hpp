@@ -116,6 +116,8 @@ class Stage {
   /// (B, columns) of the newest Mode::evaluate, with padding; absent if the model's last unit is
   /// not here, or keeps none.
   [[nodiscard]] CView class_logits() const { return units_.back().unit->class_logits(); }
+  /// (B T, ops::kTargetScoreCount) of the newest Mode::evaluate; absent likewise.
+  [[nodiscard]] CView target_scores() const { return units_.back().unit->target_scores(); }
 
   /// The residual stream after a unit, as the newest training pass left it; for looking inside.
   [[nodiscard]] CView activation(SlotId id, int unit) const;

@@ -99,6 +99,9 @@ class Unit {
   /// (B, columns) logits of the newest pass without a gradient, of a head that keeps them until its
   /// next pass; else absent.
   [[nodiscard]] virtual CView class_logits() const { return {}; }
+  /// (B T, ops::kTargetScoreCount): what the newest Mode::evaluate said of every target, of a head
+  /// that predicts tokens; else absent.
+  [[nodiscard]] virtual CView target_scores() const { return {}; }
   /// Columns of UnitCall::logits, with padding; 0: the unit gives none.
   [[nodiscard]] virtual Dim logits_columns() const { return 0; }
 };

@@ -19,6 +19,7 @@ class Head {
     View statistics;  ///< (rows of a chunk, ops::kRowStatisticCount); with several ranks only
     View gathered;    ///< (ranks, rows of a chunk, ops::kRowStatisticCount); likewise
     View discarded;   ///< (ops::kSumCount): sums that another rank counts; likewise
+    View scores;      ///< (B T, ops::kTargetScoreCount): what the newest loss() said of targets
     View all_rows;    ///< (B, T, C): Scratch::gathered
     View partial;     ///< (B, T, C): Scratch::partial
   };
@@ -32,7 +33,8 @@ class Head {
     const ops::StepState* state = nullptr;
     View sums;  ///< (ops::kSumCount)
   };
-  /// Adds the loss of x, the stream, against targets: (N) to the sums (on one rank of the group).
+  /// Adds the loss of x, the stream, against targets: (N) to the sums (on one rank of the group),
+  /// and leaves what it is of every target in memory.scores (on all of them).
   void loss(Context& ctx, CView x, CView targets, const Step& step, const Memory& memory) const;
   /// The same, and dx: the stream's gradient, overwritten, and the weight gradient.
   void loss_and_gradient(Context& ctx, CView x, CView targets, const Step& step,
@@ -42,7 +44,13 @@ class Head {
   [[nodiscard]] Dim columns() const { return split_.rows; }
 
  private:
-  void chunk_loss(Context& ctx, CView x, CView targets, const Step& step, const Memory& memory,
+  /// Rows of a pass whose logits exist at once.
+  struct Chunk {
+    CView x;        ///< (rows, C)
+    CView targets;  ///< (rows)
+    View scores;    ///< (rows, ops::kTargetScoreCount); may be absent
+  };
+  void chunk_loss(Context& ctx, const Chunk& chunk, const Step& step, const Memory& memory,
                   ops::WithGradient gradient) const;
   TensorGroup group_;
   VocabularySplit split_;

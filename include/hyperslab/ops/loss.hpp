@@ -11,12 +11,21 @@ inline constexpr std::int32_t kIgnoredTarget = -1;  ///< a position that does no
 
 enum class WithGradient : std::uint8_t { no, yes };
 
+/// Indices of what is said of a single target.
+enum TargetScore : int {
+  kScoreLoss = 0,  ///< nats: minus the target's log-probability
+  kScoreIsAnswer,  ///< 1 if the target is the likeliest token, of equals the first, else 0
+  kTargetScoreCount
+};
+
 /// logits: (N, columns) with columns >= shard.count, beyond which they are padding; targets: (N)
-/// i32 in [0, shard.vocabulary) or kIgnoredTarget.
+/// i32 in [0, shard.vocabulary) or kIgnoredTarget; scores: (N, kTargetScoreCount) f32 (f64 for
+/// f64), overwritten, zero in ignored rows; absent: the sums are enough.
 struct LossRows {
   View logits;
   VocabularyShard shard;
   CView targets;
+  View scores = {};
 };
 
 /// Cross-entropy of softmax(logits) and, with a gradient, dlogits in place: the first shard.count

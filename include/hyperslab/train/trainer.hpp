@@ -147,6 +147,10 @@ class Trainer {
     /// and then padding, and labels (B, 2) i32 of samples [first, first + B), on the host. What
     /// does not count has the label ops::kIgnoredTarget.
     std::function<void(std::int64_t first, CView logits, CView labels)> logits = {};
+    /// Of a model of text, on one rank that ends the model: scores (B, T, ops::kTargetScoreCount)
+    /// of the targets of samples [first, first + B), f32 (f64 for f64), on the host. Of what does
+    /// not count they are 0.
+    std::function<void(std::int64_t first, CView scores)> scores = {};
   };
   /// Loss and accuracy over the counted targets of samples [0, count), the same numbers for every
   /// layout: samples are split into microbatches, rests are filled with ignored targets.

@@ -121,12 +121,12 @@ RowTotal<T> total_of_ranks(const T* statistics, Dim ranks, Dim stride, Dim vocab
   return total;
 }
 
+/// What one row adds to the sums.
 template <class T>
-void add_row(const RowTotal<T>& total, std::int32_t target, LossSums& sums) {
-  sums.loss += std::log(static_cast<double>(total.exponentials)) +
-               static_cast<double>(total.largest) - static_cast<double>(total.target);
-  sums.tokens += 1;
-  sums.correct += total.target == total.largest && total.answer == target ? 1 : 0;
+LossSums sums_of_row(const RowTotal<T>& total, std::int32_t target) {
+  const double loss = std::log(static_cast<double>(total.exponentials)) +
+                      static_cast<double>(total.largest) - static_cast<double>(total.target);
+  return {loss, 1, total.target == total.largest && total.answer == target ? 1.0 : 0.0};
 }
 
 /// Exponentials become dlogits.
@@ -139,8 +139,8 @@ void scale_row(T* x, const VocabularyShard& shard, std::int32_t target, T expone
   if (column >= 0) x[column] -= scale;
 }
 
-/// Calls body(x, row, target, sums) for every row that counts and adds to `sums`; with gradient,
-/// ignored rows and columns of padding are cleared.
+/// Calls body(x, row, target) for every row that counts, and adds what it returns to `sums`; with
+/// gradient, ignored rows and columns of padding are cleared.
 template <class T, class Row>
 void each_row(Context& ctx, const char* op, const LossRows& rows, bool gradient, View sums,
               Row&& body) {
@@ -150,12 +150,20 @@ void each_row(Context& ctx, const char* op, const LossRows& rows, bool gradient,
   std::fill_n(partial, threads, LossSums());
   const auto* target = rows.targets.data<std::int32_t>();
   T* data = rows.logits.data<T>();
+  T* scores = rows.scores ? rows.scores.data<T>() : nullptr;
   parallel_chunks(threads, N, 8 * columns, [&, columns = columns](int chunk, Dim begin, Dim end) {
     LossSums chunk_sums;
     for (Dim row = begin; row < end; ++row) {
       T* x = data + row * columns;
       const bool counts = target[row] != kIgnoredTarget;
-      if (counts) body(x, row, target[row], chunk_sums);
+      const LossSums of_row = counts ? body(x, row, target[row]) : LossSums();
+      chunk_sums.loss += of_row.loss;
+      chunk_sums.tokens += of_row.tokens;
+      chunk_sums.correct += of_row.correct;
+      if (scores != nullptr) {
+        scores[row * kTargetScoreCount + kScoreLoss] = static_cast<T>(of_row.loss);
+        scores[row * kTargetScoreCount + kScoreIsAnswer] = static_cast<T>(of_row.correct);
+      }
       const Dim clear_from = counts ? rows.shard.count : 0;
       if (gradient) std::fill(x + clear_from, x + columns, T(0));
     }
@@ -182,12 +190,11 @@ void softmax_cross_entropy(Context& ctx, const LossRows& rows, const StepState* 
   with_real(rows.logits.dtype(), kName, [&]<class T>(T) {
     const bool writes = gradient == WithGradient::yes;
     const T scale = writes ? T(state->gradient_scale) : T(0);
-    each_row<T>(ctx, kName, rows, writes, sums,
-                [&](T* x, Dim, std::int32_t target, LossSums& chunk_sums) {
-                  const auto total = total_of_row(x, shard, target, writes ? x : nullptr);
-                  add_row(total, target, chunk_sums);
-                  if (writes) scale_row(x, shard, target, total.exponentials, scale);
-                });
+    each_row<T>(ctx, kName, rows, writes, sums, [&](T* x, Dim, std::int32_t target) {
+      const auto total = total_of_row(x, shard, target, writes ? x : nullptr);
+      if (writes) scale_row(x, shard, target, total.exponentials, scale);
+      return sums_of_row(total, target);
+    });
   });
 }
 
@@ -224,16 +231,15 @@ void vocabulary_cross_entropy(Context& ctx, const LossRows& rows, CView gathered
     const Dim ranks = gathered.shape()[0];
     const Dim stride = gathered.shape()[1] * kRowStatisticCount;
     const T* statistics = gathered.data<T>();
-    each_row<T>(ctx, kName, rows, writes, sums,
-                [&](T* x, Dim row, std::int32_t target, LossSums& chunk_sums) {
-                  const auto total = total_of_ranks(statistics + row * kRowStatisticCount, ranks,
-                                                    stride, shard.vocabulary);
-                  add_row(total, target, chunk_sums);
-                  if (!writes) return;
-                  const T shift = total.largest;
-                  (void)sum_of_exponentials(x, shard.count, shift, x);
-                  scale_row(x, shard, target, total.exponentials, scale);
-                });
+    each_row<T>(ctx, kName, rows, writes, sums, [&](T* x, Dim row, std::int32_t target) {
+      const auto total =
+          total_of_ranks(statistics + row * kRowStatisticCount, ranks, stride, shard.vocabulary);
+      if (writes) {
+        (void)sum_of_exponentials(x, shard.count, total.largest, x);
+        scale_row(x, shard, target, total.exponentials, scale);
+      }
+      return sums_of_row(total, target);
+    });
   });
 }
 

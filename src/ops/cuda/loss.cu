@@ -121,9 +121,9 @@ __global__ void __launch_bounds__(512)
   write_gradient<kBlock>(call, x, parts, target, total);
 }
 
-/// Adds the rows to sums in a fixed order. One block.
+/// Adds the rows to sums in a fixed order, and writes their scores unless that is null. One block.
 __global__ void __launch_bounds__(1024)
-    sum_losses_kernel(const RowLoss* rows, Dim count, float* sums) {
+    sum_losses_kernel(const RowLoss* rows, Dim count, float* sums, float* scores) {
   __shared__ double scratch[32];
   double loss = 0;
   double tokens = 0;
@@ -134,6 +134,9 @@ __global__ void __launch_bounds__(1024)
     loss += row.loss;
     tokens += static_cast<double>(row.tokens);
     correct += static_cast<double>(row.correct);
+    if (scores == nullptr) continue;
+    scores[i * kTargetScoreCount + kScoreLoss] = static_cast<float>(row.loss);
+    scores[i * kTargetScoreCount + kScoreIsAnswer] = row.correct;
   }
   loss = block_sum(loss, scratch);
   tokens = block_sum(tokens, scratch);
@@ -144,9 +147,11 @@ __global__ void __launch_bounds__(1024)
   sums[kSumCorrect] += static_cast<float>(correct);
 }
 
-/// Adds the rows of a loss to sums.
-void add_rows(Context& ctx, const char* op, const RowLoss* rows, Dim count, View sums) {
-  sum_losses_kernel<<<1, 1024, 0, ctx.stream().cuda()>>>(rows, count, sums.data<float>());
+/// Adds the rows of a loss to sums and writes `scores`, if that is there: see LossRows.
+void add_rows(Context& ctx, const char* op, const RowLoss* rows, Dim count, View sums,
+              View scores) {
+  float* of_rows = scores ? scores.data<float>() : nullptr;
+  sum_losses_kernel<<<1, 1024, 0, ctx.stream().cuda()>>>(rows, count, sums.data<float>(), of_rows);
   check_launch(op);
 }
 
@@ -232,7 +237,7 @@ void softmax_cross_entropy(Context& ctx, const LossRows& operands, const StepSta
   with_element(operands.logits.dtype(), kName, [&]<class T>(T) {
     launch_loss(ctx, kName, call_of<T>(operands, state, gradient, rows));
   });
-  add_rows(ctx, kName, rows, N, sums);
+  add_rows(ctx, kName, rows, N, sums, operands.scores);
 }
 
 void softmax_statistics(Context& ctx, CView logits, const VocabularyShard& shard, CView targets,
@@ -259,7 +264,7 @@ void vocabulary_cross_entropy(Context& ctx, const LossRows& operands, CView gath
   with_element(operands.logits.dtype(), kName, [&]<class T>(T) {
     launch_vocabulary_loss(ctx, kName, call_of<T>(operands, state, gradient, rows), gathered);
   });
-  add_rows(ctx, kName, rows, N, sums);
+  add_rows(ctx, kName, rows, N, sums, operands.scores);
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "hyperslab/comm/world.hpp"
+#include "hyperslab/tasks/requests.hpp"
+#include "hyperslab/train/trainer.hpp"
+
+namespace hyperslab::tasks {
+
+/// What a model says of a request's ending.
+struct Score {
+  double log_probability = 0;  ///< nats, the sum over its tokens
+  bool is_likeliest = false;   ///< every token is the likeliest where it stands
+};
+
+/// Requests that are scored together, padded to T positions.
+struct Bucket {
+  Dim T = 0;
+  std::vector<std::size_t> requests;  ///< the longest first
+};
+
+/// At most `most_buckets` buckets with the fewest positions in all; their lengths are multiples of
+/// `multiple`, or `longest`. No request has more than `longest` positions.
+[[nodiscard]] std::vector<Bucket> make_buckets(const std::vector<Request>& requests, Dim longest,
+                                               Dim multiple, int most_buckets);
+
+/// Scores the requests of `order` with the trainer's forward pass, on its layout, and puts them
+/// into the same places of `scores` on every rank. None may have more than trainer.sequence()
+/// positions. Collective over the world.
+void score(train::Trainer& trainer, const std::vector<Request>& requests,
+           const std::vector<std::size_t>& order, comm::World& world, std::vector<Score>& scores);
+
+}  // namespace hyperslab::tasks
