@@ -35,7 +35,8 @@ EARLIER = {"train.trainable": "[]", "adapter.rank": "0", "adapter.alpha": "16", 
            "spikes.warmup_steps": "128", "spikes.max_walk_backs": "8",
            "model.image": "0", "model.patch": "0", "model.channels": "3", "model.classes": "0",
            "model.pooling": "token", "model.drop_path": "0", "model.label_smoothing": "0",
-           "data.broken_images": "refuse", "data.decode": "auto", "data.threads": "0",
+           "train.tasks": "[]", "train.tasks_every": "0", "data.broken_images": "refuse", "data.decode": "auto",
+           "data.threads": "0",
            "augment.crop": "resized", "augment.scale": "[0.08, 1]",
            "augment.ratio": "[0.75, 1.3333333333333333]", "augment.pad": "4",
            "augment.interpolation": "bilinear", "augment.validation_crop": "0.875", "augment.flip": "0.5",
@@ -48,8 +49,8 @@ EARLIER = {"train.trainable": "[]", "adapter.rank": "0", "adapter.alpha": "16", 
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")
 SAME_TRAINING_KEYS = ("model.attention", "model.bos_token", "model.eos_tokens", "data.train", "data.validation",
                       "data.vocabulary", "train.steps", "train.epochs", "train.microbatch", "train.validate_every",
-                      "train.validate_batches", "train.log_norms", "train.log_every",
-                      "data.decode", "data.threads")
+                      "train.validate_batches", "train.tasks", "train.tasks_every", "train.log_norms",
+                      "train.log_every", "data.decode", "data.threads")
 # Of these, what a start may change on its way, but separate runs of one curve may not: how long they
 # train, and on which data they train and are measured.
 CURVE_KEYS = ("train.steps", "train.epochs", "train.validate_batches", "data.train", "data.validation")
