@@ -39,7 +39,8 @@ EARLIER = {"train.trainable": "[]", "adapter.rank": "0", "adapter.alpha": "16", 
            "model.rope_low_factor": "1", "model.rope_high_factor": "4", "model.rope_beta_fast": "32",
            "model.rope_beta_slow": "1", "model.rope_attention_factor": "0",
            "model.pooling": "token", "model.drop_path": "0", "model.label_smoothing": "0",
-           "data.broken_images": "refuse", "data.decode": "auto", "data.threads": "0",
+           "train.tasks": "[]", "train.tasks_every": "0", "data.broken_images": "refuse", "data.decode": "auto",
+           "data.threads": "0",
            "augment.crop": "resized", "augment.scale": "[0.08, 1]",
            "augment.ratio": "[0.75, 1.3333333333333333]", "augment.pad": "4",
            "augment.interpolation": "bilinear", "augment.validation_crop": "0.875", "augment.flip": "0.5",
@@ -52,8 +53,8 @@ EARLIER = {"train.trainable": "[]", "adapter.rank": "0", "adapter.alpha": "16", 
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")
 SAME_TRAINING_KEYS = ("model.attention", "model.bos_token", "model.eos_tokens", "data.train", "data.validation",
                       "data.vocabulary", "train.steps", "train.epochs", "train.microbatch", "train.validate_every",
-                      "train.validate_batches", "train.log_norms", "train.log_every",
-                      "data.decode", "data.threads")
+                      "train.validate_batches", "train.tasks", "train.tasks_every", "train.log_norms",
+                      "train.log_every", "data.decode", "data.threads")
 # Of these, what a start may change on its way, but separate runs of one curve may not: how long they
 # train, and on which data they train and are measured.
 CURVE_KEYS = ("train.steps", "train.epochs", "train.validate_batches", "data.train", "data.validation")

@@ -231,6 +231,10 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "batch."},
     {"train.validate_every", "Steps between validations; 0: only after the last step."},
     {"train.validate_batches", "Batches of a validation; 0: all validation tokens."},
+    {"train.tasks",
+     "Task files whose questions the model answers while it trains (docs/tasks.md), recorded in "
+     "tasks.jsonl."},
+    {"train.tasks_every", "Steps between scores of train.tasks; 0: only after the last step."},
     {"train.log_norms",
      "Steps between records of the norms of weights, activations and gradients "
      "in norms.jsonl; 0: none."},

@@ -302,6 +302,32 @@ constexpr std::array kTrainingRules = {
                   "20, "
                   "say";
          }},
+    Rule{
+        "train.tasks", "data.vocabulary", "empty without data.vocabulary",
+        [](const Config& c, const Surroundings&) {
+          return c.train.tasks.empty() || !c.data.vocabulary.empty() || c.model.is_of_images();
+        },
+        [](const Config&, const Surroundings&) -> std::string {
+          return "tasks are questions in text: set data.vocabulary to the vocabulary that made the "
+                 "token files (a folder, or bytes)";
+        }},
+    Rule{"train.tasks", "model.family", "empty for vit",
+         [](const Config& c, const Surroundings&) {
+           return c.train.tasks.empty() || !c.model.is_of_images();
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "tasks are questions in text, and the model is of images; remove them";
+         }},
+    Rule{"train.tasks_every", "train.tasks", "0 without train.tasks",
+         [](const Config& c, const Surroundings&) {
+           return c.train.tasks_every == 0 || !c.train.tasks.empty();
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "scores every {} steps need task files: give train.tasks, or set it "
+               "to 0",
+               c.train.tasks_every);
+         }},
     Rule{"schedule.warmup_steps", "train.steps", "at most train.steps",
          [](const Config& c, const Surroundings&) {
            return c.train.steps == 0 || c.schedule.warmup_steps <= c.train.steps;

@@ -365,6 +365,8 @@ void visit_training(Visitor& v, Config& config) {
   v.integer("microbatch", train.microbatch, kSizeOrDefault);
   v.integer("validate_every", train.validate_every, kSteps);
   v.integer("validate_batches", train.validate_batches, kSteps);
+  v.texts("tasks", train.tasks);
+  v.integer("tasks_every", train.tasks_every, kSteps);
   v.integer("log_norms", train.log_norms, kSteps);
   v.integer("log_every", train.log_every, IntegerRange{1, kMostSteps});
   v.flag("overfit_one_batch", train.overfit_one_batch);

@@ -104,7 +104,7 @@ void add_task_options(Arguments& args) {
              "instead of a text, questions whose endings the model scores: task files, or names of "
              "some in --tasks-folder, separated by commas; prints accuracy with its standard error "
              "(docs/tasks.md)")("tasks-folder",
-                                po::value<std::string>()->default_value("data/tasks"),
+                                po::value<std::string>()->default_value(tasks::kFolder),
                                 "where NAME.jsonl of a task that is given by its name lies");
 }
 

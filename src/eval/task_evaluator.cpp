@@ -54,7 +54,7 @@ std::vector<TaskResults> TaskEvaluator::measure(const std::vector<std::string>& 
     for (std::size_t i = 0; i < checkpoints.size(); ++i) {
       results[i].step = model.load(checkpoints[i]);
       const auto start = std::chrono::steady_clock::now();
-      tasks::score(model.trainer(), tasks_.requests(), bucket.requests, world_, scores[i]);
+      (void)tasks::score(model.trainer(), tasks_.requests(), bucket.requests, world_, scores[i]);
       results[i].seconds += slowest_seconds_since(world_, start);
       if (&bucket == &buckets.front()) {
         results[i].footprint = train::footprint(world_, model.trainer());

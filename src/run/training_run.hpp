@@ -46,6 +46,7 @@ class TrainingRun {
   Start start_;
   std::optional<RunLocks> locks_;  // released last
   RunData data_;
+  RunTasks tasks_;
   std::unique_ptr<mesh::Mesh> mesh_;
   std::unique_ptr<io::Loader> loader_;
   std::unique_ptr<train::Trainer> trainer_;

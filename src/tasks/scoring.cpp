@@ -91,8 +91,9 @@ std::vector<Bucket> make_buckets(const std::vector<Request>& requests, Dim longe
   return out;
 }
 
-void score(train::Trainer& trainer, const std::vector<Request>& requests,
-           const std::vector<std::size_t>& order, comm::World& world, std::vector<Score>& scores) {
+bool score(train::Trainer& trainer, const std::vector<Request>& requests,
+           const std::vector<std::size_t>& order, comm::World& world, std::vector<Score>& scores,
+           const std::function<bool()>& is_asked_to_stop) {
   const RequestSamples samples(requests, order, trainer.sequence());
   std::vector<Scored> mine;
   train::Trainer::EvaluationCalls calls;
@@ -103,12 +104,14 @@ void score(train::Trainer& trainer, const std::vector<Request>& requests,
       mine.push_back({samples.which(i), sum.log_probability, sum.is_likeliest ? 1U : 0U});
     }
   };
-  (void)trainer.evaluate(samples, samples.size(), world, calls);
+  calls.is_asked_to_stop = is_asked_to_stop;
+  if (!trainer.evaluate(samples, samples.size(), world, calls).is_whole) return false;
   const std::vector<Scored> all = shared(world, mine);
   require(all.size() == order.size(), "requests were left out or scored twice");
   for (const Scored& one : all) {
     scores.at(one.request) = {one.log_probability, one.is_likeliest != 0};
   }
+  return true;
 }
 
 }  // namespace hyperslab::tasks

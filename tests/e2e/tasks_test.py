@@ -99,6 +99,27 @@ class Tasks(support.Case):
         refused(2, "tasks need the vocabulary",
                 options=("--tasks", "last.jsonl", "--set", "data.vocabulary="))
 
+    def test_training_scores_tasks_at_a_period(self):
+        tasks = ("train.tasks=[animals.jsonl, last.jsonl]", "train.tasks_every=8")
+
+        self.train("scored", *tasks)
+        self.train("parted", *tasks, ranks=2, options=("--stop-after", 10))
+        self.train("parted", *tasks)
+
+        def lines(run):
+            text = (self.folder / run / "tasks.jsonl").read_text(encoding="utf-8")
+            return [json.loads(line) for line in text.splitlines()]
+        scored, parted = lines("scored"), lines("parted")
+        self.assertEqual([line["step"] for line in scored], [8, 16, 20])
+        self.assertEqual([line["step"] for line in parted], [8, 16, 20])
+        for a, b in zip(parted, scored):
+            self.assertAlmostEqual(a["tasks"][1]["perplexity"] / b["tasks"][1]["perplexity"], 1, delta=1e-4)
+        _, found = self.evaluate("--tasks", "animals.jsonl,last.jsonl", checkpoint=("scored",))
+        self.assertEqual(found["tasks"][0], scored[-1]["tasks"][0])
+        self.assertAlmostEqual(found["tasks"][1]["perplexity"] / scored[-1]["tasks"][1]["perplexity"], 1, delta=1e-5)
+        self.assertEqual(support.column(self.folder / "scored", "loss"),
+                         support.column(self.folder / "run", "loss"))
+
     def convert(self, task, *files):
         """Rows of the task file that the script makes of published files."""
         paths = []

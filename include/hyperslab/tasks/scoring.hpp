@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "hyperslab/comm/world.hpp"
@@ -29,8 +30,10 @@ struct Bucket {
 
 /// Scores the requests of `order` with the trainer's forward pass, on its layout, and puts them
 /// into the same places of `scores` on every rank. None may have more than trainer.sequence()
-/// positions. Collective over the world.
-void score(train::Trainer& trainer, const std::vector<Request>& requests,
-           const std::vector<std::size_t>& order, comm::World& world, std::vector<Score>& scores);
+/// positions. Collective over the world. False: it was cut short because `is_asked_to_stop`, which
+/// may be empty, was true on a rank; then the scores mean nothing.
+bool score(train::Trainer& trainer, const std::vector<Request>& requests,
+           const std::vector<std::size_t>& order, comm::World& world, std::vector<Score>& scores,
+           const std::function<bool()>& is_asked_to_stop = {});
 
 }  // namespace hyperslab::tasks

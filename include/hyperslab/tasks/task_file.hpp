@@ -46,6 +46,9 @@ inline constexpr std::size_t kMostChoices = 64;
 /// than kMostLineBytes; Error(storage) if it cannot be read.
 [[nodiscard]] Task read_task(const std::string& path);
 
+/// Where the files of tasks lie that are given by their names.
+inline constexpr const char* kFolder = "data/tasks";
+
 /// The paths of `names`: a path if it has a slash or ends with .jsonl, else NAME.jsonl in `folder`.
 /// Throws Error(usage) for a file that is not there, a name that is given twice, or none.
 [[nodiscard]] std::vector<std::string> find_tasks(const std::vector<std::string>& names,

@@ -60,6 +60,8 @@ struct TrainConfig {
   std::int64_t microbatch = 0;        ///< samples; 0 in the deck: global_batch / data ranks
   std::int64_t validate_every = 0;    ///< steps; 0: only at the end
   std::int64_t validate_batches = 0;  ///< of global_batch samples each; 0: the whole file once
+  std::vector<std::string> tasks;     ///< task files that the model is scored on
+  std::int64_t tasks_every = 0;       ///< steps between scores; 0: only at the end
   std::int64_t log_norms = 0;         ///< steps between records; 0: never
   std::int64_t log_every = 10;        ///< steps between plain log lines
   bool overfit_one_batch = false;

@@ -36,6 +36,8 @@ inline const std::vector<BrokenImageRule>& broken_image_rules() {
        "give the rows and columns of pixels of an image, as 224"},
       {"model.image", "model.image=32", false,
        "only a vision transformer reads images: set model.family to vit, or leave it out"},
+      {"train.tasks", "train.tasks=[arc]", true,
+       "tasks are questions in text, and the model is of images; remove them"},
       {"model.patch", "model.patch=7", true,
        "patches of 7 x 7 pixels do not cut an image of 32 x 32 evenly; nearest: 4 or 8"},
       {"model.patch", "model.patch=0", true, "give the rows and columns of a patch, as 16"},

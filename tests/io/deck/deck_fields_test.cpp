@@ -44,7 +44,7 @@ optimizer: {name: adamw, lr: 1.5e-3, betas: [0.8, 0.99], eps: 1.0e-6, momentum: 
             decay_embeddings: false, clip_norm: 2}
 schedule: {name: wsd, warmup_steps: 11, final_fraction: 0.25, decay_fraction: 0.375}
 train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 12,
-        validate_batches: 13, log_norms: 14, log_every: 15, overfit_one_batch: true, trainable: [norm, bias]}
+        validate_batches: 13, tasks: [t.jsonl, arc], tasks_every: 9, log_norms: 14, log_every: 15, overfit_one_batch: true, trainable: [norm, bias]}
 adapter: {alpha: 8, rank_scaled: true}
 quantization: {group: 32, after: 21}
 checkpoint: {directory: scratch/ckpt, initial: other/ckpt, every: 16, final: false, keep: 4, keep_every: 32,
@@ -142,9 +142,18 @@ TEST(Fields, OptimizerScheduleAndTraining) {
             (optim::OptimizerConfig{
                 optim::OptimizerKind::adamw, 1.5e-3, {0.8, 0.99}, 1e-6, 0.8, 0.05, false, 2}));
   EXPECT_EQ(config.schedule, (optim::ScheduleConfig{optim::ScheduleKind::wsd, 11, 0.25, 0.375}));
-  EXPECT_EQ(config.train,
-            (train::TrainConfig{
-                101, 0, 24, 3, 12, 13, 14, 15, true, {param::Role::norm, param::Role::bias}}));
+  EXPECT_EQ(config.train, (train::TrainConfig{101,
+                                              0,
+                                              24,
+                                              3,
+                                              12,
+                                              13,
+                                              {"t.jsonl", "arc"},
+                                              9,
+                                              14,
+                                              15,
+                                              true,
+                                              {param::Role::norm, param::Role::bias}}));
   EXPECT_EQ(config.microbatches(), 4);
   EXPECT_EQ(read(kEveryKey, {"train.steps=0", "train.epochs=3"}, kTwoRanks).train.epochs, 3);
 }

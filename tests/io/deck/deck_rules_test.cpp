@@ -42,6 +42,12 @@ const std::vector<BrokenRule>& broken_layout_rules() {
       {"parallel.data", "data:", "parallel: {data: 4}\ndata:", kTwelveRanks,
        "10:12|needs 4 ranks (4 x 1 x 1, data x tensor x pipeline), 12 were started; start 4 or "
        "set parallel.data to 12"},
+      {"train.tasks", "steps: 10", "steps: 10\n  tasks: [arc]", kCpu,
+       "14:3|tasks are questions in text: set data.vocabulary to the vocabulary that made the "
+       "token "
+       "files (a folder, or bytes)"},
+      {"train.tasks_every", "steps: 10", "steps: 10\n  tasks_every: 5", kCpu,
+       "14:3|scores every 5 steps need task files: give train.tasks, or set it to 0"},
       {"train.validate_batches", "  train: [synthetic]",
        "  train: [synthetic]\n  validation: [synthetic]", kCpu,
        "13:1|0 means all of the validation tokens, and generated ones have no end: set it to 20, "
