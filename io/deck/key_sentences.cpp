@@ -199,15 +199,18 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "norms and activations, or whole blocks."},
 
     {"optimizer", "How weights are updated."},
-    {"optimizer.name", "The optimizer: AdamW, or stochastic gradient descent with momentum."},
+    {"optimizer.name",
+     "The optimizer: AdamW, stochastic gradient descent with momentum, or Muon: orthogonalized "
+     "momentum for the matrices of blocks, and AdamW for all else."},
     {"optimizer.lr", "Learning rate at its highest."},
     {"optimizer.betas",
      "Shares of the earlier moments that Adam keeps in each step: of the "
      "gradients, of their squares."},
     {"optimizer.eps", "What Adam adds to the root of the second moment."},
-    {"optimizer.momentum", "Share of the momentum that sgd keeps in each step."},
+    {"optimizer.momentum",
+     "Share of the momentum that sgd and muon keep in each step; 0.95 is usual for muon."},
     {"optimizer.weight_decay",
-     "Weight decay, never of norms and biases: of adamw decoupled, times the "
+     "Weight decay, never of norms and biases: of adamw and muon decoupled, times the "
      "learning rate; of sgd added to the gradients."},
     {"optimizer.decay_embeddings", "Whether weight decay also takes token and position tables."},
     {"optimizer.clip_norm",

@@ -161,9 +161,10 @@ inline constexpr std::array<Name<train::CheckLinks>, 3> kCheckLinks = {{
     {"always", train::CheckLinks::always},
     {"never", train::CheckLinks::never},
 }};
-inline constexpr std::array<Name<optim::OptimizerKind>, 2> kOptimizers = {{
+inline constexpr std::array<Name<optim::OptimizerKind>, 3> kOptimizers = {{
     {"adamw", optim::OptimizerKind::adamw},
     {"sgd", optim::OptimizerKind::sgd},
+    {"muon", optim::OptimizerKind::muon},
 }};
 inline constexpr auto kStorageFormats = names_by_module(param::kStorageFormats);
 inline constexpr std::array<Name<train::WeightBits>, 3> kWeightBits = {{

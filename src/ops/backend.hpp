@@ -16,6 +16,7 @@
 #include "hyperslab/ops/image.hpp"
 #include "hyperslab/ops/loss.hpp"
 #include "hyperslab/ops/matmul.hpp"
+#include "hyperslab/ops/muon.hpp"
 #include "hyperslab/ops/norm.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/ops/quantized.hpp"
@@ -89,6 +90,10 @@ decltype(ops::head_norm_forward) head_norm_forward;
 decltype(ops::head_norm_backward) head_norm_backward;
 decltype(ops::adamw) adamw;
 decltype(ops::sgd) sgd;
+decltype(ops::muon_direction) muon_direction;
+decltype(ops::muon_update) muon_update;
+decltype(ops::scale) scale;
+decltype(ops::divide_by_norm) divide_by_norm;
 decltype(ops::add_norm_squared) add_norm_squared;
 decltype(ops::begin_step) begin_step;
 decltype(ops::finalize_step) finalize_step;
@@ -169,6 +174,10 @@ decltype(ops::head_norm_forward) head_norm_forward;
 decltype(ops::head_norm_backward) head_norm_backward;
 decltype(ops::adamw) adamw;
 decltype(ops::sgd) sgd;
+decltype(ops::muon_direction) muon_direction;
+decltype(ops::muon_update) muon_update;
+decltype(ops::scale) scale;
+decltype(ops::divide_by_norm) divide_by_norm;
 decltype(ops::add_norm_squared) add_norm_squared;
 decltype(ops::begin_step) begin_step;
 decltype(ops::finalize_step) finalize_step;

@@ -3,6 +3,17 @@
 
 namespace hyperslab::optim {
 
+ops::AdamWConstants adamw_constants(const OptimizerConfig& config) {
+  return {static_cast<float>(config.betas[0]), static_cast<float>(config.betas[1]),
+          static_cast<float>(config.eps)};
+}
+
+ops::FinalizeConstants with_betas(ops::FinalizeConstants constants, const OptimizerConfig& config) {
+  constants.beta1 = static_cast<float>(config.betas[0]);
+  constants.beta2 = static_cast<float>(config.betas[1]);
+  return constants;
+}
+
 AdamW::AdamW(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded,
              Arena& arena)
     : Optimizer(config, group, sharded),
@@ -16,19 +27,14 @@ std::vector<Optimizer::State> AdamW::state() const {
 }
 
 ops::FinalizeConstants AdamW::finalize_constants() const {
-  ops::FinalizeConstants constants = Optimizer::finalize_constants();
-  constants.beta1 = static_cast<float>(config().betas[0]);
-  constants.beta2 = static_cast<float>(config().betas[1]);
-  return constants;
+  return with_betas(Optimizer::finalize_constants(), config());
 }
 
 void AdamW::update_range(Context& ctx, const ops::StepState* state,
                          const ops::UpdateOperands& operands,
                          const param::ElementRange& range) const {
-  const ops::AdamWConstants constants = {static_cast<float>(config().betas[0]),
-                                         static_cast<float>(config().betas[1]),
-                                         static_cast<float>(config().eps)};
-  ops::adamw(ctx, constants, state, operands, exp_avg_.at(range), exp_avg_sq_.at(range));
+  ops::adamw(ctx, adamw_constants(config()), state, operands, exp_avg_.at(range),
+             exp_avg_sq_.at(range));
 }
 
 }  // namespace hyperslab::optim

@@ -5,6 +5,12 @@
 
 namespace hyperslab::optim {
 
+/// What Adam takes of the deck.
+[[nodiscard]] ops::AdamWConstants adamw_constants(const OptimizerConfig& config);
+/// `constants` with the betas of which finalize_step derives Adam's bias corrections.
+[[nodiscard]] ops::FinalizeConstants with_betas(ops::FinalizeConstants constants,
+                                                const OptimizerConfig& config);
+
 /// AdamW (Loshchilov & Hutter 2019), with moments in the masters' dtype.
 class AdamW final : public Optimizer {
  public:

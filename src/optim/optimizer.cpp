@@ -7,6 +7,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/optim/component.hpp"
+#include "muon.hpp"
 #include "sgd.hpp"
 
 namespace hyperslab::optim {
@@ -29,6 +30,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
                                           Arena& arena) {
   switch (config.name) {
     case OptimizerKind::adamw: return std::make_unique<AdamW>(config, group, sharded, arena);
+    case OptimizerKind::muon: return std::make_unique<Muon>(config, group, sharded, arena);
     case OptimizerKind::sgd: return std::make_unique<Sgd>(config, group, sharded, arena);
   }
   throw Error(ExitCode::internal, "an optimizer without a class");

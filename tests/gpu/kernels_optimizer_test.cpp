@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "gpu/gpu_test.hpp"
 #include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/ops/muon.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 
 namespace hyperslab::ops {
@@ -60,6 +62,37 @@ TEST_F(GpuOptimizer, Sgd) {
     for (const Dim size : {1, 31, 64, 4097, 100000}) {
       update(size, value).expect_match(call, "sgd with " + std::string(name_of(value)));
     }
+  }
+}
+
+TEST_F(GpuOptimizer, MuonDirectionAndUpdate) {
+  const auto call = [](Context& ctx, const Problem::Views& v) {
+    const auto* on_device = struct_at<StepState>(v[1]);
+    muon_direction(ctx, 0.95F, on_device, v[3], v[4], v[5]);
+    muon_update(ctx, 0.5F, 0.1F, on_device, {v[2], v[5], v[6], {}});
+  };
+  for (const DType value : kGpuTypes) {
+    for (const Dim size : {1, 31, 64, 4097, 100000}) {
+      update(size, value).expect_match(call, "muon with " + std::string(name_of(value)));
+    }
+  }
+}
+
+TEST_F(GpuOptimizer, Orthogonalize) {
+  for (const Shape& shape : {Shape{48, 96}, Shape{96, 48}, Shape{33, 65}}) {
+    const Dim size = shape.numel();
+    const Dim side = std::min(shape[0], shape[1]);
+    const auto call = [&](Context& ctx, const Problem::Views& v) {
+      // Five steps: the result ends in the second buffer.
+      (void)orthogonalize(ctx, v[0].reshaped(shape), {v[1], v[2], v[3], v[4]});
+    };
+    Problem problem(DType::f32);
+    problem.in_out(random_tensor(DType::f32, {size}, 1))
+        .output(DType::f32, {size})
+        .output(DType::f32, {side * side})
+        .output(DType::f32, {side * side})
+        .output(DType::f32, {kSumCount});
+    problem.expect_match(call, "orthogonalize");
   }
 }
 

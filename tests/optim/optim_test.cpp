@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <vector>
 
+#include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/optim/optimizer.hpp"
 #include "hyperslab/optim/schedule.hpp"
 
@@ -81,11 +83,26 @@ class Optimized {
     optimizer = make_optimizer(config, store_.trained(), false, arena_);
     optimizer->initialize(ctx_);
   }
+  /// One update with a gradient of the elements' places in the flat space, all masters at 1.
+  std::vector<float> updated() {
+    const Dim size = store_.trained().flat_size();
+    const param::StateView gradients = {arena_.take(DType::f32, {size}, "gradients")};
+    for (Dim i = 0; i < size; ++i) gradients.data.data<float>()[i] = static_cast<float>(i % 11);
+    ops::fill(ctx_, 1, store_.trained().master().data);
+    ops::StepState state;
+    state.input.learning_rate = 0.5F;
+    optimizer->update(ctx_, &state, gradients, store_.trained().all());
+    const auto masters = store_.trained().master().data.span<float>();
+    return {masters.begin(), masters.end()};
+  }
+  [[nodiscard]] const param::Param& param(std::size_t index) const {
+    return store_.params()[index];
+  }
   std::unique_ptr<Optimizer> optimizer;
 
  private:
   param::ParamStore store_;
-  Context ctx_{Device::cpu};
+  Context ctx_{Device::cpu, 4096};
   Arena arena_{"parameters", Device::cpu, 8192};
 };
 
@@ -110,6 +127,34 @@ TEST(Optimizer, NamesItsStateAsPyTorchDoes) {
   };
   EXPECT_EQ(names(OptimizerKind::adamw), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
   EXPECT_EQ(names(OptimizerKind::sgd), (std::vector<std::string>{"momentum_buffer"}));
+  EXPECT_EQ(names(OptimizerKind::muon), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
+}
+
+/// With momentum m the first direction is (1 - m^2) g, and its length does not matter.
+TEST(Muon, TakesMatricesAndLeavesTheRestToAdamW) {
+  Optimized adamw(OptimizerKind::adamw);
+  Optimized muon(OptimizerKind::muon);
+  const std::vector<float> by_adamw = adamw.updated();
+  const std::vector<float> by_muon = muon.updated();
+
+  const param::Param& norm = muon.param(1);
+  for (Dim i = norm.flat_begin; i < norm.flat_begin + norm.numel(); ++i) {
+    EXPECT_EQ(by_muon[static_cast<std::size_t>(i)], by_adamw[static_cast<std::size_t>(i)]);
+  }
+  for (const std::size_t index : {0, 2}) {
+    const param::Param& matrix = muon.param(index);
+    double squares = 0;
+    for (Dim i = matrix.flat_begin; i < matrix.flat_begin + matrix.numel(); ++i) {
+      const double change = by_muon[static_cast<std::size_t>(i)] - (1 - 0.5 * 0.1);
+      squares += change * change;
+    }
+    const double side = static_cast<double>(std::max(matrix.part.count[0], matrix.part.count[1]));
+    const double rank = static_cast<double>(std::min(matrix.part.count[0], matrix.part.count[1]));
+    // Between one and all singular values of about 1, times the learning rate and the scale.
+    const double length = std::sqrt(squares) / (0.5 * 0.2 * std::sqrt(side));
+    EXPECT_GT(length, 0.6) << matrix.name;
+    EXPECT_LT(length, 1.25 * std::sqrt(rank)) << matrix.name;
+  }
 }
 
 }  // namespace

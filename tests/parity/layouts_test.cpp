@@ -72,7 +72,8 @@ TEST_P(OtherTraining, AgreesWithOneRankInEveryLayout) {
 
 INSTANTIATE_TEST_SUITE_P(Decks, OtherTraining,
                          testing::Values("train.trainable=[norm, bias]",
-                                         "train.trainable=[embedding]", "optimizer.name=sgd"));
+                                         "train.trainable=[embedding]", "optimizer.name=sgd",
+                                         "optimizer.name=muon"));
 
 }  // namespace
 }  // namespace hyperslab

@@ -6,7 +6,7 @@
 
 namespace hyperslab::optim {
 
-enum class OptimizerKind : std::uint8_t { adamw, sgd };
+enum class OptimizerKind : std::uint8_t { adamw, sgd, muon };
 
 /// How the learning rate goes on after the warm-up; wsd: warm-up, stable, decay.
 enum class ScheduleKind : std::uint8_t { constant, linear, cosine, wsd };
@@ -15,9 +15,9 @@ enum class ScheduleKind : std::uint8_t { constant, linear, cosine, wsd };
 struct OptimizerConfig {
   OptimizerKind name = OptimizerKind::adamw;
   double lr = 3e-4;
-  std::array<double, 2> betas = {0.9, 0.95};  ///< adamw
-  double eps = 1e-8;                          ///< adamw
-  double momentum = 0.9;                      ///< sgd
+  std::array<double, 2> betas = {0.9, 0.95};  ///< adamw, muon
+  double eps = 1e-8;                          ///< adamw, muon
+  double momentum = 0.9;                      ///< sgd, muon
   double weight_decay = 0.1;                  ///< never on norms and biases
   bool decay_embeddings = true;               ///< token and position tables
   double clip_norm = 1.0;                     ///< 0: no clipping
