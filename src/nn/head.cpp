@@ -33,8 +33,8 @@ Head::Memory Head::plan(Arena& scratch, const ActivationSpec& spec, const Scratc
   Memory memory;
   memory.all_rows = blocks.gathered;
   memory.partial = blocks.partial;
-  memory.logits = scratch.take(spec.compute, {rows, columns()}, "logits");
   memory.scores = scratch.take(statistics, {N, ops::kTargetScoreCount}, "target scores");
+  memory.logits = scratch.take(spec.compute, {rows, columns()}, "logits");
   if (group_.is_alone()) return memory;
   memory.statistics = scratch.take(statistics, {rows, ops::kRowStatisticCount}, "row statistics");
   memory.gathered = scratch.take(statistics, {group_.size(), rows, ops::kRowStatisticCount},

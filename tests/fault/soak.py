@@ -64,7 +64,7 @@ class Soak:
 
     def start(self, run, *options, fault=""):
         """A start of a run."""
-        variables = {"HYPERSLAB_FAULT": fault, "HYPERSLAB_START_TIMEOUT_SECONDS": "20"} if fault else {}
+        variables = {"HYPERSLAB_START_TIMEOUT_SECONDS": "20", **({"HYPERSLAB_FAULT": fault} if fault else {})}
         words = ("train", "deck.yaml", *support.overrides(f"run.directory={run}", *self.settings), *options)
         return fault_support.Job(self.folder, words, self.args.ranks, variables)
 
