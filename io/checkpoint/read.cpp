@@ -265,6 +265,7 @@ void CheckpointReader::read(std::span<const SlabTarget> targets) const {
     if (target.part.count.numel() > 0) check_memory(target);
   }
   std::vector<SlabTarget> stored;
+  stored.reserve(targets.size());
   for (const SlabTarget& target : targets) {
     const auto replaced = replaced_.find(target.tensor);
     if (replaced == replaced_.end()) {
