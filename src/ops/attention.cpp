@@ -75,8 +75,8 @@ Tensor angle_table(const View& like, std::span<const double> frequencies, double
   Tensor out(Device::cpu, like.dtype(), like.shape());
   const auto fill = [&](auto values) {
     for (std::size_t i = 0; i < values.size(); ++i) {
-      const auto position = static_cast<double>(i / frequencies.size());
-      const double angle = position * frequencies[i % frequencies.size()];
+      const std::size_t position = i / frequencies.size();
+      const double angle = static_cast<double>(position) * frequencies[i % frequencies.size()];
       values[i] = static_cast<std::remove_reference_t<decltype(values[i])>>(magnitude * f(angle));
     }
   };
