@@ -35,8 +35,8 @@ std::vector<Taps> taps_of(Dim from, Dim to) {
   std::vector<Taps> out;
   for (Dim i = 0; i < to; ++i) {
     const double center = scale * (static_cast<double>(i) + 0.5);
-    const Dim begin = std::max<Dim>(static_cast<Dim>(center - 2 * width + 0.5), 0);
-    const Dim end = std::min(static_cast<Dim>(center + 2 * width + 0.5), from);
+    const Dim begin = std::max<Dim>(std::lround(center - 2 * width), 0);
+    const Dim end = std::min<Dim>(std::lround(center + 2 * width), from);
     Taps taps = {begin, {}};
     double sum = 0;
     for (Dim j = begin; j < end; ++j) {
