@@ -125,6 +125,7 @@ void check_memory(const SlabTarget& target) {
 
 std::vector<Hyperslab> parts_of(const TensorEntry& entry) {
   std::vector<Hyperslab> parts;
+  parts.reserve(entry.pieces.size());
   for (const Piece& piece : entry.pieces) parts.push_back(piece.part);
   return parts;
 }
