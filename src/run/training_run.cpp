@@ -176,10 +176,12 @@ ExitCode TrainingRun::run_steps() {
   }
   if (is_stopped_early(start_, point_.first_step)) return ExitCode::preempted;
   algorithms_ = choose_algorithms(start_, *trainer_, *loader_, point_);
-  std::int64_t step = loop_->run();
-  while (const auto target = loop_->walk_back()) {
-    walk_back(*target);
+  std::int64_t step = 0;
+  for (;;) {
     step = loop_->run();
+    const auto target = loop_->walk_back();
+    if (!target) break;
+    walk_back(*target);
   }
   if (memory_) memory_->clear();  // everything is on the disk
   records_->finish();

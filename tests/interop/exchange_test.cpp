@@ -25,9 +25,7 @@ namespace {
 using model::ModelSpec;
 using nlohmann::json;
 using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::ElementsAre;
-using ::testing::Eq;
 using ::testing::HasSubstr;
 
 /// A value that says which tensor and element it is.
