@@ -99,6 +99,12 @@ ImageHeader header_of(const Segment& segment, std::optional<std::uint32_t> trans
   return header;
 }
 
+/// A cut file has no end. Decoders on a GPU take it and leave the rest grey; libjpeg tells.
+bool ends_with_its_mark(std::span<const std::byte> bytes) {
+  return bytes.size() >= 2 && byte_at(bytes, bytes.size() - 2) == 0xFF &&
+         byte_at(bytes, bytes.size() - 1) == kEndOfImage;
+}
+
 }  // namespace
 
 ImageHeader read_jpeg_header(std::span<const std::byte> bytes) {
@@ -110,7 +116,11 @@ ImageHeader read_jpeg_header(std::span<const std::byte> bytes) {
         text_of(segment.body).starts_with("Adobe")) {
       transform = byte_at(segment.body, 11);
     }
-    if (is_frame(segment.marker)) return header_of(segment, transform);
+    if (is_frame(segment.marker)) {
+      ImageHeader header = header_of(segment, transform);
+      header.decodes_on_gpu = header.decodes_on_gpu && ends_with_its_mark(bytes);
+      return header;
+    }
     if (segment.marker == kStartOfScan || segment.marker == kEndOfImage) {
       fail_image("a JPEG image with a frame header", "none before the first scan");
     }

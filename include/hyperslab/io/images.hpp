@@ -50,7 +50,7 @@ struct ImageHeader {
   std::int32_t width = 0;
   std::int32_t height = 0;
   ImageFormat format = ImageFormat::jpeg;
-  bool decodes_on_gpu = false;  ///< a baseline JPEG of 8 bits, grey or YCbCr, that nvJPEG takes
+  bool decodes_on_gpu = false;  ///< a whole baseline JPEG of 8 bits, grey or YCbCr: for nvJPEG
   [[nodiscard]] image::ImageSize size() const { return {width, height}; }
 };
 

@@ -49,6 +49,9 @@ TEST(ImageHeader, LeavesToTheGpuWhatItDecodes) {
   EXPECT_FALSE(header_of(make_jpeg(16, 16, JpegKind::cmyk)).decodes_on_gpu);
   EXPECT_FALSE(header_of(make_jpeg(16, 16, JpegKind::progressive)).decodes_on_gpu);
   EXPECT_FALSE(header_of(make_ppm(16, 16)).decodes_on_gpu);
+  auto cut = make_jpeg(16, 16);
+  cut.pop_back();
+  EXPECT_FALSE(header_of(cut).decodes_on_gpu);
 }
 
 TEST(ImageHeader, RefusesOtherBytes) {
