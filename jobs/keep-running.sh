@@ -1,27 +1,30 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# jobs/keep-running.sh [--most N] [--same N] [--delay SECONDS] [--most-delay SECONDS] mpirun [OPTION...] hyperslab train DECK [OPTION...]
+# jobs/keep-running.sh [--most N] [--same N] [--delay SECONDS] [--most-delay SECONDS] [--silent SECONDS] mpirun [OPTION...] hyperslab train DECK [OPTION...]
 # Runs the command and starts it again when it fails, so that it goes on from its newest checkpoint. srun stands as well as mpirun.
 # After code 5 (storage), 8 (lost or silent rank), 137, 139 and all other signals, 205 (a lost host): again, after 1, 2, 4 ... 60 s
 # (after 5: 15 times as long). After 1 and 6 (environment): once. After 2, 3, 4 and 7: never. It gives up when --same N (3) failures
 # in a row brought neither a newer finished step nor a newer checkpoint, and after --most N restarts in all (0, which is the default: no
 # limit). After 75 it starts again, unless this script was asked to stop (USR1, USR2, TERM, INT: handed on as USR1), the time is over
 # (run.walltime_minutes) or Slurm runs the job: then it ends with 75, for whoever puts the job into the queue again.
+# A launcher without any process of its own for --silent SECONDS (60) is ended as if killed: Open MPI 4.1 can stay behind for ever when a
+# rank dies while it is being started.
 # A host that the watchdog named twice, or that was named and does not answer, is left out of --host, --hostfile or Slurm's nodes, with as
 # many data ranks as the rest holds and the deck allows. Each restart is a line in restarts.jsonl of the run's directory.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 source "$hs_root/jobs/hosts.sh"
 cd -- "$hs_started_in"
 
-usage() { sed -n '3,12s/^# //p' "$hs_root/jobs/keep-running.sh"; }
+usage() { sed -n '3,14s/^# //p' "$hs_root/jobs/keep-running.sh"; }
 die() { hs_die "$1" "jobs/keep-running.sh: $2"; }
 most=0
 same=3
 delay=1
 most_delay=60
+silent=60
 while (($# > 0)); do
   case $1 in
-    --most | --same | --delay | --most-delay)
+    --most | --same | --delay | --most-delay | --silent)
       [[ $# -ge 2 && $2 =~ ^(0|[1-9][0-9]{0,6})$ ]] || die 2 "$1 needs a whole number"
       name=${1#--}
       declare "${name//-/_}=$2"
@@ -55,8 +58,9 @@ done
 scratch=$(mktemp -d)
 child=
 reader=
+guard=
 asked=0
-trap '[[ -z $reader ]] || kill "$reader" 2>/dev/null || true; rm -rf -- "$scratch"' EXIT
+trap '[[ -z $reader ]] || kill "$reader" "$guard" 2>/dev/null || true; rm -rf -- "$scratch"' EXIT
 stop() {
   asked=1
   signalled=1
@@ -111,6 +115,22 @@ await() {
   done
 }
 
+# Ends a launcher that has had no children for so long.
+end_if_childless() {
+  local since=$SECONDS
+  [[ -r /proc/$1/task/$1/children ]] || return 0 # a kernel that does not tell
+  while kill -0 "$1" 2>/dev/null; do
+    if [[ -n $(cat "/proc/$1/task/"*/children 2>/dev/null) ]]; then
+      since=$SECONDS
+    elif ((SECONDS - since >= silent)); then
+      echo "jobs/keep-running.sh: ${launcher[0]} has had no process for $silent s, and is ended" >&2
+      kill -KILL "$1" 2>/dev/null || true
+      return
+    fi
+    sleep 1
+  done
+}
+
 # Runs the command; `code` is what it ended with, $scratch/lines what it said of that.
 run_once() {
   local tries
@@ -123,8 +143,11 @@ run_once() {
   "${launcher[@]}" "$program" train "${arguments[@]}" 2>"$scratch/stderr" &
   child=$!
   ((asked == 0)) || kill -USR1 "$child" 2>/dev/null || true
+  end_if_childless "$child" &
+  guard=$!
   await
   child=
+  kill "$guard" 2>/dev/null || true
   # What mpirun left behind may hold the other end for ever.
   for ((tries = 0; tries < 50; tries++)); do
     [[ -n $(jobs -r) ]] || break

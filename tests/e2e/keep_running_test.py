@@ -24,6 +24,13 @@ for ((i = 1; i <= step; i++)); do echo "{\\"step\\": $i, \\"loss\\": 1}"; done >
 [ -z "$words" ] || echo "$words" >&2
 exit "$code"
 """
+# Stays behind without a process of its own.
+CHILDLESS = """\
+#!/bin/bash
+echo "$*" >>calls.txt
+mkdir -p run
+if [ "$(wc -l <calls.txt)" = 1 ]; then exec -a mpirun tail -f /dev/null; fi
+"""
 # The same as ssh: `down` does not answer.
 AGENT = """\
 #!/bin/bash
@@ -156,6 +163,16 @@ class KeepRunning(support.Case):
     def test_it_waits_longer_the_more_often_it_fails(self):
         self.play(["137 4", "137 4", "137 4"], "--delay", "1")
         self.assertEqual([line["delay_seconds"] for line in self.restarts()], [1, 2])
+
+    def test_a_launcher_that_stays_behind_without_a_process_is_ended(self):
+        self.script("stand-in", CHILDLESS)
+        process = self.keep("--delay", 0, "--silent", 1, "./stand-in", support.command()[0], "train", "deck.yaml")
+
+        _, err = process.communicate(timeout=30)
+
+        self.assertEqual((process.returncode, len(self.calls())), (0, 2), err)
+        self.assertIn("./stand-in has had no process for 1 s, and is ended", err)
+        self.assertEqual([line["code"] for line in self.restarts()], [137])
 
     def test_a_limit_of_restarts(self):
         found, err = self.play([f"137 {step}" for step in range(1, 9)], "--most", "2")

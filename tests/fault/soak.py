@@ -13,6 +13,7 @@ random points.
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -29,6 +30,7 @@ import support
 
 EVERY = 9  # steps between checkpoints
 STEPS_A_ROUND = 40
+SILENT_SECONDS = 20
 SETTINGS = (*fault_support.PLAIN, f"checkpoint.every={EVERY}", "checkpoint.keep=2", "model.layers=1",
             "model.dropout=0.1", "run.hang_timeout_seconds=5", "timing.every=50")
 COMPARED = ("step", "loss", "grad_norm", "lr", "tokens")
@@ -111,10 +113,25 @@ class Soak:
         else:
             job = self.start("attacked", "--stop-after", begin + 100 * STEPS_A_ROUND)
             self.kinds[self.hit(job)] += 1
+        self.end_if_childless(job.process)
         result = job.result(120)
         self.ends[str(result.code)] += 1
         if result.code is None or "fault of the program" in result.err:
             raise AssertionError(f"exit code {result.code}:\n{result.err}")
+
+    def end_if_childless(self, process):
+        """Open MPI 4.1 can stay behind for ever when a rank dies while it is being started: keep-running.sh ends it."""
+        seen = end = time.monotonic()
+        while process.poll() is None and end - seen < SILENT_SECONDS:
+            end = time.monotonic()
+            tasks = pathlib.Path(f"/proc/{process.pid}/task").glob("*/children")
+            with contextlib.suppress(OSError):  # it ends
+                if any(task.read_text(encoding="ascii").split() for task in tasks):
+                    seen = end
+            time.sleep(0.05)
+        if process.poll() is None:
+            process.kill()
+            self.kinds["mpirun stayed behind"] += 1
 
     def compare(self):
         """The end of both runs."""
