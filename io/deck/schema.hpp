@@ -140,6 +140,9 @@ inline constexpr auto kFamilies =
     names_by_module(std::array{model::Family::gpt2, model::Family::llama, model::Family::vit});
 inline constexpr auto kPrecisions =
     names_by_module(std::array{Precision::fp32, Precision::tf32, Precision::bf16, Precision::fp16});
+inline constexpr auto kGemmPrecisions =
+    names_by_module(std::array{train::GemmPrecision::compute, train::GemmPrecision::fp8_tensor,
+                               train::GemmPrecision::fp8_row});
 inline constexpr auto kRecomputes =
     names_by_module(std::array{nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full});
 inline constexpr auto kPipelineSchedules =
@@ -207,7 +210,8 @@ inline constexpr std::array<Name<optim::ScheduleKind>, 4> kSchedules = {{
 ///   maybe_text(key, string)             null or empty: the default
 ///   flag(key, bool), integer(key, integer, range), real(key, double, range)
 ///   named_list(key, enums, table)       a list of them
-///   texts(key, strings), integers(key, integers, range), reals(key, array, range)
+///   texts(key, strings), integers(key, integers, range)
+///   reals(key, array or vector, range)
 ///   keep(key, integer)                  a number from 2, or `all`
 ///   resume(key, choice)                 auto, never or a step
 /// `config` is a train::Config, const for visitors that only look.
@@ -338,6 +342,10 @@ void visit_layout(Visitor& v, Config& config) {
   v.named("compute", config.precision.compute, kPrecisions);
   v.section("memory");
   v.named("recompute", config.memory.recompute, kRecomputes);
+  v.named("gemm", config.precision.gemm, kGemmPrecisions);
+  v.integer("fp8_min_width", config.precision.fp8_min_width, kSize);
+  v.integer("fp8_keep_first", config.precision.fp8_keep_first, IntegerRange{0, kMostLayers});
+  v.integer("fp8_keep_last", config.precision.fp8_keep_last, IntegerRange{0, kMostLayers});
 }
 
 template <class Visitor, class Config>

@@ -101,8 +101,8 @@ bool compare_all(comm::World& world, const Arguments& args, const train::Config&
     const parity::LayoutTrace found =
         parity::trace_layout(world, candidate.config, steps, legal_changes(candidate.config));
     if (world.rank() != 0) continue;
-    const parity::ParityReport report = parity::compare(
-        expected, found, parity::parity_tolerance(candidate.config.precision.compute));
+    const parity::ParityReport report =
+        parity::compare(expected, found, parity::parity_tolerance(candidate.config.precision));
     agrees = agrees && report.agrees;
     const bool brief = args.has("matrix") && report.agrees;
     print_report(candidate, report, brief ? 0 : args.get<std::int64_t>("rows"));

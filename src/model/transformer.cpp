@@ -67,6 +67,7 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.recompute = options.training ? options.recompute : nn::Recompute::none;
   config.split_backward = options.split_backward;
   config.adapter = options.adapter;
+  config.fp8 = options.fp8;
   return config;
 }
 

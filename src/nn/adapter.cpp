@@ -86,8 +86,8 @@ Adapter::Adapter(param::ParamStore& params, const TensorGroup& group,
   b_ = params.declare(b);
 }
 
-AdapterPass AdapterPass::rows(Dim begin, Dim count) const {
-  AdapterPass part = *this;
+LinearPass LinearPass::rows(Dim begin, Dim count) const {
+  LinearPass part = *this;
   if (reduced) part.reduced = reduced.as_matrix().slice(begin, count);
   return part;
 }
@@ -99,7 +99,7 @@ struct Adapter::Scratch {
   View dropped;           ///< of the shape of x; absent without dropout
 };
 
-Adapter::Scratch Adapter::take_scratch(Context& ctx, const AdapterPass& pass, CView x) const {
+Adapter::Scratch Adapter::take_scratch(Context& ctx, const LinearPass& pass, CView x) const {
   const Shape between = {x.rows(), ranks()};
   const auto padded_bytes = [&](const Shape& shape) {
     return round_up(static_cast<std::size_t>(shape.numel()) * size_of(x.dtype()), kAlignment);
@@ -136,7 +136,7 @@ ops::CColumns Adapter::of_part(CView reduced, std::size_t part, Trans trans) con
 }
 
 /// The input after dropout.
-CView Adapter::dropped(Context& ctx, const AdapterPass& pass, CView x, const Scratch& scratch) {
+CView Adapter::dropped(Context& ctx, const LinearPass& pass, CView x, const Scratch& scratch) {
   if (!pass.dropout.active()) return x;
   ops::dropout(ctx, pass.dropout, x, scratch.dropped);
   return scratch.dropped;
@@ -158,7 +158,7 @@ void Adapter::reduce_gradient(Context& ctx, CView dy, const Scratch& scratch) co
   }
 }
 
-void Adapter::forward(Context& ctx, const AdapterPass& pass, CView x, View y) const {
+void Adapter::forward(Context& ctx, const LinearPass& pass, CView x, View y) const {
   const Scratch scratch = take_scratch(ctx, pass, x);
   reduce(ctx, dropped(ctx, pass, x, scratch), scratch);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -169,7 +169,7 @@ void Adapter::forward(Context& ctx, const AdapterPass& pass, CView x, View y) co
   }
 }
 
-void Adapter::backward_input(Context& ctx, const AdapterPass& pass, CView dy, View dx) const {
+void Adapter::backward_input(Context& ctx, const LinearPass& pass, CView dy, View dx) const {
   const Scratch scratch = take_scratch(ctx, pass, dx);
   const bool drops = pass.dropout.active();
   reduce_gradient(ctx, dy, scratch);
@@ -182,12 +182,12 @@ void Adapter::backward_input(Context& ctx, const AdapterPass& pass, CView dy, Vi
   ops::add(ctx, dx, term, dx);
 }
 
-void Adapter::backward_weight(Context& ctx, const AdapterPass& pass, CView dy, CView x,
+void Adapter::backward_weight(Context& ctx, const LinearPass& pass, CView dy, CView x,
                               Accumulate accumulate) const {
   const Scratch scratch = take_scratch(ctx, pass, x);
   const CView input = dropped(ctx, pass, x, scratch);
   if (!pass.reduced) reduce(ctx, input, scratch);
-  if (!pass.has_gradient) reduce_gradient(ctx, dy, scratch);
+  if (!pass.has_gradient || !pass.reduced_gradient) reduce_gradient(ctx, dy, scratch);
   // The scale is in what is in between already.
   ops::matmul_columns(ctx, ops::all_columns(CView(scratch.reduced_gradient), Trans::yes),
                       ops::all_columns(input), 1, accumulate, ops::all_columns(a_.gradient()));

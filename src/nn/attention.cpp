@@ -38,13 +38,14 @@ Attention::Attention(param::ParamStore& params, const std::string& name, const B
                 {{name + ".query", query_width, group.shard({query_width}, 0)},
                  {name + ".key", kv_width, kv.part, kv.replicas, kv.replica},
                  {name + ".value", kv_width, kv.part, kv.replicas, kv.replica}},
-                {config.width, config.qkv_bias, config.init_std, Parallel::column, config.adapter});
+                {config.width, config.qkv_bias, config.init_std, Parallel::column, config.adapter,
+                 config.fp8.of_block(layer, config.layers)});
   if (config.norms_heads) {
     head_norm_ = HeadNorm(params, group, name, config.heads.head_width, config.norm_eps);
   }
-  output_ =
-      Linear(params, group, {{name + ".output", config.width}},
-             {query_width, config.bias, config.residual_init_std, Parallel::row, config.adapter});
+  output_ = Linear(params, group, {{name + ".output", config.width}},
+                   {query_width, config.bias, config.residual_init_std, Parallel::row,
+                    config.adapter, config.fp8.of_block(layer, config.layers)});
 }
 
 Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
@@ -93,11 +94,12 @@ ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
   return dropout;
 }
 
-AdapterPass Attention::adapter(AdaptedLinear linear, const BatchInfo& batch, const Scratch& scratch,
-                               const Slot& slot) const {
+LinearPass Attention::linear_pass(AdaptedLinear linear, const BatchInfo& batch,
+                                  const Scratch& scratch, const Slot& slot) const {
   return {.dropout = adapter_dropout(config_, layer_, linear, batch),
           .reduced = linear == AdaptedLinear::qkv ? slot.qkv_reduced : slot.output_reduced,
-          .reduced_gradient = scratch.adapter_gradient};
+          .reduced_gradient = scratch.adapter_gradient,
+          .rounded_gradient = scratch.rounded_gradient};
 }
 
 /// slot.qkv, normalized and rotated -> slot.out.
@@ -119,7 +121,7 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Sl
   const Scope scope(ctx.recorder(), kAttentionComponent);
   const TensorGroup& group = config_.group;
   qkv_.forward(ctx, group.gather(ctx, x, pass.scratch.gathered), slot.qkv,
-               adapter(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
+               linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
   if (config_.norms_heads) head_norm_.forward(ctx, heads_, slot.qkv, slot.head_norm);
   if (config_.rope) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, pass.first_position(),
@@ -127,7 +129,7 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Sl
   }
   core_forward(ctx, pass, slot);
   output_.forward_summed(ctx, group, slot.out, group.term(y, pass.scratch.partial), y,
-                         adapter(AdaptedLinear::output, pass.batch, pass.scratch, slot));
+                         linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot));
 }
 
 /// d_attention in scratch -> d_qkv, back through rotation and norm.
@@ -160,24 +162,23 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   const View d_qkv = config_.split_backward ? slot.d_qkv : pass.scratch.d_qkv;
   if (pass.part == BackwardPart::input) ops::cast(ctx, dy, slot.dy);
   const CView all_dy = group.gather(ctx, dy, gathered);
-  AdapterPass adapters = adapter(AdaptedLinear::output, pass.batch, pass.scratch, slot);
-  output_.backward_input(ctx, all_dy, pass.scratch.d_attention, adapters);
-  adapters.has_gradient = static_cast<bool>(adapters.reduced_gradient);
+  const LinearPass of_output =
+      output_.backward_input(ctx, all_dy, pass.scratch.d_attention,
+                             linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot));
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) {
-    output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate, adapters);
+    output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate, of_output);
     rows = group.start_gather(ctx, x, gathered);
   }
   core_backward(ctx, pass, slot, d_qkv);
   const View term = group.term(dx, pass.scratch.partial);
-  adapters = adapter(AdaptedLinear::qkv, pass.batch, pass.scratch, slot);
-  qkv_.backward_input(ctx, d_qkv, term, adapters);
-  adapters.has_gradient = static_cast<bool>(adapters.reduced_gradient);
+  const LinearPass of_qkv = qkv_.backward_input(
+      ctx, d_qkv, term, linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
   const comm::Ticket sum = group.start_sum(ctx, term, dx);
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
     qkv_.backward_weight(ctx, d_qkv, group.cuts_rows() ? CView(gathered) : x, pass.accumulate,
-                         adapters);
+                         of_qkv);
   }
   group.wait(ctx, sum);
 }
@@ -187,9 +188,9 @@ void Attention::backward_weight(Context& ctx, CView x, const BackwardPass& pass,
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
   output_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.out, pass.accumulate,
-                          adapter(AdaptedLinear::output, pass.batch, pass.scratch, slot));
+                          linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot));
   qkv_.backward_weight(ctx, slot.d_qkv, group.gather(ctx, x, gathered), pass.accumulate,
-                       adapter(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
+                       linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
 }
 
 }  // namespace hyperslab::nn

@@ -40,13 +40,20 @@ Scratch plan_scratch(Arena& scratch, const BlockConfig& config, const Activation
     out.d_masked = scratch.take(compute, stream, "d_masked");
   out.d_attention = scratch.take(compute, {B, T, heads * config.heads.head_width}, "d_attention");
   if (!config.split_backward) out.d_qkv = scratch.take(compute, {B, T, packed_width}, "d_qkv");
-  if (ops::is_gated(config.activation) || config.adapter.applies_to(name_of(AdapterTarget::down))) {
+  if (ops::is_gated(config.activation) || config.fp8 ||
+      config.adapter.applies_to(name_of(AdapterTarget::down))) {
     out.d_activated = scratch.take(compute, {B, T, ffn_width}, "d_activated");
   }
   if (config.adapter) {
     constexpr Dim kMostSideBySide = 3;  // query, key and value
     out.adapter_gradient =
         scratch.take(compute, {B, T, kMostSideBySide * config.adapter.rank}, "adapter gradient");
+  }
+  if (config.fp8 && !config.adapter && !config.split_backward) {
+    const Dim pre_width = ops::is_gated(config.activation) ? 2 * ffn_width : ffn_width;
+    const Dim widest = std::max({packed_width, config.width, pre_width});
+    out.rounded_gradient = scratch.take(
+        DType::u8, {Fp8Product::kept_bytes(config.fp8, widest, B * T)}, "rounded gradient");
   }
   if (config.keep_probabilities) {
     out.d_probabilities = scratch.take(compute, {B, heads, T, T}, "d_probabilities");

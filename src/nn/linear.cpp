@@ -8,12 +8,20 @@
 
 namespace hyperslab::nn {
 
+namespace {
+
+Dim rows_of(CView x) { return x.as_matrix().shape()[0]; }
+
+}  // namespace
+
 Linear::Linear(param::ParamStore& params, const TensorGroup& group,
                const std::vector<Output>& outputs, const Options& options)
     : adds_bias_(options.parallel == Parallel::column || group.is_first()) {
   const bool is_row = options.parallel == Parallel::row;
   std::vector<param::ParamSpec> weights;
   std::vector<param::ParamSpec> biases;
+  Dim rank_outputs = 0;
+  Dim outputs_in_all = 0;
   for (const Output& output : outputs) {
     param::ParamSpec weight = {output.name + ".weight", {output.width, options.input_width}};
     weight.init_std = options.init_std;
@@ -23,6 +31,8 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
     weight.placement.tensor = param::shard(is_row ? 1 : 0);
     weight.replicas = output.replicas;
     weight.replica = output.replica;
+    outputs_in_all += output.width;
+    rank_outputs += weight.part.count[0];
     weights.push_back(weight);
     param::ParamSpec bias = {
         output.name + ".bias", {output.width}, param::Role::bias, param::Init::zeros};
@@ -35,11 +45,14 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
   }
   weight_ = params.declare(weights);
   if (options.bias) bias_ = params.declare(biases);
+  fp8_ = Fp8Product(options.fp8, outputs_in_all, options.input_width, rank_outputs,
+                    weights.front().part.count[1]);
   if (options.adapter) adapter_ = Adapter(params, group, outputs, options);
 }
 
 void Linear::multiply(Context& ctx, CView x, View y) const {
   const param::Expansion* expansion = weight_.expansion();
+  if (fp8_.takes(rows_of(x))) return fp8_.forward(ctx, x, weight_.value(), bias_value(), y);
   if (expansion == nullptr || !expansion->multiplies_codes()) {
     return ops::linear_forward(ctx, x, weight_.value(), bias_value(), y);
   }
@@ -47,21 +60,21 @@ void Linear::multiply(Context& ctx, CView x, View y) const {
                                 expansion->spec.activations, y);
 }
 
-void Linear::forward(Context& ctx, CView x, View y, const AdapterPass& adapter) const {
+void Linear::forward(Context& ctx, CView x, View y, const LinearPass& pass) const {
   multiply(ctx, x, y);
-  if (adapter_) adapter_.forward(ctx, adapter, x, y);
+  if (adapter_) adapter_.forward(ctx, pass, x, y);
 }
 
 void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, View term, View y,
-                            const AdapterPass& adapter) const {
+                            const LinearPass& pass) const {
   const Dim width = y.shape().back();
   const Dim rows = term.numel() / std::max<Dim>(1, width);
   const int pieces = group.pieces(ctx, rows, x.shape().back());
   if (pieces == 1) {
-    forward(ctx, x, term, adapter);
+    forward(ctx, x, term, pass);
     return group.sum(ctx, term, y);
   }
-  require(!adapter_ || !adapter.dropout.active(), "adapters in pieces of rows drop nothing");
+  require(!adapter_ || !pass.dropout.active(), "adapters in pieces of rows drop nothing");
   const CView x_rows = x.reshaped({rows, x.shape().back()});
   const View y_rows = y.reshaped({rows, width});
   std::array<comm::Ticket, TensorGroup::kMostPieces> sums{};
@@ -69,30 +82,40 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
     const Dim begin = rows * i / pieces;
     const Dim count = rows * (i + 1) / pieces - begin;
     const View part = y_rows.slice(begin, count);
-    forward(ctx, x_rows.slice(begin, count), part, adapter.rows(begin, count));
+    forward(ctx, x_rows.slice(begin, count), part, pass.rows(begin, count));
     sums[static_cast<std::size_t>(i)] = group.start_sum(ctx, part, part);
   }
   for (const comm::Ticket sum : sums) group.wait(ctx, sum);
 }
 
 void Linear::forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
-                               const AdapterPass& adapter) const {
+                               const LinearPass& pass) const {
   const param::Expansion* expansion = weight_.expansion();
-  if (adapter_ || (expansion != nullptr && expansion->multiplies_codes())) {
-    forward(ctx, x, pre, adapter);
+  if (adapter_ || fp8_.takes(rows_of(x)) ||
+      (expansion != nullptr && expansion->multiplies_codes())) {
+    forward(ctx, x, pre, pass);
     return ops::activation_forward(ctx, activation, pre, y);
   }
   ops::linear_activation_forward(ctx, x, weight_.value(), bias_value(), activation, pre, y);
 }
 
-void Linear::backward_input(Context& ctx, CView dy, View dx, const AdapterPass& adapter) const {
-  ops::linear_backward_input(ctx, dy, weight_.value(), Accumulate::no, dx);
-  if (adapter_) adapter_.backward_input(ctx, adapter, dy, dx);
+LinearPass Linear::backward_input(Context& ctx, CView dy, View dx, LinearPass pass) const {
+  if (fp8_.takes(rows_of(dy))) {
+    // Who trains no weight keeps nothing for its gradient.
+    if (!weight_.gradient()) pass.rounded_gradient = {};
+    fp8_.backward_input(ctx, dy, weight_.value(), pass.rounded_gradient, dx);
+  } else {
+    ops::linear_backward_input(ctx, dy, weight_.value(), Accumulate::no, dx);
+  }
+  if (adapter_) adapter_.backward_input(ctx, pass, dy, dx);
+  pass.has_gradient = true;
+  return pass;
 }
 
 void Linear::backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,
                                       View dpre) const {
-  require(!adapter_, "a layer with adapters takes its activation's derivative by itself");
+  require(!adapter_ && !fp8_.takes(rows_of(dy)),
+          "a layer with adapters or 8-bit products takes its activation's derivative by itself");
   ops::linear_activation_backward_input(ctx, dy, weight_.value(), pre, activation, dpre);
 }
 
@@ -107,12 +130,17 @@ CView Linear::rounded_input(Context& ctx, CView x) const {
 }
 
 void Linear::backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate,
-                             const AdapterPass& adapter) const {
-  const View dweight = weight_.gradient();
+                             const LinearPass& pass) const {
+  View dweight = weight_.gradient();
   const View dbias = bias_ ? bias_.gradient() : View();
+  if (dweight && fp8_.takes(rows_of(dy))) {
+    const View kept = pass.has_gradient ? pass.rounded_gradient : View();
+    fp8_.backward_weight(ctx, dy, x, kept, accumulate, dweight);
+    dweight = {};
+  }
   if (dweight) x = rounded_input(ctx, x);
   if (dweight || dbias) ops::linear_backward_weight(ctx, dy, x, accumulate, dweight, dbias);
-  if (adapter_) adapter_.backward_weight(ctx, adapter, dy, x, accumulate);
+  if (adapter_) adapter_.backward_weight(ctx, pass, dy, x, accumulate);
 }
 
 }  // namespace hyperslab::nn

@@ -13,10 +13,11 @@ Mlp::Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& 
     up.insert(up.begin(), {name + ".gate", config.ffn_width, part});
   }
   up_ = Linear(params, config.group, up,
-               {config.width, config.bias, config.init_std, Parallel::column, config.adapter});
-  down_ = Linear(
-      params, config.group, {{name + ".down", config.width}},
-      {config.ffn_width, config.bias, config.residual_init_std, Parallel::row, config.adapter});
+               {config.width, config.bias, config.init_std, Parallel::column, config.adapter,
+                config.fp8.of_block(layer, config.layers)});
+  down_ = Linear(params, config.group, {{name + ".down", config.width}},
+                 {config.ffn_width, config.bias, config.residual_init_std, Parallel::row,
+                  config.adapter, config.fp8.of_block(layer, config.layers)});
 }
 
 Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
@@ -53,26 +54,27 @@ void Mlp::activate(Context& ctx, const Slot& slot) const {
   }
 }
 
-AdapterPass Mlp::adapter(AdaptedLinear linear, const BatchInfo& batch, const Scratch& scratch,
-                         const Slot& slot) const {
+LinearPass Mlp::linear_pass(AdaptedLinear linear, const BatchInfo& batch, const Scratch& scratch,
+                            const Slot& slot) const {
   return {.dropout = adapter_dropout(config_, layer_, linear, batch),
           .reduced = linear == AdaptedLinear::up ? slot.up_reduced : slot.down_reduced,
-          .reduced_gradient = scratch.adapter_gradient};
+          .reduced_gradient = scratch.adapter_gradient,
+          .rounded_gradient = scratch.rounded_gradient};
 }
 
 void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const {
   const Scope scope(ctx.recorder(), kFfnComponent);
   const TensorGroup& group = config_.group;
   const CView all_x = group.gather(ctx, x, pass.scratch.gathered);
-  const AdapterPass adapters = adapter(AdaptedLinear::up, pass.batch, pass.scratch, slot);
+  const LinearPass of_up = linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot);
   if (ops::is_gated(config_.activation)) {
-    up_.forward(ctx, all_x, slot.pre, adapters);
+    up_.forward(ctx, all_x, slot.pre, of_up);
     activate(ctx, slot);
   } else {
-    up_.forward_activated(ctx, all_x, config_.activation, slot.pre, slot.activated, adapters);
+    up_.forward_activated(ctx, all_x, config_.activation, slot.pre, slot.activated, of_up);
   }
   down_.forward_summed(ctx, group, slot.activated, group.term(y, pass.scratch.partial), y,
-                       adapter(AdaptedLinear::down, pass.batch, pass.scratch, slot));
+                       linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
 }
 
 View Mlp::gradient_of_pre(BackwardPart part, const Slot& slot) const {
@@ -93,10 +95,9 @@ void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, 
     if (both) down_.backward_weight(ctx, dy, slot.activated, pass.accumulate);
     return down_.backward_input_activated(ctx, dy, slot.pre, config_.activation, d_pre);
   }
-  AdapterPass adapters = adapter(AdaptedLinear::down, pass.batch, pass.scratch, slot);
-  down_.backward_input(ctx, dy, d_activated, adapters);
-  adapters.has_gradient = static_cast<bool>(adapters.reduced_gradient);
-  if (both) down_.backward_weight(ctx, dy, slot.activated, pass.accumulate, adapters);
+  const LinearPass of_down = down_.backward_input(
+      ctx, dy, d_activated, linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
+  if (both) down_.backward_weight(ctx, dy, slot.activated, pass.accumulate, of_down);
   if (ops::is_gated(config_.activation)) {
     ops::gated_backward(ctx, config_.activation, slot.pre, d_activated, d_pre);
   } else {
@@ -118,14 +119,13 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) rows = group.start_gather(ctx, x, gathered);
   const View term = group.term(dx, pass.scratch.partial);
-  AdapterPass adapters = adapter(AdaptedLinear::up, pass.batch, pass.scratch, slot);
-  up_.backward_input(ctx, d_pre, term, adapters);
-  adapters.has_gradient = static_cast<bool>(adapters.reduced_gradient);
+  const LinearPass of_up = up_.backward_input(
+      ctx, d_pre, term, linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot));
   const comm::Ticket sum = group.start_sum(ctx, term, dx);
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
     up_.backward_weight(ctx, d_pre, group.cuts_rows() ? CView(gathered) : x, pass.accumulate,
-                        adapters);
+                        of_up);
   }
   group.wait(ctx, sum);
 }
@@ -134,9 +134,9 @@ void Mlp::backward_weight(Context& ctx, CView x, const BackwardPass& pass, const
   const TensorGroup& group = config_.group;
   const View gathered = pass.scratch.gathered;
   down_.backward_weight(ctx, group.gather(ctx, slot.dy, gathered), slot.activated, pass.accumulate,
-                        adapter(AdaptedLinear::down, pass.batch, pass.scratch, slot));
+                        linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
   up_.backward_weight(ctx, slot.pre, group.gather(ctx, x, gathered), pass.accumulate,
-                      adapter(AdaptedLinear::up, pass.batch, pass.scratch, slot));
+                      linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot));
 }
 
 }  // namespace hyperslab::nn

@@ -12,6 +12,7 @@
 #include "hyperslab/ops/dropout.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/embedding.hpp"
+#include "hyperslab/ops/fp8.hpp"
 #include "hyperslab/ops/head_norm.hpp"
 #include "hyperslab/ops/image.hpp"
 #include "hyperslab/ops/loss.hpp"
@@ -97,6 +98,8 @@ decltype(ops::divide_by_norm) divide_by_norm;
 decltype(ops::add_norm_squared) add_norm_squared;
 decltype(ops::begin_step) begin_step;
 decltype(ops::finalize_step) finalize_step;
+decltype(ops::fp8_quantize) fp8_quantize;
+decltype(ops::fp8_matmul) fp8_matmul;
 decltype(ops::quantize) quantize;
 decltype(ops::dequantize) dequantize;
 decltype(ops::fake_quantize) fake_quantize;
@@ -181,6 +184,8 @@ decltype(ops::divide_by_norm) divide_by_norm;
 decltype(ops::add_norm_squared) add_norm_squared;
 decltype(ops::begin_step) begin_step;
 decltype(ops::finalize_step) finalize_step;
+decltype(ops::fp8_quantize) fp8_quantize;
+decltype(ops::fp8_matmul) fp8_matmul;
 decltype(ops::quantize) quantize;
 decltype(ops::dequantize) dequantize;
 decltype(ops::fake_quantize) fake_quantize;

@@ -54,6 +54,8 @@ constexpr std::array kPatterns = {
     Pattern{"round_kernel", KernelClass::elementwise},
     Pattern{"round_normal_kernel", KernelClass::elementwise},
     Pattern{"widen_kernel", KernelClass::elementwise},
+    Pattern{"fp8_largest", KernelClass::elementwise},
+    Pattern{"fp8_quantize", KernelClass::elementwise},
 };
 
 // Those of ops that are not elementwise. The first part that a name contains decides.

@@ -187,9 +187,10 @@ LayoutTrace trace_layout(comm::World& world, const train::Config& config, std::i
   return trace;
 }
 
-ParityTolerance parity_tolerance(Precision precision) {
-  if (precision == Precision::fp32) return {};
-  if (precision == Precision::tf32) return {5e-3, 1e-3, 5e-3};
+ParityTolerance parity_tolerance(const train::PrecisionConfig& precision) {
+  if (precision.fp8()) return {0.2, 5e-3, 2e-2};
+  if (precision.compute == Precision::fp32) return {};
+  if (precision.compute == Precision::tf32) return {5e-3, 1e-3, 5e-3};
   return {5e-2, 5e-3, 2e-2};
 }
 

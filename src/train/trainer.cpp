@@ -77,6 +77,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
                  mesh.is_first_stage()};
   if (options.training) stage.trained_roles = config.train.trainable;
   stage.adapter = config.adapter;
+  stage.fp8 = config.precision.fp8();
   stage.storage = storage_of_matrices(config, options.training);
   stage.bucket_bytes = static_cast<std::size_t>(config.parallel.bucket_mib * 1048576.0);
   return stage;

@@ -3,6 +3,7 @@
 """parity: two decks or a matrix of layouts; and ranks that were not started alike."""
 
 import pathlib
+import re
 import subprocess
 
 import support
@@ -35,6 +36,19 @@ parallel.tensor=2 parallel.sequence=true
 parallel.tensor=4
 parallel.pipeline=2 parallel.tensor=2 train.microbatch=2
 parallel.data=2 parallel.zero=2 memory.recompute=selective
+"""
+
+# Without another microbatch and without tensor ranks scales are the same, and so are all bits but those of sums.
+FP8 = ("precision.fp8_min_width=32",)
+FP8_SAME_MATRIX = """\
+parallel.data=2 parallel.zero=1 train.microbatch=2
+parallel.data=2 parallel.zero=2 train.microbatch=2 memory.recompute=full
+parallel.pipeline=2 train.microbatch=2
+parallel.pipeline=2 parallel.schedule=zero_bubble train.microbatch=2
+"""
+FP8_MATRIX = """\
+parallel.tensor=2 parallel.sequence=true parallel.data=2
+parallel.tensor=2 parallel.pipeline=2 train.microbatch=2
 """
 
 
@@ -103,6 +117,21 @@ class Parity(support.Case):
         self.assertEqual(result.code, 0, result.err)
         self.assertEqual(result.out.count("agrees : "), len(ADAPTER_MATRIX.splitlines()))
         self.assertIn("lora_B.weight", result.out)
+
+    def test_matrix_of_8_bit_products(self):
+        self.write("same.txt", FP8_SAME_MATRIX)
+        self.write("cut.txt", FP8_MATRIX)
+        for gemm in ("fp8_tensor", "fp8_row"):
+            with self.subTest(gemm=gemm):
+                settings = support.overrides(f"precision.gemm={gemm}", *FP8)
+
+                same = self.parity("deck.yaml", "--matrix", "same.txt", *settings, "--set", "train.microbatch=2")
+                cut = self.parity("deck.yaml", "--matrix", "cut.txt", *settings)
+
+                self.assertEqual((same.code, cut.code), (0, 0), same.err + cut.err)
+                found = [float(value) for value in re.findall(r"difference (\S+)", same.out)]
+                self.assertEqual(len(found), len(FP8_SAME_MATRIX.splitlines()))
+                self.assertLess(max(found), 2e-6)
 
     def test_matrix_of_options_of_models(self):
         self.write("options.txt", OPTIONS_MATRIX)

@@ -113,7 +113,7 @@ TEST_F(AdapterTest, GradientsAreThoseOfDifferencesWithAndWithoutDropout) {
   const AdaptedLayer layer(config_of({}));
   const Tensor dy = random_tensor(DType::f64, {2, 3, 10}, 2);
   for (const float probability : {0.0F, 0.4F}) {
-    const AdapterPass drops = {.dropout = dropout(probability)};
+    const LinearPass drops = {.dropout = dropout(probability)};
     const auto value = [&] {
       Tensor y = poisoned(DType::f64, {2, 3, 10});
       layer.linear.forward(ctx, x_.view(), y.view(), drops);
@@ -140,9 +140,9 @@ TEST_F(AdapterTest, KeptProductsGiveTheSameGradients) {
   Tensor dx = poisoned(DType::f64, x_.view().shape());
   Tensor reduced = poisoned(DType::f64, {2, 3, 3 * kRank});
   Tensor reduced_gradient = poisoned(DType::f64, {2, 3, 3 * kRank});
-  AdapterPass pass = {.dropout = dropout(0.4F),
-                      .reduced = reduced.view(),
-                      .reduced_gradient = reduced_gradient.view()};
+  LinearPass pass = {.dropout = dropout(0.4F),
+                     .reduced = reduced.view(),
+                     .reduced_gradient = reduced_gradient.view()};
   layer.linear.backward_weight(ctx, dy.view(), x_.view(), Accumulate::no,
                                {.dropout = pass.dropout});
   std::vector<std::vector<double>> expected;

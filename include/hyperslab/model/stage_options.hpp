@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hyperslab/nn/adapter_config.hpp"
+#include "hyperslab/nn/fp8_config.hpp"
 #include "hyperslab/nn/recompute.hpp"
 #include "hyperslab/nn/tensor_group.hpp"
 #include "hyperslab/param/store.hpp"
@@ -35,8 +36,9 @@ struct StageOptions {
   param::HolderRanks ranks;                ///< of this rank among those with the same parameters
   std::vector<param::Role> trained_roles;  ///< the others are frozen; empty: all are trained
   nn::AdapterConfig adapter;               ///< if there are adapters, they alone are trained
-  param::MatrixStorage storage;            ///< of matrices, if it is not as values
-  Dim vocabulary_multiple = 1;  ///< the vocabulary is padded to a multiple of it on every rank
+  nn::Fp8Config fp8;
+  param::MatrixStorage storage;  ///< of matrices, if it is not as values
+  Dim vocabulary_multiple = 1;   ///< the vocabulary is padded to a multiple of it on every rank
   std::size_t bucket_bytes = 16U << 20;
   std::size_t logits_bytes = 32U << 20;  ///< largest chunk of logits
 

@@ -10,15 +10,18 @@
 
 namespace hyperslab::nn {
 
-/// What a pass through a layer's adapters takes besides its operands.
-struct AdapterPass {
+/// What a pass through a linear layer takes besides its operands, for its adapters and for its
+/// products in 8-bit floats.
+struct LinearPass {
   ops::Dropout dropout = {};  ///< of the adapters' input
   View reduced = {};          ///< (..., ranks): s x A^T, that backward_weight finds as forward left
                               ///< it; absent: computed each time
   View reduced_gradient = {};  ///< (..., ranks): s dy B, likewise of backward_input; or absent
-  /// Whether reduced_gradient is what backward_input left there for this dy.
+  View rounded_gradient = {};  ///< Fp8Product::kept_bytes: dy^T as backward_input rounded it for
+                               ///< backward_weight; absent: rounded again
+  /// Whether the gradients are what backward_input left there for this dy.
   bool has_gradient = false;
-  [[nodiscard]] AdapterPass rows(Dim begin, Dim count) const;  ///< a part, for forward
+  [[nodiscard]] LinearPass rows(Dim begin, Dim count) const;  ///< a part, for forward
 };
 
 /// The adapters of a linear layer: of its output i, s (x A_i^T) B_i^T is added to the columns of y
@@ -38,11 +41,11 @@ class Adapter {
   /// Rows of all A: columns of what is in between.
   [[nodiscard]] Dim ranks() const { return static_cast<Dim>(parts_.size()) * rank_; }
   /// y: (..., C_out) += s (x A^T) B^T with x: (..., C_in) after dropout.
-  void forward(Context& ctx, const AdapterPass& pass, CView x, View y) const;
+  void forward(Context& ctx, const LinearPass& pass, CView x, View y) const;
   /// dx += s (dy B) A, through the dropout.
-  void backward_input(Context& ctx, const AdapterPass& pass, CView dy, View dx) const;
+  void backward_input(Context& ctx, const LinearPass& pass, CView dy, View dx) const;
   /// dA (+)= s (dy B)^T x and dB_i (+)= s dy_i^T (x A_i^T).
-  void backward_weight(Context& ctx, const AdapterPass& pass, CView dy, CView x,
+  void backward_weight(Context& ctx, const LinearPass& pass, CView dy, CView x,
                        ops::Accumulate accumulate) const;
 
  private:
@@ -52,8 +55,8 @@ class Adapter {
     Dim columns = 0;
   };
   struct Scratch;
-  [[nodiscard]] Scratch take_scratch(Context& ctx, const AdapterPass& pass, CView x) const;
-  [[nodiscard]] static CView dropped(Context& ctx, const AdapterPass& pass, CView x,
+  [[nodiscard]] Scratch take_scratch(Context& ctx, const LinearPass& pass, CView x) const;
+  [[nodiscard]] static CView dropped(Context& ctx, const LinearPass& pass, CView x,
                                      const Scratch& scratch);
   void reduce(Context& ctx, CView x, const Scratch& scratch) const;
   void reduce_gradient(Context& ctx, CView dy, const Scratch& scratch) const;

@@ -40,6 +40,7 @@ struct BlockConfig {
   Recompute recompute = Recompute::none;
   bool split_backward = false;  ///< slots keep what the weight half of backward needs
   AdapterConfig adapter;
+  Fp8Config fp8;
 };
 
 /// Rotary tables shared by all layers: (T_max, D / 2) for the D dimensions of a head that are
@@ -70,6 +71,7 @@ struct Scratch {
   View gathered;          ///< (B, T, C): all rows; only if the stream is cut by rows
   View partial;           ///< (B, T, C): a term of a sum over the tensor group; likewise
   View adapter_gradient;  ///< (B, T, most ranks of a layer): between a layer's adapters
+  View rounded_gradient;  ///< bytes: between a layer's products in 8-bit floats
   View norm_out;          ///< stream: only with Recompute::selective
   View activated;         ///< (B, T, F): only with Recompute::selective
   /// What generation of `T` tokens a sample uses of it, in a group of one: delta.
@@ -156,8 +158,8 @@ class Attention {
 
  private:
   [[nodiscard]] ops::Dropout probability_dropout(const BatchInfo& batch) const;
-  [[nodiscard]] AdapterPass adapter(AdaptedLinear linear, const BatchInfo& batch,
-                                    const Scratch& scratch, const Slot& slot) const;
+  [[nodiscard]] LinearPass linear_pass(AdaptedLinear linear, const BatchInfo& batch,
+                                       const Scratch& scratch, const Slot& slot) const;
   void core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
   void core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d_qkv) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
@@ -191,8 +193,8 @@ class Mlp {
                 View dx) const;
 
  private:
-  [[nodiscard]] AdapterPass adapter(AdaptedLinear linear, const BatchInfo& batch,
-                                    const Scratch& scratch, const Slot& slot) const;
+  [[nodiscard]] LinearPass linear_pass(AdaptedLinear linear, const BatchInfo& batch,
+                                       const Scratch& scratch, const Slot& slot) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
   void backward_activation(Context& ctx, CView dy, const BackwardPass& pass, const Slot& slot,
                            View d_pre) const;

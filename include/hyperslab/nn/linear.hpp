@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "hyperslab/nn/adapter.hpp"
+#include "hyperslab/nn/fp8_product.hpp"
 #include "hyperslab/nn/linear_parts.hpp"
 #include "hyperslab/ops/matmul.hpp"
 
@@ -12,7 +13,7 @@ namespace hyperslab::nn {
 using ops::Accumulate;
 
 /// y = x W^T + b, whose W may be several named tensors that lie one after the other, and to which
-/// adapters may be added; `adapter` is what their part of a pass takes.
+/// adapters may be added.
 class Linear {
  public:
   using Output = LinearOutput;
@@ -22,16 +23,16 @@ class Linear {
          const Options& options);
 
   /// x: (..., C_in) -> y: (..., C_out), of this rank. Enqueues on ctx.
-  void forward(Context& ctx, CView x, View y, const AdapterPass& adapter = {}) const;
+  void forward(Context& ctx, CView x, View y, const LinearPass& pass = {}) const;
   /// The same with Parallel::row, summed over the group into y; `term` is what group.term() gives.
   void forward_summed(Context& ctx, const TensorGroup& group, CView x, View term, View y,
-                      const AdapterPass& adapter = {}) const;
+                      const LinearPass& pass = {}) const;
   /// pre = x W^T + b, y = act(pre).
   void forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
-                         const AdapterPass& adapter = {}) const;
+                         const LinearPass& pass = {}) const;
   /// dy: (..., C_out) -> dx: (..., C_in), overwritten. It goes before the weight gradient, so that
-  /// its collective can start early.
-  void backward_input(Context& ctx, CView dy, View dx, const AdapterPass& adapter = {}) const;
+  /// its collective can start early; returns the pass that backward_weight of this dy takes.
+  LinearPass backward_input(Context& ctx, CView dy, View dx, LinearPass pass = {}) const;
   /// Of a layer without adapters whose input was act(pre): dpre = (dy W) * act'(pre); dpre may
   /// alias pre.
   void backward_input_activated(Context& ctx, CView dy, CView pre, ops::Activation activation,
@@ -39,8 +40,8 @@ class Linear {
   /// Adds to (or, on the first microbatch, overwrites) the gradients of W and b, or those of the
   /// adapters.
   void backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate,
-                       const AdapterPass& adapter = {}) const;
-  /// Columns of AdapterPass::reduced; 0: no adapters.
+                       const LinearPass& pass = {}) const;
+  /// Columns of LinearPass::reduced; 0: no adapters.
   [[nodiscard]] Dim adapter_ranks() const { return adapter_.ranks(); }
 
  private:
@@ -51,6 +52,7 @@ class Linear {
   param::FusedParam weight_;
   param::FusedParam bias_;
   Adapter adapter_;
+  Fp8Product fp8_;
   bool adds_bias_ = true;  ///< with Parallel::row only the first rank's term holds the bias
 };
 

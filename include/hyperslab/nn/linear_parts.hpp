@@ -5,6 +5,7 @@
 #include <string>
 
 #include "hyperslab/nn/adapter_config.hpp"
+#include "hyperslab/nn/fp8_config.hpp"
 #include "hyperslab/nn/tensor_group.hpp"
 
 namespace hyperslab::nn {
@@ -34,6 +35,7 @@ struct LinearOptions {
   float init_std = 0;
   Parallel parallel = Parallel::column;
   AdapterConfig adapter = {};
+  Fp8Config fp8 = {};
 };
 
 }  // namespace hyperslab::nn

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hyperslab/core/precision.hpp"
@@ -11,6 +12,7 @@
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/model/spec.hpp"
 #include "hyperslab/nn/adapter_config.hpp"
+#include "hyperslab/nn/fp8_config.hpp"
 #include "hyperslab/nn/recompute.hpp"
 #include "hyperslab/optim/config.hpp"
 #include "hyperslab/param/spec.hpp"
@@ -40,9 +42,36 @@ struct RunConfig {
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };
 
+/// In what the blocks' linear layers multiply: as the rest, or in 8-bit floats with a scale a
+/// tensor or a row.
+enum class GemmPrecision : std::uint8_t { compute, fp8_tensor, fp8_row };
+[[nodiscard]] constexpr std::string_view name_of(GemmPrecision precision) {
+  switch (precision) {
+    case GemmPrecision::compute: return "compute";
+    case GemmPrecision::fp8_tensor: return "fp8_tensor";
+    case GemmPrecision::fp8_row: return "fp8_row";
+  }
+  return "";
+}
+
 /// Deck section `precision`.
 struct PrecisionConfig {
   Precision compute = Precision::fp32;
+  GemmPrecision gemm = GemmPrecision::compute;
+  std::int64_t fp8_min_width = 2048;  ///< of the linear layers that multiply in 8-bit floats
+  std::int64_t fp8_keep_first = 0;    ///< blocks that do not
+  std::int64_t fp8_keep_last = 0;     ///< likewise, from the end
+
+  /// What the model takes of it.
+  [[nodiscard]] nn::Fp8Config fp8() const {
+    nn::Fp8Config config;
+    if (gemm == GemmPrecision::fp8_tensor) config.scaling = ops::Fp8Scaling::tensor;
+    if (gemm == GemmPrecision::fp8_row) config.scaling = ops::Fp8Scaling::row;
+    config.min_width = fp8_min_width;
+    config.keep_first = static_cast<int>(fp8_keep_first);
+    config.keep_last = static_cast<int>(fp8_keep_last);
+    return config;
+  }
   friend bool operator==(const PrecisionConfig&, const PrecisionConfig&) = default;
 };
 

@@ -30,6 +30,13 @@ int alignment(const void* pointer) {
   return std::countr_zero(address);
 }
 
+/// The alignment of aux, or what tells products of 8-bit floats apart, which have none.
+std::int64_t last_part(const Gemm& p) {
+  if (!p.fp8.present) return alignment(p.aux);
+  return 64 | static_cast<int>(p.fp8.scaling) << 3 | static_cast<int>(p.fp8.a_format) << 2 |
+         static_cast<int>(p.fp8.b_format) << 1 | static_cast<int>(p.fp8.sums);
+}
+
 /// These numbers are kept in files: whatever changes their meaning raises AlgorithmCache::kFormat.
 Kind kind_of(Context& ctx, const Gemm& p) {
   std::int64_t flags = 0;
@@ -46,10 +53,10 @@ Kind kind_of(Context& ctx, const Gemm& p) {
     add(alignment(pointer), 4);
   }
   return {p.M,        p.N,        p.K,        p.a.ld,  p.b.ld, p.ldc,
-          p.a.stride, p.b.stride, p.stride_c, p.batch, flags,  alignment(p.aux)};
+          p.a.stride, p.b.stride, p.stride_c, p.batch, flags,  last_part(p)};
 }
 
-bool is_int8(const Gemm& p) { return p.in == DType::u8; }
+bool is_int8(const Gemm& p) { return p.in == DType::u8 && !p.fp8.present; }
 
 cudaDataType_t cuda_type(DType dtype) {
   switch (dtype) {
@@ -62,6 +69,10 @@ cudaDataType_t cuda_type(DType dtype) {
       throw Error(ExitCode::internal,
                   "gemms on a GPU take f32, bf16, f16 or u8, found " + std::string(name_of(dtype)));
   }
+}
+
+cudaDataType_t cuda_type(Fp8Format format) {
+  return format == Fp8Format::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
 }
 
 cublasLtEpilogue_t lt_epilogue(Epilogue epilogue) {
@@ -94,11 +105,24 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
       "cublasLtMatmulPreferenceSetAttribute");
 }
 
-/// Where the epilogue reads and writes; the only part of a descriptor that changes from call to
-/// call.
-void set_pointers(const Desc& desc, Epilogue epilogue, void* bias, void* aux) {
-  if (has_bias(epilogue)) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  if (has_aux(epilogue)) set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+/// Where the epilogue reads and writes, and where scales are; the only part of a descriptor that
+/// changes from call to call.
+void set_pointers(const Desc& desc, const Gemm& p, void* aux) {
+  if (has_bias(p.epilogue)) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  if (has_aux(p.epilogue)) set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+  if (!p.fp8.present) return;
+  set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.fp8.b_scales);
+  set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.fp8.a_scales);
+}
+
+/// How 8-bit floats are scaled and added up.
+void set_fp8(const Desc& desc, const Fp8Operands& fp8) {
+  set(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{fp8.sums == Fp8Sums::fast});
+  const cublasLtMatmulMatrixScale_t mode = fp8.scaling == Fp8Scaling::row
+                                               ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                               : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+  set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
 }
 
 /// What sums are in, and alpha and beta.
@@ -121,20 +145,22 @@ Desc make_desc(Context& ctx, const Gemm& p) {
   set(desc, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.a.trans));
   set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, lt_epilogue(p.epilogue));
   if (has_bias(p.epilogue)) {
-    set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.in));
+    set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.fp8.present ? p.out : p.in));
   }
   if (has_aux(p.epilogue)) {
     set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::int64_t{p.N});
     set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, cuda_type(p.in));
   }
-  set_pointers(desc, p.epilogue, p.bias, p.aux);
+  if (p.fp8.present) set_fp8(desc, p.fp8);
+  set_pointers(desc, p, p.aux);
   return desc;
 }
 
 /// The column-major layout of a row-major (rows, columns) matrix as it is stored.
-MatrixLayout make_layout(DType dtype, Dim rows, Dim columns, Dim ld, int batch, Dim stride) {
+MatrixLayout make_layout(cudaDataType_t type, Dim rows, Dim columns, Dim ld, int batch,
+                         Dim stride) {
   cublasLtMatrixLayout_t raw = nullptr;
-  require_ok(cublasLtMatrixLayoutCreate(&raw, cuda_type(dtype), static_cast<std::uint64_t>(columns),
+  require_ok(cublasLtMatrixLayoutCreate(&raw, type, static_cast<std::uint64_t>(columns),
                                         static_cast<std::uint64_t>(rows), ld),
              "cublasLtMatrixLayoutCreate");
   MatrixLayout layout(raw);
@@ -148,9 +174,11 @@ MatrixLayout make_layout(DType dtype, Dim rows, Dim columns, Dim ld, int batch, 
   return layout;
 }
 
-MatrixLayout operand_layout(const Gemm& p, const Operand& operand, Dim rows, Dim columns) {
+MatrixLayout operand_layout(const Gemm& p, const Operand& operand, Fp8Format format, Dim rows,
+                            Dim columns) {
   if (operand.trans == Trans::yes) std::swap(rows, columns);
-  return make_layout(p.in, rows, columns, operand.ld, p.batch, operand.stride);
+  const cudaDataType_t type = p.fp8.present ? cuda_type(format) : cuda_type(p.in);
+  return make_layout(type, rows, columns, operand.ld, p.batch, operand.stride);
 }
 
 std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(Context& ctx, const Backend& backend,
@@ -216,7 +244,7 @@ class Stopwatch {
       aux_ = Buffer(Device::cuda, static_cast<std::size_t>(p.M * p.N) * size_of(p.in));
       aux = aux_.data();
     }
-    set_pointers(plan.desc, p.epilogue, p.bias, aux);
+    set_pointers(plan.desc, p, aux);
   }
 
   /// Milliseconds of one run, or infinity if it fails or cannot be better than `best`.
@@ -290,9 +318,9 @@ const GemmPlan& plan_of(Context& ctx, Backend& backend, const Gemm& p) {
   if (found != gemms.plans.end()) return found->second;
   GemmPlan plan;
   plan.desc = make_desc(ctx, p);
-  plan.a = operand_layout(p, p.b, p.K, p.N);
-  plan.b = operand_layout(p, p.a, p.M, p.K);
-  plan.c = make_layout(p.out, p.M, p.N, p.ldc, p.batch, p.stride_c);
+  plan.a = operand_layout(p, p.b, p.fp8.b_format, p.K, p.N);
+  plan.b = operand_layout(p, p.a, p.fp8.a_format, p.M, p.K);
+  plan.c = make_layout(cuda_type(p.out), p.M, p.N, p.ldc, p.batch, p.stride_c);
   plan.algorithm = kept_algorithm(backend, kind, plan);
   if (!plan.algorithm) {
     plan.algorithm = choose(ctx, backend, p, plan);
@@ -309,13 +337,13 @@ bool multiply(Context& ctx, const Gemm& p) {
   Backend& backend = backend_of(ctx);
   const GemmPlan& plan = plan_of(ctx, backend, p);
   if (!plan.algorithm) {
-    if (p.epilogue != Epilogue::none || is_int8(p)) return false;
+    if (p.epilogue != Epilogue::none || p.in == DType::u8) return false;
     throw Error(ExitCode::device, std::string(p.op) + ": cuBLASLt has no algorithm for " +
                                       std::to_string(p.M) + " x " + std::to_string(p.N) + " x " +
                                       std::to_string(p.K) + " of " + std::string(name_of(p.in)) +
                                       " to " + std::string(name_of(p.out)));
   }
-  set_pointers(plan.desc, p.epilogue, p.bias, p.aux);
+  set_pointers(plan.desc, p, p.aux);
   require_ok(enqueue(backend, p, plan, p.c, *plan.algorithm), "cublasLtMatmul");
   return true;
 }

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "handles.hpp"
+#include "hyperslab/ops/fp8.hpp"
 #include "hyperslab/ops/matmul.hpp"
 
 namespace hyperslab::ops::cuda {
@@ -27,14 +28,26 @@ enum class Epilogue : std::uint8_t {
   dgelu,      ///< c = ab * gelu_tanh'(aux)
 };
 
+/// What 8-bit floats add to a GEMM of u8: then a is (M, K) and b is (N, K) transposed.
+struct Fp8Operands {
+  bool present = false;
+  Fp8Scaling scaling = Fp8Scaling::tensor;
+  Fp8Format a_format = Fp8Format::e4m3;
+  Fp8Format b_format = Fp8Format::e4m3;
+  Fp8Sums sums = Fp8Sums::exact;
+  const float* a_scales = nullptr;
+  const float* b_scales = nullptr;
+};
+
 /// c = alpha op(a) op(b), or c += with `accumulate`, then the epilogue. op(a): (M, K), op(b):
 /// (K, N), c: (M, N). Sums are in f32. Of int8, a u8 of two's complement, sums are in i32 and
-/// exact: c = op(a) op(b) alone, without alpha, `accumulate` or epilogue.
+/// exact: c = op(a) op(b) alone, without alpha, `accumulate` or epilogue; unless the u8 are the
+/// codes of 8-bit floats.
 struct Gemm {
   std::string_view op;  ///< for messages
   Dim M = 0, N = 0, K = 0;
   DType in = DType::f32;   ///< of a, b, bias and aux: f32, bf16, f16 or u8
-  DType out = DType::f32;  ///< of c: `in` or f32; of u8 i32
+  DType out = DType::f32;  ///< of c: `in` or f32; of int8 i32; of 8-bit floats bf16 or f32
   Operand a, b;
   void* c = nullptr;
   Dim ldc = 0;
@@ -45,12 +58,13 @@ struct Gemm {
   Epilogue epilogue = Epilogue::none;
   void* bias = nullptr;
   void* aux = nullptr;  ///< (M, N) contiguous, not the memory of c
+  Fp8Operands fp8;
 };
 
 /// Enqueues the GEMM. The first call of a kind of GEMM takes its algorithm from the table
 /// that was adopted (ops::adopt_algorithms), or asks cuBLASLt for algorithms and times them into
 /// scratch memory; later calls only enqueue. Returns false, and enqueues nothing, if cuBLASLt
-/// has no algorithm with that epilogue, or for int8; without an epilogue that throws.
+/// has no algorithm with that epilogue, or for u8; without an epilogue that throws.
 bool multiply(Context& ctx, const Gemm& gemm);
 
 }  // namespace hyperslab::ops::cuda

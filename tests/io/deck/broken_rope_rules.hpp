@@ -2,19 +2,12 @@
 // Overrides of a deck with rope that break one rule of rotary positions each.
 #pragma once
 
-#include <string>
-#include <vector>
+#include "broken_overrides.hpp"
 
 namespace hyperslab::deck::test {
 
-struct BrokenRopeRule {
-  std::string key;
-  std::vector<std::string> overrides;
-  std::string message;
-};
-
-inline const std::vector<BrokenRopeRule>& broken_rope_rules() {
-  static const std::vector<BrokenRopeRule> all = {
+inline const std::vector<BrokenOverrides>& broken_rope_rules() {
+  static const std::vector<BrokenOverrides> all = {
       {"model.heads", {"model.head_width=7"}, "model.head_width 7 is odd; use an even one"},
       {"model.heads",
        {"model.rotary_fraction=0.25"},

@@ -50,10 +50,12 @@ TEST(Overrides, ProblemsNameThem) {
       "model.kv_heads=0x2", "steps=5",           "optimizer.lr=[1", "run.seed=", "optimiser.lr=1",
       "run.name=null",      "data.train={a: b}", "model.lr=4",      "zzz.zzz=4"};
 
-  EXPECT_EQ(refusal(kValid, {"schedule.warmup=1", "precision.foo=1"}),
-            "--set schedule.warmup=1: unknown key 'schedule.warmup' (did you mean "
-            "'schedule.warmup_steps'?)\n"
-            "--set precision.foo=1: unknown key 'precision.foo' (known are compute)");
+  EXPECT_EQ(
+      refusal(kValid, {"schedule.warmup=1", "precision.foo=1"}),
+      "--set schedule.warmup=1: unknown key 'schedule.warmup' (did you mean "
+      "'schedule.warmup_steps'?)\n"
+      "--set precision.foo=1: unknown key 'precision.foo' (known are compute, gemm, fp8_min_width, "
+      "fp8_keep_first or fp8_keep_last)");
   EXPECT_EQ(refusal(kValid, overrides),
             "--set model.heads=x: must be a whole number, found 'x'\n"
             "--set model.heeds=4: unknown key 'model.heeds' (did you mean 'model.heads'?)\n"

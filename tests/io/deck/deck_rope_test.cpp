@@ -7,7 +7,7 @@
 namespace hyperslab::deck::test {
 namespace {
 
-class RopeRules : public testing::TestWithParam<BrokenRopeRule> {};
+class RopeRules : public testing::TestWithParam<BrokenOverrides> {};
 
 TEST_P(RopeRules, AreRefusedWithTheirReason) {
   EXPECT_THAT(refusal(kValid, GetParam().overrides), testing::HasSubstr(GetParam().message));

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "hyperslab/core/view.hpp"
+#include "hyperslab/nn/fp8_config.hpp"
+
+namespace hyperslab::nn {
+
+/// The three products of a linear layer in 8-bit floats: inputs and weights in e4m3, gradients of
+/// outputs in e5m2 with a scale a tensor and in e4m3 with a scale a row, sums in f32. Operands are
+/// rounded into the context's workspace for each product, so that activations take no more memory
+/// than without; only a gradient is rounded for both products that it takes part in.
+class Fp8Product {
+ public:
+  Fp8Product() = default;
+  /// `outputs`, `inputs`: of the whole layer; `rank_outputs`, `rank_inputs`: of this rank. Throws
+  /// Error(usage) if this rank's are not multiples of ops::kFp8Multiple.
+  Fp8Product(const Fp8Config& config, Dim outputs, Dim inputs, Dim rank_outputs, Dim rank_inputs);
+
+  /// Whether products of so many rows are computed so. Fewer read each weight for next to no work,
+  /// as generation does, and rounding the weights would take longer than the product.
+  [[nodiscard]] bool takes(Dim rows) const { return scaling_ && rows >= kFewestRows; }
+
+  /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
+  void forward(Context& ctx, CView x, CView weight, CView bias, View y) const;
+  /// Bytes of what backward_input keeps of so many outputs and rows, at most.
+  [[nodiscard]] static Dim kept_bytes(const Fp8Config& config, Dim outputs, Dim rows);
+  /// dx = dy weight, and dy^T in 8-bit floats into `kept` unless it is absent. dy: (..., M);
+  /// weight: (M, K); dx: (..., K).
+  void backward_input(Context& ctx, CView dy, CView weight, View kept, View dx) const;
+  /// dweight (+)= dy^T x. dy: (..., M); x: (..., K); `kept`: what backward_input kept of this dy,
+  /// or absent; dweight: (M, K) f32.
+  void backward_weight(Context& ctx, CView dy, CView x, View kept, ops::Accumulate accumulate,
+                       View dweight) const;
+
+ private:
+  static constexpr Dim kFewestRows = 64;
+  /// (M, rows) in `kept`; absent if that is.
+  [[nodiscard]] ops::Fp8Matrix kept_gradient(CView rows, View kept) const;
+  std::optional<ops::Fp8Scaling> scaling_;
+};
+
+}  // namespace hyperslab::nn

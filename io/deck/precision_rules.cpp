@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "predicates.hpp"
+
+namespace hyperslab::deck {
+namespace {
+
+using train::Config;
+
+/// The smaller side of the blocks' widest linear layer.
+std::int64_t widest_layer(const Config& c) {
+  return std::min(c.model.width, std::max(c.model.query_width(), c.model.ffn_width));
+}
+
+constexpr std::array kPrecisionRules = {
+    Rule{"precision.compute", "run.device", "fp32 on the CPU",
+         [](const Config& c, const Surroundings& s) {
+           return c.precision.compute == Precision::fp32 || on_gpu(c, s);
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} needs a GPU, and this run is on the CPU: set precision.compute to fp32, or look "
+               "at it without a GPU with plan --device cuda or train --dry-run",
+               name_of(c.precision.compute));
+         }},
+    Rule{"precision.gemm", "precision.compute run.device",
+         "compute unless precision.compute is bf16, or fp32 on the CPU",
+         [](const Config& c, const Surroundings& s) {
+           return !c.precision.fp8() || c.precision.compute == Precision::bf16 ||
+                  (c.precision.compute == Precision::fp32 && !on_gpu(c, s));
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "{} rounds activations and gradients of bf16, and precision.compute is {}: set "
+               "precision.compute to bf16, or precision.gemm to compute",
+               name_of(c.precision.gemm), name_of(c.precision.compute));
+         }},
+    Rule{"precision.gemm", "model.frozen_format quantization.weights",
+         "compute with quantization.weights and with model.frozen_format int8, int4 and nf4",
+         [](const Config& c, const Surroundings&) {
+           const auto format = c.model.frozen_format;
+           return !c.precision.fp8() ||
+                  (!c.quantization && (format == param::StorageFormat::compute ||
+                                       format == param::StorageFormat::bf16));
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "weights of few bits have products of their own: set precision.gemm to compute "
+               "instead of {}, or leave quantization.weights and model.frozen_format out",
+               name_of(c.precision.gemm));
+         }},
+    Rule{"precision.fp8_min_width", "precision.gemm model.width model.ffn_width",
+         "at most the blocks' width with precision.gemm fp8_tensor and fp8_row",
+         [](const Config& c, const Surroundings&) {
+           return !c.precision.fp8() || widest_layer(c) >= c.precision.fp8_min_width;
+         },
+         [](const Config& c, const Surroundings&) {
+           return fmt::format(
+               "no layer of the blocks has {} inputs and outputs, so that {} would do nothing: set "
+               "it to {} or less (products of so small matrices are often slower than those of "
+               "precision.compute), or set precision.gemm to compute",
+               c.precision.fp8_min_width, name_of(c.precision.gemm), widest_layer(c));
+         }},
+    Rule{"precision.fp8_keep_first", "precision.gemm precision.fp8_keep_last model.layers",
+         "with precision.fp8_keep_last less than model.layers; both 0 if precision.gemm is compute",
+         [](const Config& c, const Surroundings&) {
+           const std::int64_t kept = c.precision.fp8_keep_first + c.precision.fp8_keep_last;
+           return c.precision.fp8() ? kept < c.model.layers : kept == 0;
+         },
+         [](const Config& c, const Surroundings&) -> std::string {
+           if (!c.precision.fp8()) {
+             return "no block multiplies in 8-bit floats: set precision.gemm to fp8_tensor or "
+                    "fp8_row, or leave precision.fp8_keep_first and precision.fp8_keep_last out";
+           }
+           return fmt::format(
+               "{} and precision.fp8_keep_last {} keep all of the {} blocks as they are: lower one "
+               "of them, or set precision.gemm to compute",
+               c.precision.fp8_keep_first, c.precision.fp8_keep_last, c.model.layers);
+         }},
+};
+
+}  // namespace
+
+std::span<const Rule> precision_rules() { return kPrecisionRules; }
+
+}  // namespace hyperslab::deck

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// Codes of a matrix alone, and the largest magnitude of all of it, go through memory from its begin
+// to its end. What has to do with columns goes by tiles of 128 x 128: a thread takes 8 x 8 values,
+// which change places in registers and in shared memory, so that codes of the matrix and of its
+// transpose are both written in whole lines.
+#include <cuda_fp8.h>
+
+#include "../fp8_scale.hpp"
+#include "kernels_common.cuh"
+
+namespace hyperslab::ops::cuda {
+namespace {
+
+constexpr int kSide = 8;                   // values of a thread, by rows and by columns
+constexpr int kTile = 128;                 // values of a block, likewise
+constexpr int kUnits = kTile / kSide;      // threads of a block, likewise
+constexpr int kThreads = kUnits * kUnits;  // of a block
+constexpr unsigned kWholeWarp = 0xFFFFFFFFU;
+
+/// A matrix and where this thread's values are in it.
+template <class T>
+struct Values {
+  const T* x;
+  Dim rows, columns;
+  [[nodiscard]] __device__ Dim first_row() const {
+    return static_cast<Dim>(blockIdx.y) * kTile + threadIdx.x / kUnits * kSide;
+  }
+  [[nodiscard]] __device__ Dim first_column() const {
+    return static_cast<Dim>(blockIdx.x) * kTile + threadIdx.x % kUnits * kSide;
+  }
+  /// Rows of this thread that are there; 0 if its columns are not.
+  [[nodiscard]] __device__ int count() const {
+    if (first_column() >= columns) return 0;
+    return static_cast<int>(max(Dim{0}, min(Dim{kSide}, rows - first_row())));
+  }
+  /// All of this thread's values, so that the loads are under way together; zeros beyond the end.
+  __device__ void all(Vec<T, kSide> (&to)[kSide]) const {
+    const int there = count();
+#pragma unroll
+    for (int i = 0; i < kSide; ++i) {
+      to[i] = {};
+      if (i < there) to[i] = load_raw<kSide>(x + (first_row() + i) * columns + first_column());
+    }
+  }
+};
+
+/// The bits of a magnitude, which are ordered as magnitudes are, with NaN above all.
+__device__ unsigned magnitude_bits(float value) { return __float_as_uint(value) & 0x7FFFFFFFU; }
+
+__device__ void raise(float* largest, unsigned bits) {
+  atomicMax(reinterpret_cast<unsigned*>(largest), bits);
+}
+
+constexpr int kAtOnce = 4;  // loads of a thread that are under way together
+
+/// The largest magnitude of all values; zero before.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    fp8_largest_of_all_kernel(const T* x, Dim vectors, float* largest) {
+  __shared__ unsigned of_warps[kThreads / 32];
+  overlap();
+  wait_for_earlier();
+  const Dim stride = static_cast<Dim>(gridDim.x) * kThreads;
+  unsigned most = 0;
+  for (Dim first = static_cast<Dim>(blockIdx.x) * kThreads + threadIdx.x; first < vectors;
+       first += stride * kAtOnce) {
+    Vec<T, kSide> found[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const Dim at = first + i * stride;
+      found[i] = load_raw<kSide>(x + (at < vectors ? at : first) * kSide);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int k = 0; k < kSide; ++k) most = max(most, magnitude_bits(to_real(found[i].at[k])));
+    }
+  }
+  most = __reduce_max_sync(kWholeWarp, most);
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = most;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  most = threadIdx.x < kThreads / 32 ? of_warps[threadIdx.x] : 0;
+  most = __reduce_max_sync(kWholeWarp, most);
+  if (threadIdx.x == 0) raise(largest, most);
+}
+
+/// Largest magnitudes of rows and of columns, one of which may be absent. Zero before.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    fp8_largest_kernel(Values<T> values, float* of_rows, float* of_columns) {
+  __shared__ unsigned shared[kTile];
+  overlap();
+  if (threadIdx.x < kTile) shared[threadIdx.x] = 0;
+  __syncthreads();
+  wait_for_earlier();
+  const int unit = static_cast<int>(threadIdx.x % kUnits);
+  Vec<T, kSide> found[kSide];
+  values.all(found);
+  unsigned columns[kSide] = {};
+#pragma unroll
+  for (int i = 0; i < kSide; ++i) {
+    unsigned of_row = 0;
+#pragma unroll
+    for (int k = 0; k < kSide; ++k) {
+      const unsigned bits = magnitude_bits(to_real(found[i].at[k]));
+      of_row = max(of_row, bits);
+      columns[k] = max(columns[k], bits);
+    }
+    if (of_rows == nullptr) continue;
+#pragma unroll
+    for (int offset = kUnits / 2; offset > 0; offset /= 2) {
+      of_row = max(of_row, __shfl_xor_sync(kWholeWarp, of_row, offset));
+    }
+    const Dim row = values.first_row() + i;
+    if (unit == 0 && row < values.rows) raise(of_rows + row, of_row);
+  }
+  if (of_columns != nullptr) {
+#pragma unroll
+    for (int k = 0; k < kSide; ++k) atomicMax(shared + unit * kSide + k, columns[k]);
+    __syncthreads();
+    const Dim column = static_cast<Dim>(blockIdx.x) * kTile + threadIdx.x;
+    if (threadIdx.x < kTile && column < values.columns) {
+      raise(of_columns + column, shared[threadIdx.x]);
+    }
+  }
+}
+
+/// Codes that are written; null: none.
+struct Codes {
+  std::uint8_t* codes;
+  const float* largest;
+  float* scales;
+  Dim width;  ///< of a row
+  bool per_row;
+};
+
+template <Fp8Format kFormat>
+__device__ __nv_fp8_interpretation_t interpretation() {
+  return kFormat == Fp8Format::e4m3 ? __NV_E4M3 : __NV_E5M2;
+}
+
+/// Two codes, that of `low` first.
+template <Fp8Format kFormat>
+__device__ unsigned pair(float low, float high) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE,
+                                  interpretation<kFormat>());
+}
+
+template <Fp8Format kFormat>
+__device__ float inverse(const Codes& codes, Dim row) {
+  return fp8_inverse(codes.largest[codes.per_row ? row : 0], largest_value(kFormat));
+}
+
+template <Fp8Format kFormat>
+__device__ void write_scale(const Codes& codes, Dim row) {
+  codes.scales[row] = fp8_scale(codes.largest[row], largest_value(kFormat));
+}
+
+/// Eight codes as two words.
+using Eight = uint2;
+
+template <Fp8Format kFormat>
+__device__ Eight encode(const float (&values)[kSide], const float (&inverses)[kSide]) {
+  unsigned pairs[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    pairs[k] = pair<kFormat>(__fmul_rn(values[2 * k], inverses[2 * k]),
+                             __fmul_rn(values[2 * k + 1], inverses[2 * k + 1]));
+  }
+  return {pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16};
+}
+
+/// The codes of x alone; a thread takes 16 values at once.
+template <class T, Fp8Format kFormat>
+__global__ void __launch_bounds__(kThreads)
+    fp8_quantize_straight_kernel(const T* x, Dim units, Codes codes) {
+  overlap();
+  wait_for_earlier();
+  const Dim units_of_row = codes.width / (2 * kSide);
+  const Dim stride = static_cast<Dim>(gridDim.x) * kThreads;
+  for (Dim at = static_cast<Dim>(blockIdx.x) * kThreads + threadIdx.x; at < units; at += stride) {
+    const Dim row = codes.per_row ? at / units_of_row : 0;
+    const Vec<T, 2 * kSide> found = load_raw<2 * kSide>(x + at * 2 * kSide);
+    const float of_row = inverse<kFormat>(codes, row);
+    float inverses[kSide];
+#pragma unroll
+    for (float& each : inverses) each = of_row;
+    Eight halves[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float reals[kSide];
+#pragma unroll
+      for (int k = 0; k < kSide; ++k) reals[k] = to_real(found.at[half * kSide + k]);
+      halves[half] = encode<kFormat>(reals, inverses);
+    }
+    *reinterpret_cast<uint4*>(codes.codes + at * 2 * kSide) = {halves[0].x, halves[0].y,
+                                                               halves[1].x, halves[1].y};
+    if (codes.per_row ? at % units_of_row == 0 : at == 0) write_scale<kFormat>(codes, row);
+  }
+}
+
+/// Rows and columns of 4 x 4 bytes change places.
+__device__ void transpose4(unsigned& a, unsigned& b, unsigned& c, unsigned& d) {
+  const unsigned ab_low = __byte_perm(a, b, 0x5140);
+  const unsigned ab_high = __byte_perm(a, b, 0x7362);
+  const unsigned cd_low = __byte_perm(c, d, 0x5140);
+  const unsigned cd_high = __byte_perm(c, d, 0x7362);
+  a = __byte_perm(ab_low, cd_low, 0x5410);
+  b = __byte_perm(ab_low, cd_low, 0x7632);
+  c = __byte_perm(ab_high, cd_high, 0x5410);
+  d = __byte_perm(ab_high, cd_high, 0x7632);
+}
+
+/// Rows and columns of 8 x 8 bytes change places.
+__device__ void transpose8(Eight (&rows)[kSide]) {
+  transpose4(rows[0].x, rows[1].x, rows[2].x, rows[3].x);
+  transpose4(rows[0].y, rows[1].y, rows[2].y, rows[3].y);
+  transpose4(rows[4].x, rows[5].x, rows[6].x, rows[7].x);
+  transpose4(rows[4].y, rows[5].y, rows[6].y, rows[7].y);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const unsigned upper = rows[i].y;
+    rows[i].y = rows[i + 4].x;
+    rows[i + 4].x = upper;
+  }
+}
+
+/// The codes of the transpose, and of the matrix unless they are absent. kOwnScales: the transpose
+/// has other scales, so that values are rounded for it apart.
+template <class T, Fp8Format kFormat, bool kOwnScales>
+__global__ void __launch_bounds__(kThreads)
+    fp8_quantize_kernel(Values<T> values, Codes straight, Codes transposed) {
+  __shared__ Eight shared[kTile][kUnits];
+  overlap();
+  wait_for_earlier();
+  const int count = values.count();
+  const int unit = static_cast<int>(threadIdx.x % kUnits);
+  const int row_unit = static_cast<int>(threadIdx.x / kUnits);
+  const Dim row = values.first_row();
+  const Dim column = values.first_column();
+  Vec<T, kSide> found[kSide];
+  values.all(found);
+  const Codes& shared_scales = straight.codes != nullptr ? straight : transposed;
+  float of_columns[kSide] = {};
+  if (kOwnScales && column < values.columns) {
+#pragma unroll
+    for (int k = 0; k < kSide; ++k) of_columns[k] = inverse<kFormat>(transposed, column + k);
+  }
+  Eight rows[kSide] = {};
+#pragma unroll
+  for (int i = 0; i < kSide; ++i) {
+    if (i >= count) continue;
+    float reals[kSide];
+#pragma unroll
+    for (int k = 0; k < kSide; ++k) reals[k] = to_real(found[i].at[k]);
+    if (!kOwnScales || straight.codes != nullptr) {
+      const float of_row = inverse<kFormat>(shared_scales, row + i);
+      float inverses[kSide];
+#pragma unroll
+      for (float& each : inverses) each = of_row;
+      rows[i] = encode<kFormat>(reals, inverses);
+    }
+    if (straight.codes != nullptr) {
+      *reinterpret_cast<Eight*>(straight.codes + (row + i) * straight.width + column) = rows[i];
+    }
+    if (kOwnScales) rows[i] = encode<kFormat>(reals, of_columns);
+  }
+  if (straight.codes != nullptr && blockIdx.x == 0) {
+    const Dim first = static_cast<Dim>(blockIdx.y) * kTile + threadIdx.x;
+    if (straight.per_row ? threadIdx.x < kTile && first < values.rows : first == 0) {
+      write_scale<kFormat>(straight, first);
+    }
+  }
+  if (blockIdx.y == 0) {
+    const Dim first = static_cast<Dim>(blockIdx.x) * kTile + threadIdx.x;
+    if (transposed.per_row ? threadIdx.x < kTile && first < values.columns : first == 0) {
+      write_scale<kFormat>(transposed, first);
+    }
+  }
+  transpose8(rows);
+  // The place in a row of shared memory changes with the row, so that no two threads of a half
+  // warp meet in a bank.
+#pragma unroll
+  for (int k = 0; k < kSide; ++k) shared[unit * kSide + k][row_unit ^ unit] = rows[k];
+  __syncthreads();
+#pragma unroll
+  for (int pass = 0; pass < kSide; ++pass) {
+    const int line = pass * kUnits + row_unit;
+    const Dim to_row = static_cast<Dim>(blockIdx.x) * kTile + line;
+    const Dim to_column =
+        static_cast<Dim>(blockIdx.y) * kTile + static_cast<Dim>(unit ^ (line / kSide)) * kSide;
+    if (to_row < values.columns && to_column < transposed.width) {
+      *reinterpret_cast<Eight*>(transposed.codes + to_row * transposed.width + to_column) =
+          shared[line][unit];
+    }
+  }
+}
+
+Codes codes_of(const Fp8Matrix& matrix) {
+  if (!matrix.codes) return {};
+  return {matrix.codes.data<std::uint8_t>(), matrix.largest.data<float>(),
+          matrix.scales.data<float>(), matrix.codes.shape()[1], matrix.scaling == Fp8Scaling::row};
+}
+
+void clear(Context& ctx, View view) {
+  if (!view) return;
+  check_cuda(cudaMemsetAsync(view.raw(), 0, view.bytes(), ctx.stream().cuda()), "fp8_quantize",
+             "cudaMemsetAsync");
+}
+
+/// Where the tiles of x begin; the transpose has a few more rows, of zeros.
+dim3 tiles_of(Dim rows, Dim columns) {
+  return {static_cast<unsigned>(ceil_divide(columns, kTile)),
+          static_cast<unsigned>(ceil_divide(rows, kTile))};
+}
+
+/// Of kernels whose threads go on to further items.
+unsigned blocks_for(Dim items) {
+  constexpr Dim kMostBlocks = 4096;
+  return static_cast<unsigned>(std::min(kMostBlocks, ceil_divide(items, kThreads)));
+}
+
+template <class T>
+void find_largest(Context& ctx, const Values<T>& values, const Fp8Matrix& straight,
+                  const Fp8Matrix& transposed) {
+  const Fp8Matrix& any = straight.codes ? straight : transposed;
+  if (any.scaling == Fp8Scaling::tensor) {
+    clear(ctx, any.largest);
+    const Dim vectors = values.rows * values.columns / kSide;
+    const Grid grid = {blocks_for(ceil_divide(vectors, kAtOnce)), kThreads};
+    return launch_overlapping(ctx, "fp8_quantize", fp8_largest_of_all_kernel<T>, grid, values.x,
+                              vectors, any.largest.data<float>());
+  }
+  const Grid grid = {tiles_of(values.rows, values.columns), kThreads};
+  clear(ctx, straight.largest);
+  clear(ctx, transposed.largest);
+  launch_overlapping(ctx, "fp8_quantize", fp8_largest_kernel<T>, grid, values,
+                     optional_data<float>(straight.largest),
+                     optional_data<float>(transposed.largest));
+}
+
+template <class T, Fp8Format kFormat>
+void quantize_as(Context& ctx, const Values<T>& values, const Codes& straight,
+                 const Codes& transposed) {
+  if (transposed.codes == nullptr) {
+    const Dim units = values.rows * values.columns / (2 * kSide);
+    return launch_overlapping(ctx, "fp8_quantize", fp8_quantize_straight_kernel<T, kFormat>,
+                              {blocks_for(units), kThreads}, values.x, units, straight);
+  }
+  const Grid grid = {tiles_of(transposed.width, values.columns), kThreads};
+  const auto kernel = transposed.per_row ? fp8_quantize_kernel<T, kFormat, true>
+                                         : fp8_quantize_kernel<T, kFormat, false>;
+  launch_overlapping(ctx, "fp8_quantize", kernel, grid, values, straight, transposed);
+}
+
+}  // namespace
+
+void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed) {
+  const auto [rows, columns] = x.dims<2>("fp8_quantize x");
+  if (x.numel() == 0) return;
+  if (columns % kSide != 0 || !aligned(x.raw())) {
+    throw Error(ExitCode::internal, "fp8_quantize: rows on a GPU begin at multiples of 16 bytes");
+  }
+  const Codes to = codes_of(straight);
+  Codes to_transposed = codes_of(transposed);
+  // One magnitude serves both.
+  const bool is_tensor = (straight.codes ? straight : transposed).scaling == Fp8Scaling::tensor;
+  if (is_tensor && straight.codes) to_transposed.largest = to.largest;
+  with_element(x.dtype(), "fp8_quantize", [&, rows = rows, columns = columns]<class T>(T) {
+    const Values<T> values = {x.data<T>(), rows, columns};
+    find_largest<T>(ctx, values, straight, transposed);
+    if ((straight.codes ? straight : transposed).format == Fp8Format::e4m3) {
+      quantize_as<T, Fp8Format::e4m3>(ctx, values, to, to_transposed);
+    } else {
+      quantize_as<T, Fp8Format::e5m2>(ctx, values, to, to_transposed);
+    }
+  });
+}
+
+}  // namespace hyperslab::ops::cuda

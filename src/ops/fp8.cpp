@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/ops/fp8.hpp"
+
+#include <string>
+
+#include "backend.hpp"
+#include "checks.hpp"
+#include "hyperslab/core/round_up.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+template <class AnyView>
+void require_matrix(const Context& ctx, const BasicFp8Matrix<AnyView>& matrix, Dim rows,
+                    Dim columns, const std::string& what) {
+  require_operand(ctx, matrix.codes, {rows, columns}, DType::u8, what + " codes");
+  if (columns % kFp8Multiple != 0) {
+    throw_shape_error(what, matrix.codes.shape(), "sums of a multiple of 16 products", {});
+  }
+  const Dim scales = matrix.scaling == Fp8Scaling::tensor ? 1 : rows;
+  require_operand(ctx, matrix.largest, {scales}, DType::f32, what + " largest");
+  require_operand(ctx, matrix.scales, {scales}, DType::f32, what + " scales");
+}
+
+}  // namespace
+
+CFp8Matrix as_const(const Fp8Matrix& matrix) {
+  return {matrix.format, matrix.scaling, matrix.codes, matrix.largest, matrix.scales};
+}
+
+void fp8_quantize(Context& ctx, CView x, const Fp8Matrix& straight, const Fp8Matrix& transposed) {
+  require_here(ctx, x, "fp8_quantize x");
+  const auto [rows, columns] = x.dims<2>("fp8_quantize x");
+  require(straight.codes || transposed.codes, "fp8_quantize: no codes are asked for");
+  if (straight.codes) require_matrix(ctx, straight, rows, columns, "fp8_quantize straight");
+  if (transposed.codes) {
+    require_matrix(ctx, transposed, columns, round_up(rows, kFp8Multiple),
+                   "fp8_quantize transposed");
+  }
+  // Magnitudes are found in a pass of their own, which reads x once more.
+  if (on_meta(ctx, "fp8_quantize", 3.0 * static_cast<double>(x.numel()),
+              {x, x, straight.codes, transposed.codes})) {
+    return;
+  }
+  dispatch<cuda::fp8_quantize, cpu::fp8_quantize>(ctx, x, straight, transposed);
+}
+
+void fp8_matmul(Context& ctx, const CFp8Matrix& a, const CFp8Matrix& b, CView bias, Fp8Sums sums,
+                Accumulate accumulate, View c) {
+  require_here(ctx, c, "fp8_matmul c");
+  const auto [M, N] = c.dims<2>("fp8_matmul c");
+  require_here(ctx, a.codes, "fp8_matmul a");
+  const Dim K = last(a.codes, "fp8_matmul a");
+  require_matrix(ctx, a, M, K, "fp8_matmul a");
+  require_matrix(ctx, b, N, K, "fp8_matmul b");
+  require(a.scaling == b.scaling, "fp8_matmul: both operands are scaled alike");
+  require(a.format == Fp8Format::e4m3 || b.format == Fp8Format::e4m3,
+          "fp8_matmul: one of the operands must be e4m3");
+  require(c.dtype() == DType::f32 || c.dtype() == DType::bf16, "fp8_matmul: c must be f32 or bf16");
+  if (bias) require_operand(ctx, bias, {N}, c.dtype(), "fp8_matmul bias");
+  const double flops =
+      2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K);
+  if (on_meta(ctx, "fp8_matmul", flops, {a.codes, b.codes, bias, c})) return;
+  dispatch<cuda::fp8_matmul, cpu::fp8_matmul>(ctx, a, b, bias, sums, accumulate, c);
+}
+
+}  // namespace hyperslab::ops

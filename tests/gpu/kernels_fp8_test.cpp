@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
+#include "gpu_test.hpp"
+#include "hyperslab/core/round_up.hpp"
+#include "hyperslab/ops/fp8.hpp"
+
+namespace hyperslab::ops {
+namespace {
+
+using namespace hyperslab::test;
+using Views = Problem::Views;
+
+class GpuFp8 : public GpuTest {};
+
+const std::vector<Fp8Format> kFormats = {Fp8Format::e4m3, Fp8Format::e5m2};
+const std::vector<Fp8Scaling> kScalings = {Fp8Scaling::tensor, Fp8Scaling::row};
+
+Dim padded(Dim rows) { return round_up(rows, kFp8Multiple); }
+
+/// What quantization writes, both ways: codes and scales.
+struct Arrays {
+  Tensor codes, scales, transposed, transposed_scales;
+};
+
+enum class Ways : std::uint8_t { straight, transposed, both };
+
+Arrays quantized(Device device, const Tensor& x, Fp8Format format, Fp8Scaling scaling, Ways ways) {
+  Context ctx(device);
+  const Dim rows = x.view().shape()[0];
+  const Dim columns = x.view().shape()[1];
+  const bool by_row = scaling == Fp8Scaling::row;
+  const auto matrix = [&](Tensor& codes, Tensor& scales, Tensor& largest, Dim M, Dim K) {
+    codes = Tensor(device, DType::u8, {M, K});
+    scales = Tensor(device, DType::f32, {by_row ? M : 1});
+    largest = Tensor(device, DType::f32, {by_row ? M : 1});
+    return Fp8Matrix{format, scaling, codes.view(), largest.view(), scales.view()};
+  };
+  Tensor here(device, x.view().dtype(), x.view().shape());
+  copy(ctx, x.view(), here.view());
+  Arrays found;
+  Tensor largest;
+  Tensor other_largest;
+  Fp8Matrix straight = matrix(found.codes, found.scales, largest, rows, columns);
+  Fp8Matrix transposed =
+      matrix(found.transposed, found.transposed_scales, other_largest, columns, padded(rows));
+  if (ways == Ways::transposed) straight = {};
+  if (ways == Ways::straight) transposed = {};
+  fp8_quantize(ctx, here.view(), straight, transposed);
+  synchronize(ctx);
+  const auto to_cpu = [&](Tensor& from) {
+    Tensor out(Device::cpu, from.view().dtype(), from.view().shape());
+    copy(ctx, from.view(), out.view());
+    synchronize(ctx);
+    from = std::move(out);
+  };
+  for (Tensor* each : {&found.codes, &found.scales, &found.transposed, &found.transposed_scales}) {
+    to_cpu(*each);
+  }
+  return found;
+}
+
+void expect_same(const Tensor& a, const Tensor& b, const char* what) {
+  EXPECT_TRUE(same_bits(a.view(), b.view())) << what;
+}
+
+TEST_F(GpuFp8, CodesHaveTheBitsOfTheCpu) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    // Parts of a tile, several tiles, rows that the transpose pads.
+    for (const Shape& shape : {Shape{1, 16}, Shape{8, 128}, Shape{130, 272}, Shape{257, 4096},
+                               Shape{1000, 144}, Shape{64, 2048}}) {
+      const Tensor x = random_tensor(dtype, shape, 7, 0.37);
+      for (const Fp8Format format : kFormats) {
+        for (const Fp8Scaling scaling : kScalings) {
+          SCOPED_TRACE(shape.str() + (scaling == Fp8Scaling::row ? " by rows" : "") +
+                       (format == Fp8Format::e5m2 ? " e5m2 " : " e4m3 ") +
+                       std::string(name_of(dtype)));
+          for (const Ways ways : {Ways::both, Ways::straight, Ways::transposed}) {
+            const Arrays cpu = quantized(Device::cpu, x, format, scaling, ways);
+            const Arrays gpu = quantized(Device::cuda, x, format, scaling, ways);
+            if (ways != Ways::transposed) {
+              expect_same(gpu.codes, cpu.codes, "codes");
+              expect_same(gpu.scales, cpu.scales, "scales");
+            }
+            if (ways != Ways::straight) {
+              expect_same(gpu.transposed, cpu.transposed, "transposed codes");
+              expect_same(gpu.transposed_scales, cpu.transposed_scales, "transposed scales");
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuFp8, WhatIsNotFiniteBecomesNan) {
+  for (const double value :
+       {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    Tensor x = filled_tensor(DType::bf16, {32, 32}, 1);
+    x.view().data<bf16>()[5] = to_bf16(static_cast<float>(value));
+    const Arrays gpu = quantized(Device::cuda, x, Fp8Format::e4m3, Fp8Scaling::row, Ways::straight);
+    EXPECT_EQ(gpu.codes.view().data<std::uint8_t>()[5] & 0x7F, 0x7F);
+    EXPECT_EQ(gpu.codes.view().data<std::uint8_t>()[32], 0x7E);
+  }
+}
+
+struct Size {
+  Dim M, N, K;
+};
+
+TEST_F(GpuFp8, ProductsMatchTheOracle) {
+  for (const Size& size :
+       {Size{64, 64, 64}, Size{256, 512, 1024}, Size{1000, 48, 272}, Size{17, 4096, 128}}) {
+    for (const Fp8Scaling scaling : kScalings) {
+      for (const bool left_gradient : {false, true}) {
+        for (const DType out : {DType::bf16, DType::f32}) {
+          for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+            const Fp8Format left = left_gradient ? Fp8Format::e5m2 : Fp8Format::e4m3;
+            const Tensor x = random_tensor(DType::bf16, {size.M, size.K}, 1);
+            const Tensor w = random_tensor(DType::bf16, {size.N, size.K}, 2, 0.02);
+            const Tensor bias = random_tensor(DType::bf16, {size.N}, 3);
+            const bool adds_bias = out == DType::bf16 && accumulate == Accumulate::no;
+            const auto product = [&](Device device) {
+              Context ctx(device);
+              const auto moved = [&](const Tensor& from) {
+                Tensor to(device, from.view().dtype(), from.view().shape());
+                copy(ctx, from.view(), to.view());
+                return to;
+              };
+              const Arrays a = quantized(Device::cpu, x, left, scaling, Ways::straight);
+              const Arrays b = quantized(Device::cpu, w, Fp8Format::e4m3, scaling, Ways::straight);
+              const Tensor operands[] = {moved(a.codes), moved(a.scales), moved(b.codes),
+                                         moved(b.scales), moved(bias)};
+              Tensor c = moved(filled_tensor(out, {size.M, size.N}, 0.5));
+              const auto matrix = [&](Fp8Format format, int at) {
+                return CFp8Matrix{format, scaling, operands[at].view(), operands[at + 1].view(),
+                                  operands[at + 1].view()};
+              };
+              fp8_matmul(ctx, matrix(left, 0), matrix(Fp8Format::e4m3, 2),
+                         adds_bias ? CView(operands[4].view()) : CView(), Fp8Sums::exact,
+                         accumulate, c.view());
+              synchronize(ctx);
+              Tensor host(Device::cpu, out, {size.M, size.N});
+              copy(ctx, c.view(), host.view());
+              synchronize(ctx);
+              return host;
+            };
+            const Tensor expected = product(Device::cpu);
+            const Tensor found = product(Device::cuda);
+            // The tensor cores keep fewer bits of a sum than a float has.
+            EXPECT_LE(relative_difference(found.view(), expected.view()),
+                      out == DType::bf16 ? tolerance(DType::bf16) : 1e-3)
+                << size.M << " x " << size.N << " x " << size.K << " by "
+                << (scaling == Fp8Scaling::row ? "row" : "tensor");
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hyperslab::ops

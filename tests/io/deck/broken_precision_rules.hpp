@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Overrides of a deck that break one rule of products in 8-bit floats each.
+#pragma once
+
+#include "broken_overrides.hpp"
+
+namespace hyperslab::deck::test {
+
+inline const std::vector<BrokenOverrides>& broken_precision_rules() {
+  static const std::string kOn = "precision.gemm=fp8_tensor";
+  static const std::string kSmall = "precision.fp8_min_width=16";
+  static const std::vector<BrokenOverrides> all = {
+      {"precision.gemm",
+       {kOn, kSmall, "precision.compute=fp16"},
+       "fp8_tensor rounds activations and gradients of bf16, and precision.compute is fp16"},
+      {"precision.gemm",
+       {kOn, kSmall, "quantization.weights=int8"},
+       "weights of few bits have products of their own"},
+      {"precision.fp8_min_width",
+       {kOn},
+       "no layer of the blocks has 2048 inputs and outputs, so that fp8_tensor would do nothing: "
+       "set it to 48 or less"},
+      {"precision.fp8_keep_first",
+       {kOn, kSmall, "precision.fp8_keep_first=1", "precision.fp8_keep_last=1"},
+       "1 and precision.fp8_keep_last 1 keep all of the 2 blocks as they are"},
+  };
+  return all;
+}
+
+}  // namespace hyperslab::deck::test
