@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training speed of one row of the table of speeds: hyperslab and its peer on the same devices, one after the other.
+
+python3 -m analysis.compare.speed ROW [--binary build/bin/hyperslab] [--launcher "mpirun -np {ranks}"] [--steps 20]
+python3 -m analysis.compare.speed --list
+python3 -m analysis.compare.speed --check [--output analysis/results/speed.jsonl]
+
+A line {"row", "ratio", "ours", "peer", "hardware", "versions", "commit", "date", ...} is added to --output; rates are in
+tokens per second of the median step. The peer is PyTorch (torch.compile, scaled dot product attention, fused AdamW), or
+hyperslab itself in bf16. --check ends with 1 if the newest ratio of a row on some hardware is more than 4 % below the one
+before.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from analysis.compare.rates import bench
+from analysis.errors import UserError
+
+MOST_LOSS = 0.04  # of a ratio from one record to the next
+EIGHT_LAYERS = ("model.layers=8", "model.vocabulary=32000", "train.global_batch=2", "train.microbatch=2")
+FP8 = (*EIGHT_LAYERS, "precision.gemm=fp8_tensor")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Work that both do."""
+
+    deck: str
+    settings: tuple[str, ...] = ()
+    ranks: int = 1
+    mode: str = "default"  # of torch.compile
+    peer: tuple[str, ...] = ()  # words for torch_speed; BF16: no PyTorch
+    device: str = "cuda"
+    steps: int = 20
+
+
+BF16 = ("own bf16",)  # the peer is hyperslab with precision.gemm: compute
+
+
+def batch(samples: int, microbatch: int = 0) -> tuple[str, ...]:
+    return f"train.global_batch={samples}", f"train.microbatch={microbatch or samples}"
+
+
+ROWS = {
+    "gpt2-124m-b64": Row("gpt2-124m", batch(64)),
+    "gpt2-350m-b32": Row("gpt2-350m", batch(32)),
+    "gpt2-1558m-b16": Row("gpt2-1558m", batch(16), steps=9),
+    "gpt2-124m-b4": Row("gpt2-124m", batch(4), mode="reduce-overhead", steps=60),
+    "small": Row("small", batch(4), mode="reduce-overhead", steps=100),
+    "llama-1b-data2": Row("llama-1b", (*batch(8, 4), "parallel.data=2", "parallel.zero=1"), 2, peer=("--shards",)),
+    "gpt2-124m-65k-data2": Row("gpt2-124m", (*batch(64, 32), "parallel.data=2"), 2),
+    "llama-8b-8-layers": Row("llama-8b", EIGHT_LAYERS, steps=9),
+    "llama-8b-fp8": Row("llama-8b", FP8, peer=("--fp8",), steps=9),
+    "llama-8b-fp8-vs-bf16": Row("llama-8b", FP8, peer=BF16, steps=9),
+    "llama-8b-fp8-row-vs-bf16": Row("llama-8b", (*EIGHT_LAYERS, "precision.gemm=fp8_row"), peer=BF16, steps=9),
+    "tiny-17m-cpu": Row("tiny-17m", batch(8), mode="off", device="cpu", steps=9),
+}
+
+
+def settings_of(row: Row) -> list[str]:
+    return [*row.settings, f"run.device={row.device}", "data.train=[synthetic]", "data.validation=[]",
+            "data.vocabulary=null", "train.validate_every=0", "data.dtype=uint32"]
+
+
+def command_of(arguments: argparse.Namespace, row: Row) -> str:
+    """hyperslab under the launcher if there are several ranks."""
+    launcher = arguments.launcher.replace("{ranks}", str(row.ranks)) if row.ranks > 1 else ""
+    return f"{launcher} {arguments.binary}".strip()
+
+
+def ours_of(arguments: argparse.Namespace, row: Row, more: tuple[str, ...] = ()) -> dict[str, Any]:
+    asked = argparse.Namespace(binary=command_of(arguments, row), deck=arguments.decks / f"{row.deck}.yaml",
+                               set=[*settings_of(row), *more])
+    return bench(asked, "--warmup", "5", "--steps", str(arguments.steps or row.steps))
+
+
+def torch_of(arguments: argparse.Namespace, row: Row) -> dict[str, Any]:
+    """What torch_speed finds for the resolved deck, in processes of its own."""
+    words = [*shlex.split(arguments.binary), "train", str(arguments.decks / f"{row.deck}.yaml"), "--print-deck"]
+    for setting in settings_of(row):
+        words += ["--set", setting]
+    deck = output_of(words)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "deck.yaml"
+        path.write_text(deck, encoding="utf-8")
+        start = [sys.executable, "-m"]
+        if row.ranks > 1:
+            start += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(row.ranks), "-m"]
+        lines = output_of([*start, "analysis.compare.torch_speed", str(path), "--mode", row.mode, "--device", row.device,
+                           "--steps", str(arguments.steps or row.steps), *row.peer]).strip().splitlines()
+    return dict(json.loads(lines[-1]))
+
+
+def output_of(words: list[str]) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise UserError(f"`{' '.join(words)}` ended with {done.returncode}: {done.stderr.strip()[-600:]}")
+    return done.stdout
+
+
+def hardware(row: Row, device: str) -> str:
+    if row.device != "cpu":
+        return f"{row.ranks} x {device}"
+    info = Path("/proc/cpuinfo")
+    names = [line.partition(":")[2].strip() for line in info.read_text(encoding="utf-8").splitlines()
+             if line.startswith("model name")] if info.exists() else []
+    return f"{os.cpu_count()} cores, {names[0] if names else platform.machine()}"
+
+
+def measured(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
+    """The line of a row."""
+    row = ROWS[name]
+    found = ours_of(arguments, row)
+    ours = float(found["tokens_per_second"])
+    versions = {"python": platform.python_version()}
+    beside_itself = row.peer == BF16
+    other = ours_of(arguments, row, ("precision.gemm=compute",)) if beside_itself else torch_of(arguments, row)
+    peer = float(other["tokens_per_second"])
+    if not beside_itself:
+        versions["torch"] = other["torch"]
+    return {"row": name, "ratio": round(ours / peer, 4), "ours": round(ours, 1), "peer": round(peer, 1),
+            "peer_is": "hyperslab in bf16" if beside_itself else "PyTorch", "unit": "tokens/s",
+            "hardware": hardware(row, found["device"]), "versions": versions, "commit": found["commit"],
+            "memory_peak_bytes": found["memory_peak_bytes"], "peer_memory_peak_bytes": other["memory_peak_bytes"],
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%d")}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        raise UserError(f"{path}: no such file; measure a row first")
+    lines = []
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            line = json.loads(text)
+            lines.append({"row": str(line["row"]), "ratio": float(line["ratio"]), "hardware": str(line["hardware"])})
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}:{number}: expected an object with row, ratio and hardware") from error
+    return lines
+
+
+def losses(lines: list[dict[str, Any]]) -> list[str]:
+    """A sentence for every row whose newest ratio is too far below the one before."""
+    records: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for line in lines:
+        records[line["row"], line["hardware"]].append(line["ratio"])
+    return [f"{row} on {hardware}: {ratios[-1]:.3f} after {ratios[-2]:.3f}, {1 - ratios[-1] / ratios[-2]:.1%} less"
+            for (row, hardware), ratios in records.items()
+            if len(ratios) > 1 and ratios[-1] < (1 - MOST_LOSS) * ratios[-2]]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.list:
+        for name, row in ROWS.items():
+            print(f"{name:26} {row.ranks} {row.device}  {row.deck}.yaml {' '.join(row.settings)}")
+        return 0
+    if arguments.check:
+        found = losses(read_lines(arguments.output))
+        for sentence in found:
+            print(sentence)
+        return 1 if found else 0
+    if arguments.row not in ROWS:
+        raise UserError(f"no row {arguments.row}; --list prints them")
+    line = json.dumps(measured(arguments, arguments.row))
+    with arguments.output.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+    print(line)
+    return 0
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python3 -m analysis.compare.speed", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("row", nargs="?", metavar="ROW")
+    parser.add_argument("--list", action="store_true", help="prints the rows")
+    parser.add_argument("--check", action="store_true", help="whether a ratio fell")
+    parser.add_argument("--binary", default="build/bin/hyperslab", metavar="COMMAND")
+    parser.add_argument("--launcher", default="mpirun -np {ranks}", metavar="COMMAND", help="for several ranks")
+    parser.add_argument("--decks", type=Path, default=Path("inputs"), metavar="FOLDER")
+    parser.add_argument("--output", type=Path, default=Path("analysis/results/speed.jsonl"), metavar="FILE")
+    parser.add_argument("--steps", type=int, default=0, help="measured steps (default: the row's)")
+    arguments = parser.parse_args(words)
+    try:
+        if not (arguments.row or arguments.list or arguments.check):
+            raise UserError("name a row; --list prints them")
+        return run(arguments)
+    except (UserError, OSError) as error:
+        print(f"compare.speed: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

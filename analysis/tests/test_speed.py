@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of speeds: rows, what is recorded of one, and the check of what was recorded."""
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from analysis.compare import speed
+
+BENCH = {"tokens_per_second": 300.0, "device": "H", "commit": "abc", "memory_peak_bytes": 7}
+
+# Stands for hyperslab: prints a deck, or writes what `bench` found.
+PROGRAM = """\
+import json, sys
+words = sys.argv[1:]
+if words[0] == "train":
+    print("run:\\n  name: x")
+else:
+    open(words[words.index("--json") + 1], "w").write(json.dumps(%r))
+"""
+
+
+class Speed(unittest.TestCase):
+    def setUp(self) -> None:
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+        self.output = self.folder / "speed.jsonl"
+        program = self.folder / "program.py"
+        program.write_text(PROGRAM % BENCH, encoding="utf-8")
+        self.binary = f"{sys.executable} {program}"
+
+    def call(self, *words: object) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = speed.main([str(word) for word in words])
+        return code, out.getvalue(), err.getvalue()
+
+    def record(self, *ratios: float, hardware: str = "1 x H") -> None:
+        with self.output.open("a", encoding="utf-8") as file:
+            for ratio in ratios:
+                file.write(json.dumps({"row": "small", "ratio": ratio, "hardware": hardware}) + "\n")
+
+    def test_rows_are_decks_that_exist(self) -> None:
+        code, out, _ = self.call("--list")
+
+        self.assertEqual(code, 0)
+        self.assertEqual(len(out.splitlines()), len(speed.ROWS))
+        decks = Path(__file__).resolve().parents[2] / "inputs"
+        for name, row in speed.ROWS.items():
+            with self.subTest(row=name):
+                self.assertTrue((decks / f"{row.deck}.yaml").is_file())
+
+    def test_a_row_is_recorded_beside_its_peer(self) -> None:
+        with mock.patch.object(speed, "torch_of", return_value={
+                "tokens_per_second": 200.0, "torch": "2.0", "memory_peak_bytes": 9}):
+            code, out, err = self.call("small", "--binary", self.binary, "--output", self.output)
+
+        self.assertEqual((code, err), (0, ""))
+        line = json.loads(self.output.read_text(encoding="utf-8"))
+        self.assertEqual(line, json.loads(out))
+        self.assertEqual((line["row"], line["ratio"], line["ours"], line["peer"]), ("small", 1.5, 300, 200))
+        self.assertEqual((line["hardware"], line["commit"], line["versions"]["torch"]), ("1 x H", "abc", "2.0"))
+
+    def test_fp8_stands_beside_bf16_of_the_program_itself(self) -> None:
+        code, out, _ = self.call("llama-8b-fp8-vs-bf16", "--binary", self.binary, "--output", self.output)
+
+        self.assertEqual((code, json.loads(out)["ratio"], json.loads(out)["peer_is"]), (0, 1.0, "hyperslab in bf16"))
+
+    def test_a_ratio_that_fell_ends_with_one(self) -> None:
+        self.record(1.20, 1.17)
+        self.assertEqual(self.call("--check", "--output", self.output)[:2], (0, ""))
+
+        self.record(1.10)
+        self.record(2.0, hardware="another")
+        code, out, _ = self.call("--check", "--output", self.output)
+
+        self.assertEqual((code, out), (1, "small on 1 x H: 1.100 after 1.170, 6.0% less\n"))
+
+    def test_errors_are_one_line(self) -> None:
+        broken = self.folder / "broken.jsonl"
+        broken.write_text('{"row": "small"}\n', encoding="utf-8")
+        for words, says in ((("large",), "no row large"), ((), "name a row"),
+                            (("--check", "--output", self.folder / "none"), "no such file"),
+                            (("--check", "--output", broken), "broken.jsonl:1"),
+                            (("small", "--binary", "false", "--output", self.output), "ended with 1")):
+            with self.subTest(says=says):
+                code, out, err = self.call(*words)
+                self.assertEqual((code, out, len(err.splitlines())), (2, "", 1))
+                self.assertIn(says, err)
+        self.assertFalse(self.output.exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
