@@ -26,8 +26,8 @@ Choices = dict[str, tuple[str, ...]]
 ONLY: Choices = {
     "model.norm_place": ("pre",), "model.dropout": ("0",), "model.position": ("learned", "rope", "none"),
     "model.norm": ("layernorm", "rmsnorm"), "model.activation": ("gelu_tanh", "swiglu"),
-    "data.ignore_token": ("-1",), "data.loss_mask": ("false",), "data.validation_fraction": ("0",),
-    "optimizer.name": ("adamw",), "precision.compute": ("fp32", "tf32", "bf16"),
+    "data.ignore_token": ("-1",), "data.loss_mask": ("false",), "data.validation_fraction": ("0",), "data.weights": ("[]",),
+    "optimizer.name": ("adamw",), "precision.compute": ("fp32", "tf32", "bf16"), "precision.gemm": ("compute",),
     "train.overfit_one_batch": ("false",),
     "model.head_width": ("0",), "model.qkv_bias": ("false",), "model.qk_norm": ("none",), "model.rotary_fraction": ("1",), "model.rope_scaling": ("none",),
 }

@@ -28,17 +28,19 @@ std::unique_ptr<TokenSource> open_tokens(const std::vector<std::string>& paths, 
   }
   const IdType raw = raw_ids == RawIds::uint16 ? IdType::u16 : IdType::u32;
   std::vector<Shard> shards;
+  std::vector<std::size_t> first_shards;
   for (const std::string& path : paths) {
     if (path == "synthetic") {
       throw Error(
           ExitCode::data,
           "synthetic tokens: expected 'synthetic' alone, found it beside files; remove one");
     }
+    first_shards.push_back(shards.size());
     for (const std::string& file : glob_files(path)) {
       shards.push_back(open_shard(file, raw, loss_mask));
     }
   }
-  return std::make_unique<TokenFiles>(std::move(shards), vocabulary);
+  return std::make_unique<TokenFiles>(std::move(shards), vocabulary, std::move(first_shards));
 }
 
 }  // namespace hyperslab::io

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "dataset/read_rows.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/philox.hpp"
 #include "hyperslab/io/dataset.hpp"
@@ -72,17 +73,9 @@ std::int64_t TokenSamples::start(std::int64_t index) const {
 }
 
 void TokenSamples::read(std::int64_t first, std::int64_t end, const Batch& out) const {
-  const Dim B = out.tokens.dims<2>("tokens")[0];
-  for (Dim b = 0; b < B; ++b) {
-    const auto tokens = out.tokens.slice(b, 1).span<std::int32_t>();
-    const auto targets = out.targets.slice(b, 1).span<std::int32_t>();
-    if (first + b < end) {
-      read(first + b, tokens, targets);
-    } else {
-      std::ranges::fill(tokens, 0);
-      std::ranges::fill(targets, ops::kIgnoredTarget);
-    }
-  }
+  read_rows(first, end, out, [this](std::int64_t index, auto tokens, auto targets) {
+    read(index, tokens, targets);
+  });
 }
 
 void TokenSamples::read(std::int64_t index, std::span<std::int32_t> tokens,

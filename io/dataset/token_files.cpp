@@ -17,13 +17,23 @@ constexpr std::int64_t kScanBytes = 1LL << 30;
 
 }  // namespace
 
-TokenFiles::TokenFiles(std::vector<Shard> shards, std::int64_t vocabulary)
-    : shards_(std::move(shards)), vocabulary_(vocabulary) {
+TokenFiles::TokenFiles(std::vector<Shard> shards, std::int64_t vocabulary,
+                       std::vector<std::size_t> first_shards)
+    : shards_(std::move(shards)), vocabulary_(vocabulary), first_shards_(std::move(first_shards)) {
   require(!shards_.empty(), "token source without files");
   std::int64_t tokens = 0;
   for (const Shard& shard : shards_) ends_.push_back(tokens += shard.count);
   check_all_ids();
   for (const Shard& shard : shards_) shard.file.expect(MappedFile::Access::random);
+}
+
+std::vector<std::int64_t> TokenFiles::parts() const {
+  std::vector<std::int64_t> starts;
+  starts.reserve(first_shards_.size());
+  for (const std::size_t shard : first_shards_) {
+    starts.push_back(shard == 0 ? 0 : ends_[shard - 1]);
+  }
+  return starts;
 }
 
 void TokenFiles::check_all_ids() const {

@@ -123,6 +123,10 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Token files to train on, as paths or globs (.bin, .npy, .h5), or synthetic: "
      "generated tokens."},
     {"data.validation", "Token files to validate on, in the same forms."},
+    {"data.weights",
+     "How often samples come from each entry of data.train, in proportion: a number for each, and "
+     "again for each of data.weight_steps; empty: all samples equally often."},
+    {"data.weight_steps", "First steps of further data.weights."},
     {"data.sampling",
      "Where samples begin: blocks follow each other and are read once an epoch, "
      "windows begin at any token, drawn by the seed."},
@@ -193,10 +197,6 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"precision.compute",
      "Type of activations and matrix products; masters and the optimizer stay "
      "fp32."},
-    {"memory", "What is kept for the backward pass."},
-    {"memory.recompute",
-     "What backward computes again instead of keeping it: nothing, outputs of "
-     "norms and activations, or whole blocks."},
     {"precision.gemm",
      "In what the blocks' linear layers multiply: as the rest, or in 8-bit floats "
      "with a scale a tensor or a row (docs/fp8.md)."},
@@ -204,6 +204,10 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Least inputs and outputs of a linear layer that multiplies in 8-bit floats."},
     {"precision.fp8_keep_first", "First blocks that do not multiply in 8-bit floats."},
     {"precision.fp8_keep_last", "Last blocks that do not multiply in 8-bit floats."},
+    {"memory", "What is kept for the backward pass."},
+    {"memory.recompute",
+     "What backward computes again instead of keeping it: nothing, outputs of "
+     "norms and activations, or whole blocks."},
 
     {"optimizer", "How weights are updated."},
     {"optimizer.name",

@@ -70,6 +70,9 @@ class KeyLister {
     add(key, fmt::format("{} numbers, each {}", number_word(N), range_text(range)),
         fmt::format("[{}]", fmt::join(value, ", ")));
   }
+  void reals(std::string_view key, const std::vector<double>&, const RealRange& range) {
+    add(key, "list of numbers, each " + range_text(range), "[]");
+  }
   void keep(std::string_view key, std::int64_t value) {
     add(key, "whole number, at least 2, or `all`", fmt::format("{}", value));
   }

@@ -38,6 +38,10 @@ namespace hyperslab::deck {
 [[nodiscard]] std::span<const Rule> adapter_rules();
 /// Those of models of images, and of deck section `augment`.
 [[nodiscard]] std::span<const Rule> image_rules();
+/// Those of mixtures of training data.
+[[nodiscard]] std::span<const Rule> mixture_rules();
+/// Those of deck section `precision`.
+[[nodiscard]] std::span<const Rule> precision_rules();
 /// Those of rotary positions.
 [[nodiscard]] std::span<const Rule> rope_rules();
 

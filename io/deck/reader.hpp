@@ -121,6 +121,15 @@ class Reader {
       take(key, node->items[i], parse_real(node->items[i], range), values[i]);
     }
   }
+  void reals(std::string_view key, std::vector<double>& values, const RealRange& range) {
+    const auto* node = find(key);
+    if (node == nullptr) return;
+    values.clear();
+    for (const auto& item : items_of(*node)) {
+      double value = 0;
+      if (take(key, item, parse_real(item, range), value)) values.push_back(value);
+    }
+  }
   void keep(std::string_view key, std::int64_t& value) {
     const auto* node = find(key);
     if (node == nullptr) return;

@@ -371,7 +371,8 @@ std::span<const Rule> rules() {
     std::vector<Rule> made;
     for (const std::span<const Rule> part :
          {layout_rules(), std::span<const Rule>(kModelRules), std::span<const Rule>(kRunRules),
-          std::span<const Rule>(kTrainingRules), adapter_rules(), image_rules(), rope_rules()}) {
+          std::span<const Rule>(kTrainingRules), adapter_rules(), image_rules(), rope_rules(),
+          precision_rules(), mixture_rules()}) {
       made.insert(made.end(), part.begin(), part.end());
     }
     return made;

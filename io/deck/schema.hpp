@@ -287,6 +287,8 @@ void visit_data(Visitor& v, Config& config) {
   v.section("data");
   v.texts("train", data.train);
   v.texts("validation", data.validation);
+  v.reals("weights", data.weights, kNotNegative);
+  v.integers("weight_steps", data.weight_steps, IntegerRange{2, kMostSteps});
   v.named("sampling", data.sampling, kSamplings);
   v.named("dtype", data.dtype, kRawIds);
   v.maybe_text("vocabulary", data.vocabulary);
@@ -340,12 +342,12 @@ void visit_layout(Visitor& v, Config& config) {
   v.real("bucket_mib", parallel.bucket_mib, kPositive);
   v.section("precision");
   v.named("compute", config.precision.compute, kPrecisions);
-  v.section("memory");
-  v.named("recompute", config.memory.recompute, kRecomputes);
   v.named("gemm", config.precision.gemm, kGemmPrecisions);
   v.integer("fp8_min_width", config.precision.fp8_min_width, kSize);
   v.integer("fp8_keep_first", config.precision.fp8_keep_first, IntegerRange{0, kMostLayers});
   v.integer("fp8_keep_last", config.precision.fp8_keep_last, IntegerRange{0, kMostLayers});
+  v.section("memory");
+  v.named("recompute", config.memory.recompute, kRecomputes);
 }
 
 template <class Visitor, class Config>

@@ -79,6 +79,9 @@ class Writer {
   void reals(std::string_view key, const std::array<double, N>& values, const RealRange&) {
     put(key, fmt::format("[{}]", fmt::join(values, ", ")));
   }
+  void reals(std::string_view key, const std::vector<double>& values, const RealRange&) {
+    put(key, fmt::format("[{}]", fmt::join(values, ", ")));
+  }
   void keep(std::string_view key, std::int64_t value) {
     put(key, value == 0 ? "all" : fmt::format("{}", value));
   }

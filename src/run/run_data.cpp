@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <utility>
+#include <vector>
 
 #include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/io/mixture.hpp"
 #include "hyperslab/train/same_data.hpp"
 #include "hyperslab/train/setup.hpp"
 
@@ -45,6 +47,24 @@ void RunData::open() {
   }
 }
 
+void RunData::report_mixture(const io::MixedSamples& mixture) const {
+  const std::int64_t all = last_step_ * start_.config.train.global_batch;
+  const std::vector<std::int64_t> counts = mixture.schedule().counts(all);
+  const std::vector<std::int64_t> sizes = mixture.sizes();
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const double epochs = static_cast<double>(counts[i]) / static_cast<double>(sizes[i]);
+    const std::string amount = fmt::format(
+        "mixture: '{}' {} of {} samples, {:.4g} %, {:.3g} epochs of its {}",
+        start_.config.data.train[i], counts[i], all,
+        100 * static_cast<double>(counts[i]) / static_cast<double>(all), epochs, sizes[i]);
+    if (epochs > kManyEpochs) {
+      log::warn(amount + "; the model sees every one many times: give more data or a lower weight");
+    } else {
+      log::info(amount);
+    }
+  }
+}
+
 /// A vocabulary that cannot be read is left out, one of another model is refused.
 void RunData::open_vocabulary() {
   const std::string& vocabulary = start_.config.data.vocabulary;
@@ -69,6 +89,9 @@ void RunData::report_amount() const {
   const train::TrainConfig& train = start_.config.train;
   if (!start_.is_first() || train.overfit_one_batch) return;
   if (train_source().description().starts_with("synthetic")) return;
+  if (const auto* mixture = dynamic_cast<const io::MixedSamples*>(&train_samples())) {
+    return report_mixture(*mixture);
+  }
   const std::int64_t samples = train_samples().size();
   const std::int64_t batch = train.global_batch;
   const double epochs =

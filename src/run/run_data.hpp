@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hyperslab/io/dataset.hpp"
+#include "hyperslab/io/mixture.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 #include "hyperslab/ops/step_state.hpp"
 #include "hyperslab/train/deck_data.hpp"
@@ -45,6 +46,7 @@ class RunData {
   void open();
   void open_vocabulary();
   void report_amount() const;
+  void report_mixture(const io::MixedSamples& mixture) const;
   void warn_of_missing_bytes(const Error& error) const;
 
   const Start& start_;

@@ -4,13 +4,30 @@
 #include <fmt/format.h>
 #include <omp.h>
 
+#include <algorithm>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "hyperslab/io/image_samples.hpp"
 #include "hyperslab/io/images.hpp"
+#include "hyperslab/io/mixture.hpp"
 
 namespace hyperslab::train {
 namespace {
+
+/// The deck's weights from the samples on at which they begin.
+std::vector<io::MixtureStage> mixture_stages(const Config& config) {
+  const io::DataConfig& data = config.data;
+  const auto sources = static_cast<std::ptrdiff_t>(data.train.size());
+  std::vector<io::MixtureStage> stages;
+  for (auto row = data.weights.begin(); row != data.weights.end(); row += sources) {
+    const std::size_t number = stages.size();
+    const std::int64_t step = number == 0 ? 1 : data.weight_steps[number - 1];
+    stages.push_back({(step - 1) * config.train.global_batch, {row, row + sources}});
+  }
+  return stages;
+}
 
 std::unique_ptr<io::Samples> token_samples(const Config& config, const io::TokenSource& tokens,
                                            Dim T, bool shuffle) {
@@ -19,12 +36,19 @@ std::unique_ptr<io::Samples> token_samples(const Config& config, const io::Token
                                             config.data.ignore_token);
 }
 
+std::unique_ptr<io::Samples> training_samples(const Config& config, const io::TokenSource& tokens,
+                                              Dim T) {
+  if (config.data.weights.empty()) return token_samples(config, tokens, T, true);
+  return std::make_unique<io::MixedSamples>(tokens, mixture_stages(config), config.data.sampling, T,
+                                            config.run.seed, config.data.ignore_token);
+}
+
 DeckData open_text(const Config& config, io::DataPart part) {
   const Dim T = config.model.context;
   io::DataTokens tokens =
       io::open_data(config.data, config.model.vocabulary, config.run.seed, part);
   DeckData data;
-  if (tokens.train) data.train_samples = token_samples(config, *tokens.train, T, true);
+  if (tokens.train) data.train_samples = training_samples(config, *tokens.train, T);
   if (tokens.validation)
     data.validation_samples = token_samples(config, *tokens.validation, T, false);
   data.train = std::move(tokens.train);
@@ -91,10 +115,19 @@ DeckData generated_data(const Config& config, Dim T) {
   return data;
 }
 
-std::string sample_order(const Config& config) {
+std::string sample_order(const Config& config, std::int64_t step) {
   if (config.model.is_of_images()) return fmt::format("seed={} images", config.run.seed);
-  return fmt::format("seed={} sampling={} context={}", config.run.seed,
-                     io::name_of(config.data.sampling), config.model.context);
+  const io::DataConfig& data = config.data;
+  std::string order = fmt::format("seed={} sampling={} context={}", config.run.seed,
+                                  io::name_of(data.sampling), config.model.context);
+  if (data.weights.empty()) return order;
+  // Weights that come later may be added or changed.
+  const auto stages = std::ranges::upper_bound(data.weight_steps, step) - data.weight_steps.begin();
+  const std::span steps(data.weight_steps.data(), static_cast<std::size_t>(stages));
+  const std::span weights(data.weights.data(), data.train.size() * (steps.size() + 1));
+  order += fmt::format(" weights=[{}]", fmt::join(weights, ", "));
+  if (steps.empty()) return order;
+  return order + fmt::format(" weight_steps=[{}]", fmt::join(steps, ", "));
 }
 
 }  // namespace hyperslab::train

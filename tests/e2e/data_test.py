@@ -274,5 +274,47 @@ class ChangedFiles(support.Case):
         self.assert_refused(result, 4, "the training data changed")
 
 
+class Mixture(support.Case):
+    """Training files by weights."""
+
+    WEIGHTS = ("data.train=[text.bin, other.bin]", "data.weights=[3, 1, 0, 1]", "data.weight_steps=[13]",
+               "train.validate_every=0", "data.validation=[]")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        (cls.folder / "other.txt").write_text("What is told twice is not told better.\n" * 200, encoding="utf-8")
+        done = cls.run_program("tokenize", "--vocab", "bytes", "--input", "other.txt", "--output", "other.bin")
+        if done.code != 0:
+            raise AssertionError(done.err)
+
+    def test_weights_hold_at_every_layout_and_after_a_resume(self):
+        whole = self.train("mixed", *self.WEIGHTS)
+        self.train("mixed_in_parts", *self.WEIGHTS, options=("--stop-after", "7"))
+        self.train("mixed_in_parts", *self.WEIGHTS, ranks=2)
+        self.train("unmixed", *self.WEIGHTS[3:], "data.train=[text.bin, other.bin]")
+
+        # 12 steps of 12 samples at 3 to 1, then 8 of the second file alone.
+        self.assertRegex(whole.err, r"mixture: 'text\.bin' 108 of 240 samples, 45 %")
+        self.assertRegex(whole.err, r"mixture: 'other\.bin' 132 of 240 samples, 55 %")
+        losses = support.column(self.folder / "mixed", "loss")
+        parts = support.column(self.folder / "mixed_in_parts", "loss")
+        self.assertEqual(len(losses), 20)
+        for one, other in zip(losses, parts, strict=True):
+            self.assertAlmostEqual(one, other, places=5)
+        self.assertNotEqual(losses, support.column(self.folder / "unmixed", "loss"))
+
+    def test_later_weights_may_change_and_earlier_ones_not(self):
+        self.train("changed", *self.WEIGHTS, options=("--stop-after", "10"))
+        first, weights, *rest = self.WEIGHTS
+
+        refused = self.train("changed", first, "data.weights=[1, 1, 0, 1]", *rest, code=4)
+        self.train("changed", first, "data.weights=[3, 1, 1, 9]", *rest)
+
+        self.assertIn("the order of samples changed", refused.err)
+        self.assertIn("weights=[3, 1]", refused.err)
+        self.assertEqual(len(support.column(self.folder / "changed", "loss")), 20)
+
+
 if __name__ == "__main__":
     support.main()

@@ -27,6 +27,9 @@ enum class DecodeOn : std::uint8_t { automatic, cpu, gpu };
 struct DataConfig {
   std::vector<std::string> train;  ///< `synthetic`, paths or globs of token files or image sets
   std::vector<std::string> validation;
+  std::vector<double> weights;  ///< of the entries of `train`, and again for each of weight_steps;
+                                ///< empty: all samples equally often
+  std::vector<std::int64_t> weight_steps;  ///< first steps of further weights
   Sampling sampling = Sampling::blocks;
   RawIds dtype = RawIds::uint16;  ///< of .bin files without a header
   std::string vocabulary;  ///< folder of a vocabulary, or `bytes`; for texts and bits per byte

@@ -67,6 +67,8 @@ class TokenSource : public DataSource {
   /// as the file's own list says (HDF5 `documents`), else after every `end_token`. Throws
   /// Error(data) if there is no list and `end_token` is negative.
   [[nodiscard]] virtual std::vector<std::int64_t> documents(std::int32_t end_token) const;
+  /// First token of what each path or pattern named, in the order of open_tokens.
+  [[nodiscard]] virtual std::vector<std::int64_t> parts() const { return {0}; }
 };
 
 /// Opens `synthetic` (2^31 ids of a Markov chain, a function of seed and index), or every file that

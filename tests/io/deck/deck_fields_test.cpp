@@ -91,6 +91,8 @@ TEST(Fields, DataAndLayout) {
 
   EXPECT_EQ(config.data, (io::DataConfig{{"a.bin", "b/*.npy"},
                                          {"c.h5"},
+                                         {},
+                                         {},
                                          io::Sampling::windows,
                                          io::RawIds::uint32,
                                          "vocab/dir",

@@ -10,6 +10,8 @@
 #include <ostream>
 
 #include "broken_image_rules.hpp"
+#include "broken_mixture_rules.hpp"
+#include "broken_precision_rules.hpp"
 #include "broken_rope_rules.hpp"
 #include "decks.hpp"
 
@@ -276,6 +278,8 @@ TEST(RulesTable, EveryRowHasATestThatBreaksIt) {
   for (const auto& broken : broken_rules()) ++tests[broken.key];
   for (const auto& broken : broken_image_rules()) ++tests[broken.key];
   for (const auto& broken : broken_rope_rules()) ++tests[broken.key];
+  for (const auto& broken : broken_precision_rules()) ++tests[broken.key];
+  for (const auto& broken : broken_mixture_rules()) ++tests[broken.key];
 
   for (const auto& [key, count] : rows) EXPECT_GE(tests[key], count) << key;
 }

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "dataset/document_view.hpp"
+#include "dataset/read_rows.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/io/mixture.hpp"
+
+namespace hyperslab::io {
+
+/// Tokens of one path or pattern, and their samples.
+struct MixedSamples::Source {
+  Source(const TokenSource& all, std::size_t number, std::int64_t begin, std::int64_t end)
+      : tokens({std::shared_ptr<const void>(), &all}, fmt::format("source {}", number + 1)) {
+    if (begin < end) tokens.append(begin, end);
+  }
+  DocumentView tokens;
+  std::unique_ptr<TokenSamples> samples;
+};
+
+MixedSamples::MixedSamples(const TokenSource& all, const std::vector<MixtureStage>& stages,
+                           Sampling sampling, Dim T, std::uint64_t seed, std::int32_t ignore_token)
+    : schedule_(stages) {
+  const std::vector<std::int64_t> parts = all.parts();
+  for (const MixtureStage& stage : stages) {
+    if (stage.weights.size() == parts.size()) continue;
+    throw Error(ExitCode::usage,
+                fmt::format("data.weights: expected one for each of the {} entries of data.train, "
+                            "found {}",
+                            parts.size(), stage.weights.size()));
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::int64_t end = i + 1 < parts.size() ? parts[i + 1] : all.size();
+    sources_.push_back(std::make_unique<Source>(all, i, parts[i], end));
+    Source& source = *sources_.back();
+    source.samples =
+        std::make_unique<TokenSamples>(source.tokens, sampling, T, seed + i, true, ignore_token);
+  }
+}
+
+MixedSamples::~MixedSamples() = default;
+
+std::vector<std::int64_t> MixedSamples::sizes() const {
+  std::vector<std::int64_t> found;
+  found.reserve(sources_.size());
+  for (const auto& source : sources_) found.push_back(source->samples->size());
+  return found;
+}
+
+std::int64_t MixedSamples::size() const {
+  const std::vector<std::int64_t> all = sizes();
+  return std::accumulate(all.begin(), all.end(), std::int64_t{0});
+}
+
+Dim MixedSamples::targets() const { return sources_.front()->samples->targets(); }
+
+bool MixedSamples::may_ignore() const {
+  return std::ranges::any_of(sources_,
+                             [](const auto& source) { return source->samples->may_ignore(); });
+}
+
+std::int64_t MixedSamples::counted(std::int64_t index) const {
+  const MixturePlace place = schedule_.place(index);
+  return sources_[place.source]->samples->counted(place.index);
+}
+
+void MixedSamples::read(std::int64_t first, std::int64_t end, const Batch& out) const {
+  read_rows(first, end, out, [this](std::int64_t index, auto tokens, auto targets) {
+    const MixturePlace place = schedule_.place(index);
+    sources_[place.source]->samples->read(place.index, tokens, targets);
+  });
+}
+
+}  // namespace hyperslab::io
