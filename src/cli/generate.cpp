@@ -25,12 +25,14 @@ generate::SamplingOptions sampling_options(const Arguments& args, const io::Toke
   options.temperature = args.get<double>("temperature");
   options.top_k = args.get<std::int64_t>("top-k");
   options.top_p = args.get<double>("top-p");
+  options.min_p = args.get<double>("min-p");
   options.repetition_penalty = args.get<double>("repetition-penalty");
   options.seed = args.get<std::uint64_t>("seed");
   options.stop_token =
       args.has("stop-token") ? args.get<std::int32_t>("stop-token") : tokenizer.end_of_text();
   if (!(options.temperature >= 0)) refuse("--temperature must be 0 (the likeliest token) or more");
   if (!(options.top_p > 0 && options.top_p <= 1)) refuse("--top-p must be above 0 and at most 1");
+  if (!(options.min_p >= 0 && options.min_p <= 1)) refuse("--min-p must be 0 (all tokens) to 1");
   if (!(options.repetition_penalty > 0 && options.repetition_penalty <= 1e6)) {
     refuse("--repetition-penalty must be above 0 and at most 1e6; 1 is none");
   }
@@ -163,6 +165,8 @@ void add_options(Arguments& args) {
       "top-k", po::value<std::int64_t>()->default_value(0), "sample among the k likeliest; 0: all")(
       "top-p", po::value<double>()->default_value(1.0),
       "sample among the likeliest tokens that hold this mass")(
+      "min-p", po::value<double>()->default_value(0.0),
+      "sample among tokens with at least this part of the likeliest's probability; 0: all")(
       "repetition-penalty", po::value<double>()->default_value(1.0),
       "weaken tokens that the text has by this factor; 1: none")(
       "seed", po::value<std::uint64_t>()->default_value(1),

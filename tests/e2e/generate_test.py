@@ -46,6 +46,7 @@ class Generate(support.Case):
         self.assertEqual(self.generate("--temperature", 0, "--seed", 9), greedy)
         self.assertEqual(self.generate("--top-k", 1, "--seed", 5), greedy)
         self.assertEqual(self.generate("--top-p", "1e-9", "--seed", 6), greedy)
+        self.assertEqual(self.generate("--min-p", 1, "--temperature", 3, "--seed", 7), greedy)
         self.assertTrue(greedy.isascii(), greedy)
 
     def test_max_tokens_cuts_the_same_text(self):
@@ -227,6 +228,9 @@ class Generate(support.Case):
             (2, ["--top-p"], (*ours, "--top-p", "0")),
             (2, ["--top-p"], (*ours, "--top-p", "1.5")),
             (2, ["--top-p"], (*ours, "--top-p", "nan")),
+            (2, ["--min-p"], (*ours, "--min-p", "-0.1")),
+            (2, ["--min-p"], (*ours, "--min-p", "1.5")),
+            (2, ["--min-p"], (*ours, "--min-p", "nan")),
             (2, ["--top-k"], (*ours, "--top-k", "-1")),
             (2, ["--max-tokens"], (*ours, "--max-tokens", "0")),
             (2, ["--stop-token", "257"], (*ours, "--stop-token", "257")),
