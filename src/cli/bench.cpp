@@ -245,7 +245,7 @@ ExitCode run_one_mode(comm::World& world, const Arguments& args, const train::Co
 /// Forgets the texts.
 class Discard final : public generate::TokenListener {
  public:
-  bool token(std::size_t /*prompt*/, std::int32_t /*id*/) override { return true; }
+  bool token(std::size_t /*prompt*/, const generate::NextToken& /*next*/) override { return true; }
   void end(std::size_t /*prompt*/) override {}
 };
 

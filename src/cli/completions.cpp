@@ -23,6 +23,18 @@ std::string valid_utf8(const std::string& text) {
   return valid;
 }
 
+void add_log_probabilities(const std::vector<generate::TokenLogProbabilities>& found,
+                           nlohmann::ordered_json& out) {
+  out["logprobs"] = nlohmann::ordered_json::array();
+  out["top_logprobs"] = nlohmann::ordered_json::array();
+  for (const auto& [own, top] : found) {
+    out["logprobs"].push_back(own);
+    auto likeliest = nlohmann::ordered_json::array();
+    for (const auto& [id, logprob] : top) likeliest.push_back({{"id", id}, {"logprob", logprob}});
+    out["top_logprobs"].push_back(likeliest);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> read_prompt_file(const std::string& path) {
@@ -59,17 +71,22 @@ std::vector<std::string> read_prompt_file(const std::string& path) {
 }
 
 Completions::Completions(const io::Tokenizer& tokenizer, const std::vector<std::string>& prompts,
-                         const std::vector<std::string>& stops, std::int64_t max_tokens)
-    : tokenizer_(tokenizer), max_tokens_(max_tokens) {
+                         const std::vector<std::string>& stops, std::int64_t max_tokens,
+                         std::optional<std::int64_t> logprobs)
+    : tokenizer_(tokenizer), max_tokens_(max_tokens), logprobs_(logprobs) {
   for (const std::string& prompt : prompts) {
-    completions_.push_back({valid_utf8(prompt), io::StopSearch(stops), {}, {}, 0, {}, false});
+    completions_.push_back({valid_utf8(prompt), io::StopSearch(stops), {}, {}, 0, {}, {}, false});
   }
 }
 
-bool Completions::token(std::size_t prompt, std::int32_t id) {
+bool Completions::token(std::size_t prompt, const generate::NextToken& next) {
   Completion& completion = completions_[prompt];
-  completion.ids.push_back(id);
-  completion.text += completion.stream.push(completion.search.push(tokenizer_.decode(id)));
+  completion.ids.push_back(next.id);
+  if (logprobs_) {
+    completion.log_probabilities.push_back(
+        generate::log_probabilities(next.logits, next.id, *logprobs_));
+  }
+  completion.text += completion.stream.push(completion.search.push(tokenizer_.decode(next.id)));
   if (prompt == current_) print();
   return !completion.search.found();
 }
@@ -112,6 +129,7 @@ nlohmann::ordered_json Completions::to_json(const generate::Prompts& prompts) co
                    {"prompt_ids", prompts[i]},
                    {"ids", completion.ids},
                    {"finish", stopped ? "stop" : "count"}});
+    if (logprobs_) add_log_probabilities(completion.log_probabilities, out.back());
   }
   return out;
 }

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "hyperslab/generate/generate.hpp"
+#include "hyperslab/generate/log_probabilities.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 
 namespace hyperslab::cli {
@@ -20,14 +22,17 @@ namespace hyperslab::cli {
 /// UTF-8.
 class Completions final : public generate::TokenListener {
  public:
-  /// `stops`: texts that end a text. `tokenizer` must outlive this.
+  /// `stops`: texts that end a text. `logprobs`: likeliest tokens to keep for every token with
+  /// their log-probabilities; absent: none are computed. `tokenizer` must outlive this.
   Completions(const io::Tokenizer& tokenizer, const std::vector<std::string>& prompts,
-              const std::vector<std::string>& stops, std::int64_t max_tokens);
+              const std::vector<std::string>& stops, std::int64_t max_tokens,
+              std::optional<std::int64_t> logprobs = {});
 
-  bool token(std::size_t prompt, std::int32_t id) override;
+  bool token(std::size_t prompt, const generate::NextToken& next) override;
   void end(std::size_t prompt) override;
 
-  /// A list of {prompt, text, prompt_ids, ids, finish}; finish: stop or count.
+  /// A list of {prompt, text, prompt_ids, ids, finish}; finish: stop or count. With `logprobs` also
+  /// logprobs (of ids) and top_logprobs (of each a list of {id, logprob}).
   [[nodiscard]] nlohmann::ordered_json to_json(const generate::Prompts& prompts) const;
 
  private:
@@ -38,12 +43,14 @@ class Completions final : public generate::TokenListener {
     std::string text;         ///< after the prompt, valid UTF-8
     std::size_t printed = 0;  ///< bytes of it
     std::vector<std::int32_t> ids;
+    std::vector<generate::TokenLogProbabilities> log_probabilities;  ///< of ids
     bool ended = false;
   };
   void print();
 
   const io::Tokenizer& tokenizer_;
   std::int64_t max_tokens_;
+  std::optional<std::int64_t> logprobs_;
   std::vector<Completion> completions_;
   std::size_t current_ = 0;  ///< the first that has not ended
   bool begun_ = false;       ///< the current one's prompt is printed

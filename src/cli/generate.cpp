@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "command.hpp"
 #include "completions.hpp"
@@ -25,12 +26,14 @@ generate::SamplingOptions sampling_options(const Arguments& args, const io::Toke
   options.temperature = args.get<double>("temperature");
   options.top_k = args.get<std::int64_t>("top-k");
   options.top_p = args.get<double>("top-p");
+  options.min_p = args.get<double>("min-p");
   options.repetition_penalty = args.get<double>("repetition-penalty");
   options.seed = args.get<std::uint64_t>("seed");
   options.stop_token =
       args.has("stop-token") ? args.get<std::int32_t>("stop-token") : tokenizer.end_of_text();
   if (!(options.temperature >= 0)) refuse("--temperature must be 0 (the likeliest token) or more");
   if (!(options.top_p > 0 && options.top_p <= 1)) refuse("--top-p must be above 0 and at most 1");
+  if (!(options.min_p >= 0 && options.min_p <= 1)) refuse("--min-p must be 0 (all tokens) to 1");
   if (!(options.repetition_penalty > 0 && options.repetition_penalty <= 1e6)) {
     refuse("--repetition-penalty must be above 0 and at most 1e6; 1 is none");
   }
@@ -86,6 +89,16 @@ void write_logits(const std::string& path, generate::Generator& generator,
   file.finish();
 }
 
+/// Likeliest tokens to report with every token; absent: none were asked for.
+std::optional<std::int64_t> wanted_logprobs(const Arguments& args) {
+  constexpr std::int64_t kMost = 100;
+  if (!args.has("logprobs")) return {};
+  const auto count = args.get<std::int64_t>("logprobs");
+  if (count < 0 || count > kMost) refuse(fmt::format("--logprobs must be 0 to {}", kMost));
+  if (!args.has("json")) refuse("--logprobs are written to the file of --json; name one");
+  return count;
+}
+
 double rate(std::int64_t tokens, double seconds) {
   return static_cast<double>(tokens) / std::max(seconds, 1e-9);
 }
@@ -124,6 +137,7 @@ void generate(comm::World& world, const Arguments& args) {
   io::require_fits_model(*tokenizer, vocabulary, config.model.vocabulary);
   const generate::SamplingOptions options =
       sampling_options(args, *tokenizer, config.model.vocabulary);
+  const auto logprobs = wanted_logprobs(args);
   const auto texts = prompt_texts(args);
   const auto prompts = encode_prompts(*tokenizer, texts, !args.has("no-special-tokens"));
   generate::Generator generator(
@@ -131,7 +145,7 @@ void generate(comm::World& world, const Arguments& args) {
       generate::Generator::rows_for(prompts, args.get<std::int64_t>("batch")),
       legal_changes(config));
   if (args.has("logits")) write_logits(args.get<std::string>("logits"), generator, prompts);
-  Completions completions(*tokenizer, texts, args.list("stop"), options.max_tokens);
+  Completions completions(*tokenizer, texts, args.list("stop"), options.max_tokens, logprobs);
   const auto stats = generator.generate(prompts, options, completions);
   if (args.has("json")) {
     write_json(args.get<std::string>("json"), completions, prompts, stats);
@@ -163,6 +177,8 @@ void add_options(Arguments& args) {
       "top-k", po::value<std::int64_t>()->default_value(0), "sample among the k likeliest; 0: all")(
       "top-p", po::value<double>()->default_value(1.0),
       "sample among the likeliest tokens that hold this mass")(
+      "min-p", po::value<double>()->default_value(0.0),
+      "sample among tokens with at least this part of the likeliest's probability; 0: all")(
       "repetition-penalty", po::value<double>()->default_value(1.0),
       "weaken tokens that the text has by this factor; 1: none")(
       "seed", po::value<std::uint64_t>()->default_value(1),
@@ -175,6 +191,9 @@ void add_options(Arguments& args) {
       "prompts of an equal number of tokens that run together at most")(
       "logits", po::value<std::string>(),
       "also write the prompt's logits (T, V) to this .npy, f32; one prompt")(
+      "logprobs", po::value<std::int64_t>(),
+      "also write to the file of --json the log-probability of every token, and the n likeliest "
+      "tokens in its place with theirs: at temperature 1, before all cuts; 0: of the tokens alone")(
       "json", po::value<std::string>(), "also write texts, ids and rates to this file");
 }
 

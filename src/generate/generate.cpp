@@ -201,7 +201,8 @@ bool Generator::Model::choose(std::vector<Text>& texts, const SamplingOptions& o
     if (!text.ended) {
       ++stats.tokens;
       ++text.generated;
-      text.ended = !listener.token(text.prompt, token) || text.generated == options.max_tokens;
+      text.ended = !listener.token(text.prompt, {token, logits(row)}) ||
+                   text.generated == options.max_tokens;
     }
     if (text.ended) listener.end(text.prompt);
     goes_on = goes_on || !text.ended;

@@ -136,6 +136,15 @@ void Sampler::cut_to_top_p() {
   kept_ = high;
 }
 
+/// Weights are relative to the likeliest token, which top k and top p never cut.
+void Sampler::cut_to_min_p() {
+  if (options_.min_p <= 0) return;
+  for (std::size_t i = 0; i < kept_; ++i) {
+    double& weight = weights_[index(order_[i])];
+    if (weight < options_.min_p) weight = 0;
+  }
+}
+
 /// Goes by id, so that the order that selection leaves does not matter; what was cut weighs 0.
 std::int32_t Sampler::draw_token() {
   double rest = draw(key_, draws_) * std::accumulate(weights_.begin(), weights_.end(), 0.0);
@@ -166,6 +175,7 @@ std::int32_t Sampler::next(std::span<const float> logits) {
     weights_[id] = std::exp((logits_[id] - top) / options_.temperature);
   }
   cut_to_top_p();
+  cut_to_min_p();
   const std::int32_t token = draw_token();
   ++draws_;
   return token;

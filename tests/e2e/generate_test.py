@@ -4,6 +4,7 @@
 
 import array
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -46,6 +47,7 @@ class Generate(support.Case):
         self.assertEqual(self.generate("--temperature", 0, "--seed", 9), greedy)
         self.assertEqual(self.generate("--top-k", 1, "--seed", 5), greedy)
         self.assertEqual(self.generate("--top-p", "1e-9", "--seed", 6), greedy)
+        self.assertEqual(self.generate("--min-p", 1, "--temperature", 3, "--seed", 7), greedy)
         self.assertTrue(greedy.isascii(), greedy)
 
     def test_max_tokens_cuts_the_same_text(self):
@@ -208,6 +210,23 @@ class Generate(support.Case):
         last = rows[-257:]
         self.assertEqual(max(range(257), key=last.__getitem__), report["completions"][0]["ids"][0])
 
+    def test_log_probabilities_are_those_of_the_logits(self):
+        options = ("--logprobs", 2, "--temperature", 0, "--max-tokens", 4)
+        completion = self.several(*options, "--logits", "next.npy", prompts=[PROMPT])[0]["completions"][0]
+        logits = array.array("f", (self.folder / "next.npy").read_bytes()[128:])[-257:]
+        log_sum = math.log(sum(map(math.exp, logits)))
+        likeliest = sorted(range(257), key=lambda id_: -logits[id_])[:2]
+
+        self.assertEqual([len(completion[key]) for key in ("logprobs", "top_logprobs")], [4, 4])
+        self.assertEqual([entry["id"] for entry in completion["top_logprobs"][0]], likeliest)
+        for entry in completion["top_logprobs"][0]:
+            self.assertAlmostEqual(entry["logprob"], logits[entry["id"]] - log_sum, places=4)
+        for own, top in zip(completion["logprobs"], completion["top_logprobs"]):
+            self.assertEqual(own, top[0]["logprob"])
+
+        report, _ = self.several("--max-tokens", 4, prompts=[PROMPT])
+        self.assertNotIn("logprobs", report["completions"][0])
+
     def test_a_prompt_that_is_not_utf8_is_printed_as_utf8(self):
         report, printed = self.several("--temperature", 0, "--max-tokens", 3, prompts=["The \udcff\udcc3 "])
 
@@ -227,6 +246,12 @@ class Generate(support.Case):
             (2, ["--top-p"], (*ours, "--top-p", "0")),
             (2, ["--top-p"], (*ours, "--top-p", "1.5")),
             (2, ["--top-p"], (*ours, "--top-p", "nan")),
+            (2, ["--logprobs"], (*ours, "--json", "x.json", "--logprobs", "-1")),
+            (2, ["--logprobs"], (*ours, "--json", "x.json", "--logprobs", "101")),
+            (2, ["--logprobs", "--json"], (*ours, "--logprobs", "1")),
+            (2, ["--min-p"], (*ours, "--min-p", "-0.1")),
+            (2, ["--min-p"], (*ours, "--min-p", "1.5")),
+            (2, ["--min-p"], (*ours, "--min-p", "nan")),
             (2, ["--top-k"], (*ours, "--top-k", "-1")),
             (2, ["--max-tokens"], (*ours, "--max-tokens", "0")),
             (2, ["--stop-token", "257"], (*ours, "--stop-token", "257")),

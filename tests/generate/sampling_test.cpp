@@ -112,6 +112,41 @@ TEST(Sampler, TopPCountsTheMassOfTheTopK) {
   EXPECT_EQ(counts(options, logits, 1000)[1], 1000);
 }
 
+TEST(Sampler, MinPKeepsTokensOfThatPartOfTheLikeliest) {
+  const Logits logits = {std::log(0.1F), std::log(0.4F), std::log(0.3F), std::log(0.2F)};
+  struct Case {
+    double min_p;
+    double temperature;
+    std::set<std::size_t> kept;
+  };
+  const std::vector<Case> cases = {
+      {0, 1, {0, 1, 2, 3}}, {0.24, 1, {0, 1, 2, 3}}, {0.26, 1, {1, 2, 3}}, {0.49, 1, {1, 2, 3}},
+      {0.51, 1, {1, 2}},    {0.76, 1, {1}},          {1, 1, {1}},          {0.5, 0.5, {1, 2}}};
+  for (const auto& [min_p, temperature, kept] : cases) {
+    SamplingOptions options;
+    options.min_p = min_p;
+    options.temperature = temperature;
+    const auto found = counts(options, logits, 5000);
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      EXPECT_EQ(found[i] > 0, kept.count(i) > 0) << min_p << " " << temperature << " " << i;
+    }
+  }
+}
+
+TEST(Sampler, MinPDrawsFromTheSoftmaxOfWhatIsKept) {
+  SamplingOptions options;
+  options.min_p = 0.3;
+  std::vector<double> expected(kLogits.size());
+  double total = 0;
+  for (std::size_t i = 0; i < kLogits.size(); ++i) {
+    const double weight = std::exp(kLogits[i] - 2.0);  // the largest is 2
+    if (weight >= options.min_p) total += expected[i] = weight;
+  }
+  for (double& p : expected) p /= total;
+
+  EXPECT_LT(chi_square(counts(options, kLogits, kDraws), expected), kChiSquare7);
+}
+
 TEST(Sampler, LargeVocabulariesAgreeWithASortedNucleus) {
   std::mt19937 random(4);
   std::normal_distribution<float> normal(0, 3);

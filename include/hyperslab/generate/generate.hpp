@@ -23,12 +23,19 @@ struct GenerateStats {
   double seconds = 0;
 };
 
+/// A token that was chosen.
+struct NextToken {
+  std::int32_t id = 0;
+  /// (V), those that the model gave, before all options; valid during the call.
+  std::span<const float> logits;
+};
+
 /// Receives the texts as they grow.
 class TokenListener {
  public:
   virtual ~TokenListener() = default;
   /// The next token of the text of prompt `prompt`; false ends this text.
-  virtual bool token(std::size_t prompt, std::int32_t id) = 0;
+  virtual bool token(std::size_t prompt, const NextToken& next) = 0;
   /// No more tokens come for this prompt.
   virtual void end(std::size_t prompt) = 0;
 };

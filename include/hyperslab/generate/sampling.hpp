@@ -12,13 +12,14 @@ struct SamplingOptions {
   double temperature = 1.0;         ///< 0: the most likely token
   std::int64_t top_k = 0;           ///< 0: all
   double top_p = 1.0;               ///< nucleus (Holtzman et al. 2020); 1: all
+  double min_p = 0;                 ///< of the likeliest's probability (Nguyen et al. 2024); 0: all
   double repetition_penalty = 1.0;  ///< of tokens of the text so far; 1: none
   std::uint64_t seed = 1;           ///< text i draws from the stream of seed + i
   std::int32_t stop_token = -1;
 };
 
 /// Chooses the tokens of one text, a function of options, stream, logits and draws so far. The
-/// steps, in this order: penalty, temperature, top k, top p, a draw. Work per token is O(V).
+/// steps, in this order: penalty, temperature, top k, top p, min p, a draw. Work per token is O(V).
 class Sampler {
  public:
   /// `stream`: the text's number; V: ids of the model.
@@ -37,6 +38,7 @@ class Sampler {
   [[nodiscard]] std::size_t take_logits(std::span<const float> logits);
   void cut_to_top_k();
   void cut_to_top_p();
+  void cut_to_min_p();
   [[nodiscard]] std::int32_t draw_token();
 
   SamplingOptions options_;
