@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "complaints.hpp"
+#include "exchange_names.hpp"
 #include "exchange_rope.hpp"
 #include "exchange_vit.hpp"
 #include "hyperslab/core/error.hpp"
@@ -33,9 +34,27 @@ struct LlamaClass {
   std::string_view name;
 };
 LlamaClass llama_class(const ModelSpec& spec) {
+  if (is_of_phi3(spec)) return {"phi3", "Phi3ForCausalLM"};
   if (spec.qk_norm == model::QkNorm::head) return {"qwen3", "Qwen3ForCausalLM"};
   if (spec.qkv_bias && !spec.bias) return {"qwen2", "Qwen2ForCausalLM"};
   return {"llama", "LlamaForCausalLM"};
+}
+
+/// What only the configurations of some classes of Llama's kind have.
+void add_llama_class(const ModelSpec& spec, ordered_json& config) {
+  const std::string_view type = llama_class(spec).type;
+  if (type == "llama") {
+    for (const char* key : {"attention_bias", "mlp_bias"}) config[key] = spec.bias;
+  } else if (type == "phi3") {
+    config["partial_rotary_factor"] = spec.rope.fraction;
+    config["original_max_position_embeddings"] = spec.context;
+    config["sliding_window"] = nullptr;
+    config["pad_token_id"] = nullptr;  // the default may be beyond the vocabulary
+    for (const char* key : {"resid_pdrop", "embd_pdrop"}) config[key] = spec.dropout;
+    config["attention_dropout"] = dropout_of_probabilities(spec);
+  } else {
+    config["use_sliding_window"] = false;
+  }
 }
 
 std::string_view class_of(const ModelSpec& spec, Library library) {
@@ -71,7 +90,11 @@ void require_counterpart(const ModelSpec& spec, Library library) {
     wants(spec.qk_norm == model::QkNorm::none, "qk_norm", "none");
   } else {
     wants(spec.position == model::Position::rope, "position", "rope");
-    wants(spec.rope.fraction == 1, "rotary_fraction", "1");
+    const bool phi3 = is_of_phi3(spec);
+    wants(!phi3 || spec.rope.scaling == model::RopeScaling::none, "rope_scaling",
+          "none with rotary_fraction");
+    wants(!phi3 || !spec.has_qkv_bias(), "bias and qkv_bias", "false with rotary_fraction");
+    wants(!phi3 || spec.qk_norm == model::QkNorm::none, "qk_norm", "none with rotary_fraction");
     const bool qwen3 = spec.qk_norm == model::QkNorm::head;
     wants(!qwen3 || !spec.has_qkv_bias(), "bias and qkv_bias", "false with qk_norm");
     wants(spec.norm == ops::NormKind::rmsnorm, "norm", "rmsnorm");
@@ -112,11 +135,7 @@ std::string config_json(const ModelSpec& spec, DType dtype, const SpecialIds& id
     config["hidden_act"] = "silu";
     config["rms_norm_eps"] = spec.norm_eps;
     add_rope(spec.rope, config);
-    if (llama_class(spec).type == "llama") {
-      for (const char* key : {"attention_bias", "mlp_bias"}) config[key] = spec.bias;
-    } else {
-      config["use_sliding_window"] = false;
-    }
+    add_llama_class(spec, config);
   }
   config["initializer_range"] = spec.init_std;
   if (!spec.is_of_images()) {

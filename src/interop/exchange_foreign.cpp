@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a config.json. Defaults of keys that it leaves out are those of transformers' GPT2Config,
-// LlamaConfig, MistralConfig, Qwen2Config and Qwen3Config.
+// LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config and Phi3Config.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -111,19 +111,26 @@ struct LlamaKind {
   bool qkv_bias;          ///< of queries, keys and values alone
   Dim head_width;         ///< 0: hidden_size / num_attention_heads
   model::QkNorm qk_norm = model::QkNorm::none;
+  Dim width = 4096;
+  double norm_eps = 1e-6;
+
+  [[nodiscard]] bool is_phi3() const { return type == "phi3"; }
+  /// Whether no layer can have the bias that attention_bias asks for.
+  [[nodiscard]] bool lacks_bias() const { return type == "qwen3" || is_phi3(); }
 };
-constexpr std::array<LlamaKind, 4> kLlamaKinds = {{
+constexpr std::array<LlamaKind, 5> kLlamaKinds = {{
     {"llama", 11008, 0, 32000, 2048, 1, 2, false, 0},
     {"mistral", 14336, 8, 32000, 131072, 1, 2, false, 0},
     {"qwen2", 22016, 32, 151936, 32768, -1, -1, true, 0},
     {"qwen3", 22016, 32, 151936, 32768, -1, -1, false, 128, model::QkNorm::head},
+    {"phi3", 8192, 0, 32064, 4096, 1, 32000, false, 0, model::QkNorm::none, 3072, 1e-5},
 }};
 
 /// Windows that hide nothing are read, others refused.
 void check_windows(Import& in, const LlamaKind& kind, Dim context) {
   ConfigReader& config = in.config;
   const bool mistral = kind.type == "mistral";
-  const bool is_used = mistral || config.flag("use_sliding_window", false);
+  const bool is_used = mistral || kind.is_phi3() || config.flag("use_sliding_window", false);
   const bool is_given = config.has("sliding_window");
   const json* window = config.find("sliding_window");
   constexpr Dim kMistralWindow = 4096;  // where the file leaves it out
@@ -142,38 +149,64 @@ void check_windows(Import& in, const LlamaKind& kind, Dim context) {
                        "layer_types has others than full_attention");
 }
 
+void read_llama_dropout(Import& in, const LlamaKind& kind, ModelSpec& spec) {
+  ConfigReader& config = in.config;
+  const double probabilities = config.real("attention_dropout", 0);
+  std::string all = fmt::format("attention_dropout {}", probabilities);
+  if (!kind.is_phi3()) return read_dropout(in, spec, 0, 0, probabilities, all);
+  const double embedding = config.real("embd_pdrop", 0);
+  const double residual = config.real("resid_pdrop", 0);
+  all = fmt::format("embd_pdrop {}, resid_pdrop {}, {}", embedding, residual, all);
+  read_dropout(in, spec, embedding, residual, probabilities, all);
+}
+
+/// Phi-3 turns a part of each head, and scales angles in a way of its own.
+void read_phi3_rope(Import& in, ModelSpec& spec) {
+  (void)in.config.find("original_max_position_embeddings");  // of longrope, which is refused
+  in.complaints.unless(spec.rope.scaling == model::RopeScaling::none,
+                       fmt::format("the rope of Phi-3 has type {}, only default is done here",
+                                   name_of(spec.rope.scaling)));
+  const double turned = spec.rope.fraction * static_cast<double>(spec.head_width());
+  in.complaints.unless(
+      turned >= 2 && spec.rope.fraction <= 1 && std::fmod(std::floor(turned), 2) == 0,
+      fmt::format("partial_rotary_factor is {}, expected at most 1 and an even "
+                  "number, from 2, of the {} dimensions of a head",
+                  spec.rope.fraction, spec.head_width()));
+}
+
 ModelSpec read_llama(Import& in, const LlamaKind& kind) {
   ModelSpec spec = model::preset(model::Family::llama);
   ConfigReader& config = in.config;
   Complaints& complaints = in.complaints;
   spec.layers = config.size("num_hidden_layers", 32, 1 << 16);
-  spec.width = config.size("hidden_size", 4096);
+  spec.width = config.size("hidden_size", kind.width);
   spec.heads = config.size("num_attention_heads", 32);
   spec.kv_heads =
       config.size("num_key_value_heads", kind.kv_heads > 0 ? kind.kv_heads : spec.heads);
   spec.ffn_width = config.size("intermediate_size", kind.ffn_width);
   spec.vocabulary = config.size("vocab_size", kind.vocabulary, 1LL << 31);
   spec.context = config.size("max_position_embeddings", kind.context);
-  spec.norm_eps = config.real("rms_norm_eps", 1e-6);
-  spec.rope = read_rope(in, 10000, spec.context);
+  spec.norm_eps = config.real("rms_norm_eps", kind.norm_eps);
+  spec.rope = read_rope(in, 10000, spec.context, kind.is_phi3());
   spec.bias = config.flag("attention_bias", false);
   spec.qkv_bias = kind.qkv_bias;
   spec.qk_norm = kind.qk_norm;
   if (kind.type != "llama") check_windows(in, kind, spec.context);
   read_common(in, spec, false);
   read_special_ids(in, spec, kind.bos, kind.eos);
-  const double probabilities = config.real("attention_dropout", 0);
-  read_dropout(in, spec, 0, 0, probabilities, fmt::format("attention_dropout {}", probabilities));
-  complaints.unless(spec.bias == config.flag("mlp_bias", false),
-                    kind.type == "qwen3" ? "attention_bias is true, only false is done here"
-                                         : "attention_bias and mlp_bias differ, here both or none "
-                                           "have biases");
+  read_llama_dropout(in, kind, spec);
+  complaints.unless(
+      spec.bias == config.flag("mlp_bias", false) && !(kind.lacks_bias() && spec.bias),
+      kind.lacks_bias() && spec.bias ? "attention_bias is true, only false is done here"
+                                     : "attention_bias and mlp_bias differ, here both or none "
+                                       "have biases");
   const std::string activation = config.text("hidden_act", "silu");
   complaints.unless(activation == "silu" || activation == "swish",
                     "hidden_act is " + activation + ", only silu is known");
   const Dim head_width =
       config.size("head_dim", kind.head_width > 0 ? kind.head_width : spec.head_width());
   if (head_width * spec.heads != spec.width) spec.own_head_width = head_width;
+  if (kind.is_phi3()) read_phi3_rope(in, spec);
   return spec;
 }
 
@@ -197,9 +230,10 @@ ModelSpec read_model(Import& in, const std::string& type) {
   if (type == "none" && in.config.find("architecture") != nullptr) return read_timm(in);
   throw Error(
       ExitCode::checkpoint,
-      fmt::format("{}: model_type is {}; gpt2, llama, mistral, qwen2, qwen3 and vit are read, "
-                  "and timm's vit",
-                  in.file, type));
+      fmt::format(
+          "{}: model_type is {}; gpt2, llama, mistral, qwen2, qwen3, phi3 and vit are read, "
+          "and timm's vit",
+          in.file, type));
 }
 
 }  // namespace

@@ -175,9 +175,7 @@ void import_huggingface(const std::string& folder, const model::ModelSpec& spec,
                 directory + ": there are checkpoints already; choose another directory");
   }
   const io::SafetensorsReader reader(folder);
-  const bool timm = spec.is_of_images() && reader.tensors().contains(kTimmPatches);
-  const std::vector<ExchangedTensor> tensors =
-      exchanged_tensors(spec, timm ? Library::timm : Library::transformers);
+  const std::vector<ExchangedTensor> tensors = tensors_of_folder(spec, reader);
   const std::vector<std::string> names = find_names(folder, reader, tensors, spec.tie_embeddings);
   meta.layout = "imported from " + folder;
   meta.version = version() + " (" + commit() + ")";

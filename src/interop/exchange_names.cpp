@@ -8,6 +8,9 @@
 namespace hyperslab::interop {
 namespace {
 
+constexpr const char* kTimmPatches = "patch_embed.proj.weight";                // timm alone has it
+constexpr std::string_view kPhi3Heads = "layers.0.self_attn.qkv_proj.weight";  // Phi-3 alone
+
 /// A matrix of ours by the name of its layer and its number of outputs.
 struct Layer {
   std::string name;
@@ -26,11 +29,12 @@ class Table {
     tensors.push_back({theirs, theirs_shape, {{"model/" + ours, shape}}, false});
   }
   /// A linear layer with the outputs of several of ours one below the other.
-  void fused(const std::string& theirs, const std::vector<Layer>& layers, Dim inputs) {
+  void fused(const std::string& theirs, const std::vector<Layer>& layers, Dim inputs, bool bias) {
     conv1d(theirs, layers, inputs);
     ExchangedTensor& weight = tensors[tensors.size() - 2];
     weight.transposed = false;
     weight.shape = {weight.shape[1], inputs};
+    if (!bias) tensors.pop_back();
   }
   void norm(const std::string& theirs, const std::string& ours, Dim width, bool bias) {
     same(theirs + ".weight", ours + ".weight", {width});
@@ -94,6 +98,25 @@ void add_llama_block(Table& table, const model::ModelSpec& spec, Dim layer) {
   table.linear(theirs + ".mlp.down_proj", {ours + ".mlp.down", C}, F, spec.bias);
 }
 
+void add_phi3_block(Table& table, const model::ModelSpec& spec, Dim layer) {
+  const std::string theirs = fmt::format("model.layers.{}", layer);
+  const std::string ours = fmt::format("blocks.{}", layer);
+  const std::string attention = ours + ".attention";
+  const Dim C = spec.width;
+  const Dim F = spec.ffn_width;
+  table.norm(theirs + ".input_layernorm", ours + ".norm1", C, false);
+  table.fused(theirs + ".self_attn.qkv_proj",
+              {{attention + ".query", spec.query_width()},
+               {attention + ".key", spec.kv_width()},
+               {attention + ".value", spec.kv_width()}},
+              C, false);
+  table.linear(theirs + ".self_attn.o_proj", {attention + ".output", C}, spec.query_width(), false);
+  table.norm(theirs + ".post_attention_layernorm", ours + ".norm2", C, false);
+  table.fused(theirs + ".mlp.gate_up_proj", {{ours + ".mlp.gate", F}, {ours + ".mlp.up", F}}, C,
+              false);
+  table.linear(theirs + ".mlp.down_proj", {ours + ".mlp.down", C}, F, false);
+}
+
 void add_vit_ends(Table& table, const model::ModelSpec& spec, const std::string& patches,
                   const std::string& class_token, const std::string& positions) {
   const model::ImageSpec& image = spec.image;
@@ -129,7 +152,8 @@ void add_timm_block(Table& table, const model::ModelSpec& spec, Dim layer) {
   const Dim C = spec.width;
   table.norm(ours + ".norm1", ours + ".norm1", C, true);
   table.fused(ours + ".attn.qkv",
-              {{attention + ".query", C}, {attention + ".key", C}, {attention + ".value", C}}, C);
+              {{attention + ".query", C}, {attention + ".key", C}, {attention + ".value", C}}, C,
+              true);
   table.linear(ours + ".attn.proj", {attention + ".output", C}, C, true);
   table.norm(ours + ".norm2", ours + ".norm2", C, true);
   table.linear(ours + ".mlp.fc1", {ours + ".mlp.up", spec.ffn_width}, C, true);
@@ -154,10 +178,9 @@ std::vector<ExchangedTensor> image_tensors(const model::ModelSpec& spec, Library
   return table.tensors;
 }
 
-}  // namespace
+using AddBlock = void (*)(Table&, const model::ModelSpec&, Dim);
 
-std::vector<ExchangedTensor> exchanged_tensors(const model::ModelSpec& spec, Library library) {
-  if (spec.is_of_images()) return image_tensors(spec, library);
+std::vector<ExchangedTensor> language_tensors(const model::ModelSpec& spec, AddBlock add_block) {
   const bool gpt2 = spec.family == model::Family::gpt2;
   const Shape vocabulary = {spec.vocabulary, spec.width};
   Table table;
@@ -167,11 +190,34 @@ std::vector<ExchangedTensor> exchanged_tensors(const model::ModelSpec& spec, Lib
     table.same("transformer.wpe.weight", "embedding.position.weight", {spec.context, spec.width});
   }
   for (Dim layer = 0; layer < spec.layers; ++layer) {
-    gpt2 ? add_gpt2_block(table, spec, layer) : add_llama_block(table, spec, layer);
+    add_block(table, spec, layer);
   }
   table.norm(gpt2 ? "transformer.ln_f" : "model.norm", "final_norm", spec.width, gpt2);
   if (!spec.tie_embeddings) table.same("lm_head.weight", "head.weight", vocabulary);
   return table.tensors;
+}
+
+}  // namespace
+
+bool is_of_phi3(const model::ModelSpec& spec) {
+  return spec.family == model::Family::llama && spec.rope.fraction != 1;
+}
+
+std::vector<ExchangedTensor> exchanged_tensors(const model::ModelSpec& spec, Library library) {
+  if (spec.is_of_images()) return image_tensors(spec, library);
+  if (spec.family == model::Family::gpt2) return language_tensors(spec, add_gpt2_block);
+  return language_tensors(spec, is_of_phi3(spec) ? add_phi3_block : add_llama_block);
+}
+
+std::vector<ExchangedTensor> tensors_of_folder(const model::ModelSpec& spec,
+                                               const io::SafetensorsReader& folder) {
+  const auto has = [&](const std::string& name) { return folder.tensors().contains(name); };
+  if (spec.is_of_images()) {
+    return image_tensors(spec, has(kTimmPatches) ? Library::timm : Library::transformers);
+  }
+  const std::string heads(kPhi3Heads);
+  const bool phi3 = spec.family == model::Family::llama && (has("model." + heads) || has(heads));
+  return phi3 ? language_tensors(spec, add_phi3_block) : exchanged_tensors(spec);
 }
 
 void transpose(const float* x, Dim rows, Dim columns, float* y) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "hyperslab/interop/exchange.hpp"
+#include "hyperslab/io/safetensors.hpp"
 #include "hyperslab/model/spec.hpp"
 
 namespace hyperslab::interop {
@@ -25,12 +26,16 @@ struct ExchangedTensor {
   [[nodiscard]] Dim numel() const { return shape.numel(); }
 };
 
-/// All tensors of a model in forward order, under the names of GPT2LMHeadModel,
-/// LlamaForCausalLM or ViTForImageClassification, as the family says, or of timm.
+/// All tensors of a model in forward order as an export names them: GPT2LMHeadModel,
+/// LlamaForCausalLM, Phi3ForCausalLM or ViTForImageClassification, as the model says, or timm.
 [[nodiscard]] std::vector<ExchangedTensor> exchanged_tensors(
     const model::ModelSpec& spec, Library library = Library::transformers);
-/// A tensor that vision transformers of timm alone have.
-inline constexpr const char* kTimmPatches = "patch_embed.proj.weight";
+/// The same for a folder that is read: its tensors say whether it is timm's or Phi-3's.
+[[nodiscard]] std::vector<ExchangedTensor> tensors_of_folder(const model::ModelSpec& spec,
+                                                             const io::SafetensorsReader& folder);
+/// Whether Phi3ForCausalLM is the counterpart of a model of Llama's kind: the only one of them that
+/// turns a part of each head.
+[[nodiscard]] bool is_of_phi3(const model::ModelSpec& spec);
 
 /// y(j, i) = x(i, j) for x: (rows, columns).
 void transpose(const float* x, Dim rows, Dim columns, float* y);

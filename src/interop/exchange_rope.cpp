@@ -54,8 +54,7 @@ void read_object(Import& in, const std::string& key, const json& value, Dim cont
         type == "default",
         fmt::format("{} has type {}, only default, linear, llama3 and yarn are known", key, type));
   }
-  in.complaints.unless(rope.real("partial_rotary_factor", 1) == 1,
-                       "partial_rotary_factor is not 1");
+  spec.fraction = rope.real("partial_rotary_factor", spec.fraction);
   const std::vector<std::string> unknown =
       rope.check_rest(model::Family::llama, in.complaints, fmt::format("{}: ", key));
   in.complaints.unless(unknown.empty(), fmt::format("{} has {}, which is not done here", key,
@@ -64,8 +63,9 @@ void read_object(Import& in, const std::string& key, const json& value, Dim cont
 
 }  // namespace
 
-RopeSpec read_rope(Import& in, double theta, Dim context) {
+RopeSpec read_rope(Import& in, double theta, Dim context, bool partial) {
   RopeSpec spec;
+  if (partial) spec.fraction = in.config.real("partial_rotary_factor", 1);
   spec.theta = in.config.real("rope_theta", theta);
   in.complaints.unless(spec.theta > 1,
                        fmt::format("rope_theta is {}, expected more than 1", spec.theta));
@@ -75,6 +75,7 @@ RopeSpec read_rope(Import& in, double theta, Dim context) {
     in.complaints.unless(value->is_object(), fmt::format("{} is no object", key));
     if (value->is_object()) read_object(in, key, *value, context, spec);
   }
+  in.complaints.unless(partial || spec.fraction == 1, "partial_rotary_factor is not 1");
   return spec;
 }
 

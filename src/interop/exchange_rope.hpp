@@ -10,8 +10,9 @@
 
 namespace hyperslab::interop {
 
-/// `theta`: where the file gives none; `context`: its max_position_embeddings.
-[[nodiscard]] model::RopeSpec read_rope(Import& in, double theta, Dim context);
+/// `theta`: where the file gives none; `context`: its max_position_embeddings; `partial`: the class
+/// of the model turns the share of each head that partial_rotary_factor says.
+[[nodiscard]] model::RopeSpec read_rope(Import& in, double theta, Dim context, bool partial);
 
 void add_rope(const model::RopeSpec& rope, nlohmann::ordered_json& config);
 

@@ -203,6 +203,60 @@ TEST(ExchangeConfig, OtherModelsOfLlamasKind) {
   EXPECT_EQ(again.head_width(), 16);
 }
 
+TEST(ExchangeConfig, Phi3TurnsAPartOfEachHead) {
+  const ModelSpec phi3 = spec_of(R"({"model_type": "phi3"})");
+  EXPECT_EQ(model::parameter_count(phi3), 3'821'079'552);  // Phi-3 mini
+  EXPECT_EQ(phi3.norm_eps, 1e-5);
+  EXPECT_EQ(phi3.rope.fraction, 1);
+  for (const char* text :
+       {R"({"model_type": "phi3", "partial_rotary_factor": 0.75})",
+        R"({"model_type": "phi3", "rope_parameters": {"partial_rotary_factor": 0.75}})"}) {
+    EXPECT_EQ(spec_of(text).rope.fraction, 0.75);
+  }
+  ModelSpec spec = small(model::Family::llama);
+  spec.own_head_width = 8;
+  spec.rope.fraction = 0.5;
+  spec.dropout = 0.25;
+  const std::string written = config_json(spec, DType::f32, {});
+  EXPECT_NO_THROW(require_counterpart(spec));
+  EXPECT_THAT(written, HasSubstr(R"("model_type": "phi3")"));
+  EXPECT_EQ(spec_of(written).rope, spec.rope);
+  EXPECT_EQ(spec_of(written).head_width(), 8);
+  EXPECT_EQ(spec_of(written).dropout, 0.25);
+
+  spec.rope.scaling = model::RopeScaling::linear;
+  spec.bias = true;
+  spec.qk_norm = model::QkNorm::head;
+  EXPECT_THAT(export_refusal(spec),
+              AllOf(HasSubstr("no counterpart as Phi3ForCausalLM"),
+                    HasSubstr("model.rope_scaling must be none with rotary_fraction"),
+                    HasSubstr("model.bias and qkv_bias must be false with rotary_fraction"),
+                    HasSubstr("model.qk_norm must be none with rotary_fraction")));
+}
+
+TEST(ExchangeConfig, Phi3ThatIsNotDoneHereIsRefused) {
+  const std::vector<std::pair<json, const char*>> cases = {
+      {{{"sliding_window", 2047}}, "sliding_window is 2047"},
+      {{{"attention_bias", true}}, "attention_bias is true, only false"},
+      {{{"mlp_bias", true}}, "attention_bias and mlp_bias differ"},
+      {{{"attention_bias", true}, {"mlp_bias", true}}, "attention_bias is true, only false"},
+      {{{"resid_pdrop", 0.1}}, "embd_pdrop 0, resid_pdrop 0.1, attention_dropout 0"},
+      {{{"partial_rotary_factor", 1.5}}, "partial_rotary_factor is 1.5"},
+      {{{"partial_rotary_factor", 0.01}}, "partial_rotary_factor is 0.01"},
+      {{{"partial_rotary_factor", 0.33}}, "partial_rotary_factor is 0.33"},
+      {{{"rope_scaling", {{"type", "longrope"}, {"long_factor", {1.0}}}}}, "type longrope"},
+      {{{"rope_scaling", {{"type", "su"}}}}, "type su"},
+      {{{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}}, "the rope of Phi-3 has type"},
+  };
+  for (const auto& [keys, says] : cases) {
+    json config = {{"model_type", "phi3"}};
+    config.update(keys);
+    EXPECT_THAT(test::refusal(ExitCode::checkpoint,
+                              [&] { (void)read_foreign_config(config.dump(), "c.json"); }),
+                HasSubstr(says));
+  }
+}
+
 TEST(ExchangeConfig, WindowsThatHideTokensAreRefused) {
   for (const char* text :
        {R"({"model_type": "mistral"})",

@@ -217,6 +217,47 @@ TEST(Exchange, RoundTripsOfBothFamiliesTiedAndUntiedInOneFileAndInSeveral) {
   expect_round_trip(biased, 1000);
 }
 
+ModelSpec small_phi3() {
+  ModelSpec spec = small(model::Family::llama);
+  spec.own_head_width = 4;
+  spec.rope.fraction = 0.5;
+  return spec;
+}
+
+TEST(Exchange, Phi3HasProjectionsOfOneInputBelowEachOther) {
+  expect_round_trip(small_phi3(), 1000);
+  const test::TempFolder temp;
+  write_checkpoint(small_phi3(), temp.path() + "/c");
+  export_small(small_phi3(), temp.path() + "/c", temp.path() + "/hf");
+
+  const auto heads =
+      tensor_in(temp.path() + "/hf", "model.layers.1.self_attn.qkv_proj.weight", {32, 8});
+  const auto mlp =
+      tensor_in(temp.path() + "/hf", "model.layers.1.mlp.gate_up_proj.weight", {24, 8});
+
+  EXPECT_EQ(heads[3], value_of("model/blocks.1.attention.query.weight", 3));
+  EXPECT_EQ(heads[16 * 8 + 3], value_of("model/blocks.1.attention.key.weight", 3));
+  EXPECT_EQ(heads[24 * 8 + 3], value_of("model/blocks.1.attention.value.weight", 3));
+  EXPECT_EQ(mlp[3], value_of("model/blocks.1.mlp.gate.weight", 3));
+  EXPECT_EQ(mlp[12 * 8 + 3], value_of("model/blocks.1.mlp.up.weight", 3));
+}
+
+TEST(Exchange, Phi3ThatTurnsWholeHeadsIsReadByItsTensors) {
+  const test::TempFolder temp;
+  write_checkpoint(small_phi3(), temp.path() + "/c");
+  export_small(small_phi3(), temp.path() + "/c", temp.path() + "/hf");
+  ModelSpec whole = small_phi3();
+  whole.rope.fraction = 1;
+
+  import_huggingface(temp.path() + "/hf", whole, temp.path() + "/i", meta_of("the deck"));
+
+  Tensor key(Device::cpu, DType::f32, {8, 8});
+  const io::SlabTarget target = {
+      "model/blocks.0.attention.key.weight", {8, 8}, Hyperslab::whole({8, 8}), key.view()};
+  io::CheckpointReader(temp.path() + "/i").read(std::span(&target, 1));
+  EXPECT_EQ(key.view().data<float>()[5], value_of("model/blocks.0.attention.key.weight", 5));
+}
+
 TEST(Exchange, ExportsNameTheDecksIdsBeforeThoseOfTheVocabulary) {
   const test::TempFolder temp;
   ModelSpec spec = small(model::Family::gpt2);

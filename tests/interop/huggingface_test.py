@@ -29,7 +29,7 @@ try:
     from safetensors.torch import load_file, save_file
     from transformers import (AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig,
                               LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
-                              Qwen3Config, Qwen3ForCausalLM)
+                              Phi3Config, Phi3ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -86,6 +86,8 @@ THEIRS = {
                    torch.float32, "5GB"),
     "mistral": (MistralForCausalLM, MistralConfig(**LLAMA, num_key_value_heads=2, sliding_window=None, head_dim=6),
                 torch.float32, "5GB"),
+    "phi3": (Phi3ForCausalLM, Phi3Config(**LLAMA, num_key_value_heads=2, pad_token_id=None, rope_parameters={
+        "rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.5}), torch.float32, "5GB"),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**LLAMA, num_key_value_heads=2, head_dim=12), torch.float32, "5GB"),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**LLAMA, num_key_value_heads=2, tie_word_embeddings=True),
               torch.float32, "5GB"),
@@ -261,8 +263,10 @@ class HuggingFace(support.Case):
         head = torch.randn(VOCABULARY, 32) / 3
         gpt2 = GPT2LMHeadModel(GPT2Config(**GPT2, resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.2))
         llama = LlamaForCausalLM(LlamaConfig(**LLAMA, rope_parameters={"rope_type": "default", "rope_theta": 300.0}))
+        phi3 = Phi3ForCausalLM(Phi3Config(**LLAMA, pad_token_id=None))
         cases = {
             "other_names": self.save_changed("other_names", gpt2, other_names),
+            "whole_phi3": self.save_changed("whole_phi3", phi3, lambda config: None),  # goes back as Llama
             "old_rope": self.save_changed("old_rope", llama, old_rope),
             "own_head": self.save_changed("own_head", gpt2, lambda config: None, {"lm_head.weight": head}),
             "own_head_llama": self.save_changed(
@@ -278,6 +282,7 @@ class HuggingFace(support.Case):
     def test_every_key_is_known(self):
         for name, model, warned in (("gpt2", GPT2LMHeadModel(GPT2Config(**GPT2)), False),
                                     ("llama", LlamaForCausalLM(LlamaConfig(**LLAMA)), False),
+                                    ("phi3", Phi3ForCausalLM(Phi3Config(**LLAMA, pad_token_id=None)), False),
                                     ("odd", LlamaForCausalLM(LlamaConfig(**LLAMA, my_key=1)), True)):
             model.save_pretrained(self.folder / f"keys_{name}")
             path = self.folder / f"keys_{name}" / "config.json"
