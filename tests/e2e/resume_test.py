@@ -64,6 +64,17 @@ class SameRanks(support.Case):
         self.assertIn("step_00000010", result.err)
         self.assertEqual(support.column(self.folder / "again", "loss"), before)
 
+    def test_a_run_in_bf16_continues_exactly(self):
+        settings = ("precision.compute=bf16", "checkpoint.keep=all")
+        self.train("narrow", *settings)
+        run = self.folder / "narrow"
+        losses, final = support.column(run, "loss"), support.tensors(run / "checkpoints/step_00000020")
+
+        self.train("narrow", *settings, options=("--resume", "10"))
+
+        self.assertEqual(support.column(run, "loss"), losses)
+        self.assertEqual(support.tensors(run / "checkpoints/step_00000020"), final)
+
     def test_never_starts_from_the_first_step(self):
         self.train("never")
 
