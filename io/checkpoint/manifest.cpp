@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <string_view>
 
 #include "checkpoint/dtypes.hpp"
 #include "checkpoint/steps.hpp"
@@ -269,9 +271,27 @@ void check(const Manifest& manifest) {
   }
 }
 
+/// Whether there is a number with a fraction or an exponent, or one of more than 64 bits.
+bool holds_fraction(const json& value) {
+  if (value.is_structured()) return std::ranges::any_of(value, holds_fraction);
+  return value.is_number_float();
+}
+
+/// Throws if a number that is to be whole is not: converting one beyond an integer's range has no
+/// defined result.
+void check_numbers(const json& value) {
+  constexpr std::array<std::string_view, 2> kFractions = {"loss_scale", "wall_seconds"};
+  for (const auto& [key, part] : value.items()) {
+    if (std::ranges::find(kFractions, key) == kFractions.end() && holds_fraction(part)) {
+      throw std::invalid_argument("a number in '" + key + "' is not whole or is too large");
+    }
+  }
+}
+
 Manifest parse(const std::string& text) {
   if (is_too_deep(text)) throw std::invalid_argument("its JSON is nested too deep");
   json value = json::parse(text);
+  check_numbers(value);
   const auto format = value.at("format").get<std::int64_t>();
   if (format < 1) throw std::invalid_argument(fmt::format("format {} is not possible", format));
   if (format > CheckpointReader::kFormatVersion) {

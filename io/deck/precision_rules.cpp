@@ -17,14 +17,15 @@ std::int64_t widest_layer(const Config& c) {
 }
 
 constexpr std::array kPrecisionRules = {
-    Rule{"precision.compute", "run.device", "fp32 on the CPU",
+    Rule{"precision.compute", "run.device", "fp32 or bf16 on the CPU",
          [](const Config& c, const Surroundings& s) {
-           return c.precision.compute == Precision::fp32 || on_gpu(c, s);
+           return c.precision.compute == Precision::fp32 ||
+                  c.precision.compute == Precision::bf16 || on_gpu(c, s);
          },
          [](const Config& c, const Surroundings&) {
            return fmt::format(
-               "{} needs a GPU, and this run is on the CPU: set precision.compute to fp32, or look "
-               "at it without a GPU with plan --device cuda or train --dry-run",
+               "{} needs a GPU, and this run is on the CPU: set precision.compute to fp32 or bf16, "
+               "or look at it without a GPU with plan --device cuda or train --dry-run",
                name_of(c.precision.compute));
          }},
     Rule{"precision.gemm", "precision.compute run.device",

@@ -43,7 +43,9 @@ auto lines_in(const std::string& text) { return std::ranges::count(text, '\n'); 
 std::string why_cuda(const train::Config& config) {
   if (config.run.device == train::DeviceChoice::cuda) return "run.device is cuda";
   const Precision precision = config.precision.compute;
-  if (precision != Precision::fp32) return fmt::format("{} needs a GPU", name_of(precision));
+  if (precision == Precision::tf32 || precision == Precision::fp16) {
+    return fmt::format("{} needs a GPU", name_of(precision));
+  }
   return "model.attention needs a GPU";
 }
 

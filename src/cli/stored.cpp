@@ -82,7 +82,11 @@ train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::
   here.insert(here.end(), overrides.begin(), overrides.end());
   train::Config config = read(here);
   if (trained != Precision::fp32 && config.precision.compute == Precision::fp32) {
-    notes.push_back(fmt::format("computed in fp32 on the CPU: {} needs a GPU", name_of(trained)));
+    notes.push_back(
+        trained == Precision::bf16
+            ? "computed in fp32 on the CPU, which is faster there; --set "
+              "precision.compute=bf16 computes as the run did"
+            : fmt::format("computed in fp32 on the CPU: {} needs a GPU", name_of(trained)));
   }
   return config;
 }

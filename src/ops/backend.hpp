@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cpu/wide_operands.hpp"
 #include "cuda/library_workspace.hpp"
 #include "cuda/quantized_workspace.hpp"
 #include "cuda/workspace.hpp"
@@ -39,7 +40,7 @@ void dispatch(Context& ctx, const Operands&... operands) {
       return;
     }
   }
-  cpu_op(ctx, operands...);
+  cpu::call<cpu_op>(ctx, operands...);
   if (OpObserver* observer = ctx.recorder().op_observer()) observer->end();
 }
 
@@ -104,6 +105,25 @@ decltype(ops::quantize) quantize;
 decltype(ops::dequantize) dequantize;
 decltype(ops::fake_quantize) fake_quantize;
 decltype(ops::quantized_linear_forward) quantized_linear_forward;
+
+template <>
+inline constexpr bool kTakesBf16<fill> = true;
+template <>
+inline constexpr bool kTakesBf16<cast> = true;
+template <>
+inline constexpr bool kTakesBf16<adamw> = true;
+template <>
+inline constexpr bool kTakesBf16<sgd> = true;
+template <>
+inline constexpr bool kTakesBf16<fp8_quantize> = true;
+template <>
+inline constexpr bool kTakesBf16<fp8_matmul> = true;
+template <>
+inline constexpr bool kTakesBf16<quantize> = true;
+template <>
+inline constexpr bool kTakesBf16<dequantize> = true;
+template <>
+inline constexpr bool kTakesBf16<fake_quantize> = true;
 
 // Bytes of scratch memory, for the plan on `meta` and for the op itself. Those of the GPU are in
 // cuda/workspace.hpp and cuda/library_workspace.hpp.

@@ -36,6 +36,23 @@ void report_placement(const Start& start, const std::string& device) {
   if (!warning.empty()) log::warn(warning);
 }
 
+/// What this CPU has no arithmetic for is rounded after fp32.
+void report_emulation(const Start& start) {
+  const train::PrecisionConfig& precision = start.config.precision;
+  if (!start.is_first()) return;
+  if (precision.compute == Precision::bf16) {
+    log::info(
+        "bf16 on CPU ranks: every operation computes in fp32 and rounds what it stores, which "
+        "is slower than precision.compute: fp32");
+  }
+  if (precision.fp8()) {
+    log::info(
+        fmt::format("{} on CPU ranks: operands are rounded and multiplied in fp32, which is "
+                    "slower than precision.gemm: compute",
+                    name_of(precision.gemm)));
+  }
+}
+
 /// Whether any rank was asked to stop before the first step, on all ranks.
 bool is_stopped_early(const Start& start, std::int64_t first_step) {
   if (start.world.all(!start.is_asked_to_stop())) return false;
@@ -95,6 +112,7 @@ void TrainingRun::make_trainer() {
   mesh_ = train::make_mesh(world, config, options.device);
   setting_.at = mesh_->at();
   report_placement(start_, setting_.device);
+  if (options.device == Device::cpu) report_emulation(start_);
   check_links(start_, *mesh_, options.device);
   loader_ = std::make_unique<io::Loader>(data_.train_samples(), config.train.global_batch,
                                          mesh_->at().data, config.parallel.data,

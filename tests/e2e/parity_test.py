@@ -52,6 +52,13 @@ parallel.tensor=2 parallel.pipeline=2 train.microbatch=2
 """
 
 
+BF16_MATRIX = """\
+parallel.data=2 parallel.zero=1
+parallel.data=2 parallel.zero=2 memory.recompute=full
+parallel.tensor=2 parallel.sequence=true parallel.pipeline=2
+"""
+
+
 class Parity(support.Case):
     """The tiny deck, under another layout and with another seed."""
 
@@ -64,6 +71,7 @@ class Parity(support.Case):
         cls.write("seed.yaml", deck.replace("seed: 7", "seed: 8"))
         cls.write("layers.yaml", deck.replace("layers: 2", "layers: 3"))
         cls.write("matrix.txt", MATRIX)
+        cls.write("bf16.txt", BF16_MATRIX)
         cls.write("empty.txt", "# nothing\n\n")
 
     @classmethod
@@ -88,6 +96,12 @@ class Parity(support.Case):
         self.assertEqual(differences, sorted(differences, reverse=True))
         self.assertLessEqual(differences[0], 2e-6)
         self.assertEqual(support.snapshot(self.folder), before)
+
+    def test_layouts_of_a_deck_in_bf16(self):
+        result = self.parity("deck.yaml", "--matrix", "bf16.txt", "--set", "precision.compute=bf16")
+
+        self.assertEqual((result.code, result.messages), (0, []), result.err)
+        self.assertEqual(result.out.count("agrees : "), 3)
 
     def test_another_seed_differs(self):
         result = self.parity("deck.yaml", "seed.yaml", ranks=1)

@@ -189,34 +189,36 @@ class Plan(support.Case):
 
     def test_device(self):
         none = self.run_program("plan", "deck.yaml", "--device", "gpu")
-        here = self.run_program("plan", LLAMA_8B, "--device", "cpu")
+        here = self.run_program("plan", LLAMA_8B, "--device", "cpu", "--set", "precision.compute=fp16")
 
         self.assert_refused(none, 2, "--device is gpu, expected cpu or cuda")
-        self.assert_refused(here, 2, "precision.compute", "bf16 needs a GPU")
+        self.assert_refused(here, 2, "precision.compute", "fp16 needs a GPU")
         self.assertRegex(self.plan("run.device=cpu", options=("--device", "cuda")), r"(?m)^device +cuda, fp32$")
         self.assertRegex(self.plan("run.device=cuda", options=("--device", "cpu")), r"(?m)^device +cpu, fp32$")
 
     def test_a_deck_for_gpus_is_planned_for_one(self):
-        auto = self.run_program("plan", LLAMA_8B, "--ranks", 8, "--set", "parallel.data=8")
-        cuda = self.run_program("plan", LLAMA_8B, "--ranks", 8, "--set", "parallel.data=8", "--device", "cuda")
+        start = ("plan", LLAMA_8B, "--ranks", 8, *support.overrides("parallel.data=8", "precision.compute=fp16"))
+        auto = self.run_program(*start)
+        cuda = self.run_program(*start, "--device", "cuda")
 
         self.assertEqual((auto.code, auto.err), (0, ""))
         note, _, rest = auto.out.partition("\n")
         if note.startswith("layout"):
             self.skipTest("there is a GPU")
-        self.assertEqual(note, "planned for cuda, since bf16 needs a GPU; there is no GPU here")
+        self.assertEqual(note, "planned for cuda, since fp16 needs a GPU; there is no GPU here")
         self.assertEqual(rest, cuda.out)
         named = self.plan("run.device=cuda")
         self.assertTrue(named.startswith("planned for cuda, since run.device is cuda; "))
-        self.assert_refused(self.run_program("plan", LLAMA_8B, "--set", "run.device=cpu"), 2, "bf16 needs a GPU")
-        wrong = self.run_program("plan", LLAMA_8B, "--set", "model.heads=7")
+        on_cpu = support.overrides("run.device=cpu", "precision.compute=fp16")
+        self.assert_refused(self.run_program("plan", LLAMA_8B, *on_cpu), 2, "fp16 needs a GPU")
+        wrong = self.run_program("plan", LLAMA_8B, *support.overrides("model.heads=7", "precision.compute=fp16"))
         self.assert_refused(wrong, 2, "7 heads do not divide width 4096")
-        self.assertNotIn("bf16", wrong.err)
-        ranks = self.run_program("plan", LLAMA_8B, "--ranks", 3)
+        self.assertNotIn("fp16", wrong.err)
+        ranks = self.run_program("plan", LLAMA_8B, "--ranks", 3, "--set", "precision.compute=fp16")
         self.assert_refused(ranks, 2, "--ranks is 3")
-        self.assertNotIn("bf16", ranks.err)
-        both = self.run_program("plan", LLAMA_8B, "--ranks", 3, "--set", "run.device=cpu")
-        self.assert_refused(both, 2, "--ranks is 3", "bf16 needs a GPU")
+        self.assertNotIn("fp16", ranks.err)
+        both = self.run_program("plan", LLAMA_8B, "--ranks", 3, *on_cpu)
+        self.assert_refused(both, 2, "--ranks is 3", "fp16 needs a GPU")
 
     def test_what_was_cut_is_said(self):
         cut = "to fit --set: timing.trace_steps cut to the 1 up to step 5\n"

@@ -64,6 +64,22 @@ class SameRanks(support.Case):
         self.assertIn("step_00000010", result.err)
         self.assertEqual(support.column(self.folder / "again", "loss"), before)
 
+    def test_a_run_in_bf16_continues_exactly_and_stays_near_fp32(self):
+        settings = ("precision.compute=bf16", "checkpoint.keep=all")
+        self.train("narrow", *settings)
+        run = self.folder / "narrow"
+        losses, final = support.column(run, "loss"), support.tensors(run / "checkpoints/step_00000020")
+
+        self.train("narrow", *settings, options=("--resume", "10"))
+
+        self.assertEqual(support.column(run, "loss"), losses)
+        self.assertEqual(support.tensors(run / "checkpoints/step_00000020"), final)
+        self.train("wide")
+        self.assert_close(losses, support.column(self.folder / "wide", "loss"), 5e-3)
+        self.assertNotEqual(losses, support.column(self.folder / "wide", "loss"))
+        evaluated = self.run_program("eval", "--checkpoint", run / "checkpoints")
+        self.assertIn("--set precision.compute=bf16 computes as the run did", evaluated.out + evaluated.err)
+
     def test_never_starts_from_the_first_step(self):
         self.train("never")
 

@@ -202,16 +202,16 @@ class DryRun(support.Case):
         self.assertEqual(self.parameters(), stored)
 
     def test_a_deck_for_gpus(self):
-        bf16 = support.overrides("run.device=auto", "precision.compute=bf16")
-        dry = self.run_program("train", "deck.yaml", "--dry-run", *bf16)
-        run = self.run_program("train", "deck.yaml", *bf16)
+        fp16 = support.overrides("run.device=auto", "precision.compute=fp16")
+        dry = self.run_program("train", "deck.yaml", "--dry-run", *fp16)
+        run = self.run_program("train", "deck.yaml", *fp16)
 
         self.assertEqual((dry.code, dry.err), (0, ""))
         if "planned for cuda" not in dry.out:
             self.skipTest("there is a GPU")
-        self.assertTrue(dry.out.startswith("planned for cuda, since bf16 needs a GPU; there is no GPU here\n"))
+        self.assertTrue(dry.out.startswith("planned for cuda, since fp16 needs a GPU; there is no GPU here\n"))
         self.assertRegex(dry.out, r"(?m)^memory of a rank +[\d.]+ MiB")
-        self.assert_refused(run, 2, "bf16 needs a GPU", "plan --device cuda", "train --dry-run")
+        self.assert_refused(run, 2, "fp16 needs a GPU", "plan --device cuda", "train --dry-run")
 
     def test_shapes_of_every_arena(self):
         before = support.snapshot(self.folder)

@@ -149,7 +149,7 @@ TEST_F(Matmul, WrongOperandsAreNamed) {
   expect_error_naming("matmul c", [&] {
     matmul(ctx, a.view(), Trans::yes, a.view(), Trans::no, Accumulate::no, c.view());
   });
-  const Tensor half = filled_tensor(DType::bf16, {2, 2}, 0);
+  const Tensor half = filled_tensor(DType::f16, {2, 2}, 0);
   Tensor single = filled_tensor(DType::f32, {2, 2}, 0);
   expect_error_naming("CPU ranks compute in f32 or f64", [&] {
     matmul(ctx, half.view(), Trans::no, half.view(), Trans::no, Accumulate::no, single.view());

@@ -291,8 +291,8 @@ TEST_F(QuantizedLinear, WrongOperandsAreNamed) {
   const StoredMatrix long_weight = quantized({WeightFormat::int8, 0}, long_row);
   refuse("too long for exact sums", long_row.view(), long_weight, {},
          ActivationFormat::dynamic_int8, y.view().slice(0, 1));
-  const Tensor half = filled_tensor(DType::bf16, {2, 64}, 1);
-  Tensor half_y = filled_tensor(DType::bf16, {2, 4}, 1);
+  const Tensor half = filled_tensor(DType::f16, {2, 64}, 1);
+  Tensor half_y = filled_tensor(DType::f16, {2, 4}, 1);
   for (const auto activations : {ActivationFormat::none, ActivationFormat::dynamic_int8}) {
     refuse("CPU ranks compute in f32 or f64", half.view(), eight, {}, activations, half_y.view());
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../backend.hpp"
+#include "bf16_rounding.hpp"
 #include "hyperslab/core/philox.hpp"
 #include "parallel.hpp"
 #include "reduction.hpp"
@@ -91,6 +92,10 @@ void cast(Context& ctx, CView x, View y) {
       parallel_chunks(ctx.threads(), x.numel(), 1, [=](int, Dim begin, Dim end) {
         if constexpr (std::is_same_v<From, To>) {
           std::memmove(out + begin, in + begin, static_cast<std::size_t>(end - begin) * sizeof(To));
+        } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, bf16>) {
+          round_to_bf16(in + begin, end - begin, out + begin);
+        } else if constexpr (std::is_same_v<From, bf16> && std::is_same_v<To, float>) {
+          cpu::widen(in + begin, end - begin, out + begin);
         } else {
           for (Dim i = begin; i < end; ++i) out[i] = convert<To>(in[i]);
         }

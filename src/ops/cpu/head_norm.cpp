@@ -43,7 +43,8 @@ void backward_head(const T* x, T rstd, Dim width, const T* weight, T* d, T* dwei
 }  // namespace
 
 std::size_t head_norm_workspace(int threads, Dim head_width, DType dtype) {
-  return static_cast<std::size_t>(threads * partial_stride(head_width)) * size_of(dtype);
+  return static_cast<std::size_t>(threads * partial_stride(head_width)) *
+         size_of(statistic_dtype(dtype));
 }
 
 void head_norm_forward(Context& ctx, const HeadLayout& layout, const HeadNormWeights& weights,

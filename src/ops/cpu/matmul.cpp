@@ -55,7 +55,8 @@ void column_sums(int threads, Dim rows, Dim M, const T* matrix, bool accumulate,
 }  // namespace
 
 std::size_t linear_activation_backward_input_workspace(Dim rows, Dim width, DType dtype) {
-  return static_cast<std::size_t>(std::min(rows, kRowBlock) * width) * size_of(dtype);
+  return static_cast<std::size_t>(std::min(rows, kRowBlock) * width) *
+         size_of(statistic_dtype(dtype));
 }
 
 void matmul(Context&, CView a, Trans trans_a, CView b, Trans trans_b, Accumulate accumulate,

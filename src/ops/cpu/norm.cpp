@@ -148,7 +148,8 @@ void copy_or_add(int threads, Dim count, const T* dy, Accumulate accumulate, T* 
 }  // namespace
 
 std::size_t norm_backward_workspace(int threads, Dim width, DType dtype) {
-  return static_cast<std::size_t>(threads * partial_stride(width)) * size_of(dtype);
+  return static_cast<std::size_t>(threads * partial_stride(width)) *
+         size_of(statistic_dtype(dtype));
 }
 
 void add_norm_forward(Context& ctx, NormKind kind, const NormOperands& operands,

@@ -250,6 +250,19 @@ TEST_F(Damage, DeepNestingIsRefused) {
   EXPECT_NE(text.find("nested too deep"), std::string::npos) << text;
 }
 
+TEST_F(Damage, NumbersThatAreNotWholeAreRefused) {
+  for (const char* number : {"92233720236854775808", "-1.5", "1e30", "-9223372036854775809"}) {
+    const auto text = refusal(ExitCode::checkpoint, [&] {
+      (void)io::manifest_of_text(
+          std::string(R"({"format":1,"crc32c":0,"loss_scale":0.5,"tensors":{"a":[)") + number +
+              "]}}",
+          "manifest.json");
+    });
+    EXPECT_NE(text.find("a number in 'tensors' is not whole or is too large"), std::string::npos)
+        << text;
+  }
+}
+
 TEST_F(Damage, VerifyFindsGapsAndOverlapsOfThePieces) {
   io::Manifest manifest = io::open_manifest(step());
   auto& pieces = manifest.tensors.at("model/b").pieces;

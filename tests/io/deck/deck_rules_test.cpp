@@ -134,9 +134,9 @@ const std::vector<BrokenRule>& broken_model_rules() {
        "auto"},
       {"run.device", "name: tiny", "device: cuda", kNoDevice,
        "2:3|no CUDA device was found: set run.device to cpu or auto"},
-      {"precision.compute", "data:", "precision: {compute: bf16}\ndata:", kNoDevice,
-       "10:13|bf16 needs a GPU, and this run is on the CPU: set precision.compute to fp32, or look "
-       "at it without a GPU with plan --device cuda or train --dry-run"},
+      {"precision.compute", "data:", "precision: {compute: fp16}\ndata:", kNoDevice,
+       "10:13|fp16 needs a GPU, and this run is on the CPU: set precision.compute to fp32 or bf16, "
+       "or look at it without a GPU with plan --device cuda or train --dry-run"},
       {"memory.recompute",
        "data:", "parallel: {schedule: zero_bubble}\nmemory: {recompute: full}\ndata:", kCpu,
        "11:10|full computes activations again just before both parts of backward, and zero_bubble "
@@ -316,10 +316,13 @@ TEST(Rules, GpuChoicesAreTakenOnAGpu) {
 }
 
 TEST(Rules, CpuOnAGpuMachineIsTheCpu) {
-  EXPECT_EQ(refusal(kValid, {"precision.compute=bf16", "run.device=cpu"}, kGpu),
-            "--set precision.compute=bf16: bf16 needs a GPU, and this run is on the CPU: set "
-            "precision.compute to fp32, or look at it without a GPU with plan --device cuda or "
-            "train --dry-run");
+  EXPECT_EQ(read(kValid, {"precision.compute=bf16", "run.device=cpu"}, kGpu).precision.compute,
+            Precision::bf16);
+  EXPECT_EQ(
+      refusal(kValid, {"precision.compute=fp16", "run.device=cpu"}, kGpu),
+      "--set precision.compute=fp16: fp16 needs a GPU, and this run is on the CPU: set "
+      "precision.compute to fp32 or bf16, or look at it without a GPU with plan --device cuda or "
+      "train --dry-run");
 }
 
 TEST(Rules, APlanWasNotStarted) {

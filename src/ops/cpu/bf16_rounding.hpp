@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "hyperslab/core/view.hpp"
+
+namespace hyperslab::ops::cpu {
+
+/// wide[0, count) = narrow[0, count), exactly. The bits are those of to_float(bf16); the loop
+/// vectorizes.
+inline void widen(const bf16* narrow, Dim count, float* wide) {
+  for (Dim i = 0; i < count; ++i) {
+    wide[i] = std::bit_cast<float>(static_cast<std::uint32_t>(narrow[i].bits) << 16);
+  }
+}
+
+/// narrow[0, count) = wide[0, count), to nearest, ties to even. The bits are those of
+/// to_bf16(float): NaN stays NaN. The loop vectorizes.
+inline void round_to_bf16(const float* wide, Dim count, bf16* narrow) {
+  for (Dim i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(wide[i]);
+    const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16;
+    const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
+    narrow[i].bits = static_cast<std::uint16_t>(is_nan ? (bits >> 16) | 0x40U : rounded);
+  }
+}
+
+}  // namespace hyperslab::ops::cpu

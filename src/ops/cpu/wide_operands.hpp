@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "hyperslab/ops/attention.hpp"
+#include "hyperslab/ops/classes.hpp"
+#include "hyperslab/ops/embedding.hpp"
+#include "hyperslab/ops/head_norm.hpp"
+#include "hyperslab/ops/loss.hpp"
+#include "hyperslab/ops/matmul.hpp"
+#include "hyperslab/ops/norm.hpp"
+
+namespace hyperslab::ops::cpu {
+
+/// What lets the CPU's ops, which compute in f32 and f64, take operands stored in bf16: it hands
+/// an op f32 copies of them, and rounds the copies of those that the op may have written back to
+/// nearest, ties to even. Sums and statistics inside the op are so in f32. Views of the same
+/// elements share one copy, so ops work in place as they do in f32. Views of other dtypes pass
+/// through. Copies live in memory of the calling thread that later ops use again.
+class WideOperands {
+ public:
+  explicit WideOperands(int threads) : threads_(threads) {}
+
+  [[nodiscard]] View operator()(const View& view);
+  [[nodiscard]] CView operator()(const CView& view);
+  [[nodiscard]] Columns operator()(const Columns& columns);
+  [[nodiscard]] CColumns operator()(const CColumns& columns);
+  [[nodiscard]] NormOperands operator()(const NormOperands& operands);
+  [[nodiscard]] NormResults operator()(const NormResults& results);
+  [[nodiscard]] NormSaved operator()(const NormSaved& saved);
+  [[nodiscard]] NormGradients operator()(const NormGradients& gradients);
+  [[nodiscard]] HeadNormWeights operator()(const HeadNormWeights& weights);
+  [[nodiscard]] HeadNormSaved operator()(const HeadNormSaved& saved);
+  [[nodiscard]] AttentionSaved operator()(const AttentionSaved& saved);
+  [[nodiscard]] AttentionReferenceSaved operator()(const AttentionReferenceSaved& saved);
+  [[nodiscard]] KeyValueCache operator()(const KeyValueCache& cache);
+  [[nodiscard]] EmbeddingTables operator()(const EmbeddingTables& tables);
+  [[nodiscard]] LossRows operator()(const LossRows& rows);
+  [[nodiscard]] ClassRows operator()(const ClassRows& rows);
+  /// Operands without elements in bf16.
+  template <class Operand>
+  [[nodiscard]] const Operand& operator()(const Operand& operand) {
+    return operand;
+  }
+
+  /// Rounds what the op may have written.
+  void round_results() const;
+
+ private:
+  struct Copy {
+    CView narrow{};
+    void* written = nullptr;  ///< where the elements are rounded to; null: only read
+    float* wide = nullptr;
+  };
+  static constexpr std::size_t kMostCopies = 12;  ///< of one op
+  Copy& copy_of(const CView& view);
+  [[nodiscard]] std::span<const Copy> copies() const { return {copies_.data(), count_}; }
+
+  int threads_;
+  std::array<Copy, kMostCopies> copies_{};  // a step allocates nothing
+  std::size_t count_ = 0;
+};
+
+/// Ops that know bf16 themselves, or have no operand that may be in it.
+template <auto cpu_op>
+inline constexpr bool kTakesBf16 = false;
+
+/// Calls the CPU's twin of an op, with f32 copies of operands in bf16 unless it takes these.
+template <auto cpu_op, class... Operands>
+void call(Context& ctx, const Operands&... operands) {
+  if constexpr (kTakesBf16<cpu_op>) {
+    cpu_op(ctx, operands...);
+  } else {
+    WideOperands wide(ctx.threads());
+    cpu_op(ctx, wide(operands)...);
+    wide.round_results();
+  }
+}
+
+}  // namespace hyperslab::ops::cpu
