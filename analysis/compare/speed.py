@@ -59,7 +59,7 @@ ROWS = {
     "gpt2-350m-b32": Row("gpt2-350m", batch(32)),
     "gpt2-1558m-b16": Row("gpt2-1558m", batch(16), steps=9),
     "gpt2-124m-b4": Row("gpt2-124m", batch(4), mode="reduce-overhead", steps=60),
-    "small": Row("small", batch(4), mode="reduce-overhead", steps=100),
+    "small": Row("small", (*batch(4), "precision.compute=bf16"), mode="reduce-overhead", steps=100),
     "llama-1b-data2": Row("llama-1b", (*batch(8, 4), "parallel.data=2", "parallel.zero=1"), 2, peer=("--shards",)),
     "gpt2-124m-65k-data2": Row("gpt2-124m", (*batch(64, 32), "parallel.data=2"), 2),
     "llama-8b-8-layers": Row("llama-8b", EIGHT_LAYERS, steps=9),
