@@ -34,9 +34,10 @@ bool is_required(std::string_view key, model::Family family) {
 class KeyLister {
  public:
   explicit KeyLister(model::Family family) : family_(family) {}
-  std::vector<SectionInfo> sections;
 
-  void section(std::string_view name) { sections.push_back({name, sentence_of(name), {}}); }
+  /// What was visited; leaves nothing here.
+  [[nodiscard]] std::vector<SectionInfo> take_sections() { return std::move(sections_); }
+  void section(std::string_view name) { sections_.push_back({name, sentence_of(name), {}}); }
   template <class Enum, std::size_t N>
   void named(std::string_view key, Enum value, const std::array<Name<Enum>, N>& table) {
     const auto found = std::ranges::find(table, value, &Name<Enum>::second);
@@ -84,19 +85,20 @@ class KeyLister {
   void add_words(std::string_view key, std::vector<std::string_view> words,
                  const std::string& fallback) {
     add(key, listed(words, "`"), fallback);
-    sections.back().keys.back().choices = std::move(words);
+    sections_.back().keys.back().choices = std::move(words);
   }
   void add(std::string_view key, std::string values, std::string fallback) {
-    auto& section = sections.back();
+    auto& section = sections_.back();
     auto full = fmt::format("{}.{}", section.name, key);
     if (is_required(full, family_)) fallback.clear();
     const auto sentence = sentence_of(full);
-    auto& row = sections.back().keys.emplace_back();
+    auto& row = sections_.back().keys.emplace_back();
     row.key = std::move(full);
     row.values = std::move(values);
     row.gpt2_default = std::move(fallback);
     row.sentence = sentence;
   }
+  std::vector<SectionInfo> sections_;
   model::Family family_;
 };
 
@@ -105,7 +107,7 @@ std::vector<SectionInfo> list_sections(model::Family family) {
   defaults.model = model::preset(family);
   KeyLister lister(family);
   visit_keys(lister, defaults);
-  return std::move(lister.sections);
+  return lister.take_sections();
 }
 
 std::vector<SectionInfo> list_sections() {

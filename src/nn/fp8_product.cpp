@@ -83,17 +83,18 @@ Fp8Product::Fp8Product(const Fp8Config& config, Dim outputs, Dim inputs, Dim ran
                     std::to_string(width) +
                     ": change the width or parallel.tensor, or set precision.gemm to compute");
   }
-  scaling_ = config.scaling;
+  is_used_ = true;
+  scaling_ = config.scaling.value_or(Fp8Scaling::tensor);
 }
 
 Dim Fp8Product::kept_bytes(const Fp8Config& config, Dim outputs, Dim rows) {
-  return static_cast<Dim>(
-      bytes_of(config.scaling.value(), {outputs, round_up(rows, ops::kFp8Multiple)}));
+  return static_cast<Dim>(bytes_of(config.scaling.value_or(Fp8Scaling::tensor),
+                                   {outputs, round_up(rows, ops::kFp8Multiple)}));
 }
 
 void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, View y) const {
   const CView rows = x.as_matrix();
-  Operands operands = in_workspace(ctx, *scaling_, {rows.shape(), weight.shape()});
+  Operands operands = in_workspace(ctx, scaling_, {rows.shape(), weight.shape()});
   const Fp8Matrix a = operands.take(Fp8Format::e4m3, rows.shape());
   const Fp8Matrix b = operands.take(Fp8Format::e4m3, weight.shape());
   ops::fp8_quantize(ctx, rows, a, {});
@@ -104,15 +105,15 @@ void Fp8Product::forward(Context& ctx, CView x, CView weight, CView bias, View y
 
 Fp8Matrix Fp8Product::kept_gradient(CView rows, View kept) const {
   if (!kept) return {};
-  return Operands(kept.device(), *scaling_, kept.raw())
-      .take(gradient_format(*scaling_), {rows.shape()[1], padded_rows(rows)});
+  return Operands(kept.device(), scaling_, kept.raw())
+      .take(gradient_format(scaling_), {rows.shape()[1], padded_rows(rows)});
 }
 
 void Fp8Product::backward_input(Context& ctx, CView dy, CView weight, View kept, View dx) const {
   const CView rows = dy.as_matrix();
   const auto [M, K] = weight.dims<2>("8-bit product weight");
-  Operands operands = in_workspace(ctx, *scaling_, {rows.shape(), {K, M}});
-  const Fp8Matrix a = operands.take(gradient_format(*scaling_), rows.shape());
+  Operands operands = in_workspace(ctx, scaling_, {rows.shape(), {K, M}});
+  const Fp8Matrix a = operands.take(gradient_format(scaling_), rows.shape());
   const Fp8Matrix b = operands.take(Fp8Format::e4m3, {K, M});
   ops::fp8_quantize(ctx, rows, a, kept_gradient(rows, kept));
   ops::fp8_quantize(ctx, weight, {}, b);
@@ -128,10 +129,10 @@ void Fp8Product::backward_weight(Context& ctx, CView dy, CView x, View kept,
   const Shape right = {K, padded_rows(rows)};
   Fp8Matrix a = kept_gradient(rows, kept);
   Operands operands =
-      kept ? in_workspace(ctx, *scaling_, {right}) : in_workspace(ctx, *scaling_, {right, left});
+      kept ? in_workspace(ctx, scaling_, {right}) : in_workspace(ctx, scaling_, {right, left});
   const Fp8Matrix b = operands.take(Fp8Format::e4m3, right);
   if (!kept) {
-    a = operands.take(gradient_format(*scaling_), left);
+    a = operands.take(gradient_format(scaling_), left);
     ops::fp8_quantize(ctx, rows, {}, a);
   }
   ops::fp8_quantize(ctx, x.as_matrix(), {}, b);

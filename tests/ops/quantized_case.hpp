@@ -14,7 +14,7 @@ struct StoredMatrix {
       : codes(filled_tensor(DType::u8, {M, format == ops::WeightFormat::int8 ? K : K / 2}, 0xAB)),
         scales(filled_tensor(scale_dtype(format), {group == 0 ? M : M * (K / group)}, 0xAB)),
         matrix{format, group, {M, K}, codes.view(), scales.view(), {}} {
-    if (format != ops::WeightFormat::nf4) return;
+    if (format != ops::WeightFormat::nf4 || group == 0) return;
     block_scales = filled_tensor(DType::f32,
                                  {(M * K / group + ops::kScaleBlock - 1) / ops::kScaleBlock}, 0xAB);
     matrix.block_scales = block_scales.view();

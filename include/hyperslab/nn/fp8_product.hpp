@@ -19,7 +19,7 @@ class Fp8Product {
 
   /// Whether products of so many rows are computed so. Fewer read each weight for next to no work,
   /// as generation does, and rounding the weights would take longer than the product.
-  [[nodiscard]] bool takes(Dim rows) const { return scaling_ && rows >= kFewestRows; }
+  [[nodiscard]] bool takes(Dim rows) const { return is_used_ && rows >= kFewestRows; }
 
   /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
   void forward(Context& ctx, CView x, CView weight, CView bias, View y) const;
@@ -37,7 +37,8 @@ class Fp8Product {
   static constexpr Dim kFewestRows = 64;
   /// (M, rows) in `kept`; absent if that is.
   [[nodiscard]] ops::Fp8Matrix kept_gradient(CView rows, View kept) const;
-  std::optional<ops::Fp8Scaling> scaling_;
+  bool is_used_ = false;
+  ops::Fp8Scaling scaling_ = ops::Fp8Scaling::tensor;
 };
 
 }  // namespace hyperslab::nn

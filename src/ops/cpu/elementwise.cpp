@@ -66,6 +66,7 @@ void fill_normal(Context&, const NormalSpec& spec, std::uint64_t first, std::uin
   const Dim runs = one_run ? std::min<Dim>(rows, 1) : rows;
   const Dim length = one_run ? rows * columns : columns;
   with_real(y.dtype(), "fill_normal", [&]<class T>(T) {
+    // NOLINTNEXTLINE(misc-const-correctness): written for double
     std::vector<float> wide(std::is_same_v<T, float> ? 0 : static_cast<std::size_t>(length));
     for (Dim run = 0; run < runs; ++run) {
       T* out = y.data<T>() + run * length;

@@ -73,7 +73,8 @@ void call(Context& ctx, const Operands&... operands) {
   if constexpr (kTakesBf16<cpu_op>) {
     cpu_op(ctx, operands...);
   } else {
-    WideOperands wide(ctx.threads());
+    // Ops without views leave it as it is.
+    WideOperands wide(ctx.threads());  // NOLINT(misc-const-correctness)
     cpu_op(ctx, wide(operands)...);
     wide.round_results();
   }

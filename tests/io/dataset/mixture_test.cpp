@@ -21,7 +21,6 @@ using io::MixedSamples;
 using io::MixtureOrder;
 using io::MixturePlace;
 using io::MixtureSchedule;
-using io::MixtureStage;
 using io::Sampling;
 using Counts = std::vector<std::int64_t>;
 
@@ -113,7 +112,7 @@ std::string part(const TempFolder& folder, const std::string& name, std::uint16_
                  std::int64_t tokens) {
   std::vector<std::uint16_t> ids(static_cast<std::size_t>(tokens));
   std::iota(ids.begin(), ids.end(), first);
-  const std::string path = folder.path() + "/" + name;
+  std::string path = folder.path() + "/" + name;
   write_file(path, llmc(20240520, 1, tokens, ids));
   return path;
 }

@@ -22,9 +22,9 @@ void expect_refused(const std::string& image, const std::string& why) {
 /// The PNG with other numbers in IHDR; its checksum is not looked at by the header's reader.
 std::string png_of_size(std::uint32_t width, std::uint32_t height) {
   std::string png = make_png(4, 4, pattern(4, 4, 3), {});
-  for (int i = 0; i < 4; ++i) {
-    png[static_cast<std::size_t>(16 + i)] = static_cast<char>(width >> (24 - 8 * i));
-    png[static_cast<std::size_t>(20 + i)] = static_cast<char>(height >> (24 - 8 * i));
+  for (std::size_t i = 0; i < 4; ++i) {
+    png[16 + i] = static_cast<char>(width >> (24 - 8 * i));
+    png[20 + i] = static_cast<char>(height >> (24 - 8 * i));
   }
   return png;
 }
