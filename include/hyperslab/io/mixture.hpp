@@ -51,7 +51,9 @@ struct MixtureStage {
   std::vector<double> weights;
 };
 
-/// Orders one after the other: each begins where the one before had come to in every source.
+/// Orders one after the other: each begins where the one before had come to in every source. What a
+/// source is short of its share at the end of a stage, less than a sample, is not made up for
+/// later, so that over S stages it may be up to S samples from the sum of its shares.
 class MixtureSchedule {
  public:
   /// Ascending by `first`; the first is 0. All have as many weights.
@@ -71,8 +73,8 @@ class MixtureSchedule {
 };
 
 /// Samples of several sources by weights. Sample k is that of the schedule; the samples of a source
-/// come in the order of TokenSamples with the seed `seed` + its number, so that each comes once an
-/// epoch of the source.
+/// come in the order of TokenSamples with the seed `seed` + its number: with Sampling::blocks each
+/// comes once an epoch of the source.
 class MixedSamples final : public Samples {
  public:
   /// Of the parts of `all` (TokenSource::parts), which must stay. Throws Error(usage) if a stage

@@ -107,6 +107,22 @@ TEST(Mixture, StagesGoOnWhereTheLastOnesCameTo) {
   EXPECT_EQ(counts, (Counts{4 + 66, 3 + 5 + 22}));
 }
 
+TEST(Mixture, StagesAddUpTheirDistancesFromTheShares) {
+  const std::vector<double> weights = {5, 4, 3};
+  constexpr std::int64_t kSamples = 8;
+  std::vector<io::MixtureStage> stages;
+  for (std::int64_t s = 0; s < 10; ++s) stages.push_back({s * kSamples, weights});
+  const MixtureSchedule schedule(stages);
+  for (std::int64_t k = 1; k <= 10 * kSamples; ++k) {
+    const Counts counts = schedule.counts(k);
+    const auto begun = static_cast<double>((k + kSamples - 1) / kSamples);
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const double share = weights[i] / 12 * static_cast<double>(k);
+      EXPECT_LT(std::abs(static_cast<double>(counts[i]) - share), begun) << k;
+    }
+  }
+}
+
 /// Ids that tell their part: `first` and up.
 std::string part(const TempFolder& folder, const std::string& name, std::uint16_t first,
                  std::int64_t tokens) {
