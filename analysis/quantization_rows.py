@@ -116,7 +116,7 @@ def adapter_parameters(deck: Deck) -> float:
     kv_width = width // heads * kv_heads
     sizes = {"attention.query": 2 * width, "attention.key": width + kv_width, "attention.value": width + kv_width,
              "attention.output": 2 * width, "mlp.up": width + ffn, "mlp.down": width + ffn}
-    if deck.get("model.activation") in ("swiglu", "geglu"):
+    if deck.get("model.activation") in ("swiglu", "geglu", "geglu_tanh"):
         sizes["mlp.gate"] = width + ffn
     named = [name for name in sizes if name in deck.get("adapter.targets", "[]")]
     return float(layers * rank * sum(sizes[name] for name in named or sizes))

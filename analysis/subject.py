@@ -18,7 +18,9 @@ COUNTED = {"family", "layers", "width", "heads", "kv_heads", "ffn_width", "vocab
            "attention", "frozen_format", "image", "patch", "channels", "classes", "pooling", "drop_path",
            "label_smoothing", "init_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens",
            "head_width", "qkv_bias", "qk_norm", "rotary_fraction", "rope_scaling", "rope_factor", "rope_original_context",
-           "rope_low_factor", "rope_high_factor", "rope_beta_fast", "rope_beta_slow", "rope_attention_factor"}
+           "rope_low_factor", "rope_high_factor", "rope_beta_fast", "rope_beta_slow", "rope_attention_factor", "rope_local_theta",
+           "window", "window_full_every", "window_first_layer", "attention_scale", "attention_softcap", "logit_softcap",
+           "parallel_block"}
 SIZES = ("layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context")
 
 
@@ -41,7 +43,7 @@ def parameter_count(deck: Deck) -> int | None:
     layers, width, heads, kv_heads, ffn, _, context = (int(model[key]) for key in SIZES)
     head_width = int(model.get("head_width", "0")) or width // heads
     query_width, kv_width = head_width * heads, head_width * kv_heads
-    gated = model["activation"] in ("swiglu", "geglu")
+    gated = model["activation"] in ("swiglu", "geglu", "geglu_tanh")
     block = 2 * width * query_width + 2 * width * kv_width + (3 if gated else 2) * width * ffn
     if model["bias"] == "true":
         block += 2 * width + (2 if gated else 1) * ffn
@@ -50,7 +52,7 @@ def parameter_count(deck: Deck) -> int | None:
     if model.get("qk_norm") == "head":
         block += 2 * head_width
     norm = {"none": 0, "rmsnorm": width}.get(model["norm"], 2 * width if model["bias"] == "true" else width)
-    norms = 2 * layers + (1 if model["norm_place"] == "pre" else 0)
+    norms = (4 if model["norm_place"] == "sandwich" else 2) * layers + (0 if model["norm_place"] == "post" else 1)
     positions = context * width if model["position"] == "learned" else 0
     return layers * block + norms * norm + positions + ends(model, width)
 

@@ -22,8 +22,8 @@ struct MixedSamples::Source {
 };
 
 MixedSamples::MixedSamples(const TokenSource& all, const std::vector<MixtureStage>& stages,
-                           Sampling sampling, Dim T, std::uint64_t seed, std::int32_t ignore_token)
-    : schedule_(stages) {
+                           Sampling sampling, Dim T, std::uint64_t seed, const TargetRules& rules)
+    : schedule_(stages), end_token_(rules.end_token) {
   const std::vector<std::int64_t> parts = all.parts();
   for (const MixtureStage& stage : stages) {
     if (stage.weights.size() == parts.size()) continue;
@@ -37,7 +37,7 @@ MixedSamples::MixedSamples(const TokenSource& all, const std::vector<MixtureStag
     sources_.push_back(std::make_unique<Source>(all, i, parts[i], end));
     Source& source = *sources_.back();
     source.samples =
-        std::make_unique<TokenSamples>(source.tokens, sampling, T, seed + i, true, ignore_token);
+        std::make_unique<TokenSamples>(source.tokens, sampling, T, seed + i, true, rules);
   }
 }
 
@@ -68,7 +68,7 @@ std::int64_t MixedSamples::counted(std::int64_t index) const {
 }
 
 void MixedSamples::read(std::int64_t first, std::int64_t end, const Batch& out) const {
-  read_rows(first, end, out, [this](std::int64_t index, auto tokens, auto targets) {
+  read_rows(first, end, out, end_token_, [this](std::int64_t index, auto tokens, auto targets) {
     const MixturePlace place = schedule_.place(index);
     sources_[place.source]->samples->read(place.index, tokens, targets);
   });

@@ -18,13 +18,13 @@ constexpr std::size_t kPiece = 2048;  // ids or masks on the stack at once
 }  // namespace
 
 TokenSamples::TokenSamples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
-                           bool shuffle, std::int32_t ignore_token)
+                           bool shuffle, const TargetRules& rules)
     : source_(source),
       sampling_(sampling),
       T_(T),
       seed_(seed),
       shuffle_(shuffle),
-      ignore_token_(ignore_token),
+      rules_(rules),
       stride_(T),
       targets_(source.size() - 1) {
   require(T > 0, "samples of no tokens");
@@ -39,8 +39,8 @@ TokenSamples::TokenSamples(const TokenSource& source, Sampling sampling, Dim T, 
 }
 
 TokenSamples TokenSamples::strided(const TokenSource& source, Dim T, Dim stride,
-                                   std::int64_t targets, std::int32_t ignore_token) {
-  TokenSamples samples(source, Sampling::blocks, T, 0, false, ignore_token);
+                                   std::int64_t targets, const TargetRules& rules) {
+  TokenSamples samples(source, Sampling::blocks, T, 0, false, rules);
   require(stride > 0 && stride <= T && targets >= T && targets < source.size(),
           "strided samples without a stride or beyond their source");
   samples.stride_ = stride;
@@ -73,9 +73,9 @@ std::int64_t TokenSamples::start(std::int64_t index) const {
 }
 
 void TokenSamples::read(std::int64_t first, std::int64_t end, const Batch& out) const {
-  read_rows(first, end, out, [this](std::int64_t index, auto tokens, auto targets) {
-    read(index, tokens, targets);
-  });
+  read_rows(
+      first, end, out, rules_.end_token,
+      [this](std::int64_t index, auto tokens, auto targets) { read(index, tokens, targets); });
 }
 
 void TokenSamples::read(std::int64_t index, std::span<std::int32_t> tokens,
@@ -86,16 +86,20 @@ void TokenSamples::read(std::int64_t index, std::span<std::int32_t> tokens,
   source_.read(first, tokens);
   std::ranges::copy(tokens.subspan(1), targets.begin());
   source_.read(first + T_, targets.last(1));
-  if (reads_to_ignore()) ignore(first + 1, targets);
+  if (reads_to_ignore()) ignore(first + 1, tokens.front(), targets);
   std::ranges::fill(targets.first(static_cast<std::size_t>(repeated(index))), ops::kIgnoredTarget);
 }
 
-/// targets: the tokens from `first` on; those that do not count are replaced.
-void TokenSamples::ignore(std::int64_t first, std::span<std::int32_t> targets) const {
-  if (ignore_token_ >= 0) {
-    for (std::int32_t& target : targets) {
-      target = target == ignore_token_ ? ops::kIgnoredTarget : target;
-    }
+/// targets: the tokens from `first` on, after the token `before`; those that do not count are
+/// replaced.
+void TokenSamples::ignore(std::int64_t first, std::int32_t before,
+                          std::span<std::int32_t> targets) const {
+  const bool starts = ignores_starts();
+  for (std::int32_t& target : targets) {
+    const bool ignored = (rules_.ignore_token >= 0 && target == rules_.ignore_token) ||
+                         (starts && before == rules_.end_token);
+    before = target;
+    if (ignored) target = ops::kIgnoredTarget;
   }
   if (!source_.has_mask()) return;
   std::array<std::uint8_t, kPiece> mask;
@@ -113,14 +117,15 @@ void TokenSamples::ignore(std::int64_t first, std::span<std::int32_t> targets) c
 std::int64_t TokenSamples::counted(std::int64_t index) const {
   const std::int64_t own = T_ - repeated(index);
   if (!reads_to_ignore()) return own;
-  std::array<std::int32_t, kPiece> piece;
+  std::array<std::int32_t, kPiece + 1> piece;  // of targets, after the token before them
   std::int64_t first = start(index) + T_ - own + 1;
   std::int64_t counted = 0;
   for (const std::int64_t end = first + own; first < end;) {
     const auto count = std::min(static_cast<std::int64_t>(kPiece), end - first);
-    const auto targets = std::span(piece).first(static_cast<std::size_t>(count));
-    source_.read(first, targets);
-    ignore(first, targets);
+    const auto tokens = std::span(piece).first(static_cast<std::size_t>(count) + 1);
+    const auto targets = tokens.subspan(1);
+    source_.read(first - 1, tokens);
+    ignore(first, tokens.front(), targets);
     counted += count - std::ranges::count(targets, ops::kIgnoredTarget);
     first += count;
   }

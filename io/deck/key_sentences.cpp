@@ -82,10 +82,18 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.rope_beta_slow", "yarn: up to so many turns they are divided whole."},
     {"model.rope_attention_factor",
      "yarn: factor of cosines and sines; 0: 0.1 ln(rope_factor) + 1."},
+    {"model.rope_local_theta",
+     "Base of the wavelengths of rope, unscaled, in layers with a window; 0: as in all others."},
     {"model.norm", "Kind of normalization."},
-    {"model.norm_place", "Normalize the input of a sublayer (pre) or the sum after it (post)."},
+    {"model.norm_place",
+     "Normalize the input of a sublayer (pre), the sum after it (post), its input and its output "
+     "(sandwich), or its output alone, before it is added (post_sublayer)."},
+    {"model.parallel_block",
+     "Attention and feed-forward network read the same stream and are added to it together."},
     {"model.norm_eps", "What normalization adds to the variance, or to the mean square."},
-    {"model.activation", "Activation of the feed-forward layer; swiglu and geglu have a gate."},
+    {"model.activation",
+     "Activation of the feed-forward layer; swiglu, geglu and geglu_tanh "
+     "have a gate."},
     {"model.bias", "Whether linear layers and layernorm have a bias."},
     {"model.qkv_bias",
      "Whether queries, keys and values have a bias although model.bias is false."},
@@ -104,6 +112,17 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.attention",
      "How attention is computed; auto takes the fastest path that can do it, "
      "reference keeps all probabilities."},
+    {"model.window",
+     "Sliding window: the most tokens, its own and those before it, that a token attends to; "
+     "0: all."},
+    {"model.window_full_every",
+     "Every layer whose number, from 1 on, it divides has no window; 0: none."},
+    {"model.window_first_layer", "Layers before this one, counted from 0, have no window."},
+    {"model.attention_scale",
+     "Factor of the products of queries and keys; 0: 1 / sqrt(head width)."},
+    {"model.attention_softcap",
+     "Scores s of attention become softcap x tanh(s / softcap); 0: they stay."},
+    {"model.logit_softcap", "The same of the head's logits."},
     {"model.init_std", "Standard deviation of the initial weights."},
     {"model.scale_residual_init",
      "Whether matrices that add to the residual stream begin smaller, "
@@ -142,6 +161,11 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Share of the training documents, chosen by hash, that is set "
      "aside for validation."},
     {"data.end_token", "Id that ends a document in files without a list of documents; -1: none."},
+    {"data.documents",
+     "What tokens of a sample attend to: all before them (joined), or those of their own document "
+     "(masked), which data.end_token ends."},
+    {"data.predict_starts",
+     "Whether the first token of a document, after a data.end_token, counts as a target."},
     {"data.broken_images",
      "What becomes of an image that cannot be decoded: the run ends and names it, or the sample "
      "does "

@@ -44,5 +44,9 @@ namespace hyperslab::deck {
 [[nodiscard]] std::span<const Rule> precision_rules();
 /// Those of rotary positions.
 [[nodiscard]] std::span<const Rule> rope_rules();
+/// Those of documents in samples of text.
+[[nodiscard]] std::span<const Rule> document_rules();
+/// Those of windows and scores of attention.
+[[nodiscard]] std::span<const Rule> score_rules();
 
 }  // namespace hyperslab::deck

@@ -77,14 +77,15 @@ constexpr std::array kModelRules = {
                               c.model.kv_heads, c.model.heads,
                               nearest_divisors(c.model.heads, c.model.kv_heads, divides_number));
          }},
-    Rule{"model.norm_place", "model.norm", "pre if there is no norm",
-         [](const Config& c, const Surroundings&) {
-           return c.model.norm_place == NormPlace::pre || c.model.norm != ops::NormKind::none;
-         },
-         [](const Config&, const Surroundings&) -> std::string {
-           return "post needs a norm, and model.norm is none: set model.norm to layernorm or "
-                  "rmsnorm";
-         }},
+    Rule{
+        "model.norm_place", "model.norm", "pre if there is no norm",
+        [](const Config& c, const Surroundings&) {
+          return c.model.norm_place == NormPlace::pre || c.model.norm != ops::NormKind::none;
+        },
+        [](const Config&, const Surroundings&) -> std::string {
+          return "other places need a norm, and model.norm is none: set model.norm to layernorm or "
+                 "rmsnorm";
+        }},
     Rule{"model.attention", "run.device", "cudnn only on a GPU",
          [](const Config& c, const Surroundings& s) {
            return c.model.attention != AttentionPath::cudnn || on_gpu(c, s);
@@ -372,7 +373,7 @@ std::span<const Rule> rules() {
     for (const std::span<const Rule> part :
          {layout_rules(), std::span<const Rule>(kModelRules), std::span<const Rule>(kRunRules),
           std::span<const Rule>(kTrainingRules), adapter_rules(), image_rules(), rope_rules(),
-          precision_rules(), mixture_rules()}) {
+          score_rules(), precision_rules(), mixture_rules(), document_rules()}) {
       made.insert(made.end(), part.begin(), part.end());
     }
     return made;

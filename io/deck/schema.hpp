@@ -84,6 +84,10 @@ inline constexpr std::array<Name<io::BrokenImages>, 2> kBrokenImages = {{
     {"refuse", io::BrokenImages::refuse},
     {"skip", io::BrokenImages::skip},
 }};
+inline constexpr std::array<Name<io::Documents>, 2> kDocuments = {{
+    {"joined", io::Documents::joined},
+    {"masked", io::Documents::masked},
+}};
 inline constexpr std::array<Name<io::DecodeOn>, 3> kDecodeOn = {{
     {"auto", io::DecodeOn::automatic},
     {"cpu", io::DecodeOn::cpu},
@@ -109,11 +113,13 @@ inline constexpr std::array<Name<ops::NormKind>, 3> kNorms = {{
     {"rmsnorm", ops::NormKind::rmsnorm},
     {"none", ops::NormKind::none},
 }};
-inline constexpr std::array<Name<model::NormPlace>, 2> kNormPlaces = {{
+inline constexpr std::array<Name<model::NormPlace>, 4> kNormPlaces = {{
     {"pre", model::NormPlace::pre},
     {"post", model::NormPlace::post},
+    {"sandwich", model::NormPlace::sandwich},
+    {"post_sublayer", model::NormPlace::post_sublayer},
 }};
-inline constexpr std::array<Name<ops::Activation>, 7> kActivations = {{
+inline constexpr std::array<Name<ops::Activation>, 8> kActivations = {{
     {"gelu", ops::Activation::gelu},
     {"gelu_tanh", ops::Activation::gelu_tanh},
     {"relu", ops::Activation::relu},
@@ -121,6 +127,7 @@ inline constexpr std::array<Name<ops::Activation>, 7> kActivations = {{
     {"relu_squared", ops::Activation::relu_squared},
     {"swiglu", ops::Activation::swiglu},
     {"geglu", ops::Activation::geglu},
+    {"geglu_tanh", ops::Activation::geglu_tanh},
 }};
 inline constexpr std::array<Name<model::AttentionPath>, 4> kAttentionPaths = {{
     {"auto", model::AttentionPath::automatic},
@@ -261,10 +268,12 @@ void visit_model(Visitor& v, Config& config) {
   v.real("rope_beta_fast", spec.rope.beta_fast, kPositive);
   v.real("rope_beta_slow", spec.rope.beta_slow, kPositive);
   v.real("rope_attention_factor", spec.rope.attention_factor, kNotNegative);
+  v.real("rope_local_theta", spec.rope_local_theta, kNotNegative);
   v.real("embedding_scale", spec.embedding_scale, kUpToMillion);
   v.named("norm", spec.norm, kNorms);
   v.named("norm_place", spec.norm_place, kNormPlaces);
   v.real("norm_eps", spec.norm_eps, kPositive);
+  v.flag("parallel_block", spec.parallel_block);
   v.named("activation", spec.activation, kActivations);
   v.flag("bias", spec.bias);
   v.flag("qkv_bias", spec.qkv_bias);
@@ -274,6 +283,12 @@ void visit_model(Visitor& v, Config& config) {
   v.real("drop_path", spec.drop_path, kBelowOne);
   v.real("label_smoothing", spec.label_smoothing, kBelowOne);
   v.named("attention", spec.attention, kAttentionPaths);
+  v.integer("window", spec.scores.window, kSizeOrDefault);
+  v.integer("window_full_every", spec.scores.full_every, kSizeOrDefault);
+  v.integer("window_first_layer", spec.scores.first_windowed, kSizeOrDefault);
+  v.real("attention_scale", spec.scores.scale, kNotNegative);
+  v.real("attention_softcap", spec.scores.softcap, kNotNegative);
+  v.real("logit_softcap", spec.logit_softcap, kNotNegative);
   v.real("init_std", spec.init_std, kPositive);
   v.flag("scale_residual_init", spec.scale_residual_init);
   v.named("frozen_format", spec.frozen_format, kStorageFormats);
@@ -296,6 +311,8 @@ void visit_data(Visitor& v, Config& config) {
   v.flag("loss_mask", data.loss_mask);
   v.real("validation_fraction", data.validation_fraction, kUpToHalf);
   v.integer("end_token", data.end_token, kIdOrNone);
+  v.named("documents", data.documents, kDocuments);
+  v.flag("predict_starts", data.predict_starts);
   v.named("broken_images", data.broken_images, kBrokenImages);
   v.named("decode", data.decode, kDecodeOn);
   v.integer("threads", data.threads, IntegerRange{0, kMostThreads});

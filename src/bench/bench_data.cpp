@@ -35,6 +35,9 @@ class DeviceBatch {
       views_.tokens = take(DType::i32, {B, T});
       views_.targets = take(DType::i32, {B, T});
       views_.token_sort_index = take(DType::i32, {B * T});
+      if (config.data.documents == io::Documents::masked) {
+        views_.first_keys = take(DType::i32, {B, T});
+      }
     }
     views_.sample_position = take(DType::i64, {B});
   }

@@ -39,7 +39,10 @@ BenchRig::BenchRig(comm::World& world, train::Config config, const BenchOptions&
     trainer_ =
         plan::make_trainer(config_, *mesh_, trainer_options_, plan_.memory, options.is_legal);
     trainer_->initialize();
-    data_ = train::generated_data(config_, trainer_->sequence());
+    // How long documents are decides what attention costs, so those of the deck are read.
+    data_ = config_.data.documents == io::Documents::masked
+                ? train::open_data(config_, io::DataPart::both)
+                : train::generated_data(config_, trainer_->sequence());
     loader_ = std::make_unique<io::Loader>(*data_.train_samples, config_.train.global_batch,
                                            mesh_->at().data, config_.parallel.data);
     trainer_->fill_slots(*loader_, 1);

@@ -90,7 +90,7 @@ void Evaluator::make_samples(std::int64_t stride) {
     throw Error(ExitCode::usage, "--stride is for text: images do not overlap");
   const std::int64_t targets = count_ < available ? count_ * T : tokens->size() - 1;
   data_.validation_samples = std::make_unique<io::TokenSamples>(
-      io::TokenSamples::strided(*tokens, T, stride, targets, config_.data.ignore_token));
+      io::TokenSamples::strided(*tokens, T, stride, targets, config_.data.target_rules()));
   count_ = data_.validation_samples->size();
 }
 

@@ -6,10 +6,10 @@ namespace hyperslab::model {
 
 LmHead::LmHead(param::ParamStore& params, const TransformerParts& parts)
     : parts_(parts),
-      norm_(parts.pre_norm() ? nn::Norm(params, parts.options.tensor, "final_norm",
-                                        {parts.spec.norm, parts.spec.width, parts.block.norm_eps,
-                                         parts.spec.bias})
-                             : nn::Norm()),
+      norm_(parts.has_final_norm() ? nn::Norm(params, parts.options.tensor, "final_norm",
+                                              {parts.spec.norm, parts.spec.width,
+                                               parts.block.norm_eps, parts.spec.bias})
+                                   : nn::Norm()),
       head_(params, parts.embedding, parts.token_table) {}
 
 void LmHead::plan_shared(Arenas& arenas) {
@@ -22,7 +22,7 @@ void LmHead::plan_shared(Arenas& arenas) {
 
 CView LmHead::plan(Arena& activations, CView /*in*/) {
   Slot& slot = slots_.emplace_back();
-  if (parts_.pre_norm()) {
+  if (parts_.has_final_norm()) {
     const StageOptions& options = parts_.options;
     slot.norm = norm_.plan(
         activations, {parts_.stream(), options.compute, options.statistics(), true}, "final_norm");
@@ -31,7 +31,7 @@ CView LmHead::plan(Arena& activations, CView /*in*/) {
 }
 
 CView LmHead::normalized(Context& ctx, nn::ResidualStream in, nn::Norm::Slot& slot) const {
-  if (!parts_.pre_norm()) return in.residual;
+  if (!parts_.has_final_norm()) return in.residual;
   norm_.forward(ctx, in.residual, in.delta, slot);
   return slot.y();
 }
@@ -66,14 +66,14 @@ void LmHead::decode(Context& ctx, const UnitCall& call, nn::ResidualStream in,
 }
 
 void LmHead::backward(Context& ctx, const UnitCall& call) {
-  if (call.part == nn::BackwardPart::weight || !parts_.pre_norm()) return;
+  if (call.part == nn::BackwardPart::weight || !parts_.has_final_norm()) return;
   const Slot& slot = slots_.at(static_cast<std::size_t>(call.slot));
   norm_.backward(ctx, slot.norm, call.d, Accumulate::no, call.d, call.accumulate);
 }
 
 CView LmHead::input(int slot) const {
   const Slot& of = slots_.at(static_cast<std::size_t>(slot));
-  return parts_.pre_norm() ? of.norm.x : of.input;
+  return parts_.has_final_norm() ? of.norm.x : of.input;
 }
 
 }  // namespace hyperslab::model

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/ops/attention.hpp"
 
 namespace hyperslab::model {
 namespace {
@@ -32,6 +33,11 @@ std::int64_t head_norm_parameters(const ModelSpec& spec) {
   return spec.qk_norm == QkNorm::head ? 2 * spec.head_width() : 0;
 }
 
+/// Norms of a block.
+std::int64_t norms_of_block(const ModelSpec& spec) {
+  return spec.norm_place == NormPlace::sandwich ? 4 : 2;
+}
+
 std::int64_t norm_parameters(const ModelSpec& spec) {
   switch (spec.norm) {
     case ops::NormKind::none: return 0;
@@ -45,16 +51,23 @@ double default_scale_of_embeddings(const ModelSpec& spec) {
   return spec.position == Position::sinusoidal ? std::sqrt(static_cast<double>(spec.width)) : 1;
 }
 
+/// Share of all pairs of T tokens that a layer's attention computes.
+double seen_share(const ModelSpec& spec, Dim layer, Dim T) {
+  if (spec.is_of_images()) return 1;
+  return ops::seen_share({ops::AttentionMask::Kind::causal, spec.scores.window_of(layer)}, T);
+}
+
 std::int64_t patch_matrix(const ModelSpec& spec) { return spec.width * spec.image.patch_values(); }
 
 std::int64_t image_parameter_count(const ModelSpec& spec) {
   const std::int64_t C = spec.width;
   const std::int64_t class_token = spec.image.pooling == Pooling::token ? C : 0;
   const std::int64_t positions = spec.position == Position::learned ? spec.context * C : 0;
-  const std::int64_t final_norms = spec.norm_place == NormPlace::pre ? 1 : 0;
+  const std::int64_t final_norms = spec.has_final_norm() ? 1 : 0;
   const std::int64_t block = block_matrices(spec) + block_biases(spec) + head_norm_parameters(spec);
   return patch_matrix(spec) + C + class_token + positions + spec.layers * block +
-         (2 * spec.layers + final_norms) * norm_parameters(spec) + spec.image.classes * (C + 1);
+         (norms_of_block(spec) * spec.layers + final_norms) * norm_parameters(spec) +
+         spec.image.classes * (C + 1);
 }
 
 }  // namespace
@@ -83,9 +96,10 @@ std::int64_t parameter_count(const ModelSpec& spec) {
   const std::int64_t table = spec.vocabulary * spec.width;
   const std::int64_t tables = spec.tie_embeddings ? table : 2 * table;
   const std::int64_t positions = spec.position == Position::learned ? spec.context * spec.width : 0;
-  const std::int64_t final_norms = spec.norm_place == NormPlace::pre ? 1 : 0;
+  const std::int64_t final_norms = spec.has_final_norm() ? 1 : 0;
   const std::int64_t block = block_matrices(spec) + block_biases(spec) + head_norm_parameters(spec);
-  return spec.layers * block + (2 * spec.layers + final_norms) * norm_parameters(spec) + tables +
+  return spec.layers * block +
+         (norms_of_block(spec) * spec.layers + final_norms) * norm_parameters(spec) + tables +
          positions;
 }
 
@@ -103,9 +117,9 @@ double embedding_cost(const ModelSpec& spec) {
          static_cast<double>(spec.context);
 }
 
-double block_cost(const ModelSpec& spec) {
-  const double seen = spec.is_of_images() ? 2 : 1;
-  const double attention = seen * static_cast<double>(spec.query_width() * spec.context);
+double block_cost(const ModelSpec& spec, Dim layer) {
+  const double attention = 2 * seen_share(spec, layer, spec.context) *
+                           static_cast<double>(spec.query_width() * spec.context);
   return static_cast<double>(block_matrices(spec)) + attention;
 }
 
@@ -118,11 +132,15 @@ double head_cost(const ModelSpec& spec) {
 
 double flops_per_token(const ModelSpec& spec, Dim T, bool causal) {
   if (spec.is_of_images()) {
-    return 6.0 * (embedding_cost(spec) + static_cast<double>(spec.layers) * block_cost(spec) +
+    return 6.0 * (embedding_cost(spec) + static_cast<double>(spec.layers) * block_cost(spec, 0) +
                   head_cost(spec));
   }
-  const double attention = (causal ? 6.0 : 12.0) * static_cast<double>(spec.layers) *
-                           static_cast<double>(spec.query_width()) * static_cast<double>(T);
+  double seen_layers = 0;
+  for (Dim layer = 0; layer < spec.layers; ++layer) {
+    seen_layers += causal ? seen_share(spec, layer, T) : 1;
+  }
+  const double attention =
+      12.0 * seen_layers * static_cast<double>(spec.query_width()) * static_cast<double>(T);
   return 6.0 * static_cast<double>(matmul_parameter_count(spec)) + attention;
 }
 
@@ -158,6 +176,21 @@ void add_rope(const RopeSpec& rope, Choices& choices) {
   }
 }
 
+void add_scores(const ModelSpec& spec, Choices& choices) {
+  const AttentionSpec& scores = spec.scores;
+  if (scores.window > 0) {
+    choices.emplace_back("window", std::to_string(scores.window));
+    choices.emplace_back("window_full_every", std::to_string(scores.full_every));
+    choices.emplace_back("window_first_layer", std::to_string(scores.first_windowed));
+  }
+  if (spec.rope_local_theta > 0) {
+    choices.emplace_back("rope_local_theta", number(spec.rope_local_theta));
+  }
+  if (scores.scale > 0) choices.emplace_back("attention_scale", number(scores.scale));
+  if (scores.softcap > 0) choices.emplace_back("attention_softcap", number(scores.softcap));
+  if (spec.logit_softcap > 0) choices.emplace_back("logit_softcap", number(spec.logit_softcap));
+}
+
 }  // namespace
 
 std::string identity(const ModelSpec& spec) {
@@ -182,9 +215,11 @@ std::string identity(const ModelSpec& spec) {
   if (spec.head_width() * spec.heads != spec.width) {
     choices.emplace_back("head_width", std::to_string(spec.head_width()));
   }
+  if (spec.parallel_block) choices.emplace_back("parallel_block", "true");
   if (spec.qk_norm == QkNorm::head) choices.emplace_back("qk_norm", "head");
   if (spec.qkv_bias && !spec.bias) choices.emplace_back("qkv_bias", "true");
   if (spec.position == Position::rope) add_rope(spec.rope, choices);
+  add_scores(spec, choices);
   if (spec.is_of_images()) {
     choices.emplace_back("image", std::to_string(spec.image.size));
     choices.emplace_back("patch", std::to_string(spec.image.patch));

@@ -25,6 +25,7 @@ nn::EmbeddingConfig embedding_config(const ModelSpec& spec, const StageOptions& 
   config.context = spec.context;
   config.positions = position_table(spec.position);
   config.scale = static_cast<float>(spec.scale_of_embeddings());
+  config.logit_softcap = static_cast<float>(spec.logit_softcap);
   config.dropout = static_cast<float>(spec.dropout);
   config.seed = options.seed;
   config.init_std = static_cast<float>(spec.init_std);
@@ -42,11 +43,16 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   nn::BlockConfig config;
   config.width = spec.width;
   config.heads = {spec.heads, spec.kv_heads, spec.head_width()};
-  config.mask = mask;
+  config.scores.mask = mask;
+  config.scores.scale = spec.scores.scale;
+  config.scores.softcap = spec.scores.softcap;
   config.ffn_width = spec.ffn_width;
   config.activation = spec.activation;
-  config.norm = spec.norm;
-  config.pre_norm = spec.norm_place == NormPlace::pre;
+  const bool after_output = spec.norm_place == NormPlace::post_sublayer;
+  config.norm = after_output ? ops::NormKind::none : spec.norm;
+  if (after_output || spec.norm_place == NormPlace::sandwich) config.output_norm = spec.norm;
+  config.pre_norm = spec.norm_place != NormPlace::post;
+  config.parallel = spec.parallel_block;
   config.norm_eps = static_cast<float>(spec.norm_eps);
   config.bias = spec.bias;
   config.qkv_bias = spec.has_qkv_bias();
@@ -95,13 +101,17 @@ Batch Transformer::plan_batch(Arena& activations, ChunkEnds /*chunk*/) const {
   batch.targets = activations.take(DType::i32, {B, T}, "targets");
   batch.token_sort_index = activations.take(DType::i32, {B * T}, "token sort index");
   batch.sample_position = activations.take(DType::i64, {B}, "sample positions");
+  if (parts_->options.documents) {
+    batch.first_keys = activations.take(DType::i32, {B, T}, "first keys");
+  }
   return batch;
 }
 
 Architecture::UnitInfo Transformer::info(int unit) const {
   const ModelSpec& spec = parts_->spec;
   if (unit == 0) return {"embedding", 0};  // copies rows, a ten-thousandth of a block's work
-  if (unit <= spec.layers) return {"blocks." + std::to_string(unit - 1), block_cost(spec)};
+  if (unit <= spec.layers)
+    return {"blocks." + std::to_string(unit - 1), block_cost(spec, unit - 1)};
   return {"head", head_cost(spec)};
 }
 
@@ -123,18 +133,31 @@ void Transformer::plan_shared(Arenas& arenas) {
   if (spec.position == Position::rope) {
     const Shape angles = {spec.context, rotated_width(spec.rope, spec.head_width()) / 2};
     const DType statistics = parts_->options.statistics();
-    rope_cosines_ = arenas.parameters.take(statistics, angles, "rope.cosines");
-    rope_sines_ = arenas.parameters.take(statistics, angles, "rope.sines");
-    parts_->rope = {rope_cosines_, rope_sines_};
+    const auto tables = [&](const std::string& name) {
+      return RopeMemory{arenas.parameters.take(statistics, angles, name + ".cosines"),
+                        arenas.parameters.take(statistics, angles, name + ".sines")};
+    };
+    rope_ = tables("rope");
+    parts_->rope = {rope_.cosines, rope_.sines};
+    parts_->local_rope = parts_->rope;
+    if (spec.rope_local_theta > 0) {
+      local_rope_ = tables("rope of windows");
+      parts_->local_rope = {local_rope_.cosines, local_rope_.sines};
+    }
   }
   parts_->scratch = nn::plan_scratch(arenas.scratch, parts_->block, parts_->activations(),
                                      parts_->options.training);
 }
 
 void Transformer::initialize(Context& ctx) {
-  if (!rope_cosines_) return;
-  const RopeAngles angles = rope_angles(parts_->spec.rope, parts_->spec.head_width());
-  ops::rope_table(ctx, angles.frequencies, angles.magnitude, rope_cosines_, rope_sines_);
+  const ModelSpec& spec = parts_->spec;
+  const auto write = [&](const RopeSpec& rope, const RopeMemory& to) {
+    if (!to.cosines) return;
+    const RopeAngles angles = rope_angles(rope, spec.head_width());
+    ops::rope_table(ctx, angles.frequencies, angles.magnitude, to.cosines, to.sines);
+  };
+  write(spec.rope, rope_);
+  write({.theta = spec.rope_local_theta, .fraction = spec.rope.fraction}, local_rope_);
 }
 
 }  // namespace hyperslab::model

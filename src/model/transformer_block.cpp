@@ -7,8 +7,9 @@ namespace hyperslab::model {
 
 TransformerBlock::TransformerBlock(param::ParamStore& params, TransformerParts& parts, int layer)
     : parts_(parts),
+      layer_(layer),
       name_("blocks." + std::to_string(layer)),
-      block_(params, name_, parts.block, layer) {}
+      block_(params, name_, parts.block_of(layer), layer) {}
 
 void TransformerBlock::plan_shared(Arenas& arenas) {
   const bool training = parts_.options.training;
@@ -53,7 +54,7 @@ nn::ResidualStream TransformerBlock::forward(Context& ctx, const UnitCall& call,
   Slot& slot = slots_.at(static_cast<std::size_t>(call.slot));
   in = keep(ctx, slot, in);
   slot.input = in.residual;
-  return block_.forward(ctx, in, {parts_.rope, info, parts_.scratch}, memory(slot));
+  return block_.forward(ctx, in, {rope(), info, parts_.scratch}, memory(slot));
 }
 
 nn::ResidualStream TransformerBlock::decode(Context& ctx, const UnitCall& call,
@@ -63,8 +64,7 @@ nn::ResidualStream TransformerBlock::decode(Context& ctx, const UnitCall& call,
   const nn::Scratch scratch = parts_.scratch.for_tokens(T);
   nn::Block::Slot slot = parts_.one_slot->for_tokens(T);
   return block_.forward(
-      ctx, in,
-      {parts_.rope, info, scratch, ops::KeyValueCache{cached_keys_, cached_values_, call.past}},
+      ctx, in, {rope(), info, scratch, ops::KeyValueCache{cached_keys_, cached_values_, call.past}},
       slot);
 }
 
@@ -73,16 +73,16 @@ void TransformerBlock::backward(Context& ctx, const UnitCall& call) {
   nn::Block::Slot& saved = memory(slot);
   const nn::BatchInfo info = parts_.info(call);
   if (parts_.shares_slot()) {  // Recompute::full
-    (void)block_.forward(ctx, {slot.input, {}}, {parts_.rope, info, parts_.scratch}, saved);
+    (void)block_.forward(ctx, {slot.input, {}}, {rope(), info, parts_.scratch}, saved);
   }
-  block_.backward(ctx, {parts_.rope, info, parts_.scratch, call.accumulate, call.part}, saved,
+  block_.backward(ctx, {rope(), info, parts_.scratch, call.accumulate, call.part}, saved,
                   slot.input, call.d);
 }
 
 CView TransformerBlock::input(int slot) const {
   const Slot& of = slots_.at(static_cast<std::size_t>(slot));
-  // Before the sublayers, the first norm holds the sum that entered.
-  return parts_.shares_slot() || !parts_.pre_norm() ? of.input : of.block.norm1.x;
+  // But for norms after the additions, the first norm holds the sum that entered.
+  return parts_.shares_slot() || !parts_.has_final_norm() ? of.input : of.block.norm1.x;
 }
 
 nn::Block::Slot& TransformerBlock::memory(Slot& slot) const {

@@ -17,6 +17,7 @@ struct TransformerParts {
   nn::BlockConfig block;
   nn::EmbeddingConfig embedding;
   nn::RopeTables rope;
+  nn::RopeTables local_rope;  ///< of layers with a window
   nn::Scratch scratch;
   std::optional<nn::Block::Slot> one_slot;  ///< of all blocks, if they share one
   /// Of a tied token table on this rank: the embedding's, with which the head computes, too.
@@ -26,7 +27,7 @@ struct TransformerParts {
   [[nodiscard]] bool shares_slot() const {
     return !options.training || options.recompute == nn::Recompute::full;
   }
-  [[nodiscard]] bool pre_norm() const { return spec.norm_place == NormPlace::pre; }
+  [[nodiscard]] bool has_final_norm() const { return spec.has_final_norm(); }
   [[nodiscard]] nn::ActivationSpec activations() const {
     return {options.B, options.T, options.compute, options.statistics()};
   }
@@ -34,9 +35,19 @@ struct TransformerParts {
   [[nodiscard]] Shape stream() const {
     return options.tensor.stream_shape(options.B, options.T, spec.width);
   }
+  /// Of the block of a layer, whose attention may have a window.
+  [[nodiscard]] nn::BlockConfig block_of(int layer) const {
+    nn::BlockConfig config = block;
+    if (!spec.is_of_images()) config.scores.mask.window = spec.scores.window_of(layer);
+    return config;
+  }
+  [[nodiscard]] const nn::RopeTables& rope_of(int layer) const {
+    return spec.scores.window_of(layer) > 0 ? local_rope : rope;
+  }
   /// What differs from microbatch to microbatch, for the layers.
   [[nodiscard]] nn::BatchInfo info(const UnitCall& call) const {
-    return {call.batch.sample_position, call.step.state, call.mode == Mode::train};
+    return {call.batch.sample_position, call.step.state, call.mode == Mode::train,
+            call.batch.first_keys};
   }
   /// A training pass needs the samples' positions if dropout acts.
   [[nodiscard]] bool drops(Mode mode) const {
@@ -81,7 +92,7 @@ class TransformerBlock final : public Unit {
                                            nn::ResidualStream in) override;
   void backward(Context& ctx, const UnitCall& call) override;
   [[nodiscard]] BatchReads reads(Mode mode) const override {
-    return {.sample_position = parts_.drops(mode)};
+    return {.sample_position = parts_.drops(mode), .first_keys = parts_.options.documents};
   }
   [[nodiscard]] CView input(int slot) const override;
 
@@ -92,12 +103,14 @@ class TransformerBlock final : public Unit {
     CView input;            ///< the residual that entered, or the sum
   };
   [[nodiscard]] nn::Block::Slot& memory(Slot& slot) const;
+  [[nodiscard]] const nn::RopeTables& rope() const { return parts_.rope_of(layer_); }
   [[nodiscard]] nn::ResidualStream keep(Context& ctx, const Slot& slot,
                                         nn::ResidualStream in) const;
   [[nodiscard]] nn::ResidualStream decode(Context& ctx, const UnitCall& call,
                                           const nn::BatchInfo& info, nn::ResidualStream in);
 
   TransformerParts& parts_;
+  int layer_;
   std::string name_;
   nn::Block block_;
   std::vector<Slot> slots_;

@@ -24,7 +24,8 @@ Shape VisionTransformer::stream() const { return parts_->stream(); }
 Architecture::UnitInfo VisionTransformer::info(int unit) const {
   const ModelSpec& spec = parts_->spec;
   if (unit == 0) return {"embedding", embedding_cost(spec)};
-  if (unit <= spec.layers) return {"blocks." + std::to_string(unit - 1), block_cost(spec)};
+  if (unit <= spec.layers)
+    return {"blocks." + std::to_string(unit - 1), block_cost(spec, unit - 1)};
   return {"head", head_cost(spec)};
 }
 

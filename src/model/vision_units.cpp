@@ -34,7 +34,7 @@ nn::ClassHeadConfig head_of(const TransformerParts& parts) {
   config.class_token = spec.image.pooling == Pooling::token;
   config.label_smoothing = spec.label_smoothing;
   config.init_std = static_cast<float>(spec.init_std);
-  config.norm = parts.pre_norm() ? spec.norm : ops::NormKind::none;
+  config.norm = parts.has_final_norm() ? spec.norm : ops::NormKind::none;
   config.norm_eps = static_cast<float>(spec.norm_eps);
   config.bias = spec.bias;
   config.group = parts.options.tensor;

@@ -102,17 +102,23 @@ LinearPass Attention::linear_pass(AdaptedLinear linear, const BatchInfo& batch,
           .rounded_gradient = scratch.rounded_gradient};
 }
 
+ops::AttentionScores Attention::scores(const BatchInfo& batch) const {
+  ops::AttentionScores scores = config_.scores;
+  scores.first_keys = batch.first_keys;
+  return scores;
+}
+
 /// slot.qkv, normalized and rotated -> slot.out.
 void Attention::core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const {
   if (pass.cache) {
-    require(config_.mask.kind == ops::AttentionMask::Kind::causal,
+    require(config_.scores.mask.kind == ops::AttentionMask::Kind::causal,
             "attention on a cache: only a causal mask lets tokens be computed one after another");
-    ops::attention_cached_forward(ctx, heads_, config_.mask, slot.qkv, *pass.cache, slot.out);
+    ops::attention_cached_forward(ctx, heads_, config_.scores, slot.qkv, *pass.cache, slot.out);
   } else if (config_.keep_probabilities) {
-    ops::attention_reference_forward(ctx, heads_, config_.mask, slot.qkv,
+    ops::attention_reference_forward(ctx, heads_, scores(pass.batch), slot.qkv,
                                      probability_dropout(pass.batch), slot.out, slot.probabilities);
   } else {
-    ops::attention_forward(ctx, heads_, config_.mask, slot.qkv, slot.out, slot.log_sum_exp);
+    ops::attention_forward(ctx, heads_, scores(pass.batch), slot.qkv, slot.out, slot.log_sum_exp);
   }
 }
 
@@ -138,11 +144,11 @@ void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot
   const Scratch& scratch = pass.scratch;
   if (config_.keep_probabilities) {
     ops::attention_reference_backward(
-        ctx, heads_, config_.mask, scratch.d_attention,
+        ctx, heads_, scores(pass.batch), scratch.d_attention,
         {slot.qkv, slot.probabilities, probability_dropout(pass.batch)}, scratch.d_probabilities,
         d_qkv);
   } else {
-    ops::attention_backward(ctx, heads_, config_.mask, scratch.d_attention,
+    ops::attention_backward(ctx, heads_, scores(pass.batch), scratch.d_attention,
                             {slot.qkv, slot.out, slot.log_sum_exp}, d_qkv);
   }
   if (config_.rope) {

@@ -9,8 +9,8 @@ namespace hyperslab::nn {
 
 namespace {
 
-Norm::Options norm_options(const BlockConfig& config) {
-  return {config.norm, config.width, config.norm_eps, config.bias};
+Norm::Options norm_options(const BlockConfig& config, ops::NormKind kind) {
+  return {kind, config.width, config.norm_eps, config.bias};
 }
 
 }  // namespace
@@ -25,7 +25,9 @@ Scratch plan_scratch(Arena& scratch, const BlockConfig& config, const Activation
   const Dim packed_width = (heads + 2 * kv_heads) * config.heads.head_width;
   const Dim ffn_width = config.ffn_width / group.size();
   Scratch out;
+  const bool norms_outputs = config.output_norm != ops::NormKind::none;
   out.delta = scratch.take(compute, stream, "delta");
+  if (config.parallel) out.sublayer = scratch.take(compute, stream, "second sublayer");
   if (group.cuts_rows()) {
     out.gathered = scratch.take(compute, {B, T, config.width}, "gathered rows");
     out.partial = scratch.take(compute, {B, T, config.width}, "partial sums");
@@ -36,6 +38,9 @@ Scratch plan_scratch(Arena& scratch, const BlockConfig& config, const Activation
     out.activated = scratch.take(compute, {B, T, ffn_width}, "activated");
   }
   out.d_mid = scratch.take(compute, stream, "d_mid");
+  if (config.parallel || norms_outputs) {
+    out.d_sublayer = scratch.take(compute, stream, "d_sublayer");
+  }
   if (config.dropout > 0 || config.drop_path > 0)
     out.d_masked = scratch.take(compute, stream, "d_masked");
   out.d_attention = scratch.take(compute, {B, T, heads * config.heads.head_width}, "d_attention");
@@ -87,10 +92,14 @@ Block::Block(param::ParamStore& params, const std::string& name, const BlockConf
       layer_(layer),
       drop_path_(config.drop_path * static_cast<float>(layer) /
                  static_cast<float>(std::max(1, config.layers - 1))),
-      norm1_(params, config.group, name + ".norm1", norm_options(config)),
+      norm1_(params, config.group, name + ".norm1", norm_options(config, config.norm)),
       attention_(params, name + ".attention", config, layer),
-      norm2_(params, config.group, name + ".norm2", norm_options(config)),
-      mlp_(params, name + ".mlp", config, layer) {}
+      norm2_(params, config.group, name + ".norm2", norm_options(config, config.norm)),
+      mlp_(params, name + ".mlp", config, layer),
+      attention_norm_(params, config.group, name + ".attention_norm",
+                      norm_options(config, config.output_norm)),
+      mlp_norm_(params, config.group, name + ".mlp_norm",
+                norm_options(config, config.output_norm)) {}
 
 Block::Slot Block::plan(Arena& activations, const Scratch& scratch, const ActivationSpec& spec,
                         bool adds, const std::string& label) const {
@@ -102,15 +111,26 @@ Block::Slot Block::plan(Arena& activations, const Scratch& scratch, const Activa
       activations, {stream, compute, statistics, !config_.pre_norm || adds, scratch.norm_out},
       label + ".norm1");
   slot.attention = attention_.plan(activations, spec, label + ".attention");
-  slot.norm2 = norm2_.plan(activations, {stream, compute, statistics, true, scratch.norm_out},
-                           label + ".norm2");
+  // Parallel sublayers read the same sum, which the first norm has.
+  slot.norm2 =
+      norm2_.plan(activations, {stream, compute, statistics, !config_.parallel, scratch.norm_out},
+                  label + ".norm2");
   slot.mlp = mlp_.plan(activations, scratch, spec, label + ".mlp");
+  if (!norms_outputs()) return slot;
+  const auto plan_output = [&](const Norm& norm, const std::string& name, View& output) {
+    output = activations.take(compute, stream, name + " output");
+    return norm.plan(activations, {stream, compute, statistics, false, scratch.delta},
+                     name + "_norm");
+  };
+  slot.attention_norm = plan_output(attention_norm_, label + ".attention", slot.attention_output);
+  slot.mlp_norm = plan_output(mlp_norm_, label + ".mlp", slot.mlp_output);
   return slot;
 }
 
 Scratch Scratch::for_tokens(Dim T) const {
   Scratch out;
   out.delta = nn::for_tokens(delta, T);
+  out.sublayer = nn::for_tokens(sublayer, T);
   return out;
 }
 
@@ -118,7 +138,11 @@ Block::Slot Block::Slot::for_tokens(Dim T) const {
   return {.norm1 = norm1.for_tokens(T),
           .attention = attention.for_tokens(T),
           .norm2 = norm2.for_tokens(T),
-          .mlp = mlp.for_tokens(T)};
+          .mlp = mlp.for_tokens(T),
+          .attention_output = nn::for_tokens(attention_output, T),
+          .attention_norm = attention_norm.for_tokens(T),
+          .mlp_output = nn::for_tokens(mlp_output, T),
+          .mlp_norm = mlp_norm.for_tokens(T)};
 }
 
 void Block::drop(Context& ctx, const BatchInfo& batch, Sublayer sublayer, CView x, View y) const {
@@ -139,18 +163,49 @@ CView Block::masked(Context& ctx, const BatchInfo& batch, Sublayer sublayer, con
   return scratch.d_masked;
 }
 
+/// y: what attention adds to the stream.
+void Block::run_attention(Context& ctx, CView x, const ForwardPass& pass, Slot& slot,
+                          View y) const {
+  const View output = norms_outputs() ? slot.attention_output : y;
+  attention_.forward(ctx, x, pass, slot.attention, output);
+  if (norms_outputs()) attention_norm_.forward(ctx, output, {}, slot.attention_norm);
+  drop(ctx, pass.batch, Sublayer::attention, y, y);
+}
+
+/// y: what the feed-forward network adds to the stream.
+void Block::run_mlp(Context& ctx, CView x, const ForwardPass& pass, Slot& slot, View y) const {
+  const View output = norms_outputs() ? slot.mlp_output : y;
+  mlp_.forward(ctx, x, pass, slot.mlp, output);
+  if (norms_outputs()) mlp_norm_.forward(ctx, output, {}, slot.mlp_norm);
+  drop(ctx, pass.batch, Sublayer::mlp, y, y);
+}
+
+ResidualStream Block::forward_before(Context& ctx, ResidualStream in, const ForwardPass& pass,
+                                     Slot& slot) const {
+  const View delta = pass.scratch.delta;
+  norm1_.forward(ctx, in.residual, in.delta, slot.norm1);
+  run_attention(ctx, slot.norm1.y(), pass, slot, delta);
+  norm2_.forward(ctx, slot.norm1.x, delta, slot.norm2);
+  run_mlp(ctx, slot.norm2.y(), pass, slot, delta);
+  return {slot.norm2.x, delta};
+}
+
+ResidualStream Block::forward_parallel(Context& ctx, ResidualStream in, const ForwardPass& pass,
+                                       Slot& slot) const {
+  const View delta = pass.scratch.delta;
+  norm1_.forward(ctx, in.residual, in.delta, slot.norm1);
+  run_attention(ctx, slot.norm1.y(), pass, slot, delta);
+  norm2_.forward(ctx, slot.norm1.x, {}, slot.norm2);
+  run_mlp(ctx, slot.norm2.y(), pass, slot, pass.scratch.sublayer);
+  ops::add(ctx, delta, pass.scratch.sublayer, delta);
+  return {slot.norm1.x, delta};
+}
+
 ResidualStream Block::forward(Context& ctx, ResidualStream in, const ForwardPass& pass,
                               Slot& slot) const {
+  if (config_.parallel) return forward_parallel(ctx, in, pass, slot);
+  if (config_.pre_norm) return forward_before(ctx, in, pass, slot);
   const View delta = pass.scratch.delta;
-  if (config_.pre_norm) {
-    norm1_.forward(ctx, in.residual, in.delta, slot.norm1);
-    attention_.forward(ctx, slot.norm1.y(), pass, slot.attention, delta);
-    drop(ctx, pass.batch, Sublayer::attention, delta, delta);
-    norm2_.forward(ctx, slot.norm1.x, delta, slot.norm2);
-    mlp_.forward(ctx, slot.norm2.y(), pass, slot.mlp, delta);
-    drop(ctx, pass.batch, Sublayer::mlp, delta, delta);
-    return {slot.norm2.x, delta};
-  }
   attention_.forward(ctx, in.residual, pass, slot.attention, delta);
   drop(ctx, pass.batch, Sublayer::attention, delta, delta);
   norm1_.forward(ctx, in.residual, delta, slot.norm1);
@@ -167,6 +222,8 @@ void Block::backward(Context& ctx, const BackwardPass& pass, const Slot& slot, C
     mlp_.backward(ctx, {}, mlp_x, pass, slot.mlp, {});
     attention_.backward(ctx, {}, config_.pre_norm ? slot.norm1.y() : input, pass, slot.attention,
                         {});
+  } else if (config_.parallel) {
+    backward_parallel(ctx, pass, slot, d);
   } else if (config_.pre_norm) {
     backward_before(ctx, pass, slot, d);
   } else {
@@ -174,16 +231,42 @@ void Block::backward(Context& ctx, const BackwardPass& pass, const Slot& slot, C
   }
 }
 
-/// With norms before the sublayers.
+/// The gradient of a sublayer's output from that of its norm.
+CView Block::through_norm(Context& ctx, const BackwardPass& pass, const Norm& norm,
+                          const Norm::Slot& slot, CView dy) const {
+  if (!norms_outputs()) return dy;
+  norm.backward(ctx, slot, dy, Accumulate::no, pass.scratch.d_sublayer, pass.accumulate);
+  return pass.scratch.d_sublayer;
+}
+
+/// With sublayers that read the same stream, whose outputs have no norm.
+void Block::backward_parallel(Context& ctx, const BackwardPass& pass, const Slot& slot,
+                              View d) const {
+  const auto& [d_mid, d_stream] = std::pair(pass.scratch.d_mid, pass.scratch.d_sublayer);
+  const bool recomputes = config_.recompute == Recompute::selective;
+  CView dy = masked(ctx, pass.batch, Sublayer::mlp, pass.scratch, d);
+  if (recomputes) norm2_.recompute(ctx, slot.norm2);
+  mlp_.backward(ctx, dy, slot.norm2.y(), pass, slot.mlp, d_mid);
+  norm2_.backward(ctx, slot.norm2, d_mid, Accumulate::no, d_stream, pass.accumulate);
+  dy = masked(ctx, pass.batch, Sublayer::attention, pass.scratch, d);
+  if (recomputes) norm1_.recompute(ctx, slot.norm1);
+  attention_.backward(ctx, dy, slot.norm1.y(), pass, slot.attention, d_mid);
+  norm1_.backward(ctx, slot.norm1, d_mid, Accumulate::yes, d_stream, pass.accumulate);
+  ops::add(ctx, d, d_stream, d);
+}
+
+/// With norms before the sublayers, of their outputs, or both.
 void Block::backward_before(Context& ctx, const BackwardPass& pass, const Slot& slot,
                             View d) const {
   const View d_mid = pass.scratch.d_mid;
   const bool recomputes = config_.recompute == Recompute::selective;
   CView dy = masked(ctx, pass.batch, Sublayer::mlp, pass.scratch, d);
+  dy = through_norm(ctx, pass, mlp_norm_, slot.mlp_norm, dy);
   if (recomputes) norm2_.recompute(ctx, slot.norm2);
   mlp_.backward(ctx, dy, slot.norm2.y(), pass, slot.mlp, d_mid);
   norm2_.backward(ctx, slot.norm2, d_mid, Accumulate::yes, d, pass.accumulate);
   dy = masked(ctx, pass.batch, Sublayer::attention, pass.scratch, d);
+  dy = through_norm(ctx, pass, attention_norm_, slot.attention_norm, dy);
   if (recomputes) norm1_.recompute(ctx, slot.norm1);
   attention_.backward(ctx, dy, slot.norm1.y(), pass, slot.attention, d_mid);
   norm1_.backward(ctx, slot.norm1, d_mid, Accumulate::yes, d, pass.accumulate);

@@ -4,11 +4,12 @@
 #include <algorithm>
 
 #include "hyperslab/nn/component.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::nn {
 
 Head::Head(param::ParamStore& params, const EmbeddingConfig& config, const param::FusedParam* tied)
-    : group_(config.group), split_(config.vocabulary_split) {
+    : group_(config.group), split_(config.vocabulary_split), softcap_(config.logit_softcap) {
   if (tied != nullptr) {
     params.share(*tied);
     weight_ = *tied;
@@ -35,6 +36,9 @@ Head::Memory Head::plan(Arena& scratch, const ActivationSpec& spec, const Scratc
   memory.partial = blocks.partial;
   memory.scores = scratch.take(statistics, {N, ops::kTargetScoreCount}, "target scores");
   memory.logits = scratch.take(spec.compute, {rows, columns()}, "logits");
+  if (softcap_ > 0) {
+    memory.capped = scratch.take(spec.compute, {rows, columns()}, "capped logits");
+  }
   if (group_.is_alone()) return memory;
   memory.statistics = scratch.take(statistics, {rows, ops::kRowStatisticCount}, "row statistics");
   memory.gathered = scratch.take(statistics, {group_.size(), rows, ops::kRowStatisticCount},
@@ -43,13 +47,21 @@ Head::Memory Head::plan(Arena& scratch, const ActivationSpec& spec, const Scratc
   return memory;
 }
 
+void Head::project(Context& ctx, CView x, View logits) const {
+  ops::linear_forward(ctx, x, weight_.value(), {}, logits);
+  if (softcap_ > 0) ops::softcap(ctx, softcap_, logits, logits);
+}
+
 /// Logits of the chunk and their loss; with a gradient the logits are replaced by it.
 void Head::chunk_loss(Context& ctx, const Chunk& chunk, const Step& step, const Memory& memory,
                       ops::WithGradient gradient) const {
   const auto& [x, targets, scores] = chunk;
   const Dim rows = x.shape()[0];
   const View logits = memory.logits.slice(0, rows);
-  ops::linear_forward(ctx, x, weight_.value(), {}, logits);
+  project(ctx, x, logits);
+  if (softcap_ > 0 && gradient == ops::WithGradient::yes) {
+    ops::cast(ctx, logits, memory.capped.slice(0, rows));
+  }
   const ops::LossRows loss = {logits, split_.shard, targets, scores};
   if (group_.is_alone()) {
     ops::softmax_cross_entropy(ctx, loss, step.state, gradient, step.sums);
@@ -93,6 +105,9 @@ void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& s
     chunk_loss(ctx, {part, targets.slice(row, rows), {}}, step, memory, ops::WithGradient::yes);
     const Scope backward(ctx.recorder(), Phase::backward);
     const View d_logits = memory.logits.slice(0, rows);
+    if (softcap_ > 0) {
+      ops::softcap_backward(ctx, softcap_, memory.capped.slice(0, rows), d_logits, d_logits);
+    }
     ops::linear_backward_input(ctx, d_logits, weight_.value(), Accumulate::no,
                                term.as_matrix().slice(row, rows));
     if (!d_weight) continue;  // frozen
@@ -104,7 +119,7 @@ void Head::loss_and_gradient(Context& ctx, CView x, CView targets, const Step& s
 
 void Head::logits(Context& ctx, CView x, View logits) const {
   const Scope scope(ctx.recorder(), kHeadComponent);
-  ops::linear_forward(ctx, x, weight_.value(), {}, logits);
+  project(ctx, x, logits);
 }
 
 }  // namespace hyperslab::nn

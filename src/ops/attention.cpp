@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/ops/attention.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <string>
@@ -14,6 +15,17 @@
 #include "hyperslab/core/transfer.hpp"
 
 namespace hyperslab::ops {
+double AttentionScores::scale_of(const HeadLayout& layout) const {
+  return scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(layout.head_width));
+}
+
+double seen_share(const AttentionMask& mask, Dim T) {
+  if (mask.kind == AttentionMask::Kind::none) return 1;
+  if (mask.window == 0 || mask.window >= T) return 0.5;
+  const double part = static_cast<double>(mask.window) / static_cast<double>(T);
+  return part - 0.5 * part * part;
+}
+
 namespace {
 
 /// (B, T) of a packed qkv after checking it against the layout.
@@ -34,32 +46,47 @@ double square_flops(const HeadLayout& layout, Dim B, Dim T) {
          static_cast<double>(T);
 }
 
-/// The part of the square that a fused kernel computes.
-double square_part(const AttentionMask& mask) {
-  return mask.kind == AttentionMask::Kind::causal ? 0.5 : 1.0;
-}
-
 /// Scores of T new tokens against `past` earlier ones and each other.
 double cached_scores(const AttentionMask& mask, Dim T, Dim past) {
   const auto tokens = static_cast<double>(T);
   const double among = mask.kind == AttentionMask::Kind::causal ? 0.5 * (tokens + 1) : tokens;
-  return tokens * (static_cast<double>(past) + among);
+  const double seen = static_cast<double>(past) + among;
+  return tokens * (mask.window > 0 ? std::min(seen, static_cast<double>(mask.window)) : seen);
 }
 
-/// Throws for a kind that no backend knows.
-void require_mask(const AttentionMask& mask, std::string_view op) {
-  switch (mask.kind) {
-    case AttentionMask::Kind::causal:
-    case AttentionMask::Kind::none: return;
+/// Throws for a kind that no backend knows, and for what only a causal mask has without one.
+void require_mask(const AttentionScores& scores, std::string_view op) {
+  const auto& [mask, scale, softcap, first_keys] = scores;
+  const auto fail = [&](const std::string& found) {
+    throw Error(ExitCode::internal, std::string(op) + " mask: expected " + found);
+  };
+  if (mask.kind != AttentionMask::Kind::causal && mask.kind != AttentionMask::Kind::none) {
+    fail("causal or none, found kind " + std::to_string(static_cast<int>(mask.kind)));
   }
-  throw Error(ExitCode::internal, std::string(op) + " mask: expected causal or none, found kind " +
-                                      std::to_string(static_cast<int>(mask.kind)));
+  const bool causal = mask.kind == AttentionMask::Kind::causal;
+  if (mask.window < 0 || (mask.window > 0 && !causal)) {
+    fail("a window of at least 0 tokens, and 0 without a causal mask, found " +
+         std::to_string(mask.window));
+  }
+  if (first_keys && !causal) fail("a causal mask with first_keys");
+  if (!(scale >= 0) || !(softcap >= 0)) fail("a scale and a softcap of at least 0");
 }
 
-std::size_t reference_workspace(const Context& ctx, const HeadLayout& layout, Dim T, DType dtype,
+/// The first key of every query, if there is one.
+void require_first_keys(const Context& ctx, const AttentionScores& scores, Dim B, Dim T,
+                        std::string_view op) {
+  if (!scores.first_keys) return;
+  const std::string what = std::string(op) + " first_keys";
+  require_here(ctx, scores.first_keys, what);
+  require_operand(ctx, scores.first_keys, {B, T}, DType::i32, what);
+}
+
+std::size_t reference_workspace(const Context& ctx, const HeadLayout& layout,
+                                const AttentionScores& scores, Dim T, DType dtype,
                                 const Dropout& dropout) {
-  return workspace_for(ctx, cpu::attention_reference_workspace(ctx.threads(), T, dtype),
-                       cuda::attention_reference_workspace(layout, T, dtype, dropout.active()));
+  return workspace_for(
+      ctx, cpu::attention_reference_workspace(ctx.threads(), T, dtype),
+      cuda::attention_reference_workspace(layout, T, dtype, dropout.active(), scores.softcap > 0));
 }
 
 /// Cosines and sines of rotary positions: (T_max, D / 2) each.
@@ -124,50 +151,56 @@ void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
   dispatch<cuda::rope, cpu::rope>(ctx, layout, cosines, sines, first_position, rotation, qkv);
 }
 
-void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask, CView qkv,
-                       View out, View log_sum_exp) {
+void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
+                       CView qkv, View out, View log_sum_exp) {
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_forward qkv");
-  require_mask(mask, "attention_forward");
+  require_mask(scores, "attention_forward");
+  require_first_keys(ctx, scores, B, T, "attention_forward");
   require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_forward out");
   require_operand(ctx, log_sum_exp, {B, layout.heads, T}, statistic_dtype(qkv.dtype()),
                   "attention_forward log_sum_exp");
-  if (on_meta(ctx, "attention_forward", 2 * square_part(mask) * square_flops(layout, B, T),
+  if (on_meta(ctx, "attention_forward", 2 * seen_share(scores.mask, T) * square_flops(layout, B, T),
               {qkv, out, log_sum_exp},
               workspace_for(ctx,
                             cpu::attention_forward_workspace(ctx.threads(), layout, T, qkv.dtype()),
                             cuda::attention_forward_workspace(layout, B, T)))) {
     return;
   }
-  dispatch<cuda::attention_forward, cpu::attention_forward>(ctx, layout, mask, qkv, out,
+  dispatch<cuda::attention_forward, cpu::attention_forward>(ctx, layout, scores, qkv, out,
                                                             log_sum_exp);
 }
 
-void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                         CView dout, const AttentionSaved& saved, View dqkv) {
   const auto& [qkv, out, log_sum_exp] = saved;
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_backward qkv");
-  require_mask(mask, "attention_backward");
+  require_mask(scores, "attention_backward");
+  require_first_keys(ctx, scores, B, T, "attention_backward");
   const Shape out_shape = {B, T, layout.heads * layout.head_width};
   require_operand(ctx, dout, out_shape, qkv.dtype(), "attention_backward dout");
   require_operand(ctx, out, out_shape, qkv.dtype(), "attention_backward out");
   require_operand(ctx, log_sum_exp, {B, layout.heads, T}, statistic_dtype(qkv.dtype()),
                   "attention_backward log_sum_exp");
   require_operand(ctx, dqkv, qkv.shape(), qkv.dtype(), "attention_backward dqkv");
-  if (on_meta(ctx, "attention_backward", 5 * square_part(mask) * square_flops(layout, B, T),
+  if (on_meta(ctx, "attention_backward",
+              5 * seen_share(scores.mask, T) * square_flops(layout, B, T),
               {dout, qkv, out, log_sum_exp, dqkv},
               workspace_for(
                   ctx, cpu::attention_backward_workspace(ctx.threads(), layout, T, qkv.dtype()),
                   cuda::attention_backward_workspace(layout, B, T, ctx.deterministic())))) {
     return;
   }
-  dispatch<cuda::attention_backward, cpu::attention_backward>(ctx, layout, mask, dout, saved, dqkv);
+  dispatch<cuda::attention_backward, cpu::attention_backward>(ctx, layout, scores, dout, saved,
+                                                              dqkv);
 }
 
-void attention_reference_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
-                                 CView qkv, const Dropout& dropout, View out, View probabilities) {
+void attention_reference_forward(Context& ctx, const HeadLayout& layout,
+                                 const AttentionScores& scores, CView qkv, const Dropout& dropout,
+                                 View out, View probabilities) {
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_reference_forward qkv");
-  require_mask(mask, "attention_reference_forward");
+  require_mask(scores, "attention_reference_forward");
+  require_first_keys(ctx, scores, B, T, "attention_reference_forward");
   require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_reference_forward out");
   require_operand(ctx, probabilities, {B, layout.heads, T, T}, qkv.dtype(),
@@ -176,19 +209,21 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, const A
   require_heads(dropout, layout.heads);
   if (on_meta(ctx, "attention_reference_forward", 2 * square_flops(layout, B, T),
               {qkv, out, probabilities},
-              reference_workspace(ctx, layout, T, qkv.dtype(), dropout))) {
+              reference_workspace(ctx, layout, scores, T, qkv.dtype(), dropout))) {
     return;
   }
   dispatch<cuda::attention_reference_forward, cpu::attention_reference_forward>(
-      ctx, layout, mask, qkv, dropout, out, probabilities);
+      ctx, layout, scores, qkv, dropout, out, probabilities);
 }
 
-void attention_reference_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
-                                  CView dout, const AttentionReferenceSaved& saved,
-                                  View dprobabilities, View dqkv) {
+void attention_reference_backward(Context& ctx, const HeadLayout& layout,
+                                  const AttentionScores& scores, CView dout,
+                                  const AttentionReferenceSaved& saved, View dprobabilities,
+                                  View dqkv) {
   const auto& [qkv, probabilities, dropout] = saved;
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_reference_backward qkv");
-  require_mask(mask, "attention_reference_backward");
+  require_mask(scores, "attention_reference_backward");
+  require_first_keys(ctx, scores, B, T, "attention_reference_backward");
   const Shape square = {B, layout.heads, T, T};
   require_operand(ctx, dout, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_reference_backward dout");
@@ -201,17 +236,18 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout, const 
   require_heads(dropout, layout.heads);
   if (on_meta(ctx, "attention_reference_backward", 4 * square_flops(layout, B, T),
               {dout, qkv, probabilities, dprobabilities, dqkv},
-              reference_workspace(ctx, layout, T, qkv.dtype(), dropout))) {
+              reference_workspace(ctx, layout, scores, T, qkv.dtype(), dropout))) {
     return;
   }
   dispatch<cuda::attention_reference_backward, cpu::attention_reference_backward>(
-      ctx, layout, mask, dout, saved, dprobabilities, dqkv);
+      ctx, layout, scores, dout, saved, dprobabilities, dqkv);
 }
 
-void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                               CView qkv, const KeyValueCache& cache, View out) {
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_cached_forward qkv");
-  require_mask(mask, "attention_cached_forward");
+  require_mask(scores, "attention_cached_forward");
+  require(!scores.first_keys, "attention_cached_forward first_keys: a cache holds one document");
   require_here(ctx, cache.keys, "attention_cached_forward keys");
   const Dim T_max = cache.keys.dims<3>("attention_cached_forward keys")[1];
   const Shape shape = {B, T_max, layout.kv_heads * layout.head_width};
@@ -223,14 +259,14 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
   require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_cached_forward out");
   const double flops = 4.0 * static_cast<double>(B * layout.heads * layout.head_width) *
-                       cached_scores(mask, T, cache.past.value);
+                       cached_scores(scores.mask, T, cache.past.value);
   if (on_meta(ctx, "attention_cached_forward", flops, {qkv, cache.keys, cache.values, out},
               workspace_for(
                   ctx, cpu::attention_forward_workspace(ctx.threads(), layout, T_max, qkv.dtype()),
                   cuda::attention_cached_workspace(layout)))) {
     return;
   }
-  dispatch<cuda::attention_cached_forward, cpu::attention_cached_forward>(ctx, layout, mask, qkv,
+  dispatch<cuda::attention_cached_forward, cpu::attention_cached_forward>(ctx, layout, scores, qkv,
                                                                           cache, out);
 }
 

@@ -24,6 +24,23 @@ void add(Context& ctx, CView a, CView b, View y) {
   dispatch<cuda::add, cpu::add>(ctx, a, b, y);
 }
 
+void softcap(Context& ctx, float cap, CView x, View y) {
+  require(cap > 0, "softcap cap: expected more than 0");
+  require_here(ctx, x, "softcap x");
+  require_operand(ctx, y, x.shape(), x.dtype(), "softcap y");
+  if (on_meta(ctx, "softcap", 3.0 * static_cast<double>(x.numel()), {x, y})) return;
+  dispatch<cuda::softcap, cpu::softcap>(ctx, cap, x, y);
+}
+
+void softcap_backward(Context& ctx, float cap, CView y, CView dy, View dx) {
+  require(cap > 0, "softcap_backward cap: expected more than 0");
+  require_here(ctx, y, "softcap_backward y");
+  require_operand(ctx, dy, y.shape(), y.dtype(), "softcap_backward dy");
+  require_operand(ctx, dx, y.shape(), y.dtype(), "softcap_backward dx");
+  if (on_meta(ctx, "softcap_backward", 4.0 * static_cast<double>(y.numel()), {y, dy, dx})) return;
+  dispatch<cuda::softcap_backward, cpu::softcap_backward>(ctx, cap, y, dy, dx);
+}
+
 void fill(Context& ctx, float value, View y) {
   require_here(ctx, y, "fill y");
   require(value == 0 || y.dtype() == DType::f32 || y.dtype() == DType::f64,

@@ -58,7 +58,7 @@ Calibration::Calibration(comm::World& world, const train::Config& config,
   const io::DataTokens data =
       io::open_data(config.data, config.model.vocabulary, config.run.seed, io::DataPart::both);
   const io::TokenSamples all(*data.train, config.data.sampling, config.model.context,
-                             config.run.seed, false, config.data.ignore_token);
+                             config.run.seed, false, config.data.target_rules());
   if (all.size() < samples) {
     throw Error(ExitCode::data, data.train->description() + ": it holds " +
                                     std::to_string(all.size()) + " samples, fewer than the " +

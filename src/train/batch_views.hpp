@@ -12,8 +12,8 @@
 namespace hyperslab::train {
 
 inline constexpr std::array kBatchViews = {
-    &Batch::sample_position,  &Batch::patches, &Batch::tokens,       &Batch::targets,
-    &Batch::token_sort_index, &Batch::labels,  &Batch::label_weights};
+    &Batch::sample_position,  &Batch::patches,    &Batch::tokens, &Batch::targets,
+    &Batch::token_sort_index, &Batch::first_keys, &Batch::labels, &Batch::label_weights};
 
 [[nodiscard]] inline std::size_t bytes_of(const Batch& batch) {
   std::size_t bytes = 0;

@@ -33,14 +33,14 @@ std::unique_ptr<io::Samples> token_samples(const Config& config, const io::Token
                                            Dim T, bool shuffle) {
   const auto sampling = shuffle ? config.data.sampling : io::Sampling::blocks;
   return std::make_unique<io::TokenSamples>(tokens, sampling, T, config.run.seed, shuffle,
-                                            config.data.ignore_token);
+                                            config.data.target_rules());
 }
 
 std::unique_ptr<io::Samples> training_samples(const Config& config, const io::TokenSource& tokens,
                                               Dim T) {
   if (config.data.weights.empty()) return token_samples(config, tokens, T, true);
   return std::make_unique<io::MixedSamples>(tokens, mixture_stages(config), config.data.sampling, T,
-                                            config.run.seed, config.data.ignore_token);
+                                            config.run.seed, config.data.target_rules());
 }
 
 DeckData open_text(const Config& config, io::DataPart part) {
@@ -109,8 +109,8 @@ DeckData generated_data(const Config& config, Dim T) {
   DeckData data;
   auto tokens =
       io::open_tokens({"synthetic"}, config.data.dtype, config.model.vocabulary, config.run.seed);
-  data.train_samples =
-      std::make_unique<io::TokenSamples>(*tokens, io::Sampling::blocks, T, config.run.seed);
+  data.train_samples = std::make_unique<io::TokenSamples>(
+      *tokens, io::Sampling::blocks, T, config.run.seed, true, config.data.target_rules());
   data.train = std::move(tokens);
   return data;
 }

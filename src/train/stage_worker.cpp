@@ -16,6 +16,7 @@ Batch read_views(const Batch& all, const model::BatchReads& reads) {
   if (reads.targets) batch.targets = all.targets;
   if (reads.tokens) batch.token_sort_index = all.token_sort_index;
   if (reads.sample_position) batch.sample_position = all.sample_position;
+  if (reads.first_keys) batch.first_keys = all.first_keys;
   if (reads.patches) batch.patches = all.patches;
   if (reads.labels) batch.labels = all.labels;
   if (reads.labels) batch.label_weights = all.label_weights;

@@ -29,7 +29,10 @@ parallel.data=2 memory.recompute=full
 # What the models of other families ask for, in one.
 OPTIONS = ("model.heads=4", "model.kv_heads=2", "model.head_width=12", "model.qkv_bias=true", "model.qk_norm=head",
            "model.rotary_fraction=0.5",
-           "model.rope_scaling=yarn", "model.rope_factor=2", "model.rope_original_context=16")
+           "model.rope_scaling=yarn", "model.rope_factor=2", "model.rope_original_context=16",
+           "model.window=5", "model.window_full_every=2", "model.rope_local_theta=300", "model.attention_scale=0.3",
+           "model.attention_softcap=2", "model.logit_softcap=3", "data.documents=masked", "data.end_token=3",
+           "data.predict_starts=false")
 OPTIONS_MATRIX = """\
 parallel.data=2 parallel.zero=1
 parallel.tensor=2 parallel.sequence=true

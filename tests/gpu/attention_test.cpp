@@ -6,6 +6,7 @@
 #include "gpu_test.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/step_state.hpp"
+#include "support/first_keys.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -17,6 +18,17 @@ struct Size {
   Dim B, T;
   HeadLayout layout;
   AttentionMask mask{};
+  Dim document = 0;
+  double softcap = 0;
+  double scale = 0;
+  /// `documents`: what first_keys() gives.
+  [[nodiscard]] AttentionScores scores(CView documents) const {
+    AttentionScores scores(mask);
+    scores.scale = scale;
+    scores.softcap = softcap;
+    if (document > 0) scores.first_keys = documents;
+    return scores;
+  }
   [[nodiscard]] Shape packed() const { return {B, T, layout.packed_width()}; }
   [[nodiscard]] Shape out() const { return {B, T, layout.heads * layout.head_width}; }
   [[nodiscard]] Shape statistics() const { return {B, layout.heads, T}; }
@@ -24,7 +36,9 @@ struct Size {
   [[nodiscard]] std::string str() const {
     return "B " + std::to_string(B) + " T " + std::to_string(T) + " heads " +
            std::to_string(layout.heads) + "/" + std::to_string(layout.kv_heads) + " x " +
-           std::to_string(layout.head_width) + " mask " + std::string(name_of(mask.kind));
+           std::to_string(layout.head_width) + " mask " + std::string(name_of(mask.kind)) +
+           " window " + std::to_string(mask.window) + " document " + std::to_string(document) +
+           " softcap " + std::to_string(softcap);
   }
 };
 
@@ -37,22 +51,24 @@ constexpr AttentionMask kNoMask = {AttentionMask::Kind::none};
 
 class GpuFusedAttention : public GpuTest, public testing::WithParamInterface<Size> {};
 
-/// qkv, dout, out, log_sum_exp, dqkv.
+/// qkv, dout, out, log_sum_exp, dqkv, first keys.
 Problem fused_problem(const Size& size, DType dtype) {
   Problem problem(dtype);
   problem.input(random_tensor(dtype, size.packed(), 1))
       .input(random_tensor(dtype, size.out(), 2))
       .output(dtype, size.out())
       .output(DType::f32, size.statistics())
-      .output(dtype, size.packed());
+      .output(dtype, size.packed())
+      .fixed(first_keys(size.B, size.T, size.document));
   return problem;
 }
 
 Problem::Call fused_call(const Size& size, bool deterministic) {
   return [=](Context& ctx, const Views& v) {
     ctx.set_deterministic(deterministic);
-    attention_forward(ctx, size.layout, size.mask, v[0], v[2], v[3]);
-    attention_backward(ctx, size.layout, size.mask, v[1], {v[0], v[2], v[3]}, v[4]);
+    const AttentionScores scores = size.scores(v[5]);
+    attention_forward(ctx, size.layout, scores, v[0], v[2], v[3]);
+    attention_backward(ctx, size.layout, scores, v[1], {v[0], v[2], v[3]}, v[4]);
   };
 }
 
@@ -92,6 +108,22 @@ INSTANTIATE_TEST_SUITE_P(
                     Size{2, 200, {6, 2, 128}}, Size{1, 384, {8, 1, 80}}, Size{1, 96, {2, 1, 256}},
                     Size{1, 1024, {2, 2, 64}}, Size{2, 128, {4, 4, 64}, kNoMask},
                     Size{1, 129, {4, 2, 64}, kNoMask}, Size{2, 200, {6, 2, 128}, kNoMask}));
+
+constexpr AttentionMask windowed(Dim window) { return {AttentionMask::Kind::causal, window}; }
+
+// cuDNN's windows; the kernels for documents and capped scores at every width of tiles and beside
+// it, with windows, groups of heads, tiles that end early and documents in many tiles or in one.
+INSTANTIATE_TEST_SUITE_P(
+    Intervals, GpuFusedAttention,
+    testing::Values(Size{2, 256, {4, 4, 64}, windowed(100)}, Size{1, 300, {4, 2, 128}, windowed(1)},
+                    Size{1, 129, {2, 2, 64}, windowed(500)},
+                    Size{1, 200, {2, 1, 256}, windowed(64)}, Size{2, 256, {4, 4, 64}, {}, 50},
+                    Size{3, 77, {3, 3, 32}, {}, 9}, Size{2, 333, {6, 2, 128}, {}, 130},
+                    Size{1, 500, {8, 1, 80}, {}, 3}, Size{1, 1, {2, 1, 8}, {}, 5},
+                    Size{1, 65, {2, 1, 256}, {}, 64}, Size{1, 700, {2, 2, 64}, windowed(150), 400},
+                    Size{2, 200, {4, 2, 64}, {}, 0, 2.0}, Size{1, 321, {4, 2, 128}, {}, 0, 0.5},
+                    Size{1, 130, {2, 1, 256}, windowed(70), 0, 1.5, 0.1},
+                    Size{1, 400, {4, 1, 96}, windowed(90), 170, 3.0, 0.2}));
 
 TEST_F(GpuTest, FusedAttentionKeepsAGraphForEachMask) {
   const Size causal = {2, 96, {2, 2, 64}};
@@ -182,7 +214,7 @@ TEST_F(GpuTest, FusedAttentionRefusesMisalignedViews) {
 
 class GpuReferenceAttention : public GpuTest, public testing::WithParamInterface<Size> {};
 
-/// qkv, dout, out, probabilities, dprobabilities (scratch), dqkv, positions, state.
+/// qkv, dout, out, probabilities, dprobabilities (scratch), dqkv, positions, state, first keys.
 Problem reference_problem(const Size& size, DType dtype) {
   std::vector<double> positions;
   for (Dim b = 0; b < size.B; ++b) positions.push_back(static_cast<double>(5 * b + 3));
@@ -196,7 +228,8 @@ Problem reference_problem(const Size& size, DType dtype) {
       .input(poisoned(dtype, size.square()))
       .output(dtype, size.packed())
       .fixed(tensor_of(DType::i64, {size.B}, positions))
-      .fixed(bytes_of(state));
+      .fixed(bytes_of(state))
+      .fixed(first_keys(size.B, size.T, size.document));
   return problem;
 }
 
@@ -209,9 +242,9 @@ Problem::Call reference_call(const Size& size, float probability) {
     dropout.site = 6;
     dropout.sample_position = v[6];
     dropout.state = struct_at<StepState>(v[7]);
-    attention_reference_forward(ctx, size.layout, size.mask, v[0], dropout, v[2], v[3]);
-    attention_reference_backward(ctx, size.layout, size.mask, v[1], {v[0], v[3], dropout}, v[4],
-                                 v[5]);
+    const AttentionScores scores = size.scores(v[8]);
+    attention_reference_forward(ctx, size.layout, scores, v[0], dropout, v[2], v[3]);
+    attention_reference_backward(ctx, size.layout, scores, v[1], {v[0], v[3], dropout}, v[4], v[5]);
   };
 }
 
@@ -227,13 +260,16 @@ TEST_P(GpuReferenceAttention, MatchesTheOracleWithAndWithoutDropout) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, GpuReferenceAttention,
-                         testing::Values(Size{1, 1, {1, 1, 1}}, Size{2, 7, {3, 3, 5}},
-                                         Size{2, 33, {4, 2, 17}}, Size{3, 64, {4, 1, 16}},
-                                         Size{1, 131, {2, 2, 32}}, Size{8, 40, {6, 3, 24}},
-                                         Size{1, 128, {4, 4, 64}}, Size{1, 65, {2, 1, 288}},
-                                         Size{2, 33, {4, 2, 17}, kNoMask},
-                                         Size{1, 131, {2, 2, 32}, kNoMask}));
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, GpuReferenceAttention,
+    testing::Values(Size{1, 1, {1, 1, 1}}, Size{2, 7, {3, 3, 5}}, Size{2, 33, {4, 2, 17}},
+                    Size{3, 64, {4, 1, 16}}, Size{1, 131, {2, 2, 32}}, Size{8, 40, {6, 3, 24}},
+                    Size{1, 128, {4, 4, 64}}, Size{1, 65, {2, 1, 288}},
+                    Size{2, 33, {4, 2, 17}, kNoMask}, Size{1, 131, {2, 2, 32}, kNoMask},
+                    Size{2, 64, {4, 2, 16}, windowed(9)}, Size{2, 70, {3, 3, 5}, {}, 8},
+                    Size{1, 1100, {1, 1, 16}, windowed(200), 300},
+                    Size{2, 48, {4, 1, 24}, {}, 20, 0.7, 0.4},
+                    Size{1, 131, {2, 2, 32}, kNoMask, 0, 1.5}));
 
 TEST_F(GpuTest, ReferenceAttentionInTf32IsCloseToTheOracle) {
   const Size size = {2, 96, {4, 2, 48}};

@@ -19,9 +19,10 @@ TEST_F(GpuAttentionKernels, CachedForward) {
     Dim B, new_tokens, past;
     HeadLayout layout;
     AttentionMask mask{};
+    double softcap = 0;
   };
   for (const DType dtype : kGpuTypes) {
-    for (const auto& [B, tokens, past, layout, mask] :
+    for (const auto& [B, tokens, past, layout, mask, softcap] :
          std::vector<Case>{{1, 1, 0, {1, 1, 1}},
                            {2, 1, 6, {4, 2, 64}},
                            {2, 5, 40, {6, 2, 17}},
@@ -32,7 +33,10 @@ TEST_F(GpuAttentionKernels, CachedForward) {
                            {2, 1, 3000, {8, 2, 64}},
                            {1, 3, 700, {2, 1, 256}},
                            {1, 1, 63, {2, 2, 32}},
-                           {2, 5, 40, {6, 2, 17}, kNoMask}}) {
+                           {2, 5, 40, {6, 2, 17}, kNoMask},
+                           {2, 1, 3000, {8, 2, 64}, {AttentionMask::Kind::causal, 700}},
+                           {2, 5, 40, {6, 2, 17}, {AttentionMask::Kind::causal, 3}, 0.8},
+                           {1, 3, 700, {2, 1, 256}, {}, 2.0}}) {
       const Dim rows = past + tokens + 3;
       const Shape cache = {B, rows, layout.kv_heads * layout.head_width};
       Problem problem(dtype);
@@ -41,8 +45,11 @@ TEST_F(GpuAttentionKernels, CachedForward) {
           .in_out(random_tensor(dtype, cache, 3))
           .output(dtype, {B, tokens, layout.heads * layout.head_width});
       problem.expect_match(
-          [=, layout = layout, past = past, mask = mask](Context& ctx, const Problem::Views& v) {
-            attention_cached_forward(ctx, layout, mask, v[0], {v[1], v[2], past}, v[3]);
+          [=, layout = layout, past = past, mask = mask, softcap = softcap](
+              Context& ctx, const Problem::Views& v) {
+            AttentionScores scores(mask);
+            scores.softcap = softcap;
+            attention_cached_forward(ctx, layout, scores, v[0], {v[1], v[2], past}, v[3]);
           },
           "attention_cached_forward");
     }

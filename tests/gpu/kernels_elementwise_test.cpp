@@ -17,6 +17,23 @@ class GpuElementwise : public GpuTest {};
 const std::vector<Activation> kPlain = {Activation::gelu, Activation::gelu_tanh, Activation::relu,
                                         Activation::silu, Activation::relu_squared};
 
+TEST_F(GpuElementwise, SoftCaps) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Dim count : {1, 7, 4099}) {
+      Problem problem(dtype);
+      problem.input(random_tensor(dtype, {count}, 1, 3.0))
+          .in_out(random_tensor(dtype, {count}, 2))
+          .output(dtype, {count});
+      problem.expect_match(
+          [](Context& ctx, const Problem::Views& v) {
+            softcap(ctx, 1.5F, v[0], v[2]);
+            softcap_backward(ctx, 1.5F, v[0], v[1], v[1]);
+          },
+          "softcap of " + std::to_string(count));
+    }
+  }
+}
+
 TEST_F(GpuElementwise, Activations) {
   for (const DType dtype : kGpuTypes) {
     for (const Activation activation : kPlain) {
@@ -117,7 +134,8 @@ TEST_F(GpuElementwise, LargeMagnitudesStayFinite) {
 
 TEST_F(GpuElementwise, GatedActivations) {
   for (const DType dtype : kGpuTypes) {
-    for (const Activation activation : {Activation::swiglu, Activation::geglu}) {
+    for (const Activation activation :
+         {Activation::swiglu, Activation::geglu, Activation::geglu_tanh}) {
       for (const auto& [rows, F] :
            std::vector<std::array<Dim, 2>>{{1, 1}, {3, 13}, {5, 64}, {33, 136}}) {
         Problem forward(dtype);

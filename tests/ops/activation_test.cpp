@@ -12,7 +12,7 @@ using namespace hyperslab::test;
 
 constexpr Activation kPlain[] = {Activation::gelu, Activation::gelu_tanh, Activation::relu,
                                  Activation::silu, Activation::relu_squared};
-constexpr Activation kGated[] = {Activation::swiglu, Activation::geglu};
+constexpr Activation kGated[] = {Activation::swiglu, Activation::geglu, Activation::geglu_tanh};
 
 class ActivationOps : public OpsTest {};
 

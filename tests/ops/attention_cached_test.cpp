@@ -26,6 +26,8 @@ TEST_F(AttentionCached, EqualsTheFullPathHoweverTheTokensArrive) {
       Dim tokens = 0;
       for (const Dim part : parts) tokens += part;
       AttentionCase full({2, tokens, {6, 2, 17}}, dtype);
+      if (parts.front() == 13) full.size.mask.window = 11;
+      if (parts.front() == 3) full.size.softcap = 0.7;
       full.forward(ctx);
       Tensor keys = poisoned(dtype, {2, 70, 34});
       Tensor values = poisoned(dtype, {2, 70, 34});
@@ -34,7 +36,7 @@ TEST_F(AttentionCached, EqualsTheFullPathHoweverTheTokensArrive) {
         const Tensor qkv = token_rows(full.qkv.view(), past, part);
         Tensor out = poisoned(dtype, {2, part, 102});
 
-        attention_cached_forward(ctx, full.size.layout, kCausal, qkv.view(),
+        attention_cached_forward(ctx, full.size.layout, full.scores(), qkv.view(),
                                  {keys.view(), values.view(), past}, out.view());
 
         expect_close(out.view(), token_rows(full.out.view(), past, part).view(), "out", 0.1);

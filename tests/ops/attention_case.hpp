@@ -3,6 +3,7 @@
 
 #include "hyperslab/ops/attention.hpp"
 #include "ops_test.hpp"
+#include "support/first_keys.hpp"
 
 namespace hyperslab::ops::test {
 
@@ -11,12 +12,16 @@ using namespace hyperslab::test;
 inline constexpr AttentionMask kCausal = {AttentionMask::Kind::causal};
 inline constexpr AttentionMask kNoMask = {AttentionMask::Kind::none};
 
-/// Sizes of one attention problem, and its mask.
+/// Sizes of one attention problem, and what its scores are made of; documents of a few tokens if
+/// there are any: their first tokens are the multiples of `document`, shifted by the sample.
 struct AttentionSize {
   Dim B;
   Dim T;
   HeadLayout layout;
   AttentionMask mask = kCausal;
+  Dim document = 0;
+  double scale = 0;
+  double softcap = 0;
   [[nodiscard]] Shape packed() const { return {B, T, layout.packed_width()}; }
   [[nodiscard]] Shape out() const { return {B, T, layout.heads * layout.head_width}; }
   [[nodiscard]] Shape statistics() const { return {B, layout.heads, T}; }
@@ -24,7 +29,7 @@ struct AttentionSize {
 };
 
 /// Sizes of one, primes, all head ratios, widths beside the vector width, several blocks; each with
-/// every mask.
+/// every mask, and in turns with windows, documents, and capped scores.
 inline std::vector<AttentionSize> awkward_sizes() {
   std::vector<AttentionSize> sizes = {
       {1, 1, {1, 1, 1}},   {2, 1, {2, 1, 4}},    {1, 7, {3, 3, 5}},
@@ -33,6 +38,19 @@ inline std::vector<AttentionSize> awkward_sizes() {
   for (std::size_t i = 0, causal = sizes.size(); i < causal; ++i) {
     sizes.push_back(sizes[i]);
     sizes.back().mask = kNoMask;
+    for (const Dim window : {1, 5, 40}) {
+      sizes.push_back(sizes[i]);
+      sizes.back().mask.window = window;
+      sizes.back().document = window == 5 ? 37 : 0;
+      sizes.back().softcap = window == 40 ? 0.75 : 0;
+    }
+    sizes.push_back(sizes[i]);
+    sizes.back().document = 3 + 11 * static_cast<Dim>(i);
+    sizes.back().scale = 0.3;
+    sizes.push_back(sizes[i]);
+    sizes.back().softcap = 2;
+    sizes.back().scale = 0.9;
+    if (i % 2 == 0) sizes.back().mask = kNoMask;
   }
   return sizes;
 }
@@ -42,6 +60,7 @@ struct AttentionCase {
   AttentionSize size;
   Tensor qkv, dout;
   Tensor out, log_sum_exp, probabilities, dprobabilities, dqkv;
+  Tensor first_keys;  ///< without elements if there are no documents
 
   AttentionCase(const AttentionSize& s, DType dtype)
       : size(s),
@@ -51,21 +70,36 @@ struct AttentionCase {
         log_sum_exp(poisoned(dtype, s.statistics())),
         probabilities(poisoned(dtype, s.square())),
         dprobabilities(poisoned(dtype, s.square())),
-        dqkv(poisoned(dtype, s.packed())) {}
+        dqkv(poisoned(dtype, s.packed())) {
+    if (s.document > 0) first_keys = hyperslab::test::first_keys(s.B, s.T, s.document);
+  }
+
+  [[nodiscard]] AttentionScores scores() const {
+    AttentionScores scores(size.mask);
+    scores.scale = size.scale;
+    scores.softcap = size.softcap;
+    if (size.document > 0) scores.first_keys = first_keys.view();
+    return scores;
+  }
+  [[nodiscard]] Dim first_key(Dim b, Dim t) const {
+    const Dim of_window = size.mask.window > 0 ? std::max<Dim>(0, t + 1 - size.mask.window) : 0;
+    if (size.document == 0) return of_window;
+    return std::max<Dim>(of_window, first_keys.view().data<std::int32_t>()[b * size.T + t]);
+  }
 
   void forward(Context& ctx) {
-    attention_forward(ctx, size.layout, size.mask, qkv.view(), out.view(), log_sum_exp.view());
+    attention_forward(ctx, size.layout, scores(), qkv.view(), out.view(), log_sum_exp.view());
   }
   void backward(Context& ctx) {
-    attention_backward(ctx, size.layout, size.mask, dout.view(),
+    attention_backward(ctx, size.layout, scores(), dout.view(),
                        {qkv.view(), out.view(), log_sum_exp.view()}, dqkv.view());
   }
   void reference_forward(Context& ctx, const Dropout& dropout = {}) {
-    attention_reference_forward(ctx, size.layout, size.mask, qkv.view(), dropout, out.view(),
+    attention_reference_forward(ctx, size.layout, scores(), qkv.view(), dropout, out.view(),
                                 probabilities.view());
   }
   void reference_backward(Context& ctx, const Dropout& dropout = {}) {
-    attention_reference_backward(ctx, size.layout, size.mask, dout.view(),
+    attention_reference_backward(ctx, size.layout, scores(), dout.view(),
                                  {qkv.view(), probabilities.view(), dropout}, dprobabilities.view(),
                                  dqkv.view());
   }

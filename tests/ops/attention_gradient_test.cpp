@@ -10,12 +10,17 @@ using namespace hyperslab::ops::test;
 class AttentionGradient : public OpsTest {};
 
 TEST_F(AttentionGradient, MatchesDifferencesForEveryHeadRatio) {
-  for (const AttentionSize& size : {AttentionSize{2, 5, {2, 2, 3}},
-                                    {1, 6, {4, 2, 2}},
-                                    {1, 7, {3, 1, 3}},
-                                    {2, 1, {2, 1, 2}},
-                                    {2, 5, {2, 2, 3}, kNoMask},
-                                    {1, 6, {4, 2, 2}, kNoMask}}) {
+  for (const AttentionSize& size :
+       {AttentionSize{2, 5, {2, 2, 3}},
+        {1, 6, {4, 2, 2}},
+        {1, 7, {3, 1, 3}},
+        {2, 1, {2, 1, 2}},
+        {2, 5, {2, 2, 3}, kNoMask},
+        {1, 6, {4, 2, 2}, kNoMask},
+        {1, 7, {3, 1, 3}, {AttentionMask::Kind::causal, 3}},
+        {2, 7, {2, 1, 3}, kCausal, 3, 0.8},
+        {1, 6, {4, 2, 2}, kNoMask, 0, 0.8, 0.6},
+        {2, 9, {2, 1, 2}, {AttentionMask::Kind::causal, 4}, 5, 0.8, 0.6}}) {
     AttentionCase c(size, DType::f64);
 
     c.forward(ctx);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_case.hpp"
+#include "hyperslab/ops/elementwise.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -14,19 +15,23 @@ double at(const Tensor& tensor, Dim b, Dim t, Dim column) {
   return tensor.view().data<double>()[(b * shape[1] + t) * shape[2] + column];
 }
 
-/// softmax(q k^T / sqrt(Dh)) v of one query by the definition; returns the log-sum-exp.
+/// softmax(scale q k^T) v of one query by the definition; returns the log-sum-exp.
 double attend_by_definition(const AttentionCase& c, Dim b, Dim h, Dim t, std::vector<double>& out) {
   const HeadLayout& layout = c.size.layout;
   const Dim D = layout.head_width;
   const Dim key = (layout.heads + h / (layout.heads / layout.kv_heads)) * D;
   const Dim value = key + layout.kv_heads * D;
-  const Dim seen = c.size.mask == kCausal ? t + 1 : c.size.T;
+  const Dim seen = c.size.mask.kind == AttentionMask::Kind::causal ? t + 1 : c.size.T;
+  const Dim first = c.first_key(b, t);
+  const double scale = c.size.scale > 0 ? c.size.scale : 1 / std::sqrt(double(D));
   std::vector<double> weight(static_cast<std::size_t>(seen));
   double sum = 0;
-  for (Dim j = 0; j < seen; ++j) {
+  for (Dim j = first; j < seen; ++j) {
     double score = 0;
     for (Dim d = 0; d < D; ++d) score += at(c.qkv, b, t, h * D + d) * at(c.qkv, b, j, key + d);
-    weight[j] = std::exp(score / std::sqrt(double(D)));
+    score *= scale;
+    if (c.size.softcap > 0) score = c.size.softcap * std::tanh(score / c.size.softcap);
+    weight[j] = std::exp(score);
     sum += weight[j];
   }
   out.assign(static_cast<std::size_t>(D), 0.0);
@@ -131,6 +136,24 @@ TEST_F(Attention, WithoutAMaskTheFutureCounts) {
   }
 }
 
+TEST_F(Attention, DocumentsInOneSampleAreAsApart) {
+  const HeadLayout layout = {4, 2, 16};
+  AttentionSize packed = {1, 75, layout};
+  packed.document = 25;
+  AttentionCase together(packed, DType::f64);
+  together.forward(ctx);
+  together.backward(ctx);
+  AttentionCase apart({3, 25, layout}, DType::f64);
+  cast(ctx, together.qkv.view().reshaped(apart.size.packed()), apart.qkv.view());
+  cast(ctx, together.dout.view().reshaped(apart.size.out()), apart.dout.view());
+
+  apart.forward(ctx);
+  apart.backward(ctx);
+
+  expect_matches_oracle(together.out.view().flat(), apart.out.view().flat(), "out");
+  expect_matches_oracle(together.dqkv.view().flat(), apart.dqkv.view().flat(), "dqkv");
+}
+
 TEST_F(Attention, UnknownMasksAreRefusedByName) {
   AttentionSize size = {1, 5, {2, 1, 8}};
   size.mask.kind = static_cast<AttentionMask::Kind>(7);
@@ -140,6 +163,10 @@ TEST_F(Attention, UnknownMasksAreRefusedByName) {
   expect_error_naming("attention_backward mask", [&] { c.backward(ctx); });
   expect_error_naming("attention_reference_forward mask", [&] { c.reference_forward(ctx); });
   expect_error_naming("attention_reference_backward mask", [&] { c.reference_backward(ctx); });
+  AttentionSize windowed = {1, 5, {2, 1, 8}, kNoMask};
+  windowed.mask.window = 3;
+  AttentionCase encoder(windowed, DType::f32);
+  expect_error_naming("0 without a causal mask, found 3", [&] { encoder.forward(ctx); });
   EXPECT_EQ(name_of(AttentionMask::Kind::causal), "causal");
   EXPECT_EQ(name_of(AttentionMask::Kind::none), "none");
 }

@@ -31,6 +31,28 @@ TEST_F(Elementwise, AddsAlsoInPlace) {
   }
 }
 
+TEST_F(Elementwise, CapsSoftlyWithTheSlopeOfItsCurve) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const Tensor x = random_tensor(dtype, {3, 17}, 1);
+    const Tensor dy = random_tensor(dtype, {3, 17}, 2);
+    Tensor y = poisoned(dtype, {3, 17});
+    Tensor dx = dy.clone();
+    softcap(ctx, 0.75F, x.view(), y.view());
+    softcap_backward(ctx, 0.75F, y.view(), dx.view(), dx.view());
+    std::vector<double> expected;
+    std::vector<double> slopes;
+    const auto gradient = to_doubles(dy.view());
+    for (const double value : to_doubles(x.view())) {
+      expected.push_back(0.75 * std::tanh(value / 0.75));
+      slopes.push_back(gradient[slopes.size()] / std::pow(std::cosh(value / 0.75), 2));
+    }
+    expect_values(y.view(), expected);
+    expect_values(dx.view(), slopes);
+  }
+  Tensor x = filled_tensor(DType::f32, {3}, 1);
+  expect_error_naming("softcap cap", [&] { softcap(ctx, 0, x.view(), x.view()); });
+}
+
 TEST_F(Elementwise, FillsAnyDtypeWithZeroAndFloatsWithAnything) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64, DType::i32,
                             DType::u16, DType::u8}) {

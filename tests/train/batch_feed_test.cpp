@@ -71,7 +71,7 @@ class Feed : public testing::Test {
  protected:
   Feed()
       : source_(2000),
-        samples_(source_, io::Sampling::blocks, kT, 42, true, 5),
+        samples_(source_, io::Sampling::blocks, kT, 42, true, {5}),
         loader_(samples_, kG, 1, 2),
         ctx_(Device::cpu),
         feed_(ctx_, batch_.views(), {3 * kMicrobatches, kMicrobatches}) {}

@@ -245,7 +245,7 @@ TEST(CountText, IsAWalkOverTheBytes) {
   for (const std::int32_t ignored : {-1, 1}) {
     const train::TextAmount expected = walk(texts, tokens.ids(), ignored);
     for (const Dim stride : {2, 5, 10}) {
-      const auto samples = io::TokenSamples::strided(tokens, 10, stride, 1000, ignored);
+      const auto samples = io::TokenSamples::strided(tokens, 10, stride, 1000, {ignored});
       const train::TextAmount found = train::count_text(samples, samples.size(), texts, world());
       EXPECT_EQ(found.bytes, expected.bytes) << stride;
       EXPECT_EQ(found.words, expected.words) << stride;

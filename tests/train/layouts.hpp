@@ -109,7 +109,10 @@ class Draw {
     set(to, "model.tie_embeddings", one_of({true, false}));
     set(to, "model.attention", one_of<const char*>({"fused", "reference"}));
     set(to, "model.dropout", one_of({0.0, 0.0, 0.1}));
-    set(to, "model.norm_place", one_of<const char*>({"pre", "pre", "pre", "post"}));
+    const std::string norm_place =
+        one_of<const char*>({"pre", "pre", "pre", "post", "sandwich", "post_sublayer"});
+    set(to, "model.norm_place", norm_place);
+    set(to, "model.parallel_block", norm_place == "pre" && one_of({true, false, false}));
     set(to, "train.microbatch", microbatch);
     set(to, "train.global_batch", microbatch * microbatches * data);
   }

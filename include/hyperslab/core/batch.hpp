@@ -12,6 +12,7 @@ struct Batch {
   View targets;           ///< (B, T) i32, ops::kIgnoredTarget if a position does not count
   View token_sort_index;  ///< (B * T) i32: positions sorted by token, stable
   View sample_position;   ///< (B) i64: position of each sample in the global batch
+  View first_keys = {};   ///< (B, T) i32: where the document of every token begins in its sample
   /// (B, N, P) in the compute type: N patches in rows of the image, each of P values in the order
   /// (channel, row, column) of a convolution's weight, normalized.
   View patches = {};

@@ -23,6 +23,16 @@ enum class BrokenImages : std::uint8_t { refuse, skip };
 /// which was faster beside a step (analysis/results/vit-h200.txt).
 enum class DecodeOn : std::uint8_t { automatic, cpu, gpu };
 
+/// What tokens of one sample attend to: all before them, or those of their own document.
+enum class Documents : std::uint8_t { joined, masked };
+
+/// Which targets of a text count, and what separates its documents.
+struct TargetRules {
+  std::int32_t ignore_token = -1;  ///< targets of this id do not count; -1: all do
+  std::int32_t end_token = -1;     ///< the token after it begins a document; -1: none does
+  bool predicts_starts = true;     ///< whether the first token of a document counts as a target
+};
+
 /// Deck section `data`.
 struct DataConfig {
   std::vector<std::string> train;  ///< `synthetic`, paths or globs of token files or image sets
@@ -37,9 +47,15 @@ struct DataConfig {
   bool loss_mask = false;          ///< the files' loss_mask says which tokens count as targets
   double validation_fraction = 0;  ///< of the training documents, by hash, for validation
   std::int32_t end_token = -1;     ///< ends documents in files without a list of them; -1: none
+  Documents documents = Documents::joined;
+  bool predict_starts = true;  ///< whether the first token of a document counts as a target
   BrokenImages broken_images = BrokenImages::refuse;
   DecodeOn decode = DecodeOn::automatic;
   std::int64_t threads = 0;  ///< of a rank that decode images; 0: as many as it has cores
+
+  [[nodiscard]] TargetRules target_rules() const {
+    return {ignore_token, end_token, predict_starts};
+  }
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
 

@@ -135,17 +135,18 @@ inline constexpr std::int64_t kNoEnd = std::numeric_limits<std::int64_t>::max();
 /// sample g is block g mod n in file order, for validation.
 class TokenSamples final : public Samples {
  public:
-  /// Targets equal to `ignore_token` do not count, nor do those that the source's mask leaves out.
-  /// Throws Error(data) if the source holds less than one sample.
+  /// Targets that `rules` leave out do not count, nor do those that the source's mask leaves out.
+  /// Batch::first_keys become the tokens after each rules.end_token. Throws Error(data) if the
+  /// source holds less than one sample.
   TokenSamples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
-               bool shuffle = true, std::int32_t ignore_token = -1);
+               bool shuffle = true, const TargetRules& rules = {});
   /// For evaluation with more context: samples in file order that begin `stride` tokens apart, 1 <=
   /// stride <= T, over the first `targets` targets of the source, T <= targets < size. The first
   /// counts all its targets, every other those that none before it has: its last `stride`. The last
   /// begins earlier if the text ends. So each target counts once, predicted from at least
   /// T - stride + 1 tokens, or from all before it. Throws as the constructor.
   [[nodiscard]] static TokenSamples strided(const TokenSource& source, Dim T, Dim stride,
-                                            std::int64_t targets, std::int32_t ignore_token = -1);
+                                            std::int64_t targets, const TargetRules& rules = {});
   [[nodiscard]] std::int64_t size() const override;
   [[nodiscard]] Dim targets() const override { return T_; }
   /// First token of sample `index`, any index >= 0.
@@ -160,8 +161,13 @@ class TokenSamples final : public Samples {
   [[nodiscard]] std::int64_t counted(std::int64_t index) const override;
 
  private:
-  [[nodiscard]] bool reads_to_ignore() const { return ignore_token_ >= 0 || source_.has_mask(); }
-  void ignore(std::int64_t first, std::span<std::int32_t> targets) const;
+  [[nodiscard]] bool ignores_starts() const {
+    return rules_.end_token >= 0 && !rules_.predicts_starts;
+  }
+  [[nodiscard]] bool reads_to_ignore() const {
+    return rules_.ignore_token >= 0 || ignores_starts() || source_.has_mask();
+  }
+  void ignore(std::int64_t first, std::int32_t before, std::span<std::int32_t> targets) const;
   /// Targets at the front of sample `index` that an earlier one counts.
   [[nodiscard]] std::int64_t repeated(std::int64_t index) const;
 
@@ -170,7 +176,7 @@ class TokenSamples final : public Samples {
   Dim T_;
   std::uint64_t seed_;
   bool shuffle_;
-  std::int32_t ignore_token_;
+  TargetRules rules_;
   Dim stride_;            ///< of samples in file order
   std::int64_t targets_;  ///< that the samples of an epoch cover
 };

@@ -80,7 +80,7 @@ class MixedSamples final : public Samples {
   /// Of the parts of `all` (TokenSource::parts), which must stay. Throws Error(usage) if a stage
   /// has not one weight a part, Error(data) if a part holds less than one sample.
   MixedSamples(const TokenSource& all, const std::vector<MixtureStage>& stages, Sampling sampling,
-               Dim T, std::uint64_t seed, std::int32_t ignore_token = -1);
+               Dim T, std::uint64_t seed, const TargetRules& rules = {});
   ~MixedSamples() override;
   MixedSamples(const MixedSamples&) = delete;
   MixedSamples& operator=(const MixedSamples&) = delete;
@@ -101,6 +101,7 @@ class MixedSamples final : public Samples {
  private:
   struct Source;
   MixtureSchedule schedule_;
+  std::int32_t end_token_;
   std::vector<std::unique_ptr<Source>> sources_;
 };
 

@@ -33,9 +33,26 @@ enum class Position : std::uint8_t { learned, sinusoidal, rope, none, sincos2d }
 enum class QkNorm : std::uint8_t { none, head };
 /// What the class head reads: the class token, or the mean of all patches.
 enum class Pooling : std::uint8_t { token, mean };
-enum class NormPlace : std::uint8_t { pre, post };
+/// Where norms are: before a sublayer, after its residual addition (post), before it and after its
+/// output (sandwich, Gemma 2), or after its output alone (post_sublayer, OLMo 2).
+enum class NormPlace : std::uint8_t { pre, post, sandwich, post_sublayer };
 /// `cudnn` is what a deck may ask for; the deck reader refuses it off the GPU and hands on `fused`.
 enum class AttentionPath : std::uint8_t { automatic, fused, reference, cudnn };
+
+/// Which keys queries see, and what becomes of the scores between them.
+struct AttentionSpec {
+  Dim window = 0;      ///< most keys that a query sees, its own the last; 0: all before it
+  Dim full_every = 0;  ///< every layer whose number, from 1 on, it divides has no window; 0: none
+  Dim first_windowed = 0;  ///< layers before it, counted from 0, have no window
+  double scale = 0;        ///< factor of the products of queries and keys; 0: 1 / sqrt(head width)
+  double softcap = 0;      ///< scores s become softcap tanh(s / softcap); 0: they stay
+  /// The window of a layer, 0: none.
+  [[nodiscard]] Dim window_of(Dim layer) const {
+    const bool full = full_every > 0 && (layer + 1) % full_every == 0;
+    return full || layer < first_windowed ? 0 : window;
+  }
+  friend bool operator==(const AttentionSpec&, const AttentionSpec&) = default;
+};
 
 /// The ends of a vision transformer, which stand for tokens and vocabulary. Family::vit alone.
 struct ImageSpec {
@@ -67,16 +84,22 @@ struct ModelSpec {
   Dim context = 0;     ///< vit: image.tokens()
   Position position = Position::learned;
   RopeSpec rope = {};
+  double rope_local_theta = 0;  ///< base of layers with a window, unscaled; 0: as all others
   /// Factor of the vectors that the token table gives, before positions are added; 0 in the deck:
   /// sqrt(width) with sinusoidal positions (Vaswani et al. 2017, 3.4), else 1.
   double embedding_scale = 0;
   ops::NormKind norm = ops::NormKind::layernorm;
   NormPlace norm_place = NormPlace::pre;
   double norm_eps = 1e-5;
+  /// Attention and feed-forward network read the same stream, and their outputs are added to it
+  /// together (Wang & Komatsuzaki 2021, GPT-J; GPT-NeoX).
+  bool parallel_block = false;
   ops::Activation activation = ops::Activation::gelu_tanh;
   bool bias = true;
   QkNorm qk_norm = QkNorm::none;
-  bool qkv_bias = false;  ///< of queries, keys and values where `bias` is false
+  AttentionSpec scores = {};
+  double logit_softcap = 0;  ///< as AttentionSpec::softcap, of the head's logits
+  bool qkv_bias = false;     ///< of queries, keys and values where `bias` is false
   bool tie_embeddings = true;
   double dropout = 0;
   AttentionPath attention = AttentionPath::automatic;
@@ -99,6 +122,8 @@ struct ModelSpec {
   /// Of all queries together, and of all keys or values.
   [[nodiscard]] Dim query_width() const { return heads * head_width(); }
   [[nodiscard]] Dim kv_width() const { return kv_heads * head_width(); }
+  /// Whether the stream reaches the head without a norm, which is then put before it.
+  [[nodiscard]] bool has_final_norm() const { return norm_place != NormPlace::post; }
   [[nodiscard]] bool has_qkv_bias() const { return bias || qkv_bias; }
   [[nodiscard]] bool is_of_images() const { return family == Family::vit; }
   /// embedding_scale, or what stands for its 0.
@@ -123,12 +148,14 @@ struct ModelSpec {
 /// Parameters in matrix products: without an untied input table and positions, a tied table once.
 [[nodiscard]] std::int64_t matmul_parameter_count(const ModelSpec& spec);
 /// Multiplications per token of the patch embedding (0 of tokens of text, which are looked up), of
-/// a block, with attention at the full context, causal but for images, and of the head.
+/// the block of a layer, with attention at the full context, over what its mask leaves, and of the
+/// head.
 [[nodiscard]] double embedding_cost(const ModelSpec& spec);
-[[nodiscard]] double block_cost(const ModelSpec& spec);
+[[nodiscard]] double block_cost(const ModelSpec& spec, Dim layer);
 [[nodiscard]] double head_cost(const ModelSpec& spec);
 /// Model FLOPs of forward and backward per token at sequence length T: 6 N + 6 L C T counting the
-/// causal half of attention, 6 N + 12 L C T counting all of it, as images always do. Of an image
+/// causal half of attention, of layers with a window what that leaves; 6 N + 12 L C T counting all
+/// of it, as images always do. Of an image
 /// the patches are embedded and one row goes through the head.
 [[nodiscard]] double flops_per_token(const ModelSpec& spec, Dim T, bool causal);
 

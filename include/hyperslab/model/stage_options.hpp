@@ -30,6 +30,7 @@ struct StageOptions {
   bool split_backward = false;  ///< backward comes in two parts, for the input and for weights
   nn::Recompute recompute = nn::Recompute::none;
   DType compute = DType::f32;
+  bool documents = false;       ///< tokens attend to their own document alone: Batch::first_keys
   bool fused_attention = true;  ///< if the model leaves the choice: scores are not kept
   std::uint64_t seed = 0;       ///< of initial values and dropout
   nn::TensorGroup tensor;

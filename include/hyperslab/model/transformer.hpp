@@ -32,8 +32,12 @@ class Transformer final : public Architecture {
 
  private:
   std::unique_ptr<TransformerParts> parts_;
-  View rope_cosines_;
-  View rope_sines_;
+  struct RopeMemory {
+    View cosines;
+    View sines;
+  };
+  RopeMemory rope_;
+  RopeMemory local_rope_;  ///< of layers with a window, if their base is another
 };
 
 }  // namespace hyperslab::model

@@ -25,15 +25,17 @@ struct BatchReads {
   bool tokens = false;  ///< and their sort index
   bool targets = false;
   bool sample_position = false;
+  bool first_keys = false;
   bool patches = false;
   bool labels = false;  ///< and their weights
   [[nodiscard]] bool any() const {
-    return tokens || targets || sample_position || patches || labels;
+    return tokens || targets || sample_position || first_keys || patches || labels;
   }
   BatchReads& operator|=(const BatchReads& other) {
     tokens |= other.tokens;
     targets |= other.targets;
     sample_position |= other.sample_position;
+    first_keys |= other.first_keys;
     patches |= other.patches;
     labels |= other.labels;
     return *this;

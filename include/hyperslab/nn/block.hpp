@@ -19,11 +19,14 @@ enum class BackwardPart : std::uint8_t { both, input, weight };
 struct BlockConfig {
   Dim width = 0;
   ops::HeadLayout heads;
-  ops::AttentionMask mask;
+  ops::AttentionScores scores;  ///< without first_keys, which a batch has
   Dim ffn_width = 0;
   ops::Activation activation = ops::Activation::gelu_tanh;
   ops::NormKind norm = ops::NormKind::layernorm;
   bool pre_norm = true;  ///< false: normalize after the residual addition
+  /// Of a sublayer's output before it is added; with pre_norm only.
+  ops::NormKind output_norm = ops::NormKind::none;
+  bool parallel = false;  ///< both sublayers read what enters the block; with pre_norm only
   float norm_eps = 1e-5F;
   bool bias = true;
   bool qkv_bias = true;
@@ -55,6 +58,7 @@ struct BatchInfo {
   CView sample_position;                  ///< (B) i64
   const ops::StepState* state = nullptr;  ///< on the device
   bool dropout = false;                   ///< whether dropout acts in this pass
+  CView first_keys{};  ///< (B, T) i32: where the document of every token begins; absent: at 0
 };
 
 /// Memory shared by all blocks of a stage, for one microbatch at a time. "Stream" stands for the
@@ -63,6 +67,9 @@ struct BatchInfo {
 struct Scratch {
   View delta;             ///< stream: output of attention or mlp on its way into the residual
   View d_mid;             ///< stream: gradient of a sublayer's input
+  View sublayer;          ///< stream: a second sublayer's output; of parallel ones only
+  View d_sublayer;        ///< stream: gradient of a sublayer's output before its norm, or of the
+                          ///< stream that both of two parallel ones read; absent without either
   View d_masked;          ///< stream: gradient through dropout and drop_path; absent without
   View d_attention;       ///< (B, T, H Dh)
   View d_qkv;             ///< (B, T, packed)
@@ -74,7 +81,7 @@ struct Scratch {
   View rounded_gradient;  ///< bytes: between a layer's products in 8-bit floats
   View norm_out;          ///< stream: only with Recompute::selective
   View activated;         ///< (B, T, F): only with Recompute::selective
-  /// What generation of `T` tokens a sample uses of it, in a group of one: delta.
+  /// What generation of `T` tokens a sample uses of it, in a group of one: delta, sublayer.
   [[nodiscard]] Scratch for_tokens(Dim T) const;
 };
 /// Sizes and types of one microbatch's activations.
@@ -160,6 +167,7 @@ class Attention {
   [[nodiscard]] ops::Dropout probability_dropout(const BatchInfo& batch) const;
   [[nodiscard]] LinearPass linear_pass(AdaptedLinear linear, const BatchInfo& batch,
                                        const Scratch& scratch, const Slot& slot) const;
+  [[nodiscard]] ops::AttentionScores scores(const BatchInfo& batch) const;
   void core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
   void core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d_qkv) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
@@ -222,6 +230,10 @@ class Block {
     Attention::Slot attention;
     Norm::Slot norm2;
     Mlp::Slot mlp;
+    View attention_output;  ///< stream: before output_norm; absent without
+    Norm::Slot attention_norm;
+    View mlp_output;  ///< likewise
+    Norm::Slot mlp_norm;
     /// As Attention::Slot::for_tokens.
     [[nodiscard]] Slot for_tokens(Dim T) const;
   };
@@ -242,6 +254,16 @@ class Block {
   enum class Sublayer : std::uint8_t { attention = 0, mlp = 1 };
   [[nodiscard]] bool drops() const { return config_.dropout > 0 || drop_path_ > 0; }
   void drop(Context& ctx, const BatchInfo& batch, Sublayer sublayer, CView x, View y) const;
+  [[nodiscard]] bool norms_outputs() const { return config_.output_norm != ops::NormKind::none; }
+  [[nodiscard]] ResidualStream forward_before(Context& ctx, ResidualStream in,
+                                              const ForwardPass& pass, Slot& slot) const;
+  [[nodiscard]] ResidualStream forward_parallel(Context& ctx, ResidualStream in,
+                                                const ForwardPass& pass, Slot& slot) const;
+  void run_attention(Context& ctx, CView x, const ForwardPass& pass, Slot& slot, View y) const;
+  void run_mlp(Context& ctx, CView x, const ForwardPass& pass, Slot& slot, View y) const;
+  [[nodiscard]] CView through_norm(Context& ctx, const BackwardPass& pass, const Norm& norm,
+                                   const Norm::Slot& slot, CView dy) const;
+  void backward_parallel(Context& ctx, const BackwardPass& pass, const Slot& slot, View d) const;
   void backward_before(Context& ctx, const BackwardPass& pass, const Slot& slot, View d) const;
   void backward_after(Context& ctx, const BackwardPass& pass, const Slot& slot, CView input,
                       View d) const;
@@ -254,6 +276,8 @@ class Block {
   Attention attention_;
   Norm norm2_;
   Mlp mlp_;
+  Norm attention_norm_;
+  Norm mlp_norm_;
 };
 
 /// Numbers of the sites of ops::Dropout: a layer has four, [0, 4); the embedding counts as the

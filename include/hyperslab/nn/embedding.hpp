@@ -17,7 +17,8 @@ struct EmbeddingConfig {
   Dim width = 0;
   Dim context = 0;
   PositionTable positions = PositionTable::none;
-  float scale = 1;  ///< of the token embedding, see model.embedding_scale
+  float scale = 1;          ///< of the token embedding, see model.embedding_scale
+  float logit_softcap = 0;  ///< of the head; 0: none
   float dropout = 0;
   std::uint64_t seed = 0;
   float init_std = 0.02F;

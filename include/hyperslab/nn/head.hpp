@@ -16,6 +16,7 @@ class Head {
 
   struct Memory {
     View logits;      ///< (rows of a chunk, columns of this rank with padding)
+    View capped;      ///< likewise: logits after a softcap, for backward; absent without
     View statistics;  ///< (rows of a chunk, ops::kRowStatisticCount); with several ranks only
     View gathered;    ///< (ranks, rows of a chunk, ops::kRowStatisticCount); likewise
     View discarded;   ///< (ops::kSumCount): sums that another rank counts; likewise
@@ -50,10 +51,12 @@ class Head {
     CView targets;  ///< (rows)
     View scores;    ///< (rows, ops::kTargetScoreCount); may be absent
   };
+  void project(Context& ctx, CView x, View logits) const;
   void chunk_loss(Context& ctx, const Chunk& chunk, const Step& step, const Memory& memory,
                   ops::WithGradient gradient) const;
   TensorGroup group_;
   VocabularySplit split_;
+  float softcap_ = 0;
   param::FusedParam weight_;
 };
 

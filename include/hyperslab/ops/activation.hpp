@@ -13,10 +13,12 @@ enum class Activation : std::uint8_t {
   relu_squared,  ///< max(x, 0)^2 (So et al. 2021)
   swiglu,        ///< silu(gate) * up (Shazeer 2020)
   geglu,         ///< gelu(gate) * up, exact gelu (Shazeer 2020)
+  geglu_tanh,    ///< the same with its tanh approximation, as in Gemma
 };
 
 [[nodiscard]] constexpr bool is_gated(Activation activation) {
-  return activation == Activation::swiglu || activation == Activation::geglu;
+  return activation == Activation::swiglu || activation == Activation::geglu ||
+         activation == Activation::geglu_tanh;
 }
 
 /// y = act(x), any equal shapes; y may alias x. Not for gated activations.

@@ -40,23 +40,43 @@ void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
          head_width <= 256;
 }
 
-/// Which keys a query sees; an argument of every attention op. A device refuses by name what it
-/// cannot do.
+/// Which keys a query sees.
 struct AttentionMask {
   enum class Kind : std::uint8_t {
     causal,  ///< those at its own position and before
     none,    ///< all
   };
   Kind kind = Kind::causal;
-  bool operator==(const AttentionMask& other) const = default;
+  /// Sliding window of a causal mask (Beltagy et al. 2020, section 3.1): the most keys that a query
+  /// sees, its own the last of them; 0: all before it.
+  Dim window = 0;
 };
 [[nodiscard]] std::string_view name_of(AttentionMask::Kind kind);
 
-/// Attention, softmax(q k^T / sqrt(Dh)) v over the keys that the mask leaves (Vaswani et al. 2017,
+/// What attention makes of the products of queries and keys; an argument of every attention op. A
+/// device refuses by name what it cannot do.
+struct AttentionScores {
+  AttentionMask mask{};
+  double scale = 0;    ///< factor of the products; 0: 1 / sqrt(Dh)
+  double softcap = 0;  ///< a score s becomes softcap tanh(s / softcap) (Gemma 2); 0: it stays
+  /// (B, T) i32, with a causal mask only: the first key that each query sees, where the document
+  /// of its token begins; must not fall along a sample. Later than the query counts as its own key.
+  /// Absent: key 0.
+  CView first_keys{};
+
+  AttentionScores() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): a mask alone is what most callers have
+  AttentionScores(const AttentionMask& seen) : mask(seen) {}
+  [[nodiscard]] double scale_of(const HeadLayout& layout) const;
+};
+/// Share of all pairs of T queries and T keys that a mask leaves; what documents hide is not known.
+[[nodiscard]] double seen_share(const AttentionMask& mask, Dim T);
+
+/// Attention, softmax(scale q k^T) v over the keys that the mask leaves (Vaswani et al. 2017,
 /// eq. 1), without keeping the scores. qkv: (B, T, packed); out: (B, T, H * Dh); log_sum_exp:
 /// (B, H, T) f32 (f64 for f64), kept for backward.
-void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask, CView qkv,
-                       View out, View log_sum_exp);
+void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
+                       CView qkv, View out, View log_sum_exp);
 /// What forward read and kept.
 struct AttentionSaved {
   CView qkv;
@@ -65,15 +85,16 @@ struct AttentionSaved {
 };
 /// dqkv: (B, T, packed), overwritten. Scores are recomputed from qkv and log_sum_exp
 /// (Dao et al. 2022, algorithm 4).
-void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                         CView dout, const AttentionSaved& saved, View dqkv);
 
 /// The reference path: batched GEMMs, a masked softmax of its own, probabilities kept.
 /// probabilities: (B, H, T, T), before dropout. Dropout acts on the probabilities, of which row i,
 /// key j of head h has element ((first_head + h) * T + i) * T + j of total_heads * T * T in a
 /// sample; elements_per_sample and first_element are not read.
-void attention_reference_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
-                                 CView qkv, const Dropout& dropout, View out, View probabilities);
+void attention_reference_forward(Context& ctx, const HeadLayout& layout,
+                                 const AttentionScores& scores, CView qkv, const Dropout& dropout,
+                                 View out, View probabilities);
 /// What forward read and kept.
 struct AttentionReferenceSaved {
   CView qkv;
@@ -81,9 +102,10 @@ struct AttentionReferenceSaved {
   Dropout dropout{};
 };
 /// dprobabilities: (B, H, T, T), scratch.
-void attention_reference_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
-                                  CView dout, const AttentionReferenceSaved& saved,
-                                  View dprobabilities, View dqkv);
+void attention_reference_backward(Context& ctx, const HeadLayout& layout,
+                                  const AttentionScores& scores, CView dout,
+                                  const AttentionReferenceSaved& saved, View dprobabilities,
+                                  View dqkv);
 
 /// Keys and values of earlier tokens: (B, T_max, H_kv * Dh), of which `past` rows are in use.
 struct KeyValueCache {
@@ -93,9 +115,9 @@ struct KeyValueCache {
 };
 /// Attention of new tokens on a cache, for generation: writes the keys and values of qkv to rows
 /// [past, past + T_new) of the cache, then attends to all rows up to there; a causal mask hides
-/// later new tokens from earlier ones. qkv: (B, T_new, packed), rotated already; out:
-/// (B, T_new, H * Dh).
-void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+/// later new tokens from earlier ones. It takes no first_keys. qkv: (B, T_new, packed), rotated
+/// already; out: (B, T_new, H * Dh).
+void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                               CView qkv, const KeyValueCache& cache, View out);
 
 }  // namespace hyperslab::ops

@@ -12,6 +12,11 @@ void fill(Context& ctx, float value, View y);
 /// y = x, converting between f64, f32, bf16 and f16 with rounding to nearest even.
 void cast(Context& ctx, CView x, View y);
 
+/// y = cap tanh(x / cap) (Gemma 2, Riviere et al. 2024, section 2); y may alias x.
+void softcap(Context& ctx, float cap, CView x, View y);
+/// dx = dy (1 - (y / cap)^2) of softcap's y; dx may alias dy.
+void softcap_backward(Context& ctx, float cap, CView y, CView dy, View dx);
+
 /// Which normals: standard normals of stream `stream` under `seed`, times `std_deviation`.
 struct NormalSpec {
   std::uint64_t seed = 0;

@@ -62,6 +62,7 @@ void with_activation(Activation activation, Body&& body) {
   switch (activation) {
     case Activation::gelu:
     case Activation::geglu: return body(Gelu());
+    case Activation::geglu_tanh: return body(GeluTanh());
     case Activation::gelu_tanh: return body(GeluTanh());
     case Activation::relu: return body(Relu());
     case Activation::silu:

@@ -40,13 +40,18 @@ struct BackwardScratch {
   }
 };
 
+/// One row of a block: its keys [begin, end) are seen, of `padded`.
+struct RowRange {
+  Dim begin, end, padded;
+};
+
 /// A row of scores becomes probabilities and a row of dprobabilities becomes dscores; keys that the
 /// query does not see are zero in both.
 template <class T>
-void score_gradient(T* scores, T* dscores, Dim valid, Dim padded, T scale, T log_sum, T dot) {
+void score_gradient(T* scores, T* dscores, const RowRange& range, T scale, T log_sum, T dot) {
   constexpr int kWidth = kLanes<T>;
-  for (Dim j = 0; j < valid; j += kWidth) {
-    const int here = static_cast<int>(std::min<Dim>(kWidth, valid - j));
+  for (Dim j = range.begin; j < range.end; j += kWidth) {
+    const int here = static_cast<int>(std::min<Dim>(kWidth, range.end - j));
 #pragma omp simd
     for (int lane = 0; lane < kWidth; ++lane) {
       const T probability = exponential(scale * scores[j + lane] - log_sum);
@@ -55,15 +60,25 @@ void score_gradient(T* scores, T* dscores, Dim valid, Dim padded, T scale, T log
       dscores[j + lane] = lane < here ? dscore : T(0);
     }
   }
-  const Dim written = round_up(std::max<Dim>(valid, 0), kWidth);
-  std::fill(scores + written, scores + padded, T(0));
-  std::fill(dscores + written, dscores + padded, T(0));
+}
+
+/// As score_gradient of scores that were capped already.
+template <class T>
+void capped_gradient(T* scores, T* dscores, const RowRange& range, const ScoreMap<T>& map,
+                     T log_sum, T dot) {
+#pragma omp simd
+  for (Dim j = range.begin; j < range.end; ++j) {
+    const T probability = exponential(scores[j] - log_sum);
+    dscores[j] = probability * (dscores[j] - dot) * map.slope(scores[j]) * map.scale;
+    scores[j] = probability;
+  }
 }
 
 /// One query head: what backward reads, and where dq goes.
 template <class T>
 struct QueryGradient {
-  bool causal;
+  SeenKeys seen;
+  ScoreMap<T> map;
   HeadRows<const T> q, dout, out;
   HeadRows<T> dq;
   const T* log_sum_exp;
@@ -80,14 +95,31 @@ T dot_product(const T* a, const T* b, Dim count) {
 /// `rows` queries from `first` on against one block of keys from `key` on, of those before `end`.
 struct BlockRange {
   Dim first, rows, key, end;
+  bool begins;  ///< the first block of keys of these queries
 };
+
+/// The gradient of row i of a block of scores.
+template <class T>
+void row_gradient(const QueryGradient<T>& head, Dim query, const RowRange& range, T* scores,
+                  T* dscores, T dot) {
+  const T log_sum = head.log_sum_exp[query];
+  if (head.map.softcap > T(0)) {
+    head.map.cap(scores + range.begin, range.end - range.begin);
+    capped_gradient(scores, dscores, range, head.map, log_sum, dot);
+  } else {
+    score_gradient(scores, dscores, range, head.map.scale, log_sum, dot);
+  }
+  for (T* row : {scores, dscores}) {
+    std::fill(row, row + range.begin, T(0));
+    std::fill(row + range.end, row + range.padded, T(0));
+  }
+}
 
 /// Adds to dk, dv and the block's dq. `dots` are the dot products of dout and out by row.
 template <class T>
 void backward_block(const QueryGradient<T>& head, const BlockRange& range, Dim head_width,
                     const T* dots, const BackwardScratch<T>& s) {
-  const auto [first, rows, key, end] = range;
-  const T scale = T(1) / std::sqrt(static_cast<T>(head_width));
+  const auto [first, rows, key, end, begins] = range;
   const Dim seen = std::min(kKeyBlock, end - key);
   const Dim padded = round_up(seen, kPanel<T>);
   const Dim panel = kPanel<T> * head_width;
@@ -98,16 +130,18 @@ void backward_block(const QueryGradient<T>& head, const BlockRange& range, Dim h
   small_gemm<T>(rows, padded, head_width, {s.dout, s.width, 1}, values_t,
                 {s.dscores, s.score_row, false});
   for (Dim i = 0; i < rows; ++i) {
-    score_gradient(s.scores + i * s.score_row, s.dscores + i * s.score_row,
-                   head.causal ? std::min(seen, first + i + 1 - key) : seen, padded, scale,
-                   head.log_sum_exp[first + i], dots[i]);
+    const Dim query = first + i;
+    const Dim row_end = std::clamp<Dim>(head.seen.end(query) - key, 0, seen);
+    const Dim row_begin = std::clamp<Dim>(head.seen.begin(query) - key, 0, row_end);
+    row_gradient(head, query, {row_begin, row_end, padded}, s.scores + i * s.score_row,
+                 s.dscores + i * s.score_row, dots[i]);
   }
   small_gemm<T>(seen, s.width, rows, {s.scores, 1, s.score_row}, {s.dout, s.width, kPanel<T>},
                 {s.dv + key * s.width, s.width, true});
   small_gemm<T>(seen, s.width, rows, {s.dscores, 1, s.score_row}, {s.q, s.width, kPanel<T>},
                 {s.dk + key * s.width, s.width, true});
   small_gemm<T>(rows, s.width, seen, {s.dscores, s.score_row, 1},
-                {s.keys + key * s.width, s.width, kPanel<T>}, {s.dq, s.width, key > 0});
+                {s.keys + key * s.width, s.width, kPanel<T>}, {s.dq, s.width, !begins});
 }
 
 template <class T>
@@ -121,9 +155,10 @@ void backward_head(const QueryGradient<T>& head, Dim tokens, Dim head_width,
     for (Dim i = 0; i < rows; ++i) {
       dots[i] = dot_product(head.dout.row(first + i), head.out.row(first + i), head_width);
     }
-    const Dim end = head.causal ? first + rows : tokens;
-    for (Dim key = 0; key < end; key += kKeyBlock) {
-      backward_block(head, {first, rows, key, end}, head_width, dots, s);
+    const Dim end = head.seen.end(first + rows - 1);
+    const Dim begin = head.seen.begin(first) / kKeyBlock * kKeyBlock;
+    for (Dim key = begin; key < end; key += kKeyBlock) {
+      backward_block(head, {first, rows, key, end, key == begin}, head_width, dots, s);
     }
     for (Dim i = 0; i < rows; ++i) {
       std::copy_n(s.dq + i * s.width, head_width, head.dq.row(first + i));
@@ -135,7 +170,7 @@ void backward_head(const QueryGradient<T>& head, Dim tokens, Dim head_width,
 template <class T>
 struct BackwardCall {
   HeadLayout layout;
-  bool causal;
+  const AttentionScores& scores;
   Dim tokens;
   const T *dout, *qkv, *out, *log_sum_exp;
   T* dqkv;
@@ -161,7 +196,8 @@ void backward_group(const BackwardCall<T>& call, Dim b, Dim kv, const BackwardSc
   const Dim out_row = layout.heads * D;
   for (Dim h = kv * group; h < (kv + 1) * group; ++h) {
     const Dim at = b * tokens * out_row + h * D;
-    const QueryGradient<T> head = {call.causal,
+    const QueryGradient<T> head = {seen_keys(call.scores, b, tokens, 0),
+                                   {call.scores, layout},
                                    {call.qkv + sample + h * D, packed},
                                    {call.dout + at, out_row},
                                    {call.out + at, out_row},
@@ -185,7 +221,7 @@ std::size_t attention_backward_workspace(int threads, const HeadLayout& layout, 
   return static_cast<std::size_t>(threads * count) * size_of(statistic_dtype(dtype));
 }
 
-void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                         CView dout, const AttentionSaved& saved, View dqkv) {
   const CView qkv = saved.qkv;
   with_real(qkv.dtype(), "attention_backward", [&]<class T>(T) {
@@ -195,7 +231,7 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionM
         ctx.workspace("attention_backward",
                       attention_backward_workspace(ctx.threads(), layout, tokens, qkv.dtype())));
     const BackwardCall<T> call = {layout,
-                                  mask.kind == AttentionMask::Kind::causal,
+                                  scores,
                                   tokens,
                                   dout.data<T>(),
                                   qkv.data<T>(),

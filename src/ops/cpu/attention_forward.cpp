@@ -56,10 +56,10 @@ T largest_score(const T* scores, Dim valid) {
   return result;
 }
 
-/// Replaces the first `valid` scores by e^(scale * (s - max)), the others up to `padded` by zero.
-/// Returns the sum; `log_sum` becomes the logarithm of the sum of e^(scale * s).
+/// Replaces the first `valid` scores by e^(scale * (s - max)), what follows in the last vector by
+/// zero. Returns the sum; `log_sum` becomes the logarithm of the sum of e^(scale * s).
 template <class T>
-T exponentiate(T* scores, Dim valid, Dim padded, T scale, T& log_sum) {
+T exponentiate(T* scores, Dim valid, T scale, T& log_sum) {
   constexpr int kWidth = kLanes<T>;
   const T top = largest_score(scores, valid);
   T sums[kWidth] = {};
@@ -75,8 +75,6 @@ T exponentiate(T* scores, Dim valid, Dim padded, T scale, T& log_sum) {
   T sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int lane = 0; lane < kWidth; ++lane) sum += sums[lane];
-  const Dim written = round_up(valid, kWidth);
-  std::fill(scores + written, scores + padded, T(0));
   log_sum = scale * top + std::log(sum);
   return sum;
 }
@@ -84,32 +82,52 @@ T exponentiate(T* scores, Dim valid, Dim padded, T scale, T& log_sum) {
 /// The rows of one query head and where its results go.
 template <class T>
 struct QueryHead {
-  bool causal;
+  SeenKeys seen;
+  ScoreMap<T> map;
   HeadRows<const T> q;
   HeadRows<T> out;
   T* log_sum_exp;  // null if it is not kept
 };
 
+/// Row `query` of the scores against keys [first_key, last_key) becomes weights, zero for keys that
+/// it does not see. Returns one over their sum.
+template <class T>
+T weigh(const QueryHead<T>& head, Dim query, Dim first_key, Dim last_key, T* scores) {
+  const Dim begin = head.seen.begin(query) - first_key;
+  const Dim end = head.seen.end(query) - first_key;
+  std::fill(scores, scores + begin, T(0));
+  T scale = head.map.scale;
+  if (head.map.softcap > T(0)) {
+    head.map.cap(scores + begin, end - begin);
+    scale = T(1);
+  }
+  T log_sum = 0;
+  const T sum = exponentiate(scores + begin, end - begin, scale, log_sum);
+  std::fill(scores + end, scores + std::max(end, last_key - first_key), T(0));
+  if (head.log_sum_exp != nullptr) head.log_sum_exp[query] = log_sum;
+  return T(1) / sum;
+}
+
 /// Attention of `queries` rows at positions past, past + 1, ... on packed keys and values.
 template <class T>
-void attend(const QueryHead<T>& head, Dim queries, Dim past, Dim head_width,
-            const ForwardScratch<T>& scratch, Right<T> keys, Right<T> values) {
-  const T scale = T(1) / std::sqrt(static_cast<T>(head_width));
-  for (Dim first = 0; first < queries; first += kQueryBlock) {
-    const Dim rows = std::min(kQueryBlock, queries - first);
-    const Dim visible = past + (head.causal ? first + rows : queries);
+void attend(const QueryHead<T>& head, Dim head_width, const ForwardScratch<T>& scratch,
+            Right<T> keys, Right<T> values) {
+  for (Dim first = 0; first < head.seen.queries; first += kQueryBlock) {
+    const Dim rows = std::min(kQueryBlock, head.seen.queries - first);
+    // Keys before the first that any of these rows sees are left out, by whole panels.
+    const Dim from = head.seen.begin(first) / kPanel<T> * kPanel<T>;
+    const Dim visible = head.seen.end(first + rows - 1) - from;
     const Dim padded = round_up(visible, kPanel<T>);
-    small_gemm<T>(rows, padded, head_width, {head.q.row(first), head.q.stride, 1}, keys,
+    const Right<T> keys_here = {keys.data + from * head_width, keys.inner, keys.panel};
+    const Right<T> values_here = {values.data + from * values.inner, values.inner, values.panel};
+    small_gemm<T>(rows, padded, head_width, {head.q.row(first), head.q.stride, 1}, keys_here,
                   {scratch.scores, scratch.score_row, false});
     T inverse[kQueryBlock];
     for (Dim i = 0; i < rows; ++i) {
-      T log_sum = 0;
-      const Dim seen = head.causal ? past + first + i + 1 : visible;
       inverse[i] =
-          T(1) / exponentiate(scratch.scores + i * scratch.score_row, seen, padded, scale, log_sum);
-      if (head.log_sum_exp != nullptr) head.log_sum_exp[first + i] = log_sum;
+          weigh(head, first + i, from, from + padded, scratch.scores + i * scratch.score_row);
     }
-    small_gemm<T>(rows, scratch.width, visible, {scratch.scores, scratch.score_row, 1}, values,
+    small_gemm<T>(rows, scratch.width, visible, {scratch.scores, scratch.score_row, 1}, values_here,
                   {scratch.out, scratch.width, false});
     for (Dim i = 0; i < rows; ++i) {
       const T* source = scratch.out + i * scratch.width;
@@ -124,7 +142,7 @@ void attend(const QueryHead<T>& head, Dim queries, Dim past, Dim head_width,
 template <class T>
 struct ForwardCall {
   HeadLayout layout;
-  bool causal;
+  const AttentionScores& scores;
   Dim queries;
   Dim past;
   const T* qkv;
@@ -152,11 +170,12 @@ void attend_group(const ForwardCall<T>& call, Dim b, Dim kv, const ForwardScratc
   const Dim out_row = layout.heads * D;
   for (Dim h = kv * group; h < (kv + 1) * group; ++h) {
     const QueryHead<T> head = {
-        call.causal,
+        seen_keys(call.scores, b, call.queries, call.past),
+        {call.scores, layout},
         {call.qkv + b * call.queries * packed + h * D, packed},
         {call.out + b * call.queries * out_row + h * D, out_row},
         call.log_sum_exp ? call.log_sum_exp + (b * layout.heads + h) * call.queries : nullptr};
-    attend(head, call.queries, call.past, D, scratch, keys, values);
+    attend(head, D, scratch, keys, values);
   }
 }
 
@@ -196,13 +215,13 @@ std::size_t attention_forward_workspace(int threads, const HeadLayout& layout, D
   return static_cast<std::size_t>(threads * count) * size_of(statistic_dtype(dtype));
 }
 
-void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask, CView qkv,
-                       View out, View log_sum_exp) {
+void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
+                       CView qkv, View out, View log_sum_exp) {
   with_real(qkv.dtype(), "attention_forward", [&]<class T>(T) {
     const auto [B, tokens, packed] = qkv.dims<3>("attention_forward qkv");
     const T* keys = qkv.data<T>() + layout.heads * layout.head_width;
     const ForwardCall<T> call = {layout,
-                                 mask.kind == AttentionMask::Kind::causal,
+                                 scores,
                                  tokens,
                                  0,
                                  qkv.data<T>(),
@@ -216,7 +235,7 @@ void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionMa
   });
 }
 
-void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                               CView qkv, const KeyValueCache& cache, View out) {
   with_real(qkv.dtype(), "attention_cached_forward", [&]<class T>(T) {
     const auto [B, T_max, width] = cache.keys.dims<3>("attention_cached_forward keys");
@@ -224,7 +243,7 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
     append<T>(layout, qkv, key_column, cache.past.value, cache.keys);
     append<T>(layout, qkv, key_column + width, cache.past.value, cache.values);
     const ForwardCall<T> call = {layout,
-                                 mask.kind == AttentionMask::Kind::causal,
+                                 scores,
                                  qkv.shape()[1],
                                  cache.past.value,
                                  qkv.data<T>(),

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "hyperslab/ops/attention.hpp"
+#include "math.hpp"
 #include "parallel.hpp"
 #include "small_gemm.hpp"
 
@@ -11,6 +13,49 @@ namespace hyperslab::ops::cpu {
 
 inline constexpr Dim kQueryBlock =
     32;  // rows of scores at once: half of them are masked on average
+
+/// Which keys the queries of one sample see: those of query i are [begin(i), end(i)), and neither
+/// end falls with i.
+struct SeenKeys {
+  bool causal = true;
+  Dim window = 0;
+  const std::int32_t* first = nullptr;  ///< of every query; null: 0
+  Dim queries = 0;
+  Dim past = 0;  ///< keys before the first query's own
+
+  [[nodiscard]] Dim begin(Dim query) const {
+    const Dim from_window = window > 0 ? std::max<Dim>(0, past + query + 1 - window) : 0;
+    return first == nullptr ? from_window
+                            : std::clamp<Dim>(first[query], from_window, past + query);
+  }
+  [[nodiscard]] Dim end(Dim query) const { return past + (causal ? query + 1 : queries); }
+};
+
+/// Of sample b.
+inline SeenKeys seen_keys(const AttentionScores& scores, Dim b, Dim queries, Dim past) {
+  const bool confined = static_cast<bool>(scores.first_keys);
+  return {scores.mask.kind == AttentionMask::Kind::causal, scores.mask.window,
+          confined ? scores.first_keys.data<std::int32_t>() + b * queries : nullptr, queries, past};
+}
+
+/// From products of queries and keys to what softmax takes.
+template <class T>
+struct ScoreMap {
+  T scale = 1;
+  T softcap = 0;
+  ScoreMap(const AttentionScores& scores, const HeadLayout& layout)
+      : scale(static_cast<T>(scores.scale_of(layout))), softcap(static_cast<T>(scores.softcap)) {}
+
+  /// Replaces `count` products by capped scores.
+  void cap(T* products, Dim count) const {
+#pragma omp simd
+    for (Dim j = 0; j < count; ++j) {
+      products[j] = softcap * hyperbolic_tangent(scale * products[j] / softcap);
+    }
+  }
+  /// The derivative of a capped score by its product, over scale.
+  [[nodiscard]] T slope(T score) const { return T(1) - (score / softcap) * (score / softcap); }
+};
 
 /// The rows of one head inside a wider matrix.
 template <class T>

@@ -6,6 +6,7 @@
 #include "../backend.hpp"
 #include "../checks.hpp"
 #include "../dropout_checks.hpp"
+#include "attention_pack.hpp"
 #include "dropout_mask.hpp"
 #include "gemm.hpp"
 #include "hyperslab/ops/component.hpp"
@@ -17,13 +18,7 @@ namespace {
 
 constexpr Dim kRowBlock = 64;  // rows of dropped probabilities that are remade at once
 
-/// Probability zero for the keys beyond the first `seen` of a row.
-template <class T>
-void mask_row(T* row, Dim seen, Dim tokens) {
-  std::fill(row + seen, row + tokens, T(0));
-}
-
-/// The softmax of the first `seen` scores of a row, in place.
+/// The softmax of `seen` scores, in place.
 template <class T>
 void softmax_row(T* row, Dim seen) {
   T top = -std::numeric_limits<T>::infinity();
@@ -47,11 +42,13 @@ struct Head {
   const T *q, *k, *v;
   std::uint64_t first;  // global index of its first probability
   const Dropout* dropout;
-  T scale;
+  ScoreMap<T> map;
+  SeenKeys seen;
 };
 
 template <class T>
-Head<T> head_of(const HeadLayout& layout, CView qkv, const Dropout& dropout, Dim b, Dim h) {
+Head<T> head_of(const HeadLayout& layout, const AttentionScores& scores, CView qkv,
+                const Dropout& dropout, Dim b, Dim h) {
   const Dim tokens = qkv.shape()[1];
   const Dim D = layout.head_width;
   const Dim kv = h / (layout.heads / layout.kv_heads);
@@ -70,7 +67,8 @@ Head<T> head_of(const HeadLayout& layout, CView qkv, const Dropout& dropout, Dim
           keys + (layout.kv_heads + kv) * D,
           static_cast<std::uint64_t>(first),
           &dropout,
-          T(1) / std::sqrt(static_cast<T>(D))};
+          {scores, layout},
+          seen_keys(scores, b, tokens, 0)};
 }
 
 /// Rows [row, row + count) of the dropped probabilities: remade in scratch, or the kept ones.
@@ -83,11 +81,34 @@ const T* dropped_rows(const Head<T>& head, const T* probabilities, Dim row, Dim 
   return scratch;
 }
 
+/// Products of `rows` queries from `first` on and all keys: scaled, or, if they are to be capped,
+/// as they are.
 template <class T>
-void head_scores(const Head<T>& head, T* scores) {
-  const Dim tokens = head.tokens;
-  gemm<T>({tokens, tokens, head.width}, head.scale, {head.q, head.packed},
-          {head.k, head.packed, Trans::yes}, {scores, tokens, T(0)});
+void head_scores(const Head<T>& head, Dim first, Dim rows, T* scores) {
+  const T alpha = head.map.softcap > T(0) ? T(1) : head.map.scale;
+  gemm<T>({rows, head.tokens, head.width}, alpha, {head.q + first * head.packed, head.packed},
+          {head.k, head.packed, Trans::yes}, {scores, head.tokens, T(0)});
+}
+
+/// Probability zero for the keys that a query does not see.
+template <class T>
+void head_mask(const Head<T>& head, T* scores) {
+  for (Dim i = 0; i < head.tokens; ++i) {
+    T* row = scores + i * head.tokens;
+    std::fill(row, row + head.seen.begin(i), T(0));
+    std::fill(row + head.seen.end(i), row + head.tokens, T(0));
+  }
+}
+
+template <class T>
+void head_softmax(const Head<T>& head, T* scores) {
+  for (Dim i = 0; i < head.tokens; ++i) {
+    const Dim begin = head.seen.begin(i);
+    const Dim seen = head.seen.end(i) - begin;
+    T* row = scores + i * head.tokens + begin;
+    if (head.map.softcap > T(0)) head.map.cap(row, seen);
+    softmax_row(row, seen);
+  }
 }
 
 template <class T>
@@ -155,15 +176,31 @@ void head_values_gradient(const Head<T>& head, const T* probabilities, const Hea
           {g.dscores, tokens, T(0)});
 }
 
+/// dscores of capped scores become those of the scores before the cap, which are computed again in
+/// scratch.
 template <class T>
-void head_softmax_gradient(const Head<T>& head, const T* probabilities, const HeadGradient<T>& g) {
+void cap_gradient(const Head<T>& head, const HeadGradient<T>& g, T* scratch) {
+  const Dim tokens = head.tokens;
+  for (Dim row = 0; row < tokens; row += kRowBlock) {
+    const Dim count = std::min(kRowBlock, tokens - row) * tokens;
+    head_scores(head, row, count / tokens, scratch);
+    head.map.cap(scratch, count);
+    T* dscores = g.dscores + row * tokens;
+    for (Dim j = 0; j < count; ++j) dscores[j] *= head.map.slope(scratch[j]);
+  }
+}
+
+template <class T>
+void head_softmax_gradient(const Head<T>& head, const T* probabilities, const HeadGradient<T>& g,
+                           T* scratch) {
   const Dim tokens = head.tokens;
   if (head.dropout->active()) {
     apply_dropout(*head.dropout, head.first, tokens * tokens, g.dscores, g.dscores);
   }
   for (Dim i = 0; i < tokens; ++i) {
-    softmax_gradient(probabilities + i * tokens, g.dscores + i * tokens, tokens, head.scale);
+    softmax_gradient(probabilities + i * tokens, g.dscores + i * tokens, tokens, head.map.scale);
   }
+  if (head.map.softcap > T(0)) cap_gradient(head, g, scratch);
 }
 
 /// dq and dk.
@@ -183,9 +220,9 @@ std::size_t attention_reference_workspace(int threads, Dim keys, DType dtype) {
   return static_cast<std::size_t>(threads * kRowBlock * keys) * size_of(statistic_dtype(dtype));
 }
 
-void attention_reference_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
-                                 CView qkv, const Dropout& dropout, View out, View probabilities) {
-  const bool causal = mask.kind == AttentionMask::Kind::causal;
+void attention_reference_forward(Context& ctx, const HeadLayout& layout,
+                                 const AttentionScores& scores, CView qkv, const Dropout& dropout,
+                                 View out, View probabilities) {
   with_real(qkv.dtype(), "attention_reference_forward", [&]<class T>(T) {
     const Dim tokens = qkv.shape()[1];
     const Dim H = layout.heads;
@@ -197,22 +234,21 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, const A
       const Scope scope(ctx.recorder(), part);
       const auto heads = [&](int chunk, Dim begin, Dim end) {
         for (Dim i = begin; i < end; ++i) {
-          pass(head_of<T>(layout, qkv, dropout, i / H, i % H),
+          pass(head_of<T>(layout, scores, qkv, dropout, i / H, i % H),
                probabilities.data<T>() + i * tokens * tokens, i, base + chunk * kRowBlock * tokens);
         }
       };
       parallel_chunks(ctx.threads(), qkv.shape()[0] * H, tokens * tokens, heads);
     };
-    each_head(kScoresComponent,
-              [](const Head<T>& head, T* scores, Dim, T*) { head_scores(head, scores); });
-    if (causal) {
-      each_head(kMaskComponent, [&](const Head<T>&, T* scores, Dim, T*) {
-        for (Dim i = 0; i < tokens; ++i) mask_row(scores + i * tokens, i + 1, tokens);
-      });
-    }
-    each_head(kSoftmaxComponent, [&](const Head<T>&, T* scores, Dim, T*) {
-      for (Dim i = 0; i < tokens; ++i) softmax_row(scores + i * tokens, causal ? i + 1 : tokens);
+    each_head(kScoresComponent, [](const Head<T>& head, T* kept, Dim, T*) {
+      head_scores(head, 0, head.tokens, kept);
     });
+    if (scores.mask.kind != AttentionMask::Kind::none) {
+      each_head(kMaskComponent,
+                [](const Head<T>& head, T* kept, Dim, T*) { head_mask(head, kept); });
+    }
+    each_head(kSoftmaxComponent,
+              [](const Head<T>& head, T* kept, Dim, T*) { head_softmax(head, kept); });
     each_head(kValuesComponent, [&](const Head<T>& head, T* kept, Dim i, T* scratch) {
       T* head_out = out.data<T>() + (i / H * tokens * H + i % H) * layout.head_width;
       head_values(head, kept, head_out, scratch);
@@ -221,7 +257,7 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout, const A
 }
 
 void attention_reference_backward(Context& ctx, const HeadLayout& layout,
-                                  const AttentionMask& /*mask*/, CView dout,
+                                  const AttentionScores& scores, CView dout,
                                   const AttentionReferenceSaved& saved, View dprobabilities,
                                   View dqkv) {
   // Masked keys have probability zero, and so has their gradient.
@@ -238,7 +274,7 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout,
       const Scope scope(ctx.recorder(), part);
       const auto groups = [&](int chunk, Dim begin, Dim end) {
         for (Dim i = begin * group; i < end * group; ++i) {
-          pass(head_of<T>(layout, qkv, saved.dropout, i / H, i % H),
+          pass(head_of<T>(layout, scores, qkv, saved.dropout, i / H, i % H),
                saved.probabilities.data<T>() + i * tokens * tokens,
                gradient_of<T>(layout, dout, dprobabilities, dqkv, i),
                base + chunk * kRowBlock * tokens);
@@ -249,9 +285,8 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout,
     using Gradient = HeadGradient<T>;
     each_head(kValuesComponent, [](const Head<T>& head, const T* kept, const Gradient& g,
                                    T* scratch) { head_values_gradient(head, kept, g, scratch); });
-    each_head(kSoftmaxComponent, [](const Head<T>& head, const T* kept, const Gradient& g, T*) {
-      head_softmax_gradient(head, kept, g);
-    });
+    each_head(kSoftmaxComponent, [](const Head<T>& head, const T* kept, const Gradient& g,
+                                    T* scratch) { head_softmax_gradient(head, kept, g, scratch); });
     each_head(kScoresComponent, [](const Head<T>& head, const T*, const Gradient& g, T*) {
       head_scores_gradient(head, g);
     });

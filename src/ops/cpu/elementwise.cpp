@@ -7,6 +7,7 @@
 #include "../backend.hpp"
 #include "bf16_rounding.hpp"
 #include "hyperslab/core/philox.hpp"
+#include "math.hpp"
 #include "parallel.hpp"
 #include "reduction.hpp"
 
@@ -39,6 +40,34 @@ void add(Context& ctx, CView a, CView b, View y) {
     parallel_chunks(ctx.threads(), y.numel(), 1, [=](int, Dim begin, Dim end) {
 #pragma omp simd
       for (Dim i = begin; i < end; ++i) out[i] = left[i] + right[i];
+    });
+  });
+}
+
+void softcap(Context& ctx, float cap, CView x, View y) {
+  with_real(x.dtype(), "softcap", [&]<class T>(T) {
+    const T* in = x.data<T>();
+    T* out = y.data<T>();
+    const T most = static_cast<T>(cap);
+    parallel_chunks(ctx.threads(), y.numel(), 8, [=](int, Dim begin, Dim end) {
+#pragma omp simd
+      for (Dim i = begin; i < end; ++i) out[i] = most * hyperbolic_tangent(in[i] / most);
+    });
+  });
+}
+
+void softcap_backward(Context& ctx, float cap, CView y, CView dy, View dx) {
+  with_real(y.dtype(), "softcap_backward", [&]<class T>(T) {
+    const T* capped = y.data<T>();
+    const T* in = dy.data<T>();
+    T* out = dx.data<T>();
+    const T inverse = T(1) / static_cast<T>(cap);
+    parallel_chunks(ctx.threads(), y.numel(), 2, [=](int, Dim begin, Dim end) {
+#pragma omp simd
+      for (Dim i = begin; i < end; ++i) {
+        const T part = capped[i] * inverse;
+        out[i] = in[i] * (T(1) - part * part);
+      }
     });
   });
 }

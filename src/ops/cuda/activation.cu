@@ -67,6 +67,7 @@ void with_activation(Activation activation, Body&& body) {
   switch (activation) {
     case Activation::gelu:
     case Activation::geglu: return body(Gelu<kFast>());
+    case Activation::geglu_tanh:
     case Activation::gelu_tanh: return body(GeluTanh<kFast>());
     case Activation::relu: return body(Relu<kFast>());
     case Activation::silu:

@@ -22,6 +22,8 @@ struct CachedCall {
   LivePosition past;
   Dim max_tokens;
   bool causal;
+  Dim window;
+  float softcap;
   float scale;
   const T* qkv;
   T* key_cache;
@@ -34,9 +36,14 @@ struct CachedCall {
   [[nodiscard]] __device__ Dim end_of(Dim token) const {
     return past.get() + (causal ? token + 1 : new_tokens);
   }
-  /// Keys of each split but the last, so that few keys lie with few splits.
-  [[nodiscard]] __device__ Dim keys_of_split(Dim end) const {
-    const Dim share = (end + splits - 1) / splits;
+  /// The first of them.
+  [[nodiscard]] __device__ Dim begin_of(Dim token) const {
+    const Dim end = end_of(token);
+    return window > 0 && end > window ? end - window : 0;
+  }
+  /// Of so many keys those of each split but the last, so that few keys lie with few splits.
+  [[nodiscard]] __device__ Dim keys_of_split(Dim keys) const {
+    const Dim share = (keys + splits - 1) / splits;
     return share < kLeastKeys ? kLeastKeys : share;
   }
 };
@@ -75,6 +82,10 @@ struct CachedHead {
   Dim row;
   Dim width;
   Dim end;
+  float softcap;
+  [[nodiscard]] __device__ float capped(float score) const {
+    return softcap > 0 ? softcap * tanhf(score / softcap) : score;
+  }
 };
 
 /// Adds kKeysAtOnce keys from `key` on, kWarps apart.
@@ -88,7 +99,7 @@ __device__ void add_keys(const float* q, const CachedHead<T>& head, Dim key, War
     for (Dim c = threadIdx.x; j < head.end && c < head.width; c += 32) {
       dot += q[c] * to_real(head.keys[j * head.row + c]);
     }
-    score[k] = j < head.end ? warp_sum(dot) : -INFINITY;
+    score[k] = j < head.end ? head.capped(warp_sum(dot)) : -INFINITY;
   }
   const float before = part.sum.top;
   part.sum.add(score);
@@ -130,8 +141,9 @@ __global__ void __launch_bounds__(32 * kWarps) attend_kernel(CachedCall<T> call)
   for (Dim c = threadIdx.x; c < D; c += 32) part.values[c] = 0;
   __syncthreads();
   const Dim end = call.end_of(token);
-  const CachedHead<T> cached = {call.key_cache + cache, call.value_cache + cache, row, D, end};
-  for (Dim key = threadIdx.y; key < end; key += kWarps * kKeysAtOnce) {
+  const CachedHead<T> cached = {
+      call.key_cache + cache, call.value_cache + cache, row, D, end, call.softcap};
+  for (Dim key = call.begin_of(token) + threadIdx.y; key < end; key += kWarps * kKeysAtOnce) {
     add_keys(shared, cached, key, part);
   }
   if (threadIdx.x == 0) {
@@ -211,7 +223,7 @@ __device__ TeamSum<kVector<T>> attend_team(const float (&q)[kVector<T>], const C
       for (int offset = kLanes / 2; offset > 0; offset >>= 1) {
         dot += __shfl_xor_sync(0xFFFFFFFFU, dot, offset);
       }
-      score[k] = first + k * kTeams + thread / kLanes < head.end ? dot : -INFINITY;
+      score[k] = first + k * kTeams + thread / kLanes < head.end ? head.capped(dot) : -INFINITY;
     }
     part.add(score, values);
   }
@@ -235,8 +247,8 @@ __global__ void __launch_bounds__(32 * kWarps) attend_split_kernel(CachedCall<T>
   const Dim sample = blockIdx.z;
   const Dim query = sample * call.new_tokens + token;
   const Dim end = call.end_of(token);
-  const Dim share = call.keys_of_split(end);
-  const Dim begin = split * share;
+  const Dim share = call.keys_of_split(end - call.begin_of(token));
+  const Dim begin = call.begin_of(token) + split * share;
   if (begin >= end) return;
   const unsigned thread = threadIdx.y * 32 + threadIdx.x;
   float q[N];
@@ -245,8 +257,12 @@ __global__ void __launch_bounds__(32 * kWarps) attend_split_kernel(CachedCall<T>
   for (int i = 0; i < N; ++i) q[i] *= call.scale;
   const Dim row = call.kv_heads * D;
   const Dim cache = sample * call.max_tokens * row + head / (call.heads / call.kv_heads) * D;
-  const CachedHead<T> cached = {call.key_cache + cache, call.value_cache + cache, row, D,
-                                min(end, begin + share)};
+  const CachedHead<T> cached = {call.key_cache + cache,
+                                call.value_cache + cache,
+                                row,
+                                D,
+                                min(end, begin + share),
+                                call.softcap};
   const TeamSum<N> part = attend_team<kLanes>(q, cached, begin);
   const unsigned team = thread / kLanes;
 #pragma unroll
@@ -286,9 +302,9 @@ __global__ void __launch_bounds__(128) merge_splits_kernel(CachedCall<T> call) {
   const Dim D = call.head_width;
   const Dim query = blockIdx.z * call.new_tokens + blockIdx.x;
   const Dim index = query * call.heads + blockIdx.y;
-  const Dim end = call.end_of(blockIdx.x);
-  const Dim share = call.keys_of_split(end);
-  const Dim splits = (end + share - 1) / share;
+  const Dim keys = call.end_of(blockIdx.x) - call.begin_of(blockIdx.x);
+  const Dim share = call.keys_of_split(keys);
+  const Dim splits = (keys + share - 1) / share;
   const float* partial = call.partial + index * call.splits * (D + 2);
   OnlineSum<false> total;
   for (Dim i = 0; i < splits; ++i) {
@@ -341,7 +357,7 @@ void attend(Context& ctx, const CachedCall<T>& call, Dim B) {
 
 }  // namespace
 
-void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                               CView qkv, const KeyValueCache& cache, View out) {
   require(layout.head_width <= kMaxHeadWidth,
           "attention_cached_forward layout: heads on a GPU are at most 1024 wide");
@@ -357,8 +373,10 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
         new_tokens,
         live_position(cache.past),
         rows,
-        mask.kind == AttentionMask::Kind::causal,
-        1.0F / std::sqrt(static_cast<float>(layout.head_width)),
+        scores.mask.kind == AttentionMask::Kind::causal,
+        scores.mask.window,
+        static_cast<float>(scores.softcap),
+        static_cast<float>(scores.scale_of(layout)),
         qkv.data<T>(),
         cache.keys.data<T>(),
         cache.values.data<T>(),

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "../backend.hpp"
+#include "attention_tiled.hpp"
 #include "handles.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
@@ -32,8 +33,10 @@ constexpr Dim kHeadWidthUnit = 8;
 constexpr std::uintptr_t kAlignment = 16;  // bytes: what the frontend takes operands to have
 
 enum class Direction : std::uint8_t { forward, backward };
-/// What a graph is good for: B, T, H, H_kv, Dh, mask, dtype, direction, deterministic.
-using Key = std::tuple<Dim, Dim, Dim, Dim, Dim, AttentionMask::Kind, DType, Direction, bool>;
+/// What a graph is good for: B, T, H, H_kv, Dh, mask, window, scale, dtype, direction,
+/// deterministic.
+using Key =
+    std::tuple<Dim, Dim, Dim, Dim, Dim, AttentionMask::Kind, Dim, float, DType, Direction, bool>;
 
 /// Names of a graph's operands.
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kLogSumExp, kDout, kDq, kDk, kDv };
@@ -103,7 +106,7 @@ void require_aligned(CView view, const char* what) {
 struct Problem {
   Dim B, T;
   HeadLayout layout;
-  AttentionMask mask;
+  AttentionScores scores;
   DType dtype;
 
   /// Heads inside rows of `row` elements.
@@ -124,17 +127,17 @@ struct Problem {
   [[nodiscard]] std::vector<Dim> statistic_stride() const { return {layout.heads * T, T, 1, 1}; }
   [[nodiscard]] Dim packed() const { return layout.packed_width(); }
   [[nodiscard]] Dim out_row() const { return layout.heads * layout.head_width; }
-  [[nodiscard]] float scale() const {
-    return 1.0F / std::sqrt(static_cast<float>(layout.head_width));
-  }
+  [[nodiscard]] float scale() const { return static_cast<float>(scores.scale_of(layout)); }
 };
 
-/// Key j is seen by queries i >= j, as positions begin at the upper left corner of the scores.
+/// Key j is seen by queries i >= j, as positions begin at the upper left corner of the scores, and
+/// with a window by those with i - j < window.
 template <class Options>
 void set_mask(Options& options, const AttentionMask& mask) {
   if (mask.kind == AttentionMask::Kind::none) return;
   options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
       .set_diagonal_band_right_bound(0);
+  if (mask.window > 0) options.set_diagonal_band_left_bound(mask.window);
 }
 
 void describe_forward(fe::graph::Graph& graph, const Problem& p) {
@@ -145,7 +148,7 @@ void describe_forward(fe::graph::Graph& graph, const Problem& p) {
                      .set_name("attention_forward")
                      .set_generate_stats(true)
                      .set_attn_scale(p.scale());
-  set_mask(options, p.mask);
+  set_mask(options, p.scores.mask);
   const auto [out, statistics] = graph.sdpa(q, k, v, std::move(options));
   p.output(out, kOut, p.layout.heads, p.out_row());
   statistics->set_output(true)
@@ -173,7 +176,7 @@ void describe_backward(fe::graph::Graph& graph, const Problem& p, bool determini
                      .set_name("attention_backward")
                      .set_attn_scale(p.scale())
                      .set_deterministic_algorithm(deterministic);
-  set_mask(options, p.mask);
+  set_mask(options, p.scores.mask);
   const auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, out, dout, statistics, std::move(options));
   p.output(dq, kDq, H, p.packed());
   p.output(dk, kDk, H_kv, p.packed());
@@ -217,8 +220,17 @@ AttentionPlans& plans_of(Context& ctx) {
 Plan& plan_of(Context& ctx, const Problem& p, Direction direction) {
   AttentionPlans& all = plans_of(ctx);
   const bool deterministic = direction == Direction::backward && ctx.deterministic();
-  const Key key = {p.B,         p.T,     p.layout.heads, p.layout.kv_heads, p.layout.head_width,
-                   p.mask.kind, p.dtype, direction,      deterministic};
+  const Key key = {p.B,
+                   p.T,
+                   p.layout.heads,
+                   p.layout.kv_heads,
+                   p.layout.head_width,
+                   p.scores.mask.kind,
+                   p.scores.mask.window,
+                   p.scale(),
+                   p.dtype,
+                   direction,
+                   deterministic};
   const auto found = all.plans.find(key);
   if (found != all.plans.end()) return *found->second;
   auto plan = std::make_unique<Plan>();
@@ -264,14 +276,17 @@ void set_packed(Pointers& pointers, const HeadLayout& layout, CView packed,
 
 }  // namespace
 
-void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask, CView qkv,
-                       View out, View log_sum_exp) {
+void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
+                       CView qkv, View out, View log_sum_exp) {
   require_supported(layout, qkv.dtype(), "attention_forward");
-  const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, mask, qkv.dtype()};
+  const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, scores, qkv.dtype()};
   if (p.B == 0 || p.T == 0) return;
   require_aligned(qkv, "attention_forward qkv");
   require_aligned(out, "attention_forward out");
   require_aligned(log_sum_exp, "attention_forward log_sum_exp");
+  if (wants_tiles(scores)) {
+    return tiled_attention_forward(ctx, layout, scores, qkv, out, log_sum_exp);
+  }
   Plan& plan = plan_of(ctx, p, Direction::forward);
   set_packed(plan.pointers, layout, qkv, {kQ, kK, kV});
   plan.pointers[kOut] = address(out);
@@ -279,17 +294,18 @@ void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionMa
   run(ctx, "attention_forward", plan, attention_forward_workspace(layout, p.B, p.T));
 }
 
-void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
+void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                         CView dout, const AttentionSaved& saved, View dqkv) {
   const auto& [qkv, out, log_sum_exp] = saved;
   require_supported(layout, qkv.dtype(), "attention_backward");
-  const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, mask, qkv.dtype()};
+  const Problem p = {qkv.shape()[0], qkv.shape()[1], layout, scores, qkv.dtype()};
   if (p.B == 0 || p.T == 0) return;
   require_aligned(dout, "attention_backward dout");
   require_aligned(qkv, "attention_backward qkv");
   require_aligned(out, "attention_backward out");
   require_aligned(log_sum_exp, "attention_backward log_sum_exp");
   require_aligned(dqkv, "attention_backward dqkv");
+  if (wants_tiles(scores)) return tiled_attention_backward(ctx, layout, scores, dout, saved, dqkv);
   Plan& plan = plan_of(ctx, p, Direction::backward);
   set_packed(plan.pointers, layout, qkv, {kQ, kK, kV});
   set_packed(plan.pointers, layout, dqkv, {kDq, kDk, kDv});

@@ -53,9 +53,6 @@ struct Problem {
   [[nodiscard]] Heads squares(CView square) const {
     return {square, 0, T, layout.heads * T * T, group() * T * T, T * T};
   }
-  [[nodiscard]] float scale() const {
-    return 1.0F / std::sqrt(static_cast<float>(layout.head_width));
-  }
 };
 
 /// Sizes of the GEMM of one head, c (M, N) = alpha op(a) op(b).
@@ -102,87 +99,110 @@ void each_head(Context& ctx, const Problem& problem, const Step& step, const Hea
   }
 }
 
-/// Samples that are done together, and where their dropped probabilities go.
+/// Samples that are done together, and scratch memory of squares.
 struct Chunk {
   Problem problem;
   Dim first;
   Dropout dropout;
-  View dropped;  ///< absent without dropout
+  SoftmaxRows rows;
+  View dropped;  ///< dropped probabilities; absent without dropout
+  View scores;   ///< scores before they are capped; absent if they are not
 
   [[nodiscard]] View of(View tensor) const { return tensor.slice(first, problem.B); }
   [[nodiscard]] CView of(CView tensor) const { return tensor.slice(first, problem.B); }
 };
 
-/// Calls body(chunk) for all samples at once, or, if dropout acts, one by one: scratch memory
-/// holds the dropped probabilities of one sample.
+/// Calls body(chunk) for all samples at once, or, if dropout acts or scores are capped, one by one:
+/// scratch memory holds squares of one sample.
 template <class Body>
-void each_chunk(Context& ctx, const char* op, const Problem& all, const Dropout& dropout,
-                DType dtype, Body&& body) {
-  if (!dropout.active()) return body(Chunk{all, 0, dropout, {}});
-  void* scratch = ctx.workspace(op, attention_reference_workspace(all.layout, all.T, dtype, true));
-  const View dropped(scratch, dtype, Device::cuda, {1, all.layout.heads, all.T, all.T});
+void each_chunk(Context& ctx, const char* op, const Problem& all, const AttentionScores& scores,
+                const Dropout& dropout, DType dtype, Body&& body) {
+  const SoftmaxRows rows = {scores.mask, scores.first_keys, static_cast<float>(scores.softcap)};
+  const bool caps = scores.softcap > 0;
+  const std::size_t bytes =
+      attention_reference_workspace(all.layout, all.T, dtype, dropout.active(), caps);
+  if (bytes == 0) return body(Chunk{all, 0, dropout, rows, {}, {}});
+  auto* scratch = static_cast<std::byte*>(ctx.workspace(op, bytes));
+  const auto take_square = [&] {
+    const View square(scratch, dtype, Device::cuda, {1, all.layout.heads, all.T, all.T});
+    scratch += square.bytes();
+    return square;
+  };
+  const View dropped = dropout.active() ? take_square() : View();
+  const View uncapped = caps ? take_square() : View();
   for (Dim b = 0; b < all.B; ++b) {
     Dropout part = dropout;
-    part.sample_position = dropout.sample_position.slice(b, 1);
-    body(Chunk{{all.layout, 1, all.T}, b, part, dropped});
+    if (dropout.active()) part.sample_position = dropout.sample_position.slice(b, 1);
+    SoftmaxRows here = rows;
+    if (rows.first_keys) here.first_keys = rows.first_keys.slice(b, 1);
+    body(Chunk{{all.layout, 1, all.T}, b, part, here, dropped, uncapped});
   }
 }
 
 }  // namespace
 
-void attention_reference_forward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
-                                 CView qkv, const Dropout& dropout, View out, View probabilities) {
+void attention_reference_forward(Context& ctx, const HeadLayout& layout,
+                                 const AttentionScores& scores, CView qkv, const Dropout& dropout,
+                                 View out, View probabilities) {
   constexpr const char* kOp = "attention_reference_forward";
   const Problem all = {layout, qkv.shape()[0], qkv.shape()[1]};
   const Dim T = all.T;
   const Dim D = layout.head_width;
   if (all.B == 0 || T == 0) return;
-  each_chunk(ctx, kOp, all, dropout, qkv.dtype(), [&](const Chunk& chunk) {
+  const auto scale = static_cast<float>(scores.scale_of(layout));
+  each_chunk(ctx, kOp, all, scores, dropout, qkv.dtype(), [&](const Chunk& chunk) {
     const Problem& part = chunk.problem;
     const CView packed = chunk.of(qkv);
-    const View scores = chunk.of(probabilities);
+    const View square = chunk.of(probabilities);
     // Scaled before they are rounded: unscaled ones may not fit f16.
-    each_head(ctx, part, {kOp, kScoresComponent, T, T, D, Trans::no, Trans::yes, part.scale()},
-              part.queries(packed), part.keys(packed), part.squares(scores));
+    each_head(ctx, part, {kOp, kScoresComponent, T, T, D, Trans::no, Trans::yes, scale},
+              part.queries(packed), part.keys(packed), part.squares(square));
     {
       const Scope scope(ctx.recorder(), kSoftmaxComponent);
-      masked_softmax_forward(ctx, mask, 1.0F, chunk.dropout, scores, chunk.dropped);
+      masked_softmax_forward(ctx, chunk.rows, chunk.dropout, square, chunk.dropped);
     }
     each_head(ctx, part, {kOp, kValuesComponent, T, D, T, Trans::no, Trans::no},
-              part.squares(chunk.dropped ? chunk.dropped : scores), part.values(packed),
+              part.squares(chunk.dropped ? chunk.dropped : square), part.values(packed),
               part.outputs(chunk.of(out)));
   });
 }
 
-void attention_reference_backward(Context& ctx, const HeadLayout& layout, const AttentionMask& mask,
-                                  CView dout, const AttentionReferenceSaved& saved,
-                                  View dprobabilities, View dqkv) {
+void attention_reference_backward(Context& ctx, const HeadLayout& layout,
+                                  const AttentionScores& scores, CView dout,
+                                  const AttentionReferenceSaved& saved, View dprobabilities,
+                                  View dqkv) {
   const CView qkv = saved.qkv;
   constexpr const char* kOp = "attention_reference_backward";
   const Problem all = {layout, qkv.shape()[0], qkv.shape()[1]};
   const Dim T = all.T;
   const Dim D = layout.head_width;
   if (all.B == 0 || T == 0) return;
-  each_chunk(ctx, kOp, all, saved.dropout, qkv.dtype(), [&](const Chunk& chunk) {
+  const auto scale = static_cast<float>(scores.scale_of(layout));
+  each_chunk(ctx, kOp, all, scores, saved.dropout, qkv.dtype(), [&](const Chunk& chunk) {
     const Problem& part = chunk.problem;
     const CView packed = chunk.of(qkv);
     const CView gradient = chunk.of(dout);
     const CView kept = chunk.of(saved.probabilities);
-    const View scores = chunk.of(dprobabilities);
+    const View square = chunk.of(dprobabilities);
     const View result = chunk.of(dqkv);
     each_head(ctx, part, {kOp, kValuesComponent, T, T, D, Trans::no, Trans::yes},
-              part.outputs(gradient), part.values(packed), part.squares(scores));
+              part.outputs(gradient), part.values(packed), part.squares(square));
+    if (chunk.scores) {
+      each_head(ctx, part, {kOp, kScoresComponent, T, T, D, Trans::no, Trans::yes, scale},
+                part.queries(packed), part.keys(packed), part.squares(chunk.scores));
+    }
     {
       const Scope scope(ctx.recorder(), kSoftmaxComponent);
-      masked_softmax_backward(ctx, mask, part.scale(), chunk.dropout, kept, scores, chunk.dropped);
+      masked_softmax_backward(ctx, chunk.rows, scale, chunk.dropout, {kept, chunk.scores}, square,
+                              chunk.dropped);
     }
     each_head(ctx, part, {kOp, kValuesComponent, T, D, T, Trans::yes, Trans::no, 1, true},
               part.squares(chunk.dropped ? CView(chunk.dropped) : kept), part.outputs(gradient),
               part.values(result));
     each_head(ctx, part, {kOp, kScoresComponent, T, D, T, Trans::no, Trans::no},
-              part.squares(scores), part.keys(packed), part.queries(result));
+              part.squares(square), part.keys(packed), part.queries(result));
     each_head(ctx, part, {kOp, kScoresComponent, T, D, T, Trans::yes, Trans::no, 1, true},
-              part.squares(scores), part.queries(packed), part.keys(result));
+              part.squares(square), part.queries(packed), part.keys(result));
   });
 }
 

@@ -23,6 +23,44 @@ struct Add {
   }
 };
 
+template <class T>
+struct SoftCap {
+  static constexpr int kWidth = kVector<T>;
+  float cap;
+  const T* x;
+  T* y;
+  template <int N>
+  __device__ void at(Dim i) const {
+    float value[N];
+    load<N>(x + i, value);
+#pragma unroll
+    for (int k = 0; k < N; ++k) value[k] = cap * tanhf(value[k] / cap);
+    store<N>(y + i, value);
+  }
+};
+
+template <class T>
+struct SoftCapGradient {
+  static constexpr int kWidth = kVector<T>;
+  float inverse;
+  const T* y;
+  const T* dy;
+  T* dx;
+  template <int N>
+  __device__ void at(Dim i) const {
+    float capped[N];
+    float gradient[N];
+    load<N>(y + i, capped);
+    load<N>(dy + i, gradient);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float part = capped[k] * inverse;
+      gradient[k] *= 1.0F - part * part;
+    }
+    store<N>(dx + i, gradient);
+  }
+};
+
 struct Fill {
   static constexpr int kWidth = 4;
   float value;
@@ -71,6 +109,20 @@ void add(Context& ctx, CView a, CView b, View y) {
   with_element(a.dtype(), "add", [&]<class T>(T) {
     const Add<T> op = {a.data<T>(), b.data<T>(), y.data<T>()};
     for_each(ctx, "add", y.numel(), aligned(op.a, op.b, op.y), op);
+  });
+}
+
+void softcap(Context& ctx, float cap, CView x, View y) {
+  with_element(x.dtype(), "softcap", [&]<class T>(T) {
+    const SoftCap<T> op = {cap, x.data<T>(), y.data<T>()};
+    for_each(ctx, "softcap", y.numel(), aligned(op.x, op.y), op);
+  });
+}
+
+void softcap_backward(Context& ctx, float cap, CView y, CView dy, View dx) {
+  with_element(y.dtype(), "softcap_backward", [&]<class T>(T) {
+    const SoftCapGradient<T> op = {1.0F / cap, y.data<T>(), dy.data<T>(), dx.data<T>()};
+    for_each(ctx, "softcap_backward", y.numel(), aligned(op.y, op.dy, op.dx), op);
   });
 }
 

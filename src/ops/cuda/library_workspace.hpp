@@ -65,10 +65,13 @@ inline constexpr Dim kCachedBlocks = Dim{4} * kReferenceMultiprocessors;
   return static_cast<std::size_t>(2 * kCachedBlocks * (layout.head_width + 2)) * sizeof(float);
 }
 
-/// The reference path needs none without dropout, with it one sample's dropped probabilities.
+/// The reference path needs a sample's squares: with dropout one of dropped probabilities, and one
+/// of scores that are capped.
 [[nodiscard]] constexpr std::size_t attention_reference_workspace(const HeadLayout& layout, Dim T,
-                                                                  DType dtype, bool dropout) {
-  return dropout ? static_cast<std::size_t>(layout.heads * T * T) * size_of(dtype) : 0;
+                                                                  DType dtype, bool dropout,
+                                                                  bool caps) {
+  const std::size_t square = static_cast<std::size_t>(layout.heads * T * T) * size_of(dtype);
+  return (dropout ? square : 0) + (caps ? square : 0);
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -13,6 +13,10 @@ template <class T>
 struct SoftmaxCall {
   Dim rows = 0;
   Dim tokens = 0;
+  Dim sample_rows = 0;  ///< of all heads
+  Dim window = 0;
+  const std::int32_t* first_keys = nullptr;
+  float softcap = 0;
   Dim per_sample = 0;   ///< elements of H squares
   Dim mask_sample = 0;  ///< elements of a sample in the mask, which counts all heads
   Dim mask_first = 0;   ///< of them, those before the first head here
@@ -20,6 +24,7 @@ struct SoftmaxCall {
   float scale = 1;
   DropoutMask mask;
   const T* probabilities = nullptr;  ///< backward only
+  const T* scores = nullptr;         ///< backward of capped scores only
   T* x = nullptr;                    ///< scores, or gradients of probabilities
   T* dropped = nullptr;              ///< null if dropout is not active
 };
@@ -28,16 +33,31 @@ struct SoftmaxCall {
 template <class T>
 struct Keys {
   Dim offset;
-  Dim seen;  ///< keys 0 to seen - 1
+  Dim begin = 0;
+  Dim end;  ///< keys begin to end - 1 are seen
   std::uint64_t global = 0;
   __device__ Keys(const SoftmaxCall<T>& call, Dim row)
-      : offset(row * call.tokens), seen(call.causal ? row % call.tokens + 1 : call.tokens) {
+      : offset(row * call.tokens), end(call.causal ? row % call.tokens + 1 : call.tokens) {
+    if (call.window > 0 && end > call.window) begin = end - call.window;
+    if (call.first_keys != nullptr) {
+      const Dim query = row / call.sample_rows * call.tokens + row % call.tokens;
+      begin = max(begin, min(static_cast<Dim>(call.first_keys[query]), row % call.tokens));
+    }
     if (call.dropped == nullptr) return;
     const Dim sample = offset / call.per_sample;
     global = static_cast<std::uint64_t>(call.mask.sample_position[sample] * call.mask_sample +
                                         call.mask_first + offset - sample * call.per_sample);
   }
+  [[nodiscard]] __device__ bool see(Dim key) const { return key >= begin && key < end; }
+  /// Where a thread that takes N keys of every `stride` begins: at the first that it may see.
+  [[nodiscard]] __device__ Dim first_of(Dim first, Dim stride) const {
+    return first + begin / stride * stride;
+  }
 };
+
+__device__ inline float capped(float softcap, float score) {
+  return softcap > 0 ? softcap * tanhf(score / softcap) : score;
+}
 
 /// dropped = probability * factor, for N keys from `first` on.
 template <int N, class T>
@@ -60,23 +80,25 @@ __global__ void __launch_bounds__(256) masked_softmax_kernel(SoftmaxCall<T> call
   const Dim first = static_cast<Dim>(threadIdx.x) * N;
   const Dim stride = static_cast<Dim>(blockDim.x) * N;
   OnlineSum<kFast> mine;
-  for (Dim j = first; j < keys.seen; j += stride) {
+  for (Dim j = keys.first_of(first, stride); j < keys.end; j += stride) {
     float score[N];
     load<N>(x + j, score);
 #pragma unroll
-    for (int k = 0; k < N; ++k) score[k] = j + k < keys.seen ? call.scale * score[k] : -INFINITY;
+    for (int k = 0; k < N; ++k) {
+      score[k] = keys.see(j + k) ? capped(call.softcap, score[k]) : -INFINITY;
+    }
     mine.add(score);
   }
   const auto total = row_total<kBlock>(mine, scratch);
   const float inverse = 1.0F / total.sum;
   for (Dim j = first; j < call.tokens; j += stride) {
     float value[N] = {};
-    if (j < keys.seen) {
+    if (j < keys.end && j + N > keys.begin) {
       load<N>(x + j, value);
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        value[k] = j + k < keys.seen
-                       ? exponential<kFast>(call.scale * value[k] - total.top) * inverse
+        value[k] = keys.see(j + k)
+                       ? exponential<kFast>(capped(call.softcap, value[k]) - total.top) * inverse
                        : 0.0F;
       }
     }
@@ -97,7 +119,7 @@ __device__ void load_gradient(const SoftmaxCall<T>& call, const Keys<T>& keys, D
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     if (call.dropped == nullptr) factor[k] = 1;
-    gradient[k] = j + k < keys.seen && factor[k] != 0 ? gradient[k] * factor[k] : 0.0F;
+    gradient[k] = keys.see(j + k) && factor[k] != 0 ? gradient[k] * factor[k] : 0.0F;
   }
 }
 
@@ -110,7 +132,7 @@ __global__ void __launch_bounds__(256) masked_softmax_backward_kernel(SoftmaxCal
   const Dim first = static_cast<Dim>(threadIdx.x) * N;
   const Dim stride = static_cast<Dim>(blockDim.x) * N;
   float dot = 0;
-  for (Dim j = first; j < keys.seen; j += stride) {
+  for (Dim j = keys.first_of(first, stride); j < keys.end; j += stride) {
     float probability[N];
     float gradient[N];
     float factor[N];
@@ -131,7 +153,16 @@ __global__ void __launch_bounds__(256) masked_softmax_backward_kernel(SoftmaxCal
     }
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      gradient[k] = j + k < keys.seen ? probability[k] * (gradient[k] - dot) * call.scale : 0.0F;
+      gradient[k] = keys.see(j + k) ? probability[k] * (gradient[k] - dot) * call.scale : 0.0F;
+    }
+    if (call.scores != nullptr) {
+      float score[N];
+      load<N>(call.scores + keys.offset + j, score);
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        const float part = tanhf(score[k] / call.softcap);
+        gradient[k] *= 1.0F - part * part;
+      }
     }
     store<N>(call.x + keys.offset + j, gradient);
   }
@@ -153,7 +184,8 @@ void launch(Context& ctx, const SoftmaxCall<T>& call) {
 template <class T>
 void launch(Context& ctx, const SoftmaxCall<T>& call) {
   constexpr int N = kVector<T>;
-  const bool vectors = call.tokens % N == 0 && aligned(call.probabilities, call.x, call.dropped);
+  const bool vectors =
+      call.tokens % N == 0 && aligned(call.probabilities, call.scores, call.x, call.dropped);
   if (call.tokens > kWarpTokens) {
     vectors ? launch<N, true>(ctx, call) : launch<1, true>(ctx, call);
   } else {
@@ -162,17 +194,18 @@ void launch(Context& ctx, const SoftmaxCall<T>& call) {
 }
 
 template <class T>
-SoftmaxCall<T> call_of(const AttentionMask& mask, float scale, const Dropout& dropout,
-                       const T* probabilities, View x, View dropped) {
+SoftmaxCall<T> call_of(const SoftmaxRows& rows, const Dropout& dropout, View x, View dropped) {
   const auto [B, H, tokens, keys] = x.dims<4>("masked_softmax scores");
   require(tokens == keys, "masked_softmax scores: expected squares");
   SoftmaxCall<T> call;
   call.rows = B * H * tokens;
   call.tokens = tokens;
   call.per_sample = H * tokens * tokens;
-  call.causal = mask.kind == AttentionMask::Kind::causal;
-  call.scale = scale;
-  call.probabilities = probabilities;
+  call.sample_rows = H * tokens;
+  call.causal = rows.mask.kind == AttentionMask::Kind::causal;
+  call.window = rows.mask.window;
+  if (rows.first_keys) call.first_keys = rows.first_keys.data<std::int32_t>();
+  call.softcap = rows.softcap;
   call.x = x.data<T>();
   if (dropout.active()) {
     call.mask_sample = mask_heads(dropout, H) * tokens * tokens;
@@ -185,20 +218,23 @@ SoftmaxCall<T> call_of(const AttentionMask& mask, float scale, const Dropout& dr
 
 }  // namespace
 
-void masked_softmax_forward(Context& ctx, const AttentionMask& mask, float scale,
-                            const Dropout& dropout, View scores, View dropped) {
+void masked_softmax_forward(Context& ctx, const SoftmaxRows& rows, const Dropout& dropout,
+                            View scores, View dropped) {
   if (scores.numel() == 0) return;
-  with_element(scores.dtype(), "masked_softmax_forward", [&]<class T>(T) {
-    launch(ctx, call_of<T>(mask, scale, dropout, nullptr, scores, dropped));
-  });
+  with_element(scores.dtype(), "masked_softmax_forward",
+               [&]<class T>(T) { launch(ctx, call_of<T>(rows, dropout, scores, dropped)); });
 }
 
-void masked_softmax_backward(Context& ctx, const AttentionMask& mask, float scale,
-                             const Dropout& dropout, CView probabilities, View dprobabilities,
+void masked_softmax_backward(Context& ctx, const SoftmaxRows& rows, float scale,
+                             const Dropout& dropout, const SoftmaxSaved& saved, View dprobabilities,
                              View dropped) {
   if (dprobabilities.numel() == 0) return;
   with_element(dprobabilities.dtype(), "masked_softmax_backward", [&]<class T>(T) {
-    launch(ctx, call_of<T>(mask, scale, dropout, probabilities.data<T>(), dprobabilities, dropped));
+    SoftmaxCall<T> call = call_of<T>(rows, dropout, dprobabilities, dropped);
+    call.scale = scale;
+    call.probabilities = saved.probabilities.data<T>();
+    if (rows.softcap > 0) call.scores = saved.scores.data<T>();
+    launch(ctx, call);
   });
 }
 

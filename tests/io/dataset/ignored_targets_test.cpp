@@ -123,7 +123,7 @@ TEST(CountedTokens, TargetsAreTheNextTokensExceptThoseThatDoNotCount) {
   for (const bool mask : {false, true}) {
     for (const std::int32_t ignore_token : {-1, 3}) {
       const Masked source(5000, mask, 7);
-      const TokenSamples samples(source, Sampling::windows, T, 42, true, ignore_token);
+      const TokenSamples samples(source, Sampling::windows, T, 42, true, {ignore_token});
       EXPECT_EQ(samples.may_ignore(), mask || ignore_token >= 0);
       for (std::int64_t g = 0; g < 50; ++g) {
         Ids tokens(T);
@@ -148,9 +148,58 @@ TEST(CountedTokens, TargetsAreTheNextTokensExceptThoseThatDoNotCount) {
   }
 }
 
+TEST(CountedTokens, StartsOfDocumentsNeedNotCount) {
+  constexpr Dim T = 37;
+  const Masked source(5000, false, 7);
+  for (const bool predicts_starts : {true, false}) {
+    const TokenSamples samples(source, Sampling::windows, T, 42, true, {-1, 3, predicts_starts});
+    EXPECT_EQ(samples.may_ignore(), !predicts_starts);
+    for (std::int64_t g = 0; g < 50; ++g) {
+      Ids tokens(T);
+      Ids targets(T);
+      samples.read(g, tokens, targets);
+
+      std::int64_t ignored = 0;
+      for (std::size_t t = 0; t < T; ++t) {
+        const bool starts = !predicts_starts && tokens[t] == 3;
+        EXPECT_EQ(targets[t] == ops::kIgnoredTarget, starts);
+        ignored += starts ? 1 : 0;
+      }
+      EXPECT_EQ(samples.counted(g), T - ignored);
+    }
+  }
+}
+
+TEST(Documents, BeginAfterEachEndTokenOfTheirSample) {
+  constexpr Dim T = 40;
+  const Masked source(3000, false, 9);
+  for (const std::int32_t end_token : {3, -1}) {
+    const TokenSamples samples(source, Sampling::blocks, T, 42, true, {-1, end_token});
+    Tensor tokens(Device::cpu, DType::i32, {2, T});
+    Tensor targets(Device::cpu, DType::i32, {2, T});
+    Tensor first(Device::cpu, DType::i32, {2, T});
+    Batch batch;
+    batch.tokens = tokens.view();
+    batch.targets = targets.view();
+    batch.first_keys = first.view();
+
+    samples.read(4, 5, batch);  // and a row of filling
+
+    const auto* ids = tokens.view().data<std::int32_t>();
+    const auto* found = first.view().data<std::int32_t>();
+    std::int32_t begin = 0;
+    for (std::int32_t t = 0; t < T; ++t) {
+      EXPECT_EQ(found[t], begin) << t;
+      EXPECT_EQ(found[T + t], 0);
+      if (ids[t] == end_token) begin = t + 1;
+    }
+    EXPECT_EQ(begin > 0, end_token == 3);
+  }
+}
+
 TEST(CountedTokens, OfALongSampleEqualsThatOfItsTargets) {
   const Masked source(20000, true, 3);
-  const TokenSamples samples(source, Sampling::blocks, 5000, 42, true, 2);
+  const TokenSamples samples(source, Sampling::blocks, 5000, 42, true, {2, 1, false});
   Ids tokens(5000);
   Ids targets(5000);
 
@@ -165,7 +214,7 @@ TEST(CountedTokens, OfAGlobalBatchEqualsTheSumOverAllRanksAndMicrobatches) {
   std::mt19937 random(5);
   for (const bool mask : {false, true}) {
     const Masked source(3000, mask, random());
-    const TokenSamples samples(source, Sampling::blocks, T, random(), true, mask ? -1 : 4);
+    const TokenSamples samples(source, Sampling::blocks, T, random(), true, {mask ? -1 : 4});
     io::Loader any(samples, G, 2, 3);
     for (const std::int64_t step : {1, 2, 11, 12, 13, 40, 1000, 12}) {  // across epochs, and back
       Tensor ids(Device::cpu, DType::i32, {2, T});

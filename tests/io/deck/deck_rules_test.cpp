@@ -13,6 +13,7 @@
 #include "broken_mixture_rules.hpp"
 #include "broken_precision_rules.hpp"
 #include "broken_rope_rules.hpp"
+#include "broken_score_rules.hpp"
 #include "decks.hpp"
 
 namespace hyperslab::deck::test {
@@ -115,7 +116,8 @@ const std::vector<BrokenRule>& broken_model_rules() {
       {"model.kv_heads", "heads: 4", "heads: 4\n  kv_heads: 3", kCpu,
        "8:3|3 key-value heads do not divide 4 heads; nearest: 2 or 4"},
       {"model.norm_place", "heads: 4", "heads: 4\n  norm: none\n  norm_place: post", kCpu,
-       "9:3|post needs a norm, and model.norm is none: set model.norm to layernorm or rmsnorm"},
+       "9:3|other places need a norm, and model.norm is none: set model.norm to layernorm or "
+       "rmsnorm"},
       {"model.attention", "heads: 4", "heads: 4\n  attention: fused", kGpu,
        "8:3|the fused attention of a GPU takes bf16 or fp16 and head widths in multiples of 8 up "
        "to "
@@ -278,6 +280,7 @@ TEST(RulesTable, EveryRowHasATestThatBreaksIt) {
   for (const auto& broken : broken_rules()) ++tests[broken.key];
   for (const auto& broken : broken_image_rules()) ++tests[broken.key];
   for (const auto& broken : broken_rope_rules()) ++tests[broken.key];
+  for (const auto& broken : broken_score_rules()) ++tests[broken.key];
   for (const auto& broken : broken_precision_rules()) ++tests[broken.key];
   for (const auto& broken : broken_mixture_rules()) ++tests[broken.key];
 

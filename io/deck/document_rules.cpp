@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must hold between keys about documents in samples of text.
+#include <array>
+
+#include "predicates.hpp"
+
+namespace hyperslab::deck {
+namespace {
+
+using model::Position;
+using train::Config;
+
+bool masks(const Config& c) { return c.data.documents == io::Documents::masked; }
+
+constexpr std::array kDocumentRules = {
+    Rule{"data.documents", "data.end_token", "joined without data.end_token",
+         [](const Config& c, const Surroundings&) { return !masks(c) || c.data.end_token >= 0; },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "set data.end_token to the id that ends a document, or keep documents joined";
+         }},
+    Rule{"data.documents", "model.position", "joined with model.position learned or sinusoidal",
+         [](const Config& c, const Surroundings&) {
+           const Position position = c.model.position;
+           return !masks(c) || position == Position::rope || position == Position::none;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "positions of a table would not begin again with each document: use rope, whose "
+                  "scores depend on distances alone, or none";
+         }},
+    Rule{"data.documents", "model.family", "joined with family vit",
+         [](const Config& c, const Surroundings&) { return !masks(c) || !c.model.is_of_images(); },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "images have no documents: leave it out";
+         }},
+    Rule{"data.predict_starts", "data.end_token", "true without data.end_token",
+         [](const Config& c, const Surroundings&) {
+           return c.data.predict_starts || c.data.end_token >= 0;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "set data.end_token to the id that ends a document, or leave it out";
+         }},
+};
+
+}  // namespace
+
+std::span<const Rule> document_rules() { return kDocumentRules; }
+
+}  // namespace hyperslab::deck

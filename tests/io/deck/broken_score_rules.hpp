@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Overrides of a deck with rope that break one rule of windows, scores of attention and documents
+// each.
+#pragma once
+
+#include "broken_overrides.hpp"
+
+namespace hyperslab::deck::test {
+
+inline const std::vector<BrokenOverrides>& broken_score_rules() {
+  static const std::vector<BrokenOverrides> all = {
+      {"model.window_full_every", {"model.window_full_every=2"}, "it says which layers have"},
+      {"model.window_first_layer", {"model.window_first_layer=1"}, "it says which layers have"},
+      {"model.rope_local_theta", {"model.rope_local_theta=100"}, "set model.window and"},
+      {"model.rope_local_theta",
+       {"model.window=4", "model.position=none", "model.rope_local_theta=100"},
+       "model.position to rope, or leave it out"},
+      {"model.parallel_block",
+       {"model.parallel_block=true", "model.norm_place=sandwich"},
+       "parallel sublayers have norms before them alone"},
+      {"data.documents", {"data.documents=masked"}, "set data.end_token to the id that ends"},
+      {"data.documents",
+       {"data.documents=masked", "data.end_token=0", "model.position=learned"},
+       "positions of a table would not begin again with each document"},
+      {"data.predict_starts", {"data.predict_starts=false"}, "set data.end_token to the id"},
+  };
+  return all;
+}
+
+}  // namespace hyperslab::deck::test
