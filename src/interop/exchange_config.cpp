@@ -6,9 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "complaints.hpp"
+#include "exchange_gemma.hpp"
 #include "exchange_names.hpp"
+#include "exchange_neox.hpp"
 #include "exchange_rope.hpp"
 #include "exchange_vit.hpp"
+#include "exchange_windows.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::interop {
@@ -34,9 +37,13 @@ struct LlamaClass {
   std::string_view name;
 };
 LlamaClass llama_class(const ModelSpec& spec) {
+  if (is_of_neox(spec)) return {"gpt_neox", "GPTNeoXForCausalLM"};
+  if (is_of_gemma3(spec)) return {"gemma3_text", "Gemma3ForCausalLM"};
+  if (is_of_gemma(spec)) return {"gemma2", "Gemma2ForCausalLM"};
   if (is_of_phi3(spec)) return {"phi3", "Phi3ForCausalLM"};
   if (spec.qk_norm == model::QkNorm::head) return {"qwen3", "Qwen3ForCausalLM"};
   if (spec.qkv_bias && !spec.bias) return {"qwen2", "Qwen2ForCausalLM"};
+  if (spec.scores.window > 0) return {"mistral", "MistralForCausalLM"};
   return {"llama", "LlamaForCausalLM"};
 }
 
@@ -48,13 +55,43 @@ void add_llama_class(const ModelSpec& spec, ordered_json& config) {
   } else if (type == "phi3") {
     config["partial_rotary_factor"] = spec.rope.fraction;
     config["original_max_position_embeddings"] = spec.context;
-    config["sliding_window"] = nullptr;
+    config["sliding_window"] =
+        spec.scores.window > 0 ? ordered_json(spec.scores.window) : ordered_json();
     config["pad_token_id"] = nullptr;  // the default may be beyond the vocabulary
     for (const char* key : {"resid_pdrop", "embd_pdrop"}) config[key] = spec.dropout;
     config["attention_dropout"] = dropout_of_probabilities(spec);
+  } else if (type == "mistral") {
+    config["sliding_window"] = spec.scores.window;
+  } else if (type == "gemma2" || type == "gemma3_text") {
+    add_gemma_config(spec, config);
   } else {
-    config["use_sliding_window"] = false;
+    config["use_sliding_window"] = spec.scores.window > 0;
+    if (spec.scores.window == 0) return;
+    config["sliding_window"] = spec.scores.window;
+    config["max_window_layers"] = spec.scores.first_windowed;
+    config["layer_types"] = layer_types(spec);
   }
+}
+
+/// What only some models of Llama's kind have, and where.
+void check_llama_scores(const ModelSpec& spec, Complaints& complaints) {
+  const auto wants = [&](bool holds, const char* key, const char* value) {
+    complaints.unless(holds, fmt::format("model.{} must be {}", key, value));
+  };
+  const model::AttentionSpec& scores = spec.scores;
+  const std::string_view type = llama_class(spec).type;
+  const bool alike = scores.full_every == 0 && scores.first_windowed == 0;
+  wants(scores.window == 0 || type != "gpt_neox", "window", "0 with norm layernorm");
+  wants(alike || (type != "mistral" && type != "phi3"), "window_full_every and window_first_layer",
+        "0 without qk_norm or qkv_bias");
+  wants(!spec.bias || type != "mistral", "bias", "false with a window");
+  wants(spec.parallel_block ? type == "gpt_neox" : true, "parallel_block",
+        "false without norm layernorm");
+  if (is_of_gemma(spec)) return check_gemma_counterpart(spec, complaints);
+  wants(scores.scale == 0, "attention_scale", "0");
+  wants(scores.softcap == 0 && spec.logit_softcap == 0, "attention_softcap and logit_softcap",
+        "0 without norm_place sandwich");
+  wants(spec.rope_local_theta == 0, "rope_local_theta", "0 without norm_place sandwich");
 }
 
 std::string_view class_of(const ModelSpec& spec, Library library) {
@@ -75,8 +112,9 @@ void require_counterpart(const ModelSpec& spec, Library library) {
     complaints.unless(holds, fmt::format("model.{} must be {}", key, value));
   };
   const bool gpt2 = spec.family == model::Family::gpt2;
-  wants(spec.norm_place == model::NormPlace::pre, "norm_place", "pre");
-  wants(spec.scale_of_embeddings() == 1, "embedding_scale", "1");
+  const bool gemma = is_of_gemma(spec);
+  wants(spec.norm_place == model::NormPlace::pre || gemma, "norm_place", "pre");
+  wants(spec.scale_of_embeddings() == 1 || gemma, "embedding_scale", "1");
   wants(library == Library::transformers || spec.is_of_images(), "family", "vit");
   if (spec.is_of_images()) {
     check_vit_counterpart(spec, library, complaints);
@@ -88,7 +126,18 @@ void require_counterpart(const ModelSpec& spec, Library library) {
     wants(spec.kv_heads == spec.heads, "kv_heads", "model.heads");
     wants(spec.query_width() == spec.width, "head_width", "model.width / model.heads");
     wants(spec.qk_norm == model::QkNorm::none, "qk_norm", "none");
+    wants(!spec.parallel_block, "parallel_block", "false");
+    wants(spec.scores == model::AttentionSpec() && spec.logit_softcap == 0,
+          "window, attention_scale and softcaps", "0");
   } else {
+    check_llama_scores(spec, complaints);
+    if (is_of_neox(spec)) {
+      check_neox_counterpart(spec, complaints);
+      wants(spec.position == model::Position::rope, "position", "rope");
+      return complaints.raise(ExitCode::usage,
+                              fmt::format("this model of family {} has no counterpart as {}",
+                                          name_of(spec.family), class_of(spec, library)));
+    }
     wants(spec.position == model::Position::rope, "position", "rope");
     const bool phi3 = is_of_phi3(spec);
     wants(!phi3 || spec.rope.scaling == model::RopeScaling::none, "rope_scaling",
@@ -98,7 +147,7 @@ void require_counterpart(const ModelSpec& spec, Library library) {
     const bool qwen3 = spec.qk_norm == model::QkNorm::head;
     wants(!qwen3 || !spec.has_qkv_bias(), "bias and qkv_bias", "false with qk_norm");
     wants(spec.norm == ops::NormKind::rmsnorm, "norm", "rmsnorm");
-    wants(spec.activation == ops::Activation::swiglu, "activation", "swiglu");
+    wants(spec.activation == ops::Activation::swiglu || gemma, "activation", "swiglu");
   }
   complaints.raise(ExitCode::usage, fmt::format("this model of family {} has no counterpart as {}",
                                                 name_of(spec.family), class_of(spec, library)));
@@ -130,12 +179,16 @@ std::string config_json(const ModelSpec& spec, DType dtype, const SpecialIds& id
     config["num_hidden_layers"] = spec.layers;
     config["num_attention_heads"] = spec.heads;
     config["num_key_value_heads"] = spec.kv_heads;
-    config["head_dim"] = spec.head_width();
     config["intermediate_size"] = spec.ffn_width;
-    config["hidden_act"] = "silu";
-    config["rms_norm_eps"] = spec.norm_eps;
-    add_rope(spec.rope, config);
-    add_llama_class(spec, config);
+    if (is_of_neox(spec)) {
+      add_neox_config(spec, dropout_of_probabilities(spec), config);
+    } else {
+      config["head_dim"] = spec.head_width();
+      config["hidden_act"] = "silu";
+      config["rms_norm_eps"] = spec.norm_eps;
+      add_rope(spec.rope, config);
+      add_llama_class(spec, config);
+    }
   }
   config["initializer_range"] = spec.init_std;
   if (!spec.is_of_images()) {

@@ -138,6 +138,15 @@ void read_ours(const io::CheckpointReader& reader, const ExchangedTensor& tensor
   reader.read(targets);
 }
 
+/// The same head by head.
+void read_interleaved(const io::CheckpointReader& reader, const ExchangedTensor& tensor, View out) {
+  Tensor apart(Device::cpu, DType::f32, tensor.shape);
+  read_ours(reader, tensor, apart.view());
+  const auto parts = static_cast<Dim>(tensor.ours.size());
+  reorder_heads(apart.view().data<float>(), tensor.heads, parts,
+                tensor.numel() / (tensor.heads * parts), HeadOrder::interleaved, out.data<float>());
+}
+
 /// What a model of a language has beside its tensors.
 void add_language(const model::ModelSpec& model, const ExportOptions& options,
                   io::ModelFolder& folder) {
@@ -173,7 +182,12 @@ void export_huggingface(const model::ModelSpec& model, const io::CheckpointReade
   }
   const auto fill = [&](std::size_t index, View out) {
     const ExchangedTensor& tensor = tensors[index];
-    if (!tensor.transposed) return read_ours(reader, tensor, out);
+    if (tensor.heads > 1) return read_interleaved(reader, tensor, out);
+    if (!tensor.transposed) {
+      read_ours(reader, tensor, out);
+      for (float& value : out.span<float>()) value -= tensor.offset;
+      return;
+    }
     Tensor rows(Device::cpu, DType::f32, {tensor.shape[1], tensor.shape[0]});
     read_ours(reader, tensor, rows.view());
     transpose(rows.view().data<float>(), tensor.shape[1], tensor.shape[0], out.data<float>());

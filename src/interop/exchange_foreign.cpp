@@ -13,8 +13,11 @@
 
 #include "config_reader.hpp"
 #include "exchange_config.hpp"
+#include "exchange_gemma.hpp"
+#include "exchange_neox.hpp"
 #include "exchange_rope.hpp"
 #include "exchange_vit.hpp"
+#include "exchange_windows.hpp"
 #include "hyperslab/io/json_depth.hpp"
 
 namespace hyperslab::interop {
@@ -126,27 +129,33 @@ constexpr std::array<LlamaKind, 5> kLlamaKinds = {{
     {"phi3", 8192, 0, 32064, 4096, 1, 32000, false, 0, model::QkNorm::none, 3072, 1e-5},
 }};
 
-/// Windows that hide nothing are read, others refused.
-void check_windows(Import& in, const LlamaKind& kind, Dim context) {
+constexpr Dim kQwenFullLayers = 28;  // where the file says nothing of max_window_layers
+
+/// The window of a model of Llama's kind. One that hides nothing is none.
+void read_windows(Import& in, const LlamaKind& kind, ModelSpec& spec) {
   ConfigReader& config = in.config;
   const bool mistral = kind.type == "mistral";
   const bool is_used = mistral || kind.is_phi3() || config.flag("use_sliding_window", false);
-  const bool is_given = config.has("sliding_window");
-  const json* window = config.find("sliding_window");
+  const bool is_given = config.find("sliding_window") != nullptr;
   constexpr Dim kMistralWindow = 4096;  // where the file leaves it out
-  const Dim tokens = window != nullptr      ? config.size("sliding_window", 0)
-                     : mistral && !is_given ? kMistralWindow
-                                            : context;
-  in.complaints.unless(!is_used || tokens >= context,
-                       fmt::format("sliding_window is {}, and only windows of the whole context "
-                                   "({}) are done here: give a max_position_embeddings up to it",
-                                   tokens, context));
-  (void)config.find("max_window_layers");
-  const json* layers = config.find("layer_types");
-  const auto is_full = [](const json& layer) { return layer == "full_attention"; };
-  in.complaints.unless(layers == nullptr || !layers->is_array() || (mistral && tokens >= context) ||
-                           std::ranges::all_of(*layers, is_full),
-                       "layer_types has others than full_attention");
+  const bool by_default = mistral && !config.has("sliding_window");
+  const Dim window = is_given     ? config.size("sliding_window", 0)
+                     : by_default ? kMistralWindow
+                                  : spec.context;
+  const json* first = config.find("max_window_layers");
+  const Dim first_windowed = first != nullptr && first->is_number_unsigned() ? first->get<Dim>()
+                             : mistral || kind.is_phi3()                     ? 0
+                                                                             : kQwenFullLayers;
+  std::vector<bool> windowed;
+  for (Dim layer = 0; layer < spec.layers; ++layer) {
+    windowed.push_back(is_used && layer >= first_windowed);
+  }
+  windowed = windowed_layers(in, spec.layers, windowed);
+  if (window >= spec.context) return;
+  const model::AttentionSpec layers = windows_of(in, window, windowed);
+  spec.scores.window = layers.window;
+  spec.scores.full_every = layers.full_every;
+  spec.scores.first_windowed = layers.first_windowed;
 }
 
 void read_llama_dropout(Import& in, const LlamaKind& kind, ModelSpec& spec) {
@@ -166,12 +175,10 @@ void read_phi3_rope(Import& in, ModelSpec& spec) {
   in.complaints.unless(spec.rope.scaling == model::RopeScaling::none,
                        fmt::format("the rope of Phi-3 has type {}, only default is done here",
                                    name_of(spec.rope.scaling)));
-  const double turned = spec.rope.fraction * static_cast<double>(spec.head_width());
-  in.complaints.unless(
-      turned >= 2 && spec.rope.fraction <= 1 && std::fmod(std::floor(turned), 2) == 0,
-      fmt::format("partial_rotary_factor is {}, expected at most 1 and an even "
-                  "number, from 2, of the {} dimensions of a head",
-                  spec.rope.fraction, spec.head_width()));
+  in.complaints.unless(turns_pairs(spec.rope, spec.head_width()),
+                       fmt::format("partial_rotary_factor is {}, expected at most 1 and an even "
+                                   "number, from 2, of the {} dimensions of a head",
+                                   spec.rope.fraction, spec.head_width()));
 }
 
 ModelSpec read_llama(Import& in, const LlamaKind& kind) {
@@ -187,11 +194,12 @@ ModelSpec read_llama(Import& in, const LlamaKind& kind) {
   spec.vocabulary = config.size("vocab_size", kind.vocabulary, 1LL << 31);
   spec.context = config.size("max_position_embeddings", kind.context);
   spec.norm_eps = config.real("rms_norm_eps", kind.norm_eps);
-  spec.rope = read_rope(in, 10000, spec.context, kind.is_phi3());
+  spec.rope =
+      read_rope(in, 10000, spec.context, kind.is_phi3() ? std::optional<double>(1) : std::nullopt);
   spec.bias = config.flag("attention_bias", false);
   spec.qkv_bias = kind.qkv_bias;
   spec.qk_norm = kind.qk_norm;
-  if (kind.type != "llama") check_windows(in, kind, spec.context);
+  if (kind.type != "llama") read_windows(in, kind, spec);
   read_common(in, spec, false);
   read_special_ids(in, spec, kind.bos, kind.eos);
   read_llama_dropout(in, kind, spec);
@@ -226,13 +234,26 @@ ModelSpec read_model(Import& in, const std::string& type) {
   if (type == "gpt2") return read_gpt2(in);
   const auto* const kind = std::ranges::find(kLlamaKinds, type, &LlamaKind::type);
   if (kind != kLlamaKinds.end()) return read_llama(in, *kind);
+  if (type == "gemma2" || type == "gemma3_text") {
+    ModelSpec spec = read_gemma(in, type);
+    read_common(in, spec, true);
+    spec.embedding_scale = std::sqrt(static_cast<double>(spec.width));
+    read_special_ids(in, spec, 2, 1);
+    return spec;
+  }
+  if (type == "gpt_neox") {
+    ModelSpec spec = read_neox(in);
+    read_common(in, spec, false);
+    read_special_ids(in, spec, 0, 2);
+    return spec;
+  }
   if (type == "vit") return read_vit(in);
   if (type == "none" && in.config.find("architecture") != nullptr) return read_timm(in);
   throw Error(
       ExitCode::checkpoint,
       fmt::format(
-          "{}: model_type is {}; gpt2, llama, mistral, qwen2, qwen3, phi3 and vit are read, "
-          "and timm's vit",
+          "{}: model_type is {}; gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3_text, "
+          "gpt_neox and vit are read, and timm's vit",
           in.file, type));
 }
 

@@ -28,6 +28,7 @@ constexpr const char* kHead = "lm_head.weight";
 /// Buffers of GPT-2's masks and Llama's angles that older versions saved beside the parameters.
 bool is_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias") ||
          name.ends_with(".rotary_emb.inv_freq");
 }
 
@@ -108,6 +109,15 @@ void Part::read(const io::SafetensorsReader& reader, const std::string& name,
               rows.view().data<float>());
     memory = std::move(rows);
   }
+  if (tensor.heads > 1) {
+    Tensor apart(Device::cpu, DType::f32, tensor.shape);
+    const auto parts = static_cast<Dim>(tensor.ours.size());
+    reorder_heads(memory.view().data<float>(), tensor.heads, parts,
+                  tensor.numel() / (tensor.heads * parts), HeadOrder::apart,
+                  apart.view().data<float>());
+    memory = std::move(apart);
+  }
+  for (float& value : memory.view().span<float>()) value += tensor.offset;
   Dim begin = 0;
   for (const NamedShape& ours : tensor.ours) {
     const View values = memory.view().flat().slice(begin, ours.shape.numel());

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "exchange_gemma.hpp"
+#include "exchange_neox.hpp"
+
 namespace hyperslab::interop {
 namespace {
 
@@ -39,6 +42,11 @@ class Table {
   void norm(const std::string& theirs, const std::string& ours, Dim width, bool bias) {
     same(theirs + ".weight", ours + ".weight", {width});
     if (bias) same(theirs + ".bias", ours + ".bias", {width});
+  }
+  /// Of Gemma, which multiplies by 1 + weight.
+  void offset_norm(const std::string& theirs, const std::string& ours, Dim width) {
+    norm(theirs, ours, width, false);
+    tensors.back().offset = 1;
   }
   void linear(const std::string& theirs, const Layer& ours, Dim inputs, bool bias) {
     same(theirs + ".weight", ours.name + ".weight", {ours.outputs, inputs});
@@ -117,6 +125,47 @@ void add_phi3_block(Table& table, const model::ModelSpec& spec, Dim layer) {
   table.linear(theirs + ".mlp.down_proj", {ours + ".mlp.down", C}, F, false);
 }
 
+void add_gemma_block(Table& table, const model::ModelSpec& spec, Dim layer) {
+  const std::string theirs = fmt::format("model.layers.{}", layer);
+  const std::string ours = fmt::format("blocks.{}", layer);
+  const std::string attention = ours + ".attention";
+  const Dim C = spec.width;
+  const Dim F = spec.ffn_width;
+  table.offset_norm(theirs + ".input_layernorm", ours + ".norm1", C);
+  table.linear(theirs + ".self_attn.q_proj", {attention + ".query", spec.query_width()}, C, false);
+  table.linear(theirs + ".self_attn.k_proj", {attention + ".key", spec.kv_width()}, C, false);
+  table.linear(theirs + ".self_attn.v_proj", {attention + ".value", spec.kv_width()}, C, false);
+  table.linear(theirs + ".self_attn.o_proj", {attention + ".output", C}, spec.query_width(), false);
+  if (is_of_gemma3(spec)) {
+    table.offset_norm(theirs + ".self_attn.q_norm", attention + ".query_norm", spec.head_width());
+    table.offset_norm(theirs + ".self_attn.k_norm", attention + ".key_norm", spec.head_width());
+  }
+  table.offset_norm(theirs + ".post_attention_layernorm", ours + ".attention_norm", C);
+  table.offset_norm(theirs + ".pre_feedforward_layernorm", ours + ".norm2", C);
+  table.linear(theirs + ".mlp.gate_proj", {ours + ".mlp.gate", F}, C, false);
+  table.linear(theirs + ".mlp.up_proj", {ours + ".mlp.up", F}, C, false);
+  table.linear(theirs + ".mlp.down_proj", {ours + ".mlp.down", C}, F, false);
+  table.offset_norm(theirs + ".post_feedforward_layernorm", ours + ".mlp_norm", C);
+}
+
+void add_neox_block(Table& table, const model::ModelSpec& spec, Dim layer) {
+  const std::string theirs = fmt::format("gpt_neox.layers.{}", layer);
+  const std::string ours = fmt::format("blocks.{}", layer);
+  const std::string attention = ours + ".attention";
+  const Dim C = spec.width;
+  table.norm(theirs + ".input_layernorm", ours + ".norm1", C, true);
+  table.fused(theirs + ".attention.query_key_value",
+              {{attention + ".query", C}, {attention + ".key", C}, {attention + ".value", C}}, C,
+              true);
+  for (std::size_t i = table.tensors.size() - 2; i < table.tensors.size(); ++i) {
+    table.tensors[i].heads = spec.heads;
+  }
+  table.linear(theirs + ".attention.dense", {attention + ".output", C}, C, true);
+  table.norm(theirs + ".post_attention_layernorm", ours + ".norm2", C, true);
+  table.linear(theirs + ".mlp.dense_h_to_4h", {ours + ".mlp.up", spec.ffn_width}, C, true);
+  table.linear(theirs + ".mlp.dense_4h_to_h", {ours + ".mlp.down", C}, spec.ffn_width, true);
+}
+
 void add_vit_ends(Table& table, const model::ModelSpec& spec, const std::string& patches,
                   const std::string& class_token, const std::string& positions) {
   const model::ImageSpec& image = spec.image;
@@ -180,32 +229,48 @@ std::vector<ExchangedTensor> image_tensors(const model::ModelSpec& spec, Library
 
 using AddBlock = void (*)(Table&, const model::ModelSpec&, Dim);
 
+/// Names of what is before and after the blocks.
+struct Ends {
+  const char* tokens = "model.embed_tokens.weight";
+  const char* norm = "model.norm";
+  const char* head = "lm_head.weight";
+};
+constexpr Ends kGpt2Ends = {"transformer.wte.weight", "transformer.ln_f", "lm_head.weight"};
+constexpr Ends kNeoxEnds = {"gpt_neox.embed_in.weight", "gpt_neox.final_layer_norm",
+                            "embed_out.weight"};
+
 std::vector<ExchangedTensor> language_tensors(const model::ModelSpec& spec, AddBlock add_block) {
   const bool gpt2 = spec.family == model::Family::gpt2;
+  const Ends ends = gpt2 ? kGpt2Ends : is_of_neox(spec) ? kNeoxEnds : Ends();
   const Shape vocabulary = {spec.vocabulary, spec.width};
   Table table;
-  table.same(gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight",
-             "embedding.token.weight", vocabulary);
+  table.same(ends.tokens, "embedding.token.weight", vocabulary);
   if (gpt2) {
     table.same("transformer.wpe.weight", "embedding.position.weight", {spec.context, spec.width});
   }
   for (Dim layer = 0; layer < spec.layers; ++layer) {
     add_block(table, spec, layer);
   }
-  table.norm(gpt2 ? "transformer.ln_f" : "model.norm", "final_norm", spec.width, gpt2);
-  if (!spec.tie_embeddings) table.same("lm_head.weight", "head.weight", vocabulary);
+  if (is_of_gemma(spec)) {
+    table.offset_norm(ends.norm, "final_norm", spec.width);
+  } else {
+    table.norm(ends.norm, "final_norm", spec.width, spec.norm == ops::NormKind::layernorm);
+  }
+  if (!spec.tie_embeddings) table.same(ends.head, "head.weight", vocabulary);
   return table.tensors;
 }
 
 }  // namespace
 
 bool is_of_phi3(const model::ModelSpec& spec) {
-  return spec.family == model::Family::llama && spec.rope.fraction != 1;
+  return spec.family == model::Family::llama && spec.rope.fraction != 1 && !is_of_neox(spec);
 }
 
 std::vector<ExchangedTensor> exchanged_tensors(const model::ModelSpec& spec, Library library) {
   if (spec.is_of_images()) return image_tensors(spec, library);
   if (spec.family == model::Family::gpt2) return language_tensors(spec, add_gpt2_block);
+  if (is_of_neox(spec)) return language_tensors(spec, add_neox_block);
+  if (is_of_gemma(spec)) return language_tensors(spec, add_gemma_block);
   return language_tensors(spec, is_of_phi3(spec) ? add_phi3_block : add_llama_block);
 }
 
@@ -218,6 +283,18 @@ std::vector<ExchangedTensor> tensors_of_folder(const model::ModelSpec& spec,
   const std::string heads(kPhi3Heads);
   const bool phi3 = spec.family == model::Family::llama && (has("model." + heads) || has(heads));
   return phi3 ? language_tensors(spec, add_phi3_block) : exchanged_tensors(spec);
+}
+
+void reorder_heads(const float* x, Dim heads, Dim parts, Dim head_elements, HeadOrder to,
+                   float* y) {
+  for (Dim head = 0; head < heads; ++head) {
+    for (Dim part = 0; part < parts; ++part) {
+      const Dim interleaved = (head * parts + part) * head_elements;
+      const Dim apart = (part * heads + head) * head_elements;
+      std::copy_n(x + (to == HeadOrder::apart ? interleaved : apart), head_elements,
+                  y + (to == HeadOrder::apart ? apart : interleaved));
+    }
+  }
 }
 
 void transpose(const float* x, Dim rows, Dim columns, float* y) {

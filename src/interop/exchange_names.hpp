@@ -22,12 +22,15 @@ struct ExchangedTensor {
   Shape shape;                   ///< as the library has it
   std::vector<NamedShape> ours;  ///< one below the other
   bool transposed = false;       ///< (inputs, outputs): GPT-2's Conv1D
+  Dim heads = 1;     ///< ours lie head by head, the first head of each, then the second: GPT-NeoX
+  float offset = 0;  ///< what ours have more: norms of Gemma
 
   [[nodiscard]] Dim numel() const { return shape.numel(); }
 };
 
 /// All tensors of a model in forward order as an export names them: GPT2LMHeadModel,
-/// LlamaForCausalLM, Phi3ForCausalLM or ViTForImageClassification, as the model says, or timm.
+/// LlamaForCausalLM and others of its kind, GPTNeoXForCausalLM or ViTForImageClassification, as the
+/// model says, or timm.
 [[nodiscard]] std::vector<ExchangedTensor> exchanged_tensors(
     const model::ModelSpec& spec, Library library = Library::transformers);
 /// The same for a folder that is read: its tensors say whether it is timm's or Phi-3's.
@@ -36,6 +39,11 @@ struct ExchangedTensor {
 /// Whether Phi3ForCausalLM is the counterpart of a model of Llama's kind: the only one of them that
 /// turns a part of each head.
 [[nodiscard]] bool is_of_phi3(const model::ModelSpec& spec);
+
+/// Rows of a matrix whose parts lie head by head become the parts one below the other, or back. x,
+/// y: (heads * parts * rows, columns) of a head.
+enum class HeadOrder : std::uint8_t { apart, interleaved };
+void reorder_heads(const float* x, Dim heads, Dim parts, Dim head_elements, HeadOrder to, float* y);
 
 /// y(j, i) = x(i, j) for x: (rows, columns).
 void transpose(const float* x, Dim rows, Dim columns, float* y);

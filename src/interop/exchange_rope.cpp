@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace hyperslab::interop {
@@ -63,9 +64,27 @@ void read_object(Import& in, const std::string& key, const json& value, Dim cont
 
 }  // namespace
 
-RopeSpec read_rope(Import& in, double theta, Dim context, bool partial) {
+RopeSpec read_rope_of(Import& in, const std::string& key, const json& value, double theta,
+                      Dim context) {
   RopeSpec spec;
-  if (partial) spec.fraction = in.config.real("partial_rotary_factor", 1);
+  spec.theta = theta;
+  in.complaints.unless(value.is_object(), fmt::format("{} is no object", key));
+  if (value.is_object()) read_object(in, key, value, context, spec);
+  in.complaints.unless(spec.theta > 1,
+                       fmt::format("{}: rope_theta is {}, expected more than 1", key, spec.theta));
+  in.complaints.unless(spec.fraction == 1, key + ": partial_rotary_factor is not 1");
+  return spec;
+}
+
+bool turns_pairs(const RopeSpec& spec, Dim head_width) {
+  const double turned = spec.fraction * static_cast<double>(head_width);
+  return turned >= 2 && spec.fraction <= 1 && std::fmod(std::floor(turned), 2) == 0;
+}
+
+RopeSpec read_rope(Import& in, double theta, Dim context, std::optional<double> fraction) {
+  RopeSpec spec;
+  const bool partial = fraction.has_value();
+  if (partial) spec.fraction = in.config.real("partial_rotary_factor", *fraction);
   spec.theta = in.config.real("rope_theta", theta);
   in.complaints.unless(spec.theta > 1,
                        fmt::format("rope_theta is {}, expected more than 1", spec.theta));

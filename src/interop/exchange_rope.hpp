@@ -4,15 +4,24 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
 
 #include "config_reader.hpp"
 #include "hyperslab/model/rope.hpp"
 
 namespace hyperslab::interop {
 
-/// `theta`: where the file gives none; `context`: its max_position_embeddings; `partial`: the class
-/// of the model turns the share of each head that partial_rotary_factor says.
-[[nodiscard]] model::RopeSpec read_rope(Import& in, double theta, Dim context, bool partial);
+/// `theta`: where the file gives none; `context`: its max_position_embeddings; `fraction`: the
+/// share of each head that is turned where partial_rotary_factor says none; absent if the class of
+/// the model turns whole heads.
+[[nodiscard]] model::RopeSpec read_rope(Import& in, double theta, Dim context,
+                                        std::optional<double> fraction);
+/// Of one object, whose name in complaints is `key`.
+[[nodiscard]] model::RopeSpec read_rope_of(Import& in, const std::string& key,
+                                           const nlohmann::json& value, double theta, Dim context);
+/// Whether a fraction leaves an even number of dimensions, from 2, and is at most 1.
+[[nodiscard]] bool turns_pairs(const model::RopeSpec& spec, Dim head_width);
 
 void add_rope(const model::RopeSpec& rope, nlohmann::ordered_json& config);
 

@@ -37,7 +37,7 @@ TEST(ExchangeConfig, ChoicesWithoutACounterpartAreAllNamed) {
   gpt2.kv_heads = 2;
   gpt2.embedding_scale = 0;  // with sinusoidal positions: the root of the width
   llama.position = model::Position::none;
-  llama.norm = ops::NormKind::layernorm;
+  llama.norm = ops::NormKind::none;
   llama.norm_place = model::NormPlace::post;
   llama.activation = ops::Activation::geglu;
 
@@ -55,6 +55,39 @@ TEST(ExchangeConfig, ChoicesWithoutACounterpartAreAllNamed) {
             HasSubstr("model.position must be rope"), HasSubstr("model.norm must be rmsnorm"),
             HasSubstr("model.norm_place must be pre"), HasSubstr("model.activation must be swiglu"),
             Not(HasSubstr("bias"))));
+}
+
+TEST(ExchangeConfig, WhatASiblingOfLlamaLacksIsNamed) {
+  ModelSpec mistral = small(model::Family::llama);
+  mistral.scores.window = 4;
+  EXPECT_NO_THROW(require_counterpart(mistral));
+  mistral.scores.full_every = 2;
+  mistral.scores.softcap = 5;
+  mistral.parallel_block = true;
+  EXPECT_THAT(export_refusal(mistral),
+              AllOf(HasSubstr("no counterpart as MistralForCausalLM"),
+                    HasSubstr("model.window_full_every and window_first_layer must be 0"),
+                    HasSubstr("model.parallel_block must be false"),
+                    HasSubstr("model.attention_softcap and logit_softcap must be 0")));
+  ModelSpec gemma = small(model::Family::llama);
+  gemma.norm_place = model::NormPlace::sandwich;
+  gemma.rope_local_theta = 100;
+  gemma.scores.scale = 0.3;
+  EXPECT_THAT(export_refusal(gemma),
+              AllOf(HasSubstr("no counterpart as Gemma2ForCausalLM"),
+                    HasSubstr("model.embedding_scale must be sqrt(model.width)"),
+                    HasSubstr("model.activation must be geglu_tanh or geglu"),
+                    HasSubstr("model.attention_scale must be one over the root"),
+                    HasSubstr("model.rope_local_theta must be 0 without qk_norm")));
+  ModelSpec neox = small(model::Family::llama);
+  neox.norm = ops::NormKind::layernorm;
+  neox.kv_heads = 1;
+  neox.scores.window = 4;
+  EXPECT_THAT(export_refusal(neox), AllOf(HasSubstr("no counterpart as GPTNeoXForCausalLM"),
+                                          HasSubstr("model.bias must be true"),
+                                          HasSubstr("model.activation must be gelu or gelu_tanh"),
+                                          HasSubstr("model.kv_heads must be model.heads"),
+                                          HasSubstr("model.window must be 0 with norm layernorm")));
 }
 
 ModelSpec spec_of(const std::string& text) { return read_foreign_config(text, "").spec; }
@@ -236,7 +269,6 @@ TEST(ExchangeConfig, Phi3TurnsAPartOfEachHead) {
 
 TEST(ExchangeConfig, Phi3ThatIsNotDoneHereIsRefused) {
   const std::vector<std::pair<json, const char*>> cases = {
-      {{{"sliding_window", 2047}}, "sliding_window is 2047"},
       {{{"attention_bias", true}}, "attention_bias is true, only false"},
       {{{"mlp_bias", true}}, "attention_bias and mlp_bias differ"},
       {{{"attention_bias", true}, {"mlp_bias", true}}, "attention_bias is true, only false"},
@@ -257,18 +289,83 @@ TEST(ExchangeConfig, Phi3ThatIsNotDoneHereIsRefused) {
   }
 }
 
-TEST(ExchangeConfig, WindowsThatHideTokensAreRefused) {
-  for (const char* text :
-       {R"({"model_type": "mistral"})",
-        R"({"model_type": "mistral", "max_position_embeddings": 8192, "sliding_window": 4096})",
-        R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 4096})"}) {
+TEST(ExchangeConfig, WindowsAreRead) {
+  const auto windows = [](const std::string& text) {
+    const ModelSpec spec = spec_of(text);
+    std::vector<Dim> of_layers;
+    for (Dim layer = 0; layer < 4; ++layer) of_layers.push_back(spec.scores.window_of(layer));
+    return of_layers;
+  };
+  const std::string layers = R"("num_hidden_layers": 4, )";
+  const auto with = [&](const std::string& keys) { return windows("{" + layers + keys + "}"); };
+  EXPECT_EQ(with(R"("model_type": "mistral")"), (std::vector<Dim>{4096, 4096, 4096, 4096}));
+  EXPECT_EQ(with(R"("model_type": "mistral", "sliding_window": null)"), std::vector<Dim>(4, 0));
+  EXPECT_EQ(with(R"("model_type": "mistral", "max_position_embeddings": 4096)"),
+            std::vector<Dim>(4, 0));  // hides nothing
+  EXPECT_EQ(with(R"("model_type": "phi3", "sliding_window": 2047)"), std::vector<Dim>(4, 2047));
+  EXPECT_EQ(with(R"("model_type": "qwen2", "use_sliding_window": true, "sliding_window": 99,
+                    "max_window_layers": 3)"),
+            (std::vector<Dim>{0, 0, 0, 99}));
+  EXPECT_EQ(with(R"("model_type": "qwen3", "use_sliding_window": true, "sliding_window": 99,
+                    "layer_types": ["sliding_attention", "sliding_attention", "full_attention",
+                                    "sliding_attention"])"),
+            (std::vector<Dim>{99, 99, 0, 99}));
+  EXPECT_EQ(with(R"("model_type": "gemma2", "sliding_window": 8)"), (std::vector<Dim>{8, 0, 8, 0}));
+  EXPECT_THAT(test::refusal(ExitCode::checkpoint,
+                            [&] {
+                              with(R"("model_type": "qwen3", "use_sliding_window": true,
+                         "sliding_window": 9, "layer_types": ["sliding_attention",
+                         "sliding_attention", "full_attention", "full_attention"])");
+                            }),
+              HasSubstr("layer_types has a pattern that is not done here"));
+}
+
+TEST(ExchangeConfig, GemmaAndGptNeox) {
+  const ModelSpec gemma2 = spec_of(R"({"model_type": "gemma2"})");
+  EXPECT_EQ(model::parameter_count(gemma2), 2'614'341'888);  // Gemma 2 2B
+  EXPECT_EQ(gemma2.scores, (model::AttentionSpec{4096, 2, 0, 0, 50}));
+  EXPECT_EQ(gemma2.logit_softcap, 30);
+  EXPECT_EQ(spec_of(config_json(gemma2, DType::f32, {{}, {1}})).scores, gemma2.scores);
+  const ModelSpec gemma3 = spec_of(R"({"model_type": "gemma3_text", "hidden_size": 1152,
+      "intermediate_size": 6912, "num_attention_heads": 4, "num_key_value_heads": 1,
+      "vocab_size": 262144, "sliding_window": 512, "rope_scaling": {"rope_type": "linear",
+      "factor": 8.0}, "query_pre_attn_scalar": 144})");
+  EXPECT_EQ(model::parameter_count(gemma3), 999'885'952);  // Gemma 3 1B
+  EXPECT_EQ(gemma3.rope.factor, 8);
+  EXPECT_EQ(gemma3.rope.theta, 1e6);
+  EXPECT_EQ(gemma3.rope_local_theta, 1e4);
+  EXPECT_DOUBLE_EQ(gemma3.scores.scale, 1.0 / 12);
+  EXPECT_EQ(gemma3.scores.full_every, 6);
+  const ModelSpec pythia = spec_of(R"({"model_type": "gpt_neox", "hidden_size": 768,
+      "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+      "vocab_size": 50304})");
+  EXPECT_EQ(model::parameter_count(pythia), 162'322'944);  // Pythia 160M
+  EXPECT_TRUE(pythia.parallel_block);
+  EXPECT_EQ(pythia.rope.fraction, 0.25);
+}
+
+TEST(ExchangeConfig, GemmaAndGptNeoxThatAreNotDoneHereAreRefused) {
+  const std::vector<std::pair<json, const char*>> cases = {
+      {{{"model_type", "gemma2"}, {"hidden_activation", "relu"}}, "hidden_activation is relu"},
+      {{{"model_type", "gemma2"}, {"attention_bias", true}}, "attention_bias is true"},
+      {{{"model_type", "gemma2"}, {"query_pre_attn_scalar", 0}}, "query_pre_attn_scalar is 0"},
+      {{{"model_type", "gemma3_text"}, {"use_bidirectional_attention", true}},
+       "use_bidirectional_attention is true"},
+      {{{"model_type", "gemma3_text"},
+        {"rope_parameters",
+         {{"full_attention", {{"rope_type", "default"}}},
+          {"sliding_attention", {{"rope_type", "linear"}, {"factor", 2.0}}}}}},
+       "rope_parameters.sliding_attention has another type"},
+      {{{"model_type", "gpt_neox"}, {"rotary_pct", 0.01}}, "rotary_pct is 0.01"},
+      {{{"model_type", "gpt_neox"}, {"hidden_act", "silu"}}, "hidden_act is silu"},
+      {{{"model_type", "gpt_neox"}, {"attention_bias", false}}, "attention_bias is false"},
+      {{{"model_type", "gpt_neox"}, {"num_attention_heads", 7}}, "no multiple of"},
+  };
+  for (const auto& [config, says] : cases) {
     EXPECT_THAT(test::refusal(ExitCode::checkpoint,
-                              [&] { (void)read_foreign_config(text, "config.json"); }),
-                HasSubstr("sliding_window is 4096"));
+                              [&] { (void)read_foreign_config(config.dump(), "c.json"); }),
+                HasSubstr(says));
   }
-  const ModelSpec short_one = spec_of(
-      R"({"model_type": "mistral", "max_position_embeddings": 4096, "sliding_window": 4096})");
-  EXPECT_EQ(short_one.context, 4096);
 }
 
 TEST(ExchangeConfig, DefaultsAreThoseOfTransformers) {
