@@ -19,6 +19,15 @@ std::size_t bytes_in_use(Device device) {
   return memory.total - memory.free;
 }
 
+/// Generated tokens; if tokens attend to their documents alone, the training files of the deck, as
+/// how long documents are decides what attention costs.
+train::DeckData bench_data(const train::Config& config, Dim T) {
+  if (config.data.documents == io::Documents::joined) return train::generated_data(config, T);
+  train::Config training = config;
+  training.data.validation.clear();
+  return train::open_data(training, io::DataPart::both);
+}
+
 }  // namespace
 
 BenchRig::BenchRig(comm::World& world, train::Config config, const BenchOptions& options)
@@ -39,10 +48,7 @@ BenchRig::BenchRig(comm::World& world, train::Config config, const BenchOptions&
     trainer_ =
         plan::make_trainer(config_, *mesh_, trainer_options_, plan_.memory, options.is_legal);
     trainer_->initialize();
-    // How long documents are decides what attention costs, so those of the deck are read.
-    data_ = config_.data.documents == io::Documents::masked
-                ? train::open_data(config_, io::DataPart::both)
-                : train::generated_data(config_, trainer_->sequence());
+    data_ = bench_data(config_, trainer_->sequence());
     loader_ = std::make_unique<io::Loader>(*data_.train_samples, config_.train.global_batch,
                                            mesh_->at().data, config_.parallel.data);
     trainer_->fill_slots(*loader_, 1);

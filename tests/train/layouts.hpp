@@ -112,6 +112,9 @@ class Draw {
     const std::string norm_place =
         one_of<const char*>({"pre", "pre", "pre", "post", "sandwich", "post_sublayer"});
     set(to, "model.norm_place", norm_place);
+    // What a bias adds to a sublayer's output is nearly taken off again by its norm, so that
+    // gradients of biases would be rounding in the main; models with these norms have none.
+    if (norm_place == "sandwich" || norm_place == "post_sublayer") set(to, "model.bias", false);
     set(to, "model.parallel_block", norm_place == "pre" && one_of({true, false, false}));
     set(to, "train.microbatch", microbatch);
     set(to, "train.global_batch", microbatch * microbatches * data);
