@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hdf5/handles.hpp"
 
+#include "hdf5/superblock.hpp"
 #include "hyperslab/core/log.hpp"
 
 namespace hyperslab::io::hdf5 {
@@ -51,6 +52,12 @@ Handle open_file(const std::string& path) {
   be_quiet();
   // A file may ask for filters that the library would load from wherever its plugins lie.
   H5PLset_loading_state(0);
+  if (const std::string problem = superblock_problem(path); !problem.empty()) {
+    H5Eclear2(H5E_DEFAULT);
+    H5Epush2(H5E_DEFAULT, __FILE__, __func__, __LINE__, H5E_ERR_CLS, H5E_FILE, H5E_BADFILE, "%s",
+             problem.c_str());
+    return {};
+  }
   return {H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose};
 }
 

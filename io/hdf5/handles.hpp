@@ -43,7 +43,9 @@ void be_quiet();
 /// Throws Error(code) "<what>: <last_error()>" if `good` is false.
 void check(bool good, ExitCode code, const std::string& what);
 
-[[nodiscard]] Handle open_file(const std::string& path);    ///< read-only; empty on failure
+/// Opens for reading. Empty on failure, also where the superblock is not one that the library may
+/// be shown (superblock.hpp); last_error() says why.
+[[nodiscard]] Handle open_file(const std::string& path);
 [[nodiscard]] Handle create_file(const std::string& path);  ///< replaces; empty on failure
 
 }  // namespace hyperslab::io::hdf5
