@@ -13,7 +13,7 @@
 namespace hyperslab::comm {
 namespace {
 
-std::string text_of(int version) {
+[[maybe_unused]] std::string text_of(int version) {
   return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 

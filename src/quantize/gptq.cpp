@@ -137,8 +137,9 @@ ErrorModel::ErrorModel(std::vector<double> products, Dim columns, double damping
 }
 
 void round_compensating(const ErrorModel& errors, View weight, const ops::QuantizedMatrix& out) {
-  const auto [M, K] = weight.dims<2>("round_compensating weight");
-  require(K == errors.columns(), "the inputs of another layer");
+  const auto sizes = weight.dims<2>("round_compensating weight");
+  const Dim M = sizes[0];
+  require(sizes[1] == errors.columns(), "the inputs of another layer");
   require(out.format != ops::WeightFormat::nf4, "nf4 is not rounded with compensation");
   const Rows rows(errors, weight, out);
   const Dim tiles = (M + kRowsAtOnce - 1) / kRowsAtOnce;
