@@ -39,7 +39,7 @@ struct Targets {
       memory.emplace_back(Device::cpu, DType::f32, slab.part.count);
       const View data = memory.back().view();
       std::memset(data.raw(), 0xff, data.bytes());
-      all.push_back({slab.tensor, slab.global_shape, slab.part.offset, slab.part.count, data});
+      all.push_back({slab.tensor, slab.global_shape, {slab.part.offset, slab.part.count}, data});
     }
   }
   std::vector<Tensor> memory;
