@@ -4,7 +4,7 @@
 # Builds what has threads with Clang's ThreadSanitizer (preset cpu-tsan), runs the tests of the watchdog, the writers of
 # checkpoints and the loaders, and two short runs of 2 ranks: text with asynchronous checkpoints, and images. Writes
 # what ran to OUTPUT, analysis/results/thread-sanitizer.txt if none is given; ends with 1 if there is a finding. Reports
-# stay in build-tsan/reports. tests/thread-sanitizer.supp says what is not reported, and why.
+# stay in build-tsan/reports. tests/support/thread-sanitizer.supp says what is not reported, and why.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 record=$hs_root/analysis/results/thread-sanitizer.txt
@@ -37,13 +37,13 @@ mkdir -p "$reports"
 # Watched are the program's own threads: OpenMP has one a rank, and its tool for this sanitizer is not needed.
 export OMP_NUM_THREADS=1 OMP_TOOL=disabled
 # The sanitizer brings operator new, so that allocations cannot be counted (tests/support/allocations.cpp).
-export GTEST_FILTER=-*AllocatesNothing*
-TSAN_OPTIONS="suppressions=$hs_root/tests/thread-sanitizer.supp second_deadlock_stack=1 \
+export GTEST_FILTER='-*AllocatesNothing*'
+TSAN_OPTIONS="suppressions=$hs_root/tests/support/thread-sanitizer.supp second_deadlock_stack=1 \
 external_symbolizer_path=$(command -v llvm-symbolizer-16 || command -v llvm-symbolizer || true)"
 failed=0
 rows=()
 
-# watched NAME COMMAND...: runs it; a finding or another failure counts.
+# watched NAME COMMAND...: runs it, which may take 300 s; a finding or another failure counts.
 watched() {
   local name=$1 log=$reports/$1.log before=$SECONDS status=0 findings
   shift
@@ -65,16 +65,16 @@ trained() {
     schedule.warmup_steps=1 checkpoint.every=2 checkpoint.memory_every=1 "$@"; do
     set+=(--set "$key")
   done
-  watched "train_$name" hs_mpirun 2 build-tsan/bin/hyperslab train "$deck" "${set[@]}"
+  watched "train_$name" hs_mpirun 2 --timeout 300 build-tsan/bin/hyperslab train "$deck" "${set[@]}"
 }
 
 for name in "${alone[@]}"; do
-  watched "$name" "build-tsan/bin/$name"
+  watched "$name" timeout 300 "build-tsan/bin/$name"
 done
 for name in "${of_ranks[@]}"; do
   ranks=2
   [[ $name == staging_test ]] && ranks=1
-  watched "${name}_np$ranks" hs_mpirun "$ranks" "build-tsan/bin/$name"
+  watched "${name}_np$ranks" hs_mpirun "$ranks" --timeout 300 "build-tsan/bin/$name"
 done
 
 trained text inputs/quickstart.yaml data.train='[synthetic]' data.validation='[synthetic]' data.vocabulary= \
@@ -89,7 +89,7 @@ trained images inputs/quickstart-images.yaml data.train="[$reports/train]" data.
 {
   printf 'ThreadSanitizer, %s, commit %s, %s\n' "$(clang++-16 --version | head -n 1)" "$(hs_commit)" \
     "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
-  printf 'command: jobs/thread-sanitizer.sh; one OpenMP thread a rank; not reported: tests/thread-sanitizer.supp\n\n'
+  printf 'command: jobs/thread-sanitizer.sh; one OpenMP thread a rank; not reported: tests/support/thread-sanitizer.supp\n\n'
   printf '%s\n' "${rows[@]}"
 } >"$record"
 exit "$failed"
