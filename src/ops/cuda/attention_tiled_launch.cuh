@@ -47,10 +47,13 @@ dim3 tile_grid(const TiledCall<T>& call, int heads, Dim samples) {
 
 template <int kBytes, auto kernel, class Call>
 void launch_tiles(Context& ctx, const char* op, dim3 blocks, const Call& call) {
-  // More than 48 KiB of shared memory is to be asked for, once.
+  // More than 48 KiB of shared memory is to be asked for, once, and room for several blocks.
   [[maybe_unused]] static const bool asked = [op] {
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-               op, "cudaFuncSetAttribute");
+    const auto set = [op](cudaFuncAttribute what, int value) {
+      check_cuda(cudaFuncSetAttribute(kernel, what, value), op, "cudaFuncSetAttribute");
+    };
+    set(cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     return true;
   }();
   kernel<<<blocks, kTileThreads, kBytes, ctx.stream().cuda()>>>(call);

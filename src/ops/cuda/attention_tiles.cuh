@@ -84,14 +84,17 @@ template <int kWidth, class T>
 __device__ void load_tile(const SharedTile<kWidth>& to, const T* head, int stride, int first,
                           int tokens, int head_width) {
   constexpr int kChunks = kWidth / 8;
+  constexpr int kRowsAtOnce = kTileThreads / kChunks;
+  const int row = static_cast<int>(threadIdx.x) / kChunks;
+  const int chunk = static_cast<int>(threadIdx.x) % kChunks;
+  const bool has_column = chunk * 8 < head_width;
+  const T* from = head + static_cast<Dim>(first + row) * stride + chunk * 8;
+  const Dim step = static_cast<Dim>(kRowsAtOnce) * stride;
 #pragma unroll
-  for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kChunks; i += kTileThreads) {
-    const int row = i / kChunks;
-    const int chunk = i % kChunks;
-    const bool there = first + row < tokens && chunk * 8 < head_width;
-    const T* from = there ? head + static_cast<Dim>(first + row) * stride + chunk * 8 : head;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to.at(row, chunk)),
-                 "l"(from), "r"(there ? 16 : 0)
+  for (int i = 0; i < kTileRows; i += kRowsAtOnce, from += step) {
+    const bool there = has_column && first + row + i < tokens;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to.at(row + i, chunk)),
+                 "l"(there ? from : head), "r"(there ? 16 : 0)
                  : "memory");
   }
 }
@@ -125,37 +128,70 @@ struct Lane {
   }
 };
 
-/// products += rows of the warp in a (16 x kWidth) times the transpose of b (64 x kWidth).
+/// What a step of 16 columns of a tile multiplies: rows of the warp, and all 64 rows of another.
+struct StepOperands {
+  std::uint32_t rows[4];
+  std::uint32_t columns[4][4];
+};
+template <int kWidth>
+__device__ void load_step(const SharedTile<kWidth>& a, const SharedTile<kWidth>& b, const Lane& at,
+                          int step, StepOperands& to) {
+  load_matrices(a.at(at.warp_row + at.lane % 16, 2 * step + at.lane / 16), to.rows);
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    load_matrices(b.at(16 * pair + at.lane / 16 * 8 + at.lane % 8, 2 * step + at.lane / 8 % 2),
+                  to.columns[pair]);
+  }
+}
+
+/// products += rows of the warp in a (16 x kWidth) times the transpose of b (64 x kWidth). Operands
+/// of a step are loaded while those before it multiply.
 template <int kWidth, class T>
 __device__ void multiply_rows(const SharedTile<kWidth>& a, const SharedTile<kWidth>& b,
                               const Lane& at, float (&products)[8][4]) {
+  StepOperands operands[2];
+  load_step(a, b, at, 0, operands[0]);
 #pragma unroll
   for (int step = 0; step < kWidth / 16; ++step) {
-    std::uint32_t rows[4];
-    load_matrices(a.at(at.warp_row + at.lane % 16, 2 * step + at.lane / 16), rows);
+    if (step + 1 < kWidth / 16) load_step(a, b, at, step + 1, operands[(step + 1) % 2]);
+    const StepOperands& here = operands[step % 2];
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
-      std::uint32_t columns[4];
-      load_matrices(b.at(16 * pair + at.lane / 16 * 8 + at.lane % 8, 2 * step + at.lane / 8 % 2),
-                    columns);
-      multiply_add<T>(products[2 * pair], rows, columns[0], columns[1]);
-      multiply_add<T>(products[2 * pair + 1], rows, columns[2], columns[3]);
+      multiply_add<T>(products[2 * pair], here.rows, here.columns[pair][0], here.columns[pair][1]);
+      multiply_add<T>(products[2 * pair + 1], here.rows, here.columns[pair][2],
+                      here.columns[pair][3]);
     }
   }
 }
 
 template <class T>
 __device__ std::uint32_t pack(float low, float high) {
-  const T pair[2] = {from_real<T>(low), from_real<T>(high)};
   std::uint32_t out;
-  memcpy(&out, pair, sizeof out);
+  if constexpr (std::is_same_v<T, bf16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    memcpy(&out, &pair, sizeof out);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    memcpy(&out, &pair, sizeof out);
+  }
   return out;
 }
 
-/// sums (16 x kWidth) += weights (16 x 64), rounded to T, times b (64 x kWidth).
+/// sums (16 x kWidth) += weights (16 x 64), rounded to T, times b (64 x kWidth). Operands are
+/// loaded kAhead blocks of columns before they are multiplied.
 template <int kWidth, class T>
 __device__ void add_weighted(const float (&weights)[8][4], const SharedTile<kWidth>& b,
                              const Lane& at, float (&sums)[kWidth / 8][4]) {
+  constexpr int kPairs = kWidth / 16;
+  constexpr int kAhead = 4;
+  std::uint32_t columns[kAhead][4];
+  const auto load = [&](int i) {  // block i of 4 kPairs
+    load_matrices_transposed(
+        b.at(16 * (i / kPairs) + at.lane % 16, 2 * (i % kPairs) + at.lane / 16),
+        columns[i % kAhead]);
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) load(i);
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
     const float(&left)[4] = weights[2 * step];
@@ -163,11 +199,11 @@ __device__ void add_weighted(const float (&weights)[8][4], const SharedTile<kWid
     const std::uint32_t rows[4] = {pack<T>(left[0], left[1]), pack<T>(left[2], left[3]),
                                    pack<T>(right[0], right[1]), pack<T>(right[2], right[3])};
 #pragma unroll
-    for (int pair = 0; pair < kWidth / 16; ++pair) {
-      std::uint32_t columns[4];
-      load_matrices_transposed(b.at(16 * step + at.lane % 16, 2 * pair + at.lane / 16), columns);
-      multiply_add<T>(sums[2 * pair], rows, columns[0], columns[1]);
-      multiply_add<T>(sums[2 * pair + 1], rows, columns[2], columns[3]);
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const int i = step * kPairs + pair;
+      multiply_add<T>(sums[2 * pair], rows, columns[i % kAhead][0], columns[i % kAhead][1]);
+      multiply_add<T>(sums[2 * pair + 1], rows, columns[i % kAhead][2], columns[i % kAhead][3]);
+      if (i + kAhead < 4 * kPairs) load(i + kAhead);
     }
   }
 }
