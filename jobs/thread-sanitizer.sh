@@ -40,6 +40,7 @@ export OMP_NUM_THREADS=1 OMP_TOOL=disabled
 export GTEST_FILTER='-*AllocatesNothing*'
 TSAN_OPTIONS="suppressions=$hs_root/tests/support/thread-sanitizer.supp second_deadlock_stack=1 \
 external_symbolizer_path=$(command -v llvm-symbolizer-16 || command -v llvm-symbolizer || true)"
+commit=$(hs_commit)
 failed=0
 rows=()
 
@@ -87,7 +88,7 @@ trained images inputs/quickstart-images.yaml data.train="[$reports/train]" data.
   train.steps=20 train.global_batch=8 train.microbatch=4 train.validate_every=5
 
 {
-  printf 'ThreadSanitizer, %s, commit %s, %s\n' "$(clang++-16 --version | head -n 1)" "$(hs_commit)" \
+  printf 'ThreadSanitizer, %s, commit %s, %s\n' "$(clang++-16 --version | head -n 1)" "$commit" \
     "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
   printf 'command: jobs/thread-sanitizer.sh; one OpenMP thread a rank; not reported: tests/support/thread-sanitizer.supp\n\n'
   printf '%s\n' "${rows[@]}"
