@@ -221,7 +221,7 @@ class Exchange(support.Case):
         self.assertEqual([each for each in (self.folder / "damaged").rglob("*") if each.is_file()], [])
 
     def test_models_without_a_counterpart_are_refused(self):
-        self.train("odd", "train.steps=2", "train.validate_every=0", "model.activation=relu", "model.norm=layernorm")
+        self.train("odd", "train.steps=2", "train.validate_every=0", "model.activation=relu", "model.norm=none")
 
         result = self.run_program("checkpoint", "export", "odd/checkpoints", "--output", "odd_hf")
 

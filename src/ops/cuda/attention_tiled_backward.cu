@@ -37,69 +37,42 @@ template <int kWidth, class T>
 __global__ void __launch_bounds__(kTileThreads) attend_tiles_queries_kernel(TiledCall<T> call) {
   extern __shared__ __align__(128) unsigned char memory[];
   using Tile = SharedTile<kWidth>;
+  const Lane at;
   const Tile queries(memory);
   const Tile gradients(memory + Tile::kBytes);
-  const auto keys = [&](int stage) { return Tile(memory + (2 + 2 * stage) * Tile::kBytes); };
-  const auto values = [&](int stage) { return Tile(memory + (3 + 2 * stage) * Tile::kBytes); };
-  const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTileRows;
-  const auto head = static_cast<int>(blockIdx.y);
-  const auto sample = static_cast<int>(blockIdx.z);
-  const int kv_head = head / (call.heads / call.kv_heads);
-  const T* key_head = call.qkv + call.key_at(sample, kv_head);
-  const T* value_head = call.qkv + call.value_at(sample, kv_head);
-  const auto load = [&](int tile, int stage) {
-    const int first = tile * kTileRows;
-    load_tile(keys(stage), key_head, call.packed(), first, call.tokens, call.head_width);
-    load_tile(values(stage), value_head, call.packed(), first, call.tokens, call.head_width);
-  };
-
-  const Lane at;
-  const int last_query = min(first_query + kTileRows, call.tokens) - 1;
-  const int first_tile = call.begin_of(sample, first_query) / kTileRows;
-  const int last_tile = first_query / kTileRows;
-  load_tile(queries, call.qkv + call.query_at(sample, head), call.packed(), first_query,
-            call.tokens, call.head_width);
+  const QueryTile<kWidth, T> tile_of(call, memory + 2 * Tile::kBytes, at);
+  const int sample = tile_of.sample;
+  const int head = tile_of.head;
+  const int first_query = tile_of.first_query;
+  tile_of.load_queries(queries);
   load_tile(gradients, call.dout + call.out_at(sample, head), call.out_row(), first_query,
             call.tokens, call.head_width);
-  load(first_tile, 0);
-  commit_loads();
-  int begin[2];
-  int query[2];
   float log2_sum_exp[2];
   float dot[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    query[half] = first_query + at.row(half);
-    const int known = min(query[half], last_query);
-    begin[half] = call.begin_of(sample, known);
-    log2_sum_exp[half] = kLog2E * call.log_sum_exp[call.statistic_at(sample, head) + known];
-    dot[half] = call.dots[call.statistic_at(sample, head) + known];
+    const Dim index = call.statistic_at(sample, head) + tile_of.known(half);
+    log2_sum_exp[half] = kLog2E * call.log_sum_exp[index];
+    dot[half] = call.dots[index];
   }
   float dq[kWidth / 8][4] = {};
-  for (int tile = first_tile; tile <= last_tile; ++tile) {
-    const int stage = (tile - first_tile) % 2;
-    if (tile < last_tile) load(tile + 1, 1 - stage);
-    commit_loads();
-    wait_for_loads<1>();
-    __syncthreads();
+  tile_of.each_tile([&](int tile, const Tile& keys, const Tile& values) {
     float scores[8][4] = {};
     float gradient[8][4] = {};
-    multiply_rows<kWidth, T>(queries, keys(stage), at, scores);
-    multiply_rows<kWidth, T>(gradients, values(stage), at, gradient);
+    multiply_rows<kWidth, T>(queries, keys, at, scores);
+    multiply_rows<kWidth, T>(gradients, values, at, gradient);
     to_scores(call, scores);
 #pragma unroll
     for (int block = 0; block < 8; ++block) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int key = tile * kTileRows + at.column(block, i % 2);
-        const bool sees = key <= query[i / 2] && key >= begin[i / 2];
+        const bool sees = tile_of.sees(i / 2, tile * kTileRows + at.column(block, i % 2));
         to_gradient(call, sees, log2_sum_exp[i / 2], dot[i / 2], scores[block][i],
                     gradient[block][i]);
       }
     }
-    add_weighted<kWidth, T>(gradient, keys(stage), at, dq);
-    __syncthreads();
-  }
+    add_weighted<kWidth, T>(gradient, keys, at, dq);
+  });
   const float factor[2] = {call.scale, call.scale};
   store_rows<kWidth>(call.dqkv + call.query_at(sample, head), call.packed(), first_query,
                      call.tokens, call.head_width, at, dq, factor);

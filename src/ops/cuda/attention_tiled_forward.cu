@@ -46,57 +46,26 @@ template <int kWidth, class T>
 __global__ void __launch_bounds__(kTileThreads) attend_tiles_kernel(TiledCall<T> call) {
   extern __shared__ __align__(128) unsigned char memory[];
   using Tile = SharedTile<kWidth>;
-  const Tile queries(memory);
-  const auto keys = [&](int stage) { return Tile(memory + (1 + 2 * stage) * Tile::kBytes); };
-  const auto values = [&](int stage) { return Tile(memory + (2 + 2 * stage) * Tile::kBytes); };
-  // Late queries see the most keys, so their blocks come first.
-  const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTileRows;
-  const auto head = static_cast<int>(blockIdx.y);
-  const auto sample = static_cast<int>(blockIdx.z);
-  const int kv_head = head / (call.heads / call.kv_heads);
-  const T* key_head = call.qkv + call.key_at(sample, kv_head);
-  const T* value_head = call.qkv + call.value_at(sample, kv_head);
-  const auto load = [&](int tile, int stage) {
-    const int first = tile * kTileRows;
-    load_tile(keys(stage), key_head, call.packed(), first, call.tokens, call.head_width);
-    load_tile(values(stage), value_head, call.packed(), first, call.tokens, call.head_width);
-  };
-
   const Lane at;
-  const int last_query = min(first_query + kTileRows, call.tokens) - 1;
-  const int first_tile = call.begin_of(sample, first_query) / kTileRows;
-  const int last_tile = first_query / kTileRows;
-  const int all_see_from = call.begin_of(sample, last_query);
-  load_tile(queries, call.qkv + call.query_at(sample, head), call.packed(), first_query,
-            call.tokens, call.head_width);
-  load(first_tile, 0);
-  commit_loads();
-  int begin[2];
-  int query[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    query[half] = first_query + at.row(half);
-    begin[half] = call.begin_of(sample, min(query[half], last_query));
-  }
+  const Tile queries(memory);
+  const QueryTile<kWidth, T> tile_of(call, memory + Tile::kBytes, at);
+  const int all_see_from = call.begin_of(tile_of.sample, tile_of.last_query);
+  tile_of.load_queries(queries);
   RowSums rows;
   float out[kWidth / 8][4] = {};
-  for (int tile = first_tile; tile <= last_tile; ++tile) {
-    const int stage = (tile - first_tile) % 2;
-    if (tile < last_tile) load(tile + 1, 1 - stage);
-    commit_loads();
-    wait_for_loads<1>();
-    __syncthreads();
+  tile_of.each_tile([&](int tile, const Tile& keys, const Tile& values) {
     float scores[8][4] = {};
-    multiply_rows<kWidth, T>(queries, keys(stage), at, scores);
+    multiply_rows<kWidth, T>(queries, keys, at, scores);
     to_scores(call, scores);
     const int first_key = tile * kTileRows;
-    if (tile == last_tile || first_key < all_see_from) {
+    if (tile == tile_of.last_tile || first_key < all_see_from) {
 #pragma unroll
       for (int block = 0; block < 8; ++block) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int key = first_key + at.column(block, i % 2);
-          if (key > query[i / 2] || key < begin[i / 2]) scores[block][i] = -INFINITY;
+          if (!tile_of.sees(i / 2, first_key + at.column(block, i % 2))) {
+            scores[block][i] = -INFINITY;
+          }
         }
       }
     }
@@ -107,9 +76,8 @@ __global__ void __launch_bounds__(kTileThreads) attend_tiles_kernel(TiledCall<T>
 #pragma unroll
       for (int i = 0; i < 4; ++i) out[block][i] *= shrink[i / 2];
     }
-    add_weighted<kWidth, T>(scores, values(stage), at, out);
-    __syncthreads();  // before the stage is loaded again
-  }
+    add_weighted<kWidth, T>(scores, values, at, out);
+  });
 
   float factor[2];
 #pragma unroll
@@ -118,13 +86,14 @@ __global__ void __launch_bounds__(kTileThreads) attend_tiles_kernel(TiledCall<T>
     sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
     sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
     factor[half] = 1.0F / sum;
-    if (at.lane % 4 == 0 && query[half] < call.tokens) {
-      call.log_sum_exp[call.statistic_at(sample, head) + query[half]] =
+    const int query = tile_of.query[half];
+    if (at.lane % 4 == 0 && query < call.tokens) {
+      call.log_sum_exp[call.statistic_at(tile_of.sample, tile_of.head) + query] =
           rows.top[half] * kLn2 + logf(sum);
     }
   }
-  store_rows<kWidth>(call.out + call.out_at(sample, head), call.out_row(), first_query, call.tokens,
-                     call.head_width, at, out, factor);
+  store_rows<kWidth>(call.out + call.out_at(tile_of.sample, tile_of.head), call.out_row(),
+                     tile_of.first_query, call.tokens, call.head_width, at, out, factor);
 }
 
 }  // namespace

@@ -272,4 +272,74 @@ __device__ void to_gradient(const TiledCall<T>& call, bool sees, float log2_sum_
   score = weight;
 }
 
+/// A block's tile of queries of a head, by grid (tiles, heads, samples), and the tiles of keys that
+/// they see on their way through two stages of shared memory.
+template <int kWidth, class T>
+struct QueryTile {
+  using Tile = SharedTile<kWidth>;
+  const TiledCall<T>& call;
+  unsigned char* stages;  ///< keys and values, twice
+  // Late queries see the most keys, so their blocks come first.
+  int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTileRows;
+  int last_query = min(first_query + kTileRows, call.tokens) - 1;
+  int head = static_cast<int>(blockIdx.y);
+  int sample = static_cast<int>(blockIdx.z);
+  int first_tile = call.begin_of(sample, first_query) / kTileRows;  ///< of keys
+  int last_tile = first_query / kTileRows;
+  int query[2];  ///< of the lane's two rows
+  int begin[2];  ///< their first keys
+  const T* key_head;
+  const T* value_head;
+
+  __device__ QueryTile(const TiledCall<T>& of, unsigned char* memory, const Lane& at)
+      : call(of), stages(memory) {
+    const int kv_head = head / (call.heads / call.kv_heads);
+    key_head = call.qkv + call.key_at(sample, kv_head);
+    value_head = call.qkv + call.value_at(sample, kv_head);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      query[half] = first_query + at.row(half);
+      begin[half] = call.begin_of(sample, known(half));
+    }
+  }
+  /// A query of the sample in place of one beyond its end.
+  [[nodiscard]] __device__ int known(int half) const { return min(query[half], last_query); }
+  [[nodiscard]] __device__ bool sees(int half, int key) const {
+    return key <= query[half] && key >= begin[half];
+  }
+  __device__ void load_queries(const Tile& to) const {
+    load_tile(to, call.qkv + call.query_at(sample, head), call.packed(), first_query, call.tokens,
+              call.head_width);
+  }
+  /// Calls body(tile, keys, values) for each tile of keys; the first call waits for all loads
+  /// before.
+  template <class Body>
+  __device__ void each_tile(Body&& body) const {
+    load(first_tile, 0);
+    commit_loads();
+    for (int tile = first_tile; tile <= last_tile; ++tile) {
+      const int stage = (tile - first_tile) % 2;
+      if (tile < last_tile) load(tile + 1, 1 - stage);
+      commit_loads();
+      wait_for_loads<1>();
+      __syncthreads();
+      body(tile, keys(stage), values(stage));
+      __syncthreads();  // before the stage is loaded again
+    }
+  }
+
+ private:
+  [[nodiscard]] __device__ Tile keys(int stage) const {
+    return Tile(stages + 2 * stage * Tile::kBytes);
+  }
+  [[nodiscard]] __device__ Tile values(int stage) const {
+    return Tile(stages + (2 * stage + 1) * Tile::kBytes);
+  }
+  __device__ void load(int tile, int stage) const {
+    const int first = tile * kTileRows;
+    load_tile(keys(stage), key_head, call.packed(), first, call.tokens, call.head_width);
+    load_tile(values(stage), value_head, call.packed(), first, call.tokens, call.head_width);
+  }
+};
+
 }  // namespace hyperslab::ops::cuda
