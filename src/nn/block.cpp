@@ -68,7 +68,8 @@ Scratch plan_scratch(Arena& scratch, const BlockConfig& config, const Activation
 
 ops::Dropout on_stream(const TensorGroup& group, ops::Dropout dropout, CView x) {
   if (!group.cuts_rows() || !dropout.active()) return dropout;
-  dropout.elements_per_sample = x.numel() * group.size() / dropout.sample_position.numel();
+  const Dim samples = std::max<Dim>(1, dropout.sample_position.numel());
+  dropout.elements_per_sample = x.numel() * group.size() / samples;
   dropout.first_element = group.rank() * x.numel();
   return dropout;
 }
@@ -118,8 +119,8 @@ Block::Slot Block::plan(Arena& activations, const Scratch& scratch, const Activa
   slot.mlp = mlp_.plan(activations, scratch, spec, label + ".mlp");
   if (!norms_outputs()) return slot;
   const auto plan_output = [&](const Norm& norm, const std::string& name, View& output) {
-    output = activations.take(compute, stream, name + " output");
-    return norm.plan(activations, {stream, compute, statistics, false, scratch.delta},
+    output = activations.take(spec.compute, stream, name + " output");
+    return norm.plan(activations, {stream, spec.compute, spec.statistics, false, scratch.delta},
                      name + "_norm");
   };
   slot.attention_norm = plan_output(attention_norm_, label + ".attention", slot.attention_output);

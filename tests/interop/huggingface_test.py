@@ -8,6 +8,7 @@ huggingface_test.py --binary FILE [--record FILE --commit COMMIT --sources HASH]
 """
 
 import argparse
+import copy
 import datetime
 import json
 import os
@@ -52,6 +53,8 @@ except ImportError as missing:
 CONTEXT = 32
 VOCABULARY = 257
 LOGITS_WITHIN = 1e-4
+BATCH = 4
+TRAINING_RATE = 1e-3
 SEED = random.SystemRandom().randrange(2 ** 32)  # of the inputs: new ones every time
 
 # name -> overrides of the tiny deck
@@ -155,6 +158,8 @@ class HuggingFace(support.Case):
         cls.text_ids = [*support.text().encode(), 256]
         cls.noise_ids = [rng.randrange(VOCABULARY) for _ in range(20 * CONTEXT + 1)]
         support.write_tokens(cls.folder / "noise.bin", cls.noise_ids)
+        cls.batch_ids = cls.noise_ids[:BATCH * CONTEXT + 1]
+        support.write_tokens(cls.folder / "batch.bin", cls.batch_ids)
 
     def run_well(self, *arguments):
         """Runs the program, which must succeed."""
@@ -215,6 +220,33 @@ class HuggingFace(support.Case):
                 self.assert_same_model(f"{name}/deck.yaml", f"{name}/checkpoints", model.float().eval())
                 self.assert_same_logits(f"export {name}", f"{name}/checkpoints", model)
 
+    def their_training(self, model, ids):
+        """Losses of 5 steps of AdamW on all samples of a file."""
+        model = copy.deepcopy(model).train()
+        inputs, targets = blocks(ids)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=TRAINING_RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
+        losses = []
+        for _ in range(5):
+            loss = torch.nn.functional.cross_entropy(model(inputs).logits.flatten(0, 1), targets.flatten())
+            losses.append(loss.item())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return losses
+
+    def assert_same_training(self, name, model):
+        """5 steps on the same batch give the same losses."""
+        expected = self.their_training(model, self.batch_ids)
+        run = f"train_{name}"
+        self.run_well("train", f"import_{name}/deck.yaml", *support.overrides(
+            "data.train=[batch.bin]", "data.validation=[]", "train.validate_every=0", "train.steps=5",
+            f"train.global_batch={BATCH}", f"train.microbatch={BATCH}", f"optimizer.lr={TRAINING_RATE}",
+            "optimizer.weight_decay=0", "optimizer.clip_norm=0", "schedule.name=constant",
+            "schedule.warmup_steps=0", "model.dropout=0", f"run.directory={run}", "checkpoint.final=false"))
+        for found, loss in zip(support.column(self.folder / run, "loss"), expected, strict=True):
+            self.assertAlmostEqual(found, loss, delta=2e-4 * loss, msg=name)
+        self.assertLess(expected[-1], expected[0] - 0.1)
+
     def test_export_narrowed(self):
         self.train("narrow", "train.steps=2", "train.validate_every=0", "model.family=gpt2")
         self.run_well("checkpoint", "export", "narrow/checkpoints", "--output", "fp32")
@@ -257,6 +289,8 @@ class HuggingFace(support.Case):
                 # Read again: narrowing `model` has rounded its rotary frequencies, too.
                 theirs = AutoModelForCausalLM.from_pretrained(self.folder / f"theirs_{name}", dtype=torch.float32)
                 self.assert_same_logits(f"import {name}", f"import_{name}", theirs.eval())
+                if dtype == torch.float32:
+                    self.assert_same_training(name, theirs)
 
     def save_changed(self, name, model, change, tensors=None):
         """Saves a model, then changes its config.json and adds tensors to its file."""
