@@ -7,10 +7,12 @@
 #include "hyperslab/core/error.hpp"
 
 // OpenBLAS and every other LAPACK; column-major, all arguments by address.
+// NOLINTBEGIN(readability-identifier-naming): Fortran's names
 extern "C" {
 void dpotrf_(const char* triangle, const int* n, double* a, const int* lda, int* info);
 void dpotri_(const char* triangle, const int* n, double* a, const int* lda, int* info);
 }
+// NOLINTEND(readability-identifier-naming)
 
 namespace hyperslab::quantize {
 namespace {

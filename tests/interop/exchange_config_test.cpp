@@ -362,9 +362,10 @@ TEST(ExchangeConfig, GemmaAndGptNeoxThatAreNotDoneHereAreRefused) {
       {{{"model_type", "gpt_neox"}, {"num_attention_heads", 7}}, "no multiple of"},
   };
   for (const auto& [config, says] : cases) {
-    EXPECT_THAT(test::refusal(ExitCode::checkpoint,
-                              [&] { (void)read_foreign_config(config.dump(), "c.json"); }),
-                HasSubstr(says));
+    const std::string text = config.dump();
+    EXPECT_THAT(
+        test::refusal(ExitCode::checkpoint, [&] { (void)read_foreign_config(text, "c.json"); }),
+        HasSubstr(says));
   }
 }
 
