@@ -98,10 +98,10 @@ THEIRS = {
     "qwen2_window": (Qwen2ForCausalLM, Qwen2Config(**LLAMA, num_key_value_heads=2, use_sliding_window=True,
                                                    sliding_window=5, max_window_layers=1), torch.float32, "5GB"),
     "gemma2": (Gemma2ForCausalLM, Gemma2Config(**LLAMA, num_key_value_heads=2, head_dim=12, sliding_window=6,
-                                               query_pre_attn_scalar=20, attn_logit_softcapping=3.0,
+                                               pad_token_id=None, query_pre_attn_scalar=20, attn_logit_softcapping=3.0,
                                                final_logit_softcapping=9.0), torch.float32, "5GB"),
     "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(**{**LLAMA, "num_hidden_layers": 3}, num_key_value_heads=1,
-                                                   head_dim=16, sliding_window=6, query_pre_attn_scalar=16,
+                                                   head_dim=16, sliding_window=6, query_pre_attn_scalar=16, pad_token_id=None,
                                                    sliding_window_pattern=3, rope_parameters={
         "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 900.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}), torch.float32, "30KB"),
@@ -222,7 +222,7 @@ class HuggingFace(support.Case):
 
     def their_training(self, model, ids):
         """Losses of 5 steps of AdamW on all samples of a file."""
-        model = copy.deepcopy(model).train()
+        model = copy.deepcopy(model).eval()  # without dropout
         inputs, targets = blocks(ids)
         optimizer = torch.optim.AdamW(model.parameters(), lr=TRAINING_RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
         losses = []
