@@ -10,6 +10,11 @@ import time
 
 import support
 
+# Seconds that anything here may take on a machine that is busy with other things.
+PATIENCE = 120
+# A step takes about a second, so that what a test does within a step needs no quick machine.
+BIG_BATCH = ("train.global_batch=4800", "train.microbatch=2400")
+
 
 def children(parent):
     """Process ids of the children of a process."""
@@ -60,7 +65,7 @@ class Signals(support.Case):
         path = self.folder / run / "metrics.jsonl"
         self.addCleanup(self.end, process)
         self.assertTrue(support.wait_until(
-            lambda: path.exists() and path.read_bytes().count(b"\n") >= lines, 30))
+            lambda: path.exists() and path.read_bytes().count(b"\n") >= lines, PATIENCE))
         return process
 
     def end(self, process):
@@ -90,7 +95,7 @@ class Signals(support.Case):
 
         process.send_signal(signal.SIGUSR1)
         process.send_signal(signal.SIGUSR1)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE)
 
         self.assertEqual(process.returncode, 75, err)
         last = support.column(self.folder / "asked", "step")[-1]
@@ -104,7 +109,7 @@ class Signals(support.Case):
         process = self.start_endless("term", ranks=0)
 
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE)
 
         self.assertEqual(process.returncode, 75, err)
         self.resume("term", 3, ranks=1)
@@ -113,7 +118,7 @@ class Signals(support.Case):
         process = self.start_endless("usr2", ranks=0)
 
         process.send_signal(signal.SIGUSR2)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE)
 
         self.assertEqual(process.returncode, 75, err)
         self.assertRegex(err.decode(), r"stopping after step \d+ on request \(SIGUSR2\)")
@@ -122,7 +127,7 @@ class Signals(support.Case):
         process = self.start_endless("interrupt", ranks=0)
 
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE)
 
         self.assertEqual(process.returncode, 75, err)
         self.assertIn("again to end at once", err.decode())
@@ -130,13 +135,13 @@ class Signals(support.Case):
         self.resume("interrupt", 3, ranks=1)
 
     def test_interrupt_twice_ends_at_once(self):
-        process = self.start_endless("twice", "train.global_batch=1200", "train.microbatch=1200", ranks=0, lines=1)
+        process = self.start_endless("twice", *BIG_BATCH, ranks=0, lines=1)
         done = len(support.metrics(self.folder / "twice"))
 
         process.send_signal(signal.SIGINT)
         self.wait_for_line(process, b"again to end at once")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE)
 
         self.assertEqual(process.returncode, -signal.SIGINT)
         self.assertFalse((self.folder / "twice/checkpoints/latest").exists())
@@ -146,30 +151,32 @@ class Signals(support.Case):
         for number in (signal.SIGTERM, signal.SIGUSR1):
             with self.subTest(number.name):
                 run = f"between{number.value}"
-                process = self.start_endless(run, "train.global_batch=1200", "train.microbatch=1200",
+                process = self.start_endless(run, *BIG_BATCH,
                                              ranks=0, lines=1)
 
                 process.send_signal(signal.SIGINT)
                 self.wait_for_line(process, b"again to end at once")
                 process.send_signal(number)
-                self.assertTrue(support.wait_until(lambda: not is_pending(process.pid, number), 10))
+                self.assertTrue(support.wait_until(lambda: not is_pending(process.pid, number), PATIENCE))
                 process.send_signal(signal.SIGINT)
-                process.communicate(timeout=20)
+                process.communicate(timeout=PATIENCE)
 
                 self.assertEqual(process.returncode, -signal.SIGINT)
 
     def test_interrupt_of_mpirun_saves_if_it_leaves_time(self):
-        os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "2"
+        os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "8"
         self.addCleanup(os.environ.pop, "OMPI_MCA_odls_base_sigkill_timeout")
-        process = self.start_endless("interrupted")
+        # Few lines: mpirun forwards no output while it waits, and a rank whose pipe is full does not stop.
+        settings = ("train.global_batch=240", "train.microbatch=120")
+        process = self.start_endless("interrupted", *settings, lines=2)
 
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE)
 
         last = support.column(self.folder / "interrupted", "step")[-1]
         self.assertEqual((self.folder / "interrupted/checkpoints/latest").read_text().strip(),
                          f"step_{last:08d}", err)
-        self.resume("interrupted", 3)
+        self.resume("interrupted", 3, *settings)
 
     def test_a_request_before_the_first_step_ends_well(self):
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
@@ -178,10 +185,10 @@ class Signals(support.Case):
                 process = self.start("train", "deck.yaml", *support.overrides(
                     *support.ENDLESS, f"run.directory={run}"))
                 self.addCleanup(self.end, process)
-                self.assertTrue(support.wait_until(lambda: catches(process.pid, number), 10))
+                self.assertTrue(support.wait_until(lambda: catches(process.pid, number), PATIENCE))
 
                 process.send_signal(number)
-                _, err = process.communicate(timeout=30)
+                _, err = process.communicate(timeout=PATIENCE)
 
                 self.assertEqual(process.returncode, 75, err)
 
@@ -194,7 +201,7 @@ class Signals(support.Case):
 
                 process.send_signal(first)
                 process.send_signal(second)
-                _, err = process.communicate(timeout=30)
+                _, err = process.communicate(timeout=PATIENCE)
 
                 self.assertEqual(process.returncode, 75, err)
                 self.assert_saved_once(run, err.decode())
@@ -213,10 +220,10 @@ class Signals(support.Case):
                 run = f"saving{ranks}"
                 process = self.start_endless(run, "checkpoint.every=5", ranks=ranks)
                 folder = self.folder / run / "checkpoints"
-                self.assertTrue(support.wait_until(lambda: list(folder.glob("*.tmp*")), 20))
+                self.assertTrue(support.wait_until(lambda: list(folder.glob("*.tmp*")), PATIENCE))
 
                 process.send_signal(signal.SIGUSR1)
-                _, err = process.communicate(timeout=30)
+                _, err = process.communicate(timeout=PATIENCE)
 
                 self.assertEqual(process.returncode, 75, err)
                 last = self.assert_saved_once(run, err.decode())
@@ -236,12 +243,12 @@ class Signals(support.Case):
                 self.addCleanup(self.end, process)
                 path = self.folder / run / "metrics.jsonl"
                 self.assertTrue(support.wait_until(
-                    lambda: path.exists() and path.read_bytes().count(b"\n") >= 4, 30))
-                time.sleep(0.3)
+                    lambda: path.exists() and path.read_bytes().count(b"\n") >= 4, PATIENCE))
+                time.sleep(1)
 
                 process.send_signal(signal.SIGUSR1)
                 begin = time.monotonic()
-                _, err = process.communicate(timeout=60)
+                _, err = process.communicate(timeout=PATIENCE)
 
                 self.assertEqual(process.returncode, 75, err)
                 self.assertEqual(self.assert_saved_once(run, err.decode()), 5)
@@ -252,7 +259,7 @@ class Signals(support.Case):
         process = self.start_endless("one")
 
         os.kill(children(process.pid)[-1], signal.SIGUSR1)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE)
 
         self.assertEqual(process.returncode, 75, err)
 
@@ -261,17 +268,18 @@ class Signals(support.Case):
         process = self.start_endless("killed", *settings, ranks=3)
         ranks = children(process.pid)
         self.assertEqual(len(ranks), 3)
+        self.assertTrue(support.wait_until((self.folder / "killed/checkpoints/latest").exists, PATIENCE))
 
         os.kill(ranks[1], signal.SIGKILL)
         begin = time.monotonic()
-        process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE)
 
-        self.assertTrue(support.wait_until(lambda: not any(map(alive, ranks)), 1))
-        self.assertLess(time.monotonic() - begin, 5)
-        self.assertEqual(process.returncode, 137)
+        self.assertTrue(support.wait_until(lambda: not any(map(alive, ranks)), 10), err)
+        self.assertLess(time.monotonic() - begin, 20, err)  # far below hang_timeout_seconds
+        self.assertEqual(process.returncode, 137, err)
         done = len((self.folder / "killed/metrics.jsonl").read_bytes().splitlines())
         latest = int((self.folder / "killed/checkpoints/latest").read_text()[5:])
-        self.assertLessEqual(done - latest, 21)
+        self.assertLessEqual(done - latest, 2 * 20 + 1)  # one save may still be under way
         self.resume("killed", 5, *settings)
 
     def test_a_killed_mpirun_leaves_no_rank_behind(self):
@@ -280,7 +288,7 @@ class Signals(support.Case):
 
         process.kill()
 
-        self.assertTrue(support.wait_until(lambda: not any(map(alive, ranks)), 5))
+        self.assertTrue(support.wait_until(lambda: not any(map(alive, ranks)), 20))
 
 
 if __name__ == "__main__":
