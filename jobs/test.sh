@@ -67,17 +67,16 @@ attribute() {
   value=$(grep -o "\b$1=\"[0-9]*\"" "$scratch/junit.xml" 2>/dev/null | head -n 1 | tr -cd '0-9') || true
   printf '%d\n' "${value:-0}"
 }
-# run_whole_again: failed tests of whole runs (labels e2e and fault), once more, one at a time: they
-# hold processes to times, and another test beside them may take those. Sets recovered to how many pass.
+# run_whole_again: failed tests of whole runs (e2e_* and fault_*), once more, one at a time: they hold
+# processes to times, and another test beside them may take those. Sets recovered to how many pass.
 run_whole_again() {
-  local whole
+  local names
   recovered=0
-  whole=$(ctest --test-dir build --rerun-failed -L 'e2e|fault' -N | sed -n 's/^Total Tests: //p')
-  ((${whole:-0} > 0)) || return 0
-  hs_say "$whole failed tests of whole runs once more, alone"
+  names=$(sed -n 's/^[0-9]*:\(e2e_.*\|fault_.*\)$/\1/p' build/Testing/Temporary/LastTestsFailed.log | paste -sd '|')
+  [[ -n $names ]] || return 0
+  hs_say "once more, alone: $names"
   rm -f "$scratch/junit.xml"
-  ctest --test-dir build --rerun-failed -L 'e2e|fault' --output-on-failure \
-    --output-junit "$scratch/junit.xml" || true
+  ctest --test-dir build -R "^($names)\$" --output-on-failure --output-junit "$scratch/junit.xml" || true
   recovered=$(($(attribute tests) - $(attribute failures)))
 }
 # run_ctest NAME OPTION...: CTest's own words are shown, its counts kept.
