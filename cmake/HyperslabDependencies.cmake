@@ -13,7 +13,8 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(turbojpeg REQUIRED IMPORTED_TARGET libturbojpeg)
 find_package(PNG REQUIRED)
-find_package(Boost 1.66 REQUIRED COMPONENTS program_options)
+# Boost.Asio has the coroutines of C++20 since 1.74.
+find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
 
 # yaml-cpp 0.7 names its target yaml-cpp, 0.8 yaml-cpp::yaml-cpp.
 find_package(yaml-cpp REQUIRED)

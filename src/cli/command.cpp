@@ -27,6 +27,7 @@ const std::vector<Command>& commands() {
       {"train", "train a model as a deck says", run_train, train_arguments},
       {"eval", "loss, perplexity and token accuracy of a checkpoint", run_eval, eval_arguments},
       {"generate", "continue a text", run_generate, generate_arguments},
+      {"serve", "answer completions over HTTP", run_serve, serve_arguments},
       {"bench", "time forward, forward-backward or whole steps", run_bench, bench_arguments},
       {"tokenize", "turn text files into token files", run_tokenize, tokenize_arguments},
       {"pack-images", "turn image folders into shards with an index", run_pack_images,

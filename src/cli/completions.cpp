@@ -80,6 +80,7 @@ Completions::Completions(const io::Tokenizer& tokenizer, const std::vector<std::
 }
 
 bool Completions::token(std::size_t prompt, const generate::NextToken& next) {
+  if (next.is_stop) return false;
   Completion& completion = completions_[prompt];
   completion.ids.push_back(next.id);
   if (logprobs_) {

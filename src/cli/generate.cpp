@@ -12,7 +12,7 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/npy_file.hpp"
 #include "hyperslab/io/text_file.hpp"
-#include "stored.hpp"
+#include "stored_model.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -85,7 +85,8 @@ void write_logits(const std::string& path, generate::Generator& generator,
                     generator.context(), prompts.size(), tokens));
   }
   io::NpyFile file(path, tokens, generator.vocabulary());
-  generator.prompt_logits(prompts.front(), [&](std::span<const float> row) { file.append(row); });
+  generator.prompt_logits(
+      prompts, [&](std::size_t, std::size_t, std::span<const float> row) { file.append(row); });
   file.finish();
 }
 
@@ -118,34 +119,19 @@ void write_json(const std::string& path, const Completions& completions,
 }
 
 void generate(comm::World& world, const Arguments& args) {
-  const io::CheckpointReader reader(args.get<std::string>("checkpoint"));
-  std::vector<std::string> notes;
-  std::vector<std::string> overrides;
-  if (args.has("base")) overrides = {"checkpoint.initial=" + args.get<std::string>("base")};
-  const train::Config config =
-      read_stored_deck({reader.meta().deck, reader.folder()}, overrides, 0, notes);
-  for (const std::string& note : notes) log::info(note);
-  if (config.model.is_of_images()) {
-    refuse("the checkpoint is of a vision transformer, which generates nothing; see eval");
-  }
-  const std::string vocabulary =
-      args.has("vocab") ? args.get<std::string>("vocab") : stored_vocabulary(reader, config);
-  if (vocabulary.empty()) {
-    refuse("the checkpoint's deck names no data.vocabulary; give --vocab");
-  }
-  const auto tokenizer = io::open_tokenizer(vocabulary);
-  io::require_fits_model(*tokenizer, vocabulary, config.model.vocabulary);
+  const StoredModel model = open_stored_model(args);
+  const io::Tokenizer& tokenizer = *model.tokenizer;
   const generate::SamplingOptions options =
-      sampling_options(args, *tokenizer, config.model.vocabulary);
+      sampling_options(args, tokenizer, model.config.model.vocabulary);
   const auto logprobs = wanted_logprobs(args);
   const auto texts = prompt_texts(args);
-  const auto prompts = encode_prompts(*tokenizer, texts, !args.has("no-special-tokens"));
+  const auto prompts = encode_prompts(tokenizer, texts, !args.has("no-special-tokens"));
   generate::Generator generator(
-      world, config, &reader,
+      world, model.config, &model.reader,
       generate::Generator::rows_for(prompts, args.get<std::int64_t>("batch")),
-      legal_changes(config));
+      legal_changes(model.config));
   if (args.has("logits")) write_logits(args.get<std::string>("logits"), generator, prompts);
-  Completions completions(*tokenizer, texts, args.list("stop"), options.max_tokens, logprobs);
+  Completions completions(tokenizer, texts, args.list("stop"), options.max_tokens, logprobs);
   const auto stats = generator.generate(prompts, options, completions);
   if (args.has("json")) {
     write_json(args.get<std::string>("json"), completions, prompts, stats);
@@ -156,18 +142,11 @@ void generate(comm::World& world, const Arguments& args) {
 }
 
 void add_options(Arguments& args) {
-  args.add()(
-      "checkpoint", po::value<std::string>()->required(),
-      "a step's folder, a directory of them, or a run directory; of several steps the newest "
-      "is taken")("prompt", po::value<std::vector<std::string>>()->composing(),
-                  "text to continue (may be repeated; default: the beginning of a document)")(
+  add_stored_model_options(args);
+  args.add()("prompt", po::value<std::vector<std::string>>()->composing(),
+             "text to continue (may be repeated; default: the beginning of a document)")(
       "prompt-file", po::value<std::string>(),
       "file of prompts: separated by blank lines if it has any, else one a line")(
-      "base", po::value<std::string>(),
-      "of a checkpoint of adapters: the model that they were trained on (default: "
-      "checkpoint.initial of its deck)")(
-      "vocab", po::value<std::string>(),
-      "vocabulary (default: the one that the checkpoint keeps, else that of its deck)")(
       "no-special-tokens",
       "leave out the special tokens that the vocabulary puts before each text (post_processor of "
       "tokenizer.json, or add_bos_token of tokenizer_config.json); what it puts after a text is "

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/graph.hpp"
@@ -58,6 +59,32 @@ std::vector<std::vector<std::size_t>> groups_of(const Prompts& prompts, std::siz
 
 }  // namespace
 
+/// Logits of all tokens of a batch, as they come from the model and as the host reads them.
+struct LogitsBlock {
+  LogitsBlock(DType compute, Device device, Dim tokens, Dim columns)
+      : logits(device, compute, {tokens, columns}),
+        widened(device, DType::f32, {tokens, columns}),
+        host(device, widened.view().bytes()) {}
+
+  /// The logits on their way to the host.
+  void fetch(Context& ctx) {
+    ops::cast(ctx, logits.view(), widened.view());
+    copy(ctx, widened.view(), on_host());
+  }
+  [[nodiscard]] View on_host() const {
+    return {host.data(), DType::f32, Device::cpu, logits.view().shape()};
+  }
+  /// The first V columns of a row; the rest is padding.
+  [[nodiscard]] std::span<const float> row(std::size_t i, Dim V) const {
+    const auto columns = on_host().slice(static_cast<Dim>(i), 1).span<float>();
+    return columns.first(static_cast<std::size_t>(V));
+  }
+
+  Tensor logits;   // (tokens, columns) on the device, in the compute dtype
+  Tensor widened;  // the same in f32
+  PinnedBuffer host;
+};
+
 class Generator::Model {
  public:
   Model(comm::World& world, const train::Config& config, const io::CheckpointReader* reader,
@@ -65,11 +92,10 @@ class Generator::Model {
 
   /// The newest `count` tokens of texts of one length, into all rows; leaves the next logits.
   void feed(std::span<const Text> texts, std::size_t count);
-  /// One token into all rows.
-  void feed(std::int32_t token);
+  /// The logits after every token of the prompts `numbers`, at most as many as there are rows.
+  void score(const Prompts& prompts, std::span<const std::size_t> numbers, const PromptRow& row);
   [[nodiscard]] std::span<const float> logits(std::size_t row) const {
-    const auto columns = host_logits().slice(static_cast<Dim>(row), 1).span<float>();
-    return columns.first(static_cast<std::size_t>(vocabulary()));  // the rest is padding
+    return last_.row(row, vocabulary());
   }
   [[nodiscard]] std::size_t rows() const { return static_cast<std::size_t>(options_.B); }
   [[nodiscard]] Dim past() const { return past_; }
@@ -86,11 +112,8 @@ class Generator::Model {
   void decode(std::size_t count);
   /// One token a row, as a graph if the device has them: all that changes is in staged_.
   void decode_one();
-  /// The logits on their way to the host.
-  void fetch();
-  [[nodiscard]] View host_logits() const {
-    return {host_.data(), DType::f32, Device::cpu, logits_.view().shape()};
-  }
+  /// Tokens of every row of which score() keeps all logits at a time.
+  [[nodiscard]] std::size_t scored_at_once() const;
   bool choose(std::vector<Text>& texts, const SamplingOptions& options, TokenListener& listener,
               GenerateStats& stats);
 
@@ -103,9 +126,7 @@ class Generator::Model {
   PinnedBuffer staged_;             // past and one token a row
   Tensor one_;                      // the same on the device
   GraphSegment segment_;            // decode_one
-  Tensor logits_;                   // (rows, V and padding) on the device, in the compute dtype
-  Tensor widened_;                  // the same in f32
-  PinnedBuffer host_;               // the same
+  LogitsBlock last_;                // of the newest token of every row
   std::vector<std::int32_t> next_;  // (rows, count)
   Dim past_ = 0;
 };
@@ -120,9 +141,7 @@ Generator::Model::Model(comm::World& world, const train::Config& config,
       tokens_(options_.device, DType::i32, {rows, trainer_->sequence()}),
       staged_(options_.device, static_cast<std::size_t>(rows + 1) * sizeof(std::int32_t)),
       one_(options_.device, DType::i32, {rows + 1}),
-      logits_(options_.device, options_.compute, {rows, trainer_->stage().logits_columns()}),
-      widened_(options_.device, DType::f32, logits_.view().shape()),
-      host_(options_.device, widened_.view().bytes()) {
+      last_(options_.compute, options_.device, rows, trainer_->stage().logits_columns()) {
   trainer_->initialize();
   train::load_base(world, config_, *trainer_, reader == nullptr ? 0 : reader->meta().base_step);
   if (reader != nullptr) {
@@ -144,11 +163,6 @@ void Generator::Model::feed(std::span<const Text> texts, std::size_t count) {
   decode(count);
 }
 
-void Generator::Model::feed(std::int32_t token) {
-  next_.assign(rows(), token);
-  decode(1);
-}
-
 void Generator::Model::decode(std::size_t count) {
   Context& ctx = trainer_->context();
   if (count == 1) {
@@ -157,8 +171,8 @@ void Generator::Model::decode(std::size_t count) {
     const Shape shape = {options_.B, static_cast<Dim>(count)};
     const View input(tokens_.view().raw(), DType::i32, options_.device, shape);
     copy(ctx, CView(next_.data(), DType::i32, Device::cpu, shape), input);
-    trainer_->stage().decode(ctx, input, past_, logits_.view());
-    fetch();
+    trainer_->stage().decode(ctx, input, past_, last_.logits.view());
+    last_.fetch(ctx);
   }
   synchronize(ctx);
   past_ += static_cast<Dim>(count);
@@ -173,15 +187,50 @@ void Generator::Model::decode_one() {
   segment_.run(ctx, options_.graphs, [&] {
     copy(ctx, staged, one_.view());
     const View tokens = one_.view().slice(1, options_.B).reshaped({options_.B, 1});
-    trainer_->stage().decode(ctx, tokens, {past_, one_.view().slice(0, 1)}, logits_.view());
-    fetch();
+    trainer_->stage().decode(ctx, tokens, {past_, one_.view().slice(0, 1)}, last_.logits.view());
+    last_.fetch(ctx);
   });
 }
 
-void Generator::Model::fetch() {
+std::size_t Generator::Model::scored_at_once() const {
+  constexpr std::size_t kBlockBytes = std::size_t{64} << 20;
+  const std::size_t row_bytes = last_.on_host().bytes() / rows();
+  return std::clamp<std::size_t>(kBlockBytes / (rows() * row_bytes), 1,
+                                 static_cast<std::size_t>(context()));
+}
+
+void Generator::Model::score(const Prompts& prompts, std::span<const std::size_t> numbers,
+                             const PromptRow& row) {
+  std::size_t longest = 0;
+  for (const std::size_t i : numbers) longest = std::max(longest, prompts[i].size());
+  const std::size_t most = std::min(scored_at_once(), longest);
+  LogitsBlock block(options_.compute, options_.device, options_.B * static_cast<Dim>(most),
+                    trainer_->stage().logits_columns());
   Context& ctx = trainer_->context();
-  ops::cast(ctx, logits_.view(), widened_.view());
-  copy(ctx, widened_.view(), host_logits());
+  forget();
+  for (std::size_t first = 0; first < longest; first += most) {
+    const std::size_t count = std::min(most, longest - first);
+    next_.assign(rows() * count, 0);  // what stands after a prompt's end changes nothing before it
+    for (std::size_t n = 0; n < numbers.size(); ++n) {
+      const auto& prompt = prompts[numbers[n]];
+      const std::size_t last = std::min(first + count, prompt.size());
+      for (std::size_t i = first; i < last; ++i) next_[n * count + i - first] = prompt[i];
+    }
+    const Shape shape = {options_.B, static_cast<Dim>(count)};
+    const View input(tokens_.view().raw(), DType::i32, options_.device, shape);
+    copy(ctx, CView(next_.data(), DType::i32, Device::cpu, shape), input);
+    const auto tokens = static_cast<Dim>(next_.size());
+    trainer_->stage().decode(ctx, input, past_, block.logits.view().slice(0, tokens));
+    block.fetch(ctx);
+    synchronize(ctx);
+    past_ += static_cast<Dim>(count);
+    for (std::size_t n = 0; n < numbers.size(); ++n) {
+      const std::size_t last = std::min(first + count, prompts[numbers[n]].size());
+      for (std::size_t i = first; i < last; ++i) {
+        row(numbers[n], i, block.row(n * count + i - first, vocabulary()));
+      }
+    }
+  }
 }
 
 /// The next token of every text, any in those that have ended; false if all have.
@@ -197,13 +246,13 @@ bool Generator::Model::choose(std::vector<Text>& texts, const SamplingOptions& o
     const std::int32_t token = text.sampler.next(logits(row));
     text.tokens.push_back(token);
     text.sampler.see({&token, 1});
-    text.ended = token == options.stop_token;
-    if (!text.ended) {
+    const bool is_stop = token == options.stop_token;
+    const bool goes_on_here = listener.token(text.prompt, {token, is_stop, logits(row)});
+    if (!is_stop) {
       ++stats.tokens;
       ++text.generated;
-      text.ended = !listener.token(text.prompt, {token, logits(row)}) ||
-                   text.generated == options.max_tokens;
     }
+    text.ended = is_stop || !goes_on_here || text.generated == options.max_tokens;
     if (text.ended) listener.end(text.prompt);
     goes_on = goes_on || !text.ended;
   }
@@ -263,14 +312,17 @@ GenerateStats Generator::generate(const Prompts& prompts, const SamplingOptions&
   return stats;
 }
 
-void Generator::prompt_logits(std::span<const std::int32_t> prompt,
-                              const std::function<void(std::span<const float>)>& row) {
-  require(static_cast<Dim>(prompt.size()) <= model_->context(),
-          "prompt_logits: the prompt is longer than the context");
-  model_->forget();
-  for (const std::int32_t token : prompt) {
-    model_->feed(token);
-    row(model_->logits(0));
+void Generator::prompt_logits(const Prompts& prompts, const PromptRow& row) {
+  std::vector<std::size_t> order(prompts.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return prompts[i].size(); });
+  for (const auto& prompt : prompts) {
+    require(!prompt.empty() && static_cast<Dim>(prompt.size()) <= model_->context(),
+            "prompt_logits: a prompt is empty or longer than the context");
+  }
+  const std::span<const std::size_t> all(order);
+  for (std::size_t i = 0; i < all.size(); i += model_->rows()) {
+    model_->score(prompts, all.subspan(i, std::min(model_->rows(), all.size() - i)), row);
   }
 }
 

@@ -58,7 +58,7 @@ void LmHead::decode(Context& ctx, const UnitCall& call, nn::ResidualStream in,
   const auto [B, T] = call.batch.tokens.dims<2>("decode tokens");
   nn::Norm::Slot norm = slot.norm.for_tokens(T);
   const CView rows = normalized(ctx, in, norm).as_matrix();
-  if (T == 1) return head_.logits(ctx, rows, call.logits);
+  if (call.logits.shape()[0] == B * T) return head_.logits(ctx, rows, call.logits);
   for (Dim b = 0; b < B; ++b) {
     ops::cast(ctx, rows.slice(b * T + T - 1, 1), last_rows_.slice(b, 1));
   }

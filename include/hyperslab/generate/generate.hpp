@@ -26,6 +26,7 @@ struct GenerateStats {
 /// A token that was chosen.
 struct NextToken {
   std::int32_t id = 0;
+  bool is_stop = false;  ///< the stop token, which ends the text and is no part of it
   /// (V), those that the model gave, before all options; valid during the call.
   std::span<const float> logits;
 };
@@ -34,7 +35,7 @@ struct NextToken {
 class TokenListener {
  public:
   virtual ~TokenListener() = default;
-  /// The next token of the text of prompt `prompt`; false ends this text.
+  /// The next token of the text of prompt `prompt`; false ends this text, as a stop token does.
   virtual bool token(std::size_t prompt, const NextToken& next) = 0;
   /// No more tokens come for this prompt.
   virtual void end(std::size_t prompt) = 0;
@@ -65,9 +66,12 @@ class Generator {
   GenerateStats generate(const Prompts& prompts, const SamplingOptions& options,
                          TokenListener& listener);
 
-  /// Gives the logits (V) after each token of one prompt that fits into the context.
-  void prompt_logits(std::span<const std::int32_t> prompt,
-                     const std::function<void(std::span<const float>)>& row);
+  /// Receives the logits (V) after token `position` of a prompt; valid during the call.
+  using PromptRow =
+      std::function<void(std::size_t prompt, std::size_t position, std::span<const float> logits)>;
+  /// Gives the logits after every token of prompts that fit into the context, none of them empty:
+  /// of one prompt in the order of its tokens. Prompts of different lengths run together.
+  void prompt_logits(const Prompts& prompts, const PromptRow& row);
 
   [[nodiscard]] std::int64_t context() const;
   [[nodiscard]] std::int64_t vocabulary() const;

@@ -108,7 +108,7 @@ class Stage {
   [[nodiscard]] View gradient(SlotId id) const { return slot(id).d; }
 
   /// Generation: tokens: (B, T_new) i32, `past` tokens are in the cache; logits: (B, columns) of
-  /// the last token. Needs options.cache and the whole model.
+  /// the last token, or (B T_new, columns) of all. Needs options.cache and the whole model.
   void decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits);
   /// Columns of decode's logits, with padding.
   [[nodiscard]] Dim logits_columns() const { return units_.back().unit->logits_columns(); }

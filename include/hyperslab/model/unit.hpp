@@ -52,7 +52,9 @@ struct UnitCall {
   nn::BackwardPart part = nn::BackwardPart::both;
   View d = {};                ///< stream: the gradient of the residual stream, see Unit::backward
   ops::TokenPosition past{};  ///< Mode::decode: tokens in the cache
-  View logits = {};           ///< Mode::decode, of the last unit: (B, logits_columns())
+  /// Mode::decode, of the last unit: (B, logits_columns()) of the newest tokens, or a row for each
+  /// of the B T tokens.
+  View logits = {};
 };
 
 /// A part of a model between two points at which its residual stream may be handed to another rank:

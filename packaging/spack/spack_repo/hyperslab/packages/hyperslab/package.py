@@ -40,7 +40,7 @@ class Hyperslab(CMakePackage, CudaPackage):
     depends_on("hdf5@1.10:~mpi")
     depends_on("openblas threads=openmp")
     depends_on("yaml-cpp@0.7:")
-    depends_on("boost@1.66:+program_options")
+    depends_on("boost@1.74:+program_options")
     depends_on("fmt@9:")
     depends_on("spdlog@1.10:")
     depends_on("nlohmann-json@3.11:")

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model answers to a request, in pieces.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hyperslab/generate/generate.hpp"
+#include "hyperslab/generate/log_probabilities.hpp"
+#include "hyperslab/serve/completion_request.hpp"
+
+namespace hyperslab::serve {
+
+/// A token of an answer.
+struct AnswerToken {
+  std::int32_t id = 0;
+  std::int64_t text_offset = 0;  ///< characters of the answer before it
+  /// Absent for a text's first token, which nothing comes before.
+  std::optional<generate::TokenLogProbabilities> log_probabilities;
+};
+
+enum class Finish : std::uint8_t {
+  none,    ///< more comes
+  stop,    ///< the end-of-text token, or a stop text
+  length,  ///< max_tokens
+};
+
+/// What an answer has more of.
+struct AnswerPiece {
+  std::size_t choice = 0;           ///< prompt * n + which of its choices
+  std::string text;                 ///< valid UTF-8
+  std::vector<AnswerToken> tokens;  ///< if the request asks for log-probabilities
+  Finish finish = Finish::none;     ///< anything else in a choice's last piece
+};
+
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t completion_tokens = 0;
+};
+
+/// Receives pieces; false: no one listens any more.
+using AnswerListener = std::function<bool(AnswerPiece piece)>;
+
+/// Answers a request on a model that `request` was read for. Every choice gets at least one piece,
+/// unless no one listens. Throws Error(numerics) for logits that are no numbers.
+Usage complete(generate::Generator& generator, const io::Tokenizer& tokenizer,
+               const CompletionRequest& request, const AnswerListener& listener);
+
+}  // namespace hyperslab::serve

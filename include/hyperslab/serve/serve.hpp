@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "hyperslab/generate/generate.hpp"
+#include "hyperslab/serve/completion_request.hpp"
+#include "hyperslab/serve/http_server.hpp"
+
+namespace hyperslab::serve {
+
+struct ServeOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;  ///< 0: one that is free
+  std::string token;          ///< that requests must bring; empty: none
+  std::size_t queue = 256;    ///< requests that may wait for the model
+  HttpLimits limits;
+};
+
+/// Answers requests over HTTP until SIGINT or SIGTERM: then what runs is finished, what waits is
+/// refused (503). The calling thread runs the model, another one the connections. Says on stderr
+/// where it listens. Throws as HttpServer does.
+void serve(const ServeOptions& options, const ServedModel& model, generate::Generator& generator);
+
+}  // namespace hyperslab::serve

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/serve/serve.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "command.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/io/text_file.hpp"
+#include "stored_model.hpp"
+
+namespace hyperslab::cli {
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(ExitCode::usage, text); }
+
+std::int64_t in_range(const Arguments& args, const std::string& name, std::int64_t least,
+                      std::int64_t most) {
+  const auto value = args.get<std::int64_t>(name);
+  if (value < least || value > most) {
+    refuse(fmt::format("--{} must be {} to {}", name, least, most));
+  }
+  return value;
+}
+
+/// The first line of a file.
+std::string read_token(const std::string& path) {
+  constexpr std::uint64_t kMost = 4096;
+  std::string token = io::read_text_file(path, kMost);
+  token.resize(std::min(token.size(), token.find_first_of("\r\n")));
+  const auto is_plain = [](char c) { return c > ' ' && c <= '~'; };
+  if (token.empty() || !std::ranges::all_of(token, is_plain)) {
+    throw Error(ExitCode::usage,
+                fmt::format("--token-file '{}': expected a token of printable ASCII without spaces "
+                            "in the first line",
+                            path));
+  }
+  return token;
+}
+
+serve::ServeOptions serve_options(const Arguments& args) {
+  constexpr std::int64_t kMostPort = 65535;
+  constexpr std::int64_t kMostQueue = 100'000;
+  constexpr std::int64_t kMostConnections = 10'000;
+  constexpr std::int64_t kMostMib = 1024;
+  serve::ServeOptions options;
+  options.host = args.get<std::string>("host");
+  options.port = static_cast<std::uint16_t>(in_range(args, "port", 0, kMostPort));
+  if (args.has("token-file")) options.token = read_token(args.get<std::string>("token-file"));
+  options.queue = static_cast<std::size_t>(in_range(args, "queue", 1, kMostQueue));
+  options.limits.connections =
+      static_cast<std::size_t>(in_range(args, "connections", 1, kMostConnections));
+  options.limits.body_bytes = static_cast<std::uint64_t>(in_range(args, "body-mib", 1, kMostMib))
+                              << 20;
+  options.limits.client_seconds = args.get<double>("client-seconds");
+  if (!(options.limits.client_seconds > 0 && options.limits.client_seconds <= 86400)) {
+    refuse("--client-seconds must be above 0 and at most 86400");
+  }
+  const bool is_local = options.host.starts_with("127.") || options.host == "::1";
+  if (!is_local && options.token.empty()) {
+    log::warn(
+        fmt::format("--host {} lets other machines in, and there is no --token-file: whoever "
+                    "reaches the port can use the model",
+                    options.host));
+  }
+  return options;
+}
+
+void serve(comm::World& world, const Arguments& args) {
+  constexpr std::int64_t kMostRows = 4096;
+  const serve::ServeOptions options = serve_options(args);
+  const Dim rows = in_range(args, "batch", 1, kMostRows);
+  const StoredModel model = open_stored_model(args);
+  generate::Generator generator(world, model.config, &model.reader, rows,
+                                legal_changes(model.config));
+  const std::string name = args.has("name") ? args.get<std::string>("name") : model.config.run.name;
+  serve::serve(options, {name, model.tokenizer.get(), generator.context(), generator.vocabulary()},
+               generator);
+}
+
+}  // namespace
+
+Arguments serve_arguments() {
+  Arguments args(
+      "usage: hyperslab serve --checkpoint DIR [options] answers POST /v1/completions, /tokenize "
+      "and /detokenize, and GET /v1/models, /tokenizer_info and /health over HTTP, until SIGINT or "
+      "SIGTERM");
+  const serve::ServeOptions defaults;
+  add_stored_model_options(args);
+  args.add()("host", po::value<std::string>()->default_value(defaults.host),
+             "address to listen on; 0.0.0.0 or :: lets other machines in")(
+      "port", po::value<std::int64_t>()->default_value(defaults.port),
+      "port to listen on; 0: one that is free, which the log names")(
+      "token-file", po::value<std::string>(),
+      "requests must bring the token in this file's first line, as Authorization: Bearer TOKEN "
+      "(default: none asked for)")("name", po::value<std::string>(),
+                                   "of the model, for requests (default: run.name of its deck)")(
+      "batch", po::value<std::int64_t>()->default_value(8),
+      "texts that run together at most; the key-value cache grows with it")(
+      "queue", po::value<std::int64_t>()->default_value(static_cast<std::int64_t>(defaults.queue)),
+      "requests that may wait for the model; others get 429")(
+      "connections",
+      po::value<std::int64_t>()->default_value(
+          static_cast<std::int64_t>(defaults.limits.connections)),
+      "connections at a time; others get 503")(
+      "body-mib",
+      po::value<std::int64_t>()->default_value(
+          static_cast<std::int64_t>(defaults.limits.body_bytes >> 20)),
+      "MiB that a request may have; larger ones get 413")(
+      "client-seconds", po::value<double>()->default_value(defaults.limits.client_seconds),
+      "time that a client may take to send a request or to take an answer, and may be silent "
+      "between two requests");
+  return args;
+}
+
+ExitCode run_serve(comm::World& world, const std::vector<std::string>& arguments) {
+  Arguments args = serve_arguments();
+  if (!args.parse(world, arguments)) return ExitCode::ok;
+  if (world.size() > 1) {
+    throw Error(ExitCode::usage, "serve runs on one rank; start it without mpirun").on_all_ranks();
+  }
+  serve(world, args);
+  return ExitCode::ok;
+}
+
+}  // namespace hyperslab::cli

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model of a checkpoint for a command that continues texts.
+#pragma once
+
+#include <memory>
+
+#include "command.hpp"
+#include "hyperslab/io/checkpoint.hpp"
+#include "hyperslab/io/tokenizer.hpp"
+#include "hyperslab/train/config.hpp"
+
+namespace hyperslab::cli {
+
+/// --checkpoint, --base and --vocab.
+void add_stored_model_options(Arguments& args);
+
+struct StoredModel {
+  io::CheckpointReader reader;
+  train::Config config;
+  std::unique_ptr<io::Tokenizer> tokenizer;
+};
+
+/// What these options name. Says in the log what was changed to fit this machine. Throws
+/// Error(usage) for a model of images and for a checkpoint without a vocabulary, Error(data) and
+/// Error(checkpoint) for what is missing or damaged.
+[[nodiscard]] StoredModel open_stored_model(const Arguments& args);
+
+}  // namespace hyperslab::cli

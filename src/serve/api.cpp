@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/core/printable.hpp"
+#include "hyperslab/serve/completion.hpp"
+#include "hyperslab/serve/completion_json.hpp"
+#include "json_fields.hpp"
+
+namespace hyperslab::serve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::int64_t seconds_now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+HttpResponse ok(const Json& json) { return {.body = dump(json) + "\n", .headers = {}}; }
+
+HttpResponse response(const RequestError& error) {
+  HttpResponse out = {
+      .status = error.status(), .body = dump(error_json(error)) + "\n", .headers = {}};
+  constexpr int kUnauthorized = 401;
+  constexpr int kTooMany = 429;
+  constexpr int kUnavailable = 503;
+  if (error.status() == kUnauthorized) out.headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (error.status() == kTooMany || error.status() == kUnavailable) {
+    out.headers.emplace_back("Retry-After", "1");
+  }
+  return out;
+}
+
+/// Whether two texts are equal, in a time that only their lengths decide.
+bool are_equal_slowly(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const char other = b.empty() ? '\0' : b[i % b.size()];
+    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(other);
+  }
+  return difference == 0;
+}
+
+std::string event(const std::string& data) { return "data: " + data + "\n\n"; }
+
+struct Route {
+  std::string_view method;
+  std::string_view path;
+};
+constexpr std::array kRoutes = {Route{"GET", "/health"},         Route{"GET", "/v1/models"},
+                                Route{"GET", "/tokenizer_info"}, Route{"POST", "/tokenize"},
+                                Route{"POST", "/detokenize"},    Route{"POST", "/v1/completions"}};
+
+std::string known_paths() {
+  std::string all;
+  for (const Route& route : kRoutes) {
+    all += fmt::format("{}{} {}", all.empty() ? "" : ", ", route.method, route.path);
+  }
+  return all;
+}
+
+/// Refuses what no route takes. A page of another site can make a browser send other types of
+/// content here without asking, but not JSON.
+void require_route(const HttpRequest& request) {
+  const auto* const route = std::ranges::find(kRoutes, request.path, &Route::path);
+  if (route == kRoutes.end()) {
+    throw RequestError(
+        404, fmt::format("there is nothing at {}; there are: {}",
+                         printable(std::string_view(request.path).substr(0, 64)), known_paths()));
+  }
+  if (request.method != route->method) {
+    throw RequestError(405, fmt::format("{} takes {} alone", route->path, route->method));
+  }
+  const auto is_json = [&] {
+    std::string type = request.content_type.substr(0, request.content_type.find(';'));
+    std::erase(type, ' ');
+    std::ranges::transform(type, type.begin(), [](char c) {
+      return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    });
+    return type == "application/json";
+  };
+  if (request.method == "POST" && !is_json()) {
+    throw RequestError(415,
+                       "the body must be JSON, with the header Content-Type: application/json");
+  }
+}
+
+}  // namespace
+
+Api::Api(ServedModel model, generate::Generator& generator, ModelQueue& queue, std::string token)
+    : model_(std::move(model)),
+      generator_(generator),
+      queue_(queue),
+      token_(std::move(token)),
+      started_(seconds_now()) {}
+
+HttpResponse Api::refusal(int status, const std::string& text) {
+  return response(RequestError(status, text));
+}
+
+void Api::answer(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
+  try {
+    route(request, reply);
+  } catch (const RequestError& error) {
+    reply->send(response(error));
+  }
+}
+
+void Api::require_token(const HttpRequest& request) const {
+  if (token_.empty()) return;
+  if (are_equal_slowly(request.authorization, "Bearer " + token_)) return;
+  throw RequestError(401, "this server asks for its token: send Authorization: Bearer TOKEN");
+}
+
+void Api::route(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
+  if (request.path != "/health") require_token(request);
+  require_route(request);
+  if (request.path == "/health") {
+    reply->send(ok({{"status", "ok"}}));
+  } else if (request.path == "/v1/models") {
+    reply->send(models());
+  } else if (request.path == "/tokenizer_info") {
+    reply->send(tokenizer_info());
+  } else if (request.path == "/tokenize") {
+    reply->send(tokenize(request.body));
+  } else if (request.path == "/detokenize") {
+    reply->send(detokenize(request.body));
+  } else {
+    complete(request, reply);
+  }
+}
+
+HttpResponse Api::models() const {
+  return ok({{"object", "list"},
+             {"data",
+              {{{"id", model_.name},
+                {"object", "model"},
+                {"created", started_},
+                {"owned_by", "hyperslab"},
+                {"max_model_len", model_.context}}}}});
+}
+
+HttpResponse Api::tokenizer_info() const {
+  const std::string end = end_of_text_name(*model_.tokenizer);
+  const Json name = end.empty() ? Json() : Json(end);
+  return ok({{"tokenizer_class", "hyperslab"},
+             {"vocab_size", model_.tokenizer->vocabulary()},
+             {"model_max_length", model_.context},
+             {"eos_token", name},
+             {"bos_token", name},
+             {"pad_token", name}});
+}
+
+HttpResponse Api::tokenize(const std::string& body) const {
+  const nlohmann::json object = parse_object(body);
+  JsonFields fields(object);
+  (void)fields.text("model");
+  const bool special_tokens = fields.flag("add_special_tokens", true);
+  const auto text = fields.text("prompt");
+  fields.finish();
+  if (!text) throw RequestError(400, "prompt: expected a text, found none", "prompt");
+  const auto ids = encode_text(model_, *text, special_tokens);
+  return ok({{"count", ids.size()}, {"max_model_len", model_.context}, {"tokens", ids}});
+}
+
+HttpResponse Api::detokenize(const std::string& body) const {
+  const nlohmann::json object = parse_object(body);
+  JsonFields fields(object);
+  (void)fields.text("model");
+  const auto ids = parse_ids(model_, fields.need("tokens"), "tokens");
+  fields.finish();
+  io::Utf8Stream stream;
+  std::string text;
+  for (const std::int32_t id : ids) {
+    const bool is_end = id == model_.tokenizer->end_of_text();
+    text +=
+        stream.push(is_end ? end_of_text_name(*model_.tokenizer) : model_.tokenizer->decode(id));
+  }
+  text += stream.finish();
+  return ok({{"prompt", text}});
+}
+
+void Api::complete(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
+  auto parsed =
+      std::make_shared<const CompletionRequest>(parse_completion_request(model_, request.body));
+  const std::string id = fmt::format("cmpl-{:x}-{}", started_, ++served_);
+  const auto refuse = [reply] { reply->send(refusal(503, "the server is stopping")); };
+  const auto run_it = [this, parsed, id, reply] {
+    try {
+      run(*parsed, id, *reply);
+    } catch (const std::exception& error) {  // of a model that gives no numbers, say
+      log::error(fmt::format("completion {}: {}", id, error.what()));
+      reply->send(refusal(500, error.what()));
+    }
+  };
+  switch (queue_.push({run_it, refuse})) {
+    case ModelQueue::Pushed::taken: break;
+    case ModelQueue::Pushed::full:
+      throw RequestError(429, "too many requests wait for the model; come again later");
+    case ModelQueue::Pushed::closed: refuse();
+  }
+}
+
+void Api::run(const CompletionRequest& request, const std::string& id, HttpReply& reply) {
+  AnswerJson json({id, model_.name, seconds_now()}, *model_.tokenizer, request);
+  if (!request.stream) {
+    const Usage usage =
+        serve::complete(generator_, *model_.tokenizer, request, [&](AnswerPiece piece) {
+          json.add(std::move(piece));
+          return true;
+        });
+    reply.send(ok(json.whole(usage)));
+    return;
+  }
+  bool has_begun = false;
+  const auto send = [&](const Json& chunk) {
+    if (!has_begun) reply.begin_stream("text/event-stream");
+    has_begun = true;
+    reply.stream(event(dump(chunk)));
+  };
+  try {
+    const Usage usage =
+        serve::complete(generator_, *model_.tokenizer, request, [&](const AnswerPiece& piece) {
+          send(json.chunk(piece));
+          return !reply.is_client_gone();
+        });
+    if (request.stream_usage) send(json.usage_chunk(usage));
+    reply.stream(event("[DONE]"));
+  } catch (const Error& error) {
+    if (!has_begun) throw;
+    log::error(fmt::format("completion {}: {}", id, error.what()));
+    reply.stream(event(dump(error_json(RequestError(500, error.what())))));
+  }
+  reply.end_stream();
+}
+
+}  // namespace hyperslab::serve

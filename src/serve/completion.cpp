@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/serve/completion.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace hyperslab::serve {
+namespace {
+
+/// Characters that begin in some bytes of UTF-8.
+std::int64_t characters(std::string_view bytes) {
+  constexpr unsigned kContinuation = 0x80;
+  constexpr unsigned kMask = 0xC0;
+  return std::ranges::count_if(
+      bytes, [](char byte) { return (static_cast<unsigned char>(byte) & kMask) != kContinuation; });
+}
+
+/// One choice as it grows.
+struct Choice {
+  io::StopSearch search;
+  io::Utf8Stream stream;
+  std::int64_t characters = 0;  ///< of all tokens so far
+  std::int64_t generated = 0;
+};
+
+class Answer final : public generate::TokenListener {
+ public:
+  Answer(generate::Generator& generator, const io::Tokenizer& tokenizer,
+         const CompletionRequest& request, const AnswerListener& listener)
+      : generator_(generator), tokenizer_(tokenizer), request_(request), listener_(listener) {
+    for (std::size_t i = 0; i < request.choices(); ++i) {
+      choices_.push_back({io::StopSearch(request.stops), {}, 0, 0});
+    }
+  }
+
+  Usage run();
+  bool token(std::size_t choice, const generate::NextToken& next) override;
+  void end(std::size_t /*choice*/) override {}
+
+ private:
+  [[nodiscard]] std::size_t n() const { return static_cast<std::size_t>(request_.n); }
+  [[nodiscard]] std::string text_of(std::int32_t id) const {
+    return tokenizer_.is_special(id) ? std::string() : tokenizer_.decode(id);
+  }
+  [[nodiscard]] AnswerToken counted(Choice& choice, std::int32_t id, const std::string& text) {
+    AnswerToken token = {id, choice.characters, {}};
+    choice.characters += characters(text);
+    return token;
+  }
+  void give(AnswerPiece piece) { is_heard_ = listener_(std::move(piece)) && is_heard_; }
+  void echo_prompts();
+  void score();
+  void generate();
+  void give_prompt(std::size_t prompt,
+                   std::vector<generate::TokenLogProbabilities> log_probabilities);
+
+  generate::Generator& generator_;
+  const io::Tokenizer& tokenizer_;
+  const CompletionRequest& request_;
+  const AnswerListener& listener_;
+  std::vector<Choice> choices_;
+  Usage usage_;
+  bool is_heard_ = true;
+};
+
+Usage Answer::run() {
+  for (const auto& prompt : request_.prompts) usage_.prompt_tokens += std::ssize(prompt);
+  const bool scores = request_.echo && request_.logprobs;
+  if (scores) {
+    score();
+  } else if (request_.echo) {
+    echo_prompts();
+  }
+  const std::int64_t tokens = request_.sampling.max_tokens;
+  if (tokens == 0) {
+    for (std::size_t i = 0; i < choices_.size(); ++i) give({i, {}, {}, Finish::length});
+  } else if (!scores || tokens > 1) {  // score() has chosen a single token
+    generate();
+  }
+  return usage_;
+}
+
+void Answer::echo_prompts() {
+  for (std::size_t i = 0; i < request_.prompts.size(); ++i) give_prompt(i, {});
+}
+
+/// `log_probabilities`: of all tokens but the first, or empty.
+void Answer::give_prompt(std::size_t prompt,
+                         std::vector<generate::TokenLogProbabilities> log_probabilities) {
+  const auto& ids = request_.prompts[prompt];
+  for (std::size_t i = prompt * n(); i < (prompt + 1) * n(); ++i) {
+    AnswerPiece piece = {i, {}, {}, Finish::none};
+    io::Utf8Stream stream;
+    for (std::size_t t = 0; t < ids.size(); ++t) {
+      const std::string text = text_of(ids[t]);
+      piece.text += stream.push(text);
+      AnswerToken token = counted(choices_[i], ids[t], text);
+      if (!request_.logprobs) continue;
+      if (t > 0) token.log_probabilities = log_probabilities[t - 1];
+      piece.tokens.push_back(std::move(token));
+    }
+    piece.text += stream.finish();
+    give(std::move(piece));
+  }
+}
+
+/// The prompts' log-probabilities and, if one token is to follow, that one: the pass that reads a
+/// prompt gives both.
+void Answer::score() {
+  std::vector<std::vector<generate::TokenLogProbabilities>> found(request_.prompts.size());
+  const auto row = [&](std::size_t prompt, std::size_t position, std::span<const float> logits) {
+    const auto& ids = request_.prompts[prompt];
+    if (position + 1 < ids.size()) {
+      found[prompt].push_back(
+          generate::log_probabilities(logits, ids[position + 1], *request_.logprobs));
+      return;
+    }
+    give_prompt(prompt, std::exchange(found[prompt], {}));
+    if (request_.sampling.max_tokens != 1) return;
+    for (std::size_t i = prompt * n(); i < (prompt + 1) * n(); ++i) {
+      generate::Sampler sampler(request_.sampling, i, generator_.vocabulary());
+      sampler.see(ids);
+      const std::int32_t id = sampler.next(logits);
+      (void)token(i, {id, id == request_.sampling.stop_token, logits});
+    }
+  };
+  generator_.prompt_logits(request_.prompts, row);
+}
+
+void Answer::generate() {
+  generate::Prompts prompts;
+  for (const auto& prompt : request_.prompts) prompts.insert(prompts.end(), n(), prompt);
+  generator_.generate(prompts, request_.sampling, *this);
+}
+
+bool Answer::token(std::size_t number, const generate::NextToken& next) {
+  Choice& choice = choices_[number];
+  AnswerPiece piece = {number, {}, {}, Finish::none};
+  ++usage_.completion_tokens;
+  ++choice.generated;
+  const std::string text = next.is_stop ? std::string() : text_of(next.id);
+  AnswerToken token = counted(choice, next.id, text);
+  if (request_.logprobs) {
+    token.log_probabilities = generate::log_probabilities(next.logits, next.id, *request_.logprobs);
+    piece.tokens.push_back(std::move(token));
+  }
+  piece.text = choice.stream.push(choice.search.push(text));
+  if (next.is_stop || choice.search.found()) {
+    piece.finish = Finish::stop;
+  } else if (choice.generated == request_.sampling.max_tokens) {
+    piece.finish = Finish::length;
+  }
+  const bool ends = piece.finish != Finish::none;
+  if (ends) {
+    piece.text += choice.stream.push(choice.search.finish());
+    piece.text += choice.stream.finish();
+  }
+  give(std::move(piece));
+  return !ends && is_heard_;
+}
+
+}  // namespace
+
+Usage complete(generate::Generator& generator, const io::Tokenizer& tokenizer,
+               const CompletionRequest& request, const AnswerListener& listener) {
+  return Answer(generator, tokenizer, request, listener).run();
+}
+
+}  // namespace hyperslab::serve

@@ -1,0 +1,363 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""serve: the answers are those of generate, and no client can stop it."""
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+
+import support
+
+PROMPT = "The red "
+# Choices of one request, which keep the model busy for a while.
+BUSY = {"prompt": "a", "n": 1024, "max_tokens": 31, "ignore_eos": True}
+
+
+class Server:
+    """A server of a checkpoint, as a client sees it."""
+
+    def __init__(self, case, *options, run="run"):
+        self.process = case.start("serve", "--checkpoint", run, "--port", 0, *options)
+        self.log = ""
+        while "serving" not in self.log:
+            line = self.process.stderr.readline().decode()
+            if not line:
+                raise AssertionError(f"no server: {self.log}")
+            self.log += line
+        self.port = int(re.search(r"http://\S+:(\d+)", self.log)[1])
+
+    def connect(self):
+        """A connection of HTTP."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def ask(self, method, path, body=None, headers=None):
+        """Status, headers and text of an answer."""
+        with contextlib.closing(self.connect()) as connection:
+            connection.request(method, path, body, {"Content-Type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            return response.status, dict(response.getheaders()), response.read().decode()
+
+    def post(self, path, **fields):
+        """Status and object of an answer."""
+        status, _, text = self.ask("POST", path, json.dumps(fields))
+        return status, json.loads(text)
+
+    def complete(self, **fields):
+        """The object of a completion that must work."""
+        status, found = self.post("/v1/completions", **fields)
+        if status != 200:
+            raise AssertionError(f"{status}: {found}")
+        return found
+
+    def pieces(self, **fields):
+        """The objects of a streamed completion."""
+        status, headers, text = self.ask("POST", "/v1/completions", json.dumps({**fields, "stream": True}))
+        if status != 200 or headers["Content-Type"] != "text/event-stream":
+            raise AssertionError(f"{status}: {text}")
+        events = text.split("\n\n")
+        if events[-2:] != ["data: [DONE]", ""]:
+            raise AssertionError(f"no end: {events[-2:]}")
+        return [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+
+    def raw(self, data, wait=True):
+        """What comes back for bytes until the server closes."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as link:
+            with contextlib.suppress(ConnectionError):
+                link.sendall(data)
+            found = b""
+            with contextlib.suppress(ConnectionError):
+                while wait and (more := link.recv(65536)):
+                    found += more
+            return found
+
+    def resident_mib(self):
+        """Memory of the process."""
+        with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def end(self, number=signal.SIGTERM):
+        """Asks it to stop; exit code and log."""
+        self.process.send_signal(number)
+        _, err = self.process.communicate(timeout=60)
+        return self.process.returncode, self.log + err.decode()
+
+    def kill(self):
+        """Whatever a test has met."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+class Serve(support.Case):
+    """A model that has seen a little English, served."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.train("run", "train.steps=30")
+        cls.server = Server(cls)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.kill()
+        super().tearDownClass()
+
+    def another(self, *options, run="run"):
+        """A server of this test's own."""
+        server = Server(self, *options, run=run)
+        self.addCleanup(server.kill)
+        return server
+
+    def generated(self, *options, prompts=(PROMPT,)):
+        """What `generate` says."""
+        words = [word for prompt in prompts for word in ("--prompt", prompt)]
+        result = self.run_program("generate", "--checkpoint", "run/checkpoints", "--json", "report.json",
+                                  *words, *options)
+        self.assertEqual(result.code, 0, result.err)
+        return json.loads((self.folder / "report.json").read_text(encoding="utf-8"))["completions"]
+
+    def test_says_what_it_is(self):
+        self.assertEqual(self.server.ask("GET", "/health")[::2], (200, '{"status":"ok"}\n'))
+        model = json.loads(self.server.ask("GET", "/v1/models")[2])["data"][0]
+        self.assertEqual((model["id"], model["max_model_len"]), ("tiny", 32))
+        self.assertEqual(json.loads(self.server.ask("GET", "/tokenizer_info?x=1")[2])["eos_token"], "<|endoftext|>")
+
+    def test_tokens_there_and_back(self):
+        text = "Caf\u00e9<|endoftext|>\n"
+        ids = [*"Caf\u00e9".encode(), 256, 10]
+
+        self.assertEqual(self.server.post("/tokenize", prompt=text)[1]["tokens"], ids)
+        self.assertEqual(self.server.post("/detokenize", tokens=ids)[1]["prompt"], text)
+
+    def test_a_text_is_that_of_generate(self):
+        for options, fields in ((("--temperature", 0), {"temperature": 0}),
+                                (("--seed", 5), {"seed": 5}),
+                                (("--seed", 5, "--top-k", 4, "--min-p", 0.1, "--repetition-penalty", 1.5),
+                                 {"seed": 5, "top_k": 4, "min_p": 0.1, "repetition_penalty": 1.5})):
+            with self.subTest(fields):
+                expected = self.generated("--max-tokens", 20, *options)[0]
+                found = self.server.complete(prompt=PROMPT, max_tokens=20, **fields)["choices"][0]
+                self.assertEqual(found["text"], expected["text"])
+
+    def test_choices_are_those_of_repeated_prompts(self):
+        expected = self.generated("--max-tokens", 9, "--seed", 3, prompts=[PROMPT] * 3)
+        found = self.server.complete(prompt=PROMPT, max_tokens=9, seed=3, n=3)
+
+        self.assertEqual([choice["text"] for choice in found["choices"]], [each["text"] for each in expected])
+        self.assertEqual([choice["index"] for choice in found["choices"]], [0, 1, 2])
+        self.assertEqual(found["usage"], {"prompt_tokens": 8, "completion_tokens": 27, "total_tokens": 35})
+
+    def test_log_probabilities_are_those_of_generate(self):
+        expected = self.generated("--max-tokens", 6, "--temperature", 0, "--logprobs", 2)[0]
+        found = self.server.complete(prompt=PROMPT, max_tokens=6, temperature=0, logprobs=2)["choices"][0]["logprobs"]
+
+        for own, other in zip(found["token_logprobs"], expected["logprobs"], strict=True):
+            self.assertAlmostEqual(own, other, places=4)
+        for own, other, top in zip(found["token_logprobs"], expected["top_logprobs"], found["top_logprobs"], strict=True):
+            self.assertEqual(own, max(top.values()))
+            for one, likeliest in zip(sorted(top.values(), reverse=True), other, strict=True):
+                self.assertAlmostEqual(one, likeliest["logprob"], places=4)
+        self.assertEqual("".join(found["tokens"]), expected["text"])
+
+    def test_a_prompt_is_scored_as_it_is_generated(self):
+        text = self.server.complete(prompt=PROMPT, max_tokens=8, temperature=0, logprobs=1)["choices"][0]
+        whole = self.server.complete(prompt=PROMPT + text["text"], max_tokens=0, echo=True, logprobs=1)["choices"][0]
+
+        self.assertEqual(whole["text"], PROMPT + text["text"])
+        self.assertIsNone(whole["logprobs"]["token_logprobs"][0])
+        self.assertEqual(whole["logprobs"]["text_offset"], list(range(len(whole["text"]))))
+        for one, other in zip(whole["logprobs"]["token_logprobs"][len(PROMPT):], text["logprobs"]["token_logprobs"]):
+            self.assertAlmostEqual(one, other, places=4)
+
+    def test_prompts_of_all_lengths_are_scored_together_as_alone(self):
+        prompts = [list(support.text().encode()[first:first + length])
+                   for first, length in zip(range(0, 600, 30), (1, 31, 7, 32, 2, 2, 19, 11, 5, 30, 1, 3))]
+        fields = {"max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
+        together = self.server.complete(prompt=prompts, **fields)["choices"]
+
+        for prompt, found in zip(prompts, together):
+            alone = self.server.complete(prompt=prompt, **fields)["choices"][0]
+            self.assertEqual(found["text"], alone["text"])
+            scores = [choice["logprobs"]["token_logprobs"] for choice in (found, alone)]
+            self.assertEqual([len(score) for score in scores], [len(prompt) + 1] * 2)
+            for one, other in zip(scores[0][1:], scores[1][1:]):
+                self.assertAlmostEqual(one, other, places=4)
+            greedy = self.server.complete(prompt=prompt, max_tokens=1, temperature=0)["choices"][0]
+            self.assertTrue(found["text"].endswith(greedy["text"]))
+
+    def test_a_stream_is_the_same_text(self):
+        fields = {"prompt": [PROMPT, "The old cow"], "max_tokens": 15, "seed": 2, "n": 2, "logprobs": 1, "echo": True}
+        whole = self.server.complete(**fields)
+        pieces = self.server.pieces(**fields, stream_options={"include_usage": True})
+
+        self.assertEqual(pieces[-1]["usage"], whole["usage"])
+        for choice in whole["choices"]:
+            mine = [piece["choices"][0] for piece in pieces[:-1] if piece["choices"][0]["index"] == choice["index"]]
+            self.assertEqual("".join(piece["text"] for piece in mine), choice["text"])
+            for key in ("tokens", "token_logprobs", "text_offset"):
+                self.assertEqual([value for piece in mine for value in piece["logprobs"][key]],
+                                 choice["logprobs"][key])
+            self.assertEqual([piece["finish_reason"] for piece in mine], [None] * (len(mine) - 1) + ["length"])
+
+    def test_what_ends_a_text(self):
+        text = self.server.complete(prompt=PROMPT, max_tokens=20, temperature=0)["choices"][0]
+        self.assertEqual(text["finish_reason"], "length")
+        stop = text["text"][5:8]
+        cut = text["text"][:text["text"].index(stop)]
+
+        for stops in (stop, ["nowhere", stop]):
+            found = self.server.complete(prompt=PROMPT, max_tokens=20, temperature=0, stop=stops)["choices"][0]
+            self.assertEqual((found["text"], found["finish_reason"]), (cut, "stop"))
+        streamed = self.server.pieces(prompt=PROMPT, max_tokens=20, temperature=0, stop=stop)
+        self.assertEqual("".join(piece["choices"][0]["text"] for piece in streamed), cut)
+
+    def test_the_end_of_text_ends_a_text_and_has_a_log_probability(self):
+        support.write_tokens(self.folder / "ends.bin", [97, 256] * 400)
+        self.train("ends", "train.steps=30", "data.train=[ends.bin]", "data.validation=[]", "train.validate_every=0")
+        server = self.another(run="ends")
+        found = [server.complete(prompt="a", max_tokens=5, temperature=0, logprobs=0, ignore_eos=ignored)["choices"][0]
+                 for ignored in (False, True)]
+
+        self.assertEqual((found[0]["text"], found[0]["finish_reason"]), ("", "stop"))
+        self.assertEqual(found[0]["logprobs"]["tokens"], ["<|endoftext|>"])
+        self.assertEqual((found[1]["text"], found[1]["finish_reason"]), ("aa", "length"))
+
+    def test_refusals_name_the_field(self):
+        cases = [
+            (400, "prompt", {}),
+            (400, "prompt", {"prompt": []}),
+            (400, "prompt", {"prompt": 5}),
+            (400, "prompt", {"prompt": [1, "a"]}),
+            (400, "prompt", {"prompt": [257]}),
+            (400, "prompt", {"prompt": [-1]}),
+            (400, "prompt", {"prompt": [1.0]}),
+            (400, "prompt", {"prompt": [[1], [2, "x"]]}),
+            (400, "prompt", {"prompt": "a" * 33, "max_tokens": 0}),
+            (400, "prompt", {"prompt": "a" * 30, "max_tokens": 4}),
+            (400, "prompt", {"prompt": ["a"] * 1025}),
+            (400, "n", {"prompt": ["a"] * 513, "n": 2}),
+            (400, "n", {"prompt": "a", "n": 0}),
+            (400, "best_of", {"prompt": "a", "best_of": 2}),
+            (400, "max_tokens", {"prompt": "a", "max_tokens": -1}),
+            (400, "max_tokens", {"prompt": "a", "max_tokens": 2**70}),
+            (400, "max_tokens", {"prompt": "a", "max_tokens": "7"}),
+            (400, "temperature", {"prompt": "a", "temperature": -0.1}),
+            (400, "temperature", {"prompt": "a", "temperature": True}),
+            (400, "top_p", {"prompt": "a", "top_p": 0}),
+            (400, "logprobs", {"prompt": "a", "logprobs": 21}),
+            (400, "echo", {"prompt": "a", "echo": 1}),
+            (400, "stop", {"prompt": "a", "stop": ""}),
+            (400, "stop", {"prompt": "a", "stop": ["x"] * 17}),
+            (400, "suffix", {"prompt": "a", "suffix": "b"}),
+            (400, "logit_bias", {"prompt": "a", "logit_bias": {"5": 1}}),
+            (400, "presence_penalty", {"prompt": "a", "presence_penalty": 0.5}),
+            (400, "stream_options", {"prompt": "a", "stream_options": 1}),
+            (400, "heat", {"prompt": "a", "heat": 1}),
+            (404, "model", {"prompt": "a", "model": "gpt-4"}),
+        ]
+        for status, field, fields in cases:
+            with self.subTest(str(fields)[:60]):
+                found, body = self.server.post("/v1/completions", **fields)
+                self.assertEqual((found, body["error"]["param"]), (status, field), body)
+                self.assertIn(field, body["error"]["message"])
+        self.assertEqual(self.server.complete(prompt="a", model="tiny", suffix=None, user="me",
+                                              best_of=1)["choices"][0]["index"], 0)
+
+    def test_what_is_no_request_is_refused(self):
+        self.assertEqual(self.server.ask("GET", "/nothing")[0], 404)
+        self.assertEqual(self.server.ask("GET", "/v1/completions")[0], 405)
+        self.assertEqual(self.server.ask("POST", "/v1/completions", "{}", {"Content-Type": "text/plain"})[0], 415)
+        for body in ("", "{", "[]", "\xff", '{"prompt": "\\ud800"}', "[" * 5000, "{" * 5000, "nul"):
+            self.assertEqual(self.server.ask("POST", "/v1/completions", body.encode("latin-1"))[0], 400, body[:20])
+
+    def test_garbage_and_floods_are_cut_off(self):
+        before = self.server.resident_mib()
+        self.assertIn(b" 400 ", self.server.raw(b"\x16\x03\x01 hello\r\n\r\n"))
+        self.assertIn(b" 431 ", self.server.raw(b"GET / HTTP/1.1\r\n" + b"X: " + b"y" * (1 << 22)))
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        self.assertIn(b" 413 ", self.server.raw(head + b"Content-Length: 99999999999\r\n\r\n" + b"x" * (1 << 22)))
+        chunks = b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"
+        self.assertIn(b" 413 ", self.server.raw(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks * 8))
+        for _ in range(20):
+            self.server.raw(head + b"Content-Length: 3000000\r\n\r\n" + b"x" * 2_000_000, wait=False)
+        self.assertEqual(self.server.ask("GET", "/health")[0], 200)
+        self.assertLess(self.server.resident_mib() - before, 100)
+
+    def test_slow_and_silent_clients_are_cut_off_and_stop_no_one(self):
+        server = self.another("--client-seconds", 2, "--connections", 40)
+        links = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(30)]
+        for number, link in enumerate(links):
+            self.addCleanup(link.close)
+            link.sendall(b"POST /v1/completions HTTP/1.1\r\n" if number % 2 else b"")
+
+        self.assertEqual(len(server.complete(prompt=PROMPT, max_tokens=4)["choices"]), 1)
+        for link in links:
+            self.assertEqual(link.recv(100), b"")
+
+    def test_a_client_that_leaves_stops_its_stream(self):
+        server = self.another()
+        fields = {**BUSY, "stream": True}
+        with contextlib.closing(server.connect()) as connection:
+            connection.request("POST", "/v1/completions", json.dumps(fields), {"Content-Type": "application/json"})
+            connection.getresponse().read(100)
+            connection.sock.close()
+        self.assertEqual(len(server.complete(prompt=PROMPT, max_tokens=4)["choices"]), 1)
+
+    def test_many_at_once_get_what_each_gets_alone(self):
+        fields = [{"prompt": support.text()[i:i + 1 + i % 20], "max_tokens": 10, "seed": i} for i in range(64)]
+        with concurrent.futures.ThreadPoolExecutor(64) as pool:
+            together = list(pool.map(lambda each: self.server.complete(**each)["choices"][0]["text"], fields))
+
+        self.assertEqual(together, [self.server.complete(**each)["choices"][0]["text"] for each in fields])
+
+    def test_a_full_queue_and_too_many_connections_say_so(self):
+        server = self.another("--queue", 1, "--connections", 8)
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            found = [each[0] for each in pool.map(
+                lambda _: server.ask("POST", "/v1/completions", json.dumps(BUSY)), range(12))]
+
+        self.assertEqual(set(found) - {200, 429, 503}, set())
+        self.assertIn(200, found)
+        self.assertGreaterEqual(found.count(429) + found.count(503), 6)
+        self.assertEqual(server.ask("GET", "/health")[0], 200)
+
+    def test_a_token_is_asked_for(self):
+        (self.folder / "token").write_text("s3cret\nnot this\n", encoding="utf-8")
+        server = self.another("--token-file", "token")
+        for sent, status in (({}, 401), ({"Authorization": "Bearer s3cre"}, 401), ({"Authorization": "s3cret"}, 401),
+                             ({"Authorization": "Bearer s3cret"}, 200)):
+            self.assertEqual(server.ask("GET", "/v1/models", headers=sent)[0], status, sent)
+        self.assertEqual(server.ask("GET", "/health")[0], 200)
+        self.assertNotIn("s3cret", server.log)
+
+    def test_a_stop_finishes_what_runs_and_refuses_what_waits(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number.name):
+                server = self.another()
+                with concurrent.futures.ThreadPoolExecutor(20) as pool:
+                    asked = [pool.submit(server.ask, "POST", "/v1/completions", json.dumps(BUSY)) for _ in range(20)]
+                    concurrent.futures.wait(asked, return_when=concurrent.futures.FIRST_COMPLETED)
+                    code, log = server.end(number)
+                    found = [each.result()[0] for each in asked]
+                self.assertEqual((code, set(found)), (0, {200, 503}), log)
+
+    def test_options_that_cannot_be(self):
+        for words, options in ((("--port",), ("--port", 65536)), (("--host",), ("--host", "localhorst")),
+                               (("--queue",), ("--queue", 0)), (("--client-seconds",), ("--client-seconds", "nan")),
+                               (("--body-mib",), ("--body-mib", 0)), (("--batch",), ("--batch", 0)),
+                               (("port", str(self.server.port)), ("--port", self.server.port))):
+            result = self.run_program("serve", "--checkpoint", "run/checkpoints", *options)
+            self.assert_refused(result, 2, *words)
+        (self.folder / "empty").write_text("\n", encoding="utf-8")
+        self.assert_refused(self.run_program("serve", "--checkpoint", "run", "--token-file", "empty"), 2, "empty")
+        self.assert_refused(self.run_program("serve", "--checkpoint", "run", "--token-file", "none"), 5, "none")
+        self.assert_refused(self.run_program("serve", "--checkpoint", "run", ranks=2), 2, "one rank")
+
+
+if __name__ == "__main__":
+    support.main()
