@@ -37,39 +37,6 @@ void add_log_probabilities(const std::vector<generate::TokenLogProbabilities>& f
 
 }  // namespace
 
-std::vector<std::string> read_prompt_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    lines.push_back(line);
-  }
-  if (!file.eof()) {
-    throw Error(ExitCode::data,
-                fmt::format("prompt file '{}': expected a readable file, found: {}; "
-                            "correct --prompt-file",
-                            path, std::strerror(errno)));
-  }
-  while (!lines.empty() && lines.back().empty()) lines.pop_back();
-  const bool by_blank_lines = std::ranges::find(lines, "") != lines.end();
-  std::vector<std::string> prompts;
-  bool open = false;
-  for (const std::string& line : lines) {
-    if (open && by_blank_lines && !line.empty()) {
-      prompts.back() += '\n' + line;
-    } else if (!line.empty()) {
-      prompts.push_back(line);
-    }
-    open = !line.empty();
-  }
-  if (prompts.empty()) {
-    throw Error(
-        ExitCode::data,
-        fmt::format("prompt file '{}': expected prompts, found none; write one a line", path));
-  }
-  return prompts;
-}
-
 Completions::Completions(const io::Tokenizer& tokenizer, const std::vector<std::string>& prompts,
                          const std::vector<std::string>& stops, std::int64_t max_tokens,
                          std::optional<std::int64_t> logprobs)
@@ -119,17 +86,21 @@ void Completions::print() {
   }
 }
 
-nlohmann::ordered_json Completions::to_json(const generate::Prompts& prompts) const {
+nlohmann::ordered_json Completions::to_json(const generate::Prompts& prompts,
+                                            const std::vector<nlohmann::json>& ids) const {
   auto out = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < completions_.size(); ++i) {
     const Completion& completion = completions_[i];
     const bool stopped =
         completion.search.found() || static_cast<std::int64_t>(completion.ids.size()) < max_tokens_;
-    out.push_back({{"prompt", completion.prompt},
-                   {"text", completion.text},
-                   {"prompt_ids", prompts[i]},
-                   {"ids", completion.ids},
-                   {"finish", stopped ? "stop" : "count"}});
+    nlohmann::ordered_json one;
+    if (!ids.empty()) one["id"] = ids[i];
+    one["prompt"] = completion.prompt;
+    one["text"] = completion.text;
+    one["prompt_ids"] = prompts[i];
+    one["ids"] = completion.ids;
+    one["finish"] = stopped ? "stop" : "count";
+    out.push_back(std::move(one));
     if (logprobs_) add_log_probabilities(completion.log_probabilities, out.back());
   }
   return out;

@@ -13,10 +13,6 @@
 
 namespace hyperslab::cli {
 
-/// The prompts of a file: separated by blank lines if it has any, else one a line. Throws
-/// Error(data) if it cannot be read or has none.
-[[nodiscard]] std::vector<std::string> read_prompt_file(const std::string& path);
-
 /// Prints texts to stdout, each prompt and what follows it, in the order of the prompts: the first
 /// one that has not ended as it comes, the others when it is their turn. All of it is valid
 /// UTF-8.
@@ -32,8 +28,10 @@ class Completions final : public generate::TokenListener {
   void end(std::size_t prompt) override;
 
   /// A list of {prompt, text, prompt_ids, ids, finish}; finish: stop or count. With `logprobs` also
-  /// logprobs (of ids) and top_logprobs (of each a list of {id, logprob}).
-  [[nodiscard]] nlohmann::ordered_json to_json(const generate::Prompts& prompts) const;
+  /// logprobs (of ids) and top_logprobs (of each a list of {id, logprob}). `ids`: of the prompts,
+  /// put first as `id`; or empty.
+  [[nodiscard]] nlohmann::ordered_json to_json(const generate::Prompts& prompts,
+                                               const std::vector<nlohmann::json>& ids = {}) const;
 
  private:
   struct Completion {

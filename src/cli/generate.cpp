@@ -12,6 +12,7 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/npy_file.hpp"
 #include "hyperslab/io/text_file.hpp"
+#include "prompt_file.hpp"
 #include "stored_model.hpp"
 
 namespace hyperslab::cli {
@@ -49,9 +50,9 @@ generate::SamplingOptions sampling_options(const Arguments& args, const io::Toke
   return options;
 }
 
-std::vector<std::string> prompt_texts(const Arguments& args) {
+NamedPrompts named_prompts(const Arguments& args) {
   if (!args.has("prompt-file")) {
-    return args.has("prompt") ? args.list("prompt") : std::vector<std::string>{""};
+    return {args.has("prompt") ? args.list("prompt") : std::vector<std::string>{""}, {}};
   }
   if (args.has("prompt")) refuse("--prompt does not go with --prompt-file; leave one of them out");
   return read_prompt_file(args.get<std::string>("prompt-file"));
@@ -104,17 +105,27 @@ double rate(std::int64_t tokens, double seconds) {
   return static_cast<double>(tokens) / std::max(seconds, 1e-9);
 }
 
-void write_json(const std::string& path, const Completions& completions,
-                const generate::Prompts& prompts, const generate::GenerateStats& stats) {
+constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
+
+/// Of a .jsonl the completions alone, one a line.
+void write_json(const std::string& path, const nlohmann::ordered_json& completions,
+                const generate::GenerateStats& stats) {
+  if (path.ends_with(".jsonl")) {
+    std::string lines;
+    for (const auto& completion : completions) {
+      lines += completion.dump(-1, ' ', false, kReplace) + '\n';
+    }
+    io::write_text_file(path, lines);
+    return;
+  }
   nlohmann::ordered_json out;
-  out["completions"] = completions.to_json(prompts);
+  out["completions"] = completions;
   out["prompt_tokens"] = stats.prompt_tokens;
   out["prompt_seconds"] = stats.prompt_seconds;
   out["prompt_tokens_per_second"] = rate(stats.prompt_tokens, stats.prompt_seconds);
   out["tokens"] = stats.tokens;
   out["seconds"] = stats.seconds;
   out["tokens_per_second"] = rate(stats.tokens, stats.seconds);
-  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
   io::write_text_file(path, out.dump(2, ' ', false, kReplace) + '\n');
 }
 
@@ -124,7 +135,7 @@ void generate(comm::World& world, const Arguments& args) {
   const generate::SamplingOptions options =
       sampling_options(args, tokenizer, model.config.model.vocabulary);
   const auto logprobs = wanted_logprobs(args);
-  const auto texts = prompt_texts(args);
+  const auto [texts, ids] = named_prompts(args);
   const auto prompts = encode_prompts(tokenizer, texts, !args.has("no-special-tokens"));
   generate::Generator generator(
       world, model.config, &model.reader,
@@ -134,7 +145,7 @@ void generate(comm::World& world, const Arguments& args) {
   Completions completions(tokenizer, texts, args.list("stop"), options.max_tokens, logprobs);
   const auto stats = generator.generate(prompts, options, completions);
   if (args.has("json")) {
-    write_json(args.get<std::string>("json"), completions, prompts, stats);
+    write_json(args.get<std::string>("json"), completions.to_json(prompts, ids), stats);
   }
   fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s; generated: {} tokens, {:.1f} tokens/s\n",
              stats.prompt_tokens, rate(stats.prompt_tokens, stats.prompt_seconds), stats.tokens,
@@ -146,7 +157,8 @@ void add_options(Arguments& args) {
   args.add()("prompt", po::value<std::vector<std::string>>()->composing(),
              "text to continue (may be repeated; default: the beginning of a document)")(
       "prompt-file", po::value<std::string>(),
-      "file of prompts: separated by blank lines if it has any, else one a line")(
+      "file of prompts: separated by blank lines if it has any, else one a line; of a .jsonl an "
+      "object with \"prompt\" a line, and an \"id\" if you like")(
       "no-special-tokens",
       "leave out the special tokens that the vocabulary puts before each text (post_processor of "
       "tokenizer.json, or add_bos_token of tokenizer_config.json); what it puts after a text is "
@@ -173,7 +185,10 @@ void add_options(Arguments& args) {
       "logprobs", po::value<std::int64_t>(),
       "also write to the file of --json the log-probability of every token, and the n likeliest "
       "tokens in its place with theirs: at temperature 1, before all cuts; 0: of the tokens alone")(
-      "json", po::value<std::string>(), "also write texts, ids and rates to this file");
+      "json", po::value<std::string>(),
+      "also write texts, ids and rates to this file; to a .jsonl the completions alone, one a "
+      "line, "
+      "with the id of their prompt");
 }
 
 }  // namespace

@@ -183,6 +183,23 @@ class Generate(support.Case):
             report, _ = self.several("--prompt-file", "prompts.txt", "--max-tokens", 2)
             self.assertEqual([c["prompt"] for c in report["completions"]], prompts)
 
+    def test_json_lines_in_and_out(self):
+        lines = [{"id": "x", "prompt": "The red "}, {"prompt": "The\nold "}, {"id": 3, "prompt": "A"}]
+        (self.folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        report, _ = self.several("--max-tokens", 9, prompts=[line["prompt"] for line in lines])
+        result = self.run_program("generate", "--checkpoint", "run", "--prompt-file", "in.jsonl", "--max-tokens", 9,
+                                  "--stop-token", "-1", "--json", "out.jsonl")
+
+        self.assertEqual(result.code, 0, result.err)
+        found = [json.loads(line) for line in (self.folder / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+        self.assertEqual([line.pop("id") for line in found], ["x", None, 3])
+        self.assertEqual(found, report["completions"])
+        for bad, word in (('{"prompt": 5}', "prompt"), ('{"prompt": "a", "text": 1}', "text"), ("[1]", "object"),
+                          ("[" * 100, "deep")):
+            (self.folder / "bad.jsonl").write_text('{"prompt": "a"}\n' + bad + "\n", encoding="utf-8")
+            self.assert_refused(self.run_program("generate", "--checkpoint", "run", "--prompt-file", "bad.jsonl"),
+                                3, "line 2", word)
+
     def test_stop_texts_end_a_text_before_them(self):
         greedy = self.generate("--temperature", 0)
         report, printed = self.several("--temperature", 0, "--max-tokens", 60, "--stop", "never", "--stop", greedy[20:24],

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace hyperslab::cli {
+
+struct NamedPrompts {
+  std::vector<std::string> texts;
+  std::vector<nlohmann::json>
+      ids;  ///< of each prompt, null if it has none; or empty: no prompt has
+};
+
+/// The prompts of a file. Of a .jsonl: objects {"prompt": TEXT, "id": any}, one a line, the id if
+/// it is there; other keys are refused. Of another file: separated by blank lines if it has any,
+/// else one a line. Throws Error(data) with the line's number for what it cannot take, and if there
+/// are no prompts.
+[[nodiscard]] NamedPrompts read_prompt_file(const std::string& path);
+
+}  // namespace hyperslab::cli
