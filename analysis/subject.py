@@ -51,6 +51,8 @@ def parameter_count(deck: Deck) -> int | None:
         block += query_width + 2 * kv_width
     if model.get("qk_norm") == "head":
         block += 2 * head_width
+    if model.get("qk_norm") == "width":
+        block += query_width + kv_width
     norm = {"none": 0, "rmsnorm": width}.get(model["norm"], 2 * width if model["bias"] == "true" else width)
     norms = (4 if model["norm_place"] == "sandwich" else 2) * layers + (0 if model["norm_place"] == "post" else 1)
     positions = context * width if model["position"] == "learned" else 0

@@ -97,7 +97,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.bias", "Whether linear layers and layernorm have a bias."},
     {"model.qkv_bias",
      "Whether queries, keys and values have a bias although model.bias is false."},
-    {"model.qk_norm", "RMSNorm of queries and keys before rope: of every head by itself, or none."},
+    {"model.qk_norm",
+     "RMSNorm of queries and keys before rope: of every head by itself (Qwen3), of all heads of a "
+     "token together (width, OLMo 2), or none."},
     {"model.tie_embeddings",
      "Whether the head uses the token table instead of a matrix of its "
      "own."},

@@ -59,9 +59,10 @@ inline constexpr RealRange kBelowOne = {.least = 0, .most = 1, .open_most = true
 template <class Enum>
 using Name = std::pair<std::string_view, Enum>;
 
-inline constexpr std::array<Name<model::QkNorm>, 2> kQkNorms = {{
+inline constexpr std::array<Name<model::QkNorm>, 3> kQkNorms = {{
     {"none", model::QkNorm::none},
     {"head", model::QkNorm::head},
+    {"width", model::QkNorm::width},
 }};
 inline constexpr std::array<Name<model::RopeScaling>, 4> kRopeScalings = {{
     {"none", model::RopeScaling::none},

@@ -50,6 +50,15 @@ constexpr std::array kScoreRules = {
          [](const Config&, const Surroundings&) -> std::string {
            return "parallel sublayers have norms before them alone: set model.norm_place to pre";
          }},
+    Rule{"model.qk_norm", "parallel.tensor", "none or head with parallel.tensor above 1",
+         [](const Config& c, const Surroundings&) {
+           return c.model.qk_norm != model::QkNorm::width || c.parallel.tensor == 1;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "a rank holds a part of the heads, and squares of all would have to be summed: "
+                  "set "
+                  "parallel.tensor to 1";
+         }},
     Rule{"model.logit_softcap", "model.family", "0 with family vit",
          [](const Config& c, const Surroundings&) {
            return c.model.logit_softcap == 0 || !c.model.is_of_images();

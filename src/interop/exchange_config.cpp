@@ -9,6 +9,7 @@
 #include "exchange_gemma.hpp"
 #include "exchange_names.hpp"
 #include "exchange_neox.hpp"
+#include "exchange_olmo.hpp"
 #include "exchange_rope.hpp"
 #include "exchange_vit.hpp"
 #include "exchange_windows.hpp"
@@ -40,6 +41,7 @@ LlamaClass llama_class(const ModelSpec& spec) {
   if (is_of_neox(spec)) return {"gpt_neox", "GPTNeoXForCausalLM"};
   if (is_of_gemma3(spec)) return {"gemma3_text", "Gemma3ForCausalLM"};
   if (is_of_gemma(spec)) return {"gemma2", "Gemma2ForCausalLM"};
+  if (is_of_olmo2(spec)) return {"olmo2", "Olmo2ForCausalLM"};
   if (is_of_phi3(spec)) return {"phi3", "Phi3ForCausalLM"};
   if (spec.qk_norm == model::QkNorm::head) return {"qwen3", "Qwen3ForCausalLM"};
   if (spec.qkv_bias && !spec.bias) return {"qwen2", "Qwen2ForCausalLM"};
@@ -64,6 +66,8 @@ void add_llama_class(const ModelSpec& spec, ordered_json& config) {
     config["sliding_window"] = spec.scores.window;
   } else if (type == "gemma2" || type == "gemma3_text") {
     add_gemma_config(spec, config);
+  } else if (type == "olmo2") {
+    add_olmo2_config(dropout_of_probabilities(spec), config);
   } else {
     config["use_sliding_window"] = spec.scores.window > 0;
     if (spec.scores.window == 0) return;
@@ -88,6 +92,12 @@ void check_llama_scores(const ModelSpec& spec, Complaints& complaints) {
   wants(spec.parallel_block ? type == "gpt_neox" : true, "parallel_block",
         "false without norm layernorm");
   if (is_of_gemma(spec)) return check_gemma_counterpart(spec, complaints);
+  if (is_of_olmo2(spec)) {
+    check_olmo2_counterpart(spec, complaints);
+  } else {
+    wants(spec.qk_norm != model::QkNorm::width, "qk_norm",
+          "none or head without norm_place post_sublayer");
+  }
   wants(scores.scale == 0, "attention_scale", "0");
   wants(scores.softcap == 0 && spec.logit_softcap == 0, "attention_softcap and logit_softcap",
         "0 without norm_place sandwich");
@@ -113,7 +123,8 @@ void require_counterpart(const ModelSpec& spec, Library library) {
   };
   const bool gpt2 = spec.family == model::Family::gpt2;
   const bool gemma = is_of_gemma(spec);
-  wants(spec.norm_place == model::NormPlace::pre || gemma, "norm_place", "pre");
+  wants(spec.norm_place == model::NormPlace::pre || gemma || is_of_olmo2(spec), "norm_place",
+        "pre");
   wants(spec.scale_of_embeddings() == 1 || gemma, "embedding_scale", "1");
   wants(library == Library::transformers || spec.is_of_images(), "family", "vit");
   if (spec.is_of_images()) {

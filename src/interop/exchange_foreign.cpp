@@ -118,15 +118,18 @@ struct LlamaKind {
   double norm_eps = 1e-6;
 
   [[nodiscard]] bool is_phi3() const { return type == "phi3"; }
+  [[nodiscard]] bool is_olmo2() const { return type == "olmo2"; }
+  [[nodiscard]] bool knows_windows() const { return type != "llama" && !is_olmo2(); }
   /// Whether no layer can have the bias that attention_bias asks for.
-  [[nodiscard]] bool lacks_bias() const { return type == "qwen3" || is_phi3(); }
+  [[nodiscard]] bool lacks_bias() const { return type == "qwen3" || is_phi3() || is_olmo2(); }
 };
-constexpr std::array<LlamaKind, 5> kLlamaKinds = {{
+constexpr std::array<LlamaKind, 6> kLlamaKinds = {{
     {"llama", 11008, 0, 32000, 2048, 1, 2, false, 0},
     {"mistral", 14336, 8, 32000, 131072, 1, 2, false, 0},
     {"qwen2", 22016, 32, 151936, 32768, -1, -1, true, 0},
     {"qwen3", 22016, 32, 151936, 32768, -1, -1, false, 128, model::QkNorm::head},
     {"phi3", 8192, 0, 32064, 4096, 1, 32000, false, 0, model::QkNorm::none, 3072, 1e-5},
+    {"olmo2", 11008, 0, 50304, 2048, -1, 50279, false, 0, model::QkNorm::width, 4096, 1e-5},
 }};
 
 constexpr Dim kQwenFullLayers = 28;  // where the file says nothing of max_window_layers
@@ -199,7 +202,8 @@ ModelSpec read_llama(Import& in, const LlamaKind& kind) {
   spec.bias = config.flag("attention_bias", false);
   spec.qkv_bias = kind.qkv_bias;
   spec.qk_norm = kind.qk_norm;
-  if (kind.type != "llama") read_windows(in, kind, spec);
+  if (kind.is_olmo2()) spec.norm_place = model::NormPlace::post_sublayer;
+  if (kind.knows_windows()) read_windows(in, kind, spec);
   read_common(in, spec, false);
   read_special_ids(in, spec, kind.bos, kind.eos);
   read_llama_dropout(in, kind, spec);
@@ -252,8 +256,8 @@ ModelSpec read_model(Import& in, const std::string& type) {
   throw Error(
       ExitCode::checkpoint,
       fmt::format(
-          "{}: model_type is {}; gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3_text, "
-          "gpt_neox and vit are read, and timm's vit",
+          "{}: model_type is {}; gpt2, llama, mistral, qwen2, qwen3, phi3, olmo2, gemma2, "
+          "gemma3_text, gpt_neox and vit are read, and timm's vit",
           in.file, type));
 }
 

@@ -7,6 +7,7 @@
 
 #include "exchange_gemma.hpp"
 #include "exchange_neox.hpp"
+#include "exchange_olmo.hpp"
 
 namespace hyperslab::interop {
 namespace {
@@ -104,6 +105,25 @@ void add_llama_block(Table& table, const model::ModelSpec& spec, Dim layer) {
   table.linear(theirs + ".mlp.gate_proj", {ours + ".mlp.gate", F}, C, spec.bias);
   table.linear(theirs + ".mlp.up_proj", {ours + ".mlp.up", F}, C, spec.bias);
   table.linear(theirs + ".mlp.down_proj", {ours + ".mlp.down", C}, F, spec.bias);
+}
+
+void add_olmo2_block(Table& table, const model::ModelSpec& spec, Dim layer) {
+  const std::string theirs = fmt::format("model.layers.{}", layer);
+  const std::string ours = fmt::format("blocks.{}", layer);
+  const std::string attention = ours + ".attention";
+  const Dim C = spec.width;
+  const Dim F = spec.ffn_width;
+  table.linear(theirs + ".self_attn.q_proj", {attention + ".query", spec.query_width()}, C, false);
+  table.linear(theirs + ".self_attn.k_proj", {attention + ".key", spec.kv_width()}, C, false);
+  table.linear(theirs + ".self_attn.v_proj", {attention + ".value", spec.kv_width()}, C, false);
+  table.linear(theirs + ".self_attn.o_proj", {attention + ".output", C}, spec.query_width(), false);
+  table.norm(theirs + ".self_attn.q_norm", attention + ".query_norm", spec.query_width(), false);
+  table.norm(theirs + ".self_attn.k_norm", attention + ".key_norm", spec.kv_width(), false);
+  table.norm(theirs + ".post_attention_layernorm", ours + ".attention_norm", C, false);
+  table.linear(theirs + ".mlp.gate_proj", {ours + ".mlp.gate", F}, C, false);
+  table.linear(theirs + ".mlp.up_proj", {ours + ".mlp.up", F}, C, false);
+  table.linear(theirs + ".mlp.down_proj", {ours + ".mlp.down", C}, F, false);
+  table.norm(theirs + ".post_feedforward_layernorm", ours + ".mlp_norm", C, false);
 }
 
 void add_phi3_block(Table& table, const model::ModelSpec& spec, Dim layer) {
@@ -271,6 +291,7 @@ std::vector<ExchangedTensor> exchanged_tensors(const model::ModelSpec& spec, Lib
   if (spec.family == model::Family::gpt2) return language_tensors(spec, add_gpt2_block);
   if (is_of_neox(spec)) return language_tensors(spec, add_neox_block);
   if (is_of_gemma(spec)) return language_tensors(spec, add_gemma_block);
+  if (is_of_olmo2(spec)) return language_tensors(spec, add_olmo2_block);
   return language_tensors(spec, is_of_phi3(spec) ? add_phi3_block : add_llama_block);
 }
 

@@ -28,9 +28,14 @@ std::int64_t block_biases(const ModelSpec& spec) {
   return qkv + 2 * spec.width + inner_vectors * spec.ffn_width;
 }
 
-/// Of query and key heads, in a block.
-std::int64_t head_norm_parameters(const ModelSpec& spec) {
-  return spec.qk_norm == QkNorm::head ? 2 * spec.head_width() : 0;
+/// Of queries and keys, in a block.
+std::int64_t qk_norm_parameters(const ModelSpec& spec) {
+  switch (spec.qk_norm) {
+    case QkNorm::none: return 0;
+    case QkNorm::head: return 2 * spec.head_width();
+    case QkNorm::width: return spec.query_width() + spec.kv_width();
+  }
+  return 0;
 }
 
 /// Norms of a block.
@@ -64,7 +69,7 @@ std::int64_t image_parameter_count(const ModelSpec& spec) {
   const std::int64_t class_token = spec.image.pooling == Pooling::token ? C : 0;
   const std::int64_t positions = spec.position == Position::learned ? spec.context * C : 0;
   const std::int64_t final_norms = spec.has_final_norm() ? 1 : 0;
-  const std::int64_t block = block_matrices(spec) + block_biases(spec) + head_norm_parameters(spec);
+  const std::int64_t block = block_matrices(spec) + block_biases(spec) + qk_norm_parameters(spec);
   return patch_matrix(spec) + C + class_token + positions + spec.layers * block +
          (norms_of_block(spec) * spec.layers + final_norms) * norm_parameters(spec) +
          spec.image.classes * (C + 1);
@@ -97,7 +102,7 @@ std::int64_t parameter_count(const ModelSpec& spec) {
   const std::int64_t tables = spec.tie_embeddings ? table : 2 * table;
   const std::int64_t positions = spec.position == Position::learned ? spec.context * spec.width : 0;
   const std::int64_t final_norms = spec.has_final_norm() ? 1 : 0;
-  const std::int64_t block = block_matrices(spec) + block_biases(spec) + head_norm_parameters(spec);
+  const std::int64_t block = block_matrices(spec) + block_biases(spec) + qk_norm_parameters(spec);
   return spec.layers * block +
          (norms_of_block(spec) * spec.layers + final_norms) * norm_parameters(spec) + tables +
          positions;
@@ -217,6 +222,7 @@ std::string identity(const ModelSpec& spec) {
   }
   if (spec.parallel_block) choices.emplace_back("parallel_block", "true");
   if (spec.qk_norm == QkNorm::head) choices.emplace_back("qk_norm", "head");
+  if (spec.qk_norm == QkNorm::width) choices.emplace_back("qk_norm", "width");
   if (spec.qkv_bias && !spec.bias) choices.emplace_back("qkv_bias", "true");
   if (spec.position == Position::rope) add_rope(spec.rope, choices);
   add_scores(spec, choices);

@@ -56,7 +56,7 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.norm_eps = static_cast<float>(spec.norm_eps);
   config.bias = spec.bias;
   config.qkv_bias = spec.has_qkv_bias();
-  config.norms_heads = spec.qk_norm == QkNorm::head;
+  config.qk_norm = spec.qk_norm;
   config.rope = spec.position == Position::rope;
   config.keep_probabilities =
       spec.attention == AttentionPath::reference ||

@@ -40,9 +40,7 @@ Attention::Attention(param::ParamStore& params, const std::string& name, const B
                  {name + ".value", kv_width, kv.part, kv.replicas, kv.replica}},
                 {config.width, config.qkv_bias, config.init_std, Parallel::column, config.adapter,
                  config.fp8.of_block(layer, config.layers)});
-  if (config.norms_heads) {
-    head_norm_ = HeadNorm(params, group, name, config.heads.head_width, config.norm_eps);
-  }
+  qk_norm_ = QueryKeyNorm(config.qk_norm, params, group, name, config.heads, config.norm_eps);
   output_ = Linear(params, group, {{name + ".output", config.width}},
                    {query_width, config.bias, config.residual_init_std, Parallel::row,
                     config.adapter, config.fp8.of_block(layer, config.layers)});
@@ -53,10 +51,8 @@ Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
   const auto& [B, T, compute, statistics] = spec;
   Slot slot;
   slot.qkv = activations.take(compute, {B, T, heads_.packed_width()}, label + ".qkv");
-  if (config_.norms_heads) {
-    slot.head_norm =
-        head_norm_.plan(activations, {B, T}, heads_, compute, statistics, label + ".head_norm");
-  }
+  slot.qk_norm =
+      qk_norm_.plan(activations, {B, T}, heads_, compute, statistics, label + ".qk_norm");
   slot.out = activations.take(compute, {B, T, heads_.heads * heads_.head_width}, label + ".output");
   if (config_.keep_probabilities) {
     slot.probabilities =
@@ -83,7 +79,7 @@ Attention::Slot Attention::Slot::for_tokens(Dim T) const {
           .d_qkv = {},
           .qkv_reduced = {},
           .output_reduced = {},
-          .head_norm = {}};
+          .qk_norm = qk_norm.for_tokens(T)};
 }
 
 ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
@@ -128,7 +124,7 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Sl
   const TensorGroup& group = config_.group;
   qkv_.forward(ctx, group.gather(ctx, x, pass.scratch.gathered), slot.qkv,
                linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
-  if (config_.norms_heads) head_norm_.forward(ctx, heads_, slot.qkv, slot.head_norm);
+  qk_norm_.forward(ctx, heads_, slot.qkv, slot.qk_norm, slot.out);  // out is not written yet
   if (config_.rope) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, pass.first_position(),
               ops::Rotation::forward, slot.qkv);
@@ -154,9 +150,7 @@ void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot
   if (config_.rope) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, 0, ops::Rotation::inverse, d_qkv);
   }
-  if (config_.norms_heads) {
-    head_norm_.backward(ctx, heads_, slot.head_norm, pass.accumulate, d_qkv);
-  }
+  qk_norm_.backward(ctx, heads_, slot.qk_norm, pass.accumulate, d_qkv, scratch.d_attention);
 }
 
 void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass,

@@ -10,6 +10,7 @@
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/classes.hpp"
 #include "hyperslab/ops/clock.hpp"
+#include "hyperslab/ops/columns.hpp"
 #include "hyperslab/ops/dropout.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/embedding.hpp"
@@ -61,6 +62,8 @@ decltype(ops::attention_cached_forward) attention_cached_forward;
 decltype(ops::dropout) dropout;
 decltype(ops::add) add;
 decltype(ops::softcap) softcap;
+decltype(ops::take_columns) take_columns;
+decltype(ops::put_columns) put_columns;
 decltype(ops::softcap_backward) softcap_backward;
 decltype(ops::fill) fill;
 decltype(ops::fill_normal) fill_normal;
@@ -163,6 +166,8 @@ decltype(ops::attention_cached_forward) attention_cached_forward;
 decltype(ops::dropout) dropout;
 decltype(ops::add) add;
 decltype(ops::softcap) softcap;
+decltype(ops::take_columns) take_columns;
+decltype(ops::put_columns) put_columns;
 decltype(ops::softcap_backward) softcap_backward;
 decltype(ops::fill) fill;
 decltype(ops::fill_normal) fill_normal;

@@ -33,6 +33,14 @@ OPTIONS = ("model.heads=4", "model.kv_heads=2", "model.head_width=12", "model.qk
            "model.window=5", "model.window_full_every=2", "model.rope_local_theta=300", "model.attention_scale=0.3",
            "model.attention_softcap=2", "model.logit_softcap=3", "data.documents=masked", "data.end_token=3",
            "data.predict_starts=false")
+# OLMo 2's: norms of outputs, and of the width of queries and keys.
+WIDTH_NORM = ("model.heads=4", "model.kv_heads=2", "model.qk_norm=width", "model.norm_place=post_sublayer")
+WIDTH_NORM_MATRIX = """\
+parallel.data=2 parallel.zero=2 train.microbatch=2
+parallel.pipeline=2 parallel.data=2 train.microbatch=2 memory.recompute=selective
+parallel.pipeline=2 parallel.schedule=zero_bubble train.microbatch=2
+parallel.data=2 memory.recompute=full
+"""
 OPTIONS_MATRIX = """\
 parallel.data=2 parallel.zero=1
 parallel.tensor=2 parallel.sequence=true
@@ -157,6 +165,14 @@ class Parity(support.Case):
 
         self.assertEqual((result.code, result.messages), (0, []), result.err)
         self.assertEqual(result.out.count("agrees : "), OPTIONS_MATRIX.count("\n"))
+
+    def test_matrix_of_norms_of_the_width(self):
+        self.write("width.txt", WIDTH_NORM_MATRIX)
+
+        result = self.parity("deck.yaml", "--matrix", "width.txt", *support.overrides(*WIDTH_NORM))
+
+        self.assertEqual((result.code, result.messages), (0, []), result.err)
+        self.assertEqual(result.out.count("agrees : "), WIDTH_NORM_MATRIX.count("\n"))
 
     def test_matrix_of_the_inputs(self):
         inputs = pathlib.Path(__file__).parents[2] / "inputs"

@@ -236,6 +236,30 @@ TEST(ExchangeConfig, OtherModelsOfLlamasKind) {
   EXPECT_EQ(again.head_width(), 16);
 }
 
+TEST(ExchangeConfig, Olmo2NormalizesOutputsAndTheWidthOfQueriesAndKeys) {
+  const ModelSpec olmo = spec_of(R"({"model_type": "olmo2", "vocab_size": 100352})");
+  EXPECT_EQ(model::parameter_count(olmo), 7'298'617'344);  // OLMo 2 7B
+  EXPECT_EQ(olmo.norm_place, model::NormPlace::post_sublayer);
+  EXPECT_EQ(olmo.qk_norm, model::QkNorm::width);
+  ModelSpec spec = small(model::Family::llama);
+  spec.norm_place = model::NormPlace::post_sublayer;
+  spec.qk_norm = model::QkNorm::width;
+  EXPECT_NO_THROW(require_counterpart(spec));
+  const std::string written = config_json(spec, DType::f32, {});
+  EXPECT_THAT(written, HasSubstr(R"("model_type": "olmo2")"));
+  EXPECT_EQ(spec_of(written).qk_norm, model::QkNorm::width);
+
+  spec.qk_norm = model::QkNorm::head;
+  spec.scores.window = 4;
+  EXPECT_THAT(export_refusal(spec),
+              AllOf(HasSubstr("no counterpart as Olmo2ForCausalLM"),
+                    HasSubstr("model.qk_norm must be width with norm_place post_sublayer"),
+                    HasSubstr("model.window must be 0 with norm_place post_sublayer")));
+  spec = small(model::Family::llama);
+  spec.qk_norm = model::QkNorm::width;
+  EXPECT_THAT(export_refusal(spec), HasSubstr("model.qk_norm must be none or head"));
+}
+
 TEST(ExchangeConfig, Phi3TurnsAPartOfEachHead) {
   const ModelSpec phi3 = spec_of(R"({"model_type": "phi3"})");
   EXPECT_EQ(model::parameter_count(phi3), 3'821'079'552);  // Phi-3 mini

@@ -30,8 +30,8 @@ try:
     from safetensors.torch import load_file, save_file
     from transformers import (AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM,
                               Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM,
-                              LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config,
-                              Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+                              LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config,
+                              Olmo2ForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -93,6 +93,8 @@ THEIRS = {
     "phi3": (Phi3ForCausalLM, Phi3Config(**LLAMA, num_key_value_heads=2, pad_token_id=None, rope_parameters={
         "rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.5}), torch.float32, "5GB"),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**LLAMA, num_key_value_heads=2, head_dim=12), torch.float32, "5GB"),
+    "olmo2": (Olmo2ForCausalLM, Olmo2Config(**LLAMA, num_key_value_heads=2, pad_token_id=None, eos_token_id=256),
+              torch.float32, "5GB"),
     "mistral_window": (MistralForCausalLM, MistralConfig(**LLAMA, num_key_value_heads=2, sliding_window=7),
                        torch.float32, "5GB"),
     "qwen2_window": (Qwen2ForCausalLM, Qwen2Config(**LLAMA, num_key_value_heads=2, use_sliding_window=True,

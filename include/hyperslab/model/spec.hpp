@@ -9,6 +9,7 @@
 
 #include "hyperslab/core/view.hpp"
 #include "hyperslab/model/rope.hpp"
+#include "hyperslab/nn/qk_norm.hpp"
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/norm.hpp"
 #include "hyperslab/param/spec.hpp"
@@ -29,8 +30,7 @@ enum class Family : std::uint8_t { gpt2, llama, vit };
 /// sincos2d: sinusoids of row and column of a patch (Chen et al. 2021, "An empirical study of
 /// training self-supervised vision transformers", section 4.4); of images alone.
 enum class Position : std::uint8_t { learned, sinusoidal, rope, none, sincos2d };
-/// RMSNorm of queries and keys before their products: of every head by itself.
-enum class QkNorm : std::uint8_t { none, head };
+using nn::QkNorm;
 /// What the class head reads: the class token, or the mean of all patches.
 enum class Pooling : std::uint8_t { token, mean };
 /// Where norms are: before a sublayer, after its residual addition (post), before it and after its

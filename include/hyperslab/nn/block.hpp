@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "hyperslab/nn/head_norm.hpp"
 #include "hyperslab/nn/linear.hpp"
 #include "hyperslab/nn/norm.hpp"
+#include "hyperslab/nn/query_key_norm.hpp"
 #include "hyperslab/nn/recompute.hpp"
 #include "hyperslab/ops/attention.hpp"
 
@@ -30,7 +30,7 @@ struct BlockConfig {
   float norm_eps = 1e-5F;
   bool bias = true;
   bool qkv_bias = true;
-  bool norms_heads = false;  ///< RMSNorm of query and key heads
+  QkNorm qk_norm = QkNorm::none;  ///< width: of a tensor group of one rank
   bool rope = false;
   bool keep_probabilities = false;  ///< the reference attention
   float dropout = 0;
@@ -144,7 +144,7 @@ class Attention {
     View d_qkv;          ///< (B, T, packed); with a split backward only
     View qkv_reduced;    ///< (B, T, ranks) of the adapters; absent without them
     View output_reduced;
-    HeadNorm::Slot head_norm;  ///< absent without a norm of heads
+    QueryKeyNorm::Slot qk_norm;
     /// What generation of `T` tokens a sample writes: a slot without what only backward reads.
     [[nodiscard]] Slot for_tokens(Dim T) const;
   };
@@ -175,7 +175,7 @@ class Attention {
   ops::HeadLayout heads_;
   int layer_ = 0;
   Linear qkv_;
-  HeadNorm head_norm_;
+  QueryKeyNorm qk_norm_;
   Linear output_;
 };
 
