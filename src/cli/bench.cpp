@@ -247,6 +247,7 @@ class Discard final : public generate::TokenListener {
  public:
   bool token(std::size_t /*prompt*/, const generate::NextToken& /*next*/) override { return true; }
   void end(std::size_t /*prompt*/) override {}
+  [[nodiscard]] bool wants_logits() const override { return false; }
 };
 
 /// Greedy texts of one token's prompt each, at most as long as the context.

@@ -26,6 +26,7 @@ class Completions final : public generate::TokenListener {
 
   bool token(std::size_t prompt, const generate::NextToken& next) override;
   void end(std::size_t prompt) override;
+  [[nodiscard]] bool wants_logits() const override { return logprobs_.has_value(); }
 
   /// A list of {prompt, text, prompt_ids, ids, finish}; finish: stop or count. With `logprobs` also
   /// logprobs (of ids) and top_logprobs (of each a list of {id, logprob}). `ids`: of the prompts,

@@ -8,6 +8,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/graph.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/argmax.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/initial.hpp"
@@ -94,6 +95,7 @@ class Generator::Model {
   void feed(std::span<const Text> texts, std::size_t count);
   /// The logits after every token of the prompts `numbers`, at most as many as there are rows.
   void score(const Prompts& prompts, std::span<const std::size_t> numbers, const PromptRow& row);
+  /// What feed() left, unless it chose tokens.
   [[nodiscard]] std::span<const float> logits(std::size_t row) const {
     return last_.row(row, vocabulary());
   }
@@ -112,6 +114,8 @@ class Generator::Model {
   void decode(std::size_t count);
   /// One token a row, as a graph if the device has them: all that changes is in staged_.
   void decode_one();
+  /// The token that the sampler of a row's text chooses.
+  [[nodiscard]] std::int32_t next_token(std::size_t row, Sampler& sampler);
   /// Tokens of every row of which score() keeps all logits at a time.
   [[nodiscard]] std::size_t scored_at_once() const;
   bool choose(std::vector<Text>& texts, const SamplingOptions& options, TokenListener& listener,
@@ -125,7 +129,12 @@ class Generator::Model {
   Tensor tokens_;                   // (rows, T) on the device
   PinnedBuffer staged_;             // past and one token a row
   Tensor one_;                      // the same on the device
-  GraphSegment segment_;            // decode_one
+  GraphSegment segment_;            // decode_one that leaves logits
+  GraphSegment choosing_segment_;   // decode_one that leaves the likeliest tokens
+  Tensor likeliest_;                // (rows) on the device
+  PinnedBuffer chosen_;             // the same on the host, -1 if logits are not numbers
+  bool chooses_ = false;            // likeliest tokens are chosen on the device
+  bool has_chosen_ = false;         // and were for the newest logits
   LogitsBlock last_;                // of the newest token of every row
   std::vector<std::int32_t> next_;  // (rows, count)
   Dim past_ = 0;
@@ -141,6 +150,8 @@ Generator::Model::Model(comm::World& world, const train::Config& config,
       tokens_(options_.device, DType::i32, {rows, trainer_->sequence()}),
       staged_(options_.device, static_cast<std::size_t>(rows + 1) * sizeof(std::int32_t)),
       one_(options_.device, DType::i32, {rows + 1}),
+      likeliest_(options_.device, DType::i32, {rows}),
+      chosen_(options_.device, static_cast<std::size_t>(rows) * sizeof(std::int32_t)),
       last_(options_.compute, options_.device, rows, trainer_->stage().logits_columns()) {
   trainer_->initialize();
   train::load_base(world, config_, *trainer_, reader == nullptr ? 0 : reader->meta().base_step);
@@ -173,6 +184,7 @@ void Generator::Model::decode(std::size_t count) {
     copy(ctx, CView(next_.data(), DType::i32, Device::cpu, shape), input);
     trainer_->stage().decode(ctx, input, past_, last_.logits.view());
     last_.fetch(ctx);
+    has_chosen_ = false;
   }
   synchronize(ctx);
   past_ += static_cast<Dim>(count);
@@ -184,12 +196,26 @@ void Generator::Model::decode_one() {
   const auto words = staged.span<std::int32_t>();
   words.front() = static_cast<std::int32_t>(past_);
   std::ranges::copy(next_, words.begin() + 1);
-  segment_.run(ctx, options_.graphs, [&] {
+  has_chosen_ = chooses_;
+  (chooses_ ? choosing_segment_ : segment_).run(ctx, options_.graphs, [&] {
     copy(ctx, staged, one_.view());
     const View tokens = one_.view().slice(1, options_.B).reshaped({options_.B, 1});
     trainer_->stage().decode(ctx, tokens, {past_, one_.view().slice(0, 1)}, last_.logits.view());
-    last_.fetch(ctx);
+    if (!chooses_) return last_.fetch(ctx);
+    ops::argmax(ctx, last_.logits.view(), vocabulary(), likeliest_.view());
+    copy(ctx, likeliest_.view(), View(chosen_.data(), DType::i32, Device::cpu, {options_.B}));
   });
+}
+
+std::int32_t Generator::Model::next_token(std::size_t row, Sampler& sampler) {
+  if (has_chosen_) {
+    const View chosen(chosen_.data(), DType::i32, Device::cpu, {options_.B});
+    const std::int32_t token = chosen.span<std::int32_t>()[row];
+    if (token >= 0) return token;
+    last_.fetch(trainer_->context());  // for the sampler's error
+    synchronize(trainer_->context());
+  }
+  return sampler.next(logits(row));
 }
 
 std::size_t Generator::Model::scored_at_once() const {
@@ -243,11 +269,12 @@ bool Generator::Model::choose(std::vector<Text>& texts, const SamplingOptions& o
       text.tokens.push_back(0);
       continue;
     }
-    const std::int32_t token = text.sampler.next(logits(row));
+    const std::int32_t token = next_token(row, text.sampler);
     text.tokens.push_back(token);
     text.sampler.see({&token, 1});
     const bool is_stop = token == options.stop_token;
-    const bool goes_on_here = listener.token(text.prompt, {token, is_stop, logits(row)});
+    const auto seen = has_chosen_ ? std::span<const float>() : logits(row);
+    const bool goes_on_here = listener.token(text.prompt, {token, is_stop, seen});
     if (!is_stop) {
       ++stats.tokens;
       ++text.generated;
@@ -262,6 +289,7 @@ bool Generator::Model::choose(std::vector<Text>& texts, const SamplingOptions& o
 void Generator::Model::run(std::vector<Text>& texts, const SamplingOptions& options,
                            TokenListener& listener, GenerateStats& stats) {
   const std::size_t length = texts.front().tokens.size();
+  chooses_ = options.is_greedy() && !listener.wants_logits();
   forget();
   double mark = now_seconds();
   feed(texts, std::min(static_cast<std::size_t>(context()), length));

@@ -104,12 +104,14 @@ ops::AttentionScores Attention::scores(const BatchInfo& batch) const {
   return scores;
 }
 
-/// slot.qkv, normalized and rotated -> slot.out.
+/// slot.qkv, normalized and, but for a cache, rotated -> slot.out.
 void Attention::core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const {
   if (pass.cache) {
     require(config_.scores.mask.kind == ops::AttentionMask::Kind::causal,
             "attention on a cache: only a causal mask lets tokens be computed one after another");
-    ops::attention_cached_forward(ctx, heads_, config_.scores, slot.qkv, *pass.cache, slot.out);
+    ops::rope_attention_cached_forward(ctx, heads_, config_.scores,
+                                       config_.rope ? pass.rope : RopeTables(), slot.qkv,
+                                       *pass.cache, slot.out);
   } else if (config_.keep_probabilities) {
     ops::attention_reference_forward(ctx, heads_, scores(pass.batch), slot.qkv,
                                      probability_dropout(pass.batch), slot.out, slot.probabilities);
@@ -125,9 +127,8 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Sl
   qkv_.forward(ctx, group.gather(ctx, x, pass.scratch.gathered), slot.qkv,
                linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
   qk_norm_.forward(ctx, heads_, slot.qkv, slot.qk_norm, slot.out);  // out is not written yet
-  if (config_.rope) {
-    ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, pass.first_position(),
-              ops::Rotation::forward, slot.qkv);
+  if (config_.rope && !pass.cache) {
+    ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, 0, ops::Rotation::forward, slot.qkv);
   }
   core_forward(ctx, pass, slot);
   output_.forward_summed(ctx, group, slot.out, group.term(y, pass.scratch.partial), y,

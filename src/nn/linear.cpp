@@ -99,6 +99,20 @@ void Linear::forward_activated(Context& ctx, CView x, ops::Activation activation
   ops::linear_activation_forward(ctx, x, weight_.value(), bias_value(), activation, pre, y);
 }
 
+void Linear::forward_gated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
+                           const LinearPass& pass) const {
+  const param::Expansion* expansion = weight_.expansion();
+  if (adapter_ || fp8_.takes(rows_of(x))) {
+    forward(ctx, x, pre, pass);
+    return ops::gated_forward(ctx, activation, pre, y);
+  }
+  if (expansion == nullptr || !expansion->multiplies_codes()) {
+    return ops::linear_gated_forward(ctx, x, weight_.value(), bias_value(), activation, pre, y);
+  }
+  ops::quantized_linear_gated_forward(ctx, x, ops::as_const(expansion->matrix), bias_value(),
+                                      expansion->spec.activations, activation, pre, y);
+}
+
 LinearPass Linear::backward_input(Context& ctx, CView dy, View dx, LinearPass pass) const {
   if (fp8_.takes(rows_of(dy))) {
     // Who trains no weight keeps nothing for its gradient.

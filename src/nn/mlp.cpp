@@ -67,7 +67,9 @@ void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& sl
   const TensorGroup& group = config_.group;
   const CView all_x = group.gather(ctx, x, pass.scratch.gathered);
   const LinearPass of_up = linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot);
-  if (ops::is_gated(config_.activation)) {
+  if (ops::is_gated(config_.activation) && pass.cache) {
+    up_.forward_gated(ctx, all_x, config_.activation, slot.pre, slot.activated, of_up);
+  } else if (ops::is_gated(config_.activation)) {
     up_.forward(ctx, all_x, slot.pre, of_up);
     activate(ctx, slot);
   } else {

@@ -9,6 +9,7 @@
 
 #include "backend.hpp"
 #include "checks.hpp"
+#include "cuda/attention_decode.hpp"
 #include "dropout_checks.hpp"
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
@@ -136,9 +137,11 @@ void rope_table(Context& ctx, std::span<const double> frequencies, double magnit
   synchronize(ctx);  // before the host's memory goes
 }
 
-void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
-          const TokenPosition& first_position, Rotation rotation, View qkv) {
-  const auto [B, T] = require_packed(ctx, layout, qkv, "rope qkv");
+namespace {
+
+void require_rotation(Context& ctx, const HeadLayout& layout, const RotaryTables& tables,
+                      const TokenPosition& first_position, Dim T, CView qkv) {
+  const auto& [cosines, sines] = tables;
   const auto [T_max, half] = cosines.dims<2>("rope cosines");
   require(2 * half <= layout.head_width, "rope cosines: more pairs than a head has");
   require_tables(ctx, cosines, sines, T_max, half);
@@ -146,6 +149,15 @@ void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
   require_position(ctx, first_position, "rope first_position");
   require(first_position.value + T <= T_max,
           "rope first_position: the table of angles ends before the sequence");
+}
+
+}  // namespace
+
+void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
+          const TokenPosition& first_position, Rotation rotation, View qkv) {
+  const auto [B, T] = require_packed(ctx, layout, qkv, "rope qkv");
+  require_rotation(ctx, layout, {cosines, sines}, first_position, T, qkv);
+  const Dim half = cosines.shape()[1];
   const Dim pairs = B * T * (layout.heads + layout.kv_heads) * half;
   if (on_meta(ctx, "rope", 6.0 * static_cast<double>(pairs), {qkv, cosines, sines})) return;
   dispatch<cuda::rope, cpu::rope>(ctx, layout, cosines, sines, first_position, rotation, qkv);
@@ -243,8 +255,12 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout,
       ctx, layout, scores, dout, saved, dprobabilities, dqkv);
 }
 
-void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
-                              CView qkv, const KeyValueCache& cache, View out) {
+namespace {
+
+/// (B, T) after checking the operands of attention on a cache.
+std::array<Dim, 2> require_cached(Context& ctx, const HeadLayout& layout,
+                                  const AttentionScores& scores, CView qkv,
+                                  const KeyValueCache& cache, CView out) {
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_cached_forward qkv");
   require_mask(scores, "attention_cached_forward");
   require(!scores.first_keys, "attention_cached_forward first_keys: a cache holds one document");
@@ -258,6 +274,15 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
           "attention_cached_forward past: the cache ends before the new tokens");
   require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_cached_forward out");
+  return {B, T};
+}
+
+}  // namespace
+
+void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
+                              CView qkv, const KeyValueCache& cache, View out) {
+  const auto [B, T] = require_cached(ctx, layout, scores, qkv, cache, out);
+  const Dim T_max = cache.keys.shape()[1];
   const double flops = 4.0 * static_cast<double>(B * layout.heads * layout.head_width) *
                        cached_scores(scores.mask, T, cache.past.value);
   if (on_meta(ctx, "attention_cached_forward", flops, {qkv, cache.keys, cache.values, out},
@@ -268,6 +293,24 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
   }
   dispatch<cuda::attention_cached_forward, cpu::attention_cached_forward>(ctx, layout, scores, qkv,
                                                                           cache, out);
+}
+
+void rope_attention_cached_forward(Context& ctx, const HeadLayout& layout,
+                                   const AttentionScores& scores, const RotaryTables& tables,
+                                   View qkv, const KeyValueCache& cache, View out) {
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda &&
+        cuda::suits_attention_decode(layout, scores, tables, qkv, cache)) {
+      const Dim T = require_cached(ctx, layout, scores, qkv, cache, out)[1];
+      if (tables.cosines) require_rotation(ctx, layout, tables, cache.past, T, qkv);
+      const OpScope scope(ctx, "attention_cached_forward");
+      return cuda::attention_decode(ctx, layout, scores, tables, qkv, cache, out);
+    }
+  }
+  if (tables.cosines) {
+    rope(ctx, layout, tables.cosines, tables.sines, cache.past, Rotation::forward, qkv);
+  }
+  attention_cached_forward(ctx, layout, scores, qkv, cache, out);
 }
 
 }  // namespace hyperslab::ops

@@ -7,6 +7,7 @@
 #include "cuda/workspace.hpp"
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"
+#include "hyperslab/ops/argmax.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/classes.hpp"
 #include "hyperslab/ops/clock.hpp"
@@ -59,6 +60,7 @@ decltype(ops::attention_backward) attention_backward;
 decltype(ops::attention_reference_forward) attention_reference_forward;
 decltype(ops::attention_reference_backward) attention_reference_backward;
 decltype(ops::attention_cached_forward) attention_cached_forward;
+decltype(ops::argmax) argmax;
 decltype(ops::dropout) dropout;
 decltype(ops::add) add;
 decltype(ops::softcap) softcap;
@@ -163,6 +165,7 @@ decltype(ops::attention_backward) attention_backward;
 decltype(ops::attention_reference_forward) attention_reference_forward;
 decltype(ops::attention_reference_backward) attention_reference_backward;
 decltype(ops::attention_cached_forward) attention_cached_forward;
+decltype(ops::argmax) argmax;
 decltype(ops::dropout) dropout;
 decltype(ops::add) add;
 decltype(ops::softcap) softcap;

@@ -56,6 +56,24 @@ void require_shard(const VocabularyShard& shard, Dim size, std::string_view what
 /// Tells the recorder's observer of ops, if there is one, that an op begins now; dispatch() tells
 /// it the end.
 void begin_op(Context& ctx, std::string_view op);
+/// An op that a GPU does at once with others, from its beginning to its end, as dispatch() has it.
+class OpScope {
+ public:
+  OpScope(Context& ctx, std::string_view op) : ctx_(ctx) {
+    ctx.progress();
+    begin_op(ctx, op);
+  }
+  ~OpScope() {
+    if (OpObserver* observer = ctx_.recorder().op_observer()) observer->end();
+  }
+  OpScope(const OpScope&) = delete;
+  OpScope& operator=(const OpScope&) = delete;
+  OpScope(OpScope&&) = delete;
+  OpScope& operator=(OpScope&&) = delete;
+
+ private:
+  Context& ctx_;
+};
 
 /// Work of an op, if every operand is touched once.
 struct Accounted {

@@ -7,6 +7,7 @@
 #include "backend.hpp"
 #include "checks.hpp"
 #include "cuda/fusion.hpp"
+#include "cuda/matrix_vector.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::ops {
@@ -124,6 +125,27 @@ void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
   if (auto* observer = ctx.product_observer()) observer->product(ctx, x, weight);
   dispatch<cuda::linear_activation_forward, cpu::linear_activation_forward>(ctx, x, weight, bias,
                                                                             activation, pre, y);
+}
+
+void linear_gated_forward(Context& ctx, CView x, CView weight, CView bias, Activation activation,
+                          View pre, View y) {
+  require(is_gated(activation), "linear_gated_forward: for gated activations");
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda && ctx.product_observer() == nullptr &&
+        cuda::suits_plain_rows(x, weight, true)) {
+      const auto [M, K] = weight.dims<2>("linear_gated_forward weight");
+      const Dim rows = leading(x.shape());
+      require_here(ctx, x, "linear_gated_forward x");
+      require_dtype(ctx, weight, x.dtype(), "linear_gated_forward weight");
+      require_rows(ctx, x, rows, K, x.dtype(), "linear_gated_forward x");
+      if (bias) require_operand(ctx, bias, {M}, x.dtype(), "linear_gated_forward bias");
+      require_rows(ctx, y, rows, M / 2, x.dtype(), "linear_gated_forward y");
+      const OpScope scope(ctx, "linear_gated_forward");
+      return cuda::plain_rows(ctx, x, weight, bias, {y, true, activation});
+    }
+  }
+  linear_forward(ctx, x, weight, bias, pre);
+  gated_forward(ctx, activation, pre, y);
 }
 
 void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accumulate, View dx) {

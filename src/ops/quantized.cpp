@@ -3,6 +3,7 @@
 
 #include "backend.hpp"
 #include "checks.hpp"
+#include "cuda/matrix_vector.hpp"
 #include "hyperslab/core/error.hpp"
 
 namespace hyperslab::ops {
@@ -104,8 +105,11 @@ void fake_quantize(Context& ctx, WeightFormat format, Dim group, CView weight, V
   dispatch<cuda::fake_quantize, cpu::fake_quantize>(ctx, format, group, weight, out);
 }
 
-void quantized_linear_forward(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
-                              ActivationFormat activations, View y) {
+namespace {
+
+/// The rows of x after checking the operands of a product with y (rows, width).
+Dim require_product(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
+                    ActivationFormat activations, CView y, Dim width) {
   require_quantized(ctx, weight, "quantized_linear_forward weight");
   require(activations == ActivationFormat::none || weight.format == WeightFormat::int8,
           "quantized_linear_forward: int8 activations need int8 weights");
@@ -117,7 +121,17 @@ void quantized_linear_forward(Context& ctx, CView x, const CQuantizedMatrix& wei
   require_here(ctx, x, "quantized_linear_forward x");
   require_rows(ctx, x, rows, K, x.dtype(), "quantized_linear_forward x");
   if (bias) require_operand(ctx, bias, {M}, x.dtype(), "quantized_linear_forward bias");
-  require_rows(ctx, y, rows, M, x.dtype(), "quantized_linear_forward y");
+  require_rows(ctx, y, rows, width, x.dtype(), "quantized_linear_forward y");
+  return rows;
+}
+
+}  // namespace
+
+void quantized_linear_forward(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
+                              ActivationFormat activations, View y) {
+  const Dim M = weight.shape[0];
+  const Dim K = weight.shape[1];
+  const Dim rows = require_product(ctx, x, weight, bias, activations, y, M);
   const double flops = 2.0 * static_cast<double>(rows) * elements(weight.shape);
   const QuantizedProduct product = {rows, M, K, weight.format, activations, x.dtype()};
   if (on_meta(ctx, "quantized_linear_forward", flops,
@@ -128,6 +142,22 @@ void quantized_linear_forward(Context& ctx, CView x, const CQuantizedMatrix& wei
   }
   dispatch<cuda::quantized_linear_forward, cpu::quantized_linear_forward>(ctx, x, weight, bias,
                                                                           activations, y);
+}
+
+void quantized_linear_gated_forward(Context& ctx, CView x, const CQuantizedMatrix& weight,
+                                    CView bias, ActivationFormat activations, Activation activation,
+                                    View pre, View y) {
+  require(is_gated(activation), "quantized_linear_gated_forward: for gated activations");
+  if constexpr (kHasCuda) {
+    if (ctx.device() == Device::cuda && activations == ActivationFormat::none &&
+        cuda::suits_quantized_row(x, weight, true)) {
+      (void)require_product(ctx, x, weight, bias, activations, y, weight.shape[0] / 2);
+      const OpScope scope(ctx, "quantized_linear_gated_forward");
+      return cuda::quantized_row(ctx, x, weight, bias, {y, true, activation});
+    }
+  }
+  quantized_linear_forward(ctx, x, weight, bias, activations, pre);
+  gated_forward(ctx, activation, pre, y);
 }
 
 }  // namespace hyperslab::ops

@@ -36,6 +36,7 @@ class Answer final : public generate::TokenListener {
   Usage run();
   bool token(std::size_t choice, const generate::NextToken& next) override;
   void end(std::size_t /*choice*/) override {}
+  [[nodiscard]] bool wants_logits() const override { return request_.logprobs.has_value(); }
 
  private:
   [[nodiscard]] std::size_t n() const { return static_cast<std::size_t>(request_.n); }

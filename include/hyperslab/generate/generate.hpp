@@ -27,7 +27,8 @@ struct GenerateStats {
 struct NextToken {
   std::int32_t id = 0;
   bool is_stop = false;  ///< the stop token, which ends the text and is no part of it
-  /// (V), those that the model gave, before all options; valid during the call.
+  /// (V), those that the model gave, before all options; valid during the call. May be empty for
+  /// listeners that want none.
   std::span<const float> logits;
 };
 
@@ -39,6 +40,9 @@ class TokenListener {
   virtual bool token(std::size_t prompt, const NextToken& next) = 0;
   /// No more tokens come for this prompt.
   virtual void end(std::size_t prompt) = 0;
+  /// Whether token() reads logits. If not, likeliest tokens are chosen where the model runs, and
+  /// logits stay there.
+  [[nodiscard]] virtual bool wants_logits() const = 0;
 };
 
 using Prompts = std::vector<std::vector<std::int32_t>>;

@@ -16,6 +16,8 @@ struct SamplingOptions {
   double repetition_penalty = 1.0;  ///< of tokens of the text so far; 1: none
   std::uint64_t seed = 1;           ///< text i draws from the stream of seed + i
   std::int32_t stop_token = -1;
+  /// Whether the next token is the one with the largest logit.
+  [[nodiscard]] bool is_greedy() const { return temperature == 0 && repetition_penalty == 1; }
 };
 
 /// Chooses the tokens of one text, a function of options, stream, logits and draws so far. The

@@ -48,10 +48,7 @@ struct BlockConfig {
 
 /// Rotary tables shared by all layers: (T_max, D / 2) for the D dimensions of a head that are
 /// turned; absent without rotary positions.
-struct RopeTables {
-  CView cosines;
-  CView sines;
-};
+using RopeTables = ops::RotaryTables;
 
 /// What differs from microbatch to microbatch and is not an activation.
 struct BatchInfo {

@@ -30,6 +30,10 @@ class Linear {
   /// pre = x W^T + b, y = act(pre).
   void forward_activated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
                          const LinearPass& pass = {}) const;
+  /// y = act(gate) * up of x through the layer, for generation: what is in pre afterwards is not
+  /// defined. pre: (B, T, 2F); y: (B, T, F).
+  void forward_gated(Context& ctx, CView x, ops::Activation activation, View pre, View y,
+                     const LinearPass& pass) const;
   /// dy: (..., C_out) -> dx: (..., C_in), overwritten. It goes before the weight gradient, so that
   /// its collective can start early; returns the pass that backward_weight of this dy takes.
   LinearPass backward_input(Context& ctx, CView dy, View dx, LinearPass pass = {}) const;

@@ -120,4 +120,15 @@ struct KeyValueCache {
 void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                               CView qkv, const KeyValueCache& cache, View out);
 
+/// The tables of rope(); absent without rotary positions.
+struct RotaryTables {
+  CView cosines;
+  CView sines;
+};
+/// rope() of new tokens from cache.past on, then attention_cached_forward(). On a GPU one token a
+/// sample takes one kernel, if its heads suit; qkv then stays as it was.
+void rope_attention_cached_forward(Context& ctx, const HeadLayout& layout,
+                                   const AttentionScores& scores, const RotaryTables& tables,
+                                   View qkv, const KeyValueCache& cache, View out);
+
 }  // namespace hyperslab::ops

@@ -47,6 +47,12 @@ void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y);
 void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                Activation activation, View pre, View y);
 
+/// y = act(gate) * up of gate_up = x weight^T + bias, as linear_forward() and gated_forward() have
+/// it. weight: (2F, K), the gate's rows first; bias: (2F) or absent; y: (..., F). pre: (..., 2F),
+/// room for gate_up, which a GPU may leave as it is.
+void linear_gated_forward(Context& ctx, CView x, CView weight, CView bias, Activation activation,
+                          View pre, View y);
+
 /// dx = dy weight, or dx += with `accumulate`. dy: (..., M); weight: (M, K); dx: (..., K).
 void linear_backward_input(Context& ctx, CView dy, CView weight, Accumulate accumulate, View dx);
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "hyperslab/core/context.hpp"
+#include "hyperslab/ops/activation.hpp"
 
 namespace hyperslab::ops {
 
@@ -111,5 +112,10 @@ inline constexpr Dim kMostExactK = 133'144;
 /// are converted to f32 before. K is at most kMostExactK.
 void quantized_linear_forward(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
                               ActivationFormat activations, View y);
+
+/// linear_gated_forward() of quantized weights (2F, K): see there.
+void quantized_linear_gated_forward(Context& ctx, CView x, const CQuantizedMatrix& weight,
+                                    CView bias, ActivationFormat activations, Activation activation,
+                                    View pre, View y);
 
 }  // namespace hyperslab::ops

@@ -1,52 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels_common.cuh"
-#include "kernels_softmax.cuh"
-#include "library_workspace.hpp"
+#include "attention_cached.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
 
-constexpr int kWarps = 8;       // that share the keys of one query
-constexpr int kKeysAtOnce = 4;  // whose dot products are in flight in a warp
+constexpr int kWarps = kCachedWarps;
 constexpr Dim kMaxHeadWidth = 1024;
 constexpr const char* kName = "attention_cached_forward";
-constexpr Dim kLeastKeys = 64;  // of a split that is not the last
-
-template <class T>
-struct CachedCall {
-  Dim heads;
-  Dim kv_heads;
-  Dim head_width;
-  Dim packed;
-  Dim new_tokens;
-  LivePosition past;
-  Dim max_tokens;
-  bool causal;
-  Dim window;
-  float softcap;
-  float scale;
-  const T* qkv;
-  T* key_cache;
-  T* value_cache;
-  T* out;
-  Dim splits;      ///< blocks that share the keys of a query
-  float* partial;  ///< if there are several: (queries, heads, splits, width + 2)
-
-  /// Keys that a new token sees.
-  [[nodiscard]] __device__ Dim end_of(Dim token) const {
-    return past.get() + (causal ? token + 1 : new_tokens);
-  }
-  /// The first of them.
-  [[nodiscard]] __device__ Dim begin_of(Dim token) const {
-    const Dim end = end_of(token);
-    return window > 0 && end > window ? end - window : 0;
-  }
-  /// Of so many keys those of each split but the last, so that few keys lie with few splits.
-  [[nodiscard]] __device__ Dim keys_of_split(Dim keys) const {
-    const Dim share = (keys + splits - 1) / splits;
-    return share < kLeastKeys ? kLeastKeys : share;
-  }
-};
 
 /// Element i of the new rows of both caches.
 template <class T>
@@ -71,21 +31,6 @@ struct Append {
 struct WarpSum {
   OnlineSum<false> sum;
   float* values;
-};
-
-/// Keys and values of one head in the cache: rows `row` elements apart, of which those before `end`
-/// are seen.
-template <class T>
-struct CachedHead {
-  const T* keys;
-  const T* values;
-  Dim row;
-  Dim width;
-  Dim end;
-  float softcap;
-  [[nodiscard]] __device__ float capped(float score) const {
-    return softcap > 0 ? softcap * tanhf(score / softcap) : score;
-  }
 };
 
 /// Adds kKeysAtOnce keys from `key` on, kWarps apart.
@@ -161,73 +106,6 @@ __global__ void __launch_bounds__(32 * kWarps) attend_kernel(CachedCall<T> call)
     }
     call.out[(query * call.heads + head) * D + c] = from_real<T>(value / total.sum);
   }
-}
-
-/// What a team of lanes has of one query: kWidth columns of the sum of its values, a lane.
-template <int kWidth>
-struct TeamSum {
-  float top = -INFINITY;
-  float sum = 0;
-  float values[kWidth] = {};
-
-  /// Adds keys by their scores, -infinity for those that are not there.
-  template <int kKeys, class T>
-  __device__ void add(const float (&score)[kKeys], const Vec<T, kWidth> (&value)[kKeys]) {
-    float larger = top;
-#pragma unroll
-    for (int k = 0; k < kKeys; ++k) larger = fmaxf(larger, score[k]);
-    if (larger == -INFINITY) return;
-    const float shrink = expf(top - larger);
-    top = larger;
-    sum *= shrink;
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) values[i] *= shrink;
-#pragma unroll
-    for (int k = 0; k < kKeys; ++k) {
-      const float weight = expf(score[k] - top);
-      sum += weight;
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) values[i] += weight * to_real(value[k].at[i]);
-    }
-  }
-};
-
-/// Keys [begin, end) of one head of the cache; teams of kLanes lanes take keys in turn, each lane
-/// 16 bytes of a row.
-template <int kLanes, class T>
-__device__ TeamSum<kVector<T>> attend_team(const float (&q)[kVector<T>], const CachedHead<T>& head,
-                                           Dim begin) {
-  constexpr int N = kVector<T>;
-  constexpr int kTeams = kWarps * 32 / kLanes;
-  const unsigned thread = threadIdx.y * 32 + threadIdx.x;
-  const Dim column = thread % kLanes * N;
-  TeamSum<N> part;
-  // The bound is that of the whole block, so that all lanes take part in the sums.
-  for (Dim first = begin; first < head.end; first += kTeams * kKeysAtOnce) {
-    Vec<T, N> keys[kKeysAtOnce] = {};
-    Vec<T, N> values[kKeysAtOnce] = {};
-#pragma unroll
-    for (int k = 0; k < kKeysAtOnce; ++k) {
-      const Dim j = first + k * kTeams + thread / kLanes;
-      if (j >= head.end) continue;
-      keys[k] = load_raw<N>(head.keys + j * head.row + column);
-      values[k] = load_raw<N>(head.values + j * head.row + column);
-    }
-    float score[kKeysAtOnce];
-#pragma unroll
-    for (int k = 0; k < kKeysAtOnce; ++k) {
-      float dot = 0;
-#pragma unroll
-      for (int i = 0; i < N; ++i) dot += q[i] * to_real(keys[k].at[i]);
-#pragma unroll
-      for (int offset = kLanes / 2; offset > 0; offset >>= 1) {
-        dot += __shfl_xor_sync(0xFFFFFFFFU, dot, offset);
-      }
-      score[k] = first + k * kTeams + thread / kLanes < head.end ? head.capped(dot) : -INFINITY;
-    }
-    part.add(score, values);
-  }
-  return part;
 }
 
 /// Block (new token and split, head, sample), of heads that are kLanes * 16 bytes wide.
@@ -363,26 +241,9 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
           "attention_cached_forward layout: heads on a GPU are at most 1024 wide");
   if (out.numel() == 0) return;
   with_element(qkv.dtype(), kName, [&]<class T>(T) {
-    const auto [B, new_tokens, packed] = qkv.dims<3>("attention_cached_forward qkv");
-    const Dim rows = cache.keys.shape()[1];
-    const CachedCall<T> call = {
-        layout.heads,
-        layout.kv_heads,
-        layout.head_width,
-        packed,
-        new_tokens,
-        live_position(cache.past),
-        rows,
-        scores.mask.kind == AttentionMask::Kind::causal,
-        scores.mask.window,
-        static_cast<float>(scores.softcap),
-        static_cast<float>(scores.scale_of(layout)),
-        qkv.data<T>(),
-        cache.keys.data<T>(),
-        cache.values.data<T>(),
-        out.data<T>(),
-        attention_cached_splits(layout, B * new_tokens, rows),
-        static_cast<float*>(ctx.workspace(kName, attention_cached_workspace(layout)))};
+    const Dim B = qkv.shape()[0];
+    const Dim new_tokens = qkv.shape()[1];
+    const CachedCall<T> call = cached_call<T>(ctx, kName, layout, scores, qkv, cache, out);
     const Dim width = layout.kv_heads * layout.head_width;
     for_each(ctx, kName, B * new_tokens * width, false, Append<T>{call, width});
     attend(ctx, call, B);

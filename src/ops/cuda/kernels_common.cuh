@@ -144,22 +144,30 @@ struct Grid {
   dim3 blocks;
   dim3 threads;
   std::size_t shared = 0;  ///< bytes of dynamic shared memory
+  unsigned cluster = 1;    ///< neighboring blocks that run together
 };
 
 /// Launches a kernel that calls overlap() and wait_for_earlier().
 template <class... Parameters>
 void launch_overlapping(Context& ctx, const char* op, void (*kernel)(Parameters...),
                         const Grid& grid, const std::type_identity_t<Parameters>&... arguments) {
-  cudaLaunchAttribute overlapping{};
-  overlapping.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlapping.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (kOverlaps && ctx.fixed_parameters()) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (grid.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {grid.cluster, 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid.blocks;
   config.blockDim = grid.threads;
   config.dynamicSmemBytes = grid.shared;
   config.stream = ctx.stream().cuda();
-  config.attrs = &overlapping;
-  config.numAttrs = kOverlaps && ctx.fixed_parameters() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), op, "kernel launch");
 }
 

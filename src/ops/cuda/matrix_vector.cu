@@ -341,6 +341,10 @@ void launch_quantized(Context& ctx, const FewRows<T>& call, const CQuantizedMatr
 }  // namespace
 
 bool matrix_vector(Context& ctx, CView x, CView weight, CView bias, View y) {
+  if (suits_plain_rows(x, weight, false)) {
+    plain_rows(ctx, x, weight, bias, {y});
+    return true;
+  }
   const auto [M, K] = weight.dims<2>("linear_forward weight");
   const bool is_16_bit = x.dtype() == DType::bf16 || x.dtype() == DType::f16;
   if (!is_16_bit || leading(x.shape()) > kMatrixVectorRows || K % 8 != 0) return false;
@@ -357,7 +361,7 @@ bool matrix_vector(Context& ctx, CView x, CView weight, CView bias, View y) {
 
 void quantized_matrix_vector(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
                              View y) {
-  if (quantized_row(ctx, x, weight, bias, y)) return;
+  if (suits_quantized_row(x, weight, false)) return quantized_row(ctx, x, weight, bias, {y});
   with_element(x.dtype(), "quantized_linear_forward", [&]<class T>(T) {
     const FewRows<T> call = few_rows<T>(x, weight, bias, y);
     if constexpr (sizeof(T) == 2) {

@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/quantized.hpp"
 
 // Products of few rows, at most kMatrixVectorRows, which read every weight once from memory and do
 // little else. The same call gives the same bits.
 
 namespace hyperslab::ops::cuda {
+
+/// Where a product goes: y (rows, M); or, of a gate and what it gates, y (rows, M / 2) as
+/// gated_forward of the product.
+struct RowsOutput {
+  View y;
+  bool gated = false;
+  Activation activation = Activation::swiglu;  ///< if gated
+};
 
 /// y = x weight^T + bias as linear_forward. Returns false, and enqueues nothing, if the operands do
 /// not suit: they must be bf16 or f16, K a multiple of 8, x and weight aligned to 16 bytes.
@@ -16,11 +25,19 @@ namespace hyperslab::ops::cuda {
 void quantized_matrix_vector(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
                              View y);
 
-/// The same of one row, if the operands suit: x of 16 bits, weights of int8, or of int4 in groups
-/// of a power of two from 32 on, x and weights aligned to 16 bytes, K at most about 18,000. Returns
-/// false, and enqueues nothing, if not. x is rounded to 16 bits of the largest among its neighbors.
-[[nodiscard]] bool quantized_row(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
-                                 View y);
+/// Whether plain_rows takes these: x of bf16 or f16, at most kMatrixVectorRows rows, K a multiple
+/// of 8, x and weight aligned to 16 bytes, M / 2 of a gated output a multiple of 8, and a GPU of
+/// compute capability 9.0 or newer.
+[[nodiscard]] bool suits_plain_rows(CView x, CView weight, bool gated);
+/// linear_forward that reads the weights at the speed of the memory.
+void plain_rows(Context& ctx, CView x, CView weight, CView bias, const RowsOutput& out);
+
+/// The same of quantized_row: one row of x, weights of int8, or of int4 in groups of 32 to 256
+/// elements whose scales take a multiple of 16 bytes in a row, and K at most 18,432.
+[[nodiscard]] bool suits_quantized_row(CView x, const CQuantizedMatrix& weight, bool gated);
+/// quantized_linear_forward likewise. x is rounded to 16 bits of the largest among its neighbors.
+void quantized_row(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
+                   const RowsOutput& out);
 
 /// Rows of int8 with a scale each.
 struct Int8Rows {

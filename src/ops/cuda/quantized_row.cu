@@ -2,8 +2,9 @@
 #include <bit>
 
 #include "../checks.hpp"
-#include "kernels_mma.cuh"
+#include "kernels_activation.cuh"
 #include "matrix_vector.hpp"
+#include "weight_ring.cuh"
 
 // One row of x by int8 or int4 weights, which never become floating-point numbers: x becomes
 // integers of 16 bits, with a scale for the columns of each lane, and the tensor cores multiply the
@@ -18,14 +19,9 @@
 namespace hyperslab::ops::cuda {
 namespace {
 
-constexpr int kWarps = 8;     // that share the columns of one tile
-constexpr int kTile = 16;     // rows of the weights in it
-constexpr int kLoads = 2;     // a lane has on their way, twice, from each of its two rows
-constexpr int kResident = 3;  // blocks on a multiprocessor
-constexpr int kThreads = 32 * kWarps;
-constexpr float kLargest = 127 * 256;           // of the integers that x becomes
-constexpr float kSmallest = 1e-30F;             // below it x counts as zero
-constexpr std::size_t kMostShared = 46 * 1024;  // with what is static below 48 KiB
+constexpr float kLargest = 127 * 256;  // of the integers that x becomes
+constexpr float kSmallest = 1e-30F;    // below it x counts as zero
+constexpr Dim kMostColumns = 18432;    // whose x fits into shared memory beside the ring
 
 /// Codes in 16 bytes; and whether each group has a scale, else each row.
 struct Int8Codes {
@@ -39,15 +35,17 @@ struct Int4Codes {
 
 template <class T>
 struct RowProduct {
+  RingSource source;
   const T* x;
-  const std::uint8_t* weight;
-  const void* scales;
+  const float* row_scales;  ///< of int8
   const T* bias;
   T* y;
-  int group_log2;
-  Dim M;
+  int group_bytes_log2;  ///< of codes of int4
   Dim K;
+  Activation activation;  ///< of a gated source
 };
+template <class Format>
+using RowRing = WeightRing<Format::kGrouped>;
 
 /// Of kCodes columns of x: its scale, and what its codes' zero of 8 adds to a sum.
 struct Span {
@@ -59,12 +57,6 @@ struct Span {
 struct FixedRow {
   std::uint8_t* bytes;
   Span* spans;
-};
-
-struct Lane {
-  int warp = static_cast<int>(threadIdx.x) / 32;
-  int g = static_cast<int>(threadIdx.x) % 32 / 4;
-  int t = static_cast<int>(threadIdx.x) % 4;
 };
 
 /// Eight integers as bytes: upper[0] and [1], lower[0] and [1], in the order in which codes come
@@ -109,7 +101,7 @@ __device__ void fix_row(const T* x, Dim K, const FixedRow& row) {
   constexpr int kCodes = Format::kCodes;
   constexpr int kTeam = kCodes / 8;  // threads of a span
   const Dim vectors = K / 8;
-  for (Dim first = 0; first < vectors; first += kThreads) {
+  for (Dim first = 0; first < vectors; first += kRingReaders) {
     const Dim v = first + threadIdx.x;
     float value[8] = {};
     if (v < vectors) load<8>(x + v * 8, value);
@@ -139,192 +131,185 @@ __device__ void fix_row(const T* x, Dim K, const FixedRow& row) {
   }
 }
 
-/// One tile's step: kLoads chunks of four lanes' columns from column `first` on.
+/// `own`: bytes of x that this lane holds, zeros for the others.
+template <class Format>
+__device__ void multiply_codes(const std::uint8_t* from, bool own, const std::uint32_t (&low)[4],
+                               const std::uint32_t (&high)[4], int (&product)[4]) {
+  constexpr int kCodes = Format::kCodes;
+  std::uint32_t x[kCodes / 16][4] = {};
+#pragma unroll
+  for (int i = 0; i < kCodes / 16; ++i) {
+    if (own) load_words(from + 16 * i, x[i]);
+  }
+  if constexpr (Format::kGrouped) {
+    constexpr std::uint32_t kEven = 0x0F0F0F0FU;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t a[4] = {low[i] & kEven, high[i] & kEven, low[i] >> 4 & kEven,
+                                  high[i] >> 4 & kEven};
+      multiply_add(product, a, x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const std::uint32_t a[4] = {low[i], high[i], low[i + 1], high[i + 1]};
+      multiply_add(product, a, x[0][i], x[0][i + 1]);
+    }
+  }
+}
+
+/// What a stage adds to the sums of a lane's two rows.
 template <class Format, class T>
-struct Step {
-  static constexpr int kCodes = Format::kCodes;
-  static constexpr int kChunk = 4 * kCodes;
-  static constexpr int kColumns = kLoads * kChunk;
-  std::uint32_t words[kLoads][2][4];
-  f16 scales[kLoads][2];
-
-  __device__ void load(const RowProduct<T>& call, Dim tile, Dim first) {
-    const Lane lane;
+__device__ void add_stage(const RowProduct<T>& call, const std::uint8_t* stage, int piece,
+                          const FixedRow& x, float (&sum)[2]) {
+  constexpr int kCodes = Format::kCodes;
+  const RingLane lane;
+  const int at = piece * kRingPiece + lane.in_piece();
+  const bool present = at < call.source.row_bytes;
+  const Span span = present ? x.spans[at / 16] : Span{};
+  std::uint32_t low[4];
+  std::uint32_t high[4];
+  load_words(stage + lane.g * kRingPiece + lane.in_piece(), low);
+  load_words(stage + (lane.g + kRingBox) * kRingPiece + lane.in_piece(), high);
+  int product[4] = {};
+  multiply_codes<Format>(x.bytes + at / 16 * 2 * kCodes + lane.g % 2 * kCodes,
+                         lane.g / 2 == lane.t && present, low, high, product);
 #pragma unroll
-    for (int u = 0; u < kLoads; ++u) {
-      const Dim k = first + u * kChunk + lane.t * kCodes;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const Dim m = tile + lane.g + 8 * half;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) words[u][half][i] = 0;
-        scales[u][half].bits = 0;
-        if (k >= call.K || m >= call.M) continue;
-        const Dim element = m * call.K + k;
-        load_stream(call.weight + element / kCodes * 16, words[u][half]);
-        if constexpr (Format::kGrouped) {
-          scales[u][half] = static_cast<const f16*>(call.scales)[element >> call.group_log2];
-        }
-      }
-    }
-  }
-
-  __device__ void multiply(const FixedRow& x, Dim K, Dim first, float (&sum)[2]) const {
-    const Lane lane;
-#pragma unroll
-    for (int u = 0; u < kLoads; ++u) {
-      const Dim k = first + u * kChunk + lane.t * kCodes;
-      if (first + u * kChunk >= K) return;  // of all lanes
-      const Span span = k < K ? x.spans[k / kCodes] : Span{};
-      int product[4] = {};
-      multiply_codes(x.bytes + 2 * k + lane.g % 2 * kCodes, lane.g / 2 == lane.t && k < K, u,
-                     product);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int exact = 256 * product[2 * half] + product[2 * half + 1] - span.zero;
-        float scaled = static_cast<float>(exact) * span.scale;
-        if constexpr (Format::kGrouped) scaled *= to_real(scales[u][half]);
-        sum[half] += scaled;
-      }
-    }
-  }
-
-  /// `own`: bytes of x that this lane holds, zeros for the others.
-  __device__ void multiply_codes(const std::uint8_t* from, bool own, int u,
-                                 int (&product)[4]) const {
-    std::uint32_t x[kCodes / 4];
-#pragma unroll
-    for (int i = 0; i < kCodes / 4; i += 4) {
-      uint4 loaded = {0, 0, 0, 0};
-      if (own) loaded = reinterpret_cast<const uint4*>(from)[i / 4];
-      x[i] = loaded.x;
-      x[i + 1] = loaded.y;
-      x[i + 2] = loaded.z;
-      x[i + 3] = loaded.w;
-    }
-    const auto& [low, high] = words[u];
+  for (int box = 0; box < 2; ++box) {
+    const int exact = 256 * product[2 * box] + product[2 * box + 1] - span.zero;
+    float scaled = static_cast<float>(exact) * span.scale;
     if constexpr (Format::kGrouped) {
-      constexpr std::uint32_t kEven = 0x0F0F0F0FU;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const std::uint32_t a[4] = {low[i] & kEven, high[i] & kEven, low[i] >> 4 & kEven,
-                                    high[i] >> 4 & kEven};
-        multiply_add(product, a, x[2 * i], x[2 * i + 1]);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        const std::uint32_t a[4] = {low[i], high[i], low[i + 1], high[i + 1]};
-        multiply_add(product, a, x[i], x[i + 1]);
-      }
+      const auto* scales = reinterpret_cast<const f16*>(
+          stage + RowRing<Format>::kScalesAt + (lane.g + kRingBox * box) * call.source.scale_piece);
+      scaled *= to_real(scales[lane.in_piece() >> call.group_bytes_log2]);
     }
+    sum[box] += scaled;
   }
-};
+}
+
+/// The sum over the warps of row `row` of a tile, which is row m of the weights.
+template <class Format, class T>
+__device__ float total_of(const RowProduct<T>& call, const float (&partial)[kRingWarps][kRingTile],
+                          int row, int m) {
+  float total = 0;
+  for (int warp = 0; warp < kRingWarps; ++warp) total += partial[warp][row];
+  if constexpr (!Format::kGrouped) total *= call.row_scales[m];
+  return with_bias(total, call.bias, m);
+}
 
 /// The sums of a tile over lanes and then warps, in their order, and its rows of y.
 template <class Format, class T>
-__device__ void finish_tile(const RowProduct<T>& call, Dim tile, float (&sum)[2],
-                            float (&partial)[kWarps][kTile]) {
-  const Lane lane;
+__device__ void finish_tile(const RowProduct<T>& call, int tile, float (&sum)[2],
+                            float (&partial)[kRingWarps][kRingTile]) {
+  const RingLane lane;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    sum[half] += __shfl_xor_sync(0xFFFFFFFFU, sum[half], 1);
-    sum[half] += __shfl_xor_sync(0xFFFFFFFFU, sum[half], 2);
-    if (lane.t == 0) partial[lane.warp][lane.g + 8 * half] = sum[half];
+  for (int box = 0; box < 2; ++box) {
+    sum[box] += __shfl_xor_sync(0xFFFFFFFFU, sum[box], 1);
+    sum[box] += __shfl_xor_sync(0xFFFFFFFFU, sum[box], 2);
+    if (lane.t == 0) partial[lane.warp][lane.g + kRingBox * box] = sum[box];
   }
-  __syncthreads();
-  const Dim m = tile + threadIdx.x;
-  if (threadIdx.x >= kTile || m >= call.M) return;
-  float total = 0;
-  for (int warp = 0; warp < kWarps; ++warp) total += partial[warp][threadIdx.x];
-  if constexpr (!Format::kGrouped) total *= static_cast<const float*>(call.scales)[m];
-  if (call.bias != nullptr) total += to_real(call.bias[m]);
+  sync_readers();
+  const auto row = static_cast<int>(threadIdx.x);
+  if (row >= (call.source.gated ? kRingBox : kRingTile)) return;
+  const int m = call.source.row(tile, row / kRingBox) + row % kRingBox;
+  if (m >= call.source.M) return;
+  float total = total_of<Format>(call, partial, row, m);
+  if (call.source.gated) {
+    const int up = m + call.source.M / 2;
+    total = gated<T>(call.activation, total, total_of<Format>(call, partial, row + kRingBox, up));
+  }
   call.y[m] = from_real<T>(total);
 }
 
-/// A block takes tiles gridDim.x apart. While a step is multiplied the next is on its way, of the
-/// next tile if need be; the first is before earlier kernels end.
+/// A block takes tiles gridDim.x apart; its last warp fills the ring.
 template <class Format, class T>
-__global__ void __launch_bounds__(kThreads, kResident) quantized_row_kernel(RowProduct<T> call) {
-  using Steps = Step<Format, T>;
-  constexpr Dim kStride = kWarps * Steps::kColumns;
-  extern __shared__ uint4 shared[];
-  __shared__ float partial[2][kWarps][kTile];  // by turns, so that a tile needs one barrier
+__global__ void __launch_bounds__(kRingThreads, 1)
+    quantized_row_kernel(const __grid_constant__ RowProduct<T> call) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) std::uint8_t shared[];
+  __shared__ typename RowRing<Format>::Barriers barriers;
+  __shared__ float partial[2][kRingWarps][kRingTile];  // by turns, so that a tile needs one barrier
   overlap();
-  auto* bytes = reinterpret_cast<std::uint8_t*>(shared);
+  RowRing<Format> ring(shared, barriers);
+  if (threadIdx.x == 0) ring.init();
+  __syncthreads();
+  if (threadIdx.x >= kRingReaders) {
+    if (threadIdx.x == kRingReaders) ring.fill(call.source);
+    return;
+  }
+  std::uint8_t* bytes = shared + RowRing<Format>::kBytes;
   const FixedRow x = {bytes, reinterpret_cast<Span*>(bytes + 2 * call.K)};
-  const Dim own = Lane().warp * Steps::kColumns;
-  const Dim tiles_apart = static_cast<Dim>(gridDim.x) * kTile;
-  Dim tile = static_cast<Dim>(blockIdx.x) * kTile;
-  Steps step;
-  step.load(call, tile, own);
   wait_for_earlier();
   fix_row<Format>(call.x, call.K, x);
-  __syncthreads();
-  for (int turn = 0; tile < call.M; tile += tiles_apart, turn ^= 1) {
+  sync_readers();
+  int turn = 0;
+  for (int tile = static_cast<int>(blockIdx.x); tile < call.source.tiles();
+       tile += static_cast<int>(gridDim.x), turn ^= 1) {
     float sum[2] = {};
-    for (Dim k = own; k < call.K; k += kStride) {
-      const bool last = k + kStride >= call.K;
-      Steps next;
-      next.load(call, last ? tile + tiles_apart : tile, last ? own : k + kStride);
-      step.multiply(x, call.K, k, sum);
-      step = next;
+    for (int piece = 0; piece < call.source.pieces(); ++piece) {
+      add_stage<Format>(call, ring.next(), piece, x, sum);
+      ring.release();
     }
     finish_tile<Format>(call, tile, sum, partial[turn]);
   }
-}
-
-/// Blocks that are resident at once, with as equal numbers of tiles as can be.
-unsigned blocks_for(Dim M) {
-  static const Dim processors = [] {
-    int device = 0;
-    int count = 0;
-    check_cuda(cudaGetDevice(&device), "quantized_linear_forward", "cudaGetDevice");
-    check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-               "quantized_linear_forward", "cudaDeviceGetAttribute");
-    return static_cast<Dim>(count);
-  }();
-  const Dim tiles = ceil_divide(M, kTile);
-  const Dim turns = ceil_divide(tiles, processors * kResident);
-  return static_cast<unsigned>(ceil_divide(tiles, turns));
+#endif
 }
 
 template <class Format>
 std::size_t shared_bytes(Dim K) {
-  return static_cast<std::size_t>(2 * K) +
+  return static_cast<std::size_t>(RowRing<Format>::kBytes + 2 * K) +
          static_cast<std::size_t>(K / Format::kCodes) * sizeof(Span);
 }
 
 template <class Format, class T>
-bool launch(Context& ctx, const RowProduct<T>& call) {
-  if (call.K % Format::kCodes != 0 || !aligned(call.x, call.weight)) return false;
-  const std::size_t shared = shared_bytes<Format>(call.K);
-  if (shared > kMostShared) return false;
-  launch_overlapping(ctx, "quantized_linear_forward", quantized_row_kernel<Format, T>,
-                     {blocks_for(call.M), kThreads, shared}, call);
-  return true;
+void launch(Context& ctx, const RowProduct<T>& call) {
+  launch_ring(ctx, "quantized_linear_forward", quantized_row_kernel<Format, T>,
+              shared_bytes<Format>(call.K), call);
+}
+
+/// Bytes of scales beside kRingPiece bytes of codes, 0 if the copy engine does not take them.
+int scale_piece(const CQuantizedMatrix& weight) {
+  const auto group = static_cast<std::uint64_t>(weight.group);
+  if (group < Int4Codes::kCodes || !std::has_single_bit(group)) return 0;
+  const Dim bytes = 2 * Dim{kRingPiece} / weight.group * 2;
+  const Dim row_bytes = weight.shape[1] / weight.group * 2;
+  return bytes % 16 == 0 && row_bytes % 16 == 0 ? static_cast<int>(bytes) : 0;
 }
 
 }  // namespace
 
-bool quantized_row(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias, View y) {
-  if (leading(x.shape()) != 1 || weight.format == WeightFormat::nf4) return false;
-  const auto group = static_cast<std::uint64_t>(weight.group);
+bool suits_quantized_row(CView x, const CQuantizedMatrix& weight, bool gated) {
+  const bool is_16_bit = x.dtype() == DType::bf16 || x.dtype() == DType::f16;
+  if (!is_16_bit || leading(x.shape()) != 1 || weight.format == WeightFormat::nf4) return false;
   const bool is_int8 = weight.format == WeightFormat::int8;
-  if (!is_int8 && (group < Int4Codes::kCodes || !std::has_single_bit(group))) return false;
-  bool taken = false;
-  with_element(x.dtype(), "quantized_linear_forward", [&]<class T>(T) {
+  const Dim K = weight.shape[1];
+  if (K > kMostColumns || !suits_ring(weight.shape[0], is_int8 ? K : K / 2, gated)) return false;
+  return aligned(x.raw(), weight.codes.raw(), weight.scales.raw()) &&
+         (is_int8 || (K % Int4Codes::kCodes == 0 && scale_piece(weight) > 0));
+}
+
+void quantized_row(Context& ctx, CView x, const CQuantizedMatrix& weight, CView bias,
+                   const RowsOutput& out) {
+  constexpr const char* kName = "quantized_linear_forward";
+  with_element(x.dtype(), kName, [&]<class T>(T) {
     if constexpr (sizeof(T) == 2) {
-      const RowProduct<T> call = {
-          x.data<T>(),         static_cast<const std::uint8_t*>(weight.codes.raw()),
-          weight.scales.raw(), optional_data<T>(bias),
-          y.data<T>(),         std::countr_zero(group),
-          weight.shape[0],     weight.shape[1]};
-      if (call.M == 0 || call.K == 0) return;
-      taken = is_int8 ? launch<Int8Codes>(ctx, call) : launch<Int4Codes>(ctx, call);
+      const Dim K = weight.shape[1];
+      const bool is_int8 = weight.format == WeightFormat::int8;
+      RowProduct<T> call = {
+          ring_source(kName, weight.codes.raw(), weight.shape[0], is_int8 ? K : K / 2, out.gated),
+          x.data<T>(),
+          is_int8 ? weight.scales.data<float>() : nullptr,
+          optional_data<T>(bias),
+          out.y.data<T>(),
+          std::countr_zero(static_cast<std::uint64_t>(weight.group)) - 1,
+          K,
+          out.activation};
+      if (is_int8) return launch<Int8Codes>(ctx, call);
+      add_ring_scales(kName, weight.scales.raw(), K / weight.group * 2, scale_piece(weight),
+                      call.source);
+      launch<Int4Codes>(ctx, call);
     }
   });
-  return taken;
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels_common.cuh"
+
+namespace hyperslab::ops::cuda {
+
+struct ValueSlope {
+  float value;
+  float slope;
+};
+
+/// Accurate functions for f32; for 16-bit elements ones whose error is far below their rounding.
+template <bool kFast>
+__device__ float sigmoid(float x) {
+  if constexpr (kFast) return __fdividef(1.0F, 1.0F + __expf(-x));
+  return 1.0F / (1.0F + expf(-x));
+}
+
+template <bool kFast>
+struct Gelu {
+  __device__ static ValueSlope at(float x) {
+    const float cdf = kFast ? 0.5F + 0.5F * erff(0.70710678F * x) : normcdff(x);
+    const float square = -0.5F * x * x;
+    const float density = 0.398942280F * (kFast ? __expf(square) : expf(square));
+    return {x * cdf, cdf + x * density};
+  }
+};
+
+/// 0.5 (1 + tanh(u)) is sigmoid(2u), which does not cancel for negative u.
+template <bool kFast>
+struct GeluTanh {
+  __device__ static ValueSlope at(float x) {
+    constexpr float kScale = 1.59576912F;  // 2 sqrt(2 / pi)
+    const float gate = sigmoid<kFast>(kScale * (x + 0.044715F * x * x * x));
+    const float du = kScale * (1.0F + 3 * 0.044715F * x * x);
+    return {x * gate, gate + x * gate * (1.0F - gate) * du};
+  }
+};
+
+template <bool kFast>
+struct Relu {
+  __device__ static ValueSlope at(float x) {
+    return {x <= 0.0F ? 0.0F : x, x > 0.0F ? 1.0F : 0.0F};
+  }
+};
+
+template <bool kFast>
+struct Silu {
+  __device__ static ValueSlope at(float x) {
+    const float gate = sigmoid<kFast>(x);
+    return {x * gate, gate + x * gate * (1.0F - gate)};
+  }
+};
+
+template <bool kFast>
+struct ReluSquared {
+  __device__ static ValueSlope at(float x) {
+    const float positive = x <= 0.0F ? 0.0F : x;
+    return {positive * positive, 2.0F * positive};
+  }
+};
+
+/// Calls body with the function of `activation`, for gated ones that of the gate.
+template <bool kFast, class Body>
+void with_activation(Activation activation, Body&& body) {
+  switch (activation) {
+    case Activation::gelu:
+    case Activation::geglu: return body(Gelu<kFast>());
+    case Activation::geglu_tanh:
+    case Activation::gelu_tanh: return body(GeluTanh<kFast>());
+    case Activation::relu: return body(Relu<kFast>());
+    case Activation::silu:
+    case Activation::swiglu: return body(Silu<kFast>());
+    case Activation::relu_squared: return body(ReluSquared<kFast>());
+  }
+}
+
+/// act(gate) up as gated_forward has it of elements stored as T, for kernels that do it besides.
+template <class T>
+__device__ float gated(Activation activation, float gate, float up) {
+  constexpr bool kFast = sizeof(T) == 2;
+  gate = rounded<T>(gate);
+  up = rounded<T>(up);
+  switch (activation) {
+    case Activation::swiglu: return up * Silu<kFast>::at(gate).value;
+    case Activation::geglu: return up * Gelu<kFast>::at(gate).value;
+    default: return up * GeluTanh<kFast>::at(gate).value;
+  }
+}
+
+}  // namespace hyperslab::ops::cuda

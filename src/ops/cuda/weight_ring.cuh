@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+
+#include <algorithm>
+
+#include "kernels_mma.cuh"
+
+// A matrix on its way through shared memory, for products that read every weight once. A block
+// multiplies tiles of 16 rows, gridDim.x apart; one warp asks the copy engine (TMA) for boxes of
+// them, a ring of stages ahead of the warps that multiply, from tile to tile without a pause. The
+// first boxes are under way before earlier kernels have ended, as weights do not change.
+
+namespace hyperslab::ops::cuda {
+
+constexpr int kRingTile = 16;     // rows of the matrix in a stage
+constexpr int kRingPiece = 1024;  // bytes of each of them
+constexpr int kRingBox = 8;       // rows that are copied at once, two boxes a stage
+constexpr int kRingStages = 6;
+constexpr int kRingWarps = 16;  // that share the columns of a piece, 64 bytes each
+constexpr int kRingReaders = 32 * kRingWarps;
+constexpr int kRingThreads = kRingReaders + 32;  // the last warp fills the ring
+static_assert(kRingPiece == 64 * kRingWarps && kRingTile == 2 * kRingBox);
+
+/// The matrix, and the scales of its rows' groups or none, as the copy engine takes them.
+struct RingSource {
+  CUtensorMap codes;   ///< boxes of kRingPiece bytes of kRingBox rows
+  CUtensorMap scales;  ///< boxes of what belongs to them
+  int row_bytes;       ///< of codes
+  int scale_piece;     ///< bytes of a row's scales in a box; 0: none
+  int M;
+  bool gated;  ///< a tile has eight rows of the first half and the same of the second
+
+  [[nodiscard]] __host__ __device__ int tiles() const { return (M + kRingTile - 1) / kRingTile; }
+  [[nodiscard]] __host__ __device__ int pieces() const {
+    return (row_bytes + kRingPiece - 1) / kRingPiece;
+  }
+  /// The first row of either box of a tile.
+  [[nodiscard]] __device__ int row(int tile, int box) const {
+    return gated ? box * (M / 2) + tile * kRingBox : tile * kRingTile + box * kRingBox;
+  }
+};
+
+/// Where a reading lane stands in the layout of kernels_mma.cuh.
+struct RingLane {
+  int warp = static_cast<int>(threadIdx.x) / 32;
+  int index = static_cast<int>(threadIdx.x) % 32;
+  int g = index / 4;
+  int t = index % 4;
+  /// The first of its 16 bytes in a piece of a row.
+  [[nodiscard]] __device__ int in_piece() const { return warp * 64 + t * 16; }
+};
+
+// The instructions need compute capability 9.0.
+namespace ring {
+
+__device__ inline std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+__device__ inline void init(std::uint64_t* barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+__device__ inline void arrive(std::uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+/// Arrives, and lets the phase end only after so many bytes have come.
+__device__ inline void arrive_for(std::uint64_t* barrier, unsigned bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+/// Until the phase of that parity has ended.
+__device__ inline void wait(std::uint64_t* barrier, unsigned parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred ended;\n"
+      "AGAIN:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
+      "@!ended bra AGAIN;\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+/// What is read once leaves the second cache first.
+__device__ inline std::uint64_t read_once() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+/// The box whose first element is in `column` of `row`; zeros beyond the matrix.
+__device__ inline void copy(void* to, const CUtensorMap& from, int column, int row,
+                            std::uint64_t* barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+      "l"(&from), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+
+}  // namespace ring
+
+/// The ring of a block.
+template <bool kScaled>
+class WeightRing {
+ public:
+  static constexpr int kMostScales = 128;  // bytes of a row in a stage
+  static constexpr int kScalesAt = kRingTile * kRingPiece;
+  static constexpr int kStageBytes = kScalesAt + (kScaled ? kRingTile * kMostScales : 0);
+  static constexpr int kBytes = kRingStages * kStageBytes;  // of shared memory, aligned to 128
+  struct Barriers {
+    std::uint64_t full[kRingStages];
+    std::uint64_t empty[kRingStages];
+  };
+
+  __device__ WeightRing(std::uint8_t* memory, Barriers& barriers)
+      : memory_(memory), barriers_(barriers) {}
+
+  /// One thread, before all others pass a barrier of the block.
+  __device__ void init() {
+    for (int i = 0; i < kRingStages; ++i) {
+      ring::init(&barriers_.full[i], 1);
+      ring::init(&barriers_.empty[i], kRingWarps);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+
+  /// One thread: asks for all boxes of the block's tiles. `source` is a kernel's parameter.
+  __device__ void fill(const RingSource& source) {
+    const std::uint64_t policy = ring::read_once();
+    const int pieces = source.pieces();
+    const auto bytes = static_cast<unsigned>(kRingTile * (kRingPiece + source.scale_piece));
+    for (int tile = static_cast<int>(blockIdx.x); tile < source.tiles(); tile += gridDim.x) {
+      for (int piece = 0; piece < pieces; ++piece) {
+        std::uint64_t* full = &barriers_.full[stage_];
+        std::uint8_t* stage = memory_ + stage_ * kStageBytes;
+        ring::wait(&barriers_.empty[stage_], phase_ ^ 1U);
+        ring::arrive_for(full, bytes);
+        for (int box = 0; box < 2; ++box) {
+          ring::copy(stage + box * kRingBox * kRingPiece, source.codes, piece * (kRingPiece / 8),
+                     source.row(tile, box), full, policy);
+          if constexpr (kScaled) {
+            ring::copy(stage + kScalesAt + box * kRingBox * source.scale_piece, source.scales,
+                       piece * (source.scale_piece / 2), source.row(tile, box), full, policy);
+          }
+        }
+        advance();
+      }
+    }
+  }
+
+  /// The stage that is next in turn, once it is full: every reading warp.
+  [[nodiscard]] __device__ const std::uint8_t* next() const {
+    ring::wait(&barriers_.full[stage_], phase_);
+    return memory_ + stage_ * kStageBytes;
+  }
+  /// This warp has read it.
+  __device__ void release() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ring::arrive(&barriers_.empty[stage_]);
+    advance();
+  }
+
+ private:
+  __device__ void advance() {
+    if (++stage_ < kRingStages) return;
+    stage_ = 0;
+    phase_ ^= 1U;
+  }
+
+  std::uint8_t* memory_;
+  Barriers& barriers_;
+  int stage_ = 0;
+  unsigned phase_ = 0;
+};
+
+/// All warps but the one that fills the ring.
+__device__ inline void sync_readers() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kRingReaders) : "memory");
+}
+
+/// 16 bytes of shared memory.
+__device__ inline void load_words(const std::uint8_t* from, std::uint32_t (&to)[4]) {
+  const uint4 loaded = *reinterpret_cast<const uint4*>(from);
+  to[0] = loaded.x;
+  to[1] = loaded.y;
+  to[2] = loaded.z;
+  to[3] = loaded.w;
+}
+
+/// The element of a lane's tile and its bias, as the product leaves them.
+template <class T>
+__device__ float with_bias(float total, const T* bias, int m) {
+  return bias == nullptr ? total : total + to_real(bias[m]);
+}
+
+/// Whether the copy engine is there, and takes M rows of so many bytes, by halves if `gated`.
+[[nodiscard]] bool suits_ring(Dim M, Dim row_bytes, bool gated);
+
+/// The matrix `codes` (M, row_bytes), a row aligned to 16 bytes.
+[[nodiscard]] RingSource ring_source(const char* op, const void* codes, Dim M, Dim row_bytes,
+                                     bool gated);
+/// Adds the scales of `scale_row_bytes` a row, of which `piece` belong to kRingPiece bytes of
+/// codes.
+void add_ring_scales(const char* op, const void* scales, Dim scale_row_bytes, int piece,
+                     RingSource& source);
+
+/// Multiprocessors of the current device.
+[[nodiscard]] int multiprocessors(const char* op);
+
+/// Launches a kernel that reads `source` through a ring, one block on each multiprocessor.
+template <class Call>
+void launch_ring(Context& ctx, const char* op, void (*kernel)(Call), std::size_t shared,
+                 const std::type_identity_t<Call>& call) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared)),
+             op, "cudaFuncSetAttribute");
+  const auto blocks = static_cast<unsigned>(std::min(multiprocessors(op), call.source.tiles()));
+  launch_overlapping(ctx, op, kernel, {blocks, kRingThreads, shared}, call);
+}
+
+}  // namespace hyperslab::ops::cuda
