@@ -109,6 +109,9 @@ decltype(ops::fp8_matmul) fp8_matmul;
 decltype(ops::quantize) quantize;
 decltype(ops::dequantize) dequantize;
 decltype(ops::fake_quantize) fake_quantize;
+decltype(ops::int8_row_scales) int8_row_scales;
+decltype(ops::quantize_scaled) quantize_scaled;
+decltype(ops::fake_quantize_scaled) fake_quantize_scaled;
 decltype(ops::quantized_linear_forward) quantized_linear_forward;
 
 template <>
@@ -129,6 +132,12 @@ template <>
 inline constexpr bool kTakesBf16<dequantize> = true;
 template <>
 inline constexpr bool kTakesBf16<fake_quantize> = true;
+template <>
+inline constexpr bool kTakesBf16<int8_row_scales> = true;
+template <>
+inline constexpr bool kTakesBf16<quantize_scaled> = true;
+template <>
+inline constexpr bool kTakesBf16<fake_quantize_scaled> = true;
 
 // Bytes of scratch memory, for the plan on `meta` and for the op itself. Those of the GPU are in
 // cuda/workspace.hpp and cuda/library_workspace.hpp.
@@ -218,6 +227,9 @@ decltype(ops::fp8_matmul) fp8_matmul;
 decltype(ops::quantize) quantize;
 decltype(ops::dequantize) dequantize;
 decltype(ops::fake_quantize) fake_quantize;
+decltype(ops::int8_row_scales) int8_row_scales;
+decltype(ops::quantize_scaled) quantize_scaled;
+decltype(ops::fake_quantize_scaled) fake_quantize_scaled;
 decltype(ops::quantized_linear_forward) quantized_linear_forward;
 
 }  // namespace hyperslab::ops::cuda
