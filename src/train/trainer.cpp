@@ -48,8 +48,9 @@ param::MatrixStorage storage_of_matrices(const Config& config, bool training) {
     case param::StorageFormat::int4: storage.frozen = {ops::WeightFormat::int4}; break;
     case param::StorageFormat::nf4: storage.frozen = {ops::WeightFormat::nf4}; break;
   }
-  if (!config.quantization) return storage;
-  (training ? storage.trained : storage.frozen) = config.quantization.spec();
+  const QuantizationConfig& asked = config.quantization;
+  if (!asked) return storage;
+  (training ? storage.trained : storage.frozen) = asked.spec();
   return storage;
 }
 
@@ -80,6 +81,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   stage.adapter = config.adapter;
   stage.fp8 = config.precision.fp8();
   stage.storage = storage_of_matrices(config, options.training);
+  stage.storage.row_ranks = &mesh.tensor_group();
   stage.bucket_bytes = static_cast<std::size_t>(config.parallel.bucket_mib * 1048576.0);
   return stage;
 }
