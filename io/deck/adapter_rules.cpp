@@ -25,6 +25,8 @@ std::int64_t group_of(const Config& c) {
   return by_64 ? ops::kNormalFloatGroup : 0;
 }
 
+bool rounds_tables(const Config& c) { return c.quantization.embeddings || c.quantization.head; }
+
 /// The columns of the blocks' matrices on a rank; of those that tensor ranks cut by columns, the
 /// rest.
 std::array<std::int64_t, 3> columns(const Config& c) {
@@ -119,6 +121,27 @@ constexpr std::array kAdapterRules = {
          [](const Config&, const Surroundings&) -> std::string {
            return "products of integers need int8 on both sides: set quantization.weights to int8, "
                   "or quantization.activations to none";
+         }},
+    Rule{"quantization.head", "quantization.embeddings quantization.weights",
+         "false without quantization.weights; nor quantization.embeddings",
+         [](const Config& c, const Surroundings&) { return !rounds_tables(c) || c.quantization; },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "embeddings and head get the bits of quantization.weights, which is none: set it "
+                  "to int8 or int4, or leave quantization.embeddings and quantization.head out";
+         }},
+    Rule{"quantization.head", "quantization.embeddings model.family",
+         "false for training and with family vit; nor quantization.embeddings",
+         [](const Config& c, const Surroundings& s) {
+           return !rounds_tables(c) || (!s.for_training && !c.model.is_of_images());
+         },
+         [](const Config& c, const Surroundings&) -> std::string {
+           if (c.model.is_of_images()) {
+             return "a vision transformer has no table of tokens, and its head is small: leave "
+                    "quantization.embeddings and quantization.head out";
+           }
+           return "fake quantization is of the blocks' matrices alone: leave "
+                  "quantization.embeddings and quantization.head out, and round them with "
+                  "checkpoint quantize --embeddings --head";
          }},
 };
 

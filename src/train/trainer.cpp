@@ -51,6 +51,9 @@ param::MatrixStorage storage_of_matrices(const Config& config, bool training) {
   const QuantizationConfig& asked = config.quantization;
   if (!asked) return storage;
   (training ? storage.trained : storage.frozen) = asked.spec();
+  const RoundedTables tables = rounded_tables(config);
+  storage.embeddings = tables.embeddings;
+  storage.head = tables.head;
   return storage;
 }
 

@@ -207,6 +207,12 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "data:", "quantization: {weights: int4, group: 16, activations: dynamic-int8}\ndata:", kCpu,
        "10:42|products of integers need int8 on both sides: set quantization.weights to int8, or "
        "quantization.activations to none"},
+      {"quantization.head", "data:", "quantization: {head: true}\ndata:", kCpu,
+       "10:16|embeddings and head get the bits of quantization.weights, which is none: set it to "
+       "int8 or int4, or leave quantization.embeddings and quantization.head out"},
+      {"quantization.head", "data:", "quantization: {weights: int8, embeddings: true}\ndata:", kCpu,
+       "10:1|fake quantization is of the blocks' matrices alone: leave quantization.embeddings and "
+       "quantization.head out, and round them with checkpoint quantize --embeddings --head"},
       {"model.bos_token", "vocabulary: 300", "vocabulary: 300\n  bos_token: 300", kCpu,
        "9:3|300 is no id of the 300 of model.vocabulary; give one below, or -1 for none"},
       {"model.eos_tokens", "vocabulary: 300", "vocabulary: 300\n  eos_tokens: [1, 301]", kCpu,
