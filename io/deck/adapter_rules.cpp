@@ -132,7 +132,8 @@ constexpr std::array kAdapterRules = {
     Rule{"quantization.head", "quantization.embeddings model.family",
          "false for training and with family vit; nor quantization.embeddings",
          [](const Config& c, const Surroundings& s) {
-           return !rounds_tables(c) || (!s.for_training && !c.model.is_of_images());
+           return !rounds_tables(c) || !c.quantization ||
+                  (!s.for_training && !c.model.is_of_images());
          },
          [](const Config& c, const Surroundings&) -> std::string {
            if (c.model.is_of_images()) {
