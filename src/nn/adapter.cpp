@@ -90,7 +90,8 @@ LinearPass LinearPass::rows(CView x, Dim begin, Dim count) const {
   LinearPass part = *this;
   if (reduced) part.reduced = reduced.as_matrix().slice(begin, count);
   if (dropout.active()) {
-    part.dropout.elements_per_sample = x.numel() / dropout.sample_position.numel();
+    part.dropout.elements_per_sample =
+        x.numel() / std::max<Dim>(1, dropout.sample_position.numel());
     part.dropout.first_element = begin * x.shape().back();
   }
   return part;

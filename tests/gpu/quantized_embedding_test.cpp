@@ -31,9 +31,8 @@ struct Table {
                              : is_nf4 ? DType::u8
                                       : DType::f16,
                              {kVocabulary * C / group}, 3)),
-        block_scales(filled_tensor(DType::f32,
-                                   {(kVocabulary * C / group + kScaleBlock - 1) / kScaleBlock}, 3)),
-        format(format) {
+        block_scales(filled_tensor(
+            DType::f32, {(kVocabulary * C / group + kScaleBlock - 1) / kScaleBlock}, 3)) {
     Context cpu(Device::cpu);
     quantize(
         cpu, random_tensor(DType::f32, shape, 5).view(),
@@ -46,7 +45,6 @@ struct Table {
   Tensor codes;
   Tensor scales;
   Tensor block_scales;
-  WeightFormat format;
 };
 
 /// All rows, and those of a rank.
