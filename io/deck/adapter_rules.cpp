@@ -25,10 +25,7 @@ std::int64_t group_of(const Config& c) {
   return by_64 ? ops::kNormalFloatGroup : 0;
 }
 
-bool has_row_scales(const Config& c) {
-  return c.quantization.weights == train::WeightBits::int8 ||
-         c.model.frozen_format == StorageFormat::int8;
-}
+bool rounds_tables(const Config& c) { return c.quantization.embeddings || c.quantization.head; }
 
 /// The columns of the blocks' matrices on a rank; of those that tensor ranks cut by columns, the
 /// rest.
@@ -62,14 +59,6 @@ constexpr std::array kAdapterRules = {
          [](const Config&, const Surroundings&) -> std::string {
            return "mlp.gate is part of gated activations, which model.activation is not: leave it "
                   "out, or set model.activation to swiglu or geglu";
-         }},
-    Rule{"adapter.dropout", "parallel.tensor", "0 with parallel.tensor above 1",
-         [](const Config& c, const Surroundings&) {
-           return c.adapter.dropout == 0 || c.parallel.tensor == 1;
-         },
-         [](const Config&, const Surroundings&) -> std::string {
-           return "tensor ranks hold parts of an adapter's input, and its dropout is drawn for "
-                  "whole rows: set adapter.dropout to 0, or parallel.tensor to 1";
          }},
     Rule{"model.frozen_format", "adapter.rank", "compute without adapters",
          [](const Config& c, const Surroundings& s) {
@@ -108,16 +97,6 @@ constexpr std::array kAdapterRules = {
                "rank, {}, {} and {}; take another group, an even one, or int8",
                group_of(c), width, heads, ffn);
          }},
-    Rule{
-        "quantization.weights", "model.frozen_format parallel.tensor",
-        "not int8 with parallel.tensor above 1; nor model.frozen_format",
-        [](const Config& c, const Surroundings&) {
-          return c.parallel.tensor == 1 || !has_row_scales(c);
-        },
-        [](const Config&, const Surroundings&) -> std::string {
-          return "int8 has one scale a row, and tensor ranks hold parts of rows: take int4 or nf4, "
-                 "or set parallel.tensor to 1";
-        }},
     Rule{"quantization.weights", "adapter.rank", "none with adapters",
          [](const Config& c, const Surroundings&) { return !c.quantization || !c.adapter; },
          [](const Config&, const Surroundings&) -> std::string {
@@ -142,6 +121,28 @@ constexpr std::array kAdapterRules = {
          [](const Config&, const Surroundings&) -> std::string {
            return "products of integers need int8 on both sides: set quantization.weights to int8, "
                   "or quantization.activations to none";
+         }},
+    Rule{"quantization.head", "quantization.embeddings quantization.weights",
+         "false without quantization.weights; nor quantization.embeddings",
+         [](const Config& c, const Surroundings&) { return !rounds_tables(c) || c.quantization; },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "embeddings and head get the bits of quantization.weights, which is none: set it "
+                  "to int8 or int4, or leave quantization.embeddings and quantization.head out";
+         }},
+    Rule{"quantization.head", "quantization.embeddings model.family",
+         "false for training and with family vit; nor quantization.embeddings",
+         [](const Config& c, const Surroundings& s) {
+           return !rounds_tables(c) || !c.quantization ||
+                  (!s.for_training && !c.model.is_of_images());
+         },
+         [](const Config& c, const Surroundings&) -> std::string {
+           if (c.model.is_of_images()) {
+             return "a vision transformer has no table of tokens, and its head is small: leave "
+                    "quantization.embeddings and quantization.head out";
+           }
+           return "fake quantization is of the blocks' matrices alone: leave "
+                  "quantization.embeddings and quantization.head out, and round them with "
+                  "checkpoint quantize --embeddings --head";
          }},
 };
 

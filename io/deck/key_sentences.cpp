@@ -300,6 +300,12 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"quantization.group", "Columns that share a scale, with int4; int8 has one scale a row."},
     {"quantization.activations",
      "Whether products also round their input, each row by a scale of its own; int8 weights only."},
+    {"quantization.embeddings",
+     "Whether the table of tokens has few bits, too, in a model that is not trained; a tied one is "
+     "also the head."},
+    {"quantization.head",
+     "Whether the head has few bits, too, in a model that is not trained; a tied one is also the "
+     "table of tokens."},
     {"quantization.after", "Steps that are trained without rounding first."},
 
     {"checkpoint", "When checkpoints are written, which are kept and from which a run goes on."},

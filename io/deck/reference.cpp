@@ -172,9 +172,12 @@ std::string meant_key(std::string_view word) {
   const auto section = given.empty() || find_section(given) != nullptr
                            ? given
                            : nearest_word(given, section_names());
-  if (auto there = fmt::format("{}.{}", section, key); is_key(there)) return there;
+  const auto there = fmt::format("{}.{}", section, key);
+  if (is_key(there)) return there;
+  const auto near = section.empty() ? "" : nearest_in(section, key);
+  if (near.starts_with(there)) return near;  // its beginning
   if (auto elsewhere = key_anywhere(key); !elsewhere.empty()) return elsewhere;
-  if (!section.empty()) return nearest_in(section, key);
+  if (!section.empty()) return near;
   if (!given.empty()) return "";
   std::vector<std::string_view> keys;
   for (const auto& known : known_sections()) {

@@ -420,6 +420,8 @@ void visit_quantization(Visitor& v, Config& config) {
   v.named("weights", quantization.weights, kWeightBits);
   v.integer("group", quantization.group, IntegerRange{2, kMostSize});
   v.named("activations", quantization.activations, kActivationFormats);
+  v.flag("embeddings", quantization.embeddings);
+  v.flag("head", quantization.head);
   v.integer("after", quantization.after, kSteps);
 }
 

@@ -31,6 +31,9 @@ std::vector<std::string> overrides_of(const Arguments& args) {
     if (!args.has(key)) continue;
     overrides.push_back(fmt::format("quantization.{}={}", key, args.get<std::string>(key)));
   }
+  for (const char* key : {"embeddings", "head"}) {
+    if (args.has(key)) overrides.push_back(fmt::format("quantization.{}=true", key));
+  }
   return overrides;
 }
 
@@ -61,8 +64,11 @@ io::CheckpointMeta meta_of(const io::CheckpointReader& reader, train::Config con
 /// The model as it was trained, for calibration here.
 train::Config calibration_config(const StoredDeck& stored, const std::string& folder) {
   std::vector<std::string> notes;
-  train::Config config = read_stored_deck(
-      stored, {"quantization.weights=none", "quantization.activations=none"}, 0, notes, true);
+  train::Config config =
+      read_stored_deck(stored,
+                       {"quantization.weights=none", "quantization.activations=none",
+                        "quantization.embeddings=false", "quantization.head=false"},
+                       0, notes, true);
   config.parallel = mesh::ParallelConfig();  // one rank sees all
   config.train.microbatch = 1;               // a rest would be filled with tokens that are none
   for (const std::string& note : notes) log::info(note);
@@ -72,6 +78,15 @@ train::Config calibration_config(const StoredDeck& stored, const std::string& fo
     refuse("--calibrate reads text, and the checkpoint is of a vision transformer; leave it out");
   }
   return config;
+}
+
+/// "the blocks' matrices and the head".
+std::string rounded_text(const train::Config& config) {
+  const auto& [embeddings, head] = train::rounded_tables(config);
+  if (embeddings && head) return "the blocks' matrices, embeddings and head";
+  return embeddings ? "the blocks' matrices and embeddings"
+         : head     ? "the blocks' matrices and the head"
+                    : "the blocks' matrices";
 }
 
 void print(const std::string& output, const io::CheckpointReader& reader,
@@ -84,6 +99,12 @@ void print(const std::string& output, const io::CheckpointReader& reader,
       static_cast<double>(sizes.bytes) / elements,
       static_cast<double>(sizes.bytes) / (2 * elements),
       std::sqrt(sizes.squared_error / sizes.squared_weights));
+  const std::uint64_t bytes = sizes.few_bytes + 2 * static_cast<std::uint64_t>(sizes.kept_elements);
+  fmt::print(
+      "{}: {} in few bits; all parameters take {} bytes with the others in bf16, {:.3f} of "
+      "bf16\n",
+      output, rounded_text(config), bytes,
+      static_cast<double>(bytes) / (2 * static_cast<double>(sizes.all_elements)));
 }
 
 }  // namespace
@@ -91,10 +112,12 @@ void print(const std::string& output, const io::CheckpointReader& reader,
 void add_quantize_options(Arguments& args) {
   args.add()("weights", po::value<std::string>(),
              "quantize: int8 (a scale a row) or int4 (a scale a group) for the blocks' matrices; "
-             "embeddings, head and norms stay (default: the deck's quantization.weights)")(
+             "norms and biases stay (default: the deck's quantization.weights)")(
       "group", po::value<std::string>(), "quantize: columns that share a scale, with int4 (64)")(
       "activations", po::value<std::string>(),
       "quantize: none, or dynamic-int8 to round the inputs of products, too, with int8")(
+      "embeddings", "quantize: round the table of tokens, too; a tied one is also the head")(
+      "head", "quantize: round the head, too; a tied one is also the table of tokens")(
       "calibrate", po::value<std::int64_t>(),
       "quantize: so many samples of the deck's training data say which errors matter (GPTQ); "
       "default: every weight is rounded to the nearest");
@@ -118,10 +141,13 @@ void quantize_checkpoint(comm::World& world, const Arguments& args) {
     log::info(fmt::format("calibrated with {} tokens", calibration->tokens()));
   }
   // What products of the run take has the compute dtype, with and without fake quantization.
-  const DType first = storage_of(was.precision.compute);
+  const quantize::Rounding rounding = {.spec = config.quantization.spec(),
+                                       .embeddings = config.quantization.embeddings,
+                                       .head = config.quantization.head,
+                                       .first = storage_of(was.precision.compute),
+                                       .calibration = calibration ? &*calibration : nullptr};
   const quantize::Sizes sizes =
-      quantize::write_quantized(reader, meta_of(reader, config), config.quantization.spec(), first,
-                                calibration ? &*calibration : nullptr, output);
+      quantize::write_quantized(reader, meta_of(reader, config), rounding, output);
   print(output, reader, config, sizes);
 }
 

@@ -86,9 +86,14 @@ Adapter::Adapter(param::ParamStore& params, const TensorGroup& group,
   b_ = params.declare(b);
 }
 
-LinearPass LinearPass::rows(Dim begin, Dim count) const {
+LinearPass LinearPass::rows(CView x, Dim begin, Dim count) const {
   LinearPass part = *this;
   if (reduced) part.reduced = reduced.as_matrix().slice(begin, count);
+  if (dropout.active()) {
+    part.dropout.elements_per_sample =
+        x.numel() / std::max<Dim>(1, dropout.sample_position.numel());
+    part.dropout.first_element = begin * x.shape().back();
+  }
   return part;
 }
 

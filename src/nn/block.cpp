@@ -77,8 +77,16 @@ ops::Dropout on_stream(const TensorGroup& group, ops::Dropout dropout, CView x) 
 ops::Dropout adapter_dropout(const BlockConfig& config, int layer, AdaptedLinear linear,
                              const BatchInfo& batch) {
   if (!config.adapter || !batch.dropout) return {};
-  return {static_cast<float>(config.adapter.dropout), config.seed, dropout_site(layer, linear),
-          batch.sample_position, batch.state};
+  ops::Dropout dropout = {static_cast<float>(config.adapter.dropout), config.seed,
+                          dropout_site(layer, linear), batch.sample_position, batch.state};
+  const bool is_row = linear == AdaptedLinear::output || linear == AdaptedLinear::down;
+  if (!is_row || config.group.is_alone()) return dropout;
+  // Ranks hold columns of these inputs.
+  dropout.total_columns = linear == AdaptedLinear::down
+                              ? config.ffn_width
+                              : config.heads.heads * config.heads.head_width;
+  dropout.first_column = config.group.rank() * (dropout.total_columns / config.group.size());
+  return dropout;
 }
 
 View take_reduced(Arena& activations, const ActivationSpec& spec, const Linear& linear,

@@ -28,6 +28,7 @@ Embedding::Embedding(param::ParamStore& params, const EmbeddingConfig& config) :
                                 param::Init::normal,
                                 config.init_std};
   positions.placement.tensor = config.group.placement(param::replicate());
+  positions.keeps_values = true;
   positions_ = params.declare(positions);
 }
 
@@ -45,12 +46,17 @@ void Embedding::forward(Context& ctx, CView tokens, const ops::TokenPosition& fi
   CView positions = positions_ ? positions_.value() : fixed_positions_;
   if (!group.is_first()) positions = {};  // they enter the sum once
   const View term = group.term(y, scratch.partial);
-  ops::embedding_forward(ctx, tokens,
-                         {.table = table_.value(),
-                          .shard = config_.vocabulary_split.shard,
-                          .positions = positions,
-                          .first_position = first_position},
-                         config_.scale, term);
+  ops::EmbeddingTables tables = {.table = {},
+                                 .shard = config_.vocabulary_split.shard,
+                                 .positions = positions,
+                                 .first_position = first_position};
+  if (const param::Expansion* few_bits = table_.expansion()) {
+    ops::quantized_embedding_forward(ctx, tokens, ops::as_const(few_bits->matrix), tables,
+                                     config_.scale, term);
+  } else {
+    tables.table = table_.value();
+    ops::embedding_forward(ctx, tokens, tables, config_.scale, term);
+  }
   group.sum(ctx, term, y);
   const ops::Dropout mask = dropout(batch, y);
   if (mask.active()) ops::dropout(ctx, mask, y, y);

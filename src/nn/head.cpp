@@ -48,7 +48,12 @@ Head::Memory Head::plan(Arena& scratch, const ActivationSpec& spec, const Scratc
 }
 
 void Head::project(Context& ctx, CView x, View logits) const {
-  ops::linear_forward(ctx, x, weight_.value(), {}, logits);
+  if (const param::Expansion* few_bits = weight_.expansion()) {
+    ops::quantized_linear_forward(ctx, x, ops::as_const(few_bits->matrix), {},
+                                  few_bits->spec.activations, logits);
+  } else {
+    ops::linear_forward(ctx, x, weight_.value(), {}, logits);
+  }
   if (softcap_ > 0) ops::softcap(ctx, softcap_, logits, logits);
 }
 

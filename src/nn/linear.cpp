@@ -74,7 +74,6 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
     forward(ctx, x, term, pass);
     return group.sum(ctx, term, y);
   }
-  require(!adapter_ || !pass.dropout.active(), "adapters in pieces of rows drop nothing");
   const CView x_rows = x.reshaped({rows, x.shape().back()});
   const View y_rows = y.reshaped({rows, width});
   std::array<comm::Ticket, TensorGroup::kMostPieces> sums{};
@@ -82,7 +81,7 @@ void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, Vie
     const Dim begin = rows * i / pieces;
     const Dim count = rows * (i + 1) / pieces - begin;
     const View part = y_rows.slice(begin, count);
-    forward(ctx, x_rows.slice(begin, count), part, pass.rows(begin, count));
+    forward(ctx, x_rows.slice(begin, count), part, pass.rows(x, begin, count));
     sums[static_cast<std::size_t>(i)] = group.start_sum(ctx, part, part);
   }
   for (const comm::Ticket sum : sums) group.wait(ctx, sum);

@@ -72,6 +72,7 @@ decltype(ops::fill_normal) fill_normal;
 decltype(ops::cast) cast;
 decltype(ops::root_mean_square) root_mean_square;
 decltype(ops::embedding_forward) embedding_forward;
+decltype(ops::quantized_embedding_forward) quantized_embedding_forward;
 decltype(ops::embedding_backward) embedding_backward;
 decltype(ops::position_backward) position_backward;
 decltype(ops::sinusoidal_table) sinusoidal_table;
@@ -111,6 +112,9 @@ decltype(ops::fp8_matmul) fp8_matmul;
 decltype(ops::quantize) quantize;
 decltype(ops::dequantize) dequantize;
 decltype(ops::fake_quantize) fake_quantize;
+decltype(ops::int8_row_scales) int8_row_scales;
+decltype(ops::quantize_scaled) quantize_scaled;
+decltype(ops::fake_quantize_scaled) fake_quantize_scaled;
 decltype(ops::quantized_linear_forward) quantized_linear_forward;
 
 template <>
@@ -131,6 +135,12 @@ template <>
 inline constexpr bool kTakesBf16<dequantize> = true;
 template <>
 inline constexpr bool kTakesBf16<fake_quantize> = true;
+template <>
+inline constexpr bool kTakesBf16<int8_row_scales> = true;
+template <>
+inline constexpr bool kTakesBf16<quantize_scaled> = true;
+template <>
+inline constexpr bool kTakesBf16<fake_quantize_scaled> = true;
 
 // Bytes of scratch memory, for the plan on `meta` and for the op itself. Those of the GPU are in
 // cuda/workspace.hpp and cuda/library_workspace.hpp.
@@ -177,6 +187,7 @@ decltype(ops::fill_normal) fill_normal;
 decltype(ops::cast) cast;
 decltype(ops::root_mean_square) root_mean_square;
 decltype(ops::embedding_forward) embedding_forward;
+decltype(ops::quantized_embedding_forward) quantized_embedding_forward;
 decltype(ops::embedding_backward) embedding_backward;
 decltype(ops::position_backward) position_backward;
 decltype(ops::sinusoidal_table) sinusoidal_table;
@@ -221,6 +232,9 @@ decltype(ops::fp8_matmul) fp8_matmul;
 decltype(ops::quantize) quantize;
 decltype(ops::dequantize) dequantize;
 decltype(ops::fake_quantize) fake_quantize;
+decltype(ops::int8_row_scales) int8_row_scales;
+decltype(ops::quantize_scaled) quantize_scaled;
+decltype(ops::fake_quantize_scaled) fake_quantize_scaled;
 decltype(ops::quantized_linear_forward) quantized_linear_forward;
 
 }  // namespace hyperslab::ops::cuda

@@ -17,6 +17,12 @@ void require_range(const Context& ctx, const Dropout& dropout, CView x) {
   const Dim all = each == 0 ? x.numel() : B * each;
   require(each >= 0 && dropout.first_element >= 0 && dropout.first_element + x.numel() <= all,
           "dropout first_element: x ends after the last sample");
+  const MaskColumns columns = mask_columns(dropout, x);
+  require(columns.first >= 0 && columns.first + columns.here <= columns.total,
+          "dropout first_column: the columns are not among total_columns");
+  require(columns.are_all() || (columns.here > 0 && each % columns.here == 0 &&
+                                dropout.first_element % columns.here == 0),
+          "dropout first_column: a part of the columns is of whole rows");
 }
 
 void require_operands(const Context& ctx, const Dropout& dropout, CView x, CView y) {

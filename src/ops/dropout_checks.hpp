@@ -7,9 +7,22 @@
 
 namespace hyperslab::ops {
 
-/// Elements of one sample of x, which is not empty, in the mask of `dropout`.
+/// Elements of one sample of x, which is not empty, with the columns that are here.
 [[nodiscard]] inline Dim sample_elements(const Dropout& dropout, CView x) {
   return dropout.elements_per_sample != 0 ? dropout.elements_per_sample : x.numel() / x.shape()[0];
+}
+
+/// The columns of x among those of the mask.
+struct MaskColumns {
+  Dim here = 0;
+  Dim first = 0;
+  Dim total = 0;
+  [[nodiscard]] bool are_all() const { return here == total; }
+};
+[[nodiscard]] inline MaskColumns mask_columns(const Dropout& dropout, CView x) {
+  const Dim here = x.shape().back();
+  if (dropout.total_columns == 0) return {here, 0, here};
+  return {here, dropout.first_column, dropout.total_columns};
 }
 /// Heads of one sample in the mask of `dropout`.
 [[nodiscard]] inline Dim mask_heads(const Dropout& dropout, Dim heads) {

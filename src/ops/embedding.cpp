@@ -6,6 +6,7 @@
 #include "backend.hpp"
 #include "checks.hpp"
 #include "hyperslab/core/error.hpp"
+#include "quantized_checks.hpp"
 
 namespace hyperslab::ops {
 
@@ -32,6 +33,32 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
     return;
   }
   dispatch<cuda::embedding_forward, cpu::embedding_forward>(ctx, tokens, tables, scale, y);
+}
+
+void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMatrix& table,
+                                 const EmbeddingTables& tables, float scale, View y) {
+  const auto& [values, shard, positions, first_position] = tables;
+  require_dtype(ctx, tokens, DType::i32, "quantized_embedding_forward tokens");
+  const auto [B, T] = tokens.dims<2>("quantized_embedding_forward tokens");
+  require_quantized(ctx, table, "quantized_embedding_forward table");
+  require_shard(shard, table.shape[0], "quantized_embedding_forward");
+  const Dim C = table.shape[1];
+  require_operand(ctx, y, {B, T, C}, y.dtype(), "quantized_embedding_forward y");
+  if (positions) {
+    const Dim T_max = positions.dims<2>("quantized_embedding_forward positions")[0];
+    require_operand(ctx, positions, {T_max, C}, y.dtype(), "quantized_embedding_forward positions");
+    require_position(ctx, first_position, "quantized_embedding_forward first_position");
+    require(first_position.value + T <= T_max,
+            "quantized_embedding_forward first_position: the table of positions ends before the "
+            "sequence");
+  }
+  const CView rows = table.codes.slice(0, std::min(shard.count, B * T));
+  if (on_meta(ctx, "quantized_embedding_forward", 3.0 * static_cast<double>(y.numel()),
+              {tokens, rows, positions, y})) {
+    return;
+  }
+  dispatch<cuda::quantized_embedding_forward, cpu::quantized_embedding_forward>(ctx, tokens, table,
+                                                                                tables, scale, y);
 }
 
 void embedding_backward(Context& ctx, const SortedTokens& sorted, CView dy,

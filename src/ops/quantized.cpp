@@ -5,6 +5,7 @@
 #include "checks.hpp"
 #include "cuda/matrix_vector.hpp"
 #include "hyperslab/core/error.hpp"
+#include "quantized_checks.hpp"
 
 namespace hyperslab::ops {
 namespace {
@@ -15,7 +16,10 @@ void require_named(bool condition, std::string_view what, const char* rule) {
   if (!condition) throw Error(ExitCode::internal, std::string(what) + ": " + rule);
 }
 
-/// Throws an internal Error unless the format can hold a matrix of this shape in such groups.
+double elements(const Shape& shape) { return static_cast<double>(shape.numel()); }
+
+}  // namespace
+
 void require_format(WeightFormat format, Dim group, const Shape& shape, std::string_view what) {
   if (shape.rank() != 2) throw_shape_error(what, shape, "2 dimensions", {});
   const Dim K = shape[1];
@@ -30,8 +34,7 @@ void require_format(WeightFormat format, Dim group, const Shape& shape, std::str
   }
 }
 
-template <class AnyView>
-void require_quantized(const Context& ctx, const BasicQuantizedMatrix<AnyView>& matrix,
+void require_quantized(const Context& ctx, const CQuantizedMatrix& matrix,
                        const std::string& what) {
   require_format(matrix.format, matrix.group, matrix.shape, what);
   const Dim M = matrix.shape[0];
@@ -46,10 +49,6 @@ void require_quantized(const Context& ctx, const BasicQuantizedMatrix<AnyView>& 
   require_count(ctx, matrix.block_scales, ceil_divide(M * K / matrix.group, kScaleBlock),
                 DType::f32, what + " block scales");
 }
-
-double elements(const Shape& shape) { return static_cast<double>(shape.numel()); }
-
-}  // namespace
 
 std::string_view name_of(WeightFormat format) {
   switch (format) {
@@ -81,7 +80,7 @@ QuantizedBytes quantized_bytes(WeightFormat format, Dim group, const Shape& shap
 void quantize(Context& ctx, CView weight, const QuantizedMatrix& out) {
   require_here(ctx, weight, "quantize weight");
   require_shape(weight, out.shape, "quantize weight");
-  require_quantized(ctx, out, "quantize out");
+  require_quantized(ctx, as_const(out), "quantize out");
   if (on_meta(ctx, "quantize", 4 * elements(out.shape), {weight, out.codes, out.scales})) return;
   dispatch<cuda::quantize, cpu::quantize>(ctx, weight, out);
 }
@@ -103,6 +102,36 @@ void fake_quantize(Context& ctx, WeightFormat format, Dim group, CView weight, V
   require_operand(ctx, out, weight.shape(), weight.dtype(), "fake_quantize out");
   if (on_meta(ctx, "fake_quantize", 5 * elements(weight.shape()), {weight, out})) return;
   dispatch<cuda::fake_quantize, cpu::fake_quantize>(ctx, format, group, weight, out);
+}
+
+void int8_row_scales(Context& ctx, CView weight, View scales) {
+  require_here(ctx, weight, "int8_row_scales weight");
+  const auto [M, K] = weight.dims<2>("int8_row_scales weight");
+  require_count(ctx, scales, M, DType::f32, "int8_row_scales scales");
+  if (on_meta(ctx, "int8_row_scales", elements(weight.shape()), {weight, scales})) return;
+  dispatch<cuda::int8_row_scales, cpu::int8_row_scales>(ctx, weight, scales);
+}
+
+void quantize_scaled(Context& ctx, CView weight, const QuantizedMatrix& out) {
+  require(out.format == WeightFormat::int8, "quantize_scaled: only int8 has a scale a row");
+  require_here(ctx, weight, "quantize_scaled weight");
+  require_shape(weight, out.shape, "quantize_scaled weight");
+  require_quantized(ctx, as_const(out), "quantize_scaled out");
+  if (on_meta(ctx, "quantize_scaled", 3 * elements(out.shape), {weight, out.codes, out.scales})) {
+    return;
+  }
+  dispatch<cuda::quantize_scaled, cpu::quantize_scaled>(ctx, weight, out);
+}
+
+void fake_quantize_scaled(Context& ctx, CView weight, CView scales, View out) {
+  require_here(ctx, weight, "fake_quantize_scaled weight");
+  const auto [M, K] = weight.dims<2>("fake_quantize_scaled weight");
+  require_count(ctx, scales, M, DType::f32, "fake_quantize_scaled scales");
+  require_operand(ctx, out, weight.shape(), weight.dtype(), "fake_quantize_scaled out");
+  if (on_meta(ctx, "fake_quantize_scaled", 4 * elements(weight.shape()), {weight, scales, out})) {
+    return;
+  }
+  dispatch<cuda::fake_quantize_scaled, cpu::fake_quantize_scaled>(ctx, weight, scales, out);
 }
 
 namespace {

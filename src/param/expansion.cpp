@@ -6,7 +6,10 @@
 #include <map>
 #include <string>
 
+#include "hyperslab/comm/communicator.hpp"
 #include "hyperslab/core/round_up.hpp"
+#include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/columns.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/param/store.hpp"
 
@@ -62,11 +65,42 @@ void Expansion::expand(Context& ctx) const {
   if (frozen) return ops::dequantize(ctx, ops::as_const(matrix), expanded);
   const View from = values();
   if (!rounds) return ops::cast(ctx, from, expanded);
+  if (row_ranks != nullptr) find_scales(ctx, from);
   if (!matrix.codes) {
-    return ops::fake_quantize(ctx, spec.format, spec.group_of(shape[1]), from, expanded);
+    return row_ranks != nullptr
+               ? ops::fake_quantize_scaled(ctx, from, matrix.scales, expanded)
+               : ops::fake_quantize(ctx, spec.format, spec.group_of(shape[1]), from, expanded);
   }
-  ops::quantize(ctx, from, matrix);
+  row_ranks != nullptr ? ops::quantize_scaled(ctx, from, matrix) : ops::quantize(ctx, from, matrix);
   ops::dequantize(ctx, ops::as_const(matrix), expanded);
+}
+
+/// matrix.scales of rows of which other ranks hold parts.
+void Expansion::find_scales(Context& ctx, CView from) const {
+  ops::int8_row_scales(ctx, from, matrix.scales);
+  const View& found = matrix.scales;
+  const View bits(found.raw(), DType::i32, found.device(), found.shape());
+  row_ranks->wait(ctx, ctx.stream(),
+                  row_ranks->all_reduce(ctx.stream(), bits, comm::ReduceOp::max));
+}
+
+Hyperslab Expansion::rounded_part(const Param& member) const {
+  const Hyperslab& part = member.part;
+  if (row_ranks == nullptr) return part;
+  return {{part.offset[0], 0}, {part.count[0], member.global_shape[1]}};
+}
+
+Shape Expansion::rounded_shape() const {
+  return {shape[0], rounded_part(*members.front()).count[1]};
+}
+
+void Expansion::round(Context& ctx, CView values) const {
+  if (row_ranks == nullptr) return ops::quantize(ctx, values, matrix);
+  Tensor own(ctx.device(), values.dtype(), shape);
+  ops::int8_row_scales(ctx, values, matrix.scales);
+  ops::take_columns(ctx, values, members.front()->part.offset[1], own.view());
+  ops::quantize_scaled(ctx, own.view(), matrix);
+  synchronize(ctx);  // before `own` goes
 }
 
 void ParamStore::take_expansions(Arena& arena, DType compute, bool expands) {
@@ -75,6 +109,9 @@ void ParamStore::take_expansions(Arena& arena, DType compute, bool expands) {
     const bool takes_codes = expansion.spec.activations != ops::ActivationFormat::none;
     if (expansion.frozen || takes_codes) {
       expansion.matrix = take_matrix(arena, expansion.spec, expansion.shape, label_of(expansion));
+    } else if (expansion.row_ranks != nullptr) {
+      expansion.matrix.scales =
+          arena.take(DType::f32, {expansion.shape[0]}, label_of(expansion) + ".scales");
     }
     sizes[expansion.unit] += round_up(expansion.shape.numel(), kAlignment);
   }

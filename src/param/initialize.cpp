@@ -8,13 +8,13 @@
 namespace hyperslab::param {
 namespace {
 
-/// `values`: this rank's part of the parameter.
-void initialize_param(Context& ctx, const Param& param, std::uint64_t seed, View values) {
+/// `values`: a part of the parameter.
+void initialize_param(Context& ctx, const Param& param, const Hyperslab& part, std::uint64_t seed,
+                      View values) {
   if (param.init == Init::zeros) return;
   if (param.init == Init::ones) return ops::fill(ctx, 1, values);
   const bool matrix = param.global_shape.rank() == 2;
   const Dim width = param.global_shape.dims().back();
-  const Hyperslab& part = param.part;
   const auto first = static_cast<std::uint64_t>(first_element(part, param.global_shape));
   ops::fill_normal(ctx, {seed, name_hash(param.name), param.init_std}, first,
                    static_cast<std::uint64_t>(width),
@@ -27,7 +27,7 @@ void initialize_bucket(Context& ctx, const ParamGroup& group, const Bucket& buck
   ops::fill(ctx, 0, masters);
   for (const Param* param : group.params()) {
     if (!bucket.contains(*param)) continue;
-    initialize_param(ctx, *param, seed,
+    initialize_param(ctx, *param, param->part, seed,
                      masters.slice(param->flat_begin - bucket.begin, param->numel()));
   }
 }
@@ -59,15 +59,17 @@ void initialize(Context& ctx, const ParamGroup& group, std::uint64_t seed) {
 void initialize_expansions(Context& ctx, const ParamStore& store, std::uint64_t seed) {
   for (const Expansion& expansion : store.expansions()) {
     if (!expansion.frozen) continue;
-    Tensor values(ctx.device(), DType::f32, expansion.shape);
+    Tensor values(ctx.device(), DType::f32, expansion.rounded_shape());
     ops::fill(ctx, 0, values.view());
     Dim row = 0;
     for (const Param* member : expansion.members) {
-      const Dim rows = member->part.count[0];
-      initialize_param(ctx, *member, seed, values.view().slice(row, rows));
-      row += rows;
+      const Hyperslab part = expansion.rounded_part(*member);
+      if (part.numel() > 0) {
+        initialize_param(ctx, *member, part, seed, values.view().slice(row, part.count[0]));
+      }
+      row += member->stored_rows;
     }
-    ops::quantize(ctx, values.view(), expansion.matrix);
+    expansion.round(ctx, values.view());
     synchronize(ctx);  // before `values` goes
   }
 }

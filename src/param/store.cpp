@@ -114,7 +114,7 @@ FusedParam ParamStore::declare(std::span<const ParamSpec> specs) {
   require(unit_ >= 0, "a parameter was declared before the first unit");
   const ParamSpec& first = specs.front();
   const bool trained = trains_(first.role);
-  const bool few_bits = first.role == Role::matrix && !trained && storage_.frozen;
+  const bool few_bits = !trained && !first.keeps_values && storage_.freezes(first.role);
   const bool rounded = first.role == Role::matrix && trained && storage_.trained;
   const std::size_t group = trained ? kTrained : kFrozen;
   if (!few_bits) {
@@ -139,8 +139,16 @@ const Expansion* ParamStore::add_expansion(const std::vector<Param*>& members, b
   expansion.frozen = !trained;
   expansion.spec = trained ? *storage_.trained : *storage_.frozen;
   Dim rows = 0;
-  for (const Param* member : members) rows += member->part.count[0];
-  expansion.shape = {rows, members.front()->part.count[1]};
+  for (const Param* member : members) rows += member->stored_rows;
+  const Param& first = *members.front();
+  expansion.shape = {rows, first.part.count[1]};
+  // What is not a block's takes its input as it is.
+  if (first.role != Role::matrix) expansion.spec.activations = ops::ActivationFormat::none;
+  const bool cuts_rows = first.part.count[1] != first.global_shape[1];
+  if (cuts_rows && expansion.spec.format == ops::WeightFormat::int8) {
+    require(storage_.row_ranks != nullptr, "who holds the other parts of rows is not known");
+    expansion.row_ranks = storage_.row_ranks;
+  }
   return &expansion;
 }
 

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::string_view kModel = "model/";
 constexpr std::string_view kWeight = ".weight";
+constexpr const char* kTokens = "model/embedding.token.weight";
+constexpr const char* kHead = "model/head.weight";
 constexpr std::size_t kPartBytes = std::size_t{256} << 20;
 
 /// Tensors that wait for being written, with their memory.
@@ -75,9 +77,8 @@ struct Quantized {
 
 class Writer {
  public:
-  Writer(const io::CheckpointReader& reader, const param::QuantizationSpec& spec,
-         DType rounds_first, Calibration* calibration)
-      : reader_(reader), spec_(spec), rounds_first_(rounds_first), calibration_(calibration) {}
+  Writer(const io::CheckpointReader& reader, const Rounding& rounding)
+      : reader_(reader), rounding_(rounding) {}
 
   Sizes write(const io::CheckpointMeta& meta, const std::string& output) {
     std::uint64_t bytes = 0;
@@ -89,7 +90,13 @@ class Writer {
     Part part(checkpoint);
     for (const auto& [name, entry] : reader_.tensors()) {
       if (!name.starts_with(kModel)) continue;
-      is_matrix(name) ? add_quantized(part, name) : part.add(name, read(reader_, name));
+      sizes_.all_elements += entry.global_shape.numel();
+      if (is_matrix(name) || is_rounded_table(name)) {
+        add_quantized(part, name);
+      } else {
+        sizes_.kept_elements += entry.global_shape.numel();
+        part.add(name, read(reader_, name));
+      }
     }
     part.write();
     checkpoint.commit();
@@ -97,36 +104,48 @@ class Writer {
   }
 
  private:
+  /// A checkpoint without a head of its own has a tied table.
+  [[nodiscard]] bool is_rounded_table(const std::string& name) const {
+    const bool tied = !reader_.tensors().contains(kHead);
+    if (name == kTokens) return rounding_.embeddings || (tied && rounding_.head);
+    return name == kHead && rounding_.head;
+  }
+
   void add_quantized(Part& part, const std::string& name) {
     Tensor values = read(reader_, name);
-    if (rounds_first_ != DType::f32) {
-      Tensor narrow(Device::cpu, rounds_first_, values.view().shape());
+    const Shape shape = values.view().shape();
+    if (rounding_.first != DType::f32) {
+      Tensor narrow(Device::cpu, rounding_.first, shape);
       ops::cast(ctx_, values.view(), narrow.view());
       ops::cast(ctx_, narrow.view(), values.view());
     }
-    Quantized out(spec_, values.view().shape());
-    if (calibration_ == nullptr) {
+    Quantized out(rounding_.spec, shape);
+    if (rounding_.calibration == nullptr || !is_matrix(name)) {
       ops::quantize(ctx_, values.view(), out.matrix);
     } else {
-      Tensor used(Device::cpu, DType::f32, values.view().shape());
+      Tensor used(Device::cpu, DType::f32, shape);
       ops::cast(ctx_, values.view(), used.view());
-      round_compensating(calibration_->errors_of(name), used.view(), out.matrix);
+      round_compensating(rounding_.calibration->errors_of(name), used.view(), out.matrix);
     }
-    Tensor widened(Device::cpu, DType::f32, values.view().shape());
-    ops::dequantize(ctx_, ops::as_const(out.matrix), widened.view());
-    sizes_.elements += values.view().numel();
-    sizes_.bytes += out.codes.view().bytes() + out.scales.view().bytes();
-    sizes_.squared_error += sum_of_squares(values.view(), widened.view());
-    sizes_.squared_weights += sum_of_squares(values.view());
+    const std::uint64_t bytes = out.codes.view().bytes() + out.scales.view().bytes();
+    sizes_.few_bytes += bytes;
+    if (is_matrix(name)) add_errors(values.view(), out.matrix, bytes);
     part.add(name + ".codes", std::move(out.codes));
     part.add(name + ".scales", std::move(out.scales));
   }
 
+  void add_errors(CView values, const ops::QuantizedMatrix& matrix, std::uint64_t bytes) {
+    Tensor widened(Device::cpu, DType::f32, values.shape());
+    ops::dequantize(ctx_, ops::as_const(matrix), widened.view());
+    sizes_.elements += values.numel();
+    sizes_.bytes += bytes;
+    sizes_.squared_error += sum_of_squares(values, widened.view());
+    sizes_.squared_weights += sum_of_squares(values);
+  }
+
   Context ctx_{Device::cpu};
   const io::CheckpointReader& reader_;
-  param::QuantizationSpec spec_;
-  DType rounds_first_;
-  Calibration* calibration_;
+  Rounding rounding_;
   Sizes sizes_;
 };
 
@@ -141,9 +160,8 @@ bool is_matrix(const std::string& tensor) {
 }
 
 Sizes write_quantized(const io::CheckpointReader& reader, const io::CheckpointMeta& meta,
-                      const param::QuantizationSpec& spec, DType rounds_first,
-                      Calibration* calibration, const std::string& output) {
-  return Writer(reader, spec, rounds_first, calibration).write(meta, output);
+                      const Rounding& rounding, const std::string& output) {
+  return Writer(reader, rounding).write(meta, output);
 }
 
 }  // namespace hyperslab::quantize

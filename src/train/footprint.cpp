@@ -18,7 +18,7 @@ std::int64_t matrix_bytes(const param::ParamStore& store) {
     if (param.role == param::Role::matrix && param.value) bytes += param.value.bytes();
   }
   for (const param::Expansion& expansion : store.expansions()) {
-    if (!expansion.frozen) continue;
+    if (!expansion.frozen || expansion.members.front()->role != param::Role::matrix) continue;
     const Dim group = expansion.spec.group_of(expansion.shape[1]);
     bytes += ops::quantized_bytes(expansion.spec.format, group, expansion.shape).total();
   }
@@ -50,7 +50,12 @@ std::string quantization_text(const Config& config) {
   if (!config.quantization) return "none";
   const param::QuantizationSpec spec = config.quantization.spec();
   const bool rounds_inputs = spec.activations == ops::ActivationFormat::dynamic_int8;
-  return format_text(spec) + (rounds_inputs ? ", dynamic-int8 activations" : "");
+  const auto [embeddings, head] = rounded_tables(config);
+  return format_text(spec) + (rounds_inputs ? ", dynamic-int8 activations" : "") +
+         (embeddings && head ? ", embeddings and head"
+          : embeddings       ? ", embeddings"
+          : head             ? ", head"
+                             : "");
 }
 
 std::string frozen_format_text(const Config& config) {

@@ -60,6 +60,13 @@ std::uint64_t sum_of_terms(comm::World& world, std::uint64_t term) {
 
 /// A base in few bits must have the format that the deck stores bases in.
 void require_format(const io::CheckpointReader& reader, const Config& config) {
+  for (const char* table : {"model/embedding.token.weight.codes", "model/head.weight.codes"}) {
+    if (!reader.tensors().contains(table)) continue;
+    throw Error(ExitCode::checkpoint,
+                reader.folder() +
+                    ": its embeddings or its head are in few bits, for eval, generate and bench; "
+                    "take the checkpoint that it was made of");
+  }
   if (!io::is_quantized(reader) || config.model.frozen_format != param::StorageFormat::compute) {
     return;
   }

@@ -2,6 +2,7 @@
 #include "staging.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "hyperslab/core/transfer.hpp"
@@ -65,15 +66,17 @@ void read_batch(Context& ctx, const io::CheckpointReader& reader, Targets batch,
   synchronize(ctx);  // before the next batch takes the buffer
 }
 
-/// Targets for the members of a matrix, one after the other in `rows`.
+/// Targets for what the members of a matrix are rounded from, in `rows`.
 std::vector<io::SlabTarget> targets_of(const param::Expansion& matrix, View rows) {
   std::vector<io::SlabTarget> targets;
   Dim begin = 0;
   for (const param::Param* member : matrix.members) {
-    const Dim count = member->part.count[0];
-    targets.push_back(
-        {"model/" + member->name, member->global_shape, member->part, rows.slice(begin, count)});
-    begin += count;
+    const Hyperslab part = matrix.rounded_part(*member);
+    if (part.numel() > 0) {
+      targets.push_back(
+          {"model/" + member->name, member->global_shape, part, rows.slice(begin, part.count[0])});
+    }
+    begin += member->stored_rows;
   }
   return targets;
 }
@@ -145,22 +148,25 @@ io::SlabTarget array_target(const param::Param& member, const std::string& suffi
           rows};
 }
 
-/// Codes and scales of the members, one after the other in host memory.
+/// Codes and scales of the members, one after the other in host memory. Padding has scales of zero.
 struct StoredMatrix {
   explicit StoredMatrix(const param::Expansion& matrix)
       : codes(Device::cpu, DType::u8, matrix.matrix.codes.shape()),
         scales(Device::cpu, matrix.matrix.scales.dtype(), matrix.matrix.scales.shape()) {
+    std::memset(codes.view().raw(), 0, codes.view().bytes());
+    std::memset(scales.view().raw(), 0, scales.view().bytes());
     const bool is_int8 = matrix.spec.format == ops::WeightFormat::int8;
     Dim begin = 0;
     for (const param::Param* member : matrix.members) {
       const Dim count = member->part.count[0];
+      if (count == 0) continue;  // padding alone
       const Dim K = member->global_shape[1];
       const Dim groups = is_int8 ? 0 : K / matrix.matrix.group;
       targets.push_back(
           array_target(*member, ".codes", is_int8 ? K : K / 2, codes.view().slice(begin, count)));
       targets.push_back(
           array_target(*member, ".scales", groups, scales.view().slice(begin, count)));
-      begin += count;
+      begin += member->stored_rows;
     }
   }
   Tensor codes;
@@ -178,17 +184,19 @@ void read_codes(Context& ctx, const io::CheckpointReader& reader, const param::E
 
 void read_and_round(Context& ctx, const io::CheckpointReader& reader,
                     const param::Expansion& matrix, DType first) {
-  Tensor on_host(Device::cpu, DType::f32, matrix.shape);
+  const Shape shape = matrix.rounded_shape();
+  Context host(Device::cpu);
+  Tensor on_host(Device::cpu, DType::f32, shape);
+  ops::fill(host, 0, on_host.view());  // padding
   reader.read(targets_of(matrix, on_host.view()));
   if (is_narrow(first)) {
-    Context host(Device::cpu);
-    Tensor narrow(Device::cpu, first, matrix.shape);
+    Tensor narrow(Device::cpu, first, shape);
     ops::cast(host, on_host.view(), narrow.view());
     ops::cast(host, narrow.view(), on_host.view());
   }
-  Tensor values(ctx.device(), DType::f32, matrix.shape);
+  Tensor values(ctx.device(), DType::f32, shape);
   copy(ctx, on_host.view(), values.view());
-  ops::quantize(ctx, values.view(), matrix.matrix);
+  matrix.round(ctx, values.view());
   synchronize(ctx);  // before the values go
 }
 
@@ -199,7 +207,7 @@ void read_quantized(Context& ctx, const io::CheckpointReader& reader,
   std::vector<io::SlabTarget> rounded;
   for (const param::Expansion& matrix : params.expansions()) {
     if (!matrix.frozen || holds_codes(reader, matrix)) continue;
-    const View none(nullptr, DType::f32, Device::cpu, matrix.shape);
+    const View none(nullptr, DType::f32, Device::cpu, matrix.rounded_shape());
     for (const io::SlabTarget& target : targets_of(matrix, none)) rounded.push_back(target);
   }
   reader.check(rounded);  // which lists everything that is missing at once

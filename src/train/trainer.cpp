@@ -39,8 +39,9 @@ pipeline::Program program_of(const Config& config, bool training) {
 }
 
 /// A forward-only run stores what training only simulates.
-param::MatrixStorage storage_of_matrices(const Config& config, bool training) {
-  param::MatrixStorage storage;
+param::MatrixStorage storage_of_matrices(const Config& config, const mesh::Mesh& mesh,
+                                         bool training) {
+  param::MatrixStorage storage = {.row_ranks = &mesh.tensor_group()};
   switch (config.model.frozen_format) {
     case param::StorageFormat::compute:
     case param::StorageFormat::bf16: break;
@@ -50,6 +51,8 @@ param::MatrixStorage storage_of_matrices(const Config& config, bool training) {
   }
   if (!config.quantization) return storage;
   (training ? storage.trained : storage.frozen) = config.quantization.spec();
+  storage.embeddings = rounded_tables(config).embeddings;
+  storage.head = rounded_tables(config).head;
   return storage;
 }
 
@@ -79,7 +82,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
   if (options.training) stage.trained_roles = config.train.trainable;
   stage.adapter = config.adapter;
   stage.fp8 = config.precision.fp8();
-  stage.storage = storage_of_matrices(config, options.training);
+  stage.storage = storage_of_matrices(config, mesh, options.training);
   stage.bucket_bytes = static_cast<std::size_t>(config.parallel.bucket_mib * 1048576.0);
   return stage;
 }

@@ -252,6 +252,8 @@ class Bench(support.Case):
         cases = {(): ("none", "fp32", 0, 4 * count),
                  ("quantization.weights=int4", "quantization.group=32"):
                      ("int4 groups of 32", "fp32", 0, count // 2 + count // 16),
+                 ("quantization.weights=int8", "quantization.head=true"):
+                     ("int8, head", "fp32", 0, count + 4 * rows),
                  ("model.frozen_format=int8", "adapter.rank=4"): ("none", "int8", 4, count + 4 * rows)}
         for settings, expected in cases.items():
             with self.subTest(settings=settings):

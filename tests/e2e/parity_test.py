@@ -26,6 +26,18 @@ parallel.data=2 memory.recompute=full
 """
 
 
+# Each needs every row of a matrix, or every column of an input.
+CUT_MATRIX = """\
+parallel.tensor=2 parallel.data=2
+parallel.tensor=4 parallel.sequence=true
+parallel.tensor=2 parallel.sequence=true parallel.pipeline=2 train.microbatch=2
+parallel.tensor=2 memory.recompute=full
+parallel.data=2 parallel.zero=2 parallel.tensor=2 memory.recompute=selective
+"""
+CUT_WAYS = (("adapter.rank=4", "adapter.dropout=0.2"), ("adapter.rank=4", "model.frozen_format=int8"),
+            ("adapter.rank=4", "adapter.dropout=0.2", "model.frozen_format=int8"), ("quantization.weights=int8",))
+
+
 # What the models of other families ask for, in one.
 OPTIONS = ("model.heads=4", "model.kv_heads=2", "model.head_width=12", "model.qkv_bias=true", "model.qk_norm=head",
            "model.rotary_fraction=0.5",
@@ -142,6 +154,16 @@ class Parity(support.Case):
         self.assertEqual(result.code, 0, result.err)
         self.assertEqual(result.out.count("agrees : "), len(ADAPTER_MATRIX.splitlines()))
         self.assertIn("lora_B.weight", result.out)
+
+    def test_matrix_of_rows_and_columns_that_tensor_ranks_cut(self):
+        self.write("cut_rows.txt", CUT_MATRIX)
+        for settings in CUT_WAYS:
+            with self.subTest(settings=settings):
+                result = self.parity("deck.yaml", "--matrix", "cut_rows.txt",
+                                     *support.overrides("model.heads=4", *settings))
+
+                self.assertEqual((result.code, result.messages), (0, []), result.err)
+                self.assertEqual(result.out.count("agrees : "), CUT_MATRIX.count("\n"))
 
     def test_matrix_of_8_bit_products(self):
         self.write("same.txt", FP8_SAME_MATRIX)

@@ -108,6 +108,68 @@ class Quantize(support.Case):
         found = self.figures(self.folder / "two.json")
         self.assertAlmostEqual(found["loss_sum"] / self.loss("q4g"), 1, delta=1e-6)
 
+    def test_rows_of_int8_load_on_tensor_ranks(self):
+        self.quantize("base", "q8t", "--weights", "int8")
+
+        for checkpoint, settings in (("q8t", ()), ("runs/base", ("quantization.weights=int8",))):
+            for ranks in (2, 4):
+                with self.subTest(checkpoint=checkpoint, ranks=ranks):
+                    result = self.run_program(
+                        "eval", "--checkpoint", checkpoint, "--json", "many.json",
+                        *support.overrides(*settings, f"parallel.tensor={ranks}", "parallel.data=1"), ranks=ranks)
+                    self.assertEqual(result.code, 0, result.err)
+
+                    found = self.figures(self.folder / "many.json")["loss_sum"]
+                    self.assertAlmostEqual(found / self.loss("q8t"), 1, delta=1e-6)
+
+    def test_embeddings_and_head_when_asked(self):
+        tied = self.quantize("base", "q_tied", "--weights", "int8", "--head")
+        info = self.run_program("checkpoint", "info", "q_tied").out
+
+        self.assertIn("the blocks' matrices, embeddings and head in few bits", tied.out)
+        self.assertRegex(info, r"model/embedding\.token\.weight\.codes +\(257, 64\) +u8")
+        self.assertRegex(info, r"model/embedding\.position\.weight +\(16, 64\) +f32")
+        for keys in ("head", "embeddings"):
+            self.assertEqual(self.loss("runs/base", *support.overrides("quantization.weights=int8",
+                                                                       f"quantization.{keys}=true")),
+                             self.loss("q_tied"))
+        self.assertNotEqual(self.loss("q_tied"), self.loss("runs/base", "--set", "quantization.weights=int8"))
+
+    def test_untied_tables_are_rounded_one_by_one(self):
+        result = self.run_program("train", "base.yaml", *support.overrides("run.name=untied", "train.steps=2",
+                                                                           "model.tie_embeddings=false"))
+        self.assertEqual(result.code, 0, result.err)
+        bits = ("--weights", "int4", "--group", 32)
+        found = {}
+        for flags in ((), ("--head",), ("--embeddings",), ("--embeddings", "--head")):
+            name = "untied" + "".join(flags)
+            text = self.quantize("untied", name, *bits, *flags, "--calibrate", 2).out
+            evaluation = self.run_program("eval", "--checkpoint", name, "--json", "u.json")
+            self.assertEqual(evaluation.code, 0, evaluation.err)
+            found[flags] = self.figures(self.folder / "u.json")
+            words = [word for word in ("embeddings", "head") if f"--{word}" in flags]
+            self.assertEqual(found[flags]["quantization"], ", ".join(filter(None, (
+                "int4 groups of 32", " and ".join(words)))))
+            for ranks in (2, 3):  # one of which divides no vocabulary
+                layout = ("parallel.tensor=2",) if ranks == 2 else ("parallel.pipeline=3",)
+                other = self.run_program("eval", "--checkpoint", name, "--json", "v.json",
+                                         *support.overrides(*layout, "parallel.data=1"), ranks=ranks)
+                self.assertEqual(other.code, 0, other.err)
+                self.assertAlmostEqual(self.figures(self.folder / "v.json")["loss_sum"] / found[flags]["loss_sum"], 1,
+                                       delta=1e-6)
+            self.assertRegex(text, r"all parameters take \d+ bytes with the others in bf16, 0\.\d+ of bf16")
+
+        values = 257 * 64
+        saved = 4 * values - values // 2 - 2 * values // 32  # of f32
+        self.assertEqual(len({figures["loss_sum"] for figures in found.values()}), 4)
+        for flags, figures in found.items():
+            # Memory is padded: tables of values and codes end at other places.
+            self.assertAlmostEqual(found[()]["parameter_bytes"] - figures["parameter_bytes"], len(flags) * saved,
+                                   delta=2048)
+            self.assertEqual(found[()]["matrix_bytes"], figures["matrix_bytes"])
+        text = self.run_program("generate", "--checkpoint", "untied--embeddings--head", "--prompt", "a", "--max-tokens", 3)
+        self.assertEqual(text.code, 0, text.err)
+
     def test_bad_input_is_refused_and_writes_nothing(self):
         self.quantize("base", "done", "--weights", "int8")
         cases = (
@@ -116,6 +178,7 @@ class Quantize(support.Case):
             (2, "checkpoint quantize needs --weights", ("runs/base",)),
             (4, "in few bits already", ("done", "--weights", "int4")),
             (2, "need int8 on both sides", ("runs/base", "--weights", "int4", "--activations", "dynamic-int8")),
+            (2, "get the bits of quantization.weights", ("runs/base", "--weights", "none", "--head")),
             (2, "--calibrate must be 1 or more", ("runs/base", *INT4, "--calibrate", 0)),
             (4, "in few bits already", ("done", "--weights", "int8")),
         )
@@ -126,6 +189,14 @@ class Quantize(support.Case):
                 self.assertFalse((self.folder / "new").exists())
         self.assert_refused(self.run_program("checkpoint", "quantize", "runs/base", "--weights", "int8",
                                              "--output", "done"), 5, "it exists already")
+
+    def test_tables_in_few_bits_are_no_base_of_adapters(self):
+        self.quantize("base", "q_all", "--weights", "int8", "--head")
+
+        result = self.run_program("train", "base.yaml", *support.overrides(
+            "run.name=tuned", "checkpoint.initial=q_all", "model.frozen_format=int8", "adapter.rank=2"))
+
+        self.assert_refused(result, 4, "its embeddings or its head are in few bits")
 
     def test_it_is_not_trained_or_exported(self):
         self.quantize("base", "q", "--weights", "int8")

@@ -276,6 +276,37 @@ TEST_F(GpuElementwise, APartOfTheMicrobatchHasItsPartOfTheMask) {
   }
 }
 
+TEST_F(GpuElementwise, APartOfTheColumnsHasItsPartOfTheMask) {
+  StepState state;
+  state.input.step = 11;
+  for (const DType dtype : kGpuTypes) {
+    for (const auto& [first, count, total] :
+         std::vector<std::array<Dim, 3>>{{640, 640, 1280}, {8, 24, 96}, {3, 5, 11}, {6, 8, 30}}) {
+      for (const bool cuts_rows : {false, true}) {
+        const Shape shape = cuts_rows ? Shape{9, count} : Shape{3, 7, count};
+        Problem problem(dtype);
+        problem.input(filled_tensor(dtype, shape, 1))
+            .output(dtype, shape)
+            .fixed(tensor_of(DType::i64, {3}, {5, 0, 7000000}))
+            .fixed(bytes_of(state));
+        problem.expect_match(
+            [=, first = first, count = count, total = total](Context& ctx,
+                                                             const Problem::Views& v) {
+              Dropout spec = {0.25F, 42, 13, v[2], struct_at<StepState>(v[3])};
+              spec.first_column = first;
+              spec.total_columns = total;
+              if (cuts_rows) {
+                spec.elements_per_sample = 7 * count;
+                spec.first_element = 2 * count;
+              }
+              dropout(ctx, spec, v[0], v[1]);
+            },
+            "dropout of a part of the columns");
+      }
+    }
+  }
+}
+
 TEST_F(GpuElementwise, WithoutDropoutAllIsKept) {
   for (const DType dtype : kGpuTypes) {
     Problem problem(dtype);

@@ -175,6 +175,28 @@ TEST_F(GpuQuantized, FakeQuantizeHasTheBitsOfTheCpuAndOfBothSteps) {
   });
 }
 
+/// Scales of rows, and rows rounded by scales that are twice what they need.
+TEST_F(GpuQuantized, GivenScalesGiveTheBitsOfTheCpu) {
+  const Format format = {WeightFormat::int8, 0};
+  for (const DType dtype : kGpuTypes) {
+    for (const Size& size : kSizes) {
+      const Tensor weight = weights(dtype, size);
+      const Arrays out = arrays_for(format, size);
+      const Tensor given = filled_tensor(DType::f32, {size.M}, 0.0625);
+      const Tensor rounded = poisoned(dtype, {size.M, size.K});
+      expect_same_bits(
+          dtype, {&weight, &out.codes, &out.scales, &given, &rounded},
+          [&](Context& ctx, const Views& v) {
+            quantize_scaled(ctx, v[0], matrix_of(format, size, v[1], v[3], {}));
+            int8_row_scales(ctx, v[0], v[2]);
+            fake_quantize_scaled(ctx, v[0], v[3], v[4]);
+            fake_quantize_scaled(ctx, v[0], v[2], v[0]);  // in place
+          },
+          "given scales of " + label(format, size));
+    }
+  }
+}
+
 /// A product with weights that the CPU made.
 struct Product {
   DType dtype;

@@ -162,6 +162,25 @@ TEST_F(AdapterTest, KeptProductsGiveTheSameGradients) {
   EXPECT_EQ(found, expected);
 }
 
+/// Pieces that end within a sample drop what the whole pass drops.
+TEST_F(AdapterTest, PiecesOfRowsGiveTheWhole) {
+  const AdaptedLayer layer(config_of({}));
+  LinearPass pass = {.dropout = dropout(0.4F)};
+  pass.dropout.first_column = 2;
+  pass.dropout.total_columns = 3 * kInputs;
+  Tensor whole = poisoned(DType::f64, {2, 3, 10});
+  Tensor pieces = poisoned(DType::f64, {6, 10});
+  const CView rows = x_.view().reshaped({6, kInputs});
+
+  layer.linear.forward(ctx, x_.view(), whole.view(), pass);
+  for (const auto& [begin, count] : {std::pair<Dim, Dim>{0, 2}, {2, 3}, {5, 1}}) {
+    layer.linear.forward(ctx, rows.slice(begin, count), pieces.view().slice(begin, count),
+                         pass.rows(x_.view(), begin, count));
+  }
+
+  expect_values(pieces.view(), to_doubles(whole.view()), 1e-12);
+}
+
 TEST_F(AdapterTest, GradientsOfLaterMicrobatchesAreAdded) {
   const AdaptedLayer layer(config_of({AdapterTarget::key}));
   const Tensor dy = random_tensor(DType::f64, {2, 3, 10}, 2);

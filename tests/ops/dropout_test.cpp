@@ -83,6 +83,46 @@ TEST_F(DropoutOp, APartOfTheMicrobatchHasItsPartOfTheMask) {
   }
 }
 
+TEST_F(DropoutOp, APartOfTheColumnsHasItsPartOfTheMask) {
+  constexpr Dim kColumns = 92;
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const Tensor x = random_tensor(dtype, {3, 7, kColumns}, 1);
+    const Tensor position = tensor_of(DType::i64, {3}, {5, 0, 7000000});
+    Dropout spec = active(0.25F, position.view());
+    Tensor whole = poisoned(dtype, {3, 7, kColumns});
+    dropout(ctx, spec, x.view(), whole.view());
+    const std::vector<double> from = to_doubles(x.view());
+    const std::vector<double> expected = to_doubles(whole.view());
+    for (const auto& [first, count] :
+         std::vector<std::array<Dim, 2>>{{0, 46}, {46, 46}, {1, 3}, {91, 1}, {0, 92}}) {
+      std::vector<double> in;
+      std::vector<double> out;
+      for (Dim row = 0; row < 21; ++row) {
+        for (Dim i = 0; i < count; ++i) {
+          in.push_back(from[row * kColumns + first + i]);
+          out.push_back(expected[row * kColumns + first + i]);
+        }
+      }
+      const Tensor own = tensor_of(dtype, {3, 7, count}, in);
+      Tensor part = poisoned(dtype, {3, 7, count});
+      spec.elements_per_sample = 0;
+      spec.first_element = 0;
+      spec.first_column = first;
+      spec.total_columns = kColumns;
+
+      dropout(ctx, spec, own.view(), part.view());
+
+      EXPECT_EQ(to_doubles(part.view()), out) << first << "+" << count;
+      // Of these the rows from the middle of the first sample to the middle of the last.
+      spec.elements_per_sample = 7 * count;
+      spec.first_element = 3 * count;
+      Tensor rows = poisoned(dtype, {13, count});
+      dropout(ctx, spec, own.view().reshaped({21, count}).slice(3, 13), rows.view());
+      EXPECT_TRUE(same_bits(rows.view(), part.view().reshaped({21, count}).slice(3, 13)));
+    }
+  }
+}
+
 TEST_F(DropoutOp, DropsTheRightShareAndDiffersByStepAndSite) {
   const Tensor x = filled_tensor(DType::f32, {1, 100000}, 1);
   const Tensor position = tensor_of(DType::i64, {1}, {0});
@@ -145,6 +185,14 @@ TEST_F(DropoutOp, WrongOperandsAreNamed) {
   Dropout whole = active(0.5F, position.view().slice(0, 2));
   whole.first_element = 1;
   expect_error_naming("dropout first_element", [&] { dropout(ctx, whole, x.view(), x.view()); });
+  Dropout columns = active(0.5F, position.view().slice(0, 2));
+  columns.first_column = 4;
+  columns.total_columns = 8;
+  expect_error_naming("dropout first_column", [&] { dropout(ctx, columns, x.view(), x.view()); });
+  columns.first_column = 3;
+  columns.elements_per_sample = 8;
+  expect_error_naming("dropout first_column: a part",
+                      [&] { dropout(ctx, columns, x.view(), x.view()); });
   Dropout stateless = active(0.5F, position.view().slice(0, 2));
   stateless.state = nullptr;
   expect_error_naming("dropout state", [&] { dropout(ctx, stateless, x.view(), x.view()); });

@@ -21,7 +21,8 @@ struct LinearPass {
                                ///< backward_weight; absent: rounded again
   /// Whether the gradients are what backward_input left there for this dy.
   bool has_gradient = false;
-  [[nodiscard]] LinearPass rows(Dim begin, Dim count) const;  ///< a part, for forward
+  /// The part of rows [begin, begin + count) of the input x, for forward.
+  [[nodiscard]] LinearPass rows(CView x, Dim begin, Dim count) const;
 };
 
 /// The adapters of a linear layer: of its output i, s (x A_i^T) B_i^T is added to the columns of y

@@ -21,6 +21,10 @@ struct Dropout {
   /// begin and end inside a sample. 0: x is whole, (B, ...).
   Dim elements_per_sample = 0;
   Dim first_element = 0;
+  /// A rank's part of the columns, for `dropout`: column c of x is column first_column + c of
+  /// total_columns in the mask; elements of x are counted as above. 0: all columns are here.
+  Dim first_column = 0;
+  Dim total_columns = 0;
   /// A rank's part of the heads, for attention_reference_*: its head h is head first_head + h of
   /// total_heads. 0: all heads are here.
   Dim first_head = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "hyperslab/ops/matmul.hpp"
+#include "hyperslab/ops/quantized.hpp"
 #include "hyperslab/ops/token_position.hpp"
 #include "hyperslab/ops/vocabulary.hpp"
 
@@ -21,6 +22,11 @@ struct EmbeddingTables {
 /// the CPU throws an Error and a GPU writes not-a-number; y: (B, T, C).
 void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables, float scale,
                        View y);
+
+/// embedding_forward of a table in few bits (rows, C); tables.table is absent. Rows are those that
+/// dequantize gives in f32, and y is rounded once to its dtype, which positions have, too.
+void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMatrix& table,
+                                 const EmbeddingTables& tables, float scale, View y);
 
 /// tokens: (B, T) i32; sort_index: (B * T) i32, the flat indices b * T + t sorted by token, stable.
 /// Example: tokens 7 3 7 have the sort index 1 0 2. The loader makes it.

@@ -95,6 +95,16 @@ void dequantize(Context& ctx, const CQuantizedMatrix& weight, View out);
 /// computes with (Jacob et al. 2018). weight and out: (M, K), may be the same memory.
 void fake_quantize(Context& ctx, WeightFormat format, Dim group, CView weight, View out);
 
+/// scales (M) f32: of the rows of weight (M, K), as quantize to int8 finds them. Ranks that hold
+/// parts of a row find its scale as the largest of theirs; the bits as i32 are ordered as the
+/// scales are, with infinity and NaN above all numbers.
+void int8_row_scales(Context& ctx, CView weight, View scales);
+/// quantize to int8 with the scales that `out` has: the codes of a part of a row are those of the
+/// whole row if the scale is.
+void quantize_scaled(Context& ctx, CView weight, const QuantizedMatrix& out);
+/// fake_quantize to int8 with given scales (M) f32.
+void fake_quantize_scaled(Context& ctx, CView weight, CView scales, View out);
+
 /// How quantized_linear_forward takes its input.
 enum class ActivationFormat : std::uint8_t {
   none,          ///< as it is; weights are widened

@@ -23,20 +23,34 @@ struct Expansion {
   int unit = 0;
   bool frozen = true;
   QuantizationSpec spec;
-  Shape shape;                       ///< (rows of all members, columns)
+  Shape shape;                       ///< (rows of all members with padding, columns)
   ops::QuantizedMatrix matrix = {};  ///< absent codes: fake quantization of weights alone
   View expanded = {};                ///< in the compute dtype; absent in a forward-only run
 
   bool rounds = true;  ///< false: fake quantization leaves the values as they are
+  /// Of int8 with parts of rows here, whose scales are those of the whole rows: the ranks that hold
+  /// the other parts. Else null.
+  comm::Communicator* row_ranks = nullptr;
 
-  /// Enqueues what makes `expanded` valid.
+  /// Enqueues what makes `expanded` valid. Collective over row_ranks if trained values are rounded.
   void expand(Context& ctx) const;
+  /// Rounds frozen values, f32, to `matrix`. values: for each member the rows of rounded_part, then
+  /// those of its padding.
+  void round(Context& ctx, CView values) const;
+  /// What `round` reads of a member: this rank's part, or all columns of its rows if their scales
+  /// depend on them. So it needs no other rank, which may have failed to read its part.
+  [[nodiscard]] Hyperslab rounded_part(const Param& member) const;
+  /// Shape of what `round` reads.
+  [[nodiscard]] Shape rounded_shape() const;
   /// Whether products take the few bits and not `expanded`.
   [[nodiscard]] bool multiplies_codes() const {
     return !expanded || (rounds && spec.activations != ops::ActivationFormat::none);
   }
   /// The members' values as one view; trained members only.
   [[nodiscard]] View values() const;
+
+ private:
+  void find_scales(Context& ctx, CView from) const;
 };
 
 }  // namespace hyperslab::param

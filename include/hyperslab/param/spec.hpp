@@ -10,6 +10,10 @@
 #include "hyperslab/core/hyperslab.hpp"
 #include "hyperslab/ops/quantized.hpp"
 
+namespace hyperslab::comm {
+class Communicator;
+}
+
 namespace hyperslab::param {
 
 /// What a parameter is for. The optimizer decides by it about weight decay, the deck about what is
@@ -61,6 +65,15 @@ struct QuantizationSpec {
 struct MatrixStorage {
   std::optional<QuantizationSpec> frozen = std::nullopt;   ///< of frozen ones
   std::optional<QuantizationSpec> trained = std::nullopt;  ///< fake quantization of trained ones
+  bool embeddings = false;  ///< whether `frozen` is also of tables (Role::embedding)
+  bool head = false;        ///< likewise of Role::head
+  /// Ranks that hold the other columns of matrices whose placement is shard(1).
+  comm::Communicator* row_ranks = nullptr;
+
+  [[nodiscard]] bool freezes(Role role) const {
+    return frozen && (role == Role::matrix || (role == Role::embedding && embeddings) ||
+                      (role == Role::head && head));
+  }
 };
 
 /// How the ranks of one mesh axis hold a tensor, in the words of PyTorch's DTensor.
@@ -98,6 +111,7 @@ struct ParamSpec {
   Placements placement = {};
   int replicas = 1;  ///< ranks of the tensor group that hold the same shard (key-value heads)
   int replica = 0;   ///< which of them this rank is
+  bool keeps_values = false;  ///< never in few bits, whatever MatrixStorage says of its role
 };
 
 }  // namespace hyperslab::param

@@ -42,17 +42,27 @@ struct Sizes {
   std::uint64_t bytes = 0;    ///< of their codes and scales
   double squared_error = 0;   ///< sums over the matrices' elements
   double squared_weights = 0;
+  std::int64_t all_elements = 0;   ///< of all parameters
+  std::uint64_t few_bytes = 0;     ///< of all codes and scales
+  std::int64_t kept_elements = 0;  ///< of parameters that are kept as they are
+};
+
+/// What is rounded, and how.
+struct Rounding {
+  param::QuantizationSpec spec;
+  bool embeddings = false;   ///< the table of tokens, besides the blocks' matrices
+  bool head = false;         ///< the head, likewise; a tied table is both
+  DType first = DType::f32;  ///< rounded to it before: the dtype in which the run computed
+  Calibration* calibration = nullptr;  ///< of the blocks' matrices; null: each weight by itself
 };
 
 /// Whether `tensor` of a checkpoint is a matrix of a block.
 [[nodiscard]] bool is_matrix(const std::string& tensor);
 
-/// Writes a checkpoint in `output` that holds the blocks' matrices as `tensor`.codes and
-/// `tensor`.scales (see ops::BasicQuantizedMatrix) and every other parameter as it is. `meta`: of
-/// the new checkpoint. `rounds_first`: to this dtype, in which the run computed; f32 for none.
-/// `calibration`: null to round each weight by itself. One rank.
+/// Writes a checkpoint in `output` that holds what is rounded as `tensor`.codes and `tensor`.scales
+/// (see ops::BasicQuantizedMatrix) and every other parameter as it is. `meta`: of the new
+/// checkpoint. One rank.
 Sizes write_quantized(const io::CheckpointReader& reader, const io::CheckpointMeta& meta,
-                      const param::QuantizationSpec& spec, DType rounds_first,
-                      Calibration* calibration, const std::string& output);
+                      const Rounding& rounding, const std::string& output);
 
 }  // namespace hyperslab::quantize

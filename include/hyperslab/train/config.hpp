@@ -98,7 +98,7 @@ struct TrainConfig {
   friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
 };
 
-/// How few bits the blocks' matrices have.
+/// How few bits matrices have.
 enum class WeightBits : std::uint8_t { none, int8, int4 };
 
 /// Deck section `quantization`: training with fake quantization, or a model that was quantized.
@@ -106,7 +106,9 @@ struct QuantizationConfig {
   WeightBits weights = WeightBits::none;
   std::int64_t group = 64;  ///< columns that share a scale, with int4
   ops::ActivationFormat activations = ops::ActivationFormat::none;
-  std::int64_t after = 0;  ///< steps that are trained without it
+  std::int64_t after = 0;   ///< steps that are trained without it
+  bool embeddings = false;  ///< whether the table of tokens has few bits, too
+  bool head = false;        ///< whether the head has; a tied table is both
   [[nodiscard]] explicit operator bool() const { return weights != WeightBits::none; }
   [[nodiscard]] param::QuantizationSpec spec() const {
     const bool is_int8 = weights == WeightBits::int8;
@@ -158,5 +160,16 @@ struct Config {
   }
   friend bool operator==(const Config&, const Config&) = default;
 };
+
+/// Tables that have few bits besides the blocks' matrices; a tied one is both.
+struct RoundedTables {
+  bool embeddings = false;
+  bool head = false;
+};
+[[nodiscard]] inline RoundedTables rounded_tables(const Config& config) {
+  const QuantizationConfig& asked = config.quantization;
+  const bool tied = config.model.tie_embeddings;
+  return {asked.embeddings || (tied && asked.head), asked.head || (tied && asked.embeddings)};
+}
 
 }  // namespace hyperslab::train

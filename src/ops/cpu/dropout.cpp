@@ -82,13 +82,19 @@ void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
   if (x.numel() == 0) return;
   with_real(x.dtype(), "dropout", [&]<class T>(T) {
     const Dim first = dropout.first_element;
+    const MaskColumns columns = mask_columns(dropout, x);
+    // Elements whose global indices follow each other: of a sample, or of a row's part.
     const Dim per_sample = sample_elements(dropout, x);
+    const Dim run = columns.are_all() ? per_sample : columns.here;
+    const Dim rows = per_sample / run;
     const auto* position = dropout.sample_position.data<std::int64_t>();
     parallel_chunks(ctx.threads(), x.numel(), 8, [&](int, Dim begin, Dim end) {
       for (Dim i = begin; i < end;) {
-        const Dim sample = (first + i) / per_sample;
-        const Dim stop = std::min(end, (sample + 1) * per_sample - first);
-        const Dim global = position[sample] * per_sample + (first + i) % per_sample;
+        const Dim row = (first + i) / run;
+        const Dim stop = std::min(end, (row + 1) * run - first);
+        const Dim global_row = position[row / rows] * rows + row % rows;
+        const Dim global = global_row * (columns.are_all() ? run : columns.total) + columns.first +
+                           (first + i) % run;
         apply_dropout(dropout, static_cast<std::uint64_t>(global), stop - i, x.data<T>() + i,
                       y.data<T>() + i);
         i = stop;

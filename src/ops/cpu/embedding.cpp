@@ -5,6 +5,7 @@
 
 #include "../backend.hpp"
 #include "parallel.hpp"
+#include "widen.hpp"
 
 namespace hyperslab::ops::cpu {
 namespace {
@@ -78,7 +79,7 @@ void sum_rows(const TableGradient<T>& g, Tokens tokens, Tokens sort_index, Dim i
   }
 }
 
-/// out = scale * row + position; what is null counts as zero.
+/// out = scale * row + position; what is null counts as zero. `out` may be `row`.
 template <class T>
 void look_up(const T* row, const T* position, Dim C, T scale, T* out) {
   if (row == nullptr) {
@@ -111,6 +112,30 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
         const T* position =
             positions ? positions + (tables.first_position.value + i % T_tokens) * C : nullptr;
         look_up(here ? table + row * C : nullptr, position, C, T(scale), y.data<T>() + i * C);
+      }
+    });
+  });
+}
+
+void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMatrix& table,
+                                 const EmbeddingTables& tables, float scale, View y) {
+  const auto ids = tokens.span<std::int32_t>();
+  const VocabularyShard& shard = tables.shard;
+  require_tokens(ids, shard.vocabulary, "quantized_embedding_forward tokens");
+  with_real(y.dtype(), "quantized_embedding_forward", [&]<class T>(T) {
+    const Dim C = table.shape[1];
+    const Dim groups = C == 0 ? 0 : C / table.group;  // of a row
+    const Dim T_tokens = tokens.shape()[1];
+    const T* positions = optional_data<T>(tables.positions);
+    parallel_chunks(ctx.threads(), tokens.numel(), C, [&](int, Dim begin, Dim end) {
+      for (Dim i = begin; i < end; ++i) {
+        T* out = y.data<T>() + i * C;
+        const Dim row = ids[i] - shard.first;
+        const bool here = row >= 0 && row < shard.count;
+        if (here) widen(table, row * groups, (row + 1) * groups, out);
+        const T* position =
+            positions ? positions + (tables.first_position.value + i % T_tokens) * C : nullptr;
+        look_up(here ? out : nullptr, position, C, T(scale), out);
       }
     });
   });

@@ -191,4 +191,46 @@ void fake_quantize(Context& ctx, WeightFormat format_now, Dim group, CView weigh
   });
 }
 
+void int8_row_scales(Context& ctx, CView weight, View scales) {
+  const auto [M, K] = weight.dims<2>("int8_row_scales weight");
+  auto* found = scales.data<float>();
+  with_floating(weight.dtype(), "int8_row_scales", [&, K = K, M = M]<class T>(T) {
+    const T* values = weight.data<T>();
+    parallel_chunks(ctx.threads(), M, K, [=](int, Dim begin, Dim end) {
+      for (Dim row = begin; row < end; ++row) {
+        found[row] = largest_magnitude(values + row * K, K) / kMostCode<WeightFormat::int8>;
+      }
+    });
+  });
+}
+
+void quantize_scaled(Context& ctx, CView weight, const QuantizedMatrix& out) {
+  const Dim M = out.shape[0];
+  const Dim K = out.shape[1];
+  const auto* scales = out.scales.data<float>();
+  auto* codes = out.codes.data<std::uint8_t>();
+  with_floating(weight.dtype(), "quantize_scaled", [&]<class T>(T) {
+    const T* values = weight.data<T>();
+    parallel_chunks(ctx.threads(), M, K, [=](int, Dim begin, Dim end) {
+      for (Dim row = begin; row < end; ++row) {
+        store_codes<WeightFormat::int8>(values + row * K, K, scales[row], codes + row * K);
+      }
+    });
+  });
+}
+
+void fake_quantize_scaled(Context& ctx, CView weight, CView scales, View out) {
+  const auto [M, K] = weight.dims<2>("fake_quantize_scaled weight");
+  const auto* given = scales.data<float>();
+  with_floating(weight.dtype(), "fake_quantize_scaled", [&, K = K, M = M]<class T>(T) {
+    const T* values = weight.data<T>();
+    T* rounded = out.data<T>();
+    parallel_chunks(ctx.threads(), M, K, [=](int, Dim begin, Dim end) {
+      for (Dim row = begin; row < end; ++row) {
+        round_group<WeightFormat::int8>(values + row * K, K, given[row], rounded + row * K);
+      }
+    });
+  });
+}
+
 }  // namespace hyperslab::ops::cpu

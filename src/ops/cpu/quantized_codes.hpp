@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "hyperslab/ops/quantized.hpp"
+#include "widen.hpp"
 
 // Rounding of groups of weights or activations to codes. All in f32 and in a fixed order of
 // operations, so that any device can compute the same bits; sources that include this are compiled
@@ -146,9 +147,5 @@ template <WeightFormat format>
     return code * static_cast<const float*>(weight.block_scales.raw())[group / kScaleBlock];
   }
 }
-
-/// Widens groups [begin, end) of the matrix, counted row by row, to out[0], out[1], ...
-template <class T>
-void widen(const CQuantizedMatrix& weight, Dim begin, Dim end, T* out);
 
 }  // namespace hyperslab::ops::cpu

@@ -29,6 +29,50 @@ struct Drop {
   }
 };
 
+/// Of a part of the columns.
+template <class T>
+struct DropColumns {
+  static constexpr int kWidth = kVector<T>;
+  DropoutMask mask;
+  MaskColumns columns;
+  Dim rows_of_sample;
+  Dim first_row;
+  bool together;
+  const T* x;
+  T* y;
+  template <int N>
+  __device__ void at(Dim i) const {
+    const Dim own_row = i / columns.here;
+    const Dim column = columns.first + i - own_row * columns.here;
+    const Dim row = first_row + own_row;
+    const Dim sample = row / rows_of_sample;
+    const Dim global_row =
+        mask.sample_position[sample] * rows_of_sample + row - sample * rows_of_sample;
+    float factor[N];
+    mask.factors(static_cast<std::uint64_t>(global_row * columns.total + column), together, factor);
+    float value[N];
+    load<N>(x + i, value);
+#pragma unroll
+    for (int k = 0; k < N; ++k) value[k] = factor[k] == 0 ? 0.0F : value[k] * factor[k];
+    store<N>(y + i, value);
+  }
+};
+
+template <class T>
+void drop_columns(Context& ctx, const Dropout& dropout, CView x, View y) {
+  const MaskColumns columns = mask_columns(dropout, x);
+  DropColumns<T> op = {mask_of(dropout),
+                       columns,
+                       sample_elements(dropout, x) / columns.here,
+                       dropout.first_element / columns.here,
+                       columns.first % 4 == 0 && columns.total % 4 == 0,
+                       x.data<T>(),
+                       y.data<T>()};
+  // Vectors stay within a row.
+  const bool vectors = columns.here % kVector<T> == 0 && aligned(op.x, op.y);
+  for_each(ctx, "dropout", x.numel(), vectors, op);
+}
+
 template <class T>
 struct DropPath {
   static constexpr int kWidth = kVector<T>;
@@ -69,6 +113,7 @@ void dropout(Context& ctx, const Dropout& dropout, CView x, View y) {
   if (!dropout.active()) return cast(ctx, x, y);
   if (x.numel() == 0) return;
   with_element(x.dtype(), "dropout", [&]<class T>(T) {
+    if (!mask_columns(dropout, x).are_all()) return drop_columns<T>(ctx, dropout, x, y);
     const Drop<T> op = {mask_of(dropout), sample_elements(dropout, x), dropout.first_element,
                         x.data<T>(), y.data<T>()};
     // Vectors stay within a sample and begin at multiples of 4.

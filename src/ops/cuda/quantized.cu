@@ -18,7 +18,8 @@ __device__ float larger(float a, float b) {
 /// Whether values can be divided by a scale; if not, the codes of its group are those of zero.
 __device__ bool divides(float scale) { return scale > 0 && scale < INFINITY; }
 
-/// Where weights are rounded to. Without codes the rounded values go to `out` (fake quantization).
+/// Where weights are rounded to. Without codes the rounded values go to `out` (fake quantization);
+/// without both only scales are found.
 template <class T, WeightFormat kFormat>
 struct Rounding {
   using Scale = typename StoredScale<kFormat>::Type;
@@ -30,6 +31,7 @@ struct Rounding {
   float* block_scales;
   T* out;
   NormalFloat table;
+  const Scale* given = nullptr;  ///< scales that are not looked for; int8
 
   [[nodiscard]] __device__ int code(float value, float scale) const {
     const float ratio = divides(scale) ? __fdiv_rn(value, scale) : 0.0F;
@@ -141,16 +143,23 @@ __global__ void __launch_bounds__(kThreads) round_kernel(Rounding<T, kFormat> op
   const bool present = index < op.groups;
   const Dim first = index * op.group;
   const Dim own = threadIdx.x % team * N;
-  float largest = 0;
-  for (Dim i = own; present && i < op.group; i += team * N) {
-    largest = larger(largest, op.template magnitude<N>(first + i));
+  float scale = 0;
+  if (op.given != nullptr) {
+    if (!present) return;
+    scale = to_real(op.given[index]);
+  } else {
+    float largest = 0;
+    for (Dim i = own; present && i < op.group; i += team * N) {
+      largest = larger(largest, op.template magnitude<N>(first + i));
+    }
+    largest = team == kThreads ? block_max(largest, scratch) : warp_max(largest, team);
+    if (!present) return;
+    constexpr float kLargest = kFormat == WeightFormat::int8 ? 127.0F : 7.0F;
+    const Scale stored = from_real<Scale>(__fdiv_rn(largest, kLargest));
+    if (op.scales != nullptr && own == 0) op.scales[index] = stored;
+    scale = to_real(stored);
   }
-  largest = team == kThreads ? block_max(largest, scratch) : warp_max(largest, team);
-  if (!present) return;
-  constexpr float kLargest = kFormat == WeightFormat::int8 ? 127.0F : 7.0F;
-  const Scale stored = from_real<Scale>(__fdiv_rn(largest, kLargest));
-  if (op.codes != nullptr && own == 0) op.scales[index] = stored;
-  const float scale = to_real(stored);
+  if (op.codes == nullptr && op.out == nullptr) return;
   for (Dim i = own; i < op.group; i += team * N) op.template round<N>(first + i, scale, nullptr);
 }
 
@@ -320,6 +329,39 @@ void fake_quantize(Context& ctx, WeightFormat format, Dim group, CView weight, V
                                nullptr, nullptr, nullptr, out.data<T>(), normal_float()});
     });
   });
+}
+
+namespace {
+
+/// Rows of int8 whose scales are found or used alone.
+void round_rows(Context& ctx, const char* name, CView weight, const QuantizedMatrix& to,
+                CView given, View out) {
+  const auto [M, K] = weight.dims<2>(name);
+  with_element(weight.dtype(), name, [&, M = M, K = K]<class T>(T) {
+    round_weights(ctx, name,
+                  Rounding<T, WeightFormat::int8>{
+                      weight.data<T>(), M, K, optional_data<std::uint8_t>(to.codes),
+                      optional_data<float>(to.scales), nullptr, optional_data<T>(out),
+                      normal_float(), optional_data<float>(given)});
+  });
+}
+
+}  // namespace
+
+void int8_row_scales(Context& ctx, CView weight, View scales) {
+  QuantizedMatrix to;
+  to.scales = scales;
+  round_rows(ctx, "int8_row_scales", weight, to, {}, {});
+}
+
+void quantize_scaled(Context& ctx, CView weight, const QuantizedMatrix& out) {
+  QuantizedMatrix to;
+  to.codes = out.codes;
+  round_rows(ctx, "quantize_scaled", weight, to, out.scales, {});
+}
+
+void fake_quantize_scaled(Context& ctx, CView weight, CView scales, View out) {
+  round_rows(ctx, "fake_quantize_scaled", weight, {}, scales, out);
 }
 
 void dequantize(Context& ctx, const CQuantizedMatrix& weight, View out) {

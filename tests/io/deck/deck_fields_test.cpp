@@ -121,6 +121,11 @@ TEST(Fields, AdaptersAndFewBits) {
       read(kValid, {"quantization.weights=int8", "quantization.activations=dynamic-int8"});
   EXPECT_EQ(integer.quantization, (train::QuantizationConfig{train::WeightBits::int8, 64,
                                                              ops::ActivationFormat::dynamic_int8}));
+  const auto tables =
+      read(kValid,
+           {"quantization.weights=int8", "quantization.embeddings=true", "quantization.head=true"},
+           {.for_training = false});
+  EXPECT_TRUE(tables.quantization.embeddings && tables.quantization.head);
 }
 
 TEST(Fields, Layouts) {

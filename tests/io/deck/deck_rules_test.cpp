@@ -185,10 +185,6 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "context: 16\n  activation: relu\nadapter: {rank: 4, targets: [mlp.gate]}", kCpu,
        "11:20|mlp.gate is part of gated activations, which model.activation is not: leave it out, "
        "or set model.activation to swiglu or geglu"},
-      {"adapter.dropout",
-       "data:", "adapter: {rank: 4, dropout: 0.1}\nparallel: {tensor: 2}\ndata:", kTwoRanks,
-       "10:20|tensor ranks hold parts of an adapter's input, and its dropout is drawn for whole "
-       "rows: set adapter.dropout to 0, or parallel.tensor to 1"},
       {"model.frozen_format", "context: 16", "context: 16\n  frozen_format: int8", kCpu,
        "10:3|int8 is for a base that adapters are added to: set adapter.rank, or leave "
        "model.frozen_format out"},
@@ -199,10 +195,6 @@ const std::vector<BrokenRule>& broken_run_rules() {
       {"quantization.group", "data:", "quantization: {weights: int4}\ndata:", kCpu,
        "10:1|groups of 64 do not divide the columns of the blocks' matrices on a rank, 48, 48 and "
        "128; take another group, an even one, or int8"},
-      {"quantization.weights",
-       "data:", "quantization: {weights: int8}\nparallel: {tensor: 2}\ndata:", kTwoRanks,
-       "10:16|int8 has one scale a row, and tensor ranks hold parts of rows: take int4 or nf4, or "
-       "set parallel.tensor to 1"},
       {"quantization.weights",
        "data:", "quantization: {weights: int8}\nadapter: {rank: 4}\ndata:", kCpu,
        "10:16|adapters leave the matrices as they are: store them in few bits with "
@@ -215,6 +207,12 @@ const std::vector<BrokenRule>& broken_run_rules() {
        "data:", "quantization: {weights: int4, group: 16, activations: dynamic-int8}\ndata:", kCpu,
        "10:42|products of integers need int8 on both sides: set quantization.weights to int8, or "
        "quantization.activations to none"},
+      {"quantization.head", "data:", "quantization: {head: true}\ndata:", kCpu,
+       "10:16|embeddings and head get the bits of quantization.weights, which is none: set it to "
+       "int8 or int4, or leave quantization.embeddings and quantization.head out"},
+      {"quantization.head", "data:", "quantization: {weights: int8, embeddings: true}\ndata:", kCpu,
+       "10:1|fake quantization is of the blocks' matrices alone: leave quantization.embeddings and "
+       "quantization.head out, and round them with checkpoint quantize --embeddings --head"},
       {"model.bos_token", "vocabulary: 300", "vocabulary: 300\n  bos_token: 300", kCpu,
        "9:3|300 is no id of the 300 of model.vocabulary; give one below, or -1 for none"},
       {"model.eos_tokens", "vocabulary: 300", "vocabulary: 300\n  eos_tokens: [1, 301]", kCpu,
