@@ -13,9 +13,6 @@ namespace {
 
 using Round = MatrixExchange::Round;
 
-/// Elements that a rank may hold of a round: batches that fill a GPU, and little memory beside the
-/// state. A round has at least a matrix of every owner.
-constexpr Dim kRoundElements = Dim{1} << 24;
 constexpr Dim kAlignment = 64;  // elements
 
 /// Memory of a round; every round begins at its start.
@@ -261,8 +258,10 @@ MatrixExchange::MatrixExchange(const param::ParamGroup& group, bool sharded,
     : groups_(groups), sharded_(sharded) {
   const Member data(groups.data);
   const Member tensor(groups.tensor);
-  const std::vector<MatrixRound> rounds = plan_matrix_rounds(
-      group, data.size * tensor.size, sharded ? kRoundElements : kRoundElements / data.size);
+  // Of data ranks that hold everything each has the matrices of all owners.
+  const Dim of_an_owner = sharded ? groups.round_elements : groups.round_elements / data.size;
+  const std::vector<MatrixRound> rounds =
+      plan_matrix_rounds(group, data.size * tensor.size, of_an_owner);
   if (rounds.empty()) return;
   const DType dtype = group.master().data.dtype();
   const View unlimited(nullptr, dtype, Device::meta, {Dim{1} << 56});

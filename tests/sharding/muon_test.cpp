@@ -128,10 +128,11 @@ void expect_parts_of(const param::ParamGroup& parts, const param::StateView& fou
 /// A rank of a layout with the optimizer and its groups.
 class Part {
  public:
-  Part(const Layout& layout, const mesh::Mesh& mesh, int zero, std::size_t bucket_bytes)
+  Part(const Layout& layout, const mesh::Mesh& mesh, int zero, std::size_t bucket_bytes,
+       Dim round_elements)
       : rank_(layout, mesh, zero, bucket_bytes), whole_(rank_.table()) {
     optimizer_ = make_optimizer(muon(), rank_.group(), rank_.strategy.shards_state(), arena_,
-                                {.data = &mesh.data_group(), .tensor = &mesh.tensor_group()});
+                                {&mesh.data_group(), &mesh.tensor_group(), round_elements});
     optimizer_->initialize(rank_.ctx);
     ops::fill(rank_.ctx, 0, rank_.group().master().data);
     fill_first_values(rank_.group());
@@ -187,10 +188,12 @@ TEST(ShardedMuon, HasTheBitsOfWholeTensorsInEveryLayout) {
     for (const int zero : {0, 1, 2}) {
       if (zero == 2 && layout.pipeline > 1) continue;  // refused by the deck's rules
       for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{1} << 20}) {
-        SCOPED_TRACE(layout.str() + " zero " + std::to_string(zero) + " bucket " +
-                     std::to_string(bucket_bytes));
-        Part part(layout, mesh, zero, bucket_bytes);
-        for (int step = 1; step <= kSteps; ++step) part.step(step);
+        for (const Dim round_elements : {Dim{1}, Dim{300}, Dim{1} << 24}) {
+          SCOPED_TRACE(layout.str() + " zero " + std::to_string(zero) + " bucket " +
+                       std::to_string(bucket_bytes) + " round " + std::to_string(round_elements));
+          Part part(layout, mesh, zero, bucket_bytes, round_elements);
+          for (int step = 1; step <= kSteps; ++step) part.step(step);
+        }
       }
     }
   }

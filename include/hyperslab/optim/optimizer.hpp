@@ -17,6 +17,9 @@ namespace hyperslab::optim {
 struct UpdateGroups {
   comm::Communicator* data = nullptr;
   comm::Communicator* tensor = nullptr;
+  /// Elements that a rank may hold of it at a time, but at least a tensor of every rank: batches
+  /// that fill a GPU, and little memory beside the state.
+  Dim round_elements = Dim{1} << 24;
 };
 
 /// How an optimizer updates the trained parameters. One per run; it owns its state, in an arena of
