@@ -2,8 +2,9 @@
 // Muon on data, tensor and pipeline ranks against the same update of whole tensors on one.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
-#include <cstring>
+#include <cstdint>
 #include <map>
 
 #include "hyperslab/optim/optimizer.hpp"
@@ -119,7 +120,8 @@ void expect_parts_of(const param::ParamGroup& parts, const param::StateView& fou
     const auto* mine = slab.data.data<float>();
     Dim differing = 0;
     for_each_element(slab, [&](Dim local, Dim global) {
-      differing += std::memcmp(mine + local, all + global, sizeof(float)) == 0 ? 0 : 1;
+      const auto bits = [](float value) { return std::bit_cast<std::uint32_t>(value); };
+      differing += bits(mine[local]) == bits(all[global]) ? 0 : 1;
     });
     EXPECT_EQ(differing, 0) << slab.param->name << " from " << slab.part.offset.str();
   }
