@@ -162,6 +162,18 @@ class Transformer(nn.Module):
             (others if free else decayed).append(parameter)
         return decayed, others
 
+    def matrices(self) -> list[tuple[nn.Parameter, list[int]]]:
+        """The matrices of blocks, each with the rows of the parts that are matrices of their own."""
+        found: list[tuple[nn.Parameter, list[int]]] = []
+        for block in self.blocks:
+            for name, module in block.named_modules():
+                if not isinstance(module, nn.Linear):
+                    continue
+                rows = module.weight.shape[0]
+                parts = {"attention.qkv": block.attention.widths, "mlp.gate_up": [rows // 2, rows // 2]}
+                found.append((module.weight, parts.get(name, [rows])))
+        return found
+
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
         """Takes all parameters from a checkpoint's; every tensor must be there."""

@@ -19,6 +19,7 @@ from torch import Tensor, distributed, nn
 from analysis.compare.recipe import Recipe, Weights
 from analysis.compare.samples import Indices, Order, Tokens
 from analysis.compare.torch_model import IGNORED, Spec, Transformer
+from analysis.compare.torch_muon import Muon
 from analysis.errors import UserError
 
 AHEAD = 8  # batches that wait ready for the device
@@ -179,9 +180,20 @@ class Training:
             self.trained = nn.parallel.DistributedDataParallel(self.callable, device_ids=ids,
                                                                gradient_as_bucket_view=True)
 
-    def make_optimizer(self) -> torch.optim.AdamW:
+    def make_optimizer(self) -> torch.optim.AdamW | Muon:
+        if self.recipe.text("optimizer.name") == "adamw":
+            return self.make_adamw([])
+        matrices = self.model.matrices()
         recipe = self.recipe
-        decayed, others = self.model.decay_groups(recipe.flag("optimizer.decay_embeddings"))
+        return Muon(matrices, self.make_adamw([matrix for matrix, _ in matrices]), lr=recipe.real("optimizer.lr"),
+                    momentum=recipe.real("optimizer.momentum"), rounds=self.compute == "bf16",
+                    weight_decay=recipe.real("optimizer.weight_decay"))
+
+    def make_adamw(self, without: list[nn.Parameter]) -> torch.optim.AdamW:
+        recipe = self.recipe
+        groups_of_all = self.model.decay_groups(recipe.flag("optimizer.decay_embeddings"))
+        decayed, others = ([parameter for parameter in group if all(parameter is not other for other in without)]
+                           for group in groups_of_all)
         beta1, beta2 = (float(beta) for beta in recipe.text("optimizer.betas").strip("[]").split(","))
         groups = [{"params": decayed, "weight_decay": recipe.real("optimizer.weight_decay")},
                   {"params": others, "weight_decay": 0.0}]

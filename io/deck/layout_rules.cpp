@@ -181,24 +181,6 @@ constexpr std::array kLayoutRules = {
               "nearest: 1",
               c.train.microbatch > 0 ? c.microbatches() : 1);
         }},
-    Rule{"parallel.zero", "optimizer.name", "0 with optimizer.name muon",
-         [](const Config& c, const Surroundings&) {
-           return c.optimizer.name != optim::OptimizerKind::muon || c.parallel.zero == 0;
-         },
-         [](const Config& c, const Surroundings&) {
-           return fmt::format(
-               "muon updates whole matrices, and zero {} cuts them into shards; nearest: 0",
-               c.parallel.zero);
-         }},
-    Rule{"parallel.tensor", "optimizer.name", "1 with optimizer.name muon",
-         [](const Config& c, const Surroundings&) {
-           return c.optimizer.name != optim::OptimizerKind::muon || c.parallel.tensor == 1;
-         },
-         [](const Config& c, const Surroundings&) {
-           return fmt::format(
-               "muon updates whole matrices, and {} tensor ranks hold parts of them; nearest: 1",
-               c.parallel.tensor);
-         }},
 };
 
 }  // namespace

@@ -54,6 +54,7 @@ constexpr std::array kPatterns = {
     Pattern{"any_rows_kernel", KernelClass::matmul},
     Pattern{"quantized_row_kernel", KernelClass::matmul},
     Pattern{"int8_kernel", KernelClass::matmul},
+    Pattern{"normalize_kernel", KernelClass::elementwise},
     Pattern{"images_kernel", KernelClass::elementwise},
     Pattern{"round_kernel", KernelClass::elementwise},
     Pattern{"round_normal_kernel", KernelClass::elementwise},

@@ -7,10 +7,16 @@
 #include "backend.hpp"
 #include "checks.hpp"
 #include "hyperslab/core/error.hpp"
-#include "hyperslab/ops/elementwise.hpp"
-#include "hyperslab/ops/matmul.hpp"
 
 namespace hyperslab::ops {
+namespace {
+
+double product_flops(Dim batch, Dim M, Dim N, Dim K) {
+  return 2.0 * static_cast<double>(batch) * static_cast<double>(M) * static_cast<double>(N) *
+         static_cast<double>(K);
+}
+
+}  // namespace
 
 void muon_direction(Context& ctx, float momentum, const StepState* state, CView gradient,
                     View average, View direction) {
@@ -29,7 +35,7 @@ void muon_direction(Context& ctx, float momentum, const StepState* state, CView 
                                                       direction);
 }
 
-void muon_update(Context& ctx, float scale, float decay, const StepState* state,
+void muon_update(Context& ctx, float decay, const StepState* state,
                  const UpdateOperands& operands) {
   require_here(ctx, operands.master, "muon master");
   const DType dtype = statistic_dtype(operands.master.dtype());
@@ -44,50 +50,74 @@ void muon_update(Context& ctx, float scale, float decay, const StepState* state,
     return;
   }
   require(state != nullptr, "muon state: is absent");
-  dispatch<cuda::muon_update, cpu::muon_update>(ctx, scale, decay, state, operands);
+  dispatch<cuda::muon_update, cpu::muon_update>(ctx, decay, state, operands);
 }
 
 void scale(Context& ctx, float scale, CView x, View y) {
   require_here(ctx, x, "scale x");
-  require_operand(ctx, x, x.shape(), statistic_dtype(x.dtype()), "scale x");
-  require_operand(ctx, y, x.shape(), x.dtype(), "scale y");
+  require_operand(ctx, y, x.shape(), statistic_dtype(x.dtype()), "scale y");
   if (on_meta(ctx, "scale", static_cast<double>(x.numel()), {x, y})) return;
   dispatch<cuda::scale, cpu::scale>(ctx, scale, x, y);
 }
 
-void divide_by_norm(Context& ctx, CView sums, View x) {
-  require_here(ctx, x, "divide_by_norm x");
-  require_operand(ctx, x, x.shape(), statistic_dtype(x.dtype()), "divide_by_norm x");
-  require_operand(ctx, sums, {kSumCount}, x.dtype(), "divide_by_norm sums");
-  if (on_meta(ctx, "divide_by_norm", static_cast<double>(x.numel()), {sums, x, x})) return;
-  dispatch<cuda::divide_by_norm, cpu::divide_by_norm>(ctx, sums, x);
+void normalize_matrices(Context& ctx, CView x, View y) {
+  require_here(ctx, x, "normalize_matrices x");
+  const auto [batch, rows, columns] = x.dims<3>("normalize_matrices x");
+  require_operand(ctx, x, x.shape(), statistic_dtype(x.dtype()), "normalize_matrices x");
+  const DType dtype = y.dtype() == DType::bf16 ? DType::bf16 : x.dtype();
+  require_operand(ctx, y, x.shape(), dtype, "normalize_matrices y");
+  if (on_meta(ctx, "normalize_matrices", 3.0 * static_cast<double>(x.numel()), {x, x, y},
+              workspace_for(ctx, cpu::sum_of_squares_workspace(rows * columns),
+                            cuda::normalize_matrices_workspace(batch)))) {
+    return;
+  }
+  dispatch<cuda::normalize_matrices, cpu::normalize_matrices>(ctx, x, y);
 }
 
-View orthogonalize(Context& ctx, View x, const OrthogonalizeSpace& space) {
-  const auto [rows, columns] = x.dims<2>("orthogonalize x");
+void matmul_gram(Context& ctx, CView x, View gram) {
+  require_here(ctx, x, "matmul_gram x");
+  const auto [batch, rows, columns] = x.dims<3>("matmul_gram x");
+  const Dim side = std::min(rows, columns);
+  require_operand(ctx, gram, {batch, side, side}, x.dtype(), "matmul_gram gram");
+  if (on_meta(ctx, "matmul_gram", product_flops(batch, side, side, std::max(rows, columns)),
+              {x, gram})) {
+    return;
+  }
+  dispatch<cuda::matmul_gram, cpu::matmul_gram>(ctx, x, gram);
+}
+
+void matmul_add(Context& ctx, const ProductScales& scales, CView a, CView b, CView d, View c) {
+  require_here(ctx, a, "matmul_add a");
+  const auto [batch, M, K] = a.dims<3>("matmul_add a");
+  const Dim N = b.shape().back();
+  require_operand(ctx, b, {batch, K, N}, a.dtype(), "matmul_add b");
+  require_operand(ctx, d, {batch, M, N}, a.dtype(), "matmul_add d");
+  require_operand(ctx, c, {batch, M, N}, a.dtype(), "matmul_add c");
+  if (on_meta(ctx, "matmul_add", product_flops(batch, M, N, K), {a, b, d, c})) return;
+  dispatch<cuda::matmul_add, cpu::matmul_add>(ctx, scales, a, b, d, c);
+}
+
+View orthogonalize(Context& ctx, CView x, const OrthogonalizeSpace& space) {
+  const auto [batch, rows, columns] = x.dims<3>("orthogonalize x");
   const bool wide = rows <= columns;
   const Dim side = std::min(rows, columns);
   const auto [a, b, c] = kNewtonSchulz;
-  View other = space.other.slice(0, rows * columns).reshaped({rows, columns});
-  const View gram = space.gram.slice(0, side * side).reshaped({side, side});
-  const View polynomial = space.polynomial.slice(0, side * side).reshaped({side, side});
-  fill(ctx, 0, space.sums);
-  add_norm_squared(ctx, x.flat(), space.sums);
-  divide_by_norm(ctx, space.sums, x);
+  const auto part = [](const View& all, const Shape& shape) {
+    return all.slice(0, shape.numel()).reshaped(shape);
+  };
+  View now = part(space.x, x.shape());
+  View next = part(space.other, x.shape());
+  const View gram = part(space.gram, {batch, side, side});
+  const View polynomial = part(space.polynomial, {batch, side, side});
+  normalize_matrices(ctx, x, now);
   for (int step = 0; step < kNewtonSchulzSteps; ++step) {
     // Of a tall matrix the smaller product is x^T x, and the polynomial stands at the right.
-    matmul(ctx, x, wide ? Trans::no : Trans::yes, x, wide ? Trans::yes : Trans::no, Accumulate::no,
-           gram);
-    scale(ctx, b, gram, polynomial);
-    matmul_columns(ctx, all_columns(CView(gram)), all_columns(CView(gram)), c, Accumulate::yes,
-                   all_columns(polynomial));
-    scale(ctx, a, x, other);
-    const View left = wide ? polynomial : x;
-    const View right = wide ? x : polynomial;
-    matmul(ctx, left, Trans::no, right, Trans::no, Accumulate::yes, other);
-    std::swap(x, other);
+    matmul_gram(ctx, now, gram);
+    matmul_add(ctx, {c, b}, gram, gram, gram, polynomial);
+    matmul_add(ctx, {1, a}, wide ? polynomial : now, wide ? now : polynomial, now, next);
+    std::swap(now, next);
   }
-  return x;
+  return now;
 }
 
 }  // namespace hyperslab::ops

@@ -15,7 +15,6 @@ namespace hyperslab::optim {
 class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded, Arena& arena);
-  [[nodiscard]] Granularity granularity() const override { return Granularity::element; }
   [[nodiscard]] std::vector<State> state() const override;
   [[nodiscard]] ops::FinalizeConstants finalize_constants() const override;
 

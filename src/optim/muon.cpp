@@ -5,55 +5,67 @@
 #include <cmath>
 
 #include "adamw.hpp"
+#include "hyperslab/core/round_up.hpp"
+#include "hyperslab/optim/component.hpp"
 
 namespace hyperslab::optim {
 namespace {
 
-bool is_matrix(const param::Param& param) {
-  return param.role == param::Role::matrix && param.part.count.rank() == 2 && param.numel() > 0;
-}
+bool is_16_bits(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
-std::vector<const param::Param*> matrices_of(const param::ParamGroup& group) {
-  std::vector<const param::Param*> matrices;
-  for (const param::Param* param : group.params()) {
-    if (is_matrix(*param)) matrices.push_back(param);
-  }
-  std::sort(matrices.begin(), matrices.end(),
-            [](const auto* a, const auto* b) { return a->flat_begin < b->flat_begin; });
-  return matrices;
-}
-
-/// The elements `size` from `begin` of what an update reads and writes, without its decays.
-ops::UpdateOperands part_of(const ops::UpdateOperands& all, Dim begin, Dim size) {
-  ops::UpdateOperands part;
-  part.master = all.master.slice(begin, size);
-  part.gradient = all.gradient.slice(begin, size);
-  if (all.value) part.value = all.value.slice(begin, size);
-  return part;
+/// What one learning rate for matrices and the rest asks for.
+float scale_of(const View& batch) {
+  const Dim side = std::max(batch.shape()[1], batch.shape()[2]);
+  return static_cast<float>(0.2 * std::sqrt(static_cast<double>(side)));
 }
 
 }  // namespace
 
 Muon::Muon(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded,
-           Arena& arena)
+           Arena& arena, const UpdateGroups& groups)
     : Optimizer(config, group, sharded),
       exp_avg_(take_state(arena, "exp_avg")),
       exp_avg_sq_(take_state(arena, "exp_avg_sq")),
-      matrices_(matrices_of(group)) {
+      matrices_(group, sharded, groups, arena),
+      bf16_products_(is_16_bits(group.value().data.dtype())) {
+  take_space(arena);
   take_decay(arena);
+  find_others();
+}
+
+void Muon::take_space(Arena& arena) {
   Dim elements = 0;
   Dim gram = 0;
-  for (const param::Param* matrix : matrices_) {
-    const Dim side = std::min(matrix->part.count[0], matrix->part.count[1]);
-    elements = std::max(elements, matrix->numel());
-    gram = std::max(gram, side * side);
+  for (const MatrixExchange::Round& round : matrices_.rounds()) {
+    for (const View& batch : round.batches) {
+      const Dim side = std::min(batch.shape()[1], batch.shape()[2]);
+      elements = std::max(elements, batch.numel());
+      gram = std::max(gram, batch.shape()[0] * side * side);
+    }
   }
-  const DType dtype = exp_avg_.data.dtype();
-  direction_ = arena.take(dtype, {elements}, "muon direction");
+  const DType dtype = bf16_products_ ? DType::bf16 : exp_avg_.data.dtype();
+  if (bf16_products_) space_.x = arena.take(dtype, {elements}, "muon rounded");
   space_.other = arena.take(dtype, {elements}, "muon product");
   space_.gram = arena.take(dtype, {gram}, "muon gram");
   space_.polynomial = arena.take(dtype, {gram}, "muon polynomial");
-  space_.sums = arena.take(dtype, {ops::kSumCount}, "muon norm");
+}
+
+/// Tensors of another role start at a granule, so the rest of a matrix's last one is padding.
+void Muon::find_others() {
+  std::vector<Interval> matrices;
+  for (const param::Param* param : group().params()) {
+    if (is_matrix(*param)) {
+      matrices.push_back({param->flat_begin, param->flat_begin + param->numel()});
+    }
+  }
+  std::ranges::sort(matrices, {}, &Interval::begin);
+  matrices.push_back({group().flat_size(), group().flat_size()});
+  Dim done = 0;
+  for (const auto& [begin, end] : matrices) {
+    const Dim from = round_up(done, ops::kDecayGranule);
+    if (from < begin) others_.push_back({from, begin});
+    done = end;
+  }
 }
 
 std::vector<Optimizer::State> Muon::state() const {
@@ -64,49 +76,46 @@ ops::FinalizeConstants Muon::finalize_constants() const {
   return with_betas(Optimizer::finalize_constants(), config());
 }
 
+void Muon::update_whole(Context& ctx, const ops::StepState* state,
+                        const param::StateView& gradients) const {
+  const Scope scope(ctx.recorder(), kOptimizerComponent);
+  for (const MatrixExchange::Round& round : matrices_.rounds()) {
+    for (const auto& [range, direction] : round.pieces) {
+      ops::muon_direction(ctx, static_cast<float>(config().momentum), state, gradients.at(range),
+                          exp_avg_.at(range), direction);
+    }
+    matrices_.gather(ctx, round);
+    for (const View& batch : round.batches) {
+      ops::OrthogonalizeSpace space = space_;
+      if (!bf16_products_) space.x = batch.flat();
+      ops::scale(ctx, scale_of(batch), ops::orthogonalize(ctx, batch, space), batch);
+    }
+    matrices_.scatter(ctx, round);
+    for (const auto& [range, direction] : round.pieces) {
+      ops::UpdateOperands operands = operands_of(gradients, range);
+      operands.gradient = direction;
+      ops::muon_update(ctx, static_cast<float>(config().weight_decay), state, operands);
+    }
+  }
+}
+
 void Muon::update_range(Context& ctx, const ops::StepState* state,
                         const ops::UpdateOperands& operands,
                         const param::ElementRange& range) const {
-  const Dim begin = range.in_flat;
-  const Dim end = begin + range.size;
-  Dim done = begin;
-  for (const param::Param* matrix : matrices_) {
-    if (matrix->flat_begin < begin || matrix->flat_begin >= end) continue;
-    update_others(ctx, state, operands, begin, {done, matrix->flat_begin});
-    update_matrix(ctx, state, operands, begin, *matrix);
-    done = matrix->flat_begin + matrix->numel();
+  for (const auto& [first, last] : others_) {
+    const Dim begin = std::max(first - range.in_flat, Dim{0});
+    const Dim size = std::min(last - range.in_flat, range.size) - begin;
+    if (size <= 0) continue;
+    const auto part = [&](const auto& view) { return view.slice(begin, size); };
+    ops::UpdateOperands others;
+    others.master = part(operands.master);
+    others.gradient = part(operands.gradient);
+    if (operands.value) others.value = part(operands.value);
+    const Dim granule = ops::kDecayGranule;
+    others.decay = operands.decay.slice(begin / granule, (size + granule - 1) / granule);
+    ops::adamw(ctx, adamw_constants(config()), state, others, part(exp_avg_.at(range)),
+               part(exp_avg_sq_.at(range)));
   }
-  update_others(ctx, state, operands, begin, {done, end});
-}
-
-void Muon::update_matrix(Context& ctx, const ops::StepState* state,
-                         const ops::UpdateOperands& operands, Dim begin,
-                         const param::Param& matrix) const {
-  const Dim size = matrix.numel();
-  const Dim rows = matrix.part.count[0];
-  const Dim columns = matrix.part.count[1];
-  ops::UpdateOperands part = part_of(operands, matrix.flat_begin - begin, size);
-  const View direction = direction_.slice(0, size);
-  ops::muon_direction(ctx, static_cast<float>(config().momentum), state, part.gradient,
-                      exp_avg_.data.slice(matrix.flat_begin, size), direction);
-  part.gradient = ops::orthogonalize(ctx, direction.reshaped({rows, columns}), space_).flat();
-  const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)));
-  ops::muon_update(ctx, static_cast<float>(scale), static_cast<float>(config().weight_decay), state,
-                   part);
-}
-
-/// Tensors of another role start at a granule, so the rest of a matrix's last one is padding.
-void Muon::update_others(Context& ctx, const ops::StepState* state,
-                         const ops::UpdateOperands& operands, Dim begin,
-                         const std::array<Dim, 2>& from_to) const {
-  const Dim granule = ops::kDecayGranule;
-  const Dim from = (from_to[0] + granule - 1) / granule * granule;
-  const Dim size = from_to[1] - from;
-  if (size <= 0) return;
-  ops::UpdateOperands part = part_of(operands, from - begin, size);
-  part.decay = operands.decay.slice((from - begin) / granule, (size + granule - 1) / granule);
-  ops::adamw(ctx, adamw_constants(config()), state, part, exp_avg_.data.slice(from, size),
-             exp_avg_sq_.data.slice(from, size));
 }
 
 }  // namespace hyperslab::optim

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <vector>
 
 #include "hyperslab/ops/muon.hpp"
 #include "hyperslab/optim/optimizer.hpp"
+#include "matrix_exchange.hpp"
 
 namespace hyperslab::optim {
 
@@ -14,30 +14,41 @@ namespace hyperslab::optim {
 /// columns)), so that one learning rate serves both (Liu et al. 2025, "Muon is scalable", section
 /// 2.2). Everything else is updated by AdamW.
 ///
-/// exp_avg is the momentum of the matrices too, the same average of gradients; their part of
-/// exp_avg_sq stays zero.
+/// A whole matrix is orthogonalized by its owner, one rank of the data and tensor groups, which
+/// share this work by its cost; masters and state are held and updated in the parts that the
+/// sharding strategy gives to ranks. exp_avg is the momentum of the matrices too, the same average
+/// of gradients; their part of exp_avg_sq stays zero.
+///
+/// Products are in bf16 where the run computes in 16 bits, as those of torch.optim.Muon, else in
+/// the masters' dtype.
 class Muon final : public Optimizer {
  public:
-  Muon(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded, Arena& arena);
-  [[nodiscard]] Granularity granularity() const override { return Granularity::matrix; }
+  Muon(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded, Arena& arena,
+       const UpdateGroups& groups);
   [[nodiscard]] std::vector<State> state() const override;
   [[nodiscard]] ops::FinalizeConstants finalize_constants() const override;
+  /// The matrices.
+  void update_whole(Context& ctx, const ops::StepState* state,
+                    const param::StateView& gradients) const override;
 
  private:
+  /// All else.
   void update_range(Context& ctx, const ops::StepState* state, const ops::UpdateOperands& operands,
                     const param::ElementRange& range) const override;
-  void update_matrix(Context& ctx, const ops::StepState* state, const ops::UpdateOperands& operands,
-                     Dim begin, const param::Param& matrix) const;
-  /// By AdamW the elements from `from` to `to` of the flat space, of which `operands` has those
-  /// from `begin`.
-  void update_others(Context& ctx, const ops::StepState* state, const ops::UpdateOperands& operands,
-                     Dim begin, const std::array<Dim, 2>& from_to) const;
+  void take_space(Arena& arena);
+  void find_others();
 
+  /// Elements [begin, end) of the flat space.
+  struct Interval {
+    Dim begin;
+    Dim end;
+  };
   param::StateView exp_avg_;
   param::StateView exp_avg_sq_;
-  std::vector<const param::Param*> matrices_;  ///< in the order of the flat space
-  View direction_;                             ///< of the largest matrix's size
+  MatrixExchange matrices_;
   ops::OrthogonalizeSpace space_;
+  bool bf16_products_;
+  std::vector<Interval> others_;  ///< between matrices, in order, from a granule on
 };
 
 }  // namespace hyperslab::optim

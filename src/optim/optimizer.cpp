@@ -27,10 +27,10 @@ bool decays(const OptimizerConfig& config, param::Role role) {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
                                           const param::ParamGroup& group, bool sharded,
-                                          Arena& arena) {
+                                          Arena& arena, const UpdateGroups& groups) {
   switch (config.name) {
     case OptimizerKind::adamw: return std::make_unique<AdamW>(config, group, sharded, arena);
-    case OptimizerKind::muon: return std::make_unique<Muon>(config, group, sharded, arena);
+    case OptimizerKind::muon: return std::make_unique<Muon>(config, group, sharded, arena, groups);
     case OptimizerKind::sgd: return std::make_unique<Sgd>(config, group, sharded, arena);
   }
   throw Error(ExitCode::internal, "an optimizer without a class");
@@ -74,13 +74,19 @@ void Optimizer::fill_decay(Context& ctx, Dim begin, Dim end) const {
 void Optimizer::update(Context& ctx, const ops::StepState* state, const param::StateView& gradients,
                        const param::ElementRange& range) const {
   const Scope scope(ctx.recorder(), kOptimizerComponent);
+  ops::UpdateOperands operands = operands_of(gradients, range);
+  operands.decay =
+      decay_.data.slice(decay_.index(range) / ops::kDecayGranule, range.size / ops::kDecayGranule);
+  update_range(ctx, state, operands, range);
+}
+
+ops::UpdateOperands Optimizer::operands_of(const param::StateView& gradients,
+                                           const param::ElementRange& range) const {
   ops::UpdateOperands operands;
   operands.master = group_.master().at(range);
   operands.gradient = gradients.at(range);
   if (group_.has_own_values()) operands.value = group_.value().at(range);
-  operands.decay =
-      decay_.data.slice(decay_.index(range) / ops::kDecayGranule, range.size / ops::kDecayGranule);
-  update_range(ctx, state, operands, range);
+  return operands;
 }
 
 ops::FinalizeConstants Optimizer::finalize_constants() const {

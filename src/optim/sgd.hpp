@@ -12,7 +12,6 @@ class Sgd final : public Optimizer {
       : Optimizer(config, group, sharded), momentum_buffer_(take_state(arena, "momentum_buffer")) {
     take_decay(arena);
   }
-  [[nodiscard]] Granularity granularity() const override { return Granularity::element; }
   [[nodiscard]] std::vector<State> state() const override {
     return {{"momentum_buffer", momentum_buffer_}};
   }

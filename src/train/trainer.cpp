@@ -173,11 +173,9 @@ void Trainer::set_up_worker() {
 }
 
 void Trainer::set_up_training() {
-  optimizer_ = optim::make_optimizer(config_.optimizer, stage_.params().trained(),
-                                     strategy_->shards_state(), arenas_.optimizer);
-  require(optimizer_->granularity() == optim::Optimizer::Granularity::element ||
-              !strategy_->shards_state(),
-          "shards of the optimizer state end within tensors, which this optimizer updates whole");
+  optimizer_ = optim::make_optimizer(
+      config_.optimizer, stage_.params().trained(), strategy_->shards_state(), arenas_.optimizer,
+      {.data = &mesh_.data_group(), .tensor = &mesh_.tensor_group()});
   strategy_->connect(
       {&mesh_.data_group(), &mesh_.tensor_group(), mesh_.key_value_group(), mesh_.tied_group()});
 }
@@ -379,6 +377,7 @@ void Trainer::finalize() {
 
 void Trainer::update() {
   const Scope phase(ctx_->recorder(), Phase::optimizer);
+  optimizer_->update_whole(*ctx_, records_->state(), strategy_->gradients());
   const std::vector<param::ElementRange>& ranges = strategy_->updated_ranges();
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     optimizer_->update(*ctx_, records_->state(), strategy_->gradients(), ranges[i]);

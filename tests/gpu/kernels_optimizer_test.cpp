@@ -69,7 +69,7 @@ TEST_F(GpuOptimizer, MuonDirectionAndUpdate) {
   const auto call = [](Context& ctx, const Problem::Views& v) {
     const auto* on_device = struct_at<StepState>(v[1]);
     muon_direction(ctx, 0.95F, on_device, v[3], v[4], v[5]);
-    muon_update(ctx, 0.5F, 0.1F, on_device, {v[2], v[5], v[6], {}});
+    muon_update(ctx, 0.1F, on_device, {v[2], v[5], v[6], {}});
   };
   for (const DType value : kGpuTypes) {
     for (const Dim size : {1, 31, 64, 4097, 100000}) {
@@ -78,21 +78,74 @@ TEST_F(GpuOptimizer, MuonDirectionAndUpdate) {
   }
 }
 
+/// Batches of wide, square and tall matrices, some of no whole vectors.
+const std::array kBatches = {Shape{3, 48, 96}, Shape{2, 96, 48}, Shape{4, 64, 64}, Shape{2, 33, 65},
+                             Shape{1, 129, 7}};
+
+TEST_F(GpuOptimizer, NormalizeMatrices) {
+  const auto call = [](Context& ctx, const Problem::Views& v) {
+    normalize_matrices(ctx, v[0], v[1]);
+  };
+  for (const DType products : {DType::f32, DType::bf16}) {
+    for (const Shape& shape : kBatches) {
+      Problem problem(products);
+      problem.input(random_tensor(DType::f32, shape, 1, 30.0)).output(products, shape);
+      problem.expect_match(call, "normalize_matrices " + shape.str());
+    }
+  }
+}
+
+TEST_F(GpuOptimizer, ScaleWidens) {
+  const auto call = [](Context& ctx, const Problem::Views& v) { scale(ctx, 0.3F, v[0], v[1]); };
+  for (const DType dtype : kGpuTypes) {
+    for (const Dim size : {1, 31, 4096, 70001}) {
+      Problem problem(DType::f32);
+      problem.input(random_tensor(dtype, {size}, 1)).output(DType::f32, {size});
+      problem.expect_match(call, "scale of " + std::string(name_of(dtype)));
+    }
+  }
+}
+
+TEST_F(GpuOptimizer, ProductsOfBatches) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Shape& shape : kBatches) {
+      const Dim side = std::min(shape[1], shape[2]);
+      Problem gram(dtype);
+      gram.input(random_tensor(dtype, shape, 1)).output(dtype, {shape[0], side, side});
+      gram.expect_match([](Context& ctx, const Problem::Views& v) { matmul_gram(ctx, v[0], v[1]); },
+                        "matmul_gram " + shape.str());
+      Problem sum(dtype);
+      sum.input(random_tensor(dtype, {shape[0], shape[1], shape[1]}, 2))
+          .input(random_tensor(dtype, shape, 3))
+          .input(random_tensor(dtype, shape, 4))
+          .output(dtype, shape);
+      sum.expect_match(
+          [](Context& ctx, const Problem::Views& v) {
+            matmul_add(ctx, {0.5F, -3.0F}, v[0], v[1], v[2], v[3]);
+          },
+          "matmul_add " + shape.str());
+    }
+  }
+}
+
 TEST_F(GpuOptimizer, Orthogonalize) {
-  for (const Shape& shape : {Shape{48, 96}, Shape{96, 48}, Shape{33, 65}}) {
-    const Dim size = shape.numel();
-    const Dim side = std::min(shape[0], shape[1]);
-    const auto call = [&](Context& ctx, const Problem::Views& v) {
-      // Five steps: the result ends in the second buffer.
-      (void)orthogonalize(ctx, v[0].reshaped(shape), {v[1], v[2], v[3], v[4]});
-    };
-    Problem problem(DType::f32);
-    problem.in_out(random_tensor(DType::f32, {size}, 1))
-        .output(DType::f32, {size})
-        .output(DType::f32, {side * side})
-        .output(DType::f32, {side * side})
-        .output(DType::f32, {kSumCount});
-    problem.expect_match(call, "orthogonalize");
+  for (const DType products : {DType::f32, DType::bf16}) {
+    for (const Shape& shape : kBatches) {
+      const Dim size = shape.numel();
+      const Dim side = std::min(shape[1], shape[2]);
+      const auto call = [&](Context& ctx, const Problem::Views& v) {
+        // Five steps: the result ends in the second buffer.
+        (void)orthogonalize(ctx, v[0], {v[1], v[2], v[3], v[4]});
+      };
+      Problem problem(products);
+      problem.input(random_tensor(DType::f32, shape, 1))
+          .output(products, {size})
+          .output(products, {size})
+          .output(products, {shape[0] * side * side})
+          .output(products, {shape[0] * side * side});
+      // Each step multiplies small singular values, and their rounding, by up to 3.4.
+      problem.expect_match(call, "orthogonalize " + shape.str(), 10.0);
+    }
   }
 }
 

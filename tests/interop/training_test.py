@@ -40,6 +40,12 @@ MODELS = {
     "llama": ("model.heads=4", "model.kv_heads=2", "model.rope_theta=5000", "model.norm_eps=1e-6"),
     "llama_tied_bias": ("model.tie_embeddings=true", "model.bias=true", "schedule.name=linear"),
 }
+# Both in fp32, and then both with products in bf16. torch.optim.Muon's Newton-Schulz is in bf16 whatever its matrices
+# are in; analysis/compare/torch_muon.py runs it without that rounding where hyperslab computes in fp32. Of its other
+# defaults momentum 0.95, nesterov, eps and the five steps with their coefficients are hyperslab's; adjust_lr_fn is set
+# to match_rms_adamw, and lr and weight_decay to the deck's.
+MUON = ("optimizer.name=muon", "optimizer.momentum=0.95", "optimizer.lr=1e-2", "optimizer.weight_decay=0.1")
+MUON_TOLERANCES = {"fp32": 1e-4, "bf16": 0.02}
 COMMON = ("model.width=64", "model.init_std=0.1", "optimizer.lr=5e-3", "optimizer.weight_decay=0.5",
           "schedule.warmup_steps=5", "checkpoint.every=0")
 
@@ -60,17 +66,17 @@ def pytorch(run, weights, row_multiple):
 class Training20(support.Case):
     """20 steps of AdamW in every precision asked for."""
 
-    def check(self, name, precision, row_multiple=1):
+    def check(self, name, precision, row_multiple=1, optimizer=()):
         """Trains in both and compares."""
-        run = f"{name}_{precision}"
-        settings = (*COMMON, *MODELS[name], f"run.device={ARGUMENTS.device}", f"precision.compute={precision}",
+        run = f"{name}_{precision}{'_muon' if optimizer else ''}"
+        settings = (*COMMON, *MODELS[name], *optimizer, f"run.device={ARGUMENTS.device}", f"precision.compute={precision}",
                     f"train.steps={STEPS}")
         self.train(run, *settings)
         self.train(f"{run}_initial", *settings, *comparison.INITIAL, f"run.directory={run}_initial")
         with contextlib.chdir(self.folder):  # where the deck's token files are
             losses, norms, validation = pytorch(self.folder / run, self.folder / f"{run}_initial", row_multiple)
 
-        tolerance = TOLERANCES[precision]
+        tolerance = (MUON_TOLERANCES if optimizer else TOLERANCES)[precision]
         self.assert_near(losses, support.column(self.folder / run, "loss"), tolerance)
         found = {line["step"]: line["validation_loss"] for line in support.metrics(self.folder / run)
                  if "validation_loss" in line}
@@ -131,6 +137,12 @@ class Training20(support.Case):
             for name in MODELS:
                 with self.subTest(name, precision=precision):
                     self.check(name, precision)
+
+    def test_muon(self):
+        for precision in ARGUMENTS.precisions:
+            for name in MODELS:
+                with self.subTest(name, precision=precision):
+                    self.check(name, precision, optimizer=MUON)
 
     def test_rows_beyond_the_vocabulary_take_no_part(self):
         self.check("llama_tied_bias", ARGUMENTS.precisions[0], row_multiple=128)

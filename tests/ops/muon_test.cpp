@@ -17,16 +17,19 @@ class Muon : public OpsTest {
  protected:
   StepState state{.input = {.learning_rate = 0.25F}, .clip_scale = 0.5F};
 
-  /// The result of orthogonalize for a copy of x.
+  /// The result of orthogonalize for a batch in a dtype, with products in another one.
+  std::vector<double> orthogonal(const Tensor& x, DType dtype, DType products) {
+    const Tensor batch = converted(x.view(), dtype);
+    const Dim size = batch.view().numel();
+    Tensor now(Device::cpu, products, {size});
+    Tensor other(Device::cpu, products, {size});
+    Tensor gram(Device::cpu, products, {size});
+    Tensor polynomial(Device::cpu, products, {size});
+    return to_doubles(orthogonalize(ctx, batch.view(),
+                                    {now.view(), other.view(), gram.view(), polynomial.view()}));
+  }
   std::vector<double> orthogonal(const Tensor& x, DType dtype) {
-    Tensor copy = converted(x.view(), dtype);
-    const Dim size = copy.view().numel();
-    Tensor other(Device::cpu, dtype, {size});
-    Tensor gram(Device::cpu, dtype, {size});
-    Tensor polynomial(Device::cpu, dtype, {size});
-    Tensor sums(Device::cpu, dtype, {kSumCount});
-    return to_doubles(orthogonalize(ctx, copy.view(),
-                                    {other.view(), gram.view(), polynomial.view(), sums.view()}));
+    return orthogonal(x, dtype, dtype);
   }
 };
 
@@ -104,18 +107,29 @@ std::vector<double> singular_values(Rows x) {
   return values;
 }
 
+/// Of every matrix of a batch, one after the other.
+std::vector<double> newton_schulz_of(const Tensor& x) {
+  const std::vector<double> values = to_doubles(x.view());
+  const Dim count = x.view().numel() / x.view().shape()[0];
+  std::vector<double> out;
+  for (auto at = values.begin(); at != values.end(); at += count) {
+    for (const auto& row : newton_schulz(rows_of({at, at + count}, x.view().shape()[2]))) {
+      out.insert(out.end(), row.begin(), row.end());
+    }
+  }
+  return out;
+}
+
 TEST_F(Muon, NewtonSchulzFollowsThePaperOnWideSquareAndTallMatrices) {
-  for (const Shape& shape : {Shape{12, 20}, Shape{9, 9}, Shape{20, 12}, Shape{1, 5}}) {
+  for (const Shape& shape : {Shape{3, 12, 20}, Shape{2, 9, 9}, Shape{3, 20, 12}, Shape{1, 1, 5}}) {
     SCOPED_TRACE(shape.str());
     const Tensor x = random_tensor(DType::f32, shape, 7);
 
     const std::vector<double> found = orthogonal(x, DType::f64);
 
-    std::vector<double> expected;
-    for (const auto& row : newton_schulz(rows_of(to_doubles(x.view()), shape[1]))) {
-      expected.insert(expected.end(), row.begin(), row.end());
-    }
+    const std::vector<double> expected = newton_schulz_of(x);
     const std::vector<double> single = orthogonal(x, DType::f32);
+    ASSERT_EQ(found.size(), expected.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
       EXPECT_NEAR(found[i], expected[i], 1e-12);
       EXPECT_NEAR(single[i], expected[i], 1e-4);
@@ -123,21 +137,77 @@ TEST_F(Muon, NewtonSchulzFollowsThePaperOnWideSquareAndTallMatrices) {
   }
 }
 
+/// Of matrices in a batch with others.
+TEST_F(Muon, ABatchHasTheBitsOfItsMatrices) {
+  Tensor batch = random_tensor(DType::f32, {3, 6, 4}, 5);
+
+  const std::vector<double> together = orthogonal(batch, DType::f32);
+
+  for (Dim i = 0; i < 3; ++i) {
+    const Tensor one = converted(batch.view().slice(i, 1), DType::f32);
+    const std::vector<double> alone = orthogonal(one, DType::f32);
+    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + i * 24)) << i;
+  }
+}
+
 TEST_F(Muon, SingularValuesComeNearOne) {
-  for (const Shape& shape : {Shape{12, 20}, Shape{20, 12}}) {
-    const Tensor x = random_tensor(DType::f32, shape, 3);
-    Rows result = rows_of(orthogonal(x, DType::f32), shape[1]);
-    if (shape[0] > shape[1]) result = transposed(result);
-    for (const double value : singular_values(result)) {
-      EXPECT_GT(value, 0.65);
-      EXPECT_LT(value, 1.25);
+  for (const DType products : {DType::f32, DType::bf16}) {
+    for (const Shape& shape : {Shape{2, 12, 20}, Shape{2, 20, 12}}) {
+      const Tensor x = random_tensor(DType::f32, shape, 3);
+      const std::vector<double> values = orthogonal(x, DType::f32, products);
+      for (const auto first : {values.begin(), values.begin() + 240}) {
+        Rows result = rows_of({first, first + 240}, shape[2]);
+        if (shape[1] > shape[2]) result = transposed(result);
+        for (const double value : singular_values(result)) {
+          EXPECT_GT(value, 0.65);
+          EXPECT_LT(value, 1.25);
+        }
+      }
     }
   }
 }
 
 TEST_F(Muon, AZeroMatrixStaysZero) {
-  for (const double value : orthogonal(filled_tensor(DType::f32, {3, 4}, 0), DType::f32)) {
+  for (const double value : orthogonal(filled_tensor(DType::f32, {2, 3, 4}, 0), DType::f32)) {
     EXPECT_EQ(value, 0);
+  }
+}
+
+TEST_F(Muon, EveryMatrixIsDividedByItsOwnNorm) {
+  const Tensor x = tensor_of(DType::f32, {2, 1, 2}, {3, 4, 0, -8});
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Tensor y(Device::cpu, dtype, {2, 1, 2});
+
+    normalize_matrices(ctx, x.view(), y.view());
+
+    expect_values(y.view(), {0.6, 0.8, 0, -1}, dtype == DType::bf16 ? 4e-3 : 1e-7);
+  }
+}
+
+TEST_F(Muon, ProductsByHand) {
+  const Tensor wide = tensor_of(DType::f64, {1, 1, 2}, {3, 4});
+  const Tensor tall = tensor_of(DType::f64, {1, 2, 1}, {3, 4});
+  const Tensor addend = tensor_of(DType::f64, {1, 1, 1}, {2});
+  Tensor gram(Device::cpu, DType::f64, {1, 1, 1});
+  Tensor sum(Device::cpu, DType::f64, {1, 1, 1});
+
+  for (const Tensor* x : {&wide, &tall}) {
+    matmul_gram(ctx, x->view(), gram.view());
+    expect_values(gram.view(), {25}, 0);
+  }
+  matmul_add(ctx, {0.5F, 3}, wide.view(), tall.view(), addend.view(), sum.view());
+
+  expect_values(sum.view(), {0.5 * 25 + 3 * 2}, 0);
+}
+
+TEST_F(Muon, ScalesAndWidens) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor x = tensor_of(dtype, {2}, {1.5, -4});
+    Tensor y(Device::cpu, DType::f32, {2});
+
+    scale(ctx, 0.5F, x.view(), y.view());
+
+    expect_values(y.view(), {0.75, -2}, 0);
   }
 }
 
@@ -149,13 +219,13 @@ TEST_F(Muon, DirectionAndUpdateByHand) {
   Tensor value(Device::cpu, DType::f64, {1});
 
   muon_direction(ctx, 0.75F, &state, gradient.view(), average.view(), direction.view());
-  muon_update(ctx, 0.5F, 0.125F, &state, {master.view(), direction.view(), value.view(), {}});
+  muon_update(ctx, 0.125F, &state, {master.view(), direction.view(), value.view(), {}});
 
   // g = 2; b = 0.75 + 0.5 = 1.25; direction = 0.9375 + 0.5
   expect_values(average.view(), {1.25}, 1e-14);
   expect_values(direction.view(), {1.4375}, 1e-14);
-  expect_values(master.view(), {2 - 0.25 * (0.5 * 1.4375 + 0.125 * 2)}, 1e-14);
-  expect_values(value.view(), {2 - 0.25 * (0.5 * 1.4375 + 0.125 * 2)}, 1e-14);
+  expect_values(master.view(), {2 - 0.25 * (1.4375 + 0.125 * 2)}, 1e-14);
+  expect_values(value.view(), {2 - 0.25 * (1.4375 + 0.125 * 2)}, 1e-14);
 }
 
 TEST_F(Muon, ASkippedStepChangesNothing) {
@@ -166,7 +236,7 @@ TEST_F(Muon, ASkippedStepChangesNothing) {
   Tensor master = tensor_of(DType::f32, {1}, {2});
 
   muon_direction(ctx, 0.75F, &state, gradient.view(), average.view(), direction.view());
-  muon_update(ctx, 0.5F, 0.125F, &state, {master.view(), direction.view(), {}, {}});
+  muon_update(ctx, 0.125F, &state, {master.view(), direction.view(), {}, {}});
 
   expect_values(average.view(), {1}, 0);
   expect_values(direction.view(), {0}, 0);

@@ -91,6 +91,7 @@ class Optimized {
     ops::fill(ctx_, 1, store_.trained().master().data);
     ops::StepState state;
     state.input.learning_rate = 0.5F;
+    optimizer->update_whole(ctx_, &state, gradients);
     optimizer->update(ctx_, &state, gradients, store_.trained().all());
     const auto masters = store_.trained().master().data.span<float>();
     return {masters.begin(), masters.end()};

@@ -24,5 +24,41 @@ TEST(Plan, FlopsMatchTheClosedForm) {
   EXPECT_NEAR(matmul / linear, 1.0, 0.02);  // biases and activations ride along
 }
 
+/// Of the Newton-Schulz iterations of a rank.
+double muon_flops(std::vector<std::string> overrides, int ranks, int rank) {
+  overrides.emplace_back("optimizer.name=muon");
+  overrides.emplace_back("train.global_batch=16");
+  const plan::Plan plan = plan::make_plan(small_config(overrides, ranks), {}, rank);
+  double flops = 0;
+  for (const auto& [key, work] : plan.ledger.rows()) {
+    if (key.second == "matmul_gram" || key.second == "matmul_add") flops += work.flops;
+  }
+  return flops;
+}
+
+TEST(Plan, RanksOfDataAndTensorGroupsShareMuonsProducts) {
+  const double all = muon_flops({}, 1, 0);
+  // Query, key, value and output of 24 x 24, up and down of 24 x 96, in three layers.
+  const double square = 5 * 6.0 * 24 * 24 * 24;
+  const double wide = 5 * (4.0 * 24 * 24 * 96 + 2.0 * 24 * 24 * 24);
+  EXPECT_DOUBLE_EQ(all, 3 * (4 * square + 2 * wide));
+  const std::vector<std::string> layouts[] = {{"parallel.data=4"},
+                                              {"parallel.data=4", "parallel.zero=1"},
+                                              {"parallel.data=4", "parallel.zero=2"},
+                                              {"parallel.tensor=4"},
+                                              {"parallel.data=2", "parallel.tensor=2"}};
+  for (const std::vector<std::string>& layout : layouts) {
+    double sum = 0;
+    double most = 0;
+    for (int rank = 0; rank < 4; ++rank) {
+      const double mine = muon_flops(layout, 4, rank);
+      sum += mine;
+      most = std::max(most, mine);
+    }
+    EXPECT_DOUBLE_EQ(sum, all) << layout.back();
+    EXPECT_LE(most, 1.25 * all / 4) << layout.back();
+  }
+}
+
 }  // namespace
 }  // namespace hyperslab

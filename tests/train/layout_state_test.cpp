@@ -131,10 +131,13 @@ void expect_planned_memory(test::SmallRun& run) {
   EXPECT_EQ(run.trainer().memory_plan().workspace, plan.workspace);
 }
 
-TEST(LayoutState, IsWhatWasPlannedAndCoversEveryTensorOnce) {
+class LayoutState : public testing::TestWithParam<const char*> {};
+
+TEST_P(LayoutState, IsWhatWasPlannedAndCoversEveryTensorOnce) {
   train::TrainerOptions options;
   options.canary = true;
-  for (const Case& layout : test::draw_layouts(world().size(), kLayouts)) {
+  for (Case layout : test::draw_layouts(world().size(), kLayouts)) {
+    layout.model.emplace_back(GetParam());
     SCOPED_TRACE(layout.str());
     const train::Config config = test::read_layout(layout.model, layout.layout, world().size());
     const mesh::Mesh mesh(world(), Device::cpu, config.parallel, config.groups());
@@ -147,6 +150,9 @@ TEST(LayoutState, IsWhatWasPlannedAndCoversEveryTensorOnce) {
     expect_equal_replicas(run.trainer());
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, LayoutState,
+                         testing::Values("optimizer.name=adamw", "optimizer.name=muon"));
 
 }  // namespace
 }  // namespace hyperslab

@@ -14,36 +14,60 @@ inline constexpr int kNewtonSchulzSteps = 5;
 /// Least norm that a matrix is divided by, as in torch.optim.Muon.
 inline constexpr float kLeastNorm = 1e-7F;
 
-/// First half of a Muon update, of one matrix, in the form of torch.optim.Muon with nesterov:
+/// First half of a Muon update, of any elements, in the form of torch.optim.Muon with nesterov:
 ///   g = gradient * clip_scale; b = momentum * b + (1 - momentum) * g
 ///   direction = momentum * b + (1 - momentum) * g
 /// If state->skip is 1, the average stays and the direction is zero. All flat, f32 (f64 for f64).
 void muon_direction(Context& ctx, float momentum, const StepState* state, CView gradient,
                     View average, View direction);
 
-/// Second half: master -= lr * (scale * direction + decay * master), and the copy in the compute
-/// dtype. Nothing changes if state->skip is 1. `operands`: as of adamw; its gradient is the
-/// direction, and its decay is not read.
-void muon_update(Context& ctx, float scale, float decay, const StepState* state,
-                 const UpdateOperands& operands);
+/// Second half: master -= lr * (direction + decay * master), and the copy in the compute dtype.
+/// Nothing changes if state->skip is 1. `operands`: as of adamw; its gradient is the direction,
+/// orthogonalized and scaled, and its decay is not read.
+void muon_update(Context& ctx, float decay, const StepState* state, const UpdateOperands& operands);
 
-/// y = scale * x; equal shapes, f32 or f64; y may alias x.
+/// y = scale * x; equal shapes; x: f32, f64, bf16 or f16, y: f32 (f64 for f64); y may alias an x of
+/// its dtype.
 void scale(Context& ctx, float scale, CView x, View y);
 
-/// x /= max(sqrt(sums[kSumNormSquared]), kLeastNorm).
-void divide_by_norm(Context& ctx, CView sums, View x);
+// Batches of matrices: (B, M, N), one matrix after the other.
 
-/// What orthogonalize writes to besides its matrix; all in the matrix's dtype.
+/// y[i] = x[i] / max(|x[i]|, kLeastNorm) with the Frobenius norm, summed in double. x: f32 or f64;
+/// y: the same dtype, and may alias x, or bf16.
+void normalize_matrices(Context& ctx, CView x, View y);
+
+/// The smaller of the two Gram matrices: gram[i] = x[i] x[i]^T of wide matrices, x[i]^T x[i] of
+/// tall ones. x: (B, M, N); gram: (B, m, m) of the same dtype with m = min(M, N).
+void matmul_gram(Context& ctx, CView x, View gram);
+
+struct ProductScales {
+  float product = 1;
+  float addend = 1;
+};
+/// c[i] = scales.product a[i] b[i] + scales.addend d[i]. a: (B, M, K); b: (B, K, N); c, d: (B, M,
+/// N); one dtype. c may not alias another operand. On a GPU d is aligned as c is.
+void matmul_add(Context& ctx, const ProductScales& scales, CView a, CView b, CView d, View c);
+
+/// What orthogonalize writes to; flat, of one dtype, in which it multiplies: that of its matrices,
+/// or bf16.
 struct OrthogonalizeSpace {
-  View other;       ///< (elements of the matrix)
-  View gram;        ///< (square of its smaller dimension)
+  View x;           ///< (B M N); may be the memory of the matrices if that is the dtype
+  View other;       ///< (B M N)
+  View gram;        ///< (B m m), m = min(M, N)
   View polynomial;  ///< likewise
-  View sums;        ///< (kSumCount)
 };
 
-/// The nearest orthogonal matrix, about: kNewtonSchulzSteps of the iteration above on x / |x|,
-/// which take every singular value that is not tiny to about 0.7 to 1.2. x: (M, N), f32 or f64,
-/// overwritten; returns the view that holds the result, x or a part of space.other.
-[[nodiscard]] View orthogonalize(Context& ctx, View x, const OrthogonalizeSpace& space);
+/// The nearest orthogonal matrix, about, of every matrix of a batch: kNewtonSchulzSteps of the
+/// iteration above on x / |x|, which take every singular value that is not tiny to about 0.7 to
+/// 1.2. x: (B, M, N), f32 or f64; returns the view with the results, a part of space.x or
+/// space.other.
+[[nodiscard]] View orthogonalize(Context& ctx, CView x, const OrthogonalizeSpace& space);
+
+/// FLOPs of orthogonalize for one matrix.
+[[nodiscard]] constexpr double orthogonalize_flops(Dim rows, Dim columns) {
+  const auto m = static_cast<double>(rows < columns ? rows : columns);
+  const auto n = static_cast<double>(rows < columns ? columns : rows);
+  return kNewtonSchulzSteps * (4 * m * m * n + 2 * m * m * m);
+}
 
 }  // namespace hyperslab::ops

@@ -5,21 +5,27 @@
 #include <string>
 #include <vector>
 
+#include "hyperslab/comm/communicator.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/optim/config.hpp"
 #include "hyperslab/param/store.hpp"
 
 namespace hyperslab::optim {
 
+/// The groups whose ranks hold other parts of this rank's tensors, for what is updated as a whole;
+/// null: no other rank does.
+struct UpdateGroups {
+  comm::Communicator* data = nullptr;
+  comm::Communicator* tensor = nullptr;
+  /// Elements that a rank may hold of it at a time, but at least a tensor of every rank: batches
+  /// that fill a GPU, and little memory beside the state.
+  Dim round_elements = Dim{1} << 24;
+};
+
 /// How an optimizer updates the trained parameters. One per run; it owns its state, in an arena of
 /// its own, and is told by the sharding strategy which elements this rank updates.
 class Optimizer {
  public:
-  /// The smallest part that it can update alone.
-  enum class Granularity : std::uint8_t {
-    element,  ///< any range of the flat space
-    matrix,   ///< whole tensors
-  };
   /// A buffer that checkpoints keep, as "optimizer/<name>/<parameter>".
   struct State {
     std::string name;
@@ -32,10 +38,13 @@ class Optimizer {
   Optimizer(Optimizer&&) = delete;
   Optimizer& operator=(Optimizer&&) = delete;
 
-  [[nodiscard]] virtual Granularity granularity() const = 0;
   [[nodiscard]] virtual std::vector<State> state() const = 0;
   /// Clears the state and fills the table of weight decays.
   void initialize(Context& ctx) const;
+  /// Once a step, before the ranges: updates what cannot be updated range by range, of it what this
+  /// rank's ranges have. Collective over the groups of make_optimizer. Enqueues on ctx.
+  virtual void update_whole(Context& /*ctx*/, const ops::StepState* /*state*/,
+                            const param::StateView& /*gradients*/) const {}
   /// Updates masters and values of the elements of `range` from `gradients`, by the scalars in
   /// `state`. Enqueues on ctx.
   void update(Context& ctx, const ops::StepState* state, const param::StateView& gradients,
@@ -54,6 +63,10 @@ class Optimizer {
   /// A buffer of the masters' dtype.
   [[nodiscard]] param::StateView take_state(Arena& arena, const std::string& name) const;
   [[nodiscard]] const OptimizerConfig& config() const { return config_; }
+  [[nodiscard]] const param::ParamGroup& group() const { return group_; }
+  /// Of masters, values and gradients of a range, without its decays.
+  [[nodiscard]] ops::UpdateOperands operands_of(const param::StateView& gradients,
+                                                const param::ElementRange& range) const;
 
  private:
   virtual void update_range(Context& ctx, const ops::StepState* state,
@@ -69,10 +82,11 @@ class Optimizer {
 };
 
 /// The optimizer of the deck's optimizer.name for the group, which must outlive it. `sharded`:
-/// dp::ShardStrategy::shards_state().
+/// dp::ShardStrategy::shards_state(). The groups must outlive it, too.
 [[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
                                                         const param::ParamGroup& group,
-                                                        bool sharded, Arena& arena);
+                                                        bool sharded, Arena& arena,
+                                                        const UpdateGroups& groups = {});
 
 /// Whether weight decay acts on parameters of a role: matrices and the head, embeddings by choice;
 /// never norms and biases.

@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "../backend.hpp"
+#include "gemm.hpp"
 #include "parallel.hpp"
+#include "reduction.hpp"
 
 namespace hyperslab::ops::cpu {
 
@@ -29,7 +31,7 @@ void muon_direction(Context& ctx, float momentum, const StepState* state, CView 
   });
 }
 
-void muon_update(Context& ctx, float scale, float decay, const StepState* state,
+void muon_update(Context& ctx, float decay, const StepState* state,
                  const UpdateOperands& operands) {
   if (state->skip != 0) return;
   const View master = operands.master;
@@ -40,7 +42,7 @@ void muon_update(Context& ctx, float scale, float decay, const StepState* state,
     parallel_chunks(ctx.threads(), master.numel(), 1, [=](int, Dim begin, Dim end) {
 #pragma omp simd
       for (Dim i = begin; i < end; ++i) {
-        x[i] -= learning_rate * (T(scale) * direction[i] + T(decay) * x[i]);
+        x[i] -= learning_rate * (direction[i] + T(decay) * x[i]);
       }
     });
   });
@@ -58,14 +60,45 @@ void scale(Context& ctx, float scale, CView x, View y) {
   });
 }
 
-void divide_by_norm(Context& ctx, CView sums, View x) {
-  with_real(x.dtype(), "divide_by_norm", [&]<class T>(T) {
-    T* data = x.data<T>();
-    const T norm = std::max(std::sqrt(sums.data<T>()[kSumNormSquared]), T(kLeastNorm));
-    parallel_chunks(ctx.threads(), x.numel(), 1, [=](int, Dim begin, Dim end) {
+void normalize_matrices(Context& ctx, CView x, View y) {
+  with_real(x.dtype(), "normalize_matrices", [&]<class T>(T) {
+    for (Dim matrix = 0; matrix < x.shape()[0]; ++matrix) {
+      const CView from = x.slice(matrix, 1);
+      const double squares = sum_of_squares(ctx, "normalize_matrices", from.flat()).squares;
+      const T norm = std::max(static_cast<T>(std::sqrt(squares)), T(kLeastNorm));
+      const T* in = from.data<T>();
+      T* out = y.slice(matrix, 1).data<T>();
+      parallel_chunks(ctx.threads(), from.numel(), 1, [=](int, Dim begin, Dim end) {
 #pragma omp simd
-      for (Dim i = begin; i < end; ++i) data[i] /= norm;
-    });
+        for (Dim i = begin; i < end; ++i) out[i] = in[i] / norm;
+      });
+    }
+  });
+}
+
+void matmul_gram(Context&, CView x, View gram) {
+  const Dim side = gram.shape()[2];
+  const bool wide = x.shape()[1] == side;
+  const Dim K = x.shape()[wide ? 2 : 1];
+  with_real(x.dtype(), "matmul_gram", [&]<class T>(T) {
+    for (Dim matrix = 0; matrix < x.shape()[0]; ++matrix) {
+      const T* in = x.slice(matrix, 1).data<T>();
+      const Operand<T> left = {in, x.shape()[2], wide ? Trans::no : Trans::yes};
+      const Operand<T> right = {in, x.shape()[2], wide ? Trans::yes : Trans::no};
+      gemm<T>({side, side, K}, T(1), left, right, {gram.slice(matrix, 1).data<T>(), side, T(0)});
+    }
+  });
+}
+
+void matmul_add(Context& ctx, const ProductScales& scales, CView a, CView b, CView d, View c) {
+  cast(ctx, d, c);
+  const Dim K = a.shape()[2];
+  with_real(a.dtype(), "matmul_add", [&]<class T>(T) {
+    for (Dim matrix = 0; matrix < a.shape()[0]; ++matrix) {
+      gemm<T>({c.shape()[1], c.shape()[2], K}, static_cast<T>(scales.product),
+              {a.slice(matrix, 1).data<T>(), K}, {b.slice(matrix, 1).data<T>(), b.shape()[2]},
+              {c.slice(matrix, 1).data<T>(), c.shape()[2], static_cast<T>(scales.addend)});
+    }
   });
 }
 

@@ -215,13 +215,14 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(Context& ctx, const B
 
 cublasStatus_t enqueue(const Backend& backend, const Gemm& p, const GemmPlan& plan, void* c,
                        const cublasLtMatmulAlgo_t& algorithm) {
-  const float beta = p.accumulate ? 1.0F : 0.0F;
+  const float beta = p.accumulate ? p.beta : 0.0F;
+  const void* const addend = p.addend != nullptr ? p.addend : c;
   constexpr std::int32_t kOne = 1;
   constexpr std::int32_t kZero = 0;
   const void* const alpha_of = is_int8(p) ? static_cast<const void*>(&kOne) : &p.alpha;
   const void* const beta_of = is_int8(p) ? static_cast<const void*>(&kZero) : &beta;
   return cublasLtMatmul(backend.lt.get(), plan.desc.get(), alpha_of, p.b.data, plan.a.get(),
-                        p.a.data, plan.b.get(), beta_of, c, plan.c.get(), c, plan.c.get(),
+                        p.a.data, plan.b.get(), beta_of, addend, plan.c.get(), c, plan.c.get(),
                         &algorithm, backend.lt_workspace.data(), backend.lt_workspace.bytes(),
                         backend.stream);
 }

@@ -39,10 +39,10 @@ struct Fp8Operands {
   const float* b_scales = nullptr;
 };
 
-/// c = alpha op(a) op(b), or c += with `accumulate`, then the epilogue. op(a): (M, K), op(b):
-/// (K, N), c: (M, N). Sums are in f32. Of int8, a u8 of two's complement, sums are in i32 and
-/// exact: c = op(a) op(b) alone, without alpha, `accumulate` or epilogue; unless the u8 are the
-/// codes of 8-bit floats.
+/// c = alpha op(a) op(b), with `accumulate` + beta c, or + beta addend if that is given, then the
+/// epilogue. op(a): (M, K), op(b): (K, N), c and addend: (M, N). Sums are in f32. Of int8, a u8 of
+/// two's complement, sums are in i32 and exact: c = op(a) op(b) alone, without alpha, `accumulate`
+/// or epilogue; unless the u8 are the codes of 8-bit floats.
 struct Gemm {
   std::string_view op;  ///< for messages
   Dim M = 0, N = 0, K = 0;
@@ -55,6 +55,8 @@ struct Gemm {
   int batch = 1;
   float alpha = 1;
   bool accumulate = false;
+  float beta = 1;
+  const void* addend = nullptr;  ///< laid out and aligned as c
   Epilogue epilogue = Epilogue::none;
   void* bias = nullptr;
   void* aux = nullptr;  ///< (M, N) contiguous, not the memory of c

@@ -126,6 +126,45 @@ void matmul_columns(Context& ctx, const CColumns& a, const CColumns& b, float sc
   (void)multiply(ctx, p);
 }
 
+void matmul_gram(Context& ctx, CView x, View gram) {
+  const Dim side = gram.shape()[2];
+  const bool wide = x.shape()[1] == side;
+  const Dim width = x.shape()[2];
+  const Dim numel = x.shape()[1] * width;
+  Gemm p;
+  p.op = "matmul_gram";
+  p.M = p.N = side;
+  p.K = x.shape()[wide ? 2 : 1];
+  p.in = p.out = x.dtype();
+  p.a = {x.raw(), width, wide ? Trans::no : Trans::yes, numel};
+  p.b = {x.raw(), width, wide ? Trans::yes : Trans::no, numel};
+  p.c = gram.raw();
+  p.ldc = side;
+  p.stride_c = side * side;
+  p.batch = static_cast<int>(x.shape()[0]);
+  (void)multiply(ctx, p);
+}
+
+void matmul_add(Context& ctx, const ProductScales& scales, CView a, CView b, CView d, View c) {
+  Gemm p;
+  p.op = "matmul_add";
+  p.M = c.shape()[1];
+  p.N = c.shape()[2];
+  p.K = a.shape()[2];
+  p.in = p.out = c.dtype();
+  p.a = {a.raw(), p.K, Trans::no, p.M * p.K};
+  p.b = {b.raw(), p.N, Trans::no, p.K * p.N};
+  p.c = c.raw();
+  p.ldc = p.N;
+  p.stride_c = p.M * p.N;
+  p.batch = static_cast<int>(c.shape()[0]);
+  p.alpha = scales.product;
+  p.accumulate = true;
+  p.beta = scales.addend;
+  p.addend = d.raw();
+  (void)multiply(ctx, p);
+}
+
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
   const auto [M, K] = weight.dims<2>("linear_forward weight");
   if (matrix_vector(ctx, x, weight, bias, y)) return;

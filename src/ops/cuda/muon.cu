@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "hyperslab/ops/muon.hpp"
 #include "kernels_common.cuh"
 
@@ -37,7 +39,6 @@ struct MuonDirection {
 template <class V>
 struct MuonUpdate {
   static constexpr int kWidth = 4;
-  float scale;
   float decay;
   const StepState* state;
   float* master;
@@ -53,16 +54,17 @@ struct MuonUpdate {
     load<N>(direction + i, d);
     const float learning_rate = state->input.learning_rate;
 #pragma unroll
-    for (int k = 0; k < N; ++k) x[k] -= learning_rate * (scale * d[k] + decay * x[k]);
+    for (int k = 0; k < N; ++k) x[k] -= learning_rate * (d[k] + decay * x[k]);
     store<N>(master + i, x);
     if (value != nullptr) store<N>(value + i, x);
   }
 };
 
+template <class T>
 struct Scale {
   static constexpr int kWidth = 4;
   float scale;
-  const float* x;
+  const T* x;
   float* y;
 
   template <int N>
@@ -75,21 +77,67 @@ struct Scale {
   }
 };
 
-struct DivideByNorm {
-  static constexpr int kWidth = 4;
-  const float* sums;
-  float* x;
-
-  template <int N>
-  __device__ void at(Dim i) const {
-    float values[N];
-    load<N>(x + i, values);
-    const float norm = fmaxf(sqrtf(sums[kSumNormSquared]), kLeastNorm);
+/// Block (x, y) sums the x-th part of the squares of matrix y, which has `count` elements.
+template <int N>
+__global__ void __launch_bounds__(256)
+    matrix_squares_kernel(const float* x, Dim count, double* partial) {
+  __shared__ double scratch[32];
+  const float* matrix = x + blockIdx.y * count;
+  const Dim first = static_cast<Dim>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const Dim stride = static_cast<Dim>(gridDim.x) * blockDim.x;
+  double squares = 0;
+#pragma unroll 4
+  for (Dim v = first; v < count / N; v += stride) {
+    float value[N];
+    load<N>(matrix + v * N, value);
 #pragma unroll
-    for (int k = 0; k < N; ++k) values[k] /= norm;
-    store<N>(x + i, values);
+    for (int i = 0; i < N; ++i) {
+      squares += static_cast<double>(value[i]) * static_cast<double>(value[i]);
+    }
   }
-};
+  squares = block_sum(squares, scratch);
+  if (threadIdx.x == 0) partial[blockIdx.y * gridDim.x + blockIdx.x] = squares;
+}
+
+/// Block (x, y) divides the x-th part of matrix y by its norm.
+template <int N, class T>
+__global__ void __launch_bounds__(256)
+    normalize_kernel(const float* x, Dim count, const double* partial, T* y) {
+  double squares = 0;
+#pragma unroll
+  for (int part = static_cast<int>(threadIdx.x % 32); part < kMatrixNormParts; part += 32) {
+    squares += partial[blockIdx.y * kMatrixNormParts + part];
+  }
+  const float norm = fmaxf(static_cast<float>(sqrt(warp_sum(squares))), kLeastNorm);
+  const float* from = x + blockIdx.y * count;
+  T* to = y + blockIdx.y * count;
+  const Dim first = static_cast<Dim>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const Dim stride = static_cast<Dim>(gridDim.x) * blockDim.x;
+  for (Dim v = first; v < count / N; v += stride) {
+    float value[N];
+    load<N>(from + v * N, value);
+#pragma unroll
+    for (int i = 0; i < N; ++i) value[i] /= norm;
+    store<N>(to + v * N, value);
+  }
+}
+
+template <int N, class T>
+void normalize(Context& ctx, CView x, View y) {
+  constexpr const char* kName = "normalize_matrices";
+  const Dim batch = x.shape()[0];
+  const Dim count = x.numel() / batch;
+  auto* partial = static_cast<double*>(ctx.workspace(kName, normalize_matrices_workspace(batch)));
+  const auto matrices = static_cast<unsigned>(batch);
+  const float* from = x.data<float>();
+  const auto blocks = static_cast<unsigned>(std::clamp<Dim>(ceil_divide(count / N, 1024), 1, 1024));
+  matrix_squares_kernel<N>
+      <<<dim3(kMatrixNormParts, matrices), 256, 0, ctx.stream().cuda()>>>(from, count, partial);
+  check_launch(kName);
+  normalize_kernel<N>
+      <<<dim3(blocks, matrices), 256, 0, ctx.stream().cuda()>>>(from, count, partial, y.data<T>());
+  check_launch(kName);
+}
 
 }  // namespace
 
@@ -101,16 +149,12 @@ void muon_direction(Context& ctx, float momentum, const StepState* state, CView 
            op);
 }
 
-void muon_update(Context& ctx, float scale, float decay, const StepState* state,
+void muon_update(Context& ctx, float decay, const StepState* state,
                  const UpdateOperands& operands) {
   const View value = operands.value;
   with_element(value ? value.dtype() : DType::f32, "muon_update", [&]<class V>(V) {
-    const MuonUpdate<V> op = {scale,
-                              decay,
-                              state,
-                              operands.master.data<float>(),
-                              operands.gradient.data<float>(),
-                              optional_data<V>(value)};
+    const MuonUpdate<V> op = {decay, state, operands.master.data<float>(),
+                              operands.gradient.data<float>(), optional_data<V>(value)};
     const bool vectors = aligned(op.master, op.direction) &&
                          reinterpret_cast<std::uintptr_t>(op.value) % (4 * sizeof(V)) == 0;
     for_each(ctx, "muon_update", operands.master.numel(), vectors, op);
@@ -118,13 +162,22 @@ void muon_update(Context& ctx, float scale, float decay, const StepState* state,
 }
 
 void scale(Context& ctx, float scale, CView x, View y) {
-  const Scale op = {scale, x.data<float>(), y.data<float>()};
-  for_each(ctx, "scale", x.numel(), aligned(op.x, op.y), op);
+  with_element(x.dtype(), "scale", [&]<class T>(T) {
+    const Scale<T> op = {scale, x.data<T>(), y.data<float>()};
+    const bool vectors =
+        aligned(op.y) && reinterpret_cast<std::uintptr_t>(op.x) % (4 * sizeof(T)) == 0;
+    for_each(ctx, "scale", x.numel(), vectors, op);
+  });
 }
 
-void divide_by_norm(Context& ctx, CView sums, View x) {
-  const DivideByNorm op = {sums.data<float>(), x.data<float>()};
-  for_each(ctx, "divide_by_norm", x.numel(), aligned(op.x), op);
+void normalize_matrices(Context& ctx, CView x, View y) {
+  if (x.numel() == 0) return;
+  const Dim count = x.numel() / x.shape()[0];
+  with_element(y.dtype(), "normalize_matrices", [&]<class T>(T) {
+    const bool vectors = count % 4 == 0 && aligned(x.data<float>()) &&
+                         reinterpret_cast<std::uintptr_t>(y.raw()) % (4 * sizeof(T)) == 0;
+    vectors ? normalize<4, T>(ctx, x, y) : normalize<1, T>(ctx, x, y);
+  });
 }
 
 }  // namespace hyperslab::ops::cuda

@@ -75,6 +75,12 @@ struct SquareSum {
   return static_cast<std::size_t>(sum_of_squares_blocks(count)) * sizeof(SquareSum);
 }
 
+/// Blocks of normalize_matrices that share a matrix, each of which leaves a partial sum in double.
+inline constexpr int kMatrixNormParts = 128;
+[[nodiscard]] constexpr std::size_t normalize_matrices_workspace(Dim batch) {
+  return static_cast<std::size_t>(batch * kMatrixNormParts) * sizeof(double);
+}
+
 /// What one row of logits adds to the sums.
 struct RowLoss {
   double loss;

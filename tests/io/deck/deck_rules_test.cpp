@@ -96,11 +96,6 @@ const std::vector<BrokenRule>& broken_layout_rules() {
       {"parallel.zero", "data:", "parallel: {zero: 2, schedule: gpipe}\ndata:", kCpu,
        "10:12|zero 2 holds the gradients of two buckets at a time, and gpipe has more under way: "
        "set parallel.schedule to 1f1b; nearest: 1"},
-      {"parallel.zero", "data:", "optimizer: {name: muon}\nparallel: {zero: 1}\ndata:", kCpu,
-       "11:12|muon updates whole matrices, and zero 1 cuts them into shards; nearest: 0"},
-      {"parallel.tensor",
-       "data:", "optimizer: {name: muon}\nparallel: {tensor: 2}\ndata:", kTwoRanks,
-       "11:12|muon updates whole matrices, and 2 tensor ranks hold parts of them; nearest: 1"},
   };
   return all;
 }

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "hyperslab/param/store.hpp"
+
+namespace hyperslab::optim {
+
+/// A matrix that is updated as a whole, by one rank of those that hold its parts.
+struct OwnedMatrix {
+  const param::Param* param = nullptr;
+  int owner = 0;
+};
+/// What all owners work on at a time: by owner, then by shape, so that matrices of one shape are a
+/// batch.
+using MatrixRound = std::vector<OwnedMatrix>;
+
+/// Of a group, what is orthogonalized: matrices of blocks that have elements here.
+[[nodiscard]] bool is_matrix(const param::Param& param);
+
+/// Deals the matrices out to `owners` ranks, the costliest first, each to the owner with the least
+/// cost so far (Graham 1969), the cost being ops::orthogonalize_flops of the global tensor. An
+/// owner takes at most `most_elements` of its own in a round, but at least one matrix. The same on
+/// all ranks of a stage.
+[[nodiscard]] std::vector<MatrixRound> plan_matrix_rounds(const param::ParamGroup& group,
+                                                          int owners, Dim most_elements);
+
+}  // namespace hyperslab::optim
