@@ -42,7 +42,9 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "model.window": "0", "model.window_full_every": "0", "model.window_first_layer": "0",
            "model.attention_scale": "0", "model.attention_softcap": "0", "model.logit_softcap": "0", "model.parallel_block": "false",
            "model.pooling": "token", "model.drop_path": "0", "model.label_smoothing": "0",
-           "train.tasks": "[]", "train.tasks_every": "0", "data.broken_images": "refuse", "data.decode": "auto",
+           "train.tasks": "[]", "train.tasks_every": "0",
+           "train.sample_every": "0", "train.sample_prompts": "[]", "train.sample_tokens": "64",
+           "train.sample_temperature": "1", "data.broken_images": "refuse", "data.decode": "auto",
            "data.documents": "joined", "data.predict_starts": "true",
            "data.threads": "0",
            "augment.crop": "resized", "augment.scale": "[0.08, 1]",
@@ -57,7 +59,8 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")
 SAME_TRAINING_KEYS = ("model.attention", "model.bos_token", "model.eos_tokens", "data.train", "data.validation",
                       "data.vocabulary", "train.steps", "train.epochs", "train.microbatch", "train.validate_every",
-                      "train.validate_batches", "train.tasks", "train.tasks_every", "train.log_norms",
+                      "train.validate_batches", "train.tasks", "train.tasks_every", "train.sample_every",
+                      "train.sample_prompts", "train.sample_tokens", "train.sample_temperature", "train.log_norms",
                       "train.log_every", "data.decode", "data.threads")
 # Of these, what a start may change on its way, but separate runs of one curve may not: how long they
 # train, and on which data they train and are measured.

@@ -275,6 +275,13 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Task files whose questions the model answers while it trains (docs/tasks.md), recorded in "
      "tasks.jsonl."},
     {"train.tasks_every", "Steps between scores of train.tasks; 0: only after the last step."},
+    {"train.sample_every",
+     "Steps between texts that the model generates while it trains, and after the last step; 0: "
+     "never. They are logged and recorded in samples.jsonl."},
+    {"train.sample_prompts", "Texts that it continues; none: it begins a document."},
+    {"train.sample_tokens",
+     "Tokens that it adds to each at most; the end of text ends one earlier."},
+    {"train.sample_temperature", "Of its choice of tokens; 0: always the likeliest."},
     {"train.log_norms",
      "Steps between records of the norms of weights, activations and gradients "
      "in norms.jsonl; 0: none."},

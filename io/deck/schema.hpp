@@ -396,6 +396,10 @@ void visit_training(Visitor& v, Config& config) {
   v.integer("validate_batches", train.validate_batches, kSteps);
   v.texts("tasks", train.tasks);
   v.integer("tasks_every", train.tasks_every, kSteps);
+  v.integer("sample_every", train.sample_every, kSteps);
+  v.texts("sample_prompts", train.sample_prompts);
+  v.integer("sample_tokens", train.sample_tokens, kSize);
+  v.real("sample_temperature", train.sample_temperature, kNotNegative);
   v.integer("log_norms", train.log_norms, kSteps);
   v.integer("log_every", train.log_every, IntegerRange{1, kMostSteps});
   v.flag("overfit_one_batch", train.overfit_one_batch);

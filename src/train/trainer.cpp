@@ -149,7 +149,8 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   set_up_worker();
   const model::MemoryPlan used = arenas_.used();
   memory_.change(
-      static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer + used.scratch),
+      static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer + used.scratch) +
+          stage_.cache_bytes(),
       "parameters, state and scratch");
 }
 

@@ -38,6 +38,8 @@ inline const std::vector<BrokenImageRule>& broken_image_rules() {
        "only a vision transformer reads images: set model.family to vit, or leave it out"},
       {"train.tasks", "train.tasks=[arc]", true,
        "tasks are questions in text, and the model is of images; remove them"},
+      {"train.sample_every", "train.sample_every=5", true,
+       "a vision transformer generates no text; set it to 0"},
       {"model.patch", "model.patch=7", true,
        "patches of 7 x 7 pixels do not cut an image of 32 x 32 evenly; nearest: 4 or 8"},
       {"model.patch", "model.patch=0", true, "give the rows and columns of a patch, as 16"},
