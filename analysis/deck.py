@@ -43,7 +43,7 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "model.attention_scale": "0", "model.attention_softcap": "0", "model.logit_softcap": "0", "model.parallel_block": "false",
            "model.pooling": "token", "model.drop_path": "0", "model.label_smoothing": "0",
            "train.tasks": "[]", "train.tasks_every": "0",
-           "train.sample_every": "0", "train.sample_prompts": "[]", "train.sample_tokens": "64",
+           "train.z_loss": "0", "train.sample_every": "0", "train.sample_prompts": "[]", "train.sample_tokens": "64",
            "train.sample_temperature": "1", "data.broken_images": "refuse", "data.decode": "auto",
            "data.documents": "joined", "data.predict_starts": "true",
            "data.threads": "0",

@@ -275,6 +275,9 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Task files whose questions the model answers while it trains (docs/tasks.md), recorded in "
      "tasks.jsonl."},
     {"train.tasks_every", "Steps between scores of train.tasks; 0: only after the last step."},
+    {"train.z_loss",
+     "Times the square of the logarithm of the softmax's normalizer, added to the loss of every "
+     "token that is trained on; 1.0e-4 in PaLM, 0: none. Logged beside the loss."},
     {"train.sample_every",
      "Steps between texts that the model generates while it trains, and after the last step; 0: "
      "never. They are logged and recorded in samples.jsonl."},

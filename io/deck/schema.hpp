@@ -396,6 +396,7 @@ void visit_training(Visitor& v, Config& config) {
   v.integer("validate_batches", train.validate_batches, kSteps);
   v.texts("tasks", train.tasks);
   v.integer("tasks_every", train.tasks_every, kSteps);
+  v.real("z_loss", train.z_loss, kNotNegative);
   v.integer("sample_every", train.sample_every, kSteps);
   v.texts("sample_prompts", train.sample_prompts);
   v.integer("sample_tokens", train.sample_tokens, kSize);

@@ -72,6 +72,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
     stage.logits_bytes = std::size_t{1} << 30;
     stage.vocabulary_multiple = kVocabularyMultipleOnGpu;
   }
+  stage.z_loss = static_cast<float>(config.train.z_loss);
   stage.seed = config.run.seed;
   stage.tensor = nn::TensorGroup(&mesh.tensor_group(), config.parallel.sequence);
   stage.ranks = {mesh.at().data, config.parallel.data, mesh.at().tensor == 0,

@@ -193,7 +193,7 @@ const std::vector<Model> kLlama = {
     {"llama_gemma2",
      {"model.family=llama", "model.norm_place=sandwich", "model.activation=geglu_tanh",
       "model.window=20", "model.window_full_every=2", "model.attention_softcap=5",
-      "model.logit_softcap=3", "model.attention_scale=0.3", "model.kv_heads=2",
+      "model.logit_softcap=3", "train.z_loss=0.01", "model.attention_scale=0.3", "model.kv_heads=2",
       "model.embedding_scale=8"}},
     {"llama_window",
      {"model.family=llama", "model.window=17", "model.window_first_layer=1",

@@ -95,6 +95,7 @@ struct TrainConfig {
   std::vector<std::string> sample_prompts;  ///< that it continues; none: it begins a document
   std::int64_t sample_tokens = 64;          ///< that it adds to each at most
   double sample_temperature = 1;            ///< 0: the likeliest token
+  double z_loss = 0;                        ///< of log(Z)^2, added to the loss
   std::int64_t log_norms = 0;               ///< steps between records; 0: never
   std::int64_t log_every = 10;              ///< steps between plain log lines
   bool overfit_one_batch = false;

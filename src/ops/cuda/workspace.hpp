@@ -78,6 +78,7 @@ struct SquareSum {
 /// What one row of logits adds to the sums.
 struct RowLoss {
   double loss;
+  float z_loss;
   float tokens;
   float correct;
 };
