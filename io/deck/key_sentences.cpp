@@ -124,7 +124,10 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Factor of the products of queries and keys; 0: 1 / sqrt(head width)."},
     {"model.attention_softcap",
      "Scores s of attention become softcap x tanh(s / softcap); 0: they stay."},
-    {"model.logit_softcap", "The same of the head's logits."},
+    {"model.attention_sinks",
+     "Every head has a learned logit that takes part in the softmax of its scores and has no "
+     "value."},
+    {"model.logit_softcap", "As attention_softcap, of the head's logits."},
     {"model.init_std", "Standard deviation of the initial weights."},
     {"model.scale_residual_init",
      "Whether matrices that add to the residual stream begin smaller, "

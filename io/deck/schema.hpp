@@ -289,6 +289,7 @@ void visit_model(Visitor& v, Config& config) {
   v.integer("window_first_layer", spec.scores.first_windowed, kSizeOrDefault);
   v.real("attention_scale", spec.scores.scale, kNotNegative);
   v.real("attention_softcap", spec.scores.softcap, kNotNegative);
+  v.flag("attention_sinks", spec.scores.sinks);
   v.real("logit_softcap", spec.logit_softcap, kNotNegative);
   v.real("init_std", spec.init_std, kPositive);
   v.flag("scale_residual_init", spec.scale_residual_init);

@@ -62,6 +62,7 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.keep_probabilities =
       spec.attention == AttentionPath::reference ||
       (spec.attention == AttentionPath::automatic && !options.fused_attention);
+  config.sinks = spec.scores.sinks;
   config.dropout = static_cast<float>(spec.dropout);
   config.drop_path = static_cast<float>(spec.drop_path);
   config.layers = static_cast<int>(spec.layers);

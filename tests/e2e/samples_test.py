@@ -56,6 +56,7 @@ class Samples(support.Case):
                                       ("zero", 2, ("parallel.zero=2",)),
                                       ("virtual", 1, ("parallel.schedule=zero_bubble",)),
                                       ("adapter", 1, ("adapter.rank=2", "adapter.targets=[attention.query, mlp.up]")),
+                                      ("sinks", 1, ("model.attention_sinks=true", "model.window=9")),
                                       ("rounded", 1, ("quantization.weights=int8",)),
                                       ("reference", 1, ("model.attention=reference", "model.dropout=0.1")),
                                       ("gpt2", 3, ("model.family=gpt2", "parallel.zero=1"))]:

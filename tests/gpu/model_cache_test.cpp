@@ -93,7 +93,8 @@ TEST_F(GpuModelCache, GivesTheLogitsOfRecomputation) {
   std::iota(tokens.begin(), tokens.end(), 100);
   for (const test::Overrides& family :
        {test::Overrides{"model.family=gpt2"},
-        test::Overrides{"model.family=llama", "model.kv_heads=2"}}) {
+        test::Overrides{"model.family=llama", "model.kv_heads=2"},
+        test::Overrides{"model.family=llama", "model.attention_sinks=true", "model.window=17"}}) {
     for (const char* compute : {"fp32", "bf16"}) {
       CachedModel model(test::read_model(
           kDeck, family + test::Overrides{std::string("precision.compute=") + compute}));

@@ -63,11 +63,13 @@ TEST(ExchangeConfig, WhatASiblingOfLlamaLacksIsNamed) {
   EXPECT_NO_THROW(require_counterpart(mistral));
   mistral.scores.full_every = 2;
   mistral.scores.softcap = 5;
+  mistral.scores.sinks = true;
   mistral.parallel_block = true;
   EXPECT_THAT(export_refusal(mistral),
               AllOf(HasSubstr("no counterpart as MistralForCausalLM"),
                     HasSubstr("model.window_full_every and window_first_layer must be 0"),
                     HasSubstr("model.parallel_block must be false"),
+                    HasSubstr("model.attention_sinks must be false"),
                     HasSubstr("model.attention_softcap and logit_softcap must be 0")));
   ModelSpec gemma = small(model::Family::llama);
   gemma.norm_place = model::NormPlace::sandwich;

@@ -52,6 +52,8 @@ inline const std::vector<BrokenImageRule>& broken_image_rules() {
        "only a vision transformer has classes: leave it out"},
       {"data.documents", "data.documents=masked", true, "images have no documents"},
       {"model.window", "model.window=4", true, "patches of an image see each other all"},
+      {"model.attention_sinks", "model.attention_sinks=true", true,
+       "sinks are of models of text: leave it out"},
       {"model.logit_softcap", "model.logit_softcap=30", true, "a class head caps no logits"},
       {"model.channels", "model.channels=2", true, "images have 3 channels, or 1, their luma"},
       {"model.vocabulary", "model.vocabulary=11", true,
