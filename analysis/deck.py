@@ -40,9 +40,12 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "model.rope_low_factor": "1", "model.rope_high_factor": "4", "model.rope_beta_fast": "32",
            "model.rope_beta_slow": "1", "model.rope_attention_factor": "0", "model.rope_local_theta": "0",
            "model.window": "0", "model.window_full_every": "0", "model.window_first_layer": "0",
-           "model.attention_scale": "0", "model.attention_softcap": "0", "model.logit_softcap": "0", "model.parallel_block": "false",
+           "model.attention_scale": "0", "model.attention_softcap": "0", "model.attention_sinks": "false",
+           "model.logit_softcap": "0", "model.parallel_block": "false",
            "model.pooling": "token", "model.drop_path": "0", "model.label_smoothing": "0",
-           "train.tasks": "[]", "train.tasks_every": "0", "data.broken_images": "refuse", "data.decode": "auto",
+           "train.tasks": "[]", "train.tasks_every": "0",
+           "train.z_loss": "0", "train.sample_every": "0", "train.sample_prompts": "[]", "train.sample_tokens": "64",
+           "train.sample_temperature": "1", "data.broken_images": "refuse", "data.decode": "auto",
            "data.documents": "joined", "data.predict_starts": "true",
            "data.threads": "0",
            "augment.crop": "resized", "augment.scale": "[0.08, 1]",
@@ -57,7 +60,8 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
 SAME_TRAINING_SECTIONS = ("run", "parallel", "memory", "checkpoint", "timing")
 SAME_TRAINING_KEYS = ("model.attention", "model.bos_token", "model.eos_tokens", "data.train", "data.validation",
                       "data.vocabulary", "train.steps", "train.epochs", "train.microbatch", "train.validate_every",
-                      "train.validate_batches", "train.tasks", "train.tasks_every", "train.log_norms",
+                      "train.validate_batches", "train.tasks", "train.tasks_every", "train.sample_every",
+                      "train.sample_prompts", "train.sample_tokens", "train.sample_temperature", "train.log_norms",
                       "train.log_every", "data.decode", "data.threads")
 # Of these, what a start may change on its way, but separate runs of one curve may not: how long they
 # train, and on which data they train and are measured.

@@ -19,7 +19,7 @@ COUNTED = {"family", "layers", "width", "heads", "kv_heads", "ffn_width", "vocab
            "label_smoothing", "init_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens",
            "head_width", "qkv_bias", "qk_norm", "rotary_fraction", "rope_scaling", "rope_factor", "rope_original_context",
            "rope_low_factor", "rope_high_factor", "rope_beta_fast", "rope_beta_slow", "rope_attention_factor", "rope_local_theta",
-           "window", "window_full_every", "window_first_layer", "attention_scale", "attention_softcap", "logit_softcap",
+           "window", "window_full_every", "window_first_layer", "attention_scale", "attention_softcap", "attention_sinks", "logit_softcap",
            "parallel_block"}
 SIZES = ("layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context")
 
@@ -53,6 +53,8 @@ def parameter_count(deck: Deck) -> int | None:
         block += 2 * head_width
     if model.get("qk_norm") == "width":
         block += query_width + kv_width
+    if model.get("attention_sinks") == "true":
+        block += heads
     norm = {"none": 0, "rmsnorm": width}.get(model["norm"], 2 * width if model["bias"] == "true" else width)
     norms = (4 if model["norm_place"] == "sandwich" else 2) * layers + (0 if model["norm_place"] == "post" else 1)
     positions = context * width if model["position"] == "learned" else 0

@@ -110,6 +110,11 @@ constexpr std::array kImageRules = {
           return "stochastic depth is built for vision transformers alone: set it to 0 and use "
                  "model.dropout";
         }},
+    Rule{"train.z_loss", "model.family", "0 for vit",
+         [](const Config& c, const Surroundings&) { return !of_images(c) || c.train.z_loss == 0; },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "the loss of classes has no z-loss; leave it out";
+         }},
     Rule{"model.label_smoothing", "model.family", "0 unless the family is vit",
          [](const Config& c, const Surroundings&) {
            return of_images(c) || c.model.label_smoothing == 0;

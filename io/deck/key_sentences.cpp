@@ -124,7 +124,10 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Factor of the products of queries and keys; 0: 1 / sqrt(head width)."},
     {"model.attention_softcap",
      "Scores s of attention become softcap x tanh(s / softcap); 0: they stay."},
-    {"model.logit_softcap", "The same of the head's logits."},
+    {"model.attention_sinks",
+     "Every head has a learned logit that takes part in the softmax of its scores and has no "
+     "value."},
+    {"model.logit_softcap", "As attention_softcap, of the head's logits."},
     {"model.init_std", "Standard deviation of the initial weights."},
     {"model.scale_residual_init",
      "Whether matrices that add to the residual stream begin smaller, "
@@ -275,6 +278,16 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Task files whose questions the model answers while it trains (docs/tasks.md), recorded in "
      "tasks.jsonl."},
     {"train.tasks_every", "Steps between scores of train.tasks; 0: only after the last step."},
+    {"train.z_loss",
+     "Times the square of the logarithm of the softmax's normalizer, added to the loss of every "
+     "token that is trained on; 1.0e-4 in PaLM, 0: none. Logged beside the loss."},
+    {"train.sample_every",
+     "Steps between texts that the model generates while it trains, and after the last step; 0: "
+     "never. They are logged and recorded in samples.jsonl."},
+    {"train.sample_prompts", "Texts that it continues; none: it begins a document."},
+    {"train.sample_tokens",
+     "Tokens that it adds to each at most; the end of text ends one earlier."},
+    {"train.sample_temperature", "Of its choice of tokens; 0: always the likeliest."},
     {"train.log_norms",
      "Steps between records of the norms of weights, activations and gradients "
      "in norms.jsonl; 0: none."},

@@ -46,6 +46,8 @@ namespace hyperslab::deck {
 [[nodiscard]] std::span<const Rule> rope_rules();
 /// Those of documents in samples of text.
 [[nodiscard]] std::span<const Rule> document_rules();
+/// Those of texts that a model generates while it trains.
+[[nodiscard]] std::span<const Rule> sample_rules();
 /// Those of windows and scores of attention.
 [[nodiscard]] std::span<const Rule> score_rules();
 

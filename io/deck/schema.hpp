@@ -289,6 +289,7 @@ void visit_model(Visitor& v, Config& config) {
   v.integer("window_first_layer", spec.scores.first_windowed, kSizeOrDefault);
   v.real("attention_scale", spec.scores.scale, kNotNegative);
   v.real("attention_softcap", spec.scores.softcap, kNotNegative);
+  v.flag("attention_sinks", spec.scores.sinks);
   v.real("logit_softcap", spec.logit_softcap, kNotNegative);
   v.real("init_std", spec.init_std, kPositive);
   v.flag("scale_residual_init", spec.scale_residual_init);
@@ -396,6 +397,11 @@ void visit_training(Visitor& v, Config& config) {
   v.integer("validate_batches", train.validate_batches, kSteps);
   v.texts("tasks", train.tasks);
   v.integer("tasks_every", train.tasks_every, kSteps);
+  v.real("z_loss", train.z_loss, kNotNegative);
+  v.integer("sample_every", train.sample_every, kSteps);
+  v.texts("sample_prompts", train.sample_prompts);
+  v.integer("sample_tokens", train.sample_tokens, kSize);
+  v.real("sample_temperature", train.sample_temperature, kNotNegative);
   v.integer("log_norms", train.log_norms, kSteps);
   v.integer("log_every", train.log_every, IntegerRange{1, kMostSteps});
   v.flag("overfit_one_batch", train.overfit_one_batch);

@@ -59,6 +59,13 @@ constexpr std::array kScoreRules = {
                   "set "
                   "parallel.tensor to 1";
          }},
+    Rule{"model.attention_sinks", "model.family", "false with family vit",
+         [](const Config& c, const Surroundings&) {
+           return !c.model.scores.sinks || !c.model.is_of_images();
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "sinks are of models of text: leave it out";
+         }},
     Rule{"model.logit_softcap", "model.family", "0 with family vit",
          [](const Config& c, const Surroundings&) {
            return c.model.logit_softcap == 0 || !c.model.is_of_images();

@@ -43,6 +43,7 @@ void each_number(const MetricsLine& line, const Number& number) {
   number("wall_seconds", line.wall_seconds);
   number("skipped_steps", line.skipped_steps);
   number("memory_peak_bytes", line.memory_peak_bytes);
+  if (line.z_loss) number("z_loss", *line.z_loss);
   if (line.spike) number("spike", *line.spike);
   if (line.left_out) number("left_out", 1);
   if (!line.validation) return;

@@ -229,8 +229,8 @@ deck::Surroundings surroundings_of(const comm::World& world, const DeckSource& s
 }
 
 std::vector<std::string_view> keys_beside_the_step() {
-  return {"run.name",        "data.",       "schedule.",   "train.steps", "train.epochs",
-          "train.validate_", "train.tasks", "checkpoint.", "timing."};
+  return {"run.name",        "data.",       "schedule.",     "train.steps", "train.epochs",
+          "train.validate_", "train.tasks", "train.sample_", "checkpoint.", "timing."};
 }
 
 train::Config read_config(comm::World& world, const DeckSource& source) {

@@ -10,6 +10,7 @@
 #include "command.hpp"
 #include "completions.hpp"
 #include "hyperslab/core/log.hpp"
+#include "hyperslab/generate/prompts.hpp"
 #include "hyperslab/io/npy_file.hpp"
 #include "hyperslab/io/text_file.hpp"
 #include "prompt_file.hpp"
@@ -56,24 +57,6 @@ NamedPrompts named_prompts(const Arguments& args) {
   }
   if (args.has("prompt")) refuse("--prompt does not go with --prompt-file; leave one of them out");
   return read_prompt_file(args.get<std::string>("prompt-file"));
-}
-
-generate::Prompts encode_prompts(const io::Tokenizer& tokenizer,
-                                 const std::vector<std::string>& texts, bool special_tokens) {
-  generate::Prompts prompts;
-  std::vector<std::int32_t> before;
-  if (special_tokens) before = tokenizer.text_template().before;
-  for (const std::string& text : texts) {
-    const std::vector<std::int32_t> ids = tokenizer.encode(text);
-    prompts.push_back(before);
-    prompts.back().insert(prompts.back().end(), ids.begin(), ids.end());
-    if (!prompts.back().empty()) continue;
-    if (tokenizer.end_of_text() < 0) {
-      refuse("a prompt is empty and the vocabulary has no end-of-text id to begin with");
-    }
-    prompts.back().push_back(tokenizer.end_of_text());  // a new document begins
-  }
-  return prompts;
 }
 
 void write_logits(const std::string& path, generate::Generator& generator,
@@ -136,7 +119,7 @@ void generate(comm::World& world, const Arguments& args) {
       sampling_options(args, tokenizer, model.config.model.vocabulary);
   const auto logprobs = wanted_logprobs(args);
   const auto [texts, ids] = named_prompts(args);
-  const auto prompts = encode_prompts(tokenizer, texts, !args.has("no-special-tokens"));
+  const auto prompts = generate::encode_prompts(tokenizer, texts, !args.has("no-special-tokens"));
   generate::Generator generator(
       world, model.config, &model.reader,
       generate::Generator::rows_for(prompts, args.get<std::int64_t>("batch")),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/graph.hpp"
@@ -28,6 +29,19 @@ train::TrainerOptions cached_options(const train::Config& config, Dim rows) {
   train::TrainerOptions options = train::trainer_options(config, 0, false);
   options.cache = true;
   options.B = rows;
+  return options;
+}
+
+/// Those that such a trainer was made with, but for graphs: it does more than to continue texts.
+train::TrainerOptions options_of(train::Trainer& trainer) {
+  const model::StageOptions& stage = trainer.stage().options();
+  train::TrainerOptions options;
+  options.training = stage.training;
+  options.cache = stage.cache;
+  options.graphs = false;
+  options.device = trainer.context().device();
+  options.compute = stage.compute;
+  options.B = stage.B;
   return options;
 }
 
@@ -86,10 +100,35 @@ struct LogitsBlock {
   PinnedBuffer host;
 };
 
+/// A forward-only trainer of the whole model on this rank.
+struct Generator::OwnTrainer {
+  OwnTrainer(comm::World& world, const train::Config& config, const train::TrainerOptions& options,
+             const io::CheckpointReader* reader, const plan::IsLegal& is_legal);
+  mesh::Mesh mesh;
+  std::unique_ptr<train::Trainer> trainer;
+};
+
+Generator::OwnTrainer::OwnTrainer(comm::World& world, const train::Config& config,
+                                  const train::TrainerOptions& options,
+                                  const io::CheckpointReader* reader, const plan::IsLegal& is_legal)
+    : mesh(mesh::Mesh::plan(config.parallel, 0)),
+      trainer(plan::make_trainer(config, mesh, options, plan::make_plan(config, options, 0).memory,
+                                 is_legal)) {
+  trainer->initialize();
+  train::load_base(world, config, *trainer, reader == nullptr ? 0 : reader->meta().base_step);
+  if (reader != nullptr) {
+    train::require_loadable(*reader, config, *trainer);
+    trainer->load(*reader);
+    train::require_same_model(reader->meta(), config.model, reader->folder());
+  }
+  synchronize(trainer->context());
+  // A trainer that trains nothing expands no matrices: nothing writes weights from now on.
+  trainer->context().set_fixed_parameters(true);
+}
+
 class Generator::Model {
  public:
-  Model(comm::World& world, const train::Config& config, const io::CheckpointReader* reader,
-        Dim rows, const plan::IsLegal& is_legal);
+  Model(train::Trainer& trainer, const train::TrainerOptions& options, train::Config config);
 
   /// The newest `count` tokens of texts of one length, into all rows; leaves the next logits.
   void feed(std::span<const Text> texts, std::size_t count);
@@ -123,9 +162,7 @@ class Generator::Model {
 
   train::Config config_;
   train::TrainerOptions options_;
-  mesh::Mesh mesh_;
-  model::MemoryPlan plan_;
-  std::unique_ptr<train::Trainer> trainer_;
+  train::Trainer* trainer_;
   Tensor tokens_;                   // (rows, T) on the device
   PinnedBuffer staged_;             // past and one token a row
   Tensor one_;                      // the same on the device
@@ -140,30 +177,17 @@ class Generator::Model {
   Dim past_ = 0;
 };
 
-Generator::Model::Model(comm::World& world, const train::Config& config,
-                        const io::CheckpointReader* reader, Dim rows, const plan::IsLegal& is_legal)
-    : config_(on_one_rank(config)),
-      options_(cached_options(config_, rows)),
-      mesh_(mesh::Mesh::plan(config_.parallel, 0)),
-      plan_(plan::make_plan(config_, options_, 0).memory),
-      trainer_(plan::make_trainer(config_, mesh_, options_, plan_, is_legal)),
-      tokens_(options_.device, DType::i32, {rows, trainer_->sequence()}),
-      staged_(options_.device, static_cast<std::size_t>(rows + 1) * sizeof(std::int32_t)),
-      one_(options_.device, DType::i32, {rows + 1}),
-      likeliest_(options_.device, DType::i32, {rows}),
-      chosen_(options_.device, static_cast<std::size_t>(rows) * sizeof(std::int32_t)),
-      last_(options_.compute, options_.device, rows, trainer_->stage().logits_columns()) {
-  trainer_->initialize();
-  train::load_base(world, config_, *trainer_, reader == nullptr ? 0 : reader->meta().base_step);
-  if (reader != nullptr) {
-    train::require_loadable(*reader, config_, *trainer_);
-    trainer_->load(*reader);
-    train::require_same_model(reader->meta(), config_.model, reader->folder());
-  }
-  synchronize(trainer_->context());
-  // A trainer that trains nothing expands no matrices: nothing writes weights from now on.
-  trainer_->context().set_fixed_parameters(true);
-}
+Generator::Model::Model(train::Trainer& trainer, const train::TrainerOptions& options,
+                        train::Config config)
+    : config_(std::move(config)),
+      options_(options),
+      trainer_(&trainer),
+      tokens_(options_.device, DType::i32, {options_.B, trainer.sequence()}),
+      staged_(options_.device, static_cast<std::size_t>(options_.B + 1) * sizeof(std::int32_t)),
+      one_(options_.device, DType::i32, {options_.B + 1}),
+      likeliest_(options_.device, DType::i32, {options_.B}),
+      chosen_(options_.device, static_cast<std::size_t>(options_.B) * sizeof(std::int32_t)),
+      last_(options_.compute, options_.device, options_.B, trainer.stage().logits_columns()) {}
 
 void Generator::Model::feed(std::span<const Text> texts, std::size_t count) {
   next_.clear();
@@ -308,8 +332,15 @@ void Generator::Model::run(std::vector<Text>& texts, const SamplingOptions& opti
 }
 
 Generator::Generator(comm::World& world, const train::Config& config,
-                     const io::CheckpointReader* reader, Dim rows, const plan::IsLegal& is_legal)
-    : model_(std::make_unique<Model>(world, config, reader, rows, is_legal)) {}
+                     const io::CheckpointReader* reader, Dim rows, const plan::IsLegal& is_legal) {
+  const train::Config alone = on_one_rank(config);
+  const train::TrainerOptions options = cached_options(alone, rows);
+  own_ = std::make_unique<OwnTrainer>(world, alone, options, reader, is_legal);
+  model_ = std::make_unique<Model>(*own_->trainer, options, alone);
+}
+
+Generator::Generator(train::Trainer& trainer, const train::Config& config)
+    : model_(std::make_unique<Model>(trainer, options_of(trainer), config)) {}
 
 Generator::~Generator() = default;
 

@@ -126,6 +126,7 @@ void require_counterpart(const ModelSpec& spec, Library library) {
   wants(spec.norm_place == model::NormPlace::pre || gemma || is_of_olmo2(spec), "norm_place",
         "pre");
   wants(spec.scale_of_embeddings() == 1 || gemma, "embedding_scale", "1");
+  wants(!spec.scores.sinks, "attention_sinks", "false");
   wants(library == Library::transformers || spec.is_of_images(), "family", "vit");
   if (spec.is_of_images()) {
     check_vit_counterpart(spec, library, complaints);

@@ -15,6 +15,11 @@ using model::RopeSpec;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+// See docs/models.md.
+constexpr const char* kDynamic =
+    " (dynamic angles depend on how long a text is when a key is cached; without it the model is "
+    "the same up to max_position_embeddings: remove it from config.json)";
+
 /// What a type of scaling reads; the rest must be absent.
 void read_scaling(ConfigReader& rope, const std::string& type, Dim context, RopeSpec& spec,
                   Complaints& complaints) {
@@ -53,7 +58,8 @@ void read_object(Import& in, const std::string& key, const json& value, Dim cont
   } else {
     in.complaints.unless(
         type == "default",
-        fmt::format("{} has type {}, only default, linear, llama3 and yarn are known", key, type));
+        fmt::format("{} has type {}, only default, linear, llama3 and yarn are known{}", key, type,
+                    type == "dynamic" ? kDynamic : ""));
   }
   spec.fraction = rope.real("partial_rotary_factor", spec.fraction);
   const std::vector<std::string> unknown =

@@ -102,7 +102,9 @@ std::int64_t parameter_count(const ModelSpec& spec) {
   const std::int64_t tables = spec.tie_embeddings ? table : 2 * table;
   const std::int64_t positions = spec.position == Position::learned ? spec.context * spec.width : 0;
   const std::int64_t final_norms = spec.has_final_norm() ? 1 : 0;
-  const std::int64_t block = block_matrices(spec) + block_biases(spec) + qk_norm_parameters(spec);
+  const std::int64_t sinks = spec.scores.sinks ? spec.heads : 0;
+  const std::int64_t block =
+      block_matrices(spec) + block_biases(spec) + qk_norm_parameters(spec) + sinks;
   return spec.layers * block +
          (norms_of_block(spec) * spec.layers + final_norms) * norm_parameters(spec) + tables +
          positions;
@@ -193,6 +195,7 @@ void add_scores(const ModelSpec& spec, Choices& choices) {
   }
   if (scores.scale > 0) choices.emplace_back("attention_scale", number(scores.scale));
   if (scores.softcap > 0) choices.emplace_back("attention_softcap", number(scores.softcap));
+  if (scores.sinks) choices.emplace_back("attention_sinks", "true");
   if (spec.logit_softcap > 0) choices.emplace_back("logit_softcap", number(spec.logit_softcap));
 }
 

@@ -37,6 +37,7 @@ Stage::Stage(std::unique_ptr<Architecture> architecture, const StageOptions& opt
                     options_.statistics(), options_.compute);
   architecture_->plan_shared(arenas);
   for (const Held& held : units_) held.unit->plan_shared(arenas);
+  cache_bytes_ = static_cast<std::int64_t>(arenas.activations.used_bytes());
   for (int chunk = 0; chunk < chunks(); ++chunk) plan_slots(arenas.activations, chunk);
 }
 
@@ -147,14 +148,16 @@ void Stage::backward(Context& ctx, SlotId id, int unit, const StepViews& step,
 }
 
 void Stage::decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits) {
-  require(options_.cache && !options_.training, "this stage was planned without a cache");
+  require(options_.cache, "this stage was planned without a cache");
   require(options_.tensor.is_alone() && units() == architecture_->units(),
           "generation takes the whole model");
   Batch batch;
   batch.tokens = tokens;
   const UnitCall call = {.batch = batch, .mode = Mode::decode, .past = past, .logits = logits};
   nn::ResidualStream stream;
-  for (const Held& held : units_) stream = held.unit->forward(ctx, call, stream);
+  const auto pass = [&](int unit) { stream = at(unit).unit->forward(ctx, call, stream); };
+  if (options_.training) return for_units(ctx, 0, units(), Order::ascending, pass);
+  for (int unit = 0; unit < units(); ++unit) pass(unit);  // without expanded matrices
 }
 
 CView Stage::activation(SlotId id, int unit) const {

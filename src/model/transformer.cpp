@@ -26,6 +26,7 @@ nn::EmbeddingConfig embedding_config(const ModelSpec& spec, const StageOptions& 
   config.positions = position_table(spec.position);
   config.scale = static_cast<float>(spec.scale_of_embeddings());
   config.logit_softcap = static_cast<float>(spec.logit_softcap);
+  config.z_loss = options.z_loss;
   config.dropout = static_cast<float>(spec.dropout);
   config.seed = options.seed;
   config.init_std = static_cast<float>(spec.init_std);
@@ -61,6 +62,7 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.keep_probabilities =
       spec.attention == AttentionPath::reference ||
       (spec.attention == AttentionPath::automatic && !options.fused_attention);
+  config.sinks = spec.scores.sinks;
   config.dropout = static_cast<float>(spec.dropout);
   config.drop_path = static_cast<float>(spec.drop_path);
   config.layers = static_cast<int>(spec.layers);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hyperslab/core/error.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "transformer_units.hpp"
 
@@ -59,10 +58,12 @@ nn::ResidualStream TransformerBlock::forward(Context& ctx, const UnitCall& call,
 
 nn::ResidualStream TransformerBlock::decode(Context& ctx, const UnitCall& call,
                                             const nn::BatchInfo& info, nn::ResidualStream in) {
-  if (!parts_.one_slot) throw Error(ExitCode::internal, "blocks that decode share a slot");
   const Dim T = call.batch.tokens.shape()[1];
   const nn::Scratch scratch = parts_.scratch.for_tokens(T);
-  nn::Block::Slot slot = parts_.one_slot->for_tokens(T);
+  // Between two steps nothing in the first slot is needed any more.
+  Slot& first = slots_.front();
+  nn::Block::Slot slot = memory(first).for_tokens(T);
+  in = keep(ctx, {.block = {}, .sum = nn::for_tokens(first.sum, T), .input = {}}, in);
   return block_.forward(
       ctx, in, {rope(), info, scratch, ops::KeyValueCache{cached_keys_, cached_values_, call.past}},
       slot);

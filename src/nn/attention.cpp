@@ -41,6 +41,12 @@ Attention::Attention(param::ParamStore& params, const std::string& name, const B
                 {config.width, config.qkv_bias, config.init_std, Parallel::column, config.adapter,
                  config.fp8.of_block(layer, config.layers)});
   qk_norm_ = QueryKeyNorm(config.qk_norm, params, group, name, config.heads, config.norm_eps);
+  if (config.sinks) {
+    param::ParamSpec sinks = {name + ".sinks", {config.heads.heads}, param::Role::bias};
+    sinks.init_std = config.init_std;
+    sinks.part = group.shard(sinks.shape, 0);
+    sinks_ = params.declare(sinks);
+  }
   output_ = Linear(params, group, {{name + ".output", config.width}},
                    {query_width, config.bias, config.residual_init_std, Parallel::row,
                     config.adapter, config.fp8.of_block(layer, config.layers)});
@@ -59,6 +65,9 @@ Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
         activations.take(compute, {B, heads_.heads, T, T}, label + ".probabilities");
   } else {
     slot.log_sum_exp = activations.take(statistics, {B, heads_.heads, T}, label + ".log_sum_exp");
+  }
+  if (config_.sinks) {
+    slot.sink_weights = activations.take(statistics, {B, heads_.heads, T}, label + ".sink_weights");
   }
   slot.qkv_reduced = take_reduced(activations, spec, qkv_, label + ".qkv adapters");
   slot.output_reduced = take_reduced(activations, spec, output_, label + ".output adapters");
@@ -79,7 +88,8 @@ Attention::Slot Attention::Slot::for_tokens(Dim T) const {
           .d_qkv = {},
           .qkv_reduced = {},
           .output_reduced = {},
-          .qk_norm = qk_norm.for_tokens(T)};
+          .qk_norm = qk_norm.for_tokens(T),
+          .sink_weights = {}};
 }
 
 ops::Dropout Attention::probability_dropout(const BatchInfo& batch) const {
@@ -98,9 +108,10 @@ LinearPass Attention::linear_pass(AdaptedLinear linear, const BatchInfo& batch,
           .rounded_gradient = scratch.rounded_gradient};
 }
 
-ops::AttentionScores Attention::scores(const BatchInfo& batch) const {
+ops::AttentionScores Attention::scores(const BatchInfo& batch, View sink_weights) const {
   ops::AttentionScores scores = config_.scores;
   scores.first_keys = batch.first_keys;
+  if (sinks_) scores.sinks = {sinks_.value(), sink_weights};
   return scores;
 }
 
@@ -109,14 +120,15 @@ void Attention::core_forward(Context& ctx, const ForwardPass& pass, const Slot& 
   if (pass.cache) {
     require(config_.scores.mask.kind == ops::AttentionMask::Kind::causal,
             "attention on a cache: only a causal mask lets tokens be computed one after another");
-    ops::rope_attention_cached_forward(ctx, heads_, config_.scores,
+    ops::rope_attention_cached_forward(ctx, heads_, scores({}, {}),
                                        config_.rope ? pass.rope : RopeTables(), slot.qkv,
                                        *pass.cache, slot.out);
   } else if (config_.keep_probabilities) {
-    ops::attention_reference_forward(ctx, heads_, scores(pass.batch), slot.qkv,
+    ops::attention_reference_forward(ctx, heads_, scores(pass.batch, slot.sink_weights), slot.qkv,
                                      probability_dropout(pass.batch), slot.out, slot.probabilities);
   } else {
-    ops::attention_forward(ctx, heads_, scores(pass.batch), slot.qkv, slot.out, slot.log_sum_exp);
+    ops::attention_forward(ctx, heads_, scores(pass.batch, slot.sink_weights), slot.qkv, slot.out,
+                           slot.log_sum_exp);
   }
 }
 
@@ -141,12 +153,16 @@ void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot
   const Scratch& scratch = pass.scratch;
   if (config_.keep_probabilities) {
     ops::attention_reference_backward(
-        ctx, heads_, scores(pass.batch), scratch.d_attention,
+        ctx, heads_, scores(pass.batch, slot.sink_weights), scratch.d_attention,
         {slot.qkv, slot.probabilities, probability_dropout(pass.batch)}, scratch.d_probabilities,
         d_qkv);
   } else {
-    ops::attention_backward(ctx, heads_, scores(pass.batch), scratch.d_attention,
+    ops::attention_backward(ctx, heads_, scores(pass.batch, slot.sink_weights), scratch.d_attention,
                             {slot.qkv, slot.out, slot.log_sum_exp}, d_qkv);
+  }
+  if (sinks_ && sinks_.gradient()) {
+    ops::attention_sinks_backward(ctx, heads_, scratch.d_attention, slot.out, slot.sink_weights,
+                                  pass.accumulate, sinks_.gradient());
   }
   if (config_.rope) {
     ops::rope(ctx, heads_, pass.rope.cosines, pass.rope.sines, 0, ops::Rotation::inverse, d_qkv);

@@ -9,7 +9,10 @@
 namespace hyperslab::nn {
 
 Head::Head(param::ParamStore& params, const EmbeddingConfig& config, const param::FusedParam* tied)
-    : group_(config.group), split_(config.vocabulary_split), softcap_(config.logit_softcap) {
+    : group_(config.group),
+      split_(config.vocabulary_split),
+      softcap_(config.logit_softcap),
+      z_loss_(config.z_loss) {
   if (tied != nullptr) {
     params.share(*tied);
     weight_ = *tied;
@@ -67,7 +70,8 @@ void Head::chunk_loss(Context& ctx, const Chunk& chunk, const Step& step, const 
   if (softcap_ > 0 && gradient == ops::WithGradient::yes) {
     ops::cast(ctx, logits, memory.capped.slice(0, rows));
   }
-  const ops::LossRows loss = {logits, split_.shard, targets, scores};
+  const ops::LossRows loss = {logits, split_.shard, targets, scores,
+                              gradient == ops::WithGradient::yes ? z_loss_ : 0};
   if (group_.is_alone()) {
     ops::softmax_cross_entropy(ctx, loss, step.state, gradient, step.sums);
     return;

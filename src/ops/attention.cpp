@@ -57,7 +57,7 @@ double cached_scores(const AttentionMask& mask, Dim T, Dim past) {
 
 /// Throws for a kind that no backend knows, and for what only a causal mask has without one.
 void require_mask(const AttentionScores& scores, std::string_view op) {
-  const auto& [mask, scale, softcap, first_keys] = scores;
+  const auto& [mask, scale, softcap, first_keys, sinks] = scores;
   const auto fail = [&](const std::string& found) {
     throw Error(ExitCode::internal, std::string(op) + " mask: expected " + found);
   };
@@ -71,6 +71,16 @@ void require_mask(const AttentionScores& scores, std::string_view op) {
   }
   if (first_keys && !causal) fail("a causal mask with first_keys");
   if (!(scale >= 0) || !(softcap >= 0)) fail("a scale and a softcap of at least 0");
+}
+
+/// Logits and weights of sinks, if there are any.
+void require_sinks(const Context& ctx, const AttentionSinks& sinks, const Shape& weights,
+                   DType dtype, std::string_view op) {
+  const std::string what = std::string(op) + " sinks";
+  if (sinks.logits) require_operand(ctx, sinks.logits, {weights[1]}, dtype, what);
+  if (!sinks.weights) return;
+  if (!sinks.logits) throw Error(ExitCode::internal, what + ": weights without logits");
+  require_operand(ctx, sinks.weights, weights, statistic_dtype(dtype), what + ": weights");
 }
 
 /// The first key of every query, if there is one.
@@ -172,6 +182,7 @@ void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionSc
                   "attention_forward out");
   require_operand(ctx, log_sum_exp, {B, layout.heads, T}, statistic_dtype(qkv.dtype()),
                   "attention_forward log_sum_exp");
+  require_sinks(ctx, scores.sinks, {B, layout.heads, T}, qkv.dtype(), "attention_forward");
   if (on_meta(ctx, "attention_forward", 2 * seen_share(scores.mask, T) * square_flops(layout, B, T),
               {qkv, out, log_sum_exp},
               workspace_for(ctx,
@@ -207,12 +218,33 @@ void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionS
                                                               dqkv);
 }
 
+void attention_sinks_backward(Context& ctx, const HeadLayout& layout, CView dout, CView out,
+                              CView weights, Accumulate accumulate, View dlogits) {
+  require_here(ctx, out, "attention_sinks_backward out");
+  const auto [B, T, width] = out.dims<3>("attention_sinks_backward out");
+  const DType statistic = statistic_dtype(out.dtype());
+  require_shape(out, {B, T, layout.heads * layout.head_width}, "attention_sinks_backward out");
+  require_operand(ctx, dout, out.shape(), out.dtype(), "attention_sinks_backward dout");
+  require_operand(ctx, weights, {B, layout.heads, T}, statistic,
+                  "attention_sinks_backward weights");
+  require_operand(ctx, dlogits, {layout.heads}, statistic, "attention_sinks_backward dlogits");
+  if (on_meta(ctx, "attention_sinks_backward", 2.0 * static_cast<double>(out.numel()),
+              {dout, out, weights, dlogits},
+              workspace_for(ctx, 0, cuda::attention_sinks_workspace(layout)))) {
+    return;
+  }
+  dispatch<cuda::attention_sinks_backward, cpu::attention_sinks_backward>(
+      ctx, layout, dout, out, weights, accumulate, dlogits);
+}
+
 void attention_reference_forward(Context& ctx, const HeadLayout& layout,
                                  const AttentionScores& scores, CView qkv, const Dropout& dropout,
                                  View out, View probabilities) {
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_reference_forward qkv");
   require_mask(scores, "attention_reference_forward");
   require_first_keys(ctx, scores, B, T, "attention_reference_forward");
+  require_sinks(ctx, scores.sinks, {B, layout.heads, T}, qkv.dtype(),
+                "attention_reference_forward");
   require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_reference_forward out");
   require_operand(ctx, probabilities, {B, layout.heads, T, T}, qkv.dtype(),
@@ -264,6 +296,7 @@ std::array<Dim, 2> require_cached(Context& ctx, const HeadLayout& layout,
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_cached_forward qkv");
   require_mask(scores, "attention_cached_forward");
   require(!scores.first_keys, "attention_cached_forward first_keys: a cache holds one document");
+  require_sinks(ctx, scores.sinks, {B, layout.heads, T}, qkv.dtype(), "attention_cached_forward");
   require_here(ctx, cache.keys, "attention_cached_forward keys");
   const Dim T_max = cache.keys.dims<3>("attention_cached_forward keys")[1];
   const Shape shape = {B, T_max, layout.kv_heads * layout.head_width};

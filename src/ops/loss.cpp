@@ -21,6 +21,7 @@ struct Names {
   const char* targets;
   const char* scores;
   const char* sums;
+  const char* z_loss;
   const char* state;
 };
 constexpr Names kCrossEntropy = {
@@ -29,15 +30,22 @@ constexpr Names kCrossEntropy = {
     "softmax_cross_entropy targets",
     "softmax_cross_entropy scores",
     "softmax_cross_entropy sums",
+    "softmax_cross_entropy z_loss: expected 0 or more",
     "softmax_cross_entropy state: the gradient needs the step's state"};
-constexpr Names kStatistics = {
-    "softmax_statistics", "softmax_statistics logits", "softmax_statistics targets", "", "", ""};
+constexpr Names kStatistics = {"softmax_statistics",
+                               "softmax_statistics logits",
+                               "softmax_statistics targets",
+                               "",
+                               "",
+                               "",
+                               ""};
 constexpr Names kVocabulary = {
     "vocabulary_cross_entropy",
     "vocabulary_cross_entropy logits",
     "vocabulary_cross_entropy targets",
     "vocabulary_cross_entropy scores",
     "vocabulary_cross_entropy sums",
+    "vocabulary_cross_entropy z_loss: expected 0 or more",
     "vocabulary_cross_entropy state: the gradient needs the step's state"};
 
 /// N after checking what all losses read.
@@ -57,6 +65,7 @@ void require_results(const Context& ctx, const LossRows& rows, const StepState* 
                     statistic_dtype(rows.logits.dtype()), names.scores);
   }
   require_sums(ctx, sums, names.sums);
+  require(rows.z_loss >= 0, names.z_loss);
   require(gradient == WithGradient::no || state != nullptr || ctx.device() == Device::meta,
           names.state);
 }
@@ -73,7 +82,7 @@ std::size_t workspace(const Context& ctx, Dim N) {
 
 void softmax_cross_entropy(Context& ctx, const LossRows& rows, const StepState* state,
                            WithGradient gradient, View sums) {
-  const auto& [logits, shard, targets, scores] = rows;
+  const auto& [logits, shard, targets, scores, z_loss] = rows;
   const Dim N = require_logits(ctx, logits, shard, targets, kCrossEntropy);
   require(shard.first == 0 && shard.count == shard.vocabulary,
           "softmax_cross_entropy shard: expected the whole vocabulary");
@@ -104,7 +113,7 @@ void softmax_statistics(Context& ctx, CView logits, const VocabularyShard& shard
 
 void vocabulary_cross_entropy(Context& ctx, const LossRows& rows, CView gathered,
                               const StepState* state, WithGradient gradient, View sums) {
-  const auto& [logits, shard, targets, scores] = rows;
+  const auto& [logits, shard, targets, scores, z_loss] = rows;
   const Dim N = require_logits(ctx, logits, shard, targets, kVocabulary);
   require_here(ctx, gathered, "vocabulary_cross_entropy gathered");
   const Dim ranks = gathered.dims<3>("vocabulary_cross_entropy gathered")[0];

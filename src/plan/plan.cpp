@@ -15,6 +15,14 @@ void run(train::Trainer& trainer, const train::TrainerOptions& options, Operatio
   trainer.context().stream().record_to(nullptr);
 }
 
+/// What a prompt of the whole context takes.
+void decode(train::Trainer& trainer, const train::TrainerOptions& options) {
+  const View tokens(nullptr, DType::i32, Device::meta, {trainer.microbatch(), trainer.sequence()});
+  const View logits(nullptr, options.compute, Device::meta,
+                    {trainer.microbatch(), trainer.stage().logits_columns()});
+  trainer.stage().decode(trainer.context(), tokens, 0, logits);
+}
+
 }  // namespace
 
 Plan make_plan(const train::Config& config, const train::TrainerOptions& options, int world_rank,
@@ -22,17 +30,10 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
   const mesh::Mesh mesh = mesh::Mesh::plan(config.parallel, world_rank, config.groups());
   const auto owned = train::Trainer::measure(config, mesh, options);
   train::Trainer& trainer = *owned;
-  if (options.cache) {
-    const View tokens(nullptr, DType::i32, Device::meta,
-                      {trainer.microbatch(), trainer.sequence()});
-    const View logits(nullptr, options.compute, Device::meta,
-                      {trainer.microbatch(), trainer.stage().logits_columns()});
-    trainer.stage().decode(trainer.context(), tokens, 0, logits);
-  }
+  if (options.cache && !options.training) decode(trainer, options);
   Plan plan;
   plan.operations.resize(static_cast<std::size_t>(listed_steps));
   run(trainer, options, listed_steps > 0 ? plan.operations.data() : nullptr);
-  plan.memory = trainer.memory_plan();
   plan.checkpoint_bytes = trainer.checkpoint_bytes();
   plan.ledger = trainer.context().ledger();
   for (const comm::Communicator* group : mesh.groups())
@@ -40,6 +41,8 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
   for (const param::Param& param : trainer.stage().params().params()) {
     plan.parameters.emplace_back(param.name, param.part.count);
   }
+  if (options.cache && options.training) decode(trainer, options);  // no part of a step's work
+  plan.memory = trainer.memory_plan();
   for (const Arena* arena : trainer.arenas().all()) {
     for (const Allocation& allocation : arena->allocations()) {
       plan.allocations.emplace_back(arena->name(), allocation);

@@ -45,7 +45,7 @@ const std::string* find(const Values& values, const std::string& key) {
 bool changes_training(std::string_view key) {
   constexpr std::array<std::string_view, 5> kSections = {"run.", "parallel.", "memory.",
                                                          "checkpoint.", "timing."};
-  constexpr std::array<std::string_view, 17> kKeys = {"model.attention",
+  constexpr std::array<std::string_view, 21> kKeys = {"model.attention",
                                                       "model.bos_token",
                                                       "model.eos_tokens",
                                                       "data.train",
@@ -58,6 +58,10 @@ bool changes_training(std::string_view key) {
                                                       "train.validate_batches",
                                                       "train.tasks",
                                                       "train.tasks_every",
+                                                      "train.sample_every",
+                                                      "train.sample_prompts",
+                                                      "train.sample_tokens",
+                                                      "train.sample_temperature",
                                                       "train.log_norms",
                                                       "train.log_every",
                                                       "data.decode",

@@ -206,6 +206,7 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds,
   } else {
     line.meaning = io::TextMetrics{std::exp(line.loss), result.correct / result.tokens};
   }
+  if (config.train.z_loss > 0) line.z_loss = result.z_loss_sum / result.tokens;
   line.wall_seconds =
       earlier_seconds_ + clock_.end(result.step, step_seconds, now_seconds()) - started_;
   line.skipped_steps = result.skipped_steps;

@@ -69,6 +69,7 @@ void StepLoop::one_step(std::int64_t step) {
   const bool validates = (every > 0 && step % every == 0) || step == parts_.data.last_step();
   if (validates && parts_.data.validation_samples() != nullptr) validate(step);
   if (!walk_back_ && parts_.tasks.is_due_after(step, parts_.data.last_step())) score_tasks(step);
+  if (!walk_back_ && parts_.samples.is_due_after(step, parts_.data.last_step())) sample(step);
   if (walk_back_ || !parts_.checkpoints.is_due_after(step)) return;
   collect(step);
   if (walk_back_) return;
@@ -114,6 +115,17 @@ void StepLoop::score_tasks(std::int64_t step) {
   parts_.records.finish_line();
   const double start = now_seconds();
   const bool is_whole = parts_.tasks.measure(step, parts_.trainer);
+  parts_.trainer.restart_clock();
+  parts_.start.stop->note_pause(now_seconds() - start);
+  if (!is_whole) note_stop_request();
+}
+
+void StepLoop::sample(std::int64_t step) {
+  collect(step);
+  if (walk_back_) return;
+  parts_.records.finish_line();
+  const double start = now_seconds();
+  const bool is_whole = parts_.samples.take(step, parts_.trainer);
   parts_.trainer.restart_clock();
   parts_.start.stop->note_pause(now_seconds() - start);
   if (!is_whole) note_stop_request();

@@ -9,6 +9,7 @@
 #include "checkpoint_policy.hpp"
 #include "run_data.hpp"
 #include "run_records.hpp"
+#include "run_samples.hpp"
 #include "run_tasks.hpp"
 #include "spikes.hpp"
 #include "start.hpp"
@@ -26,6 +27,7 @@ class StepLoop {
     CheckpointPolicy& checkpoints;
     Spikes& spikes;
     RunTasks& tasks;
+    RunSamples& samples;
   };
   StepLoop(const Parts& parts, std::int64_t first_step);
 
@@ -43,6 +45,7 @@ class StepLoop {
   void collect(std::int64_t step);
   void validate(std::int64_t step);
   void score_tasks(std::int64_t step);
+  void sample(std::int64_t step);
   void note_stop_request();
   bool goes_back_for(const Spikes::Spike& spike);
   void tell(const Spikes::Spike& spike, const std::string& what);

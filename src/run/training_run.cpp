@@ -74,7 +74,11 @@ Start::Start(comm::World& ranks, train::Config deck, RunOptions command_line)
                             : TimeLimit())) {}
 
 TrainingRun::TrainingRun(comm::World& world, const train::Config& config, const RunOptions& options)
-    : start_(world, config, options), data_(start_), tasks_(start_), spikes_(config.spikes) {
+    : start_(world, config, options),
+      data_(start_),
+      tasks_(start_),
+      samples_(start_),
+      spikes_(config.spikes) {
   make_trainer();
   if (config.spikes.policy == train::SpikePolicy::skip) {
     trainer_->set_judge([this](std::int64_t step, double loss, double norm) {
@@ -168,13 +172,14 @@ void TrainingRun::walk_back(std::int64_t step) {
 void TrainingRun::make_loop() {
   records_ = std::make_unique<RunRecords>(start_, data_, *trainer_, setting_, point_);
   tasks_.begin(point_.first_step);
+  samples_.begin(point_.first_step, *trainer_);
   policy_ = std::make_unique<CheckpointPolicy>(
       CheckpointPolicy::Parts{start_, data_, *trainer_, *records_, algorithms_, spikes_, abandoned_,
                               memory_ ? &*memory_ : nullptr},
       point_.first_step);
-  loop_ = std::make_unique<StepLoop>(
-      StepLoop::Parts{start_, data_, *trainer_, *loader_, *records_, *policy_, spikes_, tasks_},
-      point_.first_step);
+  loop_ = std::make_unique<StepLoop>(StepLoop::Parts{start_, data_, *trainer_, *loader_, *records_,
+                                                     *policy_, spikes_, tasks_, samples_},
+                                     point_.first_step);
 }
 
 ExitCode TrainingRun::run() {

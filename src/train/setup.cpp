@@ -52,6 +52,7 @@ TrainerOptions trainer_options(const Config& config, int local_rank, bool traini
                 "CUDA_VISIBLE_DEVICES, or set run.device: cpu");
   }
   options.compute = storage_of(config.precision.compute);
+  options.cache = training && config.samples_text();
   return options;
 }
 

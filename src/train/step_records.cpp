@@ -111,6 +111,7 @@ ops::StepResult StepRecords::read_result() const {
           .tokens = sums[ops::kSumTokens],
           .correct = sums[ops::kSumCorrect],
           .correct5 = sums[ops::kSumCorrect5],
+          .z_loss_sum = sums[ops::kSumZLoss],
           .gradient_norm = std::sqrt(norm_squared) / static_cast<double>(now.loss_scale),
           .learning_rate = now.input.learning_rate,
           .loss_scale = now.loss_scale,

@@ -75,6 +75,7 @@ model::StageOptions stage_options(const Config& config, const mesh::Mesh& mesh,
     stage.logits_bytes = std::size_t{1} << 30;
     stage.vocabulary_multiple = kVocabularyMultipleOnGpu;
   }
+  stage.z_loss = static_cast<float>(config.train.z_loss);
   stage.seed = config.run.seed;
   stage.tensor = nn::TensorGroup(&mesh.tensor_group(), config.parallel.sequence);
   stage.ranks = {mesh.at().data, config.parallel.data, mesh.at().tensor == 0,
@@ -151,9 +152,9 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   meter_ = std::make_unique<GroupMeter>(mesh);
   set_up_worker();
   const model::MemoryPlan used = arenas_.used();
-  memory_.change(
-      static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer + used.scratch),
-      "parameters, state and scratch");
+  const auto held = static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer +
+                                              used.scratch);
+  memory_.change(held + stage_.cache_bytes(), "parameters, state and scratch");
 }
 
 void Trainer::set_up_worker() {

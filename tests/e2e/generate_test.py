@@ -210,6 +210,27 @@ class Generate(support.Case):
         self.assertEqual(completion["finish"], "stop")
         self.assertEqual(printed, f"{PROMPT}{completion['text']}\n")
 
+    def test_stop_texts_of_several_prompts_in_json_lines(self):
+        prompts = ["The red ", "The old ", "A", "The wet "]
+        options = ("--temperature", 0, "--max-tokens", 40)
+        whole, _ = self.several(*options, prompts=prompts)
+        texts = [completion["text"] for completion in whole["completions"]]
+        stops = [texts[0][9:12], texts[1][5:7]]
+        (self.folder / "stops.jsonl").write_text(
+            "".join(json.dumps({"id": i, "prompt": prompt}) + "\n" for i, prompt in enumerate(prompts)), encoding="utf-8")
+        result = self.run_program("generate", "--checkpoint", "run", "--prompt-file", "stops.jsonl", "--json", "cut.jsonl",
+                                  "--stop-token", "-1", *options, *(word for stop in stops for word in ("--stop", stop)))
+
+        self.assertEqual(result.code, 0, result.err)
+        found = [json.loads(line) for line in (self.folder / "cut.jsonl").read_text(encoding="utf-8").splitlines()]
+        for i, (line, text) in enumerate(zip(found, texts)):
+            at = min((text.find(stop) for stop in stops if stop in text), default=-1)
+            expected = (text, "count") if at < 0 else (text[:at], "stop")
+            self.assertEqual((line["id"], line["text"], line["finish"]), (i, *expected))
+            self.assertLessEqual(len(line["text"]), len(line["ids"]))
+        self.assertEqual([line["finish"] for line in found[:2]], ["stop", "stop"])
+        self.assertEqual(result.out, "\n".join(f"{line['prompt']}{line['text']}\n" for line in found))
+
     def test_repetition_penalty(self):
         plain = self.generate("--temperature", 0, tokens=30)
         penalized = self.generate("--temperature", 0, "--repetition-penalty", 3, tokens=30)

@@ -43,7 +43,7 @@ OPTIONS = ("model.heads=4", "model.kv_heads=2", "model.head_width=12", "model.qk
            "model.rotary_fraction=0.5",
            "model.rope_scaling=yarn", "model.rope_factor=2", "model.rope_original_context=16",
            "model.window=5", "model.window_full_every=2", "model.rope_local_theta=300", "model.attention_scale=0.3",
-           "model.attention_softcap=2", "model.logit_softcap=3", "data.documents=masked", "data.end_token=3",
+           "model.attention_softcap=2", "model.attention_sinks=true", "model.logit_softcap=3", "train.z_loss=0.01", "data.documents=masked", "data.end_token=3",
            "data.predict_starts=false")
 # OLMo 2's: norms of outputs, and of the width of queries and keys.
 WIDTH_NORM = ("model.heads=4", "model.kv_heads=2", "model.qk_norm=width", "model.norm_place=post_sublayer")

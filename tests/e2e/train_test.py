@@ -187,6 +187,21 @@ class Settings(support.Case):
 
         self.assertEqual(len(support.metrics(self.folder / "epochs")), 2 * samples // 12)
 
+    def test_z_loss_is_logged_beside_the_loss_and_pulls_the_normalizer_to_one(self):
+        self.train("plain")
+        self.train("free", "train.z_loss=1.0e-6")
+        self.train("pulled", "train.z_loss=0.1")
+        self.train("pulled apart", "train.z_loss=0.1", "train.microbatch=2", ranks=2)
+
+        pulled = support.column(self.folder / "pulled", "z_loss")
+        self.assertNotIn("z_loss", support.metrics(self.folder / "plain")[0])
+        self.assertEqual(support.column(self.folder / "pulled", "loss")[0], support.column(self.folder / "plain", "loss")[0])
+        # At first all 257 logits are near 0: Z is 257.
+        self.assertAlmostEqual(pulled[0], 0.1 * math.log(257) ** 2, delta=0.1)
+        self.assertLess(pulled[-1] / 0.1, 0.9 * support.column(self.folder / "free", "z_loss")[-1] / 1e-6)
+        for key in ("loss", "z_loss"):
+            self.assert_close(support.column(self.folder / "pulled apart", key), support.column(self.folder / "pulled", key), 1e-3)
+
     def test_log_norms_writes_finite_numbers(self):
         self.train("norms", "train.steps=6", "train.log_norms=2", ranks=2)
 

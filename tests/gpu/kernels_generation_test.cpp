@@ -74,9 +74,11 @@ std::vector<Tensor> quantized(WeightFormat format, Dim group, Size size) {
   const QuantizedBytes bytes = quantized_bytes(format, group, {size.M, size.K});
   const auto scale_size = format == WeightFormat::int8 ? sizeof(float) : sizeof(f16);
   std::vector<Tensor> out;
-  out.emplace_back(Device::cpu, DType::u8, Shape{static_cast<Dim>(bytes.codes)});
+  out.emplace_back(
+      Device::cpu, DType::u8,
+      format == WeightFormat::int8 ? Shape{size.M, size.K} : Shape{size.M, size.K / 2});
   out.emplace_back(Device::cpu, format == WeightFormat::int8 ? DType::f32 : DType::f16,
-                   Shape{static_cast<Dim>(bytes.scales / scale_size)});
+                   format == WeightFormat::int8 ? Shape{size.M} : Shape{size.M, size.K / group});
   Context cpu(Device::cpu);
   const Tensor weight = random_tensor(DType::f32, {size.M, size.K}, 2);
   quantize(cpu, weight.view(), {format, group, {size.M, size.K}, out[0].view(), out[1].view(), {}});

@@ -37,10 +37,11 @@ class GpuLoss : public GpuTest {
 };
 
 /// `padding`: columns beyond the vocabulary.
-Problem::Call loss_call(WithGradient gradient, Dim padding = 0) {
+Problem::Call loss_call(WithGradient gradient, Dim padding = 0, float z_loss = 0) {
   return [=](Context& ctx, const Problem::Views& v) {
     const VocabularyShard shard = whole_vocabulary(v[0].shape()[1] - padding);
-    softmax_cross_entropy(ctx, {v[0], shard, v[1]}, struct_at<StepState>(v[2]), gradient, v[3]);
+    softmax_cross_entropy(ctx, {v[0], shard, v[1], {}, z_loss}, struct_at<StepState>(v[2]),
+                          gradient, v[3]);
   };
 }
 
@@ -81,6 +82,26 @@ TEST_F(GpuLoss, MatchesTheOracle) {
       }
       const double loss = sum_of(oracle[3], kSumLoss);
       EXPECT_NEAR(sum_of(found[3], kSumLoss), loss, 1e-5 * loss) << V;
+    }
+  }
+}
+
+TEST_F(GpuLoss, ZLossMatchesTheOracle) {
+  for (const DType dtype : kGpuTypes) {
+    for (const auto& [N, V] : std::vector<std::array<Dim, 2>>{{7, 13}, {67, 257}, {6, 50257}}) {
+      const auto call = loss_call(WithGradient::yes, 0, 0.01F);
+      const Problem p = problem(dtype, random_tensor(dtype, {N, V}, 1, 3.0), targets(N, V));
+      p.expect_match(call, "z-loss of " + std::to_string(V), 2);
+      const auto found = p.on_gpu(call);
+      const auto oracle = p.on_oracle(call);
+      for (const SumIndex index : {kSumLoss, kSumZLoss}) {
+        const double sum = sum_of(oracle[3], index);
+        EXPECT_GT(sum, 0);
+        EXPECT_NEAR(sum_of(found[3], index), sum, 1e-5 * sum) << V << " sum " << index;
+      }
+      // The loss that is logged stays what it was.
+      EXPECT_EQ(sum_of(found[3], kSumLoss),
+                sum_of(p.on_gpu(loss_call(WithGradient::yes))[3], kSumLoss));
     }
   }
 }
@@ -173,7 +194,7 @@ Problem shared_problem(DType dtype, const Sharding& sharding, Dim N, const StepS
   return p;
 }
 
-Problem::Call shared_call(const Sharding& sharding, WithGradient gradient) {
+Problem::Call shared_call(const Sharding& sharding, WithGradient gradient, float z_loss = 0) {
   return [=](Context& ctx, const Problem::Views& v) {
     const auto after = static_cast<std::size_t>(2 * sharding.ranks);
     const View gathered = v[after + 2];
@@ -183,8 +204,9 @@ Problem::Call shared_call(const Sharding& sharding, WithGradient gradient) {
                          part.reshaped({part.shape()[1], kRowStatisticCount}));
     }
     for (Dim rank = 0; rank < sharding.ranks; ++rank) {
-      vocabulary_cross_entropy(ctx, {v[2 * rank], sharding.of(rank), v[after]}, gathered,
-                               struct_at<StepState>(v[after + 1]), gradient, v[2 * rank + 1]);
+      vocabulary_cross_entropy(ctx, {v[2 * rank], sharding.of(rank), v[after], {}, z_loss},
+                               gathered, struct_at<StepState>(v[after + 1]), gradient,
+                               v[2 * rank + 1]);
     }
   };
 }
@@ -213,6 +235,18 @@ TEST_F(GpuLoss, AVocabularyOverRanksMatchesTheOracle) {
                               padded_logits(dtype, 6, sharding.size, shard.count, 1 + rank).view()))
             << "without gradient nothing is written";
       }
+    }
+  }
+}
+
+TEST_F(GpuLoss, ZLossOfAVocabularyOverRanksMatchesTheOracle) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Sharding& sharding : {Sharding{13, 5, 3}, {10007, 5056, 2}, {50257, 12608, 4}}) {
+      const Problem p = shared_problem(dtype, sharding, 6, state, targets(6, sharding.V));
+      const auto call = shared_call(sharding, WithGradient::yes, 0.01F);
+      p.expect_match(call, "shared z-loss of " + std::to_string(sharding.V), 2);
+      const double sum = sum_of(p.on_oracle(call)[1], kSumZLoss);
+      EXPECT_NEAR(sum_of(p.on_gpu(call)[1], kSumZLoss), sum, 1e-5 * sum) << sharding.V;
     }
   }
 }

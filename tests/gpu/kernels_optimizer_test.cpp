@@ -248,9 +248,9 @@ TEST_F(GpuOptimizer, StepsAreJudgedAsOnTheCpu) {
     before.adam_step = 12345;
     before.good_steps = c.good_steps;
     const StepInput input = {7, 0.125F, 0.5F, c.stop};
-    Tensor reduced =
-        tensor_of(DType::f32, {kSumCount},
-                  {c.norm_squared, c.non_finite, c.loss, 5, 2, 1, static_cast<double>(c.stop)});
+    Tensor reduced = tensor_of(
+        DType::f32, {kSumCount},
+        {c.norm_squared, c.non_finite, c.loss, 5, 2, 1, 0.25, static_cast<double>(c.stop)});
     Problem problem(DType::f32);
     problem.fixed_output(bytes_of(before))
         .fixed_output(bytes_of(std::array<StepResult, kResultRing>{}))

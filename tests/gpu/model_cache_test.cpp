@@ -6,6 +6,7 @@
 
 #include "gpu/model_run.hpp"
 #include "hyperslab/core/graph.hpp"
+#include "hyperslab/generate/generate.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"
 
 namespace hyperslab {
@@ -92,7 +93,8 @@ TEST_F(GpuModelCache, GivesTheLogitsOfRecomputation) {
   std::iota(tokens.begin(), tokens.end(), 100);
   for (const test::Overrides& family :
        {test::Overrides{"model.family=gpt2"},
-        test::Overrides{"model.family=llama", "model.kv_heads=2"}}) {
+        test::Overrides{"model.family=llama", "model.kv_heads=2"},
+        test::Overrides{"model.family=llama", "model.attention_sinks=true", "model.window=17"}}) {
     for (const char* compute : {"fp32", "bf16"}) {
       CachedModel model(test::read_model(
           kDeck, family + test::Overrides{std::string("precision.compute=") + compute}));
@@ -106,6 +108,42 @@ TEST_F(GpuModelCache, GivesTheLogitsOfRecomputation) {
       const Tensor whole = model.decode(tokens, 0);
       EXPECT_LE(test::relative_difference(piecewise.view(), whole.view()), expected) << what;
     }
+  }
+}
+
+/// Counts tokens of texts.
+class Count final : public generate::TokenListener {
+ public:
+  bool token(std::size_t /*prompt*/, const generate::NextToken& /*next*/) override {
+    ++tokens;
+    return true;
+  }
+  void end(std::size_t /*prompt*/) override {}
+  [[nodiscard]] bool wants_logits() const override { return false; }
+
+  int tokens = 0;
+};
+
+TEST_F(GpuModelCache, TrainingIsTheSameWithTextsBetweenItsSteps) {
+  for (const char* compute : {"fp32", "bf16"}) {
+    const test::Overrides deck = {
+        "model.family=llama",     std::string("precision.compute=") + compute,
+        "run.deterministic=true", "train.microbatch=2",
+        "train.global_batch=4",   "train.steps=6"};
+    const auto sampling = test::read_model(
+        kDeck, deck + test::Overrides{"train.sample_every=1", "data.vocabulary=bytes"});
+    test::ModelRun plain(test::read_model(kDeck, deck));
+    test::ModelRun sampled(sampling, true);
+    generate::Generator generator(sampled.trainer(), sampling);
+    for (int step = 1; step <= 6; ++step) {
+      EXPECT_EQ(plain.step(step), sampled.step(step)) << compute << " step " << step;
+      generate::SamplingOptions options;
+      options.max_tokens = 50;
+      Count count;
+      (void)generator.generate({{1, 2, 3}, {4}}, options, count);
+      EXPECT_EQ(count.tokens, 100);
+    }
+    EXPECT_EQ(sampled.trainer().arenas().activations.highest_touched(), sampled.plan().activations);
   }
 }
 

@@ -55,6 +55,7 @@ class ModelRun {
     return result.loss_sum / result.tokens;
   }
   [[nodiscard]] const train::Trainer& trainer() const { return *trainer_; }
+  [[nodiscard]] train::Trainer& trainer() { return *trainer_; }
   [[nodiscard]] const model::MemoryPlan& plan() const { return plan_.memory; }
 
  private:

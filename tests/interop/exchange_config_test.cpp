@@ -63,11 +63,13 @@ TEST(ExchangeConfig, WhatASiblingOfLlamaLacksIsNamed) {
   EXPECT_NO_THROW(require_counterpart(mistral));
   mistral.scores.full_every = 2;
   mistral.scores.softcap = 5;
+  mistral.scores.sinks = true;
   mistral.parallel_block = true;
   EXPECT_THAT(export_refusal(mistral),
               AllOf(HasSubstr("no counterpart as MistralForCausalLM"),
                     HasSubstr("model.window_full_every and window_first_layer must be 0"),
                     HasSubstr("model.parallel_block must be false"),
+                    HasSubstr("model.attention_sinks must be false"),
                     HasSubstr("model.attention_softcap and logit_softcap must be 0")));
   ModelSpec gemma = small(model::Family::llama);
   gemma.norm_place = model::NormPlace::sandwich;
@@ -126,6 +128,10 @@ TEST(ExchangeConfig, ForeignSettingsThatChangeResultsAreRefused) {
        {{"rope_type", "longrope"}, {"factor", 8.0}},
        "type longrope"},
       {model::Family::llama, "rope_scaling", {{"type", "dynamic"}}, "type dynamic"},
+      {model::Family::llama,
+       "rope_scaling",
+       {{"rope_type", "dynamic"}, {"factor", 2.0}},
+       "the model is the same up to max_position_embeddings"},
       {model::Family::llama,
        "rope_parameters",
        {{"partial_rotary_factor", 0.5}},

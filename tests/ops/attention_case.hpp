@@ -22,6 +22,7 @@ struct AttentionSize {
   Dim document = 0;
   double scale = 0;
   double softcap = 0;
+  bool sinks = false;
   [[nodiscard]] Shape packed() const { return {B, T, layout.packed_width()}; }
   [[nodiscard]] Shape out() const { return {B, T, layout.heads * layout.head_width}; }
   [[nodiscard]] Shape statistics() const { return {B, layout.heads, T}; }
@@ -61,6 +62,9 @@ struct AttentionCase {
   Tensor qkv, dout;
   Tensor out, log_sum_exp, probabilities, dprobabilities, dqkv;
   Tensor first_keys;  ///< without elements if there are no documents
+  Tensor sinks;       ///< (H), read if the size has sinks
+  Tensor sink_weights, dsinks;
+  View written_weights;  ///< sink_weights
 
   AttentionCase(const AttentionSize& s, DType dtype)
       : size(s),
@@ -70,7 +74,11 @@ struct AttentionCase {
         log_sum_exp(poisoned(dtype, s.statistics())),
         probabilities(poisoned(dtype, s.square())),
         dprobabilities(poisoned(dtype, s.square())),
-        dqkv(poisoned(dtype, s.packed())) {
+        dqkv(poisoned(dtype, s.packed())),
+        sinks(converted(random_tensor(DType::f32, {s.layout.heads}, 3).view(), dtype)),
+        sink_weights(poisoned(dtype, s.statistics())),
+        dsinks(poisoned(dtype, {s.layout.heads})) {
+    written_weights = sink_weights.view();
     if (s.document > 0) first_keys = hyperslab::test::first_keys(s.B, s.T, s.document);
   }
 
@@ -79,6 +87,7 @@ struct AttentionCase {
     scores.scale = size.scale;
     scores.softcap = size.softcap;
     if (size.document > 0) scores.first_keys = first_keys.view();
+    if (size.sinks) scores.sinks = {sinks.view(), written_weights};
     return scores;
   }
   [[nodiscard]] Dim first_key(Dim b, Dim t) const {
@@ -93,6 +102,10 @@ struct AttentionCase {
   void backward(Context& ctx) {
     attention_backward(ctx, size.layout, scores(), dout.view(),
                        {qkv.view(), out.view(), log_sum_exp.view()}, dqkv.view());
+  }
+  void sinks_backward(Context& ctx, Accumulate accumulate = Accumulate::no) {
+    attention_sinks_backward(ctx, size.layout, dout.view(), out.view(), sink_weights.view(),
+                             accumulate, dsinks.view());
   }
   void reference_forward(Context& ctx, const Dropout& dropout = {}) {
     attention_reference_forward(ctx, size.layout, scores(), qkv.view(), dropout, out.view(),

@@ -80,6 +80,40 @@ TEST_F(Loss, GradientMatchesDifferences) {
   expect_gradient("dlogits", logits.view(), dlogits.view(), value);
 }
 
+/// By the definition: z log(Z)^2 a counted row beside a loss that stays what it was.
+TEST_F(Loss, ZLossByHandAndByDifferences) {
+  const Dim V = 11;
+  const float z = 0.125F;
+  const Tensor targets = int_tensor({4}, {0, 10, kIgnoredTarget, 5});
+  Tensor logits = random_tensor(DType::f64, {4, V}, 1);
+  const auto sums_of = [&](float coefficient) {
+    Tensor scratch = logits.clone();
+    Tensor sums = filled_tensor(DType::f64, {kSumCount}, 0);
+    softmax_cross_entropy(ctx, {scratch.view(), whole(scratch), targets.view(), {}, coefficient},
+                          nullptr, WithGradient::no, sums.view());
+    return sums;
+  };
+  double expected = 0;
+  for (const Dim row : {0, 1, 3}) {
+    double Z = 0;
+    for (Dim i = 0; i < V; ++i) Z += std::exp(logits.view().data<double>()[row * V + i]);
+    expected += 0.125 * std::log(Z) * std::log(Z);
+  }
+  Tensor dlogits = logits.clone();
+  Tensor sums = filled_tensor(DType::f64, {kSumCount}, 0);
+
+  softmax_cross_entropy(ctx, {dlogits.view(), whole(dlogits), targets.view(), {}, z}, &state,
+                        WithGradient::yes, sums.view());
+
+  EXPECT_NEAR(sum_of(sums, kSumZLoss), expected, 1e-12);
+  EXPECT_EQ(sum_of(sums, kSumLoss), sum_of(sums_of(0), kSumLoss));
+  EXPECT_EQ(sum_of(sums_of(0), kSumZLoss), 0);
+  expect_gradient("dlogits with z-loss", logits.view(), dlogits.view(), [&] {
+    const Tensor found = sums_of(z);
+    return 0.5 * (sum_of(found, kSumLoss) + sum_of(found, kSumZLoss));
+  });
+}
+
 TEST_F(Loss, FloatMatchesTheOracleAndRepeatsItsBits) {
   for (const auto& [N, V] : {std::array<Dim, 2>{1, 1}, {7, 13}, {67, 1009}}) {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(N));
@@ -90,7 +124,7 @@ TEST_F(Loss, FloatMatchesTheOracleAndRepeatsItsBits) {
       std::vector<Tensor> out;
       out.push_back(converted(logits.view(), dtype));
       out.push_back(filled_tensor(dtype, {kSumCount}, 0));
-      softmax_cross_entropy(ctx, {out[0].view(), whole(out[0]), targets.view()}, &state,
+      softmax_cross_entropy(ctx, {out[0].view(), whole(out[0]), targets.view(), {}, 0.01F}, &state,
                             WithGradient::yes, out[1].view());
       return out;
     };
@@ -200,6 +234,10 @@ TEST_F(Loss, WrongOperandsAreNamed) {
   expect_error_naming("softmax_cross_entropy sums", [&] {
     softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view()}, &state,
                           WithGradient::yes, sums.view().slice(0, 3));
+  });
+  expect_error_naming("softmax_cross_entropy z_loss", [&] {
+    softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view(), {}, -1}, &state,
+                          WithGradient::yes, sums.view());
   });
   expect_error_naming("softmax_cross_entropy state", [&] {
     softmax_cross_entropy(ctx, {logits.view(), whole(logits), targets.view()}, nullptr,

@@ -162,7 +162,7 @@ TEST_F(Optimizer, NormSquaredAddsToTheSums) {
 
     add_norm_squared(ctx, gradient.view(), sums.view());
 
-    expect_values(sums.view(), {1 + 149999 * 0.25 + 9, 1, 1, 1, 1, 1, 1}, 4e-3);
+    expect_values(sums.view(), {1 + 149999 * 0.25 + 9, 1, 1, 1, 1, 1, 1, 1}, 4e-3);
   }
 }
 

@@ -34,7 +34,7 @@ TEST_F(Step, BeginWritesTheInputAndClearsTheSums) {
   EXPECT_EQ(state.input.step, 3);
   EXPECT_EQ(state.input.learning_rate, 0.125F);
   EXPECT_EQ(state.gradient_scale, 4.0F);
-  expect_values(sums.view(), {0, 0, 0, 0, 0, 0, 1}, 0);
+  expect_values(sums.view(), {0, 0, 0, 0, 0, 0, 0, 1}, 0);
 }
 
 TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
@@ -44,6 +44,7 @@ TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
   set(kSumTokens, 5);
   set(kSumCorrect, 2);
   set(kSumCorrect5, 4);
+  set(kSumZLoss, 6);
   state.adam_step = 1;
 
   finalize({.clip_norm = 1, .beta1 = 0.5F, .beta2 = 0.75F});
@@ -58,6 +59,7 @@ TEST_F(Step, AFiniteStepAdvancesAdamAndReports) {
   EXPECT_EQ(result.tokens, 5);
   EXPECT_EQ(result.correct, 2);
   EXPECT_EQ(result.correct5, 4);
+  EXPECT_EQ(result.z_loss_sum, 6);
   EXPECT_EQ(result.gradient_norm, 4);
   EXPECT_EQ(result.learning_rate, 0.125F);
   EXPECT_EQ(result.skipped, 0);

@@ -21,6 +21,7 @@ struct SharedLoss {
   std::vector<Tensor> sums;    ///< of every rank
   Tensor gathered;
   Tensor scores;  ///< of the targets
+  float z_loss = 0;
 
   SharedLoss(DType dtype, const Sharding& shape, const std::vector<double>& whole)
       : sharding(shape),
@@ -47,9 +48,9 @@ struct SharedLoss {
                          gathered.view().slice(rank, 1).reshaped({N, kRowStatisticCount}));
     }
     for (Dim rank = 0; rank < sharding.ranks; ++rank) {
-      vocabulary_cross_entropy(ctx,
-                               {logits[rank].view(), sharding.of(rank), targets, scores.view()},
-                               gathered.view(), state, gradient, sums[rank].view());
+      vocabulary_cross_entropy(
+          ctx, {logits[rank].view(), sharding.of(rank), targets, scores.view(), z_loss},
+          gathered.view(), state, gradient, sums[rank].view());
     }
   }
   /// Of all ranks, (N, V); EXPECTs zeros in the columns of padding.
@@ -77,15 +78,16 @@ double sum_of(const Tensor& sums, SumIndex index) {
   return to_doubles(sums.view())[static_cast<std::size_t>(index)];
 }
 
-/// Loss, tokens and correct, and dlogits, by the definition.
+/// Loss, z-loss, tokens and correct, and dlogits, by the definition.
 struct Definition {
   double loss = 0;
+  double z_loss = 0;
   double tokens = 0;
   double correct = 0;
   std::vector<double> gradient;
 
   Definition(const std::vector<double>& logits, Dim V, const std::vector<std::int32_t>& targets,
-             double scale)
+             double scale, double z = 0)
       : gradient(logits.size(), 0.0) {
     for (std::size_t row = 0; row < targets.size(); ++row) {
       if (targets[row] == kIgnoredTarget) continue;
@@ -93,10 +95,12 @@ struct Definition {
       double sum = 0;
       for (Dim i = 0; i < V; ++i) sum += std::exp(x[i]);
       loss += std::log(sum) - x[targets[row]];
+      z_loss += z * std::log(sum) * std::log(sum);
       tokens += 1;
       correct += std::max_element(x, x + V) - x == targets[row] ? 1 : 0;
       for (Dim i = 0; i < V; ++i) {
-        gradient[row * V + i] = scale * (std::exp(x[i]) / sum - (i == targets[row] ? 1 : 0));
+        const double of_z = 1 + 2 * z * std::log(sum);
+        gradient[row * V + i] = scale * (of_z * std::exp(x[i]) / sum - (i == targets[row] ? 1 : 0));
       }
     }
   }
@@ -183,19 +187,45 @@ TEST_F(VocabularyLoss, MatchesTheDefinition) {
   }
 }
 
+TEST_F(VocabularyLoss, ZLossMatchesTheDefinition) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const Sharding& sharding : awkward_shardings()) {
+      const auto logits = to_doubles(random_tensor(dtype, {9, sharding.V}, 1, 3.0).view());
+      const auto ids = targets_for(9, sharding.V);
+      const Definition expected(logits, sharding.V, ids, 0.5, 0.0625);
+      SharedLoss loss(dtype, sharding, logits);
+      loss.z_loss = 0.0625F;
+
+      loss.run(ctx, int_tensor({9}, ids).view(), &state, WithGradient::yes);
+
+      const double within = 10 * tolerance(dtype);
+      for (const Tensor& sums : loss.sums) {
+        EXPECT_NEAR(sum_of(sums, kSumLoss), 1 + expected.loss, within * (1 + expected.loss));
+        EXPECT_NEAR(sum_of(sums, kSumZLoss), 1 + expected.z_loss, within * (1 + expected.z_loss));
+      }
+      const auto found = loss.gradient();
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        ASSERT_NEAR(found[i], expected.gradient[i], within) << i;
+      }
+    }
+  }
+}
+
 TEST_F(VocabularyLoss, OneRankHasTheBitsOfTheWholeLoss) {
   for (const Dim V : {1, 13, 1009}) {
     const Tensor logits = random_tensor(DType::f32, {9, V}, 1, 4.0);
     const Tensor targets = int_tensor({9}, targets_for(9, V));
     for (const WithGradient gradient : {WithGradient::no, WithGradient::yes}) {
       SharedLoss shared(DType::f32, {V, V, 1}, to_doubles(logits.view()));
+      shared.z_loss = 0.01F;
       Tensor whole = logits.clone();
       Tensor sums = filled_tensor(DType::f32, {kSumCount}, 1);
       Tensor scores = poisoned(DType::f32, {9, kTargetScoreCount});
 
       shared.run(ctx, targets.view(), &state, gradient);
-      softmax_cross_entropy(ctx, {whole.view(), whole_vocabulary(V), targets.view(), scores.view()},
-                            &state, gradient, sums.view());
+      softmax_cross_entropy(
+          ctx, {whole.view(), whole_vocabulary(V), targets.view(), scores.view(), 0.01F}, &state,
+          gradient, sums.view());
 
       EXPECT_TRUE(same_bits(shared.logits[0].view(), whole.view()));
       EXPECT_TRUE(same_bits(shared.sums[0].view(), sums.view()));

@@ -14,8 +14,8 @@ import tree
 
 # A module includes itself and those of a lower number; equal numbers do not know each other.
 ORDER = {"core": 1, "comm": 2, "ops": 3, "image": 4, "mesh": 4, "param": 5, "optim": 6, "sharding": 7,
-         "nn": 8, "model": 9, "pipeline": 10, "io": 11, "train": 12, "tasks": 13, "plan": 13, "run": 14, "eval": 14, "generate": 14,
-         "quantize": 14, "bench": 14, "parity": 14, "interop": 14, "serve": 15, "deck": 15, "cli": 16}
+         "nn": 8, "model": 9, "pipeline": 10, "io": 11, "train": 12, "tasks": 13, "plan": 13, "eval": 14, "generate": 14,
+         "quantize": 14, "bench": 14, "parity": 14, "interop": 14, "run": 15, "serve": 15, "deck": 15, "cli": 16}
 
 # Library headers, and the modules whose sources may include them.
 OWNERS = [(re.compile(r"(mpi|mpi-ext|nccl)\.h$"), {"comm"}),

@@ -116,6 +116,8 @@ class Draw {
     // gradients of biases would be rounding in the main; models with these norms have none.
     if (norm_place == "sandwich" || norm_place == "post_sublayer") set(to, "model.bias", false);
     set(to, "model.parallel_block", norm_place == "pre" && one_of({true, false, false}));
+    set(to, "model.attention_sinks", microbatches % 3 == 0);
+    set(to, "train.z_loss", microbatches % 2 == 0 ? 0.01 : 0.0);
     set(to, "train.microbatch", microbatch);
     set(to, "train.global_batch", microbatch * microbatches * data);
   }

@@ -13,6 +13,7 @@
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/config.hpp"
 #include "hyperslab/train/footprint.hpp"
+#include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::generate {
 
@@ -47,13 +48,18 @@ class TokenListener {
 
 using Prompts = std::vector<std::vector<std::int32_t>>;
 
-/// A model with a key-value cache that continues texts. One rank.
+/// A model with a key-value cache that continues texts. One rank, or one of the data ranks of a
+/// trainer.
 class Generator {
  public:
   /// `world`: of one rank. `reader`: null for random weights. `rows`: texts at once at most.
   /// `is_legal`: for advice if memory runs out.
   Generator(comm::World& world, const train::Config& config, const io::CheckpointReader* reader,
             Dim rows, const plan::IsLegal& is_legal = {});
+  /// Of a trainer that was planned with a cache (TrainerOptions::cache), on its parameters as they
+  /// are: between steps of a trainer that trains, which computes the same afterwards. `config`: its
+  /// own. The trainer must outlive this.
+  Generator(train::Trainer& trainer, const train::Config& config);
   ~Generator();
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
@@ -83,7 +89,9 @@ class Generator {
   [[nodiscard]] train::Footprint footprint() const;
 
  private:
+  struct OwnTrainer;
   class Model;
+  std::unique_ptr<OwnTrainer> own_;  ///< absent if the trainer is another's
   std::unique_ptr<Model> model_;
 };
 

@@ -182,8 +182,9 @@ struct MetricsLine {
     LossMeaning meaning;
   };
   std::optional<Validation> validation;
-  std::optional<double> spike;  ///< the largest z-score of a step that was a spike
-  bool left_out = false;        ///< the step updated nothing because of a spike
+  std::optional<double> z_loss;  ///< nats per token, with train.z_loss
+  std::optional<double> spike;   ///< the largest z-score of a step that was a spike
+  bool left_out = false;         ///< the step updated nothing because of a spike
 };
 
 /// The numbers of a line but its step, by the keys of metrics.jsonl.

@@ -46,6 +46,7 @@ struct AttentionSpec {
   Dim first_windowed = 0;  ///< layers before it, counted from 0, have no window
   double scale = 0;        ///< factor of the products of queries and keys; 0: 1 / sqrt(head width)
   double softcap = 0;      ///< scores s become softcap tanh(s / softcap); 0: they stay
+  bool sinks = false;      ///< every head has a learned logit without a value beside its scores
   /// The window of a layer, 0: none.
   [[nodiscard]] Dim window_of(Dim layer) const {
     const bool full = full_every > 0 && (layer + 1) % full_every == 0;

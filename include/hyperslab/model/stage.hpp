@@ -56,6 +56,8 @@ class Stage {
     return at(unit).unit->forward_writes_gradients();
   }
   [[nodiscard]] const Batch& batch(SlotId id) const { return slot(id).batch; }
+  /// Bytes of activations that no slot takes: the key-value cache.
+  [[nodiscard]] std::int64_t cache_bytes() const { return cache_bytes_; }
   /// Bytes of activations that a slot of a chunk takes.
   [[nodiscard]] std::int64_t slot_bytes(int chunk) const { return slot_bytes_.at(index(chunk)); }
 
@@ -108,7 +110,8 @@ class Stage {
   [[nodiscard]] View gradient(SlotId id) const { return slot(id).d; }
 
   /// Generation: tokens: (B, T_new) i32, `past` tokens are in the cache; logits: (B, columns) of
-  /// the last token, or (B T_new, columns) of all. Needs options.cache and the whole model.
+  /// the last token, or (B T_new, columns) of all. Needs options.cache and the whole model. In
+  /// training the parameters are those of now, and the first slot's activations are overwritten.
   void decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits);
   /// Columns of decode's logits, with padding.
   [[nodiscard]] Dim logits_columns() const { return units_.back().unit->logits_columns(); }
@@ -153,6 +156,7 @@ class Stage {
   param::ParamStore params_;
   std::vector<Held> units_;
   std::vector<std::vector<Slot>> slots_;  ///< [chunk][slot]
+  std::int64_t cache_bytes_ = 0;
   std::vector<std::int64_t> slot_bytes_;
 };
 

@@ -32,6 +32,7 @@ struct StageOptions {
   DType compute = DType::f32;
   bool documents = false;       ///< tokens attend to their own document alone: Batch::first_keys
   bool fused_attention = true;  ///< if the model leaves the choice: scores are not kept
+  float z_loss = 0;             ///< of a training pass, see ops::LossRows
   std::uint64_t seed = 0;       ///< of initial values and dropout
   nn::TensorGroup tensor;
   param::HolderRanks ranks;                ///< of this rank among those with the same parameters

@@ -33,6 +33,7 @@ struct BlockConfig {
   QkNorm qk_norm = QkNorm::none;  ///< width: of a tensor group of one rank
   bool rope = false;
   bool keep_probabilities = false;  ///< the reference attention
+  bool sinks = false;               ///< a learned logit a head in attention's softmax
   float dropout = 0;
   float drop_path = 0;     ///< of the last block, growing from 0 with the depth
   int layers = 1;          ///< of the model
@@ -142,6 +143,7 @@ class Attention {
     View qkv_reduced;    ///< (B, T, ranks) of the adapters; absent without them
     View output_reduced;
     QueryKeyNorm::Slot qk_norm;
+    View sink_weights;  ///< (B, H, T); absent without sinks
     /// What generation of `T` tokens a sample writes: a slot without what only backward reads.
     [[nodiscard]] Slot for_tokens(Dim T) const;
   };
@@ -164,7 +166,7 @@ class Attention {
   [[nodiscard]] ops::Dropout probability_dropout(const BatchInfo& batch) const;
   [[nodiscard]] LinearPass linear_pass(AdaptedLinear linear, const BatchInfo& batch,
                                        const Scratch& scratch, const Slot& slot) const;
-  [[nodiscard]] ops::AttentionScores scores(const BatchInfo& batch) const;
+  [[nodiscard]] ops::AttentionScores scores(const BatchInfo& batch, View sink_weights) const;
   void core_forward(Context& ctx, const ForwardPass& pass, const Slot& slot) const;
   void core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot, View d_qkv) const;
   void backward_weight(Context& ctx, CView x, const BackwardPass& pass, const Slot& slot) const;
@@ -173,6 +175,7 @@ class Attention {
   int layer_ = 0;
   Linear qkv_;
   QueryKeyNorm qk_norm_;
+  param::FusedParam sinks_;
   Linear output_;
 };
 

@@ -19,6 +19,7 @@ struct EmbeddingConfig {
   PositionTable positions = PositionTable::none;
   float scale = 1;          ///< of the token embedding, see model.embedding_scale
   float logit_softcap = 0;  ///< of the head; 0: none
+  float z_loss = 0;         ///< of the head's loss, see ops::LossRows; 0: none
   float dropout = 0;
   std::uint64_t seed = 0;
   float init_std = 0.02F;

@@ -37,7 +37,8 @@ class Head {
   /// Adds the loss of x, the stream, against targets: (N) to the sums (on one rank of the group),
   /// and leaves what it is of every target in memory.scores (on all of them).
   void loss(Context& ctx, CView x, CView targets, const Step& step, const Memory& memory) const;
-  /// The same, and dx: the stream's gradient, overwritten, and the weight gradient.
+  /// The same with z-loss, if there is one, and dx: the stream's gradient, overwritten, and the
+  /// weight gradient.
   void loss_and_gradient(Context& ctx, CView x, CView targets, const Step& step,
                          const Memory& memory, View dx, Accumulate accumulate) const;
   /// x: (N, C) -> logits: (N, columns of this rank with padding).
@@ -57,6 +58,7 @@ class Head {
   TensorGroup group_;
   VocabularySplit split_;
   float softcap_ = 0;
+  float z_loss_ = 0;
   param::FusedParam weight_;
 };
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "hyperslab/ops/dropout.hpp"
+#include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/ops/token_position.hpp"
 
 namespace hyperslab::ops {
@@ -53,6 +54,15 @@ struct AttentionMask {
 };
 [[nodiscard]] std::string_view name_of(AttentionMask::Kind kind);
 
+/// A learned logit a head that every query's softmax takes in beside its scores, and that has no
+/// value: weight that goes there goes nowhere (gpt-oss 2025; Xiao et al. 2024, table 3).
+struct AttentionSinks {
+  CView logits{};  ///< (H) in the dtype of qkv; absent: there are none
+  /// (B, H, T) f32 (f64 for f64): forward passes write the weight that each query gives its sink,
+  /// for attention_sinks_backward; absent: it is not wanted. No op of a cache writes it.
+  View weights{};
+};
+
 /// What attention makes of the products of queries and keys; an argument of every attention op. A
 /// device refuses by name what it cannot do.
 struct AttentionScores {
@@ -63,6 +73,7 @@ struct AttentionScores {
   /// of its token begins; must not fall along a sample. Later than the query counts as its own key.
   /// Absent: key 0.
   CView first_keys{};
+  AttentionSinks sinks{};
 
   AttentionScores() = default;
   // NOLINTNEXTLINE(google-explicit-constructor): a mask alone is what most callers have
@@ -87,6 +98,14 @@ struct AttentionSaved {
 /// (Dao et al. 2022, algorithm 4).
 void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                         CView dout, const AttentionSaved& saved, View dqkv);
+
+/// The gradient of sink logits; with it the gradients of queries, keys and values are those of the
+/// ops for them, which need no more than what their forward pass kept:
+///   dlogits[h] = -sum over samples and queries of weights x (dout . out)
+/// dout, out: (B, T, H * Dh), of the fused or the reference path; weights: AttentionSinks::weights;
+/// dlogits: (H) f32 (f64 for f64). The sum has one order.
+void attention_sinks_backward(Context& ctx, const HeadLayout& layout, CView dout, CView out,
+                              CView weights, Accumulate accumulate, View dlogits);
 
 /// The reference path: batched GEMMs, a masked softmax of its own, probabilities kept.
 /// probabilities: (B, H, T, T), before dropout. Dropout acts on the probabilities, of which row i,

@@ -26,13 +26,17 @@ struct LossRows {
   VocabularyShard shard;
   CView targets;
   View scores = {};
+  /// z: z log(Z)^2, for Z the sum of the exponentials of a counted row's logits, is added to what
+  /// the gradient is of (Chowdhery et al. 2022, section 5); 0: it is not.
+  float z_loss = 0;
 };
 
 /// Cross-entropy of softmax(logits) and, with a gradient, dlogits in place: the first shard.count
-/// columns are replaced by (softmax - onehot) * state.gradient_scale, zero in ignored rows; columns
-/// of padding take no part and become zero. The shard is the whole vocabulary. sums: (kSumCount),
-/// whose loss (nats), tokens and correct are increased; of equal largest logits the first is the
-/// answer. Loss and statistics are f32 or better; sums over rows are deterministic.
+/// columns are replaced by (softmax (1 + 2 z log(Z)) - onehot) * state.gradient_scale, zero in
+/// ignored rows; columns of padding take no part and become zero. The shard is the whole
+/// vocabulary. sums: (kSumCount), whose loss (nats, without z-loss), z-loss, tokens and correct are
+/// increased; of equal largest logits the first is the answer. Loss and statistics are f32 or
+/// better; sums over rows are deterministic.
 void softmax_cross_entropy(Context& ctx, const LossRows& rows, const StepState* state,
                            WithGradient gradient, View sums);
 

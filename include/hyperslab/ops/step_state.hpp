@@ -37,6 +37,7 @@ enum SumIndex : int {
   kSumTokens,           ///< counted tokens
   kSumCorrect,          ///< counted tokens of which the largest logit is the target's
   kSumCorrect5,         ///< images whose class is among the five largest logits
+  kSumZLoss,            ///< z-loss, summed over counted tokens
   kSumStop,             ///< ranks that were asked to stop
   kSumCount
 };
@@ -48,6 +49,7 @@ struct StepResult {
   double tokens = 0;
   double correct = 0;
   double correct5 = 0;
+  double z_loss_sum = 0;
   double gradient_norm = 0;  ///< of the true gradient, before clipping
   float learning_rate = 0;
   float loss_scale = 1;

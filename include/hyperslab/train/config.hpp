@@ -91,8 +91,13 @@ struct TrainConfig {
   std::int64_t validate_batches = 0;  ///< of global_batch samples each; 0: the whole file once
   std::vector<std::string> tasks;     ///< task files that the model is scored on
   std::int64_t tasks_every = 0;       ///< steps between scores; 0: only at the end
-  std::int64_t log_norms = 0;         ///< steps between records; 0: never
-  std::int64_t log_every = 10;        ///< steps between plain log lines
+  std::int64_t sample_every = 0;      ///< steps between texts that the model generates; 0: never
+  std::vector<std::string> sample_prompts;  ///< that it continues; none: it begins a document
+  std::int64_t sample_tokens = 64;          ///< that it adds to each at most
+  double sample_temperature = 1;            ///< 0: the likeliest token
+  double z_loss = 0;                        ///< of log(Z)^2, added to the loss
+  std::int64_t log_norms = 0;               ///< steps between records; 0: never
+  std::int64_t log_every = 10;              ///< steps between plain log lines
   bool overfit_one_batch = false;
   std::vector<param::Role> trainable = {};  ///< the others are frozen; empty: all are trained
   friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
@@ -148,6 +153,11 @@ struct Config {
   SpikeConfig spikes;
   image::AugmentConfig augment;
 
+  /// Whether a trainer keeps a key-value cache for samples; on other layouts they are refused.
+  [[nodiscard]] bool samples_text() const {
+    return train.sample_every > 0 && parallel.tensor == 1 && parallel.pipeline == 1 &&
+           !model.is_of_images();
+  }
   /// Microbatches of one rank in one step.
   [[nodiscard]] std::int64_t microbatches() const {
     return train.global_batch / (train.microbatch * parallel.data);

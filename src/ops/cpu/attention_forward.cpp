@@ -87,6 +87,7 @@ struct QueryHead {
   HeadRows<const T> q;
   HeadRows<T> out;
   T* log_sum_exp;  // null if it is not kept
+  HeadSink<T> sink;
 };
 
 /// Row `query` of the scores against keys [first_key, last_key) becomes weights, zero for keys that
@@ -104,8 +105,9 @@ T weigh(const QueryHead<T>& head, Dim query, Dim first_key, Dim last_key, T* sco
   T log_sum = 0;
   const T sum = exponentiate(scores + begin, end - begin, scale, log_sum);
   std::fill(scores + end, scores + std::max(end, last_key - first_key), T(0));
+  const T share = head.sink.logit != nullptr ? head.sink.join(query, log_sum) : T(1);
   if (head.log_sum_exp != nullptr) head.log_sum_exp[query] = log_sum;
-  return T(1) / sum;
+  return share / sum;
 }
 
 /// Attention of `queries` rows at positions past, past + 1, ... on packed keys and values.
@@ -174,7 +176,8 @@ void attend_group(const ForwardCall<T>& call, Dim b, Dim kv, const ForwardScratc
         {call.scores, layout},
         {call.qkv + b * call.queries * packed + h * D, packed},
         {call.out + b * call.queries * out_row + h * D, out_row},
-        call.log_sum_exp ? call.log_sum_exp + (b * layout.heads + h) * call.queries : nullptr};
+        call.log_sum_exp ? call.log_sum_exp + (b * layout.heads + h) * call.queries : nullptr,
+        {call.scores.sinks, layout, b, h, call.queries}};
     attend(head, D, scratch, keys, values);
   }
 }

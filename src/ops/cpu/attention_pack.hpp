@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "hyperslab/ops/attention.hpp"
@@ -55,6 +56,30 @@ struct ScoreMap {
   }
   /// The derivative of a capped score by its product, over scale.
   [[nodiscard]] T slope(T score) const { return T(1) - (score / softcap) * (score / softcap); }
+};
+
+/// The sink of one head, if there is one.
+template <class T>
+struct HeadSink {
+  const T* logit = nullptr;  ///< null: there is none
+  T* weights = nullptr;      ///< of every query; null: they are not wanted
+
+  HeadSink() = default;
+  /// Of head h of sample b, with so many queries.
+  HeadSink(const AttentionSinks& sinks, const HeadLayout& layout, Dim b, Dim h, Dim queries) {
+    if (sinks.logits) logit = sinks.logits.data<T>() + h;
+    if (sinks.weights) weights = sinks.weights.data<T>() + (b * layout.heads + h) * queries;
+  }
+  /// Takes part in a query's softmax: log_sum, of its scores alone, becomes that with the sink.
+  /// Returns the share of the weight that stays with the scores.
+  T join(Dim query, T& log_sum) const {
+    const T top = std::max(log_sum, *logit);
+    const T total = top + std::log(std::exp(log_sum - top) + std::exp(*logit - top));
+    const T share = std::exp(log_sum - total);
+    if (weights != nullptr) weights[query] = std::exp(*logit - total);
+    log_sum = total;
+    return share;
+  }
 };
 
 /// The rows of one head inside a wider matrix.

@@ -18,10 +18,11 @@ namespace {
 
 constexpr Dim kRowBlock = 64;  // rows of dropped probabilities that are remade at once
 
-/// The softmax of `seen` scores, in place.
+/// The softmax of `seen` scores, and of a sink unless that is null, in place. Returns the sink's
+/// weight.
 template <class T>
-void softmax_row(T* row, Dim seen) {
-  T top = -std::numeric_limits<T>::infinity();
+T softmax_row(T* row, Dim seen, const T* sink) {
+  T top = sink != nullptr ? *sink : -std::numeric_limits<T>::infinity();
 #pragma omp simd reduction(max : top)
   for (Dim j = 0; j < seen; ++j) top = row[j] > top ? row[j] : top;
   T sum = 0;
@@ -30,9 +31,11 @@ void softmax_row(T* row, Dim seen) {
     row[j] = exponential(row[j] - top);
     sum += row[j];
   }
-  const T inverse = T(1) / sum;
+  const T of_sink = sink != nullptr ? exponential(*sink - top) : T(0);
+  const T inverse = T(1) / (sum + of_sink);
 #pragma omp simd
   for (Dim j = 0; j < seen; ++j) row[j] *= inverse;
+  return of_sink * inverse;
 }
 
 /// One query head of one sample: its columns in the packed matrices and its square of scores.
@@ -44,6 +47,7 @@ struct Head {
   const Dropout* dropout;
   ScoreMap<T> map;
   SeenKeys seen;
+  HeadSink<T> sink;
 };
 
 template <class T>
@@ -68,7 +72,8 @@ Head<T> head_of(const HeadLayout& layout, const AttentionScores& scores, CView q
           static_cast<std::uint64_t>(first),
           &dropout,
           {scores, layout},
-          seen_keys(scores, b, tokens, 0)};
+          seen_keys(scores, b, tokens, 0),
+          {scores.sinks, layout, b, h, tokens}};
 }
 
 /// Rows [row, row + count) of the dropped probabilities: remade in scratch, or the kept ones.
@@ -107,7 +112,8 @@ void head_softmax(const Head<T>& head, T* scores) {
     const Dim seen = head.seen.end(i) - begin;
     T* row = scores + i * head.tokens + begin;
     if (head.map.softcap > T(0)) head.map.cap(row, seen);
-    softmax_row(row, seen);
+    const T of_sink = softmax_row(row, seen, head.sink.logit);
+    if (head.sink.weights != nullptr) head.sink.weights[i] = of_sink;
   }
 }
 

@@ -16,6 +16,7 @@ constexpr Dim kSearchBlock = 512;  // columns among which the first of the large
 /// One chunk's sums, alone on its cache line.
 struct alignas(64) LossSums {
   double loss = 0;
+  double z_loss = 0;
   double tokens = 0;
   double correct = 0;
 };
@@ -121,18 +122,30 @@ RowTotal<T> total_of_ranks(const T* statistics, Dim ranks, Dim stride, Dim vocab
   return total;
 }
 
+/// log(Z).
+template <class T>
+double log_normalizer(const RowTotal<T>& total) {
+  return std::log(static_cast<double>(total.exponentials)) + static_cast<double>(total.largest);
+}
+
 /// What one row adds to the sums.
 template <class T>
-LossSums sums_of_row(const RowTotal<T>& total, std::int32_t target) {
-  const double loss = std::log(static_cast<double>(total.exponentials)) +
-                      static_cast<double>(total.largest) - static_cast<double>(total.target);
-  return {loss, 1, total.target == total.largest && total.answer == target ? 1.0 : 0.0};
+LossSums sums_of_row(const RowTotal<T>& total, std::int32_t target, float z_loss) {
+  const double log_z = log_normalizer(total);
+  return {log_z - static_cast<double>(total.target),
+          z_loss > 0 ? static_cast<double>(z_loss) * log_z * log_z : 0, 1,
+          total.target == total.largest && total.answer == target ? 1.0 : 0.0};
 }
 
 /// Exponentials become dlogits.
 template <class T>
-void scale_row(T* x, const VocabularyShard& shard, std::int32_t target, T exponentials, T scale) {
-  const T factor = scale / exponentials;
+void scale_row(T* x, const LossRows& rows, std::int32_t target, const RowTotal<T>& total, T scale) {
+  const VocabularyShard& shard = rows.shard;
+  const double of_z = 2 * static_cast<double>(rows.z_loss);
+  const T of_softmax =
+      of_z > 0 ? static_cast<T>(static_cast<double>(scale) * (1 + of_z * log_normalizer(total)))
+               : scale;
+  const T factor = of_softmax / total.exponentials;
 #pragma omp simd
   for (Dim i = 0; i < shard.count; ++i) x[i] *= factor;
   const Dim column = column_of(shard, target);
@@ -158,6 +171,7 @@ void each_row(Context& ctx, const char* op, const LossRows& rows, bool gradient,
       const bool counts = target[row] != kIgnoredTarget;
       const LossSums of_row = counts ? body(x, row, target[row]) : LossSums();
       chunk_sums.loss += of_row.loss;
+      chunk_sums.z_loss += of_row.z_loss;
       chunk_sums.tokens += of_row.tokens;
       chunk_sums.correct += of_row.correct;
       if (scores != nullptr) {
@@ -171,6 +185,7 @@ void each_row(Context& ctx, const char* op, const LossRows& rows, bool gradient,
   });
   for (int chunk = 0; chunk < threads; ++chunk) {
     add_to_sums(sums, kSumLoss, partial[chunk].loss);
+    add_to_sums(sums, kSumZLoss, partial[chunk].z_loss);
     add_to_sums(sums, kSumTokens, partial[chunk].tokens);
     add_to_sums(sums, kSumCorrect, partial[chunk].correct);
   }
@@ -192,8 +207,8 @@ void softmax_cross_entropy(Context& ctx, const LossRows& rows, const StepState* 
     const T scale = writes ? T(state->gradient_scale) : T(0);
     each_row<T>(ctx, kName, rows, writes, sums, [&](T* x, Dim, std::int32_t target) {
       const auto total = total_of_row(x, shard, target, writes ? x : nullptr);
-      if (writes) scale_row(x, shard, target, total.exponentials, scale);
-      return sums_of_row(total, target);
+      if (writes) scale_row(x, rows, target, total, scale);
+      return sums_of_row(total, target, rows.z_loss);
     });
   });
 }
@@ -236,9 +251,9 @@ void vocabulary_cross_entropy(Context& ctx, const LossRows& rows, CView gathered
           total_of_ranks(statistics + row * kRowStatisticCount, ranks, stride, shard.vocabulary);
       if (writes) {
         (void)sum_of_exponentials(x, shard.count, total.largest, x);
-        scale_row(x, shard, target, total.exponentials, scale);
+        scale_row(x, rows, target, total, scale);
       }
-      return sums_of_row(total, target);
+      return sums_of_row(total, target, rows.z_loss);
     });
   });
 }

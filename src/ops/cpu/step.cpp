@@ -55,6 +55,7 @@ void finalize_step(Context&, const FinalizeConstants& constants, CView sums, Ste
                                               .tokens = read_sums(sums, kSumTokens),
                                               .correct = read_sums(sums, kSumCorrect),
                                               .correct5 = read_sums(sums, kSumCorrect5),
+                                              .z_loss_sum = read_sums(sums, kSumZLoss),
                                               .gradient_norm = norm,
                                               .learning_rate = state->input.learning_rate,
                                               .loss_scale = state->loss_scale,

@@ -103,6 +103,12 @@ HeadNormSaved WideOperands::operator()(const HeadNormSaved& saved) {
   return {(*this)(saved.heads), saved.rstd};
 }
 
+AttentionScores WideOperands::operator()(const AttentionScores& scores) {
+  AttentionScores wide = scores;
+  wide.sinks.logits = (*this)(scores.sinks.logits);
+  return wide;
+}
+
 AttentionSaved WideOperands::operator()(const AttentionSaved& saved) {
   return {(*this)(saved.qkv), (*this)(saved.out), saved.log_sum_exp};
 }

@@ -33,6 +33,7 @@ class WideOperands {
   [[nodiscard]] NormGradients operator()(const NormGradients& gradients);
   [[nodiscard]] HeadNormWeights operator()(const HeadNormWeights& weights);
   [[nodiscard]] HeadNormSaved operator()(const HeadNormSaved& saved);
+  [[nodiscard]] AttentionScores operator()(const AttentionScores& scores);
   [[nodiscard]] AttentionSaved operator()(const AttentionSaved& saved);
   [[nodiscard]] AttentionReferenceSaved operator()(const AttentionReferenceSaved& saved);
   [[nodiscard]] KeyValueCache operator()(const KeyValueCache& cache);

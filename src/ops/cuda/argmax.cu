@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cooperative_groups.h>
+
 #include "kernels_common.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
+constexpr unsigned kParts = 8;  // blocks of a row, where there are clusters
 
 /// A value with its column: of two the greater one has the larger value, or the same in an earlier
 /// column. 0: none.
@@ -41,15 +44,32 @@ struct Found {
   }
 };
 
-/// A block for each row; N values in an access.
+/// What the blocks of a row found, if they are a cluster; that of the first block is whole then.
+__device__ void merge_blocks(Found& found) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  __shared__ Found mine;
+  const auto cluster = cooperative_groups::this_cluster();
+  if (threadIdx.x == 0) mine = found;
+  cluster.sync();
+  if (blockIdx.x == 0 && threadIdx.x < gridDim.x) {
+    found = *cluster.map_shared_rank(&mine, threadIdx.x);
+  }
+  cluster.sync();
+  if (threadIdx.x < 32) found.merge_lanes();
+#endif
+}
+
+/// Block (part, row), the parts of a row a cluster; N values in an access.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads) argmax_kernel(ArgmaxCall<T> call) {
   __shared__ Found of_warps[kThreads / 32];
   overlap();
   wait_for_earlier();
-  const T* row = call.x + blockIdx.x * call.columns;
+  const T* row = call.x + blockIdx.y * call.columns;
   Found found;
-  for (Dim first = static_cast<Dim>(threadIdx.x) * N; first < call.V; first += kThreads * N) {
+  const Dim threads = Dim{kThreads} * gridDim.x;
+  for (Dim first = (static_cast<Dim>(blockIdx.x) * kThreads + threadIdx.x) * N; first < call.V;
+       first += threads * N) {
     float value[N];
     load<N>(row + first, value);
 #pragma unroll
@@ -60,12 +80,12 @@ __global__ void __launch_bounds__(kThreads) argmax_kernel(ArgmaxCall<T> call) {
   found.merge_lanes();
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = found;
   __syncthreads();
-  if (threadIdx.x >= 32) return;
-  found = of_warps[threadIdx.x];
+  found = threadIdx.x < 32 ? of_warps[threadIdx.x] : Found();
   found.merge_lanes();
-  if (threadIdx.x != 0) return;
+  if (gridDim.x > 1) merge_blocks(found);
+  if (threadIdx.x != 0 || blockIdx.x != 0) return;
   const auto column = 0xFFFFFFFFU - static_cast<std::uint32_t>(found.best);
-  call.index[blockIdx.x] = found.is_bad || found.best == 0 ? -1 : static_cast<std::int32_t>(column);
+  call.index[blockIdx.y] = found.is_bad || found.best == 0 ? -1 : static_cast<std::int32_t>(column);
 }
 
 }  // namespace
@@ -77,8 +97,10 @@ void argmax(Context& ctx, CView x, Dim V, View index) {
     const auto [rows, columns] = x.dims<2>("argmax x");
     const ArgmaxCall<T> call = {x.data<T>(), index.data<std::int32_t>(), V, columns};
     const bool vectors = columns % N == 0 && aligned(call.x);
-    launch_overlapping(ctx, "argmax", vectors ? argmax_kernel<N, T> : argmax_kernel<1, T>,
-                       {static_cast<unsigned>(rows), kThreads}, call);
+    Grid grid = {{kOverlaps ? kParts : 1, static_cast<unsigned>(rows)}, kThreads};
+    grid.cluster = grid.blocks.x;
+    launch_overlapping(ctx, "argmax", vectors ? argmax_kernel<N, T> : argmax_kernel<1, T>, grid,
+                       call);
   });
 }
 

@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(32 * kWarps) attend_kernel(CachedCall<T> call)
   __syncthreads();
   OnlineSum<false> total;
   for (int warp = 0; warp < kWarps; ++warp) total.merge(scratch.top[warp], scratch.sum[warp]);
+  if (call.sinks != nullptr) total.merge(to_real(call.sinks[head]), 1.0F);
   for (Dim c = thread; c < D; c += 32 * kWarps) {
     float value = 0;
     for (int warp = 0; warp < kWarps; ++warp) {
@@ -154,6 +155,7 @@ __global__ void __launch_bounds__(32 * kWarps) attend_split_kernel(CachedCall<T>
   for (int i = 0; i < kTeams; ++i) {
     if (sums[i] > 0) total.merge(tops[i], sums[i]);  // a team without keys has none
   }
+  if (call.sinks != nullptr && call.splits == 1) total.merge(to_real(call.sinks[head]), 1.0F);
   for (unsigned c = thread; c < D; c += 32 * kWarps) {
     float value = 0;
     for (int i = 0; i < kTeams; ++i) {
@@ -188,6 +190,7 @@ __global__ void __launch_bounds__(128) merge_splits_kernel(CachedCall<T> call) {
   for (Dim i = 0; i < splits; ++i) {
     total.merge(partial[i * (D + 2) + D], partial[i * (D + 2) + D + 1]);
   }
+  if (call.sinks != nullptr) total.merge(to_real(call.sinks[blockIdx.y]), 1.0F);
   for (Dim c = threadIdx.x; c < D; c += blockDim.x) {
     float value = 0;
     for (Dim i = 0; i < splits; ++i) {

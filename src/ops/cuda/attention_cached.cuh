@@ -26,6 +26,7 @@ struct CachedCall {
   Dim window;
   float softcap;
   float scale;
+  const T* sinks;  ///< of every head; null: there are none
   const T* qkv;
   T* key_cache;
   T* value_cache;
@@ -66,6 +67,7 @@ template <class T>
           scores.mask.window,
           static_cast<float>(scores.softcap),
           static_cast<float>(scores.scale_of(layout)),
+          scores.sinks.logits ? scores.sinks.logits.data<T>() : nullptr,
           qkv.data<T>(),
           cache.keys.data<T>(),
           cache.values.data<T>(),

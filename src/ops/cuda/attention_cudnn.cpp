@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "../backend.hpp"
+#include "attention_sinks.hpp"
 #include "attention_tiled.hpp"
 #include "handles.hpp"
 #include "hyperslab/core/error.hpp"
@@ -274,6 +275,15 @@ void set_packed(Pointers& pointers, const HeadLayout& layout, CView packed,
   pointers[uids[2]] = address(packed, keys + layout.kv_heads * layout.head_width);
 }
 
+/// qkv -> out and log_sum_exp.
+void run_forward(Context& ctx, const Problem& p, CView qkv, View out, View log_sum_exp) {
+  Plan& plan = plan_of(ctx, p, Direction::forward);
+  set_packed(plan.pointers, p.layout, qkv, {kQ, kK, kV});
+  plan.pointers[kOut] = address(out);
+  plan.pointers[kLogSumExp] = address(log_sum_exp);
+  run(ctx, "attention_forward", plan, attention_forward_workspace(p.layout, p.B, p.T));
+}
+
 }  // namespace
 
 void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
@@ -285,13 +295,11 @@ void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionSc
   require_aligned(out, "attention_forward out");
   require_aligned(log_sum_exp, "attention_forward log_sum_exp");
   if (wants_tiles(scores)) {
-    return tiled_attention_forward(ctx, layout, scores, qkv, out, log_sum_exp);
+    tiled_attention_forward(ctx, layout, scores, qkv, out, log_sum_exp);
+  } else {
+    run_forward(ctx, p, qkv, out, log_sum_exp);
   }
-  Plan& plan = plan_of(ctx, p, Direction::forward);
-  set_packed(plan.pointers, layout, qkv, {kQ, kK, kV});
-  plan.pointers[kOut] = address(out);
-  plan.pointers[kLogSumExp] = address(log_sum_exp);
-  run(ctx, "attention_forward", plan, attention_forward_workspace(layout, p.B, p.T));
+  if (scores.sinks.logits) add_sinks(ctx, layout, scores.sinks, out, log_sum_exp);
 }
 
 void attention_backward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,

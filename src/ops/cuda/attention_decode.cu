@@ -81,6 +81,21 @@ struct Partial {
   float sum;
 };
 
+/// What several sums weigh in their total: e^(top - largest top), and the total of their sums. One
+/// of nothing has the top -infinity.
+template <int N>
+__device__ OnlineSum<false> weigh(float (&tops)[N], const float (&sums)[N]) {
+  OnlineSum<false> total;
+#pragma unroll
+  for (int i = 0; i < N; ++i) total.top = fmaxf(total.top, tops[i]);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    tops[i] = tops[i] == -INFINITY ? 0.0F : expf(tops[i] - total.top);
+    total.sum += tops[i] * sums[i];
+  }
+  return total;
+}
+
 /// The sums of a block's teams.
 template <int kLanes, class T>
 __device__ void merge_teams(const TeamSum<kVector<T>>& part, Partial<kLanes * kVector<T>>& to) {
@@ -99,21 +114,58 @@ __device__ void merge_teams(const TeamSum<kVector<T>>& part, Partial<kLanes * kV
     sums[team] = part.sum;
   }
   __syncthreads();
-  OnlineSum<false> total;
+  float weights[kTeams];
+  float of_teams[kTeams];
+#pragma unroll
   for (int i = 0; i < kTeams; ++i) {
-    if (sums[i] > 0) total.merge(tops[i], sums[i]);  // a team without keys has none
+    weights[i] = tops[i];
+    of_teams[i] = sums[i];
   }
+  const OnlineSum<false> total = weigh(weights, of_teams);
   for (unsigned c = thread; c < D; c += 32 * kCachedWarps) {
     float value = 0;
-    for (int i = 0; i < kTeams; ++i) {
-      if (sums[i] > 0) value += expf(tops[i] - total.top) * values[i][c];
-    }
+#pragma unroll
+    for (int i = 0; i < kTeams; ++i) value += weights[i] * values[i][c];
     to.values[c] = value;
   }
   if (thread == 0) {
     to.top = total.top;
     to.sum = total.sum;
   }
+}
+
+/// The sums of a cluster's blocks, of which this one has `mine`, and its share of the output's
+/// columns. All loads from other blocks are under way at once.
+template <int D, class T>
+__device__ void merge_cluster(const CachedCall<T>& call, Partial<D>& mine, T* out) {
+  constexpr int kMost = static_cast<int>(kMostSplits);
+  const auto cluster = cooperative_groups::this_cluster();
+  cluster.sync();
+  const auto splits = static_cast<int>(call.splits);
+  const unsigned thread = threadIdx.y * 32 + threadIdx.x;
+  const unsigned c = thread * static_cast<unsigned>(splits) + blockIdx.x;
+  float weights[kMost];
+  float sums[kMost];
+  float values[kMost] = {};
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    const Partial<D>* other = cluster.map_shared_rank(&mine, i < splits ? i : 0);
+    weights[i] = i < splits ? other->top : -INFINITY;
+    sums[i] = i < splits ? other->sum : 0.0F;
+    if (i < splits && c < D) values[i] = other->values[c];
+  }
+  OnlineSum<false> total = weigh(weights, sums);
+  float scale = 1.0F;
+  if (call.sinks != nullptr) {
+    const float top = total.top;
+    total.merge(to_real(call.sinks[blockIdx.y]), 1.0F);
+    scale = expf(top - total.top);
+  }
+  float value = 0;
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) value += weights[i] * values[i];
+  if (c < D) out[c] = from_real<T>(value * scale / total.sum);
+  cluster.sync();  // the others have read mine
 }
 
 /// Block (split, head, sample), the splits of a head a cluster; heads of kLanes * 16 bytes.
@@ -144,24 +196,7 @@ __global__ void __launch_bounds__(32 * kCachedWarps) attend_decode_kernel(Decode
   TeamSum<N> part = attend_team<kLanes>(q, keys, begin);
   if (begin <= past && past < begin + share) add_newest<kLanes>(call, q, past, keys, part);
   merge_teams<kLanes, T>(part, mine);
-
-  const auto cluster = cooperative_groups::this_cluster();
-  cluster.sync();
-  const auto splits = static_cast<unsigned>(cached.splits);
-  OnlineSum<false> total;
-  for (unsigned i = 0; i < splits; ++i) {
-    const Partial<D>* other = cluster.map_shared_rank(&mine, i);
-    if (other->sum > 0) total.merge(other->top, other->sum);
-  }
-  for (unsigned c = thread * splits + blockIdx.x; c < D; c += 32 * kCachedWarps * splits) {
-    float value = 0;
-    for (unsigned i = 0; i < splits; ++i) {
-      const Partial<D>* other = cluster.map_shared_rank(&mine, i);
-      if (other->sum > 0) value += expf(other->top - total.top) * other->values[c];
-    }
-    cached.out[(blockIdx.z * cached.heads + head) * D + c] = from_real<T>(value / total.sum);
-  }
-  cluster.sync();  // the others have read mine
+  merge_cluster<D>(cached, mine, cached.out + (blockIdx.z * cached.heads + head) * D);
 #endif
 }
 

@@ -117,7 +117,8 @@ struct Chunk {
 template <class Body>
 void each_chunk(Context& ctx, const char* op, const Problem& all, const AttentionScores& scores,
                 const Dropout& dropout, DType dtype, Body&& body) {
-  const SoftmaxRows rows = {scores.mask, scores.first_keys, static_cast<float>(scores.softcap)};
+  const SoftmaxRows rows = {scores.mask, scores.first_keys, static_cast<float>(scores.softcap),
+                            scores.sinks};
   const bool caps = scores.softcap > 0;
   const std::size_t bytes =
       attention_reference_workspace(all.layout, all.T, dtype, dropout.active(), caps);
@@ -135,6 +136,7 @@ void each_chunk(Context& ctx, const char* op, const Problem& all, const Attentio
     if (dropout.active()) part.sample_position = dropout.sample_position.slice(b, 1);
     SoftmaxRows here = rows;
     if (rows.first_keys) here.first_keys = rows.first_keys.slice(b, 1);
+    if (rows.sinks.weights) here.sinks.weights = rows.sinks.weights.slice(b, 1);
     body(Chunk{{all.layout, 1, all.T}, b, part, here, dropped, uncapped});
   }
 }

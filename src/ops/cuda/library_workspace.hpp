@@ -50,6 +50,12 @@ inline constexpr std::size_t kCudnnSlack = std::size_t{16} << 20;
          (deterministic ? rows * padded_to(T, 128) * 2 : 0);
 }
 
+/// Parts into which the rows of a sink's gradient are cut.
+inline constexpr int kSinkSplits = 32;
+[[nodiscard]] constexpr std::size_t attention_sinks_workspace(const HeadLayout& layout) {
+  return static_cast<std::size_t>(layout.heads) * kSinkSplits * sizeof(float);
+}
+
 /// Parts into which the keys of a query are cut, for `queries` of all samples and a cache of so
 /// many rows: enough blocks for a GPU, of 64 keys at least.
 inline constexpr Dim kCachedBlocks = Dim{4} * kReferenceMultiprocessors;

@@ -14,6 +14,7 @@ struct LossCall {
   const std::int32_t* targets;
   const StepState* state;
   bool gradient;
+  float z_loss;
   RowLoss* out;
 };
 
@@ -25,7 +26,7 @@ __device__ void skip_row(const LossCall<T>& call, Dim row, std::int32_t target) 
     clear_row(call.logits + row * call.columns.stride, 0, call.columns.stride);
   }
   if (threadIdx.x == 0) {
-    call.out[row] = {target == kIgnoredTarget ? 0.0 : static_cast<double>(nanf("")), 0, 0};
+    call.out[row] = {target == kIgnoredTarget ? 0.0 : static_cast<double>(nanf("")), 0, 0, 0};
   }
 }
 
@@ -33,10 +34,12 @@ template <class T>
 __device__ void write_loss(const LossCall<T>& call, Dim row, std::int32_t target,
                            const RowTotal& total) {
   if (threadIdx.x != 0) return;
-  const double loss = log(static_cast<double>(total.exponentials)) +
-                      static_cast<double>(total.largest) - static_cast<double>(total.target);
+  const double log_z =
+      log(static_cast<double>(total.exponentials)) + static_cast<double>(total.largest);
+  const double z_loss = call.z_loss > 0 ? static_cast<double>(call.z_loss) * log_z * log_z : 0.0;
   const bool correct = total.target == total.largest && total.answer == static_cast<float>(target);
-  call.out[row] = {loss, 1, correct ? 1.0F : 0.0F};
+  call.out[row] = RowLoss{log_z - static_cast<double>(total.target), static_cast<float>(z_loss), 1,
+                          correct ? 1.0F : 0.0F};
 }
 
 /// dlogits of a row that counts.
@@ -44,7 +47,11 @@ template <bool kBlock, class T>
 __device__ void write_gradient(const LossCall<T>& call, T* x, const RowParts<T>& parts,
                                std::int32_t target, const RowTotal& total) {
   const float scale = call.state->gradient_scale;
-  const float factor = scale / total.exponentials;
+  float of_softmax = scale;
+  if (call.z_loss > 0) {
+    of_softmax *= 1.0F + 2.0F * call.z_loss * (logf(total.exponentials) + total.largest);
+  }
+  const float factor = of_softmax / total.exponentials;
   write_row(x, parts, total.largest, factor);
   clear_row(x, call.columns.count, call.columns.stride);
   row_barrier<kBlock>();
@@ -126,12 +133,14 @@ __global__ void __launch_bounds__(1024)
     sum_losses_kernel(const RowLoss* rows, Dim count, float* sums, float* scores) {
   __shared__ double scratch[32];
   double loss = 0;
+  double z_loss = 0;
   double tokens = 0;
   double correct = 0;
 #pragma unroll 4
   for (Dim i = threadIdx.x; i < count; i += blockDim.x) {
     const RowLoss row = rows[i];
     loss += row.loss;
+    z_loss += static_cast<double>(row.z_loss);
     tokens += static_cast<double>(row.tokens);
     correct += static_cast<double>(row.correct);
     if (scores == nullptr) continue;
@@ -139,10 +148,12 @@ __global__ void __launch_bounds__(1024)
     scores[i * kTargetScoreCount + kScoreIsAnswer] = row.correct;
   }
   loss = block_sum(loss, scratch);
+  z_loss = block_sum(z_loss, scratch);
   tokens = block_sum(tokens, scratch);
   correct = block_sum(correct, scratch);
   if (threadIdx.x != 0) return;
   sums[kSumLoss] += static_cast<float>(loss);
+  sums[kSumZLoss] += static_cast<float>(z_loss);
   sums[kSumTokens] += static_cast<float>(tokens);
   sums[kSumCorrect] += static_cast<float>(correct);
 }
@@ -223,6 +234,7 @@ LossCall<T> call_of(const LossRows& operands, const StepState* state, WithGradie
           operands.targets.data<std::int32_t>(),
           state,
           gradient == WithGradient::yes,
+          operands.z_loss,
           rows};
 }
 

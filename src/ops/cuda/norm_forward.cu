@@ -7,6 +7,8 @@ namespace {
 
 constexpr int kHeld = 32;        // columns that one thread keeps in registers
 constexpr int kRowsInBlock = 4;  // if one warp takes a row
+constexpr Dim kFewRows = 8;      // a vector a thread, so that they are over soon
+constexpr Dim kMostThreads = 512;
 static_assert(512 * kHeld == kMaxNormWidth);
 
 template <class T>
@@ -29,18 +31,20 @@ __device__ float row_sum(float value, float* scratch) {
   return blockDim.x == 32 ? warp_sum(value) : block_sum(value, scratch);
 }
 
-/// One row per threadIdx.y. The columns of thread x are vectors x, x + blockDim.x, ...; they stay
-/// in registers from the addition to the output.
-template <int N, bool kCentered, class T>
+/// One row per threadIdx.y. The columns of thread x are K vectors x, x + blockDim.x, ...; they stay
+/// in registers from the addition to the output. A single one comes with its weights, which do not
+/// change while kernels overlap, before earlier kernels have ended.
+template <int N, int K, bool kCentered, class T>
 __global__ void __launch_bounds__(512) add_norm_kernel(ForwardCall<T> call) {
-  constexpr int K = kHeld / N;
   __shared__ float scratch[32];
   overlap();
+  const auto column = [&](int k) { return static_cast<Dim>(threadIdx.x + k * blockDim.x) * N; };
+  float only_weight[N] = {};
+  if (K == 1 && column(0) < call.C) load<N>(call.weight + column(0), only_weight);
   wait_for_earlier();
   const Dim row = static_cast<Dim>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= call.rows) return;
   const Dim offset = row * call.C;
-  const auto column = [&](int k) { return static_cast<Dim>(threadIdx.x + k * blockDim.x) * N; };
   float x[K][N] = {};
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -88,9 +92,10 @@ __global__ void __launch_bounds__(512) add_norm_kernel(ForwardCall<T> call) {
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     if (column(k) >= call.C) continue;
-    float weight[N];
+    float several[N];
     float bias[N] = {};
-    load<N>(call.weight + column(k), weight);
+    if (K > 1) load<N>(call.weight + column(k), several);
+    const float(&weight)[N] = K > 1 ? several : only_weight;
     if (call.bias != nullptr) load<N>(call.bias + column(k), bias);
 #pragma unroll
     for (int i = 0; i < N; ++i) x[k][i] = (x[k][i] - mean) * rstd * weight[i] + bias[i];
@@ -100,11 +105,16 @@ __global__ void __launch_bounds__(512) add_norm_kernel(ForwardCall<T> call) {
 
 template <int N, bool kCentered, class T>
 void launch(Context& ctx, const ForwardCall<T>& call) {
+  if (N > 1 && call.rows <= kFewRows && call.C <= kMostThreads * N) {
+    const auto threads = static_cast<unsigned>(ceil_divide(ceil_divide(call.C, N), 32) * 32);
+    return launch_overlapping(ctx, "add_norm_forward", add_norm_kernel<N, 1, kCentered, T>,
+                              {static_cast<unsigned>(call.rows), threads}, call);
+  }
   const Dim per_row = ceil_divide(ceil_divide(call.C, kHeld), 32) * 32;
   const dim3 threads(static_cast<unsigned>(per_row), per_row == 32 ? kRowsInBlock : 1);
   const auto blocks = static_cast<unsigned>(ceil_divide(call.rows, threads.y));
-  launch_overlapping(ctx, "add_norm_forward", add_norm_kernel<N, kCentered, T>, {blocks, threads},
-                     call);
+  launch_overlapping(ctx, "add_norm_forward", add_norm_kernel<N, kHeld / N, kCentered, T>,
+                     {blocks, threads}, call);
 }
 
 template <bool kCentered, class T>

@@ -25,6 +25,8 @@ struct SoftmaxCall {
   DropoutMask mask;
   const T* probabilities = nullptr;  ///< backward only
   const T* scores = nullptr;         ///< backward of capped scores only
+  const T* sinks = nullptr;          ///< of every head; null: there are none
+  float* sink_weights = nullptr;     ///< of every row; null: they are not wanted
   T* x = nullptr;                    ///< scores, or gradients of probabilities
   T* dropped = nullptr;              ///< null if dropout is not active
 };
@@ -89,7 +91,14 @@ __global__ void __launch_bounds__(256) masked_softmax_kernel(SoftmaxCall<T> call
     }
     mine.add(score);
   }
-  const auto total = row_total<kBlock>(mine, scratch);
+  auto total = row_total<kBlock>(mine, scratch);
+  if (call.sinks != nullptr) {
+    const float sink = to_real(call.sinks[row % call.sample_rows / call.tokens]);
+    total.merge(sink, 1.0F);
+    if (threadIdx.x == 0 && call.sink_weights != nullptr) {
+      call.sink_weights[row] = expf(sink - total.top) / total.sum;
+    }
+  }
   const float inverse = 1.0F / total.sum;
   for (Dim j = first; j < call.tokens; j += stride) {
     float value[N] = {};
@@ -206,6 +215,8 @@ SoftmaxCall<T> call_of(const SoftmaxRows& rows, const Dropout& dropout, View x, 
   call.window = rows.mask.window;
   if (rows.first_keys) call.first_keys = rows.first_keys.data<std::int32_t>();
   call.softcap = rows.softcap;
+  if (rows.sinks.logits) call.sinks = rows.sinks.logits.data<T>();
+  if (rows.sinks.weights) call.sink_weights = rows.sinks.weights.data<float>();
   call.x = x.data<T>();
   if (dropout.active()) {
     call.mask_sample = mask_heads(dropout, H) * tokens * tokens;

@@ -5,18 +5,19 @@
 
 namespace hyperslab::ops::cuda {
 
-/// Which keys the queries of some samples see, and the cap of their scores.
+/// Which keys the queries of some samples see, the cap of their scores, and sinks.
 struct SoftmaxRows {
   AttentionMask mask;
   CView first_keys;  ///< (B, T) i32 of these samples, or absent
   float softcap = 0;
+  AttentionSinks sinks{};  ///< weights of these samples
 };
 
 /// Scores become probabilities in place: row i of each T x T square holds the softmax of the
-/// capped scores over the keys that the query sees, and zeros in place of the others. scores:
-/// (B, H, T, T) in f32, bf16 or f16, scaled. If dropout is active, dropped: (B, H, T, T) receives
-/// probabilities * keep / (1 - p), else it may be absent. A chunk of samples may be given, with a
-/// Dropout whose sample_position is sliced alike.
+/// capped scores over the keys that the query sees and its head's sink, and zeros in place of the
+/// others. scores: (B, H, T, T) in f32, bf16 or f16, scaled. If dropout is active, dropped: (B, H,
+/// T, T) receives probabilities * keep / (1 - p), else it may be absent. A chunk of samples may be
+/// given, with a Dropout whose sample_position is sliced alike.
 void masked_softmax_forward(Context& ctx, const SoftmaxRows& rows, const Dropout& dropout,
                             View scores, View dropped);
 

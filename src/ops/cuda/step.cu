@@ -46,6 +46,7 @@ __device__ void publish(const StepResult& result, StepResult* to) {
   out->tokens = result.tokens;
   out->correct = result.correct;
   out->correct5 = result.correct5;
+  out->z_loss_sum = result.z_loss_sum;
   out->gradient_norm = result.gradient_norm;
   out->learning_rate = result.learning_rate;
   out->loss_scale = result.loss_scale;
@@ -76,6 +77,7 @@ __global__ void finalize_step_kernel(FinalizeConstants constants, const float* s
            .tokens = sums[kSumTokens],
            .correct = sums[kSumCorrect],
            .correct5 = sums[kSumCorrect5],
+           .z_loss_sum = sums[kSumZLoss],
            .gradient_norm = norm,
            .learning_rate = state.input.learning_rate,
            .loss_scale = loss_scale,

@@ -84,6 +84,7 @@ inline constexpr int kMatrixNormParts = 128;
 /// What one row of logits adds to the sums.
 struct RowLoss {
   double loss;
+  float z_loss;
   float tokens;
   float correct;
 };

@@ -44,7 +44,8 @@ optimizer: {name: adamw, lr: 1.5e-3, betas: [0.8, 0.99], eps: 1.0e-6, momentum: 
             decay_embeddings: false, clip_norm: 2}
 schedule: {name: wsd, warmup_steps: 11, final_fraction: 0.25, decay_fraction: 0.375}
 train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 12,
-        validate_batches: 13, tasks: [t.jsonl, arc], tasks_every: 9, log_norms: 14, log_every: 15, overfit_one_batch: true, trainable: [norm, bias]}
+        validate_batches: 13, tasks: [t.jsonl, arc], tasks_every: 9, sample_every: 10, sample_prompts: [Once, a b],
+        sample_tokens: 31, sample_temperature: 0.5, z_loss: 1.0e-4, log_norms: 14, log_every: 15, overfit_one_batch: true, trainable: [norm, bias]}
 adapter: {alpha: 8, rank_scaled: true}
 quantization: {group: 32, after: 21}
 checkpoint: {directory: scratch/ckpt, initial: other/ckpt, every: 16, final: false, keep: 4, keep_every: 32,
@@ -157,6 +158,11 @@ TEST(Fields, OptimizerScheduleAndTraining) {
                                               13,
                                               {"t.jsonl", "arc"},
                                               9,
+                                              10,
+                                              {"Once", "a b"},
+                                              31,
+                                              0.5,
+                                              1e-4,
                                               14,
                                               15,
                                               true,

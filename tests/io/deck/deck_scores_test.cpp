@@ -19,10 +19,10 @@ TEST(Scores, KeysAreReadAndSayWhichLayersHaveAWindow) {
   const auto model = read(kValid, {"model.layers=7", "model.window=4", "model.window_full_every=3",
                                    "model.window_first_layer=1", "model.rope_local_theta=100",
                                    "model.attention_scale=0.5", "model.attention_softcap=50",
-                                   "model.logit_softcap=30"})
+                                   "model.attention_sinks=true", "model.logit_softcap=30"})
                          .model;
 
-  EXPECT_EQ(model.scores, (model::AttentionSpec{4, 3, 1, 0.5, 50}));
+  EXPECT_EQ(model.scores, (model::AttentionSpec{4, 3, 1, 0.5, 50, true}));
   EXPECT_EQ(model.rope_local_theta, 100);
   EXPECT_EQ(model.logit_softcap, 30);
   std::vector<Dim> windows;

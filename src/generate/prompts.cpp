@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hyperslab/generate/prompts.hpp"
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::generate {
+
+Prompts encode_prompts(const io::Tokenizer& tokenizer, const std::vector<std::string>& texts,
+                       bool special_tokens) {
+  Prompts prompts;
+  std::vector<std::int32_t> before;
+  if (special_tokens) before = tokenizer.text_template().before;
+  for (const std::string& text : texts) {
+    const std::vector<std::int32_t> ids = tokenizer.encode(text);
+    prompts.push_back(before);
+    prompts.back().insert(prompts.back().end(), ids.begin(), ids.end());
+    if (!prompts.back().empty()) continue;
+    if (tokenizer.end_of_text() < 0) {
+      throw Error(ExitCode::usage,
+                  "a prompt is empty and the vocabulary has no end-of-text id to begin with");
+    }
+    prompts.back().push_back(tokenizer.end_of_text());  // a new document begins
+  }
+  return prompts;
+}
+
+}  // namespace hyperslab::generate

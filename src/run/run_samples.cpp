@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run_samples.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/log.hpp"
+#include "hyperslab/core/printable.hpp"
+#include "hyperslab/generate/prompts.hpp"
+
+namespace hyperslab::run {
+namespace {
+
+/// Gathers what follows the prompts, in valid UTF-8.
+class Texts final : public generate::TokenListener {
+ public:
+  Texts(const Start& start, const io::Tokenizer& tokenizer, std::size_t prompts)
+      : start_(start), tokenizer_(tokenizer), streams_(prompts), texts_(prompts) {}
+
+  bool token(std::size_t prompt, const generate::NextToken& next) override {
+    start_.world.activity().beat();  // a text may take longer than any step
+    if (!next.is_stop) texts_[prompt] += streams_[prompt].push(tokenizer_.decode(next.id));
+    is_whole_ = is_whole_ && !start_.is_asked_to_stop();
+    return is_whole_;
+  }
+  void end(std::size_t prompt) override { texts_[prompt] += streams_[prompt].finish(); }
+  [[nodiscard]] bool wants_logits() const override { return false; }
+
+  [[nodiscard]] bool is_whole() const { return is_whole_; }
+  [[nodiscard]] const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  const Start& start_;
+  const io::Tokenizer& tokenizer_;
+  std::vector<io::Utf8Stream> streams_;
+  std::vector<std::string> texts_;
+  bool is_whole_ = true;
+};
+
+}  // namespace
+
+RunSamples::RunSamples(const Start& start) : start_(start) {
+  const train::Config& config = start_.config;
+  if (!config.samples_text()) return;
+  texts_ = config.train.sample_prompts;
+  if (texts_.empty()) texts_.emplace_back();
+  comm::agree(start_.world, [&] {
+    const std::string& vocabulary = config.data.vocabulary;
+    tokenizer_ = io::open_tokenizer(vocabulary);
+    io::require_fits_model(*tokenizer_, vocabulary, config.model.vocabulary);
+    prompts_ = generate::encode_prompts(*tokenizer_, texts_, true);
+  });
+}
+
+void RunSamples::begin(std::int64_t first_step, train::Trainer& trainer) {
+  if (tokenizer_ == nullptr) return;
+  log_.reset();
+  comm::agree(start_.world, [&] {
+    if (!generator_) generator_ = std::make_unique<generate::Generator>(trainer, start_.config);
+    if (!start_.is_first()) return;
+    log_ =
+        std::make_unique<io::LineLog>(start_.config.run.directory + "/samples.jsonl", first_step);
+  });
+}
+
+bool RunSamples::is_due_after(std::int64_t step, std::int64_t last_step) const {
+  return tokenizer_ != nullptr &&
+         (step % start_.config.train.sample_every == 0 || step == last_step);
+}
+
+RunSamples::Share RunSamples::share() const {
+  const auto rank = static_cast<std::size_t>(start_.world.rank());
+  const auto ranks = static_cast<std::size_t>(start_.world.size());
+  return {prompts_.size() * rank / ranks, prompts_.size() * (rank + 1) / ranks};
+}
+
+bool RunSamples::take(std::int64_t step, train::Trainer& trainer) {
+  const train::TrainConfig& config = start_.config.train;
+  const auto [first, last] = share();
+  const auto at = [&](std::size_t i) { return prompts_.begin() + static_cast<std::ptrdiff_t>(i); };
+  generate::SamplingOptions options;
+  options.max_tokens = config.sample_tokens;
+  options.temperature = config.sample_temperature;
+  options.seed = start_.config.run.seed + first;
+  options.stop_token = tokenizer_->end_of_text();
+  trainer.wait_all();  // until the newest parameters are here
+  Texts mine(start_, *tokenizer_, last - first);
+  bool are_numbers = true;
+  try {
+    (void)generator_->generate({at(first), at(last)}, options, mine);
+  } catch (const Error& error) {  // training itself decides about numbers that are not finite
+    if (error.code() != ExitCode::numerics) throw;
+    are_numbers = false;
+  }
+  if (!start_.world.all(mine.is_whole())) return false;
+  std::vector<std::string> texts;
+  const bool has_all = start_.world.all(are_numbers);
+  for (const std::string& part : start_.world.gather(nlohmann::json(mine.texts()).dump())) {
+    for (auto& text : nlohmann::json::parse(part)) texts.push_back(text.get<std::string>());
+  }
+  if (!start_.is_first()) return true;
+  if (has_all) {
+    record(step, texts);
+  } else {
+    log::warn(fmt::format("step {} has no samples: its logits are not finite", step));
+  }
+  return true;
+}
+
+void RunSamples::record(std::int64_t step, const std::vector<std::string>& texts) {
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    log::info(
+        fmt::format("step {}  sample {}: {}", step, i + 1, printable(texts_[i] + "|" + texts[i])));
+    nlohmann::ordered_json line;
+    line["step"] = step;
+    line["prompt"] = texts_[i];
+    line["text"] = texts[i];
+    log_->append(line.dump());
+  }
+}
+
+}  // namespace hyperslab::run
