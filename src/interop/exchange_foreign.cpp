@@ -255,10 +255,9 @@ ModelSpec read_model(Import& in, const std::string& type) {
   if (type == "none" && in.config.find("architecture") != nullptr) return read_timm(in);
   throw Error(
       ExitCode::checkpoint,
-      fmt::format(
-          "{}: model_type is {}; gpt2, llama, mistral, qwen2, qwen3, phi3, olmo2, gemma2, "
-          "gemma3_text, gpt_neox and vit are read, and timm's vit",
-          in.file, type));
+      fmt::format("{}: model_type is {}; gpt2, llama, mistral, qwen2, qwen3, phi3, olmo2, gemma2, "
+                  "gemma3_text, gpt_neox and vit are read, and timm's vit",
+                  in.file, type));
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ bool is_of_olmo2(const ModelSpec& spec) {
 
 void check_olmo2_counterpart(const ModelSpec& spec, Complaints& complaints) {
   const auto wants = [&](bool holds, const char* key, const char* value) {
-    complaints.unless(
-        holds, fmt::format("model.{} must be {} with norm_place post_sublayer", key, value));
+    complaints.unless(holds,
+                      fmt::format("model.{} must be {} with norm_place post_sublayer", key, value));
   };
   wants(spec.qk_norm == model::QkNorm::width, "qk_norm", "width");
   wants(!spec.has_qkv_bias(), "bias and qkv_bias", "false");
