@@ -152,8 +152,8 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   meter_ = std::make_unique<GroupMeter>(mesh);
   set_up_worker();
   const model::MemoryPlan used = arenas_.used();
-  const auto held = static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer +
-                                              used.scratch);
+  const auto held =
+      static_cast<std::int64_t>(used.parameters + used.gradients + used.optimizer + used.scratch);
   memory_.change(held + stage_.cache_bytes(), "parameters, state and scratch");
 }
 
