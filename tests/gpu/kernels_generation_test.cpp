@@ -71,8 +71,6 @@ TEST_F(GpuGeneration, GatedProductsOfFewRows) {
 
 /// A quantized matrix as the operands codes, scales, block scales.
 std::vector<Tensor> quantized(WeightFormat format, Dim group, Size size) {
-  const QuantizedBytes bytes = quantized_bytes(format, group, {size.M, size.K});
-  const auto scale_size = format == WeightFormat::int8 ? sizeof(float) : sizeof(f16);
   std::vector<Tensor> out;
   out.emplace_back(
       Device::cpu, DType::u8,
