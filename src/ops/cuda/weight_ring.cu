@@ -35,7 +35,7 @@ CUtensorMap map_of(const char* op, const void* from, CUtensorMapDataType type, D
   const CUresult result =
       encoder(op)(&map, type, 2, const_cast<void*>(from), sizes, strides, box, steps,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw Error(ExitCode::device, std::string(op) +
                                       ": cuTensorMapEncodeTiled refused a matrix of " +

@@ -17,8 +17,7 @@ namespace hyperslab::ops::cuda {
 constexpr int kRingTile = 16;     // rows of the matrix in a stage
 constexpr int kRingPiece = 1024;  // bytes of each of them
 constexpr int kRingBox = 8;       // rows that are copied at once, two boxes a stage
-constexpr int kRingStages = 6;
-constexpr int kRingWarps = 16;  // that share the columns of a piece, 64 bytes each
+constexpr int kRingWarps = 16;    // that share the columns of a piece, 64 bytes each
 constexpr int kRingReaders = 32 * kRingWarps;
 constexpr int kRingThreads = kRingReaders + 32;  // the last warp fills the ring
 static_assert(kRingPiece == 64 * kRingWarps && kRingTile == 2 * kRingBox);
@@ -104,17 +103,19 @@ __device__ inline void copy(void* to, const CUtensorMap& from, int column, int r
 
 }  // namespace ring
 
-/// The ring of a block.
+/// The ring of a block, of as many stages as leave no room for a second block beside it: the next
+/// kernel would fill its ring while this one needs the memory's whole speed.
 template <bool kScaled>
 class WeightRing {
  public:
+  static constexpr int kStages = kScaled ? 6 : 8;
   static constexpr int kMostScales = 128;  // bytes of a row in a stage
   static constexpr int kScalesAt = kRingTile * kRingPiece;
   static constexpr int kStageBytes = kScalesAt + (kScaled ? kRingTile * kMostScales : 0);
-  static constexpr int kBytes = kRingStages * kStageBytes;  // of shared memory, aligned to 128
+  static constexpr int kBytes = kStages * kStageBytes;  // of shared memory, aligned to 128
   struct Barriers {
-    std::uint64_t full[kRingStages];
-    std::uint64_t empty[kRingStages];
+    std::uint64_t full[kStages];
+    std::uint64_t empty[kStages];
   };
 
   __device__ WeightRing(std::uint8_t* memory, Barriers& barriers)
@@ -122,7 +123,7 @@ class WeightRing {
 
   /// One thread, before all others pass a barrier of the block.
   __device__ void init() {
-    for (int i = 0; i < kRingStages; ++i) {
+    for (int i = 0; i < kStages; ++i) {
       ring::init(&barriers_.full[i], 1);
       ring::init(&barriers_.empty[i], kRingWarps);
     }
@@ -167,7 +168,7 @@ class WeightRing {
 
  private:
   __device__ void advance() {
-    if (++stage_ < kRingStages) return;
+    if (++stage_ < kStages) return;
     stage_ = 0;
     phase_ ^= 1U;
   }
