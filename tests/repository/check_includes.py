@@ -133,7 +133,7 @@ BROKEN = [
     ("io/dataset/a.cpp", "#include <hyperslab/deck/deck.hpp>\n", "includes deck"),
     ("src/nn/a.cpp", '#include "hyperslab/magic/a.hpp"\n', "no module 'magic'"),
     ("src/magic/a.cpp", "\n", "not in the design's order"),
-    ("src/run/a.cpp", '#include "hyperslab/bench/bench.hpp"\n', "includes bench"),
+    ("src/eval/a.cpp", '#include "hyperslab/bench/bench.hpp"\n', "includes bench"),
     ("src/ops/a.cpp", "#include <mpi.h>\n", "'mpi.h' belongs"),
     ("src/ops/b.cpp", "# include <nccl.h>\n", "'nccl.h' belongs"),
     ("include/hyperslab/comm/a.hpp", "#include <mpi.h>\n", "'mpi.h' belongs"),
