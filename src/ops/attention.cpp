@@ -75,12 +75,13 @@ void require_mask(const AttentionScores& scores, std::string_view op) {
 
 /// Logits and weights of sinks, if there are any.
 void require_sinks(const Context& ctx, const AttentionSinks& sinks, const Shape& weights,
-                   DType dtype, std::string_view op) {
-  const std::string what = std::string(op) + " sinks";
+                   DType dtype, std::string_view what) {
   if (sinks.logits) require_operand(ctx, sinks.logits, {weights[1]}, dtype, what);
   if (!sinks.weights) return;
-  if (!sinks.logits) throw Error(ExitCode::internal, what + ": weights without logits");
-  require_operand(ctx, sinks.weights, weights, statistic_dtype(dtype), what + ": weights");
+  if (!sinks.logits) {
+    throw Error(ExitCode::internal, std::string(what) + ": weights without logits");
+  }
+  require_operand(ctx, sinks.weights, weights, statistic_dtype(dtype), what);
 }
 
 /// The first key of every query, if there is one.
@@ -182,7 +183,7 @@ void attention_forward(Context& ctx, const HeadLayout& layout, const AttentionSc
                   "attention_forward out");
   require_operand(ctx, log_sum_exp, {B, layout.heads, T}, statistic_dtype(qkv.dtype()),
                   "attention_forward log_sum_exp");
-  require_sinks(ctx, scores.sinks, {B, layout.heads, T}, qkv.dtype(), "attention_forward");
+  require_sinks(ctx, scores.sinks, {B, layout.heads, T}, qkv.dtype(), "attention_forward sinks");
   if (on_meta(ctx, "attention_forward", 2 * seen_share(scores.mask, T) * square_flops(layout, B, T),
               {qkv, out, log_sum_exp},
               workspace_for(ctx,
@@ -244,7 +245,7 @@ void attention_reference_forward(Context& ctx, const HeadLayout& layout,
   require_mask(scores, "attention_reference_forward");
   require_first_keys(ctx, scores, B, T, "attention_reference_forward");
   require_sinks(ctx, scores.sinks, {B, layout.heads, T}, qkv.dtype(),
-                "attention_reference_forward");
+                "attention_reference_forward sinks");
   require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_reference_forward out");
   require_operand(ctx, probabilities, {B, layout.heads, T, T}, qkv.dtype(),
@@ -296,7 +297,8 @@ std::array<Dim, 2> require_cached(Context& ctx, const HeadLayout& layout,
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_cached_forward qkv");
   require_mask(scores, "attention_cached_forward");
   require(!scores.first_keys, "attention_cached_forward first_keys: a cache holds one document");
-  require_sinks(ctx, scores.sinks, {B, layout.heads, T}, qkv.dtype(), "attention_cached_forward");
+  require_sinks(ctx, scores.sinks, {B, layout.heads, T}, qkv.dtype(),
+                "attention_cached_forward sinks");
   require_here(ctx, cache.keys, "attention_cached_forward keys");
   const Dim T_max = cache.keys.dims<3>("attention_cached_forward keys")[1];
   const Shape shape = {B, T_max, layout.kv_heads * layout.head_width};
