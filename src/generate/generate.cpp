@@ -235,7 +235,10 @@ std::int32_t Generator::Model::next_token(std::size_t row, Sampler& sampler) {
   if (has_chosen_) {
     const View chosen(chosen_.data(), DType::i32, Device::cpu, {options_.B});
     const std::int32_t token = chosen.span<std::int32_t>()[row];
-    if (token >= 0) return token;
+    if (token >= 0) {
+      sampler.take();
+      return token;
+    }
     last_.fetch(trainer_->context());  // for the sampler's error
     synchronize(trainer_->context());
   }

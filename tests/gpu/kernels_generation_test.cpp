@@ -121,9 +121,10 @@ TEST_F(GpuGeneration, RopeAndAttentionOnACache) {
     Dim half;  // 0: no rope
     Dim window = 0;
     double softcap = 0;
+    Dim room = 3;  // rows of the cache that stay free, which decide on the number of splits
   };
   for (const DType dtype : kGpuTypes) {
-    for (const auto& [B, tokens, past, layout, half, window, softcap] :
+    for (const auto& [B, tokens, past, layout, half, window, softcap, room] :
          std::vector<Case>{{1, 1, 0, {2, 2, 64}, 32},
                            {2, 1, 6, {4, 2, 64}, 32},
                            {1, 1, 63, {4, 1, 128}, 64},
@@ -135,9 +136,17 @@ TEST_F(GpuGeneration, RopeAndAttentionOnACache) {
                            {2, 1, 3000, {8, 2, 64}, 32, 700},
                            {1, 1, 40, {8, 2, 64}, 32, 3},
                            {1, 1, 300, {4, 2, 64}, 32, 0, 0.8},
+                           // Splits without keys; the newest key alone in a split; 3, 5, 7 splits.
+                           {1, 1, 10, {4, 2, 64}, 32, 0, 0, 3000},
+                           {1, 1, 64, {4, 2, 64}, 32, 0, 0, 3000},
+                           {1, 1, 128, {4, 2, 64}, 32, 0, 0, 3000},
+                           {1, 1, 190, {4, 2, 64}, 32},
+                           {1, 1, 330, {4, 2, 64}, 32},
+                           {1, 1, 450, {4, 2, 128}, 64},
+                           {1, 1, 2000, {4, 2, 64}, 32, 65},
                            {1, 1, 20, {3, 3, 80}, 40},
                            {2, 5, 40, {4, 2, 64}, 32}}) {
-      const Dim rows = past + tokens + 3;
+      const Dim rows = past + tokens + room;
       const Shape cache = {B, rows, layout.kv_heads * layout.head_width};
       Problem problem(dtype);
       problem.input(random_tensor(dtype, {B, tokens, layout.packed_width()}, 1))

@@ -32,6 +32,8 @@ class Sampler {
   /// that negative ones would rise).
   void see(std::span<const std::int32_t> tokens);
 
+  /// Another chose the next token, the likeliest one.
+  void take() { ++draws_; }
   /// The next token for logits (V). Throws Error(numerics) if they are not numbers.
   [[nodiscard]] std::int32_t next(std::span<const float> logits);
 

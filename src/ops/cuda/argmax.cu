@@ -29,7 +29,7 @@ struct ArgmaxCall {
 
 struct Found {
   Candidate best = 0;
-  bool is_bad = false;  ///< a value that is NaN or infinite
+  bool is_bad = false;  ///< a value that is NaN or infinity; -infinity is none
 
   __device__ void look_at(float value, Dim column) {
     is_bad = is_bad || !(value <= 3.402823466e38F);

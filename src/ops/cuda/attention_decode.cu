@@ -139,6 +139,7 @@ __device__ void merge_teams(const TeamSum<kVector<T>>& part, Partial<kLanes * kV
 template <int D, class T>
 __device__ void merge_cluster(const CachedCall<T>& call, Partial<D>& mine, T* out) {
   constexpr int kMost = static_cast<int>(kMostSplits);
+  static_assert(D <= 32 * kCachedWarps);  // a column a thread, even of one block
   const auto cluster = cooperative_groups::this_cluster();
   cluster.sync();
   const auto splits = static_cast<int>(call.splits);

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kProducts = 128;  // of a tile with eight rows of x
 using Ring = WeightRing<false>;
+static_assert(Ring::kBytes + 2 * kRingWarps * kProducts * 4 + 1024 <= kRingShared);
 
 template <class T>
 struct PlainRows {

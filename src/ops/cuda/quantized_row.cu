@@ -261,6 +261,14 @@ std::size_t shared_bytes(Dim K) {
          static_cast<std::size_t>(K / Format::kCodes) * sizeof(Span);
 }
 
+constexpr std::size_t kMostStatic = 4096;  // bytes of shared memory beside
+static_assert(RowRing<Int8Codes>::kBytes + kMostColumns * 2 +
+                      kMostColumns / Int8Codes::kCodes * sizeof(Span) + kMostStatic <=
+                  kRingShared &&
+              RowRing<Int4Codes>::kBytes + kMostColumns * 2 +
+                      kMostColumns / Int4Codes::kCodes * sizeof(Span) + kMostStatic <=
+                  kRingShared);
+
 template <class Format, class T>
 void launch(Context& ctx, const RowProduct<T>& call) {
   launch_ring(ctx, "quantized_linear_forward", quantized_row_kernel<Format, T>,

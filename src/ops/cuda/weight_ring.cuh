@@ -21,6 +21,7 @@ constexpr int kRingWarps = 16;    // that share the columns of a piece, 64 bytes
 constexpr int kRingReaders = 32 * kRingWarps;
 constexpr int kRingThreads = kRingReaders + 32;  // the last warp fills the ring
 static_assert(kRingPiece == 64 * kRingWarps && kRingTile == 2 * kRingBox);
+constexpr int kRingShared = 227 * 1024;  // bytes that a block may use, those of Hopper
 
 /// The matrix, and the scales of its rows' groups or none, as the copy engine takes them.
 struct RingSource {
@@ -199,7 +200,8 @@ __device__ float with_bias(float total, const T* bias, int m) {
   return bias == nullptr ? total : total + to_real(bias[m]);
 }
 
-/// Whether the copy engine is there, and takes M rows of so many bytes, by halves if `gated`.
+/// Whether the copy engine and kRingShared are there, and take M rows of so many bytes, by halves
+/// if `gated`.
 [[nodiscard]] bool suits_ring(Dim M, Dim row_bytes, bool gated);
 
 /// The matrix `codes` (M, row_bytes), a row aligned to 16 bytes.
