@@ -93,9 +93,9 @@ class Context {
   /// none that adds in a changing order. Set before the first op.
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   [[nodiscard]] bool deterministic() const { return deterministic_; }
-  /// A promise that no weight of a product changes from now on, nor is expanded to a buffer, as in
-  /// most generation: a kernel may read weights while what was enqueued before it still runs. All
-  /// that wrote them must have ended. Off by default.
+  /// A promise that no parameter changes from now on, nor is expanded to a buffer, as in most
+  /// generation: a kernel may read weights while what was enqueued before it still runs. All that
+  /// wrote them must have ended. Off by default.
   void set_fixed_parameters(bool fixed) { fixed_parameters_ = fixed; }
   [[nodiscard]] bool fixed_parameters() const { return fixed_parameters_; }
 
