@@ -118,7 +118,8 @@ void RunSamples::record(std::int64_t step, const std::vector<std::string>& texts
     line["step"] = step;
     line["prompt"] = texts_[i];
     line["text"] = texts[i];
-    log_->append(line.dump());
+    // A prompt of the deck may hold bytes that are not UTF-8.
+    log_->append(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
 }
 

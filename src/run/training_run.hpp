@@ -47,10 +47,10 @@ class TrainingRun {
   std::optional<RunLocks> locks_;  // released last
   RunData data_;
   RunTasks tasks_;
-  RunSamples samples_;
   std::unique_ptr<mesh::Mesh> mesh_;
   std::unique_ptr<io::Loader> loader_;
   std::unique_ptr<train::Trainer> trainer_;
+  RunSamples samples_;  // uses the trainer
   RunSetting setting_;
   std::optional<io::MemoryCheckpoints> memory_;
   Spikes spikes_;
