@@ -147,6 +147,22 @@ void Attention::forward(Context& ctx, CView x, const ForwardPass& pass, const Sl
                          linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot));
 }
 
+bool Attention::describe(const ForwardPass& pass, ops::DecodeBlock& block) const {
+  const std::optional<ops::BlockWeights> qkv = qkv_.product();
+  const std::optional<ops::BlockWeights> output = output_.product();
+  if (!qkv || !output || !pass.cache || config_.qk_norm != QkNorm::none ||
+      !config_.group.is_alone()) {
+    return false;
+  }
+  block.qkv = *qkv;
+  block.heads = heads_;
+  block.scores = scores({}, {});
+  block.tables = config_.rope ? pass.rope : RopeTables();
+  block.cache = *pass.cache;
+  block.output = *output;
+  return true;
+}
+
 /// d_attention in scratch -> d_qkv, back through rotation and norm.
 void Attention::core_backward(Context& ctx, const BackwardPass& pass, const Slot& slot,
                               View d_qkv) const {

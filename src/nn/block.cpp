@@ -189,9 +189,37 @@ void Block::run_mlp(Context& ctx, CView x, const ForwardPass& pass, Slot& slot, 
   drop(ctx, pass.batch, Sublayer::mlp, y, y);
 }
 
+/// One token on its cache by one op. Returns false if that does not do all that forward() does.
+bool Block::forward_token(Context& ctx, ResidualStream in, const ForwardPass& pass,
+                          Slot& slot) const {
+  if (!pass.cache || in.residual.numel() != config_.width || norms_outputs() || drops()) {
+    return false;
+  }
+  ops::DecodeBlock block;
+  const std::optional<ops::BlockNorm> norm1 = norm1_.operands();
+  const std::optional<ops::BlockNorm> norm2 = norm2_.operands();
+  if (!norm1 || !norm2 || !attention_.describe(pass, block) || !mlp_.describe(block)) return false;
+  block.attention_norm = *norm1;
+  block.mlp_norm = *norm2;
+  if (!ops::decode_block_forward(ctx, block,
+                                 {.residual = in.residual,
+                                  .delta = in.delta,
+                                  .attention_sum = in.delta ? slot.norm1.sum : View(),
+                                  .mlp_sum = slot.norm2.sum,
+                                  .qkv = slot.attention.qkv,
+                                  .activated = slot.mlp.activated,
+                                  .out = pass.scratch.delta})) {
+    return false;
+  }
+  slot.norm1.x = in.delta ? CView(slot.norm1.sum) : in.residual;
+  slot.norm2.x = slot.norm2.sum;
+  return true;
+}
+
 ResidualStream Block::forward_before(Context& ctx, ResidualStream in, const ForwardPass& pass,
                                      Slot& slot) const {
   const View delta = pass.scratch.delta;
+  if (forward_token(ctx, in, pass, slot)) return {slot.norm2.x, delta};
   norm1_.forward(ctx, in.residual, in.delta, slot.norm1);
   run_attention(ctx, slot.norm1.y(), pass, slot, delta);
   norm2_.forward(ctx, slot.norm1.x, delta, slot.norm2);

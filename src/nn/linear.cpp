@@ -60,6 +60,21 @@ void Linear::multiply(Context& ctx, CView x, View y) const {
                                 expansion->spec.activations, y);
 }
 
+std::optional<ops::BlockWeights> Linear::product() const {
+  if (adapter_ || fp8_.takes(1)) return std::nullopt;
+  const param::Expansion* expansion = weight_.expansion();
+  if (expansion == nullptr) {
+    return ops::BlockWeights{
+        .weight = weight_.value(), .codes = std::nullopt, .bias = bias_value()};
+  }
+  if (!expansion->multiplies_codes() ||
+      expansion->spec.activations != ops::ActivationFormat::none) {
+    return std::nullopt;
+  }
+  return ops::BlockWeights{
+      .weight = {}, .codes = ops::as_const(expansion->matrix), .bias = bias_value()};
+}
+
 void Linear::forward(Context& ctx, CView x, View y, const LinearPass& pass) const {
   multiply(ctx, x, y);
   if (adapter_) adapter_.forward(ctx, pass, x, y);

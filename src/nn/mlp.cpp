@@ -79,6 +79,16 @@ void Mlp::forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& sl
                        linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot));
 }
 
+bool Mlp::describe(ops::DecodeBlock& block) const {
+  const std::optional<ops::BlockWeights> up = up_.product();
+  const std::optional<ops::BlockWeights> down = down_.product();
+  if (!up || !down || !config_.group.is_alone()) return false;
+  block.up = *up;
+  block.activation = config_.activation;
+  block.down = *down;
+  return true;
+}
+
 View Mlp::gradient_of_pre(BackwardPart part, const Slot& slot) const {
   // A whole backward has no more use for the activated values, and a product runs faster into
   // memory that it does not read; the weight gradients of a later half need them.

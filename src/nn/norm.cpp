@@ -64,6 +64,14 @@ void Norm::forward(Context& ctx, CView residual, CView delta, Slot& slot) const 
   normalize(ctx, residual, delta, delta ? slot.sum : View(), slot);
 }
 
+std::optional<ops::BlockNorm> Norm::operands() const {
+  if (kind_ == NormKind::none) return std::nullopt;
+  return ops::BlockNorm{.kind = kind_,
+                        .weight = weight_.value(),
+                        .bias = bias_ ? bias_.value() : CView(),
+                        .eps = eps_};
+}
+
 void Norm::recompute(Context& ctx, const Slot& slot) const {
   const Scope scope(ctx.recorder(), kNormsComponent);
   if (kind_ != NormKind::none) normalize(ctx, slot.x, {}, {}, slot);

@@ -7,6 +7,7 @@
 #include <string>
 #include <type_traits>
 
+#include "attention_checks.hpp"
 #include "backend.hpp"
 #include "checks.hpp"
 #include "cuda/attention_decode.hpp"
@@ -288,12 +289,9 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout,
       ctx, layout, scores, dout, saved, dprobabilities, dqkv);
 }
 
-namespace {
-
-/// (B, T) after checking the operands of attention on a cache.
 std::array<Dim, 2> require_cached(Context& ctx, const HeadLayout& layout,
-                                  const AttentionScores& scores, CView qkv,
-                                  const KeyValueCache& cache, CView out) {
+                                  const AttentionScores& scores, const RotaryTables& tables,
+                                  CView qkv, const KeyValueCache& cache) {
   const auto [B, T] = require_packed(ctx, layout, qkv, "attention_cached_forward qkv");
   require_mask(scores, "attention_cached_forward");
   require(!scores.first_keys, "attention_cached_forward first_keys: a cache holds one document");
@@ -307,16 +305,25 @@ std::array<Dim, 2> require_cached(Context& ctx, const HeadLayout& layout,
   require_position(ctx, cache.past, "attention_cached_forward past");
   require(cache.past.value + T <= T_max,
           "attention_cached_forward past: the cache ends before the new tokens");
+  if (tables.cosines) require_rotation(ctx, layout, tables, cache.past, T, qkv);
+  return {B, T};
+}
+
+namespace {
+
+void require_attended(Context& ctx, const HeadLayout& layout, std::array<Dim, 2> tokens, CView qkv,
+                      View out) {
+  const auto [B, T] = tokens;
   require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
                   "attention_cached_forward out");
-  return {B, T};
 }
 
 }  // namespace
 
 void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
                               CView qkv, const KeyValueCache& cache, View out) {
-  const auto [B, T] = require_cached(ctx, layout, scores, qkv, cache, out);
+  const auto [B, T] = require_cached(ctx, layout, scores, {}, qkv, cache);
+  require_attended(ctx, layout, {B, T}, qkv, out);
   const Dim T_max = cache.keys.shape()[1];
   const double flops = 4.0 * static_cast<double>(B * layout.heads * layout.head_width) *
                        cached_scores(scores.mask, T, cache.past.value);
@@ -336,8 +343,8 @@ void rope_attention_cached_forward(Context& ctx, const HeadLayout& layout,
   if constexpr (kHasCuda) {
     if (ctx.device() == Device::cuda &&
         cuda::suits_attention_decode(layout, scores, tables, qkv, cache)) {
-      const Dim T = require_cached(ctx, layout, scores, qkv, cache, out)[1];
-      if (tables.cosines) require_rotation(ctx, layout, tables, cache.past, T, qkv);
+      require_attended(ctx, layout, require_cached(ctx, layout, scores, tables, qkv, cache), qkv,
+                       out);
       const OpScope scope(ctx, "attention_cached_forward");
       return cuda::attention_decode(ctx, layout, scores, tables, qkv, cache, out);
     }

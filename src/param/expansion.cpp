@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 
 #include "hyperslab/comm/communicator.hpp"
@@ -18,6 +19,21 @@ namespace {
 
 constexpr Dim kAlignment = 128;  // elements of an operand in a buffer
 constexpr int kBuffers = 2;
+constexpr Dim kRoundedBytes = Dim{64} << 20;  // of values that are rounded at once
+
+ops::QuantizedMatrix rows_of(const ops::QuantizedMatrix& matrix, Dim first, Dim count) {
+  ops::QuantizedMatrix rows = matrix;
+  rows.shape = {count, matrix.shape[1]};
+  rows.codes = matrix.codes.slice(first, count);
+  rows.scales = matrix.scales.slice(first, count);
+  if (matrix.block_scales) {
+    const Dim scales = matrix.shape[1] / matrix.group;
+    rows.block_scales =
+        matrix.block_scales.slice(first * scales / ops::kScaleBlock,
+                                  round_up(count * scales, ops::kScaleBlock) / ops::kScaleBlock);
+  }
+  return rows;
+}
 
 ops::QuantizedMatrix take_matrix(Arena& arena, const QuantizationSpec& spec, const Shape& shape,
                                  const std::string& label) {
@@ -94,12 +110,39 @@ Shape Expansion::rounded_shape() const {
   return {shape[0], rounded_part(*members.front()).count[1]};
 }
 
-void Expansion::round(Context& ctx, CView values) const {
-  if (row_ranks == nullptr) return ops::quantize(ctx, values, matrix);
-  Tensor own(ctx.device(), values.dtype(), shape);
-  ops::int8_row_scales(ctx, values, matrix.scales);
+void Expansion::for_rounded_rows(const std::function<void(Dim, Dim)>& body) const {
+  // Groups of nf4 share a scale, also those of several rows.
+  const Dim step = matrix.block_scales
+                       ? ops::kScaleBlock / std::gcd(ops::kScaleBlock, shape[1] / matrix.group)
+                       : 1;
+  const Dim fitting = kRoundedBytes / (rounded_shape()[1] * static_cast<Dim>(sizeof(float)));
+  const Dim most = std::max(step, fitting / step * step);
+  for (Dim first = 0; first < shape[0]; first += most) {
+    body(first, std::min(most, shape[0] - first));
+  }
+}
+
+std::vector<Expansion::MemberRows> Expansion::members_in(Dim first, Dim count) const {
+  std::vector<MemberRows> found;
+  Dim begin = 0;
+  for (Param* member : members) {
+    const Hyperslab part = rounded_part(*member);
+    const Dim from = std::max(begin, first);
+    const Dim to = std::min(begin + part.count[0], first + count);
+    if (from < to) found.push_back({member, part.narrow(0, from - begin, to - from), from - first});
+    begin += member->stored_rows;
+  }
+  return found;
+}
+
+void Expansion::round(Context& ctx, CView values, Dim first) const {
+  const Dim count = values.shape()[0];
+  const ops::QuantizedMatrix rows = rows_of(matrix, first, count);
+  if (row_ranks == nullptr) return ops::quantize(ctx, values, rows);
+  Tensor own(ctx.device(), values.dtype(), {count, shape[1]});
+  ops::int8_row_scales(ctx, values, rows.scales);
   ops::take_columns(ctx, values, members.front()->part.offset[1], own.view());
-  ops::quantize_scaled(ctx, own.view(), matrix);
+  ops::quantize_scaled(ctx, own.view(), rows);
   synchronize(ctx);  // before `own` goes
 }
 

@@ -59,18 +59,15 @@ void initialize(Context& ctx, const ParamGroup& group, std::uint64_t seed) {
 void initialize_expansions(Context& ctx, const ParamStore& store, std::uint64_t seed) {
   for (const Expansion& expansion : store.expansions()) {
     if (!expansion.frozen) continue;
-    Tensor values(ctx.device(), DType::f32, expansion.rounded_shape());
-    ops::fill(ctx, 0, values.view());
-    Dim row = 0;
-    for (const Param* member : expansion.members) {
-      const Hyperslab part = expansion.rounded_part(*member);
-      if (part.numel() > 0) {
-        initialize_param(ctx, *member, part, seed, values.view().slice(row, part.count[0]));
+    expansion.for_rounded_rows([&](Dim first, Dim count) {
+      Tensor values(ctx.device(), DType::f32, {count, expansion.rounded_shape()[1]});
+      ops::fill(ctx, 0, values.view());
+      for (const auto& [member, part, at] : expansion.members_in(first, count)) {
+        initialize_param(ctx, *member, part, seed, values.view().slice(at, part.count[0]));
       }
-      row += member->stored_rows;
-    }
-    expansion.round(ctx, values.view());
-    synchronize(ctx);  // before `values` goes
+      expansion.round(ctx, values.view(), first);
+      synchronize(ctx);  // before `values` goes
+    });
   }
 }
 

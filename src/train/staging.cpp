@@ -66,17 +66,12 @@ void read_batch(Context& ctx, const io::CheckpointReader& reader, Targets batch,
   synchronize(ctx);  // before the next batch takes the buffer
 }
 
-/// Targets for what the members of a matrix are rounded from, in `rows`.
-std::vector<io::SlabTarget> targets_of(const param::Expansion& matrix, View rows) {
+/// Targets for what `rows`, from row `first` of a matrix on, are rounded from.
+std::vector<io::SlabTarget> targets_of(const param::Expansion& matrix, Dim first, View rows) {
   std::vector<io::SlabTarget> targets;
-  Dim begin = 0;
-  for (const param::Param* member : matrix.members) {
-    const Hyperslab part = matrix.rounded_part(*member);
-    if (part.numel() > 0) {
-      targets.push_back(
-          {"model/" + member->name, member->global_shape, part, rows.slice(begin, part.count[0])});
-    }
-    begin += member->stored_rows;
+  for (const auto& [member, part, at] : matrix.members_in(first, rows.shape()[0])) {
+    targets.push_back(
+        {"model/" + member->name, member->global_shape, part, rows.slice(at, part.count[0])});
   }
   return targets;
 }
@@ -182,22 +177,26 @@ void read_codes(Context& ctx, const io::CheckpointReader& reader, const param::E
   synchronize(ctx);  // before the host's memory goes
 }
 
+/// Some rows at a time, so that a large table takes little memory beside itself. first_dtype: the
+/// values are rounded to it before.
 void read_and_round(Context& ctx, const io::CheckpointReader& reader,
-                    const param::Expansion& matrix, DType first) {
-  const Shape shape = matrix.rounded_shape();
+                    const param::Expansion& matrix, DType first_dtype) {
   Context host(Device::cpu);
-  Tensor on_host(Device::cpu, DType::f32, shape);
-  ops::fill(host, 0, on_host.view());  // padding
-  reader.read(targets_of(matrix, on_host.view()));
-  if (is_narrow(first)) {
-    Tensor narrow(Device::cpu, first, shape);
-    ops::cast(host, on_host.view(), narrow.view());
-    ops::cast(host, narrow.view(), on_host.view());
-  }
-  Tensor values(ctx.device(), DType::f32, shape);
-  copy(ctx, on_host.view(), values.view());
-  matrix.round(ctx, values.view());
-  synchronize(ctx);  // before the values go
+  matrix.for_rounded_rows([&](Dim first, Dim count) {
+    const Shape shape = {count, matrix.rounded_shape()[1]};
+    Tensor on_host(Device::cpu, DType::f32, shape);
+    ops::fill(host, 0, on_host.view());  // padding
+    reader.read(targets_of(matrix, first, on_host.view()));
+    if (is_narrow(first_dtype)) {
+      Tensor narrow(Device::cpu, first_dtype, shape);
+      ops::cast(host, on_host.view(), narrow.view());
+      ops::cast(host, narrow.view(), on_host.view());
+    }
+    Tensor values(ctx.device(), DType::f32, shape);
+    copy(ctx, on_host.view(), values.view());
+    matrix.round(ctx, values.view(), first);
+    synchronize(ctx);  // before the values go
+  });
 }
 
 }  // namespace
@@ -208,7 +207,7 @@ void read_quantized(Context& ctx, const io::CheckpointReader& reader,
   for (const param::Expansion& matrix : params.expansions()) {
     if (!matrix.frozen || holds_codes(reader, matrix)) continue;
     const View none(nullptr, DType::f32, Device::cpu, matrix.rounded_shape());
-    for (const io::SlabTarget& target : targets_of(matrix, none)) rounded.push_back(target);
+    for (const io::SlabTarget& target : targets_of(matrix, 0, none)) rounded.push_back(target);
   }
   reader.check(rounded);  // which lists everything that is missing at once
   for (const param::Expansion& matrix : params.expansions()) {

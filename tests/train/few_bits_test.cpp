@@ -25,9 +25,10 @@ constexpr int kSteps = 4;
 /// Every matrix has rows of a multiple of 64.
 const Overrides kWide = {"model.width=64", "model.ffn_width=128"};
 
-Overrides with(Overrides more) {
-  more.insert(more.end(), kWide.begin(), kWide.end());
-  return more;
+Overrides with(const Overrides& more) {
+  Overrides all = kWide;
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
 }
 
 std::vector<std::uint8_t> bytes_of(CView view) {
@@ -64,17 +65,15 @@ class FewBits : public testing::Test {
 
 class Frozen : public FewBits, public testing::WithParamInterface<std::string> {};
 
-TEST_P(Frozen, MatricesHoldTheirInitialValuesRounded) {
-  SmallRun plain = run_of({"adapter.rank=2"});
-  SmallRun run = run_of({"adapter.rank=2", "model.frozen_format=" + GetParam()});
+/// Those of a plain run, rounded as whole matrices.
+void expect_rounded_values(SmallRun& plain, SmallRun& run) {
   std::map<std::string, std::vector<double>> values;
   for (const param::Param& param : plain.trainer().stage().params().params()) {
     values[param.name] = test::to_doubles(param.value);
   }
   Context ctx(Device::cpu);
 
-  ASSERT_EQ(matrices(run).size(), 3U * 4U);
-  for (const param::Expansion& matrix : matrices(run)) {
+  for (const param::Expansion& matrix : run.trainer().stage().params().expansions()) {
     std::vector<double> all;
     for (const param::Param* member : matrix.members) {
       EXPECT_FALSE(member->value) << member->name;
@@ -90,6 +89,24 @@ TEST_P(Frozen, MatricesHoldTheirInitialValuesRounded) {
     EXPECT_EQ(test::to_doubles(widened.view()), test::to_doubles(rounded.view()))
         << matrix.members.front()->name;
   }
+}
+
+TEST_P(Frozen, MatricesHoldTheirInitialValuesRounded) {
+  SmallRun plain = run_of({"adapter.rank=2"});
+  SmallRun run = run_of({"adapter.rank=2", "model.frozen_format=" + GetParam()});
+  ASSERT_EQ(matrices(run).size(), 3U * 4U);
+  expect_rounded_values(plain, run);
+}
+
+/// Both matrices of the network are larger than what is rounded at once; one is cut between rows
+/// that share a scale of scales in nf4, if they were cut just anywhere.
+TEST_P(Frozen, LargeMatricesAreRoundedInPieces) {
+  const Overrides large = {"adapter.rank=2", "model.layers=1", "model.ffn_width=262400"};
+  Overrides few_bits = large;
+  few_bits.push_back("model.frozen_format=" + GetParam());
+  SmallRun plain = run_of(large);
+  SmallRun run = run_of(few_bits);
+  expect_rounded_values(plain, run);
 }
 
 TEST_P(Frozen, MatricesStayAsTheyAreAndAdaptersMove) {

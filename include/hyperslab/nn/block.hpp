@@ -161,6 +161,9 @@ class Attention {
                 View dx) const;
   /// Heads of this rank.
   [[nodiscard]] const ops::HeadLayout& heads() const { return heads_; }
+  /// Sets what a block's forward pass on a cache takes of attention. Returns whether that is all
+  /// that forward() does.
+  [[nodiscard]] bool describe(const ForwardPass& pass, ops::DecodeBlock& block) const;
 
  private:
   [[nodiscard]] ops::Dropout probability_dropout(const BatchInfo& batch) const;
@@ -199,6 +202,8 @@ class Mlp {
   void forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const;
   void backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                 View dx) const;
+  /// As Attention::describe.
+  [[nodiscard]] bool describe(ops::DecodeBlock& block) const;
 
  private:
   [[nodiscard]] LinearPass linear_pass(AdaptedLinear linear, const BatchInfo& batch,
@@ -255,6 +260,8 @@ class Block {
   [[nodiscard]] bool drops() const { return config_.dropout > 0 || drop_path_ > 0; }
   void drop(Context& ctx, const BatchInfo& batch, Sublayer sublayer, CView x, View y) const;
   [[nodiscard]] bool norms_outputs() const { return config_.output_norm != ops::NormKind::none; }
+  [[nodiscard]] bool forward_token(Context& ctx, ResidualStream in, const ForwardPass& pass,
+                                   Slot& slot) const;
   [[nodiscard]] ResidualStream forward_before(Context& ctx, ResidualStream in,
                                               const ForwardPass& pass, Slot& slot) const;
   [[nodiscard]] ResidualStream forward_parallel(Context& ctx, ResidualStream in,

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "hyperslab/nn/adapter.hpp"
 #include "hyperslab/nn/fp8_product.hpp"
 #include "hyperslab/nn/linear_parts.hpp"
+#include "hyperslab/ops/decode_block.hpp"
 #include "hyperslab/ops/matmul.hpp"
 
 namespace hyperslab::nn {
@@ -45,6 +47,8 @@ class Linear {
   /// adapters.
   void backward_weight(Context& ctx, CView dy, CView x, Accumulate accumulate,
                        const LinearPass& pass = {}) const;
+  /// The operands of forward(), if it is one product of x by these weights or their codes.
+  [[nodiscard]] std::optional<ops::BlockWeights> product() const;
   /// Columns of LinearPass::reduced; 0: no adapters.
   [[nodiscard]] Dim adapter_ranks() const { return adapter_.ranks(); }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
 #include "hyperslab/nn/for_tokens.hpp"
 #include "hyperslab/nn/linear.hpp"
 #include "hyperslab/ops/norm.hpp"
@@ -44,6 +46,8 @@ class Norm {
   Slot plan(Arena& activations, const Plan& plan, const std::string& label) const;
   /// delta may be absent.
   void forward(Context& ctx, CView residual, CView delta, Slot& slot) const;
+  /// The norm as ops have it that do more besides; absent for NormKind::none.
+  [[nodiscard]] std::optional<ops::BlockNorm> operands() const;
   /// Computes slot.out again from slot.x, to the same bits.
   void recompute(Context& ctx, const Slot& slot) const;
   /// dsum = gradient through the norm, or added to dsum if `through` says that it already holds

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -34,13 +35,23 @@ struct Expansion {
 
   /// Enqueues what makes `expanded` valid. Collective over row_ranks if trained values are rounded.
   void expand(Context& ctx) const;
-  /// Rounds frozen values, f32, to `matrix`. values: for each member the rows of rounded_part, then
-  /// those of its padding.
-  void round(Context& ctx, CView values) const;
+  /// Calls body(first, count) for rows [first, first + count) of `matrix` in turn, as many as are
+  /// rounded at once: f32 values of 64 MiB, or what formats cannot divide.
+  void for_rounded_rows(const std::function<void(Dim, Dim)>& body) const;
+  /// Rounds frozen values, f32, to rows of `matrix` from `first` on, as for_rounded_rows gives
+  /// them: for each member the rows of rounded_part, then those of its padding.
+  void round(Context& ctx, CView values, Dim first) const;
+  /// The part of a member that rows [first, first + count) hold, beginning at row `at` of them.
+  struct MemberRows {
+    Param* member;
+    Hyperslab part;
+    Dim at;
+  };
+  [[nodiscard]] std::vector<MemberRows> members_in(Dim first, Dim count) const;
   /// What `round` reads of a member: this rank's part, or all columns of its rows if their scales
   /// depend on them. So it needs no other rank, which may have failed to read its part.
   [[nodiscard]] Hyperslab rounded_part(const Param& member) const;
-  /// Shape of what `round` reads.
+  /// Shape of what `round` reads in all.
   [[nodiscard]] Shape rounded_shape() const;
   /// Whether products take the few bits and not `expanded`.
   [[nodiscard]] bool multiplies_codes() const {

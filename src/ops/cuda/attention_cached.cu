@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(32 * kWarps) attend_split_kernel(CachedCall<T>
                                 D,
                                 min(end, begin + share),
                                 call.softcap};
-  const TeamSum<N> part = attend_team<kLanes>(q, cached, begin);
+  const TeamSum<N> part = attend_team<kLanes, 32 * kWarps>(q, cached, begin, thread);
   const unsigned team = thread / kLanes;
 #pragma unroll
   for (int i = 0; i < N; ++i) values[team][thread % kLanes * N + i] = part.values[i];

@@ -118,16 +118,29 @@ struct TeamSum {
       for (int i = 0; i < kWidth; ++i) values[i] += weight * to_real(value[k].at[i]);
     }
   }
+
+  /// Adds what the team `lanes` lanes away has. Every lane of the warp.
+  __device__ void join(int lanes) {
+    const float other_top = __shfl_xor_sync(0xFFFFFFFFU, top, lanes);
+    const float larger = fmaxf(top, other_top);
+    const float mine = top == -INFINITY ? 0.0F : expf(top - larger);
+    const float others = other_top == -INFINITY ? 0.0F : expf(other_top - larger);
+    top = larger;
+    sum = sum * mine + __shfl_xor_sync(0xFFFFFFFFU, sum, lanes) * others;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      values[i] = values[i] * mine + __shfl_xor_sync(0xFFFFFFFFU, values[i], lanes) * others;
+    }
+  }
 };
 
-/// Keys [begin, end) of one head of the cache; teams of kLanes lanes take keys in turn, each lane
-/// 16 bytes of a row.
-template <int kLanes, class T>
+/// Keys [begin, end) of one head of the cache, of which `thread` of kThreads has a part; teams of
+/// kLanes lanes take keys in turn, each lane 16 bytes of a row.
+template <int kLanes, int kThreads, class T>
 __device__ TeamSum<kVector<T>> attend_team(const float (&q)[kVector<T>], const CachedHead<T>& head,
-                                           Dim begin) {
+                                           Dim begin, unsigned thread) {
   constexpr int N = kVector<T>;
-  constexpr int kTeams = kCachedWarps * 32 / kLanes;
-  const unsigned thread = threadIdx.y * 32 + threadIdx.x;
+  constexpr int kTeams = kThreads / kLanes;
   const Dim column = thread % kLanes * N;
   TeamSum<N> part;
   // The bound is that of the whole block, so that all lanes take part in the sums.

@@ -89,4 +89,18 @@ __device__ float gated(Activation activation, float gate, float up) {
   }
 }
 
+/// The same of activation_forward.
+template <class T>
+__device__ float activated(Activation activation, float pre) {
+  constexpr bool kFast = sizeof(T) == 2;
+  pre = rounded<T>(pre);
+  switch (activation) {
+    case Activation::gelu: return Gelu<kFast>::at(pre).value;
+    case Activation::gelu_tanh: return GeluTanh<kFast>::at(pre).value;
+    case Activation::relu: return Relu<kFast>::at(pre).value;
+    case Activation::silu: return Silu<kFast>::at(pre).value;
+    default: return ReluSquared<kFast>::at(pre).value;
+  }
+}
+
 }  // namespace hyperslab::ops::cuda

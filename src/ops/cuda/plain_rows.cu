@@ -130,7 +130,8 @@ void plain_rows(Context& ctx, CView x, CView weight, CView bias, const RowsOutpu
                                  static_cast<int>(leading(x.shape())),
                                  K,
                                  out.activation};
-      launch_ring(ctx, "linear_forward", plain_rows_kernel<T>, Ring::kBytes, call);
+      launch_ring(ctx, "linear_forward", plain_rows_kernel<T>, Ring::kBytes, call.source.tiles(),
+                  call);
     }
   });
 }

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include "hyperslab/ops/attention.hpp"
+#include "hyperslab/ops/norm.hpp"
+#include "hyperslab/ops/quantized.hpp"
+
+namespace hyperslab::ops {
+
+/// The matrix of a linear layer, of elements or of codes, and its bias or none.
+struct BlockWeights {
+  CView weight{};                         ///< (M, K); absent with codes
+  std::optional<CQuantizedMatrix> codes;  ///< of shape (M, K), multiplied without int8 activations
+  CView bias{};                           ///< (M)
+  [[nodiscard]] Shape shape() const { return codes ? codes->shape : weight.shape(); }
+};
+
+/// As NormOperands have them.
+struct BlockNorm {
+  NormKind kind = NormKind::rmsnorm;
+  CView weight{};
+  CView bias{};
+  float eps = 0;
+};
+
+/// A transformer block with norms before its sublayers.
+struct DecodeBlock {
+  BlockNorm attention_norm;
+  BlockWeights qkv;
+  HeadLayout heads;
+  AttentionScores scores;
+  RotaryTables tables;
+  KeyValueCache cache;
+  BlockWeights output;
+  BlockNorm mlp_norm;
+  BlockWeights up;  ///< gate and up of a gated activation, one after the other
+  Activation activation = Activation::swiglu;
+  BlockWeights down;
+};
+
+/// The residual stream of one token, C wide, through a block, and memory for what lies between.
+struct DecodeStream {
+  CView residual;
+  CView delta;         ///< is added to residual; absent: nothing is
+  View attention_sum;  ///< residual + delta; absent without delta
+  View mlp_sum;        ///< that and what attention gives
+  View qkv;            ///< (1, 1, packed)
+  View activated;      ///< (1, 1, F)
+  View out;            ///< what the feed-forward network gives; may alias delta
+};
+
+/// One token through a whole block in one kernel, which reads every weight once and leaves the
+/// memory idle only at its ends: between the products all blocks wait for each other, and the next
+/// product's weights come meanwhile.
+///   attention_sum = residual + delta
+///   a = output(attention(rope(qkv(norm(attention_sum))), cache))
+///   mlp_sum = attention_sum + a
+///   out = down(activation(up(norm(mlp_sum))))
+/// each rounded as by add_norm_forward, linear_forward (with codes quantized_linear_forward, whose
+/// x is rounded to 16 bits of the largest among its neighbors), rope_attention_cached_forward and
+/// the ops of activations; without qkv as rope leaves it. Returns false, and enqueues nothing, if a
+/// GPU or the operands do not suit: bf16 or f16 on a GPU of compute capability 9.0, heads 64 or 128
+/// wide, the four matrices in the same format, and no sum that aliases what is added.
+[[nodiscard]] bool decode_block_forward(Context& ctx, const DecodeBlock& block,
+                                        const DecodeStream& stream);
+
+}  // namespace hyperslab::ops

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels_activation.cuh"
+#include "weight_ring.cuh"
+
+// One row of x by weights that come through a ring. x lies in shared memory, in the form in which
+// the tensor cores take it beside the weights of a format: rounded to T beside those of T, and as
+// integers beside those of int8 or int4, which never become floating-point numbers. Then x becomes
+// integers of 16 bits, with a scale for the columns of each lane, and the tensor cores multiply the
+// codes by its upper and its lower bytes. Of mma.m16n8k32's eight columns, two belong to each of
+// the four lanes that share a row: the upper and the lower bytes of this lane's own x, zero for the
+// other lanes. So each lane gets the sum over its own columns alone, exactly, and scales it; groups
+// may be as small as the 32 codes of int4 that a lane loads at once.
+//
+// For 32 bytes of codes a lane issues about 45 (int8) or 75 (int4) instructions. A multiprocessor
+// issues 128 a clock and takes in 19 bytes of memory: they use a fifth to a third of it.
+
+namespace hyperslab::ops::cuda {
+
+constexpr Dim kMostColumns = 18432;  // whose x fits into shared memory beside the ring
+
+/// The weights of a product as a kernel takes them.
+template <class T>
+struct RowWeights {
+  RingSource source;
+  const float* row_scales;  ///< of int8
+  const T* bias;
+  int group_bytes_log2;  ///< of codes of int4
+};
+
+/// Where the product goes: y (M), or (M / 2) as gated_forward has it if the source is gated, else
+/// the activation of it if `activates`.
+template <class T>
+struct RowOutput {
+  T* y;
+  Activation activation;
+  bool activates;
+};
+
+/// Codes in 16 bytes; and whether each group has a scale, else each row.
+struct Int8Codes {
+  static constexpr int kCodes = 16;
+  static constexpr bool kGrouped = false;
+};
+struct Int4Codes {
+  static constexpr int kCodes = 32;
+  static constexpr bool kGrouped = true;
+};
+
+/// A lane's sums of a tile's two boxes over the columns that it has seen.
+using RowSum = float[2];
+
+// Every format has
+//   kScaled        whether scales come with the codes;
+//   Row            x in shared memory, of shared_bytes(K) bytes, aligned to 16;
+//   keep(read, row, K)   all readers: x, of which read(v, value) gives columns 8 v to 8 v + 7; a
+//                  barrier of the readers must follow;
+//   Total          what a lane has of a tile, add_stage() which adds a stage to it, and sums(), in
+//                  lanes with t = 0 the sums over the four lanes that share a row.
+
+/// Weights of T, 16 bits.
+template <class T>
+struct PlainFormat {
+  static constexpr bool kScaled = false;
+  struct Row {
+    T* values;
+    __device__ Row(std::uint8_t* shared, Dim) : values(reinterpret_cast<T*>(shared)) {}
+  };
+  struct Total {
+    float at[4] = {};
+  };
+  [[nodiscard]] __host__ static std::size_t shared_bytes(Dim K) {
+    return static_cast<std::size_t>(2 * K);
+  }
+
+  template <class Read>
+  __device__ static void keep(const Read& read, const Row& row, Dim K) {
+    for (Dim v = threadIdx.x; v < K / 8; v += kRingReaders) {
+      float value[8];
+      read(v, value);
+      store<8>(row.values + v * 8, value);
+    }
+  }
+
+  __device__ static void add_stage(const RowWeights<T>& weights, const std::uint8_t* stage,
+                                   int piece, const Row& x, Total& total) {
+    const RingLane lane;
+    const int at = piece * kRingPiece + lane.in_piece();
+    std::uint32_t low[4];
+    std::uint32_t high[4];
+    std::uint32_t own[4] = {};
+    load_words(stage + lane.g * kRingPiece + lane.in_piece(), low);
+    load_words(stage + (lane.g + kRingBox) * kRingPiece + lane.in_piece(), high);
+    if (lane.g == 0 && at < weights.source.row_bytes) {
+      load_words(reinterpret_cast<const std::uint8_t*>(x.values) + at, own);
+    }
+    multiply_add<T>(total.at, {low[0], high[0], low[1], high[1]}, own[0], own[1]);
+    multiply_add<T>(total.at, {low[2], high[2], low[3], high[3]}, own[2], own[3]);
+  }
+
+  /// Only the first row of mma's eight is x.
+  __device__ static void sums(const Total& total, RowSum& sum) {
+    sum[0] = total.at[0];
+    sum[1] = total.at[2];
+  }
+};
+
+/// Weights of int8 or int4.
+template <class Codes, class T>
+struct CodeFormat {
+  static constexpr bool kScaled = Codes::kGrouped;
+  static constexpr int kCodes = Codes::kCodes;
+  static constexpr float kLargest = 127 * 256;  // of the integers that x becomes
+  static constexpr float kSmallest = 1e-30F;    // below it x counts as zero
+
+  /// Of kCodes columns of x: its scale, and what its codes' zero of 8 adds to a sum.
+  struct Span {
+    float scale;
+    int zero;
+  };
+  /// For every span the upper bytes of its columns, then the lower ones.
+  struct Row {
+    std::uint8_t* bytes;
+    Span* spans;
+    __device__ Row(std::uint8_t* shared, Dim K)
+        : bytes(shared), spans(reinterpret_cast<Span*>(shared + 2 * K)) {}
+  };
+  struct Total {
+    float at[2] = {};
+  };
+  [[nodiscard]] __host__ static std::size_t shared_bytes(Dim K) {
+    return static_cast<std::size_t>(2 * K) + static_cast<std::size_t>(K / kCodes) * sizeof(Span);
+  }
+
+  template <class Read>
+  __device__ static void keep(const Read& read, const Row& row, Dim K) {
+    constexpr int kTeam = kCodes / 8;  // threads of a span
+    const Dim vectors = K / 8;
+    for (Dim first = 0; first < vectors; first += kRingReaders) {
+      const Dim v = first + threadIdx.x;
+      float value[8] = {};
+      if (v < vectors) read(v, value);
+      const auto [top, poison] = peak_of<kTeam>(value);
+      const float inverse = top > kSmallest ? kLargest / top : 0.0F;
+      int fixed[8];
+      int sum = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        fixed[i] = __float2int_rn(value[i] * inverse);
+        sum += fixed[i];
+      }
+#pragma unroll
+      for (int offset = 1; offset < kTeam; offset *= 2) {
+        sum += __shfl_xor_sync(0xFFFFFFFFU, sum, offset);
+      }
+      if (v >= vectors) continue;
+      std::uint32_t upper[2] = {};
+      std::uint32_t lower[2] = {};
+      split(fixed, upper, lower);
+      std::uint8_t* to = row.bytes + v / kTeam * 2 * kCodes + v % kTeam * 8;
+      *reinterpret_cast<uint2*>(to) = {upper[0], upper[1]};
+      *reinterpret_cast<uint2*>(to + kCodes) = {lower[0], lower[1]};
+      if (v % kTeam == 0) {
+        row.spans[v / kTeam] = {top / kLargest + poison, Codes::kGrouped ? 8 * sum : 0};
+      }
+    }
+  }
+
+  __device__ static void add_stage(const RowWeights<T>& weights, const std::uint8_t* stage,
+                                   int piece, const Row& x, Total& total) {
+    const RingLane lane;
+    const int at = piece * kRingPiece + lane.in_piece();
+    const bool present = at < weights.source.row_bytes;
+    const Span span = present ? x.spans[at / 16] : Span{};
+    std::uint32_t low[4];
+    std::uint32_t high[4];
+    load_words(stage + lane.g * kRingPiece + lane.in_piece(), low);
+    load_words(stage + (lane.g + kRingBox) * kRingPiece + lane.in_piece(), high);
+    int product[4] = {};
+    multiply_codes(x.bytes + at / 16 * 2 * kCodes + lane.g % 2 * kCodes,
+                   lane.g / 2 == lane.t && present, low, high, product);
+#pragma unroll
+    for (int box = 0; box < 2; ++box) {
+      const int exact = 256 * product[2 * box] + product[2 * box + 1] - span.zero;
+      float scaled = static_cast<float>(exact) * span.scale;
+      if constexpr (Codes::kGrouped) {
+        const auto* scales =
+            reinterpret_cast<const f16*>(stage + WeightRing<true>::kScalesAt +
+                                         (lane.g + kRingBox * box) * weights.source.scale_piece);
+        scaled *= to_real(scales[lane.in_piece() >> weights.group_bytes_log2]);
+      }
+      total.at[box] += scaled;
+    }
+  }
+
+  __device__ static void sums(const Total& total, RowSum& sum) {
+#pragma unroll
+    for (int box = 0; box < 2; ++box) {
+      sum[box] = total.at[box] + __shfl_xor_sync(0xFFFFFFFFU, total.at[box], 1);
+      sum[box] += __shfl_xor_sync(0xFFFFFFFFU, sum[box], 2);
+    }
+  }
+
+ private:
+  /// The largest magnitude of a team's columns, and not-a-number if one of them is infinite or not
+  /// a number, else zero.
+  struct Peak {
+    float top;
+    float poison;
+  };
+  template <int kTeam>
+  __device__ static Peak peak_of(const float (&value)[8]) {
+    Peak peak = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      peak.top = fmaxf(peak.top, fabsf(value[i]));
+      peak.poison += 0.0F * value[i];
+    }
+#pragma unroll
+    for (int offset = 1; offset < kTeam; offset *= 2) {
+      peak.top = fmaxf(peak.top, __shfl_xor_sync(0xFFFFFFFFU, peak.top, offset));
+      peak.poison += __shfl_xor_sync(0xFFFFFFFFU, peak.poison, offset);
+    }
+    return peak;
+  }
+
+  /// Eight integers as bytes: upper[0] and [1], lower[0] and [1], in the order in which codes come
+  /// out of their words: as they are, or those of even columns first.
+  __device__ static void split(const int (&fixed)[8], std::uint32_t (&upper)[2],
+                               std::uint32_t (&lower)[2]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int word = Codes::kGrouped ? i % 2 : i / 4;
+      const int shift = 8 * (Codes::kGrouped ? i / 2 : i % 4);
+      const int low = static_cast<std::int8_t>(fixed[i] & 255);
+      upper[word] |= static_cast<std::uint32_t>((fixed[i] - low) >> 8 & 255) << shift;
+      lower[word] |= static_cast<std::uint32_t>(low & 255) << shift;
+    }
+  }
+
+  /// `own`: bytes of x that this lane holds, zeros for the others.
+  __device__ static void multiply_codes(const std::uint8_t* from, bool own,
+                                        const std::uint32_t (&low)[4],
+                                        const std::uint32_t (&high)[4], int (&product)[4]) {
+    std::uint32_t x[kCodes / 16][4] = {};
+#pragma unroll
+    for (int i = 0; i < kCodes / 16; ++i) {
+      if (own) load_words(from + 16 * i, x[i]);
+    }
+    if constexpr (Codes::kGrouped) {
+      constexpr std::uint32_t kEven = 0x0F0F0F0FU;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t a[4] = {low[i] & kEven, high[i] & kEven, low[i] >> 4 & kEven,
+                                    high[i] >> 4 & kEven};
+        multiply_add(product, a, x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const std::uint32_t a[4] = {low[i], high[i], low[i + 1], high[i + 1]};
+        multiply_add(product, a, x[0][i], x[0][i + 1]);
+      }
+    }
+  }
+};
+
+/// What the warps have of a tile, by turns, so that a tile needs one barrier.
+using RowPartials = float[2][kRingWarps][kRingTile];
+
+/// The sum over the warps of row `row` of a tile, which is row m of the weights.
+template <class T>
+__device__ float total_of(const RowWeights<T>& weights,
+                          const float (&partial)[kRingWarps][kRingTile], int row, int m) {
+  float total = 0;
+  for (int warp = 0; warp < kRingWarps; ++warp) total += partial[warp][row];
+  if (weights.row_scales != nullptr) total *= weights.row_scales[m];
+  return with_bias(total, weights.bias, m);
+}
+
+/// The sums of a tile over the warps, in their order, and its elements of y.
+template <class T>
+__device__ void finish_tile(const RowWeights<T>& weights, int tile, const RowSum& sum,
+                            float (&partial)[kRingWarps][kRingTile], const RowOutput<T>& out) {
+  const RingLane lane;
+  if (lane.t == 0) {
+    partial[lane.warp][lane.g] = sum[0];
+    partial[lane.warp][lane.g + kRingBox] = sum[1];
+  }
+  sync_readers();
+  const RingSource& source = weights.source;
+  const auto row = static_cast<int>(threadIdx.x);
+  if (row >= (source.gated ? kRingBox : kRingTile)) return;
+  const int m = source.row(tile, row / kRingBox) + row % kRingBox;
+  if (m >= source.M) return;
+  float total = total_of(weights, partial, row, m);
+  if (source.gated) {
+    const int up = m + source.M / 2;
+    total = gated<T>(out.activation, total, total_of(weights, partial, row + kRingBox, up));
+  } else if (out.activates) {
+    total = activated<T>(out.activation, total);
+  }
+  out.y[m] = from_real<T>(total);
+}
+
+/// y of the x in `row`: all readers, while the block's last warp fills the ring with the same
+/// source. A block takes tiles gridDim.x apart.
+template <class Format, class T>
+__device__ void multiply_row(WeightRing<Format::kScaled>& ring, const RowWeights<T>& weights,
+                             const typename Format::Row& row, RowPartials& partials,
+                             const RowOutput<T>& out) {
+  const int pieces = weights.source.pieces();
+  int turn = 0;
+  for (int tile = static_cast<int>(blockIdx.x); tile < weights.source.tiles();
+       tile += static_cast<int>(gridDim.x), turn ^= 1) {
+    typename Format::Total total;
+    for (int piece = 0; piece < pieces; ++piece) {
+      Format::add_stage(weights, ring.next(), piece, row, total);
+      ring.release();
+    }
+    RowSum sum;
+    Format::sums(total, sum);
+    finish_tile(weights, tile, sum, partials[turn], out);
+  }
+}
+
+/// Bytes of scales beside kRingPiece bytes of codes of int4, 0 if the copy engine does not take
+/// them.
+[[nodiscard]] int scale_piece(const CQuantizedMatrix& weight);
+
+/// Whether a ring takes these codes, of K at most kMostColumns.
+[[nodiscard]] bool suits_row_codes(const CQuantizedMatrix& weight, bool gated);
+
+/// int8 or int4 weights that suits_row_codes takes.
+template <class T>
+[[nodiscard]] RowWeights<T> row_codes(const char* op, const CQuantizedMatrix& weight, CView bias,
+                                      bool gated) {
+  const bool is_int8 = weight.format == WeightFormat::int8;
+  const Dim K = weight.shape[1];
+  RowWeights<T> out = {
+      ring_source(op, weight.codes.raw(), weight.shape[0], is_int8 ? K : K / 2, gated),
+      is_int8 ? weight.scales.data<float>() : nullptr, optional_data<T>(bias),
+      is_int8 ? 0 : std::countr_zero(static_cast<std::uint64_t>(weight.group)) - 1};
+  if (!is_int8) {
+    add_ring_scales(op, weight.scales.raw(), K / weight.group * 2, scale_piece(weight), out.source);
+  }
+  return out;
+}
+
+}  // namespace hyperslab::ops::cuda
