@@ -266,6 +266,28 @@ TEST_F(GpuDecodeBlock, OfCodes) {
   }
 }
 
+/// As in a model whose layers share their memory: what enters is overwritten by mlp_sum, and delta
+/// by the output.
+TEST_F(GpuDecodeBlock, WritesOverWhatEntered) {
+  const Case& size = kCases[1];
+  const Problem apart = problem_of(size, {}, DType::bf16);
+  const auto run = [&](bool over) {
+    return apart.on_gpu([&](Context& ctx, const Problem::Views& v) {
+      const View sum = over ? v[residual] : v[mlp_sum];
+      const View end = over ? v[delta] : v[out];
+      const DecodeBlock block = block_of(ctx, size, {}, v);
+      const DecodeStream stream = {v[residual],  v[delta], v[attention_sum], sum, v[qkv],
+                                   v[activated], end};
+      if (ctx.device() == Device::meta) return one_by_one(ctx, block, stream, v);
+      EXPECT_TRUE(decode_block_forward(ctx, block, stream));
+    });
+  };
+  const auto expected = run(false);
+  const auto found = run(true);
+  EXPECT_TRUE(same_bits(found[residual].view(), expected[mlp_sum].view()));
+  EXPECT_TRUE(same_bits(found[delta].view(), expected[out].view()));
+}
+
 TEST_F(GpuDecodeBlock, RefusesWhatItCannotDo) {
   Context ctx(Device::cuda);
   const DecodeBlock block;

@@ -62,7 +62,8 @@ struct DecodeStream {
 /// x is rounded to 16 bits of the largest among its neighbors), rope_attention_cached_forward and
 /// the ops of activations; without qkv as rope leaves it. Returns false, and enqueues nothing, if a
 /// GPU or the operands do not suit: bf16 or f16 on a GPU of compute capability 9.0, heads 64 or 128
-/// wide, the four matrices in the same format, and no sum that aliases what is added.
+/// wide, the four matrices in the same format, and sums that alias neither each other nor what
+/// attention_sum adds.
 [[nodiscard]] bool decode_block_forward(Context& ctx, const DecodeBlock& block,
                                         const DecodeStream& stream);
 

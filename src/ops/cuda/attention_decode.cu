@@ -52,7 +52,9 @@ __global__ void __launch_bounds__(kThreads) attend_decode_kernel(DecodeCall<T> c
   overlap();
   wait_for_earlier();
   const CachedCall<T>& cached = call.cached;
-  const DecodePlace place = {blockIdx.z, blockIdx.y, blockIdx.x, threadIdx.y * 32 + threadIdx.x};
+  const DecodePlace place = {static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y),
+                             static_cast<int>(blockIdx.x), static_cast<int>(cached.past.get()),
+                             threadIdx.y * 32 + threadIdx.x};
   attend_split<kLanes, kThreads>(
       call, place, warps, [] { __syncthreads(); }, mine);
   merge_cluster<D>(cached, place, mine,

@@ -21,11 +21,39 @@ struct DecodeCall {
 
 /// What a thread works on: a split of the keys of a head of a sample, with the block's others.
 struct DecodePlace {
-  Dim sample;
-  Dim head;
-  Dim split;
+  int sample;
+  int head;
+  int split;
+  int past;  ///< rows of the cache that are in use
   unsigned thread;
 };
+
+/// The keys of a split, of which the newest, number `past`, is not in the cache yet.
+struct DecodeKeys {
+  int begin;
+  int end;
+};
+template <class T>
+__device__ DecodeKeys keys_of(const CachedCall<T>& call, const DecodePlace& place) {
+  const int keys = place.past + 1;
+  const auto window = static_cast<int>(call.window);
+  const auto splits = static_cast<int>(call.splits);
+  const int first = window > 0 && keys > window ? keys - window : 0;
+  const int share = max((keys - first + splits - 1) / splits, static_cast<int>(kLeastKeys));
+  const int begin = first + place.split * share;
+  return {begin, min(keys, begin + share)};
+}
+
+/// The key-value head of a place, and its first element in the cache.
+template <class T>
+__device__ int kv_head_of(const CachedCall<T>& call, const DecodePlace& place) {
+  return place.head / (static_cast<int>(call.heads) / static_cast<int>(call.kv_heads));
+}
+template <class T>
+__device__ Dim head_in_cache(const CachedCall<T>& call, const DecodePlace& place) {
+  const Dim D = call.head_width;
+  return place.sample * call.max_tokens * call.kv_heads * D + kv_head_of(call, place) * D;
+}
 
 /// A block's attention to its keys: the sum of the values, not yet divided, with what they weigh.
 template <int D>
@@ -67,17 +95,16 @@ __device__ void load_turned(const DecodeCall<T>& call, const T* head, Dim column
 /// them writes to the cache.
 template <int kLanes, class T>
 __device__ void add_newest(const DecodeCall<T>& call, const DecodePlace& place,
-                           const float (&q)[kVector<T>], Dim past, const CachedHead<T>& head,
+                           const float (&q)[kVector<T>], const CachedHead<T>& head,
                            TeamSum<kVector<T>>& part) {
   constexpr int N = kVector<T>;
   const CachedCall<T>& cached = call.cached;
   const Dim D = cached.head_width;
-  const Dim sharing = cached.heads / cached.kv_heads;
-  const Dim kv_head = place.head / sharing;
+  const int kv_head = kv_head_of(cached, place);
   const T* keys = cached.qkv + place.sample * cached.packed + cached.heads * D;
   const Dim column = place.thread % kLanes * N;
   float key[N];
-  load_turned<N>(call, keys + kv_head * D, column, past, key);
+  load_turned<N>(call, keys + kv_head * D, column, place.past, key);
   const Vec<T, N> value[1] = {load_raw<N>(keys + (cached.kv_heads + kv_head) * D + column)};
   float dot = 0;
 #pragma unroll
@@ -88,10 +115,11 @@ __device__ void add_newest(const DecodeCall<T>& call, const DecodePlace& place,
   }
   const float score[1] = {place.thread < kLanes ? head.capped(dot) : -INFINITY};
   part.add(score, value);
-  if (place.thread >= kLanes || place.head % sharing != 0) return;
-  const Dim row = (place.sample * cached.max_tokens + past) * head.row + kv_head * D + column;
-  store<N>(cached.key_cache + row, key);
-  *reinterpret_cast<Vec<T, N>*>(cached.value_cache + row) = value[0];
+  const bool is_first = place.head * cached.kv_heads == kv_head * cached.heads;
+  if (place.thread >= kLanes || !is_first) return;
+  const Dim at = head_in_cache(cached, place) + place.past * head.row + column;
+  store<N>(cached.key_cache + at, key);
+  *reinterpret_cast<Vec<T, N>*>(cached.value_cache + at) = value[0];
 }
 
 /// What several sums weigh in their total: e^(top - largest top), and the total of their sums. One
@@ -173,22 +201,18 @@ __device__ void attend_split(const DecodeCall<T>& call, const DecodePlace& place
   constexpr int N = kVector<T>;
   constexpr int D = kLanes * N;
   const CachedCall<T>& cached = call.cached;
-  const Dim past = cached.past.get();
-  const Dim first = cached.begin_of(0);
-  const Dim share = cached.keys_of_split(past + 1 - first);
-  const Dim begin = first + place.split * share;
+  const auto [begin, end] = keys_of(cached, place);
   float q[N];
   load_turned<N>(call, cached.qkv + place.sample * cached.packed + place.head * D,
-                 place.thread % kLanes * N, past, q);
+                 place.thread % kLanes * N, place.past, q);
 #pragma unroll
   for (int i = 0; i < N; ++i) q[i] *= cached.scale;
-  const Dim row = cached.kv_heads * D;
-  const Dim at =
-      place.sample * cached.max_tokens * row + place.head / (cached.heads / cached.kv_heads) * D;
-  const CachedHead<T> keys = {cached.key_cache + at,    cached.value_cache + at, row, D,
-                              min(past, begin + share), cached.softcap};
+  const Dim at = head_in_cache(cached, place);
+  const CachedHead<T> keys = {cached.key_cache + at,     cached.value_cache + at,
+                              cached.kv_heads * D,       D,
+                              Dim{min(place.past, end)}, cached.softcap};
   TeamSum<N> part = attend_team<kLanes, kThreads>(q, keys, begin, place.thread);
-  if (begin <= past && past < begin + share) add_newest<kLanes>(call, place, q, past, keys, part);
+  if (begin <= place.past && place.past < end) add_newest<kLanes>(call, place, q, keys, part);
   merge_teams<kLanes, kThreads, T>(part, place.thread, warps, sync, to);
 }
 

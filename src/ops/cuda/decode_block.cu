@@ -52,25 +52,52 @@ struct BlockCall {
   T* out;
 };
 
-/// Barriers that all blocks of one kernel have arrived at, ever: a multiple of the blocks before
-/// and after every kernel, as all kernels that use it have as many.
+/// Arrivals of blocks at barriers, ever: a multiple of the blocks before and after every kernel, as
+/// all kernels that use it have as many blocks, each of which arrives once at every barrier.
 __device__ unsigned long long arrivals;
 
-/// All readers of all blocks; what they wrote before can be read after it.
-__device__ void sync_blocks() {
-  sync_readers();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    const unsigned long long mine = atomicAdd(&arrivals, 1ULL);
-    const unsigned long long all = mine - mine % gridDim.x + gridDim.x;
-    unsigned long long now = 0;
-    do {
-      asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(now) : "l"(&arrivals) : "memory");
-    } while (now < all);
-    __threadfence();
+/// Barriers of all blocks of a kernel. The finishing warp waits for the other blocks, and then lets
+/// the readers go on.
+class BlockBarriers {
+ public:
+  __device__ explicit BlockBarriers(std::uint64_t& passed) : passed_(passed) {}
+
+  /// One thread, before all others pass a barrier of the block.
+  __device__ void init() { ring::init(&passed_, 1); }
+
+  /// One thread of a block, after all writes of the block that others read after the barrier.
+  __device__ static void arrive() {
+    asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(&arrivals) : "memory");
   }
-  sync_readers();
-}
+
+  /// The thread that lets pass, before its block arrives anywhere.
+  __device__ void start() {
+    const unsigned long long now = load();
+    target_ = now - now % gridDim.x;
+  }
+  /// The same, until all blocks have arrived at the next barrier.
+  __device__ void let_pass() {
+    target_ += gridDim.x;
+    while (load() < target_) {
+    }
+    ring::arrive(&passed_);
+  }
+  /// Every reader.
+  __device__ void pass() {
+    ring::wait(&passed_, phase_);
+    phase_ ^= 1U;
+  }
+
+ private:
+  __device__ static unsigned long long load() {
+    unsigned long long now;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(now) : "l"(&arrivals) : "memory");
+    return now;
+  }
+  std::uint64_t& passed_;
+  unsigned long long target_ = 0;
+  unsigned phase_ = 0;
+};
 
 /// The sum over all readers, the same bits in each. scratch: free for reuse after a barrier.
 __device__ float readers_sum(float value, float (&scratch)[kRingWarps]) {
@@ -82,6 +109,36 @@ __device__ float readers_sum(float value, float (&scratch)[kRingWarps]) {
   for (int warp = 1; warp < kRingWarps; ++warp) total += scratch[warp];
   return total;
 }
+
+/// What a block keeps in shared memory beside the ring and the row of a product: the stream, and
+/// the parameters of both norms, which are read before earlier kernels have ended.
+template <class T>
+struct Kept {
+  T* stream;
+  T* weights[2];
+  T* biases[2];
+  std::uint8_t* row;
+
+  __device__ Kept(std::uint8_t* shared, Dim width) : stream(reinterpret_cast<T*>(shared)) {
+    for (int i = 0; i < 2; ++i) {
+      weights[i] = stream + (1 + i) * width;
+      biases[i] = stream + (3 + i) * width;
+    }
+    row = reinterpret_cast<std::uint8_t*>(stream + 5 * width);
+  }
+  [[nodiscard]] __host__ static std::size_t bytes(Dim width) {
+    return static_cast<std::size_t>(5 * width) * sizeof(T);
+  }
+  __device__ void load_norm(int i, const NormCall<T>& norm, Dim width) const {
+    for (Dim v = threadIdx.x; v < width / 8; v += kRingReaders) {
+      using Vector = Vec<T, 8>;
+      const Dim at = v * 8;
+      *reinterpret_cast<Vector*>(weights[i] + at) = load_raw<8>(norm.weight + at);
+      *reinterpret_cast<Vector*>(biases[i] + at) =
+          norm.bias == nullptr ? Vector{} : load_raw<8>(norm.bias + at);
+    }
+  }
+};
 
 /// What a norm subtracts and multiplies by.
 struct Statistics {
@@ -99,15 +156,15 @@ __device__ Statistics read_stream(const StreamCall<T>& stream, const NormCall<T>
   float total = 0;
   for (Dim v = threadIdx.x; v < vectors; v += kRingReaders) {
     float x[8];
+    float delta[8] = {};
     load<8>(stream.residual + v * 8, x);
-    if (stream.delta != nullptr) {
-      float delta[8];
-      load<8>(stream.delta + v * 8, delta);
+    if (stream.delta != nullptr) load<8>(stream.delta + v * 8, delta);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = rounded<T>(x[i] + delta[i]);
-    }
+    for (int i = 0; i < 8; ++i) x[i] = rounded<T>(x[i] + delta[i]);
     store<8>(kept + v * 8, x);
-    if (stream.sum != nullptr && v % gridDim.x == blockIdx.x) store<8>(stream.sum + v * 8, x);
+    if (stream.sum != nullptr && static_cast<unsigned>(v) % gridDim.x == blockIdx.x) {
+      store<8>(stream.sum + v * 8, x);
+    }
 #pragma unroll
     for (int i = 0; i < 8; ++i) total += norm.centered ? x[i] : x[i] * x[i];
   }
@@ -125,21 +182,22 @@ __device__ Statistics read_stream(const StreamCall<T>& stream, const NormCall<T>
   return {mean, 1.0F / sqrtf(squares / width + norm.eps)};
 }
 
-/// Columns of a normalized stream.
+/// Columns of a normalized stream, from shared memory.
 template <class T>
 struct NormedColumns {
-  const T* kept;
-  NormCall<T> norm;
+  const T* stream;
+  const T* weight;
+  const T* bias;
   Statistics statistics;
   __device__ void operator()(Dim v, float (&value)[8]) const {
-    float weight[8];
-    float bias[8] = {};
-    load<8>(kept + v * 8, value);
-    load<8>(norm.weight + v * 8, weight);
-    if (norm.bias != nullptr) load<8>(norm.bias + v * 8, bias);
+    float factor[8];
+    float shift[8];
+    load<8>(stream + v * 8, value);
+    load<8>(weight + v * 8, factor);
+    load<8>(bias + v * 8, shift);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      value[i] = rounded<T>((value[i] - statistics.mean) * statistics.rstd * weight[i] + bias[i]);
+      value[i] = rounded<T>((value[i] - statistics.mean) * statistics.rstd * factor[i] + shift[i]);
     }
   }
 };
@@ -151,27 +209,27 @@ struct AttendedColumns {
   const Partial<D>* partials;
   __device__ void operator()(Dim v, float (&value)[8]) const {
     constexpr int kMost = static_cast<int>(kMostSplits);
-    const Dim head = v * 8 / D;
-    const Dim column = v * 8 % D;
+    const int head = static_cast<int>(v) / (D / 8);
+    const int column = static_cast<int>(v) % (D / 8) * 8;
     const Partial<D>* parts = partials + head * call.splits;
     float weights[kMost];
     float sums[kMost];
+    float part[kMost][8] = {};
+    // All loads are under way at once.
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
       weights[i] = i < call.splits ? parts[i].top : -INFINITY;
       sums[i] = i < call.splits ? parts[i].sum : 0.0F;
+      if (i < call.splits) load<8>(parts[i].values + column, part[i]);
     }
     weigh_with_sink(call, head, weights, sums);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) value[i] = 0;
-    for (int i = 0; i < call.splits; ++i) {
-      float part[8];
-      load<8>(parts[i].values + column, part);
+    for (int c = 0; c < 8; ++c) {
+      float total = 0;
 #pragma unroll
-      for (int c = 0; c < 8; ++c) value[c] += weights[i] * part[c];
+      for (int i = 0; i < kMost; ++i) total += weights[i] * part[i][c];
+      value[c] = rounded<T>(total);
     }
-#pragma unroll
-    for (int i = 0; i < 8; ++i) value[i] = rounded<T>(value[i]);
   }
 };
 
@@ -182,70 +240,169 @@ struct StoredColumns {
   __device__ void operator()(Dim v, float (&value)[8]) const { load<8>(x + v * 8, value); }
 };
 
+/// Items that blocks take, gridDim.x apart: a split of a head each.
+template <class T>
+__device__ int attention_items(const CachedCall<T>& call) {
+  return static_cast<int>(call.heads * call.splits);
+}
+template <class T>
+__device__ DecodePlace place_of(const CachedCall<T>& call, int item, int past) {
+  const auto splits = static_cast<int>(call.splits);
+  return {0, item / splits, item % splits, past, threadIdx.x};
+}
+
+/// Brings the keys and values that this block will attend to into the second cache.
+template <int D, class T>
+__device__ void fetch_cache(const CachedCall<T>& call, int past) {
+  constexpr int kLine = 128 / sizeof(T);
+  constexpr int kLines = D / kLine;
+  const Dim row = call.kv_heads * D;
+  for (int item = static_cast<int>(blockIdx.x); item < attention_items(call);
+       item += static_cast<int>(gridDim.x)) {
+    const DecodePlace place = place_of(call, item, past);
+    const auto [begin, end] = keys_of(call, place);
+    const Dim at = head_in_cache(call, place);
+    for (int i = begin * kLines + static_cast<int>(threadIdx.x); i < min(past, end) * kLines;
+         i += kRingReaders) {
+      const Dim offset = at + i / kLines * row + i % kLines * kLine;
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(call.key_cache + offset));
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(call.value_cache + offset));
+    }
+  }
+}
+
 /// Every block takes a split of a head, gridDim.x apart. shared: for WarpSums.
 template <int kLanes, class T>
-__device__ void attend(const BlockCall<T>& call, std::uint8_t* shared) {
+__device__ void attend(const BlockCall<T>& call, int past, std::uint8_t* shared) {
   constexpr int D = kLanes * kVector<T>;
   auto& warps = *reinterpret_cast<WarpSums<kRingWarps, D>*>(shared);
   auto* partials = static_cast<Partial<D>*>(call.partials);
   const CachedCall<T>& cached = call.attention.cached;
-  for (Dim item = blockIdx.x; item < cached.heads * cached.splits; item += gridDim.x) {
-    const DecodePlace place = {0, item / cached.splits, item % cached.splits, threadIdx.x};
-    attend_split<kLanes, kRingReaders>(call.attention, place, warps, sync_readers, partials[item]);
+  for (int item = static_cast<int>(blockIdx.x); item < attention_items(cached);
+       item += static_cast<int>(gridDim.x)) {
+    attend_split<kLanes, kRingReaders>(call.attention, place_of(cached, item, past), warps,
+                                       sync_readers, partials[item]);
     sync_readers();  // the sums have been read
   }
 }
 
-/// The readers of a block; the last warp fills the ring in the same order.
+/// Whether a block has tiles of a product. Their finisher arrives at the barrier after it, in other
+/// blocks a reader does.
+__device__ bool has_tiles(const RingSource& source) {
+  return static_cast<int>(blockIdx.x) < source.tiles();
+}
+
+/// The readers of a block.
 template <class Format, int kLanes, class T>
-__device__ void run_readers(const BlockCall<T>& call, WeightRing<Format::kScaled>& ring,
-                            std::uint8_t* shared, RowPartials& partials) {
-  constexpr int D = kLanes * kVector<T>;
-  using Row = typename Format::Row;
-  const Dim width = call.attention_stream.width;
-  auto* kept = reinterpret_cast<T*>(shared);
-  std::uint8_t* own = shared + 2 * width;
-  Row row(own, width);
-  Statistics statistics = read_stream(call.attention_stream, call.attention_norm, kept);
-  Format::keep(NormedColumns<T>{kept, call.attention_norm, statistics}, row, width);
-  sync_readers();
-  multiply_row<Format>(ring, call.qkv, row, partials, {call.qkv_row, call.activation, false});
-  sync_blocks();
-  attend<kLanes>(call, own);
-  sync_blocks();
-  const CachedCall<T>& cached = call.attention.cached;
-  row = Row(own, cached.heads * D);
-  Format::keep(AttendedColumns<D, T>{cached, static_cast<const Partial<D>*>(call.partials)}, row,
-               cached.heads * D);
-  sync_readers();
-  multiply_row<Format>(ring, call.output, row, partials, {call.out, call.activation, false});
-  sync_blocks();
-  row = Row(own, width);
-  statistics = read_stream(call.mlp_stream, call.mlp_norm, kept);
-  Format::keep(NormedColumns<T>{kept, call.mlp_norm, statistics}, row, width);
-  sync_readers();
-  multiply_row<Format>(ring, call.up, row, partials,
-                       {call.activated, call.activation, !call.up.source.gated});
-  sync_blocks();
-  const Dim ffn_width = call.up.source.gated ? call.up.source.M / 2 : call.up.source.M;
-  row = Row(own, ffn_width);
-  Format::keep(StoredColumns<T>{call.activated}, row, ffn_width);
-  sync_readers();
-  multiply_row<Format>(ring, call.down, row, partials, {call.out, call.activation, false});
+class Readers {
+ public:
+  __device__ Readers(const BlockCall<T>& call, WeightRing<Format::kScaled>& ring, TileSums& tiles,
+                     BlockBarriers& barriers, std::uint8_t* shared)
+      : call_(call),
+        ring_(ring),
+        tiles_(tiles),
+        barriers_(barriers),
+        kept_(shared, call.attention_stream.width) {}
+
+  __device__ void run() {
+    const CachedCall<T>& cached = call_.attention.cached;
+    const Dim width = call_.attention_stream.width;
+    kept_.load_norm(0, call_.attention_norm, width);
+    kept_.load_norm(1, call_.mlp_norm, width);
+    wait_for_earlier();
+    const auto past = static_cast<int>(cached.past.get());
+    multiply_normed(call_.attention_stream, call_.attention_norm, 0, call_.qkv);
+    fetch_cache<D>(cached, past);
+    pass_after(call_.qkv.source);
+    attend<kLanes>(call_, past, kept_.row);
+    arrive();
+    barriers_.pass();
+    multiply(AttendedColumns<D, T>{cached, static_cast<const Partial<D>*>(call_.partials)},
+             cached.heads * D, call_.output);
+    pass_after(call_.output.source);
+    multiply_normed(call_.mlp_stream, call_.mlp_norm, 1, call_.up);
+    pass_after(call_.up.source);
+    const int ffn_width = call_.up.source.gated ? call_.up.source.M / 2 : call_.up.source.M;
+    multiply(StoredColumns<T>{call_.activated}, ffn_width, call_.down);
+  }
+
+ private:
+  static constexpr int D = kLanes * kVector<T>;
+
+  template <class Read>
+  __device__ void multiply(const Read& read, Dim K, const RowWeights<T>& weights) {
+    const typename Format::Row row(kept_.row, K);
+    Format::keep(read, row, K);
+    sync_readers();
+    multiply_row<Format>(ring_, weights, row, tiles_);
+  }
+  __device__ void multiply_normed(const StreamCall<T>& stream, const NormCall<T>& norm, int index,
+                                  const RowWeights<T>& weights) {
+    const Statistics statistics = read_stream(stream, norm, kept_.stream);
+    multiply(NormedColumns<T>{kept_.stream, kept_.weights[index], kept_.biases[index], statistics},
+             stream.width, weights);
+  }
+  /// What the readers of this block have written can be read after the next barrier.
+  __device__ void arrive() {
+    sync_readers();
+    if (threadIdx.x == 0) BlockBarriers::arrive();
+  }
+  /// The barrier after a product.
+  __device__ void pass_after(const RingSource& source) {
+    if (!has_tiles(source)) arrive();
+    barriers_.pass();
+  }
+
+  const BlockCall<T>& call_;
+  WeightRing<Format::kScaled>& ring_;
+  TileSums& tiles_;
+  BlockBarriers& barriers_;
+  Kept<T> kept_;
+};
+
+/// The warp that finishes tiles: all products, and the barriers.
+template <class T>
+__device__ void run_finisher(const BlockCall<T>& call, TileSums& tiles, BlockBarriers& barriers) {
+  const bool is_first = threadIdx.x % 32 == 0;
+  if (is_first) barriers.start();
+  const auto finish = [&](const RowWeights<T>& weights, const RowOutput<T>& out) {
+    finish_row(weights, tiles, out);
+    __syncwarp();
+    if (is_first && has_tiles(weights.source)) BlockBarriers::arrive();
+    if (is_first) barriers.let_pass();
+    __syncwarp();
+  };
+  finish(call.qkv, {call.qkv_row, call.activation, false});
+  if (is_first) barriers.let_pass();  // after attention
+  __syncwarp();
+  finish(call.output, {call.out, call.activation, false});
+  finish(call.up, {call.activated, call.activation, !call.up.source.gated});
+  finish_row(call.down, tiles, {call.out, call.activation, false});
 }
 
 template <class Format, int kLanes, class T>
-__global__ void __launch_bounds__(kRingThreads, 1)
+__global__ void __launch_bounds__(kRowThreads, 1)
     decode_block_kernel(const __grid_constant__ BlockCall<T> call) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   using Ring = WeightRing<Format::kScaled>;
   extern __shared__ __align__(128) std::uint8_t shared[];
   __shared__ typename Ring::Barriers barriers;
-  __shared__ RowPartials partials;
+  __shared__ TileSums::Memory sums;
+  __shared__ std::uint64_t passed;
   overlap();
   Ring ring(shared, barriers);
-  if (threadIdx.x == 0) ring.init();
+  TileSums tiles(sums);
+  BlockBarriers between(passed);
+  if (threadIdx.x == 0) {
+    ring.init();
+    tiles.init();
+    between.init();
+  }
   __syncthreads();
+  if (is_finisher()) {
+    wait_for_earlier();
+    return run_finisher(call, tiles, between);
+  }
   if (threadIdx.x >= kRingReaders) {
     if (threadIdx.x == kRingReaders) {
       ring.fill(call.qkv.source);
@@ -255,26 +412,20 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     }
     return;
   }
-  wait_for_earlier();
-  run_readers<Format, kLanes>(call, ring, shared + Ring::kBytes, partials);
+  Readers<Format, kLanes, T>(call, ring, tiles, between, shared + Ring::kBytes).run();
 #endif
 }
 
-/// Bytes of shared memory beside the ring: the stream, and the longest row or attention's sums.
-template <class Format>
-std::size_t working_bytes(const DecodeBlock& block) {
-  constexpr std::size_t kSums = sizeof(WarpSums<kRingWarps, 128>);
-  const Dim longest =
-      std::max({block.qkv.shape()[1], block.output.shape()[1], block.down.shape()[1]});
-  return static_cast<std::size_t>(2 * block.qkv.shape()[1]) +
-         std::max(kSums, Format::shared_bytes(longest));
-}
+constexpr std::size_t kMostStatic = 5 * 1024;  // bytes of shared memory that the compiler gives
 
-constexpr std::size_t kMostStatic = 6 * 1024;  // bytes of shared memory that the compiler gives
-
-template <class Format>
+/// Bytes of shared memory that a launch asks for: the ring, what is kept, and the longest row or
+/// attention's sums.
+template <class Format, class T>
 std::size_t shared_bytes(const DecodeBlock& block) {
-  return WeightRing<Format::kScaled>::kBytes + working_bytes<Format>(block);
+  const Dim width = block.qkv.shape()[1];
+  const Dim longest = std::max({width, block.output.shape()[1], block.down.shape()[1]});
+  return WeightRing<Format::kScaled>::kBytes + Kept<T>::bytes(width) +
+         std::max(sizeof(WarpSums<kRingWarps, 128>), Format::shared_bytes(longest));
 }
 
 /// Calls body with the format of the block's weights.
@@ -344,8 +495,8 @@ void launch(Context& ctx, const BlockCall<T>& call, std::size_t shared) {
   // At most a part a block, or a head.
   static_assert(sizeof(Partial<D>) <= 2 * (D + 2) * sizeof(float));
   // Every block takes part in the barriers, with tiles or without.
-  launch_ring(ctx, kName, decode_block_kernel<Format, kLanes, T>, shared, multiprocessors(kName),
-              call);
+  launch_ring<kRowThreads>(ctx, kName, decode_block_kernel<Format, kLanes, T>, shared,
+                           multiprocessors(kName), call);
 }
 
 }  // namespace
@@ -362,11 +513,11 @@ bool suits_decode_block(const DecodeBlock& block, const DecodeStream& stream) {
   for (const BlockWeights* weights : {&block.qkv, &block.output, &block.up, &block.down}) {
     if (!suits_weights(*weights, block.qkv, dtype, gates && weights == &block.up)) return false;
   }
-  const bool aliases = stream.attention_sum.raw() == stream.residual.raw() ||
-                       stream.mlp_sum.raw() == stream.residual.raw() ||
-                       (stream.delta && stream.mlp_sum.raw() == stream.attention_sum.raw());
-  const std::size_t shared =
-      with_format<bf16>(block, [&]<class Format>(Format) { return shared_bytes<Format>(block); });
+  const CView sum = stream.delta ? CView(stream.attention_sum) : stream.residual;
+  const bool aliases =
+      (stream.delta && sum.raw() == stream.residual.raw()) || sum.raw() == stream.mlp_sum.raw();
+  const std::size_t shared = with_format<bf16>(
+      block, [&]<class Format>(Format) { return shared_bytes<Format, bf16>(block); });
   return !aliases && shared + kMostStatic <= kRingShared &&
          aligned(stream.residual.raw(), stream.delta.raw(), stream.attention_sum.raw(),
                  stream.mlp_sum.raw(), stream.activated.raw(), stream.out.raw(),
@@ -379,7 +530,7 @@ void decode_block(Context& ctx, const DecodeBlock& block, const DecodeStream& st
     if constexpr (sizeof(T) == 2) {
       const BlockCall<T> call = call_of<T>(ctx, block, stream);
       with_format<T>(block, [&]<class Format>(Format) {
-        const std::size_t shared = shared_bytes<Format>(block);
+        const std::size_t shared = shared_bytes<Format, T>(block);
         if (block.heads.head_width == 64) return launch<Format, 8>(ctx, call, shared);
         launch<Format, 16>(ctx, call, shared);
       });

@@ -23,19 +23,27 @@ struct PlainColumns {
   __device__ void operator()(Dim v, float (&value)[8]) const { load<8>(x + v * 8, value); }
 };
 
-/// A block takes tiles gridDim.x apart; its last warp fills the ring.
+/// A block takes tiles gridDim.x apart.
 template <class Format, class T>
-__global__ void __launch_bounds__(kRingThreads, 1)
+__global__ void __launch_bounds__(kRowThreads, 1)
     quantized_row_kernel(const __grid_constant__ RowCall<T> call) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   using Ring = WeightRing<Format::kScaled>;
   extern __shared__ __align__(128) std::uint8_t shared[];
   __shared__ typename Ring::Barriers barriers;
-  __shared__ RowPartials partials;
+  __shared__ TileSums::Memory sums;
   overlap();
   Ring ring(shared, barriers);
-  if (threadIdx.x == 0) ring.init();
+  TileSums tiles(sums);
+  if (threadIdx.x == 0) {
+    ring.init();
+    tiles.init();
+  }
   __syncthreads();
+  if (is_finisher()) {
+    wait_for_earlier();  // which may still read what y is written to
+    return finish_row(call.weights, tiles, call.out);
+  }
   if (threadIdx.x >= kRingReaders) {
     if (threadIdx.x == kRingReaders) ring.fill(call.weights.source);
     return;
@@ -44,11 +52,11 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   wait_for_earlier();
   Format::keep(PlainColumns<T>{call.x}, row, call.K);
   sync_readers();
-  multiply_row<Format>(ring, call.weights, row, partials, call.out);
+  multiply_row<Format>(ring, call.weights, row, tiles);
 #endif
 }
 
-constexpr std::size_t kMostStatic = 4096;  // bytes of shared memory beside
+constexpr std::size_t kMostStatic = 5 * 1024;  // bytes of shared memory beside
 
 template <class Codes, class T>
 void launch(Context& ctx, const RowCall<T>& call) {
@@ -56,8 +64,8 @@ void launch(Context& ctx, const RowCall<T>& call) {
   constexpr std::size_t kRing = WeightRing<Format::kScaled>::kBytes;
   static_assert(kRing + kMostColumns * 2 + kMostColumns / Codes::kCodes * 8 + kMostStatic <=
                 kRingShared);
-  launch_ring(ctx, "quantized_linear_forward", quantized_row_kernel<Format, T>,
-              kRing + Format::shared_bytes(call.K), call.weights.source.tiles(), call);
+  launch_ring<kRowThreads>(ctx, "quantized_linear_forward", quantized_row_kernel<Format, T>,
+                           kRing + Format::shared_bytes(call.K), call.weights.source.tiles(), call);
 }
 
 }  // namespace

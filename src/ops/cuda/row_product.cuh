@@ -59,6 +59,28 @@ using RowSum = float[2];
 //   Total          what a lane has of a tile, add_stage() which adds a stage to it, and sums(), in
 //                  lanes with t = 0 the sums over the four lanes that share a row.
 
+/// All readers: keep(v, present, value) for every vector of eight columns, with `present` false for
+/// threads that have none. Several are read at once, as each read waits for the second cache.
+template <class Read, class Keep>
+__device__ void for_vectors(const Read& read, Dim K, const Keep& keep) {
+  constexpr int kAtOnce = 4;
+  const Dim vectors = K / 8;
+  for (Dim first = 0; first < vectors; first += kAtOnce * kRingReaders) {
+    float value[kAtOnce][8] = {};
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const Dim v = first + k * kRingReaders + threadIdx.x;
+      if (v < vectors) read(v, value[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k * kRingReaders >= vectors) break;
+      const Dim v = first + k * kRingReaders + threadIdx.x;
+      keep(v, v < vectors, value[k]);
+    }
+  }
+}
+
 /// Weights of T, 16 bits.
 template <class T>
 struct PlainFormat {
@@ -76,11 +98,9 @@ struct PlainFormat {
 
   template <class Read>
   __device__ static void keep(const Read& read, const Row& row, Dim K) {
-    for (Dim v = threadIdx.x; v < K / 8; v += kRingReaders) {
-      float value[8];
-      read(v, value);
-      store<8>(row.values + v * 8, value);
-    }
+    for_vectors(read, K, [&](Dim v, bool present, const float(&value)[8]) {
+      if (present) store<8>(row.values + v * 8, value);
+    });
   }
 
   __device__ static void add_stage(const RowWeights<T>& weights, const std::uint8_t* stage,
@@ -136,11 +156,7 @@ struct CodeFormat {
   template <class Read>
   __device__ static void keep(const Read& read, const Row& row, Dim K) {
     constexpr int kTeam = kCodes / 8;  // threads of a span
-    const Dim vectors = K / 8;
-    for (Dim first = 0; first < vectors; first += kRingReaders) {
-      const Dim v = first + threadIdx.x;
-      float value[8] = {};
-      if (v < vectors) read(v, value);
+    for_vectors(read, K, [&](Dim v, bool present, const float(&value)[8]) {
       const auto [top, poison] = peak_of<kTeam>(value);
       const float inverse = top > kSmallest ? kLargest / top : 0.0F;
       int fixed[8];
@@ -154,7 +170,7 @@ struct CodeFormat {
       for (int offset = 1; offset < kTeam; offset *= 2) {
         sum += __shfl_xor_sync(0xFFFFFFFFU, sum, offset);
       }
-      if (v >= vectors) continue;
+      if (!present) return;
       std::uint32_t upper[2] = {};
       std::uint32_t lower[2] = {};
       split(fixed, upper, lower);
@@ -164,7 +180,7 @@ struct CodeFormat {
       if (v % kTeam == 0) {
         row.spans[v / kTeam] = {top / kLargest + poison, Codes::kGrouped ? 8 * sum : 0};
       }
-    }
+    });
   }
 
   __device__ static void add_stage(const RowWeights<T>& weights, const std::uint8_t* stage,
@@ -266,54 +282,80 @@ struct CodeFormat {
   }
 };
 
-/// What the warps have of a tile, by turns, so that a tile needs one barrier.
-using RowPartials = float[2][kRingWarps][kRingTile];
+/// The sums of tiles on their way from the readers to the warp that finishes them, which waits for
+/// scales and writes while they go on.
+class TileSums {
+ public:
+  static constexpr int kBuffers = 4;
+  struct Memory {
+    std::uint64_t full[kBuffers];
+    std::uint64_t empty[kBuffers];
+    float sums[kBuffers][kRingWarps][kRingTile];
+  };
+  __device__ explicit TileSums(Memory& memory) : memory_(memory) {}
 
-/// The sum over the warps of row `row` of a tile, which is row m of the weights.
-template <class T>
-__device__ float total_of(const RowWeights<T>& weights,
-                          const float (&partial)[kRingWarps][kRingTile], int row, int m) {
-  float total = 0;
-  for (int warp = 0; warp < kRingWarps; ++warp) total += partial[warp][row];
-  if (weights.row_scales != nullptr) total *= weights.row_scales[m];
-  return with_bias(total, weights.bias, m);
+  /// One thread, before all others pass a barrier of the block.
+  __device__ void init() {
+    for (int i = 0; i < kBuffers; ++i) {
+      ring::init(&memory_.full[i], kRingWarps);
+      ring::init(&memory_.empty[i], 1);
+    }
+  }
+
+  /// Every reading warp: what it has of the next tile.
+  __device__ void give(const RowSum& sum) {
+    const RingLane lane;
+    ring::wait(&memory_.empty[buffer_], phase_ ^ 1U);
+    if (lane.t == 0) {
+      memory_.sums[buffer_][lane.warp][lane.g] = sum[0];
+      memory_.sums[buffer_][lane.warp][lane.g + kRingBox] = sum[1];
+    }
+    __syncwarp();
+    if (lane.index == 0) ring::arrive(&memory_.full[buffer_]);
+    advance();
+  }
+
+  /// The finishing warp: the sum over the warps, in one order, of row lane % 16 of the next tile.
+  __device__ float take() {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    ring::wait(&memory_.full[buffer_], phase_);
+    float total = 0;
+    const int first = lane / kRingTile * (kRingWarps / 2);
+#pragma unroll
+    for (int i = 0; i < kRingWarps / 2; ++i) {
+      total += memory_.sums[buffer_][first + i][lane % kRingTile];
+    }
+    total += __shfl_xor_sync(0xFFFFFFFFU, total, kRingTile);
+    if (lane == 0) ring::arrive(&memory_.empty[buffer_]);
+    advance();
+    return total;
+  }
+
+ private:
+  __device__ void advance() {
+    if (++buffer_ < kBuffers) return;
+    buffer_ = 0;
+    phase_ ^= 1U;
+  }
+  Memory& memory_;
+  int buffer_ = 0;
+  unsigned phase_ = 0;
+};
+
+constexpr int kRowThreads = kRingThreads + 32;  // readers, the warp that fills, one that finishes
+
+/// Whether this thread is of the warp that finishes tiles.
+[[nodiscard]] __device__ inline bool is_finisher() {
+  return static_cast<int>(threadIdx.x) >= kRingThreads;
 }
 
-/// The sums of a tile over the warps, in their order, and its elements of y.
-template <class T>
-__device__ void finish_tile(const RowWeights<T>& weights, int tile, const RowSum& sum,
-                            float (&partial)[kRingWarps][kRingTile], const RowOutput<T>& out) {
-  const RingLane lane;
-  if (lane.t == 0) {
-    partial[lane.warp][lane.g] = sum[0];
-    partial[lane.warp][lane.g + kRingBox] = sum[1];
-  }
-  sync_readers();
-  const RingSource& source = weights.source;
-  const auto row = static_cast<int>(threadIdx.x);
-  if (row >= (source.gated ? kRingBox : kRingTile)) return;
-  const int m = source.row(tile, row / kRingBox) + row % kRingBox;
-  if (m >= source.M) return;
-  float total = total_of(weights, partial, row, m);
-  if (source.gated) {
-    const int up = m + source.M / 2;
-    total = gated<T>(out.activation, total, total_of(weights, partial, row + kRingBox, up));
-  } else if (out.activates) {
-    total = activated<T>(out.activation, total);
-  }
-  out.y[m] = from_real<T>(total);
-}
-
-/// y of the x in `row`: all readers, while the block's last warp fills the ring with the same
-/// source. A block takes tiles gridDim.x apart.
+/// All readers: the sums of the block's tiles, gridDim.x apart, of the x in `row`.
 template <class Format, class T>
 __device__ void multiply_row(WeightRing<Format::kScaled>& ring, const RowWeights<T>& weights,
-                             const typename Format::Row& row, RowPartials& partials,
-                             const RowOutput<T>& out) {
+                             const typename Format::Row& row, TileSums& tiles) {
   const int pieces = weights.source.pieces();
-  int turn = 0;
   for (int tile = static_cast<int>(blockIdx.x); tile < weights.source.tiles();
-       tile += static_cast<int>(gridDim.x), turn ^= 1) {
+       tile += static_cast<int>(gridDim.x)) {
     typename Format::Total total;
     for (int piece = 0; piece < pieces; ++piece) {
       Format::add_stage(weights, ring.next(), piece, row, total);
@@ -321,7 +363,31 @@ __device__ void multiply_row(WeightRing<Format::kScaled>& ring, const RowWeights
     }
     RowSum sum;
     Format::sums(total, sum);
-    finish_tile(weights, tile, sum, partials[turn], out);
+    tiles.give(sum);
+  }
+}
+
+/// The finishing warp: y of the same tiles.
+template <class T>
+__device__ void finish_row(const RowWeights<T>& weights, TileSums& tiles, const RowOutput<T>& out) {
+  const RingSource& source = weights.source;
+  const int row = static_cast<int>(threadIdx.x) % kRingTile;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int tile = static_cast<int>(blockIdx.x); tile < source.tiles();
+       tile += static_cast<int>(gridDim.x)) {
+    const int m = source.row(tile, row / kRingBox) + row % kRingBox;
+    const bool present = m < source.M;
+    const float scale = present && weights.row_scales != nullptr ? weights.row_scales[m] : 1.0F;
+    const float bias = present && weights.bias != nullptr ? to_real(weights.bias[m]) : 0.0F;
+    float total = tiles.take();
+    total = total * scale + bias;
+    if (source.gated) {
+      const float up = __shfl_down_sync(0xFFFFFFFFU, total, kRingBox);
+      total = gated<T>(out.activation, total, up);
+    } else if (out.activates) {
+      total = activated<T>(out.activation, total);
+    }
+    if (present && lane < (source.gated ? kRingBox : kRingTile)) out.y[m] = from_real<T>(total);
   }
 }
 

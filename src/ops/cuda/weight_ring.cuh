@@ -217,14 +217,14 @@ void add_ring_scales(const char* op, const void* scales, Dim scale_row_bytes, in
 
 /// Launches a kernel that reads weights through a ring, one block on each multiprocessor, of those
 /// that `tiles` tiles need.
-template <class Call>
+template <int kThreads = kRingThreads, class Call>
 void launch_ring(Context& ctx, const char* op, void (*kernel)(Call), std::size_t shared, int tiles,
                  const std::type_identity_t<Call>& call) {
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared)),
              op, "cudaFuncSetAttribute");
   const auto blocks = static_cast<unsigned>(std::min(multiprocessors(op), tiles));
-  launch_overlapping(ctx, op, kernel, {blocks, kRingThreads, shared}, call);
+  launch_overlapping(ctx, op, kernel, {blocks, kThreads, shared}, call);
 }
 
 }  // namespace hyperslab::ops::cuda
