@@ -101,18 +101,19 @@ struct TeamSum {
   /// Adds keys by their scores, -infinity for those that are not there.
   template <int kKeys, class T>
   __device__ void add(const float (&score)[kKeys], const Vec<T, kWidth> (&value)[kKeys]) {
+    constexpr bool kFast = sizeof(T) == 2;
     float larger = top;
 #pragma unroll
     for (int k = 0; k < kKeys; ++k) larger = fmaxf(larger, score[k]);
     if (larger == -INFINITY) return;
-    const float shrink = expf(top - larger);
+    const float shrink = exponential<kFast>(top - larger);
     top = larger;
     sum *= shrink;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[i] *= shrink;
 #pragma unroll
     for (int k = 0; k < kKeys; ++k) {
-      const float weight = expf(score[k] - top);
+      const float weight = exponential<kFast>(score[k] - top);
       sum += weight;
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) values[i] += weight * to_real(value[k].at[i]);
@@ -120,11 +121,12 @@ struct TeamSum {
   }
 
   /// Adds what the team `lanes` lanes away has. Every lane of the warp.
+  template <bool kFast>
   __device__ void join(int lanes) {
     const float other_top = __shfl_xor_sync(0xFFFFFFFFU, top, lanes);
     const float larger = fmaxf(top, other_top);
-    const float mine = top == -INFINITY ? 0.0F : expf(top - larger);
-    const float others = other_top == -INFINITY ? 0.0F : expf(other_top - larger);
+    const float mine = top == -INFINITY ? 0.0F : exponential<kFast>(top - larger);
+    const float others = other_top == -INFINITY ? 0.0F : exponential<kFast>(other_top - larger);
     top = larger;
     sum = sum * mine + __shfl_xor_sync(0xFFFFFFFFU, sum, lanes) * others;
 #pragma unroll

@@ -55,8 +55,9 @@ __global__ void __launch_bounds__(kThreads) attend_decode_kernel(DecodeCall<T> c
   const DecodePlace place = {static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y),
                              static_cast<int>(blockIdx.x), static_cast<int>(cached.past.get()),
                              threadIdx.y * 32 + threadIdx.x};
+  const KeySplits splits = splits_of(cached, place.past, static_cast<int>(kLeastKeys));
   attend_split<kLanes, kThreads>(
-      call, place, warps, [] { __syncthreads(); }, mine);
+      call, place, keys_of(splits, place), warps, [] { __syncthreads(); }, mine);
   merge_cluster<D>(cached, place, mine,
                    cached.out + (place.sample * cached.heads + place.head) * D);
 #endif

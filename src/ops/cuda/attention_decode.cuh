@@ -28,20 +28,30 @@ struct DecodePlace {
   unsigned thread;
 };
 
-/// The keys of a split, of which the newest, number `past`, is not in the cache yet.
+/// How the keys that a token sees are cut.
+struct KeySplits {
+  int first;  ///< the first of them
+  int keys;
+  int share;  ///< of a split, but for the last that has any
+  [[nodiscard]] __device__ int used() const { return (keys - first + share - 1) / share; }
+};
+/// least: keys of a split, so that few keys lie with few splits.
+template <class T>
+__device__ KeySplits splits_of(const CachedCall<T>& call, int past, int least) {
+  const int keys = past + 1;
+  const auto window = static_cast<int>(call.window);
+  const auto splits = static_cast<int>(call.splits);
+  const int first = window > 0 && keys > window ? keys - window : 0;
+  return {first, keys, max((keys - first + splits - 1) / splits, least)};
+}
+/// The keys of a place, of which the newest, number `past`, is not in the cache yet.
 struct DecodeKeys {
   int begin;
   int end;
 };
-template <class T>
-__device__ DecodeKeys keys_of(const CachedCall<T>& call, const DecodePlace& place) {
-  const int keys = place.past + 1;
-  const auto window = static_cast<int>(call.window);
-  const auto splits = static_cast<int>(call.splits);
-  const int first = window > 0 && keys > window ? keys - window : 0;
-  const int share = max((keys - first + splits - 1) / splits, static_cast<int>(kLeastKeys));
-  const int begin = first + place.split * share;
-  return {begin, min(keys, begin + share)};
+__device__ inline DecodeKeys keys_of(const KeySplits& splits, const DecodePlace& place) {
+  const int begin = splits.first + place.split * splits.share;
+  return {begin, min(splits.keys, begin + splits.share)};
 }
 
 /// The key-value head of a place, and its first element in the cache.
@@ -124,14 +134,14 @@ __device__ void add_newest(const DecodeCall<T>& call, const DecodePlace& place,
 
 /// What several sums weigh in their total: e^(top - largest top), and the total of their sums. One
 /// of nothing has the top -infinity.
-template <int N>
+template <bool kFast, int N>
 __device__ OnlineSum<false> weigh(float (&tops)[N], const float (&sums)[N]) {
   OnlineSum<false> total;
 #pragma unroll
   for (int i = 0; i < N; ++i) total.top = fmaxf(total.top, tops[i]);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    tops[i] = tops[i] == -INFINITY ? 0.0F : expf(tops[i] - total.top);
+    tops[i] = tops[i] == -INFINITY ? 0.0F : exponential<kFast>(tops[i] - total.top);
     total.sum += tops[i] * sums[i];
   }
   return total;
@@ -141,15 +151,17 @@ __device__ OnlineSum<false> weigh(float (&tops)[N], const float (&sums)[N]) {
 template <int N, class T>
 __device__ void weigh_with_sink(const CachedCall<T>& call, Dim head, float (&tops)[N],
                                 const float (&sums)[N]) {
-  OnlineSum<false> total = weigh(tops, sums);
+  constexpr bool kFast = sizeof(T) == 2;
+  OnlineSum<false> total = weigh<kFast>(tops, sums);
   float scale = 1.0F;
   if (call.sinks != nullptr) {
     const float top = total.top;
     total.merge(to_real(call.sinks[head]), 1.0F);
-    scale = expf(top - total.top);
+    scale = exponential<kFast>(top - total.top);
   }
+  scale /= total.sum;
 #pragma unroll
-  for (int i = 0; i < N; ++i) tops[i] *= scale / total.sum;
+  for (int i = 0; i < N; ++i) tops[i] *= scale;
 }
 
 /// The sums of a block's teams, first of each warp. sync: a barrier of its kThreads threads.
@@ -160,8 +172,9 @@ __device__ void merge_teams(TeamSum<kVector<T>>& part, unsigned thread,
   constexpr int N = kVector<T>;
   constexpr int D = kLanes * N;
   constexpr int kWarps = kThreads / 32;
+  constexpr bool kFast = sizeof(T) == 2;
 #pragma unroll
-  for (int lanes = kLanes; lanes < 32; lanes *= 2) part.join(lanes);
+  for (int lanes = kLanes; lanes < 32; lanes *= 2) part.template join<kFast>(lanes);
   const unsigned warp = thread / 32;
   const unsigned lane = thread % 32;
   if (lane < kLanes) {
@@ -173,6 +186,8 @@ __device__ void merge_teams(TeamSum<kVector<T>>& part, unsigned thread,
     warps.sums[warp] = part.sum;
   }
   sync();
+  static_assert(D <= kThreads);
+  if (thread >= D) return;
   float weights[kWarps];
   float sums[kWarps];
 #pragma unroll
@@ -180,28 +195,25 @@ __device__ void merge_teams(TeamSum<kVector<T>>& part, unsigned thread,
     weights[i] = warps.tops[i];
     sums[i] = warps.sums[i];
   }
-  const OnlineSum<false> total = weigh(weights, sums);
-  for (unsigned c = thread; c < D; c += kThreads) {
-    float value = 0;
+  const OnlineSum<false> total = weigh<kFast>(weights, sums);
+  float value = 0;
 #pragma unroll
-    for (int i = 0; i < kWarps; ++i) value += weights[i] * warps.values[i][c];
-    to.values[c] = value;
-  }
-  if (thread == 0) {
-    to.top = total.top;
-    to.sum = total.sum;
-  }
+  for (int i = 0; i < kWarps; ++i) value += weights[i] * warps.values[i][thread];
+  to.values[thread] = value;
+  if (thread > 0) return;
+  to.top = total.top;
+  to.sum = total.sum;
 }
 
 /// What a split of the keys has to say, by kThreads threads.
 template <int kLanes, int kThreads, class T, class Sync>
-__device__ void attend_split(const DecodeCall<T>& call, const DecodePlace& place,
+__device__ void attend_split(const DecodeCall<T>& call, const DecodePlace& place, DecodeKeys own,
                              WarpSums<kThreads / 32, kLanes * kVector<T>>& warps, Sync sync,
                              Partial<kLanes * kVector<T>>& to) {
   constexpr int N = kVector<T>;
   constexpr int D = kLanes * N;
   const CachedCall<T>& cached = call.cached;
-  const auto [begin, end] = keys_of(cached, place);
+  const auto [begin, end] = own;
   float q[N];
   load_turned<N>(call, cached.qkv + place.sample * cached.packed + place.head * D,
                  place.thread % kLanes * N, place.past, q);

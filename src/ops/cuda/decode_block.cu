@@ -16,6 +16,8 @@ namespace hyperslab::ops::cuda {
 namespace {
 
 constexpr const char* kName = "decode_block_forward";
+constexpr Dim kMostBlockSplits =
+    4;  // blocks that share the keys of a head: every block reads all sums
 
 template <class T>
 struct NormCall {
@@ -34,22 +36,20 @@ struct StreamCall {
   Dim width;
 };
 
+/// The products of a block, in their order.
+enum Product : int { kQkv, kOutput, kUp, kDown, kProducts };
+
+/// The first of two norms comes before qkv, the second before up.
 template <class T>
 struct BlockCall {
-  StreamCall<T> attention_stream;
-  NormCall<T> attention_norm;
-  RowWeights<T> qkv;
+  StreamCall<T> streams[2];
+  NormCall<T> norms[2];
+  RowWeights<T> weights[kProducts];
+  T* results[kProducts];  ///< packed qkv; what attention gives; the activated row; out
+  Dim columns[kProducts];
   DecodeCall<T> attention;
   void* partials;  ///< Partial of every head and split
-  RowWeights<T> output;
-  StreamCall<T> mlp_stream;
-  NormCall<T> mlp_norm;
-  RowWeights<T> up;
-  RowWeights<T> down;
   Activation activation;
-  T* qkv_row;
-  T* activated;
-  T* out;
 };
 
 /// Arrivals of blocks at barriers, ever: a multiple of the blocks before and after every kernel, as
@@ -115,26 +115,25 @@ __device__ float readers_sum(float value, float (&scratch)[kRingWarps]) {
 template <class T>
 struct Kept {
   T* stream;
-  T* weights[2];
-  T* biases[2];
-  std::uint8_t* row;
+  Dim width;
 
-  __device__ Kept(std::uint8_t* shared, Dim width) : stream(reinterpret_cast<T*>(shared)) {
-    for (int i = 0; i < 2; ++i) {
-      weights[i] = stream + (1 + i) * width;
-      biases[i] = stream + (3 + i) * width;
-    }
-    row = reinterpret_cast<std::uint8_t*>(stream + 5 * width);
+  __device__ Kept(std::uint8_t* shared, Dim columns)
+      : stream(reinterpret_cast<T*>(shared)), width(columns) {}
+  [[nodiscard]] __host__ static std::size_t bytes(Dim columns) {
+    return static_cast<std::size_t>(5 * columns) * sizeof(T);
   }
-  [[nodiscard]] __host__ static std::size_t bytes(Dim width) {
-    return static_cast<std::size_t>(5 * width) * sizeof(T);
+  [[nodiscard]] __device__ T* weight(int norm) const { return stream + (1 + norm) * width; }
+  [[nodiscard]] __device__ T* bias(int norm) const { return stream + (3 + norm) * width; }
+  /// Of the product that is next.
+  [[nodiscard]] __device__ std::uint8_t* row() const {
+    return reinterpret_cast<std::uint8_t*>(stream + 5 * width);
   }
-  __device__ void load_norm(int i, const NormCall<T>& norm, Dim width) const {
+  __device__ void load_norm(int i, const NormCall<T>& norm) const {
     for (Dim v = threadIdx.x; v < width / 8; v += kRingReaders) {
       using Vector = Vec<T, 8>;
       const Dim at = v * 8;
-      *reinterpret_cast<Vector*>(weights[i] + at) = load_raw<8>(norm.weight + at);
-      *reinterpret_cast<Vector*>(biases[i] + at) =
+      *reinterpret_cast<Vector*>(weight(i) + at) = load_raw<8>(norm.weight + at);
+      *reinterpret_cast<Vector*>(bias(i) + at) =
           norm.bias == nullptr ? Vector{} : load_raw<8>(norm.bias + at);
     }
   }
@@ -185,6 +184,7 @@ __device__ Statistics read_stream(const StreamCall<T>& stream, const NormCall<T>
 /// Columns of a normalized stream, from shared memory.
 template <class T>
 struct NormedColumns {
+  static constexpr int kAtOnce = 1;
   const T* stream;
   const T* weight;
   const T* bias;
@@ -205,10 +205,12 @@ struct NormedColumns {
 /// Columns of what attention gives, from the parts of its splits.
 template <int D, class T>
 struct AttendedColumns {
+  static constexpr int kAtOnce = 1;
   const CachedCall<T>& call;
   const Partial<D>* partials;
+  int used;  ///< splits that have keys
   __device__ void operator()(Dim v, float (&value)[8]) const {
-    constexpr int kMost = static_cast<int>(kMostSplits);
+    constexpr int kMost = static_cast<int>(kMostBlockSplits);
     const int head = static_cast<int>(v) / (D / 8);
     const int column = static_cast<int>(v) % (D / 8) * 8;
     const Partial<D>* parts = partials + head * call.splits;
@@ -218,9 +220,9 @@ struct AttendedColumns {
     // All loads are under way at once.
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
-      weights[i] = i < call.splits ? parts[i].top : -INFINITY;
-      sums[i] = i < call.splits ? parts[i].sum : 0.0F;
-      if (i < call.splits) load<8>(parts[i].values + column, part[i]);
+      weights[i] = i < used ? parts[i].top : -INFINITY;
+      sums[i] = i < used ? parts[i].sum : 0.0F;
+      if (i < used) load<8>(parts[i].values + column, part[i]);
     }
     weigh_with_sink(call, head, weights, sums);
 #pragma unroll
@@ -236,6 +238,7 @@ struct AttendedColumns {
 /// Columns of an earlier product.
 template <class T>
 struct StoredColumns {
+  static constexpr int kAtOnce = 4;
   const T* x;
   __device__ void operator()(Dim v, float (&value)[8]) const { load<8>(x + v * 8, value); }
 };
@@ -251,19 +254,26 @@ __device__ DecodePlace place_of(const CachedCall<T>& call, int item, int past) {
   return {0, item / splits, item % splits, past, threadIdx.x};
 }
 
-/// Brings the keys and values that this block will attend to into the second cache.
+/// A split has as many keys as the readers of a block take at once, or more.
+template <int D, class T>
+__device__ KeySplits block_splits(const CachedCall<T>& call, int past) {
+  return splits_of(call, past, kRingReaders * kVector<T> / D * kKeysAtOnce);
+}
+
+/// A warp: brings the keys and values that its block will attend to into the second cache.
 template <int D, class T>
 __device__ void fetch_cache(const CachedCall<T>& call, int past) {
   constexpr int kLine = 128 / sizeof(T);
   constexpr int kLines = D / kLine;
   const Dim row = call.kv_heads * D;
+  const KeySplits splits = block_splits<D>(call, past);
   for (int item = static_cast<int>(blockIdx.x); item < attention_items(call);
        item += static_cast<int>(gridDim.x)) {
     const DecodePlace place = place_of(call, item, past);
-    const auto [begin, end] = keys_of(call, place);
+    const auto [begin, end] = keys_of(splits, place);
     const Dim at = head_in_cache(call, place);
-    for (int i = begin * kLines + static_cast<int>(threadIdx.x); i < min(past, end) * kLines;
-         i += kRingReaders) {
+    for (int i = begin * kLines + static_cast<int>(threadIdx.x) % 32; i < min(past, end) * kLines;
+         i += 32) {
       const Dim offset = at + i / kLines * row + i % kLines * kLine;
       asm volatile("prefetch.global.L2 [%0];" ::"l"(call.key_cache + offset));
       asm volatile("prefetch.global.L2 [%0];" ::"l"(call.value_cache + offset));
@@ -278,9 +288,11 @@ __device__ void attend(const BlockCall<T>& call, int past, std::uint8_t* shared)
   auto& warps = *reinterpret_cast<WarpSums<kRingWarps, D>*>(shared);
   auto* partials = static_cast<Partial<D>*>(call.partials);
   const CachedCall<T>& cached = call.attention.cached;
+  const KeySplits splits = block_splits<D>(cached, past);
   for (int item = static_cast<int>(blockIdx.x); item < attention_items(cached);
        item += static_cast<int>(gridDim.x)) {
-    attend_split<kLanes, kRingReaders>(call.attention, place_of(cached, item, past), warps,
+    const DecodePlace place = place_of(cached, item, past);
+    attend_split<kLanes, kRingReaders>(call.attention, place, keys_of(splits, place), warps,
                                        sync_readers, partials[item]);
     sync_readers();  // the sums have been read
   }
@@ -292,7 +304,8 @@ __device__ bool has_tiles(const RingSource& source) {
   return static_cast<int>(blockIdx.x) < source.tiles();
 }
 
-/// The readers of a block.
+/// The readers of a block. Code that runs once waits for its instructions, so there is little of
+/// it; but loops over stages read parameters of a product that is known.
 template <class Format, int kLanes, class T>
 class Readers {
  public:
@@ -302,55 +315,53 @@ class Readers {
         ring_(ring),
         tiles_(tiles),
         barriers_(barriers),
-        kept_(shared, call.attention_stream.width) {}
+        kept_(shared, call.streams[0].width) {}
 
   __device__ void run() {
-    const CachedCall<T>& cached = call_.attention.cached;
-    const Dim width = call_.attention_stream.width;
-    kept_.load_norm(0, call_.attention_norm, width);
-    kept_.load_norm(1, call_.mlp_norm, width);
+    for (int i = 0; i < 2; ++i) kept_.load_norm(i, call_.norms[i]);
     wait_for_earlier();
-    const auto past = static_cast<int>(cached.past.get());
-    multiply_normed(call_.attention_stream, call_.attention_norm, 0, call_.qkv);
-    fetch_cache<D>(cached, past);
-    pass_after(call_.qkv.source);
-    attend<kLanes>(call_, past, kept_.row);
-    arrive();
-    barriers_.pass();
-    multiply(AttendedColumns<D, T>{cached, static_cast<const Partial<D>*>(call_.partials)},
-             cached.heads * D, call_.output);
-    pass_after(call_.output.source);
-    multiply_normed(call_.mlp_stream, call_.mlp_norm, 1, call_.up);
-    pass_after(call_.up.source);
-    const int ffn_width = call_.up.source.gated ? call_.up.source.M / 2 : call_.up.source.M;
-    multiply(StoredColumns<T>{call_.activated}, ffn_width, call_.down);
+    const auto past = static_cast<int>(call_.attention.cached.past.get());
+#pragma unroll
+    for (int product = kQkv; product < kProducts; ++product) {
+      const RowWeights<T>& weights = call_.weights[product];
+      const typename Format::Row row(kept_.row(), call_.columns[product]);
+      keep_row(product, past, row);
+      sync_readers();
+      multiply_row<Format>(ring_, weights, row, tiles_);
+      if (product == kDown) break;
+      if (!has_tiles(weights.source)) arrive();
+      barriers_.pass();
+      if (product != kQkv) continue;
+      attend<kLanes>(call_, past, kept_.row());
+      arrive();
+      barriers_.pass();
+    }
   }
 
  private:
   static constexpr int D = kLanes * kVector<T>;
 
-  template <class Read>
-  __device__ void multiply(const Read& read, Dim K, const RowWeights<T>& weights) {
-    const typename Format::Row row(kept_.row, K);
-    Format::keep(read, row, K);
-    sync_readers();
-    multiply_row<Format>(ring_, weights, row, tiles_);
-  }
-  __device__ void multiply_normed(const StreamCall<T>& stream, const NormCall<T>& norm, int index,
-                                  const RowWeights<T>& weights) {
-    const Statistics statistics = read_stream(stream, norm, kept_.stream);
-    multiply(NormedColumns<T>{kept_.stream, kept_.weights[index], kept_.biases[index], statistics},
-             stream.width, weights);
+  /// What a product multiplies.
+  __device__ void keep_row(int product, int past, const typename Format::Row& row) {
+    const Dim K = call_.columns[product];
+    if (product == kOutput) {
+      const CachedCall<T>& cached = call_.attention.cached;
+      const int used = block_splits<D>(cached, past).used();
+      const auto* partials = static_cast<const Partial<D>*>(call_.partials);
+      Format::keep(AttendedColumns<D, T>{cached, partials, used}, row, K);
+    } else if (product == kDown) {
+      Format::keep(StoredColumns<T>{call_.results[kUp]}, row, K);
+    } else {
+      const int i = product == kUp ? 1 : 0;
+      const Statistics statistics = read_stream(call_.streams[i], call_.norms[i], kept_.stream);
+      Format::keep(NormedColumns<T>{kept_.stream, kept_.weight(i), kept_.bias(i), statistics}, row,
+                   K);
+    }
   }
   /// What the readers of this block have written can be read after the next barrier.
   __device__ void arrive() {
     sync_readers();
     if (threadIdx.x == 0) BlockBarriers::arrive();
-  }
-  /// The barrier after a product.
-  __device__ void pass_after(const RingSource& source) {
-    if (!has_tiles(source)) arrive();
-    barriers_.pass();
   }
 
   const BlockCall<T>& call_;
@@ -361,23 +372,25 @@ class Readers {
 };
 
 /// The warp that finishes tiles: all products, and the barriers.
-template <class T>
+template <int D, class T>
 __device__ void run_finisher(const BlockCall<T>& call, TileSums& tiles, BlockBarriers& barriers) {
   const bool is_first = threadIdx.x % 32 == 0;
   if (is_first) barriers.start();
-  const auto finish = [&](const RowWeights<T>& weights, const RowOutput<T>& out) {
-    finish_row(weights, tiles, out);
+  fetch_cache<D>(call.attention.cached, static_cast<int>(call.attention.cached.past.get()));
+#pragma unroll 1
+  for (int product = kQkv; product < kProducts; ++product) {
+    const RowWeights<T>& weights = call.weights[product];
+    const bool activates = product == kUp && !weights.source.gated;
+    finish_row(weights, tiles, {call.results[product], call.activation, activates});
     __syncwarp();
-    if (is_first && has_tiles(weights.source)) BlockBarriers::arrive();
-    if (is_first) barriers.let_pass();
+    if (product == kDown) break;
+    if (is_first) {
+      if (has_tiles(weights.source)) BlockBarriers::arrive();
+      barriers.let_pass();
+      if (product == kQkv) barriers.let_pass();  // after attention
+    }
     __syncwarp();
-  };
-  finish(call.qkv, {call.qkv_row, call.activation, false});
-  if (is_first) barriers.let_pass();  // after attention
-  __syncwarp();
-  finish(call.output, {call.out, call.activation, false});
-  finish(call.up, {call.activated, call.activation, !call.up.source.gated});
-  finish_row(call.down, tiles, {call.out, call.activation, false});
+  }
 }
 
 template <class Format, int kLanes, class T>
@@ -401,14 +414,12 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   __syncthreads();
   if (is_finisher()) {
     wait_for_earlier();
-    return run_finisher(call, tiles, between);
+    return run_finisher<kLanes * kVector<T>>(call, tiles, between);
   }
   if (threadIdx.x >= kRingReaders) {
     if (threadIdx.x == kRingReaders) {
-      ring.fill(call.qkv.source);
-      ring.fill(call.output.source);
-      ring.fill(call.up.source);
-      ring.fill(call.down.source);
+#pragma unroll 1
+      for (int i = 0; i < kProducts; ++i) ring.fill(call.weights[i].source);
     }
     return;
   }
@@ -464,27 +475,23 @@ template <class T>
 BlockCall<T> call_of(Context& ctx, const DecodeBlock& block, const DecodeStream& stream) {
   const Dim width = block.qkv.shape()[1];
   const T* sum = stream.delta ? stream.attention_sum.data<T>() : stream.residual.data<T>();
-  BlockCall<T> call = {{stream.residual.data<T>(), optional_data<T>(stream.delta),
-                        optional_data<T>(stream.attention_sum), width},
-                       norm_of<T>(block.attention_norm),
-                       weights_of<T>(block.qkv, false),
-                       decode_call<T>(ctx, kName, block.heads, block.scores, block.tables,
-                                      stream.qkv, block.cache, stream.out),
-                       nullptr,
-                       weights_of<T>(block.output, false),
-                       {sum, stream.out.data<T>(), stream.mlp_sum.data<T>(), width},
-                       norm_of<T>(block.mlp_norm),
-                       weights_of<T>(block.up, is_gated(block.activation)),
-                       weights_of<T>(block.down, false),
-                       block.activation,
-                       stream.qkv.data<T>(),
-                       stream.activated.data<T>(),
-                       stream.out.data<T>()};
+  BlockCall<T> call = {
+      {{stream.residual.data<T>(), optional_data<T>(stream.delta),
+        optional_data<T>(stream.attention_sum), width},
+       {sum, stream.out.data<T>(), stream.mlp_sum.data<T>(), width}},
+      {norm_of<T>(block.attention_norm), norm_of<T>(block.mlp_norm)},
+      {weights_of<T>(block.qkv, false), weights_of<T>(block.output, false),
+       weights_of<T>(block.up, is_gated(block.activation)), weights_of<T>(block.down, false)},
+      {stream.qkv.data<T>(), stream.out.data<T>(), stream.activated.data<T>(),
+       stream.out.data<T>()},
+      {width, block.output.shape()[1], width, block.down.shape()[1]},
+      decode_call<T>(ctx, kName, block.heads, block.scores, block.tables, stream.qkv, block.cache,
+                     stream.out),
+      nullptr,
+      block.activation};
   // As many splits as there are blocks for.
-  const Dim rows = block.cache.keys.shape()[1];
-  call.attention.cached.splits = std::clamp<Dim>(
-      std::min(multiprocessors(kName) / block.heads.heads, (rows + kLeastKeys - 1) / kLeastKeys), 1,
-      kMostSplits);
+  call.attention.cached.splits =
+      std::clamp<Dim>(multiprocessors(kName) / block.heads.heads, 1, kMostBlockSplits);
   call.partials = call.attention.cached.partial;
   return call;
 }

@@ -19,6 +19,7 @@ struct RowCall {
 /// Columns of x as they are.
 template <class T>
 struct PlainColumns {
+  static constexpr int kAtOnce = 4;
   const T* x;
   __device__ void operator()(Dim v, float (&value)[8]) const { load<8>(x + v * 8, value); }
 };

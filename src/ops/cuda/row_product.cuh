@@ -29,6 +29,18 @@ struct RowWeights {
   int group_bytes_log2;  ///< of codes of int4
 };
 
+/// What a loop over stages needs of the weights, in registers.
+struct StageShape {
+  int row_bytes;
+  int scale_piece;
+  int group_bytes_log2;
+  template <class T>
+  __device__ explicit StageShape(const RowWeights<T>& weights)
+      : row_bytes(weights.source.row_bytes),
+        scale_piece(weights.source.scale_piece),
+        group_bytes_log2(weights.group_bytes_log2) {}
+};
+
 /// Where the product goes: y (M), or (M / 2) as gated_forward has it if the source is gated, else
 /// the activation of it if `activates`.
 template <class T>
@@ -60,10 +72,10 @@ using RowSum = float[2];
 //                  lanes with t = 0 the sums over the four lanes that share a row.
 
 /// All readers: keep(v, present, value) for every vector of eight columns, with `present` false for
-/// threads that have none. Several are read at once, as each read waits for the second cache.
+/// threads that have none. Read::kAtOnce are read at once, as each read waits for the second cache.
 template <class Read, class Keep>
 __device__ void for_vectors(const Read& read, Dim K, const Keep& keep) {
-  constexpr int kAtOnce = 4;
+  constexpr int kAtOnce = Read::kAtOnce;
   const Dim vectors = K / 8;
   for (Dim first = 0; first < vectors; first += kAtOnce * kRingReaders) {
     float value[kAtOnce][8] = {};
@@ -103,8 +115,8 @@ struct PlainFormat {
     });
   }
 
-  __device__ static void add_stage(const RowWeights<T>& weights, const std::uint8_t* stage,
-                                   int piece, const Row& x, Total& total) {
+  __device__ static void add_stage(const StageShape& shape, const std::uint8_t* stage, int piece,
+                                   const Row& x, Total& total) {
     const RingLane lane;
     const int at = piece * kRingPiece + lane.in_piece();
     std::uint32_t low[4];
@@ -112,7 +124,7 @@ struct PlainFormat {
     std::uint32_t own[4] = {};
     load_words(stage + lane.g * kRingPiece + lane.in_piece(), low);
     load_words(stage + (lane.g + kRingBox) * kRingPiece + lane.in_piece(), high);
-    if (lane.g == 0 && at < weights.source.row_bytes) {
+    if (lane.g == 0 && at < shape.row_bytes) {
       load_words(reinterpret_cast<const std::uint8_t*>(x.values) + at, own);
     }
     multiply_add<T>(total.at, {low[0], high[0], low[1], high[1]}, own[0], own[1]);
@@ -183,11 +195,11 @@ struct CodeFormat {
     });
   }
 
-  __device__ static void add_stage(const RowWeights<T>& weights, const std::uint8_t* stage,
-                                   int piece, const Row& x, Total& total) {
+  __device__ static void add_stage(const StageShape& shape, const std::uint8_t* stage, int piece,
+                                   const Row& x, Total& total) {
     const RingLane lane;
     const int at = piece * kRingPiece + lane.in_piece();
-    const bool present = at < weights.source.row_bytes;
+    const bool present = at < shape.row_bytes;
     const Span span = present ? x.spans[at / 16] : Span{};
     std::uint32_t low[4];
     std::uint32_t high[4];
@@ -201,10 +213,9 @@ struct CodeFormat {
       const int exact = 256 * product[2 * box] + product[2 * box + 1] - span.zero;
       float scaled = static_cast<float>(exact) * span.scale;
       if constexpr (Codes::kGrouped) {
-        const auto* scales =
-            reinterpret_cast<const f16*>(stage + WeightRing<true>::kScalesAt +
-                                         (lane.g + kRingBox * box) * weights.source.scale_piece);
-        scaled *= to_real(scales[lane.in_piece() >> weights.group_bytes_log2]);
+        const auto* scales = reinterpret_cast<const f16*>(
+            stage + WeightRing<true>::kScalesAt + (lane.g + kRingBox * box) * shape.scale_piece);
+        scaled *= to_real(scales[lane.in_piece() >> shape.group_bytes_log2]);
       }
       total.at[box] += scaled;
     }
@@ -350,15 +361,18 @@ constexpr int kRowThreads = kRingThreads + 32;  // readers, the warp that fills,
 }
 
 /// All readers: the sums of the block's tiles, gridDim.x apart, of the x in `row`.
-template <class Format, class T>
-__device__ void multiply_row(WeightRing<Format::kScaled>& ring, const RowWeights<T>& weights,
+template <class Format, class Ring, class T>
+__device__ void multiply_row(Ring& ring, const RowWeights<T>& weights,
                              const typename Format::Row& row, TileSums& tiles) {
+  const StageShape shape(weights);
   const int pieces = weights.source.pieces();
-  for (int tile = static_cast<int>(blockIdx.x); tile < weights.source.tiles();
+  const int tile_count = weights.source.tiles();
+  for (int tile = static_cast<int>(blockIdx.x); tile < tile_count;
        tile += static_cast<int>(gridDim.x)) {
     typename Format::Total total;
+#pragma unroll 1
     for (int piece = 0; piece < pieces; ++piece) {
-      Format::add_stage(weights, ring.next(), piece, row, total);
+      Format::add_stage(shape, ring.next(), piece, row, total);
       ring.release();
     }
     RowSum sum;
@@ -367,25 +381,37 @@ __device__ void multiply_row(WeightRing<Format::kScaled>& ring, const RowWeights
   }
 }
 
+/// Out of line, as a warp of many runs it, for one activation of several.
+template <class T>
+__device__ __noinline__ float finish_gated(Activation activation, float gate, float up) {
+  return gated<T>(activation, gate, up);
+}
+template <class T>
+__device__ __noinline__ float finish_activated(Activation activation, float pre) {
+  return activated<T>(activation, pre);
+}
+
 /// The finishing warp: y of the same tiles.
 template <class T>
 __device__ void finish_row(const RowWeights<T>& weights, TileSums& tiles, const RowOutput<T>& out) {
-  const RingSource& source = weights.source;
+  const RingShape source = weights.source;
+  const float* scales = weights.row_scales;
+  const T* biases = weights.bias;
   const int row = static_cast<int>(threadIdx.x) % kRingTile;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int tile = static_cast<int>(blockIdx.x); tile < source.tiles();
        tile += static_cast<int>(gridDim.x)) {
     const int m = source.row(tile, row / kRingBox) + row % kRingBox;
     const bool present = m < source.M;
-    const float scale = present && weights.row_scales != nullptr ? weights.row_scales[m] : 1.0F;
-    const float bias = present && weights.bias != nullptr ? to_real(weights.bias[m]) : 0.0F;
+    const float scale = present && scales != nullptr ? scales[m] : 1.0F;
+    const float bias = present && biases != nullptr ? to_real(biases[m]) : 0.0F;
     float total = tiles.take();
     total = total * scale + bias;
     if (source.gated) {
       const float up = __shfl_down_sync(0xFFFFFFFFU, total, kRingBox);
-      total = gated<T>(out.activation, total, up);
+      total = finish_gated<T>(out.activation, total, up);
     } else if (out.activates) {
-      total = activated<T>(out.activation, total);
+      total = finish_activated<T>(out.activation, total);
     }
     if (present && lane < (source.gated ? kRingBox : kRingTile)) out.y[m] = from_real<T>(total);
   }

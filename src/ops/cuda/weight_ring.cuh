@@ -23,12 +23,10 @@ constexpr int kRingThreads = kRingReaders + 32;  // the last warp fills the ring
 static_assert(kRingPiece == 64 * kRingWarps && kRingTile == 2 * kRingBox);
 constexpr int kRingShared = 227 * 1024;  // bytes that a block may use, those of Hopper
 
-/// The matrix, and the scales of its rows' groups or none, as the copy engine takes them.
-struct RingSource {
-  CUtensorMap codes;   ///< boxes of kRingPiece bytes of kRingBox rows
-  CUtensorMap scales;  ///< boxes of what belongs to them
-  int row_bytes;       ///< of codes
-  int scale_piece;     ///< bytes of a row's scales in a box; 0: none
+/// Sizes of a matrix in a ring. Loops take a copy, which stays in registers.
+struct RingShape {
+  int row_bytes;    ///< of codes
+  int scale_piece;  ///< bytes of a row's scales in a box; 0: none
   int M;
   bool gated;  ///< a tile has eight rows of the first half and the same of the second
 
@@ -40,6 +38,12 @@ struct RingSource {
   [[nodiscard]] __device__ int row(int tile, int box) const {
     return gated ? box * (M / 2) + tile * kRingBox : tile * kRingTile + box * kRingBox;
   }
+};
+
+/// The matrix, and the scales of its rows' groups or none, as the copy engine takes them.
+struct RingSource : RingShape {
+  CUtensorMap codes;   ///< boxes of kRingPiece bytes of kRingBox rows
+  CUtensorMap scales;  ///< boxes of what belongs to them
 };
 
 /// Where a reading lane stands in the layout of kernels_mma.cuh.
@@ -106,10 +110,10 @@ __device__ inline void copy(void* to, const CUtensorMap& from, int column, int r
 
 /// The ring of a block, of as many stages as leave no room for a second block beside it: the next
 /// kernel would fill its ring while this one needs the memory's whole speed.
-template <bool kScaled>
+template <bool kScaled, int kCount = kScaled ? 6 : 8>
 class WeightRing {
  public:
-  static constexpr int kStages = kScaled ? 6 : 8;
+  static constexpr int kStages = kCount;
   static constexpr int kMostScales = 128;  // bytes of a row in a stage
   static constexpr int kScalesAt = kRingTile * kRingPiece;
   static constexpr int kStageBytes = kScalesAt + (kScaled ? kRingTile * kMostScales : 0);
@@ -134,9 +138,10 @@ class WeightRing {
   /// One thread: asks for all boxes of the block's tiles. `source` is a kernel's parameter.
   __device__ void fill(const RingSource& source) {
     const std::uint64_t policy = ring::read_once();
-    const int pieces = source.pieces();
-    const auto bytes = static_cast<unsigned>(kRingTile * (kRingPiece + source.scale_piece));
-    for (int tile = static_cast<int>(blockIdx.x); tile < source.tiles(); tile += gridDim.x) {
+    const RingShape shape = source;
+    const int pieces = shape.pieces();
+    const auto bytes = static_cast<unsigned>(kRingTile * (kRingPiece + shape.scale_piece));
+    for (int tile = static_cast<int>(blockIdx.x); tile < shape.tiles(); tile += gridDim.x) {
       for (int piece = 0; piece < pieces; ++piece) {
         std::uint64_t* full = &barriers_.full[stage_];
         std::uint8_t* stage = memory_ + stage_ * kStageBytes;
@@ -144,10 +149,10 @@ class WeightRing {
         ring::arrive_for(full, bytes);
         for (int box = 0; box < 2; ++box) {
           ring::copy(stage + box * kRingBox * kRingPiece, source.codes, piece * (kRingPiece / 8),
-                     source.row(tile, box), full, policy);
+                     shape.row(tile, box), full, policy);
           if constexpr (kScaled) {
-            ring::copy(stage + kScalesAt + box * kRingBox * source.scale_piece, source.scales,
-                       piece * (source.scale_piece / 2), source.row(tile, box), full, policy);
+            ring::copy(stage + kScalesAt + box * kRingBox * shape.scale_piece, source.scales,
+                       piece * (shape.scale_piece / 2), shape.row(tile, box), full, policy);
           }
         }
         advance();
