@@ -75,8 +75,8 @@ void refuse_other_formats(const std::vector<std::string>& inputs) {
   }
 }
 
-JsonLinesReader::JsonLinesReader(const std::string& path, const JsonLines& json, std::size_t most)
-    : path_(path), json_(json), most_(most), file_(path) {}
+JsonLinesReader::JsonLinesReader(const std::string& path, JsonLines json, std::size_t most)
+    : path_(path), json_(std::move(json)), most_(most), file_(path) {}
 
 /// Whole lines that follow: at least one unless the file has ended.
 std::string_view JsonLinesReader::fill() {

@@ -170,7 +170,7 @@ TEST_F(Attention, PackedDocumentsAreAsAloneAndPaddingReachesNone) {
   together.backward(ctx);
   for (std::size_t i = 0; i < begins.size(); ++i) {
     const Dim length = (i + 1 < begins.size() ? begins[i + 1] : kT) - begins[i];
-    const auto rows = [&](const Tensor& all) {
+    const auto rows = [&](Tensor& all) {
       const View view = all.view();
       return view.reshaped({kT, view.numel() / kT}).slice(begins[i], length);
     };

@@ -36,7 +36,7 @@ struct PackingFigures {
 /// of a document and padding have none. Sample g is place perm(g mod n, epoch) of the n, as in
 /// TokenSamples.
 ///
-/// The index has 8 bytes a piece and 8 a sample in memory, and takes about 50 bytes a piece while
+/// The index has 8 bytes a piece and 8 a sample in memory, and takes up to 50 bytes a piece while
 /// it is made, in O(pieces log T).
 class PackedSamples final : public Samples {
  public:

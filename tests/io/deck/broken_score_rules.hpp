@@ -24,6 +24,7 @@ inline const std::vector<BrokenOverrides>& broken_score_rules() {
        "positions of a table would not begin again with each document"},
       {"data.predict_starts", {"data.predict_starts=false"}, "set data.end_token to the id"},
       {"data.packing", {"data.packing=best_fit"}, "set data.predict_starts to false"},
+      {"data.packing", {"data.packing=best_fit"}, "images and synthetic tokens have no documents"},
       {"data.packing",
        {"data.packing=document", "data.predict_starts=false", "data.end_token=0",
         "data.sampling=windows"},
