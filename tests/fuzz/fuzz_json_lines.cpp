@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   io::JsonLines json;
   json.skip_broken = data[0] % 2 == 1;
-  const std::size_t most = data[0] < 128 ? io::kMostJsonLineBytes : 64;
+  const std::size_t most = data[0] < 128 ? 1 << 16 : 64;
   const std::string path = folder.write("in.jsonl", fuzz::text_of(data + 1, size - 1));
   fuzz::take_or_refuse({ExitCode::data}, [&] {
     io::JsonLinesReader reader(path, json, most);
