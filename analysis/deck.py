@@ -46,7 +46,7 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "train.tasks": "[]", "train.tasks_every": "0",
            "train.z_loss": "0", "train.sample_every": "0", "train.sample_prompts": "[]", "train.sample_tokens": "64",
            "train.sample_temperature": "1", "data.broken_images": "refuse", "data.decode": "auto",
-           "data.documents": "joined", "data.predict_starts": "true",
+           "data.documents": "joined", "data.packing": "contiguous", "data.predict_starts": "true",
            "data.threads": "0",
            "augment.crop": "resized", "augment.scale": "[0.08, 1]",
            "augment.ratio": "[0.75, 1.3333333333333333]", "augment.pad": "4",

@@ -51,6 +51,22 @@ void DocumentView::read_mask(std::int64_t first, std::span<std::uint8_t> out) co
                 [this](std::int64_t index, auto part) { all_->read_mask(index, part); });
 }
 
+std::vector<std::int64_t> DocumentView::documents(std::int32_t end_token) const {
+  const std::vector<std::int64_t> all = all_->documents(end_token);
+  std::vector<std::int64_t> starts;
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < begins_.size(); ++i) {
+    starts.push_back(first);
+    const std::int64_t end = begins_[i] + ends_[i] - first;
+    auto start = std::ranges::upper_bound(all, begins_[i]);
+    for (; start != all.end() && *start < end; ++start) {
+      starts.push_back(first + *start - begins_[i]);
+    }
+    first = ends_[i];
+  }
+  return starts;
+}
+
 std::string DocumentView::description() const {
   return fmt::format("{} tokens for {} out of {}", size(), name_, all_->description());
 }

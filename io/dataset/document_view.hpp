@@ -28,6 +28,8 @@ class DocumentView final : public TokenSource {
   void require_unchanged() const override { all_->require_unchanged(); }
   [[nodiscard]] bool has_mask() const override { return all_->has_mask(); }
   void read_mask(std::int64_t first, std::span<std::uint8_t> out) const override;
+  /// Those of the other source, each run beginning one.
+  [[nodiscard]] std::vector<std::int64_t> documents(std::int32_t end_token) const override;
 
  private:
   template <class T, class Action>

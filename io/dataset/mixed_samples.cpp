@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "dataset/document_view.hpp"
-#include "dataset/read_rows.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/mixture.hpp"
 
@@ -18,12 +17,28 @@ struct MixedSamples::Source {
     if (begin < end) tokens.append(begin, end);
   }
   DocumentView tokens;
-  std::unique_ptr<TokenSamples> samples;
+  std::unique_ptr<Samples> samples;
 };
 
+namespace {
+
+/// First tokens of the documents in [begin, end), counted from `begin`.
+std::vector<std::int64_t> documents_in(const std::vector<std::int64_t>& documents,
+                                       std::int64_t begin, std::int64_t end) {
+  std::vector<std::int64_t> found;
+  for (auto start = std::ranges::lower_bound(documents, begin);
+       start != documents.end() && *start < end; ++start) {
+    found.push_back(*start - begin);
+  }
+  return found;
+}
+
+}  // namespace
+
 MixedSamples::MixedSamples(const TokenSource& all, const std::vector<MixtureStage>& stages,
-                           Sampling sampling, Dim T, std::uint64_t seed, const TargetRules& rules)
-    : schedule_(stages), end_token_(rules.end_token) {
+                           Sampling sampling, Dim T, std::uint64_t seed, const TargetRules& rules,
+                           Packing packing)
+    : schedule_(stages) {
   const std::vector<std::int64_t> parts = all.parts();
   for (const MixtureStage& stage : stages) {
     if (stage.weights.size() == parts.size()) continue;
@@ -32,12 +47,19 @@ MixedSamples::MixedSamples(const TokenSource& all, const std::vector<MixtureStag
                             "found {}",
                             parts.size(), stage.weights.size()));
   }
+  std::vector<std::int64_t> documents;
+  if (packing != Packing::contiguous) documents = all.documents(rules.end_token);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::int64_t end = i + 1 < parts.size() ? parts[i + 1] : all.size();
     sources_.push_back(std::make_unique<Source>(all, i, parts[i], end));
     Source& source = *sources_.back();
-    source.samples =
-        std::make_unique<TokenSamples>(source.tokens, sampling, T, seed + i, true, rules);
+    if (packing == Packing::contiguous) {
+      source.samples =
+          std::make_unique<TokenSamples>(source.tokens, sampling, T, seed + i, true, rules);
+    } else {
+      source.samples = std::make_unique<PackedSamples>(
+          source.tokens, documents_in(documents, parts[i], end), packing, T, seed + i, rules);
+    }
   }
 }
 
@@ -67,11 +89,28 @@ std::int64_t MixedSamples::counted(std::int64_t index) const {
   return sources_[place.source]->samples->counted(place.index);
 }
 
+std::optional<PackingFigures> MixedSamples::packing() const {
+  std::optional<PackingFigures> all;
+  for (const auto& source : sources_) {
+    const auto* packed = dynamic_cast<const PackedSamples*>(source->samples.get());
+    if (packed == nullptr) return std::nullopt;
+    if (!all) all.emplace();
+    *all += packed->figures();
+  }
+  return all;
+}
+
 void MixedSamples::read(std::int64_t first, std::int64_t end, const Batch& out) const {
-  read_rows(first, end, out, end_token_, [this](std::int64_t index, auto tokens, auto targets) {
-    const MixturePlace place = schedule_.place(index);
-    sources_[place.source]->samples->read(place.index, tokens, targets);
-  });
+  const Dim B = out.tokens.dims<2>("tokens")[0];
+  for (Dim b = 0; b < B; ++b) {
+    Batch row;
+    row.tokens = out.tokens.slice(b, 1);
+    row.targets = out.targets.slice(b, 1);
+    if (out.first_keys) row.first_keys = out.first_keys.slice(b, 1);
+    const bool counts = first + b < end;
+    const MixturePlace place = schedule_.place(counts ? first + b : 0);
+    sources_[place.source]->samples->read(place.index, counts ? kNoEnd : place.index, row);
+  }
 }
 
 }  // namespace hyperslab::io

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
+#include "dataset/counted_targets.hpp"
 #include "dataset/read_rows.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/philox.hpp"
@@ -11,11 +11,6 @@
 #include "hyperslab/ops/loss.hpp"
 
 namespace hyperslab::io {
-namespace {
-
-constexpr std::size_t kPiece = 2048;  // ids or masks on the stack at once
-
-}  // namespace
 
 TokenSamples::TokenSamples(const TokenSource& source, Sampling sampling, Dim T, std::uint64_t seed,
                            bool shuffle, const TargetRules& rules)
@@ -90,46 +85,15 @@ void TokenSamples::read(std::int64_t index, std::span<std::int32_t> tokens,
   std::ranges::fill(targets.first(static_cast<std::size_t>(repeated(index))), ops::kIgnoredTarget);
 }
 
-/// targets: the tokens from `first` on, after the token `before`; those that do not count are
-/// replaced.
 void TokenSamples::ignore(std::int64_t first, std::int32_t before,
                           std::span<std::int32_t> targets) const {
-  const bool starts = ignores_starts();
-  for (std::int32_t& target : targets) {
-    const bool ignored = (rules_.ignore_token >= 0 && target == rules_.ignore_token) ||
-                         (starts && before == rules_.end_token);
-    before = target;
-    if (ignored) target = ops::kIgnoredTarget;
-  }
-  if (!source_.has_mask()) return;
-  std::array<std::uint8_t, kPiece> mask;
-  while (!targets.empty()) {
-    const std::size_t count = std::min(kPiece, targets.size());
-    source_.read_mask(first, std::span(mask).first(count));
-    for (std::size_t i = 0; i < count; ++i) {
-      targets[i] = mask[i] == 0 ? ops::kIgnoredTarget : targets[i];
-    }
-    targets = targets.subspan(count);
-    first += static_cast<std::int64_t>(count);
-  }
+  ignore_targets(source_, rules_, first, before, targets);
 }
 
 std::int64_t TokenSamples::counted(std::int64_t index) const {
   const std::int64_t own = T_ - repeated(index);
   if (!reads_to_ignore()) return own;
-  std::array<std::int32_t, kPiece + 1> piece;  // of targets, after the token before them
-  std::int64_t first = start(index) + T_ - own + 1;
-  std::int64_t counted = 0;
-  for (const std::int64_t end = first + own; first < end;) {
-    const auto count = std::min(static_cast<std::int64_t>(kPiece), end - first);
-    const auto tokens = std::span(piece).first(static_cast<std::size_t>(count) + 1);
-    const auto targets = tokens.subspan(1);
-    source_.read(first - 1, tokens);
-    ignore(first, tokens.front(), targets);
-    counted += count - std::ranges::count(targets, ops::kIgnoredTarget);
-    first += count;
-  }
-  return counted;
+  return count_targets(source_, rules_, start(index) + T_ - own + 1, own);
 }
 
 }  // namespace hyperslab::io

@@ -169,6 +169,10 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"data.documents",
      "What tokens of a sample attend to: all before them (joined), or those of their own document "
      "(masked), which data.end_token ends."},
+    {"data.packing",
+     "What a training sample holds: model.context tokens that follow each other (contiguous), one "
+     "document or a part of one (document), or several that fit together (best_fit); the rest of "
+     "it is padding."},
     {"data.predict_starts",
      "Whether the first token of a document, after a data.end_token, counts as a target."},
     {"data.broken_images",

@@ -158,6 +158,8 @@ inline constexpr auto kPipelineSchedules =
                                mesh::Schedule::interleaved, mesh::Schedule::zero_bubble});
 inline constexpr auto kSamplings =
     names_by_module(std::array{io::Sampling::blocks, io::Sampling::windows});
+inline constexpr auto kPackings = names_by_module(
+    std::array{io::Packing::contiguous, io::Packing::document, io::Packing::best_fit});
 inline constexpr std::array<Name<io::RawIds>, 2> kRawIds = {{
     {"uint16", io::RawIds::uint16},
     {"uint32", io::RawIds::uint32},
@@ -314,6 +316,7 @@ void visit_data(Visitor& v, Config& config) {
   v.real("validation_fraction", data.validation_fraction, kUpToHalf);
   v.integer("end_token", data.end_token, kIdOrNone);
   v.named("documents", data.documents, kDocuments);
+  v.named("packing", data.packing, kPackings);
   v.flag("predict_starts", data.predict_starts);
   v.named("broken_images", data.broken_images, kBrokenImages);
   v.named("decode", data.decode, kDecodeOn);

@@ -43,10 +43,11 @@ std::size_t cut_of(std::string_view text) {
 }  // namespace
 
 TextFile::TextFile(std::string path) : path_(std::move(path)) {
+  const std::string path_to_open = path_ == "-" ? "/dev/stdin" : path_;
   struct stat status {};
-  if (::stat(path_.c_str(), &status) != 0) fail_open(path_, std::strerror(errno));
+  if (::stat(path_to_open.c_str(), &status) != 0) fail_open(path_, std::strerror(errno));
   if (S_ISDIR(status.st_mode)) fail_open(path_, "a directory");
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  fd_ = ::open(path_to_open.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd_ < 0 || ::fstat(fd_, &status) != 0) fail_open(path_, std::strerror(errno));
   is_regular_ = S_ISREG(status.st_mode);
   size_ = status.st_size;

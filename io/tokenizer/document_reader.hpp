@@ -13,7 +13,7 @@ namespace hyperslab::io {
 /// A text file read from its beginning to its end.
 class TextFile {
  public:
-  /// Throws Error(data) if `path` is not a readable file.
+  /// `-`: standard input. Throws Error(data) if `path` is not a readable file.
   explicit TextFile(std::string path);
   ~TextFile();
   TextFile(const TextFile&) = delete;

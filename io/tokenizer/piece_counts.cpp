@@ -12,6 +12,7 @@
 #include "run_jobs.hpp"
 #include "tokenizer/cuts.hpp"
 #include "tokenizer/document_reader.hpp"
+#include "tokenizer/json_lines.hpp"
 #include "tokenizer/markers.hpp"
 #include "tokenizer/merge_table.hpp"
 #include "tokenizer/pattern.hpp"
@@ -113,6 +114,20 @@ void count_file(const std::string& path, const std::vector<std::string>& special
   }
 }
 
+void count_json_lines(const std::string& path, const JsonLines& json,
+                      const std::vector<std::string>& specials, Counters& counters) {
+  JsonLinesReader reader(path, json);
+  std::vector<std::string> texts;
+  while (reader.next(texts)) {
+    std::vector<std::string_view> parts;
+    for (const std::string& text : texts) {
+      for (const std::string_view part : cut_into_parts(text, kPartBytes)) parts.push_back(part);
+    }
+    run_jobs(parts.size(), omp_get_max_threads(),
+             [&](std::size_t i) { counters.count(parts[i], specials); });
+  }
+}
+
 }  // namespace
 
 void PieceCounts::add(std::string_view piece, std::uint64_t count) {
@@ -147,9 +162,15 @@ void PieceCounts::add_all(const PieceCounts& other) {
 }
 
 PieceCounts count_pieces(std::span<const std::string> inputs,
-                         const std::vector<std::string>& specials) {
+                         const std::vector<std::string>& specials, const JsonLines& json) {
   Counters counters;
-  for (const std::string& path : inputs) count_file(path, specials, counters);
+  for (const std::string& path : inputs) {
+    if (is_json_lines(path, json)) {
+      count_json_lines(path, json, specials, counters);
+    } else {
+      count_file(path, specials, counters);
+    }
+  }
   return counters.total();
 }
 

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "hyperslab/io/tokenizer.hpp"
+
 namespace hyperslab::io {
 
 /// How often each piece occurs: open addressing over pieces stored one after the other.
@@ -38,8 +40,10 @@ class PieceCounts {
 
 /// Counts GPT-2's pieces of at least two bytes in the files, on all threads, in memory that grows
 /// with the distinct pieces alone. `specials`, which have no white space, split the text and are
-/// not counted. Throws Error(data) for a file that cannot be read.
+/// not counted. Of JSON lines the texts are counted. Throws Error(data) for a file that cannot be
+/// read, or for a line without a text.
 [[nodiscard]] PieceCounts count_pieces(std::span<const std::string> inputs,
-                                       const std::vector<std::string>& specials);
+                                       const std::vector<std::string>& specials,
+                                       const JsonLines& json = {});
 
 }  // namespace hyperslab::io

@@ -9,6 +9,7 @@
 #include "run_jobs.hpp"
 #include "tokenizer/cuts.hpp"
 #include "tokenizer/document_reader.hpp"
+#include "tokenizer/json_lines.hpp"
 
 namespace hyperslab::io {
 namespace {
@@ -113,18 +114,44 @@ void append_file(const std::string& path, const DocumentSeparator& separator, Ba
   }
 }
 
+/// The same of JSON lines, each of which is a document.
+void append_json_lines(const std::string& path, const JsonLines& json, Batch& batch) {
+  JsonLinesReader reader(path, json);
+  bool open = true;
+  std::vector<std::string> texts;
+  const auto add = [&](const std::string& text) {
+    batch.begin_document();
+    batch.add_text(text);
+    batch.end_document();
+    open = false;
+  };
+  while (reader.next(texts)) {
+    for (const std::string& text : texts) {
+      if (!text.empty()) add(text);
+    }
+  }
+  if (open) add({});
+}
+
 }  // namespace
 
 std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::string> inputs,
                             const std::string& output, const DocumentSeparator& separator,
-                            bool special_tokens) {
+                            bool special_tokens, const JsonLines& json) {
   if (inputs.empty()) {
     throw Error(ExitCode::usage,
                 "tokenize: expected at least one text file, found none; use --input");
   }
+  refuse_other_formats({inputs.begin(), inputs.end()});
   TokenWriter writer(output, tokenizer.vocabulary(), tokenizer.end_of_text());
   Batch batch(tokenizer, writer, special_tokens);
-  for (const std::string& path : without_empty_files(inputs)) append_file(path, separator, batch);
+  for (const std::string& path : without_empty_files(inputs)) {
+    if (is_json_lines(path, json)) {
+      append_json_lines(path, json, batch);
+    } else {
+      append_file(path, separator, batch);
+    }
+  }
   batch.write();
   return writer.finish();
 }

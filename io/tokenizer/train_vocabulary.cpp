@@ -6,6 +6,7 @@
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 #include "tokenizer/document_reader.hpp"
+#include "tokenizer/json_lines.hpp"
 #include "tokenizer/merge_learner.hpp"
 #include "tokenizer/piece_counts.hpp"
 #include "tokenizer/write_vocabulary.hpp"
@@ -48,8 +49,10 @@ std::int64_t train_vocabulary(const VocabularyTraining& training) {
     throw Error(ExitCode::usage,
                 "tokenize: expected at least one text file, found none; use --input");
   }
+  refuse_other_formats(training.inputs);
   const LearnedMerges learned = learn_merges(
-      count_pieces(without_empty_files(training.inputs), training.specials), training.size - fixed);
+      count_pieces(without_empty_files(training.inputs), training.specials, training.json),
+      training.size - fixed);
   write_vocabulary(learned, training.specials, training.output);
   return static_cast<std::int64_t>(learned.tokens.size() + training.specials.size());
 }

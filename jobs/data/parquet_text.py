@@ -1,41 +1,67 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The column `text` of parquet files on standard output.
+"""A column of texts of parquet files on standard output.
 
-parquet_text.py [--skip N] [--documents N] [--lines] FILE...
-Each row is a document, ended by a NUL byte (one in the text becomes a space); with --lines rows are lines of one text,
-empty ones a space and a line break, as in WikiText's own files.
+parquet_text.py [--column NAME] [--skip N] [--documents N] [--lines | --jsonl] FILE...
+Each row is a document, ended by a NUL byte (one in the text becomes a space); with --jsonl rows are lines {"text": ...},
+which keep every text as it is, for `hyperslab tokenize --jsonl --input -`; with --lines rows are lines of one text, empty
+ones a space and a line break, as in WikiText's own files. Rows without a text (null) are left out.
 """
 
 import argparse
+import json
 import sys
 
 import pyarrow.parquet
 
 
-def rows(paths):
+def rows(paths, column):
     """The text of every row, a batch in memory at a time."""
     for path in paths:
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(columns=["text"]):
-            yield from batch.column(0).to_pylist()
+        file = pyarrow.parquet.ParquetFile(path)
+        if column not in file.schema_arrow.names:
+            sys.exit(f"parquet_text.py: {path}: expected a column '{column}', found {', '.join(file.schema_arrow.names)}; "
+                     "name another with --column")
+        for batch in file.iter_batches(columns=[column]):
+            for text in batch.column(0).to_pylist():
+                if text is not None and not isinstance(text, str):
+                    sys.exit(f"parquet_text.py: {path}: expected texts in the column '{column}', found "
+                             f"{type(text).__name__}; name another with --column")
+                yield text
+
+
+def document(text):
+    """A row as a document of text."""
+    return text.encode("utf-8", "surrogatepass").replace(b"\0", b" ") + b"\0"
+
+
+def line(text):
+    """A row as a line of one text."""
+    return text.encode("utf-8", "surrogatepass") or b" \n"
+
+
+def json_line(text):
+    """A row as a line of JSON."""
+    return json.dumps({"text": text}, ensure_ascii=False).encode("utf-8") + b"\n"
 
 
 def main():
     """Writes rows [skip, skip + documents)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--column", default="text")
     parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--documents", type=int, default=None)
-    parser.add_argument("--lines", action="store_true")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--lines", dest="form", action="store_const", const=line, default=document)
+    form.add_argument("--jsonl", dest="form", action="store_const", const=json_line)
     parser.add_argument("file", nargs="+")
     arguments = parser.parse_args()
     end = None if arguments.documents is None else arguments.skip + arguments.documents
-    for number, text in enumerate(rows(arguments.file)):
+    for number, text in enumerate(rows(arguments.file, arguments.column)):
         if end is not None and number >= end:
             break
-        if number < arguments.skip or text is None:
-            continue
-        data = text.encode("utf-8", "surrogatepass")
-        sys.stdout.buffer.write(data or b" \n" if arguments.lines else data.replace(b"\0", b" ") + b"\0")
+        if number >= arguments.skip and text is not None:
+            sys.stdout.buffer.write(arguments.form(text))
     sys.stdout.buffer.flush()
 
 

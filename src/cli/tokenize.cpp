@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "command.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/recorder.hpp"
@@ -26,11 +28,32 @@ void refuse(const Arguments& args, std::initializer_list<const char*> names, con
   }
 }
 
+/// How inputs of JSON lines are read.
+io::JsonLines json_lines(const Arguments& args) {
+  io::JsonLines json;
+  json.all = args.has("jsonl");
+  json.skip_broken = args.has("skip-broken-lines");
+  const auto inputs = args.list("input");
+  const auto is_json = [&](const std::string& path) {
+    return json.all || path.ends_with(".jsonl");
+  };
+  if (std::ranges::none_of(inputs, is_json)) {
+    refuse(args, {"text-key", "skip-broken-lines"},
+           "text files (JSON lines are those named .jsonl, or all with --jsonl)");
+  }
+  if (std::ranges::all_of(inputs, is_json)) {
+    refuse(args, {"document-separator"}, "JSON lines, of which each is a document");
+  }
+  if (args.has("text-key")) json.text_key = args.get<std::string>("text-key");
+  return json;
+}
+
 void train_vocabulary(const Arguments& args) {
   refuse(args, {"vocab", "output", "document-separator", "no-special-tokens"}, "--train-vocab");
   io::VocabularyTraining training;
   training.size = args.get<std::int64_t>("train-vocab");
   training.inputs = args.list("input");
+  training.json = json_lines(args);
   if (args.has("special")) training.specials = args.list("special");
   training.output = required(args, "output-vocab");
   const double start = now_seconds();
@@ -54,7 +77,10 @@ io::DocumentSeparator separator(const Arguments& args) {
 
 void decode(const Arguments& args) {
   const auto vocab = required(args, "vocab");
-  refuse(args, {"special", "output-vocab", "train-vocab", "no-special-tokens"}, "--decode");
+  refuse(args,
+         {"special", "output-vocab", "train-vocab", "no-special-tokens", "jsonl", "text-key",
+          "skip-broken-lines"},
+         "--decode");
   const auto tokenizer = io::open_tokenizer(vocab);
   const auto output = args.has("output") ? args.get<std::string>("output") : std::string();
   const std::int64_t tokens =
@@ -68,8 +94,9 @@ void tokenize(const Arguments& args) {
   const auto output = required(args, "output");
   const auto tokenizer = io::open_tokenizer(vocab);
   const double start = now_seconds();
-  const std::int64_t tokens = io::tokenize_files(*tokenizer, args.list("input"), output,
-                                                 separator(args), !args.has("no-special-tokens"));
+  const std::int64_t tokens =
+      io::tokenize_files(*tokenizer, args.list("input"), output, separator(args),
+                         !args.has("no-special-tokens"), json_lines(args));
   fmt::print("{}: {} tokens of a vocabulary of {} in {:.2f} s\n", output, tokens,
              tokenizer->vocabulary(), now_seconds() - start);
 }
@@ -86,13 +113,20 @@ Arguments tokenize_arguments() {
       unicode_help("vocabulary; `bytes`: 256 bytes and an end-of-text id; else a tokenizer.json, "
                    "or a folder with one or with vocab.json and merges.txt; letters and "
                    "digits of split patterns are those of Unicode ")
-          .c_str())("input", po::value<std::vector<std::string>>()->multitoken()->required(),
-                    "text files, each of which ends a document; with --decode token files")(
+          .c_str())(
+      "input", po::value<std::vector<std::string>>()->multitoken()->required(),
+      "text files, each of which ends a document, and .jsonl files, of which each line is "
+      "a document; - is standard input; with --decode token files")(
       "output", po::value<std::string>(),
       "token file: .bin, .npy or .h5; with --decode a text file (default: standard output)")(
       "document-separator", po::value<std::string>(),
       "what else ends a document: a text with \\n, \\r, \\t, \\\\, \\xHH, or blank-lines "
-      "(default: a line <|endoftext|>)")(
+      "(default: a line <|endoftext|>)")("jsonl",
+                                         "every input holds JSON lines, whatever its name")(
+      "text-key", po::value<std::string>(),
+      "key of the text in a line of JSON, in its outermost object (default: text)")(
+      "skip-broken-lines",
+      "leave out lines of JSON that have no such text, and say how many (default: an error)")(
       "no-special-tokens",
       "leave out the special tokens that the vocabulary puts around each text (post_processor of "
       "tokenizer.json, or add_bos_token and add_eos_token of tokenizer_config.json); the "

@@ -88,10 +88,12 @@ void Resuming::check_resumable(const io::CheckpointMeta& meta) const {
   if (meta.order != train::sample_order(start_.config, meta.step)) {
     throw Error(
         ExitCode::checkpoint,
-        fmt::format("{}: the order of samples changed since step {} ({}): found in the deck "
-                    "{}; set run.seed, data.sampling, data.weights and model.context as they were",
-                    start_.checkpoints, meta.step, meta.order,
-                    train::sample_order(start_.config, meta.step)));
+        fmt::format(
+            "{}: the order of samples changed since step {} ({}): found in the deck "
+            "{}; set run.seed, data.sampling, data.packing (with data.end_token), data.weights and "
+            "model.context as they were",
+            start_.checkpoints, meta.step, meta.order,
+            train::sample_order(start_.config, meta.step)));
   }
   const std::int64_t expected = meta.step * start_.config.train.global_batch;
   if (meta.samples_seen != expected) {

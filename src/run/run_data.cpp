@@ -11,6 +11,7 @@
 #include "hyperslab/core/fault.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/io/mixture.hpp"
+#include "hyperslab/io/packing.hpp"
 #include "hyperslab/train/same_data.hpp"
 #include "hyperslab/train/setup.hpp"
 
@@ -45,6 +46,26 @@ void RunData::open() {
                     config.schedule.warmup_steps, last_step_, config.train.epochs,
                     train_samples().size(), last_step_));
   }
+}
+
+void RunData::report_packing() const {
+  std::optional<io::PackingFigures> found;
+  if (const auto* packed = dynamic_cast<const io::PackedSamples*>(&train_samples())) {
+    found = packed->figures();
+  } else if (const auto* mixture = dynamic_cast<const io::MixedSamples*>(&train_samples())) {
+    found = mixture->packing();
+  }
+  if (!found) return;
+  const auto percent = [](std::int64_t part, std::int64_t all) {
+    return 100 * static_cast<double>(part) / static_cast<double>(all);
+  };
+  const std::int64_t context = start_.config.model.context;
+  log::info(fmt::format(
+      "packing {}: {} documents, {} pieces, {} samples of {} tokens, {:.2f} % of them padding; "
+      "{:.2f} % of the documents are cut (contiguous: {:.2f} %)",
+      io::name_of(start_.config.data.packing), found->documents, found->pieces, found->samples,
+      context, percent(found->padding, found->samples * context),
+      percent(found->cut, found->documents), percent(found->cut_contiguous, found->documents)));
 }
 
 void RunData::report_mixture(const io::MixedSamples& mixture) const {
@@ -89,6 +110,7 @@ void RunData::report_amount() const {
   const train::TrainConfig& train = start_.config.train;
   if (!start_.is_first() || train.overfit_one_batch) return;
   if (train_source().description().starts_with("synthetic")) return;
+  report_packing();
   if (const auto* mixture = dynamic_cast<const io::MixedSamples*>(&train_samples())) {
     return report_mixture(*mixture);
   }

@@ -12,6 +12,7 @@
 #include "hyperslab/io/image_samples.hpp"
 #include "hyperslab/io/images.hpp"
 #include "hyperslab/io/mixture.hpp"
+#include "hyperslab/io/packing.hpp"
 
 namespace hyperslab::train {
 namespace {
@@ -38,9 +39,14 @@ std::unique_ptr<io::Samples> token_samples(const Config& config, const io::Token
 
 std::unique_ptr<io::Samples> training_samples(const Config& config, const io::TokenSource& tokens,
                                               Dim T) {
-  if (config.data.weights.empty()) return token_samples(config, tokens, T, true);
-  return std::make_unique<io::MixedSamples>(tokens, mixture_stages(config), config.data.sampling, T,
-                                            config.run.seed, config.data.target_rules());
+  const io::DataConfig& data = config.data;
+  if (!data.weights.empty()) {
+    return std::make_unique<io::MixedSamples>(tokens, mixture_stages(config), data.sampling, T,
+                                              config.run.seed, data.target_rules(), data.packing);
+  }
+  if (data.packing == io::Packing::contiguous) return token_samples(config, tokens, T, true);
+  return std::make_unique<io::PackedSamples>(tokens, tokens.documents(data.end_token), data.packing,
+                                             T, config.run.seed, data.target_rules());
 }
 
 DeckData open_text(const Config& config, io::DataPart part) {
@@ -48,7 +54,9 @@ DeckData open_text(const Config& config, io::DataPart part) {
   io::DataTokens tokens =
       io::open_data(config.data, config.model.vocabulary, config.run.seed, part);
   DeckData data;
-  if (tokens.train) data.train_samples = training_samples(config, *tokens.train, T);
+  if (tokens.train && part == io::DataPart::both) {
+    data.train_samples = training_samples(config, *tokens.train, T);
+  }
   if (tokens.validation)
     data.validation_samples = token_samples(config, *tokens.validation, T, false);
   data.train = std::move(tokens.train);
@@ -120,6 +128,9 @@ std::string sample_order(const Config& config, std::int64_t step) {
   const io::DataConfig& data = config.data;
   std::string order = fmt::format("seed={} sampling={} context={}", config.run.seed,
                                   io::name_of(data.sampling), config.model.context);
+  if (data.packing != io::Packing::contiguous) {
+    order += fmt::format(" packing={} end_token={}", io::name_of(data.packing), data.end_token);
+  }
   if (data.weights.empty()) return order;
   // Weights that come later may be added or changed.
   const auto stages = std::ranges::upper_bound(data.weight_steps, step) - data.weight_steps.begin();

@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """jobs/data/*.sh without a network: files of the data sets' names under file://. Token files that change."""
 
+import importlib.util
 import json
 import os
 import shutil
 import signal
 import struct
+import subprocess
+import sys
 
 import support
-from data_jobs import DataJobs, sha256
+from data_jobs import JOBS, DataJobs, sha256
 
 GPT2 = "openai-community/gpt2/resolve/main"
 
@@ -22,7 +25,10 @@ class Column(list):
 class Batch(list):
     def column(self, _):
         return Column(self)
+class Schema:
+    names = ["text"]
 class ParquetFile:
+    schema_arrow = Schema()
     def __init__(self, path):
         self.rows = json.load(open(path, encoding="utf-8"))
     def iter_batches(self, columns):
@@ -314,6 +320,71 @@ class Mixture(support.Case):
         self.assertIn("the order of samples changed", refused.err)
         self.assertIn("weights=[3, 1]", refused.err)
         self.assertEqual(len(support.column(self.folder / "changed", "loss")), 20)
+
+
+TEXTS = ["plain", "", None, "two\nlines\n\n", "<|endoftext|>\n", "nul \0 and \x1f", 'quotes " and \\n', "é 😀 \u2028", "last"]
+
+
+class ParquetText(support.Case):
+    """jobs/data/parquet_text.py --jsonl, and JSON lines in the program."""
+
+    def lines(self, *options, fake=False, code=0):
+        """What the script writes; `fake`: with the stand-in for pyarrow."""
+        if fake:
+            package = self.folder / "fake" / "pyarrow"
+            package.mkdir(parents=True, exist_ok=True)
+            (package / "__init__.py").write_text("", encoding="utf-8")
+            (package / "parquet.py").write_text(FAKE_PARQUET, encoding="utf-8")
+        environment = {**os.environ, **({"PYTHONPATH": str(self.folder / "fake")} if fake else {})}
+        result = subprocess.run([sys.executable, str(JOBS / "parquet_text.py"), *options], capture_output=True, check=False,
+                                timeout=60, cwd=self.folder, env=environment)
+        self.assertEqual(result.returncode, code, result.stderr)
+        return result.stdout if code == 0 else result.stderr.decode()
+
+    def check_documents(self, lines):
+        """Every text is a document of the token file, as it was."""
+        command = support.command("tokenize", "--vocab", "bytes", "--jsonl", "--input", "-", "--output", "out.bin")
+        subprocess.run(command, input=lines, cwd=self.folder, check=True, timeout=60, capture_output=True)
+        ids = (self.folder / "out.bin").read_bytes()[1024:]
+        ids = struct.unpack(f"<{len(ids) // 2}H", ids)
+        expected = []
+        for text in TEXTS:
+            expected += [*text.encode(), 256] if text else []
+        self.assertEqual(list(ids), expected)
+
+    def test_rows_of_a_stand_in_become_documents(self):
+        (self.folder / "fake.parquet").write_text(json.dumps(TEXTS), encoding="utf-8")
+
+        self.check_documents(self.lines("--jsonl", "fake.parquet", fake=True))
+
+        self.assertEqual(self.lines("--jsonl", "--skip", "3", "--documents", "1", "fake.parquet", fake=True),
+                         b'{"text": "two\\nlines\\n\\n"}\n')
+        self.assertIn("expected a column 'body', found text", self.lines("--column", "body", "fake.parquet", fake=True, code=1))
+
+    @support.unittest.skipUnless(importlib.util.find_spec("pyarrow"), "no pyarrow")
+    def test_rows_of_parquet_become_documents(self):
+        arrow = importlib.import_module("pyarrow")
+        table = arrow.table({"id": list(range(len(TEXTS))), "body": TEXTS})
+        importlib.import_module("pyarrow.parquet").write_table(table, str(self.folder / "real.parquet"))
+
+        self.check_documents(self.lines("--jsonl", "--column", "body", "real.parquet"))
+
+        self.assertIn("found id, body", self.lines("--jsonl", "real.parquet", code=1))
+        self.assertIn("expected texts in the column 'id', found int", self.lines("--column", "id", "real.parquet", code=1))
+
+    def test_what_has_no_text_is_refused_or_left_out(self):
+        (self.folder / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n{"text": "c"}\n', encoding="utf-8")
+        arguments = ("tokenize", "--vocab", "bytes", "--input", "bad.jsonl", "--output", "bad.bin")
+
+        self.assert_refused(self.run_program(*arguments), 3, "bad.jsonl:2: the key 'text' is missing")
+        self.assertFalse((self.folder / "bad.bin").exists())
+        result = self.run_program(*arguments, "--skip-broken-lines")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("1 of 3 lines are left out", result.err)
+        self.assertIn("4 tokens", result.out)
+        self.assert_refused(self.run_program(*arguments, "--document-separator", "blank-lines"), 2, "JSON lines")
+        self.assert_refused(self.run_program("tokenize", "--vocab", "bytes", "--input", "text.txt", "--output", "t.bin",
+                                             "--text-key", "body"), 2, "--text-key", "--jsonl")
 
 
 if __name__ == "__main__":

@@ -154,6 +154,38 @@ TEST_F(Attention, DocumentsInOneSampleAreAsApart) {
   expect_matches_oracle(together.dqkv.view().flat(), apart.dqkv.view().flat(), "dqkv");
 }
 
+TEST_F(Attention, PackedDocumentsAreAsAloneAndPaddingReachesNone) {
+  const HeadLayout layout = {4, 2, 16};
+  const std::vector<Dim> begins = {0, 31, 48, 49, 60};  // the last is padding
+  constexpr Dim kT = 75;
+  AttentionCase together({1, kT, layout}, DType::f64);
+  together.first_keys = Tensor(Device::cpu, DType::i32, {1, kT});
+  const auto first = together.first_keys.view().span<std::int32_t>();
+  for (const Dim begin : begins) {
+    std::ranges::fill(first.subspan(static_cast<std::size_t>(begin)),
+                      static_cast<std::int32_t>(begin));
+  }
+  together.size.document = kT;  // reads first_keys
+  together.forward(ctx);
+  together.backward(ctx);
+  for (std::size_t i = 0; i < begins.size(); ++i) {
+    const Dim length = (i + 1 < begins.size() ? begins[i + 1] : kT) - begins[i];
+    const auto rows = [&](Tensor& all) {
+      const View view = all.view();
+      return view.reshaped({kT, view.numel() / kT}).slice(begins[i], length);
+    };
+    AttentionCase alone({1, length, layout}, DType::f64);
+    cast(ctx, rows(together.qkv).reshaped(alone.size.packed()), alone.qkv.view());
+    cast(ctx, rows(together.dout).reshaped(alone.size.out()), alone.dout.view());
+
+    alone.forward(ctx);
+    alone.backward(ctx);
+
+    expect_matches_oracle(rows(together.out).flat(), alone.out.view().flat(), "out");
+    expect_matches_oracle(rows(together.dqkv).flat(), alone.dqkv.view().flat(), "dqkv");
+  }
+}
+
 TEST_F(Attention, UnknownMasksAreRefusedByName) {
   AttentionSize size = {1, 5, {2, 1, 8}};
   size.mask.kind = static_cast<AttentionMask::Kind>(7);

@@ -26,6 +26,14 @@ enum class DecodeOn : std::uint8_t { automatic, cpu, gpu };
 /// What tokens of one sample attend to: all before them, or those of their own document.
 enum class Documents : std::uint8_t { joined, masked };
 
+/// What a sample of text holds: a run of tokens, a document or part of one, or several of those
+/// that fit together. See PackedSamples.
+enum class Packing : std::uint8_t { contiguous, document, best_fit };
+[[nodiscard]] constexpr std::string_view name_of(Packing packing) {
+  if (packing == Packing::contiguous) return "contiguous";
+  return packing == Packing::document ? "document" : "best_fit";
+}
+
 /// Which targets of a text count, and what separates its documents.
 struct TargetRules {
   std::int32_t ignore_token = -1;  ///< targets of this id do not count; -1: all do
@@ -48,6 +56,7 @@ struct DataConfig {
   double validation_fraction = 0;  ///< of the training documents, by hash, for validation
   std::int32_t end_token = -1;     ///< ends documents in files without a list of them; -1: none
   Documents documents = Documents::joined;
+  Packing packing = Packing::contiguous;
   bool predict_starts = true;  ///< whether the first token of a document counts as a target
   BrokenImages broken_images = BrokenImages::refuse;
   DecodeOn decode = DecodeOn::automatic;

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "hyperslab/io/dataset.hpp"
+#include "hyperslab/io/packing.hpp"
 
 namespace hyperslab::io {
 
@@ -73,14 +75,16 @@ class MixtureSchedule {
 };
 
 /// Samples of several sources by weights. Sample k is that of the schedule; the samples of a source
-/// come in the order of TokenSamples with the seed `seed` + its number: with Sampling::blocks each
-/// comes once an epoch of the source.
+/// come in the order of TokenSamples, or of PackedSamples, with the seed `seed` + its number: with
+/// Sampling::blocks each comes once an epoch of the source.
 class MixedSamples final : public Samples {
  public:
-  /// Of the parts of `all` (TokenSource::parts), which must stay. Throws Error(usage) if a stage
-  /// has not one weight a part, Error(data) if a part holds less than one sample.
+  /// Of the parts of `all` (TokenSource::parts), which must stay. Packed documents are packed with
+  /// those of their part. Throws Error(usage) if a stage has not one weight a part, Error(data) if
+  /// a part holds less than one sample, and as PackedSamples and TokenSource::documents().
   MixedSamples(const TokenSource& all, const std::vector<MixtureStage>& stages, Sampling sampling,
-               Dim T, std::uint64_t seed, const TargetRules& rules = {});
+               Dim T, std::uint64_t seed, const TargetRules& rules = {},
+               Packing packing = Packing::contiguous);
   ~MixedSamples() override;
   MixedSamples(const MixedSamples&) = delete;
   MixedSamples& operator=(const MixedSamples&) = delete;
@@ -97,11 +101,12 @@ class MixedSamples final : public Samples {
   [[nodiscard]] const MixtureSchedule& schedule() const { return schedule_; }
   /// Samples of one epoch of each source.
   [[nodiscard]] std::vector<std::int64_t> sizes() const;
+  /// Of all sources together; absent if nothing is packed.
+  [[nodiscard]] std::optional<PackingFigures> packing() const;
 
  private:
   struct Source;
   MixtureSchedule schedule_;
-  std::int32_t end_token_;
   std::vector<std::unique_ptr<Source>> sources_;
 };
 

@@ -74,19 +74,27 @@ struct DocumentSeparator {
 /// for other escapes, an empty text and one of more than 4096 bytes.
 [[nodiscard]] DocumentSeparator parse_document_separator(const std::string& option);
 
-/// Encodes the files one after the other, in bounded memory. The end of a file ends a document, as
-/// does the separator; the end-of-text id follows each document. With `special_tokens` a document
-/// also gets those of text_template(); an end of text among them is not doubled. Documents without
-/// text are left out, but every file gives at least an end of text; empty files (0 bytes) are left
-/// out with a warning. Formats by the suffix of `output`: .bin with
-/// llm.c's header (uint16 up to 65,536 ids, else uint32 under magic 20240801), .npy, .h5 (`tokens`,
-/// and `documents`, the int64 index of each document's first token). Written under a temporary
-/// name, synced and renamed. Returns the number of tokens. Throws Error(data) for inputs, also
-/// if all are empty and for ones that change meanwhile, Error(usage) for another suffix,
+/// Inputs that are JSON lines: an object a line, each of which has the text of one document.
+struct JsonLines {
+  std::string text_key = "text";  ///< key of the text, in the outermost object
+  bool all = false;               ///< every input, not only those named .jsonl
+  bool skip_broken = false;       ///< lines without a text are left out and counted in a warning
+};
+
+/// Encodes the files one after the other, in bounded memory; `-` is standard input. The end of a
+/// file ends a document, as does the separator, and in JSON lines each line; the end-of-text id
+/// follows each document. With `special_tokens` a document also gets those of text_template(); an
+/// end of text among them is not doubled. Documents without text are left out, but every file gives
+/// at least an end of text; empty files (0 bytes) are left out with a warning. A line of JSON may
+/// have 64 MiB. Formats by the suffix of `output`: .bin with llm.c's header (uint16 up to 65,536
+/// ids, else uint32 under magic 20240801), .npy, .h5 (`tokens`, and `documents`, the int64 index of
+/// each document's first token). Written under a temporary name, synced and renamed. Returns the
+/// number of tokens. Throws Error(data) for inputs, also if all are empty, for ones that change
+/// meanwhile, compressed ones and lines without a text, Error(usage) for another suffix,
 /// Error(storage) for what cannot be written; then nothing is left of the output.
 std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::string> inputs,
                             const std::string& output, const DocumentSeparator& separator = {},
-                            bool special_tokens = true);
+                            bool special_tokens = true, const JsonLines& json = {});
 
 /// Writes the bytes of all tokens of token files (paths as open_tokens() takes them), exactly. An
 /// end-of-text id between two documents becomes the separator, on a line of its own if it is one;
@@ -99,9 +107,10 @@ std::int64_t decode_files(const Tokenizer& tokenizer, const std::vector<std::str
 /// What train_vocabulary() makes of which texts.
 struct VocabularyTraining {
   std::int64_t size = 0;            ///< ids in all: 256 bytes, merges, special tokens
-  std::vector<std::string> inputs;  ///< text files
+  std::vector<std::string> inputs;  ///< text files, JSON lines; `-`: standard input
   std::vector<std::string> specials = {"<|endoftext|>"};  ///< split the text, are never merged
   std::string output;  ///< folder; gets vocab.json, merges.txt and tokenizer.json
+  JsonLines json = {};  ///< how inputs of JSON lines are read
 };
 
 /// Trains a byte-level BPE with GPT-2's split pattern: ids 0-255 are the bytes in GPT-2's order,

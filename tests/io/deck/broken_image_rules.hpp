@@ -51,6 +51,8 @@ inline const std::vector<BrokenImageRule>& broken_image_rules() {
       {"model.classes", "model.classes=10", false,
        "only a vision transformer has classes: leave it out"},
       {"data.documents", "data.documents=masked", true, "images have no documents"},
+      {"data.packing", "data.packing=document", true,
+       "images and synthetic tokens have no documents"},
       {"model.window", "model.window=4", true, "patches of an image see each other all"},
       {"model.attention_sinks", "model.attention_sinks=true", true,
        "sinks are of models of text: leave it out"},

@@ -23,6 +23,16 @@ inline const std::vector<BrokenOverrides>& broken_score_rules() {
        {"data.documents=masked", "data.end_token=0", "model.position=learned"},
        "positions of a table would not begin again with each document"},
       {"data.predict_starts", {"data.predict_starts=false"}, "set data.end_token to the id"},
+      {"data.packing", {"data.packing=best_fit"}, "set data.predict_starts to false"},
+      {"data.packing", {"data.packing=best_fit"}, "images and synthetic tokens have no documents"},
+      {"data.packing",
+       {"data.packing=document", "data.predict_starts=false", "data.end_token=0",
+        "data.sampling=windows"},
+       "set data.sampling to blocks"},
+      {"data.packing",
+       {"data.packing=document", "data.predict_starts=false", "data.end_token=0",
+        "model.context=1048577"},
+       "use a smaller context"},
   };
   return all;
 }

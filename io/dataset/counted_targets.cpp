@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dataset/counted_targets.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "hyperslab/ops/loss.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+constexpr std::size_t kPiece = 2048;  // ids or masks on the stack at once
+
+}  // namespace
+
+void ignore_targets(const TokenSource& source, const TargetRules& rules, std::int64_t first,
+                    std::int32_t before, std::span<std::int32_t> targets) {
+  const bool starts = rules.end_token >= 0 && !rules.predicts_starts;
+  for (std::int32_t& target : targets) {
+    const bool ignored = (rules.ignore_token >= 0 && target == rules.ignore_token) ||
+                         (starts && before == rules.end_token);
+    before = target;
+    if (ignored) target = ops::kIgnoredTarget;
+  }
+  if (!source.has_mask()) return;
+  std::array<std::uint8_t, kPiece> mask;
+  while (!targets.empty()) {
+    const std::size_t count = std::min(kPiece, targets.size());
+    source.read_mask(first, std::span(mask).first(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      targets[i] = mask[i] == 0 ? ops::kIgnoredTarget : targets[i];
+    }
+    targets = targets.subspan(count);
+    first += static_cast<std::int64_t>(count);
+  }
+}
+
+std::int64_t count_targets(const TokenSource& source, const TargetRules& rules, std::int64_t first,
+                           std::int64_t count) {
+  std::array<std::int32_t, kPiece + 1> piece;  // of targets, after the token before them
+  std::int64_t counted = 0;
+  for (const std::int64_t end = first + count; first < end;) {
+    const auto here = std::min(static_cast<std::int64_t>(kPiece), end - first);
+    const auto tokens = std::span(piece).first(static_cast<std::size_t>(here) + 1);
+    const auto targets = tokens.subspan(1);
+    source.read(first - 1, tokens);
+    ignore_targets(source, rules, first, tokens.front(), targets);
+    counted += here - std::ranges::count(targets, ops::kIgnoredTarget);
+    first += here;
+  }
+  return counted;
+}
+
+}  // namespace hyperslab::io

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "dataset/best_fit.hpp"
+#include "dataset/counted_targets.hpp"
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/core/philox.hpp"
+#include "hyperslab/io/packing.hpp"
+#include "hyperslab/ops/loss.hpp"
+
+namespace hyperslab::io {
+namespace {
+
+constexpr int kLengthBits = 20;
+static_assert(Dim{1} << kLengthBits == kMostPackedTokens);
+constexpr std::int64_t kMostTokens = std::int64_t{1} << (63 - kLengthBits);
+constexpr std::size_t kMostPieces = std::numeric_limits<std::uint32_t>::max() - 1;
+
+/// A piece of an index: its first token, its length less one, and whether it ends its document.
+std::uint64_t packed(std::int64_t begin, std::int64_t length, bool ends_document) {
+  return static_cast<std::uint64_t>(begin) << (kLengthBits + 1) |
+         static_cast<std::uint64_t>(length - 1) << 1 | (ends_document ? 1 : 0);
+}
+std::int64_t length_of(std::uint64_t piece) {
+  return static_cast<std::int64_t>(piece >> 1 & (kMostPackedTokens - 1)) + 1;
+}
+PackedSamples::Piece piece_of(std::uint64_t piece) {
+  const auto begin = static_cast<std::int64_t>(piece >> (kLengthBits + 1));
+  return {begin, begin + length_of(piece), (piece & 1) != 0};
+}
+
+[[noreturn]] void fail_size(const TokenSource& source, const std::string& expected) {
+  throw Error(ExitCode::data, fmt::format("{}: data.packing: expected {}; give fewer files, or "
+                                          "leave data.packing out",
+                                          source.description(), expected));
+}
+
+/// All pieces of up to T tokens, in the order of the source.
+std::vector<std::uint64_t> pieces_in(const TokenSource& source,
+                                     std::span<const std::int64_t> documents, Dim T) {
+  std::vector<std::uint64_t> pieces;
+  pieces.reserve(documents.size());
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    const std::int64_t end = i + 1 < documents.size() ? documents[i + 1] : source.size();
+    for (std::int64_t begin = documents[i]; begin < end; begin += T) {
+      pieces.push_back(packed(begin, std::min(T, end - begin), begin + T >= end));
+    }
+    if (pieces.size() > kMostPieces) fail_size(source, "at most 4294967294 pieces of documents");
+  }
+  return pieces;
+}
+
+std::vector<std::int32_t> lengths_of(const std::vector<std::uint64_t>& pieces) {
+  std::vector<std::int32_t> lengths(pieces.size());
+  std::ranges::transform(pieces, lengths.begin(), [](std::uint64_t piece) {
+    return static_cast<std::int32_t>(length_of(piece));
+  });
+  return lengths;
+}
+
+/// Documents that samples of consecutive tokens cut.
+std::int64_t cut_by_blocks(std::span<const std::int64_t> documents, std::int64_t size, Dim T) {
+  std::int64_t cut = 0;
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    const std::int64_t end = i + 1 < documents.size() ? documents[i + 1] : size;
+    if (documents[i] / T != (end - 1) / T) ++cut;
+  }
+  return cut;
+}
+
+}  // namespace
+
+PackingFigures& PackingFigures::operator+=(const PackingFigures& other) {
+  documents += other.documents;
+  pieces += other.pieces;
+  samples += other.samples;
+  padding += other.padding;
+  cut += other.cut;
+  cut_contiguous += other.cut_contiguous;
+  return *this;
+}
+
+/// One sample to be filled.
+struct PackedSamples::Row {
+  std::span<std::int32_t> tokens;
+  std::span<std::int32_t> targets;
+  std::span<std::int32_t> first_keys;  ///< empty if not asked for
+};
+
+PackedSamples::PackedSamples(const TokenSource& source, std::span<const std::int64_t> documents,
+                             Packing packing, Dim T, std::uint64_t seed, const TargetRules& rules)
+    : source_(source), T_(T), seed_(seed), rules_(rules) {
+  require(T > 0 && T <= kMostPackedTokens && packing != Packing::contiguous,
+          "packed samples of another length or kind");
+  require(!documents.empty() && documents.front() == 0 && source.size() > 0,
+          "packed samples without documents");
+  rules_.end_token = -1;  // documents are known
+  if (source.size() > kMostTokens) fail_size(source, "at most 8796093022208 tokens");
+  pieces_ = pieces_in(source, documents, T);
+  if (packing == Packing::best_fit) {
+    Bins bins = best_fit(lengths_of(pieces_), T);
+    std::vector<std::uint64_t> placed(pieces_.size());
+    std::ranges::transform(bins.items, placed.begin(),
+                           [this](std::uint32_t item) { return pieces_[item]; });
+    pieces_ = std::move(placed);
+    firsts_ = std::move(bins.firsts);
+  } else {
+    firsts_.resize(pieces_.size() + 1);
+    std::iota(firsts_.begin(), firsts_.end(), 0);
+  }
+  figures_.documents = std::ssize(documents);
+  figures_.pieces = std::ssize(pieces_);
+  figures_.samples = size();
+  figures_.padding = size() * T - source.size();
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    const std::int64_t end = i + 1 < documents.size() ? documents[i + 1] : source.size();
+    if (end - documents[i] > T) ++figures_.cut;
+  }
+  figures_.cut_contiguous = cut_by_blocks(documents, source.size(), T);
+}
+
+std::int64_t PackedSamples::size() const { return std::ssize(firsts_) - 1; }
+
+std::span<const std::uint64_t> PackedSamples::place_of(std::int64_t index) const {
+  require(index >= 0, "negative sample index");
+  const auto n = static_cast<std::uint64_t>(size());
+  const auto g = static_cast<std::uint64_t>(index);
+  const std::uint64_t place = permuted_index(g % n, n, seed_, g / n);
+  const auto first = static_cast<std::size_t>(firsts_[place]);
+  return std::span(pieces_).subspan(first, static_cast<std::size_t>(firsts_[place + 1]) - first);
+}
+
+std::vector<PackedSamples::Piece> PackedSamples::pieces(std::int64_t index) const {
+  std::vector<Piece> found;
+  for (const std::uint64_t piece : place_of(index)) found.push_back(piece_of(piece));
+  return found;
+}
+
+std::int64_t PackedSamples::counted(std::int64_t index) const {
+  const bool reads = rules_.ignore_token >= 0 || source_.has_mask();
+  std::int64_t counted = 0;
+  for (const std::uint64_t each : place_of(index)) {
+    const Piece piece = piece_of(each);
+    const std::int64_t targets = piece.end - piece.begin - (piece.ends_document ? 1 : 0);
+    counted += reads ? count_targets(source_, rules_, piece.begin + 1, targets) : targets;
+  }
+  return counted;
+}
+
+void PackedSamples::read_row(std::int64_t index, const Row& row) const {
+  std::size_t at = 0;
+  for (const std::uint64_t each : place_of(index)) {
+    const Piece piece = piece_of(each);
+    const auto length = static_cast<std::size_t>(piece.end - piece.begin);
+    const auto tokens = row.tokens.subspan(at, length);
+    const auto targets = row.targets.subspan(at, length);
+    source_.read(piece.begin, tokens);
+    std::ranges::copy(tokens.subspan(1), targets.begin());
+    if (piece.ends_document) {
+      targets.back() = ops::kIgnoredTarget;
+    } else {
+      source_.read(piece.end, targets.last(1));
+    }
+    ignore_targets(source_, rules_, piece.begin + 1, tokens.front(),
+                   targets.first(length - (piece.ends_document ? 1 : 0)));
+    if (!row.first_keys.empty()) {
+      std::ranges::fill(row.first_keys.subspan(at, length), static_cast<std::int32_t>(at));
+    }
+    at += length;
+  }
+  std::ranges::fill(row.tokens.subspan(at), 0);
+  std::ranges::fill(row.targets.subspan(at), ops::kIgnoredTarget);
+  if (row.first_keys.empty()) return;
+  std::ranges::fill(row.first_keys.subspan(at), static_cast<std::int32_t>(at));
+}
+
+void PackedSamples::read(std::int64_t first, std::int64_t end, const Batch& out) const {
+  const auto [B, T] = out.tokens.dims<2>("tokens");
+  require(T == T_, "tokens of another length than the samples");
+  for (Dim b = 0; b < B; ++b) {
+    const auto row_of = [b](const View& view) {
+      return view ? view.slice(b, 1).span<std::int32_t>() : std::span<std::int32_t>();
+    };
+    const Row row = {row_of(out.tokens), row_of(out.targets), row_of(out.first_keys)};
+    if (first + b < end) {
+      read_row(first + b, row);
+      continue;
+    }
+    std::ranges::fill(row.tokens, 0);
+    std::ranges::fill(row.targets, ops::kIgnoredTarget);
+    std::ranges::fill(row.first_keys, 0);
+  }
+}
+
+}  // namespace hyperslab::io
