@@ -44,6 +44,7 @@ struct Rank {
   std::size_t step = 0;
   std::size_t next = 0;
   double clock = 0;
+  double slowdown = 1;
   std::vector<double> step_ends{};
   std::map<Group, GroupStream> groups{};
   std::vector<Interval> beside{};  ///< collectives that run while computation does
@@ -61,9 +62,12 @@ struct Match {
 class Simulation {
  public:
   Simulation(const std::vector<std::vector<OperationList>>& steps,
-             const mesh::ParallelConfig& parallel, Prices& prices)
+             const mesh::ParallelConfig& parallel, Prices& prices, std::span<const double> slowdown)
       : parallel_(parallel), prices_(prices) {
-    for (const std::vector<OperationList>& of_rank : steps) ranks_.push_back({.steps = &of_rank});
+    for (const std::vector<OperationList>& of_rank : steps) {
+      ranks_.push_back({.steps = &of_rank});
+      if (!slowdown.empty()) ranks_.back().slowdown = slowdown[ranks_.size() - 1];
+    }
   }
 
   SimulatedStep run();
@@ -108,7 +112,7 @@ std::vector<int> Simulation::members(Group group) const {
 /// Computation slows down while collectives run beside it.
 void Simulation::compute(Rank& rank, const Operation& op) {
   const double begin = rank.clock;
-  double left = prices_.of_op(op);
+  double left = rank.slowdown * prices_.of_op(op);
   std::erase_if(rank.beside, [&](const Interval& interval) { return interval.end <= begin; });
   double now = begin;
   while (left > 0) {
@@ -301,6 +305,18 @@ SimulatedStep Simulation::run() {
   return result;
 }
 
+/// What the mean power is taken over: the step but for collectives that computation waits for, in
+/// which a GPU draws no less.
+double busy_seconds(const SimulatedRank& rank) {
+  double seconds = rank.step;
+  for (const comm::GroupRole role :
+       {comm::GroupRole::data, comm::GroupRole::tensor, comm::GroupRole::key_value}) {
+    const auto waited = rank.exposed.find(std::string(comm::name_of(role)));
+    if (waited != rank.exposed.end()) seconds -= waited->second;
+  }
+  return seconds;
+}
+
 }  // namespace
 
 GroupLayout layout_of(std::string_view group, const mesh::ParallelConfig& parallel,
@@ -329,8 +345,30 @@ GroupLayout layout_of(std::string_view group, const mesh::ParallelConfig& parall
 }
 
 SimulatedStep simulate(const std::vector<std::vector<OperationList>>& steps,
-                       const mesh::ParallelConfig& parallel, Prices& prices) {
-  return Simulation(steps, parallel, prices).run();
+                       const mesh::ParallelConfig& parallel, Prices& prices,
+                       std::span<const double> slowdown) {
+  return Simulation(steps, parallel, prices, slowdown).run();
+}
+
+SimulatedStep simulate_sustained(const std::vector<std::vector<OperationList>>& steps,
+                                 const mesh::ParallelConfig& parallel, Prices& prices) {
+  constexpr int kRounds = 8;
+  constexpr double kEnough = 1.002;
+  std::vector<double> slowdown(steps.size(), 1);
+  SimulatedStep step = simulate(steps, parallel, prices);
+  for (int round = 0; round < kRounds; ++round) {
+    bool is_slower = false;
+    for (std::size_t i = 0; i < slowdown.size(); ++i) {
+      const double least = prices.sustained_seconds(steps[i].back());
+      const double busy = busy_seconds(step.ranks[i]);
+      if (least <= kEnough * busy) continue;
+      slowdown[i] *= least / busy;
+      is_slower = true;
+    }
+    if (!is_slower) break;
+    step = simulate(steps, parallel, prices, slowdown);
+  }
+  return step;
 }
 
 }  // namespace hyperslab::plan
