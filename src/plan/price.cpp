@@ -31,6 +31,12 @@ double ring_share(std::string_view call, int ranks) {
   return call == "all_reduce" ? 2 * others : others;
 }
 
+/// Hops that a ring's last byte takes one after the other.
+int ring_hops(std::string_view call, int ranks) {
+  if (call == "send") return 1;
+  return call == "all_reduce" ? 2 * (ranks - 1) : ranks - 1;
+}
+
 const std::vector<OpRow>& rows_of(const MachineFile& machine, Precision precision) {
   const auto of = [&](Precision wanted) {
     const auto found = machine.ops.find(std::string(name_of(wanted)));
@@ -153,7 +159,11 @@ double Prices::of_collective(std::string_view group, std::string_view call,
   std::ranges::sort(rows, {}, &CollectiveRow::bytes);
   const double share = ring_share(call, layout.ranks);
   const double measured_share = ring_share(call, rows.front()->ranks);
-  const double seconds = interpolate(rows, bytes * share / measured_share);
+  // NCCL's own estimate of a hop over NVLink (src/graph/tuning.cc, hwLat of rings, Simple).
+  constexpr double kHopSeconds = 3.4e-6;
+  const int hops = ring_hops(call, inside) - ring_hops(call, rows.front()->ranks);
+  const double seconds = interpolate(rows, bytes * share / measured_share) +
+                         (machine_.device == "cuda" ? kHopSeconds * std::max(0, hops) : 0);
   if (layout.nodes == 1 || !knows_network()) return seconds;
   const double links = machine_.network_bytes_per_second * layout.ranks_per_node;
   return std::max(seconds, bytes * share / links) +

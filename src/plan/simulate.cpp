@@ -76,6 +76,7 @@ class Simulation {
   bool advance(int number);
   bool settle_transfers(int number);
   void compute(Rank& rank, const Operation& op);
+  [[nodiscard]] double wait_for_room(const Rank& rank);
   void start(int number, const Operation& op);
   bool wait(int number, const Operation& op);
   [[nodiscard]] std::vector<int> members(Group group) const;
@@ -140,9 +141,19 @@ void Simulation::compute(Rank& rank, const Operation& op) {
   rank.result.compute_by_phase[static_cast<std::size_t>(op.phase)] += now - begin;
 }
 
+/// Kernels of large products take all multiprocessors until they end: one that starts at the same
+/// moment as a collective, of which the stream must first see an event, goes first.
+double Simulation::wait_for_room(const Rank& rank) {
+  const OperationList& operations = (*rank.steps)[rank.step];
+  if (rank.next + 1 >= operations.size()) return 0;
+  const Operation& following = operations[rank.next + 1];
+  return following.kind == Operation::Kind::compute ? rank.slowdown * prices_.of_op(following) : 0;
+}
+
 void Simulation::start(int number, const Operation& op) {
   Rank& rank = ranks_[static_cast<std::size_t>(number)];
   Transfer transfer{.ticket = op.ticket, .operation = &op, .called = rank.clock, .matches = {}};
+  if (op.group == comm::name_of(comm::GroupRole::tensor)) transfer.called += wait_for_room(rank);
   for (const Operation::Message& message : op.messages) {
     const std::pair<int, int> ends =
         message.sends ? std::pair(number, message.peer) : std::pair(message.peer, number);
