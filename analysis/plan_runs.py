@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from analysis.errors import UserError
-from analysis.published_rows import ZERO, Row
+from analysis.published_rows import BYTES_GATHERED, ZERO, Row
 from analysis.tables import counted
 
 DECK = """\
@@ -96,6 +96,8 @@ def predict(binary: Path, machine: Machine, row: Row) -> Prediction:
         (folder / "machine.json").write_text(machine_text(machine, row.gpus_per_node), encoding="utf-8")
         command = [str(binary), "plan", "deck.yaml", "--device", "cuda", "--ranks", str(row.gpus),
                    "--machine", "machine.json", "--json", "plan.json"]
+        if row.sharding == "full" and row.data > 1:
+            command += ["--gather-parameters", str(BYTES_GATHERED)]
         ended = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                errors="replace", check=False)
         if ended.returncode != 0:

@@ -13,6 +13,7 @@
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/pipeline/diagram.hpp"
 #include "hyperslab/pipeline/validate.hpp"
+#include "hyperslab/plan/gather.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
 #include "plan_time.hpp"
@@ -233,7 +234,7 @@ std::size_t largest_bytes(const std::vector<plan::Plan>& plans) {
 
 /// Options that need others.
 void require_usable(const Arguments& args) {
-  for (const char* option : {"mtbf-hours", "save-seconds", "search"}) {
+  for (const char* option : {"mtbf-hours", "save-seconds", "gather-parameters", "search"}) {
     if (!args.has(option)) continue;
     if (!args.has("machine")) {
       throw Error(ExitCode::usage, fmt::format("--{} goes with --machine FILE", option))
@@ -318,6 +319,9 @@ Arguments plan_arguments() {
       "hours between two failures of one rank: say how often to save")(
       "save-seconds", po::value<double>(),
       "how long a checkpoint takes (default: by the machine file)")(
+      "gather-parameters", po::value<double>(),
+      "also price gathers of all parameters, so many bytes each, before every pass, as programs "
+      "that shard parameters fully do; Hyperslab does not")(
       "json", po::value<std::string>(), "also write memory and predicted times to this file");
   args.positional("DECK");
   return args;
@@ -344,7 +348,13 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
         parallel.virtual_stages, static_cast<int>(config.microbatches())));
   }
   constexpr int kSimulatedSteps = 2;
-  const std::vector<plan::Plan> plans = make_plans(config, training, machine ? kSimulatedSteps : 0);
+  std::vector<plan::Plan> plans = make_plans(config, training, machine ? kSimulatedSteps : 0);
+  if (args.has("gather-parameters")) {
+    const auto layers = static_cast<int>(config.model.layers) / parallel.pipeline;
+    for (plan::Plan& plan : plans) {
+      plan::add_parameter_gathers(plan, std::max(1, layers), args.get<double>("gather-parameters"));
+    }
+  }
   print_memory(parallel, plans);
   if (training) print_checkpoint(config, plans);
   print_work(config, plans);

@@ -127,6 +127,17 @@ Prices::Found Prices::find(const Operation& op) {
 }
 
 double Prices::of_op(const Operation& op) {
+  std::vector<double> size = {op.size.flops, op.size.bytes};
+  for (const OpSize::Extent& extent : op.size.operands) {
+    size.push_back(extent.rows);
+    size.push_back(extent.columns);
+  }
+  const auto [entry, is_new] = asked_[op.name].try_emplace(std::move(size), 0);
+  if (is_new) entry->second = seconds_of(op);
+  return entry->second;
+}
+
+double Prices::seconds_of(const Operation& op) {
   const Found found = find(op);
   return ideal_seconds(op.size, found.kernels) / std::exp(found.log_efficiency) +
          machine_.launch_seconds * found.kernels;

@@ -62,6 +62,7 @@ class Prices {
   };
   [[nodiscard]] double ideal_seconds(const OpSize& size, double kernels) const;
   [[nodiscard]] Found find(const Operation& op);
+  [[nodiscard]] double seconds_of(const Operation& op);
 
   const MachineFile& machine_;
   double peak_ = 0;
@@ -70,6 +71,8 @@ class Prices {
   std::map<std::string, std::map<std::size_t, Known>, std::less<>> ops_;  ///< by coordinates
   std::map<std::string, Found, std::less<>> means_;                       ///< over all sizes
   Found mean_{};                                                          ///< over all ops
+  /// What was asked before, by FLOPs, bytes and extents: steps repeat their ops.
+  std::map<std::string_view, std::map<std::vector<double>, double>> asked_;
   std::vector<std::string> unknown_;
 };
 
