@@ -153,7 +153,9 @@ double Simulation::wait_for_room(const Rank& rank) {
 void Simulation::start(int number, const Operation& op) {
   Rank& rank = ranks_[static_cast<std::size_t>(number)];
   Transfer transfer{.ticket = op.ticket, .operation = &op, .called = rank.clock, .matches = {}};
-  if (op.group == comm::name_of(comm::GroupRole::tensor)) transfer.called += wait_for_room(rank);
+  const bool on_gpu = prices_.machine().device == "cuda";
+  if (on_gpu && op.group == comm::name_of(comm::GroupRole::tensor))
+    transfer.called += wait_for_room(rank);
   for (const Operation::Message& message : op.messages) {
     const std::pair<int, int> ends =
         message.sends ? std::pair(number, message.peer) : std::pair(message.peer, number);
