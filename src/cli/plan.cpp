@@ -123,6 +123,11 @@ void print_memory_row(const std::string& name, const Unit& unit,
   fmt::print("\n");
 }
 
+/// What runs report as their peak.
+std::int64_t most_in_use(const std::vector<plan::Plan>& plans) {
+  return std::ranges::max(plans, {}, &plan::Plan::peak_in_use).peak_in_use;
+}
+
 /// A row for each pipeline rank, the sum over all ranks, and which holds most.
 void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::Plan>& plans) {
   const auto total = [](const plan::Plan& plan) { return plan.memory.total(); };
@@ -139,9 +144,11 @@ void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::
     }
   }
   print_memory_row("all ranks", unit, sum);
-  fmt::print("largest       pipeline {}: {} {} on each of its {}\n\n", largest - plans.begin(),
+  fmt::print("largest       pipeline {}: {} {} on each of its {}\n", largest - plans.begin(),
              in(unit, static_cast<double>(total(*largest))), unit.name,
              ranks_text(parallel.data * parallel.tensor));
+  fmt::print("in use        {} {} at most at one time of a step, without workspace\n\n",
+             in(unit, static_cast<double>(most_in_use(plans))), unit.name);
 }
 
 /// What all ranks write, and what that takes of the memory of hosts.
@@ -360,7 +367,8 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   print_work(config, plans);
   nlohmann::ordered_json out = {{"layout", mesh::describe(parallel)},
                                 {"ranks", parallel.ranks()},
-                                {"memory_bytes", largest_bytes(plans)}};
+                                {"memory_bytes", largest_bytes(plans)},
+                                {"memory_in_use_bytes", most_in_use(plans)}};
   if (machine) {
     const plan::PredictedStep predicted = plan::predict(config, plans, *machine, training);
     print_prediction(config, predicted, *machine);

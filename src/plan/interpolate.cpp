@@ -58,6 +58,19 @@ Interpolation::Interpolation(std::vector<Point> points) : points_(std::move(poin
     smallest_ = std::min(smallest_, point.value);
     largest_ = std::max(largest_, point.value);
   }
+  fit_plane();
+  const std::size_t n = points_.size();
+  std::vector<double> matrix(n * n);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < n; ++j) {
+      matrix[i * n + j] = covariance(points_[i].at, points_[j].at) + (i == j ? kNoise : 0);
+    }
+    weights_.push_back(points_[i].value - plane(points_[i].at));
+  }
+  solve(std::move(matrix), weights_);
+}
+
+void Interpolation::fit_plane() {
   std::vector<double> squares = {kRidge, 0, 0, kRidge};
   std::vector<double> slope = {0, 0};
   for (const Point& point : points_) {
@@ -70,15 +83,6 @@ Interpolation::Interpolation(std::vector<Point> points) : points_(std::move(poin
   solve(squares, slope);
   slope_[0] = slope[0];
   slope_[1] = slope[1];
-  const std::size_t n = points_.size();
-  std::vector<double> matrix(n * n);
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t j = 0; j < n; ++j) {
-      matrix[i * n + j] = covariance(points_[i].at, points_[j].at) + (i == j ? kNoise : 0);
-    }
-    weights_.push_back(points_[i].value - plane(points_[i].at));
-  }
-  solve(std::move(matrix), weights_);
 }
 
 double Interpolation::plane(std::span<const double> where) const {

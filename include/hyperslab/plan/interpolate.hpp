@@ -28,6 +28,7 @@ class Interpolation {
   [[nodiscard]] double at(std::span<const double> where) const;
 
  private:
+  void fit_plane();
   [[nodiscard]] double plane(std::span<const double> where) const;
 
   std::vector<Point> points_;
