@@ -129,6 +129,16 @@ def add_published(commands: Any) -> None:
     published.add_argument("--output", type=Path, metavar="DIR", help="also write published.csv, .md and the plot there")
 
 
+def add_recorded_steps(commands: Any) -> None:
+    recorded = commands.add_parser("predictions", help="recorded steps beside what hyperslab plan predicts")
+    recorded.add_argument("--machine", type=Path, default=Path("inputs/machines/h200.json"), metavar="FILE",
+                          help="machine file (default inputs/machines/h200.json)")
+    recorded.add_argument("--binary", type=Path, default=Path("build/bin/hyperslab"), metavar="PATH",
+                          help="hyperslab (default build/bin/hyperslab)")
+    recorded.add_argument("--rows", type=Path, default=Path("tests/data/recorded_steps.csv"), metavar="TABLE.csv",
+                          help="runs in another table (default tests/data/recorded_steps.csv)")
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m analysis",
                                      description="Tables and plots from runs of hyperslab.")
@@ -156,6 +166,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_quantization(commands)
     add_images(commands)
     add_published(commands)
+    add_recorded_steps(commands)
     add_accumulation(commands)
     summary = commands.add_parser("summary", help="a few lines on one run")
     summary.add_argument("run", metavar="RUN", help="a run directory, or a name in runs/")
@@ -216,6 +227,9 @@ def describe(arguments: argparse.Namespace) -> str:
     if arguments.command == "published":
         from analysis.published import published
         return published(arguments.machine, arguments.binary, arguments.output, arguments.network, arguments.rows)
+    if arguments.command == "predictions":
+        from analysis.recorded_steps import recorded_steps
+        return recorded_steps(arguments.machine, arguments.binary, arguments.rows)
     if arguments.command == "summary":
         from analysis.learning import summary
         return summary(arguments.run)

@@ -9,10 +9,10 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 from analysis.errors import UserError
-from analysis.published_rows import ZERO, Row
+from analysis.published_rows import BYTES_GATHERED, ZERO, Row
 from analysis.tables import counted
 
 DECK = """\
@@ -28,6 +28,17 @@ optimizer: {{lr: 1.0e-4, clip_norm: 1.0}}
 schedule: {{name: constant}}
 train: {{steps: 10, global_batch: {global_batch}, microbatch: {microbatch}}}
 """
+
+
+class Gpu(NamedTuple):
+    """What NVIDIA's data sheets state: dense bf16, memory, and NVLink in both directions, a second."""
+
+    tflops: float
+    terabytes: float
+    link_gigabytes: float
+
+
+GPUS = {"H200": Gpu(989, 4.8, 900), "H100": Gpu(989, 3.35, 900), "A100": Gpu(312, 2.039, 600)}
 
 
 @dataclass(frozen=True)
@@ -75,9 +86,28 @@ def deck_text(row: Row) -> str:
     return DECK.format(**values, zero=ZERO[row.sharding] if row.data > 1 else 0)
 
 
-def machine_text(machine: Machine, gpus_per_node: int) -> str:
-    """The machine file for nodes of so many GPUs."""
-    return json.dumps({**machine.content, "ranks_per_node": gpus_per_node,
+def as_gpu(content: dict[str, Any], gpu: str) -> dict[str, Any]:
+    """A machine file as it would be of another GPU: ops that memory bounds take longer by the ratio of bandwidths, others by
+    that of peaks, collectives by that of links."""
+    measured = next((each for name, each in GPUS.items() if name in content.get("name", "")), None)
+    wanted = GPUS.get(gpu)
+    if measured is None or wanted is None or measured == wanted:
+        return content
+    slower = Gpu(*(a / b for a, b in zip(measured, wanted)))
+    ops = {}
+    for precision, rows in content["ops"].items():
+        peak = content["peak_flops"][precision]
+        ops[precision] = [[*row[:4], row[4] * (slower.tflops if row[2] / peak > row[3] / (1e12 * measured.terabytes) else
+                                               slower.terabytes), *row[5:]] for row in rows]
+    rates = {key: {name: value / slower.tflops for name, value in content[key].items()}
+             for key in ("peak_flops", "sustained_flops") if key in content}
+    return {**content, **rates, "ops": ops,
+            "collectives": [[*row[:4], row[4] * slower.link_gigabytes] for row in content["collectives"]]}
+
+
+def machine_text(machine: Machine, gpu: str, gpus_per_node: int) -> str:
+    """The machine file for nodes of so many GPUs of a kind."""
+    return json.dumps({**as_gpu(machine.content, gpu), "ranks_per_node": gpus_per_node,
                        "network_bytes_per_second": machine.network_bytes_per_second})
 
 
@@ -93,9 +123,11 @@ def predict(binary: Path, machine: Machine, row: Row) -> Prediction:
     with tempfile.TemporaryDirectory(prefix="hyperslab_published_") as name:
         folder = Path(name)
         (folder / "deck.yaml").write_text(deck_text(row), encoding="utf-8")
-        (folder / "machine.json").write_text(machine_text(machine, row.gpus_per_node), encoding="utf-8")
+        (folder / "machine.json").write_text(machine_text(machine, row.gpu, row.gpus_per_node), encoding="utf-8")
         command = [str(binary), "plan", "deck.yaml", "--device", "cuda", "--ranks", str(row.gpus),
                    "--machine", "machine.json", "--json", "plan.json"]
+        if row.sharding == "full" and row.data > 1:
+            command += ["--gather-parameters", str(BYTES_GATHERED)]
         ended = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                errors="replace", check=False)
         if ended.returncode != 0:

@@ -24,8 +24,9 @@ CHOICES = {
     # How attention counts: over all T x T scores, over the half below the diagonal, or no FLOPs are told.
     "convention": ("full", "causal", "none"),
 }
-# Sharded parameters are priced like sharded state: the gathers of forward and backward are not modelled.
-ZERO = {"none": 0, "state": 1, "gradients": 2, "full": 1}
+# Sharded parameters are priced like sharded gradients, with gathers of two bytes a parameter in every pass.
+ZERO = {"none": 0, "state": 1, "gradients": 2, "full": 2}
+BYTES_GATHERED = 2
 
 
 @dataclass(frozen=True)

@@ -161,10 +161,11 @@ def error_of(predicted: float, measured: float) -> float:
     return predicted / measured - 1.0 if measured > 0 else math.nan
 
 
-def with_prediction(values: Values, predicted: Prediction) -> Values:
+def with_prediction(values: Values, predicted: Prediction, command: str) -> Values:
+    memory = predicted.memory_of(command)
     return values | {
-        "memory_predicted_bytes": predicted.memory_bytes, "step_predicted_seconds": predicted.step_seconds,
-        "memory_prediction_error": error_of(predicted.memory_bytes, values.get("memory_peak_bytes", math.nan)),
+        "memory_predicted_bytes": memory, "step_predicted_seconds": predicted.step_seconds,
+        "memory_prediction_error": error_of(memory, values.get("memory_peak_bytes", math.nan)),
         "step_prediction_error": error_of(predicted.step_seconds, values.get("step_seconds", math.nan))}
 
 
@@ -174,7 +175,7 @@ def measured_values(folder: Path, record: Record, skip: int) -> tuple[dict[str, 
     ranks = {"ranks": float(record.settings["ranks"])}
     command = record.settings["command"]
     if command == "plan":
-        return {"": ranks | with_prediction({}, Prediction(printed_bytes(place / OUTPUT)))}, []
+        return {"": ranks | with_prediction({}, Prediction(printed_bytes(place / OUTPUT)), command)}, []
     if command == "accumulation":
         return {"": accumulated(place / BENCH)}, []
     if command == "eval":
@@ -183,9 +184,9 @@ def measured_values(folder: Path, record: Record, skip: int) -> tuple[dict[str, 
     if command == "bench":
         if not (place / BENCH).is_file():
             modes = BENCH_MODES if record.settings.get(MODE) == "all" else ("",)
-            return {mode: ranks | with_prediction({}, predicted) for mode in modes}, []
+            return {mode: ranks | with_prediction({}, predicted, command) for mode in modes}, []
         # A plan is of a whole step.
-        return {mode: ranks | (with_prediction(values, predicted) if mode == "step" else values)
+        return {mode: ranks | (with_prediction(values, predicted, command) if mode == "step" else values)
                 for mode, values in bench_values(place)}, []
     values, notes = train_values(place, skip) if (place / "metrics.jsonl").is_file() else ({}, [])
-    return {"": ranks | with_prediction(values, predicted)}, notes
+    return {"": ranks | with_prediction(values, predicted, command)}, notes

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.errors import UserError
-from analysis.plan_runs import Prediction, deck_text, machine_text, read_machine
+from analysis.plan_runs import Prediction, as_gpu, deck_text, machine_text, read_machine
 from analysis.published import CURVE, ROWS, error_of, fit_factor, fit_sources, kendall_tau, rankings
 from analysis.published_rows import (COLUMNS, Row, flops_per_token, matrix_parameters, read_curve, read_rows, seconds_of,
                                      value_of)
@@ -69,7 +69,7 @@ class Tables(unittest.TestCase):
 
         self.assertEqual({row.source for row in rows.values() if row.is_modelled and row.sharding == "full"},
                          {"KempnerForge", "llm-foundry", "torchtitan"})
-        self.assertIn("zero: 1", deck_text(rows[49]))
+        self.assertIn("zero: 2", deck_text(rows[49]))
         self.assertIn("zero: 0", deck_text(rows[35]))
         self.assertEqual(rows[3].assumed.split(), ["tied", "microbatch", "recompute", "sharding", "sequence"])
 
@@ -224,10 +224,24 @@ class Command(CommandTest):
         self.assertFalse((self.output / "strong_scaling.png").exists())
 
     def test_the_machine_file_gets_network_and_nodes(self) -> None:
-        changed = json.loads(machine_text(read_machine(self.machine, 45.0), 4))
+        changed = json.loads(machine_text(read_machine(self.machine, 45.0), "H100", 4))
 
         self.assertEqual((changed["ranks_per_node"], changed["network_bytes_per_second"]), (4, 45e9))
         self.assertEqual(changed["name"], "made up")
+
+    def test_other_gpus_take_longer_by_their_data_sheets(self) -> None:
+        content = {"name": "NVIDIA H200", "peak_flops": {"bf16": 989e12}, "sustained_flops": {"bf16": 600e12},
+                   "ops": {"bf16": [["product", "bf16", 1e12, 1e9, 2.0, 1, 8, 8], ["add", "bf16", 1e6, 1e9, 2.0, 1, 8, 8]]},
+                   "collectives": [["data", "all_reduce", 2, 1024, 3.0]]}
+
+        self.assertEqual(as_gpu(content, "H200"), content)
+        h100 = as_gpu(content, "H100")
+        self.assertEqual([row[4] for row in h100["ops"]["bf16"]], [2.0, 2.0 * 4.8 / 3.35])
+        self.assertEqual(h100["collectives"], content["collectives"])
+        a100 = as_gpu(content, "A100")
+        self.assertAlmostEqual(a100["ops"]["bf16"][0][4], 2.0 * 989 / 312)
+        self.assertAlmostEqual(a100["peak_flops"]["bf16"], 312e12, delta=1e3)
+        self.assertEqual(a100["collectives"][0][4], 4.5)
 
     def test_missing_files_are_told(self) -> None:
         absent = self.folder / "absent"

@@ -544,8 +544,14 @@ class Telling(StudyTest):
         self.assertEqual(printed_bytes(path), 970.5 * 2 ** 30)
         path.write_text("no line\n", encoding="utf-8")
         self.assertTrue(math.isnan(printed_bytes(path)))
+        path.write_text("largest       pipeline 0: 9.5 GiB on each of its 2 ranks\n"
+                        "in use        8.5 GiB at most at one time of a step, without workspace\n", encoding="utf-8")
+        both = read_prediction(Path("."))
+        self.assertEqual((both.memory_of("bench"), both.memory_of("train")), (9.5 * 2 ** 30, 8.5 * 2 ** 30))
         Path("plan.json").write_text('{"memory_bytes": 5, "step_seconds": 0.5}', encoding="utf-8")
-        self.assertEqual(read_prediction(Path(".")), Prediction(5.0, 0.5))
+        self.assertEqual(read_prediction(Path(".")).memory_of("train"), 5.0)
+        Path("plan.json").write_text('{"memory_bytes": 5, "memory_in_use_bytes": 4, "step_seconds": 0.5}', encoding="utf-8")
+        self.assertEqual(read_prediction(Path(".")), Prediction(5.0, 0.5, 4.0))
 
 
 class Accumulation(StudyTest):

@@ -13,6 +13,7 @@
 #include "hyperslab/mesh/mesh.hpp"
 #include "hyperslab/pipeline/diagram.hpp"
 #include "hyperslab/pipeline/validate.hpp"
+#include "hyperslab/plan/gather.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "hyperslab/train/trainer.hpp"
 #include "plan_time.hpp"
@@ -122,6 +123,11 @@ void print_memory_row(const std::string& name, const Unit& unit,
   fmt::print("\n");
 }
 
+/// What runs report as their peak.
+std::int64_t most_in_use(const std::vector<plan::Plan>& plans) {
+  return std::ranges::max(plans, {}, &plan::Plan::peak_in_use).peak_in_use;
+}
+
 /// A row for each pipeline rank, the sum over all ranks, and which holds most.
 void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::Plan>& plans) {
   const auto total = [](const plan::Plan& plan) { return plan.memory.total(); };
@@ -138,9 +144,11 @@ void print_memory(const mesh::ParallelConfig& parallel, const std::vector<plan::
     }
   }
   print_memory_row("all ranks", unit, sum);
-  fmt::print("largest       pipeline {}: {} {} on each of its {}\n\n", largest - plans.begin(),
+  fmt::print("largest       pipeline {}: {} {} on each of its {}\n", largest - plans.begin(),
              in(unit, static_cast<double>(total(*largest))), unit.name,
              ranks_text(parallel.data * parallel.tensor));
+  fmt::print("in use        {} {} at most at one time of a step, without workspace\n\n",
+             in(unit, static_cast<double>(most_in_use(plans))), unit.name);
 }
 
 /// What all ranks write, and what that takes of the memory of hosts.
@@ -233,7 +241,7 @@ std::size_t largest_bytes(const std::vector<plan::Plan>& plans) {
 
 /// Options that need others.
 void require_usable(const Arguments& args) {
-  for (const char* option : {"mtbf-hours", "save-seconds", "search"}) {
+  for (const char* option : {"mtbf-hours", "save-seconds", "gather-parameters", "search"}) {
     if (!args.has(option)) continue;
     if (!args.has("machine")) {
       throw Error(ExitCode::usage, fmt::format("--{} goes with --machine FILE", option))
@@ -318,6 +326,9 @@ Arguments plan_arguments() {
       "hours between two failures of one rank: say how often to save")(
       "save-seconds", po::value<double>(),
       "how long a checkpoint takes (default: by the machine file)")(
+      "gather-parameters", po::value<double>(),
+      "also price gathers of all parameters, so many bytes each, before every pass, as programs "
+      "that shard parameters fully do; Hyperslab does not")(
       "json", po::value<std::string>(), "also write memory and predicted times to this file");
   args.positional("DECK");
   return args;
@@ -344,13 +355,20 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
         parallel.virtual_stages, static_cast<int>(config.microbatches())));
   }
   constexpr int kSimulatedSteps = 2;
-  const std::vector<plan::Plan> plans = make_plans(config, training, machine ? kSimulatedSteps : 0);
+  std::vector<plan::Plan> plans = make_plans(config, training, machine ? kSimulatedSteps : 0);
+  if (args.has("gather-parameters")) {
+    const auto layers = static_cast<int>(config.model.layers) / parallel.pipeline;
+    for (plan::Plan& plan : plans) {
+      plan::add_parameter_gathers(plan, std::max(1, layers), args.get<double>("gather-parameters"));
+    }
+  }
   print_memory(parallel, plans);
   if (training) print_checkpoint(config, plans);
   print_work(config, plans);
   nlohmann::ordered_json out = {{"layout", mesh::describe(parallel)},
                                 {"ranks", parallel.ranks()},
-                                {"memory_bytes", largest_bytes(plans)}};
+                                {"memory_bytes", largest_bytes(plans)},
+                                {"memory_in_use_bytes", most_in_use(plans)}};
   if (machine) {
     const plan::PredictedStep predicted = plan::predict(config, plans, *machine, training);
     print_prediction(config, predicted, *machine);

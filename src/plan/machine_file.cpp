@@ -85,6 +85,10 @@ MachineFile machine_of(const json& in) {
   in.at("storage_bytes_per_second").get_to(machine.storage_bytes_per_second);
   in.at("peak_flops").get_to(machine.peak_flops);
   in.at("overlap_cost").get_to(machine.overlap_cost);
+  if (in.contains("sustained_flops")) {  // added later
+    in.at("sustained_flops").get_to(machine.sustained_flops);
+    in.at("sustained_bytes_per_second").get_to(machine.sustained_bytes_per_second);
+  }
   for (const auto& [precision, rows] : in.at("ops").items()) {
     for (const json& row : rows) machine.ops[precision].push_back(op_row_of(row));
   }
@@ -124,19 +128,23 @@ MachineFile read_machine_file(const std::string& path) {
 }
 
 std::string to_text(const MachineFile& machine) {
-  const ordered_json head = {{"format", kFormat},
-                             {"format_version", kVersion},
-                             {"name", machine.name},
-                             {"device", machine.device},
-                             {"sources", machine.sources},
-                             {"ranks_per_node", machine.ranks_per_node},
-                             {"memory_bytes", machine.memory_bytes},
-                             {"launch_seconds", machine.launch_seconds},
-                             {"network_latency_seconds", machine.network_latency_seconds},
-                             {"network_bytes_per_second", machine.network_bytes_per_second},
-                             {"storage_bytes_per_second", machine.storage_bytes_per_second},
-                             {"peak_flops", machine.peak_flops},
-                             {"overlap_cost", machine.overlap_cost}};
+  ordered_json head = {{"format", kFormat},
+                       {"format_version", kVersion},
+                       {"name", machine.name},
+                       {"device", machine.device},
+                       {"sources", machine.sources},
+                       {"ranks_per_node", machine.ranks_per_node},
+                       {"memory_bytes", machine.memory_bytes},
+                       {"launch_seconds", machine.launch_seconds},
+                       {"network_latency_seconds", machine.network_latency_seconds},
+                       {"network_bytes_per_second", machine.network_bytes_per_second},
+                       {"storage_bytes_per_second", machine.storage_bytes_per_second},
+                       {"peak_flops", machine.peak_flops},
+                       {"overlap_cost", machine.overlap_cost}};
+  if (!machine.sustained_flops.empty()) {
+    head["sustained_flops"] = machine.sustained_flops;
+    head["sustained_bytes_per_second"] = machine.sustained_bytes_per_second;
+  }
   std::string text = head.dump(1);
   text.erase(text.rfind('\n'));  // the closing brace
   text += ",\n \"ops\": {";
@@ -163,6 +171,11 @@ void merge(MachineFile& into, const MachineFile& measured) {
   take(into.network_bytes_per_second, measured.network_bytes_per_second);
   take(into.storage_bytes_per_second, measured.storage_bytes_per_second);
   for (const auto& [precision, flops] : measured.peak_flops) into.peak_flops[precision] = flops;
+  take(into.sustained_bytes_per_second, measured.sustained_bytes_per_second);
+  for (const auto& [precision, flops] : measured.sustained_flops) {
+    double& most = into.sustained_flops[precision];  // that any step was seen to take
+    most = std::max(most, flops);
+  }
   for (const auto& [group, cost] : measured.overlap_cost) into.overlap_cost[group] = cost;
   for (const auto& [precision, rows] : measured.ops) {
     std::vector<OpRow>& known = into.ops[precision];

@@ -34,6 +34,7 @@ Plan make_plan(const train::Config& config, const train::TrainerOptions& options
   Plan plan;
   plan.operations.resize(static_cast<std::size_t>(listed_steps));
   run(trainer, options, listed_steps > 0 ? plan.operations.data() : nullptr);
+  plan.peak_in_use = trainer.memory().peak_bytes();
   plan.checkpoint_bytes = trainer.checkpoint_bytes();
   plan.ledger = trainer.context().ledger();
   for (const comm::Communicator* group : mesh.groups())

@@ -15,7 +15,7 @@ PredictedStep predict(const train::Config& config, const std::vector<Plan>& plan
   steps.reserve(plans.size());
   for (const Plan& plan : plans) steps.push_back(plan.operations);
   PredictedStep predicted;
-  predicted.step = simulate(steps, config.parallel, prices);
+  predicted.step = simulate_sustained(steps, config.parallel, prices);
   predicted.tokens = static_cast<double>(config.train.global_batch * config.model.context);
   const Dim T = config.model.context;
   predicted.model_flops =

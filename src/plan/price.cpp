@@ -12,8 +12,8 @@
 namespace hyperslab::plan {
 namespace {
 
-/// Work that takes this long on a perfect machine is too small to judge efficiency by.
-constexpr double kSmallestSeconds = 1e-6;
+/// What the shortest kernels take, at which efficiency cannot be judged.
+constexpr double kSecondsPerKernel = 1e-6;
 
 std::vector<double> features_of(const OpSize& size) {
   std::vector<double> features = {std::log1p(size.flops), std::log1p(size.bytes)};
@@ -24,18 +24,17 @@ std::vector<double> features_of(const OpSize& size) {
   return features;
 }
 
-double squared_distance(const std::vector<double>& a, const std::vector<double>& b) {
-  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
-  return sum;
-}
-
 /// Around a ring, what a rank sends of every byte of the buffer.
 double ring_share(std::string_view call, int ranks) {
   if (call == "send" || call == "broadcast") return 1;
   const double others = static_cast<double>(ranks - 1) / ranks;
   return call == "all_reduce" ? 2 * others : others;
+}
+
+/// Hops that a ring's last byte takes one after the other.
+int ring_hops(std::string_view call, int ranks) {
+  if (call == "send") return 1;
+  return call == "all_reduce" ? 2 * (ranks - 1) : ranks - 1;
 }
 
 const std::vector<OpRow>& rows_of(const MachineFile& machine, Precision precision) {
@@ -85,48 +84,63 @@ Prices::Prices(const MachineFile& machine, Precision precision) : machine_(machi
   }
   const auto peak = machine.peak_flops.find(std::string(name_of(precision)));
   peak_ = peak == machine.peak_flops.end() || peak->second <= 0 ? fastest : peak->second;
+  const auto sustained = machine.sustained_flops.find(std::string(name_of(precision)));
+  if (sustained != machine.sustained_flops.end()) sustained_flops_ = sustained->second;
+  std::map<std::string, double, std::less<>> counts;
   for (const OpRow& row : rows) {
-    Known known{features_of(row.size), ideal_seconds(row.size) / row.seconds, row.kernels};
-    all_.push_back(known);
-    ops_[row.op].push_back(std::move(known));
+    const double efficiency = std::log(ideal_seconds(row.size, row.kernels) / row.seconds);
+    Interpolation::Point point{features_of(row.size), efficiency};
+    Known& known = ops_[row.op][point.at.size()];
+    known.points.push_back(std::move(point));
+    known.kernels.push_back(row.kernels);
+    const double count = ++counts[row.op];
+    const auto take = [&](Found& mean, double number) {
+      mean.log_efficiency += (efficiency - mean.log_efficiency) / number;
+      mean.kernels += (row.kernels - mean.kernels) / number;
+    };
+    take(means_[row.op], count);
+    take(mean_, static_cast<double>(&row - rows.data()) + 1);
+  }
+  for (auto& [op, by_size] : ops_) {
+    for (auto& [coordinates, known] : by_size) known.efficiency.emplace(known.points);
   }
 }
 
-double Prices::ideal_seconds(const OpSize& size) const {
-  return kSmallestSeconds + std::max(size.flops / peak_, size.bytes / bandwidth_);
+double Prices::ideal_seconds(const OpSize& size, double kernels) const {
+  return kSecondsPerKernel * kernels + std::max(size.flops / peak_, size.bytes / bandwidth_);
 }
 
-const std::vector<Prices::Known>& Prices::known(const Operation& op) {
+Prices::Found Prices::find(const Operation& op) {
   const auto found = ops_.find(op.name);
-  if (found != ops_.end()) return found->second;
-  if (std::ranges::find(unknown_, op.name) == unknown_.end()) unknown_.emplace_back(op.name);
-  return all_;
+  if (found == ops_.end()) {
+    if (std::ranges::find(unknown_, op.name) == unknown_.end()) unknown_.emplace_back(op.name);
+    return mean_;
+  }
+  const std::vector<double> features = features_of(op.size);
+  const auto known = found->second.find(features.size());
+  if (known == found->second.end()) return means_.find(op.name)->second;  // such as with a bias
+  const auto nearest = std::ranges::min_element(
+      known->second.points, {},
+      [&](const Interpolation::Point& point) { return squared_distance(point.at, features); });
+  const auto index = static_cast<std::size_t>(nearest - known->second.points.begin());
+  return {known->second.efficiency->at(features), known->second.kernels[index]};
 }
 
 double Prices::of_op(const Operation& op) {
-  constexpr double kTiny = 1e-6;
-  const std::vector<double> features = features_of(op.size);
-  const std::vector<Known>& rows = known(op);
-  double weights = 0;
-  double efficiency = 0;
-  double kernels = 0;
-  for (const Known& row : rows) {
-    const double distance = squared_distance(features, row.features);
-    if (std::isinf(distance)) continue;
-    const double weight = 1.0 / std::max(kTiny, distance * distance);
-    weights += weight;
-    efficiency += weight * std::log(row.efficiency);
-    kernels += weight * row.kernels;
+  std::vector<double> size = {op.size.flops, op.size.bytes};
+  for (const OpSize::Extent& extent : op.size.operands) {
+    size.push_back(extent.rows);
+    size.push_back(extent.columns);
   }
-  if (weights == 0) {  // with other operands, such as a bias: all are as near
-    for (const Known& row : rows) {
-      weights += 1;
-      efficiency += std::log(row.efficiency);
-      kernels += row.kernels;
-    }
-  }
-  return ideal_seconds(op.size) / std::exp(efficiency / weights) +
-         machine_.launch_seconds * kernels / weights;
+  const auto [entry, is_new] = asked_[op.name].try_emplace(std::move(size), 0);
+  if (is_new) entry->second = seconds_of(op);
+  return entry->second;
+}
+
+double Prices::seconds_of(const Operation& op) {
+  const Found found = find(op);
+  return ideal_seconds(op.size, found.kernels) / std::exp(found.log_efficiency) +
+         machine_.launch_seconds * found.kernels;
 }
 
 double Prices::of_collective(std::string_view group, std::string_view call,
@@ -156,11 +170,26 @@ double Prices::of_collective(std::string_view group, std::string_view call,
   std::ranges::sort(rows, {}, &CollectiveRow::bytes);
   const double share = ring_share(call, layout.ranks);
   const double measured_share = ring_share(call, rows.front()->ranks);
-  const double seconds = interpolate(rows, bytes * share / measured_share);
+  // NCCL's own estimate of a hop over NVLink (src/graph/tuning.cc, hwLat of rings, Simple).
+  constexpr double kHopSeconds = 3.4e-6;
+  const int hops = ring_hops(call, inside) - ring_hops(call, rows.front()->ranks);
+  const double seconds = interpolate(rows, bytes * share / measured_share) +
+                         (machine_.device == "cuda" ? kHopSeconds * std::max(0, hops) : 0);
   if (layout.nodes == 1 || !knows_network()) return seconds;
   const double links = machine_.network_bytes_per_second * layout.ranks_per_node;
   return std::max(seconds, bytes * share / links) +
          machine_.network_latency_seconds * std::ceil(std::log2(layout.nodes));
+}
+
+double Prices::sustained_seconds(const OperationList& operations) const {
+  if (sustained_flops_ <= 0 || machine_.sustained_bytes_per_second <= 0) return 0;
+  double seconds = 0;
+  for (const Operation& op : operations) {
+    if (op.kind != Operation::Kind::compute) continue;
+    seconds +=
+        op.size.flops / sustained_flops_ + op.size.bytes / machine_.sustained_bytes_per_second;
+  }
+  return seconds;
 }
 
 double Prices::overlap_cost(std::string_view group) const {

@@ -117,7 +117,7 @@ class Search {
       steps.push_back(std::move(plan.operations));
     }
     Prices prices(machine_, config.precision.compute);
-    const SimulatedStep step = simulate(steps, config.parallel, prices);
+    const SimulatedStep step = simulate_sustained(steps, config.parallel, prices);
     result_.found.push_back({config, step.seconds, most});
     return "";
   }

@@ -44,6 +44,7 @@ struct Rank {
   std::size_t step = 0;
   std::size_t next = 0;
   double clock = 0;
+  double slowdown = 1;
   std::vector<double> step_ends{};
   std::map<Group, GroupStream> groups{};
   std::vector<Interval> beside{};  ///< collectives that run while computation does
@@ -61,9 +62,12 @@ struct Match {
 class Simulation {
  public:
   Simulation(const std::vector<std::vector<OperationList>>& steps,
-             const mesh::ParallelConfig& parallel, Prices& prices)
+             const mesh::ParallelConfig& parallel, Prices& prices, std::span<const double> slowdown)
       : parallel_(parallel), prices_(prices) {
-    for (const std::vector<OperationList>& of_rank : steps) ranks_.push_back({.steps = &of_rank});
+    for (const std::vector<OperationList>& of_rank : steps) {
+      ranks_.push_back({.steps = &of_rank});
+      if (!slowdown.empty()) ranks_.back().slowdown = slowdown[ranks_.size() - 1];
+    }
   }
 
   SimulatedStep run();
@@ -72,6 +76,7 @@ class Simulation {
   bool advance(int number);
   bool settle_transfers(int number);
   void compute(Rank& rank, const Operation& op);
+  [[nodiscard]] double wait_for_room(const Rank& rank);
   void start(int number, const Operation& op);
   bool wait(int number, const Operation& op);
   [[nodiscard]] std::vector<int> members(Group group) const;
@@ -108,7 +113,7 @@ std::vector<int> Simulation::members(Group group) const {
 /// Computation slows down while collectives run beside it.
 void Simulation::compute(Rank& rank, const Operation& op) {
   const double begin = rank.clock;
-  double left = prices_.of_op(op);
+  double left = rank.slowdown * prices_.of_op(op);
   std::erase_if(rank.beside, [&](const Interval& interval) { return interval.end <= begin; });
   double now = begin;
   while (left > 0) {
@@ -136,9 +141,21 @@ void Simulation::compute(Rank& rank, const Operation& op) {
   rank.result.compute_by_phase[static_cast<std::size_t>(op.phase)] += now - begin;
 }
 
+/// Kernels of large products take all multiprocessors until they end: one that starts at the same
+/// moment as a collective, of which the stream must first see an event, goes first.
+double Simulation::wait_for_room(const Rank& rank) {
+  const OperationList& operations = (*rank.steps)[rank.step];
+  if (rank.next + 1 >= operations.size()) return 0;
+  const Operation& following = operations[rank.next + 1];
+  return following.kind == Operation::Kind::compute ? rank.slowdown * prices_.of_op(following) : 0;
+}
+
 void Simulation::start(int number, const Operation& op) {
   Rank& rank = ranks_[static_cast<std::size_t>(number)];
   Transfer transfer{.ticket = op.ticket, .operation = &op, .called = rank.clock, .matches = {}};
+  const bool on_gpu = prices_.machine().device == "cuda";
+  if (on_gpu && op.group == comm::name_of(comm::GroupRole::tensor))
+    transfer.called += wait_for_room(rank);
   for (const Operation::Message& message : op.messages) {
     const std::pair<int, int> ends =
         message.sends ? std::pair(number, message.peer) : std::pair(message.peer, number);
@@ -301,6 +318,18 @@ SimulatedStep Simulation::run() {
   return result;
 }
 
+/// What the mean power is taken over: the step but for collectives that computation waits for, in
+/// which a GPU draws no less.
+double busy_seconds(const SimulatedRank& rank) {
+  double seconds = rank.step;
+  for (const comm::GroupRole role :
+       {comm::GroupRole::data, comm::GroupRole::tensor, comm::GroupRole::key_value}) {
+    const auto waited = rank.exposed.find(std::string(comm::name_of(role)));
+    if (waited != rank.exposed.end()) seconds -= waited->second;
+  }
+  return seconds;
+}
+
 }  // namespace
 
 GroupLayout layout_of(std::string_view group, const mesh::ParallelConfig& parallel,
@@ -329,8 +358,30 @@ GroupLayout layout_of(std::string_view group, const mesh::ParallelConfig& parall
 }
 
 SimulatedStep simulate(const std::vector<std::vector<OperationList>>& steps,
-                       const mesh::ParallelConfig& parallel, Prices& prices) {
-  return Simulation(steps, parallel, prices).run();
+                       const mesh::ParallelConfig& parallel, Prices& prices,
+                       std::span<const double> slowdown) {
+  return Simulation(steps, parallel, prices, slowdown).run();
+}
+
+SimulatedStep simulate_sustained(const std::vector<std::vector<OperationList>>& steps,
+                                 const mesh::ParallelConfig& parallel, Prices& prices) {
+  constexpr int kRounds = 8;
+  constexpr double kEnough = 1.002;
+  std::vector<double> slowdown(steps.size(), 1);
+  SimulatedStep step = simulate(steps, parallel, prices);
+  for (int round = 0; round < kRounds; ++round) {
+    bool is_slower = false;
+    for (std::size_t i = 0; i < slowdown.size(); ++i) {
+      const double least = prices.sustained_seconds(steps[i].back());
+      const double busy = busy_seconds(step.ranks[i]);
+      if (least <= kEnough * busy) continue;
+      slowdown[i] *= least / busy;
+      is_slower = true;
+    }
+    if (!is_slower) break;
+    step = simulate(steps, parallel, prices, slowdown);
+  }
+  return step;
 }
 
 }  // namespace hyperslab::plan

@@ -50,6 +50,23 @@ TEST_F(MachineFiles, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.network_bytes_per_second, machine.network_bytes_per_second);
 }
 
+TEST_F(MachineFiles, WhatARankSustainsIsOptional) {
+  MachineFile machine = made_up_machine();
+  EXPECT_EQ(to_text(machine).find("sustained"), std::string::npos);
+  machine.sustained_flops = {{"bf16", 600e12}};
+  machine.sustained_bytes_per_second = 5e12;
+
+  MachineFile read = read_machine_file(file(to_text(machine)));
+  EXPECT_EQ(read.sustained_flops, machine.sustained_flops);
+  EXPECT_EQ(read.sustained_bytes_per_second, 5e12);
+
+  merge(read, made_up_machine());  // does not know them
+  EXPECT_EQ(to_text(read).find("sustained") != std::string::npos, true);
+  machine.sustained_flops["bf16"] = 650e12;
+  merge(read, machine);
+  EXPECT_EQ(read.sustained_flops["bf16"], 650e12);
+}
+
 TEST_F(MachineFiles, MeasuringAgainReplacesAndAdds) {
   MachineFile machine = made_up_machine();
   MachineFile again = made_up_machine();

@@ -95,6 +95,31 @@ TEST(Prices, WithoutANetworkRateAllRanksAreOnOneNode) {
             prices.of_collective("data", "all_reduce", {16, 1, 16}, 1e6));
 }
 
+TEST(Prices, MoreRanksAddHopsToSmallCollectives) {
+  const MachineFile machine = made_up_machine();
+  const Prices prices(machine, Precision::bf16);
+  constexpr double kBytes = 1024;
+
+  const double two = prices.of_collective("data", "all_reduce", {2, 1, 2}, kBytes);
+  const double eight = prices.of_collective("data", "all_reduce", {8, 1, 8}, kBytes);
+
+  EXPECT_NEAR(eight - two, (14 - 2) * 3.4e-6, 1e-7);
+}
+
+TEST(Prices, ThePowerLimitBoundsFlopsAndBytesTogether) {
+  MachineFile machine = made_up_machine();
+  const Operation op = gemm(4096, 4096, 4096);
+  EXPECT_EQ(Prices(machine, Precision::bf16).sustained_seconds({op}), 0);  // not known
+
+  machine.sustained_flops["bf16"] = 500e12;
+  machine.sustained_bytes_per_second = 5e12;
+  const Prices prices(machine, Precision::bf16);
+  const double once = op.size.flops / 500e12 + op.size.bytes / 5e12;
+  const Operation wait{.kind = Operation::Kind::wait, .group = "data", .ticket = 1};
+
+  EXPECT_NEAR(prices.sustained_seconds({op, wait, op}), 2 * once, 1e-12);
+}
+
 TEST(Prices, ACallThatWasNotMeasuredIsRefused) {
   MachineFile machine = made_up_machine();
   machine.collectives.clear();

@@ -93,6 +93,37 @@ TEST_F(Simulated, AMessageStartsWhenBothHaveCalled) {
   EXPECT_NEAR(step.ranks[1].exposed.at("pipeline"), 3 * op_seconds(), 0.02 * step.seconds);
 }
 
+TEST_F(Simulated, AProductGoesBeforeATensorCollectiveOfTheSameMoment) {
+  parallel_.tensor = 2;
+  const double bytes = op_seconds() * test::kLinkBytesPerSecond;  // as long as one op
+  Operation sum = collective(1, bytes);
+  sum.group = "tensor";
+
+  EXPECT_NEAR(run({{op_, sum, op_, wait("tensor", 1)}}).seconds, 3 * op_seconds(),
+              0.02 * op_seconds());
+  EXPECT_NEAR(run({{op_, sum, op_, op_, wait("tensor", 1)}}).seconds, 3 * op_seconds(),
+              0.02 * op_seconds());  // hidden by the second
+  EXPECT_NEAR(run({{op_, sum, wait("tensor", 1), op_}}).seconds, 3 * op_seconds(),
+              0.02 * op_seconds());  // nothing is before it
+}
+
+TEST_F(Simulated, UnderThePowerLimitOpsTakeLongerUnlessWaitsMakeUpForIt) {
+  machine_.sustained_flops["bf16"] = op_.size.flops / (1.25 * op_seconds());
+  machine_.sustained_bytes_per_second = 1e18;
+  Prices limited(machine_, Precision::bf16);
+  const auto seconds = [&](std::vector<std::vector<OperationList>> steps) {
+    parallel_.pipeline = static_cast<int>(steps.size());
+    return simulate_sustained(steps, parallel_, limited).seconds;
+  };
+  const double bytes = op_seconds() * test::kLinkBytesPerSecond;
+
+  EXPECT_NEAR(seconds({{{op_, op_, op_}}}), 3 * 1.25 * op_seconds(), 0.01 * op_seconds());
+  // Each rank works for a third of the time.
+  EXPECT_NEAR(seconds({{{op_, message(1, true, 1, bytes), wait("pipeline", 1)}},
+                       {{message(1, false, 0, bytes), wait("pipeline", 1), op_}}}),
+              3 * op_seconds(), 0.02 * op_seconds());
+}
+
 TEST_F(Simulated, RanksThatWaitForEverAreFound) {
   EXPECT_THROW(run({{message(1, false, 1, 1e6), wait("pipeline", 1)}, {op_}}), Error);
 }

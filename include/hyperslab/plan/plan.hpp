@@ -15,6 +15,9 @@ namespace hyperslab::plan {
 /// Memory and work of one rank, from its setup and one step on `meta`.
 struct Plan {
   model::MemoryPlan memory;
+  /// Of `memory`, most in use at one time of a step, as runs report it: without libraries'
+  /// workspace, and slots that the schedule has no use for.
+  std::int64_t peak_in_use = 0;
   Ledger ledger;                                                ///< of one step
   std::vector<std::pair<std::string, Allocation>> allocations;  ///< with the arena's name
   std::vector<std::pair<std::string, Shape>> parameters;        ///< of this rank

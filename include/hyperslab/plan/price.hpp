@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "hyperslab/plan/interpolate.hpp"
 #include "hyperslab/plan/machine_file.hpp"
 
 namespace hyperslab::plan {
@@ -16,9 +19,9 @@ struct GroupLayout {
 };
 
 /// Seconds of operations on a machine of which some sizes were measured. An op takes the time of a
-/// perfect implementation, max(FLOPs / peak, bytes / bandwidth), divided by its efficiency, which
-/// is interpolated between the measured sizes of the same op: weighted by the inverse fourth power
-/// of their distance in the logarithms of FLOPs, bytes and operand sizes.
+/// perfect implementation, max(FLOPs / peak, bytes / bandwidth) and a microsecond for each kernel,
+/// divided by its efficiency. The logarithm of that is an Interpolation between the measured sizes
+/// of the same op, in the logarithms of FLOPs, bytes and operand sizes.
 class Prices {
  public:
   /// Throws Error(usage) if the machine has no ops of this precision; bf16 and fp16 stand in for
@@ -34,6 +37,9 @@ class Prices {
   /// What computation loses while a collective of the group runs beside it.
   [[nodiscard]] double overlap_cost(std::string_view group) const;
 
+  /// The least that ops take together under the machine's power limit; 0 if it is not known.
+  [[nodiscard]] double sustained_seconds(const OperationList& operations) const;
+
   [[nodiscard]] bool knows_network() const { return machine_.network_bytes_per_second > 0; }
 
   [[nodiscard]] const MachineFile& machine() const { return machine_; }
@@ -43,19 +49,30 @@ class Prices {
   [[nodiscard]] const std::vector<std::string>& unknown_ops() const { return unknown_; }
 
  private:
+  /// The measured sizes of one op with one number of operands.
   struct Known {
-    std::vector<double> features;
-    double efficiency = 1;
+    std::vector<Interpolation::Point> points;
+    std::vector<double> kernels;                ///< of each point
+    std::optional<Interpolation> efficiency{};  ///< its logarithm
+  };
+  /// What one call of an op takes beside its ideal time.
+  struct Found {
+    double log_efficiency = 0;
     double kernels = 1;
   };
-  [[nodiscard]] double ideal_seconds(const OpSize& size) const;
-  [[nodiscard]] const std::vector<Known>& known(const Operation& op);
+  [[nodiscard]] double ideal_seconds(const OpSize& size, double kernels) const;
+  [[nodiscard]] Found find(const Operation& op);
+  [[nodiscard]] double seconds_of(const Operation& op);
 
   const MachineFile& machine_;
   double peak_ = 0;
   double bandwidth_ = 0;
-  std::map<std::string, std::vector<Known>, std::less<>> ops_;
-  std::vector<Known> all_;
+  double sustained_flops_ = 0;                                            ///< 0: not known
+  std::map<std::string, std::map<std::size_t, Known>, std::less<>> ops_;  ///< by coordinates
+  std::map<std::string, Found, std::less<>> means_;                       ///< over all sizes
+  Found mean_{};                                                          ///< over all ops
+  /// What was asked before, by FLOPs, bytes and extents: steps repeat their ops.
+  std::map<std::string_view, std::map<std::vector<double>, double>> asked_;
   std::vector<std::string> unknown_;
 };
 

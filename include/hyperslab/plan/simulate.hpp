@@ -5,6 +5,7 @@
 
 #include <array>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,9 +36,18 @@ struct SimulatedStep {
 /// after the other, each group's collectives run in order on a stream of their own; a wait holds
 /// the compute stream until the collective has ended; a message starts when both ends have called.
 /// While a collective runs, computation beside it is slower by Prices::overlap_cost.
+/// `slowdown`: of each pipeline rank, how many times as long its ops take; none: 1.
 /// Throws an internal Error if ranks wait for each other for ever.
 [[nodiscard]] SimulatedStep simulate(const std::vector<std::vector<OperationList>>& steps,
-                                     const mesh::ParallelConfig& parallel, Prices& prices);
+                                     const mesh::ParallelConfig& parallel, Prices& prices,
+                                     std::span<const double> slowdown = {});
+
+/// The same at the clock that the power limit leaves: where a rank would be done sooner than in
+/// Prices::sustained_seconds, its ops slow down until it is not. The limit acts on means over many
+/// ops, so light ones and waits for other ranks pay for heavy ones.
+[[nodiscard]] SimulatedStep simulate_sustained(const std::vector<std::vector<OperationList>>& steps,
+                                               const mesh::ParallelConfig& parallel,
+                                               Prices& prices);
 
 /// Where the ranks of a group lie, if nodes hold `ranks_per_node` consecutive ranks each.
 [[nodiscard]] GroupLayout layout_of(std::string_view group, const mesh::ParallelConfig& parallel,
