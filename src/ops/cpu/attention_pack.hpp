@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -82,12 +83,19 @@ struct HeadSink {
   }
 };
 
-/// The rows of one head inside a wider matrix.
+/// The rows of one head inside a wider matrix, or inside pages of it.
 template <class T>
 struct HeadRows {
   T* data;
   Dim stride;
-  [[nodiscard]] T* row(Dim i) const { return data + i * stride; }
+  const std::int32_t* pages = nullptr;  ///< null: rows follow each other
+  Dim page_rows = 1;                    ///< a power of two
+  [[nodiscard]] T* row(Dim i) const {
+    if (pages == nullptr) return data + i * stride;
+    const int shift = std::countr_zero(static_cast<std::uint64_t>(page_rows));
+    const Dim page = std::max(pages[i >> shift], 0);  // of what counts for nothing there is none
+    return data + (page * page_rows + (i & (page_rows - 1))) * stride;
+  }
 };
 
 /// Hands out parts of one thread's scratch memory; on a null base it only counts.
