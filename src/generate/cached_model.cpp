@@ -13,13 +13,14 @@ namespace hyperslab::generate {
 namespace {
 
 /// Numbers of rows and of tokens that a GPU's passes have, so that few kinds of products are timed
-/// and few graphs kept: at most an eighth more than asked for, from 16 on.
+/// and few graphs kept: from 16 on at most a quarter more than asked for.
 Dim rounded_up(Dim count) {
   constexpr Dim kLeast = 16;
   if (count <= kLeast) {
     return static_cast<Dim>(std::bit_ceil(static_cast<std::uint64_t>(count)));
   }
-  const auto step = static_cast<Dim>(std::bit_floor(static_cast<std::uint64_t>(count - 1))) / 4;
+  const auto below = static_cast<Dim>(std::bit_floor(static_cast<std::uint64_t>(count - 1)));
+  const Dim step = std::max<Dim>(1, below / 4);
   return (count + step - 1) / step * step;
 }
 

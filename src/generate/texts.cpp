@@ -88,7 +88,7 @@ void Generator::Texts::choose(std::size_t id, std::size_t row, CachedModel::Want
   std::exception_ptr error;
   try {
     if (!text.sampler) {
-      text.sampler.emplace(text.options, text.number, model_.vocabulary());
+      text.sampler = std::make_unique<Sampler>(text.options, text.number, model_.vocabulary());
       text.sampler->see(text.tokens);
     }
     const std::int32_t token = next_token(text, row, wanted);

@@ -3,7 +3,7 @@
 
 #include <exception>
 #include <map>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "cached_model.hpp"
@@ -33,7 +33,7 @@ class Generator::Texts {
     SamplingOptions options;
     std::size_t number;
     TokenListener* listener;
-    std::optional<Sampler> sampler{};  ///< from the first token on
+    std::unique_ptr<Sampler> sampler{};  ///< from the first token on
     std::int64_t generated = 0;
   };
   /// The likeliest token follows, and no one asks for logits.

@@ -51,9 +51,9 @@ struct PagedCall {
   [[nodiscard]] __device__ std::int32_t page_of(Dim sample, Dim token) const {
     return pages[sample * most + (token >> page_shift)];
   }
-  /// The first element of a token's row in keys and values; of a token without a page any.
+  /// The first element of a token's row in keys and values, if it has a page.
   [[nodiscard]] __device__ Dim row_of(Dim sample, Dim token) const {
-    const Dim page = max(page_of(sample, token), 0);
+    const Dim page = page_of(sample, token);
     const Dim inside = token & ((Dim{1} << page_shift) - 1);
     return ((page << page_shift) + inside) * kv_heads * head_width;
   }
@@ -206,10 +206,12 @@ __device__ void attend_keys(const PagedCall<T>& call, Dim sample, Dim kv_head, D
   for (Dim first = begin; first < end; first += kTeams * kKeys) {
     Vec<T, N> raw_keys[kKeys] = {};
     Vec<T, N> raw_values[kKeys] = {};
+    bool has_key[kKeys];
 #pragma unroll
     for (int k = 0; k < kKeys; ++k) {
       const Dim j = first + k * kTeams + team;
-      if (j >= end) continue;
+      has_key[k] = j < end && call.page_of(sample, j) >= 0;
+      if (!has_key[k]) continue;
       const Dim row = call.row_of(sample, j) + offset;
       raw_keys[k] = load_raw<N>(call.keys + row);
       raw_values[k] = load_raw<N>(call.values + row);
@@ -235,7 +237,8 @@ __device__ void attend_keys(const PagedCall<T>& call, Dim sample, Dim kv_head, D
           dot += __shfl_xor_sync(0xFFFFFFFFU, dot, lane);
         }
         const Dim j = first + k * kTeams + team;
-        score[k] = j >= seen.begin[p] && j < min(end, seen.end[p]) ? call.score(dot) : -INFINITY;
+        const bool is_seen = has_key[k] && j >= seen.begin[p] && j < seen.end[p];
+        score[k] = is_seen ? call.score(dot) : -INFINITY;
       }
       parts[p].add(score, values);
     }
@@ -382,6 +385,7 @@ __global__ void __launch_bounds__(kThreads) attend_any_pages_kernel(PagedCall<T>
   float top = -INFINITY;
   float sum = 0;
   for (Dim j = call.begin_of(end) + warp; j < end; j += kWarps) {
+    if (call.page_of(sample, j) < 0) continue;
     const Dim row = call.row_of(sample, j) + column;
     float dot = 0;
     for (Dim c = lane; c < D; c += 32) dot += shared[c] * to_real(call.keys[row + c]);
