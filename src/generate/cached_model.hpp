@@ -53,6 +53,8 @@ class CachedModel {
   /// Tokens of one pass at most.
   [[nodiscard]] Dim pass_tokens() const { return pass_tokens_; }
 
+  [[nodiscard]] int threads() const { return trainer_->context().threads(); }
+
   enum class Wanted : std::uint8_t {
     nothing,   ///< more tokens follow
     logits,    ///< of the last token of each row

@@ -50,7 +50,11 @@ bool Generator::Texts::step(GenerateStats& stats) {
   const bool is_prompt = pass->is_prompt;
   read(*pass, wanted);
   if (wanted != Wanted::nothing) {
-    for (std::size_t row = 0; row < ids.size(); ++row) choose(ids[row], row, wanted, stats);
+    const std::vector<Choice> choices = choose(ids, wanted);
+    for (std::size_t row = 0; row < ids.size(); ++row) {
+      take(ids[row], choices[row],
+           wanted == Wanted::logits ? model_.logits(row) : std::span<const float>(), stats);
+    }
   }
   (is_prompt ? stats.prompt_seconds : stats.seconds) += now_seconds() - start;
   return true;
@@ -69,6 +73,10 @@ void Generator::Texts::read(const SchedulerPass& pass, CachedModel::Wanted wante
 }
 
 std::int32_t Generator::Texts::next_token(Text& text, std::size_t row, CachedModel::Wanted wanted) {
+  if (!text.sampler) {
+    text.sampler = std::make_unique<Sampler>(text.options, text.number, model_.vocabulary());
+    text.sampler->see(text.tokens);
+  }
   if (wanted == CachedModel::Wanted::likeliest) {
     const std::int32_t token = model_.likeliest(row);
     if (token >= 0) {
@@ -80,27 +88,44 @@ std::int32_t Generator::Texts::next_token(Text& text, std::size_t row, CachedMod
   return text.sampler->next(model_.logits(row));
 }
 
-/// The next token of the text in a row of the newest pass.
-void Generator::Texts::choose(std::size_t id, std::size_t row, CachedModel::Wanted wanted,
-                              GenerateStats& stats) {
+/// The next token of every text of the newest pass. Samplers look at whole vocabularies, so that
+/// threads share the texts.
+std::vector<Generator::Texts::Choice> Generator::Texts::choose(const std::vector<std::size_t>& ids,
+                                                               CachedModel::Wanted wanted) {
+  std::vector<Choice> choices(ids.size());
+  std::vector<Text*> texts;
+  for (const std::size_t id : ids) texts.push_back(&texts_.at(id));
+  constexpr std::int64_t kWorthThreads = std::int64_t{1} << 20;  // logits: they take a millisecond
+  const bool shares = wanted == CachedModel::Wanted::logits &&
+                      std::ssize(ids) * model_.vocabulary() >= kWorthThreads;
+  const int threads = shares ? model_.threads() : 1;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
+  for (std::ptrdiff_t i = 0; i < std::ssize(ids); ++i) {
+    const auto row = static_cast<std::size_t>(i);
+    try {
+      choices[row].token = next_token(*texts[row], row, wanted);
+    } catch (...) {
+      choices[row].error = std::current_exception();
+    }
+  }
+  return choices;
+}
+
+/// What was chosen for a text, and what its listener makes of it.
+void Generator::Texts::take(std::size_t id, Choice choice, std::span<const float> logits,
+                            GenerateStats& stats) {
   Text& text = texts_.at(id);
   bool goes_on = false;
-  std::exception_ptr error;
   try {
-    if (!text.sampler) {
-      text.sampler = std::make_unique<Sampler>(text.options, text.number, model_.vocabulary());
-      text.sampler->see(text.tokens);
-    }
-    const std::int32_t token = next_token(text, row, wanted);
-    const bool has_logits = wanted == CachedModel::Wanted::logits;
-    goes_on = tell(text, token, has_logits ? model_.logits(row) : std::span<const float>(), stats);
+    goes_on = !choice.error && tell(text, choice.token, logits, stats);
   } catch (...) {
-    error = std::current_exception();
+    choice.error = std::current_exception();
   }
   if (goes_on) return scheduler_.grow(id);
   scheduler_.end(id);
   const Text ended = std::move(texts_.extract(id).mapped());
-  error ? ended.listener->fail(ended.number, error) : ended.listener->end(ended.number);
+  choice.error ? ended.listener->fail(ended.number, choice.error)
+               : ended.listener->end(ended.number);
 }
 
 bool Generator::Texts::tell(Text& text, std::int32_t token, std::span<const float> logits,

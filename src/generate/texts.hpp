@@ -39,7 +39,13 @@ class Generator::Texts {
   /// The likeliest token follows, and no one asks for logits.
   [[nodiscard]] static bool is_chosen_on_device(const Text& text);
   void read(const SchedulerPass& pass, CachedModel::Wanted wanted);
-  void choose(std::size_t id, std::size_t row, CachedModel::Wanted wanted, GenerateStats& stats);
+  struct Choice {
+    std::int32_t token = -1;
+    std::exception_ptr error{};  ///< in its place
+  };
+  [[nodiscard]] std::vector<Choice> choose(const std::vector<std::size_t>& ids,
+                                           CachedModel::Wanted wanted);
+  void take(std::size_t id, Choice choice, std::span<const float> logits, GenerateStats& stats);
   [[nodiscard]] std::int32_t next_token(Text& text, std::size_t row, CachedModel::Wanted wanted);
   bool tell(Text& text, std::int32_t token, std::span<const float> logits, GenerateStats& stats);
 

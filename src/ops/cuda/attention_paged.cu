@@ -197,7 +197,7 @@ __device__ void attend_keys(const PagedCall<T>& call, Dim sample, Dim kv_head, D
                             const float (&q)[kPairs][kLanes * kVector<T>],
                             const PairBounds<kPairs>& seen, PairSum<kVector<T>> (&parts)[kPairs]) {
   constexpr int N = kVector<T>;
-  constexpr int kKeys = kPairs > 4 ? 2 : 4;
+  constexpr int kKeys = kPairs > 1 ? 2 : 4;  // at once: no more fit into registers
   constexpr int kTeams = kThreads / kLanes;
   const Dim team = threadIdx.x / kLanes;
   const int column = static_cast<int>(threadIdx.x) % kLanes * N;
@@ -276,7 +276,8 @@ __device__ void write_pair(const PagedCall<T>& call, const TileMemory<D, kPairs>
 
 /// Block (tile and split, key-value head, sample), of heads that are kLanes * 16 bytes wide.
 template <int kLanes, int kPairs, class T>
-__global__ void __launch_bounds__(kThreads) attend_pages_kernel(PagedCall<T> call) {
+__global__ void __launch_bounds__(kThreads, kPairs > 4 ? 1 : 2)
+    attend_pages_kernel(PagedCall<T> call) {
   constexpr int N = kVector<T>;
   constexpr int D = kLanes * N;
   __shared__ TileMemory<D, kPairs> memory;
