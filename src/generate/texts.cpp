@@ -94,6 +94,7 @@ std::vector<Generator::Texts::Choice> Generator::Texts::choose(const std::vector
                                                                CachedModel::Wanted wanted) {
   std::vector<Choice> choices(ids.size());
   std::vector<Text*> texts;
+  texts.reserve(ids.size());
   for (const std::size_t id : ids) texts.push_back(&texts_.at(id));
   constexpr std::int64_t kWorthThreads = std::int64_t{1} << 20;  // logits: they take a millisecond
   const bool shares = wanted == CachedModel::Wanted::logits &&
