@@ -172,9 +172,14 @@ void attend_group(const ForwardCall<T>& call, Dim b, Dim kv, const ForwardScratc
   const Dim group = layout.heads / layout.kv_heads;
   const Dim past = call.past.of(b);
   const Dim visible = past + call.queries;
-  const Right<T> keys = pack_transposed<T>(call.rows(call.keys, b, kv), visible, D, scratch.keys);
-  const Right<T> values =
-      pack_rows<T>(call.rows(call.values, b, kv), visible, D, scratch.width, scratch.values);
+  const Right<T> keys = {scratch.keys, kPanel<T>, kPanel<T> * D};
+  const Right<T> values = {scratch.values, scratch.width, kPanel<T>};
+  for_each_run<T>(call.rows(call.keys, b, kv), visible, [&](auto rows, Dim first, Dim count) {
+    pack_transposed<T>(rows, count, D, scratch.keys + first * D);
+  });
+  for_each_run<T>(call.rows(call.values, b, kv), visible, [&](auto rows, Dim first, Dim count) {
+    pack_rows<T>(rows, count, D, scratch.width, scratch.values + first * scratch.width);
+  });
   const Dim packed = layout.packed_width();
   const Dim out_row = layout.heads * D;
   for (Dim h = kv * group; h < (kv + 1) * group; ++h) {

@@ -154,4 +154,15 @@ Right<T> pack_rows(HeadRows<const T> rows, Dim count, Dim head_width, Dim width,
   return {out, width, kPanel<T>};
 }
 
+/// Calls pack(rows, first, count) for rows of a head that follow each other: those of a page, if
+/// pages hold whole panels.
+template <class T, class Pack>
+void for_each_run(HeadRows<const T> rows, Dim count, const Pack& pack) {
+  if (rows.pages == nullptr || rows.page_rows % kPanel<T> != 0) return pack(rows, 0, count);
+  for (Dim first = 0; first < count; first += rows.page_rows) {
+    const HeadRows<const T> page = {rows.row(first), rows.stride};
+    pack(page, first, std::min(rows.page_rows, count - first));
+  }
+}
+
 }  // namespace hyperslab::ops::cpu
