@@ -263,7 +263,7 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
                 "--mode decode is for text: a vision transformer generates nothing")
         .on_all_ranks();
   }
-  generate::Generator generator(world, config, nullptr, rows, legal_changes(config));
+  generate::Generator generator(world, config, nullptr, {.rows = rows}, legal_changes(config));
   const generate::Prompts prompts(static_cast<std::size_t>(rows), {0});
   generate::SamplingOptions options;
   options.temperature = 0;

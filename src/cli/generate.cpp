@@ -120,10 +120,11 @@ void generate(comm::World& world, const Arguments& args) {
   const auto logprobs = wanted_logprobs(args);
   const auto [texts, ids] = named_prompts(args);
   const auto prompts = generate::encode_prompts(tokenizer, texts, !args.has("no-special-tokens"));
-  generate::Generator generator(
-      world, model.config, &model.reader,
-      generate::Generator::rows_for(prompts, args.get<std::int64_t>("batch")),
-      legal_changes(model.config));
+  const generate::GeneratorSize size = {
+      .rows = generate::Generator::rows_for(prompts, args.get<std::int64_t>("batch")),
+      .cache_tokens = cache_tokens(args)};
+  generate::Generator generator(world, model.config, &model.reader, size,
+                                legal_changes(model.config));
   if (args.has("logits")) write_logits(args.get<std::string>("logits"), generator, prompts);
   Completions completions(tokenizer, texts, args.list("stop"), options.max_tokens, logprobs);
   const auto stats = generator.generate(prompts, options, completions);
@@ -137,6 +138,7 @@ void generate(comm::World& world, const Arguments& args) {
 
 void add_options(Arguments& args) {
   add_stored_model_options(args);
+  add_cache_option(args);
   args.add()("prompt", po::value<std::vector<std::string>>()->composing(),
              "text to continue (may be repeated; default: the beginning of a document)")(
       "prompt-file", po::value<std::string>(),
@@ -162,7 +164,7 @@ void add_options(Arguments& args) {
       "stop-token", po::value<std::int32_t>(),
       "id that ends a text; -1: none (default: end of text)")(
       "batch", po::value<std::int64_t>()->default_value(8),
-      "prompts of an equal number of tokens that run together at most")(
+      "texts that run together at most; one that ends makes room for the next")(
       "logits", po::value<std::string>(),
       "also write the prompt's logits (T, V) to this .npy, f32; one prompt")(
       "logprobs", po::value<std::int64_t>(),

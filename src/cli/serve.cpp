@@ -72,8 +72,14 @@ void serve(comm::World& world, const Arguments& args) {
   const serve::ServeOptions options = serve_options(args);
   const Dim rows = in_range(args, "batch", 1, kMostRows);
   const StoredModel model = open_stored_model(args);
-  generate::Generator generator(world, model.config, &model.reader, rows,
+  generate::Generator generator(world, model.config, &model.reader,
+                                {.rows = rows, .cache_tokens = cache_tokens(args)},
                                 legal_changes(model.config));
+  const model::CacheSize& cache = generator.cache();
+  log::info(fmt::format("cache: {} pages of {} tokens, {:.1f} MiB; {} texts of up to {} tokens",
+                        cache.pages, cache.page_tokens(),
+                        static_cast<double>(generator.cache_bytes()) / 1048576.0, cache.rows,
+                        cache.tokens));
   const std::string name = args.has("name") ? args.get<std::string>("name") : model.config.run.name;
   serve::serve(options, {name, model.tokenizer.get(), generator.context(), generator.vocabulary()},
                generator);
@@ -88,6 +94,7 @@ Arguments serve_arguments() {
       "SIGTERM");
   const serve::ServeOptions defaults;
   add_stored_model_options(args);
+  add_cache_option(args);
   args.add()("host", po::value<std::string>()->default_value(defaults.host),
              "address to listen on; 0.0.0.0 or :: lets other machines in")(
       "port", po::value<std::int64_t>()->default_value(defaults.port),

@@ -21,6 +21,20 @@ void add_stored_model_options(Arguments& args) {
       "vocabulary (default: the one that the checkpoint keeps, else that of its deck)");
 }
 
+void add_cache_option(Arguments& args) {
+  args.add()("cache-tokens", po::value<std::int64_t>(),
+             "tokens of all running texts whose keys and values are kept, at least a context; if "
+             "they do not suffice, the newest text waits and is read again (default: a context for "
+             "every text)");
+}
+
+Dim cache_tokens(const Arguments& args) {
+  if (!args.has("cache-tokens")) return 0;
+  const auto tokens = args.get<std::int64_t>("cache-tokens");
+  if (tokens < 1) throw Error(ExitCode::usage, "--cache-tokens must be 1 or more");
+  return tokens;
+}
+
 StoredModel open_stored_model(const Arguments& args) {
   io::CheckpointReader reader(args.get<std::string>("checkpoint"));
   std::vector<std::string> notes;

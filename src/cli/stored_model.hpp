@@ -14,6 +14,10 @@ namespace hyperslab::cli {
 /// --checkpoint, --base and --vocab.
 void add_stored_model_options(Arguments& args);
 
+/// --cache-tokens: what it says, at least 1, or 0: as many as texts can need.
+void add_cache_option(Arguments& args);
+[[nodiscard]] Dim cache_tokens(const Arguments& args);
+
 struct StoredModel {
   io::CheckpointReader reader;
   train::Config config;

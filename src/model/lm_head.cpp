@@ -16,8 +16,8 @@ void LmHead::plan_shared(Arenas& arenas) {
   const StageOptions& options = parts_.options;
   memory_ = head_.plan(arenas.scratch, parts_.activations(), parts_.scratch, options.logits_bytes);
   if (!options.cache) return;
-  last_rows_ =
-      arenas.activations.take(options.compute, {options.B, parts_.spec.width}, "last rows");
+  last_rows_ = arenas.activations.take(options.compute,
+                                       {options.cache_size.rows, parts_.spec.width}, "last rows");
 }
 
 CView LmHead::plan(Arena& activations, CView /*in*/) {
@@ -56,13 +56,13 @@ nn::ResidualStream LmHead::forward(Context& ctx, const UnitCall& call, nn::Resid
 void LmHead::decode(Context& ctx, const UnitCall& call, nn::ResidualStream in,
                     const Slot& slot) const {
   const auto [B, T] = call.batch.tokens.dims<2>("decode tokens");
-  nn::Norm::Slot norm = slot.norm.for_tokens(T);
+  nn::Norm::Slot norm = slot.norm.for_tokens({B, T});
   const CView rows = normalized(ctx, in, norm).as_matrix();
   if (call.logits.shape()[0] == B * T) return head_.logits(ctx, rows, call.logits);
   for (Dim b = 0; b < B; ++b) {
-    ops::cast(ctx, rows.slice(b * T + T - 1, 1), last_rows_.slice(b, 1));
+    ops::cast(ctx, rows.slice(b * T + call.last, 1), last_rows_.slice(b, 1));
   }
-  head_.logits(ctx, last_rows_, call.logits);
+  head_.logits(ctx, last_rows_.slice(0, B), call.logits);
 }
 
 void LmHead::backward(Context& ctx, const UnitCall& call) {

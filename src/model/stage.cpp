@@ -30,6 +30,7 @@ Stage::Stage(std::unique_ptr<Architecture> architecture, const StageOptions& opt
       architecture_(std::move(architecture)),
       params_(
           options.ranks, [&](param::Role role) { return trains(options, role); }, options.storage) {
+  options_.cache_size = options_.cache_size.resolved(options_.B, options_.T);
   if (options_.chunks.empty()) options_.chunks = {{0, architecture_->units(), 1}};
   make_units();
   params_.lay_out(options_.bucket_bytes);
@@ -148,12 +149,30 @@ void Stage::backward(Context& ctx, SlotId id, int unit, const StepViews& step,
 }
 
 void Stage::decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits) {
+  Batch batch;
+  batch.tokens = tokens;
+  run_decode(ctx, {.batch = batch,
+                   .mode = Mode::decode,
+                   .past = past,
+                   .logits = logits,
+                   .last = tokens.shape()[1] - 1});
+}
+
+void Stage::decode(Context& ctx, const PagedStep& step, View logits) {
+  Batch batch;
+  batch.tokens = step.tokens;
+  run_decode(ctx, {.batch = batch,
+                   .mode = Mode::decode,
+                   .past = step.past,
+                   .pages = step.pages,
+                   .logits = logits,
+                   .last = step.last});
+}
+
+void Stage::run_decode(Context& ctx, const UnitCall& call) {
   require(options_.cache, "this stage was planned without a cache");
   require(options_.tensor.is_alone() && units() == architecture_->units(),
           "generation takes the whole model");
-  Batch batch;
-  batch.tokens = tokens;
-  const UnitCall call = {.batch = batch, .mode = Mode::decode, .past = past, .logits = logits};
   nn::ResidualStream stream;
   const auto pass = [&](int unit) { stream = at(unit).unit->forward(ctx, call, stream); };
   if (options_.training) return for_units(ctx, 0, units(), Order::ascending, pass);

@@ -84,6 +84,7 @@ Transformer::Transformer(const ModelSpec& spec, const StageOptions& options,
     : parts_(std::make_unique<TransformerParts>()) {
   parts_->spec = spec;
   parts_->options = options;
+  parts_->options.cache_size = options.cache_size.resolved(options.B, options.T);
   parts_->block = block_config(spec, options, mask);
   parts_->embedding = embedding_config(spec, options);
 }

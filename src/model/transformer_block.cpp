@@ -17,7 +17,8 @@ void TransformerBlock::plan_shared(Arenas& arenas) {
         block_.plan(arenas.scratch, parts_.scratch, parts_.activations(), !training, "block");
   }
   if (!parts_.options.cache) return;
-  const Shape shape = {parts_.options.B, parts_.options.T,
+  const CacheSize& size = parts_.options.cache_size;
+  const Shape shape = {size.pages, size.page_tokens(),
                        parts_.spec.kv_heads * parts_.spec.head_width()};
   const DType dtype = parts_.options.compute;
   cached_keys_ = arenas.activations.take(dtype, shape, name_ + ".cache.keys");
@@ -56,17 +57,27 @@ nn::ResidualStream TransformerBlock::forward(Context& ctx, const UnitCall& call,
   return block_.forward(ctx, in, {rope(), info, parts_.scratch}, memory(slot));
 }
 
+/// The cache as a pass sees it: without pages the rows have equal parts of it.
+ops::KeyValueCache TransformerBlock::cache(const UnitCall& call) const {
+  if (call.pages) return {cached_keys_, cached_values_, call.past, call.pages};
+  const auto& [rows, tokens, pages] = parts_.options.cache_size;
+  const auto [all, page_tokens, width] = cached_keys_.dims<3>("cache");
+  const Shape shape = {rows, all * page_tokens / rows, width};
+  require(all * page_tokens % rows == 0, "a cache without pages has rows of equal room");
+  const Dim B = call.token_count().B;
+  return {cached_keys_.reshaped(shape).slice(0, B), cached_values_.reshaped(shape).slice(0, B),
+          call.past};
+}
+
 nn::ResidualStream TransformerBlock::decode(Context& ctx, const UnitCall& call,
                                             const nn::BatchInfo& info, nn::ResidualStream in) {
-  const Dim T = call.batch.tokens.shape()[1];
-  const nn::Scratch scratch = parts_.scratch.for_tokens(T);
+  const nn::TokenCount count = call.token_count();
+  const nn::Scratch scratch = parts_.scratch.for_tokens(count);
   // Between two steps nothing in the first slot is needed any more.
   Slot& first = slots_.front();
-  nn::Block::Slot slot = memory(first).for_tokens(T);
-  in = keep(ctx, {.block = {}, .sum = nn::for_tokens(first.sum, T), .input = {}}, in);
-  return block_.forward(
-      ctx, in, {rope(), info, scratch, ops::KeyValueCache{cached_keys_, cached_values_, call.past}},
-      slot);
+  nn::Block::Slot slot = memory(first).for_tokens(count);
+  in = keep(ctx, {.block = {}, .sum = nn::for_tokens(first.sum, count), .input = {}}, in);
+  return block_.forward(ctx, in, {rope(), info, scratch, cache(call)}, slot);
 }
 
 void TransformerBlock::backward(Context& ctx, const UnitCall& call) {

@@ -108,13 +108,14 @@ class TransformerBlock final : public Unit {
                                         nn::ResidualStream in) const;
   [[nodiscard]] nn::ResidualStream decode(Context& ctx, const UnitCall& call,
                                           const nn::BatchInfo& info, nn::ResidualStream in);
+  [[nodiscard]] ops::KeyValueCache cache(const UnitCall& call) const;
 
   TransformerParts& parts_;
   int layer_;
   std::string name_;
   nn::Block block_;
   std::vector<Slot> slots_;
-  View cached_keys_;    ///< (B, T_max, H_kv Dh), for Mode::decode
+  View cached_keys_;    ///< (pages, tokens of a page, H_kv Dh), for Mode::decode
   View cached_values_;  ///< likewise
 };
 

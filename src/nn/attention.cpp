@@ -79,16 +79,16 @@ Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,
   return slot;
 }
 
-Attention::Slot Attention::Slot::for_tokens(Dim T) const {
-  return {.qkv = nn::for_tokens(qkv, T),
-          .out = nn::for_tokens(out, T),
+Attention::Slot Attention::Slot::for_tokens(const TokenCount& count) const {
+  return {.qkv = nn::for_tokens(qkv, count),
+          .out = nn::for_tokens(out, count),
           .log_sum_exp = {},
           .probabilities = {},
           .dy = {},
           .d_qkv = {},
           .qkv_reduced = {},
           .output_reduced = {},
-          .qk_norm = qk_norm.for_tokens(T),
+          .qk_norm = qk_norm.for_tokens(count),
           .sink_weights = {}};
 }
 
@@ -120,9 +120,10 @@ void Attention::core_forward(Context& ctx, const ForwardPass& pass, const Slot& 
   if (pass.cache) {
     require(config_.scores.mask.kind == ops::AttentionMask::Kind::causal,
             "attention on a cache: only a causal mask lets tokens be computed one after another");
-    ops::rope_attention_cached_forward(ctx, heads_, scores({}, {}),
-                                       config_.rope ? pass.rope : RopeTables(), slot.qkv,
-                                       *pass.cache, slot.out);
+    const auto attend =
+        pass.cache->pages ? ops::rope_attention_paged_forward : ops::rope_attention_cached_forward;
+    attend(ctx, heads_, scores({}, {}), config_.rope ? pass.rope : RopeTables(), slot.qkv,
+           *pass.cache, slot.out);
   } else if (config_.keep_probabilities) {
     ops::attention_reference_forward(ctx, heads_, scores(pass.batch, slot.sink_weights), slot.qkv,
                                      probability_dropout(pass.batch), slot.out, slot.probabilities);

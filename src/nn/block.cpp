@@ -136,22 +136,22 @@ Block::Slot Block::plan(Arena& activations, const Scratch& scratch, const Activa
   return slot;
 }
 
-Scratch Scratch::for_tokens(Dim T) const {
+Scratch Scratch::for_tokens(const TokenCount& count) const {
   Scratch out;
-  out.delta = nn::for_tokens(delta, T);
-  out.sublayer = nn::for_tokens(sublayer, T);
+  out.delta = nn::for_tokens(delta, count);
+  out.sublayer = nn::for_tokens(sublayer, count);
   return out;
 }
 
-Block::Slot Block::Slot::for_tokens(Dim T) const {
-  return {.norm1 = norm1.for_tokens(T),
-          .attention = attention.for_tokens(T),
-          .norm2 = norm2.for_tokens(T),
-          .mlp = mlp.for_tokens(T),
-          .attention_output = nn::for_tokens(attention_output, T),
-          .attention_norm = attention_norm.for_tokens(T),
-          .mlp_output = nn::for_tokens(mlp_output, T),
-          .mlp_norm = mlp_norm.for_tokens(T)};
+Block::Slot Block::Slot::for_tokens(const TokenCount& count) const {
+  return {.norm1 = norm1.for_tokens(count),
+          .attention = attention.for_tokens(count),
+          .norm2 = norm2.for_tokens(count),
+          .mlp = mlp.for_tokens(count),
+          .attention_output = nn::for_tokens(attention_output, count),
+          .attention_norm = attention_norm.for_tokens(count),
+          .mlp_output = nn::for_tokens(mlp_output, count),
+          .mlp_norm = mlp_norm.for_tokens(count)};
 }
 
 void Block::drop(Context& ctx, const BatchInfo& batch, Sublayer sublayer, CView x, View y) const {

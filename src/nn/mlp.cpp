@@ -38,9 +38,9 @@ Mlp::Slot Mlp::plan(Arena& activations, const Scratch& scratch, const Activation
   return slot;
 }
 
-Mlp::Slot Mlp::Slot::for_tokens(Dim T) const {
-  return {.pre = nn::for_tokens(pre, T),
-          .activated = nn::for_tokens(activated, T),
+Mlp::Slot Mlp::Slot::for_tokens(const TokenCount& count) const {
+  return {.pre = nn::for_tokens(pre, count),
+          .activated = nn::for_tokens(activated, count),
           .dy = {},
           .up_reduced = {},
           .down_reduced = {}};

@@ -36,11 +36,11 @@ Norm::Slot Norm::plan(Arena& activations, const Plan& plan, const std::string& l
   return slot;
 }
 
-Norm::Slot Norm::Slot::for_tokens(Dim T) const {
-  return {.sum = nn::for_tokens(sum, T),
-          .out = nn::for_tokens(out, T),
-          .mean = nn::for_tokens(mean, T),
-          .rstd = nn::for_tokens(rstd, T),
+Norm::Slot Norm::Slot::for_tokens(const TokenCount& count) const {
+  return {.sum = nn::for_tokens(sum, count),
+          .out = nn::for_tokens(out, count),
+          .mean = nn::for_tokens(mean, count),
+          .rstd = nn::for_tokens(rstd, count),
           .x = {}};
 }
 

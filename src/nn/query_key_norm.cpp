@@ -13,7 +13,9 @@ QueryKeyNorm::QueryKeyNorm(QkNorm kind, param::ParamStore& params, const TensorG
   norm_ = WidthNorm(params, name, heads, eps);
 }
 
-QueryKeyNorm::Slot QueryKeyNorm::Slot::for_tokens(Dim T) const { return {{}, width.for_tokens(T)}; }
+QueryKeyNorm::Slot QueryKeyNorm::Slot::for_tokens(const TokenCount& count) const {
+  return {{}, width.for_tokens(count)};
+}
 
 QueryKeyNorm::Slot QueryKeyNorm::plan(Arena& activations, const Shape& tokens,
                                       const ops::HeadLayout& heads, DType compute, DType statistics,

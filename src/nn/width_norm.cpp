@@ -15,9 +15,9 @@ View cut(View scratch, CView like) {
 
 }  // namespace
 
-WidthNorm::Slot WidthNorm::Slot::for_tokens(Dim T) const {
-  return {nn::for_tokens(queries, T), nn::for_tokens(keys, T), nn::for_tokens(query_rstd, T),
-          nn::for_tokens(key_rstd, T)};
+WidthNorm::Slot WidthNorm::Slot::for_tokens(const TokenCount& count) const {
+  return {nn::for_tokens(queries, count), nn::for_tokens(keys, count),
+          nn::for_tokens(query_rstd, count), nn::for_tokens(key_rstd, count)};
 }
 
 WidthNorm::WidthNorm(param::ParamStore& params, const std::string& name,

@@ -10,7 +10,6 @@
 #include "attention_checks.hpp"
 #include "backend.hpp"
 #include "checks.hpp"
-#include "cuda/attention_decode.hpp"
 #include "dropout_checks.hpp"
 #include "hyperslab/core/arena.hpp"
 #include "hyperslab/core/error.hpp"
@@ -30,59 +29,10 @@ double seen_share(const AttentionMask& mask, Dim T) {
 
 namespace {
 
-/// (B, T) of a packed qkv after checking it against the layout.
-std::array<Dim, 2> require_packed(const Context& ctx, const HeadLayout& layout, CView qkv,
-                                  std::string_view what) {
-  require(layout.heads > 0 && layout.kv_heads > 0 && layout.head_width > 0 &&
-              layout.heads % layout.kv_heads == 0,
-          "attention layout: expected positive sizes and heads a multiple of kv_heads");
-  require_here(ctx, qkv, what);
-  const auto [B, T, width] = qkv.dims<3>(what);
-  require_shape(qkv, {B, T, layout.packed_width()}, what);
-  return {B, T};
-}
-
 /// FLOPs of one GEMM of queries and keys over a full square of T x T scores.
 double square_flops(const HeadLayout& layout, Dim B, Dim T) {
   return 2.0 * static_cast<double>(B * layout.heads * layout.head_width) * static_cast<double>(T) *
          static_cast<double>(T);
-}
-
-/// Scores of T new tokens against `past` earlier ones and each other.
-double cached_scores(const AttentionMask& mask, Dim T, Dim past) {
-  const auto tokens = static_cast<double>(T);
-  const double among = mask.kind == AttentionMask::Kind::causal ? 0.5 * (tokens + 1) : tokens;
-  const double seen = static_cast<double>(past) + among;
-  return tokens * (mask.window > 0 ? std::min(seen, static_cast<double>(mask.window)) : seen);
-}
-
-/// Throws for a kind that no backend knows, and for what only a causal mask has without one.
-void require_mask(const AttentionScores& scores, std::string_view op) {
-  const auto& [mask, scale, softcap, first_keys, sinks] = scores;
-  const auto fail = [&](const std::string& found) {
-    throw Error(ExitCode::internal, std::string(op) + " mask: expected " + found);
-  };
-  if (mask.kind != AttentionMask::Kind::causal && mask.kind != AttentionMask::Kind::none) {
-    fail("causal or none, found kind " + std::to_string(static_cast<int>(mask.kind)));
-  }
-  const bool causal = mask.kind == AttentionMask::Kind::causal;
-  if (mask.window < 0 || (mask.window > 0 && !causal)) {
-    fail("a window of at least 0 tokens, and 0 without a causal mask, found " +
-         std::to_string(mask.window));
-  }
-  if (first_keys && !causal) fail("a causal mask with first_keys");
-  if (!(scale >= 0) || !(softcap >= 0)) fail("a scale and a softcap of at least 0");
-}
-
-/// Logits and weights of sinks, if there are any.
-void require_sinks(const Context& ctx, const AttentionSinks& sinks, const Shape& weights,
-                   DType dtype, std::string_view what) {
-  if (sinks.logits) require_operand(ctx, sinks.logits, {weights[1]}, dtype, what);
-  if (!sinks.weights) return;
-  if (!sinks.logits) {
-    throw Error(ExitCode::internal, std::string(what) + ": weights without logits");
-  }
-  require_operand(ctx, sinks.weights, weights, statistic_dtype(dtype), what);
 }
 
 /// The first key of every query, if there is one.
@@ -126,6 +76,56 @@ Tensor angle_table(const View& like, std::span<const double> frequencies, double
 
 }  // namespace
 
+std::array<Dim, 2> require_packed(const Context& ctx, const HeadLayout& layout, CView qkv,
+                                  std::string_view what) {
+  require(layout.heads > 0 && layout.kv_heads > 0 && layout.head_width > 0 &&
+              layout.heads % layout.kv_heads == 0,
+          "attention layout: expected positive sizes and heads a multiple of kv_heads");
+  require_here(ctx, qkv, what);
+  const auto [B, T, width] = qkv.dims<3>(what);
+  require_shape(qkv, {B, T, layout.packed_width()}, what);
+  return {B, T};
+}
+
+void require_mask(const AttentionScores& scores, std::string_view op) {
+  const auto& [mask, scale, softcap, first_keys, sinks] = scores;
+  const auto fail = [&](const std::string& found) {
+    throw Error(ExitCode::internal, std::string(op) + " mask: expected " + found);
+  };
+  if (mask.kind != AttentionMask::Kind::causal && mask.kind != AttentionMask::Kind::none) {
+    fail("causal or none, found kind " + std::to_string(static_cast<int>(mask.kind)));
+  }
+  const bool causal = mask.kind == AttentionMask::Kind::causal;
+  if (mask.window < 0 || (mask.window > 0 && !causal)) {
+    fail("a window of at least 0 tokens, and 0 without a causal mask, found " +
+         std::to_string(mask.window));
+  }
+  if (first_keys && !causal) fail("a causal mask with first_keys");
+  if (!(scale >= 0) || !(softcap >= 0)) fail("a scale and a softcap of at least 0");
+}
+
+void require_sinks(const Context& ctx, const AttentionSinks& sinks, const Shape& weights,
+                   DType dtype, std::string_view what) {
+  if (sinks.logits) require_operand(ctx, sinks.logits, {weights[1]}, dtype, what);
+  if (!sinks.weights) return;
+  if (!sinks.logits) {
+    throw Error(ExitCode::internal, std::string(what) + ": weights without logits");
+  }
+  require_operand(ctx, sinks.weights, weights, statistic_dtype(dtype), what);
+}
+
+void require_rotation(const Context& ctx, const HeadLayout& layout, const RotaryTables& tables,
+                      const TokenPosition& first_position, Dim T, CView qkv) {
+  const auto& [cosines, sines] = tables;
+  const auto [T_max, half] = cosines.dims<2>("rope cosines");
+  require(2 * half <= layout.head_width, "rope cosines: more pairs than a head has");
+  require_tables(ctx, cosines, sines, T_max, half);
+  require_dtype(ctx, cosines, statistic_dtype(qkv.dtype()), "rope cosines");
+  require_position(ctx, first_position, qkv.shape()[0], "rope first_position");
+  require(first_position.value + T <= T_max,
+          "rope first_position: the table of angles ends before the sequence");
+}
+
 std::string_view name_of(AttentionMask::Kind kind) {
   switch (kind) {
     case AttentionMask::Kind::causal: return "causal";
@@ -148,22 +148,6 @@ void rope_table(Context& ctx, std::span<const double> frequencies, double magnit
   copy(ctx, sines_here.view(), sines);
   synchronize(ctx);  // before the host's memory goes
 }
-
-namespace {
-
-void require_rotation(Context& ctx, const HeadLayout& layout, const RotaryTables& tables,
-                      const TokenPosition& first_position, Dim T, CView qkv) {
-  const auto& [cosines, sines] = tables;
-  const auto [T_max, half] = cosines.dims<2>("rope cosines");
-  require(2 * half <= layout.head_width, "rope cosines: more pairs than a head has");
-  require_tables(ctx, cosines, sines, T_max, half);
-  require_dtype(ctx, cosines, statistic_dtype(qkv.dtype()), "rope cosines");
-  require_position(ctx, first_position, "rope first_position");
-  require(first_position.value + T <= T_max,
-          "rope first_position: the table of angles ends before the sequence");
-}
-
-}  // namespace
 
 void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
           const TokenPosition& first_position, Rotation rotation, View qkv) {
@@ -287,72 +271,6 @@ void attention_reference_backward(Context& ctx, const HeadLayout& layout,
   }
   dispatch<cuda::attention_reference_backward, cpu::attention_reference_backward>(
       ctx, layout, scores, dout, saved, dprobabilities, dqkv);
-}
-
-std::array<Dim, 2> require_cached(Context& ctx, const HeadLayout& layout,
-                                  const AttentionScores& scores, const RotaryTables& tables,
-                                  CView qkv, const KeyValueCache& cache) {
-  const auto [B, T] = require_packed(ctx, layout, qkv, "attention_cached_forward qkv");
-  require_mask(scores, "attention_cached_forward");
-  require(!scores.first_keys, "attention_cached_forward first_keys: a cache holds one document");
-  require_sinks(ctx, scores.sinks, {B, layout.heads, T}, qkv.dtype(),
-                "attention_cached_forward sinks");
-  require_here(ctx, cache.keys, "attention_cached_forward keys");
-  const Dim T_max = cache.keys.dims<3>("attention_cached_forward keys")[1];
-  const Shape shape = {B, T_max, layout.kv_heads * layout.head_width};
-  require_operand(ctx, cache.keys, shape, qkv.dtype(), "attention_cached_forward keys");
-  require_operand(ctx, cache.values, shape, qkv.dtype(), "attention_cached_forward values");
-  require_position(ctx, cache.past, "attention_cached_forward past");
-  require(cache.past.value + T <= T_max,
-          "attention_cached_forward past: the cache ends before the new tokens");
-  if (tables.cosines) require_rotation(ctx, layout, tables, cache.past, T, qkv);
-  return {B, T};
-}
-
-namespace {
-
-void require_attended(Context& ctx, const HeadLayout& layout, std::array<Dim, 2> tokens, CView qkv,
-                      View out) {
-  const auto [B, T] = tokens;
-  require_operand(ctx, out, {B, T, layout.heads * layout.head_width}, qkv.dtype(),
-                  "attention_cached_forward out");
-}
-
-}  // namespace
-
-void attention_cached_forward(Context& ctx, const HeadLayout& layout, const AttentionScores& scores,
-                              CView qkv, const KeyValueCache& cache, View out) {
-  const auto [B, T] = require_cached(ctx, layout, scores, {}, qkv, cache);
-  require_attended(ctx, layout, {B, T}, qkv, out);
-  const Dim T_max = cache.keys.shape()[1];
-  const double flops = 4.0 * static_cast<double>(B * layout.heads * layout.head_width) *
-                       cached_scores(scores.mask, T, cache.past.value);
-  if (on_meta(ctx, "attention_cached_forward", flops, {qkv, cache.keys, cache.values, out},
-              workspace_for(
-                  ctx, cpu::attention_forward_workspace(ctx.threads(), layout, T_max, qkv.dtype()),
-                  cuda::attention_cached_workspace(layout)))) {
-    return;
-  }
-  dispatch<cuda::attention_cached_forward, cpu::attention_cached_forward>(ctx, layout, scores, qkv,
-                                                                          cache, out);
-}
-
-void rope_attention_cached_forward(Context& ctx, const HeadLayout& layout,
-                                   const AttentionScores& scores, const RotaryTables& tables,
-                                   View qkv, const KeyValueCache& cache, View out) {
-  if constexpr (kHasCuda) {
-    if (ctx.device() == Device::cuda &&
-        cuda::suits_attention_decode(layout, scores, tables, qkv, cache)) {
-      require_attended(ctx, layout, require_cached(ctx, layout, scores, tables, qkv, cache), qkv,
-                       out);
-      const OpScope scope(ctx, "attention_cached_forward");
-      return cuda::attention_decode(ctx, layout, scores, tables, qkv, cache, out);
-    }
-  }
-  if (tables.cosines) {
-    rope(ctx, layout, tables.cosines, tables.sines, cache.past, Rotation::forward, qkv);
-  }
-  attention_cached_forward(ctx, layout, scores, qkv, cache, out);
 }
 
 }  // namespace hyperslab::ops

@@ -68,15 +68,17 @@ void require_count(const Context& ctx, CView view, Dim count, DType dtype, std::
   }
 }
 
-void require_position(const Context& ctx, const TokenPosition& position, std::string_view what,
-                      std::source_location where) {
+void require_position(const Context& ctx, const TokenPosition& position, Dim samples,
+                      std::string_view what, std::source_location where) {
   if (position.value < 0) {
     throw Error(ExitCode::internal,
                 std::string(what) + ": expected a position from 0 on, found " +
                     std::to_string(position.value),
                 where);
   }
-  if (position.live) require_operand(ctx, position.live, {1}, DType::i32, what, where);
+  if (!position.live) return;
+  const Dim count = position.live.numel() == samples ? samples : 1;
+  require_operand(ctx, position.live, {count}, DType::i32, what, where);
 }
 
 void require_sums(const Context& ctx, CView sums, std::string_view what,

@@ -36,8 +36,9 @@ void require_rows(const Context& ctx, CView view, Dim rows, Dim last, DType dtyp
 /// require_dtype, and the view has `count` elements in any shape.
 void require_count(const Context& ctx, CView view, Dim count, DType dtype, std::string_view what,
                    std::source_location where = std::source_location::current());
-/// Not negative; if it lives on the device, one i32.
-void require_position(const Context& ctx, const TokenPosition& position, std::string_view what,
+/// Not negative; if it lives on the device, one i32, or one for each sample.
+void require_position(const Context& ctx, const TokenPosition& position, Dim samples,
+                      std::string_view what,
                       std::source_location where = std::source_location::current());
 /// The vector that SumIndex indexes, f32 or f64.
 void require_sums(const Context& ctx, CView sums, std::string_view what,

@@ -22,7 +22,7 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
     require_dtype(ctx, positions, table.dtype(), "embedding_forward positions");
     const Dim T_max = positions.dims<2>("embedding_forward positions")[0];
     require_shape(positions, {T_max, C}, "embedding_forward positions");
-    require_position(ctx, first_position, "embedding_forward first_position");
+    require_position(ctx, first_position, B, "embedding_forward first_position");
     require(first_position.value + T <= T_max,
             "embedding_forward first_position: the table of positions ends before the sequence");
   }
@@ -47,7 +47,7 @@ void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMat
   if (positions) {
     const Dim T_max = positions.dims<2>("quantized_embedding_forward positions")[0];
     require_operand(ctx, positions, {T_max, C}, y.dtype(), "quantized_embedding_forward positions");
-    require_position(ctx, first_position, "quantized_embedding_forward first_position");
+    require_position(ctx, first_position, B, "quantized_embedding_forward first_position");
     require(first_position.value + T <= T_max,
             "quantized_embedding_forward first_position: the table of positions ends before the "
             "sequence");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hyperslab/plan/plan.hpp"
 
+#include <algorithm>
+
 namespace hyperslab::plan {
 namespace {
 
@@ -15,12 +17,25 @@ void run(train::Trainer& trainer, const train::TrainerOptions& options, Operatio
   trainer.context().stream().record_to(nullptr);
 }
 
-/// What a prompt of the whole context takes.
+/// Samples of some new tokens each, on the cache of a trainer.
+void decode(train::Trainer& trainer, DType compute, Dim B, Dim T) {
+  const auto view = [](DType dtype, const Shape& shape) {
+    return View(nullptr, dtype, Device::meta, shape);
+  };
+  const model::CacheSize& cache = trainer.stage().options().cache_size;
+  const View tokens = view(DType::i32, {B, T});
+  const View logits = view(compute, {B, trainer.stage().logits_columns()});
+  if (cache.rows == 1) return trainer.stage().decode(trainer.context(), tokens, 0, logits);
+  const View pages = view(DType::i32, {B, cache.pages_of_text()});
+  trainer.stage().decode(trainer.context(), {tokens, 0, pages, T - 1}, logits);
+}
+
+/// What the largest prompt takes, and a token of every text.
 void decode(train::Trainer& trainer, const train::TrainerOptions& options) {
-  const View tokens(nullptr, DType::i32, Device::meta, {trainer.microbatch(), trainer.sequence()});
-  const View logits(nullptr, options.compute, Device::meta,
-                    {trainer.microbatch(), trainer.stage().logits_columns()});
-  trainer.stage().decode(trainer.context(), tokens, 0, logits);
+  const model::CacheSize& cache = trainer.stage().options().cache_size;
+  const Dim tokens = trainer.microbatch() * trainer.sequence();
+  decode(trainer, options.compute, 1, std::min(tokens, cache.tokens));
+  decode(trainer, options.compute, cache.rows, 1);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "hyperslab/serve/completion.hpp"
 #include "hyperslab/serve/completion_json.hpp"
 #include "json_fields.hpp"
+#include "open_answer.hpp"
 
 namespace hyperslab::serve {
 namespace {
@@ -26,25 +27,6 @@ std::int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
 }
 
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-HttpResponse ok(const Json& json) { return {.body = dump(json) + "\n", .headers = {}}; }
-
-HttpResponse response(const RequestError& error) {
-  HttpResponse out = {
-      .status = error.status(), .body = dump(error_json(error)) + "\n", .headers = {}};
-  constexpr int kUnauthorized = 401;
-  constexpr int kTooMany = 429;
-  constexpr int kUnavailable = 503;
-  if (error.status() == kUnauthorized) out.headers.emplace_back("WWW-Authenticate", "Bearer");
-  if (error.status() == kTooMany || error.status() == kUnavailable) {
-    out.headers.emplace_back("Retry-After", "1");
-  }
-  return out;
-}
-
 /// Whether two texts are equal, in a time that only their lengths decide.
 bool are_equal_slowly(std::string_view a, std::string_view b) {
   unsigned difference = a.size() == b.size() ? 0 : 1;
@@ -54,8 +36,6 @@ bool are_equal_slowly(std::string_view a, std::string_view b) {
   }
   return difference == 0;
 }
-
-std::string event(const std::string& data) { return "data: " + data + "\n\n"; }
 
 struct Route {
   std::string_view method;
@@ -109,14 +89,14 @@ Api::Api(ServedModel model, generate::Generator& generator, ModelQueue& queue, s
       started_(seconds_now()) {}
 
 HttpResponse Api::refusal(int status, const std::string& text) {
-  return response(RequestError(status, text));
+  return error_response(RequestError(status, text));
 }
 
 void Api::answer(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
   try {
     route(request, reply);
   } catch (const RequestError& error) {
-    reply->send(response(error));
+    reply->send(error_response(error));
   }
 }
 
@@ -130,7 +110,7 @@ void Api::route(const HttpRequest& request, const std::shared_ptr<HttpReply>& re
   if (request.path != "/health") require_token(request);
   require_route(request);
   if (request.path == "/health") {
-    reply->send(ok({{"status", "ok"}}));
+    reply->send(json_response({{"status", "ok"}}));
   } else if (request.path == "/v1/models") {
     reply->send(models());
   } else if (request.path == "/tokenizer_info") {
@@ -145,24 +125,24 @@ void Api::route(const HttpRequest& request, const std::shared_ptr<HttpReply>& re
 }
 
 HttpResponse Api::models() const {
-  return ok({{"object", "list"},
-             {"data",
-              {{{"id", model_.name},
-                {"object", "model"},
-                {"created", started_},
-                {"owned_by", "hyperslab"},
-                {"max_model_len", model_.context}}}}});
+  return json_response({{"object", "list"},
+                        {"data",
+                         {{{"id", model_.name},
+                           {"object", "model"},
+                           {"created", started_},
+                           {"owned_by", "hyperslab"},
+                           {"max_model_len", model_.context}}}}});
 }
 
 HttpResponse Api::tokenizer_info() const {
   const std::string end = end_of_text_name(*model_.tokenizer);
   const Json name = end.empty() ? Json() : Json(end);
-  return ok({{"tokenizer_class", "hyperslab"},
-             {"vocab_size", model_.tokenizer->vocabulary()},
-             {"model_max_length", model_.context},
-             {"eos_token", name},
-             {"bos_token", name},
-             {"pad_token", name}});
+  return json_response({{"tokenizer_class", "hyperslab"},
+                        {"vocab_size", model_.tokenizer->vocabulary()},
+                        {"model_max_length", model_.context},
+                        {"eos_token", name},
+                        {"bos_token", name},
+                        {"pad_token", name}});
 }
 
 HttpResponse Api::tokenize(const std::string& body) const {
@@ -174,7 +154,7 @@ HttpResponse Api::tokenize(const std::string& body) const {
   fields.finish();
   if (!text) throw RequestError(400, "prompt: expected a text, found none", "prompt");
   const auto ids = encode_text(model_, *text, special_tokens);
-  return ok({{"count", ids.size()}, {"max_model_len", model_.context}, {"tokens", ids}});
+  return json_response({{"count", ids.size()}, {"max_model_len", model_.context}, {"tokens", ids}});
 }
 
 HttpResponse Api::detokenize(const std::string& body) const {
@@ -191,7 +171,7 @@ HttpResponse Api::detokenize(const std::string& body) const {
         stream.push(is_end ? end_of_text_name(*model_.tokenizer) : model_.tokenizer->decode(id));
   }
   text += stream.finish();
-  return ok({{"prompt", text}});
+  return json_response({{"prompt", text}});
 }
 
 void Api::complete(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
@@ -199,53 +179,22 @@ void Api::complete(const HttpRequest& request, const std::shared_ptr<HttpReply>&
       std::make_shared<const CompletionRequest>(parse_completion_request(model_, request.body));
   const std::string id = fmt::format("cmpl-{:x}-{}", started_, ++served_);
   const auto refuse = [reply] { reply->send(refusal(503, "the server is stopping")); };
-  const auto run_it = [this, parsed, id, reply] {
-    try {
-      run(*parsed, id, *reply);
-    } catch (const std::exception& error) {  // of a model that gives no numbers, say
-      log::error(fmt::format("completion {}: {}", id, error.what()));
-      reply->send(refusal(500, error.what()));
-    }
+  const auto begin = [this, parsed, id, reply] {
+    auto answer = std::make_shared<OpenAnswer>(AnswerHead{id, model_.name, seconds_now()},
+                                               *model_.tokenizer, parsed, reply);
+    begin_completion(
+        generator_, *model_.tokenizer, parsed,
+        [answer](AnswerPiece piece) { return answer->add(std::move(piece)); },
+        [answer](const Usage& usage, const std::exception_ptr& error) {
+          answer->end(usage, error);
+        });
   };
-  switch (queue_.push({run_it, refuse})) {
+  switch (queue_.push({begin, refuse, scores_prompts(*parsed)})) {
     case ModelQueue::Pushed::taken: break;
     case ModelQueue::Pushed::full:
       throw RequestError(429, "too many requests wait for the model; come again later");
     case ModelQueue::Pushed::closed: refuse();
   }
-}
-
-void Api::run(const CompletionRequest& request, const std::string& id, HttpReply& reply) {
-  AnswerJson json({id, model_.name, seconds_now()}, *model_.tokenizer, request);
-  if (!request.stream) {
-    const Usage usage =
-        serve::complete(generator_, *model_.tokenizer, request, [&](AnswerPiece piece) {
-          json.add(std::move(piece));
-          return true;
-        });
-    reply.send(ok(json.whole(usage)));
-    return;
-  }
-  bool has_begun = false;
-  const auto send = [&](const Json& chunk) {
-    if (!has_begun) reply.begin_stream("text/event-stream");
-    has_begun = true;
-    reply.stream(event(dump(chunk)));
-  };
-  try {
-    const Usage usage =
-        serve::complete(generator_, *model_.tokenizer, request, [&](const AnswerPiece& piece) {
-          send(json.chunk(piece));
-          return !reply.is_client_gone();
-        });
-    if (request.stream_usage) send(json.usage_chunk(usage));
-    reply.stream(event("[DONE]"));
-  } catch (const Error& error) {
-    if (!has_begun) throw;
-    log::error(fmt::format("completion {}: {}", id, error.what()));
-    reply.stream(event(dump(error_json(RequestError(500, error.what())))));
-  }
-  reply.end_stream();
 }
 
 }  // namespace hyperslab::serve

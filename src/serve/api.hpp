@@ -20,7 +20,7 @@ class Api {
   /// the queue must outlive this.
   Api(ServedModel model, generate::Generator& generator, ModelQueue& queue, std::string token);
 
-  /// On the server's thread. Completions run when the queue's thread comes to them.
+  /// On the server's thread. Completions begin when the queue's thread comes to them.
   void answer(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   [[nodiscard]] static HttpResponse refusal(int status, const std::string& text);
 
@@ -28,7 +28,6 @@ class Api {
   void route(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   void require_token(const HttpRequest& request) const;
   void complete(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
-  void run(const CompletionRequest& request, const std::string& id, HttpReply& reply);
   [[nodiscard]] HttpResponse models() const;
   [[nodiscard]] HttpResponse tokenizer_info() const;
   [[nodiscard]] HttpResponse tokenize(const std::string& body) const;

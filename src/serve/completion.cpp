@@ -23,19 +23,27 @@ struct Choice {
   std::int64_t generated = 0;
 };
 
+/// Lives until its last choice has ended.
 class Answer final : public generate::TokenListener {
  public:
   Answer(generate::Generator& generator, const io::Tokenizer& tokenizer,
-         const CompletionRequest& request, const AnswerListener& listener)
-      : generator_(generator), tokenizer_(tokenizer), request_(request), listener_(listener) {
-    for (std::size_t i = 0; i < request.choices(); ++i) {
-      choices_.push_back({io::StopSearch(request.stops), {}, 0, 0});
+         std::shared_ptr<const CompletionRequest> request, AnswerListener listener, AnswerEnd end)
+      : generator_(generator),
+        tokenizer_(tokenizer),
+        owned_(std::move(request)),
+        request_(*owned_),
+        listener_(std::move(listener)),
+        end_(std::move(end)) {
+    for (std::size_t i = 0; i < request_.choices(); ++i) {
+      choices_.push_back({io::StopSearch(request_.stops), {}, 0, 0});
     }
   }
 
-  Usage run();
+  /// `self`: holds this.
+  void begin(std::unique_ptr<Answer> self);
   bool token(std::size_t choice, const generate::NextToken& next) override;
-  void end(std::size_t /*choice*/) override {}
+  void end(std::size_t /*choice*/) override { end_one(nullptr); }
+  void fail(std::size_t /*choice*/, const std::exception_ptr& error) override { end_one(error); }
   [[nodiscard]] bool wants_logits() const override { return request_.logprobs.has_value(); }
 
  private:
@@ -51,22 +59,55 @@ class Answer final : public generate::TokenListener {
   void give(AnswerPiece piece) { is_heard_ = listener_(std::move(piece)) && is_heard_; }
   void echo_prompts();
   void score();
+  [[nodiscard]] bool begin_parts();
   void generate();
+  void end_one(const std::exception_ptr& error);
+  void finish();
   void give_prompt(std::size_t prompt,
                    std::vector<generate::TokenLogProbabilities> log_probabilities);
 
   generate::Generator& generator_;
   const io::Tokenizer& tokenizer_;
+  std::shared_ptr<const CompletionRequest> owned_;
   const CompletionRequest& request_;
-  const AnswerListener& listener_;
+  AnswerListener listener_;
+  AnswerEnd end_;
   std::vector<Choice> choices_;
   Usage usage_;
   bool is_heard_ = true;
+  std::size_t ended_ = 0;
+  std::exception_ptr error_;
+  std::unique_ptr<Answer> self_;
 };
 
-Usage Answer::run() {
+void Answer::begin(std::unique_ptr<Answer> self) {
+  self_ = std::move(self);
+  bool goes_on = false;
+  try {
+    goes_on = begin_parts();
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+  if (!goes_on) finish();
+}
+
+void Answer::end_one(const std::exception_ptr& error) {
+  if (error) {
+    error_ = error;
+    is_heard_ = false;  // the others end with their next token
+  }
+  if (++ended_ == choices_.size()) finish();
+}
+
+void Answer::finish() {
+  const std::unique_ptr<Answer> self = std::move(self_);  // its last use
+  end_(usage_, error_);
+}
+
+/// What comes before texts that go on; false: none does.
+bool Answer::begin_parts() {
   for (const auto& prompt : request_.prompts) usage_.prompt_tokens += std::ssize(prompt);
-  const bool scores = request_.echo && request_.logprobs;
+  const bool scores = scores_prompts(request_);
   if (scores) {
     score();
   } else if (request_.echo) {
@@ -75,10 +116,11 @@ Usage Answer::run() {
   const std::int64_t tokens = request_.sampling.max_tokens;
   if (tokens == 0) {
     for (std::size_t i = 0; i < choices_.size(); ++i) give({i, {}, {}, Finish::length});
-  } else if (!scores || tokens > 1) {  // score() has chosen a single token
-    generate();
+    return false;
   }
-  return usage_;
+  if (scores && tokens == 1) return false;  // score() has chosen it
+  generate();
+  return true;
 }
 
 void Answer::echo_prompts() {
@@ -129,9 +171,9 @@ void Answer::score() {
 }
 
 void Answer::generate() {
-  generate::Prompts prompts;
-  for (const auto& prompt : request_.prompts) prompts.insert(prompts.end(), n(), prompt);
-  generator_.generate(prompts, request_.sampling, *this);
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    generator_.begin(request_.prompts[i / n()], request_.sampling, i, *this);
+  }
 }
 
 bool Answer::token(std::size_t number, const generate::NextToken& next) {
@@ -162,9 +204,15 @@ bool Answer::token(std::size_t number, const generate::NextToken& next) {
 
 }  // namespace
 
-Usage complete(generate::Generator& generator, const io::Tokenizer& tokenizer,
-               const CompletionRequest& request, const AnswerListener& listener) {
-  return Answer(generator, tokenizer, request, listener).run();
+bool scores_prompts(const CompletionRequest& request) { return request.echo && request.logprobs; }
+
+void begin_completion(generate::Generator& generator, const io::Tokenizer& tokenizer,
+                      std::shared_ptr<const CompletionRequest> request, AnswerListener listener,
+                      AnswerEnd end) {
+  auto answer = std::make_unique<Answer>(generator, tokenizer, std::move(request),
+                                         std::move(listener), std::move(end));
+  Answer& begun = *answer;
+  begun.begin(std::move(answer));
 }
 
 }  // namespace hyperslab::serve

@@ -16,17 +16,32 @@ ModelQueue::Pushed ModelQueue::push(Work work) {
   return Pushed::taken;
 }
 
-void ModelQueue::run() {
-  for (;;) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return is_closed_ || !waiting_.empty(); });
-    if (is_closed_) break;
-    const Work work = std::move(waiting_.front());
-    waiting_.pop_front();
-    lock.unlock();
-    work.run();
+/// Waits for work if nothing else is to be done.
+std::optional<ModelQueue::Work> ModelQueue::next(const Model& model, bool is_busy) {
+  std::unique_lock lock(mutex_);
+  if (!is_busy) changed_.wait(lock, [&] { return is_closed_ || !waiting_.empty(); });
+  if (is_closed_ || waiting_.empty()) return std::nullopt;
+  const bool fits = waiting_.front().is_alone ? !is_busy : model.has_room();
+  if (!fits) return std::nullopt;
+  Work work = std::move(waiting_.front());
+  waiting_.pop_front();
+  return work;
+}
+
+void ModelQueue::run(const Model& model) {
+  bool is_busy = false;
+  for (bool is_open = true; is_open;) {
+    while (const std::optional<Work> work = next(model, is_busy)) {
+      work->begin();
+      is_busy = true;  // as the next step says
+      if (work->is_alone) break;
+    }
+    if (is_busy) is_busy = model.step();
+    const std::scoped_lock lock(mutex_);
+    is_open = !is_closed_;
   }
   for (const Work& work : std::exchange(waiting_, {})) work.refuse();  // closed: no more comes
+  while (is_busy) is_busy = model.step();
 }
 
 void ModelQueue::close() {

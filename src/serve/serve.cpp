@@ -17,6 +17,17 @@ std::string in_url(const std::string& host) {
   return host.find(':') == std::string::npos ? host : "[" + host + "]";
 }
 
+/// A pass of the model for all texts; if it fails, it has failed for all of them.
+bool step(generate::Generator& generator, generate::GenerateStats& stats) {
+  try {
+    return generator.step(stats);
+  } catch (const std::exception& error) {
+    log::error(error.what());
+    generator.abandon(std::current_exception());
+    return false;
+  }
+}
+
 }  // namespace
 
 void serve(const ServeOptions& options, const ServedModel& model, generate::Generator& generator) {
@@ -46,7 +57,8 @@ void serve(const ServeOptions& options, const ServedModel& model, generate::Gene
       queue.close();
     }
   });
-  queue.run();
+  generate::GenerateStats stats;
+  queue.run({[&] { return generator.has_free_row(); }, [&] { return step(generator, stats); }});
   server.end_within(kGraceSeconds);
   connections.join();
   if (failure) std::rethrow_exception(failure);

@@ -169,6 +169,16 @@ class Generate(support.Case):
         for rate in ("prompt_tokens_per_second", "tokens_per_second"):
             self.assertGreater(together[rate], 0)
 
+    def test_prompts_of_any_lengths_share_a_batch_and_its_cache(self):
+        prompts = [support.text()[i:i + 1 + i * 11 % 45] for i in range(12)]
+        options = ("--max-tokens", 30, "--seed", 5, "--stop", "e")
+        apart, _ = self.several(*options, "--batch", 1, prompts=prompts)
+
+        for more in ((), ("--batch", 5), ("--batch", 5, "--cache-tokens", 64)):
+            together, _ = self.several(*options, *more, prompts=prompts)
+            self.assertEqual(together["completions"], apart["completions"], more)
+            self.assertEqual(together["prompt_tokens"], sum(map(len, prompts)))
+
     def test_prompt_i_draws_from_seed_plus_i(self):
         both, _ = self.several("--max-tokens", 30, "--seed", 5, "--temperature", 1, prompts=["The ", "The "])
         second, _ = self.several("--max-tokens", 30, "--seed", 6, "--temperature", 1, prompts=["The "])
@@ -296,6 +306,8 @@ class Generate(support.Case):
             (2, ["--repetition-penalty"], (*ours, "--repetition-penalty", "0")),
             (2, ["--repetition-penalty"], (*ours, "--repetition-penalty", "nan")),
             (2, ["--batch"], (*ours, "--batch", "0")),
+            (2, ["--cache-tokens"], (*ours, "--cache-tokens", "0")),
+            (2, ["cache of 31 tokens", "at least 32"], (*ours, "--cache-tokens", "31")),
             (2, ["--stop"], (*ours, "--stop", "")),
             (2, ["--prompt-file"], (*ours, "--prompt", "a", "--prompt-file", "text.txt")),
             (3, ["none.txt"], (*ours, "--prompt-file", "none.txt")),

@@ -308,6 +308,13 @@ class Serve(support.Case):
             connection.sock.close()
         self.assertEqual(len(server.complete(prompt=PROMPT, max_tokens=4)["choices"]), 1)
 
+    def test_the_log_says_what_the_cache_takes(self):
+        self.assertIn("cache: 8 pages of 32 tokens, ", self.server.log)
+        server = self.another("--batch", 5, "--cache-tokens", 64)
+        self.assertIn("cache: 2 pages of 32 tokens, ", server.log)
+        fields = {"prompt": ["a", "The red ", "b"], "n": 4, "max_tokens": 20, "seed": 3}
+        self.assertEqual(server.complete(**fields)["choices"], self.server.complete(**fields)["choices"])
+
     def test_many_at_once_get_what_each_gets_alone(self):
         fields = [{"prompt": support.text()[i:i + 1 + i % 20], "max_tokens": 10, "seed": i} for i in range(64)]
         with concurrent.futures.ThreadPoolExecutor(64) as pool:

@@ -147,6 +147,52 @@ TEST_F(GpuModelCache, TrainingIsTheSameWithTextsBetweenItsSteps) {
   }
 }
 
+/// Notes the tokens of texts.
+class Ids final : public generate::TokenListener {
+ public:
+  explicit Ids(std::size_t prompts) : of(prompts) {}
+  bool token(std::size_t prompt, const generate::NextToken& next) override {
+    of[prompt].push_back(next.id);
+    return true;
+  }
+  void end(std::size_t /*prompt*/) override {}
+  [[nodiscard]] bool wants_logits() const override { return false; }
+
+  generate::Prompts of;
+};
+
+/// In fp32, where the likeliest tokens are hardly ever close to each other.
+TEST_F(GpuModelCache, TextsOfAnyLengthsTogetherAreThoseOfEachAlone) {
+  generate::Prompts prompts;
+  for (const int length : {1, 5, 64, 17, 1, 130, 63, 200, 65, 5, 33}) {
+    std::vector<std::int32_t> prompt;
+    for (int i = 0; i < length; ++i) prompt.push_back((31 * length + 7 * i) % 503);
+    prompts.push_back(prompt);
+  }
+  generate::SamplingOptions options;
+  options.temperature = 0;
+  options.max_tokens = 90;
+  for (const test::Overrides& family :
+       {test::Overrides{"model.family=gpt2"}, test::Overrides{"model.family=llama"},
+        test::Overrides{"model.family=llama", "model.kv_heads=1", "model.window=70"}}) {
+    const auto config = test::read_model(
+        kDeck, family + test::Overrides{"model.context=160", "precision.compute=fp32"});
+    const auto texts = [&](const generate::GeneratorSize& size) {
+      generate::Generator generator(test::world(), config, nullptr, size);
+      Ids ids(prompts.size());
+      (void)generator.generate(prompts, options, ids);
+      EXPECT_EQ(generator.preempted() > 0, size.cache_tokens > 0);
+      return ids.of;
+    };
+    const generate::Prompts alone = texts({.rows = 1});
+    for (const generate::GeneratorSize& size :
+         {generate::GeneratorSize{.rows = 3}, generate::GeneratorSize{.rows = 11},
+          generate::GeneratorSize{.rows = 5, .cache_tokens = 512}}) {
+      EXPECT_EQ(texts(size), alone) << family.back() << ", " << size.rows << " rows";
+    }
+  }
+}
+
 TEST_F(GpuModelCache, AReplayedGraphGivesTheBitsOfTheCalls) {
   for (const test::Overrides& family :
        {test::Overrides{"model.family=gpt2"},

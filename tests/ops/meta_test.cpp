@@ -140,6 +140,15 @@ TEST_F(Meta, AttentionCountsTheCausalHalfOrTheSquare) {
                  })
                 .flops,
             4.0 * B * C * 11);
+  const View pages = view({5, 16, 4});
+  EXPECT_EQ(work("rope_attention_paged_forward",
+                 [&] {
+                   rope_attention_paged_forward(
+                       ctx, layout, AttentionMask(), {}, view({B, 1, layout.packed_width()}),
+                       {pages, pages, 10, view({B, 2}, DType::i32)}, view({B, 1, C}));
+                 })
+                .flops,
+            4.0 * B * C * 11);
 }
 
 TEST_F(Meta, AttentionWithoutAMaskCountsTheSquare) {
@@ -279,6 +288,7 @@ TEST_F(Meta, APartOfTheVocabularyCountsItsOwn) {
 TEST_F(Meta, ThePlannedWorkspaceIsWhatTheCpuNeeds) {
   const HeadLayout layout = {4, 2, 33};
   const Dim tokens = 97;
+  std::array<std::int32_t, 7> page_numbers = {0, 1, 2, 3, 4, 5, 6};
   const auto run = [&](Context& context, auto&& make) {
     attention_forward(context, layout, AttentionMask(), make({2, tokens, layout.packed_width()}),
                       make({2, tokens, 132}), make({2, 4, tokens}));
@@ -289,6 +299,10 @@ TEST_F(Meta, ThePlannedWorkspaceIsWhatTheCpuNeeds) {
     attention_reference_forward(context, layout, AttentionMask(),
                                 make({2, tokens, layout.packed_width()}), {},
                                 make({2, tokens, 132}), make({2, 4, tokens, tokens}));
+    const View pages = View(page_numbers.data(), DType::i32, context.device(), {1, 7});
+    rope_attention_paged_forward(
+        context, layout, AttentionMask(), {}, make({1, 97, layout.packed_width()}),
+        {make({7, 16, 66}), make({7, 16, 66}), 0, pages}, make({1, 97, 132}));
     norm_backward(context, NormKind::rmsnorm, make({9, C}),
                   {.sum = make({9, C}), .weight = make({C}), .rstd = make({9})},
                   {.dsum = make({9, C}), .dweight = make({C})});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -16,6 +17,8 @@
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::generate {
+
+class CachedModel;
 
 struct GenerateStats {
   std::int64_t prompt_tokens = 0;
@@ -41,6 +44,10 @@ class TokenListener {
   virtual bool token(std::size_t prompt, const NextToken& next) = 0;
   /// No more tokens come for this prompt.
   virtual void end(std::size_t prompt) = 0;
+  /// Instead of end(): what was thrown in place of a token. By default it is thrown on.
+  virtual void fail(std::size_t /*prompt*/, const std::exception_ptr& error) {
+    std::rethrow_exception(error);
+  }
   /// Whether token() reads logits. If not, likeliest tokens are chosen where the model runs, and
   /// logits stay there.
   [[nodiscard]] virtual bool wants_logits() const = 0;
@@ -48,14 +55,22 @@ class TokenListener {
 
 using Prompts = std::vector<std::vector<std::int32_t>>;
 
-/// A model with a key-value cache that continues texts. One rank, or one of the data ranks of a
-/// trainer.
+/// How many texts a generator continues at once.
+struct GeneratorSize {
+  Dim rows = 1;  ///< texts at most
+  /// Tokens of all texts whose keys and values are kept, at least a context; 0: as many as the rows
+  /// can need. With fewer, texts wait until there is room.
+  Dim cache_tokens = 0;
+};
+
+/// A model with a key-value cache that continues texts, however their lengths differ: a text that
+/// ends makes room for the next one. One rank, or one of the data ranks of a trainer.
 class Generator {
  public:
-  /// `world`: of one rank. `reader`: null for random weights. `rows`: texts at once at most.
-  /// `is_legal`: for advice if memory runs out.
+  /// `world`: of one rank. `reader`: null for random weights. `is_legal`: for advice if memory runs
+  /// out. Throws Error(usage) for a size that no text fits into.
   Generator(comm::World& world, const train::Config& config, const io::CheckpointReader* reader,
-            Dim rows, const plan::IsLegal& is_legal = {});
+            const GeneratorSize& size, const plan::IsLegal& is_legal = {});
   /// Of a trainer that was planned with a cache (TrainerOptions::cache), on its parameters as they
   /// are: between steps of a trainer that trains, which computes the same afterwards. `config`: its
   /// own. The trainer must outlive this.
@@ -66,33 +81,53 @@ class Generator {
   Generator(Generator&&) = delete;
   Generator& operator=(Generator&&) = delete;
 
-  /// Rows that `prompts` can use: the most of one length, at most `most`.
+  /// Rows that so many prompts can use, at most `most`.
   [[nodiscard]] static Dim rows_for(const Prompts& prompts, Dim most);
 
-  /// Continues all prompts, none of them empty; those of equal length together. What a prompt gets
-  /// is a function of the options, its tokens and its index in `prompts`, up to the rounding of
-  /// logits. Of prompts longer than the context the end counts; if the context is full, the
-  /// newer half of it is read again as a prompt.
+  /// Continues all prompts, none of them empty. What a prompt gets is a function of the options,
+  /// its tokens and its index in `prompts`, up to the rounding of logits. Of prompts longer than
+  /// the context the end counts; if the context is full, the newer half of it is read again as a
+  /// prompt.
   GenerateStats generate(const Prompts& prompts, const SamplingOptions& options,
                          TokenListener& listener);
+
+  /// The same in steps, so that texts join those that run. The listener, who gets `number` as the
+  /// prompt, must outlive the text; the text draws from stream `number` of options.seed.
+  void begin(std::vector<std::int32_t> prompt, const SamplingOptions& options, std::size_t number,
+             TokenListener& listener);
+  /// One pass of the model; false: there is no text left. Listeners may not call this object.
+  /// What fails for one text goes to its listener, what fails for all is thrown.
+  bool step(GenerateStats& stats);
+  /// Ends all texts, whose listeners get the error.
+  void abandon(const std::exception_ptr& error);
+  /// Whether a text that begins now runs at once, but for pages.
+  [[nodiscard]] bool has_free_row() const;
+  [[nodiscard]] bool is_idle() const;
 
   /// Receives the logits (V) after token `position` of a prompt; valid during the call.
   using PromptRow =
       std::function<void(std::size_t prompt, std::size_t position, std::span<const float> logits)>;
   /// Gives the logits after every token of prompts that fit into the context, none of them empty:
-  /// of one prompt in the order of its tokens. Prompts of different lengths run together.
+  /// of one prompt in the order of its tokens. Prompts of different lengths run together. Only
+  /// while no texts are continued.
   void prompt_logits(const Prompts& prompts, const PromptRow& row);
 
   [[nodiscard]] std::int64_t context() const;
   [[nodiscard]] std::int64_t vocabulary() const;
   /// Of the model and its key-value cache.
   [[nodiscard]] train::Footprint footprint() const;
+  [[nodiscard]] const model::CacheSize& cache() const;
+  [[nodiscard]] std::int64_t cache_bytes() const;
+  /// How often a text gave its place in the cache to an older one, and was read again.
+  [[nodiscard]] std::int64_t preempted() const;
 
  private:
   struct OwnTrainer;
-  class Model;
+  class Texts;
   std::unique_ptr<OwnTrainer> own_;  ///< absent if the trainer is another's
-  std::unique_ptr<Model> model_;
+  train::Trainer* trainer_;
+  std::unique_ptr<CachedModel> model_;
+  std::unique_ptr<Texts> texts_;
 };
 
 }  // namespace hyperslab::generate

@@ -109,10 +109,20 @@ class Stage {
   [[nodiscard]] View output(SlotId id) const { return slot(id).output; }
   [[nodiscard]] View gradient(SlotId id) const { return slot(id).d; }
 
-  /// Generation: tokens: (B, T_new) i32, `past` tokens are in the cache; logits: (B, columns) of
-  /// the last token, or (B T_new, columns) of all. Needs options.cache and the whole model. In
-  /// training the parameters are those of now, and the first slot's activations are overwritten.
+  /// Generation: tokens: (B, T_new) i32, at most as many as a slot holds; `past` tokens are in the
+  /// cache; logits: (B, columns) of the last token, or (B T_new, columns) of all. Needs
+  /// options.cache and the whole model. In training the parameters are those of now, and the first
+  /// slot's activations are overwritten.
   void decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits);
+  /// The same on the pages of the cache, (B, most) i32, so that samples may differ in `past`. The
+  /// logits of one token of each are those of token `last`; those after it count for nothing.
+  struct PagedStep {
+    View tokens;
+    ops::TokenPosition past;
+    CView pages;
+    Dim last = 0;
+  };
+  void decode(Context& ctx, const PagedStep& step, View logits);
   /// Columns of decode's logits, with padding.
   [[nodiscard]] Dim logits_columns() const { return units_.back().unit->logits_columns(); }
 
@@ -126,6 +136,7 @@ class Stage {
   [[nodiscard]] CView activation(SlotId id, int unit) const;
 
  private:
+  void run_decode(Context& ctx, const UnitCall& call);
   struct Held {
     std::unique_ptr<Unit> unit;
     int chunk = 0;

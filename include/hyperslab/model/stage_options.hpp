@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "hyperslab/model/cache_size.hpp"
 #include "hyperslab/nn/adapter_config.hpp"
 #include "hyperslab/nn/fp8_config.hpp"
 #include "hyperslab/nn/recompute.hpp"
@@ -26,7 +27,8 @@ struct StageOptions {
   Dim T = 1;                    ///< sequence
   std::vector<Chunk> chunks;    ///< empty: one, of the whole model
   bool training = true;         ///< false: no gradients are planned and all blocks share one slot
-  bool cache = false;           ///< keys and values of T tokens are kept for Stage::decode
+  bool cache = false;           ///< keys and values are kept for Stage::decode
+  CacheSize cache_size;         ///< of them; resolved() by the stage
   bool split_backward = false;  ///< backward comes in two parts, for the input and for weights
   nn::Recompute recompute = nn::Recompute::none;
   DType compute = DType::f32;

@@ -52,9 +52,15 @@ struct UnitCall {
   nn::BackwardPart part = nn::BackwardPart::both;
   View d = {};                ///< stream: the gradient of the residual stream, see Unit::backward
   ops::TokenPosition past{};  ///< Mode::decode: tokens in the cache
-  /// Mode::decode, of the last unit: (B, logits_columns()) of the newest tokens, or a row for each
-  /// of the B T tokens.
+  CView pages = {};           ///< Mode::decode: see ops::KeyValueCache; absent: there are none
+  /// Mode::decode, of the last unit: (B, logits_columns()) of token `last` of each sample, or a row
+  /// for each of the B T tokens.
   View logits = {};
+  Dim last = 0;
+
+  [[nodiscard]] nn::TokenCount token_count() const {
+    return {batch.tokens.shape()[0], batch.tokens.shape()[1]};
+  }
 };
 
 /// A part of a model between two points at which its residual stream may be handed to another rank:

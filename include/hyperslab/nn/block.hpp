@@ -79,8 +79,8 @@ struct Scratch {
   View rounded_gradient;  ///< bytes: between a layer's products in 8-bit floats
   View norm_out;          ///< stream: only with Recompute::selective
   View activated;         ///< (B, T, F): only with Recompute::selective
-  /// What generation of `T` tokens a sample uses of it, in a group of one: delta, sublayer.
-  [[nodiscard]] Scratch for_tokens(Dim T) const;
+  /// What generation of so many tokens uses of it, in a group of one: delta, sublayer.
+  [[nodiscard]] Scratch for_tokens(const TokenCount& count) const;
 };
 /// Sizes and types of one microbatch's activations.
 struct ActivationSpec {
@@ -144,8 +144,8 @@ class Attention {
     View output_reduced;
     QueryKeyNorm::Slot qk_norm;
     View sink_weights;  ///< (B, H, T); absent without sinks
-    /// What generation of `T` tokens a sample writes: a slot without what only backward reads.
-    [[nodiscard]] Slot for_tokens(Dim T) const;
+    /// What generation of so many tokens writes: a slot without what only backward reads.
+    [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
   };
   Attention() = default;
   Attention(param::ParamStore& params, const std::string& name, const BlockConfig& config,
@@ -192,7 +192,7 @@ class Mlp {
     View up_reduced;  ///< (B, T, ranks) of the adapters; absent without them
     View down_reduced;
     /// As Attention::Slot::for_tokens.
-    [[nodiscard]] Slot for_tokens(Dim T) const;
+    [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
   };
   Mlp() = default;
   Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& config, int layer);
@@ -240,7 +240,7 @@ class Block {
     View mlp_output;  ///< likewise
     Norm::Slot mlp_norm;
     /// As Attention::Slot::for_tokens.
-    [[nodiscard]] Slot for_tokens(Dim T) const;
+    [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
   };
   Block(param::ParamStore& params, const std::string& name, const BlockConfig& config, int layer);
 

@@ -9,15 +9,23 @@
 
 namespace hyperslab::nn {
 
-/// The front of a (B, T_max, ...) buffer as (B, T, ...): memory that was planned for T_max tokens a
-/// sample, used for fewer. Absent if the buffer is.
-[[nodiscard]] inline View for_tokens(View buffer, Dim T) {
+/// Tokens of a pass that takes fewer than memory was planned for.
+struct TokenCount {
+  Dim B = 1;  ///< samples
+  Dim T = 1;  ///< tokens of each
+};
+
+/// The front of a (B_max, T_max, ...) buffer as (B, T, ...), of at most as many tokens. Absent if
+/// the buffer is.
+[[nodiscard]] inline View for_tokens(View buffer, const TokenCount& count) {
   if (!buffer) return buffer;
   const auto sizes = buffer.shape().dims();
-  require(sizes.size() >= 2 && T <= sizes[1], "a buffer for fewer tokens than asked for");
+  require(sizes.size() >= 2 && count.B * count.T <= sizes[0] * sizes[1],
+          "a buffer for fewer tokens than asked for");
   std::array<Dim, kMaxRank> dims{};
   std::ranges::copy(sizes, dims.begin());
-  dims[1] = T;
+  dims[0] = count.B;
+  dims[1] = count.T;
   return {buffer.raw(), buffer.dtype(), buffer.device(),
           Shape(std::span<const Dim>(dims.data(), sizes.size()))};
 }

@@ -21,7 +21,7 @@ class Norm {
     CView x;    ///< what was normalized: the sum, or the residual if there was no delta
     [[nodiscard]] CView y() const { return out ? CView(out) : x; }
     /// The memory of a slot for `T` tokens a sample, at most as many as it was planned for.
-    [[nodiscard]] Slot for_tokens(Dim T) const;
+    [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
   };
 
   Norm() = default;

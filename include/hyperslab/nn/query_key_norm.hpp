@@ -23,7 +23,7 @@ class QueryKeyNorm {
     HeadNorm::Slot head;
     WidthNorm::Slot width;
     /// What generation of `T` tokens a sample writes.
-    [[nodiscard]] Slot for_tokens(Dim T) const;
+    [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
   };
   /// `heads`: of this rank.
   [[nodiscard]] Slot plan(Arena& activations, const Shape& tokens, const ops::HeadLayout& heads,

@@ -25,7 +25,7 @@ class WidthNorm {
     View keys;        ///< (B, T, H_kv Dh), as they were
     View query_rstd;  ///< (B, T)
     View key_rstd;    ///< (B, T)
-    [[nodiscard]] Slot for_tokens(Dim T) const;
+    [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
   };
   [[nodiscard]] Slot plan(Arena& activations, const Shape& tokens, DType compute, DType statistics,
                           const std::string& label) const;

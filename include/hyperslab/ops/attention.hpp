@@ -131,6 +131,10 @@ struct KeyValueCache {
   View keys;
   View values;
   TokenPosition past;
+  /// (B, most pages of a sample) i32 on the device: then keys and values are (pages, tokens of a
+  /// page, H_kv * Dh), and pages[b][i] holds tokens of sample b from i * (tokens of a page) on, a
+  /// power of two (Kwon et al. 2023, section 4.1). Absent: the cache has no pages.
+  CView pages{};
 };
 /// Attention of new tokens on a cache, for generation: writes the keys and values of qkv to rows
 /// [past, past + T_new) of the cache, then attends to all rows up to there; a causal mask hides
@@ -149,5 +153,13 @@ struct RotaryTables {
 void rope_attention_cached_forward(Context& ctx, const HeadLayout& layout,
                                    const AttentionScores& scores, const RotaryTables& tables,
                                    View qkv, const KeyValueCache& cache, View out);
+
+/// The same on a cache in pages, whose samples may differ in `past`; with a causal mask. New tokens
+/// that only fill up a sample may lie where `pages` is -1: they are not kept, and their outputs
+/// count for nothing. Samples that write to one page must write the same. qkv is left as rope()
+/// makes it, or as it was.
+void rope_attention_paged_forward(Context& ctx, const HeadLayout& layout,
+                                  const AttentionScores& scores, const RotaryTables& tables,
+                                  View qkv, const KeyValueCache& cache, View out);
 
 }  // namespace hyperslab::ops

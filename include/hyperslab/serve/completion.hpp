@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,10 +45,19 @@ struct Usage {
 
 /// Receives pieces; false: no one listens any more.
 using AnswerListener = std::function<bool(AnswerPiece piece)>;
+/// Receives the end of an answer, which `error`, if there is one, cut off: Error(numerics) for
+/// logits that are no numbers, say.
+using AnswerEnd = std::function<void(const Usage& usage, const std::exception_ptr& error)>;
 
-/// Answers a request on a model that `request` was read for. Every choice gets at least one piece,
-/// unless no one listens. Throws Error(numerics) for logits that are no numbers.
-Usage complete(generate::Generator& generator, const io::Tokenizer& tokenizer,
-               const CompletionRequest& request, const AnswerListener& listener);
+/// Begins to answer a request on a model that it was read for; Generator::step goes on with it,
+/// beside others. Every choice gets at least one piece, unless no one listens; `end` is called
+/// once, now or in a step. Neither `listener` nor `end` throws. The generator and the tokenizer
+/// must outlive the answer.
+void begin_completion(generate::Generator& generator, const io::Tokenizer& tokenizer,
+                      std::shared_ptr<const CompletionRequest> request, AnswerListener listener,
+                      AnswerEnd end);
+
+/// Whether the answer to a request takes the model alone, as it scores whole prompts.
+[[nodiscard]] bool scores_prompts(const CompletionRequest& request);
 
 }  // namespace hyperslab::serve

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 
 namespace hyperslab::serve {
 
@@ -18,18 +19,27 @@ class ModelQueue {
 
   /// One of the two is called, once. Neither throws.
   struct Work {
-    std::function<void()> run;
+    std::function<void()> begin;   ///< what it begins, the model's steps go on with
     std::function<void()> refuse;  ///< the queue was closed before its turn came
+    bool is_alone = false;         ///< it needs the model while nothing else is under way
+  };
+  /// What works under way share. Nothing throws.
+  struct Model {
+    std::function<bool()> has_room;  ///< for work that begins now
+    std::function<bool()> step;      ///< goes on with all; false: nothing is under way
   };
   enum class Pushed : std::uint8_t { taken, full, closed };
   /// Any thread. Work that is not taken is left alone.
   Pushed push(Work work);
-  /// The model's thread: runs what comes, until the queue is closed, then refuses what waits.
-  void run();
-  /// Any thread: what runs now is finished, nothing else begins.
+  /// The model's thread: begins what comes as soon as there is room for it, in order, and steps on,
+  /// until the queue is closed; then refuses what waits and finishes what is under way.
+  void run(const Model& model);
+  /// Any thread: what is under way is finished, nothing else begins.
   void close();
 
  private:
+  [[nodiscard]] std::optional<Work> next(const Model& model, bool is_busy);
+
   std::size_t most_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -38,9 +38,10 @@ inline constexpr float kFirstLossScale = 65536;
 /// What a trainer is made for; the deck says the rest.
 struct TrainerOptions {
   Device device = Device::cpu;
-  bool training = true;          ///< false: forward only, no gradients and no optimizer state
-  bool cache = false;            ///< for generation: a key-value cache of `T` tokens a sample; a
-                                 ///< trainer that trains keeps it beside all else
+  bool training = true;  ///< false: forward only, no gradients and no optimizer state
+  bool cache = false;    ///< for generation: a key-value cache, which a trainer that
+                         ///< trains keeps beside all else
+  model::CacheSize cache_size = {};
   bool graphs = true;            ///< CUDA graphs if the device has them
   bool time_components = false;  ///< also if marks cost the device time
   bool canary = false;           ///< fill arenas with a pattern, to see what is touched

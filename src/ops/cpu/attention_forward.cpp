@@ -146,7 +146,7 @@ struct ForwardCall {
   HeadLayout layout;
   const AttentionScores& scores;
   Dim queries;
-  Dim past;
+  TokenPosition past;
   const T* qkv;
   const T* keys;  // (B, rows, ...) with the key heads of a row side by side
   const T* values;
@@ -154,6 +154,14 @@ struct ForwardCall {
   Dim key_row;
   T* out;
   T* log_sum_exp;
+  CView pages{};  // (B, most): rows are in pages, and samples no distance apart
+  Dim page_rows = 1;
+
+  [[nodiscard]] HeadRows<const T> rows(const T* of, Dim b, Dim kv) const {
+    const T* first = of + b * key_sample + kv * layout.head_width;
+    if (!pages) return {first, key_row};
+    return {first, key_row, pages.data<std::int32_t>() + b * pages.shape()[1], page_rows};
+  }
 };
 
 /// The query heads that share key-value head `kv` of sample b.
@@ -162,17 +170,21 @@ void attend_group(const ForwardCall<T>& call, Dim b, Dim kv, const ForwardScratc
   const HeadLayout& layout = call.layout;
   const Dim D = layout.head_width;
   const Dim group = layout.heads / layout.kv_heads;
-  const Dim visible = call.past + call.queries;
-  const Dim key_offset = b * call.key_sample + kv * D;
-  const Right<T> keys =
-      pack_transposed<T>({call.keys + key_offset, call.key_row}, visible, D, scratch.keys);
-  const Right<T> values = pack_rows<T>({call.values + key_offset, call.key_row}, visible, D,
-                                       scratch.width, scratch.values);
+  const Dim past = call.past.of(b);
+  const Dim visible = past + call.queries;
+  const Right<T> keys = {scratch.keys, kPanel<T>, kPanel<T> * D};
+  const Right<T> values = {scratch.values, scratch.width, kPanel<T>};
+  for_each_run<T>(call.rows(call.keys, b, kv), visible, [&](auto rows, Dim first, Dim count) {
+    pack_transposed<T>(rows, count, D, scratch.keys + first * D);
+  });
+  for_each_run<T>(call.rows(call.values, b, kv), visible, [&](auto rows, Dim first, Dim count) {
+    pack_rows<T>(rows, count, D, scratch.width, scratch.values + first * scratch.width);
+  });
   const Dim packed = layout.packed_width();
   const Dim out_row = layout.heads * D;
   for (Dim h = kv * group; h < (kv + 1) * group; ++h) {
     const QueryHead<T> head = {
-        seen_keys(call.scores, b, call.queries, call.past),
+        seen_keys(call.scores, b, call.queries, past),
         {call.scores, layout},
         {call.qkv + b * call.queries * packed + h * D, packed},
         {call.out + b * call.queries * out_row + h * D, out_row},
@@ -187,7 +199,7 @@ void attend_all(Context& ctx, const char* op, const ForwardCall<T>& call, Dim B,
   const HeadLayout& layout = call.layout;
   auto* base = static_cast<T*>(
       ctx.workspace(op, attention_forward_workspace(ctx.threads(), layout, max_keys, dtype_of<T>)));
-  const Dim work = (call.past + call.queries) * layout.head_width;
+  const Dim work = (call.past.value + call.queries) * layout.head_width;
   parallel_chunks(ctx.threads(), B * layout.kv_heads, work, [&](int chunk, Dim begin, Dim end) {
     const Dim stride = ForwardScratch<T>(nullptr, layout, max_keys).count;
     const ForwardScratch<T> scratch(base + chunk * stride, layout, max_keys);
@@ -248,7 +260,7 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
     const ForwardCall<T> call = {layout,
                                  scores,
                                  qkv.shape()[1],
-                                 cache.past.value,
+                                 cache.past,
                                  qkv.data<T>(),
                                  cache.keys.data<T>(),
                                  cache.values.data<T>(),
@@ -257,6 +269,42 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
                                  out.data<T>(),
                                  nullptr};
     attend_all(ctx, "attention_cached_forward", call, B, T_max);
+  });
+}
+
+void rope_attention_paged_forward(Context& ctx, const HeadLayout& layout,
+                                  const AttentionScores& scores, const RotaryTables& tables,
+                                  View qkv, const KeyValueCache& cache, View out) {
+  if (tables.cosines) {
+    cpu::rope(ctx, layout, tables.cosines, tables.sines, cache.past, Rotation::forward, qkv);
+  }
+  with_real(qkv.dtype(), "rope_attention_paged_forward", [&]<class T>(T) {
+    const auto [B, T_new, packed] = qkv.dims<3>("rope_attention_paged_forward qkv");
+    const auto [pages, page_rows, width] = cache.keys.dims<3>("rope_attention_paged_forward keys");
+    const ForwardCall<T> call = {layout,
+                                 scores,
+                                 T_new,
+                                 cache.past,
+                                 qkv.data<T>(),
+                                 cache.keys.data<T>(),
+                                 cache.values.data<T>(),
+                                 0,
+                                 width,
+                                 out.data<T>(),
+                                 nullptr,
+                                 cache.pages,
+                                 page_rows};
+    for (Dim row = 0; row < B * T_new; ++row) {
+      const Dim b = row / T_new;
+      const auto table = cache.pages.span<std::int32_t>().subspan(b * cache.pages.shape()[1]);
+      const Dim token = cache.past.of(b) + row % T_new;
+      if (table[token / page_rows] < 0) continue;
+      const Dim to = (table[token / page_rows] * page_rows + token % page_rows) * width;
+      const T* from = qkv.data<T>() + row * packed + layout.heads * layout.head_width;
+      std::copy_n(from, width, cache.keys.data<T>() + to);
+      std::copy_n(from + width, width, cache.values.data<T>() + to);
+    }
+    attend_all(ctx, "rope_attention_paged_forward", call, B, cache.pages.shape()[1] * page_rows);
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -82,12 +83,19 @@ struct HeadSink {
   }
 };
 
-/// The rows of one head inside a wider matrix.
+/// The rows of one head inside a wider matrix, or inside pages of it.
 template <class T>
 struct HeadRows {
   T* data;
   Dim stride;
-  [[nodiscard]] T* row(Dim i) const { return data + i * stride; }
+  const std::int32_t* pages = nullptr;  ///< null: rows follow each other
+  Dim page_rows = 1;                    ///< a power of two
+  [[nodiscard]] T* row(Dim i) const {
+    if (pages == nullptr) return data + i * stride;
+    const int shift = std::countr_zero(static_cast<std::uint64_t>(page_rows));
+    const Dim page = std::max(pages[i >> shift], 0);  // of what counts for nothing there is none
+    return data + (page * page_rows + (i & (page_rows - 1))) * stride;
+  }
 };
 
 /// Hands out parts of one thread's scratch memory; on a null base it only counts.
@@ -144,6 +152,17 @@ Right<T> pack_rows(HeadRows<const T> rows, Dim count, Dim head_width, Dim width,
     std::fill_n(out + i * width + head_width, width - head_width, T(0));
   }
   return {out, width, kPanel<T>};
+}
+
+/// Calls pack(rows, first, count) for rows of a head that follow each other: those of a page, if
+/// pages hold whole panels.
+template <class T, class Pack>
+void for_each_run(HeadRows<const T> rows, Dim count, const Pack& pack) {
+  if (rows.pages == nullptr || rows.page_rows % kPanel<T> != 0) return pack(rows, 0, count);
+  for (Dim first = 0; first < count; first += rows.page_rows) {
+    const HeadRows<const T> page = {rows.row(first), rows.stride};
+    pack(page, first, std::min(rows.page_rows, count - first));
+  }
 }
 
 }  // namespace hyperslab::ops::cpu

@@ -109,8 +109,8 @@ void embedding_forward(Context& ctx, CView tokens, const EmbeddingTables& tables
       for (Dim i = begin; i < end; ++i) {
         const Dim row = ids[i] - shard.first;
         const bool here = row >= 0 && row < shard.count;
-        const T* position =
-            positions ? positions + (tables.first_position.value + i % T_tokens) * C : nullptr;
+        const Dim place = tables.first_position.of(i / T_tokens) + i % T_tokens;
+        const T* position = positions ? positions + place * C : nullptr;
         look_up(here ? table + row * C : nullptr, position, C, T(scale), y.data<T>() + i * C);
       }
     });
@@ -133,8 +133,8 @@ void quantized_embedding_forward(Context& ctx, CView tokens, const CQuantizedMat
         const Dim row = ids[i] - shard.first;
         const bool here = row >= 0 && row < shard.count;
         if (here) widen(table, row * groups, (row + 1) * groups, out);
-        const T* position =
-            positions ? positions + (tables.first_position.value + i % T_tokens) * C : nullptr;
+        const Dim place = tables.first_position.of(i / T_tokens) + i % T_tokens;
+        const T* position = positions ? positions + place * C : nullptr;
         look_up(here ? out : nullptr, position, C, T(scale), out);
       }
     });

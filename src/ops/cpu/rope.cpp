@@ -13,7 +13,7 @@ void rope(Context& ctx, const HeadLayout& layout, CView cosines, CView sines,
     const T sign = rotation == Rotation::forward ? T(1) : T(-1);
     const auto rows = [&, T_tokens = T_tokens, width = width](int, Dim begin, Dim end) {
       for (Dim row = begin; row < end; ++row) {
-        const Dim position = first_position.value + row % T_tokens;
+        const Dim position = first_position.of(row / T_tokens) + row % T_tokens;
         const T* cosine = cosines.data<T>() + position * half;
         const T* sine = sines.data<T>() + position * half;
         for (Dim head = 0; head < rotated; ++head) {

@@ -118,7 +118,7 @@ AttentionReferenceSaved WideOperands::operator()(const AttentionReferenceSaved& 
 }
 
 KeyValueCache WideOperands::operator()(const KeyValueCache& cache) {
-  return {(*this)(cache.keys), (*this)(cache.values), cache.past};
+  return {(*this)(cache.keys), (*this)(cache.values), cache.past, cache.pages};
 }
 
 EmbeddingTables WideOperands::operator()(const EmbeddingTables& tables) {

@@ -512,7 +512,8 @@ bool suits_decode_block(const DecodeBlock& block, const DecodeStream& stream) {
   const DType dtype = stream.residual.dtype();
   const Dim D = block.heads.head_width;
   if ((dtype != DType::bf16 && dtype != DType::f16) || (D != 64 && D != 128)) return false;
-  if (block.attention_norm.kind == NormKind::none || block.mlp_norm.kind == NormKind::none ||
+  if (block.cache.pages || block.attention_norm.kind == NormKind::none ||
+      block.mlp_norm.kind == NormKind::none ||
       !suits_attention_decode(block.heads, block.scores, block.tables, stream.qkv, block.cache)) {
     return false;
   }

@@ -40,7 +40,8 @@ struct Lookup {
     }
     if (positions != nullptr) {
       float at_position[N];
-      load<N>(positions + (first_position.get() + index % tokens_in_sample) * C + column,
+      load<N>(positions + (first_position.of(index / tokens_in_sample) + index % tokens_in_sample) * C +
+                  column,
               at_position);
 #pragma unroll
       for (int k = 0; k < N; ++k) value[k] += at_position[k];

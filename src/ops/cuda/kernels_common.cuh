@@ -105,10 +105,16 @@ T* optional_data(View view) {
 struct LivePosition {
   Dim value;
   const std::int32_t* live;
+  bool differs;  ///< from sample to sample
+  /// Of all samples.
   [[nodiscard]] __device__ Dim get() const { return live == nullptr ? value : *live; }
+  [[nodiscard]] __device__ Dim of(Dim sample) const {
+    return live == nullptr ? value : live[differs ? sample : 0];
+  }
 };
 [[nodiscard]] inline LivePosition live_position(const TokenPosition& position) {
-  return {position.value, optional_data<std::int32_t>(position.live)};
+  return {position.value, optional_data<std::int32_t>(position.live),
+          position.live && position.live.numel() > 1};
 }
 
 // Programmatic dependent launch: a kernel starts while the one before it still runs, if no

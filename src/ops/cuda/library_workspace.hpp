@@ -71,6 +71,19 @@ inline constexpr Dim kCachedBlocks = Dim{4} * kReferenceMultiprocessors;
   return static_cast<std::size_t>(2 * kCachedBlocks * (layout.head_width + 2)) * sizeof(float);
 }
 
+/// Query heads that share a key-value head, of one new token or of neighboring ones, that a block
+/// attends for: it reads their keys once.
+inline constexpr Dim kPagedPairs = 8;
+/// Parts into which the keys of a block are cut, as above; `blocks`: of all samples.
+[[nodiscard]] constexpr Dim attention_paged_splits(Dim blocks, Dim keys) {
+  constexpr Dim kMost = 16;
+  return std::clamp<Dim>(std::min(kCachedBlocks / std::max<Dim>(1, blocks), keys / 64), 1, kMost);
+}
+[[nodiscard]] constexpr std::size_t attention_paged_workspace(const HeadLayout& layout) {
+  return static_cast<std::size_t>(kCachedBlocks * kPagedPairs * (layout.head_width + 2)) *
+         sizeof(float);
+}
+
 /// The reference path needs a sample's squares: with dropout one of dropped probabilities, and one
 /// of scores that are capped.
 [[nodiscard]] constexpr std::size_t attention_reference_workspace(const HeadLayout& layout, Dim T,

@@ -24,7 +24,7 @@ struct Rotate {
     const Dim column = i - head_of_all * half;
     const Dim row = head_of_all / rotated;
     const Dim head = head_of_all - row * rotated;
-    const Dim angle = (first_position.get() + row % tokens) * half + column;
+    const Dim angle = (first_position.of(row / tokens) + row % tokens) * half + column;
     T* low = qkv + row * packed + head * head_width + column;
     float a[N];
     float b[N];

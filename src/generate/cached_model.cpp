@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cached_model.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+#include "hyperslab/ops/argmax.hpp"
+#include "hyperslab/ops/elementwise.hpp"
+
+namespace hyperslab::generate {
+namespace {
+
+/// Numbers of rows and of tokens that a GPU's passes have, so that few kinds of products are timed
+/// and few graphs kept: from 16 on at most a quarter more than asked for.
+Dim rounded_up(Dim count) {
+  constexpr Dim kLeast = 16;
+  if (count <= kLeast) {
+    return static_cast<Dim>(std::bit_ceil(static_cast<std::uint64_t>(count)));
+  }
+  const auto below = static_cast<Dim>(std::bit_floor(static_cast<std::uint64_t>(count - 1)));
+  const Dim step = std::max<Dim>(1, below / 4);
+  return (count + step - 1) / step * step;
+}
+
+}  // namespace
+
+LogitsBlock::LogitsBlock(DType compute, Device device, Dim tokens, Dim columns)
+    : logits_(device, compute, {tokens, columns}),
+      widened_(device, DType::f32, {tokens, columns}),
+      host_(device, widened_.view().bytes()) {}
+
+void LogitsBlock::fetch(Context& ctx, Dim tokens) {
+  const View wide = widened_.view().slice(0, tokens);
+  ops::cast(ctx, view(tokens), wide);
+  copy(ctx, wide, View(host_.data(), DType::f32, Device::cpu, wide.shape()));
+}
+
+std::span<const float> LogitsBlock::row(std::size_t i, Dim V) const {
+  const Dim columns = logits_.view().shape()[1];
+  const float* first = static_cast<const float*>(host_.data()) + static_cast<Dim>(i) * columns;
+  return {first, static_cast<std::size_t>(V)};
+}
+
+CachedModel::CachedModel(train::Trainer& trainer, bool graphs, Dim vocabulary)
+    : trainer_(&trainer),
+      graphs_(graphs),
+      vocabulary_(vocabulary),
+      size_(trainer.stage().options().cache_size),
+      pass_tokens_(trainer.microbatch() * trainer.sequence()),
+      staged_(trainer.context().device(),
+              static_cast<std::size_t>(pass_tokens_ + size_.rows * (1 + size_.pages_of_text())) *
+                  sizeof(std::int32_t)),
+      words_(trainer.context().device(), DType::i32,
+             {pass_tokens_ + size_.rows * (1 + size_.pages_of_text())}),
+      likeliest_(trainer.context().device(), DType::i32, {size_.rows}),
+      chosen_(trainer.context().device(),
+              static_cast<std::size_t>(size_.rows) * sizeof(std::int32_t)),
+      last_(make_block(size_.rows)) {}
+
+LogitsBlock CachedModel::make_block(Dim tokens) const {
+  return {trainer_->stage().options().compute, trainer_->context().device(), tokens,
+          trainer_->stage().logits_columns()};
+}
+
+std::size_t CachedModel::logits_row_bytes() const {
+  return static_cast<std::size_t>(trainer_->stage().logits_columns()) * sizeof(float);
+}
+
+CachedModel::Frame CachedModel::frame_of(std::span<const RowRead> texts) const {
+  const auto B = static_cast<Dim>(texts.size());
+  const auto T = static_cast<Dim>(texts.front().tokens.size());
+  require(B <= size_.rows && B * T <= pass_tokens_, "a pass of more tokens than were planned");
+  Frame frame = {B, T, T - 1};
+  if (trainer_->context().device() != Device::cuda || size_.rows == 1) return frame;
+  if (T == 1) frame.B = std::min(rounded_up(B), size_.rows);
+  Dim past = 0;
+  for (const RowRead& text : texts) past = std::max(past, text.past);
+  if (T > 1) frame.T = std::min({rounded_up(T), size_.tokens - past, pass_tokens_ / B});
+  return frame;
+}
+
+View CachedModel::words_at(const View& words, Dim first, const Shape& shape) const {
+  return words.slice(first, shape.numel()).reshaped(shape);
+}
+
+/// Rows and tokens that are there only to fill the frame repeat the last text, and have no page.
+void CachedModel::stage(std::span<const RowRead> texts, const Frame& frame) {
+  const Dim most = size_.pages_of_text();
+  auto* tokens = static_cast<std::int32_t*>(staged_.data());
+  std::int32_t* past = tokens + frame.B * frame.T;
+  std::int32_t* pages = past + frame.B;
+  for (Dim b = 0; b < frame.B; ++b) {
+    const RowRead& text = texts[std::min(static_cast<std::size_t>(b), texts.size() - 1)];
+    std::int32_t* row = std::ranges::copy(text.tokens, tokens + b * frame.T).out;
+    std::fill(row, tokens + (b + 1) * frame.T, 0);
+    past[b] = static_cast<std::int32_t>(text.past);
+    std::int32_t* page = std::ranges::copy(text.pages, pages + b * most).out;
+    std::fill(page, pages + (b + 1) * most, -1);
+  }
+}
+
+void CachedModel::enqueue(const Frame& frame, Dim past, View logits) {
+  Context& ctx = trainer_->context();
+  const Dim most = size_.pages_of_text();
+  const Dim count = frame.B * (frame.T + 1 + most);
+  const View words = words_.view().slice(0, count);
+  copy(ctx, View(staged_.data(), DType::i32, Device::cpu, {count}), words);
+  const View tokens = words_at(words, 0, {frame.B, frame.T});
+  const ops::TokenPosition position = {past, words_at(words, frame.B * frame.T, {frame.B})};
+  if (size_.rows == 1) {
+    trainer_->stage().decode(ctx, tokens, position, logits);
+    return;
+  }
+  const View pages = words_at(words, frame.B * (frame.T + 1), {frame.B, most});
+  trainer_->stage().decode(ctx, {tokens, position, pages, frame.last}, logits);
+}
+
+void CachedModel::enqueue_wanted(const Frame& frame, Dim past, Wanted wanted) {
+  Context& ctx = trainer_->context();
+  enqueue(frame, past, last_.view(frame.B));
+  if (wanted == Wanted::logits) last_.fetch(ctx, frame.B);
+  if (wanted != Wanted::likeliest) return;
+  const View chosen = likeliest_.view().slice(0, frame.B);
+  ops::argmax(ctx, last_.view(frame.B), vocabulary_, chosen);
+  copy(ctx, chosen, View(chosen_.data(), DType::i32, Device::cpu, {frame.B}));
+}
+
+void CachedModel::read(std::span<const RowRead> texts, Wanted wanted) {
+  const Frame frame = frame_of(texts);
+  const Dim past = std::ranges::max(texts, {}, &RowRead::past).past;
+  stage(texts, frame);
+  frame_rows_ = frame.B;
+  Context& ctx = trainer_->context();
+  if (frame.T == 1) {  // all that changes is in what is staged
+    segments_[{frame.B, wanted}].run(ctx, graphs_, [&] { enqueue_wanted(frame, past, wanted); });
+  } else {
+    enqueue_wanted(frame, past, wanted);
+  }
+  synchronize(ctx);
+}
+
+std::int32_t CachedModel::likeliest(std::size_t row) const {
+  return static_cast<const std::int32_t*>(chosen_.data())[row];
+}
+
+void CachedModel::fetch_logits() {
+  last_.fetch(trainer_->context(), frame_rows_);
+  synchronize(trainer_->context());
+}
+
+void CachedModel::read_all(std::span<const RowRead> texts, LogitsBlock& to) {
+  Frame frame = frame_of(texts);
+  frame.B = static_cast<Dim>(texts.size());
+  frame.T = static_cast<Dim>(texts.front().tokens.size());
+  const Dim past = std::ranges::max(texts, {}, &RowRead::past).past;
+  stage(texts, frame);
+  const Dim tokens = frame.B * frame.T;
+  enqueue(frame, past, to.view(tokens));
+  to.fetch(trainer_->context(), tokens);
+  synchronize(trainer_->context());
+}
+
+}  // namespace hyperslab::generate

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "hyperslab/core/graph.hpp"
+#include "hyperslab/core/transfer.hpp"
+#include "hyperslab/train/trainer.hpp"
+
+namespace hyperslab::generate {
+
+/// Logits of some tokens, as they come from the model and as the host reads them.
+class LogitsBlock {
+ public:
+  LogitsBlock(DType compute, Device device, Dim tokens, Dim columns);
+
+  /// The first `tokens` rows on their way to the host.
+  void fetch(Context& ctx, Dim tokens);
+  /// (tokens, columns) on the device, in the compute dtype.
+  [[nodiscard]] View view(Dim tokens) { return logits_.view().slice(0, tokens); }
+  /// The first V columns of a row on the host; the rest is padding.
+  [[nodiscard]] std::span<const float> row(std::size_t i, Dim V) const;
+
+ private:
+  Tensor logits_;
+  Tensor widened_;  // the same in f32
+  PinnedBuffer host_;
+};
+
+/// New tokens of one text.
+struct RowRead {
+  std::span<const std::int32_t> tokens;
+  std::int64_t past = 0;                ///< tokens of the text in the cache
+  std::span<const std::int32_t> pages;  ///< of the cache, that the text owns
+};
+
+/// A model with a key-value cache in pages, one pass at a time. With a single row the cache has no
+/// pages: kernels for one text read it from end to end.
+class CachedModel {
+ public:
+  /// `graphs`: tokens that follow one by one are graphs, if the device has them.
+  CachedModel(train::Trainer& trainer, bool graphs, Dim vocabulary);
+
+  [[nodiscard]] Dim rows() const { return size_.rows; }
+  [[nodiscard]] Dim context() const { return size_.tokens; }
+  [[nodiscard]] Dim vocabulary() const { return vocabulary_; }
+  [[nodiscard]] const model::CacheSize& cache() const { return size_; }
+  /// Tokens of one pass at most.
+  [[nodiscard]] Dim pass_tokens() const { return pass_tokens_; }
+
+  [[nodiscard]] int threads() const { return trainer_->context().threads(); }
+
+  enum class Wanted : std::uint8_t {
+    nothing,   ///< more tokens follow
+    logits,    ///< of the last token of each row
+    likeliest  ///< tokens to follow each row, chosen where the model runs
+  };
+  /// As many tokens of each text, at most rows() texts and pass_tokens() tokens.
+  void read(std::span<const RowRead> texts, Wanted wanted);
+  /// What read() left, if logits were wanted.
+  [[nodiscard]] std::span<const float> logits(std::size_t row) const {
+    return last_.row(row, vocabulary_);
+  }
+  /// What read() left, if the likeliest tokens were wanted; -1: logits are no numbers.
+  [[nodiscard]] std::int32_t likeliest(std::size_t row) const;
+  /// Also of a pass that chose the likeliest tokens.
+  void fetch_logits();
+  /// As read(), with the logits after every token of every row: `to` has as many rows.
+  void read_all(std::span<const RowRead> texts, LogitsBlock& to);
+  [[nodiscard]] LogitsBlock make_block(Dim tokens) const;
+  /// Of one token's logits on the host.
+  [[nodiscard]] std::size_t logits_row_bytes() const;
+
+ private:
+  /// Rows and tokens of a pass as the device sees them.
+  struct Frame {
+    Dim B;
+    Dim T;
+    Dim last;  ///< the last token of a row that counts
+  };
+  [[nodiscard]] Frame frame_of(std::span<const RowRead> texts) const;
+  [[nodiscard]] View words_at(const View& words, Dim first, const Shape& shape) const;
+  void stage(std::span<const RowRead> texts, const Frame& frame);
+  void enqueue(const Frame& frame, Dim past, View logits);
+  void enqueue_wanted(const Frame& frame, Dim past, Wanted wanted);
+
+  train::Trainer* trainer_;
+  bool graphs_;
+  Dim vocabulary_;
+  model::CacheSize size_;
+  Dim pass_tokens_;
+  PinnedBuffer staged_;  // tokens, what is past, pages of every row
+  Tensor words_;         // the same on the device
+  std::map<std::pair<Dim, Wanted>, GraphSegment> segments_;  // by rows, of one token each
+  Tensor likeliest_;                                         // (rows) on the device
+  PinnedBuffer chosen_;                                      // the same on the host
+  LogitsBlock last_;                                         // of the newest token of every row
+  Dim frame_rows_ = 0;                                       // of the newest pass
+};
+
+}  // namespace hyperslab::generate

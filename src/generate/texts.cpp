@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "texts.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "hyperslab/core/error.hpp"
+
+namespace hyperslab::generate {
+namespace {
+
+SchedulerLimits limits_of(const CachedModel& model) {
+  return {.rows = model.rows(),
+          .pages = model.cache().pages,
+          .page_tokens = model.cache().page_tokens(),
+          .context = model.context(),
+          .pass_tokens = model.pass_tokens()};
+}
+
+}  // namespace
+
+Generator::Texts::Texts(CachedModel& model) : model_(model), scheduler_(limits_of(model)) {}
+
+void Generator::Texts::begin(std::vector<std::int32_t> prompt, const SamplingOptions& options,
+                             std::size_t number, TokenListener& listener) {
+  const std::size_t id = begun_++;
+  scheduler_.add(id, std::ssize(prompt));
+  texts_.emplace(id, Text{std::move(prompt), options, number, &listener});
+}
+
+bool Generator::Texts::is_chosen_on_device(const Text& text) {
+  return text.options.is_greedy() && !text.listener->wants_logits();
+}
+
+bool Generator::Texts::step(GenerateStats& stats) {
+  const double start = now_seconds();
+  const std::optional<SchedulerPass> pass = scheduler_.next();
+  if (!pass) return false;
+  std::vector<std::size_t> ids;
+  bool on_device = true;
+  for (const ScheduledText* text : pass->texts) {
+    ids.push_back(text->id);
+    on_device = on_device && is_chosen_on_device(texts_.at(text->id));
+    if (pass->is_prompt && pass->is_whole) stats.prompt_tokens += text->length;
+  }
+  using Wanted = CachedModel::Wanted;
+  const Wanted wanted = !pass->is_whole ? Wanted::nothing
+                        : on_device     ? Wanted::likeliest
+                                        : Wanted::logits;
+  const bool is_prompt = pass->is_prompt;
+  read(*pass, wanted);
+  if (wanted != Wanted::nothing) {
+    const std::vector<Choice> choices = choose(ids, wanted);
+    for (std::size_t row = 0; row < ids.size(); ++row) {
+      take(ids[row], choices[row],
+           wanted == Wanted::logits ? model_.logits(row) : std::span<const float>(), stats);
+    }
+  }
+  (is_prompt ? stats.prompt_seconds : stats.seconds) += now_seconds() - start;
+  return true;
+}
+
+void Generator::Texts::read(const SchedulerPass& pass, CachedModel::Wanted wanted) {
+  std::vector<RowRead> rows;
+  for (const ScheduledText* text : pass.texts) {
+    const std::int64_t past = text->cached - pass.count;
+    const std::span<const std::int32_t> tokens = texts_.at(text->id).tokens;
+    rows.push_back({tokens.subspan(static_cast<std::size_t>(text->begin + past),
+                                   static_cast<std::size_t>(pass.count)),
+                    past, text->pages});
+  }
+  model_.read(rows, wanted);
+}
+
+std::int32_t Generator::Texts::next_token(Text& text, std::size_t row, CachedModel::Wanted wanted) {
+  if (!text.sampler) {
+    text.sampler = std::make_unique<Sampler>(text.options, text.number, model_.vocabulary());
+    text.sampler->see(text.tokens);
+  }
+  if (wanted == CachedModel::Wanted::likeliest) {
+    const std::int32_t token = model_.likeliest(row);
+    if (token >= 0) {
+      text.sampler->take();
+      return token;
+    }
+    model_.fetch_logits();  // for the sampler's error
+  }
+  return text.sampler->next(model_.logits(row));
+}
+
+/// The next token of every text of the newest pass. Samplers look at whole vocabularies, so that
+/// threads share the texts.
+std::vector<Generator::Texts::Choice> Generator::Texts::choose(const std::vector<std::size_t>& ids,
+                                                               CachedModel::Wanted wanted) {
+  std::vector<Choice> choices(ids.size());
+  std::vector<Text*> texts;
+  texts.reserve(ids.size());
+  for (const std::size_t id : ids) texts.push_back(&texts_.at(id));
+  constexpr std::int64_t kWorthThreads = std::int64_t{1} << 20;  // logits: they take a millisecond
+  const bool shares = wanted == CachedModel::Wanted::logits &&
+                      std::ssize(ids) * model_.vocabulary() >= kWorthThreads;
+  const int threads = shares ? model_.threads() : 1;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
+  for (std::ptrdiff_t i = 0; i < std::ssize(ids); ++i) {
+    const auto row = static_cast<std::size_t>(i);
+    try {
+      choices[row].token = next_token(*texts[row], row, wanted);
+    } catch (...) {
+      choices[row].error = std::current_exception();
+    }
+  }
+  return choices;
+}
+
+/// What was chosen for a text, and what its listener makes of it.
+void Generator::Texts::take(std::size_t id, Choice choice, std::span<const float> logits,
+                            GenerateStats& stats) {
+  Text& text = texts_.at(id);
+  bool goes_on = false;
+  try {
+    goes_on = !choice.error && tell(text, choice.token, logits, stats);
+  } catch (...) {
+    choice.error = std::current_exception();
+  }
+  if (goes_on) return scheduler_.grow(id);
+  scheduler_.end(id);
+  const Text ended = std::move(texts_.extract(id).mapped());
+  choice.error ? ended.listener->fail(ended.number, choice.error)
+               : ended.listener->end(ended.number);
+}
+
+bool Generator::Texts::tell(Text& text, std::int32_t token, std::span<const float> logits,
+                            GenerateStats& stats) {
+  text.tokens.push_back(token);
+  text.sampler->see({&token, 1});
+  const bool is_stop = token == text.options.stop_token;
+  const bool goes_on = text.listener->token(text.number, {token, is_stop, logits});
+  if (!is_stop) {
+    ++stats.tokens;
+    ++text.generated;
+  }
+  return !is_stop && goes_on && text.generated != text.options.max_tokens;
+}
+
+void Generator::Texts::forget() {
+  for (const auto& [id, text] : std::exchange(texts_, {})) scheduler_.end(id);
+}
+
+void Generator::Texts::abandon(const std::exception_ptr& error) {
+  const std::map<std::size_t, Text> all = std::exchange(texts_, {});
+  for (const auto& [id, text] : all) scheduler_.end(id);
+  for (const auto& [id, text] : all) text.listener->fail(text.number, error);
+}
+
+}  // namespace hyperslab::generate

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "cached_model.hpp"
+#include "hyperslab/generate/generate.hpp"
+#include "hyperslab/generate/sampling.hpp"
+#include "scheduler.hpp"
+
+namespace hyperslab::generate {
+
+/// The texts that a generator continues: it gives the scheduler's passes to the model, and what the
+/// model says to samplers and listeners.
+class Generator::Texts {
+ public:
+  explicit Texts(CachedModel& model);
+
+  void begin(std::vector<std::int32_t> prompt, const SamplingOptions& options, std::size_t number,
+             TokenListener& listener);
+  bool step(GenerateStats& stats);
+  void abandon(const std::exception_ptr& error);
+  /// Ends all texts; no one is told.
+  void forget();
+  [[nodiscard]] Scheduler& scheduler() { return scheduler_; }
+
+ private:
+  struct Text {
+    std::vector<std::int32_t> tokens;
+    SamplingOptions options;
+    std::size_t number;
+    TokenListener* listener;
+    std::unique_ptr<Sampler> sampler{};  ///< from the first token on
+    std::int64_t generated = 0;
+  };
+  /// The likeliest token follows, and no one asks for logits.
+  [[nodiscard]] static bool is_chosen_on_device(const Text& text);
+  void read(const SchedulerPass& pass, CachedModel::Wanted wanted);
+  struct Choice {
+    std::int32_t token = -1;
+    std::exception_ptr error{};  ///< in its place
+  };
+  [[nodiscard]] std::vector<Choice> choose(const std::vector<std::size_t>& ids,
+                                           CachedModel::Wanted wanted);
+  void take(std::size_t id, Choice choice, std::span<const float> logits, GenerateStats& stats);
+  [[nodiscard]] std::int32_t next_token(Text& text, std::size_t row, CachedModel::Wanted wanted);
+  bool tell(Text& text, std::int32_t token, std::span<const float> logits, GenerateStats& stats);
+
+  CachedModel& model_;
+  Scheduler scheduler_;
+  std::map<std::size_t, Text> texts_;  ///< by id
+  std::size_t begun_ = 0;
+};
+
+}  // namespace hyperslab::generate
