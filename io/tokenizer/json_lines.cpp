@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::size_t kBatchBytes = 8 << 20;
 constexpr std::size_t kPartBytes = 256 << 10;
+constexpr std::size_t kPartLines = 4096;
+constexpr std::size_t kLinesAtOnce = 65536;  // each takes 80 bytes while they are decoded
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
   throw Error(ExitCode::data, path + what);
@@ -26,10 +28,10 @@ bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
 }
 
-/// Lines without their breaks.
-std::vector<std::string_view> split(std::string_view text) {
+/// The first lines of `text`, which are taken from it, without their breaks.
+std::vector<std::string_view> take_lines(std::string_view& text) {
   std::vector<std::string_view> lines;
-  while (!text.empty()) {
+  while (!text.empty() && lines.size() < kLinesAtOnce) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     lines.push_back(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
@@ -43,7 +45,7 @@ std::vector<std::size_t> parts_of(const std::vector<std::string_view>& lines) {
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     bytes += lines[i].size();
-    if (bytes < kPartBytes) continue;
+    if (bytes < kPartBytes && i + 1 - begins.back() < kPartLines) continue;
     begins.push_back(i + 1);
     bytes = 0;
   }
@@ -109,7 +111,16 @@ void JsonLinesReader::complain(std::int64_t line, const std::string& problem) {
 }
 
 void JsonLinesReader::take(std::string_view text, std::vector<std::string>& texts) {
-  const std::vector<std::string_view> lines = split(text);
+  const bool is_open = !text.ends_with('\n');
+  while (!text.empty()) {
+    const std::vector<std::string_view> lines = take_lines(text);
+    decode(lines, text.empty() && is_open, texts);
+  }
+}
+
+/// `is_open`: the last line has no line break.
+void JsonLinesReader::decode(const std::vector<std::string_view>& lines, bool is_open,
+                             std::vector<std::string>& texts) {
   const std::vector<std::size_t> parts = parts_of(lines);
   std::vector<JsonText> found(lines.size());
   run_jobs(parts.size() - 1, omp_get_max_threads(), [&](std::size_t part) {
@@ -120,7 +131,7 @@ void JsonLinesReader::take(std::string_view text, std::vector<std::string>& text
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const std::int64_t line = ++lines_;
     if (is_blank(lines[i])) continue;
-    const bool is_cut = i + 1 == lines.size() && !text.ends_with('\n');
+    const bool is_cut = i + 1 == lines.size() && is_open;
     if (!found[i].problem.empty()) {
       complain(line, found[i].problem +
                          (is_cut ? " (the last line, without a line break: it may be cut)" : ""));

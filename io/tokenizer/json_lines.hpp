@@ -24,9 +24,6 @@ struct JsonText {
 /// deeper than kDeepestJson, a key that is missing, stands twice or has another value than a text.
 [[nodiscard]] JsonText json_text(std::string_view line, std::string_view key);
 
-/// Whether an input holds JSON lines.
-[[nodiscard]] bool is_json_lines(const std::string& path, const JsonLines& json);
-
 /// Throws Error(data) for names of compressed files and of Parquet, which no reader here takes.
 void refuse_other_formats(const std::vector<std::string>& inputs);
 
@@ -44,7 +41,9 @@ class JsonLinesReader {
  private:
   [[nodiscard]] std::string_view fill();
   void drop_long_line();
-  void take(std::string_view lines, std::vector<std::string>& texts);
+  void take(std::string_view text, std::vector<std::string>& texts);
+  void decode(const std::vector<std::string_view>& lines, bool is_open,
+              std::vector<std::string>& texts);
   void complain(std::int64_t line, const std::string& problem);
   void end() const;
 

@@ -56,7 +56,11 @@ NamedPrompts named_prompts(const Arguments& args) {
     return {args.has("prompt") ? args.list("prompt") : std::vector<std::string>{""}, {}};
   }
   if (args.has("prompt")) refuse("--prompt does not go with --prompt-file; leave one of them out");
-  return read_prompt_file(args.get<std::string>("prompt-file"));
+  const auto path = args.get<std::string>("prompt-file");
+  if (args.has("json") && args.get<std::string>("json") == path) {
+    refuse("--json would replace the prompts of --prompt-file; name another file");
+  }
+  return read_prompt_file(path);
 }
 
 void write_logits(const std::string& path, generate::Generator& generator,

@@ -239,8 +239,16 @@ std::size_t largest_bytes(const std::vector<plan::Plan>& plans) {
   return largest;
 }
 
-/// Options that need others.
+/// Options that need others, or do not go with them.
 void require_usable(const Arguments& args) {
+  for (const char* option :
+       {"schedule", "json", "mtbf-hours", "save-seconds", "gather-parameters"}) {
+    if (!args.has("search") || !args.has(option)) continue;
+    throw Error(
+        ExitCode::usage,
+        fmt::format("--{} does not go with --search; plan the layout that it finds", option))
+        .on_all_ranks();
+  }
   for (const char* option : {"mtbf-hours", "save-seconds", "gather-parameters", "search"}) {
     if (!args.has(option)) continue;
     if (!args.has("machine")) {
@@ -370,6 +378,7 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
                                 {"memory_bytes", largest_bytes(plans)},
                                 {"memory_in_use_bytes", most_in_use(plans)}};
   if (machine) {
+    print_doubts(config, largest_bytes(plans), *machine);
     const plan::PredictedStep predicted = plan::predict(config, plans, *machine, training);
     print_prediction(config, predicted, *machine);
     out.update(to_json(config, predicted, *machine));

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "planned.hpp"
+
 namespace hyperslab::cli {
 namespace {
 
@@ -27,6 +29,21 @@ double idle(const plan::SimulatedRank& rank) {
 }
 
 }  // namespace
+
+void print_doubts(const train::Config& config, std::size_t largest,
+                  const plan::MachineFile& machine) {
+  const bool is_gpu = planned_device(config) == Device::cuda;
+  if (is_gpu != (machine.device == "cuda")) {
+    fmt::print(
+        "warning: the machine file is of {}, and this plan is for the device {}; see --device\n",
+        machine.name, is_gpu ? "cuda" : "cpu");
+  }
+  constexpr double kGiB = 1024.0 * 1024 * 1024;
+  if (machine.memory_bytes > 0 && static_cast<double>(largest) > machine.memory_bytes) {
+    fmt::print("warning: does not fit: the fullest rank needs {:.1f} GiB, one of {} has {:.1f}\n",
+               static_cast<double>(largest) / kGiB, machine.name, machine.memory_bytes / kGiB);
+  }
+}
 
 void print_prediction(const train::Config& config, const plan::PredictedStep& predicted,
                       const plan::MachineFile& machine) {

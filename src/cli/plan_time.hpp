@@ -9,6 +9,10 @@
 
 namespace hyperslab::cli {
 
+/// Warns of another device than that of the file, and of more memory than a rank of it has.
+/// largest: bytes of the fullest rank.
+void print_doubts(const train::Config& config, std::size_t largest,
+                  const plan::MachineFile& machine);
 void print_prediction(const train::Config& config, const plan::PredictedStep& predicted,
                       const plan::MachineFile& machine);
 /// The fastest layouts, and why others fell out.

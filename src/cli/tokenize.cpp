@@ -34,9 +34,7 @@ io::JsonLines json_lines(const Arguments& args) {
   json.all = args.has("jsonl");
   json.skip_broken = args.has("skip-broken-lines");
   const auto inputs = args.list("input");
-  const auto is_json = [&](const std::string& path) {
-    return json.all || path.ends_with(".jsonl");
-  };
+  const auto is_json = [&](const std::string& path) { return io::is_json_lines(path, json); };
   if (std::ranges::none_of(inputs, is_json)) {
     refuse(args, {"text-key", "skip-broken-lines"},
            "text files (JSON lines are those named .jsonl, or all with --jsonl)");

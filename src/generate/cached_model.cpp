@@ -85,7 +85,8 @@ View CachedModel::words_at(const View& words, Dim first, const Shape& shape) con
   return words.slice(first, shape.numel()).reshaped(shape);
 }
 
-/// Rows and tokens that are there only to fill the frame repeat the last text, and have no page.
+/// Rows that only fill the frame repeat the last text, pages and all, and write what it writes;
+/// tokens that do are 0 and lie behind the text, in its last page or in none.
 void CachedModel::stage(std::span<const RowRead> texts, const Frame& frame) {
   const Dim most = size_.pages_of_text();
   auto* tokens = static_cast<std::int32_t*>(staged_.data());

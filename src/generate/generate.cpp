@@ -121,8 +121,8 @@ void Generator::abandon(const std::exception_ptr& error) { texts_->abandon(error
 GenerateStats Generator::generate(const Prompts& prompts, const SamplingOptions& options,
                                   TokenListener& listener) {
   GenerateStats stats;
-  for (std::size_t i = 0; i < prompts.size(); ++i) begin(prompts[i], options, i, listener);
   try {
+    for (std::size_t i = 0; i < prompts.size(); ++i) begin(prompts[i], options, i, listener);
     while (step(stats)) {
     }
   } catch (...) {

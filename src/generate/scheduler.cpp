@@ -73,7 +73,6 @@ std::optional<SchedulerPass> Scheduler::prompts() {
   SchedulerPass pass;
   pass.count = std::min(unread, budget_);
   pass.is_whole = pass.count == unread;
-  pass.is_prompt = first->is_new;
   for (ScheduledText& text : running_) {
     if (goes_on(text) || text.unread() != unread || budget_ < pass.count) continue;
     text.cached += pass.count;
@@ -85,7 +84,7 @@ std::optional<SchedulerPass> Scheduler::prompts() {
 }
 
 std::optional<SchedulerPass> Scheduler::tokens() {
-  SchedulerPass pass = {.texts = {}, .count = 1, .is_whole = true, .is_prompt = false};
+  SchedulerPass pass = {.texts = {}, .count = 1, .is_whole = true};
   for (auto text = running_.begin(); text != running_.end();) {
     if (goes_on(*text) && !find_room(*text)) break;  // it was the newest, and has gone
     ++text;

@@ -38,8 +38,7 @@ struct ScheduledText {
 struct SchedulerPass {
   std::vector<const ScheduledText*> texts;
   std::int64_t count = 0;
-  bool is_whole = true;   ///< nothing is unread afterwards: a token can be chosen for each text
-  bool is_prompt = true;  ///< prompts are read for the first time
+  bool is_whole = true;  ///< nothing is unread afterwards: a token can be chosen for each text
 };
 
 /// Decides which texts run together (continuous batching, Yu et al. 2022, section 3.1): a text that
@@ -64,7 +63,7 @@ class Scheduler {
   [[nodiscard]] std::size_t running() const { return running_.size(); }
   [[nodiscard]] std::size_t waiting() const { return waiting_.size(); }
   [[nodiscard]] bool has_free_row() const {
-    return waiting_.empty() && std::ssize(running_) < limits_.rows;
+    return std::ssize(running_) + std::ssize(waiting_) < limits_.rows;
   }
   [[nodiscard]] bool is_idle() const { return running_.empty() && waiting_.empty(); }
   /// How often a text gave its pages back before it had ended.

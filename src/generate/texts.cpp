@@ -24,8 +24,11 @@ Generator::Texts::Texts(CachedModel& model) : model_(model), scheduler_(limits_o
 void Generator::Texts::begin(std::vector<std::int32_t> prompt, const SamplingOptions& options,
                              std::size_t number, TokenListener& listener) {
   const std::size_t id = begun_++;
-  scheduler_.add(id, std::ssize(prompt));
-  texts_.emplace(id, Text{std::move(prompt), options, number, &listener});
+  const std::int64_t length = std::ssize(prompt);
+  std::map<std::size_t, Text> begun;
+  begun.emplace(id, Text{std::move(prompt), options, number, &listener});
+  scheduler_.add(id, length);
+  texts_.merge(begun);  // nothing can fail once the scheduler knows the text
 }
 
 bool Generator::Texts::is_chosen_on_device(const Text& text) {
@@ -38,16 +41,18 @@ bool Generator::Texts::step(GenerateStats& stats) {
   if (!pass) return false;
   std::vector<std::size_t> ids;
   bool on_device = true;
+  std::size_t prompts = 0;  // texts that are read for the first time
   for (const ScheduledText* text : pass->texts) {
     ids.push_back(text->id);
     on_device = on_device && is_chosen_on_device(texts_.at(text->id));
-    if (pass->is_prompt && pass->is_whole) stats.prompt_tokens += text->length;
+    if (!text->is_new) continue;
+    ++prompts;
+    if (pass->is_whole) stats.prompt_tokens += text->length - text->begin;
   }
   using Wanted = CachedModel::Wanted;
   const Wanted wanted = !pass->is_whole ? Wanted::nothing
                         : on_device     ? Wanted::likeliest
                                         : Wanted::logits;
-  const bool is_prompt = pass->is_prompt;
   read(*pass, wanted);
   if (wanted != Wanted::nothing) {
     const std::vector<Choice> choices = choose(ids, wanted);
@@ -56,7 +61,10 @@ bool Generator::Texts::step(GenerateStats& stats) {
            wanted == Wanted::logits ? model_.logits(row) : std::span<const float>(), stats);
     }
   }
-  (is_prompt ? stats.prompt_seconds : stats.seconds) += now_seconds() - start;
+  const double seconds = now_seconds() - start;  // each text of a pass has an equal part of them
+  const double share = static_cast<double>(prompts) / static_cast<double>(ids.size());
+  stats.prompt_seconds += share * seconds;
+  stats.seconds += (1 - share) * seconds;
   return true;
 }
 

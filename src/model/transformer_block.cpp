@@ -62,8 +62,9 @@ ops::KeyValueCache TransformerBlock::cache(const UnitCall& call) const {
   if (call.pages) return {cached_keys_, cached_values_, call.past, call.pages};
   const auto& [rows, tokens, pages] = parts_.options.cache_size;
   const auto [all, page_tokens, width] = cached_keys_.dims<3>("cache");
-  const Shape shape = {rows, all * page_tokens / rows, width};
   require(all * page_tokens % rows == 0, "a cache without pages has rows of equal room");
+  const Shape shape = {rows, all * page_tokens / rows, width};
+  require(shape[1] >= tokens, "a cache with pages for a part of its rows needs calls with pages");
   const Dim B = call.token_count().B;
   return {cached_keys_.reshaped(shape).slice(0, B), cached_values_.reshaped(shape).slice(0, B),
           call.past};

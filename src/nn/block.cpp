@@ -192,7 +192,8 @@ void Block::run_mlp(Context& ctx, CView x, const ForwardPass& pass, Slot& slot, 
 /// One token on its cache by one op. Returns false if that does not do all that forward() does.
 bool Block::forward_token(Context& ctx, ResidualStream in, const ForwardPass& pass,
                           Slot& slot) const {
-  if (!pass.cache || in.residual.numel() != config_.width || norms_outputs() || drops()) {
+  const bool drops_here = drops() && pass.batch.dropout;
+  if (!pass.cache || in.residual.numel() != config_.width || norms_outputs() || drops_here) {
     return false;
   }
   ops::DecodeBlock block;

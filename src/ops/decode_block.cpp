@@ -35,6 +35,7 @@ void require_block(Context& ctx, const DecodeBlock& block, const DecodeStream& s
   const Dim pre = block.up.shape()[0];
   const Dim F = is_gated(block.activation) ? pre / 2 : pre;
   require_rows(ctx, stream.residual, 1, C, dtype, "decode_block_forward residual");
+  require(stream.delta || !stream.attention_sum, "decode_block_forward: a sum without a delta");
   if (stream.delta) {
     require_rows(ctx, stream.delta, 1, C, dtype, "decode_block_forward delta");
     require_rows(ctx, stream.attention_sum, 1, C, dtype, "decode_block_forward attention_sum");

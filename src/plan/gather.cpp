@@ -24,8 +24,9 @@ bool gathers_for(const Operation& op) {
 
 class Gathers {
  public:
-  Gathers(const OperationList& list, int layers, double bytes)
-      : list_(list), layers_(layers), bytes_(bytes) {
+  /// `ticket`: of the next gather.
+  Gathers(const OperationList& list, int layers, double bytes, std::uint64_t& ticket)
+      : list_(list), layers_(layers), bytes_(bytes), ticket_(ticket) {
     for (const Operation& op : list) {
       if (gathers_for(op)) ++passes_[{op.phase, op.microbatch}].ops;
     }
@@ -60,10 +61,11 @@ class Gathers {
                    .bytes = bytes_ / layers_});
   }
 
-  /// Layers are equally many ops, as near as that goes.
+  /// Layers are equally many ops, as near as that goes; of more layers than ops one op uses
+  /// several.
   void before(OperationList& out, const Operation& op) {
     Progress& pass = passes_[{op.phase, op.microbatch}];
-    if (pass.layer < layers_ && pass.seen >= pass.layer * pass.ops / layers_) {
+    while (pass.layer < layers_ && pass.seen >= pass.layer * pass.ops / layers_) {
       if (pass.ahead == 0) start(out, op, pass);
       const std::uint64_t needed = pass.ahead;
       if (++pass.layer < layers_) start(out, op, pass);
@@ -78,7 +80,7 @@ class Gathers {
   const OperationList& list_;
   int layers_;
   double bytes_;
-  std::uint64_t ticket_ = kFirstTicket;
+  std::uint64_t& ticket_;
   std::map<Pass, Progress> passes_;
 };
 
@@ -88,8 +90,9 @@ void add_parameter_gathers(Plan& plan, int layers, double bytes_per_parameter) {
   require(layers > 0, "parameters of no layer to gather");
   double count = 0;
   for (const auto& [name, shape] : plan.parameters) count += static_cast<double>(shape.numel());
+  std::uint64_t ticket = kFirstTicket;
   for (OperationList& step : plan.operations) {
-    step = Gathers(step, layers, count * bytes_per_parameter).run();
+    step = Gathers(step, layers, count * bytes_per_parameter, ticket).run();
   }
 }
 

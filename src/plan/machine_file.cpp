@@ -51,7 +51,11 @@ OpRow op_row_of(const json& in) {
   for (std::size_t i = kFixed; i < in.size(); i += 2) {
     row.size.operands.push_back({in.at(i).get<double>(), in.at(i + 1).get<double>()});
   }
-  if (!(row.seconds > 0)) throw Error(ExitCode::usage, row.op + " takes no time");
+  if (!(row.seconds > 0) || !(row.kernels > 0)) {
+    throw Error(ExitCode::usage,
+                fmt::format("a row of {} has {} seconds and {} kernels; expected more than 0",
+                            row.op, row.seconds, row.kernels));
+  }
   return row;
 }
 
@@ -85,10 +89,9 @@ MachineFile machine_of(const json& in) {
   in.at("storage_bytes_per_second").get_to(machine.storage_bytes_per_second);
   in.at("peak_flops").get_to(machine.peak_flops);
   in.at("overlap_cost").get_to(machine.overlap_cost);
-  if (in.contains("sustained_flops")) {  // added later
-    in.at("sustained_flops").get_to(machine.sustained_flops);
-    in.at("sustained_bytes_per_second").get_to(machine.sustained_bytes_per_second);
-  }
+  // Each is optional: they were added later.
+  machine.sustained_flops = in.value("sustained_flops", machine.sustained_flops);
+  machine.sustained_bytes_per_second = in.value("sustained_bytes_per_second", 0.0);
   for (const auto& [precision, rows] : in.at("ops").items()) {
     for (const json& row : rows) machine.ops[precision].push_back(op_row_of(row));
   }
@@ -141,8 +144,8 @@ std::string to_text(const MachineFile& machine) {
                        {"storage_bytes_per_second", machine.storage_bytes_per_second},
                        {"peak_flops", machine.peak_flops},
                        {"overlap_cost", machine.overlap_cost}};
-  if (!machine.sustained_flops.empty()) {
-    head["sustained_flops"] = machine.sustained_flops;
+  if (!machine.sustained_flops.empty()) head["sustained_flops"] = machine.sustained_flops;
+  if (machine.sustained_bytes_per_second > 0) {
     head["sustained_bytes_per_second"] = machine.sustained_bytes_per_second;
   }
   std::string text = head.dump(1);
@@ -171,11 +174,6 @@ void merge(MachineFile& into, const MachineFile& measured) {
   take(into.network_bytes_per_second, measured.network_bytes_per_second);
   take(into.storage_bytes_per_second, measured.storage_bytes_per_second);
   for (const auto& [precision, flops] : measured.peak_flops) into.peak_flops[precision] = flops;
-  take(into.sustained_bytes_per_second, measured.sustained_bytes_per_second);
-  for (const auto& [precision, flops] : measured.sustained_flops) {
-    double& most = into.sustained_flops[precision];  // that any step was seen to take
-    most = std::max(most, flops);
-  }
   for (const auto& [group, cost] : measured.overlap_cost) into.overlap_cost[group] = cost;
   for (const auto& [precision, rows] : measured.ops) {
     std::vector<OpRow>& known = into.ops[precision];

@@ -374,7 +374,7 @@ SimulatedStep simulate_sustained(const std::vector<std::vector<OperationList>>& 
     for (std::size_t i = 0; i < slowdown.size(); ++i) {
       const double least = prices.sustained_seconds(steps[i].back());
       const double busy = busy_seconds(step.ranks[i]);
-      if (least <= kEnough * busy) continue;
+      if (busy <= 0 || least <= kEnough * busy) continue;
       slowdown[i] *= least / busy;
       is_slower = true;
     }

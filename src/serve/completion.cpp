@@ -113,6 +113,7 @@ bool Answer::begin_parts() {
   } else if (request_.echo) {
     echo_prompts();
   }
+  if (!is_heard_) return false;
   const std::int64_t tokens = request_.sampling.max_tokens;
   if (tokens == 0) {
     for (std::size_t i = 0; i < choices_.size(); ++i) give({i, {}, {}, Finish::length});
@@ -170,9 +171,18 @@ void Answer::score() {
   generator_.prompt_logits(request_.prompts, row);
 }
 
+/// If a choice cannot begin, those before it point to this object: the last of them ends it.
 void Answer::generate() {
-  for (std::size_t i = 0; i < choices_.size(); ++i) {
-    generator_.begin(request_.prompts[i / n()], request_.sampling, i, *this);
+  std::size_t begun = 0;
+  try {
+    for (; begun < choices_.size(); ++begun) {
+      generator_.begin(request_.prompts[begun / n()], request_.sampling, begun, *this);
+    }
+  } catch (...) {
+    if (begun == 0) throw;
+    error_ = std::current_exception();
+    is_heard_ = false;  // those that have begun end with their next token
+    ended_ += choices_.size() - begun;
   }
 }
 

@@ -286,6 +286,18 @@ class Machine(support.Case):
         self.assertLessEqual(parts, found["step_seconds"] * (1 + 1e-6))
         self.assertGreater(rank["communication_seconds"]["data"], 0)
 
+    def test_doubts(self):
+        machine = json.loads((self.folder / "machine.json").read_text(encoding="utf-8"))
+        machine["memory_bytes"] = 1024
+        machine["device"] = "cuda"
+        (self.folder / "other.json").write_text(json.dumps(machine), encoding="utf-8")
+
+        out = self.run_program("plan", "deck.yaml", "--machine", "other.json").out
+
+        self.assertRegex(out, r"warning: the machine file is of .*, and this plan is for the device cpu; see --device")
+        self.assertRegex(out, r"warning: does not fit: the fullest rank needs [\d.]+ GiB, one of .* has 0\.0")
+        self.assertNotIn("warning", self.plan())
+
     def test_search(self):
         out = self.plan(options=("--ranks", 4, "--search"))
 
@@ -308,6 +320,8 @@ class Machine(support.Case):
                                (("nowhere.json",), ("--machine", "nowhere.json")),
                                (("--search goes with --machine",), ("--search",)),
                                (("--mtbf-hours goes with --machine",), ("--mtbf-hours", 3)),
+                               (("--json does not go with --search",),
+                                ("--machine", "machine.json", "--search", "--json", "plan.json")),
                                (("--mtbf-hours must be above 0",), ("--machine", "machine.json", "--mtbf-hours", 0))):
             with self.subTest(options=options):
                 result = self.run_program("plan", "deck.yaml", *options)

@@ -64,7 +64,7 @@ Prompts together(Generator& generator, const SamplingOptions& options, bool logi
   std::int64_t read = 0;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     EXPECT_EQ(ids.ended[i], 1);
-    read += std::ssize(prompts[i]);
+    read += std::min(std::ssize(prompts[i]), generator.context());
     tokens += std::ssize(ids.of[i]) - (ids.of[i].back() == options.stop_token ? 1 : 0);
   }
   EXPECT_EQ(stats.tokens, tokens);

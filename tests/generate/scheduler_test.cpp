@@ -57,7 +57,7 @@ TEST(Scheduler, ReadsPromptsOfOneLengthTogetherAndThenTokensOfAll) {
   auto pass = scheduler.next();
   EXPECT_EQ(ids_of(*pass), (Ids{0, 2}));
   EXPECT_EQ(pass->count, 3);
-  EXPECT_TRUE(pass->is_whole && pass->is_prompt);
+  EXPECT_TRUE(pass->is_whole && pass->texts.front()->is_new);
   scheduler.grow(0);
   scheduler.grow(2);
   pass = scheduler.next();
@@ -66,7 +66,23 @@ TEST(Scheduler, ReadsPromptsOfOneLengthTogetherAndThenTokensOfAll) {
   pass = scheduler.next();
   EXPECT_EQ(ids_of(*pass), (Ids{0, 1, 2}));
   EXPECT_EQ(pass->count, 1);
-  EXPECT_FALSE(pass->is_prompt);
+  EXPECT_FALSE(pass->texts.front()->is_new);
+}
+
+TEST(Scheduler, TextsThatBeginBeforeAPassAreReadInIt) {
+  Scheduler scheduler(limits(3, 16, 16));
+  EXPECT_TRUE(scheduler.has_free_row());
+  scheduler.add(0, 3);
+  EXPECT_TRUE(scheduler.has_free_row()) << "one text waits for three rows";
+  scheduler.add(1, 3);
+  EXPECT_EQ(ids_of(*scheduler.next()), (Ids{0, 1}));
+  scheduler.grow(0);
+  scheduler.grow(1);
+  EXPECT_TRUE(scheduler.has_free_row());
+  scheduler.add(2, 3);
+  EXPECT_FALSE(scheduler.has_free_row()) << "two run and one waits";
+  scheduler.end(0);
+  EXPECT_TRUE(scheduler.has_free_row());
 }
 
 TEST(Scheduler, APromptGoesBetweenTokensInPartsAndARowIsUsedAgain) {
@@ -108,7 +124,7 @@ TEST(Scheduler, AFullContextGoesOnFromItsNewerHalf) {
   pass = scheduler.next();
   EXPECT_EQ(pass->count, 8);
   EXPECT_EQ(pass->texts.front()->begin, 13);
-  EXPECT_FALSE(pass->is_prompt);
+  EXPECT_FALSE(pass->texts.front()->is_new);
 }
 
 TEST(Scheduler, TheNewestTextWaitsIfThereIsNoPage) {

@@ -288,13 +288,50 @@ TEST_F(GpuDecodeBlock, WritesOverWhatEntered) {
   EXPECT_TRUE(same_bits(found[delta].view(), expected[out].view()));
 }
 
+/// What decode_block_forward returns on a GPU with operands that `change` spoils.
+bool runs_with(const std::function<void(DecodeBlock&, DecodeStream&)>& change) {
+  const Case& size = kCases[1];
+  bool runs = false;
+  (void)problem_of(size, {}, DType::bf16).on_gpu([&](Context& ctx, const Problem::Views& v) {
+    DecodeBlock block = block_of(ctx, size, {}, v);
+    DecodeStream stream = {v[residual],  v[delta], v[attention_sum], v[mlp_sum], v[qkv],
+                           v[activated], v[out]};
+    if (ctx.device() == Device::meta) return one_by_one(ctx, block, stream, v);
+    change(block, stream);
+    runs = decode_block_forward(ctx, block, stream);
+  });
+  return runs;
+}
+
 TEST_F(GpuDecodeBlock, RefusesWhatItCannotDo) {
+  EXPECT_TRUE(runs_with([](DecodeBlock&, DecodeStream&) {}));
+  EXPECT_FALSE(
+      runs_with([](DecodeBlock& block, DecodeStream&) { block.mlp_norm.kind = NormKind::none; }));
+  EXPECT_FALSE(runs_with([](DecodeBlock& block, DecodeStream&) {
+    block.scores.mask.kind = AttentionMask::Kind::none;
+  }));
+  EXPECT_FALSE(
+      runs_with([](DecodeBlock&, DecodeStream& stream) { stream.mlp_sum = stream.attention_sum; }));
+  EXPECT_FALSE(runs_with([](DecodeBlock&, DecodeStream& stream) { stream.out = stream.mlp_sum; }));
   Context ctx(Device::cuda);
   const DecodeBlock block;
   const Tensor stream(Device::cuda, DType::f32, {1, 1, 64});
   DecodeStream through;
   through.residual = stream.view();
   EXPECT_FALSE(decode_block_forward(ctx, block, through)) << "f32";
+}
+
+/// Blocks without tiles arrive at barriers early: their warps are in no order.
+TEST_F(GpuDecodeBlock, EndsAgainAndAgain) {
+  const Case& size = kCases[0];
+  (void)problem_of(size, {}, DType::bf16).on_gpu([&](Context& ctx, const Problem::Views& v) {
+    const DecodeBlock block = block_of(ctx, size, {}, v);
+    const DecodeStream stream = {v[residual],  v[delta], v[attention_sum], v[mlp_sum], v[qkv],
+                                 v[activated], v[out]};
+    if (ctx.device() == Device::meta) return one_by_one(ctx, block, stream, v);
+    for (int i = 0; i < 3000; ++i) EXPECT_TRUE(decode_block_forward(ctx, block, stream));
+    synchronize(ctx);
+  });
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "plan/made_up_machine.hpp"
 
 namespace hyperslab::plan {
@@ -60,6 +62,23 @@ TEST(ParameterGathers, EveryGatherIsWaitedForOnce) {
   }
   EXPECT_EQ(started.size(), 6U);
   EXPECT_EQ(started, waited);
+}
+
+TEST(ParameterGathers, NoLayerIsLeftOutAndNoTicketUsedTwice) {
+  Plan plan = small_plan();
+  plan.operations.push_back(plan.operations.front());
+  add_parameter_gathers(plan, 10, 2);  // more layers than ops
+
+  std::set<std::uint64_t> tickets;
+  double bytes = 0;
+  for (const OperationList& step : plan.operations) {
+    for (const Operation& operation : step) {
+      if (operation.kind == Kind::collective) tickets.insert(operation.ticket);
+      bytes += operation.bytes;
+    }
+  }
+  EXPECT_EQ(tickets.size(), 2U * 2 * 10);
+  EXPECT_DOUBLE_EQ(bytes, 2 * 2 * 1000 * 2);
 }
 
 }  // namespace

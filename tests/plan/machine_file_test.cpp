@@ -60,11 +60,18 @@ TEST_F(MachineFiles, WhatARankSustainsIsOptional) {
   EXPECT_EQ(read.sustained_flops, machine.sustained_flops);
   EXPECT_EQ(read.sustained_bytes_per_second, 5e12);
 
-  merge(read, made_up_machine());  // does not know them
-  EXPECT_EQ(to_text(read).find("sustained") != std::string::npos, true);
-  machine.sustained_flops["bf16"] = 650e12;
-  merge(read, machine);
-  EXPECT_EQ(read.sustained_flops["bf16"], 650e12);
+  merge(read, made_up_machine());  // no measurement knows them
+  EXPECT_EQ(read.sustained_flops, machine.sustained_flops);
+  EXPECT_EQ(read.sustained_bytes_per_second, 5e12);
+
+  read.sustained_bytes_per_second = 0;
+  read = read_machine_file(file(to_text(read)));
+  EXPECT_EQ(read.sustained_flops, machine.sustained_flops) << "one without the other";
+  EXPECT_EQ(read.sustained_bytes_per_second, 0);
+  machine.sustained_flops.clear();
+  read = read_machine_file(file(to_text(machine)));
+  EXPECT_TRUE(read.sustained_flops.empty());
+  EXPECT_EQ(read.sustained_bytes_per_second, 5e12);
 }
 
 TEST_F(MachineFiles, MeasuringAgainReplacesAndAdds) {
@@ -96,6 +103,13 @@ TEST_F(MachineFiles, DamageIsNamedWithTheFile) {
   std::string text = to_text(made_up_machine());
   text.replace(text.find("\"add\",\"bf16\""), 12, "\"add\",\"bf61\"");
   EXPECT_THAT([&] { (void)read_machine_file(file(text)); }, refused("no dtype 'bf61'"));
+  MachineFile machine = made_up_machine();
+  machine.ops["bf16"][0].kernels = 0;
+  const std::string row = "a row of " + machine.ops["bf16"][0].op;
+  EXPECT_THAT([&] { (void)read_machine_file(file(to_text(machine))); }, refused(row));
+  machine = made_up_machine();
+  machine.ops["bf16"][0].seconds = -1;
+  EXPECT_THAT([&] { (void)read_machine_file(file(to_text(machine))); }, refused(row));
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ TEST_P(Frozen, MatricesHoldTheirInitialValuesRounded) {
 /// Both matrices of the network are larger than what is rounded at once; one is cut between rows
 /// that share a scale of scales in nf4, if they were cut just anywhere.
 TEST_P(Frozen, LargeMatricesAreRoundedInPieces) {
-  const Overrides large = {"adapter.rank=2", "model.layers=1", "model.ffn_width=262400"};
+  const Overrides large = {"adapter.rank=2", "model.layers=1", "model.ffn_width=65600"};
   Overrides few_bits = large;
   few_bits.push_back("model.frozen_format=" + GetParam());
   SmallRun plain = run_of(large);

@@ -81,6 +81,9 @@ struct JsonLines {
   bool skip_broken = false;       ///< lines without a text are left out and counted in a warning
 };
 
+/// Whether the input `path` holds JSON lines.
+[[nodiscard]] bool is_json_lines(const std::string& path, const JsonLines& json);
+
 /// Encodes the files one after the other, in bounded memory; `-` is standard input. The end of a
 /// file ends a document, as does the separator, and in JSON lines each line; the end-of-text id
 /// follows each document. With `special_tokens` a document also gets those of text_template(); an
@@ -109,7 +112,7 @@ struct VocabularyTraining {
   std::int64_t size = 0;            ///< ids in all: 256 bytes, merges, special tokens
   std::vector<std::string> inputs;  ///< text files, JSON lines; `-`: standard input
   std::vector<std::string> specials = {"<|endoftext|>"};  ///< split the text, are never merged
-  std::string output;  ///< folder; gets vocab.json, merges.txt and tokenizer.json
+  std::string output;   ///< folder; gets vocab.json, merges.txt and tokenizer.json
   JsonLines json = {};  ///< how inputs of JSON lines are read
 };
 

@@ -20,7 +20,8 @@ class Norm {
     View rstd;  ///< rows of the stream
     CView x;    ///< what was normalized: the sum, or the residual if there was no delta
     [[nodiscard]] CView y() const { return out ? CView(out) : x; }
-    /// The memory of a slot for `T` tokens a sample, at most as many as it was planned for.
+    /// The memory of a slot for count.B samples of count.T tokens, in all at most as many tokens as
+    /// it was planned for.
     [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
   };
 

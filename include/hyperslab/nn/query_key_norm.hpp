@@ -22,7 +22,7 @@ class QueryKeyNorm {
   struct Slot {
     HeadNorm::Slot head;
     WidthNorm::Slot width;
-    /// What generation of `T` tokens a sample writes.
+    /// What a pass of generation over count.B samples of count.T tokens writes.
     [[nodiscard]] Slot for_tokens(const TokenCount& count) const;
   };
   /// `heads`: of this rank.

@@ -43,7 +43,7 @@ struct DecodeBlock {
 /// The residual stream of one token, C wide, through a block, and memory for what lies between.
 struct DecodeStream {
   CView residual;
-  CView delta;         ///< is added to residual; absent: nothing is
+  CView delta;  ///< is added to residual; absent: nothing is, and out must not alias residual
   View attention_sum;  ///< residual + delta; absent without delta
   View mlp_sum;        ///< that and what attention gives
   View qkv;            ///< (1, 1, packed)
@@ -60,10 +60,12 @@ struct DecodeStream {
 ///   out = down(activation(up(norm(mlp_sum))))
 /// each rounded as by add_norm_forward, linear_forward (with codes quantized_linear_forward, whose
 /// x is rounded to 16 bits of the largest among its neighbors), rope_attention_cached_forward and
-/// the ops of activations; without qkv as rope leaves it. Returns false, and enqueues nothing, if a
-/// GPU or the operands do not suit: bf16 or f16 on a GPU of compute capability 9.0, heads 64 or 128
-/// wide, the four matrices in the same format, and sums that alias neither each other nor what
-/// attention_sum adds.
+/// the ops of activations; qkv is not rotated. Returns false, and enqueues nothing, if a GPU or the
+/// operands do not suit: bf16 or f16 on a GPU of compute capability 9.0, heads 64 or 128 wide, a
+/// cache without pages, the four matrices in the same format (of elements, int8 or int4), and
+/// neither sum in the place of the other, of out or of what attention_sum adds. The kernel needs
+/// every multiprocessor at once: one at a time may run on a GPU, and no other program beside it
+/// that keeps multiprocessors for itself.
 [[nodiscard]] bool decode_block_forward(Context& ctx, const DecodeBlock& block,
                                         const DecodeStream& stream);
 

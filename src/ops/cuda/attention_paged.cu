@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(kPagedThreads) attend_any_pages_kernel(PagedCa
     for (int i = 0; i < kPagedWarps; ++i) {
       if (sums[i] > 0) value += expf(tops[i] - total.top) * shared[(i + 1) * D + c];
     }
-    call.out[(query * call.heads + head) * D + c] = from_real<T>(value / total.sum);
+    call.out[(query * call.heads + head) * D + c] =
+        from_real<T>(total.sum == 0 ? 0.0F : value / total.sum);
   }
 }
 

@@ -147,7 +147,8 @@ __device__ void write_pair(const PagedCall<T>& call, const TileMemory<D, kPairs>
       }
     }
     if (call.splits == 1) {
-      call.out[(query * call.heads + head) * D + c] = from_real<T>(value / total.sum);
+      call.out[(query * call.heads + head) * D + c] =
+          from_real<T>(total.sum == 0 ? 0.0F : value / total.sum);
       continue;
     }
     float* partial = call.partial_of(query, head, split);
@@ -240,7 +241,8 @@ __global__ void __launch_bounds__(128) merge_pages_kernel(PagedCall<T> call) {
       const float* partial = call.partial_of(query, blockIdx.y, i);
       if (partial[D + 1] > 0) value += expf(partial[D] - total.top) * partial[c];
     }
-    call.out[(query * call.heads + blockIdx.y) * D + c] = from_real<T>(value / total.sum);
+    call.out[(query * call.heads + blockIdx.y) * D + c] =
+        from_real<T>(total.sum == 0 ? 0.0F : value / total.sum);
   }
 }
 

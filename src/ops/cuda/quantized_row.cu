@@ -16,14 +16,6 @@ struct RowCall {
   RowOutput<T> out;
 };
 
-/// Columns of x as they are.
-template <class T>
-struct PlainColumns {
-  static constexpr int kAtOnce = 4;
-  const T* x;
-  __device__ void operator()(Dim v, float (&value)[8]) const { load<8>(x + v * 8, value); }
-};
-
 /// A block takes tiles gridDim.x apart.
 template <class Format, class T>
 __global__ void __launch_bounds__(kRowThreads, 1)
@@ -51,7 +43,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   }
   const typename Format::Row row(shared + Ring::kBytes, call.K);
   wait_for_earlier();
-  Format::keep(PlainColumns<T>{call.x}, row, call.K);
+  Format::keep(StoredColumns<T>{call.x}, row, call.K);
   sync_readers();
   multiply_row<Format>(ring, call.weights, row, tiles);
 #endif

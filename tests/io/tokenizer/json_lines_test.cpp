@@ -111,12 +111,35 @@ TEST_F(JsonLinesFiles, NameTheFirstLineThatHasNoText) {
   refuse("\n\n3\n", {":3: expected an object"});
 }
 
+TEST_F(JsonLinesFiles, MayHaveManyBlankAndTinyLines) {
+  Texts expected;
+  std::string bytes;
+  for (int i = 1; i <= 200000; ++i) {  // one batch of bytes, several of lines
+    if (i % 3 == 0) {
+      expected.push_back(std::to_string(i));
+      bytes += line_of(expected.back());
+    }
+    bytes += i % 3 == 1 ? " \r\n" : "\n";
+  }
+  ASSERT_LT(bytes.size(), 8U << 20);
+  EXPECT_EQ(texts(bytes), expected);
+  EXPECT_EQ(texts(std::string(3 << 20, '\n') + line_of("a")), Texts{"a"});
+
+  refuse(bytes + "{}\n{]\n", {":200001: the key 'text' is missing"});
+  refuse(bytes + "\n{", {":200002: is no JSON", "may be cut"});
+  for (const int blank : {65534, 65535, 65536}) {  // around a batch of lines
+    refuse(std::string(static_cast<std::size_t>(blank), '\n') + "3",
+           {fmt::format(":{}: expected an object", blank + 1), "may be cut"});
+  }
+}
+
 TEST_F(JsonLinesFiles, BoundTheirLines) {
   const std::string longest = line_of(std::string(88, 'a'));
   ASSERT_EQ(longest.size(), 99);
   EXPECT_EQ(texts(longest + "\n" + longest, {}, 99).size(), 2);
   refuse(longest + "\n" + longest, {":1: has more than 98 bytes"}, 98);
   refuse(line_of("b") + "\n" + longest + " ", {":2: has more than 99 bytes"}, 99);
+  refuse(longest + " ", {":1: has more than 99 bytes"}, 99);
 
   const io::JsonLines skipping = {"text", false, true};
   const std::string huge = line_of(std::string(10000, 'c'));
