@@ -40,7 +40,8 @@ struct QuantizedLookup {
     }
     if (positions != nullptr) {
       float at_position[N];
-      load<N>(positions + (first_position.of(index / tokens_in_sample) + index % tokens_in_sample) * C +
+      load<N>(positions +
+                  (first_position.of(index / tokens_in_sample) + index % tokens_in_sample) * C +
                   column,
               at_position);
 #pragma unroll
