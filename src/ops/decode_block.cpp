@@ -55,18 +55,15 @@ void require_block(Context& ctx, const DecodeBlock& block, const DecodeStream& s
 }  // namespace
 
 bool decode_block_forward(Context& ctx, const DecodeBlock& block, const DecodeStream& stream) {
+  if (ctx.device() != Device::cuda || ctx.product_observer() != nullptr) return false;
   if constexpr (kHasCuda) {
-    if (ctx.device() != Device::cuda || ctx.product_observer() != nullptr ||
-        !cuda::suits_decode_block(block, stream)) {
-      return false;
-    }
-    require_block(ctx, block, stream);
-    require_cached(ctx, block.heads, block.scores, block.tables, stream.qkv, block.cache);
-    const OpScope scope(ctx, "decode_block_forward");
-    cuda::decode_block(ctx, block, stream);
-    return true;
+    if (!cuda::suits_decode_block(block, stream)) return false;
   }
-  return false;
+  require_block(ctx, block, stream);
+  require_cached(ctx, block.heads, block.scores, block.tables, stream.qkv, block.cache);
+  const OpScope scope(ctx, "decode_block_forward");
+  if constexpr (kHasCuda) cuda::decode_block(ctx, block, stream);
+  return true;
 }
 
 }  // namespace hyperslab::ops
