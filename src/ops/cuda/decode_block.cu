@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <bit>
-
 #include "../checks.hpp"
 #include "attention_decode.hpp"
 #include "decode_block.cuh"
 #include "decode_block.hpp"
-#include "matrix_vector.hpp"
 
 // One kernel does a block's four products, with norms, attention and activation between them. Its
 // thread blocks, one on each multiprocessor, wait for each other between two products, while their
