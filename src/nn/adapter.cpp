@@ -163,28 +163,36 @@ void Adapter::reduce_gradient(Context& ctx, CView dy, const Scratch& scratch) co
   }
 }
 
-void Adapter::forward(Context& ctx, const LinearPass& pass, CView x, View y) const {
+bool Adapter::covers(Dim outputs) const {
+  Dim covered = 0;
+  for (const Part& part : parts_) covered += part.columns;
+  return covered == outputs;
+}
+
+void Adapter::forward(Context& ctx, const LinearPass& pass, CView x, Accumulate accumulate,
+                      View y) const {
   const Scratch scratch = take_scratch(ctx, pass, x);
   reduce(ctx, dropped(ctx, pass, x, scratch), scratch);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& [first, columns] = parts_[i];
     ops::matmul_columns(ctx, of_part(scratch.reduced, i),
-                        ops::all_columns(CView(b_.members()[i]->value), Trans::yes), 1,
-                        Accumulate::yes, {y.as_matrix(), first, columns});
+                        ops::all_columns(CView(b_.members()[i]->value), Trans::yes), 1, accumulate,
+                        {y.as_matrix(), first, columns});
   }
 }
 
-void Adapter::backward_input(Context& ctx, const LinearPass& pass, CView dy, View dx) const {
+void Adapter::backward_input(Context& ctx, const LinearPass& pass, CView dy, Accumulate accumulate,
+                             View dx) const {
   const Scratch scratch = take_scratch(ctx, pass, dx);
   const bool drops = pass.dropout.active();
+  const bool adds_after = drops && accumulate == Accumulate::yes;
   reduce_gradient(ctx, dy, scratch);
-  const View term = drops ? scratch.dropped : dx;
+  const View term = adds_after ? scratch.dropped : dx;
   ops::matmul_columns(ctx, ops::all_columns(CView(scratch.reduced_gradient)),
-                      ops::all_columns(a_.value()), 1, drops ? Accumulate::no : Accumulate::yes,
+                      ops::all_columns(a_.value()), 1, drops ? Accumulate::no : accumulate,
                       ops::all_columns(term));
-  if (!drops) return;
-  ops::dropout(ctx, pass.dropout, term, term);
-  ops::add(ctx, dx, term, dx);
+  if (drops) ops::dropout(ctx, pass.dropout, term, term);
+  if (adds_after) ops::add(ctx, dx, term, dx);
 }
 
 void Adapter::backward_weight(Context& ctx, const LinearPass& pass, CView dy, CView x,

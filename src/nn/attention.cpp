@@ -205,10 +205,13 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
     rows = group.start_gather(ctx, x, gathered);
   }
   core_backward(ctx, pass, slot, d_qkv);
-  const View term = group.term(dx, pass.scratch.partial);
-  const LinearPass of_qkv = qkv_.backward_input(
-      ctx, d_qkv, term, linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
-  const comm::Ticket sum = group.start_sum(ctx, term, dx);
+  LinearPass of_qkv = linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot);
+  comm::Ticket sum = 0;
+  if (dx) {
+    const View term = group.term(dx, pass.scratch.partial);
+    of_qkv = qkv_.backward_input(ctx, d_qkv, term, of_qkv);
+    sum = group.start_sum(ctx, term, dx);
+  }
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);
     qkv_.backward_weight(ctx, d_qkv, group.cuts_rows() ? CView(gathered) : x, pass.accumulate,

@@ -306,6 +306,9 @@ void Block::backward_before(Context& ctx, const BackwardPass& pass, const Slot& 
   dy = masked(ctx, pass.batch, Sublayer::attention, pass.scratch, d);
   dy = through_norm(ctx, pass, attention_norm_, slot.attention_norm, dy);
   if (recomputes) norm1_.recompute(ctx, slot.norm1);
+  if (nothing_before_trains()) {
+    return attention_.backward(ctx, dy, slot.norm1.y(), pass, slot.attention, {});
+  }
   attention_.backward(ctx, dy, slot.norm1.y(), pass, slot.attention, d_mid);
   norm1_.backward(ctx, slot.norm1, d_mid, Accumulate::yes, d, pass.accumulate);
 }

@@ -76,8 +76,16 @@ std::optional<ops::BlockWeights> Linear::product() const {
 }
 
 void Linear::forward(Context& ctx, CView x, View y, const LinearPass& pass) const {
+  const param::Expansion* expansion = weight_.expansion();
+  const bool is_plain =
+      !fp8_.takes(rows_of(x)) && (expansion == nullptr || !expansion->multiplies_codes());
+  if (adapter_ && is_plain && adapter_.covers(y.shape().back())) {
+    // The wide product adds what is there as it ends, which saves a pass over y.
+    adapter_.forward(ctx, pass, x, Accumulate::no, y);
+    return ops::linear_forward_add(ctx, x, weight_.value(), bias_value(), y);
+  }
   multiply(ctx, x, y);
-  if (adapter_) adapter_.forward(ctx, pass, x, y);
+  if (adapter_) adapter_.forward(ctx, pass, x, Accumulate::yes, y);
 }
 
 void Linear::forward_summed(Context& ctx, const TensorGroup& group, CView x, View term, View y,
@@ -132,10 +140,12 @@ LinearPass Linear::backward_input(Context& ctx, CView dy, View dx, LinearPass pa
     // Who trains no weight keeps nothing for its gradient.
     if (!weight_.gradient()) pass.rounded_gradient = {};
     fp8_.backward_input(ctx, dy, weight_.value(), pass.rounded_gradient, dx);
+    if (adapter_) adapter_.backward_input(ctx, pass, dy, Accumulate::yes, dx);
   } else {
-    ops::linear_backward_input(ctx, dy, weight_.value(), Accumulate::no, dx);
+    if (adapter_) adapter_.backward_input(ctx, pass, dy, Accumulate::no, dx);
+    ops::linear_backward_input(ctx, dy, weight_.value(),
+                               adapter_ ? Accumulate::yes : Accumulate::no, dx);
   }
-  if (adapter_) adapter_.backward_input(ctx, pass, dy, dx);
   pass.has_gradient = true;
   return pass;
 }

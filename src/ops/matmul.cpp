@@ -91,7 +91,9 @@ void matmul_columns(Context& ctx, const CColumns& a, const CColumns& b, float sc
   dispatch<cuda::matmul_columns, cpu::matmul_columns>(ctx, a, b, scale, accumulate, c);
 }
 
-void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
+namespace {
+
+void linear(Context& ctx, CView x, CView weight, CView bias, Accumulate accumulate, View y) {
   require_here(ctx, x, "linear_forward x");
   require_dtype(ctx, weight, x.dtype(), "linear_forward weight");
   const auto [M, K] = weight.dims<2>("linear_forward weight");
@@ -101,7 +103,17 @@ void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
   require_rows(ctx, y, rows, M, x.dtype(), "linear_forward y");
   if (on_meta(ctx, "linear_forward", gemm_flops(rows, M, K), {x, weight, bias, y})) return;
   if (auto* observer = ctx.product_observer()) observer->product(ctx, x, weight);
-  dispatch<cuda::linear_forward, cpu::linear_forward>(ctx, x, weight, bias, y);
+  dispatch<cuda::linear_forward, cpu::linear_forward>(ctx, x, weight, bias, accumulate, y);
+}
+
+}  // namespace
+
+void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
+  linear(ctx, x, weight, bias, Accumulate::no, y);
+}
+
+void linear_forward_add(Context& ctx, CView x, CView weight, CView bias, View y) {
+  linear(ctx, x, weight, bias, Accumulate::yes, y);
 }
 
 void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,

@@ -236,14 +236,20 @@ TEST_F(GpuLinear, ForwardWithAndWithoutBias) {
     const DType dtype = precision.dtype;
     for (const auto& [rows, M, K] : kSizes) {
       for (const bool with_bias : {false, true}) {
-        Problem problem(dtype);
-        problem.input(operand(dtype, {rows, K}, 1, K)).input(operand(dtype, {M, K}, 2));
-        with_bias ? problem.input(operand(dtype, {M}, 3)) : problem.absent();
-        problem.output(dtype, {rows, M});
+        const auto with_operands = [&, rows = rows, M = M, K = K] {
+          Problem problem(dtype);
+          problem.input(operand(dtype, {rows, K}, 1, K)).input(operand(dtype, {M, K}, 2));
+          with_bias ? problem.input(operand(dtype, {M}, 3)) : problem.absent();
+          return problem;
+        };
         expect_both_modes(
-            problem,
+            with_operands().output(dtype, {rows, M}),
             [](Context& ctx, const Views& v) { linear_forward(ctx, v[0], v[1], v[2], v[3]); },
             "linear_forward", {3}, precision);
+        expect_both_modes(
+            with_operands().in_out(operand(dtype, {rows, M}, 4)),
+            [](Context& ctx, const Views& v) { linear_forward_add(ctx, v[0], v[1], v[2], v[3]); },
+            "linear_forward_add", {3}, precision);
       }
     }
   }

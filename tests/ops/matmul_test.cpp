@@ -171,6 +171,19 @@ TEST_F(Linear, ForwardByHand) {
   expect_values(y.view(), {1, 2, 3});
 }
 
+TEST_F(Linear, ForwardAddsToWhatIsThere) {
+  const Tensor x = tensor_of(DType::f32, {2, 2}, {1, 2, 3, 4});
+  const Tensor weight = tensor_of(DType::f32, {3, 2}, {1, 0, 0, 1, 1, 1});
+  const Tensor bias = tensor_of(DType::f32, {3}, {10, 20, 30});
+  Tensor y = tensor_of(DType::f32, {2, 3}, {100, 200, 300, 400, 500, 600});
+
+  linear_forward_add(ctx, x.view(), weight.view(), bias.view(), y.view());
+  expect_values(y.view(), {111, 222, 333, 413, 524, 637});
+
+  linear_forward_add(ctx, x.view(), weight.view(), {}, y.view());
+  expect_values(y.view(), {112, 224, 336, 416, 528, 644});
+}
+
 TEST_F(Linear, GradientsMatchDifferences) {
   Tensor x = random_tensor(DType::f64, {2, 3, 5}, 1);
   Tensor weight = random_tensor(DType::f64, {7, 5}, 2);

@@ -41,10 +41,15 @@ class Adapter {
   [[nodiscard]] explicit operator bool() const { return !parts_.empty(); }
   /// Rows of all A: columns of what is in between.
   [[nodiscard]] Dim ranks() const { return static_cast<Dim>(parts_.size()) * rank_; }
-  /// y: (..., C_out) += s (x A^T) B^T with x: (..., C_in) after dropout.
-  void forward(Context& ctx, const LinearPass& pass, CView x, View y) const;
-  /// dx += s (dy B) A, through the dropout.
-  void backward_input(Context& ctx, const LinearPass& pass, CView dy, View dx) const;
+  /// Whether every column of y, C_out in all, gets a term.
+  [[nodiscard]] bool covers(Dim outputs) const;
+  /// y: (..., C_out) (+)= s (x A^T) B^T with x: (..., C_in) after dropout. Columns without an
+  /// adapter stay as they are.
+  void forward(Context& ctx, const LinearPass& pass, CView x, ops::Accumulate accumulate,
+               View y) const;
+  /// dx (+)= s (dy B) A, through the dropout.
+  void backward_input(Context& ctx, const LinearPass& pass, CView dy, ops::Accumulate accumulate,
+                      View dx) const;
   /// dA (+)= s (dy B)^T x and dB_i (+)= s dy_i^T (x A_i^T).
   void backward_weight(Context& ctx, const LinearPass& pass, CView dy, CView x,
                        ops::Accumulate accumulate) const;

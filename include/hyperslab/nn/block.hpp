@@ -156,7 +156,8 @@ class Attention {
   /// and to each other; that needs a causal mask, as without one earlier tokens would have to be
   /// computed again.
   void forward(Context& ctx, CView x, const ForwardPass& pass, const Slot& slot, View y) const;
-  /// dy -> dx, not aliased. x is forward's input. BackwardPart::weight reads x and the slot only.
+  /// dy -> dx, not aliased; dx may be absent if nothing before trains. x is forward's input.
+  /// BackwardPart::weight reads x and the slot only.
   void backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, const Slot& slot,
                 View dx) const;
   /// Heads of this rank.
@@ -249,7 +250,8 @@ class Block {
             const std::string& label) const;
   [[nodiscard]] ResidualStream forward(Context& ctx, ResidualStream in, const ForwardPass& pass,
                                        Slot& slot) const;
-  /// d: the gradient of the stream that leaves, replaced by that of the one that enters. input: the
+  /// d: the gradient of the stream that leaves, replaced by that of the one that enters, if
+  /// anything before the block trains. input: the
   /// residual that entered forward (read only with norms after the sublayers). BackwardPart::weight
   /// does what BackwardPart::input left to do, and leaves d alone.
   void backward(Context& ctx, const BackwardPass& pass, const Slot& slot, CView input,
@@ -260,6 +262,8 @@ class Block {
   [[nodiscard]] bool drops() const { return config_.dropout > 0 || drop_path_ > 0; }
   void drop(Context& ctx, const BatchInfo& batch, Sublayer sublayer, CView x, View y) const;
   [[nodiscard]] bool norms_outputs() const { return config_.output_norm != ops::NormKind::none; }
+  /// With adapters the embedding is frozen: the first layer's input needs no gradient.
+  [[nodiscard]] bool nothing_before_trains() const { return layer_ == 0 && config_.adapter; }
   [[nodiscard]] bool forward_token(Context& ctx, ResidualStream in, const ForwardPass& pass,
                                    Slot& slot) const;
   [[nodiscard]] ResidualStream forward_before(Context& ctx, ResidualStream in,

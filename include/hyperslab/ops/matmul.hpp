@@ -39,6 +39,9 @@ void matmul_columns(Context& ctx, const CColumns& a, const CColumns& b, float sc
 /// y = x weight^T + bias. x: (..., K); weight: (M, K); bias: (M) or absent; y: (..., M).
 void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y);
 
+/// y += x weight^T + bias, as linear_forward(): what y holds is added before the sum is rounded.
+void linear_forward_add(Context& ctx, CView x, CView weight, CView bias, View y);
+
 /// pre = x weight^T + bias, y = act(pre), in one kernel if the backend can: on a GPU gelu_tanh of
 /// bf16 and f16, unless the context is deterministic. On `meta` the ledger's row says "fused" or
 /// "separate". Shapes as linear_forward; pre is kept for backward. Not for gated activations.

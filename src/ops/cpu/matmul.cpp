@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <functional>
 
 #include "../backend.hpp"
 #include "../checks.hpp"
@@ -19,11 +20,18 @@ T beta_of(Accumulate accumulate) {
   return accumulate == Accumulate::yes ? T(1) : T(0);
 }
 
-/// Every row of y becomes the bias: a GEMM with beta 1 then adds it without a pass of its own.
+/// Every row of y becomes the bias, or is added to: a GEMM with beta 1 then adds the product.
 template <class T>
-void fill_rows(int threads, Dim rows, Dim M, const T* bias, T* y) {
+void bias_rows(int threads, Dim rows, Dim M, const T* bias, Accumulate accumulate, T* y) {
   parallel_chunks(threads, rows, M, [=](int, Dim begin, Dim end) {
-    for (Dim row = begin; row < end; ++row) std::copy_n(bias, M, y + row * M);
+    for (Dim row = begin; row < end; ++row) {
+      T* out = y + row * M;
+      if (accumulate == Accumulate::no) {
+        std::copy_n(bias, M, out);
+      } else {
+        std::transform(bias, bias + M, out, out, std::plus<>());
+      }
+    }
   });
 }
 
@@ -82,20 +90,21 @@ void matmul_columns(Context&, const CColumns& a, const CColumns& b, float scale,
   });
 }
 
-void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
+void linear_forward(Context& ctx, CView x, CView weight, CView bias, Accumulate accumulate,
+                    View y) {
   with_real(x.dtype(), "linear_forward", [&]<class T>(T) {
     const Dim rows = leading(x.shape());
     const Dim M = weight.shape()[0];
     const Dim K = weight.shape()[1];
-    if (bias) fill_rows(ctx.threads(), rows, M, bias.data<T>(), y.data<T>());
+    if (bias) bias_rows(ctx.threads(), rows, M, bias.data<T>(), accumulate, y.data<T>());
     gemm<T>({rows, M, K}, T(1), {x.data<T>(), K}, {weight.data<T>(), K, Trans::yes},
-            {y.data<T>(), M, bias ? T(1) : T(0)});
+            {y.data<T>(), M, bias ? T(1) : beta_of<T>(accumulate)});
   });
 }
 
 void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
                                Activation activation, View pre, View y) {
-  linear_forward(ctx, x, weight, bias, pre);
+  cpu::linear_forward(ctx, x, weight, bias, Accumulate::no, pre);
   cpu::activation_forward(ctx, activation, pre, y);
 }
 

@@ -165,11 +165,14 @@ void matmul_add(Context& ctx, const ProductScales& scales, CView a, CView b, CVi
   (void)multiply(ctx, p);
 }
 
-void linear_forward(Context& ctx, CView x, CView weight, CView bias, View y) {
+void linear_forward(Context& ctx, CView x, CView weight, CView bias, Accumulate accumulate,
+                    View y) {
   const auto [M, K] = weight.dims<2>("linear_forward weight");
-  if (matrix_vector(ctx, x, weight, bias, y)) return;
+  const bool adds = accumulate == Accumulate::yes;
+  if (!adds && matrix_vector(ctx, x, weight, bias, y)) return;
   Gemm p = gemm_of("linear_forward", {leading(x.shape()), M, K}, {x, Trans::no},
                    {weight, Trans::yes}, y);
+  p.accumulate = adds;
   if (!bias) return multiply_or_clear(ctx, p, y);
   p.epilogue = Epilogue::bias;
   p.bias = address(bias);
@@ -190,7 +193,7 @@ void linear_activation_forward(Context& ctx, CView x, CView weight, CView bias,
     p.aux = pre.raw();
     if (multiply(ctx, p)) return;
   }
-  cuda::linear_forward(ctx, x, weight, bias, pre);
+  cuda::linear_forward(ctx, x, weight, bias, Accumulate::no, pre);
   cuda::activation_forward(ctx, activation, pre, y);
 }
 

@@ -36,7 +36,7 @@ void multiply_widened(Context& ctx, CView x, const CQuantizedMatrix& weight, CVi
   const View widened(ctx.workspace(kName, quantized_linear_forward_workspace(product)), x.dtype(),
                      Device::cuda, weight.shape);
   cuda::dequantize(ctx, weight, widened);
-  cuda::linear_forward(ctx, x, widened, bias, y);
+  cuda::linear_forward(ctx, x, widened, bias, Accumulate::no, y);
 }
 
 /// Where codes, scales and sums of int8 activations lie in scratch memory.
