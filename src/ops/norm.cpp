@@ -58,7 +58,7 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
   const double flops = 14.0 * static_cast<double>(dy.numel());
   if (on_meta(ctx, "norm_backward", flops, {dy, sum, weight, mean, rstd, dsum, dweight, dbias},
               workspace_for(ctx, cpu::norm_backward_workspace(ctx.threads(), C, dtype),
-                            cuda::norm_backward_workspace(rows, C)))) {
+                            dweight ? cuda::norm_backward_workspace(rows, C) : 0))) {
     return;
   }
   dispatch<cuda::norm_backward, cpu::norm_backward>(ctx, kind, dy, saved, gradients);

@@ -262,6 +262,25 @@ TEST_F(GpuNorm, Backward) {
   }
 }
 
+TEST_F(GpuNorm, BackwardOfFrozenWeights) {
+  for (const DType dtype : kGpuTypes) {
+    for (const Size& size : kSizes) {
+      for (const Accumulate add : {Accumulate::no, Accumulate::yes}) {
+        for (const NormKind kind : {NormKind::layernorm, NormKind::rmsnorm}) {
+          backward_problem(dtype, size, kind, add == Accumulate::yes)
+              .expect_match(
+                  [=](Context& ctx, const Problem::Views& v) {
+                    NormSaved saved = {.sum = v[1], .weight = v[2], .rstd = v[4]};
+                    if (kind == NormKind::layernorm) saved.mean = v[3];
+                    norm_backward(ctx, kind, v[0], saved, {.dsum = v[5], .accumulate_input = add});
+                  },
+                  "norm_backward of frozen weights, " + std::to_string(size.C), 4);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(GpuNorm, WeightGradientsOf16BitRowsAreAsExactAsF32) {
   const auto problem = backward_problem(DType::bf16, {3001, 200}, NormKind::layernorm, false);
   const auto call = [](Context& ctx, const Problem::Views& v) {

@@ -17,7 +17,7 @@ struct BackwardCall {
   const float* rstd;
   T* dx;
   bool accumulate;
-  float* partial;  ///< per block C sums of dweight, then C of dbias
+  float* partial;  ///< per block C sums of dweight, then C of dbias; null: frozen
 };
 
 /// Sums of two values over one row, whose threads are whole warps of the block. Two scratches take
@@ -65,8 +65,8 @@ __device__ void write_partials(const float (&dweight)[K][N], const float (&dbias
 }
 
 /// Rows blockIdx.x * blockDim.y + threadIdx.y and so on by the size of the grid. A thread owns the
-/// same columns in all rows and sums their dweight and dbias in registers.
-template <int N, int K, bool kCentered, int kThreads, int kBlocks, class T>
+/// same columns in all rows and, if `kSums`, adds up their dweight and dbias in registers.
+template <int N, int K, bool kCentered, bool kSums, int kThreads, int kBlocks, class T>
 __global__ void __launch_bounds__(kThreads, kBlocks) norm_backward_kernel(BackwardCall<T> call) {
   __shared__ float2 scratch[2][32];
   const auto column = [&](int k) { return static_cast<Dim>(threadIdx.x + k * blockDim.x) * N; };
@@ -106,8 +106,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) norm_backward_kernel(Backwa
         const float g = gradient * to_real(weight[k].at[i]);
         sums.x += g * normalized;
         sums.y += g;
-        dweight[k][i] += gradient * normalized;
-        if constexpr (kCentered) dbias[k][i] += gradient;
+        if constexpr (kSums) dweight[k][i] += gradient * normalized;
+        if constexpr (kSums && kCentered) dbias[k][i] += gradient;
       }
     }
     sums = row_sums(sums, scratch[turn]);
@@ -128,12 +128,35 @@ __global__ void __launch_bounds__(kThreads, kBlocks) norm_backward_kernel(Backwa
       store<N>(call.dx + offset + column(k), dx);
     }
   }
-  write_partials<N, K>(dweight, dbias, call.C, call.partial + blockIdx.x * 2 * call.C);
+  if constexpr (kSums) {
+    write_partials<N, K>(dweight, dbias, call.C, call.partial + blockIdx.x * 2 * call.C);
+  }
+}
+
+/// Without sums to keep, a block takes one row of each of its groups. So many blocks fit that no
+/// register is spilled.
+template <int N, bool kCentered, class T>
+void launch_frozen(Context& ctx, const BackwardCall<T>& call, const NormBackwardShape& shape) {
+  const dim3 threads(static_cast<unsigned>(shape.threads), static_cast<unsigned>(shape.groups));
+  const auto blocks = static_cast<unsigned>(ceil_divide(call.rows, Dim{shape.groups}));
+  cudaStream_t stream = ctx.stream().cuda();
+  constexpr int K = 8 / N;
+  if (shape.held == 8) {
+    norm_backward_kernel<N, K, kCentered, false, 256, 4><<<blocks, threads, 0, stream>>>(call);
+  } else if (shape.threads <= 256) {
+    norm_backward_kernel<N, 2 * K, kCentered, false, 256, 3><<<blocks, threads, 0, stream>>>(call);
+  } else if (shape.threads <= 512) {
+    norm_backward_kernel<N, 2 * K, kCentered, false, 512, 1><<<blocks, threads, 0, stream>>>(call);
+  } else {
+    norm_backward_kernel<N, 2 * K, kCentered, false, 1024, 1><<<blocks, threads, 0, stream>>>(call);
+  }
+  check_launch("norm_backward");
 }
 
 template <int N, bool kCentered, class T>
 void launch_rows(Context& ctx, const BackwardCall<T>& call) {
   const NormBackwardShape shape = norm_backward_shape(call.rows, call.C);
+  if (call.partial == nullptr) return launch_frozen<N, kCentered>(ctx, call, shape);
   const dim3 threads(static_cast<unsigned>(shape.threads), static_cast<unsigned>(shape.groups));
   const auto blocks = static_cast<unsigned>(shape.blocks);
   const std::size_t shared =
@@ -141,13 +164,16 @@ void launch_rows(Context& ctx, const BackwardCall<T>& call) {
   cudaStream_t stream = ctx.stream().cuda();
   constexpr int K = 8 / N;
   if (shape.held == 8) {
-    norm_backward_kernel<N, K, kCentered, 256, 4><<<blocks, threads, shared, stream>>>(call);
+    norm_backward_kernel<N, K, kCentered, true, 256, 4><<<blocks, threads, shared, stream>>>(call);
   } else if (shape.threads <= 256) {
-    norm_backward_kernel<N, 2 * K, kCentered, 256, 2><<<blocks, threads, shared, stream>>>(call);
+    norm_backward_kernel<N, 2 * K, kCentered, true, 256, 2>
+        <<<blocks, threads, shared, stream>>>(call);
   } else if (shape.threads <= 512) {
-    norm_backward_kernel<N, 2 * K, kCentered, 512, 1><<<blocks, threads, shared, stream>>>(call);
+    norm_backward_kernel<N, 2 * K, kCentered, true, 512, 1>
+        <<<blocks, threads, shared, stream>>>(call);
   } else {
-    norm_backward_kernel<N, 2 * K, kCentered, 1024, 1><<<blocks, threads, shared, stream>>>(call);
+    norm_backward_kernel<N, 2 * K, kCentered, true, 1024, 1>
+        <<<blocks, threads, shared, stream>>>(call);
   }
   check_launch("norm_backward");
 }
@@ -179,7 +205,10 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
   if (C == 0) return;
   require(C <= kMaxNormWidth, "norm_backward: rows on a GPU are at most 16384 wide");
   const bool centered = kind == NormKind::layernorm;
-  auto* partial = static_cast<float*>(ctx.workspace(kName, norm_backward_workspace(rows, C)));
+  const auto trains = static_cast<bool>(gradients.dweight);
+  auto* partial = trains
+                      ? static_cast<float*>(ctx.workspace(kName, norm_backward_workspace(rows, C)))
+                      : nullptr;
   with_element(dy.dtype(), kName, [&]<class T>(T) {
     const BackwardCall<T> call = {rows,
                                   C,
@@ -197,7 +226,7 @@ void norm_backward(Context& ctx, NormKind kind, CView dy, const NormSaved& saved
       launch_rows<false>(ctx, call);
     }
   });
-  if (!gradients.dweight) return;  // frozen
+  if (!trains) return;
   sum_partials(ctx, kName,
                {partial, norm_backward_shape(rows, C).blocks, 2 * C, C,
                 gradients.accumulate_weight == Accumulate::yes, gradients.dweight.data<float>(),
