@@ -5,7 +5,10 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <initializer_list>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
@@ -57,6 +60,20 @@ std::vector<std::size_t> parts_of(const std::vector<std::string_view>& lines) {
 
 bool is_json_lines(const std::string& path, const JsonLines& json) {
   return json.all || path.ends_with(".jsonl");
+}
+
+void warn_of_json(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return;
+  std::ifstream file(path, std::ios::binary);
+  std::string line(kPartBytes, '\0');
+  file.read(line.data(), static_cast<std::streamsize>(line.size()));
+  line.resize(std::min(static_cast<std::size_t>(file.gcount()), line.find('\n')));
+  if (!line.starts_with('{') || !nlohmann::json::accept(line)) return;
+  log::warn(
+      fmt::format("{}: its first line is a JSON object, and the file is taken as text; give "
+                  "--jsonl if it holds JSON lines",
+                  path));
 }
 
 void refuse_other_formats(const std::vector<std::string>& inputs) {

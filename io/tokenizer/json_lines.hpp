@@ -24,6 +24,9 @@ struct JsonText {
 /// deeper than kDeepestJson, a key that is missing, stands twice or has another value than a text.
 [[nodiscard]] JsonText json_text(std::string_view line, std::string_view key);
 
+/// Warns of a text file whose first line is a JSON object: someone may have forgotten --jsonl.
+void warn_of_json(const std::string& path);
+
 /// Throws Error(data) for names of compressed files and of Parquet, which no reader here takes.
 void refuse_other_formats(const std::vector<std::string>& inputs);
 

@@ -149,6 +149,7 @@ std::int64_t tokenize_files(const Tokenizer& tokenizer, std::span<const std::str
     if (is_json_lines(path, json)) {
       append_json_lines(path, json, batch);
     } else {
+      warn_of_json(path);
       append_file(path, separator, batch);
     }
   }

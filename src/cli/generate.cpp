@@ -78,6 +78,17 @@ void write_logits(const std::string& path, generate::Generator& generator,
   file.finish();
 }
 
+void warn_of_long_prompts(const generate::Prompts& prompts, std::int64_t context) {
+  const auto is_long = [&](const auto& prompt) { return std::ssize(prompt) > context; };
+  const auto first = std::ranges::find_if(prompts, is_long);
+  if (first == prompts.end()) return;
+  log::warn(
+      fmt::format("{} of {} prompts have more tokens than the context of {}, of which the "
+                  "model sees the last; the first is prompt {} with {}",
+                  std::ranges::count_if(prompts, is_long), prompts.size(), context,
+                  first - prompts.begin() + 1, first->size()));
+}
+
 /// Likeliest tokens to report with every token; absent: none were asked for.
 std::optional<std::int64_t> wanted_logprobs(const Arguments& args) {
   constexpr std::int64_t kMost = 100;
@@ -129,6 +140,8 @@ void generate(comm::World& world, const Arguments& args) {
       .cache_tokens = cache_tokens(args)};
   generate::Generator generator(world, model.config, &model.reader, size,
                                 legal_changes(model.config));
+  if (args.has("cache-tokens")) log_cache(generator);
+  warn_of_long_prompts(prompts, generator.context());
   if (args.has("logits")) write_logits(args.get<std::string>("logits"), generator, prompts);
   Completions completions(tokenizer, texts, args.list("stop"), options.max_tokens, logprobs);
   const auto stats = generator.generate(prompts, options, completions);

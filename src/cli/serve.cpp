@@ -75,11 +75,7 @@ void serve(comm::World& world, const Arguments& args) {
   generate::Generator generator(world, model.config, &model.reader,
                                 {.rows = rows, .cache_tokens = cache_tokens(args)},
                                 legal_changes(model.config));
-  const model::CacheSize& cache = generator.cache();
-  log::info(fmt::format("cache: {} pages of {} tokens, {:.1f} MiB; {} texts of up to {} tokens",
-                        cache.pages, cache.page_tokens(),
-                        static_cast<double>(generator.cache_bytes()) / 1048576.0, cache.rows,
-                        cache.tokens));
+  log_cache(generator);
   const std::string name = args.has("name") ? args.get<std::string>("name") : model.config.run.name;
   serve::serve(options, {name, model.tokenizer.get(), generator.context(), generator.vocabulary()},
                generator);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stored_model.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +35,14 @@ Dim cache_tokens(const Arguments& args) {
   const auto tokens = args.get<std::int64_t>("cache-tokens");
   if (tokens < 1) throw Error(ExitCode::usage, "--cache-tokens must be 1 or more");
   return tokens;
+}
+
+void log_cache(const generate::Generator& generator) {
+  const model::CacheSize& cache = generator.cache();
+  log::info(fmt::format("cache: {} pages of {} tokens, {:.1f} MiB; {} texts of up to {} tokens",
+                        cache.pages, cache.page_tokens(),
+                        static_cast<double>(generator.cache_bytes()) / 1048576.0, cache.rows,
+                        cache.tokens));
 }
 
 StoredModel open_stored_model(const Arguments& args) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "command.hpp"
+#include "hyperslab/generate/generate.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/io/tokenizer.hpp"
 #include "hyperslab/train/config.hpp"
@@ -17,6 +18,8 @@ void add_stored_model_options(Arguments& args);
 /// --cache-tokens: what it says, at least 1, or 0: as many as texts can need.
 void add_cache_option(Arguments& args);
 [[nodiscard]] Dim cache_tokens(const Arguments& args);
+/// A line on the memory that the generator has for keys and values.
+void log_cache(const generate::Generator& generator);
 
 struct StoredModel {
   io::CheckpointReader reader;

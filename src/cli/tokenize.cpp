@@ -95,8 +95,8 @@ void tokenize(const Arguments& args) {
   const std::int64_t tokens =
       io::tokenize_files(*tokenizer, args.list("input"), output, separator(args),
                          !args.has("no-special-tokens"), json_lines(args));
-  fmt::print("{}: {} tokens of a vocabulary of {} in {:.2f} s\n", output, tokens,
-             tokenizer->vocabulary(), now_seconds() - start);
+  fmt::print("{}: {} tokens of a vocabulary of {}, whose end of text is {}, in {:.2f} s\n", output,
+             tokens, tokenizer->vocabulary(), tokenizer->end_of_text(), now_seconds() - start);
 }
 
 }  // namespace
