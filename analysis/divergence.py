@@ -8,6 +8,7 @@ from analysis.deck import read_deck
 from analysis.runs import Metrics, Run, final_loss, validation_losses
 
 DIVERGED_AT = 2.0  # times the initial loss, at any step
+RISEN_AT = 1.02  # times the initial loss, at the end: a model that is tuned may have nothing left to learn
 SKIPPED_AT_END = 3  # a loss scale that is too large skips single steps once it has been found
 
 
@@ -27,7 +28,7 @@ def gradients_diverged(metrics: Metrics) -> bool:
 
 def has_diverged(metrics: Metrics) -> bool:
     """Whether any loss was not finite or above DIVERGED_AT times that of step 1, the final one is above
-    that of step 1, or gradients were not finite."""
+    RISEN_AT times that, or gradients were not finite."""
     losses = [*metrics.column("loss"), *validation_losses(metrics)]
     sound = all(loss <= DIVERGED_AT * losses[0] < math.inf for loss in losses)  # no NaN is
-    return not sound or not final_loss(metrics) <= losses[0] or gradients_diverged(metrics)
+    return not sound or not final_loss(metrics) <= RISEN_AT * losses[0] or gradients_diverged(metrics)

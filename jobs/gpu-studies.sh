@@ -107,8 +107,8 @@ ablation      one  6   60
 learning_rate one 10   90
 accumulation  one  9    5
 memory_modes  one 24   80
-tuning        one  5   40
-quantization  one  9   50
+tuning        one  6   90
+quantization  one  9  110
 images_224        one  4   40
 images_batch      one  5   45
 images_precision  one  4   45
@@ -166,6 +166,9 @@ settings() {
       printf '%s\n' --set train.epochs=10 --set schedule.warmup_steps=781 --set train.validate_every=1562
       images
       printf '%s\n' --set "data.validation=[$data/images/validation]"
+      ;;
+    quantization) # few tokens: more steps would be more epochs
+      printf '%s\n' --set train.steps=200 --set schedule.warmup_steps=20 --set train.validate_every=100
       ;;
     quality | ablation | learning_rate)
       printf '%s\n' --set train.steps=400 --set schedule.warmup_steps=40 --set train.validate_every=100
