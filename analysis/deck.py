@@ -18,10 +18,10 @@ LAYOUT = ("parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.con
 # Keys that say how a run is spread over ranks or what it writes: runs may differ in them and still
 # be compared. The batch is compared by the tokens of a step.
 FREE_SECTIONS = ("run", "data", "parallel", "schedule", "train", "checkpoint", "timing")
-FREE_KEYS = ("model.init_std", "model.scale_residual_init", "model.embedding_scale",
+FREE_KEYS = ("model.init", "model.init_std", "model.position_std", "model.scale_residual_init", "model.embedding_scale",
              "model.bos_token", "model.eos_tokens", "optimizer.lr", "optimizer.betas",
              "optimizer.eps", "optimizer.momentum", "optimizer.weight_decay",
-             "optimizer.decay_embeddings", "optimizer.clip_norm")
+             "optimizer.decay_embeddings", "optimizer.decay_norms_and_biases", "optimizer.clip_norm")
 # Keys of free sections that decide about time and memory all the same.
 BOUND_KEYS = ("run.deterministic", "train.trainable")
 # Keys that earlier programs did not write, with what they did: such a deck is equal to one without them.
@@ -42,7 +42,7 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "model.window": "0", "model.window_full_every": "0", "model.window_first_layer": "0",
            "model.attention_scale": "0", "model.attention_softcap": "0", "model.attention_sinks": "false",
            "model.logit_softcap": "0", "model.parallel_block": "false",
-           "model.pooling": "token", "model.drop_path": "0", "model.label_smoothing": "0",
+           "model.pooling": "token", "model.drop_path": "0", "model.drop_path_rule": "linear", "model.init": "normal", "model.position_std": "0", "optimizer.decay_norms_and_biases": "false", "model.label_smoothing": "0",
            "train.tasks": "[]", "train.tasks_every": "0",
            "train.z_loss": "0", "train.sample_every": "0", "train.sample_prompts": "[]", "train.sample_tokens": "64",
            "train.sample_temperature": "1", "data.broken_images": "refuse", "data.decode": "auto",
@@ -51,7 +51,7 @@ EARLIER = {"train.trainable": "[]", "data.weights": "[]", "data.weight_steps": "
            "augment.crop": "resized", "augment.scale": "[0.08, 1]",
            "augment.ratio": "[0.75, 1.3333333333333333]", "augment.pad": "4",
            "augment.interpolation": "bilinear", "augment.validation_crop": "0.875", "augment.flip": "0.5",
-           "augment.policy": "none", "augment.policy_operations": "2", "augment.policy_magnitude": "9",
+           "augment.policy": "none", "augment.policy_operations": "2", "augment.policy_magnitude": "9", "augment.policy_fill": "0", "augment.erase_area": "[0.02, 0.33]", "augment.erase_ratio": "[0.3, 3.3]",
            "augment.brightness": "0", "augment.contrast": "0", "augment.saturation": "0", "augment.mixup": "0",
            "augment.cutmix": "0", "augment.mix": "1", "augment.mix_switch": "0.5", "augment.erase": "0",
            "augment.mean": "[0.485, 0.456, 0.406]", "augment.deviation": "[0.229, 0.224, 0.225]"}

@@ -16,7 +16,7 @@ MOST_NAMES = 3
 COUNTED = {"family", "layers", "width", "heads", "kv_heads", "ffn_width", "vocabulary", "context", "position",
            "rope_theta", "norm", "norm_place", "norm_eps", "activation", "bias", "tie_embeddings", "dropout",
            "attention", "frozen_format", "image", "patch", "channels", "classes", "pooling", "drop_path",
-           "label_smoothing", "init_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens",
+           "drop_path_rule", "label_smoothing", "init", "init_std", "position_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens",
            "head_width", "qkv_bias", "qk_norm", "rotary_fraction", "rope_scaling", "rope_factor", "rope_original_context",
            "rope_low_factor", "rope_high_factor", "rope_beta_fast", "rope_beta_slow", "rope_attention_factor", "rope_local_theta",
            "window", "window_full_every", "window_first_layer", "attention_scale", "attention_softcap", "attention_sinks", "logit_softcap",

@@ -110,6 +110,52 @@ constexpr std::array kImageRules = {
           return "stochastic depth is built for vision transformers alone: set it to 0 and use "
                  "model.dropout";
         }},
+    Rule{"model.drop_path_rule", "model.drop_path", "linear unless model.drop_path is above 0",
+         [](const Config& c, const Surroundings&) {
+           return c.model.drop_path > 0 || c.model.drop_path_rule == nn::DropPathRule::linear;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "no sublayer is skipped: give model.drop_path, or leave it out";
+         }},
+    Rule{"model.init", "model.family", "normal unless the family is vit",
+         [](const Config& c, const Surroundings&) {
+           return of_images(c) || c.model.init == nn::InitRule::normal;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "xavier is built for vision transformers alone: set it to normal and give "
+                  "model.init_std";
+         }},
+    Rule{"model.scale_residual_init", "model.init", "false with xavier",
+         [](const Config& c, const Surroundings&) {
+           return c.model.init == nn::InitRule::normal || !c.model.scale_residual_init;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "xavier gives every matrix its own standard deviation: set it to false";
+         }},
+    Rule{"model.position_std", "model.family model.position model.pooling",
+         "0 unless the family is vit and has learned positions or a class token",
+         [](const Config& c, const Surroundings&) {
+           const bool has_any = c.model.position == Position::learned ||
+                                c.model.image.pooling == model::Pooling::token;
+           return c.model.position_std == 0 || (of_images(c) && has_any);
+         },
+         [](const Config& c, const Surroundings&) -> std::string {
+           if (of_images(c)) return "the model has neither learned positions nor a class token";
+           return "positions of text begin with model.init_std: leave it out";
+         }},
+    Rule{"augment.policy_fill", "augment.policy", "0 without a policy",
+         [](const Config& c, const Surroundings&) {
+           return c.augment.policy != image::Policy::none || c.augment.policy_fill == 0;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "no operation uncovers pixels: give augment.policy, or leave it out";
+         }},
+    Rule{"augment.erase_area", "", "ascending",
+         [](const Config& c, const Surroundings&) { return is_ordered(c.augment.erase_area); },
+         [](const Config& c, const Surroundings&) { return order_message(c.augment.erase_area); }},
+    Rule{"augment.erase_ratio", "", "ascending",
+         [](const Config& c, const Surroundings&) { return is_ordered(c.augment.erase_ratio); },
+         [](const Config& c, const Surroundings&) { return order_message(c.augment.erase_ratio); }},
     Rule{"train.z_loss", "model.family", "0 for vit",
          [](const Config& c, const Surroundings&) { return !of_images(c) || c.train.z_loss == 0; },
          [](const Config&, const Surroundings&) -> std::string {

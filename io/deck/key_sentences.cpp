@@ -107,9 +107,10 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Share of elements set to zero in training: of embeddings and sublayers' "
      "outputs, with the reference attention also of its probabilities."},
     {"model.drop_path",
-     "Stochastic depth: share of samples that skip a sublayer of the last block, growing from 0 "
-     "with "
-     "the depth; with family vit."},
+     "Stochastic depth: share of samples that skip a sublayer of the last block; with family vit."},
+    {"model.drop_path_rule",
+     "Share of samples that skip a sublayer of earlier blocks: growing from 0 with the depth "
+     "(linear), or that of the last (constant)."},
     {"model.label_smoothing", "Share of a target that all classes divide evenly; with family vit."},
     {"model.attention",
      "How attention is computed; auto takes the fastest path that can do it, "
@@ -128,7 +129,13 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Every head has a learned logit that takes part in the softmax of its scores and has no "
      "value."},
     {"model.logit_softcap", "As attention_softcap, of the head's logits."},
+    {"model.init",
+     "Standard deviation of initial matrices: init_std (normal), or sqrt(2 / (inputs + outputs)) "
+     "(xavier, with family vit); queries, keys and values count as one matrix."},
     {"model.init_std", "Standard deviation of the initial weights."},
+    {"model.position_std",
+     "Standard deviation of the initial learned positions and class token, with family vit; 0: "
+     "init_std."},
     {"model.scale_residual_init",
      "Whether matrices that add to the residual stream begin smaller, "
      "with init_std / sqrt(2 x layers)."},
@@ -200,6 +207,8 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"augment.policy", "Which further operations change an image."},
     {"augment.policy_operations", "Operations of randaugment on an image, one after the other."},
     {"augment.policy_magnitude", "How far operations of randaugment go."},
+    {"augment.policy_fill",
+     "Level, 0 to 255, of pixels that a policy's shifts, shears and rotations uncover."},
     {"augment.brightness", "Largest relative change of the brightness."},
     {"augment.contrast", "Largest relative change of the contrast."},
     {"augment.saturation", "Largest relative change of the saturation."},
@@ -208,6 +217,8 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"augment.mix", "Probability that two samples next to each other are mixed."},
     {"augment.mix_switch", "Probability of cutmix, where mixup is on, too."},
     {"augment.erase", "Probability that a random rectangle is erased."},
+    {"augment.erase_area", "Least and largest share of the image that the rectangle has."},
+    {"augment.erase_ratio", "Least and largest height / width of the rectangle."},
     {"augment.mean", "Mean of the channels in [0, 1], which is subtracted."},
     {"augment.deviation", "Standard deviation of the channels, by which they are divided."},
 
@@ -257,6 +268,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
      "Weight decay, never of norms and biases: of adamw and muon decoupled, times the "
      "learning rate; of sgd added to the gradients."},
     {"optimizer.decay_embeddings", "Whether weight decay also takes token and position tables."},
+    {"optimizer.decay_norms_and_biases", "Whether weight decay also takes norms and biases."},
     {"optimizer.clip_norm",
      "Largest norm of all gradients together; longer ones are scaled down "
      "to it; 0: no limit."},

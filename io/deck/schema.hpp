@@ -64,6 +64,14 @@ inline constexpr std::array<Name<model::QkNorm>, 3> kQkNorms = {{
     {"head", model::QkNorm::head},
     {"width", model::QkNorm::width},
 }};
+inline constexpr std::array<Name<nn::InitRule>, 2> kInitRules = {{
+    {"normal", nn::InitRule::normal},
+    {"xavier", nn::InitRule::xavier},
+}};
+inline constexpr std::array<Name<nn::DropPathRule>, 2> kDropPathRules = {{
+    {"linear", nn::DropPathRule::linear},
+    {"constant", nn::DropPathRule::constant},
+}};
 inline constexpr std::array<Name<model::RopeScaling>, 4> kRopeScalings = {{
     {"none", model::RopeScaling::none},
     {"linear", model::RopeScaling::linear},
@@ -284,6 +292,7 @@ void visit_model(Visitor& v, Config& config) {
   v.flag("tie_embeddings", spec.tie_embeddings);
   v.real("dropout", spec.dropout, kBelowOne);
   v.real("drop_path", spec.drop_path, kBelowOne);
+  v.named("drop_path_rule", spec.drop_path_rule, kDropPathRules);
   v.real("label_smoothing", spec.label_smoothing, kBelowOne);
   v.named("attention", spec.attention, kAttentionPaths);
   v.integer("window", spec.scores.window, kSizeOrDefault);
@@ -293,7 +302,9 @@ void visit_model(Visitor& v, Config& config) {
   v.real("attention_softcap", spec.scores.softcap, kNotNegative);
   v.flag("attention_sinks", spec.scores.sinks);
   v.real("logit_softcap", spec.logit_softcap, kNotNegative);
+  v.named("init", spec.init, kInitRules);
   v.real("init_std", spec.init_std, kPositive);
+  v.real("position_std", spec.position_std, kNotNegative);
   v.flag("scale_residual_init", spec.scale_residual_init);
   v.named("frozen_format", spec.frozen_format, kStorageFormats);
   v.integer("bos_token", spec.bos_token, kIdOrNone);
@@ -337,6 +348,7 @@ void visit_augment(Visitor& v, Config& config) {
   v.named("policy", augment.policy, kPolicies);
   v.integer("policy_operations", augment.policy_operations, IntegerRange{1, kMostOperations});
   v.integer("policy_magnitude", augment.policy_magnitude, IntegerRange{0, kMostMagnitude});
+  v.integer("policy_fill", augment.policy_fill, IntegerRange{0, 255});
   v.real("brightness", augment.brightness, kFraction);
   v.real("contrast", augment.contrast, kFraction);
   v.real("saturation", augment.saturation, kFraction);
@@ -345,6 +357,8 @@ void visit_augment(Visitor& v, Config& config) {
   v.real("mix", augment.mix, kFraction);
   v.real("mix_switch", augment.mix_switch, kFraction);
   v.real("erase", augment.erase, kFraction);
+  v.reals("erase_area", augment.erase_area, kFraction);
+  v.reals("erase_ratio", augment.erase_ratio, kPositive);
   v.reals("mean", augment.mean, kFraction);
   v.reals("deviation", augment.deviation, kPositive);
 }
@@ -383,6 +397,7 @@ void visit_training(Visitor& v, Config& config) {
   v.real("momentum", optimizer.momentum, kBelowOne);
   v.real("weight_decay", optimizer.weight_decay, kNotNegative);
   v.flag("decay_embeddings", optimizer.decay_embeddings);
+  v.flag("decay_norms_and_biases", optimizer.decay_norms_and_biases);
   v.real("clip_norm", optimizer.clip_norm, kNotNegative);
   auto& schedule = config.schedule;
   v.section("schedule");

@@ -86,9 +86,12 @@ void require_same_model(const train::Config& config, const model::ModelSpec& spe
   expected.model.family = config.model.family;
   expected.model.dropout = config.model.dropout;
   expected.model.drop_path = config.model.drop_path;
+  expected.model.drop_path_rule = config.model.drop_path_rule;
   expected.model.label_smoothing = config.model.label_smoothing;
   expected.model.attention = config.model.attention;
+  expected.model.init = config.model.init;
   expected.model.init_std = config.model.init_std;
+  expected.model.position_std = config.model.position_std;
   expected.model.scale_residual_init = config.model.scale_residual_init;
   expected.model.bos_token = config.model.bos_token;
   expected.model.eos_tokens = config.model.eos_tokens;

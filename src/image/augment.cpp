@@ -49,15 +49,17 @@ ops::ImageAugmentation augmentation_of(const Part& part, ImageSize source, Image
   return out;
 }
 
-/// torchvision's RandomErasing with its defaults: ten tries for a box of an area of 0.02 to 0.33
-/// and a ratio of height to width of 0.3 to 3.3 that is smaller than the image.
-ops::ImageBox erased_box(double probability, std::uint64_t seed, std::uint64_t index, Dim size) {
+/// torchvision's RandomErasing: ten tries for a box that is smaller than the image.
+ops::ImageBox erased_box(const AugmentConfig& config, std::uint64_t seed, std::uint64_t index,
+                         Dim size) {
   constexpr int kTries = 10;
   Draws draws(seed, "erase", index);
-  if (!draws.chance(probability)) return {};
+  if (!draws.chance(config.erase)) return {};
   for (int i = 0; i < kTries; ++i) {
-    const double area = static_cast<double>(size * size) * draws.uniform(0.02, 0.33);
-    const double ratio = std::exp(draws.uniform(std::log(0.3), std::log(3.3)));
+    const double area = static_cast<double>(size * size) *
+                        draws.uniform(config.erase_area[0], config.erase_area[1]);
+    const double ratio =
+        std::exp(draws.uniform(std::log(config.erase_ratio[0]), std::log(config.erase_ratio[1])));
     const auto height = static_cast<std::int32_t>(std::nearbyint(std::sqrt(area * ratio)));
     const auto width = static_cast<std::int32_t>(std::nearbyint(std::sqrt(area / ratio)));
     if (height >= size || width >= size) continue;
@@ -99,7 +101,7 @@ ops::ImageAugmentation draw_augmentation(const AugmentConfig& config, std::uint6
   out.flip = Draws(seed, "flip", index).chance(config.flip) ? 1 : 0;
   draw_jitter(config, seed, index, out);
   draw_policy(config, seed, index, size, out);
-  out.erase = erased_box(config.erase, seed, index, size);
+  out.erase = erased_box(config, seed, index, size);
   return out;
 }
 

@@ -90,6 +90,13 @@ void append_step(PolicyOperation operation, const Magnitude& magnitude, Dim size
   append(operation_of(operation, magnitude, size), augmentation);
 }
 
+/// What affine operations uncover has the level `fill`.
+void fill_uncovered(std::int64_t fill, ops::ImageAugmentation& augmentation) {
+  for (ops::ImageOperation& operation : augmentation.operations) {
+    if (operation.kind == Kind::affine) operation.level = static_cast<std::int32_t>(fill);
+  }
+}
+
 /// RandAugment (Cubuk et al. 2020): operations of equal probability and strength, with
 /// torchvision's list, which has no inversion.
 void draw_randaugment(const AugmentConfig& config, Dim size, Draws& draws,
@@ -141,12 +148,15 @@ void draw_policy(const AugmentConfig& config, std::uint64_t seed, std::uint64_t 
   Draws draws(seed, "policy", index);
   switch (config.policy) {
     case Policy::none: return;
-    case Policy::randaugment: return draw_randaugment(config, size, draws, augmentation);
+    case Policy::randaugment: draw_randaugment(config, size, draws, augmentation); break;
     case Policy::autoaugment_cifar10:
-      return draw_autoaugment(policy_tables::kCifar10, size, draws, augmentation);
+      draw_autoaugment(policy_tables::kCifar10, size, draws, augmentation);
+      break;
     case Policy::autoaugment_imagenet:
-      return draw_autoaugment(policy_tables::kImageNet, size, draws, augmentation);
+      draw_autoaugment(policy_tables::kImageNet, size, draws, augmentation);
+      break;
   }
+  fill_uncovered(config.policy_fill, augmentation);
 }
 
 }  // namespace hyperslab::image

@@ -65,12 +65,13 @@ nn::BlockConfig block_config(const ModelSpec& spec, const StageOptions& options,
   config.sinks = spec.scores.sinks;
   config.dropout = static_cast<float>(spec.dropout);
   config.drop_path = static_cast<float>(spec.drop_path);
+  config.drop_path_rule = spec.drop_path_rule;
   config.layers = static_cast<int>(spec.layers);
   config.seed = options.seed;
-  config.init_std = static_cast<float>(spec.init_std);
-  config.residual_init_std =
-      spec.scale_residual_init ? config.init_std / std::sqrt(2.0F * static_cast<float>(spec.layers))
-                               : config.init_std;
+  config.init = config.residual_init = spec.matrix_init();
+  if (spec.scale_residual_init) {
+    config.residual_init.std /= std::sqrt(2.0F * static_cast<float>(spec.layers));
+  }
   config.group = options.tensor;
   config.recompute = options.training ? options.recompute : nn::Recompute::none;
   config.split_backward = options.split_backward;

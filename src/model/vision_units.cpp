@@ -19,7 +19,9 @@ nn::PatchEmbeddingConfig embedding_of(const TransformerParts& parts) {
                                                            : nn::PositionTable::none;
   config.dropout = static_cast<float>(spec.dropout);
   config.seed = parts.options.seed;
-  config.init_std = static_cast<float>(spec.init_std);
+  config.init = spec.matrix_init();
+  config.position_std =
+      static_cast<float>(spec.position_std > 0 ? spec.position_std : spec.init_std);
   config.group = parts.options.tensor;
   return config;
 }
@@ -33,7 +35,7 @@ nn::ClassHeadConfig head_of(const TransformerParts& parts) {
   config.tokens = spec.image.tokens();
   config.class_token = spec.image.pooling == Pooling::token;
   config.label_smoothing = spec.label_smoothing;
-  config.init_std = static_cast<float>(spec.init_std);
+  config.init = spec.matrix_init();
   config.norm = parts.has_final_norm() ? spec.norm : ops::NormKind::none;
   config.norm_eps = static_cast<float>(spec.norm_eps);
   config.bias = spec.bias;

@@ -38,18 +38,18 @@ Attention::Attention(param::ParamStore& params, const std::string& name, const B
                 {{name + ".query", query_width, group.shard({query_width}, 0)},
                  {name + ".key", kv_width, kv.part, kv.replicas, kv.replica},
                  {name + ".value", kv_width, kv.part, kv.replicas, kv.replica}},
-                {config.width, config.qkv_bias, config.init_std, Parallel::column, config.adapter,
+                {config.width, config.qkv_bias, config.init, Parallel::column, config.adapter,
                  config.fp8.of_block(layer, config.layers)});
   qk_norm_ = QueryKeyNorm(config.qk_norm, params, group, name, config.heads, config.norm_eps);
   if (config.sinks) {
     param::ParamSpec sinks = {name + ".sinks", {config.heads.heads}, param::Role::bias};
-    sinks.init_std = config.init_std;
+    sinks.init_std = config.init.std;
     sinks.part = group.shard(sinks.shape, 0);
     sinks_ = params.declare(sinks);
   }
   output_ = Linear(params, group, {{name + ".output", config.width}},
-                   {query_width, config.bias, config.residual_init_std, Parallel::row,
-                    config.adapter, config.fp8.of_block(layer, config.layers)});
+                   {query_width, config.bias, config.residual_init, Parallel::row, config.adapter,
+                    config.fp8.of_block(layer, config.layers)});
 }
 
 Attention::Slot Attention::plan(Arena& activations, const ActivationSpec& spec,

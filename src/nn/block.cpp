@@ -13,6 +13,12 @@ Norm::Options norm_options(const BlockConfig& config, ops::NormKind kind) {
   return {kind, config.width, config.norm_eps, config.bias};
 }
 
+float drop_path_of(const BlockConfig& config, int layer) {
+  if (config.drop_path_rule == DropPathRule::constant) return config.drop_path;
+  return config.drop_path * static_cast<float>(layer) /
+         static_cast<float>(std::max(1, config.layers - 1));
+}
+
 }  // namespace
 
 Scratch plan_scratch(Arena& scratch, const BlockConfig& config, const ActivationSpec& spec,
@@ -99,8 +105,7 @@ Block::Block(param::ParamStore& params, const std::string& name, const BlockConf
              int layer)
     : config_(config),
       layer_(layer),
-      drop_path_(config.drop_path * static_cast<float>(layer) /
-                 static_cast<float>(std::max(1, config.layers - 1))),
+      drop_path_(drop_path_of(config, layer)),
       norm1_(params, config.group, name + ".norm1", norm_options(config, config.norm)),
       attention_(params, name + ".attention", config, layer),
       norm2_(params, config.group, name + ".norm2", norm_options(config, config.norm)),

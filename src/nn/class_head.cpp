@@ -15,7 +15,7 @@ ClassHead::ClassHead(param::ParamStore& params, const ClassHeadConfig& config)
                              {config.classes, config.width},
                              param::Role::head,
                              param::Init::normal,
-                             config.init_std};
+                             config.init.std_of(config.width, config.classes)};
   param::ParamSpec bias = {"head.bias", {config.classes}, param::Role::bias, param::Init::zeros};
   for (param::ParamSpec* const spec : {&weight, &bias}) {
     spec->stored_rows = config.columns;

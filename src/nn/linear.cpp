@@ -22,16 +22,16 @@ Linear::Linear(param::ParamStore& params, const TensorGroup& group,
   std::vector<param::ParamSpec> biases;
   Dim rank_outputs = 0;
   Dim outputs_in_all = 0;
+  for (const Output& output : outputs) outputs_in_all += output.width;
   for (const Output& output : outputs) {
     param::ParamSpec weight = {output.name + ".weight", {output.width, options.input_width}};
-    weight.init_std = options.init_std;
+    weight.init_std = options.init.std_of(options.input_width, outputs_in_all);
     const Hyperslab part = output.rows();
     weight.part = is_row ? group.shard(weight.shape, 1)
                          : Hyperslab::whole(weight.shape).narrow(0, part.offset[0], part.count[0]);
     weight.placement.tensor = param::shard(is_row ? 1 : 0);
     weight.replicas = output.replicas;
     weight.replica = output.replica;
-    outputs_in_all += output.width;
     rank_outputs += weight.part.count[0];
     weights.push_back(weight);
     param::ParamSpec bias = {

@@ -13,10 +13,10 @@ Mlp::Mlp(param::ParamStore& params, const std::string& name, const BlockConfig& 
     up.insert(up.begin(), {name + ".gate", config.ffn_width, part});
   }
   up_ = Linear(params, config.group, up,
-               {config.width, config.bias, config.init_std, Parallel::column, config.adapter,
+               {config.width, config.bias, config.init, Parallel::column, config.adapter,
                 config.fp8.of_block(layer, config.layers)});
   down_ = Linear(params, config.group, {{name + ".down", config.width}},
-                 {config.ffn_width, config.bias, config.residual_init_std, Parallel::row,
+                 {config.ffn_width, config.bias, config.residual_init, Parallel::row,
                   config.adapter, config.fp8.of_block(layer, config.layers)});
 }
 

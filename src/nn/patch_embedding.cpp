@@ -6,26 +6,26 @@
 #include "hyperslab/ops/matmul.hpp"
 
 namespace hyperslab::nn {
-
 PatchEmbedding::PatchEmbedding(param::ParamStore& params, const PatchEmbeddingConfig& config)
     : config_(config) {
-  const auto declare = [&](const char* name, const Shape& shape, param::Role role,
-                           param::Init init) {
-    param::ParamSpec spec = {name, shape, role, init, config.init_std};
+  const auto declare = [&](const char* name, const Shape& shape, param::Role role, param::Init init,
+                           float init_std) {
+    param::ParamSpec spec = {name, shape, role, init, init_std};
     spec.placement.tensor = config.group.placement(param::replicate());
     return params.declare(spec);
   };
   using param::Init;
   using param::Role;
   weight_ = declare("embedding.patch.weight", {config.width, config.patch_values}, Role::embedding,
-                    Init::normal);
-  bias_ = declare("embedding.patch.bias", {config.width}, Role::bias, Init::zeros);
+                    Init::normal, config.init.std_of(config.patch_values, config.width));
+  bias_ = declare("embedding.patch.bias", {config.width}, Role::bias, Init::zeros, 0);
   if (config.class_token) {
-    class_token_ = declare("embedding.class_token", {config.width}, Role::embedding, Init::normal);
+    class_token_ = declare("embedding.class_token", {config.width}, Role::embedding, Init::normal,
+                           config.position_std);
   }
   if (config.positions == PositionTable::learned) {
     positions_ = declare("embedding.position.weight", {config.tokens(), config.width},
-                         Role::embedding, Init::normal);
+                         Role::embedding, Init::normal, config.position_std);
   }
 }
 

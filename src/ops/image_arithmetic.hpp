@@ -197,11 +197,15 @@ struct SquareImage {
   }
 };
 
-HS_HOST_DEVICE inline Rgb affine_pixel(const SquareImage& image, const std::int32_t* m, int x,
-                                       int y) {
+HS_HOST_DEVICE inline Rgb affine_pixel(const SquareImage& image, const ImageOperation& operation,
+                                       int x, int y) {
+  const std::int32_t* m = operation.matrix;
   const std::int64_t column = (std::int64_t{m[0]} * x + std::int64_t{m[1]} * y + m[2]) >> 16;
   const std::int64_t row = (std::int64_t{m[3]} * x + std::int64_t{m[4]} * y + m[5]) >> 16;
-  if (column < 0 || column >= image.size || row < 0 || row >= image.size) return {};
+  if (column < 0 || column >= image.size || row < 0 || row >= image.size) {
+    const auto fill = static_cast<std::uint8_t>(operation.level);
+    return {{fill, fill, fill}};
+  }
   return image.at(static_cast<int>(column), static_cast<int>(row));
 }
 
@@ -227,7 +231,7 @@ HS_HOST_DEVICE inline Rgb operation_pixel(const ImageOperation& operation,
                                           const std::uint8_t (*tables)[256],
                                           const SquareImage& image, int x, int y) {
   using enum ImageOperationKind;
-  if (operation.kind == affine) return affine_pixel(image, operation.matrix, x, y);
+  if (operation.kind == affine) return affine_pixel(image, operation, x, y);
   const Rgb pixel = image.at(x, y);
   if (operation.kind == saturation) {
     const auto grey = static_cast<std::uint8_t>(luma(pixel));

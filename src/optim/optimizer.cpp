@@ -20,7 +20,7 @@ bool decays(const OptimizerConfig& config, param::Role role) {
     case param::Role::adapter: return true;
     case param::Role::embedding: return config.decay_embeddings;
     case param::Role::bias:
-    case param::Role::norm: break;
+    case param::Role::norm: return config.decay_norms_and_biases;
   }
   return false;
 }

@@ -102,6 +102,19 @@ TEST(DrawAugmentation, ErasesBoxesOfTheirArea) {
   EXPECT_NEAR(erased, 1000, 100);
 }
 
+TEST(DrawAugmentation, ErasesTheAreaAndRatioOfTheDeck) {
+  AugmentConfig config;
+  config.erase = 1;
+  config.erase_area = {0.2, 0.4};
+  config.erase_ratio = {1, 1};
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    const ops::ImageBox box = draw_augmentation(config, 1, i, kSource, kSource, 64).erase;
+    EXPECT_EQ(box.width, box.height);
+    EXPECT_GE(box.width, 28);  // 64 sqrt(0.2) is 28.6
+    EXPECT_LE(box.width, 41);
+  }
+}
+
 TEST(LeastDecodedSize, KeepsTheSizeInThePart) {
   const AugmentConfig config;
   const ImageSize source = {2000, 1500};

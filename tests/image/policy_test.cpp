@@ -95,6 +95,22 @@ TEST(RandAugment, StrengthsAreThoseOfTheMiddleBin) {
   EXPECT_EQ(shifts, (std::set<std::int32_t>{-50 * 65536, 50 * 65536}));  // 50.75 cut off
 }
 
+TEST(Policy, WhatShiftsAndRotationsUncoverHasTheFill) {
+  AugmentConfig config;
+  config.policy = Policy::autoaugment_imagenet;
+  config.policy_fill = 128;
+  int affine = 0;
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    const ops::ImageAugmentation found = drawn(config, i);
+    for (int k = 0; k < found.operation_count; ++k) {
+      if (found.operations[k].kind != Kind::affine) continue;
+      EXPECT_EQ(found.operations[k].level, 128);
+      ++affine;
+    }
+  }
+  EXPECT_GT(affine, 30);
+}
+
 TEST(AutoAugment, TablesHaveTheirCorners) {
   using enum PolicyOperation;
   const auto is = [](const PolicyStep& step, PolicyOperation operation, double probability,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "hyperslab/model/vision_transformer.hpp"
 #include "stage_harness.hpp"
@@ -136,6 +137,63 @@ TEST(VisionTransformer, SmoothingAndStochasticDepthActInTrainingAlone) {
 
   EXPECT_EQ(plain.forward(Mode::evaluate), other.forward(Mode::evaluate));
   EXPECT_NE(plain.forward(Mode::train), other.forward(Mode::train));
+}
+
+/// The first layer of one is also its last: by the linear rule it skips nothing.
+TEST(VisionTransformer, AConstantRuleSkipsSublayersOfTheFirstBlockToo) {
+  ModelSpec spec = small_vision();
+  spec.layers = 1;
+  Vision plain(spec);
+  spec.drop_path = 0.6;
+  Vision linear(spec);
+  spec.drop_path_rule = nn::DropPathRule::constant;
+  Vision constant(spec);
+
+  EXPECT_EQ(plain.forward(Mode::train), linear.forward(Mode::train));
+  EXPECT_NE(plain.forward(Mode::train), constant.forward(Mode::train));
+  EXPECT_EQ(plain.forward(Mode::evaluate), constant.forward(Mode::evaluate));
+}
+
+/// Deviation of the initial values of a parameter, by its name.
+std::map<std::string, double> initial_deviations(const ModelSpec& spec) {
+  Vision vision(spec);
+  std::map<std::string, double> out;
+  for (const param::Param* param : vision.stage->params().trained().params()) {
+    const std::vector<double> values = test::to_doubles(param->master);
+    double squares = 0;
+    for (const double value : values) squares += value * value;
+    out[param->name] = std::sqrt(squares / static_cast<double>(values.size()));
+  }
+  return out;
+}
+
+TEST(VisionTransformer, XavierGivesEveryMatrixTheDeviationOfItsSizes) {
+  ModelSpec spec = small_vision();
+  spec.init_std = 0.5;
+  auto normal = initial_deviations(spec);
+  spec.init = nn::InitRule::xavier;
+  spec.position_std = 1;
+  auto xavier = initial_deviations(spec);
+
+  // The draws are the same, so that the ratios are those of the deviations.
+  const std::vector<std::pair<std::string, double>> sides = {
+      {"embedding.patch.weight", 192 + 32},
+      {"blocks.0.attention.query.weight", 32 + 96},  // with keys and values
+      {"blocks.1.attention.key.weight", 32 + 96},
+      {"blocks.2.attention.value.weight", 32 + 96},
+      {"blocks.0.attention.output.weight", 32 + 32},
+      {"blocks.2.mlp.up.weight", 32 + 48},
+      {"blocks.2.mlp.down.weight", 48 + 32},
+      {"head.weight", 32 + 7}};
+  for (const auto& [name, both] : sides) {
+    ASSERT_GT(normal.at(name), 0.4) << name;
+    EXPECT_NEAR(xavier.at(name) / normal.at(name), 2 * std::sqrt(2 / both), 1e-5) << name;
+  }
+  for (const std::string name : {"embedding.position.weight", "embedding.class_token"}) {
+    EXPECT_NEAR(xavier.at(name) / normal.at(name), 2, 1e-5) << name;
+  }
+  EXPECT_EQ(xavier.at("blocks.0.attention.query.bias"), 0);
+  EXPECT_EQ(xavier.at("blocks.0.norm1.weight"), 1);
 }
 
 /// Of all gradients after a training pass.

@@ -130,6 +130,13 @@ TEST_F(ImageOp, OperationsGiveValuesDoneByHand) {
   EXPECT_EQ(changed(greys, levelled(Kind::invert, 0)), (std::vector<double>{245, 155, 105, 15}));
 }
 
+TEST_F(ImageOp, WhatAnAffineOperationUncoversHasItsLevel) {
+  ImageOperation shift = levelled(Kind::affine, 77);
+  const std::int32_t one_to_the_left[6] = {65536, 0, 65536 + 32768, 0, 65536, 32768};
+  std::copy(std::begin(one_to_the_left), std::end(one_to_the_left), std::begin(shift.matrix));
+  EXPECT_EQ(changed({10, 100, 150, 240}, shift), (std::vector<double>{100, 77, 240, 77}));
+}
+
 TEST_F(ImageOp, PatchesAreChannelsOfRows) {
   const Picture picture = drawn_picture(6, 6);
   const Tensor patches = augmented(ctx, {picture}, {whole_picture(picture)}, plain_output(6, 3));

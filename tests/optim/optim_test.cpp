@@ -62,6 +62,9 @@ TEST(Decay, ActsOnMatricesAndByChoiceOnTables) {
   EXPECT_FALSE(decays(config, param::Role::bias));
   config.decay_embeddings = false;
   EXPECT_FALSE(decays(config, param::Role::embedding));
+  config.decay_norms_and_biases = true;
+  EXPECT_TRUE(decays(config, param::Role::norm));
+  EXPECT_TRUE(decays(config, param::Role::bias));
   EXPECT_FALSE(decays(config, param::Role::embedding));
 }
 

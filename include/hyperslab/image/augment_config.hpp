@@ -30,6 +30,7 @@ struct AugmentConfig {
   Policy policy = Policy::none;
   std::int64_t policy_operations = 2;  ///< of randaugment, one after the other
   std::int64_t policy_magnitude = 9;   ///< of randaugment: 0 to 30
+  std::int64_t policy_fill = 0;        ///< level of what shifts, shears and rotations uncover
   double brightness = 0;               ///< largest relative change, as torchvision's ColorJitter
   double contrast = 0;
   double saturation = 0;
@@ -38,6 +39,8 @@ struct AugmentConfig {
   double mix = 1;           ///< probability that a pair of samples is mixed
   double mix_switch = 0.5;  ///< probability of cutmix where both are given
   double erase = 0;         ///< probability of random erasing (Zhong et al. 2020)
+  std::array<double, 2> erase_area = {0.02, 0.33};     ///< shares of the image's area
+  std::array<double, 2> erase_ratio = {0.3, 3.3};      ///< height / width
   std::array<double, 3> mean = {0.485, 0.456, 0.406};  ///< of the channels in [0, 1]
   std::array<double, 3> deviation = {0.229, 0.224, 0.225};
   [[nodiscard]] bool mixes() const { return mix > 0 && (mixup > 0 || cutmix > 0); }

@@ -9,6 +9,8 @@
 
 #include "hyperslab/core/view.hpp"
 #include "hyperslab/model/rope.hpp"
+#include "hyperslab/nn/drop_path_rule.hpp"
+#include "hyperslab/nn/matrix_init.hpp"
 #include "hyperslab/nn/qk_norm.hpp"
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/norm.hpp"
@@ -104,7 +106,10 @@ struct ModelSpec {
   bool tie_embeddings = true;
   double dropout = 0;
   AttentionPath attention = AttentionPath::automatic;
-  double init_std = 0.02;
+  nn::InitRule init = nn::InitRule::normal;  ///< of matrices
+  double init_std = 0.02;                    ///< of those by InitRule::normal, and of tables
+  /// Of the initial learned positions and class token of images; 0: init_std.
+  double position_std = 0;
   bool scale_residual_init = true;  ///< residual projections start with init_std / sqrt(2 layers)
   /// Of the blocks' matrices if they are frozen. int4 has groups of 64.
   param::StorageFormat frozen_format = param::StorageFormat::compute;
@@ -113,8 +118,9 @@ struct ModelSpec {
   std::vector<std::int64_t> eos_tokens = {};
   ImageSpec image = {};
   /// Stochastic depth (Huang et al. 2016): the share of samples that skip a sublayer of the last
-  /// block; it grows from 0 with the depth.
+  /// block; the rule says what it is of earlier ones.
   double drop_path = 0;
+  nn::DropPathRule drop_path_rule = nn::DropPathRule::linear;
   double label_smoothing = 0;  ///< share of a target that all classes divide evenly
 
   [[nodiscard]] Dim head_width() const {
@@ -126,6 +132,7 @@ struct ModelSpec {
   /// Whether the stream reaches the head without a norm, which is then put before it.
   [[nodiscard]] bool has_final_norm() const { return norm_place != NormPlace::post; }
   [[nodiscard]] bool has_qkv_bias() const { return bias || qkv_bias; }
+  [[nodiscard]] nn::MatrixInit matrix_init() const { return {init, static_cast<float>(init_std)}; }
   [[nodiscard]] bool is_of_images() const { return family == Family::vit; }
   /// embedding_scale, or what stands for its 0.
   [[nodiscard]] double scale_of_embeddings() const;

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "hyperslab/nn/drop_path_rule.hpp"
 #include "hyperslab/nn/linear.hpp"
 #include "hyperslab/nn/norm.hpp"
 #include "hyperslab/nn/query_key_norm.hpp"
@@ -35,11 +36,12 @@ struct BlockConfig {
   bool keep_probabilities = false;  ///< the reference attention
   bool sinks = false;               ///< a learned logit a head in attention's softmax
   float dropout = 0;
-  float drop_path = 0;     ///< of the last block, growing from 0 with the depth
+  float drop_path = 0;  ///< of the last block
+  DropPathRule drop_path_rule = DropPathRule::linear;
   int layers = 1;          ///< of the model
   std::uint64_t seed = 0;  ///< of the masks of dropout and drop_path
-  float init_std = 0.02F;
-  float residual_init_std = 0.02F;
+  MatrixInit init;
+  MatrixInit residual_init;  ///< of matrices that add to the residual stream
   TensorGroup group;
   Recompute recompute = Recompute::none;
   bool split_backward = false;  ///< slots keep what the weight half of backward needs

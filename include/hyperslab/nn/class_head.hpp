@@ -14,7 +14,7 @@ struct ClassHeadConfig {
   Dim tokens = 0;           ///< of a sample
   bool class_token = true;  ///< is pooled; else the mean of all tokens
   double label_smoothing = 0;
-  float init_std = 0.02F;
+  MatrixInit init;
   ops::NormKind norm = ops::NormKind::layernorm;  ///< after pooling
   float norm_eps = 1e-6F;
   bool bias = true;  ///< of the norm

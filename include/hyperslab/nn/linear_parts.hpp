@@ -6,6 +6,7 @@
 
 #include "hyperslab/nn/adapter_config.hpp"
 #include "hyperslab/nn/fp8_config.hpp"
+#include "hyperslab/nn/matrix_init.hpp"
 #include "hyperslab/nn/tensor_group.hpp"
 
 namespace hyperslab::nn {
@@ -32,7 +33,7 @@ struct LinearOutput {
 struct LinearOptions {
   Dim input_width = 0;  ///< of the global tensor
   bool bias = true;
-  float init_std = 0;
+  MatrixInit init = {};
   Parallel parallel = Parallel::column;
   AdapterConfig adapter = {};
   Fp8Config fp8 = {};

@@ -15,7 +15,8 @@ struct PatchEmbeddingConfig {
   PositionTable positions = PositionTable::learned;  ///< fixed: sinusoids of row and column
   float dropout = 0;
   std::uint64_t seed = 0;
-  float init_std = 0.02F;
+  MatrixInit init;
+  float position_std = 0.02F;  ///< of learned positions and the class token
   TensorGroup group;
   [[nodiscard]] Dim tokens() const { return patches + (class_token ? 1 : 0); }
 };

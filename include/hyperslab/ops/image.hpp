@@ -21,7 +21,7 @@ struct SourceImage {
 /// What an operation does to an 8-bit RGB image; as torchvision's functional of the same name on
 /// Pillow's images, to the bit.
 enum class ImageOperationKind : std::int32_t {
-  affine,        ///< `matrix`; nearest pixel, zeros outside
+  affine,        ///< `matrix`; nearest pixel, outside all channels are `level`
   brightness,    ///< blend with black, by `factor`: 0 black, 1 as it was
   contrast,      ///< blend with the mean of the luma, by `factor`
   saturation,    ///< blend with the luma, by `factor`

@@ -18,9 +18,10 @@ struct OptimizerConfig {
   std::array<double, 2> betas = {0.9, 0.95};  ///< adamw, muon
   double eps = 1e-8;                          ///< adamw, muon
   double momentum = 0.9;                      ///< sgd, muon
-  double weight_decay = 0.1;                  ///< never on norms and biases
+  double weight_decay = 0.1;                  ///< of matrices
   bool decay_embeddings = true;               ///< token and position tables
-  double clip_norm = 1.0;                     ///< 0: no clipping
+  bool decay_norms_and_biases = false;
+  double clip_norm = 1.0;  ///< 0: no clipping
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
 

@@ -15,6 +15,10 @@ TEST_P(ImageRules, ABrokenOneSaysWhatToDo) {
   const auto& [key, override, of_images, message] = GetParam();
   std::vector<std::string> overrides = {override};
   if (key == "train.microbatch") overrides.emplace_back("train.microbatch=1");
+  if (key == "model.scale_residual_init") overrides.push_back(key + "=true");
+  if (key == "model.position_std" && of_images) {
+    overrides.insert(overrides.end(), {"model.position=sincos2d", "model.pooling=mean"});
+  }
   if (key == "model.width") {
     overrides.insert(overrides.end(), {"model.position=sincos2d", "model.heads=1"});
   }
@@ -44,6 +48,11 @@ TEST(Images, TokensAndClassesStandForContextAndVocabulary) {
   EXPECT_FALSE(token.tie_embeddings);
 }
 
+TEST(Images, PositionsMayBeginWiderThanMatrices) {
+  EXPECT_EQ(read(kImages, {"model.position_std=1"}).model.position_std, 1);
+  EXPECT_EQ(read(kImages).model.position_std, 0);
+}
+
 TEST(Images, AResolvedDeckTakesOtherSizes) {
   const std::string resolved = to_yaml(read(kImages));
 
@@ -59,6 +68,10 @@ TEST(Images, EveryKeyIsRead) {
   const auto config = read(kImages, {"model.channels=1",
                                      "model.pooling=mean",
                                      "model.drop_path=0.125",
+                                     "model.drop_path_rule=constant",
+                                     "model.init=xavier",
+                                     "model.init_std=0.5",
+                                     "model.position_std=0",
                                      "model.label_smoothing=0.25",
                                      "model.position=sincos2d",
                                      "data.broken_images=skip",
@@ -74,6 +87,7 @@ TEST(Images, EveryKeyIsRead) {
                                      "augment.policy=autoaugment-imagenet",
                                      "augment.policy_operations=3",
                                      "augment.policy_magnitude=10",
+                                     "augment.policy_fill=128",
                                      "augment.brightness=0.125",
                                      "augment.contrast=0.375",
                                      "augment.saturation=0.625",
@@ -82,12 +96,19 @@ TEST(Images, EveryKeyIsRead) {
                                      "augment.mix=0.875",
                                      "augment.mix_switch=0.0625",
                                      "augment.erase=0.5",
+                                     "augment.erase_area=[0.1, 0.4]",
+                                     "augment.erase_ratio=[0.5, 2]",
+                                     "optimizer.decay_norms_and_biases=true",
                                      "augment.mean=[0.5, 0.25, 0.125]",
                                      "augment.deviation=[1, 2, 3]"});
 
   EXPECT_EQ(config.model.image, (model::ImageSpec{32, 8, 1, 10, model::Pooling::mean}));
   EXPECT_EQ(config.model.position, model::Position::sincos2d);
   EXPECT_EQ(config.model.drop_path, 0.125);
+  EXPECT_EQ(config.model.drop_path_rule, nn::DropPathRule::constant);
+  EXPECT_EQ(config.model.matrix_init().rule, nn::InitRule::xavier);
+  EXPECT_EQ(config.model.matrix_init().std, 0.5F);
+  EXPECT_TRUE(config.optimizer.decay_norms_and_biases);
   EXPECT_EQ(config.model.label_smoothing, 0.25);
   EXPECT_EQ(config.data.broken_images, io::BrokenImages::skip);
   EXPECT_EQ(config.data.decode, io::DecodeOn::cpu);
@@ -102,6 +123,7 @@ TEST(Images, EveryKeyIsRead) {
                                          image::Policy::autoaugment_imagenet,
                                          3,
                                          10,
+                                         128,
                                          0.125,
                                          0.375,
                                          0.625,
@@ -110,6 +132,8 @@ TEST(Images, EveryKeyIsRead) {
                                          0.875,
                                          0.0625,
                                          0.5,
+                                         {0.1, 0.4},
+                                         {0.5, 2},
                                          {0.5, 0.25, 0.125},
                                          {1, 2, 3}};
   EXPECT_EQ(config.augment, expected);
