@@ -35,7 +35,8 @@ ONLY = {
     "model.activation": ("gelu",), "model.dropout": ("0",), "model.drop_path": ("0",), "model.channels": ("3",),
     "augment.crop": ("center",), "augment.validation_crop": ("1",), "augment.flip": ("0",), "augment.policy": ("none",),
     "augment.brightness": ("0",), "augment.contrast": ("0",), "augment.saturation": ("0",), "augment.mixup": ("0",),
-    "augment.cutmix": ("0",), "augment.erase": ("0",), "optimizer.name": ("adamw",), "precision.compute": ("fp32", "tf32", "bf16"),
+    "augment.cutmix": ("0",), "augment.erase": ("0",), "optimizer.name": ("adamw",), "optimizer.decay_norms_and_biases": ("false",),
+    "precision.compute": ("fp32", "tf32", "bf16"),
     "train.overfit_one_batch": ("false",), "data.sampling": ("blocks",),
 }
 FIRST_LOSS_NATS = {"fp32": 2e-3, "tf32": 1e-2, "bf16": 3e-2}  # how far losses of step 1 may be apart

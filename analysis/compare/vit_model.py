@@ -105,11 +105,11 @@ class VisionTransformer(nn.Module):
         return self.head(self.norm(x[:, 0] if self.spec.pooling == "token" else x.mean(dim=1)))
 
     def decay_groups(self, decay_embeddings: bool) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        """Parameters with weight decay, and those without: norms, biases and, by choice, class token and positions."""
+        """Parameters with weight decay, and those without: norms, biases and, by choice, patch matrix, class token and positions."""
         decayed: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
         for name, parameter in self.named_parameters():
-            table = name in ("cls_token", "pos_embed")
+            table = name in ("cls_token", "pos_embed", "patch_embed.proj.weight")
             free = not decay_embeddings if table else parameter.dim() < 2
             (others if free else decayed).append(parameter)
         return decayed, others

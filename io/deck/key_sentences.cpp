@@ -267,7 +267,8 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"optimizer.weight_decay",
      "Weight decay, never of norms and biases: of adamw and muon decoupled, times the "
      "learning rate; of sgd added to the gradients."},
-    {"optimizer.decay_embeddings", "Whether weight decay also takes token and position tables."},
+    {"optimizer.decay_embeddings",
+     "Whether weight decay also takes token and position tables, and the patch matrix of images."},
     {"optimizer.decay_norms_and_biases", "Whether weight decay also takes norms and biases."},
     {"optimizer.clip_norm",
      "Largest norm of all gradients together; longer ones are scaled down "

@@ -20,9 +20,13 @@ HS_HOST_DEVICE inline int clamped(int value, int least, int most) {
   return value < least ? least : value > most ? most : value;
 }
 
-// Resizing is Pillow's (src/libImaging/Resample.c): first along rows, then along columns, 8 bits
-// between, weights of 22 bits. A sum of 255 * weights stays below 2^31.
+// Resizing is along rows first, then along columns, with weights of 22 bits: a sum of 255 * weights
+// stays below 2^31. Between the passes there are levels: those of the triangle are rounded, as in
+// Pillow (src/libImaging/Resample.c); those of the cubic have a fraction and may lie outside of
+// [0, 255], as in torchvision's tensors, where Pillow cuts off. The weights along columns have as
+// many bits less as the fraction has.
 inline constexpr int kWeightBits = 22;
+HS_HOST_DEVICE inline int fraction_bits(bool bicubic) { return bicubic ? 2 : 0; }
 
 /// From where along one side the filter of an output pixel reads.
 struct ResizeAxis {
@@ -32,6 +36,7 @@ struct ResizeAxis {
   double support = 1;     ///< half width of the stretched filter
   int low = 0, high = 0;  ///< input pixels that may be read: [low, high)
   bool bicubic = false;
+  int weight_bits = kWeightBits;
 };
 
 /// Part [begin, end) of a side of `pixels` input pixels, resized to `size`.
@@ -50,6 +55,12 @@ HS_HOST_DEVICE inline ResizeAxis resize_axis(double begin, double end, int pixel
     axis.low = clamped(static_cast<int>(begin), 0, pixels - 1);
     axis.high = clamped(whole < end ? whole + 1 : whole, axis.low + 1, pixels);
   }
+  return axis;
+}
+
+/// The axis of the second pass.
+HS_HOST_DEVICE inline ResizeAxis along_columns(ResizeAxis axis) {
+  axis.weight_bits = kWeightBits - fraction_bits(axis.bicubic);
   return axis;
 }
 
@@ -86,15 +97,22 @@ HS_HOST_DEVICE inline Taps taps_of(const ResizeAxis& axis, int output) {
   return taps;
 }
 
-/// In units of 2^-kWeightBits, ties away from zero.
+/// In units of 2^-weight_bits, ties away from zero.
 HS_HOST_DEVICE inline int tap_weight(const ResizeAxis& axis, const Taps& taps, int tap) {
   double weight = raw_weight(axis, taps, tap);
   if (taps.sum != 0.0) weight = weight / taps.sum;
-  const double scaled = weight * (1 << kWeightBits);
+  const double scaled = weight * (1 << axis.weight_bits);
   return static_cast<int>(weight < 0 ? scaled - 0.5 : scaled + 0.5);
 }
 
-/// A sum of weights times values begins with this.
+/// A sum of weights times levels begins with this along rows, and becomes a level with a fraction.
+HS_HOST_DEVICE inline int half_between(bool bicubic) {
+  return 1 << (kWeightBits - fraction_bits(bicubic) - 1);
+}
+HS_HOST_DEVICE inline std::int16_t level_between(int sum, bool bicubic) {
+  return static_cast<std::int16_t>(sum >> (kWeightBits - fraction_bits(bicubic)));
+}
+/// The same along columns.
 inline constexpr int kHalfWeight = 1 << (kWeightBits - 1);
 HS_HOST_DEVICE inline std::uint8_t to_level(int sum) {
   return static_cast<std::uint8_t>(clamped(sum >> kWeightBits, 0, 255));

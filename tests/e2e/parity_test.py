@@ -75,6 +75,28 @@ parallel.tensor=2 parallel.pipeline=2 train.microbatch=2
 """
 
 
+# A vision transformer, with all that is random in its training; the second model begins with larger matrices.
+IMAGES_DECK = """
+run: {device: cpu, seed: 3}
+model: {family: vit, layers: 4, width: 32, heads: 4, image: 16, patch: 8, classes: 7, drop_path: 0.3, label_smoothing: 0.1}
+data: {train: [synthetic]}
+augment: {policy: randaugment, mixup: 0.2, cutmix: 1, erase: 0.25}
+optimizer: {lr: 1.0e-3}
+train: {steps: 3, global_batch: 16, microbatch: 4}
+"""
+IMAGES_WAYS = (("model.dropout=0.1",),
+               ("model.init=xavier", "model.bias=false", "model.pooling=mean", "model.position=sincos2d",
+                "model.drop_path_rule=constant", "optimizer.decay_norms_and_biases=true"),
+               ("precision.compute=bf16", "model.bias=false"))
+IMAGES_MATRIX = """\
+parallel.data=4 parallel.zero=2
+parallel.tensor=2 parallel.sequence=true parallel.data=2 parallel.zero=1 memory.recompute=selective
+parallel.tensor=2 parallel.pipeline=2
+parallel.pipeline=2 parallel.schedule=zero_bubble
+parallel.pipeline=2 parallel.data=2 parallel.schedule=interleaved parallel.virtual_stages=2 memory.recompute=full train.microbatch=2
+"""
+
+
 BF16_MATRIX = """\
 parallel.data=2 parallel.zero=1
 parallel.data=2 parallel.zero=2 memory.recompute=full
@@ -203,6 +225,16 @@ class Parity(support.Case):
 
         self.assertEqual(result.code, 0, result.err + result.out)
         self.assertEqual(result.out.count("agrees"), 22, result.out)
+
+    def test_matrix_of_images(self):
+        self.write("images.yaml", IMAGES_DECK)
+        self.write("images.txt", IMAGES_MATRIX)
+        for settings in IMAGES_WAYS:
+            with self.subTest(settings=settings):
+                result = self.parity("images.yaml", "--matrix", "images.txt", *support.overrides(*settings))
+
+                self.assertEqual((result.code, result.messages), (0, []), result.err + result.out)
+                self.assertEqual(result.out.count("agrees : "), IMAGES_MATRIX.count("\n"))
 
     def test_matrix_names_the_layout_that_differs(self):
         self.write("differs.txt", "parallel.tensor=2\nparallel.tensor=2 run.seed=8\nparallel.data=2\n")

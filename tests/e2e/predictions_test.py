@@ -51,6 +51,28 @@ class Predictions(support.Case):
             cls.well(cls.run_program("pack-images", "--input", f"{name}.in", "--output", name))
         cls.well(cls.run_program("train", "vit.yaml"))
 
+    def losses(self, directory):
+        """Of all steps of a run."""
+        lines = (self.folder / directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return {row["step"]: row["loss"] for row in map(json.loads, lines) if "loss" in row}
+
+    def test_a_resumed_run_sees_the_next_image_on_another_layout(self):
+        random = support.overrides("augment.crop=padded", "augment.flip=0.5", "augment.policy=randaugment", "augment.mixup=0.5",
+                                   "augment.erase=0.25", "model.drop_path=0.2", "model.layers=2", "schedule.name=constant")
+        self.well(self.run_program("train", "vit.yaml", *random, *support.overrides("run.directory=whole", "train.steps=6")))
+
+        self.well(self.run_program("train", "vit.yaml", *random, *support.overrides("run.directory=parts", "train.steps=3",
+                                                                                    "checkpoint.every=3")))
+        self.well(self.run_program("train", "vit.yaml", *random, *support.overrides(
+            "run.directory=parts", "train.steps=6", "parallel.data=2", "train.microbatch=2"), ranks=2))
+
+        whole, parts = self.losses("whole"), self.losses("parts")
+        self.assertEqual(sorted(parts), list(range(1, 7)))
+        self.assertEqual(sorted(whole), sorted(parts))
+        for step, loss in whole.items():
+            self.assertAlmostEqual(parts[step], loss, delta=1e-5, msg=f"step {step}")
+        self.assertGreater(len({round(loss, 3) for loss in whole.values()}), 3)  # or any image would do
+
     @staticmethod
     def well(result):
         """The result of a command that has to succeed."""

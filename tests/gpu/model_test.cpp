@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Losses and gradients of whole models on a GPU against the same models on the CPU, in every
-// precision, for both families and every choice that a deck has.
+// precision, for all families and every choice that a deck has.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -226,8 +226,31 @@ const std::vector<Model> kLlama = {
      {"model.family=llama", "model.width=256", "model.heads=2", "model.kv_heads=1"}},
 };
 
+/// A vision transformer of 17 tokens with more choices.
+Overrides images(const Overrides& more = {}) {
+  using test::operator+;
+  const Overrides all = {"model.family=vit",   "model.image=32",      "model.patch=8",
+                         "model.classes=10",   "model.vocabulary=10", "model.context=17",
+                         "model.norm_eps=1e-6"};
+  return all + more;
+}
+const std::vector<Model> kVit = {
+    {"vit", images()},
+    {"vit_mean_sincos2d",
+     images({"model.pooling=mean", "model.position=sincos2d", "model.context=16"})},
+    {"vit_reference", images({"model.attention=reference", "model.dropout=0.1"})},
+    {"vit_recipe",
+     images({"model.init=xavier", "model.position_std=1", "model.drop_path=0.2",
+             "model.drop_path_rule=constant", "model.label_smoothing=0.1", "augment.mixup=1",
+             "augment.cutmix=1", "augment.mix=0.5", "augment.policy=autoaugment-imagenet",
+             "augment.policy_fill=128", "augment.erase=0.25", "augment.erase_area=[0.02, 0.4]",
+             "optimizer.decay_norms_and_biases=true"})},
+    {"vit_grey_bicubic", images({"model.channels=1", "augment.interpolation=bicubic"})},
+};
+
 std::string name_of_model(const testing::TestParamInfo<Model>& info) { return info.param.name; }
 INSTANTIATE_TEST_SUITE_P(Gpt2, GpuModel, testing::ValuesIn(kGpt2), name_of_model);
+INSTANTIATE_TEST_SUITE_P(Vit, GpuModel, testing::ValuesIn(kVit), name_of_model);
 INSTANTIATE_TEST_SUITE_P(Llama, GpuModel, testing::ValuesIn(kLlama), name_of_model);
 
 }  // namespace

@@ -110,6 +110,35 @@ TEST_F(ImageOp, AgreesWithTheNumpyModel) {
   EXPECT_GT(cases, 30);
 }
 
+/// tests/golden/resize.txt, of torchvision with antialiasing.
+TEST_F(ImageOp, ResizesAsTorchvision) {
+  std::ifstream file(HYPERSLAB_GOLDEN "/resize.txt");
+  int cases = 0;
+  std::string name;
+  int width = 0;
+  int height = 0;
+  int contrast = 0;
+  Dim size = 0;
+  bool bicubic = false;
+  ImageAugmentation part;
+  while (file >> name >> width >> height >> contrast >> size >> bicubic >> part.left >> part.top >>
+         part.right >> part.bottom) {
+    ++cases;
+    ImageOutput output = plain_output(size, size);
+    output.bicubic = bicubic;
+    const Tensor patches = augmented(ctx, {drawn_picture(width, height, contrast)}, {part}, output);
+    const auto found = to_doubles(patches.view());  // (channel, row, column)
+    for (Dim i = 0; i < size * size * 3; ++i) {
+      int expected = -1;
+      file >> expected;
+      const auto place = static_cast<std::size_t>(i % 3 * size * size + i / 3);
+      ASSERT_NEAR(found[place], expected, 1.001)
+          << name << (bicubic ? ", bicubic" : ", bilinear") << ", value " << i;
+    }
+  }
+  EXPECT_EQ(cases, 16);
+}
+
 TEST_F(ImageOp, OperationsGiveValuesDoneByHand) {
   const std::vector<int> greys = {10, 100, 150, 240};
   EXPECT_EQ(changed(greys, blending(Kind::brightness, 0.5F)),

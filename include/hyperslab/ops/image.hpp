@@ -88,8 +88,8 @@ struct ImageOutput {
 /// Bytes of `scratch` that augment_images needs for B images, on every device.
 [[nodiscard]] std::size_t augment_scratch_bytes(Dim B, const ImageOutput& output);
 
-/// Decoded images to normalized patches: crop and antialiased resize to size x size (as Pillow, in
-/// fixed point, to the bit; Pillow's bicubic has a = -0.5), shift, flip, operations, mixing with
+/// Decoded images to normalized patches: crop and antialiased resize to size x size (within a level
+/// of torchvision's; the bicubic filter has a = -0.5), shift, flip, operations, mixing with
 /// the partner, normalization (v / 255 - mean) / deviation, erasing, patches. Everything up to
 /// mixing has equal bits on every device, the rest the rounding of f32.
 /// sources, augmentations: (B * sizeof(SourceImage or ImageAugmentation)) u8, the structs in memory

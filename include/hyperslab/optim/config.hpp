@@ -19,7 +19,7 @@ struct OptimizerConfig {
   double eps = 1e-8;                          ///< adamw, muon
   double momentum = 0.9;                      ///< sgd, muon
   double weight_decay = 0.1;                  ///< of matrices
-  bool decay_embeddings = true;               ///< token and position tables
+  bool decay_embeddings = true;               ///< token and position tables, patch matrix
   bool decay_norms_and_biases = false;
   double clip_norm = 1.0;  ///< 0: no clipping
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;

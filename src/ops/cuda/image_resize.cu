@@ -33,7 +33,7 @@ struct TileTaps {
 struct Tile {
   TileTaps<kTileColumns> columns;
   TileTaps<kTileRows> rows;
-  std::uint8_t narrow[kChunkRows][kRowValues];
+  std::int16_t narrow[kChunkRows][kRowValues];
 };
 
 /// Pixels from `first` on of the resized image; those outside of it stand for its edges.
@@ -56,17 +56,21 @@ __device__ void find_weights(TileTaps<N>& tile) {
 __device__ void narrow_rows(Tile& tile, const SourceImage& source, int begin, int end) {
   const int column = static_cast<int>(threadIdx.x) % kTileColumns;
   const Taps& taps = tile.columns.taps[column];
+  const bool bicubic = tile.columns.axis.bicubic;
+  const int half = half_between(bicubic);
   for (int y = begin + static_cast<int>(threadIdx.x) / kTileColumns; y < end;
        y += kThreads / kTileColumns) {
     const std::uint8_t* pixel = source.pixels + y * source.row_bytes + Dim{taps.first} * 3;
-    int sums[3] = {kHalfWeight, kHalfWeight, kHalfWeight};
+    int sums[3] = {half, half, half};
     for (int tap = 0; tap < taps.count; ++tap, pixel += 3) {
       const int weight = tile.columns.weight(column, tap);
 #pragma unroll
       for (int c = 0; c < 3; ++c) sums[c] += weight * pixel[c];
     }
 #pragma unroll
-    for (int c = 0; c < 3; ++c) tile.narrow[y - begin][column * 3 + c] = to_level(sums[c]);
+    for (int c = 0; c < 3; ++c) {
+      tile.narrow[y - begin][column * 3 + c] = level_between(sums[c], bicubic);
+    }
   }
 }
 
@@ -117,8 +121,8 @@ __global__ void __launch_bounds__(kThreads) resize_images_kernel(ImageBatch batc
                           batch.bicubic),
               x0 + augmentation.shift_x, batch.size, thread);
     find_taps(tile.rows,
-              resize_axis(augmentation.top, augmentation.bottom, source.height, batch.size, beyond,
-                          batch.bicubic),
+              along_columns(resize_axis(augmentation.top, augmentation.bottom, source.height,
+                                        batch.size, beyond, batch.bicubic)),
               y0 + augmentation.shift_y, batch.size, thread - kTileColumns);
     __syncthreads();
     find_weights(tile.columns);
