@@ -3,8 +3,10 @@
 """What a model of images sees and says: bench --samples, eval --predictions and --logits."""
 
 import csv
+import io
 import json
 import struct
+import tarfile
 
 import support
 
@@ -72,6 +74,27 @@ class Predictions(support.Case):
         for step, loss in whole.items():
             self.assertAlmostEqual(parts[step], loss, delta=1e-5, msg=f"step {step}")
         self.assertGreater(len({round(loss, 3) for loss in whole.values()}), 3)  # or any image would do
+
+    def test_a_broken_image_counts_on_no_layout(self):
+        """Of a tar that is read as it is: class folders, and one image cut short."""
+        with tarfile.open(self.folder / "broken.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+            for index in range(12):
+                data = f"P6\n{SIZE} {SIZE}\n255\n".encode() + bytes(shade(index)) * SIZE * SIZE
+                member = tarfile.TarInfo(f"class{index % CLASSES}/{index:02}.ppm")
+                data = data[:-5] if index == 7 else data
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        settings = support.overrides("data.train=[broken.tar]", "train.steps=3", "checkpoint.every=0", "augment.mixup=0.5")
+        self.assert_refused(self.run_program("train", "vit.yaml", *settings, "--set", "run.directory=refused"), 3,
+                            "07.ppm", "set data.broken_images to skip")
+        losses = []
+        for directory, ranks, layout in (("one", 1, ()), ("two", 2, ("parallel.data=2",)), ("cut", 2, ("parallel.pipeline=2",))):
+            self.well(self.run_program("train", "vit.yaml", *settings, *support.overrides(
+                "data.broken_images=skip", "model.layers=2", f"run.directory={directory}", *layout), ranks=ranks))
+            losses.append(self.losses(directory))
+        for step, loss in losses[0].items():
+            for other in losses[1:]:
+                self.assertAlmostEqual(other[step], loss, delta=1e-5, msg=f"step {step}")
 
     @staticmethod
     def well(result):
