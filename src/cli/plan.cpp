@@ -275,6 +275,14 @@ double save_seconds(const Arguments& args, const std::vector<plan::Plan>& plans,
   return static_cast<double>(most) / machine.storage_bytes_per_second;
 }
 
+/// What --gather-parameters adds to the time.
+void print_gathers(double bytes) {
+  fmt::print(
+      "gathers       of {:g} bytes a parameter before every forward and backward are part of these "
+      "times, as --gather-parameters says; Hyperslab does none\n",
+      bytes);
+}
+
 /// The deck for the ranks and the device that are asked for, not those that are here.
 train::Config planned_config(comm::World& world, const Arguments& args) {
   const int ranks = args.has("ranks") ? args.get<int>("ranks") : 0;
@@ -317,8 +325,9 @@ void search(const Arguments& args, const train::Config& config) {
 
 Arguments plan_arguments() {
   Arguments args(
-      "usage: hyperslab plan DECK [--ranks N] [--device cpu|cuda] [--schedule] [--set k=v]... "
-      "shows what a run would hold, compute and send, without starting it");
+      "usage: hyperslab plan DECK [--ranks N] [--device cpu|cuda] [--machine FILE [--search]] "
+      "[--schedule] [--set k=v]... shows what a run would hold, compute and send, and with a "
+      "machine file how long a step takes, without starting it");
   add_deck_options(args);
   args.add()("ranks", po::value<int>(), "ranks of the run (default: as many as the deck's layout)")(
       "device", po::value<std::string>(),
@@ -348,6 +357,7 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   const bool training = is_training(args);
   const train::Config config = planned_config(world, args);
   require_usable(args);
+  require_places(world, args, {"json"});
   if (world.rank() != 0) return ExitCode::ok;
   if (args.has("search")) {
     search(args, config);
@@ -381,6 +391,7 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
     print_doubts(config, largest_bytes(plans), *machine);
     const plan::PredictedStep predicted = plan::predict(config, plans, *machine, training);
     print_prediction(config, predicted, *machine);
+    if (args.has("gather-parameters")) print_gathers(args.get<double>("gather-parameters"));
     out.update(to_json(config, predicted, *machine));
     if (args.has("mtbf-hours")) {
       print_interval(plan::checkpoint_interval(save_seconds(args, plans, *machine),

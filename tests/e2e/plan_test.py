@@ -306,6 +306,15 @@ class Machine(support.Case):
         times = [float(value) for value in re.findall(r"(?m)^ +([\d.]+) +\d+ +[\d.]+  data=", out)]
         self.assertEqual(times, sorted(times))
         self.assertIn("left out\n", out)
+        tried, legal = map(int, re.search(r"(\d+) layouts tried, (\d+) are legal", out).groups())
+        counts = re.findall(r"(?m)^ +(\d+)  ", out[out.index("left out\n"):])
+        self.assertEqual(legal + sum(map(int, counts)), tried)
+
+    def test_gathers_that_are_priced_are_said(self):
+        gathered = self.plan("parallel.data=2", options=("--ranks", 2, "--gather-parameters", 2))
+
+        self.assertRegex(gathered, r"(?m)^gathers +of 2 bytes a parameter .* as --gather-parameters says")
+        self.assertNotIn("gathers", self.plan("parallel.data=2", options=("--ranks", 2)))
 
     def test_how_often_to_save(self):
         out = self.plan("parallel.data=4", options=("--ranks", 4, "--mtbf-hours", 40, "--save-seconds", 50))
