@@ -233,6 +233,12 @@ bool is_training(const Arguments& args) {
       .on_all_ranks();
 }
 
+/// Of the rank whose step has most FLOPs.
+Work most_work(const std::vector<plan::Plan>& plans) {
+  const auto flops = [](const plan::Plan& plan) { return plan.ledger.total().flops; };
+  return std::ranges::max(plans, {}, flops).ledger.total();
+}
+
 std::size_t largest_bytes(const std::vector<plan::Plan>& plans) {
   std::size_t largest = 0;
   for (const plan::Plan& plan : plans) largest = std::max(largest, plan.memory.total());
@@ -386,7 +392,9 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   nlohmann::ordered_json out = {{"layout", mesh::describe(parallel)},
                                 {"ranks", parallel.ranks()},
                                 {"memory_bytes", largest_bytes(plans)},
-                                {"memory_in_use_bytes", most_in_use(plans)}};
+                                {"memory_in_use_bytes", most_in_use(plans)},
+                                {"flops", most_work(plans).flops},
+                                {"bytes", most_work(plans).bytes}};
   if (machine) {
     print_doubts(config, largest_bytes(plans), *machine);
     const plan::PredictedStep predicted = plan::predict(config, plans, *machine, training);

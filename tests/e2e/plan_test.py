@@ -281,6 +281,9 @@ class Machine(support.Case):
         self.assertAlmostEqual(float(line[1]), 1e3 * found["step_seconds"], delta=0.01)
         self.assertAlmostEqual(float(line[2]), 12 * 32 / found["step_seconds"], delta=1)
         self.assertGreater(found["memory_bytes"], 0)
+        # 6 for every weight of a matrix product, of which layers of norms have none, and attention.
+        self.assertGreater(found["flops"], 6 * 6 * 32 * 2 * 12 * 32**2)
+        self.assertGreater(found["bytes"], 4 * 49376)
         rank = found["pipeline_ranks"][0]
         parts = rank["compute_seconds"] + sum(rank["exposed_seconds"].values())
         self.assertLessEqual(parts, found["step_seconds"] * (1 + 1e-6))
