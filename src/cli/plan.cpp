@@ -389,12 +389,10 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   print_memory(parallel, plans);
   if (training) print_checkpoint(config, plans);
   print_work(config, plans);
-  nlohmann::ordered_json out = {{"layout", mesh::describe(parallel)},
-                                {"ranks", parallel.ranks()},
-                                {"memory_bytes", largest_bytes(plans)},
-                                {"memory_in_use_bytes", most_in_use(plans)},
-                                {"flops", most_work(plans).flops},
-                                {"bytes", most_work(plans).bytes}};
+  nlohmann::ordered_json out = {
+      {"layout", mesh::describe(parallel)},   {"ranks", parallel.ranks()},
+      {"memory_bytes", largest_bytes(plans)}, {"memory_in_use_bytes", most_in_use(plans)},
+      {"flops", most_work(plans).flops},      {"bytes", most_work(plans).bytes}};
   if (machine) {
     print_doubts(config, largest_bytes(plans), *machine);
     const plan::PredictedStep predicted = plan::predict(config, plans, *machine, training);

@@ -72,6 +72,10 @@ class Search {
 
   /// With the least recomputation and sharding that fits. False if nothing does.
   bool try_sizes(Config config) {
+    const std::int64_t samples =
+        static_cast<std::int64_t>(config.parallel.data) * config.train.microbatch;
+    if (config.train.global_batch % samples != 0)
+      return consider(config);  // once, with that reason
     for (const auto recompute :
          {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
       for (const int zero : config.parallel.data > 1 ? std::vector{1, 2} : std::vector{0}) {
