@@ -82,6 +82,8 @@ def arrivals_of(start: Path, skip: int) -> list[Arrival]:
             found.append(Arrival(rank, group, peers, float(np.mean(own - times.min(axis=0))),
                                  float(np.mean(own >= times.max(axis=0))),
                                  float(np.mean(seconds))))
+    if len(ranks) == 1:
+        raise UserError(f"{start}: one rank comes late to nobody; this command is for runs of several ranks")
     if not found:
         raise UserError(f"{start}: {NOT_MEASURED}")
     return found

@@ -2,7 +2,7 @@
 """Published measurements of training: one line of a table each, with the model, the layout and what was measured.
 
 The tables are CSV files with the columns of Row, tests/data/published.csv for one. `assumed` names the columns that the
-source does not tell, `not_modelled` says why the program cannot express a row; it is empty for rows that it can.
+source does not tell, or tells in two ways, `not_modelled` says why the program cannot express a row; it is empty for rows that it can.
 """
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ CHOICES = {
     # How attention counts: over all T x T scores, over the half below the diagonal, or no FLOPs are told.
     "convention": ("full", "causal", "none"),
 }
+# What decides how much a step computes and in what sizes: a row is open if its source leaves one of these.
+DECISIVE = ("microbatch", "recompute")
 # Sharded parameters are priced like sharded gradients, with gathers of two bytes a parameter in every pass.
 ZERO = {"none": 0, "state": 1, "gradients": 2, "full": 2}
 BYTES_GATHERED = 2
@@ -70,6 +72,11 @@ class Row:
     @property
     def is_modelled(self) -> bool:
         return not self.not_modelled
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is predicted may not be the configuration that was measured."""
+        return any(name in self.assumed.split() for name in DECISIVE)
 
     @property
     def tokens(self) -> int:

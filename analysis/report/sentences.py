@@ -46,7 +46,7 @@ def share(case: Case, names: Sequence[str]) -> float:
 def part_sentence(group: Group) -> str:
     """What the largest run loses beside computing."""
     case = group.best[-1]
-    parts = {"communication that no computation hides": share(case, EXPOSED), "waiting for slower ranks":
+    parts = {"communication that no computation hides": share(case, EXPOSED), "waiting for slower ranks (wait and skew)":
              share(case, ("wait", "skew")), "idle pipeline stages": share(case, ("idle",)),
              "waiting for data": share(case, ("data",)), "checkpoints": share(case, ("checkpoint",)),
              "the optimizer": share(case, ("optimizer",))}
@@ -96,6 +96,9 @@ def fit_sentence(group: Group, fit: Fit) -> str:
     text = f"{fit.law}'s law has {kind} of {number(fit.serial, 4)} ({basis})"
     if fit.worst > POOR_FIT:
         return f"{text}; that is too far for the law to describe these runs."
+    if fit.serial > 1:
+        return (f"{text}; no work has more than all of itself serial: more ranks are slower than the base, which the law "
+                "does not describe.")
     if fit.serial <= 0:
         return f"{text}; as it is not above zero, the speed-ups hold no sign of a limit."
     if fit.law == "Gustafson" or math.isinf(fit.limit):

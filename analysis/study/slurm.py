@@ -11,7 +11,9 @@ from typing import Sequence
 from analysis.study.points import Point
 from analysis.study.record import write_text
 
-SRUN = "srun --mpi=pmix --ntasks={ranks}"
+# Cores one after the other and memory beside them; every rank sees all GPUs and takes the one of its number.
+SRUN = ("srun --mpi=pmix --ntasks={ranks} --gpu-bind=none --distribution=block:block --cpu-bind=cores "
+        "--mem-bind=local")
 
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name={name}
@@ -23,6 +25,7 @@ SCRIPT = """#!/bin/bash
 # {what}
 set -u
 cd {root} || exit 1
+export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-1}}"  # srun does not take it from sbatch
 {choose}\
 # bash waits for its children in the background only, so that the signal before the time limit gets through.
 {command} &

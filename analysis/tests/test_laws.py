@@ -84,6 +84,12 @@ class Sections(ReportTest):
         self.assertIn("too far for the law to describe these runs", page)
         self.assertIn("more than ideal", page)  # 2.5 times on 2 ranks
 
+    def test_ranks_that_are_slower_than_one_have_no_limit(self) -> None:
+        page = self.page(self.write("one", (1, 1, 1, 1), ONE), self.write("two", (2, 1, 1, 1), {"forward": 150.0}))
+
+        self.assertIn("more ranks are slower than the base, which the law does not describe", page)
+        self.assertNotIn("would limit the speed-up", page)
+
     def test_single_runs_share_a_section_and_a_fit_to_one_rank_count_is_said_to_be_untested(self) -> None:
         page = self.page(*(self.write(f"{name}{ranks}", (ranks, 1, 1, 1), ONE, deck={"memory__recompute": name})
                            for name, ranks in (("none", 1), ("none", 2), ("selective", 1), ("full", 1))))

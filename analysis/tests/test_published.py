@@ -12,7 +12,7 @@ from pathlib import Path
 
 from analysis.errors import UserError
 from analysis.plan_runs import Prediction, as_gpu, deck_text, machine_text, read_machine
-from analysis.published import CURVE, ROWS, error_of, fit_factor, fit_sources, kendall_tau, rankings
+from analysis.published import CURVE, ROWS, error_of, fit_factor, fit_sources, kendall_tau, rankings, source_cells
 from analysis.published_rows import (COLUMNS, Row, flops_per_token, matrix_parameters, read_curve, read_rows, seconds_of,
                                      value_of)
 from analysis.tests.commands import CommandTest, cells, run_command
@@ -72,6 +72,8 @@ class Tables(unittest.TestCase):
         self.assertIn("zero: 2", deck_text(rows[49]))
         self.assertIn("zero: 0", deck_text(rows[35]))
         self.assertEqual(rows[3].assumed.split(), ["tied", "microbatch", "recompute", "sharding", "sequence"])
+        self.assertEqual([number for number, row in rows.items() if row.is_modelled and row.is_open],
+                         [*range(1, 12), 35, 36])
 
     def test_recorded_layouts_are_one_model_on_two_counts_of_gpus(self) -> None:
         rows = list(rows_of(RECORDED).values())
@@ -148,6 +150,16 @@ class Fits(unittest.TestCase):
             self.assertAlmostEqual(error, expected)
         self.assertAlmostEqual(fit.median_error, 0.0)
         self.assertAlmostEqual(fit.largest_error, 0.2)
+
+    def test_open_rows_are_told_apart(self) -> None:
+        one, two, three = self.predictions(0.5, 1.0, 1.0)
+
+        fit, = fit_sources([replace(one, row=replace(one.row, assumed="tied recompute")), two,
+                            replace(three, row=replace(three.row, assumed="tied"))])
+
+        self.assertAlmostEqual(fit.largest_error, 1.0)
+        self.assertEqual(fit.described_errors, [0.0, 0.0])
+        self.assertEqual(source_cells(fit)[-2:], ["2", "0.0 %"])
 
     def test_error_of_seconds(self) -> None:
         row = replace(self.rows[0], unit="step_seconds", measured=2.0)

@@ -44,6 +44,17 @@ void write_text_file(const std::string& path, std::string_view text) {
   replace_text(path, text);
 }
 
+void require_place_for_file(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) fail_write(path, EISDIR);
+  if (is_written_in_place(path)) return;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!std::filesystem::is_directory(folder.empty() ? "." : folder, error)) {
+    fail_write(path, error ? error.value() : ENOTDIR);
+  }
+  if (::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) fail_write(path, errno);
+}
+
 std::string read_text_file(const std::string& path, std::uint64_t most) {
   return storage::read_text(path, most);
 }

@@ -130,11 +130,11 @@ std::vector<comm::Communicator*> Mesh::groups() const {
 std::string placement_table(comm::World& world, const ParallelConfig& config,
                             const std::string& device) {
   const std::vector<std::string> devices = world.all_gather(world.host() + "  " + device);
-  std::string table = "rank  data  pipeline  context  tensor  host  device";
+  std::string table = "rank  data  pipeline  tensor  host  device";
   for (int rank = 0; rank < world.size(); ++rank) {
     const Coordinates at = coordinates_of(config, rank);
-    table += fmt::format("\n{:>4}  {:>4}  {:>8}  {:>7}  {:>6}  {}", rank, at.data, at.pipeline,
-                         at.context, at.tensor, devices[static_cast<std::size_t>(rank)]);
+    table += fmt::format("\n{:>4}  {:>4}  {:>8}  {:>6}  {}", rank, at.data, at.pipeline, at.tensor,
+                         devices[static_cast<std::size_t>(rank)]);
   }
   return table;
 }

@@ -339,6 +339,7 @@ ExitCode run_bench(comm::World& world, const std::vector<std::string>& arguments
   Arguments args = bench_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
   require_usable(args);
+  require_places(world, args, {"json", "memory", "memory-timeline", "machine", "samples"});
   const auto mode = args.get<std::string>("mode");
   const auto modes = modes_of(mode);
   DeckSource source;

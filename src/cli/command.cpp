@@ -17,6 +17,7 @@
 #include "hyperslab/core/philox.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/deck/deck.hpp"
+#include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "usage.hpp"
 
@@ -206,6 +207,16 @@ void require_one_deck(comm::World& world, const std::string& path, const std::st
 }
 
 }  // namespace
+
+void require_places(comm::World& world, const Arguments& args,
+                    std::initializer_list<const char*> options) {
+  comm::agree(world, [&] {
+    if (world.rank() != 0) return;
+    for (const char* option : options) {
+      if (args.has(option)) io::require_place_for_file(args.get<std::string>(option));
+    }
+  });
+}
 
 std::string read_deck_text(comm::World& world, const std::string& path) {
   std::string text;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,11 @@ class Arguments {
   std::vector<std::string> required_;
   po::variables_map values_;
 };
+
+/// Throws on every rank if a file that one of these options names cannot be written where it is:
+/// before the work whose figures it is for.
+void require_places(comm::World& world, const Arguments& args,
+                    std::initializer_list<const char*> options);
 
 /// The deck, read by rank 0 and parsed by every rank.
 struct DeckSource {

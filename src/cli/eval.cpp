@@ -232,6 +232,7 @@ Arguments eval_arguments() {
 ExitCode run_eval(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args = eval_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
+  require_places(world, args, {"json", "predictions", "logits"});
   const EvalSource source = eval_source(args);
   if (args.has("tasks")) {
     run_tasks(world, args, source);

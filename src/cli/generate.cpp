@@ -133,6 +133,7 @@ void generate(comm::World& world, const Arguments& args) {
   const generate::SamplingOptions options =
       sampling_options(args, tokenizer, model.config.model.vocabulary);
   const auto logprobs = wanted_logprobs(args);
+  require_places(world, args, {"json", "logits"});
   const auto [texts, ids] = named_prompts(args);
   const auto prompts = generate::encode_prompts(tokenizer, texts, !args.has("no-special-tokens"));
   const generate::GeneratorSize size = {

@@ -233,6 +233,12 @@ bool is_training(const Arguments& args) {
       .on_all_ranks();
 }
 
+/// Of the rank whose step has most FLOPs.
+Work most_work(const std::vector<plan::Plan>& plans) {
+  const auto flops = [](const plan::Plan& plan) { return plan.ledger.total().flops; };
+  return std::ranges::max(plans, {}, flops).ledger.total();
+}
+
 std::size_t largest_bytes(const std::vector<plan::Plan>& plans) {
   std::size_t largest = 0;
   for (const plan::Plan& plan : plans) largest = std::max(largest, plan.memory.total());
@@ -273,6 +279,14 @@ double save_seconds(const Arguments& args, const std::vector<plan::Plan>& plans,
   std::size_t most = 0;
   for (const plan::Plan& plan : plans) most = std::max(most, plan.checkpoint_bytes);
   return static_cast<double>(most) / machine.storage_bytes_per_second;
+}
+
+/// What --gather-parameters adds to the time.
+void print_gathers(double bytes) {
+  fmt::print(
+      "gathers       of {:g} bytes a parameter before every forward and backward are part of these "
+      "times, as --gather-parameters says; Hyperslab does none\n",
+      bytes);
 }
 
 /// The deck for the ranks and the device that are asked for, not those that are here.
@@ -317,8 +331,9 @@ void search(const Arguments& args, const train::Config& config) {
 
 Arguments plan_arguments() {
   Arguments args(
-      "usage: hyperslab plan DECK [--ranks N] [--device cpu|cuda] [--schedule] [--set k=v]... "
-      "shows what a run would hold, compute and send, without starting it");
+      "usage: hyperslab plan DECK [--ranks N] [--device cpu|cuda] [--machine FILE [--search]] "
+      "[--schedule] [--set k=v]... shows what a run would hold, compute and send, and with a "
+      "machine file how long a step takes, without starting it");
   add_deck_options(args);
   args.add()("ranks", po::value<int>(), "ranks of the run (default: as many as the deck's layout)")(
       "device", po::value<std::string>(),
@@ -348,6 +363,7 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   const bool training = is_training(args);
   const train::Config config = planned_config(world, args);
   require_usable(args);
+  require_places(world, args, {"json"});
   if (world.rank() != 0) return ExitCode::ok;
   if (args.has("search")) {
     search(args, config);
@@ -373,14 +389,15 @@ ExitCode run_plan(comm::World& world, const std::vector<std::string>& arguments)
   print_memory(parallel, plans);
   if (training) print_checkpoint(config, plans);
   print_work(config, plans);
-  nlohmann::ordered_json out = {{"layout", mesh::describe(parallel)},
-                                {"ranks", parallel.ranks()},
-                                {"memory_bytes", largest_bytes(plans)},
-                                {"memory_in_use_bytes", most_in_use(plans)}};
+  nlohmann::ordered_json out = {
+      {"layout", mesh::describe(parallel)},   {"ranks", parallel.ranks()},
+      {"memory_bytes", largest_bytes(plans)}, {"memory_in_use_bytes", most_in_use(plans)},
+      {"flops", most_work(plans).flops},      {"bytes", most_work(plans).bytes}};
   if (machine) {
     print_doubts(config, largest_bytes(plans), *machine);
     const plan::PredictedStep predicted = plan::predict(config, plans, *machine, training);
     print_prediction(config, predicted, *machine);
+    if (args.has("gather-parameters")) print_gathers(args.get<double>("gather-parameters"));
     out.update(to_json(config, predicted, *machine));
     if (args.has("mtbf-hours")) {
       print_interval(plan::checkpoint_interval(save_seconds(args, plans, *machine),

@@ -55,7 +55,6 @@ class Search {
 
  private:
   void sort() { std::ranges::sort(result_.found, {}, &FoundLayout::seconds); }
-  void leave_out(const std::string& reason) { ++result_.left_out[reason]; }
 
   void try_cut(const mesh::ParallelConfig& cut) {
     for (const bool sequence : {false, true}) {
@@ -73,17 +72,18 @@ class Search {
 
   /// With the least recomputation and sharding that fits. False if nothing does.
   bool try_sizes(Config config) {
-    std::string reason;
+    const std::int64_t samples =
+        static_cast<std::int64_t>(config.parallel.data) * config.train.microbatch;
+    if (config.train.global_batch % samples != 0)
+      return consider(config);  // once, with that reason
     for (const auto recompute :
          {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
       for (const int zero : config.parallel.data > 1 ? std::vector{1, 2} : std::vector{0}) {
         config.memory.recompute = recompute;
         config.parallel.zero = zero;
-        reason = consider(config);
-        if (reason.empty()) return true;
+        if (consider(config)) return true;
       }
     }
-    leave_out(reason);
     return false;
   }
 
@@ -91,18 +91,25 @@ class Search {
     if (config.parallel.pipeline == 1) return;
     Config other = config;
     other.parallel.schedule = Schedule::zero_bubble;
-    if (const std::string reason = consider(other); !reason.empty()) leave_out(reason);
+    consider(other);
     for (const int chunks : {2, 4}) {
       other = config;
       other.parallel.schedule = Schedule::interleaved;
       other.parallel.virtual_stages = chunks;
-      if (const std::string reason = consider(other); !reason.empty()) leave_out(reason);
+      consider(other);
     }
   }
 
-  /// Adds the layout, or says why not.
-  std::string consider(const Config& config) {
+  /// Adds the layout to those that were found or, with the reason, to those that are left out.
+  bool consider(const Config& config) {
     ++result_.tried;
+    const std::string reason = add(config);
+    if (!reason.empty()) ++result_.left_out[reason];
+    return reason.empty();
+  }
+
+  /// Adds the layout to those that were found, or says why not.
+  std::string add(const Config& config) {
     if (std::string reason = why_not_(config); !reason.empty()) return reason;
     constexpr int kSimulatedSteps = 2;
     std::vector<std::vector<OperationList>> steps;

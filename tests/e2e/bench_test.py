@@ -227,10 +227,15 @@ class Bench(support.Case):
 
         self.assertLessEqual(set(support.snapshot(self.folder)) - self.before, asked_for)
 
-    def test_unwritable_json(self):
-        result = self.run_program("bench", "deck.yaml", "--steps", 1, "--json", "text.txt/a.json")
+    def test_files_that_cannot_be_written_are_refused_before_any_work(self):
+        for option, name in (("--json", "text.txt/a.json"), ("--json", "nowhere/a.json"), ("--memory", "nowhere/a.csv"),
+                             ("--memory-timeline", "nowhere/a.json"), ("--machine", "nowhere/a.json")):
+            with self.subTest(option=option, name=name):
+                result = self.run_program("bench", "deck.yaml", "--set", "parallel.data=2", "--steps", 10**7,
+                                          option, name, ranks=2)
 
-        self.assert_refused(result, 5, "text.txt/a.json")
+                self.assert_refused(result, 5, name)
+                self.assertEqual(result.out, "")
 
     def test_count_needs_a_gpu(self):
         result = self.run_program("bench", "deck.yaml", "--count", "--set", "parallel.data=2", ranks=2)

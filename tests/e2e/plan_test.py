@@ -281,6 +281,9 @@ class Machine(support.Case):
         self.assertAlmostEqual(float(line[1]), 1e3 * found["step_seconds"], delta=0.01)
         self.assertAlmostEqual(float(line[2]), 12 * 32 / found["step_seconds"], delta=1)
         self.assertGreater(found["memory_bytes"], 0)
+        # 6 for every weight of a matrix product, of which layers of norms have none, and attention.
+        self.assertGreater(found["flops"], 6 * 6 * 32 * 2 * 12 * 32**2)
+        self.assertGreater(found["bytes"], 4 * 49376)
         rank = found["pipeline_ranks"][0]
         parts = rank["compute_seconds"] + sum(rank["exposed_seconds"].values())
         self.assertLessEqual(parts, found["step_seconds"] * (1 + 1e-6))
@@ -306,6 +309,15 @@ class Machine(support.Case):
         times = [float(value) for value in re.findall(r"(?m)^ +([\d.]+) +\d+ +[\d.]+  data=", out)]
         self.assertEqual(times, sorted(times))
         self.assertIn("left out\n", out)
+        tried, legal = map(int, re.search(r"(\d+) layouts tried, (\d+) are legal", out).groups())
+        counts = re.findall(r"(?m)^ +(\d+)  ", out[out.index("left out\n"):])
+        self.assertEqual(legal + sum(map(int, counts)), tried)
+
+    def test_gathers_that_are_priced_are_said(self):
+        gathered = self.plan("parallel.data=2", options=("--ranks", 2, "--gather-parameters", 2))
+
+        self.assertRegex(gathered, r"(?m)^gathers +of 2 bytes a parameter .* as --gather-parameters says")
+        self.assertNotIn("gathers", self.plan("parallel.data=2", options=("--ranks", 2)))
 
     def test_how_often_to_save(self):
         out = self.plan("parallel.data=4", options=("--ranks", 4, "--mtbf-hours", 40, "--save-seconds", 50))

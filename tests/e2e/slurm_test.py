@@ -13,7 +13,33 @@ import tempfile
 import slurm_cluster
 import support
 
-SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "jobs" / "slurm"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "jobs" / "slurm"
+STUDY_STEPS = 300
+STUDY = f"""\
+name: two
+title: Two points
+deck: deck.yaml
+set: {{train.steps: {STUDY_STEPS}, train.validate_every: 0, data.validation: [], checkpoint.every: 0}}
+environment: {{OMP_NUM_THREADS: 1}}
+axes: {{ranks: [1, 2]}}
+base: {{ranks: 1}}
+tables:
+  - {{title: Times, columns: [step_seconds, speed_up, final_loss]}}
+plots:
+  - {{kind: lines, name: rate, title: Rate, x: ranks, y: [tokens_per_second]}}
+"""
+
+
+def python_of_reports():
+    """A Python that can run studies and draw reports; None if there is none."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        if subprocess.run([python, "-c", "import h5py, matplotlib, yaml, jinja2"], capture_output=True, check=False).returncode == 0:
+            return python
+    return None
+
+
+PYTHON = python_of_reports()
 
 
 class Slurm(support.Case):
@@ -90,6 +116,50 @@ class Slurm(support.Case):
         found = support.column(self.folder / "preempted", "step")
         self.assertEqual(found, list(range(1, steps + 1)), self.output(job))
         self.assertIn("resumed", self.output(job))
+
+    def python(self, *words):
+        """A Python program of the checkout, in the folder of the test."""
+        done = subprocess.run([PYTHON, *map(str, words)], cwd=self.folder, capture_output=True, text=True, check=False,
+                              env={**self.cluster.environment, "PYTHONPATH": str(ROOT)})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def await_array(self, job, tasks, state, seconds):
+        """Fails with the outputs if a task of the array does not come to the state."""
+        for task in range(tasks):
+            if not self.cluster.wait_until(lambda name=f"{job}_{task}": self.cluster.state(name) == state, seconds):
+                outputs = "".join(path.read_text() for path in sorted(self.folder.glob(f"runs/two/slurm-{job}_*.out")))
+                self.fail(f"task {task} of {job} is {self.cluster.state(f'{job}_{task}')}, not {state}:\n{outputs}")
+
+    def test_a_study_as_an_array_is_preempted_and_becomes_a_report(self):
+        if PYTHON is None:
+            self.skipTest("no Python with h5py, matplotlib, PyYAML and Jinja2")
+        (self.folder / "two.yaml").write_text(STUDY, encoding="utf-8")
+        written = self.python(ROOT / "jobs" / "study.py", "two.yaml", "--binary", support.command()[0], "--slurm",
+                              "time=01:00:00")
+        self.assertEqual(written.split(), [f"runs/two/{name}.slurm" for name in ("study", "ranks_1", "ranks_2")])
+
+        job = self.cluster.submit("runs/two/study.slurm", cwd=self.folder)
+        for ranks in (1, 2):
+            self.await_steps(f"runs/two/points/ranks_{ranks}", 20)
+        urgent = self.cluster.submit("--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--output=urgent.out",
+                                     "--wrap=sleep 1", cwd=self.folder)
+        self.await_state(urgent, "COMPLETED", 90)
+        self.await_array(job, 2, "PENDING", 60)
+        for task in range(2):
+            self.cluster.ask("scontrol", "update", f"JobId={job}_{task}", "StartTime=now")
+        self.await_array(job, 2, "COMPLETED", 150)
+
+        for task, ranks in enumerate((1, 2)):
+            place = self.folder / f"runs/two/points/ranks_{ranks}"
+            self.assertEqual(self.cluster.job(f"{job}_{task}")["Restarts"], "1")
+            self.assertEqual(json.loads((place / "point.json").read_text())["state"], "done")
+            self.assertEqual(support.column(place, "step"), list(range(1, STUDY_STEPS + 1)))
+        self.assertIn("ranks_2", (self.folder / "runs/index.csv").read_text())
+        self.python("-m", "analysis", "report", "runs/two")
+        page = (self.folder / "runs/two/report/report.html").read_text(encoding="utf-8")
+        for words in ("Times", "speed-up", "2 ranks"):
+            self.assertIn(words, page)
 
     def test_a_killed_rank_is_started_again_in_the_same_job(self):
         for script in ("train.sbatch", "train-mpirun.sbatch"):

@@ -5,6 +5,7 @@
 import collections
 import importlib.util
 import json
+import statistics
 import struct
 import subprocess
 import sys
@@ -152,6 +153,76 @@ class Trace(support.Case):
         for (step, loss), (found_step, found_loss) in zip(expected, json.loads(read.stdout), strict=True):
             self.assertEqual(step, found_step)
             self.assertAlmostEqual(found_loss / loss, 1, places=6)
+
+
+def joined(spans):
+    """Intervals that do not touch each other, from (begin, end)."""
+    found = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], end)
+        else:
+            found.append([begin, end])
+    return found
+
+
+def common(first, second):
+    """The length that two lists of intervals share."""
+    return sum(max(0, min(b, d) - max(a, c)) for a, b in first for c, d in second)
+
+
+class Parts(support.Case):
+    """Steps of two ranks along each axis, long enough that the work between their parts does not count."""
+
+    LARGER = ("model.width=64", "train.steps=12", "train.microbatch=3", "model.context=64", "data.validation=[]",
+              "train.validate_every=0", "checkpoint.every=0", "timing.trace_steps=[4,8]")
+    PHASES = ("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds", "reduce_exposed_seconds", "tensor_comm_seconds",
+              "pipeline_comm_seconds", "pipeline_idle_seconds", "wait_seconds", "checkpoint_seconds")
+
+    def steps(self, axis):
+        """The columns of both ranks of a run with two ranks along an axis."""
+        result = self.run_program("train", "deck.yaml", *support.overrides(
+            *self.LARGER, f"parallel.{axis}=2", f"run.directory={axis}"), ranks=2)
+        self.assertEqual(result.code, 0, result.err)
+        files = [support.h5(self.folder / f"{axis}/timing/start_0001/rank_{rank:05d}.h5") for rank in (0, 1)]
+        if None in files:
+            self.skipTest("h5py is not installed")
+        return [{name.removeprefix("steps/"): node["values"] for name, node in file.items() if name.startswith("steps/")}
+                for file in files]
+
+    def test_phases_sum_to_the_step(self):
+        for axis in ("data", "tensor", "pipeline"):
+            for rank, columns in enumerate(self.steps(axis)):
+                with self.subTest(axis=axis, rank=rank):
+                    shares = [sum(columns[name][row] for name in self.PHASES) / seconds
+                              for row, seconds in enumerate(columns["step_seconds"])]
+                    # The system may stop a rank between two phases; that happens in few steps.
+                    self.assertGreater(statistics.median(shares), 0.98)
+                    self.assertLessEqual(max(shares), 1.001)
+
+    def test_reductions_are_exposed_hidden_or_wait_for_the_other_rank(self):
+        ranks = self.steps("data")
+        self.run_program("trace", "data", "--output", "parts.json")
+        events = json.loads((self.folder / "parts.json").read_text(encoding="utf-8"))["traceEvents"]
+        tracks = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
+
+        def spans(rank, step, track, names):
+            return joined((event["ts"], event["ts"] + event["dur"]) for event in events
+                          if event["ph"] == "X" and event["pid"] == rank and event["args"].get("step") == step
+                          and tracks[rank, event["tid"]] == track and event["name"] in names)
+
+        for rank, columns in enumerate(ranks):
+            for step in (4, 8):
+                with self.subTest(rank=rank, step=step):
+                    busy, exposed, wait = (1e6 * columns[f"{name}_seconds"][step - 1]
+                                           for name in ("reduce_busy", "reduce_exposed", "wait"))
+                    reductions = spans(rank, step, "data", {"all_reduce"})
+                    self.assertAlmostEqual(sum(end - begin for begin, end in reductions) / busy, 1, places=4)
+                    hidden = common(reductions, spans(rank, step, "compute", {"forward", "backward", "optimizer"}))
+                    self.assertGreater(exposed + hidden, 0)
+                    # What is neither is the other rank's lateness.
+                    self.assertGreaterEqual(busy - exposed - hidden, -0.02 * busy)
+                    self.assertLessEqual(busy - exposed - hidden, wait + 0.02 * busy)
 
 
 class Bench(support.Case):

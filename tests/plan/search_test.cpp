@@ -47,6 +47,25 @@ TEST_F(Searches, WhatIsIllegalIsLeftOutWithItsRule) {
   for (const FoundLayout& layout : result.found) EXPECT_LE(layout.config.parallel.tensor, 4);
 }
 
+int left_out(const SearchResult& result) {
+  int sum = 0;
+  for (const auto& [reason, count] : result.left_out) sum += count;
+  return sum;
+}
+
+TEST_F(Searches, EveryLayoutThatWasTriedIsFoundOrLeftOut) {
+  for (const double share : {1e9, 0.7, 0.3}) {
+    machine_.memory_bytes = 0;
+    const SearchResult all = search(2);
+    const auto largest = std::ranges::max_element(all.found, {}, &FoundLayout::memory_bytes);
+    machine_.memory_bytes = share * static_cast<double>(largest->memory_bytes);
+
+    const SearchResult result = search(2);
+
+    EXPECT_EQ(static_cast<int>(result.found.size()) + left_out(result), result.tried) << share;
+  }
+}
+
 TEST_F(Searches, WhatDoesNotFitIsLeftOut) {
   const SearchResult all = search(2);
   const auto smallest = std::ranges::min_element(all.found, {}, &FoundLayout::memory_bytes);

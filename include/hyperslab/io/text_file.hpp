@@ -12,6 +12,10 @@ namespace hyperslab::io {
 /// written in place. Throws Error(storage) with path and reason.
 void write_text_file(const std::string& path, std::string_view text);
 
+/// Throws the error that write_text_file() would throw later if the folder of `path` is not there
+/// or takes no files, or if `path` is a folder. Writes nothing.
+void require_place_for_file(const std::string& path);
+
 /// All of a regular file of at most `most` bytes. Throws Error(storage) with path and reason; a
 /// pipe or a device is refused without waiting for it.
 [[nodiscard]] std::string read_text_file(const std::string& path, std::uint64_t most);

@@ -26,7 +26,7 @@ struct SearchResult {
   std::vector<FoundLayout> found;  ///< the fastest first
   /// How many layouts fell out for a reason: "parallel.tensor: ..." or "needs more memory ...".
   std::map<std::string, int> left_out;
-  int tried = 0;
+  int tried = 0;  ///< all of the two
 };
 
 /// The layouts of `ranks` ranks for a deck: every way to cut them into data, tensor and pipeline

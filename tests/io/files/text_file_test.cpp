@@ -49,6 +49,22 @@ TEST_F(TextFile, TellsWhyThereCanBeNone) {
                [&] { io::write_text_file(folder_.string(), "x"); });
 }
 
+TEST_F(TextFile, IsSaidToHaveNoPlaceBeforeItIsWritten) {
+  const std::string name = write("a.json", "before");
+
+  io::require_place_for_file(name);
+  io::require_place_for_file(path("new.json"));
+  io::require_place_for_file("beside.json");
+  io::require_place_for_file("/dev/null");
+
+  EXPECT_EQ(content("a.json"), "before");
+  EXPECT_EQ(number_of_files(), 1U);
+  for (const std::string& file : {path("none/a.json"), name + "/a.json", folder_.string()}) {
+    expect_error(ExitCode::storage, {"cannot write '" + file + "': "},
+                 [&] { io::require_place_for_file(file); });
+  }
+}
+
 TEST_F(TextFile, WritesThroughLinksAndIntoPipes) {
   const std::string name = write("a.json", "before");
   std::filesystem::create_symlink(name, folder_ / "link");
