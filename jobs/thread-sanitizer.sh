@@ -9,8 +9,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 hs_record_options jobs/thread-sanitizer.sh 8 "$hs_root/analysis/results/thread-sanitizer.txt" "$@"
 
-alone=(comm_watch_diagnosis_test comm_watch_link_test comm_watch_session_test comm_watch_monitor_test comm_threads_test loader_test
-  worker_pool_test image_samples_test batch_feed_test checkpoint_writer_test checkpoint_fault_test)
+alone=(comm_watch_diagnosis_test comm_watch_link_test comm_watch_session_test comm_watch_monitor_test comm_threads_test
+  loader_test worker_pool_test image_samples_test batch_feed_test checkpoint_writer_test checkpoint_fault_test)
 of_ranks=(comm_watchdog_test comm_background_peers_test memory_checkpoints_test staging_test)
 
 hs_install "${hs_build_packages[@]}" "${hs_test_packages[@]}" "${hs_fuzz_packages[@]}"
