@@ -222,6 +222,34 @@ hs_check_record() {
   fi
 }
 
+# hs_junit FILE NAME: a number of what CTest left with --output-junit, such as tests or failures.
+hs_junit() {
+  local value
+  value=$(grep -o "\b$2=\"[0-9]*\"" "$1" 2>/dev/null | head -n 1 | tr -cd '0-9') || true
+  printf '%d\n' "${value:-0}"
+}
+
+# hs_record_options SCRIPT LAST-LINE RECORD OPTION...: of a script that writes a record, whose lines 3 to LAST-LINE say
+# what it does: --no-install, --help, and another file than RECORD. Sets record.
+# shellcheck disable=SC2034  # the script reads record
+hs_record_options() {
+  local script=$1 last=$2
+  record=$3
+  shift 3
+  while (($# > 0)); do
+    case $1 in
+      --no-install) HYPERSLAB_NO_INSTALL=1 ;;
+      -h | --help)
+        sed -n "3,${last}s/^# //p" "$hs_root/$script"
+        exit 0
+        ;;
+      -*) hs_die 2 "$script: unknown option $1; see $script --help" ;;
+      *) record=$(realpath -m -- "$hs_started_in/$1") ;;
+    esac
+    shift
+  done
+}
+
 # hs_part NAME: begins a part of the work; its seconds are kept for hs_parts, which prints them all.
 hs_part_names=()
 hs_part_starts=()

@@ -61,12 +61,8 @@ try_lint() {
   fi
 }
 
-# attribute NAME: a number of the file that CTest left (JUnit).
-attribute() {
-  local value
-  value=$(grep -o "\b$1=\"[0-9]*\"" "$scratch/junit.xml" 2>/dev/null | head -n 1 | tr -cd '0-9') || true
-  printf '%d\n' "${value:-0}"
-}
+# attribute NAME: a number of the file that CTest left.
+attribute() { hs_junit "$scratch/junit.xml" "$1"; }
 # run_whole_again: failed tests of whole runs (e2e_* and fault_*), once more, one at a time: they hold
 # processes to times, and another test beside them may take those. Sets recovered to how many pass.
 run_whole_again() {

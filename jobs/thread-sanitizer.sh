@@ -7,22 +7,10 @@
 # stay in build-tsan/reports. tests/support/thread-sanitizer.supp says what is not reported, and why.
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-record=$hs_root/analysis/results/thread-sanitizer.txt
-while (($# > 0)); do
-  case $1 in
-    --no-install) HYPERSLAB_NO_INSTALL=1 ;;
-    -h | --help)
-      sed -n '3,8s/^# //p' "$hs_root/jobs/thread-sanitizer.sh"
-      exit 0
-      ;;
-    -*) hs_die 2 "jobs/thread-sanitizer.sh: unknown option $1; see jobs/thread-sanitizer.sh --help" ;;
-    *) record=$(realpath -m -- "$hs_started_in/$1") ;;
-  esac
-  shift
-done
+hs_record_options jobs/thread-sanitizer.sh 8 "$hs_root/analysis/results/thread-sanitizer.txt" "$@"
 
-alone=(comm_watch_diagnosis_test comm_watch_link_test comm_watch_session_test comm_threads_test loader_test
-  worker_pool_test image_samples_test batch_feed_test checkpoint_writer_test checkpoint_fault_test)
+alone=(comm_watch_diagnosis_test comm_watch_link_test comm_watch_session_test comm_watch_monitor_test comm_threads_test
+  loader_test worker_pool_test image_samples_test batch_feed_test checkpoint_writer_test checkpoint_fault_test)
 of_ranks=(comm_watchdog_test comm_background_peers_test memory_checkpoints_test staging_test)
 
 hs_install "${hs_build_packages[@]}" "${hs_test_packages[@]}" "${hs_fuzz_packages[@]}"

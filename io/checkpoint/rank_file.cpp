@@ -78,6 +78,19 @@ void add_blocks(std::vector<Block>& blocks, const Slab& slab, CheckpointReader::
   }
 }
 
+/// In pieces that the processor's cache still holds when they are written.
+void write_block(storage::File& file, const Block& block) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  std::uint32_t crc = 0;
+  for (std::size_t begin = 0; begin < block.bytes; begin += kPiece) {
+    const std::size_t some = std::min(kPiece, block.bytes - begin);
+    crc = crc32c(block.data + begin, some, crc);
+    file.write_at(block.file_offset + begin, block.data + begin, some);
+  }
+  *block.crc32c = crc;
+  file.start_sync(block.file_offset, block.bytes);
+}
+
 /// Writes slabs on the CPU, and their checksums into the pieces.
 void write_on_host(storage::File& file, std::span<const Slab> slabs,
                    std::span<CheckpointReader::Piece> pieces, const SaveOptions& options) {
@@ -86,9 +99,7 @@ void write_on_host(storage::File& file, std::span<const Slab> slabs,
     add_blocks(blocks, slabs[i], pieces[i], options.block_bytes);
   }
   run_jobs(blocks.size(), options.writers, [&](std::size_t i) {
-    const Block& block = blocks[i];
-    *block.crc32c = crc32c(block.data, block.bytes);
-    file.write_at(block.file_offset, block.data, block.bytes);
+    write_block(file, blocks[i]);
     if (options.activity != nullptr) options.activity->beat();
   });
 }

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <string>
 
+#include "hyperslab/core/driver.hpp"
 #include "hyperslab/deck/deck.hpp"
 
 namespace hyperslab::deck {
@@ -21,6 +23,13 @@ namespace hyperslab::deck {
 [[nodiscard]] inline bool on_gpu(const train::Config& c, const Surroundings& s) {
   return c.run.device == train::DeviceChoice::cuda ||
          (c.run.device == train::DeviceChoice::automatic && s.has_cuda_build && s.has_cuda_device);
+}
+
+/// Why a GPU that was asked for is not used, and what to do.
+[[nodiscard]] inline std::string no_device() {
+  const std::string problem = cuda_driver_problem();
+  return problem.empty() ? "no CUDA device was found: set run.device to cpu or auto"
+                         : problem + ", or set run.device to cpu";
 }
 
 [[nodiscard]] inline std::int64_t required_ranks(const train::Config& c) {

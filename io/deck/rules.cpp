@@ -164,9 +164,7 @@ constexpr std::array kRunRules = {
            return c.run.device != train::DeviceChoice::cuda || !s.has_cuda_build ||
                   s.has_cuda_device;
          },
-         [](const Config&, const Surroundings&) -> std::string {
-           return "no CUDA device was found: set run.device to cpu or auto";
-         }},
+         [](const Config&, const Surroundings&) -> std::string { return no_device(); }},
     Rule{"memory.recompute", "parallel.schedule", "none with zero_bubble",
          [](const Config& c, const Surroundings&) {
            return c.memory.recompute == nn::Recompute::none ||

@@ -53,6 +53,9 @@ class File {
   /// Fails now if the disk or a limit does not allow a file of this many bytes.
   void reserve(std::uint64_t bytes);
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
+  /// Lets the system bring what was written there to the disk from now on, and does not wait:
+  /// sync() has less to do then, and is what reports errors.
+  void start_sync(std::uint64_t offset, std::size_t bytes) const;
   /// Returns how many bytes there were before the end of the file.
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, void* data, std::size_t bytes) const;
   [[nodiscard]] std::uint64_t size() const;

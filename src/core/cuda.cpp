@@ -100,6 +100,17 @@ int device_count() noexcept {
   return 0;
 }
 
+Versions refused_versions() noexcept {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  (void)cudaGetLastError();
+  Versions versions;
+  if (status != cudaErrorInsufficientDriver) return versions;
+  (void)cudaDriverGetVersion(&versions.driver);
+  (void)cudaRuntimeGetVersion(&versions.program);
+  return versions;
+}
+
 void use_device(int index) {
   const int count = device_count();
   if (index < 0 || index >= count) {

@@ -51,6 +51,13 @@ void abandon_capture(CUstream_st* stream) noexcept;
 void launch_graph(void* graph, CUstream_st* stream);
 
 [[nodiscard]] int device_count() noexcept;
+/// CUDA versions of the driver and of this program, if CUDA calls the driver too old for it; else
+/// 0.
+struct Versions {
+  int driver = 0;
+  int program = 0;
+};
+[[nodiscard]] Versions refused_versions() noexcept;
 void use_device(int index);
 [[nodiscard]] int current_device();
 [[nodiscard]] std::string device_name();

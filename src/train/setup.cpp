@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "hyperslab/core/driver.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/transfer.hpp"
@@ -46,10 +47,14 @@ TrainerOptions trainer_options(const Config& config, int local_rank, bool traini
     use_cuda_device(local_rank % gpus);
     options.device = Device::cuda;
     options.machine = machine_of(device_name());
-  } else if (choice == DeviceChoice::cuda) {
-    throw Error(ExitCode::device,
-                "run.device is cuda, but this process sees no GPU; see nvidia-smi and "
-                "CUDA_VISIBLE_DEVICES, or set run.device: cpu");
+  } else if (choice != DeviceChoice::cpu) {
+    const std::string problem = cuda_driver_problem();
+    if (!problem.empty()) throw Error(ExitCode::device, problem + ", or set run.device: cpu");
+    if (choice == DeviceChoice::cuda) {
+      throw Error(ExitCode::device,
+                  "run.device is cuda, but this process sees no GPU; see nvidia-smi and "
+                  "CUDA_VISIBLE_DEVICES, or set run.device: cpu");
+    }
   }
   options.compute = storage_of(config.precision.compute);
   options.cache = training && config.samples_text();

@@ -188,6 +188,22 @@ class Checkpoint(support.Case):
                     path.write_bytes(damaged)
                     self.assertEqual(self.verify(folder).code, 4)
 
+    def test_of_many_problems_fifty_are_shown(self):
+        folder = self.damaged("many")
+        for number in range(2):
+            path = folder / f"rank_{number:05d}.h5"
+            data = bytearray(path.read_bytes())
+            for offset, _ in support.pieces(folder, path.name):
+                data[offset] ^= 1
+            path.write_bytes(data)
+
+        result = self.verify(folder)
+
+        self.assertEqual(result.code, 4)
+        lines = result.out.splitlines()
+        self.assertEqual(len(lines), 51, result.out)
+        self.assertRegex(lines[-1], r"^\.\.\. and \d+ more$")
+
     def test_a_truncated_file(self):
         folder = self.damaged("truncated")
         support.cut(folder / "rank_00001.h5", 9)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs test scripts in a place of their own, and fails as well if they leave a process or a file there.
 
-    clean.py [--launcher-litter] SCRIPT ARGUMENTS... [AND SCRIPT ARGUMENTS...]
+    clean.py [--launcher-litter] SCRIPT|PROGRAM ARGUMENTS... [AND SCRIPT|PROGRAM ARGUMENTS...]
 
 Open MPI's session folders and shared memory go to that place, too. With --launcher-litter they may stay, as they do if
 mpirun itself is killed.
@@ -55,6 +55,15 @@ def split(words):
     return commands
 
 
+def run(command, environment):
+    """Exit code of a Python script, or of a program of GoogleTest, which must find a test."""
+    if command[0].endswith(".py"):
+        return subprocess.run([sys.executable, *command], env=environment, check=False).returncode
+    done = subprocess.run(command, env=environment, check=False, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="")
+    return 1 if "[  PASSED  ] 0 tests" in done.stdout else done.returncode
+
+
 def main():
     words = sys.argv[1:]
     allows_litter = words[0] == "--launcher-litter"
@@ -68,7 +77,7 @@ def main():
                        "OMPI_MCA_orte_tmpdir_base": place,
                        "OMPI_MCA_btl_vader_backing_directory": f"{place}/shm"}
         for command in commands:
-            code = subprocess.run([sys.executable, *command], env=environment, check=False).returncode
+            code = run(command, environment)
             skipped += code == SKIPPED
             if code not in (0, SKIPPED):
                 problems.append(f"{command[0]}: exit code {code}")

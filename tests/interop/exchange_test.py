@@ -218,7 +218,7 @@ class Exchange(support.Case):
         result = self.run_program("checkpoint", "import", "damaged_hf", "--output", "damaged")
 
         self.assert_refused(result, 4, name, "holds 2 of", "not finite", "(nan) at element 3")
-        self.assertEqual([each for each in (self.folder / "damaged").rglob("*") if each.is_file()], [])
+        self.assertFalse((self.folder / "damaged").exists())
 
     def test_models_without_a_counterpart_are_refused(self):
         self.train("odd", "train.steps=2", "train.validate_every=0", "model.activation=relu", "model.norm=none")
