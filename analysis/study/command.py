@@ -33,11 +33,19 @@ class Picture:
     figure: Figure
 
 
+def has_steps(path: Path) -> bool:
+    """A point that is stopped in its first step leaves a file without a whole line."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.readline().endswith(b"}\n")
+
+
 def training_runs(folder: Path, result: Result) -> list[Run]:
-    """Points of which there are metrics, in the order of the rows."""
+    """Points that have done a step, in the order of the rows."""
     names = dict.fromkeys(name for row in result.rows for name in row.points)
     paths = [point_folder(folder, name) for name in names]
-    return [Run(path, path.name) for path in paths if (path / "metrics.jsonl").is_file()]
+    return [Run(path, path.name) for path in paths if has_steps(path / "metrics.jsonl")]
 
 
 def read_all_cases(runs: Sequence[Run], skip: int) -> tuple[list[Case], list[str]]:

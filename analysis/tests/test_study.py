@@ -21,7 +21,7 @@ from analysis.study.launch import Launcher, message_of, state_of
 from analysis.study.live import Live
 from analysis.study.points import expand
 from analysis.study.prediction import Prediction, printed_bytes, read_prediction
-from analysis.study.record import Record
+from analysis.study.record import Record, point_folder
 from analysis.study.runner import run_points
 from analysis.study.spec import read_study
 from analysis.tests.commands import run_command
@@ -514,6 +514,18 @@ class Telling(StudyTest):
         _, out, _ = run_command("study", "runs/tiny")
 
         self.assertRegex(out, r"(?m)^2 +50\.00 +- +8\.0$")  # there is no base yet
+
+    def test_a_report_on_a_study_with_a_point_that_was_stopped_in_its_first_step(self) -> None:
+        for left in ("", '{"step": 1, "lo'):
+            with self.subTest(left):
+                self.write(axes={"ranks": [1, 2]})
+                self.run_study()
+                (point_folder(Path("runs/tiny"), "ranks_2") / "metrics.jsonl").write_text(left, encoding="utf-8")
+
+                code, out, err = run_command("report", "runs/tiny")
+
+                self.assertEqual((code, err), (0, ""), out)
+                self.assertIn("report.html", out)
 
     def test_a_report_on_a_study(self) -> None:
         self.write()
