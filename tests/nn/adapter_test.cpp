@@ -33,7 +33,7 @@ AdapterConfig config_of(std::vector<AdapterTarget> targets) {
 class AdaptedLayer {
  public:
   explicit AdaptedLayer(const AdapterConfig& adapter)
-      : linear(store_, {}, kOutputs, {kInputs, true, 0.5F, Parallel::column, adapter}) {
+      : linear(store_, {}, kOutputs, {kInputs, true, {.std = 0.5F}, Parallel::column, adapter}) {
     store_.lay_out(1 << 20);
     strategy_->allocate(store_, parameters_, &gradients_, DType::f64, DType::f64);
     std::uint64_t seed = 10;
