@@ -132,6 +132,7 @@ Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
   mine.block_bytes = options.block_bytes;
   mine.files.push_back({name, layout.file_bytes, {}});
   std::vector<CheckpointReader::Piece> pieces;
+  pieces.reserve(datasets.size());
   for (const Dataset& dataset : datasets) {
     pieces.push_back({name, dataset.name, dataset.part, dataset.file_offset, {}});
   }
