@@ -58,6 +58,16 @@ std::vector<Dataset> datasets_of(std::span<const Slab> slabs) {
   return datasets;
 }
 
+std::vector<CheckpointReader::Piece> without_checksums(std::span<const Dataset> datasets,
+                                                       const std::string& file) {
+  std::vector<CheckpointReader::Piece> pieces;
+  pieces.reserve(datasets.size());
+  for (const Dataset& dataset : datasets) {
+    pieces.push_back({file, dataset.name, dataset.part, dataset.file_offset, {}});
+  }
+  return pieces;
+}
+
 /// A block of a slab on its way to the file.
 struct Block {
   const char* data = nullptr;
@@ -131,10 +141,7 @@ Manifest write_rank_file(const std::string& folder, const RankFileHead& head,
   Manifest mine;
   mine.block_bytes = options.block_bytes;
   mine.files.push_back({name, layout.file_bytes, {}});
-  std::vector<CheckpointReader::Piece> pieces;
-  for (const Dataset& dataset : datasets) {
-    pieces.push_back({name, dataset.name, dataset.part, dataset.file_offset, {}});
-  }
+  std::vector<CheckpointReader::Piece> pieces = without_checksums(datasets, name);
 
   storage::File file = storage::File::create(folder + "/" + name);
   file.set_size(layout.file_bytes);
