@@ -303,7 +303,7 @@ def summary(name: str) -> str:
     """A few lines on one run."""
     metrics = read_metrics(find_runs([name])[0])
     numbers = run_numbers(metrics)
-    diverged = ["diverged: a loss was not finite, far above that of step 1, or in the end more than 2 % above it, or gradients "
+    diverged = ["diverged: a loss was not finite, far above that of step 1, or in the end above it (2 % of a tuned model), or gradients "
                 "were not finite"]
     rate = (f"{numbers['images/s, median']} images/s" if metrics.of_images else
             f"{numbers['tokens']} tokens, {numbers['tokens/s, median']} tokens/s")

@@ -59,9 +59,9 @@ write_record() {
 
 mkdir -p build-fuzz/results
 # What is on record and has not been run in this build folder stays on record.
-while IFS= read -r line; do
+[[ ! -f $record ]] || while IFS= read -r line; do
   name=$(sed -n 's/^ *{"target": "\([a-z0-9_]*\)".*/\1/p' <<<"$line")
-  [[ -z $name || -f build-fuzz/results/$name.json ]] || printf '%s,\n' "${line%,}" >"build-fuzz/results/$name.json"
+  [[ -z $name || ! -f tests/fuzz/fuzz_$name.cpp || -f build-fuzz/results/$name.json ]] || printf '%s,\n' "${line%,}" >"build-fuzz/results/$name.json"
 done <"$record"
 for name in "${targets[@]}"; do
   mkdir -p "build-fuzz/corpus/$name" "build-fuzz/findings/$name"

@@ -169,6 +169,7 @@ settings() {
       ;;
     quantization) # few tokens: more steps would be more epochs
       printf '%s\n' --set train.steps=200 --set schedule.warmup_steps=20 --set train.validate_every=100
+      text tinystories
       ;;
     quality | ablation | learning_rate)
       printf '%s\n' --set train.steps=400 --set schedule.warmup_steps=40 --set train.validate_every=100

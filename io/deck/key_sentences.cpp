@@ -131,7 +131,7 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.logit_softcap", "As attention_softcap, of the head's logits."},
     {"model.init",
      "Standard deviation of initial matrices: init_std (normal), or sqrt(2 / (inputs + outputs)) "
-     "(xavier, with family vit); queries, keys and values count as one matrix."},
+     "(xavier, with family vit); queries, keys and values count as one matrix, gate and up, too."},
     {"model.init_std", "Standard deviation of the initial weights."},
     {"model.position_std",
      "Standard deviation of the initial learned positions and class token, with family vit; 0: "
@@ -265,7 +265,8 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"optimizer.momentum",
      "Share of the momentum that sgd and muon keep in each step; 0.95 is usual for muon."},
     {"optimizer.weight_decay",
-     "Weight decay, never of norms and biases: of adamw and muon decoupled, times the "
+     "Weight decay of matrices, and of what `decay_embeddings` and `decay_norms_and_biases` add: "
+     "of adamw and muon decoupled, times the "
      "learning rate; of sgd added to the gradients."},
     {"optimizer.decay_embeddings",
      "Whether weight decay also takes token and position tables, and the patch matrix of images."},

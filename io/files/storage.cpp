@@ -107,6 +107,7 @@ void File::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
 
 void File::start_sync(std::uint64_t offset, std::size_t bytes) const {
 #ifdef SYNC_FILE_RANGE_WRITE
+  const StorageCall call("syncing", path_);
   (void)::sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
                           SYNC_FILE_RANGE_WRITE);
 #endif

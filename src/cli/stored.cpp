@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "command.hpp"
+#include "hyperslab/core/driver.hpp"
 #include "hyperslab/core/transfer.hpp"
 
 namespace hyperslab::cli {
@@ -71,6 +72,9 @@ train::Config read_stored_deck(const StoredDeck& stored, const std::vector<std::
     return config;
   };
   if (cuda_device_count() > 0) return read(overrides);
+  if (const std::string problem = cuda_driver_problem(); !problem.empty()) {
+    notes.push_back("computed on the CPU: " + problem);
+  }
   const train::Config was = as_stored(stored);
   const Precision trained = was.precision.compute;
   anywhere.has_cuda_device = false;

@@ -18,7 +18,7 @@ std::string text_of(int version) {
 }  // namespace
 
 std::string driver_problem(int driver, int program) {
-  if (driver == 0 || driver / kMajor >= program / kMajor) return {};
+  if (driver == 0) return {};
   return fmt::format(
       "NVIDIA's driver serves CUDA up to {}, and this program was built with CUDA {}: update the "
       "driver, or build with an older toolkit",

@@ -10,6 +10,8 @@ namespace hyperslab::nn {
 
 namespace {
 
+constexpr Dim kFewRows = 8;
+
 Dim rows_of(CView x) { return x.as_matrix().shape()[0]; }
 
 }  // namespace
@@ -79,7 +81,8 @@ void Linear::forward(Context& ctx, CView x, View y, const LinearPass& pass) cons
   const param::Expansion* expansion = weight_.expansion();
   const bool is_plain =
       !fp8_.takes(rows_of(x)) && (expansion == nullptr || !expansion->multiplies_codes());
-  if (adapter_ && is_plain && adapter_.covers(y.shape().back())) {
+  // Few rows, as in generation, have kernels of their own, which do not add.
+  if (adapter_ && is_plain && rows_of(x) > kFewRows && adapter_.covers(y.shape().back())) {
     // The wide product adds what is there as it ends, which saves a pass over y.
     adapter_.forward(ctx, pass, x, Accumulate::no, y);
     return ops::linear_forward_add(ctx, x, weight_.value(), bias_value(), y);

@@ -18,6 +18,7 @@ using train::Config;
 /// Layouts whose other schedules are tried.
 constexpr std::size_t kRefined = 8;
 constexpr int kLargestMicrobatch = 64;
+constexpr const char* kNeedsMemory = "needs more memory than a rank has";
 
 /// The cuts of `ranks` into data x tensor x pipeline.
 std::vector<mesh::ParallelConfig> cuts_of(int ranks) {
@@ -65,26 +66,31 @@ class Search {
         config.parallel.bucket_mib = deck_.parallel.bucket_mib;
         config.parallel.sequence = sequence;
         config.train.microbatch = microbatch;
-        if (!try_sizes(config)) break;  // larger microbatches fit as little
+        if (!try_sizes(config)) break;
       }
     }
   }
 
-  /// With the least recomputation and sharding that fits. False if nothing does.
+  /// With the least recomputation and sharding that fits. False if no larger microbatch can.
   bool try_sizes(Config config) {
     const std::int64_t samples =
         static_cast<std::int64_t>(config.parallel.data) * config.train.microbatch;
-    if (config.train.global_batch % samples != 0)
-      return consider(config);  // once, with that reason
+    if (config.train.global_batch % samples != 0) {
+      consider(config);  // once, with that reason
+      return false;
+    }
+    bool fits = false;
     for (const auto recompute :
          {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
       for (const int zero : config.parallel.data > 1 ? std::vector{1, 2} : std::vector{0}) {
         config.memory.recompute = recompute;
         config.parallel.zero = zero;
-        if (consider(config)) return true;
+        const std::string reason = consider(config);
+        if (reason.empty()) return true;
+        fits = fits || reason != kNeedsMemory;
       }
     }
-    return false;
+    return fits;
   }
 
   void try_schedules(const Config& config) {
@@ -101,11 +107,12 @@ class Search {
   }
 
   /// Adds the layout to those that were found or, with the reason, to those that are left out.
-  bool consider(const Config& config) {
+  /// Adds the layout, or counts why not and returns it.
+  std::string consider(const Config& config) {
     ++result_.tried;
-    const std::string reason = add(config);
+    std::string reason = add(config);
     if (!reason.empty()) ++result_.left_out[reason];
-    return reason.empty();
+    return reason;
   }
 
   /// Adds the layout to those that were found, or says why not.
@@ -119,7 +126,7 @@ class Search {
       Plan plan = make_plan(config, options_, rank, kSimulatedSteps);
       most = std::max(most, plan.memory.total());
       if (machine_.memory_bytes > 0 && static_cast<double>(most) > usable_bytes()) {
-        return "needs more memory than a rank has";
+        return kNeedsMemory;
       }
       steps.push_back(std::move(plan.operations));
     }

@@ -88,8 +88,8 @@ class Optimizer {
                                                         bool sharded, Arena& arena,
                                                         const UpdateGroups& groups = {});
 
-/// Whether weight decay acts on parameters of a role: matrices and the head, embeddings by choice;
-/// never norms and biases.
+/// Whether weight decay acts on parameters of a role: matrices and the head; embeddings, norms and
+/// biases by choice.
 [[nodiscard]] bool decays(const OptimizerConfig& config, param::Role role);
 
 }  // namespace hyperslab::optim
