@@ -21,7 +21,7 @@ def scales_loss(run: Run) -> bool:
 def is_tuned(run: Run) -> bool:
     """Whether the run began with the tensors of another."""
     path = run.path / "deck.yaml"
-    return path.is_file() and read_deck(run).get("checkpoint.initial") is not None
+    return path.is_file() and read_deck(run).get("checkpoint.initial", "null") != "null"
 
 
 def gradients_diverged(metrics: Metrics) -> bool:

@@ -53,6 +53,13 @@ class Diverged(CommandTest):
         low, high = panel_limits(PANELS[0], [self.huge, self.huge])
         self.assertTrue(7.0 < low < 8.0 and 9.0 < high < 10.0)
 
+    def test_only_a_tuned_model_may_end_above_its_first_loss(self) -> None:
+        for number, (initial, end, diverged) in enumerate((("null", 2.03, True), ("runs/base", 2.03, False),
+                                                           ("runs/base", 2.05, True))):
+            metrics = self.metrics(f"risen_{number}", [2.0, *[end] * 40])
+            write_deck(metrics.run.path, checkpoint__initial=initial)
+            self.assertEqual(has_diverged(metrics), diverged, (initial, end))
+
     def test_sound_curves_stay_and_diverged_ones_are_marked(self) -> None:
         runs = [self.huge, self.sound, self.mild]
         for panel in PANELS[:2]:
