@@ -273,6 +273,7 @@ TEST_F(GpuNorm, BackwardOfFrozenWeights) {
                     NormSaved saved = {.sum = v[1], .weight = v[2], .rstd = v[4]};
                     if (kind == NormKind::layernorm) saved.mean = v[3];
                     norm_backward(ctx, kind, v[0], saved, {.dsum = v[5], .accumulate_input = add});
+                    for (const std::size_t unused : {6, 7}) ops::fill(ctx, 0, v[unused]);
                   },
                   "norm_backward of frozen weights, " + std::to_string(size.C), 4);
         }
