@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that `plan` predicts beside the peak that a run of the same deck records, on the fullest rank."""
 
-import importlib.util
 import json
 import unittest
 
@@ -69,7 +68,7 @@ class PlanMemory(support.Case):
             peaks += found["steps/memory_peak_bytes"]["values"]
         return max(peaks)
 
-    @unittest.skipIf(importlib.util.find_spec("h5py") is None, "h5py is not installed")
+    @unittest.skipIf(support.python_with_h5py() is None, "h5py is not installed")
     def test_plans_hold_what_runs_use(self):
         peaks = {}
         for number, (name, (ranks, settings)) in enumerate(POINTS.items()):

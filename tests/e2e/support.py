@@ -185,13 +185,21 @@ def snapshot(folder):
             for path in sorted(root.rglob("*"))}
 
 
-def h5(path):
-    """Path -> {attributes, values} of an HDF5 file, None without h5py."""
+def python_with_h5py():
+    """None if no interpreter has it."""
     for python in (sys.executable, "/usr/bin/python3"):
         if subprocess.run([python, "-c", "import h5py"], capture_output=True, check=False).returncode == 0:
-            found = subprocess.run([python, "-c", _H5_TO_JSON, str(path)], capture_output=True, check=True)
-            return json.loads(found.stdout)
+            return python
     return None
+
+
+def h5(path):
+    """Path -> {attributes, values} of an HDF5 file, None without h5py."""
+    python = python_with_h5py()
+    if python is None:
+        return None
+    found = subprocess.run([python, "-c", _H5_TO_JSON, str(path)], capture_output=True, check=True)
+    return json.loads(found.stdout)
 
 
 class Case(unittest.TestCase):
