@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) norm_backward_kernel(Backwa
   }
 }
 
-/// Without sums to keep, a block takes one row of each of its groups. So many blocks fit that no
-/// register is spilled.
+/// Without sums to keep, a block takes one row of each of its groups. The bounds leave registers
+/// for what a thread holds of a row; 1,024 threads, and centered rows of 4,096, spill some.
 template <int N, bool kCentered, class T>
 void launch_frozen(Context& ctx, const BackwardCall<T>& call, const NormBackwardShape& shape) {
   const dim3 threads(static_cast<unsigned>(shape.threads), static_cast<unsigned>(shape.groups));
