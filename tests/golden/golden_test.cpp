@@ -169,10 +169,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
   [[nodiscard]] double sum(int index) const {
     return test::to_doubles(sums_.view())[static_cast<std::size_t>(index)];
   }
-  /// The golden files divide by the count in double; the state holds it in f32, hence 1e-7 in f64.
-  [[nodiscard]] double tolerance() const {
-    return options_.compute == DType::f64 ? 2e-7 : test::tolerance(DType::f32);
-  }
+  [[nodiscard]] double tolerance() const { return test::golden_tolerance(options_.compute); }
 
   Golden golden_;
   model::ModelSpec spec_;
