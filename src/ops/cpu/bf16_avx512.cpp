@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <utility>
 
 #include "bf16_rounding.hpp"
@@ -98,17 +97,19 @@ HS_BF16 void pack(Bf16Rows rows, Dim count, Dim k, Bf16Pair* panel) {
   }
 }
 
+HS_BF16 HS_INLINE __m512bh pairs_in(__m512i bits) { return reinterpret_cast<__m512bh>(bits); }
+
 template <int kRows>
 HS_BF16 void tile(Dim pairs, const Bf16Pair* left, const Bf16Pair* right, Result<float> sums) {
   __m512 sum[kRows][2];
 #pragma GCC unroll 14
   for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
   for (Dim p = 0; p < pairs; ++p) {
-    const auto right0 = std::bit_cast<__m512bh>(_mm512_loadu_si512(right));
-    const auto right1 = std::bit_cast<__m512bh>(_mm512_loadu_si512(right + kLanes));
+    const __m512bh right0 = pairs_in(_mm512_loadu_si512(right));
+    const __m512bh right1 = pairs_in(_mm512_loadu_si512(right + kLanes));
 #pragma GCC unroll 14
     for (int i = 0; i < kRows; ++i) {
-      const auto both = std::bit_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(left[i])));
+      const __m512bh both = pairs_in(_mm512_set1_epi32(static_cast<int>(left[i])));
       sum[i][0] = _mm512_dpbf16_ps(sum[i][0], both, right0);
       sum[i][1] = _mm512_dpbf16_ps(sum[i][1], both, right1);
     }

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "bf16_support.hpp"
 #include "gemm.hpp"
 
 // Products of matrices stored in bf16, by the instructions of AVX512_BF16.
 
 namespace hyperslab::ops::cpu {
-
-/// Whether this processor and its operating system have AVX512_BF16. Where they have not, ops
-/// multiply f32 copies of their operands (wide_operands.hpp).
-[[nodiscard]] bool has_bf16_products();
 
 /// A row-major result of a product of bf16, in bf16 or f32: what it holds is added if
 /// `accumulates`, and the bias, one element a column, if there is one.

@@ -4,7 +4,7 @@
 #include <array>
 #include <span>
 
-#include "bf16_gemm.hpp"
+#include "bf16_support.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/classes.hpp"
 #include "hyperslab/ops/embedding.hpp"
