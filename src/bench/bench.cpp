@@ -5,11 +5,13 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "bench_rig.hpp"
 #include "hyperslab/core/nvtx.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/plan/machine_rate.hpp"
 #include "hyperslab/train/setup.hpp"
 
@@ -88,7 +90,8 @@ void Bench::add(int step, double seconds, const StepTimes& times) {
 }
 
 void Bench::run_on_cpu() {
-  plan::MatmulProbe probe(rig_->trainer().context(), 2048);
+  const bool in_bf16 = config_.precision.compute == Precision::bf16 && ops::cpu_multiplies_bf16();
+  plan::MatmulProbe probe(rig_->trainer().context(), 2048, in_bf16 ? DType::bf16 : DType::f32);
   std::vector<double> probe_seconds;
   for (int step = 1; step <= last(); ++step) {
     world_.barrier();
@@ -107,7 +110,8 @@ void Bench::run_on_cpu() {
   }
   rate_.flops = world_.sum(probe.flops() / median(probe_seconds));
   rate_.name = "the measured matrix rate";
-  rate_.source = "fp32, 2048 x 2048 x 2048, median of one after every step";
+  rate_.source = std::string(in_bf16 ? "bf16" : "fp32") +
+                 ", 2048 x 2048 x 2048, median of one after every step";
 }
 
 /// Without graphs the measured steps begin on an idle device: profilers look at them alone, and the

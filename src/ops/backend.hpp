@@ -146,6 +146,22 @@ inline constexpr bool kTakesBf16<quantize_scaled> = true;
 template <>
 inline constexpr bool kTakesBf16<fake_quantize_scaled> = true;
 
+template <>
+inline constexpr bool kTakesBf16<linear_activation_forward> = true;
+template <>
+inline constexpr bool kTakesBf16<linear_activation_backward_input> = true;
+
+template <>
+inline constexpr bool kMultipliesBf16<matmul> = true;
+template <>
+inline constexpr bool kMultipliesBf16<matmul_columns> = true;
+template <>
+inline constexpr bool kMultipliesBf16<linear_forward> = true;
+template <>
+inline constexpr bool kMultipliesBf16<linear_backward_input> = true;
+template <>
+inline constexpr bool kMultipliesBf16<linear_backward_weight> = true;
+
 // Bytes of scratch memory, for the plan on `meta` and for the op itself. Those of the GPU are in
 // cuda/workspace.hpp and cuda/library_workspace.hpp.
 [[nodiscard]] std::size_t attention_forward_workspace(int threads, const HeadLayout& layout,

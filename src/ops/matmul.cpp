@@ -45,6 +45,8 @@ void require_columns(const Context& ctx, const BasicColumns<AnyView>& columns,
 
 }  // namespace
 
+bool cpu_multiplies_bf16() { return cpu::has_bf16_products(); }
+
 void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumulate accumulate,
             View c) {
   require_here(ctx, a, "matmul a");

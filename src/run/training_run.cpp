@@ -14,6 +14,7 @@
 #include "hyperslab/core/log.hpp"
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/io/text_file.hpp"
+#include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "preflight.hpp"
@@ -36,14 +37,17 @@ void report_placement(const Start& start, const std::string& device) {
   if (!warning.empty()) log::warn(warning);
 }
 
-/// What this CPU has no arithmetic for is rounded after fp32.
+/// What of the precision this CPU has arithmetic for; the rest is rounded after fp32.
 void report_emulation(const Start& start) {
   const train::PrecisionConfig& precision = start.config.precision;
   if (!start.is_first()) return;
   if (precision.compute == Precision::bf16) {
-    log::info(
-        "bf16 on CPU ranks: every operation computes in fp32 and rounds what it stores, which "
-        "is slower than precision.compute: fp32");
+    log::info(ops::cpu_multiplies_bf16()
+                  ? "bf16 on CPU ranks: AVX512_BF16 multiplies matrices; every other operation "
+                    "computes in fp32 and rounds what it stores"
+                  : "bf16 on CPU ranks: every operation computes in fp32 and rounds what it "
+                    "stores, which is slower than precision.compute: fp32; this processor has no "
+                    "AVX512_BF16");
   }
   if (precision.fp8()) {
     log::info(

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops on operands stored in bf16: what they give in f32 on the same numbers, rounded once.
+// Ops on operands stored in bf16: what they give in f32 on the same numbers, rounded once. Products
+// are in bf16_products_test.cpp.
 #include "cpu/bf16_rounding.hpp"
 #include "hyperslab/ops/activation.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/loss.hpp"
-#include "hyperslab/ops/matmul.hpp"
 #include "hyperslab/ops/norm.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "ops_test.hpp"
@@ -49,50 +49,6 @@ TEST_F(Bf16, LoopsHaveTheBitsOfTheScalarConversions) {
     ASSERT_EQ(std::bit_cast<std::uint32_t>(back[i]),
               std::bit_cast<std::uint32_t>(to_float(narrow[i])));
   }
-}
-
-TEST_F(Bf16, LinearAddsInF32AndRoundsOnce) {
-  const Tensor x = numbers({5, 37}, 1);
-  const Tensor weight = numbers({11, 37}, 2);
-  const Tensor bias = numbers({11}, 3);
-  const Tensor dy = numbers({5, 11}, 4);
-  Tensor y = poisoned(DType::bf16, {5, 11});
-  Tensor wide_y = poisoned(DType::f32, {5, 11});
-  Tensor dx = numbers({5, 37}, 5);
-  Tensor wide_dx = wide(dx);
-  Tensor dweight = filled_tensor(DType::f32, {11, 37}, 1);
-  Tensor wide_dweight = dweight.clone();
-  Tensor dbias = filled_tensor(DType::f32, {11}, 1);
-  Tensor wide_dbias = dbias.clone();
-
-  linear_forward(ctx, x.view(), weight.view(), bias.view(), y.view());
-  linear_forward(ctx, wide(x).view(), wide(weight).view(), wide(bias).view(), wide_y.view());
-  linear_backward_input(ctx, dy.view(), weight.view(), Accumulate::yes, dx.view());
-  linear_backward_input(ctx, wide(dy).view(), wide(weight).view(), Accumulate::yes, wide_dx.view());
-  linear_backward_weight(ctx, dy.view(), x.view(), Accumulate::yes, dweight.view(), dbias.view());
-  linear_backward_weight(ctx, wide(dy).view(), wide(x).view(), Accumulate::yes, wide_dweight.view(),
-                         wide_dbias.view());
-
-  expect_rounded(y.view(), wide_y.view(), "y");
-  expect_rounded(dx.view(), wide_dx.view(), "dx, to which it adds");
-  EXPECT_TRUE(same_bits(dweight.view(), wide_dweight.view()));
-  EXPECT_TRUE(same_bits(dbias.view(), wide_dbias.view()));
-}
-
-TEST_F(Bf16, ProductsStayNearTheOracle) {
-  const Tensor a = numbers({9, 70}, 1);
-  const Tensor b = numbers({70, 13}, 2);
-  Tensor c = poisoned(DType::bf16, {9, 13});
-  Tensor single = poisoned(DType::f32, {9, 13});
-  Tensor oracle = poisoned(DType::f64, {9, 13});
-
-  matmul(ctx, a.view(), Trans::no, b.view(), Trans::no, Accumulate::no, c.view());
-  matmul(ctx, a.view(), Trans::no, b.view(), Trans::no, Accumulate::no, single.view());
-  matmul(ctx, converted(a.view(), DType::f64).view(), Trans::no,
-         converted(b.view(), DType::f64).view(), Trans::no, Accumulate::no, oracle.view());
-
-  expect_matches_oracle(c.view(), oracle.view(), "c in bf16");
-  expect_matches_oracle(single.view(), oracle.view(), "c in f32");
 }
 
 TEST_F(Bf16, OpsWorkInPlace) {

@@ -11,6 +11,10 @@ enum class Trans : std::uint8_t { no, yes };
 /// first microbatch of a step and added to by later ones.
 enum class Accumulate : std::uint8_t { no, yes };
 
+/// Whether products of bf16 on CPU ranks are those of the processor, AVX512_BF16: exact products of
+/// two, added in f32 to nearest even, denormals taken for zero. If not, f32 copies are multiplied.
+[[nodiscard]] bool cpu_multiplies_bf16();
+
 /// c = op(a) op(b), or c += with `accumulate`. op(a): (M, K), op(b): (K, N), c: (M, N); two
 /// dimensions each. c may be f32 if a and b are bf16 or f16. No operand may alias c.
 void matmul(Context& ctx, CView a, Trans trans_a, CView b, Trans trans_b, Accumulate accumulate,

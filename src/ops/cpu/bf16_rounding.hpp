@@ -8,12 +8,22 @@
 
 namespace hyperslab::ops::cpu {
 
+/// The value exactly: to_float(bf16) inside loops that vectorize.
+[[gnu::always_inline]] inline float widened(bf16 value) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+[[gnu::always_inline]] inline float widened(float value) { return value; }
+[[gnu::always_inline]] inline double widened(double value) { return value; }
+
+/// What elements stored as T are computed in.
+template <class T>
+using Computed = decltype(widened(T()));
+
 /// wide[0, count) = narrow[0, count), exactly. The bits are those of to_float(bf16); the loop
 /// vectorizes.
 inline void widen(const bf16* narrow, Dim count, float* wide) {
-  for (Dim i = 0; i < count; ++i) {
-    wide[i] = std::bit_cast<float>(static_cast<std::uint32_t>(narrow[i].bits) << 16);
-  }
+  for (Dim i = 0; i < count; ++i) wide[i] = widened(narrow[i]);
 }
 
 /// narrow[0, count) = wide[0, count), to nearest, ties to even. The bits are those of

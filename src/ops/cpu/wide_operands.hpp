@@ -4,6 +4,7 @@
 #include <array>
 #include <span>
 
+#include "bf16_support.hpp"
 #include "hyperslab/ops/attention.hpp"
 #include "hyperslab/ops/classes.hpp"
 #include "hyperslab/ops/embedding.hpp"
@@ -68,12 +69,19 @@ class WideOperands {
 template <auto cpu_op>
 inline constexpr bool kTakesBf16 = false;
 
+/// Products that know bf16 themselves if the processor does: has_bf16_products().
+template <auto cpu_op>
+inline constexpr bool kMultipliesBf16 = false;
+
 /// Calls the CPU's twin of an op, with f32 copies of operands in bf16 unless it takes these.
 template <auto cpu_op, class... Operands>
 void call(Context& ctx, const Operands&... operands) {
   if constexpr (kTakesBf16<cpu_op>) {
     cpu_op(ctx, operands...);
   } else {
+    if constexpr (kMultipliesBf16<cpu_op>) {
+      if (has_bf16_products()) return cpu_op(ctx, operands...);
+    }
     // Ops without views leave it as it is.
     WideOperands wide(ctx.threads());  // NOLINT(misc-const-correctness)
     cpu_op(ctx, wide(operands)...);

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bf16_kernels.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "bf16_rounding.hpp"
+
+#define HS_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+#define HS_INLINE inline __attribute__((always_inline))
+
+namespace hyperslab::ops::cpu {
+namespace {
+
+constexpr Dim kLanes = 16;  // pairs of one vector
+
+/// Transposes 16 x 16 pairs.
+HS_BF16 HS_INLINE void transpose(__m512i (&v)[16]) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {  // v[i + j]: word 4 lane + j of rows i to i + 3
+    v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const __m512i low02 = _mm512_shuffle_i32x4(v[j], v[4 + j], 0x88);
+    const __m512i low13 = _mm512_shuffle_i32x4(v[j], v[4 + j], 0xDD);
+    const __m512i high02 = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0x88);
+    const __m512i high13 = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0xDD);
+    t[j] = _mm512_shuffle_i32x4(low02, high02, 0x88);
+    t[4 + j] = _mm512_shuffle_i32x4(low13, high13, 0x88);
+    t[8 + j] = _mm512_shuffle_i32x4(low02, high02, 0xDD);
+    t[12 + j] = _mm512_shuffle_i32x4(low13, high13, 0xDD);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) v[i] = t[i];
+}
+
+/// Up to 16 rows whose pairs lie side by side, to `to`, kWidth pairs from one k to the next.
+template <Dim kWidth>
+HS_BF16 void pack_neighbours(Bf16Rows rows, Dim count, Dim k, Bf16Pair* to) {
+  for (Dim first = 0; first < k; first += 2 * kLanes) {
+    const Dim here = std::min(2 * kLanes, k - first);
+    const __mmask32 mask = ~__mmask32{0} >> (2 * kLanes - here);
+    __m512i block[kLanes];
+#pragma GCC unroll 16
+    for (Dim i = 0; i < kLanes; ++i) {
+      const bf16* from = rows.data + std::min(i, count - 1) * rows.row + first;
+      block[i] = _mm512_maskz_loadu_epi16(i < count ? mask : 0, from);
+    }
+    transpose(block);
+    const Dim pairs = pairs_of(here);
+    for (Dim p = 0; p < pairs; ++p) _mm512_storeu_si512(to + p * kWidth, block[p]);
+    to += pairs * kWidth;
+  }
+}
+
+/// Up to 16 rows whose elements of one k lie side by side.
+template <Dim kWidth>
+HS_BF16 void pack_strides(Bf16Rows rows, Dim count, Dim k, Bf16Pair* to) {
+  const auto mask = static_cast<__mmask16>((1U << count) - 1U);
+  for (Dim p = 0; p < pairs_of(k); ++p) {
+    const bf16* low = rows.data + 2 * p * rows.row;
+    const bool is_pair = 2 * p + 1 < k;
+    const __m256i even = _mm256_maskz_loadu_epi16(mask, low);
+    const __m256i odd =
+        _mm256_maskz_loadu_epi16(is_pair ? mask : __mmask16{0}, is_pair ? low + rows.row : low);
+    _mm512_storeu_si512(to + p * kWidth,
+                        _mm512_or_si512(_mm512_cvtepu16_epi32(even),
+                                        _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16)));
+  }
+}
+
+template <Dim kWidth>
+HS_BF16 void pack(Bf16Rows rows, Dim count, Dim k, Bf16Pair* panel) {
+  for (Dim first = 0; first < kWidth; first += kLanes) {
+    const Dim here = std::clamp<Dim>(count - first, 0, std::min(kLanes, kWidth));
+    if (here == 0) {
+      for (Dim p = 0; p < pairs_of(k); ++p) std::fill_n(panel + p * kWidth + first, kLanes, 0U);
+    } else if (rows.k_strides) {
+      pack_strides<kWidth>(rows.at(first, 0), here, k, panel + first);
+    } else {
+      pack_neighbours<kWidth>(rows.at(first, 0), here, k, panel + first);
+    }
+  }
+}
+
+HS_BF16 HS_INLINE __m512bh pairs_in(__m512i bits) { return reinterpret_cast<__m512bh>(bits); }
+
+template <int kRows>
+HS_BF16 void tile(Dim pairs, const Bf16Pair* left, const Bf16Pair* right, Result<float> sums) {
+  __m512 sum[kRows][2];
+#pragma GCC unroll 14
+  for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
+  for (Dim p = 0; p < pairs; ++p) {
+    const __m512bh right0 = pairs_in(_mm512_loadu_si512(right));
+    const __m512bh right1 = pairs_in(_mm512_loadu_si512(right + kLanes));
+#pragma GCC unroll 14
+    for (int i = 0; i < kRows; ++i) {
+      const __m512bh both = pairs_in(_mm512_set1_epi32(static_cast<int>(left[i])));
+      sum[i][0] = _mm512_dpbf16_ps(sum[i][0], both, right0);
+      sum[i][1] = _mm512_dpbf16_ps(sum[i][1], both, right1);
+    }
+    left += kTileRows;
+    right += kTileColumns;
+  }
+#pragma GCC unroll 14
+  for (int i = 0; i < kRows; ++i) {
+    float* out = sums.data + i * sums.row;
+    if (sums.beta != 0) {
+      sum[i][0] = _mm512_add_ps(sum[i][0], _mm512_loadu_ps(out));
+      sum[i][1] = _mm512_add_ps(sum[i][1], _mm512_loadu_ps(out + kLanes));
+    }
+    _mm512_storeu_ps(out, sum[i][0]);
+    _mm512_storeu_ps(out + kLanes, sum[i][1]);
+  }
+}
+
+using Tile = void (*)(Dim, const Bf16Pair*, const Bf16Pair*, Result<float>);
+template <int... kBefore>
+constexpr std::array<Tile, sizeof...(kBefore)> tiles(std::integer_sequence<int, kBefore...>) {
+  return {tile<kBefore + 1>...};
+}
+constexpr auto kTiles = tiles(std::make_integer_sequence<int, kTileRows>());
+
+/// A row of the tile becomes what is stored: alpha times it, and the bias.
+HS_BF16 void scale_row(Dim columns, float alpha, const float* sums, const bf16* bias, float* to) {
+  for (Dim j = 0; j < columns; ++j) to[j] = alpha * sums[j];
+  if (bias == nullptr) return;
+  for (Dim j = 0; j < columns; ++j) to[j] += widened(bias[j]);
+}
+
+}  // namespace
+
+bool has_bf16_products() {
+  static const bool has =
+      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+      __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
+  return has;
+}
+
+void pack_left(Bf16Rows rows, Dim count, Dim k, Bf16Pair* panel) {
+  pack<kTileRows>(rows, count, k, panel);
+}
+void pack_right(Bf16Rows rows, Dim count, Dim k, Bf16Pair* panel) {
+  pack<kTileColumns>(rows, count, k, panel);
+}
+
+void bf16_tile(Dim rows, Dim pairs, const Bf16Pair* left, const Bf16Pair* right,
+               Result<float> sums) {
+  kTiles[static_cast<std::size_t>(rows - 1)](pairs, left, right, sums);
+}
+
+HS_BF16 void finish_tile(Dim rows, Dim columns, float alpha, Result<const float> sums,
+                         const Bf16Result& c) {
+  for (Dim i = 0; i < rows; ++i) {
+    std::array<float, kTileColumns> row;
+    scale_row(columns, alpha, sums.data + i * sums.row, c.bias, row.data());
+    if (c.dtype == DType::bf16) {
+      bf16* to = static_cast<bf16*>(c.data) + i * c.row;
+      if (c.accumulates) {
+        for (Dim j = 0; j < columns; ++j) row[static_cast<std::size_t>(j)] += widened(to[j]);
+      }
+      round_to_bf16(row.data(), columns, to);
+    } else {
+      float* to = static_cast<float*>(c.data) + i * c.row;
+      for (Dim j = 0; j < columns; ++j) {
+        const float value = row[static_cast<std::size_t>(j)];
+        to[j] = c.accumulates ? to[j] + value : value;
+      }
+    }
+  }
+}
+
+}  // namespace hyperslab::ops::cpu
+#else
+namespace hyperslab::ops::cpu {
+
+bool has_bf16_products() { return false; }
+void pack_left(Bf16Rows, Dim, Dim, Bf16Pair*) {}
+void pack_right(Bf16Rows, Dim, Dim, Bf16Pair*) {}
+void bf16_tile(Dim, Dim, const Bf16Pair*, const Bf16Pair*, Result<float>) {}
+void finish_tile(Dim, Dim, float, Result<const float>, const Bf16Result&) {}
+
+}  // namespace hyperslab::ops::cpu
+#endif
