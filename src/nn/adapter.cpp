@@ -7,6 +7,7 @@
 
 #include "hyperslab/core/round_up.hpp"
 #include "hyperslab/ops/elementwise.hpp"
+#include "hyperslab/ops/low_rank.hpp"
 
 namespace hyperslab::nn {
 
@@ -163,6 +164,18 @@ void Adapter::reduce_gradient(Context& ctx, CView dy, const Scratch& scratch) co
   }
 }
 
+/// scratch.reduced_gradient = s dy B and the gradients of B, of one reading of dy.
+void Adapter::gradients_of(Context& ctx, CView dy, const Scratch& scratch,
+                           Accumulate accumulate) const {
+  std::vector<ops::LowRankPart> parts;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const param::Param& b = *b_.members()[i];
+    parts.push_back({parts_[i].first_column, parts_[i].columns, b.value, b.gradient});
+  }
+  ops::low_rank_backward(ctx, dy, parts, scratch.reduced, scale_, accumulate,
+                         scratch.reduced_gradient);
+}
+
 bool Adapter::covers(Dim outputs) const {
   Dim covered = 0;
   for (const Part& part : parts_) covered += part.columns;
@@ -186,7 +199,11 @@ void Adapter::backward_input(Context& ctx, const LinearPass& pass, CView dy, Acc
   const Scratch scratch = take_scratch(ctx, pass, dx);
   const bool drops = pass.dropout.active();
   const bool adds_after = drops && accumulate == Accumulate::yes;
-  reduce_gradient(ctx, dy, scratch);
+  if (pass.reads_once()) {
+    gradients_of(ctx, dy, scratch, *pass.weights_follow);
+  } else {
+    reduce_gradient(ctx, dy, scratch);
+  }
   const View term = adds_after ? scratch.dropped : dx;
   ops::matmul_columns(ctx, ops::all_columns(CView(scratch.reduced_gradient)),
                       ops::all_columns(a_.value()), 1, drops ? Accumulate::no : accumulate,
@@ -198,12 +215,21 @@ void Adapter::backward_input(Context& ctx, const LinearPass& pass, CView dy, Acc
 void Adapter::backward_weight(Context& ctx, const LinearPass& pass, CView dy, CView x,
                               Accumulate accumulate) const {
   const Scratch scratch = take_scratch(ctx, pass, x);
+  bool has_gradients_of_b = pass.has_gradient && pass.reads_once();
+  if (pass.keeps() && !pass.has_gradient) {
+    // First, as it takes the memory that the input after dropout would have.
+    gradients_of(ctx, dy, scratch, accumulate);
+    has_gradients_of_b = true;
+  }
   const CView input = dropped(ctx, pass, x, scratch);
   if (!pass.reduced) reduce(ctx, input, scratch);
-  if (!pass.has_gradient || !pass.reduced_gradient) reduce_gradient(ctx, dy, scratch);
+  if (!has_gradients_of_b && (!pass.has_gradient || !pass.reduced_gradient)) {
+    reduce_gradient(ctx, dy, scratch);
+  }
   // The scale is in what is in between already.
   ops::matmul_columns(ctx, ops::all_columns(CView(scratch.reduced_gradient), Trans::yes),
                       ops::all_columns(input), 1, accumulate, ops::all_columns(a_.gradient()));
+  if (has_gradients_of_b) return;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& [first, columns] = parts_[i];
     ops::matmul_columns(ctx, {dy.as_matrix(), first, columns, Trans::yes},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "hyperslab/nn/adapter_config.hpp"
@@ -19,8 +20,15 @@ struct LinearPass {
   View reduced_gradient = {};  ///< (..., ranks): s dy B, likewise of backward_input; or absent
   View rounded_gradient = {};  ///< Fp8Product::kept_bytes: dy^T as backward_input rounded it for
                                ///< backward_weight; absent: rounded again
+  /// How backward_weight will accumulate if it follows backward_input: what one reading of dy gives
+  /// both, backward_input then computes. Absent: it does not follow.
+  std::optional<ops::Accumulate> weights_follow = {};
   /// Whether the gradients are what backward_input left there for this dy.
   bool has_gradient = false;
+  /// Whether what is in between has memory of its own for both directions.
+  [[nodiscard]] bool keeps() const { return reduced && reduced_gradient; }
+  /// Whether backward_input computes the gradients of B too.
+  [[nodiscard]] bool reads_once() const { return weights_follow && keeps(); }
   /// The part of rows [begin, begin + count) of the input x, for forward.
   [[nodiscard]] LinearPass rows(CView x, Dim begin, Dim count) const;
 };
@@ -66,6 +74,8 @@ class Adapter {
                                      const Scratch& scratch);
   void reduce(Context& ctx, CView x, const Scratch& scratch) const;
   void reduce_gradient(Context& ctx, CView dy, const Scratch& scratch) const;
+  void gradients_of(Context& ctx, CView dy, const Scratch& scratch,
+                    ops::Accumulate accumulate) const;
   [[nodiscard]] ops::CColumns of_part(CView reduced, std::size_t part,
                                       ops::Trans trans = ops::Trans::no) const;
 

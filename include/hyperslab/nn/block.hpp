@@ -117,6 +117,11 @@ struct BackwardPass {
   const Scratch& scratch;
   Accumulate accumulate = Accumulate::no;  ///< of parameter gradients
   BackwardPart part = BackwardPart::both;
+  /// That of a linear layer, which learns whether its weights' gradients follow.
+  [[nodiscard]] LinearPass of(LinearPass linear) const {
+    if (part == BackwardPart::both) linear.weights_follow = accumulate;
+    return linear;
+  }
 };
 
 /// The dropout of elements that lie in the residual stream, whose rows may be cut.

@@ -7,6 +7,7 @@
 #include <cfloat>
 
 #include "kernels_mma.cuh"
+#include "shared_tile.cuh"
 
 namespace hyperslab::ops::cuda {
 
@@ -65,19 +66,6 @@ struct TiledCall {
   }
 };
 
-/// 64 rows of kWidth 16-bit elements in shared memory, in chunks of 16 bytes that are permuted
-/// within groups of eight so that eight rows of a column of chunks lie in different banks.
-template <int kWidth>
-struct SharedTile {
-  static constexpr int kBytes = kTileRows * kWidth * 2;
-  std::uint32_t base;
-  __device__ explicit SharedTile(unsigned char* memory)
-      : base(static_cast<std::uint32_t>(__cvta_generic_to_shared(memory))) {}
-  [[nodiscard]] __device__ std::uint32_t at(int row, int chunk) const {
-    return base + static_cast<std::uint32_t>(row * kWidth * 2 + (chunk ^ (row & 7)) * 16);
-  }
-};
-
 /// Starts to copy rows [first, first + 64) of a head, whose rows are `stride` elements apart; rows
 /// from `tokens` on and columns from `head_width` on become zero.
 template <int kWidth, class T>
@@ -93,29 +81,8 @@ __device__ void load_tile(const SharedTile<kWidth>& to, const T* head, int strid
 #pragma unroll
   for (int i = 0; i < kTileRows; i += kRowsAtOnce, from += step) {
     const bool there = has_column && first + row + i < tokens;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to.at(row + i, chunk)),
-                 "l"(there ? from : head), "r"(there ? 16 : 0)
-                 : "memory");
+    load_chunk(to.at(row + i, chunk), there ? from : head, there);
   }
-}
-__device__ inline void commit_loads() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Until all but the newest kPending groups of loads of this thread have ended.
-template <int kPending>
-__device__ void wait_for_loads() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-__device__ inline void load_matrices(std::uint32_t address, std::uint32_t (&to)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
-}
-__device__ inline void load_matrices_transposed(std::uint32_t address, std::uint32_t (&to)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
 }
 
 /// Lane 4 g + t holds of a 16 x 8 block of products rows g and g + 8, columns 2 t and 2 t + 1.
