@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two network namespaces as hosts, for tests of what a job does when the link between them or one of them fails."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import fault_support
+import support
+
+TIMEOUT = 4
+LIMIT = 15  # seconds
+NETWORK = "10.213.7"
+LAUNCHERS = ("mpirun", "mpiexec")  # names of one program
+HOSTS = ("hslab-a", "hslab-b")
+
+AGENT = """#!/bin/sh
+shift
+exec ip netns exec {space} unshare -u sh -c "hostname {host}; {exports}; $*"
+"""
+
+
+def ip(*words, check=True):
+    """Runs ip."""
+    return subprocess.run(["ip", *words], capture_output=True, check=check)
+
+
+class Hosts(support.Case):
+    """mpirun runs on the first host."""
+
+    slots = 2  # ranks of a host
+    settings = (*fault_support.PLAIN, f"run.hang_timeout_seconds={TIMEOUT}", "model.layers=1")
+    exports = ("true", "true")  # a shell command before those of each host
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.spaces = [f"{host}-{os.getpid()}" for host in HOSTS]
+        agent = cls.folder / "agent"
+        agent.write_text(AGENT.format(space=cls.spaces[1], host=HOSTS[1],
+                                      exports=cls.exports[1]), encoding="utf-8")
+        agent.chmod(0o755)
+        for space in cls.spaces:
+            ip("netns", "add", space)
+            ip("-n", space, "link", "set", "lo", "up")
+
+    @classmethod
+    def tearDownClass(cls):
+        for space in cls.spaces:
+            ip("netns", "del", space, check=False)
+        super().tearDownClass()
+
+    def setUp(self):
+        self.stopped = []
+        ip("-n", self.spaces[0], "link", "add", "link0", "type", "veth", "peer", "name", "link0",
+           "netns", self.spaces[1])
+        for number, space in enumerate(self.spaces, 1):
+            ip("-n", space, "addr", "add", f"{NETWORK}.{number}/24", "dev", "link0")
+            ip("-n", space, "link", "set", "link0", "up")
+
+    def tearDown(self):
+        for space in self.spaces:
+            for process in self.processes(space):
+                os.kill(process, signal.SIGKILL)
+        ip("-n", self.spaces[0], "link", "del", "link0", check=False)
+
+    def processes(self, space, name=""):
+        """Those in a namespace, with this name."""
+        found = subprocess.run(["ip", "netns", "pids", space], capture_output=True, check=False).stdout.split()
+        named = []
+        for process in map(int, found):
+            try:
+                comm = pathlib.Path(f"/proc/{process}/comm").read_text(encoding="utf-8").strip()
+            except OSError:
+                continue
+            if name in ("", comm) and fault_support.is_alive(process):
+                named.append(process)
+        return named
+
+    def start_on_both(self, run, *settings, lines=10):
+        """Starts a job on both hosts, and waits until it has done some steps."""
+        ranks = 2 * self.slots
+        mpirun, _, _, program, *rest = support.command(
+            "train", "deck.yaml", *support.overrides(
+                f"run.directory={run}", *self.settings, f"parallel.data={ranks}", *settings), ranks=ranks)
+        network = f"{NETWORK}.0/24"
+        words = ["exec", mpirun, "--mca", "mpi_yield_when_idle", "1", "--mca", "plm_rsh_agent",
+                 str(self.folder / "agent"), "--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", network,
+                 "--mca", "oob_tcp_if_include", network,
+                 "--host", f"{NETWORK}.1:{self.slots},{NETWORK}.2:{self.slots}", "-np", str(ranks), "-x", "OMP_NUM_THREADS", program, *rest]
+        quoted = " ".join(f"'{word}'" if word != "exec" else word for word in words)
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", self.spaces[0], "unshare", "-u", "sh", "-c", f"hostname {HOSTS[0]}; {self.exports[0]}; {quoted}"],
+            cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=dict(os.environ))
+        path = self.folder / run / "metrics.jsonl"
+        begun = lines == 0 or support.wait_until(
+            lambda: path.exists() and path.read_bytes().count(b"\n") >= lines, 40)
+        if not begun:
+            process.kill()
+        self.assertTrue(begun, begun or process.communicate()[1].decode())
+        return process
+
+    def end_of(self, process, begin):
+        """Exit code, messages and seconds; nothing is left on either host."""
+        ended = support.wait_until(lambda: process.poll() is not None, LIMIT + 15)
+        seconds = time.monotonic() - begin
+        if not ended:
+            process.kill()
+        for shell in self.stopped:
+            os.kill(shell, signal.SIGKILL)
+        _, err = process.communicate(timeout=LIMIT)
+        self.assertTrue(ended, err.decode())
+        left = [name for space in self.spaces for name in ("hyperslab", *LAUNCHERS, "orted")
+                if not support.wait_until(lambda s=space, n=name: not self.processes(s, n), LIMIT - seconds)]
+        err = err.decode("utf-8", "replace")
+        self.assertEqual(left, [], err)
+        return process.returncode, [line for line in err.splitlines() if line.startswith("hyperslab: ")], seconds, err
+
+    def cut(self):
+        """No packet comes through from now on."""
+        ip("-n", self.spaces[1], "link", "set", "link0", "down")
+
+
+def is_allowed():
+    """Whether this user may make a network namespace with a link."""
+    space = f"hslab-probe-{os.getpid()}"
+    try:
+        made = ip("netns", "add", space, check=False).returncode == 0
+        linked = made and ip("-n", space, "link", "add", "link0", "type", "veth", "peer", "name", "link1",
+                             check=False).returncode == 0
+        ip("netns", "del", space, check=False)
+    except OSError:
+        return False
+    return linked
