@@ -258,6 +258,13 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
                 "--mode decode runs on one rank, with --rows of 1 or more and --steps of 2 or more")
         .on_all_ranks();
   }
+  if (!(args.get<double>("temperature") >= 0) ||
+      !(args.get<double>("top-p") > 0 && args.get<double>("top-p") <= 1)) {
+    throw Error(ExitCode::usage,
+                "--temperature must be 0 or more, --top-p above 0 and at most 1; see hyperslab "
+                "bench --help")
+        .on_all_ranks();
+  }
   if (config.model.is_of_images()) {
     throw Error(ExitCode::usage,
                 "--mode decode is for text: a vision transformer generates nothing")
@@ -266,7 +273,8 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
   generate::Generator generator(world, config, nullptr, {.rows = rows}, legal_changes(config));
   const generate::Prompts prompts(static_cast<std::size_t>(rows), {0});
   generate::SamplingOptions options;
-  options.temperature = 0;
+  options.temperature = args.get<double>("temperature");
+  options.top_p = args.get<double>("top-p");
   options.stop_token = -1;
   Discard listener;
   options.max_tokens = std::max(2, args.get<int>("warmup"));  // the second one captures a graph
@@ -299,6 +307,9 @@ void add_options(Arguments& args) {
       "warmup", po::value<int>()->default_value(5), "steps before the measured ones")(
       "steps", po::value<int>()->default_value(10), "measured steps; with decode: tokens a text")(
       "rows", po::value<int>()->default_value(1), "decode: texts at once")(
+      "temperature", po::value<double>()->default_value(0),
+      "decode: of drawn tokens; 0: the likeliest ones")(
+      "top-p", po::value<double>()->default_value(1), "decode: tokens are drawn of this mass")(
       "components", "time, FLOPs and share of every part of the model; graphs off")(
       "kernels", "every kernel of the measured steps, by CUPTI, graphs off; on the CPU every op")(
       "count",

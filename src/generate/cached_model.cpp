@@ -54,9 +54,13 @@ CachedModel::CachedModel(train::Trainer& trainer, bool graphs, Dim vocabulary)
                   sizeof(std::int32_t)),
       words_(trainer.context().device(), DType::i32,
              {pass_tokens_ + size_.rows * (1 + size_.pages_of_text())}),
-      likeliest_(trainer.context().device(), DType::i32, {size_.rows}),
-      chosen_(trainer.context().device(),
-              static_cast<std::size_t>(size_.rows) * sizeof(std::int32_t)),
+      chosen_(trainer.context().device(), DType::i32, {size_.rows}),
+      chosen_on_host_(trainer.context().device(),
+                      static_cast<std::size_t>(size_.rows) * sizeof(std::int32_t)),
+      staged_choices_(trainer.context().device(),
+                      static_cast<std::size_t>(size_.rows) * sizeof(ops::TokenChoice)),
+      choices_(trainer.context().device(), DType::u8,
+               {size_.rows, static_cast<Dim>(sizeof(ops::TokenChoice))}),
       last_(make_block(size_.rows)) {}
 
 LogitsBlock CachedModel::make_block(Dim tokens) const {
@@ -118,20 +122,38 @@ void CachedModel::enqueue(const Frame& frame, Dim past, View logits) {
   trainer_->stage().decode(ctx, {tokens, position, pages, frame.last}, logits);
 }
 
-void CachedModel::enqueue_wanted(const Frame& frame, Dim past, Wanted wanted) {
-  Context& ctx = trainer_->context();
-  enqueue(frame, past, last_.view(frame.B));
-  if (wanted == Wanted::logits) last_.fetch(ctx, frame.B);
-  if (wanted != Wanted::likeliest) return;
-  const View chosen = likeliest_.view().slice(0, frame.B);
-  ops::argmax(ctx, last_.view(frame.B), vocabulary_, chosen);
-  copy(ctx, chosen, View(chosen_.data(), DType::i32, Device::cpu, {frame.B}));
+/// Rows that only fill the frame choose as the last one does.
+void CachedModel::stage(std::span<const ops::TokenChoice> choices, const Frame& frame) {
+  auto* staged = static_cast<ops::TokenChoice*>(staged_choices_.data());
+  std::fill(std::ranges::copy(choices, staged).out, staged + frame.B, choices.back());
 }
 
-void CachedModel::read(std::span<const RowRead> texts, Wanted wanted) {
+void CachedModel::enqueue_wanted(const Frame& frame, Dim past, Wanted wanted) {
+  Context& ctx = trainer_->context();
+  const View logits = last_.view(frame.B);
+  enqueue(frame, past, logits);
+  if (wanted == Wanted::nothing) return;
+  if (wanted == Wanted::logits) return last_.fetch(ctx, frame.B);
+  const View chosen = chosen_.view().slice(0, frame.B);
+  if (wanted == Wanted::likeliest) {
+    ops::argmax(ctx, logits, vocabulary_, chosen);
+  } else {
+    const View choices = choices_.view().slice(0, frame.B);
+    copy(ctx, View(staged_choices_.data(), DType::u8, Device::cpu, choices.shape()), choices);
+    ops::sample(ctx, logits, vocabulary_, choices, chosen);
+  }
+  copy(ctx, chosen, View(chosen_on_host_.data(), DType::i32, Device::cpu, {frame.B}));
+}
+
+void CachedModel::read(std::span<const RowRead> texts, Wanted wanted,
+                       std::span<const ops::TokenChoice> choices) {
   const Frame frame = frame_of(texts);
   const Dim past = std::ranges::max(texts, {}, &RowRead::past).past;
   stage(texts, frame);
+  if (wanted == Wanted::drawn) {
+    require(choices.size() == texts.size(), "a pass that draws needs a choice for each text");
+    stage(choices, frame);
+  }
   frame_rows_ = frame.B;
   Context& ctx = trainer_->context();
   if (frame.T == 1) {  // all that changes is in what is staged
@@ -142,8 +164,8 @@ void CachedModel::read(std::span<const RowRead> texts, Wanted wanted) {
   synchronize(ctx);
 }
 
-std::int32_t CachedModel::likeliest(std::size_t row) const {
-  return static_cast<const std::int32_t*>(chosen_.data())[row];
+std::int32_t CachedModel::chosen(std::size_t row) const {
+  return static_cast<const std::int32_t*>(chosen_on_host_.data())[row];
 }
 
 void CachedModel::fetch_logits() {

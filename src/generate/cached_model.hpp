@@ -10,6 +10,7 @@
 
 #include "hyperslab/core/graph.hpp"
 #include "hyperslab/core/transfer.hpp"
+#include "hyperslab/ops/sample.hpp"
 #include "hyperslab/train/trainer.hpp"
 
 namespace hyperslab::generate {
@@ -56,19 +57,22 @@ class CachedModel {
   [[nodiscard]] int threads() const { return trainer_->context().threads(); }
 
   enum class Wanted : std::uint8_t {
-    nothing,   ///< more tokens follow
-    logits,    ///< of the last token of each row
-    likeliest  ///< tokens to follow each row, chosen where the model runs
+    nothing,    ///< more tokens follow
+    logits,     ///< of the last token of each row
+    likeliest,  ///< tokens to follow each row, chosen where the model runs
+    drawn       ///< the same by each row's choice
   };
-  /// As many tokens of each text, at most rows() texts and pass_tokens() tokens.
-  void read(std::span<const RowRead> texts, Wanted wanted);
+  /// As many tokens of each text, at most rows() texts and pass_tokens() tokens. `choices`: one of
+  /// each text if drawn tokens are wanted.
+  void read(std::span<const RowRead> texts, Wanted wanted,
+            std::span<const ops::TokenChoice> choices = {});
   /// What read() left, if logits were wanted.
   [[nodiscard]] std::span<const float> logits(std::size_t row) const {
     return last_.row(row, vocabulary_);
   }
-  /// What read() left, if the likeliest tokens were wanted; -1: logits are no numbers.
-  [[nodiscard]] std::int32_t likeliest(std::size_t row) const;
-  /// Also of a pass that chose the likeliest tokens.
+  /// What read() left, if it chose tokens; -1: logits are no numbers.
+  [[nodiscard]] std::int32_t chosen(std::size_t row) const;
+  /// Also of a pass that chose tokens.
   void fetch_logits();
   /// As read(), with the logits after every token of every row: `to` has as many rows.
   void read_all(std::span<const RowRead> texts, LogitsBlock& to);
@@ -86,6 +90,7 @@ class CachedModel {
   [[nodiscard]] Frame frame_of(std::span<const RowRead> texts) const;
   [[nodiscard]] View words_at(const View& words, Dim first, const Shape& shape) const;
   void stage(std::span<const RowRead> texts, const Frame& frame);
+  void stage(std::span<const ops::TokenChoice> choices, const Frame& frame);
   void enqueue(const Frame& frame, Dim past, View logits);
   void enqueue_wanted(const Frame& frame, Dim past, Wanted wanted);
 
@@ -97,10 +102,12 @@ class CachedModel {
   PinnedBuffer staged_;  // tokens, what is past, pages of every row
   Tensor words_;         // the same on the device
   std::map<std::pair<Dim, Wanted>, GraphSegment> segments_;  // by rows, of one token each
-  Tensor likeliest_;                                         // (rows) on the device
-  PinnedBuffer chosen_;                                      // the same on the host
-  LogitsBlock last_;                                         // of the newest token of every row
-  Dim frame_rows_ = 0;                                       // of the newest pass
+  Tensor chosen_;                                            // (rows) on the device
+  PinnedBuffer chosen_on_host_;
+  PinnedBuffer staged_choices_;  // of every row
+  Tensor choices_;               // (rows, sizeof(TokenChoice)), the same on the device
+  LogitsBlock last_;             // of the newest token of every row
+  Dim frame_rows_ = 0;           // of the newest pass
 };
 
 }  // namespace hyperslab::generate

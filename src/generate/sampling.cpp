@@ -2,10 +2,6 @@
 #include "hyperslab/generate/sampling.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <limits>
-#include <numeric>
 #include <string>
 
 #include "hyperslab/core/error.hpp"
@@ -14,45 +10,21 @@
 namespace hyperslab::generate {
 namespace {
 
-constexpr std::size_t kSmallK = 256;
-
 std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
 
-/// Uniform on [0, 1) of draw `number`, a function of the key.
-double draw(std::uint64_t key, std::int64_t number) {
+/// Draw `number`, a function of the key.
+std::uint64_t draw(std::uint64_t key, std::int64_t number) {
   const PhiloxCounter words =
       philox(philox_counter(static_cast<std::uint64_t>(number), name_hash("sampling")), key);
-  return (static_cast<double>(words.x[0]) + static_cast<double>(words.x[1]) * 0x1p-32) * 0x1p-32;
-}
-
-/// The largest value; NaN if one is NaN or infinite, but for minus infinity. Sixteen maxima side by
-/// side, which compilers turn into vectors.
-float largest_number(std::span<const float> values) {
-  constexpr std::size_t kLanes = 16;
-  constexpr float kMost = std::numeric_limits<float>::max();
-  std::array<float, kLanes> top{};
-  std::array<int, kLanes> others{};
-  top.fill(-std::numeric_limits<float>::infinity());
-  const auto look_at = [&](std::size_t lane, float value) {
-    top[lane] = value > top[lane] ? value : top[lane];
-    others[lane] |= value <= kMost ? 0 : 1;
-  };
-  std::size_t i = 0;
-  for (; i + kLanes <= values.size(); i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) look_at(lane, values[i + lane]);
-  }
-  for (; i < values.size(); ++i) look_at(0, values[i]);
-  const bool are_numbers = std::ranges::none_of(others, [](int other) { return other != 0; });
-  return are_numbers ? std::ranges::max(top) : std::numeric_limits<float>::quiet_NaN();
+  return std::uint64_t{words.x[0]} << 32 | words.x[1];
 }
 
 }  // namespace
 
 Sampler::Sampler(const SamplingOptions& options, std::uint64_t stream, std::int64_t V)
-    : options_(options),
-      key_(options.seed + stream),
-      is_seen_(static_cast<std::size_t>(V)),
-      logits_(static_cast<std::size_t>(V)) {}
+    : options_(options), key_(options.seed + stream), V_(V) {
+  if (options.repetition_penalty != 1) is_seen_.resize(static_cast<std::size_t>(V));
+}
 
 void Sampler::see(std::span<const std::int32_t> tokens) {
   if (options_.repetition_penalty == 1) return;
@@ -63,121 +35,35 @@ void Sampler::see(std::span<const std::int32_t> tokens) {
   }
 }
 
-bool Sampler::is_likelier(std::int32_t a, std::int32_t b) const {
-  const float x = logits_[index(a)];
-  const float y = logits_[index(b)];
-  return x != y ? x > y : a < b;
-}
-
-/// Returns the likeliest id.
-std::size_t Sampler::take_logits(std::span<const float> logits) {
-  require(logits.size() == logits_.size(), "sampling: logits of another vocabulary");
-  std::ranges::copy(logits, logits_.begin());
+std::span<const float> Sampler::penalized(std::span<const float> logits) {
+  if (seen_.empty()) return logits;
+  logits_.assign(logits.begin(), logits.end());
   const auto penalty = static_cast<float>(options_.repetition_penalty);
   for (const std::int32_t id : seen_) {
     float& logit = logits_[index(id)];
     logit = logit > 0 ? logit / penalty : logit * penalty;
   }
-  const float largest = largest_number(logits_);
-  if (std::isfinite(largest)) {
-    return static_cast<std::size_t>(std::ranges::find(logits_, largest) - logits_.begin());
-  }
-  throw Error(ExitCode::numerics,
-              "token " + std::to_string(draws_ + 1) +
-                  " of the text: expected finite logits, found NaN or infinity; "
-                  "the model has diverged: take an earlier checkpoint");
+  return logits_;
 }
 
-void Sampler::cut_to_top_k() {
-  const auto k = static_cast<std::size_t>(options_.top_k);
-  if (k == 0 || k >= kept_) return;
-  const auto likelier = [this](auto a, auto b) { return is_likelier(a, b); };
-  const auto end = order_.begin() + static_cast<std::ptrdiff_t>(k);
-  if (k <= kSmallK) {  // a heap of k: most tokens are compared with its top alone
-    std::partial_sort(order_.begin(), end, order_.end(), likelier);
-  } else {
-    std::nth_element(order_.begin(), end - 1, order_.end(), likelier);
-  }
-  kept_ = k;
-}
-
-/// Keeps the smallest set of likeliest tokens that holds top_p of the kept mass: halves the range
-/// that its size is in, so that all selections together look at about twice the tokens.
-void Sampler::cut_to_top_p() {
-  if (options_.top_p >= 1) return;
-  const auto at = [this](std::size_t i) { return order_.begin() + static_cast<std::ptrdiff_t>(i); };
-  const auto mass = [&](std::size_t begin, std::size_t end) {
-    return std::accumulate(at(begin), at(end), 0.0, [this](double sum, std::int32_t id) {
-      return sum + weights_[index(id)];
-    });
-  };
-  const double total = mass(0, kept_);
-  const double expected = options_.top_p * total;
-  // All tokens below this together hold less than what may be left out.
-  const double least = (1 - options_.top_p) * total / (2 * static_cast<double>(kept_));
-  const auto light = std::partition(at(0), at(kept_),
-                                    [&](std::int32_t id) { return weights_[index(id)] >= least; });
-  double held = 0;  // of the first `low`, which are too few
-  std::size_t low = 0;
-  auto high = static_cast<std::size_t>(light - order_.begin());
-  while (high - low > 1) {
-    const std::size_t middle = low + (high - low) / 2;
-    std::nth_element(at(low), at(middle), at(high),
-                     [this](auto a, auto b) { return is_likelier(a, b); });
-    const double more = mass(low, middle);
-    if (held + more >= expected) {
-      high = middle;
-    } else {
-      held += more;
-      low = middle;
-    }
-  }
-  std::for_each(at(high), at(kept_), [this](std::int32_t id) { weights_[index(id)] = 0; });
-  kept_ = high;
-}
-
-/// Weights are relative to the likeliest token, which top k and top p never cut.
-void Sampler::cut_to_min_p() {
-  if (options_.min_p <= 0) return;
-  for (std::size_t i = 0; i < kept_; ++i) {
-    double& weight = weights_[index(order_[i])];
-    if (weight < options_.min_p) weight = 0;
-  }
-}
-
-/// Goes by id, so that the order that selection leaves does not matter; what was cut weighs 0.
-std::int32_t Sampler::draw_token() {
-  double rest = draw(key_, draws_) * std::accumulate(weights_.begin(), weights_.end(), 0.0);
-  std::size_t last = 0;
-  for (std::size_t id = 0; id < weights_.size(); ++id) {
-    if (weights_[id] == 0) continue;
-    last = id;  // rounding may leave a rest after the last one
-    rest -= weights_[id];
-    if (rest < 0) break;
-  }
-  return static_cast<std::int32_t>(last);
+ops::TokenChoice Sampler::choice() const {
+  return {.draw = draw(key_, draws_),
+          .temperature = options_.temperature,
+          .top_p = options_.top_p,
+          .min_p = options_.min_p,
+          .top_k = options_.top_k};
 }
 
 std::int32_t Sampler::next(std::span<const float> logits) {
-  const std::size_t best = take_logits(logits);
-  if (options_.temperature == 0) {
-    ++draws_;
-    return static_cast<std::int32_t>(best);
+  require(std::ssize(logits) == V_, "sampling: logits of another vocabulary");
+  const std::int32_t token = chooser_.choose(penalized(logits), choice());
+  if (token < 0) {
+    throw Error(ExitCode::numerics,
+                "token " + std::to_string(draws_ + 1) +
+                    " of the text: expected finite logits, found NaN or infinity; "
+                    "the model has diverged: take an earlier checkpoint");
   }
-  order_.resize(logits_.size());
-  weights_.assign(logits_.size(), 0);
-  std::iota(order_.begin(), order_.end(), 0);
-  kept_ = order_.size();
-  cut_to_top_k();
-  const double top = logits_[best];
-  for (std::size_t i = 0; i < kept_; ++i) {
-    const std::size_t id = index(order_[i]);
-    weights_[id] = std::exp((logits_[id] - top) / options_.temperature);
-  }
-  cut_to_top_p();
-  cut_to_min_p();
-  const std::int32_t token = draw_token();
-  ++draws_;
+  take();
   return token;
 }
 

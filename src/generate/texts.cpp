@@ -17,6 +17,15 @@ SchedulerLimits limits_of(const CachedModel& model) {
           .pass_tokens = model.pass_tokens()};
 }
 
+using Wanted = CachedModel::Wanted;
+
+/// What serves both of two texts of a pass: to draw is to choose the likeliest at temperature 0,
+/// and logits serve every choice.
+Wanted together(Wanted a, Wanted b) {
+  if (a == b) return a;
+  return a == Wanted::logits || b == Wanted::logits ? Wanted::logits : Wanted::drawn;
+}
+
 }  // namespace
 
 Generator::Texts::Texts(CachedModel& model) : model_(model), scheduler_(limits_of(model)) {}
@@ -31,8 +40,9 @@ void Generator::Texts::begin(std::vector<std::int32_t> prompt, const SamplingOpt
   texts_.merge(begun);  // nothing can fail once the scheduler knows the text
 }
 
-bool Generator::Texts::is_chosen_on_device(const Text& text) {
-  return text.options.is_greedy() && !text.listener->wants_logits();
+CachedModel::Wanted Generator::Texts::wanted_by(const Text& text) {
+  if (text.listener->wants_logits() || text.options.looks_back()) return Wanted::logits;
+  return text.options.is_greedy() ? Wanted::likeliest : Wanted::drawn;
 }
 
 bool Generator::Texts::step(GenerateStats& stats) {
@@ -40,19 +50,15 @@ bool Generator::Texts::step(GenerateStats& stats) {
   const std::optional<SchedulerPass> pass = scheduler_.next();
   if (!pass) return false;
   std::vector<std::size_t> ids;
-  bool on_device = true;
+  Wanted wanted = pass->is_whole ? Wanted::likeliest : Wanted::nothing;
   std::size_t prompts = 0;  // texts that are read for the first time
   for (const ScheduledText* text : pass->texts) {
     ids.push_back(text->id);
-    on_device = on_device && is_chosen_on_device(texts_.at(text->id));
+    if (pass->is_whole) wanted = together(wanted, wanted_by(texts_.at(text->id)));
     if (!text->is_new) continue;
     ++prompts;
     if (pass->is_whole) stats.prompt_tokens += text->length - text->begin;
   }
-  using Wanted = CachedModel::Wanted;
-  const Wanted wanted = !pass->is_whole ? Wanted::nothing
-                        : on_device     ? Wanted::likeliest
-                                        : Wanted::logits;
   read(*pass, wanted);
   if (wanted != Wanted::nothing) {
     const std::vector<Choice> choices = choose(ids, wanted);
@@ -70,30 +76,37 @@ bool Generator::Texts::step(GenerateStats& stats) {
 
 void Generator::Texts::read(const SchedulerPass& pass, CachedModel::Wanted wanted) {
   std::vector<RowRead> rows;
+  std::vector<ops::TokenChoice> choices;
   for (const ScheduledText* text : pass.texts) {
+    Text& read = texts_.at(text->id);
+    if (wanted == Wanted::drawn) choices.push_back(sampler_of(read).choice());
     const std::int64_t past = text->cached - pass.count;
-    const std::span<const std::int32_t> tokens = texts_.at(text->id).tokens;
+    const std::span<const std::int32_t> tokens = read.tokens;
     rows.push_back({tokens.subspan(static_cast<std::size_t>(text->begin + past),
                                    static_cast<std::size_t>(pass.count)),
                     past, text->pages});
   }
-  model_.read(rows, wanted);
+  model_.read(rows, wanted, choices);
 }
 
-std::int32_t Generator::Texts::next_token(Text& text, std::size_t row, CachedModel::Wanted wanted) {
+Sampler& Generator::Texts::sampler_of(Text& text) const {
   if (!text.sampler) {
     text.sampler = std::make_unique<Sampler>(text.options, text.number, model_.vocabulary());
     text.sampler->see(text.tokens);
   }
-  if (wanted == CachedModel::Wanted::likeliest) {
-    const std::int32_t token = model_.likeliest(row);
-    if (token >= 0) {
-      text.sampler->take();
-      return token;
-    }
-    model_.fetch_logits();  // for the sampler's error
+  return *text.sampler;
+}
+
+std::int32_t Generator::Texts::next_token(Text& text, std::size_t row, CachedModel::Wanted wanted) {
+  Sampler& sampler = sampler_of(text);
+  if (wanted == Wanted::logits) return sampler.next(model_.logits(row));
+  const std::int32_t token = model_.chosen(row);
+  if (token < 0) {
+    model_.fetch_logits();
+    return sampler.next(model_.logits(row));  // for its error
   }
-  return text.sampler->next(model_.logits(row));
+  sampler.take();
+  return token;
 }
 
 /// The next token of every text of the newest pass. Samplers look at whole vocabularies, so that

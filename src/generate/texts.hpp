@@ -36,9 +36,10 @@ class Generator::Texts {
     std::unique_ptr<Sampler> sampler{};  ///< from the first token on
     std::int64_t generated = 0;
   };
-  /// The likeliest token follows, and no one asks for logits.
-  [[nodiscard]] static bool is_chosen_on_device(const Text& text);
+  /// What a pass that ends with the text's newest token must give to choose the next one.
+  [[nodiscard]] static CachedModel::Wanted wanted_by(const Text& text);
   void read(const SchedulerPass& pass, CachedModel::Wanted wanted);
+  [[nodiscard]] Sampler& sampler_of(Text& text) const;
   struct Choice {
     std::int32_t token = -1;
     std::exception_ptr error{};  ///< in its place

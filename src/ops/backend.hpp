@@ -24,6 +24,7 @@
 #include "hyperslab/ops/norm.hpp"
 #include "hyperslab/ops/optimizer.hpp"
 #include "hyperslab/ops/quantized.hpp"
+#include "hyperslab/ops/sample.hpp"
 #include "quantized_product.hpp"
 
 // Every op has a twin per device with the signature of the public function, which has checked
@@ -63,6 +64,7 @@ decltype(ops::attention_cached_forward) attention_cached_forward;
 decltype(ops::rope_attention_paged_forward) rope_attention_paged_forward;
 decltype(ops::attention_sinks_backward) attention_sinks_backward;
 decltype(ops::argmax) argmax;
+decltype(ops::sample) sample;
 decltype(ops::dropout) dropout;
 decltype(ops::add) add;
 decltype(ops::softcap) softcap;
@@ -198,6 +200,7 @@ decltype(ops::attention_cached_forward) attention_cached_forward;
 decltype(ops::rope_attention_paged_forward) rope_attention_paged_forward;
 decltype(ops::attention_sinks_backward) attention_sinks_backward;
 decltype(ops::argmax) argmax;
+decltype(ops::sample) sample;
 decltype(ops::dropout) dropout;
 decltype(ops::add) add;
 decltype(ops::softcap) softcap;

@@ -45,6 +45,7 @@ constexpr std::array kPatterns = {
     Pattern{"runs_kernel", KernelClass::reduction},
     Pattern{"losses_kernel", KernelClass::reduction},
     Pattern{"argmax_kernel", KernelClass::reduction},
+    Pattern{"sample_kernel", KernelClass::reduction},
     Pattern{"mark_kernel", KernelClass::other},
     Pattern{"publish_kernel", KernelClass::other},
     Pattern{"nvjet", KernelClass::matmul},

@@ -97,6 +97,10 @@ TEST(Generator, PromptsOfAnyLengthsGetTogetherWhatEachGetsAlone) {
       if (temperature > 0) continue;
       EXPECT_EQ(together(four, options, false), expected) << "chosen where the model runs";
     }
+    SamplingOptions drawn = options_of(1.3, 25);
+    drawn.repetition_penalty = 1;
+    drawn.top_p = 0.9;
+    EXPECT_EQ(together(four, drawn, false), together(alone, drawn, true)) << "drawn there";
   }
 }
 

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "hyperslab/ops/sample.hpp"
+
 namespace hyperslab::generate {
 
 struct SamplingOptions {
@@ -17,11 +19,13 @@ struct SamplingOptions {
   std::uint64_t seed = 1;           ///< text i draws from the stream of seed + i
   std::int32_t stop_token = -1;
   /// Whether the next token is the one with the largest logit.
-  [[nodiscard]] bool is_greedy() const { return temperature == 0 && repetition_penalty == 1; }
+  [[nodiscard]] bool is_greedy() const { return temperature == 0 && !looks_back(); }
+  /// Whether it depends on the text so far beside its logits.
+  [[nodiscard]] bool looks_back() const { return repetition_penalty != 1; }
 };
 
-/// Chooses the tokens of one text, a function of options, stream, logits and draws so far. The
-/// steps, in this order: penalty, temperature, top k, top p, min p, a draw. Work per token is O(V).
+/// Chooses the tokens of one text, a function of options, stream, logits and draws so far: after
+/// the penalty as ops::TokenChooser does. Work per token is O(V).
 class Sampler {
  public:
   /// `stream`: the text's number; V: ids of the model.
@@ -32,28 +36,24 @@ class Sampler {
   /// that negative ones would rise).
   void see(std::span<const std::int32_t> tokens);
 
-  /// Another chose the next token, the likeliest one.
+  /// How next() would choose, without the penalty.
+  [[nodiscard]] ops::TokenChoice choice() const;
+  /// Another chose the next token.
   void take() { ++draws_; }
   /// The next token for logits (V). Throws Error(numerics) if they are not numbers.
   [[nodiscard]] std::int32_t next(std::span<const float> logits);
 
  private:
-  [[nodiscard]] bool is_likelier(std::int32_t a, std::int32_t b) const;
-  [[nodiscard]] std::size_t take_logits(std::span<const float> logits);
-  void cut_to_top_k();
-  void cut_to_top_p();
-  void cut_to_min_p();
-  [[nodiscard]] std::int32_t draw_token();
+  [[nodiscard]] std::span<const float> penalized(std::span<const float> logits);
 
   SamplingOptions options_;
   std::uint64_t key_;
   std::int64_t draws_ = 0;
-  std::vector<bool> is_seen_;
+  std::int64_t V_;
+  std::vector<bool> is_seen_;  ///< of the penalty
   std::vector<std::int32_t> seen_;
-  std::vector<float> logits_;        ///< after the penalty
-  std::vector<double> weights_;      ///< relative to the likeliest; 0: cut
-  std::vector<std::int32_t> order_;  ///< ids; the first kept_ are the choice, in any order
-  std::size_t kept_ = 0;
+  std::vector<float> logits_;  ///< after the penalty
+  ops::TokenChooser chooser_;
 };
 
 }  // namespace hyperslab::generate

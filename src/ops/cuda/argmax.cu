@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cooperative_groups.h>
 
-#include "kernels_common.cuh"
+#include "candidate.cuh"
 
 namespace hyperslab::ops::cuda {
 namespace {
@@ -9,39 +9,12 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr unsigned kParts = 8;  // blocks of a row, where there are clusters
 
-/// A value with its column: of two the greater one has the larger value, or the same in an earlier
-/// column. 0: none.
-using Candidate = unsigned long long;
-
-__device__ Candidate candidate(float value, Dim column) {
-  const auto bits = __float_as_uint(value == 0 ? 0.0F : value);  // zeros of both signs are equal
-  const std::uint32_t ordered = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-  return static_cast<Candidate>(ordered) << 32 | (0xFFFFFFFFU - static_cast<std::uint32_t>(column));
-}
-
 template <class T>
 struct ArgmaxCall {
   const T* x;
   std::int32_t* index;
   Dim V;
   Dim columns;
-};
-
-struct Found {
-  Candidate best = 0;
-  bool is_bad = false;  ///< a value that is NaN or infinity; -infinity is none
-
-  __device__ void look_at(float value, Dim column) {
-    is_bad = is_bad || !(value <= 3.402823466e38F);
-    if (value >= -3.402823466e38F) best = max(best, candidate(value, column));
-  }
-  __device__ void merge_lanes() {
-#pragma unroll
-    for (int offset = 16; offset > 0; offset >>= 1) {
-      best = max(best, __shfl_xor_sync(0xFFFFFFFFU, best, offset));
-    }
-    is_bad = __any_sync(0xFFFFFFFFU, is_bad) != 0;
-  }
 };
 
 /// What the blocks of a row found, if they are a cluster; that of the first block is whole then.
@@ -77,15 +50,10 @@ __global__ void __launch_bounds__(kThreads) argmax_kernel(ArgmaxCall<T> call) {
       if (first + i < call.V) found.look_at(value[i], first + i);
     }
   }
-  found.merge_lanes();
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = found;
-  __syncthreads();
-  found = threadIdx.x < 32 ? of_warps[threadIdx.x] : Found();
-  found.merge_lanes();
+  found = merge_warps(found, of_warps);
   if (gridDim.x > 1) merge_blocks(found);
   if (threadIdx.x != 0 || blockIdx.x != 0) return;
-  const auto column = 0xFFFFFFFFU - static_cast<std::uint32_t>(found.best);
-  call.index[blockIdx.y] = found.is_bad || found.best == 0 ? -1 : static_cast<std::int32_t>(column);
+  call.index[blockIdx.y] = found.is_bad || found.best == 0 ? -1 : column_of(found.best);
 }
 
 }  // namespace

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "hyperslab/core/context.hpp"
+
+namespace hyperslab::ops {
+
+/// How the next token of one text is drawn. The steps, in this order: temperature, top k, top p,
+/// min p, a draw. The fields of 8 bytes come first, so that a device reads it as it is.
+struct TokenChoice {
+  std::uint64_t draw = 0;    ///< uniform; of all weights together it takes draw / 2^64
+  double temperature = 1.0;  ///< 0: the likeliest token
+  double top_p = 1.0;        ///< nucleus (Holtzman et al. 2020); 1: all
+  double min_p = 0;          ///< of the likeliest's probability (Nguyen et al. 2024); 0: all
+  std::int64_t top_k = 0;    ///< 0: all
+};
+
+/// Chooses on the host, with memory that it keeps from call to call. Work is O(V).
+class TokenChooser {
+ public:
+  /// The token, or -1 if a logit is NaN or infinite, or all are -infinity. Weights are kept in
+  /// double and added in the order of tokens.
+  [[nodiscard]] std::int32_t choose(std::span<const float> logits, const TokenChoice& choice);
+
+ private:
+  [[nodiscard]] bool is_likelier(std::int32_t a, std::int32_t b) const;
+  void cut_to_top_k(std::int64_t k);
+  void cut_to_top_p(double top_p);
+  void cut_to_min_p(double min_p);
+  [[nodiscard]] std::int32_t draw_token(std::uint64_t draw) const;
+
+  std::span<const float> logits_;
+  std::vector<double> weights_;      ///< relative to the likeliest; 0: cut
+  std::vector<std::int32_t> order_;  ///< tokens; the first kept_ are the choice, in any order
+  std::size_t kept_ = 0;
+};
+
+/// Of every row of logits a token, as TokenChooser chooses it from the first V. logits: (rows, C),
+/// C at least V; choices: (rows, sizeof(TokenChoice)) u8, of TokenChoice; index: (rows) i32. A GPU
+/// computes weights in f32 and adds them as multiples of 2^-40, so that a draw that falls between
+/// two tokens within that may give the other.
+void sample(Context& ctx, CView logits, Dim V, CView choices, View index);
+
+}  // namespace hyperslab::ops
