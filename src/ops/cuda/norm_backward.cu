@@ -137,6 +137,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) norm_backward_kernel(Backwa
 /// for what a thread holds of a row; 1,024 threads, and centered rows of 4,096, spill some.
 template <int N, bool kCentered, class T>
 void launch_frozen(Context& ctx, const BackwardCall<T>& call, const NormBackwardShape& shape) {
+  if (call.rows == 0) return;
   const dim3 threads(static_cast<unsigned>(shape.threads), static_cast<unsigned>(shape.groups));
   const auto blocks = static_cast<unsigned>(ceil_divide(call.rows, Dim{shape.groups}));
   cudaStream_t stream = ctx.stream().cuda();
