@@ -202,6 +202,14 @@ def h5(path):
     return json.loads(found.stdout)
 
 
+def can_mount():
+    """Whether a file system can be mounted in a namespace of one's own."""
+    if shutil.which("unshare") is None:
+        return False
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 class Case(unittest.TestCase):
     """A test case with a folder of its own that holds text.txt, text.bin and deck.yaml."""
 
