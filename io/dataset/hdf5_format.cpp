@@ -42,7 +42,7 @@ Dataset open_integers(const Shard& shard, const Source& source, const char* name
 }
 
 std::int64_t signed_count(const Dataset& dataset) {
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;  // which sums do not make negative
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 48;  // whose bytes are no overflow
   return static_cast<std::int64_t>(std::min(dataset.count, kMost));
 }
 
