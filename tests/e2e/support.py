@@ -278,6 +278,21 @@ def wait_until(condition, seconds):
     return bool(condition())
 
 
+def children(parent):
+    """Process ids of the ranks that mpirun started, in the order of the ranks."""
+    listing = pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="utf-8")
+    return sorted(map(int, listing.split()))
+
+
+def alive(process):
+    """Whether a process runs (one that ended but is not waited for does not)."""
+    try:
+        text = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return text.rsplit(")", 1)[1].split()[0] != "Z"
+
+
 def main():
     """Runs the tests of the calling script with --binary and --mpiexec."""
     parser = argparse.ArgumentParser()
