@@ -13,6 +13,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(turbojpeg REQUIRED IMPORTED_TARGET libturbojpeg)
 find_package(PNG REQUIRED)
+find_package(ZLIB REQUIRED)
 # Boost.Asio has the coroutines of C++20 since 1.74.
 find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
 

@@ -256,6 +256,23 @@ void CheckpointReader::replace(const std::string& tensor, Tensor values) {
   replaced_[tensor] = std::make_shared<const Tensor>(std::move(values));
 }
 
+void CheckpointReader::use_averages() {
+  const std::string model = "model/";
+  const std::string average = "optimizer/ema/";
+  std::vector<std::string> averaged;
+  for (const auto& [name, entry] : tensors_) {
+    if (name.starts_with(average)) averaged.push_back(name.substr(average.size()));
+  }
+  if (averaged.empty()) {
+    throw Error(
+        ExitCode::checkpoint,
+        fmt::format("{}: it keeps no average of the weights; leave out --ema, or train with "
+                    "optimizer.ema_decay",
+                    folder_));
+  }
+  for (const std::string& name : averaged) tensors_[model + name] = tensors_.at(average + name);
+}
+
 void CheckpointReader::check(std::span<const SlabTarget> targets) const {
   check_targets(folder_, tensors_, targets, Dtypes::any);
 }

@@ -274,6 +274,15 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"optimizer.clip_norm",
      "Largest norm of all gradients together; longer ones are scaled down "
      "to it; 0: no limit."},
+    {"optimizer.ema_decay",
+     "Share of itself that the exponential moving average of the weights keeps in each update; "
+     "0.999 or 0.9999 are usual; 0: there is no average. It is kept in fp32 and in checkpoints: "
+     "--ema of eval, generate, serve and checkpoint takes it."},
+    {"optimizer.ema_start_step",
+     "Updates before averaging begins: until then, and after the first one, the average is what "
+     "the weights are."},
+    {"optimizer.evaluate_ema",
+     "Whether validation, tasks and samples of a run are of the average instead of the weights."},
 
     {"schedule", "The learning rate over the steps."},
     {"schedule.name",

@@ -317,6 +317,15 @@ constexpr std::array kTrainingRules = {
                "to 0",
                c.train.tasks_every);
          }},
+    Rule{"optimizer.evaluate_ema", "optimizer.ema_decay",
+         "false unless optimizer.ema_decay is above 0",
+         [](const Config& c, const Surroundings&) {
+           return !c.optimizer.evaluate_ema || c.optimizer.averages();
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "no average of the weights is kept: set optimizer.ema_decay to 0.999, say, or "
+                  "optimizer.evaluate_ema to false";
+         }},
     Rule{"schedule.warmup_steps", "train.steps", "at most train.steps",
          [](const Config& c, const Surroundings&) {
            return c.train.steps == 0 || c.schedule.warmup_steps <= c.train.steps;

@@ -399,6 +399,9 @@ void visit_training(Visitor& v, Config& config) {
   v.flag("decay_embeddings", optimizer.decay_embeddings);
   v.flag("decay_norms_and_biases", optimizer.decay_norms_and_biases);
   v.real("clip_norm", optimizer.clip_norm, kNotNegative);
+  v.real("ema_decay", optimizer.ema_decay, kBelowOne);
+  v.integer("ema_start_step", optimizer.ema_start_step, kSteps);
+  v.flag("evaluate_ema", optimizer.evaluate_ema);
   auto& schedule = config.schedule;
   v.section("schedule");
   v.named("name", schedule.name, kSchedules);

@@ -21,6 +21,7 @@
 #include <optional>
 #include <sstream>
 
+#include "control_groups.hpp"
 #include "host_id.hpp"
 #include "hyperslab/core/error.hpp"
 
@@ -46,55 +47,6 @@ std::vector<int> affinity(pid_t process) {
   return {};
 }
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
-  return parts;
-}
-
-bool has_word(const std::string& list, const std::string& word) {
-  return std::ranges::count(split(list, ','), word) > 0;
-}
-
-/// A hierarchy of control groups that can limit CPU time.
-struct Hierarchy {
-  bool second_version = false;
-  std::string root;    ///< of the mount, within the hierarchy
-  std::string folder;  ///< of the mount, in the file system
-};
-
-std::vector<Hierarchy> hierarchies(const std::string& process_folder) {
-  std::vector<Hierarchy> found;
-  std::ifstream file(process_folder + "/mountinfo");
-  for (std::string line; std::getline(file, line);) {
-    // id parent device root folder options [tags] - type source super-options
-    const std::vector<std::string> words = split(line, ' ');
-    const auto dash = std::ranges::find(words, "-");
-    if (words.size() < 6 || std::distance(dash, words.end()) < 4) continue;
-    const bool second = dash[1] == "cgroup2";
-    if (second || (dash[1] == "cgroup" && has_word(dash[3], "cpu"))) {
-      found.push_back({second, words[3], words[4]});
-    }
-  }
-  return found;
-}
-
-/// The group of the process in a hierarchy, as a path within it; none if it is in none.
-std::optional<std::string> group_in(const Hierarchy& hierarchy, const std::string& process_folder) {
-  std::ifstream file(process_folder + "/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (hierarchy.second_version ? controllers.empty() : has_word(controllers, "cpu")) {
-      return line.substr(second + 1);
-    }
-  }
-  return std::nullopt;
-}
-
 double number_in(const std::string& path) {
   double number = -1;
   std::ifstream(path) >> number;
@@ -118,7 +70,8 @@ std::optional<double> quota_in(const std::string& folder, bool second_version) {
 /// The first number of SLURM_STEP_TASKS_PER_NODE and the like, which say "4(x2),1"; the largest.
 int most_tasks(const std::string& text) {
   int most = 0;
-  for (const std::string& part : split(text, ',')) most = std::max(most, std::atoi(part.c_str()));
+  for (const std::string& part : split_text(text, ','))
+    most = std::max(most, std::atoi(part.c_str()));
   return most;
 }
 
@@ -126,22 +79,11 @@ int most_tasks(const std::string& text) {
 
 std::vector<CpuQuota> cpu_quotas(const std::string& process_folder) {
   std::vector<CpuQuota> quotas;
-  for (const Hierarchy& hierarchy : hierarchies(process_folder)) {
-    const std::optional<std::string> group = group_in(hierarchy, process_folder);
-    if (!group) continue;
-    // A mount may show a part of the hierarchy only, as in containers.
-    const bool below = hierarchy.root != "/" && group->starts_with(hierarchy.root);
-    std::string path = below ? group->substr(hierarchy.root.size()) : *group;
-    for (;;) {
-      while (path.ends_with('/')) path.pop_back();
-      const std::string folder = hierarchy.folder + path;
-      struct stat about {};
-      const std::optional<double> cores = quota_in(folder, hierarchy.second_version);
-      if (cores && stat(folder.c_str(), &about) == 0) {
-        quotas.push_back({fmt::format("{}:{}", about.st_dev, about.st_ino), *cores});
-      }
-      if (path.empty()) break;
-      path.erase(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  for (const ControlGroup& group : control_groups("cpu", process_folder)) {
+    struct stat about {};
+    const std::optional<double> cores = quota_in(group.folder, group.second_version);
+    if (cores && stat(group.folder.c_str(), &about) == 0) {
+      quotas.push_back({fmt::format("{}:{}", about.st_dev, about.st_ino), *cores});
     }
   }
   return quotas;
@@ -182,7 +124,7 @@ std::string core_list(const std::vector<int>& cores) {
 
 std::vector<int> cores_of_list(const std::string& text) {
   std::vector<int> cores;
-  for (const std::string& part : split(text, ',')) {
+  for (const std::string& part : split_text(text, ',')) {
     int first = 0;
     const char* const end = part.data() + part.size();
     std::from_chars_result read = std::from_chars(part.data(), end, first);

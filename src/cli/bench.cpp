@@ -18,6 +18,7 @@
 #include "hyperslab/io/text_file.hpp"
 #include "hyperslab/train/setup.hpp"
 #include "storage_json.hpp"
+#include "stored_model.hpp"
 
 namespace hyperslab::cli {
 namespace {
@@ -250,12 +251,17 @@ class Discard final : public generate::TokenListener {
   [[nodiscard]] bool wants_logits() const override { return false; }
 };
 
-/// Greedy texts of one token's prompt each, at most as long as the context.
-ExitCode run_decode(comm::World& world, const Arguments& args, const train::Config& config) {
-  const int rows = args.get<int>("rows");
-  if (world.size() > 1 || rows < 1 || args.get<int>("steps") < 2) {
+void require_decodes(const comm::World& world, const Arguments& args, const train::Config& config) {
+  if (args.get<int>("rows") < 1 || args.get<int>("steps") < 2) {
+    throw Error(ExitCode::usage, "--mode decode takes --rows of 1 or more and --steps of 2 or more")
+        .on_all_ranks();
+  }
+  const mesh::ParallelConfig& parallel = config.parallel;
+  if (parallel.tensor != world.size()) {
     throw Error(ExitCode::usage,
-                "--mode decode runs on one rank, with --rows of 1 or more and --steps of 2 or more")
+                fmt::format("--mode decode runs on one tensor group, not with data {}, pipeline "
+                            "{}; set parallel.tensor to the number of ranks, {}, and these to 1",
+                            parallel.data, parallel.pipeline, world.size()))
         .on_all_ranks();
   }
   if (!(args.get<double>("temperature") >= 0) ||
@@ -270,7 +276,18 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
                 "--mode decode is for text: a vision transformer generates nothing")
         .on_all_ranks();
   }
+}
+
+/// Greedy texts of one token's prompt each, at most as long as the context.
+ExitCode run_decode(comm::World& world, const Arguments& args, const train::Config& config) {
+  require_decodes(world, args, config);
+  const int rows = args.get<int>("rows");
+  const comm::Watchdog watchdog(world, watch_options(world, config));
   generate::Generator generator(world, config, nullptr, {.rows = rows}, legal_changes(config));
+  if (!generator.leads()) {
+    generator.follow();
+    return ExitCode::ok;
+  }
   const generate::Prompts prompts(static_cast<std::size_t>(rows), {0});
   generate::SamplingOptions options;
   options.temperature = args.get<double>("temperature");
@@ -281,6 +298,7 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
   (void)generator.generate(prompts, options, listener);
   options.max_tokens = std::min<std::int64_t>(args.get<int>("steps"), config.model.context - 1);
   const generate::GenerateStats stats = generator.generate(prompts, options, listener);
+  generator.let_go();
   // A text's first token comes from its prompt, which is not timed.
   const double rate = static_cast<double>(stats.tokens - rows) / stats.seconds;
   fmt::print("decode: {} texts of {} tokens, {:.1f} tokens/s, {:.3f} ms a token\n", rows,
@@ -293,7 +311,7 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
     out["tokens_per_second"] = rate;
     out["token_seconds"] = rows / rate;
     out.update(storage_json(config, generator.footprint()));
-    write(world, args.get<std::string>("json"), out.dump(2) + "\n");
+    io::write_text_file(args.get<std::string>("json"), out.dump(2) + "\n");
   }
   return ExitCode::ok;
 }

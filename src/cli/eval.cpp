@@ -128,6 +128,7 @@ void add_options(Arguments& args) {
       "logits", po::value<std::string>(),
       "of images and one checkpoint: also write the logits (images, classes) to this .npy, f32")(
       "json", po::value<std::string>(), "also write the figures to this file");
+  args.add()("ema", "measure the exponential moving average of the weights (optimizer.ema_decay)");
   add_task_options(args);
   args.optional_positional("DECK");
 }

@@ -147,7 +147,11 @@ void require_one_storage(comm::World& world, const EvalSource& source, const Sto
 }  // namespace
 
 EvalSource eval_source(const Arguments& args) {
-  EvalSource source = {"", args.list("checkpoint"), args.list("set"), !args.has("tasks")};
+  EvalSource source;
+  source.checkpoints = args.list("checkpoint");
+  source.overrides = args.list("set");
+  source.averages = args.has("ema");
+  source.needs_text = !args.has("tasks");
   std::vector<std::string> files = args.list("data");
   std::vector<std::string> decks = args.list("DECK");
   move_to(decks, source.checkpoints, is_file);
@@ -186,6 +190,7 @@ eval::EvalDeck eval_deck(comm::World& world, const EvalSource& source) {
     find_paths(out.config, source, stored);
   }
   out.is_legal = legal_changes(out.config);
+  out.averages = source.averages;
   if (source.needs_text) require_tokens(out.config);
   choose_vocabulary(world, out.config, source, stored);
   return out;

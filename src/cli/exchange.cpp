@@ -180,7 +180,16 @@ ImportLocks::ImportLocks(const std::string& output, const std::string& host) {
   output_.emplace(output, host, "--output");
 }
 
+io::CheckpointReader trained_weights(const Arguments& args, const std::string& folder) {
+  io::CheckpointReader reader(folder);
+  if (args.has("ema")) reader.use_averages();
+  return reader;
+}
+
 void add_exchange_options(Arguments& args) {
+  args.add()("ema",
+             "export, merge, quantize: take the exponential moving average of the trained weights "
+             "(optimizer.ema_decay)");
   args.add()("output", po::value<std::string>(), "export, import, merge: the folder to make")(
       "format", po::value<std::string>()->default_value("huggingface"),
       "export: of the folder: huggingface, or timm for vision transformers")(
@@ -206,7 +215,7 @@ void export_checkpoint(const Arguments& args) {
   if (format != "huggingface" && format != "timm") {
     refuse("--format must be huggingface or timm, found " + format);
   }
-  const io::CheckpointReader reader(only_folder(args));
+  const io::CheckpointReader reader = trained_weights(args, only_folder(args));
   if (reader.meta().base_fingerprint) {
     if (format == "timm") refuse("--format timm is of whole models, and these are adapters");
     return export_adapters(args, reader);
@@ -233,6 +242,8 @@ void export_checkpoint(const Arguments& args) {
 }
 
 void import_checkpoint(comm::World& world, const Arguments& args) {
+  if (args.has("ema"))
+    refuse("--ema is of checkpoints, and import takes a folder of weights alone");
   const std::string folder = only_folder(args);
   if (interop::is_peft_folder(folder)) return import_adapters(world, args);
   if (args.has("base")) refuse("--base goes with a folder of adapters (adapter_config.json)");

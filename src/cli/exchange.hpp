@@ -6,6 +6,7 @@
 
 #include "command.hpp"
 #include "hyperslab/core/dtype.hpp"
+#include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/run/run_lock.hpp"
 
 namespace hyperslab::cli {
@@ -19,6 +20,10 @@ void import_checkpoint(comm::World& world, const Arguments& args);
 
 /// The one folder on the command line. Throws Error(usage) for more.
 [[nodiscard]] std::string only_folder(const Arguments& args);
+/// A checkpoint; with --ema the average of its trained weights in place of them. Throws
+/// Error(checkpoint).
+[[nodiscard]] io::CheckpointReader trained_weights(const Arguments& args,
+                                                   const std::string& folder);
 /// --output; throws Error(usage) without.
 [[nodiscard]] std::string output_of(const Arguments& args);
 /// Throws Error(storage) unless nothing is at the path, or an empty folder.

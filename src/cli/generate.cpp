@@ -127,27 +127,52 @@ void write_json(const std::string& path, const nlohmann::ordered_json& completio
   io::write_text_file(path, out.dump(2, ' ', false, kReplace) + '\n');
 }
 
-void generate(comm::World& world, const Arguments& args) {
-  const StoredModel model = open_stored_model(args);
+/// What the first rank alone knows.
+struct Request {
+  generate::SamplingOptions options;
+  std::optional<std::int64_t> logprobs;
+  NamedPrompts named;
+  generate::Prompts prompts;
+};
+
+Request read_request(const Arguments& args, const StoredModel& model) {
+  Request request;
   const io::Tokenizer& tokenizer = *model.tokenizer;
-  const generate::SamplingOptions options =
-      sampling_options(args, tokenizer, model.config.model.vocabulary);
-  const auto logprobs = wanted_logprobs(args);
+  request.options = sampling_options(args, tokenizer, model.config.model.vocabulary);
+  request.logprobs = wanted_logprobs(args);
+  request.named = named_prompts(args);
+  request.prompts =
+      generate::encode_prompts(tokenizer, request.named.texts, !args.has("no-special-tokens"));
+  return request;
+}
+
+void generate(comm::World& world, const Arguments& args) {
+  const StoredModel model = open_stored_model(world, args);
+  Request request;
+  comm::agree(world, [&] {
+    if (world.rank() == 0) request = read_request(args, model);
+  });
   require_places(world, args, {"json", "logits"});
-  const auto [texts, ids] = named_prompts(args);
-  const auto prompts = generate::encode_prompts(tokenizer, texts, !args.has("no-special-tokens"));
-  const generate::GeneratorSize size = {
-      .rows = generate::Generator::rows_for(prompts, args.get<std::int64_t>("batch")),
-      .cache_tokens = cache_tokens(args)};
+  generate::GeneratorSize size;
+  comm::agree(world, [&] { size.cache_tokens = cache_tokens(args); });
+  size.rows =
+      world.max(generate::Generator::rows_for(request.prompts, args.get<std::int64_t>("batch")));
+  const comm::Watchdog watchdog(world, watch_options(world, model.config));
   generate::Generator generator(world, model.config, &model.reader, size,
                                 legal_changes(model.config));
+  if (!generator.leads()) return generator.follow();
   if (args.has("cache-tokens")) log_cache(generator);
-  warn_of_long_prompts(prompts, generator.context());
-  if (args.has("logits")) write_logits(args.get<std::string>("logits"), generator, prompts);
-  Completions completions(tokenizer, texts, args.list("stop"), options.max_tokens, logprobs);
-  const auto stats = generator.generate(prompts, options, completions);
+  warn_of_long_prompts(request.prompts, generator.context());
+  if (args.has("logits")) {
+    write_logits(args.get<std::string>("logits"), generator, request.prompts);
+  }
+  Completions completions(*model.tokenizer, request.named.texts, args.list("stop"),
+                          request.options.max_tokens, request.logprobs);
+  const auto stats = generator.generate(request.prompts, request.options, completions);
+  generator.let_go();
   if (args.has("json")) {
-    write_json(args.get<std::string>("json"), completions.to_json(prompts, ids), stats);
+    write_json(args.get<std::string>("json"),
+               completions.to_json(request.prompts, request.named.ids), stats);
   }
   fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s; generated: {} tokens, {:.1f} tokens/s\n",
              stats.prompt_tokens, rate(stats.prompt_tokens, stats.prompt_seconds), stats.tokens,
@@ -198,7 +223,9 @@ void add_options(Arguments& args) {
 
 Arguments generate_arguments() {
   Arguments args(
-      "usage: hyperslab generate --checkpoint DIR --prompt TEXT [options] continues TEXT. The "
+      "usage: [mpirun -np N] hyperslab generate --checkpoint DIR --prompt TEXT [options] continues "
+      "TEXT; N ranks share the model as parallel.tensor does, whatever layout it was trained on. "
+      "The "
       "model sees at most model.context tokens: of a longer prompt the last ones, and whenever the "
       "context is full, it goes on from the last half of it");
   add_options(args);
@@ -208,10 +235,6 @@ Arguments generate_arguments() {
 ExitCode run_generate(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args = generate_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
-  if (world.size() > 1) {
-    throw Error(ExitCode::usage, "generate runs on one rank; start it without mpirun")
-        .on_all_ranks();
-  }
   generate(world, args);
   return ExitCode::ok;
 }

@@ -5,14 +5,17 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <new>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "about.hpp"
+#include "address_space.hpp"
 #include "command.hpp"
 #include "faults.hpp"
 #include "hyperslab/comm/gpus.hpp"
@@ -23,10 +26,15 @@
 #include "hyperslab/core/version.hpp"
 #include "hyperslab/io/hdf5_version.hpp"
 #include "hyperslab/ops/algorithm_cache.hpp"
+#include "hyperslab/ops/gemm_buffers.hpp"
 
 namespace hyperslab::cli {
 namespace {
 
+/// Of std::thread, and of libraries that say so.
+constexpr const char* kNoThread =
+    "the system refused another thread; raise the limits of processes (ulimit -u) and of address "
+    "space (ulimit -v), or start fewer ranks and threads (OMP_NUM_THREADS)";
 constexpr const char* kNoMemory =
     "the host's memory is used up; ask for more of it, start fewer ranks on a host, or raise its "
     "limit (ulimit -v)";
@@ -96,28 +104,47 @@ ExitCode refuse_command(const comm::World& world, const std::vector<std::string>
   return ExitCode::usage;
 }
 
+/// The exception that is being handled, as an Error.
+Error error_of_current() {
+  try {
+    if (const std::exception_ptr current = std::current_exception())
+      std::rethrow_exception(current);
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ExitCode::device, kNoMemory);
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::resource_unavailable_try_again) {
+      return Error(ExitCode::device, kNoThread);
+    }
+    return Error(ExitCode::internal, error.what());
+  } catch (const std::exception& error) {
+    return Error(ExitCode::internal, error.what());
+  } catch (...) {
+  }
+  return Error(ExitCode::internal, "std::terminate was called");
+}
+
+/// Reports the error, ends the other ranks unless they have met it, too, and returns the exit code.
+int end_with(comm::World& world, const Error& error) {
+  report(world, error);
+  const int code = static_cast<int>(error.code());
+  if (!error.is_on_all_ranks() && world.size() > 1) world.abort(code);
+  return code;
+}
+
 /// `words`: the name of the command and its arguments; `command` is null if there is none.
 int run(comm::World& world, const Command* command, const std::vector<std::string>& words,
         const std::optional<Error>& wrong_fault) {
   try {
     begin_faults(world, wrong_fault);
+    ops::reserve_gemm_buffers(world.threads().threads);
     require_one_program(world, words);
     if (command == nullptr || command->name != "train") comm::TimeLimit::lift();
     if (command == nullptr) return static_cast<int>(refuse_command(world, words));
     return static_cast<int>(command->run(world, {words.begin() + 1, words.end()}));
-  } catch (const Error& error) {
-    report(world, error);
-    const int code = static_cast<int>(error.code());
-    if (!error.is_on_all_ranks() && world.size() > 1) world.abort(code);
-    return code;
-  } catch (const std::bad_alloc&) {
-    report(world, Error(ExitCode::device, kNoMemory));
-    if (world.size() > 1) world.abort(static_cast<int>(ExitCode::device));
-    return static_cast<int>(ExitCode::device);
-  } catch (const std::exception& error) {
-    report(world, Error(ExitCode::internal, error.what()));
-    if (world.size() > 1) world.abort(static_cast<int>(ExitCode::internal));
-    return static_cast<int>(ExitCode::internal);
+  } catch (const std::exception&) {
+    return end_with(world, error_of_current());
   }
 }
 
@@ -129,6 +156,7 @@ int start(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);                   // a file-size limit becomes an error of write
   if (name == "train") catch_stop_requests(true);  // before MPI starts, which takes a while
   const double seconds = comm::start_timeout_seconds();
+  require_address_space();
   std::optional<comm::TimeLimit> limit(std::in_place, "the start of MPI and of the run", seconds);
   const std::optional<Error> wrong_fault = set_faults();
   comm::World world(&argc, &argv);
@@ -140,17 +168,32 @@ int start(int argc, char** argv) {
   return code;
 }
 
+/// One line, where std::terminate would abort with a trace; the launcher ends the other ranks.
+[[noreturn]] void end_by_terminate() {
+  const Error error = error_of_current();
+  fmt::print(stderr, "hyperslab: {}\n", printable(error.what(), true));
+  if (error.code() == ExitCode::internal) std::abort();  // whose core tells more
+  std::_Exit(static_cast<int>(error.code()));
+}
+
+/// Of an exception before MPI has started; unknown ones mean that MPI itself could not be started.
+int end_early() {
+  const Error error = error_of_current();
+  fmt::print(stderr, "hyperslab: {}\n", error.what());
+  return static_cast<int>(error.code() == ExitCode::internal ? ExitCode::device : error.code());
+}
+
 }  // namespace
 }  // namespace hyperslab::cli
 
 int main(int argc, char** argv) {
+  std::set_terminate(hyperslab::cli::end_by_terminate);
   try {
     return hyperslab::cli::start(argc, argv);
   } catch (const hyperslab::Error& error) {
     fmt::print(stderr, "hyperslab: {}\n", error.what());
     return static_cast<int>(error.code());
-  } catch (const std::exception& error) {  // no memory, or MPI itself could not be started
-    fmt::print(stderr, "hyperslab: {}\n", error.what());
-    return static_cast<int>(hyperslab::ExitCode::device);
+  } catch (const std::exception&) {
+    return hyperslab::cli::end_early();
   }
 }

@@ -69,7 +69,7 @@ std::string base_path(const Arguments& args, const io::CheckpointReader& reader,
 }
 
 Merge open(const Arguments& args) {
-  io::CheckpointReader adapters(only_folder(args));
+  io::CheckpointReader adapters = trained_weights(args, only_folder(args));
   if (!adapters.meta().base_fingerprint) {
     throw Error(ExitCode::checkpoint,
                 adapters.folder() + ": it holds a whole model, there is nothing to merge");

@@ -126,7 +126,7 @@ void add_quantize_options(Arguments& args) {
 void quantize_checkpoint(comm::World& world, const Arguments& args) {
   const std::string output = output_of(args);
   require_new(output);
-  const io::CheckpointReader reader(only_folder(args));
+  const io::CheckpointReader reader = trained_weights(args, only_folder(args));
   require_usable(reader);
   const StoredDeck stored = {reader.meta().deck, reader.folder()};
   const train::Config was = as_stored(stored);

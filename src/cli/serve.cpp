@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 
 #include "command.hpp"
 #include "hyperslab/core/log.hpp"
@@ -67,27 +68,42 @@ serve::ServeOptions serve_options(const Arguments& args) {
   return options;
 }
 
+/// Ranks that follow end when the first one does; mpirun hands its signals to all of them.
+void leave_signals_to_the_leader() {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, SIG_IGN);
+}
+
 void serve(comm::World& world, const Arguments& args) {
   constexpr std::int64_t kMostRows = 4096;
-  const serve::ServeOptions options = serve_options(args);
-  const Dim rows = in_range(args, "batch", 1, kMostRows);
-  const StoredModel model = open_stored_model(args);
-  generate::Generator generator(world, model.config, &model.reader,
-                                {.rows = rows, .cache_tokens = cache_tokens(args)},
+  serve::ServeOptions options;
+  generate::GeneratorSize size;
+  comm::agree(world, [&] {
+    size = {.rows = in_range(args, "batch", 1, kMostRows), .cache_tokens = cache_tokens(args)};
+    if (world.rank() == 0) options = serve_options(args);
+  });
+  const StoredModel model = open_stored_model(world, args);
+  const comm::Watchdog watchdog(world, watch_options(world, model.config));
+  generate::Generator generator(world, model.config, &model.reader, size,
                                 legal_changes(model.config));
+  if (!generator.leads()) {
+    leave_signals_to_the_leader();
+    return generator.follow();
+  }
   log_cache(generator);
   const std::string name = args.has("name") ? args.get<std::string>("name") : model.config.run.name;
   serve::serve(options, {name, model.tokenizer.get(), generator.context(), generator.vocabulary()},
                generator);
+  generator.let_go();
 }
 
 }  // namespace
 
 Arguments serve_arguments() {
   Arguments args(
-      "usage: hyperslab serve --checkpoint DIR [options] answers POST /v1/completions, /tokenize "
-      "and /detokenize, and GET /v1/models, /tokenizer_info and /health over HTTP, until SIGINT or "
-      "SIGTERM");
+      "usage: [mpirun -np N] hyperslab serve --checkpoint DIR [options] answers POST "
+      "/v1/completions, /tokenize and /detokenize, and GET /v1/models, /tokenizer_info and /health "
+      "over HTTP, until SIGINT, SIGTERM or SIGUSR1; N ranks share the model as parallel.tensor "
+      "does, whatever layout it was trained on");
   const serve::ServeOptions defaults;
   add_stored_model_options(args);
   add_cache_option(args);
@@ -120,9 +136,6 @@ Arguments serve_arguments() {
 ExitCode run_serve(comm::World& world, const std::vector<std::string>& arguments) {
   Arguments args = serve_arguments();
   if (!args.parse(world, arguments)) return ExitCode::ok;
-  if (world.size() > 1) {
-    throw Error(ExitCode::usage, "serve runs on one rank; start it without mpirun").on_all_ranks();
-  }
   serve(world, args);
   return ExitCode::ok;
 }

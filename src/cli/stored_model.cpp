@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ void add_stored_model_options(Arguments& args) {
       "is taken")("base", po::value<std::string>(),
                   "of a checkpoint of adapters: the model that they were trained on (default: "
                   "checkpoint.initial of its deck)")(
+      "ema", "take the exponential moving average of the weights (optimizer.ema_decay)")(
       "vocab", po::value<std::string>(),
       "vocabulary (default: the one that the checkpoint keeps, else that of its deck)");
 }
@@ -45,14 +47,28 @@ void log_cache(const generate::Generator& generator) {
                         cache.tokens));
 }
 
-StoredModel open_stored_model(const Arguments& args) {
-  io::CheckpointReader reader(args.get<std::string>("checkpoint"));
+namespace {
+
+/// One tensor group of so many ranks, whatever the layout of the run was.
+std::vector<std::string> layout_overrides(int ranks) {
+  if (ranks == 1) return {};
+  return {"parallel.data=1",          fmt::format("parallel.tensor={}", ranks),
+          "parallel.pipeline=1",      "parallel.sequence=false",
+          "parallel.schedule=1f1b",   "parallel.virtual_stages=1",
+          "parallel.stage_layers=[]", "parallel.zero=0"};
+}
+
+StoredModel open(const std::string& folder, int ranks, bool logs, const Arguments& args) {
+  io::CheckpointReader reader(folder);
+  if (args.has("ema")) reader.use_averages();
   std::vector<std::string> notes;
-  std::vector<std::string> overrides;
-  if (args.has("base")) overrides = {"checkpoint.initial=" + args.get<std::string>("base")};
-  train::Config config =
-      read_stored_deck({reader.meta().deck, reader.folder()}, overrides, 0, notes);
-  for (const std::string& note : notes) log::info(note);
+  std::vector<std::string> overrides = layout_overrides(ranks);
+  if (args.has("base")) overrides.push_back("checkpoint.initial=" + args.get<std::string>("base"));
+  train::Config config = read_stored_deck({reader.meta().deck, reader.folder()}, overrides,
+                                          ranks == 1 ? 0 : ranks, notes);
+  for (const std::string& note : notes) {
+    if (logs) log::info(note);
+  }
   if (config.model.is_of_images()) {
     throw Error(ExitCode::usage,
                 "the checkpoint is of a vision transformer, which generates nothing; see eval");
@@ -65,6 +81,26 @@ StoredModel open_stored_model(const Arguments& args) {
   auto tokenizer = io::open_tokenizer(vocabulary);
   io::require_fits_model(*tokenizer, vocabulary, config.model.vocabulary);
   return {std::move(reader), std::move(config), std::move(tokenizer)};
+}
+
+}  // namespace
+
+StoredModel open_stored_model(comm::World& world, const Arguments& args) {
+  std::string folder;  // the first rank's choice, as a run may save beside
+  comm::agree(world, [&] {
+    if (world.rank() == 0) {
+      folder = io::CheckpointReader(args.get<std::string>("checkpoint")).folder();
+    }
+  });
+  folder = world.broadcast(folder);
+  std::optional<StoredModel> model;
+  comm::agree(world, [&] { model.emplace(open(folder, world.size(), world.rank() == 0, args)); });
+  return std::move(*model);
+}
+
+comm::WatchdogOptions watch_options(const comm::World& world, const train::Config& config) {
+  return {world.size() > 1 ? config.run.hang_timeout_seconds : 0,
+          mesh::describe(mesh::coordinates_of(config.parallel, world.rank()))};
 }
 
 }  // namespace hyperslab::cli

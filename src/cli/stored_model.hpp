@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "command.hpp"
+#include "hyperslab/comm/watchdog.hpp"
 #include "hyperslab/generate/generate.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/io/tokenizer.hpp"
@@ -12,7 +13,7 @@
 
 namespace hyperslab::cli {
 
-/// --checkpoint, --base and --vocab.
+/// --checkpoint, --base, --vocab and --ema.
 void add_stored_model_options(Arguments& args);
 
 /// --cache-tokens: what it says, at least 1, or 0: as many as texts can need.
@@ -27,9 +28,14 @@ struct StoredModel {
   std::unique_ptr<io::Tokenizer> tokenizer;
 };
 
-/// What these options name. Says in the log what was changed to fit this machine. Throws
-/// Error(usage) for a model of images and for a checkpoint without a vocabulary, Error(data) and
-/// Error(checkpoint) for what is missing or damaged.
-[[nodiscard]] StoredModel open_stored_model(const Arguments& args);
+/// What these options name, for the ranks of the world as one tensor group. The first one says in
+/// the log what was changed to fit this machine. Collective. Throws, the same on all ranks,
+/// Error(usage) for a model of images, one that so many ranks cannot share, and a checkpoint
+/// without a vocabulary; Error(data) and Error(checkpoint) for what is missing or damaged.
+[[nodiscard]] StoredModel open_stored_model(comm::World& world, const Arguments& args);
+
+/// Watches several ranks that generate; one alone is not watched.
+[[nodiscard]] comm::WatchdogOptions watch_options(const comm::World& world,
+                                                  const train::Config& config);
 
 }  // namespace hyperslab::cli

@@ -30,8 +30,8 @@ Evaluator::Evaluator(comm::World& world, EvalDeck deck, std::int64_t stride)
               [&] { options = train::trainer_options(config_, world_.local_rank(), false); });
   options.activity = &world_.activity();
   mesh_ = train::make_mesh(world_, config_, options.device);
-  model_ = std::make_unique<LoadedModel>(
-      LoadedModel::Parts{world_, config_, *mesh_, options, std::move(deck.is_legal)});
+  model_ = std::make_unique<LoadedModel>(LoadedModel::Parts{
+      world_, config_, *mesh_, options, std::move(deck.is_legal), deck.averages});
 }
 
 const io::ImageSet* Evaluator::images() const {

@@ -14,6 +14,7 @@ std::int64_t LoadedModel::load(const std::string& checkpoint) {
   comm::agree(parts_.world, [&] {
     const Pause pause(parts_.world.activity(), "loading a checkpoint");
     io::CheckpointReader reader(checkpoint);
+    if (parts_.averages) reader.use_averages();
     (void)train::fit_resolution(reader, parts_.config.model);
     step = reader.meta().step;
     train::require_loadable(reader, parts_.config, *trainer_);

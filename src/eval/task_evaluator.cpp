@@ -17,7 +17,10 @@ constexpr Dim kLengthMultiple = 16;  // tokens
 
 TaskEvaluator::TaskEvaluator(comm::World& world, EvalDeck deck,
                              const std::vector<std::string>& files)
-    : world_(world), config_(std::move(deck.config)), is_legal_(std::move(deck.is_legal)) {
+    : world_(world),
+      config_(std::move(deck.config)),
+      is_legal_(std::move(deck.is_legal)),
+      averages_(deck.averages) {
   comm::agree(world_, [&] {
     tasks_ = tasks::EncodedTasks(files, config_);
     options_ = train::trainer_options(config_, world_.local_rank(), false);
@@ -50,7 +53,7 @@ std::vector<TaskResults> TaskEvaluator::measure(const std::vector<std::string>& 
   const auto buckets = tasks::make_buckets(tasks_.requests(), config_.model.context,
                                            length_multiple(), kMostBuckets);
   for (const tasks::Bucket& bucket : buckets) {
-    LoadedModel model({world_, config_, *mesh_, options_for(bucket), is_legal_});
+    LoadedModel model({world_, config_, *mesh_, options_for(bucket), is_legal_, averages_});
     for (std::size_t i = 0; i < checkpoints.size(); ++i) {
       results[i].step = model.load(checkpoints[i]);
       const auto start = std::chrono::steady_clock::now();

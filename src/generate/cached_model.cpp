@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "hyperslab/core/error.hpp"
@@ -43,9 +46,10 @@ std::span<const float> LogitsBlock::row(std::size_t i, Dim V) const {
   return {first, static_cast<std::size_t>(V)};
 }
 
-CachedModel::CachedModel(train::Trainer& trainer, bool graphs, Dim vocabulary)
+CachedModel::CachedModel(train::Trainer& trainer, bool graphs, Dim vocabulary, comm::World* ranks)
     : trainer_(&trainer),
-      graphs_(graphs),
+      orders_(ranks),
+      graphs_(graphs && orders_.is_alone()),
       vocabulary_(vocabulary),
       size_(trainer.stage().options().cache_size),
       pass_tokens_(trainer.microbatch() * trainer.sequence()),
@@ -145,8 +149,25 @@ void CachedModel::enqueue_wanted(const Frame& frame, Dim past, Wanted wanted) {
   copy(ctx, chosen, View(chosen_on_host_.data(), DType::i32, Device::cpu, {frame.B}));
 }
 
+template <class Pass>
+void CachedModel::lead(PassOrder order, std::span<const RowRead> texts, Pass&& pass) {
+  require(!has_failed_, "a pass after one that failed");
+  orders_.send(order, texts);
+  try {
+    pass();
+  } catch (...) {
+    has_failed_ = !is_alone();
+    throw;
+  }
+}
+
 void CachedModel::read(std::span<const RowRead> texts, Wanted wanted,
                        std::span<const ops::TokenChoice> choices) {
+  lead(PassOrder::read, texts, [&] { run(texts, wanted, choices); });
+}
+
+void CachedModel::run(std::span<const RowRead> texts, Wanted wanted,
+                      std::span<const ops::TokenChoice> choices) {
   const Frame frame = frame_of(texts);
   const Dim past = std::ranges::max(texts, {}, &RowRead::past).past;
   stage(texts, frame);
@@ -174,6 +195,30 @@ void CachedModel::fetch_logits() {
 }
 
 void CachedModel::read_all(std::span<const RowRead> texts, LogitsBlock& to) {
+  lead(PassOrder::read_all, texts, [&] { run_all(texts, to); });
+}
+
+void CachedModel::follow() {
+  constexpr std::chrono::milliseconds kRest(10);
+  std::optional<LogitsBlock> all;  // which no one reads here
+  Dim room = 0;
+  for (;;) {
+    switch (orders_.receive()) {
+      case PassOrder::read: run(orders_.rows(), Wanted::nothing); break;
+      case PassOrder::read_all: {
+        const std::span<const RowRead> rows = orders_.rows();
+        const auto tokens = static_cast<Dim>(rows.size() * rows.front().tokens.size());
+        if (tokens > room) all.emplace(make_block(room = tokens));
+        run_all(rows, *all);
+        break;
+      }
+      case PassOrder::rest: std::this_thread::sleep_for(kRest); break;
+      case PassOrder::end: return;
+    }
+  }
+}
+
+void CachedModel::run_all(std::span<const RowRead> texts, LogitsBlock& to) {
   Frame frame = frame_of(texts);
   frame.B = static_cast<Dim>(texts.size());
   frame.T = static_cast<Dim>(texts.front().tokens.size());

@@ -12,6 +12,7 @@
 #include "hyperslab/core/transfer.hpp"
 #include "hyperslab/ops/sample.hpp"
 #include "hyperslab/train/trainer.hpp"
+#include "pass_orders.hpp"
 
 namespace hyperslab::generate {
 
@@ -33,19 +34,27 @@ class LogitsBlock {
   PinnedBuffer host_;
 };
 
-/// New tokens of one text.
-struct RowRead {
-  std::span<const std::int32_t> tokens;
-  std::int64_t past = 0;                ///< tokens of the text in the cache
-  std::span<const std::int32_t> pages;  ///< of the cache, that the text owns
-};
-
 /// A model with a key-value cache in pages, one pass at a time. With a single row the cache has no
 /// pages: kernels for one text read it from end to end.
+///
+/// The ranks of a tensor group share each pass. Their first one leads: what it reads, the others,
+/// which follow(), read with it, each with its part of the model and of the cache.
 class CachedModel {
  public:
-  /// `graphs`: tokens that follow one by one are graphs, if the device has them.
-  CachedModel(train::Trainer& trainer, bool graphs, Dim vocabulary);
+  /// `graphs`: tokens that follow one by one are graphs, if the device has them; never with several
+  /// ranks. `ranks`: of the tensor group, which must outlive this; null: there is one.
+  CachedModel(train::Trainer& trainer, bool graphs, Dim vocabulary, comm::World* ranks);
+
+  [[nodiscard]] bool is_alone() const { return orders_.is_alone(); }
+  [[nodiscard]] bool leads() const { return orders_.leads(); }
+  /// A rank that does not lead: takes part in passes until the leader lets it go.
+  void follow();
+  /// The leader, at any time between passes: the others rest for a moment, so that they wait for a
+  /// pass that comes much later without using their processors; or they are let go.
+  void let_rest() { orders_.send(PassOrder::rest); }
+  void let_go() { orders_.send(PassOrder::end); }
+  /// The leader: a pass has failed here, and other ranks may be within it.
+  [[nodiscard]] bool has_failed() const { return has_failed_; }
 
   [[nodiscard]] Dim rows() const { return size_.rows; }
   [[nodiscard]] Dim context() const { return size_.tokens; }
@@ -93,8 +102,15 @@ class CachedModel {
   void stage(std::span<const ops::TokenChoice> choices, const Frame& frame);
   void enqueue(const Frame& frame, Dim past, View logits);
   void enqueue_wanted(const Frame& frame, Dim past, Wanted wanted);
+  template <class Pass>
+  void lead(PassOrder order, std::span<const RowRead> texts, Pass&& pass);
+  void run(std::span<const RowRead> texts, Wanted wanted,
+           std::span<const ops::TokenChoice> choices = {});
+  void run_all(std::span<const RowRead> texts, LogitsBlock& to);
 
   train::Trainer* trainer_;
+  PassOrders orders_;
+  bool has_failed_ = false;
   bool graphs_;
   Dim vocabulary_;
   model::CacheSize size_;

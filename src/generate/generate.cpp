@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cached_model.hpp"
+#include "hyperslab/core/activity.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/plan/out_of_memory.hpp"
 #include "hyperslab/train/initial.hpp"
@@ -19,9 +20,10 @@ namespace {
 
 constexpr Dim kPassTokens = 4096;  // of a prompt at once: enough for a GPU's products
 
-/// The training layout does not matter to one rank that only generates.
-train::Config on_one_rank(train::Config config) {
+/// The training layout does not matter to ranks that only generate.
+train::Config on_tensor_ranks(train::Config config, int ranks) {
   config.parallel = mesh::ParallelConfig();
+  config.parallel.tensor = ranks;
   return config;
 }
 
@@ -36,8 +38,9 @@ Dim pages_for(const model::CacheSize& whole, Dim cache_tokens) {
                                    std::to_string(whole.page_tokens()));
 }
 
-train::TrainerOptions cached_options(const train::Config& config, const GeneratorSize& size) {
-  train::TrainerOptions options = train::trainer_options(config, 0, false);
+train::TrainerOptions cached_options(comm::World& world, const train::Config& config,
+                                     const GeneratorSize& size) {
+  train::TrainerOptions options = train::trainer_options(config, world.local_rank(), false);
   const Dim context = config.model.context;
   options.cache = true;
   options.cache_size = model::CacheSize{.rows = size.rows, .tokens = context}.resolved(1, context);
@@ -46,32 +49,49 @@ train::TrainerOptions cached_options(const train::Config& config, const Generato
   }
   options.B = 1;
   options.T = std::max(size.rows, std::min(context, kPassTokens));
+  options.activity = &world.activity();
   return options;
 }
 
 }  // namespace
 
-/// A forward-only trainer of the whole model on this rank.
+/// A forward-only trainer of this rank's part of the whole model.
 struct Generator::OwnTrainer {
-  OwnTrainer(comm::World& world, const train::Config& config, const train::TrainerOptions& options,
-             const io::CheckpointReader* reader, const plan::IsLegal& is_legal);
-  mesh::Mesh mesh;
+  OwnTrainer(comm::World& world, const train::Config& config, const GeneratorSize& size);
+  void load(comm::World& world, const io::CheckpointReader* reader, const plan::IsLegal& is_legal);
+  train::Config config;
+  train::TrainerOptions options;
+  std::unique_ptr<mesh::Mesh> mesh;
   std::unique_ptr<train::Trainer> trainer;
 };
 
-Generator::OwnTrainer::OwnTrainer(comm::World& world, const train::Config& config,
-                                  const train::TrainerOptions& options,
-                                  const io::CheckpointReader* reader, const plan::IsLegal& is_legal)
-    : mesh(mesh::Mesh::plan(config.parallel, 0)),
-      trainer(plan::make_trainer(config, mesh, options, plan::make_plan(config, options, 0).memory,
-                                 is_legal)) {
-  trainer->initialize();
+Generator::OwnTrainer::OwnTrainer(comm::World& world, const train::Config& asked,
+                                  const GeneratorSize& size)
+    : config(on_tensor_ranks(asked, world.size())) {
+  comm::agree(world, [&] { options = cached_options(world, config, size); });
+  const auto differs = [&](Dim number) { return world.max(number) != -world.max(-number); };
+  if (differs(size.rows) || differs(size.cache_tokens)) {
+    throw Error(ExitCode::usage, "ranks of a tensor group want caches of different sizes")
+        .on_all_ranks();
+  }
+  mesh = train::make_mesh(world, config, options.device);
+}
+
+void Generator::OwnTrainer::load(comm::World& world, const io::CheckpointReader* reader,
+                                 const plan::IsLegal& is_legal) {
+  comm::agree(world, [&] {
+    const plan::Plan plan = plan::make_plan(config, options, world.rank());
+    trainer = plan::make_trainer(config, *mesh, options, plan.memory, is_legal);
+    trainer->initialize();
+  });
   train::load_base(world, config, *trainer, reader == nullptr ? 0 : reader->meta().base_step);
-  if (reader != nullptr) {
+  comm::agree(world, [&] {
+    if (reader == nullptr) return;
+    const Pause pause(world.activity(), "loading a checkpoint");
     train::require_loadable(*reader, config, *trainer);
     trainer->load(*reader);
     train::require_same_model(reader->meta(), config.model, reader->folder());
-  }
+  });
   synchronize(trainer->context());
   // A trainer that trains nothing expands no matrices: nothing writes weights from now on.
   trainer->context().set_fixed_parameters(true);
@@ -80,22 +100,28 @@ Generator::OwnTrainer::OwnTrainer(comm::World& world, const train::Config& confi
 Generator::Generator(comm::World& world, const train::Config& config,
                      const io::CheckpointReader* reader, const GeneratorSize& size,
                      const plan::IsLegal& is_legal) {
-  const train::Config alone = on_one_rank(config);
-  const train::TrainerOptions options = cached_options(alone, size);
-  own_ = std::make_unique<OwnTrainer>(world, alone, options, reader, is_legal);
+  own_ = std::make_unique<OwnTrainer>(world, config, size);
+  own_->load(world, reader, is_legal);
   trainer_ = own_->trainer.get();
-  model_ = std::make_unique<CachedModel>(*trainer_, options.graphs, alone.model.vocabulary);
+  model_ = std::make_unique<CachedModel>(*trainer_, own_->options.graphs, config.model.vocabulary,
+                                         &world);
   texts_ = std::make_unique<Texts>(*model_);
 }
 
 /// No graphs: such a trainer does more than to continue texts.
-Generator::Generator(train::Trainer& trainer, const train::Config& config)
+Generator::Generator(train::Trainer& trainer, const train::Config& config, comm::World* ranks)
     : trainer_(&trainer),
-      model_(std::make_unique<CachedModel>(trainer, false, config.model.vocabulary)),
+      model_(std::make_unique<CachedModel>(trainer, false, config.model.vocabulary, ranks)),
       texts_(std::make_unique<Texts>(*model_)) {}
 
 Generator::~Generator() = default;
 
+bool Generator::leads() const { return model_->leads(); }
+bool Generator::is_alone() const { return model_->is_alone(); }
+void Generator::follow() { model_->follow(); }
+void Generator::let_go() { model_->let_go(); }
+bool Generator::has_failed() const { return model_->has_failed(); }
+void Generator::let_rest() { model_->let_rest(); }
 std::int64_t Generator::context() const { return model_->context(); }
 std::int64_t Generator::vocabulary() const { return model_->vocabulary(); }
 train::Footprint Generator::footprint() const { return train::footprint(*trainer_); }

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "hyperslab/ops/columns.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "transformer_units.hpp"
 
@@ -18,6 +21,11 @@ void LmHead::plan_shared(Arenas& arenas) {
   if (!options.cache) return;
   last_rows_ = arenas.activations.take(options.compute,
                                        {options.cache_size.rows, parts_.spec.width}, "last rows");
+  if (options.tensor.is_alone()) return;
+  constexpr Dim kLeastRows = 64;  // of prompts whose logits are all asked for
+  const Dim rows = std::max(options.cache_size.rows, kLeastRows);
+  rank_logits_ = arenas.scratch.take(
+      options.compute, {options.tensor.size(), rows, head_.columns()}, "logits of all ranks");
 }
 
 CView LmHead::plan(Arena& activations, CView /*in*/) {
@@ -58,11 +66,34 @@ void LmHead::decode(Context& ctx, const UnitCall& call, nn::ResidualStream in,
   const auto [B, T] = call.batch.tokens.dims<2>("decode tokens");
   nn::Norm::Slot norm = slot.norm.for_tokens({B, T});
   const CView rows = normalized(ctx, in, norm).as_matrix();
-  if (call.logits.shape()[0] == B * T) return head_.logits(ctx, rows, call.logits);
+  if (call.logits.shape()[0] == B * T) return all_logits(ctx, rows, call.logits);
   for (Dim b = 0; b < B; ++b) {
     ops::cast(ctx, rows.slice(b * T + call.last, 1), last_rows_.slice(b, 1));
   }
-  head_.logits(ctx, last_rows_.slice(0, B), call.logits);
+  all_logits(ctx, last_rows_.slice(0, B), call.logits);
+}
+
+/// Every rank of the tensor group computes its columns and gets those of the others: only the last
+/// rank that has any pads them, so the vocabulary lies in the first columns.
+void LmHead::all_logits(Context& ctx, CView rows, View logits) const {
+  const nn::TensorGroup& group = parts_.options.tensor;
+  if (group.is_alone()) return head_.logits(ctx, rows, logits);
+  const Dim N = rows.shape()[0];
+  const Dim columns = head_.columns();
+  const Dim most = rank_logits_.shape()[1];
+  for (Dim row = 0; row < N; row += most) {
+    const Dim count = std::min(most, N - row);
+    const auto of_rank = [&](Dim rank) {
+      const Dim size = count * columns;
+      return rank_logits_.flat().slice(rank * size, size).reshaped({count, columns});
+    };
+    const View all = rank_logits_.flat().slice(0, group.size() * count * columns);
+    head_.logits(ctx, rows.slice(row, count), of_rank(group.rank()));
+    group.all_gather(ctx, of_rank(group.rank()), all);
+    for (Dim rank = 0; rank < group.size(); ++rank) {
+      ops::put_columns(ctx, of_rank(rank), rank * columns, logits.slice(row, count));
+    }
+  }
 }
 
 void LmHead::backward(Context& ctx, const UnitCall& call) {

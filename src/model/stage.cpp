@@ -171,8 +171,8 @@ void Stage::decode(Context& ctx, const PagedStep& step, View logits) {
 
 void Stage::run_decode(Context& ctx, const UnitCall& call) {
   require(options_.cache, "this stage was planned without a cache");
-  require(options_.tensor.is_alone() && units() == architecture_->units(),
-          "generation takes the whole model");
+  require(!options_.tensor.cuts_rows() && units() == architecture_->units(),
+          "generation takes the whole model, and whole rows on every tensor rank");
   nn::ResidualStream stream;
   const auto pass = [&](int unit) { stream = at(unit).unit->forward(ctx, call, stream); };
   if (options_.training) return for_units(ctx, 0, units(), Order::ascending, pass);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "hyperslab/ops/elementwise.hpp"
 #include "transformer_units.hpp"
 
@@ -18,8 +20,9 @@ void TransformerBlock::plan_shared(Arenas& arenas) {
   }
   if (!parts_.options.cache) return;
   const CacheSize& size = parts_.options.cache_size;
-  const Shape shape = {size.pages, size.page_tokens(),
-                       parts_.spec.kv_heads * parts_.spec.head_width()};
+  // As many key-value heads as this rank of the tensor group has; fewer than ranks are shared.
+  const Dim kv_heads = std::max<Dim>(1, parts_.spec.kv_heads / parts_.options.tensor.size());
+  const Shape shape = {size.pages, size.page_tokens(), kv_heads * parts_.spec.head_width()};
   const DType dtype = parts_.options.compute;
   cached_keys_ = arenas.activations.take(dtype, shape, name_ + ".cache.keys");
   cached_values_ = arenas.activations.take(dtype, shape, name_ + ".cache.values");

@@ -132,7 +132,9 @@ class LmHead final : public Unit {
   [[nodiscard]] BatchReads reads(Mode /*mode*/) const override { return {.targets = true}; }
   [[nodiscard]] bool forward_writes_gradients() const override { return true; }
   [[nodiscard]] CView input(int slot) const override;
-  [[nodiscard]] Dim logits_columns() const override { return head_.columns(); }
+  [[nodiscard]] Dim logits_columns() const override {
+    return head_.columns() * parts_.options.tensor.size();
+  }
   [[nodiscard]] CView target_scores() const override { return memory_.scores; }
 
  private:
@@ -142,12 +144,14 @@ class LmHead final : public Unit {
   };
   [[nodiscard]] CView normalized(Context& ctx, nn::ResidualStream in, nn::Norm::Slot& slot) const;
   void decode(Context& ctx, const UnitCall& call, nn::ResidualStream in, const Slot& slot) const;
+  void all_logits(Context& ctx, CView rows, View logits) const;
 
   const TransformerParts& parts_;
   nn::Norm norm_;
   nn::Head head_;
   nn::Head::Memory memory_;
-  View last_rows_;  ///< (B, C): the rows whose logits Mode::decode computes
+  View last_rows_;    ///< (B, C): the rows whose logits Mode::decode computes
+  View rank_logits_;  ///< (tensor ranks, rows of a chunk, columns): theirs; absent with one rank
   std::vector<Slot> slots_;
 };
 

@@ -9,6 +9,7 @@
 #include "hyperslab/ops/algorithm_cache.hpp"
 #include "hyperslab/ops/argmax.hpp"
 #include "hyperslab/ops/attention.hpp"
+#include "hyperslab/ops/average.hpp"
 #include "hyperslab/ops/classes.hpp"
 #include "hyperslab/ops/clock.hpp"
 #include "hyperslab/ops/columns.hpp"
@@ -104,6 +105,8 @@ decltype(ops::head_norm_forward) head_norm_forward;
 decltype(ops::head_norm_backward) head_norm_backward;
 decltype(ops::adamw) adamw;
 decltype(ops::sgd) sgd;
+decltype(ops::average_weights) average_weights;
+decltype(ops::exchange) exchange;
 decltype(ops::muon_direction) muon_direction;
 decltype(ops::muon_update) muon_update;
 decltype(ops::scale) scale;
@@ -131,6 +134,10 @@ template <>
 inline constexpr bool kTakesBf16<adamw> = true;
 template <>
 inline constexpr bool kTakesBf16<sgd> = true;
+template <>
+inline constexpr bool kTakesBf16<average_weights> = true;
+template <>
+inline constexpr bool kTakesBf16<exchange> = true;
 template <>
 inline constexpr bool kTakesBf16<fp8_quantize> = true;
 template <>
@@ -245,6 +252,8 @@ decltype(ops::head_norm_forward) head_norm_forward;
 decltype(ops::head_norm_backward) head_norm_backward;
 decltype(ops::adamw) adamw;
 decltype(ops::sgd) sgd;
+decltype(ops::average_weights) average_weights;
+decltype(ops::exchange) exchange;
 decltype(ops::muon_direction) muon_direction;
 decltype(ops::muon_update) muon_update;
 decltype(ops::scale) scale;

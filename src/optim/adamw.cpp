@@ -22,7 +22,7 @@ AdamW::AdamW(const OptimizerConfig& config, const param::ParamGroup& group, bool
   take_decay(arena);
 }
 
-std::vector<Optimizer::State> AdamW::state() const {
+std::vector<Optimizer::State> AdamW::moments() const {
   return {{"exp_avg", exp_avg_}, {"exp_avg_sq", exp_avg_sq_}};
 }
 

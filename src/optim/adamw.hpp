@@ -15,10 +15,10 @@ namespace hyperslab::optim {
 class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded, Arena& arena);
-  [[nodiscard]] std::vector<State> state() const override;
   [[nodiscard]] ops::FinalizeConstants finalize_constants() const override;
 
  private:
+  [[nodiscard]] std::vector<State> moments() const override;
   void update_range(Context& ctx, const ops::StepState* state, const ops::UpdateOperands& operands,
                     const param::ElementRange& range) const override;
   param::StateView exp_avg_;

@@ -68,7 +68,7 @@ void Muon::find_others() {
   }
 }
 
-std::vector<Optimizer::State> Muon::state() const {
+std::vector<Optimizer::State> Muon::moments() const {
   return {{"exp_avg", exp_avg_}, {"exp_avg_sq", exp_avg_sq_}};
 }
 

@@ -25,13 +25,13 @@ class Muon final : public Optimizer {
  public:
   Muon(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded, Arena& arena,
        const UpdateGroups& groups);
-  [[nodiscard]] std::vector<State> state() const override;
   [[nodiscard]] ops::FinalizeConstants finalize_constants() const override;
   /// The matrices.
   void update_whole(Context& ctx, const ops::StepState* state,
                     const param::StateView& gradients) const override;
 
  private:
+  [[nodiscard]] std::vector<State> moments() const override;
   /// All else.
   void update_range(Context& ctx, const ops::StepState* state, const ops::UpdateOperands& operands,
                     const param::ElementRange& range) const override;

@@ -5,6 +5,7 @@
 
 #include "adamw.hpp"
 #include "hyperslab/core/error.hpp"
+#include "hyperslab/ops/average.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/optim/component.hpp"
 #include "muon.hpp"
@@ -25,15 +26,43 @@ bool decays(const OptimizerConfig& config, param::Role role) {
   return false;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
-                                          const param::ParamGroup& group, bool sharded,
-                                          Arena& arena, const UpdateGroups& groups) {
+namespace {
+
+std::unique_ptr<Optimizer> optimizer_of(const OptimizerConfig& config,
+                                        const param::ParamGroup& group, bool sharded, Arena& arena,
+                                        const UpdateGroups& groups) {
   switch (config.name) {
     case OptimizerKind::adamw: return std::make_unique<AdamW>(config, group, sharded, arena);
     case OptimizerKind::muon: return std::make_unique<Muon>(config, group, sharded, arena, groups);
     case OptimizerKind::sgd: return std::make_unique<Sgd>(config, group, sharded, arena);
   }
   throw Error(ExitCode::internal, "an optimizer without a class");
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
+                                          const param::ParamGroup& group, bool sharded,
+                                          Arena& arena, const UpdateGroups& groups) {
+  std::unique_ptr<Optimizer> made = optimizer_of(config, group, sharded, arena, groups);
+  if (config.averages()) made->average_ = made->take_state(arena, Optimizer::kAverage);
+  return made;
+}
+
+std::vector<Optimizer::State> Optimizer::state() const {
+  std::vector<State> all = moments();
+  if (average_) all.push_back({kAverage, average_});
+  return all;
+}
+
+void Optimizer::restart_average(Context& ctx, const param::ElementRange& range) const {
+  ops::cast(ctx, group_.master().at(range), average_.at(range));
+}
+
+void Optimizer::exchange_average(Context& ctx, const param::ElementRange& range) const {
+  const View master = group_.master().at(range);
+  ops::exchange(ctx, master, average_.at(range));
+  if (group_.has_own_values()) ops::cast(ctx, master, group_.value().at(range));
 }
 
 void Optimizer::take_decay(Arena& arena) {
@@ -78,6 +107,10 @@ void Optimizer::update(Context& ctx, const ops::StepState* state, const param::S
   operands.decay =
       decay_.data.slice(decay_.index(range) / ops::kDecayGranule, range.size / ops::kDecayGranule);
   update_range(ctx, state, operands, range);
+  if (!average_) return;
+  const ops::AverageConstants constants = {static_cast<float>(1 - config_.ema_decay),
+                                           config_.ema_start_step};
+  ops::average_weights(ctx, constants, state, operands.master, average_.at(range));
 }
 
 ops::UpdateOperands Optimizer::operands_of(const param::StateView& gradients,

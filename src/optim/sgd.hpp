@@ -12,11 +12,11 @@ class Sgd final : public Optimizer {
       : Optimizer(config, group, sharded), momentum_buffer_(take_state(arena, "momentum_buffer")) {
     take_decay(arena);
   }
-  [[nodiscard]] std::vector<State> state() const override {
-    return {{"momentum_buffer", momentum_buffer_}};
-  }
 
  private:
+  [[nodiscard]] std::vector<State> moments() const override {
+    return {{"momentum_buffer", momentum_buffer_}};
+  }
   void update_range(Context& ctx, const ops::StepState* state, const ops::UpdateOperands& operands,
                     const param::ElementRange& range) const override {
     ops::sgd(ctx, static_cast<float>(config().momentum), state, operands,

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "hyperslab/comm/memory_limit.hpp"
 #include "hyperslab/ops/attention.hpp"
 
 namespace hyperslab::plan {
@@ -81,6 +83,18 @@ std::vector<Change> changes_of(const train::Config& config, const train::Trainer
   return changes;
 }
 
+/// Throws OutOfMemory for more of the host's memory than the control groups of a job allow: the
+/// system gives addresses for it, and kills the process when it writes there.
+void require_within_limit(const train::TrainerOptions& options, std::size_t planned_bytes) {
+  if (options.device != Device::cpu) return;
+  const std::optional<comm::MemoryLimit> limit = comm::memory_limit();
+  if (!limit || planned_bytes <= limit->rank_bytes()) return;
+  const std::string share =
+      limit->ranks > 1 ? fmt::format(", which {} ranks share", limit->ranks) : "";
+  throw OutOfMemory(fmt::format("by the limit of control group {}{}", limit->folder, share),
+                    planned_bytes, limit->rank_bytes());
+}
+
 }  // namespace
 
 std::vector<MemorySaving> memory_savings(const train::Config& config,
@@ -116,6 +130,7 @@ std::unique_ptr<train::Trainer> make_trainer(const train::Config& config, const 
                                              const model::MemoryPlan& memory,
                                              const IsLegal& is_legal) {
   try {
+    require_within_limit(options, memory.total());
     return train::Trainer::make(config, mesh, options, memory);
   } catch (const OutOfMemory& error) {
     const int rank = mesh::world_rank_of(config.parallel, mesh.at());

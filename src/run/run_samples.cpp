@@ -58,8 +58,15 @@ RunSamples::RunSamples(const Start& start) : start_(start) {
 void RunSamples::begin(std::int64_t first_step, train::Trainer& trainer) {
   if (tokenizer_ == nullptr) return;
   log_.reset();
+  const int tensor = start_.config.parallel.tensor;
+  if (tensor > 1 && !tensor_ranks_) {
+    tensor_ranks_ = start_.world.part(start_.world.rank() / tensor);
+  }
   comm::agree(start_.world, [&] {
-    if (!generator_) generator_ = std::make_unique<generate::Generator>(trainer, start_.config);
+    if (!generator_) {
+      generator_ =
+          std::make_unique<generate::Generator>(trainer, start_.config, tensor_ranks_.get());
+    }
     if (!start_.is_first()) return;
     log_ =
         std::make_unique<io::LineLog>(start_.config.run.directory + "/samples.jsonl", first_step);
@@ -72,9 +79,10 @@ bool RunSamples::is_due_after(std::int64_t step, std::int64_t last_step) const {
 }
 
 RunSamples::Share RunSamples::share() const {
-  const auto rank = static_cast<std::size_t>(start_.world.rank());
-  const auto ranks = static_cast<std::size_t>(start_.world.size());
-  return {prompts_.size() * rank / ranks, prompts_.size() * (rank + 1) / ranks};
+  const int tensor = start_.config.parallel.tensor;  // the neighbouring ranks: there is no pipeline
+  const auto group = static_cast<std::size_t>(start_.world.rank() / tensor);
+  const auto groups = static_cast<std::size_t>(start_.world.size() / tensor);
+  return {prompts_.size() * group / groups, prompts_.size() * (group + 1) / groups};
 }
 
 bool RunSamples::take(std::int64_t step, train::Trainer& trainer) {
@@ -87,14 +95,19 @@ bool RunSamples::take(std::int64_t step, train::Trainer& trainer) {
   options.seed = start_.config.run.seed + first;
   options.stop_token = tokenizer_->end_of_text();
   trainer.wait_all();  // until the newest parameters are here
-  Texts mine(start_, *tokenizer_, last - first);
+  Texts mine(start_, *tokenizer_, generator_->leads() ? last - first : 0);
   bool are_numbers = true;
   try {
-    (void)generator_->generate({at(first), at(last)}, options, mine);
+    if (!generator_->leads()) {
+      generator_->follow();
+    } else {
+      (void)generator_->generate({at(first), at(last)}, options, mine);
+    }
   } catch (const Error& error) {  // training itself decides about numbers that are not finite
     if (error.code() != ExitCode::numerics) throw;
     are_numbers = false;
   }
+  if (generator_->leads()) generator_->let_go();
   if (!start_.world.all(mine.is_whole())) return false;
   std::vector<std::string> texts;
   const bool has_all = start_.world.all(are_numbers);

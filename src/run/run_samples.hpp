@@ -22,14 +22,14 @@ class RunSamples {
   /// place of those that it may hold of these steps. Collective.
   void begin(std::int64_t first_step, train::Trainer& trainer);
   [[nodiscard]] bool is_due_after(std::int64_t step, std::int64_t last_step) const;
-  /// Continues the prompts with the trainer's present parameters, the data ranks a share each; logs
-  /// and records the texts. Prompt i draws from the stream of run.seed + i, whatever the step and
-  /// the layout. Training computes the same as without. Collective. False: it was cut short by a
-  /// request to stop.
+  /// Continues the prompts with the trainer's present parameters, the tensor groups a share each;
+  /// logs and records the texts. Prompt i draws from the stream of run.seed + i, whatever the step
+  /// and the layout. Training computes the same as without. Collective. False: it was cut short by
+  /// a request to stop.
   [[nodiscard]] bool take(std::int64_t step, train::Trainer& trainer);
 
  private:
-  /// Prompts [first, last) of this rank.
+  /// Prompts [first, last) of this rank's tensor group.
   struct Share {
     std::size_t first = 0;
     std::size_t last = 0;
@@ -38,9 +38,10 @@ class RunSamples {
   void record(std::int64_t step, const std::vector<std::string>& texts);
 
   const Start& start_;
-  std::unique_ptr<io::Tokenizer> tokenizer_;  // absent without samples
-  std::vector<std::string> texts_;            // of all prompts
-  generate::Prompts prompts_;                 // likewise
+  std::unique_ptr<io::Tokenizer> tokenizer_;   // absent without samples
+  std::vector<std::string> texts_;             // of all prompts
+  generate::Prompts prompts_;                  // likewise
+  std::unique_ptr<comm::World> tensor_ranks_;  // of this rank's group; absent if it is alone
   std::unique_ptr<generate::Generator> generator_;
   std::unique_ptr<io::LineLog> log_;  // of the first rank
 };

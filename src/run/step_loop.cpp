@@ -92,13 +92,25 @@ void StepLoop::collect(std::int64_t step) {
   }
 }
 
+/// What the pass returns, on the weights or their average, as the deck asks for.
+template <class Pass>
+auto StepLoop::on_evaluated_weights(Pass&& pass) {
+  const bool exchanges = parts_.start.config.optimizer.evaluate_ema;
+  if (exchanges) parts_.trainer.exchange_averages();
+  auto result = pass();
+  if (exchanges) parts_.trainer.exchange_averages();
+  return result;
+}
+
 void StepLoop::validate(std::int64_t step) {
   collect(step - 1);
   if (walk_back_) return;
   const double start = now_seconds();
-  const train::Evaluation evaluation = parts_.trainer.evaluate(
-      *parts_.data.validation_samples(), parts_.data.validation_count(), parts_.start.world,
-      {.is_asked_to_stop = [&] { return parts_.start.is_asked_to_stop(); }});
+  const train::Evaluation evaluation = on_evaluated_weights([&] {
+    return parts_.trainer.evaluate(
+        *parts_.data.validation_samples(), parts_.data.validation_count(), parts_.start.world,
+        {.is_asked_to_stop = [&] { return parts_.start.is_asked_to_stop(); }});
+  });
   parts_.trainer.restart_clock();
   parts_.start.stop->note_pause(now_seconds() - start);
   if (evaluation.is_whole) {
@@ -114,7 +126,8 @@ void StepLoop::score_tasks(std::int64_t step) {
   if (walk_back_) return;
   parts_.records.finish_line();
   const double start = now_seconds();
-  const bool is_whole = parts_.tasks.measure(step, parts_.trainer);
+  const bool is_whole =
+      on_evaluated_weights([&] { return parts_.tasks.measure(step, parts_.trainer); });
   parts_.trainer.restart_clock();
   parts_.start.stop->note_pause(now_seconds() - start);
   if (!is_whole) note_stop_request();
@@ -125,7 +138,8 @@ void StepLoop::sample(std::int64_t step) {
   if (walk_back_) return;
   parts_.records.finish_line();
   const double start = now_seconds();
-  const bool is_whole = parts_.samples.take(step, parts_.trainer);
+  const bool is_whole =
+      on_evaluated_weights([&] { return parts_.samples.take(step, parts_.trainer); });
   parts_.trainer.restart_clock();
   parts_.start.stop->note_pause(now_seconds() - start);
   if (!is_whole) note_stop_request();

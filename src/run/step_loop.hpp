@@ -43,6 +43,8 @@ class StepLoop {
  private:
   void one_step(std::int64_t step);
   void collect(std::int64_t step);
+  template <class Pass>
+  auto on_evaluated_weights(Pass&& pass);
   void validate(std::int64_t step);
   void score_tasks(std::int64_t step);
   void sample(std::int64_t step);

@@ -202,6 +202,7 @@ void HttpServer::Impl::listen(const std::string& host, std::uint16_t port) {
 void HttpServer::Impl::on_stop_signal(std::function<void(int)> handler) {
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
+  signals_.add(SIGUSR1);
   signals_.async_wait([this, handler = std::move(handler)](const ErrorCode& error, int signal) {
     signals_.clear();  // the next one has its usual effect
     if (!error) handler(signal);

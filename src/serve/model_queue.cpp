@@ -19,7 +19,13 @@ ModelQueue::Pushed ModelQueue::push(Work work) {
 /// Waits for work if nothing else is to be done.
 std::optional<ModelQueue::Work> ModelQueue::next(const Model& model, bool is_busy) {
   std::unique_lock lock(mutex_);
-  if (!is_busy) changed_.wait(lock, [&] { return is_closed_ || !waiting_.empty(); });
+  const auto has_news = [&] { return is_closed_ || !waiting_.empty(); };
+  if (!is_busy && !model.rest) changed_.wait(lock, has_news);
+  while (!is_busy && !changed_.wait_for(lock, kRest, has_news)) {
+    lock.unlock();
+    model.rest();
+    lock.lock();
+  }
   if (is_closed_ || waiting_.empty()) return std::nullopt;
   const bool fits = waiting_.front().is_alone ? !is_busy : model.has_room();
   if (!fits) return std::nullopt;

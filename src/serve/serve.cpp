@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "api.hpp"
+#include "hyperslab/core/error.hpp"
 #include "hyperslab/core/log.hpp"
 
 namespace hyperslab::serve {
@@ -40,11 +41,14 @@ void serve(const ServeOptions& options, const ServedModel& model, generate::Gene
         api.answer(request, reply);
       },
       Api::refusal);
+  const auto stop = [&] {
+    queue.close();
+    server.stop();
+  };
   server.on_stop_signal([&](int /*signal*/) {
     log::info(
         "stopping: what runs is finished, what waits is refused; a second signal ends at once");
-    queue.close();
-    server.stop();
+    stop();
   });
   log::info(
       fmt::format("serving {} on http://{}:{}", model.name, in_url(options.host), server.port()));
@@ -58,10 +62,23 @@ void serve(const ServeOptions& options, const ServedModel& model, generate::Gene
     }
   });
   generate::GenerateStats stats;
-  queue.run({[&] { return generator.has_free_row(); }, [&] { return step(generator, stats); }});
+  ModelQueue::Model turns;
+  turns.has_room = [&] { return generator.has_free_row(); };
+  turns.step = [&] {
+    const bool goes_on = step(generator, stats);
+    if (generator.has_failed()) stop();
+    return goes_on;
+  };
+  if (!generator.is_alone()) turns.rest = [&] { generator.let_rest(); };
+  queue.run(turns);
   server.end_within(kGraceSeconds);
   connections.join();
   if (failure) std::rethrow_exception(failure);
+  if (generator.has_failed()) {
+    throw Error(ExitCode::device,
+                "a pass of the model failed on this rank, as the log says, and the other ranks "
+                "wait within it; start the server again");
+  }
 }
 
 }  // namespace hyperslab::serve

@@ -27,6 +27,12 @@ namespace {
 constexpr std::size_t kStagingBytes = std::size_t{1} << 30;  // of the host, while a GPU loads
 constexpr const char* kModel = "model/";
 
+bool holds_averages(const io::CheckpointReader& reader) {
+  const std::string prefix = std::string("optimizer/") + optim::Optimizer::kAverage + "/";
+  const auto first = reader.tensors().lower_bound(prefix);
+  return first != reader.tensors().end() && first->first.starts_with(prefix);
+}
+
 }  // namespace
 
 /// What checkpoints of the run hold: adapters, or the whole model.
@@ -45,10 +51,11 @@ std::vector<Trainer::Stored> Trainer::initial_parameters() const {
   return initial;
 }
 
-std::vector<Trainer::Stored> Trainer::stored() const {
+std::vector<Trainer::Stored> Trainer::stored(bool with_averages) const {
   std::vector<Stored> all = own_parameters();
   if (optimizer_ == nullptr) return all;
   for (const optim::Optimizer::State& state : optimizer_->state()) {
+    if (!with_averages && state.name == optim::Optimizer::kAverage) continue;
     all.push_back({"optimizer/" + state.name + "/", &stage_.params().trained(), state.values});
   }
   return all;
@@ -142,11 +149,14 @@ DType Trainer::rounds_first() const { return config_.quantization ? options_.com
 void Trainer::load_parameters(const io::CheckpointReader& reader) {
   read_quantized(*ctx_, reader, stage_.params(), rounds_first());
   read(reader, initial_parameters());
+  restart_averages();
 }
 
 void Trainer::load(const io::CheckpointReader& reader) {
   if (!config_.adapter) read_quantized(*ctx_, reader, stage_.params(), rounds_first());
-  read(reader, stored());
+  const bool has_averages = holds_averages(reader);
+  read(reader, stored(has_averages));
+  if (!has_averages) restart_averages();  // a run that keeps an average from here on
   ops::StepState now;
   now.adam_step = reader.meta().adam_step;
   now.skipped_steps = reader.meta().skipped_steps;
@@ -157,6 +167,27 @@ void Trainer::load(const io::CheckpointReader& reader) {
   }
   records_->write_state(now);
   records_->forget_results();
+}
+
+/// The average becomes what the weights are now.
+void Trainer::restart_averages() {
+  if (!averages()) return;
+  for (const param::ElementRange& range : strategy_->updated_ranges()) {
+    optimizer_->restart_average(*ctx_, range);
+  }
+}
+
+/// As an update does: masters, values, and then those of other ranks.
+void Trainer::exchange_averages() {
+  require(averages(), "exchange_averages: no average is kept");
+  wait_all();  // until the newest parameters are here
+  ctx_->stream().wait(snapshot_ready_);
+  const std::vector<param::ElementRange>& ranges = strategy_->updated_ranges();
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    optimizer_->exchange_average(*ctx_, ranges[i]);
+    strategy_->after_update(*ctx_, i);
+  }
+  strategy_->wait_all(*ctx_);
 }
 
 void Trainer::share_values() {

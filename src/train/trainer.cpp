@@ -230,6 +230,7 @@ void Trainer::initialize() {
     ops::fill(*ctx_, 0, trained.gradient(bucket));
   }
   optimizer_->initialize(*ctx_);
+  restart_averages();
 }
 
 void Trainer::step(const StepArgs& args, io::Loader& loader) {

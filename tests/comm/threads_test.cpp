@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "cores.hpp"
+#include "hyperslab/comm/memory_limit.hpp"
 #include "support/temp_folder.hpp"
 
 namespace hyperslab::test {
@@ -191,6 +192,11 @@ class ControlGroups : public testing::Test {
     }
     return cores;
   }
+  [[nodiscard]] std::optional<std::size_t> room() const {
+    const auto limit = comm::memory_limit(folder_.path() + "/proc");
+    if (!limit) return std::nullopt;
+    return limit->room_bytes;
+  }
   TempFolder folder_;
   std::string mounts_ = "22 1 8:1 / / rw - ext4 /dev/sda rw\n";
 };
@@ -312,6 +318,45 @@ TEST(CoreLimits, OfThisProcess) {
   EXPECT_FALSE(limits.cores.empty());
   EXPECT_GE(limits.machine_cores, 1);
   EXPECT_EQ(limits.machine.find(' '), std::string::npos);
+}
+
+TEST_F(ControlGroups, MemoryOfTheSecondVersion) {
+  mount("/", "sys", "cgroup2 cgroup2 rw");
+  write("proc/cgroup", "0::/job/step\n");
+  EXPECT_FALSE(room().has_value());
+
+  write("sys/job/step/memory.max", "max\n");
+  write("sys/job/step/memory.current", "500\n");
+  EXPECT_FALSE(room().has_value());
+
+  write("sys/job/memory.max", "2000\n");
+  write("sys/job/memory.current", "900\n");
+  write("sys/job/memory.stat", "anon 500\ninactive_file 300\nactive_file 100\n");
+  EXPECT_EQ(room(), 1500U);  // cached files give way
+
+  write("sys/job/step/memory.max", "1200\n");
+  EXPECT_EQ(room(), 700U);
+  write("sys/job/step/memory.max", "400\n");
+  EXPECT_EQ(room(), 0U);
+}
+
+TEST_F(ControlGroups, MemoryOfTheFirstVersion) {
+  mount("/", "memory", "cgroup cgroup rw,memory");
+  mount("/", "cpu", "cgroup cgroup rw,cpu,cpuacct");
+  write("proc/cgroup", "4:memory:/m\n3:cpu,cpuacct:/slurm/job\n");
+  write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write("memory/memory.usage_in_bytes", "5000\n");
+  EXPECT_FALSE(room().has_value());
+
+  write("memory/m/memory.limit_in_bytes", "4096\n");
+  write("memory/m/memory.usage_in_bytes", "3000\n");
+  write("memory/m/memory.stat", "inactive_file 2000\ntotal_inactive_file 1000\n");
+  EXPECT_EQ(room(), 2096U);
+}
+
+TEST(MemoryLimit, IsSharedByTheRanksOfAHost) {
+  EXPECT_EQ((comm::MemoryLimit{1000, 4, ""}.rank_bytes()), 250U);
+  EXPECT_EQ((comm::MemoryLimit{1000, 0, ""}.rank_bytes()), 1000U);
 }
 
 }  // namespace

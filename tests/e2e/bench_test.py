@@ -271,6 +271,16 @@ class Bench(support.Case):
                 self.assertEqual((found["rows"], found["tokens"]), (2, 16))
                 self.assertAlmostEqual(found["token_seconds"] * found["tokens_per_second"], 2, places=9)
 
+    def test_two_tensor_ranks_decode_together(self):
+        _, found = self.bench("--mode", "decode", "--rows", 2, *support.overrides("parallel.data=1", "parallel.tensor=2"),
+                              ranks=2, steps=8)
+        _, alone = self.bench("--mode", "decode", "--rows", 2, steps=8)
+        self.assertEqual((found["ranks"], found["rows"], found["tokens"]), (2, 2, 16))
+        self.assertLess(found["matrix_bytes"], alone["matrix_bytes"])
+
+        refused = self.run_program("bench", "deck.yaml", "--mode", "decode", *support.overrides("parallel.data=2"), ranks=2)
+        self.assert_refused(refused, 2, "one tensor group", "data 2", "parallel.tensor")
+
 
 if __name__ == "__main__":
     support.main()

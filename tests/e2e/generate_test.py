@@ -325,10 +325,39 @@ class Generate(support.Case):
             with self.subTest(arguments=arguments):
                 self.assert_refused(self.run_program("generate", *arguments), code, *words)
 
-    def test_two_ranks_are_refused(self):
-        result = self.run_program("generate", "--checkpoint", "run/checkpoints", ranks=2)
+    def test_two_ranks_share_a_model_and_say_what_one_says(self):
+        self.train("gpt2", "model.family=gpt2", "train.steps=20")
+        self.train("grouped", "model.heads=4", "model.kv_heads=1", "parallel.tensor=2", "parallel.data=1",
+                   "train.steps=20", ranks=2)
+        prompts = [support.text()[i:i + 1 + i * 11 % 45] for i in range(12)]
+        words = [word for prompt in prompts for word in ("--prompt", prompt)]
+        for run in ("run", "gpt2", "grouped"):
+            with self.subTest(run=run):
+                found = []
+                for ranks in (0, 2):
+                    result = self.run_program(
+                        "generate", "--checkpoint", run, *words, "--temperature", 0, "--max-tokens", 30, "--batch", 5,
+                        "--stop-token", "-1", "--logprobs", 2, "--json", "shared.json", ranks=ranks)
+                    self.assertEqual(result.code, 0, result.err)
+                    report = json.loads((self.folder / "shared.json").read_text(encoding="utf-8"))
+                    found.append((result.out, report["completions"]))
+                (text, expected), (shared_text, shared) = found
+                self.assertEqual(shared_text, text)
+                for one, two in zip(expected, shared):
+                    self.assertEqual(two["ids"], one["ids"])
+                    for a, b in zip(one["logprobs"], two["logprobs"]):
+                        self.assertAlmostEqual(a, b, delta=1e-4)
 
-        self.assert_refused(result, 2, "one rank")
+    def test_what_ranks_cannot_share_is_refused(self):
+        for ranks, code, words, options in (
+                (3, 2, ("3 ranks cannot share 2 heads", "nearest"), ()),
+                (2, 2, ("--temperature",), ("--temperature", "-1")),
+                (2, 3, ("none.txt",), ("--prompt-file", "none.txt")),
+                (2, 2, ("cache of 31 tokens",), ("--cache-tokens", "31")),
+                (2, 4, ("keeps no average",), ("--ema",))):
+            with self.subTest(options=options):
+                result = self.run_program("generate", "--checkpoint", "run", *options, ranks=ranks)
+                self.assert_refused(result, code, *words)
 
 
 if __name__ == "__main__":

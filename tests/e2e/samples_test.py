@@ -68,6 +68,21 @@ class Samples(support.Case):
                 texts = [line["text"] for line in self.samples(name)[-3:]]
                 self.assertEqual(texts, self.generated(name, "--temperature", 0))
 
+    def test_tensor_groups_share_the_prompts_and_their_ranks_each_text(self):
+        for name, ranks, settings in (("tensor", 2, ("parallel.data=1", "parallel.tensor=2")),
+                                      ("both", 4, ("parallel.data=2", "parallel.tensor=2", "parallel.zero=1",
+                                                   "model.kv_heads=1"))):
+            with self.subTest(name=name):
+                short = (*settings, "train.steps=6", "train.validate_every=0", "data.validation=[]")
+                self.train(f"{name}_plain", *short, ranks=ranks)
+                self.train(name, *SAMPLES, *short, "train.sample_every=6", "train.sample_tokens=10",
+                           "train.sample_temperature=0", ranks=ranks)
+                last = "checkpoints/step_00000006"
+                self.assertEqual(support.tensors(self.folder / name / last),
+                                 support.tensors(self.folder / f"{name}_plain" / last))
+                self.assertEqual([line["text"] for line in self.samples(name)],
+                                 self.generated(name, "--temperature", 0, tokens=10))
+
     def test_data_ranks_share_the_prompts(self):
         self.train("shared", *SAMPLES, ranks=2)
 
@@ -102,8 +117,9 @@ class Samples(support.Case):
         self.assertEqual(planned("train.sample_every=1") - planned(), cache)
 
     def test_refusals(self):
-        for settings, words in [(("parallel.tensor=2",), ("train.sample_every", "tensor 2", "pipeline 1")),
-                                (("parallel.pipeline=2",), ("train.sample_every", "tensor 1", "pipeline 2")),
+        for settings, words in [(("parallel.pipeline=2",), ("train.sample_every", "pipeline 2")),
+                                (("parallel.tensor=2", "parallel.sequence=true"),
+                                 ("train.sample_every", "parallel.sequence")),
                                 (("data.vocabulary=",), ("train.sample_every", "data.vocabulary")),
                                 (("train.sample_tokens=0",), ("train.sample_tokens",)),
                                 (("train.sample_temperature=-1",), ("train.sample_temperature",))]:

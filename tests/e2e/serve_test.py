@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import time
 
 import support
 
@@ -21,8 +22,8 @@ BUSY = {"prompt": "a", "n": 1024, "max_tokens": 31, "ignore_eos": True}
 class Server:
     """A server of a checkpoint, as a client sees it."""
 
-    def __init__(self, case, *options, run="run"):
-        self.process = case.start("serve", "--checkpoint", run, "--port", 0, *options)
+    def __init__(self, case, *options, run="run", ranks=0):
+        self.process = case.start("serve", "--checkpoint", run, "--port", 0, *options, ranks=ranks)
         self.log = ""
         while "serving" not in self.log:
             line = self.process.stderr.readline().decode()
@@ -107,9 +108,9 @@ class Serve(support.Case):
         cls.server.kill()
         super().tearDownClass()
 
-    def another(self, *options, run="run"):
+    def another(self, *options, run="run", ranks=0):
         """A server of this test's own."""
-        server = Server(self, *options, run=run)
+        server = Server(self, *options, run=run, ranks=ranks)
         self.addCleanup(server.kill)
         return server
 
@@ -363,7 +364,40 @@ class Serve(support.Case):
         (self.folder / "empty").write_text("\n", encoding="utf-8")
         self.assert_refused(self.run_program("serve", "--checkpoint", "run", "--token-file", "empty"), 2, "empty")
         self.assert_refused(self.run_program("serve", "--checkpoint", "run", "--token-file", "none"), 5, "none")
-        self.assert_refused(self.run_program("serve", "--checkpoint", "run", ranks=2), 2, "one rank")
+        self.assert_refused(self.run_program("serve", "--checkpoint", "run", ranks=3), 2,
+                            "3 ranks cannot share 2 heads")
+
+    def test_two_ranks_answer_as_one_does(self):
+        server = self.another("--batch", 4, ranks=2)
+        prompts = [support.text()[i:i + 1 + i * 7 % 25] for i in range(9)]
+        greedy = {"prompt": prompts, "max_tokens": 6, "temperature": 0, "ignore_eos": True}
+        for fields in (greedy, {**greedy, "max_tokens": 1, "echo": True, "logprobs": 2},
+                       {**greedy, "prompt": prompts[:3], "logprobs": 1}):
+            found, expected = server.complete(**fields)["choices"], self.server.complete(**fields)["choices"]
+            for one, two in zip(expected, found):
+                self.assertEqual(two["text"], one["text"])
+                for a, b in zip((one["logprobs"] or {}).get("token_logprobs", []),
+                                (two["logprobs"] or {}).get("token_logprobs", [])):
+                    self.assertTrue((a is None and b is None) or abs(a - b) < 1e-4, f"{a}, {b}")
+            time.sleep(0.2)  # with nothing to do
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            together = [pool.submit(server.complete, **{**greedy, "prompt": prompt}) for prompt in prompts * 2]
+        texts = [choice["text"] for choice in self.server.complete(**greedy)["choices"]]
+        self.assertEqual([each.result()["choices"][0]["text"] for each in together], texts * 2)
+
+        code, log = server.end(signal.SIGUSR1)  # which mpirun hands on to its ranks
+        self.assertEqual(code, 0, log)
+
+    def test_a_rank_that_dies_takes_the_server_with_it(self):
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                server = self.another(ranks=2)
+                self.assertEqual(server.ask("GET", "/health")[0], 200)
+                ranks = support.children(server.process.pid)
+                os.kill(ranks[rank], signal.SIGKILL)
+                server.process.communicate(timeout=30)
+                self.assertNotEqual(server.process.returncode, 0)
+                self.assertTrue(support.wait_until(lambda: not any(map(support.alive, ranks)), 10))
 
 
 if __name__ == "__main__":

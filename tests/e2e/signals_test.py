@@ -16,30 +16,6 @@ PATIENCE = 120
 BIG_BATCH = ("train.global_batch=4800", "train.microbatch=2400")
 
 
-def children(parent):
-    """Process ids of the children of a process."""
-    found = []
-    for folder in pathlib.Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-        except (OSError, IndexError):
-            continue
-        if int(fields[1]) == parent:
-            found.append(int(folder.name))
-    return sorted(found)
-
-
-def alive(process):
-    """Whether a process runs (one that ended but is not waited for does not)."""
-    try:
-        text = pathlib.Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return False
-    return text.rsplit(")", 1)[1].split()[0] != "Z"
-
-
 def catches(process, number):
     """Whether a process has a handler for the signal by now."""
     for line in pathlib.Path(f"/proc/{process}/status").read_text().splitlines():
@@ -258,7 +234,7 @@ class Signals(support.Case):
     def test_one_rank_asked_is_enough(self):
         process = self.start_endless("one")
 
-        os.kill(children(process.pid)[-1], signal.SIGUSR1)
+        os.kill(support.children(process.pid)[-1], signal.SIGUSR1)
         _, err = process.communicate(timeout=PATIENCE)
 
         self.assertEqual(process.returncode, 75, err)
@@ -266,7 +242,7 @@ class Signals(support.Case):
     def test_a_killed_rank_ends_the_others(self):
         settings = ("checkpoint.every=20",)
         process = self.start_endless("killed", *settings, ranks=3)
-        ranks = children(process.pid)
+        ranks = support.children(process.pid)
         self.assertEqual(len(ranks), 3)
         self.assertTrue(support.wait_until((self.folder / "killed/checkpoints/latest").exists, PATIENCE))
 
@@ -274,7 +250,7 @@ class Signals(support.Case):
         begin = time.monotonic()
         _, err = process.communicate(timeout=PATIENCE)
 
-        self.assertTrue(support.wait_until(lambda: not any(map(alive, ranks)), 10), err)
+        self.assertTrue(support.wait_until(lambda: not any(map(support.alive, ranks)), 10), err)
         self.assertLess(time.monotonic() - begin, 20, err)  # far below hang_timeout_seconds
         self.assertEqual(process.returncode, 137, err)
         done = len((self.folder / "killed/metrics.jsonl").read_bytes().splitlines())
@@ -284,11 +260,11 @@ class Signals(support.Case):
 
     def test_a_killed_mpirun_leaves_no_rank_behind(self):
         process = self.start_endless("orphans")
-        ranks = children(process.pid)
+        ranks = support.children(process.pid)
 
         process.kill()
 
-        self.assertTrue(support.wait_until(lambda: not any(map(alive, ranks)), 20))
+        self.assertTrue(support.wait_until(lambda: not any(map(support.alive, ranks)), 20))
 
 
 if __name__ == "__main__":

@@ -13,12 +13,6 @@ import support
 LINKS = ("parallel.data=2", "parallel.tensor=2", "train.steps=3", "train.validate_every=0", "data.validation=[]")
 
 
-def can_mount():
-    """Whether a file system of a small size can be made here."""
-    command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /mnt"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
 class Links(support.Case):
     """Groups that are timed before the first step, on four ranks."""
 
@@ -70,7 +64,7 @@ class Disks(support.Case):
         return subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", *words], cwd=self.folder, capture_output=True,
                               check=False, text=True, timeout=60)
 
-    @unittest.skipUnless(can_mount(), "no file system can be mounted here")
+    @unittest.skipUnless(support.can_mount(), "no file system can be mounted here")
     def test_no_room_for_one_checkpoint_ends_the_start(self):
         result = self.on_small_disk(200)
 
@@ -79,7 +73,7 @@ class Disks(support.Case):
         self.assertNotIn("step 1/", result.stderr)
         self.assertFalse((self.folder / "small200/metrics.jsonl").exists())
 
-    @unittest.skipUnless(can_mount(), "no file system can be mounted here")
+    @unittest.skipUnless(support.can_mount(), "no file system can be mounted here")
     def test_little_room_is_told(self):
         result = self.on_small_disk(1400, "train.steps=2", "checkpoint.keep=3")
         self.assertNotIn("there is room for", result.stderr)  # for what two steps write

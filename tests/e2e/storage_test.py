@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small files beside a run or a result: where storage ends, they stay as they were, and the reason is told."""
 
+import json
 import os
 import resource
+import shutil
 import subprocess
+import unittest
 
 import support
 
@@ -23,6 +26,8 @@ class Storage(support.Case):
     def setUpClass(cls):
         super().setUpClass()
         cls.train("run", "train.steps=2")
+        # Apart from its run, which would record the figures of tasks.
+        shutil.copytree(cls.folder / "run/checkpoints", cls.folder / "saved")
 
     def refuse(self, path, *arguments):
         """A command that must leave the file at `path` as it is, and nothing beside it."""
@@ -45,6 +50,59 @@ class Storage(support.Case):
                 (self.folder / f"{name}.json").write_text("earlier", encoding="utf-8")
                 self.refuse(f"{name}.json", *command, "--json", f"{name}.json")
         self.refuse("plan.csv", *commands["bench"], "--memory", "plan.csv")
+
+    def outputs(self):
+        """Name of an output -> the command up to its path; every output of eval of text and of generate."""
+        checkpoint = ("--checkpoint", "run/checkpoints")
+        lines = ({"task": "animals", "kind": "multiple_choice", "metric": "acc_norm"},
+                 {"context": "The red", "endings": ["cat", "dog"], "label": 0})
+        (self.folder / "task.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        generate = ("generate", *checkpoint, "--prompt", "The red", "--max-tokens", 20)
+        return {"eval.json": ("eval", "deck.yaml", *checkpoint, "--json"),
+                "tasks.json": ("eval", "--checkpoint", "saved", "--tasks", "task.jsonl", "--json"),
+                "generate.json": (*generate, "--json"),
+                "generate.jsonl": (*generate, "--json"),
+                "logits.npy": (*generate, "--logits")}
+
+    def test_outputs_without_a_place_are_refused_before_the_work(self):
+        (self.folder / "folder").mkdir()
+        for name, command in self.outputs().items():
+            for path, reason in ((f"nowhere/{name}", "No such file or directory"), (f"text.txt/{name}", "Not a directory"),
+                                 ("folder", "Is a directory")):
+                with self.subTest(name, path=path):
+                    before = support.snapshot(self.folder)
+                    result = self.run_program(*command, path)
+                    self.assert_refused(result, 5, f"cannot write '{path}': {reason}")
+                    self.assertEqual(result.out, "")
+                    self.assertEqual(support.snapshot(self.folder), before)
+
+    @unittest.skipUnless(support.can_mount(), "no file system can be mounted here")
+    def test_outputs_on_a_disk_that_is_read_only(self):
+        (self.folder / "mounted").mkdir()
+        for name, command in self.outputs().items():
+            with self.subTest(name):
+                words = support.command(*command, f"mounted/{name}")
+                found = subprocess.run(["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none mounted && exec "$@"', "sh",
+                                        *words], cwd=self.folder, capture_output=True, check=False, timeout=60)
+                result = support.Result(found.returncode, found.stdout, found.stderr.decode(), 0)
+                self.assert_refused(result, 5, f"cannot write 'mounted/{name}': Read-only file system")
+                self.assertEqual(result.out, "")
+
+    def test_outputs_that_a_disk_has_no_room_for(self):
+        for name, command in self.outputs().items():
+            with self.subTest(name):
+                (self.folder / name).write_text("earlier", encoding="utf-8")
+                self.refuse(name, *command, name)
+                if name != "logits.npy":  # whose size must be known, so it is no stream
+                    self.assert_refused(self.run_program(*command, "/dev/full"), 5,
+                                        "cannot write '/dev/full': No space left on device")
+
+    def test_ranks_of_an_eval_end_together(self):
+        command = ("eval", "deck.yaml", "--checkpoint", "run/checkpoints", "--set", "parallel.data=2", "--json")
+        self.assert_refused(self.run_program(*command, "nowhere/found.json", ranks=2), 5,
+                            "cannot write 'nowhere/found.json': No such file or directory")
+        self.assert_refused(self.run_program(*command, "/dev/full", ranks=2), 5,
+                            "cannot write '/dev/full': No space left on device")
 
     def test_deck_of_a_run(self):
         self.refuse("run/deck.yaml", "train", "deck.yaml", *support.overrides("train.steps=4"))

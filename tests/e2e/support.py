@@ -202,6 +202,14 @@ def h5(path):
     return json.loads(found.stdout)
 
 
+def can_mount():
+    """Whether a file system can be mounted in a namespace of one's own."""
+    if shutil.which("unshare") is None:
+        return False
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 class Case(unittest.TestCase):
     """A test case with a folder of its own that holds text.txt, text.bin and deck.yaml."""
 
@@ -276,6 +284,21 @@ def wait_until(condition, seconds):
             return True
         time.sleep(0.01)
     return bool(condition())
+
+
+def children(parent):
+    """Process ids of the ranks that mpirun started, in the order of the ranks."""
+    listing = pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="utf-8")
+    return sorted(map(int, listing.split()))
+
+
+def alive(process):
+    """Whether a process runs (one that ended but is not waited for does not)."""
+    try:
+        text = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return text.rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def main():

@@ -3,28 +3,12 @@
 """Ranks that hang or are lost in the middle of a training: found, named, and no process is left."""
 
 import os
-import pathlib
 import signal
 import time
 
 import support
 
 TIMEOUT = 2
-
-
-def children(parent):
-    """Process ids of the ranks that mpirun started, in the order of the ranks."""
-    listing = pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="utf-8")
-    return sorted(map(int, listing.split()))
-
-
-def alive(process):
-    """Whether a process runs (one that ended but is not waited for does not)."""
-    try:
-        text = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return text.rsplit(")", 1)[1].split()[0] != "Z"
 
 
 class Watchdog(support.Case):
@@ -50,14 +34,14 @@ class Watchdog(support.Case):
 
     def hit(self, process, rank, kind):
         """Sends a signal to one rank; the exit code, the one line and the seconds it took."""
-        ranks = children(process.pid)
+        ranks = support.children(process.pid)
         begin = time.monotonic()
         os.kill(ranks[rank], kind)
         _, err = process.communicate(timeout=30)
         seconds = time.monotonic() - begin
         lines = [line for line in err.decode().splitlines() if line.startswith("hyperslab: ")]
         self.assertEqual(len(lines), 1, err)
-        self.assertTrue(support.wait_until(lambda: not any(map(alive, ranks)), 3))
+        self.assertTrue(support.wait_until(lambda: not any(map(support.alive, ranks)), 3))
         return process.returncode, lines[0], seconds
 
     def test_a_stopped_rank_is_named_with_its_last_collectives(self):
@@ -102,7 +86,7 @@ class Watchdog(support.Case):
 
     def test_a_job_that_was_stopped_as_a_whole_goes_on(self):
         process = self.start_watched("paused", "parallel.data=2", ranks=2)
-        ranks = children(process.pid)
+        ranks = support.children(process.pid)
 
         for rank in ranks:
             os.kill(rank, signal.SIGSTOP)

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "gpu/gpu_test.hpp"
+#include "hyperslab/ops/average.hpp"
 #include "hyperslab/ops/elementwise.hpp"
 #include "hyperslab/ops/muon.hpp"
 #include "hyperslab/ops/optimizer.hpp"
@@ -51,6 +52,35 @@ TEST_F(GpuOptimizer, AdamW) {
     for (const Dim size : {1, 31, 64, 4097, 100000}) {
       update(size, value).expect_match(update_call, "adamw with " + std::string(name_of(value)));
     }
+  }
+}
+
+TEST_F(GpuOptimizer, AverageOfWeights) {
+  const auto call = [](Context& ctx, const Problem::Views& v) {
+    average_weights(ctx, {0.25F, 1}, struct_at<StepState>(v[0]), v[1], v[2]);
+  };
+  for (const std::int64_t adam_step : {1, 2, 3}) {  // the average begins twice, and goes on
+    for (const int skip : {0, 1}) {
+      state.adam_step = adam_step;
+      state.skip = skip;
+      for (const Dim size : {1, 31, 64, 4097, 100000}) {
+        Problem problem(DType::f32);
+        problem.fixed(bytes_of(state))
+            .input(random_tensor(DType::f32, {size}, 1))
+            .in_out(random_tensor(DType::f32, {size}, 2));
+        problem.expect_match(call, "average_weights");
+      }
+    }
+  }
+}
+
+TEST_F(GpuOptimizer, Exchange) {
+  const auto call = [](Context& ctx, const Problem::Views& v) { exchange(ctx, v[0], v[1]); };
+  for (const Dim size : {1, 31, 64, 4097, 100000}) {
+    Problem problem(DType::f32);
+    problem.in_out(random_tensor(DType::f32, {size}, 1))
+        .in_out(random_tensor(DType::f32, {size}, 2));
+    problem.expect_match(call, "exchange");
   }
 }
 

@@ -29,6 +29,7 @@ double number(Dim flat, int step) {
 ops::StepState state_of(int step) {
   ops::StepState state;
   state.input.step = step;
+  state.adam_step = step;
   state.input.learning_rate = 1e-2F / static_cast<float>(step);
   state.clip_scale = 0.75F;
   state.bias_correction1 = 1 - std::pow(0.9F, static_cast<float>(step));
@@ -44,6 +45,8 @@ class Optimized {
     OptimizerConfig config;
     config.name = chosen.optimizer;
     config.decay_embeddings = false;
+    config.ema_decay = 0.75;
+    config.ema_start_step = 1;
     optimizer_ = make_optimizer(config, group(), bound_.strategy().shards_state(), arena_);
     optimizer_->initialize(ctx_);
     fill(group().master(), -1);
@@ -170,6 +173,7 @@ TEST_P(ShardedOptimizer, SkippedStepsChangeNothing) {
   expect_equal_bits(twice.group().value().data, once.group().value().data, "value");
   const auto first_state = [](Optimized& o) { return o.optimizer().state().front().values.data; };
   expect_equal_bits(first_state(twice), first_state(once), "first state");
+  expect_equal_bits(twice.optimizer().average().data, once.optimizer().average().data, "average");
 }
 
 std::vector<Chosen> choices() {

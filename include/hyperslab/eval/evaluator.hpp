@@ -25,6 +25,7 @@ struct EvalDeck {
   /// more ranks than those were started and the layout needs a larger one.
   std::int64_t validation_batch = 0;
   plan::IsLegal is_legal;  ///< for advice if memory runs out
+  bool averages = false;   ///< of the weights (optimizer.ema_decay), in place of them
 };
 
 struct Result {

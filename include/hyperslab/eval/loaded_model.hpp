@@ -22,6 +22,7 @@ class LoadedModel {
     const mesh::Mesh& mesh;
     train::TrainerOptions options;
     plan::IsLegal is_legal;  ///< for advice if memory runs out
+    bool averages = false;   ///< loads averages in place of the weights
   };
   /// The referenced parts outlive this.
   explicit LoadedModel(Parts parts) : parts_(std::move(parts)) {}

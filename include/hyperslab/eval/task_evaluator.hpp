@@ -42,6 +42,7 @@ class TaskEvaluator {
   comm::World& world_;
   train::Config config_;
   plan::IsLegal is_legal_;
+  bool averages_;
   tasks::EncodedTasks tasks_;
   train::TrainerOptions options_;
   std::unique_ptr<mesh::Mesh> mesh_;

@@ -64,22 +64,41 @@ struct GeneratorSize {
 };
 
 /// A model with a key-value cache that continues texts, however their lengths differ: a text that
-/// ends makes room for the next one. One rank, or one of the data ranks of a trainer.
+/// ends makes room for the next one. The ranks of a tensor group share the model and its cache:
+/// their first one leads, which alone knows the texts; the others follow().
 class Generator {
  public:
-  /// `world`: of one rank. `reader`: null for random weights. `is_legal`: for advice if memory runs
-  /// out. Throws Error(usage) for a size that no text fits into.
+  /// `world`: the ranks of one tensor group, which share the model whatever config.parallel says;
+  /// it must outlive this. `reader`: null for random weights. `is_legal`: for advice if memory runs
+  /// out. Collective. Throws Error(usage) for a size that no text fits into, or that differs from
+  /// rank to rank.
   Generator(comm::World& world, const train::Config& config, const io::CheckpointReader* reader,
             const GeneratorSize& size, const plan::IsLegal& is_legal = {});
   /// Of a trainer that was planned with a cache (TrainerOptions::cache), on its parameters as they
   /// are: between steps of a trainer that trains, which computes the same afterwards. `config`: its
-  /// own. The trainer must outlive this.
-  Generator(train::Trainer& trainer, const train::Config& config);
+  /// own. `ranks`: of this rank's tensor group; null: it is alone. Both must outlive this.
+  Generator(train::Trainer& trainer, const train::Config& config, comm::World* ranks = nullptr);
   ~Generator();
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
   Generator(Generator&&) = delete;
   Generator& operator=(Generator&&) = delete;
+
+  /// Whether this rank is the first of its tensor group. What follows let_rest() is the leader's.
+  [[nodiscard]] bool leads() const;
+  /// Whether there are no other ranks.
+  [[nodiscard]] bool is_alone() const;
+  /// A rank that does not lead: takes part in the leader's passes until it lets this one go. An
+  /// error of one rank in a pass leaves the others within it: it must end all of them.
+  void follow();
+  /// The leader lets the others return from follow(), with this object as usable as before.
+  void let_go();
+  /// The leader: an error of a pass leaves other ranks within it, so that this object is of no use
+  /// any more, and the program must end. Never if it is alone.
+  [[nodiscard]] bool has_failed() const;
+  /// The leader, between passes, if none comes soon: to be called again and again, so that the
+  /// others show that they live, and use their processors little.
+  void let_rest();
 
   /// Rows that so many prompts can use, at most `most`.
   [[nodiscard]] static Dim rows_for(const Prompts& prompts, Dim most);

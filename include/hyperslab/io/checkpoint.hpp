@@ -152,6 +152,9 @@ class CheckpointReader {
   /// a stored tensor; and meta().model is `identity`. verify() stays that of what is stored.
   void replace(const std::string& tensor, Tensor values);
   void set_model(const std::string& identity) { meta_.model = identity; }
+  /// From now on what is read of the model's trained parameters is their average,
+  /// optimizer.ema_decay. Throws Error(checkpoint) if none is kept.
+  void use_averages();
   /// Checks every block, HDF5's structure and the vocabulary included, and that the pieces of every
   /// tensor cover it exactly once. Returns the problems, one line each; none: sound.
   [[nodiscard]] std::vector<std::string> verify() const;

@@ -111,8 +111,9 @@ class Stage {
 
   /// Generation: tokens: (B, T_new) i32, at most as many as a slot holds; `past` tokens are in the
   /// cache; logits: (B, columns) of the last token, or (B T_new, columns) of all. Needs
-  /// options.cache and the whole model. In training the parameters are those of now, and the first
-  /// slot's activations are overwritten.
+  /// options.cache and the whole model, which tensor ranks may share: each gives the same tokens
+  /// and gets all logits. In training the parameters are those of now, and the first slot's
+  /// activations are overwritten.
   void decode(Context& ctx, View tokens, const ops::TokenPosition& past, View logits);
   /// The same on the pages of the cache, (B, most) i32, so that samples may differ in `past`. The
   /// logits of one token of each are those of token `last`; those after it count for nothing.

@@ -21,7 +21,12 @@ struct OptimizerConfig {
   double weight_decay = 0.1;                  ///< of matrices
   bool decay_embeddings = true;               ///< token and position tables, patch matrix
   bool decay_norms_and_biases = false;
-  double clip_norm = 1.0;  ///< 0: no clipping
+  double clip_norm = 1.0;           ///< 0: no clipping
+  double ema_decay = 0;             ///< of the exponential moving average of the weights; 0: none
+  std::int64_t ema_start_step = 0;  ///< updates before averaging begins
+  bool evaluate_ema = false;        ///< validation, tasks and samples take the average
+  /// Whether an average of the weights is kept.
+  [[nodiscard]] bool averages() const { return ema_decay > 0; }
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
 

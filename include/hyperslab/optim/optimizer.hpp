@@ -38,15 +38,23 @@ class Optimizer {
   Optimizer(Optimizer&&) = delete;
   Optimizer& operator=(Optimizer&&) = delete;
 
-  [[nodiscard]] virtual std::vector<State> state() const = 0;
+  /// The moments, and the average of the weights if there is one.
+  [[nodiscard]] std::vector<State> state() const;
   /// Clears the state and fills the table of weight decays.
   void initialize(Context& ctx) const;
+  static constexpr const char* kAverage = "ema";  ///< its name in state()
+  /// The exponential moving average of the masters; absent unless OptimizerConfig::averages().
+  [[nodiscard]] const param::StateView& average() const { return average_; }
+  /// Makes it equal to the masters of a range. The average must be there.
+  void restart_average(Context& ctx, const param::ElementRange& range) const;
+  /// Exchanges masters and average of a range, and sets the values that follow from the masters.
+  void exchange_average(Context& ctx, const param::ElementRange& range) const;
   /// Once a step, before the ranges: updates what cannot be updated range by range, of it what this
   /// rank's ranges have. Collective over the groups of make_optimizer. Enqueues on ctx.
   virtual void update_whole(Context& /*ctx*/, const ops::StepState* /*state*/,
                             const param::StateView& /*gradients*/) const {}
   /// Updates masters and values of the elements of `range` from `gradients`, by the scalars in
-  /// `state`. Enqueues on ctx.
+  /// `state`, and then their average. Enqueues on ctx.
   void update(Context& ctx, const ops::StepState* state, const param::StateView& gradients,
               const param::ElementRange& range) const;
   /// What finalize_step needs of it.
@@ -69,6 +77,10 @@ class Optimizer {
                                                 const param::ElementRange& range) const;
 
  private:
+  friend std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
+                                                   const param::ParamGroup& group, bool sharded,
+                                                   Arena& arena, const UpdateGroups& groups);
+  [[nodiscard]] virtual std::vector<State> moments() const = 0;
   virtual void update_range(Context& ctx, const ops::StepState* state,
                             const ops::UpdateOperands& operands,
                             const param::ElementRange& range) const = 0;
@@ -79,6 +91,7 @@ class Optimizer {
   const param::ParamGroup& group_;
   bool sharded_;
   param::StateView decay_;
+  param::StateView average_;
 };
 
 /// The optimizer of the deck's optimizer.name for the group, which must outlive it. `sharded`:

@@ -36,8 +36,9 @@ struct MemorySaving {
                                                const train::TrainerOptions& options, int world_rank,
                                                const IsLegal& is_legal);
 
-/// A trainer on options.device with arenas of exactly the planned sizes. If memory runs out, the
-/// error says what was asked for, what was free, and what would help.
+/// A trainer on options.device with arenas of exactly the planned sizes. If memory runs out, or the
+/// host's would by comm::memory_limit(), the error says what was asked for, what was free, and what
+/// would help.
 [[nodiscard]] std::unique_ptr<train::Trainer> make_trainer(const train::Config& config,
                                                            const mesh::Mesh& mesh,
                                                            const train::TrainerOptions& options,

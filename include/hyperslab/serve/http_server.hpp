@@ -75,8 +75,8 @@ class HttpServer {
   HttpServer& operator=(HttpServer&&) = delete;
 
   [[nodiscard]] std::uint16_t port() const;
-  /// Before run(): called on the server's thread with the first SIGINT or SIGTERM; a second signal
-  /// ends the process.
+  /// Before run(): called on the server's thread with the first SIGINT, SIGTERM or SIGUSR1; a
+  /// second signal ends the process.
   void on_stop_signal(std::function<void(int signal)> handler);
   /// Serves until stop() was called and the last answer is sent.
   void run();

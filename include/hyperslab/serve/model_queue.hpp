@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +28,10 @@ class ModelQueue {
   struct Model {
     std::function<bool()> has_room;  ///< for work that begins now
     std::function<bool()> step;      ///< goes on with all; false: nothing is under way
+    /// Called every kRest while the queue waits for work; may be absent.
+    std::function<void()> rest = {};
   };
+  static constexpr std::chrono::milliseconds kRest{10};
   enum class Pushed : std::uint8_t { taken, full, closed };
   /// Any thread. Work that is not taken is left alone.
   Pushed push(Work work);

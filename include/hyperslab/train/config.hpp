@@ -155,9 +155,11 @@ struct Config {
 
   /// Whether a trainer keeps a key-value cache for samples; on other layouts they are refused.
   [[nodiscard]] bool samples_text() const {
-    return train.sample_every > 0 && parallel.tensor == 1 && parallel.pipeline == 1 &&
+    return train.sample_every > 0 && parallel.pipeline == 1 && !cuts_rows() &&
            !model.is_of_images();
   }
+  /// Whether ranks of a tensor group share the rows of the residual stream.
+  [[nodiscard]] bool cuts_rows() const { return parallel.sequence && parallel.tensor > 1; }
   /// Microbatches of one rank in one step.
   [[nodiscard]] std::int64_t microbatches() const {
     return train.global_batch / (train.microbatch * parallel.data);

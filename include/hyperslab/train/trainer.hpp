@@ -191,6 +191,11 @@ class Trainer {
     base_step_ = step;
   }
   [[nodiscard]] std::uint64_t base_fingerprint() const { return base_fingerprint_; }
+  /// With optimizer.ema_decay, between steps: exchanges the trained weights and their average, so
+  /// that passes compute with it; a second call undoes the first, bit for bit. No step may come
+  /// between. Collective over the data group.
+  void exchange_averages();
+  [[nodiscard]] bool averages() const { return optimizer_ != nullptr && optimizer_->average(); }
   /// After load() and load_parameters() on every rank: brings values that were loaded in shards to
   /// all data ranks. Collective over the data group.
   void share_values();
@@ -233,10 +238,11 @@ class Trainer {
   struct Stored;  ///< a buffer that checkpoints hold
   [[nodiscard]] std::vector<Stored> own_parameters() const;
   [[nodiscard]] std::vector<Stored> initial_parameters() const;
-  [[nodiscard]] std::vector<Stored> stored() const;
+  [[nodiscard]] std::vector<Stored> stored(bool with_averages = true) const;
   [[nodiscard]] std::vector<io::Slab> views_of(const std::vector<Stored>& all);
   void read(const io::CheckpointReader& reader, const std::vector<Stored>& all);
   [[nodiscard]] DType rounds_first() const;
+  void restart_averages();
 
   Config config_;
   const mesh::Mesh& mesh_;

@@ -41,7 +41,8 @@ parallel: {data: 2, tensor: 1, pipeline: 1, sequence: false, schedule: gpipe, vi
 precision: {compute: fp32}
 memory: {recompute: none}
 optimizer: {name: adamw, lr: 1.5e-3, betas: [0.8, 0.99], eps: 1.0e-6, momentum: 0.8, weight_decay: 0.05,
-            decay_embeddings: false, decay_norms_and_biases: true, clip_norm: 2}
+            decay_embeddings: false, decay_norms_and_biases: true, clip_norm: 2, ema_decay: 0.75,
+            ema_start_step: 25, evaluate_ema: true}
 schedule: {name: wsd, warmup_steps: 11, final_fraction: 0.25, decay_fraction: 0.375}
 train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 12,
         validate_batches: 13, tasks: [t.jsonl, arc], tasks_every: 9, sample_every: 10, sample_prompts: [Once, a b],
@@ -146,10 +147,18 @@ TEST(Fields, Layouts) {
 TEST(Fields, OptimizerScheduleAndTraining) {
   const auto config = read(kEveryKey, {}, kTwoRanks);
 
-  EXPECT_EQ(
-      config.optimizer,
-      (optim::OptimizerConfig{
-          optim::OptimizerKind::adamw, 1.5e-3, {0.8, 0.99}, 1e-6, 0.8, 0.05, false, true, 2}));
+  EXPECT_EQ(config.optimizer, (optim::OptimizerConfig{optim::OptimizerKind::adamw,
+                                                      1.5e-3,
+                                                      {0.8, 0.99},
+                                                      1e-6,
+                                                      0.8,
+                                                      0.05,
+                                                      false,
+                                                      true,
+                                                      2,
+                                                      0.75,
+                                                      25,
+                                                      true}));
   EXPECT_EQ(config.schedule, (optim::ScheduleConfig{optim::ScheduleKind::wsd, 11, 0.25, 0.375}));
   EXPECT_EQ(config.train, (train::TrainConfig{101,
                                               0,

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace hyperslab::ops {
+
+/// Where address space is limited (RLIMIT_AS), makes OpenBLAS take now what it takes for products
+/// on `threads` threads: later, when the arenas have the rest, it would wait for it without end.
+/// Throws Error(device) if that much is not left.
+void reserve_gemm_buffers(int threads);
+
+}  // namespace hyperslab::ops

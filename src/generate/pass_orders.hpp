@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "hyperslab/comm/world.hpp"
+
+namespace hyperslab::generate {
+
+/// New tokens of one text.
+struct RowRead {
+  std::span<const std::int32_t> tokens;
+  std::int64_t past = 0;                ///< tokens of the text in the cache
+  std::span<const std::int32_t> pages;  ///< of the cache, that the text owns
+};
+
+/// What the ranks of a tensor group do next.
+enum class PassOrder : std::int32_t {
+  read,      ///< a pass with the logits of the last token of each row
+  read_all,  ///< a pass with the logits of every token
+  rest,      ///< nothing, for a moment
+  end,       ///< nothing more
+};
+
+/// How the first rank of a tensor group, which alone knows the texts, has the others take part in
+/// its passes: a message before each.
+class PassOrders {
+ public:
+  /// `ranks`: of the group; null, or of one rank: nothing is sent.
+  explicit PassOrders(comm::World* ranks) : ranks_(ranks) {}
+
+  [[nodiscard]] bool is_alone() const { return ranks_ == nullptr || ranks_->size() == 1; }
+  [[nodiscard]] bool leads() const { return is_alone() || ranks_->rank() == 0; }
+
+  /// The leader: every row has as many tokens.
+  void send(PassOrder order, std::span<const RowRead> rows = {});
+  /// Another rank: waits for the next order; rows() are its rows until the next call.
+  [[nodiscard]] PassOrder receive();
+  [[nodiscard]] std::span<const RowRead> rows() const { return rows_; }
+
+ private:
+  comm::World* ranks_;
+  std::vector<std::int32_t> words_;
+  std::vector<RowRead> rows_;
+};
+
+}  // namespace hyperslab::generate
