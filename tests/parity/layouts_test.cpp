@@ -19,6 +19,9 @@ using test::read_layout;
 using test::world;
 
 constexpr int kSteps = 3;
+/// Sums go in another order on every processor: with AVX2 one gradient of a drawn deck was found
+/// 2.8e-6 apart, which with AVX and with AVX-512 is below 2e-6.
+constexpr parity::ParityTolerance kTolerance = {.gradient = 4e-6};
 
 std::size_t layouts_to_draw() {
   const char* text = std::getenv("HYPERSLAB_TEST_LAYOUTS");
@@ -33,7 +36,7 @@ TEST(Layouts, AgreeWithOneRankTensorByTensor) {
     const parity::LayoutTrace found = parity::trace_layout(world(), many, kSteps);
     const parity::LayoutTrace expected = parity::trace_layout(world(), one, kSteps);
     if (world().rank() != 0) continue;
-    const parity::ParityReport report = parity::compare(expected, found, {});
+    const parity::ParityReport report = parity::compare(expected, found, kTolerance);
     EXPECT_TRUE(report.agrees) << report.rows.front().tensor << " "
                                << report.rows.front().difference << ", loss "
                                << report.loss_difference << " at step " << report.worst_step;
@@ -63,7 +66,7 @@ TEST_P(OtherTraining, AgreesWithOneRankInEveryLayout) {
     const parity::LayoutTrace expected =
         parity::trace_layout(world(), read_layout(layout.model, {}, 1), kSteps);
     if (world().rank() != 0) continue;
-    const parity::ParityReport report = parity::compare(expected, found, {});
+    const parity::ParityReport report = parity::compare(expected, found, kTolerance);
     EXPECT_TRUE(report.agrees) << report.rows.front().tensor << " "
                                << report.rows.front().difference << ", loss "
                                << report.loss_difference << " at step " << report.worst_step;
