@@ -37,12 +37,8 @@ done
 
 commit=unknown
 [[ ! -f $bundle/commit ]] || commit=$(<"$bundle/commit")
-status=0
-{
-  printf 'Faults on two GPUs, and a checkpoint of llama-1b in another layout; %s, commit %s\n' \
-    "$(date -u +%F)" "$commit"
-  nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c
-  printf 'jobs/gpu-faults.sh BUNDLE%s\n\n' "${tests[*]/#/ }"
-  python3 tests/gpu/faults_test.py --binary "$bundle/hyperslab" -v "${tests[@]}" 2>&1 || status=$?
-} | tee -- "$output"
-exit "$status"
+exec > >(tee -- "$output") 2>&1
+printf 'Faults on two GPUs, and a checkpoint of llama-1b in another layout; %s, commit %s\n' "$(date -u +%F)" "$commit"
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c
+printf 'jobs/gpu-faults.sh BUNDLE%s\n\n' "${tests[*]/#/ }"
+python3 tests/gpu/faults_test.py --binary "$bundle/hyperslab" -v "${tests[@]}"
