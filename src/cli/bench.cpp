@@ -264,11 +264,16 @@ void require_decodes(const comm::World& world, const Arguments& args, const trai
                             parallel.data, parallel.pipeline, world.size()))
         .on_all_ranks();
   }
-  if (!(args.get<double>("temperature") >= 0) ||
-      !(args.get<double>("top-p") > 0 && args.get<double>("top-p") <= 1)) {
+  const auto temperature = args.get<double>("temperature");
+  const auto top_p = args.get<double>("top-p");
+  if (!(temperature >= 0) || !(top_p > 0 && top_p <= 1)) {
+    throw Error(ExitCode::usage, "--temperature must be 0 or more, --top-p above 0 and at most 1")
+        .on_all_ranks();
+  }
+  if (temperature == 0 && top_p < 1) {
     throw Error(ExitCode::usage,
-                "--temperature must be 0 or more, --top-p above 0 and at most 1; see hyperslab "
-                "bench --help")
+                "--top-p draws tokens, and without --temperature the likeliest are taken; give "
+                "--temperature too")
         .on_all_ranks();
   }
   if (config.model.is_of_images()) {
@@ -278,7 +283,7 @@ void require_decodes(const comm::World& world, const Arguments& args, const trai
   }
 }
 
-/// Greedy texts of one token's prompt each, at most as long as the context.
+/// Texts of one token's prompt each, at most as long as the context.
 ExitCode run_decode(comm::World& world, const Arguments& args, const train::Config& config) {
   require_decodes(world, args, config);
   const int rows = args.get<int>("rows");
@@ -306,6 +311,8 @@ ExitCode run_decode(comm::World& world, const Arguments& args, const train::Conf
   if (args.has("json")) {
     ordered_json out = head_of(args, setup_of(config));
     out["rows"] = rows;
+    out["temperature"] = options.temperature;
+    out["top_p"] = options.top_p;
     out["tokens"] = stats.tokens;
     out["seconds"] = stats.seconds;
     out["tokens_per_second"] = rate;

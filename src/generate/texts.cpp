@@ -109,8 +109,8 @@ std::int32_t Generator::Texts::next_token(Text& text, std::size_t row, CachedMod
   return token;
 }
 
-/// The next token of every text of the newest pass. Samplers look at whole vocabularies, so that
-/// threads share the texts.
+/// The next token of every text of the newest pass. Samplers that are given logits look at whole
+/// vocabularies, so that threads share the texts.
 std::vector<Generator::Texts::Choice> Generator::Texts::choose(const std::vector<std::size_t>& ids,
                                                                CachedModel::Wanted wanted) {
   std::vector<Choice> choices(ids.size());

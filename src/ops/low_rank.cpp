@@ -98,8 +98,11 @@ void low_rank_backward(Context& ctx, CView dy, const std::vector<LowRankPart>& p
                   cuda::low_rank_workspace(cuda::low_rank_shape(dy, parts), dy.rows(), rank));
     return;
   }
-  const OpScope scope(ctx, kName);
   if constexpr (kHasCuda) {
+    if (!cuda::has_room_for_low_rank(rank)) {
+      return multiply_twice(ctx, dy, parts, u, scale, accumulate, du);
+    }
+    const OpScope scope(ctx, kName);
     cuda::low_rank_backward(ctx, dy, parts, u, scale, accumulate, du);
   }
 }

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 
-import support
 import two_hosts
+from two_hosts import support
 
 
 class TwoHosts(two_hosts.Hosts):

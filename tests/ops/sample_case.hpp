@@ -20,6 +20,8 @@ namespace hyperslab::test {
       {.temperature = 1e-200},
       {.temperature = 1, .top_k = 1},
       {.temperature = 5, .top_k = 7},
+      {.temperature = 1, .top_p = 0.9, .top_k = 1},
+      {.temperature = 5, .top_p = 0.999, .top_k = 3},
       {.temperature = 2, .top_k = 1'000'000},
       {.temperature = 1, .top_p = 0},
       {.temperature = 1, .top_p = 0.9},

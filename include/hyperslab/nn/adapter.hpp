@@ -55,7 +55,8 @@ class Adapter {
   /// adapter stay as they are.
   void forward(Context& ctx, const LinearPass& pass, CView x, ops::Accumulate accumulate,
                View y) const;
-  /// dx (+)= s (dy B) A, through the dropout.
+  /// dx (+)= s (dy B) A, through the dropout; and the gradients of B if the pass says that
+  /// backward_weight follows, which then leaves them out.
   void backward_input(Context& ctx, const LinearPass& pass, CView dy, ops::Accumulate accumulate,
                       View dx) const;
   /// dA (+)= s (dy B)^T x and dB_i (+)= s dy_i^T (x A_i^T).

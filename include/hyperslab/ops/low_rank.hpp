@@ -19,8 +19,8 @@ struct LowRankPart {
 /// dB_i (+)= dy_i^T u_i, where y_i are the columns of part i and u_i columns [i R, (i + 1) R) of u.
 /// Hu et al. 2022, "LoRA", section 4.1, has y_i without the gradients. dy: (..., C); u and du:
 /// (..., parts R), all of one dtype. A GPU reads dy once if it can (bf16 and f16, R of 8, 16 or 32,
-/// at most four parts, columns in multiples of 8); then u, du and the parts must not lie in the
-/// context's workspace, which it uses.
+/// at most four parts, columns in multiples of 8, 192 KB of shared memory for R of 32); then no
+/// operand may lie in the context's workspace, which it uses.
 void low_rank_backward(Context& ctx, CView dy, const std::vector<LowRankPart>& parts, CView u,
                        float scale, Accumulate accumulate, View du);
 

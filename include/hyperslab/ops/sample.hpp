@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "hyperslab/core/context.hpp"
@@ -18,6 +19,7 @@ struct TokenChoice {
   double min_p = 0;          ///< of the likeliest's probability (Nguyen et al. 2024); 0: all
   std::int64_t top_k = 0;    ///< 0: all
 };
+static_assert(std::is_trivially_copyable_v<TokenChoice> && sizeof(TokenChoice) == 40);
 
 /// Chooses on the host, with memory that it keeps from call to call. Work is O(V).
 class TokenChooser {
@@ -41,8 +43,8 @@ class TokenChooser {
 
 /// Of every row of logits a token, as TokenChooser chooses it from the first V. logits: (rows, C),
 /// C at least V; choices: (rows, sizeof(TokenChoice)) u8, of TokenChoice; index: (rows) i32. A GPU
-/// computes weights in f32 and adds them as multiples of 2^-40, so that a draw that falls between
-/// two tokens within that may give the other.
+/// has weights in f32, so that a draw or a cut that falls next to a border may give a neighbor, and
+/// never draws a token of less than 2^-41 of the likeliest's weight.
 void sample(Context& ctx, CView logits, Dim V, CView choices, View index);
 
 }  // namespace hyperslab::ops

@@ -64,7 +64,8 @@ struct Strip {
   }
 };
 
-/// Rows of R elements, 16 bytes apart, so that eight of them lie in different banks.
+/// Rows of R elements with 16 bytes after each, so that eight of them lie in different banks (for R
+/// of 8: four).
 template <int R>
 struct RankRows {
   static constexpr int kPitch = 2 * R + 16;  ///< bytes
@@ -355,7 +356,23 @@ void launch(Context& ctx, const LowRankCall& call) {
   check_launch(kName);
 }
 
+int shared_bytes(Dim rank) {
+  return rank == 8 ? Memory<8>::kBytes : rank == 16 ? Memory<16>::kBytes : Memory<32>::kBytes;
+}
+
 }  // namespace
+
+bool has_room_for_low_rank(Dim rank) {
+  static const int most = [] {
+    int device = 0;
+    int bytes = 0;
+    check_cuda(cudaGetDevice(&device), "low_rank_backward", "cudaGetDevice");
+    check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+               "low_rank_backward", "cudaDeviceGetAttribute");
+    return bytes;
+  }();
+  return shared_bytes(rank) <= most;
+}
 
 void low_rank_backward(Context& ctx, CView dy, const std::vector<LowRankPart>& parts, CView u,
                        float scale, Accumulate accumulate, View du) {

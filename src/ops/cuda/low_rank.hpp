@@ -54,6 +54,9 @@ struct LowRankShape {
 /// The shape of a call that suits.
 [[nodiscard]] LowRankShape low_rank_shape(CView dy, const std::vector<LowRankPart>& parts);
 
+/// Whether a block of the GPU in use has the shared memory that the kernel takes for this rank; on
+/// one that has not, the products stay two.
+[[nodiscard]] bool has_room_for_low_rank(Dim rank);
 void low_rank_backward(Context& ctx, CView dy, const std::vector<LowRankPart>& parts, CView u,
                        float scale, Accumulate accumulate, View du);
 

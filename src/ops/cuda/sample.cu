@@ -103,17 +103,19 @@ class Row {
     return weight < least_weight_ ? 0 : __float2ull_rn(weight * kUnits);
   }
 
+  /// What reach() found may lie below what was cut before, though no kept candidate does.
+  __device__ void cut_below(Candidate found) { least_ = max(least_, found); }
   __device__ void cut_to_top_k() {
     const auto one = [](float) { return Mass{1}; };
     const auto k = static_cast<Mass>(choice_.top_k);
-    if (total(one) > k) least_ = reach(k, one);
+    if (total(one) > k) cut_below(reach(k, one));
   }
   __device__ void cut_to_top_p() {
     const auto of = [this](float value) { return mass(value); };
     const Mass all = total(of);
     const double goal = ceil(choice_.top_p * static_cast<double>(all));
     const Mass within = min(all, static_cast<Mass>(goal));
-    least_ = reach(max(within, Mass{1}), of);
+    cut_below(reach(max(within, Mass{1}), of));
   }
   template <class Measure>
   [[nodiscard]] __device__ Mass total(Measure&& measure) const {
@@ -211,12 +213,12 @@ class Row {
       if (passed <= goal && goal < passed + sum) {
         int i = 0;
         while (passed + masses[i] <= goal) passed += masses[i++];
-        shared_.digit = static_cast<int>(first) + i;
+        shared_.token = static_cast<std::int32_t>(first) + i;
       }
       if (before > goal) break;
     }
     __syncthreads();
-    return shared_.digit;
+    return shared_.token;
   }
   __device__ Mass masses_at(Dim first, Mass (&masses)[N]) const {
     Mass sum = 0;
