@@ -258,7 +258,7 @@ std::vector<std::byte> unfiltered(const Source& source, const Dataset& dataset,
         fmt::format("{} with {} bytes instead of {}", what, bytes.size(), *expected));
   };
   // What each filter was given: the elements, with the checksums of those before it; none: not
-  // known, as behind deflate.
+  // known, as after deflate.
   std::vector<std::optional<std::uint64_t>> sizes;
   std::optional<std::uint64_t> size = storage.chunk * dataset.type.bytes;
   for (std::size_t i = 0; i < storage.filters.size(); ++i) {

@@ -23,11 +23,11 @@ std::uint64_t draw(std::uint64_t key, std::int64_t number) {
 
 Sampler::Sampler(const SamplingOptions& options, std::uint64_t stream, std::int64_t V)
     : options_(options), key_(options.seed + stream), V_(V) {
-  if (options.repetition_penalty != 1) is_seen_.resize(static_cast<std::size_t>(V));
+  if (options.has_penalty()) is_seen_.resize(static_cast<std::size_t>(V));
 }
 
 void Sampler::see(std::span<const std::int32_t> tokens) {
-  if (options_.repetition_penalty == 1) return;
+  if (!options_.has_penalty()) return;
   for (const std::int32_t token : tokens) {
     if (is_seen_[index(token)]) continue;
     is_seen_[index(token)] = true;

@@ -41,7 +41,7 @@ void Generator::Texts::begin(std::vector<std::int32_t> prompt, const SamplingOpt
 }
 
 CachedModel::Wanted Generator::Texts::wanted_by(const Text& text) {
-  if (text.listener->wants_logits() || text.options.looks_back()) return Wanted::logits;
+  if (text.listener->wants_logits() || text.options.has_penalty()) return Wanted::logits;
   return text.options.is_greedy() ? Wanted::likeliest : Wanted::drawn;
 }
 

@@ -217,7 +217,7 @@ void Adapter::backward_weight(Context& ctx, const LinearPass& pass, CView dy, CV
   const Scratch scratch = take_scratch(ctx, pass, x);
   bool has_gradients_of_b = pass.has_gradient && pass.reads_once();
   if (pass.keeps() && !pass.has_gradient) {
-    // First, as it takes the memory that the input after dropout would have.
+    // First: the op uses the workspace, where the input after dropout will lie.
     gradients_of(ctx, dy, scratch, accumulate);
     has_gradients_of_b = true;
   }

@@ -198,14 +198,15 @@ void Attention::backward(Context& ctx, CView dy, CView x, const BackwardPass& pa
   const CView all_dy = group.gather(ctx, dy, gathered);
   const LinearPass of_output = output_.backward_input(
       ctx, all_dy, pass.scratch.d_attention,
-      pass.of(linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot)));
+      pass.before_weights(linear_pass(AdaptedLinear::output, pass.batch, pass.scratch, slot)));
   comm::Ticket rows = 0;
   if (pass.part == BackwardPart::both) {
     output_.backward_weight(ctx, all_dy, slot.out, pass.accumulate, of_output);
     rows = group.start_gather(ctx, x, gathered);
   }
   core_backward(ctx, pass, slot, d_qkv);
-  LinearPass of_qkv = pass.of(linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
+  LinearPass of_qkv =
+      pass.before_weights(linear_pass(AdaptedLinear::qkv, pass.batch, pass.scratch, slot));
   comm::Ticket sum = 0;
   if (dx) {
     const View term = group.term(dx, pass.scratch.partial);

@@ -109,7 +109,7 @@ void Mlp::backward_activation(Context& ctx, CView dy, const BackwardPass& pass, 
   }
   const LinearPass of_down = down_.backward_input(
       ctx, dy, d_activated,
-      pass.of(linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot)));
+      pass.before_weights(linear_pass(AdaptedLinear::down, pass.batch, pass.scratch, slot)));
   if (both) down_.backward_weight(ctx, dy, slot.activated, pass.accumulate, of_down);
   if (ops::is_gated(config_.activation)) {
     ops::gated_backward(ctx, config_.activation, slot.pre, d_activated, d_pre);
@@ -133,7 +133,8 @@ void Mlp::backward(Context& ctx, CView dy, CView x, const BackwardPass& pass, co
   if (pass.part == BackwardPart::both) rows = group.start_gather(ctx, x, gathered);
   const View term = group.term(dx, pass.scratch.partial);
   const LinearPass of_up = up_.backward_input(
-      ctx, d_pre, term, pass.of(linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot)));
+      ctx, d_pre, term,
+      pass.before_weights(linear_pass(AdaptedLinear::up, pass.batch, pass.scratch, slot)));
   const comm::Ticket sum = group.start_sum(ctx, term, dx);
   if (pass.part == BackwardPart::both) {
     group.wait(ctx, rows);

@@ -119,6 +119,15 @@ class Hosts(support.Case):
         self.assertEqual(left, [], err)
         return process.returncode, [line for line in err.splitlines() if line.startswith("hyperslab: ")], seconds, err
 
+    def end_after_cut(self, run):
+        """Exit code, messages and seconds of a job whose link is cut while it trains."""
+        process = self.start_on_both(run, *support.ENDLESS)
+        self.cut()
+        code, messages, seconds, err = self.end_of(process, time.monotonic())
+        self.assertNotEqual(code, 0, err)
+        self.assertLess(seconds, LIMIT, err)
+        return code, messages, seconds
+
     def cut(self):
         """No packet comes through from now on."""
         ip("-n", self.spaces[1], "link", "set", "link0", "down")

@@ -21,7 +21,7 @@ struct AddressSpace {
 inline constexpr std::size_t kGemmBufferBytes = std::size_t{128} << 20;
 
 /// "1000 MiB of address space are allowed (ulimit -v), of which 700 MiB are left, and ...", one
-/// line for an error: `needed_bytes` are wanted by `threads` threads.
+/// line for an error: `threads` threads need `needed_bytes`.
 [[nodiscard]] std::string address_space_shortage(const AddressSpace& space,
                                                  std::size_t needed_bytes, int threads);
 

@@ -19,9 +19,9 @@ struct SamplingOptions {
   std::uint64_t seed = 1;           ///< text i draws from the stream of seed + i
   std::int32_t stop_token = -1;
   /// Whether the next token is the one with the largest logit.
-  [[nodiscard]] bool is_greedy() const { return temperature == 0 && !looks_back(); }
-  /// Whether it depends on the text so far beside its logits.
-  [[nodiscard]] bool looks_back() const { return repetition_penalty != 1; }
+  [[nodiscard]] bool is_greedy() const { return temperature == 0 && !has_penalty(); }
+  /// Whether it depends on the tokens of the text so far.
+  [[nodiscard]] bool has_penalty() const { return repetition_penalty != 1; }
 };
 
 /// Chooses the tokens of one text, a function of options, stream, logits and draws so far: after

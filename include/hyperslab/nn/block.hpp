@@ -117,8 +117,8 @@ struct BackwardPass {
   const Scratch& scratch;
   Accumulate accumulate = Accumulate::no;  ///< of parameter gradients
   BackwardPart part = BackwardPart::both;
-  /// That of a linear layer, which learns whether its weights' gradients follow.
-  [[nodiscard]] LinearPass of(LinearPass linear) const {
+  /// The pass of a linear layer's backward_input, which learns whether backward_weight follows.
+  [[nodiscard]] LinearPass before_weights(LinearPass linear) const {
     if (part == BackwardPart::both) linear.weights_follow = accumulate;
     return linear;
   }

@@ -14,8 +14,10 @@ void sample(Context& ctx, CView logits, Dim V, CView choices, View index) {
     const auto* stored = static_cast<const std::byte*>(choices.raw());
     auto* to = index.data<std::int32_t>();
     parallel_chunks(ctx.threads(), rows, V, [=, columns = columns](int, Dim begin, Dim end) {
-      TokenChooser chooser;
-      std::vector<float> row(static_cast<std::size_t>(V));
+      // Of a thread, for all calls: their memory is that of the vocabulary.
+      thread_local TokenChooser chooser;
+      thread_local std::vector<float> row;
+      row.resize(static_cast<std::size_t>(V));
       for (Dim i = begin; i < end; ++i) {
         std::copy(from + i * columns, from + i * columns + V, row.begin());
         TokenChoice choice;

@@ -40,6 +40,18 @@ void log_if_close_failed(cudaError_t status) noexcept {
 Backend::Backend(CUstream_st* context_stream)
     : stream(context_stream), lt(make_lt()), lt_workspace(Device::cuda, kLtWorkspaceBytes) {}
 
+int most_shared_bytes() {
+  static const int bytes = [] {
+    int device = 0;
+    int most = 0;
+    check_cuda(cudaGetDevice(&device), "most_shared_bytes", "cudaGetDevice");
+    check_cuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+               "most_shared_bytes", "cudaDeviceGetAttribute");
+    return most;
+  }();
+  return bytes;
+}
+
 Backend& backend_of(Context& ctx) {
   if (!ctx.backend()) ctx.backend() = std::make_shared<Backend>(ctx.stream().cuda());
   return *static_cast<Backend*>(ctx.backend().get());

@@ -46,6 +46,9 @@ struct Backend {
   std::shared_ptr<AttentionPlans> attention;
 };
 
+/// Shared memory that a block of the GPU in use may have at most, in bytes.
+[[nodiscard]] int most_shared_bytes();
+
 /// The context's backend, made at the first call.
 [[nodiscard]] Backend& backend_of(Context& ctx);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "handles.hpp"
 #include "kernels_common.cuh"
 #include "kernels_mma.cuh"
 #include "low_rank.hpp"
@@ -217,7 +218,7 @@ class Run {
     constexpr int kChunks = R / 8;
     const Part& part = call_.part[strip.part];
     const auto* b = static_cast<const T*>(part.b);
-    __syncthreads();  // nobody reads the strip before
+    __syncthreads();  // no one reads the strip before this one
     for (int i = static_cast<int>(threadIdx.x); i < kStripColumns * kChunks; i += kThreads) {
       const int column = strip.first + i / kChunks;
       uint4 words = {};
@@ -301,7 +302,7 @@ __device__ float4 sum_terms(const float* from, Dim stride, int count) {
   return sum;
 }
 
-/// A thread sums four neighbors of du, or of dB behind all of du.
+/// A thread sums four neighbors of du, or of dB after all of du.
 template <int R, class T>
 __global__ void __launch_bounds__(kThreads)
     low_rank_sums_kernel(const __grid_constant__ LowRankCall call) {
@@ -362,17 +363,7 @@ int shared_bytes(Dim rank) {
 
 }  // namespace
 
-bool has_room_for_low_rank(Dim rank) {
-  static const int most = [] {
-    int device = 0;
-    int bytes = 0;
-    check_cuda(cudaGetDevice(&device), "low_rank_backward", "cudaGetDevice");
-    check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-               "low_rank_backward", "cudaDeviceGetAttribute");
-    return bytes;
-  }();
-  return shared_bytes(rank) <= most;
-}
+bool has_room_for_low_rank(Dim rank) { return shared_bytes(rank) <= most_shared_bytes(); }
 
 void low_rank_backward(Context& ctx, CView dy, const std::vector<LowRankPart>& parts, CView u,
                        float scale, Accumulate accumulate, View du) {

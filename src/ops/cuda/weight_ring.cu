@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "handles.hpp"
 #include "weight_ring.cuh"
 
 namespace hyperslab::ops::cuda {
@@ -45,24 +46,11 @@ CUtensorMap map_of(const char* op, const void* from, CUtensorMapDataType type, D
   return map;
 }
 
-/// Bytes of shared memory that a block of the current device may have.
-int shared_of_block() {
-  static const int bytes = [] {
-    int device = 0;
-    int most = 0;
-    check_cuda(cudaGetDevice(&device), "linear_forward", "cudaGetDevice");
-    check_cuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-               "linear_forward", "cudaDeviceGetAttribute");
-    return most;
-  }();
-  return bytes;
-}
-
 }  // namespace
 
 bool suits_ring(Dim M, Dim row_bytes, bool gated) {
   constexpr Dim kMost = Dim{1} << 30;
-  if (!kOverlaps || shared_of_block() < kRingShared || M <= 0 || row_bytes <= 0 || M > kMost ||
+  if (!kOverlaps || most_shared_bytes() < kRingShared || M <= 0 || row_bytes <= 0 || M > kMost ||
       row_bytes > kMost)
     return false;
   return row_bytes % 16 == 0 && (!gated || M % (2 * kRingBox) == 0);
