@@ -28,8 +28,9 @@ struct Shared {
   unsigned counts[kDigits];  ///< of them
   Mass of_warps[kWarps];
   Found found[kWarps];
-  Mass above;  ///< sum of the digits above the chosen one
-  int digit;   ///< the chosen one
+  Mass above;          ///< sum of the digits above the chosen one
+  int digit;           ///< the chosen one
+  std::int32_t token;  ///< the drawn one
 };
 
 /// The sum over the warps; the same in every thread. Free for reuse at once.
