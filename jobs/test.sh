@@ -96,7 +96,8 @@ run_ctest() {
 }
 
 configure_and_build() {
-  hs_configure build -DHYPERSLAB_TESTS=ON -DHYPERSLAB_WERROR=ON -DBUILD_SHARED_LIBS=OFF && hs_compile build
+  { hs_configure build -DHYPERSLAB_TESTS=ON -DHYPERSLAB_WERROR=ON -DBUILD_SHARED_LIBS=OFF && hs_compile build; } 2>&1 |
+    tee "$scratch/build"
 }
 
 build_layers() {
@@ -188,10 +189,14 @@ hs_install_optional "${hs_lint_packages[@]}" "${hs_pdf_packages[@]}"
 
 hs_part "build"
 try build configure_and_build
-hs_part "tests"
-run_ctest ctest "${not_slow[@]}"
-hs_part "repository"
-run_ctest repository -L repository
+if ((failed == 0)); then
+  hs_part "tests"
+  run_ctest ctest "${not_slow[@]}"
+  hs_part "repository"
+  run_ctest repository -L repository
+else
+  skipped+=("every test of CTest: not all was built")
+fi
 hs_part "layers"
 try layers build_layers
 hs_part "evidence"
@@ -213,6 +218,11 @@ else
   skipped+=("lint: not a checkout of git")
 fi
 
+# What the compiler said is far up by now.
+if [[ ${failures[0]-} == build* ]]; then
+  printf '\nthe build failed:\n'
+  grep -E -m 40 '^FAILED|error:|CMake Error|^ninja: ' "$scratch/build" || tail -n 20 "$scratch/build"
+fi
 printf '\n'
 hs_parts
 ((${#skipped[@]} == 0)) || printf 'skipped: %s\n' "$(joined "${skipped[@]}")"

@@ -24,7 +24,7 @@ Ids some_ids(std::size_t count) {
 
 /// How a dataset `tokens` is stored.
 struct Form {
-  std::string name;
+  std::string name{};
   hid_t type = H5T_STD_U16LE;
   std::size_t count = 1000;
   std::function<void(hid_t)> set = [](hid_t) {};  ///< the properties of the dataset
