@@ -133,6 +133,14 @@ void rope_attention_paged_forward(Context& ctx, const HeadLayout& layout,
                   cuda::attention_paged_workspace(layout)))) {
     return;
   }
+  if (tables.cosines && ctx.device() == Device::cpu) {
+    // By itself, so that keys are rounded to their dtype before scores are made of them, as they
+    // are in a forward pass.
+    dispatch<cuda::rope, cpu::rope>(ctx, layout, tables.cosines, tables.sines, cache.past,
+                                    Rotation::forward, qkv);
+    return dispatch<cuda::rope_attention_paged_forward, cpu::rope_attention_paged_forward>(
+        ctx, layout, scores, RotaryTables{}, qkv, cache, out);
+  }
   dispatch<cuda::rope_attention_paged_forward, cpu::rope_attention_paged_forward>(
       ctx, layout, scores, tables, qkv, cache, out);
 }

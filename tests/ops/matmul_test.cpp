@@ -61,6 +61,45 @@ TEST_F(Matmul, AccumulatesIfAsked) {
   expect_values(c.view(), {111});
 }
 
+/// Of all rows at once, and of some of them alone.
+void expect_rows_have_the_same_bits(Context& ctx, DType dtype, Dim M, Dim N, Dim K,
+                                    Accumulate accumulate) {
+  SCOPED_TRACE(testing::Message() << name_of(dtype) << " " << M << "x" << N << "x" << K);
+  const Tensor x = random_tensor(dtype, {M, K}, 1);
+  const Tensor weight = random_tensor(dtype, {N, K}, 2);
+  const Tensor bias = random_tensor(dtype, {N}, 3);
+  const Tensor before = random_tensor(dtype, {M, N}, 4);
+  const auto product = [&](Dim first, Dim count) {
+    Tensor y = converted(before.view().slice(first, count), dtype);
+    const auto forward = accumulate == Accumulate::yes ? linear_forward_add : linear_forward;
+    forward(ctx, x.view().slice(first, count), weight.view(), bias.view(), y.view());
+    return y;
+  };
+  const Tensor whole = product(0, M);
+  for (const Dim count : {Dim{1}, Dim{2}, Dim{5}, Dim{9}, M - 1}) {
+    for (Dim first = 0; first + count <= M; first += count) {
+      EXPECT_TRUE(same_bits(product(first, count).view(), whole.view().slice(first, count)))
+          << count << " rows from " << first;
+    }
+  }
+  Context usual{Device::cpu, std::size_t{8} << 20};
+  Tensor y = converted(before.view(), dtype);
+  const auto forward = accumulate == Accumulate::yes ? linear_forward_add : linear_forward;
+  forward(usual, x.view(), weight.view(), bias.view(), y.view());
+  EXPECT_LE(relative_difference(whole.view(), y.view()), tolerance(dtype));
+}
+
+TEST_F(Matmul, ARowHasTheSameBitsInProductsOfAnyHeightIfDeterministic) {
+  ctx.set_deterministic(true);
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+      expect_rows_have_the_same_bits(ctx, dtype, 71, 50, 33, accumulate);
+      expect_rows_have_the_same_bits(ctx, dtype, 30, 300, 517, accumulate);
+      expect_rows_have_the_same_bits(ctx, dtype, 13, 3, 1, accumulate);
+    }
+  }
+}
+
 /// Columns of wider matrices, copied into matrices of their own.
 Tensor copied(const CColumns& columns) {
   const Dim rows = columns.matrix.shape()[0];

@@ -9,6 +9,7 @@
 #include "bf16_rounding.hpp"
 #include "gemm.hpp"
 #include "parallel.hpp"
+#include "row_gemm.hpp"
 
 namespace hyperslab::ops::cpu {
 namespace {
@@ -92,7 +93,13 @@ void multiply(Context& ctx, GemmSize n, float scale, Operand<T> a, Operand<T> b,
     if (c.bias) {
       bias_rows(ctx.threads(), n.M, n.N, c.bias.data<T>(), c.accumulate, matrix.data<T>());
     }
-    gemm<T>(n, static_cast<T>(scale), a, b, {matrix.data<T>() + c.columns.first, row, beta});
+    const Result<T> result = {matrix.data<T>() + c.columns.first, row, beta};
+    // A token has the same bits in a forward pass over one text, over many, and over its end alone.
+    if (ctx.deterministic() && a.trans == Trans::no && b.trans == Trans::yes) {
+      row_gemm<T>(ctx.threads(), n, static_cast<T>(scale), a, b, result);
+    } else {
+      gemm<T>(n, static_cast<T>(scale), a, b, result);
+    }
   }
 }
 
