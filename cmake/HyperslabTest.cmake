@@ -18,6 +18,8 @@ function(hyperslab_add_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  # What is tested is optimized; the tests themselves compile a quarter faster so.
+  target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
   if(ARG_RANKS)
     target_link_libraries(${name} PRIVATE ${ARG_LINK} hyperslab_test_support hyperslab_test_mpi_main
                                           hyperslab_flags)
