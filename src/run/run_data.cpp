@@ -118,15 +118,22 @@ void RunData::report_amount() const {
   const std::int64_t batch = train.global_batch;
   const double epochs =
       static_cast<double>(last_step_) * static_cast<double>(batch) / static_cast<double>(samples);
-  const std::string amount = fmt::format(
-      "{} steps of {} samples are {:.3g} epochs of the {} training samples ({} tokens each)",
-      last_step_, batch, epochs, samples, start_.config.model.context);
+  const bool images = start_.config.model.is_of_images();
+  const char* unit = images ? "image" : "sample";
+  const std::string length =
+      images ? "" : fmt::format(" ({} tokens each)", start_.config.model.context);
+  const std::string amount =
+      fmt::format("{} steps of {} {}s are {:.3g} epochs of the {} training {}s{}", last_step_,
+                  batch, unit, epochs, samples, unit, length);
   if (samples < batch) {
     log::warn(amount +
-              "; a batch holds some samples more than once: give more data or a smaller "
-              "train.global_batch");
+              fmt::format("; a batch holds some {}s more than once: give more data or a smaller "
+                          "train.global_batch",
+                          unit));
   } else if (epochs > kManyEpochs) {
-    log::warn(amount + "; the model sees every sample many times: give more data or fewer steps");
+    log::warn(amount + fmt::format("; the model sees every {} many times: give more data or fewer "
+                                   "steps",
+                                   unit));
   } else {
     log::info(amount);
   }
