@@ -80,9 +80,10 @@ def split(folder, output):
         sys.exit(f"{output} exists; name a new folder, or remove it")
     for each, files in images.items():
         for index, file in enumerate(files):
-            target = output / ("val" if index % KEPT_PART == 0 else "train") / each.name
-            target.mkdir(parents=True, exist_ok=True)
-            (target / f"{index:06d}{file.suffix}").symlink_to(file.resolve())
+            part = "val" if index % KEPT_PART == 0 else "train"
+            link = output / part / file.relative_to(folder)  # a broken image is named after it
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file.resolve())
 
 
 def main():

@@ -174,6 +174,7 @@ class ImageSets(DataJobs):
 
         self.assertEqual(len(list((self.folder / "halves/train").rglob("*.ppm"))), 18)
         self.assertEqual(len(list((self.folder / "halves/val").rglob("*.ppm"))), 4)
+        self.assertEqual((self.folder / "halves/train/dog/7.ppm").read_bytes(), ppm(7))
         self.assertEqual(self.folders("split", "pets", "halves", code=1), "halves exists; name a new folder, or remove it\n")
         self.assertEqual(self.folders("split", "nowhere", "other", code=1), "nowhere: No such file or directory\n")
         shutil.rmtree(self.folder / "pets/dog")
