@@ -61,5 +61,9 @@ class PackedImages:
         """(rows, columns, 3), of its own size."""
         from PIL import Image  # a part of every Matplotlib
 
-        with Image.open(io.BytesIO(self.encoded(index))) as image:
-            return np.asarray(image.convert("RGB"))
+        try:
+            with Image.open(io.BytesIO(self.encoded(index))) as image:
+                return np.asarray(image.convert("RGB"))
+        except (OSError, SyntaxError) as error:
+            raise UserError(f"{self.folder}: image {index} is broken ({error}); pack the images again with --broken skip"
+                            ) from error

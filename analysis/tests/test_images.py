@@ -174,6 +174,12 @@ class Sheets(CommandTest):
         np.testing.assert_array_equal(images[0], np.arange(6, dtype=np.uint8).reshape(1, 2, 3))
         self.assertEqual(images[1].shape, (3, 3, 3))
         self.assertIn("1 of 2 right (50.0 %)", out)
+        predictions.write_text("index,label,prediction\n0,1,1\n1,1,1\n")
+        self.expect_error("images", "--samples", folder, "--predictions", predictions, "--output", self.sheet,
+                          says="image 1 has label 1, in")
+        shard = folder / "shard_00000.tar"
+        shard.write_bytes(shard.read_bytes()[:-3])
+        self.expect_error("images", "--samples", folder, "--output", self.sheet, says="image 1 is broken (")
         self.expect_error("images", "--samples", self.write_set(version=9), "--output", self.sheet, says="version 9")
         (folder / "set.json").unlink()
         self.expect_error("images", "--samples", folder, "--output", self.sheet, says="has no set.json")

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -169,13 +170,18 @@ void RunData::require_unchanged() const {
   if (data_.validation) data_.validation->require_unchanged();
 }
 
+TargetCheck::TargetCheck(const train::Config& config)
+    : images_(config.model.is_of_images() ? config.train.global_batch : 0) {}
+
 void TargetCheck::add(const ops::StepResult& result, bool warns) {
+  if (images_ > 0) broken_images_ += images_ - std::llround(result.tokens);
   without_targets_in_a_row_ = result.tokens > 0 ? 0 : without_targets_in_a_row_ + 1;
   if (without_targets_in_a_row_ == 0) return;
   const std::string what = fmt::format(
-      "no token of the batch of step {} counts as a target, so it has no loss and trains nothing; "
-      "see data.ignore_token and data.loss_mask",
-      result.step);
+      "no {} of the batch of step {} counts as a target, so it has no loss and trains nothing; "
+      "see {}",
+      images_ > 0 ? "image" : "token", result.step,
+      images_ > 0 ? "data.broken_images" : "data.ignore_token and data.loss_mask");
   if (without_targets_in_a_row_ > kMostWithoutTargets) {
     throw Error(ExitCode::data,
                 fmt::format("{} steps in a row: {}", without_targets_in_a_row_, what))
