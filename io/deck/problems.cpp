@@ -33,7 +33,8 @@ void Problems::raise(const std::string& file, std::span<const std::string> overr
   std::ranges::stable_sort(sorted, {}, &Problem::mark);
   // Numbers of one override may all be wrong in the same way.
   const auto same = std::ranges::unique(sorted, [](const Problem& a, const Problem& b) {
-    return a.mark == b.mark && a.key == b.key && a.text == b.text;
+    return a.mark.override_index >= 0 && a.mark.override_index == b.mark.override_index &&
+           a.text == b.text;
   });
   sorted.erase(same.begin(), same.end());
   std::string report;
