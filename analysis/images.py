@@ -131,7 +131,7 @@ def draw_sheet(path: Path, images: list[Pixels], title: str, predictions: list[P
     columns = min(MOST_COLUMNS, math.ceil(math.sqrt(2 * len(images))))
     rows = math.ceil(len(images) / columns)
     tile = TILE_INCHES + (TEXT_INCHES if predictions else 0.08)
-    height = tile * rows + 0.45
+    height = tile * rows + 0.7
     figure, grid = plt.subplots(rows, columns, figsize=(max(4.0, TILE_INCHES * columns + 0.3), height), squeeze=False)
     for axes in grid.flat[len(images):]:
         axes.set_visible(False)
