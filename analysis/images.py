@@ -93,6 +93,15 @@ def chosen(predictions: list[Prediction], images: int, most: int) -> list[Predic
     return sorted([*spread(right, most - wrongs), *spread(wrong, wrongs)], key=lambda each: each.index)
 
 
+def require_same_set(predictions: list[Prediction], images: PackedImages, path: Path) -> None:
+    """A packed set knows its labels: those of another set differ."""
+    labels = images.labels
+    for each in predictions:
+        if 0 <= each.index < len(labels) and labels[each.index] != each.label:
+            raise UserError(f"{path}: image {each.index} has label {each.label}, in {images.folder} it has "
+                            f"{labels[each.index]}; give samples and predictions of the same data")
+
+
 def spread(found: list[Prediction], most: int) -> list[Prediction]:
     """At most so many, evenly from all: a set has its classes one after the other."""
     count = min(most, len(found))
@@ -122,7 +131,7 @@ def draw_sheet(path: Path, images: list[Pixels], title: str, predictions: list[P
     columns = min(MOST_COLUMNS, math.ceil(math.sqrt(2 * len(images))))
     rows = math.ceil(len(images) / columns)
     tile = TILE_INCHES + (TEXT_INCHES if predictions else 0.08)
-    height = tile * rows + 0.45
+    height = tile * rows + 0.7
     figure, grid = plt.subplots(rows, columns, figsize=(max(4.0, TILE_INCHES * columns + 0.3), height), squeeze=False)
     for axes in grid.flat[len(images):]:
         axes.set_visible(False)
@@ -152,6 +161,8 @@ def images(samples: Path, predictions: Path | None, classes: Path | None, output
         places = [index * len(pixels) // count for index in range(count)]  # classes lie one after the other
         return str(draw_sheet(output, [np.asarray(pixels[index]) for index in places], title, [], names))
     told = read_predictions(predictions)
+    if isinstance(pixels, PackedImages):
+        require_same_set(told, pixels, predictions)
     shown = chosen(told, len(pixels), most)
     right = sum(each.is_right for each in told)
     title = (f"{right:,} of {len(told):,} right ({100 * right / len(told):.1f} %); "

@@ -61,5 +61,11 @@ class PackedImages:
         """(rows, columns, 3), of its own size."""
         from PIL import Image  # a part of every Matplotlib
 
-        with Image.open(io.BytesIO(self.encoded(index))) as image:
-            return np.asarray(image.convert("RGB"))
+        try:
+            with Image.open(io.BytesIO(self.encoded(index))) as image:
+                if image.mode.startswith("I"):  # grey of 16 bits, which Pillow would cut off at 255
+                    return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
+                return np.asarray(image.convert("RGB"))
+        except (OSError, SyntaxError) as error:
+            raise UserError(f"{self.folder}: image {index} is broken ({error}); pack the images again with --broken skip"
+                            ) from error

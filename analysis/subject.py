@@ -99,6 +99,15 @@ def either(values: Sequence[str], many: str) -> str:
     return " or ".join(known) if len(known) <= MOST_NAMES else many
 
 
+def models_text(decks: Iterable[Deck]) -> str:
+    """Such as "vit, 66.7k or 68.2k parameters": the family once where all have the same."""
+    texts = list(dict.fromkeys(model_text(deck) for deck in decks))
+    parts = [text.removesuffix(" parameters").partition(", ") for text in texts]
+    if 1 < len(parts) <= MOST_NAMES and len({family for family, _, _ in parts}) == 1 and all(size for _, _, size in parts):
+        return f"{parts[0][0]}, {' or '.join(size for _, _, size in parts)} parameters"
+    return either(texts, "several models")
+
+
 def counts_text(counts: Iterable[int]) -> str:
     numbers = sorted(set(counts))
     if not numbers:
@@ -109,7 +118,7 @@ def counts_text(counts: Iterable[int]) -> str:
 
 def subject_text(decks: Sequence[Deck], machines: Sequence[Machine], ranks: bool = True) -> str:
     """One line of what is known; `ranks`: with their number."""
-    model = either([model_text(deck) for deck in decks], "several models")
+    model = models_text(decks)
     precision = either([deck.get("precision.compute", "") for deck in decks], "several precisions")
     count = counts_text(machine.ranks for machine in machines) if ranks else ""
     device = device_text(device for machine in machines for device in machine.devices)

@@ -80,7 +80,7 @@ deck_steps() {
        }' "$deck"
 }
 
-# Sets prepare, check, show and not_learned of this kind.
+# Sets check_input, prepare, check, show and not_learned of this kind.
 # shellcheck source=jobs/quickstart/text.sh
 source "jobs/quickstart/$kind.sh"
 
@@ -92,6 +92,7 @@ if [[ $kind$text == text ]] && ! command -v bible >/dev/null; then
   hs_die 2 "the program bible is missing (Debian's bible-kjv): install it, or give a text with --text FILE"
 fi
 python=$(hs_python)
+check_input
 settings=()
 # A GPU per rank, or none.
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)

@@ -135,6 +135,9 @@ class Figures(CommandTest):
         self.assertEqual(subject_text([deck_of(), deck_of()], machines),
                          "llama, 3.34M parameters; bf16; 1, 2 and 4 ranks, CPU, hosts n0, n1")
         self.assertEqual(subject_text([], []), "")
+        wide, gpt2 = deck_of(ffn_width="1024"), deck_of(family="gpt2")
+        self.assertEqual(subject_text([deck_of(), wide], []), "llama, 3.34M or 4.52M parameters; bf16")
+        self.assertEqual(subject_text([deck_of(), gpt2], []), "llama, 3.34M parameters or gpt2, 3.34M parameters; bf16")
 
 
 class Norms(CommandTest):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -174,9 +176,28 @@ class Sheets(CommandTest):
         np.testing.assert_array_equal(images[0], np.arange(6, dtype=np.uint8).reshape(1, 2, 3))
         self.assertEqual(images[1].shape, (3, 3, 3))
         self.assertIn("1 of 2 right (50.0 %)", out)
+        predictions.write_text("index,label,prediction\n0,1,1\n1,1,1\n")
+        self.expect_error("images", "--samples", folder, "--predictions", predictions, "--output", self.sheet,
+                          says="image 1 has label 1, in")
+        shard = folder / "shard_00000.tar"
+        shard.write_bytes(shard.read_bytes()[:-3])
+        self.expect_error("images", "--samples", folder, "--output", self.sheet, says="image 1 is broken (")
         self.expect_error("images", "--samples", self.write_set(version=9), "--output", self.sheet, says="version 9")
         (folder / "set.json").unlink()
         self.expect_error("images", "--samples", folder, "--output", self.sheet, says="has no set.json")
+
+    def test_of_grey_of_16_bits_the_high_byte_is_shown(self) -> None:
+        folder = self.write_set()
+        grey = np.array([[0x1234, 0xFF00]], np.uint16)
+        rows = struct.pack(">B2H", 0, *grey[0])
+        encoded = b"\x89PNG\r\n\x1a\n" + b"".join(
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+            for kind, data in ((b"IHDR", struct.pack(">IIBBBBB", 2, 1, 16, 0, 0, 0, 0)), (b"IDAT", zlib.compress(rows)),
+                               (b"IEND", b"")))
+        (folder / "shard_00000.tar").write_bytes(encoded)
+        np.save(folder / "index.npy", np.array([[0, 0, len(encoded), 1]], np.int64))
+
+        np.testing.assert_array_equal(PackedImages(folder)[0], [[[0x12] * 3, [0xFF] * 3]])
 
     def test_right_and_wrong_share_the_sheet(self) -> None:
         told = [Prediction(i, 0, 0 if i < 18 else 1) for i in range(20)]

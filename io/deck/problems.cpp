@@ -31,6 +31,12 @@ void Problems::raise(const std::string& file, std::span<const std::string> overr
   if (problems_.empty()) return;
   auto sorted = problems_;
   std::ranges::stable_sort(sorted, {}, &Problem::mark);
+  // Numbers of one override may all be wrong in the same way.
+  const auto same = std::ranges::unique(sorted, [](const Problem& a, const Problem& b) {
+    return a.mark.override_index >= 0 && a.mark.override_index == b.mark.override_index &&
+           a.text == b.text;
+  });
+  sorted.erase(same.begin(), same.end());
   std::string report;
   const std::size_t left_out = sorted.size() - std::min(sorted.size(), kMostShown);
   sorted.resize(sorted.size() - left_out);

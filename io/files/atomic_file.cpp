@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -21,9 +22,28 @@ auto writing(const std::string& path, Work work) {
   }
 }
 
+std::string advice(int error_number) {
+  switch (error_number) {
+    case ENOENT:
+    case ENOTDIR: return "make its folder, or give another path";
+    case EISDIR: return "give the path of a file";
+    case EACCES:
+    case EPERM:
+    case EROFS: return "give a path that can be written";
+    default: return "free space, or give a path on other storage";
+  }
+}
+
 storage::File create_beside(const std::string& path, const std::string& temporary) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) fail_write(path, EISDIR);
+  if (::stat(path.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) fail_write(path, EISDIR);
+    if (!S_ISREG(status.st_mode)) {
+      throw Error(ExitCode::storage,
+                  "cannot write '" + path +
+                      "': a device or a pipe would be replaced by a file; give the path of a file");
+    }
+  }
   return writing(path, [&] { return storage::File::create(temporary); });
 }
 
@@ -32,12 +52,19 @@ storage::File create_beside(const std::string& path, const std::string& temporar
 void fail_write(const std::string& path, int error_number, std::source_location where) {
   throw Error(ExitCode::storage,
               "cannot write '" + path + "': " + std::generic_category().message(error_number) +
-                  "; free space, or give a path on other storage",
+                  "; " + advice(error_number),
               where);
 }
 
 std::string process_suffix(std::string_view kind) {
   return std::string(kind) + "." + std::to_string(::getpid());
+}
+
+bool is_written_in_place(const std::string& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::symlink_status(path, ignored);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
 }
 
 AtomicFile::AtomicFile(std::string path, const std::string& suffix)

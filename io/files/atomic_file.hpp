@@ -19,9 +19,13 @@ namespace hyperslab::io {
 /// "<kind>.<process id>": a suffix that processes which write the same path do not share.
 [[nodiscard]] std::string process_suffix(std::string_view kind = "tmp");
 
+/// Whether a rename would replace a device, a pipe or a symbolic link.
+[[nodiscard]] bool is_written_in_place(const std::string& path);
+
 /// A new file at `<path>.<suffix>`, which commit() renames to `path`: the one way to replace a
 /// file. Without a commit the destructor removes it, so that `path` is either untouched or
-/// complete. All functions throw Error(storage) that names `path`.
+/// complete. A device or a pipe, and a link to one, is refused. All functions throw Error(storage)
+/// that names `path`.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path, const std::string& suffix = process_suffix());

@@ -13,14 +13,6 @@
 namespace hyperslab::io {
 namespace {
 
-/// Whether a rename would replace a device, a pipe or a symbolic link.
-bool is_written_in_place(const std::string& path) {
-  std::error_code ignored;
-  const auto status = std::filesystem::symlink_status(path, ignored);
-  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
-         !std::filesystem::is_directory(status);
-}
-
 void write_in_place(const std::string& path, std::string_view text) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) fail_write(path, errno);
@@ -53,6 +45,8 @@ void require_place_for_file(const std::string& path) {
     fail_write(path, error ? error.value() : ENOTDIR);
   }
   if (::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) fail_write(path, errno);
+  // A rename would replace a file that is protected against writing.
+  if (::access(path.c_str(), W_OK) != 0 && errno != ENOENT) fail_write(path, errno);
 }
 
 std::string read_text_file(const std::string& path, std::uint64_t most) {

@@ -15,7 +15,7 @@
 namespace hyperslab::io {
 namespace {
 
-constexpr std::int64_t kMostNamed = 10;  // broken images, in warnings
+constexpr std::size_t kMostNamed = 10;  // broken images, in warnings
 
 template <class T>
 CView bytes_of(std::span<const T> items) {
@@ -66,11 +66,10 @@ void ImageSamples::handle_broken(ImageItem& item, const Error& error) const {
   item.broken = true;
   item.header = {1, 1};
   item.decoded = {1, 1};
-  const std::int64_t number = ++broken_;
-  if (number <= kMostNamed) {
-    log::warn(fmt::format("{}; it does not count{}", what,
-                          number == kMostNamed ? "; further ones are not named" : ""));
-  }
+  const std::lock_guard lock(broken_mutex_);
+  if (named_.size() == kMostNamed || !named_.insert(item.image).second) return;
+  log::warn(fmt::format("{}; it does not count{}", what,
+                        named_.size() == kMostNamed ? "; further ones are not named" : ""));
 }
 
 void ImageSamples::read_header(ImageItem& item, const IsWhole& is_whole) const {

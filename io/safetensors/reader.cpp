@@ -73,7 +73,8 @@ SafetensorsEntries read_folder(const std::string& folder) {
   throw Error(ExitCode::checkpoint,
               fmt::format("{}: there is neither model.safetensors nor its index{}", folder,
                           pickled ? "; pytorch_model.bin is not read, save the model with "
-                                    "save_pretrained(..., safe_serialization=True)"
+                                    "save_pretrained(..., safe_serialization=True), or timm's "
+                                    "save_for_hf(..., safe_serialization=True)"
                                   : ""));
 }
 

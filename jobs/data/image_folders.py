@@ -3,9 +3,9 @@
 """Class folders below train and val, as pack-images takes them.
 
 image_folders.py draw OUTPUT [--images N] [--size PIXELS] [--seed N]
-image_folders.py split FOLDER OUTPUT
+image_folders.py split FOLDER [OUTPUT]
 draw: shapes of 12 classes, N images of each, a sixth of them for val. split: links to the images in the class folders of
-FOLDER, every tenth of a class for val.
+FOLDER, every tenth of a class for val; without OUTPUT it only looks whether FOLDER can be split.
 """
 
 import argparse
@@ -57,19 +57,33 @@ def draw_all(output, images, size, seed):
                 (folder / f"{index:04d}.ppm").write_bytes(f"P6 {size} {size} 255\n".encode() + pixels.tobytes())
 
 
-def split(folder, output):
-    """Links images; ends with a message if there is nothing to be learned."""
+def images_of_classes(folder):
+    """Class folder -> its images, at least two; ends with a message if there is nothing to be learned."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(classes) < 2:
         sys.exit(f"{folder}: {len(classes)} class folders, expected at least 2: put the images of each class into a folder")
-    for each in classes:
-        files = sorted(path for path in each.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-        if len(files) < 2:
-            sys.exit(f"{each}: {len(files)} images ({', '.join(sorted(SUFFIXES))}), expected at least 2")
+    images = {each: sorted(path for path in each.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+              for each in classes}
+    few = [f"{each.name} has {len(files)}" for each, files in images.items() if len(files) < 2]
+    if few:
+        sys.exit(f"{folder}: expected at least 2 images ({', '.join(sorted(SUFFIXES))}) in each class folder, "
+                 f"{', '.join(few)}: add images, or take these folders away")
+    return images
+
+
+def split(folder, output):
+    """Links images, one of them at least for each half of a class."""
+    images = images_of_classes(folder)
+    if output is None:
+        return
+    if output.exists():
+        sys.exit(f"{output} exists; name a new folder, or remove it")
+    for each, files in images.items():
         for index, file in enumerate(files):
-            target = output / ("val" if index % KEPT_PART == 0 else "train") / each.name
-            target.mkdir(parents=True, exist_ok=True)
-            (target / f"{index:06d}{file.suffix}").symlink_to(file.resolve())
+            part = "val" if index % KEPT_PART == 0 else "train"
+            link = output / part / file.relative_to(folder)  # a broken image is named after it
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file.resolve())
 
 
 def main():
@@ -83,12 +97,15 @@ def main():
     drawing.add_argument("--seed", type=int, default=1234)
     splitting = commands.add_parser("split")
     splitting.add_argument("folder", type=pathlib.Path)
-    splitting.add_argument("output", type=pathlib.Path)
+    splitting.add_argument("output", type=pathlib.Path, nargs="?")
     arguments = parser.parse_args()
-    if arguments.command == "draw":
-        draw_all(arguments.output, arguments.images, arguments.size, arguments.seed)
-    else:
-        split(arguments.folder, arguments.output)
+    try:
+        if arguments.command == "draw":
+            draw_all(arguments.output, arguments.images, arguments.size, arguments.seed)
+        else:
+            split(arguments.folder, arguments.output)
+    except OSError as error:
+        sys.exit(f"{error.filename}: {error.strerror}")
 
 
 if __name__ == "__main__":

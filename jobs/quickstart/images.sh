@@ -6,6 +6,11 @@ not_learned="top-1 is not 10 points above the share of the most frequent class"
 
 has_splits() { [[ -d $1/train && (-d $1/val || -d $1/validation) ]]; }
 
+# Ends with a message before anything is built or renamed.
+check_input() {
+  if [[ -n $images ]] && ! has_splits "$images"; then "$python" jobs/data/image_folders.py split "$images"; fi
+}
+
 prepare() {
   local folder=$run/data/folders
   if [[ -z $images ]]; then

@@ -9,6 +9,8 @@ ids_of_vocabulary() {
     "$run/data/vocabulary/vocab.json"
 }
 
+check_input() { :; } # the options were enough
+
 prepare() {
   local lines
   if [[ -n $text ]]; then

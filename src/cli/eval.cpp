@@ -111,7 +111,7 @@ void add_options(Arguments& args) {
              "is taken; "
              "several make a table")(
       "data", po::value<std::vector<std::string>>()->multitoken()->composing(),
-      "token files to measure on, instead of the deck's")(
+      "token files, or images, to measure on, instead of the deck's")(
       "stride", po::value<std::int64_t>(),
       "windows of model.context tokens begin so many tokens apart (1 to model.context), and each "
       "counts only the targets that none before it has: every target once, predicted from at least "
@@ -124,7 +124,7 @@ void add_options(Arguments& args) {
       "line end is one, as <eos> is for WikiText; needs data.vocabulary")(
       "predictions", po::value<std::string>(),
       "of images and one checkpoint: also write index, name, label, prediction and whether it is "
-      "correct of every image to this CSV file")(
+      "correct of every image that counts to this CSV file")(
       "logits", po::value<std::string>(),
       "of images and one checkpoint: also write the logits (images, classes) to this .npy, f32")(
       "json", po::value<std::string>(), "also write the figures to this file");

@@ -178,7 +178,7 @@ void check_vit_counterpart(const ModelSpec& spec, Library library, Complaints& c
   } else {
     wants(spec.activation == ops::Activation::gelu || spec.activation == ops::Activation::gelu_tanh,
           "activation", "gelu or gelu_tanh");
-    wants(spec.image.pooling == Pooling::token, "pooling", "token");
+    wants(spec.image.pooling == Pooling::token, "pooling", "token (--format timm takes mean, too)");
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -118,15 +119,22 @@ void RunData::report_amount() const {
   const std::int64_t batch = train.global_batch;
   const double epochs =
       static_cast<double>(last_step_) * static_cast<double>(batch) / static_cast<double>(samples);
-  const std::string amount = fmt::format(
-      "{} steps of {} samples are {:.3g} epochs of the {} training samples ({} tokens each)",
-      last_step_, batch, epochs, samples, start_.config.model.context);
+  const bool images = start_.config.model.is_of_images();
+  const char* unit = images ? "image" : "sample";
+  const std::string length =
+      images ? "" : fmt::format(" ({} tokens each)", start_.config.model.context);
+  const std::string amount =
+      fmt::format("{} steps of {} {}s are {:.3g} epochs of the {} training {}s{}", last_step_,
+                  batch, unit, epochs, samples, unit, length);
   if (samples < batch) {
     log::warn(amount +
-              "; a batch holds some samples more than once: give more data or a smaller "
-              "train.global_batch");
+              fmt::format("; a batch holds some {}s more than once: give more data or a smaller "
+                          "train.global_batch",
+                          unit));
   } else if (epochs > kManyEpochs) {
-    log::warn(amount + "; the model sees every sample many times: give more data or fewer steps");
+    log::warn(amount + fmt::format("; the model sees every {} many times: give more data or fewer "
+                                   "steps",
+                                   unit));
   } else {
     log::info(amount);
   }
@@ -162,13 +170,18 @@ void RunData::require_unchanged() const {
   if (data_.validation) data_.validation->require_unchanged();
 }
 
+TargetCheck::TargetCheck(const train::Config& config)
+    : images_(config.model.is_of_images() ? config.train.global_batch : 0) {}
+
 void TargetCheck::add(const ops::StepResult& result, bool warns) {
+  if (images_ > 0) broken_images_ += images_ - std::llround(result.tokens);
   without_targets_in_a_row_ = result.tokens > 0 ? 0 : without_targets_in_a_row_ + 1;
   if (without_targets_in_a_row_ == 0) return;
   const std::string what = fmt::format(
-      "no token of the batch of step {} counts as a target, so it has no loss and trains nothing; "
-      "see data.ignore_token and data.loss_mask",
-      result.step);
+      "no {} of the batch of step {} counts as a target, so it has no loss and trains nothing; "
+      "see {}",
+      images_ > 0 ? "image" : "token", result.step,
+      images_ > 0 ? "data.broken_images" : "data.ignore_token and data.loss_mask");
   if (without_targets_in_a_row_ > kMostWithoutTargets) {
     throw Error(ExitCode::data,
                 fmt::format("{} steps in a row: {}", without_targets_in_a_row_, what))

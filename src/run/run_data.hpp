@@ -60,11 +60,16 @@ class RunData {
 /// Fed with the result of every step in order: batches without a target train nothing.
 class TargetCheck {
  public:
+  explicit TargetCheck(const train::Config& config);
   /// `warns`: whether this rank logs. Throws Error(data), the same on all ranks, after too many
   /// steps in a row whose batch has no target.
   void add(const ops::StepResult& result, bool warns);
+  /// Images of all these batches that were broken, each as often as it was met; 0 of text.
+  [[nodiscard]] std::int64_t broken_images() const { return broken_images_; }
 
  private:
+  std::int64_t images_ = 0;  ///< of a batch; 0 of text
+  std::int64_t broken_images_ = 0;
   int without_targets_in_a_row_ = 0;
 };
 

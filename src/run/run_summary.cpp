@@ -117,6 +117,10 @@ std::string text_of(const RunSummary& s) {
   if (s.best) {
     text += fmt::format(", best validation loss {:.4f} (step {})", s.best->loss, s.best->step);
   }
+  if (s.broken_images > 0) {
+    text += fmt::format(", {} of {:.0f} images broken, which did not count", s.broken_images,
+                        s.targets);
+  }
   if (s.spikes > 0) {
     text +=
         fmt::format(", {} spike{} ({} left out)", s.spikes, s.spikes == 1 ? "" : "s", s.left_out);

@@ -26,6 +26,7 @@ struct RunSummary {
   double all_seconds = 0;      ///< of all starts
   double targets = 0;          ///< of this start, on all ranks: tokens of text, images
   bool of_images = false;
+  std::int64_t broken_images = 0;  ///< of these; an image counts as often as it was met
   double last_loss = 0;
   std::int64_t spikes = 0;              ///< steps of the whole run
   std::int64_t left_out = 0;            ///< of these, steps that updated nothing

@@ -27,7 +27,10 @@ std::string left_out_path(const Start& start) {
 }
 
 StepLoop::StepLoop(const Parts& parts, std::int64_t first_step)
-    : parts_(parts), first_step_(first_step), collected_(first_step - 1) {}
+    : parts_(parts),
+      first_step_(first_step),
+      collected_(first_step - 1),
+      targets_(parts.start.config) {}
 
 std::int64_t StepLoop::run() {
   const std::int64_t final_step = parts_.start.final_step(parts_.data.last_step());

@@ -39,6 +39,7 @@ class StepLoop {
   /// The step under way, 0 before the first.
   [[nodiscard]] std::int64_t step() const { return step_; }
   [[nodiscard]] bool was_stopped() const { return stop_; }
+  [[nodiscard]] std::int64_t broken_images() const { return targets_.broken_images(); }
 
  private:
   void one_step(std::int64_t step);

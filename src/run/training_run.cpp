@@ -250,6 +250,7 @@ void TrainingRun::summarize(std::int64_t step) const {
   summary.of_images = config.model.is_of_images();
   summary.targets = static_cast<double>((step - point_.first_step + 1) * config.train.global_batch *
                                         (summary.of_images ? 1 : config.model.context));
+  summary.broken_images = loop_->broken_images();
   summary.last_loss = records_->last_loss();
   summary.spikes = spikes_.spikes();
   summary.left_out = spikes_.left_out();

@@ -174,10 +174,18 @@ class ImageSets(DataJobs):
 
         self.assertEqual(len(list((self.folder / "halves/train").rglob("*.ppm"))), 18)
         self.assertEqual(len(list((self.folder / "halves/val").rglob("*.ppm"))), 4)
+        self.assertEqual((self.folder / "halves/train/dog/7.ppm").read_bytes(), ppm(7))
+        self.assertEqual(self.folders("split", "pets", "halves", code=1), "halves exists; name a new folder, or remove it\n")
+        self.assertEqual(self.folders("split", "nowhere", "other", code=1), "nowhere: No such file or directory\n")
         shutil.rmtree(self.folder / "pets/dog")
         self.assertIn("1 class folders, expected at least 2", self.folders("split", "pets", "other", code=1))
         (self.folder / "pets/dog").mkdir()
-        self.assertIn("0 images", self.folders("split", "pets", "other", code=1))
+        (self.folder / "pets/one").mkdir()
+        (self.folder / "pets/one/1.ppm").write_bytes(ppm(1))
+        for words in (("pets", "other"), ("pets",)):
+            said = self.folders("split", *words, code=1)
+            self.assertIn("dog has 0, one has 1: add images, or take these folders away", said)
+        self.assertFalse((self.folder / "other").exists())
 
 
 if __name__ == "__main__":

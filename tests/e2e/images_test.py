@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """pack-images, and jobs/data/cifar_python.py before it."""
 
+import io
 import json
 import os
 import pathlib
@@ -76,6 +77,27 @@ class PackImages(support.Case):
 
         self.assertEqual(result.code, 0, result.err)
         self.assertIn("left out: in/cat/cut.ppm: expected 48 bytes of pixels, found 45", result.out)
+
+    def test_a_run_names_a_broken_image_once_and_counts_all_on_every_layout(self):
+        with tarfile.open(self.folder / "some.tar", "w") as tar:
+            for index in range(8):
+                data = ppm(20 * index)[:-3 if index == 5 else None]
+                member = tarfile.TarInfo(f"{'cat' if index % 2 else 'dog'}/{index}.ppm")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        settings = ("run.device=cpu", "data.train=[some.tar]", "data.validation=[]", "data.broken_images=skip",
+                    "model.classes=2", "model.layers=1", "model.width=16", "model.image=16", "train.steps=6",
+                    "train.global_batch=8", "train.microbatch=4", "train.validate_every=0", "checkpoint.every=0")
+
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                result = self.run_program("train", JOBS.parents[1] / "inputs/quickstart-images.yaml",
+                                          *support.overrides(*settings, f"run.directory=broken{ranks}", "parallel.data=1",
+                                                             f"parallel.tensor={ranks}"), ranks=ranks)
+
+                self.assertEqual(result.code, 0, result.err)
+                self.assertEqual(result.err.count("cat/5.ppm"), ranks, result.err)
+                self.assertIn("6 of 48 images broken, which did not count", result.err)
 
     def test_what_is_wrong_is_said(self):
         self.put("cat/a.ppm", ppm(5))

@@ -97,6 +97,16 @@ TEST(Summary, OfAStopOnRequestAfterAResume) {
             "rank");
 }
 
+TEST(Summary, CountsBrokenImages) {
+  RunSummary summary{.first_step = 1, .step = 2, .last_step = 2, .seconds = 2, .targets = 32};
+  summary.of_images = true;
+  summary.broken_images = 3;
+
+  EXPECT_EQ(text_of(summary),
+            "finished after step 2: 2 steps in 2 s, 16 images/s overall; last loss 0.0000, 3 of 32 "
+            "images broken, which did not count, peak memory 0.0 MiB a rank");
+}
+
 TEST(Summary, BestValidationIsTheLowestOfAllStarts) {
   const test::TempFolder folder;
   const std::string path = folder.path() + "/metrics.jsonl";

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -101,7 +101,8 @@ class ImageSamples final : public Samples {
   mutable std::unique_ptr<Context> ctx_;
   mutable std::vector<std::uint8_t> pixels_;
   mutable std::vector<std::uint8_t> scratch_;
-  mutable std::atomic<std::int64_t> broken_ = 0;
+  mutable std::mutex broken_mutex_;
+  mutable std::set<std::int64_t> named_;  ///< broken images
 };
 
 }  // namespace hyperslab::io

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -12,7 +13,8 @@ class AtomicFile;
 
 /// A new .npy file of f32 (rows, columns) or u8 (images, rows, columns, channels), from front to
 /// end. Written under a temporary name; finish()
-/// renames it, without that nothing is left. All functions throw Error(storage).
+/// renames it, without that nothing is left. What is no regular file (a device, a pipe, a symbolic
+/// link) is kept in memory and written in place by finish(). All functions throw Error(storage).
 class NpyFile {
  public:
   NpyFile(const std::string& path, std::int64_t rows, std::int64_t columns);
@@ -34,7 +36,12 @@ class NpyFile {
   void finish();
 
  private:
-  std::unique_ptr<AtomicFile> file_;
+  NpyFile(const std::string& path, const std::string& header);
+  void append_bytes(std::span<const std::byte> bytes);
+
+  std::string path_;
+  std::unique_ptr<AtomicFile> file_;  ///< absent if it is written in place
+  std::string in_place_;
 };
 
 }  // namespace hyperslab::io

@@ -13,7 +13,8 @@ namespace hyperslab::io {
 void write_text_file(const std::string& path, std::string_view text);
 
 /// Throws the error that write_text_file() would throw later if the folder of `path` is not there
-/// or takes no files, or if `path` is a folder. Writes nothing.
+/// or takes no files, or if `path` is a folder; and if it is a file that may not be written, which
+/// a rename would replace. Writes nothing.
 void require_place_for_file(const std::string& path);
 
 /// All of a regular file of at most `most` bytes. Throws Error(storage) with path and reason; a

@@ -44,6 +44,12 @@ TEST(Overrides, MakeSectionsThatTheDeckLacksOrLeavesEmpty) {
   EXPECT_EQ(read(kValid, {"timing.every=5"}).timing.every, 5);
 }
 
+TEST(Overrides, WrongInTheSameWayTwiceAreNamedOnce) {
+  const std::string message = refusal(kValid, {"optimizer.betas=[1, 1]"});
+
+  EXPECT_EQ(message, "--set optimizer.betas=[1, 1]: must be at least 0 and less than 1, found 1");
+}
+
 TEST(Overrides, ProblemsNameThem) {
   const std::vector<std::string> overrides = {
       "model.heads=x",      "model.heeds=4",     "modle.width=4",   "train=4",   "layers",

@@ -3,10 +3,13 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <future>
 
+#include "files/atomic_file.hpp"
+#include "hyperslab/io/npy_file.hpp"
 #include "io/dataset/files.hpp"
 
 namespace hyperslab::test {
@@ -43,10 +46,20 @@ TEST_F(TextFile, StaysAsItWasIfStorageEnds) {
 }
 
 TEST_F(TextFile, TellsWhyThereCanBeNone) {
-  expect_error(ExitCode::storage, {"none/a.json': No such file or directory"},
+  expect_error(ExitCode::storage,
+               {"none/a.json': No such file or directory; make its folder, or give another path"},
                [&] { io::write_text_file(path("none/a.json"), "x"); });
-  expect_error(ExitCode::storage, {"': Is a directory"},
+  expect_error(ExitCode::storage, {"': Is a directory; give the path of a file"},
                [&] { io::write_text_file(folder_.string(), "x"); });
+}
+
+TEST_F(TextFile, ThatIsProtectedHasNoPlace) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write every file";
+  const std::string name = write("a.json", "before");
+  std::filesystem::permissions(name, std::filesystem::perms::owner_read);
+
+  expect_error(ExitCode::storage, {"a.json': Permission denied; give a path that can be written"},
+               [&] { io::require_place_for_file(name); });
 }
 
 TEST_F(TextFile, IsSaidToHaveNoPlaceBeforeItIsWritten) {
@@ -63,6 +76,42 @@ TEST_F(TextFile, IsSaidToHaveNoPlaceBeforeItIsWritten) {
     expect_error(ExitCode::storage, {"cannot write '" + file + "': "},
                  [&] { io::require_place_for_file(file); });
   }
+}
+
+TEST_F(TextFile, ArraysGoThroughLinksAndIntoPipes) {
+  const std::string name = write("a.npy", "before");
+  std::filesystem::create_symlink(name, folder_ / "link");
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const auto write_row = [](const std::string& to) {
+    io::NpyFile file(to, 1, 2);
+    file.append(std::vector<float>{1.0F, 2.0F});
+    file.finish();
+  };
+  write_row(path("expected.npy"));
+
+  write_row(path("link"));
+  auto read = std::async(std::launch::async, [&] { return content("pipe"); });
+  write_row(path("pipe"));
+
+  EXPECT_EQ(content("a.npy"), content("expected.npy"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link"));
+  EXPECT_TRUE(std::filesystem::is_fifo(folder_ / "pipe"));
+  EXPECT_EQ(read.get(), content("expected.npy"));
+}
+
+TEST_F(TextFile, FilesThatAreRenamedDoNotReplacePipes) {
+  ASSERT_EQ(::mkfifo(path("pipe.bin").c_str(), 0600), 0);
+  std::filesystem::create_symlink(path("pipe.bin"), folder_ / "link.bin");
+
+  for (const char* name : {"pipe.bin", "link.bin"}) {
+    expect_error(ExitCode::storage,
+                 {std::string(name) + "': a device or a pipe would be replaced by a file; give the "
+                                      "path of a file"},
+                 [&] { io::AtomicFile file(path(name)); });
+  }
+
+  EXPECT_TRUE(std::filesystem::is_fifo(folder_ / "pipe.bin"));
+  EXPECT_EQ(number_of_files(), 2U);
 }
 
 TEST_F(TextFile, WritesThroughLinksAndIntoPipes) {
