@@ -201,6 +201,7 @@ class Running(StudyTest):
         self.assertEqual(state_of(6, "out of memory: 9"), "out of memory")
         self.assertEqual(state_of(6, "no such device"), "failed")
         self.assertEqual(message_of("a\nhyperslab: what\nmpirun says more\n"), "hyperslab: what")
+        self.assertEqual(message_of("a\nstopped on request\n  plot      python3 -m analysis\n"), "stopped on request")
 
     def test_another_studys_folder_is_refused(self) -> None:
         self.write(axes={"ranks": [1]})
@@ -514,6 +515,18 @@ class Telling(StudyTest):
         _, out, _ = run_command("study", "runs/tiny")
 
         self.assertRegex(out, r"(?m)^2 +50\.00 +- +8\.0$")  # there is no base yet
+        self.assertIn("note: 1 of 2 points did not run: 1\n", out)
+
+    def test_a_row_of_a_point_that_was_stopped_says_so(self) -> None:
+        self.write(axes={"ranks": [1, 2]})
+        self.run_study()
+        path = point_folder(Path("runs/tiny"), "ranks_2") / "point.json"
+        path.write_text(path.read_text(encoding="utf-8").replace('"done"', '"stopped"'), encoding="utf-8")
+
+        run_command("report", "runs/tiny")
+
+        page = Path("runs/tiny/report/report.md").read_text(encoding="utf-8")
+        self.assertIn("step (ms) 100.00 to 50.00 (-50.0 %); it was stopped before its end.", page)
 
     def test_a_report_on_a_study_with_a_point_that_was_stopped_in_its_first_step(self) -> None:
         for left in ("", '{"step": 1, "lo'):
