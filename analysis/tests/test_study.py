@@ -590,7 +590,8 @@ class RealProgram(StudyTest):
             "train": {"steps": 8, "global_batch": 8}, "checkpoint": {"final": False}}), encoding="utf-8")
         self.write(command="train", scaling="strong", axes={"ranks": [1, 2]}, skip=2,
                    environment={"OMP_NUM_THREADS": 1}, plots=[{"kind": "scaling"}],
-                   tables=[{"columns": STUDY["tables"][0]["columns"] + ["memory_prediction_error", "final_loss"]}])
+                   tables=[{"columns": [*STUDY["tables"][0]["columns"], "run_compute_by_communication",
+                                        "memory_prediction_error", "final_loss"]}])
 
         code, _, err = self.run_study(launcher="mpirun --quiet -np {ranks}", binary=binary)
 
@@ -599,6 +600,10 @@ class RealProgram(StudyTest):
         self.assertEqual((code, err), (0, ""))
         losses = [line.split()[-1] for line in out.splitlines() if line.startswith(("1  ", "2  "))][:2]
         self.assertEqual(losses[0], losses[1])  # the same training on one and two ranks
+        with Path("runs/tiny/report/study.csv").open(encoding="utf-8") as file:
+            two = list(csv.DictReader(file))[1]
+        self.assertAlmostEqual(float(two["run_compute_by_communication"]) * float(two["run_communication_seconds"]),
+                               float(two["run_compute_seconds"]), places=6)
         page = Path("runs/tiny/report/report.html").read_text(encoding="utf-8")
         for words in ("Optimization: Data parallelism", "Laws of scaling, base 1 rank", "Predicted beside measured",
                       "Learning curves", "synthetic (generated tokens of a Markov chain)"):
