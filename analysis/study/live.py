@@ -50,6 +50,8 @@ def result_text(folder: Path, record: Record) -> str:
     if record.settings["command"] == "eval" and record.state == DONE:
         found = json.loads((place / BENCH).read_text(encoding="utf-8"))
         return f"loss {number(found['loss'])}, {rate_text(found)}"
+    if record.settings["command"] == "accumulation" and record.state == DONE:
+        return f"sum {number(json.loads((place / BENCH).read_text(encoding='utf-8'))['sum'], 5)}"
     return ""
 
 

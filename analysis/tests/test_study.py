@@ -18,7 +18,7 @@ import yaml
 
 from analysis.errors import UserError
 from analysis.study.launch import Launcher, message_of, state_of
-from analysis.study.live import Live
+from analysis.study.live import Live, result_text
 from analysis.study.points import expand
 from analysis.study.prediction import Prediction, printed_bytes, read_prediction
 from analysis.study.record import Record, point_folder
@@ -329,6 +329,17 @@ class Running(StudyTest):
         self.assertEqual(first, again)
         self.assertRegex(first, r"(?m)^ranks_1-context_16 +running +12 *$")
         self.assertIn("0 of 4 points", first)
+
+    def test_a_point_of_sums_shows_its_sum(self) -> None:
+        point = self.points(command="accumulation", deck=None, axes={"sum": ["fp16"]}, base=None,
+                            tables=[{"columns": ["accumulated_sum"]}])[0]
+        record = Record.of(point)
+        place = point_folder(Path("runs/tiny"), record.name)
+        place.mkdir(parents=True)
+        (place / "bench.json").write_text('{"sum": 9.953125, "exact": 10.0}', encoding="utf-8")
+        record.state = "done"
+
+        self.assertEqual(result_text(Path("runs/tiny"), record), "sum 9.95312")
 
     def test_index_lists_runs_that_belong_to_no_study(self) -> None:
         self.write(axes={"ranks": [1]})
