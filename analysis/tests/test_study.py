@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 import os
 import re
@@ -16,20 +15,14 @@ from pathlib import Path
 
 from analysis.errors import UserError
 from analysis.study.launch import Launcher, message_of, state_of
-from analysis.study.live import Live, result_text
 from analysis.study.points import expand
 from analysis.study.prediction import Prediction, printed_bytes, read_prediction
-from analysis.study.record import Record, point_folder
+from analysis.study.record import point_folder
 from analysis.study.runner import run_points
 from analysis.study.spec import read_study
 from analysis.tests.commands import run_command
 from analysis.tests.fake_runs import metrics_row, write_deck, write_metrics
 from analysis.tests.study_case import FAKE, ROOT, StudyTest
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class Expansion(StudyTest):
@@ -267,6 +260,15 @@ class Running(StudyTest):
                          [("tiny", "ranks_1", "done", "1"), ("tiny", "ranks_2", "done", "2")])
         self.assertEqual(rows[0]["program"], "hyperslab 0.0.0 (fake)")
 
+    def test_a_launcher_that_is_not_there_leaves_no_point_that_seems_to_run(self) -> None:
+        self.write(axes={"ranks": [1]})
+
+        code, _, err = self.run_study(launcher="no/such/launcher")
+
+        self.assertEqual(code, 2)
+        self.assertIn("cannot start no/such/launcher: No such file or directory", err)
+        self.assertEqual(self.state("ranks_1"), "failed")
+
     def test_a_signal_reaches_the_point_and_the_study_goes_on_later(self) -> None:
         self.write(axes={"end": {"one": {"run.seed": "wait"}, "two": {"run.seed": 0}}}, base=None)
         process = self.start_study()
@@ -312,32 +314,6 @@ class Running(StudyTest):
 
         self.assertIn("one: another jobs/study.py runs it", out)
         self.assertEqual(self.calls(), ["two"])
-
-    def test_the_table_on_a_terminal_is_drawn_again(self) -> None:
-        records = {point.name: Record.of(point) for point in self.points()}
-        terminal = Terminal()
-        live = Live(Path("runs/tiny"), records, terminal)
-        record = records["ranks_1-context_16"]
-        record.state, record.seconds = "running", 12.4
-
-        live.update(record)
-        live.update(record)
-
-        first, again = terminal.getvalue().split("\x1b[7F\x1b[J")
-        self.assertEqual(first, again)
-        self.assertRegex(first, r"(?m)^ranks_1-context_16 +running +12 *$")
-        self.assertIn("0 of 4 points", first)
-
-    def test_a_point_of_sums_shows_its_sum(self) -> None:
-        point = self.points(command="accumulation", deck=None, axes={"sum": ["fp16"]}, base=None,
-                            tables=[{"columns": ["accumulated_sum"]}])[0]
-        record = Record.of(point)
-        place = point_folder(Path("runs/tiny"), record.name)
-        place.mkdir(parents=True)
-        (place / "bench.json").write_text('{"sum": 9.953125, "exact": 10.0}', encoding="utf-8")
-        record.state = "done"
-
-        self.assertEqual(result_text(Path("runs/tiny"), record), "sum 9.95312")
 
     def test_index_lists_runs_that_belong_to_no_study(self) -> None:
         self.write(axes={"ranks": [1]})
