@@ -158,6 +158,20 @@ class Expansion(StudyTest):
                     self.assertGreater(len(expand(read_study(path, small), str(path))), 1)
                     self.assertEqual(read_study(path).name, path.stem)
 
+    def test_the_documents_count_the_points_of_every_study(self) -> None:
+        os.chdir(ROOT)
+        told: dict[str, tuple[int, int]] = {}
+        for line in Path("docs/studies.md").read_text(encoding="utf-8").splitlines():
+            names = re.findall(r"`(\w+)\.yaml`", line.split("|")[1]) if line.startswith("| `") else []
+            counts = [[int(number) for number in cell.split(",")] for cell in line.split("|")[3:5]] if names else []
+            for index, name in enumerate(names):
+                told[name] = (counts[0][index % len(counts[0])], counts[1][index % len(counts[1])])
+        paths = sorted(Path("inputs/studies").glob("*.yaml"))
+        found = {path.stem: tuple(len(expand(read_study(path, small), str(path))) for small in (False, True))
+                 for path in paths}
+
+        self.assertEqual(told, found)
+
 
 class Running(StudyTest):
     def test_goes_on_where_it_stopped(self) -> None:
