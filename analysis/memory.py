@@ -15,7 +15,9 @@ from matplotlib.patches import Patch
 
 from analysis.errors import UserError
 from analysis.runs import FloatArray, Run
+from analysis.starts import deck_of_start, has_own_deck
 from analysis.style import Axes, add_head, add_legend, plt, save
+from analysis.subject import model_text
 from analysis.tables import output_folder, text_table
 from analysis.traces import read_trace
 
@@ -126,6 +128,17 @@ def read_json(path: Path) -> list[Timeline]:
     return timelines
 
 
+def setup_of(path: Path, start: str) -> dict[str, Any]:
+    """What bench writes into its files, by the deck of a run's start; without it only that it was a step."""
+    run = Run(path, path.name)
+    if not has_own_deck(run, start) and not (path / "deck.yaml").is_file():
+        return {"mode": "step"}
+    deck = deck_of_start(run, start)
+    numbers = {name: int(deck[key]) for name, key in
+               (("context", "model.context"), ("microbatch", "train.microbatch")) if deck.get(key, "").isdecimal()}
+    return {"mode": "step", "model": model_text(deck), **numbers, "precision": deck.get("precision.compute", "")}
+
+
 def read_run(path: Path) -> list[Timeline]:
     """The last traced step of a run."""
     trace = read_trace(Run(path, path.name))
@@ -138,7 +151,7 @@ def read_run(path: Path) -> list[Timeline]:
         if not rows:
             raise UserError(f"{trace.start}: step {step} holds no lives of memory; was it traced "
                             "by this version?")
-        timelines.append(Timeline(f"{path.name} step {step}", {"mode": "step"}, rank.rank,
+        timelines.append(Timeline(f"{path.name} step {step}", setup_of(path, trace.start.name), rank.rank,
                                   [life_of(str(trace.start), row) for row in rows], [], {}))
     return timelines
 
@@ -177,9 +190,17 @@ def title_of(timeline: Timeline) -> str:
     setup = timeline.setup
     facts = [str(setup["mode"])] if "mode" in setup else []
     facts += [f"context {setup['context']}"] if "context" in setup else []
-    facts += [f"microbatch {setup['microbatch']}"] if "microbatch" in setup else []
-    facts += [str(setup["precision"])] if "precision" in setup else []
+    facts += [f"microbatch {setup['microbatch']}"] if setup.get("microbatch") else []
+    facts += [str(setup["precision"])] if setup.get("precision") else []
     return f"{timeline.name}, rank {timeline.rank} ({', '.join(facts)})"
+
+
+def subtitle_of(timelines: Sequence[Timeline]) -> str:
+    """The models, and what is drawn beside the categories: of a run's traced steps neither is known."""
+    words = sorted({str(timeline.setup["model"]) for timeline in timelines if timeline.setup.get("model")})
+    words += ["dashed: held by the arenas all the time"] if any(each.held for each in timelines) else []
+    words += ["shaded: forward, backward, optimizer"] if any(each.spans for each in timelines) else []
+    return "; ".join(words)
 
 
 def draw(timelines: Sequence[Timeline], path: Path) -> list[Path]:
@@ -190,11 +211,7 @@ def draw(timelines: Sequence[Timeline], path: Path) -> list[Path]:
     for axes, timeline in zip(panels[:, 0], timelines):
         draw_timeline(axes, timeline, unit)
     panels[0, 0].set_ylim(0.0, 1.1 * most / FROM_SIZE[unit])
-    models = sorted({str(timeline.setup["model"]) for timeline in timelines
-                     if "model" in timeline.setup})
-    top = add_head(figure, "Memory in use through a step",
-                   "; ".join([*models, "dashed: held by the arenas all the time; shaded: forward, "
-                              "backward, optimizer"]))
+    top = add_head(figure, "Memory in use through a step", subtitle_of(timelines))
     patches = [Patch(facecolor=colour, label=name) for name, colour in CATEGORIES.items()]
     bottom = add_legend(figure, list(reversed(patches)))
     figure.tight_layout(rect=(0.0, bottom, 1.0, top), h_pad=1.5)

@@ -20,6 +20,7 @@ ACCUMULATION = "accumulation"
 # Keys in which runs may differ and still be a pair: names, and folders of checkpoints.
 FREE = (*NAMES, "checkpoint.directory", "checkpoint.initial")
 MOST_PAIRS = 6
+FEW_STEPS = 3  # of fewer the quartiles tell nothing
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ def overlap(plain: Case, used: Case) -> bool:
 
 def pair_sentence(plain: Case, used: Case) -> str:
     within = ", no more than steps of one run vary" if overlap(plain, used) else ""
+    if min(plain.steps, used.steps) < FEW_STEPS:
+        within = f", measured over {counted(min(plain.steps, used.steps), 'step')}"
     rate = change_text("tokens/s", plain.tokens_per_second, used.tokens_per_second, digits=0)
     parts = [change_text("peak memory", plain.peak_bytes / MIB, used.peak_bytes / MIB, "MiB"),
              f"{rate}{within}", change_text("final loss", loss_of(plain), loss_of(used), "nats", 4)]

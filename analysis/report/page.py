@@ -131,16 +131,16 @@ def compared(predicted: float, measured: float, unit: float) -> list[str]:
 
 def prediction_section(cases: Sequence[Case]) -> list[Section]:
     """Of runs that `plan` predicted before they started, as jobs/study.py does."""
-    found = [(case, read_prediction(case.layout.run.path)) for case in cases]
-    found = [(case, each) for case, each in found if not math.isnan(each.memory_bytes)]
+    plans = [(case, read_prediction(case.layout.run.path)) for case in cases]
+    found = [(case, each.memory_of("train"), each.step_seconds) for case, each in plans
+             if not math.isnan(each.memory_bytes)]
     if not found:
         return []
-    timed = any(not math.isnan(each.step_seconds) for _, each in found)
-    rows = [[*first_cells(case), *compared(each.memory_bytes, case.peak_bytes, 1 / MIB),
-             *(compared(each.step_seconds, case.step_seconds, 1e3) if timed else [])] for case, each in found]
-    errors = [each.memory_bytes / case.peak_bytes - 1.0 for case, each in found if case.peak_bytes > 0]
-    times = [each.step_seconds / case.step_seconds - 1.0 for case, each in found
-             if not math.isnan(each.step_seconds)]
+    timed = any(not math.isnan(seconds) for _, _, seconds in found)
+    rows = [[*first_cells(case), *compared(memory, case.peak_bytes, 1 / MIB),
+             *(compared(seconds, case.step_seconds, 1e3) if timed else [])] for case, memory, seconds in found]
+    errors = [memory / case.peak_bytes - 1.0 for case, memory, _ in found if case.peak_bytes > 0]
+    times = [seconds / case.step_seconds - 1.0 for case, _, seconds in found if not math.isnan(seconds)]
     told = [worst_sentence("memory of the fullest rank", errors), worst_sentence("time of a step", times)]
     header = [*FIRST_HEADER, "predicted (MiB)", "measured peak (MiB)", "difference (%)",
               *(["predicted step (ms)", "measured step (ms)", "difference (%)"] if timed else [])]

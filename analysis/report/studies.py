@@ -14,7 +14,9 @@ from analysis.scaling import Case
 from analysis.study.columns import SAME, is_relative
 from analysis.study.command import pictures_of, read_all_cases, training_runs
 from analysis.study.measured import read_benches
-from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, Record, read_study_folder
+from analysis.study.record import (
+    DIVERGED, DONE, FAILED, OUT_OF_MEMORY, RUNNING, STOPPED, Record, read_study_folder,
+)
 from analysis.study.rows import Result, Row, read_result
 from analysis.study.tell import Told, axis_title, columns_of, csv_text, tell
 from analysis.tables import text_table
@@ -22,6 +24,10 @@ from analysis.tables import text_table
 MOST_SENTENCES = 24
 # Columns whose change beside the base is told, if the study measures them.
 TOLD = ("memory_peak_bytes", "tokens_per_second", "images_per_second", "final_loss", "top1", "step_seconds")
+
+# What of a row that is told beside its base is not that of a whole run.
+UNFINISHED = {DIVERGED: "; it diverged on the way", STOPPED: "; it was stopped before its end",
+              FAILED: "; it failed before its end", RUNNING: "; it is still running"}
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,7 @@ def row_sentences(result: Result) -> list[str]:
         changes = [change_of(result, row, base, name) for name in shown_columns(result)]
         found = "; ".join(change for change in changes if change)
         if found:
-            diverged = "; it diverged on the way" if row.state == DIVERGED else ""
-            told.append(f"{row_name(row)} beside {row_name(base)}: {found}{diverged}.")
+            told.append(f"{row_name(row)} beside {row_name(base)}: {found}{UNFINISHED.get(row.state, '')}.")
     if len(told) > MOST_SENTENCES:
         told = told[:MOST_SENTENCES] + [f"{len(told) - MOST_SENTENCES} more rows are in the tables."]
     told += [] if result.study.base else extreme_sentences(result)

@@ -44,6 +44,7 @@ def described() -> dict[str, tuple[str, float, int]]:
         **{f"{name}_seconds": (f"{title} (s)", 1.0, 2) for name, title in whole_run.items()},
         **{name: (f"{title} (nats)", 1.0, 4) for name, title in losses.items()},
         "compute_by_communication": ("compute / communication", 1.0, 2),
+        "run_compute_by_communication": ("compute / communication", 1.0, 2),
         "tokens_per_second": ("tokens/s", 1.0, 0),
         "tokens_per_second_per_rank": ("tokens/s per rank", 1.0, 0),
         "images_per_second": ("images/s", 1.0, 0),

@@ -81,7 +81,7 @@ def state_of(code: int, output: str) -> str:
 
 
 def message_of(output: str) -> str:
-    """The program's own line of what went wrong, else the last one."""
-    lines = [line for line in output.splitlines() if line.strip()]
+    """The program's own line of what went wrong, else the last one that is no hint of what to do next."""
+    lines = [line for line in output.splitlines() if line.strip() and not line.startswith("  ")]
     own = [line for line in lines if line.startswith("hyperslab: ")]
     return (own or lines or [""])[-1][:500]

@@ -13,6 +13,7 @@ from analysis.study.record import BENCH, DONE, RUNNING, WAITING, Record, bench_m
 from analysis.tables import number, text_table
 
 MOST_ROWS = 30
+MOST_LETTERS = 60  # of a result on a terminal; elsewhere a line has all of it
 
 
 def last_line(path: Path) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def result_text(folder: Path, record: Record) -> str:
     """One figure of a point: how far it is, what it measured, or why it ended."""
     place = point_folder(folder, record.name)
     if record.state not in (RUNNING, DONE):
-        return record.message[:60] if record.state != WAITING else ""
+        return record.message if record.state != WAITING else ""
     if record.settings["command"] == "train":
         row = last_line(place / "metrics.jsonl")
         rate, loss = rate_text(row), row.get("loss")
@@ -50,6 +51,8 @@ def result_text(folder: Path, record: Record) -> str:
     if record.settings["command"] == "eval" and record.state == DONE:
         found = json.loads((place / BENCH).read_text(encoding="utf-8"))
         return f"loss {number(found['loss'])}, {rate_text(found)}"
+    if record.settings["command"] == "accumulation" and record.state == DONE:
+        return f"sum {number(json.loads((place / BENCH).read_text(encoding='utf-8'))['sum'], 5)}"
     return ""
 
 
@@ -89,7 +92,7 @@ class Live:
 
     def _draw(self) -> None:
         rows = [[each.name, each.state, f"{each.seconds:.0f}" if each.seconds else "",
-                 result_text(self._folder, each)] for each in self._shown()]
+                 result_text(self._folder, each)[:MOST_LETTERS]] for each in self._shown()]
         width = shutil.get_terminal_size().columns
         done = sum(each.state not in (WAITING, RUNNING) for each in self._records.values())
         lines = [*text_table(["point", "state", "s", "result"], rows).split("\n"),

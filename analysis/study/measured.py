@@ -22,18 +22,22 @@ from analysis.timings import BUSY, RankSteps, read_layouts
 
 Values = dict[str, float]
 
+
+def ratio(one: float, other: float) -> float:
+    return one / other if other > 0 else math.nan
+
+
 def of_step(case: Case) -> Values:
     """Of a median step."""
     busy = case.reduce_seconds if math.isnan(case.busy_seconds) else case.busy_seconds
-    communication = busy + case.parts["tensor"] + case.parts["pipeline"]
-    compute = case.seconds(COMPUTE)
+    communication, compute = busy + case.parts["tensor"] + case.parts["pipeline"], case.seconds(COMPUTE)
     return {
         "step_seconds": case.step_seconds, "tokens_per_second": case.tokens_per_second,
         "tokens_per_second_per_rank": case.tokens_per_second / case.ranks, "mfu": case.mfu,
         "images_per_second": case.images_per_second,
         "memory_peak_bytes": case.peak_bytes, "compute_seconds": compute,
         "communication_seconds": communication, "exposed_seconds": case.seconds(EXPOSED),
-        "compute_by_communication": compute / communication if communication > 0 else math.nan,
+        "compute_by_communication": ratio(compute, communication),
         "optimizer_seconds": case.parts["optimizer"], "wait_seconds": case.parts["wait"],
         "idle_seconds": case.parts["idle"], "data_seconds": case.parts["data"],
         "checkpoint_seconds": case.checkpoint_mean_seconds,
@@ -50,10 +54,11 @@ def of_run(run: Run) -> Values:
     ranks = read_layouts(run, 0)[0][-1].ranks
     busy = total(ranks, BUSY if BUSY in ranks[0].columns else "reduce_seconds")
     others = total(ranks, "tensor_comm_seconds") + total(ranks, "pipeline_comm_seconds")
+    compute = total(ranks, "forward_seconds") + total(ranks, "backward_seconds")
     return {
         "run_seconds": float(np.max([rank.columns["step_seconds"] for rank in ranks], axis=0).sum()),
-        "run_compute_seconds": total(ranks, "forward_seconds") + total(ranks, "backward_seconds"),
-        "run_communication_seconds": busy + others,
+        "run_compute_seconds": compute, "run_communication_seconds": busy + others,
+        "run_compute_by_communication": ratio(compute, busy + others),
         "run_exposed_seconds": total(ranks, "reduce_exposed_seconds") + others,
     }
 

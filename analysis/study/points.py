@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Iterator
 
 from analysis.errors import UserError
 from analysis.study.settings import (
     COMMANDS, Settings, check_setting, complete, identity_of, is_deck_key, value_text,
 )
-from analysis.study.spec import Axis, Study
+from analysis.study.spec import Axis, Choice, Study
 
 _FIELD = re.compile(r"\{([^}]*)\}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
@@ -76,7 +76,7 @@ def check_options(settings: Settings, where: str) -> None:
             raise UserError(f"{where}: `{key}` is no option of {command}")
 
 
-def combined(study: Study, choices: tuple[Any, ...], where: str) -> Settings:
+def combined(study: Study, choices: tuple[Choice, ...], where: str) -> Settings:
     """Settings of all axes over those of the study; two axes never set one key."""
     settings = dict(study.settings)
     owner: dict[str, str] = {}
@@ -89,20 +89,25 @@ def combined(study: Study, choices: tuple[Any, ...], where: str) -> Settings:
     return settings
 
 
-def expand(study: Study, where: str) -> list[Point]:
-    """All points in the order of the axes, the last axis fastest; repetitions come last, so that a study
-    that is stopped has every point once."""
-    points: list[Point] = []
+def combinations(study: Study) -> Iterator[tuple[int, dict[str, str], tuple[Choice, ...]]]:
+    """Repetition, labels by axis and choices of each point, the last axis fastest; repetitions come last, so
+    that a study that is stopped has every point once."""
     for repetition in range(1, study.repeat + 1):
         for choices in itertools.product(*(axis.choices for axis in study.axes)):
             labels = {axis.name: choice.label for axis, choice in zip(study.axes, choices)}
-            if any(all(labels[key] == value for key, value in each.items()) for each in study.leave_out):
-                continue
-            settings = complete(combined(study, choices, where), study.scaling, where)
-            check_options(settings, where)
-            name = name_of(study, labels, settings, where)
-            name += f"-r{repetition}" if study.repeat > 1 else ""
-            points.append(Point(name, labels, repetition, settings, identity_of(settings)))
+            if not any(all(labels[key] == value for key, value in each.items()) for each in study.leave_out):
+                yield repetition, labels, choices
+
+
+def expand(study: Study, where: str) -> list[Point]:
+    """All points, in the order of combinations()."""
+    points: list[Point] = []
+    for repetition, labels, choices in combinations(study):
+        settings = complete(combined(study, choices, where), study.scaling, where)
+        check_options(settings, where)
+        name = name_of(study, labels, settings, where)
+        name += f"-r{repetition}" if study.repeat > 1 else ""
+        points.append(Point(name, labels, repetition, settings, identity_of(settings)))
     check_names(points, where)
     return points
 

@@ -13,9 +13,12 @@ from analysis.errors import UserError
 from analysis.runs import Run, mean_of_last, read_metrics
 from analysis.study.columns import CHANGE, RELATIVE, is_relative
 from analysis.study.measured import Values, measured_values
+from analysis.study.points import combinations
 from analysis.study.record import DIVERGED, DONE, OUT_OF_MEMORY, RESULTS, Record, point_folder, read_records
 from analysis.study.settings import MODE
 from analysis.study.spec import Axis, Choice, Study
+
+MOST_NAMED = 8  # points that a note names
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def read_result(folder: Path, study: Study) -> Result:
     order = {axis.name: {label: index for index, label in enumerate(axis.labels)} for axis in axes}
     rows = with_equal_time(folder, rows)
     rows.sort(key=lambda row: [order[axis.name].get(row.labels.get(axis.name, ""), -1) for axis in axes])
-    return Result(study, axes, rows, records, notes + state_notes(records))
+    return Result(study, axes, rows, records, notes + state_notes(records) + waiting_notes(study, records))
 
 
 def with_equal_time(folder: Path, rows: list[Row]) -> list[Row]:
@@ -151,3 +154,14 @@ def state_notes(records: Sequence[Record]) -> list[str]:
     """Points that ended without a result, and those whose memory did not suffice."""
     return [f"{record.name}: {record.state}{f' ({record.message})' if record.message else ''}"
             for record in records if record.state != DONE]
+
+
+def waiting_notes(study: Study, records: Sequence[Record]) -> list[str]:
+    """Points of the study that never began."""
+    begun = [(record.repetition, record.labels) for record in records]
+    every = [(repetition, labels) for repetition, labels, _ in combinations(study)]
+    waiting = [", ".join(labels.values()) for repetition, labels in every if (repetition, labels) not in begun]
+    if not waiting:
+        return []
+    more = f" and {len(waiting) - MOST_NAMED} more" if len(waiting) > MOST_NAMED else ""
+    return [f"{len(waiting)} of {len(every)} points did not run: {'; '.join(waiting[:MOST_NAMED])}{more}"]

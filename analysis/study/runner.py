@@ -102,8 +102,9 @@ def run_point(point: Point, record: Record, launcher: Launcher, live: Live, stop
             stop.child = subprocess.Popen(record.launch, stdout=output, stderr=subprocess.STDOUT,
                                           stdin=subprocess.DEVNULL, env=launcher.variables())
         except OSError as error:
-            raise UserError(f"cannot start {record.launch[0]}: {error.strerror}; name another with --launcher or "
-                            "--binary") from error
+            record.state, record.message = FAILED, f"cannot start {record.launch[0]}: {error.strerror}"
+            write_record(launcher.folder, record)
+            raise UserError(f"{record.message}; name another with --launcher or --binary") from error
         while stop.child.poll() is None:
             time.sleep(POLL_SECONDS)
             record.seconds = time.monotonic() - begun

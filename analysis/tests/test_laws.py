@@ -49,8 +49,8 @@ class Laws(unittest.TestCase):
 
 
 class Sections(ReportTest):
-    def page(self, *runs: Path) -> str:
-        self.report(*runs)
+    def page(self, *words: object) -> str:
+        self.report(*words)
         return (self.output / "report.html").read_text(encoding="utf-8")
 
     def test_sentences_are_those_of_the_numbers(self) -> None:
@@ -112,6 +112,13 @@ class Sections(ReportTest):
         self.assertIn("full (1: 1 x 1 x 1) beside plain (1: 1 x 1 x 1): peak memory 100.0 to 100.0 MiB (unchanged); "
                       "tokens/s 40,960 to 32,768 (-20.0 %); final loss 4.0000 to 4.0000 nats (unchanged).", page)
         self.assertNotIn("Optimization: Fused attention", page)
+
+    def test_a_pair_of_which_few_steps_were_measured_says_so(self) -> None:
+        page = self.page(self.write("plain", (1, 1, 1, 1), ONE),
+                         self.write("full", (1, 1, 1, 1), ONE | {"backward": 61.0}, deck={"memory__recompute": "full"}),
+                         "--skip", 24)
+
+        self.assertIn("(-1.0 %), measured over 1 step", page)
 
     def test_an_optimization_without_a_pair_claims_nothing(self) -> None:
         page = self.page(self.write("a", (1, 1, 1, 1), ONE, deck={"memory__recompute": "selective"}))

@@ -69,6 +69,17 @@ class ReportTest(CommandTest):
 
 
 class Strong(ReportTest):
+    def test_predicted_memory_is_what_runs_record_as_their_peak(self) -> None:
+        runs = self.strong_runs()[:2]
+        (runs[0] / "plan.txt").write_text("largest       pipeline 0: 9.7 MiB on each of its 2 ranks\n"
+                                          "in use        9.3 MiB at most at one time of a step\n", encoding="utf-8")
+
+        self.report(*runs)
+
+        page = (self.output / "report.md").read_text(encoding="utf-8")
+        section = page[page.index("## Predicted beside measured"):]
+        self.assertIn("9.30", section[:section.index("##", 3)])
+
     def test_speed_up_and_efficiency_are_exact(self) -> None:
         _, content = self.report(*self.strong_runs())
 

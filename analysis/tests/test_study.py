@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 import os
 import re
@@ -14,24 +13,16 @@ import time
 import unittest
 from pathlib import Path
 
-import yaml
-
 from analysis.errors import UserError
 from analysis.study.launch import Launcher, message_of, state_of
-from analysis.study.live import Live
 from analysis.study.points import expand
 from analysis.study.prediction import Prediction, printed_bytes, read_prediction
-from analysis.study.record import Record, point_folder
+from analysis.study.record import point_folder
 from analysis.study.runner import run_points
 from analysis.study.spec import read_study
 from analysis.tests.commands import run_command
 from analysis.tests.fake_runs import metrics_row, write_deck, write_metrics
-from analysis.tests.study_case import FAKE, ROOT, STUDY, StudyTest
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from analysis.tests.study_case import FAKE, ROOT, StudyTest
 
 
 class Expansion(StudyTest):
@@ -167,6 +158,20 @@ class Expansion(StudyTest):
                     self.assertGreater(len(expand(read_study(path, small), str(path))), 1)
                     self.assertEqual(read_study(path).name, path.stem)
 
+    def test_the_documents_count_the_points_of_every_study(self) -> None:
+        os.chdir(ROOT)
+        told: dict[str, tuple[int, int]] = {}
+        for line in Path("docs/studies.md").read_text(encoding="utf-8").splitlines():
+            names = re.findall(r"`(\w+)\.yaml`", line.split("|")[1]) if line.startswith("| `") else []
+            counts = [[int(number) for number in cell.split(",")] for cell in line.split("|")[3:5]] if names else []
+            for index, name in enumerate(names):
+                told[name] = (counts[0][index % len(counts[0])], counts[1][index % len(counts[1])])
+        paths = sorted(Path("inputs/studies").glob("*.yaml"))
+        found = {path.stem: tuple(len(expand(read_study(path, small), str(path))) for small in (False, True))
+                 for path in paths}
+
+        self.assertEqual(told, found)
+
 
 class Running(StudyTest):
     def test_goes_on_where_it_stopped(self) -> None:
@@ -201,6 +206,7 @@ class Running(StudyTest):
         self.assertEqual(state_of(6, "out of memory: 9"), "out of memory")
         self.assertEqual(state_of(6, "no such device"), "failed")
         self.assertEqual(message_of("a\nhyperslab: what\nmpirun says more\n"), "hyperslab: what")
+        self.assertEqual(message_of("a\nstopped on request\n  plot      python3 -m analysis\n"), "stopped on request")
 
     def test_another_studys_folder_is_refused(self) -> None:
         self.write(axes={"ranks": [1]})
@@ -268,6 +274,15 @@ class Running(StudyTest):
                          [("tiny", "ranks_1", "done", "1"), ("tiny", "ranks_2", "done", "2")])
         self.assertEqual(rows[0]["program"], "hyperslab 0.0.0 (fake)")
 
+    def test_a_launcher_that_is_not_there_leaves_no_point_that_seems_to_run(self) -> None:
+        self.write(axes={"ranks": [1]})
+
+        code, _, err = self.run_study(launcher="no/such/launcher")
+
+        self.assertEqual(code, 2)
+        self.assertIn("cannot start no/such/launcher: No such file or directory", err)
+        self.assertEqual(self.state("ranks_1"), "failed")
+
     def test_a_signal_reaches_the_point_and_the_study_goes_on_later(self) -> None:
         self.write(axes={"end": {"one": {"run.seed": "wait"}, "two": {"run.seed": 0}}}, base=None)
         process = self.start_study()
@@ -313,21 +328,6 @@ class Running(StudyTest):
 
         self.assertIn("one: another jobs/study.py runs it", out)
         self.assertEqual(self.calls(), ["two"])
-
-    def test_the_table_on_a_terminal_is_drawn_again(self) -> None:
-        records = {point.name: Record.of(point) for point in self.points()}
-        terminal = Terminal()
-        live = Live(Path("runs/tiny"), records, terminal)
-        record = records["ranks_1-context_16"]
-        record.state, record.seconds = "running", 12.4
-
-        live.update(record)
-        live.update(record)
-
-        first, again = terminal.getvalue().split("\x1b[7F\x1b[J")
-        self.assertEqual(first, again)
-        self.assertRegex(first, r"(?m)^ranks_1-context_16 +running +12 *$")
-        self.assertIn("0 of 4 points", first)
 
     def test_index_lists_runs_that_belong_to_no_study(self) -> None:
         self.write(axes={"ranks": [1]})
@@ -514,6 +514,18 @@ class Telling(StudyTest):
         _, out, _ = run_command("study", "runs/tiny")
 
         self.assertRegex(out, r"(?m)^2 +50\.00 +- +8\.0$")  # there is no base yet
+        self.assertIn("note: 1 of 2 points did not run: 1\n", out)
+
+    def test_a_row_of_a_point_that_was_stopped_says_so(self) -> None:
+        self.write(axes={"ranks": [1, 2]})
+        self.run_study()
+        path = point_folder(Path("runs/tiny"), "ranks_2") / "point.json"
+        path.write_text(path.read_text(encoding="utf-8").replace('"done"', '"stopped"'), encoding="utf-8")
+
+        run_command("report", "runs/tiny")
+
+        page = Path("runs/tiny/report/report.md").read_text(encoding="utf-8")
+        self.assertIn("step (ms) 100.00 to 50.00 (-50.0 %); it was stopped before its end.", page)
 
     def test_a_report_on_a_study_with_a_point_that_was_stopped_in_its_first_step(self) -> None:
         for left in ("", '{"step": 1, "lo'):
@@ -563,34 +575,6 @@ class Telling(StudyTest):
         self.assertEqual(read_prediction(Path(".")).memory_of("train"), 5.0)
         Path("plan.json").write_text('{"memory_bytes": 5, "memory_in_use_bytes": 4, "step_seconds": 0.5}', encoding="utf-8")
         self.assertEqual(read_prediction(Path(".")), Prediction(5.0, 0.5, 4.0))
-
-
-class RealProgram(StudyTest):
-    def test_a_study_of_two_rank_counts_from_points_to_report(self) -> None:
-        binary = ROOT / "build/bin/hyperslab"
-        if not binary.is_file():
-            self.skipTest(f"{binary} is not built")
-        (self.folder / "deck.yaml").write_text(yaml.safe_dump({
-            "run": {"device": "cpu"},
-            "model": {"family": "llama", "layers": 1, "width": 32, "heads": 2, "vocabulary": 64, "context": 16},
-            "data": {"train": ["synthetic"]}, "schedule": {"name": "constant"},
-            "train": {"steps": 8, "global_batch": 8}, "checkpoint": {"final": False}}), encoding="utf-8")
-        self.write(command="train", scaling="strong", axes={"ranks": [1, 2]}, skip=2,
-                   environment={"OMP_NUM_THREADS": 1}, plots=[{"kind": "scaling"}],
-                   tables=[{"columns": STUDY["tables"][0]["columns"] + ["memory_prediction_error", "final_loss"]}])
-
-        code, _, err = self.run_study(launcher="mpirun --quiet -np {ranks}", binary=binary)
-
-        self.assertEqual(code, 0, err)
-        code, out, err = run_command("report", "runs/tiny")
-        self.assertEqual((code, err), (0, ""))
-        losses = [line.split()[-1] for line in out.splitlines() if line.startswith(("1  ", "2  "))][:2]
-        self.assertEqual(losses[0], losses[1])  # the same training on one and two ranks
-        page = Path("runs/tiny/report/report.html").read_text(encoding="utf-8")
-        for words in ("Optimization: Data parallelism", "Laws of scaling, base 1 rank", "Predicted beside measured",
-                      "Learning curves", "synthetic (generated tokens of a Markov chain)"):
-            self.assertIn(words, page)
-        self.expect_png(Path("runs/tiny/report/scaling.png"))
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ import h5py
 import numpy as np
 
 from analysis.arrivals import splits_of
-from analysis.memory import Timeline, read
+from analysis.memory import Timeline, read, subtitle_of, title_of
 from analysis.runs import find_runs
 from analysis.tests.commands import CommandTest, cells, run_command
-from analysis.tests.fake_runs import write_rank
+from analysis.tests.fake_runs import write_deck, write_rank
 from analysis.trace_plot import ends_of_messages, phase_spans
 from analysis.traces import read_trace
 
@@ -225,6 +225,16 @@ class Memory(CommandTest):
 
         self.assertEqual((timeline.rank, timeline.name), (1, "run step 5"))
         self.assertEqual(timeline.peak()[0], 4 * MIB)
+
+    def test_a_figure_of_a_run_says_what_its_deck_tells_and_nothing_that_is_not_drawn(self) -> None:
+        write_traced(self.folder / "run")
+        write_deck(self.folder / "run", model__context=64, train__microbatch=4)
+        timeline = read(self.folder / "run")
+
+        self.assertEqual(title_of(timeline), "run step 5, rank 1 (step, context 64, microbatch 4, fp32)")
+        self.assertEqual(subtitle_of([timeline]), "llama")
+        self.assertEqual(subtitle_of([read(self.write("a"))]), "llama: 2 layers; dashed: held by the arenas all the "
+                         "time; shaded: forward, backward, optimizer")
 
     def test_refusals(self) -> None:
         (self.folder / "text.json").write_text("[]", encoding="utf-8")

@@ -28,6 +28,12 @@ double idle(const plan::SimulatedRank& rank) {
          exposed(rank, "world");
 }
 
+/// In a unit in which small times do not read as none.
+std::string duration(double seconds) {
+  if (seconds >= 60) return fmt::format("{:.1f} min", seconds / 60);
+  return seconds >= 1 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.1f} ms", 1e3 * seconds);
+}
+
 }  // namespace
 
 void print_doubts(const train::Config& config, std::size_t largest,
@@ -106,10 +112,11 @@ void print_search(const plan::SearchResult& result, const plan::MachineFile& mac
 
 void print_interval(const plan::CheckpointInterval& interval, double step_seconds) {
   fmt::print(
-      "checkpoint    a save of {:.1f} s and a failure every {:.1f} h of the whole run: save "
-      "every {:.1f} min ({:.0f} steps); {:.2f} % of the time is lost\n",
-      interval.save_seconds, interval.failure_seconds / 3600, interval.interval_seconds / 60,
-      std::max(1.0, interval.interval_seconds / step_seconds), 100 * interval.lost_share);
+      "checkpoint    a save of {} and a failure every {:.1f} h of the whole run: save every {} "
+      "({:.0f} steps); {:.2f} % of the time is lost\n",
+      duration(interval.save_seconds), interval.failure_seconds / 3600,
+      duration(interval.interval_seconds), std::max(1.0, interval.interval_seconds / step_seconds),
+      100 * interval.lost_share);
 }
 
 nlohmann::ordered_json to_json(const train::Config& config, const plan::PredictedStep& predicted,

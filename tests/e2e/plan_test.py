@@ -325,6 +325,9 @@ class Machine(support.Case):
         # A failure every 10 h: Young's interval is sqrt(2 x 50 x 36000) = 1897 s.
         line = re.search(r"a save of 50\.0 s and a failure every 10\.0 h of the whole run: save every ([\d.]+) min", out)
         self.assertAlmostEqual(60 * float(line[1]), 1897, delta=0.03 * 1897)
+        # A thousandth of the time to save: its root of the interval, 60 s.
+        out = self.plan("parallel.data=4", options=("--ranks", 4, "--mtbf-hours", 40, "--save-seconds", 0.05))
+        self.assertRegex(out, r"a save of 50\.0 ms and a failure every 10\.0 h of the whole run: save every (59\.\d|60\.0) s")
 
     def test_refusals(self):
         (self.folder / "damaged.json").write_text("{", encoding="utf-8")
