@@ -14,9 +14,8 @@ from analysis.deck import differences
 from analysis.errors import UserError
 from analysis.report.document import Document, Section, html_text, markdown_text, write_pdf
 from analysis.report.optimizations import optimization_sections
-from analysis.report.page import (
-    METHOD, group_sections, lead_text, learning_section, prediction_section, runs_section,
-)
+from analysis.report.page import METHOD, group_sections, lead_text, learning_section, runs_section
+from analysis.report.predictions import predictions_of_runs
 from analysis.report.setup import Source, setup_section
 from analysis.report.studies import StudyPart, read_study_part
 from analysis.report.tables import base_text, mfu_note, numbered_title, scaling_rows
@@ -134,7 +133,7 @@ def document_of(content: Content) -> Document:
     study = content.study
     sections = [setup_section(content.source), *(study.sections if study else [])]
     sections += group_sections(content.groups)
-    sections += prediction_section(content.cases)
+    sections += predictions_of_runs(content.cases) or (study.predictions if study else [])
     has_curves = study is not None and study.has_learning
     sections += [] if has_curves else learning_section(content.runs)
     sections += optimization_sections(content.cases)

@@ -2,10 +2,7 @@
 """The sections of a report on runs: groups that scale, learning curves, runs, and how it is measured."""
 from __future__ import annotations
 
-import math
 from typing import Callable, Sequence
-
-import numpy as np
 
 from analysis.learning import TRAINING_LOSS, draw_steps, lines_of, panels_of, run_numbers
 from analysis.report.document import Drawing, Section, Sheet
@@ -17,8 +14,6 @@ from analysis.report.tables import (
 )
 from analysis.runs import Metrics, Run, read_metrics
 from analysis.scaling import Case, Group
-from analysis.step_time import MIB
-from analysis.study.prediction import read_prediction
 from analysis.tables import counted, number
 
 CURVE_ROWS = ("last step", "diverged", TRAINING_LOSS, "validation loss, last",
@@ -113,40 +108,6 @@ def group_sections(groups: Sequence[Group]) -> list[Section]:
         return [group_section(number, group) for number, group in enumerate(groups, 1)]
     return [*(group_section(number, group) for number, group in enumerate(groups, 1) if len(group.cases) > 1),
             alone_section(alone)]
-
-
-def worst_sentence(what: str, errors: Sequence[float]) -> str:
-    """Empty if nothing was predicted."""
-    if not errors:
-        return ""
-    return (f"The {what} of the plans, made before each run, differs from the measured one by at most "
-            f"{number(100.0 * max(map(abs, errors)), 1)} %, in the median by "
-            f"{number(100.0 * float(np.median(np.abs(errors))), 1)} %, over {counted(len(errors), 'layout')}.")
-
-
-def compared(predicted: float, measured: float, unit: float) -> list[str]:
-    error = predicted / measured - 1.0 if measured > 0 else math.nan
-    return [number(predicted * unit, 2), number(measured * unit, 2), number(100.0 * error, 1)]
-
-
-def prediction_section(cases: Sequence[Case]) -> list[Section]:
-    """Of runs that `plan` predicted before they started, as jobs/study.py does."""
-    plans = [(case, read_prediction(case.layout.run.path)) for case in cases]
-    found = [(case, each.memory_of("train"), each.step_seconds) for case, each in plans
-             if not math.isnan(each.memory_bytes)]
-    if not found:
-        return []
-    timed = any(not math.isnan(seconds) for _, _, seconds in found)
-    rows = [[*first_cells(case), *compared(memory, case.peak_bytes, 1 / MIB),
-             *(compared(seconds, case.step_seconds, 1e3) if timed else [])] for case, memory, seconds in found]
-    errors = [memory / case.peak_bytes - 1.0 for case, memory, _ in found if case.peak_bytes > 0]
-    times = [seconds / case.step_seconds - 1.0 for case, _, seconds in found if not math.isnan(seconds)]
-    told = [worst_sentence("memory of the fullest rank", errors), worst_sentence("time of a step", times)]
-    header = [*FIRST_HEADER, "predicted (MiB)", "measured peak (MiB)", "difference (%)",
-              *(["predicted step (ms)", "measured step (ms)", "difference (%)"] if timed else [])]
-    caption = f"Memory of the fullest rank{', and time of a step' if timed else ''}"
-    return [Section("Predicted beside measured", points=[text for text in told if text],
-                    sheets=[Sheet(caption, header, rows)])]
 
 
 def panel_words(found: Sequence[Metrics]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Sequence
 
 from analysis.report.document import Drawing, Section, Sheet
+from analysis.report.predictions import predictions_of_rows
 from analysis.report.setup import Source
 from analysis.runs import Run
 from analysis.scaling import Case
@@ -43,6 +44,7 @@ class StudyPart:
     skip: int
     source: Source
     has_learning: bool
+    predictions: list[Section]  # of points of `bench`
 
 
 def row_name(row: Row) -> str:
@@ -133,4 +135,5 @@ def read_study_part(folder: Path, skip: int | None) -> StudyPart:
         study.title, study.about, [study_section(folder, result, tables)],
         [f"{table.title}\n\n{text_table(table.header, table.rows)}" for table in tables], csv_text(result), runs, cases,
         list(told), steps, source_of(folder, result.records, cases, runs),
-        any(plot.kind == "learning" for plot in study.plots))
+        any(plot.kind == "learning" for plot in study.plots),
+        predictions_of_rows({axis.name: axis_title(axis.name) for axis in result.axes}, result.rows))

@@ -527,6 +527,21 @@ class Telling(StudyTest):
         page = Path("runs/tiny/report/report.md").read_text(encoding="utf-8")
         self.assertIn("step (ms) 100.00 to 50.00 (-50.0 %); it was stopped before its end.", page)
 
+    def test_a_report_sets_what_plan_said_beside_what_bench_measured(self) -> None:
+        self.write(axes={"ranks": [1, 2]})
+        self.run_study()
+        (point_folder(Path("runs/tiny"), "ranks_2") / "plan.json").write_text(
+            '{"memory_bytes": 8598323, "step_seconds": 0.045}', encoding="utf-8")
+
+        run_command("report", "runs/tiny")
+
+        page = Path("runs/tiny/report/report.md").read_text(encoding="utf-8")
+        section = page[page.index("## Predicted beside measured"):].split("\n## ")[0]
+        self.assertIn("memory of the fullest rank of the plans, made before each run, differs from the measured one by at "
+                      "most 2.5 %, in the median by 1.2 %, over 2 rows.", section)
+        self.assertIn("| 1 | 8.00 | 8.00 | 0.0 | - | 100.00 | - |", section)
+        self.assertIn("| 2 | 8.20 | 8.00 | 2.5 | 45.00 | 50.00 | -10.0 |", section)
+
     def test_a_report_on_a_study_with_a_point_that_was_stopped_in_its_first_step(self) -> None:
         for left in ("", '{"step": 1, "lo'):
             with self.subTest(left):
