@@ -148,6 +148,11 @@ void check_gemma_counterpart(const ModelSpec& spec, Complaints& complaints) {
   wants(third || spec.rope.scaling == model::RopeScaling::none, "rope_scaling",
         "none without qk_norm");
   wants(third || spec.rope_local_theta == 0, "rope_local_theta", "0 without qk_norm");
+  // Layers with a window are never scaled there.
+  const bool scales_windows = spec.scores.window > 0 && spec.rope_local_theta == 0 &&
+                              spec.rope.scaling != model::RopeScaling::none;
+  wants(!third || !scales_windows, "rope_local_theta",
+        "above 0 with qk_norm, a window and rope_scaling");
   wants(!third || spec.scores.softcap == 0, "attention_softcap", "0 with qk_norm");
 }
 

@@ -85,6 +85,12 @@ TEST(ExchangeConfig, WhatASiblingOfLlamaLacksIsNamed) {
   gemma.scores.softcap = 5;
   EXPECT_THAT(export_refusal(gemma), AllOf(HasSubstr("no counterpart as Gemma3ForCausalLM"),
                                            HasSubstr("model.attention_softcap must be 0")));
+  gemma.scores.window = 4;
+  gemma.rope_local_theta = 0;
+  gemma.rope.scaling = model::RopeScaling::linear;
+  EXPECT_THAT(export_refusal(gemma), HasSubstr("model.rope_local_theta must be above 0"));
+  gemma.scores.window = 0;
+  EXPECT_THAT(export_refusal(gemma), Not(HasSubstr("rope_local_theta")));
   ModelSpec neox = small(model::Family::llama);
   neox.norm = ops::NormKind::layernorm;
   neox.kv_heads = 1;
