@@ -17,6 +17,11 @@ class TokenizerFile {
       : path_(path), file_(file), builder_(path) {}
 
   BpeVocabulary read() {
+    if (file_.value("normalizer", json()) == json{{"type", "NFC"}}) {
+      fail_vocabulary(path_,
+                      "normalizer: expected null, found NFC, which is not done here; set it to "
+                      "null in a copy, and give texts that are in NFC already");
+    }
     require_value(file_, "normalizer", json());
     const std::string pattern = read_pattern();
     const json& model = file_.at("model");

@@ -12,13 +12,20 @@ import argparse
 import json
 import sys
 
-import pyarrow.parquet
+try:
+    import pyarrow.parquet
+    LACKING = None
+except ImportError as missing:
+    LACKING = missing
 
 
 def rows(paths, column):
     """The text of every row, a batch in memory at a time."""
     for path in paths:
-        file = pyarrow.parquet.ParquetFile(path)
+        try:
+            file = pyarrow.parquet.ParquetFile(path)
+        except (OSError, ValueError) as error:
+            sys.exit(f"parquet_text.py: {path}: expected a parquet file: {error}")
         if column not in file.schema_arrow.names:
             sys.exit(f"parquet_text.py: {path}: expected a column '{column}', found {', '.join(file.schema_arrow.names)}; "
                      "name another with --column")
@@ -56,6 +63,8 @@ def main():
     form.add_argument("--jsonl", dest="form", action="store_const", const=json_line)
     parser.add_argument("file", nargs="+")
     arguments = parser.parse_args()
+    if LACKING:
+        sys.exit(f"parquet_text.py: Python's pyarrow is needed, and cannot be imported: {LACKING}")
     end = None if arguments.documents is None else arguments.skip + arguments.documents
     for number, text in enumerate(rows(arguments.file, arguments.column)):
         if end is not None and number >= end:

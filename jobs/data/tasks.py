@@ -108,10 +108,20 @@ def texts_of(name, inputs):
     return [fetched(address) for address in addresses]
 
 
+def objects_of(text):
+    """The objects of a published file, one a line."""
+    # Other ends of lines than \n may stand within texts.
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError as error:
+                raise Refused(f"line {number} of the published file is no JSON: {error}") from error
+
+
 def rows_of(text, labels):
     """The objects of a published file, with the labels of a second one."""
-    # Other ends of lines than \n may stand within texts.
-    rows = [json.loads(line) for line in text.split("\n") if line.strip()]
+    rows = list(objects_of(text))
     if labels is None:
         return rows
     values = labels.split()
@@ -156,7 +166,7 @@ def main():
         texts = texts_of(args.task, args.input)
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, converted(args.task, texts))
-    except (Refused, OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (Refused, OSError, UnicodeDecodeError) as error:
         sys.exit(f"jobs/data/tasks.py: {error}")
     print(path)
 

@@ -83,7 +83,7 @@ Arguments checkpoint_arguments() {
       "[--calibrate N] shows what checkpoints hold, checks "
       "every block and that every tensor is covered exactly once, says how two differ (code 4 if "
       "they do), removes old ones of a run that is not running, makes a folder of transformers "
-      "(GPT2LMHeadModel, LlamaForCausalLM), or makes a checkpoint of such a folder, with a "
+      "(its classes: docs/models.md), or makes a checkpoint of such a folder, with a "
       "deck.yaml that trains from its weights (checkpoint.initial) in DIR/run. Adapters leave as a "
       "folder of PEFT (LoRA) and come in from one, for the base that --base names; merge adds them "
       "to the weights of their base and makes a checkpoint of the whole model; quantize stores the "

@@ -58,8 +58,7 @@ serve::ServeOptions serve_options(const Arguments& args) {
   if (!(options.limits.client_seconds > 0 && options.limits.client_seconds <= 86400)) {
     refuse("--client-seconds must be above 0 and at most 86400");
   }
-  const bool is_local = options.host.starts_with("127.") || options.host == "::1";
-  if (!is_local && options.token.empty()) {
+  if (!serve::is_loopback(options.host) && options.token.empty()) {
     log::warn(
         fmt::format("--host {} lets other machines in, and there is no --token-file: whoever "
                     "reaches the port can use the model",

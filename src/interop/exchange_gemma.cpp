@@ -33,7 +33,12 @@ void read_scores(Import& in, bool third, ModelSpec& spec) {
   const auto cap = [&](const char* key, double fallback) {
     return config.has(key) && config.find(key) == nullptr ? 0 : config.real(key, fallback);
   };
-  spec.scores.softcap = cap("attn_logit_softcapping", third ? 0 : 50);
+  // transformers reads the key of Gemma 3, too, and computes without it.
+  const double softcap = cap("attn_logit_softcapping", third ? 0 : 50);
+  in.complaints.unless(!third || softcap == 0,
+                       "attn_logit_softcapping is not used by transformers' Gemma 3: set it to "
+                       "null");
+  spec.scores.softcap = softcap;
   spec.logit_softcap = cap("final_logit_softcapping", third ? 0 : 30);
 }
 
@@ -143,6 +148,12 @@ void check_gemma_counterpart(const ModelSpec& spec, Complaints& complaints) {
   wants(third || spec.rope.scaling == model::RopeScaling::none, "rope_scaling",
         "none without qk_norm");
   wants(third || spec.rope_local_theta == 0, "rope_local_theta", "0 without qk_norm");
+  // Layers with a window are never scaled there.
+  const bool scales_windows = spec.scores.window > 0 && spec.rope_local_theta == 0 &&
+                              spec.rope.scaling != model::RopeScaling::none;
+  wants(!third || !scales_windows, "rope_local_theta",
+        "above 0 with qk_norm, a window and rope_scaling");
+  wants(!third || spec.scores.softcap == 0, "attention_softcap", "0 with qk_norm");
 }
 
 void add_gemma_config(const ModelSpec& spec, ordered_json& config) {

@@ -105,6 +105,18 @@ void RunData::open_vocabulary() {
   comm::agree(start_.world, [&] {
     io::require_fits_model(*tokenizer_, vocabulary, start_.config.model.vocabulary);
   });
+  warn_of_another_end();
+}
+
+/// Other programs than `tokenize` may end documents otherwise.
+void RunData::warn_of_another_end() const {
+  const std::int32_t given = start_.config.data.end_token;
+  const std::int32_t end = tokenizer_->end_of_text();
+  if (!start_.is_first() || given < 0 || end < 0 || given == end) return;
+  log::warn(
+      fmt::format("data.end_token is {}, and the end of text of data.vocabulary {}, with "
+                  "which tokenize ends documents",
+                  given, end));
 }
 
 void RunData::report_amount() const {

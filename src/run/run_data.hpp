@@ -49,6 +49,7 @@ class RunData {
   void report_packing() const;
   void report_mixture(const io::MixedSamples& mixture) const;
   void warn_of_missing_bytes(const Error& error) const;
+  void warn_of_another_end() const;
 
   const Start& start_;
   train::DeckData data_;

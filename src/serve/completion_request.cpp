@@ -125,7 +125,11 @@ void check_size(const ServedModel& model, const CompletionRequest& request) {
   std::int64_t all = 0;
   for (const auto& prompt : request.prompts) {
     const auto length = std::ssize(prompt);
-    if (length > model.context || length + tokens > model.context + 1) {
+    if (length > model.context) {
+      refuse("prompt", fmt::format("{} tokens, of which this model's context takes {}", length,
+                                   model.context));
+    }
+    if (length + tokens > model.context + 1) {
       refuse("prompt", fmt::format("{} tokens and max_tokens of {}, of which this model's context "
                                    "takes {} together",
                                    length, tokens, model.context + 1));

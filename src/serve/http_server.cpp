@@ -106,9 +106,22 @@ http::response<http::string_body> as_beast(const HttpResponse& response, unsigne
   return out;
 }
 
+asio::ip::address address_of(const std::string& host) {
+  ErrorCode error;
+  const asio::ip::address address = asio::ip::make_address(host, error);
+  if (error) {
+    throw Error(
+        ExitCode::usage,
+        fmt::format("--host: expected an address such as 127.0.0.1 or ::1, found '{}'", host));
+  }
+  return address;
+}
+
 std::string text_of(beast::string_view view) { return {view.data(), view.size()}; }
 
 }  // namespace
+
+bool is_loopback(const std::string& host) { return address_of(host).is_loopback(); }
 
 class HttpServer::Impl {
  public:
@@ -181,13 +194,7 @@ class HttpServer::Impl {
 
 void HttpServer::Impl::listen(const std::string& host, std::uint16_t port) {
   ErrorCode error;
-  const asio::ip::address address = asio::ip::make_address(host, error);
-  if (error) {
-    throw Error(
-        ExitCode::usage,
-        fmt::format("--host: expected an address such as 127.0.0.1 or ::1, found '{}'", host));
-  }
-  const tcp::endpoint endpoint(address, port);
+  const tcp::endpoint endpoint(address_of(host), port);
   acceptor_.open(endpoint.protocol(), error);
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor_.bind(endpoint, error);

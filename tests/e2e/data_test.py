@@ -328,13 +328,13 @@ TEXTS = ["plain", "", None, "two\nlines\n\n", "<|endoftext|>\n", "nul \0 and \x1
 class ParquetText(support.Case):
     """jobs/data/parquet_text.py --jsonl, and JSON lines in the program."""
 
-    def lines(self, *options, fake=False, code=0):
-        """What the script writes; `fake`: with the stand-in for pyarrow."""
+    def lines(self, *options, fake="", code=0):
+        """What the script writes; `fake`: a stand-in for pyarrow.parquet."""
         if fake:
             package = self.folder / "fake" / "pyarrow"
             package.mkdir(parents=True, exist_ok=True)
             (package / "__init__.py").write_text("", encoding="utf-8")
-            (package / "parquet.py").write_text(FAKE_PARQUET, encoding="utf-8")
+            (package / "parquet.py").write_text(fake, encoding="utf-8")
         environment = {**os.environ, **({"PYTHONPATH": str(self.folder / "fake")} if fake else {})}
         result = subprocess.run([sys.executable, str(JOBS / "parquet_text.py"), *options], capture_output=True, check=False,
                                 timeout=60, cwd=self.folder, env=environment)
@@ -355,11 +355,23 @@ class ParquetText(support.Case):
     def test_rows_of_a_stand_in_become_documents(self):
         (self.folder / "fake.parquet").write_text(json.dumps(TEXTS), encoding="utf-8")
 
-        self.check_documents(self.lines("--jsonl", "fake.parquet", fake=True))
+        self.check_documents(self.lines("--jsonl", "fake.parquet", fake=FAKE_PARQUET))
 
-        self.assertEqual(self.lines("--jsonl", "--skip", "3", "--documents", "1", "fake.parquet", fake=True),
+        self.assertEqual(self.lines("--jsonl", "--skip", "3", "--documents", "1", "fake.parquet", fake=FAKE_PARQUET),
                          b'{"text": "two\\nlines\\n\\n"}\n')
-        self.assertIn("expected a column 'body', found text", self.lines("--column", "body", "fake.parquet", fake=True, code=1))
+
+    def test_what_the_script_cannot_read_is_named(self):
+        (self.folder / "fake.parquet").write_text(json.dumps(TEXTS), encoding="utf-8")
+        (self.folder / "broken.parquet").write_text("PAR1", encoding="utf-8")
+        for words, options, fake in (
+                ("expected a column 'body', found text", ("--column", "body", "fake.parquet"), FAKE_PARQUET),
+                ("broken.parquet: expected a parquet file", ("broken.parquet",), FAKE_PARQUET),
+                ("none.parquet: expected a parquet file", ("none.parquet",), FAKE_PARQUET),
+                ("pyarrow is needed, and cannot be imported: no NumPy", ("fake.parquet",), "raise ImportError('no NumPy')")):
+            with self.subTest(words):
+                said = self.lines(*options, fake=fake, code=1)
+                self.assertIn(words, said)
+                self.assertNotIn("Traceback", said)
 
     @support.unittest.skipUnless(importlib.util.find_spec("pyarrow"), "no pyarrow")
     def test_rows_of_parquet_become_documents(self):

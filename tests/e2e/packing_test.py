@@ -81,6 +81,11 @@ class Packing(support.Case):
         split = self.losses("split", "data.validation=[]", "data.validation_fraction=0.2")[2]
         self.assertRegex(split, r"packing best_fit: [345]\d documents")
 
+    def test_an_end_that_is_not_the_vocabularys_is_named(self):
+        self.assertNotIn("data.end_token is", self.losses("right_end", "train.steps=1")[2])
+        self.assertIn("data.end_token is 46, and the end of text of data.vocabulary 256",
+                      self.losses("other_end", "train.steps=1", "data.end_token=46")[2])
+
     def test_what_does_not_go_together_is_refused(self):
         for settings, words in ((("data.train=[synthetic]",), "have no documents"), (("data.sampling=windows",), "data.sampling to blocks"),
                                 (("data.predict_starts=true",), "data.predict_starts")):

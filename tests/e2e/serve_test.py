@@ -355,12 +355,15 @@ class Serve(support.Case):
                 self.assertEqual((code, set(found)), (0, {200, 503}), log)
 
     def test_options_that_cannot_be(self):
-        for words, options in ((("--port",), ("--port", 65536)), (("--host",), ("--host", "localhorst")),
+        for words, options in ((("--port",), ("--port", 65536)),
                                (("--queue",), ("--queue", 0)), (("--client-seconds",), ("--client-seconds", "nan")),
                                (("--body-mib",), ("--body-mib", 0)), (("--batch",), ("--batch", 0)),
                                (("port", str(self.server.port)), ("--port", self.server.port))):
             result = self.run_program("serve", "--checkpoint", "run/checkpoints", *options)
             self.assert_refused(result, 2, *words)
+        named = self.run_program("serve", "--checkpoint", "none", "--host", "localhost")
+        self.assert_refused(named, 2, "--host: expected an address such as 127.0.0.1")
+        self.assertNotIn("lets other machines in", named.err)
         (self.folder / "empty").write_text("\n", encoding="utf-8")
         self.assert_refused(self.run_program("serve", "--checkpoint", "run", "--token-file", "empty"), 2, "empty")
         self.assert_refused(self.run_program("serve", "--checkpoint", "run", "--token-file", "none"), 5, "none")

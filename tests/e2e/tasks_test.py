@@ -169,7 +169,8 @@ class Tasks(support.Case):
 
         self.assertIn("1 questions have 2 labels", self.convert("piqa", piqa, "1\n0\n"))
         self.assertIn("question 1 is none of lambada: KeyError 'text'", self.convert("lambada", "{}"))
-        self.assertIn("jobs/data/tasks.py: ", self.convert("lambada", "{"))
+        self.assertIn("jobs/data/tasks.py: line 3 of the published file is no JSON",
+                      self.convert("lambada", '{"text": "a b"}\n\n{'))
         self.assertIn("ARC-V1-Feb2018.zip", self.convert("arc_easy"))
 
 

@@ -81,6 +81,16 @@ TEST(ExchangeConfig, WhatASiblingOfLlamaLacksIsNamed) {
                     HasSubstr("model.activation must be geglu_tanh or geglu"),
                     HasSubstr("model.attention_scale must be one over the root"),
                     HasSubstr("model.rope_local_theta must be 0 without qk_norm")));
+  gemma.qk_norm = model::QkNorm::head;
+  gemma.scores.softcap = 5;
+  EXPECT_THAT(export_refusal(gemma), AllOf(HasSubstr("no counterpart as Gemma3ForCausalLM"),
+                                           HasSubstr("model.attention_softcap must be 0")));
+  gemma.scores.window = 4;
+  gemma.rope_local_theta = 0;
+  gemma.rope.scaling = model::RopeScaling::linear;
+  EXPECT_THAT(export_refusal(gemma), HasSubstr("model.rope_local_theta must be above 0"));
+  gemma.scores.window = 0;
+  EXPECT_THAT(export_refusal(gemma), Not(HasSubstr("rope_local_theta")));
   ModelSpec neox = small(model::Family::llama);
   neox.norm = ops::NormKind::layernorm;
   neox.kv_heads = 1;
@@ -381,6 +391,8 @@ TEST(ExchangeConfig, GemmaAndGptNeoxThatAreNotDoneHereAreRefused) {
       {{{"model_type", "gemma2"}, {"query_pre_attn_scalar", 0}}, "query_pre_attn_scalar is 0"},
       {{{"model_type", "gemma3_text"}, {"use_bidirectional_attention", true}},
        "use_bidirectional_attention is true"},
+      {{{"model_type", "gemma3_text"}, {"attn_logit_softcapping", 50.0}},
+       "attn_logit_softcapping is not used by transformers' Gemma 3"},
       {{{"model_type", "gemma3_text"},
         {"rope_parameters",
          {{"full_attention", {{"rope_type", "default"}}},

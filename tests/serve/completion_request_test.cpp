@@ -70,6 +70,16 @@ TEST_F(CompletionRequest, TheLastTokenNeedsNoPlaceInTheContext) {
   EXPECT_EQ(refused_field(R"({"max_tokens": 0, "prompt": ")" + prompt + "aaaaa\"}"), "prompt");
 }
 
+TEST_F(CompletionRequest, APromptBeyondTheContextIsNamedAsSuch) {
+  const std::string prompt(65, 'a');
+  try {
+    (void)parse(R"({"max_tokens": 0, "prompt": ")" + prompt + "\"}");
+    FAIL();
+  } catch (const RequestError& error) {
+    EXPECT_STREQ(error.what(), "prompt: 65 tokens, of which this model's context takes 64");
+  }
+}
+
 TEST_F(CompletionRequest, IsBoundedByWhatItsAnswerWouldTake) {
   nlohmann::json request = {{"prompt", nlohmann::json(1000, std::string(60, 'a'))},
                             {"max_tokens", 4}};
