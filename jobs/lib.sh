@@ -18,7 +18,7 @@ cd -- "$hs_root"
 {
   hs_build_packages=(build-essential cmake ninja-build git pkg-config libopenmpi-dev openmpi-bin
     libhdf5-dev libopenblas-openmp-dev libyaml-cpp-dev libboost-program-options-dev libspdlog-dev
-    libfmt-dev nlohmann-json3-dev libpcre2-dev libssl-dev libturbojpeg0-dev libpng-dev zlib1g-dev ccache)
+    libfmt-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libssl-dev libturbojpeg0-dev libpng-dev zlib1g-dev ccache)
   hs_analysis_packages=(python3 python3-h5py python3-numpy python3-matplotlib python3-yaml python3-jinja2)
   # Only the PDF of a report needs it.
   hs_pdf_packages=(weasyprint)
@@ -88,7 +88,7 @@ hs_install() {
     hs_die 2 "missing packages: ${missing[*]}
 They need root: apt-get install --no-install-recommends ${missing[*]}
 or load modules for: GCC 12 or newer, CMake 3.25, MPI, HDF5, OpenBLAS, yaml-cpp, Boost, spdlog, fmt,
-nlohmann_json, PCRE2, OpenSSL, Python with h5py, NumPy, matplotlib, PyYAML and Jinja2 (tests: GoogleTest, RapidCheck),
+nlohmann_json, PCRE2, utf8proc, OpenSSL, Python with h5py, NumPy, matplotlib, PyYAML and Jinja2 (tests: GoogleTest, RapidCheck),
 and run this again with HYPERSLAB_NO_INSTALL=1."
   fi
   hs_say "installing ${missing[*]}"
@@ -102,7 +102,7 @@ hs_require_tools() {
     command -v "$tool" >/dev/null || missing+=("$tool")
   done
   ((${#missing[@]} == 0)) || hs_die 2 "not found: ${missing[*]}; load modules for: GCC 12 or newer, \
-CMake 3.25, MPI, HDF5, OpenBLAS, yaml-cpp, Boost, spdlog, fmt, nlohmann_json, PCRE2, OpenSSL"
+CMake 3.25, MPI, HDF5, OpenBLAS, yaml-cpp, Boost, spdlog, fmt, nlohmann_json, PCRE2, utf8proc, OpenSSL"
 }
 
 # hs_install_optional PACKAGE...: installs those that can be had, one by one; never an error.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tokenizer/markers.hpp"
+#include "tokenizer/nfc.hpp"
 
 namespace hyperslab::io {
 
@@ -29,8 +30,8 @@ class BpeTokenizer::Loan {
       }
     }
     if (worker_) return;
-    worker_ =
-        std::make_unique<Worker>(Worker{Splitter(owner_.pattern_), PieceEncoder(owner_.tables_)});
+    worker_ = std::make_unique<Worker>(
+        Worker{Splitter(owner_.pattern_), PieceEncoder(owner_.tables_), {}});
   }
   ~Loan() {
     const std::lock_guard lock(owner_.mutex_);
@@ -49,7 +50,7 @@ class BpeTokenizer::Loan {
 
 void BpeTokenizer::append(std::string_view text, Worker& worker,
                           std::vector<std::int32_t>& ids) const {
-  worker.splitter.start(text);
+  worker.splitter.start(vocabulary_.in_nfc ? in_nfc(text, worker.composed) : text);
   for (auto piece = worker.splitter.next(); !piece.empty(); piece = worker.splitter.next()) {
     worker.encoder.append(piece, ids);
   }

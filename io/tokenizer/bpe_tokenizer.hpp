@@ -33,6 +33,7 @@ class BpeTokenizer final : public Tokenizer {
   struct Worker {
     Splitter splitter;
     PieceEncoder encoder;
+    std::string composed;
   };
   class Loan;
   void append(std::string_view text, Worker& worker, std::vector<std::int32_t>& ids) const;

@@ -22,6 +22,7 @@ struct BpeVocabulary {
   std::vector<Merge> merges;                 ///< the first has the highest priority
   std::string pattern;                       ///< what pieces match; merges stay within a piece
   std::string pattern_source;                ///< file and key that name it
+  bool in_nfc = false;                       ///< text is brought to Unicode's form C first
   bool whole_pieces = false;                 ///< a piece that is a token is not merged
   std::vector<std::int32_t> added;           ///< tokens found in text before it is split
   std::vector<std::int32_t> special;         ///< tokens marked as no text

@@ -17,12 +17,8 @@ class TokenizerFile {
       : path_(path), file_(file), builder_(path) {}
 
   BpeVocabulary read() {
-    if (file_.value("normalizer", json()) == json{{"type", "NFC"}}) {
-      fail_vocabulary(path_,
-                      "normalizer: expected null, found NFC, which is not done here; set it to "
-                      "null in a copy, and give texts that are in NFC already");
-    }
-    require_value(file_, "normalizer", json());
+    const bool in_nfc = file_.value("normalizer", json()) == json{{"type", "NFC"}};
+    if (!in_nfc) require_value(file_, "normalizer", json());
     const std::string pattern = read_pattern();
     const json& model = file_.at("model");
     read_model(model);
@@ -30,6 +26,7 @@ class TokenizerFile {
     BpeVocabulary vocabulary = builder_.finish();
     vocabulary.pattern = pattern;
     vocabulary.pattern_source = fmt::format("vocabulary file '{}': pre_tokenizer", path_);
+    vocabulary.in_nfc = in_nfc;
     vocabulary.whole_pieces = model.value("ignore_merges", json()) == json(true);
     vocabulary.added = std::move(added_);
     vocabulary.special = std::move(special_);

@@ -34,7 +34,8 @@ SLOW_BYTES = 4 << 20  # the largest file that the slower reference reads as well
 # What random text is made of, one kind a word.
 KINDS = ["abcdefgh", "ABC", "0123456789", " ", "  ", "\n", "\r\n", "\t", "'", "'s't're've'm'll'd'S'RE",
          ".,;:!?-_()[]{}<>|/\\\"#", "\u00a0\u2003\u3000\u1680\u202f\u205f\u2028\u2029\u0085\u000b\u000c",
-         "\u180e\u200b\u200d\ufeff\u2060", "\x00\x01\x1c\x1f\x7f", "\u0301\u0308\u20dd\u0902", "äöüßéñçΑΩжЯ", "שלום مرحبا",
+         "\u180e\u200b\u200d\ufeff\u2060", "\x00\x01\x1c\x1f\x7f", "\u0301\u0308\u20dd\u0902",
+         "e\u0301q\u0323\u0307\u1112\u1161\u11ab\u212b\u0958", "äöüßéñçΑΩжЯ", "שלום مرحبا",
          "中文字符。，", "かなカナ", "한국어", "👨‍👩‍👧👍🏽🇩🇪😀", "½²٣४Ⅷ①", "\U00031350\U0002ebf0\ua7cb\U00010d40\U0001fae8\U00038000", "ſKÅǅʰ", "\U0001d4d0\U0001f1e6\U000e0041", "\ue000\uffff\ufffd"]
 
 
@@ -169,6 +170,10 @@ def references(data, folder):
     framed.post_processor = tokenizers.processors.Sequence([tokenizers.processors.ByteLevel(trim_offsets=False), template])
     framed.save(str(folder / "framed.json"))
 
+    composing = tokenizers.Tokenizer.from_file(str(folder / "llama.json"))
+    composing.normalizer = tokenizers.normalizers.NFC()
+    composing.save(str(folder / "composing.json"))
+
     def hugging_face(tokenizer, special=False):
         return lambda texts: (e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=special))
 
@@ -179,6 +184,7 @@ def references(data, folder):
     return {"tiktoken": (data / "gpt2", tik(GPT2), end, False),
             "tokenizers": (data / "gpt2", hugging_face(plain), end, True),
             "tokenizers, Llama 3's pattern": (folder / "llama.json", hugging_face(llama), end, True),
+            "tokenizers, in NFC": (folder / "composing.json", hugging_face(composing), end, True),
             "tokenizers, Llama 3's template": (folder / "framed.json", hugging_face(framed, special=True), end, True)}
 
 

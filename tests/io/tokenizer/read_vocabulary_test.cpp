@@ -169,9 +169,6 @@ TEST_F(ReadVocabulary, RefusesTokenizersThatAreNotPlainByteLevelBpe) {
                       "model.merges[1]: expected two tokens, found");
   expect_file_refused({{"model", {{"merges", json::array({json::array({"t", "zz"})})}}}},
                       "model.merges[0]: expected tokens of the vocabulary, found 'zz'");
-  expect_file_refused(
-      {{"normalizer", {{"type", "NFC"}}}},
-      "normalizer: expected null, found NFC, which is not done here; set it to null");
   expect_file_refused({{"normalizer", {{"type", "Lowercase"}}}},
                       "normalizer: expected null, found");
   expect_file_refused({{"pre_tokenizer", {{"type", "Whitespace"}}}},

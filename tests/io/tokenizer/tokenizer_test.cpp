@@ -48,6 +48,29 @@ TEST_F(ByteTokenizerFile, GoesAlongAsAVocabularyWithoutMerges) {
   EXPECT_EQ(tokenizer->end_of_text(), 256);
 }
 
+TEST_F(ByteTokenizerFile, OfTextInFormCComposesWhatItReads) {
+  const std::string plain = io::byte_tokenizer_json();
+  const std::string null = R"("normalizer":null)";
+  std::string composing = plain;
+  composing.replace(plain.find(null), null.size(), R"("normalizer":{"type":"NFC"})");
+  const auto tokenizer = io::open_tokenizer(write("tokenizer.json", composing));
+  const auto read = [&](const std::string& text) {
+    std::string back;
+    for (const std::int32_t id : tokenizer->encode(text)) back += tokenizer->decode(id);
+    return back;
+  };
+
+  EXPECT_EQ(read("plain, caf\u00e9, \u4e2d\u6587"), "plain, caf\u00e9, \u4e2d\u6587");
+  EXPECT_EQ(read("cafe\u0301"), "caf\u00e9");
+  EXPECT_EQ(read("q\u0307\u0323"), "q\u0323\u0307");                   // marks in their order
+  EXPECT_EQ(read("\u1112\u1161\u11ab"), "\ud55c");                     // Hangul
+  EXPECT_EQ(read("\u212b\u2126"), "\u00c5\u03a9");                     // Angstrom and Ohm
+  EXPECT_EQ(read("\ufb01\u00b2"), "\ufb01\u00b2");                     // only compatible: they stay
+  EXPECT_EQ(read("\u0958"), "\u0915\u093c");                           // excluded from composition
+  EXPECT_EQ(read("e\xff\u0301e\u0301\xcc"), "e\xff\u0301\u00e9\xcc");  // no UTF-8 between
+  EXPECT_EQ(io::open_tokenizer(write("plain.json", plain))->encode("e\u0301").size(), 3U);
+}
+
 TEST(OpenTokenizer, MayHaveFewerTokensThanTheModelButNotMore) {
   const auto tokenizer = io::open_tokenizer("bytes");
 

@@ -45,6 +45,7 @@ class Hyperslab(CMakePackage, CudaPackage):
     depends_on("spdlog@1.10:")
     depends_on("nlohmann-json@3.11:")
     depends_on("pcre2")
+    depends_on("utf8proc")
     depends_on("libjpeg-turbo@2.1:")
     depends_on("libpng@1.6:")
     depends_on("zlib-api")
