@@ -108,7 +108,7 @@ http::response<http::string_body> as_beast(const HttpResponse& response, unsigne
 
 asio::ip::address address_of(const std::string& host) {
   ErrorCode error;
-  const asio::ip::address address = asio::ip::make_address(host, error);
+  asio::ip::address address = asio::ip::make_address(host, error);
   if (error) {
     throw Error(
         ExitCode::usage,
