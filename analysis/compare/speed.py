@@ -112,13 +112,19 @@ def output_of(words: list[str]) -> str:
     return done.stdout
 
 
+def processor(info: str) -> str:
+    """Model and widest vectors of a /proc/cpuinfo; a virtual machine's model alone says little."""
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in info.splitlines())}
+    flags = fields.get("flags", "").split()
+    vectors = [name for flag, name in (("avx512_bf16", "AVX512_BF16"), ("avx512f", "AVX-512"), ("avx2", "AVX2")) if flag in flags]
+    return ", ".join([fields.get("model name", platform.machine()), *vectors[:1]])
+
+
 def hardware(row: Row, device: str) -> str:
     if row.device != "cpu":
         return f"{row.ranks} x {device}"
     info = Path("/proc/cpuinfo")
-    names = [line.partition(":")[2].strip() for line in info.read_text(encoding="utf-8").splitlines()
-             if line.startswith("model name")] if info.exists() else []
-    return f"{os.cpu_count()} cores, {names[0] if names else platform.machine()}"
+    return f"{os.cpu_count()} cores, {processor(info.read_text(encoding='utf-8') if info.exists() else '')}"
 
 
 def measured(arguments: argparse.Namespace, name: str) -> dict[str, Any]:

@@ -96,6 +96,13 @@ class Speed(unittest.TestCase):
                 self.assertIn(says, err)
         self.assertFalse(self.output.exists())
 
+    def test_processors_of_one_name_differ_by_their_vectors(self) -> None:
+        info = "processor : 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu {}\n"
+        for flags, expected in (("avx2 avx512f avx512_bf16", "AMD EPYC, AVX512_BF16"), ("avx2 avx512f", "AMD EPYC, AVX-512"),
+                                ("avx2", "AMD EPYC, AVX2"), ("sse2", "AMD EPYC")):
+            self.assertEqual(speed.processor(info.format(flags)), expected)
+        self.assertEqual(speed.processor(""), speed.platform.machine())
+
 
 if __name__ == "__main__":
     unittest.main()
