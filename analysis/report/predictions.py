@@ -12,6 +12,7 @@ from analysis.report.document import Section, Sheet
 from analysis.report.tables import FIRST_HEADER, first_cells
 from analysis.scaling import Case
 from analysis.step_time import MIB
+from analysis.study.measured import error_of
 from analysis.study.prediction import read_prediction
 from analysis.study.rows import Row
 from analysis.tables import counted, number
@@ -26,14 +27,9 @@ class Compared:
     step: tuple[float, float]
 
 
-def error_of(pair: tuple[float, float]) -> float:
-    predicted, measured = pair
-    return predicted / measured - 1.0 if measured > 0 else math.nan
-
-
 def worst_sentence(what: str, pairs: Sequence[tuple[float, float]], of: str) -> str:
     """Empty if nothing was predicted."""
-    errors = [abs(error) for error in map(error_of, pairs) if not math.isnan(error)]
+    errors = [abs(error) for error in (error_of(*pair) for pair in pairs) if not math.isnan(error)]
     if not errors:
         return ""
     return (f"The {what} of the plans, made before each run, differs from the measured one by at most "
@@ -42,7 +38,7 @@ def worst_sentence(what: str, pairs: Sequence[tuple[float, float]], of: str) -> 
 
 
 def compared_cells(pair: tuple[float, float], unit: float) -> list[str]:
-    return [*(number(value * unit, 2) for value in pair), number(100.0 * error_of(pair), 1)]
+    return [*(number(value * unit, 2) for value in pair), number(100.0 * error_of(*pair), 1)]
 
 
 def prediction_section(header: Sequence[str], found: Sequence[Compared], of: str) -> list[Section]:
@@ -75,4 +71,4 @@ def predictions_of_rows(titles: dict[str, str], rows: Sequence[Row]) -> list[Sec
                (row.value("step_predicted_seconds"), row.value("step_seconds"))) for row in rows]
     return prediction_section(list(titles.values()), [
         Compared([row.labels.get(name, "") for name in titles], memory, step)
-        for row, memory, step in values if not math.isnan(error_of(memory))], "row")
+        for row, memory, step in values if not math.isnan(error_of(*memory))], "row")

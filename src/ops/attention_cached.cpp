@@ -138,8 +138,6 @@ void rope_attention_paged_forward(Context& ctx, const HeadLayout& layout,
     // are in a forward pass.
     dispatch<cuda::rope, cpu::rope>(ctx, layout, tables.cosines, tables.sines, cache.past,
                                     Rotation::forward, qkv);
-    return dispatch<cuda::rope_attention_paged_forward, cpu::rope_attention_paged_forward>(
-        ctx, layout, scores, RotaryTables{}, qkv, cache, out);
   }
   dispatch<cuda::rope_attention_paged_forward, cpu::rope_attention_paged_forward>(
       ctx, layout, scores, tables, qkv, cache, out);

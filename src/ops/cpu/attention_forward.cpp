@@ -272,12 +272,10 @@ void attention_cached_forward(Context& ctx, const HeadLayout& layout, const Atte
   });
 }
 
+/// The op has rotated qkv.
 void rope_attention_paged_forward(Context& ctx, const HeadLayout& layout,
-                                  const AttentionScores& scores, const RotaryTables& tables,
+                                  const AttentionScores& scores, const RotaryTables& /*tables*/,
                                   View qkv, const KeyValueCache& cache, View out) {
-  if (tables.cosines) {
-    cpu::rope(ctx, layout, tables.cosines, tables.sines, cache.past, Rotation::forward, qkv);
-  }
   with_real(qkv.dtype(), "rope_attention_paged_forward", [&]<class T>(T) {
     const auto [B, T_new, packed] = qkv.dims<3>("rope_attention_paged_forward qkv");
     const auto [pages, page_rows, width] = cache.keys.dims<3>("rope_attention_paged_forward keys");

@@ -14,15 +14,12 @@ namespace {
 
 constexpr Dim kRowsAtOnce = 64;  // of c, whose sums wait in 8 KiB
 
-/// Columns [first, first + count) of op(b), (K, kPanel) with zeros after them.
+/// Rows [first, first + count) of b as columns, (K, kPanel) with zeros after them.
 template <class T>
 void pack_panel(Dim K, const Operand<T>& b, Dim first, Dim count, T* panel) {
   for (Dim k = 0; k < K; ++k) {
     T* out = panel + k * kPanel<T>;
-    for (Dim j = 0; j < count; ++j) {
-      out[j] =
-          b.trans == Trans::yes ? b.data[(first + j) * b.row + k] : b.data[k * b.row + first + j];
-    }
+    for (Dim j = 0; j < count; ++j) out[j] = b.data[(first + j) * b.row + k];
     std::fill(out + count, out + kPanel<T>, T(0));
   }
 }
@@ -44,7 +41,7 @@ void add_sums(Dim rows, Dim columns, T alpha, const T* sums, Result<T> c) {
 
 template <class T>
 void row_gemm(int threads, GemmSize n, T alpha, Operand<T> a, Operand<T> b, Result<T> c) {
-  require(a.trans == Trans::no, "row_gemm: the left operand is transposed");
+  require(a.trans == Trans::no && b.trans == Trans::yes, "row_gemm: is of a and b transposed");
   const Dim panels = (n.N + kPanel<T> - 1) / kPanel<T>;
   parallel_chunks(threads, panels, n.M * n.K * kPanel<T>, [&](int, Dim begin, Dim end) {
     thread_local std::vector<T> panel;
