@@ -17,8 +17,8 @@ from analysis.tables import text_table
 from analysis.timings import RankSteps, check_ranks, read_files
 from analysis.traces import RankTrace, Trace, members_of, read_trace
 
-NOT_MEASURED = ("no rank tells when it called its groups; ranks on CPUs of this version do, GPUs do "
-                "not (compare /groups/NAME/seconds with timing.groups: true there)")
+NOT_MEASURED = ("no rank tells when it called its groups; ranks on CPUs do in every step, GPUs in traced ones "
+                "(train with --set timing.trace_steps=[STEP,...])")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Split:
 
     rank: RankTrace
     group: str
+    members: tuple[int, ...]
     operations: float
     wait_seconds: float      # from its call to that of the last member
     transfer_seconds: float  # from that call to the end
@@ -84,8 +85,6 @@ def arrivals_of(start: Path, skip: int) -> list[Arrival]:
                                  float(np.mean(seconds))))
     if len(ranks) == 1:
         raise UserError(f"{start}: one rank comes late to nobody; this command is for runs of several ranks")
-    if not found:
-        raise UserError(f"{start}: {NOT_MEASURED}")
     return found
 
 
@@ -119,7 +118,7 @@ def splits_of(trace: Trace) -> list[Split]:
         if totals[0, 0] == 0:
             continue
         count = len(trace.steps)
-        found += [Split(by_rank[peer], group, row[0] / count, row[1] / count, row[2] / count,
+        found += [Split(by_rank[peer], group, peers, row[0] / count, row[1] / count, row[2] / count,
                         row[3] / row[0]) for peer, row in zip(peers, totals)]
     return found
 
@@ -127,6 +126,19 @@ def splits_of(trace: Trace) -> list[Split]:
 def coordinates_text(rank: RankSteps) -> str:
     data, pipeline, context, tensor = rank.coordinates
     return f"{rank.rank} (d{data} p{pipeline} t{tensor}" + (f" c{context})" if context else ")")
+
+
+def slowest_split(splits: Sequence[Split]) -> str:
+    """The rank that the others of a group wait for longest in its traced steps."""
+    def waited_for(split: Split) -> float:
+        return max(other.wait_seconds for other in splits
+                   if (other.group, other.members) == (split.group, split.members)) - split.wait_seconds
+
+    worst = max(splits, key=waited_for)
+    others = [str(peer) for peer in worst.members if peer != worst.rank.rank]
+    return (f"Slowest: rank {worst.rank.name} on {worst.rank.host}, for which its {worst.group} group (with "
+            f"rank{'s' if len(others) > 1 else ''} {', '.join(others)}) waits up to {1e3 * waited_for(worst):.2f} ms "
+            f"of a step, last at {100 * worst.last_share:.0f} % of the collectives.")
 
 
 def slowest(arrivals: Sequence[Arrival]) -> str:
@@ -155,23 +167,33 @@ def split_table(splits: Iterable[Split]) -> str:
     return text_table(["rank", "group", "collectives", "waiting ms", "transfer ms", "last %"], rows)
 
 
+def traced_splits(run: Run) -> tuple[Trace | None, list[Split]]:
+    try:
+        trace = read_trace(run)
+    except UserError:
+        return None, []
+    return trace, splits_of(trace)
+
+
 def describe_run(run: Run, skip: int) -> str:
     starts = list(start_folders(run))
     if not starts:
         raise UserError(f"{run.path / 'timing'} holds no start_*; has the run finished its first "
                         "step?")
     arrivals = arrivals_of(starts[-1], skip)
-    parts = [f"{run.label} ({starts[-1].name}): arrivals at the operations of groups, means of "
-             "steps", arrival_table(arrivals), slowest(arrivals)]
-    try:
-        trace = read_trace(run)
-    except UserError:
-        return "\n\n".join(parts)
-    splits = splits_of(trace)
-    if splits:
+    parts = []
+    if arrivals:
+        parts = [f"{run.label} ({starts[-1].name}): arrivals at the operations of groups, means of "
+                 "steps", arrival_table(arrivals), slowest(arrivals)]
+    trace, splits = traced_splits(run)
+    if trace and splits:
         steps = ", ".join(map(str, trace.steps))
         parts += [f"Collectives of traced steps ({steps}), ms of a step: waiting for the last "
                   "member, then the transfer", split_table(splits)]
+        if not arrivals:
+            parts = [f"{run.label} ({trace.start.name})", *parts, slowest_split(splits)]
+    if not parts:
+        raise UserError(f"{starts[-1]}: {NOT_MEASURED}")
     return "\n\n".join(parts)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Sequence
 
-import numpy as np
 from matplotlib.patches import Patch
 
 from analysis.errors import UserError
@@ -21,11 +20,13 @@ PHASES: dict[str, str] = {
     "reduce_exposed": "reduce exposed", "tensor_comm": "tensor", "pipeline_comm": "pipeline",
     "pipeline_idle": "idle", "wait": "wait", "checkpoint": "checkpoint",
 }
+LABELS = [*dict.fromkeys(PHASES.values()), "other"]
 GROUPS: dict[str, str] = {"data": "#D55E00", "tensor": "#E69F00", "pipeline": "#CC79A7",
                           "tied": "#8C564B", "key_value": "#7F7F7F", "world": "#8A7FC7"}
 COMPUTE_HEIGHT, GROUP_HEIGHT = 0.46, 0.30
 MOST_RANKS = 64
 MOST_ARROWS = 400
+SEEN_GAP = 1e-3  # of the width of a plot
 
 
 def phase_spans(rank: RankTrace, step: int, begin: float) -> list[tuple[str, float, float]]:
@@ -41,11 +42,49 @@ def phase_spans(rank: RankTrace, step: int, begin: float) -> list[tuple[str, flo
     return sorted(rows, key=lambda row: (row[1], -row[2]))
 
 
+def is_computation(stream: str) -> bool:
+    """Streams of a GPU other than those of copies and of groups."""
+    return stream != "copy" and stream not in GROUPS
+
+
+def kernel_spans(rank: RankTrace, step: int, begin: float) -> list[tuple[str, float, float]]:
+    """Kernels of the computation in ms since `begin`, by the phase in which the host enqueued them, the earliest
+    first; none if the rank is no GPU, or nothing watched it."""
+    kernels = rank.of_step("kernels", step)
+    if not kernels:
+        return []
+    shift = rank.begins[step] - begin
+    rows = [(PHASES.get(phase, "other"), 1e3 * (start + shift), 1e3 * (end + shift))
+            for phase, stream, start, end in zip(kernels["phase"], kernels["stream"],
+                                                 kernels["start_seconds"], kernels["end_seconds"])
+            if is_computation(stream)]
+    return sorted(rows, key=lambda row: row[1])
+
+
+def joined(spans: list[tuple[str, float, float]], gap_ms: float) -> list[tuple[str, float, float]]:
+    """Spans with those of one phase that follow each other within `gap_ms` as one."""
+    out: list[tuple[str, float, float]] = []
+    for label, start, end in spans:
+        if out and out[-1][0] == label and start - out[-1][2] <= gap_ms:
+            out[-1] = (label, out[-1][1], max(out[-1][2], end))
+        else:
+            out.append((label, start, end))
+    return out
+
+
+def drawn_spans(rank: RankTrace, step: int, begin: float) -> list[tuple[str, float, float]]:
+    """What the row of a rank shows, in ms since `begin`; those inside others come later."""
+    kernels = kernel_spans(rank, step, begin)
+    if not kernels:
+        return phase_spans(rank, step, begin)
+    return joined(kernels, SEEN_GAP * (kernels[-1][2] - kernels[0][1]))
+
+
 def draw_rank(axes: Axes, rank: RankTrace, row: int, trace: Trace, step: int) -> set[str]:
     """Returns the phases and groups that can be seen."""
     begin = trace.begin(step)
     seen: set[str] = set()
-    for label, start, end in phase_spans(rank, step, begin):
+    for label, start, end in drawn_spans(rank, step, begin):
         axes.broken_barh([(start, end - start)], (row - COMPUTE_HEIGHT / 2, COMPUTE_HEIGHT),
                          facecolor=COLOURS[label], hatch=HATCHES.get(label), linewidth=0.0)
         seen.add(label)
@@ -100,7 +139,7 @@ def draw_messages(axes: Axes, trace: Trace, step: int) -> int:
 
 def legend_of(seen: set[str]) -> list[Patch]:
     phases = [Patch(facecolor=COLOURS[label], hatch=HATCHES.get(label), label=label)
-              for label in dict.fromkeys(PHASES.values()) if label in seen]
+              for label in LABELS if label in seen]
     groups = [Patch(facecolor=colour, alpha=0.55, label=f"{group} operations")
               for group, colour in GROUPS.items() if "group " + group in seen]
     return phases + groups
@@ -128,25 +167,56 @@ def draw(trace: Trace, step: int, label: str, path: Path) -> list[Path]:
     return save(figure, path)
 
 
+def own_times(spans: list[tuple[str, float, float]]) -> dict[str, float]:
+    """Time of each phase without those inside of it, in ms."""
+    own = dict.fromkeys(LABELS, 0.0)
+    open_spans: list[tuple[str, float]] = []
+    for label, start, end in spans:
+        while open_spans and open_spans[-1][1] <= start:
+            open_spans.pop()
+        own[label] += end - start
+        if open_spans:
+            own[open_spans[-1][0]] -= end - start
+        open_spans.append((label, end))
+    return own
+
+
+def kernel_times(spans: list[tuple[str, float, float]], begin_ms: float) -> dict[str, float]:
+    """Time of each phase with a kernel of it on a GPU, and time since `begin_ms` without any, in ms. What several
+    streams compute at once counts for the kernel that began first."""
+    own = dict.fromkeys(LABELS, 0.0)
+    until = begin_ms
+    for label, start, end in spans:
+        own["idle"] += max(0.0, start - until)
+        own[label] += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return own
+
+
 def phase_table(trace: Trace, step: int) -> str:
-    """Time of each phase without those inside of it, by rank, in ms."""
+    """Time of each phase by rank, in ms."""
     rows = []
-    labels = list(dict.fromkeys(PHASES.values()))
+    begin = trace.begin(step)
     for rank in trace.ranks:
-        own = dict.fromkeys(labels, 0.0)
-        open_spans: list[tuple[str, float]] = []
-        for label, start, end in phase_spans(rank, step, trace.begin(step)):
-            while open_spans and open_spans[-1][1] <= start:
-                open_spans.pop()
-            own[label] += end - start
-            if open_spans:
-                own[open_spans[-1][0]] -= end - start
-            open_spans.append((label, end))
-        rows.append([rank.name, rank.host, *(f"{own[label]:.2f}" for label in labels)])
-    used = [0, 1, *(2 + i for i, _ in enumerate(labels) if any(row[2 + i] != "0.00"
+        kernels = kernel_spans(rank, step, begin)
+        own = (kernel_times(kernels, 1e3 * (rank.begins[step] - begin)) if kernels
+               else own_times(phase_spans(rank, step, begin)))
+        rows.append([rank.name, rank.host, *(f"{own[label]:.2f}" for label in LABELS)])
+    used = [0, 1, *(2 + i for i, _ in enumerate(LABELS) if any(row[2 + i] != "0.00"
                                                                for row in rows))]
-    header = ["rank", "host", *labels]
+    header = ["rank", "host", *LABELS]
     return text_table([header[i] for i in used], [[row[i] for i in used] for row in rows])
+
+
+def note_on_gpus(trace: Trace, step: int) -> list[str]:
+    gpus = [rank for rank in trace.ranks if rank.device != "cpu"]
+    if not gpus:
+        return []
+    if all(rank.of_step("kernels", step) for rank in gpus):
+        return ["times are those of kernels on the GPUs, by the phase in which the host enqueued them; idle: without "
+                "a kernel, such as while a stream waits for a group or for the host, which runs these steps without "
+                "CUDA graphs"]
+    return ["on GPUs these are the times at which the host enqueued work: CUPTI was not there"]
 
 
 def trace_steps(name: str, output: Path, step: int | None) -> Sequence[str]:
@@ -167,8 +237,7 @@ def trace_steps(name: str, output: Path, step: int | None) -> Sequence[str]:
     error = max(rank.clock_error_seconds for rank in trace.ranks)
     if error > 0:
         notes.append(f"clocks of hosts agree within {1e6 * error:.1f} us")
-    if np.any([rank.device != "cpu" for rank in trace.ranks]):
-        notes.append("on GPUs these are the times at which the host enqueued work")
+    notes += note_on_gpus(trace, chosen)
     table = folder / f"trace_{chosen}.txt"
     text = "\n\n".join([f"{label}: step {chosen}, ms", phase_table(trace, chosen), *notes])
     table.write_text(text + "\n", encoding="utf-8")

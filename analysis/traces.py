@@ -17,7 +17,7 @@ from analysis.timings import AXES, Coordinates, attribute, check_ranks, read_fil
 
 Column = npt.NDArray[Any]
 Table = dict[str, Column]
-TABLES = ("events", "operations", "messages", "lives")
+TABLES = ("events", "operations", "messages", "lives", "kernels")
 NO_TRACE = "was it trained with --set timing.trace_steps=[STEP,...]?"
 
 

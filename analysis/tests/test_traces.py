@@ -117,6 +117,61 @@ class Traces(CommandTest):
             self.expect_error(*command, says="holds 1 of 2 rank_*.h5")
 
 
+def write_gpus(run: Path) -> Path:
+    """The same two ranks as GPUs: times of kernels instead of calls of the host."""
+    start = write_traced(run)
+    for path in start.glob("*.h5"):
+        with h5py.File(path, "r+") as file:
+            file.attrs["device"] = "NVIDIA H200"
+            file["groups/data/arrival_seconds"][...] = np.nan
+            file["operations/wait_seconds"][...] = np.nan
+            write_table(file, "kernels", step=[5] * 6,
+                        name=["gemm", "gemm", "add", "ncclDevKernel", "copy host to device", "adam"],
+                        stream=["compute", "compute", "stream 9", "data", "copy", "compute"],
+                        phase=["forward", "forward", "backward", "backward", "data", "optimizer"],
+                        component=["ffn"] * 6, microbatch=[0] * 6, bytes=[0, 0, 0, 0, 64, 0],
+                        start_seconds=[0.001, 0.003, 0.0045, 0.010, 0.0, 0.020],
+                        end_seconds=[0.003, 0.005, 0.006, 0.015, 0.001, 0.021])
+    return start
+
+
+class Gpus(CommandTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start = write_gpus(self.folder / "a")
+
+    def test_phases_are_those_of_kernels(self) -> None:
+        """Of rank 0: idle 0 to 1 and 6 to 20 ms; backward counts where forward has ended."""
+        code, _, err = run_command("trace", self.folder / "a", "--output", self.output)
+
+        self.assertEqual((code, err), (0, ""))
+        self.expect_png(self.output / "trace_5.png", at_least=15_000)
+        text = (self.output / "trace_5.txt").read_text(encoding="utf-8")
+        header = next(line.split() for line in text.splitlines() if line.startswith("rank"))
+        self.assertEqual(header, ["rank", "host", "forward", "backward", "optimizer", "idle"])
+        self.assertEqual(cells(text, "0 (d0 p0 t0)"), ["n0", "4.00", "1.00", "1.00", "15.00"])
+        self.assertIn("times are those of kernels on the GPUs", text)
+
+    def test_without_cupti_times_are_those_of_the_host(self) -> None:
+        for path in self.start.glob("*.h5"):
+            with h5py.File(path, "r+") as file:
+                del file["kernels"]
+        run_command("trace", self.folder / "a", "--output", self.output)
+
+        text = (self.output / "trace_5.txt").read_text(encoding="utf-8")
+        self.assertEqual(cells(text, "0 (d0 p0 t0)"), ["n0", "3.00", "1.00"])
+        self.assertIn("the host enqueued work: CUPTI was not there", text)
+
+    def test_the_late_rank_is_found_in_traced_steps(self) -> None:
+        """Rank 1 comes 3 ms late to both sums."""
+        code, out, err = run_command("arrivals", self.folder / "a")
+
+        self.assertEqual((code, err), (0, ""))
+        self.assertEqual(cells(out, "0 (d0 p0 t0)"), ["data", "2", "6.000", "4.000", "0"])
+        self.assertIn("Slowest: rank 1 (d1 p0 t0) on n0, for which its data group (with rank 0) waits up to 6.00 ms "
+                      "of a step, last at 100 % of the collectives.", out)
+
+
 class Arrivals(CommandTest):
     def setUp(self) -> None:
         super().setUp()
@@ -145,7 +200,8 @@ class Arrivals(CommandTest):
         for path in self.start.glob("*.h5"):
             with h5py.File(path, "r+") as file:
                 file["groups/data/arrival_seconds"][...] = np.nan
-        self.expect_error("arrivals", self.folder / "a", says="GPUs do not")
+                del file["operations"]
+        self.expect_error("arrivals", self.folder / "a", says="GPUs in traced ones")
 
     def test_too_few_steps(self) -> None:
         self.expect_error("arrivals", self.folder / "a", "--skip", STEPS, says="lower --skip")

@@ -68,8 +68,11 @@ std::vector<Column> operation_columns() {
       {"ticket", "1", "number in its group; of collectives equal on all members", Integers{}},
       {"bytes", "bytes", "of the buffers handed in", Integers{}},
       {"microbatch", "1", "microbatch at the wait, -1: none", Integers{}},
-      {"call_seconds", "s", "when this rank called, since the beginning of the step", Seconds{}},
-      {"wait_seconds", "s", "when it began to wait, since the beginning of the step", Seconds{}},
+      {"call_seconds", "s",
+       "when this rank called, on a GPU when its stream came to it, since the beginning of the step",
+       Seconds{}},
+      {"wait_seconds", "s",
+       "when it began to wait, since the beginning of the step; NaN on a GPU", Seconds{}},
       {"end_seconds", "s", "when it was complete, since the beginning of the step", Seconds{}}};
 }
 
@@ -80,6 +83,18 @@ std::vector<Column> message_columns() {
           {"sends", "1", "1: sent, 0: received", Integers{}},
           {"peer", "1", "world rank of the other end", Integers{}},
           {"bytes", "bytes", "of the message", Integers{}}};
+}
+
+std::vector<Column> kernel_columns() {
+  return {{"step", "1", "number of the traced step", Integers{}},
+          {"name", "", "of the kernel; or a copy or fill", Texts{}},
+          {"stream", "", "of the GPU: compute, copy, a group, or its number", Texts{}},
+          {"phase", "", "in which the host enqueued it", Texts{}},
+          {"component", "", "in which the host enqueued it", Texts{}},
+          {"microbatch", "1", "for which the host enqueued it, -1: none", Integers{}},
+          {"bytes", "bytes", "of copies and fills", Integers{}},
+          {"start_seconds", "s", "since the beginning of the step", Seconds{}},
+          {"end_seconds", "s", "since the beginning of the step", Seconds{}}};
 }
 
 std::vector<Column> life_columns() {

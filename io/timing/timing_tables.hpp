@@ -36,6 +36,7 @@ inline constexpr PhaseColumn kAfterReduce[] = {
 [[nodiscard]] std::vector<Column> event_columns();
 [[nodiscard]] std::vector<Column> operation_columns();
 [[nodiscard]] std::vector<Column> message_columns();
+[[nodiscard]] std::vector<Column> kernel_columns();
 [[nodiscard]] std::vector<Column> memory_columns();
 [[nodiscard]] std::vector<Column> life_columns();
 

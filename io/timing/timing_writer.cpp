@@ -104,7 +104,8 @@ struct TimingWriter::Impl {
     try {
       steps.write();
       for (Table& group : groups) group.write();
-      for (Table* table : {&traced, &events, &operations, &messages, &memory, &lives}) {
+      for (Table* table : {&traced, &events, &operations, &messages, &memory, &lives,
+                           &kernels}) {
         table->write();
       }
       hdf5::check(H5Fflush(file.get(), H5F_SCOPE_GLOBAL) >= 0, ExitCode::storage,
@@ -145,6 +146,7 @@ struct TimingWriter::Impl {
   Table operations{file, path, "operations", operation_columns()};
   Table messages{file, path, "messages", message_columns()};
   Table lives{file, path, "lives", life_columns()};
+  Table kernels{file, path, "kernels", kernel_columns()};
   std::vector<Table> groups;
 };
 
@@ -239,6 +241,23 @@ void TimingWriter::append_messages(std::int64_t step, const std::vector<TraceMes
     table.push(3, std::int64_t{each.sends ? 1 : 0});
     table.push(4, std::int64_t{group->ranks.at(static_cast<std::size_t>(each.peer))});
     table.push(5, each.bytes);
+  }
+}
+
+void TimingWriter::append_kernels(std::int64_t step, const std::vector<DeviceEvent>& events,
+                                  double step_start) {
+  if (!impl_->given_up.empty()) return;
+  Table& table = impl_->kernels;
+  for (const DeviceEvent& each : events) {
+    table.push(0, step);
+    table.push(1, each.name);
+    table.push(2, each.stream);
+    table.push(3, std::string(name_of(each.phase)));
+    table.push(4, std::string(each.component));
+    table.push(5, static_cast<std::int64_t>(each.microbatch));
+    table.push(6, each.bytes);
+    table.push(7, each.begin_seconds - step_start);
+    table.push(8, each.end_seconds - step_start);
   }
 }
 

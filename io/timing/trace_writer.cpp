@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
 using Nanoseconds = std::int64_t;
 
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
-constexpr int kComputeTrack = 1;
+constexpr int kHostTrack = 1;
+constexpr int kFirstStreamTrack = 100;
 constexpr int kTracksOfAGroup = 1000;
 
 Nanoseconds nanoseconds(double seconds) { return std::llround(1e9 * seconds); }
@@ -161,7 +162,8 @@ class RankTrace {
   void name_track(int track, const std::string& name);
   [[nodiscard]] int track_of(const std::string& group, Nanoseconds call, Nanoseconds end);
   void add(int track, const Span& span);
-  void write_computation();
+  void write_computation(bool has_device);
+  bool write_kernels();
   void write_groups();
   void write_messages();
   void write_memory();
@@ -207,7 +209,7 @@ Nanoseconds RankTrace::at(std::int64_t step, double seconds) const {
 
 void RankTrace::write() {
   name_process();
-  write_computation();
+  write_computation(write_kernels());
   write_groups();
   write_messages();
   write_memory();
@@ -240,8 +242,35 @@ void RankTrace::add(int track, const Span& span) {
                   span.arguments));
 }
 
-/// Phases, units and components, each inside the one around it.
-void RankTrace::write_computation() {
+/// A track for each stream of a GPU. Returns whether there are any.
+bool RankTrace::write_kernels() {
+  const TableReader table = file_.table("kernels");
+  const auto steps = table.integers("step");
+  const auto names = table.texts("name");
+  const auto streams = table.texts("stream");
+  const auto phases = table.texts("phase");
+  const auto components = table.texts("component");
+  const auto microbatches = table.integers("microbatch");
+  const auto bytes = table.integers("bytes");
+  const auto starts = table.numbers("start_seconds");
+  const auto ends = table.numbers("end_seconds");
+  std::map<std::string, int> tracks;
+  for (std::size_t i = 0; i < table.rows(); ++i) {
+    const int next = kFirstStreamTrack + static_cast<int>(tracks.size());
+    const auto [track, is_new] = tracks.try_emplace(streams[i], next);
+    if (is_new) name_track(next, "GPU " + streams[i]);
+    std::string arguments = fmt::format(R"("step":{},"phase":{},"component":{})", steps[i],
+                                        quoted(phases[i]), quoted(components[i]));
+    if (microbatches[i] >= 0) arguments += fmt::format(R"(,"microbatch":{})", microbatches[i]);
+    if (bytes[i] > 0) arguments += fmt::format(R"(,"bytes":{})", bytes[i]);
+    add(track->second, {names[i], at(steps[i], starts[i]), at(steps[i], ends[i]), arguments});
+  }
+  return table.rows() > 0;
+}
+
+/// Phases, units and components, each inside the one around it. On a GPU they are what the host
+/// enqueued.
+void RankTrace::write_computation(bool has_device) {
   const TableReader table = file_.table("events");
   const auto steps = table.integers("step");
   const auto names = table.texts("name");
@@ -249,12 +278,12 @@ void RankTrace::write_computation() {
   const auto microbatches = table.integers("microbatch");
   const auto starts = table.numbers("start_seconds");
   const auto ends = table.numbers("end_seconds");
-  name_track(kComputeTrack, "compute");
+  name_track(kHostTrack, has_device ? "host" : "compute");
   for (std::size_t i = 0; i < table.rows(); ++i) {
     if (streams[i] != "compute") continue;
     std::string arguments = fmt::format(R"("step":{})", steps[i]);
     if (microbatches[i] >= 0) arguments += fmt::format(R"(,"microbatch":{})", microbatches[i]);
-    add(kComputeTrack, {names[i], at(steps[i], starts[i]), at(steps[i], ends[i]), arguments});
+    add(kHostTrack, {names[i], at(steps[i], starts[i]), at(steps[i], ends[i]), arguments});
   }
 }
 
@@ -294,10 +323,13 @@ void RankTrace::write_groups() {
     const Nanoseconds end = std::max(call, at(steps[i], ends[i]));
     const int track = track_of(groups[i], call, end);
     exchanges_[{steps[i], groups[i], tickets[i]}] = {track, call, end};
-    const double waited = std::max(0.0, ends[i] - std::max(waits[i], calls[i]));
-    add(track, {names[i], call, end,
-                fmt::format(R"("step":{},"bytes":{},"ticket":{},"waited_for_seconds":{})", steps[i],
-                            bytes[i], tickets[i], waited)});
+    std::string arguments =
+        fmt::format(R"("step":{},"bytes":{},"ticket":{})", steps[i], bytes[i], tickets[i]);
+    if (std::isfinite(waits[i])) {
+      const double waited = std::max(0.0, ends[i] - std::max(waits[i], calls[i]));
+      arguments += fmt::format(R"(,"waited_for_seconds":{})", waited);
+    }
+    add(track, {names[i], call, end, arguments});
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "flight_recorder.hpp"
@@ -153,6 +154,10 @@ Ticket Communicator::open(Stream& after, Call call, std::size_t bytes) {
   ++under_way_;
   // An arrival would hide the newest call that moves data.
   if (flight_recorder_ && call != Call::barrier) flight_recorder_->called(call, next_ticket_);
+  if (recorder_ != nullptr && after.device() == Device::cuda) {
+    constexpr double kNotSeen = std::numeric_limits<double>::quiet_NaN();
+    trace(*recorder_, slot, next_ticket_, kNotSeen, kNotSeen);
+  }
   return next_ticket_++;
 }
 

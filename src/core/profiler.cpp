@@ -40,6 +40,10 @@ CommunicationTime Profiler::communication() const { return backend_->communicati
 std::map<std::int64_t, Profiler::OpKernels> Profiler::op_kernels() const {
   return backend_->op_kernels();
 }
+void Profiler::name_stream(const Stream& stream, std::string name) {
+  backend_->name_stream(stream.cuda(), std::move(name));
+}
+std::vector<DeviceEvent> Profiler::events() const { return backend_->events(); }
 
 CommunicationTime communication_time(std::vector<KernelSpan> spans) {
   std::ranges::sort(spans, {}, &KernelSpan::begin_ns);

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -20,9 +21,16 @@ namespace {
 
 #if CUPTI_API_VERSION >= 130000
 using KernelRecord = CUpti_ActivityKernel10;
+using CopyRecord = CUpti_ActivityMemcpy6;
 #else
 using KernelRecord = CUpti_ActivityKernel9;
+using CopyRecord = CUpti_ActivityMemcpy5;
 #endif
+using PeerCopyRecord = CUpti_ActivityMemcpyPtoP4;
+using FillRecord = CUpti_ActivityMemset4;
+
+constexpr std::array kTransfers = {CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2,
+                                   CUPTI_ACTIVITY_KIND_MEMSET};
 
 constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
 constexpr std::size_t kRecordAlignment = 8;
@@ -40,6 +48,8 @@ struct Library {
   decltype(&cuptiActivityFlushAll) flush_all = nullptr;
   decltype(&cuptiActivityGetNextRecord) next_record = nullptr;
   decltype(&cuptiActivityGetNumDroppedRecords) dropped_records = nullptr;
+  decltype(&cuptiGetTimestamp) timestamp = nullptr;
+  decltype(&cuptiGetStreamIdEx) stream_id = nullptr;
   std::string unavailable;  ///< why; empty if all is there
 };
 
@@ -73,7 +83,9 @@ bool find_all(void* from, Library& to) {
          find(from, "cuptiActivityDisable", to.activity_disable) &&
          find(from, "cuptiActivityFlushAll", to.flush_all) &&
          find(from, "cuptiActivityGetNextRecord", to.next_record) &&
-         find(from, "cuptiActivityGetNumDroppedRecords", to.dropped_records);
+         find(from, "cuptiActivityGetNumDroppedRecords", to.dropped_records) &&
+         find(from, "cuptiGetTimestamp", to.timestamp) &&
+         find(from, "cuptiGetStreamIdEx", to.stream_id);
 }
 
 Library open() {
@@ -110,6 +122,44 @@ void check(CUptiResult status, const char* call) {
                                     "profiling");
 }
 
+std::string copy_name(std::uint8_t kind) {
+  switch (kind) {
+    case CUPTI_ACTIVITY_MEMCPY_KIND_HTOD: return "copy host to device";
+    case CUPTI_ACTIVITY_MEMCPY_KIND_DTOH: return "copy device to host";
+    case CUPTI_ACTIVITY_MEMCPY_KIND_DTOD: return "copy on device";
+    case CUPTI_ACTIVITY_MEMCPY_KIND_PTOP: return "copy between devices";
+    default: return "copy";
+  }
+}
+
+/// One moment on two clocks.
+struct Moment {
+  std::uint64_t cupti_ns = 0;
+  double monotonic_seconds = 0;
+};
+
+/// The clocks are read one after the other; of several readings the one that took least counts.
+Moment now_on_both_clocks() {
+  constexpr int kReadings = 9;
+  Moment moment;
+  double least = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kReadings; ++i) {
+    std::uint64_t nanoseconds = 0;
+    const double before = now_seconds();
+    check(library().timestamp(&nanoseconds), "cuptiGetTimestamp");
+    const double after = now_seconds();
+    if (after - before >= least) continue;
+    least = after - before;
+    moment = {nanoseconds, 0.5 * (before + after)};
+  }
+  return moment;
+}
+
+double monotonic_seconds(std::uint64_t cupti_ns, const Moment& moment) {
+  const auto since = static_cast<std::int64_t>(cupti_ns - moment.cupti_ns);
+  return moment.monotonic_seconds + 1e-9 * static_cast<double>(since);
+}
+
 class Watcher;
 std::atomic<Watcher*> current{nullptr};  // CUPTI's callbacks for buffers say not for whom they are
 
@@ -128,6 +178,8 @@ class Watcher final : public Profiler::Backend {
   [[nodiscard]] std::vector<KernelTime> kernels() const override;
   [[nodiscard]] CommunicationTime communication() const override;
   [[nodiscard]] std::map<std::int64_t, Profiler::OpKernels> op_kernels() const override;
+  void name_stream(CUstream_st* stream, std::string name) override;
+  [[nodiscard]] std::vector<DeviceEvent> events() const override;
 
  private:
   static void CUPTIAPI on_call(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId id,
@@ -137,7 +189,14 @@ class Watcher final : public Profiler::Backend {
                                    std::size_t size, std::size_t valid_bytes);
   void set_domains(bool on) const;
   void enter(const CUpti_CallbackData& call, bool outermost);
+  [[nodiscard]] bool sees_kernels() const { return watch_ != Profiler::Watch::calls; }
+  [[nodiscard]] bool keeps_events() const { return watch_ == Profiler::Watch::timeline; }
   void add(const KernelRecord& record);
+  void add(const CopyRecord& record);
+  void add(const PeerCopyRecord& record);
+  void add(const FillRecord& record);
+  template <class Record>
+  void keep_event(const Record& record, std::string name, std::int64_t bytes, bool communicates);
 
   const Recorder& recorder_;
   Profiler::Watch watch_;
@@ -149,8 +208,12 @@ class Watcher final : public Profiler::Backend {
   std::unordered_map<const char*, std::int64_t> calls_;  // names are constants of CUPTI
   struct Launch {
     Phase phase = Phase::other;
+    std::string_view component = "other";
+    int microbatch = -1;
     std::int64_t op = -1;
+    std::int64_t operation = -1;  ///< of a group, the newest that was called
   };
+  [[nodiscard]] Launch launch_of(std::uint32_t correlation) const;
   std::unordered_map<std::uint32_t, Launch> launches_;  // by correlation
   std::map<std::int64_t, Profiler::OpKernels> op_kernels_;
   struct Row {
@@ -159,6 +222,16 @@ class Watcher final : public Profiler::Backend {
   };
   std::map<std::pair<std::string, Phase>, Row> kernels_;  // by name in the record
   std::vector<KernelSpan> spans_;
+  struct Event {
+    DeviceEvent event;  ///< without stream and times
+    std::uint32_t stream = 0;
+    std::uint64_t begin_ns = 0;
+    std::uint64_t end_ns = 0;
+  };
+  std::vector<Event> events_;
+  std::map<std::uint32_t, std::string> streams_;  ///< names
+  double started_seconds_ = 0;
+  Moment stopped_;
 };
 
 Watcher::Watcher(const Recorder& recorder, Profiler::Watch watch,
@@ -168,7 +241,7 @@ Watcher::Watcher(const Recorder& recorder, Profiler::Watch watch,
   require(current.compare_exchange_strong(none, this), "two profilers at a time");
   try {
     check(library().subscribe(&subscriber_, &Watcher::on_call, this), "cuptiSubscribe");
-    if (watch == Profiler::Watch::calls_and_kernels) {
+    if (sees_kernels()) {
       check(library().register_callbacks(&Watcher::on_request, &Watcher::on_complete),
             "cuptiActivityRegisterCallbacks");
     }
@@ -183,8 +256,9 @@ Watcher::~Watcher() {
   if (running_) {
     (void)library().enable_domain(0, subscriber_, CUPTI_CB_DOMAIN_RUNTIME_API);
     (void)library().enable_domain(0, subscriber_, CUPTI_CB_DOMAIN_DRIVER_API);
-    if (watch_ == Profiler::Watch::calls_and_kernels) {
+    if (sees_kernels()) {
       (void)library().activity_disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+      for (const CUpti_ActivityKind kind : kTransfers) (void)library().activity_disable(kind);
       (void)library().flush_all(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
     }
   }
@@ -207,20 +281,33 @@ void Watcher::start() {
     op_kernels_.clear();
     kernels_.clear();
     spans_.clear();
+    events_.clear();
   }
   running_ = true;
-  if (watch_ == Profiler::Watch::calls_and_kernels) {
+  started_seconds_ = now_seconds();
+  if (sees_kernels()) {
     check(library().activity_enable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL), "cuptiActivityEnable");
+  }
+  if (keeps_events()) {
+    for (const CUpti_ActivityKind kind : kTransfers) {
+      check(library().activity_enable(kind), "cuptiActivityEnable");
+    }
   }
   set_domains(true);
 }
 
 void Watcher::stop() {
   set_domains(false);
-  if (watch_ == Profiler::Watch::calls_and_kernels) {
+  if (sees_kernels()) {
     check(library().flush_all(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "cuptiActivityFlushAll");
     check(library().activity_disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL),
           "cuptiActivityDisable");
+    if (keeps_events()) {
+      for (const CUpti_ActivityKind kind : kTransfers) {
+        check(library().activity_disable(kind), "cuptiActivityDisable");
+      }
+      stopped_ = now_on_both_clocks();
+    }
     std::size_t dropped = 0;
     check(library().dropped_records(nullptr, 0, &dropped), "cuptiActivityGetNumDroppedRecords");
     if (dropped > 0) {
@@ -247,13 +334,15 @@ void CUPTIAPI Watcher::on_call(void* self, CUpti_CallbackDomain /*domain*/, CUpt
 void Watcher::enter(const CUpti_CallbackData& call, bool outermost) {
   const std::scoped_lock lock(mutex_);
   if (outermost) ++calls_[call.functionName];
-  if (watch_ != Profiler::Watch::calls_and_kernels) return;
-  if (std::this_thread::get_id() != launcher_) return;
-  if (kind_of_call(call.functionName) == CallKind::launch) {
-    const OpObserver* observer = recorder_.op_observer();
-    launches_[call.correlationId] = {recorder_.phase(),
-                                     observer == nullptr ? -1 : observer->number()};
-  }
+  if (!sees_kernels() || std::this_thread::get_id() != launcher_) return;
+  // A copy is no launch, but is on the device, too.
+  if (!keeps_events() && kind_of_call(call.functionName) != CallKind::launch) return;
+  const OpObserver* observer = recorder_.op_observer();
+  const bool knows_operation = recorder_.traced() && recorder_.lost() == 0;
+  launches_[call.correlationId] = {
+      recorder_.phase(), recorder_.component().name, recorder_.microbatch(),
+      observer == nullptr ? -1 : observer->number(),
+      knows_operation ? std::ssize(recorder_.operations()) - 1 : -1};
 }
 
 void CUPTIAPI Watcher::on_request(std::uint8_t** buffer, std::size_t* size, std::size_t* records) {
@@ -269,18 +358,67 @@ void CUPTIAPI Watcher::on_complete(CUcontext /*context*/, std::uint32_t /*stream
   CUpti_Activity* record = nullptr;
   while (watcher != nullptr &&
          library().next_record(buffer, valid_bytes, &record) == CUPTI_SUCCESS) {
-    if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL ||
-        record->kind == CUPTI_ACTIVITY_KIND_KERNEL) {
-      watcher->add(*reinterpret_cast<const KernelRecord*>(record));
+    switch (record->kind) {
+      case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL:
+      case CUPTI_ACTIVITY_KIND_KERNEL:
+        watcher->add(*reinterpret_cast<const KernelRecord*>(record));
+        break;
+      case CUPTI_ACTIVITY_KIND_MEMCPY:
+        watcher->add(*reinterpret_cast<const CopyRecord*>(record));
+        break;
+      case CUPTI_ACTIVITY_KIND_MEMCPY2:
+        watcher->add(*reinterpret_cast<const PeerCopyRecord*>(record));
+        break;
+      case CUPTI_ACTIVITY_KIND_MEMSET:
+        watcher->add(*reinterpret_cast<const FillRecord*>(record));
+        break;
+      default: break;
     }
   }
   std::free(buffer);
 }
 
+Watcher::Launch Watcher::launch_of(std::uint32_t correlation) const {
+  const auto found = launches_.find(correlation);
+  return found == launches_.end() ? Launch() : found->second;
+}
+
+/// With the mutex held.
+template <class Record>
+void Watcher::keep_event(const Record& record, std::string name, std::int64_t bytes,
+                         bool communicates) {
+  if (!keeps_events()) return;
+  const Launch launch = launch_of(record.correlationId);
+  Event& added = events_.emplace_back();
+  added.event.name = std::move(name);
+  added.event.phase = launch.phase;
+  added.event.component = launch.component;
+  added.event.microbatch = launch.microbatch;
+  added.event.bytes = bytes;
+  if (communicates) added.event.operation = launch.operation;
+  added.stream = record.streamId;
+  added.begin_ns = record.start;
+  added.end_ns = record.end;
+}
+
+void Watcher::add(const CopyRecord& record) {
+  const std::scoped_lock lock(mutex_);
+  keep_event(record, copy_name(record.copyKind), static_cast<std::int64_t>(record.bytes), false);
+}
+
+void Watcher::add(const PeerCopyRecord& record) {
+  const std::scoped_lock lock(mutex_);
+  keep_event(record, copy_name(record.copyKind), static_cast<std::int64_t>(record.bytes), false);
+}
+
+void Watcher::add(const FillRecord& record) {
+  const std::scoped_lock lock(mutex_);
+  keep_event(record, "fill", static_cast<std::int64_t>(record.bytes), false);
+}
+
 void Watcher::add(const KernelRecord& record) {
   const std::scoped_lock lock(mutex_);
-  const auto found = launches_.find(record.correlationId);
-  const Launch launch = found == launches_.end() ? Launch() : found->second;
+  const Launch launch = launch_of(record.correlationId);
   const Phase phase = launch.phase;
   const std::string name = record.name == nullptr ? "?" : record.name;
   const auto [entry, is_new] = kernels_.try_emplace({name, phase});
@@ -295,6 +433,7 @@ void Watcher::add(const KernelRecord& record) {
   time.seconds += seconds;
   time.call_seconds.push_back(seconds);
   spans_.push_back({record.start, record.end, communicates});
+  keep_event(record, time.name, 0, communicates);
   if (launch.op < 0) return;
   Profiler::OpKernels& of_op = op_kernels_[launch.op];
   ++of_op.calls;
@@ -329,6 +468,35 @@ CommunicationTime Watcher::communication() const {
 std::map<std::int64_t, Profiler::OpKernels> Watcher::op_kernels() const {
   const std::scoped_lock lock(mutex_);
   return op_kernels_;
+}
+
+void Watcher::name_stream(CUstream_st* stream, std::string name) {
+  std::uint32_t id = 0;
+  check(library().stream_id(nullptr, stream, 0, &id), "cuptiGetStreamIdEx");
+  streams_[id] = std::move(name);
+}
+
+std::vector<DeviceEvent> Watcher::events() const {
+  const std::scoped_lock lock(mutex_);
+  std::map<std::uint32_t, std::string> names = streams_;
+  for (const Event& each : events_) {
+    if (each.event.operation < 0) continue;
+    const auto index = static_cast<std::size_t>(each.event.operation);
+    names[each.stream] = recorder_.operations().at(index).group;
+  }
+  std::vector<DeviceEvent> out;
+  out.reserve(events_.size());
+  for (const Event& each : events_) {
+    const double begin = monotonic_seconds(each.begin_ns, stopped_);
+    if (begin < started_seconds_ || each.end_ns < each.begin_ns) continue;  // or is under way
+    DeviceEvent& event = out.emplace_back(each.event);
+    const auto named = names.find(each.stream);
+    event.stream = named == names.end() ? "stream " + std::to_string(each.stream) : named->second;
+    event.begin_seconds = begin;
+    event.end_seconds = monotonic_seconds(each.end_ns, stopped_);
+  }
+  std::ranges::sort(out, {}, &DeviceEvent::begin_seconds);
+  return out;
 }
 
 }  // namespace

@@ -43,6 +43,9 @@ RunRecords::RunRecords(const Start& start, const RunData& data, train::Trainer& 
   flops_full_ = tokens * train::flops_per_token(config, config.model.context, false);
   progress_ =
       std::make_unique<Progress>(start_.is_first(), data_.last_step(), config.train.log_every);
+  if (trainer_.context().device() == Device::cuda) {
+    device_trace_ = std::make_unique<DeviceTrace>(trainer_.context());
+  }
   log_run();
   started_ = now_seconds();
 }
@@ -107,7 +110,10 @@ void RunRecords::log_run() {
 }
 
 void RunRecords::begin_step(std::int64_t step, bool traced) {
-  if (traced) clock_offset_ = comm::measure_clock_offset(start_.world);
+  if (traced) {
+    if (device_trace_) device_trace_->start();
+    clock_offset_ = comm::measure_clock_offset(start_.world);
+  }
   clock_.begin(step, now_seconds());
 }
 
@@ -172,17 +178,30 @@ void RunRecords::account_on_gpu(io::TimingRow& row) const {
 void RunRecords::record_trace(std::int64_t step) {
   const Recorder& recorder = trainer_.context().recorder();
   if (!recorder.traced()) return;
+  if (device_trace_) {
+    (void)trainer_.result(step);  // the device has done the step
+    record_device(step);
+  } else {
+    timing_->append_operations(step, recorder.operations());
+  }
   timing_->append_traced({step, recorder.step_start(), clock_offset_.seconds,
                           clock_offset_.error_seconds,
                           recorder.lost() + trainer_.memory_timeline().lost()});
   timing_->append_events(step, recorder.events());
-  timing_->append_operations(step, recorder.operations());
   timing_->append_messages(step, recorder.messages(), trainer_.groups());
   timing_->append_lives(step, trainer_.allocation_lives());
   for (const train::MemoryMeter::Change& change : trainer_.memory().changes()) {
     timing_->append_memory(step, change.seconds - recorder.step_start(), change.bytes,
                            std::string(change.label));
   }
+}
+
+void RunRecords::record_device(std::int64_t step) {
+  const Recorder& recorder = trainer_.context().recorder();
+  const std::vector<DeviceEvent> events = device_trace_->finish();
+  timing_->append_operations(
+      step, operations_on_device(recorder.operations(), events, recorder.step_start()));
+  timing_->append_kernels(step, events, recorder.step_start());
 }
 
 void RunRecords::report(const ops::StepResult& result, double step_seconds,

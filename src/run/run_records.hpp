@@ -12,6 +12,7 @@
 #include "hyperslab/comm/communicator.hpp"
 #include "hyperslab/io/tensorboard.hpp"
 #include "hyperslab/io/timing.hpp"
+#include "device_trace.hpp"
 #include "norms.hpp"
 #include "report.hpp"
 #include "resume.hpp"
@@ -66,6 +67,7 @@ class RunRecords {
   void record(std::int64_t step, const StepTimes& times);
   void account_on_gpu(io::TimingRow& row) const;
   void record_trace(std::int64_t step);
+  void record_device(std::int64_t step);
   void report(const ops::StepResult& result, double step_seconds,
               const std::optional<Spikes::Spike>& spike);
   void flush_row();
@@ -79,6 +81,7 @@ class RunRecords {
   std::unique_ptr<NormsLog> norms_;                  // of rank 0
   std::unique_ptr<io::TimingWriter> timing_;
   std::unique_ptr<Progress> progress_;
+  std::unique_ptr<DeviceTrace> device_trace_;  // on a GPU
   StepClock clock_;
   comm::ClockOffset clock_offset_;                    // of the newest traced step
   std::optional<train::TextAmount> validation_text_;  // absent if the vocabulary does not tell

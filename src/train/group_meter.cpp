@@ -13,6 +13,14 @@ GroupMeter::GroupMeter(const mesh::Mesh& mesh) : mesh_(mesh), groups_(mesh.group
   require(groups_.size() <= io::kMostGroups, "a rank is in more groups than its timing file takes");
 }
 
+GroupMeter::~GroupMeter() {
+  for (comm::Communicator* group : groups_) group->record_operations(nullptr);
+}
+
+void GroupMeter::record_operations(Recorder& recorder) {
+  for (comm::Communicator* group : groups_) group->record_operations(&recorder);
+}
+
 GroupMeter::Totals GroupMeter::totals() const {
   Totals all{};
   for (std::size_t i = 0; i < groups_.size(); ++i) {

@@ -18,7 +18,14 @@ class GroupMeter {
  public:
   /// The mesh must outlive the meter.
   explicit GroupMeter(const mesh::Mesh& mesh);
+  ~GroupMeter();
+  GroupMeter(const GroupMeter&) = delete;
+  GroupMeter& operator=(const GroupMeter&) = delete;
+  GroupMeter(GroupMeter&&) = delete;
+  GroupMeter& operator=(GroupMeter&&) = delete;
 
+  /// GPUs: see Communicator::record_operations. The recorder must outlive the meter.
+  void record_operations(Recorder& recorder);
   void begin_step();
   /// Takes the seconds that devices have told so far. Between two steps: they belong to neither.
   void collect();

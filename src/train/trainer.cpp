@@ -151,6 +151,7 @@ Trainer::Trainer(const Config& config, const mesh::Mesh& mesh, const TrainerOpti
   }
   records_->start_clock(options.time_components);
   meter_ = std::make_unique<GroupMeter>(mesh);
+  if (ctx_->device() == Device::cuda) meter_->record_operations(ctx_->recorder());
   set_up_worker();
   const model::MemoryPlan used = arenas_.used();
   const auto held =
@@ -253,7 +254,7 @@ void Trainer::train(const StepArgs& args, const SlotData& tokens) {
   timeline_.begin_update(*ctx_);
   ctx_->stream().wait(std::exchange(snapshot_ready_, {}));
   const bool host_decides = judge_ || args.leave_out;
-  update_.run(*ctx_, options_.graphs && alone && !host_decides, [&] {
+  update_.run(*ctx_, options_.graphs && alone && !host_decides && !args.traced, [&] {
     reduce_sums();
     if (is_left_out(args)) return records_->leave_out();
     finalize();

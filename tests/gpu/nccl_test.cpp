@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "hyperslab/core/graph.hpp"
+#include "hyperslab/core/profiler.hpp"
 #include "nccl_group.hpp"
 
 namespace hyperslab::test {
@@ -61,6 +62,45 @@ TEST_F(Nccl, AllReduceGivesAllMembersTheSameBits) {
     const std::string mine(found.begin(), found.end());
     EXPECT_TRUE(world().broadcast(mine) == mine) << name_of(dtype);
   }
+}
+
+TEST_F(Nccl, TracedOperationsAreFoundOnTheDevice) {
+  if (size() == 1) GTEST_SKIP() << "a group of one moves nothing";
+  if (!Profiler::unavailable().empty()) GTEST_SKIP() << Profiler::unavailable();
+  const Dim n = 100000;
+  Tensor sum = elements_of(DType::f32, n, rank());
+  Tensor all = filled(DType::f32, n * size(), 0);
+  const auto communicates = [](std::string_view kernel) { return kernel.starts_with("ncclDev"); };
+  Profiler profiler(ctx().recorder(), Profiler::Watch::timeline, communicates);
+  profiler.name_stream(ctx().stream(), "compute");
+  group().record_operations(&ctx().recorder());
+
+  profiler.start();
+  ctx().recorder().begin_step(1, true);
+  const Ticket first = group().all_reduce(ctx(), sum.view(), ReduceOp::sum);
+  group().wait(ctx(), first);
+  group().wait(ctx(), group().all_gather(ctx(), sum.view(), all.view()));
+  synchronize(ctx());
+  profiler.stop();
+  group().record_operations(nullptr);
+  const std::vector<DeviceEvent> events = profiler.events();
+
+  const std::vector<TraceOperation>& called = ctx().recorder().operations();
+  ASSERT_EQ(called.size(), 2U);
+  EXPECT_EQ(called[0].ticket, first);
+  EXPECT_EQ(called[0].operation, "all_reduce");
+  EXPECT_EQ(called[1].operation, "all_gather");
+  double end_of_first = 0;
+  std::vector<std::int64_t> found;
+  for (const DeviceEvent& event : events) {
+    if (event.operation < 0) continue;
+    found.push_back(event.operation);
+    EXPECT_EQ(event.stream, "tensor") << event.name;
+    EXPECT_GE(event.begin_seconds, end_of_first) << "they follow each other";
+    end_of_first = event.end_seconds;
+  }
+  EXPECT_EQ(found, (std::vector<std::int64_t>{0, 1}));
+  ctx().recorder().begin_step(2, false);
 }
 
 TEST_F(Nccl, ReduceScatterGivesEachMemberItsPart) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "gpu_test.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/core/graph.hpp"
@@ -125,6 +127,52 @@ TEST_F(GpuProfile, KernelsHaveClassPhaseAndTime) {
   }
   EXPECT_THAT(gemms, Ge(3));  // a GEMM may be two kernels
   EXPECT_EQ(sums, 2);
+}
+
+TEST_F(GpuProfile, TheTimelineLiesInTheStepAndNamesStreams) {
+  Context ctx(Device::cuda, std::size_t{64} << 20);
+  Tensor x(Device::cuda, DType::f32, {1 << 20});
+  const PinnedBuffer host(Device::cuda, std::size_t{4} << 20);
+  const View on_host(host.data(), DType::f32, Device::cpu, {1 << 20});
+  ops::fill(ctx, 1, x.view());
+  (void)copy_async(ctx, x.view(), on_host);
+  synchronize(ctx);
+  Profiler profiler(ctx.recorder(), Profiler::Watch::timeline, ops::is_communication);
+  profiler.name_stream(ctx.stream(), "compute");
+  profiler.name_stream(ctx.copy_stream(), "copy");
+
+  const double begin = now_seconds();
+  profiler.start();
+  ctx.recorder().begin_step(1, true);
+  ctx.recorder().set_microbatch(2);
+  {
+    const Scope backward(ctx.recorder(), Phase::backward);
+    ops::add(ctx, x.view(), x.view(), x.view());
+    copy_async(ctx, x.view(), on_host).wait();
+  }
+  synchronize(ctx);
+  const double end = now_seconds();
+  profiler.stop();
+
+  const std::vector<DeviceEvent> events = profiler.events();
+  const auto sum = std::ranges::find_if(
+      events, [](const DeviceEvent& event) { return event.name.starts_with("each_kernel"); });
+  const auto copied = std::ranges::find(events, "copy device to host", &DeviceEvent::name);
+  ASSERT_NE(sum, events.end());
+  ASSERT_NE(copied, events.end());
+  EXPECT_EQ(sum->stream, "compute");
+  EXPECT_EQ(copied->stream, "copy");
+  EXPECT_EQ(copied->bytes, std::int64_t{4} << 20);
+  constexpr double kBetweenClocks = 50e-6;
+  for (const auto& event : {*sum, *copied}) {
+    EXPECT_EQ(event.phase, Phase::backward) << event.name;
+    EXPECT_EQ(event.microbatch, 2) << event.name;
+    EXPECT_EQ(event.operation, -1) << event.name;
+    EXPECT_GT(event.begin_seconds, begin - kBetweenClocks) << event.name;
+    EXPECT_LT(event.end_seconds, end + kBetweenClocks) << event.name;
+    EXPECT_GT(event.end_seconds, event.begin_seconds) << event.name;
+  }
+  EXPECT_GE(copied->begin_seconds, sum->end_seconds - kBetweenClocks) << "the copy waits for it";
 }
 
 TEST_F(GpuProfile, EventsAgreeWithTheHost) {

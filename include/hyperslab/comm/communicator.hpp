@@ -160,6 +160,9 @@ class Communicator : public Background {
   /// CUDA: whether every operation is timed; off unless switched on. The two marks of one cost
   /// about 10 us.
   void time_operations(bool time) { time_operations_ = time; }
+  /// CUDA: from now on calls are added to `recorder` as operations on its traced steps, without
+  /// their times, which the profiler finds; null: nowhere. It must outlive the calls.
+  void record_operations(Recorder* recorder) { recorder_ = recorder; }
   /// CUDA: device seconds of the timed operations that the GPU finished since the last call, in
   /// graphs or not: from the moment their stream came to them to their end, waiting for other
   /// members included. Never blocks; what is still under way is part of a later call's. 0 on other
@@ -238,6 +241,7 @@ class Communicator : public Background {
   std::vector<Open> open_;
   std::vector<Message> messages_;
   Traffic traffic_;
+  Recorder* recorder_ = nullptr;                     ///< of operations on CUDA
   std::shared_ptr<FlightRecorder> flight_recorder_;  ///< null if there is no other member
 };
 

@@ -45,6 +45,19 @@ struct KernelTime {
   std::vector<double> call_seconds = {};  ///< of each call, in the order in which they ended
 };
 
+/// A kernel, a copy or a fill on the device.
+struct DeviceEvent {
+  std::string name;     ///< of a kernel readable; else "copy host to device", "fill", ...
+  std::string stream;   ///< see name_stream; "stream 17" if it has no name
+  Phase phase = Phase::other;  ///< in which the host enqueued it, with the next two
+  std::string_view component = "other";
+  int microbatch = -1;
+  std::int64_t bytes = 0;       ///< of copies and fills
+  std::int64_t operation = -1;  ///< of communication: its index in the recorder's operations()
+  double begin_seconds = 0;
+  double end_seconds = 0;  ///< both on the host's monotonic clock
+};
+
 /// Kernels of communication in time.
 struct CommunicationTime {
   double seconds = 0;          ///< with at least one of them on the device
@@ -64,7 +77,11 @@ struct KernelSpan {
 /// time: nothing else needs it. One at a time in a process; other profilers exclude it.
 class Profiler {
  public:
-  enum class Watch : std::uint8_t { calls, calls_and_kernels };
+  enum class Watch : std::uint8_t {
+    calls,
+    calls_and_kernels,
+    timeline,  ///< these, and events()
+  };
   /// Whether a kernel communicates, by its readable name.
   using IsCommunication = bool (*)(std::string_view kernel);
 
@@ -100,6 +117,13 @@ class Profiler {
   };
   [[nodiscard]] std::map<std::int64_t, OpKernels> op_kernels() const;
 
+  /// What is enqueued on the stream is told by this name. A stream on which an operation of a group
+  /// ran has the name of the group.
+  void name_stream(const Stream& stream, std::string name);
+  /// Of Watch::timeline: what the device began and ended between start() and stop(), by its
+  /// beginning. Only in a traced step of the recorder do kernels of communication have operations.
+  [[nodiscard]] std::vector<DeviceEvent> events() const;
+
   class Backend {
    public:
     Backend() = default;
@@ -114,6 +138,8 @@ class Profiler {
     [[nodiscard]] virtual std::vector<KernelTime> kernels() const = 0;
     [[nodiscard]] virtual CommunicationTime communication() const = 0;
     [[nodiscard]] virtual std::map<std::int64_t, OpKernels> op_kernels() const = 0;
+    virtual void name_stream(CUstream_st* stream, std::string name) = 0;
+    [[nodiscard]] virtual std::vector<DeviceEvent> events() const = 0;
   };
 
  private:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hyperslab/comm/group_role.hpp"
+#include "hyperslab/core/profiler.hpp"
 #include "hyperslab/core/recorder.hpp"
 #include "hyperslab/io/line_log.hpp"
 
@@ -96,7 +97,7 @@ struct TimingRow {
 };
 
 /// Writes rank_<5 digits>.h5 in a folder of this start: group /steps with one dataset per column,
-/// and for traced steps /traced, /events, /operations, /messages, /memory and /lives. Rows are
+/// and for traced steps /traced, /events, /operations, /messages, /memory, /lives and /kernels. Rows are
 /// buffered and appended every `flush_rows`, so that a crash loses little. Columns: step,
 /// step_seconds, data_seconds, forward_seconds, backward_seconds, optimizer_seconds,
 /// reduce_seconds, reduce_exposed_seconds, reduce_busy_seconds, tensor_comm_seconds,
@@ -134,6 +135,8 @@ class TimingWriter {
   /// `groups`: in which `peer` of a message is a member.
   void append_messages(std::int64_t step, const std::vector<TraceMessage>& messages,
                        const std::vector<GroupInfo>& groups);
+  /// `step_start`: on the host's monotonic clock.
+  void append_kernels(std::int64_t step, const std::vector<DeviceEvent>& events, double step_start);
   void append_lives(std::int64_t step, const std::vector<AllocationLife>& lives);
   /// A change of memory in use on a traced step; seconds since the step began.
   void append_memory(std::int64_t step, double seconds, std::int64_t bytes,

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "hyperslab/core/error.hpp"
@@ -47,6 +48,38 @@ void write_rank(const std::string& folder, int rank) {
           {"world", "all_reduce", 4, 8, -1, 0.9, 0.9, 1.1}});
   writer.append_messages(4, {{"pipeline", 7, !second, 1 - rank, 4096}}, info_of(rank).groups);
   writer.append_memory(4, 0.5, 1024, "activations");
+}
+
+/// A rank on a GPU: the host enqueues ahead of the device, whose second stream sums.
+void write_gpu_rank(const std::string& folder) {
+  io::RankInfo info = info_of(0);
+  info.world_size = 1;
+  info.device = "NVIDIA H200";
+  io::TimingWriter writer(folder, info);
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  writer.append_traced({4, 5000.0, 0.0, 0.0, 0});
+  writer.append_events(4, {{"forward", "compute", 0, 0.0, 0.125}});
+  writer.append_kernels(4,
+                        {{.name = "gemm",
+                          .stream = "compute",
+                          .phase = Phase::forward,
+                          .component = "ffn",
+                          .microbatch = 0,
+                          .begin_seconds = 5000.25,
+                          .end_seconds = 5000.5},
+                         {.name = "ncclDevKernel",
+                          .stream = "pipeline",
+                          .phase = Phase::pipeline_comm,
+                          .operation = 0,
+                          .begin_seconds = 5000.5,
+                          .end_seconds = 5001.0},
+                         {.name = "copy device to host",
+                          .stream = "compute",
+                          .bytes = 64,
+                          .begin_seconds = 5000.5,
+                          .end_seconds = 5000.75}},
+                        5000.0);
+  writer.append_operations(4, {{"pipeline", "exchange", 7, 4096, 0, 0.5, kUnknown, 1.0}});
 }
 
 json read(const std::string& path) {
@@ -124,6 +157,33 @@ TEST_F(TraceWriter, AnArrowLeadsFromTheSendToTheReceive) {
   EXPECT_EQ(ends[0]["bp"], "e");
   EXPECT_NEAR(starts[0]["ts"].get<double>(), 0.5e6, 0.01);
   EXPECT_NEAR(ends[0]["ts"].get<double>(), 0.75e6, 0.01);
+}
+
+TEST(TraceOfAGpu, StreamsHaveTracksOfTheirOwn) {
+  const TempFolder folder;
+  write_gpu_rank(folder.path() + "/timing/start_0001");
+
+  const io::TraceSummary summary = io::write_trace(folder.path(), folder.path() + "/trace.json");
+  const json trace = read(folder.path() + "/trace.json");
+
+  EXPECT_EQ(summary.events, 5);
+  std::map<int, std::string> tracks;
+  for (const json& meta : of_kind(trace, "M")) {
+    if (meta["name"] == "thread_name") tracks[meta["tid"]] = meta["args"]["name"];
+  }
+  std::map<std::string, json> spans;
+  for (const json& span : of_kind(trace, "X")) spans[span["name"]] = span;
+  EXPECT_EQ(tracks[spans["forward"]["tid"]], "host");
+  EXPECT_EQ(tracks[spans["gemm"]["tid"]], "GPU compute");
+  EXPECT_EQ(tracks[spans["copy device to host"]["tid"]], "GPU compute");
+  EXPECT_EQ(tracks[spans["ncclDevKernel"]["tid"]], "GPU pipeline");
+  EXPECT_EQ(tracks[spans["exchange"]["tid"]], "pipeline");
+  EXPECT_EQ(spans["gemm"]["ts"], 250000);
+  EXPECT_EQ(spans["gemm"]["dur"], 250000);
+  EXPECT_EQ(spans["gemm"]["args"],
+            json({{"step", 4}, {"phase", "forward"}, {"component", "ffn"}, {"microbatch", 0}}));
+  EXPECT_EQ(spans["copy device to host"]["args"]["bytes"], 64);
+  EXPECT_FALSE(spans["exchange"]["args"].contains("waited_for_seconds")) << "no one saw the wait";
 }
 
 TEST_F(TraceWriter, RanksAndMemoryAreNamed) {

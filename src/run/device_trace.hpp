@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a GPU does in traced steps, as CUPTI tells it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "hyperslab/core/profiler.hpp"
+
+namespace hyperslab::run {
+
+/// Watches the device from start() to finish(). CUPTI is held in between alone: it slows down the
+/// host's calls, and other profilers may be there in other steps.
+class DeviceTrace {
+ public:
+  /// The context must outlive it.
+  explicit DeviceTrace(Context& ctx) : ctx_(ctx) {}
+
+  /// If CUPTI is missing or refuses, a warning says so, once, and nothing is watched.
+  void start();
+  /// What the device did since start(), which has to be done by now; empty if it was not watched.
+  [[nodiscard]] std::vector<DeviceEvent> finish();
+
+ private:
+  Context& ctx_;
+  std::unique_ptr<Profiler> profiler_;
+  bool refused_ = false;
+};
+
+/// Operations that began on the device, with their times there: an operation is called when its
+/// first kernel begins, which is when the computation before it has ended, and ends with its last
+/// one. `operations`: of the recorder, which `events` point to; `step_start`: of it, too.
+/// wait_seconds stays NaN: what waits for an operation is a stream.
+[[nodiscard]] std::vector<TraceOperation> operations_on_device(
+    const std::vector<TraceOperation>& operations, const std::vector<DeviceEvent>& events,
+    double step_start);
+
+}  // namespace hyperslab::run
