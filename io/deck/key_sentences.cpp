@@ -271,6 +271,12 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"optimizer.decay_embeddings",
      "Whether weight decay also takes token and position tables, and the patch matrix of images."},
     {"optimizer.decay_norms_and_biases", "Whether weight decay also takes norms and biases."},
+    {"optimizer.cautious_decay",
+     "Whether decoupled weight decay leaves weights alone that the update brings towards zero "
+     "already (Chen et al. 2025, \"Cautious weight decay\")."},
+    {"optimizer.state",
+     "How AdamW keeps its two moments: bf16, rounded stochastically, takes 4 bytes less a "
+     "parameter than fp32; checkpoints hold fp32 either way, so that a run can change it."},
     {"optimizer.clip_norm",
      "Largest norm of all gradients together; longer ones are scaled down "
      "to it; 0: no limit."},

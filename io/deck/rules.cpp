@@ -317,6 +317,23 @@ constexpr std::array kTrainingRules = {
                "to 0",
                c.train.tasks_every);
          }},
+    Rule{"optimizer.state", "optimizer.name", "fp32 unless adamw",
+         [](const Config& c, const Surroundings&) {
+           return c.optimizer.state == optim::StateKind::fp32 ||
+                  c.optimizer.name == optim::OptimizerKind::adamw;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "moments in bf16 are of adamw alone; set optimizer.state to fp32, or "
+                  "optimizer.name to adamw";
+         }},
+    Rule{"optimizer.cautious_decay", "optimizer.name", "false with sgd",
+         [](const Config& c, const Surroundings&) {
+           return !c.optimizer.cautious_decay || c.optimizer.name != optim::OptimizerKind::sgd;
+         },
+         [](const Config&, const Surroundings&) -> std::string {
+           return "sgd adds its weight decay to the gradients, where no update is known yet; set "
+                  "optimizer.cautious_decay to false, or optimizer.name to adamw";
+         }},
     Rule{"optimizer.evaluate_ema", "optimizer.ema_decay",
          "false unless optimizer.ema_decay is above 0",
          [](const Config& c, const Surroundings&) {

@@ -187,6 +187,10 @@ inline constexpr std::array<Name<optim::OptimizerKind>, 3> kOptimizers = {{
     {"sgd", optim::OptimizerKind::sgd},
     {"muon", optim::OptimizerKind::muon},
 }};
+inline constexpr std::array<Name<optim::StateKind>, 2> kStates = {{
+    {"fp32", optim::StateKind::fp32},
+    {"bf16", optim::StateKind::bf16},
+}};
 inline constexpr auto kStorageFormats = names_by_module(param::kStorageFormats);
 inline constexpr std::array<Name<train::WeightBits>, 3> kWeightBits = {{
     {"none", train::WeightBits::none},
@@ -398,6 +402,8 @@ void visit_training(Visitor& v, Config& config) {
   v.real("weight_decay", optimizer.weight_decay, kNotNegative);
   v.flag("decay_embeddings", optimizer.decay_embeddings);
   v.flag("decay_norms_and_biases", optimizer.decay_norms_and_biases);
+  v.flag("cautious_decay", optimizer.cautious_decay);
+  v.named("state", optimizer.state, kStates);
   v.real("clip_norm", optimizer.clip_norm, kNotNegative);
   v.real("ema_decay", optimizer.ema_decay, kBelowOne);
   v.integer("ema_start_step", optimizer.ema_start_step, kSteps);

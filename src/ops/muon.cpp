@@ -35,7 +35,7 @@ void muon_direction(Context& ctx, float momentum, const StepState* state, CView 
                                                       direction);
 }
 
-void muon_update(Context& ctx, float decay, const StepState* state,
+void muon_update(Context& ctx, float decay, DecayRule rule, const StepState* state,
                  const UpdateOperands& operands) {
   require_here(ctx, operands.master, "muon master");
   const DType dtype = statistic_dtype(operands.master.dtype());
@@ -50,7 +50,7 @@ void muon_update(Context& ctx, float decay, const StepState* state,
     return;
   }
   require(state != nullptr, "muon state: is absent");
-  dispatch<cuda::muon_update, cpu::muon_update>(ctx, decay, state, operands);
+  dispatch<cuda::muon_update, cpu::muon_update>(ctx, decay, rule, state, operands);
 }
 
 void scale(Context& ctx, float scale, CView x, View y) {

@@ -43,18 +43,19 @@ void check_update(Context& ctx, const UpdateOp& op, const StepState* state,
   require_operand(ctx, operands.decay, {granules}, DType::f32, op.decay);
 }
 
-void check_moment(Context& ctx, const UpdateOperands& operands, CView moment, const char* what) {
-  require_operand(ctx, moment, {operands.master.numel()}, statistic_dtype(operands.master.dtype()),
-                  what);
+void check_moment(Context& ctx, const UpdateOperands& operands, CView moment, DType dtype,
+                  const char* what) {
+  require_operand(ctx, moment, {operands.master.numel()}, dtype, what);
 }
 
 /// Masters and every moment are read and written, gradients read, values written.
-void add_update_work(Context& ctx, const UpdateOp& op, const UpdateOperands& operands,
-                     int moments) {
+void add_update_work(Context& ctx, const UpdateOp& op, const UpdateOperands& operands, int moments,
+                     DType moment_dtype) {
   const auto size = static_cast<double>(operands.master.numel());
   const auto wide = static_cast<double>(size_of(operands.master.dtype()));
   const double value = operands.value ? static_cast<double>(size_of(operands.value.dtype())) : 0.0;
-  const double bytes = (2.0 * (1 + moments) + 1) * wide + value;
+  const auto moment = static_cast<double>(size_of(moment_dtype));
+  const double bytes = 3.0 * wide + 2.0 * moments * moment + value;
   add_work(
       ctx, op.name,
       {op.flops_per_element * size, bytes * size + static_cast<double>(operands.decay.bytes())},
@@ -66,9 +67,12 @@ void add_update_work(Context& ctx, const UpdateOp& op, const UpdateOperands& ope
 void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state,
            const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
   check_update(ctx, kAdamW, state, operands);
-  check_moment(ctx, operands, exp_avg, "adamw exp_avg");
-  check_moment(ctx, operands, exp_avg_sq, "adamw exp_avg_sq");
-  if (ctx.device() == Device::meta) return add_update_work(ctx, kAdamW, operands, 2);
+  const bool narrow =
+      exp_avg.dtype() == DType::bf16 && operands.master.dtype() == DType::f32;  // moments
+  const DType moment = narrow ? DType::bf16 : statistic_dtype(operands.master.dtype());
+  check_moment(ctx, operands, exp_avg, moment, "adamw exp_avg");
+  check_moment(ctx, operands, exp_avg_sq, moment, "adamw exp_avg_sq");
+  if (ctx.device() == Device::meta) return add_update_work(ctx, kAdamW, operands, 2, moment);
   begin_op(ctx, kAdamW.name);
   dispatch<cuda::adamw, cpu::adamw>(ctx, constants, state, operands, exp_avg, exp_avg_sq);
 }
@@ -76,8 +80,9 @@ void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state
 void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOperands& operands,
          View momentum_buffer) {
   check_update(ctx, kSgd, state, operands);
-  check_moment(ctx, operands, momentum_buffer, "sgd momentum_buffer");
-  if (ctx.device() == Device::meta) return add_update_work(ctx, kSgd, operands, 1);
+  const DType moment = statistic_dtype(operands.master.dtype());
+  check_moment(ctx, operands, momentum_buffer, moment, "sgd momentum_buffer");
+  if (ctx.device() == Device::meta) return add_update_work(ctx, kSgd, operands, 1, moment);
   begin_op(ctx, kSgd.name);
   dispatch<cuda::sgd, cpu::sgd>(ctx, momentum, state, operands, momentum_buffer);
 }

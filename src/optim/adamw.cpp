@@ -5,7 +5,7 @@ namespace hyperslab::optim {
 
 ops::AdamWConstants adamw_constants(const OptimizerConfig& config) {
   return {static_cast<float>(config.betas[0]), static_cast<float>(config.betas[1]),
-          static_cast<float>(config.eps)};
+          static_cast<float>(config.eps), decay_rule_of(config)};
 }
 
 ops::FinalizeConstants with_betas(ops::FinalizeConstants constants, const OptimizerConfig& config) {
@@ -17,9 +17,14 @@ ops::FinalizeConstants with_betas(ops::FinalizeConstants constants, const Optimi
 AdamW::AdamW(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded,
              Arena& arena)
     : Optimizer(config, group, sharded),
-      exp_avg_(take_state(arena, "exp_avg")),
-      exp_avg_sq_(take_state(arena, "exp_avg_sq")) {
+      exp_avg_(take_state(arena, "exp_avg", moment_dtype())),
+      exp_avg_sq_(take_state(arena, "exp_avg_sq", moment_dtype())) {
   take_decay(arena);
+}
+
+DType AdamW::moment_dtype() const {
+  const bool narrow = config().state == StateKind::bf16 && master_dtype() == DType::f32;
+  return narrow ? DType::bf16 : master_dtype();
 }
 
 std::vector<Optimizer::State> AdamW::moments() const {

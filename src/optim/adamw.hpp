@@ -11,13 +11,14 @@ namespace hyperslab::optim {
 [[nodiscard]] ops::FinalizeConstants with_betas(ops::FinalizeConstants constants,
                                                 const OptimizerConfig& config);
 
-/// AdamW (Loshchilov & Hutter 2019), with moments in the masters' dtype.
+/// AdamW (Loshchilov & Hutter 2019), with moments in the masters' dtype or in bf16.
 class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded, Arena& arena);
   [[nodiscard]] ops::FinalizeConstants finalize_constants() const override;
 
  private:
+  [[nodiscard]] DType moment_dtype() const;
   [[nodiscard]] std::vector<State> moments() const override;
   void update_range(Context& ctx, const ops::StepState* state, const ops::UpdateOperands& operands,
                     const param::ElementRange& range) const override;

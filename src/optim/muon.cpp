@@ -24,8 +24,8 @@ float scale_of(const View& batch) {
 Muon::Muon(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded,
            Arena& arena, const UpdateGroups& groups)
     : Optimizer(config, group, sharded),
-      exp_avg_(take_state(arena, "exp_avg")),
-      exp_avg_sq_(take_state(arena, "exp_avg_sq")),
+      exp_avg_(take_state(arena, "exp_avg", master_dtype())),
+      exp_avg_sq_(take_state(arena, "exp_avg_sq", master_dtype())),
       matrices_(group, sharded, groups, arena),
       bf16_products_(is_16_bits(group.value().data.dtype())) {
   take_space(arena);
@@ -94,7 +94,8 @@ void Muon::update_whole(Context& ctx, const ops::StepState* state,
     for (const auto& [range, direction] : round.pieces) {
       ops::UpdateOperands operands = operands_of(gradients, range);
       operands.gradient = direction;
-      ops::muon_update(ctx, static_cast<float>(config().weight_decay), state, operands);
+      ops::muon_update(ctx, static_cast<float>(config().weight_decay), decay_rule_of(config()),
+                       state, operands);
     }
   }
 }

@@ -13,6 +13,10 @@
 
 namespace hyperslab::optim {
 
+ops::DecayRule decay_rule_of(const OptimizerConfig& config) {
+  return config.cautious_decay ? ops::DecayRule::cautious : ops::DecayRule::all;
+}
+
 bool decays(const OptimizerConfig& config, param::Role role) {
   switch (role) {
     case param::Role::matrix:
@@ -45,7 +49,9 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config,
                                           const param::ParamGroup& group, bool sharded,
                                           Arena& arena, const UpdateGroups& groups) {
   std::unique_ptr<Optimizer> made = optimizer_of(config, group, sharded, arena, groups);
-  if (config.averages()) made->average_ = made->take_state(arena, Optimizer::kAverage);
+  if (config.averages()) {
+    made->average_ = made->take_state(arena, Optimizer::kAverage, made->master_dtype());
+  }
   return made;
 }
 
@@ -70,9 +76,9 @@ void Optimizer::take_decay(Arena& arena) {
   decay_ = {arena.take(DType::f32, {size / ops::kDecayGranule}, "weight decay"), sharded_};
 }
 
-param::StateView Optimizer::take_state(Arena& arena, const std::string& name) const {
+param::StateView Optimizer::take_state(Arena& arena, const std::string& name, DType dtype) const {
   const Dim size = sharded_ ? group_.shard_size() : group_.flat_size();
-  return {arena.take(group_.master().data.dtype(), {size}, name), sharded_};
+  return {arena.take(dtype, {size}, name), sharded_};
 }
 
 void Optimizer::initialize(Context& ctx) const {

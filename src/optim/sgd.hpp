@@ -9,7 +9,8 @@ namespace hyperslab::optim {
 class Sgd final : public Optimizer {
  public:
   Sgd(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded, Arena& arena)
-      : Optimizer(config, group, sharded), momentum_buffer_(take_state(arena, "momentum_buffer")) {
+      : Optimizer(config, group, sharded),
+        momentum_buffer_(take_state(arena, "momentum_buffer", master_dtype())) {
     take_decay(arena);
   }
 

@@ -219,13 +219,23 @@ TEST_F(Muon, DirectionAndUpdateByHand) {
   Tensor value(Device::cpu, DType::f64, {1});
 
   muon_direction(ctx, 0.75F, &state, gradient.view(), average.view(), direction.view());
-  muon_update(ctx, 0.125F, &state, {master.view(), direction.view(), value.view(), {}});
+  muon_update(ctx, 0.125F, DecayRule::all, &state,
+              {master.view(), direction.view(), value.view(), {}});
 
   // g = 2; b = 0.75 + 0.5 = 1.25; direction = 0.9375 + 0.5
   expect_values(average.view(), {1.25}, 1e-14);
   expect_values(direction.view(), {1.4375}, 1e-14);
   expect_values(master.view(), {2 - 0.25 * (1.4375 + 0.125 * 2)}, 1e-14);
   expect_values(value.view(), {2 - 0.25 * (1.4375 + 0.125 * 2)}, 1e-14);
+}
+
+TEST_F(Muon, ACautiousDecayLeavesWeightsThatShrinkAlone) {
+  Tensor master = tensor_of(DType::f64, {2}, {2, -2});
+  const Tensor direction = tensor_of(DType::f64, {2}, {1, 1});
+
+  muon_update(ctx, 0.125F, DecayRule::cautious, &state, {master.view(), direction.view(), {}, {}});
+
+  expect_values(master.view(), {2 - 0.25 * (1 + 0.125 * 2), -2 - 0.25}, 1e-14);
 }
 
 TEST_F(Muon, ASkippedStepChangesNothing) {
@@ -236,7 +246,7 @@ TEST_F(Muon, ASkippedStepChangesNothing) {
   Tensor master = tensor_of(DType::f32, {1}, {2});
 
   muon_direction(ctx, 0.75F, &state, gradient.view(), average.view(), direction.view());
-  muon_update(ctx, 0.125F, &state, {master.view(), direction.view(), {}, {}});
+  muon_update(ctx, 0.125F, DecayRule::all, &state, {master.view(), direction.view(), {}, {}});
 
   expect_values(average.view(), {1}, 0);
   expect_values(direction.view(), {0}, 0);

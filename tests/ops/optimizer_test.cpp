@@ -130,6 +130,91 @@ TEST_F(Optimizer, FloatMatchesTheOracleAndRepeatsItsBits) {
   EXPECT_TRUE(same_bits(single.master.view(), again.master.view()));
 }
 
+TEST_F(Optimizer, ACautiousDecayLeavesWeightsThatShrinkAlone) {
+  const std::vector<double> weights = {2, 2, -2, -2, 0};
+  const std::vector<double> gradients = {4, -4, 4, -4, 4};
+  Tensor master = tensor_of(DType::f64, {5}, weights);
+  const Tensor gradient = tensor_of(DType::f64, {5}, gradients);
+  Tensor exp_avg = filled_tensor(DType::f64, {5}, 0);
+  Tensor exp_avg_sq = filled_tensor(DType::f64, {5}, 0);
+  const Tensor decay = tensor_of(DType::f32, {1}, {0.5});
+  constants.decay_rule = DecayRule::cautious;
+
+  adamw(ctx, constants, &state, {master.view(), gradient.view(), {}, decay.view()}, exp_avg.view(),
+        exp_avg_sq.view());
+
+  // g = 2, m = 1, v = 1, of the gradient's sign
+  const double direction = 1 / 0.75 / (std::sqrt(1 / 0.4375) + 0.125);
+  expect_values(master.view(),
+                {2 - 0.25 * (direction + 0.5 * 2), 2 + 0.25 * direction, -2 - 0.25 * direction,
+                 -2 + 0.25 * (direction + 0.5 * 2), -0.25 * direction},
+                1e-14);
+}
+
+TEST_F(Optimizer, MomentsInBf16AreThoseOfTheOracleRounded) {
+  const Dim size = 20011;
+  Flat narrow(DType::f32, size);
+  Flat again(DType::f32, size);
+  for (Flat* flat : {&narrow, &again}) {
+    flat->exp_avg = converted(flat->exp_avg.view(), DType::bf16);
+    flat->exp_avg_sq = converted(flat->exp_avg_sq.view(), DType::bf16);
+  }
+  Flat oracle(DType::f64, size);
+  oracle.exp_avg = converted(narrow.exp_avg.view(), DType::f64);
+  oracle.exp_avg_sq = converted(narrow.exp_avg_sq.view(), DType::f64);
+
+  narrow.update(ctx, constants, state);
+  again.update(ctx, constants, state);
+  oracle.update(ctx, constants, state);
+
+  expect_matches_oracle(narrow.master.view(), oracle.master.view(), "master");
+  EXPECT_TRUE(same_bits(narrow.exp_avg.view(), again.exp_avg.view()));
+  for (const auto& [found, expected] :
+       {std::pair(narrow.exp_avg.view(), oracle.exp_avg.view()),
+        std::pair(narrow.exp_avg_sq.view(), oracle.exp_avg_sq.view())}) {
+    const std::vector<double> rounded = to_doubles(found);
+    const std::vector<double> exact = to_doubles(expected);
+    double error = 0;
+    double bias = 0;
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      const double relative = (rounded[i] - exact[i]) / std::fabs(exact[i]);
+      error = std::max(error, std::fabs(relative));
+      bias += relative;
+    }
+    EXPECT_LT(error, 0x1p-7) << "to one of the two neighbours";
+    EXPECT_GT(error, 0x1p-8) << "not always to the nearest";
+    EXPECT_NEAR(bias / static_cast<double>(size), 0, 5e-5) << "up as often as down";
+  }
+}
+
+/// Rounding to nearest would leave a second moment of 1 where it is.
+TEST_F(Optimizer, MomentsInBf16FollowSmallChanges) {
+  constexpr Dim kSize = 4096;
+  constexpr int kUpdates = 500;
+  Flat flat(DType::f32, kSize);
+  flat.gradient = filled_tensor(DType::f32, {kSize}, 0);
+  flat.exp_avg = filled_tensor(DType::bf16, {kSize}, 0);
+  flat.exp_avg_sq = filled_tensor(DType::bf16, {kSize}, 1);
+  constants.beta2 = 0.999F;
+  for (int update = 1; update <= kUpdates; ++update) {
+    state.adam_step = update;
+    flat.update(ctx, constants, state);
+  }
+  double mean = 0;
+  for (const double v : to_doubles(flat.exp_avg_sq.view())) mean += v / kSize;
+  EXPECT_NEAR(mean, std::pow(0.999, kUpdates), 0.01);
+}
+
+TEST_F(Optimizer, RefusesMomentsOfUnequalDtypes) {
+  Flat flat(DType::f32, 32);
+  flat.exp_avg = filled_tensor(DType::bf16, {32}, 0);
+  expect_error_naming("adamw exp_avg_sq", [&] { flat.update(ctx, constants, state); });
+  Flat wide(DType::f64, 32);
+  wide.exp_avg = filled_tensor(DType::bf16, {32}, 0);
+  wide.exp_avg_sq = filled_tensor(DType::bf16, {32}, 0);
+  expect_error_naming("adamw exp_avg", [&] { wide.update(ctx, constants, state); });
+}
+
 TEST_F(Optimizer, WritesTheComputeCopy) {
   Flat flat(DType::f32, 20);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {

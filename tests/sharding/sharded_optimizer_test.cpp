@@ -19,6 +19,7 @@ constexpr int kSteps = 3;
 struct Chosen {
   OptimizerKind optimizer;
   DType compute;
+  StateKind state = StateKind::fp32;
 };
 
 /// Of a flat element in a step; -1: its master at the beginning.
@@ -44,6 +45,8 @@ class Optimized {
       : bound_(c, chosen.compute, zero, rank), arena_("optimizer", Device::cpu, 1 << 18) {
     OptimizerConfig config;
     config.name = chosen.optimizer;
+    config.state = chosen.state;
+    config.cautious_decay = chosen.state == StateKind::bf16;
     config.decay_embeddings = false;
     config.ema_decay = 0.75;
     config.ema_start_step = 1;
@@ -183,13 +186,17 @@ std::vector<Chosen> choices() {
       all.push_back({optimizer, compute});
     }
   }
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    all.push_back({OptimizerKind::adamw, compute, StateKind::bf16});
+  }
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Choices, ShardedOptimizer, testing::ValuesIn(choices()), [](const auto& chosen) {
       return std::string(chosen.param.optimizer == OptimizerKind::sgd ? "sgd" : "adamw") + "_" +
-             std::string(name_of(chosen.param.compute));
+             std::string(name_of(chosen.param.compute)) +
+             (chosen.param.state == StateKind::bf16 ? "_state_in_bf16" : "");
     });
 
 }  // namespace

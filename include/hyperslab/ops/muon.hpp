@@ -24,7 +24,8 @@ void muon_direction(Context& ctx, float momentum, const StepState* state, CView 
 /// Second half: master -= lr * (direction + decay * master), and the copy in the compute dtype.
 /// Nothing changes if state->skip is 1. `operands`: as of adamw; its gradient is the direction,
 /// orthogonalized and scaled, and its decay is not read.
-void muon_update(Context& ctx, float decay, const StepState* state, const UpdateOperands& operands);
+void muon_update(Context& ctx, float decay, DecayRule rule, const StepState* state,
+                 const UpdateOperands& operands);
 
 /// y = scale * x; equal shapes; x: f32, f64, bf16 or f16, y: f32 (f64 for f64); y may alias an x of
 /// its dtype.

@@ -18,10 +18,15 @@ struct UpdateOperands {
   CView decay;     ///< f32, one weight decay for every kDecayGranule elements
 };
 
+/// Which weights decoupled weight decay acts on: all, or those alone that the update does not bring
+/// towards zero already (Chen et al. 2025, "Cautious weight decay").
+enum class DecayRule : std::uint8_t { all, cautious };
+
 struct AdamWConstants {
   float beta1 = 0.9F;
   float beta2 = 0.95F;
   float eps = 1e-8F;
+  DecayRule decay_rule = DecayRule::all;
 };
 
 /// One AdamW update (Loshchilov & Hutter 2019, algorithm 2, decay decoupled and scaled by the
@@ -29,7 +34,8 @@ struct AdamWConstants {
 ///   g = gradient * clip_scale; m, v as Adam; master -= lr * (m_hat / (sqrt(v_hat) + eps) + decay *
 ///   master)
 /// All scalars come from `state`; if state->skip is 1 nothing changes. exp_avg, exp_avg_sq: as
-/// master.
+/// master, or both bf16 beside f32: then m and v are rounded stochastically when they are stored,
+/// for what is far smaller than a moment would be lost by rounding to nearest.
 void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state,
            const UpdateOperands& operands, View exp_avg, View exp_avg_sq);
 

@@ -8,6 +8,9 @@ namespace hyperslab::optim {
 
 enum class OptimizerKind : std::uint8_t { adamw, sgd, muon };
 
+/// How the moments of AdamW are stored: as the masters, or rounded stochastically.
+enum class StateKind : std::uint8_t { fp32, bf16 };
+
 /// How the learning rate goes on after the warm-up; wsd: warm-up, stable, decay.
 enum class ScheduleKind : std::uint8_t { constant, linear, cosine, wsd };
 
@@ -21,10 +24,12 @@ struct OptimizerConfig {
   double weight_decay = 0.1;                  ///< of matrices
   bool decay_embeddings = true;               ///< token and position tables, patch matrix
   bool decay_norms_and_biases = false;
-  double clip_norm = 1.0;           ///< 0: no clipping
-  double ema_decay = 0;             ///< of the exponential moving average of the weights; 0: none
-  std::int64_t ema_start_step = 0;  ///< updates before averaging begins
-  bool evaluate_ema = false;        ///< validation, tasks and samples take the average
+  bool cautious_decay = false;        ///< adamw, muon: see ops::DecayRule
+  StateKind state = StateKind::fp32;  ///< adamw
+  double clip_norm = 1.0;             ///< 0: no clipping
+  double ema_decay = 0;               ///< of the exponential moving average of the weights; 0: none
+  std::int64_t ema_start_step = 0;    ///< updates before averaging begins
+  bool evaluate_ema = false;          ///< validation, tasks and samples take the average
   /// Whether an average of the weights is kept.
   [[nodiscard]] bool averages() const { return ema_decay > 0; }
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;

@@ -68,8 +68,9 @@ class Optimizer {
   Optimizer(const OptimizerConfig& config, const param::ParamGroup& group, bool sharded)
       : config_(config), group_(group), sharded_(sharded) {}
   void take_decay(Arena& arena);
-  /// A buffer of the masters' dtype.
-  [[nodiscard]] param::StateView take_state(Arena& arena, const std::string& name) const;
+  [[nodiscard]] param::StateView take_state(Arena& arena, const std::string& name,
+                                            DType dtype) const;
+  [[nodiscard]] DType master_dtype() const { return group_.master().data.dtype(); }
   [[nodiscard]] const OptimizerConfig& config() const { return config_; }
   [[nodiscard]] const param::ParamGroup& group() const { return group_; }
   /// Of masters, values and gradients of a range, without its decays.
@@ -100,6 +101,8 @@ class Optimizer {
                                                         const param::ParamGroup& group,
                                                         bool sharded, Arena& arena,
                                                         const UpdateGroups& groups = {});
+
+[[nodiscard]] ops::DecayRule decay_rule_of(const OptimizerConfig& config);
 
 /// Whether weight decay acts on parameters of a role: matrices and the head; embeddings, norms and
 /// biases by choice.

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "../backend.hpp"
+#include "../update_rules.hpp"
 #include "gemm.hpp"
 #include "parallel.hpp"
 #include "reduction.hpp"
@@ -31,7 +32,7 @@ void muon_direction(Context& ctx, float momentum, const StepState* state, CView 
   });
 }
 
-void muon_update(Context& ctx, float decay, const StepState* state,
+void muon_update(Context& ctx, float decay, DecayRule rule, const StepState* state,
                  const UpdateOperands& operands) {
   if (state->skip != 0) return;
   const View master = operands.master;
@@ -39,10 +40,11 @@ void muon_update(Context& ctx, float decay, const StepState* state,
     T* x = master.data<T>();
     const T* direction = operands.gradient.data<T>();
     const T learning_rate = T(state->input.learning_rate);
+    const bool cautious = rule == DecayRule::cautious;
     parallel_chunks(ctx.threads(), master.numel(), 1, [=](int, Dim begin, Dim end) {
 #pragma omp simd
       for (Dim i = begin; i < end; ++i) {
-        x[i] -= learning_rate * (direction[i] + T(decay) * x[i]);
+        x[i] -= learning_rate * (direction[i] + decay_of(x[i], direction[i], T(decay), cautious));
       }
     });
   });

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "../backend.hpp"
+#include "../update_rules.hpp"
+#include "bf16_rounding.hpp"
 #include "parallel.hpp"
 #include "reduction.hpp"
 
@@ -25,13 +30,13 @@ SquareSum sum_chunk(const T* x, Dim count) {
   return {squares, non_finite};
 }
 
-/// The flat spans that AdamW reads and writes.
-template <class T>
+/// The flat spans that AdamW reads and writes; M is how moments are stored.
+template <class T, class M>
 struct Spans {
   T* master;
   const T* gradient;
-  T* exp_avg;
-  T* exp_avg_sq;
+  M* exp_avg;
+  M* exp_avg_sq;
 };
 
 /// Calls update(decay, begin, end) for elements [begin, end) that share one weight decay.
@@ -53,6 +58,8 @@ template <class T>
 struct Scalars {
   T beta1, beta2, eps, clip_scale, learning_rate;
   T inverse_correction1, inverse_correction2;
+  bool cautious;
+  std::uint32_t update;  ///< its number
 };
 
 template <class T>
@@ -63,27 +70,49 @@ Scalars<T> scalars_of(const AdamWConstants& constants, const StepState& state) {
           T(state.clip_scale),
           T(state.input.learning_rate),
           T(1) / T(state.bias_correction1),
-          T(1) / T(state.bias_correction2)};
+          T(1) / T(state.bias_correction2),
+          constants.decay_rule == DecayRule::cautious,
+          static_cast<std::uint32_t>(state.adam_step)};
 }
 
 /// Elements [begin, end), which share one weight decay.
-template <class T>
-void update(const Spans<T>& spans, const Scalars<T>& s, T decay, Dim begin, Dim end) {
+template <class T, class M>
+void update(const Spans<T, M>& spans, const Scalars<T>& s, T decay, Dim begin, Dim end) {
   T* master = spans.master;
   const T* gradient = spans.gradient;
-  T* exp_avg = spans.exp_avg;
-  T* exp_avg_sq = spans.exp_avg_sq;
+  M* exp_avg = spans.exp_avg;
+  M* exp_avg_sq = spans.exp_avg_sq;
   const Scalars<T> k = s;
 #pragma omp simd
   for (Dim i = begin; i < end; ++i) {
+    const T x = master[i];
     const T g = gradient[i] * k.clip_scale;
-    const T m = k.beta1 * exp_avg[i] + (T(1) - k.beta1) * g;
-    const T v = k.beta2 * exp_avg_sq[i] + (T(1) - k.beta2) * g * g;
+    const T m = k.beta1 * widened(exp_avg[i]) + (T(1) - k.beta1) * g;
+    const T v = k.beta2 * widened(exp_avg_sq[i]) + (T(1) - k.beta2) * g * g;
     const T direction = m * k.inverse_correction1 / (std::sqrt(v * k.inverse_correction2) + k.eps);
-    exp_avg[i] = m;
-    exp_avg_sq[i] = v;
-    master[i] -= k.learning_rate * (direction + decay * master[i]);
+    if constexpr (std::is_same_v<M, bf16>) {
+      const std::uint32_t random = rounding_bits(std::bit_cast<std::uint32_t>(x), k.update);
+      exp_avg[i].bits = bf16_rounded_stochastically(std::bit_cast<std::uint32_t>(m), random);
+      exp_avg_sq[i].bits =
+          bf16_rounded_stochastically(std::bit_cast<std::uint32_t>(v), random >> 16U);
+    } else {
+      exp_avg[i] = m;
+      exp_avg_sq[i] = v;
+    }
+    master[i] = x - k.learning_rate * (direction + decay_of(x, direction, decay, k.cautious));
   }
+}
+
+template <class T, class M>
+void adamw_of(Context& ctx, const AdamWConstants& constants, const StepState& state,
+              const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
+  const View master = operands.master;
+  const Spans<T, M> spans = {master.data<T>(), operands.gradient.data<T>(), exp_avg.data<M>(),
+                             exp_avg_sq.data<M>()};
+  const Scalars<T> scalars = scalars_of<T>(constants, state);
+  for_equal_decays(ctx, operands.decay, master.numel(), [&](float decay, Dim begin, Dim end) {
+    update(spans, scalars, T(decay), begin, end);
+  });
 }
 
 }  // namespace
@@ -122,14 +151,13 @@ void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state
            const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
   if (state->skip != 0) return;
   const View master = operands.master;
-  with_real(master.dtype(), "adamw", [&]<class T>(T) {
-    const Spans<T> spans = {master.data<T>(), operands.gradient.data<T>(), exp_avg.data<T>(),
-                            exp_avg_sq.data<T>()};
-    const Scalars<T> scalars = scalars_of<T>(constants, *state);
-    for_equal_decays(ctx, operands.decay, master.numel(), [&](float decay, Dim begin, Dim end) {
-      update(spans, scalars, T(decay), begin, end);
+  if (exp_avg.dtype() == DType::bf16) {
+    adamw_of<float, bf16>(ctx, constants, *state, operands, exp_avg, exp_avg_sq);
+  } else {
+    with_real(master.dtype(), "adamw", [&]<class T>(T) {
+      adamw_of<T, T>(ctx, constants, *state, operands, exp_avg, exp_avg_sq);
     });
-  });
+  }
   if (operands.value) cast(ctx, master, operands.value);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "../update_rules.hpp"
 #include "hyperslab/ops/muon.hpp"
 #include "kernels_common.cuh"
 
@@ -40,6 +41,7 @@ template <class V>
 struct MuonUpdate {
   static constexpr int kWidth = 4;
   float decay;
+  bool cautious;
   const StepState* state;
   float* master;
   const float* direction;
@@ -54,7 +56,9 @@ struct MuonUpdate {
     load<N>(direction + i, d);
     const float learning_rate = state->input.learning_rate;
 #pragma unroll
-    for (int k = 0; k < N; ++k) x[k] -= learning_rate * (d[k] + decay * x[k]);
+    for (int k = 0; k < N; ++k) {
+      x[k] -= learning_rate * (d[k] + decay_of(x[k], d[k], decay, cautious));
+    }
     store<N>(master + i, x);
     if (value != nullptr) store<N>(value + i, x);
   }
@@ -149,12 +153,16 @@ void muon_direction(Context& ctx, float momentum, const StepState* state, CView 
            op);
 }
 
-void muon_update(Context& ctx, float decay, const StepState* state,
+void muon_update(Context& ctx, float decay, DecayRule rule, const StepState* state,
                  const UpdateOperands& operands) {
   const View value = operands.value;
   with_element(value ? value.dtype() : DType::f32, "muon_update", [&]<class V>(V) {
-    const MuonUpdate<V> op = {decay, state, operands.master.data<float>(),
-                              operands.gradient.data<float>(), optional_data<V>(value)};
+    const MuonUpdate<V> op = {decay,
+                              rule == DecayRule::cautious,
+                              state,
+                              operands.master.data<float>(),
+                              operands.gradient.data<float>(),
+                              optional_data<V>(value)};
     const bool vectors = aligned(op.master, op.direction) &&
                          reinterpret_cast<std::uintptr_t>(op.value) % (4 * sizeof(V)) == 0;
     for_each(ctx, "muon_update", operands.master.numel(), vectors, op);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../update_rules.hpp"
 #include "kernels_common.cuh"
 #include "reduce.hpp"
 
@@ -7,8 +8,32 @@ namespace {
 
 static_assert(kDecayGranule % 4 == 0, "four elements share a weight decay");
 
-/// Four elements per thread; V is the dtype of the compute copy, which may be absent.
-template <class V>
+/// Stores the moments, in bf16 rounded stochastically by random bits of the weights before the
+/// update, `x`, and its number.
+template <int N>
+__device__ void store_moments(Dim i, const float (&m)[N], const float (&v)[N], const float (&)[N],
+                              std::uint32_t, float* exp_avg, float* exp_avg_sq) {
+  store<N>(exp_avg + i, m);
+  store<N>(exp_avg_sq + i, v);
+}
+template <int N>
+__device__ void store_moments(Dim i, const float (&m)[N], const float (&v)[N], const float (&x)[N],
+                              std::uint32_t update, bf16* exp_avg, bf16* exp_avg_sq) {
+  Vec<bf16, N> first;
+  Vec<bf16, N> second;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const std::uint32_t random = rounding_bits(__float_as_uint(x[k]), update);
+    first.at[k].bits = bf16_rounded_stochastically(__float_as_uint(m[k]), random);
+    second.at[k].bits = bf16_rounded_stochastically(__float_as_uint(v[k]), random >> 16U);
+  }
+  *reinterpret_cast<Vec<bf16, N>*>(exp_avg + i) = first;
+  *reinterpret_cast<Vec<bf16, N>*>(exp_avg_sq + i) = second;
+}
+
+/// Four elements per thread; V is the dtype of the compute copy, which may be absent, M that of the
+/// moments.
+template <class V, class M>
 struct AdamWUpdate {
   static constexpr int kWidth = 4;
   AdamWConstants constants;
@@ -16,8 +41,8 @@ struct AdamWUpdate {
   const StepState* state;
   float* master;
   const float* gradient;
-  float* exp_avg;
-  float* exp_avg_sq;
+  M* exp_avg;
+  M* exp_avg_sq;
   V* value;
 
   template <int N>
@@ -36,16 +61,19 @@ struct AdamWUpdate {
     const float inverse1 = 1.0F / state->bias_correction1;
     const float inverse2 = 1.0F / state->bias_correction2;
     const float weight_decay = decay[i / kDecayGranule];
+    const bool cautious = constants.decay_rule == DecayRule::cautious;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       g[k] *= clip_scale;
       m[k] = constants.beta1 * m[k] + (1.0F - constants.beta1) * g[k];
       v[k] = constants.beta2 * v[k] + (1.0F - constants.beta2) * g[k] * g[k];
-      const float direction = m[k] * inverse1 / (sqrtf(v[k] * inverse2) + constants.eps);
-      x[k] -= learning_rate * (direction + weight_decay * x[k]);
     }
-    store<N>(exp_avg + i, m);
-    store<N>(exp_avg_sq + i, v);
+    store_moments<N>(i, m, v, x, static_cast<std::uint32_t>(state->adam_step), exp_avg, exp_avg_sq);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float direction = m[k] * inverse1 / (sqrtf(v[k] * inverse2) + constants.eps);
+      x[k] -= learning_rate * (direction + decay_of(x[k], direction, weight_decay, cautious));
+    }
     store<N>(master + i, x);
     if (value != nullptr) store<N>(value + i, x);
   }
@@ -85,9 +113,10 @@ struct SgdUpdate {
   }
 };
 
-template <class V>
-bool value_is_aligned(const V* value) {
-  return reinterpret_cast<std::uintptr_t>(value) % (4 * sizeof(V)) == 0;
+/// For accesses to four elements at once; null is.
+template <class T>
+bool is_aligned(const T* elements) {
+  return reinterpret_cast<std::uintptr_t>(elements) % (4 * sizeof(T)) == 0;
 }
 
 /// sums of the gradient (+)= the partial sums, in a fixed order. One block.
@@ -108,22 +137,31 @@ __global__ void add_squares_kernel(const SquareSum* partial, int parts, float* s
 
 }  // namespace
 
-void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state,
-           const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
+template <class M>
+void adamw_of(Context& ctx, const AdamWConstants& constants, const StepState* state,
+              const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
   const View value = operands.value;
   with_element(value ? value.dtype() : DType::f32, "adamw", [&]<class V>(V) {
-    const AdamWUpdate<V> op = {constants,
-                               operands.decay.data<float>(),
-                               state,
-                               operands.master.data<float>(),
-                               operands.gradient.data<float>(),
-                               exp_avg.data<float>(),
-                               exp_avg_sq.data<float>(),
-                               optional_data<V>(value)};
-    const bool vectors =
-        aligned(op.master, op.gradient, op.exp_avg, op.exp_avg_sq) && value_is_aligned(op.value);
+    const AdamWUpdate<V, M> op = {constants,
+                                  operands.decay.data<float>(),
+                                  state,
+                                  operands.master.data<float>(),
+                                  operands.gradient.data<float>(),
+                                  exp_avg.data<M>(),
+                                  exp_avg_sq.data<M>(),
+                                  optional_data<V>(value)};
+    const bool vectors = aligned(op.master, op.gradient) && is_aligned(op.exp_avg) &&
+                         is_aligned(op.exp_avg_sq) && is_aligned(op.value);
     for_each(ctx, "adamw", operands.master.numel(), vectors, op);
   });
+}
+
+void adamw(Context& ctx, const AdamWConstants& constants, const StepState* state,
+           const UpdateOperands& operands, View exp_avg, View exp_avg_sq) {
+  if (exp_avg.dtype() == DType::bf16) {
+    return adamw_of<bf16>(ctx, constants, state, operands, exp_avg, exp_avg_sq);
+  }
+  adamw_of<float>(ctx, constants, state, operands, exp_avg, exp_avg_sq);
 }
 
 void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOperands& operands,
@@ -138,7 +176,7 @@ void sgd(Context& ctx, float momentum, const StepState* state, const UpdateOpera
                              momentum_buffer.data<float>(),
                              optional_data<V>(value)};
     const bool vectors =
-        aligned(op.master, op.gradient, op.momentum_buffer) && value_is_aligned(op.value);
+        aligned(op.master, op.gradient, op.momentum_buffer) && is_aligned(op.value);
     for_each(ctx, "sgd", operands.master.numel(), vectors, op);
   });
 }

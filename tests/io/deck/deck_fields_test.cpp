@@ -41,8 +41,8 @@ parallel: {data: 2, tensor: 1, pipeline: 1, sequence: false, schedule: gpipe, vi
 precision: {compute: fp32}
 memory: {recompute: none}
 optimizer: {name: adamw, lr: 1.5e-3, betas: [0.8, 0.99], eps: 1.0e-6, momentum: 0.8, weight_decay: 0.05,
-            decay_embeddings: false, decay_norms_and_biases: true, clip_norm: 2, ema_decay: 0.75,
-            ema_start_step: 25, evaluate_ema: true}
+            decay_embeddings: false, decay_norms_and_biases: true, cautious_decay: true, state: bf16, clip_norm: 2,
+            ema_decay: 0.75, ema_start_step: 25, evaluate_ema: true}
 schedule: {name: wsd, warmup_steps: 11, final_fraction: 0.25, decay_fraction: 0.375}
 train: {steps: 101, epochs: 0, global_batch: 24, microbatch: 3, validate_every: 12,
         validate_batches: 13, tasks: [t.jsonl, arc], tasks_every: 9, sample_every: 10, sample_prompts: [Once, a b],
@@ -155,6 +155,8 @@ TEST(Fields, OptimizerScheduleAndTraining) {
                                                       0.05,
                                                       false,
                                                       true,
+                                                      true,
+                                                      optim::StateKind::bf16,
                                                       2,
                                                       0.75,
                                                       25,

@@ -75,6 +75,14 @@ const std::vector<BrokenRule>& broken_layout_rules() {
       {"optimizer.evaluate_ema", "data:", "optimizer: {evaluate_ema: true}\ndata:", kCpu,
        "10:13|no average of the weights is kept: set optimizer.ema_decay to 0.999, say, or "
        "optimizer.evaluate_ema to false"},
+      {"optimizer.state", "data:", "optimizer: {name: muon, state: bf16}\ndata:", kCpu,
+       "10:25|moments in bf16 are of adamw alone; set optimizer.state to fp32, or optimizer.name "
+       "to "
+       "adamw"},
+      {"optimizer.cautious_decay",
+       "data:", "optimizer: {name: sgd, cautious_decay: true}\ndata:", kCpu,
+       "10:24|sgd adds its weight decay to the gradients, where no update is known yet; set "
+       "optimizer.cautious_decay to false, or optimizer.name to adamw"},
       {"train.validate_batches", "  train: [synthetic]",
        "  train: [synthetic]\n  validation: [synthetic]", kCpu,
        "13:1|0 means all of the validation tokens, and generated ones have no end: set it to 20, "
