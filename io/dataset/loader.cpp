@@ -67,6 +67,7 @@ void Loader::load(std::int64_t step, int microbatch, const Batch& out) {
   samples_.read(first_sample(step, microbatch, B), kNoEnd, out);
   const auto positions = out.sample_position.span<std::int64_t>();
   std::iota(positions.begin(), positions.end(), position_of(microbatch, B));
+  if (counts_keys_ && out.first_keys) add_keys(step, out.first_keys);
   if (!out.token_sort_index) return;
   const auto tokens = out.tokens.span<std::int32_t>();
   require(out.token_sort_index.numel() == out.tokens.numel(),
@@ -74,6 +75,36 @@ void Loader::load(std::int64_t step, int microbatch, const Batch& out) {
   const std::lock_guard lock(scratch_mutex_);
   if (scratch_.size() < tokens.size()) scratch_.resize(tokens.size());
   sort_positions(tokens, out.token_sort_index.span<std::int32_t>(), scratch_);
+}
+
+void Loader::add_keys(std::int64_t step, CView first_keys) {
+  const auto [B, T] = first_keys.dims<2>("first keys");
+  const auto* first = first_keys.data<std::int32_t>();
+  const std::int64_t window = window_ > 0 ? window_ : T;
+  Keys keys = {.step = step};
+  for (Dim t = 0; t < T; ++t) {
+    for (Dim b = 0; b < B; ++b) {
+      const std::int64_t seen = t - first[b * T + t] + 1;
+      keys.all += static_cast<double>(seen);
+      keys.windowed += static_cast<double>(std::min(seen, window));
+    }
+    keys.all_of_one += static_cast<double>(B * (t + 1));
+    keys.windowed_of_one += static_cast<double>(B * std::min(t + 1, window));
+  }
+  const std::lock_guard lock(keys_mutex_);
+  Keys& sums = keys_[static_cast<std::size_t>(step) % keys_.size()];
+  if (sums.step != step) sums = {.step = step};
+  sums.all += keys.all;
+  sums.windowed += keys.windowed;
+  sums.all_of_one += keys.all_of_one;
+  sums.windowed_of_one += keys.windowed_of_one;
+}
+
+KeyShares Loader::key_shares(std::int64_t step) const {
+  const std::lock_guard lock(keys_mutex_);
+  const Keys& sums = keys_[static_cast<std::size_t>(step) % keys_.size()];
+  if (sums.step != step || sums.all_of_one == 0) return {};
+  return {sums.all / sums.all_of_one, sums.windowed / sums.windowed_of_one};
 }
 
 std::int64_t Loader::first_sample(std::int64_t step, int microbatch, Dim B) const {

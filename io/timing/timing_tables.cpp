@@ -61,19 +61,19 @@ std::vector<Column> traced_columns() {
 }
 
 std::vector<Column> operation_columns() {
-  return {
-      {"step", "1", "number of the traced step", Integers{}},
-      {"group", "", "role of the group", Texts{}},
-      {"operation", "", "all_reduce, ..., or exchange for sends and receives", Texts{}},
-      {"ticket", "1", "number in its group; of collectives equal on all members", Integers{}},
-      {"bytes", "bytes", "of the buffers handed in", Integers{}},
-      {"microbatch", "1", "microbatch at the wait, -1: none", Integers{}},
-      {"call_seconds", "s",
-       "when this rank called, on a GPU when its stream came to it, since the beginning of the step",
-       Seconds{}},
-      {"wait_seconds", "s",
-       "when it began to wait, since the beginning of the step; NaN on a GPU", Seconds{}},
-      {"end_seconds", "s", "when it was complete, since the beginning of the step", Seconds{}}};
+  return {{"step", "1", "number of the traced step", Integers{}},
+          {"group", "", "role of the group", Texts{}},
+          {"operation", "", "all_reduce, ..., or exchange for sends and receives", Texts{}},
+          {"ticket", "1", "number in its group; of collectives equal on all members", Integers{}},
+          {"bytes", "bytes", "of the buffers handed in", Integers{}},
+          {"microbatch", "1", "microbatch at the wait, -1: none", Integers{}},
+          {"call_seconds", "s",
+           "when this rank called, on a GPU when its stream came to it, since the beginning of the "
+           "step",
+           Seconds{}},
+          {"wait_seconds", "s",
+           "when it began to wait, since the beginning of the step; NaN on a GPU", Seconds{}},
+          {"end_seconds", "s", "when it was complete, since the beginning of the step", Seconds{}}};
 }
 
 std::vector<Column> message_columns() {

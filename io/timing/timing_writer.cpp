@@ -104,8 +104,7 @@ struct TimingWriter::Impl {
     try {
       steps.write();
       for (Table& group : groups) group.write();
-      for (Table* table : {&traced, &events, &operations, &messages, &memory, &lives,
-                           &kernels}) {
+      for (Table* table : {&traced, &events, &operations, &messages, &memory, &lives, &kernels}) {
         table->write();
       }
       hdf5::check(H5Fflush(file.get(), H5F_SCOPE_GLOBAL) >= 0, ExitCode::storage,

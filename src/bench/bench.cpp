@@ -182,13 +182,13 @@ void Bench::run_on_gpu() {
 void Bench::fill(BenchResult& result) const {
   const train::Trainer& trainer = rig_->trainer();
   result.tokens = static_cast<double>(config_.train.global_batch * trainer.sequence());
-  const auto flops = [&](bool causal) {
+  const auto flops = [&](const auto& attention) {
     const Dim T = trainer.sequence();
     return options_.mode == BenchMode::forward
-               ? model::flops_per_token(config_.model, T, causal) / 3
-               : train::flops_per_token(config_, T, causal);
+               ? model::flops_per_token(config_.model, T, attention) / 3
+               : train::flops_per_token(config_, T, attention);
   };
-  result.model_flops = result.tokens * flops(true);
+  result.model_flops = result.tokens * flops(rig_->key_shares());
   result.model_flops_full = result.tokens * flops(false);
   result.matmul_rate = rate_.flops;
   result.rate_is_measured = rate_.is_measured;

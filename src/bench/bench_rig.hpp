@@ -27,6 +27,8 @@ class BenchRig {
   [[nodiscard]] const train::TrainerOptions& options() const { return trainer_options_; }
   [[nodiscard]] const plan::Plan& plan() const { return plan_; }
   [[nodiscard]] bool on_gpu() const { return trainer_options_.device == Device::cuda; }
+  /// Of what the slots hold, or of the loader's first step.
+  [[nodiscard]] KeyShares key_shares() const { return loader_->key_shares(1); }
   /// Of this rank; on a GPU what is in use now is read from it.
   [[nodiscard]] BenchMemory memory() const;
 

@@ -339,10 +339,10 @@ void Watcher::enter(const CUpti_CallbackData& call, bool outermost) {
   if (!keeps_events() && kind_of_call(call.functionName) != CallKind::launch) return;
   const OpObserver* observer = recorder_.op_observer();
   const bool knows_operation = recorder_.traced() && recorder_.lost() == 0;
-  launches_[call.correlationId] = {
-      recorder_.phase(), recorder_.component().name, recorder_.microbatch(),
-      observer == nullptr ? -1 : observer->number(),
-      knows_operation ? std::ssize(recorder_.operations()) - 1 : -1};
+  launches_[call.correlationId] = {recorder_.phase(), recorder_.component().name,
+                                   recorder_.microbatch(),
+                                   observer == nullptr ? -1 : observer->number(),
+                                   knows_operation ? std::ssize(recorder_.operations()) - 1 : -1};
 }
 
 void CUPTIAPI Watcher::on_request(std::uint8_t** buffer, std::size_t* size, std::size_t* records) {

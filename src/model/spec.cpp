@@ -62,6 +62,12 @@ double seen_share(const ModelSpec& spec, Dim layer, Dim T) {
   return ops::seen_share({ops::AttentionMask::Kind::causal, spec.scores.window_of(layer)}, T);
 }
 
+/// `layers`: how many would compute so many pairs of tokens if each computed all of them.
+double flops_with_attention(const ModelSpec& spec, Dim T, double layers) {
+  return 6.0 * static_cast<double>(matmul_parameter_count(spec)) +
+         12.0 * layers * static_cast<double>(spec.query_width()) * static_cast<double>(T);
+}
+
 std::int64_t patch_matrix(const ModelSpec& spec) { return spec.width * spec.image.patch_values(); }
 
 std::int64_t image_parameter_count(const ModelSpec& spec) {
@@ -142,13 +148,18 @@ double flops_per_token(const ModelSpec& spec, Dim T, bool causal) {
     return 6.0 * (embedding_cost(spec) + static_cast<double>(spec.layers) * block_cost(spec, 0) +
                   head_cost(spec));
   }
+  if (causal) return flops_per_token(spec, T, KeyShares());
+  return flops_with_attention(spec, T, static_cast<double>(spec.layers));
+}
+
+double flops_per_token(const ModelSpec& spec, Dim T, const KeyShares& documents) {
+  if (spec.is_of_images()) return flops_per_token(spec, T, true);
   double seen_layers = 0;
   for (Dim layer = 0; layer < spec.layers; ++layer) {
-    seen_layers += causal ? seen_share(spec, layer, T) : 1;
+    seen_layers += seen_share(spec, layer, T) *
+                   (spec.scores.window_of(layer) > 0 ? documents.windowed : documents.all);
   }
-  const double attention =
-      12.0 * seen_layers * static_cast<double>(spec.query_width()) * static_cast<double>(T);
-  return 6.0 * static_cast<double>(matmul_parameter_count(spec)) + attention;
+  return flops_with_attention(spec, T, seen_layers);
 }
 
 double ModelSpec::scale_of_embeddings() const {

@@ -39,7 +39,6 @@ RunRecords::RunRecords(const Start& start, const RunData& data, train::Trainer& 
   comm::agree(start_.world, [&] { open_timing(folder); });
   const train::Config& config = start_.config;
   const auto tokens = static_cast<double>(config.train.global_batch * config.model.context);
-  flops_causal_ = tokens * train::flops_per_token(config, config.model.context, true);
   flops_full_ = tokens * train::flops_per_token(config, config.model.context, false);
   progress_ =
       std::make_unique<Progress>(start_.is_first(), data_.last_step(), config.train.log_every);
@@ -124,10 +123,10 @@ void RunRecords::note_enqueued(std::int64_t step) {
 }
 
 void RunRecords::take(const ops::StepResult& result, const StepTimes& times,
-                      const std::optional<Spikes::Spike>& spike) {
+                      const KeyShares& documents, const std::optional<Spikes::Spike>& spike) {
   record(result.step, times);
   memory_peak_ = std::max(memory_peak_, trainer_.memory().peak_bytes());
-  if (start_.is_first()) report(result, times.step_seconds, spike);
+  if (start_.is_first()) report(result, times.step_seconds, documents, spike);
 }
 
 void RunRecords::record(std::int64_t step, const StepTimes& times) {
@@ -205,7 +204,7 @@ void RunRecords::record_device(std::int64_t step) {
 }
 
 void RunRecords::report(const ops::StepResult& result, double step_seconds,
-                        const std::optional<Spikes::Spike>& spike) {
+                        const KeyShares& documents, const std::optional<Spikes::Spike>& spike) {
   const train::Config& config = start_.config;
   const std::int64_t tokens = config.train.global_batch * config.model.context;
   io::MetricsLine line;
@@ -216,7 +215,9 @@ void RunRecords::report(const ops::StepResult& result, double step_seconds,
   line.tokens = result.step * tokens;
   line.step_seconds = step_seconds;
   line.tokens_per_second = static_cast<double>(tokens) / line.step_seconds;
-  line.mfu = flops_causal_ / line.step_seconds / rate_;
+  line.mfu = static_cast<double>(tokens) *
+             train::flops_per_token(config, config.model.context, documents) / line.step_seconds /
+             rate_;
   line.mfu_full = flops_full_ / line.step_seconds / rate_;
   if (config.model.is_of_images()) {
     line.meaning =

@@ -8,11 +8,11 @@
 #include <optional>
 #include <string>
 
+#include "device_trace.hpp"
 #include "hyperslab/comm/clock_offset.hpp"
 #include "hyperslab/comm/communicator.hpp"
 #include "hyperslab/io/tensorboard.hpp"
 #include "hyperslab/io/timing.hpp"
-#include "device_trace.hpp"
 #include "norms.hpp"
 #include "report.hpp"
 #include "resume.hpp"
@@ -41,8 +41,8 @@ class RunRecords {
   void begin_step(std::int64_t step, bool traced);
   /// The trace and the norms of the step that was just enqueued, if they are due.
   void note_enqueued(std::int64_t step);
-  /// A step whose result was read, in order.
-  void take(const ops::StepResult& result, const StepTimes& times,
+  /// A step whose result was read, in order. `documents`: of its tokens on this rank.
+  void take(const ops::StepResult& result, const StepTimes& times, const KeyShares& documents,
             const std::optional<Spikes::Spike>& spike);
   /// Goes with the metrics of the next step that is taken.
   void note_validation(const train::Evaluation& evaluation);
@@ -68,7 +68,7 @@ class RunRecords {
   void account_on_gpu(io::TimingRow& row) const;
   void record_trace(std::int64_t step);
   void record_device(std::int64_t step);
-  void report(const ops::StepResult& result, double step_seconds,
+  void report(const ops::StepResult& result, double step_seconds, const KeyShares& documents,
               const std::optional<Spikes::Spike>& spike);
   void flush_row();
 
@@ -88,8 +88,7 @@ class RunRecords {
   std::optional<io::MetricsLine::Validation> validation_;
   std::optional<io::TimingRow> row_;  // of the newest step taken, until its checkpoint is written
   double rate_ = 0;                   // FLOP/s of all ranks together
-  double flops_causal_ = 0;           // of a step
-  double flops_full_ = 0;
+  double flops_full_ = 0;             // of a step, with all of attention
   double started_ = 0;
   double earlier_seconds_ = 0;  // of earlier starts
   double last_loss_ = 0;

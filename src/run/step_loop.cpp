@@ -91,7 +91,8 @@ void StepLoop::collect(std::int64_t step) {
     targets_.add(result, parts_.start.is_first());
     const std::optional<Spikes::Spike> spike = parts_.spikes.take(result);
     if (spike && goes_back_for(*spike)) return;
-    parts_.records.take(result, parts_.trainer.times(collected_), spike);
+    parts_.records.take(result, parts_.trainer.times(collected_),
+                        parts_.loader.key_shares(collected_), spike);
   }
 }
 

@@ -125,6 +125,7 @@ void TrainingRun::make_trainer() {
   loader_ = std::make_unique<io::Loader>(data_.train_samples(), config.train.global_batch,
                                          mesh_->at().data, config.parallel.data,
                                          config.train.overfit_one_batch);
+  loader_->count_keys(config.model.scores.window);
   comm::agree(world, [&] {
     const plan::Plan plan = plan::make_plan(config, options, world.rank());
     trainer_ = plan::make_trainer(config, *mesh_, options, plan.memory, start_.options.is_legal);

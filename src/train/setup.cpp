@@ -68,10 +68,18 @@ void report_threads(const comm::World& world) {
   if (!warning.empty()) log::warn(warning);
 }
 
+/// Of a token, that adapters spare: the gradients of the base.
+static double flops_of_frozen(const Config& config) {
+  if (!config.adapter) return 0;
+  return 2.0 * static_cast<double>(model::matmul_parameter_count(config.model));
+}
+
 double flops_per_token(const Config& config, Dim T, bool causal) {
-  const double of_all = model::flops_per_token(config.model, T, causal);
-  if (!config.adapter) return of_all;
-  return of_all - 2.0 * static_cast<double>(model::matmul_parameter_count(config.model));
+  return model::flops_per_token(config.model, T, causal) - flops_of_frozen(config);
+}
+
+double flops_per_token(const Config& config, Dim T, const KeyShares& documents) {
+  return model::flops_per_token(config.model, T, documents) - flops_of_frozen(config);
 }
 
 std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch) {

@@ -23,11 +23,11 @@ TEST(OperationsOnDevice, AreWhereTheirKernelsAre) {
       {"data", "all_reduce", 4, 64, -1, 0.2, unknown, unknown},
       {"pipeline", "exchange", 9, 32, 1, 0.3, unknown, unknown}};
 
-  const auto found = run::operations_on_device(
-      called,
-      {kernel_of(-1, 100.5, 109.0), kernel_of(2, 103.0, 104.0), kernel_of(0, 101.0, 102.0),
-       kernel_of(2, 103.5, 105.0)},
-      100.0);
+  const auto found =
+      run::operations_on_device(called,
+                                {kernel_of(-1, 100.5, 109.0), kernel_of(2, 103.0, 104.0),
+                                 kernel_of(0, 101.0, 102.0), kernel_of(2, 103.5, 105.0)},
+                                100.0);
 
   ASSERT_EQ(found.size(), 2U) << "what has no kernel did not run";
   EXPECT_EQ(found[0].ticket, 3U);

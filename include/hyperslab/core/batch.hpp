@@ -20,4 +20,11 @@ struct Batch {
   View label_weights = {};  ///< (B) f32: of the first label; the second has the rest
 };
 
+/// Keys that tokens see in documents of their own, over those that they would see in samples of one
+/// document: of layers that see all before them, and of layers with a window.
+struct KeyShares {
+  double all = 1;
+  double windowed = 1;
+};
+
 }  // namespace hyperslab

@@ -47,8 +47,8 @@ struct KernelTime {
 
 /// A kernel, a copy or a fill on the device.
 struct DeviceEvent {
-  std::string name;     ///< of a kernel readable; else "copy host to device", "fill", ...
-  std::string stream;   ///< see name_stream; "stream 17" if it has no name
+  std::string name;            ///< of a kernel readable; else "copy host to device", "fill", ...
+  std::string stream;          ///< see name_stream; "stream 17" if it has no name
   Phase phase = Phase::other;  ///< in which the host enqueued it, with the next two
   std::string_view component = "other";
   int microbatch = -1;

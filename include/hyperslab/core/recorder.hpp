@@ -52,9 +52,9 @@ struct TraceEvent {
   double end_seconds = 0;
 };
 
-/// An operation of a group on a traced step, in seconds since the step began; on a GPU NaN until the
-/// profiler has found them. The call stamps the end of the computation before it: operations of a
-/// group that have one ticket began when its last member called. One of an earlier step is before 0.
+/// An operation of a group on a traced step, in seconds since it began; on a GPU NaN until found by
+/// the profiler. The call stamps the end of the computation before it: operations of a group that
+/// have one ticket began when its last member called. A call of an earlier step is before 0.
 struct TraceOperation {
   std::string_view group;      ///< a literal
   std::string_view operation;  ///< a literal

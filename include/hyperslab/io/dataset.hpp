@@ -202,12 +202,29 @@ class Loader {
   /// reading if every target counts; otherwise the first call for a step reads the whole batch,
   /// and later ones remember it for a few steps.
   [[nodiscard]] std::int64_t counted_tokens(std::int64_t step);
+  /// From now on load() counts the keys that tokens see where it fills Batch::first_keys. `window`:
+  /// the most of layers that have one, 0: none has. Before the first load().
+  void count_keys(Dim window) {
+    counts_keys_ = true;
+    window_ = window;
+  }
+  /// Of this rank's samples of a step that were loaded lately; 1 if nothing was counted.
+  [[nodiscard]] KeyShares key_shares(std::int64_t step) const;
 
  private:
   struct Count {
     std::int64_t step = 0;
     std::int64_t tokens = 0;
   };
+  /// Keys that are seen, and that would be in one document.
+  struct Keys {
+    std::int64_t step = 0;
+    double all = 0;
+    double windowed = 0;
+    double all_of_one = 0;
+    double windowed_of_one = 0;
+  };
+  void add_keys(std::int64_t step, CView first_keys);
   [[nodiscard]] std::int64_t first_sample(std::int64_t step) const {
     return overfit_one_batch_ ? 0 : (step - 1) * global_batch_;
   }
@@ -221,6 +238,10 @@ class Loader {
   std::vector<std::int32_t> scratch_;  ///< of the sort into token_sort_index
   std::mutex count_mutex_;
   std::array<Count, 16> counts_;  ///< of step s at s mod 16
+  bool counts_keys_ = false;
+  Dim window_ = 0;
+  mutable std::mutex keys_mutex_;
+  std::array<Keys, 16> keys_;  ///< likewise
 };
 
 }  // namespace hyperslab::io

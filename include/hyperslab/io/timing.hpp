@@ -97,8 +97,8 @@ struct TimingRow {
 };
 
 /// Writes rank_<5 digits>.h5 in a folder of this start: group /steps with one dataset per column,
-/// and for traced steps /traced, /events, /operations, /messages, /memory, /lives and /kernels. Rows are
-/// buffered and appended every `flush_rows`, so that a crash loses little. Columns: step,
+/// and for traced steps /traced, /events, /operations, /messages, /memory, /lives and /kernels.
+/// Rows are buffered and appended every `flush_rows`, so that a crash loses little. Columns: step,
 /// step_seconds, data_seconds, forward_seconds, backward_seconds, optimizer_seconds,
 /// reduce_seconds, reduce_exposed_seconds, reduce_busy_seconds, tensor_comm_seconds,
 /// pipeline_comm_seconds, pipeline_idle_seconds, wait_seconds, checkpoint_seconds, tokens,

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "hyperslab/core/batch.hpp"
 #include "hyperslab/core/view.hpp"
 #include "hyperslab/model/rope.hpp"
 #include "hyperslab/nn/drop_path_rule.hpp"
@@ -166,5 +167,7 @@ struct ModelSpec {
 /// of it, as images always do. Of an image
 /// the patches are embedded and one row goes through the head.
 [[nodiscard]] double flops_per_token(const ModelSpec& spec, Dim T, bool causal);
+/// The causal ones of tokens that attend to their own document alone.
+[[nodiscard]] double flops_per_token(const ModelSpec& spec, Dim T, const KeyShares& documents);
 
 }  // namespace hyperslab::model

@@ -7,6 +7,7 @@
 
 #include "hyperslab/comm/watchdog.hpp"
 #include "hyperslab/comm/world.hpp"
+#include "hyperslab/core/batch.hpp"
 #include "hyperslab/core/error.hpp"
 #include "hyperslab/io/checkpoint.hpp"
 #include "hyperslab/train/config.hpp"
@@ -33,6 +34,7 @@ void report_threads(const comm::World& world);
 /// model::flops_per_token of what the deck trains: with adapters 4 N in place of 6 N, as frozen
 /// weights have no gradients. The adapters' own are not counted, as recomputation is not.
 [[nodiscard]] double flops_per_token(const Config& config, Dim T, bool causal);
+[[nodiscard]] double flops_per_token(const Config& config, Dim T, const KeyShares& documents);
 
 /// Steps of the run: those of the deck, or of its epochs over so many samples.
 [[nodiscard]] std::int64_t total_steps(const Config& config, std::int64_t samples_per_epoch);

@@ -175,5 +175,43 @@ TEST_F(LoaderOfFiles, ReportsItsThroughput) {
   EXPECT_GT(tokens_per_second, 1e6);
 }
 
+/// Every token's own count of the keys in its document, and of the newest of them.
+TEST(Loader, CountsTheKeysThatDocumentsLeave) {
+  constexpr Dim T = 32;
+  constexpr Dim kWindow = 5;
+  const auto source = io::open_tokens({"synthetic"}, io::RawIds::uint16, 9, 3);
+  const io::TargetRules rules = {.end_token = 0};
+  const TokenSamples samples(*source, Sampling::blocks, T, 42, true, rules);
+  OwnedBatch batch(2, T);
+  Tensor first(Device::cpu, DType::i32, {2, T});
+  Batch views = batch.views();
+  Loader plain(samples, 4, 0, 1);
+  plain.load(1, 0, views);
+  EXPECT_EQ(plain.key_shares(1).all, 1) << "nothing asked for it";
+  views.first_keys = first.view();
+  Loader loader(samples, 4, 0, 1);
+  loader.count_keys(kWindow);
+
+  double all = 0;
+  double windowed = 0;
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    loader.load(3, microbatch, views);
+    for (Dim b = 0; b < 2; ++b) {
+      Dim begin = 0;
+      for (Dim t = 0; t < T; ++t) {
+        all += static_cast<double>(t - begin + 1);
+        windowed += static_cast<double>(std::min(t - begin + 1, kWindow));
+        if (batch.tokens.view().data<std::int32_t>()[b * T + t] == 0) begin = t + 1;
+      }
+    }
+  }
+
+  EXPECT_DOUBLE_EQ(loader.key_shares(3).all, all / (4 * T * (T + 1) / 2.0));
+  EXPECT_DOUBLE_EQ(loader.key_shares(3).windowed,
+                   windowed / (4 * (1 + 2 + 3 + 4 + (T - 4) * kWindow)));
+  EXPECT_LT(loader.key_shares(3).all, 0.5);
+  EXPECT_EQ(loader.key_shares(2).all, 1) << "that step was not loaded";
+}
+
 }  // namespace
 }  // namespace hyperslab::test

@@ -162,6 +162,14 @@ TEST(Spec, FlopsPerToken) {
   tuned.adapter.rank = 8;
   EXPECT_DOUBLE_EQ(train::flops_per_token(config, 1024, true), 6 * N + 6.0 * 12 * 768 * 1024);
   EXPECT_DOUBLE_EQ(train::flops_per_token(tuned, 1024, true), 4 * N + 6.0 * 12 * 768 * 1024);
+  const KeyShares documents = {.all = 0.25, .windowed = 0.5};
+  EXPECT_DOUBLE_EQ(train::flops_per_token(config, 1024, documents),
+                   6 * N + 0.25 * 6 * 12 * 768 * 1024);
+  train::Config windowed = config;
+  windowed.model.scores.window = 512;  // three quarters of the causal half
+  windowed.model.scores.full_every = 3;
+  EXPECT_DOUBLE_EQ(train::flops_per_token(windowed, 1024, documents),
+                   6 * N + (0.25 * 4 + 0.5 * 0.75 * 8) * 6 * 768 * 1024);
 }
 
 }  // namespace
