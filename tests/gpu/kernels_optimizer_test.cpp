@@ -36,8 +36,8 @@ class GpuOptimizer : public GpuTest {
         .fixed(bytes_of(state))
         .in_out(random_tensor(DType::f32, {size}, 1))
         .input(random_tensor(DType::f32, {size}, 2))
-        .in_out(converted(random_tensor(DType::f32, {size}, 3).view(), moment))
-        .in_out(converted(tensor_of(DType::f32, {size}, squares).view(), moment))
+        .in_out(random_tensor(moment, {size}, 3))
+        .in_out(tensor_of(moment, {size}, squares))
         .output(value, {size});
     return problem;
   }
@@ -84,7 +84,6 @@ TEST_F(GpuOptimizer, Exchange) {
   }
 }
 
-/// Masters alone are compared closely: a moment near the middle of two may be rounded to the other.
 TEST_F(GpuOptimizer, AdamWWithMomentsInBf16) {
   state.adam_step = 7;
   const auto call = [](Context& ctx, const Problem::Views& v) {
