@@ -17,7 +17,7 @@ COUNTED = {"family", "layers", "width", "heads", "kv_heads", "ffn_width", "vocab
            "rope_theta", "norm", "norm_place", "norm_eps", "activation", "bias", "tie_embeddings", "dropout",
            "attention", "frozen_format", "image", "patch", "channels", "classes", "pooling", "drop_path",
            "drop_path_rule", "label_smoothing", "init", "init_std", "position_std", "scale_residual_init", "embedding_scale", "bos_token", "eos_tokens",
-           "head_width", "qkv_bias", "qk_norm", "rotary_fraction", "rope_scaling", "rope_factor", "rope_original_context",
+           "head_width", "qkv_bias", "unbiased_qkv", "qk_norm", "rotary_fraction", "rope_scaling", "rope_factor", "rope_original_context",
            "rope_low_factor", "rope_high_factor", "rope_beta_fast", "rope_beta_slow", "rope_attention_factor", "rope_local_theta",
            "window", "window_full_every", "window_first_layer", "attention_scale", "attention_softcap", "attention_sinks", "logit_softcap",
            "parallel_block"}
@@ -47,7 +47,7 @@ def parameter_count(deck: Deck) -> int | None:
     block = 2 * width * query_width + 2 * width * kv_width + (3 if gated else 2) * width * ffn
     if model["bias"] == "true":
         block += 2 * width + (2 if gated else 1) * ffn
-    if "true" in (model["bias"], model.get("qkv_bias")):
+    if (model.get("unbiased_qkv") != "true") if model["bias"] == "true" else (model.get("qkv_bias") == "true"):
         block += query_width + 2 * kv_width
     if model.get("qk_norm") == "head":
         block += 2 * head_width

@@ -119,6 +119,8 @@ class Images(CommandTest):
         self.assertEqual(parameter_count(deck), 5_717_416)  # timm's vit_tiny_patch16_224
         fixed = deck | {"model.position": "sincos2d", "model.pooling": "mean", "model.context": "196"}
         self.assertEqual(parameter_count(fixed), 5_717_416 - 197 * 192 - 192)
+        unbiased = deck | {"model.unbiased_qkv": "true"}
+        self.assertEqual(parameter_count(unbiased), 5_717_416 - 12 * 3 * 192)
 
 
 class Sheets(CommandTest):

@@ -97,6 +97,8 @@ constexpr auto kSentences = std::to_array<KeySentence>({
     {"model.bias", "Whether linear layers and layernorm have a bias."},
     {"model.qkv_bias",
      "Whether queries, keys and values have a bias although model.bias is false."},
+    {"model.unbiased_qkv",
+     "Whether queries, keys and values have no bias although model.bias is true."},
     {"model.qk_norm",
      "RMSNorm of queries and keys before rope: of every head by itself (Qwen3), of all heads of a "
      "token together (width, OLMo 2), or none."},

@@ -297,6 +297,7 @@ void visit_model(Visitor& v, Config& config) {
   v.real("dropout", spec.dropout, kBelowOne);
   v.real("drop_path", spec.drop_path, kBelowOne);
   v.named("drop_path_rule", spec.drop_path_rule, kDropPathRules);
+  v.flag("unbiased_qkv", spec.unbiased_qkv);
   v.real("label_smoothing", spec.label_smoothing, kBelowOne);
   v.named("attention", spec.attention, kAttentionPaths);
   v.integer("window", spec.scores.window, kSizeOrDefault);

@@ -207,7 +207,7 @@ void add_vit_block(Table& table, const model::ModelSpec& spec, Dim layer) {
   table.norm(theirs + ".layernorm_before", ours + ".norm1", C, true);
   for (const char* part : {"query", "key", "value"}) {
     table.linear(fmt::format("{}.attention.attention.{}", theirs, part),
-                 {fmt::format("{}.{}", attention, part), C}, C, true);
+                 {fmt::format("{}.{}", attention, part), C}, C, spec.has_qkv_bias());
   }
   table.linear(theirs + ".attention.output.dense", {attention + ".output", C}, C, true);
   table.norm(theirs + ".layernorm_after", ours + ".norm2", C, true);
@@ -222,7 +222,7 @@ void add_timm_block(Table& table, const model::ModelSpec& spec, Dim layer) {
   table.norm(ours + ".norm1", ours + ".norm1", C, true);
   table.fused(ours + ".attn.qkv",
               {{attention + ".query", C}, {attention + ".key", C}, {attention + ".value", C}}, C,
-              true);
+              spec.has_qkv_bias());
   table.linear(ours + ".attn.proj", {attention + ".output", C}, C, true);
   table.norm(ours + ".norm2", ours + ".norm2", C, true);
   table.linear(ours + ".mlp.fc1", {ours + ".mlp.up", spec.ffn_width}, C, true);

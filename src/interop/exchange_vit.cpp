@@ -111,7 +111,7 @@ struct NeutralArgument {
   std::string_view key;
   std::string_view json;
 };
-constexpr std::array<NeutralArgument, 12> kNeutralArguments = {{{"final_norm", "true"},
+constexpr std::array<NeutralArgument, 11> kNeutralArguments = {{{"final_norm", "true"},
                                                                 {"init_values", "null"},
                                                                 {"no_embed_class", "false"},
                                                                 {"pos_embed", "\"learn\""},
@@ -119,7 +119,6 @@ constexpr std::array<NeutralArgument, 12> kNeutralArguments = {{{"final_norm", "
                                                                 {"pre_norm", "false"},
                                                                 {"proj_bias", "true"},
                                                                 {"qk_norm", "false"},
-                                                                {"qkv_bias", "true"},
                                                                 {"reg_tokens", "0"},
                                                                 {"scale_attn_norm", "false"},
                                                                 {"scale_mlp_norm", "false"}}};
@@ -155,6 +154,7 @@ void read_arguments(Import& in, ModelSpec& spec, const json& arguments) {
                   "class token",
                   pool, class_token, fc_norm));
   spec.image.pooling = pool == "avg" ? Pooling::mean : Pooling::token;
+  spec.unbiased_qkv = !config.flag("qkv_bias", true);
   for (const auto& [key, value] : arguments.items()) {
     if (!config.has_read(key)) check_argument(key, value, in.complaints);
   }
@@ -192,7 +192,7 @@ void add_vit_config(const ModelSpec& spec, double dropout_of_probabilities, orde
   config["intermediate_size"] = spec.ffn_width;
   config["hidden_act"] = spec.activation == ops::Activation::gelu ? "gelu" : "gelu_pytorch_tanh";
   config["layer_norm_eps"] = spec.norm_eps;
-  config["qkv_bias"] = true;
+  config["qkv_bias"] = spec.has_qkv_bias();
   config["hidden_dropout_prob"] = spec.dropout;
   config["attention_probs_dropout_prob"] = dropout_of_probabilities;
   for (Dim k = 0; k < spec.image.classes; ++k) {
@@ -214,6 +214,7 @@ std::string timm_config_json(const ModelSpec& spec, const image::AugmentConfig& 
   arguments["depth"] = spec.layers;
   arguments["num_heads"] = spec.heads;
   arguments["mlp_ratio"] = static_cast<double>(spec.ffn_width) / static_cast<double>(spec.width);
+  if (!spec.has_qkv_bias()) arguments["qkv_bias"] = false;
   arguments["class_token"] = token;
   arguments["global_pool"] = pool;
   ordered_json pretrained;
@@ -247,7 +248,7 @@ ModelSpec read_vit(Import& in) {
   const json* names = config.find("id2label");
   spec.image.classes =
       names != nullptr && names->is_object() ? static_cast<Dim>(names->size()) : labels;
-  in.complaints.unless(config.flag("qkv_bias", true), "qkv_bias is false, only true is done here");
+  spec.unbiased_qkv = !config.flag("qkv_bias", true);
   const double init_std = config.real("initializer_range", spec.init_std);
   if (init_std > 0) spec.init_std = init_std;
   const std::string activation = config.text("hidden_act", "gelu");

@@ -237,7 +237,9 @@ std::string identity(const ModelSpec& spec) {
   if (spec.parallel_block) choices.emplace_back("parallel_block", "true");
   if (spec.qk_norm == QkNorm::head) choices.emplace_back("qk_norm", "head");
   if (spec.qk_norm == QkNorm::width) choices.emplace_back("qk_norm", "width");
-  if (spec.qkv_bias && !spec.bias) choices.emplace_back("qkv_bias", "true");
+  if (spec.has_qkv_bias() != spec.bias) {
+    choices.emplace_back("qkv_bias", spec.has_qkv_bias() ? "true" : "false");
+  }
   if (spec.position == Position::rope) add_rope(spec.rope, choices);
   add_scores(spec, choices);
   if (spec.is_of_images()) {

@@ -102,6 +102,19 @@ TEST(ExchangeVit, ConfigurationsComeBack) {
   EXPECT_EQ(read_foreign_config(config_json(spec, DType::f32, {}), "config.json").spec, spec);
 }
 
+TEST(ExchangeVit, QueriesKeysAndValuesMayHaveNoBias) {
+  ModelSpec spec = small_vit(Pooling::token);
+  const Dim with_biases = model::parameter_count(spec);
+  spec.unbiased_qkv = true;
+
+  EXPECT_EQ(model::parameter_count(spec), with_biases - 2 * 3 * 8);
+  for (const Library library : {Library::timm, Library::transformers}) {
+    EXPECT_EQ(parameters_of(spec, library), model::parameter_count(spec));
+  }
+  EXPECT_EQ(read_foreign_config(timm_config_json(spec, {}), "config.json").spec, spec);
+  EXPECT_EQ(read_foreign_config(config_json(spec, DType::f32, {}), "config.json").spec, spec);
+}
+
 /// A folder with these files.
 class Preprocessing : public test::TempFolder {
  public:
@@ -172,7 +185,6 @@ TEST(ExchangeVit, RefusesPreprocessingThatIsNotDone) {
 }
 
 TEST(ExchangeVit, RefusesByNameWhatIsNotDone) {
-  EXPECT_THAT(refusal_of(R"({"model_type": "vit", "qkv_bias": false})"), HasSubstr("qkv_bias"));
   EXPECT_THAT(refusal_of(R"({"model_type": "vit", "image_size": 30})"), HasSubstr("30 x 30"));
   EXPECT_THAT(refusal_of(R"({"architecture": "vit_base_patch16_rope_224"})"),
               HasSubstr("vit_base_patch16_rope_224"));
@@ -193,6 +205,10 @@ TEST(ExchangeVit, ModelsWithoutCounterpartAreRefused) {
   spec.position = model::Position::sincos2d;
   EXPECT_THROW(require_counterpart(spec, Library::timm), Error);
   EXPECT_THROW(require_counterpart(small(model::Family::gpt2), Library::timm), Error);
+  ModelSpec text = small(model::Family::gpt2);
+  EXPECT_NO_THROW(require_counterpart(text, Library::transformers));
+  text.unbiased_qkv = true;
+  EXPECT_THROW(require_counterpart(text, Library::transformers), Error);
 }
 
 }  // namespace

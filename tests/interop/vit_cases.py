@@ -91,7 +91,8 @@ class Vit(support.Case):
 
     def test_timm_in_and_out(self):
         pixels, _ = self.pack(32, 20)
-        for name, options in (("token", {}), ("mean", {"class_token": False, "global_pool": "avg", "mlp_ratio": 3})):
+        for name, options in (("token", {}), ("mean", {"class_token": False, "global_pool": "avg", "mlp_ratio": 3}),
+                              ("unbiased", {"qkv_bias": False})):
             with self.subTest(name):
                 torch.manual_seed(5)
                 arguments = {**SMALL, **options}

@@ -102,8 +102,9 @@ struct ModelSpec {
   bool bias = true;
   QkNorm qk_norm = QkNorm::none;
   AttentionSpec scores = {};
-  double logit_softcap = 0;  ///< as AttentionSpec::softcap, of the head's logits
-  bool qkv_bias = false;     ///< of queries, keys and values where `bias` is false
+  double logit_softcap = 0;   ///< as AttentionSpec::softcap, of the head's logits
+  bool qkv_bias = false;      ///< of queries, keys and values where `bias` is false
+  bool unbiased_qkv = false;  ///< queries, keys and values have none where `bias` is true
   bool tie_embeddings = true;
   double dropout = 0;
   AttentionPath attention = AttentionPath::automatic;
@@ -132,7 +133,7 @@ struct ModelSpec {
   [[nodiscard]] Dim kv_width() const { return kv_heads * head_width(); }
   /// Whether the stream reaches the head without a norm, which is then put before it.
   [[nodiscard]] bool has_final_norm() const { return norm_place != NormPlace::post; }
-  [[nodiscard]] bool has_qkv_bias() const { return bias || qkv_bias; }
+  [[nodiscard]] bool has_qkv_bias() const { return bias ? !unbiased_qkv : qkv_bias; }
   [[nodiscard]] nn::MatrixInit matrix_init() const { return {init, static_cast<float>(init_std)}; }
   [[nodiscard]] bool is_of_images() const { return family == Family::vit; }
   /// embedding_scale, or what stands for its 0.
